@@ -1,0 +1,3 @@
+module github.com/clusterring/clusterring/services/rebalancer
+
+go 1.26.0

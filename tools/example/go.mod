@@ -1,0 +1,3 @@
+module github.com/clusterring/clusterring/tools/example
+
+go 1.26.0
