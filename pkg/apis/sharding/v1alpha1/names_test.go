@@ -1,0 +1,48 @@
+package v1alpha1
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestRingSuffixVectors(t *testing.T) {
+	for ring, want := range map[string]string{
+		"example":                            "clusterring-50d858e0-example",
+		"my-clusterring":                     "clusterring-f959313c-my-clusterring",
+		"kube-controller-manager-deployment": "clusterring-9b5084f8-kube-controller-manager-deployment",
+	} {
+		require.Equal(t, want, RingSuffix(ring))
+		require.Equal(t, "shard.alpha.sharding.timebertt.dev/"+want, ShardLabel(ring))
+		require.Equal(t, "drain.alpha.sharding.timebertt.dev/"+want, DrainLabel(ring))
+		require.Equal(t, "sharding-"+want, WebhookConfigurationName(ring))
+		require.Equal(t, "/webhooks/sharder/clusterring/"+ring, WebhookPath(ring))
+	}
+}
+
+func TestRingSuffixIsCutToALabelName(t *testing.T) {
+	for _, tc := range []struct{ name, ring, wantEnd string }{
+		{"longest name", strings.Repeat("a", 63), "-" + strings.Repeat("a", 42)},
+		{"cut at a dash", strings.Repeat("a", 41) + "-" + strings.Repeat("b", 21), "-" + strings.Repeat("a", 41)},
+		{"cut at dots", strings.Repeat("a", 40) + ".." + strings.Repeat("b", 21), "-" + strings.Repeat("a", 40)},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got := RingSuffix(tc.ring)
+			require.LessOrEqual(t, len(got), 63)
+			require.Equal(t, "clusterring-", got[:12])
+			require.Equal(t, tc.wantEnd, got[20:])
+		})
+	}
+}
+
+func TestEffectiveNamespaceSelector(t *testing.T) {
+	def := ClusterRingSpec{}.EffectiveNamespaceSelector()
+	require.Equal(t, []string{"kube-system", "sharding-system"}, def.MatchExpressions[0].Values)
+	require.Equal(t, "kubernetes.io/metadata.name", def.MatchExpressions[0].Key)
+
+	spec := ClusterRingSpec{NamespaceSelector: def}
+	own := spec.EffectiveNamespaceSelector()
+	own.MatchExpressions[0].Key = "changed"
+	require.Equal(t, "kubernetes.io/metadata.name", spec.NamespaceSelector.MatchExpressions[0].Key, "the spec's own selector is copied")
+}

@@ -1,0 +1,20 @@
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// EffectiveNamespaceSelector returns the selector of the namespaces that the ring covers: a copy of the spec's own, or the
+// default, every namespace but kube-system and [SystemNamespace]. It is never nil. It applies to namespaced objects only.
+func (s ClusterRingSpec) EffectiveNamespaceSelector() *metav1.LabelSelector {
+	if s.NamespaceSelector != nil {
+		return s.NamespaceSelector.DeepCopy()
+	}
+
+	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
+		Key:      corev1.LabelMetadataName,
+		Operator: metav1.LabelSelectorOpNotIn,
+		Values:   []string{metav1.NamespaceSystem, SystemNamespace},
+	}}}
+}

@@ -1,0 +1,141 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// ClusterRing declares which resources are sharded: every object of them is assigned to exactly one of the shards whose
+// Leases carry the ring's name.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Cluster,path=clusterrings,singular=clusterring
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Available",type=integer,JSONPath=`.status.availableShards`
+// +kubebuilder:printcolumn:name="Shards",type=integer,JSONPath=`.status.shards`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="the name of a ring must be at most 63 characters: it is used as a label value"
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",message="the name of a ring must be a valid label value"
+type ClusterRing struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// Spec says what is sharded.
+	// +required
+	Spec ClusterRingSpec `json:"spec"`
+	// Status says how far the services have come.
+	// +optional
+	Status ClusterRingStatus `json:"status,omitempty"`
+}
+
+// ClusterRingList is a list of ClusterRings.
+//
+// +kubebuilder:object:root=true
+type ClusterRingList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	// Items are the rings.
+	Items []ClusterRing `json:"items"`
+}
+
+// ClusterRingSpec says which resources, in which namespaces, are sharded.
+//
+// +kubebuilder:validation:XValidation:rule="self.resources.all(r, !has(r.controlledResources) || r.controlledResources.all(c, self.resources.all(m, m.resource != c.resource || (has(m.group) ? m.group : ”) != (has(c.group) ? c.group : ”))))",message="a resource must not be listed both as a main and as a controlled resource"
+// +kubebuilder:validation:XValidation:rule="self.resources.all(r, !has(r.controlledResources) || r.controlledResources.all(c, self.resources.exists_one(o, has(o.controlledResources) && o.controlledResources.exists(x, x.resource == c.resource && (has(x.group) ? x.group : ”) == (has(c.group) ? c.group : ”)))))",message="a resource must not be listed as controlled more than once"
+type ClusterRingSpec struct {
+	// Resources are the main resources of the ring: each of their objects is assigned by its own name.
+	// +required
+	// +listType=map
+	// +listMapKey=group
+	// +listMapKey=resource
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=32
+	Resources []RingResource `json:"resources"`
+	// NamespaceSelector selects the namespaces whose objects are sharded. By default these are all but kube-system and
+	// sharding-system. It does not apply to cluster-scoped objects.
+	// +optional
+	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
+}
+
+// RingResource is a main resource of a ring with the resources that its controller makes from it.
+type RingResource struct {
+	// Group is the API group of the resource; empty is the core group.
+	// +optional
+	// +kubebuilder:default=""
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)?$`
+	Group string `json:"group"`
+	// Resource is the plural name of the resource, as in the API's path.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	Resource string `json:"resource"`
+	// ControlledResources are the resources whose objects follow the object of a main resource that controls them (by their
+	// controller owner reference). Objects with another controller, or none, are left alone.
+	// +optional
+	// +listType=map
+	// +listMapKey=group
+	// +listMapKey=resource
+	// +kubebuilder:validation:MaxItems=32
+	ControlledResources []ControlledResource `json:"controlledResources,omitempty"`
+}
+
+// ControlledResource names a controlled resource.
+type ControlledResource struct {
+	// Group is the API group of the resource; empty is the core group.
+	// +optional
+	// +kubebuilder:default=""
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)?$`
+	Group string `json:"group"`
+	// Resource is the plural name of the resource, as in the API's path.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	Resource string `json:"resource"`
+}
+
+// ClusterRingStatus says how far the services have come. Each field and condition has one writer.
+type ClusterRingStatus struct {
+	// ObservedGeneration is the generation of the spec that the lease monitor saw last.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// Shards is the number of Leases that carry the ring's name.
+	// +optional
+	Shards int32 `json:"shards"`
+	// AvailableShards is the number of shards that objects are assigned to.
+	// +optional
+	AvailableShards int32 `json:"availableShards"`
+	// Assignment is what the rebalancer knows of the ring's objects; absent until it has looked.
+	// +optional
+	Assignment *AssignmentStatus `json:"assignment,omitempty"`
+	// Conditions are Ready, ShardsAvailable, WebhookRegistered and Assigned.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// AssignmentStatus is what the rebalancer knows of the ring's objects.
+type AssignmentStatus struct {
+	// Fingerprint names the set of available shards for which every object was last found in its place. While it differs
+	// from the fingerprint of the set that is available now, moves may be under way. Empty until the first pass has ended.
+	// +optional
+	Fingerprint string `json:"fingerprint,omitempty"`
+	// Unassigned is the number of objects that wait for a shard.
+	// +optional
+	Unassigned int32 `json:"unassigned"`
+	// Misplaced is the number of objects that have a shard which is not the one they belong to.
+	// +optional
+	Misplaced int32 `json:"misplaced"`
+	// Draining is the number of objects whose shard was asked to give them up and has not yet done so.
+	// +optional
+	Draining int32 `json:"draining"`
+	// Resources are the resources whose objects may carry labels of the ring, also those that have left its spec.
+	// +optional
+	// +listType=map
+	// +listMapKey=group
+	// +listMapKey=resource
+	Resources []ControlledResource `json:"resources,omitempty"`
+}
