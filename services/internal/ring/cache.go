@@ -1,0 +1,57 @@
+package ring
+
+import (
+	"container/list"
+	"sync"
+)
+
+// Cache shares rings between all who need the ring of the same set of shards, so that each set is built once while it
+// is in use. It holds the rings asked for most recently, up to a fixed number, and may be used by any number of goroutines.
+type Cache struct {
+	size  int
+	build func([]string) *Ring
+
+	mu      sync.Mutex
+	entries map[string]*list.Element // by fingerprint; the elements hold *entry
+	recent  *list.List               // the most recently asked first
+}
+
+// entry is a ring that is built when it is first asked for.
+type entry struct {
+	fingerprint string
+	ring        func() *Ring
+}
+
+// NewCache returns a cache of at most size rings of 64 KiB each; less than 1 counts as 1.
+func NewCache(size int) *Cache {
+	return &Cache{
+		size:    max(size, 1),
+		build:   New,
+		entries: map[string]*list.Element{},
+		recent:  list.New(),
+	}
+}
+
+// Get returns the ring of the given shards, in any order. Of several concurrent callers with the same set one builds
+// the ring and the others wait for it; callers with other sets do not wait.
+func (c *Cache) Get(shards []string) *Ring {
+	names := canonical(shards)
+	return c.entry(names).ring()
+}
+
+func (c *Cache) entry(names []string) *entry {
+	id := fingerprint(names)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e, ok := c.entries[id]; ok {
+		c.recent.MoveToFront(e)
+		return e.Value.(*entry)
+	}
+	e := &entry{fingerprint: id, ring: sync.OnceValue(func() *Ring { return c.build(names) })}
+	c.entries[id] = c.recent.PushFront(e)
+	if c.recent.Len() > c.size {
+		oldest := c.recent.Remove(c.recent.Back()).(*entry)
+		delete(c.entries, oldest.fingerprint)
+	}
+	return e
+}

@@ -1,0 +1,218 @@
+// Package ring says which shard owns which part of the hash space, from the names of the shards alone.
+package ring
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"slices"
+
+	"github.com/clusterring/clusterring/services/internal/key"
+)
+
+// Tokens is the number of equal parts that the hash space is cut into (the Q of the literature).
+const Tokens = 1 << tokenBits
+
+const (
+	tokenBits = 14
+	hashBits  = 31
+
+	// algorithm names the rules by which tokens find their owners. Whoever changes an owner of any token changes it, so
+	// that replicas of both versions see by the fingerprint that they disagree.
+	algorithm = "clusterring ring v1"
+
+	// A shard owns at most boundPercent/100 of the mean, rounded up.
+	boundPercent = 105
+)
+
+// Ring is an immutable table from tokens to the shards that own them. It may be used by any number of goroutines. The
+// zero value is a ring without shards, apart from its fingerprint, which only [New] sets.
+//
+// # Invariants
+//
+//  1. The table is a function of the set of names: neither order nor duplicates nor earlier rings have a say. All who
+//     know the same shards agree, without talking to each other.
+//  2. If there is a shard, every token has exactly one owner, and it is one of the shards.
+//  3. No shard owns more than ceil(1.05 * Tokens / shards) tokens.
+//  4. A shard that joins takes its share from all, one that leaves gives its share to all, and other tokens stay where
+//     they are, but for the few that the bound pushes on.
+//  5. Different sets have different fingerprints (to the extent that 64 bits of SHA-256 can tell).
+//
+// # How it is built
+//
+//  1. Each name gets a 64-bit seed, and so does each token. Mixed, the two seeds are the score that the shard has for the token:
+//     a random order of preference, different for each token (rendezvous hashing, Thaler and Ravishankar 1998).
+//  2. The tokens are taken in ascending order. Each goes to the shard with the highest score for it among those which are
+//     still below the bound of invariant 3.
+//
+// With shards a, b and c the bound is ceil(1.05 * 16384 / 3) = 5735. Token 0 has a score for each of the three; say that b's
+// is highest, then a's, then c's. So b owns token 0. Were b to leave, a would own it, and all tokens whose highest score is
+// a's or c's would stay. Toward the end of the table b may own 5735 tokens already; then a token that
+// prefers b goes to its second choice. With 3 shards that hardly happens, since chance spreads 16384 tokens within 1 % or so; with 50 shards it
+// happens to about one token in a hundred.
+//
+// An object is found by the upper 14 bits of the 31-bit hash of its key: they are its token.
+//
+// # What was refused
+//
+// Random tokens per shard, 100 each, the classic consistent hashing of the prior art: the fullest of 50 shards
+// then has 1.23 times the mean, and the search takes a comparison of log2(5000) steps. (Cutting the space into equal
+// parts is the third strategy of the Dynamo paper, DeCandia et al. 2007, which found it the best of three.) Rendezvous
+// hashing per object without a table: no bound, and a look-up that grows with the number of shards. Jump or modulo hashing: they
+// number the shards, but only the last one may leave. Maglev: every member's departure moves tokens of the others. The bound of
+// consistent hashing with bounded loads (Mirrokni et al. 2016) on objects rather than tokens: it needs their count.
+type Ring struct {
+	shards      []string // sorted, without duplicates
+	owners      []int32  // by token: index into shards; empty without shards
+	owned       []int32  // by index into shards: number of tokens
+	fingerprint string
+}
+
+// New returns the ring of the given shards. Their order does not matter, duplicates count once, and shards is not kept. Without shards
+// no token has an owner. It takes about 1 ms at 50 shards and grows in proportion; [Cache] saves building one twice.
+func New(shards []string) *Ring {
+	names := canonical(shards)
+	r := &Ring{shards: names, fingerprint: fingerprint(names)}
+	r.owners, r.owned = assign(names, Tokens)
+	return r
+}
+
+// Owner returns the shard that owns the keys of the given hash, or ok false if the ring has no shards. It takes constant time and
+// allocates nothing.
+func (r *Ring) Owner(h key.Hash) (shard string, ok bool) { return r.OwnerOf(r.Token(h)) }
+
+// Token returns the token that the hash falls on, from 0 to Tokens - 1. It is the same for every ring.
+func (r *Ring) Token(h key.Hash) int { return int(h) >> (hashBits - tokenBits) % Tokens }
+
+// OwnerOf returns the shard that owns the token, or ok false if there is no such token or the ring has no shards.
+func (r *Ring) OwnerOf(token int) (shard string, ok bool) {
+	if token < 0 || token >= len(r.owners) {
+		return "", false
+	}
+	return r.shards[r.owners[token]], true
+}
+
+// Shards returns the names of all shards, sorted. The slice is the caller's.
+func (r *Ring) Shards() []string { return slices.Clone(r.shards) }
+
+// Has says whether the shard is on the ring.
+func (r *Ring) Has(shard string) bool {
+	_, ok := slices.BinarySearch(r.shards, shard)
+	return ok
+}
+
+// Len returns the number of shards.
+func (r *Ring) Len() int { return len(r.shards) }
+
+// TokensOf returns how many tokens the shard owns; none if it is not on the ring.
+func (r *Ring) TokensOf(shard string) int {
+	i, ok := slices.BinarySearch(r.shards, shard)
+	if !ok {
+		return 0
+	}
+	return int(r.owned[i])
+}
+
+// Fingerprint returns 16 hexadecimal digits that stand for the set of shards and the algorithm: two replicas with equal
+// fingerprints have equal tables.
+func (r *Ring) Fingerprint() string { return r.fingerprint }
+
+// Ranking returns at most n different shards: the owner of the token, then the one that would own it if the owner left,
+// then the one that would own it if both had left, and so on. Each place is found by assigning the tokens anew without the
+// shards before it, hence it is exact, and about as expensive as [New]; it is meant for explanations. A token that does not exist has no ranking.
+func (r *Ring) Ranking(token, n int) []string {
+	if token < 0 || token >= len(r.owners) {
+		return nil
+	}
+	remaining := slices.Clone(r.shards)
+	ranking := make([]string, 0, min(max(n, 0), len(remaining)))
+	for len(ranking) < cap(ranking) {
+		owners, _ := assign(remaining, token+1)
+		i := int(owners[token])
+		ranking = append(ranking, remaining[i])
+		remaining = slices.Delete(remaining, i, i+1)
+	}
+	return ranking
+}
+
+// canonical returns the names sorted and without duplicates, as a copy.
+func canonical(shards []string) []string {
+	names := slices.Clone(shards)
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// fingerprint hashes the algorithm and the canonical names, each preceded by its length, so that no two sets are written alike.
+func fingerprint(names []string) string {
+	h := sha256.New()
+	for _, s := range append([]string{algorithm}, names...) {
+		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(s))))
+		h.Write([]byte(s))
+	}
+	return hex.EncodeToString(h.Sum(nil)[:8])
+}
+
+// bound returns the most tokens that one of n shards may own: ceil(1.05 * Tokens / n).
+func bound(n int) int32 {
+	return int32((boundPercent*Tokens + 100*n - 1) / (100 * n))
+}
+
+// candidate is a shard that is still below the bound.
+type candidate struct {
+	index int32
+	seed  uint64
+}
+
+// assign gives each of the first tokens an owner, as the doc of [Ring] describes, and counts them per shard. The names are
+// canonical. Owners of low tokens do not depend on those of higher ones.
+func assign(names []string, tokens int) (owners, owned []int32) {
+	if len(names) == 0 {
+		return nil, nil
+	}
+	candidates := make([]candidate, len(names))
+	for i, name := range names {
+		candidates[i] = candidate{index: int32(i), seed: seedOf(name)}
+	}
+	limit := bound(len(names))
+	owners, owned = make([]int32, tokens), make([]int32, len(names))
+	for t := range owners {
+		best := preferred(candidates, tokenSeed(t))
+		i := candidates[best].index
+		owners[t] = i
+		if owned[i]++; owned[i] == limit {
+			candidates = slices.Delete(candidates, best, best+1)
+		}
+	}
+	return owners, owned
+}
+
+// preferred returns which candidate has the highest score for the token; the first of equals, which has the lowest name.
+func preferred(candidates []candidate, token uint64) int {
+	best, highest := 0, uint64(0)
+	for i := range candidates {
+		if s := score(candidates[i].seed, token); s > highest {
+			best, highest = i, s
+		}
+	}
+	return best
+}
+
+// score is how much the shard of the one seed prefers the token of the other.
+func score(shard, token uint64) uint64 { return mix(shard ^ token) }
+
+// seedOf returns 64 bits that look random and depend on every byte of the name.
+func seedOf(name string) uint64 {
+	sum := sha256.Sum256([]byte(algorithm + "/" + name))
+	return binary.BigEndian.Uint64(sum[:8])
+}
+
+// tokenSeed returns 64 bits that look random and differ for each token.
+func tokenSeed(token int) uint64 { return mix(uint64(token+1) * 0x9e3779b97f4a7c15) }
+
+// mix permutes the 64-bit numbers so that each bit of the result depends on every bit of z: the output function of
+// SplitMix64 (Steele, Lea and Flood 2014).
+func mix(z uint64) uint64 {
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return z ^ z>>31
+}
