@@ -132,10 +132,11 @@ type AssignmentStatus struct {
 	// Draining is the number of objects whose shard was asked to give them up and has not yet done so.
 	// +optional
 	Draining int32 `json:"draining"`
-	// Resources are the resources whose objects may carry labels of the ring, also those that have left its spec.
+	// Resources are the resources whose objects may carry labels of the ring: those of its spec, and those that have left
+	// it and are not clean yet.
 	// +optional
 	// +listType=map
 	// +listMapKey=group
 	// +listMapKey=resource
-	Resources []ControlledResource `json:"resources,omitempty"`
+	Resources []RingResource `json:"resources,omitempty"`
 }

@@ -14,8 +14,10 @@ func (in *AssignmentStatus) DeepCopyInto(out *AssignmentStatus) {
 	*out = *in
 	if in.Resources != nil {
 		in, out := &in.Resources, &out.Resources
-		*out = make([]ControlledResource, len(*in))
-		copy(*out, *in)
+		*out = make([]RingResource, len(*in))
+		for i := range *in {
+			(*in)[i].DeepCopyInto(&(*out)[i])
+		}
 	}
 }
 
