@@ -1,0 +1,152 @@
+// Package status writes one service's part of a ring's status.
+//
+// Several services write into one status, each under its own field manager and by server-side apply, so that none
+// overwrites another's part and a service that is gone leaves its last word behind.
+package status
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)
+
+// maxMessage is the longest message of a condition that the API accepts, in bytes.
+const maxMessage = 32 * 1024
+
+// Part is what one service says of a ring. A nil field is not this service's to say. A service must always give all of its
+// part: what it leaves out is removed.
+type Part struct {
+	// ObservedGeneration is the generation of the spec that was seen.
+	ObservedGeneration *int64
+	// Shards is the number of shards with a Lease.
+	Shards *int32
+	// AvailableShards is the number of shards that objects are assigned to.
+	AvailableShards *int32
+	// Assignment is what is known of the ring's objects.
+	Assignment *v1alpha1.AssignmentStatus
+	// Conditions are the conditions of this service; type, status and reason are required, times are filled in.
+	Conditions []metav1.Condition
+}
+
+// Writer writes the part of one service. It may be used by several goroutines for different rings.
+type Writer struct {
+	// Client sends the request.
+	Client client.Client
+	// Owner is the field manager: the name of the service.
+	Owner string
+	// Clock gives the time of a condition's transition.
+	Clock clock.PassiveClock
+}
+
+// Write applies the part to the status of the ring. It sends nothing if the ring, as given, shows the part already. The
+// time of a transition is kept unless a condition's status changes. It returns the API server's error, which is NotFound if
+// the ring is gone; ring is not changed.
+func (w Writer) Write(ctx context.Context, ring *v1alpha1.ClusterRing, p Part) error {
+	conditions := w.conditions(ring, p.Conditions)
+	if shows(ring, p, conditions) {
+		return nil
+	}
+
+	body := map[string]any{}
+	if p.ObservedGeneration != nil {
+		body["observedGeneration"] = *p.ObservedGeneration
+	}
+
+	if p.Shards != nil {
+		body["shards"] = int64(*p.Shards)
+	}
+
+	if p.AvailableShards != nil {
+		body["availableShards"] = int64(*p.AvailableShards)
+	}
+
+	if p.Assignment != nil {
+		m, err := runtime.DefaultUnstructuredConverter.ToUnstructured(p.Assignment)
+		if err != nil {
+			return fmt.Errorf("encode the assignment of ring %s: %w", ring.Name, err)
+		}
+
+		body["assignment"] = m
+	}
+
+	if len(conditions) > 0 {
+		list := make([]any, 0, len(conditions))
+		for i := range conditions {
+			m, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&conditions[i])
+			if err != nil {
+				return fmt.Errorf("encode condition %s of ring %s: %w", conditions[i].Type, ring.Name, err)
+			}
+
+			list = append(list, m)
+		}
+
+		body["conditions"] = list
+	}
+
+	return w.apply(ctx, ring, body)
+}
+
+func (w Writer) apply(ctx context.Context, ring *v1alpha1.ClusterRing, body map[string]any) error {
+	u := &unstructured.Unstructured{Object: map[string]any{"status": body}}
+	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("ClusterRing"))
+	u.SetName(ring.Name)
+	// With the uid, a ring that was deleted and made again does not get the status of its predecessor.
+	u.SetUID(ring.UID)
+
+	ac := client.ApplyConfigurationFromUnstructured(u)
+	if err := w.Client.Status().Apply(ctx, ac, client.FieldOwner(w.Owner), client.ForceOwnership); err != nil {
+		return fmt.Errorf("write the status of ring %s: %w", ring.Name, err)
+	}
+
+	return nil
+}
+
+// conditions completes the given conditions with times and generation.
+func (w Writer) conditions(ring *v1alpha1.ClusterRing, given []metav1.Condition) []metav1.Condition {
+	out := make([]metav1.Condition, 0, len(given))
+
+	for _, c := range given {
+		c.ObservedGeneration = ring.Generation
+		c.LastTransitionTime = metav1.NewTime(w.Clock.Now())
+
+		if old := meta.FindStatusCondition(ring.Status.Conditions, c.Type); old != nil && old.Status == c.Status {
+			c.LastTransitionTime = old.LastTransitionTime
+		}
+
+		if len(c.Message) > maxMessage {
+			c.Message = c.Message[:maxMessage-3] + "..."
+		}
+
+		out = append(out, c)
+	}
+
+	return out
+}
+
+func shows(ring *v1alpha1.ClusterRing, p Part, conditions []metav1.Condition) bool {
+	st := ring.Status
+	if p.ObservedGeneration != nil && *p.ObservedGeneration != st.ObservedGeneration ||
+		p.Shards != nil && *p.Shards != st.Shards ||
+		p.AvailableShards != nil && *p.AvailableShards != st.AvailableShards ||
+		p.Assignment != nil && !equality.Semantic.DeepEqual(p.Assignment, st.Assignment) {
+		return false
+	}
+
+	for i := range conditions {
+		old := meta.FindStatusCondition(st.Conditions, conditions[i].Type)
+		if old == nil || !equality.Semantic.DeepEqual(*old, conditions[i]) {
+			return false
+		}
+	}
+
+	return true
+}
