@@ -17,7 +17,7 @@
 //  1. v[i] = 1 + the index of c[i] in the alphabet, or 0 for a character that is not in it
 //  2. x = v[0]*M[0] + v[1]*M[1] + … + n*L + C, with fixed, random multipliers M, L and an offset C
 //  3. y = x^5, a permutation of the numbers below p, which breaks the linearity of step 2
-//  4. h = y*A + B, which frees the key that falls on y = 0 from being 0
+//  4. h = y*A + B, which moves the numbers that the power leaves alone, such as 0 and 1
 //
 // Every intermediate result fits into 63 bits, so that CEL's checked int64 arithmetic never overflows.
 //
@@ -27,12 +27,12 @@
 //
 //	/ConfigMap/default/a
 //
-// of n = 20 code points. In the alphabet "abc…xyz0123456789-./AB…" the values v are: 39 for '/', 42 for 'C',
+// of n = 20 code points. The alphabet is abc…xyz0123456789-./ABC…XYZ:_, so the values v are 39 for '/', 42 for 'C',
 // 15 for 'o', 14 for 'n', … and 1 for the 'a' at the end. Thus
 //
-//	x = (39*M[0] + 42*M[1] + 15*M[2] + 14*M[3] + … + 1*M[19] + 20*L + C) mod p = 1446046416
-//	y = x^5 mod p = 0
-//	h = (y*A + B) mod p = 0
+//	x = (39*M[0] + 42*M[1] + 15*M[2] + 14*M[3] + … + 1*M[19] + 20*L + C) mod p = 2055878889
+//	y = x^5 mod p = 393597430
+//	h = (y*A + B) mod p = 720116427
 //
 // # Why this form
 //
