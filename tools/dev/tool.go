@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/clusterring/clusterring/tools/dev/toolcache"
+)
+
+// tool is a program that a module of this directory pins.
+type tool struct {
+	name    string // of the directory and of the executable
+	module  string // its directory
+	pkg     string // what to build
+	version string // of the module that pkg comes from
+}
+
+// discover reads the tools below root, sorted by name.
+func discover(ctx context.Context, root string) ([]tool, error) {
+	files, err := filepath.Glob(filepath.Join(root, "*", "go.mod"))
+	if err != nil {
+		return nil, fmt.Errorf("look for tools: %w", err)
+	}
+	if len(files) == 0 {
+		return nil, fmt.Errorf("no tools in %s: run this in tools/dev", root)
+	}
+	var tools []tool
+	for _, file := range files {
+		t, err := readTool(ctx, filepath.Dir(file))
+		if err != nil {
+			return nil, err
+		}
+		tools = append(tools, t)
+	}
+	return tools, nil
+}
+
+func readTool(ctx context.Context, dir string) (tool, error) {
+	command := exec.CommandContext(ctx, "go", "mod", "edit", "-json")
+	command.Dir = dir
+	output, err := command.Output()
+	if err != nil {
+		return tool{}, fmt.Errorf("read %s/go.mod: %w", dir, err)
+	}
+	var module struct {
+		Tool    []struct{ Path string }
+		Require []struct{ Path, Version string }
+	}
+	if err := json.Unmarshal(output, &module); err != nil {
+		return tool{}, fmt.Errorf("read %s/go.mod: %w", dir, err)
+	}
+	name := filepath.Base(dir)
+	if len(module.Tool) != 1 || path.Base(module.Tool[0].Path) != name {
+		return tool{}, fmt.Errorf("%s/go.mod must have one tool directive, for a package named %s", dir, name)
+	}
+	t := tool{name: name, module: dir, pkg: module.Tool[0].Path}
+	longest := ""
+	for _, r := range module.Require { // a package belongs to the module with the longest matching path
+		if strings.HasPrefix(t.pkg+"/", r.Path+"/") && len(r.Path) > len(longest) {
+			longest, t.version = r.Path, r.Version
+		}
+	}
+	if t.version == "" {
+		return tool{}, fmt.Errorf("%s/go.mod requires no module that has %s: run go mod tidy there", dir, t.pkg)
+	}
+	return t, nil
+}
+
+// ensure returns the path of the tool's executable.
+func ensure(ctx context.Context, name string, tools []tool, builder *toolcache.Builder) (string, error) {
+	i := slices.IndexFunc(tools, func(t tool) bool { return t.name == name })
+	if i < 0 {
+		return "", fmt.Errorf("no tool %q: -list shows those there are", name)
+	}
+	t := tools[i]
+	// These variables are where tools look for their version; the linker skips those that a tool does not have.
+	number := strings.TrimPrefix(t.version, "v")
+	stamps := "-X main.version=" + number + " -X main.date=pinned -X sigs.k8s.io/controller-tools/pkg/version.version=" + t.version
+	dir, err := builder.Build(ctx, toolcache.Program{
+		Name: "tools/" + t.name, Version: t.version, Module: t.module, Package: t.pkg, Binary: t.name, LDFlags: stamps,
+	})
+	return filepath.Join(dir, t.name), err
+}
