@@ -1,0 +1,56 @@
+package kit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+
+	"github.com/clusterring/clusterring/services/internal/membership"
+)
+
+// WatchLeases keeps the index up to date with the Leases of shards, and makes /readyz wait until the index has seen all
+// that existed when the watch began. Call it in [Service.Setup]. It returns at once; the watch ends with the manager.
+func WatchLeases(ctx context.Context, rt *Runtime, index *membership.Index) error {
+	informer, err := rt.Manager.GetCache().GetInformer(ctx, &coordinationv1.Lease{})
+	if err != nil {
+		return fmt.Errorf("watch the Leases of shards: %w", err)
+	}
+	registration, err := informer.AddEventHandler(leaseHandler(index))
+	if err != nil {
+		return fmt.Errorf("watch the Leases of shards: %w", err)
+	}
+	rt.AddReady("shard-leases", func(*http.Request) error {
+		if !registration.HasSynced() {
+			return errors.New("the Leases of shards have not been read yet")
+		}
+		return nil
+	})
+	return nil
+}
+
+// leaseHandler tells the index about every Lease that appears, changes or goes.
+func leaseHandler(index *membership.Index) toolscache.ResourceEventHandler {
+	upsert := func(obj any) {
+		if l, ok := obj.(*coordinationv1.Lease); ok {
+			index.Upsert(l)
+		}
+	}
+	return toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    upsert,
+		UpdateFunc: func(_, obj any) { upsert(obj) },
+		DeleteFunc: func(obj any) {
+			// A deletion that the watch missed arrives as a tombstone with the last state that was known.
+			if tombstone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
+				obj = tombstone.Obj
+			}
+			if l, ok := obj.(*coordinationv1.Lease); ok {
+				index.Delete(types.NamespacedName{Namespace: l.Namespace, Name: l.Name})
+			}
+		},
+	}
+}

@@ -1,0 +1,92 @@
+package kit
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/go-logr/logr"
+	"github.com/go-logr/zapr"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"k8s.io/klog/v2"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+)
+
+const (
+	formatJSON = "json"
+	formatText = "text"
+)
+
+// parseLevel translates the value of --log-level.
+func parseLevel(level string) (zapcore.Level, error) {
+	switch level {
+	case "debug":
+		return zapcore.DebugLevel, nil
+	case "info":
+		return zapcore.InfoLevel, nil
+	case "error":
+		return zapcore.ErrorLevel, nil
+	}
+	return 0, fmt.Errorf("--log-level must be debug, info or error, not %q", level)
+}
+
+// newLogger returns a logger that writes to out. Options must be valid.
+func newLogger(o *Options, name string, out io.Writer) (logr.Logger, error) {
+	level, err := parseLevel(o.LogLevel)
+	if err != nil {
+		return logr.Logger{}, err
+	}
+	encoding := zap.NewProductionEncoderConfig()
+	encoding.EncodeTime = zapcore.RFC3339NanoTimeEncoder
+	encoder := zapcore.NewJSONEncoder(encoding)
+	if o.LogFormat == formatText {
+		encoding.EncodeLevel = zapcore.CapitalLevelEncoder
+		encoder = zapcore.NewConsoleEncoder(encoding)
+	}
+	core := zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(out)), level)
+	return zapr.NewLogger(zap.New(quietStop{core})).WithName(name), nil
+}
+
+// quietStop drops the one error that the manager logs on every graceful stop: having released the Lease on purpose, it
+// reports that it no longer holds it. A real loss ends the command with an error and is not logged this way.
+type quietStop struct{ zapcore.Core }
+
+func (q quietStop) With(fields []zapcore.Field) zapcore.Core { return quietStop{q.Core.With(fields)} }
+
+func (q quietStop) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if !q.Enabled(e.Level) {
+		return ce
+	}
+	return ce.AddCore(e, q)
+}
+
+func (q quietStop) Write(e zapcore.Entry, fields []zapcore.Field) error {
+	if strings.HasPrefix(e.Message, "error received after stop sequence was engaged") {
+		for _, f := range fields {
+			if err, ok := f.Interface.(error); ok && err.Error() == "leader election lost" {
+				return nil
+			}
+		}
+	}
+	return q.Core.Write(e, fields) //nolint:wrapcheck // a Core is a pass-through, its errors are zap's own
+}
+
+var globalLoggers sync.Once
+
+// setGlobalLoggers hands the logger to the libraries that log without being given one. Once per process: klog does not
+// allow it while anything logs. That is why it is a logger to stderr, not to the output of one command.
+func setGlobalLoggers(o *Options) error {
+	var err error
+	globalLoggers.Do(func() {
+		var log logr.Logger
+		if log, err = newLogger(o, "client", os.Stderr); err != nil {
+			return
+		}
+		klog.SetLoggerWithOptions(log, klog.ContextualLogger(true))
+		ctrllog.SetLogger(log)
+	})
+	return err
+}

@@ -1,0 +1,108 @@
+package kit
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)
+
+// Options are the values of the flags that every service has. NewCommand fills them in.
+type Options struct {
+	// Kubeconfig is a path; empty means $KUBECONFIG, else the Pod's service account.
+	Kubeconfig string
+	// Namespace is where the service keeps what is its own: its leader Lease, its Secrets.
+	Namespace string
+	// MetricsBindAddress, HealthProbeBindAddress and PprofBindAddress are host:port; "0" or empty turns the server off.
+	MetricsBindAddress, HealthProbeBindAddress, PprofBindAddress string
+	// LogLevel is debug, info or error; LogFormat is json or text.
+	LogLevel, LogFormat string
+	// KubeAPIQPS is the sustained number of requests per second to the API server, KubeAPIBurst its short-time bound.
+	KubeAPIQPS   float32
+	KubeAPIBurst int
+	// LeaderElect is always false in services without leader election.
+	LeaderElect bool
+	// LeaderElectLeaseDuration is how long a leader that has vanished keeps others waiting, LeaderElectRenewDeadline how
+	// long a leader tries to renew before it gives up, LeaderElectRetryPeriod the pause between tries.
+	LeaderElectLeaseDuration, LeaderElectRenewDeadline, LeaderElectRetryPeriod time.Duration
+	// ShutdownDelay is the time between "not ready" and stopping to serve, ShutdownGrace bounds the stop after that.
+	ShutdownDelay, ShutdownGrace time.Duration
+}
+
+// addFlags registers the common flags with their defaults.
+func (o *Options) addFlags(fs *pflag.FlagSet, leaderElection bool) {
+	fs.StringVar(&o.Kubeconfig, "kubeconfig", "", "path of a kubeconfig `file`; default $KUBECONFIG, else the Pod's service account")
+	fs.StringVar(&o.Namespace, "namespace", v1alpha1.SystemNamespace, "`namespace` of what the service keeps for itself, such as its leader Lease")
+	fs.Float32Var(&o.KubeAPIQPS, "kube-api-qps", 100, "sustained requests per second to the API server")
+	fs.IntVar(&o.KubeAPIBurst, "kube-api-burst", 200, "requests to the API server that may be sent at once")
+
+	fs.StringVar(&o.MetricsBindAddress, "metrics-bind-address", ":8080", "`address` that serves /metrics; 0 turns it off")
+	fs.StringVar(&o.HealthProbeBindAddress, "health-probe-bind-address", ":8081", "`address` that serves /healthz and /readyz; 0 turns it off")
+	fs.StringVar(&o.PprofBindAddress, "pprof-bind-address", "", "`address` that serves /debug/pprof; off by default, for it shows the inside of the process")
+
+	fs.StringVar(&o.LogLevel, "log-level", "info", "`level` of logs: debug, info or error")
+	fs.StringVar(&o.LogFormat, "log-format", "json", "`format` of logs: json or text")
+
+	fs.DurationVar(&o.ShutdownDelay, "shutdown-delay", 0, "`time` between reporting not ready and stopping to serve, so that load balancers notice")
+	fs.DurationVar(&o.ShutdownGrace, "shutdown-grace", 30*time.Second, "`time` that running work gets to finish after that; then the process ends and keeps its leader Lease until it expires")
+
+	if !leaderElection {
+		return
+	}
+	fs.BoolVar(&o.LeaderElect, "leader-elect", true, "let one replica at a time work; turn off only where there is one replica")
+	fs.DurationVar(&o.LeaderElectLeaseDuration, "leader-elect-lease-duration", 15*time.Second, "`time` after which others may replace a leader that vanished")
+	fs.DurationVar(&o.LeaderElectRenewDeadline, "leader-elect-renew-deadline", 10*time.Second, "`time` that a leader tries to renew before it gives up and exits")
+	fs.DurationVar(&o.LeaderElectRetryPeriod, "leader-elect-retry-period", 2*time.Second, "`time` between attempts to get or renew the leader Lease")
+}
+
+// validate returns everything that is wrong with the common flags, or nil.
+func (o *Options) validate() error {
+	var errs []error
+	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+
+	for _, msg := range validation.IsDNS1123Label(o.Namespace) {
+		fail("--namespace %q is no namespace name: %s", o.Namespace, msg)
+	}
+	if o.KubeAPIQPS <= 0 {
+		fail("--kube-api-qps must be greater than 0, not %v", o.KubeAPIQPS)
+	}
+	if o.KubeAPIBurst < 1 {
+		fail("--kube-api-burst must be at least 1, not %d", o.KubeAPIBurst)
+	}
+	if _, err := parseLevel(o.LogLevel); err != nil {
+		errs = append(errs, err)
+	}
+	if o.LogFormat != formatJSON && o.LogFormat != formatText {
+		fail("--log-format must be %s or %s, not %q", formatJSON, formatText, o.LogFormat)
+	}
+	if o.ShutdownDelay < 0 {
+		fail("--shutdown-delay must not be negative, it is %s", o.ShutdownDelay)
+	}
+	if o.ShutdownGrace <= 0 {
+		fail("--shutdown-grace must be greater than 0, not %s", o.ShutdownGrace)
+	}
+	if o.LeaderElect {
+		errs = append(errs, o.validateLeaderElection())
+	}
+	return errors.Join(errs...)
+}
+
+// validateLeaderElection checks what client-go would otherwise refuse late, or round off: the Lease counts in seconds.
+func (o *Options) validateLeaderElection() error {
+	lease, renew, retry := o.LeaderElectLeaseDuration, o.LeaderElectRenewDeadline, o.LeaderElectRetryPeriod
+	switch {
+	case retry <= 0:
+		return fmt.Errorf("--leader-elect-retry-period must be greater than 0, not %s", retry)
+	case lease < time.Second || lease%time.Second != 0:
+		return fmt.Errorf("--leader-elect-lease-duration must be whole seconds, at least 1s, not %s", lease)
+	case renew <= retry*6/5:
+		return fmt.Errorf("--leader-elect-renew-deadline (%s) must be greater than 1.2 times --leader-elect-retry-period (%s)", renew, retry)
+	case lease <= renew:
+		return fmt.Errorf("--leader-elect-lease-duration (%s) must be greater than --leader-elect-renew-deadline (%s)", lease, renew)
+	}
+	return nil
+}

@@ -1,0 +1,236 @@
+package kit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+)
+
+// running is one service between its start and its stop.
+type running struct {
+	service  Service
+	options  *Options
+	flags    *pflag.FlagSet
+	log      logr.Logger
+	clock    clock.WithTicker
+	manager  manager.Manager
+	phases   *phases
+	leader   *leadership // nil without leader election
+	draining *latch
+}
+
+// run starts the service and returns when it has stopped: nil after a graceful stop, else what went wrong.
+func run(ctx context.Context, s Service, o *Options, cmd *cobra.Command) error {
+	if err := probeAddresses(cmd.Flags()); err != nil {
+		return err
+	}
+	restConfig, err := restConfig(o, s.Name+"/"+Version)
+	if err != nil {
+		return err
+	}
+	if err := preflight(ctx, restConfig); err != nil {
+		return err
+	}
+	log, err := newLogger(o, s.Name, cmd.ErrOrStderr())
+	if err != nil {
+		return err
+	}
+	if err := setGlobalLoggers(o); err != nil {
+		return err
+	}
+	r := &running{service: s, options: o, flags: cmd.Flags(), log: log, clock: clock.RealClock{}, draining: newLatch()}
+
+	// The manager outlives ctx by the shutdown delay, so it has a context of its own.
+	managerCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	if err := r.prepare(managerCtx, restConfig); err != nil {
+		return explainListen(r.flags, err)
+	}
+	recordBuild(s.Name)
+	log.Info("Starting", "version", versionLine(), "server", restConfig.Host)
+	if err := r.supervise(ctx, managerCtx, stop); err != nil {
+		return explainListen(r.flags, err)
+	}
+	log.Info("Stopped")
+	return nil
+}
+
+// prepare makes the manager and lets the service set itself up.
+func (r *running) prepare(ctx context.Context, restConfig *rest.Config) error {
+	workersGone := newLatch()
+	if r.options.LeaderElect {
+		leader, err := newLeadership(restConfig, r.service.Name, r.options, workersGone)
+		if err != nil {
+			return err
+		}
+		r.leader = leader
+	}
+	options, err := r.managerOptions()
+	if err != nil {
+		return err
+	}
+	if r.manager, err = manager.New(restConfig, options); err != nil {
+		return fmt.Errorf("prepare the manager: %w", err)
+	}
+	if r.phases, err = addPhases(r.manager, workersGone); err != nil {
+		return fmt.Errorf("prepare the manager: %w", err)
+	}
+	rt := &Runtime{Manager: r.manager, Options: r.options, Log: r.log, Clock: r.clock, draining: r.draining.ch}
+	if err := r.addChecks(rt); err != nil {
+		return err
+	}
+	if err := r.service.Setup(ctx, rt); err != nil {
+		return fmt.Errorf("set up %s: %w", r.service.Name, err)
+	}
+	return rt.checkErr
+}
+
+func (r *running) managerOptions() (manager.Options, error) {
+	scheme, err := newScheme()
+	if err != nil {
+		return manager.Options{}, err
+	}
+	cacheOptions, err := cacheOptions()
+	if err != nil {
+		return manager.Options{}, err
+	}
+	o := manager.Options{
+		Scheme:                 scheme,
+		Cache:                  cacheOptions,
+		Logger:                 r.log,
+		Metrics:                metricsserver.Options{BindAddress: r.options.MetricsBindAddress},
+		HealthProbeBindAddress: r.options.HealthProbeBindAddress,
+		PprofBindAddress:       r.options.PprofBindAddress,
+		// Controller names have to be unique per process only for the sake of metrics; tests run several instances in one.
+		Controller: config.Controller{SkipNameValidation: ptr.To(true)},
+	}
+	if o.Metrics.BindAddress == "" {
+		o.Metrics.BindAddress = "0" // the manager would take the empty string for its own default
+	}
+	if r.service.Configure != nil {
+		r.service.Configure(&o)
+	}
+	// The manager waits for its workers for ever, because after a timeout of its own it would release the leader Lease
+	// although a worker still runs (engageStopProcedure cancels the elector in either case). supervise bounds the wait: it
+	// gives up by ending the process, which keeps the Lease.
+	o.GracefulShutdownTimeout = ptr.To(-1 * r.options.ShutdownGrace)
+	o.LeaderElection = r.leader != nil
+	if r.leader != nil {
+		o.LeaderElectionResourceLockInterface = r.leader
+		o.LeaderElectionID = r.service.Name
+		o.LeaderElectionReleaseOnCancel = true
+		o.LeaseDuration = &r.options.LeaderElectLeaseDuration
+		o.RenewDeadline = &r.options.LeaderElectRenewDeadline
+		o.RetryPeriod = &r.options.LeaderElectRetryPeriod
+	}
+	return o, nil
+}
+
+func (r *running) addChecks(rt *Runtime) error {
+	if err := r.manager.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return fmt.Errorf("add health check: %w", err)
+	}
+	rt.AddReady("caches", func(*http.Request) error {
+		if !r.phases.started.closed() {
+			return errors.New("the caches are not filled yet")
+		}
+		return nil
+	})
+	rt.AddReady("draining", func(*http.Request) error {
+		if r.draining.closed() {
+			return errors.New("told to stop")
+		}
+		return nil
+	})
+	return rt.checkErr
+}
+
+// supervise runs the manager until ctx ends or something fails, and sees to it that every stop ends.
+func (r *running) supervise(ctx, managerCtx context.Context, stop context.CancelFunc) error {
+	defer r.draining.close()
+	done := make(chan error, 1)
+	go func() { done <- r.manager.Start(managerCtx) }()
+
+	var lost <-chan error
+	if r.leader != nil {
+		lost = r.leader.lost
+	}
+	select {
+	case err := <-done:
+		return r.failed(err, lost)
+	case err := <-lost:
+		return err
+	case <-r.phases.stopping.ch: // a runnable failed; the manager is stopping the others
+	case <-ctx.Done():
+		if finished, err := r.drain(done, lost); finished {
+			return err
+		}
+	}
+	r.draining.close()
+	stop()
+	return r.await(done, lost)
+}
+
+// drain reports not ready and goes on serving for the shutdown delay. It returns true, with the reason, when the service
+// ended before that time was over.
+func (r *running) drain(done, lost <-chan error) (bool, error) {
+	r.log.Info("Stopping: not ready any more", "delay", r.options.ShutdownDelay.String(), "grace", r.options.ShutdownGrace.String())
+	r.draining.close()
+	if !r.phases.started.closed() {
+		// The manager cannot be stopped while it waits for its caches. Nothing has begun that would have to end in order.
+		return true, nil
+	}
+	if r.options.ShutdownDelay == 0 {
+		return false, nil
+	}
+	delay := r.clock.NewTimer(r.options.ShutdownDelay)
+	defer delay.Stop()
+	select {
+	case err := <-done:
+		return true, r.failed(err, lost)
+	case err := <-lost:
+		return true, err
+	case <-r.phases.stopping.ch:
+	case <-delay.C():
+	}
+	return false, nil
+}
+
+// await gives the manager the shutdown grace to end.
+func (r *running) await(done, lost <-chan error) error {
+	grace := r.clock.NewTimer(r.options.ShutdownGrace)
+	defer grace.Stop()
+	select {
+	case err := <-done:
+		return r.failed(err, lost)
+	case err := <-lost:
+		return err
+	case <-grace.C():
+		return fmt.Errorf("work still runs %s after the stop began (--shutdown-grace); exiting without releasing the leader Lease", r.options.ShutdownGrace)
+	}
+}
+
+// failed says why the manager ended; a lost leadership is the better reason where both are known.
+func (r *running) failed(err error, lost <-chan error) error {
+	if err == nil {
+		return nil
+	}
+	select {
+	case reason := <-lost:
+		return reason
+	default:
+		return fmt.Errorf("run %s: %w", r.service.Name, err)
+	}
+}
