@@ -1,0 +1,101 @@
+// Package leasemonitor is the service that knows whether each shard is alive.
+//
+// It reads the Leases that carry a ring's label and ClusterRings; decides by package lease; and writes the state of each
+// Lease on it, takes over the Lease of a shard that stopped renewing, deletes one that nobody holds any more, and says in
+// each ring's status how many shards it has. One replica at a time writes; the others watch, so that they know the age
+// of every Lease when it is their turn.
+package leasemonitor
+
+import (
+	"context"
+	"fmt"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"github.com/spf13/cobra"
+
+	"github.com/clusterring/clusterring/services/internal/kit"
+	"github.com/clusterring/clusterring/services/internal/lease"
+	"github.com/clusterring/clusterring/services/internal/membership"
+	"github.com/clusterring/clusterring/services/internal/status"
+	"github.com/clusterring/clusterring/services/leasemonitor/ringstatus"
+	"github.com/clusterring/clusterring/services/leasemonitor/shardlease"
+)
+
+// name is that of the binary, of the leader Lease and of the field manager.
+const name = "leasemonitor"
+
+// NewCommand returns the command of the service.
+func NewCommand() *cobra.Command {
+	return kit.NewCommand(kit.Service{
+		Name:           name,
+		Short:          "Watches over the Leases of shards: is each shard alive?",
+		Long:           long,
+		Example:        example,
+		LeaderElection: true,
+		Setup:          setup,
+	})
+}
+
+const long = `leasemonitor watches over the Leases of shards: is each shard alive?
+
+It looks at every Lease with the label alpha.sharding.timebertt.dev/clusterring=<ring>, measures how long it has not been
+renewed (by its own clock, since it saw the Lease change), and writes the shard's state into the label
+alpha.sharding.timebertt.dev/state. D is the Lease's leaseDurationSeconds:
+
+  ready      held by the shard, renewed less than D ago
+  expired    held by the shard, renewed D to 2D ago
+  uncertain  held by the shard, renewed more than 2D ago:  the Lease is taken over
+  dead       not held by the shard: released, or taken over; its objects go to other shards
+  orphaned   dead, and expired for a minute:               the Lease is deleted
+
+It also writes the numbers of shards and the conditions ShardsAvailable and Ready into the status of each ClusterRing.
+
+Any number of replicas may run. One of them writes; the others keep watch, so that a failed shard is noticed in time
+while the writing replica is replaced.`
+
+const example = `  # in a cluster, with the rights of its service account
+  leasemonitor
+
+  # on your machine, next to other services: every port is a flag
+  leasemonitor --kubeconfig ~/.kube/config --log-format text --metrics-bind-address :9080 --health-probe-bind-address :9081
+
+  # what it thinks of your shards
+  kubectl get leases -A -L alpha.sharding.timebertt.dev/clusterring,alpha.sharding.timebertt.dev/state
+  kubectl get clusterrings`
+
+// setup adds the controllers to the manager, and the observation of Leases, which runs in every replica.
+func setup(ctx context.Context, rt *kit.Runtime) error {
+	index, ages := membership.NewIndex(), &lease.Observer{}
+	if err := kit.WatchLeases(ctx, rt, index); err != nil {
+		return err //nolint:wrapcheck // the kit says what it was doing
+	}
+
+	informer, err := rt.Manager.GetCache().GetInformer(ctx, &coordinationv1.Lease{})
+	if err != nil {
+		return fmt.Errorf("watch the Leases of shards: %w", err)
+	}
+
+	if err := shardlease.Observe(informer, ages, rt.Clock); err != nil {
+		return err //nolint:wrapcheck // it says what it was doing
+	}
+
+	c := rt.Manager.GetClient()
+	if err := rt.Manager.Add(&shardlease.Census{Leases: c, Clock: rt.Clock, Ages: ages}); err != nil {
+		return fmt.Errorf("add the count of shards: %w", err)
+	}
+
+	shards := &shardlease.Reconciler{
+		Client: c,
+		Live:   rt.Manager.GetAPIReader(),
+		Clock:  rt.Clock,
+		Ages:   ages,
+		Events: rt.Manager.GetEventRecorder(name),
+	}
+	if err := shards.AddTo(rt.Manager, rt.Clock); err != nil {
+		return err //nolint:wrapcheck // it says what it was doing
+	}
+
+	rings := &ringstatus.Reconciler{Client: c, Status: status.Writer{Client: c, Owner: name, Clock: rt.Clock}}
+
+	return rings.AddTo(rt.Manager, index) //nolint:wrapcheck // it says what it was doing
+}

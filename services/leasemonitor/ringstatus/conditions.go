@@ -1,0 +1,115 @@
+// Package ringstatus says in a ring's status how its shards are, and whether the ring as a whole does its job.
+//
+// It reads the ClusterRing and the Leases that carry its name, and writes the lease monitor's part of the status:
+// observedGeneration, shards, availableShards, ShardsAvailable and Ready, which sums up the conditions of all services.
+package ringstatus
+
+import (
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/membership"
+	"github.com/clusterring/clusterring/services/internal/status"
+)
+
+// maxProblems is the number of problems that a message names, so that it stays readable.
+const maxProblems = 10
+
+// Of returns the lease monitor's part of the ring's status. It takes the conditions of other services from the ring, and
+// changes neither argument.
+func Of(ring *v1alpha1.ClusterRing, view *membership.View) status.Part {
+	shards, available := int32(len(view.Shards())), int32(len(view.AvailableShards()))
+	shardsAvailable := shardsAvailable(view)
+
+	return status.Part{
+		ObservedGeneration: &ring.Generation,
+		Shards:             &shards,
+		AvailableShards:    &available,
+		Conditions:         []metav1.Condition{shardsAvailable, ready(ring, shardsAvailable)},
+	}
+}
+
+// shardsAvailable says whether there is a shard to assign objects to, and which Leases are held in vain.
+func shardsAvailable(view *membership.View) metav1.Condition {
+	c := metav1.Condition{
+		Type:    v1alpha1.ConditionShardsAvailable,
+		Status:  metav1.ConditionTrue,
+		Reason:  v1alpha1.ReasonShardsAvailable,
+		Message: count(view),
+	}
+
+	problems := view.Problems()
+	if len(problems) > 0 {
+		c.Reason = v1alpha1.ReasonShardsIgnored
+		c.Message += "; " + join(problems)
+	}
+
+	if len(view.AvailableShards()) == 0 {
+		c.Status, c.Reason = metav1.ConditionFalse, v1alpha1.ReasonNoShards
+	}
+
+	return c
+}
+
+// count says how many shards there are of which kind.
+func count(view *membership.View) string {
+	shards, available := len(view.Shards()), len(view.AvailableShards())
+	if shards == 0 {
+		return fmt.Sprintf("no shard has joined: there is no Lease with the label %s=%s", v1alpha1.LabelClusterRing, view.RingName())
+	}
+
+	message := fmt.Sprintf("%d of %d shards available", available, shards)
+	if gone := shards - available - len(view.Problems()); gone > 0 {
+		message += fmt.Sprintf(", %d without their Lease", gone)
+	}
+
+	return message
+}
+
+// ready sums up: the ring does its job unless some condition says that it does not. Objects on the move are no fault, and
+// neither is a service that has not spoken yet.
+func ready(ring *v1alpha1.ClusterRing, shardsAvailable metav1.Condition) metav1.Condition {
+	var faults []string
+	for _, c := range []*metav1.Condition{
+		&shardsAvailable,
+		meta.FindStatusCondition(ring.Status.Conditions, v1alpha1.ConditionWebhookRegistered),
+		meta.FindStatusCondition(ring.Status.Conditions, v1alpha1.ConditionAssigned),
+	} {
+		if c != nil && c.Status == metav1.ConditionFalse && !harmless(c) {
+			faults = append(faults, fmt.Sprintf("%s is False (%s): %s", c.Type, c.Reason, c.Message))
+		}
+	}
+
+	if len(faults) > 0 {
+		return metav1.Condition{
+			Type:    v1alpha1.ConditionReady,
+			Status:  metav1.ConditionFalse,
+			Reason:  v1alpha1.ReasonReconciliationFailed,
+			Message: strings.Join(faults, "; "),
+		}
+	}
+
+	return metav1.Condition{
+		Type:    v1alpha1.ConditionReady,
+		Status:  metav1.ConditionTrue,
+		Reason:  v1alpha1.ReasonReconciliationSucceeded,
+		Message: shardsAvailable.Message,
+	}
+}
+
+// harmless says whether a condition that is False means only that work is under way.
+func harmless(c *metav1.Condition) bool {
+	return c.Type == v1alpha1.ConditionAssigned && c.Reason == v1alpha1.ReasonMoving
+}
+
+func join(problems []string) string {
+	if more := len(problems) - maxProblems; more > 0 {
+		return strings.Join(problems[:maxProblems], "; ") + fmt.Sprintf("; and %d more", more)
+	}
+
+	return strings.Join(problems, "; ")
+}

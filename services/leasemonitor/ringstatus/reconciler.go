@@ -1,0 +1,104 @@
+package ringstatus
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/membership"
+	"github.com/clusterring/clusterring/services/internal/status"
+)
+
+// Reconciler writes the status of one ring. All fields are required.
+type Reconciler struct {
+	// Client reads ClusterRings and Leases from a cache.
+	Client client.Reader
+	// Status writes.
+	Status status.Writer
+}
+
+// Reconcile implements [reconcile.Reconciler]. It returns errors of the API server, unless the ring is gone.
+func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	ring := &v1alpha1.ClusterRing{}
+	if err := r.Client.Get(ctx, req.NamespacedName, ring); err != nil {
+		if apierrors.IsNotFound(err) {
+			return reconcile.Result{}, nil
+		}
+
+		return reconcile.Result{}, fmt.Errorf("read ring %s: %w", req.Name, err)
+	}
+
+	view, err := r.view(ctx, req.Name)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+
+	err = r.Status.Write(ctx, ring, Of(ring, view))
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		err = nil // the ring is gone, or another one has its name: the watch brings it
+	}
+
+	return reconcile.Result{}, err //nolint:wrapcheck // the writer says what it was doing
+}
+
+// view reads the ring's Leases. The index is not asked: it learns of them a moment later, and right after a start it would
+// say that all shards are gone.
+func (r *Reconciler) view(ctx context.Context, ring string) (*membership.View, error) {
+	list := &coordinationv1.LeaseList{}
+	if err := r.Client.List(ctx, list, client.MatchingLabels{v1alpha1.LabelClusterRing: ring}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list the Leases of ring %s: %w", ring, err)
+	}
+
+	leases := make([]*coordinationv1.Lease, 0, len(list.Items))
+	for i := range list.Items {
+		leases = append(leases, &list.Items[i])
+	}
+
+	return membership.NewView(ring, leases, nil), nil
+}
+
+// AddTo adds a controller to the manager that calls the reconciler for every ring that changes, and whenever the shards of
+// one change in the index, while this replica leads.
+func (r *Reconciler) AddTo(mgr manager.Manager, index *membership.Index) error {
+	changes := &changes{}
+	index.Subscribe(changes.enqueue)
+
+	err := builder.ControllerManagedBy(mgr).
+		Named("ringstatus").
+		For(&v1alpha1.ClusterRing{}).
+		WatchesRawSource(source.Func(changes.start)).
+		Complete(r)
+	if err != nil {
+		return fmt.Errorf("add the controller of ring status: %w", err)
+	}
+
+	return nil
+}
+
+// changes hands the names of rings to the queue of a controller, once that runs. Before, there is nothing to hand on: a
+// controller begins with all rings.
+type changes struct {
+	queue atomic.Pointer[workqueue.TypedRateLimitingInterface[reconcile.Request]]
+}
+
+func (c *changes) start(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	c.queue.Store(&queue)
+	return nil
+}
+
+func (c *changes) enqueue(ring string) {
+	if queue := c.queue.Load(); queue != nil {
+		(*queue).Add(reconcile.Request{NamespacedName: types.NamespacedName{Name: ring}})
+	}
+}

@@ -1,0 +1,30 @@
+package shardlease
+
+import (
+	"context"
+	"fmt"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/clusterring/clusterring/services/internal/lease"
+)
+
+// acquire takes the Lease from its shard, which is then dead to everybody. The update carries the resourceVersion of the
+// Lease that was judged: a shard that renews first keeps it.
+func (r *Reconciler) acquire(ctx context.Context, judged *judgement) error {
+	err := r.Client.Update(ctx, lease.Acquired(judged.lease, r.Clock.Now()))
+	if tooLate(err) {
+		ctrllog.FromContext(ctx).V(1).Info("Shard came back while its Lease was being taken over")
+		return nil
+	}
+
+	if err != nil {
+		return fmt.Errorf("take over Lease %s: %w", client.ObjectKeyFromObject(judged.lease), err)
+	}
+
+	takeovers.WithLabelValues(judged.ring()).Inc()
+	r.announce(ctx, judged, failed)
+
+	return nil
+}

@@ -1,0 +1,47 @@
+package shardlease
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/lease"
+)
+
+// label writes the state on the Lease if it says something else. It returns false if the Lease is no longer what was judged;
+// otherwise judged.lease is as the API server has it.
+//
+// The patch does not depend on the resourceVersion: a renewal in between is no reason to fail, and brings the next state along.
+func (r *Reconciler) label(ctx context.Context, judged *judgement) (unchanged bool, err error) {
+	before := judged.lease.Labels[v1alpha1.LabelState]
+	if before == string(judged.State) {
+		return true, nil
+	}
+
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid":    judged.lease.UID, // not the next Lease of the same name
+		"labels": map[string]string{v1alpha1.LabelState: string(judged.State)},
+	}})
+	if err != nil {
+		return false, fmt.Errorf("encode the state of a Lease: %w", err)
+	}
+
+	err = r.Client.Patch(ctx, judged.lease, client.RawPatch(types.MergePatchType, patch))
+	if tooLate(err) {
+		return false, nil
+	}
+
+	if err != nil {
+		return false, fmt.Errorf("label Lease %s as %s: %w", client.ObjectKeyFromObject(judged.lease), judged.State, err)
+	}
+
+	ctrllog.FromContext(ctx).Info("Shard changed state",
+		"ring", judged.ring(), "from", before, "to", judged.State, "unchangedFor", judged.age.String())
+
+	return lease.RecordOf(judged.lease).Equal(judged.record), nil
+}

@@ -1,0 +1,88 @@
+package shardlease
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/lease"
+)
+
+var (
+	takeovers = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "clusterring_shard_takeovers_total",
+		Help: "Leases taken over from shards that stopped renewing them, by ring.",
+	}, []string{"ring"})
+	collections = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "clusterring_shard_collections_total",
+		Help: "Leases deleted because no shard had held them for long, by ring.",
+	}, []string{"ring"})
+	shardsDesc = prometheus.NewDesc("clusterring_shards",
+		"Leases of shards, by ring and state. Reported by the replica that leads.", []string{"ring", "state"}, nil)
+)
+
+func init() { metrics.Registry.MustRegister(takeovers, collections) }
+
+// scrapeTimeout bounds reading the cache for one scrape.
+const scrapeTimeout = 5 * time.Second
+
+// Census counts the shards by ring and state whenever metrics are read. Add it to a manager: it counts only in the replica
+// that leads, so that sums over replicas are right. All fields are required.
+type Census struct {
+	// Leases reads Leases of shards from a cache.
+	Leases client.Reader
+	// Clock and Ages are those of the Reconciler.
+	Clock clock.PassiveClock
+	Ages  *lease.Observer
+}
+
+// Start implements manager.Runnable: it counts until ctx ends.
+func (c *Census) Start(ctx context.Context) error {
+	if err := metrics.Registry.Register(c); err != nil {
+		return fmt.Errorf("register the metric of shards: %w", err)
+	}
+	defer metrics.Registry.Unregister(c)
+
+	<-ctx.Done()
+
+	return nil
+}
+
+// Describe implements prometheus.Collector.
+func (*Census) Describe(descs chan<- *prometheus.Desc) { descs <- shardsDesc }
+
+// Collect implements prometheus.Collector.
+func (c *Census) Collect(out chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
+	defer cancel()
+
+	leases := &coordinationv1.LeaseList{}
+	if err := c.Leases.List(ctx, leases, client.UnsafeDisableDeepCopy); err != nil {
+		out <- prometheus.NewInvalidMetric(shardsDesc, fmt.Errorf("list Leases: %w", err))
+		return
+	}
+
+	type group struct {
+		ring  string
+		state lease.State
+	}
+
+	counts := map[group]float64{}
+	for i := range leases.Items {
+		l := &leases.Items[i]
+		ring, record := l.Labels[v1alpha1.LabelClusterRing], lease.RecordOf(l)
+		age := c.Ages.Observe(client.ObjectKeyFromObject(l), record, c.Clock.Now())
+		counts[group{ring, lease.Next(lease.Snapshot{Shard: l.Name, Record: record}, age).State}]++
+	}
+
+	for g, n := range counts {
+		out <- prometheus.MustNewConstMetric(shardsDesc, prometheus.GaugeValue, n, g.ring, string(g.state))
+	}
+}

@@ -1,0 +1,46 @@
+package shardlease
+
+import (
+	"fmt"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/services/internal/lease"
+)
+
+// Informer is the part of an informer that Observe needs.
+type Informer interface {
+	// AddEventHandler calls the handler for every object that is known, and for every change from then on.
+	AddEventHandler(handler toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error)
+}
+
+// Observe notes in ages when each Lease of the informer was last seen to change. It does so from now until the informer
+// stops, in replicas that lead and in those that do not.
+func Observe(informer Informer, ages *lease.Observer, clk clock.PassiveClock) error {
+	seen := func(obj any) {
+		if l, ok := obj.(*coordinationv1.Lease); ok {
+			ages.Observe(client.ObjectKeyFromObject(l), lease.RecordOf(l), clk.Now())
+		}
+	}
+
+	_, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    seen,
+		UpdateFunc: func(_, obj any) { seen(obj) },
+		DeleteFunc: func(obj any) {
+			if missed, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
+				obj = missed.Obj
+			}
+			if l, ok := obj.(*coordinationv1.Lease); ok {
+				ages.Forget(client.ObjectKeyFromObject(l))
+			}
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("observe Leases: %w", err)
+	}
+
+	return nil
+}
