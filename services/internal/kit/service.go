@@ -3,6 +3,7 @@ package kit
 import (
 	"context"
 	"fmt"
+	"net/http"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
@@ -44,7 +45,14 @@ type Runtime struct {
 	Clock clock.WithTicker
 
 	draining <-chan struct{}
+	checks   []namedCheck // what /readyz asks
 	checkErr error
+}
+
+// namedCheck is a part of /readyz.
+type namedCheck struct {
+	name  string
+	check healthz.Checker
 }
 
 // Draining returns a channel that closes as soon as the service is told to stop. From then on /readyz fails, while
@@ -57,4 +65,16 @@ func (rt *Runtime) AddReady(name string, check healthz.Checker) {
 	if err := rt.Manager.AddReadyzCheck(name, check); err != nil && rt.checkErr == nil {
 		rt.checkErr = fmt.Errorf("add readiness check %q: %w", name, err)
 	}
+	rt.checks = append(rt.checks, namedCheck{name, check})
+}
+
+// Ready returns nil exactly while /readyz passes, and otherwise why it does not. It serves health protocols other than
+// HTTP. Call it after Setup; it is then safe for concurrent use.
+func (rt *Runtime) Ready() error {
+	for _, c := range rt.checks {
+		if err := c.check(&http.Request{}); err != nil {
+			return fmt.Errorf("%s: %w", c.name, err)
+		}
+	}
+	return nil
 }
