@@ -1,0 +1,158 @@
+// Package walls decides whether the code of this repository respects the walls of the house: which part may import
+// which, and that every package says what it promises.
+//
+// The table in house.go is the specification. It reads import clauses and package comments, not types, so it takes
+// no time and works on code that does not compile.
+package walls
+
+import (
+	"cmp"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Violation is one place where a wall is crossed. Its text names the place, what is wrong and what is allowed.
+type Violation struct {
+	File    string // slash-separated, from the root of the repository
+	Line    int
+	Problem string
+}
+
+func (v Violation) String() string {
+	return fmt.Sprintf("%s:%d: %s", v.File, v.Line, v.Problem)
+}
+
+// file is what the rules need to know of a source file.
+type file struct {
+	name    string // slash-separated, from the root
+	test    bool   // a test, or of a package that helps tests: see helpsTests
+	pkg     string
+	doc     string
+	line    int // of the package clause
+	imports []imported
+}
+
+type imported struct {
+	path string
+	line int
+}
+
+// Check reads every Go file below root and returns all violations, sorted by file and line. An error means that
+// something could not be read, so that nothing can be said.
+func Check(root string) ([]Violation, error) {
+	files, err := read(root)
+	if err != nil {
+		return nil, err
+	}
+	var found []Violation
+	for _, f := range files {
+		found = append(found, checkImports(f)...)
+	}
+	found = append(found, checkDocs(files)...)
+	slices.SortStableFunc(found, func(a, b Violation) int {
+		return cmp.Or(strings.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line))
+	})
+	return found, nil
+}
+
+// read parses all Go files below root, but those that the go command would not see either.
+func read(root string) ([]file, error) {
+	var files []file
+	set := token.NewFileSet()
+	err := filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() {
+			if name != root && invisible(entry.Name()) {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if filepath.Ext(name) != ".go" {
+			return nil
+		}
+		relative, err := filepath.Rel(root, name)
+		if err != nil {
+			return err
+		}
+		parsed, err := parser.ParseFile(set, name, nil, parser.ImportsOnly|parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		files = append(files, describe(set, parsed, filepath.ToSlash(relative)))
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the source below %s: %w", root, err)
+	}
+	return files, nil
+}
+
+func invisible(dir string) bool {
+	return dir == "testdata" || dir == "vendor" || strings.HasPrefix(dir, ".") || strings.HasPrefix(dir, "_")
+}
+
+func describe(set *token.FileSet, parsed *ast.File, name string) file {
+	f := file{
+		name: name,
+		test: strings.HasSuffix(name, "_test.go") || helpsTests(path.Base(path.Dir(name))),
+		pkg:  parsed.Name.Name,
+		doc:  parsed.Doc.Text(),
+		line: set.Position(parsed.Package).Line,
+	}
+	for _, spec := range parsed.Imports {
+		importPath, err := strconv.Unquote(spec.Path.Value)
+		if err != nil {
+			continue // the parser has accepted it: cannot happen
+		}
+		f.imports = append(f.imports, imported{importPath, set.Position(spec.Pos()).Line})
+	}
+	return f
+}
+
+// helpsTests reports whether a package exists for tests, by its name: shardtest, testenv.
+func helpsTests(pkg string) bool {
+	return strings.HasPrefix(pkg, "test") || strings.HasSuffix(pkg, "test")
+}
+
+// checkDocs finds the packages of which no file says what the package is for. Test packages need not.
+func checkDocs(files []file) []Violation {
+	documented := map[string]bool{}
+	first := map[string]file{}
+	for _, f := range files {
+		if strings.HasSuffix(f.name, "_test.go") {
+			continue
+		}
+		dir := path.Dir(f.name)
+		if _, seen := first[dir]; !seen {
+			first[dir] = f
+		}
+		documented[dir] = documented[dir] || strings.HasPrefix(f.doc, opening(f))
+	}
+	var found []Violation
+	for dir, f := range first {
+		if !documented[dir] {
+			found = append(found, Violation{f.name, f.line, fmt.Sprintf(
+				"package %s has no package comment: one of its files must begin with %q and what it promises",
+				f.pkg, "// "+opening(f))})
+		}
+	}
+	return found
+}
+
+// opening is how a package comment begins, so that go doc reads well.
+func opening(f file) string {
+	if f.pkg == "main" {
+		return "Command " + path.Base(path.Dir(f.name)) + " "
+	}
+	return "Package " + f.pkg + " "
+}

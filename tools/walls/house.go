@@ -1,0 +1,190 @@
+package walls
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+)
+
+// root is the import path of the repository.
+const root = "github.com/clusterring/clusterring"
+
+// zone is a part of the house: a directory with all below it, except what a more specific zone takes out.
+type zone struct {
+	// dir may end in "/*": then each directory there is a zone of its own.
+	dir string
+	// may lists the directories of the repository whose packages the zone imports, besides its own.
+	may []string
+	// tests lists what only its tests import.
+	tests []string
+	// rule says the above to a person.
+	rule string
+	// bans lists what it must not import from elsewhere, tests aside.
+	bans []ban
+	// private zones are imported by nobody.
+	private bool
+}
+
+// ban excludes import paths that begin with one of the prefixes, whole path elements at a time.
+type ban struct {
+	what     string
+	prefixes []string
+}
+
+var (
+	outside = ban{"access to the outside", []string{
+		"k8s.io/client-go", "sigs.k8s.io/controller-runtime", "google.golang.org/grpc", "net", "os",
+	}}
+	clocks = ban{"a clock", []string{"k8s.io/utils/clock", "k8s.io/apimachinery/pkg/util/clock"}}
+	logs   = ban{"a log", []string{
+		"log", "github.com/go-logr", "go.uber.org/zap", "k8s.io/klog", "sigs.k8s.io/controller-runtime/pkg/log",
+	}}
+	metrics = ban{"metrics", []string{
+		"github.com/prometheus", "k8s.io/component-base/metrics", "go.opentelemetry.io", "expvar",
+	}}
+	// heavy are the dependencies of tools. They would raise the versions of everything that imports them.
+	heavy = ban{"a dependency of the tools", []string{
+		"k8s.io/kubernetes", "k8s.io/apiserver", "k8s.io/kubectl", "go.etcd.io/etcd", "github.com/google/cel-go", "cel.dev",
+		"sigs.k8s.io/controller-tools", "sigs.k8s.io/controller-runtime/pkg/envtest", "github.com/bufbuild",
+		"github.com/golangci", "github.com/fullstorydev/grpcurl", "gotest.tools",
+	}}
+	testHelp = ban{"a dependency of tests", []string{
+		"testing", "github.com/stretchr/testify", "pgregory.net/rapid", "go.uber.org/goleak",
+	}}
+)
+
+// house is the specification. Where several zones match, the most specific one counts.
+var house = slices.Concat([]zone{
+	{
+		dir: "pkg", rule: "pkg is for everyone, so it imports nothing else of this repository",
+		bans: []ban{heavy},
+	},
+	{
+		dir: "proto", rule: "proto is for everyone, so it imports nothing else of this repository",
+		bans: []ban{heavy, testHelp},
+	},
+	{
+		dir: "services/internal", may: []string{"pkg"}, tests: []string{"tools/localplane"},
+		rule: "services/internal imports pkg (its tests also tools/localplane), so that every service can use it",
+		bans: []ban{heavy, testHelp},
+	},
+	{
+		dir: "services/internal/celcheck", may: []string{"pkg", "services/internal"}, private: true,
+		rule: "services/internal/celcheck keeps a heavy dependency to itself; it imports pkg and services/internal",
+	},
+	{
+		dir: "services/*", may: []string{"pkg", "proto", "services/internal"}, tests: []string{"tools/localplane"},
+		rule: "a service imports pkg, proto and services/internal (its tests also tools/localplane), and no other service",
+		bans: []ban{heavy, testHelp},
+	},
+	{
+		dir: "tools", may: []string{"pkg", "proto", "tools"},
+		rule: "tools import pkg, proto and tools; they use the services' binaries, never their code",
+	},
+	{
+		dir: "tools/example", may: []string{"pkg"}, tests: []string{"tools/localplane"},
+		rule: "the example imports pkg alone (its tests also tools/localplane), as its readers would",
+		bans: []ban{heavy, testHelp},
+	},
+}, pure("key", "ring", "lease", "membership"))
+
+// pure returns the zones of the domain: they decide, and leave it to others to ask, wait and tell.
+func pure(names ...string) []zone {
+	domain := []string{"pkg/apis"}
+	for _, name := range names {
+		domain = append(domain, "services/internal/"+name)
+	}
+	var zones []zone
+	for _, name := range names {
+		zones = append(zones, zone{
+			dir: "services/internal/" + name, may: domain,
+			rule: "the domain imports pkg/apis and the domain (" + strings.Join(names, ", ") + ") alone",
+			bans: []ban{outside, clocks, logs, metrics, heavy, testHelp},
+		})
+	}
+	return zones
+}
+
+// zoneOf returns the most specific zone of a directory, with the directory that matched it.
+func zoneOf(dir string) (z zone, at string, ok bool) {
+	for _, candidate := range house {
+		match, matches := within(dir, candidate.dir)
+		if matches && len(candidate.dir) > len(z.dir) {
+			z, at, ok = candidate, match, true
+		}
+	}
+	return z, at, ok
+}
+
+// within reports whether dir is pattern or below it, and the part of dir that is the pattern.
+func within(dir, pattern string) (match string, ok bool) {
+	parent, wildcard := strings.CutSuffix(pattern, "/*")
+	if !wildcard {
+		return pattern, under(dir, pattern)
+	}
+	rest, ok := strings.CutPrefix(dir, parent+"/")
+	if !ok {
+		return "", false
+	}
+	name, _, _ := strings.Cut(rest, "/")
+	return parent + "/" + name, true
+}
+
+// under reports whether the path is the prefix, or continues it with a slash.
+func under(path, prefix string) bool {
+	return strings.HasPrefix(path+"/", prefix+"/")
+}
+
+func checkImports(f file) []Violation {
+	dir := path.Dir(f.name)
+	z, at, ok := zoneOf(dir)
+	if !ok {
+		return []Violation{{f.name, f.line, fmt.Sprintf("directory %s is in no part of the house: add it to tools/walls/house.go", dir)}}
+	}
+	var found []Violation
+	for _, i := range f.imports {
+		if problem := problemOf(z, at, f.test, i.path); problem != "" {
+			found = append(found, Violation{f.name, i.line, problem})
+		}
+	}
+	return found
+}
+
+// problemOf says what is wrong with an import by a file of the zone, or nothing.
+func problemOf(z zone, at string, test bool, importPath string) string {
+	dir, own := strings.CutPrefix(importPath, root+"/")
+	if !own {
+		return banned(z, at, test, importPath)
+	}
+	if under(dir, at) && !takenOut(dir, at) {
+		return ""
+	}
+	allowed := z.may
+	if test {
+		allowed = slices.Concat(z.may, z.tests)
+	}
+	target, _, known := zoneOf(dir)
+	if known && !target.private && slices.ContainsFunc(allowed, func(a string) bool { return under(dir, a) }) {
+		return ""
+	}
+	return fmt.Sprintf("%s imports %s: %s", at, dir, z.rule)
+}
+
+// takenOut reports whether a private zone below at has dir.
+func takenOut(dir, at string) bool {
+	z, place, ok := zoneOf(dir)
+	return ok && z.private && place != at
+}
+
+func banned(z zone, at string, test bool, importPath string) string {
+	if test {
+		return ""
+	}
+	for _, b := range z.bans {
+		if slices.ContainsFunc(b.prefixes, func(prefix string) bool { return under(importPath, prefix) }) {
+			return fmt.Sprintf("%s imports %s, which is %s: not outside of tests", at, importPath, b.what)
+		}
+	}
+	return ""
+}

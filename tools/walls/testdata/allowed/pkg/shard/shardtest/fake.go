@@ -1,0 +1,6 @@
+// Package shardtest promises one thing.
+package shardtest
+
+import (
+	_ "testing"
+)

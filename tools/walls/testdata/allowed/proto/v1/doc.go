@@ -1,0 +1,2 @@
+// Package v1 promises one thing.
+package v1

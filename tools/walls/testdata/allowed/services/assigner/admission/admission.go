@@ -1,0 +1,2 @@
+// Package admission promises one thing.
+package admission

@@ -1,0 +1,6 @@
+package assigner_test
+
+import (
+	_ "github.com/clusterring/clusterring/services/assigner"
+	_ "github.com/clusterring/clusterring/tools/localplane"
+)

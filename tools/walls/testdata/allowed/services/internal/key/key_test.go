@@ -1,0 +1,7 @@
+package key
+
+import (
+	_ "os"
+	_ "testing"
+	_ "pgregory.net/rapid"
+)

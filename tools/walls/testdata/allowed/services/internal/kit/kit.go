@@ -1,0 +1,9 @@
+// Package kit promises one thing.
+package kit
+
+import (
+	_ "github.com/clusterring/clusterring/services/internal/ring"
+	_ "k8s.io/utils/clock"
+	_ "log/slog"
+	_ "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)

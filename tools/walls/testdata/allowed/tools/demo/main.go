@@ -1,0 +1,8 @@
+// Command demo does one thing.
+package main
+
+import (
+	_ "github.com/clusterring/clusterring/tools/localplane"
+	_ "github.com/clusterring/clusterring/pkg/shard"
+	_ "github.com/clusterring/clusterring/proto/v1"
+)

@@ -1,0 +1,6 @@
+// Command example does one thing.
+package main
+
+import (
+	_ "github.com/clusterring/clusterring/pkg/shard"
+)

@@ -1,0 +1,2 @@
+// Package assigner is described in a test only.
+package assigner

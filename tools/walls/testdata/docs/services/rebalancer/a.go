@@ -1,0 +1,2 @@
+// Some words that do not begin as go doc expects.
+package rebalancer

@@ -1,0 +1,11 @@
+// Package key promises one thing.
+package key
+
+import (
+	_ "k8s.io/client-go/rest"
+	_ "k8s.io/utils/clock"
+	_ "log/slog"
+	_ "os"
+	_ "github.com/prometheus/client_golang/prometheus"
+	_ "net/http"
+)

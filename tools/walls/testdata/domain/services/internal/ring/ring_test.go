@@ -1,0 +1,5 @@
+package ring
+
+import (
+	_ "github.com/clusterring/clusterring/tools/localplane"
+)

@@ -1,0 +1,2 @@
+// Package hack promises one thing.
+package hack

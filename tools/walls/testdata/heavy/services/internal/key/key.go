@@ -1,0 +1,6 @@
+// Package key promises one thing.
+package key
+
+import (
+	_ "github.com/clusterring/clusterring/services/internal/celcheck"
+)

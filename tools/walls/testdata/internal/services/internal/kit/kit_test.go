@@ -1,0 +1,5 @@
+package kit
+
+import (
+	_ "github.com/clusterring/clusterring/tools/demo"
+)

@@ -1,0 +1,7 @@
+// Package shard promises one thing.
+package shard
+
+import (
+	_ "github.com/clusterring/clusterring/services/internal/key"
+	_ "github.com/clusterring/clusterring/proto/v1"
+)

@@ -1,0 +1,5 @@
+package shard
+
+import (
+	_ "github.com/clusterring/clusterring/tools/localplane"
+)

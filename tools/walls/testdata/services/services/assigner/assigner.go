@@ -1,0 +1,8 @@
+// Package assigner promises one thing.
+package assigner
+
+import (
+	_ "github.com/clusterring/clusterring/services/rebalancer/plan"
+	_ "github.com/clusterring/clusterring/tools/localplane"
+	_ "github.com/clusterring/clusterring/services/assignerx"
+)

@@ -1,0 +1,6 @@
+// Command demo does one thing.
+package main
+
+import (
+	_ "github.com/clusterring/clusterring/services/assigner"
+)
