@@ -1,0 +1,49 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/clusterring/clusterring/tools/dev/toolcache"
+)
+
+func TestListNamesEveryTool(t *testing.T) {
+	var out strings.Builder
+	if err := run(t.Context(), []string{"-list"}, &out, &toolcache.Builder{}); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"buf", "controller-gen", "golangci-lint", "gotestsum", "grpcurl", "protoc-gen-go-grpc"} {
+		if !strings.Contains(out.String(), name+" ") {
+			t.Errorf("%s is missing in:\n%s", name, out.String())
+		}
+	}
+}
+
+func TestUnknownToolIsReported(t *testing.T) {
+	err := run(t.Context(), []string{"hammer"}, &strings.Builder{}, &toolcache.Builder{Cache: t.TempDir()})
+	if err == nil || !strings.Contains(err.Error(), `no tool "hammer"`) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestModuleMustPinItsTool(t *testing.T) {
+	cases := map[string]string{
+		"module x\n": "one tool directive",
+		"module x\n\ntool example.org/other\n\nrequire example.org v1.0.0\n":      "for a package named hammer",
+		"module x\n\ntool example.org/cmd/hammer\n\nrequire example.com v1.0.0\n": "requires no module that has",
+	}
+	for content, want := range cases {
+		dir := filepath.Join(t.TempDir(), "hammer")
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "go.mod"), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := readTool(t.Context(), dir); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("for %q got %v, want: ...%s...", content, err, want)
+		}
+	}
+}
