@@ -1,0 +1,187 @@
+package celcheck
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/google/cel-go/cel"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/util/version"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
+	"k8s.io/apiserver/pkg/cel/environment"
+
+	"github.com/clusterring/clusterring/services/internal/key"
+)
+
+// longest is the longest key that an API server admits for a custom resource.
+var longest = key.Key{
+	Group:     strings.Repeat("custom-resource-", 16)[:253],
+	Kind:      strings.Repeat("Kind", 16)[:63],
+	Namespace: strings.Repeat("team-", 13)[:63],
+	Name:      strings.Repeat("very-long-name-", 17)[:253],
+}
+
+// oldest is what the API server of Kubernetes 1.33 keeps new expressions compatible with, and the first version whose
+// libraries the expression can do with.
+var oldest = version.MajorMinor(1, 32)
+
+// evaluator computes hashes by the expression that key renders.
+type evaluator struct{ program cel.Program }
+
+// newEvaluator compiles the expression as the API server of the given version does for one that it has not stored before (New) or
+// has (Stored).
+func newEvaluator(t testing.TB, ver *version.Version, kind environment.Type) evaluator {
+	t.Helper()
+	return evaluator{program: compile(t, environmentOf(t, ver, kind, partVariables...), partsExpression)}
+}
+
+// partsExpression computes the hash from variables for the parts of the key. (CEL reserves the word namespace.)
+var partsExpression = key.CELExpression("group", "kind", "ns", "name")
+
+var partVariables = []cel.EnvOption{
+	cel.Variable("group", cel.StringType), cel.Variable("kind", cel.StringType),
+	cel.Variable("ns", cel.StringType), cel.Variable("name", cel.StringType),
+}
+
+func environmentOf(t testing.TB, ver *version.Version, kind environment.Type, variables ...cel.EnvOption) *cel.Env {
+	t.Helper()
+	envs, err := environment.MustBaseEnvSet(ver).Extend(environment.VersionedOptions{
+		IntroducedVersion: version.MajorMinor(1, 0), EnvOptions: variables,
+	})
+	require.NoError(t, err)
+	env, err := envs.Env(kind)
+	require.NoError(t, err)
+	return env
+}
+
+func compile(t testing.TB, env *cel.Env, expression string) cel.Program {
+	t.Helper()
+	ast, issues := env.Compile(expression)
+	require.NoError(t, issues.Err())
+	require.True(t, ast.OutputType().IsExactType(cel.IntType), "the expression has the type %s", ast.OutputType())
+	program, err := env.Program(ast, cel.InterruptCheckFrequency(celconfig.CheckFrequency))
+	require.NoError(t, err)
+	return program
+}
+
+// hash returns the hash of k and what computing it cost.
+func (e evaluator) hash(k key.Key) (h int64, cost uint64, err error) {
+	value, details, err := e.program.Eval(map[string]any{
+		"group": k.Group, "kind": k.Kind, "ns": k.Namespace, "name": k.Name,
+	})
+	if err != nil {
+		return 0, 0, fmt.Errorf("evaluate the hash of %q: %w", k, err)
+	}
+	return value.Value().(int64), *details.ActualCost(), nil
+}
+
+// requireEqual fails the test if CEL and Go disagree about k.
+func (e evaluator) requireEqual(t testing.TB, k key.Key) {
+	t.Helper()
+	got, _, err := e.hash(k)
+	require.NoError(t, err)
+	require.Equal(t, int64(k.Hash()), got, "CEL's hash of %q is not Go's", k)
+}
+
+// telling are keys that are worth a look: real ones, extreme ones, and ones that no API server admits.
+var telling = []key.Key{
+	{},
+	{Kind: "Namespace", Name: "default"},
+	{Kind: "ConfigMap", Namespace: "default", Name: "kube-root-ca.crt"},
+	{Group: "apps", Kind: "Deployment", Namespace: "kube-system", Name: "coredns"},
+	{Group: "apps", Kind: "ReplicaSet", Namespace: "kube-system", Name: "coredns-6f6b679f8f"},
+	{Group: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: "system:controller:job-controller"},
+	{Group: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: "System_Admin@example.com (old)"},
+	{Group: "apiregistration.k8s.io", Kind: "APIService", Name: "v1beta1.metrics.k8s.io"},
+	{Group: "webhosting.timebertt.dev", Kind: "Website", Namespace: "project-1", Name: "website-0001"},
+	{Kind: "Node", Name: "ip-10-0-0-1.eu-central-1.compute.internal"},
+	{Group: "example.com", Kind: "Großes", Namespace: "ns", Name: "名前-🦊"},
+	{Name: "e\u0301 is not \u00e9"},
+	{Name: "\x00\n\t'\"\\{}[]%"},
+	{Name: "a/b/c"},
+	longest,
+	{Name: strings.Repeat("_", 637)},  // the last position has its own multiplier
+	{Name: strings.Repeat("_", 638)},  // the first that shares one
+	{Name: strings.Repeat("_", 2000)}, // several rounds of multipliers, the highest value of the alphabet
+}
+
+func TestCELAgreesOnTellingKeys(t *testing.T) {
+	for name, e := range map[string]evaluator{
+		"stored":             newEvaluator(t, environment.DefaultCompatibilityVersion(), environment.StoredExpressions),
+		"new":                newEvaluator(t, environment.DefaultCompatibilityVersion(), environment.NewExpressions),
+		"new in the oldest":  newEvaluator(t, oldest, environment.NewExpressions),
+		"new in v1.37":       newEvaluator(t, version.MajorMinor(1, 37), environment.NewExpressions),
+		"stored in the last": newEvaluator(t, version.MajorMinor(1, 37), environment.StoredExpressions),
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, k := range telling {
+				e.requireEqual(t, k)
+			}
+		})
+	}
+}
+
+// The corpus is the same in each run; go test -fuzz looks further.
+func TestCELAgreesOnRandomKeys(t *testing.T) {
+	const keys = 3000
+	e := newEvaluator(t, environment.DefaultCompatibilityVersion(), environment.StoredExpressions)
+	random := rand.New(rand.NewPCG(1, 2))
+	longestSeen := 0
+	for range keys {
+		k := key.Key{
+			Group:     randomPart(random, 253, "abcdefghijklmnopqrstuvwxyz0123456789-."),
+			Kind:      randomPart(random, 63, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"),
+			Namespace: randomPart(random, 63, "abcdefghijklmnopqrstuvwxyz0123456789-"),
+			Name:      randomPart(random, 253, "abcdefghijklmnopqrstuvwxyz0123456789-.:_ABCXYZ@+ äß名🦊"),
+		}
+		longestSeen = max(longestSeen, utf8.RuneCountInString(k.String()))
+		e.requireEqual(t, k)
+	}
+	t.Logf("%d random keys of up to %d characters: CEL and Go agree", keys, longestSeen)
+}
+
+func randomPart(random *rand.Rand, most int, alphabet string) string {
+	if random.IntN(8) > 0 {
+		most = most/8 + 1
+	}
+	characters := []rune(alphabet)
+	part := make([]rune, random.IntN(most+1))
+	for i := range part {
+		part[i] = characters[random.IntN(len(characters))]
+	}
+	return string(part)
+}
+
+// In admission the parts come from the request and the object, whose fields have no static type.
+func TestCELAgreesOnAdmissionVariables(t *testing.T) {
+	env := environmentOf(t, environment.DefaultCompatibilityVersion(), environment.StoredExpressions,
+		cel.Variable("request", cel.DynType), cel.Variable("object", cel.DynType))
+	program := compile(t, env, key.CELExpression(
+		"request.kind.group", "request.kind.kind",
+		"has(object.metadata.namespace) ? object.metadata.namespace : ''", "object.metadata.name"))
+
+	value, _, err := program.Eval(map[string]any{
+		"request": map[string]any{"kind": map[string]any{"group": "", "kind": "Namespace"}},
+		"object":  map[string]any{"metadata": map[string]any{"name": "default"}},
+	})
+	require.NoError(t, err)
+	require.Equal(t, int64(key.Key{Kind: "Namespace", Name: "default"}.Hash()), value.Value())
+}
+
+// FuzzCEL takes valid UTF-8 only: nothing else is in an object that an API server has decoded.
+func FuzzCEL(f *testing.F) {
+	for _, k := range telling {
+		f.Add(k.Group, k.Kind, k.Namespace, k.Name)
+	}
+	e := newEvaluator(f, environment.DefaultCompatibilityVersion(), environment.StoredExpressions)
+	f.Fuzz(func(t *testing.T, group, kind, namespace, name string) {
+		k := key.Key{Group: group, Kind: kind, Namespace: namespace, Name: name}
+		if !utf8.ValidString(k.String()) || len(k.String()) > 4000 {
+			t.Skip()
+		}
+		e.requireEqual(t, k)
+	})
+}
