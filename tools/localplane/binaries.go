@@ -1,0 +1,72 @@
+package localplane
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// assetsVariable is the variable by which controller-runtime's users name a directory of ready-made binaries.
+const assetsVariable = "KUBEBUILDER_ASSETS"
+
+// Root returns the root directory of the repository that the working directory lies in, and "" outside of it.
+func Root() string {
+	dir, err := os.Getwd()
+	if err != nil {
+		return ""
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.work")); err == nil {
+			return dir
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			return ""
+		}
+		dir = parent
+	}
+}
+
+// Binaries returns the directory that holds etcd, kube-apiserver, kube-controller-manager and kubectl: the one that
+// $KUBEBUILDER_ASSETS names, else that of tools/controlplane, which builds them into the user's cache if they are not
+// there yet. The first build takes minutes and shows its progress on progress, which may be nil.
+func Binaries(ctx context.Context, progress io.Writer) (string, error) {
+	if dir := os.Getenv(assetsVariable); dir != "" {
+		return dir, checkBinary(dir, "etcd", "kube-apiserver")
+	}
+	root := Root()
+	if root == "" {
+		return "", fmt.Errorf("the working directory is not in the repository: cannot find tools/controlplane; set $%s to a directory with etcd and kube-apiserver", assetsVariable)
+	}
+	if progress == nil {
+		progress = io.Discard
+	}
+	var stdout bytes.Buffer
+	cmd := exec.CommandContext(ctx, "go", "run", ".")
+	cmd.Dir = filepath.Join(root, "tools", "controlplane")
+	cmd.Env = append(os.Environ(), "GOWORK=off")
+	cmd.Stdout, cmd.Stderr = &stdout, progress
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("build the control plane (go run . in %s): %w", cmd.Dir, err)
+	}
+	dir := strings.TrimSpace(stdout.String())
+	return dir, checkBinary(dir, "etcd", "kube-apiserver", "kube-controller-manager")
+}
+
+// checkBinary tells which of the names are missing in dir.
+func checkBinary(dir string, names ...string) error {
+	var errs []error
+	for _, name := range names {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+			errs = append(errs, fmt.Errorf("no %s in the directory of control plane binaries: %w", name, err))
+		}
+	}
+	return errors.Join(errs...)
+}

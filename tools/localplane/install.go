@@ -1,0 +1,120 @@
+package localplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/discovery"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// fieldOwner is the field manager of what Install applies.
+const fieldOwner = client.FieldOwner("localplane")
+
+// installed are the kinds that Install applies, in this order; Deployments, Services and the like need a node.
+var installed = []string{
+	"CustomResourceDefinition", "Namespace", "ServiceAccount", "ClusterRole", "Role", "ClusterRoleBinding", "RoleBinding", "ClusterRing",
+}
+
+// Install applies manifests by server-side apply: custom resource definitions (and waits until they are served), namespaces,
+// service accounts, RBAC and ClusterRings. Objects of other kinds are skipped.
+//
+// A path is a YAML file, or a directory with a kustomization.yaml whose resources are followed; relative paths count from
+// the root of the repository. Rights that ClusterRoles aggregate are complete on return, also where no controller manager runs.
+func (p *Plane) Install(ctx context.Context, paths ...string) error {
+	var objects []*unstructured.Unstructured
+	for _, path := range paths {
+		found, err := readManifests(fromRoot(path))
+		if err != nil {
+			return err
+		}
+		objects = append(objects, found...)
+	}
+	for _, kind := range installed {
+		for _, o := range objects {
+			if o.GetKind() == kind {
+				if err := p.apply(ctx, o); err != nil {
+					return err
+				}
+			}
+		}
+		if kind == "CustomResourceDefinition" {
+			if err := p.waitServed(ctx, objects); err != nil {
+				return err
+			}
+		}
+	}
+	return p.aggregate(ctx)
+}
+
+func (p *Plane) apply(ctx context.Context, o *unstructured.Unstructured) error {
+	err := p.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(o.DeepCopy()), fieldOwner, client.ForceOwnership)
+	if err != nil {
+		return fmt.Errorf("apply %s %s: %w", o.GetKind(), client.ObjectKeyFromObject(o), err)
+	}
+	return nil
+}
+
+// waitServed waits until every version of the custom resource definitions among objects can be used.
+func (p *Plane) waitServed(ctx context.Context, objects []*unstructured.Unstructured) error {
+	finder, err := discovery.NewDiscoveryClientForConfig(p.Config)
+	if err != nil {
+		return fmt.Errorf("make a discovery client: %w", err)
+	}
+	for _, o := range objects {
+		if o.GetKind() != "CustomResourceDefinition" {
+			continue
+		}
+		var crd apiextensionsv1.CustomResourceDefinition
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &crd); err != nil {
+			return fmt.Errorf("read CustomResourceDefinition %s: %w", o.GetName(), err)
+		}
+		for _, v := range crd.Spec.Versions {
+			if !v.Served {
+				continue
+			}
+			gv := crd.Spec.Group + "/" + v.Name
+			err := wait.PollUntilContextTimeout(ctx, pollInterval, startTimeout, true, func(ctx context.Context) (bool, error) {
+				return serves(ctx, finder, gv, crd.Spec.Names.Plural), nil
+			})
+			if err != nil {
+				return fmt.Errorf("wait until the API server serves %s of %s: %w", crd.Spec.Names.Plural, gv, errors.Join(err, p.crdProblem(ctx, crd.Name)))
+			}
+		}
+	}
+	return nil
+}
+
+func serves(ctx context.Context, finder *discovery.DiscoveryClient, gv, plural string) bool {
+	list, err := finder.ServerResourcesForGroupVersionWithContext(ctx, gv)
+	if err != nil {
+		return false
+	}
+	for i := range list.APIResources {
+		if list.APIResources[i].Name == plural {
+			return true
+		}
+	}
+	return false
+}
+
+// crdProblem returns what the API server says against the definition, such as names that are taken.
+func (p *Plane) crdProblem(ctx context.Context, name string) error {
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
+	u.SetName(name)
+	if err := p.Client.Get(ctx, client.ObjectKeyFromObject(u), u); err != nil {
+		return fmt.Errorf("get CustomResourceDefinition %s: %w", name, err)
+	}
+	conditions, _, err := unstructured.NestedSlice(u.Object, "status", "conditions")
+	if err != nil {
+		return fmt.Errorf("read conditions of CustomResourceDefinition %s: %w", name, err)
+	}
+	return fmt.Errorf("conditions of CustomResourceDefinition %s: %v", name, slices.Clip(conditions))
+}

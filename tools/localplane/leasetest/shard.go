@@ -1,0 +1,143 @@
+// Package leasetest plays the part of shards in tests: it holds, renews, loses and releases their Leases exactly as a shard
+// does that uses client-go's leader election with the label of its ring.
+package leasetest
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)
+
+// Shard is a shard as far as others can see it: its Lease. Client, Ring, Namespace and Name are required. Nothing happens
+// by itself: a shard that is not renewed looks like one that has crashed. Not safe for concurrent use.
+type Shard struct {
+	Client          client.Client
+	Ring            string
+	Namespace, Name string
+	// Duration is the lease duration; zero means 15 s. It is written in whole seconds.
+	Duration time.Duration
+	// Clock gives the times that are written; nil means the real clock.
+	Clock clock.PassiveClock
+}
+
+// Acquire takes the Lease, creating it if need be, whoever held it before. That is how a shard joins, and how one returns.
+func (s *Shard) Acquire(ctx context.Context) error {
+	lease, err := s.Lease(ctx)
+	if apierrors.IsNotFound(err) {
+		lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name}}
+		s.hold(lease)
+		lease.Labels = map[string]string{v1alpha1.LabelClusterRing: s.Ring}
+		return s.wrap("create", s.Client.Create(ctx, lease))
+	}
+	if err != nil {
+		return err
+	}
+	if ptr.Deref(lease.Spec.HolderIdentity, "") != s.Name {
+		lease.Spec.LeaseTransitions = ptr.To(ptr.Deref(lease.Spec.LeaseTransitions, 0) + 1)
+		lease.Spec.AcquireTime = nil
+	}
+	s.hold(lease)
+	metav1.SetMetaDataLabel(&lease.ObjectMeta, v1alpha1.LabelClusterRing, s.Ring)
+	return s.wrap("acquire", s.Client.Update(ctx, lease))
+}
+
+// Renew renews the Lease. It fails if the shard does not hold it any more, as a shard would notice.
+func (s *Shard) Renew(ctx context.Context) error {
+	lease, err := s.Lease(ctx)
+	if err != nil {
+		return err
+	}
+	if holder := ptr.Deref(lease.Spec.HolderIdentity, ""); holder != s.Name {
+		return s.wrap("renew", fmt.Errorf("%q holds it", holder))
+	}
+	s.hold(lease)
+	return s.wrap("renew", s.Client.Update(ctx, lease))
+}
+
+// Release gives the Lease up: a graceful stop.
+func (s *Shard) Release(ctx context.Context) error {
+	lease, err := s.Lease(ctx)
+	if err != nil {
+		return err
+	}
+	now := s.now()
+	lease.Spec.HolderIdentity = nil
+	lease.Spec.LeaseDurationSeconds = ptr.To[int32](1)
+	lease.Spec.AcquireTime, lease.Spec.RenewTime = &now, &now
+	return s.wrap("release", s.Client.Update(ctx, lease))
+}
+
+// Delete removes the Lease, as a person might.
+func (s *Shard) Delete(ctx context.Context) error {
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name}}
+	return s.wrap("delete", s.Client.Delete(ctx, lease))
+}
+
+// Run renews the Lease three times per duration until ctx ends, which leaves the Lease held, as a crash does. It returns
+// nil then, and an error when a renewal fails; conflicts with others who write labels are tried again.
+func (s *Shard) Run(ctx context.Context) error {
+	err := wait.PollUntilContextCancel(ctx, s.duration()/3, true, func(ctx context.Context) (bool, error) {
+		if err := s.Renew(ctx); err != nil && !apierrors.IsConflict(err) {
+			return false, err
+		}
+		return false, nil
+	})
+	if ctx.Err() != nil {
+		return nil //nolint:nilerr // whatever failed, failed because we were told to stop
+	}
+	return err //nolint:wrapcheck // Renew has said what failed
+}
+
+// Lease returns the Lease as it is on the API server.
+func (s *Shard) Lease(ctx context.Context) (*coordinationv1.Lease, error) {
+	lease := &coordinationv1.Lease{}
+	if err := s.Client.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: s.Name}, lease); err != nil {
+		return nil, s.wrap("get", err)
+	}
+	return lease, nil
+}
+
+// hold writes what a holder writes.
+func (s *Shard) hold(lease *coordinationv1.Lease) {
+	now := s.now()
+	lease.Spec.HolderIdentity = ptr.To(s.Name)
+	lease.Spec.LeaseDurationSeconds = ptr.To(int32(s.duration() / time.Second))
+	lease.Spec.RenewTime = &now
+	if lease.Spec.AcquireTime == nil {
+		lease.Spec.AcquireTime = &now
+	}
+	if lease.Spec.LeaseTransitions == nil {
+		lease.Spec.LeaseTransitions = ptr.To[int32](0)
+	}
+}
+
+func (s *Shard) duration() time.Duration {
+	if s.Duration <= 0 {
+		return 15 * time.Second
+	}
+	return s.Duration
+}
+
+func (s *Shard) now() metav1.MicroTime {
+	if s.Clock == nil {
+		return metav1.NewMicroTime(clock.RealClock{}.Now())
+	}
+	return metav1.NewMicroTime(s.Clock.Now())
+}
+
+func (s *Shard) wrap(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s Lease %s/%s of ring %s: %w", what, s.Namespace, s.Name, s.Ring, err)
+}

@@ -1,0 +1,167 @@
+package localplane
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+const (
+	// temporaryPrefix begins the name of every temporary state directory.
+	temporaryPrefix = "clusterring-plane-"
+	// ownerFile holds, in a temporary state directory, the process id of the process that will remove it.
+	ownerFile = "owner"
+)
+
+// RemoveState kills the processes of this user whose arguments name the state directory, except the calling process and
+// its ancestors, and removes the directory. It cleans up after a parent that was killed; a directory that does not exist is
+// no error.
+func RemoveState(dir string) error {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return fmt.Errorf("find the state directory: %w", err)
+	}
+	pids, err := processesNaming(dir)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, pid := range pids {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+			errs = append(errs, fmt.Errorf("kill process %d of %s: %w", pid, dir, err))
+		}
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		errs = append(errs, fmt.Errorf("remove the state directory: %w", err))
+	}
+	return errors.Join(errs...)
+}
+
+// sweep removes the temporary control planes whose owners are gone: of a test process that was killed, or timed out.
+func sweep() error {
+	dirs, err := filepath.Glob(filepath.Join(os.TempDir(), temporaryPrefix+"*"))
+	if err != nil {
+		return fmt.Errorf("look for left-over control planes: %w", err)
+	}
+	var errs []error
+	for _, dir := range dirs {
+		content, err := os.ReadFile(filepath.Join(dir, ownerFile))
+		if err != nil {
+			continue // not ours, or about to be made
+		}
+		owner, err := strconv.Atoi(strings.TrimSpace(string(content)))
+		if err != nil || alive(owner) {
+			continue
+		}
+		errs = append(errs, RemoveState(dir))
+	}
+	return errors.Join(errs...)
+}
+
+func alive(pid int) bool {
+	err := syscall.Kill(pid, 0)
+	return err == nil || errors.Is(err, syscall.EPERM)
+}
+
+// processesNaming returns the ids of this user's processes with an argument that names dir or something in it.
+func processesNaming(dir string) ([]int, error) {
+	all, err := listProcesses()
+	if err != nil {
+		return nil, err
+	}
+	spared := map[int]bool{}
+	for pid := os.Getpid(); pid > 1 && !spared[pid]; pid = all[pid].parent {
+		spared[pid] = true
+	}
+	var pids []int
+	for pid, p := range all {
+		if !spared[pid] && p.uid == os.Getuid() && namesPath(p.args, dir) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, nil
+}
+
+// namesPath reports whether args hold dir as a whole path: /tmp/a, /tmp/a/b, --x=/tmp/a, but not /tmp/ab.
+func namesPath(args, dir string) bool {
+	for rest := args; ; {
+		_, after, found := strings.Cut(rest, dir)
+		if !found {
+			return false
+		}
+		if after == "" || strings.ContainsAny(after[:1], "/ ,:\x00") {
+			return true
+		}
+		rest = after
+	}
+}
+
+// processInfo is what we need to know of a process.
+type processInfo struct {
+	parent, uid int
+	args        string
+}
+
+// listProcesses reads /proc, and asks ps where there is none.
+func listProcesses() (map[int]processInfo, error) {
+	if _, err := os.Stat("/proc/self/cmdline"); err == nil {
+		return readProc()
+	}
+	out, err := exec.Command("ps", "-axo", "pid=,ppid=,uid=,args=").Output()
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	all := map[int]processInfo{}
+	for line := range strings.Lines(string(out)) {
+		var pid, parent, uid int
+		if _, err := fmt.Sscan(line, &pid, &parent, &uid); err != nil {
+			continue
+		}
+		all[pid] = processInfo{parent: parent, uid: uid, args: strings.TrimSpace(line)}
+	}
+	return all, nil
+}
+
+func readProc() (map[int]processInfo, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	all := map[int]processInfo{}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		args, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+		if err != nil {
+			continue // it has ended meanwhile
+		}
+		status, err := os.ReadFile(filepath.Join("/proc", e.Name(), "status"))
+		if err != nil {
+			continue // it has ended meanwhile
+		}
+		all[pid] = processInfo{parent: statusNumber(status, "PPid:"), uid: statusNumber(status, "Uid:"), args: string(args)}
+	}
+	return all, nil
+}
+
+// statusNumber returns the first number of a line of /proc/<pid>/status, and -1 if there is none.
+func statusNumber(status []byte, key string) int {
+	for line := range bytes.Lines(status) {
+		if rest, ok := bytes.CutPrefix(line, []byte(key)); ok {
+			if fields := bytes.Fields(rest); len(fields) > 0 {
+				if n, err := strconv.Atoi(string(fields[0])); err == nil {
+					return n
+				}
+			}
+		}
+	}
+	return -1
+}

@@ -1,0 +1,189 @@
+package localplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)
+
+// Options say what to start. The zero value starts etcd and an API server in a temporary directory.
+type Options struct {
+	// Dir is the state directory: data, certificates, logs, kubeconfigs. It is created if need be, must not hold another
+	// control plane, and is left behind by Stop. Empty means a temporary directory, which Stop removes.
+	Dir string
+	// BinDir holds the binaries. Empty means what Binaries finds or builds.
+	BinDir string
+	// ControllerManager adds kube-controller-manager with the controllers that matter here: garbage collection, deletion
+	// of namespaces, default service accounts, aggregation of cluster roles.
+	ControllerManager bool
+	// Log gets the progress of a first build. Nil means nowhere.
+	Log io.Writer
+}
+
+// Plane is a running control plane. Start makes it. It is safe for concurrent use.
+type Plane struct {
+	// Config and Client act as an administrator. Client reads from the API server and knows Kubernetes' types and ClusterRings.
+	Config *rest.Config
+	Client client.Client
+
+	dir, binDir string
+	temporary   bool
+	env         *envtest.Environment
+	logs        []*os.File
+	manager     *process // nil without kube-controller-manager
+
+	stop    sync.Once
+	stopErr error
+}
+
+// Start starts a control plane and returns when its API server is ready, after two to four seconds unless the binaries
+// have to be built first.
+func Start(opts Options) (*Plane, error) {
+	p := &Plane{dir: opts.Dir, binDir: opts.BinDir}
+	if p.binDir == "" {
+		dir, err := Binaries(context.Background(), opts.Log)
+		if err != nil {
+			return nil, err
+		}
+		p.binDir = dir
+	}
+	if err := p.prepareDir(); err != nil {
+		return nil, err
+	}
+	if err := p.start(opts.ControllerManager); err != nil {
+		return nil, errors.Join(err, p.Stop())
+	}
+	return p, nil
+}
+
+// Dir returns the absolute path of the state directory.
+func (p *Plane) Dir() string { return p.dir }
+
+// BinDir returns the directory of the binaries that run.
+func (p *Plane) BinDir() string { return p.binDir }
+
+// Stop ends every process of the control plane and removes a temporary state directory. Further calls return the same.
+func (p *Plane) Stop() error {
+	p.stop.Do(func() { p.stopErr = p.stopAll() })
+	return p.stopErr
+}
+
+func (p *Plane) stopAll() error {
+	var errs []error
+	if p.manager != nil {
+		errs = append(errs, p.manager.stop())
+	}
+	if p.env != nil {
+		if err := p.env.Stop(); err != nil {
+			errs = append(errs, fmt.Errorf("stop the control plane: %w", err))
+		}
+	}
+	for _, f := range p.logs {
+		errs = append(errs, f.Close())
+	}
+	if p.temporary {
+		errs = append(errs, os.RemoveAll(p.dir))
+	}
+	return errors.Join(errs...)
+}
+
+func (p *Plane) prepareDir() error {
+	if p.dir == "" {
+		dir, err := os.MkdirTemp("", temporaryPrefix+"*")
+		if err != nil {
+			return fmt.Errorf("make a state directory: %w", err)
+		}
+		p.dir, p.temporary = dir, true
+		owner := []byte(strconv.Itoa(os.Getpid()))
+		if err := os.WriteFile(filepath.Join(dir, ownerFile), owner, 0o600); err != nil {
+			return fmt.Errorf("mark the state directory: %w", err)
+		}
+	}
+	dir, err := filepath.Abs(p.dir)
+	if err != nil {
+		return fmt.Errorf("find the state directory: %w", err)
+	}
+	p.dir = dir
+	if _, err := os.Stat(p.path("etcd")); err == nil {
+		return fmt.Errorf("state directory %s holds a control plane already: stop it and remove the directory, or choose another", p.dir)
+	}
+	for _, sub := range []string{"etcd", "apiserver", "controller-manager", "kubeconfig", "logs"} {
+		if err := os.MkdirAll(p.path(sub), 0o700); err != nil {
+			return fmt.Errorf("make the state directory: %w", err)
+		}
+	}
+	return nil
+}
+
+func (p *Plane) path(elem ...string) string {
+	return filepath.Join(append([]string{p.dir}, elem...)...)
+}
+
+func (p *Plane) start(controllerManager bool) error {
+	if err := p.startAPIServer(); err != nil {
+		return err
+	}
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return fmt.Errorf("make a scheme: %w", err)
+	}
+	c, err := client.New(p.Config, client.Options{Scheme: scheme})
+	if err != nil {
+		return fmt.Errorf("make a client: %w", err)
+	}
+	p.Client = c
+	if err := os.WriteFile(p.Kubeconfig(), p.env.KubeConfig, 0o600); err != nil {
+		return fmt.Errorf("write the administrator's kubeconfig: %w", err)
+	}
+	if controllerManager {
+		return p.startControllerManager()
+	}
+	return nil
+}
+
+func (p *Plane) startAPIServer() error {
+	etcdLog, err := p.log("etcd")
+	if err != nil {
+		return err
+	}
+	serverLog, err := p.log("kube-apiserver")
+	if err != nil {
+		return err
+	}
+	env := &envtest.Environment{BinaryAssetsDirectory: p.binDir}
+	env.ControlPlane.Etcd = &envtest.Etcd{
+		Path: filepath.Join(p.binDir, "etcd"), DataDir: p.path("etcd"), Out: etcdLog, Err: etcdLog,
+	}
+	server := env.ControlPlane.GetAPIServer()
+	server.Path, server.CertDir = filepath.Join(p.binDir, "kube-apiserver"), p.path("apiserver")
+	server.Out, server.Err = serverLog, serverLog
+
+	p.env = env
+	if p.Config, err = env.Start(); err != nil {
+		return fmt.Errorf("start the control plane (logs in %s):\n%s%w", p.path("logs"), tail(serverLog.Name(), etcdLog.Name()), err)
+	}
+	return nil
+}
+
+// log creates the log file of one process.
+func (p *Plane) log(name string) (*os.File, error) {
+	f, err := os.Create(p.path("logs", name+".log"))
+	if err != nil {
+		return nil, fmt.Errorf("create a log file: %w", err)
+	}
+	p.logs = append(p.logs, f)
+	return f, nil
+}

@@ -1,0 +1,118 @@
+package localplane
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/go-logr/logr"
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)
+
+// shared is the control plane of this test process.
+var shared struct {
+	sync.Mutex
+	plane *Plane
+	err   error
+}
+
+// Main runs the tests of a package, ends the control plane if one of them has started it, and then fails if a goroutine
+// leaked. TestMain returns its result: os.Exit(localplane.Main(m)). An interrupt ends the control plane, too.
+func Main(m *testing.M, options ...goleak.Option) int {
+	ctrllog.SetLogger(logr.Discard()) // else the library prints a stack trace after 30 seconds
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	over := make(chan struct{})
+	go func() {
+		select {
+		case <-signals:
+			_ = stopShared() // we are leaving, whatever it says
+			os.Exit(1)
+		case <-over:
+		}
+	}()
+
+	code := m.Run()
+	signal.Stop(signals)
+	close(over)
+	if err := stopShared(); err != nil {
+		fmt.Fprintln(os.Stderr, "stop the control plane:", err)
+		code = max(code, 1)
+	}
+	if code == 0 {
+		if err := goleak.Find(options...); err != nil {
+			fmt.Fprintln(os.Stderr, "goroutines leaked:", err)
+			code = 1
+		}
+	}
+	return code
+}
+
+// Shared returns the control plane of this test process, with deploy/base installed. The first call starts it. TestMain
+// must use [Main], which ends it.
+func Shared(t testing.TB) *Plane {
+	t.Helper()
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.plane == nil && shared.err == nil {
+		shared.plane, shared.err = startShared()
+	}
+	if shared.err != nil {
+		t.Fatalf("start a control plane: %v", shared.err)
+	}
+	return shared.plane
+}
+
+func startShared() (*Plane, error) {
+	if err := sweep(); err != nil {
+		return nil, err
+	}
+	p, err := Start(Options{Log: os.Stderr})
+	if err != nil {
+		return nil, err
+	}
+	if err := p.Install(context.Background(), "deploy/base"); err != nil {
+		_ = p.Stop() // the first error tells more
+		return nil, err
+	}
+	return p, nil
+}
+
+func stopShared() error {
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.plane == nil {
+		return nil
+	}
+	return shared.plane.Stop()
+}
+
+// Namespace makes a new namespace and returns its name. It stays until the control plane ends.
+func (p *Plane) Namespace(t testing.TB) string {
+	t.Helper()
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}
+	if err := p.Client.Create(t.Context(), ns); err != nil {
+		t.Fatalf("create a namespace: %v", err)
+	}
+	return ns.Name
+}
+
+// ServiceKubeconfig returns the path of a kubeconfig with which a test runs a service under its own rights: those of the
+// service account of that name in the system namespace.
+func (p *Plane) ServiceKubeconfig(t testing.TB, service string) string {
+	t.Helper()
+	path, err := p.ServiceAccountKubeconfig(t.Context(), v1alpha1.SystemNamespace, service)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
