@@ -1,0 +1,140 @@
+// Package testenv runs a real API server for the tests of this module.
+package testenv
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+)
+
+const (
+	assetsVariable = "KUBEBUILDER_ASSETS"
+	// Loopback is fast; a machine that also compiles is not.
+	startTimeout = 2 * time.Minute
+)
+
+var shared struct {
+	start       sync.Once
+	environment *envtest.Environment
+	config      *rest.Config
+	err         error
+}
+
+// Main runs the tests of a package, stops the API server if a test has started it, and returns the exit code.
+func Main(m *testing.M) int {
+	code := m.Run()
+	if err := stop(); err != nil {
+		fmt.Fprintln(os.Stderr, "stop the API server:", err)
+
+		return max(code, 1)
+	}
+
+	return code
+}
+
+// Config returns the config of an administrator of the API server that all tests of a package share, and starts it first
+// if need be. The test fails if that is not possible.
+func Config(t testing.TB) *rest.Config {
+	t.Helper()
+	shared.start.Do(start)
+	require.NoError(t, shared.err)
+
+	return rest.CopyConfig(shared.config)
+}
+
+// Client returns a client of an administrator, which reads from the API server.
+func Client(t testing.TB) client.Client {
+	t.Helper()
+	c, err := client.New(Config(t), client.Options{Scheme: scheme.Scheme})
+	require.NoError(t, err)
+
+	return c
+}
+
+// Namespace creates a namespace for one test and returns its name. It is not deleted: nothing would empty it.
+func Namespace(t testing.TB) string {
+	t.Helper()
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}
+	require.NoError(t, Client(t).Create(t.Context(), namespace))
+
+	return namespace.Name
+}
+
+func start() {
+	dir, err := assets()
+	if err != nil {
+		shared.err = err
+
+		return
+	}
+
+	shared.environment = &envtest.Environment{
+		BinaryAssetsDirectory:    dir,
+		ControlPlaneStartTimeout: startTimeout,
+		ControlPlaneStopTimeout:  startTimeout,
+	}
+	shared.config, shared.err = shared.environment.Start()
+	if shared.err == nil {
+		// Tests ask for conditions often.
+		shared.config.QPS = -1
+	}
+}
+
+func stop() error {
+	if shared.environment == nil {
+		return nil
+	}
+	if err := shared.environment.Stop(); err != nil {
+		return fmt.Errorf("envtest: %w", err)
+	}
+
+	return nil
+}
+
+// assets returns the directory of the control plane's binaries: the one that the environment names, or else the newest one
+// that `make control-plane` has built.
+func assets() (string, error) {
+	if dir := os.Getenv(assetsVariable); dir != "" {
+		return dir, nil
+	}
+
+	caches, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("find the cache of control planes: %w", err)
+	}
+	pattern := filepath.Join(caches, "clusterring", "controlplane", "*", "kube-apiserver")
+	binaries, err := filepath.Glob(pattern)
+	if err != nil {
+		return "", fmt.Errorf("find the cache of control planes: %w", err)
+	}
+
+	var newest string
+	var built time.Time
+	for _, binary := range binaries {
+		info, err := os.Stat(binary)
+		if err != nil || strings.Contains(filepath.Dir(binary), ".building") {
+			continue
+		}
+		if newest == "" || info.ModTime().After(built) {
+			newest, built = filepath.Dir(binary), info.ModTime()
+		}
+	}
+	if newest == "" {
+		return "", errors.New("there is no control plane to test with: run `make control-plane`, or set " + assetsVariable)
+	}
+
+	return newest, nil
+}

@@ -1,0 +1,54 @@
+// Package shard makes a controller one shard of a ClusterRing: it keeps the shard's Lease, watches only the objects that
+// carry the shard's label, and gives an object up when it is asked to.
+//
+// It reads the labels of objects and decides from them whether this process may work on an object. It writes the shard's
+// own Lease and, to acknowledge a drain, removes the shard and drain labels of an object. It never decides which shard owns
+// what: it learns that from the label.
+//
+// A controller-runtime main becomes a shard by four steps; see the example of the package:
+//
+//	s, err := shard.New(shard.Options{Ring: "example"})                          // who am I?
+//	err = s.ConfigureManager(config, &options, &v1.Website{}, &v1.ConfigMap{})   // my Lease, my objects
+//	builder.For(&v1.Website{}, builder.WithPredicates(s.Predicate(...)))         // drains always come through
+//	builder.Complete(s.Reconciler(client, &v1.Website{}, reconciler))            // drains are acknowledged
+//
+// # What it promises
+//
+//  1. A reconciler wrapped by [Shard.Reconciler] runs only while this process holds the shard's Lease, and only for objects
+//     that carry the shard's label, are not draining, and have not been given up already, however stale the cache is.
+//  2. A drain is acknowledged only while no wrapped reconciler of the process is inside that object, or inside an object
+//     that it controls. The worker that leaves last acknowledges at once; until then nobody else starts.
+//  3. The Lease is given back only after every worker has stopped. A worker that ignores its context keeps the Lease until
+//     the process ends; then the Lease runs out.
+//  4. A Lease that somebody else has taken, or that a second process renews under the same name, is not taken back: the
+//     manager ends with an error.
+//
+// Wrap every reconciler of the process that works on sharded objects, also those of controlled kinds. What bypasses the
+// wrapper is protected by the manager's orderly stop alone.
+//
+// # Writing the reconciler
+//
+// NotFound means that the object is no longer this shard's: usually it was deleted, but it may have moved to another shard.
+// A reconciler must therefore not destroy anything outside the cluster because of NotFound; use a finalizer, as in any
+// controller. Owned objects carry a controller owner reference of their main object, so that they are assigned with it.
+//
+// # Losing the Lease
+//
+// Then the manager's Start returns an error, and the process must end at once with a non-zero exit code, because its
+// workers may still be running. Its successor begins afresh.
+//
+// # Restart and rolling update
+//
+// A shard that is told to stop finishes the reconciles in flight, gives its Lease back, and its objects move at once. A
+// shard that is killed keeps its objects until its Lease has run out and was taken from it; if a process of the same name
+// comes back before that, it carries on with its objects. Shards of a Deployment get new names in a rolling update, so
+// each replaced replica moves its objects twice; shards of a StatefulSet keep their names. Any number of shards may stop
+// or start at once, in any order, also while drains are pending. Give Pods a terminationGracePeriodSeconds longer than the
+// longest reconcile.
+//
+// # Rights that a shard needs
+//
+//   - leases (coordination.k8s.io) in the shard's namespace: get, create, update
+//   - main kinds: get, list, watch, patch, besides what the controller itself needs
+//   - controlled kinds: get, list, watch, patch, besides what the controller itself needs
+package shard

@@ -1,0 +1,51 @@
+package shard
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+)
+
+// acknowledge gives an object up: one patch removes the shard and the drain label of exactly the given version. The caller
+// has been chosen by guard.leave. A conflict means that the object has changed since, perhaps because the drain was
+// withdrawn; it is returned so that apierrors.IsConflict finds it.
+func (s *Shard) acknowledge(ctx context.Context, key objectKey, version string) error {
+	var result outcome
+	// Also if the patch panics: an object must not be stuck for ever.
+	defer func() { s.guard.settle(key, result) }()
+
+	k := s.kind(key.GroupKind)
+	obj := &metav1.PartialObjectMetadata{}
+	obj.SetGroupVersionKind(k.gvk)
+	obj.SetNamespace(key.Namespace)
+	obj.SetName(key.Name)
+
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"resourceVersion": version,
+		"labels":          map[string]any{s.shardKey: nil, s.drainKey: nil},
+	}})
+	if err != nil {
+		return fmt.Errorf("acknowledge the drain of %s %s: %w", k.gvk.Kind, key.NamespacedName, err)
+	}
+
+	if err := k.client.Patch(ctx, obj, client.RawPatch(types.MergePatchType, patch)); err != nil {
+		if apierrors.IsNotFound(err) {
+			result.deleted = true
+
+			return nil
+		}
+
+		return fmt.Errorf("acknowledge the drain of %s %s: %w", k.gvk.Kind, key.NamespacedName, err)
+	}
+
+	result.version = obj.GetResourceVersion()
+	log.FromContext(ctx).Info("Acknowledged drain", "drainedKind", k.gvk.Kind, "drainedObject", key.NamespacedName)
+
+	return nil
+}

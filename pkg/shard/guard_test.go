@@ -1,0 +1,193 @@
+package shard
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+var website = objectKey{
+	GroupKind:      schema.GroupKind{Group: "example.com", Kind: "Website"},
+	NamespacedName: types.NamespacedName{Namespace: "default", Name: "a"},
+}
+
+func mine(version string) view  { return view{version: version, owned: true} }
+func drain(version string) view { return view{version: version, owned: true, draining: true} }
+func other(version string) view { return view{version: version} }
+
+// inside enters the object and judges a view of it.
+func inside(g *guard, v view) verdict {
+	g.enter(website)
+
+	return g.judge(website, v)
+}
+
+// once is a whole visit. It returns the verdict and what there is to acknowledge.
+func once(g *guard, v view) (verdict, string) {
+	may := inside(g, v)
+	version, _ := g.leave(website)
+
+	return may, version
+}
+
+func TestGuardRunsForOwnObjectsOnly(t *testing.T) {
+	g := newGuard()
+	for _, tc := range []struct {
+		view view
+		want verdict
+	}{
+		{mine("7"), run},
+		{other("8"), foreign},
+		{view{}, absent},
+		{mine("9"), run},
+	} {
+		got, version := once(g, tc.view)
+		require.Equal(t, tc.want, got, "%+v", tc.view)
+		require.Empty(t, version)
+	}
+	require.Empty(t, g.objects, "nothing to remember")
+}
+
+func TestGuardLetsTheLastOneAcknowledge(t *testing.T) {
+	g := newGuard()
+	require.Equal(t, run, inside(g, mine("7")), "the first worker")
+	require.Equal(t, run, inside(g, mine("7")), "the second worker")
+
+	may, version := once(g, drain("8"))
+	require.Equal(t, drained, may)
+	require.Empty(t, version, "two are still inside")
+
+	may, version = once(g, mine("7"))
+	require.Equal(t, unclear, may, "nobody starts from a cache that is behind")
+	require.Empty(t, version)
+
+	_, acknowledge := g.leave(website)
+	require.False(t, acknowledge, "one is still inside")
+	version, acknowledge = g.leave(website)
+	require.True(t, acknowledge)
+	require.Equal(t, "8", version)
+}
+
+func TestGuardAcknowledgesOnceAtATime(t *testing.T) {
+	g := newGuard()
+	_, version := once(g, drain("8"))
+	require.Equal(t, "8", version)
+
+	may, version := once(g, drain("8"))
+	require.Equal(t, drained, may)
+	require.Empty(t, version, "somebody is at it")
+
+	may, version = once(g, mine("9"))
+	require.Equal(t, unclear, may, "withdrawn, but the patch may be on its way")
+	require.Empty(t, version)
+
+	g.settle(website, outcome{})
+	may, _ = once(g, mine("9"))
+	require.Equal(t, run, may)
+	require.Empty(t, g.objects)
+}
+
+func TestGuardRetriesAFailedAcknowledgement(t *testing.T) {
+	g := newGuard()
+	_, version := once(g, drain("8"))
+	require.Equal(t, "8", version)
+	g.settle(website, outcome{})
+
+	may, version := once(g, drain("10"))
+	require.Equal(t, drained, may)
+	require.Equal(t, "10", version, "the newest version")
+
+	g.settle(website, outcome{deleted: true})
+	require.Empty(t, g.objects)
+}
+
+func TestGuardAfterAnAcknowledgement(t *testing.T) {
+	acknowledged := func() *guard {
+		g := newGuard()
+		_, version := once(g, drain("8"))
+		require.Equal(t, "8", version)
+		g.settle(website, outcome{version: "9"})
+
+		return g
+	}
+
+	for _, tc := range []struct {
+		name string
+		view view
+		want verdict
+	}{
+		{"stale, before the drain", mine("7"), unclear},
+		{"stale, draining", drain("8"), unclear},
+		{"absence is no deletion", view{}, gone},
+		{"seen without label", other("9"), foreign},
+		{"given back in the same write", mine("9"), run},
+		{"given back later", mine("12"), run},
+		{"given back and drained again", drain("12"), drained},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got, _ := once(acknowledged(), tc.view)
+			require.Equal(t, tc.want, got)
+		})
+	}
+
+	t.Run("a long way", func(t *testing.T) {
+		g := acknowledged()
+		for _, step := range []struct {
+			view view
+			want verdict
+		}{
+			{view{}, gone}, {view{}, gone}, {mine("8"), unclear}, {mine("20"), run}, {view{}, absent},
+		} {
+			got, _ := once(g, step.view)
+			require.Equal(t, step.want, got, "%+v", step.view)
+		}
+		require.Empty(t, g.objects)
+	})
+}
+
+func TestGuardRemembersABoundedNumberOfDepartures(t *testing.T) {
+	g := newGuard()
+	key := func(i int) objectKey {
+		k := website
+		k.Name = fmt.Sprint("website-", i)
+
+		return k
+	}
+
+	const extra = 10
+	for i := range rememberedAcknowledgements + extra {
+		g.enter(key(i))
+		g.judge(key(i), drain("8"))
+		_, acknowledge := g.leave(key(i))
+		require.True(t, acknowledge)
+		g.settle(key(i), outcome{version: "9"})
+	}
+
+	require.Len(t, g.objects, rememberedAcknowledgements)
+	require.NotContains(t, g.objects, key(extra-1))
+	require.Contains(t, g.objects, key(extra))
+}
+
+func TestGuardWorksOnlyDuringTheTerm(t *testing.T) {
+	g := newGuard()
+	require.ErrorIs(t, g.begin(), errNotHeld)
+
+	g.unlock()
+	require.NoError(t, g.begin())
+	require.False(t, g.lock(), "a worker is inside")
+	require.ErrorIs(t, g.begin(), errLost)
+
+	g.end()
+	require.True(t, g.lock())
+	g.unlock()
+	require.ErrorIs(t, g.begin(), errLost, "a term does not come back")
+}
+
+func TestVersionsThatAreNoNumbers(t *testing.T) {
+	require.True(t, older("9", "10"))
+	require.False(t, older("10", "9"))
+	require.False(t, older("a", "b"))
+}

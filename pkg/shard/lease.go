@@ -1,0 +1,157 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)
+
+// lock is the shard's Lease as leader election sees it. Leader election does the timing; the lock adds what a shard needs
+// beyond it:
+//
+//	L1  Workers begin only once the Lease is held, and none begins after it was lost.
+//	L2  The Lease is given back only by its holder, when renewals worked to the end and every worker has stopped. Leader
+//	    election alone would also release it when it could not be renewed, while all workers still run.
+//	L3  A Lease that was lost is not taken back by this process: its objects may have moved, and its workers do not know.
+//	L4  Of two processes with one name the later one keeps the Lease. Leader election alone takes them for one, because the
+//	    contract wants the shard's name as the holder.
+//
+// Leader election calls the methods that read and write from one goroutine.
+type lock struct {
+	*resourcelock.LeaseLock
+	guard *guard
+
+	// holder is who held the Lease when it was last read or written.
+	holder string
+	// renewed is the time that this process last tried to write as renewTime; zero before it held the Lease.
+	renewed metav1.MicroTime
+	// failure is how the last write ended.
+	failure error
+	lost    error
+}
+
+var _ resourcelock.Interface = (*lock)(nil)
+
+func (s *Shard) newLock(config *rest.Config) (*lock, error) {
+	config = rest.AddUserAgent(config, "shard-lease")
+	// One request that hangs must not cost the Lease.
+	config.Timeout = max(s.options.RenewDeadline/2, time.Second)
+
+	client, err := coordinationv1client.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("create the client for the shard's Lease: %w", err)
+	}
+
+	return &lock{
+		LeaseLock: &resourcelock.LeaseLock{
+			LeaseMeta:  metav1.ObjectMeta{Namespace: s.options.Namespace, Name: s.options.Name},
+			Client:     client,
+			LockConfig: resourcelock.ResourceLockConfig{Identity: s.options.Name},
+			Labels:     map[string]string{v1alpha1.LabelClusterRing: s.options.Ring},
+		},
+		guard: s.guard,
+	}, nil
+}
+
+// Get reads the Lease, and notices if it was lost.
+func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	if l.lost != nil {
+		return nil, nil, l.lost
+	}
+
+	record, raw, err := l.LeaseLock.Get(ctx)
+	if err != nil {
+		return nil, nil, err //nolint:wrapcheck // leader election looks for NotFound and logs the Lease's name
+	}
+	l.holder = record.HolderIdentity
+
+	if err := l.theft(record); err != nil {
+		return nil, nil, l.lose(err)
+	}
+
+	return record, raw, nil
+}
+
+// theft says how the Lease, once held by this process, came to be another's.
+func (l *lock) theft(record *resourcelock.LeaderElectionRecord) error {
+	if l.renewed.IsZero() {
+		return nil
+	}
+	if l.holder != l.Identity() {
+		return fmt.Errorf("lease %s was taken from this shard: its holder is now %q", l.Describe(), l.holder)
+	}
+	if record.RenewTime.After(l.renewed.Time) {
+		return fmt.Errorf("lease %s is renewed by another process that calls itself %q too: give every shard its own name", l.Describe(), l.Identity())
+	}
+
+	return nil
+}
+
+// Create creates the Lease with this shard as the holder.
+func (l *lock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	return l.hold(record, func() error { return l.LeaseLock.Create(ctx, record) })
+}
+
+// Update takes, renews or gives back the Lease.
+func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	if record.HolderIdentity == "" {
+		return l.release(ctx, record)
+	}
+
+	return l.hold(record, func() error { return l.LeaseLock.Update(ctx, record) })
+}
+
+func (l *lock) hold(record resourcelock.LeaderElectionRecord, write func() error) error {
+	if l.lost != nil {
+		return l.lost
+	}
+
+	held := !l.renewed.IsZero()
+	// The time on the wire has microseconds. A write whose answer was lost may have happened all the same.
+	attempt := metav1.NewMicroTime(record.RenewTime.Truncate(time.Microsecond))
+	if held {
+		l.renewed = attempt
+	}
+
+	l.failure = write()
+	if l.failure != nil {
+		return l.failure
+	}
+	l.holder, l.renewed = record.HolderIdentity, attempt
+	l.guard.unlock()
+
+	return nil
+}
+
+func (l *lock) release(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	idle := l.guard.lock()
+
+	switch {
+	case l.lost != nil:
+		return l.lost
+	case l.holder != l.Identity():
+		return fmt.Errorf("lease %s is not given back: it is held by %q", l.Describe(), l.holder)
+	case l.failure != nil && !errors.Is(l.failure, context.Canceled):
+		return fmt.Errorf("lease %s is not given back, because it could not be renewed and workers may still run: %w", l.Describe(), l.failure)
+	case !idle:
+		return fmt.Errorf("lease %s is not given back, because workers still run: it runs out once the process has ended", l.Describe())
+	}
+
+	return l.LeaseLock.Update(ctx, record) //nolint:wrapcheck // leader election looks for Conflict and logs the Lease's name
+}
+
+// lose ends the term of the shard in this process for good.
+func (l *lock) lose(err error) error {
+	l.guard.lock()
+	l.lost = err
+
+	return err
+}

@@ -1,0 +1,163 @@
+package shard
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+)
+
+// untilWorkersStopped makes a manager wait without limit for its workers when it stops.
+const untilWorkersStopped time.Duration = -1
+
+// ConfigureManager sets up the options of a manager so that it runs as this shard. Call it once, right before
+// manager.New, with the config that goes there too.
+//
+// The manager's leader election becomes the shard's Lease: controllers start once it is held, and it is given back after
+// they have stopped. The manager's cache holds, of the given kinds, only objects with this shard's label; selectors that
+// the options have already apply as well. Name every kind whose objects carry the label: the ring's resources and their
+// controlled resources. Other kinds are cached as without sharding.
+//
+// Nothing is changed if it returns an error. It does so if the options ask for what a shard cannot do: an election of
+// their own, or a limited time to stop, at the end of which the Lease would be given back under running workers. (A Pod's
+// terminationGracePeriodSeconds limits the time to stop without harm.)
+func (s *Shard) ConfigureManager(config *rest.Config, options *manager.Options, kinds ...client.Object) error {
+	if err := s.checkOptions(*options); err != nil {
+		return fmt.Errorf("configure the manager of shard %s: %w", s.options.Name, err)
+	}
+
+	cacheOptions, err := s.cacheOptions(options.Scheme, options.Cache, kinds)
+	if err != nil {
+		return fmt.Errorf("configure the cache of shard %s: %w", s.options.Name, err)
+	}
+
+	lock, err := s.newLock(config)
+	if err != nil {
+		return err
+	}
+
+	options.Cache = cacheOptions
+	options.LeaderElection = true
+	options.LeaderElectionResourceLockInterface = lock
+	options.LeaderElectionReleaseOnCancel = true
+	options.LeaderElectionNamespace = s.options.Namespace
+	options.LeaderElectionID = s.options.Name
+	options.LeaseDuration = new(s.options.LeaseDuration)
+	options.RenewDeadline = new(s.options.RenewDeadline)
+	options.RetryPeriod = new(s.options.RetryPeriod)
+	options.GracefulShutdownTimeout = new(untilWorkersStopped)
+
+	return nil
+}
+
+func (s *Shard) checkOptions(o manager.Options) error {
+	var errs []error
+	if o.LeaderElectionID != "" || o.LeaderElectionResourceLockInterface != nil {
+		errs = append(errs, errors.New("remove the leader election: each shard holds a Lease of its own"))
+	}
+	if o.LeaseDuration != nil || o.RenewDeadline != nil || o.RetryPeriod != nil {
+		errs = append(errs, errors.New("set LeaseDuration, RenewDeadline and RetryPeriod in shard.Options instead"))
+	}
+	if o.GracefulShutdownTimeout != nil && *o.GracefulShutdownTimeout >= 0 {
+		errs = append(errs, errors.New("remove GracefulShutdownTimeout: the Lease is given back only after all workers have stopped"))
+	}
+
+	return errors.Join(errs...)
+}
+
+// cacheOptions returns the options with the shard's selector added for the kinds.
+func (s *Shard) cacheOptions(sch *runtime.Scheme, o cache.Options, kinds []client.Object) (cache.Options, error) {
+	if sch == nil {
+		sch = scheme.Scheme
+	}
+	if len(kinds) == 0 {
+		return o, errors.New("name at least one kind whose objects are sharded")
+	}
+	// Selectors of DefaultNamespaces take precedence over those of a kind, unless the kind has namespaces of its own, which a
+	// kind without namespaces must not have.
+	for namespace, defaults := range o.DefaultNamespaces {
+		if defaults.LabelSelector != nil {
+			return o, fmt.Errorf("namespace %q of DefaultNamespaces has a label selector: move it to ByObject", namespace)
+		}
+	}
+
+	keys, err := keysOf(sch, o.ByObject)
+	if err != nil {
+		return o, err
+	}
+
+	byObject := maps.Clone(o.ByObject)
+	if byObject == nil {
+		byObject = map[client.Object]cache.ByObject{}
+	}
+	for _, obj := range kinds {
+		gvk, err := apiutil.GVKForObject(obj, sch)
+		if err != nil {
+			return o, fmt.Errorf("find out the kind of %T: %w", obj, err)
+		}
+		key, ok := keys[gvk]
+		if !ok {
+			key, keys[gvk] = obj, obj
+		}
+		byObject[key] = s.restrict(byObject[key], o.DefaultLabelSelector)
+	}
+	o.ByObject = byObject
+
+	return o, nil
+}
+
+// keysOf returns the objects that stand for kinds in the map, whose keys are pointers.
+func keysOf(sch *runtime.Scheme, byObject map[client.Object]cache.ByObject) (map[schema.GroupVersionKind]client.Object, error) {
+	keys := make(map[schema.GroupVersionKind]client.Object, len(byObject))
+	for obj := range byObject {
+		gvk, err := apiutil.GVKForObject(obj, sch)
+		if err != nil {
+			return nil, fmt.Errorf("find out the kind of %T: %w", obj, err)
+		}
+		keys[gvk] = obj
+	}
+
+	return keys, nil
+}
+
+// restrict adds the shard's selector to what is cached of a kind.
+func (s *Shard) restrict(o cache.ByObject, defaults labels.Selector) cache.ByObject {
+	if o.Label == nil {
+		o.Label = defaults
+	}
+	o.Label = s.and(o.Label)
+
+	o.Namespaces = maps.Clone(o.Namespaces)
+	for namespace, config := range o.Namespaces {
+		if config.LabelSelector != nil {
+			config.LabelSelector = s.and(config.LabelSelector)
+			o.Namespaces[namespace] = config
+		}
+	}
+
+	return o
+}
+
+// and returns a selector that matches what the given one and the shard's selector both match.
+func (s *Shard) and(selector labels.Selector) labels.Selector {
+	own := s.Selector()
+	if selector == nil {
+		return own
+	}
+	requirements, selectable := own.Requirements()
+	if !selectable {
+		return own
+	}
+
+	return selector.DeepCopySelector().Add(requirements...)
+}

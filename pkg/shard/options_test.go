@@ -1,0 +1,220 @@
+package shard
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+)
+
+func TestOptionsDefaults(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "namespace")
+	require.NoError(t, os.WriteFile(file, []byte("websites\n"), 0o600))
+	hostname := func() (string, error) { return "shard-0", nil }
+
+	got, err := complete(Options{Ring: "example"}, hostname, file)
+	require.NoError(t, err)
+	require.Equal(t, Options{
+		Ring: "example", Name: "shard-0", Namespace: "websites",
+		LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second,
+	}, got)
+
+	got, err = complete(Options{Ring: "example", Name: "me", Namespace: "here", LeaseDuration: 3 * time.Second}, nil, "")
+	require.NoError(t, err)
+	require.Equal(t, 2*time.Second, got.RenewDeadline)
+	require.Equal(t, 400*time.Millisecond, got.RetryPeriod)
+}
+
+func TestOptionsThatAreRefused(t *testing.T) {
+	valid := Options{Ring: "example", Name: "shard-0", Namespace: "websites"}
+	for _, tc := range []struct {
+		name   string
+		change func(*Options)
+		want   string
+	}{
+		{"no ring", func(o *Options) { o.Ring = "" }, "ring: set the name"},
+		{"bad ring", func(o *Options) { o.Ring = "Example" }, `ring: "Example" is invalid`},
+		{"long ring", func(o *Options) { o.Ring = strings.Repeat("a", 64) }, "no more than 63"},
+		{"name is no label value", func(o *Options) { o.Name = strings.Repeat("a", 64) }, "no more than 63"},
+		{"name is no Lease name", func(o *Options) { o.Name = "Shard_0" }, `name: "Shard_0" is invalid`},
+		{"name of the lease monitor", func(o *Options) { o.Name = "shardlease-controller" }, "choose another"},
+		{"bad namespace", func(o *Options) { o.Namespace = "a.b" }, `namespace: "a.b" is invalid`},
+		{"fraction of a second", func(o *Options) { o.LeaseDuration = 1500 * time.Millisecond }, "whole seconds"},
+		{"negative duration", func(o *Options) { o.LeaseDuration = -time.Second }, "at least one"},
+		{"late deadline", func(o *Options) { o.RenewDeadline = 15 * time.Second }, "less than the lease duration"},
+		{"long retry period", func(o *Options) { o.RetryPeriod = 9 * time.Second }, "divided by 1.2"},
+		{"no host name", func(o *Options) { o.Name = "" }, "cannot default to the host name: nameless"},
+		{"not in a cluster", func(o *Options) { o.Namespace = "" }, "namespace: set it"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			options := valid
+			tc.change(&options)
+			_, err := complete(options, func() (string, error) { return "", errors.New("nameless") }, filepath.Join(t.TempDir(), "none"))
+			require.ErrorContains(t, err, tc.want)
+			require.ErrorContains(t, err, "shard options: ")
+		})
+	}
+
+	_, err := New(Options{Ring: "-", Name: "-", Namespace: "-", LeaseDuration: 1})
+	for _, part := range []string{"ring:", "name:", "namespace:", "lease duration:"} {
+		require.ErrorContains(t, err, part, "every problem is named")
+	}
+}
+
+func TestLabelsOfTheShard(t *testing.T) {
+	s := newShard(t, "example", "shard-0")
+	require.Equal(t, "shard.alpha.sharding.timebertt.dev/clusterring-50d858e0-example=shard-0", s.Selector().String())
+
+	object := func(labels ...string) client.Object {
+		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{}}}
+		for i := 0; i < len(labels); i += 2 {
+			cm.Labels[labels[i]] = labels[i+1]
+		}
+
+		return cm
+	}
+	for _, tc := range []struct {
+		obj            client.Object
+		owns, draining bool
+	}{
+		{object(), false, false},
+		{object(s.shardKey, "shard-0"), true, false},
+		{object(s.shardKey, "shard-0", s.drainKey, ""), true, true},
+		{object(s.shardKey, "shard-1", s.drainKey, "true"), false, false},
+		{object(s.drainKey, "true"), false, false},
+	} {
+		require.Equal(t, tc.owns, s.Owns(tc.obj))
+		require.Equal(t, tc.draining, s.Draining(tc.obj))
+	}
+}
+
+func TestPredicate(t *testing.T) {
+	s := newShard(t, "example", "shard-0")
+	object := func(generation int64, labels map[string]string) client.Object {
+		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Generation: generation, Labels: labels}}
+	}
+	plain := object(1, map[string]string{s.shardKey: "shard-0"})
+	annotated := object(1, map[string]string{s.shardKey: "shard-0", "other": "label"})
+	changed := object(2, map[string]string{s.shardKey: "shard-0"})
+	draining := object(1, map[string]string{s.shardKey: "shard-0", s.drainKey: "true"})
+	moved := object(1, map[string]string{s.shardKey: "shard-1"})
+
+	p := s.Predicate(predicate.GenerationChangedPredicate{})
+	for _, tc := range []struct {
+		name          string
+		before, after client.Object
+		want          bool
+	}{
+		{"label that means nothing", plain, annotated, false},
+		{"generation", plain, changed, true},
+		{"drain", plain, draining, true},
+		{"withdrawn drain", draining, plain, true},
+		{"any change of a draining object", draining, draining, true},
+		{"another shard", plain, moved, true},
+	} {
+		require.Equal(t, tc.want, p.Update(event.UpdateEvent{ObjectOld: tc.before, ObjectNew: tc.after}), tc.name)
+	}
+
+	never := s.Predicate(predicate.NewPredicateFuncs(func(client.Object) bool { return false }))
+	require.False(t, never.Create(event.CreateEvent{Object: plain}))
+	require.True(t, never.Create(event.CreateEvent{Object: draining}))
+	require.False(t, never.Generic(event.GenericEvent{Object: plain}))
+	require.True(t, never.Generic(event.GenericEvent{Object: draining}))
+	require.False(t, never.Delete(event.DeleteEvent{Object: draining}))
+
+	always := s.Predicate()
+	require.True(t, always.Update(event.UpdateEvent{ObjectOld: plain, ObjectNew: annotated}))
+	require.True(t, always.Delete(event.DeleteEvent{Object: plain}))
+}
+
+func TestConfigureManagerCachesOwnObjects(t *testing.T) {
+	s := newShard(t, "example", "shard-0")
+	own := s.Selector().String()
+	secret, pod := &corev1.Secret{}, &corev1.Pod{}
+	options := manager.Options{Cache: cache.Options{
+		DefaultLabelSelector: labels.SelectorFromSet(labels.Set{"app": "a"}),
+		ByObject: map[client.Object]cache.ByObject{
+			pod: {Label: labels.SelectorFromSet(labels.Set{"app": "b"})},
+			secret: {
+				Label: labels.SelectorFromSet(labels.Set{"app": "c"}),
+				Namespaces: map[string]cache.Config{
+					"one": {LabelSelector: labels.SelectorFromSet(labels.Set{"app": "d"})},
+					"two": {},
+				},
+			},
+		},
+	}}
+	before := options.Cache.ByObject
+
+	require.NoError(t, s.ConfigureManager(&rest.Config{}, &options, &corev1.ConfigMap{}, &corev1.Secret{}))
+
+	byObject := options.Cache.ByObject
+	require.Len(t, byObject, 3)
+	require.Equal(t, "app=b", byObject[pod].Label.String(), "not a kind of the shard")
+	require.Equal(t, "app=c,"+own, byObject[secret].Label.String())
+	require.Equal(t, "app=d,"+own, byObject[secret].Namespaces["one"].LabelSelector.String())
+	require.Nil(t, byObject[secret].Namespaces["two"].LabelSelector, "defaults to that of the kind")
+	for obj, o := range byObject {
+		if _, ok := obj.(*corev1.ConfigMap); ok {
+			require.Equal(t, "app=a,"+own, o.Label.String(), "the default still applies")
+		}
+	}
+	require.Equal(t, "app=d", before[secret].Namespaces["one"].LabelSelector.String(), "the caller's map is left alone")
+	require.Equal(t, "app=a", options.Cache.DefaultLabelSelector.String())
+}
+
+func TestConfigureManagerRefuses(t *testing.T) {
+	s := newShard(t, "example", "shard-0")
+	for _, tc := range []struct {
+		name    string
+		options manager.Options
+		kinds   []client.Object
+		want    string
+	}{
+		{"an election", manager.Options{LeaderElectionID: "a"}, []client.Object{&corev1.Pod{}}, "remove the leader election"},
+		{"times", manager.Options{RetryPeriod: new(time.Second)}, []client.Object{&corev1.Pod{}}, "in shard.Options"},
+		{"a limited stop", manager.Options{GracefulShutdownTimeout: new(time.Second)}, []client.Object{&corev1.Pod{}}, "after all workers have stopped"},
+		{"no kinds", manager.Options{}, nil, "at least one kind"},
+		{"an unknown kind", manager.Options{}, []client.Object{&metav1.PartialObjectMetadata{}}, "PartialObjectMetadata"},
+		{
+			"selectors of namespaces",
+			manager.Options{Cache: cache.Options{DefaultNamespaces: map[string]cache.Config{"a": {LabelSelector: labels.Everything()}}}},
+			[]client.Object{&corev1.Pod{}},
+			"move it to ByObject",
+		},
+		{
+			"an unknown kind in the cache",
+			manager.Options{Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{&metav1.PartialObjectMetadata{}: {}}}},
+			[]client.Object{&corev1.Pod{}},
+			"PartialObjectMetadata",
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			options := tc.options
+			require.ErrorContains(t, s.ConfigureManager(&rest.Config{}, &options, tc.kinds...), tc.want)
+			require.False(t, options.LeaderElection, "nothing is changed")
+		})
+	}
+}
+
+// newShard returns a shard in the namespace default.
+func newShard(t *testing.T, ring, name string) *Shard {
+	t.Helper()
+	s, err := New(Options{Ring: ring, Name: name, Namespace: "default"})
+	require.NoError(t, err)
+
+	return s
+}

@@ -1,0 +1,229 @@
+package shard
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+// recheck is when a worker that could not tell, or could not start yet, looks again. An event or the worker that leaves
+// last nearly always comes first.
+const recheck = 2 * time.Second
+
+// Reconciler wraps a reconciler of one kind so that it runs only for objects that are this shard's and not draining, and
+// so that drains are acknowledged. Wrap every reconciler of the process that works on a sharded kind, main or controlled;
+// objects whose controller is an object of another wrapped kind also wait for that one's drain, and its drain for them.
+//
+// The client reads from the manager's cache; obj is an empty object of the kind that the controller watches, in the form
+// that it watches it (typed, unstructured or metadata), so that no second watch is started. A kind that the client's scheme
+// does not know makes every reconcile fail with an error that says so.
+//
+// The inner reconciler is also called for an object that is in the cache no more; see the package's doc on NotFound. Its
+// results and errors are passed on. What the wrapper cannot decide yet is reconciled again a little later.
+func (s *Shard) Reconciler(c client.Client, obj client.Object, inner reconcile.Reconciler) reconcile.Reconciler {
+	k := &kind{client: c, empty: obj}
+	if gvk, err := c.GroupVersionKindFor(obj); err != nil {
+		k.err = fmt.Errorf("find out the kind of %T: %w", obj, err)
+	} else {
+		k.gvk = gvk
+		s.register(k)
+	}
+
+	return &reconciler{shard: s, kind: k, inner: inner}
+}
+
+// kind is one kind of sharded objects and how to read it.
+type kind struct {
+	client client.Client
+	empty  client.Object
+	gvk    schema.GroupVersionKind
+	err    error
+}
+
+func (s *Shard) register(k *kind) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if gk := k.gvk.GroupKind(); s.kinds[gk] == nil {
+		s.kinds[gk] = k
+	}
+}
+
+// kind returns how to read a kind that a reconciler was wrapped for, nil for other kinds.
+func (s *Shard) kind(gk schema.GroupKind) *kind {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+
+	return s.kinds[gk]
+}
+
+func (k *kind) key(name types.NamespacedName) objectKey {
+	return objectKey{GroupKind: k.gvk.GroupKind(), NamespacedName: name}
+}
+
+// read returns the object from the cache, nil if it is not there.
+func (k *kind) read(ctx context.Context, name types.NamespacedName) (client.Object, error) {
+	obj, _ := k.empty.DeepCopyObject().(client.Object)
+	if err := k.client.Get(ctx, name, obj); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil, nil //nolint:nilnil // absence is an answer
+		}
+
+		return nil, fmt.Errorf("read %s %s: %w", k.gvk.Kind, name, err)
+	}
+
+	return obj, nil
+}
+
+// view returns what an object, nil for an absent one, says of its assignment.
+func (s *Shard) view(obj client.Object) view {
+	if obj == nil {
+		return view{}
+	}
+
+	return view{version: obj.GetResourceVersion(), owned: s.Owns(obj), draining: s.Draining(obj)}
+}
+
+type reconciler struct {
+	shard *Shard
+	kind  *kind
+	inner reconcile.Reconciler
+}
+
+// Reconcile implements reconcile.Reconciler.
+func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (result reconcile.Result, err error) {
+	if r.kind.err != nil {
+		return reconcile.Result{}, reconcile.TerminalError(r.kind.err)
+	}
+	if err := r.shard.guard.begin(); err != nil {
+		return reconcile.Result{}, err
+	}
+	defer r.shard.guard.end()
+
+	v := &visit{shard: r.shard}
+	defer func() { result, err = v.leave(ctx, result, err) }()
+
+	may, err := v.enter(ctx, r.kind, req.NamespacedName)
+	switch {
+	case err != nil:
+		return reconcile.Result{}, err
+	case may == run || may == absent:
+		return r.inner.Reconcile(ctx, req) //nolint:wrapcheck // the caller knows its own reconciler
+	case may == drained || may == unclear:
+		return reconcile.Result{RequeueAfter: recheck}, nil
+	default:
+		return reconcile.Result{}, nil
+	}
+}
+
+// visit is one worker's stay inside an object and its owner.
+type visit struct {
+	shard *Shard
+	keys  []objectKey
+}
+
+// enter enters the object, and its owner if that is of a wrapped kind, and says what may be done to the object.
+func (v *visit) enter(ctx context.Context, k *kind, name types.NamespacedName) (verdict, error) {
+	obj, may, err := v.look(ctx, k, name)
+	if err != nil || may != run {
+		return may, err
+	}
+
+	controller := metav1.GetControllerOfNoCopy(obj)
+	if controller == nil {
+		return run, nil
+	}
+	group, err := schema.ParseGroupVersion(controller.APIVersion)
+	if err != nil {
+		return run, nil //nolint:nilerr // no owner that anybody could have wrapped
+	}
+	owner := v.shard.kind(group.WithKind(controller.Kind).GroupKind())
+	if owner == nil {
+		return run, nil
+	}
+
+	return v.enterOwner(ctx, owner, obj, controller.Name)
+}
+
+// enterOwner says what may be done to an object of this shard, given its owner: it goes where the owner goes.
+func (v *visit) enterOwner(ctx context.Context, owner *kind, obj client.Object, name string) (verdict, error) {
+	key := types.NamespacedName{Namespace: obj.GetNamespace(), Name: name}
+	namespaced, err := owner.client.IsObjectNamespaced(owner.empty)
+	if err != nil {
+		return unclear, fmt.Errorf("find out whether %s is namespaced: %w", owner.gvk.Kind, err)
+	}
+	if !namespaced {
+		key.Namespace = ""
+	}
+
+	_, may, err := v.look(ctx, owner, key)
+	switch {
+	case err != nil:
+		return unclear, err
+	case may == run:
+		return run, nil
+	case may == absent && !obj.GetDeletionTimestamp().IsZero():
+		// The owner was deleted, and nobody else will finish this.
+		return run, nil
+	default:
+		// The object follows its owner, or is collected after it, or the owner comes back into view.
+		return unclear, nil
+	}
+}
+
+// look enters one object and judges what the cache says of it.
+func (v *visit) look(ctx context.Context, k *kind, name types.NamespacedName) (client.Object, verdict, error) {
+	key := k.key(name)
+	v.shard.guard.enter(key)
+	v.keys = append(v.keys, key)
+
+	obj, err := k.read(ctx, name)
+	if err != nil {
+		return nil, unclear, err
+	}
+
+	return obj, v.shard.guard.judge(key, v.shard.view(obj)), nil
+}
+
+// leave leaves every object that was entered, acknowledges the drains that waited for this, and adds the outcome to that
+// of the reconcile.
+func (v *visit) leave(ctx context.Context, result reconcile.Result, err error) (reconcile.Result, error) {
+	for _, key := range v.keys {
+		version, acknowledge := v.shard.guard.leave(key)
+		if !acknowledge {
+			continue
+		}
+
+		switch ackErr := v.shard.acknowledge(ctx, key, version); {
+		case apierrors.IsConflict(ackErr):
+			// The object changed meanwhile; its event leads here again.
+			result.RequeueAfter = sooner(result.RequeueAfter, recheck)
+		case ackErr != nil && err != nil:
+			// The drain's error comes first, because the other one may be terminal.
+			err = fmt.Errorf("%w (after the reconcile failed: %v)", ackErr, err) //nolint:errorlint // see above
+		case ackErr != nil:
+			err = ackErr
+		}
+	}
+	if err != nil {
+		result = reconcile.Result{}
+	}
+
+	return result, err
+}
+
+// sooner returns the smaller of two times, of which the first may be missing.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 {
+		return b
+	}
+
+	return min(a, b)
+}
