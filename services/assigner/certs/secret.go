@@ -1,0 +1,190 @@
+package certs
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"maps"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+)
+
+// staleRetry is how long to wait for the cache after somebody else wrote the Secret first.
+const staleRetry = 100 * time.Millisecond
+
+// Secret is a [Source] that maintains a Secret. Its exported fields must be set before use.
+type Secret struct {
+	// Client reads the Secret, from a cache that holds nothing but it, and writes it.
+	Client client.Client
+	// Name is the Secret's.
+	Name types.NamespacedName
+	// Policy decides.
+	Policy Policy
+	Clock  clock.PassiveClock
+
+	subscribers
+
+	current atomic.Pointer[Material]
+}
+
+var _ Source = (*Secret)(nil)
+
+// SetupWith implements [Source].
+func (s *Secret) SetupWith(mgr manager.Manager) error {
+	// Without a Secret there would be no event to begin with.
+	begin := func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		queue.Add(reconcile.Request{NamespacedName: s.Name})
+		return nil
+	}
+
+	err := builder.ControllerManagedBy(mgr).
+		Named("certificates").
+		For(&corev1.Secret{}).
+		WatchesRawSource(source.Func(begin)).
+		WithOptions(controller.Options{
+			NeedLeaderElection: ptr.To(false),
+			RateLimiter:        workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](staleRetry, 10*time.Second),
+		}).
+		Complete(s)
+	if err != nil {
+		return fmt.Errorf("maintain Secret %s: %w", s.Name, err)
+	}
+
+	return nil
+}
+
+// Reconcile serves what the Secret holds, and changes the Secret if the policy asks for it.
+func (s *Secret) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	if req.NamespacedName != s.Name {
+		return reconcile.Result{}, nil
+	}
+
+	secret := &corev1.Secret{}
+	if err := s.Client.Get(ctx, s.Name, secret); err != nil && !apierrors.IsNotFound(err) {
+		return reconcile.Result{}, fmt.Errorf("read Secret %s: %w", s.Name, err)
+	}
+
+	now := s.Clock.Now()
+	m := s.remember(now, parse(secret.Data))
+
+	d := s.Policy.Next(now, m)
+	if d.Action == Keep {
+		s.load(m)
+		return reconcile.Result{RequeueAfter: d.CheckAfter}, nil
+	}
+
+	m, err := s.Policy.apply(now, m, d)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+
+	err = s.write(ctx, secret, m)
+	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
+		return reconcile.Result{RequeueAfter: staleRetry}, nil
+	} else if err != nil {
+		return reconcile.Result{}, err
+	}
+
+	log.FromContext(ctx).Info("Certificates renewed", "secret", s.Name.String(), "action", string(d.Action), "reason", d.Reason)
+	s.load(m)
+
+	return reconcile.Result{RequeueAfter: staleRetry}, nil
+}
+
+// remember puts what is served now in the place of material that nothing can be done with.
+func (s *Secret) remember(now time.Time, m Material) Material {
+	served := s.current.Load()
+	if m.CA != nil || served == nil || s.Policy.unusableCert(now, m) == "" || s.Policy.unusableCert(now, *served) != "" {
+		return m
+	}
+
+	return served.withoutCAKey()
+}
+
+// write stores the material in the Secret that was read, or in a new one if there was none.
+func (s *Secret) write(ctx context.Context, secret *corev1.Secret, m Material) error {
+	if secret.ResourceVersion == "" {
+		secret = &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: s.Name.Namespace, Name: s.Name.Name},
+			Type:       corev1.SecretTypeTLS,
+			Data:       m.data(),
+		}
+
+		if err := s.Client.Create(ctx, secret); err != nil {
+			return fmt.Errorf("create Secret %s: %w", s.Name, err)
+		}
+
+		return nil
+	}
+
+	secret = secret.DeepCopy()
+	if secret.Data == nil {
+		secret.Data = map[string][]byte{}
+	}
+
+	maps.Copy(secret.Data, m.data())
+
+	if err := s.Client.Update(ctx, secret); err != nil {
+		return fmt.Errorf("update Secret %s: %w", s.Name, err)
+	}
+
+	return nil
+}
+
+// load begins to serve the material.
+func (s *Secret) load(m Material) {
+	before := s.current.Swap(&m)
+	if before == nil || !bytes.Equal(before.bundlePEM(), m.bundlePEM()) {
+		s.notify()
+	}
+}
+
+// GetCertificate implements [Source].
+func (s *Secret) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	m := s.current.Load()
+	if m == nil {
+		return nil, s.missing()
+	}
+
+	return &m.pair, nil
+}
+
+// Bundle implements [Source].
+func (s *Secret) Bundle() []byte {
+	m := s.current.Load()
+	if m == nil {
+		return nil
+	}
+
+	return m.bundlePEM()
+}
+
+// Ready implements [Source].
+func (s *Secret) Ready(*http.Request) error {
+	if s.current.Load() == nil {
+		return s.missing()
+	}
+
+	return nil
+}
+
+func (s *Secret) missing() error {
+	return fmt.Errorf("there is no serving certificate yet: Secret %s could not be read or made", s.Name)
+}

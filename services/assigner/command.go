@@ -1,0 +1,201 @@
+package assigner
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net/http"
+	"sync"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/assigner/certs"
+	"github.com/clusterring/clusterring/services/assigner/registration"
+	"github.com/clusterring/clusterring/services/assigner/rings"
+	"github.com/clusterring/clusterring/services/assigner/webhook"
+	"github.com/clusterring/clusterring/services/internal/kit"
+	"github.com/clusterring/clusterring/services/internal/membership"
+	"github.com/clusterring/clusterring/services/internal/status"
+)
+
+// name of the service, its field manager and, by default, its Kubernetes Service.
+const name = "assigner"
+
+const long = `The assigner gives every new object of a ring its shard, in the write that creates it.
+
+It reads   ClusterRings and the Leases of their shards.
+It decides which shard an object belongs to, from the object's name and the set of available shards alone.
+It writes  the shard label, as an admission webhook; one MutatingWebhookConfiguration per ring (the leader only); the
+           ring's condition WebhookRegistered; and, with --ca-mode secret, the Secret of its own certificates.
+
+It never refuses a write. What it cannot assign it lets pass, and the rebalancer assigns it within seconds; so does the
+API server when no assigner answers. Run as many replicas as you like: each of them answers.`
+
+const example = `  # in a cluster, behind the Service sharding-system/assigner, with certificates of its own
+  assigner
+
+  # beside an API server on this machine
+  assigner --kubeconfig admin.conf --webhook-mode url --webhook-url https://127.0.0.1:9443
+
+  # with certificates from cert-manager, mounted as files
+  assigner --ca-mode cert-manager --cert-manager-inject-ca-from sharding-system/assigner \
+    --tls-cert-file /tls/tls.crt --tls-private-key-file /tls/tls.key`
+
+// service is one run of the assigner.
+type service struct {
+	flags
+	all *pflag.FlagSet
+	mux *http.ServeMux
+	// source is set once there is one; the webhook's listener asks it for the certificate.
+	source certs.Source
+}
+
+// NewCommand returns the command of the service. Each call returns one that may run once; several may run in one process,
+// and share its metrics.
+func NewCommand() *cobra.Command {
+	s := &service{mux: http.NewServeMux()}
+
+	return kit.NewCommand(kit.Service{
+		Name:           name,
+		Short:          "Gives every new object of a ring its shard",
+		Long:           long,
+		Example:        example,
+		LeaderElection: true,
+		AddFlags: func(fs *pflag.FlagSet) {
+			s.all = fs
+			s.add(fs)
+		},
+		Validate:  s.validate,
+		Configure: s.configure,
+		Setup:     s.setup,
+	})
+}
+
+// configure restricts what is cached to what is needed, and sets up the webhook's listener.
+func (s *service) configure(o *manager.Options) {
+	ofRing, _ := labels.NewRequirement(v1alpha1.LabelClusterRing, selection.Exists, nil) // fails for invalid labels only
+	o.Cache.ByObject[&admissionregistrationv1.MutatingWebhookConfiguration{}] = cache.ByObject{
+		Label: labels.NewSelector().Add(*ofRing),
+	}
+	o.Cache.ByObject[&corev1.Secret{}] = cache.ByObject{
+		Namespaces: map[string]cache.Config{s.all.Lookup("namespace").Value.String(): {
+			FieldSelector: fields.OneTermEqualSelector("metadata.name", s.tlsSecret),
+		}},
+	}
+
+	host, port, _ := s.address() // validated
+	o.WebhookServer = ctrlwebhook.NewServer(ctrlwebhook.Options{
+		Host:       host,
+		Port:       port,
+		WebhookMux: s.mux,
+		TLSOpts: []func(*tls.Config){func(c *tls.Config) {
+			c.MinVersion = tls.VersionTLS12
+			c.NextProtos = []string{"h2", "http/1.1"}
+			c.GetCertificate = func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) { return s.source.GetCertificate(hello) }
+		}},
+	})
+}
+
+// webhookMetrics are registered once per process, where the other metrics of controllers are.
+var webhookMetrics = sync.OnceValues(func() (*webhook.Metrics, error) { return webhook.NewMetrics(metrics.Registry) })
+
+func (s *service) setup(ctx context.Context, rt *kit.Runtime) error {
+	mgr := rt.Manager
+	target := s.target(rt.Options.Namespace)
+
+	m, err := webhookMetrics()
+	if err != nil {
+		return err
+	}
+
+	index := membership.NewIndex()
+	store := rings.NewStore(index, m.Forget)
+
+	if s.source, err = s.certificates(rt, target); err != nil {
+		return err
+	}
+
+	if err := s.source.SetupWith(mgr); err != nil {
+		return err
+	}
+
+	if err := kit.WatchLeases(ctx, rt, index); err != nil {
+		return err
+	}
+
+	keeper := &rings.Keeper{Client: mgr.GetClient(), Store: store, Discover: discovery(mgr), Clock: rt.Clock}
+	if err := keeper.SetupWith(mgr); err != nil {
+		return err
+	}
+
+	r := &registration.Reconciler{
+		Client: mgr.GetClient(),
+		Live:   mgr.GetAPIReader(),
+		Rings:  store,
+		Bundle: s.source,
+		Target: target,
+		Status: status.Writer{Client: mgr.GetClient(), Owner: name, Clock: rt.Clock},
+	}
+	if err := r.SetupWith(mgr); err != nil {
+		return err
+	}
+
+	// On the mux, not by the server's Register: that would measure every call a second time.
+	s.mux.Handle(v1alpha1.WebhookPathPrefix, &webhook.Handler{Rings: store, Metrics: m, Clock: rt.Clock, Log: rt.Log})
+
+	rt.AddReady("certificate", s.source.Ready)
+	rt.AddReady("rings", keeper.Ready)
+	rt.AddReady("webhook", mgr.GetWebhookServer().StartedChecker())
+
+	return nil
+}
+
+// certificates returns where the serving certificate comes from.
+func (s *service) certificates(rt *kit.Runtime, target registration.Target) (certs.Source, error) {
+	if s.caMode != caSecret {
+		bundle := s.caBundleFile
+		if s.caMode == caCertManager {
+			bundle = ""
+		}
+
+		source, err := certs.NewFiles(s.certFile, s.keyFile, bundle, rt.Clock)
+		if err != nil {
+			return nil, fmt.Errorf("%w (--tls-cert-file, --tls-private-key-file, --ca-bundle-file)", err)
+		}
+
+		return source, nil
+	}
+
+	return &certs.Secret{
+		Client: rt.Manager.GetClient(),
+		Name:   types.NamespacedName{Namespace: rt.Options.Namespace, Name: s.tlsSecret},
+		Policy: s.policy(target),
+		Clock:  rt.Clock,
+	}, nil
+}
+
+// discovery returns a function that makes RESTMappers which ask the API server afresh.
+func discovery(mgr manager.Manager) func() (meta.RESTMapper, error) {
+	return func() (meta.RESTMapper, error) {
+		mapper, err := apiutil.NewDynamicRESTMapper(mgr.GetConfig(), mgr.GetHTTPClient())
+		if err != nil {
+			return nil, fmt.Errorf("prepare a RESTMapper: %w", err)
+		}
+
+		return mapper, nil
+	}
+}

@@ -1,0 +1,84 @@
+package registration
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)
+
+// A registration that fails is tried again after firstRetry, then after twice that time, up to lastRetry.
+const (
+	firstRetry = 50 * time.Millisecond
+	lastRetry  = 30 * time.Second
+)
+
+// SetupWith adds the reconciler to a manager. It runs in the leader only.
+func (r *Reconciler) SetupWith(mgr manager.Manager) error {
+	err := builder.ControllerManagedBy(mgr).
+		Named("registration").
+		For(&v1alpha1.ClusterRing{}, builder.WithPredicates(specChanged)).
+		Watches(&admissionregistrationv1.MutatingWebhookConfiguration{}, handler.EnqueueRequestsFromMapFunc(ringOf)).
+		WatchesRawSource(source.Func(r.changes)).
+		WithOptions(controller.Options{
+			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
+		}).
+		Complete(r)
+	if err != nil {
+		return fmt.Errorf("register webhooks: %w", err)
+	}
+
+	return nil
+}
+
+// specChanged leaves out changes of status, most of which the other services write.
+var specChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() ||
+		e.ObjectOld.GetUID() != e.ObjectNew.GetUID() ||
+		e.ObjectOld.GetDeletionTimestamp().IsZero() != e.ObjectNew.GetDeletionTimestamp().IsZero()
+}}
+
+// ringOf maps a webhook configuration to its ring, whether that exists or not.
+func ringOf(_ context.Context, obj client.Object) []reconcile.Request {
+	ring := obj.GetLabels()[v1alpha1.LabelClusterRing]
+	if ring == "" {
+		return nil
+	}
+
+	return []reconcile.Request{request(ring)}
+}
+
+// changes queues rings whose resources became known or changed, and all rings when the bundle has changed.
+func (r *Reconciler) changes(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	r.Rings.Subscribe(func(ring string) { queue.Add(request(ring)) })
+	r.Bundle.Subscribe(func() {
+		list := &v1alpha1.ClusterRingList{}
+		if err := r.Client.List(ctx, list); err != nil {
+			return // the cache is being stopped, and this process with it
+		}
+
+		for i := range list.Items {
+			queue.Add(request(list.Items[i].Name))
+		}
+	})
+
+	return nil
+}
+
+func request(ring string) reconcile.Request {
+	return reconcile.Request{NamespacedName: types.NamespacedName{Name: ring}}
+}

@@ -1,0 +1,68 @@
+package registration
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+
+	"github.com/clusterring/clusterring/services/internal/resources"
+)
+
+// Names of the match conditions. API servers show them in errors and metrics.
+const (
+	conditionRebalancer = "not-written-by-the-rebalancer"
+	conditionController = "controlled-by-the-ring"
+)
+
+// matchConditions returns the CEL expressions that all must hold for the API server to call the webhook. They are evaluated
+// within the API server, so an object that is none of our business costs no call.
+func matchConditions(set *resources.Set, rebalancer string) []admissionregistrationv1.MatchCondition {
+	var out []admissionregistrationv1.MatchCondition
+
+	if rebalancer != "" {
+		out = append(out, admissionregistrationv1.MatchCondition{
+			Name:       conditionRebalancer,
+			Expression: "request.userInfo.username != " + strconv.Quote(rebalancer),
+		})
+	}
+
+	if len(set.Controlled()) > 0 {
+		out = append(out, admissionregistrationv1.MatchCondition{
+			Name:       conditionController,
+			Expression: controlledByRing(set),
+		})
+	}
+
+	return out
+}
+
+// controlledByRing holds for main objects, and for controlled objects with a controller among the main kinds. It compares
+// what [resources.Set.OwnerOf] compares: group and kind of the owner reference, not its version.
+func controlledByRing(set *resources.Set) string {
+	controlled := make([]string, 0, len(set.Controlled()))
+	for _, r := range set.Controlled() {
+		controlled = append(controlled, strconv.Quote(r.GVR.Group+"/"+r.GVR.Resource))
+	}
+
+	// The API version of an owner reference is "version" in the core group and "group/version" in all others.
+	owners := make([]string, 0, len(set.Main()))
+	for _, r := range set.Main() {
+		group := "!o.apiVersion.contains('/')"
+		if r.Kind.Group != "" {
+			group = fmt.Sprintf("o.apiVersion.startsWith(%q)", r.Kind.Group+"/")
+		}
+
+		owners = append(owners, fmt.Sprintf("o.kind == %q && %s", r.Kind.Kind, group))
+	}
+
+	if len(owners) == 0 {
+		owners = []string{"false"} // no main resource is served: no object can be controlled by one
+	}
+
+	return fmt.Sprintf("!(request.resource.group + '/' + request.resource.resource in [%s]) || "+
+		"has(object.metadata.ownerReferences) && "+
+		"object.metadata.ownerReferences.exists(o, has(o.controller) && o.controller && (%s))",
+		strings.Join(controlled, ", "), strings.Join(owners, " || "))
+}

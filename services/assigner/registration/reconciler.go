@@ -1,0 +1,215 @@
+package registration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/resources"
+	"github.com/clusterring/clusterring/services/internal/status"
+)
+
+// Rings knows what the resources of rings are.
+type Rings interface {
+	// Resources returns the resources of a ring, or nil if they are not known yet for this generation of its spec.
+	Resources(name string, uid types.UID, generation int64) *resources.Set
+	// Subscribe registers a function to be called with the name of a ring whose resources became known or changed.
+	Subscribe(changed func(ring string))
+}
+
+// Bundle knows the authorities that API servers shall trust.
+type Bundle interface {
+	// Bundle returns their PEM; nil if it is not known yet.
+	Bundle() []byte
+	// Subscribe registers a function to be called when the bundle has changed.
+	Subscribe(changed func())
+}
+
+// errNoBundle says that there is nothing yet for the API server to trust.
+var errNoBundle = errors.New("there is no CA bundle yet that API servers could verify the webhook by; see the logs of the assigner")
+
+// Reconciler keeps the webhook configuration of every ring as it should be. Its fields must be set.
+type Reconciler struct {
+	// Client reads from a cache and writes.
+	Client client.Client
+	// Live reads without a cache.
+	Live client.Reader
+	// Rings tells what to register, Bundle and Target how.
+	Rings  Rings
+	Bundle Bundle
+	Target Target
+	// Status writes the ring's condition.
+	Status status.Writer
+}
+
+// Reconcile registers one ring, or removes what is registered of it.
+func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	ring := &v1alpha1.ClusterRing{}
+	if err := r.Client.Get(ctx, req.NamespacedName, ring); apierrors.IsNotFound(err) {
+		return reconcile.Result{}, r.remove(ctx, req.Name)
+	} else if err != nil {
+		return reconcile.Result{}, fmt.Errorf("read ring %s: %w", req.Name, err)
+	}
+
+	if !ring.DeletionTimestamp.IsZero() {
+		if err := r.remove(ctx, ring.Name); err != nil {
+			return reconcile.Result{}, r.failed(ctx, ring, err)
+		}
+
+		return reconcile.Result{}, r.report(ctx, ring, metav1.ConditionFalse, v1alpha1.ReasonDeleting,
+			"the ring is being deleted: its webhook has been removed")
+	}
+
+	set := r.Rings.Resources(ring.Name, ring.UID, ring.Generation)
+	if set == nil {
+		return reconcile.Result{}, nil // a call follows once they are known
+	}
+
+	err := r.register(ctx, ring, set)
+
+	switch {
+	case apierrors.IsConflict(err):
+		return reconcile.Result{}, err // the cache was behind, which is no state of the ring
+	case err != nil:
+		return reconcile.Result{}, r.failed(ctx, ring, err)
+	case len(set.Missing()) > 0:
+		return reconcile.Result{}, r.report(ctx, ring, metav1.ConditionFalse, v1alpha1.ReasonResourcesMissing, set.MissingMessage())
+	default:
+		return reconcile.Result{}, r.report(ctx, ring, metav1.ConditionTrue, v1alpha1.ReasonRegistered,
+			"the API server asks the assigner about new objects of the ring")
+	}
+}
+
+// failed reports an error in the ring's condition and returns it, so that it is tried again.
+func (r *Reconciler) failed(ctx context.Context, ring *v1alpha1.ClusterRing, err error) error {
+	return errors.Join(err, r.report(ctx, ring, metav1.ConditionFalse, v1alpha1.ReasonRegistrationFailed, err.Error()))
+}
+
+func (r *Reconciler) report(ctx context.Context, ring *v1alpha1.ClusterRing, s metav1.ConditionStatus, reason, message string) error {
+	err := r.Status.Write(ctx, ring, status.Part{Conditions: []metav1.Condition{{
+		Type:    v1alpha1.ConditionWebhookRegistered,
+		Status:  s,
+		Reason:  reason,
+		Message: message,
+	}}})
+	if apierrors.IsNotFound(err) {
+		return nil // the ring is gone
+	}
+
+	return err //nolint:wrapcheck // it says what it was doing
+}
+
+// register writes the ring's configuration if it is not as it should be.
+func (r *Reconciler) register(ctx context.Context, ring *v1alpha1.ClusterRing, set *resources.Set) error {
+	want := Configuration(ring, set, r.Target)
+
+	if r.Target.InjectCAFrom == "" {
+		bundle := r.Bundle.Bundle()
+		if len(bundle) == 0 {
+			return errNoBundle
+		}
+
+		want.Webhooks[0].ClientConfig.CABundle = bundle
+	}
+
+	have := &admissionregistrationv1.MutatingWebhookConfiguration{}
+
+	err := r.Client.Get(ctx, client.ObjectKeyFromObject(want), have)
+	if apierrors.IsNotFound(err) {
+		if err = r.Client.Create(ctx, want.DeepCopy()); err == nil {
+			log.FromContext(ctx).Info("Webhook registered", "configuration", want.Name)
+			return nil
+		}
+
+		if !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("create webhook configuration %s: %w", want.Name, err)
+		}
+
+		// It is there without the ring's label, which keeps it out of the cache.
+		err = r.Live.Get(ctx, client.ObjectKeyFromObject(want), have)
+	}
+
+	if err != nil {
+		return fmt.Errorf("read webhook configuration %s: %w", want.Name, err)
+	}
+
+	next := merge(have, want)
+	if equality.Semantic.DeepEqual(have, next) {
+		return nil
+	}
+
+	if err := r.Client.Update(ctx, next); err != nil {
+		return fmt.Errorf("update webhook configuration %s: %w", want.Name, err)
+	}
+
+	log.FromContext(ctx).Info("Webhook registered anew", "configuration", want.Name)
+
+	return nil
+}
+
+// merge returns the configuration as it should be. Labels and annotations that others have added stay; so does a bundle
+// that is not ours to fill in.
+func merge(have, want *admissionregistrationv1.MutatingWebhookConfiguration) *admissionregistrationv1.MutatingWebhookConfiguration {
+	next := have.DeepCopy()
+	next.OwnerReferences = want.OwnerReferences
+	next.Webhooks = want.DeepCopy().Webhooks
+
+	next.Labels = maps.Clone(have.Labels)
+	if next.Labels == nil {
+		next.Labels = map[string]string{}
+	}
+
+	maps.Copy(next.Labels, want.Labels)
+
+	if _, inject := want.Annotations[annotationInjectCA]; inject {
+		if next.Annotations == nil {
+			next.Annotations = map[string]string{}
+		}
+
+		maps.Copy(next.Annotations, want.Annotations)
+
+		for i := range have.Webhooks {
+			if have.Webhooks[i].Name == v1alpha1.WebhookName {
+				next.Webhooks[0].ClientConfig.CABundle = have.Webhooks[i].ClientConfig.CABundle
+			}
+		}
+	} else {
+		delete(next.Annotations, annotationInjectCA)
+	}
+
+	return next
+}
+
+// remove deletes every configuration that carries the label of a ring which is gone.
+func (r *Reconciler) remove(ctx context.Context, ring string) error {
+	list := &admissionregistrationv1.MutatingWebhookConfigurationList{}
+	if err := r.Client.List(ctx, list, client.MatchingLabels{v1alpha1.LabelClusterRing: ring}); err != nil {
+		return fmt.Errorf("list webhook configurations of ring %s: %w", ring, err)
+	}
+
+	var errs []error
+
+	for i := range list.Items {
+		c := &list.Items[i]
+
+		err := r.Client.Delete(ctx, c, client.Preconditions{UID: &c.UID})
+		if client.IgnoreNotFound(err) != nil {
+			errs = append(errs, fmt.Errorf("delete webhook configuration %s: %w", c.Name, err))
+		} else {
+			log.FromContext(ctx).Info("Webhook removed", "configuration", c.Name)
+		}
+	}
+
+	return errors.Join(errs...)
+}

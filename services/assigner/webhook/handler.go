@@ -1,0 +1,165 @@
+// Package webhook answers the API server's admission calls.
+//
+// It reads an AdmissionReview, takes the ring's current state, asks package admission what to do, and writes the answer. It
+// takes no lock and sends no request on the way, and it never refuses a write: what it cannot understand it allows, and
+// what it cannot even identify it answers with an HTTP error, which the API server ignores as the registration says.
+package webhook
+
+import (
+	"bytes"
+	"errors"
+	"mime"
+	"net/http"
+	"runtime/debug"
+	"strings"
+	"sync"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/assigner/admission"
+)
+
+const (
+	// maxBody is more than an API server sends: it accepts objects of at most 3 MiB, and an update has two.
+	maxBody = 8 << 20
+	// maxPooled is the largest buffer that is kept for the next request.
+	maxPooled = 1 << 20
+
+	contentType = "application/json"
+)
+
+// Rings knows the current state of every ring.
+type Rings interface {
+	// Ring returns the state of a ring, or nil if there is none of that name. It must be quick: it takes no lock.
+	Ring(name string) *admission.Ring
+	// Synced says whether all the rings that existed when the process began are known.
+	Synced() bool
+}
+
+// Handler serves the webhooks of all rings, at [v1alpha1.WebhookPathPrefix]. Its fields must be set before its first use;
+// it is safe for concurrent use after that.
+type Handler struct {
+	Rings   Rings
+	Metrics *Metrics
+	Clock   clock.PassiveClock
+	Log     logr.Logger
+}
+
+var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+// ServeHTTP implements http.Handler.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	start := h.Clock.Now()
+	defer func() { h.Metrics.duration.Observe(h.Clock.Since(start).Seconds()) }()
+
+	buf, _ := buffers.Get().(*bytes.Buffer)
+	defer func() {
+		if buf.Cap() <= maxPooled {
+			buf.Reset()
+			buffers.Put(buf)
+		}
+	}()
+
+	if status, msg := read(w, r, buf); status != http.StatusOK {
+		h.refuse(w, status, msg)
+		return
+	}
+
+	uid, req, err := decode(strings.TrimPrefix(r.URL.Path, v1alpha1.WebhookPathPrefix), buf.Bytes())
+	if err != nil {
+		h.refuse(w, http.StatusBadRequest, err.Error())
+		return
+	}
+
+	body, err := h.answer(uid, req)
+	if err != nil {
+		h.refuse(w, http.StatusInternalServerError, err.Error())
+		return
+	}
+
+	w.Header().Set("Content-Type", contentType)
+	_, _ = w.Write(body) // the caller is gone if this fails, and has been told to go on without us
+}
+
+// read takes the body of a request. A status other than 200 says what is wrong with the request.
+func read(w http.ResponseWriter, r *http.Request, buf *bytes.Buffer) (status int, msg string) {
+	if r.Method != http.MethodPost {
+		w.Header().Set("Allow", http.MethodPost)
+		return http.StatusMethodNotAllowed, "an AdmissionReview is sent by POST"
+	}
+
+	if got := r.Header.Get("Content-Type"); got != contentType {
+		if media, _, err := mime.ParseMediaType(got); err != nil || media != contentType {
+			return http.StatusUnsupportedMediaType, "the Content-Type of an AdmissionReview is " + contentType
+		}
+	}
+
+	if n := r.ContentLength; n > 0 && n <= maxBody {
+		buf.Grow(int(n) + bytes.MinRead) // ReadFrom wants that much room to see the end
+	}
+
+	_, err := buf.ReadFrom(http.MaxBytesReader(w, r.Body, maxBody))
+
+	var tooLarge *http.MaxBytesError
+
+	switch {
+	case errors.As(err, &tooLarge):
+		return http.StatusRequestEntityTooLarge, "the body is larger than 8 MiB"
+	case err != nil:
+		return http.StatusBadRequest, "the body could not be read"
+	default:
+		return http.StatusOK, ""
+	}
+}
+
+// answer decides about a request that could be identified, and counts what was decided.
+func (h *Handler) answer(uid types.UID, req *admission.Request) ([]byte, error) {
+	ring := h.Rings.Ring(req.Ring)
+	a, patch := h.decide(ring, req)
+
+	if ring == nil {
+		h.Metrics.count(unknown, a.Outcome)
+	} else {
+		h.Metrics.count(req.Ring, a.Outcome)
+	}
+
+	return encode(uid, patch, a.Warning)
+}
+
+// decide asks for the decision. A fault in it costs the object its label, not the user the write.
+func (h *Handler) decide(ring *admission.Ring, req *admission.Request) (a admission.Answer, patch []byte) {
+	defer func() {
+		if p := recover(); p != nil {
+			h.Log.Error(nil, "Decision failed; the write is allowed as it is", "ring", req.Ring,
+				"resource", req.Resource.String(), "panic", p, "stack", string(debug.Stack()))
+
+			a, patch = admission.Answer{Outcome: admission.Failed}, nil
+		}
+	}()
+
+	if ring == nil && !h.Rings.Synced() {
+		return admission.Answer{Outcome: admission.Starting}, nil
+	}
+
+	a = admission.Decide(ring, req)
+	if a.Shard == "" {
+		return a, nil
+	}
+
+	patch, err := ring.Patch(a, req.Object)
+	if err != nil {
+		h.Log.Error(err, "Patch cannot be encoded; the write is allowed as it is", "ring", req.Ring)
+		return admission.Answer{Outcome: admission.Failed}, nil
+	}
+
+	return a, patch
+}
+
+// refuse answers what is no admission review with an HTTP error.
+func (h *Handler) refuse(w http.ResponseWriter, status int, msg string) {
+	h.Metrics.refused(status)
+	http.Error(w, msg, status)
+}

@@ -1,0 +1,60 @@
+package webhook
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/clusterring/clusterring/services/assigner/admission"
+)
+
+// unknown stands for every ring that does not exist, so that callers cannot make up values of a label.
+const unknown = "unknown"
+
+// Metrics counts and times admission calls. It is safe for concurrent use.
+type Metrics struct {
+	requests *prometheus.CounterVec
+	errors   *prometheus.CounterVec
+	duration prometheus.Histogram
+}
+
+// NewMetrics registers the metrics. It returns an error if others have been registered under their names.
+func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
+	m := &Metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "clusterring_assigner_admission_requests_total",
+			Help: "Admission requests answered, by ring and by what was decided. The ring is \"unknown\" if there is none of that name.",
+		}, []string{"ring", "outcome"}),
+		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "clusterring_assigner_admission_errors_total",
+			Help: "HTTP requests that were no admission review and were answered with an error, by status code.",
+		}, []string{"code"}),
+		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "clusterring_assigner_admission_duration_seconds",
+			Help:    "Time from the header of an admission request to its answer.",
+			Buckets: prometheus.ExponentialBuckets(25e-6, 2, 16), // 25 µs to 0.8 s
+		}),
+	}
+
+	for _, c := range []prometheus.Collector{m.requests, m.errors, m.duration} {
+		if err := registry.Register(c); err != nil {
+			return nil, fmt.Errorf("register metrics of the webhook: %w", err)
+		}
+	}
+
+	return m, nil
+}
+
+// Forget removes the counters of a ring that is gone.
+func (m *Metrics) Forget(ring string) {
+	m.requests.DeletePartialMatch(prometheus.Labels{"ring": ring})
+}
+
+func (m *Metrics) count(ring string, outcome admission.Outcome) {
+	m.requests.WithLabelValues(ring, string(outcome)).Inc()
+}
+
+func (m *Metrics) refused(status int) {
+	m.errors.WithLabelValues(strconv.Itoa(status)).Inc()
+}

@@ -1,0 +1,145 @@
+package webhook
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	kjson "sigs.k8s.io/json"
+
+	"github.com/clusterring/clusterring/services/assigner/admission"
+)
+
+// API version and kind of what is exchanged with the API server.
+const (
+	reviewVersion = "admission.k8s.io/v1"
+	reviewKind    = "AdmissionReview"
+)
+
+// review is the part of an admission.k8s.io/v1 AdmissionReview that a decision depends on. Of the objects only metadata is
+// decoded, and of that only what is used: objects are large, and this is what an admission call costs.
+type review struct {
+	APIVersion string         `json:"apiVersion"`
+	Kind       string         `json:"kind"`
+	Request    *reviewRequest `json:"request"`
+}
+
+type reviewRequest struct {
+	UID         types.UID           `json:"uid"`
+	Operation   admission.Operation `json:"operation"`
+	Resource    groupResource       `json:"resource"`
+	SubResource string              `json:"subResource"`
+	Name        string              `json:"name"`
+	Namespace   string              `json:"namespace"`
+	Object      *object             `json:"object"`
+	OldObject   *object             `json:"oldObject"`
+}
+
+type groupResource struct {
+	Group    string `json:"group"`
+	Resource string `json:"resource"`
+}
+
+type object struct {
+	Metadata metadata `json:"metadata"`
+}
+
+type metadata struct {
+	Name            string                  `json:"name"`
+	Namespace       string                  `json:"namespace"`
+	Labels          map[string]string       `json:"labels"`
+	OwnerReferences []metav1.OwnerReference `json:"ownerReferences"`
+}
+
+// errNotReview says that a body is no AdmissionReview that could be answered.
+var errNotReview = errors.New("body is not an " + reviewVersion + " " + reviewKind + " with a request")
+
+// decode reads a review. Objects whose metadata does not have the form of metadata are left out, for the write is not ours
+// to judge; an error means that not even the request could be identified.
+func decode(ring string, body []byte) (types.UID, *admission.Request, error) {
+	// A decoder that matches names regardless of case would take a field "Metadata" of a custom resource for metadata.
+	var r review
+
+	err := kjson.UnmarshalCaseSensitivePreserveInts(body, &r)
+	if syntax, offset := kjson.SyntaxErrorOffset(err); syntax {
+		return "", nil, fmt.Errorf("%w: at byte %d: %w", errNotReview, offset, err)
+	}
+
+	if r.APIVersion != reviewVersion || r.Kind != reviewKind || r.Request == nil || r.Request.UID == "" {
+		return "", nil, errNotReview
+	}
+
+	req := &admission.Request{
+		Ring:        ring,
+		Operation:   r.Request.Operation,
+		Resource:    schema.GroupResource(r.Request.Resource),
+		SubResource: r.Request.SubResource,
+	}
+
+	// Any other error is a value of the wrong type, which the decoder has skipped.
+	if err == nil {
+		req.Object = r.Request.Object.of(r.Request)
+		req.Old = r.Request.OldObject.of(r.Request)
+	}
+
+	return r.Request.UID, req, nil
+}
+
+// of returns what a decision needs of an object. The request knows namespace and name as well, and an object that is
+// being created may know neither.
+func (o *object) of(r *reviewRequest) *admission.Object {
+	if o == nil {
+		return nil
+	}
+
+	m := &o.Metadata
+	obj := &admission.Object{Name: m.Name, Namespace: m.Namespace, Labels: m.Labels, OwnerReferences: m.OwnerReferences}
+
+	if obj.Name == "" {
+		obj.Name = r.Name
+	}
+
+	if obj.Namespace == "" {
+		obj.Namespace = r.Namespace
+	}
+
+	return obj
+}
+
+// response is the part of an AdmissionReview that an answer fills in.
+type response struct {
+	APIVersion string         `json:"apiVersion"`
+	Kind       string         `json:"kind"`
+	Response   reviewResponse `json:"response"`
+}
+
+type reviewResponse struct {
+	UID       types.UID `json:"uid"`
+	Allowed   bool      `json:"allowed"`
+	PatchType string    `json:"patchType,omitempty"`
+	Patch     []byte    `json:"patch,omitempty"`
+	Warnings  []string  `json:"warnings,omitempty"`
+}
+
+// encode writes the answer to a review. The write is always allowed.
+func encode(uid types.UID, patch []byte, warning string) ([]byte, error) {
+	r := response{APIVersion: reviewVersion, Kind: reviewKind, Response: reviewResponse{UID: uid, Allowed: true}}
+
+	if len(patch) > 0 {
+		r.Response.Patch, r.Response.PatchType = patch, "JSONPatch"
+	}
+
+	if warning != "" {
+		r.Response.Warnings = []string{warning}
+	}
+
+	body, err := json.Marshal(r)
+	if err != nil {
+		return nil, fmt.Errorf("encode the answer: %w", err)
+	}
+
+	return body, nil
+}
