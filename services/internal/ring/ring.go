@@ -26,7 +26,7 @@ const (
 )
 
 // Ring is an immutable table from tokens to the shards that own them. It may be used by any number of goroutines. The
-// zero value is a ring without shards, apart from its fingerprint, which only [New] sets.
+// zero value is a ring without shards and without a fingerprint.
 //
 // # Invariants
 //
@@ -35,32 +35,43 @@ const (
 //  2. If there is a shard, every token has exactly one owner, and it is one of the shards.
 //  3. No shard owns more than ceil(1.05 * Tokens / shards) tokens.
 //  4. A shard that joins takes its share from all, one that leaves gives its share to all, and other tokens stay where
-//     they are, but for the few that the bound pushes on.
-//  5. Different sets have different fingerprints (to the extent that 64 bits of SHA-256 can tell).
+//     they are, but for the few that invariant 3 pushes on.
+//  5. Different sets have different fingerprints, as far as 64 bits of SHA-256 can tell.
 //
 // # How it is built
 //
-//  1. Each name gets a 64-bit seed, and so does each token. Mixed, the two seeds are the score that the shard has for the token:
-//     a random order of preference, different for each token (rendezvous hashing, Thaler and Ravishankar 1998).
-//  2. The tokens are taken in ascending order. Each goes to the shard with the highest score for it among those which are
+//  1. Each name and each token gets a 64-bit seed. Mixed, the two seeds are the score that the shard has for the token.
+//     So every token has its own, random order of preference among the shards (rendezvous hashing, Thaler and
+//     Ravishankar 1998).
+//  2. The tokens are taken in ascending order. Each goes to the shard with the highest score for it among those that are
 //     still below the bound of invariant 3.
 //
-// With shards a, b and c the bound is ceil(1.05 * 16384 / 3) = 5735. Token 0 has a score for each of the three; say that b's
-// is highest, then a's, then c's. So b owns token 0. Were b to leave, a would own it, and all tokens whose highest score is
-// a's or c's would stay. Toward the end of the table b may own 5735 tokens already; then a token that
-// prefers b goes to its second choice. With 3 shards that hardly happens, since chance spreads 16384 tokens within 1 % or so; with 50 shards it
-// happens to about one token in a hundred.
+// An object is found by the upper 14 bits of the 31-bit hash of its key, which are its token.
 //
-// An object is found by the upper 14 bits of the 31-bit hash of its key: they are its token.
+// # A worked example
+//
+// With the shards a, b and c the bound is ceil(1.05 * 16384 / 3) = 5735. Say that token 0 has the highest score with b,
+// the next with a, the lowest with c. Then b owns token 0. If b leaves, a owns it, and the tokens that had their highest
+// score with a or c stay. If d joins, it takes the token only if its score is higher than b's, as happens to one token
+// in four. Toward the end of the table, b may own 5735 tokens already; then a token that prefers b goes to its second choice.
+// With 3 shards that hardly ever happens, since chance spreads the tokens within 1 % or so; with 50 shards it happens to
+// fewer than one token in a hundred.
+//
+// # Figures
+//
+// Averages over 100 random sets of names: the fullest of 3, 10 and 50 shards has 1.01, 1.04 and 1.05 times the mean;
+// when a shard joins or leaves, 1.00, 1.00 and 1.06 times its own tokens change their owner. Beyond 50 shards, a shard's
+// tokens get few and chance more uneven, so that the bound pushes on more of them: 1.2 times at 100 shards, 1.6 at 500.
 //
 // # What was refused
 //
-// Random tokens per shard, 100 each, the classic consistent hashing of the prior art: the fullest of 50 shards
-// then has 1.23 times the mean, and the search takes a comparison of log2(5000) steps. (Cutting the space into equal
-// parts is the third strategy of the Dynamo paper, DeCandia et al. 2007, which found it the best of three.) Rendezvous
-// hashing per object without a table: no bound, and a look-up that grows with the number of shards. Jump or modulo hashing: they
-// number the shards, but only the last one may leave. Maglev: every member's departure moves tokens of the others. The bound of
-// consistent hashing with bounded loads (Mirrokni et al. 2016) on objects rather than tokens: it needs their count.
+//   - Consistent hashing with 100 random tokens per shard: the fullest of 50 shards then has 1.23 times the mean, and a
+//     look-up is a binary search. Cutting the space into equal parts is the third strategy of the Dynamo paper (DeCandia
+//     et al. 2007), which found it the best of three.
+//   - Rendezvous hashing per object, without a table: no bound, and the cost of a look-up grows with the shards.
+//   - Jump hashing: it numbers the shards, and only the last one may leave.
+//   - Maglev's table: the departure of a shard also moves tokens between those that stay.
+//   - Consistent hashing with bounded loads (Mirrokni et al. 2016) of objects, not tokens: it needs to know all objects.
 type Ring struct {
 	shards      []string // sorted, without duplicates
 	owners      []int32  // by token: index into shards; empty without shards
@@ -68,8 +79,9 @@ type Ring struct {
 	fingerprint string
 }
 
-// New returns the ring of the given shards. Their order does not matter, duplicates count once, and shards is not kept. Without shards
-// no token has an owner. It takes about 1 ms at 50 shards and grows in proportion; [Cache] saves building one twice.
+// New returns the ring of the given shards. Their order does not matter, duplicates count once, and the slice is not
+// kept. Without shards no token has an owner. It takes about 2 ms at 50 shards and 20 ms at 1,000; [Cache] avoids
+// building the same ring twice.
 func New(shards []string) *Ring {
 	names := canonical(shards)
 	r := &Ring{shards: names, fingerprint: fingerprint(names)}
@@ -77,12 +89,12 @@ func New(shards []string) *Ring {
 	return r
 }
 
-// Owner returns the shard that owns the keys of the given hash, or ok false if the ring has no shards. It takes constant time and
-// allocates nothing.
+// Owner returns the shard that owns the keys of the given hash, or ok false if the ring has no shards. It takes constant
+// time and allocates nothing.
 func (r *Ring) Owner(h key.Hash) (shard string, ok bool) { return r.OwnerOf(r.Token(h)) }
 
 // Token returns the token that the hash falls on, from 0 to Tokens - 1. It is the same for every ring.
-func (r *Ring) Token(h key.Hash) int { return int(h) >> (hashBits - tokenBits) % Tokens }
+func (r *Ring) Token(h key.Hash) int { return (int(h) >> (hashBits - tokenBits)) % Tokens }
 
 // OwnerOf returns the shard that owns the token, or ok false if there is no such token or the ring has no shards.
 func (r *Ring) OwnerOf(token int) (shard string, ok bool) {
@@ -114,12 +126,13 @@ func (r *Ring) TokensOf(shard string) int {
 }
 
 // Fingerprint returns 16 hexadecimal digits that stand for the set of shards and the algorithm: two replicas with equal
-// fingerprints have equal tables.
+// fingerprints have equal tables, as far as 64 bits of SHA-256 can tell.
 func (r *Ring) Fingerprint() string { return r.fingerprint }
 
 // Ranking returns at most n different shards: the owner of the token, then the one that would own it if the owner left,
-// then the one that would own it if both had left, and so on. Each place is found by assigning the tokens anew without the
-// shards before it, hence it is exact, and about as expensive as [New]; it is meant for explanations. A token that does not exist has no ranking.
+// then the one that would own it if both had left, and so on. Each place is found by assigning the tokens anew without
+// the shards before it. Hence it is exact, and about as expensive as [New]: it is meant for explanations. A token that
+// does not exist has no ranking.
 func (r *Ring) Ranking(token, n int) []string {
 	if token < 0 || token >= len(r.owners) {
 		return nil
@@ -142,7 +155,8 @@ func canonical(shards []string) []string {
 	return slices.Compact(names)
 }
 
-// fingerprint hashes the algorithm and the canonical names, each preceded by its length, so that no two sets are written alike.
+// fingerprint hashes the algorithm and the canonical names, each preceded by its length, so that no two sets are written
+// alike.
 func fingerprint(names []string) string {
 	h := sha256.New()
 	for _, s := range append([]string{algorithm}, names...) {
@@ -163,8 +177,8 @@ type candidate struct {
 	seed  uint64
 }
 
-// assign gives each of the first tokens an owner, as the doc of [Ring] describes, and counts them per shard. The names are
-// canonical. Owners of low tokens do not depend on those of higher ones.
+// assign gives each of the first tokens an owner, as the doc of [Ring] describes, and counts them per shard. The names
+// are canonical. The owner of a token does not depend on later tokens.
 func assign(names []string, tokens int) (owners, owned []int32) {
 	if len(names) == 0 {
 		return nil, nil

@@ -1,0 +1,49 @@
+package ring_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/clusterring/clusterring/services/internal/key"
+	"github.com/clusterring/clusterring/services/internal/ring"
+)
+
+func BenchmarkNew(b *testing.B) {
+	for _, n := range []int{3, 10, 50, 500, 1000} {
+		shards := randomNames(rand.New(rand.NewPCG(1, 1)), n)
+		b.Run(fmt.Sprintf("shards=%d", n), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				ring.New(shards)
+			}
+		})
+	}
+}
+
+func BenchmarkOwner(b *testing.B) {
+	r := ring.New(randomNames(rand.New(rand.NewPCG(1, 1)), 50))
+	b.ReportAllocs()
+	h := key.Hash(1)
+	for b.Loop() {
+		_, _ = r.Owner(h)
+		h = (h*48271 + 11) % key.Prime
+	}
+}
+
+func BenchmarkRanking(b *testing.B) {
+	r := ring.New(randomNames(rand.New(rand.NewPCG(1, 1)), 50))
+	for b.Loop() {
+		r.Ranking(ring.Tokens/2, 3)
+	}
+}
+
+func BenchmarkCacheHit(b *testing.B) {
+	shards := randomNames(rand.New(rand.NewPCG(1, 1)), 50)
+	c := ring.NewCache(4)
+	c.Get(shards)
+	b.ReportAllocs()
+	for b.Loop() {
+		c.Get(shards)
+	}
+}

@@ -1,0 +1,88 @@
+package ring_test
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/clusterring/clusterring/services/internal/ring"
+)
+
+// figures are averages over many sets of names.
+type figures struct {
+	balance float64 // tokens of the fullest shard, divided by the mean
+	leave   float64 // tokens that change their owner when a shard leaves, divided by those it owned
+	join    float64 // tokens that change their owner when a shard joins, divided by those it owns then
+}
+
+func measure(t *testing.T, shards, sets int) (average figures) {
+	t.Helper()
+	random := rand.New(rand.NewPCG(uint64(shards), 1))
+	for range sets {
+		members := randomNames(random, shards+1)
+		joiner, members := members[random.IntN(len(members))], members
+		with := ring.New(members)
+		without := ring.New(remove(members, joiner))
+		leaver := without.Shards()[random.IntN(shards)]
+		fullest := 0
+		for _, shard := range without.Shards() {
+			fullest = max(fullest, without.TokensOf(shard))
+		}
+		average.balance += float64(fullest) * float64(shards) / ring.Tokens
+		average.join += moved(t, without, with) / float64(with.TokensOf(joiner))
+		average.leave += moved(t, without, ring.New(remove(without.Shards(), leaver))) / float64(without.TokensOf(leaver))
+	}
+	average.balance /= float64(sets)
+	average.leave /= float64(sets)
+	average.join /= float64(sets)
+	return average
+}
+
+// moved returns how many tokens have different owners.
+func moved(t *testing.T, a, b *ring.Ring) (n float64) {
+	t.Helper()
+	before, after := table(t, a), table(t, b)
+	for token := range before {
+		if before[token] != after[token] {
+			n++
+		}
+	}
+	return n
+}
+
+func remove(shards []string, shard string) []string {
+	var others []string
+	for _, s := range shards {
+		if s != shard {
+			others = append(others, s)
+		}
+	}
+	return others
+}
+
+func TestBalanceAndMovement(t *testing.T) {
+	const sets = 100
+	for _, tc := range []struct {
+		shards         int
+		balance, moved float64
+	}{
+		{3, 1.01, 1.00},
+		{10, 1.04, 1.00},
+		{50, 1.05, 1.05},
+	} {
+		got := measure(t, tc.shards, sets)
+		t.Logf("%d shards, %d sets of names: balance %.4f, moved on leave %.4f and on join %.4f",
+			tc.shards, sets, got.balance, got.leave, got.join)
+		require.InDelta(t, tc.balance, got.balance, 0.006, "balance with %d shards", tc.shards)
+		require.InDelta(t, tc.moved, got.leave, 0.016, "moved on a leave from %d shards", tc.shards)
+		require.InDelta(t, tc.moved, got.join, 0.016, "moved on a join to %d shards", tc.shards)
+	}
+}
+
+func TestLookUpAllocatesNothing(t *testing.T) {
+	r := ring.New([]string{"a", "b", "c"})
+	require.Zero(t, testing.AllocsPerRun(100, func() { _, _ = r.Owner(12345) }))
+	require.Zero(t, testing.AllocsPerRun(100, func() { _ = r.Has("b") }))
+	require.Zero(t, testing.AllocsPerRun(100, func() { _ = r.TokensOf("b") }))
+}

@@ -1,0 +1,57 @@
+package ring_test
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/clusterring/clusterring/services/internal/ring"
+)
+
+// The golden file pins the algorithm. If it changes, every object of every cluster may change its shard, and replicas of
+// different versions disagree: then the version in the fingerprint must change with it.
+func TestGolden(t *testing.T) {
+	var got strings.Builder
+	for _, shards := range [][]string{
+		{},
+		{"shard-0"},
+		{"shard-0", "shard-1", "shard-2"},
+		{"shard-0", "shard-1", "shard-2", "shard-3"},
+		{"x-1", "x-10", "x-11", "x-110", "x-1-0"},
+	} {
+		describe(&got, shards)
+	}
+	file := filepath.Join("testdata", "tables.txt")
+	if *update {
+		require.NoError(t, os.WriteFile(file, []byte(got.String()), 0o600))
+	}
+	want, err := os.ReadFile(file)
+	require.NoError(t, err, "run the test with -update to write the file")
+	require.Equal(t, string(want), got.String(), "the algorithm has changed; if that is meant, change its version and run with -update")
+}
+
+// describe writes a ring: its members with their shares, some tokens in full, and a digest of the whole table.
+func describe(w *strings.Builder, shards []string) {
+	r := ring.New(shards)
+	fmt.Fprintf(w, "shards       %s\n", strings.Join(r.Shards(), " "))
+	fmt.Fprintf(w, "fingerprint  %s\n", r.Fingerprint())
+	for _, shard := range r.Shards() {
+		fmt.Fprintf(w, "tokens       %-8s %5d  %.4f of the mean\n", shard, r.TokensOf(shard), float64(r.TokensOf(shard))*float64(r.Len())/ring.Tokens)
+	}
+	digest := sha256.New()
+	for token := range ring.Tokens {
+		owner, _ := r.OwnerOf(token)
+		fmt.Fprintf(digest, "%d %s\n", token, owner)
+	}
+	fmt.Fprintf(w, "table        %s\n", hex.EncodeToString(digest.Sum(nil)))
+	for _, token := range []int{0, 1, 2, 3, 1000, 8191, 16000, ring.Tokens - 1} {
+		fmt.Fprintf(w, "token %5d  %s\n", token, strings.Join(r.Ranking(token, 3), " > "))
+	}
+	fmt.Fprintln(w)
+}

@@ -1,0 +1,260 @@
+package ring_test
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/clusterring/clusterring/services/internal/key"
+	"github.com/clusterring/clusterring/services/internal/ring"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// TestMain makes rapid draw the same in each run, unless -rapid.seed says otherwise.
+func TestMain(m *testing.M) {
+	if err := flag.Set("rapid.seed", "1"); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
+
+// table returns the owner of every token.
+func table(t require.TestingT, r *ring.Ring) []string {
+	owners := make([]string, ring.Tokens)
+	for token := range owners {
+		owner, ok := r.OwnerOf(token)
+		require.True(t, ok, "token %d has no owner", token)
+		owners[token] = owner
+	}
+	return owners
+}
+
+// names are names of shards as clusters have them, and ones that would collide if they were joined with numbers without a separator.
+func names(least, most int) *rapid.Generator[[]string] {
+	name := rapid.OneOf(
+		rapid.StringMatching(`[a-z]([a-z0-9-]{0,20}[a-z0-9])?`),
+		rapid.StringMatching(`x-1{1,4}0{0,3}`),
+		rapid.StringMatching(`shard-[0-9a-f]{9}-[a-z0-9]{5}`),
+		rapid.String(),
+	)
+	return rapid.SliceOfNDistinct(name, least, most, rapid.ID)
+}
+
+func TestOrderAndDuplicatesChangeNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		shards := names(1, 30).Draw(t, "shards")
+		repeated := append(slices.Clone(shards), rapid.SliceOf(rapid.SampledFrom(shards)).Draw(t, "repeated")...)
+		shuffled := rapid.Permutation(repeated).Draw(t, "shuffled")
+
+		a, b := ring.New(shards), ring.New(shuffled)
+		require.Equal(t, a.Fingerprint(), b.Fingerprint())
+		require.Equal(t, a.Shards(), b.Shards())
+		require.Equal(t, table(t, a), table(t, b))
+	})
+}
+
+// The invariants of the Ring's doc that hold for each single ring.
+func TestInvariants(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		shards := names(1, 60).Draw(t, "shards")
+		r := ring.New(shards)
+		require.Equal(t, len(shards), r.Len())
+		require.True(t, slices.IsSorted(r.Shards()))
+
+		owned := map[string]int{}
+		for _, owner := range table(t, r) {
+			owned[owner]++
+		}
+		bound := (105*ring.Tokens + 100*len(shards) - 1) / (100 * len(shards))
+		total := 0
+		for _, shard := range shards {
+			require.True(t, r.Has(shard))
+			require.Equal(t, owned[shard], r.TokensOf(shard))
+			require.LessOrEqual(t, r.TokensOf(shard), bound)
+			total += r.TokensOf(shard)
+		}
+		require.Equal(t, ring.Tokens, total)
+	})
+}
+
+// With three shards the bound does not bind, so that nothing moves but what has to.
+func TestLeavingMovesOnlyTheLeaversTokens(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		shards := names(2, 3).Draw(t, "shards")
+		leaver := rapid.SampledFrom(shards).Draw(t, "leaver")
+		staying := slices.DeleteFunc(slices.Clone(shards), func(s string) bool { return s == leaver })
+
+		before, after := table(t, ring.New(shards)), table(t, ring.New(staying))
+		for token := range before {
+			if before[token] != leaver {
+				require.Equal(t, before[token], after[token], "token %d", token)
+			}
+		}
+	})
+}
+
+// The bound forces few moves, and these are within the bound's reach: with n shards at most what is over a shard's share.
+func TestLeavingMovesFewOtherTokens(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		shards := names(2, 60).Draw(t, "shards")
+		leaver := rapid.SampledFrom(shards).Draw(t, "leaver")
+		staying := slices.DeleteFunc(slices.Clone(shards), func(s string) bool { return s == leaver })
+
+		full := ring.New(shards)
+		before, after := table(t, full), table(t, ring.New(staying))
+		others := 0
+		for token := range before {
+			if before[token] != leaver && before[token] != after[token] {
+				others++
+			}
+		}
+		require.LessOrEqual(t, others, full.TokensOf(leaver)/4)
+	})
+}
+
+// A look-up by hash is one by token, and the token is the upper part of the hash.
+func TestOwnerIsThatOfTheToken(t *testing.T) {
+	r := ring.New([]string{"a", "b", "c"})
+	require.Zero(t, r.Token(0))
+	require.Equal(t, 1, r.Token(1<<17))
+	require.Equal(t, ring.Tokens-1, r.Token(key.Prime-1))
+	rapid.Check(t, func(t *rapid.T) {
+		h := key.Hash(rapid.Uint32Range(0, key.Prime-1).Draw(t, "hash"))
+		owner, ok := r.Owner(h)
+		want, _ := r.OwnerOf(r.Token(h))
+		require.True(t, ok)
+		require.Equal(t, want, owner)
+	})
+}
+
+func TestNoHashPanics(t *testing.T) {
+	r := ring.New([]string{"a", "b"})
+	for _, h := range []key.Hash{0, key.Prime, 1 << 31, 1<<32 - 1} {
+		_, ok := r.Owner(h)
+		require.True(t, ok)
+	}
+}
+
+func TestRingWithoutShards(t *testing.T) {
+	for _, r := range []*ring.Ring{ring.New(nil), ring.New([]string{}), {}} {
+		_, ok := r.Owner(0)
+		require.False(t, ok)
+		_, ok = r.OwnerOf(0)
+		require.False(t, ok)
+		require.Empty(t, r.Ranking(0, 3))
+		require.Empty(t, r.Shards())
+		require.Zero(t, r.Len())
+		require.Zero(t, r.TokensOf("a"))
+		require.False(t, r.Has("a"))
+	}
+	require.Len(t, ring.New(nil).Fingerprint(), 16)
+	require.Equal(t, ring.New(nil).Fingerprint(), ring.New([]string{}).Fingerprint())
+}
+
+func TestTokensThatDoNotExist(t *testing.T) {
+	r := ring.New([]string{"a", "b"})
+	for _, token := range []int{-1, ring.Tokens, 1 << 40} {
+		_, ok := r.OwnerOf(token)
+		require.False(t, ok)
+		require.Empty(t, r.Ranking(token, 2))
+	}
+}
+
+func TestRingKeepsNothingOfTheCaller(t *testing.T) {
+	shards := []string{"c", "a", "b"}
+	r := ring.New(shards)
+	require.Equal(t, []string{"c", "a", "b"}, shards, "the argument was sorted")
+	shards[0] = "changed"
+	r.Shards()[0] = "changed"
+	require.Equal(t, []string{"a", "b", "c"}, r.Shards())
+}
+
+func TestMoreShardsThanTokens(t *testing.T) {
+	shards := make([]string, 16500)
+	for i := range shards {
+		shards[i] = fmt.Sprintf("shard-%d", i)
+	}
+	r := ring.New(shards)
+	require.Len(t, table(t, r), ring.Tokens)
+	for _, shard := range shards {
+		require.LessOrEqual(t, r.TokensOf(shard), 2)
+	}
+}
+
+// Each place of a ranking is the owner in the ring without those before it.
+func TestRankingIsExact(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		shards := names(1, 40).Draw(t, "shards")
+		token := rapid.IntRange(0, ring.Tokens-1).Draw(t, "token")
+		n := rapid.IntRange(0, 4).Draw(t, "n")
+
+		ranking := ring.New(shards).Ranking(token, n)
+		require.Len(t, ranking, min(n, len(shards)))
+		for _, ranked := range ranking {
+			owner, ok := ring.New(shards).OwnerOf(token)
+			require.True(t, ok)
+			require.Equal(t, owner, ranked)
+			shards = slices.DeleteFunc(slices.Clone(shards), func(s string) bool { return s == owner })
+		}
+	})
+}
+
+func TestRankingOfAllShards(t *testing.T) {
+	r := ring.New([]string{"a", "b", "c"})
+	require.ElementsMatch(t, []string{"a", "b", "c"}, r.Ranking(7, 100))
+	require.Empty(t, r.Ranking(7, -1))
+}
+
+func TestFingerprintSeparatesNames(t *testing.T) {
+	sets := [][]string{
+		nil, {""}, {"", "a"}, {"a"}, {"b"}, {"a", "b"}, {"ab"}, {"a,b"}, {"a\x00b"}, {"a/b"}, {"b", "a", "c"}, {"ab", "c"}, {"a", "bc"},
+		{"x-1"}, {"x-11"}, {"x-10"}, {"x-1", "x-10"}, {"x-1", "x-11"}, {"x-1", "10"}, {"x-11", "0"}, {"x-110"},
+	}
+	seen := map[string][]string{}
+	for _, set := range sets {
+		f := ring.New(set).Fingerprint()
+		require.Regexp(t, "^[0-9a-f]{16}$", f)
+		require.NotContains(t, seen, f, "%q and %q have one fingerprint", set, seen[f])
+		seen[f] = set
+	}
+}
+
+// Names that would be alike once a number is appended, or that differ in one character, own what chance gives them and not the same
+// tokens: a share of 1/n each, whichever names they are.
+func TestNamesThatLookAlikeShareNothing(t *testing.T) {
+	shards := []string{"x-1", "x-10", "x-11", "x-110", "x-111", "x-1-0", "x-1-10", "x", "x-", "1", "10", "11", "X-1"}
+	r := ring.New(shards)
+	mean := float64(ring.Tokens) / float64(len(shards))
+	for _, shard := range shards {
+		require.InEpsilon(t, mean, float64(r.TokensOf(shard)), 0.12, "tokens of %q", shard)
+	}
+	// Whoever comes second for a shard's tokens is any of the others, not its lookalike.
+	seconds := map[string]int{}
+	for token := range ring.Tokens {
+		if owner, _ := r.OwnerOf(token); owner == "x-1" && token%8 == 0 {
+			seconds[r.Ranking(token, 2)[1]]++
+		}
+	}
+	require.Greater(t, len(seconds), len(shards)-3, "seconds after x-1: %v", seconds)
+}
+
+// randomNames returns n different names, like those of Pods.
+func randomNames(random *rand.Rand, n int) []string {
+	set := map[string]bool{}
+	for len(set) < n {
+		set[fmt.Sprintf("shard-%08x-%05d", random.Uint32(), random.IntN(100000))] = true
+	}
+	shards := make([]string, 0, n)
+	for name := range set {
+		shards = append(shards, name)
+	}
+	slices.Sort(shards)
+	return shards
+}
