@@ -252,8 +252,9 @@ type LocateRequest struct {
 	// the ring lists the object's resource as controlled, because such an object is where its owner is; ignored by a ring
 	// that lists it as a main resource. Absent: none named.
 	Owner *OwnerReference `protobuf:"bytes,3,opt,name=owner,proto3" json:"owner,omitempty"`
-	// next_shards is the number of shards to name in Location.next_shards. 0: 2. At most 100. Must not be negative.
-	NextShards    int32 `protobuf:"varint,4,opt,name=next_shards,json=nextShards,proto3" json:"next_shards,omitempty"`
+	// next_shards is the number of shards to name in Location.next_shards, from 0 to 10. Absent: 2. Each takes the server about
+	// as long as the rest of the answer.
+	NextShards    *int32 `protobuf:"varint,4,opt,name=next_shards,json=nextShards,proto3,oneof" json:"next_shards,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -310,8 +311,8 @@ func (x *LocateRequest) GetOwner() *OwnerReference {
 }
 
 func (x *LocateRequest) GetNextShards() int32 {
-	if x != nil {
-		return x.NextShards
+	if x != nil && x.NextShards != nil {
+		return *x.NextShards
 	}
 	return 0
 }
@@ -379,13 +380,14 @@ const file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDesc = 
 	"\x04name\x18\x01 \x01(\tR\x04name\"\x8e\x01\n" +
 	"\x0fGetRingResponse\x12:\n" +
 	"\x04ring\x18\x01 \x01(\v2&.clusterring.diagnostics.v1alpha1.RingR\x04ring\x12?\n" +
-	"\x06shards\x18\x02 \x03(\v2'.clusterring.diagnostics.v1alpha1.ShardR\x06shards\"\xd7\x01\n" +
+	"\x06shards\x18\x02 \x03(\v2'.clusterring.diagnostics.v1alpha1.ShardR\x06shards\"\xec\x01\n" +
 	"\rLocateRequest\x12\x12\n" +
 	"\x04ring\x18\x01 \x01(\tR\x04ring\x12I\n" +
 	"\x06object\x18\x02 \x01(\v21.clusterring.diagnostics.v1alpha1.ObjectReferenceR\x06object\x12F\n" +
-	"\x05owner\x18\x03 \x01(\v20.clusterring.diagnostics.v1alpha1.OwnerReferenceR\x05owner\x12\x1f\n" +
-	"\vnext_shards\x18\x04 \x01(\x05R\n" +
-	"nextShards\"Z\n" +
+	"\x05owner\x18\x03 \x01(\v20.clusterring.diagnostics.v1alpha1.OwnerReferenceR\x05owner\x12$\n" +
+	"\vnext_shards\x18\x04 \x01(\x05H\x00R\n" +
+	"nextShards\x88\x01\x01B\x0e\n" +
+	"\f_next_shards\"Z\n" +
 	"\x0eLocateResponse\x12H\n" +
 	"\tlocations\x18\x01 \x03(\v2*.clusterring.diagnostics.v1alpha1.LocationR\tlocations2\xe7\x02\n" +
 	"\x12DiagnosticsService\x12t\n" +
@@ -447,6 +449,7 @@ func file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_init() {
 	}
 	file_clusterring_diagnostics_v1alpha1_location_proto_init()
 	file_clusterring_diagnostics_v1alpha1_ring_proto_init()
+	file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[4].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -37,7 +37,8 @@ const (
 //
 // DiagnosticsService answers who owns what, and why.
 //
-// Each method may fail with
+// Each method may fail with the following codes. But for the last four, the details of an error hold a google.rpc.ErrorInfo
+// whose reason is a word for programs.
 //
 //   - INVALID_ARGUMENT: a field of the request is malformed. The details hold a google.rpc.BadRequest with one violation
 //     per field.
@@ -46,8 +47,8 @@ const (
 //     says what is missing.
 //   - UNAVAILABLE: the server has not yet seen all Leases and ClusterRings, or is about to stop. Try again, best with
 //     another server.
-//   - RESOURCE_EXHAUSTED: a message is larger than the server or the client takes.
 //   - CANCELLED, DEADLINE_EXCEEDED: the caller gave up, or its deadline passed.
+//   - RESOURCE_EXHAUSTED: a message is larger than the server or the client takes.
 //   - INTERNAL: a fault of the server. Its log says more.
 type DiagnosticsServiceClient interface {
 	// ListRings returns the rings in the order of their names, page by page.
@@ -105,7 +106,8 @@ func (c *diagnosticsServiceClient) Locate(ctx context.Context, in *LocateRequest
 //
 // DiagnosticsService answers who owns what, and why.
 //
-// Each method may fail with
+// Each method may fail with the following codes. But for the last four, the details of an error hold a google.rpc.ErrorInfo
+// whose reason is a word for programs.
 //
 //   - INVALID_ARGUMENT: a field of the request is malformed. The details hold a google.rpc.BadRequest with one violation
 //     per field.
@@ -114,8 +116,8 @@ func (c *diagnosticsServiceClient) Locate(ctx context.Context, in *LocateRequest
 //     says what is missing.
 //   - UNAVAILABLE: the server has not yet seen all Leases and ClusterRings, or is about to stop. Try again, best with
 //     another server.
-//   - RESOURCE_EXHAUSTED: a message is larger than the server or the client takes.
 //   - CANCELLED, DEADLINE_EXCEEDED: the caller gave up, or its deadline passed.
+//   - RESOURCE_EXHAUSTED: a message is larger than the server or the client takes.
 //   - INTERNAL: a fault of the server. Its log says more.
 type DiagnosticsServiceServer interface {
 	// ListRings returns the rings in the order of their names, page by page.

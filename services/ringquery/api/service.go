@@ -1,0 +1,134 @@
+// Package api is the gRPC face of package query: it checks requests, translates questions and answers, and turns errors into
+// status codes. It knows nothing of connections.
+package api
+
+import (
+	"context"
+
+	"github.com/go-logr/logr"
+	"google.golang.org/grpc"
+
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/services/ringquery/query"
+)
+
+// Service implements clusterring.diagnostics.v1alpha1.DiagnosticsService. It is safe for concurrent use.
+type Service struct {
+	// A method that this server does not have yet is answered with UNIMPLEMENTED.
+	pb.UnimplementedDiagnosticsServiceServer
+
+	// Answers gives the answers.
+	Answers *query.Answerer
+	// Ready returns nil once everything that answers follow from has been read.
+	Ready func() error
+	// Log is told of faults of the server.
+	Log logr.Logger
+}
+
+// Register makes the server answer for the service.
+func (s *Service) Register(server grpc.ServiceRegistrar) { pb.RegisterDiagnosticsServiceServer(server, s) }
+
+// ListRings implements the method of the same name.
+func (s *Service) ListRings(ctx context.Context, req *pb.ListRingsRequest) (*pb.ListRingsResponse, error) {
+	return answer(ctx, s, func() (*pb.ListRingsResponse, error) {
+		after, limit, err := page(req)
+		if err != nil {
+			return nil, err
+		}
+
+		rings, more, err := s.Answers.Rings(ctx, after, limit)
+		if err != nil {
+			return nil, err //nolint:wrapcheck // its status is all that leaves
+		}
+
+		res := &pb.ListRingsResponse{}
+		for _, r := range rings {
+			res.Rings = append(res.Rings, ringOf(r))
+		}
+
+		if more {
+			res.NextPageToken = pageToken(rings[len(rings)-1].Name)
+		}
+
+		return res, nil
+	})
+}
+
+// GetRing implements the method of the same name.
+func (s *Service) GetRing(ctx context.Context, req *pb.GetRingRequest) (*pb.GetRingResponse, error) {
+	return answer(ctx, s, func() (*pb.GetRingResponse, error) {
+		name, err := ringName(req)
+		if err != nil {
+			return nil, err
+		}
+
+		ring, shards, err := s.Answers.Ring(ctx, name)
+		if err != nil {
+			return nil, err //nolint:wrapcheck // its status is all that leaves
+		}
+
+		res := &pb.GetRingResponse{Ring: ringOf(ring)}
+		for _, shard := range shards {
+			res.Shards = append(res.Shards, shardOf(shard))
+		}
+
+		return res, nil
+	})
+}
+
+// Locate implements the method of the same name.
+func (s *Service) Locate(ctx context.Context, req *pb.LocateRequest) (*pb.LocateResponse, error) {
+	return answer(ctx, s, func() (*pb.LocateResponse, error) {
+		q, err := question(req)
+		if err != nil {
+			return nil, err
+		}
+
+		locations, err := s.Answers.Locate(ctx, q)
+		if err != nil {
+			return nil, err //nolint:wrapcheck // its status is all that leaves
+		}
+
+		res := &pb.LocateResponse{}
+		for _, l := range locations {
+			res.Locations = append(res.Locations, locationOf(l))
+		}
+
+		return res, nil
+	})
+}
+
+// answer returns what f returns, with its error made into a status.
+func answer[T any](ctx context.Context, s *Service, f func() (*T, error)) (*T, error) {
+	if err := s.ready(); err != nil {
+		return nil, err
+	}
+
+	res, err := f()
+	if err == nil {
+		return res, nil
+	}
+
+	st, fault := statusOf(err)
+	if fault {
+		method, _ := grpc.Method(ctx)
+		s.Log.Error(err, "Could not answer", "method", method)
+	}
+
+	return nil, st.Err() //nolint:wrapcheck // a status is what a client gets
+}
+
+func (s *Service) ready() error {
+	if err := s.Ready(); err != nil {
+		st, _ := statusOf(&notReady{err})
+		return st.Err() //nolint:wrapcheck // a status is what a client gets
+	}
+
+	return nil
+}
+
+// notReady gives a reason for query.ErrNotReady.
+type notReady struct{ reason error }
+
+func (e *notReady) Error() string { return "try again, or ask another server: " + e.reason.Error() }
+func (*notReady) Unwrap() error   { return query.ErrNotReady }

@@ -1,0 +1,73 @@
+package api
+
+import (
+	"context"
+	"errors"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
+
+	"github.com/clusterring/clusterring/services/ringquery/query"
+)
+
+// ErrorDomain is the domain of the google.rpc.ErrorInfo in errors of this service.
+const ErrorDomain = "diagnostics.sharding.timebertt.dev"
+
+// outcome is how an error of the domain looks to a client.
+type outcome struct {
+	err  error
+	code codes.Code
+	// reason is the word for programs; none if the code says it all.
+	reason string
+}
+
+// outcomes is the one place where errors become status codes. The first that matches counts; an error that none matches is a
+// fault of the server. The codes are documented on the service in the .proto file.
+var outcomes = []outcome{
+	{query.ErrInvalid, codes.InvalidArgument, "INVALID"},
+	{query.ErrRingNotFound, codes.NotFound, "RING_NOT_FOUND"},
+	{query.ErrNotSharded, codes.FailedPrecondition, "NOT_SHARDED"},
+	{query.ErrOwnerNeeded, codes.FailedPrecondition, "OWNER_NEEDED"},
+	{query.ErrNotReady, codes.Unavailable, "NOT_READY"},
+	{context.Canceled, codes.Canceled, ""},
+	{context.DeadlineExceeded, codes.DeadlineExceeded, ""},
+}
+
+// statusOf returns the status that a client gets for an error of the domain, and whether the error is a fault of the server,
+// whose text is then kept from the client.
+func statusOf(err error) (st *status.Status, fault bool) {
+	for _, o := range outcomes {
+		if errors.Is(err, o.err) {
+			return withDetails(status.New(o.code, err.Error()), o.reason, err), false
+		}
+	}
+
+	return status.New(codes.Internal, "the server failed to answer; its log says more"), true
+}
+
+func withDetails(st *status.Status, reason string, err error) *status.Status {
+	if reason == "" {
+		return st
+	}
+
+	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: reason, Domain: ErrorDomain}}
+
+	var invalid *query.InvalidError
+	if errors.As(err, &invalid) {
+		request := &errdetails.BadRequest{}
+		for _, v := range invalid.Violations {
+			request.FieldViolations = append(request.FieldViolations,
+				&errdetails.BadRequest_FieldViolation{Field: v.Field, Description: v.Description})
+		}
+		details = append(details, request)
+	}
+
+	full, err := st.WithDetails(details...)
+	if err != nil {
+		return st // the code and the message are worth more than the details
+	}
+
+	return full
+}

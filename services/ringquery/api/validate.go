@@ -1,0 +1,166 @@
+package api
+
+import (
+	"encoding/base64"
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/services/ringquery/query"
+)
+
+// Limits of requests, as the .proto files document them.
+const (
+	defaultPageSize   = 50
+	maxPageSize       = 500
+	defaultNextShards = 2
+	maxNextShards     = 10
+	// maxName is the longest name of any object.
+	maxName = validation.DNS1123SubdomainMaxLength
+)
+
+// tokenPrefix begins every page token before it is encoded, so that other texts are told apart.
+const tokenPrefix = "after/"
+
+// violations collects what is wrong with a request.
+type violations []query.Violation
+
+func (v *violations) add(field, format string, args ...any) {
+	*v = append(*v, query.Violation{Field: field, Description: fmt.Sprintf(format, args...)})
+}
+
+// check adds the messages of a validating function of Kubernetes, if there are any.
+func (v *violations) check(field string, messages []string) {
+	if len(messages) > 0 {
+		v.add(field, "%s", strings.Join(messages, "; "))
+	}
+}
+
+// err returns nil if nothing is wrong.
+func (v *violations) err() error {
+	if len(*v) == 0 {
+		return nil
+	}
+
+	return &query.InvalidError{Violations: *v}
+}
+
+// page returns what a request for a page asks for.
+func page(req *pb.ListRingsRequest) (after string, limit int, err error) {
+	var v violations
+	if req.GetPageSize() < 0 {
+		v.add("page_size", "must not be negative")
+	}
+
+	if token := req.GetPageToken(); token != "" {
+		text, err := base64.RawURLEncoding.DecodeString(token)
+		name, ok := strings.CutPrefix(string(text), tokenPrefix)
+		if err != nil || !ok || len(validateRing(name)) > 0 {
+			v.add("page_token", "must be the next_page_token of an earlier answer")
+		}
+		after = name
+	}
+
+	limit = int(req.GetPageSize())
+	if limit == 0 {
+		limit = defaultPageSize
+	}
+
+	return after, min(limit, maxPageSize), v.err()
+}
+
+// pageToken returns the token of the page that begins after the ring.
+func pageToken(after string) string {
+	return base64.RawURLEncoding.EncodeToString([]byte(tokenPrefix + after))
+}
+
+// ringName returns the name of the one ring that is asked for.
+func ringName(req *pb.GetRingRequest) (string, error) {
+	var v violations
+	v.check("name", validateRing(req.GetName()))
+
+	return req.GetName(), v.err()
+}
+
+// question returns what a request to locate an object asks.
+func question(req *pb.LocateRequest) (query.Question, error) {
+	var v violations
+
+	if req.GetRing() != "" {
+		v.check("ring", validateRing(req.GetRing()))
+	}
+
+	q := query.Question{Ring: req.GetRing(), Next: defaultNextShards}
+
+	if o := req.GetObject(); o == nil {
+		v.add("object", "must be set")
+	} else {
+		q.Object = query.Reference{
+			Group: o.GetGroup(), Kind: o.GetKind(), Resource: o.GetResource(), Namespace: o.GetNamespace(), Name: o.GetName(),
+		}
+		v.reference("object", q.Object)
+	}
+
+	if o := req.GetOwner(); o != nil {
+		q.Owner = &query.Reference{Group: o.GetGroup(), Kind: o.GetKind(), Resource: o.GetResource(), Name: o.GetName()}
+		v.reference("owner", *q.Owner)
+	}
+
+	if req.NextShards != nil {
+		q.Next = int(req.GetNextShards())
+	}
+
+	if q.Next < 0 || q.Next > maxNextShards {
+		v.add("next_shards", "must be from 0 to %d", maxNextShards)
+	}
+
+	return q, v.err()
+}
+
+func (v *violations) reference(field string, r query.Reference) {
+	if r.Group != "" {
+		v.check(field+".group", validation.IsDNS1123Subdomain(r.Group))
+	}
+
+	switch {
+	case r.Kind == "" && r.Resource == "":
+		v.add(field, "must name a kind or a resource")
+	case r.Kind != "":
+		v.check(field+".kind", validation.IsDNS1035Label(strings.ToLower(r.Kind)))
+	default:
+		v.check(field+".resource", validation.IsDNS1123Label(r.Resource))
+	}
+
+	if r.Namespace != "" {
+		v.check(field+".namespace", validation.IsDNS1123Label(r.Namespace))
+	}
+
+	v.check(field+".name", validateName(r.Name))
+}
+
+// validateName says what no name of an object may be. Some kinds allow more than others; this is what all have in common.
+func validateName(name string) []string {
+	switch {
+	case name == "":
+		return []string{"must be set"}
+	case len(name) > maxName:
+		return []string{validation.MaxLenError(maxName)}
+	default:
+		return path.IsValidPathSegmentName(name)
+	}
+}
+
+// validateRing says what the name of a ring may not be; the same as the ClusterRing API itself.
+func validateRing(name string) []string {
+	switch {
+	case name == "":
+		return []string{"must be set"}
+	case len(name) > validation.LabelValueMaxLength:
+		return []string{validation.MaxLenError(validation.LabelValueMaxLength)}
+	default:
+		return validation.IsDNS1123Subdomain(name)
+	}
+}

@@ -1,0 +1,54 @@
+package transport
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"sync"
+
+	"github.com/go-logr/logr"
+	grpcprom "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/logging"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+)
+
+// calls counts and times calls for all servers of the process.
+var calls = sync.OnceValue(func() *grpcprom.ServerMetrics {
+	m := grpcprom.NewServerMetrics(grpcprom.WithServerHandlingTimeHistogram(
+		grpcprom.WithHistogramBuckets([]float64{0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5}),
+	))
+	metrics.Registry.MustRegister(m)
+
+	return m
+})
+
+// interceptors stand around every call: metrics see what the client sees, then logs; a panic ends one call and not the process.
+func interceptors(log logr.Logger) []grpc.ServerOption {
+	logger := logging.LoggerFunc(func(_ context.Context, _ logging.Level, msg string, fields ...any) {
+		log.V(1).Info(msg, fields...)
+	})
+	events := logging.WithLogOnEvents(logging.FinishCall)
+	recovered := recovery.WithRecoveryHandlerContext(func(ctx context.Context, p any) error {
+		method, _ := grpc.Method(ctx)
+		log.Error(fmt.Errorf("panic: %v", p), "Handler panicked", "method", method, "stack", string(debug.Stack()))
+
+		return status.Error(codes.Internal, "the server failed to answer; its log says more") //nolint:wrapcheck // a status is what a client gets
+	})
+
+	return []grpc.ServerOption{
+		grpc.ChainUnaryInterceptor(
+			calls().UnaryServerInterceptor(),
+			logging.UnaryServerInterceptor(logger, events),
+			recovery.UnaryServerInterceptor(recovered),
+		),
+		grpc.ChainStreamInterceptor(
+			calls().StreamServerInterceptor(),
+			logging.StreamServerInterceptor(logger, events),
+			recovery.StreamServerInterceptor(recovered),
+		),
+	}
+}

@@ -1,0 +1,231 @@
+package transport
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+)
+
+// healthInterval is how often the health that is reported follows that of the service.
+const healthInterval = 100 * time.Millisecond
+
+// Server serves gRPC until its manager stops it.
+//
+// # Invariants
+//
+//  1. It listens from the start, so that a client learns that it has to wait: health is NOT_SERVING until the service is ready.
+//  2. Health is NOT_SERVING as soon as the service is told to stop, while calls are still answered.
+//  3. When the service stops, calls that run may finish while all they need still runs, until the drain time is over.
+type Server struct {
+	// Options are validated.
+	Options Options
+	// Services register themselves on the server.
+	Services []func(grpc.ServiceRegistrar)
+	// Ready returns nil while the service is ready.
+	Ready func() error
+	// Draining closes when the service is told to stop.
+	Draining <-chan struct{}
+	// DrainTime is how long running calls may take to finish.
+	DrainTime time.Duration
+	// Clock and Log are those of the service.
+	Clock clock.WithTicker
+	Log   logr.Logger
+
+	grpc    *grpc.Server
+	health  *health.Server
+	address atomic.Pointer[net.TCPAddr]
+}
+
+// AddTo makes the manager run the server. It reads the certificate, so that a mistake shows at once.
+func (s *Server) AddTo(mgr manager.Manager) error {
+	creds, err := s.credentials(mgr)
+	if err != nil {
+		return err
+	}
+
+	s.grpc = grpc.NewServer(append(s.limits(), append(interceptors(s.Log), grpc.Creds(creds))...)...)
+	s.health = health.NewServer()
+
+	for _, register := range s.Services {
+		register(s.grpc)
+	}
+
+	s.setHealth(healthpb.HealthCheckResponse_NOT_SERVING)
+	healthpb.RegisterHealthServer(s.grpc, s.health)
+	reflection.Register(s.grpc)
+	calls().InitializeMetrics(s.grpc)
+
+	if err := mgr.Add(&serving{s, mgr.GetCache()}); err != nil {
+		return fmt.Errorf("add the gRPC server: %w", err)
+	}
+
+	if err := mgr.Add(&draining{s}); err != nil {
+		return fmt.Errorf("add the end of the gRPC server: %w", err)
+	}
+
+	return nil
+}
+
+// Address returns where the server listens, or nil if it does not listen yet. It tells the port where the flag says 0.
+func (s *Server) Address() *net.TCPAddr { return s.address.Load() }
+
+// limits keeps one client from taking what is everybody's.
+func (s *Server) limits() []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.MaxRecvMsgSize(s.Options.MaxRequestBytes),
+		grpc.MaxConcurrentStreams(s.Options.MaxStreams),
+		grpc.MaxHeaderListSize(maxHeaderBytes),
+		grpc.ConnectionTimeout(handshakeTimeout),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			MaxConnectionAge:      s.Options.MaxConnectionAge,
+			MaxConnectionAgeGrace: ageGrace,
+			Time:                  s.Options.KeepaliveTime,
+			Timeout:               s.Options.KeepaliveTimeout,
+		}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
+	}
+}
+
+// credentials returns how connections are secured. A certificate is watched by the manager.
+func (s *Server) credentials(mgr manager.Manager) (credentials.TransportCredentials, error) {
+	if s.Options.Plaintext {
+		return insecure.NewCredentials(), nil
+	}
+
+	watcher, err := certwatcher.New(s.Options.CertFile, s.Options.KeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("read the certificate of --tls-cert-file and --tls-private-key-file: %w", err)
+	}
+
+	if err := mgr.Add(watcher); err != nil {
+		return nil, fmt.Errorf("watch the certificate: %w", err)
+	}
+
+	return credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: watcher.GetCertificate}), nil
+}
+
+// serve listens and answers until ctx ends.
+func (s *Server) serve(ctx context.Context) error {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.Options.BindAddress)
+	if err != nil {
+		return fmt.Errorf("serve gRPC: %w", err)
+	}
+
+	if address, ok := listener.Addr().(*net.TCPAddr); ok {
+		s.address.Store(address)
+	}
+
+	s.Log.Info("Serving gRPC", "address", listener.Addr().String(), "tls", !s.Options.Plaintext)
+
+	done := make(chan error, 1)
+	go func() { done <- s.grpc.Serve(listener) }()
+
+	s.followHealth(ctx, done)
+	s.grpc.Stop()
+
+	if err := <-done; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("serve gRPC: %w", err)
+	}
+
+	return nil
+}
+
+// followHealth reports the service's health until ctx ends or serving does.
+func (s *Server) followHealth(ctx context.Context, done chan error) {
+	ticker := s.Clock.NewTicker(healthInterval)
+	defer ticker.Stop()
+
+	told := s.Draining
+	for {
+		if s.Ready() == nil {
+			s.setHealth(healthpb.HealthCheckResponse_SERVING)
+		} else {
+			s.setHealth(healthpb.HealthCheckResponse_NOT_SERVING)
+		}
+
+		select {
+		case <-ctx.Done():
+			return
+		case err := <-done:
+			done <- err
+			return
+		case <-told:
+			s.health.Shutdown() // NOT_SERVING from now on, whatever is set
+			told = nil
+		case <-ticker.C():
+		}
+	}
+}
+
+func (s *Server) setHealth(status healthpb.HealthCheckResponse_ServingStatus) {
+	s.health.SetServingStatus("", status)
+	for name := range s.grpc.GetServiceInfo() {
+		s.health.SetServingStatus(name, status)
+	}
+}
+
+// stop lets running calls finish, for the drain time at most.
+func (s *Server) stop() {
+	s.health.Shutdown()
+
+	timer := s.Clock.NewTimer(s.DrainTime)
+	defer timer.Stop()
+
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.grpc.GracefulStop()
+	}()
+
+	select {
+	case <-done:
+	case <-timer.C():
+		s.Log.Info("Ending calls that still run", "drainTime", s.DrainTime.String())
+		s.grpc.Stop()
+		<-done
+	}
+}
+
+// serving runs the server among the manager's caches: from the start, and until all else has stopped.
+type serving struct {
+	*Server
+
+	cache cache.Cache
+}
+
+// GetCache puts the runnable into the group of caches.
+func (r *serving) GetCache() cache.Cache { return r.cache }
+
+// Start implements manager.Runnable.
+func (r *serving) Start(ctx context.Context) error { return r.serve(ctx) }
+
+// draining ends the server among what the manager stops first.
+type draining struct{ *Server }
+
+// NeedLeaderElection puts the runnable into the group of what runs in every replica.
+func (*draining) NeedLeaderElection() bool { return false }
+
+// Start implements manager.Runnable.
+func (r *draining) Start(ctx context.Context) error {
+	<-ctx.Done()
+	r.stop()
+
+	return nil
+}
