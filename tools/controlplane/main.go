@@ -28,15 +28,22 @@ const (
 )
 
 func main() {
+	os.Exit(start())
+}
+
+// start returns the exit code.
+func start() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	err := run(ctx, os.Args[1:], os.Stdout, &toolcache.Builder{Progress: toolcache.Console(os.Stderr)})
-	switch {
+	builder := &toolcache.Builder{Progress: toolcache.Console(os.Stderr)}
+	switch err := run(ctx, os.Args[1:], os.Stdout, builder); {
 	case errors.Is(err, flag.ErrHelp):
+		return 0
 	case err != nil:
 		fmt.Fprintln(os.Stderr, "error:", err)
-		os.Exit(1)
+		return 1
 	}
+	return 0
 }
 
 // run prints the directory of the binaries to out, after the builder has built them if need be.

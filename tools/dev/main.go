@@ -22,19 +22,31 @@ const usage = `Usage: dev TOOL...    print the path of each tool, built if need 
 `
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	err := run(ctx, os.Args[1:], os.Stdout, &toolcache.Builder{Progress: toolcache.Console(os.Stderr)})
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-	case err != nil:
-		fmt.Fprintln(os.Stderr, "error:", err)
-		os.Exit(1)
-	}
+	os.Exit(start())
 }
 
-// run prints to out what the arguments ask for.
-func run(ctx context.Context, args []string, out io.Writer, builder *toolcache.Builder) error {
+// start returns the exit code.
+func start() int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	d := dev{out: os.Stdout, builder: &toolcache.Builder{Progress: toolcache.Console(os.Stderr)}}
+	switch err := d.run(ctx, os.Args[1:]); {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "error:", err)
+		return 1
+	}
+	return 0
+}
+
+// dev prints to out, and builds what is missing.
+type dev struct {
+	out     io.Writer
+	builder *toolcache.Builder
+}
+
+func (d dev) run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("dev", flag.ContinueOnError)
 	flags.Usage = func() { fmt.Fprint(os.Stderr, usage) }
 	list := flags.Bool("list", false, "print each tool and its version")
@@ -46,38 +58,38 @@ func run(ctx context.Context, args []string, out io.Writer, builder *toolcache.B
 		return err
 	}
 	if *list {
-		return printList(out, tools)
+		return d.printList(tools)
 	}
 	if flags.NArg() == 0 {
 		flags.Usage()
 		return errors.New("name a tool")
 	}
-	return printPaths(ctx, flags.Args(), out, tools, builder)
+	return d.printPaths(ctx, tools, flags.Args())
 }
 
-func printList(out io.Writer, tools []tool) error {
+func (d dev) printList(tools []tool) error {
 	for _, t := range tools {
-		if _, err := fmt.Fprintf(out, "%-20s %s\n", t.name, t.version); err != nil {
+		if _, err := fmt.Fprintf(d.out, "%-20s %s\n", t.name, t.version); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func printPaths(ctx context.Context, names []string, out io.Writer, tools []tool, builder *toolcache.Builder) error {
-	if builder.Cache == "" {
+func (d dev) printPaths(ctx context.Context, tools []tool, names []string) error {
+	if d.builder.Cache == "" {
 		cache, err := toolcache.DefaultCache()
 		if err != nil {
 			return err
 		}
-		builder.Cache = cache
+		d.builder.Cache = cache
 	}
 	for _, name := range names {
-		path, err := ensure(ctx, name, tools, builder)
+		path, err := ensure(ctx, name, tools, d.builder)
 		if err != nil {
 			return err
 		}
-		if _, err := fmt.Fprintln(out, path); err != nil {
+		if _, err := fmt.Fprintln(d.out, path); err != nil {
 			return err
 		}
 	}

@@ -11,7 +11,7 @@ import (
 
 func TestListNamesEveryTool(t *testing.T) {
 	var out strings.Builder
-	if err := run(t.Context(), []string{"-list"}, &out, &toolcache.Builder{}); err != nil {
+	if err := (dev{out: &out}).run(t.Context(), []string{"-list"}); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"buf", "controller-gen", "golangci-lint", "gotestsum", "grpcurl", "protoc-gen-go-grpc"} {
@@ -22,7 +22,8 @@ func TestListNamesEveryTool(t *testing.T) {
 }
 
 func TestUnknownToolIsReported(t *testing.T) {
-	err := run(t.Context(), []string{"hammer"}, &strings.Builder{}, &toolcache.Builder{Cache: t.TempDir()})
+	d := dev{out: &strings.Builder{}, builder: &toolcache.Builder{Cache: t.TempDir()}}
+	err := d.run(t.Context(), []string{"hammer"})
 	if err == nil || !strings.Contains(err.Error(), `no tool "hammer"`) {
 		t.Errorf("got %v", err)
 	}

@@ -68,27 +68,20 @@ func read(root string) ([]file, error) {
 	var files []file
 	set := token.NewFileSet()
 	err := filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
-		}
-		if entry.IsDir() {
-			if name != root && invisible(entry.Name()) {
-				return filepath.SkipDir
-			}
+		case entry.IsDir() && name != root && invisible(entry.Name()):
+			return filepath.SkipDir
+		case entry.IsDir() || filepath.Ext(name) != ".go":
 			return nil
-		}
-		if filepath.Ext(name) != ".go" {
-			return nil
-		}
-		relative, err := filepath.Rel(root, name)
-		if err != nil {
-			return err
 		}
 		parsed, err := parser.ParseFile(set, name, nil, parser.ImportsOnly|parser.ParseComments)
 		if err != nil {
-			return err
+			return fmt.Errorf("parse: %w", err)
 		}
-		files = append(files, describe(set, parsed, filepath.ToSlash(relative)))
+		relative := strings.TrimPrefix(filepath.ToSlash(name), filepath.ToSlash(filepath.Clean(root))+"/")
+		files = append(files, describe(set, parsed, relative))
 		return nil
 	})
 	if err != nil {

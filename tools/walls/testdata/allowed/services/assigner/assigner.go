@@ -2,7 +2,7 @@
 package assigner
 
 import (
-	_ "github.com/clusterring/clusterring/services/internal/kit"
 	_ "github.com/clusterring/clusterring/proto/v1"
 	_ "github.com/clusterring/clusterring/services/assigner/admission"
+	_ "github.com/clusterring/clusterring/services/internal/kit"
 )

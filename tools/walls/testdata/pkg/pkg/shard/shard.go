@@ -2,6 +2,6 @@
 package shard
 
 import (
-	_ "github.com/clusterring/clusterring/services/internal/key"
 	_ "github.com/clusterring/clusterring/proto/v1"
+	_ "github.com/clusterring/clusterring/services/internal/key"
 )

@@ -2,7 +2,7 @@
 package assigner
 
 import (
+	_ "github.com/clusterring/clusterring/services/assignerx"
 	_ "github.com/clusterring/clusterring/services/rebalancer/plan"
 	_ "github.com/clusterring/clusterring/tools/localplane"
-	_ "github.com/clusterring/clusterring/services/assignerx"
 )

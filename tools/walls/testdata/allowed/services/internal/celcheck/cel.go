@@ -2,6 +2,6 @@
 package celcheck
 
 import (
-	_ "github.com/google/cel-go/cel"
 	_ "github.com/clusterring/clusterring/services/internal/key"
+	_ "github.com/google/cel-go/cel"
 )

@@ -2,6 +2,6 @@ package key
 
 import (
 	_ "os"
-	_ "testing"
 	_ "pgregory.net/rapid"
+	_ "testing"
 )

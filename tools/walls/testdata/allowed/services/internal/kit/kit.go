@@ -2,8 +2,8 @@
 package kit
 
 import (
+	_ "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	_ "github.com/clusterring/clusterring/services/internal/ring"
 	_ "k8s.io/utils/clock"
 	_ "log/slog"
-	_ "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )

@@ -2,10 +2,10 @@
 package key
 
 import (
+	_ "github.com/prometheus/client_golang/prometheus"
 	_ "k8s.io/client-go/rest"
 	_ "k8s.io/utils/clock"
 	_ "log/slog"
-	_ "os"
-	_ "github.com/prometheus/client_golang/prometheus"
 	_ "net/http"
+	_ "os"
 )

@@ -2,7 +2,7 @@
 package lease
 
 import (
-	_ "github.com/clusterring/clusterring/services/internal/kit"
 	_ "github.com/clusterring/clusterring/pkg/shard"
+	_ "github.com/clusterring/clusterring/services/internal/kit"
 	_ "sigs.k8s.io/controller-runtime/pkg/client"
 )
