@@ -39,8 +39,8 @@ type ClusterRingList struct {
 
 // ClusterRingSpec says which resources, in which namespaces, are sharded.
 //
-// +kubebuilder:validation:XValidation:rule="self.resources.all(r, !has(r.controlledResources) || r.controlledResources.all(c, self.resources.all(m, m.resource != c.resource || (has(m.group) ? m.group : ”) != (has(c.group) ? c.group : ”))))",message="a resource must not be listed both as a main and as a controlled resource"
-// +kubebuilder:validation:XValidation:rule="self.resources.all(r, !has(r.controlledResources) || r.controlledResources.all(c, self.resources.exists_one(o, has(o.controlledResources) && o.controlledResources.exists(x, x.resource == c.resource && (has(x.group) ? x.group : ”) == (has(c.group) ? c.group : ”)))))",message="a resource must not be listed as controlled more than once"
+// +kubebuilder:validation:XValidation:rule="self.resources.all(r, !has(r.controlledResources) || r.controlledResources.all(c, self.resources.all(m, m.resource != c.resource || m.group != c.group)))",message="a resource must not be listed both as a main and as a controlled resource"
+// +kubebuilder:validation:XValidation:rule="self.resources.all(r, !has(r.controlledResources) || r.controlledResources.all(c, self.resources.exists_one(o, has(o.controlledResources) && c in o.controlledResources)))",message="a resource must not be listed as controlled more than once"
 type ClusterRingSpec struct {
 	// Resources are the main resources of the ring: each of their objects is assigned by its own name.
 	// +required
