@@ -71,7 +71,7 @@ func (s *Shard) Release(ctx context.Context) error {
 		return err
 	}
 	now := s.now()
-	lease.Spec.HolderIdentity = nil
+	lease.Spec.HolderIdentity = ptr.To("")
 	lease.Spec.LeaseDurationSeconds = ptr.To[int32](1)
 	lease.Spec.AcquireTime, lease.Spec.RenewTime = &now, &now
 	return s.wrap("release", s.Client.Update(ctx, lease))
