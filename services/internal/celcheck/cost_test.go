@@ -13,7 +13,8 @@ import (
 )
 
 // staticLimit is the most that the API server lets the rule of a CustomResourceDefinition cost by estimate
-// (StaticEstimatedCostLimit of k8s.io/apiextensions-apiserver, which is not worth a dependency). Admission policies have no such limit.
+// (StaticEstimatedCostLimit of k8s.io/apiextensions-apiserver, which is not worth a dependency). Admission policies
+// have no such limit.
 const staticLimit = 10_000_000
 
 func TestCostIsWithinTheLimitOfTheAPIServer(t *testing.T) {

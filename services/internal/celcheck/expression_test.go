@@ -31,8 +31,8 @@ var oldest = version.MajorMinor(1, 32)
 // evaluator computes hashes by the expression that key renders.
 type evaluator struct{ program cel.Program }
 
-// newEvaluator compiles the expression as the API server of the given version does for one that it has not stored before (New) or
-// has (Stored).
+// newEvaluator compiles the expression as the API server of the given version does for one that it has not stored
+// before (New) or has (Stored).
 func newEvaluator(t testing.TB, ver *version.Version, kind environment.Type) evaluator {
 	t.Helper()
 	return evaluator{program: compile(t, environmentOf(t, ver, kind, partVariables...), partsExpression)}

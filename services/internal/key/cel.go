@@ -8,8 +8,8 @@ import (
 // CELExpression returns a Kubernetes CEL expression of type int that computes [Key.Hash]. The arguments are CEL
 // expressions of type string for the parts of the key, for example "request.kind.group" or "object.metadata.name".
 //
-// It is rendered from the constants that Go uses, needs the libraries that every API server has had since Kubernetes 1.33
-// (two-variable comprehensions), and evaluates each argument once. A list of one element and map stand in for the
+// It is rendered from the constants that Go uses, needs the libraries that every API server has had since Kubernetes
+// 1.33 (two-variable comprehensions), and evaluates each argument once. A list of one element and map stand in for the
 // local variables that CEL lacks.
 func CELExpression(group, kind, namespace, name string) string {
 	var m strings.Builder

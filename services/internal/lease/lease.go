@@ -1,8 +1,8 @@
 // Package lease decides, from a shard's Lease and the time since it changed, whether the shard lives, what it may own,
 // and what is to be done about it.
 //
-// A shard holds the Lease of its own name and renews it in the manner of leader election. D is the Lease's duration, age
-// the time that this process has measured since it saw the Lease change last:
+// A shard holds the Lease of its own name and renews it in the manner of leader election. D is the Lease's duration,
+// age the time that this process has measured since it saw the Lease change last:
 //
 //	state      holder         age            available  action
 //	ready      the shard      below D        yes        none
@@ -20,8 +20,8 @@
 //  3. A shard is given up by taking its Lease, and by nothing else. A shard that lost it cannot renew it, and
 //     one that renews it first wins against the taker, since the API server decides between two updates of one version.
 //
-// The age is lost when the process restarts, and starts at zero when it first sees a Lease. So a restart can make a shard
-// look younger, and a failed one live up to 2D longer, but never take a Lease from a shard that renews it.
+// The age is lost when the process restarts, and starts at zero when it first sees a Lease. So a restart can make a
+// shard look younger, and a failed one live up to 2D longer, but never take a Lease from a shard that renews it.
 //
 // The package reads Leases that it is given and returns decisions; it calls nobody and knows no clock.
 package lease
@@ -40,16 +40,17 @@ const (
 	// DefaultDuration is the duration of a Lease that states none, or none above zero.
 	DefaultDuration = 15 * time.Second
 
-	// MaxDuration is the longest duration that counts. A Lease that states more is treated as if it stated this, so that a
-	// mistaken value delays the loss of a shard by two days, not by a lifetime.
+	// MaxDuration is the longest duration that counts. A Lease that states more is treated as if it stated this, so
+	// that a mistaken value delays the loss of a shard by two days, not by a lifetime.
 	MaxDuration = 24 * time.Hour
 
 	// OrphanedAfter is how long a Lease that its shard does not hold must have been expired until it is deleted.
 	OrphanedAfter = time.Minute
 )
 
-// Record is what a renewal of a Lease changes, and what decisions are made from. Labels and other metadata are no part of it: a
-// write that only labels a Lease is no sign of life. The zero value is the record of a Lease that nobody holds.
+// Record is what a renewal of a Lease changes, and what decisions are made from. Labels and other metadata are no part
+// of it: a write that only labels a Lease is no sign of life. The zero value is the record of a Lease that nobody
+// holds.
 type Record struct {
 	// Holder is the holder's identity, empty if nobody holds the Lease.
 	Holder string
@@ -61,8 +62,8 @@ type Record struct {
 	Transitions int32
 }
 
-// RecordOf returns the record of a Lease: absent fields are zero, but for the duration, which is between 1 s and MaxDuration, and
-// DefaultDuration if it is absent or not positive.
+// RecordOf returns the record of a Lease: absent fields are zero, but for the duration, which is between 1 s and
+// MaxDuration, and DefaultDuration if it is absent or not positive.
 func RecordOf(l *coordinationv1.Lease) Record {
 	return Record{
 		Holder:      ptr.Deref(l.Spec.HolderIdentity, ""),
@@ -87,7 +88,8 @@ func timeOf(t *metav1.MicroTime) time.Time {
 	return t.Time
 }
 
-// Equal says whether nothing was renewed between the two records. Times are equal if they are the same instant, in whatever zone.
+// Equal says whether nothing was renewed between the two records. Times are equal if they are the same instant, in
+// whatever zone.
 func (r Record) Equal(other Record) bool {
 	return r.Holder == other.Holder && r.Duration == other.Duration && r.Transitions == other.Transitions &&
 		r.AcquireTime.Equal(other.AcquireTime) && r.RenewTime.Equal(other.RenewTime)
@@ -99,9 +101,10 @@ func (r Record) HeldBy(shard string) bool {
 	return r.Holder != "" && r.Holder == shard && r.Holder != v1alpha1.LeaseControllerIdentity
 }
 
-// Acquired returns the Lease as it is to be updated to take it from a failed shard: held by the lease controller for twice its
-// duration, acquired and renewed now, one transition more. The argument is left as it is. The result keeps its resourceVersion, so that
-// the update fails if the shard has renewed in the meantime. The time now is for readers; no decision uses it.
+// Acquired returns the Lease as it is to be updated to take it from a failed shard: held by the lease controller for
+// twice its duration, acquired and renewed now, one transition more. The argument is left as it is. The result keeps
+// its resourceVersion, so that the update fails if the shard has renewed in the meantime. The time now is for readers;
+// no decision uses it.
 func Acquired(l *coordinationv1.Lease, now time.Time) *coordinationv1.Lease {
 	taken := l.DeepCopy()
 	at := metav1.NewMicroTime(now)

@@ -44,13 +44,13 @@ type Decision struct {
 	State State
 	// Action is what is to be done now.
 	Action Action
-	// CheckAfter is the time until the state changes if the Lease does not. It is zero when there is nothing to wait for, and
-	// then there is an action.
+	// CheckAfter is the time until the state changes if the Lease does not. It is zero when there is nothing to wait
+	// for, and then there is an action.
 	CheckAfter time.Duration
 }
 
-// Next decides about a shard. The age is the time that the caller has measured since the record was last seen to change,
-// as [Observer] does; a negative one counts as zero.
+// Next decides about a shard. The age is the time that the caller has measured since the record was last seen to
+// change, as [Observer] does; a negative one counts as zero.
 func Next(s Snapshot, age time.Duration) Decision {
 	age = max(age, 0)
 	d := s.Duration

@@ -16,8 +16,8 @@ const ringsKept = 128
 
 // Index keeps the current view of every ring. It is safe for concurrent use; create it with [NewIndex].
 //
-// A renewal, which is nearly every event, costs a comparison. Anything else that happens to a Lease drops the view of its
-// ring, and the next call of [Index.View] makes a new one: a burst of changes costs one view.
+// A renewal, which is nearly every event, costs a comparison. Anything else that happens to a Lease drops the view of
+// its ring, and the next call of [Index.View] makes a new one: a burst of changes costs one view.
 type Index struct {
 	cache *ring.Cache
 
@@ -48,8 +48,8 @@ func NewIndex() *Index {
 	}
 }
 
-// Upsert takes note of a Lease as it is now. One without a ring's label is forgotten, one whose label has changed leaves its old ring
-// for the new. The Lease is neither kept nor changed.
+// Upsert takes note of a Lease as it is now. One without a ring's label is forgotten, one whose label has changed
+// leaves its old ring for the new. The Lease is neither kept nor changed.
 func (x *Index) Upsert(l *coordinationv1.Lease) {
 	id := types.NamespacedName{Namespace: l.Namespace, Name: l.Name}
 	name := l.Labels[v1alpha1.LabelClusterRing]
@@ -92,9 +92,10 @@ func (x *Index) View(ringName string) *View {
 	return x.refresh(ringName)
 }
 
-// Subscribe registers a function to be called with the name of every ring whose view has changed. It is called after the change, so
-// that View answers with the new view or a newer one, by the goroutine that reported the Lease and with no lock held; it should
-// return quickly. Calls may come concurrently, and more than one may see the same view. There is no call for a renewal.
+// Subscribe registers a function to be called with the name of every ring whose view has changed. It is called after
+// the change, so that View answers with the new view or a newer one, by the goroutine that reported the Lease and with
+// no lock held; it should return quickly. Calls may come concurrently, and more than one may see the same view. There
+// is no call for a renewal.
 func (x *Index) Subscribe(changed func(ring string)) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -1,13 +1,13 @@
-// Package membership says which shards a ring has and which of them are available, from the Leases that carry the ring's
-// label.
+// Package membership says which shards a ring has and which of them are available, from the Leases that carry the
+// ring's label.
 //
 // A shard is available exactly if its Lease is held under its own name, that name can be written into a label, and no
 // Lease of the same name is held for the same ring in another namespace. This depends on the Leases' holders alone: no
-// clock, no state label and no order of events has a say, so every replica of every service that has seen the same Leases
-// gives an object the same owner.
+// clock, no state label and no order of events has a say, so every replica of every service that has seen the same
+// Leases gives an object the same owner.
 //
-// [View] is that knowledge at one moment and never changes; [Index] keeps the current view of every ring while Leases come and
-// go. The package is told of Leases and answers questions; it watches nothing itself.
+// [View] is that knowledge at one moment and never changes; [Index] keeps the current view of every ring while Leases
+// come and go. The package is told of Leases and answers questions; it watches nothing itself.
 package membership
 
 import (
@@ -57,8 +57,9 @@ type View struct {
 	ring      func() *ring.Ring
 }
 
-// NewView returns the view of the ring with the given name. Leases that do not carry the ring's label are left out. The hash ring is
-// taken from rings when it is first needed, or built for this view alone if rings is nil. It keeps none of the Leases.
+// NewView returns the view of the ring with the given name. Leases that do not carry the ring's label are left out. The
+// hash ring is taken from rings when it is first needed, or built for this view alone if rings is nil. It keeps none of
+// the Leases.
 func NewView(ringName string, leases []*coordinationv1.Lease, rings *ring.Cache) *View {
 	var shards []Shard
 	for _, l := range leases {
@@ -125,8 +126,8 @@ func judgeName(shards []Shard) (available bool) {
 	return available
 }
 
-// problem says why the shard, which holds its Lease, is not available, or nothing if it is. The namespaces are all those
-// in which its name is held.
+// problem says why the shard, which holds its Lease, is not available, or nothing if it is. The namespaces are all
+// those in which its name is held.
 func problem(s Shard, namespaces []string) string {
 	if errs := validation.IsValidLabelValue(s.Name); s.Name == "" || len(errs) > 0 {
 		return fmt.Sprintf("the name cannot be the value of a label (%s): start the shard under a name that can",
@@ -163,8 +164,8 @@ func (v *View) Ring() *ring.Ring { return v.ring() }
 // Fingerprint returns that of the hash ring: it is equal wherever the set of available shards is.
 func (v *View) Fingerprint() string { return v.Ring().Fingerprint() }
 
-// Problems returns a message for people about every shard that has a problem, beginning with namespace/name; in order of
-// the shards.
+// Problems returns a message for people about every shard that has a problem, beginning with namespace/name; in order
+// of the shards.
 func (v *View) Problems() []string {
 	var problems []string
 	for _, s := range v.shards {

@@ -6,7 +6,8 @@ import (
 )
 
 // Cache shares rings between all who need the ring of the same set of shards, so that each set is built once while it
-// is in use. It holds the rings asked for most recently, up to a fixed number, and may be used by any number of goroutines.
+// is in use. It holds the rings asked for most recently, up to a fixed number, and may be used by any number of
+// goroutines.
 type Cache struct {
 	size  int
 	build func([]string) *Ring

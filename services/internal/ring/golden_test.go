@@ -14,8 +14,8 @@ import (
 	"github.com/clusterring/clusterring/services/internal/ring"
 )
 
-// The golden file pins the algorithm. If it changes, every object of every cluster may change its shard, and replicas of
-// different versions disagree: then the version in the fingerprint must change with it.
+// The golden file pins the algorithm. If it changes, every object of every cluster may change its shard, and replicas
+// of different versions disagree: then the version in the fingerprint must change with it.
 func TestGolden(t *testing.T) {
 	var got strings.Builder
 	for _, shards := range [][]string{

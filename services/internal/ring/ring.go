@@ -51,17 +51,18 @@ const (
 // # A worked example
 //
 // With the shards a, b and c the bound is ceil(1.05 * 16384 / 3) = 5735. Say that token 0 has the highest score with b,
-// the next with a, the lowest with c. Then b owns token 0. If b leaves, a owns it, and the tokens that had their highest
-// score with a or c stay. If d joins, it takes the token only if its score is higher than b's, as happens to one token
-// in four. Toward the end of the table, b may own 5735 tokens already; then a token that prefers b goes to its second choice.
-// With 3 shards that hardly ever happens, since chance spreads the tokens within 1 % or so; with 50 shards it happens to
-// fewer than one token in a hundred.
+// the next with a, the lowest with c. Then b owns token 0. If b leaves, a owns it, and the tokens that had their
+// highest score with a or c stay. If d joins, it takes the token only if its score is higher than b's, as happens to
+// one token in four. Toward the end of the table, b may own 5735 tokens already; then a token that prefers b goes to
+// its second choice. With 3 shards that hardly ever happens, since chance spreads the tokens within 1 % or so; with 50
+// shards it happens to fewer than one token in a hundred.
 //
 // # Figures
 //
 // Averages over 100 random sets of names: the fullest of 3, 10 and 50 shards has 1.01, 1.04 and 1.05 times the mean;
-// when a shard joins or leaves, 1.00, 1.00 and 1.06 times its own tokens change their owner. Beyond 50 shards, a shard's
-// tokens get few and chance more uneven, so that the bound pushes on more of them: 1.2 times at 100 shards, 1.6 at 500.
+// when a shard joins or leaves, 1.00, 1.00 and 1.06 times its own tokens change their owner. Beyond 50 shards, a
+// shard's tokens get few and chance more uneven, so that the bound pushes on more of them: 1.2 times at 100 shards, 1.6
+// at 500.
 //
 // # What was refused
 //
@@ -89,8 +90,8 @@ func New(shards []string) *Ring {
 	return r
 }
 
-// Owner returns the shard that owns the keys of the given hash, or ok false if the ring has no shards. It takes constant
-// time and allocates nothing.
+// Owner returns the shard that owns the keys of the given hash, or ok false if the ring has no shards. It takes
+// constant time and allocates nothing.
 func (r *Ring) Owner(h key.Hash) (shard string, ok bool) { return r.OwnerOf(r.Token(h)) }
 
 // Token returns the token that the hash falls on, from 0 to Tokens - 1. It is the same for every ring.
@@ -155,8 +156,8 @@ func canonical(shards []string) []string {
 	return slices.Compact(names)
 }
 
-// fingerprint hashes the algorithm and the canonical names, each preceded by its length, so that no two sets are written
-// alike.
+// fingerprint hashes the algorithm and the canonical names, each preceded by its length, so that no two sets are
+// written alike.
 func fingerprint(names []string) string {
 	h := sha256.New()
 	for _, s := range append([]string{algorithm}, names...) {
@@ -200,7 +201,8 @@ func assign(names []string, tokens int) (owners, owned []int32) {
 	return owners, owned
 }
 
-// preferred returns which candidate has the highest score for the token; the first of equals, which has the lowest name.
+// preferred returns which candidate has the highest score for the token; the first of equals, which has the lowest
+// name.
 func preferred(candidates []candidate, token uint64) int {
 	best, highest := 0, uint64(0)
 	for i := range candidates {

@@ -30,13 +30,16 @@ func table(t require.TestingT, r *ring.Ring) []string {
 	owners := make([]string, ring.Tokens)
 	for token := range owners {
 		owner, ok := r.OwnerOf(token)
-		require.True(t, ok, "token %d has no owner", token)
+		if !ok {
+			require.FailNow(t, "a token has no owner", "token %d", token)
+		}
 		owners[token] = owner
 	}
 	return owners
 }
 
-// names are names of shards as clusters have them, and ones that would collide if they were joined with numbers without a separator.
+// names are names of shards as clusters have them, and ones that would collide if they were joined with numbers without
+// a separator.
 func names(least, most int) *rapid.Generator[[]string] {
 	name := rapid.OneOf(
 		rapid.StringMatching(`[a-z]([a-z0-9-]{0,20}[a-z0-9])?`),
@@ -93,14 +96,15 @@ func TestLeavingMovesOnlyTheLeaversTokens(t *testing.T) {
 
 		before, after := table(t, ring.New(shards)), table(t, ring.New(staying))
 		for token := range before {
-			if before[token] != leaver {
+			if before[token] != leaver && before[token] != after[token] {
 				require.Equal(t, before[token], after[token], "token %d", token)
 			}
 		}
 	})
 }
 
-// The bound forces few moves, and these are within the bound's reach: with n shards at most what is over a shard's share.
+// The bound forces few moves, and these are within the bound's reach: with n shards at most what is over a shard's
+// share.
 func TestLeavingMovesFewOtherTokens(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		shards := names(2, 60).Draw(t, "shards")
@@ -226,8 +230,8 @@ func TestFingerprintSeparatesNames(t *testing.T) {
 	}
 }
 
-// Names that would be alike once a number is appended, or that differ in one character, own what chance gives them and not the same
-// tokens: a share of 1/n each, whichever names they are.
+// Names that would be alike once a number is appended, or that differ in one character, own what chance gives them and
+// not the same tokens: a share of 1/n each, whichever names they are.
 func TestNamesThatLookAlikeShareNothing(t *testing.T) {
 	shards := []string{"x-1", "x-10", "x-11", "x-110", "x-111", "x-1-0", "x-1-10", "x", "x-", "1", "10", "11", "X-1"}
 	r := ring.New(shards)
