@@ -1,0 +1,238 @@
+# The front door of the repository: `make` lists what there is to do. Needs Go, git and a POSIX shell; every other tool
+# is built from a pinned version into the user's cache when it is first needed.
+
+SHELL := /bin/sh
+.SUFFIXES:
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+.DEFAULT_GOAL := help
+
+# Settings that a caller may change: make demo ARGS=--verbose, make lint DIRS=services/assigner
+ARGS      ?=
+DIRS      ?= $(MODULES)
+BIN       ?= bin
+FUZZTIME  ?= 10s
+BENCH     ?= .
+COUNT     ?= 6
+# Packages tested at once. Several start an API server each, which wants a core of its own.
+PARALLEL  ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); if [ "$$n" -gt 4 ]; then echo 4; else echo "$$n"; fi)
+TIMEOUT   ?= 8m
+
+MODULES    = $(shell sed -n 's|^[[:space:]]*\./||p' go.work)
+TOOLMODULES = tools/dev tools/controlplane $(patsubst %/go.mod,%,$(wildcard tools/dev/*/go.mod))
+SERVICES  := leasemonitor assigner rebalancer ringquery
+VERSION    = $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+GOBUILD    = go build -trimpath -buildvcs=false -ldflags "-s -w -X github.com/clusterring/clusterring/services/internal/kit.Version=$(VERSION)"
+# The race detector needs a C compiler; without one the tests still run.
+RACE       = $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
+packages   = $(patsubst %,./%/...,$(1))
+
+# Both print a path on standard output, and progress on standard error while they build.
+CONTROLPLANE := GOWORK=off go run -C tools/controlplane .
+TOOL         := GOWORK=off go run -C tools/dev .
+
+step = @printf '==> %s\n' '$(1)'
+
+##@ Start here
+
+.PHONY: help
+help: ## Show this list
+	@awk 'BEGIN { print "Usage: make TARGET [NAME=VALUE...]" } \
+		/^##@ / { printf "\n%s\n", substr($$0, 5) } \
+		/^[a-z%-]+:.*## / { split($$0, part, ":.*## "); printf "  %-17s %s\n", part[1], part[2] }' $(firstword $(MAKEFILE_LIST))
+
+.PHONY: demo
+demo: build ## Run everything on this machine, show each promise kept, leave nothing behind
+	@assets=$$($(CONTROLPLANE)) && exec $(BIN)/demo run --bin-dir $(BIN) --assets "$$assets" $(ARGS)
+
+.PHONY: up
+up: build ## Start everything on this machine, leave it running and say how to use it
+	@assets=$$($(CONTROLPLANE)) && exec $(BIN)/demo up --bin-dir $(BIN) --assets "$$assets" $(ARGS)
+
+.PHONY: down
+down: $(BIN)/demo ## Stop what `make up` or a killed demo has left
+	@exec $(BIN)/demo down $(ARGS)
+
+.PHONY: test
+test: go-present ## Run all tests, with the race detector, against a real API server
+	$(call step,control plane for the tests)
+	@$(CONTROLPLANE) >/dev/null
+	$(call step,tests of the tools outside the workspace)
+	@cd tools/dev && GOWORK=off go test -count=1 ./...
+	@cd tools/controlplane && GOWORK=off go test -count=1 .
+	$(call step,tests of every module$(if $(RACE),, - WITHOUT the race detector: no C compiler); each package is named when it is done)
+	@assets=$$($(CONTROLPLANE)) && gotestsum=$$($(TOOL) gotestsum) && \
+		KUBEBUILDER_ASSETS="$$assets" exec "$$gotestsum" --format pkgname --format-hide-empty-pkg -- \
+		$(RACE) -count=1 -p $(PARALLEL) -timeout $(TIMEOUT) $(ARGS) $(call packages,$(DIRS))
+
+##@ Build
+
+.PHONY: build
+build: $(SERVICES:%=$(BIN)/%) $(BIN)/example $(BIN)/demo $(BIN)/grpcurl ## Build the services, the example, the demo and grpcurl into bin/
+
+# The go command knows best what is out of date.
+.PHONY: $(SERVICES:%=$(BIN)/%) $(BIN)/example $(BIN)/demo $(BIN)/grpcurl
+$(SERVICES:%=$(BIN)/%): $(BIN)/%: go-present
+	$(call step,build $@)
+	@$(GOBUILD) -o $@ ./services/$*/cmd/$*
+
+$(BIN)/example $(BIN)/demo: $(BIN)/%: go-present
+	$(call step,build $@)
+	@$(GOBUILD) -o $@ ./tools/$*
+
+$(BIN)/grpcurl: go-present
+	$(call step,build $@)
+	@path=$$($(TOOL) grpcurl) && mkdir -p $(BIN) && cp -f "$$path" $@
+
+.PHONY: control-plane
+control-plane: go-present ## Build etcd, kube-apiserver, kube-controller-manager and kubectl; print where they are
+	@$(CONTROLPLANE)
+
+.PHONY: tool-%
+tool-%: go-present ## Build a pinned developer tool and print where it is (make tool-list names them)
+	@$(TOOL) $*
+
+.PHONY: tool-list
+tool-list: go-present
+	@$(TOOL) -list
+
+.PHONY: clean
+clean: ## Remove what was built here (the user's cache stays)
+	rm -rf $(BIN) dist
+
+##@ Change
+
+.PHONY: generate
+generate: generate-api generate-proto ## Generate deep copies, CRDs and gRPC code
+
+.PHONY: generate-api
+generate-api: go-present
+	$(call step,generate deep copies and CRDs)
+	@controllergen=$$($(TOOL) controller-gen) && \
+		(cd pkg && "$$controllergen" object crd paths=./apis/... output:crd:dir=../deploy/base/crd) && \
+		(cd tools/example && "$$controllergen" object crd paths=./... output:crd:dir=../../deploy/example/crd)
+
+.PHONY: generate-proto
+generate-proto: go-present
+	$(call step,generate gRPC code)
+	@tools=$$($(TOOL) buf protoc-gen-go protoc-gen-go-grpc) && \
+		for tool in $$tools; do PATH="$$(dirname "$$tool"):$$PATH"; done && cd proto && buf generate
+
+.PHONY: fmt
+fmt: go-present ## Format the code and order the imports
+	$(call step,format)
+	@lint=$$($(TOOL) golangci-lint) && "$$lint" fmt && proto=$$($(TOOL) buf) && cd proto && "$$proto" format -w
+
+.PHONY: tidy
+tidy: go-present ## Bring every go.mod up to date, one version of each dependency for all modules
+	$(call step,one version of each dependency)
+	@go work sync
+	@for module in $(MODULES) $(TOOLMODULES); do \
+		printf '==> tidy %s\n' "$$module"; (cd "$$module" && GOWORK=off go mod tidy) || exit 1; done
+
+.PHONY: fix
+fix: fix-versions fix-tidy fix-generate fix-proto fix-lint fix-format ## Repair all that `make verify` finds and a program can repair
+
+##@ Check
+
+VERIFY := generate proto format tidy versions build lint walls
+
+.PHONY: verify
+verify: go-present ## Run every check below; go on after a failure, and list the failures at the end
+	@failed=; for check in $(VERIFY); do \
+		$(MAKE) verify-$$check || failed="$$failed verify-$$check"; done; \
+	if [ -n "$$failed" ]; then printf '==> FAILED:%s\n' "$$failed" >&2; exit 1; fi; \
+	printf '==> verified: %s\n' '$(VERIFY)'
+
+.PHONY: lint
+lint: verify-lint ## Check the code against .golangci.yml (DIRS=... for some directories)
+
+.PHONY: verify-generate fix-generate
+verify-generate: go-present ## Generated code and CRDs are those of the types (fix-generate)
+	$(call unchanged,generate)
+fix-generate: generate
+
+.PHONY: verify-proto fix-proto
+verify-proto: go-present ## The protobuf API keeps to its style (fix-proto)
+	$(call step,check the protobuf API)
+	@buf=$$($(TOOL) buf) && cd proto && "$$buf" lint && "$$buf" format --diff --exit-code
+fix-proto: fmt generate-proto
+
+.PHONY: verify-format fix-format
+verify-format: go-present ## Code is formatted (fix-format)
+	$(call step,check the format)
+	@lint=$$($(TOOL) golangci-lint) && { "$$lint" fmt --diff || { echo 'error: not formatted: run make fix-format' >&2; exit 1; }; }
+fix-format: fmt
+
+.PHONY: verify-tidy fix-tidy
+verify-tidy: go-present ## Every go.mod lists what its module needs, no more (fix-tidy)
+	$(call step,check go.mod files)
+	@status=0; for module in $(MODULES) $(TOOLMODULES); do \
+		(cd "$$module" && GOWORK=off go mod tidy -diff) || { echo "error: $$module/go.mod: run make fix-tidy"; status=1; }; \
+	done; exit $$status
+fix-tidy: tidy
+
+.PHONY: verify-versions fix-versions
+verify-versions: go-present ## All modules use one version of each dependency (fix-versions)
+	$(call step,check that modules agree on versions)
+	@awk '/^(require )?[ \t]*[^ \t]+ v[0-9]/ { \
+			sub(/^require /, ""); if (!($$1 in first)) { first[$$1] = $$2; where[$$1] = FILENAME } \
+			else if (first[$$1] != $$2) { \
+				printf "%s: %s in %s, %s in %s\n", $$1, first[$$1], where[$$1], $$2, FILENAME; bad = 1 } } \
+		END { if (bad) print "error: run make fix-versions"; exit bad }' $(MODULES:%=%/go.mod) >&2
+fix-versions: tidy
+
+.PHONY: verify-build
+verify-build: go-present ## Every module builds and passes go vet on its own, outside the workspace
+	@failed=; for module in $(MODULES) tools/dev; do \
+		printf '==> build and vet %s on its own\n' "$$module"; \
+		(cd "$$module" && GOWORK=off && export GOWORK && go build -buildvcs=false ./... && go vet ./...) || failed="$$failed $$module"; done; \
+	if [ -n "$$failed" ]; then echo "error: on their own, outside the workspace, these do not build or pass vet:$$failed" >&2; exit 1; fi
+
+.PHONY: verify-lint fix-lint
+verify-lint: go-present ## Code keeps to .golangci.yml (fix-lint)
+	$(call step,lint)
+	@lint=$$($(TOOL) golangci-lint) && "$$lint" run $(call packages,$(DIRS)) && \
+		(cd tools/dev && GOWORK=off "$$lint" run --config ../../.golangci.yml ./...) && \
+		(cd tools/controlplane && GOWORK=off "$$lint" run --config ../../.golangci.yml .)
+fix-lint: go-present
+	$(call step,lint and repair)
+	@lint=$$($(TOOL) golangci-lint) && "$$lint" run --fix $(call packages,$(DIRS))
+
+.PHONY: verify-walls
+verify-walls: go-present ## Imports respect the walls of the house, and every package says what it is for
+	$(call step,check imports and package comments)
+	@cd tools/walls && go test -count=1 .
+
+##@ Measure
+
+.PHONY: bench
+bench: go-present ## Run benchmarks; compare with dist/bench-old.txt if there is one (BENCH=regexp COUNT=n)
+	@mkdir -p dist
+	$(call step,benchmarks, COUNT=$(COUNT))
+	@go test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) $(call packages,$(DIRS)) >dist/bench-new.txt || \
+		{ cat dist/bench-new.txt; exit 1; }
+	@benchstat=$$($(TOOL) benchstat) && if [ -f dist/bench-old.txt ]; then "$$benchstat" dist/bench-old.txt dist/bench-new.txt; \
+		else "$$benchstat" dist/bench-new.txt; echo 'To compare with this run: cp dist/bench-new.txt dist/bench-old.txt'; fi
+
+.PHONY: fuzz
+fuzz: go-present ## Run every fuzz test for FUZZTIME
+	@grep -rl --include='*_test.go' '^func Fuzz' $(DIRS) | while IFS= read -r file; do \
+		sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' "$$file" | while IFS= read -r name; do \
+			printf '==> fuzz %s in %s\n' "$$name" "$$(dirname "$$file")"; \
+			go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "./$$(dirname "$$file")" </dev/null || exit 1; \
+		done || exit 1; done
+
+.PHONY: go-present
+go-present:
+	@command -v go >/dev/null || { echo 'error: there is no go command: install Go from https://go.dev/dl/ and put it on PATH' >&2; exit 1; }
+
+# $(call unchanged,TARGET) checks that TARGET has nothing to change, on a copy of the source.
+define unchanged
+	$(call step,check that make $(1) changes nothing)
+	@copy=$$(mktemp -d) && trap 'rm -rf "$$copy"' EXIT && trap 'exit 1' HUP INT TERM && mkdir "$$copy/before" && \
+		git ls-files --cached --others --exclude-standard | while IFS= read -r file; do \
+			if [ -e "$$file" ]; then printf '%s\n' "$$file"; fi; done | tar -cf - -T - | tar -xf - -C "$$copy/before" && \
+		cp -Rp "$$copy/before" "$$copy/after" && $(MAKE) -C "$$copy/after" $(1) && \
+		if ! diff -ru "$$copy/before" "$$copy/after"; then echo 'error: out of date: run make fix-$(1)' >&2; exit 1; fi
+endef
