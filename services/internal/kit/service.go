@@ -47,6 +47,7 @@ type Runtime struct {
 	draining <-chan struct{}
 	checks   []namedCheck // what /readyz asks
 	checkErr error
+	leases   func() bool // whether WatchLeases has seen all Leases
 }
 
 // namedCheck is a part of /readyz.
