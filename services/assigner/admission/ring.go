@@ -6,10 +6,10 @@
 // # Invariants
 //
 //  1. Every request is allowed. What cannot be assigned now is admitted as it is, for the rebalancer to assign.
-//  2. A shard label is only ever written with the name of a shard that is available.
+//  2. A shard label is only ever written with the name of a shard that is available, or with the one that it had.
 //  3. An object that carries a shard label after the write is not changed.
-//  4. A shard label goes only with a drain label: a write that drops it from an object that was not asked to move gets it
-//     back, as long as that shard is available.
+//  4. A shard that may be alive loses an object only with a drain label on it: a write that drops the shard label from an
+//     object that was not asked to move gets it back.
 //  5. Equal rings and requests give equal answers.
 package admission
 
@@ -70,6 +70,6 @@ func (r *Ring) noShard() string {
 }
 
 func (r *Ring) restored(shard string) string {
-	return fmt.Sprintf("ClusterRing %q: label %s was put back, because shard %q is working on the object; it moves by itself when it has to",
+	return fmt.Sprintf("ClusterRing %q: label %s was put back, because shard %q may be working on the object; it moves by itself when it has to",
 		r.facts.Name, r.shardLabel, shard)
 }

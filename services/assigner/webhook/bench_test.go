@@ -1,0 +1,128 @@
+package webhook_test
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	admissionv1 "k8s.io/api/admission/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)
+
+// noop is the floor: a webhook that does what every mutating webhook has to do, and adds a constant label.
+func noop(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		panic(err)
+	}
+
+	var review admissionv1.AdmissionReview
+	if err := json.Unmarshal(body, &review); err != nil {
+		panic(err)
+	}
+
+	review.Response = &admissionv1.AdmissionResponse{
+		UID:       review.Request.UID,
+		Allowed:   true,
+		PatchType: ptr.To(admissionv1.PatchTypeJSONPatch),
+		Patch:     []byte(`[{"op":"add","path":"/metadata/labels","value":{"shard":"a"}}]`),
+	}
+	review.Request = nil
+
+	answer, err := json.Marshal(review)
+	if err != nil {
+		panic(err)
+	}
+
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(answer)
+}
+
+// sized is a review of an object of about the given size in bytes.
+func sized(n int) string {
+	return strings.Replace(reviewOf(plain), `"data":{"k":"v"}`, `"data":{"k":"`+strings.Repeat(`some line of text\n`, n/19)+`"}`, 1)
+}
+
+// sink is a ResponseWriter without cost.
+type sink struct{ header http.Header }
+
+func (s *sink) Header() http.Header         { return s.header }
+func (s *sink) Write(p []byte) (int, error) { return len(p), nil }
+func (s *sink) WriteHeader(int)             {}
+
+func handlers(b *testing.B) map[string]http.Handler {
+	m := map[string]http.Handler{"noop": http.HandlerFunc(noop)}
+
+	for _, n := range []int{3, 50, 500} {
+		h, _ := newHandler(b, fixedRings{ring: newRing(n)})
+		m[fmt.Sprintf("assigner/shards=%d", n)] = h
+	}
+
+	return m
+}
+
+// BenchmarkHandler measures the handler alone.
+func BenchmarkHandler(b *testing.B) {
+	for _, size := range []int{0, 2000, 20000} {
+		body := sized(size)
+
+		for name, h := range handlers(b) {
+			b.Run(fmt.Sprintf("object=%dB/%s", size, name), func(b *testing.B) {
+				b.ReportAllocs()
+
+				r := post(v1alpha1.WebhookPath(ring), "")
+				w := &sink{header: http.Header{}}
+				reader := strings.NewReader(body)
+				r.ContentLength = int64(len(body))
+
+				for b.Loop() {
+					reader.Reset(body)
+					r.Body = io.NopCloser(reader)
+					h.ServeHTTP(w, r)
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkServer measures a whole call over TLS and HTTP/2, client included.
+func BenchmarkServer(b *testing.B) {
+	body := []byte(sized(2000))
+
+	for name, h := range handlers(b) {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+
+			server := httptest.NewUnstartedServer(h)
+			server.EnableHTTP2 = true
+			server.StartTLS()
+			b.Cleanup(server.Close)
+
+			pool := x509.NewCertPool()
+			pool.AddCert(server.Certificate())
+
+			transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true}
+			client := &http.Client{Transport: transport}
+			b.Cleanup(transport.CloseIdleConnections)
+
+			for b.Loop() {
+				resp, err := client.Post(server.URL+v1alpha1.WebhookPath(ring), "application/json", bytes.NewReader(body))
+				require.NoError(b, err)
+
+				_, err = io.Copy(io.Discard, resp.Body)
+				require.NoError(b, err)
+				require.NoError(b, resp.Body.Close())
+			}
+		})
+	}
+}

@@ -1,0 +1,259 @@
+package webhook_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+	admissionv1 "k8s.io/api/admission/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/assigner/admission"
+	"github.com/clusterring/clusterring/services/assigner/webhook"
+	"github.com/clusterring/clusterring/services/internal/membership"
+	"github.com/clusterring/clusterring/services/internal/resources"
+)
+
+const ring = "example"
+
+// fixedRings has one ring, and panics when it is asked for "broken".
+type fixedRings struct {
+	ring     *admission.Ring
+	starting bool
+}
+
+func (f fixedRings) Synced() bool { return !f.starting }
+
+func (f fixedRings) Ring(name string) *admission.Ring {
+	switch name {
+	case ring:
+		return f.ring
+	case "broken":
+		return &admission.Ring{} // without facts, every decision panics
+	default:
+		return nil
+	}
+}
+
+func newRing(shards int) *admission.Ring {
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.AddSpecific(schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"},
+		schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
+		schema.GroupVersionResource{Version: "v1", Resource: "configmap"}, meta.RESTScopeNamespace)
+
+	var leases []*coordinationv1.Lease
+	for i := range shards {
+		name := fmt.Sprintf("shard-%d", i)
+		leases = append(leases, &coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1alpha1.LabelClusterRing: ring}},
+			Spec:       coordinationv1.LeaseSpec{HolderIdentity: ptr.To(name)},
+		})
+	}
+
+	return admission.NewRing(admission.Facts{
+		Name:      ring,
+		Resources: resources.Resolve(mapper, v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{Resource: "configmaps"}}}),
+		View:      membership.NewView(ring, leases, nil),
+	})
+}
+
+func newHandler(t testing.TB, rings webhook.Rings) (*webhook.Handler, *prometheus.Registry) {
+	t.Helper()
+
+	registry := prometheus.NewRegistry()
+	metrics, err := webhook.NewMetrics(registry)
+	require.NoError(t, err)
+
+	return &webhook.Handler{Rings: rings, Metrics: metrics, Clock: clock.RealClock{}, Log: logr.Discard()}, registry
+}
+
+// reviewOf is a review of the creation of an object with the given metadata.
+func reviewOf(metadata string) string {
+	return `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"705ab4f5-6393-11e8-b7cc-42010a800002",` +
+		`"kind":{"group":"","version":"v1","kind":"ConfigMap"},"resource":{"group":"","version":"v1","resource":"configmaps"},` +
+		`"name":"a","namespace":"default","operation":"CREATE","userInfo":{"username":"admin","groups":["system:masters"]},` +
+		`"object":{"kind":"ConfigMap","apiVersion":"v1","metadata":` + metadata + `,"data":{"k":"v"}},"oldObject":null,"dryRun":false,` +
+		`"options":{"kind":"CreateOptions","apiVersion":"meta.k8s.io/v1"}}}`
+}
+
+const plain = `{"name":"a","namespace":"default","creationTimestamp":null,"managedFields":[{"manager":"kubectl","operation":"Update"}]}`
+
+func post(path, body string) *http.Request {
+	r := httptest.NewRequest(http.MethodPost, path+"?timeout=5s", strings.NewReader(body))
+	r.Header.Set("Content-Type", "application/json")
+
+	return r
+}
+
+func TestAnswers(t *testing.T) {
+	at := v1alpha1.WebhookPath(ring)
+
+	for _, c := range []struct {
+		what     string
+		request  *http.Request
+		starting bool
+		outcome  admission.Outcome
+		ring     string
+		patched  bool
+		warned   bool
+	}{
+		{what: "assigned", request: post(at, reviewOf(plain)), outcome: admission.Assigned, ring: ring, patched: true},
+		{what: "field names differ in case only", request: post(at, reviewOf(`{"name":"a","Labels":{"`+v1alpha1.ShardLabel(ring)+`":"x"}}`)), outcome: admission.Assigned, ring: ring, patched: true},
+		{what: "labelled", request: post(at, reviewOf(`{"name":"a","labels":{"`+v1alpha1.ShardLabel(ring)+`":"x"}}`)), outcome: admission.Labelled, ring: ring},
+		{what: "labels are no map", request: post(at, reviewOf(`{"name":"a","labels":[1]}`)), outcome: admission.Undecodable, ring: ring},
+		{what: "a label is no string", request: post(at, reviewOf(`{"name":"a","labels":{"a":1}}`)), outcome: admission.Undecodable, ring: ring},
+		{what: "metadata is no object", request: post(at, reviewOf(`"x"`)), outcome: admission.Undecodable, ring: ring},
+		{what: "unknown ring", request: post(v1alpha1.WebhookPath("made-up"), reviewOf(plain)), outcome: admission.UnknownRing, ring: "unknown", warned: true},
+		{what: "no ring", request: post(v1alpha1.WebhookPathPrefix, reviewOf(plain)), outcome: admission.UnknownRing, ring: "unknown", warned: true},
+		{what: "starting", request: post(v1alpha1.WebhookPath("made-up"), reviewOf(plain)), starting: true, outcome: admission.Starting, ring: "unknown"},
+		{what: "a panic", request: post(v1alpha1.WebhookPath("broken"), reviewOf(plain)), outcome: admission.Failed, ring: "broken"},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			h, registry := newHandler(t, fixedRings{ring: newRing(3), starting: c.starting})
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, c.request)
+
+			require.Equal(t, http.StatusOK, w.Code, w.Body.String())
+			require.Equal(t, "application/json", w.Header().Get("Content-Type"))
+
+			var got admissionv1.AdmissionReview
+			require.NoError(t, json.Unmarshal(w.Body.Bytes(), &got))
+			require.Equal(t, metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"}, got.TypeMeta)
+			require.True(t, got.Response.Allowed)
+			require.EqualValues(t, "705ab4f5-6393-11e8-b7cc-42010a800002", got.Response.UID)
+			require.Equal(t, c.warned, len(got.Response.Warnings) > 0, got.Response.Warnings)
+
+			if c.patched {
+				require.Equal(t, ptr.To(admissionv1.PatchTypeJSONPatch), got.Response.PatchType)
+				require.Contains(t, string(got.Response.Patch), v1alpha1.ShardLabel(ring))
+			} else {
+				require.Nil(t, got.Response.PatchType)
+				require.Empty(t, got.Response.Patch)
+			}
+
+			require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(fmt.Sprintf(`
+				# HELP clusterring_assigner_admission_requests_total Admission requests answered, by ring and by what was decided. The ring is "unknown" if there is none of that name.
+				# TYPE clusterring_assigner_admission_requests_total counter
+				clusterring_assigner_admission_requests_total{outcome=%q,ring=%q} 1
+			`, c.outcome, c.ring)), "clusterring_assigner_admission_requests_total"))
+			require.Equal(t, 1, testutil.CollectAndCount(registry, "clusterring_assigner_admission_duration_seconds"))
+		})
+	}
+}
+
+// broken fails while it is read.
+type broken struct{}
+
+func (broken) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
+
+func TestNoReview(t *testing.T) {
+	at := v1alpha1.WebhookPath(ring)
+
+	wrongType := post(at, reviewOf(plain))
+	wrongType.Header.Set("Content-Type", "application/yaml")
+
+	unreadable := post(at, "")
+	unreadable.Body = io.NopCloser(broken{})
+
+	for what, c := range map[string]struct {
+		request *http.Request
+		status  int
+	}{
+		"get":               {httptest.NewRequest(http.MethodGet, at, nil), http.StatusMethodNotAllowed},
+		"content type":      {wrongType, http.StatusUnsupportedMediaType},
+		"no body":           {post(at, ""), http.StatusBadRequest},
+		"unreadable":        {unreadable, http.StatusBadRequest},
+		"no JSON":           {post(at, "hello"), http.StatusBadRequest},
+		"cut":               {post(at, reviewOf(plain)[:300]), http.StatusBadRequest},
+		"no request":        {post(at, `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1"}`), http.StatusBadRequest},
+		"no uid":            {post(at, strings.Replace(reviewOf(plain), `"uid"`, `"xuid"`, 1)), http.StatusBadRequest},
+		"another version":   {post(at, strings.Replace(reviewOf(plain), "k8s.io/v1", "k8s.io/v1beta1", 1)), http.StatusBadRequest},
+		"another kind":      {post(at, strings.Replace(reviewOf(plain), "AdmissionReview", "ConversionReview", 1)), http.StatusBadRequest},
+		"too large":         {post(at, strings.Repeat(" ", 8<<20+1)), http.StatusRequestEntityTooLarge},
+		"a number is given": {post(at, "1"), http.StatusBadRequest},
+	} {
+		t.Run(what, func(t *testing.T) {
+			h, registry := newHandler(t, fixedRings{ring: newRing(3)})
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, c.request)
+
+			require.Equal(t, c.status, w.Code, w.Body.String())
+			require.NotEmpty(t, w.Body.String())
+			require.Equal(t, 1, testutil.CollectAndCount(registry, "clusterring_assigner_admission_errors_total"))
+			require.Equal(t, 0, testutil.CollectAndCount(registry, "clusterring_assigner_admission_requests_total"))
+		})
+	}
+}
+
+func TestContentTypeWithParameters(t *testing.T) {
+	h, _ := newHandler(t, fixedRings{ring: newRing(3)})
+	r := post(v1alpha1.WebhookPath(ring), reviewOf(plain))
+	r.Header.Set("Content-Type", "application/json; charset=utf-8")
+
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	require.Equal(t, http.StatusOK, w.Code)
+}
+
+func TestForget(t *testing.T) {
+	h, registry := newHandler(t, fixedRings{ring: newRing(3)})
+	h.ServeHTTP(httptest.NewRecorder(), post(v1alpha1.WebhookPath(ring), reviewOf(plain)))
+	require.Equal(t, 1, testutil.CollectAndCount(registry, "clusterring_assigner_admission_requests_total"))
+	h.Metrics.Forget(ring)
+	require.Equal(t, 0, testutil.CollectAndCount(registry, "clusterring_assigner_admission_requests_total"))
+}
+
+// FuzzHandler sends anything at all: the handler must not panic, and whatever it answers is allowed, with a patch that
+// touches nothing but labels.
+func FuzzHandler(f *testing.F) {
+	f.Add([]byte(reviewOf(plain)))
+	f.Add([]byte(reviewOf(`{"name":"a","labels":{"drain.alpha.sharding.timebertt.dev/clusterring-50d858e0-example":""}}`)))
+	f.Add([]byte(reviewOf(`{"generateName":"a-","labels":{"a":1},"ownerReferences":[{"controller":true,"apiVersion":"///"}]}`)))
+	f.Add([]byte(strings.Replace(reviewOf(plain), "CREATE", "UPDATE", 1)))
+	f.Add([]byte(`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"\u0000\ud800"}}`))
+
+	h, _ := newHandler(f, fixedRings{ring: newRing(3)})
+
+	f.Fuzz(func(t *testing.T, body []byte) {
+		r := httptest.NewRequest(http.MethodPost, v1alpha1.WebhookPath(ring), bytes.NewReader(body))
+		r.Header.Set("Content-Type", "application/json")
+
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+
+		if w.Code != http.StatusOK {
+			require.Equal(t, http.StatusBadRequest, w.Code)
+			return
+		}
+
+		var got admissionv1.AdmissionReview
+		require.NoError(t, json.Unmarshal(w.Body.Bytes(), &got))
+		require.True(t, got.Response.Allowed)
+
+		if len(got.Response.Patch) == 0 {
+			return
+		}
+
+		var ops []struct{ Op, Path string }
+		require.NoError(t, json.Unmarshal(got.Response.Patch, &ops))
+
+		for _, op := range ops {
+			require.True(t, strings.HasPrefix(op.Path, "/metadata/labels"), op.Path)
+		}
+	})
+}
