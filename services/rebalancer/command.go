@@ -1,0 +1,185 @@
+// Package rebalancer keeps every object at the shard it belongs to.
+//
+// It reads Leases, ClusterRings, namespaces and the metadata of sharded objects; it decides which objects are without a
+// shard, at a shard that is gone or at another one than the ring gives them to; it writes their shard and drain labels, and
+// for each ring the condition Assigned. One replica works, the others stand by.
+package rebalancer
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/kit"
+	"github.com/clusterring/clusterring/services/internal/membership"
+	"github.com/clusterring/clusterring/services/internal/status"
+	"github.com/clusterring/clusterring/services/rebalancer/engine"
+	"github.com/clusterring/clusterring/services/rebalancer/objects"
+)
+
+// name is the service's name.
+const name = "rebalancer"
+
+// NewCommand returns the command of the rebalancer.
+func NewCommand() *cobra.Command {
+	limits := engine.Limits{Workers: 16, Total: 500, PerShard: 100, DrainTimeout: time.Minute, Settle: 5 * time.Second}
+
+	return kit.NewCommand(kit.Service{
+		Name:  name,
+		Short: "Is every object where it belongs?",
+		Long: `The rebalancer keeps every object of every ClusterRing at the shard that the ring gives it to.
+
+It labels objects that admission has missed and objects of shards that are gone, at once and by itself. When shards join, it
+asks the present shards to give up what belongs to the new ones, by the drain label, and waits for their acknowledgement: an
+object of a shard that is alive is never taken from it. Objects that are controlled by others follow their owners.
+
+It costs nothing for objects that are in place: it watches only those without an available shard and those that are being
+drained, and goes over all labelled objects, page by page, only after the shards or the ring have changed.
+
+On every ring it maintains the condition Assigned and status.assignment. It needs rights on each ring's resources (get, list,
+watch, patch), granted by a ClusterRole with the label ` + v1alpha1.LabelAggregateToRebalancer + `: "true".`,
+		Example: `  # In a cluster, with the Pod's service account
+  rebalancer
+
+  # On a workstation, next to other services, with readable logs
+  rebalancer --kubeconfig ~/.kube/config --leader-elect=false --log-format text \
+    --metrics-bind-address 127.0.0.1:8083 --health-probe-bind-address 127.0.0.1:8084`,
+		LeaderElection: true,
+		AddFlags:       func(flags *pflag.FlagSet) { addFlags(flags, &limits) },
+		Validate:       func() error { return validate(limits) },
+		Setup:          func(ctx context.Context, rt *kit.Runtime) error { return setup(ctx, rt, limits) },
+	})
+}
+
+func addFlags(flags *pflag.FlagSet, l *engine.Limits) {
+	flags.IntVar(&l.Workers, "concurrent-writes", l.Workers, "Number of label writes at a time, per ring")
+	flags.IntVar(&l.Total, "max-drains", l.Total, "Number of objects of a ring that may be drained at a time")
+	flags.IntVar(&l.PerShard, "max-drains-per-shard", l.PerShard, "Number of objects of one shard that may be drained at a time")
+	flags.DurationVar(&l.DrainTimeout, "drain-timeout", l.DrainTimeout,
+		"Time that a shard may take to acknowledge a drain until it is reported as late; nothing is ever forced")
+	flags.DurationVar(&l.Settle, "settle-period", l.Settle,
+		"Time that a ring must have been in order, after a change of its shards, until it is checked a last time")
+}
+
+func validate(l engine.Limits) error {
+	const most = 10_000
+
+	for _, f := range []struct {
+		flag  string
+		value int
+	}{{"concurrent-writes", l.Workers}, {"max-drains", l.Total}, {"max-drains-per-shard", l.PerShard}} {
+		if f.value < 1 || f.value > most {
+			return fmt.Errorf("--%s must be between 1 and %d, not %d", f.flag, most, f.value)
+		}
+	}
+
+	if l.DrainTimeout < time.Second {
+		return fmt.Errorf("--drain-timeout must be at least 1s, not %s", l.DrainTimeout)
+	}
+
+	if l.Settle < 0 {
+		return fmt.Errorf("--settle-period must not be negative, but is %s", l.Settle)
+	}
+
+	return nil
+}
+
+func setup(ctx context.Context, rt *kit.Runtime, limits engine.Limits) error {
+	mgr := rt.Manager
+	index := membership.NewIndex()
+
+	if err := kit.WatchLeases(ctx, rt, index); err != nil {
+		return fmt.Errorf("set up the rebalancer: %w", err)
+	}
+
+	meta, err := metadataClient(mgr.GetConfig(), mgr.GetHTTPClient())
+	if err != nil {
+		return err
+	}
+
+	var queue notifier
+
+	recorder := mgr.GetEventRecorder(name)
+	f := &fleet{
+		meta: meta, live: mgr.GetAPIReader(),
+		namespaces: namespaces{cached: mgr.GetClient(), live: mgr.GetAPIReader()},
+		limits:     limits, clock: rt.Clock, log: rt.Log,
+		changed: queue.notify,
+		late: func(ring string, id objects.ID, shard string, after time.Duration) {
+			obj := &v1alpha1.ClusterRing{}
+			if err := mgr.GetClient().Get(ctx, types.NamespacedName{Name: ring}, obj); err == nil {
+				recorder.Eventf(obj, nil, "Warning", v1alpha1.ReasonDrainsLate, "Drain",
+					"shard %s has not given up %s in %s", shard, id, after)
+			}
+		},
+	}
+
+	if err := mgr.Add(f); err != nil {
+		return fmt.Errorf("set up the engines: %w", err)
+	}
+
+	r := &reconciler{
+		client: mgr.GetClient(), mapper: mgr.GetRESTMapper(), index: index, fleet: f, recorder: recorder, log: rt.Log,
+		status: status.Writer{Client: mgr.GetClient(), Owner: name, Clock: rt.Clock},
+	}
+
+	err = builder.ControllerManagedBy(mgr).Named(name).
+		For(&v1alpha1.ClusterRing{}).
+		WatchesMetadata(newNamespace(), relabelled(f)).
+		WatchesRawSource(source.Func(func(ctx context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+			queue.set(q)
+			index.Subscribe(queue.notify)
+
+			return rt.AwaitLeases(ctx)
+		})).
+		Complete(r)
+	if err != nil {
+		return fmt.Errorf("set up the controller of rings: %w", err)
+	}
+
+	return nil
+}
+
+// metadataClient shares the connections of the manager. It has no limit of requests per second of its own: the number of
+// workers bounds what it does, and the API server's priority and fairness shares out the rest.
+func metadataClient(cfg *rest.Config, shared *http.Client) (metadata.Interface, error) {
+	unlimited := rest.CopyConfig(cfg)
+	unlimited.QPS = -1
+
+	c, err := metadata.NewForConfigAndClient(unlimited, shared)
+	if err != nil {
+		return nil, fmt.Errorf("create a client for metadata: %w", err)
+	}
+
+	return c, nil
+}
+
+// relabelled makes the rings look again that select a namespace by labels which have changed.
+func relabelled(f *fleet) handler.EventHandler {
+	return handler.Funcs{
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			for _, ring := range f.relabelled(labels.Set(e.ObjectOld.GetLabels()), labels.Set(e.ObjectNew.GetLabels())) {
+				q.Add(requestFor(ring))
+			}
+		},
+	}
+}
+
+func requestFor(ring string) reconcile.Request {
+	return reconcile.Request{NamespacedName: types.NamespacedName{Name: ring}}
+}

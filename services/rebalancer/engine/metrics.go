@@ -1,0 +1,58 @@
+package engine
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/clusterring/clusterring/services/rebalancer/plan"
+)
+
+var (
+	moves = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "clusterring_rebalancer_writes_total",
+		Help: "Writes of labels by ring, resource and what was done: assign, drain, withdraw or release.",
+	}, []string{"ring", "resource", "verb"})
+	failures = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "clusterring_rebalancer_failures_total",
+		Help: "Attempts to move an object that failed and will be repeated, by ring. Conflicts do not count.",
+	}, []string{"ring"})
+	lateDrains = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "clusterring_rebalancer_late_drains_total",
+		Help: "Drains that a shard did not acknowledge in time, by ring and shard.",
+	}, []string{"ring", "shard"})
+	objectsNow = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "clusterring_rebalancer_objects",
+		Help: "Objects that are not in their place, by ring and why: unassigned, blocked, misplaced, draining or late.",
+	}, []string{"ring", "state"})
+)
+
+func init() {
+	metrics.Registry.MustRegister(moves, failures, lateDrains, objectsNow)
+}
+
+func countMove(ring string, gr schema.GroupResource, verb plan.Verb) {
+	moves.WithLabelValues(ring, gr.String(), string(verb)).Inc()
+}
+
+func countFailure(ring string) { failures.WithLabelValues(ring).Inc() }
+
+func countLate(ring, shard string) { lateDrains.WithLabelValues(ring, shard).Inc() }
+
+// Publish sets the gauges of the named ring.
+func (r Report) Publish(ring string) {
+	for state, n := range map[string]int{
+		"unassigned": r.Unassigned, "blocked": r.Blocked, "misplaced": r.Misplaced, "draining": r.Draining, "late": r.Late,
+	} {
+		objectsNow.WithLabelValues(ring, state).Set(float64(n))
+	}
+}
+
+// Forget drops all metrics of a ring that is gone.
+func Forget(ring string) {
+	of := prometheus.Labels{"ring": ring}
+	moves.DeletePartialMatch(of)
+	failures.DeletePartialMatch(of)
+	lateDrains.DeletePartialMatch(of)
+	objectsNow.DeletePartialMatch(of)
+}

@@ -1,0 +1,94 @@
+package engine
+
+import (
+	"context"
+
+	"github.com/clusterring/clusterring/services/internal/resources"
+	"github.com/clusterring/clusterring/services/rebalancer/objects"
+)
+
+// astraySink takes the objects that have no available shard.
+type astraySink struct {
+	e *Engine
+	r resources.Resource
+}
+
+func (s astraySink) Begin() {}
+
+func (s astraySink) Present(ctx context.Context, o objects.Object) {
+	if !o.Labelled && !o.Draining && !s.e.concerns(ctx, s.r, o) {
+		// Watched because it has no label, and rightly so.
+		s.e.settled(o.ID)
+		return
+	}
+
+	s.e.submit(ctx, o)
+}
+
+func (s astraySink) Gone(id objects.ID) { s.e.settled(id) }
+
+func (s astraySink) Listed() {}
+
+func (s astraySink) Failed(err error) {
+	s.e.state.fail("unassigned "+s.r.GroupResource().String(), err)
+}
+
+// drainSink takes the objects that carry the drain label.
+type drainSink struct {
+	e *Engine
+	r resources.Resource
+}
+
+func (s drainSink) Begin() {
+	// What is not in the list may have lost its label while nobody watched: the workers look.
+	for _, id := range s.e.state.drainsOf(s.r.GVR) {
+		s.e.queue.Add(id)
+	}
+}
+
+func (s drainSink) Present(ctx context.Context, o objects.Object) {
+	if s.e.state.sawDrain(o, s.e.Clock.Now()) {
+		s.e.queue.AddAfter(o.ID, s.e.Limits.DrainTimeout)
+	}
+
+	s.e.submit(ctx, o)
+}
+
+func (s drainSink) Gone(id objects.ID) { s.e.drained(id) }
+
+func (s drainSink) Listed() {}
+
+func (s drainSink) Failed(err error) { s.e.state.fail("draining "+s.r.GroupResource().String(), err) }
+
+// submit hands an object to the workers, when they have caught up.
+func (e *Engine) submit(ctx context.Context, o objects.Object) {
+	if !e.state.await(ctx, func() bool { return e.state.perResource[o.GVR] < maxWork }) {
+		return
+	}
+
+	e.state.put(o)
+	e.queue.Add(o.ID)
+}
+
+// settled notes that an object needs nothing any more.
+func (e *Engine) settled(id objects.ID) {
+	if _, ok, _ := e.state.get(id); ok {
+		e.state.done(id)
+		e.queue.Forget(id)
+	}
+}
+
+// decided notes that an object, as it was then, needs nothing any more. If it was seen to change since, it stays.
+func (e *Engine) decided(o objects.Object) {
+	if now, ok, _ := e.state.get(o.ID); !ok || now.ResourceVersion == o.ResourceVersion {
+		e.state.done(o.ID)
+		e.queue.Forget(o.ID)
+	}
+}
+
+// drained notes that an object has lost its drain label: its owner gave it up, or nobody wants it to any more.
+func (e *Engine) drained(id objects.ID) {
+	if shard, was := e.state.endDrain(id); was {
+		e.owners.moved(id.Namespace, shard)
+	}
+}

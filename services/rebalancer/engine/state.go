@@ -1,0 +1,262 @@
+package engine
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/clusterring/clusterring/services/rebalancer/objects"
+)
+
+// drain is an object whose shard was asked to give it up.
+type drain struct {
+	shard string
+	since time.Time
+	late  bool
+}
+
+// state is what the goroutines of an engine share. Every method may be called by any of them.
+type state struct {
+	mu      sync.Mutex
+	changed *sync.Cond
+
+	// work holds the objects that a worker has still to decide about, as last seen.
+	work map[objects.ID]objects.Object
+	// waiting counts those of them, by resource, that hold streams back.
+	perResource map[schema.GroupVersionResource]int
+	// blocked says why an object in work cannot be dealt with yet.
+	blocked map[objects.ID]string
+	// swept are the objects in work that the sweep found.
+	swept map[objects.ID]struct{}
+	// granted are the objects that may be drained, by shard; they hold a slot like those in draining.
+	granted map[objects.ID]string
+	// draining are the objects that carry the drain label, or are just about to.
+	draining map[objects.ID]drain
+	// failures are the resources that cannot be read, with the reason.
+	failures map[string]string
+	// sweep is how far the sweep of the present target is.
+	sweep sweepState
+	// version counts changes.
+	version int64
+}
+
+type sweepState struct {
+	acted   int  // writes to objects that this sweep has found
+	clean   bool // a sweep found nothing
+	settled bool // and so did another one after the settle period
+}
+
+func newState() *state {
+	s := &state{
+		work:        map[objects.ID]objects.Object{},
+		perResource: map[schema.GroupVersionResource]int{},
+		blocked:     map[objects.ID]string{},
+		swept:       map[objects.ID]struct{}{},
+		granted:     map[objects.ID]string{},
+		draining:    map[objects.ID]drain{},
+		failures:    map[string]string{},
+	}
+	s.changed = sync.NewCond(&s.mu)
+
+	return s
+}
+
+// await blocks until the condition holds, which is asked with the lock held after every change; false if ctx ended first.
+func (s *state) await(ctx context.Context, condition func() bool) bool {
+	stop := context.AfterFunc(ctx, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.changed.Broadcast()
+	})
+	defer stop()
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	for !condition() {
+		if ctx.Err() != nil {
+			return false
+		}
+
+		s.changed.Wait()
+	}
+
+	return ctx.Err() == nil
+}
+
+// update changes the state under the lock and wakes whoever awaits something.
+func (s *state) update(change func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	change()
+	s.version++
+	s.changed.Broadcast()
+}
+
+// put takes an object on, as last seen.
+func (s *state) put(o objects.Object) {
+	s.update(func() {
+		if _, ok := s.work[o.ID]; !ok {
+			s.perResource[o.GVR]++
+		}
+
+		s.work[o.ID] = o
+	})
+}
+
+// done drops an object that needs no decision any more. Its place among the draining ones is not affected.
+func (s *state) done(id objects.ID) {
+	s.update(func() { s.drop(id) })
+}
+
+// drop is done with the lock held.
+func (s *state) drop(id objects.ID) {
+	if _, ok := s.work[id]; ok {
+		s.perResource[id.GVR]--
+	}
+
+	delete(s.work, id)
+	delete(s.blocked, id)
+	delete(s.granted, id)
+	delete(s.swept, id)
+}
+
+// acted notes that an object was written to.
+func (s *state) acted(id objects.ID) {
+	s.update(func() {
+		if _, ok := s.swept[id]; ok {
+			s.sweep.acted++
+		}
+	})
+}
+
+// get returns what is to be decided about an object; ok is false if it was dropped. asked says that it is draining.
+func (s *state) get(id objects.ID) (o objects.Object, ok, asked bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	o, ok = s.work[id]
+	_, asked = s.draining[id]
+
+	return o, ok, asked
+}
+
+// block notes why an object cannot be dealt with yet.
+func (s *state) block(id objects.ID, reason string) {
+	s.update(func() {
+		if _, ok := s.work[id]; ok {
+			s.blocked[id] = reason
+		}
+	})
+}
+
+// hasSlot says, with the lock held, whether one more object of the shard may be drained, and whether the shard is stuck: it
+// does not acknowledge, so that waiting for a slot is in vain. Late drains hold no slot of the total.
+func (s *state) hasSlot(shard string, l Limits) (free, stuck bool) {
+	total, own := len(s.granted), 0
+
+	for _, d := range s.draining {
+		if !d.late {
+			total++
+		}
+
+		if d.shard == shard {
+			own++
+			stuck = stuck || d.late
+		}
+	}
+
+	for _, of := range s.granted {
+		if of == shard {
+			own++
+		}
+	}
+
+	return !stuck && own < l.PerShard && total < l.Total, stuck
+}
+
+// startDrain turns a granted slot into a drain; false if the object has none.
+func (s *state) startDrain(o objects.Object, now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if _, ok := s.granted[o.ID]; !ok {
+		return false
+	}
+
+	delete(s.granted, o.ID)
+	s.draining[o.ID] = drain{shard: o.Shard, since: now}
+
+	return true
+}
+
+// sawDrain notes that an object carries the drain label; the time counts from the first sight.
+func (s *state) sawDrain(o objects.Object, now time.Time) (first bool) {
+	s.update(func() {
+		d, known := s.draining[o.ID]
+		if first = !known; first {
+			d.since = now
+		}
+
+		if o.Shard != "" {
+			d.shard = o.Shard
+		}
+
+		s.draining[o.ID] = d
+	})
+
+	return first
+}
+
+// endDrain notes that an object no longer carries the drain label, and returns the shard that gave it up.
+func (s *state) endDrain(id objects.ID) (shard string, was bool) {
+	s.update(func() {
+		var d drain
+		if d, was = s.draining[id]; was {
+			shard = d.shard
+		}
+
+		delete(s.draining, id)
+	})
+
+	return shard, was
+}
+
+// markLate notes that a drain has not been acknowledged in time, and says whether that is news.
+func (s *state) markLate(id objects.ID, now time.Time, timeout time.Duration) (d drain, news bool) {
+	s.update(func() {
+		var ok bool
+		if d, ok = s.draining[id]; !ok || d.late || now.Sub(d.since) < timeout {
+			return
+		}
+
+		d.late, news = true, true
+		s.draining[id] = d
+	})
+
+	return d, news
+}
+
+// drainsOf returns the draining objects of one resource.
+func (s *state) drainsOf(gvr schema.GroupVersionResource) []objects.ID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return slices.DeleteFunc(slices.Collect(maps.Keys(s.draining)), func(id objects.ID) bool { return id.GVR != gvr })
+}
+
+// fail notes that something cannot be read; a nil error that it can.
+func (s *state) fail(what string, err error) {
+	s.update(func() {
+		if err != nil {
+			s.failures[what] = err.Error()
+		} else {
+			delete(s.failures, what)
+		}
+	})
+}

@@ -1,0 +1,279 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/clusterring/clusterring/services/internal/key"
+	"github.com/clusterring/clusterring/services/internal/resources"
+	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/plan"
+)
+
+// work decides about objects until ctx ends.
+func (e *Engine) work(ctx context.Context) {
+	for {
+		id, shutdown := e.queue.Get()
+		if shutdown {
+			return
+		}
+
+		if ctx.Err() == nil {
+			if err := e.decide(ctx, id); err != nil && ctx.Err() == nil {
+				e.state.block(id, err.Error())
+				e.Log.Error(err, "cannot move an object; will retry", "object", id.String())
+				countFailure(e.Ring)
+				e.queue.AddRateLimited(id)
+			}
+		}
+
+		e.queue.Done(id)
+	}
+}
+
+// decide does what the plan says about one object. An error calls for another try.
+func (e *Engine) decide(ctx context.Context, id objects.ID) error {
+	t := e.Target()
+
+	o, ok, asked := e.state.get(id)
+	if !ok && !asked {
+		return nil
+	}
+
+	if !ok {
+		var err error
+		if o, err = e.Objects.Get(ctx, id); err != nil {
+			return e.failed(ctx, id, err)
+		}
+
+		if !o.Draining {
+			e.drained(id)
+			return nil
+		}
+
+		e.late(o)
+	}
+
+	r, role, ok := t.Set.Find(id.GVR.GroupResource())
+	if !ok {
+		e.settled(id)
+		return nil
+	}
+
+	in, err := e.input(ctx, t, place{r, role}, o)
+	if err != nil {
+		return err
+	}
+
+	return e.carryOut(ctx, o, plan.Decide(t.View, in))
+}
+
+// place is where in a ring an object's resource is.
+type place struct {
+	resource resources.Resource
+	role     resources.Role
+}
+
+// input gathers what the plan needs to know of an object. It asks the API server about the owner of a controlled object.
+func (e *Engine) input(ctx context.Context, t *Target, p place, o objects.Object) (plan.Object, error) {
+	in := plan.Object{
+		Shard: o.Shard, Labelled: o.Labelled, Draining: o.Draining,
+		Controlled: p.role == resources.Controlled,
+	}
+
+	k, owner, ok := e.key(t, p, o)
+
+	covered, err := e.covers(ctx, t, p.resource, o.Namespace)
+	if err != nil {
+		return in, err
+	}
+
+	in.Belongs = ok && covered
+	if in.Belongs {
+		in.Desired, _ = t.View.Owner(k)
+	}
+
+	if owner == nil || !in.NeedsOwner() {
+		return in, nil
+	}
+
+	at, err := e.Objects.Get(ctx, objects.ID{GVR: owner.Resource.GVR, Namespace: owner.Namespace, Name: owner.Name})
+
+	switch {
+	case apierrors.IsNotFound(err):
+	case err != nil:
+		return in, fmt.Errorf("find the owner of %s: %w", o.ID, err)
+	case at.UID == owner.UID:
+		in.Owner = plan.Owner{Exists: true, Shard: at.Shard, Draining: at.Draining}
+	}
+
+	return in, nil
+}
+
+func (e *Engine) key(t *Target, p place, o objects.Object) (key.Key, *resources.Owner, bool) {
+	if p.role == resources.Main {
+		return key.OfOwner(p.resource.Kind.GroupKind(), o.Namespace, o.Name), nil, true
+	}
+
+	if o.Controller == nil {
+		return key.Key{}, nil, false
+	}
+
+	owner, ok := t.Set.OwnerOf(o.Namespace, []metav1.OwnerReference{*o.Controller})
+	if !ok {
+		return key.Key{}, nil, false
+	}
+
+	return key.OfOwner(owner.Resource.Kind.GroupKind(), owner.Namespace, owner.Name), owner, true
+}
+
+// covers says whether the ring covers objects of the resource in the namespace.
+func (e *Engine) covers(ctx context.Context, t *Target, r resources.Resource, namespace string) (bool, error) {
+	if t.Leaving[r.GroupResource()] {
+		return false, nil
+	}
+
+	if !r.Namespaced {
+		return true, nil
+	}
+
+	selected, err := e.Namespaces.Selects(ctx, namespace, t.Selector)
+	if err != nil {
+		return false, fmt.Errorf("look up namespace %s: %w", namespace, err)
+	}
+
+	return selected, nil
+}
+
+// concerns says whether an object without labels should have some. An error counts as yes: a worker will look again.
+func (e *Engine) concerns(ctx context.Context, r resources.Resource, o objects.Object) bool {
+	t := e.Target()
+
+	_, role, ok := t.Set.Find(r.GroupResource())
+	if !ok {
+		return false
+	}
+
+	if _, _, ok = e.key(t, place{r, role}, o); !ok {
+		return false
+	}
+
+	covered, err := e.covers(ctx, t, r, o.Namespace)
+
+	return covered || err != nil
+}
+
+// carryOut does one action, or sees to it that it is tried again when it may be possible.
+func (e *Engine) carryOut(ctx context.Context, o objects.Object, a plan.Action) error {
+	if a.TakenFrom != "" {
+		verdict, err := e.Guard.MayTake(ctx, a.TakenFrom)
+		if err != nil {
+			return fmt.Errorf("confirm that %s may be moved: %w", o.ID, err)
+		}
+
+		if !verdict.Allowed {
+			e.state.block(o.ID, verdict.Reason)
+			e.queue.AddAfter(o.ID, verdict.RetryAfter)
+
+			return nil
+		}
+	}
+
+	switch a.Verb {
+	case plan.Assign:
+		return e.label(ctx, o, a.Verb, objects.Change{Shard: a.To, RemoveDrain: o.Draining})
+	case plan.Withdraw:
+		return e.label(ctx, o, a.Verb, objects.Change{RemoveDrain: true})
+	case plan.Release:
+		return e.label(ctx, o, a.Verb, objects.Change{RemoveShard: o.Labelled, RemoveDrain: o.Draining})
+	case plan.Drain:
+		return e.drain(ctx, o)
+	case plan.AwaitOwner:
+		e.state.block(o.ID, "waits for its owner to get a shard")
+		e.queue.AddRateLimited(o.ID)
+
+		return nil
+	case plan.None, plan.AwaitAcknowledgement, plan.AwaitShard:
+	}
+
+	e.decided(o)
+
+	return nil
+}
+
+// drain asks the object's shard to give it up, if the sweep granted a slot for that.
+func (e *Engine) drain(ctx context.Context, o objects.Object) error {
+	// Before the write, so that the watch cannot tell of the end of a drain that is not known yet.
+	if !e.state.startDrain(o, e.Clock.Now()) {
+		e.decided(o)
+		return nil
+	}
+
+	e.queue.AddAfter(o.ID, e.Limits.DrainTimeout)
+
+	return e.label(ctx, o, plan.Drain, objects.Change{Drain: true})
+}
+
+// label writes labels. If the object has changed since it was read, it is read again and decided anew.
+func (e *Engine) label(ctx context.Context, o objects.Object, verb plan.Verb, change objects.Change) error {
+	if _, err := e.Objects.Label(ctx, o, change); err != nil {
+		if verb == plan.Drain {
+			e.state.endDrain(o.ID)
+		}
+
+		return e.failed(ctx, o.ID, err)
+	}
+
+	e.state.acted(o.ID)
+	countMove(e.Ring, o.GVR.GroupResource(), verb)
+
+	if o.Draining && verb != plan.Drain {
+		e.drained(o.ID)
+	}
+
+	e.decided(o)
+
+	return nil
+}
+
+// failed deals with an error about a single object: that it is gone or has changed is normal.
+func (e *Engine) failed(ctx context.Context, id objects.ID, err error) error {
+	switch {
+	case apierrors.IsNotFound(err):
+		e.drained(id)
+		e.settled(id)
+
+		return nil
+	case apierrors.IsConflict(err):
+		fresh, err := e.Objects.Get(ctx, id)
+		if apierrors.IsNotFound(err) {
+			return e.failed(ctx, id, err)
+		}
+
+		if err != nil {
+			return fmt.Errorf("after a conflict: %w", err)
+		}
+
+		e.state.put(fresh)
+		e.queue.AddRateLimited(id)
+
+		return nil
+	}
+
+	return err
+}
+
+// late reports a drain that has not been acknowledged in time, and sees to it that it is looked at again.
+func (e *Engine) late(o objects.Object) {
+	now := e.Clock.Now()
+	if d, news := e.state.markLate(o.ID, now, e.Limits.DrainTimeout); news {
+		countLate(e.Ring, d.shard)
+		e.Late(o.ID, d.shard, now.Sub(d.since).Round(time.Second))
+	}
+
+	e.queue.AddAfter(o.ID, e.Limits.DrainTimeout)
+}

@@ -1,0 +1,150 @@
+package rebalancer
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/metadata"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/services/rebalancer/engine"
+	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/takeover"
+)
+
+// fleet runs one engine per ring while this replica is the leader.
+type fleet struct {
+	meta       metadata.Interface
+	live       client.Reader
+	namespaces engine.Namespaces
+	limits     engine.Limits
+	clock      clock.WithTicker
+	log        logr.Logger
+	// changed is called when an engine has something to report.
+	changed func(ring string)
+	// late is called when a drain was not acknowledged in time.
+	late func(ring string, id objects.ID, shard string, after time.Duration)
+
+	mu      sync.Mutex
+	ctx     context.Context //nolint:containedctx // the life of the engines, which is that of Start
+	engines map[string]*running
+}
+
+type running struct {
+	*engine.Engine
+	revision int64
+	stop     func()
+}
+
+// Start lets engines run until ctx ends, and returns when all have stopped.
+func (f *fleet) Start(ctx context.Context) error {
+	f.mu.Lock()
+	f.ctx = ctx
+	f.mu.Unlock()
+
+	<-ctx.Done()
+
+	f.mu.Lock()
+	all := f.engines
+	f.engines = nil
+	f.mu.Unlock()
+
+	for _, r := range all {
+		r.stop()
+	}
+
+	return nil
+}
+
+// engine returns the engine of a ring, and starts it if there is none; nil while the fleet does not run.
+func (f *fleet) engine(ring string) *running {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	if f.ctx == nil || f.ctx.Err() != nil {
+		return nil
+	}
+
+	if r, ok := f.engines[ring]; ok {
+		return r
+	}
+
+	ctx, cancel := context.WithCancel(f.ctx)
+	ended := make(chan struct{})
+	r := &running{
+		Engine: engine.New(engine.Config{
+			Ring:       ring,
+			Objects:    objects.NewClient(f.meta, ring),
+			Guard:      takeover.New(ring, f.live, f.clock),
+			Namespaces: f.namespaces,
+			Limits:     f.limits,
+			Clock:      f.clock,
+			Log:        f.log.WithValues("ring", ring),
+			Changed:    func() { f.changed(ring) },
+			Late: func(id objects.ID, shard string, after time.Duration) {
+				f.late(ring, id, shard, after)
+			},
+		}),
+		stop: func() {
+			cancel()
+			<-ended
+		},
+	}
+
+	go func() {
+		defer close(ended)
+		r.Run(ctx)
+	}()
+
+	if f.engines == nil {
+		f.engines = map[string]*running{}
+	}
+
+	f.engines[ring] = r
+
+	return r
+}
+
+// stop ends the engine of a ring, if there is one, and drops its metrics.
+func (f *fleet) stop(ring string) {
+	f.mu.Lock()
+	r := f.engines[ring]
+	delete(f.engines, ring)
+	f.mu.Unlock()
+
+	if r != nil {
+		r.stop()
+		engine.Forget(ring)
+	}
+}
+
+// relabelled makes the engines look again whose selector selects just one of the two label sets of a namespace. It returns
+// their rings.
+func (f *fleet) relabelled(before, after labels.Set) []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	var rings []string
+
+	for ring, r := range f.engines {
+		if t := r.Target(); t != nil && t.Selector.Matches(before) != t.Selector.Matches(after) {
+			r.revision++
+			rings = append(rings, ring)
+		}
+	}
+
+	return rings
+}
+
+// setTarget gives the engine its target, in the revision that relabelled namespaces call for.
+func (f *fleet) setTarget(r *running, t *engine.Target) {
+	f.mu.Lock()
+	t.Revision = r.revision
+	f.mu.Unlock()
+
+	r.SetTarget(t)
+}

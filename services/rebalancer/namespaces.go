@@ -1,0 +1,47 @@
+package rebalancer
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// namespaces answers by the labels of namespaces, from the cache, and about namespaces that the cache does not know yet by
+// a live read. It keeps nothing.
+type namespaces struct {
+	cached client.Reader
+	live   client.Reader
+}
+
+// Selects says whether the namespace exists and the selector selects it.
+func (n namespaces) Selects(ctx context.Context, name string, selector labels.Selector) (bool, error) {
+	ns := newNamespace()
+
+	err := n.cached.Get(ctx, client.ObjectKey{Name: name}, ns)
+	if apierrors.IsNotFound(err) {
+		err = n.live.Get(ctx, client.ObjectKey{Name: name}, ns)
+	}
+
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+
+	if err != nil {
+		return false, fmt.Errorf("read namespace %s: %w", name, err)
+	}
+
+	return selector.Matches(labels.Set(ns.Labels)), nil
+}
+
+// newNamespace returns an empty namespace of which only metadata is read and cached.
+func newNamespace() *metav1.PartialObjectMetadata {
+	ns := &metav1.PartialObjectMetadata{}
+	ns.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+
+	return ns
+}

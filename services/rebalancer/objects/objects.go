@@ -1,0 +1,229 @@
+// Package objects reads and labels the metadata of sharded objects of one ring.
+//
+// It lists page by page, so that memory does not follow the number of objects, watches by label selector, and writes labels
+// under the precondition that the object is still the one that was read. It decides nothing.
+package objects
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/metadata"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)
+
+// PageSize is the number of objects in one page of a list: at 2 to 5 KiB of metadata each about 2 MiB, and few enough
+// requests.
+const PageSize = 500
+
+// ID names an object.
+type ID struct {
+	GVR       schema.GroupVersionResource
+	Namespace string
+	Name      string
+}
+
+// String returns "resource.group namespace/name", as kubectl would name it.
+func (id ID) String() string {
+	name := id.Name
+	if id.Namespace != "" {
+		name = id.Namespace + "/" + name
+	}
+
+	return id.GVR.GroupResource().String() + " " + name
+}
+
+// Object is what is kept of an object's metadata.
+type Object struct {
+	ID
+	UID             types.UID
+	ResourceVersion string
+	// Shard is the value of the ring's shard label; Labelled says whether it is present.
+	Shard    string
+	Labelled bool
+	// Draining says whether the ring's drain label is present.
+	Draining bool
+	// Controller is the owner reference of the object's controller; nil if there is none.
+	Controller *metav1.OwnerReference
+}
+
+// Change is what to do with the two labels. The zero value changes nothing.
+type Change struct {
+	// Shard is the new value of the shard label. Empty leaves the label alone.
+	Shard string
+	// RemoveShard removes the shard label.
+	RemoveShard bool
+	// Drain adds the drain label.
+	Drain bool
+	// RemoveDrain removes the drain label.
+	RemoveDrain bool
+}
+
+// Client reads and labels objects of one ring. It may be used by several goroutines.
+type Client struct {
+	meta       metadata.Interface
+	shardLabel string
+	drainLabel string
+}
+
+// NewClient returns a client for the labels of the named ring.
+func NewClient(meta metadata.Interface, ring string) *Client {
+	return &Client{meta: meta, shardLabel: v1alpha1.ShardLabel(ring), drainLabel: v1alpha1.DrainLabel(ring)}
+}
+
+// ShardLabel returns the key of the ring's shard label.
+func (c *Client) ShardLabel() string { return c.shardLabel }
+
+// DrainLabel returns the key of the ring's drain label; alone it is the label selector for its presence.
+func (c *Client) DrainLabel() string { return c.drainLabel }
+
+// Get reads one object from the API server's storage, not from a cache. Its error is NotFound if there is none.
+func (c *Client) Get(ctx context.Context, id ID) (Object, error) {
+	m, err := c.meta.Resource(id.GVR).Namespace(id.Namespace).Get(ctx, id.Name, metav1.GetOptions{})
+	if err != nil {
+		return Object{}, fmt.Errorf("read %s: %w", id, err)
+	}
+
+	return c.object(id.GVR, m), nil
+}
+
+// Pages lists the objects that match a label selector, in one namespace or with "" in all, and hands them to yield page by
+// page. The slice is yield's to keep. Pages ends with yield's error, or the API server's. It returns the resource version of
+// the list, from which a watch can go on.
+//
+// Where the API server has compacted a list away before its last page, the list goes on from the same place at a newer
+// version; the version of the first page is returned then, so that a watch sees all that has changed meanwhile.
+func (c *Client) Pages(ctx context.Context, scope Scope, yield func([]Object) error) (resourceVersion string, err error) {
+	opts := metav1.ListOptions{LabelSelector: scope.Selector, Limit: PageSize}
+
+	for {
+		list, err := c.meta.Resource(scope.GVR).Namespace(scope.Namespace).List(ctx, opts)
+
+		switch next, expired := continuation(err); {
+		case expired && next != opts.Continue && next != "":
+			opts.Continue = next
+			continue
+		case err != nil:
+			return "", fmt.Errorf("list %s: %w", scope.GVR.GroupResource(), err)
+		}
+
+		if resourceVersion == "" {
+			resourceVersion = list.ResourceVersion
+		}
+
+		page := make([]Object, 0, len(list.Items))
+		for i := range list.Items {
+			page = append(page, c.object(scope.GVR, &list.Items[i]))
+		}
+
+		if err := yield(page); err != nil {
+			return "", err
+		}
+
+		if list.Continue == "" {
+			return resourceVersion, nil
+		}
+
+		opts.Continue = list.Continue
+	}
+}
+
+// continuation returns the token that an API server offers with the error that a list has expired.
+func continuation(err error) (token string, expired bool) {
+	if !apierrors.IsResourceExpired(err) {
+		return "", false
+	}
+
+	var status apierrors.APIStatus
+	if errors.As(err, &status) {
+		return status.Status().Continue, true
+	}
+
+	return "", true
+}
+
+// Scope is what to list or watch.
+type Scope struct {
+	GVR schema.GroupVersionResource
+	// Namespace restricts to one namespace; empty is all.
+	Namespace string
+	// Selector is a label selector; empty selects everything.
+	Selector string
+}
+
+func (c *Client) watch(ctx context.Context, scope Scope, opts metav1.ListOptions) (watch.Interface, error) {
+	opts.LabelSelector = scope.Selector
+	opts.AllowWatchBookmarks = true
+
+	w, err := c.meta.Resource(scope.GVR).Namespace(scope.Namespace).Watch(ctx, opts)
+	if err != nil {
+		return nil, fmt.Errorf("watch %s: %w", scope.GVR.GroupResource(), err)
+	}
+
+	return w, nil
+}
+
+// Label changes the labels of an object in one write, which succeeds only if the object is still as it was read: Conflict
+// says that it has changed, NotFound that it is gone. It returns the object as written.
+func (c *Client) Label(ctx context.Context, o Object, change Change) (Object, error) {
+	labels := map[string]any{}
+	if change.Shard != "" {
+		labels[c.shardLabel] = change.Shard
+	}
+
+	if change.RemoveShard {
+		labels[c.shardLabel] = nil
+	}
+
+	if change.Drain {
+		labels[c.drainLabel] = v1alpha1.DrainValue
+	}
+
+	if change.RemoveDrain {
+		labels[c.drainLabel] = nil
+	}
+
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": o.UID, "resourceVersion": o.ResourceVersion, "labels": labels,
+	}})
+	if err != nil {
+		return Object{}, fmt.Errorf("encode the labels of %s: %w", o.ID, err)
+	}
+
+	m, err := c.meta.Resource(o.GVR).Namespace(o.Namespace).Patch(ctx, o.Name, types.MergePatchType, body, metav1.PatchOptions{})
+	if err != nil {
+		return Object{}, fmt.Errorf("label %s: %w", o.ID, err)
+	}
+
+	return c.object(o.GVR, m), nil
+}
+
+func (c *Client) object(gvr schema.GroupVersionResource, m *metav1.PartialObjectMetadata) Object {
+	shard, labelled := m.Labels[c.shardLabel]
+	_, draining := m.Labels[c.drainLabel]
+	o := Object{
+		ID:              ID{GVR: gvr, Namespace: m.Namespace, Name: m.Name},
+		UID:             m.UID,
+		ResourceVersion: m.ResourceVersion,
+		Shard:           shard,
+		Labelled:        labelled,
+		Draining:        draining,
+	}
+
+	i := slices.IndexFunc(m.OwnerReferences, func(r metav1.OwnerReference) bool { return r.Controller != nil && *r.Controller })
+	if i >= 0 {
+		ref := m.OwnerReferences[i]
+		o.Controller = &ref
+	}
+
+	return o
+}

@@ -1,0 +1,182 @@
+package rebalancer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/membership"
+	"github.com/clusterring/clusterring/services/internal/status"
+	"github.com/clusterring/clusterring/services/rebalancer/engine"
+)
+
+// lookAgain is how often the API server is asked for a resource that it does not serve yet.
+const lookAgain = 2 * time.Second
+
+// reconciler gives every ring's engine its target and writes what the engine reports into the ring's status.
+type reconciler struct {
+	client   client.Client
+	mapper   meta.RESTMapper
+	index    *membership.Index
+	fleet    *fleet
+	status   status.Writer
+	recorder events.EventRecorder
+	log      logr.Logger
+}
+
+// Reconcile looks after one ring.
+func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	ring := &v1alpha1.ClusterRing{}
+	if err := r.client.Get(ctx, req.NamespacedName, ring); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.fleet.stop(req.Name)
+			return reconcile.Result{}, nil
+		}
+
+		return reconcile.Result{}, fmt.Errorf("read ring %s: %w", req.Name, err)
+	}
+
+	if done, err := r.ensureFinalizer(ctx, ring); done || err != nil {
+		return reconcile.Result{}, err
+	}
+
+	s := scopeOf(ring)
+
+	t, err := targetOf(ring, s, r.mapper, r.index.View(ring.Name))
+	if err != nil {
+		return reconcile.Result{}, r.refuse(ctx, ring, s, err)
+	}
+
+	return r.pursue(ctx, ring, s, t)
+}
+
+// ensureFinalizer sees to it that a ring cannot vanish before its labels do. done says that there is nothing more to do for
+// the ring, or not with this copy of it.
+func (r *reconciler) ensureFinalizer(ctx context.Context, ring *v1alpha1.ClusterRing) (done bool, err error) {
+	has := controllerutil.ContainsFinalizer(ring, v1alpha1.FinalizerRebalancer)
+
+	switch {
+	case ring.DeletionTimestamp.IsZero() && !has:
+		base := ring.DeepCopy()
+		controllerutil.AddFinalizer(ring, v1alpha1.FinalizerRebalancer)
+
+		return false, r.patchFinalizers(ctx, ring, base)
+	case !ring.DeletionTimestamp.IsZero() && !has:
+		r.fleet.stop(ring.Name)
+		return true, nil
+	}
+
+	return false, nil
+}
+
+func (r *reconciler) patchFinalizers(ctx context.Context, ring, base *v1alpha1.ClusterRing) error {
+	err := r.client.Patch(ctx, ring, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
+	if err != nil {
+		return fmt.Errorf("write the finalizer of ring %s: %w", ring.Name, client.IgnoreNotFound(err))
+	}
+
+	return nil
+}
+
+// refuse reports a spec that cannot be worked with. The engine, if there is one, keeps its last target.
+func (r *reconciler) refuse(ctx context.Context, ring *v1alpha1.ClusterRing, s scope, reason error) error {
+	assignment := &v1alpha1.AssignmentStatus{Resources: s.spec.Resources}
+
+	err := r.status.Write(ctx, ring, status.Part{Assignment: assignment, Conditions: []metav1.Condition{{
+		Type: v1alpha1.ConditionAssigned, Status: metav1.ConditionFalse,
+		Reason: v1alpha1.ReasonAssignmentFailed, Message: reason.Error(),
+	}}})
+	if err != nil {
+		return fmt.Errorf("refuse an invalid ring: %w", err)
+	}
+
+	return nil
+}
+
+func (r *reconciler) pursue(ctx context.Context, ring *v1alpha1.ClusterRing, s scope, t *engine.Target) (reconcile.Result, error) {
+	e := r.fleet.engine(ring.Name)
+	if e == nil {
+		return reconcile.Result{}, errors.New("the rebalancer is stopping")
+	}
+
+	// What may carry labels must be on record before there are any.
+	if ring.Status.Assignment == nil {
+		if err := r.report(ctx, ring, s, t, engine.Report{}); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
+
+	r.fleet.setTarget(e, t)
+
+	report := e.Report()
+	report.Publish(ring.Name)
+
+	if err := r.report(ctx, ring, s, t, report); err != nil {
+		return reconcile.Result{}, err
+	}
+
+	missing := missing(t)
+
+	if !ring.DeletionTimestamp.IsZero() && report.Settled && len(missing) == 0 {
+		return reconcile.Result{}, r.finish(ctx, ring)
+	}
+
+	if len(missing) > 0 {
+		return reconcile.Result{RequeueAfter: lookAgain}, nil
+	}
+
+	return reconcile.Result{}, nil
+}
+
+// report writes the status, and an event when something begins to be wrong.
+func (r *reconciler) report(ctx context.Context, ring *v1alpha1.ClusterRing, s scope, t *engine.Target, rep engine.Report) error {
+	message := ""
+	if len(missing(t)) > 0 {
+		message = t.Set.MissingMessage()
+	}
+
+	c := assigned(situation{
+		deleting: !ring.DeletionTimestamp.IsZero(),
+		shards:   len(t.View.AvailableShards()),
+		missing:  message,
+		report:   rep,
+	})
+
+	old := meta.FindStatusCondition(ring.Status.Conditions, c.Type)
+	if c.Reason == v1alpha1.ReasonAssignmentFailed && (old == nil || old.Reason != c.Reason) {
+		r.recorder.Eventf(ring, nil, "Warning", c.Reason, "Assign", "%s", c.Message)
+	}
+
+	part := status.Part{Assignment: assignment(ring, s, t, rep), Conditions: []metav1.Condition{c}}
+	if err := r.status.Write(ctx, ring, part); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("report: %w", err)
+	}
+
+	return nil
+}
+
+// finish lets a deleted ring go: nothing carries its labels any more.
+func (r *reconciler) finish(ctx context.Context, ring *v1alpha1.ClusterRing) error {
+	base := ring.DeepCopy()
+	controllerutil.RemoveFinalizer(ring, v1alpha1.FinalizerRebalancer)
+
+	if err := r.patchFinalizers(ctx, ring, base); err != nil {
+		return err
+	}
+
+	r.fleet.stop(ring.Name)
+	r.log.Info("ring deleted, no label is left", "ring", ring.Name)
+
+	return nil
+}
