@@ -1,0 +1,105 @@
+package lease_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/lease"
+)
+
+var (
+	monday  = metav1.NewMicroTime(time.Date(2030, 1, 7, 9, 0, 0, 123456000, time.UTC))
+	tuesday = metav1.NewMicroTime(monday.Add(24 * time.Hour))
+)
+
+func held() *coordinationv1.Lease {
+	return &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: shard, ResourceVersion: "7", Labels: map[string]string{"a": "b"}},
+		Spec: coordinationv1.LeaseSpec{
+			HolderIdentity:       ptr.To(shard),
+			LeaseDurationSeconds: ptr.To[int32](20),
+			AcquireTime:          &monday,
+			RenewTime:            &tuesday,
+			LeaseTransitions:     ptr.To[int32](3),
+		},
+	}
+}
+
+func TestRecordOf(t *testing.T) {
+	require.Equal(t, lease.Record{
+		Holder: shard, Duration: 20 * time.Second, AcquireTime: monday.Time, RenewTime: tuesday.Time, Transitions: 3,
+	}, lease.RecordOf(held()))
+	require.Equal(t, lease.Record{Duration: lease.DefaultDuration}, lease.RecordOf(&coordinationv1.Lease{}))
+
+	for seconds, want := range map[int32]time.Duration{
+		-1 << 31: lease.DefaultDuration, -1: lease.DefaultDuration, 0: lease.DefaultDuration, 1: time.Second,
+		86400: lease.MaxDuration, 86401: lease.MaxDuration, 1<<31 - 1: lease.MaxDuration,
+	} {
+		l := held()
+		l.Spec.LeaseDurationSeconds = &seconds
+		require.Equal(t, want, lease.RecordOf(l).Duration, "%d s", seconds)
+	}
+}
+
+func TestRecordEqual(t *testing.T) {
+	record := lease.RecordOf(held())
+	elsewhere := record
+	elsewhere.RenewTime = record.RenewTime.In(time.FixedZone("elsewhere", 3600))
+	require.True(t, record.Equal(elsewhere))
+
+	for field, change := range map[string]func(*lease.Record){
+		"holder":      func(r *lease.Record) { r.Holder = "x" },
+		"duration":    func(r *lease.Record) { r.Duration++ },
+		"acquireTime": func(r *lease.Record) { r.AcquireTime = r.AcquireTime.Add(time.Microsecond) },
+		"renewTime":   func(r *lease.Record) { r.RenewTime = r.RenewTime.Add(-time.Microsecond) },
+		"transitions": func(r *lease.Record) { r.Transitions++ },
+	} {
+		changed := record
+		change(&changed)
+		require.False(t, record.Equal(changed), "%s changed", field)
+	}
+}
+
+func TestHeldBy(t *testing.T) {
+	require.True(t, lease.Record{Holder: "a"}.HeldBy("a"))
+	require.False(t, lease.Record{Holder: "a"}.HeldBy("b"))
+	require.False(t, lease.Record{}.HeldBy(""), "nobody is no shard")
+	taker := v1alpha1.LeaseControllerIdentity
+	require.False(t, lease.Record{Holder: taker}.HeldBy(taker), "a Lease that was taken would look alive if it had the taker's name")
+}
+
+func TestAcquired(t *testing.T) {
+	before := held()
+	now := time.Date(2031, 1, 1, 0, 0, 0, 0, time.UTC)
+	taken := lease.Acquired(before, now)
+	require.Equal(t, held(), before, "the argument was changed")
+
+	at := metav1.NewMicroTime(now)
+	want := held()
+	want.Spec = coordinationv1.LeaseSpec{
+		HolderIdentity:       ptr.To("shardlease-controller"),
+		LeaseDurationSeconds: ptr.To[int32](40),
+		AcquireTime:          &at,
+		RenewTime:            &at,
+		LeaseTransitions:     ptr.To[int32](4),
+	}
+	require.Equal(t, want, taken, "everything else stays, above all the resourceVersion")
+}
+
+func TestAcquiredFromAnEmptyLease(t *testing.T) {
+	taken := lease.Acquired(&coordinationv1.Lease{}, monday.Time)
+	require.EqualValues(t, 30, *taken.Spec.LeaseDurationSeconds)
+	require.EqualValues(t, 1, *taken.Spec.LeaseTransitions)
+}
+
+func TestAcquiredDoublesAtMostTheLongestDuration(t *testing.T) {
+	l := held()
+	l.Spec.LeaseDurationSeconds = ptr.To[int32](1<<31 - 1)
+	require.EqualValues(t, 2*24*60*60, *lease.Acquired(l, monday.Time).Spec.LeaseDurationSeconds)
+}

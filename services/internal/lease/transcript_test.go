@@ -1,0 +1,187 @@
+package lease_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/clusterring/clusterring/services/internal/lease"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+const shard = "web-0"
+
+// TestTranscripts plays each file of testdata: at a time, an event happens to the Lease of shard web-0, and then an
+// observer looks at it. The test compares what follows with the rest of the line. The events:
+//
+//	hold               the shard acquires or renews its Lease, with the duration and clock that it has
+//	release            the shard gives its Lease up
+//	take               the Lease is taken from the shard, as the decision to acquire demands
+//	label              somebody changes labels of the Lease
+//	edit FIELD=VALUE   somebody changes a field: holder, duration (seconds), renewTime (seconds, by the shard's clock)
+//	look               nothing happens
+//	clock OFFSET       the shard's clock now differs from the observer's by the offset
+//	restart            the observer forgets everything
+//	delete             the Lease is deleted, and created anew with the next event
+func TestTranscripts(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join("testdata", "*.txt"))
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			want, err := os.ReadFile(file)
+			require.NoError(t, err)
+			got := play(t, string(want))
+			if *update {
+				require.NoError(t, os.WriteFile(file, []byte(got), 0o600))
+				return
+			}
+			require.Equal(t, string(want), got)
+		})
+	}
+}
+
+const layout = "%-10s %-36s %-10s %-10s %-8s %s"
+
+// columns are separated by at least two blanks.
+var columns = regexp.MustCompile(` {2,}`)
+
+// play returns the transcript with all results as they are.
+func play(t *testing.T, transcript string) string {
+	t.Helper()
+	w := newWorld()
+	var out []string
+	for line := range strings.Lines(transcript) {
+		line = strings.TrimSuffix(line, "\n")
+		switch {
+		case line == "" || strings.HasPrefix(line, "#"):
+			out = append(out, line)
+		case strings.HasPrefix(line, "time "):
+			out = append(out, fmt.Sprintf(layout, "time", "event", "state", "available", "action", "check after"))
+		default:
+			fields := columns.Split(line, 3)
+			require.GreaterOrEqual(t, len(fields), 2, "line %q", line)
+			out = append(out, w.step(t, fields[0], fields[1]))
+		}
+	}
+	return strings.Join(out, "\n") + "\n"
+}
+
+// world is a shard, its Lease, and an observer.
+type world struct {
+	start    time.Time // by the observer's clock
+	offset   time.Duration
+	lease    *coordinationv1.Lease
+	observer *lease.Observer
+}
+
+func newWorld() *world {
+	w := &world{start: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC), observer: &lease.Observer{}}
+	w.create()
+	return w
+}
+
+func (w *world) create() {
+	w.lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: shard}}
+	w.lease.Spec.LeaseDurationSeconds = ptr.To[int32](15)
+}
+
+func (w *world) step(t *testing.T, at, event string) string {
+	t.Helper()
+	elapsed, err := time.ParseDuration(at)
+	require.NoError(t, err)
+	now := w.start.Add(elapsed)
+	w.happen(t, event, now)
+
+	id := types.NamespacedName{Namespace: w.lease.Namespace, Name: w.lease.Name}
+	record := lease.RecordOf(w.lease)
+	age := w.observer.Observe(id, record, now)
+	d := lease.Next(lease.Snapshot{Shard: w.lease.Name, Record: record}, age)
+
+	available := map[bool]string{true: "yes", false: "no"}[d.State.Available()]
+	action, wait := string(d.Action), d.CheckAfter.String()
+	if d.Action == lease.None {
+		action = "-"
+	}
+	if d.CheckAfter == 0 {
+		wait = "-"
+	}
+	return fmt.Sprintf(layout, at, event, d.State, available, action, wait)
+}
+
+func (w *world) happen(t *testing.T, event string, now time.Time) {
+	t.Helper()
+	verb, argument, _ := strings.Cut(event, " ")
+	spec, clock := &w.lease.Spec, metav1.NewMicroTime(now.Add(w.offset))
+	switch verb {
+	case "hold":
+		if ptr.Deref(spec.HolderIdentity, "") != shard {
+			spec.HolderIdentity, spec.AcquireTime = ptr.To(shard), &clock
+			spec.LeaseTransitions = ptr.To(ptr.Deref(spec.LeaseTransitions, 0) + 1)
+			spec.LeaseDurationSeconds = ptr.To[int32](15)
+		}
+		spec.RenewTime = &clock
+	case "release": // as client-go's leader election does
+		spec.HolderIdentity, spec.LeaseDurationSeconds = ptr.To(""), ptr.To[int32](1)
+		spec.AcquireTime, spec.RenewTime = &clock, &clock
+	case "take":
+		w.lease = lease.Acquired(w.lease, now)
+	case "label":
+		metav1.SetMetaDataLabel(&w.lease.ObjectMeta, "touched", strconv.FormatInt(now.Unix(), 10))
+	case "edit":
+		w.edit(t, argument)
+	case "clock":
+		offset, err := time.ParseDuration(argument)
+		require.NoError(t, err)
+		w.offset = offset
+	case "restart":
+		w.observer = &lease.Observer{}
+	case "delete":
+		w.observer.Forget(types.NamespacedName{Namespace: w.lease.Namespace, Name: w.lease.Name})
+		w.create()
+	case "look":
+	default:
+		require.FailNow(t, "unknown event", event)
+	}
+}
+
+func (w *world) edit(t *testing.T, assignment string) {
+	t.Helper()
+	field, value, _ := strings.Cut(assignment, "=")
+	spec := &w.lease.Spec
+	number, err := strconv.ParseInt(value, 10, 32)
+	absent := value == "none"
+	switch field {
+	case "holder":
+		spec.HolderIdentity = ptr.To(value)
+		if absent {
+			spec.HolderIdentity = nil
+		}
+	case "duration":
+		spec.LeaseDurationSeconds = ptr.To(int32(number))
+		if absent {
+			spec.LeaseDurationSeconds = nil
+		}
+	case "renewTime":
+		spec.RenewTime = ptr.To(metav1.NewMicroTime(w.start.Add(w.offset + time.Duration(number)*time.Second)))
+		if absent {
+			spec.RenewTime = nil
+		}
+	default:
+		require.FailNow(t, "unknown field", field)
+	}
+	require.True(t, absent || field == "holder" || err == nil, "edit %s: %v", assignment, err)
+}
