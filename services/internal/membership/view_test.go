@@ -1,0 +1,165 @@
+package membership_test
+
+import (
+	"flag"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/key"
+	"github.com/clusterring/clusterring/services/internal/membership"
+	"github.com/clusterring/clusterring/services/internal/ring"
+)
+
+// TestMain makes rapid draw the same in each run, unless -rapid.seed says otherwise.
+func TestMain(m *testing.M) {
+	if err := flag.Set("rapid.seed", "1"); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
+
+// leaseOf returns the Lease namespace/name of a ring, held by holder.
+func leaseOf(ringName, namespacedName, holder string) *coordinationv1.Lease {
+	namespace, name, _ := strings.Cut(namespacedName, "/")
+	return &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: name,
+			Labels: map[string]string{v1alpha1.LabelClusterRing: ringName},
+		},
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: ptr.To[int32](15)},
+	}
+}
+
+func TestAvailability(t *testing.T) {
+	long := strings.Repeat("x", 64)
+	for _, tc := range []struct {
+		name      string
+		leases    []*coordinationv1.Lease
+		available []string
+		problems  []string
+	}{
+		{name: "no Leases"},
+		{
+			name: "held, released, taken, and held by another",
+			leases: []*coordinationv1.Lease{
+				leaseOf("r", "ns/c", "c"), leaseOf("r", "ns/a", "a"), leaseOf("r", "ns/released", ""),
+				leaseOf("r", "ns/taken", "shardlease-controller"), leaseOf("r", "ns/foreign", "a"),
+			},
+			available: []string{"a", "c"},
+		},
+		{
+			name:   "Leases of other rings and of none",
+			leases: []*coordinationv1.Lease{leaseOf("r", "ns/a", "a"), leaseOf("other", "ns/b", "b"), leaseOf("", "ns/c", "c"), {}},
+
+			available: []string{"a"},
+		},
+		{
+			name:   "one name held in two namespaces",
+			leases: []*coordinationv1.Lease{leaseOf("r", "two/a", "a"), leaseOf("r", "one/a", "a"), leaseOf("r", "one/b", "b")},
+			problems: []string{
+				"shard one/a: the name is held in the namespaces one, two: start these shards under different names",
+				"shard two/a: the name is held in the namespaces one, two: start these shards under different names",
+			},
+			available: []string{"b"},
+		},
+		{
+			name:      "one name in two namespaces, held in one",
+			leases:    []*coordinationv1.Lease{leaseOf("r", "two/a", "a"), leaseOf("r", "one/a", "")},
+			available: []string{"a"},
+		},
+		{
+			name:      "one name in two rings",
+			leases:    []*coordinationv1.Lease{leaseOf("r", "one/a", "a"), leaseOf("other", "two/a", "a")},
+			available: []string{"a"},
+		},
+		{
+			name: "names with dots and of 63 characters",
+			leases: []*coordinationv1.Lease{
+				leaseOf("r", "ns/web.0.example.com", "web.0.example.com"), leaseOf("r", "ns/"+long[:63], long[:63]),
+			},
+			available: []string{"web.0.example.com", long[:63]},
+		},
+		{
+			name:   "a name that is no label value",
+			leases: []*coordinationv1.Lease{leaseOf("r", "ns/a", "a"), leaseOf("r", "ns/"+long, long)},
+			problems: []string{
+				"shard ns/" + long + ": the name cannot be the value of a label (must be no more than 63 bytes): " +
+					"start the shard under a name that can",
+			},
+			available: []string{"a"},
+		},
+		{
+			name:   "a name that is no label value, not held",
+			leases: []*coordinationv1.Lease{leaseOf("r", "ns/"+long, "")},
+		},
+		{
+			name:   "a shard named like the lease controller",
+			leases: []*coordinationv1.Lease{leaseOf("r", "ns/shardlease-controller", "shardlease-controller")},
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			v := membership.NewView("r", tc.leases, nil)
+			require.Equal(t, "r", v.RingName())
+			require.ElementsMatch(t, tc.available, v.AvailableShards())
+			require.True(t, slices.IsSorted(v.AvailableShards()))
+			require.Equal(t, tc.problems, v.Problems())
+			require.Equal(t, ring.New(tc.available).Fingerprint(), v.Fingerprint())
+			for _, s := range v.Shards() {
+				require.Equal(t, s.Available, v.Available(s.Name) && s.Holder == s.Name, "%s/%s", s.Namespace, s.Name)
+				require.False(t, s.Available && s.Problem != "", "%s/%s", s.Namespace, s.Name)
+			}
+		})
+	}
+}
+
+func TestViewShowsEveryShard(t *testing.T) {
+	b := leaseOf("r", "two/b", "somebody")
+	b.Spec.LeaseDurationSeconds = nil
+	v := membership.NewView("r", []*coordinationv1.Lease{b, leaseOf("r", "two/a", "a"), leaseOf("r", "one/b", "b")}, nil)
+	want := []membership.Shard{
+		{Namespace: "two", Name: "a", Holder: "a", Duration: 15 * time.Second, Available: true},
+		{Namespace: "one", Name: "b", Holder: "b", Duration: 15 * time.Second, Available: true},
+		{Namespace: "two", Name: "b", Holder: "somebody", Duration: 15 * time.Second},
+	}
+	require.Equal(t, want, v.Shards())
+
+	v.Shards()[0].Name = "changed"
+	v.AvailableShards()[0] = "changed"
+	require.Equal(t, want, v.Shards())
+	require.Equal(t, []string{"a", "b"}, v.AvailableShards())
+}
+
+func TestOwner(t *testing.T) {
+	k := key.Key{Kind: "ConfigMap", Namespace: "default", Name: "a"}
+	_, ok := membership.NewView("r", nil, nil).Owner(k)
+	require.False(t, ok)
+
+	v := membership.NewView("r", []*coordinationv1.Lease{leaseOf("r", "ns/a", "a"), leaseOf("r", "ns/b", "")}, nil)
+	owner, ok := v.Owner(k)
+	require.True(t, ok)
+	require.Equal(t, "a", owner)
+}
+
+func TestViewsOfEqualSetsShareTheirRing(t *testing.T) {
+	rings := ring.NewCache(2)
+	a := membership.NewView("r", []*coordinationv1.Lease{leaseOf("r", "ns/a", "a"), leaseOf("r", "ns/b", "b")}, rings)
+	b := membership.NewView("s", []*coordinationv1.Lease{leaseOf("s", "ns/b", "b"), leaseOf("s", "other/a", "a")}, rings)
+	require.Same(t, a.Ring(), b.Ring())
+	require.Same(t, a.Ring(), a.Ring())
+}
+
+// A look-up in a view is on the path of every write to a sharded resource.
+func TestOwnerAllocatesNothing(t *testing.T) {
+	v := membership.NewView("r", []*coordinationv1.Lease{leaseOf("r", "ns/a", "a"), leaseOf("r", "ns/b", "b")}, nil)
+	k := key.Key{Kind: "ConfigMap", Namespace: "default", Name: "a"}
+	require.Zero(t, testing.AllocsPerRun(100, func() { _, _ = v.Owner(k) }))
+}
