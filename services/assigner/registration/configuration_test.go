@@ -1,0 +1,133 @@
+package registration
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/resources"
+)
+
+var update = flag.Bool("update", false, "rewrite the files in testdata")
+
+const rebalancer = "system:serviceaccount:sharding-system:rebalancer"
+
+var inService = Target{
+	Service:            admissionregistrationv1.ServiceReference{Namespace: "sharding-system", Name: "assigner", Port: ptr.To[int32](443)},
+	RebalancerUsername: rebalancer,
+}
+
+func mapper() *meta.DefaultRESTMapper {
+	m := meta.NewDefaultRESTMapper(nil)
+	for _, k := range []schema.GroupVersionKind{
+		{Group: "example.org", Version: "v1", Kind: "Website"},
+		{Version: "v1", Kind: "Pod"},
+		{Version: "v1", Kind: "Secret"},
+		{Group: "apps", Version: "v1", Kind: "Deployment"},
+	} {
+		m.Add(k, meta.RESTScopeNamespace)
+	}
+
+	return m
+}
+
+func ringWith(name string, rr ...v1alpha1.RingResource) *v1alpha1.ClusterRing {
+	return &v1alpha1.ClusterRing{
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: "ebd0b1a5"},
+		Spec:       v1alpha1.ClusterRingSpec{Resources: rr},
+	}
+}
+
+// TestConfiguration compares what is registered with the files that a reviewer has read.
+func TestConfiguration(t *testing.T) {
+	url := Target{URL: "https://127.0.0.1:9443/", InjectCAFrom: "sharding-system/assigner"}
+
+	selected := ringWith("selected", v1alpha1.RingResource{Resource: "pods"})
+	selected.Spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "a"}}
+
+	for _, c := range []struct {
+		file   string
+		ring   *v1alpha1.ClusterRing
+		target Target
+	}{
+		{"service", ringWith("example",
+			v1alpha1.RingResource{Group: "example.org", Resource: "websites", ControlledResources: []v1alpha1.ControlledResource{
+				{Group: "apps", Resource: "deployments"}, {Resource: "secrets"}, {Resource: "missing"},
+			}},
+			v1alpha1.RingResource{Resource: "pods"},
+		), inService},
+		{"url", selected, url},
+		{"missing", ringWith("missing", v1alpha1.RingResource{
+			Resource: "nothing", ControlledResources: []v1alpha1.ControlledResource{{Resource: "secrets"}},
+		}), url},
+	} {
+		t.Run(c.file, func(t *testing.T) {
+			var got bytes.Buffer
+
+			encoder := json.NewEncoder(&got)
+			encoder.SetIndent("", "  ")
+			encoder.SetEscapeHTML(false)
+			require.NoError(t, encoder.Encode(Configuration(c.ring, resources.Resolve(mapper(), c.ring.Spec), c.target)))
+
+			file := "testdata/" + c.file + ".json"
+			if *update {
+				require.NoError(t, os.WriteFile(file, got.Bytes(), 0o600))
+			}
+
+			want, err := os.ReadFile(file)
+			require.NoError(t, err)
+			require.Equal(t, string(want), got.String())
+		})
+	}
+}
+
+func TestMerge(t *testing.T) {
+	ring := ringWith("example", v1alpha1.RingResource{Resource: "pods"})
+	set := resources.Resolve(mapper(), ring.Spec)
+
+	want := Configuration(ring, set, inService)
+	want.Webhooks[0].ClientConfig.CABundle = []byte("ours")
+
+	t.Run("an edited configuration is restored", func(t *testing.T) {
+		have := want.DeepCopy()
+		have.ResourceVersion = "7"
+		have.Labels = map[string]string{"theirs": "x"}
+		have.OwnerReferences = nil
+		have.Webhooks[0].ObjectSelector = nil
+		have.Webhooks[0].ClientConfig.CABundle = []byte("wrong")
+		have.Webhooks = append(have.Webhooks, admissionregistrationv1.MutatingWebhook{Name: "another.example.org"})
+
+		next := merge(have, want)
+		require.Equal(t, want.Webhooks, next.Webhooks)
+		require.Equal(t, want.OwnerReferences, next.OwnerReferences)
+		require.Equal(t, map[string]string{"theirs": "x", v1alpha1.LabelClusterRing: "example"}, next.Labels)
+		require.Equal(t, "7", next.ResourceVersion, "nothing that was written meanwhile is overwritten")
+		require.Equal(t, map[string]string{"theirs": "x"}, have.Labels, "what came from the cache is not changed")
+	})
+
+	t.Run("an injected bundle stays", func(t *testing.T) {
+		inject := inService
+		inject.InjectCAFrom = "sharding-system/assigner"
+
+		have := want.DeepCopy()
+		have.Webhooks[0].ClientConfig.CABundle = []byte("injected")
+		have.Webhooks[0].Rules = nil
+
+		next := merge(have, Configuration(ring, set, inject))
+		require.Equal(t, []byte("injected"), next.Webhooks[0].ClientConfig.CABundle)
+		require.Equal(t, want.Webhooks[0].Rules, next.Webhooks[0].Rules)
+		require.Equal(t, "sharding-system/assigner", next.Annotations[annotationInjectCA])
+
+		require.NotContains(t, merge(next, want).Annotations, annotationInjectCA, "it is not injected once we know it ourselves")
+	})
+}
