@@ -154,12 +154,7 @@ func (g *guard) judge(key objectKey, v view) verdict {
 
 func (o *object) judge(v view) verdict {
 	if v.version == "" {
-		o.drain = ""
-		if o.acknowledged != "" {
-			return gone
-		}
-
-		return absent
+		return o.judgeAbsence()
 	}
 	if o.acknowledged != "" && older(v.version, o.acknowledged) {
 		return unclear
@@ -184,6 +179,19 @@ func (o *object) judge(v view) verdict {
 	}
 
 	return run
+}
+
+func (o *object) judgeAbsence() verdict {
+	if o.acknowledging {
+		// The cache may know of the acknowledgement before its answer has arrived.
+		return unclear
+	}
+	o.drain = ""
+	if o.acknowledged != "" {
+		return gone
+	}
+
+	return absent
 }
 
 // leave takes a worker out of the object. If the object is to be given up and the worker was the last one inside, it

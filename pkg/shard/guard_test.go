@@ -84,6 +84,9 @@ func TestGuardAcknowledgesOnceAtATime(t *testing.T) {
 	require.Equal(t, unclear, may, "withdrawn, but the patch may be on its way")
 	require.Empty(t, version)
 
+	may, _ = once(g, view{})
+	require.Equal(t, unclear, may, "deleted, or given up")
+
 	g.settle(website, outcome{})
 	may, _ = once(g, mine("9"))
 	require.Equal(t, run, may)

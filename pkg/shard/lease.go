@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
@@ -31,7 +32,7 @@ type lock struct {
 
 	// holder is who held the Lease when it was last read or written.
 	holder string
-	// renewed is the time that this process last tried to write as renewTime; zero before it held the Lease.
+	// renewed is the last renewTime that this process has written, as far as it knows; zero before it held the Lease.
 	renewed metav1.MicroTime
 	// failure is how the last write ended.
 	failure error
@@ -114,21 +115,19 @@ func (l *lock) hold(record resourcelock.LeaderElectionRecord, write func() error
 		return l.lost
 	}
 
-	held := !l.renewed.IsZero()
-	// The time on the wire has microseconds. A write whose answer was lost may have happened all the same.
-	attempt := metav1.NewMicroTime(record.RenewTime.Truncate(time.Microsecond))
-	if held {
-		l.renewed = attempt
-	}
-
 	l.failure = write()
-	if l.failure != nil {
+	switch {
+	case l.failure == nil:
+		l.holder = record.HolderIdentity
+		l.guard.unlock()
+	case l.renewed.IsZero() || apierrors.IsConflict(l.failure):
+		// Not held before, or certainly not written.
 		return l.failure
 	}
-	l.holder, l.renewed = record.HolderIdentity, attempt
-	l.guard.unlock()
+	// A write whose answer was lost may have happened all the same. The time on the wire has microseconds.
+	l.renewed = metav1.NewMicroTime(record.RenewTime.Truncate(time.Microsecond))
 
-	return nil
+	return l.failure
 }
 
 func (l *lock) release(ctx context.Context, record resourcelock.LeaderElectionRecord) error {

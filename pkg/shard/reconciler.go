@@ -28,7 +28,8 @@ const recheck = 2 * time.Second
 // The inner reconciler is also called for an object that is in the cache no more; see the package's doc on NotFound. Its
 // results and errors are passed on. What the wrapper cannot decide yet is reconciled again a little later.
 func (s *Shard) Reconciler(c client.Client, obj client.Object, inner reconcile.Reconciler) reconcile.Reconciler {
-	k := &kind{client: c, empty: obj}
+	empty, _ := obj.DeepCopyObject().(client.Object)
+	k := &kind{client: c, empty: empty}
 	if gvk, err := c.GroupVersionKindFor(obj); err != nil {
 		k.err = fmt.Errorf("find out the kind of %T: %w", obj, err)
 	} else {

@@ -1,0 +1,263 @@
+package shard
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/clusterring/clusterring/pkg/internal/testenv"
+)
+
+const (
+	patience = 30 * time.Second
+	interval = 20 * time.Millisecond
+)
+
+// tests stops the API server before goleak looks around.
+type tests struct{ m *testing.M }
+
+func (t tests) Run() int {
+	ctrl.SetLogger(logr.Discard())
+	klog.SetLogger(logr.Discard())
+
+	return testenv.Main(t.m)
+}
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(tests{m})
+}
+
+// fixture is one test's ring, namespace and administrator.
+type fixture struct {
+	*testing.T
+	admin     client.Client
+	config    *rest.Config
+	namespace string
+	ring      string
+}
+
+// newFixture uses the namespace's name for the ring, so that no test sees another's objects.
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	namespace := testenv.Namespace(t)
+
+	return &fixture{T: t, admin: testenv.Client(t), config: testenv.Config(t), namespace: namespace, ring: namespace}
+}
+
+// shard returns a shard with a Lease of three seconds.
+func (f *fixture) shard(name string) *Shard {
+	f.Helper()
+	s, err := New(Options{
+		Ring: f.ring, Name: name, Namespace: f.namespace,
+		LeaseDuration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: 200 * time.Millisecond,
+	})
+	require.NoError(f, err)
+
+	return s
+}
+
+// process is a running manager.
+type process struct {
+	f      *fixture
+	mgr    manager.Manager
+	cancel context.CancelFunc
+	done   chan struct{}
+	err    error
+}
+
+// start runs a manager as the shard until the test ends. By default the shard's kinds are ConfigMap and Secret.
+func (f *fixture) start(s *Shard, setup func(ctrl.Manager), kinds ...client.Object) *process {
+	f.Helper()
+	if len(kinds) == 0 {
+		kinds = []client.Object{&corev1.ConfigMap{}, &corev1.Secret{}}
+	}
+	options := manager.Options{
+		Metrics:    metricsserver.Options{BindAddress: "0"},
+		Controller: config.Controller{SkipNameValidation: new(true), MaxConcurrentReconciles: 2},
+	}
+	require.NoError(f, s.ConfigureManager(f.config, &options, kinds...))
+	mgr, err := manager.New(f.config, options)
+	require.NoError(f, err)
+	setup(mgr)
+
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &process{f: f, mgr: mgr, cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(p.done)
+		p.err = mgr.Start(ctx)
+	}()
+	f.Cleanup(func() { p.stop() })
+
+	return p
+}
+
+// stop asks the manager to stop, waits, and returns its error.
+func (p *process) stop() error {
+	p.cancel()
+	p.wait()
+
+	return p.err
+}
+
+func (p *process) wait() {
+	p.f.Helper()
+	select {
+	case <-p.done:
+	case <-time.After(patience): //nolint:forbidigo // a limit, not a wait
+		require.Fail(p.f, "the manager does not stop")
+	}
+}
+
+// controls adds a controller for the kind that runs the function as its reconciler.
+func (f *fixture) controls(mgr ctrl.Manager, s *Shard, name string, obj client.Object, fn reconcile.Func) {
+	f.Helper()
+	require.NoError(f, ctrl.NewControllerManagedBy(mgr).Named(name).
+		For(obj, forOptions(s, obj)).
+		Complete(s.Reconciler(mgr.GetClient(), obj, fn)))
+}
+
+// configMap creates a ConfigMap that is assigned to the shard; without a shard it is not assigned.
+func (f *fixture) configMap(s *Shard, name string) *corev1.ConfigMap {
+	f.Helper()
+	cm := &corev1.ConfigMap{ObjectMeta: f.meta(s, name)}
+	require.NoError(f, f.admin.Create(f.Context(), cm))
+
+	return cm
+}
+
+// secretOf creates a Secret that is controlled by the ConfigMap and assigned to the shard.
+func (f *fixture) secretOf(s *Shard, owner client.Object, kind schemaKind, name string) *corev1.Secret {
+	f.Helper()
+	secret := &corev1.Secret{ObjectMeta: f.meta(s, name)}
+	secret.OwnerReferences = []metav1.OwnerReference{{
+		APIVersion: kind.apiVersion, Kind: kind.kind, Name: owner.GetName(), UID: owner.GetUID(), Controller: new(true),
+	}}
+	require.NoError(f, f.admin.Create(f.Context(), secret))
+
+	return secret
+}
+
+type schemaKind struct{ apiVersion, kind string }
+
+func (f *fixture) meta(s *Shard, name string) metav1.ObjectMeta {
+	meta := metav1.ObjectMeta{Namespace: f.namespace, Name: name}
+	if s != nil {
+		meta.Labels = map[string]string{s.shardKey: s.Name()}
+	}
+
+	return meta
+}
+
+// label sets labels of the object; an empty value removes one.
+func (f *fixture) label(obj client.Object, keysAndValues ...string) {
+	f.Helper()
+	var pairs []string
+	for i := 0; i < len(keysAndValues); i += 2 {
+		value := `"` + keysAndValues[i+1] + `"`
+		if value == `""` {
+			value = "null"
+		}
+		pairs = append(pairs, `"`+keysAndValues[i]+`":`+value)
+	}
+	patch := `{"metadata":{"labels":{` + strings.Join(pairs, ",") + `}}}`
+	require.NoError(f, f.admin.Patch(f.Context(), obj, client.RawPatch(types.MergePatchType, []byte(patch))))
+}
+
+// released waits until the object carries neither the shard nor the drain label.
+func (f *fixture) released(s *Shard, obj client.Object) {
+	f.Helper()
+	f.eventually("the labels are removed", func() bool {
+		f.refresh(obj)
+		labels := obj.GetLabels()
+		_, drain := labels[s.drainKey]
+
+		return labels[s.shardKey] == "" && !drain
+	})
+}
+
+func (f *fixture) refresh(obj client.Object) {
+	f.Helper()
+	require.NoError(f, f.admin.Get(f.Context(), client.ObjectKeyFromObject(obj), obj))
+}
+
+// lease returns the shard's Lease, an empty one if there is none.
+func (f *fixture) lease(s *Shard) *coordinationv1.Lease {
+	f.Helper()
+	lease := &coordinationv1.Lease{}
+	err := f.admin.Get(f.Context(), client.ObjectKey{Namespace: f.namespace, Name: s.Name()}, lease)
+	if !apierrors.IsNotFound(err) {
+		require.NoError(f, err)
+	}
+
+	return lease
+}
+
+func holder(lease *coordinationv1.Lease) string {
+	if lease.Spec.HolderIdentity == nil {
+		return ""
+	}
+
+	return *lease.Spec.HolderIdentity
+}
+
+func (f *fixture) held(s *Shard) {
+	f.Helper()
+	f.eventually("the Lease is held", func() bool { return holder(f.lease(s)) == s.Name() })
+}
+
+func (f *fixture) eventually(what string, condition func() bool) {
+	f.Helper()
+	require.Eventually(f, condition, patience, interval, what)
+}
+
+// receive waits for a value.
+func receive[T any](f *fixture, from <-chan T, what string) T {
+	f.Helper()
+	select {
+	case value := <-from:
+		return value
+	case <-time.After(patience): //nolint:forbidigo // a limit, not a wait
+		require.Fail(f, "nothing happens", what)
+		panic("unreachable")
+	}
+}
+
+// nothing is a reconciler that does nothing.
+func nothing(context.Context, reconcile.Request) (reconcile.Result, error) {
+	return reconcile.Result{}, nil
+}
+
+// blocker is a reconciler that reports each call and stays in it until it is let go, whatever its context says.
+type blocker struct {
+	entered chan reconcile.Request
+	proceed chan struct{}
+}
+
+func newBlocker() *blocker {
+	return &blocker{entered: make(chan reconcile.Request, 100), proceed: make(chan struct{})}
+}
+
+func (b *blocker) reconcile(_ context.Context, req reconcile.Request) (reconcile.Result, error) {
+	b.entered <- req
+	<-b.proceed
+
+	return reconcile.Result{}, nil
+}

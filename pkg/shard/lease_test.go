@@ -1,0 +1,239 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+func TestLeaseIsHeldAndGivenBack(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	p := f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, "a", &corev1.ConfigMap{}, nothing) })
+	f.held(s)
+
+	lease := f.lease(s)
+	require.Equal(t, f.ring, lease.Labels["alpha.sharding.timebertt.dev/clusterring"])
+	require.Equal(t, int32(3), *lease.Spec.LeaseDurationSeconds)
+	require.NotNil(t, lease.Spec.AcquireTime)
+	renewed := lease.Spec.RenewTime
+	f.eventually("the Lease is renewed", func() bool { return f.lease(s).Spec.RenewTime.After(renewed.Time) })
+
+	require.NoError(t, p.stop())
+	require.Empty(t, holder(f.lease(s)), "given back")
+	require.Equal(t, f.ring, f.lease(s).Labels["alpha.sharding.timebertt.dev/clusterring"], "the ring must see that it is")
+}
+
+func TestLeaseOfAPredecessorIsTakenOverWithItsLabels(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	require.NoError(t, f.admin.Create(t.Context(), &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shard-0", Labels: map[string]string{"alpha.sharding.timebertt.dev/state": "dead"}},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("shard-0"), LeaseDurationSeconds: new(int32(30))},
+	}))
+
+	f.start(s, func(ctrl.Manager) {})
+	f.eventually("the Lease is taken over", func() bool { return f.lease(s).Spec.RenewTime != nil })
+	require.Equal(t, f.ring, f.lease(s).Labels["alpha.sharding.timebertt.dev/clusterring"])
+	require.Equal(t, "dead", f.lease(s).Labels["alpha.sharding.timebertt.dev/state"], "not ours to write")
+}
+
+func TestLeaseIsKeptWhileAWorkerIgnoresItsContext(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	b := newBlocker()
+	f.configMap(s, "a")
+	p := f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, "a", &corev1.ConfigMap{}, b.reconcile) })
+	receive(f, b.entered, "the worker starts")
+
+	p.cancel()
+	stopped := f.lease(s).Spec.RenewTime
+	f.eventually("the Lease is renewed long after the stop", func() bool {
+		return f.lease(s).Spec.RenewTime.After(stopped.Add(2 * time.Second))
+	})
+	require.Equal(t, "shard-0", holder(f.lease(s)))
+
+	close(b.proceed)
+	require.NoError(t, p.stop())
+	require.Empty(t, holder(f.lease(s)))
+}
+
+// The manager waits for workers only as long as its options say; the lock must not rely on it.
+func TestLeaseIsKeptWhenTheManagerDoesNotWait(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	l := f.lock(s, f.config)
+	require.NoError(t, l.Create(t.Context(), record("shard-0", 1)))
+	require.NoError(t, s.guard.begin())
+
+	require.ErrorContains(t, l.Update(t.Context(), record("", 2)), "workers still run")
+	require.Equal(t, "shard-0", holder(f.lease(s)))
+
+	s.guard.end()
+	require.NoError(t, l.Update(t.Context(), record("", 3)))
+	require.Empty(t, holder(f.lease(s)))
+}
+
+func TestLeaseIsKeptWhenItCouldNotBeRenewed(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	network := &network{}
+	config := rest.CopyConfig(f.config)
+	config.Wrap(network.wrap)
+	l := f.lock(s, config)
+	require.NoError(t, l.Create(t.Context(), record("shard-0", 1)))
+
+	network.down.Store(true)
+	require.ErrorIs(t, l.Update(t.Context(), record("shard-0", 2)), errDown)
+	network.down.Store(false)
+
+	require.ErrorContains(t, l.Update(t.Context(), record("", 3)), "could not be renewed")
+	require.Equal(t, "shard-0", holder(f.lease(s)))
+	require.ErrorIs(t, s.guard.begin(), errLost)
+}
+
+func TestLeaseThatWasTakenEndsTheManager(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	p := f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, "a", &corev1.ConfigMap{}, nothing) })
+	f.held(s)
+
+	f.overwrite(s, func(lease *coordinationv1.Lease) {
+		lease.Spec.HolderIdentity = new("shardlease-controller")
+		lease.Spec.LeaseDurationSeconds = new(int32(6))
+		lease.Spec.RenewTime = &metav1.MicroTime{Time: lease.Spec.RenewTime.Add(time.Second)}
+	})
+
+	p.wait()
+	require.ErrorContains(t, p.err, "leader election lost")
+	require.Equal(t, "shardlease-controller", holder(f.lease(s)))
+	require.ErrorIs(t, s.guard.begin(), errLost)
+}
+
+// Whoever gave the Lease away in the shard's name may have moved its objects already.
+func TestLeaseThatWasGivenAwayIsNotTakenBack(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	p := f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, "a", &corev1.ConfigMap{}, nothing) })
+	f.held(s)
+
+	f.overwrite(s, func(lease *coordinationv1.Lease) { lease.Spec.HolderIdentity = new("") })
+
+	p.wait()
+	require.ErrorContains(t, p.err, "leader election lost")
+	require.Empty(t, holder(f.lease(s)))
+}
+
+func TestLeaseThatWasDeletedIsCreatedAgain(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	p := f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, "a", &corev1.ConfigMap{}, nothing) })
+	f.held(s)
+
+	require.NoError(t, f.admin.Delete(t.Context(), f.lease(s)))
+	f.held(s)
+	require.NoError(t, p.stop())
+}
+
+func TestOfTwoProcessesWithOneNameTheLaterOneStays(t *testing.T) {
+	f := newFixture(t)
+	first, second := f.shard("shard-0"), f.shard("shard-0")
+	p := f.start(first, func(mgr ctrl.Manager) { f.controls(mgr, first, "a", &corev1.ConfigMap{}, nothing) })
+	f.held(first)
+
+	q := f.start(second, func(mgr ctrl.Manager) { f.controls(mgr, second, "a", &corev1.ConfigMap{}, nothing) })
+	p.wait()
+	require.ErrorContains(t, p.err, "leader election lost")
+	require.Equal(t, "shard-0", holder(f.lease(second)))
+
+	require.NoError(t, q.stop())
+	require.Empty(t, holder(f.lease(second)))
+}
+
+// A time that somebody set back, or removed, is no sign of a second process.
+func TestLeaseWithStrangeTimesIsRenewed(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	p := f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, "a", &corev1.ConfigMap{}, nothing) })
+	f.held(s)
+
+	f.overwrite(s, func(lease *coordinationv1.Lease) {
+		lease.Spec.RenewTime, lease.Spec.AcquireTime, lease.Spec.LeaseDurationSeconds = nil, nil, nil
+	})
+	f.eventually("the Lease is renewed", func() bool { return f.lease(s).Spec.RenewTime != nil })
+	require.NoError(t, p.stop())
+}
+
+// lock returns the shard's lock with the given config.
+func (f *fixture) lock(s *Shard, config *rest.Config) *lock {
+	f.Helper()
+	l, err := s.newLock(config)
+	require.NoError(f, err)
+
+	return l
+}
+
+// record is what leader election would write at the given second.
+func record(holder string, second int64) resourcelock.LeaderElectionRecord {
+	at := metav1.Unix(1_700_000_000+second, 123_456_789)
+
+	return resourcelock.LeaderElectionRecord{HolderIdentity: holder, LeaseDurationSeconds: 3, AcquireTime: at, RenewTime: at}
+}
+
+// overwrite changes the shard's Lease, which the shard renews at the same time.
+func (f *fixture) overwrite(s *Shard, change func(*coordinationv1.Lease)) {
+	f.Helper()
+	f.eventually("the Lease is changed", func() bool {
+		lease := f.lease(s)
+		change(lease)
+
+		return f.admin.Update(f.Context(), lease, &client.UpdateOptions{}) == nil
+	})
+}
+
+var errDown = errors.New("the network is down")
+
+// network can be switched off.
+type network struct{ down atomic.Bool }
+
+func (n *network) wrap(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(req *http.Request) (*http.Response, error) {
+		if n.down.Load() {
+			return nil, errDown
+		}
+
+		return next.RoundTrip(req)
+	})
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (r roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return r(req) }
+
+// The answer to a renewal may get lost with the shard's context: the Lease is still given back.
+func TestLeaseIsGivenBackAfterACancelledRenewal(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	l := f.lock(s, f.config)
+	require.NoError(t, l.Create(t.Context(), record("shard-0", 1)))
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, l.Update(ctx, record("shard-0", 2)), context.Canceled)
+	_, _, err := l.Get(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, l.Update(t.Context(), record("", 3)))
+	require.Empty(t, holder(f.lease(s)))
+}

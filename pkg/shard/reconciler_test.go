@@ -1,0 +1,448 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+var (
+	configMapKind   = schemaKind{"v1", "ConfigMap"}
+	clusterRoleKind = schemaKind{"rbac.authorization.k8s.io/v1", "ClusterRole"}
+)
+
+// forOptions are those of an author who filters main objects by generation, and controlled objects not at all.
+func forOptions(s *Shard, obj client.Object) builder.ForOption {
+	if _, controlled := obj.(*corev1.Secret); controlled {
+		return builder.WithPredicates(s.Predicate())
+	}
+
+	return builder.WithPredicates(s.Predicate(predicate.GenerationChangedPredicate{}))
+}
+
+func TestOnlyOwnObjectsAreCached(t *testing.T) {
+	f := newFixture(t)
+	s, other := f.shard("shard-0"), f.shard("shard-1")
+	f.configMap(s, "mine")
+	f.configMap(other, "other")
+	f.configMap(nil, "none")
+	require.NoError(t, f.admin.Create(t.Context(), &corev1.Secret{ObjectMeta: f.meta(nil, "secret")}))
+
+	p := f.start(s, func(ctrl.Manager) {}, &corev1.ConfigMap{})
+	f.held(s)
+
+	var configMaps corev1.ConfigMapList
+	require.NoError(t, p.mgr.GetClient().List(t.Context(), &configMaps))
+	require.Len(t, configMaps.Items, 1)
+	require.Equal(t, "mine", configMaps.Items[0].Name)
+
+	var secret corev1.Secret
+	require.NoError(t, p.mgr.GetClient().Get(t.Context(), client.ObjectKey{Namespace: f.namespace, Name: "secret"}, &secret), "kinds that are not sharded are cached as ever")
+}
+
+func TestDrainWaitsForTheSecondController(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	first, second := newBlocker(), newBlocker()
+	cm := f.configMap(s, "a")
+	f.start(s, func(mgr ctrl.Manager) {
+		f.controls(mgr, s, "first", &corev1.ConfigMap{}, first.reconcile)
+		f.controls(mgr, s, "second", &corev1.ConfigMap{}, second.reconcile)
+	})
+	receive(f, first.entered, "the first controller starts")
+	receive(f, second.entered, "the second controller starts")
+
+	f.label(cm, s.drainKey, "true")
+	close(first.proceed)
+	f.eventually("the first controller has seen the drain and left", func() bool { return f.insideOf(s, cm) == 1 && f.drainSeen(s, cm) })
+	f.refresh(cm)
+	require.True(t, s.Draining(cm), "the second controller is still inside")
+
+	close(second.proceed)
+	f.released(s, cm)
+	require.Empty(t, first.entered, "nobody starts on a draining object")
+	require.Empty(t, second.entered)
+}
+
+// The drain must be noticed at once when the last worker leaves, not by looking again and again.
+func TestTheLastWorkerAcknowledges(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	cm := f.configMap(s, "a")
+	f.label(cm, s.drainKey, "true")
+	s.guard.unlock()
+	key := objectKey{NamespacedName: client.ObjectKeyFromObject(cm)}
+	key.Kind = "ConfigMap"
+
+	worker := s.Reconciler(f.admin, &corev1.ConfigMap{}, reconcile.Func(nothing))
+	s.guard.enter(key)
+	result, err := worker.Reconcile(t.Context(), request(cm))
+	require.NoError(t, err)
+	require.Equal(t, recheck, result.RequeueAfter)
+	f.refresh(cm)
+	require.True(t, s.Draining(cm))
+
+	last := visit{shard: s, keys: []objectKey{key}}
+	_, err = last.leave(t.Context(), reconcile.Result{}, nil)
+	require.NoError(t, err)
+	f.refresh(cm)
+	require.Empty(t, cm.Labels)
+}
+
+func TestDrainWaitsForControlledObjects(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		kind  schemaKind
+		empty client.Object
+		main  func(f *fixture, s *Shard) client.Object
+	}{
+		{"namespaced", configMapKind, &corev1.ConfigMap{}, func(f *fixture, s *Shard) client.Object { return f.configMap(s, "a") }},
+		{"cluster-scoped", clusterRoleKind, &rbacv1.ClusterRole{}, func(f *fixture, s *Shard) client.Object {
+			role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: f.namespace, Labels: map[string]string{s.shardKey: s.Name()}}}
+			require.NoError(f, f.admin.Create(f.Context(), role))
+
+			return role
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			f := newFixture(t)
+			s := f.shard("shard-0")
+			children := newBlocker()
+			owner := tc.main(f, s)
+			child := f.secretOf(s, owner, tc.kind, "child")
+			f.start(s, func(mgr ctrl.Manager) {
+				f.controls(mgr, s, "main", tc.empty, nothing)
+				f.controls(mgr, s, "controlled", &corev1.Secret{}, children.reconcile)
+			}, tc.empty, &corev1.Secret{})
+			receive(f, children.entered, "the controlled object's controller starts")
+
+			f.label(owner, s.drainKey, "true")
+			f.eventually("the drain was seen", func() bool { return f.drainSeen(s, owner) })
+			f.refresh(owner)
+			require.True(t, s.Draining(owner), "the controlled object is being worked on")
+
+			f.label(child, "any", "change")
+			close(children.proceed)
+			f.released(s, owner)
+			require.Empty(t, children.entered, "a controlled object rests while its owner is given up")
+
+			f.label(owner, s.shardKey, s.Name())
+			require.Equal(t, "child", receive(f, children.entered, "the owner is back").Name)
+		})
+	}
+}
+
+func TestWithdrawnDrain(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	b := newBlocker()
+	cm := f.configMap(s, "a")
+	s.guard.unlock()
+	r := s.Reconciler(f.admin, &corev1.ConfigMap{}, reconcile.Func(b.reconcile))
+	close(b.proceed)
+
+	held := visit{shard: s}
+	may, err := held.enter(t.Context(), s.kind(corev1.SchemeGroupVersion.WithKind("ConfigMap").GroupKind()), client.ObjectKeyFromObject(cm))
+	require.NoError(t, err)
+	require.Equal(t, run, may)
+
+	f.label(cm, s.drainKey, "true")
+	_, err = r.Reconcile(t.Context(), request(cm))
+	require.NoError(t, err)
+	f.label(cm, s.drainKey, "")
+	_, err = r.Reconcile(t.Context(), request(cm))
+	require.NoError(t, err)
+	require.Len(t, b.entered, 1, "the drain was withdrawn")
+
+	_, err = held.leave(t.Context(), reconcile.Result{}, nil)
+	require.NoError(t, err)
+	f.refresh(cm)
+	require.True(t, s.Owns(cm), "nothing to acknowledge any more")
+}
+
+// view is a cache whose content the test sets.
+type cacheView struct {
+	client.Client
+	object *corev1.ConfigMap
+}
+
+func (f *fixture) cacheView() *cacheView {
+	f.Helper()
+	v := &cacheView{}
+	admin, err := client.NewWithWatch(f.config, client.Options{})
+	require.NoError(f, err)
+	v.Client = interceptor.NewClient(admin, interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, _ ...client.GetOption) error {
+			if v.object == nil {
+				return c.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: "no-such-object"}, obj)
+			}
+			v.object.DeepCopyInto(obj.(*corev1.ConfigMap))
+
+			return nil
+		},
+	})
+
+	return v
+}
+
+func TestNoReconcileFromAStaleCache(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	s.guard.unlock()
+	cache := f.cacheView()
+	b := newBlocker()
+	close(b.proceed)
+	r := s.Reconciler(cache, &corev1.ConfigMap{}, reconcile.Func(b.reconcile))
+	look := func(version *corev1.ConfigMap) int {
+		cache.object = version.DeepCopy()
+		before := len(b.entered)
+		_, err := r.Reconcile(t.Context(), request(live(f)))
+		require.NoError(t, err)
+
+		return len(b.entered) - before
+	}
+
+	cm := f.configMap(s, "a")
+	assigned := cm.DeepCopy()
+	require.Equal(t, 1, look(assigned))
+	f.label(cm, s.drainKey, "")
+	f.label(cm, s.drainKey, "true")
+	draining := cm.DeepCopy()
+	require.Equal(t, 0, look(draining))
+	f.refresh(cm)
+	require.Empty(t, cm.Labels, "acknowledged")
+
+	require.Equal(t, 0, look(draining), "stale")
+	require.Equal(t, 0, look(assigned), "very stale")
+	cache.object = nil
+	require.Equal(t, 0, look(nil), "not deleted, only moved")
+	require.Equal(t, 0, look(draining), "another informer may be behind")
+	require.Equal(t, 0, look(cm), "seen without label")
+
+	f.label(cm, s.shardKey, "shard-1")
+	require.Equal(t, 0, look(cm), "another shard's")
+	f.label(cm, s.shardKey, s.Name())
+	require.Equal(t, 1, look(cm), "it is back")
+	require.Equal(t, 1, look(nil), "now it is deleted")
+}
+
+// live is the object that the requests of a cacheView are about.
+func live(f *fixture) client.Object {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "a"}}
+}
+
+func TestAcknowledgementThatFails(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	s.guard.unlock()
+	broken := errors.New("broken")
+	var failure error
+	admin, err := client.NewWithWatch(f.config, client.Options{})
+	require.NoError(t, err)
+	c := interceptor.NewClient(admin, interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
+			if failure != nil {
+				return failure
+			}
+
+			return c.Patch(ctx, obj, patch, opts...)
+		},
+	})
+
+	cm := f.configMap(s, "a")
+	f.label(cm, s.drainKey, "true")
+	r := s.Reconciler(c, &corev1.ConfigMap{}, reconcile.Func(nothing))
+
+	failure = broken
+	_, err = r.Reconcile(t.Context(), request(cm))
+	require.ErrorIs(t, err, broken)
+	require.ErrorContains(t, err, "acknowledge the drain of ConfigMap "+f.namespace+"/a")
+
+	t.Run("under a reconcile that failed for good", func(t *testing.T) {
+		v := &visit{shard: s}
+		_, err := v.enter(t.Context(), s.kind(corev1.SchemeGroupVersion.WithKind("ConfigMap").GroupKind()), client.ObjectKeyFromObject(cm))
+		require.NoError(t, err)
+		result, err := v.leave(t.Context(), reconcile.Result{RequeueAfter: 1}, reconcile.TerminalError(errors.New("useless")))
+		require.ErrorIs(t, err, broken)
+		require.ErrorContains(t, err, "useless")
+		require.NotErrorIs(t, err, reconcile.TerminalError(nil), "it must be retried")
+		require.Zero(t, result)
+	})
+
+	failure = nil
+	_, err = r.Reconcile(t.Context(), request(cm))
+	require.NoError(t, err)
+	f.refresh(cm)
+	require.Empty(t, cm.Labels)
+}
+
+func TestAcknowledgementOfAnObjectThatChanges(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	s.guard.unlock()
+	cache := f.cacheView()
+	r := s.Reconciler(cache, &corev1.ConfigMap{}, reconcile.Func(nothing))
+
+	cm := f.configMap(s, "a")
+	f.label(cm, s.drainKey, "true")
+	cache.object = cm.DeepCopy()
+	f.label(cm, s.drainKey, "")
+	result, err := r.Reconcile(t.Context(), request(cm))
+	require.NoError(t, err, "a conflict is normal")
+	require.Equal(t, recheck, result.RequeueAfter)
+	f.refresh(cm)
+	require.True(t, s.Owns(cm), "the drain was withdrawn before the acknowledgement")
+
+	require.NoError(t, f.admin.Delete(t.Context(), cm))
+	_, err = r.Reconcile(t.Context(), request(cm))
+	require.NoError(t, err, "deleted meanwhile")
+	require.Empty(t, s.guard.objects)
+}
+
+func TestReconcilerWithoutLease(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	cm := f.configMap(s, "a")
+	_, err := s.Reconciler(f.admin, &corev1.ConfigMap{}, reconcile.Func(nothing)).Reconcile(t.Context(), request(cm))
+	require.ErrorIs(t, err, errNotHeld)
+}
+
+func TestReconcilerOfAnUnknownKind(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	c, err := client.New(f.config, client.Options{Scheme: runtime.NewScheme()})
+	require.NoError(t, err)
+	_, err = s.Reconciler(c, &corev1.ConfigMap{}, reconcile.Func(nothing)).Reconcile(t.Context(), reconcile.Request{})
+	require.ErrorContains(t, err, "find out the kind of *v1.ConfigMap")
+	require.ErrorIs(t, err, reconcile.TerminalError(nil))
+}
+
+// Two shards hand objects to and fro under constant change; nobody else looks after the labels but the test.
+func TestHandOver(t *testing.T) {
+	f := newFixture(t)
+	shards := []*Shard{f.shard("shard-0"), f.shard("shard-1")}
+	history := &history{inside: map[types.NamespacedName]string{}, count: map[string]int{}}
+	for _, s := range shards {
+		f.start(s, func(mgr ctrl.Manager) {
+			f.controls(mgr, s, "first", &corev1.ConfigMap{}, history.reconciler(s, "first", mgr.GetClient()))
+			f.controls(mgr, s, "second", &corev1.ConfigMap{}, history.reconciler(s, "second", mgr.GetClient()))
+		})
+	}
+
+	const objects, rounds = 10, 6
+	var configMaps []*corev1.ConfigMap
+	for i := range objects {
+		configMaps = append(configMaps, f.configMap(shards[i%2], fmt.Sprint("object-", i)))
+	}
+	for round := range rounds {
+		for i, cm := range configMaps {
+			from, to := shards[(i+round)%2], shards[(i+round+1)%2]
+			history.seen(f, from, cm)
+			f.label(cm, from.drainKey, "true")
+			f.released(from, cm)
+			f.label(cm, to.shardKey, to.Name())
+		}
+	}
+	require.Empty(t, history.overlaps)
+}
+
+// history notices when two shards work on one object at the same time.
+type history struct {
+	mu       sync.Mutex
+	inside   map[types.NamespacedName]string
+	workers  map[types.NamespacedName]int
+	count    map[string]int
+	overlaps []string
+}
+
+func (h *history) enter(s *Shard, name types.NamespacedName) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	if h.workers == nil {
+		h.workers = map[types.NamespacedName]int{}
+	}
+	if h.workers[name] > 0 && h.inside[name] != s.Name() {
+		h.overlaps = append(h.overlaps, fmt.Sprintf("%s: %s while %s", name, s.Name(), h.inside[name]))
+	}
+	h.inside[name] = s.Name()
+	h.workers[name]++
+	h.count[s.Name()+name.Name]++
+}
+
+func (h *history) leave(name types.NamespacedName) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	h.workers[name]--
+}
+
+// reconciler writes to the object a few times, so that the work takes time and leads to more of it.
+func (h *history) reconciler(s *Shard, controller string, c client.Client) reconcile.Func {
+	return func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+		h.enter(s, req.NamespacedName)
+		defer h.leave(req.NamespacedName)
+
+		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: req.Namespace, Name: req.Name}}
+		for i := range 3 {
+			patch := fmt.Sprintf(`{"data":{%q:%q}}`, controller, fmt.Sprint(s.Name(), "-", i))
+			if err := c.Patch(ctx, cm, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
+				return reconcile.Result{}, fmt.Errorf("write: %w", err)
+			}
+		}
+
+		return reconcile.Result{}, nil
+	}
+}
+
+// seen waits until the shard has worked on the object once more.
+func (h *history) seen(f *fixture, s *Shard, obj client.Object) {
+	f.Helper()
+	f.eventually("the object is worked on by "+s.Name(), func() bool {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		key := s.Name() + obj.GetName()
+		if h.count[key] == 0 {
+			return false
+		}
+		h.count[key] = 0
+
+		return true
+	})
+}
+
+func request(obj client.Object) reconcile.Request {
+	return reconcile.Request{NamespacedName: client.ObjectKeyFromObject(obj)}
+}
+
+// record returns what the guard knows of the object.
+func (f *fixture) record(s *Shard, obj client.Object) object {
+	f.Helper()
+	gvk, err := f.admin.GroupVersionKindFor(obj)
+	require.NoError(f, err)
+	s.guard.mu.Lock()
+	defer s.guard.mu.Unlock()
+	if o := s.guard.objects[objectKey{GroupKind: gvk.GroupKind(), NamespacedName: client.ObjectKeyFromObject(obj)}]; o != nil {
+		return *o
+	}
+
+	return object{}
+}
+
+func (f *fixture) insideOf(s *Shard, obj client.Object) int   { return f.record(s, obj).inside }
+func (f *fixture) drainSeen(s *Shard, obj client.Object) bool { return f.record(s, obj).drain != "" }
