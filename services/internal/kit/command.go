@@ -72,7 +72,7 @@ func Main(cmd *cobra.Command) int {
 	ctx, stop := signalContext(cmd.ErrOrStderr())
 	defer stop()
 
-	if err := cmd.ExecuteContext(ctx); err != nil {
+	if err := cmd.ExecuteContext(context.WithValue(ctx, ownsProcess{}, true)); err != nil {
 		fmt.Fprintln(cmd.ErrOrStderr(), "error: "+oneLine(err))
 		return 1
 	}

@@ -1,11 +1,11 @@
 package kit
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
 	"strings"
-	"sync"
 
 	"github.com/go-logr/logr"
 	"github.com/go-logr/zapr"
@@ -74,19 +74,20 @@ func (q quietStop) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	return q.Core.Write(e, fields) //nolint:wrapcheck // a Core is a pass-through, its errors are zap's own
 }
 
-var globalLoggers sync.Once
+// ownsProcess marks the context of a command that is all that its process does, as under [Main].
+type ownsProcess struct{}
 
-// setGlobalLoggers hands the logger to the libraries that log without being given one. Once per process: klog does not
-// allow it while anything logs. That is why it is a logger to stderr, not to the output of one command.
-func setGlobalLoggers(o *Options) error {
-	var err error
-	globalLoggers.Do(func() {
-		var log logr.Logger
-		if log, err = newLogger(o, "client", os.Stderr); err != nil {
-			return
-		}
-		klog.SetLoggerWithOptions(log, klog.ContextualLogger(true))
-		ctrllog.SetLogger(log)
-	})
-	return err
+// setGlobalLoggers hands the logger to the libraries that log without being given one. It does nothing in a process that is
+// not the command's own: klog does not allow it while anything uses a client.
+func setGlobalLoggers(ctx context.Context, o *Options) error {
+	if ctx.Value(ownsProcess{}) == nil {
+		return nil
+	}
+	log, err := newLogger(o, "client", os.Stderr)
+	if err != nil {
+		return err
+	}
+	klog.SetLoggerWithOptions(log, klog.ContextualLogger(true))
+	ctrllog.SetLogger(log)
+	return nil
 }

@@ -47,7 +47,7 @@ func run(ctx context.Context, s Service, o *Options, cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	if err := setGlobalLoggers(o); err != nil {
+	if err := setGlobalLoggers(ctx, o); err != nil {
 		return err
 	}
 	r := &running{service: s, options: o, flags: cmd.Flags(), log: log, clock: clock.RealClock{}, draining: newLatch()}
