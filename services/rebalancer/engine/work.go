@@ -101,6 +101,11 @@ func (e *Engine) input(ctx context.Context, t *Target, p place, o objects.Object
 		return in, nil
 	}
 
+	stays, err := e.covers(ctx, t, owner.Resource, owner.Namespace)
+	if err != nil {
+		return in, err
+	}
+
 	at, err := e.Objects.Get(ctx, objects.ID{GVR: owner.Resource.GVR, Namespace: owner.Namespace, Name: owner.Name})
 
 	switch {
@@ -108,7 +113,7 @@ func (e *Engine) input(ctx context.Context, t *Target, p place, o objects.Object
 	case err != nil:
 		return in, fmt.Errorf("find the owner of %s: %w", o.ID, err)
 	case at.UID == owner.UID:
-		in.Owner = plan.Owner{Exists: true, Shard: at.Shard, Draining: at.Draining}
+		in.Owner = plan.Owner{Exists: true, Shard: at.Shard, Draining: at.Draining, Belongs: stays}
 	}
 
 	return in, nil

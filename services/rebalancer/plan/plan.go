@@ -37,6 +37,8 @@ type Owner struct {
 	Shard string
 	// Draining says whether its drain label is present.
 	Draining bool
+	// Belongs says whether the ring covers the owner.
+	Belongs bool
 }
 
 // Verb is what to do with an object's labels.
@@ -138,7 +140,7 @@ func leave(r Ring, o Object) Action {
 
 func decideControlled(r Ring, o Object) Action {
 	switch {
-	case !o.Belongs && o.Owner.Exists && o.Owner.Shard != "":
+	case !o.Belongs && o.Owner.Exists && !o.Owner.Belongs && o.Owner.Shard != "":
 		// The ring leaves the owner first.
 		return Action{Verb: AwaitAcknowledgement}
 	case !o.Belongs:
