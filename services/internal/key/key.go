@@ -39,7 +39,7 @@
 // Multilinear hashing is Carter and Wegman's ("Universal classes of hash functions", 1979); that it suits strings
 // of varying length once the length has a multiplier of its own is shown, with much else, by Lemire and Kaser
 // ("Strongly universal string hashing is fast", 2014). With M chosen at random, two different keys of valid
-// characters share a hash with probability 1/p. There is a multiplier of its own for every position of the longest key
+// characters share a hash with a probability of about 1/p. There is a multiplier of its own for every position of the longest key
 // that an API server admits for a custom resource; beyond that they repeat.
 //
 // Refused: a polynomial (FNV, Rabin-Karp), because its steps depend on each other and CEL has no fold over

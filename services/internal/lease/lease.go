@@ -109,9 +109,9 @@ func Acquired(l *coordinationv1.Lease, now time.Time) *coordinationv1.Lease {
 	taken := l.DeepCopy()
 	at := metav1.NewMicroTime(now)
 	record := RecordOf(l)
-	taken.Spec.HolderIdentity = ptr.To(v1alpha1.LeaseControllerIdentity)
-	taken.Spec.LeaseDurationSeconds = ptr.To(int32(2 * record.Duration / time.Second))
+	taken.Spec.HolderIdentity = new(v1alpha1.LeaseControllerIdentity)
+	taken.Spec.LeaseDurationSeconds = new(int32(2 * record.Duration / time.Second))
 	taken.Spec.AcquireTime, taken.Spec.RenewTime = &at, at.DeepCopy()
-	taken.Spec.LeaseTransitions = ptr.To(record.Transitions + 1)
+	taken.Spec.LeaseTransitions = new(record.Transitions + 1)
 	return taken
 }

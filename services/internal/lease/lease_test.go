@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/lease"
@@ -22,11 +21,11 @@ func held() *coordinationv1.Lease {
 	return &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: shard, ResourceVersion: "7", Labels: map[string]string{"a": "b"}},
 		Spec: coordinationv1.LeaseSpec{
-			HolderIdentity:       ptr.To(shard),
-			LeaseDurationSeconds: ptr.To[int32](20),
+			HolderIdentity:       new(shard),
+			LeaseDurationSeconds: new(int32(20)),
 			AcquireTime:          &monday,
 			RenewTime:            &tuesday,
-			LeaseTransitions:     ptr.To[int32](3),
+			LeaseTransitions:     new(int32(3)),
 		},
 	}
 }
@@ -83,11 +82,11 @@ func TestAcquired(t *testing.T) {
 	at := metav1.NewMicroTime(now)
 	want := held()
 	want.Spec = coordinationv1.LeaseSpec{
-		HolderIdentity:       ptr.To("shardlease-controller"),
-		LeaseDurationSeconds: ptr.To[int32](40),
+		HolderIdentity:       new("shardlease-controller"),
+		LeaseDurationSeconds: new(int32(40)),
 		AcquireTime:          &at,
 		RenewTime:            &at,
-		LeaseTransitions:     ptr.To[int32](4),
+		LeaseTransitions:     new(int32(4)),
 	}
 	require.Equal(t, want, taken, "everything else stays, above all the resourceVersion")
 }
@@ -100,6 +99,6 @@ func TestAcquiredFromAnEmptyLease(t *testing.T) {
 
 func TestAcquiredDoublesAtMostTheLongestDuration(t *testing.T) {
 	l := held()
-	l.Spec.LeaseDurationSeconds = ptr.To[int32](1<<31 - 1)
+	l.Spec.LeaseDurationSeconds = new(int32(1<<31 - 1))
 	require.EqualValues(t, 2*24*60*60, *lease.Acquired(l, monday.Time).Spec.LeaseDurationSeconds)
 }

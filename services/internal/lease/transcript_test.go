@@ -96,7 +96,7 @@ func newWorld() *world {
 
 func (w *world) create() {
 	w.lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: shard}}
-	w.lease.Spec.LeaseDurationSeconds = ptr.To[int32](15)
+	w.lease.Spec.LeaseDurationSeconds = new(int32(15))
 }
 
 func (w *world) step(t *testing.T, at, event string) string {
@@ -129,13 +129,13 @@ func (w *world) happen(t *testing.T, event string, now time.Time) {
 	switch verb {
 	case "hold":
 		if ptr.Deref(spec.HolderIdentity, "") != shard {
-			spec.HolderIdentity, spec.AcquireTime = ptr.To(shard), &clock
-			spec.LeaseTransitions = ptr.To(ptr.Deref(spec.LeaseTransitions, 0) + 1)
-			spec.LeaseDurationSeconds = ptr.To[int32](15)
+			spec.HolderIdentity, spec.AcquireTime = new(shard), &clock
+			spec.LeaseTransitions = new(ptr.Deref(spec.LeaseTransitions, 0) + 1)
+			spec.LeaseDurationSeconds = new(int32(15))
 		}
 		spec.RenewTime = &clock
 	case "release": // as client-go's leader election does
-		spec.HolderIdentity, spec.LeaseDurationSeconds = ptr.To(""), ptr.To[int32](1)
+		spec.HolderIdentity, spec.LeaseDurationSeconds = new(""), new(int32(1))
 		spec.AcquireTime, spec.RenewTime = &clock, &clock
 	case "take":
 		w.lease = lease.Acquired(w.lease, now)
@@ -166,17 +166,17 @@ func (w *world) edit(t *testing.T, assignment string) {
 	absent := value == "none"
 	switch field {
 	case "holder":
-		spec.HolderIdentity = ptr.To(value)
+		spec.HolderIdentity = new(value)
 		if absent {
 			spec.HolderIdentity = nil
 		}
 	case "duration":
-		spec.LeaseDurationSeconds = ptr.To(int32(number))
+		spec.LeaseDurationSeconds = new(int32(number))
 		if absent {
 			spec.LeaseDurationSeconds = nil
 		}
 	case "renewTime":
-		spec.RenewTime = ptr.To(metav1.NewMicroTime(w.start.Add(w.offset + time.Duration(number)*time.Second)))
+		spec.RenewTime = new(metav1.NewMicroTime(w.start.Add(w.offset + time.Duration(number)*time.Second)))
 		if absent {
 			spec.RenewTime = nil
 		}

@@ -11,7 +11,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
 
 	"github.com/clusterring/clusterring/services/internal/membership"
@@ -64,13 +63,13 @@ func TestIndexIgnoresRenewals(t *testing.T) {
 
 	renewed := l.DeepCopy()
 	renewed.ResourceVersion = "8"
-	renewed.Spec.RenewTime = ptr.To(metav1.NewMicroTime(time.Unix(1, 0)))
+	renewed.Spec.RenewTime = new(metav1.NewMicroTime(time.Unix(1, 0)))
 	metav1.SetMetaDataLabel(&renewed.ObjectMeta, "alpha.sharding.timebertt.dev/state", "ready")
 	x.Upsert(renewed)
 	require.Empty(t, changes())
 	require.Same(t, before, x.View("r"))
 
-	renewed.Spec.LeaseDurationSeconds = ptr.To[int32](30)
+	renewed.Spec.LeaseDurationSeconds = new(int32(30))
 	x.Upsert(renewed)
 	require.Equal(t, []string{"r"}, changes())
 	require.Equal(t, 30*time.Second, x.View("r").Shards()[0].Duration)
