@@ -78,7 +78,7 @@ $(SERVICES:%=$(BIN)/%): $(BIN)/%: go-present
 
 $(BIN)/example $(BIN)/demo: $(BIN)/%: go-present
 	$(call step,build $@)
-	@$(GOBUILD) -o $@ ./tools/$*
+	@$(GOBUILD) -o $@ ./$(firstword $(wildcard tools/$*/cmd/$*) tools/$*)
 
 $(BIN)/grpcurl: go-present
 	$(call step,build $@)
