@@ -1,0 +1,6 @@
+//go:build !(linux || darwin || freebsd || netbsd || openbsd)
+
+package main
+
+// monotonic returns zero: there is no such clock that processes share.
+func monotonic() int64 { return 0 }

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+const usage = `Usage: example [flags]
+
+Runs one shard of the example controller: it renders each Website that is assigned to it into a ConfigMap.
+Start it several times with different names, or as a Deployment with several replicas.
+
+  example --shard-name a --lease-namespace example --metrics-bind-address 0 --health-probe-bind-address 0
+
+Flags:
+`
+
+// options are the flags.
+type options struct {
+	kubeconfig string
+	qps        float32
+	burst      int
+
+	ring           string
+	shardName      string
+	leaseNamespace string
+	leaseDuration  time.Duration
+	renewDeadline  time.Duration
+	retryPeriod    time.Duration
+
+	metricsAddress string
+	probeAddress   string
+	logLevel       string
+	logFormat      string
+
+	concurrency  int
+	historyFile  string
+	workDuration time.Duration
+}
+
+// parse returns the options, or pflag.ErrHelp after it has printed the help to out.
+func parse(args []string, out io.Writer) (options, error) {
+	var o options
+	flags := pflag.NewFlagSet("example", pflag.ContinueOnError)
+	flags.SortFlags = false
+	flags.Usage = func() { fmt.Fprint(out, usage, flags.FlagUsages()) }
+
+	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "file that says how to reach the API server (default: $KUBECONFIG, then the cluster this runs in)")
+	flags.Float32Var(&o.qps, "kube-api-qps", 100, "requests per second to the API server")
+	flags.IntVar(&o.burst, "kube-api-burst", 200, "requests that may exceed that for a moment")
+
+	flags.StringVar(&o.ring, "ring", "example", "name of the ClusterRing")
+	flags.StringVar(&o.shardName, "shard-name", "", "name of this shard and its Lease (default: the host name, which is the Pod's name)")
+	flags.StringVar(&o.leaseNamespace, "lease-namespace", "", "namespace of the Lease (default: the Pod's)")
+	flags.DurationVar(&o.leaseDuration, "lease-duration", 15*time.Second, "how long the Lease is healthy after a renewal")
+	flags.DurationVar(&o.renewDeadline, "lease-renew-deadline", 0, "how long to try to renew the Lease (default: 2/3 of its duration)")
+	flags.DurationVar(&o.retryPeriod, "lease-retry-period", 0, "time between renewals (default: 2/15 of its duration)")
+
+	flags.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "address of /metrics; 0 for none")
+	flags.StringVar(&o.probeAddress, "health-probe-bind-address", ":8081", "address of /healthz and /readyz; 0 for none")
+	flags.StringVar(&o.logLevel, "log-level", "info", "debug, info or error")
+	flags.StringVar(&o.logFormat, "log-format", "text", "text or json")
+
+	flags.IntVar(&o.concurrency, "concurrency", 4, "objects of one controller that are reconciled at once")
+	flags.StringVar(&o.historyFile, "history-file", "", "append each reconcile's start and end to this file, as lines of JSON")
+	flags.DurationVar(&o.workDuration, "work-duration", 0, "make each reconcile take longer by this time")
+
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, pflag.ErrHelp) {
+			return o, pflag.ErrHelp
+		}
+
+		return o, fmt.Errorf("%w; see --help", err)
+	}
+
+	return o, o.validate(flags.Args())
+}
+
+func (o options) validate(args []string) error {
+	switch {
+	case len(args) > 0:
+		return fmt.Errorf("unexpected argument %q; see --help", args[0])
+	case o.concurrency < 1:
+		return fmt.Errorf("--concurrency is %d: it must be at least 1", o.concurrency)
+	case o.workDuration < 0:
+		return fmt.Errorf("--work-duration is %s: it must not be negative", o.workDuration)
+	case o.qps <= 0 || o.burst < 1:
+		return errors.New("--kube-api-qps and --kube-api-burst must be positive")
+	default:
+		return nil
+	}
+}

@@ -1,0 +1,197 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/clusterring/clusterring/pkg/shard"
+	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
+	"github.com/clusterring/clusterring/tools/example/checksum"
+	"github.com/clusterring/clusterring/tools/example/history"
+	"github.com/clusterring/clusterring/tools/example/website"
+)
+
+// run runs the shard until the context ends, or until it loses its Lease, which is an error. Lines that are there because
+// of sharding are marked.
+func run(ctx context.Context, o options) error {
+	log, err := newLogger(o)
+	if err != nil {
+		return err
+	}
+	ctrl.SetLogger(log)
+	klog.SetLogger(log)
+
+	restConfig, err := loadConfig(o)
+	if err != nil {
+		return err
+	}
+
+	// Sharding: who am I?
+	s, err := shard.New(shard.Options{
+		Ring: o.ring, Name: o.shardName, Namespace: o.leaseNamespace,
+		LeaseDuration: o.leaseDuration, RenewDeadline: o.renewDeadline, RetryPeriod: o.retryPeriod,
+	})
+	if err != nil {
+		return fmt.Errorf("set up the shard (--ring, --shard-name, --lease-...): %w", err)
+	}
+
+	managerOptions := ctrl.Options{
+		Scheme:                 newScheme(),
+		Logger:                 log,
+		Metrics:                metricsserver.Options{BindAddress: o.metricsAddress},
+		HealthProbeBindAddress: o.probeAddress,
+		Controller:             config.Controller{MaxConcurrentReconciles: o.concurrency},
+	}
+	// Sharding: hold my Lease, watch only my objects.
+	if err := s.ConfigureManager(restConfig, &managerOptions, &v1alpha1.Website{}, &corev1.ConfigMap{}); err != nil {
+		return fmt.Errorf("set up the shard: %w", err)
+	}
+
+	mgr, err := ctrl.NewManager(restConfig, managerOptions)
+	if err != nil {
+		return fmt.Errorf("set up the manager (is %s reachable, and is the CRD of deploy/example installed?): %w", restConfig.Host, err)
+	}
+	if err := addChecks(ctx, mgr); err != nil {
+		return err
+	}
+
+	decorate, closeHistory, err := decorator(o, s.Name(), mgr.GetClient())
+	if err != nil {
+		return err
+	}
+	if err := addControllers(mgr, s, decorate); err != nil {
+		return errors.Join(err, closeHistory())
+	}
+
+	log.Info("Starting shard", "ring", s.Ring(), "shard", s.Name(), "lease", s.Namespace()+"/"+s.Name())
+	// Sharding: this returns an error when the Lease is lost.
+	if err := mgr.Start(ctx); err != nil {
+		return fmt.Errorf("run the shard: %w", err) // workers may still write their history
+	}
+
+	return closeHistory()
+}
+
+// decorate adds to a reconciler what only tests need.
+type decorate func(controller string, obj client.Object, inner reconcile.Reconciler) reconcile.Reconciler
+
+// addControllers adds the two controllers.
+func addControllers(mgr ctrl.Manager, s *shard.Shard, decorate decorate) error {
+	c := mgr.GetClient()
+
+	websites := decorate("website", &v1alpha1.Website{}, &website.Reconciler{Client: c, Live: mgr.GetAPIReader()})
+	err := ctrl.NewControllerManagedBy(mgr).Named("website").
+		// Sharding: a drain is a change of labels, which the predicate alone would hide.
+		For(&v1alpha1.Website{}, builder.WithPredicates(s.Predicate(predicate.GenerationChangedPredicate{}))).
+		Owns(&corev1.ConfigMap{}).
+		// Sharding: acknowledge drains, work on my objects only.
+		Complete(s.Reconciler(c, &v1alpha1.Website{}, websites))
+	if err != nil {
+		return fmt.Errorf("set up the controller of Websites: %w", err)
+	}
+
+	checksums := decorate("checksum", &corev1.ConfigMap{}, &checksum.Reconciler{Client: c})
+	err = ctrl.NewControllerManagedBy(mgr).Named("checksum").
+		For(&corev1.ConfigMap{}, builder.WithPredicates(s.Predicate())).
+		Complete(s.Reconciler(c, &corev1.ConfigMap{}, checksums))
+	if err != nil {
+		return fmt.Errorf("set up the controller of checksums: %w", err)
+	}
+
+	return nil
+}
+
+// decorator returns what records and prolongs reconciles as the options say, and a function that closes the record.
+func decorator(o options, shardName string, c client.Client) (decorate, func() error, error) {
+	record := func(_ string, _ client.Object, inner reconcile.Reconciler) reconcile.Reconciler { return inner }
+	closeFile := func() error { return nil }
+	if o.historyFile != "" {
+		file, err := openHistory(o.historyFile)
+		if err != nil {
+			return nil, nil, err
+		}
+		recorder := history.NewRecorder(file, processID(), shardName, now)
+		record = func(name string, obj client.Object, inner reconcile.Reconciler) reconcile.Reconciler {
+			return recorder.Reconciler(history.Subject{Controller: name, Object: obj, Reader: c}, inner)
+		}
+		closeFile = closer(file)
+	}
+
+	return func(name string, obj client.Object, inner reconcile.Reconciler) reconcile.Reconciler {
+		return record(name, obj, history.Delay(clock.RealClock{}, o.workDuration, inner))
+	}, closeFile, nil
+}
+
+func closer(file io.Closer) func() error {
+	return func() error {
+		if err := file.Close(); err != nil {
+			return fmt.Errorf("close the history file: %w", err)
+		}
+
+		return nil
+	}
+}
+
+// addChecks adds /healthz, and a /readyz that holds while the shard has its Lease and was not told to stop.
+func addChecks(ctx context.Context, mgr ctrl.Manager) error {
+	holding := func(*http.Request) error {
+		select {
+		case <-ctx.Done():
+			return errors.New("the shard is stopping")
+		case <-mgr.Elected():
+			return nil
+		default:
+			return errors.New("the shard does not hold its Lease yet")
+		}
+	}
+	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("lease", holding)); err != nil {
+		return fmt.Errorf("set up the health checks: %w", err)
+	}
+
+	return nil
+}
+
+func newScheme() *runtime.Scheme {
+	scheme := runtime.NewScheme()
+	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
+	utilruntime.Must(v1alpha1.AddToScheme(scheme))
+
+	return scheme
+}
+
+func loadConfig(o options) (*rest.Config, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = o.kubeconfig
+	restConfig, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("find out how to reach the API server (set --kubeconfig or KUBECONFIG): %w", err)
+	}
+	restConfig.QPS, restConfig.Burst = o.qps, o.burst
+
+	return restConfig, nil
+}
+
+func newLogger(o options) (logr.Logger, error) {
+	return logger(o.logLevel, o.logFormat)
+}

@@ -1,0 +1,266 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	sharding "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
+	"github.com/clusterring/clusterring/tools/example/checksum"
+	"github.com/clusterring/clusterring/tools/example/history"
+	"github.com/clusterring/clusterring/tools/example/website"
+	"github.com/clusterring/clusterring/tools/localplane"
+)
+
+const (
+	ring      = "example"
+	shardName = "shard-0"
+	namespace = "example"
+	patience  = 30 * time.Second
+	interval  = 20 * time.Millisecond
+)
+
+func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
+
+// suite is one running shard. The test assigns objects itself: no service runs.
+type suite struct {
+	*testing.T
+	admin   client.Client
+	options options
+	stopped chan error
+	stop    context.CancelFunc
+}
+
+// The shard runs with the rights of deploy/example, so that missing ones show.
+func TestShard(t *testing.T) {
+	p := localplane.Shared(t)
+	require.NoError(t, p.Install(t.Context(), "deploy/example"))
+	admin, err := client.New(p.Config, client.Options{Scheme: newScheme()})
+	require.NoError(t, err)
+	kubeconfig, err := p.ServiceAccountKubeconfig(t.Context(), namespace, "example-shard")
+	require.NoError(t, err)
+
+	s := &suite{T: t, admin: admin, options: options{
+		kubeconfig: kubeconfig, qps: 100, burst: 100,
+		ring: ring, shardName: shardName, leaseNamespace: namespace, leaseDuration: 3 * time.Second,
+		metricsAddress: freeAddress(t), probeAddress: freeAddress(t), logLevel: "error", logFormat: "json",
+		concurrency: 2, historyFile: filepath.Join(t.TempDir(), "history.jsonl"),
+	}}
+	s.run()
+
+	s.get(s.options.probeAddress, "/readyz")
+	t.Run("renders", s.renders)
+	t.Run("corrects", s.corrects)
+	t.Run("leaves what is not its own", s.leavesForeign)
+	t.Run("gives up", s.givesUp)
+	require.Contains(t, s.get(s.options.metricsAddress, "/metrics"), `controller_runtime_reconcile_total{controller="website",result="success"}`)
+	t.Run("ends when the Lease is lost", s.losesLease)
+	t.Run("history", s.checkHistory)
+}
+
+func (s *suite) run() {
+	ctx, cancel := context.WithCancel(context.Background())
+	s.stop, s.stopped = cancel, make(chan error, 1)
+	go func() { s.stopped <- run(ctx, s.options) }()
+	s.Cleanup(cancel)
+}
+
+func (s *suite) renders(t *testing.T) {
+	site := s.website(t, "renders")
+	configMap := s.configMap(t, site.Name, func(cm *corev1.ConfigMap) bool { return metav1.IsControlledBy(cm, site) })
+	require.Equal(t, website.Render(site.Spec), configMap.Data)
+	s.ready(t, site, metav1.ConditionTrue)
+	require.Equal(t, site.Generation, site.Status.ObservedGeneration)
+
+	assign(t, s, configMap)
+	sum, err := checksum.Of(configMap.Data)
+	require.NoError(t, err)
+	s.configMap(t, site.Name, func(cm *corev1.ConfigMap) bool { return cm.Annotations[checksum.Annotation] == sum })
+
+	site.Spec.Title = "Another title"
+	require.NoError(t, s.admin.Update(t.Context(), site))
+	s.configMap(t, site.Name, func(cm *corev1.ConfigMap) bool {
+		return cm.Data[website.Page] == website.Render(site.Spec)[website.Page]
+	})
+}
+
+func (s *suite) corrects(t *testing.T) {
+	site := s.website(t, "corrects")
+	configMap := s.configMap(t, site.Name, nil)
+	assign(t, s, configMap)
+	s.configMap(t, site.Name, func(cm *corev1.ConfigMap) bool { return cm.Annotations[checksum.Annotation] != "" })
+
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"data":{"index.html":"drifted","more":"drift"}}`))
+	require.NoError(t, s.admin.Patch(t.Context(), configMap, patch))
+	corrected := s.configMap(t, site.Name, func(cm *corev1.ConfigMap) bool { return len(cm.Data) == 1 && cm.Data[website.Page] != "drifted" })
+	require.Equal(t, shardName, corrected.Labels[sharding.ShardLabel(ring)], "the assignment stays")
+
+	require.NoError(t, s.admin.Delete(t.Context(), corrected))
+	s.configMap(t, site.Name, func(cm *corev1.ConfigMap) bool { return cm.UID != corrected.UID })
+}
+
+func (s *suite) leavesForeign(t *testing.T) {
+	taken := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "taken"}, Data: map[string]string{"a": "b"}}
+	require.NoError(t, s.admin.Create(t.Context(), taken))
+	site := s.website(t, "taken")
+	s.ready(t, site, metav1.ConditionFalse)
+	require.Equal(t, v1alpha1.ReasonConfigMapTaken, site.Status.Conditions[0].Reason)
+	require.Equal(t, taken.Data, s.configMap(t, "taken", nil).Data)
+
+	other := s.website(t, "other", func(site *v1alpha1.Website) { site.Labels = nil })
+	s.website(t, "after")
+	s.configMap(t, "after", nil)
+	require.NoError(t, s.admin.Get(t.Context(), client.ObjectKeyFromObject(other), other))
+	require.Empty(t, other.Status.Conditions, "not assigned to this shard")
+}
+
+func (s *suite) givesUp(t *testing.T) {
+	site := s.website(t, "gives-up")
+	s.ready(t, site, metav1.ConditionTrue)
+	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:"true"}}}`, sharding.DrainLabel(ring))
+	require.NoError(t, s.admin.Patch(t.Context(), site, client.RawPatch(types.MergePatchType, []byte(patch))))
+	require.Eventually(t, func() bool {
+		require.NoError(t, s.admin.Get(t.Context(), client.ObjectKeyFromObject(site), site))
+
+		return len(site.Labels) == 0
+	}, patience, interval)
+}
+
+func (s *suite) losesLease(t *testing.T) {
+	lease := &coordinationv1.Lease{}
+	require.Eventually(t, func() bool {
+		require.NoError(t, s.admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: shardName}, lease))
+		require.Equal(t, ring, lease.Labels[sharding.LabelClusterRing])
+		lease.Spec.HolderIdentity = new(sharding.LeaseControllerIdentity)
+		lease.Spec.LeaseDurationSeconds = new(int32(6))
+
+		return s.admin.Update(t.Context(), lease) == nil
+	}, patience, interval)
+
+	select {
+	case err := <-s.stopped:
+		require.ErrorContains(t, err, "leader election lost")
+	case <-time.After(patience): //nolint:forbidigo // a limit, not a wait
+		require.Fail(t, "the shard runs on without its Lease")
+	}
+}
+
+func (s *suite) checkHistory(t *testing.T) {
+	file, err := os.ReadFile(s.options.historyFile)
+	require.NoError(t, err)
+	open := map[uint64]history.Entry{}
+	controllers := map[string]int{}
+	for decoder := json.NewDecoder(bytes.NewReader(file)); decoder.More(); {
+		var e history.Entry
+		require.NoError(t, decoder.Decode(&e))
+		require.Equal(t, shardName, e.Shard)
+		require.NotEmpty(t, e.UID)
+		require.NotZero(t, e.Time)
+		if e.Event == history.Start {
+			open[e.Sequence] = e
+			controllers[e.Controller+" "+e.Kind]++
+
+			continue
+		}
+		begin, ok := open[e.Sequence]
+		require.True(t, ok, "an end has a start")
+		require.Equal(t, begin.Name, e.Name)
+		require.GreaterOrEqual(t, e.Monotonic, begin.Monotonic)
+		delete(open, e.Sequence)
+	}
+	require.Empty(t, open, "every reconcile has ended")
+	require.NotZero(t, controllers["website Website"])
+	require.NotZero(t, controllers["checksum ConfigMap"])
+}
+
+// website creates a Website that is assigned to the shard.
+func (s *suite) website(t *testing.T, name string, change ...func(*v1alpha1.Website)) *v1alpha1.Website {
+	t.Helper()
+	site := &v1alpha1.Website{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{sharding.ShardLabel(ring): shardName}},
+		Spec:       v1alpha1.WebsiteSpec{Title: name, Body: "A body"},
+	}
+	for _, f := range change {
+		f(site)
+	}
+	require.NoError(t, s.admin.Create(t.Context(), site))
+
+	return site
+}
+
+// assign gives the object to the shard, as the services would.
+func assign(t *testing.T, s *suite, obj client.Object) {
+	t.Helper()
+	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`, sharding.ShardLabel(ring), shardName)
+	require.NoError(t, s.admin.Patch(t.Context(), obj, client.RawPatch(types.MergePatchType, []byte(patch))))
+}
+
+// configMap waits until there is a ConfigMap as it shall be, and returns it.
+func (s *suite) configMap(t *testing.T, name string, as func(*corev1.ConfigMap) bool) *corev1.ConfigMap {
+	t.Helper()
+	var configMap *corev1.ConfigMap
+	require.Eventually(t, func() bool {
+		configMap = &corev1.ConfigMap{}
+		err := s.admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, configMap)
+		require.NoError(t, client.IgnoreNotFound(err))
+
+		return err == nil && (as == nil || as(configMap))
+	}, patience, interval)
+
+	return configMap
+}
+
+func (s *suite) ready(t *testing.T, site *v1alpha1.Website, status metav1.ConditionStatus) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		require.NoError(t, s.admin.Get(t.Context(), client.ObjectKeyFromObject(site), site))
+
+		return meta.IsStatusConditionPresentAndEqual(site.Status.Conditions, v1alpha1.ConditionReady, status)
+	}, patience, interval)
+}
+
+// get waits until the URL answers with success, and returns the answer.
+func (s *suite) get(address, path string) string {
+	s.Helper()
+	var body []byte
+	require.Eventually(s, func() bool {
+		resp, err := http.Get("http://" + address + path)
+		if err != nil {
+			return false
+		}
+		defer resp.Body.Close()
+		defer http.DefaultClient.CloseIdleConnections()
+		body, err = io.ReadAll(resp.Body)
+
+		return err == nil && resp.StatusCode == http.StatusOK
+	}, patience, interval)
+
+	return string(body)
+}
+
+// freeAddress returns an address that nobody listens on.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer listener.Close()
+
+	return listener.Addr().String()
+}

@@ -1,0 +1,46 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/go-logr/logr"
+	"go.uber.org/zap/zapcore"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+
+	"github.com/clusterring/clusterring/tools/example/history"
+)
+
+// logger returns a logger that writes to standard error.
+func logger(level, format string) (logr.Logger, error) {
+	levels := map[string]zapcore.Level{"debug": zapcore.DebugLevel, "info": zapcore.InfoLevel, "error": zapcore.ErrorLevel}
+	formats := map[string]zap.Opts{"text": zap.ConsoleEncoder(), "json": zap.JSONEncoder()}
+	at, known := levels[level]
+	if !known {
+		return logr.Logger{}, fmt.Errorf("--log-level is %q: it must be debug, info or error", level)
+	}
+	encode, known := formats[format]
+	if !known {
+		return logr.Logger{}, fmt.Errorf("--log-format is %q: it must be text or json", format)
+	}
+
+	return zap.New(zap.Level(at), encode), nil
+}
+
+// openHistory opens the file so that each write is appended as a whole, whoever else writes to it.
+func openHistory(path string) (*os.File, error) {
+	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644) //nolint:gosec // the user's choice
+	if err != nil {
+		return nil, fmt.Errorf("open the history file (--history-file): %w", err)
+	}
+
+	return file, nil
+}
+
+func processID() int { return os.Getpid() }
+
+// now reads both clocks.
+func now() history.Stamp {
+	return history.Stamp{Time: time.Now(), Monotonic: monotonic()}
+}

@@ -1,0 +1,146 @@
+// Package history writes down when which shard worked on which object, so that a test can prove that no two shards worked
+// on one object at the same time. A controller needs none of it.
+//
+// It writes one line of JSON when a reconcile starts and one when it ends, each in a single write to a file opened for
+// appending. A process that is killed leaves starts without ends.
+package history
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+// Values of [Entry].Event.
+const (
+	// Start is written before the reconciler is called.
+	Start = "start"
+	// End is written after the reconciler has returned.
+	End = "end"
+)
+
+// Entry is one line.
+type Entry struct {
+	// Event is Start or End.
+	Event string `json:"event"`
+	// Sequence numbers the reconciles of one process; an end has the number of its start.
+	Sequence uint64 `json:"sequence"`
+	// Process identifies the process on its machine.
+	Process int `json:"process"`
+	// Shard is the name of the shard.
+	Shard string `json:"shard"`
+	// Controller is the name of the controller.
+	Controller string `json:"controller"`
+	// Kind, Namespace, Name and UID identify the object.
+	Kind      string    `json:"kind"`
+	Namespace string    `json:"namespace,omitempty"`
+	Name      string    `json:"name"`
+	UID       types.UID `json:"uid"`
+	Stamp
+	// Error is what the reconciler has returned, in an end.
+	Error string `json:"error,omitempty"`
+}
+
+// Stamp is a point in time.
+type Stamp struct {
+	// Time by the wall clock.
+	Time time.Time `json:"time"`
+	// Monotonic is the time since the machine started, in nanoseconds. It never jumps and is the same for all processes of
+	// one machine: order by it. Zero where it cannot be had.
+	Monotonic int64 `json:"monotonic,omitempty"`
+}
+
+// Recorder writes the history of one process. It is safe for concurrent use. The zero value is not usable.
+type Recorder struct {
+	process int
+	shard   string
+	now     func() Stamp
+
+	mu       sync.Mutex
+	out      io.Writer
+	sequence uint64
+}
+
+// NewRecorder returns a recorder for the process of the given number and shard. Each line is one call of out.Write.
+func NewRecorder(out io.Writer, process int, shard string, now func() Stamp) *Recorder {
+	return &Recorder{process: process, shard: shard, now: now, out: out}
+}
+
+// Subject is what a controller reconciles.
+type Subject struct {
+	// Controller is the controller's name.
+	Controller string
+	// Object is an empty object of the kind.
+	Object client.Object
+	// Reader finds out the object's UID; the manager's cached client will do.
+	Reader client.Client
+}
+
+// Reconciler wraps a reconciler so that its work is recorded. What is not in the cache is passed on unrecorded: there is
+// nothing to work on. If a start cannot be written, the reconciler is not called; no work goes unrecorded.
+func (r *Recorder) Reconciler(s Subject, inner reconcile.Reconciler) reconcile.Reconciler {
+	return reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+		obj, _ := s.Object.DeepCopyObject().(client.Object)
+		gvk, err := s.Reader.GroupVersionKindFor(obj)
+		if err != nil {
+			return reconcile.Result{}, fmt.Errorf("record the reconcile: %w", err)
+		}
+		if err := s.Reader.Get(ctx, req.NamespacedName, obj); err != nil {
+			if client.IgnoreNotFound(err) == nil {
+				return inner.Reconcile(ctx, req) //nolint:wrapcheck // passed on
+			}
+
+			return reconcile.Result{}, fmt.Errorf("record the reconcile: %w", err)
+		}
+
+		entry := r.entry(Entry{Controller: s.Controller, Kind: gvk.Kind, Namespace: req.Namespace, Name: req.Name, UID: obj.GetUID()})
+		if err := r.write(Start, entry, nil); err != nil {
+			return reconcile.Result{}, err
+		}
+		result, err := inner.Reconcile(ctx, req)
+		if writeErr := r.write(End, entry, err); writeErr != nil {
+			return reconcile.Result{}, writeErr
+		}
+
+		return result, err //nolint:wrapcheck // passed on
+	})
+}
+
+// entry completes what is the same in the start and the end of a reconcile.
+func (r *Recorder) entry(e Entry) Entry {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	r.sequence++
+	e.Sequence, e.Process, e.Shard = r.sequence, r.process, r.shard
+
+	return e
+}
+
+func (r *Recorder) write(event string, e Entry, err error) error {
+	e.Event = event
+	if err != nil {
+		e.Error = err.Error()
+	}
+
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	e.Stamp = r.now()
+	line, err := json.Marshal(e)
+	if err != nil {
+		return fmt.Errorf("encode the history: %w", err)
+	}
+	if _, err := r.out.Write(append(line, '\n')); err != nil {
+		return fmt.Errorf("write the history: %w", err)
+	}
+
+	return nil
+}

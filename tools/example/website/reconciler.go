@@ -1,0 +1,143 @@
+// Package website keeps the ConfigMap of each Website: it renders the Website's page into it, creates it anew when it was
+// deleted, and corrects it when it was changed.
+//
+// There is one thing that sharding asks of the code here: the cache holds only what carries this shard's label, so an
+// object that is missing there may exist all the same.
+package website
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
+)
+
+// afterConflict is when an object that somebody else has just changed is looked at again, if its event does not come first.
+const afterConflict = 100 * time.Millisecond
+
+// Reconciler reconciles Websites.
+type Reconciler struct {
+	// Client reads from the shard's cache and writes.
+	Client client.Client
+	// Live reads from the API server.
+	Live client.Reader
+}
+
+// Reconcile implements reconcile.Reconciler.
+func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	site := &v1alpha1.Website{}
+	if err := r.Client.Get(ctx, req.NamespacedName, site); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if !site.DeletionTimestamp.IsZero() {
+		return reconcile.Result{}, nil // its ConfigMap is collected with it
+	}
+
+	ready, err := r.ensureConfigMap(ctx, site)
+	if err == nil {
+		err = r.writeStatus(ctx, site, ready)
+	}
+	if apierrors.IsConflict(err) {
+		return reconcile.Result{RequeueAfter: afterConflict}, nil
+	}
+
+	return reconcile.Result{}, err
+}
+
+// ensureConfigMap makes the Website's ConfigMap what it shall be, and returns the Website's condition.
+func (r *Reconciler) ensureConfigMap(ctx context.Context, site *v1alpha1.Website) (metav1.Condition, error) {
+	ready := metav1.Condition{
+		Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonRendered,
+		Message: "the page is in the ConfigMap", ObservedGeneration: site.Generation,
+	}
+
+	configMap, err := r.findOrCreate(ctx, site)
+	if err != nil {
+		return ready, err
+	}
+	if !metav1.IsControlledBy(configMap, site) {
+		ready.Status, ready.Reason = metav1.ConditionFalse, v1alpha1.ReasonConfigMapTaken
+		ready.Message = "a ConfigMap of this name exists and is not this Website's: delete it or rename the Website"
+
+		return ready, nil
+	}
+
+	data := Render(site.Spec)
+	if maps.Equal(configMap.Data, data) && len(configMap.BinaryData) == 0 {
+		return ready, nil
+	}
+	// A patch of what differs leaves the labels alone, which are the assignment to a shard.
+	before := configMap.DeepCopy()
+	configMap.Data, configMap.BinaryData = data, nil
+	if err := r.Client.Patch(ctx, configMap, unchangedSince(before)); err != nil {
+		return ready, fmt.Errorf("correct the ConfigMap: %w", err)
+	}
+
+	return ready, nil
+}
+
+// findOrCreate returns the ConfigMap of the Website's name, whoever made it.
+func (r *Reconciler) findOrCreate(ctx context.Context, site *v1alpha1.Website) (*corev1.ConfigMap, error) {
+	key := client.ObjectKeyFromObject(site)
+	configMap := &corev1.ConfigMap{}
+	if err := r.Client.Get(ctx, key, configMap); !apierrors.IsNotFound(err) {
+		if err != nil {
+			return nil, fmt.Errorf("read the ConfigMap: %w", err)
+		}
+
+		return configMap, nil
+	}
+
+	configMap = &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: site.Namespace, Name: site.Name},
+		Data:       Render(site.Spec),
+	}
+	if err := controllerutil.SetControllerReference(site, configMap, r.Client.Scheme()); err != nil {
+		return nil, fmt.Errorf("make the Website the ConfigMap's controller: %w", err)
+	}
+	err := r.Client.Create(ctx, configMap)
+	if err == nil {
+		return configMap, nil
+	}
+	if !apierrors.IsAlreadyExists(err) {
+		return nil, fmt.Errorf("create the ConfigMap: %w", err)
+	}
+
+	// It exists, but not (yet) with this shard's label.
+	configMap = &corev1.ConfigMap{}
+	if err := r.Live.Get(ctx, key, configMap); err != nil {
+		return nil, fmt.Errorf("read the ConfigMap: %w", err)
+	}
+
+	return configMap, nil
+}
+
+func (r *Reconciler) writeStatus(ctx context.Context, site *v1alpha1.Website, ready metav1.Condition) error {
+	before := site.DeepCopy()
+	site.Status.ObservedGeneration = site.Generation
+	meta.SetStatusCondition(&site.Status.Conditions, ready)
+	if equality.Semantic.DeepEqual(before.Status, site.Status) {
+		return nil
+	}
+	if err := r.Client.Status().Patch(ctx, site, unchangedSince(before)); err != nil {
+		return fmt.Errorf("write the status: %w", err)
+	}
+
+	return nil
+}
+
+// unchangedSince returns a patch that fails with a conflict if the object is no longer as it was.
+func unchangedSince(before client.Object) client.Patch {
+	return client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+}
