@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/metadata"
@@ -140,7 +141,7 @@ func setup(ctx context.Context, rt *kit.Runtime, limits engine.Limits) error {
 
 	err = builder.ControllerManagedBy(mgr).Named(name).
 		For(&v1alpha1.ClusterRing{}).
-		WatchesMetadata(newNamespace(), relabelled(f)).
+		Watches(&corev1.Namespace{}, relabelled(f)).
 		WatchesRawSource(source.Func(func(ctx context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 			queue.set(q)
 			index.Subscribe(queue.notify)

@@ -6,7 +6,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -20,7 +19,7 @@ type namespaces struct {
 
 // Selects says whether the namespace exists and the selector selects it.
 func (n namespaces) Selects(ctx context.Context, name string, selector labels.Selector) (bool, error) {
-	ns := newNamespace()
+	ns := &corev1.Namespace{}
 
 	err := n.cached.Get(ctx, client.ObjectKey{Name: name}, ns)
 	if apierrors.IsNotFound(err) {
@@ -36,12 +35,4 @@ func (n namespaces) Selects(ctx context.Context, name string, selector labels.Se
 	}
 
 	return selector.Matches(labels.Set(ns.Labels)), nil
-}
-
-// newNamespace returns an empty namespace of which only metadata is read and cached.
-func newNamespace() *metav1.PartialObjectMetadata {
-	ns := &metav1.PartialObjectMetadata{}
-	ns.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
-
-	return ns
 }

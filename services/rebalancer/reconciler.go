@@ -37,6 +37,15 @@ type reconciler struct {
 
 // Reconcile looks after one ring.
 func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	result, err := r.reconcile(ctx, req)
+	if ctx.Err() != nil {
+		return reconcile.Result{}, nil // stopping, which fails whatever is under way and is no error
+	}
+
+	return result, err
+}
+
+func (r *reconciler) reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	ring := &v1alpha1.ClusterRing{}
 	if err := r.client.Get(ctx, req.NamespacedName, ring); err != nil {
 		if apierrors.IsNotFound(err) {

@@ -169,7 +169,18 @@ func (c *Client) watch(ctx context.Context, scope Scope, opts metav1.ListOptions
 		return nil, fmt.Errorf("watch %s: %w", scope.GVR.GroupResource(), err)
 	}
 
-	return w, nil
+	return drained{w}, nil
+}
+
+// drained is a watch whose end does not leave a goroutine behind: the metadata client's hands every event on through a
+// channel without a buffer, and would wait for ever for somebody to take the last one.
+type drained struct{ watch.Interface }
+
+func (d drained) Stop() {
+	d.Interface.Stop()
+
+	for range d.ResultChan() { //nolint:revive // the events are not wanted any more
+	}
 }
 
 // Label changes the labels of an object in one write, which succeeds only if the object is still as it was read: Conflict

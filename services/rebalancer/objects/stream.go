@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -134,5 +135,10 @@ func (s *Stream) event(ctx context.Context, event watch.Event) error {
 type watcher struct{ s *Stream }
 
 func (w watcher) WatchWithContext(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
-	return w.s.Client.watch(ctx, w.s.Scope, opts)
+	opened, err := w.s.Client.watch(ctx, w.s.Scope, opts)
+	if err != nil && ctx.Err() != nil {
+		return nil, io.EOF // the stream ends; client-go would log another error
+	}
+
+	return opened, err
 }

@@ -1,0 +1,24 @@
+package takeover
+
+import (
+	"context"
+	"sync"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// countingReader counts the lists that go to the API server.
+type countingReader struct {
+	client.Reader
+
+	mu    sync.Mutex
+	lists int
+}
+
+func (c *countingReader) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	c.mu.Lock()
+	c.lists++
+	c.mu.Unlock()
+
+	return c.Reader.List(ctx, list, opts...) //nolint:wrapcheck // as the reader has it
+}

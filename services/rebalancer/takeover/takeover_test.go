@@ -1,0 +1,208 @@
+package takeover
+
+import (
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	testclock "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/membership"
+	"github.com/clusterring/clusterring/tools/localplane"
+	"github.com/clusterring/clusterring/tools/localplane/leasetest"
+)
+
+func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
+
+// world is a guard before the real API server, with a clock of its own.
+type world struct {
+	*testing.T
+	plane *localplane.Plane
+	ring  string
+	ns    string
+	clock *testclock.FakePassiveClock
+	guard *Guard
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+
+	plane := localplane.Shared(t)
+	ns := plane.Namespace(t)
+	clk := testclock.NewFakePassiveClock(time.Unix(1_000_000_000, 0))
+
+	return &world{T: t, plane: plane, ring: ns, ns: ns, clock: clk, guard: New(ns, plane.Client, clk)}
+}
+
+func (w *world) shard(name string) *leasetest.Shard {
+	return &leasetest.Shard{Client: w.plane.Client, Ring: w.ring, Namespace: w.ns, Name: name, Duration: 10 * time.Second}
+}
+
+// observe shows the guard what a cache would: the Leases as they are now.
+func (w *world) observe() {
+	w.Helper()
+
+	var list coordinationv1.LeaseList
+	require.NoError(w, w.plane.Client.List(w.Context(), &list, client.MatchingLabels{v1alpha1.LabelClusterRing: w.ring}))
+
+	var leases []*coordinationv1.Lease
+	for i := range list.Items {
+		leases = append(leases, &list.Items[i])
+	}
+
+	w.guard.Observe(membership.NewView(w.ring, leases, nil))
+}
+
+func (w *world) ask(shard string) Verdict {
+	w.Helper()
+
+	v, err := w.guard.MayTake(w.Context(), shard)
+	require.NoError(w, err)
+
+	return v
+}
+
+func (w *world) step(d time.Duration) { w.clock.SetTime(w.clock.Now().Add(d)) }
+
+func TestHeldLeaseIsNeverTaken(t *testing.T) {
+	w := newWorld(t)
+	a := w.shard("a")
+
+	require.NoError(t, a.Acquire(t.Context()))
+	require.NoError(t, a.Release(t.Context()))
+	w.observe() // the cache says: released
+
+	require.NoError(t, a.Acquire(t.Context())) // and does not know that it was taken back
+	require.False(t, w.ask("a").Allowed)
+
+	w.step(24 * time.Hour)
+	require.False(t, w.ask("a").Allowed, "no time is long enough")
+}
+
+func TestReleasedLeaseAllowsAtOnce(t *testing.T) {
+	w := newWorld(t)
+	a := w.shard("a")
+
+	require.NoError(t, a.Acquire(t.Context()))
+	w.observe()
+	require.NoError(t, a.Release(t.Context()))
+	require.Equal(t, Verdict{Allowed: true}, w.ask("a"))
+}
+
+func TestAnswerIsTrustedBriefly(t *testing.T) {
+	w := newWorld(t)
+	a := w.shard("a")
+
+	require.NoError(t, a.Acquire(t.Context()))
+	require.NoError(t, a.Release(t.Context()))
+	require.True(t, w.ask("a").Allowed)
+	require.NoError(t, a.Acquire(t.Context()))
+
+	w.step(trust - time.Millisecond)
+	require.True(t, w.ask("a").Allowed, "no second read so soon")
+
+	w.step(time.Millisecond)
+	require.False(t, w.ask("a").Allowed)
+}
+
+func TestDeletedLeaseOfHolderHoldsForTwiceItsDuration(t *testing.T) {
+	w := newWorld(t)
+	a := w.shard("a")
+
+	require.NoError(t, a.Acquire(t.Context()))
+	w.observe()
+	w.step(time.Hour)
+	require.NoError(t, a.Delete(t.Context()))
+	w.observe()
+
+	require.Equal(t, 20*time.Second, w.ask("a").RetryAfter)
+	w.step(20*time.Second - time.Millisecond)
+
+	v := w.ask("a")
+	require.False(t, v.Allowed)
+	require.Contains(t, v.Reason, "deleted")
+
+	w.step(time.Millisecond)
+	require.True(t, w.ask("a").Allowed)
+}
+
+// The live read may see the deletion before the cache does.
+func TestDeletionThatTheCacheHasNotSeen(t *testing.T) {
+	w := newWorld(t)
+	a := w.shard("a")
+
+	require.NoError(t, a.Acquire(t.Context()))
+	w.observe()
+	w.step(time.Hour)
+	require.NoError(t, a.Delete(t.Context()))
+
+	require.Equal(t, 20*time.Second, w.ask("a").RetryAfter)
+}
+
+func TestLeaseThatComesBackStartsAnew(t *testing.T) {
+	w := newWorld(t)
+	a := w.shard("a")
+
+	require.NoError(t, a.Acquire(t.Context()))
+	w.observe()
+	require.NoError(t, a.Delete(t.Context()))
+	w.observe()
+	w.step(15 * time.Second)
+	require.NoError(t, a.Acquire(t.Context()))
+	w.observe()
+	require.NoError(t, a.Delete(t.Context()))
+	w.observe()
+	w.step(15 * time.Second)
+	require.False(t, w.ask("a").Allowed)
+}
+
+func TestDeletedLeaseThatNobodyHeldAllowsAtOnce(t *testing.T) {
+	w := newWorld(t)
+	a := w.shard("a")
+
+	require.NoError(t, a.Acquire(t.Context()))
+	require.NoError(t, a.Release(t.Context()))
+	w.observe()
+	require.NoError(t, a.Delete(t.Context()))
+	w.observe()
+	require.True(t, w.ask("a").Allowed)
+}
+
+// An object restored from a backup may carry the label of a shard that nobody has ever seen.
+func TestUnknownShardCountsFromTheBeginning(t *testing.T) {
+	w := newWorld(t)
+
+	require.Equal(t, 30*time.Second, w.ask("unknown").RetryAfter, "the guard has just begun to watch")
+	w.step(30 * time.Second)
+	require.True(t, w.ask("unknown").Allowed)
+	require.True(t, w.ask("another").Allowed, "a guard that has watched for long knows at once")
+}
+
+func TestOneReadServesConcurrentQuestions(t *testing.T) {
+	w := newWorld(t)
+	a := w.shard("a")
+
+	require.NoError(t, a.Acquire(t.Context()))
+	require.NoError(t, a.Release(t.Context()))
+
+	counter := &countingReader{Reader: w.plane.Client}
+	w.guard = New(w.ring, counter, w.clock)
+
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			v, err := w.guard.MayTake(t.Context(), "a")
+			if err != nil || !v.Allowed {
+				t.Errorf("got %+v, %v", v, err)
+			}
+		})
+	}
+
+	wg.Wait()
+	require.Equal(t, 1, counter.lists)
+}

@@ -1,0 +1,294 @@
+package rebalancer
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/key"
+	"github.com/clusterring/clusterring/services/internal/membership"
+	"github.com/clusterring/clusterring/tools/localplane"
+	"github.com/clusterring/clusterring/tools/localplane/leasetest"
+)
+
+func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
+
+// world is one ring on the real API server, in a namespace of its own: ConfigMaps are its main resource, Secrets its
+// controlled one. The rebalancer runs in it with the rights of its service account; the test plays shards and people.
+type world struct {
+	*testing.T
+	plane  *localplane.Plane
+	client client.Client
+	ring   *v1alpha1.ClusterRing
+	ns     string
+	shards map[string]*leasetest.Shard
+}
+
+func newWorld(t *testing.T, change ...func(*v1alpha1.ClusterRing)) *world {
+	t.Helper()
+
+	plane := localplane.Shared(t)
+	require.NoError(t, plane.Install(t.Context(), "services/rebalancer/testdata/rights.yaml"))
+
+	w := &world{T: t, plane: plane, client: plane.Client, ns: plane.Namespace(t), shards: map[string]*leasetest.Shard{}}
+	w.ring = &v1alpha1.ClusterRing{
+		ObjectMeta: metav1.ObjectMeta{Name: "ring-" + w.ns},
+		Spec: v1alpha1.ClusterRingSpec{
+			Resources: []v1alpha1.RingResource{{
+				Resource:            "configmaps",
+				ControlledResources: []v1alpha1.ControlledResource{{Resource: "secrets"}},
+			}},
+			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"ring": w.ns}},
+		},
+	}
+
+	for _, c := range change {
+		c(w.ring)
+	}
+
+	w.labelNamespace(map[string]string{"ring": w.ns})
+	require.NoError(t, w.client.Create(t.Context(), w.ring))
+	t.Cleanup(w.removeRing)
+
+	return w
+}
+
+func (w *world) labelNamespace(labels map[string]string) {
+	w.Helper()
+
+	ns := &corev1.Namespace{}
+	require.NoError(w, w.client.Get(w.Context(), types.NamespacedName{Name: w.ns}, ns))
+	ns.Labels = labels
+	require.NoError(w, w.client.Update(w.Context(), ns))
+}
+
+// removeRing takes the ring away from later tests, whatever state it is in.
+func (w *world) removeRing() {
+	ctx := context.Background()
+	none := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
+	require.NoError(w, client.IgnoreNotFound(w.client.Patch(ctx, w.ring, none)))
+	require.NoError(w, client.IgnoreNotFound(w.client.Delete(ctx, w.ring)))
+
+	for _, s := range w.shards {
+		require.NoError(w, client.IgnoreNotFound(s.Delete(ctx)))
+	}
+}
+
+// join has shards acquire their Leases.
+func (w *world) join(names ...string) {
+	w.Helper()
+
+	for _, name := range names {
+		if w.shards[name] == nil {
+			w.shards[name] = &leasetest.Shard{Client: w.client, Ring: w.ring.Name, Namespace: w.ns, Name: name}
+		}
+
+		require.NoError(w, w.shards[name].Acquire(w.Context()))
+	}
+}
+
+// start runs the rebalancer until the test ends or stop is called.
+func (w *world) start(args ...string) (stop func()) {
+	w.Helper()
+
+	cmd := NewCommand()
+	cmd.SetArgs(append([]string{
+		"--kubeconfig", w.plane.ServiceKubeconfig(w, name), "--leader-elect=false", "--settle-period=100ms",
+		"--metrics-bind-address=0", "--health-probe-bind-address=0", "--log-level=error",
+	}, args...))
+
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+
+	go func() { ended <- cmd.ExecuteContext(ctx) }()
+
+	running := true
+	stop = func() {
+		if running {
+			running = false
+
+			cancel()
+			require.NoError(w, <-ended)
+		}
+	}
+
+	w.Cleanup(stop)
+
+	return stop
+}
+
+// view is what the ring is according to its Leases.
+func (w *world) view() *membership.View {
+	w.Helper()
+
+	var list coordinationv1.LeaseList
+	require.NoError(w, w.client.List(w.Context(), &list, client.MatchingLabels{v1alpha1.LabelClusterRing: w.ring.Name}))
+
+	leases := make([]*coordinationv1.Lease, 0, len(list.Items))
+	for i := range list.Items {
+		leases = append(leases, &list.Items[i])
+	}
+
+	return membership.NewView(w.ring.Name, leases, nil)
+}
+
+// owner returns the shard that the ring gives the named ConfigMap to.
+func (w *world) owner(name string) string {
+	w.Helper()
+
+	shard, ok := w.view().Owner(key.Key{Kind: "ConfigMap", Namespace: w.ns, Name: name})
+	require.True(w, ok, "no shard is available")
+
+	return shard
+}
+
+// namesOf returns n names of ConfigMaps that the ring, as it is now, gives to the shard.
+func (w *world) namesOf(shard string, n int) []string {
+	w.Helper()
+
+	view := w.view()
+
+	var names []string
+
+	for i := 0; len(names) < n; i++ {
+		require.Less(w, i, 10_000, "the ring gives nothing to %s", shard)
+
+		name := fmt.Sprintf("main-%s-%d", shard, i)
+		if owner, ok := view.Owner(key.Key{Kind: "ConfigMap", Namespace: w.ns, Name: name}); ok && owner == shard {
+			names = append(names, name)
+		}
+	}
+
+	return names
+}
+
+// main creates a ConfigMap at a shard; with "" it is unassigned.
+func (w *world) main(name, shard string) *corev1.ConfigMap {
+	w.Helper()
+
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: name, Labels: w.labels(shard)}}
+	require.NoError(w, w.client.Create(w.Context(), cm))
+
+	return cm
+}
+
+// child creates a Secret that the ConfigMap controls, at a shard; with "" it is unassigned.
+func (w *world) child(of *corev1.ConfigMap, shard string) *corev1.Secret {
+	w.Helper()
+
+	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Name: of.Name, Labels: w.labels(shard)}}
+	require.NoError(w, controllerutil.SetControllerReference(of, s, w.client.Scheme()))
+	require.NoError(w, w.client.Create(w.Context(), s))
+
+	return s
+}
+
+func (w *world) labels(shard string) map[string]string {
+	if shard == "" {
+		return nil
+	}
+
+	return map[string]string{v1alpha1.ShardLabel(w.ring.Name): shard}
+}
+
+// placed is what the ring's labels say of an object.
+type placed struct {
+	Shard string
+	Drain bool
+}
+
+func (w *world) placed(obj client.Object) placed {
+	w.Helper()
+	require.NoError(w, w.client.Get(w.Context(), client.ObjectKeyFromObject(obj), obj))
+
+	_, drain := obj.GetLabels()[v1alpha1.DrainLabel(w.ring.Name)]
+
+	return placed{Shard: obj.GetLabels()[v1alpha1.ShardLabel(w.ring.Name)], Drain: drain}
+}
+
+// eventually waits until the object is placed so.
+func (w *world) eventually(want placed, objs ...client.Object) {
+	w.Helper()
+
+	for _, obj := range objs {
+		require.Eventually(w, func() bool { return w.placed(obj) == want }, 20*time.Second, 10*time.Millisecond,
+			"%T %s should come to be %+v", obj, obj.GetName(), want)
+	}
+}
+
+// acknowledge does what a shard does with a drained object.
+func (w *world) acknowledge(obj client.Object) {
+	w.Helper()
+
+	body := fmt.Sprintf(`{"metadata":{"resourceVersion":%q,"labels":{%q:null,%q:null}}}`,
+		obj.GetResourceVersion(), v1alpha1.ShardLabel(w.ring.Name), v1alpha1.DrainLabel(w.ring.Name))
+	require.NoError(w, w.client.Patch(w.Context(), obj, client.RawPatch(types.MergePatchType, []byte(body))))
+}
+
+// assigned waits until the condition Assigned has a reason, and returns it.
+func (w *world) assigned(reason string) metav1.Condition {
+	w.Helper()
+
+	var c *metav1.Condition
+
+	require.Eventually(w, func() bool {
+		require.NoError(w, w.client.Get(w.Context(), client.ObjectKeyFromObject(w.ring), w.ring))
+		c = meta.FindStatusCondition(w.ring.Status.Conditions, v1alpha1.ConditionAssigned)
+
+		return c != nil && c.Reason == reason
+	}, 30*time.Second, 20*time.Millisecond, "the ring should come to be Assigned for the reason %s; last: %+v", reason, &c)
+
+	return *c
+}
+
+// atRest waits until the rebalancer has seen the ring as it is now, and found everything in its place, twice.
+func (w *world) atRest() {
+	w.Helper()
+
+	want := w.view().Fingerprint()
+
+	require.Eventually(w, func() bool {
+		require.NoError(w, w.client.Get(w.Context(), client.ObjectKeyFromObject(w.ring), w.ring))
+
+		return w.ring.Status.Assignment != nil && w.ring.Status.Assignment.Fingerprint == want
+	}, 30*time.Second, 20*time.Millisecond, "the ring should come to rest: %+v", w.ring.Status)
+}
+
+// versions notes the resource versions of objects, to find out what was written to.
+func (w *world) versions(objs ...client.Object) []string {
+	w.Helper()
+
+	var all []string
+
+	for _, o := range objs {
+		w.placed(o)
+		all = append(all, o.GetName()+"@"+o.GetResourceVersion())
+	}
+
+	return slices.Clip(all)
+}
+
+func foreign(ns, name string) *corev1.Secret {
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name, OwnerReferences: []metav1.OwnerReference{{
+		APIVersion: "apps/v1", Kind: "Deployment", Name: "other", UID: "other", Controller: ptr.To(true),
+	}}}}
+}
+
+// shard makes a shard with a lease duration of its own.
+func (w *world) shard(name string, d time.Duration) *leasetest.Shard {
+	return &leasetest.Shard{Client: w.client, Ring: w.ring.Name, Namespace: w.ns, Name: name, Duration: d}
+}
