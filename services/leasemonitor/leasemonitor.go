@@ -8,7 +8,9 @@ package leasemonitor
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"github.com/spf13/cobra"
@@ -75,9 +77,18 @@ func setup(ctx context.Context, rt *kit.Runtime) error {
 		return fmt.Errorf("watch the Leases of shards: %w", err)
 	}
 
-	if err := shardlease.Observe(informer, ages, rt.Clock); err != nil {
+	synced, err := shardlease.Observe(informer, ages, rt.Clock)
+	if err != nil {
 		return err //nolint:wrapcheck // it says what it was doing
 	}
+
+	rt.AddReady("ages", func(*http.Request) error {
+		if !synced() {
+			return errors.New("the ages of Leases are not measured yet")
+		}
+
+		return nil
+	})
 
 	c := rt.Manager.GetClient()
 	if err := rt.Manager.Add(&shardlease.Census{Leases: c, Clock: rt.Clock, Ages: ages}); err != nil {

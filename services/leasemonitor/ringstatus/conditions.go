@@ -17,7 +17,7 @@ import (
 )
 
 // maxProblems is the number of problems that a message names, so that it stays readable.
-const maxProblems = 10
+const maxProblems = 3
 
 // Of returns the lease monitor's part of the ring's status. It takes the conditions of other services from the ring, and
 // changes neither argument.

@@ -18,15 +18,16 @@ type Informer interface {
 }
 
 // Observe notes in ages when each Lease of the informer was last seen to change. It does so from now until the informer
-// stops, in replicas that lead and in those that do not.
-func Observe(informer Informer, ages *lease.Observer, clk clock.PassiveClock) error {
+// stops, in replicas that lead and in those that do not. The function that it returns says whether all Leases that there
+// were at first have been noted.
+func Observe(informer Informer, ages *lease.Observer, clk clock.PassiveClock) (synced func() bool, err error) {
 	seen := func(obj any) {
 		if l, ok := obj.(*coordinationv1.Lease); ok {
 			ages.Observe(client.ObjectKeyFromObject(l), lease.RecordOf(l), clk.Now())
 		}
 	}
 
-	_, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+	registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    seen,
 		UpdateFunc: func(_, obj any) { seen(obj) },
 		DeleteFunc: func(obj any) {
@@ -39,8 +40,8 @@ func Observe(informer Informer, ages *lease.Observer, clk clock.PassiveClock) er
 		},
 	})
 	if err != nil {
-		return fmt.Errorf("observe Leases: %w", err)
+		return nil, fmt.Errorf("observe Leases: %w", err)
 	}
 
-	return nil
+	return registration.HasSynced, nil
 }

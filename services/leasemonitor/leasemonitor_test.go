@@ -1,0 +1,374 @@
+package leasemonitor
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	testclock "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/kit"
+	"github.com/clusterring/clusterring/tools/localplane"
+	"github.com/clusterring/clusterring/tools/localplane/leasetest"
+)
+
+func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
+
+// Tests wait for conditions, this long at most and looking this often.
+const (
+	patience = 30 * time.Second
+	interval = 20 * time.Millisecond
+)
+
+// world is a ring with a namespace for its shards.
+type world struct {
+	t     *testing.T
+	plane *localplane.Plane
+	ring  string
+	ns    string
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+
+	plane := localplane.Shared(t)
+	w := &world{t: t, plane: plane, ns: plane.Namespace(t)}
+	w.ring = "ring-of-" + w.ns
+	require.NoError(t, plane.Client.Create(t.Context(), &v1alpha1.ClusterRing{
+		ObjectMeta: metav1.ObjectMeta{Name: w.ring},
+		Spec:       v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{Resource: "configmaps"}}},
+	}))
+
+	return w
+}
+
+// join makes a shard that renews its Lease until it is told to crash.
+func (w *world) join(name string, duration time.Duration) (shard *leasetest.Shard, crash func()) {
+	w.t.Helper()
+
+	shard = &leasetest.Shard{Client: w.plane.Client, Ring: w.ring, Namespace: w.ns, Name: name, Duration: duration}
+	require.NoError(w.t, shard.Acquire(w.t.Context()))
+
+	ctx, cancel := context.WithCancel(w.t.Context())
+	done := make(chan error, 1)
+	go func() { done <- shard.Run(ctx) }()
+
+	stopped := false
+	crash = func() {
+		cancel()
+		if !stopped {
+			stopped = true
+			require.NoError(w.t, <-done)
+		}
+	}
+	w.t.Cleanup(crash)
+
+	return shard, crash
+}
+
+func (w *world) lease(name string) *coordinationv1.Lease {
+	w.t.Helper()
+
+	l := &coordinationv1.Lease{}
+	require.NoError(w.t, w.plane.Client.Get(w.t.Context(), types.NamespacedName{Namespace: w.ns, Name: name}, l))
+
+	return l
+}
+
+// waitState waits until the shard is labelled with the state.
+func (w *world) waitState(name, state string) {
+	w.t.Helper()
+	require.Eventually(w.t, func() bool { return w.lease(name).Labels[v1alpha1.LabelState] == state },
+		patience, interval, "shard %s never became %s", name, state)
+}
+
+// waitShards waits until the ring's status shows these numbers, and Ready.
+func (w *world) waitShards(available, shards int32) {
+	w.t.Helper()
+
+	ring := &v1alpha1.ClusterRing{}
+	defer func() {
+		if w.t.Failed() {
+			w.t.Logf("status: %+v", ring.Status)
+		}
+	}()
+	require.Eventually(w.t, func() bool {
+		require.NoError(w.t, w.plane.Client.Get(w.t.Context(), types.NamespacedName{Name: w.ring}, ring))
+		return ring.Status.Shards == shards && ring.Status.AvailableShards == available
+	}, patience, interval, "want %d of %d shards", available, shards)
+}
+
+// watchStates collects the states that the shard's Lease goes through, until the test ends.
+func (w *world) watchStates(name string) (states func() []string) {
+	w.t.Helper()
+
+	c, err := client.NewWithWatch(w.plane.Config, client.Options{Scheme: w.plane.Client.Scheme()})
+	require.NoError(w.t, err)
+	watch, err := c.Watch(w.t.Context(), &coordinationv1.LeaseList{}, client.InNamespace(w.ns), client.MatchingFields{"metadata.name": name})
+	require.NoError(w.t, err)
+
+	done := make(chan []string)
+	go func() {
+		var seen []string
+		for e := range watch.ResultChan() {
+			if l, ok := e.Object.(*coordinationv1.Lease); ok {
+				if state := l.Labels[v1alpha1.LabelState]; state != "" {
+					seen = append(seen, state)
+				}
+			}
+		}
+		done <- slices.Compact(seen)
+	}()
+
+	return func() []string {
+		watch.Stop()
+		return <-done
+	}
+}
+
+// TestServiceUnderItsOwnRights runs the command as it runs in a cluster, but for the addresses.
+func TestServiceUnderItsOwnRights(t *testing.T) {
+	w := newWorld(t)
+	other := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "not-a-shard"},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: ptr.To("someone"), LeaseDurationSeconds: ptr.To[int32](1)},
+	}
+	require.NoError(t, w.plane.Client.Create(t.Context(), other))
+
+	metrics, health := freeAddress(t), freeAddress(t)
+	stop := run(t, "--kubeconfig", w.plane.ServiceKubeconfig(t, name), "--metrics-bind-address", metrics, "--health-probe-bind-address", health)
+
+	w.waitShards(0, 0)
+	_, crash := w.join("crashes", time.Second)
+	graceful, leave := w.join("leaves", 10*time.Second)
+	w.join("stays", 10*time.Second)
+	w.waitShards(3, 3)
+	w.waitState("crashes", "ready")
+	require.Equal(t, http.StatusOK, get(t, "http://"+health+"/readyz").code)
+
+	leave()
+	require.NoError(t, graceful.Release(t.Context()))
+	w.waitState("leaves", "dead")
+	w.waitShards(2, 3)
+
+	states := w.watchStates("crashes")
+	crash()
+	w.waitState("crashes", "dead")
+	w.waitShards(1, 3)
+	require.Equal(t, []string{"ready", "expired", "uncertain", "dead"}, states())
+	require.Equal(t, v1alpha1.LeaseControllerIdentity, *w.lease("crashes").Spec.HolderIdentity)
+
+	require.Contains(t, get(t, "http://"+metrics+"/metrics").body, fmt.Sprintf(`clusterring_shards{ring="%s",state="dead"} 2`, w.ring))
+	require.Eventually(t, func() bool { return w.hasEvent("ShardFailed") }, patience, interval)
+	require.Equal(t, other.ResourceVersion, w.lease(other.Name).ResourceVersion, "a Lease of no ring was touched")
+	require.NoError(t, stop())
+}
+
+// hasEvent says whether there is an event of that reason on the ring.
+func (w *world) hasEvent(reason string) bool {
+	w.t.Helper()
+
+	all := &eventsv1.EventList{}
+	require.NoError(w.t, w.plane.Client.List(w.t.Context(), all))
+
+	return slices.ContainsFunc(all.Items, func(e eventsv1.Event) bool {
+		return e.Reason == reason && e.Regarding.Kind == "ClusterRing" && e.Regarding.Name == w.ring
+	})
+}
+
+// TestStandbyKnowsTheAges lets a shard fall silent, replaces the leader halfway, and sees the next leader take the Lease
+// when it is due by the time that both have measured: not earlier, and not after another full wait.
+func TestStandbyKnowsTheAges(t *testing.T) {
+	const d = 100 * time.Second
+	w := newWorld(t)
+	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	clock := testclock.NewFakeClock(start)
+	shard := &leasetest.Shard{Client: w.plane.Client, Ring: w.ring, Namespace: w.ns, Name: "silent", Duration: d}
+	require.NoError(t, shard.Acquire(t.Context()))
+
+	first := newInstance(t, w.plane, clock)
+	first.waitElected()
+	w.waitState("silent", "ready")
+	second := newInstance(t, w.plane, clock)
+
+	// From here on the time of the test passes in small steps, while those who wait for it wait.
+	step := func() { clock.Step(d / 50) }
+	require.Eventually(t, func() bool { step(); return w.lease("silent").Labels[v1alpha1.LabelState] == "expired" }, patience, interval)
+	require.Less(t, clock.Since(start), 3*d/2, "the first leader was late")
+
+	first.stop()
+	second.waitElected()
+	require.Eventually(t, func() bool {
+		step()
+		return *w.lease("silent").Spec.HolderIdentity == v1alpha1.LeaseControllerIdentity
+	}, patience, interval)
+
+	taken := w.lease("silent").Spec.AcquireTime.Sub(start)
+	require.Greater(t, taken, 2*d, "the second leader stole the Lease")
+	require.Less(t, taken, 5*d/2, "the second leader waited again")
+	second.stop()
+}
+
+// instance is a replica of the service whose clock is the test's.
+type instance struct {
+	t       *testing.T
+	manager manager.Manager
+	runtime *kit.Runtime
+	cancel  context.CancelFunc
+	done    chan error
+}
+
+func newInstance(t *testing.T, plane *localplane.Plane, clock *testclock.FakeClock) *instance {
+	t.Helper()
+
+	ofRing, err := labels.NewRequirement(v1alpha1.LabelClusterRing, selection.Exists, nil)
+	require.NoError(t, err)
+	mgr, err := manager.New(ownConfig(t, plane), manager.Options{
+		Scheme: plane.Client.Scheme(),
+		Logger: logr.Discard(),
+		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
+			&coordinationv1.Lease{}: {Label: labels.NewSelector().Add(*ofRing)},
+		}},
+		Metrics:                       metricsserver.Options{BindAddress: "0"},
+		Controller:                    config.Controller{SkipNameValidation: ptr.To(true)},
+		LeaderElection:                true,
+		LeaderElectionID:              name,
+		LeaderElectionNamespace:       v1alpha1.SystemNamespace,
+		LeaderElectionReleaseOnCancel: true,
+		LeaseDuration:                 ptr.To(10 * time.Second),
+		RenewDeadline:                 ptr.To(8 * time.Second),
+		RetryPeriod:                   ptr.To(100 * time.Millisecond),
+	})
+	require.NoError(t, err)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	i := &instance{
+		t: t, manager: mgr, cancel: cancel, done: make(chan error, 1),
+		runtime: &kit.Runtime{Manager: mgr, Options: &kit.Options{}, Log: logr.Discard(), Clock: clock},
+	}
+	require.NoError(t, setup(ctx, i.runtime))
+	go func() { i.done <- mgr.Start(ctx) }()
+	t.Cleanup(i.stop)
+	require.Eventually(t, func() bool { return i.runtime.Ready() == nil }, patience, interval)
+
+	return i
+}
+
+// stop ends the instance, which releases its leadership.
+func (i *instance) stop() {
+	i.t.Helper()
+	i.cancel()
+	if i.done != nil {
+		require.NoError(i.t, <-i.done)
+		i.done = nil
+	}
+}
+
+func (i *instance) waitElected() {
+	i.t.Helper()
+	require.Eventually(i.t, func() bool {
+		select {
+		case <-i.manager.Elected():
+			return true
+		default:
+			return false
+		}
+	}, patience, interval)
+}
+
+func ownConfig(t *testing.T, plane *localplane.Plane) *rest.Config {
+	t.Helper()
+
+	c, err := clientcmd.BuildConfigFromFlags("", plane.ServiceKubeconfig(t, name))
+	require.NoError(t, err)
+
+	return c
+}
+
+// run runs the command until the function that it returns is called, which returns the command's error.
+func run(t *testing.T, args ...string) (stop func() error) {
+	t.Helper()
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cmd := NewCommand()
+	cmd.SetArgs(args)
+	cmd.SetErr(&testLog{t})
+
+	done := make(chan error, 1)
+	go func() { done <- cmd.ExecuteContext(ctx) }()
+
+	stopped := false
+	stop = func() error {
+		cancel()
+		if stopped {
+			return nil
+		}
+		stopped = true
+
+		return <-done
+	}
+	t.Cleanup(func() { _ = stop() })
+
+	return stop
+}
+
+// testLog shows logs where a test fails.
+type testLog struct{ t *testing.T }
+
+func (l *testLog) Write(line []byte) (int, error) {
+	l.t.Logf("%s", line)
+	return len(line), nil
+}
+
+// freeAddress returns an address on this machine that nobody listens on.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+
+	return l.Addr().String()
+}
+
+type response struct {
+	code int
+	body string
+}
+
+func get(t *testing.T, url string) response {
+	t.Helper()
+
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	require.NoError(t, err)
+	res, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
+	require.NoError(t, err)
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+
+	return response{res.StatusCode, string(body)}
+}
