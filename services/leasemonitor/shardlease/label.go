@@ -16,15 +16,14 @@ import (
 // label writes the state on the Lease if it says something else. It returns false if the Lease is no longer what was judged;
 // otherwise judged.lease is as the API server has it.
 //
-// The patch does not depend on the resourceVersion: a renewal in between is no reason to fail, and brings the next state along.
+// The patch depends on no resourceVersion: a renewal in between is no reason to fail, and brings the next state along.
 func (r *Reconciler) label(ctx context.Context, judged *judgement) (unchanged bool, err error) {
-	before := judged.lease.Labels[v1alpha1.LabelState]
+	before, uid := judged.lease.Labels[v1alpha1.LabelState], judged.lease.UID
 	if before == string(judged.State) {
 		return true, nil
 	}
 
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"uid":    judged.lease.UID, // not the next Lease of the same name
 		"labels": map[string]string{v1alpha1.LabelState: string(judged.State)},
 	}})
 	if err != nil {
@@ -43,5 +42,5 @@ func (r *Reconciler) label(ctx context.Context, judged *judgement) (unchanged bo
 	ctrllog.FromContext(ctx).Info("Shard changed state",
 		"ring", judged.ring(), "from", before, "to", judged.State, "unchangedFor", judged.age.String())
 
-	return lease.RecordOf(judged.lease).Equal(judged.record), nil
+	return judged.lease.UID == uid && lease.RecordOf(judged.lease).Equal(judged.record), nil
 }
