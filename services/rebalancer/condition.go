@@ -76,13 +76,13 @@ func hint(failures []string) string {
 }
 
 // assignment returns what the status says of the ring's objects.
-func assignment(ring *v1alpha1.ClusterRing, s scope, t *engine.Target, r engine.Report) *v1alpha1.AssignmentStatus {
+func assignment(ring *v1alpha1.ClusterRing, t *target, r engine.Report) *v1alpha1.AssignmentStatus {
 	a := &v1alpha1.AssignmentStatus{
 		Unassigned: int32(r.Unassigned), Misplaced: int32(r.Misplaced), Draining: int32(r.Draining), //nolint:gosec // far below
-		Resources: s.spec.Resources,
+		Resources: t.resources,
 	}
 
-	if r.Settled && len(missing(t)) == 0 {
+	if r.Settled && len(t.missing()) == 0 {
 		a.Fingerprint = t.View.Fingerprint()
 		a.Resources = ring.Spec.Resources
 	}

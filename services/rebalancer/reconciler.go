@@ -38,8 +38,8 @@ type reconciler struct {
 // Reconcile looks after one ring.
 func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	result, err := r.reconcile(ctx, req)
-	if ctx.Err() != nil {
-		return reconcile.Result{}, nil // stopping, which fails whatever is under way and is no error
+	if stopping := ctx.Err() != nil; stopping {
+		err = nil // what was under way has failed, and that is no error
 	}
 
 	return result, err
@@ -67,7 +67,7 @@ func (r *reconciler) reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, r.refuse(ctx, ring, s, err)
 	}
 
-	return r.pursue(ctx, ring, s, t)
+	return r.pursue(ctx, ring, t)
 }
 
 // ensureFinalizer sees to it that a ring cannot vanish before its labels do. done says that there is nothing more to do for
@@ -113,7 +113,7 @@ func (r *reconciler) refuse(ctx context.Context, ring *v1alpha1.ClusterRing, s s
 	return nil
 }
 
-func (r *reconciler) pursue(ctx context.Context, ring *v1alpha1.ClusterRing, s scope, t *engine.Target) (reconcile.Result, error) {
+func (r *reconciler) pursue(ctx context.Context, ring *v1alpha1.ClusterRing, t *target) (reconcile.Result, error) {
 	e := r.fleet.engine(ring.Name)
 	if e == nil {
 		return reconcile.Result{}, errors.New("the rebalancer is stopping")
@@ -121,21 +121,21 @@ func (r *reconciler) pursue(ctx context.Context, ring *v1alpha1.ClusterRing, s s
 
 	// What may carry labels must be on record before there are any.
 	if ring.Status.Assignment == nil {
-		if err := r.report(ctx, ring, s, t, engine.Report{}); err != nil {
+		if err := r.report(ctx, ring, t, engine.Report{}); err != nil {
 			return reconcile.Result{}, err
 		}
 	}
 
-	r.fleet.setTarget(e, t)
+	r.fleet.setTarget(e, t.Target)
 
 	report := e.Report()
 	report.Publish(ring.Name)
 
-	if err := r.report(ctx, ring, s, t, report); err != nil {
+	if err := r.report(ctx, ring, t, report); err != nil {
 		return reconcile.Result{}, err
 	}
 
-	missing := missing(t)
+	missing := t.missing()
 
 	if !ring.DeletionTimestamp.IsZero() && report.Settled && len(missing) == 0 {
 		return reconcile.Result{}, r.finish(ctx, ring)
@@ -149,9 +149,9 @@ func (r *reconciler) pursue(ctx context.Context, ring *v1alpha1.ClusterRing, s s
 }
 
 // report writes the status, and an event when something begins to be wrong.
-func (r *reconciler) report(ctx context.Context, ring *v1alpha1.ClusterRing, s scope, t *engine.Target, rep engine.Report) error {
+func (r *reconciler) report(ctx context.Context, ring *v1alpha1.ClusterRing, t *target, rep engine.Report) error {
 	message := ""
-	if len(missing(t)) > 0 {
+	if len(t.missing()) > 0 {
 		message = t.Set.MissingMessage()
 	}
 
@@ -167,8 +167,8 @@ func (r *reconciler) report(ctx context.Context, ring *v1alpha1.ClusterRing, s s
 		r.recorder.Eventf(ring, nil, "Warning", c.Reason, "Assign", "%s", c.Message)
 	}
 
-	part := status.Part{Assignment: assignment(ring, s, t, rep), Conditions: []metav1.Condition{c}}
-	if err := r.status.Write(ctx, ring, part); client.IgnoreNotFound(err) != nil {
+	part := status.Part{Assignment: assignment(ring, t, rep), Conditions: []metav1.Condition{c}}
+	if err := r.status.Write(ctx, ring, part); err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("report: %w", err)
 	}
 

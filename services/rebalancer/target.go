@@ -87,25 +87,31 @@ func groupResources(list []v1alpha1.RingResource) map[schema.GroupResource]bool 
 	return all
 }
 
+// target is what the engine of a ring is to work towards, with the resources of its scope.
+type target struct {
+	*engine.Target
+	resources []v1alpha1.RingResource
+}
+
 // targetOf returns what the engine of a ring is to work towards. It returns an error if the ring's namespace selector is
 // not valid.
-func targetOf(ring *v1alpha1.ClusterRing, s scope, mapper meta.RESTMapper, view *membership.View) (*engine.Target, error) {
+func targetOf(ring *v1alpha1.ClusterRing, s scope, mapper meta.RESTMapper, view *membership.View) (*target, error) {
 	selector, err := metav1.LabelSelectorAsSelector(ring.Spec.EffectiveNamespaceSelector())
 	if err != nil {
 		return nil, fmt.Errorf("spec.namespaceSelector: %w", err)
 	}
 
-	return &engine.Target{
+	return &target{resources: s.spec.Resources, Target: &engine.Target{
 		View:     view,
 		Set:      resources.Resolve(mapper, s.spec),
 		Leaving:  s.leaving,
 		Selector: selector,
-	}, nil
+	}}, nil
 }
 
 // missing returns the resources of the spec that the API server does not serve. One that has left the ring is not missed:
 // its objects, and their labels, are gone with it.
-func missing(t *engine.Target) []resources.Missing {
+func (t *target) missing() []resources.Missing {
 	return slices.DeleteFunc(slices.Clone(t.Set.Missing()), func(m resources.Missing) bool {
 		return t.Leaving[m.GroupResource] && meta.IsNoMatchError(m.Err)
 	})

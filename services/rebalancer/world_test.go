@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -284,7 +283,7 @@ func (w *world) versions(objs ...client.Object) []string {
 
 func foreign(ns, name string) *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name, OwnerReferences: []metav1.OwnerReference{{
-		APIVersion: "apps/v1", Kind: "Deployment", Name: "other", UID: "other", Controller: ptr.To(true),
+		APIVersion: "apps/v1", Kind: "Deployment", Name: "other", UID: "other", Controller: new(true),
 	}}}}
 }
 

@@ -7,6 +7,7 @@ package status
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -56,6 +57,16 @@ func (w Writer) Write(ctx context.Context, ring *v1alpha1.ClusterRing, p Part) e
 		return nil
 	}
 
+	body, err := encode(p, conditions)
+	if err != nil {
+		return fmt.Errorf("encode the status of ring %s: %w", ring.Name, err)
+	}
+
+	return w.apply(ctx, ring, body)
+}
+
+// encode returns the part as an apply configuration: what it does not hold is not there.
+func encode(p Part, conditions []metav1.Condition) (map[string]any, error) {
 	body := map[string]any{}
 	if p.ObservedGeneration != nil {
 		body["observedGeneration"] = *p.ObservedGeneration
@@ -72,35 +83,34 @@ func (w Writer) Write(ctx context.Context, ring *v1alpha1.ClusterRing, p Part) e
 	if p.Assignment != nil {
 		m, err := runtime.DefaultUnstructuredConverter.ToUnstructured(p.Assignment)
 		if err != nil {
-			return fmt.Errorf("encode the assignment of ring %s: %w", ring.Name, err)
+			return nil, fmt.Errorf("assignment: %w", err)
 		}
 
 		body["assignment"] = m
 	}
 
-	if len(conditions) > 0 {
-		list := make([]any, 0, len(conditions))
-		for i := range conditions {
-			m, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&conditions[i])
-			if err != nil {
-				return fmt.Errorf("encode condition %s of ring %s: %w", conditions[i].Type, ring.Name, err)
-			}
+	list := make([]any, 0, len(conditions))
 
-			list = append(list, m)
+	for i := range conditions {
+		m, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&conditions[i])
+		if err != nil {
+			return nil, fmt.Errorf("condition %s: %w", conditions[i].Type, err)
 		}
 
+		list = append(list, m)
+	}
+
+	if len(list) > 0 {
 		body["conditions"] = list
 	}
 
-	return w.apply(ctx, ring, body)
+	return body, nil
 }
 
 func (w Writer) apply(ctx context.Context, ring *v1alpha1.ClusterRing, body map[string]any) error {
 	u := &unstructured.Unstructured{Object: map[string]any{"status": body}}
 	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("ClusterRing"))
 	u.SetName(ring.Name)
-	// With the uid, a ring that was deleted and made again does not get the status of its predecessor.
-	u.SetUID(ring.UID)
 
 	ac := client.ApplyConfigurationFromUnstructured(u)
 	if err := w.Client.Status().Apply(ctx, ac, client.FieldOwner(w.Owner), client.ForceOwnership); err != nil {
@@ -123,7 +133,7 @@ func (w Writer) conditions(ring *v1alpha1.ClusterRing, given []metav1.Condition)
 		}
 
 		if len(c.Message) > maxMessage {
-			c.Message = c.Message[:maxMessage-3] + "..."
+			c.Message = strings.ToValidUTF8(c.Message[:maxMessage-3], "") + "..."
 		}
 
 		out = append(out, c)

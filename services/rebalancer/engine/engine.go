@@ -16,6 +16,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -177,10 +178,10 @@ func (e *Engine) pursue(ctx context.Context, t *Target) {
 	})
 
 	for _, r := range everything(t.Set) {
-		wg.Go(func() { e.stream(r, e.drainScope(r), drainSink{e, r}).Run(ctx) })
+		wg.Go(func() { e.stream(e.drainScope(r), drainSink{e, r}).Run(ctx) })
 
 		if scope, ok := e.astrayScope(t, r); ok {
-			wg.Go(func() { e.stream(r, scope, astraySink{e, r}).Run(ctx) })
+			wg.Go(func() { e.stream(scope, astraySink{e, r}).Run(ctx) })
 		}
 
 		for _, id := range e.state.drainsOf(r.GVR) {
@@ -223,7 +224,7 @@ func everything(set *resources.Set) []resources.Resource {
 	return append(append([]resources.Resource{}, set.Main()...), set.Controlled()...)
 }
 
-func (e *Engine) stream(r resources.Resource, scope objects.Scope, sink objects.Sink) *objects.Stream {
+func (e *Engine) stream(scope objects.Scope, sink objects.Sink) *objects.Stream {
 	return &objects.Stream{Client: e.Objects, Scope: scope, Sink: sink, Clock: e.Clock}
 }
 
@@ -243,13 +244,5 @@ func (e *Engine) astrayScope(t *Target, r resources.Resource) (objects.Scope, bo
 }
 
 func selector(label, operator string, values []string) string {
-	s := fmt.Sprintf("%s %s (", label, operator)
-	for i, v := range values {
-		if i > 0 {
-			s += ","
-		}
-		s += v
-	}
-
-	return s + ")"
+	return fmt.Sprintf("%s %s (%s)", label, operator, strings.Join(values, ","))
 }

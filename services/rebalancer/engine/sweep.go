@@ -5,8 +5,8 @@ import (
 	"errors"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
@@ -101,8 +101,8 @@ func (e *Engine) sweep(ctx context.Context, t *Target) (moved int, err error) {
 
 // ignoreEnd keeps the end of the context from being reported as a failure.
 func ignoreEnd(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil
+	if ended := ctx.Err() != nil; ended {
+		err = nil
 	}
 
 	return err
@@ -124,8 +124,8 @@ func (e *Engine) sweepScope(ctx context.Context, t *Target, r resources.Resource
 
 		return ctx.Err()
 	})
-	if apierrors.IsNotFound(err) && t.Leaving[r.GroupResource()] {
-		return nil // the resource is gone, and its objects with it
+	if t.Leaving[r.GroupResource()] {
+		err = client.IgnoreNotFound(err) // the resource is gone, and its objects with it
 	}
 
 	return err

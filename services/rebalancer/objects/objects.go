@@ -179,7 +179,7 @@ type drained struct{ watch.Interface }
 func (d drained) Stop() {
 	d.Interface.Stop()
 
-	for range d.ResultChan() { //nolint:revive // the events are not wanted any more
+	for range d.ResultChan() { // The events are not wanted any more.
 	}
 }
 

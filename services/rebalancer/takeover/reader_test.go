@@ -20,5 +20,5 @@ func (c *countingReader) List(ctx context.Context, list client.ObjectList, opts 
 	c.lists++
 	c.mu.Unlock()
 
-	return c.Reader.List(ctx, list, opts...) //nolint:wrapcheck // as the reader has it
+	return c.Reader.List(ctx, list, opts...)
 }

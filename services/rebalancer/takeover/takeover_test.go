@@ -39,8 +39,8 @@ func newWorld(t *testing.T) *world {
 	return &world{T: t, plane: plane, ring: ns, ns: ns, clock: clk, guard: New(ns, plane.Client, clk)}
 }
 
-func (w *world) shard(name string) *leasetest.Shard {
-	return &leasetest.Shard{Client: w.plane.Client, Ring: w.ring, Namespace: w.ns, Name: name, Duration: 10 * time.Second}
+func (w *world) shard() *leasetest.Shard {
+	return &leasetest.Shard{Client: w.plane.Client, Ring: w.ring, Namespace: w.ns, Name: "a", Duration: 10 * time.Second}
 }
 
 // observe shows the guard what a cache would: the Leases as they are now.
@@ -71,7 +71,7 @@ func (w *world) step(d time.Duration) { w.clock.SetTime(w.clock.Now().Add(d)) }
 
 func TestHeldLeaseIsNeverTaken(t *testing.T) {
 	w := newWorld(t)
-	a := w.shard("a")
+	a := w.shard()
 
 	require.NoError(t, a.Acquire(t.Context()))
 	require.NoError(t, a.Release(t.Context()))
@@ -86,7 +86,7 @@ func TestHeldLeaseIsNeverTaken(t *testing.T) {
 
 func TestReleasedLeaseAllowsAtOnce(t *testing.T) {
 	w := newWorld(t)
-	a := w.shard("a")
+	a := w.shard()
 
 	require.NoError(t, a.Acquire(t.Context()))
 	w.observe()
@@ -96,7 +96,7 @@ func TestReleasedLeaseAllowsAtOnce(t *testing.T) {
 
 func TestAnswerIsTrustedBriefly(t *testing.T) {
 	w := newWorld(t)
-	a := w.shard("a")
+	a := w.shard()
 
 	require.NoError(t, a.Acquire(t.Context()))
 	require.NoError(t, a.Release(t.Context()))
@@ -112,7 +112,7 @@ func TestAnswerIsTrustedBriefly(t *testing.T) {
 
 func TestDeletedLeaseOfHolderHoldsForTwiceItsDuration(t *testing.T) {
 	w := newWorld(t)
-	a := w.shard("a")
+	a := w.shard()
 
 	require.NoError(t, a.Acquire(t.Context()))
 	w.observe()
@@ -134,7 +134,7 @@ func TestDeletedLeaseOfHolderHoldsForTwiceItsDuration(t *testing.T) {
 // The live read may see the deletion before the cache does.
 func TestDeletionThatTheCacheHasNotSeen(t *testing.T) {
 	w := newWorld(t)
-	a := w.shard("a")
+	a := w.shard()
 
 	require.NoError(t, a.Acquire(t.Context()))
 	w.observe()
@@ -146,7 +146,7 @@ func TestDeletionThatTheCacheHasNotSeen(t *testing.T) {
 
 func TestLeaseThatComesBackStartsAnew(t *testing.T) {
 	w := newWorld(t)
-	a := w.shard("a")
+	a := w.shard()
 
 	require.NoError(t, a.Acquire(t.Context()))
 	w.observe()
@@ -163,7 +163,7 @@ func TestLeaseThatComesBackStartsAnew(t *testing.T) {
 
 func TestDeletedLeaseThatNobodyHeldAllowsAtOnce(t *testing.T) {
 	w := newWorld(t)
-	a := w.shard("a")
+	a := w.shard()
 
 	require.NoError(t, a.Acquire(t.Context()))
 	require.NoError(t, a.Release(t.Context()))
@@ -185,7 +185,7 @@ func TestUnknownShardCountsFromTheBeginning(t *testing.T) {
 
 func TestOneReadServesConcurrentQuestions(t *testing.T) {
 	w := newWorld(t)
-	a := w.shard("a")
+	a := w.shard()
 
 	require.NoError(t, a.Acquire(t.Context()))
 	require.NoError(t, a.Release(t.Context()))
