@@ -41,10 +41,12 @@ func loadConfig(flag, env string) (*rest.Config, error) {
 	}
 
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
-	if clientcmd.IsEmptyConfig(err) {
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return nil, fmt.Errorf("%s: there is no such file", source)
+	case clientcmd.IsEmptyConfig(err): // files of $KUBECONFIG need not exist
 		return nil, fmt.Errorf("%s: there is no such file, or it names no cluster", source)
-	}
-	if err != nil {
+	case err != nil:
 		return nil, fmt.Errorf("%s: %w", source, err)
 	}
 	return config, nil

@@ -118,7 +118,7 @@ func (l *leadership) lose(why string) {
 	if !l.leads || l.workersGone.closed() {
 		return
 	}
-	l.endTerm()
+	l.leads = false
 	select {
 	case l.lost <- fmt.Errorf("lost the leader Lease %s: %s; exiting at once, so that no two instances work", l.Describe(), why):
 	default:
@@ -127,7 +127,7 @@ func (l *leadership) lose(why string) {
 
 // endTerm stops the watch over the term. Callers hold mu.
 func (l *leadership) endTerm() {
-	l.leads = false
+	l.leads = false // for a timer that has just fired
 	if l.expiry != nil {
 		l.expiry.Stop()
 	}

@@ -1,0 +1,107 @@
+package kit
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	testclock "k8s.io/utils/clock/testing"
+)
+
+// lock is a Lease whose server is slow, or fails.
+type lock struct {
+	clock  *testclock.FakeClock
+	takes  time.Duration
+	err    error
+	record resourcelock.LeaderElectionRecord
+}
+
+func (l *lock) Get(context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	return &l.record, nil, l.err
+}
+
+func (l *lock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	return l.Update(ctx, r)
+}
+
+func (l *lock) Update(_ context.Context, r resourcelock.LeaderElectionRecord) error {
+	l.clock.Step(l.takes)
+	if l.err == nil {
+		l.record = r
+	}
+	return l.err
+}
+
+func (l *lock) RecordEvent(string) {}
+func (l *lock) Identity() string   { return "me" }
+func (l *lock) Describe() string   { return "ns/service" }
+
+func newTestLeadership() (*leadership, *lock) {
+	fake := testclock.NewFakeClock(time.Unix(0, 0))
+	server := &lock{clock: fake}
+	return &leadership{Interface: server, workersGone: newLatch(), clock: fake, term: 13 * time.Second, lost: make(chan error, 1)}, server
+}
+
+var held = resourcelock.LeaderElectionRecord{HolderIdentity: "me"}
+
+// TestTermCountsFromTheRequest: an answer that took long does not prolong the term.
+func TestTermCountsFromTheRequest(t *testing.T) {
+	l, server := newTestLeadership()
+	require.NoError(t, l.Create(t.Context(), held))
+	server.clock.Step(10 * time.Second)
+	server.takes = 2 * time.Second
+	require.NoError(t, l.Update(t.Context(), held)) // sent at 10 s, so the term ends at 23 s
+	server.clock.Step(10*time.Second + 999*time.Millisecond)
+	require.Empty(t, l.lost)
+	server.clock.Step(time.Millisecond)
+	require.EqualError(t, <-l.lost, "lost the leader Lease ns/service: it could not be renewed for 13s; exiting at once, so that no two instances work")
+}
+
+// TestFailedRenewalsEndTheTerm: the elector may go on trying; the term ends.
+func TestFailedRenewalsEndTheTerm(t *testing.T) {
+	l, server := newTestLeadership()
+	require.NoError(t, l.Create(t.Context(), held))
+	server.err = errors.New("no route to host")
+	for range 6 {
+		server.clock.Step(2 * time.Second)
+		require.ErrorIs(t, l.Update(t.Context(), held), server.err)
+	}
+	require.Empty(t, l.lost)
+	server.clock.Step(time.Second)
+	require.Len(t, l.lost, 1)
+}
+
+// TestReleaseOnlyWithoutWorkers: what the elector tries after a loss must not hand the Lease over.
+func TestReleaseOnlyWithoutWorkers(t *testing.T) {
+	l, server := newTestLeadership()
+	require.NoError(t, l.Create(t.Context(), held))
+	require.ErrorIs(t, l.Update(t.Context(), resourcelock.LeaderElectionRecord{}), errStillWorking)
+	require.Equal(t, "me", server.record.HolderIdentity)
+	require.ErrorContains(t, <-l.lost, "it could not be renewed in time")
+
+	l, server = newTestLeadership()
+	require.NoError(t, l.Create(t.Context(), held))
+	l.workersGone.close()
+	require.NoError(t, l.Update(t.Context(), resourcelock.LeaderElectionRecord{}))
+	require.Empty(t, server.record.HolderIdentity)
+	server.clock.Step(time.Hour)
+	require.Empty(t, l.lost, "a released Lease is not lost")
+}
+
+// TestOtherHolder: only a leader can lose the Lease to another.
+func TestOtherHolder(t *testing.T) {
+	l, server := newTestLeadership()
+	server.record.HolderIdentity = "other"
+	_, _, err := l.Get(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, l.lost, "a standby sees other holders all the time")
+
+	require.NoError(t, l.Update(t.Context(), held))
+	server.record.HolderIdentity = "other"
+	_, _, err = l.Get(t.Context())
+	require.NoError(t, err)
+	require.ErrorContains(t, <-l.lost, `"other" holds it now`)
+}

@@ -1,0 +1,60 @@
+package kit_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/services/internal/kit"
+	"github.com/clusterring/clusterring/services/internal/membership"
+	"github.com/clusterring/clusterring/tools/localplane"
+	"github.com/clusterring/clusterring/tools/localplane/leasetest"
+)
+
+// TestOnlyLeasesOfShardsAreWatched: whatever else holds Leases in the cluster costs the services nothing.
+func TestOnlyLeasesOfShardsAreWatched(t *testing.T) {
+	p := localplane.Shared(t)
+	ns, ring := p.Namespace(t), "watched"
+	node := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "node"}}
+	node.Spec.HolderIdentity = ptr.To("node")
+	require.NoError(t, p.Client.Create(t.Context(), node))
+	a := &leasetest.Shard{Client: p.Client, Ring: ring, Namespace: ns, Name: "a"}
+	require.NoError(t, a.Acquire(t.Context()))
+
+	index := membership.NewIndex()
+	cached := make(chan client.Reader, 1)
+	s := kit.Service{Name: service, Setup: func(ctx context.Context, rt *kit.Runtime) error {
+		cached <- rt.Manager.GetCache()
+		return kit.WatchLeases(ctx, rt, index)
+	}}
+	i := start(t, s, kubeconfig(t))
+	i.waitReady(t)
+	require.Equal(t, []string{"a"}, index.View(ring).AvailableShards(), "ready means that the index knows the shards")
+
+	b := &leasetest.Shard{Client: p.Client, Ring: ring, Namespace: ns, Name: "b"}
+	require.NoError(t, b.Acquire(t.Context()))
+	require.NoError(t, a.Release(t.Context()))
+	require.Eventually(t, func() bool {
+		available := index.View(ring).AvailableShards()
+		return len(available) == 1 && available[0] == "b"
+	}, soon, tick)
+	require.NoError(t, a.Delete(t.Context()))
+	require.Eventually(t, func() bool { return len(index.View(ring).Shards()) == 1 }, soon, tick)
+
+	var leases coordinationv1.LeaseList
+	require.NoError(t, receive(t, cached, "setup").List(t.Context(), &leases))
+	names := map[string]bool{}
+	for _, l := range leases.Items {
+		names[l.Namespace+"/"+l.Name] = true
+		require.Contains(t, l.Labels, "alpha.sharding.timebertt.dev/clusterring")
+		require.Empty(t, l.ManagedFields)
+	}
+	require.True(t, names[ns+"/b"])
+	require.False(t, names[ns+"/node"])
+	require.NoError(t, i.stop(t))
+}
