@@ -27,7 +27,7 @@ var calls = sync.OnceValue(func() *grpcprom.ServerMetrics {
 })
 
 // interceptors stand around every call: metrics see what the client sees, then logs; a panic ends one call and not the process.
-func interceptors(log logr.Logger) []grpc.ServerOption {
+func interceptors(log logr.Logger, streams *streams) []grpc.ServerOption {
 	logger := logging.LoggerFunc(func(_ context.Context, _ logging.Level, msg string, fields ...any) {
 		log.V(1).Info(msg, fields...)
 	})
@@ -48,6 +48,7 @@ func interceptors(log logr.Logger) []grpc.ServerOption {
 		grpc.ChainStreamInterceptor(
 			calls().StreamServerInterceptor(),
 			logging.StreamServerInterceptor(logger, events),
+			streams.intercept,
 			recovery.StreamServerInterceptor(recovered),
 		),
 	}

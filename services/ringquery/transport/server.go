@@ -32,7 +32,8 @@ const healthInterval = 100 * time.Millisecond
 //
 //  1. It listens from the start, so that a client learns that it has to wait: health is NOT_SERVING until the service is ready.
 //  2. Health is NOT_SERVING as soon as the service is told to stop, while calls are still answered.
-//  3. When the service stops, calls that run may finish while all they need still runs, until the drain time is over.
+//  3. When the service stops, calls that run may finish while all they need still runs, until the drain time is over. Streams,
+//     which could go on for ever, end at once with UNAVAILABLE.
 type Server struct {
 	// Options are validated.
 	Options Options
@@ -51,6 +52,7 @@ type Server struct {
 	grpc    *grpc.Server
 	health  *health.Server
 	address atomic.Pointer[net.TCPAddr]
+	streams streams
 }
 
 // AddTo makes the manager run the server. It reads the certificate, so that a mistake shows at once.
@@ -60,7 +62,8 @@ func (s *Server) AddTo(mgr manager.Manager) error {
 		return err
 	}
 
-	s.grpc = grpc.NewServer(append(s.limits(), append(interceptors(s.Log), grpc.Creds(creds))...)...)
+	s.streams.init()
+	s.grpc = grpc.NewServer(append(s.limits(), append(interceptors(s.Log, &s.streams), grpc.Creds(creds))...)...)
 	s.health = health.NewServer()
 
 	for _, register := range s.Services {
@@ -184,6 +187,7 @@ func (s *Server) setHealth(status healthpb.HealthCheckResponse_ServingStatus) {
 // stop lets running calls finish, for the drain time at most.
 func (s *Server) stop() {
 	s.health.Shutdown()
+	s.streams.end()
 
 	timer := s.Clock.NewTimer(s.DrainTime)
 	defer timer.Stop()

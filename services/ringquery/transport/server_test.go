@@ -1,0 +1,342 @@
+package transport_test
+
+import (
+	"context"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	"k8s.io/utils/clock"
+	testclock "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/clusterring/clusterring/services/ringquery/transport"
+	"github.com/clusterring/clusterring/tools/localplane"
+)
+
+func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
+
+// Tests wait for conditions, this long at most and looking this often.
+const (
+	patience = 30 * time.Second
+	interval = 10 * time.Millisecond
+)
+
+// fixture is a server in a manager of its own, with a service to call.
+type fixture struct {
+	*transport.Server
+
+	t       *testing.T
+	ready   atomic.Pointer[error]
+	drain   chan struct{}
+	service *testService
+	logs    atomic.Pointer[string]
+	cancel  context.CancelFunc
+	done    chan error
+	stopped bool
+}
+
+// start starts a server with these flags; change may change it before.
+func start(t *testing.T, change func(*fixture), args ...string) *fixture {
+	t.Helper()
+
+	f := &fixture{
+		t: t, drain: make(chan struct{}), done: make(chan error, 1),
+		service: &testService{called: make(chan struct{}, 10), finish: make(chan struct{})},
+	}
+	f.Server = &transport.Server{
+		Services:  []func(grpc.ServiceRegistrar){f.service.register},
+		Draining:  f.drain,
+		DrainTime: time.Minute,
+		Ready: func() error {
+			if err := f.ready.Load(); err != nil {
+				return *err
+			}
+			return nil
+		},
+		Clock: clock.RealClock{},
+		Log: funcr.New(func(_, args string) {
+			f.logs.Store(&args)
+		}, funcr.Options{}),
+	}
+	if change != nil {
+		change(f)
+	}
+
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	f.Options.AddFlags(flags)
+	require.NoError(t, flags.Parse(append([]string{"--grpc-bind-address=127.0.0.1:0"}, args...)))
+	require.NoError(t, f.Options.Validate())
+
+	mgr := newManager(t)
+	require.NoError(t, f.AddTo(mgr))
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	f.cancel = cancel
+	go func() { f.done <- mgr.Start(ctx) }()
+	t.Cleanup(func() { f.cancel(); f.wait() })
+	require.Eventually(t, func() bool { return f.Address() != nil }, patience, interval)
+	<-mgr.Elected() // everything has been started
+
+	return f
+}
+
+func newManager(t *testing.T) manager.Manager {
+	t.Helper()
+
+	plane := localplane.Shared(t)
+	forever := -time.Second
+	mgr, err := manager.New(plane.Config, manager.Options{
+		Scheme:                  plane.Client.Scheme(),
+		Logger:                  logr.Discard(),
+		Metrics:                 metricsserver.Options{BindAddress: "0"},
+		GracefulShutdownTimeout: &forever,
+	})
+	require.NoError(t, err)
+
+	return mgr
+}
+
+// wait waits until the manager has ended.
+func (f *fixture) wait() {
+	f.t.Helper()
+
+	if f.stopped {
+		return
+	}
+	f.stopped = true
+
+	select {
+	case err := <-f.done:
+		require.NoError(f.t, err)
+	case <-time.After(patience):
+		require.FailNow(f.t, "the server does not stop")
+	}
+}
+
+// connect returns a connection without TLS.
+func (f *fixture) connect(options ...grpc.DialOption) *grpc.ClientConn {
+	f.t.Helper()
+	return f.connectWith(insecure.NewCredentials(), options...)
+}
+
+func (f *fixture) connectWith(creds credentials.TransportCredentials, options ...grpc.DialOption) *grpc.ClientConn {
+	f.t.Helper()
+
+	conn, err := grpc.NewClient(f.Address().String(), append(options, grpc.WithTransportCredentials(creds))...)
+	require.NoError(f.t, err)
+	f.t.Cleanup(func() { _ = conn.Close() })
+
+	return conn
+}
+
+func (f *fixture) health(conn *grpc.ClientConn, service string) healthpb.HealthCheckResponse_ServingStatus {
+	f.t.Helper()
+
+	res, err := healthpb.NewHealthClient(conn).Check(f.t.Context(), &healthpb.HealthCheckRequest{Service: service})
+	require.NoError(f.t, err)
+
+	return res.GetStatus()
+}
+
+// testService has a method that does what its request says: wait, panic, or return.
+type testService struct {
+	called, finish chan struct{}
+}
+
+const echo = "/clusterring.test.Test/Echo"
+
+func (s *testService) register(r grpc.ServiceRegistrar) {
+	handle := func(ctx context.Context, req any) (any, error) {
+		text := req.(*wrapperspb.StringValue).GetValue()
+		switch {
+		case text == "panic":
+			panic("of the test")
+		case text == "wait":
+			s.called <- struct{}{}
+			select {
+			case <-s.finish:
+			case <-ctx.Done():
+				return nil, status.FromContextError(ctx.Err()).Err()
+			}
+		}
+		return &emptypb.Empty{}, nil
+	}
+	r.RegisterService(&grpc.ServiceDesc{
+		ServiceName: "clusterring.test.Test",
+		HandlerType: (*any)(nil),
+		Methods: []grpc.MethodDesc{{
+			MethodName: "Echo",
+			Handler: func(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+				req := &wrapperspb.StringValue{}
+				if err := decode(req); err != nil {
+					return nil, err
+				}
+				return interceptor(ctx, req, &grpc.UnaryServerInfo{Server: srv, FullMethod: echo}, handle)
+			},
+		}},
+	}, s)
+}
+
+func call(ctx context.Context, conn *grpc.ClientConn, text string) error {
+	return conn.Invoke(ctx, echo, wrapperspb.String(text), &emptypb.Empty{})
+}
+
+func TestHealthFollowsReadiness(t *testing.T) {
+	notYet := error(status.Error(codes.Unknown, "not yet"))
+	f := start(t, func(f *fixture) { f.ready.Store(&notYet) }, "--plaintext")
+	conn := f.connect()
+
+	for _, service := range []string{"", "clusterring.test.Test"} {
+		require.Equal(t, healthpb.HealthCheckResponse_NOT_SERVING, f.health(conn, service))
+	}
+	f.ready.Store(nil)
+	for _, service := range []string{"", "clusterring.test.Test"} {
+		require.Eventually(t, func() bool {
+			return f.health(conn, service) == healthpb.HealthCheckResponse_SERVING
+		}, patience, interval)
+	}
+}
+
+func TestToldToStopItIsNotServingButAnswers(t *testing.T) {
+	f := start(t, nil, "--plaintext")
+	conn := f.connect()
+	require.Eventually(t, func() bool { return f.health(conn, "") == healthpb.HealthCheckResponse_SERVING }, patience, interval)
+
+	close(f.drain)
+	require.Eventually(t, func() bool { return f.health(conn, "") == healthpb.HealthCheckResponse_NOT_SERVING }, patience, interval)
+	require.NoError(t, call(t.Context(), conn, "hello"))
+}
+
+func TestRunningCallMayFinish(t *testing.T) {
+	f := start(t, nil, "--plaintext")
+	conn := f.connect()
+	result := make(chan error, 1)
+	go func() { result <- call(t.Context(), conn, "wait") }()
+	<-f.service.called
+
+	f.cancel()
+	require.Eventually(t, func() bool {
+		return status.Code(call(t.Context(), f.connect(), "hello")) == codes.Unavailable
+	}, patience, interval, "still takes new calls")
+	require.Empty(t, f.done, "did not wait for the call")
+	close(f.service.finish)
+	require.NoError(t, <-result)
+	f.wait()
+}
+
+func TestCallThatDoesNotFinishIsEnded(t *testing.T) {
+	fake := testclock.NewFakeClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+	f := start(t, func(f *fixture) { f.Clock = fake }, "--plaintext")
+	result := make(chan error, 1)
+	conn := f.connect()
+	go func() { result <- call(t.Context(), conn, "wait") }()
+	<-f.service.called
+
+	f.cancel()
+	require.Eventually(t, func() bool {
+		fake.Step(f.DrainTime / 10)
+		return len(result) > 0
+	}, patience, interval)
+	require.Equal(t, codes.Unavailable, status.Code(<-result))
+	f.wait()
+}
+
+func TestWatchersDoNotHoldUpTheStop(t *testing.T) {
+	f := start(t, nil, "--plaintext")
+	conn := f.connect()
+	watch, err := healthpb.NewHealthClient(conn).Watch(t.Context(), &healthpb.HealthCheckRequest{})
+	require.NoError(t, err)
+	_, err = watch.Recv()
+	require.NoError(t, err)
+	reflection, err := reflectionpb.NewServerReflectionClient(conn).ServerReflectionInfo(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, reflection.Send(&reflectionpb.ServerReflectionRequest{
+		MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{ListServices: "*"},
+	}))
+	_, err = reflection.Recv()
+	require.NoError(t, err)
+
+	f.cancel()
+	f.wait()
+	for err = nil; err == nil; {
+		_, err = watch.Recv()
+	}
+	require.Equal(t, codes.Unavailable, status.Code(err))
+	require.ErrorContains(t, err, "about to stop")
+	_, err = reflection.Recv()
+	require.Equal(t, codes.Unavailable, status.Code(err))
+}
+
+func TestPanicEndsOneCall(t *testing.T) {
+	f := start(t, nil, "--plaintext")
+	conn := f.connect()
+
+	err := call(t.Context(), conn, "panic")
+	require.Equal(t, codes.Internal, status.Code(err))
+	require.NotContains(t, err.Error(), "of the test", "the inside of the server is no business of its clients")
+	require.Contains(t, *f.logs.Load(), "panic: of the test")
+	require.NoError(t, call(t.Context(), conn, "hello"))
+}
+
+func TestLargeRequestIsRefused(t *testing.T) {
+	f := start(t, nil, "--plaintext", "--grpc-max-request-bytes=2048")
+	conn := f.connect()
+
+	require.NoError(t, call(t.Context(), conn, strings.Repeat("x", 1024)))
+	require.Equal(t, codes.ResourceExhausted, status.Code(call(t.Context(), conn, strings.Repeat("x", 4096))))
+}
+
+// counter counts how often a client has connected; it implements stats.Handler.
+type counter struct{ begun atomic.Int32 }
+
+func (c *counter) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context   { return ctx }
+func (c *counter) HandleRPC(context.Context, stats.RPCStats)                         {}
+func (c *counter) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+func (c *counter) HandleConn(_ context.Context, s stats.ConnStats) {
+	if _, ok := s.(*stats.ConnBegin); ok {
+		c.begun.Add(1)
+	}
+}
+
+func TestOldConnectionsAreReplacedAndNoCallFails(t *testing.T) {
+	f := start(t, nil, "--plaintext", "--grpc-max-connection-age=1s")
+	count := &counter{}
+	conn := f.connect(grpc.WithStatsHandler(count))
+
+	require.Eventually(t, func() bool {
+		require.NoError(t, call(t.Context(), conn, "hello"))
+		return count.begun.Load() > 1
+	}, patience, interval)
+}
+
+func TestCallsAreCounted(t *testing.T) {
+	f := start(t, nil, "--plaintext")
+	require.NoError(t, call(t.Context(), f.connect(), "hello"))
+
+	families, err := metrics.Registry.Gather()
+	require.NoError(t, err)
+	names := map[string]bool{}
+	for _, family := range families {
+		names[family.GetName()] = true
+	}
+	require.Contains(t, names, "grpc_server_handled_total")
+	require.Contains(t, names, "grpc_server_handling_seconds")
+}

@@ -1,0 +1,57 @@
+package transport
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// errStopping is what a client's stream ends with when the server stops.
+var errStopping = status.Error(codes.Unavailable, "the server is about to stop: connect to another")
+
+// streams ends all streams when the server stops: one client that watches must not keep it from stopping.
+type streams struct {
+	stopping context.Context //nolint:containedctx // a signal to all streams, not the context of a call
+	end      context.CancelFunc
+}
+
+func (s *streams) init() { s.stopping, s.end = context.WithCancel(context.Background()) }
+
+// intercept gives a stream a context that ends when the server stops.
+func (s *streams) intercept(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	stop := context.AfterFunc(s.stopping, cancel)
+	defer stop()
+
+	err := handler(srv, &endingStream{stream, ctx})
+	if err != nil && s.stopping.Err() != nil && stream.Context().Err() == nil {
+		return errStopping
+	}
+
+	return err
+}
+
+// endingStream is a stream whose context may end before the connection does.
+type endingStream struct {
+	grpc.ServerStream
+
+	ctx context.Context //nolint:containedctx // that of the stream
+}
+
+func (s *endingStream) Context() context.Context { return s.ctx }
+
+// RecvMsg waits for the client no longer than the stream lasts.
+func (s *endingStream) RecvMsg(m any) error {
+	received := make(chan error, 1)
+	go func() { received <- s.ServerStream.RecvMsg(m) }()
+
+	select {
+	case err := <-received:
+		return err
+	case <-s.ctx.Done():
+		return status.FromContextError(s.ctx.Err()).Err() //nolint:wrapcheck // a status is what a handler returns
+	}
+}
