@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -119,17 +120,13 @@ func (p *process) stop() error {
 
 func (p *process) wait() {
 	p.f.Helper()
-	select {
-	case <-p.done:
-	case <-time.After(patience): //nolint:forbidigo // a limit, not a wait
-		require.Fail(p.f, "the manager does not stop")
-	}
+	receive(p.f, p.done, "the manager stops")
 }
 
 // controls adds a controller for the kind that runs the function as its reconciler.
-func (f *fixture) controls(mgr ctrl.Manager, s *Shard, name string, obj client.Object, fn reconcile.Func) {
+func (f *fixture) controls(mgr ctrl.Manager, s *Shard, obj client.Object, fn reconcile.Func) {
 	f.Helper()
-	require.NoError(f, ctrl.NewControllerManagedBy(mgr).Named(name).
+	require.NoError(f, ctrl.NewControllerManagedBy(mgr).Named("test").
 		For(obj, forOptions(s, obj)).
 		Complete(s.Reconciler(mgr.GetClient(), obj, fn)))
 }
@@ -223,18 +220,25 @@ func (f *fixture) held(s *Shard) {
 	f.eventually("the Lease is held", func() bool { return holder(f.lease(s)) == s.Name() })
 }
 
+// eventually waits until the condition holds. It asks in the goroutine of the test, which the condition may fail.
 func (f *fixture) eventually(what string, condition func() bool) {
 	f.Helper()
-	require.Eventually(f, condition, patience, interval, what)
+	err := wait.PollUntilContextTimeout(f.Context(), interval, patience, true, func(context.Context) (bool, error) {
+		return condition(), nil
+	})
+	require.NoError(f, err, what)
 }
 
 // receive waits for a value.
 func receive[T any](f *fixture, from <-chan T, what string) T {
 	f.Helper()
+	// Not the test's context: that is over when it cleans up.
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
 	select {
 	case value := <-from:
 		return value
-	case <-time.After(patience): //nolint:forbidigo // a limit, not a wait
+	case <-ctx.Done():
 		require.Fail(f, "nothing happens", what)
 		panic("unreachable")
 	}

@@ -21,7 +21,7 @@ import (
 func TestLeaseIsHeldAndGivenBack(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
-	p := f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, "a", &corev1.ConfigMap{}, nothing) })
+	p := f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, &corev1.ConfigMap{}, nothing) })
 	f.held(s)
 
 	lease := f.lease(s)
@@ -55,7 +55,7 @@ func TestLeaseIsKeptWhileAWorkerIgnoresItsContext(t *testing.T) {
 	s := f.shard("shard-0")
 	b := newBlocker()
 	f.configMap(s, "a")
-	p := f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, "a", &corev1.ConfigMap{}, b.reconcile) })
+	p := f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, &corev1.ConfigMap{}, b.reconcile) })
 	receive(f, b.entered, "the worker starts")
 
 	p.cancel()
@@ -107,7 +107,7 @@ func TestLeaseIsKeptWhenItCouldNotBeRenewed(t *testing.T) {
 func TestLeaseThatWasTakenEndsTheManager(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
-	p := f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, "a", &corev1.ConfigMap{}, nothing) })
+	p := f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, &corev1.ConfigMap{}, nothing) })
 	f.held(s)
 
 	f.overwrite(s, func(lease *coordinationv1.Lease) {
@@ -126,7 +126,7 @@ func TestLeaseThatWasTakenEndsTheManager(t *testing.T) {
 func TestLeaseThatWasGivenAwayIsNotTakenBack(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
-	p := f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, "a", &corev1.ConfigMap{}, nothing) })
+	p := f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, &corev1.ConfigMap{}, nothing) })
 	f.held(s)
 
 	f.overwrite(s, func(lease *coordinationv1.Lease) { lease.Spec.HolderIdentity = new("") })
@@ -139,7 +139,7 @@ func TestLeaseThatWasGivenAwayIsNotTakenBack(t *testing.T) {
 func TestLeaseThatWasDeletedIsCreatedAgain(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
-	p := f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, "a", &corev1.ConfigMap{}, nothing) })
+	p := f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, &corev1.ConfigMap{}, nothing) })
 	f.held(s)
 
 	require.NoError(t, f.admin.Delete(t.Context(), f.lease(s)))
@@ -150,10 +150,10 @@ func TestLeaseThatWasDeletedIsCreatedAgain(t *testing.T) {
 func TestOfTwoProcessesWithOneNameTheLaterOneStays(t *testing.T) {
 	f := newFixture(t)
 	first, second := f.shard("shard-0"), f.shard("shard-0")
-	p := f.start(first, func(mgr ctrl.Manager) { f.controls(mgr, first, "a", &corev1.ConfigMap{}, nothing) })
+	p := f.start(first, func(mgr ctrl.Manager) { f.controls(mgr, first, &corev1.ConfigMap{}, nothing) })
 	f.held(first)
 
-	q := f.start(second, func(mgr ctrl.Manager) { f.controls(mgr, second, "a", &corev1.ConfigMap{}, nothing) })
+	q := f.start(second, func(mgr ctrl.Manager) { f.controls(mgr, second, &corev1.ConfigMap{}, nothing) })
 	p.wait()
 	require.ErrorContains(t, p.err, "leader election lost")
 	require.Equal(t, "shard-0", holder(f.lease(second)))
@@ -166,7 +166,7 @@ func TestOfTwoProcessesWithOneNameTheLaterOneStays(t *testing.T) {
 func TestLeaseWithStrangeTimesIsRenewed(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
-	p := f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, "a", &corev1.ConfigMap{}, nothing) })
+	p := f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, &corev1.ConfigMap{}, nothing) })
 	f.held(s)
 
 	f.overwrite(s, func(lease *coordinationv1.Lease) {

@@ -75,7 +75,7 @@ func TestOptionsThatAreRefused(t *testing.T) {
 }
 
 func TestLabelsOfTheShard(t *testing.T) {
-	s := newShard(t, "example", "shard-0")
+	s := newShard(t)
 	require.Equal(t, "shard.alpha.sharding.timebertt.dev/clusterring-50d858e0-example=shard-0", s.Selector().String())
 
 	object := func(labels ...string) client.Object {
@@ -102,7 +102,7 @@ func TestLabelsOfTheShard(t *testing.T) {
 }
 
 func TestPredicate(t *testing.T) {
-	s := newShard(t, "example", "shard-0")
+	s := newShard(t)
 	object := func(generation int64, labels map[string]string) client.Object {
 		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Generation: generation, Labels: labels}}
 	}
@@ -141,7 +141,7 @@ func TestPredicate(t *testing.T) {
 }
 
 func TestConfigureManagerCachesOwnObjects(t *testing.T) {
-	s := newShard(t, "example", "shard-0")
+	s := newShard(t)
 	own := s.Selector().String()
 	secret, pod := &corev1.Secret{}, &corev1.Pod{}
 	options := manager.Options{Cache: cache.Options{
@@ -177,7 +177,7 @@ func TestConfigureManagerCachesOwnObjects(t *testing.T) {
 }
 
 func TestConfigureManagerRefuses(t *testing.T) {
-	s := newShard(t, "example", "shard-0")
+	s := newShard(t)
 	for _, tc := range []struct {
 		name    string
 		options manager.Options
@@ -210,10 +210,10 @@ func TestConfigureManagerRefuses(t *testing.T) {
 	}
 }
 
-// newShard returns a shard in the namespace default.
-func newShard(t *testing.T, ring, name string) *Shard {
+// newShard returns the shard shard-0 of the ring example.
+func newShard(t *testing.T) *Shard {
 	t.Helper()
-	s, err := New(Options{Ring: ring, Name: name, Namespace: "default"})
+	s, err := New(Options{Ring: "example", Name: "shard-0", Namespace: "default"})
 	require.NoError(t, err)
 
 	return s

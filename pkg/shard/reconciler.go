@@ -101,7 +101,7 @@ type reconciler struct {
 // Reconcile implements reconcile.Reconciler.
 func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (result reconcile.Result, err error) {
 	if r.kind.err != nil {
-		return reconcile.Result{}, reconcile.TerminalError(r.kind.err)
+		return reconcile.Result{}, reconcile.TerminalError(r.kind.err) //nolint:wrapcheck // it is wrapped
 	}
 	if err := r.shard.guard.begin(); err != nil {
 		return reconcile.Result{}, err

@@ -61,8 +61,8 @@ func TestDrainWaitsForTheSecondController(t *testing.T) {
 	first, second := newBlocker(), newBlocker()
 	cm := f.configMap(s, "a")
 	f.start(s, func(mgr ctrl.Manager) {
-		f.controls(mgr, s, "first", &corev1.ConfigMap{}, first.reconcile)
-		f.controls(mgr, s, "second", &corev1.ConfigMap{}, second.reconcile)
+		f.controls(mgr, s, &corev1.ConfigMap{}, first.reconcile)
+		f.controls(mgr, s, &corev1.ConfigMap{}, second.reconcile)
 	})
 	receive(f, first.entered, "the first controller starts")
 	receive(f, second.entered, "the second controller starts")
@@ -126,8 +126,8 @@ func TestDrainWaitsForControlledObjects(t *testing.T) {
 			owner := tc.main(f, s)
 			child := f.secretOf(s, owner, tc.kind, "child")
 			f.start(s, func(mgr ctrl.Manager) {
-				f.controls(mgr, s, "main", tc.empty, nothing)
-				f.controls(mgr, s, "controlled", &corev1.Secret{}, children.reconcile)
+				f.controls(mgr, s, tc.empty, nothing)
+				f.controls(mgr, s, &corev1.Secret{}, children.reconcile)
 			}, tc.empty, &corev1.Secret{})
 			receive(f, children.entered, "the controlled object's controller starts")
 
@@ -339,8 +339,8 @@ func TestHandOver(t *testing.T) {
 	history := &history{inside: map[types.NamespacedName]string{}, count: map[string]int{}}
 	for _, s := range shards {
 		f.start(s, func(mgr ctrl.Manager) {
-			f.controls(mgr, s, "first", &corev1.ConfigMap{}, history.reconciler(s, "first", mgr.GetClient()))
-			f.controls(mgr, s, "second", &corev1.ConfigMap{}, history.reconciler(s, "second", mgr.GetClient()))
+			f.controls(mgr, s, &corev1.ConfigMap{}, history.reconciler(s, "first", mgr.GetClient()))
+			f.controls(mgr, s, &corev1.ConfigMap{}, history.reconciler(s, "second", mgr.GetClient()))
 		})
 	}
 

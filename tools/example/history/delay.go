@@ -24,6 +24,6 @@ func Delay(clock clock.Clock, duration time.Duration, inner reconcile.Reconciler
 			return reconcile.Result{}, context.Cause(ctx)
 		}
 
-		return inner.Reconcile(ctx, req) //nolint:wrapcheck // passed on
+		return inner.Reconcile(ctx, req)
 	})
 }

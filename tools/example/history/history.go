@@ -94,7 +94,7 @@ func (r *Recorder) Reconciler(s Subject, inner reconcile.Reconciler) reconcile.R
 		}
 		if err := s.Reader.Get(ctx, req.NamespacedName, obj); err != nil {
 			if client.IgnoreNotFound(err) == nil {
-				return inner.Reconcile(ctx, req) //nolint:wrapcheck // passed on
+				return inner.Reconcile(ctx, req)
 			}
 
 			return reconcile.Result{}, fmt.Errorf("record the reconcile: %w", err)

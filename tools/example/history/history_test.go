@@ -118,8 +118,8 @@ func TestNoWorkGoesUnrecorded(t *testing.T) {
 
 func TestDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		real := clock.RealClock{} // of the bubble
-		before := real.Now()
+		wall := clock.RealClock{} // of the bubble
+		before := wall.Now()
 		called := 0
 		inner := reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
 			called++
@@ -127,10 +127,10 @@ func TestDelay(t *testing.T) {
 			return reconcile.Result{}, nil
 		})
 
-		r := history.Delay(real, time.Minute, inner)
+		r := history.Delay(wall, time.Minute, inner)
 		_, err := r.Reconcile(t.Context(), reconcile.Request{})
 		require.NoError(t, err)
-		require.Equal(t, time.Minute, real.Since(before))
+		require.Equal(t, time.Minute, wall.Since(before))
 
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	sharding "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -136,28 +137,30 @@ func (s *suite) givesUp(t *testing.T) {
 	s.ready(t, site, metav1.ConditionTrue)
 	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:"true"}}}`, sharding.DrainLabel(ring))
 	require.NoError(t, s.admin.Patch(t.Context(), site, client.RawPatch(types.MergePatchType, []byte(patch))))
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		require.NoError(t, s.admin.Get(t.Context(), client.ObjectKeyFromObject(site), site))
 
 		return len(site.Labels) == 0
-	}, patience, interval)
+	})
 }
 
 func (s *suite) losesLease(t *testing.T) {
 	lease := &coordinationv1.Lease{}
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		require.NoError(t, s.admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: shardName}, lease))
 		require.Equal(t, ring, lease.Labels[sharding.LabelClusterRing])
 		lease.Spec.HolderIdentity = new(sharding.LeaseControllerIdentity)
 		lease.Spec.LeaseDurationSeconds = new(int32(6))
 
 		return s.admin.Update(t.Context(), lease) == nil
-	}, patience, interval)
+	})
 
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
 	select {
 	case err := <-s.stopped:
 		require.ErrorContains(t, err, "leader election lost")
-	case <-time.After(patience): //nolint:forbidigo // a limit, not a wait
+	case <-ctx.Done():
 		require.Fail(t, "the shard runs on without its Lease")
 	}
 }
@@ -216,31 +219,31 @@ func assign(t *testing.T, s *suite, obj client.Object) {
 func (s *suite) configMap(t *testing.T, name string, as func(*corev1.ConfigMap) bool) *corev1.ConfigMap {
 	t.Helper()
 	var configMap *corev1.ConfigMap
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		configMap = &corev1.ConfigMap{}
 		err := s.admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, configMap)
 		require.NoError(t, client.IgnoreNotFound(err))
 
 		return err == nil && (as == nil || as(configMap))
-	}, patience, interval)
+	})
 
 	return configMap
 }
 
 func (s *suite) ready(t *testing.T, site *v1alpha1.Website, status metav1.ConditionStatus) {
 	t.Helper()
-	require.Eventually(t, func() bool {
+	eventually(t, func() bool {
 		require.NoError(t, s.admin.Get(t.Context(), client.ObjectKeyFromObject(site), site))
 
 		return meta.IsStatusConditionPresentAndEqual(site.Status.Conditions, v1alpha1.ConditionReady, status)
-	}, patience, interval)
+	})
 }
 
 // get waits until the URL answers with success, and returns the answer.
 func (s *suite) get(address, path string) string {
 	s.Helper()
 	var body []byte
-	require.Eventually(s, func() bool {
+	eventually(s, func() bool {
 		resp, err := http.Get("http://" + address + path)
 		if err != nil {
 			return false
@@ -250,9 +253,18 @@ func (s *suite) get(address, path string) string {
 		body, err = io.ReadAll(resp.Body)
 
 		return err == nil && resp.StatusCode == http.StatusOK
-	}, patience, interval)
+	})
 
 	return string(body)
+}
+
+// eventually waits until the condition holds. It asks in the goroutine of the test, which the condition may fail.
+func eventually(t testing.TB, condition func() bool) {
+	t.Helper()
+	err := wait.PollUntilContextTimeout(t.Context(), interval, patience, true, func(context.Context) (bool, error) {
+		return condition(), nil
+	})
+	require.NoError(t, err)
 }
 
 // freeAddress returns an address that nobody listens on.

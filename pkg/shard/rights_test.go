@@ -1,0 +1,52 @@
+package shard
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+)
+
+// The rights that the package's doc lists are enough to hold a Lease, to work, to acknowledge and to stop.
+func TestDocumentedRightsAreEnough(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	role := &rbacv1.Role{
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shard"},
+		Rules: []rbacv1.PolicyRule{
+			{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"get", "create", "update"}},
+		},
+	}
+	objects := &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: f.namespace},
+		Rules: []rbacv1.PolicyRule{
+			{APIGroups: []string{""}, Resources: []string{"configmaps", "secrets"}, Verbs: []string{"get", "list", "watch", "patch"}},
+		},
+	}
+	user := rbacv1.Subject{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: f.namespace}
+	require.NoError(t, f.admin.Create(t.Context(), role))
+	require.NoError(t, f.admin.Create(t.Context(), objects))
+	require.NoError(t, f.admin.Create(t.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shard"}, Subjects: []rbacv1.Subject{user},
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},
+	}))
+	require.NoError(t, f.admin.Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: f.namespace}, Subjects: []rbacv1.Subject{user},
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: objects.Name},
+	}))
+	f.config.Impersonate.UserName = f.namespace
+
+	cm := f.configMap(s, "a")
+	p := f.start(s, func(mgr ctrl.Manager) {
+		f.controls(mgr, s, &corev1.ConfigMap{}, nothing)
+		f.controls(mgr, s, &corev1.Secret{}, nothing)
+	})
+	f.held(s)
+	f.label(cm, s.drainKey, "true")
+	f.released(s, cm)
+	require.NoError(t, p.stop())
+	require.Empty(t, holder(f.lease(s)))
+}

@@ -1,0 +1,116 @@
+// Package shardtest helps to test a sharded controller: it makes a shard that needs no Lease, assigns and drains objects as
+// the services would, and says whether the shard has done its part.
+//
+// It reads and writes through the client that it is given: that of a test API server, or a fake one.
+//
+//	ring := shardtest.New(t, c, "example")
+//	s := ring.Shard("shard-0")
+//	reconciler := s.Reconciler(c, &v1.Website{}, inner)
+//
+//	ring.Assign(site, "shard-0")                  // as if admission had assigned it
+//	_, err := reconciler.Reconcile(ctx, request)  // inner is called
+//	ring.Drain(site)                              // ask for it
+//	_, err = reconciler.Reconcile(ctx, request)   // inner is not called
+//	ring.RequireReleased(site)                    // it was given up
+package shardtest
+
+import (
+	"encoding/json"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/shard"
+	"github.com/clusterring/clusterring/pkg/shard/internal/hook"
+)
+
+// Ring stands in for the services of one ring in one test. Its methods fail the test if they cannot do what they say; like
+// all that fail tests, they are for the goroutine of the test.
+type Ring struct {
+	t    testing.TB
+	c    client.Client
+	name string
+}
+
+// New returns the ring of the given name, whose objects are reached by the client.
+func New(t testing.TB, c client.Client, ring string) *Ring {
+	t.Helper()
+
+	return &Ring{t: t, c: c, name: ring}
+}
+
+// Shard returns a shard of the ring whose reconcilers work without a Lease. It is not for use with a manager's options.
+func (r *Ring) Shard(name string) *shard.Shard {
+	r.t.Helper()
+	s, err := shard.New(shard.Options{Ring: r.name, Name: name, Namespace: "default"})
+	if err != nil {
+		r.t.Fatalf("make shard %q of ring %q: %v", name, r.name, err)
+	}
+	hook.WithoutLease(s)
+
+	return s
+}
+
+// Labels returns the labels of an object that is assigned to the shard, for objects that are yet to be created.
+func (r *Ring) Labels(shardName string) map[string]string {
+	return map[string]string{v1alpha1.ShardLabel(r.name): shardName}
+}
+
+// Assign assigns an existing object to the shard, not draining, and updates obj.
+func (r *Ring) Assign(obj client.Object, shardName string) {
+	r.t.Helper()
+	r.label(obj, map[string]any{v1alpha1.ShardLabel(r.name): shardName, v1alpha1.DrainLabel(r.name): nil})
+}
+
+// Drain asks the object's shard to give it up, and updates obj.
+func (r *Ring) Drain(obj client.Object) {
+	r.t.Helper()
+	r.label(obj, map[string]any{v1alpha1.DrainLabel(r.name): v1alpha1.DrainValue})
+}
+
+// WithdrawDrain takes back a drain, and updates obj.
+func (r *Ring) WithdrawDrain(obj client.Object) {
+	r.t.Helper()
+	r.label(obj, map[string]any{v1alpha1.DrainLabel(r.name): nil})
+}
+
+// RequireReleased reads the object into obj and fails the test unless its shard has given it up: neither the shard label nor
+// the drain label is left.
+func (r *Ring) RequireReleased(obj client.Object) {
+	r.t.Helper()
+	if owner, drain := r.read(obj); owner != "" || drain {
+		r.t.Fatalf("%s is not given up: it belongs to shard %q, draining: %t", client.ObjectKeyFromObject(obj), owner, drain)
+	}
+}
+
+// RequireOwned reads the object into obj and fails the test unless it belongs to the shard, draining or not.
+func (r *Ring) RequireOwned(obj client.Object, shardName string) {
+	r.t.Helper()
+	if owner, _ := r.read(obj); owner != shardName {
+		r.t.Fatalf("%s belongs to shard %q, want %q", client.ObjectKeyFromObject(obj), owner, shardName)
+	}
+}
+
+func (r *Ring) read(obj client.Object) (owner string, drain bool) {
+	r.t.Helper()
+	if err := r.c.Get(r.t.Context(), client.ObjectKeyFromObject(obj), obj); err != nil {
+		r.t.Fatalf("read %s: %v", client.ObjectKeyFromObject(obj), err)
+	}
+	_, drain = obj.GetLabels()[v1alpha1.DrainLabel(r.name)]
+
+	return obj.GetLabels()[v1alpha1.ShardLabel(r.name)], drain
+}
+
+// label sets labels of an existing object; nil removes one.
+func (r *Ring) label(obj client.Object, labels map[string]any) {
+	r.t.Helper()
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": labels}})
+	if err == nil {
+		err = r.c.Patch(r.t.Context(), obj, client.RawPatch(types.MergePatchType, patch))
+	}
+	if err != nil {
+		r.t.Fatalf("label %s: %v", client.ObjectKeyFromObject(obj), err)
+	}
+}
