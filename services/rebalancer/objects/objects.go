@@ -203,8 +203,9 @@ func (c *Client) Label(ctx context.Context, o Object, change Change) (Object, er
 		labels[c.drainLabel] = nil
 	}
 
+	// A resource version belongs to one object alone, also among those that bear one name after another.
 	body, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"uid": o.UID, "resourceVersion": o.ResourceVersion, "labels": labels,
+		"resourceVersion": o.ResourceVersion, "labels": labels,
 	}})
 	if err != nil {
 		return Object{}, fmt.Errorf("encode the labels of %s: %w", o.ID, err)

@@ -1,0 +1,244 @@
+package objects
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/metadata"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/localplane"
+)
+
+func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
+
+const ring = "example"
+
+var configMaps = corev1.SchemeGroupVersion.WithResource("configmaps")
+
+type world struct {
+	*testing.T
+	plain client.Client
+	ns    string
+	c     *Client
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+
+	plane := localplane.Shared(t)
+
+	meta, err := metadata.NewForConfig(metadata.ConfigFor(plane.Config))
+	require.NoError(t, err)
+
+	return &world{T: t, plain: plane.Client, ns: plane.Namespace(t), c: NewClient(meta, ring)}
+}
+
+func (w *world) create(name string, labels map[string]string) *corev1.ConfigMap {
+	w.Helper()
+
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: name, Labels: labels}}
+	require.NoError(w, w.plain.Create(w.Context(), cm))
+
+	return cm
+}
+
+func (w *world) id(name string) ID { return ID{GVR: configMaps, Namespace: w.ns, Name: name} }
+
+func TestLabelChangesJustTheTwoLabels(t *testing.T) {
+	w := newWorld(t)
+	cm := w.create("a", map[string]string{"mine": "stays"})
+
+	o, err := w.c.Get(t.Context(), w.id("a"))
+	require.NoError(t, err)
+	require.Equal(t, Object{ID: w.id("a"), UID: cm.UID, ResourceVersion: cm.ResourceVersion}, o)
+
+	for _, step := range []struct {
+		change Change
+		want   map[string]string
+	}{
+		{Change{Shard: "one"}, map[string]string{"mine": "stays", v1alpha1.ShardLabel(ring): "one"}},
+		{Change{Drain: true}, map[string]string{
+			"mine": "stays", v1alpha1.ShardLabel(ring): "one", v1alpha1.DrainLabel(ring): "true",
+		}},
+		{Change{Shard: "two", RemoveDrain: true}, map[string]string{"mine": "stays", v1alpha1.ShardLabel(ring): "two"}},
+		{Change{RemoveShard: true}, map[string]string{"mine": "stays"}},
+	} {
+		o, err = w.c.Label(t.Context(), o, step.change)
+		require.NoError(t, err)
+		require.NoError(t, w.plain.Get(t.Context(), client.ObjectKeyFromObject(cm), cm))
+		require.Equal(t, step.want, cm.Labels)
+		require.Equal(t, cm.ResourceVersion, o.ResourceVersion)
+		require.Equal(t, step.want[v1alpha1.ShardLabel(ring)], o.Shard)
+		require.Equal(t, step.want[v1alpha1.ShardLabel(ring)] != "", o.Labelled)
+		require.Equal(t, step.want[v1alpha1.DrainLabel(ring)] != "", o.Draining)
+	}
+}
+
+func TestLabelFailsIfTheObjectIsAnother(t *testing.T) {
+	w := newWorld(t)
+	cm := w.create("a", nil)
+
+	old, err := w.c.Get(t.Context(), w.id("a"))
+	require.NoError(t, err)
+
+	cm.Data = map[string]string{"changed": "meanwhile"}
+	require.NoError(t, w.plain.Update(t.Context(), cm))
+
+	_, err = w.c.Label(t.Context(), old, Change{Shard: "one"})
+	require.True(t, apierrors.IsConflict(err), "changed: %v", err)
+
+	require.NoError(t, w.plain.Delete(t.Context(), cm))
+
+	_, err = w.c.Label(t.Context(), old, Change{Shard: "one"})
+	require.True(t, apierrors.IsNotFound(err), "gone: %v", err)
+
+	w.create("a", nil)
+
+	_, err = w.c.Label(t.Context(), old, Change{Shard: "one"})
+	require.True(t, apierrors.IsConflict(err), "another of the same name: %v", err)
+}
+
+func TestPagesHoldOnePageAtATime(t *testing.T) {
+	w := newWorld(t)
+
+	for i := range PageSize + 1 {
+		w.create(fmt.Sprintf("cm-%d", i), map[string]string{"of": "many"})
+	}
+
+	w.create("other", nil)
+
+	var pages []int
+
+	version, err := w.c.Pages(t.Context(), Scope{GVR: configMaps, Namespace: w.ns, Selector: "of=many"}, func(page []Object) error {
+		pages = append(pages, len(page))
+		return nil
+	})
+	require.NoError(t, err)
+	require.NotEmpty(t, version)
+	require.Equal(t, []int{PageSize, 1}, pages, "a list at resource version 0 would come in one piece")
+}
+
+func TestPagesEndWithTheErrorOfTheReader(t *testing.T) {
+	w := newWorld(t)
+	w.create("a", nil)
+
+	_, err := w.c.Pages(t.Context(), Scope{GVR: configMaps, Namespace: w.ns}, func([]Object) error { return context.Canceled })
+	require.ErrorIs(t, err, context.Canceled)
+
+	_, err = w.c.Pages(t.Context(), Scope{GVR: configMaps, Selector: "not a selector"}, nil)
+	require.True(t, apierrors.IsBadRequest(err), "%v", err)
+}
+
+func TestContinuation(t *testing.T) {
+	expired := apierrors.NewResourceExpired("too old")
+	expired.ErrStatus.Continue = "go on here"
+
+	token, is := continuation(fmt.Errorf("wrapped: %w", expired))
+	require.True(t, is)
+	require.Equal(t, "go on here", token)
+
+	_, is = continuation(apierrors.NewConflict(configMaps.GroupResource(), "a", nil))
+	require.False(t, is)
+
+	_, is = continuation(nil)
+	require.False(t, is)
+}
+
+// sink writes down what a stream says.
+type sink struct{ said chan string }
+
+func (s sink) Begin()                              { s.said <- "begin" }
+func (s sink) Present(_ context.Context, o Object) { s.said <- "present " + o.Name + " " + o.Shard }
+func (s sink) Gone(id ID)                          { s.said <- "gone " + id.Name }
+func (s sink) Listed()                             { s.said <- "listed" }
+
+func (s sink) Failed(err error) {
+	if err != nil {
+		s.said <- "failed"
+	}
+}
+
+func (s sink) expect(t *testing.T, want ...string) {
+	t.Helper()
+
+	for _, w := range want {
+		select {
+		case got := <-s.said:
+			require.Equal(t, w, got)
+		case <-time.After(20 * time.Second):
+			t.Fatalf("the stream should say %q", w)
+		}
+	}
+}
+
+func TestStream(t *testing.T) {
+	w := newWorld(t)
+	label := func(shard string) map[string]string { return map[string]string{v1alpha1.ShardLabel(ring): shard} }
+
+	w.create("at-one", label("one"))
+	cm := w.create("at-two", label("two"))
+
+	s := sink{said: make(chan string)}
+	stream := &Stream{
+		Client: w.c, Sink: s, Clock: clock.RealClock{},
+		Scope: Scope{GVR: configMaps, Namespace: w.ns, Selector: v1alpha1.ShardLabel(ring) + " notin (one)"},
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+
+	go func() {
+		defer close(ended)
+		stream.Run(ctx)
+	}()
+
+	s.expect(t, "begin", "present at-two two", "listed")
+
+	w.create("unlabelled", nil)
+	s.expect(t, "present unlabelled ")
+
+	cm.Labels = label("one")
+	require.NoError(t, w.plain.Update(t.Context(), cm))
+	s.expect(t, "gone at-two")
+
+	cancel()
+	<-ended
+}
+
+func TestStreamReportsFailureAndGoesOn(t *testing.T) {
+	w := newWorld(t)
+	s := sink{said: make(chan string)}
+	stream := &Stream{
+		Client: w.c, Sink: s, Clock: clock.RealClock{},
+		Scope: Scope{GVR: corev1.SchemeGroupVersion.WithResource("ghosts")},
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+
+	go func() {
+		defer close(ended)
+		stream.Run(ctx)
+	}()
+
+	s.expect(t, "begin", "failed", "begin", "failed")
+
+	go func() {
+		for range s.said { // let it go
+		}
+	}()
+
+	cancel()
+	<-ended
+	close(s.said)
+}
