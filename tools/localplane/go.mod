@@ -5,6 +5,7 @@ go 1.26.0
 require (
 	github.com/clusterring/clusterring/pkg v0.0.0
 	github.com/go-logr/logr v1.4.4
+	github.com/stretchr/testify v1.12.1
 	go.uber.org/goleak v1.3.0
 	k8s.io/api v0.37.1
 	k8s.io/apiextensions-apiserver v0.37.1

@@ -36,7 +36,7 @@ func Main(m *testing.M, options ...goleak.Option) int {
 		select {
 		case <-signals:
 			_ = stopShared() // we are leaving, whatever it says
-			os.Exit(1)
+			os.Exit(1)       //nolint:revive // an interrupted test run has nothing left to return to
 		case <-over:
 		}
 	}()

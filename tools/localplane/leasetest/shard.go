@@ -43,7 +43,7 @@ func (s *Shard) Acquire(ctx context.Context) error {
 		return err
 	}
 	if ptr.Deref(lease.Spec.HolderIdentity, "") != s.Name {
-		lease.Spec.LeaseTransitions = ptr.To(ptr.Deref(lease.Spec.LeaseTransitions, 0) + 1)
+		lease.Spec.LeaseTransitions = new(ptr.Deref(lease.Spec.LeaseTransitions, 0) + 1)
 		lease.Spec.AcquireTime = nil
 	}
 	s.hold(lease)
@@ -71,7 +71,7 @@ func (s *Shard) Release(ctx context.Context) error {
 		return err
 	}
 	now := s.now()
-	lease.Spec.HolderIdentity = ptr.To("")
+	lease.Spec.HolderIdentity = new("")
 	lease.Spec.LeaseDurationSeconds = ptr.To[int32](1)
 	lease.Spec.AcquireTime, lease.Spec.RenewTime = &now, &now
 	return s.wrap("release", s.Client.Update(ctx, lease))
@@ -110,8 +110,8 @@ func (s *Shard) Lease(ctx context.Context) (*coordinationv1.Lease, error) {
 // hold writes what a holder writes.
 func (s *Shard) hold(lease *coordinationv1.Lease) {
 	now := s.now()
-	lease.Spec.HolderIdentity = ptr.To(s.Name)
-	lease.Spec.LeaseDurationSeconds = ptr.To(int32(s.duration() / time.Second))
+	lease.Spec.HolderIdentity = new(s.Name)
+	lease.Spec.LeaseDurationSeconds = new(int32(s.duration() / time.Second))
 	lease.Spec.RenewTime = &now
 	if lease.Spec.AcquireTime == nil {
 		lease.Spec.AcquireTime = &now
