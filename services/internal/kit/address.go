@@ -83,8 +83,7 @@ func explainListen(fs *pflag.FlagSet, err error) error {
 }
 
 func listenError(f *pflag.Flag, err error) error {
-	var errno syscall.Errno
-	if errors.As(err, &errno) {
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		err = errno
 	}
 	return fmt.Errorf("cannot listen on %s (--%s): %w; choose another address or stop what uses it", f.Value, f.Name, err)

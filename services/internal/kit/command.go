@@ -99,7 +99,7 @@ func signalContext(out io.Writer) (context.Context, context.CancelFunc) {
 			case <-signals:
 				if ctx.Err() != nil {
 					fmt.Fprintln(out, "error: second signal: exiting at once")
-					os.Exit(1)
+					os.Exit(1) //nolint:revive // the point of a second signal
 				}
 				cancel()
 			}

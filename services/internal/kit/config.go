@@ -23,7 +23,7 @@ func restConfig(o *Options, userAgent string) (*rest.Config, error) {
 
 func loadConfig(flag, env string) (*rest.Config, error) {
 	rules := &clientcmd.ClientConfigLoadingRules{}
-	source := ""
+	var source string
 	switch {
 	case flag != "":
 		rules.ExplicitPath, source = flag, "--kubeconfig "+flag

@@ -128,7 +128,7 @@ func get(url string) (int, string) {
 
 func receive[T any](t *testing.T, ch <-chan T, what string) T {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), soon)
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
 	select {
 	case v := <-ch:

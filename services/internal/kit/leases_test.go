@@ -21,7 +21,7 @@ func TestOnlyLeasesOfShardsAreWatched(t *testing.T) {
 	p := localplane.Shared(t)
 	ns, ring := p.Namespace(t), "watched"
 	node := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "node"}}
-	node.Spec.HolderIdentity = ptr.To("node")
+	node.Spec.HolderIdentity = new("node")
 	require.NoError(t, p.Client.Create(t.Context(), node))
 	a := &leasetest.Shard{Client: p.Client, Ring: ring, Namespace: ns, Name: "a"}
 	require.NoError(t, a.Acquire(t.Context()))

@@ -169,7 +169,7 @@ func TestLostLeadership(t *testing.T) {
 	receive(t, w.working, "leader")
 	require.Eventually(t, func() bool {
 		lease := getLeaderLease(t)
-		lease.Spec.HolderIdentity = ptr.To("usurper")
+		lease.Spec.HolderIdentity = new("usurper")
 		lease.Spec.LeaseDurationSeconds = ptr.To[int32](1)
 		return p.Client.Update(t.Context(), lease) == nil
 	}, soon, tick)

@@ -114,7 +114,7 @@ func (r *running) managerOptions() (manager.Options, error) {
 		HealthProbeBindAddress: r.options.HealthProbeBindAddress,
 		PprofBindAddress:       r.options.PprofBindAddress,
 		// Controller names have to be unique per process only for the sake of metrics; tests run several instances in one.
-		Controller: config.Controller{SkipNameValidation: ptr.To(true)},
+		Controller: config.Controller{SkipNameValidation: new(true)},
 	}
 	if o.Metrics.BindAddress == "" {
 		o.Metrics.BindAddress = "0" // the manager would take the empty string for its own default
@@ -125,7 +125,7 @@ func (r *running) managerOptions() (manager.Options, error) {
 	// The manager waits for its workers for ever, because after a timeout of its own it would release the leader Lease
 	// although a worker still runs (engageStopProcedure cancels the elector in either case). supervise bounds the wait: it
 	// gives up by ending the process, which keeps the Lease.
-	o.GracefulShutdownTimeout = ptr.To(-1 * r.options.ShutdownGrace)
+	o.GracefulShutdownTimeout = new(-1 * r.options.ShutdownGrace)
 	o.LeaderElection = r.leader != nil
 	if r.leader != nil {
 		o.LeaderElectionResourceLockInterface = r.leader
