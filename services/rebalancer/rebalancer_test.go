@@ -65,6 +65,18 @@ func TestLeavesForeignObjectsAlone(t *testing.T) {
 	require.Equal(t, versions, w.versions(elsewhere, other, loner))
 }
 
+func TestForeignObjectLosesLabels(t *testing.T) {
+	w := newWorld(t)
+	w.join("a")
+
+	other := foreign(w.ns, "foreign")
+	other.Labels = w.labels("a")
+	require.NoError(t, w.client.Create(t.Context(), other))
+
+	w.start()
+	w.eventually(placed{}, other)
+}
+
 func TestChildGoesWhereItsOwnerIs(t *testing.T) {
 	w := newWorld(t)
 	w.join("a", "b")
