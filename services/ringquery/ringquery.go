@@ -68,59 +68,63 @@ const example = `  # on your machine
 
 // setup makes the server and what it answers from.
 func setup(ctx context.Context, rt *kit.Runtime, options *transport.Options) error {
-	_, err := newServer(ctx, rt, options)
-	return err
-}
-
-func newServer(ctx context.Context, rt *kit.Runtime, options *transport.Options) (*transport.Server, error) {
 	index := membership.NewIndex()
 	if err := kit.WatchLeases(ctx, rt, index); err != nil {
-		return nil, err //nolint:wrapcheck // the kit says what it was doing
+		return err //nolint:wrapcheck // the kit says what it was doing
 	}
 
 	// A cache that is first asked for rings by a call would make that call wait, and readiness a lie.
 	if _, err := rt.Manager.GetCache().GetInformer(ctx, &v1alpha1.ClusterRing{}); err != nil {
-		return nil, fmt.Errorf("watch ClusterRings: %w", err)
+		return fmt.Errorf("watch ClusterRings: %w", err)
 	}
 
+	ready := &readiness{ask: rt.Ready}
 	service := &api.Service{
 		Answers: &query.Answerer{
 			Reader:    rt.Manager.GetClient(),
 			Index:     index,
 			Resources: query.NewResources(rt.Manager.GetRESTMapper(), rt.Clock),
 		},
-		Ready: onceReady(rt.Ready),
+		Ready: ready.ever,
 		Log:   rt.Log,
 	}
 
 	server := &transport.Server{
 		Options:   *options,
 		Services:  []func(grpc.ServiceRegistrar){service.Register},
-		Ready:     rt.Ready,
+		Ready:     ready.now,
 		Draining:  rt.Draining(),
 		DrainTime: rt.Options.ShutdownGrace * 4 / 5, // the rest is for all else that has to stop
 		Clock:     rt.Clock,
 		Log:       rt.Log,
 	}
 
-	return server, server.AddTo(rt.Manager) //nolint:wrapcheck // it says what it was doing
+	return server.AddTo(rt.Manager) //nolint:wrapcheck // it says what it was doing
 }
 
-// onceReady returns a function that succeeds from when ready first has: what has been read stays read, and calls are answered
-// while the service is about to stop.
-func onceReady(ready func() error) func() error {
-	var was atomic.Bool
+// readiness is that of the service, with a memory.
+type readiness struct {
+	// ask returns nil while the service is ready.
+	ask func() error
+	was atomic.Bool
+}
 
-	return func() error {
-		if was.Load() {
-			return nil
-		}
-
-		err := ready()
-		if err == nil {
-			was.Store(true)
-		}
-
-		return err
+// now returns nil while the service is ready.
+func (r *readiness) now() error {
+	err := r.ask()
+	if err == nil {
+		r.was.Store(true)
 	}
+
+	return err
+}
+
+// ever returns nil once the service has been ready: what has been read stays read, and calls are answered while the service
+// is about to stop.
+func (r *readiness) ever() error {
+	if r.was.Load() {
+		return nil
+	}
+
+	return r.now()
 }

@@ -14,7 +14,7 @@ import (
 
 // retryMissing is how long a resource that the API server does not serve is taken to stay away. To ask takes a request, and
 // questions must not turn into as many requests.
-const retryMissing = 5 * time.Second
+const retryMissing = 2 * time.Second
 
 // Resources remembers what the resources of each ring are. It is safe for concurrent use; create it with [NewResources].
 type Resources struct {

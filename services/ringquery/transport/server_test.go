@@ -123,12 +123,8 @@ func (f *fixture) wait() {
 	}
 	f.stopped = true
 
-	select {
-	case err := <-f.done:
-		require.NoError(f.t, err)
-	case <-time.After(patience):
-		require.FailNow(f.t, "the server does not stop")
-	}
+	require.Eventually(f.t, func() bool { return len(f.done) > 0 }, patience, interval, "the server does not stop")
+	require.NoError(f.t, <-f.done)
 }
 
 // connect returns a connection without TLS.

@@ -1,0 +1,232 @@
+package ringquery_test
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/status"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/services/ringquery"
+	"github.com/clusterring/clusterring/tools/localplane"
+	"github.com/clusterring/clusterring/tools/localplane/leasetest"
+)
+
+func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
+
+// Tests wait for conditions, this long at most and looking this often.
+const (
+	patience = 30 * time.Second
+	interval = 10 * time.Millisecond
+)
+
+// server is the command, as it runs in a cluster but for the addresses, and a connection to it.
+type server struct {
+	pb.DiagnosticsServiceClient
+
+	t       *testing.T
+	plane   *localplane.Plane
+	conn    *grpc.ClientConn
+	address string
+	health  string
+	cancel  context.CancelFunc
+	done    chan error
+}
+
+func startServer(t *testing.T, args ...string) *server {
+	t.Helper()
+
+	plane := localplane.Shared(t)
+	s := &server{t: t, plane: plane, address: freeAddress(t), health: freeAddress(t)}
+	s.done, s.cancel = execute(t, append([]string{
+		"--kubeconfig", plane.ServiceKubeconfig(t, "ringquery"), "--plaintext", "--grpc-bind-address", s.address,
+		"--metrics-bind-address", "0", "--health-probe-bind-address", s.health,
+	}, args...)...)
+	t.Cleanup(func() {
+		s.cancel()
+		require.Eventually(t, func() bool { return s.done == nil || len(s.done) > 0 }, patience, interval)
+	})
+
+	conn, err := grpc.NewClient(s.address, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: interval, MaxDelay: interval}}))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	s.conn, s.DiagnosticsServiceClient = conn, pb.NewDiagnosticsServiceClient(conn)
+	s.waitHealth(healthpb.HealthCheckResponse_SERVING)
+
+	return s
+}
+
+// execute runs the command until cancel is called, and sends how it ended.
+func execute(t *testing.T, args ...string) (done chan error, cancel context.CancelFunc) {
+	t.Helper()
+
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	cmd := ringquery.NewCommand()
+	cmd.SetArgs(args)
+	cmd.SetErr(&testLog{t})
+	done = make(chan error, 1)
+	go func() { done <- cmd.ExecuteContext(ctx) }()
+
+	return done, cancel
+}
+
+// testLog shows logs where a test fails.
+type testLog struct{ t *testing.T }
+
+func (l *testLog) Write(line []byte) (int, error) {
+	l.t.Logf("%s", line)
+	return len(line), nil
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+
+	return l.Addr().String()
+}
+
+// waitHealth waits until the server reports this about itself and its service.
+func (s *server) waitHealth(want healthpb.HealthCheckResponse_ServingStatus) {
+	s.t.Helper()
+
+	for _, service := range []string{"", "clusterring.diagnostics.v1alpha1.DiagnosticsService"} {
+		require.Eventually(s.t, func() bool {
+			res, err := healthpb.NewHealthClient(s.conn).Check(s.t.Context(), &healthpb.HealthCheckRequest{Service: service})
+			return err == nil && res.GetStatus() == want
+		}, patience, interval)
+	}
+}
+
+// makeRing makes a ring that is named after a namespace of its own, and returns both.
+func (s *server) makeRing(spec v1alpha1.ClusterRingSpec) (ring, namespace string) {
+	s.t.Helper()
+
+	namespace = s.plane.Namespace(s.t)
+	ring = "ring-of-" + namespace
+	r := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: ring}, Spec: spec}
+	require.NoError(s.t, s.plane.Client.Create(s.t.Context(), r))
+	s.t.Cleanup(func() {
+		_ = client.IgnoreNotFound(s.plane.Client.Delete(context.WithoutCancel(s.t.Context()), r))
+	})
+	require.Eventually(s.t, func() bool {
+		_, err := s.GetRing(s.t.Context(), &pb.GetRingRequest{Name: ring})
+		return err == nil
+	}, patience, interval)
+
+	return ring, namespace
+}
+
+// makeShards makes shards that hold their Leases, and waits until the server knows them.
+func (s *server) makeShards(ring, namespace string, names ...string) {
+	s.t.Helper()
+
+	for _, name := range names {
+		require.NoError(s.t, s.shard(ring, namespace, name).Acquire(s.t.Context()))
+	}
+	require.Eventually(s.t, func() bool {
+		return int(s.ring(ring).GetRing().GetAvailableShards()) == len(names)
+	}, patience, interval)
+}
+
+func (s *server) shard(ring, namespace, name string) *leasetest.Shard {
+	return &leasetest.Shard{Client: s.plane.Client, Ring: ring, Namespace: namespace, Name: name}
+}
+
+func (s *server) ring(name string) *pb.GetRingResponse {
+	s.t.Helper()
+
+	res, err := s.GetRing(s.t.Context(), &pb.GetRingRequest{Name: name})
+	require.NoError(s.t, err)
+
+	return res
+}
+
+func TestReflectionDescribesTheService(t *testing.T) {
+	s := startServer(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	stream, err := reflectionpb.NewServerReflectionClient(s.conn).ServerReflectionInfo(ctx)
+	require.NoError(t, err)
+	require.NoError(t, stream.Send(&reflectionpb.ServerReflectionRequest{
+		MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{},
+	}))
+	res, err := stream.Recv()
+	require.NoError(t, err)
+
+	var names []string
+	for _, service := range res.GetListServicesResponse().GetService() {
+		names = append(names, service.GetName())
+	}
+	require.Subset(t, names, []string{"clusterring.diagnostics.v1alpha1.DiagnosticsService", "grpc.health.v1.Health"})
+	require.NoError(t, stream.CloseSend())
+}
+
+func TestServerThatIsToldToStopAnswersUntilItStops(t *testing.T) {
+	s := startServer(t, "--shutdown-delay", "1s")
+	s.cancel()
+	s.waitHealth(healthpb.HealthCheckResponse_NOT_SERVING)
+	_, err := s.ListRings(t.Context(), &pb.ListRingsRequest{})
+	require.NoError(t, err)
+	require.NotEqual(t, http.StatusOK, s.readyz())
+
+	require.Eventually(t, func() bool { return len(s.done) > 0 }, patience, interval)
+	require.NoError(t, <-s.done)
+	s.done = nil
+	_, err = s.ListRings(t.Context(), &pb.ListRingsRequest{})
+	require.Equal(t, codes.Unavailable, status.Code(err))
+}
+
+func (s *server) readyz() int {
+	s.t.Helper()
+
+	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, "http://"+s.health+"/readyz", http.NoBody)
+	require.NoError(s.t, err)
+	res, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
+	require.NoError(s.t, err)
+	require.NoError(s.t, res.Body.Close())
+
+	return res.StatusCode
+}
+
+func TestServerIsReadyWhenItServes(t *testing.T) {
+	require.Equal(t, http.StatusOK, startServer(t).readyz())
+}
+
+func TestMistakesAreToldAtOnce(t *testing.T) {
+	plane := localplane.Shared(t)
+	common := []string{"--metrics-bind-address", "0", "--health-probe-bind-address", "0", "--grpc-bind-address", "127.0.0.1:0"}
+
+	for name, c := range map[string]struct {
+		args []string
+		want string
+	}{
+		"no choice":      {nil, "choose how to serve: --tls-cert-file and --tls-private-key-file, or --plaintext"},
+		"no certificate": {[]string{"--tls-cert-file", "/no/cert", "--tls-private-key-file", "/no/key"}, "open /no/cert: no such file"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			args := append([]string{"--kubeconfig", plane.ServiceKubeconfig(t, "ringquery")}, append(common, c.args...)...)
+			done, cancel := execute(t, args...)
+			defer cancel()
+			require.Eventually(t, func() bool { return len(done) > 0 }, patience, interval)
+			require.ErrorContains(t, <-done, c.want)
+		})
+	}
+}
