@@ -1,0 +1,132 @@
+// Package command is the command line of the demo.
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/klog/v2"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/clusterring/clusterring/tools/demo/internal/report"
+	"github.com/clusterring/clusterring/tools/demo/internal/state"
+	"github.com/clusterring/clusterring/tools/demo/internal/system"
+	"github.com/clusterring/clusterring/tools/localplane"
+)
+
+var (
+	// errInterrupted ends what runs when a person, or a parent, says so.
+	errInterrupted = errors.New("interrupted")
+	// errShown stands for a failure that has been shown in full.
+	errShown = errors.New("the demo has failed")
+)
+
+// Main runs the command line of this process and returns its exit code.
+func Main() int {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(signals)
+	go func() {
+		<-signals
+		cancel(errInterrupted)
+		// Further signals change nothing: what was started is being stopped, which takes seconds and must not be cut short.
+	}()
+
+	// What libraries have to say about a system that is being killed on purpose helps nobody.
+	klog.SetLogger(logr.Discard())
+	ctrllog.SetLogger(logr.Discard())
+
+	err := New(state.Default()).ExecuteContext(ctx)
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, errInterrupted):
+		return 130 // 128 + SIGINT, as shells have it
+	case !errors.Is(err, errShown):
+		fmt.Fprintln(os.Stderr, "error:", err)
+	}
+	return 1
+}
+
+const long = `demo runs all of ClusterRing on this machine: etcd, an API server and a controller manager, the four services (each
+with a token of its own service account), and several shards of an example controller, all as processes of their own on
+free ports of 127.0.0.1. Nothing else is needed: no cluster, no containers, no network.
+
+  demo run    tells the whole story in nine steps, each with checks that can fail, and leaves nothing behind
+  demo up     starts the same and leaves it running, for you to play with
+  demo down   stops what demo up has started, and whatever a killed demo has left behind
+
+The binaries come from "make build" (--bin-dir), those of the control plane from "make control-plane" (--assets).`
+
+// New returns the command. The registry is where it looks for other demos, and records its own.
+func New(registry state.Registry) *cobra.Command {
+	root := &cobra.Command{
+		Use:           "demo",
+		Short:         "Run all of ClusterRing on this machine and see it keep its promises",
+		Long:          long,
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return fmt.Errorf("%w; see %s --help", err, c.CommandPath())
+	})
+	root.AddCommand(newRun(registry), newUp(registry), newDown(registry), newServe(registry))
+	return root
+}
+
+// common are the flags of what starts a system.
+type common struct {
+	binDir, assets, stateDir string
+}
+
+func (c *common) add(flags *pflag.FlagSet, defaultState string) {
+	flags.StringVar(&c.binDir, "bin-dir", "bin", "`directory` with the binaries that make build makes")
+	flags.StringVar(&c.assets, "assets", "",
+		"`directory` with etcd, kube-apiserver, kube-controller-manager and kubectl (default: $KUBEBUILDER_ASSETS, else those of make control-plane, which are built if need be)")
+	flags.StringVar(&c.stateDir, "state-dir", "",
+		"new `directory` for data, logs and kubeconfigs, which is removed in the end (default: "+defaultState+")")
+}
+
+// prepare makes paths absolute and checks what can be checked before anything is started.
+func (c *common) prepare(ctx context.Context) error {
+	if localplane.Root() == "" {
+		return errors.New("run this in the repository: the manifests that it installs are in deploy/")
+	}
+	var err error
+	if c.binDir, err = filepath.Abs(c.binDir); err != nil {
+		return fmt.Errorf("find --bin-dir: %w", err)
+	}
+	if err := system.CheckBinaries(c.binDir); err != nil {
+		return err
+	}
+	if c.assets == "" {
+		if c.assets, err = localplane.Binaries(ctx, os.Stderr); err != nil {
+			return fmt.Errorf("get the control plane: %w", err)
+		}
+	}
+	if c.assets, err = filepath.Abs(c.assets); err != nil {
+		return fmt.Errorf("find --assets: %w", err)
+	}
+	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kubectl"} {
+		if _, err := os.Stat(filepath.Join(c.assets, name)); err != nil {
+			return fmt.Errorf("there is no %s in %s: run make control-plane, and give --assets the directory that it prints", name, c.assets)
+		}
+	}
+	return nil
+}
+
+func (c *common) options(stateDir string, console *report.Console) system.Options {
+	return system.Options{BinDir: c.binDir, Assets: c.assets, StateDir: stateDir, Console: console}
+}

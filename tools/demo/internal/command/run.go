@@ -1,0 +1,184 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/clusterring/clusterring/tools/demo/internal/process"
+	"github.com/clusterring/clusterring/tools/demo/internal/report"
+	"github.com/clusterring/clusterring/tools/demo/internal/scenario"
+	"github.com/clusterring/clusterring/tools/demo/internal/state"
+	"github.com/clusterring/clusterring/tools/demo/internal/system"
+)
+
+// shownLines of a log are printed after a failure.
+const shownLines = 8
+
+// runner is one demo run.
+type runner struct {
+	common
+	story scenario.Options
+	keep  bool
+
+	registry state.Registry
+	console  *report.Console
+}
+
+func newRun(registry state.Registry) *cobra.Command {
+	r := &runner{registry: registry}
+	c := &cobra.Command{
+		Use:   "run",
+		Short: "Tell the whole story, with checks, and leave nothing behind",
+		Long: `run starts everything and tells the story in nine steps: shards join, objects are created, a shard is killed, one stops,
+two join under load, the assigner fails, questions are answered, the ring is deleted, and in the end all is looked over.
+
+Every step does something and then checks what was promised for that case. The exit code is 0 only if all of it held.
+Nothing is left behind, also after Ctrl-C. After a failure the logs are kept, and you are told where; "demo down" removes them.`,
+		Example: `  make demo                          builds everything first
+  bin/demo run                       three shards, 500 objects
+  bin/demo run --objects 5000        takes longer
+  bin/demo run --keep                keep logs, data and histories, to look at them`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			r.console = report.NewConsole(c.OutOrStdout())
+			return r.run(c.Context())
+		},
+	}
+	r.add(c.Flags(), "a temporary directory")
+	c.Flags().IntVar(&r.story.Shards, "shards", 3, "`number` of shards that join at first")
+	c.Flags().IntVar(&r.story.Objects, "objects", 500, "`number` of objects that are created at first")
+	c.Flags().BoolVar(&r.keep, "keep", false, "keep the state directory; its processes are stopped all the same")
+	return c
+}
+
+func (r *runner) run(ctx context.Context) error {
+	if err := r.story.Validate(); err != nil {
+		return err
+	}
+	if err := r.prepare(ctx); err != nil {
+		return err
+	}
+	claim, err := r.registry.Claim(state.Run, r.stateDir)
+	if err != nil {
+		return err
+	}
+	rows, suspects, err := r.tell(ctx, claim.Dir)
+	interrupted := errors.Is(err, errInterrupted)
+	switch {
+	case interrupted:
+		r.console.Note("interrupted: everything was stopped")
+	case err != nil:
+		r.console.Failed("%s", err)
+		r.showLogs(claim.Dir, suspects, err)
+	}
+	keep := r.keep || (err != nil && !interrupted)
+	err = errors.Join(err, r.cleanUp(ctx, claim, keep))
+	if interrupted {
+		return err
+	}
+	r.console.Text("")
+	r.console.Table(rows)
+	if err != nil {
+		return errShown
+	}
+	return nil
+}
+
+// tell runs the system and the story, and returns the row of each step, the suspects of the one that failed, and its error.
+func (r *runner) tell(ctx context.Context, stateDir string) (rows []report.Row, suspects []string, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+
+	r.console.Heading("The system starts (state in %s)", stateDir)
+	start := report.Row{Step: "the system starts"}
+	begin := time.Now()
+	s, err := system.Start(ctx, r.options(stateDir, r.console))
+	if s != nil {
+		defer func() {
+			cancel(nil) // nobody shall watch what goes away
+			r.console.Progress("stopping everything")
+			err = errors.Join(err, s.Stop())
+		}()
+	}
+	start.Took, start.Err = time.Since(begin), err
+	if err != nil {
+		return []report.Row{start}, nil, err
+	}
+	start.Checked = []string{"control plane, manifests, 5 service processes, each with its own rights"}
+	rows = append(rows, start)
+
+	go func() {
+		select {
+		case died := <-s.Died():
+			cancel(died)
+		case <-ctx.Done():
+		}
+	}()
+	story, err := scenario.New(ctx, s, r.console, r.story)
+	if err != nil {
+		return rows, nil, err
+	}
+	more, suspects, err := r.steps(ctx, story)
+	return append(rows, more...), suspects, errors.Join(err, story.Close())
+}
+
+// steps tells the story until a step fails.
+func (r *runner) steps(ctx context.Context, story *scenario.Story) (rows []report.Row, suspects []string, failure error) {
+	for i, step := range story.Steps() {
+		row := report.Row{Step: fmt.Sprintf("%d %s", i+1, step.Title), Skipped: failure != nil}
+		if failure == nil {
+			r.console.Heading("%d. %s", i+1, upperFirst(step.Title))
+			begin := time.Now()
+			row.Checked, row.Err = story.Do(ctx, step)
+			row.Took = time.Since(begin)
+			failure, suspects = row.Err, step.Suspects
+		}
+		rows = append(rows, row)
+	}
+	return rows, suspects, failure
+}
+
+func upperFirst(text string) string {
+	if text != "" && text[0] >= 'a' && text[0] <= 'z' {
+		return string(text[0]-'a'+'A') + text[1:]
+	}
+	return text
+}
+
+// showLogs prints the last lines of the logs that tell most about a failure.
+func (r *runner) showLogs(stateDir string, suspects []string, err error) {
+	var fault *system.Fault
+	if errors.As(err, &fault) {
+		suspects = []string{fault.Process}
+	}
+	for _, name := range suspects {
+		file := filepath.Join(stateDir, "logs", name+".log")
+		if text := process.Tail(file, shownLines); text != "" {
+			r.console.Note("\nthe last lines of %s:", file)
+			r.console.Block(text)
+		}
+	}
+}
+
+// cleanUp ends the claim. Of what is kept after a failure, only the logs and histories are of use.
+func (r *runner) cleanUp(ctx context.Context, claim *state.Claim, keep bool) error {
+	ctx = context.WithoutCancel(ctx)
+	if !keep {
+		return errors.Join(state.Discard(ctx, claim.Dir), claim.Release(false))
+	}
+	var errs []error
+	if !r.keep {
+		for _, part := range []string{"etcd", "apiserver", "controller-manager", "kubeconfig"} {
+			errs = append(errs, os.RemoveAll(filepath.Join(claim.Dir, part)))
+		}
+	}
+	r.console.Note("\nlogs are kept in %s, histories of reconciles in %s; %s down removes them",
+		filepath.Join(claim.Dir, "logs"), filepath.Join(claim.Dir, "history"), system.Display(filepath.Join(r.binDir, "demo")))
+	return errors.Join(append(errs, claim.Release(true))...)
+}

@@ -1,0 +1,210 @@
+package command
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/clusterring/clusterring/tools/demo/internal/process"
+	"github.com/clusterring/clusterring/tools/demo/internal/report"
+	"github.com/clusterring/clusterring/tools/demo/internal/state"
+)
+
+const (
+	poll = 100 * time.Millisecond
+	// supervisorLog is the name of the log of demo serve.
+	supervisorLog = "demo"
+)
+
+// upper is one demo up.
+type upper struct {
+	common
+	registry state.Registry
+	console  *report.Console
+}
+
+func newUp(registry state.Registry) *cobra.Command {
+	u := &upper{registry: registry}
+	c := &cobra.Command{
+		Use:   "up",
+		Short: "Start everything, leave it running, and say how to use it",
+		Long: `up starts control plane, services and three shards in the background, creates some objects, and prints how to use all
+that: with kubectl, with grpcurl, by killing and adding shards. "demo down" ends it. There is one such demo at a time.`,
+		Example: `  make up          builds everything first
+  bin/demo up
+  bin/demo down`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			u.console = report.NewConsole(c.OutOrStdout())
+			return u.run(c.Context())
+		},
+	}
+	u.add(c.Flags(), defaultUpDir())
+	return c
+}
+
+// defaultUpDir is always the same, so that a kubeconfig that was exported once stays right.
+func defaultUpDir() string {
+	return filepath.Join(os.TempDir(), "clusterring-demo-"+strconv.Itoa(os.Getuid()))
+}
+
+func (u *upper) run(ctx context.Context) error {
+	if err := u.prepare(ctx); err != nil {
+		return err
+	}
+	if u.stateDir == "" {
+		u.stateDir = defaultUpDir()
+	}
+	before, err := u.registry.Up()
+	if err != nil {
+		return err
+	}
+	if before != nil && before.Alive() {
+		u.console.Text("It is already running.")
+		return u.explain(before.Dir)
+	}
+	if before != nil {
+		u.console.Note("removing what a demo that was killed has left in %s", before.Dir)
+		if err := before.Remove(ctx); err != nil {
+			return err
+		}
+	}
+	return u.start(ctx)
+}
+
+// start starts the supervisor and shows its output until it says that everything runs.
+func (u *upper) start(ctx context.Context) error {
+	if u.stateDir, _ = filepath.Abs(u.stateDir); u.stateDir == "" {
+		return errors.New("find --state-dir: there is no working directory")
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	logs, err := os.MkdirTemp("", "clusterring-demo-up-*")
+	if err != nil {
+		return fmt.Errorf("make a directory for the first messages: %w", err)
+	}
+	defer func() { _ = os.RemoveAll(logs) }() // a few lines in the directory for temporary files
+	output := filepath.Join(logs, supervisorLog+".log")
+	log, err := os.Create(output)
+	if err != nil {
+		return fmt.Errorf("make the log of the supervisor: %w", err)
+	}
+	cmd := exec.Command(self, "serve", "--bin-dir="+u.binDir, "--assets="+u.assets, "--state-dir="+u.stateDir)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // it outlives this process and its terminal
+	if err := errors.Join(cmd.Start(), log.Close()); err != nil {
+		return fmt.Errorf("start the supervisor: %w", err)
+	}
+	exited := make(chan error, 1)
+	go func() { exited <- cmd.Wait() }()
+	if err := u.follow(ctx, cmd.Process, output, exited); err != nil {
+		return err
+	}
+	return u.explain(u.stateDir)
+}
+
+// follow copies the supervisor's output until everything runs.
+func (u *upper) follow(ctx context.Context, supervisor *os.Process, output string, exited <-chan error) error {
+	ticker := time.NewTicker(poll)
+	defer ticker.Stop()
+	shown := 0
+	for {
+		var ended error
+		over := false
+		select {
+		case ended = <-exited:
+			over = true
+		case <-ctx.Done():
+			u.console.Note("stopping everything")
+			_ = supervisor.Signal(syscall.SIGTERM) // if it has ended meanwhile, so much the better
+			<-exited
+			return context.Cause(ctx)
+		case <-ticker.C:
+		}
+		text, err := os.ReadFile(output)
+		if err != nil {
+			return fmt.Errorf("read the output of the supervisor: %w", err)
+		}
+		if end := strings.LastIndexByte(string(text), '\n') + 1; end > shown {
+			u.console.Text(string(text[shown:end]))
+			shown = end
+		}
+		if over {
+			return fmt.Errorf("%w: the supervisor has ended: %w", errShown, orZero(ended))
+		}
+		if _, err := os.Stat(filepath.Join(u.stateDir, usageFile)); err == nil {
+			return nil
+		}
+	}
+}
+
+func orZero(err error) error {
+	if err == nil {
+		return errors.New("exit status 0")
+	}
+	return err
+}
+
+// usage is what a person needs to know of a running demo. The supervisor writes it when everything runs.
+type usage struct {
+	Kubeconfig string     `json:"kubeconfig"`
+	Kubectl    string     `json:"kubectl"`
+	Grpcurl    [][]string `json:"grpcurl"`
+	// Processes are the process ids by name.
+	Processes map[string]int `json:"processes"`
+	// MoreShards starts another shard, in the foreground.
+	MoreShards []string `json:"moreShards"`
+}
+
+const usageFile = "usage.json"
+
+// explain prints how to use what runs.
+func (u *upper) explain(stateDir string) error {
+	content, err := os.ReadFile(filepath.Join(stateDir, usageFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("it is still starting, see %s; or stop it with demo down", filepath.Join(stateDir, "logs"))
+	}
+	if err != nil {
+		return fmt.Errorf("read how to use the demo: %w", err)
+	}
+	var how usage
+	if err := json.Unmarshal(content, &how); err != nil {
+		return fmt.Errorf("read how to use the demo: %w", err)
+	}
+	u.console.Text(how.text(stateDir, filepath.Join(u.binDir, "demo")))
+	return nil
+}
+
+func (h usage) text(stateDir, demo string) string {
+	var out strings.Builder
+	line := func(format string, args ...any) { fmt.Fprintf(&out, format+"\n", args...) }
+	line("\nEverything runs. Look at it with kubectl:\n")
+	line("  export KUBECONFIG=%s PATH=%s:$PATH", process.Quote(h.Kubeconfig), process.Quote(filepath.Dir(h.Kubectl)))
+	line("  kubectl get clusterrings")
+	line("  kubectl get leases -n example -L alpha.sharding.timebertt.dev/state")
+	line("  kubectl get websites,configmaps -A -L %s", shardLabel)
+	line("\nAsk who owns what:\n")
+	for _, command := range h.Grpcurl {
+		line("  %s", process.Quote(command...))
+	}
+	line("\nMake something happen, and look again:\n")
+	line("  kill -9 %d     # shard-1 is dead after twice the duration of its Lease, 10 s; its objects move", h.Processes["shard-1"])
+	line("  kill %d        # shard-2 stops in order; its objects move at once", h.Processes["shard-2"])
+	line("  %s", process.Quote(h.MoreShards...))
+	line("                   # one more shard, until you press Ctrl-C")
+	line("\nLogs are in %s. To stop everything:\n", filepath.Join(stateDir, "logs"))
+	line("  make down      # or %s down", demo)
+	return strings.TrimRight(out.String(), "\n")
+}

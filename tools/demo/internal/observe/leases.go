@@ -1,0 +1,88 @@
+package observe
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)
+
+// Turn is a change of a Lease in more than a renewal.
+type Turn struct {
+	// State is the state that the lease monitor has written on it.
+	State string
+	// Holder is who holds it; empty: it was released.
+	Holder string
+	// Version is the resourceVersion.
+	Version uint64
+	// At is when the change was seen.
+	At time.Time
+}
+
+// Leases is what has happened to the Leases of a ring's shards. It is safe for concurrent use.
+type Leases struct {
+	mu    sync.Mutex
+	turns map[string][]Turn
+	err   error
+}
+
+// WatchLeases watches the Leases of a ring in a namespace until the context ends.
+func WatchLeases(ctx context.Context, c kubernetes.Interface, namespace, ring string) (*Leases, error) {
+	l := &Leases{turns: map[string][]Turn{}}
+	of := c.CoordinationV1().Leases(namespace)
+	options := metav1.ListOptions{LabelSelector: v1alpha1.LabelClusterRing + "=" + ring}
+	list, err := of.List(ctx, options)
+	if err != nil {
+		return nil, fmt.Errorf("list Leases: %w", err)
+	}
+	for i := range list.Items {
+		l.add(&list.Items[i])
+	}
+	from := func(ctx context.Context, more metav1.ListOptions) (watch.Interface, error) {
+		more.LabelSelector = options.LabelSelector
+		return of.Watch(ctx, more)
+	}
+	err = follow(ctx, list.ResourceVersion, from, func(event watch.Event) {
+		switch lease, is := event.Object.(*coordinationv1.Lease); {
+		case is && (event.Type == watch.Added || event.Type == watch.Modified):
+			l.add(lease)
+		case event.Type == watch.Error:
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.err = fmt.Errorf("the watch of Leases failed: %v", event.Object)
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("watch Leases: %w", err)
+	}
+	return l, nil
+}
+
+func (l *Leases) add(lease *coordinationv1.Lease) {
+	version, _ := strconv.ParseUint(lease.ResourceVersion, 10, 64) // an API server gives numbers
+	turn := Turn{State: lease.Labels[v1alpha1.LabelState], Holder: ptr.Deref(lease.Spec.HolderIdentity, ""), Version: version, At: time.Now()}
+
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	turns := l.turns[lease.Name]
+	if n := len(turns); n > 0 && turns[n-1].State == turn.State && turns[n-1].Holder == turn.Holder {
+		return
+	}
+	l.turns[lease.Name] = append(turns, turn)
+}
+
+// Of returns all that has happened to the Lease of the shard. The error says that the watch has failed.
+func (l *Leases) Of(shard string) ([]Turn, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append([]Turn(nil), l.turns[shard]...), l.err
+}

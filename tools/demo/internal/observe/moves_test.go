@@ -1,0 +1,94 @@
+package observe_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/clusterring/clusterring/tools/demo/internal/observe"
+)
+
+const (
+	sites = "websites"
+	maps  = "configmaps"
+)
+
+func site(name string) observe.Key  { return observe.Key{Resource: sites, Namespace: "n", Name: name} }
+func child(name string) observe.Key { return observe.Key{Resource: maps, Namespace: "n", Name: name} }
+
+func at(shard string) observe.State       { return observe.State{Shard: shard} }
+func draining(shard string) observe.State { return observe.State{Shard: shard, Draining: true} }
+func owned(shard string) observe.State    { return observe.State{Shard: shard, Owner: "x"} }
+
+func TestUndrained(t *testing.T) {
+	alive := func(shard string) bool { return shard != "dead" }
+	for name, test := range map[string]struct {
+		change observe.Change
+		wrong  bool
+	}{
+		"assigned":                      {change: observe.Change{After: at("a")}},
+		"drain wanted":                  {change: observe.Change{Before: at("a"), After: draining("a")}},
+		"drain withdrawn":               {change: observe.Change{Before: draining("a"), After: at("a")}},
+		"drained":                       {change: observe.Change{Before: draining("a"), After: at("b")}},
+		"drained, not yet assigned":     {change: observe.Change{Before: draining("a")}},
+		"not drained":                   {change: observe.Change{Before: at("a"), After: at("b")}, wrong: true},
+		"not drained, not yet assigned": {change: observe.Change{Before: at("a")}, wrong: true},
+		"from a dead shard":             {change: observe.Change{Before: at("dead"), After: at("b")}},
+		"deleted":                       {change: observe.Change{Before: at("a"), Deleted: true}},
+		"controlled":                    {change: observe.Change{Before: owned("a"), After: owned("b")}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			test.change.Key = site("x")
+			wrong := observe.Undrained([]observe.Change{test.change}, alive)
+			require.Equal(t, test.wrong, len(wrong) == 1, wrong)
+		})
+	}
+}
+
+func TestEarlyChildren(t *testing.T) {
+	before := observe.Snapshot{site("x"): at("a"), child("x"): owned("a")}
+	owner := observe.Change{Key: site("x"), Before: draining("a"), After: at("b"), Version: 10}
+	follows := func(version uint64) observe.Change {
+		return observe.Change{Key: child("x"), Before: owned("a"), After: owned("b"), Version: version}
+	}
+	for name, test := range map[string]struct {
+		changes []observe.Change
+		wrong   []string
+	}{
+		"after the owner": {changes: []observe.Change{owner, follows(11)}},
+		// Watches of two resources are not in step with each other: the versions count.
+		"after the owner, seen before it": {changes: []observe.Change{follows(11), owner}},
+		"before the owner":                {changes: []observe.Change{follows(9), owner}, wrong: []string{`configmaps n/x went from "a" to b before its owner`}},
+		"without the owner":               {changes: []observe.Change{follows(9)}, wrong: []string{`configmaps n/x went from "a" to b before its owner`}},
+		"new, where the owner is":         {changes: []observe.Change{{Key: child("y"), After: owned("a"), Version: 5}}},
+		"new, elsewhere": {
+			changes: []observe.Change{{Key: child("y"), After: owned("b"), Version: 5}, owner},
+			wrong:   []string{`configmaps n/y went from "" to b before its owner`},
+		},
+		"new, not labelled": {changes: []observe.Change{{Key: child("y"), After: owned(""), Version: 5}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.Equal(t, test.wrong, observe.EarlyChildren(before, test.changes, sites))
+		})
+	}
+}
+
+func TestCompare(t *testing.T) {
+	before := observe.Snapshot{site("1"): at("a"), site("2"): at("a"), site("3"): at("b"), site("4"): at("b"), site("5"): at("a")}
+	after := observe.Snapshot{site("1"): at("c"), site("2"): at("a"), site("3"): at("a"), site("4"): at("b"), site("6"): at("c")}
+
+	m := observe.Compare(before, after, func(_, to string) bool { return to == "c" })
+
+	require.Equal(t, 2, m.Moved)
+	require.Equal(t, map[string]int{"c": 1, "a": 1}, m.To)
+	require.Equal(t, []string{`websites n/3 went from b to "a"`}, m.Wrong)
+}
+
+func TestSnapshot(t *testing.T) {
+	s := observe.Snapshot{site("1"): at("a"), site("2"): draining("a"), site("3"): at("")}
+	require.ElementsMatch(t, []observe.Key{site("1"), site("2")}, s.At("a"))
+	require.Equal(t, map[string]int{"a": 2, "b": 0, "": 1}, s.Count([]string{"a", "b"}))
+	require.Equal(t, 1, s.Draining())
+	require.Len(t, s.Only(func(key observe.Key, _ observe.State) bool { return key.Name != "3" }), 2)
+	require.Len(t, s, 3)
+}

@@ -1,0 +1,163 @@
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	diagnosticsv1alpha1 "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/tools/demo/internal/observe"
+	"github.com/clusterring/clusterring/tools/demo/internal/system"
+)
+
+const (
+	poll = 50 * time.Millisecond
+	// patience is how long anything may take that has no bound of its own. A machine may be slow.
+	patience = 60 * time.Second
+)
+
+// await waits until the condition holds. It says in words how far things are; that is shown while they are on their way,
+// and is part of the error if they do not get there in time.
+func (s *Story) await(ctx context.Context, within time.Duration, condition func(context.Context) (done bool, how string, err error)) error {
+	begin, last := time.Now(), ""
+	err := wait.PollUntilContextTimeout(ctx, poll, within, true, func(ctx context.Context) (bool, error) {
+		done, how, err := condition(ctx)
+		if how != "" {
+			last = how
+		}
+		if !done && err == nil {
+			s.console.Progress("waiting: %s (%s)", how, seconds(begin))
+		}
+		return done, err
+	})
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case wait.Interrupted(err):
+		return errors.Join(fmt.Errorf("still not so after %s: %s", within, last), wrong("objects that are not in their place", s.restless()))
+	default:
+		return fmt.Errorf("while waiting: %s: %w", last, err)
+	}
+}
+
+// ring returns the ClusterRing.
+func (s *Story) ring(ctx context.Context) (*v1alpha1.ClusterRing, error) {
+	ring := &v1alpha1.ClusterRing{}
+	if err := s.client.Get(ctx, client.ObjectKey{Name: system.Ring}, ring); err != nil {
+		return nil, fmt.Errorf("get the ClusterRing: %w", err)
+	}
+	return ring, nil
+}
+
+// awaitReady waits until the ring is Ready with as many shards available as live, all conditions are true, and the
+// rebalancer has found every object in its place for just these shards.
+func (s *Story) awaitReady(ctx context.Context) error {
+	want := len(s.available())
+	return s.await(ctx, patience, func(ctx context.Context) (bool, string, error) {
+		ring, err := s.ring(ctx)
+		if err != nil {
+			return false, "", err
+		}
+		if got := ring.Status.AvailableShards; int(got) != want {
+			return false, fmt.Sprintf("the ring has %d of %d available shards", got, want), nil
+		}
+		for _, condition := range []string{
+			v1alpha1.ConditionShardsAvailable, v1alpha1.ConditionWebhookRegistered, v1alpha1.ConditionAssigned, v1alpha1.ConditionReady,
+		} {
+			c := meta.FindStatusCondition(ring.Status.Conditions, condition)
+			if c == nil {
+				return false, fmt.Sprintf("the ring has no condition %s yet", condition), nil
+			}
+			if c.Status != "True" {
+				return false, fmt.Sprintf("the ring is not %s: %s: %s", condition, c.Reason, c.Message), nil
+			}
+		}
+		answer, err := s.query.GetRing(ctx, &diagnosticsv1alpha1.GetRingRequest{Name: system.Ring})
+		if err != nil {
+			return false, "", fmt.Errorf("ask for the ring: %w", err)
+		}
+		if a := ring.Status.Assignment; a == nil || a.Fingerprint != answer.GetRing().GetFingerprint() {
+			return false, "the rebalancer has not yet found every object in its place", nil
+		}
+		return true, "", nil
+	})
+}
+
+// settled says whether every Website is at an available shard, and its ConfigMap, which has to exist, at the same.
+func (s *Story) settled() (done bool, how string, err error) {
+	sites, err := s.objects.Now(websites)
+	if err != nil {
+		return false, "", err
+	}
+	maps, err := s.objects.Now(configMaps)
+	if err != nil {
+		return false, "", err
+	}
+	placed, complete := 0, 0
+	for key, site := range sites {
+		if site.Draining || !s.isAvailable(site.Shard) {
+			continue
+		}
+		placed++
+		child := maps[observe.Key{Resource: configMaps, Namespace: key.Namespace, Name: key.Name}]
+		if child.Owner == key.Name && child.Shard == site.Shard && !child.Draining {
+			complete++
+		}
+	}
+	how = fmt.Sprintf("of %d Websites %d are at an available shard, %d with their ConfigMap", s.created, placed, complete)
+	return len(sites) == s.created && placed == s.created && complete == s.created, how, nil
+}
+
+// awaitSettled waits until everything is where it can stay.
+func (s *Story) awaitSettled(ctx context.Context) error {
+	return s.await(ctx, patience, func(context.Context) (bool, string, error) { return s.settled() })
+}
+
+// everything returns Websites and their ConfigMaps.
+func (s *Story) everything() (observe.Snapshot, error) {
+	sites, err := s.objects.Now(websites)
+	if err != nil {
+		return nil, err
+	}
+	maps, err := s.objects.Now(configMaps)
+	if err != nil {
+		return nil, err
+	}
+	for key, state := range maps {
+		if state.Owner != "" {
+			sites[key] = state
+		}
+	}
+	return sites, nil
+}
+
+// restless returns the Websites and ConfigMaps that are not where they can stay, each with the way that it has gone.
+func (s *Story) restless() []string {
+	all, err := s.everything()
+	if err != nil {
+		return []string{err.Error()}
+	}
+	var found []string
+	for key, state := range all {
+		owner := all[observe.Key{Resource: websites, Namespace: key.Namespace, Name: state.Owner}]
+		if !state.Draining && s.isAvailable(state.Shard) && (state.Owner == "" || owner.Shard == state.Shard) {
+			continue
+		}
+		way := key.String() + ":"
+		for _, c := range s.objects.Since(0) {
+			if c.Key == key {
+				way += fmt.Sprintf(" %s (%s, version %d)", c.After, c.At.Format("15:04:05.000"), c.Version)
+			}
+		}
+		found = append(found, way)
+	}
+	return found
+}

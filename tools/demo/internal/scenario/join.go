@@ -1,0 +1,106 @@
+package scenario
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/demo/internal/spread"
+	"github.com/clusterring/clusterring/tools/demo/internal/system"
+)
+
+// join starts the first shards.
+func (s *Story) join(ctx context.Context) error {
+	begin := time.Now()
+	names, err := s.start(ctx, s.Shards)
+	if err != nil {
+		return err
+	}
+	s.ok("%s hold their Leases", strings.Join(names, ", "))
+	if err := s.awaitReady(ctx); err != nil {
+		return err
+	}
+	ring, err := s.ring(ctx)
+	if err != nil {
+		return err
+	}
+	s.ok("the ring is Ready with %d of %d shards, after %s", ring.Status.AvailableShards, ring.Status.Shards, seconds(begin))
+	for _, name := range names {
+		if err := s.awaitState(ctx, name, "ready"); err != nil {
+			return err
+		}
+	}
+	webhook := &admissionregistrationv1.MutatingWebhookConfiguration{}
+	if err := s.client.Get(ctx, client.ObjectKey{Name: v1alpha1.WebhookConfigurationName(system.Ring)}, webhook); err != nil {
+		return fmt.Errorf("get the webhook configuration of the ring: %w", err)
+	}
+	s.ok("every Lease has the state ready, the webhook is registered")
+	return nil
+}
+
+// awaitState waits until the Lease of the shard has the state.
+func (s *Story) awaitState(ctx context.Context, shard, state string) error {
+	return s.await(ctx, patience, func(context.Context) (bool, string, error) {
+		turns, err := s.leases.Of(shard)
+		if err != nil || len(turns) == 0 {
+			return false, fmt.Sprintf("%s has no Lease", shard), err
+		}
+		is := turns[len(turns)-1].State
+		return is == state, fmt.Sprintf("the Lease of %s shall be %s, is %s", shard, state, is), nil
+	})
+}
+
+// create creates the objects.
+func (s *Story) create(ctx context.Context) error {
+	if err := s.createNamespaces(ctx); err != nil {
+		return err
+	}
+	made, err := s.createWebsites(ctx, s.Objects)
+	if err != nil {
+		return err
+	}
+	if n := made.inAdmission(s.available()); n != s.Objects {
+		return fmt.Errorf("only %d of %d creates were answered with a shard: admission has missed the others", n, s.Objects)
+	}
+	s.ok("%d of %d Websites got their shard in admission (%s, slowest create %d ms)", s.Objects, s.Objects,
+		seconds(time.Now().Add(-made.took)), made.slowest.Milliseconds())
+
+	if err := s.awaitSettled(ctx); err != nil {
+		return err
+	}
+	s.ok("%d ConfigMaps have been made, each at the shard of its Website", s.Objects)
+	if err := s.spreadOut(); err != nil {
+		return err
+	}
+	return s.awaitReady(ctx)
+}
+
+// inAdmission returns how many creates were answered with one of the shards.
+func (c *creation) inAdmission(shards []string) int {
+	n := 0
+	for _, shard := range shards {
+		n += c.assigned[shard]
+	}
+	return n
+}
+
+// spreadOut shows how the Websites are spread over the available shards, and checks it.
+func (s *Story) spreadOut() error {
+	sites, err := s.objects.Now(websites)
+	if err != nil {
+		return err
+	}
+	const width = 40
+	over := spread.Spread(sites.Count(s.available()))
+	s.console.Block(over.Bars(width))
+	if over.MaxToMean() > over.Bound() {
+		return fmt.Errorf("uneven: %s", over)
+	}
+	s.ok("spread: %s", over)
+	return nil
+}

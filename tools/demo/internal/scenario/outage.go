@@ -1,0 +1,78 @@
+package scenario
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/clusterring/clusterring/tools/demo/internal/observe"
+	"github.com/clusterring/clusterring/tools/demo/internal/report"
+	"github.com/clusterring/clusterring/tools/demo/internal/system"
+)
+
+const (
+	// during is how many Websites are created while the assigner is stopped, and afterwards again how many.
+	during, afterwards = 50, 20
+	// soon is how long an object may be without a shard.
+	soon = 5 * time.Second
+)
+
+// outage stops every replica of the assigner, and brings them back.
+func (s *Story) outage(ctx context.Context) error {
+	mark := s.objects.Mark()
+	if err := s.system.StopServices(system.Assigner1, system.Assigner2); err != nil {
+		return err
+	}
+	made, err := s.createWebsites(ctx, during)
+	if err != nil {
+		return err
+	}
+	if n := made.inAdmission(s.available()); n != 0 {
+		return fmt.Errorf("%d objects were assigned in admission, though no assigner runs", n)
+	}
+	s.ok("without any assigner, %d of %d creates succeeded, unassigned (slowest %d ms)", during, during, made.slowest.Milliseconds())
+	if err := s.awaitSettled(ctx); err != nil {
+		return err
+	}
+	longest, err := s.longestWait(mark, websites)
+	if err != nil {
+		return err
+	}
+	s.ok("the rebalancer assigned each within %s, and their ConfigMaps after them", report.Seconds(longest))
+
+	if err := s.system.StartServices(ctx, system.Assigner1, system.Assigner2); err != nil {
+		return err
+	}
+	made, err = s.createWebsites(ctx, afterwards)
+	if err != nil {
+		return err
+	}
+	if n := made.inAdmission(s.available()); n != afterwards {
+		return fmt.Errorf("the assigner is back, but only %d of %d creates were answered with a shard", n, afterwards)
+	}
+	s.ok("the assigner is back: %d of %d creates are assigned in admission again", afterwards, afterwards)
+	if err := s.awaitSettled(ctx); err != nil {
+		return err
+	}
+	return s.awaitReady(ctx)
+}
+
+// longestWait returns how long an object created since the mark was without a shard, at most.
+func (s *Story) longestWait(mark int, resource string) (time.Duration, error) {
+	created, longest := map[observe.Key]time.Time{}, time.Duration(0)
+	for _, c := range s.objects.Since(mark) {
+		if c.Key.Resource != resource {
+			continue
+		}
+		if c.After.Shard == "" {
+			created[c.Key] = c.At
+		} else if at, waited := created[c.Key]; waited {
+			longest = max(longest, c.At.Sub(at))
+			delete(created, c.Key)
+		}
+	}
+	if longest > soon {
+		return longest, fmt.Errorf("an object was without a shard for %s, longer than %s", report.Seconds(longest), soon)
+	}
+	return longest, nil
+}

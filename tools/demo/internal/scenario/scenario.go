@@ -1,0 +1,221 @@
+// Package scenario tells the story of the demo in steps: shards come, die, leave and return while there is work, a service
+// fails, and the ring is deleted. Each step does something to the system and then checks what was promised for that case.
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	apimeta "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	diagnosticsv1alpha1 "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/tools/demo/internal/observe"
+	"github.com/clusterring/clusterring/tools/demo/internal/report"
+	"github.com/clusterring/clusterring/tools/demo/internal/system"
+)
+
+// The sharded resources of deploy/example.
+var (
+	websiteGVK   = schema.GroupVersionKind{Group: "example.clusterring.dev", Version: "v1alpha1", Kind: "Website"}
+	websitesGVR  = websiteGVK.GroupVersion().WithResource(websites)
+	configMapGVR = schema.GroupVersionResource{Version: "v1", Resource: configMaps}
+)
+
+const (
+	websites   = "websites"
+	configMaps = "configmaps"
+)
+
+// Options say how large the story is.
+type Options struct {
+	// Shards is the number of shards that join at first; two of them will be lost, so at least 3.
+	Shards int
+	// Objects is the number of Websites that are created at first.
+	Objects int
+}
+
+// Validate returns what is wrong with the options.
+func (o Options) Validate() error {
+	const fewest, mostShards, mostObjects = 3, 20, 20_000
+	switch {
+	case o.Shards < fewest || o.Shards > mostShards:
+		return fmt.Errorf("--shards must be between %d and %d (two of them are lost on the way), not %d", fewest, mostShards, o.Shards)
+	case o.Objects < 1 || o.Objects > mostObjects:
+		return fmt.Errorf("--objects must be between 1 and %d, not %d", mostObjects, o.Objects)
+	}
+	return nil
+}
+
+// Story is the demo under way. New makes it; it is not safe for concurrent use.
+type Story struct {
+	Options
+	system  *system.System
+	console *report.Console
+
+	client client.Client
+	query  diagnosticsv1alpha1.DiagnosticsServiceClient
+	conn   *grpc.ClientConn
+
+	objects *observe.Objects
+	leases  *observe.Leases
+
+	shards  []*system.Shard   // all that were ever started
+	lost    map[string]string // names of shards that are gone: how
+	created int               // Websites
+	checked []string          // by the current step
+}
+
+// New begins to watch the system. The watches last until the context ends.
+func New(ctx context.Context, s *system.System, console *report.Console, o Options) (*Story, error) {
+	config := rest.CopyConfig(s.Plane.Config)
+	config.QPS = -1 // a user's client would be slowed down on purpose
+	scheme := apimeta.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, fmt.Errorf("make a scheme: %w", err)
+	}
+	c, err := client.New(config, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, fmt.Errorf("make a client: %w", err)
+	}
+	typed, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make a client for Leases: %w", err)
+	}
+	meta, err := metadata.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make a client for metadata: %w", err)
+	}
+	story := &Story{Options: o, system: s, console: console, client: c, lost: map[string]string{}}
+	if story.objects, err = observe.WatchObjects(ctx, meta, system.Ring, websitesGVR, configMapGVR); err != nil {
+		return nil, err
+	}
+	if story.leases, err = observe.WatchLeases(ctx, typed, system.ShardNamespace, system.Ring); err != nil {
+		return nil, err
+	}
+	story.conn, err = grpc.NewClient(s.QueryAddress(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return nil, fmt.Errorf("make a client for queries: %w", err)
+	}
+	story.query = diagnosticsv1alpha1.NewDiagnosticsServiceClient(story.conn)
+	return story, nil
+}
+
+// Close ends the connection to the query service.
+func (s *Story) Close() error {
+	if err := s.conn.Close(); err != nil {
+		return fmt.Errorf("end the connection for queries: %w", err)
+	}
+	return nil
+}
+
+// Step is a part of the story.
+type Step struct {
+	// Title says what happens.
+	Title string
+	// Suspects are the processes whose logs tell most if it fails.
+	Suspects []string
+	do       func(ctx context.Context) error
+}
+
+// Steps returns the whole story.
+func (s *Story) Steps() []Step {
+	assigners := []string{system.Assigner1, system.Assigner2}
+	return []Step{
+		{fmt.Sprintf("%d shards join", s.Shards), []string{system.LeaseMonitor, system.Rebalancer}, s.join},
+		{fmt.Sprintf("%d objects are created", s.Objects), append(assigners, system.Rebalancer), s.create},
+		{"a shard is killed (SIGKILL)", []string{system.LeaseMonitor, system.Rebalancer}, s.kill},
+		{"a shard stops (SIGTERM)", []string{system.Rebalancer, system.LeaseMonitor}, s.leave},
+		{"two shards join under load", []string{system.Rebalancer}, s.grow},
+		{"the assigner is stopped", append(assigners, system.Rebalancer), s.outage},
+		{"who owns what? (gRPC)", []string{system.RingQuery}, s.ask},
+		{"the ring is deleted", append(assigners, system.Rebalancer), s.remove},
+		{"the whole story, looked over", nil, s.review},
+	}
+}
+
+// Do does a step and returns what was checked, in words.
+func (s *Story) Do(ctx context.Context, step Step) ([]string, error) {
+	s.checked = nil
+	err := step.do(ctx)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return s.checked, err
+}
+
+// ok reports something that was checked and held.
+func (s *Story) ok(format string, args ...any) {
+	s.console.OK(format, args...)
+	s.checked = append(s.checked, fmt.Sprintf(format, args...))
+}
+
+// wrong returns an error with the first few of what was found to be wrong, nil if that is nothing.
+func wrong(what string, findings []string) error {
+	const few = 5
+	if len(findings) == 0 {
+		return nil
+	}
+	errs := []error{fmt.Errorf("%s: %d times", what, len(findings))}
+	for _, finding := range findings[:min(few, len(findings))] {
+		errs = append(errs, errors.New(finding))
+	}
+	return errors.Join(errs...)
+}
+
+// available returns the names of the shards that live, in the order in which they were started.
+func (s *Story) available() []string {
+	var names []string
+	for _, shard := range s.shards {
+		if _, gone := s.lost[shard.Name]; !gone {
+			names = append(names, shard.Name)
+		}
+	}
+	return names
+}
+
+func (s *Story) isAvailable(shard string) bool { return slices.Contains(s.available(), shard) }
+
+// start starts shards under new names and waits until they hold their Leases.
+func (s *Story) start(ctx context.Context, n int) ([]string, error) {
+	var names []string
+	for range n {
+		names = append(names, fmt.Sprintf("shard-%d", len(s.shards)+len(names)+1))
+	}
+	started, err := s.system.StartShards(ctx, names...)
+	s.shards = append(s.shards, started...)
+	return names, err
+}
+
+// victim returns the first shard that lives, and takes it for lost.
+func (s *Story) victim(how string) *system.Shard {
+	for _, shard := range s.shards {
+		if _, gone := s.lost[shard.Name]; !gone {
+			s.lost[shard.Name] = how
+			return shard
+		}
+	}
+	return nil
+}
+
+// seconds formats a time since then.
+func seconds(since time.Time) string { return report.Seconds(time.Since(since)) }
+
+// Prologue lets the first shards join and creates the first objects, for somebody else to go on from there.
+func (s *Story) Prologue(ctx context.Context) error {
+	if err := s.join(ctx); err != nil {
+		return err
+	}
+	return s.create(ctx)
+}

@@ -1,0 +1,134 @@
+package scenario
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/demo/internal/system"
+)
+
+const (
+	// namespaces is the number of namespaces that the Websites are spread over.
+	namespaces = 5
+	// users is the number of requests that are made at a time.
+	users = 16
+)
+
+func namespaceOf(n int) string { return fmt.Sprintf("web-%d", n%namespaces+1) }
+
+func newWebsite(n int) *unstructured.Unstructured {
+	site := &unstructured.Unstructured{Object: map[string]any{
+		"spec": map[string]any{"title": fmt.Sprintf("Website %d", n), "body": "Hello."},
+	}}
+	site.SetGroupVersionKind(websiteGVK)
+	site.SetNamespace(namespaceOf(n))
+	site.SetName(fmt.Sprintf("site-%d", n))
+	return site
+}
+
+func (s *Story) createNamespaces(ctx context.Context) error {
+	for n := range namespaces {
+		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespaceOf(n)}}
+		if err := s.client.Create(ctx, namespace); err != nil {
+			return fmt.Errorf("create a namespace: %w", err)
+		}
+	}
+	return nil
+}
+
+// creation is what creates have come to.
+type creation struct {
+	mu sync.Mutex
+	// assigned counts creates whose answer had the label of an available shard already, by shard; "" those without.
+	assigned map[string]int
+	answered int
+	slowest  time.Duration
+	took     time.Duration
+}
+
+// createWebsites creates n more Websites, several at a time. Every create has to succeed.
+func (s *Story) createWebsites(ctx context.Context, n int) (*creation, error) {
+	done := &creation{assigned: map[string]int{}}
+	begin := time.Now()
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(users)
+	for i := range n {
+		group.Go(func() error {
+			site, sent := newWebsite(s.created+i), time.Now()
+			if err := s.client.Create(ctx, site); err != nil {
+				return fmt.Errorf("a user's create failed: %w", err)
+			}
+			done.mu.Lock()
+			defer done.mu.Unlock()
+			done.slowest = max(done.slowest, time.Since(sent))
+			done.assigned[site.GetLabels()[v1alpha1.ShardLabel(system.Ring)]]++
+			done.answered++
+			s.console.Progress("creating Websites: %d of %d", done.answered, n)
+			return nil
+		})
+	}
+	err := group.Wait()
+	s.created += n
+	done.took = time.Since(begin)
+	return done, err //nolint:wrapcheck // wrapped above
+}
+
+// load is users who edit Websites all the time.
+type load struct {
+	stop    context.CancelFunc
+	done    chan struct{}
+	edits   int
+	slowest time.Duration
+	err     error
+}
+
+// edit begins to edit Websites chosen at random, at the given rate per second.
+func (s *Story) edit(ctx context.Context, rate int) *load {
+	ctx, cancel := context.WithCancel(ctx)
+	l := &load{stop: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(l.done)
+		ticker := time.NewTicker(time.Second / time.Duration(rate))
+		defer ticker.Stop()
+		for l.err == nil {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+			}
+			l.err = s.editOne(context.WithoutCancel(ctx), l)
+		}
+	}()
+	return l
+}
+
+func (s *Story) editOne(ctx context.Context, l *load) error {
+	n := rand.IntN(s.created) //nolint:gosec // any Website will do
+	site := newWebsite(n)
+	patch := fmt.Appendf(nil, `{"spec":{"body":"Edit %d."}}`, l.edits)
+	begin := time.Now()
+	if err := s.client.Patch(ctx, site, client.RawPatch(types.MergePatchType, patch)); err != nil {
+		return fmt.Errorf("a user's edit of %s/%s failed: %w", site.GetNamespace(), site.GetName(), err)
+	}
+	l.edits++
+	l.slowest = max(l.slowest, time.Since(begin))
+	return nil
+}
+
+// end ends the load and returns when nothing is under way any more: an error if an edit has failed.
+func (l *load) end() error {
+	l.stop()
+	<-l.done
+	return l.err
+}

@@ -1,0 +1,210 @@
+// Package system runs all of ClusterRing on this machine: a control plane, the services with the rights of their service
+// accounts, and shards of the example controller, each as a process of its own.
+package system
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/clusterring/clusterring/tools/demo/internal/balance"
+	"github.com/clusterring/clusterring/tools/demo/internal/process"
+	"github.com/clusterring/clusterring/tools/localplane"
+)
+
+const (
+	// Ring is the name of the ring that deploy/example declares.
+	Ring = "example"
+	// ShardNamespace holds the Leases of the shards, ShardAccount is their service account there.
+	ShardNamespace = "example"
+	// ShardAccount is the service account of the shards.
+	ShardAccount = "example-shard"
+
+	// LeaseDuration is that of the shards' Leases: much shorter than in a cluster, so that nobody has to wait long for a
+	// killed shard to be declared dead.
+	LeaseDuration = 5 * time.Second
+
+	// stopTimeout is how long a process may take to stop.
+	stopTimeout = 20 * time.Second
+)
+
+// Console is where progress is shown.
+type Console interface {
+	Progress(format string, args ...any)
+	OK(format string, args ...any)
+}
+
+// Options say what to run.
+type Options struct {
+	// BinDir holds the binaries of the services, the example and grpcurl.
+	BinDir string
+	// Assets holds those of the control plane; empty means what localplane finds or builds.
+	Assets string
+	// StateDir holds all files.
+	StateDir string
+	Console  Console
+}
+
+// System is all that runs. Start makes it. Its methods are safe for concurrent use, but for Stop, which has to be the last.
+type System struct {
+	Options
+	// Plane is the control plane.
+	Plane *localplane.Plane
+
+	services  []*service
+	front     *balance.Forwarder // of the assigner's replicas
+	grpc      string             // address of ringquery
+	shardConf string             // kubeconfig of the shards
+	death     chan error
+
+	mu        sync.Mutex
+	processes []*process.Process
+}
+
+// binaries are what BinDir has to hold.
+var binaries = []string{"leasemonitor", "assigner", "rebalancer", "ringquery", "example", "grpcurl"}
+
+// CheckBinaries tells whether everything that is needed has been built.
+func CheckBinaries(binDir string) error {
+	missing := slices.DeleteFunc(slices.Clone(binaries), func(name string) bool {
+		info, err := os.Stat(filepath.Join(binDir, name))
+		return err == nil && !info.IsDir()
+	})
+	if len(missing) > 0 {
+		return fmt.Errorf("not built yet, in %s: %v; run make build, or name the directory with --bin-dir", binDir, missing)
+	}
+	return nil
+}
+
+// Start starts the control plane, installs the manifests and starts the services. It returns when all are ready. What it
+// returns has to be stopped even if there is an error, unless it is nil.
+func Start(ctx context.Context, o Options) (*System, error) {
+	for _, dir := range []string{"logs", "history"} {
+		if err := os.MkdirAll(filepath.Join(o.StateDir, dir), 0o700); err != nil {
+			return nil, fmt.Errorf("prepare the state directory: %w", err)
+		}
+	}
+	s := &System{Options: o, death: make(chan error, 1)}
+	for _, step := range []func(context.Context) error{s.startPlane, s.install, s.startServices} {
+		if err := step(ctx); err != nil {
+			return s, err
+		}
+		if ctx.Err() != nil {
+			return s, context.Cause(ctx)
+		}
+	}
+	return s, nil
+}
+
+func (s *System) startPlane(context.Context) error {
+	begin := time.Now()
+	s.Console.Progress("waiting for etcd, the API server and the controller manager")
+	plane, err := localplane.Start(localplane.Options{Dir: s.StateDir, BinDir: s.Assets, ControllerManager: true, Log: os.Stderr})
+	if err != nil {
+		return fmt.Errorf("start the control plane: %w", err)
+	}
+	s.Plane = plane
+	s.Console.OK("etcd, kube-apiserver and kube-controller-manager run (%s, %.1f s)", plane.Config.Host, time.Since(begin).Seconds())
+	return nil
+}
+
+func (s *System) install(ctx context.Context) error {
+	s.Console.Progress("installing deploy/base and deploy/example")
+	if err := s.Plane.Install(ctx, "deploy/base", "deploy/example"); err != nil {
+		return fmt.Errorf("install the manifests: %w", err)
+	}
+	s.Console.OK("deploy/base and deploy/example are installed: CRDs, service accounts, RBAC, ClusterRing %s", Ring)
+	return nil
+}
+
+// Died gets an error when a process has ended though nobody has told it to.
+func (s *System) Died() <-chan error { return s.death }
+
+// start starts a process and remembers it.
+func (s *System) start(name, binary string, args []string) (*process.Process, error) {
+	p, err := process.Start(process.Spec{
+		Name: name, Path: filepath.Join(s.BinDir, binary), Args: args, LogFile: s.LogFile(name),
+	}, func(p *process.Process) {
+		select {
+		case s.death <- &Fault{Process: p.Name, Err: fmt.Errorf("%s has ended by itself: %w", p.Name, orExitCode(p.Err()))}:
+		default: // one death is enough
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.processes = append(s.processes, p)
+	return p, nil
+}
+
+func orExitCode(err error) error {
+	if err == nil {
+		return errors.New("exit status 0")
+	}
+	return err
+}
+
+// LogFile returns the path of the log of a process.
+func (s *System) LogFile(name string) string { return filepath.Join(s.StateDir, "logs", name+".log") }
+
+// Processes returns all processes that were ever started: services and shards.
+func (s *System) Processes() []*process.Process {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.processes)
+}
+
+// Stop stops everything: shards, services, control plane.
+func (s *System) Stop() error {
+	all := s.Processes()
+	errs := make([]error, len(all))
+	var stopping sync.WaitGroup
+	for i, p := range all {
+		stopping.Go(func() { errs[i] = p.Stop(stopTimeout) })
+	}
+	stopping.Wait()
+	if s.front != nil {
+		errs = append(errs, s.front.Close())
+	}
+	if s.Plane != nil {
+		errs = append(errs, s.Plane.Stop())
+	}
+	return errors.Join(errs...)
+}
+
+// Fault is an error that a process is to blame for.
+type Fault struct {
+	// Process is the name of the process, whose log tells more.
+	Process string
+	Err     error
+}
+
+// Error implements error.
+func (f *Fault) Error() string { return f.Err.Error() }
+
+// Unwrap returns what went wrong.
+func (f *Fault) Unwrap() error { return f.Err }
+
+// Display returns a path as short as it can be typed from the working directory.
+func Display(path string) string {
+	here, err := os.Getwd()
+	if err != nil {
+		return path
+	}
+	short, err := filepath.Rel(here, path)
+	if err != nil || strings.HasPrefix(short, "..") {
+		return path
+	}
+	if !strings.Contains(short, string(filepath.Separator)) {
+		return "." + string(filepath.Separator) + short
+	}
+	return short
+}
