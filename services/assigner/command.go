@@ -157,9 +157,16 @@ func (s *service) setup(ctx context.Context, rt *kit.Runtime) error {
 	// On the mux, not by the server's Register: that would measure every call a second time.
 	s.mux.Handle(v1alpha1.WebhookPathPrefix, &webhook.Handler{Rings: store, Metrics: m, Clock: rt.Clock, Log: rt.Log})
 
-	rt.AddReady("certificate", s.source.Ready)
+	listening := mgr.GetWebhookServer().StartedChecker()
+
 	rt.AddReady("rings", keeper.Ready)
-	rt.AddReady("webhook", mgr.GetWebhookServer().StartedChecker())
+	rt.AddReady("webhook", func(r *http.Request) error {
+		if err := s.source.Ready(r); err != nil {
+			return fmt.Errorf("no certificate: %w", err)
+		}
+
+		return listening(r) // by a handshake, which would be in vain without a certificate
+	})
 
 	return nil
 }

@@ -41,19 +41,20 @@ func NewFiles(certPath, keyPath, bundlePath string, clk clock.WithTicker) (*File
 		}
 	}
 
+	f := &Files{bundlePath: bundlePath, clock: clk}
+	if bundlePath != "" {
+		if _, err := f.read(); err != nil {
+			return nil, err
+		}
+	}
+
+	// Last, for it has a goroutine from its beginning.
 	certificate, err := certwatcher.New(certPath, keyPath)
 	if err != nil {
 		return nil, fmt.Errorf("read the serving certificate from %s and its key from %s: %w", certPath, keyPath, err)
 	}
 
-	f := &Files{certificate: certificate, bundlePath: bundlePath, clock: clk}
-	if bundlePath == "" {
-		return f, nil
-	}
-
-	if _, err := f.read(); err != nil {
-		return nil, err
-	}
+	f.certificate = certificate
 
 	return f, nil
 }

@@ -186,5 +186,5 @@ func (s *Secret) Ready(*http.Request) error {
 }
 
 func (s *Secret) missing() error {
-	return fmt.Errorf("there is no serving certificate yet: Secret %s could not be read or made", s.Name)
+	return fmt.Errorf("Secret %s has not been read or made yet", s.Name)
 }

@@ -27,6 +27,9 @@ const (
 	lastRetry  = 30 * time.Second
 )
 
+// bundlePatience is how long after its start a leader waits for the bundle before it calls that a failure.
+const bundlePatience = 10 * time.Second
+
 // SetupWith adds the reconciler to a manager. It runs in the leader only.
 func (r *Reconciler) SetupWith(mgr manager.Manager) error {
 	err := builder.ControllerManagedBy(mgr).
@@ -64,6 +67,8 @@ func ringOf(_ context.Context, obj client.Object) []reconcile.Request {
 
 // changes queues rings whose resources became known or changed, and all rings when the bundle has changed.
 func (r *Reconciler) changes(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	r.started = r.Status.Clock.Now()
+
 	r.Rings.Subscribe(func(ring string) { queue.Add(request(ring)) })
 	r.Bundle.Subscribe(func() {
 		list := &v1alpha1.ClusterRingList{}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -51,6 +52,8 @@ type Reconciler struct {
 	Target Target
 	// Status writes the ring's condition.
 	Status status.Writer
+
+	started time.Time // set when the controller starts
 }
 
 // Reconcile registers one ring, or removes what is registered of it.
@@ -80,7 +83,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 
 	switch {
 	case apierrors.IsConflict(err):
-		return reconcile.Result{}, err // the cache was behind, which is no state of the ring
+		return reconcile.Result{RequeueAfter: firstRetry}, nil // the cache was behind, which is no state of the ring
+	case errors.Is(err, errNoBundle) && r.starting():
+		return reconcile.Result{RequeueAfter: bundlePatience}, nil // or earlier, once there is one
 	case err != nil:
 		return reconcile.Result{}, r.failed(ctx, ring, err)
 	case len(set.Missing()) > 0:
@@ -90,6 +95,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 			"the API server asks the assigner about new objects of the ring")
 	}
 }
+
+// starting says whether the bundle may still be on its way.
+func (r *Reconciler) starting() bool { return r.Status.Clock.Since(r.started) < bundlePatience }
 
 // failed reports an error in the ring's condition and returns it, so that it is tried again.
 func (r *Reconciler) failed(ctx context.Context, ring *v1alpha1.ClusterRing, err error) error {

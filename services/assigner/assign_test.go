@@ -1,0 +1,304 @@
+package assigner_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)
+
+func TestObjectsGetTheirShardInTheSameWrite(t *testing.T) {
+	f := newFixture(t, "same-write", "a", "b", "c")
+	start(t, f.Plane)
+	f.registered()
+
+	spread := map[string]int{}
+
+	for i := range 30 {
+		name := fmt.Sprintf("site-%d", i)
+		got := f.create(f.website(name)).GetLabels()[f.shardLabel()]
+		require.Equal(t, f.owner(name), got)
+		spread[got]++
+	}
+
+	require.Len(t, spread, 3, "all shards get objects")
+
+	t.Run("a shard that joins gets new objects", func(t *testing.T) {
+		f.join("d")
+
+		eventually(t, func() bool {
+			return f.create(f.website(unique("after-join"))).GetLabels()[f.shardLabel()] == "d"
+		}, "the new shard gets an object")
+	})
+
+	t.Run("a shard that leaves gets no more", func(t *testing.T) {
+		require.NoError(t, f.shard("a").Release(t.Context()))
+
+		f.shards = []string{"b", "c", "d"}
+		i := 0
+
+		for inARow := 0; inARow < 30; i++ {
+			name := fmt.Sprintf("after-leave-%d", i)
+			require.Less(t, i, 1000, "the assigner takes note of a released Lease")
+
+			if f.create(f.website(name)).GetLabels()[f.shardLabel()] == f.owner(name) {
+				inARow++
+			} else {
+				inARow = 0
+			}
+		}
+	})
+}
+
+func TestChildren(t *testing.T) {
+	f := newFixture(t, "children", "a", "b", "c")
+	start(t, f.Plane)
+	f.registered()
+
+	owner := f.create(f.website("blog"))
+
+	t.Run("while objects may be moving they wait for the rebalancer", func(t *testing.T) {
+		require.NotContains(t, f.create(f.child("early", owner)).GetLabels(), f.shardLabel())
+		require.Equal(t, 1, count(t, f.name, "moving"))
+	})
+
+	t.Run("when nothing moves they go with their owner", func(t *testing.T) {
+		f.settle("a", "b", "c")
+
+		eventually(t, func() bool {
+			return f.create(f.child(unique("late"), owner)).GetLabels()[f.shardLabel()] == f.owner("blog")
+		}, "children get the shard of their owner")
+	})
+
+	t.Run("their names may be generated", func(t *testing.T) {
+		c := f.child("", owner)
+		c.SetGenerateName("blog-")
+		require.Equal(t, f.owner("blog"), f.create(c).GetLabels()[f.shardLabel()])
+	})
+
+	t.Run("another version of the owner's API is the same owner", func(t *testing.T) {
+		c := f.child("other-version", owner)
+		refs := c.GetOwnerReferences()
+		refs[0].APIVersion = f.kind.Group + "/v1beta1"
+		c.SetOwnerReferences(refs)
+		require.Equal(t, f.owner("blog"), f.create(c).GetLabels()[f.shardLabel()])
+	})
+
+	t.Run("once more when the shards change", func(t *testing.T) {
+		f.join("d")
+
+		eventually(t, func() bool {
+			_, labelled := f.create(f.child(unique("move"), owner)).GetLabels()[f.shardLabel()]
+
+			return !labelled
+		}, "children wait again")
+	})
+}
+
+func TestGeneratedName(t *testing.T) {
+	f := newFixture(t, "generated-name", "a")
+	start(t, f.Plane)
+	f.registered()
+
+	w := f.website("")
+	w.SetGenerateName("site-")
+	f.create(w)
+	require.NotEmpty(t, w.GetName())
+
+	if w.GetLabels()[f.shardLabel()] == "" {
+		require.Equal(t, 1, count(t, f.name, "name_unknown"))
+	}
+}
+
+// TestNoCall shows that the API server itself sorts out what the assigner has nothing to say about.
+func TestNoCall(t *testing.T) {
+	f := newFixture(t, "no-call", "a")
+	start(t, f.Plane)
+	f.registered()
+
+	calls := count(t, f.name, "")
+	require.Positive(t, calls)
+
+	owner := f.create(f.website("blog"))
+	calls++
+	require.Equal(t, calls, count(t, f.name, ""))
+
+	t.Run("objects that have a shard", func(t *testing.T) {
+		owner.SetAnnotations(map[string]string{"a": "b"})
+		require.NoError(t, f.Client.Update(t.Context(), owner))
+		require.Equal(t, calls, count(t, f.name, ""))
+	})
+
+	for what, refs := range map[string][]metav1.OwnerReference{
+		"no-owner":       nil,
+		"other-kind":     {{APIVersion: f.kind.Group + "/v1", Kind: "Webshop", Name: "blog", UID: "1", Controller: ptr.To(true)}},
+		"other-group":    {{APIVersion: "other.example.org/v1", Kind: f.kind.Kind, Name: "blog", UID: "1", Controller: ptr.To(true)}},
+		"core-group":     {{APIVersion: "v1", Kind: f.kind.Kind, Name: "blog", UID: "1", Controller: ptr.To(true)}},
+		"group-prefix":   {{APIVersion: f.kind.Group + ".evil/v1", Kind: f.kind.Kind, Name: "blog", UID: "1", Controller: ptr.To(true)}},
+		"no-controller":  {{APIVersion: f.kind.Group + "/v1", Kind: f.kind.Kind, Name: "blog", UID: "1"}},
+		"not-controller": {{APIVersion: f.kind.Group + "/v1", Kind: f.kind.Kind, Name: "blog", UID: "1", Controller: ptr.To(false)}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			c := f.child(what, owner)
+			c.SetOwnerReferences(refs)
+			f.create(c)
+			c.SetAnnotations(map[string]string{"a": "b"})
+			require.NoError(t, f.Client.Update(t.Context(), c))
+			require.Equal(t, calls, count(t, f.name, ""))
+		})
+	}
+
+	t.Run("the rebalancer", func(t *testing.T) {
+		rebalancer := f.clientWith(func(c *rest.Config) {
+			c.Impersonate = rest.ImpersonationConfig{
+				UserName: "system:serviceaccount:sharding-system:rebalancer", Groups: []string{"system:masters"},
+			}
+		})
+		require.NoError(t, rebalancer.Create(t.Context(), f.website("written-by-the-rebalancer")))
+		require.Equal(t, calls, count(t, f.name, ""))
+	})
+
+	t.Run("other namespaces", func(t *testing.T) {
+		w := f.website("elsewhere")
+		w.SetNamespace(f.Namespace(t))
+		f.create(w)
+		require.Equal(t, calls, count(t, f.name, ""))
+	})
+
+	t.Run("and still it is called for its own", func(t *testing.T) {
+		f.create(f.child("own", owner))
+		require.Equal(t, calls+1, count(t, f.name, ""))
+	})
+}
+
+func TestDroppedLabels(t *testing.T) {
+	f := newFixture(t, "dropped-labels", "a", "b")
+	start(t, f.Plane)
+	f.registered()
+
+	c, warn := f.warned()
+
+	t.Run("come back", func(t *testing.T) {
+		w := f.create(f.website("dropped"))
+		shard := w.GetLabels()[f.shardLabel()]
+		require.NotEmpty(t, shard)
+
+		w.SetLabels(map[string]string{"app": "x"})
+		require.NoError(t, c.Update(t.Context(), w))
+		require.Equal(t, map[string]string{"app": "x", f.shardLabel(): shard}, w.GetLabels())
+		require.Contains(t, warn.take(), "was put back")
+	})
+
+	t.Run("even where the ring has another shard by now", func(t *testing.T) {
+		other := map[string]string{"a": "b", "b": "a"}[f.owner("moved")]
+		w := f.website("moved")
+		w.SetLabels(map[string]string{f.shardLabel(): other})
+		f.create(w)
+		w.SetLabels(nil)
+		require.NoError(t, c.Update(t.Context(), w))
+		require.Equal(t, other, w.GetLabels()[f.shardLabel()])
+		warn.take()
+	})
+
+	t.Run("make room for the ring's shard after a drain", func(t *testing.T) {
+		other := map[string]string{"a": "b", "b": "a"}[f.owner("drained")]
+		w := f.website("drained")
+		w.SetLabels(map[string]string{f.shardLabel(): other, v1alpha1.DrainLabel(f.name): "true"})
+		f.create(w)
+		w.SetLabels(map[string]string{"app": "x"})
+		require.NoError(t, c.Update(t.Context(), w))
+		require.Equal(t, map[string]string{"app": "x", f.shardLabel(): f.owner("drained")}, w.GetLabels())
+		require.Empty(t, warn.take())
+	})
+
+	t.Run("leave no drain label behind", func(t *testing.T) {
+		w := f.website("left-over")
+		w.SetLabels(map[string]string{v1alpha1.DrainLabel(f.name): "true"})
+		f.create(w)
+		require.Equal(t, map[string]string{f.shardLabel(): f.owner("left-over")}, w.GetLabels())
+	})
+
+	t.Run("of objects that are being deleted", func(t *testing.T) {
+		w := f.website("deleting")
+		w.SetFinalizers([]string{"example.org/test"})
+		f.create(w)
+		require.NoError(t, f.Client.Delete(t.Context(), w))
+		require.NoError(t, f.Client.Get(t.Context(), client.ObjectKeyFromObject(w), w))
+		require.NotNil(t, w.GetDeletionTimestamp())
+
+		w.SetLabels(nil)
+		require.NoError(t, c.Update(t.Context(), w))
+		require.Equal(t, f.owner("deleting"), w.GetLabels()[f.shardLabel()])
+		w.SetFinalizers(nil)
+		require.NoError(t, c.Update(t.Context(), w))
+	})
+}
+
+func TestWritesNeverFail(t *testing.T) {
+	f := newFixture(t, "never-fail")
+	r := start(t, f.Plane)
+	eventually(t, func() bool { return f.reason() == "True Registered" }, "the webhook is registered")
+
+	c, warn := f.warned()
+
+	t.Run("without a shard, but a person is told", func(t *testing.T) {
+		eventually(t, func() bool {
+			w := f.website(unique("no-shard"))
+			require.NoError(t, c.Create(t.Context(), w))
+			require.NotContains(t, w.GetLabels(), f.shardLabel())
+
+			return warn.take() == `ClusterRing "never-fail" has no available shard: the object waits unassigned until there is one`
+		}, "the user is warned")
+		require.Positive(t, count(t, f.name, "no_shard"))
+	})
+
+	t.Run("for a ring that does not exist", func(t *testing.T) {
+		stale := f.configuration()
+		stale.ObjectMeta = metav1.ObjectMeta{Name: "unknown-ring.example.org"}
+		stale.Webhooks[0].ClientConfig.URL = ptr.To(r.url + v1alpha1.WebhookPath("nowhere"))
+		require.NoError(t, f.Client.Create(t.Context(), stale))
+		t.Cleanup(func() {
+			require.NoError(t, f.Client.Delete(context.Background(), &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: stale.ObjectMeta}))
+		})
+
+		before := count(t, "unknown", "unknown_ring")
+
+		eventually(t, func() bool {
+			require.NoError(t, c.Create(t.Context(), f.website(unique("unknown-ring"))))
+
+			return count(t, "unknown", "unknown_ring") > before
+		}, "the API server calls the unknown ring")
+		require.Contains(t, warn.take(), `ClusterRing "nowhere" does not exist`)
+	})
+
+	t.Run("without an assigner", func(t *testing.T) {
+		r.stop()
+		require.NotNil(t, f.configuration(), "the API server still asks")
+
+		for i := range 10 {
+			w := f.create(f.website(fmt.Sprintf("no-assigner-%d", i)))
+			require.NotContains(t, w.GetLabels(), f.shardLabel())
+		}
+	})
+
+	t.Run("and with one again they are assigned", func(t *testing.T) {
+		f.join("a")
+		start(t, f.Plane)
+		f.asked()
+
+		// What was missed gets its shard by its next update.
+		w := f.website("no-assigner-0")
+		require.NoError(t, f.Client.Get(t.Context(), client.ObjectKeyFromObject(w), w))
+		w.SetAnnotations(map[string]string{"a": "b"})
+		require.NoError(t, f.Client.Update(t.Context(), w))
+		require.Equal(t, "a", w.GetLabels()[f.shardLabel()])
+	})
+}

@@ -1,0 +1,254 @@
+package assigner_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/cert"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/localplane"
+)
+
+func (f *fixture) tlsSecret() *corev1.Secret {
+	f.t.Helper()
+
+	s := &corev1.Secret{}
+	if err := f.Client.Get(f.t.Context(), client.ObjectKey{Namespace: v1alpha1.SystemNamespace, Name: "assigner-tls"}, s); err != nil {
+		require.True(f.t, apierrors.IsNotFound(err), err)
+	}
+
+	return s
+}
+
+// handshake connects as an API server does that knows the ring's registration, and returns the certificate that is served.
+func (f *fixture) handshake(r *replica) *x509.Certificate {
+	f.t.Helper()
+
+	roots := x509.NewCertPool()
+	require.True(f.t, roots.AppendCertsFromPEM(f.configuration().Webhooks[0].ClientConfig.CABundle))
+
+	dialer := &tls.Dialer{NetDialer: &net.Dialer{Timeout: 5 * time.Second}, Config: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}
+	conn, err := dialer.DialContext(f.t.Context(), "tcp", strings.TrimPrefix(r.url, "https://"))
+	require.NoError(f.t, err, "what is served is trusted at any time")
+
+	defer conn.Close()
+
+	tlsConn, _ := conn.(*tls.Conn)
+
+	return tlsConn.ConnectionState().PeerCertificates[0]
+}
+
+// TestRotation orders a rotation, of certificate and authority, while objects are created: none may miss its shard.
+func TestRotation(t *testing.T) {
+	f := newFixture(t, "rotation", "a")
+	// A tenth of the lifetime is how long the new authority is known before it signs.
+	lifetimes := []string{"--tls-cert-lifetime=20s", "--tls-ca-lifetime=60s"}
+	r := start(t, f.Plane, lifetimes...)
+	f.registered()
+
+	first, firstBundle := f.handshake(r), f.configuration().Webhooks[0].ClientConfig.CABundle
+	require.NoError(t, f.Client.Delete(t.Context(), f.tlsSecret()))
+
+	overlapped := false
+
+	eventually(t, func() bool {
+		require.Equal(t, "a", f.create(f.website(unique("during"))).GetLabels()[f.shardLabel()])
+
+		same := first.Equal(f.handshake(r))
+		overlapped = overlapped || same && !bytes.Equal(firstBundle, f.configuration().Webhooks[0].ClientConfig.CABundle)
+
+		return !same
+	}, "another certificate is served")
+	require.True(t, overlapped, "the new authority was published before it signed")
+	require.Equal(t, f.tlsSecret().Data["ca.crt"], f.configuration().Webhooks[0].ClientConfig.CABundle)
+
+	t.Run("a restart changes nothing", func(t *testing.T) {
+		served, stored := f.handshake(r), f.tlsSecret().ResourceVersion
+		r.stop()
+
+		r := start(t, f.Plane, append(lifetimes, "--webhook-url="+r.url)...)
+		require.True(t, served.Equal(f.handshake(r)))
+		require.Equal(t, stored, f.tlsSecret().ResourceVersion)
+	})
+
+	t.Run("another host gets another certificate", func(t *testing.T) {
+		start(t, f.Plane, "--webhook-url=https://localhost:1")
+		require.NoError(t, certificate(t, f.tlsSecret()).VerifyHostname("localhost"))
+		require.NoError(t, certificate(t, f.tlsSecret()).VerifyHostname("127.0.0.1"), "others may still be called by the old one")
+	})
+}
+
+func certificate(t *testing.T, s *corev1.Secret) *x509.Certificate {
+	t.Helper()
+
+	parsed, err := cert.ParseCertsPEM(s.Data[corev1.TLSCertKey])
+	require.NoError(t, err)
+
+	return parsed[0]
+}
+
+// TestReplicas: each serves without being the leader, and registration goes on when the leader goes.
+func TestReplicas(t *testing.T) {
+	f := newFixture(t, "replicas", "a")
+	require.NoError(t, client.IgnoreNotFound(f.Client.Delete(t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: "assigner-tls"},
+	})))
+
+	leader := launch(t, f.Plane)
+	standby := launch(t, f.Plane, "--webhook-url="+leader.url) // as behind a Service: one address for both
+
+	eventually(t, leader.ready, "a fresh installation becomes ready")
+	eventually(t, standby.ready, "its second replica, too")
+	f.registered()
+	require.True(t, f.handshake(leader).Equal(f.handshake(standby)))
+
+	for _, r := range []*replica{leader, standby} {
+		if !strings.Contains(r.logs.String(), "Webhook registered") {
+			continue // not the leader
+		}
+
+		r.stop()
+		require.NoError(t, f.Client.Delete(t.Context(), f.configuration()))
+		eventually(t, func() bool { return f.configuration() != nil }, "the other one registers the webhook")
+
+		return
+	}
+
+	t.Fatal("neither replica has registered the webhook")
+}
+
+// writePair writes a new certificate with its key to files, and returns the certificate with its authority.
+func writePair(t *testing.T, certFile, keyFile string) []byte {
+	t.Helper()
+
+	pair, key, err := cert.GenerateSelfSignedCertKey("127.0.0.1", nil, nil)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(keyFile, key, 0o600))
+	require.NoError(t, os.WriteFile(certFile, pair, 0o600))
+
+	return pair
+}
+
+func TestCertificateFromFiles(t *testing.T) {
+	f := newFixture(t, "files", "a")
+	dir := t.TempDir()
+	certFile, keyFile, bundleFile := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"), filepath.Join(dir, "ca.crt")
+	bundle := writePair(t, certFile, keyFile)
+	require.NoError(t, os.WriteFile(bundleFile, bundle, 0o600))
+
+	secret := f.tlsSecret().ResourceVersion
+	r := start(t, f.Plane, "--ca-mode=file", "--tls-cert-file="+certFile, "--tls-private-key-file="+keyFile, "--ca-bundle-file="+bundleFile)
+	f.registered()
+	require.Equal(t, bundle, f.configuration().Webhooks[0].ClientConfig.CABundle)
+	require.Equal(t, secret, f.tlsSecret().ResourceVersion, "the Secret is left alone")
+
+	first := f.handshake(r)
+	second := writePair(t, certFile, keyFile)
+
+	eventually(t, func() bool { return !first.Equal(served(t, r)) }, "the new certificate is served")
+	require.Contains(t, string(second), string(pem(t, served(t, r))))
+}
+
+func pem(t *testing.T, c *x509.Certificate) []byte {
+	t.Helper()
+
+	encoded, err := cert.EncodeCertificates(c)
+	require.NoError(t, err)
+
+	return encoded
+}
+
+// served returns the certificate that is served, whoever signed it.
+func served(t *testing.T, r *replica) *x509.Certificate {
+	t.Helper()
+
+	dialer := &tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // looks at it, trusts nothing
+	conn, err := dialer.DialContext(t.Context(), "tcp", strings.TrimPrefix(r.url, "https://"))
+	require.NoError(t, err)
+
+	defer conn.Close()
+
+	tlsConn, _ := conn.(*tls.Conn)
+
+	return tlsConn.ConnectionState().PeerCertificates[0]
+}
+
+// TestInjectedBundle plays cert-manager, whose injector fills in the bundle.
+func TestInjectedBundle(t *testing.T) {
+	f := newFixture(t, "injected", "a")
+	dir := t.TempDir()
+	certFile, keyFile := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
+	bundle := writePair(t, certFile, keyFile)
+
+	start(t, f.Plane, "--ca-mode=cert-manager", "--cert-manager-inject-ca-from=sharding-system/assigner",
+		"--tls-cert-file="+certFile, "--tls-private-key-file="+keyFile)
+	eventually(t, func() bool { return f.reason() == "True Registered" }, "the webhook is registered")
+
+	c := f.configuration()
+	require.Equal(t, "sharding-system/assigner", c.Annotations["cert-manager.io/inject-ca-from"])
+	require.Empty(t, c.Webhooks[0].ClientConfig.CABundle)
+
+	c.Webhooks[0].ClientConfig.CABundle = bundle
+	require.NoError(t, f.Client.Update(t.Context(), c))
+	f.asked()
+
+	f.changeRing(func(r *v1alpha1.ClusterRing) { r.Spec.Resources[0].ControlledResources = nil })
+	eventually(t, func() bool { return f.rules() == 1 }, "the rules follow the ring")
+	require.Equal(t, bundle, f.configuration().Webhooks[0].ClientConfig.CABundle)
+}
+
+func TestMistakes(t *testing.T) {
+	dir := t.TempDir()
+	certFile, keyFile := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
+	writePair(t, certFile, keyFile)
+
+	garbage := filepath.Join(dir, "garbage")
+	require.NoError(t, os.WriteFile(garbage, []byte("x"), 0o600))
+
+	files := []string{"--ca-mode=file", "--tls-cert-file=" + certFile, "--tls-private-key-file=" + keyFile, "--ca-bundle-file=" + certFile}
+	p := localplane.Shared(t)
+	kubeconfig := "--kubeconfig=" + p.ServiceKubeconfig(t, "assigner")
+
+	for what, c := range map[string]struct {
+		args []string
+		want string
+	}{
+		"mode":              {[]string{"--webhook-mode=x"}, `--webhook-mode must be service or url, not "x"`},
+		"ca mode":           {[]string{"--ca-mode=x"}, `--ca-mode must be secret, file or cert-manager, not "x"`},
+		"no URL":            {[]string{"--webhook-mode=url"}, `--webhook-url must be like https://host:port, not ""`},
+		"URL without TLS":   {[]string{"--webhook-mode=url", "--webhook-url=http://x"}, `--webhook-url must be like https://host:port, not "http://x"`},
+		"URL without mode":  {[]string{"--webhook-url=https://x"}, "--webhook-url is for --webhook-mode url"},
+		"address":           {[]string{"--webhook-bind-address=:0"}, `--webhook-bind-address ":0": port must be a number from 1 to 65535`},
+		"service":           {[]string{"--webhook-service-name=A", "--webhook-service-port=0"}, `--webhook-service-port must be from 1 to 65535, not 0`},
+		"no files":          {[]string{"--ca-mode=file"}, "--tls-cert-file is required with --ca-mode file"},
+		"no bundle":         {files[:3], "--ca-bundle-file is required with --ca-mode file"},
+		"no certificate":    {append(files[:3:3], "--cert-manager-inject-ca-from=x", "--ca-mode=cert-manager"), `--cert-manager-inject-ca-from must name a Certificate as namespace/name, not "x"`},
+		"lifetimes":         {[]string{"--tls-cert-lifetime=2h", "--tls-ca-lifetime=4h"}, "--tls-ca-lifetime (4h0m0s) must be at least three times --tls-cert-lifetime (2h0m0s)"},
+		"files of a secret": {[]string{"--tls-cert-file=x"}, "--tls-cert-file and --tls-private-key-file are for --ca-mode file and cert-manager"},
+		"secret name":       {[]string{"--tls-secret=A"}, `--tls-secret "A" is no name of a Secret`},
+		"missing file":      {append(files, kubeconfig, "--tls-cert-file=/nowhere"), "read the serving certificate: stat /nowhere: no such file or directory (--tls-cert-file"},
+		"missing bundle":    {append(files, kubeconfig, "--ca-bundle-file=/nowhere"), "read the CA bundle: open /nowhere: no such file or directory"},
+		"garbage":           {append(files, kubeconfig, "--tls-cert-file="+garbage), "read the serving certificate from " + garbage},
+		"garbage bundle":    {append(files, kubeconfig, "--ca-bundle-file="+garbage), "read the CA bundle from " + garbage},
+	} {
+		t.Run(what, func(t *testing.T) {
+			cmd := newCommand(append(c.args, "--metrics-bind-address=0", "--health-probe-bind-address=0"))
+			err := cmd.ExecuteContext(context.WithoutCancel(t.Context()))
+			require.ErrorContains(t, err, c.want)
+		})
+	}
+}

@@ -1,0 +1,73 @@
+package certs
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/util/cert"
+	clocktesting "k8s.io/utils/clock/testing"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// TestBundleFile: a bundle that changes is noticed, one that is destroyed is not.
+func TestBundleFile(t *testing.T) {
+	dir := t.TempDir()
+	m := fresh(t, policy, birth)
+	certFile, keyFile, bundleFile := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"), filepath.Join(dir, "ca.crt")
+	require.NoError(t, os.WriteFile(certFile, m.data()[corev1.TLSCertKey], 0o600))
+	require.NoError(t, os.WriteFile(keyFile, m.data()[corev1.TLSPrivateKeyKey], 0o600))
+	require.NoError(t, os.WriteFile(bundleFile, m.bundlePEM(), 0o600))
+
+	clk := clocktesting.NewFakeClock(birth)
+	f, err := NewFiles(certFile, keyFile, bundleFile, clk)
+	require.NoError(t, err)
+	require.Equal(t, m.bundlePEM(), f.Bundle())
+	require.NoError(t, f.Ready(nil))
+
+	changes := make(chan struct{}, 10)
+	f.Subscribe(func() { changes <- struct{}{} })
+
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 2)
+	go func() { done <- bundleFollower{f}.Start(ctx) }()
+	go func() { done <- f.certificate.Start(ctx) }()
+
+	defer func() {
+		cancel()
+		require.NoError(t, <-done)
+		require.NoError(t, <-done)
+	}()
+
+	look := func() {
+		require.Eventually(t, clk.HasWaiters, 5*time.Second, time.Millisecond)
+		clk.Step(bundleInterval)
+	}
+
+	require.NoError(t, os.WriteFile(bundleFile, []byte("destroyed"), 0o600))
+	look()
+
+	other := fresh(t, policy, birth)
+	both := append(m.bundlePEM(), other.bundlePEM()...)
+	require.NoError(t, os.WriteFile(bundleFile, both, 0o600))
+	look()
+
+	select {
+	case <-changes:
+	case <-time.NewTimer(5 * time.Second).C:
+		t.Fatal("the change was not noticed")
+	}
+
+	require.Equal(t, both, f.Bundle())
+	require.Empty(t, changes, "and nothing else was told")
+
+	parsed, err := cert.ParseCertsPEM(f.Bundle())
+	require.NoError(t, err)
+	require.Len(t, parsed, 2)
+}
