@@ -39,12 +39,7 @@ type drainSink struct {
 	r resources.Resource
 }
 
-func (s drainSink) Begin() {
-	// What is not in the list may have lost its label while nobody watched: the workers look.
-	for _, id := range s.e.state.drainsOf(s.r.GVR) {
-		s.e.queue.Add(id)
-	}
-}
+func (s drainSink) Begin() {}
 
 func (s drainSink) Present(ctx context.Context, o objects.Object) {
 	if s.e.state.sawDrain(o, s.e.Clock.Now()) {
@@ -56,7 +51,13 @@ func (s drainSink) Present(ctx context.Context, o objects.Object) {
 
 func (s drainSink) Gone(id objects.ID) { s.e.drained(id) }
 
-func (s drainSink) Listed() {}
+// Listed hands what is believed to be draining to the workers: what was not in the list has lost its label while nobody
+// watched. Asked any earlier, they might still see a label that is removed before the list is made.
+func (s drainSink) Listed() {
+	for _, id := range s.e.state.drainsOf(s.r.GVR) {
+		s.e.queue.Add(id)
+	}
+}
 
 func (s drainSink) Failed(err error) { s.e.state.fail("draining "+s.r.GroupResource().String(), err) }
 
