@@ -69,7 +69,7 @@ const example = `  # in a cluster, with the rights of its service account
 func setup(ctx context.Context, rt *kit.Runtime) error {
 	index, ages := membership.NewIndex(), &lease.Observer{}
 	if err := kit.WatchLeases(ctx, rt, index); err != nil {
-		return err //nolint:wrapcheck // the kit says what it was doing
+		return err
 	}
 
 	informer, err := rt.Manager.GetCache().GetInformer(ctx, &coordinationv1.Lease{})
@@ -79,7 +79,7 @@ func setup(ctx context.Context, rt *kit.Runtime) error {
 
 	synced, err := shardlease.Observe(informer, ages, rt.Clock)
 	if err != nil {
-		return err //nolint:wrapcheck // it says what it was doing
+		return err
 	}
 
 	rt.AddReady("ages", func(*http.Request) error {
@@ -103,10 +103,10 @@ func setup(ctx context.Context, rt *kit.Runtime) error {
 		Events: rt.Manager.GetEventRecorder(name),
 	}
 	if err := shards.AddTo(rt.Manager, rt.Clock); err != nil {
-		return err //nolint:wrapcheck // it says what it was doing
+		return err
 	}
 
 	rings := &ringstatus.Reconciler{Client: c, Status: status.Writer{Client: c, Owner: name, Clock: rt.Clock}}
 
-	return rings.AddTo(rt.Manager, index) //nolint:wrapcheck // it says what it was doing
+	return rings.AddTo(rt.Manager, index)
 }

@@ -154,7 +154,7 @@ func TestServiceUnderItsOwnRights(t *testing.T) {
 	w := newWorld(t)
 	other := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "not-a-shard"},
-		Spec:       coordinationv1.LeaseSpec{HolderIdentity: ptr.To("someone"), LeaseDurationSeconds: ptr.To[int32](1)},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("someone"), LeaseDurationSeconds: ptr.To[int32](1)},
 	}
 	require.NoError(t, w.plane.Client.Create(t.Context(), other))
 
@@ -181,7 +181,7 @@ func TestServiceUnderItsOwnRights(t *testing.T) {
 	require.Equal(t, []string{"ready", "expired", "uncertain", "dead"}, states())
 	require.Equal(t, v1alpha1.LeaseControllerIdentity, *w.lease("crashes").Spec.HolderIdentity)
 
-	require.Contains(t, get(t, "http://"+metrics+"/metrics").body, fmt.Sprintf(`clusterring_shards{ring="%s",state="dead"} 2`, w.ring))
+	require.Contains(t, get(t, "http://"+metrics+"/metrics").body, fmt.Sprintf(`clusterring_shards{ring=%q,state="dead"} 2`, w.ring))
 	require.Eventually(t, func() bool { return w.hasEvent("ShardFailed") }, patience, interval)
 	require.Equal(t, other.ResourceVersion, w.lease(other.Name).ResourceVersion, "a Lease of no ring was touched")
 	require.NoError(t, stop())
@@ -253,7 +253,7 @@ func newInstance(t *testing.T, plane *localplane.Plane, clock *testclock.FakeClo
 			&coordinationv1.Lease{}: {Label: labels.NewSelector().Add(*ofRing)},
 		}},
 		Metrics:                       metricsserver.Options{BindAddress: "0"},
-		Controller:                    config.Controller{SkipNameValidation: ptr.To(true)},
+		Controller:                    config.Controller{SkipNameValidation: new(true)},
 		LeaderElection:                true,
 		LeaderElectionID:              name,
 		LeaderElectionNamespace:       v1alpha1.SystemNamespace,
@@ -362,7 +362,7 @@ type response struct {
 func get(t *testing.T, url string) response {
 	t.Helper()
 
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
 	require.NoError(t, err)
 	res, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
 	require.NoError(t, err)

@@ -91,7 +91,7 @@ func TestLocateNamesAsManyNextShardsAsAskedFor(t *testing.T) {
 
 	s.makeShards(ring, ns, "a", "b", "c", "d")
 	for asked, want := range map[int32]int{0: 0, 1: 1, 3: 3, 10: 3} {
-		got := s.locate(&pb.LocateRequest{Ring: ring, Object: object, NextShards: proto.Int32(asked)})
+		got := s.locate(&pb.LocateRequest{Ring: ring, Object: object, NextShards: new(asked)})
 		require.NotEmpty(t, got.GetShard())
 		require.Len(t, got.GetNextShards(), want)
 		require.NotContains(t, got.GetNextShards(), got.GetShard())

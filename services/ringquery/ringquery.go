@@ -70,7 +70,7 @@ const example = `  # on your machine
 func setup(ctx context.Context, rt *kit.Runtime, options *transport.Options) error {
 	index := membership.NewIndex()
 	if err := kit.WatchLeases(ctx, rt, index); err != nil {
-		return err //nolint:wrapcheck // the kit says what it was doing
+		return err
 	}
 
 	// A cache that is first asked for rings by a call would make that call wait, and readiness a lie.
@@ -99,7 +99,7 @@ func setup(ctx context.Context, rt *kit.Runtime, options *transport.Options) err
 		Log:       rt.Log,
 	}
 
-	return server.AddTo(rt.Manager) //nolint:wrapcheck // it says what it was doing
+	return server.AddTo(rt.Manager)
 }
 
 // readiness is that of the service, with a memory.

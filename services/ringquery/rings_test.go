@@ -85,7 +85,7 @@ func TestGetRingShowsItsShards(t *testing.T) {
 	require.NoError(t, err)
 	lease.Spec.HolderIdentity, lease.Labels[v1alpha1.LabelState] = nil, "dead"
 	require.NoError(t, s.plane.Client.Update(t.Context(), lease))
-	label(t, s, ns, "a", "uncertain")
+	s.label(ns, "a", "uncertain")
 	require.Eventually(t, func() bool {
 		shards := s.ring(name).GetShards()
 		return len(shards) == 4 && shards[0].GetState() == pb.ShardState_SHARD_STATE_UNCERTAIN && shards[3].GetHolder() == ""
@@ -119,13 +119,13 @@ func TestGetRingShowsItsShards(t *testing.T) {
 }
 
 // label writes a state on a Lease, as the lease monitor does.
-func label(t *testing.T, s *server, namespace, name, state string) {
-	t.Helper()
+func (s *server) label(namespace, name, state string) {
+	s.t.Helper()
 
-	lease, err := s.shard("", namespace, name).Lease(t.Context())
-	require.NoError(t, err)
+	lease, err := s.shard("", namespace, name).Lease(s.t.Context())
+	require.NoError(s.t, err)
 	patch := []byte(`{"metadata":{"labels":{"` + v1alpha1.LabelState + `":"` + state + `"}}}`)
-	require.NoError(t, s.plane.Client.Patch(t.Context(), lease, client.RawPatch(types.MergePatchType, patch)))
+	require.NoError(s.t, s.plane.Client.Patch(s.t.Context(), lease, client.RawPatch(types.MergePatchType, patch)))
 }
 
 func TestGetRingShowsProblemsAndConditions(t *testing.T) {

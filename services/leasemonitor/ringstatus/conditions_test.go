@@ -28,7 +28,7 @@ func leaseOf(namespace, name, holder string) *coordinationv1.Lease {
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: name, Labels: map[string]string{v1alpha1.LabelClusterRing: "example"},
 		},
-		Spec: coordinationv1.LeaseSpec{HolderIdentity: ptr.To(holder)},
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: new(holder)},
 	}
 }
 

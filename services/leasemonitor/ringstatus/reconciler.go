@@ -49,7 +49,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		err = nil // the ring is gone, or another one has its name: the watch brings it
 	}
 
-	return reconcile.Result{}, err //nolint:wrapcheck // the writer says what it was doing
+	return reconcile.Result{}, err
 }
 
 // view reads the ring's Leases. The index is not asked: it learns of them a moment later, and right after a start it would

@@ -119,11 +119,11 @@ func TestTakeOverWritesExactlyWhatTheContractSays(t *testing.T) {
 	after := m.lease()
 
 	require.Equal(t, coordinationv1.LeaseSpec{
-		HolderIdentity:       ptr.To("shardlease-controller"),
-		LeaseDurationSeconds: ptr.To(int32(20)),
-		AcquireTime:          ptr.To(metav1.NewMicroTime(start.Add(2*d + time.Second).Local())),
-		RenewTime:            ptr.To(metav1.NewMicroTime(start.Add(2*d + time.Second).Local())),
-		LeaseTransitions:     ptr.To(int32(1)),
+		HolderIdentity:       new("shardlease-controller"),
+		LeaseDurationSeconds: new(int32(20)),
+		AcquireTime:          new(metav1.NewMicroTime(start.Add(2*d + time.Second).Local())),
+		RenewTime:            new(metav1.NewMicroTime(start.Add(2*d + time.Second).Local())),
+		LeaseTransitions:     new(int32(1)),
 	}, after.Spec)
 	require.Equal(t, before.UID, after.UID)
 	require.Equal(t, "no-such-ring", after.Labels[v1alpha1.LabelClusterRing])
@@ -205,7 +205,7 @@ func (r afterRead) Get(ctx context.Context, key client.ObjectKey, obj client.Obj
 	err := r.Reader.Get(ctx, key, obj, opts...)
 	r.do()
 
-	return err //nolint:wrapcheck // as the API server gave it
+	return err
 }
 
 func TestShardThatRenewsFirstKeepsItsLease(t *testing.T) {
@@ -237,7 +237,7 @@ func (c late) Get(ctx context.Context, key client.ObjectKey, obj client.Object, 
 		return nil
 	}
 
-	return c.Client.Get(ctx, key, obj, opts...) //nolint:wrapcheck // as the API server gave it
+	return c.Client.Get(ctx, key, obj, opts...)
 }
 
 func TestLabelThatComesTooLateIsNoError(t *testing.T) {
@@ -307,12 +307,12 @@ type meddled struct {
 
 func (c *meddled) Delete(ctx context.Context, obj client.Object, opts ...client.DeleteOption) error {
 	c.before()
-	return c.Client.Delete(ctx, obj, opts...) //nolint:wrapcheck // as the API server gave it
+	return c.Client.Delete(ctx, obj, opts...)
 }
 
 func (c *meddled) Update(ctx context.Context, obj client.Object, opts ...client.UpdateOption) error {
 	c.before()
-	return c.Client.Update(ctx, obj, opts...) //nolint:wrapcheck // as the API server gave it
+	return c.Client.Update(ctx, obj, opts...)
 }
 
 func (c *meddled) Patch(ctx context.Context, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
@@ -321,7 +321,7 @@ func (c *meddled) Patch(ctx context.Context, obj client.Object, patch client.Pat
 		c.beforePatch()
 	}
 
-	return c.Client.Patch(ctx, obj, patch, opts...) //nolint:wrapcheck // as the API server gave it
+	return c.Client.Patch(ctx, obj, patch, opts...)
 }
 
 func TestShardThatRenewsRightBeforeTheTakeOverKeepsItsLease(t *testing.T) {

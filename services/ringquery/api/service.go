@@ -26,7 +26,9 @@ type Service struct {
 }
 
 // Register makes the server answer for the service.
-func (s *Service) Register(server grpc.ServiceRegistrar) { pb.RegisterDiagnosticsServiceServer(server, s) }
+func (s *Service) Register(server grpc.ServiceRegistrar) {
+	pb.RegisterDiagnosticsServiceServer(server, s)
+}
 
 // ListRings implements the method of the same name.
 func (s *Service) ListRings(ctx context.Context, req *pb.ListRingsRequest) (*pb.ListRingsResponse, error) {
@@ -38,7 +40,7 @@ func (s *Service) ListRings(ctx context.Context, req *pb.ListRingsRequest) (*pb.
 
 		rings, more, err := s.Answers.Rings(ctx, after, limit)
 		if err != nil {
-			return nil, err //nolint:wrapcheck // its status is all that leaves
+			return nil, err
 		}
 
 		res := &pb.ListRingsResponse{}
@@ -64,7 +66,7 @@ func (s *Service) GetRing(ctx context.Context, req *pb.GetRingRequest) (*pb.GetR
 
 		ring, shards, err := s.Answers.Ring(ctx, name)
 		if err != nil {
-			return nil, err //nolint:wrapcheck // its status is all that leaves
+			return nil, err
 		}
 
 		res := &pb.GetRingResponse{Ring: ringOf(ring)}
@@ -86,7 +88,7 @@ func (s *Service) Locate(ctx context.Context, req *pb.LocateRequest) (*pb.Locate
 
 		locations, err := s.Answers.Locate(ctx, q)
 		if err != nil {
-			return nil, err //nolint:wrapcheck // its status is all that leaves
+			return nil, err
 		}
 
 		res := &pb.LocateResponse{}
@@ -120,15 +122,17 @@ func answer[T any](ctx context.Context, s *Service, f func() (*T, error)) (*T, e
 
 func (s *Service) ready() error {
 	if err := s.Ready(); err != nil {
-		st, _ := statusOf(&notReady{err})
+		st, _ := statusOf(&notReadyError{err})
 		return st.Err() //nolint:wrapcheck // a status is what a client gets
 	}
 
 	return nil
 }
 
-// notReady gives a reason for query.ErrNotReady.
-type notReady struct{ reason error }
+// notReadyError gives a reason for query.ErrNotReady.
+type notReadyError struct{ reason error }
 
-func (e *notReady) Error() string { return "try again, or ask another server: " + e.reason.Error() }
-func (*notReady) Unwrap() error   { return query.ErrNotReady }
+func (e *notReadyError) Error() string {
+	return "try again, or ask another server: " + e.reason.Error()
+}
+func (*notReadyError) Unwrap() error { return query.ErrNotReady }

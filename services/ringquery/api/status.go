@@ -54,8 +54,7 @@ func withDetails(st *status.Status, reason string, err error) *status.Status {
 
 	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: reason, Domain: ErrorDomain}}
 
-	var invalid *query.InvalidError
-	if errors.As(err, &invalid) {
+	if invalid, ok := errors.AsType[*query.InvalidError](err); ok {
 		request := &errdetails.BadRequest{}
 		for _, v := range invalid.Violations {
 			request.FieldViolations = append(request.FieldViolations,

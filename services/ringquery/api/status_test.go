@@ -69,7 +69,7 @@ func TestEveryCodeIsDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../../proto/clusterring/diagnostics/v1alpha1/diagnostics_service.proto")
 	require.NoError(t, err)
 	var documented []string
-	for _, line := range regexp.MustCompile(`(?m)^//   - ([A-Z_, ]+):`).FindAllStringSubmatch(string(text), -1) {
+	for _, line := range regexp.MustCompile(`(?m)^// {3}- ([A-Z_, ]+):`).FindAllStringSubmatch(string(text), -1) {
 		documented = append(documented, strings.Split(line[1], ", ")...)
 	}
 
@@ -98,7 +98,7 @@ func TestErrorsTellProgramsAndPeople(t *testing.T) {
 		{fmt.Errorf("%w: x", query.ErrRingNotFound), codes.NotFound, "no such ring: x", "RING_NOT_FOUND"},
 		{fmt.Errorf("%w: x", query.ErrNotSharded), codes.FailedPrecondition, "not sharded: x", "NOT_SHARDED"},
 		{fmt.Errorf("%w: x", query.ErrOwnerNeeded), codes.FailedPrecondition, "owner needed: x", "OWNER_NEEDED"},
-		{&notReady{errors.New("caches")}, codes.Unavailable, "try again, or ask another server: caches", "NOT_READY"},
+		{&notReadyError{errors.New("caches")}, codes.Unavailable, "try again, or ask another server: caches", "NOT_READY"},
 		{fmt.Errorf("read: %w", context.Canceled), codes.Canceled, "read: context canceled", ""},
 		{fmt.Errorf("read: %w", context.DeadlineExceeded), codes.DeadlineExceeded, "read: context deadline exceeded", ""},
 	} {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
@@ -149,7 +149,7 @@ func validateName(name string) []string {
 	case len(name) > maxName:
 		return []string{validation.MaxLenError(maxName)}
 	default:
-		return path.IsValidPathSegmentName(name)
+		return content.IsPathSegmentName(name)
 	}
 }
 

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"errors"
 	"strings"
 	"testing"
 
@@ -21,7 +20,7 @@ func fields(t *testing.T, err error) (names []string) {
 	}
 
 	var invalid *query.InvalidError
-	require.True(t, errors.As(err, &invalid), err)
+	require.ErrorAs(t, err, &invalid)
 	for _, v := range invalid.Violations {
 		require.NotEmpty(t, v.Description)
 		names = append(names, v.Field)

@@ -12,11 +12,11 @@ import (
 type Coverage int
 
 const (
-	// Unknown: it depends on labels of the namespace, which have not been read.
+	// Unknown says that it depends on labels of the namespace, which have not been read.
 	Unknown Coverage = iota
-	// Covered: it does, whatever labels the namespace has.
+	// Covered says that it does, whatever labels the namespace has.
 	Covered
-	// NotCovered: it does not, whatever labels the namespace has.
+	// NotCovered says that it does not, whatever labels the namespace has.
 	NotCovered
 )
 

@@ -36,7 +36,7 @@ func interceptors(log logr.Logger, streams *streams) []grpc.ServerOption {
 		method, _ := grpc.Method(ctx)
 		log.Error(fmt.Errorf("panic: %v", p), "Handler panicked", "method", method, "stack", string(debug.Stack()))
 
-		return status.Error(codes.Internal, "the server failed to answer; its log says more") //nolint:wrapcheck // a status is what a client gets
+		return status.Error(codes.Internal, "the server failed to answer; its log says more")
 	})
 
 	return []grpc.ServerOption{

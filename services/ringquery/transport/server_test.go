@@ -162,10 +162,10 @@ const echo = "/clusterring.test.Test/Echo"
 func (s *testService) register(r grpc.ServiceRegistrar) {
 	handle := func(ctx context.Context, req any) (any, error) {
 		text := req.(*wrapperspb.StringValue).GetValue()
-		switch {
-		case text == "panic":
+		switch text {
+		case "panic":
 			panic("of the test")
-		case text == "wait":
+		case "wait":
 			s.called <- struct{}{}
 			select {
 			case <-s.finish:
@@ -196,7 +196,7 @@ func call(ctx context.Context, conn *grpc.ClientConn, text string) error {
 }
 
 func TestHealthFollowsReadiness(t *testing.T) {
-	notYet := error(status.Error(codes.Unknown, "not yet"))
+	notYet := status.Error(codes.Unknown, "not yet")
 	f := start(t, func(f *fixture) { f.ready.Store(&notYet) }, "--plaintext")
 	conn := f.connect()
 

@@ -53,7 +53,7 @@ func (f *fixture) served() int64 {
 			if err == nil {
 				serial = cert.SerialNumber.Int64()
 			}
-			return err //nolint:wrapcheck // of a test
+			return err
 		},
 	}))
 	require.NoError(f.t, call(f.t.Context(), conn, "hello"))
