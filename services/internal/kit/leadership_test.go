@@ -57,6 +57,7 @@ func TestTermCountsFromTheRequest(t *testing.T) {
 	server.clock.Step(10*time.Second + 999*time.Millisecond)
 	require.Empty(t, l.lost)
 	server.clock.Step(time.Millisecond)
+	require.Len(t, l.lost, 1)
 	require.EqualError(t, <-l.lost, "lost the leader Lease ns/service: it could not be renewed for 13s; exiting at once, so that no two instances work")
 }
 
@@ -80,6 +81,7 @@ func TestReleaseOnlyWithoutWorkers(t *testing.T) {
 	require.NoError(t, l.Create(t.Context(), held))
 	require.ErrorIs(t, l.Update(t.Context(), resourcelock.LeaderElectionRecord{}), errStillWorking)
 	require.Equal(t, "me", server.record.HolderIdentity)
+	require.Len(t, l.lost, 1)
 	require.ErrorContains(t, <-l.lost, "it could not be renewed in time")
 
 	l, server = newTestLeadership()
@@ -103,5 +105,6 @@ func TestOtherHolder(t *testing.T) {
 	server.record.HolderIdentity = "other"
 	_, _, err = l.Get(t.Context())
 	require.NoError(t, err)
+	require.Len(t, l.lost, 1)
 	require.ErrorContains(t, <-l.lost, `"other" holds it now`)
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -25,7 +24,7 @@ func WatchLeases(ctx context.Context, rt *Runtime, index *membership.Index) erro
 	if err != nil {
 		return fmt.Errorf("watch the Leases of shards: %w", err)
 	}
-	rt.leases = registration.HasSynced
+	rt.leases = registration.HasSyncedChecker()
 	rt.AddReady("shard-leases", func(*http.Request) error {
 		if !registration.HasSynced() {
 			return errors.New("the Leases of shards have not been read yet")
@@ -35,23 +34,18 @@ func WatchLeases(ctx context.Context, rt *Runtime, index *membership.Index) erro
 	return nil
 }
 
-// leasesPoll is how often AwaitLeases looks; it is a matter of milliseconds after the cache is filled.
-const leasesPoll = 10 * time.Millisecond
-
 // AwaitLeases waits until the index given to [WatchLeases] has seen all Leases that existed when the watch began, so that
 // nobody takes a shard for dead that was merely not read yet. It returns an error if ctx ends before.
 func (rt *Runtime) AwaitLeases(ctx context.Context) error {
 	if rt.leases == nil {
 		return errors.New("nobody watches the Leases of shards: call WatchLeases first")
 	}
-	for !rt.leases() {
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("wait for the Leases of shards: %w", ctx.Err())
-		case <-rt.Clock.After(leasesPoll):
-		}
+	select {
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the Leases of shards: %w", ctx.Err())
+	case <-rt.leases.Done():
+		return nil
 	}
-	return nil
 }
 
 // leaseHandler tells the index about every Lease that appears, changes or goes.

@@ -8,6 +8,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/membership"
@@ -26,13 +27,24 @@ func TestOnlyLeasesOfShardsAreWatched(t *testing.T) {
 	require.NoError(t, a.Acquire(t.Context()))
 
 	index := membership.NewIndex()
-	cached := make(chan client.Reader, 1)
+	cached, awaited := make(chan client.Reader, 1), make(chan []string, 1)
 	s := kit.Service{Name: service, Setup: func(ctx context.Context, rt *kit.Runtime) error {
 		cached <- rt.Manager.GetCache()
-		return kit.WatchLeases(ctx, rt, index)
+		require.ErrorContains(t, rt.AwaitLeases(ctx), "call WatchLeases first")
+		if err := kit.WatchLeases(ctx, rt, index); err != nil {
+			return err
+		}
+		return rt.Manager.Add(manager.RunnableFunc(func(ctx context.Context) error {
+			if err := rt.AwaitLeases(ctx); err != nil {
+				return err
+			}
+			awaited <- index.View(ring).AvailableShards()
+			return rt.Ready()
+		}))
 	}}
 	i := start(t, s, kubeconfig(t))
 	i.waitReady(t)
+	require.Equal(t, []string{"a"}, receive(t, awaited, "Leases"))
 	require.Equal(t, []string{"a"}, index.View(ring).AvailableShards(), "ready means that the index knows the shards")
 
 	b := &leasetest.Shard{Client: p.Client, Ring: ring, Namespace: ns, Name: "b"}

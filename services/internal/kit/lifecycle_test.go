@@ -54,7 +54,9 @@ func TestNotReadyBeforeCachesAreFilled(t *testing.T) {
 // TestReadyAsksTheService: the service's own checks count.
 func TestReadyAsksTheService(t *testing.T) {
 	fail := make(chan struct{})
+	runtime := make(chan *kit.Runtime, 1)
 	s := kit.Service{Name: service, Setup: func(_ context.Context, rt *kit.Runtime) error {
+		runtime <- rt
 		rt.AddReady("certificate", func(*http.Request) error {
 			select {
 			case <-fail:
@@ -67,7 +69,11 @@ func TestReadyAsksTheService(t *testing.T) {
 	}}
 	i := start(t, s, kubeconfig(t))
 	i.waitReady(t)
+	rt := receive(t, runtime, "setup")
+	require.NoError(t, rt.Ready())
+	require.Panics(t, func() { rt.AddReady("late", nil) }, "nobody would ask")
 	close(fail)
+	require.EqualError(t, rt.Ready(), "certificate: expired")
 	code, body := get("http://" + i.health + "/readyz")
 	require.Equal(t, http.StatusInternalServerError, code)
 	require.Contains(t, body, "[-]certificate failed")

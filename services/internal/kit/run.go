@@ -93,7 +93,7 @@ func (r *running) prepare(ctx context.Context, restConfig *rest.Config) error {
 	if err := r.service.Setup(ctx, rt); err != nil {
 		return fmt.Errorf("set up %s: %w", r.service.Name, err)
 	}
-	return rt.checkErr
+	return nil
 }
 
 func (r *running) managerOptions() (manager.Options, error) {
@@ -153,7 +153,7 @@ func (r *running) addChecks(rt *Runtime) error {
 		}
 		return nil
 	})
-	return rt.checkErr
+	return nil
 }
 
 // supervise runs the manager until ctx ends or something fails, and sees to it that every stop ends.

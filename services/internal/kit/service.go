@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -45,9 +46,8 @@ type Runtime struct {
 	Clock clock.WithTicker
 
 	draining <-chan struct{}
-	checks   []namedCheck // what /readyz asks
-	checkErr error
-	leases   func() bool // whether WatchLeases has seen all Leases
+	checks   []namedCheck           // what /readyz asks
+	leases   toolscache.DoneChecker // whether WatchLeases has seen all Leases
 }
 
 // namedCheck is a part of /readyz.
@@ -60,11 +60,11 @@ type namedCheck struct {
 // requests are still served for --shutdown-delay. Safe for concurrent use.
 func (rt *Runtime) Draining() <-chan struct{} { return rt.draining }
 
-// AddReady makes /readyz depend on check as well; name shows up in /readyz?verbose. Call it within Setup: a check that
-// comes later makes the service fail to start, since a readiness that nobody asks about would be worse than none.
+// AddReady makes /readyz depend on check as well; name shows up in /readyz?verbose. Call it within Setup. It panics once
+// the service has started: a check that nobody asks would be a readiness that lies.
 func (rt *Runtime) AddReady(name string, check healthz.Checker) {
-	if err := rt.Manager.AddReadyzCheck(name, check); err != nil && rt.checkErr == nil {
-		rt.checkErr = fmt.Errorf("add readiness check %q: %w", name, err)
+	if err := rt.Manager.AddReadyzCheck(name, check); err != nil {
+		panic(fmt.Sprintf("kit: readiness check %q was added after Setup: %v", name, err))
 	}
 	rt.checks = append(rt.checks, namedCheck{name, check})
 }
