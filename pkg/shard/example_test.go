@@ -76,17 +76,17 @@ func Example() {
 
 // A test of a sharded reconciler.
 func ExampleShard_Reconciler() {
-	var t *testing.T
-	var c client.Client // of a test API server
-	var service *corev1.Service
+	_ = func(t *testing.T, c client.Client, service *corev1.Service) {
+		t.Helper()
+		ring := shardtest.New(t, c, "widgets")
+		reconciler := ring.Shard("shard-0").Reconciler(c, &corev1.Service{}, &widgetReconciler{c})
+		request := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(service)}
 
-	ring := shardtest.New(t, c, "widgets")
-	reconciler := ring.Shard("shard-0").Reconciler(c, &corev1.Service{}, &widgetReconciler{c})
-
-	ring.Assign(service, "shard-0")
-	ring.Drain(service)
-	if _, err := reconciler.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(service)}); err != nil {
-		t.Fatal(err)
+		ring.Assign(service, "shard-0")
+		ring.Drain(service)
+		if _, err := reconciler.Reconcile(t.Context(), request); err != nil {
+			t.Fatal(err)
+		}
+		ring.RequireReleased(service)
 	}
-	ring.RequireReleased(service)
 }

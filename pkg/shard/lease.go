@@ -45,6 +45,8 @@ func (s *Shard) newLock(config *rest.Config) (*lock, error) {
 	config = rest.AddUserAgent(config, "shard-lease")
 	// One request that hangs must not cost the Lease.
 	config.Timeout = max(s.options.RenewDeadline/2, time.Second)
+	// Nor must it wait in line behind what the controllers write.
+	config.QPS, config.RateLimiter = -1, nil
 
 	client, err := coordinationv1client.NewForConfig(config)
 	if err != nil {

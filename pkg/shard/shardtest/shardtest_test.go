@@ -92,7 +92,10 @@ func TestAssertionsFail(t *testing.T) {
 		{"bad name", func(r *shardtest.Ring) { r.Shard("-") }, `make shard "-" of ring "example"`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			failure := failureOf(t, func(tb testing.TB) { tc.fn(shardtest.New(tb, c, "example")) })
+			failure := failureOf(t, func(tb testing.TB) {
+				tb.Helper()
+				tc.fn(shardtest.New(tb, c, "example"))
+			})
 			require.Contains(t, failure, tc.want)
 		})
 	}
