@@ -173,13 +173,17 @@ func runMain(s kit.Service, args ...string) (code int, stdout, stderr string) {
 
 // worker is a runnable of the leader that tells when it works, and goes on after the stop until it is let go.
 type worker struct {
-	working chan struct{}
-	told    chan struct{}
-	letGo   chan struct{}
+	working, told chan struct{}
+	hold          chan struct{}
+	letGo         func()
 }
 
-func newWorker() *worker {
-	return &worker{working: make(chan struct{}), told: make(chan struct{}), letGo: make(chan struct{})}
+func newWorker(t *testing.T) *worker {
+	t.Helper()
+	w := &worker{working: make(chan struct{}), told: make(chan struct{}), hold: make(chan struct{})}
+	w.letGo = sync.OnceFunc(func() { close(w.hold) })
+	t.Cleanup(w.letGo)
+	return w
 }
 
 func (w *worker) service() kit.Service {
@@ -188,7 +192,7 @@ func (w *worker) service() kit.Service {
 			close(w.working)
 			<-ctx.Done()
 			close(w.told)
-			<-w.letGo
+			<-w.hold
 			return nil
 		}))
 	}}

@@ -126,7 +126,7 @@ func TestFailingRunnableStopsTheService(t *testing.T) {
 func TestHandOver(t *testing.T) {
 	dropLeaderLease(t)
 	slow := []string{kubeconfig(t), "--leader-elect-lease-duration=1h", "--leader-elect-retry-period=100ms", "--leader-elect-renew-deadline=30s"}
-	first, second := newWorker(), newWorker()
+	first, second := newWorker(t), newWorker(t)
 	leader := start(t, first.service(), slow...)
 	receive(t, first.working, "first leader")
 	standby := start(t, second.service(), slow...)
@@ -142,13 +142,13 @@ func TestHandOver(t *testing.T) {
 	require.False(t, leader.ended())
 	require.Empty(t, second.working)
 
-	close(first.letGo)
+	first.letGo()
 	require.NoError(t, leader.wait(t))
 	receive(t, second.working, "second leader, long before the Lease expires")
 	require.NotEqual(t, holder, leaderLease(t))
 	require.NotContains(t, leader.out.String(), `"level":"error"`)
 
-	close(second.letGo)
+	second.letGo()
 	require.NoError(t, standby.stop(t))
 	require.Empty(t, leaderLease(t), "released")
 }
@@ -156,13 +156,13 @@ func TestHandOver(t *testing.T) {
 // TestStuckWorkerKeepsTheLease: a process that cannot stop in time ends without handing its Lease over.
 func TestStuckWorkerKeepsTheLease(t *testing.T) {
 	dropLeaderLease(t)
-	w := newWorker()
+	w := newWorker(t)
 	i := start(t, w.service(), kubeconfig(t), "--shutdown-grace=100ms")
 	receive(t, w.working, "leader")
 	require.EqualError(t, i.stop(t), "work still runs 100ms after the stop began (--shutdown-grace); exiting without releasing the leader Lease")
 	require.NotEmpty(t, leaderLease(t))
 
-	close(w.letGo) // a process would have ended by now; here its goroutines live on and clean up
+	w.letGo() // a process would have ended by now; here its goroutines live on and clean up
 	require.Eventually(t, func() bool { return leaderLease(t) == "" }, soon, tick)
 }
 
@@ -170,7 +170,7 @@ func TestStuckWorkerKeepsTheLease(t *testing.T) {
 func TestLostLeadership(t *testing.T) {
 	dropLeaderLease(t)
 	p := localplane.Shared(t)
-	w := newWorker()
+	w := newWorker(t)
 	i := start(t, w.service(), kubeconfig(t), "--leader-elect-retry-period=100ms")
 	receive(t, w.working, "leader")
 	require.Eventually(t, func() bool {
@@ -181,7 +181,7 @@ func TestLostLeadership(t *testing.T) {
 	}, soon, tick)
 	require.EqualError(t, i.wait(t), `lost the leader Lease sharding-system/leasemonitor: "usurper" holds it now; exiting at once, so that no two instances work`)
 	require.Equal(t, "usurper", leaderLease(t))
-	close(w.letGo)
+	w.letGo()
 }
 
 // dropLeaderLease makes a test independent of how another ended.

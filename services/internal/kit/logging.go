@@ -2,6 +2,7 @@ package kit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -50,8 +51,9 @@ func newLogger(o *Options, name string, out io.Writer) (logr.Logger, error) {
 	return zapr.NewLogger(zap.New(quietStop{core})).WithName(name), nil
 }
 
-// quietStop drops the one error that the manager logs on every graceful stop: having released the Lease on purpose, it
-// reports that it no longer holds it. A real loss ends the command with an error and is not logged this way.
+// quietStop drops the errors that libraries log on a graceful stop, where nothing is wrong: the manager finds that it has
+// lost the Lease that it has just released, and the elector that a renewal was cancelled. A real loss ends the command with
+// an error, and is not logged this way.
 type quietStop struct{ zapcore.Core }
 
 func (q quietStop) With(fields []zapcore.Field) zapcore.Core { return quietStop{q.Core.With(fields)} }
@@ -64,14 +66,19 @@ func (q quietStop) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.Che
 }
 
 func (q quietStop) Write(e zapcore.Entry, fields []zapcore.Field) error {
-	if strings.HasPrefix(e.Message, "error received after stop sequence was engaged") {
-		for _, f := range fields {
-			if err, ok := f.Interface.(error); ok && err.Error() == "leader election lost" {
-				return nil
-			}
+	for _, f := range fields {
+		if err, ok := f.Interface.(error); ok && isGracefulStop(e, err) {
+			return nil
 		}
 	}
 	return q.Core.Write(e, fields) //nolint:wrapcheck // a Core is a pass-through, its errors are zap's own
+}
+
+func isGracefulStop(e zapcore.Entry, err error) bool {
+	if strings.HasSuffix(e.LoggerName, ".leaderelection") {
+		return errors.Is(err, context.Canceled)
+	}
+	return strings.HasPrefix(e.Message, "error received after stop sequence was engaged") && err.Error() == "leader election lost"
 }
 
 // ownsProcess marks the context of a command that is all that its process does, as under [Main].
