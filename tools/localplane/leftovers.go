@@ -2,6 +2,7 @@ package localplane
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -10,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 const (
@@ -27,20 +30,31 @@ func RemoveState(dir string) error {
 	if err != nil {
 		return fmt.Errorf("find the state directory: %w", err)
 	}
-	pids, err := processesNaming(dir)
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, pid := range pids {
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
-			errs = append(errs, fmt.Errorf("kill process %d of %s: %w", pid, dir, err))
-		}
-	}
+	errs := []error{killNaming(dir)}
 	if err := os.RemoveAll(dir); err != nil {
 		errs = append(errs, fmt.Errorf("remove the state directory: %w", err))
 	}
 	return errors.Join(errs...)
+}
+
+// killNaming kills the processes that name the directory and waits until they are gone, so that they write no more.
+func killNaming(dir string) error {
+	err := wait.PollUntilContextTimeout(context.Background(), pollInterval, stopTimeout, true, func(context.Context) (bool, error) {
+		pids, err := processesNaming(dir)
+		if err != nil {
+			return false, err
+		}
+		for _, pid := range pids {
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+				return false, fmt.Errorf("process %d: %w", pid, err)
+			}
+		}
+		return len(pids) == 0, nil
+	})
+	if err != nil {
+		return fmt.Errorf("kill the processes of %s: %w", dir, err)
+	}
+	return nil
 }
 
 // sweep removes the temporary control planes whose owners are gone: of a test process that was killed, or timed out.
