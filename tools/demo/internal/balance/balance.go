@@ -3,6 +3,7 @@
 package balance
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +18,8 @@ type Forwarder struct {
 	replicas []string
 	next     atomic.Uint32
 	running  sync.WaitGroup
+	dialing  context.Context
+	stop     context.CancelFunc
 
 	mu     sync.Mutex
 	open   map[net.Conn]struct{}
@@ -30,6 +33,7 @@ func Listen(replicas ...string) (*Forwarder, error) {
 		return nil, fmt.Errorf("listen for connections to forward: %w", err)
 	}
 	f := &Forwarder{listener: listener, replicas: replicas, open: map[net.Conn]struct{}{}}
+	f.dialing, f.stop = context.WithCancel(context.Background())
 	f.running.Go(f.serve)
 	return f, nil
 }
@@ -40,6 +44,7 @@ func (f *Forwarder) Address() string { return f.listener.Addr().String() }
 // Close ends all connections and returns when nothing is forwarded any more.
 func (f *Forwarder) Close() error {
 	err := f.listener.Close()
+	f.stop()
 	f.mu.Lock()
 	f.closed = true
 	for conn := range f.open {
@@ -88,9 +93,9 @@ func pipe(to, from net.Conn) {
 
 // dial returns a connection to the first replica that answers, and nil if none does.
 func (f *Forwarder) dial() net.Conn {
-	first := int(f.next.Add(1))
+	first, dialer := int(f.next.Add(1)), net.Dialer{}
 	for i := range f.replicas {
-		conn, err := net.Dial("tcp", f.replicas[(first+i)%len(f.replicas)])
+		conn, err := dialer.DialContext(f.dialing, "tcp", f.replicas[(first+i)%len(f.replicas)])
 		if err == nil {
 			return conn
 		}

@@ -110,7 +110,7 @@ func (r *runner) tell(ctx context.Context, stateDir string) (rows []report.Row, 
 	if err != nil {
 		return []report.Row{start}, nil, err
 	}
-	start.Checked = []string{"control plane, manifests, 5 service processes, each with its own rights"}
+	start.Checked = []string{"control plane, manifests, 5 service processes, each with its own rights only"}
 	rows = append(rows, start)
 
 	go func() {
@@ -122,7 +122,8 @@ func (r *runner) tell(ctx context.Context, stateDir string) (rows []report.Row, 
 	}()
 	story, err := scenario.New(ctx, s, r.console, r.story)
 	if err != nil {
-		return rows, nil, err
+		start.Err = err
+		return []report.Row{start}, nil, err
 	}
 	more, suspects, err := r.steps(ctx, story)
 	return append(rows, more...), suspects, errors.Join(err, story.Close())
@@ -153,8 +154,7 @@ func upperFirst(text string) string {
 
 // showLogs prints the last lines of the logs that tell most about a failure.
 func (r *runner) showLogs(stateDir string, suspects []string, err error) {
-	var fault *system.Fault
-	if errors.As(err, &fault) {
+	if fault, is := errors.AsType[*system.FaultError](err); is {
 		suspects = []string{fault.Process}
 	}
 	for _, name := range suspects {

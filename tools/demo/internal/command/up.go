@@ -129,8 +129,7 @@ func (u *upper) follow(ctx context.Context, supervisor *os.Process, output strin
 		case <-ctx.Done():
 			u.console.Note("stopping everything")
 			_ = supervisor.Signal(syscall.SIGTERM) // if it has ended meanwhile, so much the better
-			<-exited
-			return context.Cause(ctx)
+			return errors.Join(context.Cause(ctx), orNothing(<-exited))
 		case <-ticker.C:
 		}
 		text, err := os.ReadFile(output)
@@ -207,4 +206,12 @@ func (h usage) text(stateDir, demo string) string {
 	line("\nLogs are in %s. To stop everything:\n", filepath.Join(stateDir, "logs"))
 	line("  make down      # or %s down", demo)
 	return strings.TrimRight(out.String(), "\n")
+}
+
+// orNothing drops the exit code of a process that was told to stop.
+func orNothing(err error) error {
+	if _, is := errors.AsType[*exec.ExitError](err); is {
+		return nil
+	}
+	return err
 }

@@ -16,9 +16,11 @@ const (
 func site(name string) observe.Key  { return observe.Key{Resource: sites, Namespace: "n", Name: name} }
 func child(name string) observe.Key { return observe.Key{Resource: maps, Namespace: "n", Name: name} }
 
-func at(shard string) observe.State       { return observe.State{Shard: shard} }
-func draining(shard string) observe.State { return observe.State{Shard: shard, Draining: true} }
-func owned(shard string) observe.State    { return observe.State{Shard: shard, Owner: "x"} }
+var draining = observe.State{Shard: "a", Draining: true}
+
+func at(shard string) observe.State { return observe.State{Shard: shard} }
+
+func owned(shard string) observe.State { return observe.State{Shard: shard, Owner: "x"} }
 
 func TestUndrained(t *testing.T) {
 	alive := func(shard string) bool { return shard != "dead" }
@@ -27,10 +29,10 @@ func TestUndrained(t *testing.T) {
 		wrong  bool
 	}{
 		"assigned":                      {change: observe.Change{After: at("a")}},
-		"drain wanted":                  {change: observe.Change{Before: at("a"), After: draining("a")}},
-		"drain withdrawn":               {change: observe.Change{Before: draining("a"), After: at("a")}},
-		"drained":                       {change: observe.Change{Before: draining("a"), After: at("b")}},
-		"drained, not yet assigned":     {change: observe.Change{Before: draining("a")}},
+		"drain wanted":                  {change: observe.Change{Before: at("a"), After: draining}},
+		"drain withdrawn":               {change: observe.Change{Before: draining, After: at("a")}},
+		"drained":                       {change: observe.Change{Before: draining, After: at("b")}},
+		"drained, not yet assigned":     {change: observe.Change{Before: draining}},
 		"not drained":                   {change: observe.Change{Before: at("a"), After: at("b")}, wrong: true},
 		"not drained, not yet assigned": {change: observe.Change{Before: at("a")}, wrong: true},
 		"from a dead shard":             {change: observe.Change{Before: at("dead"), After: at("b")}},
@@ -47,7 +49,7 @@ func TestUndrained(t *testing.T) {
 
 func TestEarlyChildren(t *testing.T) {
 	before := observe.Snapshot{site("x"): at("a"), child("x"): owned("a")}
-	owner := observe.Change{Key: site("x"), Before: draining("a"), After: at("b"), Version: 10}
+	owner := observe.Change{Key: site("x"), Before: draining, After: at("b"), Version: 10}
 	follows := func(version uint64) observe.Change {
 		return observe.Change{Key: child("x"), Before: owned("a"), After: owned("b"), Version: version}
 	}
@@ -85,7 +87,7 @@ func TestCompare(t *testing.T) {
 }
 
 func TestSnapshot(t *testing.T) {
-	s := observe.Snapshot{site("1"): at("a"), site("2"): draining("a"), site("3"): at("")}
+	s := observe.Snapshot{site("1"): at("a"), site("2"): draining, site("3"): at("")}
 	require.ElementsMatch(t, []observe.Key{site("1"), site("2")}, s.At("a"))
 	require.Equal(t, map[string]int{"a": 2, "b": 0, "": 1}, s.Count([]string{"a", "b"}))
 	require.Equal(t, 1, s.Draining())

@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -44,7 +45,7 @@ func (r Row) lines() []string {
 	lines := r.Checked
 	if r.Err != nil {
 		first, _, _ := strings.Cut(r.Err.Error(), "\n")
-		lines = append(lines[:len(lines):len(lines)], "failed: "+first)
+		lines = append(slices.Clip(lines), "failed: "+first)
 	}
 	if len(lines) == 0 {
 		return []string{"-"}
@@ -52,8 +53,13 @@ func (r Row) lines() []string {
 	return lines
 }
 
-// Seconds formats a duration for people.
-func Seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }
+// Seconds formats a duration for people: seconds, or milliseconds where there is less than a tenth of one.
+func Seconds(d time.Duration) string {
+	if d < 100*time.Millisecond {
+		return fmt.Sprintf("%d ms", d.Milliseconds())
+	}
+	return fmt.Sprintf("%.1f s", d.Seconds())
+}
 
 // Table writes the table of all steps, and their total time.
 func (c *Console) Table(rows []Row) {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
@@ -21,7 +22,7 @@ import (
 
 const (
 	queryService = "clusterring.diagnostics.v1alpha1.DiagnosticsService"
-	shownLines   = 14
+	shownLines   = 22
 )
 
 // Query is a question to the query service, as grpcurl asks it.
@@ -30,6 +31,8 @@ type Query struct {
 	Method string
 	// Request is JSON; empty for none.
 	Request string
+	// from is in the line of the answer from which on it is shown; empty: from the first one.
+	from string
 }
 
 // Queries returns the questions that the demo asks, the last of them about one object.
@@ -37,7 +40,7 @@ func Queries() []Query {
 	return []Query{
 		{},
 		{Method: queryService + "/ListRings"},
-		{Method: queryService + "/GetRing", Request: fmt.Sprintf(`{"name":%q}`, system.Ring)},
+		{Method: queryService + "/GetRing", Request: fmt.Sprintf(`{"name":%q}`, system.Ring), from: `"shards": [`},
 		{Method: queryService + "/Locate", Request: fmt.Sprintf(
 			`{"object":{"group":%q,"kind":%q,"namespace":%q,"name":"site-0"}}`, websiteGVK.Group, websiteGVK.Kind, namespaceOf(0))},
 	}
@@ -99,9 +102,9 @@ func (s *Story) ask(ctx context.Context) error {
 	if available != len(s.available()) || share < 0.999 || share > 1.001 {
 		return fmt.Errorf("GetRing returns %d available shards with a share of %.3f, not %d with 1", available, share, len(s.available()))
 	}
-	s.ok("grpcurl: list, ListRings, GetRing: %d available shards share the whole hash space", available)
+	s.ok("grpcurl: list, ListRings, GetRing: %d shards share the hash space", available)
 	if len(located.Locations) != 1 || located.Locations[0].Ring != system.Ring {
-		return errors.New("Locate does not return just one location") //nolint:revive,staticcheck // the name of the method
+		return errors.New("Locate does not return just one location") //nolint:staticcheck // the name of the method
 	}
 	return s.locateAll(ctx, located.Locations[0].Shard)
 }
@@ -116,17 +119,23 @@ func (s *Story) grpcurl(ctx context.Context, q Query) (string, error) {
 	if err := cmd.Run(); err != nil {
 		return "", fmt.Errorf("grpcurl failed: %w\n%s", err, stderr.String())
 	}
-	s.console.Block(head(stdout.String(), shownLines))
+	s.console.Block(excerpt(stdout.String(), q.from, shownLines))
 	return stdout.String(), nil
 }
 
-// head returns the first lines of a text, and how many more there are.
-func head(text string, lines int) string {
+// excerpt returns some lines of a text, beginning with the one that from is in, and says how many it leaves out.
+func excerpt(text, from string, lines int) string {
 	all := strings.Split(strings.TrimRight(text, "\n"), "\n")
-	if len(all) <= lines+1 {
-		return strings.Join(all, "\n")
+	first := max(0, slices.IndexFunc(all, func(line string) bool { return strings.Contains(line, from) }))
+	last := min(len(all), first+lines)
+	shown := all[first:last:last]
+	if first > 0 {
+		shown = append([]string{fmt.Sprintf("… %d lines", first)}, shown...)
 	}
-	return strings.Join(all[:lines], "\n") + fmt.Sprintf("\n… %d more lines", len(all)-lines)
+	if last < len(all) {
+		shown = append(shown, fmt.Sprintf("… %d more lines", len(all)-last))
+	}
+	return strings.Join(shown, "\n")
 }
 
 // locateAll asks where each object belongs, and compares that with its label; shown is what Locate said of the first one.

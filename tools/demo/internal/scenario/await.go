@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -24,9 +25,9 @@ const (
 
 // await waits until the condition holds. It says in words how far things are; that is shown while they are on their way,
 // and is part of the error if they do not get there in time.
-func (s *Story) await(ctx context.Context, within time.Duration, condition func(context.Context) (done bool, how string, err error)) error {
+func (s *Story) await(ctx context.Context, condition func(context.Context) (done bool, how string, err error)) error {
 	begin, last := time.Now(), ""
-	err := wait.PollUntilContextTimeout(ctx, poll, within, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(ctx, poll, patience, true, func(ctx context.Context) (bool, error) {
 		done, how, err := condition(ctx)
 		if how != "" {
 			last = how
@@ -42,7 +43,7 @@ func (s *Story) await(ctx context.Context, within time.Duration, condition func(
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case wait.Interrupted(err):
-		return errors.Join(fmt.Errorf("still not so after %s: %s", within, last), wrong("objects that are not in their place", s.restless()))
+		return errors.Join(fmt.Errorf("still not so after %s: %s", patience, last), wrong("objects that are not in their place", s.restless()))
 	default:
 		return fmt.Errorf("while waiting: %s: %w", last, err)
 	}
@@ -61,7 +62,7 @@ func (s *Story) ring(ctx context.Context) (*v1alpha1.ClusterRing, error) {
 // rebalancer has found every object in its place for just these shards.
 func (s *Story) awaitReady(ctx context.Context) error {
 	want := len(s.available())
-	return s.await(ctx, patience, func(ctx context.Context) (bool, string, error) {
+	return s.await(ctx, func(ctx context.Context) (bool, string, error) {
 		ring, err := s.ring(ctx)
 		if err != nil {
 			return false, "", err
@@ -118,7 +119,7 @@ func (s *Story) settled() (done bool, how string, err error) {
 
 // awaitSettled waits until everything is where it can stay.
 func (s *Story) awaitSettled(ctx context.Context) error {
-	return s.await(ctx, patience, func(context.Context) (bool, string, error) { return s.settled() })
+	return s.await(ctx, func(context.Context) (bool, string, error) { return s.settled() })
 }
 
 // everything returns Websites and their ConfigMaps.
@@ -151,13 +152,13 @@ func (s *Story) restless() []string {
 		if !state.Draining && s.isAvailable(state.Shard) && (state.Owner == "" || owner.Shard == state.Shard) {
 			continue
 		}
-		way := key.String() + ":"
+		way := []string{key.String() + ":"}
 		for _, c := range s.objects.Since(0) {
 			if c.Key == key {
-				way += fmt.Sprintf(" %s (%s, version %d)", c.After, c.At.Format("15:04:05.000"), c.Version)
+				way = append(way, fmt.Sprintf("%s (%s, version %d)", c.After, c.At.Format("15:04:05.000"), c.Version))
 			}
 		}
-		found = append(found, way)
+		found = append(found, strings.Join(way, " "))
 	}
 	return found
 }

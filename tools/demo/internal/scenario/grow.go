@@ -11,6 +11,7 @@ import (
 
 	"github.com/clusterring/clusterring/tools/demo/internal/history"
 	"github.com/clusterring/clusterring/tools/demo/internal/observe"
+	"github.com/clusterring/clusterring/tools/demo/internal/report"
 )
 
 // editsPerSecond keep the shards busy while objects move.
@@ -40,8 +41,8 @@ func (s *Story) grow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.console.Note("%s joined; users made %d edits meanwhile, the slowest took %d ms, none failed", strings.Join(joined, " and "),
-		load.edits, load.slowest.Milliseconds())
+	s.console.Note("%s joined; users made %d edits meanwhile, none failed, the slowest took %s", strings.Join(joined, " and "),
+		load.edits, report.Seconds(load.slowest))
 	if err := s.moved(before, after, joined); err != nil {
 		return err
 	}
@@ -52,7 +53,7 @@ func (s *Story) grow(ctx context.Context) error {
 	if err := wrong("children that moved before their owner", observe.EarlyChildren(before, changes, websites)); err != nil {
 		return err
 	}
-	s.ok("each was drained and given up before it moved, its ConfigMap after it; all in place after %s", took)
+	s.ok("each was drained and given up first, its ConfigMap came after it; done in %s", took)
 	if err := s.noOverlap(); err != nil {
 		return err
 	}
@@ -76,8 +77,8 @@ func (s *Story) moved(before, after observe.Snapshot, joined []string) error {
 		return fmt.Errorf("%d of %d Websites moved, %.1f %%, which is not the ideal of %.1f %% ± %.1f %%",
 			moves.Moved, len(sitesBefore), 100*fraction, 100*ideal, 100*tolerance)
 	}
-	s.ok("%d of %d Websites moved: %.1f %% (ideal %.1f %% ± %.1f), all to the new shards", moves.Moved, len(sitesBefore),
-		100*fraction, 100*ideal, 100*tolerance)
+	s.ok("%.1f %% of %d Websites moved (ideal %.1f ± %.1f), all to the new shards",
+		100*fraction, len(sitesBefore), 100*ideal, 100*tolerance)
 	return nil
 }
 
@@ -109,8 +110,8 @@ func (s *Story) noOverlap() error {
 	if err := wrong("two shards worked on one object at the same time", found); err != nil {
 		return err
 	}
-	s.ok("%d reconciles by %d shards are on record (%d cut short by the kill): no two shards on one object at a time",
-		len(spans), len(s.shards), cut)
+	s.ok("%d reconciles recorded (%d cut by the kill): never two shards at one object",
+		len(spans), cut)
 	return nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	"github.com/clusterring/clusterring/tools/demo/internal/spread"
 	"github.com/clusterring/clusterring/tools/demo/internal/system"
 )
@@ -29,7 +30,7 @@ func (s *Story) join(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.ok("the ring is Ready with %d of %d shards, after %s", ring.Status.AvailableShards, ring.Status.Shards, seconds(begin))
+	s.ok("the ring is Ready, %d of %d shards available, after %s", ring.Status.AvailableShards, ring.Status.Shards, seconds(begin))
 	for _, name := range names {
 		if err := s.awaitState(ctx, name, "ready"); err != nil {
 			return err
@@ -39,13 +40,13 @@ func (s *Story) join(ctx context.Context) error {
 	if err := s.client.Get(ctx, client.ObjectKey{Name: v1alpha1.WebhookConfigurationName(system.Ring)}, webhook); err != nil {
 		return fmt.Errorf("get the webhook configuration of the ring: %w", err)
 	}
-	s.ok("every Lease has the state ready, the webhook is registered")
+	s.ok("every Lease is ready, the webhook is registered")
 	return nil
 }
 
 // awaitState waits until the Lease of the shard has the state.
 func (s *Story) awaitState(ctx context.Context, shard, state string) error {
-	return s.await(ctx, patience, func(context.Context) (bool, string, error) {
+	return s.await(ctx, func(context.Context) (bool, string, error) {
 		turns, err := s.leases.Of(shard)
 		if err != nil || len(turns) == 0 {
 			return false, fmt.Sprintf("%s has no Lease", shard), err
@@ -67,13 +68,13 @@ func (s *Story) create(ctx context.Context) error {
 	if n := made.inAdmission(s.available()); n != s.Objects {
 		return fmt.Errorf("only %d of %d creates were answered with a shard: admission has missed the others", n, s.Objects)
 	}
-	s.ok("%d of %d Websites got their shard in admission (%s, slowest create %d ms)", s.Objects, s.Objects,
-		seconds(time.Now().Add(-made.took)), made.slowest.Milliseconds())
+	s.ok("%d of %d Websites got their shard in admission (in %s, slowest create %s)", s.Objects, s.Objects,
+		report.Seconds(made.took), report.Seconds(made.slowest))
 
 	if err := s.awaitSettled(ctx); err != nil {
 		return err
 	}
-	s.ok("%d ConfigMaps have been made, each at the shard of its Website", s.Objects)
+	s.ok("%d ConfigMaps were made, each at the shard of its Website", s.Objects)
 	if err := s.spreadOut(); err != nil {
 		return err
 	}

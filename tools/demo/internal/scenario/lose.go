@@ -58,7 +58,7 @@ func (s *Story) kill(ctx context.Context) error {
 		}
 		last = change.At
 	}
-	s.ok("all its %d objects moved, none before the Lease was taken, the last %s after", mine, report.Seconds(last.Sub(dead.At)))
+	s.ok("all its %d objects moved: none before that, the last %s later", mine, report.Seconds(last.Sub(dead.At)))
 	s.ok("none of the %d objects of other shards was touched", len(before)-mine)
 	return s.awaitReady(ctx)
 }
@@ -108,7 +108,7 @@ func (s *Story) followDeath(ctx context.Context, shard string, killed time.Time)
 			shard, report.Seconds(since), system.LeaseDuration)
 	}
 	after := func(state string) string { return report.Seconds(at[state].Sub(killed)) }
-	s.ok("%s's Lease (%s): expired after %s, uncertain after %s, dead after %s", shard, system.LeaseDuration,
+	s.ok("its Lease (%s) was expired after %s, uncertain after %s, dead after %s", system.LeaseDuration,
 		after("expired"), after("uncertain"), after("dead"))
 	return taken, nil
 }
@@ -135,7 +135,7 @@ func (s *Story) leave(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	if err := shard.Err(); err != nil {
-		return &system.Fault{Process: shard.Name, Err: fmt.Errorf("%s did not stop in order: %w", shard.Name, err)}
+		return &system.FaultError{Process: shard.Name, Err: fmt.Errorf("%s did not stop in order: %w", shard.Name, err)}
 	}
 	if settled >= system.LeaseDuration {
 		return fmt.Errorf("its objects moved after %s only: somebody has waited for the Lease to expire", report.Seconds(settled))
@@ -163,6 +163,6 @@ func (s *Story) leave(ctx context.Context) error {
 		}
 	}
 	s.ok("%s finished its work and gave its Lease back after %s", shard.Name, report.Seconds(released))
-	s.ok("all its %d objects were at other shards after %s, nothing else moved", moves.Moved, report.Seconds(settled))
+	s.ok("all its %d objects were at other shards after %s; nothing else moved", moves.Moved, report.Seconds(settled))
 	return s.awaitReady(ctx)
 }

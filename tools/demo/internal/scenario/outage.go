@@ -30,7 +30,7 @@ func (s *Story) outage(ctx context.Context) error {
 	if n := made.inAdmission(s.available()); n != 0 {
 		return fmt.Errorf("%d objects were assigned in admission, though no assigner runs", n)
 	}
-	s.ok("without any assigner, %d of %d creates succeeded, unassigned (slowest %d ms)", during, during, made.slowest.Milliseconds())
+	s.ok("no assigner: %d of %d creates succeeded, unassigned (slowest %s)", during, during, report.Seconds(made.slowest))
 	if err := s.awaitSettled(ctx); err != nil {
 		return err
 	}
@@ -38,7 +38,7 @@ func (s *Story) outage(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.ok("the rebalancer assigned each within %s, and their ConfigMaps after them", report.Seconds(longest))
+	s.ok("the rebalancer assigned each within %s, ConfigMaps follow", report.Seconds(longest))
 
 	if err := s.system.StartServices(ctx, system.Assigner1, system.Assigner2); err != nil {
 		return err
@@ -50,7 +50,7 @@ func (s *Story) outage(ctx context.Context) error {
 	if n := made.inAdmission(s.available()); n != afterwards {
 		return fmt.Errorf("the assigner is back, but only %d of %d creates were answered with a shard", n, afterwards)
 	}
-	s.ok("the assigner is back: %d of %d creates are assigned in admission again", afterwards, afterwards)
+	s.ok("the assigner is back: %d of %d creates assigned in admission", afterwards, afterwards)
 	if err := s.awaitSettled(ctx); err != nil {
 		return err
 	}

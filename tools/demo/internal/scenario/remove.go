@@ -28,7 +28,7 @@ func (s *Story) remove(ctx context.Context) error {
 	if err := s.client.Delete(ctx, ring); err != nil {
 		return fmt.Errorf("delete the ClusterRing: %w", err)
 	}
-	err = s.await(ctx, patience, func(ctx context.Context) (bool, string, error) {
+	err = s.await(ctx, func(ctx context.Context) (bool, string, error) {
 		left, err := s.everything()
 		if err != nil {
 			return false, "", err
@@ -38,12 +38,12 @@ func (s *Story) remove(ctx context.Context) error {
 			return true, "", nil
 		}
 		return false, fmt.Sprintf("the ring has the finalizers %v; %d of %d objects have no shard any more",
-			ring.Finalizers, len(left.At("")), len(left)), err //nolint:wrapcheck // await says what it was
+			ring.Finalizers, len(left.At("")), len(left)), err
 	})
 	if err != nil {
 		return err
 	}
-	s.ok("the ring was gone after %s: its finalizer had nothing left to do", seconds(begin))
+	s.ok("its finalizer let the ring go after %s", seconds(begin))
 
 	total := 0
 	for _, kind := range []schema.GroupVersionKind{websiteGVK, {Version: "v1", Kind: "ConfigMap"}} {
@@ -56,7 +56,7 @@ func (s *Story) remove(ctx context.Context) error {
 	if err := wrong("objects lost their shard without a drain", observe.Undrained(s.objects.Since(mark), s.isAvailable)); err != nil {
 		return err
 	}
-	s.ok("no shard or drain label is left on any of %d objects; shards gave them up first", total)
+	s.ok("no label is left on any of %d objects; shards gave them up first", total)
 	return s.unregistered(ctx)
 }
 
@@ -81,7 +81,7 @@ func (s *Story) unlabelled(ctx context.Context, kind schema.GroupVersionKind) (i
 // unregistered waits until the webhook configuration is gone.
 func (s *Story) unregistered(ctx context.Context) error {
 	name := v1alpha1.WebhookConfigurationName(system.Ring)
-	err := s.await(ctx, patience, func(ctx context.Context) (bool, string, error) {
+	err := s.await(ctx, func(ctx context.Context) (bool, string, error) {
 		err := s.client.Get(ctx, client.ObjectKey{Name: name}, &admissionregistrationv1.MutatingWebhookConfiguration{})
 		if apierrors.IsNotFound(err) {
 			return true, "", nil
@@ -91,7 +91,7 @@ func (s *Story) unregistered(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.ok("the webhook configuration %s is gone", name)
+	s.ok("the webhook configuration is gone")
 	return nil
 }
 
@@ -114,7 +114,7 @@ func (s *Story) review(ctx context.Context) error {
 			return err
 		}
 		if len(found) > 0 {
-			return &system.Fault{Process: name, Err: fmt.Errorf("%s has logged: %s", name, found[0])}
+			return &system.FaultError{Process: name, Err: fmt.Errorf("%s has logged: %s", name, found[0])}
 		}
 	}
 	s.ok("no log of %d services and shards says forbidden or panic", len(names))

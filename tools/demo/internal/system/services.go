@@ -125,7 +125,7 @@ func (s *System) StopServices(names ...string) error {
 	for _, p := range told {
 		errs = append(errs, p.AwaitExit(stopTimeout))
 		if err := p.Err(); err != nil {
-			errs = append(errs, &Fault{Process: p.Name, Err: fmt.Errorf("%s did not stop in order: %w", p.Name, err)})
+			errs = append(errs, &FaultError{Process: p.Name, Err: fmt.Errorf("%s did not stop in order: %w", p.Name, err)})
 		}
 	}
 	return errors.Join(errs...)
@@ -145,7 +145,7 @@ func (s *System) Unhealthy(ctx context.Context) []error {
 	var errs []error
 	for _, service := range s.services {
 		if ok, answer := ready(ctx, service.health); !ok {
-			errs = append(errs, &Fault{Process: service.name, Err: fmt.Errorf("%s is not ready: %s", service.name, answer)})
+			errs = append(errs, &FaultError{Process: service.name, Err: fmt.Errorf("%s is not ready: %s", service.name, answer)})
 		}
 	}
 	return errs
@@ -172,7 +172,7 @@ func (s *System) awaitReady(ctx context.Context, p *process.Process, health stri
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	return &Fault{Process: p.Name, Err: fmt.Errorf("%s did not become ready (%s): %w", p.Name, answer, err)}
+	return &FaultError{Process: p.Name, Err: fmt.Errorf("%s did not become ready (%s): %w", p.Name, answer, err)}
 }
 
 // ready asks a process for its readiness and returns its answer in one line.
@@ -194,8 +194,8 @@ func ready(ctx context.Context, address string) (ok bool, answer string) {
 	}
 	var failing []string
 	for line := range strings.Lines(string(body)) {
-		if strings.HasPrefix(line, "[-]") {
-			failing = append(failing, strings.TrimSpace(strings.TrimPrefix(line, "[-]")))
+		if check, fails := strings.CutPrefix(line, "[-]"); fails {
+			failing = append(failing, strings.TrimSpace(check))
 		}
 	}
 	return false, strings.Join(failing, ", ")

@@ -132,7 +132,7 @@ func (s *System) start(name, binary string, args []string) (*process.Process, er
 		Name: name, Path: filepath.Join(s.BinDir, binary), Args: args, LogFile: s.LogFile(name),
 	}, func(p *process.Process) {
 		select {
-		case s.death <- &Fault{Process: p.Name, Err: fmt.Errorf("%s has ended by itself: %w", p.Name, orExitCode(p.Err()))}:
+		case s.death <- &FaultError{Process: p.Name, Err: fmt.Errorf("%s has ended by itself: %w", p.Name, orExitCode(p.Err()))}:
 		default: // one death is enough
 		}
 	})
@@ -171,27 +171,28 @@ func (s *System) Stop() error {
 		stopping.Go(func() { errs[i] = p.Stop(stopTimeout) })
 	}
 	stopping.Wait()
+	err := errors.Join(errs...)
 	if s.front != nil {
-		errs = append(errs, s.front.Close())
+		err = errors.Join(err, s.front.Close())
 	}
 	if s.Plane != nil {
-		errs = append(errs, s.Plane.Stop())
+		err = errors.Join(err, s.Plane.Stop())
 	}
-	return errors.Join(errs...)
+	return err
 }
 
-// Fault is an error that a process is to blame for.
-type Fault struct {
+// FaultError is an error that a process is to blame for.
+type FaultError struct {
 	// Process is the name of the process, whose log tells more.
 	Process string
 	Err     error
 }
 
 // Error implements error.
-func (f *Fault) Error() string { return f.Err.Error() }
+func (f *FaultError) Error() string { return f.Err.Error() }
 
 // Unwrap returns what went wrong.
-func (f *Fault) Unwrap() error { return f.Err }
+func (f *FaultError) Unwrap() error { return f.Err }
 
 // Display returns a path as short as it can be typed from the working directory.
 func Display(path string) string {
