@@ -12,12 +12,13 @@ import (
 
 // TestSweep removes what a dead owner left, and nothing else.
 func TestSweep(t *testing.T) {
-	t.Setenv("TMPDIR", t.TempDir())
+	temp := t.TempDir()
+	t.Setenv("TMPDIR", temp)
 	dead := exec.CommandContext(t.Context(), "true")
 	require.NoError(t, dead.Run())
 
 	state := func(name, owner string) string {
-		dir := filepath.Join(os.TempDir(), name)
+		dir := filepath.Join(temp, name)
 		require.NoError(t, os.Mkdir(dir, 0o700))
 		if owner != "" {
 			require.NoError(t, os.WriteFile(filepath.Join(dir, ownerFile), []byte(owner), 0o600))
