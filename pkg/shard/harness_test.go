@@ -3,6 +3,7 @@ package shard
 import (
 	"context"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -123,12 +124,21 @@ func (p *process) wait() {
 	receive(p.f, p.done, "the manager stops")
 }
 
-// controls adds a controller for the kind that runs the function as its reconciler.
-func (f *fixture) controls(mgr ctrl.Manager, s *Shard, obj client.Object, fn reconcile.Func) {
+// controls adds a controller for the kind that runs the function as its reconciler. It returns how many reconciles, the
+// wrapper's part included, have ended.
+func (f *fixture) controls(mgr ctrl.Manager, s *Shard, obj client.Object, fn reconcile.Func) *atomic.Int64 {
 	f.Helper()
+	var ended atomic.Int64
+	wrapped := s.Reconciler(mgr.GetClient(), obj, fn)
 	require.NoError(f, ctrl.NewControllerManagedBy(mgr).Named("test").
 		For(obj, forOptions(s, obj)).
-		Complete(s.Reconciler(mgr.GetClient(), obj, fn)))
+		Complete(reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+			defer ended.Add(1)
+
+			return wrapped.Reconcile(ctx, req)
+		})))
+
+	return &ended
 }
 
 // configMap creates a ConfigMap that is assigned to the shard; without a shard it is not assigned.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -60,8 +61,9 @@ func TestDrainWaitsForTheSecondController(t *testing.T) {
 	s := f.shard("shard-0")
 	first, second := newBlocker(), newBlocker()
 	cm := f.configMap(s, "a")
+	var ended *atomic.Int64
 	f.start(s, func(mgr ctrl.Manager) {
-		f.controls(mgr, s, &corev1.ConfigMap{}, first.reconcile)
+		ended = f.controls(mgr, s, &corev1.ConfigMap{}, first.reconcile)
 		f.controls(mgr, s, &corev1.ConfigMap{}, second.reconcile)
 	})
 	receive(f, first.entered, "the first controller starts")
@@ -69,7 +71,7 @@ func TestDrainWaitsForTheSecondController(t *testing.T) {
 
 	f.label(cm, s.drainKey, "true")
 	close(first.proceed)
-	f.eventually("the first controller has seen the drain and left", func() bool { return f.insideOf(s, cm) == 1 && f.drainSeen(s, cm) })
+	f.eventually("the first controller has seen the drain and left", func() bool { return ended.Load() == 2 })
 	f.refresh(cm)
 	require.True(t, s.Draining(cm), "the second controller is still inside")
 
@@ -125,14 +127,16 @@ func TestDrainWaitsForControlledObjects(t *testing.T) {
 			children := newBlocker()
 			owner := tc.main(f, s)
 			child := f.secretOf(s, owner, tc.kind, "child")
+			var ended *atomic.Int64
 			f.start(s, func(mgr ctrl.Manager) {
-				f.controls(mgr, s, tc.empty, nothing)
+				ended = f.controls(mgr, s, tc.empty, nothing)
 				f.controls(mgr, s, &corev1.Secret{}, children.reconcile)
 			}, tc.empty, &corev1.Secret{})
 			receive(f, children.entered, "the controlled object's controller starts")
+			f.eventually("the main object is reconciled", func() bool { return ended.Load() == 1 })
 
 			f.label(owner, s.drainKey, "true")
-			f.eventually("the drain was seen", func() bool { return f.drainSeen(s, owner) })
+			f.eventually("the drain was seen", func() bool { return ended.Load() == 2 })
 			f.refresh(owner)
 			require.True(t, s.Draining(owner), "the controlled object is being worked on")
 
@@ -429,20 +433,3 @@ func (h *history) seen(f *fixture, s *Shard, obj client.Object) {
 func request(obj client.Object) reconcile.Request {
 	return reconcile.Request{NamespacedName: client.ObjectKeyFromObject(obj)}
 }
-
-// record returns what the guard knows of the object.
-func (f *fixture) record(s *Shard, obj client.Object) object {
-	f.Helper()
-	gvk, err := f.admin.GroupVersionKindFor(obj)
-	require.NoError(f, err)
-	s.guard.mu.Lock()
-	defer s.guard.mu.Unlock()
-	if o := s.guard.objects[objectKey{GroupKind: gvk.GroupKind(), NamespacedName: client.ObjectKeyFromObject(obj)}]; o != nil {
-		return *o
-	}
-
-	return object{}
-}
-
-func (f *fixture) insideOf(s *Shard, obj client.Object) int   { return f.record(s, obj).inside }
-func (f *fixture) drainSeen(s *Shard, obj client.Object) bool { return f.record(s, obj).drain != "" }
