@@ -18,7 +18,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/localplane"
 )
 
@@ -135,34 +134,6 @@ func TestControllerManager(t *testing.T) {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}
 	require.NoError(t, p.Client.Delete(ctx, namespace))
 	requireGone(t, p, namespace)
-}
-
-// TestInvalidRings sends what the API server has to refuse by itself.
-func TestInvalidRings(t *testing.T) {
-	p := localplane.Shared(t)
-	controlled := func(resources ...string) []v1alpha1.ControlledResource {
-		var list []v1alpha1.ControlledResource
-		for _, r := range resources {
-			list = append(list, v1alpha1.ControlledResource{Resource: r})
-		}
-		return list
-	}
-	for want, resources := range map[string][]v1alpha1.RingResource{
-		"should have at least 1 items": {},
-		"Duplicate value":              {{Resource: "pods"}, {Resource: "pods"}},
-		"a resource must not be listed both as a main and as a controlled resource": {{Resource: "pods"}, {Group: "apps", Resource: "replicasets", ControlledResources: controlled("pods")}},
-		"a resource must not be listed as controlled more than once":                {{Resource: "a", ControlledResources: controlled("pods")}, {Resource: "b", ControlledResources: controlled("pods")}},
-	} {
-		ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: "invalid"}, Spec: v1alpha1.ClusterRingSpec{Resources: resources}}
-		require.ErrorContains(t, p.Client.Create(t.Context(), ring), want)
-	}
-	valid := []v1alpha1.RingResource{
-		{Group: "apps", Resource: "deployments", ControlledResources: controlled("pods", "secrets")},
-		{Group: "batch", Resource: "jobs", ControlledResources: controlled("configmaps")},
-		{Group: "example.com", Resource: "pods"},
-	}
-	ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: "valid"}, Spec: v1alpha1.ClusterRingSpec{Resources: valid}}
-	require.NoError(t, p.Client.Create(t.Context(), ring, client.DryRunAll))
 }
 
 func requireGone(t *testing.T, p *localplane.Plane, o client.Object) {

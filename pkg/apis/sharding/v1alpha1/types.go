@@ -53,6 +53,7 @@ type ClusterRingSpec struct {
 	// NamespaceSelector selects the namespaces whose objects are sharded. By default these are all but kube-system and
 	// sharding-system. It does not apply to cluster-scoped objects.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, e.operator == 'In' || e.operator == 'NotIn' ? has(e.values) && size(e.values) > 0 : (e.operator == 'Exists' || e.operator == 'DoesNotExist') && !(has(e.values) && size(e.values) > 0))",message="an expression needs the operator In or NotIn with values, or Exists or DoesNotExist without"
 	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
 }
 

@@ -1,0 +1,93 @@
+package localplane_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/localplane"
+)
+
+func ringOf(name string, selector *metav1.LabelSelector, resources ...v1alpha1.RingResource) *v1alpha1.ClusterRing {
+	return &v1alpha1.ClusterRing{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       v1alpha1.ClusterRingSpec{Resources: resources, NamespaceSelector: selector},
+	}
+}
+
+func controls(resources ...string) []v1alpha1.ControlledResource {
+	list := make([]v1alpha1.ControlledResource, 0, len(resources))
+	for _, r := range resources {
+		list = append(list, v1alpha1.ControlledResource{Resource: r})
+	}
+
+	return list
+}
+
+func expression(operator metav1.LabelSelectorOperator, values ...string) *metav1.LabelSelector {
+	return &metav1.LabelSelector{
+		MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "k", Operator: operator, Values: values}},
+	}
+}
+
+// The API server refuses by itself what no service could work with.
+func TestInvalidRings(t *testing.T) {
+	p := localplane.Shared(t)
+	pods := v1alpha1.RingResource{Resource: "pods"}
+	both := v1alpha1.RingResource{Group: "apps", Resource: "replicasets", ControlledResources: controls("pods")}
+
+	for name, tc := range map[string]struct {
+		ring *v1alpha1.ClusterRing
+		want string
+	}{
+		"no resource":          {ringOf("r", nil, []v1alpha1.RingResource{}...), "should have at least 1 items"},
+		"no list of resources": {ringOf("r", nil), "spec.resources: Required value"},
+		"main twice":           {ringOf("r", nil, pods, pods), "Duplicate value"},
+		"controlled twice":     {ringOf("r", nil, v1alpha1.RingResource{Resource: "a", ControlledResources: controls("b", "b")}), "Duplicate value"},
+		"main and controlled":  {ringOf("r", nil, pods, both), "must not be listed both as a main and as a controlled resource"},
+		"its own controlled":   {ringOf("r", nil, v1alpha1.RingResource{Resource: "a", ControlledResources: controls("a")}), "must not be listed both"},
+		"controlled by two": {ringOf("r", nil,
+			v1alpha1.RingResource{Resource: "a", ControlledResources: controls("pods")},
+			v1alpha1.RingResource{Resource: "b", ControlledResources: controls("pods")}), "must not be listed as controlled more than once"},
+		"name too long":         {ringOf(strings.Repeat("a", 64), nil, pods), "at most 63 characters"},
+		"name with capitals":    {ringOf("Ring", nil, pods), "metadata.name"},
+		"group with a slash":    {ringOf("r", nil, v1alpha1.RingResource{Group: "a/v1", Resource: "b"}), "spec.resources[0].group"},
+		"resource with a dot":   {ringOf("r", nil, v1alpha1.RingResource{Resource: "deployments.apps"}), "spec.resources[0].resource"},
+		"kind as resource":      {ringOf("r", nil, v1alpha1.RingResource{Resource: "Pod"}), "spec.resources[0].resource"},
+		"subresource":           {ringOf("r", nil, v1alpha1.RingResource{Resource: "pods/status"}), "spec.resources[0].resource"},
+		"empty resource":        {ringOf("r", nil, v1alpha1.RingResource{}), "spec.resources[0].resource"},
+		"invalid controlled":    {ringOf("r", nil, v1alpha1.RingResource{Resource: "a", ControlledResources: controls("B")}), "controlledResources[0].resource"},
+		"unknown operator":      {ringOf("r", expression("Near", "v"), pods), "needs the operator In or NotIn with values"},
+		"operator but no value": {ringOf("r", expression(metav1.LabelSelectorOpIn), pods), "needs the operator In or NotIn with values"},
+		"value but no operator": {ringOf("r", expression(metav1.LabelSelectorOpExists, "v"), pods), "needs the operator In or NotIn with values"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.ErrorContains(t, p.Client.Create(t.Context(), tc.ring, client.DryRunAll), tc.want)
+		})
+	}
+}
+
+func TestValidRings(t *testing.T) {
+	p := localplane.Shared(t)
+	pods := v1alpha1.RingResource{Resource: "pods"}
+
+	for name, ring := range map[string]*v1alpha1.ClusterRing{
+		"longest name":   ringOf(strings.Repeat("a", 63), nil, pods),
+		"name with dots": ringOf("a.b-c", nil, pods),
+		"same resource of another group": ringOf("r", nil,
+			v1alpha1.RingResource{Group: "apps", Resource: "deployments", ControlledResources: controls("pods", "secrets")},
+			v1alpha1.RingResource{Group: "batch", Resource: "jobs", ControlledResources: controls("configmaps")},
+			v1alpha1.RingResource{Group: "example.com", Resource: "pods"}),
+		"in":             ringOf("r", expression(metav1.LabelSelectorOpNotIn, "a", "b"), pods),
+		"does not exist": ringOf("r", expression(metav1.LabelSelectorOpDoesNotExist), pods),
+		"no selector":    ringOf("r", &metav1.LabelSelector{}, pods),
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.NoError(t, p.Client.Create(t.Context(), ring, client.DryRunAll))
+		})
+	}
+}
