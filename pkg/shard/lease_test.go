@@ -237,3 +237,24 @@ func TestLeaseIsGivenBackAfterACancelledRenewal(t *testing.T) {
 	require.NoError(t, l.Update(t.Context(), record("", 3)))
 	require.Empty(t, holder(f.lease(s)))
 }
+
+func TestTheLaterProcessIsNoticedByTheEarlierOne(t *testing.T) {
+	f := newFixture(t)
+	first, second := f.shard("shard-0"), f.shard("shard-0")
+	earlier, later := f.lock(first, f.config), f.lock(second, f.config)
+	require.NoError(t, earlier.Create(t.Context(), record("shard-0", 1)))
+
+	_, _, err := later.Get(t.Context())
+	require.NoError(t, err, "a predecessor, for all that it knows")
+	require.NoError(t, later.Update(t.Context(), record("shard-0", 2)))
+
+	require.Error(t, earlier.Update(t.Context(), record("shard-0", 3)))
+	_, _, err = earlier.Get(t.Context())
+	require.ErrorContains(t, err, `another process that calls itself "shard-0"`)
+	require.ErrorIs(t, first.guard.begin(), errLost)
+	require.Error(t, earlier.Update(t.Context(), record("shard-0", 4)), "it does not write again")
+	require.Error(t, earlier.Update(t.Context(), record("", 5)), "nor give away what is another's")
+
+	require.NoError(t, later.Update(t.Context(), record("shard-0", 6)))
+	require.NoError(t, second.guard.begin())
+}
