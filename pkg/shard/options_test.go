@@ -25,14 +25,14 @@ func TestOptionsDefaults(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte("websites\n"), 0o600))
 	hostname := func() (string, error) { return "shard-0", nil }
 
-	got, err := complete(Options{Ring: "example"}, hostname, file)
+	got, err := Options{Ring: "example"}.complete(hostname, file)
 	require.NoError(t, err)
 	require.Equal(t, Options{
 		Ring: "example", Name: "shard-0", Namespace: "websites",
 		LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second,
 	}, got)
 
-	got, err = complete(Options{Ring: "example", Name: "me", Namespace: "here", LeaseDuration: 3 * time.Second}, nil, "")
+	got, err = Options{Ring: "example", Name: "me", Namespace: "here", LeaseDuration: 3 * time.Second}.complete(nil, "")
 	require.NoError(t, err)
 	require.Equal(t, 2*time.Second, got.RenewDeadline)
 	require.Equal(t, 400*time.Millisecond, got.RetryPeriod)
@@ -53,22 +53,27 @@ func TestOptionsThatAreRefused(t *testing.T) {
 		{"name of the lease monitor", func(o *Options) { o.Name = "shardlease-controller" }, "choose another"},
 		{"bad namespace", func(o *Options) { o.Namespace = "a.b" }, `namespace: "a.b" is invalid`},
 		{"fraction of a second", func(o *Options) { o.LeaseDuration = 1500 * time.Millisecond }, "whole seconds"},
+		{"too long", func(o *Options) { o.LeaseDuration = 25 * time.Hour }, "at most 24h0m0s"},
 		{"negative duration", func(o *Options) { o.LeaseDuration = -time.Second }, "at least one"},
 		{"late deadline", func(o *Options) { o.RenewDeadline = 15 * time.Second }, "less than the lease duration"},
 		{"long retry period", func(o *Options) { o.RetryPeriod = 9 * time.Second }, "divided by 1.2"},
-		{"no host name", func(o *Options) { o.Name = "" }, "cannot default to the host name: nameless"},
+		{"no host name", func(o *Options) { o.Name = "" }, "name: set it, the host has none: nameless"},
 		{"not in a cluster", func(o *Options) { o.Namespace = "" }, "namespace: set it"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			options := valid
 			tc.change(&options)
-			_, err := complete(options, func() (string, error) { return "", errors.New("nameless") }, filepath.Join(t.TempDir(), "none"))
+			_, err := options.complete(func() (string, error) { return "", errors.New("nameless") }, filepath.Join(t.TempDir(), "none"))
 			require.ErrorContains(t, err, tc.want)
 			require.ErrorContains(t, err, "shard options: ")
 		})
 	}
 
-	_, err := New(Options{Ring: "-", Name: "-", Namespace: "-", LeaseDuration: 1})
+	_, err := Options{Ring: "example"}.complete(func() (string, error) { return "", nil }, os.DevNull)
+	require.ErrorContains(t, err, "name: set it, the host has none: it is empty")
+	require.ErrorContains(t, err, "namespace: set it, outside of a Pod it is not known: it is empty")
+
+	_, err = New(Options{Ring: "-", Name: "-", Namespace: "-", LeaseDuration: 1})
 	for _, part := range []string{"ring:", "name:", "namespace:", "lease duration:"} {
 		require.ErrorContains(t, err, part, "every problem is named")
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -70,7 +71,11 @@ func run(ctx context.Context, o options) error {
 
 	mgr, err := ctrl.NewManager(restConfig, managerOptions)
 	if err != nil {
-		return fmt.Errorf("set up the manager (is %s reachable, and is the CRD of deploy/example installed?): %w", restConfig.Host, err)
+		if meta.IsNoMatchError(err) {
+			return fmt.Errorf("set up the manager: install deploy/example first: %w", err)
+		}
+
+		return fmt.Errorf("set up the manager (the API server is %s): %w", restConfig.Host, err)
 	}
 	if err := addChecks(ctx, mgr); err != nil {
 		return err

@@ -52,18 +52,25 @@ type suite struct {
 // The shard runs with the rights of deploy/example, so that missing ones show.
 func TestShard(t *testing.T) {
 	p := localplane.Shared(t)
-	require.NoError(t, p.Install(t.Context(), "deploy/example"))
-	admin, err := client.New(p.Config, client.Options{Scheme: newScheme()})
-	require.NoError(t, err)
-	kubeconfig, err := p.ServiceAccountKubeconfig(t.Context(), namespace, "example-shard")
-	require.NoError(t, err)
-
-	s := &suite{T: t, admin: admin, options: options{
-		kubeconfig: kubeconfig, qps: 100, burst: 100,
+	o := options{
+		kubeconfig: p.Kubeconfig(), qps: 100, burst: 100,
 		ring: ring, shardName: shardName, leaseNamespace: namespace, leaseDuration: 3 * time.Second,
 		metricsAddress: freeAddress(t), probeAddress: freeAddress(t), logLevel: "error", logFormat: "json",
 		concurrency: 2, historyFile: filepath.Join(t.TempDir(), "history.jsonl"),
-	}}
+	}
+	require.ErrorContains(t, run(t.Context(), o), "install deploy/example first")
+	require.NoError(t, p.Install(t.Context(), "deploy/example"))
+	taken, err := net.Listen("tcp", o.probeAddress)
+	require.NoError(t, err)
+	require.ErrorContains(t, run(t.Context(), o), o.probeAddress+": bind: address already in use")
+	require.NoError(t, taken.Close())
+
+	admin, err := client.New(p.Config, client.Options{Scheme: newScheme()})
+	require.NoError(t, err)
+	o.kubeconfig, err = p.ServiceAccountKubeconfig(t.Context(), namespace, "example-shard")
+	require.NoError(t, err)
+
+	s := &suite{T: t, admin: admin, options: o}
 	s.run()
 
 	s.get(s.options.probeAddress, "/readyz")

@@ -1,0 +1,139 @@
+package shard
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)
+
+const (
+	defaultLeaseDuration = 15 * time.Second
+	// inClusterNamespaceFile is where a Pod finds the namespace it runs in.
+	inClusterNamespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+	// maxLeaseDuration is the longest duration that the services count.
+	maxLeaseDuration = 24 * time.Hour
+	// jitter is the factor by which client-go's leader election stretches its retry period.
+	jitter = 1.2
+)
+
+var errEmpty = errors.New("it is empty")
+
+// Options say who the shard is and how it keeps its Lease. The zero value lacks the ring's name.
+type Options struct {
+	// Ring is the name of the ClusterRing that the shard belongs to. Required.
+	Ring string
+	// Name is the shard's name: the name and the holder of its Lease, and the value of the shard label on its objects. No
+	// two processes of a ring may use one name at the same time. Default: the host name, which is the Pod's name in a cluster.
+	Name string
+	// Namespace holds the shard's Lease. Default: the namespace of the Pod; required outside a cluster.
+	Namespace string
+
+	// LeaseDuration is how long the Lease counts as healthy after a renewal, in whole seconds, at most a day. The objects of a shard that
+	// vanished move after twice this time. Default: 15 seconds.
+	LeaseDuration time.Duration
+	// RenewDeadline is how long the shard tries to renew its Lease before it gives up and ends. Must be less than
+	// LeaseDuration. Default: two thirds of LeaseDuration.
+	RenewDeadline time.Duration
+	// RetryPeriod is the time between renewals. Must be less than RenewDeadline / 1.2. Default: two fifteenths of
+	// LeaseDuration.
+	RetryPeriod time.Duration
+}
+
+// complete fills in defaults and validates. The host name and the namespace file are arguments for the sake of tests.
+func (o Options) complete(hostname func() (string, error), namespaceFile string) (Options, error) {
+	var errs []error
+	if o.Name == "" {
+		var err error
+		if o.Name, err = hostname(); err == nil && o.Name == "" {
+			err = errEmpty
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("name: set it, the host has none: %w", err))
+		}
+	}
+	if o.Namespace == "" {
+		namespace, err := os.ReadFile(namespaceFile)
+		if o.Namespace = string(bytes.TrimSpace(namespace)); err == nil && o.Namespace == "" {
+			err = errEmpty
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("namespace: set it, outside of a Pod it is not known: %w", err))
+		}
+	}
+	if o.LeaseDuration == 0 {
+		o.LeaseDuration = defaultLeaseDuration
+	}
+	if o.RenewDeadline == 0 {
+		o.RenewDeadline = o.LeaseDuration * 2 / 3
+	}
+	if o.RetryPeriod == 0 {
+		o.RetryPeriod = o.LeaseDuration * 2 / 15
+	}
+
+	errs = append(errs, o.validateNames()...)
+	errs = append(errs, o.validateTimes()...)
+	if len(errs) > 0 {
+		return o, fmt.Errorf("shard options: %w", errors.Join(errs...))
+	}
+
+	return o, nil
+}
+
+// validateNames is silent about names that have no default: that was said already.
+func (o Options) validateNames() []error {
+	var errs []error
+	if o.Ring == "" {
+		errs = append(errs, errors.New("ring: set the name of the shard's ClusterRing"))
+	}
+	for _, name := range []struct {
+		option, value string
+		check         func(string) []string
+	}{
+		{"ring", o.Ring, objectAndLabel},
+		{"name", o.Name, objectAndLabel},
+		{"namespace", o.Namespace, validation.IsDNS1123Label},
+	} {
+		if name.value == "" {
+			continue
+		}
+		if problems := name.check(name.value); len(problems) > 0 {
+			errs = append(errs, fmt.Errorf("%s: %q is invalid: %s", name.option, name.value, strings.Join(problems, "; ")))
+		}
+	}
+	if o.Name == v1alpha1.LeaseControllerIdentity {
+		errs = append(errs, fmt.Errorf("name: %q is how the lease monitor signs Leases that it has taken; choose another", o.Name))
+	}
+
+	return errs
+}
+
+// objectAndLabel finds what keeps a name from being both the name of an object and the value of a label.
+func objectAndLabel(name string) []string {
+	if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
+		return problems
+	}
+
+	return validation.IsValidLabelValue(name)
+}
+
+func (o Options) validateTimes() []error {
+	var errs []error
+	if o.LeaseDuration < time.Second || o.LeaseDuration > maxLeaseDuration || o.LeaseDuration%time.Second != 0 {
+		errs = append(errs, fmt.Errorf("lease duration: %s must be whole seconds, at least one, at most %s", o.LeaseDuration, maxLeaseDuration))
+	}
+	if o.RenewDeadline <= 0 || o.RenewDeadline >= o.LeaseDuration {
+		errs = append(errs, fmt.Errorf("renew deadline: %s must be positive and less than the lease duration, %s", o.RenewDeadline, o.LeaseDuration))
+	}
+	if o.RetryPeriod <= 0 || float64(o.RetryPeriod)*jitter >= float64(o.RenewDeadline) {
+		errs = append(errs, fmt.Errorf("retry period: %s must be positive and less than the renew deadline, %s, divided by %v", o.RetryPeriod, o.RenewDeadline, jitter))
+	}
+
+	return errs
+}
