@@ -1,0 +1,399 @@
+// Package proxy stands between one process and the API server and makes the network and the API server fail as told.
+//
+// It reads every request of that process. It numbers the writes, asks a hook what shall become of each, and records what the
+// API server has answered; it passes the events of watches on, keeps them back or loses them; and it can cut the process off.
+// It decides nothing itself. The process keeps its own identity: its token is passed on.
+//
+// Invariants:
+//
+//  1. A write that the hook does not touch reaches the API server once, and its answer the client.
+//  2. The hook is asked before the API server sees the write; [Action.Applied] is called after it was applied and before the
+//     client can know.
+//  3. Events of a watch keep their order; none is lost that the proxy was not told to lose.
+//
+// The client speaks TLS to the proxy, without which it would keep its token to itself, and gets all answers as JSON, so that events can be
+// told apart.
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/util/cert"
+	"k8s.io/utils/clock"
+)
+
+// errLost says that the answer to a write is not handed on.
+var errLost = errors.New("the answer was lost")
+
+// Proxy stands between one process and the API server. [Start] makes it. It is safe for concurrent use.
+type Proxy struct {
+	name     string
+	listener net.Listener
+	server   *http.Server
+	upstream *http.Transport
+	clock    clock.Clock
+	running  sync.WaitGroup
+
+	mu      sync.Mutex
+	hook    func(Write) Action
+	ignore  func(Write) bool
+	number  int
+	done    []Done
+	policy  policy
+	streams map[*stream]struct{}
+	cut     context.CancelFunc // of the requests under way
+	alive   context.Context    // ends when the client is cut off
+	isCut   bool
+}
+
+// Options say what to stand between. All fields but Ignore are required.
+type Options struct {
+	// Name is that of the process.
+	Name string
+	// Server is the API server; of it the host and the authorities are used, and no credentials.
+	Server *rest.Config
+	// Ignore names writes that are neither numbered nor shown to the hook. Nil ignores none.
+	Ignore func(Write) bool
+	// Clock measures delays.
+	Clock clock.Clock
+}
+
+// Start starts a proxy on a free port. [Proxy.Stop] ends it.
+func Start(o Options) (*Proxy, error) {
+	target, err := url.Parse(o.Server.Host)
+	if err != nil {
+		return nil, fmt.Errorf("read the address of the API server: %w", err)
+	}
+	authorities, err := rest.TLSConfigFor(&rest.Config{TLSClientConfig: rest.TLSClientConfig{CAData: o.Server.CAData}})
+	if err != nil {
+		return nil, fmt.Errorf("prepare TLS to the API server: %w", err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("listen for %s: %w", o.Name, err)
+	}
+	p := &Proxy{
+		name: o.Name, listener: listener, clock: o.Clock, ignore: o.Ignore,
+		upstream: &http.Transport{TLSClientConfig: authorities, ForceAttemptHTTP2: true, DisableCompression: true},
+		policy:   policy{changed: make(chan struct{})},
+		streams:  map[*stream]struct{}{},
+	}
+	p.alive, p.cut = context.WithCancel(context.Background())
+	forward := &httputil.ReverseProxy{
+		Rewrite:        func(r *httputil.ProxyRequest) { rewrite(r, target) },
+		Transport:      p.upstream,
+		FlushInterval:  -1,
+		ModifyResponse: p.answered,
+		ErrorHandler:   func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
+		ErrorLog:       log.New(io.Discard, "", 0),
+	}
+	certificate, err := identity()
+	if err != nil {
+		return nil, errors.Join(err, listener.Close())
+	}
+	p.server = &http.Server{
+		TLSConfig: &tls.Config{Certificates: []tls.Certificate{certificate.pair}, MinVersion: tls.VersionTLS12},
+		// HTTP/1.1 alone: to abort an answer is to close a connection then.
+		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){},
+		Handler:      http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { p.serve(w, r, forward) }),
+		ErrorLog:     log.New(io.Discard, "", 0),
+	}
+	p.running.Go(func() { _ = p.server.ServeTLS(listener, "", "") }) // ends when it is closed
+	return p, nil
+}
+
+// rewrite asks for JSON, uncompressed, whatever the client would rather have.
+func rewrite(r *httputil.ProxyRequest, target *url.URL) {
+	r.SetURL(target)
+	r.Out.Header.Del("Accept-Encoding")
+	accept := strings.ReplaceAll(r.Out.Header.Get("Accept"), "application/vnd.kubernetes.protobuf", "application/json")
+	r.Out.Header.Set("Accept", accept)
+}
+
+// certificate is what all proxies of a process show, and what their clients trust.
+type certificate struct {
+	pair tls.Certificate
+	pem  []byte
+}
+
+var identity = sync.OnceValues(func() (certificate, error) {
+	pem, key, err := cert.GenerateSelfSignedCertKey("127.0.0.1", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
+	if err != nil {
+		return certificate{}, fmt.Errorf("make a certificate: %w", err)
+	}
+	pair, err := tls.X509KeyPair(pem, key)
+	if err != nil {
+		return certificate{}, fmt.Errorf("read a certificate: %w", err)
+	}
+	return certificate{pair, pem}, nil
+})
+
+// Stop ends all connections and returns when nothing of the proxy runs any more.
+func (p *Proxy) Stop() {
+	_ = p.server.Close() // there is nothing to save
+	p.mu.Lock()
+	p.cut()
+	p.mu.Unlock()
+	p.CloseWatches()
+	p.running.Wait()
+	p.upstream.CloseIdleConnections()
+}
+
+// Kubeconfig rewrites a kubeconfig so that its user speaks to the proxy, and saves it under another path.
+func (p *Proxy) Kubeconfig(from, to string) error {
+	certificate, err := identity()
+	if err != nil {
+		return err
+	}
+	config, err := clientcmd.LoadFromFile(from)
+	if err != nil {
+		return fmt.Errorf("read the kubeconfig of %s: %w", p.name, err)
+	}
+	for _, cluster := range config.Clusters {
+		cluster.Server, cluster.CertificateAuthorityData = "https://"+p.listener.Addr().String(), certificate.pem
+	}
+	if err := clientcmd.WriteToFile(*config, to); err != nil {
+		return fmt.Errorf("write the kubeconfig of %s: %w", p.name, err)
+	}
+	return nil
+}
+
+// Hook sets what is asked about every write from now on; nil forwards all. The hook is called by several goroutines.
+func (p *Proxy) Hook(hook func(Write) Action) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.hook = hook
+}
+
+// Done returns the writes that the API server has answered so far, in the order of its answers.
+func (p *Proxy) Done() []Done {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.done)
+}
+
+// Watches says what becomes of events from now on, also of those that are kept back at present.
+func (p *Proxy) Watches(w Watching) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	close(p.policy.changed)
+	p.policy = policy{Watching: w, changed: make(chan struct{})}
+}
+
+// CloseWatches ends all watches. What is kept back is lost to them; clients watch again from what they have seen last.
+func (p *Proxy) CloseWatches() {
+	p.mu.Lock()
+	all := make([]*stream, 0, len(p.streams))
+	for s := range p.streams {
+		all = append(all, s)
+	}
+	p.mu.Unlock()
+	for _, s := range all {
+		s.close(io.EOF)
+	}
+}
+
+// Cut cuts the process off: what is under way fails, and nothing gets through, until [Proxy.Restore].
+func (p *Proxy) Cut() {
+	p.mu.Lock()
+	p.isCut = true
+	p.cut()
+	p.mu.Unlock()
+	p.CloseWatches()
+}
+
+// Restore ends what [Proxy.Cut] began.
+func (p *Proxy) Restore() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.isCut {
+		p.isCut = false
+		p.alive, p.cut = context.WithCancel(context.Background())
+	}
+}
+
+func (p *Proxy) watching() policy {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.policy
+}
+
+func (p *Proxy) track(s *stream) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.streams[s] = struct{}{}
+}
+
+func (p *Proxy) untrack(s *stream) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.streams, s)
+}
+
+// serve handles one request.
+func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, forward http.Handler) {
+	p.mu.Lock()
+	alive := p.alive
+	p.mu.Unlock()
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	defer context.AfterFunc(alive, cancel)()
+	if alive.Err() != nil {
+		panic(http.ErrAbortHandler)
+	}
+	write, ok := parse(r)
+	if !ok || p.ignore != nil && p.ignore(write) {
+		forward.ServeHTTP(w, r.WithContext(ctx))
+		return
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	write.Body, write.Client = body, p.name
+
+	action := p.ask(&write)
+	switch {
+	case action.Abort:
+		panic(http.ErrAbortHandler)
+	case action.Status != 0 && !action.Lose:
+		fail(w, action.Status)
+	default:
+		if action.Lose {
+			// What is being applied must be seen through, even if the client dies of it.
+			ctx = context.WithoutCancel(ctx)
+		}
+		under := &underway{write: write, action: action}
+		forward.ServeHTTP(lossy(w, under), r.WithContext(context.WithValue(ctx, key{}, under)))
+	}
+}
+
+// ask numbers the write and asks the hook about it.
+func (p *Proxy) ask(w *Write) Action {
+	p.mu.Lock()
+	p.number++
+	w.Number = p.number
+	hook := p.hook
+	p.mu.Unlock()
+	if hook == nil {
+		return Action{}
+	}
+	return hook(*w)
+}
+
+type key struct{}
+
+// underway is a write on its way.
+type underway struct {
+	write  Write
+	action Action
+}
+
+// lossy tells the client the status of the action where that is what a lost answer looks like.
+func lossy(w http.ResponseWriter, under *underway) http.ResponseWriter {
+	if under.action.Lose && under.action.Status != 0 {
+		return &replaced{ResponseWriter: w, status: under.action.Status}
+	}
+	return w
+}
+
+// replaced answers with a failure instead of what it is given.
+type replaced struct {
+	http.ResponseWriter
+	status int
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (r *replaced) WriteHeader(int) {
+	r.Header().Del("Content-Length")
+	fail(r.ResponseWriter, r.status)
+}
+
+// Write implements http.ResponseWriter.
+func (r *replaced) Write(b []byte) (int, error) { return len(b), nil }
+
+// answered sees every answer of the API server before the client.
+func (p *Proxy) answered(response *http.Response) error {
+	if under, ok := response.Request.Context().Value(key{}).(*underway); ok {
+		return p.written(response, under)
+	}
+	if response.StatusCode == http.StatusOK && isWatch(response.Request.URL) {
+		response.Body = newStream(p, response.Body)
+	}
+	return nil
+}
+
+func isWatch(u *url.URL) bool {
+	switch u.Query().Get("watch") {
+	case "1", "true":
+		return true
+	}
+	return false
+}
+
+// written records the answer to a write.
+func (p *Proxy) written(response *http.Response, under *underway) error {
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return fmt.Errorf("read the answer to %s: %w", under.write, err)
+	}
+	_ = response.Body.Close() // it was read to its end
+	response.Body = io.NopCloser(bytes.NewReader(body))
+
+	var object struct {
+		Metadata metav1.ObjectMeta `json:"metadata"`
+	}
+	_ = json.Unmarshal(body, &object) // what is no object has no version
+	done := Done{Write: under.write, Status: response.StatusCode, ResourceVersion: object.Metadata.ResourceVersion, Lost: under.action.Lose}
+	p.mu.Lock()
+	p.done = append(p.done, done)
+	p.mu.Unlock()
+	if under.action.Applied != nil {
+		under.action.Applied(done)
+	}
+	if under.action.Lose && under.action.Status == 0 {
+		return errLost
+	}
+	return nil
+}
+
+// reasons are those that clients tell failures by.
+var reasons = map[int]metav1.StatusReason{
+	http.StatusConflict:            metav1.StatusReasonConflict,
+	http.StatusTooManyRequests:     metav1.StatusReasonTooManyRequests,
+	http.StatusInternalServerError: metav1.StatusReasonInternalError,
+	http.StatusGatewayTimeout:      metav1.StatusReasonTimeout,
+}
+
+// fail answers as the API server does.
+func fail(w http.ResponseWriter, code int) {
+	status := metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
+		Reason: reasons[code], Message: "injected fault", Code: int32(code), //nolint:gosec // three digits
+	}
+	if code == http.StatusTooManyRequests {
+		status.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
+		w.Header().Set("Retry-After", "1")
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(status) // a client that is gone cannot be told
+}
