@@ -9,7 +9,6 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -139,12 +138,12 @@ func TestNoCall(t *testing.T) {
 
 	for what, refs := range map[string][]metav1.OwnerReference{
 		"no-owner":       nil,
-		"other-kind":     {{APIVersion: f.kind.Group + "/v1", Kind: "Webshop", Name: "blog", UID: "1", Controller: ptr.To(true)}},
-		"other-group":    {{APIVersion: "other.example.org/v1", Kind: f.kind.Kind, Name: "blog", UID: "1", Controller: ptr.To(true)}},
-		"core-group":     {{APIVersion: "v1", Kind: f.kind.Kind, Name: "blog", UID: "1", Controller: ptr.To(true)}},
-		"group-prefix":   {{APIVersion: f.kind.Group + ".evil/v1", Kind: f.kind.Kind, Name: "blog", UID: "1", Controller: ptr.To(true)}},
+		"other-kind":     {{APIVersion: f.kind.Group + "/v1", Kind: "Webshop", Name: "blog", UID: "1", Controller: new(true)}},
+		"other-group":    {{APIVersion: "other.example.org/v1", Kind: f.kind.Kind, Name: "blog", UID: "1", Controller: new(true)}},
+		"core-group":     {{APIVersion: "v1", Kind: f.kind.Kind, Name: "blog", UID: "1", Controller: new(true)}},
+		"group-prefix":   {{APIVersion: f.kind.Group + ".evil/v1", Kind: f.kind.Kind, Name: "blog", UID: "1", Controller: new(true)}},
 		"no-controller":  {{APIVersion: f.kind.Group + "/v1", Kind: f.kind.Kind, Name: "blog", UID: "1"}},
-		"not-controller": {{APIVersion: f.kind.Group + "/v1", Kind: f.kind.Kind, Name: "blog", UID: "1", Controller: ptr.To(false)}},
+		"not-controller": {{APIVersion: f.kind.Group + "/v1", Kind: f.kind.Kind, Name: "blog", UID: "1", Controller: new(false)}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			c := f.child(what, owner)
@@ -263,10 +262,10 @@ func TestWritesNeverFail(t *testing.T) {
 	t.Run("for a ring that does not exist", func(t *testing.T) {
 		stale := f.configuration()
 		stale.ObjectMeta = metav1.ObjectMeta{Name: "unknown-ring.example.org"}
-		stale.Webhooks[0].ClientConfig.URL = ptr.To(r.url + v1alpha1.WebhookPath("nowhere"))
+		stale.Webhooks[0].ClientConfig.URL = new(r.url + v1alpha1.WebhookPath("nowhere"))
 		require.NoError(t, f.Client.Create(t.Context(), stale))
 		t.Cleanup(func() {
-			require.NoError(t, f.Client.Delete(context.Background(), &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: stale.ObjectMeta}))
+			require.NoError(t, f.Client.Delete(context.WithoutCancel(t.Context()), &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: stale.ObjectMeta}))
 		})
 
 		before := count(t, "unknown", "unknown_ring")

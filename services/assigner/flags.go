@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/pflag"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/utils/ptr"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/assigner/certs"
@@ -204,7 +203,7 @@ func (f *flags) target(namespace string) registration.Target {
 		namespace = f.serviceNamespace
 	}
 
-	t.Service = admissionregistrationv1.ServiceReference{Namespace: namespace, Name: f.serviceName, Port: ptr.To(f.servicePort)}
+	t.Service = admissionregistrationv1.ServiceReference{Namespace: namespace, Name: f.serviceName, Port: new(f.servicePort)}
 
 	return t
 }

@@ -22,8 +22,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
@@ -50,19 +50,10 @@ func unique(prefix string) string { return fmt.Sprintf("%s-%d", prefix, names.Ad
 func eventually(t *testing.T, condition func() bool, what string) {
 	t.Helper()
 
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-
-	for !condition() {
-		select {
-		case <-ctx.Done():
-			require.FailNow(t, "not in time: "+what)
-		case <-ticker.C:
-		}
-	}
+	err := wait.PollUntilContextTimeout(t.Context(), interval, patience, true, func(context.Context) (bool, error) {
+		return condition(), nil
+	})
+	require.NoError(t, err, what)
 }
 
 func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
@@ -234,7 +225,7 @@ func (f *fixture) serve(kind schema.GroupVersionKind) {
 			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
 				Name: kind.Version, Served: true, Storage: true,
 				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
-					Type: "object", XPreserveUnknownFields: ptr.To(true),
+					Type: "object", XPreserveUnknownFields: new(true),
 				}},
 			}},
 		},

@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/utils/ptr"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/assigner/admission"
@@ -70,7 +69,7 @@ func view(shards ...string) *membership.View {
 
 		leases = append(leases, &coordinationv1.Lease{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{v1alpha1.LabelClusterRing: ring}},
-			Spec:       coordinationv1.LeaseSpec{HolderIdentity: ptr.To(holder)},
+			Spec:       coordinationv1.LeaseSpec{HolderIdentity: new(holder)},
 		})
 	}
 
@@ -110,7 +109,7 @@ func labels(kv ...string) map[string]string {
 func controlledBy(apiVersion, kind, name string) []metav1.OwnerReference {
 	return []metav1.OwnerReference{
 		{APIVersion: "v1", Kind: "Node", Name: "bystander", UID: "1"},
-		{APIVersion: apiVersion, Kind: kind, Name: name, UID: "2", Controller: ptr.To(true)},
+		{APIVersion: apiVersion, Kind: kind, Name: name, UID: "2", Controller: new(true)},
 	}
 }
 

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -59,7 +58,7 @@ func (s *Secret) SetupWith(mgr manager.Manager) error {
 		For(&corev1.Secret{}).
 		WatchesRawSource(source.Func(begin)).
 		WithOptions(controller.Options{
-			NeedLeaderElection: ptr.To(false),
+			NeedLeaderElection: new(false),
 			RateLimiter:        workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](staleRetry, 10*time.Second),
 		}).
 		Complete(s)

@@ -86,7 +86,7 @@ func Configuration(ring *v1alpha1.ClusterRing, set *resources.Set, t Target) *ad
 func (t Target) clientConfig(ring string) admissionregistrationv1.WebhookClientConfig {
 	path := v1alpha1.WebhookPath(ring)
 	if t.URL != "" {
-		return admissionregistrationv1.WebhookClientConfig{URL: ptr.To(strings.TrimRight(t.URL, "/") + path)}
+		return admissionregistrationv1.WebhookClientConfig{URL: new(strings.TrimRight(t.URL, "/") + path)}
 	}
 
 	service := t.Service.DeepCopy()

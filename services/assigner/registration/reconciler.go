@@ -70,8 +70,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 			return reconcile.Result{}, r.failed(ctx, ring, err)
 		}
 
-		return reconcile.Result{}, r.report(ctx, ring, metav1.ConditionFalse, v1alpha1.ReasonDeleting,
-			"the ring is being deleted: its webhook has been removed")
+		return reconcile.Result{}, r.report(ctx, ring, v1alpha1.ReasonDeleting, "the ring is being deleted: its webhook has been removed")
 	}
 
 	set := r.Rings.Resources(ring.Name, ring.UID, ring.Generation)
@@ -89,10 +88,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	case err != nil:
 		return reconcile.Result{}, r.failed(ctx, ring, err)
 	case len(set.Missing()) > 0:
-		return reconcile.Result{}, r.report(ctx, ring, metav1.ConditionFalse, v1alpha1.ReasonResourcesMissing, set.MissingMessage())
+		return reconcile.Result{}, r.report(ctx, ring, v1alpha1.ReasonResourcesMissing, set.MissingMessage())
 	default:
-		return reconcile.Result{}, r.report(ctx, ring, metav1.ConditionTrue, v1alpha1.ReasonRegistered,
-			"the API server asks the assigner about new objects of the ring")
+		return reconcile.Result{}, r.report(ctx, ring, v1alpha1.ReasonRegistered, "the API server asks the assigner about new objects of the ring")
 	}
 }
 
@@ -101,10 +99,16 @@ func (r *Reconciler) starting() bool { return r.Status.Clock.Since(r.started) < 
 
 // failed reports an error in the ring's condition and returns it, so that it is tried again.
 func (r *Reconciler) failed(ctx context.Context, ring *v1alpha1.ClusterRing, err error) error {
-	return errors.Join(err, r.report(ctx, ring, metav1.ConditionFalse, v1alpha1.ReasonRegistrationFailed, err.Error()))
+	return errors.Join(err, r.report(ctx, ring, v1alpha1.ReasonRegistrationFailed, err.Error()))
 }
 
-func (r *Reconciler) report(ctx context.Context, ring *v1alpha1.ClusterRing, s metav1.ConditionStatus, reason, message string) error {
+// report writes the ring's condition, which is True for one reason only.
+func (r *Reconciler) report(ctx context.Context, ring *v1alpha1.ClusterRing, reason, message string) error {
+	s := metav1.ConditionFalse
+	if reason == v1alpha1.ReasonRegistered {
+		s = metav1.ConditionTrue
+	}
+
 	err := r.Status.Write(ctx, ring, status.Part{Conditions: []metav1.Condition{{
 		Type:    v1alpha1.ConditionWebhookRegistered,
 		Status:  s,
@@ -115,7 +119,7 @@ func (r *Reconciler) report(ctx context.Context, ring *v1alpha1.ClusterRing, s m
 		return nil // the ring is gone
 	}
 
-	return err //nolint:wrapcheck // it says what it was doing
+	return err
 }
 
 // register writes the ring's configuration if it is not as it should be.

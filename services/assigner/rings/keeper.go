@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -68,7 +67,7 @@ func (k *Keeper) SetupWith(mgr manager.Manager) error {
 	err := builder.ControllerManagedBy(mgr).
 		Named("rings").
 		For(&v1alpha1.ClusterRing{}).
-		WithOptions(controller.Options{NeedLeaderElection: ptr.To(false), MaxConcurrentReconciles: workers}).
+		WithOptions(controller.Options{NeedLeaderElection: new(false), MaxConcurrentReconciles: workers}).
 		Complete(k)
 	if err != nil {
 		return fmt.Errorf("follow ClusterRings: %w", err)
@@ -77,7 +76,7 @@ func (k *Keeper) SetupWith(mgr manager.Manager) error {
 	err = builder.ControllerManagedBy(mgr).
 		Named("shards").
 		WatchesRawSource(source.Func(k.changedViews)).
-		WithOptions(controller.Options{NeedLeaderElection: ptr.To(false)}).
+		WithOptions(controller.Options{NeedLeaderElection: new(false)}).
 		Complete(reconcile.Func(k.refresh))
 	if err != nil {
 		return fmt.Errorf("follow the shards of rings: %w", err)

@@ -14,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clocktesting "k8s.io/utils/clock/testing"
-	"k8s.io/utils/ptr"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/assigner/admission"
@@ -45,7 +44,7 @@ func (d *discovery) mapper() (meta.RESTMapper, error) {
 	d.asked++
 
 	if d.err != nil {
-		return failing{err: d.err}, nil
+		return failing{err: d.err}, nil //nolint:nilerr // the mapper can be made, and fails when it is asked
 	}
 
 	m := meta.NewDefaultRESTMapper(nil)
@@ -83,8 +82,8 @@ func TestMissingResources(t *testing.T) {
 	pass := func(d time.Duration) { clk.SetTime(clk.Now().Add(d)) }
 
 	// Looked for ever less often while it is missing.
-	for _, want := range []time.Duration{100, 200, 400, 800, 1600, 3200, 5000, 5000} {
-		want *= time.Millisecond
+	for _, ms := range []int64{100, 200, 400, 800, 1600, 3200, 5000, 5000} {
+		want := time.Duration(ms) * time.Millisecond
 		found, retry := resolve()
 		require.Equal(t, 1, found)
 		require.Equal(t, want, retry)
@@ -137,7 +136,7 @@ func TestMissingResources(t *testing.T) {
 func lease(name string) *coordinationv1.Lease {
 	return &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1alpha1.LabelClusterRing: "r"}},
-		Spec:       coordinationv1.LeaseSpec{HolderIdentity: ptr.To(name)},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: new(name)},
 	}
 }
 

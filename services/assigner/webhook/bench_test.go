@@ -61,6 +61,8 @@ func (s *sink) Write(p []byte) (int, error) { return len(p), nil }
 func (s *sink) WriteHeader(int)             {}
 
 func handlers(b *testing.B) map[string]http.Handler {
+	b.Helper()
+
 	m := map[string]http.Handler{"noop": http.HandlerFunc(noop)}
 
 	for _, n := range []int{3, 50, 500} {

@@ -61,7 +61,7 @@ func newRing(shards int) *admission.Ring {
 		name := fmt.Sprintf("shard-%d", i)
 		leases = append(leases, &coordinationv1.Lease{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1alpha1.LabelClusterRing: ring}},
-			Spec:       coordinationv1.LeaseSpec{HolderIdentity: ptr.To(name)},
+			Spec:       coordinationv1.LeaseSpec{HolderIdentity: new(name)},
 		})
 	}
 
@@ -174,7 +174,7 @@ func TestNoReview(t *testing.T) {
 		request *http.Request
 		status  int
 	}{
-		"get":               {httptest.NewRequest(http.MethodGet, at, nil), http.StatusMethodNotAllowed},
+		"get":               {httptest.NewRequest(http.MethodGet, at, http.NoBody), http.StatusMethodNotAllowed},
 		"content type":      {wrongType, http.StatusUnsupportedMediaType},
 		"no body":           {post(at, ""), http.StatusBadRequest},
 		"unreadable":        {unreadable, http.StatusBadRequest},
