@@ -175,6 +175,10 @@ func (p *Plane) startAPIServer() error {
 	if p.Config, err = env.Start(); err != nil {
 		return fmt.Errorf("start the control plane (logs in %s):\n%s%w", p.path("logs"), tail(serverLog.Name(), etcdLog.Name()), err)
 	}
+	// Certificates for webhooks, made in any case and outside of the state directory. Nobody uses them.
+	if err := os.RemoveAll(env.WebhookInstallOptions.LocalServingCertDir); err != nil {
+		return fmt.Errorf("remove unused certificates: %w", err)
+	}
 	return nil
 }
 
