@@ -75,6 +75,7 @@ func New(registry state.Registry) *cobra.Command {
 		Short:         "Run all of ClusterRing on this machine and see it keep its promises",
 		Long:          long,
 		Args:          cobra.NoArgs,
+		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}

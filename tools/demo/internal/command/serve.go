@@ -93,7 +93,7 @@ func (s *server) serve(ctx context.Context, stateDir string) (err error) {
 
 // writeUsage writes down how to use what runs, which says that everything does.
 func (s *server) writeUsage(ctx context.Context, sys *system.System, stateDir string) error {
-	more, err := sys.ShardCommand(ctx, fmt.Sprintf("shard-%d", servedShards+1))
+	kubeconfig, err := sys.ShardKubeconfig(ctx)
 	if err != nil {
 		return err
 	}
@@ -101,7 +101,11 @@ func (s *server) writeUsage(ctx context.Context, sys *system.System, stateDir st
 		Kubeconfig: sys.Plane.Kubeconfig(),
 		Kubectl:    filepath.Join(sys.Plane.BinDir(), "kubectl"),
 		Processes:  map[string]int{},
-		MoreShards: append([]string{more.Path}, more.Args...),
+		MoreShards: []string{
+			filepath.Join(sys.BinDir, "example"), "--kubeconfig=" + kubeconfig, fmt.Sprintf("--shard-name=shard-%d", servedShards+1),
+			"--lease-namespace=" + system.ShardNamespace, "--lease-duration=" + system.LeaseDuration.String(),
+			"--metrics-bind-address=0", "--health-probe-bind-address=0",
+		},
 	}
 	for _, q := range scenario.Queries() {
 		how.Grpcurl = append(how.Grpcurl, append([]string{filepath.Join(sys.BinDir, "grpcurl")}, q.Args(sys.QueryAddress())...))

@@ -19,14 +19,15 @@ import (
 
 const patience = 20 * time.Second
 
-// child makes this test binary play the part of a child, by its first argument.
+// TestMain makes this binary play the part of a child, by its first argument.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
 		case "obey", "ignore":
 			play(os.Args[1])
+			os.Exit(0)
 		case "fail":
-			fmt.Println("about to fail")
+			fmt.Fprintln(os.Stdout, "about to fail")
 			os.Exit(3)
 		}
 	}
@@ -36,11 +37,11 @@ func TestMain(m *testing.M) {
 func play(part string) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM)
-	fmt.Println("ready")
+	fmt.Fprintln(os.Stdout, "ready")
 	for range signals {
 		if part == "obey" {
-			fmt.Println("stopped")
-			os.Exit(0)
+			fmt.Fprintln(os.Stdout, "stopped")
+			return
 		}
 	}
 }

@@ -2,6 +2,7 @@ package state_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -23,7 +24,11 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 3 {
 		switch os.Args[1] {
 		case "demo":
-			playDemo(os.Args[2], os.Args[3])
+			if err := playDemo(os.Args[2], os.Args[3]); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(1)
+			}
+			os.Exit(0)
 		case "part":
 			select {}
 		}
@@ -33,7 +38,7 @@ func TestMain(m *testing.M) {
 
 // playDemo claims a state directory in the parent directory, which its own arguments do not name, starts a process that
 // does, and waits to be told to stop.
-func playDemo(registry, parent string) {
+func playDemo(registry, parent string) error {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM)
 	claim, err := state.Registry{Dir: registry}.Claim(state.Run, filepath.Join(parent, "state"))
@@ -41,14 +46,11 @@ func playDemo(registry, parent string) {
 		err = exec.Command(os.Args[0], "part", "--data="+filepath.Join(claim.Dir, "etcd"), "x").Start()
 	}
 	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+		return err
 	}
-	fmt.Println("ready")
+	fmt.Fprintln(os.Stdout, "ready")
 	<-signals
-	_ = state.Discard(context.Background(), claim.Dir)
-	_ = claim.Release(false)
-	os.Exit(0)
+	return errors.Join(state.Discard(context.Background(), claim.Dir), claim.Release(false))
 }
 
 // demo starts a process that plays a demo, and returns it with its state directory.
