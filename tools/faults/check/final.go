@@ -1,0 +1,60 @@
+package check
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// State is what is stored at the end of a run.
+type State struct {
+	// Versions are the newest ones of all objects, deleted ones or not.
+	Versions []Version
+	// Available are the shards that hold their Leases.
+	Available []string
+	// Ring has the problems of the ring's status.
+	Ring []string
+}
+
+// Final returns what is not in place: an object without an available shard or with a drain; a main object without its work
+// done or its child; a child elsewhere than its owner; a ring that says that something is wrong.
+func Final(s State) []Violation {
+	problems := slices.Clone(s.Ring)
+	mains, child := map[string]Version{}, map[string]bool{}
+	for _, v := range s.Versions {
+		if v.Kind == Website && !v.Deleted {
+			mains[v.UID] = v
+		}
+	}
+	for _, v := range s.Versions {
+		if v.Deleted || v.Kind == Lease || v.Kind == ConfigMap && v.Owner == "" {
+			continue
+		}
+		name := v.Kind + " " + v.Name
+		if !slices.Contains(s.Available, v.Shard) {
+			problems = append(problems, fmt.Sprintf("%s is at shard %q, which is not available", name, v.Shard))
+		}
+		if v.Draining {
+			problems = append(problems, name+" is still to be given up")
+		}
+		if owner, exists := mains[v.Owner]; exists {
+			child[v.Owner] = true
+			if owner.Shard != v.Shard {
+				problems = append(problems, fmt.Sprintf("%s is at %s, its owner at %s", name, v.Shard, owner.Shard))
+			}
+		}
+	}
+	for _, uid := range slices.Sorted(maps.Keys(mains)) {
+		if !child[uid] {
+			problems = append(problems, "Website "+mains[uid].Name+" has no ConfigMap")
+		}
+		if !mains[uid].Complete {
+			problems = append(problems, "Website "+mains[uid].Name+" does not say that its page is rendered")
+		}
+	}
+	var found []Violation
+	for _, p := range problems {
+		found = append(found, Violation{Invariant: "I7", Text: p})
+	}
+	return found
+}

@@ -1,0 +1,102 @@
+package check
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+)
+
+// unit returns the UID of the main object that an object is, or is controlled by.
+func (r Run) units() map[string]string {
+	units := map[string]string{}
+	for _, v := range r.Versions {
+		units[v.UID] = cmp.Or(v.Owner, v.UID)
+	}
+	return units
+}
+
+// overlaps finds two processes at work on one unit at the same time.
+func (r Run) overlaps() []Violation {
+	units, byUnit := r.units(), map[string][]Span{}
+	for _, s := range r.Spans {
+		unit := cmp.Or(units[s.UID], s.UID)
+		byUnit[unit] = append(byUnit[unit], s)
+	}
+	var found []Violation
+	for _, unit := range slices.Sorted(maps.Keys(byUnit)) {
+		spans := byUnit[unit]
+		slices.SortFunc(spans, func(a, b Span) int { return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.PID, b.PID)) })
+		latest := map[Worker]Span{} // each worker's span so far that ends last
+		for _, s := range spans {
+			for _, other := range slices.SortedFunc(maps.Keys(latest), compareWorkers) {
+				if o := latest[other]; other != s.Worker && s.Start < o.End && !r.excused(o, s.Start) && !r.excused(s, o.Start) {
+					found = append(found, r.overlap(o, s))
+				}
+			}
+			if s.End > latest[s.Worker].End {
+				latest[s.Worker] = s
+			}
+		}
+	}
+	return found
+}
+
+func compareWorkers(a, b Worker) int {
+	return cmp.Or(cmp.Compare(a.Shard, b.Shard), cmp.Compare(a.PID, b.PID))
+}
+
+func (r Run) overlap(a, b Span) Violation {
+	return Violation{
+		Invariant: "I1",
+		Text: fmt.Sprintf("%s (process %d) and %s (process %d) worked on %s %s and %s %s at the same time, from %s to %s",
+			a.Shard, a.PID, b.Shard, b.PID, a.Kind, a.Name, b.Kind, b.Name, b.Start, min(a.End, b.End)),
+		Excerpt: r.excerpt(b.Start, min(a.End, b.End), []string{a.UID, b.UID}, []string{a.Shard, b.Shard}),
+	}
+}
+
+// excused says whether the process was frozen within the span before the other one began.
+func (r Run) excused(s Span, other time.Duration) bool {
+	return slices.ContainsFunc(r.Frozen, func(f Frozen) bool {
+		return f.PID == s.PID && s.Start <= f.From && f.From < s.End && f.From <= other
+	})
+}
+
+// lateStarts finds reconciles that began after the Lease of their process was seen to be no longer its own.
+func (r Run) lateStarts() []Violation {
+	lost := map[string][]Version{}
+	held := map[string]bool{}
+	for _, v := range r.Versions {
+		if v.Kind != Lease {
+			continue
+		}
+		holds := v.Holder == v.Name && !v.Deleted
+		// A deletion proves nothing about the process; that a Lease has another holder does.
+		if held[v.Name] && !holds && !v.Deleted {
+			lost[v.Name] = append(lost[v.Name], v)
+		}
+		held[v.Name] = holds
+	}
+	first := map[Worker]time.Duration{}
+	for _, s := range r.Spans {
+		if known, ok := first[s.Worker]; !ok || s.Start < known {
+			first[s.Worker] = s.Start
+		}
+	}
+	var found []Violation
+	for _, s := range r.Spans {
+		for _, v := range lost[s.Shard] {
+			if first[s.Worker] < v.At && v.At < s.Start {
+				found = append(found, Violation{
+					Invariant: "I1",
+					Text: fmt.Sprintf("%s (process %d) began to work on %s %s at %s, though its Lease was %q's since %s at the latest",
+						s.Shard, s.PID, s.Kind, s.Name, s.Start, v.Holder, v.At),
+					Excerpt: r.excerpt(v.At, s.Start, []string{s.UID}, []string{s.Shard}),
+				})
+				break
+			}
+		}
+	}
+	return found
+}

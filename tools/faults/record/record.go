@@ -1,0 +1,184 @@
+// Package record keeps what the API server stored about the objects of a ring and the Leases of its shards.
+//
+// It watches Websites, ConfigMaps and Leases as an administrator, directly at the API server, and keeps every version that
+// differs in what sharding is about. It decides nothing.
+package record
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	toolswatch "k8s.io/client-go/tools/watch"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/faults/check"
+)
+
+// Now returns the time since the machine started, which is the same for all its processes.
+func Now() time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		panic(err) // every system that this builds for has it
+	}
+	return time.Duration(ts.Nano())
+}
+
+// Options say what to record.
+type Options struct {
+	// Ring is the name of the ring, Namespace holds its objects, LeaseNamespace the Leases of its shards.
+	Ring, Namespace, LeaseNamespace string
+}
+
+// Recorder records until the context ends that it was started with. It is safe for concurrent use.
+type Recorder struct {
+	options Options
+	began   time.Duration
+	running sync.WaitGroup
+
+	mu       sync.Mutex
+	versions []check.Version
+	newest   map[string]check.Version // by UID
+	err      error
+}
+
+// watched are the kinds that are recorded.
+var watched = map[string]schema.GroupVersionResource{
+	check.Website:   {Group: "example.clusterring.dev", Version: "v1alpha1", Resource: "websites"},
+	check.ConfigMap: {Version: "v1", Resource: "configmaps"},
+	check.Lease:     {Group: "coordination.k8s.io", Version: "v1", Resource: "leases"},
+}
+
+// Start begins to record: all that is there, and all that changes. The context ends it; then [Recorder.Wait] for it.
+func Start(ctx context.Context, config *rest.Config, o Options) (*Recorder, error) {
+	c, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make a client to record with: %w", err)
+	}
+	r := &Recorder{options: o, began: Now(), newest: map[string]check.Version{}}
+	for kind, gvr := range watched {
+		namespace, options := o.Namespace, metav1.ListOptions{}
+		if kind == check.Lease {
+			namespace, options.LabelSelector = o.LeaseNamespace, v1alpha1.LabelClusterRing+"="+o.Ring
+		}
+		if err := r.follow(ctx, kind, c.Resource(gvr).Namespace(namespace), options); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// Began returns when recording began.
+func (r *Recorder) Began() time.Duration { return r.began }
+
+func (r *Recorder) follow(ctx context.Context, kind string, of dynamic.ResourceInterface, options metav1.ListOptions) error {
+	list, err := of.List(ctx, options)
+	if err != nil {
+		return fmt.Errorf("list what is to be recorded: %w", err)
+	}
+	for i := range list.Items {
+		r.add(kind, &list.Items[i], false)
+	}
+	w, err := toolswatch.NewRetryWatcherWithContext(ctx, list.GetResourceVersion(), &cache.ListWatch{
+		WatchFuncWithContext: func(ctx context.Context, more metav1.ListOptions) (watch.Interface, error) {
+			more.LabelSelector = options.LabelSelector
+			return of.Watch(ctx, more)
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("watch what is to be recorded: %w", err)
+	}
+	r.running.Go(func() {
+		for e := range w.ResultChan() {
+			object, ok := e.Object.(*unstructured.Unstructured)
+			switch {
+			case e.Type == watch.Error:
+				r.fail(fmt.Errorf("the record of %ss is not complete: %v", kind, e.Object))
+			case ok && e.Type != watch.Bookmark:
+				r.add(kind, object, e.Type == watch.Deleted)
+			}
+		}
+	})
+	return nil
+}
+
+func (r *Recorder) fail(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.err = err
+}
+
+// add keeps a version if it differs from the one before.
+func (r *Recorder) add(kind string, o *unstructured.Unstructured, deleted bool) {
+	v := check.Version{
+		Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: string(o.GetUID()), At: Now(), Deleted: deleted,
+		Shard: o.GetLabels()[v1alpha1.ShardLabel(r.options.Ring)],
+	}
+	_, v.Draining = o.GetLabels()[v1alpha1.DrainLabel(r.options.Ring)]
+	number, err := strconv.ParseUint(o.GetResourceVersion(), 10, 64)
+	if err != nil {
+		r.fail(fmt.Errorf("resource version of %s %s: %w", kind, v.Name, err))
+		return
+	}
+	v.Number = number
+	if owner := metav1.GetControllerOfNoCopy(o); owner != nil {
+		v.Owner = string(owner.UID)
+	}
+	if kind == check.Lease {
+		v.Holder, _, _ = unstructured.NestedString(o.Object, "spec", "holderIdentity")
+		seconds, _, _ := unstructured.NestedInt64(o.Object, "spec", "leaseDurationSeconds")
+		v.Duration = time.Duration(seconds) * time.Second
+	}
+	v.Complete = kind == check.Website && complete(o)
+
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before := r.newest[v.UID]
+	r.newest[v.UID] = v
+	before.At, before.Number = v.At, v.Number
+	if before != v {
+		r.versions = append(r.versions, v)
+	}
+}
+
+// complete says whether the condition Ready is true for the present generation.
+func complete(o *unstructured.Unstructured) bool {
+	observed, _, _ := unstructured.NestedInt64(o.Object, "status", "observedGeneration")
+	conditions, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
+	return observed == o.GetGeneration() && slices.ContainsFunc(conditions, func(c any) bool {
+		condition, _ := c.(map[string]any)
+		return condition["type"] == "Ready" && condition["status"] == "True"
+	})
+}
+
+// Versions returns what was recorded so far. The error says that something is missing.
+func (r *Recorder) Versions() ([]check.Version, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.versions), r.err
+}
+
+// Newest returns the newest version of every object that was ever there, deleted or not.
+func (r *Recorder) Newest() []check.Version {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := make([]check.Version, 0, len(r.newest))
+	for _, v := range r.newest {
+		all = append(all, v)
+	}
+	return all
+}
+
+// Wait returns when nothing is recorded any more, after the context has ended.
+func (r *Recorder) Wait() { r.running.Wait() }
