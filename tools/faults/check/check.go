@@ -111,7 +111,7 @@ type Run struct {
 	Frozen []Frozen
 	// Bound is how long an object may be without an available shard while there is one.
 	Bound time.Duration
-	// End is when the records end.
+	// End is when objects have no right to a shard any more, for the ring is being deleted. Zero means never.
 	End time.Duration
 }
 

@@ -112,6 +112,9 @@ func (r Run) unowned() []Violation {
 		}
 	}
 	for _, v := range r.Versions {
+		if r.End > 0 && v.At > r.End {
+			break
+		}
 		if v.Kind == Lease {
 			now.see(v)
 		} else {

@@ -1,0 +1,341 @@
+package stage
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
+	"github.com/clusterring/clusterring/tools/example/website"
+	"github.com/clusterring/clusterring/tools/faults/check"
+	"github.com/clusterring/clusterring/tools/faults/proxy"
+	"github.com/clusterring/clusterring/tools/faults/record"
+)
+
+const (
+	// patience is how long a phase may take; longer is stuck.
+	patience = 40 * time.Second
+	// bound is how long an object may be without an available shard while there is one. A service that was killed needs
+	// a second to be back.
+	bound = 10 * time.Second
+)
+
+// Case is one run: the scenario and a fault.
+type Case struct {
+	// Name says what is wrong in this run.
+	Name string
+	// Replicas is the number of replicas of each service; several elect a leader. Zero means one.
+	Replicas int
+	// WorkDuration is how long each reconcile takes longer. Zero means 20 ms.
+	WorkDuration time.Duration
+	// Prepare, unless nil, is called before any process runs, to set hooks on proxies.
+	Prepare func(*World)
+	// During is called in a phase, when what happens in it has happened, and before it is waited for that all is in place.
+	During map[Phase]func(context.Context, *World) error
+}
+
+func (c Case) replicas() int { return max(1, c.Replicas) }
+
+func (c Case) workDuration() time.Duration {
+	if c.WorkDuration > 0 {
+		return c.WorkDuration
+	}
+	return 20 * time.Millisecond
+}
+
+// Result is what came of a run.
+type Result struct {
+	// Violations are the promises that were broken.
+	Violations []check.Violation
+	// Err says why the run could not be judged, or what never happened.
+	Err error
+	// Ended are the processes that ended though nobody had told them to, with the reason.
+	Ended []string
+	// Spans and Versions count what was recorded.
+	Spans, Versions int
+}
+
+// OK says whether nothing was wrong.
+func (r Result) OK() bool { return r.Err == nil && len(r.Violations) == 0 }
+
+// String lists what was wrong.
+func (r Result) String() string {
+	var out strings.Builder
+	for _, v := range r.Violations {
+		fmt.Fprintln(&out, v)
+	}
+	if r.Err != nil {
+		fmt.Fprintln(&out, r.Err)
+	}
+	for _, e := range r.Ended {
+		fmt.Fprintln(&out, "ended by itself:", e)
+	}
+	return out.String()
+}
+
+// Run plays the scenario with the fault of the case. Logs and histories go to the directory.
+func (s *Stage) Run(ctx context.Context, dir string, c Case) Result {
+	w, err := s.enter(ctx, dir, c)
+	if err != nil {
+		if w != nil {
+			err = errors.Join(err, w.leave())
+		}
+		return Result{Err: err}
+	}
+	if c.Prepare != nil {
+		c.Prepare(w)
+	}
+	result := Result{Err: w.play(ctx, c)}
+	settled := record.Now()
+	if result.Err == nil {
+		w.enterPhase(Delete)
+		result.Err = w.delete(ctx)
+	}
+	result.Err = errors.Join(result.Err, w.leave())
+
+	run, err := w.records(settled)
+	result.Err = errors.Join(result.Err, err)
+	result.Violations = append(result.Violations, check.Check(run)...)
+	result.Ended = w.ended()
+	result.Err = errors.Join(result.Err, w.panics())
+	result.Spans, result.Versions = len(run.Spans), len(run.Versions)
+	if !result.OK() {
+		result.Err = errors.Join(result.Err, w.dump(run))
+	}
+	return result
+}
+
+// play goes through all phases but the last.
+func (w *World) play(ctx context.Context, c Case) error {
+	for _, s := range scenario {
+		w.enterPhase(s.phase)
+		if err := s.play(w, ctx); err != nil {
+			return fmt.Errorf("phase %s: %w", s.phase, err)
+		}
+		if during := c.During[s.phase]; during != nil {
+			if err := during(ctx, w); err != nil {
+				return fmt.Errorf("phase %s, the fault: %w", s.phase, err)
+			}
+		}
+		if err := w.AwaitInPlace(ctx); err != nil {
+			return fmt.Errorf("phase %s: %w", s.phase, err)
+		}
+	}
+	return nil
+}
+
+// Await waits until there are no problems any more, and else names them.
+func (w *World) Await(ctx context.Context, what string, look func() []string) error {
+	return w.await(ctx, what, func(context.Context) ([]string, error) { return look(), nil })
+}
+
+func (w *World) await(ctx context.Context, what string, look func(context.Context) ([]string, error)) error {
+	var problems []string
+	err := wait.PollUntilContextTimeout(ctx, pollInterval, patience, true, func(ctx context.Context) (bool, error) {
+		var err error
+		problems, err = look(ctx)
+		return len(problems) == 0, err
+	})
+	if err != nil {
+		return fmt.Errorf("stuck: waited %s until %s: %w\n    %s", patience, what, err, strings.Join(problems, "\n    "))
+	}
+	return nil
+}
+
+// AwaitInPlace waits until all is as I7 wants it, twice in a row.
+func (w *World) AwaitInPlace(ctx context.Context) error {
+	return w.await(ctx, "all is in place (I7)", func(ctx context.Context) ([]string, error) {
+		ring := newRing()
+		if err := w.client.Get(ctx, client.ObjectKeyFromObject(ring), ring); err != nil {
+			return nil, fmt.Errorf("read the ring: %w", err)
+		}
+		problems := ringProblems(ring, w.expected())
+		if w.available() != w.expected() {
+			problems = append(problems, fmt.Sprintf("shards %q hold their Leases, not %q", w.available(), w.expected()))
+		}
+		for _, v := range check.Final(check.State{Versions: w.recorder.Newest(), Available: strings.Fields(w.available())}) {
+			problems = append(problems, v.Text)
+		}
+		if len(problems) > 0 {
+			return problems, nil
+		}
+		return w.pages(ctx)
+	})
+}
+
+// expected and available name shards, sorted.
+func (w *World) expected() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return strings.Join(slices.Sorted(maps.Keys(w.shards)), " ")
+}
+
+func (w *World) available() string {
+	var names []string
+	for _, v := range w.recorder.Newest() {
+		if v.Kind == check.Lease && !v.Deleted && v.Holder == v.Name {
+			names = append(names, v.Name)
+		}
+	}
+	slices.Sort(names)
+	return strings.Join(names, " ")
+}
+
+// Newest returns the newest versions of all that is recorded.
+func (w *World) Newest() []check.Version { return w.recorder.Newest() }
+
+// ringProblems says what in a ring's status is not as it should be once all is in place.
+func ringProblems(ring *v1alpha1.ClusterRing, shards string) []string {
+	var problems []string
+	for _, t := range []string{
+		v1alpha1.ConditionReady, v1alpha1.ConditionShardsAvailable, v1alpha1.ConditionWebhookRegistered, v1alpha1.ConditionAssigned,
+	} {
+		if c := meta.FindStatusCondition(ring.Status.Conditions, t); c == nil || c.Status != metav1.ConditionTrue {
+			problems = append(problems, fmt.Sprintf("the ring's condition %s: %+v", t, c))
+		}
+	}
+	if n := len(strings.Fields(shards)); int(ring.Status.AvailableShards) != n {
+		problems = append(problems, fmt.Sprintf("the ring says that %d shards are available, not %d", ring.Status.AvailableShards, n))
+	}
+	if a := ring.Status.Assignment; a == nil || a.Fingerprint == "" || a.Unassigned+a.Misplaced+a.Draining > 0 {
+		problems = append(problems, fmt.Sprintf("the ring's assignment: %+v", a))
+	}
+	return problems
+}
+
+// pages says which ConfigMaps do not have the page of their Website.
+func (w *World) pages(ctx context.Context) ([]string, error) {
+	var sites examplev1alpha1.WebsiteList
+	var configMaps corev1.ConfigMapList
+	err := errors.Join(w.client.List(ctx, &sites, client.InNamespace(Namespace)), w.client.List(ctx, &configMaps, client.InNamespace(Namespace)))
+	if err != nil {
+		return nil, fmt.Errorf("read all objects: %w", err)
+	}
+	data := map[string]map[string]string{}
+	for i := range configMaps.Items {
+		data[configMaps.Items[i].Name] = configMaps.Items[i].Data
+	}
+	var problems []string
+	for i := range sites.Items {
+		if name := sites.Items[i].Name; !maps.Equal(data[name], website.Render(sites.Items[i].Spec)) {
+			problems = append(problems, "the ConfigMap of Website "+name+" does not have its page")
+		}
+	}
+	return problems, nil
+}
+
+// records puts the records of a run together. From the given time on the ring was being deleted.
+func (w *World) records(end time.Duration) (check.Run, error) {
+	versions, incomplete := w.recorder.Versions()
+	run := check.Run{Versions: versions, GivenUp: map[uint64]string{}, Frozen: w.frozen, Bound: bound, End: end}
+	ended := map[int]time.Duration{}
+	errs := []error{incomplete}
+	for _, m := range w.Members(true) {
+		if m.Process == nil {
+			continue
+		}
+		for _, life := range m.Process.Lives() {
+			ended[life.PID] = life.Ended
+		}
+		givenUp(run.GivenUp, m)
+	}
+	files, err := filepath.Glob(filepath.Join(w.dir, "history-*.jsonl"))
+	errs = append(errs, err)
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		errs = append(errs, err)
+		spans, err := check.Spans(bytes.NewReader(content), ended, record.Now())
+		errs = append(errs, err)
+		run.Spans = append(run.Spans, spans...)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return run, fmt.Errorf("gather the records: %w", err)
+	}
+	return run, nil
+}
+
+// givenUp notes which versions a shard wrote to give an object up.
+func givenUp(all map[uint64]string, m *Member) {
+	for _, d := range m.Proxy.Done() {
+		value, present := d.Labels()[v1alpha1.ShardLabel(Ring)]
+		if number := versionNumber(d); present && value == nil && d.Status == 200 && number > 0 {
+			all[number] = m.Name
+		}
+	}
+}
+
+func versionNumber(d proxy.Done) uint64 {
+	var number uint64
+	if _, err := fmt.Sscan(d.ResourceVersion, &number); err != nil {
+		return 0
+	}
+	return number
+}
+
+// ended lists the processes that ended by themselves.
+func (w *World) ended() []string {
+	var found []string
+	for _, m := range w.order {
+		if m.Process == nil {
+			continue
+		}
+		for _, life := range m.Process.Lives() {
+			if life.Ended != 0 && !life.Told {
+				found = append(found, fmt.Sprintf("%s (process %d) at %s: %v", m.Name, life.PID, life.Ended, life.Err))
+			}
+		}
+	}
+	return found
+}
+
+// panics looks through the logs.
+func (w *World) panics() error {
+	var errs []error
+	for _, m := range w.order {
+		content, err := os.ReadFile(filepath.Join(w.dir, m.Name+".log"))
+		if err != nil {
+			continue // it was never started
+		}
+		for _, word := range []string{"panic:", "DATA RACE", "Observed a panic"} {
+			if bytes.Contains(content, []byte(word)) {
+				errs = append(errs, fmt.Errorf("the log of %s has %q", m.Name, word))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// dump saves the records of a run that went wrong.
+func (w *World) dump(run check.Run) error {
+	var out strings.Builder
+	versions, _ := w.recorder.Versions()
+	for _, v := range versions {
+		fmt.Fprintln(&out, v)
+	}
+	for _, m := range w.order {
+		for _, d := range m.Proxy.Done() {
+			fmt.Fprintf(&out, "write %s: %s -> %d, version %s, lost %t\n", m.Name, d.Write, d.Status, d.ResourceVersion, d.Lost)
+		}
+	}
+	for _, s := range run.Spans {
+		fmt.Fprintln(&out, s)
+	}
+	if err := os.WriteFile(filepath.Join(w.dir, "records.txt"), []byte(out.String()), 0o600); err != nil {
+		return fmt.Errorf("save the records: %w", err)
+	}
+	return nil
+}
