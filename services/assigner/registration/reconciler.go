@@ -215,11 +215,14 @@ func (r *Reconciler) remove(ctx context.Context, ring string) error {
 	for i := range list.Items {
 		c := &list.Items[i]
 
-		err := r.Client.Delete(ctx, c, client.Preconditions{UID: &c.UID})
-		if client.IgnoreNotFound(err) != nil {
-			errs = append(errs, fmt.Errorf("delete webhook configuration %s: %w", c.Name, err))
-		} else {
+		// One that has changed meanwhile may carry its right label again; if not, its event leads here once more.
+		err := r.Client.Delete(ctx, c, client.Preconditions{UID: &c.UID, ResourceVersion: &c.ResourceVersion})
+
+		switch {
+		case err == nil:
 			log.FromContext(ctx).Info("Webhook removed", "configuration", c.Name)
+		case !apierrors.IsNotFound(err) && !apierrors.IsConflict(err):
+			errs = append(errs, fmt.Errorf("delete webhook configuration %s: %w", c.Name, err))
 		}
 	}
 
