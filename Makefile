@@ -204,6 +204,14 @@ verify-walls: go-present ## Imports respect the walls of the house, and every pa
 	$(call step,check imports and package comments)
 	@cd tools/walls && go test -count=1 .
 
+.PHONY: test-faults
+test-faults: go-present ## Kill, freeze, cut off and confuse every service and shard, one fault per run (FAULTS=all: at every write)
+	$(call step,control plane for the fault runs)
+	@$(CONTROLPLANE) >/dev/null
+	$(call step,fault runs; each says how it ended)
+	@assets=$$($(CONTROLPLANE)) && \
+		KUBEBUILDER_ASSETS="$$assets" FAULTS=$(or $(FAULTS),first) exec go test -C tools/faults/sweep -count=1 -timeout $(if $(filter all,$(FAULTS)),2h,20m) $(ARGS)
+
 ##@ Measure
 
 .PHONY: bench

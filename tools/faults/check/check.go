@@ -60,10 +60,9 @@ type Version struct {
 // String is one line of an excerpt.
 func (v Version) String() string {
 	text := fmt.Sprintf("%12s  v%-6d %-9s %s", v.At.Round(time.Microsecond*100), v.Number, v.Kind, v.Name)
-	switch {
-	case v.Kind == Lease:
+	if v.Kind == Lease {
 		text += fmt.Sprintf(" holder=%q", v.Holder)
-	default:
+	} else {
 		text += fmt.Sprintf(" shard=%q", v.Shard)
 	}
 	if v.Draining {

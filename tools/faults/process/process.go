@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -23,9 +25,9 @@ const again = 300 * time.Millisecond
 type Spec struct {
 	// Name is that of the process.
 	Name string
-	// Path is the binary, Args are its arguments; they are given how often the process was started before.
+	// Path is the binary, Args returns its arguments; it is called for each life anew.
 	Path string
-	Args func(restarts int) []string
+	Args func() []string
 	// LogFile gets standard output and error of all its lives.
 	LogFile string
 }
@@ -72,7 +74,7 @@ func Start(spec Spec) (*Process, error) {
 func (p *Process) begin() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	cmd := exec.Command(p.Path, p.Args(len(p.lives))...)
+	cmd := exec.Command(p.Path, p.Args()...)
 	cmd.Stdout, cmd.Stderr = p.log, p.log
 	// In a process group of its own, a Ctrl-C at the terminal reaches the parent alone.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -159,12 +161,31 @@ func (p *Process) Retire(s syscall.Signal, within time.Duration) error {
 	}
 }
 
-// Freeze stops the process (SIGSTOP) and says of which life.
+// Freeze stops the process (SIGSTOP), waits until none of its threads runs any more, and says of which life.
 func (p *Process) Freeze() (pid int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	pid = p.cmd.Process.Pid
 	_ = p.cmd.Process.Signal(syscall.SIGSTOP) // one that is gone is frozen enough
-	return p.cmd.Process.Pid
+	ticker := time.NewTicker(time.Millisecond)
+	defer ticker.Stop()
+	for someThreadRuns(pid) {
+		<-ticker.C
+	}
+	return pid
+}
+
+// someThreadRuns says whether a thread of the process is neither stopped nor gone. Where the system does not tell, none does.
+func someThreadRuns(pid int) bool {
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil {
+		return false
+	}
+	return slices.ContainsFunc(files, func(file string) bool {
+		content, err := os.ReadFile(file)
+		_, state, found := strings.Cut(string(content), ") ") // after the name, which is in parentheses
+		return err == nil && found && !strings.ContainsAny(state[:1], "TtZX")
+	})
 }
 
 // Thaw lets a frozen process go on (SIGCONT).

@@ -171,9 +171,9 @@ func TestFaultsOfWrites(t *testing.T) {
 
 // watch returns what a watch says, line by line; the channel closes with the watch.
 func (w *world) watch() <-chan string {
-	request, err := http.NewRequestWithContext(w.Context(), "GET", w.base+object+"?watch=true", http.NoBody)
+	request, err := http.NewRequestWithContext(w.Context(), http.MethodGet, w.base+object+"?watch=true", http.NoBody)
 	require.NoError(w, err)
-	response, err := w.client.Do(request)
+	response, err := w.client.Do(request) //nolint:bodyclose // by whoever reads it
 	require.NoError(w, err)
 	lines := make(chan string, 16)
 	ended := make(chan struct{})
@@ -192,12 +192,15 @@ func (w *world) watch() <-chan string {
 
 func (w *world) expect(lines <-chan string, want string) {
 	w.Helper()
-	select {
-	case got := <-lines:
-		require.Equal(w, want, got)
-	case <-time.After(patience):
-		w.Fatalf("nothing came, want %q", want)
-	}
+	require.Eventually(w, func() bool {
+		select {
+		case got := <-lines:
+			require.Equal(w, want, got)
+			return true
+		default:
+			return false
+		}
+	}, patience, time.Millisecond, "nothing came, want %q", want)
 }
 
 func TestWatches(t *testing.T) {

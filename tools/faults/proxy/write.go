@@ -75,18 +75,15 @@ func parse(request *http.Request) (w Write, ok bool) {
 		return Write{}, false
 	}
 	w.Method = request.Method
-	return w, w.locate(strings.Split(strings.Trim(request.URL.Path, "/"), "/"))
-}
-
-// locate reads /api/<version>/... and /apis/<group>/<version>/...
-func (w *Write) locate(path []string) bool {
+	// /api/<version>/... and /apis/<group>/<version>/...
+	path := strings.Split(strings.Trim(request.URL.Path, "/"), "/")
 	switch {
 	case len(path) > 2 && path[0] == "api":
 		path = path[2:]
 	case len(path) > 3 && path[0] == "apis":
 		w.Group, path = path[1], path[3:]
 	default:
-		return false
+		return Write{}, false
 	}
 	if len(path) > 2 && path[0] == "namespaces" {
 		w.Namespace, path = path[1], path[2:]
@@ -98,5 +95,5 @@ func (w *Write) locate(path []string) bool {
 	if len(path) > 2 {
 		w.Subresource = path[2]
 	}
-	return true
+	return w, true
 }

@@ -44,8 +44,11 @@ type Case struct {
 	WorkDuration time.Duration
 	// Prepare, unless nil, is called before any process runs, to set hooks on proxies.
 	Prepare func(*World)
-	// During is called in a phase, when what happens in it has happened, and before it is waited for that all is in place.
-	During map[Phase]func(context.Context, *World) error
+	// Phases are those that are played; nil means all. Begin and Delete are always played.
+	Phases []Phase
+	// During is called in a phase, when what happens in it has happened, and before it is waited for that all is in place;
+	// After when all was in place.
+	During, After map[Phase]func(context.Context, *World) error
 }
 
 func (c Case) replicas() int { return max(1, c.Replicas) }
@@ -65,6 +68,8 @@ type Result struct {
 	Err error
 	// Ended are the processes that ended though nobody had told them to, with the reason.
 	Ended []string
+	// Took says how long each phase took.
+	Took []string
 	// Spans and Versions count what was recorded.
 	Spans, Versions int
 }
@@ -110,7 +115,7 @@ func (s *Stage) Run(ctx context.Context, dir string, c Case) Result {
 	run, err := w.records(settled)
 	result.Err = errors.Join(result.Err, err)
 	result.Violations = append(result.Violations, check.Check(run)...)
-	result.Ended = w.ended()
+	result.Ended, result.Took = w.ended(), w.took
 	result.Err = errors.Join(result.Err, w.panics())
 	result.Spans, result.Versions = len(run.Spans), len(run.Versions)
 	if !result.OK() {
@@ -122,18 +127,25 @@ func (s *Stage) Run(ctx context.Context, dir string, c Case) Result {
 // play goes through all phases but the last.
 func (w *World) play(ctx context.Context, c Case) error {
 	for _, s := range scenario {
-		w.enterPhase(s.phase)
-		if err := s.play(w, ctx); err != nil {
-			return fmt.Errorf("phase %s: %w", s.phase, err)
+		if c.Phases != nil && s.phase != Begin && !slices.Contains(c.Phases, s.phase) {
+			continue
 		}
-		if during := c.During[s.phase]; during != nil {
-			if err := during(ctx, w); err != nil {
-				return fmt.Errorf("phase %s, the fault: %w", s.phase, err)
+		begin := record.Now()
+		w.enterPhase(s.phase)
+		for _, do := range []func(context.Context, *World) error{
+			func(ctx context.Context, w *World) error { return s.play(w, ctx) },
+			c.During[s.phase],
+			func(ctx context.Context, w *World) error { return w.AwaitInPlace(ctx) },
+			c.After[s.phase],
+		} {
+			if do == nil {
+				continue
+			}
+			if err := do(ctx, w); err != nil {
+				return fmt.Errorf("phase %s: %w", s.phase, err)
 			}
 		}
-		if err := w.AwaitInPlace(ctx); err != nil {
-			return fmt.Errorf("phase %s: %w", s.phase, err)
-		}
+		w.took = append(w.took, fmt.Sprintf("%s %.1f s", s.phase, (record.Now()-begin).Seconds()))
 	}
 	return nil
 }
@@ -245,10 +257,7 @@ func (w *World) records(end time.Duration) (check.Run, error) {
 	ended := map[int]time.Duration{}
 	errs := []error{incomplete}
 	for _, m := range w.Members(true) {
-		if m.Process == nil {
-			continue
-		}
-		for _, life := range m.Process.Lives() {
+		for _, life := range m.Lives() {
 			ended[life.PID] = life.Ended
 		}
 		givenUp(run.GivenUp, m)
@@ -290,10 +299,7 @@ func versionNumber(d proxy.Done) uint64 {
 func (w *World) ended() []string {
 	var found []string
 	for _, m := range w.order {
-		if m.Process == nil {
-			continue
-		}
-		for _, life := range m.Process.Lives() {
+		for _, life := range m.Lives() {
 			if life.Ended != 0 && !life.Told {
 				found = append(found, fmt.Sprintf("%s (process %d) at %s: %v", m.Name, life.PID, life.Ended, life.Err))
 			}

@@ -47,7 +47,7 @@ func (w *World) begin(ctx context.Context) error {
 	}
 	for _, m := range w.order {
 		if m.Name != "d" {
-			if err := w.start(m); err != nil {
+			if err := w.Start(m); err != nil {
 				return err
 			}
 		}
@@ -57,22 +57,22 @@ func (w *World) begin(ctx context.Context) error {
 	}
 	var errs []error
 	for i := range 6 {
-		errs = append(errs, w.create(ctx, fmt.Sprintf("site-%d", i)))
+		errs = append(errs, w.Create(ctx, fmt.Sprintf("site-%d", i)))
 	}
-	return errors.Join(append(errs, w.create(ctx, ""), w.create(ctx, ""))...)
+	return errors.Join(append(errs, w.Create(ctx, ""), w.Create(ctx, ""))...)
 }
 
 func (w *World) join(ctx context.Context) error {
-	err := w.start(w.members["d"])
-	return errors.Join(err, w.create(ctx, "site-6"), w.edit(ctx, "site-0"), w.remove(ctx, "site-1"))
+	err := w.Start(w.members["d"])
+	return errors.Join(err, w.Create(ctx, "site-6"), w.Edit(ctx, "site-0"), w.remove(ctx, "site-1"))
 }
 
 func (w *World) fail(ctx context.Context) error {
-	w.expect("a", false)
-	w.expect("b", false)
-	err := w.members["a"].Process.Retire(syscall.SIGKILL, stopTimeout)
-	return errors.Join(err, w.create(ctx, "site-7"), w.edit(ctx, "site-2"), w.edit(ctx, "site-6"),
-		w.members["b"].Process.Retire(syscall.SIGTERM, stopTimeout))
+	w.Expect("a", false)
+	w.Expect("b", false)
+	err := w.members["a"].Process().Retire(syscall.SIGKILL, stopTimeout)
+	return errors.Join(err, w.Create(ctx, "site-7"), w.Edit(ctx, "site-2"), w.Edit(ctx, "site-6"),
+		w.members["b"].Process().Retire(syscall.SIGTERM, stopTimeout))
 }
 
 // delete deletes the ring and waits until nothing of it is left.
@@ -98,8 +98,8 @@ func (w *World) delete(ctx context.Context) error {
 	})
 }
 
-// create makes a Website; without a name its name is generated.
-func (w *World) create(ctx context.Context, name string) error {
+// Create makes a Website; without a name its name is generated.
+func (w *World) Create(ctx context.Context, name string) error {
 	site := &examplev1alpha1.Website{
 		ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: name},
 		Spec:       examplev1alpha1.WebsiteSpec{Title: "first"},
@@ -113,15 +113,15 @@ func (w *World) create(ctx context.Context, name string) error {
 	return nil
 }
 
-// edit changes what a Website shall say.
-func (w *World) edit(ctx context.Context, name string) error {
+// Edit changes what a Website shall say.
+func (w *World) Edit(ctx context.Context, name string) error {
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		site := &examplev1alpha1.Website{}
 		if err := w.client.Get(ctx, client.ObjectKey{Namespace: Namespace, Name: name}, site); err != nil {
 			return err //nolint:wrapcheck // wrapped below
 		}
 		site.Spec.Body += "more "
-		return w.client.Update(ctx, site) //nolint:wrapcheck // wrapped below
+		return w.client.Update(ctx, site)
 	})
 	if err != nil {
 		return fmt.Errorf("a user's request failed (I4): update: %w", err)

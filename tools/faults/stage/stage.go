@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"sync"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -54,6 +55,24 @@ type Stage struct {
 	client      client.Client
 	bin         string
 	kubeconfigs map[string]string // by binary
+
+	mu      sync.Mutex
+	current *World
+}
+
+// Abort ends the processes of the run that is under way, if there is one, for the calling process is about to end.
+func (s *Stage) Abort() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current != nil {
+		_ = s.current.endAll() // there is nobody left to tell
+	}
+}
+
+func (s *Stage) setCurrent(w *World) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.current = w
 }
 
 // New prepares a control plane. The directory holds the binaries of the services and of the example.
@@ -80,7 +99,7 @@ func New(ctx context.Context, plane *localplane.Plane, bin string) (*Stage, erro
 		}
 	}
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: Namespace}}
-	if err := s.client.Create(ctx, namespace); client.IgnoreAlreadyExists(err) != nil {
+	if err := client.IgnoreAlreadyExists(s.client.Create(ctx, namespace)); err != nil {
 		return nil, fmt.Errorf("create the namespace of the runs: %w", err)
 	}
 	return s, nil

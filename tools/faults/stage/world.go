@@ -1,13 +1,16 @@
 package stage
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"k8s.io/utils/clock"
@@ -25,12 +28,36 @@ const shardBinary = "example"
 type Member struct {
 	// Name is that of the process: a service's binary, for a second replica with "-2", or a shard's name.
 	Name string
-	// Proxy is there from the beginning, Process once it was started.
-	Proxy   *proxy.Proxy
-	Process *process.Process
+	// Proxy is there from the beginning.
+	Proxy *proxy.Proxy
 
 	binary string
 	args   []string
+
+	mu        sync.Mutex
+	processes []*process.Process
+	histories atomic.Int32
+}
+
+// Process returns the process as it was started last; nil before the first time.
+func (m *Member) Process() *process.Process {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.processes) == 0 {
+		return nil
+	}
+	return m.processes[len(m.processes)-1]
+}
+
+// Lives returns all lives so far, also those before the process was started once more.
+func (m *Member) Lives() []process.Life {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var lives []process.Life
+	for _, p := range m.processes {
+		lives = append(lives, p.Lives()...)
+	}
+	return lives
 }
 
 // IsShard says whether it is a shard.
@@ -42,6 +69,8 @@ type World struct {
 	dir      string
 	recorder *record.Recorder
 	stop     context.CancelFunc
+
+	took []string
 
 	mu      sync.Mutex
 	phase   Phase
@@ -82,6 +111,7 @@ func (s *Stage) enter(ctx context.Context, dir string, c Case) (*World, error) {
 			return w, err
 		}
 	}
+	s.setCurrent(w)
 	return w, nil
 }
 
@@ -123,7 +153,7 @@ func freeAddress() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("find a free port: %w", err)
 	}
-	return listener.Addr().String(), listener.Close() //nolint:wrapcheck // it was just opened
+	return listener.Addr().String(), listener.Close()
 }
 
 // add makes the proxy of a process.
@@ -175,29 +205,32 @@ func (w *World) enterPhase(p Phase) {
 	w.phase = p
 }
 
-// start starts a process.
-func (w *World) start(m *Member) error {
+// Start starts a process that does not run.
+func (w *World) Start(m *Member) error {
 	if m.IsShard() {
-		w.expect(m.Name, true)
+		w.Expect(m.Name, true)
 	}
+	m.mu.Lock() // held, so that nobody looks for the process before it is known
+	defer m.mu.Unlock()
 	p, err := process.Start(process.Spec{
 		Name: m.Name, Path: filepath.Join(w.bin, m.binary), LogFile: filepath.Join(w.dir, m.Name+".log"),
-		Args: func(restarts int) []string {
+		Args: func() []string {
 			if !m.IsShard() {
 				return m.args
 			}
-			return append(m.args, fmt.Sprintf("--history-file=%s", filepath.Join(w.dir, fmt.Sprintf("history-%s-%d.jsonl", m.Name, restarts))))
+
+			return append(slices.Clone(m.args), fmt.Sprintf("--history-file=%s/history-%s-%d.jsonl", w.dir, m.Name, m.histories.Add(1)))
 		},
 	})
 	if err != nil {
 		return fmt.Errorf("start a process: %w", err)
 	}
-	m.Process = p
+	m.processes = append(m.processes, p)
 	return nil
 }
 
-// expect says whether the shard shall hold its Lease from now on.
-func (w *World) expect(shard string, holds bool) {
+// Expect says whether the shard shall hold its Lease from now on.
+func (w *World) Expect(shard string, holds bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if holds {
@@ -216,16 +249,40 @@ func (w *World) Froze(f check.Frozen) {
 
 // leave ends every process and all else of the run.
 func (w *World) leave() error {
-	var errs []error
-	for _, m := range w.order {
-		if m.Process != nil {
-			errs = append(errs, m.Process.Retire(syscall.SIGKILL, stopTimeout))
-		}
-	}
+	err := w.endAll()
+	w.setCurrent(nil)
 	for _, m := range w.order {
 		m.Proxy.Stop()
 	}
 	w.stop()
 	w.recorder.Wait()
+	return err
+}
+
+func (w *World) endAll() error {
+	var errs []error
+	for _, m := range w.order {
+		if p := m.Process(); p != nil {
+			errs = append(errs, p.Retire(syscall.SIGKILL, stopTimeout))
+		}
+	}
 	return errors.Join(errs...)
+}
+
+// AtWork says whether a shard is in a reconcile right now, by its history.
+func (w *World) AtWork(shard string) bool {
+	files, err := filepath.Glob(filepath.Join(w.dir, "history-"+shard+"-*.jsonl"))
+	if err != nil {
+		return false
+	}
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			return false
+		}
+		if bytes.Count(content, []byte(`"event":"start"`)) > bytes.Count(content, []byte(`"event":"end"`)) {
+			return true
+		}
+	}
+	return false
 }

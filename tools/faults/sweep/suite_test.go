@@ -5,13 +5,16 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"github.com/clusterring/clusterring/tools/faults/stage"
 	"github.com/clusterring/clusterring/tools/localplane"
@@ -38,7 +41,24 @@ var shared struct {
 }
 
 func TestMain(m *testing.M) {
-	code := localplane.Main(m)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	over := make(chan struct{})
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		select {
+		case <-signals: // the control plane ends, too, and then this process
+			if s := shared.suite; s != nil {
+				s.stage.Abort()
+			}
+		case <-over:
+		}
+	}()
+	code := localplane.Main(m, goleak.IgnoreCurrent())
+	signal.Stop(signals)
+	close(over)
+	<-ended
 	if s := shared.suite; s != nil {
 		fmt.Fprintf(os.Stderr, "%d runs in %s, %d failed", s.runs, s.spent.Round(time.Second), s.failed)
 		if s.failed == 0 {
@@ -66,7 +86,7 @@ func theSuite(t *testing.T) *suite {
 }
 
 func newSuite(ctx context.Context, plane *localplane.Plane) (*suite, error) {
-	dir, err := os.MkdirTemp("", "clusterring-faults-*") //nolint:usetesting // stays if a run fails
+	dir, err := os.MkdirTemp("", "clusterring-faults-*") // stays if a run fails
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +109,7 @@ func newSuite(ctx context.Context, plane *localplane.Plane) (*suite, error) {
 // run plays one case as a subtest. k of n says how far the test is.
 func (s *suite) run(t *testing.T, k, n int, c stage.Case) (played stage.Result) {
 	t.Helper()
-	t.Run(strings.ReplaceAll(c.Name, " ", "_"), func(t *testing.T) {
+	t.Run(c.Name, func(t *testing.T) {
 		dir := filepath.Join(s.dir, fmt.Sprintf("%03d", s.runs+1))
 		begin := time.Now()
 		played = s.stage.Run(t.Context(), dir, c)
@@ -104,8 +124,9 @@ func (s *suite) run(t *testing.T, k, n int, c stage.Case) (played stage.Result) 
 			s.failed++
 			verdict = "FAILED"
 		}
-		fmt.Fprintf(os.Stderr, "%s %d/%d %s: %s in %.1f s, %d reconciles, %d versions%s\n", t.Name()[:strings.Index(t.Name(), "/")], k, n, c.Name,
-			verdict, took.Seconds(), played.Spans, played.Versions, restarts(played))
+		test, _, _ := strings.Cut(t.Name(), "/")
+		say("%s %d/%d %s: %s in %.1f s, %d reconciles, %d versions (%s)%s", test, k, n, c.Name,
+			verdict, took.Seconds(), played.Spans, played.Versions, strings.Join(played.Took, ", "), restarts(played))
 		if played.OK() {
 			_ = os.RemoveAll(dir) // as above
 			return
@@ -115,9 +136,12 @@ func (s *suite) run(t *testing.T, k, n int, c stage.Case) (played stage.Result) 
 	return played
 }
 
+// say tells how far the tests are, though they are not asked to be verbose.
+func say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+
 func restarts(r stage.Result) string {
 	if len(r.Ended) == 0 {
 		return ""
 	}
-	return fmt.Sprintf(", %d ended by themselves", len(r.Ended))
+	return ", ended by themselves: " + strings.Join(r.Ended, "; ")
 }

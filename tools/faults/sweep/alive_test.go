@@ -1,0 +1,229 @@
+package sweep
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/faults/check"
+	"github.com/clusterring/clusterring/tools/faults/proxy"
+	"github.com/clusterring/clusterring/tools/faults/record"
+	"github.com/clusterring/clusterring/tools/faults/stage"
+)
+
+// taken waits until the shard's Lease was taken from it.
+func taken(ctx context.Context, w *stage.World, shard string) error {
+	return w.Await(ctx, "the Lease of shard "+shard+" is taken", func() []string {
+		for _, v := range w.Newest() {
+			if v.Kind == check.Lease && v.Name == shard && v.Holder == v1alpha1.LeaseControllerIdentity {
+				return nil
+			}
+		}
+		return []string{"it is not"}
+	})
+}
+
+// TestStaleAssigner keeps the caches of the one replica of the assigner that the API server asks as they were, while shards
+// join and fail. The other replica, which registers webhooks, and all else go on.
+func TestStaleAssigner(t *testing.T) {
+	s := theSuite(t)
+	hold := func(hold bool) func(context.Context, *stage.World) error {
+		return func(_ context.Context, w *stage.World) error {
+			w.Member(stage.Assigner).Proxy.Watches(proxy.Watching{Hold: hold})
+			return nil
+		}
+	}
+	s.run(t, 1, 1, stage.Case{
+		Name: "the replica of the assigner that is asked has stale caches", Replicas: 2,
+		After: during{stage.Begin: hold(true), stage.Join: hold(true)},
+		During: during{
+			stage.Join: func(ctx context.Context, w *stage.World) error {
+				// It has given an object back to the shard that had just given it up, at least once.
+				err := w.Await(ctx, "two objects are given up", func() []string {
+					if n := acknowledged(w); n < 2 {
+						return []string{fmt.Sprintf("%d were", n)}
+					}
+					return nil
+				})
+				return errors.Join(err, hold(false)(ctx, w))
+			},
+			stage.Fail: func(ctx context.Context, w *stage.World) error {
+				return errors.Join(taken(ctx, w, "a"), w.Create(ctx, "late"), hold(false)(ctx, w))
+			},
+		},
+	})
+}
+
+// acknowledged counts the writes by which shards have given objects up.
+func acknowledged(w *stage.World) int {
+	n := 0
+	for _, m := range w.Members(true) {
+		for _, d := range m.Proxy.Done() {
+			if value, present := d.Labels()[v1alpha1.ShardLabel(stage.Ring)]; present && value == nil && d.Status == http.StatusOK {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// TestReplicas runs two replicas of each service, of which one leads. The first ones are killed, then the second ones;
+// or they are frozen until the others have taken over, and woken.
+func TestReplicas(t *testing.T) {
+	s := theSuite(t)
+	of := func(second bool, services ...string) []string {
+		if second {
+			for i := range services {
+				services[i] += "-2"
+			}
+		}
+		return services
+	}
+	kill := func(second bool) func(context.Context, *stage.World) error {
+		return func(_ context.Context, w *stage.World) error {
+			for _, name := range of(second, stage.LeaseMonitor, stage.Assigner, stage.Rebalancer) {
+				w.Member(name).Process().Kill()
+			}
+			return nil
+		}
+	}
+	s.run(t, 1, 3, stage.Case{
+		Name: "leaders are killed", Replicas: 2,
+		During: during{stage.Join: kill(false), stage.Fail: kill(true)},
+	})
+	freeze := func(second bool) func(context.Context, *stage.World) error {
+		return func(ctx context.Context, w *stage.World) error {
+			names := of(second, stage.LeaseMonitor, stage.Rebalancer)
+			for _, name := range names {
+				w.Member(name).Process().Freeze()
+			}
+			err := w.AwaitInPlace(ctx)
+			for _, name := range names {
+				w.Member(name).Process().Thaw()
+			}
+			return err
+		}
+	}
+	s.run(t, 2, 3, stage.Case{
+		Name: "leaders are frozen, and woken when others lead", Replicas: 2,
+		During: during{stage.Join: freeze(false), stage.Fail: freeze(true)},
+	})
+	all := func(_ context.Context, w *stage.World) error {
+		for _, m := range w.Members(false) {
+			m.Process().Kill()
+		}
+		return nil
+	}
+	s.run(t, 3, 3, stage.Case{
+		Name:   "all services are killed in each phase",
+		During: during{stage.Begin: all, stage.Join: all, stage.Fail: all},
+	})
+}
+
+// TestDisconnected cuts a shard off from the API server until its Lease is taken. It has to end by then, and joins again.
+func TestDisconnected(t *testing.T) {
+	s := theSuite(t)
+	s.run(t, 1, 1, stage.Case{
+		Name: "a shard is cut off", WorkDuration: 100 * time.Millisecond, Phases: []stage.Phase{stage.Join},
+		During: during{stage.Join: func(ctx context.Context, w *stage.World) error {
+			c := w.Member("c")
+			c.Proxy.Cut()
+			if err := taken(ctx, w, "c"); err != nil {
+				return err
+			}
+			if first := c.Lives()[0]; first.Ended == 0 || first.Err == nil {
+				return errors.New("I1: the shard still runs, though its Lease was taken")
+			}
+			w.Expect("c", false)
+			if err := w.AwaitInPlace(ctx); err != nil {
+				return err
+			}
+			w.Expect("c", true)
+			c.Proxy.Restore()
+			return nil
+		}},
+	})
+}
+
+// TestFrozen freezes a shard in the middle of its work (SIGSTOP) until its Lease is taken and its objects have moved, and
+// wakes it. It may end the reconciles that it was in, with writes that fail; it must not begin another one, and must end.
+func TestFrozen(t *testing.T) {
+	s := theSuite(t)
+	const rounds = 3
+	for i := range rounds {
+		s.run(t, i+1, rounds, stage.Case{
+			Name: fmt.Sprintf("a shard is frozen and woken, %d", i+1), WorkDuration: 300 * time.Millisecond, Phases: []stage.Phase{stage.Join},
+			After: during{stage.Join: freezeAtWork},
+		})
+	}
+}
+
+func freezeAtWork(ctx context.Context, w *stage.World) error {
+	const name = "b"
+	b := w.Member(name)
+	for _, v := range w.Newest() {
+		if v.Kind == check.Website && !v.Deleted && v.Shard == name {
+			if err := w.Edit(ctx, v.Name); err != nil {
+				return err
+			}
+		}
+	}
+	if err := w.Await(ctx, "shard b is at work", func() []string {
+		if w.AtWork(name) {
+			return nil
+		}
+		return []string{"it is not"}
+	}); err != nil {
+		return err
+	}
+	pid := b.Process().Freeze()
+	from := record.Now()
+	b.Process().Quit()
+	w.Expect(name, false)
+	err := errors.Join(taken(ctx, w, name), w.AwaitInPlace(ctx))
+	before := len(b.Proxy.Done())
+	b.Process().Thaw()
+	w.Froze(check.Frozen{PID: pid, From: from, Until: record.Now()})
+	if err != nil {
+		return err
+	}
+	return errors.Join(awaitEnd(b), staleWrites(b.Proxy.Done()[before:]), w.Start(b))
+}
+
+// awaitEnd waits until a process has ended by itself.
+func awaitEnd(m *stage.Member) error {
+	const soon = 5 * time.Second
+	timer := time.NewTimer(soon)
+	defer timer.Stop()
+	select {
+	case <-m.Process().Over():
+	case <-timer.C:
+		return errors.Join(fmt.Errorf("I1: shard %s still runs %s after it was woken without its Lease", m.Name, soon),
+			m.Process().Retire(syscall.SIGKILL, soon))
+	}
+	lives := m.Lives()
+	if last := lives[len(lives)-1]; last.Err == nil {
+		return fmt.Errorf("shard %s has lost its Lease and ended with exit code 0", m.Name)
+	}
+	return nil
+}
+
+// staleWrites finds writes of a woken process that got through. Its events may.
+func staleWrites(done []proxy.Done) error {
+	through := slices.DeleteFunc(done, func(d proxy.Done) bool { return d.Status >= http.StatusBadRequest })
+	var texts []string
+	for _, d := range through {
+		texts = append(texts, d.String())
+	}
+	if len(texts) > 0 {
+		return fmt.Errorf("I1: writes of a process that had lost its Lease got through: %s", strings.Join(texts, ", "))
+	}
+	return nil
+}

@@ -1,0 +1,114 @@
+package sweep
+
+import (
+	"context"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/clusterring/clusterring/tools/faults/proxy"
+	"github.com/clusterring/clusterring/tools/faults/stage"
+)
+
+// failures are the ways in which a write fails.
+var failures = []struct {
+	name   string
+	action proxy.Action
+}{
+	{"conflict", proxy.Action{Status: http.StatusConflict}},
+	{"too many requests", proxy.Action{Status: http.StatusTooManyRequests}},
+	{"internal error", proxy.Action{Status: http.StatusInternalServerError}},
+	{"timeout before", proxy.Action{Status: http.StatusGatewayTimeout}},
+	{"timeout though applied", proxy.Action{Lose: true, Status: http.StatusGatewayTimeout}},
+	{"connection closed before", proxy.Action{Abort: true}},
+	{"connection closed though applied", proxy.Action{Lose: true}},
+}
+
+// TestWrites fails the first and the third write of each kind, in each of these ways: once for all services, and once for
+// all shards, but for the renewals of their Leases.
+func TestWrites(t *testing.T) {
+	s := theSuite(t)
+	for i, f := range failures {
+		for j, shards := range []bool{false, true} {
+			who := "services"
+			if shards {
+				who = "shards"
+			}
+			var counted counter
+			s.run(t, 2*i+j+1, 2*len(failures), stage.Case{Name: f.name + " for writes of " + who, Prepare: func(w *stage.World) {
+				for _, m := range w.Members(shards) {
+					m.Proxy.Hook(func(write proxy.Write) proxy.Action {
+						renewal := shards && write.Resource == "leases"
+						if n := counted.next(classify(w, m, write)).ordinal; !renewal && (n == 1 || n == 3) {
+							return f.action
+						}
+						return proxy.Action{}
+					})
+				}
+			}})
+		}
+	}
+}
+
+// wait lets a fault last. It ends early with the test.
+func wait(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+type during = map[stage.Phase]func(context.Context, *stage.World) error
+
+// TestWatches delays the events of watches by a second, and loses them for longer than it takes to give a shard up.
+func TestWatches(t *testing.T) {
+	s := theSuite(t)
+	everybody := []string{"", stage.LeaseMonitor, stage.Assigner, stage.Rebalancer, shard}
+	for i, who := range everybody {
+		concerned := func(w *stage.World) []*stage.Member {
+			switch who {
+			case "":
+				return w.Members(false)
+			case shard:
+				return w.Members(true)
+			default:
+				return []*stage.Member{w.Member(who)}
+			}
+		}
+		name := who
+		if who == "" {
+			name = "every service"
+		}
+		set := func(watching proxy.Watching) func(context.Context, *stage.World) error {
+			return func(_ context.Context, w *stage.World) error {
+				for _, m := range concerned(w) {
+					m.Proxy.Watches(watching)
+				}
+				return nil
+			}
+		}
+		s.run(t, 2*i+1, 2*len(everybody), stage.Case{
+			Name:    "events come a second late to " + name,
+			Prepare: func(w *stage.World) { _ = set(proxy.Watching{Delay: time.Second})(nil, w) },
+		})
+		again := func(ctx context.Context, w *stage.World) error {
+			if err := wait(ctx, 2500*time.Millisecond); err != nil {
+				return err
+			}
+			for _, m := range concerned(w) {
+				m.Proxy.Watches(proxy.Watching{})
+				m.Proxy.CloseWatches()
+			}
+			return nil
+		}
+		s.run(t, 2*i+2, 2*len(everybody), stage.Case{
+			Name:   "events of 2.5 s are lost to " + name,
+			After:  during{stage.Begin: set(proxy.Watching{Drop: true}), stage.Join: set(proxy.Watching{Drop: true})},
+			During: during{stage.Join: again, stage.Fail: again},
+		})
+	}
+}
