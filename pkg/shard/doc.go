@@ -22,6 +22,12 @@
 //     the process ends; then the Lease runs out.
 //  4. A Lease that somebody else has taken, or that a second process renews under the same name, is not taken back: the
 //     manager ends with an error.
+//  5. When Options.RenewDeadline has passed since the last successful renewal was sent, or the Lease is found to be lost, the
+//     contexts of wrapped reconcilers are cancelled and none begins any more, even if leader election is stuck in a
+//     request, and first of all in a process that was frozen. If a worker has not stopped when Options.LeaseDuration has
+//     passed, the process ends ([Options].Exit). Nobody takes the Lease before twice that time.
+//  6. A Lease that may have been free is used only after [Options].HoldOff, so that moves of objects that began while it was
+//     free have ended. A process that is restarted while its Lease still names it carries on at once.
 //
 // Wrap every reconciler of the process that works on sharded objects, also those of controlled kinds. What bypasses the
 // wrapper is protected by the manager's orderly stop alone.
@@ -34,14 +40,16 @@
 //
 // # Losing the Lease
 //
-// Then the manager's Start returns an error, and the process must end at once with a non-zero exit code, because its
-// workers may still be running. Its successor begins afresh.
+// Then the contexts of the workers are cancelled, the manager's Start returns an error, and the process must end at once
+// with a non-zero exit code, because its workers may still be running. Its successor begins afresh. What the process has
+// sent before may still be carried out; and a machine that was suspended as a whole may not count that time, so that its
+// process goes on for a moment. The resource versions in its writes are the protection that remains.
 //
 // # Restart and rolling update
 //
 // A shard that is told to stop finishes the reconciles in flight, gives its Lease back, and its objects move at once. A
 // shard that is killed keeps its objects until its Lease has run out and was taken from it; if a process of the same name
-// comes back before that, it carries on with its objects. Shards of a Deployment get new names in a rolling update, so
+// comes back before that, it carries on with its objects at once; later, it works after the hold-off. Shards of a Deployment get new names in a rolling update, so
 // each replaced replica moves its objects twice; shards of a StatefulSet keep their names. Any number of shards may stop
 // or start at once, in any order, also while drains are pending. Give Pods a terminationGracePeriodSeconds longer than the
 // longest reconcile.

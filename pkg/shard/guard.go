@@ -1,7 +1,6 @@
 package shard
 
 import (
-	"errors"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -13,39 +12,22 @@ import (
 // the cache is not taken for a deletion. Far more than can be acknowledged before a cache catches up.
 const rememberedAcknowledgements = 1 << 14
 
-var (
-	errNotHeld = errors.New("this shard does not hold its Lease: pass the manager's options to Shard.ConfigureManager, and let the controller need leader election")
-	errLost    = errors.New("this shard has given up or lost its Lease and works no more: the process must end")
-)
-
 // guard knows which objects the workers of this process are inside of, and which of them are given up.
 //
 //	G1  A drain is acknowledged only while nobody is inside the object.
 //	G2  Once anybody has seen the drain, nobody starts, until a newer version shows that it was withdrawn.
 //	G3  Once the drain is acknowledged, nobody starts, until a version that is not older than the acknowledgement shows that
 //	    the object is this shard's again. Its absence is no deletion.
-//	G4  The Lease is given back only while no worker is inside anything, and none begins afterwards.
 //
-// A worker begins, enters each object that it may touch, judges what the cache says of the object, leaves, and ends. It
+// A worker that has begun its term's work enters each object that it may touch, judges what the cache says of the object, and leaves. It
 // enters before it reads, so that no acknowledgement slips in between. Whoever leaves last acknowledges. Making the one
 // who saw the drain wait instead would block one of its controller's workers for as long as another controller works.
 type guard struct {
 	mu       sync.Mutex
-	phase    phase
-	workers  int
 	objects  map[objectKey]*object
 	departed []departure // ring buffer of acknowledgements, oldest at next
 	next     int
 }
-
-// phase is where the process is in its term as a shard. It only moves forward.
-type phase int
-
-const (
-	waiting phase = iota // the Lease was not acquired yet
-	holding
-	over
-)
 
 type objectKey struct {
 	schema.GroupKind
@@ -85,50 +67,6 @@ const (
 
 func newGuard() *guard {
 	return &guard{objects: map[objectKey]*object{}}
-}
-
-// unlock lets workers begin: the Lease is held. It does nothing once the term is over.
-func (g *guard) unlock() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-
-	if g.phase == waiting {
-		g.phase = holding
-	}
-}
-
-// lock ends the term: no worker begins any more. It reports whether all have ended already.
-func (g *guard) lock() (idle bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-
-	g.phase = over
-
-	return g.workers == 0
-}
-
-// begin counts a worker in, or says why it must not work.
-func (g *guard) begin() error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-
-	switch g.phase {
-	case waiting:
-		return errNotHeld
-	case over:
-		return errLost
-	case holding:
-	}
-	g.workers++
-
-	return nil
-}
-
-func (g *guard) end() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-
-	g.workers--
 }
 
 // enter puts a worker inside the object. It may do nothing to it until judge says run.

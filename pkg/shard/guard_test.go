@@ -174,21 +174,6 @@ func TestGuardRemembersABoundedNumberOfDepartures(t *testing.T) {
 	require.Contains(t, g.objects, key(extra))
 }
 
-func TestGuardWorksOnlyDuringTheTerm(t *testing.T) {
-	g := newGuard()
-	require.ErrorIs(t, g.begin(), errNotHeld)
-
-	g.unlock()
-	require.NoError(t, g.begin())
-	require.False(t, g.lock(), "a worker is inside")
-	require.ErrorIs(t, g.begin(), errLost)
-
-	g.end()
-	require.True(t, g.lock())
-	g.unlock()
-	require.ErrorIs(t, g.begin(), errLost, "a term does not come back")
-}
-
 func TestVersionsThatAreNoNumbers(t *testing.T) {
 	require.True(t, older("9", "10"))
 	require.False(t, older("10", "9"))

@@ -18,18 +18,23 @@ import (
 // lock is the shard's Lease as leader election sees it. Leader election does the timing; the lock adds what a shard needs
 // beyond it:
 //
-//	L1  Workers begin only once the Lease is held, and none begins after it was lost.
+//	L1  Workers begin only once the Lease is held, and none begins after it was lost. Every success prolongs the term from
+//	    when the request was sent, which is before anybody could see the renewal.
 //	L2  The Lease is given back only by its holder, when renewals worked to the end and every worker has stopped. Leader
 //	    election alone would also release it when it could not be renewed, while all workers still run.
 //	L3  A Lease that was lost is not taken back by this process: its objects may have moved, and its workers do not know.
 //	L4  Of two processes with one name the later one keeps the Lease. Leader election alone takes them for one, because the
 //	    contract wants the shard's name as the holder.
+//	L5  A Lease that was not this shard's all along is used only after the hold-off.
 //
 // Leader election calls the methods that read and write from one goroutine.
 type lock struct {
 	*resourcelock.LeaseLock
-	guard *guard
+	term    *term
+	holdOff time.Duration
 
+	// settled says that the Lease, as it was last read, names this shard and has done so for longer than the hold-off.
+	settled bool
 	// holder is who held the Lease when it was last read or written.
 	holder string
 	// renewed is the last renewTime that this process has written, as far as it knows; zero before it held the Lease.
@@ -42,7 +47,7 @@ type lock struct {
 var _ resourcelock.Interface = (*lock)(nil)
 
 func (s *Shard) newLock(config *rest.Config) (*lock, error) {
-	config = rest.AddUserAgent(config, "shard-lease")
+	config = rest.AddUserAgent(rest.CopyConfig(config), "shard-lease")
 	// One request that hangs must not cost the Lease.
 	config.Timeout = max(s.options.RenewDeadline/2, time.Second)
 	// Nor must it wait in line behind what the controllers write.
@@ -60,7 +65,8 @@ func (s *Shard) newLock(config *rest.Config) (*lock, error) {
 			LockConfig: resourcelock.ResourceLockConfig{Identity: s.options.Name},
 			Labels:     map[string]string{v1alpha1.LabelClusterRing: s.options.Ring},
 		},
-		guard: s.guard,
+		term:    s.term,
+		holdOff: s.options.HoldOff,
 	}, nil
 }
 
@@ -70,17 +76,30 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 		return nil, nil, l.lost
 	}
 
+	l.settled = false
 	record, raw, err := l.LeaseLock.Get(ctx)
 	if err != nil {
 		return nil, nil, err //nolint:wrapcheck // leader election looks for NotFound and logs the Lease's name
 	}
 	l.holder = record.HolderIdentity
+	l.settled = l.isSettled(record)
 
 	if err := l.theft(record); err != nil {
 		return nil, nil, l.lose(err)
 	}
 
 	return record, raw, nil
+}
+
+// isSettled reports whether a Lease that is taken over from this record can be used without a hold-off: it was held under
+// this shard's name for longer than a hold-off, and, because it is written on the condition that it has not changed, still
+// is. Then nobody has seen it free lately. This is so when the process was restarted before its Lease was taken. Both times
+// come from the clock of that process. In all other cases moves may be under way: a Lease that was taken or given back is
+// free; one that does not exist may have been deleted long ago; and one that was acquired only just may have been free
+// before that. That costs a shard with a new name, which has no objects, the hold-off too: it looks just the same.
+func (l *lock) isSettled(record *resourcelock.LeaderElectionRecord) bool {
+	return record.HolderIdentity == l.Identity() && !record.AcquireTime.IsZero() &&
+		record.RenewTime.Sub(record.AcquireTime.Time) >= l.holdOff
 }
 
 // theft says how the Lease, once held by this process, came to be another's.
@@ -117,11 +136,17 @@ func (l *lock) hold(record resourcelock.LeaderElectionRecord, write func() error
 		return l.lost
 	}
 
+	if err := l.term.lost(); err != nil {
+		// A Lease that is renewed would keep the objects of a process that does not work.
+		return l.lose(err)
+	}
+
+	sent := l.term.clock.Now()
 	l.failure = write()
 	switch {
 	case l.failure == nil:
 		l.holder = record.HolderIdentity
-		l.guard.unlock()
+		l.prolong(sent)
 	case l.renewed.IsZero() || apierrors.IsConflict(l.failure):
 		// Not held before, or certainly not written.
 		return l.failure
@@ -132,8 +157,20 @@ func (l *lock) hold(record resourcelock.LeaderElectionRecord, write func() error
 	return l.failure
 }
 
+// prolong begins or prolongs the term by a write that was sent at the given time.
+func (l *lock) prolong(sent time.Time) {
+	switch {
+	case !l.renewed.IsZero():
+		l.term.renewed(sent)
+	case l.settled:
+		l.term.acquired(sent, 0)
+	default:
+		l.term.acquired(sent, l.holdOff)
+	}
+}
+
 func (l *lock) release(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
-	idle := l.guard.lock()
+	idle := l.term.close()
 
 	switch {
 	case l.lost != nil:
@@ -151,7 +188,7 @@ func (l *lock) release(ctx context.Context, record resourcelock.LeaderElectionRe
 
 // lose ends the term of the shard in this process for good.
 func (l *lock) lose(err error) error {
-	l.guard.lock()
+	l.term.lose(err)
 	l.lost = err
 
 	return err

@@ -76,12 +76,12 @@ func TestLeaseIsKeptWhenTheManagerDoesNotWait(t *testing.T) {
 	s := f.shard("shard-0")
 	l := f.lock(s, f.config)
 	require.NoError(t, l.Create(t.Context(), record("shard-0", 1)))
-	require.NoError(t, s.guard.begin())
+	end := f.begin(s)
 
 	require.ErrorContains(t, l.Update(t.Context(), record("", 2)), "workers still run")
 	require.Equal(t, "shard-0", holder(f.lease(s)))
 
-	s.guard.end()
+	end()
 	require.NoError(t, l.Update(t.Context(), record("", 3)))
 	require.Empty(t, holder(f.lease(s)))
 }
@@ -101,7 +101,7 @@ func TestLeaseIsKeptWhenItCouldNotBeRenewed(t *testing.T) {
 
 	require.ErrorContains(t, l.Update(t.Context(), record("", 3)), "could not be renewed")
 	require.Equal(t, "shard-0", holder(f.lease(s)))
-	require.ErrorIs(t, s.guard.begin(), errLost)
+	require.ErrorIs(t, s.term.held(), ErrLost)
 }
 
 func TestLeaseThatWasTakenEndsTheManager(t *testing.T) {
@@ -119,7 +119,7 @@ func TestLeaseThatWasTakenEndsTheManager(t *testing.T) {
 	p.wait()
 	require.ErrorContains(t, p.err, "leader election lost")
 	require.Equal(t, "shardlease-controller", holder(f.lease(s)))
-	require.ErrorIs(t, s.guard.begin(), errLost)
+	require.ErrorIs(t, s.term.held(), ErrLost)
 }
 
 // Whoever gave the Lease away in the shard's name may have moved its objects already.
@@ -183,6 +183,20 @@ func (f *fixture) lock(s *Shard, config *rest.Config) *lock {
 	require.NoError(f, err)
 
 	return l
+}
+
+// begin makes a worker begin, after the hold-off, and returns what ends it.
+func (f *fixture) begin(s *Shard) func() {
+	f.Helper()
+	var end func()
+	f.eventually("a worker may begin", func() bool {
+		var err error
+		_, end, err = s.term.begin(f.Context())
+
+		return err == nil
+	})
+
+	return end
 }
 
 // record is what leader election would write at the given second.
@@ -251,10 +265,10 @@ func TestTheLaterProcessIsNoticedByTheEarlierOne(t *testing.T) {
 	require.Error(t, earlier.Update(t.Context(), record("shard-0", 3)))
 	_, _, err = earlier.Get(t.Context())
 	require.ErrorContains(t, err, `another process that calls itself "shard-0"`)
-	require.ErrorIs(t, first.guard.begin(), errLost)
+	require.ErrorIs(t, first.term.held(), ErrLost)
 	require.Error(t, earlier.Update(t.Context(), record("shard-0", 4)), "it does not write again")
 	require.Error(t, earlier.Update(t.Context(), record("", 5)), "nor give away what is another's")
 
 	require.NoError(t, later.Update(t.Context(), record("shard-0", 6)))
-	require.NoError(t, second.guard.begin())
+	f.begin(second)()
 }

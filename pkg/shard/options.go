@@ -19,6 +19,9 @@ const (
 	inClusterNamespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 	// maxLeaseDuration is the longest duration that the services count.
 	maxLeaseDuration = 24 * time.Hour
+	defaultHoldOff   = 2 * time.Second
+	// minHoldOff is twice as long as the rebalancer uses an answer that the Lease is free without asking again.
+	minHoldOff = 500 * time.Millisecond
 	// jitter is the factor by which client-go's leader election stretches its retry period.
 	jitter = 1.2
 )
@@ -38,12 +41,24 @@ type Options struct {
 	// LeaseDuration is how long the Lease counts as healthy after a renewal, in whole seconds, at most a day. The objects of a shard that
 	// vanished move after twice this time. Default: 15 seconds.
 	LeaseDuration time.Duration
-	// RenewDeadline is how long the shard tries to renew its Lease before it gives up and ends. Must be less than
-	// LeaseDuration. Default: two thirds of LeaseDuration.
+	// RenewDeadline is how long the shard works after the last successful renewal of its Lease was sent. Then the contexts
+	// of its workers are cancelled, and they must stop before LeaseDuration has passed; otherwise Exit is called. Must be less
+	// than LeaseDuration. Default: two thirds of LeaseDuration.
 	RenewDeadline time.Duration
 	// RetryPeriod is the time between renewals. Must be less than RenewDeadline / 1.2. Default: two fifteenths of
 	// LeaseDuration.
 	RetryPeriod time.Duration
+
+	// HoldOff is how long the shard waits before it works after it has taken a Lease that was free, or made a new one. While
+	// a Lease is free the rebalancer takes objects from the shard without asking it; whoever has seen the Lease free acts on
+	// that for a quarter of a second, and then the write must end and reach this shard's cache. A shard that finds its Lease
+	// still held under its name does not wait. At least half a second. Default: 2 seconds.
+	HoldOff time.Duration
+
+	// Exit is called, in a goroutine of its own or in that of a worker, when the Lease is lost and workers have not stopped in
+	// time, which only the end of the process stops. It must end the process and not return. Default: log the error by klog
+	// and exit with code 1.
+	Exit func(error)
 }
 
 // complete fills in defaults and validates. The host name and the namespace file are arguments for the sake of tests.
@@ -75,6 +90,9 @@ func (o Options) complete(hostname func() (string, error), namespaceFile string)
 	}
 	if o.RetryPeriod == 0 {
 		o.RetryPeriod = o.LeaseDuration * 2 / 15
+	}
+	if o.HoldOff == 0 {
+		o.HoldOff = defaultHoldOff
 	}
 
 	errs = append(errs, o.validateNames()...)
@@ -133,6 +151,9 @@ func (o Options) validateTimes() []error {
 	}
 	if o.RetryPeriod <= 0 || float64(o.RetryPeriod)*jitter >= float64(o.RenewDeadline) {
 		errs = append(errs, fmt.Errorf("retry period: %s must be positive and less than the renew deadline, %s, divided by %v", o.RetryPeriod, o.RenewDeadline, jitter))
+	}
+	if o.HoldOff < minHoldOff {
+		errs = append(errs, fmt.Errorf("hold-off: %s must be at least %s", o.HoldOff, minHoldOff))
 	}
 
 	return errs

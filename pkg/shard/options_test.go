@@ -29,7 +29,7 @@ func TestOptionsDefaults(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, Options{
 		Ring: "example", Name: "shard-0", Namespace: "websites",
-		LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second,
+		LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second, HoldOff: 2 * time.Second,
 	}, got)
 
 	got, err = Options{Ring: "example", Name: "me", Namespace: "here", LeaseDuration: 3 * time.Second}.complete(nil, "")
@@ -57,6 +57,7 @@ func TestOptionsThatAreRefused(t *testing.T) {
 		{"negative duration", func(o *Options) { o.LeaseDuration = -time.Second }, "at least one"},
 		{"late deadline", func(o *Options) { o.RenewDeadline = 15 * time.Second }, "less than the lease duration"},
 		{"long retry period", func(o *Options) { o.RetryPeriod = 9 * time.Second }, "divided by 1.2"},
+		{"short hold-off", func(o *Options) { o.HoldOff = 400 * time.Millisecond }, "hold-off: 400ms must be at least 500ms"},
 		{"no host name", func(o *Options) { o.Name = "" }, "name: set it, the host has none: nameless"},
 		{"not in a cluster", func(o *Options) { o.Namespace = "" }, "namespace: set it"},
 	} {
@@ -179,6 +180,14 @@ func TestConfigureManagerCachesOwnObjects(t *testing.T) {
 	}
 	require.Equal(t, "app=d", before[secret].Namespaces["one"].LabelSelector.String(), "the caller's map is left alone")
 	require.Equal(t, "app=a", options.Cache.DefaultLabelSelector.String())
+}
+
+// What is meant for the Lease alone, short time-outs above all, would break the manager's watches.
+func TestConfigureManagerLeavesTheConfigAlone(t *testing.T) {
+	config := &rest.Config{Host: "localhost", QPS: 5, Timeout: time.Hour, UserAgent: "me"}
+	before := rest.CopyConfig(config)
+	require.NoError(t, newShard(t).ConfigureManager(config, &manager.Options{}, &corev1.ConfigMap{}))
+	require.Equal(t, before, config)
 }
 
 func TestConfigureManagerRefuses(t *testing.T) {

@@ -2,6 +2,7 @@ package shard
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -103,10 +104,14 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (resu
 	if r.kind.err != nil {
 		return reconcile.Result{}, reconcile.TerminalError(r.kind.err) //nolint:wrapcheck // it is wrapped
 	}
-	if err := r.shard.guard.begin(); err != nil {
+	ctx, end, err := r.shard.term.begin(ctx)
+	if wait := holdOffError(0); errors.As(err, &wait) {
+		return reconcile.Result{RequeueAfter: time.Duration(wait)}, nil
+	}
+	if err != nil {
 		return reconcile.Result{}, err
 	}
-	defer r.shard.guard.end()
+	defer end()
 
 	v := &visit{shard: r.shard}
 	defer func() { result, err = v.leave(ctx, result, err) }()

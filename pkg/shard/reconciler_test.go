@@ -87,7 +87,7 @@ func TestTheLastWorkerAcknowledges(t *testing.T) {
 	s := f.shard("shard-0")
 	cm := f.configMap(s, "a")
 	f.label(cm, s.drainKey, "true")
-	s.guard.unlock()
+	s.term.unlimited()
 	key := objectKey{NamespacedName: client.ObjectKeyFromObject(cm)}
 	key.Kind = "ConfigMap"
 
@@ -156,7 +156,7 @@ func TestWithdrawnDrain(t *testing.T) {
 	s := f.shard("shard-0")
 	b := newBlocker()
 	cm := f.configMap(s, "a")
-	s.guard.unlock()
+	s.term.unlimited()
 	r := s.Reconciler(f.admin, &corev1.ConfigMap{}, reconcile.Func(b.reconcile))
 	close(b.proceed)
 
@@ -207,7 +207,7 @@ func (f *fixture) cacheView() *cacheView {
 func TestNoReconcileFromAStaleCache(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
-	s.guard.unlock()
+	s.term.unlimited()
 	cache := f.cacheView()
 	b := newBlocker()
 	close(b.proceed)
@@ -253,7 +253,7 @@ func live(f *fixture) client.Object {
 func TestAcknowledgementThatFails(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
-	s.guard.unlock()
+	s.term.unlimited()
 	broken := errors.New("broken")
 	var failure error
 	admin, err := client.NewWithWatch(f.config, client.Options{})
@@ -298,7 +298,7 @@ func TestAcknowledgementThatFails(t *testing.T) {
 func TestAcknowledgementOfAnObjectThatChanges(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
-	s.guard.unlock()
+	s.term.unlimited()
 	cache := f.cacheView()
 	r := s.Reconciler(cache, &corev1.ConfigMap{}, reconcile.Func(nothing))
 
@@ -323,7 +323,7 @@ func TestReconcilerWithoutLease(t *testing.T) {
 	s := f.shard("shard-0")
 	cm := f.configMap(s, "a")
 	_, err := s.Reconciler(f.admin, &corev1.ConfigMap{}, reconcile.Func(nothing)).Reconcile(t.Context(), request(cm))
-	require.ErrorIs(t, err, errNotHeld)
+	require.ErrorIs(t, err, ErrNotHeld)
 }
 
 func TestReconcilerOfAnUnknownKind(t *testing.T) {

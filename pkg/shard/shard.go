@@ -6,6 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -19,6 +20,7 @@ type Shard struct {
 	shardKey string
 	drainKey string
 	guard    *guard
+	term     *term
 
 	mu    sync.RWMutex
 	kinds map[schema.GroupKind]*kind
@@ -37,6 +39,7 @@ func New(options Options) (*Shard, error) {
 		shardKey: v1alpha1.ShardLabel(options.Ring),
 		drainKey: v1alpha1.DrainLabel(options.Ring),
 		guard:    newGuard(),
+		term:     newTerm(options, clock.RealClock{}),
 		kinds:    map[schema.GroupKind]*kind{},
 	}, nil
 }
@@ -69,5 +72,5 @@ func (s *Shard) Draining(obj client.Object) bool {
 }
 
 func init() {
-	hook.WithoutLease = func(s any) { s.(*Shard).guard.unlock() } //nolint:forcetypeassert // internal, the one caller passes a *Shard
+	hook.WithoutLease = func(s any) { s.(*Shard).term.unlimited() } //nolint:forcetypeassert // internal, the one caller passes a *Shard
 }

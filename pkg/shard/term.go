@@ -1,0 +1,274 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+)
+
+var (
+	// ErrNotHeld says that this process does not hold the shard's Lease yet, or has only just taken it and waits for the
+	// end of Options.HoldOff.
+	ErrNotHeld = errors.New("this shard does not hold its Lease (yet): it takes a manager with the options of " +
+		"Shard.ConfigureManager and controllers that need leader election, or Shard.Run")
+	// ErrLost says that the shard's term in this process is over: its Lease was lost or given back. The process must end.
+	ErrLost = errors.New("this shard has given up or lost its Lease and works no more: the process must end")
+
+	errLate  = errors.New("the Lease was not renewed before the renew deadline")
+	errStuck = errors.New("the shard has lost its Lease, and workers have not stopped")
+	errGiven = errors.New("the Lease is being given back")
+)
+
+// term is the time in which this process may work as the shard. All its times are measured on the monotonic clock, which
+// goes on while the process is frozen.
+//
+//	T1  A worker begins only after the hold-off and before the deadline, by the clock: a frozen process wakes up with its
+//	    timers late.
+//	T2  At the deadline, RenewDeadline after the last successful renewal was sent, the term is over for good and the contexts
+//	    of all workers are cancelled, whatever leader election waits for. So they are when the Lease is found to be lost.
+//	T3  If a worker has not stopped LeaseDuration after that renewal was sent, the process ends. The Lease is taken from the
+//	    shard after twice that time at the earliest. If it was taken all the same, workers have no longer than they would
+//	    have after the deadline.
+//	T4  The Lease is given back only after every worker has ended, and none begins afterwards.
+//
+// A term that has passed its deadline could be prolonged as long as nobody has taken the Lease. It is not, because its
+// workers were told to stop, and a process that starts afresh is what has been tried.
+type term struct {
+	clock         clock.WithDelayedExecution
+	renewDeadline time.Duration
+	leaseDuration time.Duration
+	exit          func(error)
+
+	mu       sync.Mutex
+	phase    phase
+	cause    error // why the term is over
+	workers  map[*worker]struct{}
+	begins   time.Time // end of the hold-off
+	deadline time.Time // zero: none
+	end      time.Time // when the process must not have workers any more; zero: never
+	timer    clock.Timer
+}
+
+// phase is where the process is in its term as a shard. It only moves forward.
+type phase int
+
+const (
+	waiting phase = iota // the Lease was not acquired yet
+	holding
+	over
+)
+
+// worker is one that has begun and not ended.
+type worker struct{ cancel context.CancelCauseFunc }
+
+// holdOffError says how long workers must still wait. It is an ErrNotHeld.
+type holdOffError time.Duration
+
+func (e holdOffError) Error() string {
+	return fmt.Sprintf("this shard has just taken its Lease and begins to work in %s, when moves of its objects that were under way have ended", time.Duration(e))
+}
+
+func (e holdOffError) Unwrap() error { return ErrNotHeld }
+
+func newTerm(o Options, clk clock.WithDelayedExecution) *term {
+	exit := o.Exit
+	if exit == nil {
+		exit = exitProcess
+	}
+
+	return &term{
+		clock: clk, renewDeadline: o.RenewDeadline, leaseDuration: o.LeaseDuration, exit: exit,
+		workers: map[*worker]struct{}{},
+	}
+}
+
+// exitProcess ends the process. It logs by klog, which writes to standard error unless it was told otherwise.
+func exitProcess(err error) {
+	klog.Background().Error(err, "Ending the process")
+	klog.Flush()
+	os.Exit(1) //nolint:revive // nothing less stops a worker that ignores its context
+}
+
+// acquired begins the term, unless it has begun before: a write that took the Lease was sent at the given time, and has
+// succeeded just now.
+func (t *term) acquired(sent time.Time, holdOff time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+
+	if t.phase != waiting {
+		return
+	}
+	t.phase = holding
+	t.begins = t.clock.Now().Add(holdOff)
+	t.extend(sent)
+}
+
+// renewed prolongs the term: a renewal that was sent at the given time has succeeded.
+func (t *term) renewed(sent time.Time) {
+	t.check()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+
+	if t.phase == holding {
+		t.extend(sent)
+	}
+}
+
+func (t *term) extend(sent time.Time) {
+	t.deadline, t.end = sent.Add(t.renewDeadline), sent.Add(t.leaseDuration)
+	t.arm()
+}
+
+// unlimited begins a term without a Lease, for tests of reconcilers.
+func (t *term) unlimited() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+
+	t.phase = holding
+}
+
+// lose ends the term because the Lease is another's. Workers get as long to stop as after the deadline.
+func (t *term) lose(cause error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+
+	if t.phase == over {
+		return
+	}
+	t.end = t.clock.Now().Add(t.leaseDuration - t.renewDeadline)
+	t.finish(cause)
+}
+
+// close ends the term because the Lease is to be given back. It reports whether all workers have ended already.
+func (t *term) close() (idle bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+
+	if t.phase != over {
+		t.finish(errGiven)
+	}
+
+	return len(t.workers) == 0
+}
+
+// held returns nil while the Lease is held by the clock and the hold-off is over, or else says why nothing may be written.
+func (t *term) held() error {
+	t.check()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+
+	return t.mayWork()
+}
+
+// lost returns why the term is over, nil if it is not.
+func (t *term) lost() error {
+	t.check()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+
+	if t.phase != over {
+		return nil
+	}
+
+	return t.mayWork()
+}
+
+// begin counts a worker in, or says why it must not work: by a holdOffError if it only has to wait a little. It returns the
+// worker's context and the function that counts it out.
+func (t *term) begin(ctx context.Context) (context.Context, func(), error) {
+	t.check()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+
+	if err := t.mayWork(); err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	w := &worker{cancel: cancel}
+	t.workers[w] = struct{}{}
+
+	return ctx, func() { t.leave(w) }, nil
+}
+
+func (t *term) leave(w *worker) {
+	w.cancel(nil)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+
+	delete(t.workers, w)
+	if t.phase == over {
+		t.arm()
+	}
+}
+
+func (t *term) mayWork() error {
+	switch t.phase {
+	case waiting:
+		return ErrNotHeld
+	case over:
+		return fmt.Errorf("%w: %w", ErrLost, t.cause)
+	case holding:
+	}
+	if wait := t.begins.Sub(t.clock.Now()); wait > 0 {
+		return holdOffError(wait)
+	}
+
+	return nil
+}
+
+// check does what is due. Timers call it, and so does whoever asks, because timers may be late.
+func (t *term) check() {
+	t.mu.Lock()
+	err := t.update()
+	t.mu.Unlock()
+
+	if err != nil {
+		t.exit(err)
+	}
+}
+
+// update ends the term if its deadline has passed, and returns why the process must end, if it must.
+func (t *term) update() error {
+	now := t.clock.Now()
+	if t.phase == holding && !t.deadline.IsZero() && !now.Before(t.deadline) {
+		t.finish(errLate)
+	}
+	if t.phase == over && len(t.workers) > 0 && !t.end.IsZero() && !now.Before(t.end) {
+		t.end = time.Time{}
+
+		return fmt.Errorf("%w (%d of them): %w", errStuck, len(t.workers), t.cause)
+	}
+
+	return nil
+}
+
+func (t *term) finish(cause error) {
+	t.phase, t.cause = over, cause
+	for w := range t.workers {
+		w.cancel(fmt.Errorf("%w: %w", ErrLost, cause))
+	}
+	t.arm()
+}
+
+// arm sets the timer for what comes next, if anything.
+func (t *term) arm() {
+	if t.timer != nil {
+		t.timer.Stop()
+		t.timer = nil
+	}
+
+	next := t.deadline
+	if t.phase == over {
+		next = t.end
+	}
+	if next.IsZero() || t.phase == over && len(t.workers) == 0 {
+		return
+	}
+	t.timer = t.clock.AfterFunc(next.Sub(t.clock.Now()), t.check)
+}
