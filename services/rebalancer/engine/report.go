@@ -26,21 +26,8 @@ type Report struct {
 	Clean, Settled bool
 }
 
-func (r Report) equal(o Report) bool {
-	return r.Unassigned == o.Unassigned && r.Blocked == o.Blocked && r.BlockedExample == o.BlockedExample &&
-		r.Misplaced == o.Misplaced && r.Draining == o.Draining && r.Late == o.Late && r.LateExample == o.LateExample &&
-		slices.Equal(r.Failures, o.Failures) && r.Clean == o.Clean && r.Settled == o.Settled
-}
-
 // Report returns how far the engine is.
 func (e *Engine) Report() Report {
-	r, _ := e.report()
-
-	return r
-}
-
-// report returns the report and the version of the state that it describes.
-func (e *Engine) report() (Report, int64) {
 	e.state.mu.Lock()
 	defer e.state.mu.Unlock()
 
@@ -79,7 +66,7 @@ func (e *Engine) report() (Report, int64) {
 	r.Settled = r.Settled && r.Clean
 	r.Failures = slices.Compact(r.Failures)
 
-	return r, s.version
+	return r
 }
 
 func (e *Engine) available(shard string) bool {
