@@ -76,8 +76,8 @@ func TestNamesakesGetNothingAndLoseNothing(t *testing.T) {
 
 	versions := w.versions(cm)
 	namesake := &leasetest.Shard{Client: w.client, Ring: w.ring.Name, Namespace: w.plane.Namespace(t), Name: "b"}
+	w.shards["namesake"] = namesake // so that it is cleaned up
 	require.NoError(t, namesake.Acquire(t.Context()))
-	t.Cleanup(func() { _ = namesake.Delete(context.Background()) })
 
 	require.Eventually(t, func() bool {
 		return strings.Contains(w.assigned(v1alpha1.ReasonMoving).Message, "shard b holds its Lease")
