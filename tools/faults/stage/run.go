@@ -207,6 +207,21 @@ func (w *World) available() string {
 	return strings.Join(names, " ")
 }
 
+// GivenUp returns the versions in which a shard has given an object up, with that shard: what is recorded of them so far.
+func (w *World) GivenUp() map[string][]check.Version {
+	numbers, found := map[uint64]string{}, map[string][]check.Version{}
+	for _, m := range w.Members(true) {
+		givenUp(numbers, m)
+	}
+	versions, _ := w.recorder.Versions() // whether they are complete is asked at the end
+	for _, v := range versions {
+		if shard, ok := numbers[v.Number]; ok {
+			found[shard] = append(found[shard], v)
+		}
+	}
+	return found
+}
+
 // Newest returns the newest versions of all that is recorded.
 func (w *World) Newest() []check.Version { return w.recorder.Newest() }
 

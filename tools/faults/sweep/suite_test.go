@@ -27,6 +27,7 @@ const variable = "FAULTS"
 type suite struct {
 	stage *stage.Stage
 	dir   string
+	began time.Time
 
 	mu     sync.Mutex
 	runs   int
@@ -90,7 +91,7 @@ func newSuite(ctx context.Context, plane *localplane.Plane) (*suite, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &suite{dir: dir}
+	s := &suite{dir: dir, began: time.Now()}
 	bin := filepath.Join(dir, "bin")
 	root := localplane.Root()
 	for _, pkg := range []string{
