@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// unit returns the UID of the main object that an object is, or is controlled by.
+// units returns, by the UID of each object, that of the main object that it is or is controlled by.
 func (r Run) units() map[string]string {
 	units := map[string]string{}
 	for _, v := range r.Versions {

@@ -168,7 +168,7 @@ func (w *World) await(ctx context.Context, what string, look func(context.Contex
 	return nil
 }
 
-// AwaitInPlace waits until all is as I7 wants it, twice in a row.
+// AwaitInPlace waits until all is as I7 wants it, with the shards that are expected to hold their Leases.
 func (w *World) AwaitInPlace(ctx context.Context) error {
 	return w.await(ctx, "all is in place (I7)", func(ctx context.Context) ([]string, error) {
 		ring := newRing()
@@ -316,11 +316,26 @@ func (w *World) ended() []string {
 	for _, m := range w.order {
 		for _, life := range m.Lives() {
 			if life.Ended != 0 && !life.Told {
-				found = append(found, fmt.Sprintf("%s (process %d) at %s: %v", m.Name, life.PID, life.Ended, life.Err))
+				found = append(found, fmt.Sprintf("%s (process %d, %v)%s", m.Name, life.PID, life.Err, w.lastError(m)))
 			}
 		}
 	}
 	return found
+}
+
+// lastError returns what a process said last of why it ended.
+func (w *World) lastError(m *Member) string {
+	content, err := os.ReadFile(filepath.Join(w.dir, m.Name+".log"))
+	if err != nil {
+		return ""
+	}
+	text := ""
+	for line := range strings.Lines(string(content)) {
+		if said, is := strings.CutPrefix(line, "error: "); is {
+			text = ": " + strings.TrimSpace(said)
+		}
+	}
+	return text
 }
 
 // panics looks through the logs.
