@@ -14,9 +14,6 @@ import (
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
 )
 
-// editsPerSecond keep the shards busy while objects move.
-const editsPerSecond = 50
-
 // grow lets two shards join while users edit their Websites.
 func (s *Story) grow(ctx context.Context) error {
 	before, err := s.everything()
@@ -24,7 +21,7 @@ func (s *Story) grow(ctx context.Context) error {
 		return err
 	}
 	mark := s.objects.Mark()
-	load := s.edit(ctx, editsPerSecond)
+	load := s.edit(ctx)
 	begin := time.Now()
 	joined, err := s.start(ctx, 2)
 	if err == nil {

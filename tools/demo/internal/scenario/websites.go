@@ -86,41 +86,55 @@ func (s *Story) createWebsites(ctx context.Context, n int) (*creation, error) {
 
 // load is users who edit Websites all the time.
 type load struct {
-	stop    context.CancelFunc
-	done    chan struct{}
+	stop  context.CancelFunc
+	users *errgroup.Group
+
+	mu      sync.Mutex
 	edits   int
 	slowest time.Duration
-	err     error
 }
 
-// edit begins to edit Websites chosen at random, at the given rate per second.
-func (s *Story) edit(ctx context.Context, rate int) *load {
+const (
+	editors = 4
+	// pause is how long each of them waits before the next edit.
+	pause = 50 * time.Millisecond
+	// popular is the number of Websites that they all edit: few, so that there is hardly a moment without work on each.
+	popular = 40
+)
+
+// edit lets some users begin to edit popular Websites.
+func (s *Story) edit(ctx context.Context) *load {
+	users, ctx := errgroup.WithContext(ctx)
 	ctx, cancel := context.WithCancel(ctx)
-	l := &load{stop: cancel, done: make(chan struct{})}
-	go func() {
-		defer close(l.done)
-		ticker := time.NewTicker(time.Second / time.Duration(rate))
-		defer ticker.Stop()
-		for l.err == nil {
-			select {
-			case <-ctx.Done():
-				return
-			case <-ticker.C:
+	l := &load{stop: cancel, users: users}
+	for range editors {
+		users.Go(func() error {
+			ticker := time.NewTicker(pause)
+			defer ticker.Stop()
+			for {
+				select {
+				case <-ctx.Done():
+					return nil
+				case <-ticker.C:
+				}
+				if err := s.editOne(context.WithoutCancel(ctx), l); err != nil {
+					return err
+				}
 			}
-			l.err = s.editOne(context.WithoutCancel(ctx), l)
-		}
-	}()
+		})
+	}
 	return l
 }
 
 func (s *Story) editOne(ctx context.Context, l *load) error {
-	n := rand.IntN(s.created) //nolint:gosec // any Website will do
+	begin, n := time.Now(), rand.IntN(min(popular, s.created)) //nolint:gosec // any will do
 	site := newWebsite(n)
-	patch := fmt.Appendf(nil, `{"spec":{"body":"Edit %d."}}`, l.edits)
-	begin := time.Now()
+	patch := fmt.Appendf(nil, `{"spec":{"body":"Edited at %s."}}`, begin.Format(time.RFC3339Nano))
 	if err := s.client.Patch(ctx, site, client.RawPatch(types.MergePatchType, patch)); err != nil {
 		return fmt.Errorf("a user's edit of %s/%s failed: %w", site.GetNamespace(), site.GetName(), err)
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.edits++
 	l.slowest = max(l.slowest, time.Since(begin))
 	return nil
@@ -129,6 +143,5 @@ func (s *Story) editOne(ctx context.Context, l *load) error {
 // end ends the load and returns when nothing is under way any more: an error if an edit has failed.
 func (l *load) end() error {
 	l.stop()
-	<-l.done
-	return l.err
+	return l.users.Wait() //nolint:wrapcheck // wrapped above
 }

@@ -3,13 +3,17 @@ package system
 import (
 	"context"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"github.com/clusterring/clusterring/tools/demo/internal/process"
 )
 
-// workDuration is how long each reconcile takes at least, so that two of one object would overlap if they could.
-const workDuration = 20 * time.Millisecond
+// Each reconcile takes a while, and many are made at once, so that two of one object would overlap if they could.
+const (
+	workDuration = 250 * time.Millisecond
+	concurrency  = 128
+)
 
 // Shard is a shard of the example controller, under one name.
 type Shard struct {
@@ -38,7 +42,7 @@ func (s *System) StartShards(ctx context.Context, names ...string) ([]*Shard, er
 		p, err := s.start(name, "example", []string{
 			"--kubeconfig=" + kubeconfig, "--ring=" + Ring, "--shard-name=" + name, "--lease-namespace=" + ShardNamespace,
 			"--lease-duration=" + LeaseDuration.String(), "--history-file=" + s.HistoryFile(name), "--work-duration=" + workDuration.String(),
-			"--kube-api-qps=300", "--kube-api-burst=300", "--log-format=json",
+			"--concurrency=" + strconv.Itoa(concurrency), "--kube-api-qps=300", "--kube-api-burst=300", "--log-format=json",
 			"--health-probe-bind-address=" + health, "--metrics-bind-address=" + metrics,
 		})
 		if err != nil {
