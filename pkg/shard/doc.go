@@ -12,6 +12,9 @@
 //	builder.For(&v1.Website{}, builder.WithPredicates(s.Predicate(...)))         // drains always come through
 //	builder.Complete(s.Reconciler(client, &v1.Website{}, reconciler))            // drains are acknowledged
 //
+// A controller that is made of client-go alone uses [Shard.Run], [Shard.TweakListOptions] and [Shard.Handler] in their place;
+// the tests of the package have one. Promises about reconcilers and managers hold for handlers and Run just as well.
+//
 // # What it promises
 //
 //  1. A reconciler wrapped by [Shard.Reconciler] runs only while this process holds the shard's Lease, and only for objects
@@ -28,6 +31,8 @@
 //     passed, the process ends ([Options].Exit). Nobody takes the Lease before twice that time.
 //  6. A Lease that may have been free is used only after [Options].HoldOff, so that moves of objects that began while it was
 //     free have ended. A process that is restarted while its Lease still names it carries on at once.
+//  7. A client from [Shard.Client], for those who want it, writes nothing outside the term of promises 5 and 6, and patches a
+//     sharded object only as long as it has not changed since it was read, be it by a move.
 //
 // Wrap every reconciler of the process that works on sharded objects, also those of controlled kinds. What bypasses the
 // wrapper is protected by the manager's orderly stop alone.
@@ -43,7 +48,7 @@
 // Then the contexts of the workers are cancelled, the manager's Start returns an error, and the process must end at once
 // with a non-zero exit code, because its workers may still be running. Its successor begins afresh. What the process has
 // sent before may still be carried out; and a machine that was suspended as a whole may not count that time, so that its
-// process goes on for a moment. The resource versions in its writes are the protection that remains.
+// process goes on for a moment. The resource versions in its writes are the protection that remains; see [Shard.Client].
 //
 // # Restart and rolling update
 //

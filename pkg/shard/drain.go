@@ -6,9 +6,6 @@ import (
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
@@ -21,11 +18,6 @@ func (s *Shard) acknowledge(ctx context.Context, key objectKey, version string) 
 	defer func() { s.guard.settle(key, result) }()
 
 	k := s.kind(key.GroupKind)
-	obj := &metav1.PartialObjectMetadata{}
-	obj.SetGroupVersionKind(k.gvk)
-	obj.SetNamespace(key.Namespace)
-	obj.SetName(key.Name)
-
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"resourceVersion": version,
 		"labels":          map[string]any{s.shardKey: nil, s.drainKey: nil},
@@ -34,7 +26,8 @@ func (s *Shard) acknowledge(ctx context.Context, key objectKey, version string) 
 		return fmt.Errorf("acknowledge the drain of %s %s: %w", k.gvk.Kind, key.NamespacedName, err)
 	}
 
-	if err := k.client.Patch(ctx, obj, client.RawPatch(types.MergePatchType, patch)); err != nil {
+	released, err := k.patch(ctx, key.NamespacedName, patch)
+	if err != nil {
 		if apierrors.IsNotFound(err) {
 			result.deleted = true
 
@@ -44,7 +37,7 @@ func (s *Shard) acknowledge(ctx context.Context, key objectKey, version string) 
 		return fmt.Errorf("acknowledge the drain of %s %s: %w", k.gvk.Kind, key.NamespacedName, err)
 	}
 
-	result.version = obj.GetResourceVersion()
+	result.version = released
 	log.FromContext(ctx).Info("Acknowledged drain", "drainedKind", k.gvk.Kind, "drainedObject", key.NamespacedName)
 
 	return nil

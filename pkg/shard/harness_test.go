@@ -73,6 +73,15 @@ func newFixture(t *testing.T) *fixture {
 	return &fixture{T: t, admin: testenv.Client(t), config: testenv.Config(t), namespace: namespace, ring: namespace}
 }
 
+// adminWithWatch returns a client for interceptors.
+func (f *fixture) adminWithWatch() client.WithWatch {
+	f.Helper()
+	admin, err := client.NewWithWatch(f.config, client.Options{})
+	require.NoError(f, err)
+
+	return admin
+}
+
 // shard returns a shard with a Lease of three seconds.
 func (f *fixture) shard(name string) *Shard {
 	f.Helper()
@@ -176,8 +185,9 @@ func (f *fixture) secretOf(s *Shard, owner client.Object, kind schemaKind, name 
 
 type schemaKind struct{ apiVersion, kind string }
 
+// meta names an object; without a name the API server does.
 func (f *fixture) meta(s *Shard, name string) metav1.ObjectMeta {
-	meta := metav1.ObjectMeta{Namespace: f.namespace, Name: name}
+	meta := metav1.ObjectMeta{Namespace: f.namespace, Name: name, GenerateName: "object-"}
 	if s != nil {
 		meta.Labels = map[string]string{s.shardKey: s.Name()}
 	}

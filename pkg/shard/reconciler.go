@@ -29,24 +29,50 @@ const recheck = 2 * time.Second
 // The inner reconciler is also called for an object that is in the cache no more; see the package's doc on NotFound. Its
 // results and errors are passed on. What the wrapper cannot decide yet is reconciled again a little later.
 func (s *Shard) Reconciler(c client.Client, obj client.Object, inner reconcile.Reconciler) reconcile.Reconciler {
-	empty, _ := obj.DeepCopyObject().(client.Object)
-	k := &kind{client: c, empty: empty}
-	if gvk, err := c.GroupVersionKindFor(obj); err != nil {
-		k.err = fmt.Errorf("find out the kind of %T: %w", obj, err)
-	} else {
-		k.gvk = gvk
-		s.register(k)
-	}
-
-	return &reconciler{shard: s, kind: k, inner: inner}
+	return &reconciler{shard: s, kind: s.kindOf(c, obj), inner: inner}
 }
 
-// kind is one kind of sharded objects and how to read it.
+// kindOf returns how to read the kind of an object by the client, and registers it.
+func (s *Shard) kindOf(c client.Client, obj client.Object) *kind {
+	empty, _ := obj.DeepCopyObject().(client.Object)
+	gvk, err := c.GroupVersionKindFor(obj)
+	if err != nil {
+		return &kind{err: fmt.Errorf("find out the kind of %T: %w", obj, err)}
+	}
+
+	k := &kind{
+		gvk: gvk,
+		get: func(ctx context.Context, name types.NamespacedName) (metav1.Object, error) {
+			obj, _ := empty.DeepCopyObject().(client.Object)
+
+			return obj, c.Get(ctx, name, obj)
+		},
+		patch: func(ctx context.Context, name types.NamespacedName, patch []byte) (string, error) {
+			obj := &metav1.PartialObjectMetadata{}
+			obj.SetGroupVersionKind(gvk)
+			obj.SetNamespace(name.Namespace)
+			obj.SetName(name.Name)
+			err := c.Patch(ctx, obj, client.RawPatch(types.MergePatchType, patch))
+
+			return obj.GetResourceVersion(), err
+		},
+		namespaced: func() (bool, error) { return c.IsObjectNamespaced(empty) },
+	}
+	s.register(k)
+
+	return k
+}
+
+// kind is one kind of sharded objects and how to reach them.
 type kind struct {
-	client client.Client
-	empty  client.Object
-	gvk    schema.GroupVersionKind
-	err    error
+	gvk schema.GroupVersionKind
+	err error // why the kind cannot be used; then nothing else is set
+
+	// get reads an object from the cache. The error is NotFound if it is not there.
+	get func(context.Context, types.NamespacedName) (metav1.Object, error)
+	// patch sends a merge patch and returns the new resourceVersion.
+	patch      func(context.Context, types.NamespacedName, []byte) (string, error)
+	namespaced func() (bool, error)
 }
 
 func (s *Shard) register(k *kind) {
@@ -71,13 +97,12 @@ func (k *kind) key(name types.NamespacedName) objectKey {
 }
 
 // read returns the object from the cache, nil if it is not there.
-func (k *kind) read(ctx context.Context, name types.NamespacedName) (client.Object, error) {
-	obj, _ := k.empty.DeepCopyObject().(client.Object)
-	if err := k.client.Get(ctx, name, obj); err != nil {
-		if apierrors.IsNotFound(err) {
-			return nil, nil //nolint:nilnil // absence is an answer
-		}
-
+func (k *kind) read(ctx context.Context, name types.NamespacedName) (metav1.Object, error) {
+	obj, err := k.get(ctx, name)
+	if apierrors.IsNotFound(err) {
+		return nil, nil //nolint:nilnil // absence is an answer
+	}
+	if err != nil {
 		return nil, fmt.Errorf("read %s %s: %w", k.gvk.Kind, name, err)
 	}
 
@@ -85,12 +110,12 @@ func (k *kind) read(ctx context.Context, name types.NamespacedName) (client.Obje
 }
 
 // view returns what an object, nil for an absent one, says of its assignment.
-func (s *Shard) view(obj client.Object) view {
+func (s *Shard) view(obj metav1.Object) view {
 	if obj == nil {
 		return view{}
 	}
 
-	return view{version: obj.GetResourceVersion(), owned: s.Owns(obj), draining: s.Draining(obj)}
+	return view{version: obj.GetResourceVersion(), owned: s.owns(obj), draining: s.draining(obj)}
 }
 
 type reconciler struct {
@@ -100,11 +125,18 @@ type reconciler struct {
 }
 
 // Reconcile implements reconcile.Reconciler.
-func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (result reconcile.Result, err error) {
-	if r.kind.err != nil {
-		return reconcile.Result{}, reconcile.TerminalError(r.kind.err) //nolint:wrapcheck // it is wrapped
+func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	return r.shard.work(ctx, r.kind, req.NamespacedName, func(ctx context.Context) (reconcile.Result, error) {
+		return r.inner.Reconcile(ctx, req)
+	})
+}
+
+// work calls the function if this process may work on the object, and acknowledges drains before and after.
+func (s *Shard) work(ctx context.Context, k *kind, name types.NamespacedName, inner workFunc) (result reconcile.Result, err error) {
+	if k.err != nil {
+		return reconcile.Result{}, reconcile.TerminalError(k.err) //nolint:wrapcheck // it is wrapped
 	}
-	ctx, end, err := r.shard.term.begin(ctx)
+	ctx, end, err := s.term.begin(ctx)
 	if wait := holdOffError(0); errors.As(err, &wait) {
 		return reconcile.Result{RequeueAfter: time.Duration(wait)}, nil
 	}
@@ -113,21 +145,24 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (resu
 	}
 	defer end()
 
-	v := &visit{shard: r.shard}
+	v := &visit{shard: s}
 	defer func() { result, err = v.leave(ctx, result, err) }()
 
-	may, err := v.enter(ctx, r.kind, req.NamespacedName)
+	may, err := v.enter(ctx, k, name)
 	switch {
 	case err != nil:
 		return reconcile.Result{}, err
 	case may == run || may == absent:
-		return r.inner.Reconcile(ctx, req) //nolint:wrapcheck // the caller knows its own reconciler
+		return inner(ctx)
 	case may == drained || may == unclear:
 		return reconcile.Result{RequeueAfter: recheck}, nil
 	default:
 		return reconcile.Result{}, nil
 	}
 }
+
+// workFunc is what a controller does about one object. Its results and errors are passed on.
+type workFunc func(ctx context.Context) (reconcile.Result, error)
 
 // visit is one worker's stay inside an object and its owner.
 type visit struct {
@@ -159,9 +194,9 @@ func (v *visit) enter(ctx context.Context, k *kind, name types.NamespacedName) (
 }
 
 // enterOwner says what may be done to an object of this shard, given its owner: it goes where the owner goes.
-func (v *visit) enterOwner(ctx context.Context, owner *kind, obj client.Object, name string) (verdict, error) {
+func (v *visit) enterOwner(ctx context.Context, owner *kind, obj metav1.Object, name string) (verdict, error) {
 	key := types.NamespacedName{Namespace: obj.GetNamespace(), Name: name}
-	namespaced, err := owner.client.IsObjectNamespaced(owner.empty)
+	namespaced, err := owner.namespaced()
 	if err != nil {
 		return unclear, fmt.Errorf("find out whether %s is namespaced: %w", owner.gvk.Kind, err)
 	}
@@ -175,7 +210,7 @@ func (v *visit) enterOwner(ctx context.Context, owner *kind, obj client.Object, 
 		return unclear, err
 	case may == run:
 		return run, nil
-	case may == absent && !obj.GetDeletionTimestamp().IsZero():
+	case may == absent && obj.GetDeletionTimestamp() != nil:
 		// The owner was deleted, and nobody else will finish this.
 		return run, nil
 	default:
@@ -185,7 +220,7 @@ func (v *visit) enterOwner(ctx context.Context, owner *kind, obj client.Object, 
 }
 
 // look enters one object and judges what the cache says of it.
-func (v *visit) look(ctx context.Context, k *kind, name types.NamespacedName) (client.Object, verdict, error) {
+func (v *visit) look(ctx context.Context, k *kind, name types.NamespacedName) (metav1.Object, verdict, error) {
 	key := k.key(name)
 	v.shard.guard.enter(key)
 	v.keys = append(v.keys, key)

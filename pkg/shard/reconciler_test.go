@@ -188,9 +188,7 @@ type cacheView struct {
 func (f *fixture) cacheView() *cacheView {
 	f.Helper()
 	v := &cacheView{}
-	admin, err := client.NewWithWatch(f.config, client.Options{})
-	require.NoError(f, err)
-	v.Client = interceptor.NewClient(admin, interceptor.Funcs{
+	v.Client = interceptor.NewClient(f.adminWithWatch(), interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, _ ...client.GetOption) error {
 			if v.object == nil {
 				return c.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: "no-such-object"}, obj)
@@ -256,9 +254,7 @@ func TestAcknowledgementThatFails(t *testing.T) {
 	s.term.unlimited()
 	broken := errors.New("broken")
 	var failure error
-	admin, err := client.NewWithWatch(f.config, client.Options{})
-	require.NoError(t, err)
-	c := interceptor.NewClient(admin, interceptor.Funcs{
+	c := interceptor.NewClient(f.adminWithWatch(), interceptor.Funcs{
 		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
 			if failure != nil {
 				return failure
@@ -273,7 +269,7 @@ func TestAcknowledgementThatFails(t *testing.T) {
 	r := s.Reconciler(c, &corev1.ConfigMap{}, reconcile.Func(nothing))
 
 	failure = broken
-	_, err = r.Reconcile(t.Context(), request(cm))
+	_, err := r.Reconcile(t.Context(), request(cm))
 	require.ErrorIs(t, err, broken)
 	require.ErrorContains(t, err, "acknowledge the drain of ConfigMap "+f.namespace+"/a")
 

@@ -4,6 +4,7 @@ import (
 	"os"
 	"sync"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/clock"
@@ -60,15 +61,23 @@ func (s *Shard) Selector() labels.Selector {
 
 // Owns reports whether the object, as it is given, carries this shard's label, draining or not.
 func (s *Shard) Owns(obj client.Object) bool {
+	return s.owns(obj)
+}
+
+func (s *Shard) owns(obj metav1.Object) bool {
 	return obj.GetLabels()[s.shardKey] == s.options.Name
 }
 
 // Draining reports whether this shard is asked to give the object up: it owns the object, and the object carries the drain
 // label with any value.
 func (s *Shard) Draining(obj client.Object) bool {
+	return s.draining(obj)
+}
+
+func (s *Shard) draining(obj metav1.Object) bool {
 	_, drain := obj.GetLabels()[s.drainKey]
 
-	return drain && s.Owns(obj)
+	return drain && s.owns(obj)
 }
 
 func init() {

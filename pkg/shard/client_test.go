@@ -1,0 +1,218 @@
+package shard
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+// writes are all ways to write.
+func writes(c client.Client, pod *corev1.Pod) map[string]func(context.Context) error {
+	patch := client.RawPatch(types.MergePatchType, []byte(`{}`))
+	sub := c.SubResource("status")
+	config := func() *corev1ac.PodApplyConfiguration { return corev1ac.Pod(pod.Name, pod.Namespace) }
+	owner := client.FieldOwner("test")
+	return map[string]func(context.Context) error{
+		"create":             func(ctx context.Context) error { return c.Create(ctx, pod) },
+		"update":             func(ctx context.Context) error { return c.Update(ctx, pod) },
+		"patch":              func(ctx context.Context) error { return c.Patch(ctx, pod, patch) },
+		"apply":              func(ctx context.Context) error { return c.Apply(ctx, config(), owner) },
+		"delete":             func(ctx context.Context) error { return c.Delete(ctx, pod) },
+		"delete all":         func(ctx context.Context) error { return c.DeleteAllOf(ctx, pod, client.InNamespace(pod.Namespace)) },
+		"status update":      func(ctx context.Context) error { return c.Status().Update(ctx, pod) },
+		"status patch":       func(ctx context.Context) error { return c.Status().Patch(ctx, pod, patch) },
+		"status apply":       func(ctx context.Context) error { return c.Status().Apply(ctx, config(), owner) },
+		"subresource create": func(ctx context.Context) error { return c.SubResource("eviction").Create(ctx, pod, pod) },
+		"subresource update": func(ctx context.Context) error { return sub.Update(ctx, pod) },
+		"subresource patch": func(ctx context.Context) error {
+			return sub.Patch(ctx, pod, patch, client.WithSubResourceBody(pod))
+		},
+		"subresource apply": func(ctx context.Context) error {
+			o := &client.SubResourceApplyOptions{SubResourceBody: config()}
+			return sub.Apply(ctx, config(), o)
+		},
+	}
+}
+
+func TestClientWritesOnlyDuringTheTerm(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	clk := &lateClock{}
+	s.term.clock = clk
+	pod := &corev1.Pod{ObjectMeta: f.meta(s, "a")}
+	all := func(want error) {
+		t.Helper()
+		for name, write := range writes(s.Client(f.admin), pod) {
+			require.ErrorIs(t, write(t.Context()), want, name)
+		}
+	}
+
+	all(ErrNotHeld)
+	s.term.acquired(clk.Now(), testHoldOff/2)
+	t.Cleanup(func() { s.term.close() })
+	all(ErrNotHeld)
+
+	clk.ahead.Store(int64(testHoldOff / 2))
+	cm := &corev1.ConfigMap{ObjectMeta: f.meta(s, "a")}
+	c := s.Client(f.admin)
+	require.NoError(t, c.Create(t.Context(), cm))
+	require.NoError(t, c.Update(t.Context(), cm))
+	require.NoError(t, c.Delete(t.Context(), cm))
+	for name, write := range writes(c, pod) {
+		require.NotErrorIs(t, write(t.Context()), ErrNotHeld, name)
+	}
+
+	// Frozen until the renew deadline, and no timer was served yet.
+	clk.ahead.Store(int64(2 * time.Second))
+	all(ErrLost)
+	require.NoError(t, c.List(t.Context(), &corev1.PodList{}), "reads are free")
+}
+
+// patches are ways to patch an object without saying which version is meant.
+func patches(f *fixture, c client.Client) map[string]func(*corev1.ConfigMap) error {
+	raw := func(patchType types.PatchType, patch string, opts ...client.PatchOption) func(*corev1.ConfigMap) error {
+		return func(cm *corev1.ConfigMap) error {
+			return c.Patch(f.Context(), cm, client.RawPatch(patchType, []byte(patch)), opts...)
+		}
+	}
+	owner := client.FieldOwner("test")
+	annotation := map[string]string{"touched": "true"}
+	return map[string]func(*corev1.ConfigMap) error{
+		"merge":     raw(types.MergePatchType, `{"data":{"a":"b"}}`),
+		"strategic": raw(types.StrategicMergePatchType, `{"metadata":{"annotations":{"a":"b"}}}`),
+		"JSON":      raw(types.JSONPatchType, `[{"op":"add","path":"/data","value":{"a":"b"}}]`),
+		"apply YAML": raw(types.ApplyYAMLPatchType, "apiVersion: v1\nkind: ConfigMap\ndata: {a: b}",
+			client.ForceOwnership, client.FieldOwner("yaml")),
+		"difference": func(cm *corev1.ConfigMap) error {
+			before := cm.DeepCopy()
+			cm.Data = map[string]string{"c": "d"}
+
+			return c.Patch(f.Context(), cm, client.MergeFrom(before))
+		},
+		"apply configuration": func(cm *corev1.ConfigMap) error {
+			config := corev1ac.ConfigMap(cm.Name, cm.Namespace).WithAnnotations(annotation).WithData(map[string]string{"e": "f"})
+			if err := c.Apply(f.Context(), config, owner); err != nil {
+				require.Nil(f, config.ResourceVersion, "it can be used again")
+
+				return err
+			}
+			require.NotNil(f, config.UID, "it receives the answer")
+			require.Equal(f, annotation, config.Annotations)
+
+			return nil
+		},
+	}
+}
+
+func TestPatchesOfAnObjectThatHasMovedConflict(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	s.term.unlimited()
+	cache := f.cacheView()
+	s.Reconciler(cache, &corev1.ConfigMap{}, reconcile.Func(nothing))
+
+	for name, patch := range patches(f, s.Client(f.admin)) {
+		t.Run(name, func(t *testing.T) {
+			for _, form := range []string{"as it was read", "by its name"} {
+				cm := f.configMap(s, "")
+				f.label(cm, "unrelated", "change")
+				cache.object = cm.DeepCopy()
+				given := func() *corev1.ConfigMap {
+					if form == "by its name" {
+						return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: cm.Namespace, Name: cm.Name}}
+					}
+
+					return cache.object.DeepCopy()
+				}
+				require.NoError(t, patch(given()), form)
+				f.refresh(cm)
+				cache.object = cm.DeepCopy()
+				f.label(cm, s.shardKey, "shard-1")
+
+				err := patch(given())
+				require.True(t, apierrors.IsConflict(err), "%s: %v", form, err)
+				data := cm.Data
+				f.refresh(cm)
+				require.Equal(t, "shard-1", cm.Labels[s.shardKey])
+				require.Equal(t, data, cm.Data)
+			}
+		})
+	}
+}
+
+func TestPatchesThatAreLeftAlone(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	s.term.unlimited()
+	touch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"touched":"true"}}}`))
+	c := s.Client(f.admin)
+
+	t.Run("of other objects", func(t *testing.T) {
+		cm := f.configMap(nil, "")
+		old := cm.DeepCopy()
+		f.label(cm, "unrelated", "change")
+		require.NoError(t, c.Patch(t.Context(), old, touch))
+	})
+	t.Run("that create", func(t *testing.T) {
+		cache := f.cacheView()
+		s.Reconciler(cache, &corev1.ConfigMap{}, reconcile.Func(nothing))
+		config := corev1ac.ConfigMap("new", f.namespace).WithData(map[string]string{"a": "b"})
+		require.NoError(t, c.Apply(t.Context(), config, client.FieldOwner("test")))
+	})
+	t.Run("with a version of their own", func(t *testing.T) {
+		var sent []byte
+		recorder := s.Client(interceptor.NewClient(f.adminWithWatch(), interceptor.Funcs{
+			Patch: func(_ context.Context, _ client.WithWatch, obj client.Object, patch client.Patch, _ ...client.PatchOption) (err error) {
+				sent, err = patch.Data(obj)
+
+				return err
+			},
+		}))
+		cm := f.configMap(s, "")
+		for patchType, patch := range map[types.PatchType]string{
+			types.MergePatchType: `{"metadata":{"resourceVersion":"1"}}`,
+			types.JSONPatchType:  `[{"op":"test","path":"/metadata/resourceVersion","value":"1"}]`,
+		} {
+			require.NoError(t, recorder.Patch(t.Context(), cm, client.RawPatch(patchType, []byte(patch))))
+			require.JSONEq(t, patch, string(sent))
+		}
+	})
+	t.Run("that are none", func(t *testing.T) {
+		cm := f.configMap(s, "")
+		for _, patchType := range []types.PatchType{types.MergePatchType, types.JSONPatchType, types.ApplyYAMLPatchType} {
+			err := c.Patch(t.Context(), cm, client.RawPatch(patchType, []byte(`"`)))
+			require.ErrorContains(t, err, "add the precondition to the patch of "+f.namespace)
+		}
+	})
+}
+
+func TestStatusPatchesGetThePrecondition(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	s.term.unlimited()
+	c := s.Client(f.admin)
+	pvc := &corev1.PersistentVolumeClaim{ObjectMeta: f.meta(s, "a"), Spec: corev1.PersistentVolumeClaimSpec{
+		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+		Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{"storage": resource.MustParse("1Gi")}},
+	}}
+	require.NoError(t, f.admin.Create(t.Context(), pvc))
+	old := pvc.DeepCopy()
+	f.label(pvc, s.shardKey, "shard-1")
+
+	pending := client.RawPatch(types.MergePatchType, []byte(`{"status":{"phase":"Lost"}}`))
+	require.True(t, apierrors.IsConflict(c.Status().Patch(t.Context(), old.DeepCopy(), pending)))
+	require.True(t, apierrors.IsConflict(c.SubResource("status").Patch(t.Context(), old.DeepCopy(), pending)))
+	f.refresh(pvc)
+	require.NotEqual(t, corev1.ClaimLost, pvc.Status.Phase)
+}

@@ -1,0 +1,344 @@
+package shard_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/internal/testenv"
+	"github.com/clusterring/clusterring/pkg/shard"
+)
+
+// controller is an ordinary controller of ConfigMaps made of an informer, a queue and workers. What sharding adds to it is
+// commented.
+type controller struct {
+	shard  *shard.Shard
+	config *rest.Config
+	sync   shard.SyncFunc
+}
+
+// run is the main of the controller.
+func (c *controller) run(ctx context.Context) error {
+	// Hold my Lease. The context ends when I shall stop, or when I lose the Lease.
+	err := c.shard.Run(ctx, c.config, c.work)
+	if err != nil {
+		return fmt.Errorf("run the controller: %w", err) // the process must end with a non-zero code
+	}
+
+	return nil
+}
+
+func (c *controller) work(ctx context.Context) error {
+	dynamicClient, err := dynamic.NewForConfig(c.config)
+	if err != nil {
+		return fmt.Errorf("set up the client: %w", err)
+	}
+	metadataClient, err := metadata.NewForConfig(c.config)
+	if err != nil {
+		return fmt.Errorf("set up the client for metadata: %w", err)
+	}
+
+	// Watch my objects only.
+	factory := dynamicinformer.NewFilteredDynamicSharedInformerFactory(dynamicClient, 0, metav1.NamespaceAll, c.shard.TweakListOptions)
+	resource := corev1.SchemeGroupVersion.WithResource("configmaps")
+	informer := factory.ForResource(resource).Informer()
+	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[types.NamespacedName]())
+	if err := enqueue(informer, queue); err != nil {
+		return err
+	}
+
+	// Work on my objects only, and give up those that I am asked for.
+	handle := c.shard.Handler(shard.Resource{
+		Kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), Resource: resource, Namespaced: true,
+		Store: informer.GetStore(), Client: metadataClient,
+	}, c.sync)
+
+	// Return only after everything has stopped: then the Lease is given back.
+	defer factory.Shutdown()
+	factory.Start(ctx.Done())
+	factory.WaitForCacheSync(ctx.Done())
+	var workers sync.WaitGroup
+	for range 2 {
+		workers.Go(func() {
+			for next(ctx, queue, handle) {
+			}
+		})
+	}
+	<-ctx.Done()
+	queue.ShutDown()
+	workers.Wait()
+
+	return nil
+}
+
+// enqueue adds the key of an object to the queue whatever happens to it.
+func enqueue(informer cache.SharedIndexInformer, queue workqueue.TypedRateLimitingInterface[types.NamespacedName]) error {
+	add := func(obj any) {
+		if key, err := cache.DeletionHandlingObjectToName(obj); err == nil {
+			queue.Add(key.AsNamespacedName())
+		}
+	}
+	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: add, UpdateFunc: func(_, obj any) { add(obj) }, DeleteFunc: add,
+	})
+	if err != nil {
+		return fmt.Errorf("listen to the informer: %w", err)
+	}
+
+	return nil
+}
+
+// next handles one key. It reports whether there will be more.
+func next(
+	ctx context.Context, queue workqueue.TypedRateLimitingInterface[types.NamespacedName],
+	handle func(context.Context, types.NamespacedName) (time.Duration, error),
+) bool {
+	key, stopped := queue.Get()
+	if stopped {
+		return false
+	}
+	defer queue.Done(key)
+
+	switch again, err := handle(ctx, key); {
+	case err != nil:
+		queue.AddRateLimited(key)
+	case again > 0:
+		// The shard cannot tell yet what it may do.
+		queue.Forget(key)
+		queue.AddAfter(key, again)
+	default:
+		queue.Forget(key)
+	}
+
+	return true
+}
+
+// ring is one test's ring, whose services the test stands in for.
+type ring struct {
+	*testing.T
+	admin     client.Client
+	config    *rest.Config
+	namespace string
+}
+
+func newRing(t *testing.T) *ring {
+	t.Helper()
+
+	return &ring{T: t, admin: testenv.Client(t), config: testenv.Config(t), namespace: testenv.Namespace(t)}
+}
+
+func (r *ring) shard(name string) *shard.Shard {
+	r.Helper()
+	s, err := shard.New(shard.Options{
+		Ring: r.namespace, Name: name, Namespace: r.namespace, HoldOff: 500 * time.Millisecond,
+		LeaseDuration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: 200 * time.Millisecond,
+	})
+	require.NoError(r, err)
+
+	return s
+}
+
+// start runs the function until the test ends or calls stop, which returns its error.
+func (r *ring) start(run func(context.Context) error) (stop, result func() error) {
+	r.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	var err error
+	go func() {
+		defer close(done)
+		err = run(ctx)
+	}()
+	result = func() error {
+		<-done
+
+		return err
+	}
+	stop = func() error {
+		cancel()
+
+		return result()
+	}
+	r.Cleanup(func() { _ = stop() })
+
+	return stop, result
+}
+
+func (r *ring) eventually(what string, condition func() bool) {
+	r.Helper()
+	err := wait.PollUntilContextTimeout(r.Context(), 20*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) {
+		return condition(), nil
+	})
+	require.NoError(r, err, what)
+}
+
+func (r *ring) holder(name string) string {
+	r.Helper()
+	lease := &coordinationv1.Lease{}
+	if err := r.admin.Get(r.Context(), client.ObjectKey{Namespace: r.namespace, Name: name}, lease); err != nil {
+		require.NoError(r, client.IgnoreNotFound(err))
+
+		return ""
+	}
+
+	return *lease.Spec.HolderIdentity
+}
+
+// A controller that is made of client-go alone hands an object over.
+func TestClientGoControllersHandAnObjectOver(t *testing.T) {
+	r := newRing(t)
+	labels := map[string]string{v1alpha1.ShardLabel(r.namespace): "shard-0"}
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: r.namespace, Name: "a", Labels: labels}}
+	require.NoError(t, r.admin.Create(t.Context(), cm))
+
+	var mu sync.Mutex
+	synced := map[string]int{}
+	count := func(name string) int {
+		mu.Lock()
+		defer mu.Unlock()
+
+		return synced[name]
+	}
+	release := make(chan struct{})
+	stops := map[string]func() error{}
+	for _, name := range []string{"shard-0", "shard-1"} {
+		c := &controller{shard: r.shard(name), config: r.config, sync: func(context.Context, types.NamespacedName) error {
+			mu.Lock()
+			synced[name]++
+			mu.Unlock()
+			if name == "shard-0" {
+				<-release
+			}
+
+			return nil
+		}}
+		stops[name], _ = r.start(c.run)
+	}
+	r.eventually("the first shard works on it", func() bool { return count("shard-0") == 1 })
+
+	label := func(labels string) {
+		patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{`+labels+`}}}`))
+		require.NoError(t, r.admin.Patch(t.Context(), cm, patch))
+	}
+	label(`"` + v1alpha1.DrainLabel(r.namespace) + `":"true"`)
+	r.eventually("the second shard is ready", func() bool { return r.holder("shard-1") == "shard-1" })
+	require.NoError(t, r.admin.Get(t.Context(), client.ObjectKeyFromObject(cm), cm))
+	require.Equal(t, "shard-0", cm.Labels[v1alpha1.ShardLabel(r.namespace)], "not given up while it is worked on")
+
+	close(release)
+	r.eventually("the first shard gives it up", func() bool {
+		require.NoError(t, r.admin.Get(t.Context(), client.ObjectKeyFromObject(cm), cm))
+
+		return len(cm.Labels) == 0
+	})
+	require.Equal(t, 1, count("shard-0"), "it does not begin again")
+	require.Zero(t, count("shard-1"))
+
+	label(`"` + v1alpha1.ShardLabel(r.namespace) + `":"shard-1"`)
+	r.eventually("the second shard works on it", func() bool { return count("shard-1") > 0 })
+	require.Equal(t, 1, count("shard-0"))
+
+	require.NoError(t, stops["shard-1"]())
+	require.Empty(t, r.holder("shard-1"), "given back")
+	require.Equal(t, "shard-0", r.holder("shard-0"))
+}
+
+func TestRunEndsWhenTheLeaseIsLost(t *testing.T) {
+	r := newRing(t)
+	s := r.shard("shard-0")
+	began := make(chan struct{})
+	_, result := r.start(func(ctx context.Context) error {
+		return s.Run(ctx, r.config, func(ctx context.Context) error {
+			close(began)
+			<-ctx.Done()
+
+			return nil
+		})
+	})
+	<-began
+
+	lease := &coordinationv1.Lease{}
+	r.eventually("the Lease is taken", func() bool {
+		require.NoError(t, r.admin.Get(t.Context(), client.ObjectKey{Namespace: r.namespace, Name: "shard-0"}, lease))
+		lease.Spec.HolderIdentity = new(v1alpha1.LeaseControllerIdentity)
+
+		return r.admin.Update(t.Context(), lease) == nil
+	})
+	err := result()
+	require.ErrorIs(t, err, shard.ErrLost)
+	require.ErrorContains(t, err, `its holder is now "shardlease-controller"`)
+	require.Equal(t, v1alpha1.LeaseControllerIdentity, r.holder("shard-0"))
+}
+
+func TestRunGivesTheLeaseBack(t *testing.T) {
+	broken := errors.New("broken")
+	for name, tc := range map[string]struct{ err error }{"when the work is done": {nil}, "when it failed": {broken}} {
+		t.Run(name, func(t *testing.T) {
+			r := newRing(t)
+			s := r.shard("shard-0")
+			err := s.Run(t.Context(), r.config, func(context.Context) error {
+				require.Equal(t, "shard-0", r.holder("shard-0"))
+
+				return tc.err
+			})
+			require.ErrorIs(t, err, tc.err)
+			require.Empty(t, r.holder("shard-0"))
+		})
+	}
+}
+
+func TestRunThatIsStoppedBeforeItHoldsTheLease(t *testing.T) {
+	for name, holder := range map[string]string{"another's": v1alpha1.LeaseControllerIdentity, "in the hold-off": ""} {
+		t.Run(name, func(t *testing.T) {
+			r := newRing(t)
+			renewed := metav1.NowMicro()
+			require.NoError(t, r.admin.Create(t.Context(), &coordinationv1.Lease{
+				ObjectMeta: metav1.ObjectMeta{Namespace: r.namespace, Name: "shard-0"},
+				Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: new(int32(3600)), RenewTime: &renewed},
+			}))
+			s, err := shard.New(shard.Options{Ring: r.namespace, Name: "shard-0", Namespace: r.namespace, HoldOff: time.Hour})
+			require.NoError(t, err)
+			stop, _ := r.start(func(ctx context.Context) error {
+				return s.Run(ctx, r.config, func(context.Context) error { return errors.New("it must not work") })
+			})
+			if holder == "" {
+				r.eventually("the Lease is held", func() bool { return r.holder("shard-0") == "shard-0" })
+			}
+			require.NoError(t, stop())
+			require.Equal(t, holder, r.holder("shard-0"))
+		})
+	}
+}
+
+func TestHandlerOfAnIncompleteResource(t *testing.T) {
+	s := newRing(t).shard("shard-0")
+	_, err := s.Handler(shard.Resource{}, nil)(t.Context(), types.NamespacedName{})
+	for _, part := range []string{"kind:", "resource:", "store:", "client:"} {
+		require.ErrorContains(t, err, part)
+	}
+}
+
+func TestTweakListOptionsKeepsWhatIsThere(t *testing.T) {
+	s, err := shard.New(shard.Options{Ring: "example", Name: "shard-0", Namespace: "default"})
+	require.NoError(t, err)
+	options := metav1.ListOptions{LabelSelector: "app=a"}
+	s.TweakListOptions(&options)
+	require.Equal(t, "app=a,"+s.Selector().String(), options.LabelSelector)
+}

@@ -1,0 +1,115 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+// Resource is a sharded resource as a controller without controller-runtime knows it. Every field but Namespaced is
+// required; its zero value stands for a cluster-scoped resource.
+type Resource struct {
+	// Kind is the kind of the resource's objects.
+	Kind schema.GroupVersionKind
+	// Resource is the resource, in any version that is served.
+	Resource schema.GroupVersionResource
+	// Namespaced says whether the objects are in namespaces.
+	Namespaced bool
+	// Store is what the controller's informer has seen: informer.GetStore(), with its keys of namespace and name.
+	Store cache.Store
+	// Client removes the labels of objects that are given up.
+	Client metadata.Interface
+}
+
+// Handler is [Shard.Reconciler] for controllers without controller-runtime: it wraps the function that a controller calls
+// for a key from its queue, so that it runs only for objects that are this shard's and not draining, and so that drains are
+// acknowledged. What is said there holds here: wrap every such function of the process, controlled kinds included, and add
+// to the queue on every event, or at least on those that change labels.
+//
+// The returned function is to be called with the key. It returns the error of sync, or its own, which are to be retried, and
+// a positive duration if the key is to be added again after that time.
+func (s *Shard) Handler(r Resource, sync SyncFunc) func(context.Context, types.NamespacedName) (time.Duration, error) {
+	k := r.kind()
+	if k.err == nil {
+		s.register(k)
+	}
+
+	return func(ctx context.Context, name types.NamespacedName) (time.Duration, error) {
+		ctx = logr.NewContext(ctx, klog.FromContext(ctx))
+		result, err := s.work(ctx, k, name, func(ctx context.Context) (reconcile.Result, error) {
+			return reconcile.Result{}, sync(ctx, name)
+		})
+
+		return result.RequeueAfter, err
+	}
+}
+
+// SyncFunc does what a controller does about one object. The context ends when the Lease is lost.
+type SyncFunc func(ctx context.Context, name types.NamespacedName) error
+
+func (r Resource) validate() error {
+	var errs []error
+	if r.Kind.Kind == "" || r.Kind.Version == "" {
+		errs = append(errs, errors.New("kind: set group, version and kind"))
+	}
+	if r.Resource.Resource == "" || r.Resource.Version == "" {
+		errs = append(errs, errors.New("resource: set group, version and resource"))
+	}
+	if r.Store == nil {
+		errs = append(errs, errors.New("store: set that of the informer"))
+	}
+	if r.Client == nil {
+		errs = append(errs, errors.New("client: set a client for metadata"))
+	}
+	if len(errs) > 0 {
+		return fmt.Errorf("sharded resource %s: %w", r.Resource.GroupResource(), errors.Join(errs...))
+	}
+
+	return nil
+}
+
+func (r Resource) kind() *kind {
+	if err := r.validate(); err != nil {
+		return &kind{err: err}
+	}
+
+	return &kind{gvk: r.Kind, get: r.get, patch: r.patch, namespaced: func() (bool, error) { return r.Namespaced, nil }}
+}
+
+func (r Resource) get(_ context.Context, name types.NamespacedName) (metav1.Object, error) {
+	key := cache.NewObjectName(name.Namespace, name.Name).String()
+	item, exists, err := r.Store.GetByKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("look into the informer's store: %w", err)
+	}
+	if !exists {
+		return nil, apierrors.NewNotFound(r.Resource.GroupResource(), key) //nolint:wrapcheck // made here
+	}
+	obj, err := meta.Accessor(item)
+	if err != nil {
+		return nil, fmt.Errorf("the informer's store has no objects: %w", err)
+	}
+
+	return obj, nil
+}
+
+func (r Resource) patch(ctx context.Context, name types.NamespacedName, patch []byte) (string, error) {
+	obj, err := r.Client.Resource(r.Resource).Namespace(name.Namespace).Patch(ctx, name.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	if err != nil {
+		return "", err //nolint:wrapcheck // the caller says which object
+	}
+
+	return obj.GetResourceVersion(), nil
+}
