@@ -45,7 +45,7 @@ func (r *requests) RoundTrip(req *http.Request) (*http.Response, error) {
 	r.seen = append(r.seen, req.Method+" "+req.URL.Query().Get("watch")+" "+req.URL.Path)
 	r.mu.Unlock()
 
-	return r.next.RoundTrip(req) //nolint:wrapcheck // counts, nothing else
+	return r.next.RoundTrip(req)
 }
 
 func (r *requests) count() int {
