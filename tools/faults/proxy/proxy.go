@@ -6,7 +6,8 @@
 //
 // Invariants:
 //
-//  1. A write that the hook does not touch reaches the API server once, and its answer the client.
+//  1. A write that the hook does not touch reaches the API server once, and its answer the client. It is recorded even if the
+//     client has given it up meanwhile.
 //  2. The hook is asked before the API server sees the write; [Action.Applied] is called after it was applied and before the
 //     client can know.
 //  3. Events of a watch keep their order; none is lost that the proxy was not told to lose.
@@ -277,11 +278,10 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, forward http.Handl
 	case action.Status != 0 && !action.Lose:
 		fail(w, action.Status)
 	default:
-		if action.Lose {
-			// What is being applied must be seen through, even if the client dies of it.
-			ctx = context.WithoutCancel(ctx)
-		}
-		under := &underway{write: write, action: action}
+		// What may be applied is seen through and recorded, even if the client is gone by then.
+		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		defer cancel()
+		under := &underway{write: write, action: action, alive: alive}
 		forward.ServeHTTP(lossy(w, under), r.WithContext(context.WithValue(ctx, key{}, under)))
 	}
 }
@@ -305,6 +305,7 @@ type key struct{}
 type underway struct {
 	write  Write
 	action Action
+	alive  context.Context // ends when the client is cut off
 }
 
 // lossy tells the client the status of the action where that is what a lost answer looks like.
@@ -369,7 +370,7 @@ func (p *Proxy) written(response *http.Response, under *underway) error {
 	if under.action.Applied != nil {
 		under.action.Applied(done)
 	}
-	if under.action.Lose && under.action.Status == 0 {
+	if under.action.Lose && under.action.Status == 0 || under.alive.Err() != nil {
 		return errLost
 	}
 	return nil

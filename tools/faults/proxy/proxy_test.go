@@ -2,12 +2,14 @@ package proxy_test
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -33,6 +35,7 @@ type world struct {
 	client *http.Client
 	base   string
 	writes atomic.Int32
+	hold   chan struct{} // unless nil, writes wait for it
 	events chan string
 }
 
@@ -83,6 +86,9 @@ func (w *world) answer(out http.ResponseWriter, r *http.Request) {
 	}
 	if r.Method != http.MethodGet {
 		w.writes.Add(1)
+		if w.hold != nil {
+			<-w.hold
+		}
 	}
 	fmt.Fprintf(out, `{"metadata":{"resourceVersion":"7","name":"%s"}}`, r.Header.Get("Accept"))
 }
@@ -242,4 +248,26 @@ func TestCutAndRestore(t *testing.T) {
 	status, _, err := w.do("GET", object, "")
 	require.NoError(t, err)
 	require.Equal(t, 200, status)
+}
+
+func TestWriteIsRecordedThoughItsClientIsGone(t *testing.T) {
+	w := newWorld(t)
+	w.hold = make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	request, err := http.NewRequestWithContext(ctx, http.MethodPatch, w.base+object, strings.NewReader(`{}`))
+	require.NoError(t, err)
+	go func() {
+		for w.writes.Load() == 0 {
+			runtime.Gosched()
+		}
+		cancel()
+	}()
+	response, err := w.client.Do(request)
+	if err == nil {
+		defer response.Body.Close()
+	}
+	require.ErrorIs(t, err, context.Canceled)
+	close(w.hold)
+	require.Eventually(t, func() bool { return len(w.proxy.Done()) == 1 }, patience, time.Millisecond)
+	require.Equal(t, "7", w.proxy.Done()[0].ResourceVersion)
 }
