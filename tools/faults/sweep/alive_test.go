@@ -115,10 +115,25 @@ func TestReplicas(t *testing.T) {
 	})
 }
 
-// TestDisconnected cuts a shard off from the API server until its Lease is taken. It has to end by then, and joins again.
+// TestDisconnected cuts a shard off from the API server until its Lease is taken: it must not work any more by then, has to
+// end, and joins again.
+// Then it cuts the services off while shards join and fail.
 func TestDisconnected(t *testing.T) {
 	s := theSuite(t)
-	s.run(t, 1, 1, stage.Case{
+	cut := func(_ context.Context, w *stage.World) error {
+		for _, m := range w.Members(false) {
+			m.Proxy.Cut()
+		}
+		return nil
+	}
+	restore := func(ctx context.Context, w *stage.World) error {
+		err := wait(ctx, 2500*time.Millisecond)
+		for _, m := range w.Members(false) {
+			m.Proxy.Restore()
+		}
+		return err
+	}
+	s.run(t, 1, 2, stage.Case{
 		Name: "a shard is cut off", WorkDuration: 100 * time.Millisecond, Phases: []stage.Phase{stage.Join},
 		During: during{stage.Join: func(ctx context.Context, w *stage.World) error {
 			c := w.Member("c")
@@ -126,17 +141,28 @@ func TestDisconnected(t *testing.T) {
 			if err := taken(ctx, w, "c"); err != nil {
 				return err
 			}
-			if first := c.Lives()[0]; first.Ended == 0 || first.Err == nil {
-				return errors.New("I1: the shard still runs, though its Lease was taken")
+			if w.AtWork("c") {
+				return errors.New("I1: the shard is at work, though its Lease was taken")
 			}
 			w.Expect("c", false)
-			if err := w.AwaitInPlace(ctx); err != nil {
+			err := w.Await(ctx, "the shard has ended with an error", func() []string {
+				if first := c.Lives()[0]; first.Ended == 0 || first.Err == nil {
+					return []string{"it has not"}
+				}
+				return nil
+			})
+			if err := errors.Join(err, w.AwaitInPlace(ctx)); err != nil {
 				return err
 			}
 			w.Expect("c", true)
 			c.Proxy.Restore()
 			return nil
 		}},
+	})
+	s.run(t, 2, 2, stage.Case{
+		Name:   "all services are cut off for 2.5 s",
+		After:  during{stage.Begin: cut, stage.Join: cut},
+		During: during{stage.Join: restore, stage.Fail: restore},
 	})
 }
 
