@@ -151,6 +151,22 @@ func TestPatchesOfAnObjectThatHasMovedConflict(t *testing.T) {
 	}
 }
 
+// A cache that has gone on since must not make an old patch look new.
+func TestPatchOfAnOldVersionConflicts(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	s.term.unlimited()
+	cache := f.cacheView()
+	s.Reconciler(cache, &corev1.ConfigMap{}, reconcile.Func(nothing))
+	cm := f.configMap(s, "")
+	old := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: cm.Namespace, Name: cm.Name, ResourceVersion: cm.ResourceVersion}}
+	f.label(cm, "unrelated", "change")
+	cache.object = cm.DeepCopy()
+
+	err := s.Client(f.admin).Patch(t.Context(), old, client.RawPatch(types.MergePatchType, []byte(`{"data":{"a":"b"}}`)))
+	require.True(t, apierrors.IsConflict(err), "%v", err)
+}
+
 func TestPatchesThatAreLeftAlone(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
@@ -162,9 +178,17 @@ func TestPatchesThatAreLeftAlone(t *testing.T) {
 		cm := f.configMap(nil, "")
 		old := cm.DeepCopy()
 		f.label(cm, "unrelated", "change")
-		require.NoError(t, c.Patch(t.Context(), old, touch))
+		require.NoError(t, c.Patch(t.Context(), old.DeepCopy(), touch))
+
+		cache := f.cacheView()
+		cache.object = old
+		s.Reconciler(cache, &corev1.ConfigMap{}, reconcile.Func(nothing))
+		require.NoError(t, c.Patch(t.Context(), old.DeepCopy(), touch))
 	})
 	t.Run("that create", func(t *testing.T) {
+		s := f.shard("shard-0")
+		s.term.unlimited()
+		c := s.Client(f.admin)
 		cache := f.cacheView()
 		s.Reconciler(cache, &corev1.ConfigMap{}, reconcile.Func(nothing))
 		config := corev1ac.ConfigMap("new", f.namespace).WithData(map[string]string{"a": "b"})

@@ -201,6 +201,14 @@ func (r *ring) holder(name string) string {
 	return *lease.Spec.HolderIdentity
 }
 
+func (r *ring) renewed(name string) time.Time {
+	r.Helper()
+	lease := &coordinationv1.Lease{}
+	require.NoError(r, r.admin.Get(r.Context(), client.ObjectKey{Namespace: r.namespace, Name: name}, lease))
+
+	return lease.Spec.RenewTime.Time
+}
+
 // A controller that is made of client-go alone hands an object over.
 func TestClientGoControllersHandAnObjectOver(t *testing.T) {
 	r := newRing(t)
@@ -285,6 +293,32 @@ func TestRunEndsWhenTheLeaseIsLost(t *testing.T) {
 	require.ErrorIs(t, err, shard.ErrLost)
 	require.ErrorContains(t, err, `its holder is now "shardlease-controller"`)
 	require.Equal(t, v1alpha1.LeaseControllerIdentity, r.holder("shard-0"))
+}
+
+func TestRunKeepsTheLeaseWhileItsWorkStops(t *testing.T) {
+	r := newRing(t)
+	s := r.shard("shard-0")
+	began, stopping, proceed := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	stop, _ := r.start(func(ctx context.Context) error {
+		return s.Run(ctx, r.config, func(ctx context.Context) error {
+			close(began)
+			<-ctx.Done()
+			close(stopping)
+			<-proceed
+
+			return nil
+		})
+	})
+	<-began
+
+	result := make(chan error)
+	go func() { result <- stop() }()
+	<-stopping
+	before := r.renewed("shard-0")
+	r.eventually("the Lease is renewed after the stop", func() bool { return r.renewed("shard-0").After(before.Add(time.Second)) })
+	close(proceed)
+	require.NoError(t, <-result)
+	require.Empty(t, r.holder("shard-0"))
 }
 
 func TestRunGivesTheLeaseBack(t *testing.T) {

@@ -48,12 +48,15 @@ func run() error {
 		return fmt.Errorf("set up the manager: %w", err)
 	}
 
+	// If you like: write nothing once my Lease is lost, nor to an object that has moved.
+	c := s.Client(mgr.GetClient())
+
 	err = ctrl.NewControllerManagedBy(mgr).
 		// Let drains through: they are changes of labels.
 		For(&corev1.Service{}, builder.WithPredicates(s.Predicate(predicate.GenerationChangedPredicate{}))).
 		Owns(&corev1.ConfigMap{}).
 		// Work on my objects only, and give up those that I am asked for.
-		Complete(s.Reconciler(mgr.GetClient(), &corev1.Service{}, &widgetReconciler{mgr.GetClient()}))
+		Complete(s.Reconciler(c, &corev1.Service{}, &widgetReconciler{c}))
 	if err != nil {
 		return fmt.Errorf("set up the controller: %w", err)
 	}

@@ -11,8 +11,6 @@ import (
 	"k8s.io/client-go/tools/leaderelection"
 )
 
-var errEnded = errors.New("leader election has ended")
-
 // Run runs a controller that has no manager as this shard: it takes the shard's Lease with the given config, waits for the
 // end of the hold-off, calls work, and gives the Lease back when work has returned. Call it once.
 //
@@ -32,7 +30,7 @@ func (s *Shard) Run(ctx context.Context, config *rest.Config, work func(ctx cont
 		LeaseDuration: s.options.LeaseDuration, RenewDeadline: s.options.RenewDeadline, RetryPeriod: s.options.RetryPeriod,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(context.Context) { close(held) },
-			OnStoppedLeading: func() { s.term.lose(errEnded) },
+			OnStoppedLeading: func() {}, // the term has ended before: it was given back or lost, or its deadline has passed
 		},
 	})
 	if err != nil {

@@ -31,6 +31,7 @@ type options struct {
 	leaseDuration  time.Duration
 	renewDeadline  time.Duration
 	retryPeriod    time.Duration
+	holdOff        time.Duration
 
 	metricsAddress string
 	probeAddress   string
@@ -59,6 +60,7 @@ func parse(args []string, out io.Writer) (options, error) {
 	flags.DurationVar(&o.leaseDuration, "lease-duration", 15*time.Second, "how long the Lease is healthy after a renewal")
 	flags.DurationVar(&o.renewDeadline, "lease-renew-deadline", 0, "how long to try to renew the Lease (default: 2/3 of its duration)")
 	flags.DurationVar(&o.retryPeriod, "lease-retry-period", 0, "time between renewals (default: 2/15 of its duration)")
+	flags.DurationVar(&o.holdOff, "lease-hold-off", 0, "how long to wait before working with a Lease that was free (default: 2s)")
 
 	flags.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "address of /metrics; 0 for none")
 	flags.StringVar(&o.probeAddress, "health-probe-bind-address", ":8081", "address of /healthz and /readyz; 0 for none")

@@ -52,6 +52,7 @@ func run(ctx context.Context, o options) error {
 	s, err := shard.New(shard.Options{
 		Ring: o.ring, Name: o.shardName, Namespace: o.leaseNamespace,
 		LeaseDuration: o.leaseDuration, RenewDeadline: o.renewDeadline, RetryPeriod: o.retryPeriod,
+		HoldOff: o.holdOff,
 	})
 	if err != nil {
 		return fmt.Errorf("set up the shard (--ring, --shard-name, --lease-...): %w", err)
@@ -103,7 +104,8 @@ type decorate func(controller string, obj client.Object, inner reconcile.Reconci
 
 // addControllers adds the two controllers.
 func addControllers(mgr ctrl.Manager, s *shard.Shard, decorate decorate) error {
-	c := mgr.GetClient()
+	// Sharding: write nothing once the Lease is lost, nor to an object that has moved.
+	c := s.Client(mgr.GetClient())
 
 	websites := decorate("website", &v1alpha1.Website{}, &website.Reconciler{Client: c, Live: mgr.GetAPIReader()})
 	err := ctrl.NewControllerManagedBy(mgr).Named("website").
