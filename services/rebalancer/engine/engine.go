@@ -178,7 +178,7 @@ func (e *Engine) pursue(ctx context.Context, t *Target) {
 	})
 
 	for _, r := range everything(t.Set) {
-		wg.Go(func() { e.stream(e.drainScope(r), drainSink{e, r}).Run(ctx) })
+		wg.Go(func() { e.stream(e.drainScope(r), &drainSink{e: e, r: r}).Run(ctx) })
 
 		if scope, ok := e.astrayScope(t, r); ok {
 			wg.Go(func() { e.stream(scope, astraySink{e, r}).Run(ctx) })

@@ -37,11 +37,20 @@ func (s astraySink) Failed(err error) {
 type drainSink struct {
 	e *Engine
 	r resources.Resource
+	// known are the drains that were under way when the list began that is being read, listed those that are in it. Both are
+	// nil between lists.
+	known, listed map[objects.ID]struct{}
 }
 
-func (s drainSink) Begin() {}
+func (s *drainSink) Begin() {
+	s.known, s.listed = s.e.state.certainDrains(s.r.GVR), map[objects.ID]struct{}{}
+}
 
-func (s drainSink) Present(ctx context.Context, o objects.Object) {
+func (s *drainSink) Present(ctx context.Context, o objects.Object) {
+	if s.listed != nil {
+		s.listed[o.ID] = struct{}{}
+	}
+
 	if s.e.state.sawDrain(o, s.e.Clock.Now()) {
 		s.e.queue.AddAfter(o.ID, s.e.Limits.DrainTimeout)
 	}
@@ -49,17 +58,32 @@ func (s drainSink) Present(ctx context.Context, o objects.Object) {
 	s.e.submit(ctx, o)
 }
 
-func (s drainSink) Gone(id objects.ID) { s.e.drained(id) }
+func (s *drainSink) Gone(id objects.ID) { s.e.drained(id) }
 
-// Listed hands what is believed to be draining to the workers: what was not in the list has lost its label while nobody
-// watched. Asked any earlier, they might still see a label that is removed before the list is made.
-func (s drainSink) Listed() {
+// Listed ends the drains that were under way and are not in the list: their label was removed while nobody watched, and no
+// event will tell. A worker would not find out, for it may go by what was seen of the object earlier. Of a drain that
+// began meanwhile this is not certain; there the worker that has written it will look once more.
+func (s *drainSink) Listed() {
+	certain := s.e.state.certainDrains(s.r.GVR)
+
 	for _, id := range s.e.state.drainsOf(s.r.GVR) {
-		s.e.queue.Add(id)
+		_, listed := s.listed[id]
+		_, known := s.known[id]
+		_, still := certain[id]
+
+		switch {
+		case listed:
+		case known && still:
+			s.e.drained(id)
+		default:
+			s.e.queue.Add(id)
+		}
 	}
+
+	s.known, s.listed = nil, nil
 }
 
-func (s drainSink) Failed(err error) { s.e.state.fail("draining "+s.r.GroupResource().String(), err) }
+func (s *drainSink) Failed(err error) { s.e.state.fail("draining "+s.r.GroupResource().String(), err) }
 
 // submit hands an object to the workers, when they have caught up.
 func (e *Engine) submit(ctx context.Context, o objects.Object) {

@@ -12,22 +12,84 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
 
-// A drain may end between two watches, while the target changes. The workers have to look after the new list was made: before
-// it, they may still see the drain, and nothing would ever tell of its end but the timeout.
-func TestDrainsAreLookedAtAfterTheList(t *testing.T) {
+// A drain may end between two watches, while the target changes: no event tells of that. If it were believed to be under
+// way until its timeout, the ring would seem to be moving for a minute, and its slot would be lost.
+func TestListEndsDrainsThatAreNotInIt(t *testing.T) {
 	gvr := schema.GroupVersionResource{Group: "g", Version: "v1", Resource: "rs"}
-	id := objects.ID{GVR: gvr, Namespace: "ns", Name: "a"}
-	e := New(Config{Clock: clock.RealClock{}})
+	draining := func(name string) objects.Object {
+		return objects.Object{ID: objects.ID{GVR: gvr, Namespace: "ns", Name: name}, Shard: "one", Labelled: true, Draining: true}
+	}
+	e := New(Config{Clock: clock.RealClock{}, Limits: Limits{DrainTimeout: time.Hour}})
 	t.Cleanup(e.queue.ShutDown)
-	sink := drainSink{e, resources.Resource{GVR: gvr}}
-	e.state.sawDrain(objects.Object{ID: id, Shard: "one", Draining: true}, time.Time{})
 
+	sink := &drainSink{e: e, r: resources.Resource{GVR: gvr}}
 	sink.Begin()
-	require.Zero(t, e.queue.Len())
-
+	sink.Present(t.Context(), draining("stays"))
+	sink.Present(t.Context(), draining("ends"))
 	sink.Listed()
-	require.Equal(t, 1, e.queue.Len())
+	require.Len(t, e.state.drainsOf(gvr), 2)
 
-	got, _ := e.queue.Get()
-	require.Equal(t, id, got)
+	// The watch breaks, and the workers have not even looked at what it saw.
+	sink = &drainSink{e: e, r: resources.Resource{GVR: gvr}}
+	sink.Begin()
+	sink.Present(t.Context(), draining("stays"))
+	require.Len(t, e.state.drainsOf(gvr), 2, "the list may not be complete")
+	sink.Listed()
+	require.Equal(t, []objects.ID{draining("stays").ID}, e.state.drainsOf(gvr))
+
+	moves, ok := e.owners.next(t.Context())
+	require.True(t, ok, "what the owner controls shall follow")
+	require.True(t, moves.shards.Has("one"))
+
+	// From here on events tell.
+	sink.Present(t.Context(), draining("later"))
+	require.Len(t, e.state.drainsOf(gvr), 2)
+	sink.Gone(draining("later").ID)
+	require.Len(t, e.state.drainsOf(gvr), 1)
+}
+
+// Of a drain whose label is just being written the list says nothing: it keeps its slot until a worker has looked.
+func TestListLeavesDrainsThatBegin(t *testing.T) {
+	gvr := schema.GroupVersionResource{Group: "g", Version: "v1", Resource: "rs"}
+	o := objects.Object{ID: objects.ID{GVR: gvr, Namespace: "ns", Name: "a"}, Shard: "one", Labelled: true}
+	begin := func(e *Engine) {
+		e.state.granted[o.ID] = o.Shard
+		require.True(t, e.state.startDrain(o, time.Time{}))
+	}
+
+	for name, test := range map[string]func(*Engine, *drainSink){
+		"before the list": func(e *Engine, s *drainSink) {
+			begin(e)
+			s.Begin()
+		},
+		"before the list, written during it": func(e *Engine, s *drainSink) {
+			begin(e)
+			s.Begin()
+			e.state.asked(o.ID)
+		},
+		"during the list": func(e *Engine, s *drainSink) {
+			s.Begin()
+			begin(e)
+			e.state.asked(o.ID)
+		},
+		"during the list, once more": func(e *Engine, s *drainSink) {
+			begin(e)
+			e.state.asked(o.ID)
+			s.Begin()
+			e.state.endDrain(o.ID)
+			begin(e)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := New(Config{Clock: clock.RealClock{}, Limits: Limits{DrainTimeout: time.Hour}})
+			t.Cleanup(e.queue.ShutDown)
+			sink := &drainSink{e: e, r: resources.Resource{GVR: gvr}}
+
+			test(e, sink)
+			sink.Listed()
+
+			require.Equal(t, []objects.ID{o.ID}, e.state.drainsOf(gvr))
+			require.Equal(t, 1, e.queue.Len())
+		})
+	}
 }

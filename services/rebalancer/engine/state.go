@@ -17,6 +17,8 @@ type drain struct {
 	shard string
 	since time.Time
 	late  bool
+	// asking says that the drain label is just being written.
+	asking bool
 }
 
 // state is what the goroutines of an engine share. Every method may be called by any of them.
@@ -190,9 +192,19 @@ func (s *state) startDrain(o objects.Object, now time.Time) bool {
 	}
 
 	delete(s.granted, o.ID)
-	s.draining[o.ID] = drain{shard: o.Shard, since: now}
+	s.draining[o.ID] = drain{shard: o.Shard, since: now, asking: true}
 
 	return true
+}
+
+// asked notes that the drain label was written.
+func (s *state) asked(id objects.ID) {
+	s.update(func() {
+		if d, ok := s.draining[id]; ok {
+			d.asking = false
+			s.draining[id] = d
+		}
+	})
 }
 
 // sawDrain notes that an object carries the drain label; the time counts from the first sight.
@@ -206,6 +218,8 @@ func (s *state) sawDrain(o objects.Object, now time.Time) (first bool) {
 		if o.Shard != "" {
 			d.shard = o.Shard
 		}
+
+		d.asking = false
 
 		s.draining[o.ID] = d
 	})
@@ -248,6 +262,22 @@ func (s *state) drainsOf(gvr schema.GroupVersionResource) []objects.ID {
 	defer s.mu.Unlock()
 
 	return slices.DeleteFunc(slices.Collect(maps.Keys(s.draining)), func(id objects.ID) bool { return id.GVR != gvr })
+}
+
+// certainDrains returns those of them whose drain label is not just being written.
+func (s *state) certainDrains(gvr schema.GroupVersionResource) map[objects.ID]struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	certain := map[objects.ID]struct{}{}
+
+	for id, d := range s.draining {
+		if id.GVR == gvr && !d.asking {
+			certain[id] = struct{}{}
+		}
+	}
+
+	return certain
 }
 
 // fail notes that something cannot be read; a nil error that it can.

@@ -233,6 +233,10 @@ func (e *Engine) label(ctx context.Context, o objects.Object, verb plan.Verb, ch
 		return e.failed(ctx, o.ID, err)
 	}
 
+	if verb == plan.Drain {
+		e.state.asked(o.ID)
+	}
+
 	e.state.acted(o.ID)
 	countMove(e.Ring, o.GVR.GroupResource(), verb)
 
