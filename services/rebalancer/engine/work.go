@@ -172,9 +172,18 @@ func (e *Engine) concerns(ctx context.Context, r resources.Resource, o objects.O
 	return covered || err != nil
 }
 
+// forcedMove is how long the confirmation that a shard does not hold its Lease, and the write that builds on it, may take
+// together. A shard that takes its Lease back begins to work no earlier than that; pkg/shard holds off for twice as long.
+const forcedMove = time.Second
+
 // carryOut does one action, or sees to it that it is tried again when it may be possible.
 func (e *Engine) carryOut(ctx context.Context, o objects.Object, a plan.Action) error {
 	if a.TakenFrom != "" {
+		limited, cancel := context.WithTimeout(ctx, forcedMove)
+		defer cancel()
+
+		ctx = limited
+
 		verdict, err := e.Guard.MayTake(ctx, a.TakenFrom)
 		if err != nil {
 			return fmt.Errorf("confirm that %s may be moved: %w", o.ID, err)
