@@ -79,6 +79,17 @@ var house = slices.Concat([]zone{
 		bans: []ban{heavy, testHelp},
 	},
 	{
+		dir: "services/model",
+		may: []string{
+			"pkg/apis", "services/internal/key", "services/internal/lease", "services/internal/membership",
+			"services/internal/resources", "services/internal/ring",
+			"services/assigner/admission", "services/rebalancer/plan", "services/rebalancer/takeover",
+		},
+		rule: "the model imports pkg/apis, the domain, and of the services no more than what decides " +
+			"(assigner/admission, rebalancer/plan, rebalancer/takeover)",
+		bans: []ban{heavy, testHelp},
+	},
+	{
 		dir: "tools", may: []string{"pkg", "proto", "tools"},
 		rule: "tools import pkg, proto and tools; they use the services' binaries, never their code",
 	},

@@ -1,0 +1,182 @@
+package model
+
+import "slices"
+
+// machine makes the successors of states.
+type machine struct {
+	Scope
+	*decisions
+
+	// forgives says of each breach that it does not count.
+	forgives [len(breaches)]bool
+	// fair leaves only what must happen sooner or later, by processes that know the present: no faults, no wishes of users.
+	fair   bool
+	from   state
+	packed packed // from
+	out    []step
+}
+
+// step leads to a state.
+type step struct {
+	to     packed
+	event  event
+	breaks breach
+}
+
+// event is what happens in a step, by whom and about whom.
+type event struct {
+	kind kind
+	who  name
+	op   operation
+	view int8 // what the assigner believed; -1: it was not reached or not asked
+}
+
+func newMachine(s Scope) (*machine, error) {
+	d, err := decide(s)
+	if err != nil {
+		return nil, err
+	}
+
+	m := &machine{Scope: s, decisions: d}
+	for i, p := range breaches {
+		m.forgives[i] = slices.Contains(s.Forgiven, p)
+	}
+
+	return m, nil
+}
+
+// initial is the state in which nothing has begun: no object has a shard, and only the shards that do not fail run.
+func (m *machine) initial() state {
+	var s state
+
+	for i := range s.shards[:m.Shards] {
+		sh := &s.shards[i]
+		sh.guard = neverSeenFor2
+
+		if i >= m.Faulty {
+			sh.process, sh.lease, sh.guard = running, held, sawHeld
+		}
+	}
+
+	return s
+}
+
+// next returns the steps from a state. The result is valid until the next call.
+func (m *machine) next(from packed, fair bool) []step {
+	m.packed, m.from, m.fair, m.out = from, from.unpack(), fair, m.out[:0]
+
+	for n := name(1); int(n) <= m.Shards; n++ {
+		m.process(n)
+		m.work(n)
+		m.lease(n)
+		m.observe(n)
+	}
+
+	m.time()
+	m.rebalance()
+	m.leaveRing()
+
+	if !fair {
+		m.restarts()
+		m.users()
+	}
+
+	return m.out
+}
+
+// emit adds a step, unless it leads nowhere.
+func (m *machine) emit(e event, to *state) {
+	s := *to
+
+	packed := pack(s)
+	if packed == m.packed {
+		return
+	}
+
+	m.out = append(m.out, step{event: e, to: packed, breaks: m.broken(e, s)})
+}
+
+// writes says whether labels, or who has a Lease, differ.
+func (m *machine) writes(from, to state) bool {
+	for i, sh := range to.shards {
+		if sh.lease != from.shards[i].lease {
+			return true
+		}
+	}
+
+	return to.main != from.main || to.child != from.child || to.ring != from.ring
+}
+
+// mainWritten is to be called for every write to the main object. What was decided about an earlier version fails, and is
+// therefore dropped. So is what was decided about the child if its owner moves, unless that is what the scope is about.
+func (m *machine) mainWritten(to *state) {
+	if m.Mutation != NoPrecondition {
+		to.mainOp = operation{}
+	}
+
+	if to.main.shard != m.from.main.shard && m.Exposed != LateChild {
+		to.childOp = operation{}
+	}
+
+	for i := range to.shards {
+		if to.shards[i].main == acknowledging {
+			to.shards[i].main = draining
+		}
+	}
+}
+
+// childWritten is to be called for every write to the child.
+func (m *machine) childWritten(to *state) {
+	if m.Mutation != NoPrecondition {
+		to.childOp = operation{}
+	}
+}
+
+// by is an event of a shard.
+func by(k kind, who name) event { return event{kind: k, who: who, view: -1} }
+
+// of is an event that concerns no shard in particular.
+func of(k kind) event { return event{kind: k, view: -1} }
+
+// doing is an event of the rebalancer.
+func doing(k kind, op operation) event { return event{kind: k, op: op, view: -1} }
+
+// admitted calls emit with what becomes of a write that leaves the object without a shard label: as it is, if it is not
+// certain that an assigner is reached, or as any assigner, whatever it believes, makes it.
+func (m *machine) admitted(w write, certain bool, emit func(l labels, view int8)) {
+	if !certain {
+		emit(labels{drain: w.drain}, -1)
+	}
+
+	if m.fair {
+		w.deleting = m.from.ring != present
+		now := m.viewOf(&m.from)
+		emit(m.answers[w][2*now].labels, now)
+
+		return
+	}
+
+	var seen [MaxShards + 1][2]bool
+
+	for _, w.deleting = range []bool{false, true} {
+		if w.deleting != m.from.allKnow && (m.from.ring == present || m.from.allKnow) {
+			continue
+		}
+
+		for _, a := range m.answers[w] {
+			if drain := bit(a.drain); !seen[a.shard][drain] {
+				seen[a.shard][drain] = true
+
+				emit(a.labels, a.view)
+			}
+		}
+	}
+}
+
+func bit(b bool) int {
+	if b {
+		return 1
+	}
+
+	return 0
+}
