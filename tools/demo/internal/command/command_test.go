@@ -215,12 +215,20 @@ func TestDownAfterEverySortOfProcessWasKilled(t *testing.T) {
 	d.requireNothingLeft()
 }
 
+func TestDownWithoutARecord(t *testing.T) {
+	d := newDesk(t)
+	lost := filepath.Join(d.temp, "clusterring-demo-"+strconv.Itoa(os.Getuid()))
+	require.NoError(t, os.MkdirAll(filepath.Join(lost, "logs"), 0o700))
+	require.Contains(t, d.down(), "Removed "+lost)
+	d.requireNothingLeft()
+}
+
 func TestInterruptedRun(t *testing.T) {
 	d := newDesk(t)
 	run := d.run()
 	require.NoError(t, run.Process.Signal(os.Interrupt))
 	d.await(run, 130)
-	require.Contains(t, run.out.String(), "interrupted: everything was stopped")
+	require.Contains(t, run.out.String(), "Interrupted: everything was stopped.")
 	d.requireNothingLeft()
 }
 
@@ -241,7 +249,7 @@ func TestRunInWhichAServiceDies(t *testing.T) {
 	d.kill("ringquery")
 	d.await(run, 1)
 	for _, want := range []string{
-		"ringquery has ended by itself: signal: killed", "FAILED", "the last lines of " + d.temp, "logs are kept in " + d.temp,
+		"ringquery has ended by itself: signal: killed", "FAILED", "The last lines of " + d.temp, "Logs are kept in " + d.temp,
 	} {
 		require.Contains(t, run.out.String(), want)
 	}

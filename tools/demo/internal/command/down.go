@@ -3,6 +3,7 @@ package command
 import (
 	"context"
 	"errors"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -29,11 +30,8 @@ func down(ctx context.Context, registry state.Registry, console *report.Console)
 	if err != nil {
 		return err
 	}
-	if len(records) == 0 {
-		console.Text("No demo runs here, and none has left anything behind.")
-		return nil
-	}
 	var errs []error
+	found := len(records) > 0
 	for _, record := range records {
 		what := "left over"
 		if record.Alive() {
@@ -45,6 +43,15 @@ func down(ctx context.Context, registry state.Registry, console *report.Console)
 			continue
 		}
 		console.Text("Removed demo " + string(record.Kind) + " (" + what + ") with its state in " + record.Dir + ".")
+	}
+	// Records may have been deleted with all else in the user's cache.
+	if _, err := os.Stat(defaultUpDir()); err == nil {
+		found = true
+		errs = append(errs, state.Discard(ctx, defaultUpDir()))
+		console.Text("Removed " + defaultUpDir() + ", which demo up has left behind.")
+	}
+	if !found {
+		console.Text("No demo runs here, and none has left anything behind.")
 	}
 	return errors.Join(errs...)
 }

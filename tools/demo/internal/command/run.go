@@ -72,7 +72,7 @@ func (r *runner) run(ctx context.Context) error {
 	interrupted := errors.Is(err, errInterrupted)
 	switch {
 	case interrupted:
-		r.console.Note("interrupted: everything was stopped")
+		r.console.Text("Interrupted: everything was stopped.")
 	case err != nil:
 		r.console.Failed("%s", err)
 		r.showLogs(claim.Dir, suspects, err)
@@ -160,7 +160,7 @@ func (r *runner) showLogs(stateDir string, suspects []string, err error) {
 	for _, name := range suspects {
 		file := filepath.Join(stateDir, "logs", name+".log")
 		if text := process.Tail(file, shownLines); text != "" {
-			r.console.Note("\nthe last lines of %s:", file)
+			r.console.Text("\nThe last lines of " + file + ":")
 			r.console.Block(text)
 		}
 	}
@@ -178,7 +178,7 @@ func (r *runner) cleanUp(ctx context.Context, claim *state.Claim, keep bool) err
 			errs = append(errs, os.RemoveAll(filepath.Join(claim.Dir, part)))
 		}
 	}
-	r.console.Note("\nlogs are kept in %s, histories of reconciles in %s; %s down removes them",
-		filepath.Join(claim.Dir, "logs"), filepath.Join(claim.Dir, "history"), system.Display(filepath.Join(r.binDir, "demo")))
+	r.console.Text(fmt.Sprintf("\nLogs are kept in %s, histories of reconciles in %s; %s down removes them.",
+		filepath.Join(claim.Dir, "logs"), filepath.Join(claim.Dir, "history"), system.Display(filepath.Join(r.binDir, "demo"))))
 	return errors.Join(append(errs, claim.Release(true))...)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/clusterring/clusterring/tools/demo/internal/process"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	"github.com/clusterring/clusterring/tools/demo/internal/state"
+	"github.com/clusterring/clusterring/tools/demo/internal/system"
 )
 
 const (
@@ -199,7 +200,7 @@ func (h usage) text(stateDir, demo string) string {
 		line("  %s", process.Quote(command...))
 	}
 	line("\nMake something happen, and look again:\n")
-	line("  kill -9 %d     # shard-1 is dead after twice the duration of its Lease, 10 s; its objects move", h.Processes["shard-1"])
+	line("  kill -9 %d     # shard-1 is dead after twice the duration of its Lease, %s; its objects move", h.Processes["shard-1"], 2*system.LeaseDuration)
 	line("  kill %d        # shard-2 stops in order; its objects move at once", h.Processes["shard-2"])
 	line("  %s", process.Quote(h.MoreShards...))
 	line("                   # one more shard, until you press Ctrl-C")

@@ -19,15 +19,16 @@ import (
 
 const (
 	poll = 50 * time.Millisecond
-	// patience is how long anything may take that has no bound of its own. A machine may be slow.
-	patience = 60 * time.Second
+	// Anything that has no bound of its own may take this long, and longer with many objects. A machine may be slow.
+	patience          = 60 * time.Second
+	patiencePerObject = 20 * time.Millisecond
 )
 
 // await waits until the condition holds. It says in words how far things are; that is shown while they are on their way,
 // and is part of the error if they do not get there in time.
 func (s *Story) await(ctx context.Context, condition func(context.Context) (done bool, how string, err error)) error {
-	begin, last := time.Now(), ""
-	err := wait.PollUntilContextTimeout(ctx, poll, patience, true, func(ctx context.Context) (bool, error) {
+	begin, last, within := time.Now(), "", patience+time.Duration(s.created)*patiencePerObject
+	err := wait.PollUntilContextTimeout(ctx, poll, within, true, func(ctx context.Context) (bool, error) {
 		done, how, err := condition(ctx)
 		if how != "" {
 			last = how
@@ -43,7 +44,7 @@ func (s *Story) await(ctx context.Context, condition func(context.Context) (done
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case wait.Interrupted(err):
-		return errors.Join(fmt.Errorf("still not so after %s: %s", patience, last), wrong("objects that are not in their place", s.restless()))
+		return errors.Join(fmt.Errorf("still not so after %s: %s", within, last), wrong("objects that are not in their place", s.restless()))
 	default:
 		return fmt.Errorf("while waiting: %s: %w", last, err)
 	}

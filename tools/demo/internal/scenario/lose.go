@@ -11,11 +11,12 @@ import (
 	"github.com/clusterring/clusterring/tools/demo/internal/system"
 )
 
-// margin is how much later than possible a shard may have been declared dead, and how much earlier than twice its Lease's
-// duration after the kill: its last renewal was before that.
 const (
+	// A shard is declared dead twice its Lease's duration after its last renewal, which was a little before the kill.
 	early = 2 * time.Second
 	late  = 5 * time.Second
+	// atOnce is how long after the signal to stop the first object may move: less than any Lease takes to expire.
+	atOnce = system.LeaseDuration / 2
 )
 
 // kill ends a shard without a warning.
@@ -39,28 +40,34 @@ func (s *Story) kill(ctx context.Context) error {
 	if err := s.awaitSettled(ctx); err != nil {
 		return err
 	}
-	after, err := s.everything()
+	mine, err := s.onlyMoved(before, mark, shard.Name)
 	if err != nil {
 		return err
 	}
-	moves := observe.Compare(before, after, func(from, _ string) bool { return from == shard.Name })
-	if err := wrong("objects moved that had no reason to", append(moves.Wrong, s.disturbed(mark, shard.Name)...)); err != nil {
-		return err
-	}
-	mine := len(before.At(shard.Name))
-	if moves.Moved != mine {
-		return fmt.Errorf("%d objects moved, but the killed shard had %d", moves.Moved, mine)
-	}
-	last := time.Time{}
 	for _, change := range s.objects.Since(mark) {
 		if change.Moved() && change.Version < dead.Version {
 			return fmt.Errorf("%s left %s before its Lease was taken", change.Key, shard.Name)
 		}
-		last = change.At
 	}
+	_, last := s.movedBetween(mark)
 	s.ok("all its %d objects moved: none before that, the last %s later", mine, report.Seconds(last.Sub(dead.At)))
 	s.ok("none of the %d objects of other shards was touched", len(before)-mine)
 	return s.awaitReady(ctx)
+}
+
+// onlyMoved checks that since the mark all objects of the lost shard have moved, and nothing has happened to any other, and
+// returns their number.
+func (s *Story) onlyMoved(before observe.Snapshot, mark int, lost string) (int, error) {
+	after, err := s.everything()
+	if err != nil {
+		return 0, err
+	}
+	moves := observe.Compare(before, after, func(from, _ string) bool { return from == lost })
+	mine := len(before.At(lost))
+	if moves.Moved != mine {
+		return 0, fmt.Errorf("%d objects moved, but %s had %d", moves.Moved, lost, mine)
+	}
+	return mine, wrong("objects moved that had no reason to", append(moves.Wrong, s.disturbed(mark, lost)...))
 }
 
 // disturbed returns changes since the mark of the labels of objects that were at other shards than the lost one.
@@ -128,7 +135,6 @@ func (s *Story) leave(ctx context.Context) error {
 	if err := s.awaitSettled(ctx); err != nil {
 		return err
 	}
-	settled := time.Since(told)
 	select {
 	case <-shard.Exited():
 	case <-ctx.Done():
@@ -137,32 +143,48 @@ func (s *Story) leave(ctx context.Context) error {
 	if err := shard.Err(); err != nil {
 		return &system.FaultError{Process: shard.Name, Err: fmt.Errorf("%s did not stop in order: %w", shard.Name, err)}
 	}
-	if settled >= system.LeaseDuration {
-		return fmt.Errorf("its objects moved after %s only: somebody has waited for the Lease to expire", report.Seconds(settled))
-	}
-	after, err := s.everything()
+	mine, err := s.onlyMoved(before, mark, shard.Name)
 	if err != nil {
 		return err
 	}
-	moves := observe.Compare(before, after, func(from, _ string) bool { return from == shard.Name })
-	if err := wrong("objects moved that had no reason to", append(moves.Wrong, s.disturbed(mark, shard.Name)...)); err != nil {
-		return err
-	}
-	if mine := len(before.At(shard.Name)); moves.Moved != mine {
-		return fmt.Errorf("%d objects moved, but the shard that left had %d", moves.Moved, mine)
-	}
-	turns, err := s.leases.Of(shard.Name)
+	released, err := s.releasedAt(shard.Name, told)
 	if err != nil {
 		return err
 	}
-	released := settled
+	s.ok("%s finished its work and gave its Lease back after %s", shard.Name, report.Seconds(released.Sub(told)))
+	first, last := s.movedBetween(mark)
+	if first.Sub(told) > atOnce {
+		return fmt.Errorf("no object moved for %s: somebody has waited for something", report.Seconds(first.Sub(told)))
+	}
+	s.ok("its %d objects moved at once, from %s to %s after the signal; nothing else did", mine,
+		report.Seconds(first.Sub(told)), report.Seconds(last.Sub(told)))
+	return s.awaitReady(ctx)
+}
+
+// releasedAt returns when the shard gave its Lease back.
+func (s *Story) releasedAt(shard string, told time.Time) (time.Time, error) {
+	turns, err := s.leases.Of(shard)
+	if err != nil {
+		return time.Time{}, err
+	}
 	for _, turn := range turns {
-		if turn.Holder != shard.Name && turn.At.After(told) {
-			released = turn.At.Sub(told)
-			break
+		if turn.Holder == "" && turn.At.After(told) {
+			return turn.At, nil
 		}
 	}
-	s.ok("%s finished its work and gave its Lease back after %s", shard.Name, report.Seconds(released))
-	s.ok("all its %d objects were at other shards after %s; nothing else moved", moves.Moved, report.Seconds(settled))
-	return s.awaitReady(ctx)
+	return time.Time{}, fmt.Errorf("%s has not given its Lease back", shard)
+}
+
+// movedBetween returns when the first and the last object moved since the mark.
+func (s *Story) movedBetween(mark int) (first, last time.Time) {
+	for _, change := range s.objects.Since(mark) {
+		if !change.Moved() {
+			continue
+		}
+		if first.IsZero() {
+			first = change.At
+		}
+		last = change.At
+	}
+	return first, last
 }

@@ -12,7 +12,7 @@ import (
 // Each reconcile takes a while, and many are made at once, so that two of one object would overlap if they could.
 const (
 	workDuration = 250 * time.Millisecond
-	concurrency  = 128
+	concurrency  = 64
 )
 
 // Shard is a shard of the example controller, under one name.
@@ -41,8 +41,9 @@ func (s *System) StartShards(ctx context.Context, names ...string) ([]*Shard, er
 		health, metrics := free[2*i], free[2*i+1]
 		p, err := s.start(name, "example", []string{
 			"--kubeconfig=" + kubeconfig, "--ring=" + Ring, "--shard-name=" + name, "--lease-namespace=" + ShardNamespace,
-			"--lease-duration=" + LeaseDuration.String(), "--history-file=" + s.HistoryFile(name), "--work-duration=" + workDuration.String(),
-			"--concurrency=" + strconv.Itoa(concurrency), "--kube-api-qps=300", "--kube-api-burst=300", "--log-format=json",
+			"--lease-duration=" + LeaseDuration.String(), "--lease-renew-deadline=" + renewDeadline.String(),
+			"--lease-retry-period=" + retryPeriod.String(), "--history-file=" + s.HistoryFile(name), "--work-duration=" + workDuration.String(),
+			"--concurrency=" + strconv.Itoa(concurrency), "--kube-api-qps=150", "--kube-api-burst=150", "--log-format=json",
 			"--health-probe-bind-address=" + health, "--metrics-bind-address=" + metrics,
 		})
 		if err != nil {

@@ -28,7 +28,10 @@ const (
 
 	// LeaseDuration is that of the shards' Leases: much shorter than in a cluster, so that nobody has to wait long for a
 	// killed shard to be declared dead.
-	LeaseDuration = 5 * time.Second
+	LeaseDuration = 6 * time.Second
+	// renewDeadline is how long a shard may fail to renew its Lease: nearly all of that, for this machine may be busy.
+	renewDeadline = 5500 * time.Millisecond
+	retryPeriod   = 800 * time.Millisecond
 
 	// stopTimeout is how long a process may take to stop.
 	stopTimeout = 20 * time.Second
