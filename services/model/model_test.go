@@ -17,14 +17,14 @@ var protocol = []Scope{
 	{Name: "three shards", Shards: 3, Faulty: 2},
 	{Name: "an owner and its child", Shards: 2, Faulty: 1, Time: true, DeleteLease: true, DropLabel: true, Child: true},
 	{Name: "the ring leaves", Shards: 2, Faulty: 1, Child: true, DeleteRing: true},
-	// The child may then leave a shard that has its owner. The shards still never work at once.
+	// This is an exposure: the child may leave a shard that has its owner. But two shards do not work at once for that.
 	{
 		Name: "the child is written late", Shards: 2, Faulty: 1, Child: true, DropLabel: true,
 		Exposed: LateChild, Forgiven: []Property{ChildStays},
 	},
 }
 
-// more is the same in wider scopes: some thirty million states.
+// more is the same in wider scopes: some thirty-five million states, nine minutes.
 var more = []Scope{
 	{Name: "two shards, owner and child", Shards: 2, Faulty: 2, Child: true, DropLabel: true},
 	{Name: "three shards, all suffer", Shards: 3, Faulty: 3},

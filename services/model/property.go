@@ -9,7 +9,7 @@ const (
 	// Leases.
 	OneWorker Property = "I1: two shards work on one object, or on an owner and its child"
 	// NoTaking is that an object whose shard holds its Lease leaves it only after the shard has stopped working on it and
-	// removed the labels itself.
+	// removed the labels itself. A shard in its hold-off works on nothing yet, and may lose what it had in an earlier term.
 	NoTaking Property = "I6: a live shard loses an object that it has not given up"
 	// ChildStays is that a child does not leave the shard that has its owner and holds its Lease. Where the owner is not, the
 	// child may be taken away: the shard does not work on it.

@@ -18,17 +18,19 @@ type Scope struct {
 	Time bool
 	// Freeze lets processes stand still, also beyond their deadlines, and go on later. It needs Time.
 	Freeze bool
-	// DeleteLease lets somebody delete Leases by hand. It needs Time.
+	// DeleteLease lets somebody delete Leases by hand, but, other than in the exposures, none that the rebalancer has not seen
+	// to be held. It needs Time.
 	DeleteLease bool
 	// Child adds an object that the main object controls.
 	Child bool
-	// DropLabel lets users write objects without their labels, other than during a drain, past an assigner that is reached.
+	// DropLabel lets users write objects without their labels. An assigner is reached then, it knows of the last start of the
+	// object's shard, and the object is not draining: what happens otherwise is among the exposures.
 	DropLabel bool
 	// DeleteRing lets the ring be deleted.
 	DeleteRing bool
 	// Forgiven are properties that are not checked.
 	Forgiven []Property
-	// Exposed is a fault that the protocol does not survive, as documented.
+	// Exposed is something that the protocol does not withstand.
 	Exposed Exposure
 	// Mutation breaks the protocol in one place, to see that this is noticed.
 	Mutation Mutation

@@ -96,7 +96,6 @@ func (m *machine) observe(n name) {
 // believes of the Leases when it decides may be from any time.
 func (m *machine) rebalance() {
 	m.deliver(func(s *state) *operation { return &s.childOp }, m.landChild)
-
 	m.deliver(func(s *state) *operation { return &s.mainOp }, m.landMain)
 
 	if m.from.ring == gone {
