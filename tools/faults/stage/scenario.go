@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"syscall"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
+	"github.com/clusterring/clusterring/tools/faults/record"
 )
 
 // Phase is a part of the scenario.
@@ -125,6 +128,16 @@ func (w *World) Edit(ctx context.Context, name string) error {
 	})
 	if err != nil {
 		return fmt.Errorf("a user's request failed (I4): update: %w", err)
+	}
+	return nil
+}
+
+// Touch makes the ConfigMap of a Website look changed.
+func (w *World) Touch(ctx context.Context, name string) error {
+	configMap := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: name}}
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"touched":"%d"}}}`, record.Now())
+	if err := w.client.Patch(ctx, configMap, client.RawPatch(types.MergePatchType, patch)); err != nil {
+		return fmt.Errorf("a user's request failed (I4): patch: %w", err)
 	}
 	return nil
 }

@@ -30,6 +30,35 @@ func taken(ctx context.Context, w *stage.World, shard string) error {
 	})
 }
 
+// TestBusy has objects move in the middle of work on them and on what they control.
+func TestBusy(t *testing.T) {
+	s := theSuite(t)
+	const work = 300 * time.Millisecond
+	s.run(t, 1, 1, stage.Case{
+		Name: "objects move while they are worked on", WorkDuration: work,
+		During: during{stage.Join: func(ctx context.Context, w *stage.World) error {
+			return w.Await(ctx, "objects are given up", func() []string {
+				sites := slices.DeleteFunc(w.Newest(), func(v check.Version) bool { return v.Kind != check.Website || v.Deleted })
+				asked := slices.ContainsFunc(sites, func(v check.Version) bool { return v.Draining })
+				if !asked { // a change would keep an object from being given up
+					for _, change := range []func(context.Context, string) error{w.Edit, w.Touch} {
+						for _, v := range sites {
+							_ = change(ctx, v.Name) // it may not be there yet
+						}
+						if err := wait(ctx, work/2); err != nil {
+							return []string{err.Error()}
+						}
+					}
+				}
+				if len(w.GivenUp()) > 0 {
+					return nil
+				}
+				return []string{"none was"}
+			})
+		}},
+	})
+}
+
 // TestStaleAssigner keeps the caches of the one replica of the assigner that the API server asks as they were, while shards
 // join and fail. The other replica, which registers webhooks, and all else go on.
 func TestStaleAssigner(t *testing.T) {
