@@ -105,6 +105,7 @@ type Config struct {
 type Engine struct {
 	Config
 	state  *state
+	retry  workqueue.TypedRateLimiter[objects.ID]
 	queue  workqueue.TypedRateLimitingInterface[objects.ID]
 	target atomic.Pointer[Target]
 	wake   chan struct{}
@@ -118,6 +119,7 @@ func New(c Config) *Engine {
 	return &Engine{
 		Config: c,
 		state:  newState(),
+		retry:  limiter,
 		queue: workqueue.NewTypedRateLimitingQueueWithConfig(limiter,
 			workqueue.TypedRateLimitingQueueConfig[objects.ID]{Clock: c.Clock}),
 		wake:   make(chan struct{}, 1),

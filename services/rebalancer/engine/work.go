@@ -176,6 +176,9 @@ func (e *Engine) concerns(ctx context.Context, r resources.Resource, o objects.O
 // together. A shard that takes its Lease back begins to work no earlier than that; pkg/shard holds off for twice as long.
 const forcedMove = time.Second
 
+// ownerSoon is the longest pause between two looks at an owner that is about to get a shard.
+const ownerSoon = 500 * time.Millisecond
+
 // carryOut does one action, or sees to it that it is tried again when it may be possible.
 func (e *Engine) carryOut(ctx context.Context, o objects.Object, a plan.Action) error {
 	if a.TakenFrom != "" {
@@ -208,7 +211,7 @@ func (e *Engine) carryOut(ctx context.Context, o objects.Object, a plan.Action) 
 		return e.drain(ctx, o)
 	case plan.AwaitOwner:
 		e.state.block(o.ID, "waits for its owner to get a shard")
-		e.queue.AddRateLimited(o.ID)
+		e.queue.AddAfter(o.ID, min(e.retry.When(o.ID), ownerSoon))
 
 		return nil
 	case plan.None, plan.AwaitAcknowledgement, plan.AwaitShard:
