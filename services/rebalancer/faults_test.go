@@ -2,6 +2,7 @@ package rebalancer
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -35,32 +36,31 @@ func TestClusterScopedObjectsMove(t *testing.T) {
 	w := newWorld(t, func(r *v1alpha1.ClusterRing) {
 		r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Group: "networking.k8s.io", Resource: "ingressclasses"})
 	})
-	w.join("a")
+	// A name that belongs to b as soon as b has joined.
+	w.join("a", "b")
 
-	c := w.class(w.ns, "a")
+	name := ""
 
-	w.start()
-	w.atRest()
-
-	// Shards join until the object belongs to another one.
-	target := "a"
-	for _, name := range []string{"b", "c", "d", "e", "f", "g", "h"} {
-		w.join(name)
-
-		target, _ = w.view().Owner(key.Key{Group: "networking.k8s.io", Kind: "IngressClass", Name: w.ns})
-		if target != "a" {
-			break
+	for i := 0; name == ""; i++ {
+		candidate := fmt.Sprintf("%s-%d", w.ns, i)
+		if shard, _ := w.view().Owner(key.Key{Group: "networking.k8s.io", Kind: "IngressClass", Name: candidate}); shard == "b" {
+			name = candidate
 		}
 	}
 
-	require.NotEqual(t, "a", target)
+	require.NoError(t, w.shards["b"].Release(t.Context()))
+
+	c := w.class(name, "a")
+
+	w.start()
+	w.atRest()
+	w.join("b")
 	w.eventually(placed{Shard: "a", Drain: true}, c)
 	w.acknowledge(c)
-	w.eventually(placed{Shard: target}, c)
+	w.eventually(placed{Shard: "b"}, c)
 
-	require.NoError(t, w.shards[target].Release(t.Context()))
-	require.Eventually(t, func() bool { p := w.placed(c); return p.Shard != target && p.Shard != "" },
-		20*time.Second, 10*time.Millisecond, "the object of a dead shard moves")
+	require.NoError(t, w.shards["b"].Release(t.Context()))
+	w.eventually(placed{Shard: "a"}, c)
 }
 
 // Two processes that hold Leases of one name would both take the label for theirs.
