@@ -92,7 +92,7 @@ func (r *reconciler) ensureFinalizer(ctx context.Context, ring *v1alpha1.Cluster
 func (r *reconciler) patchFinalizers(ctx context.Context, ring, base *v1alpha1.ClusterRing) error {
 	err := r.client.Patch(ctx, ring, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
 	if err != nil {
-		return fmt.Errorf("write the finalizer of ring %s: %w", ring.Name, client.IgnoreNotFound(err))
+		return fmt.Errorf("write the finalizer of ring %s: %w", ring.Name, err)
 	}
 
 	return nil

@@ -105,8 +105,7 @@ func (e *Engine) settled(id objects.ID) {
 
 // decided notes that an object, as it was then, needs nothing any more. If it was seen to change since, it stays.
 func (e *Engine) decided(o objects.Object) {
-	if now, ok, _ := e.state.get(o.ID); !ok || now.ResourceVersion == o.ResourceVersion {
-		e.state.done(o.ID)
+	if e.state.doneWith(o) {
 		e.queue.Forget(o.ID)
 	}
 }

@@ -28,7 +28,7 @@ type state struct {
 
 	// work holds the objects that a worker has still to decide about, as last seen.
 	work map[objects.ID]objects.Object
-	// waiting counts those of them, by resource, that hold streams back.
+	// perResource counts those of them; too many hold back the streams that find more.
 	perResource map[schema.GroupVersionResource]int
 	// blocked says why an object in work cannot be dealt with yet.
 	blocked map[objects.ID]string
@@ -114,6 +114,18 @@ func (s *state) put(o objects.Object) {
 // done drops an object that needs no decision any more. Its place among the draining ones is not affected.
 func (s *state) done(id objects.ID) {
 	s.update(func() { s.drop(id) })
+}
+
+// doneWith is done for an object as it was when it was decided about; if it was seen to change since, it stays.
+func (s *state) doneWith(o objects.Object) (dropped bool) {
+	s.update(func() {
+		now, ok := s.work[o.ID]
+		if dropped = !ok || now.ResourceVersion == o.ResourceVersion; dropped {
+			s.drop(o.ID)
+		}
+	})
+
+	return dropped
 }
 
 // drop is done with the lock held.

@@ -139,7 +139,7 @@ func (e *Engine) isOutOfPlace(ctx context.Context, t *Target, p place, o objects
 		return false, err
 	}
 
-	k, _, ok := e.key(t, p, o)
+	k, _, ok := keyOf(t, p, o)
 	if !ok || !covered {
 		return true, nil
 	}

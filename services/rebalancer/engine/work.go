@@ -85,7 +85,7 @@ func (e *Engine) input(ctx context.Context, t *Target, p place, o objects.Object
 		Controlled: p.role == resources.Controlled,
 	}
 
-	k, owner, ok := e.key(t, p, o)
+	k, owner, ok := keyOf(t, p, o)
 
 	covered, err := e.covers(ctx, t, p.resource, o.Namespace)
 	if err != nil {
@@ -119,21 +119,14 @@ func (e *Engine) input(ctx context.Context, t *Target, p place, o objects.Object
 	return in, nil
 }
 
-func (e *Engine) key(t *Target, p place, o objects.Object) (key.Key, *resources.Owner, bool) {
-	if p.role == resources.Main {
-		return key.OfOwner(p.resource.Kind.GroupKind(), o.Namespace, o.Name), nil, true
+// keyOf returns the partition key of an object and, for a controlled one, its owner.
+func keyOf(t *Target, p place, o objects.Object) (key.Key, *resources.Owner, bool) {
+	meta := metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name}
+	if o.Controller != nil {
+		meta.OwnerReferences = []metav1.OwnerReference{*o.Controller}
 	}
 
-	if o.Controller == nil {
-		return key.Key{}, nil, false
-	}
-
-	owner, ok := t.Set.OwnerOf(o.Namespace, []metav1.OwnerReference{*o.Controller})
-	if !ok {
-		return key.Key{}, nil, false
-	}
-
-	return key.OfOwner(owner.Resource.Kind.GroupKind(), owner.Namespace, owner.Name), owner, true
+	return t.Set.KeyOf(p.resource, p.role, &meta)
 }
 
 // covers says whether the ring covers objects of the resource in the namespace.
@@ -163,7 +156,7 @@ func (e *Engine) concerns(ctx context.Context, r resources.Resource, o objects.O
 		return false
 	}
 
-	if _, _, ok = e.key(t, place{r, role}, o); !ok {
+	if _, _, ok = keyOf(t, place{r, role}, o); !ok {
 		return false
 	}
 
