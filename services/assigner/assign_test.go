@@ -207,6 +207,24 @@ func TestDroppedLabels(t *testing.T) {
 		warn.take()
 	})
 
+	t.Run("even of a shard that looks dead", func(t *testing.T) {
+		f.join("c")
+		require.NoError(t, f.shard("c").Release(t.Context()))
+		eventually(t, func() bool {
+			v := f.create(f.website(unique("other"))).GetLabels()[f.shardLabel()]
+
+			return v == "a" || v == "b"
+		}, "the ring has shards")
+
+		w := f.website("looks-dead")
+		w.SetLabels(map[string]string{f.shardLabel(): "c"})
+		f.create(w)
+		w.SetLabels(nil)
+		require.NoError(t, c.Update(t.Context(), w))
+		require.Equal(t, "c", w.GetLabels()[f.shardLabel()])
+		warn.take()
+	})
+
 	t.Run("make room for the ring's shard after a drain", func(t *testing.T) {
 		other := map[string]string{"a": "b", "b": "a"}[f.owner("drained")]
 		w := f.website("drained")

@@ -123,9 +123,9 @@ func (r *Ring) assign(req *Request, resource resources.Resource, role resources.
 	return Answer{Outcome: Assigned, Shard: shard, RemoveDrain: drain}
 }
 
-// dropped returns the shard that an update takes an object from although nobody asked that shard to give it up. A shard
-// whose Lease is there and not its own works on nothing. One whose Lease was deleted may be alive: to find that out takes
-// the rebalancer's patience.
+// dropped returns the shard that an update takes an object from although nobody asked that shard to give it up. It does so
+// even if the shard looks dead from here: what this replica knows of Leases may be old, and the shard may have begun to
+// work since. The rebalancer asks the API server before it gives the object to another one.
 func (r *Ring) dropped(req *Request) (shard string, ok bool) {
 	if req.Operation != Update || req.Old == nil {
 		return "", false
@@ -137,24 +137,5 @@ func (r *Ring) dropped(req *Request) (shard string, ok bool) {
 
 	shard = req.Old.Labels[r.shardLabel]
 
-	return shard, shard != "" && !r.gaveUp(shard)
-}
-
-// gaveUp says whether the Lease of a shard is known and not held by the shard.
-func (r *Ring) gaveUp(shard string) bool {
-	known := false
-
-	for _, s := range r.facts.View.Shards() {
-		if s.Name != shard {
-			continue
-		}
-
-		if s.Holder == s.Name {
-			return false
-		}
-
-		known = true
-	}
-
-	return known
+	return shard, shard != ""
 }

@@ -184,9 +184,11 @@ func examples() []example {
 		{"a dropped label, and a drain label that was not there before", abc, updating(websites, website(atA), website(labels(drainLabel, "true"))), admission.Restored},
 		{"a dropped label of a child", moving("a", "b", "c"), updating(configmaps, child(atA), child(nil)), admission.Restored},
 		{"a dropped label of a child that now is somebody else's", abc, updating(configmaps, child(atA), foreign), admission.ForeignOwner},
-		{"a dropped label of a shard that released its Lease", state("a:", "b", "c"), updating(websites, website(atA), website(nil)), admission.Assigned},
-		{"a dropped label of a shard whose Lease was taken", state("a:shardlease-controller", "b", "c"), updating(websites, website(atA), website(nil)), admission.Assigned},
+		{"a dropped label of a shard that released its Lease", state("a:", "b", "c"), updating(websites, website(atA), website(nil)), admission.Restored},
+		{"a dropped label of a shard whose Lease was taken", state("a:shardlease-controller", "b", "c"), updating(websites, website(atA), website(nil)), admission.Restored},
 		{"a dropped label of a shard whose Lease is gone", state("b", "c"), updating(websites, website(atA), website(nil)), admission.Restored},
+		{"a dropped label where no shard is left", state(), updating(websites, website(atA), website(nil)), admission.Restored},
+		{"a dropped label that was empty", abc, updating(websites, website(labels(shardLabel, "")), website(nil)), admission.Assigned},
 		{"a dropped label of a shard whose name is held twice", state("a", "other/a", "b"), updating(websites, website(atA), website(nil)), admission.Restored},
 		{"a dropped label of a shard whose name is held once", state("a:", "other/a", "b"), updating(websites, website(atA), website(nil)), admission.Restored},
 		{"an acknowledged drain", abc, updating(websites, website(drained), website(other)), admission.Assigned},
@@ -249,12 +251,16 @@ func TestDecide(t *testing.T) {
 	require.Equal(t, string(want), golden.String())
 }
 
+// A replica may not have heard yet that a shard which gave its Lease back, or whose Lease was taken, holds it again.
 func TestRestoredToTheShardThatHadIt(t *testing.T) {
-	for _, shard := range []string{"a", "b", "c"} {
-		req := updating(websites, website(labels(shardLabel, shard)), website(nil))
-		a := admission.Decide(state("a", "b", "c"), &req)
-		require.Equal(t, shard, a.Shard)
-		require.Contains(t, a.Warning, shardLabel)
+	for _, r := range []*admission.Ring{state("a", "b", "c"), state("a:", "b:shardlease-controller", "c"), moving("c"), state()} {
+		for _, shard := range []string{"a", "b", "c"} {
+			req := updating(websites, website(labels(shardLabel, shard)), website(nil))
+			a := admission.Decide(r, &req)
+			require.Equal(t, admission.Restored, a.Outcome)
+			require.Equal(t, shard, a.Shard)
+			require.Contains(t, a.Warning, shardLabel)
+		}
 	}
 }
 

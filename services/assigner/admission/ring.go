@@ -8,8 +8,8 @@
 //  1. Every request is allowed. What cannot be assigned now is admitted as it is, for the rebalancer to assign.
 //  2. A shard label is only ever written with the name of a shard that is available, or with the one that it had.
 //  3. An object that carries a shard label after the write is not changed.
-//  4. A shard that may be alive loses an object only with a drain label on it: a write that drops the shard label from an
-//     object that was not asked to move gets it back.
+//  4. No shard loses an object without a drain label on it: a write that drops the shard label from an object that was not
+//     asked to move gets it back, whatever is known of the shard.
 //  5. Equal rings and requests give equal answers.
 package admission
 
