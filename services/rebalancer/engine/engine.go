@@ -10,7 +10,8 @@
 //     nothing, and once more when all has been quiet for a while.
 //
 // Whatever finds an object only hands it to the workers. A worker asks the plan about the object as it was last seen and
-// writes on the condition that it still is so; an object that has changed is read and decided anew.
+// writes on the condition that it still is so; an object that has changed is read and decided anew. A main object and those
+// that follow it take turns, so that none follows to where its owner has just been.
 package engine
 
 import (
@@ -110,20 +111,24 @@ type Engine struct {
 	target atomic.Pointer[Target]
 	wake   chan struct{}
 	owners *ownerNews
+	turns  *turns
 }
 
 // New returns an engine without a target.
 func New(c Config) *Engine {
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[objects.ID](10*time.Millisecond, 10*time.Second)
 
+	queue := workqueue.NewTypedRateLimitingQueueWithConfig(limiter,
+		workqueue.TypedRateLimitingQueueConfig[objects.ID]{Clock: c.Clock})
+
 	return &Engine{
 		Config: c,
 		state:  newState(),
 		retry:  limiter,
-		queue: workqueue.NewTypedRateLimitingQueueWithConfig(limiter,
-			workqueue.TypedRateLimitingQueueConfig[objects.ID]{Clock: c.Clock}),
+		queue:  queue,
 		wake:   make(chan struct{}, 1),
 		owners: newOwnerNews(),
+		turns:  newTurns(queue.Add),
 	}
 }
 

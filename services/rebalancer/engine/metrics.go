@@ -5,7 +5,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
-	"github.com/clusterring/clusterring/services/rebalancer/plan"
+	"github.com/clusterring/clusterring/services/internal/plan"
 )
 
 var (

@@ -9,9 +9,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/clusterring/clusterring/services/internal/key"
+	"github.com/clusterring/clusterring/services/internal/plan"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
-	"github.com/clusterring/clusterring/services/rebalancer/plan"
 )
 
 // work decides about objects until ctx ends.
@@ -64,12 +64,31 @@ func (e *Engine) decide(ctx context.Context, id objects.ID) error {
 		return nil
 	}
 
-	in, err := e.input(ctx, t, place{r, role}, o)
+	p := place{r, role}
+
+	// Before anything is asked: what is found out, of the owner or of a Lease, is acted on without a pause.
+	end, ok := e.turns.begin(ownerOf(t, p, o), id)
+	if !ok {
+		return nil
+	}
+	defer end()
+
+	in, err := e.input(ctx, t, p, o)
 	if err != nil {
 		return err
 	}
 
 	return e.carryOut(ctx, o, plan.Decide(t.View, in))
+}
+
+// ownerOf names the main object that an object follows. A main object follows itself, and so does one that follows nobody.
+func ownerOf(t *Target, p place, o objects.Object) objects.ID {
+	_, owner, _ := keyOf(t, p, o)
+	if owner == nil {
+		return o.ID
+	}
+
+	return idOf(owner)
 }
 
 // place is where in a ring an object's resource is.
@@ -106,7 +125,7 @@ func (e *Engine) input(ctx context.Context, t *Target, p place, o objects.Object
 		return in, err
 	}
 
-	at, err := e.Objects.Get(ctx, objects.ID{GVR: owner.Resource.GVR, Namespace: owner.Namespace, Name: owner.Name})
+	at, err := e.Objects.Get(ctx, idOf(owner))
 
 	switch {
 	case apierrors.IsNotFound(err):
@@ -127,6 +146,10 @@ func keyOf(t *Target, p place, o objects.Object) (key.Key, *resources.Owner, boo
 	}
 
 	return t.Set.KeyOf(p.resource, p.role, &meta)
+}
+
+func idOf(o *resources.Owner) objects.ID {
+	return objects.ID{GVR: o.Resource.GVR, Namespace: o.Namespace, Name: o.Name}
 }
 
 // covers says whether the ring covers objects of the resource in the namespace.
