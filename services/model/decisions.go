@@ -15,8 +15,8 @@ import (
 	"github.com/clusterring/clusterring/services/internal/key"
 	leases "github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/services/internal/membership"
+	"github.com/clusterring/clusterring/services/internal/plan"
 	"github.com/clusterring/clusterring/services/internal/resources"
-	"github.com/clusterring/clusterring/services/rebalancer/plan"
 )
 
 const (

@@ -4,6 +4,6 @@ package model
 import (
 	_ "github.com/clusterring/clusterring/services/assigner/admission"
 	_ "github.com/clusterring/clusterring/services/internal/lease"
-	_ "github.com/clusterring/clusterring/services/rebalancer/plan"
+	_ "github.com/clusterring/clusterring/services/internal/plan"
 	_ "github.com/clusterring/clusterring/services/rebalancer/takeover"
 )
