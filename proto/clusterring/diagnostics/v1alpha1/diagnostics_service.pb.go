@@ -6,8 +6,9 @@
 
 // Package clusterring.diagnostics.v1alpha1 answers who owns what, and why.
 //
-// Everything in it is read-only and is answered from what the server knows of Leases and ClusterRings. Servers that know
-// of the same available shards give the same owners; the fingerprint in an answer names the set that it holds for.
+// Everything in it is read-only and is answered from what the server knows of Leases and ClusterRings; Explain, ListAssignments
+// and Simulate also read metadata of objects, with the server's rights. Servers that know of the same available shards give the same
+// owners; the fingerprint in an answer names the set that it holds for.
 //
 // Fields and methods are only ever added. A client must ignore fields, and treat values of enums, that it does not know.
 
@@ -364,11 +365,853 @@ func (x *LocateResponse) GetLocations() []*Location {
 	return nil
 }
 
+// LocateAllRequest is one question of many.
+type LocateAllRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// id is any text of the client's, up to 256 bytes, which the answer repeats. May be empty.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// question is what Locate would be asked. Must be set.
+	Question      *LocateRequest `protobuf:"bytes,2,opt,name=question,proto3" json:"question,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LocateAllRequest) Reset() {
+	*x = LocateAllRequest{}
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LocateAllRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LocateAllRequest) ProtoMessage() {}
+
+func (x *LocateAllRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LocateAllRequest.ProtoReflect.Descriptor instead.
+func (*LocateAllRequest) Descriptor() ([]byte, []int) {
+	return file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *LocateAllRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *LocateAllRequest) GetQuestion() *LocateRequest {
+	if x != nil {
+		return x.Question
+	}
+	return nil
+}
+
+// LocateAllResponse is the answer to one question.
+type LocateAllResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// id is that of the question.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// result is one or the other.
+	//
+	// Types that are valid to be assigned to Result:
+	//
+	//	*LocateAllResponse_Answer
+	//	*LocateAllResponse_Error
+	Result        isLocateAllResponse_Result `protobuf_oneof:"result"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LocateAllResponse) Reset() {
+	*x = LocateAllResponse{}
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LocateAllResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LocateAllResponse) ProtoMessage() {}
+
+func (x *LocateAllResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LocateAllResponse.ProtoReflect.Descriptor instead.
+func (*LocateAllResponse) Descriptor() ([]byte, []int) {
+	return file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *LocateAllResponse) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *LocateAllResponse) GetResult() isLocateAllResponse_Result {
+	if x != nil {
+		return x.Result
+	}
+	return nil
+}
+
+func (x *LocateAllResponse) GetAnswer() *LocateResponse {
+	if x != nil {
+		if x, ok := x.Result.(*LocateAllResponse_Answer); ok {
+			return x.Answer
+		}
+	}
+	return nil
+}
+
+func (x *LocateAllResponse) GetError() *LocateError {
+	if x != nil {
+		if x, ok := x.Result.(*LocateAllResponse_Error); ok {
+			return x.Error
+		}
+	}
+	return nil
+}
+
+type isLocateAllResponse_Result interface {
+	isLocateAllResponse_Result()
+}
+
+type LocateAllResponse_Answer struct {
+	// answer is what Locate would answer.
+	Answer *LocateResponse `protobuf:"bytes,2,opt,name=answer,proto3,oneof"`
+}
+
+type LocateAllResponse_Error struct {
+	// error is how Locate would fail.
+	Error *LocateError `protobuf:"bytes,3,opt,name=error,proto3,oneof"`
+}
+
+func (*LocateAllResponse_Answer) isLocateAllResponse_Result() {}
+
+func (*LocateAllResponse_Error) isLocateAllResponse_Result() {}
+
+// LocateError says why one question of many could not be answered.
+type LocateError struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// code is the gRPC status code, such as 3 for INVALID_ARGUMENT.
+	Code int32 `protobuf:"varint,1,opt,name=code,proto3" json:"code,omitempty"`
+	// message is for people. Never empty.
+	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	// reason is the word for programs that Locate would have in its google.rpc.ErrorInfo.
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// violations say what is wrong with fields of the question, each as in "object.name: must be set".
+	Violations    []string `protobuf:"bytes,4,rep,name=violations,proto3" json:"violations,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LocateError) Reset() {
+	*x = LocateError{}
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LocateError) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LocateError) ProtoMessage() {}
+
+func (x *LocateError) ProtoReflect() protoreflect.Message {
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LocateError.ProtoReflect.Descriptor instead.
+func (*LocateError) Descriptor() ([]byte, []int) {
+	return file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *LocateError) GetCode() int32 {
+	if x != nil {
+		return x.Code
+	}
+	return 0
+}
+
+func (x *LocateError) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *LocateError) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *LocateError) GetViolations() []string {
+	if x != nil {
+		return x.Violations
+	}
+	return nil
+}
+
+// WatchRingRequest asks to follow one ring.
+type WatchRingRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// name is the name of the ring. Must be set.
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchRingRequest) Reset() {
+	*x = WatchRingRequest{}
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchRingRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchRingRequest) ProtoMessage() {}
+
+func (x *WatchRingRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchRingRequest.ProtoReflect.Descriptor instead.
+func (*WatchRingRequest) Descriptor() ([]byte, []int) {
+	return file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *WatchRingRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// WatchRingResponse is the ring as it is now.
+type WatchRingResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// ring is what the ring declares, and how it does. Always set.
+	Ring *Ring `protobuf:"bytes,1,opt,name=ring,proto3" json:"ring,omitempty"`
+	// shards are the ring's Leases, in the order of their names, then namespaces. Ages are those of this moment; that a Lease was
+	// renewed is not told.
+	Shards []*Shard `protobuf:"bytes,2,rep,name=shards,proto3" json:"shards,omitempty"`
+	// joined are the shards that have become available since the message before, in the order of their names. Empty in the first.
+	Joined []string `protobuf:"bytes,3,rep,name=joined,proto3" json:"joined,omitempty"`
+	// left are the shards that are no longer available since the message before, in the order of their names.
+	Left []string `protobuf:"bytes,4,rep,name=left,proto3" json:"left,omitempty"`
+	// revision counts the changes that the server has seen since the stream began: 0 in the first message. If it grows by
+	// more than one, the messages in between were left out, because the reader was slow or they came at once.
+	Revision      int64 `protobuf:"varint,5,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchRingResponse) Reset() {
+	*x = WatchRingResponse{}
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchRingResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchRingResponse) ProtoMessage() {}
+
+func (x *WatchRingResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchRingResponse.ProtoReflect.Descriptor instead.
+func (*WatchRingResponse) Descriptor() ([]byte, []int) {
+	return file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *WatchRingResponse) GetRing() *Ring {
+	if x != nil {
+		return x.Ring
+	}
+	return nil
+}
+
+func (x *WatchRingResponse) GetShards() []*Shard {
+	if x != nil {
+		return x.Shards
+	}
+	return nil
+}
+
+func (x *WatchRingResponse) GetJoined() []string {
+	if x != nil {
+		return x.Joined
+	}
+	return nil
+}
+
+func (x *WatchRingResponse) GetLeft() []string {
+	if x != nil {
+		return x.Left
+	}
+	return nil
+}
+
+func (x *WatchRingResponse) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+// ExplainRequest asks about one object.
+type ExplainRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// object is the object in question. Must be set. A kind or a resource that no ring lists is looked up on the API server.
+	Object *ObjectReference `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
+	// ring is the name of the ring to explain. Empty: every ring that lists the object's resource or that the object carries a
+	// label of.
+	Ring          string `protobuf:"bytes,2,opt,name=ring,proto3" json:"ring,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainRequest) Reset() {
+	*x = ExplainRequest{}
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainRequest) ProtoMessage() {}
+
+func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
+func (*ExplainRequest) Descriptor() ([]byte, []int) {
+	return file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ExplainRequest) GetObject() *ObjectReference {
+	if x != nil {
+		return x.Object
+	}
+	return nil
+}
+
+func (x *ExplainRequest) GetRing() string {
+	if x != nil {
+		return x.Ring
+	}
+	return ""
+}
+
+// ExplainResponse says where an object is, and why.
+type ExplainResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// object is the object, as the API server has it. Always set.
+	Object *ExplainedObject `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
+	// rings has an entry for each ring that has to do with the object, in the order of their names. Empty: none has.
+	Rings []*RingExplanation `protobuf:"bytes,2,rep,name=rings,proto3" json:"rings,omitempty"`
+	// findings say it all to a person, in the order in which they should be read. Never empty.
+	Findings []*Finding `protobuf:"bytes,3,rep,name=findings,proto3" json:"findings,omitempty"`
+	// healthy is true if no finding is more than INFO.
+	Healthy       bool `protobuf:"varint,4,opt,name=healthy,proto3" json:"healthy,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainResponse) Reset() {
+	*x = ExplainResponse{}
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainResponse) ProtoMessage() {}
+
+func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
+func (*ExplainResponse) Descriptor() ([]byte, []int) {
+	return file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ExplainResponse) GetObject() *ExplainedObject {
+	if x != nil {
+		return x.Object
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetRings() []*RingExplanation {
+	if x != nil {
+		return x.Rings
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetFindings() []*Finding {
+	if x != nil {
+		return x.Findings
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetHealthy() bool {
+	if x != nil {
+		return x.Healthy
+	}
+	return false
+}
+
+// ListAssignmentsRequest asks for one page of the objects of a resource.
+type ListAssignmentsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// ring is the name of the ring. Must be set.
+	Ring string `protobuf:"bytes,1,opt,name=ring,proto3" json:"ring,omitempty"`
+	// group is the API group of the resource. Empty: the core group.
+	Group string `protobuf:"bytes,2,opt,name=group,proto3" json:"group,omitempty"`
+	// resource is the plural name of a resource that the ring lists. Must be set.
+	Resource string `protobuf:"bytes,3,opt,name=resource,proto3" json:"resource,omitempty"`
+	// namespace to which the list is limited. Empty: all.
+	Namespace string `protobuf:"bytes,4,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// shard to which the list is limited: objects that carry its label. Empty: all objects.
+	Shard string `protobuf:"bytes,5,opt,name=shard,proto3" json:"shard,omitempty"`
+	// states to which the list is limited. Empty: all.
+	States []AssignmentState `protobuf:"varint,6,rep,packed,name=states,proto3,enum=clusterring.diagnostics.v1alpha1.AssignmentState" json:"states,omitempty"`
+	// page_size is the greatest number of objects to look at, not to return: a page may have fewer, even none, and not be the
+	// last. 0: 500. More than 5000 is taken as 5000. Must not be negative.
+	PageSize int32 `protobuf:"varint,7,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// page_token is the next_page_token of the page before, with all else in the request unchanged. Empty: the first page.
+	PageToken     string `protobuf:"bytes,8,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListAssignmentsRequest) Reset() {
+	*x = ListAssignmentsRequest{}
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListAssignmentsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListAssignmentsRequest) ProtoMessage() {}
+
+func (x *ListAssignmentsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListAssignmentsRequest.ProtoReflect.Descriptor instead.
+func (*ListAssignmentsRequest) Descriptor() ([]byte, []int) {
+	return file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ListAssignmentsRequest) GetRing() string {
+	if x != nil {
+		return x.Ring
+	}
+	return ""
+}
+
+func (x *ListAssignmentsRequest) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *ListAssignmentsRequest) GetResource() string {
+	if x != nil {
+		return x.Resource
+	}
+	return ""
+}
+
+func (x *ListAssignmentsRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ListAssignmentsRequest) GetShard() string {
+	if x != nil {
+		return x.Shard
+	}
+	return ""
+}
+
+func (x *ListAssignmentsRequest) GetStates() []AssignmentState {
+	if x != nil {
+		return x.States
+	}
+	return nil
+}
+
+func (x *ListAssignmentsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListAssignmentsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// ListAssignmentsResponse is one page of objects.
+type ListAssignmentsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// assignments of this page, in the order of namespaces, then names, as far as they match the filters.
+	Assignments []*Assignment `protobuf:"bytes,1,rep,name=assignments,proto3" json:"assignments,omitempty"`
+	// next_page_token gets the page after this one. Empty: this is the last page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// remaining is how many objects there are after this page, matching or not, as far as the API server tells. 0: not known, or
+	// none.
+	Remaining int64 `protobuf:"varint,3,opt,name=remaining,proto3" json:"remaining,omitempty"`
+	// fingerprint of the set of available shards that desired shards follow from; see Ring.fingerprint.
+	Fingerprint   string `protobuf:"bytes,4,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListAssignmentsResponse) Reset() {
+	*x = ListAssignmentsResponse{}
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListAssignmentsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListAssignmentsResponse) ProtoMessage() {}
+
+func (x *ListAssignmentsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListAssignmentsResponse.ProtoReflect.Descriptor instead.
+func (*ListAssignmentsResponse) Descriptor() ([]byte, []int) {
+	return file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ListAssignmentsResponse) GetAssignments() []*Assignment {
+	if x != nil {
+		return x.Assignments
+	}
+	return nil
+}
+
+func (x *ListAssignmentsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+func (x *ListAssignmentsResponse) GetRemaining() int64 {
+	if x != nil {
+		return x.Remaining
+	}
+	return 0
+}
+
+func (x *ListAssignmentsResponse) GetFingerprint() string {
+	if x != nil {
+		return x.Fingerprint
+	}
+	return ""
+}
+
+// SimulateRequest says what would change.
+type SimulateRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// ring is the name of the ring. Must be set.
+	Ring string `protobuf:"bytes,1,opt,name=ring,proto3" json:"ring,omitempty"`
+	// add are names of shards that would become available, at most 1000. Each must be a valid value of a label, and not be
+	// available yet.
+	Add []string `protobuf:"bytes,2,rep,name=add,proto3" json:"add,omitempty"`
+	// remove are names of available shards that would not be available any more, at most 1000.
+	Remove []string `protobuf:"bytes,3,rep,name=remove,proto3" json:"remove,omitempty"`
+	// rename are shards that would get another name, at most 1000. What is removed, renamed and added must be different.
+	Rename []*Rename `protobuf:"bytes,4,rep,name=rename,proto3" json:"rename,omitempty"`
+	// count_objects asks to count the real main objects of every shard. The server lists their metadata, page by page, where
+	// it may; that takes the API server time.
+	CountObjects  bool `protobuf:"varint,5,opt,name=count_objects,json=countObjects,proto3" json:"count_objects,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SimulateRequest) Reset() {
+	*x = SimulateRequest{}
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SimulateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SimulateRequest) ProtoMessage() {}
+
+func (x *SimulateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SimulateRequest.ProtoReflect.Descriptor instead.
+func (*SimulateRequest) Descriptor() ([]byte, []int) {
+	return file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *SimulateRequest) GetRing() string {
+	if x != nil {
+		return x.Ring
+	}
+	return ""
+}
+
+func (x *SimulateRequest) GetAdd() []string {
+	if x != nil {
+		return x.Add
+	}
+	return nil
+}
+
+func (x *SimulateRequest) GetRemove() []string {
+	if x != nil {
+		return x.Remove
+	}
+	return nil
+}
+
+func (x *SimulateRequest) GetRename() []*Rename {
+	if x != nil {
+		return x.Rename
+	}
+	return nil
+}
+
+func (x *SimulateRequest) GetCountObjects() bool {
+	if x != nil {
+		return x.CountObjects
+	}
+	return false
+}
+
+// SimulateResponse says what would move.
+type SimulateResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// shards are all that are available before or after, in the order of their names. Empty: there is none.
+	Shards []*SimulatedShard `protobuf:"bytes,1,rep,name=shards,proto3" json:"shards,omitempty"`
+	// moved is the fraction of the hash space that would get another owner, from 0 to 1.
+	Moved float64 `protobuf:"fixed64,2,opt,name=moved,proto3" json:"moved,omitempty"`
+	// least is the fraction that has to move in any scheme with equal shares; moved is at least about that.
+	Least float64 `protobuf:"fixed64,3,opt,name=least,proto3" json:"least,omitempty"`
+	// fingerprint_before is that of the shards that are available now; see Ring.fingerprint.
+	FingerprintBefore string `protobuf:"bytes,4,opt,name=fingerprint_before,json=fingerprintBefore,proto3" json:"fingerprint_before,omitempty"`
+	// fingerprint_after is that of the shards that would be.
+	FingerprintAfter string `protobuf:"bytes,5,opt,name=fingerprint_after,json=fingerprintAfter,proto3" json:"fingerprint_after,omitempty"`
+	// counted says how many objects there are of each main resource. Empty: objects were not asked for.
+	Counted       []*CountedResource `protobuf:"bytes,6,rep,name=counted,proto3" json:"counted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SimulateResponse) Reset() {
+	*x = SimulateResponse{}
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SimulateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SimulateResponse) ProtoMessage() {}
+
+func (x *SimulateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SimulateResponse.ProtoReflect.Descriptor instead.
+func (*SimulateResponse) Descriptor() ([]byte, []int) {
+	return file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *SimulateResponse) GetShards() []*SimulatedShard {
+	if x != nil {
+		return x.Shards
+	}
+	return nil
+}
+
+func (x *SimulateResponse) GetMoved() float64 {
+	if x != nil {
+		return x.Moved
+	}
+	return 0
+}
+
+func (x *SimulateResponse) GetLeast() float64 {
+	if x != nil {
+		return x.Least
+	}
+	return 0
+}
+
+func (x *SimulateResponse) GetFingerprintBefore() string {
+	if x != nil {
+		return x.FingerprintBefore
+	}
+	return ""
+}
+
+func (x *SimulateResponse) GetFingerprintAfter() string {
+	if x != nil {
+		return x.FingerprintAfter
+	}
+	return ""
+}
+
+func (x *SimulateResponse) GetCounted() []*CountedResource {
+	if x != nil {
+		return x.Counted
+	}
+	return nil
+}
+
 var File_clusterring_diagnostics_v1alpha1_diagnostics_service_proto protoreflect.FileDescriptor
 
 const file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDesc = "" +
 	"\n" +
-	":clusterring/diagnostics/v1alpha1/diagnostics_service.proto\x12 clusterring.diagnostics.v1alpha1\x1a/clusterring/diagnostics/v1alpha1/location.proto\x1a+clusterring/diagnostics/v1alpha1/ring.proto\"N\n" +
+	":clusterring/diagnostics/v1alpha1/diagnostics_service.proto\x12 clusterring.diagnostics.v1alpha1\x1a1clusterring/diagnostics/v1alpha1/assignment.proto\x1a2clusterring/diagnostics/v1alpha1/explanation.proto\x1a/clusterring/diagnostics/v1alpha1/location.proto\x1a+clusterring/diagnostics/v1alpha1/ring.proto\x1a1clusterring/diagnostics/v1alpha1/simulation.proto\"N\n" +
 	"\x10ListRingsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -389,11 +1232,75 @@ const file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDesc = 
 	"nextShards\x88\x01\x01B\x0e\n" +
 	"\f_next_shards\"Z\n" +
 	"\x0eLocateResponse\x12H\n" +
-	"\tlocations\x18\x01 \x03(\v2*.clusterring.diagnostics.v1alpha1.LocationR\tlocations2\xe7\x02\n" +
+	"\tlocations\x18\x01 \x03(\v2*.clusterring.diagnostics.v1alpha1.LocationR\tlocations\"o\n" +
+	"\x10LocateAllRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12K\n" +
+	"\bquestion\x18\x02 \x01(\v2/.clusterring.diagnostics.v1alpha1.LocateRequestR\bquestion\"\xc0\x01\n" +
+	"\x11LocateAllResponse\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12J\n" +
+	"\x06answer\x18\x02 \x01(\v20.clusterring.diagnostics.v1alpha1.LocateResponseH\x00R\x06answer\x12E\n" +
+	"\x05error\x18\x03 \x01(\v2-.clusterring.diagnostics.v1alpha1.LocateErrorH\x00R\x05errorB\b\n" +
+	"\x06result\"s\n" +
+	"\vLocateError\x12\x12\n" +
+	"\x04code\x18\x01 \x01(\x05R\x04code\x12\x18\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x1e\n" +
+	"\n" +
+	"violations\x18\x04 \x03(\tR\n" +
+	"violations\"&\n" +
+	"\x10WatchRingRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\xd8\x01\n" +
+	"\x11WatchRingResponse\x12:\n" +
+	"\x04ring\x18\x01 \x01(\v2&.clusterring.diagnostics.v1alpha1.RingR\x04ring\x12?\n" +
+	"\x06shards\x18\x02 \x03(\v2'.clusterring.diagnostics.v1alpha1.ShardR\x06shards\x12\x16\n" +
+	"\x06joined\x18\x03 \x03(\tR\x06joined\x12\x12\n" +
+	"\x04left\x18\x04 \x03(\tR\x04left\x12\x1a\n" +
+	"\brevision\x18\x05 \x01(\x03R\brevision\"o\n" +
+	"\x0eExplainRequest\x12I\n" +
+	"\x06object\x18\x01 \x01(\v21.clusterring.diagnostics.v1alpha1.ObjectReferenceR\x06object\x12\x12\n" +
+	"\x04ring\x18\x02 \x01(\tR\x04ring\"\x86\x02\n" +
+	"\x0fExplainResponse\x12I\n" +
+	"\x06object\x18\x01 \x01(\v21.clusterring.diagnostics.v1alpha1.ExplainedObjectR\x06object\x12G\n" +
+	"\x05rings\x18\x02 \x03(\v21.clusterring.diagnostics.v1alpha1.RingExplanationR\x05rings\x12E\n" +
+	"\bfindings\x18\x03 \x03(\v2).clusterring.diagnostics.v1alpha1.FindingR\bfindings\x12\x18\n" +
+	"\ahealthy\x18\x04 \x01(\bR\ahealthy\"\x99\x02\n" +
+	"\x16ListAssignmentsRequest\x12\x12\n" +
+	"\x04ring\x18\x01 \x01(\tR\x04ring\x12\x14\n" +
+	"\x05group\x18\x02 \x01(\tR\x05group\x12\x1a\n" +
+	"\bresource\x18\x03 \x01(\tR\bresource\x12\x1c\n" +
+	"\tnamespace\x18\x04 \x01(\tR\tnamespace\x12\x14\n" +
+	"\x05shard\x18\x05 \x01(\tR\x05shard\x12I\n" +
+	"\x06states\x18\x06 \x03(\x0e21.clusterring.diagnostics.v1alpha1.AssignmentStateR\x06states\x12\x1b\n" +
+	"\tpage_size\x18\a \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\b \x01(\tR\tpageToken\"\xd1\x01\n" +
+	"\x17ListAssignmentsResponse\x12N\n" +
+	"\vassignments\x18\x01 \x03(\v2,.clusterring.diagnostics.v1alpha1.AssignmentR\vassignments\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\x1c\n" +
+	"\tremaining\x18\x03 \x01(\x03R\tremaining\x12 \n" +
+	"\vfingerprint\x18\x04 \x01(\tR\vfingerprint\"\xb6\x01\n" +
+	"\x0fSimulateRequest\x12\x12\n" +
+	"\x04ring\x18\x01 \x01(\tR\x04ring\x12\x10\n" +
+	"\x03add\x18\x02 \x03(\tR\x03add\x12\x16\n" +
+	"\x06remove\x18\x03 \x03(\tR\x06remove\x12@\n" +
+	"\x06rename\x18\x04 \x03(\v2(.clusterring.diagnostics.v1alpha1.RenameR\x06rename\x12#\n" +
+	"\rcount_objects\x18\x05 \x01(\bR\fcountObjects\"\xb1\x02\n" +
+	"\x10SimulateResponse\x12H\n" +
+	"\x06shards\x18\x01 \x03(\v20.clusterring.diagnostics.v1alpha1.SimulatedShardR\x06shards\x12\x14\n" +
+	"\x05moved\x18\x02 \x01(\x01R\x05moved\x12\x14\n" +
+	"\x05least\x18\x03 \x01(\x01R\x05least\x12-\n" +
+	"\x12fingerprint_before\x18\x04 \x01(\tR\x11fingerprintBefore\x12+\n" +
+	"\x11fingerprint_after\x18\x05 \x01(\tR\x10fingerprintAfter\x12K\n" +
+	"\acounted\x18\x06 \x03(\v21.clusterring.diagnostics.v1alpha1.CountedResourceR\acounted2\xc5\a\n" +
 	"\x12DiagnosticsService\x12t\n" +
 	"\tListRings\x122.clusterring.diagnostics.v1alpha1.ListRingsRequest\x1a3.clusterring.diagnostics.v1alpha1.ListRingsResponse\x12n\n" +
 	"\aGetRing\x120.clusterring.diagnostics.v1alpha1.GetRingRequest\x1a1.clusterring.diagnostics.v1alpha1.GetRingResponse\x12k\n" +
-	"\x06Locate\x12/.clusterring.diagnostics.v1alpha1.LocateRequest\x1a0.clusterring.diagnostics.v1alpha1.LocateResponseB\xc0\x02\n" +
+	"\x06Locate\x12/.clusterring.diagnostics.v1alpha1.LocateRequest\x1a0.clusterring.diagnostics.v1alpha1.LocateResponse\x12x\n" +
+	"\tLocateAll\x122.clusterring.diagnostics.v1alpha1.LocateAllRequest\x1a3.clusterring.diagnostics.v1alpha1.LocateAllResponse(\x010\x01\x12v\n" +
+	"\tWatchRing\x122.clusterring.diagnostics.v1alpha1.WatchRingRequest\x1a3.clusterring.diagnostics.v1alpha1.WatchRingResponse0\x01\x12n\n" +
+	"\aExplain\x120.clusterring.diagnostics.v1alpha1.ExplainRequest\x1a1.clusterring.diagnostics.v1alpha1.ExplainResponse\x12\x86\x01\n" +
+	"\x0fListAssignments\x128.clusterring.diagnostics.v1alpha1.ListAssignmentsRequest\x1a9.clusterring.diagnostics.v1alpha1.ListAssignmentsResponse\x12q\n" +
+	"\bSimulate\x121.clusterring.diagnostics.v1alpha1.SimulateRequest\x1a2.clusterring.diagnostics.v1alpha1.SimulateResponseB\xc0\x02\n" +
 	"$com.clusterring.diagnostics.v1alpha1B\x17DiagnosticsServiceProtoP\x01Z]github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1;diagnosticsv1alpha1\xa2\x02\x03CDX\xaa\x02 Clusterring.Diagnostics.V1alpha1\xca\x02 Clusterring\\Diagnostics\\V1alpha1\xe2\x02,Clusterring\\Diagnostics\\V1alpha1\\GPBMetadata\xea\x02\"Clusterring::Diagnostics::V1alpha1b\x06proto3"
 
 var (
@@ -408,38 +1315,81 @@ func file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDescGZIP
 	return file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDescData
 }
 
-var file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_goTypes = []any{
-	(*ListRingsRequest)(nil),  // 0: clusterring.diagnostics.v1alpha1.ListRingsRequest
-	(*ListRingsResponse)(nil), // 1: clusterring.diagnostics.v1alpha1.ListRingsResponse
-	(*GetRingRequest)(nil),    // 2: clusterring.diagnostics.v1alpha1.GetRingRequest
-	(*GetRingResponse)(nil),   // 3: clusterring.diagnostics.v1alpha1.GetRingResponse
-	(*LocateRequest)(nil),     // 4: clusterring.diagnostics.v1alpha1.LocateRequest
-	(*LocateResponse)(nil),    // 5: clusterring.diagnostics.v1alpha1.LocateResponse
-	(*Ring)(nil),              // 6: clusterring.diagnostics.v1alpha1.Ring
-	(*Shard)(nil),             // 7: clusterring.diagnostics.v1alpha1.Shard
-	(*ObjectReference)(nil),   // 8: clusterring.diagnostics.v1alpha1.ObjectReference
-	(*OwnerReference)(nil),    // 9: clusterring.diagnostics.v1alpha1.OwnerReference
-	(*Location)(nil),          // 10: clusterring.diagnostics.v1alpha1.Location
+	(*ListRingsRequest)(nil),        // 0: clusterring.diagnostics.v1alpha1.ListRingsRequest
+	(*ListRingsResponse)(nil),       // 1: clusterring.diagnostics.v1alpha1.ListRingsResponse
+	(*GetRingRequest)(nil),          // 2: clusterring.diagnostics.v1alpha1.GetRingRequest
+	(*GetRingResponse)(nil),         // 3: clusterring.diagnostics.v1alpha1.GetRingResponse
+	(*LocateRequest)(nil),           // 4: clusterring.diagnostics.v1alpha1.LocateRequest
+	(*LocateResponse)(nil),          // 5: clusterring.diagnostics.v1alpha1.LocateResponse
+	(*LocateAllRequest)(nil),        // 6: clusterring.diagnostics.v1alpha1.LocateAllRequest
+	(*LocateAllResponse)(nil),       // 7: clusterring.diagnostics.v1alpha1.LocateAllResponse
+	(*LocateError)(nil),             // 8: clusterring.diagnostics.v1alpha1.LocateError
+	(*WatchRingRequest)(nil),        // 9: clusterring.diagnostics.v1alpha1.WatchRingRequest
+	(*WatchRingResponse)(nil),       // 10: clusterring.diagnostics.v1alpha1.WatchRingResponse
+	(*ExplainRequest)(nil),          // 11: clusterring.diagnostics.v1alpha1.ExplainRequest
+	(*ExplainResponse)(nil),         // 12: clusterring.diagnostics.v1alpha1.ExplainResponse
+	(*ListAssignmentsRequest)(nil),  // 13: clusterring.diagnostics.v1alpha1.ListAssignmentsRequest
+	(*ListAssignmentsResponse)(nil), // 14: clusterring.diagnostics.v1alpha1.ListAssignmentsResponse
+	(*SimulateRequest)(nil),         // 15: clusterring.diagnostics.v1alpha1.SimulateRequest
+	(*SimulateResponse)(nil),        // 16: clusterring.diagnostics.v1alpha1.SimulateResponse
+	(*Ring)(nil),                    // 17: clusterring.diagnostics.v1alpha1.Ring
+	(*Shard)(nil),                   // 18: clusterring.diagnostics.v1alpha1.Shard
+	(*ObjectReference)(nil),         // 19: clusterring.diagnostics.v1alpha1.ObjectReference
+	(*OwnerReference)(nil),          // 20: clusterring.diagnostics.v1alpha1.OwnerReference
+	(*Location)(nil),                // 21: clusterring.diagnostics.v1alpha1.Location
+	(*ExplainedObject)(nil),         // 22: clusterring.diagnostics.v1alpha1.ExplainedObject
+	(*RingExplanation)(nil),         // 23: clusterring.diagnostics.v1alpha1.RingExplanation
+	(*Finding)(nil),                 // 24: clusterring.diagnostics.v1alpha1.Finding
+	(AssignmentState)(0),            // 25: clusterring.diagnostics.v1alpha1.AssignmentState
+	(*Assignment)(nil),              // 26: clusterring.diagnostics.v1alpha1.Assignment
+	(*Rename)(nil),                  // 27: clusterring.diagnostics.v1alpha1.Rename
+	(*SimulatedShard)(nil),          // 28: clusterring.diagnostics.v1alpha1.SimulatedShard
+	(*CountedResource)(nil),         // 29: clusterring.diagnostics.v1alpha1.CountedResource
 }
 var file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_depIdxs = []int32{
-	6,  // 0: clusterring.diagnostics.v1alpha1.ListRingsResponse.rings:type_name -> clusterring.diagnostics.v1alpha1.Ring
-	6,  // 1: clusterring.diagnostics.v1alpha1.GetRingResponse.ring:type_name -> clusterring.diagnostics.v1alpha1.Ring
-	7,  // 2: clusterring.diagnostics.v1alpha1.GetRingResponse.shards:type_name -> clusterring.diagnostics.v1alpha1.Shard
-	8,  // 3: clusterring.diagnostics.v1alpha1.LocateRequest.object:type_name -> clusterring.diagnostics.v1alpha1.ObjectReference
-	9,  // 4: clusterring.diagnostics.v1alpha1.LocateRequest.owner:type_name -> clusterring.diagnostics.v1alpha1.OwnerReference
-	10, // 5: clusterring.diagnostics.v1alpha1.LocateResponse.locations:type_name -> clusterring.diagnostics.v1alpha1.Location
-	0,  // 6: clusterring.diagnostics.v1alpha1.DiagnosticsService.ListRings:input_type -> clusterring.diagnostics.v1alpha1.ListRingsRequest
-	2,  // 7: clusterring.diagnostics.v1alpha1.DiagnosticsService.GetRing:input_type -> clusterring.diagnostics.v1alpha1.GetRingRequest
-	4,  // 8: clusterring.diagnostics.v1alpha1.DiagnosticsService.Locate:input_type -> clusterring.diagnostics.v1alpha1.LocateRequest
-	1,  // 9: clusterring.diagnostics.v1alpha1.DiagnosticsService.ListRings:output_type -> clusterring.diagnostics.v1alpha1.ListRingsResponse
-	3,  // 10: clusterring.diagnostics.v1alpha1.DiagnosticsService.GetRing:output_type -> clusterring.diagnostics.v1alpha1.GetRingResponse
-	5,  // 11: clusterring.diagnostics.v1alpha1.DiagnosticsService.Locate:output_type -> clusterring.diagnostics.v1alpha1.LocateResponse
-	9,  // [9:12] is the sub-list for method output_type
-	6,  // [6:9] is the sub-list for method input_type
-	6,  // [6:6] is the sub-list for extension type_name
-	6,  // [6:6] is the sub-list for extension extendee
-	0,  // [0:6] is the sub-list for field type_name
+	17, // 0: clusterring.diagnostics.v1alpha1.ListRingsResponse.rings:type_name -> clusterring.diagnostics.v1alpha1.Ring
+	17, // 1: clusterring.diagnostics.v1alpha1.GetRingResponse.ring:type_name -> clusterring.diagnostics.v1alpha1.Ring
+	18, // 2: clusterring.diagnostics.v1alpha1.GetRingResponse.shards:type_name -> clusterring.diagnostics.v1alpha1.Shard
+	19, // 3: clusterring.diagnostics.v1alpha1.LocateRequest.object:type_name -> clusterring.diagnostics.v1alpha1.ObjectReference
+	20, // 4: clusterring.diagnostics.v1alpha1.LocateRequest.owner:type_name -> clusterring.diagnostics.v1alpha1.OwnerReference
+	21, // 5: clusterring.diagnostics.v1alpha1.LocateResponse.locations:type_name -> clusterring.diagnostics.v1alpha1.Location
+	4,  // 6: clusterring.diagnostics.v1alpha1.LocateAllRequest.question:type_name -> clusterring.diagnostics.v1alpha1.LocateRequest
+	5,  // 7: clusterring.diagnostics.v1alpha1.LocateAllResponse.answer:type_name -> clusterring.diagnostics.v1alpha1.LocateResponse
+	8,  // 8: clusterring.diagnostics.v1alpha1.LocateAllResponse.error:type_name -> clusterring.diagnostics.v1alpha1.LocateError
+	17, // 9: clusterring.diagnostics.v1alpha1.WatchRingResponse.ring:type_name -> clusterring.diagnostics.v1alpha1.Ring
+	18, // 10: clusterring.diagnostics.v1alpha1.WatchRingResponse.shards:type_name -> clusterring.diagnostics.v1alpha1.Shard
+	19, // 11: clusterring.diagnostics.v1alpha1.ExplainRequest.object:type_name -> clusterring.diagnostics.v1alpha1.ObjectReference
+	22, // 12: clusterring.diagnostics.v1alpha1.ExplainResponse.object:type_name -> clusterring.diagnostics.v1alpha1.ExplainedObject
+	23, // 13: clusterring.diagnostics.v1alpha1.ExplainResponse.rings:type_name -> clusterring.diagnostics.v1alpha1.RingExplanation
+	24, // 14: clusterring.diagnostics.v1alpha1.ExplainResponse.findings:type_name -> clusterring.diagnostics.v1alpha1.Finding
+	25, // 15: clusterring.diagnostics.v1alpha1.ListAssignmentsRequest.states:type_name -> clusterring.diagnostics.v1alpha1.AssignmentState
+	26, // 16: clusterring.diagnostics.v1alpha1.ListAssignmentsResponse.assignments:type_name -> clusterring.diagnostics.v1alpha1.Assignment
+	27, // 17: clusterring.diagnostics.v1alpha1.SimulateRequest.rename:type_name -> clusterring.diagnostics.v1alpha1.Rename
+	28, // 18: clusterring.diagnostics.v1alpha1.SimulateResponse.shards:type_name -> clusterring.diagnostics.v1alpha1.SimulatedShard
+	29, // 19: clusterring.diagnostics.v1alpha1.SimulateResponse.counted:type_name -> clusterring.diagnostics.v1alpha1.CountedResource
+	0,  // 20: clusterring.diagnostics.v1alpha1.DiagnosticsService.ListRings:input_type -> clusterring.diagnostics.v1alpha1.ListRingsRequest
+	2,  // 21: clusterring.diagnostics.v1alpha1.DiagnosticsService.GetRing:input_type -> clusterring.diagnostics.v1alpha1.GetRingRequest
+	4,  // 22: clusterring.diagnostics.v1alpha1.DiagnosticsService.Locate:input_type -> clusterring.diagnostics.v1alpha1.LocateRequest
+	6,  // 23: clusterring.diagnostics.v1alpha1.DiagnosticsService.LocateAll:input_type -> clusterring.diagnostics.v1alpha1.LocateAllRequest
+	9,  // 24: clusterring.diagnostics.v1alpha1.DiagnosticsService.WatchRing:input_type -> clusterring.diagnostics.v1alpha1.WatchRingRequest
+	11, // 25: clusterring.diagnostics.v1alpha1.DiagnosticsService.Explain:input_type -> clusterring.diagnostics.v1alpha1.ExplainRequest
+	13, // 26: clusterring.diagnostics.v1alpha1.DiagnosticsService.ListAssignments:input_type -> clusterring.diagnostics.v1alpha1.ListAssignmentsRequest
+	15, // 27: clusterring.diagnostics.v1alpha1.DiagnosticsService.Simulate:input_type -> clusterring.diagnostics.v1alpha1.SimulateRequest
+	1,  // 28: clusterring.diagnostics.v1alpha1.DiagnosticsService.ListRings:output_type -> clusterring.diagnostics.v1alpha1.ListRingsResponse
+	3,  // 29: clusterring.diagnostics.v1alpha1.DiagnosticsService.GetRing:output_type -> clusterring.diagnostics.v1alpha1.GetRingResponse
+	5,  // 30: clusterring.diagnostics.v1alpha1.DiagnosticsService.Locate:output_type -> clusterring.diagnostics.v1alpha1.LocateResponse
+	7,  // 31: clusterring.diagnostics.v1alpha1.DiagnosticsService.LocateAll:output_type -> clusterring.diagnostics.v1alpha1.LocateAllResponse
+	10, // 32: clusterring.diagnostics.v1alpha1.DiagnosticsService.WatchRing:output_type -> clusterring.diagnostics.v1alpha1.WatchRingResponse
+	12, // 33: clusterring.diagnostics.v1alpha1.DiagnosticsService.Explain:output_type -> clusterring.diagnostics.v1alpha1.ExplainResponse
+	14, // 34: clusterring.diagnostics.v1alpha1.DiagnosticsService.ListAssignments:output_type -> clusterring.diagnostics.v1alpha1.ListAssignmentsResponse
+	16, // 35: clusterring.diagnostics.v1alpha1.DiagnosticsService.Simulate:output_type -> clusterring.diagnostics.v1alpha1.SimulateResponse
+	28, // [28:36] is the sub-list for method output_type
+	20, // [20:28] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_init() }
@@ -447,16 +1397,23 @@ func file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_init() {
 	if File_clusterring_diagnostics_v1alpha1_diagnostics_service_proto != nil {
 		return
 	}
+	file_clusterring_diagnostics_v1alpha1_assignment_proto_init()
+	file_clusterring_diagnostics_v1alpha1_explanation_proto_init()
 	file_clusterring_diagnostics_v1alpha1_location_proto_init()
 	file_clusterring_diagnostics_v1alpha1_ring_proto_init()
+	file_clusterring_diagnostics_v1alpha1_simulation_proto_init()
 	file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[4].OneofWrappers = []any{}
+	file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_msgTypes[7].OneofWrappers = []any{
+		(*LocateAllResponse_Answer)(nil),
+		(*LocateAllResponse_Error)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDesc), len(file_clusterring_diagnostics_v1alpha1_diagnostics_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -6,8 +6,9 @@
 
 // Package clusterring.diagnostics.v1alpha1 answers who owns what, and why.
 //
-// Everything in it is read-only and is answered from what the server knows of Leases and ClusterRings. Servers that know
-// of the same available shards give the same owners; the fingerprint in an answer names the set that it holds for.
+// Everything in it is read-only and is answered from what the server knows of Leases and ClusterRings; Explain, ListAssignments
+// and Simulate also read metadata of objects, with the server's rights. Servers that know of the same available shards give the same
+// owners; the fingerprint in an answer names the set that it holds for.
 //
 // Fields and methods are only ever added. A client must ignore fields, and treat values of enums, that it does not know.
 
@@ -26,9 +27,14 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	DiagnosticsService_ListRings_FullMethodName = "/clusterring.diagnostics.v1alpha1.DiagnosticsService/ListRings"
-	DiagnosticsService_GetRing_FullMethodName   = "/clusterring.diagnostics.v1alpha1.DiagnosticsService/GetRing"
-	DiagnosticsService_Locate_FullMethodName    = "/clusterring.diagnostics.v1alpha1.DiagnosticsService/Locate"
+	DiagnosticsService_ListRings_FullMethodName       = "/clusterring.diagnostics.v1alpha1.DiagnosticsService/ListRings"
+	DiagnosticsService_GetRing_FullMethodName         = "/clusterring.diagnostics.v1alpha1.DiagnosticsService/GetRing"
+	DiagnosticsService_Locate_FullMethodName          = "/clusterring.diagnostics.v1alpha1.DiagnosticsService/Locate"
+	DiagnosticsService_LocateAll_FullMethodName       = "/clusterring.diagnostics.v1alpha1.DiagnosticsService/LocateAll"
+	DiagnosticsService_WatchRing_FullMethodName       = "/clusterring.diagnostics.v1alpha1.DiagnosticsService/WatchRing"
+	DiagnosticsService_Explain_FullMethodName         = "/clusterring.diagnostics.v1alpha1.DiagnosticsService/Explain"
+	DiagnosticsService_ListAssignments_FullMethodName = "/clusterring.diagnostics.v1alpha1.DiagnosticsService/ListAssignments"
+	DiagnosticsService_Simulate_FullMethodName        = "/clusterring.diagnostics.v1alpha1.DiagnosticsService/Simulate"
 )
 
 // DiagnosticsServiceClient is the client API for DiagnosticsService service.
@@ -37,18 +43,22 @@ const (
 //
 // DiagnosticsService answers who owns what, and why.
 //
-// Each method may fail with the following codes. But for the last four, the details of an error hold a google.rpc.ErrorInfo
-// whose reason is a word for programs.
+// Each method may fail with the following codes. The details of an error hold a google.rpc.ErrorInfo whose reason is a word
+// for programs, but for CANCELLED, DEADLINE_EXCEEDED, INTERNAL, and what the transport itself refuses.
 //
 //   - INVALID_ARGUMENT: a field of the request is malformed. The details hold a google.rpc.BadRequest with one violation
 //     per field.
-//   - NOT_FOUND: the ring does not exist.
+//   - UNAUTHENTICATED: the server wants to know who asks, and the call has no credentials, or none that are valid.
+//   - PERMISSION_DENIED: the caller may not "get" the subresource "diagnostics" of the ring, or of all rings if the call is about
+//     several.
+//   - NOT_FOUND: the ring, or the object to explain, does not exist.
 //   - FAILED_PRECONDITION: the request is well formed, but the rings are not such that it can be answered. The message
 //     says what is missing.
-//   - UNAVAILABLE: the server has not yet seen all Leases and ClusterRings, or is about to stop. Try again, best with
-//     another server.
+//   - ABORTED: a page token has expired. Begin again with the first page.
+//   - RESOURCE_EXHAUSTED: a message is larger than the server or the client takes, or there are too many streams.
+//   - UNAVAILABLE: the server has not yet seen all Leases and ClusterRings, is about to stop, or cannot reach the API server. Try
+//     again, best with another server.
 //   - CANCELLED, DEADLINE_EXCEEDED: the caller gave up, or its deadline passed.
-//   - RESOURCE_EXHAUSTED: a message is larger than the server or the client takes.
 //   - INTERNAL: a fault of the server. Its log says more.
 type DiagnosticsServiceClient interface {
 	// ListRings returns the rings in the order of their names, page by page.
@@ -60,6 +70,20 @@ type DiagnosticsServiceClient interface {
 	// The object need not exist: the answer follows from its name alone. It says where the object belongs, and not which
 	// label it has at the moment.
 	Locate(ctx context.Context, in *LocateRequest, opts ...grpc.CallOption) (*LocateResponse, error)
+	// LocateAll answers many questions over one stream, in their order. A question that cannot be answered gets an error of its
+	// own and does not end the stream. The stream ends when the client has sent all and has got all answers.
+	LocateAll(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[LocateAllRequest, LocateAllResponse], error)
+	// WatchRing returns one ring with its shards, and again whenever its shards, their state, or the ring changes. Every message
+	// is complete; a reader that is slow gets the latest and misses what was in between. The stream ends with NOT_FOUND when
+	// the ring is gone, and with UNAVAILABLE when the server stops: watch again, and compare the fingerprint.
+	WatchRing(ctx context.Context, in *WatchRingRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchRingResponse], error)
+	// Explain says where an object is, where it belongs, why, and what will happen next and by whom.
+	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
+	// ListAssignments returns the objects of one resource of a ring and where they are, page by page. The server reads their
+	// metadata from the API server for each page and keeps nothing.
+	ListAssignments(ctx context.Context, in *ListAssignmentsRequest, opts ...grpc.CallOption) (*ListAssignmentsResponse, error)
+	// Simulate says what would move if shards were added, removed or renamed. It changes nothing.
+	Simulate(ctx context.Context, in *SimulateRequest, opts ...grpc.CallOption) (*SimulateResponse, error)
 }
 
 type diagnosticsServiceClient struct {
@@ -100,24 +124,90 @@ func (c *diagnosticsServiceClient) Locate(ctx context.Context, in *LocateRequest
 	return out, nil
 }
 
+func (c *diagnosticsServiceClient) LocateAll(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[LocateAllRequest, LocateAllResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &DiagnosticsService_ServiceDesc.Streams[0], DiagnosticsService_LocateAll_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[LocateAllRequest, LocateAllResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type DiagnosticsService_LocateAllClient = grpc.BidiStreamingClient[LocateAllRequest, LocateAllResponse]
+
+func (c *diagnosticsServiceClient) WatchRing(ctx context.Context, in *WatchRingRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchRingResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &DiagnosticsService_ServiceDesc.Streams[1], DiagnosticsService_WatchRing_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchRingRequest, WatchRingResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type DiagnosticsService_WatchRingClient = grpc.ServerStreamingClient[WatchRingResponse]
+
+func (c *diagnosticsServiceClient) Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ExplainResponse)
+	err := c.cc.Invoke(ctx, DiagnosticsService_Explain_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *diagnosticsServiceClient) ListAssignments(ctx context.Context, in *ListAssignmentsRequest, opts ...grpc.CallOption) (*ListAssignmentsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListAssignmentsResponse)
+	err := c.cc.Invoke(ctx, DiagnosticsService_ListAssignments_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *diagnosticsServiceClient) Simulate(ctx context.Context, in *SimulateRequest, opts ...grpc.CallOption) (*SimulateResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SimulateResponse)
+	err := c.cc.Invoke(ctx, DiagnosticsService_Simulate_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // DiagnosticsServiceServer is the server API for DiagnosticsService service.
 // All implementations must embed UnimplementedDiagnosticsServiceServer
 // for forward compatibility.
 //
 // DiagnosticsService answers who owns what, and why.
 //
-// Each method may fail with the following codes. But for the last four, the details of an error hold a google.rpc.ErrorInfo
-// whose reason is a word for programs.
+// Each method may fail with the following codes. The details of an error hold a google.rpc.ErrorInfo whose reason is a word
+// for programs, but for CANCELLED, DEADLINE_EXCEEDED, INTERNAL, and what the transport itself refuses.
 //
 //   - INVALID_ARGUMENT: a field of the request is malformed. The details hold a google.rpc.BadRequest with one violation
 //     per field.
-//   - NOT_FOUND: the ring does not exist.
+//   - UNAUTHENTICATED: the server wants to know who asks, and the call has no credentials, or none that are valid.
+//   - PERMISSION_DENIED: the caller may not "get" the subresource "diagnostics" of the ring, or of all rings if the call is about
+//     several.
+//   - NOT_FOUND: the ring, or the object to explain, does not exist.
 //   - FAILED_PRECONDITION: the request is well formed, but the rings are not such that it can be answered. The message
 //     says what is missing.
-//   - UNAVAILABLE: the server has not yet seen all Leases and ClusterRings, or is about to stop. Try again, best with
-//     another server.
+//   - ABORTED: a page token has expired. Begin again with the first page.
+//   - RESOURCE_EXHAUSTED: a message is larger than the server or the client takes, or there are too many streams.
+//   - UNAVAILABLE: the server has not yet seen all Leases and ClusterRings, is about to stop, or cannot reach the API server. Try
+//     again, best with another server.
 //   - CANCELLED, DEADLINE_EXCEEDED: the caller gave up, or its deadline passed.
-//   - RESOURCE_EXHAUSTED: a message is larger than the server or the client takes.
 //   - INTERNAL: a fault of the server. Its log says more.
 type DiagnosticsServiceServer interface {
 	// ListRings returns the rings in the order of their names, page by page.
@@ -129,6 +219,20 @@ type DiagnosticsServiceServer interface {
 	// The object need not exist: the answer follows from its name alone. It says where the object belongs, and not which
 	// label it has at the moment.
 	Locate(context.Context, *LocateRequest) (*LocateResponse, error)
+	// LocateAll answers many questions over one stream, in their order. A question that cannot be answered gets an error of its
+	// own and does not end the stream. The stream ends when the client has sent all and has got all answers.
+	LocateAll(grpc.BidiStreamingServer[LocateAllRequest, LocateAllResponse]) error
+	// WatchRing returns one ring with its shards, and again whenever its shards, their state, or the ring changes. Every message
+	// is complete; a reader that is slow gets the latest and misses what was in between. The stream ends with NOT_FOUND when
+	// the ring is gone, and with UNAVAILABLE when the server stops: watch again, and compare the fingerprint.
+	WatchRing(*WatchRingRequest, grpc.ServerStreamingServer[WatchRingResponse]) error
+	// Explain says where an object is, where it belongs, why, and what will happen next and by whom.
+	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
+	// ListAssignments returns the objects of one resource of a ring and where they are, page by page. The server reads their
+	// metadata from the API server for each page and keeps nothing.
+	ListAssignments(context.Context, *ListAssignmentsRequest) (*ListAssignmentsResponse, error)
+	// Simulate says what would move if shards were added, removed or renamed. It changes nothing.
+	Simulate(context.Context, *SimulateRequest) (*SimulateResponse, error)
 	mustEmbedUnimplementedDiagnosticsServiceServer()
 }
 
@@ -147,6 +251,21 @@ func (UnimplementedDiagnosticsServiceServer) GetRing(context.Context, *GetRingRe
 }
 func (UnimplementedDiagnosticsServiceServer) Locate(context.Context, *LocateRequest) (*LocateResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Locate not implemented")
+}
+func (UnimplementedDiagnosticsServiceServer) LocateAll(grpc.BidiStreamingServer[LocateAllRequest, LocateAllResponse]) error {
+	return status.Error(codes.Unimplemented, "method LocateAll not implemented")
+}
+func (UnimplementedDiagnosticsServiceServer) WatchRing(*WatchRingRequest, grpc.ServerStreamingServer[WatchRingResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchRing not implemented")
+}
+func (UnimplementedDiagnosticsServiceServer) Explain(context.Context, *ExplainRequest) (*ExplainResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Explain not implemented")
+}
+func (UnimplementedDiagnosticsServiceServer) ListAssignments(context.Context, *ListAssignmentsRequest) (*ListAssignmentsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListAssignments not implemented")
+}
+func (UnimplementedDiagnosticsServiceServer) Simulate(context.Context, *SimulateRequest) (*SimulateResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Simulate not implemented")
 }
 func (UnimplementedDiagnosticsServiceServer) mustEmbedUnimplementedDiagnosticsServiceServer() {}
 func (UnimplementedDiagnosticsServiceServer) testEmbeddedByValue()                            {}
@@ -223,6 +342,78 @@ func _DiagnosticsService_Locate_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _DiagnosticsService_LocateAll_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(DiagnosticsServiceServer).LocateAll(&grpc.GenericServerStream[LocateAllRequest, LocateAllResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type DiagnosticsService_LocateAllServer = grpc.BidiStreamingServer[LocateAllRequest, LocateAllResponse]
+
+func _DiagnosticsService_WatchRing_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchRingRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(DiagnosticsServiceServer).WatchRing(m, &grpc.GenericServerStream[WatchRingRequest, WatchRingResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type DiagnosticsService_WatchRingServer = grpc.ServerStreamingServer[WatchRingResponse]
+
+func _DiagnosticsService_Explain_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExplainRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(DiagnosticsServiceServer).Explain(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: DiagnosticsService_Explain_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(DiagnosticsServiceServer).Explain(ctx, req.(*ExplainRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _DiagnosticsService_ListAssignments_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListAssignmentsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(DiagnosticsServiceServer).ListAssignments(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: DiagnosticsService_ListAssignments_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(DiagnosticsServiceServer).ListAssignments(ctx, req.(*ListAssignmentsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _DiagnosticsService_Simulate_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SimulateRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(DiagnosticsServiceServer).Simulate(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: DiagnosticsService_Simulate_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(DiagnosticsServiceServer).Simulate(ctx, req.(*SimulateRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // DiagnosticsService_ServiceDesc is the grpc.ServiceDesc for DiagnosticsService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -242,7 +433,31 @@ var DiagnosticsService_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "Locate",
 			Handler:    _DiagnosticsService_Locate_Handler,
 		},
+		{
+			MethodName: "Explain",
+			Handler:    _DiagnosticsService_Explain_Handler,
+		},
+		{
+			MethodName: "ListAssignments",
+			Handler:    _DiagnosticsService_ListAssignments_Handler,
+		},
+		{
+			MethodName: "Simulate",
+			Handler:    _DiagnosticsService_Simulate_Handler,
+		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "LocateAll",
+			Handler:       _DiagnosticsService_LocateAll_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
+		},
+		{
+			StreamName:    "WatchRing",
+			Handler:       _DiagnosticsService_WatchRing_Handler,
+			ServerStreams: true,
+		},
+	},
 	Metadata: "clusterring/diagnostics/v1alpha1/diagnostics_service.proto",
 }

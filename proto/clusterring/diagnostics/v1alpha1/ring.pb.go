@@ -450,9 +450,14 @@ type Shard struct {
 	Tokens int32 `protobuf:"varint,8,opt,name=tokens,proto3" json:"tokens,omitempty"`
 	// share is the fraction of the hash space that the shard owns, from 0 to 1; over all shards it adds up to 1 if any is
 	// available. 0: it is not available.
-	Share         float64 `protobuf:"fixed64,9,opt,name=share,proto3" json:"share,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Share float64 `protobuf:"fixed64,9,opt,name=share,proto3" json:"share,omitempty"`
+	// renewal_age is how long ago this server saw the Lease change, by its own clock. Until a server has seen it change, it
+	// is how long the server has known the Lease, and age_is_lower_bound is true. Servers that were started at different times may differ.
+	RenewalAge *durationpb.Duration `protobuf:"bytes,10,opt,name=renewal_age,json=renewalAge,proto3" json:"renewal_age,omitempty"`
+	// age_is_lower_bound is true if the last renewal may have been longer ago than renewal_age says.
+	AgeIsLowerBound bool `protobuf:"varint,11,opt,name=age_is_lower_bound,json=ageIsLowerBound,proto3" json:"age_is_lower_bound,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Shard) Reset() {
@@ -548,6 +553,20 @@ func (x *Shard) GetShare() float64 {
 	return 0
 }
 
+func (x *Shard) GetRenewalAge() *durationpb.Duration {
+	if x != nil {
+		return x.RenewalAge
+	}
+	return nil
+}
+
+func (x *Shard) GetAgeIsLowerBound() bool {
+	if x != nil {
+		return x.AgeIsLowerBound
+	}
+	return false
+}
+
 var File_clusterring_diagnostics_v1alpha1_ring_proto protoreflect.FileDescriptor
 
 const file_clusterring_diagnostics_v1alpha1_ring_proto_rawDesc = "" +
@@ -577,7 +596,7 @@ const file_clusterring_diagnostics_v1alpha1_ring_proto_rawDesc = "" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
 	"\amessage\x18\x04 \x01(\tR\amessage\x12L\n" +
 	"\x14last_transition_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x12lastTransitionTime\x12/\n" +
-	"\x13observed_generation\x18\x06 \x01(\x03R\x12observedGeneration\"\xbd\x02\n" +
+	"\x13observed_generation\x18\x06 \x01(\x03R\x12observedGeneration\"\xa6\x03\n" +
 	"\x05Shard\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x16\n" +
@@ -587,7 +606,11 @@ const file_clusterring_diagnostics_v1alpha1_ring_proto_rawDesc = "" +
 	"\aproblem\x18\x06 \x01(\tR\aproblem\x12@\n" +
 	"\x0elease_duration\x18\a \x01(\v2\x19.google.protobuf.DurationR\rleaseDuration\x12\x16\n" +
 	"\x06tokens\x18\b \x01(\x05R\x06tokens\x12\x14\n" +
-	"\x05share\x18\t \x01(\x01R\x05share*@\n" +
+	"\x05share\x18\t \x01(\x01R\x05share\x12:\n" +
+	"\vrenewal_age\x18\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"renewalAge\x12+\n" +
+	"\x12age_is_lower_bound\x18\v \x01(\bR\x0fageIsLowerBound*@\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tROLE_MAIN\x10\x01\x12\x13\n" +
@@ -634,11 +657,12 @@ var file_clusterring_diagnostics_v1alpha1_ring_proto_depIdxs = []int32{
 	6, // 4: clusterring.diagnostics.v1alpha1.Condition.last_transition_time:type_name -> google.protobuf.Timestamp
 	1, // 5: clusterring.diagnostics.v1alpha1.Shard.state:type_name -> clusterring.diagnostics.v1alpha1.ShardState
 	7, // 6: clusterring.diagnostics.v1alpha1.Shard.lease_duration:type_name -> google.protobuf.Duration
-	7, // [7:7] is the sub-list for method output_type
-	7, // [7:7] is the sub-list for method input_type
-	7, // [7:7] is the sub-list for extension type_name
-	7, // [7:7] is the sub-list for extension extendee
-	0, // [0:7] is the sub-list for field type_name
+	7, // 7: clusterring.diagnostics.v1alpha1.Shard.renewal_age:type_name -> google.protobuf.Duration
+	8, // [8:8] is the sub-list for method output_type
+	8, // [8:8] is the sub-list for method input_type
+	8, // [8:8] is the sub-list for extension type_name
+	8, // [8:8] is the sub-list for extension extendee
+	0, // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_clusterring_diagnostics_v1alpha1_ring_proto_init() }
