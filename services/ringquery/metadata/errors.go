@@ -1,0 +1,70 @@
+package metadata
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// In which ways a request fails. An error wraps exactly one of these and the API server's own, or the error of the context
+// if that has ended.
+var (
+	// ErrForbidden: the service may not read this.
+	ErrForbidden = errors.New("not allowed")
+	// ErrNotFound: there is no such object.
+	ErrNotFound = errors.New("no such object")
+	// ErrNotServed: the API server does not serve the resource in this version (any more).
+	ErrNotServed = errors.New("no such resource")
+	// ErrExpired: the list cannot be continued, because it began too long ago.
+	ErrExpired = errors.New("the list has expired")
+	// ErrInvalid: the API server takes no such request: the selector or the continue token is malformed.
+	ErrInvalid = errors.New("invalid request")
+	// ErrUnavailable: the API server cannot be reached, or cannot answer at the moment.
+	ErrUnavailable = errors.New("the API server does not answer")
+)
+
+// classify wraps an error of a request with the way in which it failed.
+func classify(ctx context.Context, what string, err error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("%s: %w", what, ctx.Err())
+	}
+
+	return fmt.Errorf("%s: %w: %w", what, way(err), err)
+}
+
+func way(err error) error {
+	switch {
+	// Without valid credentials the service may read nothing either.
+	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
+		return ErrForbidden
+	case apierrors.IsNotFound(err) && unserved(err):
+		return ErrNotServed
+	case apierrors.IsNotFound(err):
+		return ErrNotFound
+	case apierrors.IsResourceExpired(err), apierrors.IsGone(err):
+		return ErrExpired
+	case apierrors.IsBadRequest(err), apierrors.IsInvalid(err):
+		return ErrInvalid
+	case apierrors.IsMethodNotSupported(err), apierrors.IsNotAcceptable(err):
+		return ErrNotServed
+	default:
+		return ErrUnavailable
+	}
+}
+
+// unserved tells an unknown path from an unknown object: about a path, nobody but the mux of the API server answers, and that
+// sends no Status, which the client notes.
+func unserved(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || status.Status().Details == nil {
+		return true
+	}
+
+	return slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool {
+		return c.Type == metav1.CauseTypeUnexpectedServerResponse
+	})
+}

@@ -1,0 +1,110 @@
+// Package metadata reads the metadata of objects from the API server, and says in which of a few ways that failed.
+//
+// Each call is one request for the newest state. Nothing is cached or watched, so that the service costs nothing while nobody
+// asks, and an answer is as new as the question. The package decides nothing.
+package metadata
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+)
+
+// namespaces is the resource of namespaces.
+var namespaces = corev1.SchemeGroupVersion.WithResource("namespaces")
+
+// Reader reads metadata with the rights of one client. It is safe for concurrent use; create it with [NewReader].
+type Reader struct {
+	client metadata.Interface
+}
+
+// NewReader returns a reader that sends its requests with the given client, as the configuration says. It fails if the
+// configuration cannot be used.
+func NewReader(config *rest.Config, client *http.Client) (*Reader, error) {
+	c, err := metadata.NewForConfigAndClient(metadata.ConfigFor(config), client)
+	if err != nil {
+		return nil, fmt.Errorf("make a client for metadata: %w", err)
+	}
+
+	return &Reader{client: c}, nil
+}
+
+// Get reads one object, with its managed fields. The namespace of a cluster-scoped object is empty. It fails with
+// [ErrNotFound], [ErrNotServed], [ErrForbidden], [ErrUnavailable] or the error of the context.
+func (r *Reader) Get(ctx context.Context, gvr schema.GroupVersionResource, id types.NamespacedName) (*metav1.PartialObjectMetadata, error) {
+	object, err := r.client.Resource(gvr).Namespace(id.Namespace).Get(ctx, id.Name, metav1.GetOptions{})
+	if err != nil {
+		return nil, classify(ctx, fmt.Sprintf("read %s %s", gvr.GroupResource(), name(id)), err)
+	}
+
+	return object, nil
+}
+
+// Query says which objects to list.
+type Query struct {
+	// GVR is their resource.
+	GVR schema.GroupVersionResource
+	// Namespace to which the list is limited; empty: all.
+	Namespace string
+	// Selector is a label selector; empty: all objects.
+	Selector string
+	// Limit is the greatest number of objects in the page. 0: no limit.
+	Limit int64
+	// Continue is that of the page before, with all else unchanged; empty: the first page.
+	Continue string
+}
+
+// Page is one page of objects, all as they were at one time, in the order of namespaces, then names.
+type Page struct {
+	// Items are the objects, with their managed fields.
+	Items []metav1.PartialObjectMetadata
+	// Continue gets the next page; empty: this is the last one.
+	Continue string
+	// Remaining is how many objects follow, as far as the API server tells: it does not with a selector. 0: not known, or
+	// none.
+	Remaining int64
+}
+
+// List reads one page of objects. It fails with [ErrExpired] if the pages before are too old to go on (begin again), and with
+// [ErrInvalid], [ErrNotServed], [ErrForbidden], [ErrUnavailable] or the error of the context.
+func (r *Reader) List(ctx context.Context, q Query) (Page, error) {
+	list, err := r.client.Resource(q.GVR).Namespace(q.Namespace).List(ctx, metav1.ListOptions{
+		LabelSelector: q.Selector, Limit: q.Limit, Continue: q.Continue,
+	})
+	if err != nil {
+		return Page{}, classify(ctx, "list "+q.GVR.GroupResource().String(), err)
+	}
+
+	page := Page{Items: list.Items, Continue: list.Continue}
+	if list.RemainingItemCount != nil {
+		page.Remaining = *list.RemainingItemCount
+	}
+
+	return page, nil
+}
+
+// NamespaceLabels returns the labels of a namespace. It fails as [Reader.Get] does.
+func (r *Reader) NamespaceLabels(ctx context.Context, namespace string) (map[string]string, error) {
+	object, err := r.Get(ctx, namespaces, types.NamespacedName{Name: namespace})
+	if err != nil {
+		return nil, err
+	}
+
+	return object.Labels, nil
+}
+
+// name returns the name as a person writes it.
+func name(id types.NamespacedName) string {
+	if id.Namespace == "" {
+		return id.Name
+	}
+
+	return id.Namespace + "/" + id.Name
+}

@@ -1,0 +1,168 @@
+package metadata
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/tools/localplane"
+)
+
+func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
+
+var (
+	configMaps = corev1.SchemeGroupVersion.WithResource("configmaps")
+	secrets    = corev1.SchemeGroupVersion.WithResource("secrets")
+	unknown    = schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "foos"}
+)
+
+func newReader(t *testing.T, config *rest.Config) *Reader {
+	t.Helper()
+
+	web, err := rest.HTTPClientFor(config)
+	require.NoError(t, err)
+	t.Cleanup(web.CloseIdleConnections)
+	r, err := NewReader(config, web)
+	require.NoError(t, err)
+
+	return r
+}
+
+func create(t *testing.T, plain client.Client, namespace, name string, labels map[string]string) {
+	t.Helper()
+
+	object := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels}, Data: map[string]string{"k": "v"},
+	}
+	require.NoError(t, plain.Create(t.Context(), object, client.FieldOwner("somebody")))
+}
+
+func TestGet(t *testing.T) {
+	plane := localplane.Shared(t)
+	r, ns := newReader(t, plane.Config), plane.Namespace(t)
+	create(t, plane.Client, ns, "a", map[string]string{"l": "1"})
+
+	object, err := r.Get(t.Context(), configMaps, types.NamespacedName{Namespace: ns, Name: "a"})
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"l": "1"}, object.Labels)
+	require.NotEmpty(t, object.UID)
+	require.Equal(t, "somebody", object.ManagedFields[0].Manager)
+
+	labels, err := r.NamespaceLabels(t.Context(), ns)
+	require.NoError(t, err)
+	require.Equal(t, ns, labels[corev1.LabelMetadataName])
+}
+
+func TestListPageByPage(t *testing.T) {
+	plane := localplane.Shared(t)
+	r, ns := newReader(t, plane.Config), plane.Namespace(t)
+	for i := range 5 {
+		create(t, plane.Client, ns, fmt.Sprint("object-", i), map[string]string{"odd": fmt.Sprint(i%2 == 1)})
+	}
+
+	q := Query{GVR: configMaps, Namespace: ns, Limit: 2}
+	var names []string
+	for remaining := []int64{3, 1, 0}; ; {
+		page, err := r.List(t.Context(), q)
+		require.NoError(t, err)
+		require.LessOrEqual(t, len(page.Items), 2)
+		require.Equal(t, remaining[0], page.Remaining)
+		for _, item := range page.Items {
+			names = append(names, item.Name)
+		}
+		if page.Continue == "" {
+			break
+		}
+		q.Continue, remaining = page.Continue, remaining[1:]
+	}
+	require.Equal(t, []string{"object-0", "object-1", "object-2", "object-3", "object-4"}, names)
+
+	page, err := r.List(t.Context(), Query{GVR: configMaps, Namespace: ns, Selector: "odd=true"})
+	require.NoError(t, err)
+	require.Len(t, page.Items, 2)
+
+	page, err = r.List(t.Context(), Query{GVR: configMaps, Selector: "odd=true"})
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, len(page.Items), 2, "all namespaces")
+}
+
+func TestFailures(t *testing.T) {
+	plane := localplane.Shared(t)
+	admin, ns := newReader(t, plane.Config), plane.Namespace(t)
+	nobody := rest.CopyConfig(plane.Config)
+	nobody.Impersonate = rest.ImpersonationConfig{UserName: "nobody"}
+	somebody := newReader(t, nobody)
+	stranger := rest.AnonymousClientConfig(plane.Config)
+	stranger.BearerToken = "no-such-token"
+	unknownCaller := newReader(t, stranger)
+	away := &rest.Config{Host: "https://127.0.0.1:1"}
+	nowhere := newReader(t, away)
+	id := types.NamespacedName{Namespace: ns, Name: "no-such-object"}
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+
+	get := func(r *Reader, gvr schema.GroupVersionResource) error {
+		_, err := r.Get(t.Context(), gvr, id)
+		return err
+	}
+	list := func(r *Reader, q Query) error {
+		_, err := r.List(t.Context(), q)
+		return err
+	}
+
+	for name, c := range map[string]struct{ err, want error }{
+		"get what is not there":       {get(admin, configMaps), ErrNotFound},
+		"get what is not served":      {get(admin, unknown), ErrNotServed},
+		"get what is forbidden":       {get(somebody, secrets), ErrForbidden},
+		"get without credentials":     {get(unknownCaller, secrets), ErrForbidden},
+		"get from nobody":             {get(nowhere, configMaps), ErrUnavailable},
+		"list what is not served":     {list(admin, Query{GVR: unknown}), ErrNotServed},
+		"list what is forbidden":      {list(somebody, Query{GVR: secrets}), ErrForbidden},
+		"list what cannot be listed":  {list(admin, Query{GVR: schema.GroupVersionResource{Group: "authorization.k8s.io", Version: "v1", Resource: "subjectaccessreviews"}}), ErrNotServed},
+		"list with a forged token":    {list(admin, Query{GVR: configMaps, Limit: 1, Continue: "forged"}), ErrInvalid},
+		"list with a strange selector": {list(admin, Query{GVR: configMaps, Selector: "??"}), ErrInvalid},
+		"list from nobody":            {list(nowhere, Query{GVR: configMaps}), ErrUnavailable},
+	} {
+		require.ErrorIs(t, c.err, c.want, name)
+		for _, other := range []error{ErrForbidden, ErrNotFound, ErrNotServed, ErrExpired, ErrInvalid, ErrUnavailable} {
+			require.Equal(t, c.want == other, errors.Is(c.err, other), "%s: %v", name, c.err) //nolint:errorlint // the sentinels themselves
+		}
+	}
+
+	_, err := admin.Get(cancelled, configMaps, id)
+	require.ErrorIs(t, err, context.Canceled)
+	require.NotErrorIs(t, err, ErrUnavailable)
+	_, err = somebody.NamespaceLabels(t.Context(), ns)
+	require.ErrorIs(t, err, ErrForbidden)
+}
+
+// TestWays has those that a healthy API server does not answer with at will.
+func TestWays(t *testing.T) {
+	gr := configMaps.GroupResource()
+
+	for _, c := range []struct{ err, want error }{
+		{apierrors.NewResourceExpired("too old"), ErrExpired},
+		{apierrors.NewGone("gone"), ErrExpired},
+		{apierrors.NewTooManyRequests("slowly", 1), ErrUnavailable},
+		{apierrors.NewServiceUnavailable("no etcd"), ErrUnavailable},
+		{apierrors.NewInternalError(errors.New("no etcd")), ErrUnavailable},
+		{apierrors.NewTimeoutError("slow", 1), ErrUnavailable},
+		{apierrors.NewNotFound(gr, "a"), ErrNotFound},
+		{apierrors.NewGenericServerResponse(http.StatusNotFound, "get", gr, "a", "404 page not found", 0, true), ErrNotServed},
+	} {
+		require.ErrorIs(t, classify(t.Context(), "read", c.err), c.want, c.err)
+		require.ErrorIs(t, classify(t.Context(), "read", c.err), c.err, "the API server's own stays known")
+	}
+}
