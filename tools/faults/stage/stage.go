@@ -49,6 +49,13 @@ const (
 	Rebalancer   = "rebalancer"
 )
 
+// Packages are those of the binaries that [New] wants to find, by their directories from the root of the repository. A binary
+// has the last part of that as its name.
+var Packages = []string{
+	"services/leasemonitor/cmd/leasemonitor", "services/assigner/cmd/assigner", "services/rebalancer/cmd/rebalancer",
+	"tools/example/cmd/example",
+}
+
 // Stage is where runs happen. [New] makes it. One run at a time.
 type Stage struct {
 	plane       *localplane.Plane

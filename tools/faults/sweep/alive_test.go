@@ -34,7 +34,7 @@ func taken(ctx context.Context, w *stage.World, shard string) error {
 func TestBusy(t *testing.T) {
 	s := theSuite(t)
 	const work = 300 * time.Millisecond
-	s.run(t, 1, 1, stage.Case{
+	s.run(t, stage.Case{
 		Name: "objects move while they are worked on", WorkDuration: work,
 		During: during{stage.Join: func(ctx context.Context, w *stage.World) error {
 			return w.Await(ctx, "objects are given up", func() []string {
@@ -69,7 +69,7 @@ func TestStaleAssigner(t *testing.T) {
 			return nil
 		}
 	}
-	s.run(t, 1, 1, stage.Case{
+	s.run(t, stage.Case{
 		Name: "the replica of the assigner that is asked has stale caches", Replicas: 2,
 		After: during{stage.Begin: hold(true), stage.Join: hold(true)},
 		During: during{
@@ -111,10 +111,10 @@ func TestReplicas(t *testing.T) {
 			return nil
 		}
 	}
-	s.run(t, 1, 3, stage.Case{
+	killed := stage.Case{
 		Name: "leaders are killed", Replicas: 2,
 		During: during{stage.Join: kill(false), stage.Fail: kill(true)},
-	})
+	}
 	freeze := func(second bool) func(context.Context, *stage.World) error {
 		return func(ctx context.Context, w *stage.World) error {
 			names := of(second, stage.LeaseMonitor, stage.Rebalancer)
@@ -128,17 +128,17 @@ func TestReplicas(t *testing.T) {
 			return err
 		}
 	}
-	s.run(t, 2, 3, stage.Case{
+	frozen := stage.Case{
 		Name: "leaders are frozen, and woken when others lead", Replicas: 2,
 		During: during{stage.Join: freeze(false), stage.Fail: freeze(true)},
-	})
+	}
 	all := func(_ context.Context, w *stage.World) error {
 		for _, m := range w.Members(false) {
 			m.Process().Kill()
 		}
 		return nil
 	}
-	s.run(t, 3, 3, stage.Case{
+	s.run(t, killed, frozen, stage.Case{
 		Name:   "all services are killed in each phase",
 		During: during{stage.Begin: all, stage.Join: all, stage.Fail: all},
 	})
@@ -162,7 +162,7 @@ func TestDisconnected(t *testing.T) {
 		}
 		return err
 	}
-	s.run(t, 1, 2, stage.Case{
+	shardCut := stage.Case{
 		Name: "a shard is cut off", WorkDuration: 100 * time.Millisecond, Phases: []stage.Phase{stage.Join},
 		During: during{stage.Join: func(ctx context.Context, w *stage.World) error {
 			c := w.Member("c")
@@ -187,8 +187,8 @@ func TestDisconnected(t *testing.T) {
 			c.Proxy.Restore()
 			return nil
 		}},
-	})
-	s.run(t, 2, 2, stage.Case{
+	}
+	s.run(t, shardCut, stage.Case{
 		Name:   "all services are cut off for 2.5 s",
 		After:  during{stage.Begin: cut, stage.Join: cut},
 		During: during{stage.Join: restore, stage.Fail: restore},
@@ -199,13 +199,14 @@ func TestDisconnected(t *testing.T) {
 // wakes it. It may end the reconciles that it was in, with writes that fail; it must not begin another one, and must end.
 func TestFrozen(t *testing.T) {
 	s := theSuite(t)
-	const rounds = 3
-	for i := range rounds {
-		s.run(t, i+1, rounds, stage.Case{
+	var rounds []stage.Case
+	for i := range 3 {
+		rounds = append(rounds, stage.Case{
 			Name: fmt.Sprintf("a shard is frozen and woken, %d", i+1), WorkDuration: 300 * time.Millisecond, Phases: []stage.Phase{stage.Join},
 			After: during{stage.Join: freezeAtWork},
 		})
 	}
+	s.run(t, rounds...)
 }
 
 func freezeAtWork(ctx context.Context, w *stage.World) error {

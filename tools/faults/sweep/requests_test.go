@@ -28,14 +28,15 @@ var failures = []struct {
 // all shards, but for the renewals of their Leases.
 func TestWrites(t *testing.T) {
 	s := theSuite(t)
-	for i, f := range failures {
-		for j, shards := range []bool{false, true} {
+	var cases []stage.Case
+	for _, f := range failures {
+		for _, shards := range []bool{false, true} {
 			who := "services"
 			if shards {
 				who = "shards"
 			}
 			var counted counter
-			s.run(t, 2*i+j+1, 2*len(failures), stage.Case{Name: f.name + " for writes of " + who, Prepare: func(w *stage.World) {
+			cases = append(cases, stage.Case{Name: f.name + " for writes of " + who, Prepare: func(w *stage.World) {
 				for _, m := range w.Members(shards) {
 					m.Proxy.Hook(func(write proxy.Write) proxy.Action {
 						renewal := shards && write.Resource == "leases"
@@ -48,6 +49,7 @@ func TestWrites(t *testing.T) {
 			}})
 		}
 	}
+	s.run(t, cases...)
 }
 
 // wait lets a fault last. It ends early with the test.
@@ -68,7 +70,8 @@ type during = map[stage.Phase]func(context.Context, *stage.World) error
 func TestWatches(t *testing.T) {
 	s := theSuite(t)
 	everybody := []string{"", stage.LeaseMonitor, stage.Assigner, stage.Rebalancer, shard}
-	for i, who := range everybody {
+	var cases []stage.Case
+	for _, who := range everybody {
 		concerned := func(w *stage.World) []*stage.Member {
 			switch who {
 			case "":
@@ -91,7 +94,7 @@ func TestWatches(t *testing.T) {
 				return nil
 			}
 		}
-		s.run(t, 2*i+1, 2*len(everybody), stage.Case{
+		cases = append(cases, stage.Case{
 			Name:    "events come a second late to " + name,
 			Prepare: func(w *stage.World) { _ = set(proxy.Watching{Delay: time.Second})(nil, w) },
 		})
@@ -105,10 +108,11 @@ func TestWatches(t *testing.T) {
 			}
 			return nil
 		}
-		s.run(t, 2*i+2, 2*len(everybody), stage.Case{
+		cases = append(cases, stage.Case{
 			Name:   "events of 2.5 s are lost to " + name,
 			After:  during{stage.Begin: set(proxy.Watching{Drop: true}), stage.Join: set(proxy.Watching{Drop: true})},
 			During: during{stage.Join: again, stage.Fail: again},
 		})
 	}
+	s.run(t, cases...)
 }

@@ -1,20 +1,28 @@
 package sweep
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/clusterring/clusterring/tools/faults/stage"
 	"github.com/clusterring/clusterring/tools/localplane"
@@ -23,16 +31,33 @@ import (
 // variable asks for the runs, which take minutes. FAULTS=all tries every write, not the first and last of its kind.
 const variable = "FAULTS"
 
+// mostStages bounds how many runs go on at once. Half of a run is waiting, so that each core can take one; beyond four the
+// memory of the control planes is the limit.
+const mostStages = 4
+
 // suite is what all runs of a test process share.
 type suite struct {
-	stage *stage.Stage
 	dir   string
+	bin   string
 	began time.Time
+	most  int
+	free  chan *stage.Stage
 
-	mu     sync.Mutex
-	runs   int
-	failed int
-	spent  time.Duration
+	mu      sync.Mutex
+	stages  []*stage.Stage
+	planes  []*localplane.Plane
+	claimed int // stages that are there or are being made
+	runs    int
+	tallies map[string]*tally // by test
+	notes   []string
+	stopped bool
+}
+
+// tally counts the runs of one test.
+type tally struct {
+	order        int
+	runs, failed int
+	spent        time.Duration
 }
 
 var shared struct {
@@ -42,99 +67,284 @@ var shared struct {
 }
 
 func TestMain(m *testing.M) {
+	ctrllog.SetLogger(logr.Discard()) // else the library prints a stack trace after 30 seconds
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	over := make(chan struct{})
-	ended := make(chan struct{})
+	over, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
 		select {
-		case <-signals: // the control plane ends, too, and then this process
+		case <-signals:
 			if s := shared.suite; s != nil {
-				s.stage.Abort()
+				_ = s.stop() // we are leaving, whatever it says
 			}
+			os.Exit(1) //nolint:revive // an interrupted test run has nothing left to return to
 		case <-over:
 		}
 	}()
-	code := localplane.Main(m, goleak.IgnoreCurrent())
+	code := m.Run()
 	signal.Stop(signals)
 	close(over)
 	<-ended
 	if s := shared.suite; s != nil {
-		fmt.Fprintf(os.Stderr, "%d runs in %s, %d failed", s.runs, s.spent.Round(time.Second), s.failed)
-		if s.failed == 0 {
-			_ = os.RemoveAll(s.dir) // logs of runs that passed are of no use
-			fmt.Fprintln(os.Stderr)
-		} else {
-			fmt.Fprintf(os.Stderr, "; logs are in %s\n", s.dir)
+		code = max(code, s.end())
+	}
+	if code == 0 {
+		if err := goleak.Find(goleak.IgnoreTopFunction("os/signal.loop")); err != nil {
+			fmt.Fprintln(os.Stderr, "goroutines leaked:", err)
+			code = 1
 		}
 	}
 	os.Exit(code)
 }
 
-// theSuite starts the control plane and builds the binaries, once.
+// theSuite builds the binaries and starts a control plane, once.
 func theSuite(t *testing.T) *suite {
 	t.Helper()
 	if os.Getenv(variable) == "" {
 		t.Skip("takes minutes: make test-faults")
 	}
 	shared.Do(func() {
-		plane := localplane.Shared(t)
-		shared.suite, shared.err = newSuite(context.Background(), plane) //nolint:usetesting // outlives this test
+		shared.suite, shared.err = newSuite(context.Background()) //nolint:usetesting // outlives this test
 	})
 	require.NoError(t, shared.err)
 	return shared.suite
 }
 
-func newSuite(ctx context.Context, plane *localplane.Plane) (*suite, error) {
+func newSuite(ctx context.Context) (*suite, error) {
 	dir, err := os.MkdirTemp("", "clusterring-faults-*") // stays if a run fails
 	if err != nil {
 		return nil, err
 	}
-	s := &suite{dir: dir, began: time.Now()}
-	bin := filepath.Join(dir, "bin")
+	most := mostStages
+	if f := flag.Lookup("test.parallel"); f != nil {
+		if n, ok := f.Value.(flag.Getter).Get().(int); ok {
+			most = min(most, n)
+		}
+	}
+	s := &suite{
+		dir: dir, bin: filepath.Join(dir, "bin"), began: time.Now(), most: most,
+		free: make(chan *stage.Stage, most), tallies: map[string]*tally{},
+	}
 	root := localplane.Root()
-	for _, pkg := range []string{
-		"services/leasemonitor/cmd/leasemonitor", "services/assigner/cmd/assigner", "services/rebalancer/cmd/rebalancer", "tools/example/cmd/example",
-	} {
-		cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", filepath.Join(bin, filepath.Base(pkg)), "./"+pkg)
+	for _, pkg := range stage.Packages {
+		cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", filepath.Join(s.bin, filepath.Base(pkg)), "./"+pkg)
 		cmd.Dir = root
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("build %s: %w\n%s", pkg, err, out)
 		}
 	}
-	s.stage, err = stage.New(ctx, plane, bin)
-	return s, err
+	return s, nil
 }
 
-// run plays one case as a subtest. k of n says how far the test is.
-func (s *suite) run(t *testing.T, k, n int, c stage.Case) (played stage.Result) {
-	t.Helper()
-	t.Run(c.Name, func(t *testing.T) {
-		dir := filepath.Join(s.dir, fmt.Sprintf("%03d", s.runs+1))
-		begin := time.Now()
-		played = s.stage.Run(t.Context(), dir, c)
-		took := time.Since(begin)
+// take returns a stage that nobody plays on: one that is free, or a new one, or the first that becomes free. Give it back by
+// s.free.
+func (s *suite) take(ctx context.Context) (*stage.Stage, error) {
+	select {
+	case free := <-s.free:
+		return free, nil
+	default:
+	}
+	s.mu.Lock()
+	more := s.claimed < s.most
+	if more {
+		s.claimed++
+	}
+	s.mu.Unlock()
+	if more {
+		return s.newStage(ctx)
+	}
+	select {
+	case free := <-s.free:
+		return free, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
 
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.runs++
-		s.spent += took
-		verdict := "ok"
-		if !played.OK() {
-			s.failed++
-			verdict = "FAILED"
+func (s *suite) newStage(ctx context.Context) (*stage.Stage, error) {
+	plane, err := localplane.Start(localplane.Options{Log: os.Stderr})
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	stopped := s.stopped
+	s.planes = append(s.planes, plane)
+	s.mu.Unlock()
+	if stopped {
+		return nil, errors.Join(errors.New("interrupted"), plane.Stop())
+	}
+	made, err := stage.New(ctx, plane, s.bin)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stages = append(s.stages, made)
+	return made, nil
+}
+
+// stop ends every process of the runs and every control plane.
+func (s *suite) stop() error {
+	s.mu.Lock()
+	stages, planes := slices.Clone(s.stages), slices.Clone(s.planes)
+	s.stopped = true
+	s.mu.Unlock()
+	for _, of := range stages {
+		of.Abort()
+	}
+	errs := make([]error, len(planes))
+	var stopping sync.WaitGroup
+	for i, p := range planes {
+		stopping.Go(func() { errs[i] = p.Stop() })
+	}
+	stopping.Wait()
+	return errors.Join(errs...)
+}
+
+// end stops everything, says what was done, and returns the exit code.
+func (s *suite) end() (code int) {
+	if err := s.stop(); err != nil {
+		fmt.Fprintln(os.Stderr, "stop the control planes:", err)
+		code = 1
+	}
+	say("%s", s.summary())
+	for _, t := range s.tallies {
+		if t.failed > 0 {
+			say("logs are in %s", s.dir)
+			return code
 		}
-		test, _, _ := strings.Cut(t.Name(), "/")
-		say("%s %d/%d %s: %s in %.1f s, %d reconciles, %d versions (%s)%s", test, k, n, c.Name,
-			verdict, took.Seconds(), played.Spans, played.Versions, strings.Join(played.Took, ", "), restarts(played))
-		if played.OK() {
-			_ = os.RemoveAll(dir) // as above
-			return
+	}
+	_ = os.RemoveAll(s.dir) // logs of runs that passed are of no use
+	return code
+}
+
+// summary is a table of all that was run, and the notes of the tests.
+func (s *suite) summary() string {
+	names := make([]string, 0, len(s.tallies))
+	for name := range s.tallies {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, func(a, b string) int { return cmp.Compare(s.tallies[a].order, s.tallies[b].order) })
+	var out strings.Builder
+	fmt.Fprintf(&out, "\n%-24s %5s %7s %14s\n", "", "runs", "failed", "seconds a run")
+	failed := 0
+	for _, name := range names {
+		t := s.tallies[name]
+		failed += t.failed
+		fmt.Fprintf(&out, "%-24s %5d %7d %14.1f\n", name, t.runs, t.failed, t.spent.Seconds()/float64(t.runs))
+	}
+	wall, used := time.Since(s.began), cpuTime()
+	fmt.Fprintf(&out, "%-24s %5d %7d   in %s on %d control planes; %s of CPU time, %.1f cores busy\n", "all", s.runs, failed,
+		wall.Round(time.Second), len(s.planes), used.Round(time.Second), used.Seconds()/wall.Seconds())
+	for _, note := range s.notes {
+		fmt.Fprintln(&out, note)
+	}
+	return out.String()
+}
+
+// cpuTime is what this process and those of its children that have ended have used.
+func cpuTime() time.Duration {
+	var sum int64
+	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
+		var u unix.Rusage
+		if unix.Getrusage(who, &u) == nil {
+			sum += u.Utime.Nano() + u.Stime.Nano()
 		}
-		t.Errorf("run %q failed; its logs and records.txt are in %s\n%s", c.Name, dir, played)
-	})
+	}
+	return time.Duration(sum)
+}
+
+// note adds a line to the summary.
+func (s *suite) note(format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.notes = append(s.notes, fmt.Sprintf(format, args...))
+}
+
+// trial is a case and when it is not to be played.
+type trial struct {
+	stage.Case
+	// Skip, unless nil, is asked when it is the case's turn.
+	Skip func() bool
+}
+
+// run plays cases as subtests, begun in this order, as many at a time as there are stages. It returns what came of each.
+func (s *suite) run(t *testing.T, cases ...stage.Case) []stage.Result {
+	t.Helper()
+	trials := make([]trial, len(cases))
+	for i, c := range cases {
+		trials[i] = trial{Case: c}
+	}
+	return s.try(t, trials)
+}
+
+// try is run for cases that may be left out; their results are zero.
+func (s *suite) try(t *testing.T, trials []trial) []stage.Result {
+	t.Helper()
+	results := make([]stage.Result, len(trials))
+	var next atomic.Int64
+	var playing sync.WaitGroup
+	for range min(s.most, len(trials)) {
+		playing.Go(func() {
+			for i := int(next.Add(1)) - 1; i < len(trials); i = int(next.Add(1)) - 1 {
+				if skip := trials[i].Skip; skip != nil && skip() {
+					continue
+				}
+				progress := fmt.Sprintf("%d/%d", i+1, len(trials))
+				t.Run(trials[i].Name, func(t *testing.T) { results[i] = s.play(t, progress, trials[i].Case) })
+			}
+		})
+	}
+	playing.Wait()
+	return results
+}
+
+// play plays one case.
+func (s *suite) play(t *testing.T, progress string, c stage.Case) stage.Result {
+	t.Helper()
+	on, err := s.take(t.Context())
+	require.NoError(t, err)
+	defer func() { s.free <- on }()
+	s.mu.Lock()
+	s.runs++
+	dir := filepath.Join(s.dir, fmt.Sprintf("%03d", s.runs))
+	s.mu.Unlock()
+
+	begin := time.Now()
+	played := on.Run(t.Context(), dir, c)
+	took := time.Since(begin)
+
+	test, _, _ := strings.Cut(t.Name(), "/")
+	verdict := "ok"
+	if !played.OK() {
+		verdict = "FAILED"
+	}
+	s.count(test, took, played.OK())
+	say("%s %s %s: %s in %.1f s, %d reconciles, %d versions (%s)%s", test, progress, c.Name,
+		verdict, took.Seconds(), played.Spans, played.Versions, strings.Join(played.Took, ", "), restarts(played))
+	if played.OK() {
+		_ = os.RemoveAll(dir) // logs of runs that passed are of no use
+		return played
+	}
+	t.Errorf("run %q failed; its logs and records.txt are in %s\n%s", c.Name, dir, played)
 	return played
+}
+
+// count adds a run to the summary.
+func (s *suite) count(test string, took time.Duration, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	of := s.tallies[test]
+	if of == nil {
+		of = &tally{order: len(s.tallies)}
+		s.tallies[test] = of
+	}
+	of.runs++
+	of.spent += took
+	if !ok {
+		of.failed++
+	}
 }
 
 // say tells how far the tests are, though they are not asked to be verbose.

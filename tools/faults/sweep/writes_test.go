@@ -4,7 +4,7 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,13 +16,13 @@ import (
 
 // enough is how long all tests may have taken when the sweep, the last of them, begins to leave out what is not the first
 // write of its kind, so that all ends within a quarter of an hour on a slow machine, too.
-const enough = 12 * time.Minute
+const enough = 9 * time.Minute
 
 // count plays the scenario without a fault and returns what is written in it.
-func (s *suite) count(t *testing.T) *counter {
+func (s *suite) countWrites(t *testing.T) *counter {
 	t.Helper()
 	var c counter
-	result := s.run(t, 1, 1, stage.Case{Name: "no fault, writes are counted", Prepare: func(w *stage.World) {
+	results := s.run(t, stage.Case{Name: "no fault, writes are counted", Prepare: func(w *stage.World) {
 		for _, m := range append(w.Members(false), w.Members(true)...) {
 			m.Proxy.Hook(func(write proxy.Write) proxy.Action {
 				c.next(classify(w, m, write))
@@ -30,14 +30,14 @@ func (s *suite) count(t *testing.T) *counter {
 			})
 		}
 	}})
-	require.True(t, result.OK(), "no fault was injected")
+	require.True(t, results[0].OK(), "no fault was injected")
 	return &c
 }
 
 // TestKill kills each service, and the shards, before and after each write. Each run kills at one write.
 func TestKill(t *testing.T) {
 	s := theSuite(t)
-	counted := s.count(t)
+	counted := s.countWrites(t)
 	every := os.Getenv(variable) == "all"
 	firsts, more := points(counted, every)
 	say("%d kinds of writes; tried are the first of each kind and %d more, each before and after", len(firsts), len(more))
@@ -45,26 +45,32 @@ func TestKill(t *testing.T) {
 		say("%4d × %s", counted.counts[c], c)
 	}
 
-	var all []killing
-	for _, p := range slices.Concat(firsts, more) {
-		all = append(all, killing{p, false}, killing{p, true})
-	}
-	var missed []string
-	left := 0
-	for i, k := range all {
-		if i >= 2*len(firsts) && !every && time.Since(s.began) > enough {
-			left++
-			continue
+	var all []*killing
+	var trials []trial
+	for i, p := range slices.Concat(firsts, more) {
+		for _, after := range []bool{false, true} {
+			k := &killing{point: p, after: after}
+			all = append(all, k)
+			trials = append(trials, trial{Case: k.asCase(), Skip: func() bool {
+				k.left = i >= len(firsts) && !every && time.Since(s.began) > enough
+				return k.left
+			}})
 		}
-		if !s.kill(t, i+1, len(all), k) {
+	}
+	s.try(t, trials)
+
+	left, missed := 0, []string(nil)
+	for _, k := range all {
+		switch {
+		case k.left:
+			left++
+		case !k.reached.Load():
 			missed = append(missed, k.String())
 		}
 	}
-	if left > 0 {
-		say("left out for want of time: %d runs, none of them at the first write of its kind", left)
-	}
-	say("writes that did not happen in their run, for what is written differs a little each time: %d of %d\n  %s",
-		len(missed), len(all), strings.Join(missed, "\n  "))
+	say("writes that did not happen in their run, for what is written differs a little each time:\n  %s", strings.Join(missed, "\n  "))
+	s.note("points to kill at: %d, of %d kinds of writes; killed at %d, not reached %d, left out for want of time %d (none at the first of its kind)",
+		len(all), len(firsts), len(all)-left-len(missed), len(missed), left)
 	require.Less(t, len(missed), len(all)/2, "most runs must get to the write at which they kill")
 }
 
@@ -93,27 +99,27 @@ func points(c *counter, every bool) (firsts, more []point) {
 // killing is where a run kills.
 type killing struct {
 	point
-	after bool // after the write was applied, and not before it is forwarded
+	after   bool        // after the write was applied, and not before it is forwarded
+	reached atomic.Bool // the write was made
+	left    bool        // it was not tried
 }
 
 // String is the name of the run.
-func (k killing) String() string {
+func (k *killing) String() string {
 	if k.after {
 		return "killed after " + k.point.String()
 	}
 	return "killed before " + k.point.String()
 }
 
-// kill plays the scenario up to the phase of the write, kills whoever makes it just before it is forwarded, or just after it
-// was applied, and reports whether that write was made.
-func (s *suite) kill(t *testing.T, i, n int, k killing) (reached bool) {
-	t.Helper()
+// asCase is the scenario up to the phase of the write, in which whoever makes it is killed just before it is forwarded, or just
+// after it was applied.
+func (k *killing) asCase() stage.Case {
 	var counted counter
-	var mu sync.Mutex
 	phases := map[stage.Phase][]stage.Phase{
 		stage.Begin: {}, stage.Join: {stage.Join}, stage.Fail: {stage.Join, stage.Fail}, stage.Delete: {},
 	}
-	s.run(t, i, n, stage.Case{
+	return stage.Case{
 		Name:   k.String(),
 		Phases: phases[k.phase],
 		Prepare: func(w *stage.World) {
@@ -122,9 +128,7 @@ func (s *suite) kill(t *testing.T, i, n int, k killing) (reached bool) {
 					if of := classify(w, m, write); of != k.class || counted.next(of) != k.point {
 						return proxy.Action{}
 					}
-					mu.Lock()
-					reached = true
-					mu.Unlock()
+					k.reached.Store(true)
 					if k.after {
 						return proxy.Action{Lose: true, Applied: func(proxy.Done) { m.Process().Kill() }}
 					}
@@ -133,8 +137,5 @@ func (s *suite) kill(t *testing.T, i, n int, k killing) (reached bool) {
 				})
 			}
 		},
-	})
-	mu.Lock()
-	defer mu.Unlock()
-	return reached
+	}
 }
