@@ -5,6 +5,7 @@ go 1.26.0
 require (
 	github.com/clusterring/clusterring/pkg v0.0.0
 	github.com/clusterring/clusterring/proto v0.0.0
+	github.com/clusterring/clusterring/tools/example v0.0.0
 	github.com/clusterring/clusterring/tools/localplane v0.0.0
 	github.com/go-logr/logr v1.4.4
 	github.com/spf13/cobra v1.10.2
@@ -78,5 +79,6 @@ require (
 replace (
 	github.com/clusterring/clusterring/pkg => ../../pkg
 	github.com/clusterring/clusterring/proto => ../../proto
+	github.com/clusterring/clusterring/tools/example => ../example
 	github.com/clusterring/clusterring/tools/localplane => ../localplane
 )

@@ -2,7 +2,8 @@
 // on one object at the same time. A controller needs none of it.
 //
 // It writes one line of JSON when a reconcile starts and one when it ends, each in a single write to a file opened for
-// appending. A process that is killed leaves starts without ends.
+// appending. A process that is killed leaves starts without ends. [Reader] reads these lines into [Span]s, and [Overlaps] finds
+// spans that should not have been.
 package history
 
 import (

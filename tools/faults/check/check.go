@@ -22,6 +22,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/clusterring/clusterring/tools/example/history"
 )
 
 // Kinds of versions.
@@ -75,23 +77,10 @@ func (v Version) String() string {
 }
 
 // Worker is a process that reconciles.
-type Worker struct {
-	Shard string
-	PID   int
-}
+type Worker = history.Worker
 
 // Span is one reconcile of one object. Times are by the machine's monotonic clock.
-type Span struct {
-	Kind, Name, UID string
-	Worker
-	Start, End time.Duration
-}
-
-// String is one line of an excerpt.
-func (s Span) String() string {
-	return fmt.Sprintf("%12s  until %s %s (process %d) reconciles %s %s",
-		s.Start.Round(time.Microsecond*100), s.End.Round(time.Microsecond*100), s.Shard, s.PID, s.Kind, s.Name)
-}
+type Span = history.Span
 
 // Frozen is a time in which a process was stopped from outside and did not know.
 type Frozen struct {
@@ -152,7 +141,7 @@ func (r Run) excerpt(from, until time.Duration, uids, shards []string) []string 
 	}
 	for _, s := range r.Spans {
 		if slices.Contains(uids, s.UID) && s.End >= from-around && s.Start <= until+around {
-			lines = append(lines, line{s.Start, s.String()})
+			lines = append(lines, line{s.Start, describe(s)})
 		}
 	}
 	slices.SortStableFunc(lines, func(a, b line) int { return cmp.Compare(a.at, b.at) })
@@ -162,4 +151,10 @@ func (r Run) excerpt(from, until time.Duration, uids, shards []string) []string 
 		texts = append(texts, l.text)
 	}
 	return texts
+}
+
+// describe is one line of an excerpt.
+func describe(s Span) string {
+	return fmt.Sprintf("%12s  until %s %s (process %d) reconciles %s %s",
+		s.Start.Round(time.Microsecond*100), s.End.Round(time.Microsecond*100), s.Shard, s.PID, s.Kind, s.Name)
 }

@@ -3,9 +3,10 @@ package check
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
+
+	"github.com/clusterring/clusterring/tools/example/history"
 )
 
 // units returns, by the UID of each object, that of the main object that it is or is controlled by.
@@ -19,32 +20,14 @@ func (r Run) units() map[string]string {
 
 // overlaps finds two processes at work on one unit at the same time.
 func (r Run) overlaps() []Violation {
-	units, byUnit := r.units(), map[string][]Span{}
-	for _, s := range r.Spans {
-		unit := cmp.Or(units[s.UID], s.UID)
-		byUnit[unit] = append(byUnit[unit], s)
-	}
+	units := r.units()
 	var found []Violation
-	for _, unit := range slices.Sorted(maps.Keys(byUnit)) {
-		spans := byUnit[unit]
-		slices.SortFunc(spans, func(a, b Span) int { return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.PID, b.PID)) })
-		latest := map[Worker]Span{} // each worker's span so far that ends last
-		for _, s := range spans {
-			for _, other := range slices.SortedFunc(maps.Keys(latest), compareWorkers) {
-				if o := latest[other]; other != s.Worker && s.Start < o.End && !r.excused(o, s.Start) && !r.excused(s, o.Start) {
-					found = append(found, r.overlap(o, s))
-				}
-			}
-			if s.End > latest[s.Worker].End {
-				latest[s.Worker] = s
-			}
+	for _, o := range history.Overlaps(r.Spans, func(s Span) string { return cmp.Or(units[s.UID], s.UID) }) {
+		if !r.excused(o.First, o.Second.Start) && !r.excused(o.Second, o.First.Start) {
+			found = append(found, r.overlap(o.First, o.Second))
 		}
 	}
 	return found
-}
-
-func compareWorkers(a, b Worker) int {
-	return cmp.Or(cmp.Compare(a.Shard, b.Shard), cmp.Compare(a.PID, b.PID))
 }
 
 func (r Run) overlap(a, b Span) Violation {

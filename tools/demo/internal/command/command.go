@@ -62,7 +62,7 @@ const long = `demo runs all of ClusterRing on this machine: etcd, an API server 
 with a token of its own service account), and several shards of an example controller, all as processes of their own on
 free ports of 127.0.0.1. Nothing else is needed: no cluster, no containers, no network.
 
-  demo run    tells the whole story in nine steps, each with checks that can fail, and leaves nothing behind
+  demo run    tells the whole story in ten steps, each with checks that can fail, and leaves nothing behind
   demo up     starts the same and leaves it running, for you to play with
   demo down   stops what demo up has started, and whatever a killed demo has left behind
 

@@ -35,8 +35,9 @@ func newRun(registry state.Registry) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "run",
 		Short: "Tell the whole story, with checks, and leave nothing behind",
-		Long: `run starts everything and tells the story in nine steps: shards join, objects are created, a shard is killed, one stops,
-two join under load, the assigner fails, questions are answered, the ring is deleted, and in the end all is looked over.
+		Long: `run starts everything and tells the story in ten steps: shards join, objects are created, a shard is killed, one stops,
+two join under load, one freezes and wakes up, the assigner fails, questions are answered, the ring is deleted under load, and in
+the end all is looked over.
 
 Every step does something and then checks what was promised for that case. The exit code is 0 only if all of it held.
 Nothing is left behind, also after Ctrl-C. After a failure the logs are kept, and you are told where; "demo down" removes them.`,

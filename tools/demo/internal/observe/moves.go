@@ -14,9 +14,9 @@ func Undrained(changes []Change, alive func(shard string) bool) []string {
 	return wrong
 }
 
-// EarlyChildren returns what is wrong with controlled objects: each may get the label of a shard only after its owner, an
-// object of the main resource in the same namespace, has had it, by the versions of the two writes. Before is what main
-// objects had when the changes began.
+// EarlyChildren returns what is wrong with controlled objects: each may get the label of a shard, or lose that of its own, only
+// after its owner, an object of the main resource in the same namespace, did, by the versions of the two writes. Before is
+// what main objects had when the changes began.
 func EarlyChildren(before Snapshot, changes []Change, mainResource string) []string {
 	type owner struct{ namespace, name, shard string }
 	arrived := map[owner]uint64{}
@@ -26,19 +26,22 @@ func EarlyChildren(before Snapshot, changes []Change, mainResource string) []str
 		}
 	}
 	for _, c := range changes {
+		if c.Key.Resource != mainResource || c.After.Shard == "" && !c.Moved() {
+			continue // one that is created without a shard has not lost any
+		}
 		key := owner{c.Key.Namespace, c.Key.Name, c.After.Shard}
-		if _, known := arrived[key]; !known && c.Key.Resource == mainResource {
+		if _, known := arrived[key]; !known {
 			arrived[key] = c.Version
 		}
 	}
 	var wrong []string
 	for _, c := range changes {
-		if c.After.Owner == "" || c.After.Shard == "" || c.After.Shard == c.Before.Shard {
+		if c.Deleted || c.After.Owner == "" || c.After.Shard == c.Before.Shard {
 			continue
 		}
 		at, did := arrived[owner{c.Key.Namespace, c.After.Owner, c.After.Shard}]
 		if !did || at > c.Version {
-			wrong = append(wrong, fmt.Sprintf("%s went from %q to %s before its owner", c.Key, c.Before.Shard, c.After.Shard))
+			wrong = append(wrong, fmt.Sprintf("%s went from %q to %q before its owner", c.Key, c.Before.Shard, c.After.Shard))
 		}
 	}
 	return wrong

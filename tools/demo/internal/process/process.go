@@ -8,11 +8,16 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
 )
+
+// freezeTimeout is how long the threads of a process may take to stop.
+const freezeTimeout = 10 * time.Second
 
 // Spec says what to run.
 type Spec struct {
@@ -32,7 +37,8 @@ func (s Spec) Command() string { return Quote(append([]string{s.Path}, s.Args...
 type Process struct {
 	Spec
 	cmd     *exec.Cmd
-	told    atomic.Bool
+	told    atomic.Bool // it may end
+	frozen  atomic.Bool
 	exited  chan struct{}
 	endedAt time.Time // valid once exited is closed, as is err
 	err     error
@@ -94,11 +100,19 @@ func (p *Process) Err() error {
 	return p.err
 }
 
-// Terminate asks the process to stop (SIGTERM) and returns at once.
-func (p *Process) Terminate() error { return p.signal(syscall.SIGTERM) }
+// Terminate asks the process to stop (SIGTERM) and returns at once. One that is frozen is thawed, so that it can.
+func (p *Process) Terminate() error {
+	p.told.Store(true)
+	err := p.signal(syscall.SIGTERM)
+	if p.frozen.Load() {
+		err = errors.Join(err, p.Thaw())
+	}
+	return err
+}
 
-// Kill ends the process (SIGKILL) and returns when it is gone.
+// Kill ends the process (SIGKILL), frozen or not, and returns when it is gone.
 func (p *Process) Kill() error {
+	p.told.Store(true)
 	err := p.signal(syscall.SIGKILL)
 	if err == nil {
 		<-p.exited
@@ -106,8 +120,54 @@ func (p *Process) Kill() error {
 	return err
 }
 
+// MayEnd says that from now on the process may end by itself: its owner has done something to it that should make it.
+func (p *Process) MayEnd() { p.told.Store(true) }
+
+// Freeze stops the process from outside (SIGSTOP): it does nothing at all until it is thawed, and does not know. Freeze
+// returns when none of its threads runs any more, or an error if that takes too long or the process is gone. Where the system
+// does not tell what its threads do, they are taken for stopped.
+func (p *Process) Freeze() error {
+	p.frozen.Store(true)
+	if err := p.signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	timeout := time.NewTimer(freezeTimeout)
+	defer timeout.Stop()
+	ticker := time.NewTicker(time.Millisecond)
+	defer ticker.Stop()
+	for someThreadRuns(p.PID()) {
+		select {
+		case <-ticker.C:
+		case <-timeout.C:
+			return fmt.Errorf("%s still runs %s after SIGSTOP", p.Name, freezeTimeout)
+		}
+	}
+	if !p.Running() {
+		return fmt.Errorf("%s has ended before it could be frozen", p.Name)
+	}
+	return nil
+}
+
+// Thaw lets a frozen process go on (SIGCONT), and returns at once.
+func (p *Process) Thaw() error {
+	p.frozen.Store(false)
+	return p.signal(syscall.SIGCONT)
+}
+
+// someThreadRuns says whether a thread of the process is neither stopped nor gone.
+func someThreadRuns(pid int) bool {
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil {
+		return false
+	}
+	return slices.ContainsFunc(files, func(file string) bool {
+		content, err := os.ReadFile(file)
+		_, state, found := strings.Cut(string(content), ") ") // after the name, which is in parentheses
+		return err == nil && found && !strings.ContainsAny(state[:1], "TtZX")
+	})
+}
+
 func (p *Process) signal(s syscall.Signal) error {
-	p.told.Store(true)
 	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("send %s to %s: %w", s, p.Name, err)
 	}

@@ -98,6 +98,32 @@ func TestDeath(t *testing.T) {
 	require.Equal(t, "about to fail", process.Tail(p.LogFile, 1))
 }
 
+func TestFrozen(t *testing.T) {
+	p := start(t, "obey", noDeath(t))
+	require.NoError(t, p.Freeze())
+	require.NoError(t, syscall.Kill(p.PID(), syscall.SIGTERM))
+	require.True(t, p.Running())
+	require.Equal(t, "ready", process.Tail(p.LogFile, 9), "it cannot know yet")
+	p.MayEnd()
+	require.NoError(t, p.Thaw())
+	<-p.Exited()
+	require.Equal(t, "ready\nstopped", process.Tail(p.LogFile, 9))
+	require.ErrorContains(t, p.Freeze(), "has ended")
+}
+
+func TestFrozenIsStoppedInOrder(t *testing.T) {
+	p := start(t, "obey", noDeath(t))
+	require.NoError(t, p.Freeze())
+	require.NoError(t, p.Stop(patience))
+	require.NoError(t, p.Err())
+}
+
+func TestFrozenIsKilled(t *testing.T) {
+	p := start(t, "obey", noDeath(t))
+	require.NoError(t, p.Freeze())
+	require.NoError(t, p.Kill())
+}
+
 func TestStartOfNothing(t *testing.T) {
 	_, err := process.Start(process.Spec{Name: "x", Path: "/does/not/exist", LogFile: filepath.Join(t.TempDir(), "log")}, nil)
 	require.ErrorContains(t, err, "start x")

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/clusterring/clusterring/tools/demo/internal/history"
 	"github.com/clusterring/clusterring/tools/demo/internal/observe"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
 )
@@ -31,7 +30,7 @@ func (s *Story) grow(ctx context.Context) error {
 		err = s.awaitSettled(ctx)
 	}
 	took := seconds(begin)
-	if err := errors.Join(err, load.end()); err != nil {
+	if err := errors.Join(err, s.end(load)); err != nil {
 		return err
 	}
 	after, err := s.everything()
@@ -43,11 +42,7 @@ func (s *Story) grow(ctx context.Context) error {
 	if err := s.moved(before, after, joined); err != nil {
 		return err
 	}
-	changes := s.objects.Since(mark)
-	if err := wrong("moves without a drain", observe.Undrained(changes, s.isAvailable)); err != nil {
-		return err
-	}
-	if err := wrong("children that moved before their owner", observe.EarlyChildren(before, changes, websites)); err != nil {
+	if err := s.drained(before, mark); err != nil {
 		return err
 	}
 	s.ok("each was drained and given up first, its ConfigMap came after it; done in %s", took)
@@ -79,46 +74,11 @@ func (s *Story) moved(before, after observe.Snapshot, joined []string) error {
 	return nil
 }
 
-// noOverlap checks what all shards, those that are gone included, have recorded of their reconciles.
-func (s *Story) noOverlap() error {
-	reader, ended := history.Reader{}, map[int]time.Time{}
-	for _, shard := range s.shards {
-		if err := reader.ReadFile(s.system.HistoryFile(shard.Name)); err != nil {
-			return err
-		}
-		if !shard.Running() {
-			ended[shard.PID()] = shard.EndedAt()
-		}
-	}
-	spans := history.Close(reader.Spans(), ended, time.Now())
-	cut := 0
-	for _, span := range reader.Spans() {
-		if _, gone := ended[span.Worker.PID]; gone && span.End.IsZero() {
-			cut++
-			if s.lost[span.Worker.Shard] != "killed" {
-				return fmt.Errorf("%s stopped in order, but in the middle of %s", span.Worker.Shard, span.Object)
-			}
-		}
-	}
-	var found []string
-	for _, overlap := range history.Overlaps(families(spans)) {
-		found = append(found, overlap.String())
-	}
-	if err := wrong("two shards worked on one object at the same time", found); err != nil {
-		return err
-	}
-	s.ok("%d reconciles recorded (%d cut by the kill): never two shards at one object",
-		len(spans), cut)
-	return nil
-}
-
-// families names each span after the Website that it counts for: a Website and its ConfigMap have one name, and who works on
-// one of them must be the only one to work on either.
-func families(spans []history.Span) []history.Span {
-	renamed := slices.Clone(spans)
-	for i := range renamed {
-		_, name, _ := strings.Cut(renamed[i].Object, " ")
-		renamed[i].Object = name
-	}
-	return renamed
+// drained checks that since the mark no object has left a shard that lives without a drain, and no child before its owner.
+// Before is what was there at the mark.
+func (s *Story) drained(before observe.Snapshot, mark int) error {
+	changes := s.objects.Since(mark)
+	return errors.Join(
+		wrong("objects left their shard without a drain", observe.Undrained(changes, s.isAvailable)),
+		wrong("children left their shard before their owner", observe.EarlyChildren(before, changes, websites)))
 }

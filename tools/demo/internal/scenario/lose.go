@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// A shard is declared dead twice its Lease's duration after its last renewal, which was a little before the kill.
+	// A shard is declared dead twice its Lease's duration after its last renewal, which was a little before it fell silent.
 	early = 2 * time.Second
 	late  = 5 * time.Second
 	// atOnce is how long after the signal to stop the first object may move: less than any Lease takes to expire.
@@ -26,33 +26,48 @@ func (s *Story) kill(ctx context.Context) error {
 		return err
 	}
 	mark := s.objects.Mark()
-	shard := s.victim("killed")
+	shard := s.victim(killed)
 	if err := shard.Kill(); err != nil {
 		return err
 	}
-	killed := shard.EndedAt()
 	s.console.Note("%s was killed; nobody has told its Lease, which lasts %s", shard.Name, system.LeaseDuration)
+	if err := s.replaced(ctx, loss{shard.Name, shard.EndedAt(), before, mark}); err != nil {
+		return err
+	}
+	s.ok("none of the %d objects of other shards was touched", len(before)-len(before.At(shard.Name)))
+	return s.awaitReady(ctx)
+}
 
-	dead, err := s.followDeath(ctx, shard.Name, killed)
+// loss is a shard that is silent, since when, and what there was before.
+type loss struct {
+	shard  string
+	at     time.Time
+	before observe.Snapshot
+	mark   int
+}
+
+// replaced waits until the Lease of a silent shard was taken and others have its objects, and checks that nothing moved before
+// that, and no object of another shard.
+func (s *Story) replaced(ctx context.Context, l loss) error {
+	dead, err := s.followDeath(ctx, l.shard, l.at)
 	if err != nil {
 		return err
 	}
 	if err := s.awaitSettled(ctx); err != nil {
 		return err
 	}
-	mine, err := s.onlyMoved(before, mark, shard.Name)
+	mine, err := s.onlyMoved(l.before, l.mark, l.shard)
 	if err != nil {
 		return err
 	}
-	for _, change := range s.objects.Since(mark) {
+	for _, change := range s.objects.Since(l.mark) {
 		if change.Moved() && change.Version < dead.Version {
-			return fmt.Errorf("%s left %s before its Lease was taken", change.Key, shard.Name)
+			return fmt.Errorf("%s left %s before its Lease was taken", change.Key, l.shard)
 		}
 	}
-	_, last := s.movedBetween(mark)
+	_, last := s.movedBetween(l.mark)
 	s.ok("all its %d objects moved: none before that, the last %s later", mine, report.Seconds(last.Sub(dead.At)))
-	s.ok("none of the %d objects of other shards was touched", len(before)-mine)
-	return s.awaitReady(ctx)
+	return nil
 }
 
 // onlyMoved checks that since the mark all objects of the lost shard have moved, and nothing has happened to any other, and
@@ -81,9 +96,9 @@ func (s *Story) disturbed(mark int, lost string) []string {
 	return found
 }
 
-// followDeath waits until the Lease of a killed shard is dead, checks the way there, and returns the turn in which the Lease
-// was taken.
-func (s *Story) followDeath(ctx context.Context, shard string, killed time.Time) (observe.Turn, error) {
+// followDeath waits until the Lease of a shard that is silent since then is dead, checks the way there, and returns the turn in
+// which the Lease was taken.
+func (s *Story) followDeath(ctx context.Context, shard string, silent time.Time) (observe.Turn, error) {
 	if err := s.awaitState(ctx, shard, "dead"); err != nil {
 		return observe.Turn{}, err
 	}
@@ -95,7 +110,7 @@ func (s *Story) followDeath(ctx context.Context, shard string, killed time.Time)
 	var path []string
 	var taken observe.Turn
 	for _, turn := range turns {
-		if turn.At.Before(killed) {
+		if turn.At.Before(silent) {
 			continue
 		}
 		if _, known := at[turn.State]; !known {
@@ -105,16 +120,16 @@ func (s *Story) followDeath(ctx context.Context, shard string, killed time.Time)
 			taken = turn
 		}
 	}
-	switch since := taken.At.Sub(killed); {
+	switch since := taken.At.Sub(silent); {
 	case fmt.Sprint(path) != "[expired uncertain dead]" && fmt.Sprint(path) != "[ready expired uncertain dead]":
 		return taken, fmt.Errorf("the Lease of %s went through the states %v, not expired, uncertain, dead", shard, path)
 	case taken.Holder != v1alpha1.LeaseControllerIdentity:
 		return taken, fmt.Errorf("the Lease of %s was taken by %q", shard, taken.Holder)
 	case since < 2*system.LeaseDuration-early || since > 2*system.LeaseDuration+late:
-		return taken, fmt.Errorf("the Lease of %s was taken %s after the kill, which is not about twice its duration, %s",
+		return taken, fmt.Errorf("the Lease of %s was taken %s after its shard fell silent, which is not about twice its duration, %s",
 			shard, report.Seconds(since), system.LeaseDuration)
 	}
-	after := func(state string) string { return report.Seconds(at[state].Sub(killed)) }
+	after := func(state string) string { return report.Seconds(at[state].Sub(silent)) }
 	s.ok("its Lease (%s) was expired after %s, uncertain after %s, dead after %s", system.LeaseDuration,
 		after("expired"), after("uncertain"), after("dead"))
 	return taken, nil
@@ -127,7 +142,7 @@ func (s *Story) leave(ctx context.Context) error {
 		return err
 	}
 	mark := s.objects.Mark()
-	shard := s.victim("stopped")
+	shard := s.victim(stopped)
 	told := time.Now()
 	if err := shard.Terminate(); err != nil {
 		return err

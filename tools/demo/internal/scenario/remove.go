@@ -2,6 +2,7 @@ package scenario
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -13,20 +14,79 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/tools/demo/internal/observe"
 	"github.com/clusterring/clusterring/tools/demo/internal/process"
+	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	"github.com/clusterring/clusterring/tools/demo/internal/system"
 )
 
-// remove deletes the ring, while its shards run.
+// afterwardsToo is how many Websites users create once the ring is gone.
+const afterwardsToo = 20
+
+// remove deletes the ring, while its shards work, and users edit and create Websites.
 func (s *Story) remove(ctx context.Context) error {
-	mark, begin := s.objects.Mark(), time.Now()
-	ring, err := s.ring(ctx)
+	before, err := s.everything()
 	if err != nil {
 		return err
 	}
+	mark := s.objects.Mark()
+	users := s.editAndCreate(ctx)
+	deletion, err := s.deleteRing(ctx, users)
+	if err := errors.Join(err, s.end(users)); err != nil {
+		return err
+	}
+	s.ok("its finalizer let the ring go after %s; %d creates and %d edits meanwhile: none failed (slowest %s)",
+		report.Seconds(deletion.gone.Sub(deletion.began)), deletion.creates, deletion.edits, report.Seconds(users.slowest))
+	if err := s.unregistered(ctx); err != nil {
+		return err
+	}
+	if err := s.leftAlone(ctx, users.creates-deletion.createsBefore); err != nil {
+		return err
+	}
+	if err := s.drained(before, mark); err != nil {
+		return err
+	}
+	reader, err := s.work()
+	if err != nil {
+		return err
+	}
+	worked := 0
+	for _, span := range reader.Spans() {
+		if span.Start < reader.Instant(deletion.gone) && (span.End == 0 || span.End > reader.Instant(deletion.began)) {
+			worked++
+		}
+	}
+	if worked == 0 {
+		return errors.New("no shard was at work while the ring was deleted: that shows nothing")
+	}
+	s.ok("shards gave each up first, its ConfigMap after it, amid %d reconciles", worked)
+	return s.noOverlap()
+}
+
+// deletion is what happened while the ring was deleted.
+type deletion struct {
+	began, gone time.Time
+	// edits and creates were answered meanwhile, createsBefore before it.
+	edits, creates, createsBefore int
+}
+
+// deleteRing deletes the ring once there is work, waits until it is gone, and then for some more creates.
+func (s *Story) deleteRing(ctx context.Context, users *load) (deletion, error) {
+	d := deletion{}
+	err := s.await(ctx, func(context.Context) (bool, string, error) {
+		edits, creates := users.count()
+		return edits > 0 && creates > 0 || users.over(), "users have begun to edit and create Websites", nil
+	})
+	if err != nil {
+		return d, err
+	}
+	ring, err := s.ring(ctx)
+	if err != nil {
+		return d, err
+	}
+	d.began = time.Now()
+	editsBefore, createsBefore := users.count()
 	if err := s.client.Delete(ctx, ring); err != nil {
-		return fmt.Errorf("delete the ClusterRing: %w", err)
+		return d, fmt.Errorf("delete the ClusterRing: %w", err)
 	}
 	err = s.await(ctx, func(ctx context.Context) (bool, string, error) {
 		left, err := s.everything()
@@ -41,23 +101,40 @@ func (s *Story) remove(ctx context.Context) error {
 			ring.Finalizers, len(left.At("")), len(left)), err
 	})
 	if err != nil {
-		return err
+		return d, err
 	}
-	s.ok("its finalizer let the ring go after %s", seconds(begin))
+	d.gone = time.Now()
+	edits, creates := users.count()
+	d.edits, d.creates, d.createsBefore = edits-editsBefore, creates-createsBefore, createsBefore
+	return d, s.await(ctx, func(context.Context) (bool, string, error) {
+		_, now := users.count()
+		return now >= creates+afterwardsToo || users.over(), fmt.Sprintf("users have created %d Websites since the ring is gone", now-creates), nil
+	})
+}
 
+// leftAlone checks that no object has a label of the ring: not by a fresh read, and not by what the watches say either. Of the
+// Websites, so many were created since the ring was deleted.
+func (s *Story) leftAlone(ctx context.Context, created int) error {
 	total := 0
-	for _, kind := range []schema.GroupVersionKind{websiteGVK, {Version: "v1", Kind: "ConfigMap"}} {
+	for _, kind := range shardedKinds {
 		n, err := s.unlabelled(ctx, kind)
 		if err != nil {
 			return err
 		}
+		if kind == websiteGVK && n != s.created {
+			return fmt.Errorf("there are %d Websites, but %d were created", n, s.created)
+		}
 		total += n
 	}
-	if err := wrong("objects lost their shard without a drain", observe.Undrained(s.objects.Since(mark), s.isAvailable)); err != nil {
+	err := s.await(ctx, func(context.Context) (bool, string, error) {
+		all, err := s.everything()
+		return err == nil && len(all.At("")) == len(all), "the watches have not caught up", err
+	})
+	if err != nil {
 		return err
 	}
-	s.ok("no label is left on any of %d objects; shards gave them up first", total)
-	return s.unregistered(ctx)
+	s.ok("no label is left on any of %d objects, %d of them created since the deletion began", total, created)
+	return nil
 }
 
 // unlabelled reads all objects of a kind afresh and returns their number, or an error if one has a label of the ring.
@@ -100,7 +177,7 @@ func (s *Story) review(ctx context.Context) error {
 	for _, err := range s.system.Unhealthy(ctx) {
 		return err // one is enough
 	}
-	s.ok("all services are ready, and no process has ended by itself")
+	s.ok("all services are ready; no process has ended by itself, but for the one that was woken")
 	if err := s.noOverlap(); err != nil {
 		return err
 	}

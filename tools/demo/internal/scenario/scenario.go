@@ -1,5 +1,5 @@
-// Package scenario tells the story of the demo in steps: shards come, die, leave and return while there is work, a service
-// fails, and the ring is deleted. Each step does something to the system and then checks what was promised for that case.
+// Package scenario tells the story of the demo in steps: shards come, die, leave, freeze and return while there is work, a
+// service fails, and the ring is deleted. Each step does something to the system and then checks what was promised for that case.
 package scenario
 
 import (
@@ -24,6 +24,7 @@ import (
 	"github.com/clusterring/clusterring/tools/demo/internal/observe"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	"github.com/clusterring/clusterring/tools/demo/internal/system"
+	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 )
 
 // The sharded resources of deploy/example.
@@ -31,6 +32,7 @@ var (
 	websiteGVK   = schema.GroupVersionKind{Group: "example.clusterring.dev", Version: "v1alpha1", Kind: "Website"}
 	websitesGVR  = websiteGVK.GroupVersion().WithResource(websites)
 	configMapGVR = schema.GroupVersionResource{Version: "v1", Resource: configMaps}
+	shardedKinds = []schema.GroupVersionKind{websiteGVK, {Version: "v1", Kind: "ConfigMap"}}
 )
 
 const (
@@ -71,10 +73,12 @@ type Story struct {
 	objects *observe.Objects
 	leases  *observe.Leases
 
-	shards  []*system.Shard   // all that were ever started
-	lost    map[string]string // names of shards that are gone: how
-	created int               // Websites
-	checked []string          // by the current step
+	shards  []*system.Shard          // all that were ever started; a name may be there twice
+	named   int                      // names of shards that were used
+	lost    map[*system.Shard]string // those that are gone: how
+	pauses  []pause                  // in which one was frozen
+	created int                      // Websites
+	checked []string                 // by the current step
 }
 
 // New begins to watch the system. The watches last until the context ends.
@@ -82,7 +86,7 @@ func New(ctx context.Context, s *system.System, console *report.Console, o Optio
 	config := rest.CopyConfig(s.Plane.Config)
 	config.QPS = -1 // a user's client would be slowed down on purpose
 	scheme := apimeta.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme), examplev1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, fmt.Errorf("make a scheme: %w", err)
 	}
 	c, err := client.New(config, client.Options{Scheme: scheme})
@@ -97,7 +101,7 @@ func New(ctx context.Context, s *system.System, console *report.Console, o Optio
 	if err != nil {
 		return nil, fmt.Errorf("make a client for metadata: %w", err)
 	}
-	story := &Story{Options: o, system: s, console: console, client: c, lost: map[string]string{}}
+	story := &Story{Options: o, system: s, console: console, client: c, lost: map[*system.Shard]string{}}
 	if story.objects, err = observe.WatchObjects(ctx, meta, system.Ring, websitesGVR, configMapGVR); err != nil {
 		return nil, err
 	}
@@ -138,9 +142,10 @@ func (s *Story) Steps() []Step {
 		{"a shard is killed (SIGKILL)", []string{system.LeaseMonitor, system.Rebalancer}, s.kill},
 		{"a shard stops (SIGTERM)", []string{system.Rebalancer, system.LeaseMonitor}, s.leave},
 		{"two shards join under load", []string{system.Rebalancer}, s.grow},
+		{"a frozen shard wakes up", []string{system.LeaseMonitor, system.Rebalancer}, s.freeze},
 		{"the assigner is stopped", append(assigners, system.Rebalancer), s.outage},
 		{"who owns what? (gRPC)", []string{system.RingQuery}, s.ask},
-		{"the ring is deleted", append(assigners, system.Rebalancer), s.remove},
+		{"the ring is deleted under load", append(assigners, system.Rebalancer), s.remove},
 		{"the whole story, looked over", nil, s.review},
 	}
 }
@@ -178,7 +183,7 @@ func wrong(what string, findings []string) error {
 func (s *Story) available() []string {
 	var names []string
 	for _, shard := range s.shards {
-		if _, gone := s.lost[shard.Name]; !gone {
+		if _, gone := s.lost[shard]; !gone {
 			names = append(names, shard.Name)
 		}
 	}
@@ -191,18 +196,36 @@ func (s *Story) isAvailable(shard string) bool { return slices.Contains(s.availa
 func (s *Story) start(ctx context.Context, n int) ([]string, error) {
 	var names []string
 	for range n {
-		names = append(names, fmt.Sprintf("shard-%d", len(s.shards)+len(names)+1))
+		s.named++
+		names = append(names, fmt.Sprintf("shard-%d", s.named))
 	}
 	started, err := s.system.StartShards(ctx, names...)
 	s.shards = append(s.shards, started...)
 	return names, err
 }
 
+// How a shard may be lost.
+const (
+	killed  = "killed"
+	stopped = "stopped"
+	frozen  = "frozen"
+)
+
 // victim returns the first shard that lives, and takes it for lost.
 func (s *Story) victim(how string) *system.Shard {
 	for _, shard := range s.shards {
-		if _, gone := s.lost[shard.Name]; !gone {
-			s.lost[shard.Name] = how
+		if _, gone := s.lost[shard]; !gone {
+			s.lost[shard] = how
+			return shard
+		}
+	}
+	return nil
+}
+
+// living returns the process that bears the name of a shard now, nil if there is none.
+func (s *Story) living(name string) *system.Shard {
+	for _, shard := range s.shards {
+		if _, gone := s.lost[shard]; !gone && shard.Name == name {
 			return shard
 		}
 	}

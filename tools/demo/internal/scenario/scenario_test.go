@@ -2,10 +2,11 @@ package scenario
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/clusterring/clusterring/tools/demo/internal/history"
+	"github.com/clusterring/clusterring/tools/example/history"
 )
 
 func TestExcerpt(t *testing.T) {
@@ -17,12 +18,12 @@ func TestExcerpt(t *testing.T) {
 	require.Equal(t, "1\n… 4 more lines", excerpt(text, "nowhere", 1))
 }
 
-func TestFamilies(t *testing.T) {
-	spans := []history.Span{{Object: "Website web-1/a"}, {Object: "ConfigMap web-1/a"}, {Object: "Website web-2/a"}}
-	renamed := families(spans)
-	require.Equal(t, renamed[0].Object, renamed[1].Object)
-	require.NotEqual(t, renamed[0].Object, renamed[2].Object)
-	require.Equal(t, "Website web-1/a", spans[0].Object, "the argument is unchanged")
+func TestFamily(t *testing.T) {
+	site := history.Span{Kind: "Website", Namespace: "web-1", Name: "a"}
+	page, other := site, site
+	page.Kind, other.Namespace = "ConfigMap", "web-2"
+	require.Equal(t, family(site), family(page))
+	require.NotEqual(t, family(site), family(other))
 }
 
 func TestQueryArgs(t *testing.T) {
@@ -35,4 +36,18 @@ func TestWrong(t *testing.T) {
 	require.NoError(t, wrong("nothing", nil))
 	err := wrong("bad things", []string{"1", "2", "3", "4", "5", "6", "7"})
 	require.EqualError(t, err, "bad things: 7 times\n1\n2\n3\n4\n5")
+}
+
+func TestCuts(t *testing.T) {
+	require.Equal(t, "none cut short", cuts(nil))
+	require.Equal(t, "2 cut by the kill, 1 cut by the freeze", cuts(map[string]int{frozen: 1, killed: 2}))
+}
+
+func TestSpansOf(t *testing.T) {
+	of := func(pid int, end time.Duration) history.Span {
+		return history.Span{Worker: history.Worker{PID: pid}, Start: 1, End: end}
+	}
+	spans, open := spansOf([]history.Span{of(7, 0), of(8, 0), of(7, 2), of(7, 0)}, 7)
+	require.Equal(t, []history.Span{of(7, 0), of(7, 2), of(7, 0)}, spans)
+	require.Equal(t, 2, open)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -84,46 +85,89 @@ func (s *Story) createWebsites(ctx context.Context, n int) (*creation, error) {
 	return done, err //nolint:wrapcheck // wrapped above
 }
 
-// load is users who edit Websites all the time.
+// load is users who edit Websites, or create some too, all the time.
 type load struct {
 	stop  context.CancelFunc
+	done  <-chan struct{}
 	users *errgroup.Group
 
 	mu      sync.Mutex
 	edits   int
-	slowest time.Duration
+	creates int
+	// labelled counts creates that were answered with a shard.
+	labelled int
+	slowest  time.Duration
+}
+
+// count returns how many edits and creates have been made so far.
+func (l *load) count() (edits, creates int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.edits, l.creates
 }
 
 const (
-	editors = 4
-	// pause is how long each of them waits before the next edit.
-	pause = 50 * time.Millisecond
+	editors  = 4
+	creators = 2
+	// interval is how long each of them waits before the next edit or create.
+	interval = 50 * time.Millisecond
 	// popular is the number of Websites that they all edit: few, so that there is hardly a moment without work on each.
 	popular = 40
 )
 
 // edit lets some users begin to edit popular Websites.
 func (s *Story) edit(ctx context.Context) *load {
+	unhurried := context.WithoutCancel(ctx) // what has begun is finished
 	users, ctx := errgroup.WithContext(ctx)
 	ctx, cancel := context.WithCancel(ctx)
-	l := &load{stop: cancel, users: users}
-	for range editors {
-		users.Go(func() error {
-			ticker := time.NewTicker(pause)
+	l := &load{done: ctx.Done(), stop: cancel, users: users}
+	l.start(editors, func() error { return s.editOne(unhurried, l) })
+	return l
+}
+
+// editAndCreate lets some users begin to edit popular Websites, and others to create new ones. Until [Story.end], nobody
+// else may create any.
+func (s *Story) editAndCreate(ctx context.Context) *load {
+	l := s.edit(ctx)
+	next := atomic.Int64{}
+	next.Store(int64(s.created))
+	l.start(creators, func() error { return s.createOne(context.WithoutCancel(ctx), l, int(next.Add(1)-1)) })
+	return l
+}
+
+// start lets some users do something again and again until the load ends, or one of them fails.
+func (l *load) start(users int, do func() error) {
+	for range users {
+		l.users.Go(func() error {
+			ticker := time.NewTicker(interval)
 			defer ticker.Stop()
 			for {
 				select {
-				case <-ctx.Done():
+				case <-l.done:
 					return nil
 				case <-ticker.C:
 				}
-				if err := s.editOne(context.WithoutCancel(ctx), l); err != nil {
+				if err := do(); err != nil {
 					return err
 				}
 			}
 		})
 	}
-	return l
+}
+
+func (s *Story) createOne(ctx context.Context, l *load, n int) error {
+	site, begin := newWebsite(n), time.Now()
+	if err := s.client.Create(ctx, site); err != nil {
+		return fmt.Errorf("a user's create failed: %w", err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.creates++
+	if site.GetLabels()[v1alpha1.ShardLabel(system.Ring)] != "" {
+		l.labelled++
+	}
+	l.slowest = max(l.slowest, time.Since(begin))
+	return nil
 }
 
 func (s *Story) editOne(ctx context.Context, l *load) error {
@@ -140,8 +184,20 @@ func (s *Story) editOne(ctx context.Context, l *load) error {
 	return nil
 }
 
-// end ends the load and returns when nothing is under way any more: an error if an edit has failed.
-func (l *load) end() error {
+// over says whether the load has ended before it was told to: somebody has failed.
+func (l *load) over() bool {
+	select {
+	case <-l.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// end ends the load and returns when nothing is under way any more: an error if an edit or a create has failed.
+func (s *Story) end(l *load) error {
 	l.stop()
-	return l.users.Wait() //nolint:wrapcheck // wrapped above
+	err := l.users.Wait()
+	s.created += l.creates
+	return err //nolint:wrapcheck // wrapped above
 }
