@@ -1,0 +1,215 @@
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/demo/internal/observe"
+	"github.com/clusterring/clusterring/tools/demo/internal/report"
+	"github.com/clusterring/clusterring/tools/demo/internal/system"
+	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
+	"github.com/clusterring/clusterring/tools/example/checksum"
+	"github.com/clusterring/clusterring/tools/example/website"
+)
+
+// endsWithin is how long a shard that wakes up without its Lease may take to end. It is far more than it needs: this machine
+// may be busy.
+const endsWithin = 10 * time.Second
+
+// freeze stops a shard from outside in the middle of its work, lets others take its objects over, and wakes it.
+func (s *Story) freeze(ctx context.Context) error {
+	before, err := s.everything()
+	if err != nil {
+		return err
+	}
+	mark := s.objects.Mark()
+	popular := before[observe.Key{Resource: websites, Namespace: namespaceOf(0), Name: "site-0"}]
+	shard := s.living(popular.Shard)
+	if shard == nil {
+		return fmt.Errorf("the Website site-0 is at %q, which does not live", popular.Shard)
+	}
+	users := s.edit(ctx)
+	begun, cut, err := s.freezeAtWork(ctx, shard)
+	asleep := time.Now()
+	if err == nil {
+		s.console.Note("%s was frozen (SIGSTOP) in the middle of %d reconciles, while users edit its Websites", shard.Name, cut)
+		err = s.replaced(ctx, loss{shard.Name, asleep, before, mark})
+	}
+	if err == nil {
+		err = s.awaitReady(ctx)
+	}
+	if err := errors.Join(err, s.end(users)); err != nil {
+		return err
+	}
+	s.console.Note("users made %d edits meanwhile, none failed, the slowest took %s", users.edits, report.Seconds(users.slowest))
+	// Whatever is written from here on, nobody has a reason to write it.
+	if err := s.awaitRendered(ctx); err != nil {
+		return err
+	}
+	s.console.Note("%s is woken (SIGCONT) after %s", shard.Name, seconds(asleep))
+	took, err := s.wake(ctx, shard, asleep)
+	if err != nil {
+		return err
+	}
+	if err := s.beganNothing(shard, begun); err != nil {
+		return err
+	}
+	s.ok("woken in the middle of %d reconciles, it wrote to no object, began no reconcile and ended itself in %s", cut, report.Seconds(took))
+	return s.noOverlap()
+}
+
+// freezeAtWork freezes the shard while it is in a reconcile, at least. It returns how many it has begun so far, and how many of
+// these have not ended.
+func (s *Story) freezeAtWork(ctx context.Context, shard *system.Shard) (begun, open int, err error) {
+	look := func() (int, int, error) {
+		reader, err := s.work()
+		if err != nil {
+			return 0, 0, err
+		}
+		spans, open := spansOf(reader.Spans(), shard.PID())
+		return len(spans), open, nil
+	}
+	err = s.await(ctx, func(context.Context) (bool, string, error) {
+		idle := shard.Name + " is not at work"
+		if _, open, err = look(); err != nil || open == 0 {
+			return false, idle, err
+		}
+		if err := shard.Freeze(); err != nil {
+			return false, "", err
+		}
+		if begun, open, err = look(); err != nil || open > 0 {
+			return err == nil, "", err
+		}
+		return false, idle, shard.Thaw() // it has just become idle
+	})
+	if err == nil {
+		s.lost[shard] = frozen
+	}
+	return begun, open, err
+}
+
+// wake wakes a frozen shard that has lost its Lease, and waits until it has ended by itself. It checks that it ended with an
+// error, without a write to any object of the ring, and without its Lease. It returns how long that took.
+func (s *Story) wake(ctx context.Context, shard *system.Shard, asleep time.Time) (time.Duration, error) {
+	before, err := s.versions(ctx)
+	if err != nil {
+		return 0, err
+	}
+	shard.MayEnd()
+	woken := time.Now()
+	s.pauses = append(s.pauses, pause{shard.PID(), asleep, woken})
+	if err := shard.Thaw(); err != nil {
+		return 0, err
+	}
+	timer := time.NewTimer(endsWithin)
+	defer timer.Stop()
+	fault := func(format string, args ...any) error {
+		return &system.FaultError{Process: shard.Name, Err: fmt.Errorf(shard.Name+" was woken without its Lease, and "+format, args...)}
+	}
+	select {
+	case <-shard.Exited():
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
+	case <-timer.C:
+		return 0, fault("still runs %s later", endsWithin)
+	}
+	if shard.Err() == nil {
+		return 0, fault("ended with exit code 0, as if nothing had happened")
+	}
+	after, err := s.versions(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if err := wrong("objects changed though only the woken shard could have written to them", differing(before, after)); err != nil {
+		return 0, err
+	}
+	if turns, err := s.leases.Of(shard.Name); err != nil || len(turns) == 0 || turns[len(turns)-1].Holder == shard.Name {
+		return 0, errors.Join(err, fault("took it back"))
+	}
+	return shard.EndedAt().Sub(woken), nil
+}
+
+// beganNothing checks that a process has begun no more reconciles than it had when it was frozen.
+func (s *Story) beganNothing(shard *system.Shard, begun int) error {
+	reader, err := s.work()
+	if err != nil {
+		return err
+	}
+	if spans, _ := spansOf(reader.Spans(), shard.PID()); len(spans) != begun {
+		return fmt.Errorf("%s was woken without its Lease and began %d reconciles", shard.Name, len(spans)-begun)
+	}
+	return nil
+}
+
+// versions returns the resourceVersion of every object that has a shard, read afresh.
+func (s *Story) versions(ctx context.Context) (map[string]string, error) {
+	versions := map[string]string{}
+	for _, kind := range shardedKinds {
+		list := &metav1.PartialObjectMetadataList{}
+		list.SetGroupVersionKind(kind)
+		if err := s.client.List(ctx, list, client.HasLabels{v1alpha1.ShardLabel(system.Ring)}); err != nil {
+			return nil, fmt.Errorf("list %ss: %w", kind.Kind, err)
+		}
+		for i := range list.Items {
+			versions[fmt.Sprintf("%s %s/%s", kind.Kind, list.Items[i].Namespace, list.Items[i].Name)] = list.Items[i].ResourceVersion
+		}
+	}
+	return versions, nil
+}
+
+// differing returns what is not the same in both.
+func differing(before, after map[string]string) []string {
+	var found []string
+	all := maps.Clone(before)
+	maps.Copy(all, after)
+	for name := range all {
+		if before[name] != after[name] {
+			found = append(found, fmt.Sprintf("%s: version %q became %q", name, before[name], after[name]))
+		}
+	}
+	return found
+}
+
+// awaitRendered waits until shards have no more work to do: every Website's page is in its ConfigMap with its checksum, and the
+// Website says so.
+func (s *Story) awaitRendered(ctx context.Context) error {
+	return s.await(ctx, func(ctx context.Context) (bool, string, error) {
+		var sites examplev1alpha1.WebsiteList
+		var maps corev1.ConfigMapList
+		if err := errors.Join(s.client.List(ctx, &sites), s.client.List(ctx, &maps)); err != nil {
+			return false, "", err //nolint:wrapcheck // await says what it was
+		}
+		pages := map[string]*corev1.ConfigMap{}
+		for i := range maps.Items {
+			pages[maps.Items[i].Namespace+"/"+maps.Items[i].Name] = &maps.Items[i]
+		}
+		done := 0
+		for i := range sites.Items {
+			is, err := rendered(&sites.Items[i], pages[sites.Items[i].Namespace+"/"+sites.Items[i].Name])
+			if err != nil {
+				return false, "", err
+			}
+			if is {
+				done++
+			}
+		}
+		return done == s.created, fmt.Sprintf("of %d Websites %d are rendered", s.created, done), nil
+	})
+}
+
+// rendered says whether there is nothing left to do for a Website.
+func rendered(site *examplev1alpha1.Website, page *corev1.ConfigMap) (bool, error) {
+	if page == nil || site.Status.ObservedGeneration != site.Generation || !maps.Equal(page.Data, website.Render(site.Spec)) {
+		return false, nil
+	}
+	sum, err := checksum.Of(page.Data)
+	return page.Annotations[checksum.Annotation] == sum, err
+}

@@ -1,0 +1,132 @@
+package history
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+)
+
+// Worker is a process that reconciles.
+type Worker struct {
+	// Shard is the name of the shard, PID the process that bears it: a shard may come back as another process.
+	Shard string
+	PID   int
+}
+
+// Span is one reconcile of one object, as its start and its end say.
+type Span struct {
+	// Kind, Namespace, Name and UID identify the object.
+	Kind, Namespace, Name, UID string
+	Worker
+	// Start and End are by the machine's monotonic clock, which its processes share: see [Stamp]. Where there is none, they
+	// count from 1970. A zero End means that no end was recorded.
+	Start, End time.Duration
+}
+
+// String says who worked on what, and when.
+func (s Span) String() string {
+	return fmt.Sprintf("%s (process %d) worked on %s %s/%s from %s to %s", s.Shard, s.PID, s.Kind, s.Namespace, s.Name, s.Start, s.End)
+}
+
+// Close returns the spans with an end for each: those without one get the time at which their process ended, by ended (which
+// is by process id), and where that has no entry, for the process lives, now. A process that is gone does not work any more.
+func Close(spans []Span, ended map[int]time.Duration, now time.Duration) []Span {
+	closed := slices.Clone(spans)
+	for i := range closed {
+		if closed[i].End != 0 {
+			continue
+		}
+		closed[i].End = now
+		if end, gone := ended[closed[i].PID]; gone {
+			closed[i].End = end
+		}
+	}
+
+	return closed
+}
+
+// Pause is a time in which a process was stopped from outside (SIGSTOP) and did nothing.
+type Pause struct {
+	PID         int
+	From, Until time.Duration
+}
+
+// Without returns closed spans with the pause taken out of those of its process: a span that lasted longer than the pause on
+// both sides becomes two.
+func Without(spans []Span, p Pause) []Span {
+	var worked []Span
+	for _, s := range spans {
+		if s.PID != p.PID || s.End <= p.From || s.Start >= p.Until {
+			worked = append(worked, s)
+
+			continue
+		}
+		if s.Start < p.From {
+			before := s
+			before.End = p.From
+			worked = append(worked, before)
+		}
+		if s.End > p.Until {
+			after := s
+			after.Start = p.Until
+			worked = append(worked, after)
+		}
+	}
+
+	return worked
+}
+
+// Overlap is a pair of spans of one unit and two workers that ran at the same time. First began first.
+type Overlap struct {
+	First, Second Span
+}
+
+// String says who overlapped whom on what, and for how long.
+func (o Overlap) String() string {
+	return fmt.Sprintf("%s, %s: both for %s", o.First, o.Second, min(o.First.End, o.Second.End)-o.Second.Start)
+}
+
+// Overlaps returns pairs of closed spans of one unit that overlap though their workers differ, in the order in which the
+// overlaps began. A unit is what one worker at a time may work on; unit says which one a span belongs to. Every span that
+// began during another worker's is in a pair, with that worker's span which ends last. A span that begins at the instant at
+// which another ends does not overlap it.
+func Overlaps(spans []Span, unit func(Span) string) []Overlap {
+	units := map[string][]Span{}
+	for _, s := range spans {
+		units[unit(s)] = append(units[unit(s)], s)
+	}
+	var found []Overlap
+	for _, name := range slices.Sorted(maps.Keys(units)) {
+		found = append(found, overlaps(units[name])...)
+	}
+	slices.SortStableFunc(found, func(a, b Overlap) int { return cmp.Compare(a.Second.Start, b.Second.Start) })
+
+	return found
+}
+
+// overlaps are those of one unit.
+func overlaps(spans []Span) []Overlap {
+	slices.SortFunc(spans, func(a, b Span) int {
+		return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.End, b.End), compareWorkers(a.Worker, b.Worker))
+	})
+	var found []Overlap
+	latest := map[Worker]Span{} // each worker's span so far that ends last
+	for _, span := range spans {
+		for _, other := range slices.SortedFunc(maps.Keys(latest), compareWorkers) {
+			if other != span.Worker && span.Start < latest[other].End {
+				found = append(found, Overlap{First: latest[other], Second: span})
+			}
+		}
+		if span.End > latest[span.Worker].End {
+			latest[span.Worker] = span
+		}
+	}
+
+	return found
+}
+
+func compareWorkers(a, b Worker) int {
+	return cmp.Or(cmp.Compare(a.Shard, b.Shard), cmp.Compare(a.PID, b.PID))
+}
