@@ -123,17 +123,17 @@ func TestFailures(t *testing.T) {
 	}
 
 	for name, c := range map[string]struct{ err, want error }{
-		"get what is not there":       {get(admin, configMaps), ErrNotFound},
-		"get what is not served":      {get(admin, unknown), ErrNotServed},
-		"get what is forbidden":       {get(somebody, secrets), ErrForbidden},
-		"get without credentials":     {get(unknownCaller, secrets), ErrForbidden},
-		"get from nobody":             {get(nowhere, configMaps), ErrUnavailable},
-		"list what is not served":     {list(admin, Query{GVR: unknown}), ErrNotServed},
-		"list what is forbidden":      {list(somebody, Query{GVR: secrets}), ErrForbidden},
-		"list what cannot be listed":  {list(admin, Query{GVR: schema.GroupVersionResource{Group: "authorization.k8s.io", Version: "v1", Resource: "subjectaccessreviews"}}), ErrNotServed},
-		"list with a forged token":    {list(admin, Query{GVR: configMaps, Limit: 1, Continue: "forged"}), ErrInvalid},
+		"get what is not there":        {get(admin, configMaps), ErrNotFound},
+		"get what is not served":       {get(admin, unknown), ErrNotServed},
+		"get what is forbidden":        {get(somebody, secrets), ErrForbidden},
+		"get without credentials":      {get(unknownCaller, secrets), ErrForbidden},
+		"get from nobody":              {get(nowhere, configMaps), ErrUnavailable},
+		"list what is not served":      {list(admin, Query{GVR: unknown}), ErrNotServed},
+		"list what is forbidden":       {list(somebody, Query{GVR: secrets}), ErrForbidden},
+		"list what cannot be listed":   {list(admin, Query{GVR: schema.GroupVersionResource{Group: "authorization.k8s.io", Version: "v1", Resource: "subjectaccessreviews"}}), ErrNotServed},
+		"list with a forged token":     {list(admin, Query{GVR: configMaps, Limit: 1, Continue: "forged"}), ErrInvalid},
 		"list with a strange selector": {list(admin, Query{GVR: configMaps, Selector: "??"}), ErrInvalid},
-		"list from nobody":            {list(nowhere, Query{GVR: configMaps}), ErrUnavailable},
+		"list from nobody":             {list(nowhere, Query{GVR: configMaps}), ErrUnavailable},
 	} {
 		require.ErrorIs(t, c.err, c.want, name)
 		for _, other := range []error{ErrForbidden, ErrNotFound, ErrNotServed, ErrExpired, ErrInvalid, ErrUnavailable} {
