@@ -135,7 +135,8 @@ func setup(ctx context.Context, rt *kit.Runtime, limits engine.Limits) error {
 	}
 
 	r := &reconciler{
-		client: mgr.GetClient(), mapper: mgr.GetRESTMapper(), index: index, fleet: f, recorder: recorder, log: rt.Log,
+		client: mgr.GetClient(), live: mgr.GetAPIReader(), mapper: mgr.GetRESTMapper(), index: index, fleet: f,
+		recorder: recorder, log: rt.Log,
 		status: status.Writer{Client: mgr.GetClient(), Owner: name, Clock: rt.Clock},
 	}
 

@@ -140,11 +140,10 @@ func (f *fleet) relabelled(before, after labels.Set) []string {
 	return rings
 }
 
-// setTarget gives the engine its target, in the revision that relabelled namespaces call for.
-func (f *fleet) setTarget(r *running, t *engine.Target) {
+// revise puts the target into the revision that relabelled namespaces call for. It comes before the engine gets the target.
+func (f *fleet) revise(r *running, t *engine.Target) {
 	f.mu.Lock()
-	t.Revision = r.revision
-	f.mu.Unlock()
+	defer f.mu.Unlock()
 
-	r.SetTarget(t)
+	t.Revision = r.revision
 }

@@ -21,12 +21,17 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 )
 
-// lookAgain is how often the API server is asked for a resource that it does not serve yet.
-const lookAgain = 2 * time.Second
+const (
+	// lookAgain is how often the API server is asked for a resource that it does not serve yet.
+	lookAgain = 2 * time.Second
+	// catchUp is how long the cache gets to bring what somebody else has written meanwhile.
+	catchUp = 50 * time.Millisecond
+)
 
 // reconciler gives every ring's engine its target and writes what the engine reports into the ring's status.
 type reconciler struct {
 	client   client.Client
+	live     client.Reader
 	mapper   meta.RESTMapper
 	index    *membership.Index
 	fleet    *fleet
@@ -38,8 +43,12 @@ type reconciler struct {
 // Reconcile looks after one ring.
 func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	result, err := r.reconcile(ctx, req)
-	if stopping := ctx.Err() != nil; stopping {
-		err = nil // what was under way has failed, and that is no error
+
+	switch stopping := ctx.Err() != nil; {
+	case stopping:
+		return result, nil // what was under way has failed, and that is no error
+	case apierrors.IsConflict(err):
+		return reconcile.Result{RequeueAfter: catchUp}, nil // the cache was behind, which is none either
 	}
 
 	return result, err
@@ -91,7 +100,7 @@ func (r *reconciler) ensureFinalizer(ctx context.Context, ring *v1alpha1.Cluster
 
 func (r *reconciler) patchFinalizers(ctx context.Context, ring, base *v1alpha1.ClusterRing) error {
 	err := r.client.Patch(ctx, ring, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
-	if err != nil {
+	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("write the finalizer of ring %s: %w", ring.Name, err)
 	}
 
@@ -106,7 +115,7 @@ func (r *reconciler) refuse(ctx context.Context, ring *v1alpha1.ClusterRing, s s
 		Type: v1alpha1.ConditionAssigned, Status: metav1.ConditionFalse,
 		Reason: v1alpha1.ReasonAssignmentFailed, Message: reason.Error(),
 	}}})
-	if err != nil {
+	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("refuse an invalid ring: %w", err)
 	}
 
@@ -119,14 +128,13 @@ func (r *reconciler) pursue(ctx context.Context, ring *v1alpha1.ClusterRing, t *
 		return reconcile.Result{}, errors.New("the rebalancer is stopping")
 	}
 
-	// What may carry labels must be on record before there are any.
-	if ring.Status.Assignment == nil {
-		if err := r.report(ctx, ring, t, engine.Report{}); err != nil {
-			return reconcile.Result{}, err
-		}
+	r.fleet.revise(e, t.Target)
+
+	if !e.Pursues(t.Target) {
+		return r.redirect(ctx, e, ring, t)
 	}
 
-	r.fleet.setTarget(e, t.Target)
+	e.SetTarget(t.Target)
 
 	report := e.Report()
 	report.Publish(ring.Name)
@@ -135,17 +143,41 @@ func (r *reconciler) pursue(ctx context.Context, ring *v1alpha1.ClusterRing, t *
 		return reconcile.Result{}, err
 	}
 
-	missing := t.missing()
-
-	if !ring.DeletionTimestamp.IsZero() && report.Settled && len(missing) == 0 {
+	if !ring.DeletionTimestamp.IsZero() && report.Settled && len(t.missing()) == 0 {
 		return reconcile.Result{}, r.finish(ctx, ring)
 	}
 
-	if len(missing) > 0 {
-		return reconcile.Result{RequeueAfter: lookAgain}, nil
+	return t.next(), nil
+}
+
+// redirect gives the engine another target, but first it has the status say that not everything is in its place any more,
+// and what may carry labels from now on: by the former the assigner knows that objects move, the latter is what a rebalancer
+// cleans up that knows nothing else. Until that is written, the engine keeps its target.
+//
+// What the status says already, an old copy of the ring cannot tell: with such a copy nothing is done, the newer one is on its
+// way into the cache.
+func (r *reconciler) redirect(ctx context.Context, e *running, ring *v1alpha1.ClusterRing, t *target) (reconcile.Result, error) {
+	e.Guard.Observe(t.View) // now, whatever becomes of the status
+
+	latest := &v1alpha1.ClusterRing{}
+	if err := r.live.Get(ctx, client.ObjectKeyFromObject(ring), latest); client.IgnoreNotFound(err) != nil {
+		return reconcile.Result{}, fmt.Errorf("read the latest copy of ring %s: %w", ring.Name, err)
 	}
 
-	return reconcile.Result{}, nil
+	if latest.UID != ring.UID || latest.ResourceVersion != ring.ResourceVersion {
+		return reconcile.Result{RequeueAfter: catchUp}, nil
+	}
+
+	report := e.Report()
+	report.Clean, report.Settled = false, false
+
+	if err := r.report(ctx, ring, t, report); err != nil {
+		return reconcile.Result{}, err
+	}
+
+	e.SetTarget(t.Target)
+
+	return t.next(), nil // and as soon as the engine has something to report
 }
 
 // report writes the status, and an event when something begins to be wrong.

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/membership"
@@ -115,4 +116,13 @@ func (t *target) missing() []resources.Missing {
 	return slices.DeleteFunc(slices.Clone(t.Set.Missing()), func(m resources.Missing) bool {
 		return t.Leaving[m.GroupResource] && meta.IsNoMatchError(m.Err)
 	})
+}
+
+// next says when to look again, if nothing happens: while a resource is missing, nobody else tells that it is there.
+func (t *target) next() reconcile.Result {
+	if len(t.missing()) > 0 {
+		return reconcile.Result{RequeueAfter: lookAgain}
+	}
+
+	return reconcile.Result{}
 }

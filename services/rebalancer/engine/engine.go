@@ -132,12 +132,14 @@ func New(c Config) *Engine {
 	}
 }
 
+// Pursues says whether the engine works towards t, or towards what is the same to it.
+func (e *Engine) Pursues(t *Target) bool { return e.Target().same(t) }
+
 // SetTarget says what to work towards from now on. It returns at once and may be called at any time.
 func (e *Engine) SetTarget(t *Target) {
 	e.Guard.Observe(t.View)
-	old := e.target.Swap(t)
 
-	if old == nil || !old.same(t) {
+	if old := e.target.Swap(t); !old.same(t) {
 		e.state.update(func() { e.state.sweep = sweepState{} })
 		select {
 		case e.wake <- struct{}{}:

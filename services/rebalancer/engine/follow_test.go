@@ -1,0 +1,316 @@
+package engine
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/key"
+	"github.com/clusterring/clusterring/services/internal/membership"
+	"github.com/clusterring/clusterring/services/internal/resources"
+	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/takeover"
+	"github.com/clusterring/clusterring/tools/localplane"
+)
+
+// gate holds back the writes to some objects, and notes of what every request is.
+type gate struct {
+	next http.RoundTripper
+
+	mu     sync.Mutex
+	closed map[string]chan struct{}
+	sent   []string
+	read   []string
+}
+
+func (g *gate) RoundTrip(req *http.Request) (*http.Response, error) {
+	of := objectIn(req.URL.Path)
+
+	if req.Method != http.MethodPatch {
+		g.mu.Lock()
+		g.read = append(g.read, of)
+		g.mu.Unlock()
+
+		return g.next.RoundTrip(req)
+	}
+
+	g.mu.Lock()
+	g.sent = append(g.sent, of)
+	closed := g.closed[of]
+	g.mu.Unlock()
+
+	if closed != nil {
+		select {
+		case <-closed:
+		case <-req.Context().Done():
+			return nil, req.Context().Err()
+		}
+	}
+
+	return g.next.RoundTrip(req)
+}
+
+// objectIn returns "resource/name".
+func objectIn(path string) string {
+	parts := strings.Split(path, "/")
+
+	return strings.Join(parts[len(parts)-2:], "/")
+}
+
+// hold holds writes to an object back until it is let go.
+func (g *gate) hold(of string) (letGo func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+
+	closed := make(chan struct{})
+	g.closed[of] = closed
+
+	return func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+
+		delete(g.closed, of)
+		close(closed)
+	}
+}
+
+// has says whether a write to an object was sent.
+func (g *gate) has(of string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+
+	return slices.Contains(g.sent, of)
+}
+
+// asked says whether an object was read.
+func (g *gate) asked(of string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+
+	return slices.Contains(g.read, of)
+}
+
+// ringOfTwo is an engine at a real API server behind a gate, for a ring of ConfigMaps and their Secrets at shards a and b.
+type ringOfTwo struct {
+	*testing.T
+	*gate
+	client client.Client
+	ring   string
+	ns     string
+	e      *Engine
+	target *Target
+	stop   func()
+}
+
+func newRingOfTwo(t *testing.T) *ringOfTwo {
+	t.Helper()
+
+	plane := localplane.Shared(t)
+	w := &ringOfTwo{T: t, gate: &gate{closed: map[string]chan struct{}{}}, client: plane.Client, ns: plane.Namespace(t)}
+	w.ring = "follow-" + w.ns
+
+	cfg := rest.CopyConfig(plane.Config)
+	cfg.QPS = -1
+	cfg.Wrap(func(rt http.RoundTripper) http.RoundTripper {
+		w.next = rt
+		return w.gate
+	})
+
+	m, err := metadata.NewForConfig(cfg)
+	require.NoError(t, err)
+
+	w.e = New(Config{
+		Ring: w.ring, Objects: objects.NewClient(m, w.ring), Guard: takeover.New(w.ring, plane.Client, clock.RealClock{}),
+		Namespaces: allOf(w.ns),
+		Limits:     Limits{Workers: 4, Total: 10, PerShard: 10, DrainTimeout: time.Minute, Settle: time.Millisecond},
+		Clock:      clock.RealClock{},
+		Changed:    func() {},
+		Late:       func(objects.ID, string, time.Duration) {},
+	})
+	w.target = w.targetOf("a", "b")
+
+	return w
+}
+
+func (w *ringOfTwo) targetOf(shards ...string) *Target {
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("ConfigMap"), meta.RESTScopeNamespace)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("Secret"), meta.RESTScopeNamespace)
+
+	var leases []*coordinationv1.Lease
+	for _, s := range shards {
+		leases = append(leases, &coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: s, Labels: map[string]string{v1alpha1.LabelClusterRing: w.ring}},
+			Spec:       coordinationv1.LeaseSpec{HolderIdentity: new(s)},
+		})
+	}
+
+	return &Target{
+		View: membership.NewView(w.ring, leases, nil),
+		Set: resources.Resolve(mapper, v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{
+			Resource: "configmaps", ControlledResources: []v1alpha1.ControlledResource{{Resource: "secrets"}},
+		}}}),
+		Leaving:  map[schema.GroupResource]bool{},
+		Selector: labels.Everything(),
+	}
+}
+
+// run lets the engine work until the test ends or stop is called.
+func (w *ringOfTwo) run() {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+
+	go func() {
+		defer close(ended)
+		w.e.Run(ctx)
+	}()
+
+	w.stop = func() {
+		cancel()
+		<-ended
+	}
+	w.Cleanup(w.stop)
+}
+
+// nameAt returns a name that the ring gives to the shard.
+func (w *ringOfTwo) nameAt(shard, prefix string) string {
+	for name := prefix; ; name += "x" {
+		if at, _ := w.target.View.Owner(key.Key{Kind: "ConfigMap", Namespace: w.ns, Name: name}); at == shard {
+			return name
+		}
+	}
+}
+
+func (w *ringOfTwo) at(shard string) map[string]string {
+	if shard == "" {
+		return nil
+	}
+
+	return map[string]string{v1alpha1.ShardLabel(w.ring): shard}
+}
+
+func (w *ringOfTwo) owner(name, shard string) *corev1.ConfigMap {
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: name, Labels: w.at(shard)}}
+	require.NoError(w, w.client.Create(w.Context(), cm))
+
+	return cm
+}
+
+func (w *ringOfTwo) child(of *corev1.ConfigMap, name, shard string) *corev1.Secret {
+	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: name, Labels: w.at(shard)}}
+	require.NoError(w, controllerutil.SetControllerReference(of, s, w.client.Scheme()))
+	require.NoError(w, w.client.Create(w.Context(), s))
+
+	return s
+}
+
+func (w *ringOfTwo) becomes(obj client.Object, shard string, drain bool) {
+	w.Helper()
+	w.await(func() bool {
+		require.NoError(w, w.client.Get(w.Context(), client.ObjectKeyFromObject(obj), obj))
+
+		_, draining := obj.GetLabels()[v1alpha1.DrainLabel(w.ring)]
+
+		return obj.GetLabels()[v1alpha1.ShardLabel(w.ring)] == shard && draining == drain
+	}, "%s should come to be at %q, drained: %t; it has %v", obj.GetName(), shard, drain, obj.GetLabels())
+}
+
+func (w *ringOfTwo) await(condition func() bool, message string, args ...any) {
+	w.Helper()
+	require.Eventually(w, condition, 30*time.Second, 5*time.Millisecond, append([]any{message}, args...)...)
+}
+
+// putOff says whether the named object waits for the turn of others to end.
+func (w *ringOfTwo) putOff(name string) bool {
+	w.e.turns.mu.Lock()
+	defer w.e.turns.mu.Unlock()
+
+	for _, now := range w.e.turns.owners {
+		for id := range now.owners.Union(now.followers) {
+			if id.Name == name {
+				return true
+			}
+		}
+	}
+
+	return false
+}
+
+// A child goes to where its owner was seen. If the owner could move on before the child's label is written, the child would
+// come to a shard that has just said that it works on nothing of this owner any more.
+func TestOwnerStaysWhileItsChildIsAssigned(t *testing.T) {
+	w := newRingOfTwo(t)
+	owner := w.owner(w.nameAt("b", "owner"), "a")
+	other := w.owner(w.nameAt("b", "other"), "a")
+	first, second := w.child(owner, "first", ""), w.child(owner, "second", "")
+	letFirstGo, letSecondGo := w.hold("secrets/first"), w.hold("secrets/second")
+
+	w.e.SetTarget(w.targetOf("a"))
+	w.run()
+	w.await(func() bool { return w.has("secrets/first") && w.has("secrets/second") }, "children of one owner do not wait for each other")
+
+	w.e.SetTarget(w.target) // b has joined
+	w.await(func() bool { return w.has("configmaps/"+owner.Name) || w.putOff(owner.Name) }, "the owner is at the wrong shard")
+	require.False(t, w.has("configmaps/"+owner.Name), "the owner is drained while its children are being assigned to where it was")
+	w.becomes(other, "a", true) // others do not wait
+
+	letFirstGo()
+	w.becomes(first, "a", false)
+	require.False(t, w.has("configmaps/"+owner.Name), "one child's write is still under way")
+	letSecondGo()
+	w.becomes(second, "a", false)
+	w.becomes(owner, "a", true)
+}
+
+// What is read of an owner whose labels are just being written may be wrong a moment later.
+func TestChildIsDecidedAfterItsOwner(t *testing.T) {
+	w := newRingOfTwo(t)
+	owner := w.owner(w.nameAt("b", "owner"), "")
+	letGo := w.hold("configmaps/" + owner.Name)
+
+	w.e.SetTarget(w.target)
+	w.run()
+	w.await(func() bool { return w.has("configmaps/" + owner.Name) }, "the owner is without a shard")
+
+	child := w.child(owner, "child", "b")
+	stray := w.child(owner, "stray", "")
+	looked := func() bool { return w.putOff("stray") || w.asked("configmaps/"+owner.Name) }
+	w.await(looked, "a child without a shard is looked at")
+	require.True(t, w.putOff("stray"), "the owner is read while it is being written")
+
+	letGo()
+	w.becomes(owner, "b", false)
+	w.becomes(stray, "b", false)
+	w.becomes(child, "b", false)
+}
+
+// A stop waits neither for those whose turn it is, nor for those that are put off.
+func TestStopsAmidATurn(t *testing.T) {
+	w := newRingOfTwo(t)
+	owner := w.owner(w.nameAt("b", "owner"), "")
+	w.hold("configmaps/" + owner.Name)
+	w.child(owner, "child", "")
+	w.e.SetTarget(w.target)
+	w.run()
+	w.await(func() bool { return w.has("configmaps/"+owner.Name) && w.putOff("child") }, "the child waits for its owner")
+	w.stop()
+	require.Empty(t, w.e.turns.owners)
+}

@@ -1,0 +1,161 @@
+package engine
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/clusterring/clusterring/services/rebalancer/objects"
+)
+
+func object(version, resource, name string) objects.ID {
+	return objects.ID{
+		GVR:       schema.GroupVersionResource{Group: "g", Version: version, Resource: resource},
+		Namespace: "ns", Name: name,
+	}
+}
+
+func TestTurns(t *testing.T) {
+	var again []objects.ID
+
+	turns := newTurns(func(id objects.ID) { again = append(again, id) })
+	owner, other := object("v1", "owners", "one"), object("v1", "owners", "two")
+	sameOwner := object("v2", "owners", "one")
+	child := func(i int) objects.ID { return object("v1", "children", fmt.Sprint(i)) }
+
+	begins := func(owner, id objects.ID) func() {
+		end, ok := turns.begin(owner, id)
+		require.True(t, ok, "%s should begin", id)
+
+		return end
+	}
+	putOff := func(owner, id objects.ID) {
+		_, ok := turns.begin(owner, id)
+		require.False(t, ok, "%s should be put off", id)
+	}
+
+	one, two := begins(owner, child(1)), begins(owner, child(2))
+	begins(other, other)() // is free of the others
+
+	putOff(owner, owner)
+	putOff(sameOwner, sameOwner) // however it is named
+	putOff(owner, child(3))      // its owner comes first
+	putOff(owner, child(3))
+	one()
+	require.Empty(t, again)
+	two()
+	require.ElementsMatch(t, []objects.ID{owner, sameOwner}, again[:2], "the owner first")
+	require.Equal(t, []objects.ID{child(3)}, again[2:], "each once")
+
+	again = nil
+	self := begins(owner, owner)
+	putOff(owner, child(1))
+	putOff(sameOwner, child(2))
+	self()
+	require.ElementsMatch(t, []objects.ID{child(1), child(2)}, again)
+	require.Empty(t, turns.owners, "nothing is kept between turns")
+}
+
+// Whatever the order: no owner is ever decided along with what follows it, nothing is lost and nothing is kept.
+func TestTurnsOfMany(t *testing.T) {
+	const workers, owners, followers, rounds = 8, 3, 5, 50
+
+	queue := make(chan objects.ID, owners*(followers+1))
+	turns := newTurns(func(id objects.ID) { queue <- id })
+
+	var (
+		alone, along [owners]atomic.Int32
+		left         atomic.Int32
+		wg           sync.WaitGroup
+	)
+
+	todo := map[objects.ID]*atomic.Int32{}
+	ownerOf := map[objects.ID]int{}
+
+	for i := range owners {
+		for j := range followers + 1 {
+			id := object("v1", "children", fmt.Sprintf("%d-%d", i, j))
+			if j == 0 {
+				id = object("v1", "owners", fmt.Sprint(i))
+			}
+
+			todo[id], ownerOf[id] = &atomic.Int32{}, i
+			todo[id].Store(rounds)
+			left.Add(1)
+
+			queue <- id
+		}
+	}
+
+	decide := func(id objects.ID) {
+		i := ownerOf[id]
+		mine := object("v1", "owners", fmt.Sprint(i))
+
+		end, ok := turns.begin(mine, id)
+		if !ok {
+			return
+		}
+		defer end()
+
+		if id == mine {
+			defer alone[i].Add(-1)
+
+			if n := alone[i].Add(1); n != 1 || along[i].Load() != 0 {
+				t.Errorf("%s is not alone", id)
+			}
+		} else {
+			defer along[i].Add(-1)
+
+			along[i].Add(1)
+
+			if alone[i].Load() != 0 {
+				t.Errorf("%s is decided along with its owner", id)
+			}
+		}
+
+		if todo[id].Add(-1) > 0 {
+			queue <- id
+		} else if left.Add(-1) == 0 {
+			close(queue)
+		}
+	}
+
+	for range workers {
+		wg.Go(func() {
+			for id := range queue {
+				decide(id)
+			}
+		})
+	}
+
+	wg.Wait()
+	require.Empty(t, turns.owners)
+}
+
+// An owner that is put off comes before what is put off after it, and nothing more joins the turn it waits for.
+func TestOwnerIsNotStarved(t *testing.T) {
+	var again []objects.ID
+
+	turns := newTurns(func(id objects.ID) { again = append(again, id) })
+	owner := object("v1", "owners", "one")
+
+	first, ok := turns.begin(owner, object("v1", "children", "first"))
+	require.True(t, ok)
+
+	_, ok = turns.begin(owner, owner)
+	require.False(t, ok)
+
+	for i := range 100 {
+		_, ok = turns.begin(owner, object("v1", "children", fmt.Sprint(i)))
+		require.False(t, ok)
+	}
+
+	first()
+	require.Zero(t, slices.Index(again, owner))
+	require.Len(t, again, 101)
+}
