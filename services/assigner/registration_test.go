@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -187,6 +188,25 @@ func TestMissingResource(t *testing.T) {
 		f.serve(schema.GroupVersionKind{Group: "nowhere.example.org", Version: "v1", Kind: "Thing"})
 		eventually(t, func() bool { return f.reason() == "True Registered" }, "nothing is missing any more")
 	})
+}
+
+// TestResourceThatGoes deletes a custom resource whose ring does not change, and makes it again.
+func TestResourceThatGoes(t *testing.T) {
+	f := newFixture(t, "goes", "a")
+	start(t, f.Plane)
+	f.registered()
+	require.Equal(t, 2, f.rules())
+
+	crd := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "websites." + f.kind.Group}}
+	require.NoError(t, f.Client.Delete(t.Context(), crd))
+	// It takes until the assigner looks again, and before that until the API server has removed what it served.
+	require.Eventually(t, func() bool { return f.reason() == "False ResourcesMissing" && f.rules() == 1 }, 3*patience, interval,
+		"the condition says that a resource is missing")
+	require.Contains(t, f.ring().Status.Conditions[0].Message, crd.Name)
+
+	f.serve(f.kind)
+	f.registered()
+	require.Equal(t, 2, f.rules())
 }
 
 func TestRingOfMissingResourcesOnly(t *testing.T) {

@@ -30,6 +30,9 @@ const (
 	// A missing resource is looked for again after firstRetry, then after twice that time, up to lastRetry.
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = 5 * time.Second
+	// lookAgain is how often resources that were found are looked for: what the API server serves may change, and nobody says
+	// so without the right to watch CustomResourceDefinitions and API services. It costs a few requests for each ring.
+	lookAgain = 15 * time.Second
 	// mapperAge is how long discovery is trusted: rings that appear together share it.
 	mapperAge = time.Second
 	// workers bounds the rings that wait for discovery at a time.
@@ -53,7 +56,7 @@ type Keeper struct {
 	known    map[string]resolution
 }
 
-// resolution is what is known of a ring's resources, and when to look again for those that are missing.
+// resolution is what is known of a ring's resources, and when to look again.
 type resolution struct {
 	uid        types.UID
 	generation int64
@@ -104,7 +107,7 @@ func (k *Keeper) refresh(_ context.Context, req reconcile.Request) (reconcile.Re
 	return reconcile.Result{}, nil
 }
 
-// Reconcile publishes what a ring is now. As long as a resource of the ring is missing it asks to be called again.
+// Reconcile publishes what a ring is now, and asks to be called when it is time to look for the ring's resources again.
 func (k *Keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	ring := &v1alpha1.ClusterRing{}
 	if err := k.Client.Get(ctx, req.NamespacedName, ring); apierrors.IsNotFound(err) {
@@ -138,8 +141,8 @@ func (k *Keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	return reconcile.Result{RequeueAfter: retry}, nil
 }
 
-// resolve returns a ring's resources, and after what time to look again: 0 if none is missing. It asks the API server only
-// for a new spec, or when it is time to look again.
+// resolve returns a ring's resources, and after what time to look again. It asks the API server only for a new spec, or when
+// it is time to look again.
 func (k *Keeper) resolve(ring *v1alpha1.ClusterRing) (*resources.Set, time.Duration, error) {
 	now := k.Clock.Now()
 
@@ -151,7 +154,7 @@ func (k *Keeper) resolve(ring *v1alpha1.ClusterRing) (*resources.Set, time.Durat
 		before = resolution{uid: ring.UID, generation: ring.Generation}
 	}
 
-	if before.set != nil && (len(before.set.Missing()) == 0 || now.Before(before.due)) {
+	if before.set != nil && now.Before(before.due) {
 		return before.set, before.wait(now), nil
 	}
 
@@ -187,20 +190,19 @@ func (r resolution) next(found *resources.Set, now time.Time) resolution {
 		r.set, r.attempts = found, 0
 	}
 
+	if len(r.set.Missing()) == 0 {
+		r.due, r.attempts = now.Add(lookAgain), 0
+		return r
+	}
+
 	r.due = now.Add(min(firstRetry<<min(r.attempts, 10), lastRetry))
 	r.attempts++
 
 	return r
 }
 
-// wait returns how long it is until resources that are missing are looked for again.
-func (r resolution) wait(now time.Time) time.Duration {
-	if len(r.set.Missing()) == 0 {
-		return 0
-	}
-
-	return max(r.due.Sub(now), time.Millisecond)
-}
+// wait returns how long it is until the resources are looked for again.
+func (r resolution) wait(now time.Time) time.Duration { return max(r.due.Sub(now), time.Millisecond) }
 
 func (k *Keeper) freshMapper(now time.Time) (meta.RESTMapper, error) {
 	k.mu.Lock()

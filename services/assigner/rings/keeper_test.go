@@ -101,19 +101,21 @@ func TestMissingResources(t *testing.T) {
 	require.Equal(t, 1, found)
 	require.Equal(t, lastRetry, retry)
 
-	// Found at last, and not looked for again.
+	// Found at last, and from then on looked for now and then.
 	d.err, d.kinds = nil, []string{"Site", "Shop"}
 
 	pass(lastRetry)
 
 	found, retry = resolve()
 	require.Equal(t, 2, found)
-	require.Zero(t, retry)
+	require.Equal(t, lookAgain, retry)
 
 	asked := d.asked
 
-	pass(time.Hour)
-	resolve()
+	pass(lookAgain - 1)
+
+	_, retry = resolve()
+	require.Equal(t, time.Millisecond, retry)
 	require.Equal(t, asked, d.asked)
 
 	// Another spec, or another ring of the same name, is looked at anew.
@@ -130,7 +132,43 @@ func TestMissingResources(t *testing.T) {
 
 	found, retry = resolve()
 	require.Equal(t, 2, found)
-	require.Zero(t, retry)
+	require.Equal(t, lookAgain, retry)
+}
+
+// TestResourcesThatChange follows a ring whose resources were all found: what the API server serves may change.
+func TestResourcesThatChange(t *testing.T) {
+	d := &discovery{kinds: []string{"Site", "Shop"}}
+	clk := clocktesting.NewFakePassiveClock(time.Unix(0, 0))
+	k := &Keeper{Discover: d.mapper, Clock: clk}
+	ring := newRing(1, "sites", "shops")
+
+	resolve := func(after time.Duration) *resources.Set {
+		t.Helper()
+		clk.SetTime(clk.Now().Add(after))
+
+		set, _, err := k.resolve(ring)
+		require.NoError(t, err)
+
+		return set
+	}
+
+	first := resolve(0)
+	require.Empty(t, first.Missing())
+	require.Same(t, first, resolve(lookAgain), "nobody is told that nothing has changed")
+	require.Equal(t, 2, d.asked)
+
+	d.err = errors.New("the API server is down")
+	require.Same(t, first, resolve(lookAgain))
+	d.err = nil
+
+	d.kinds = []string{"Site"}
+	require.Same(t, first, resolve(lookAgain-1), "it is not time yet")
+	require.Len(t, resolve(1).Missing(), 1)
+
+	// Made anew, and looked for like any that is missing.
+	d.kinds = append(d.kinds, "Shop")
+	require.Len(t, resolve(firstRetry).Missing(), 1, "discovery is shared for a moment")
+	require.Empty(t, resolve(mapperAge).Missing())
 }
 
 func lease(name string) *coordinationv1.Lease {
