@@ -18,7 +18,9 @@
 // # What it promises
 //
 //  1. A reconciler wrapped by [Shard.Reconciler] runs only while this process holds the shard's Lease, and only for objects
-//     that carry the shard's label, are not draining, and have not been given up already, however stale the cache is.
+//     that carry the shard's label, are not draining, and have not been given up already, however stale the cache is. A
+//     controlled object is worked on only where its owner is, or, if it is being deleted, once the API server says that its
+//     owner is no more.
 //  2. A drain is acknowledged only while no wrapped reconciler of the process is inside that object, or inside an object
 //     that it controls. The worker that leaves last acknowledges at once; until then nobody else starts.
 //  3. The Lease is given back only after every worker has stopped. A worker that ignores its context keeps the Lease until
@@ -62,6 +64,7 @@
 // # Rights that a shard needs
 //
 //   - leases (coordination.k8s.io) in the shard's namespace: get, create, update
-//   - main kinds: get, list, watch, patch, besides what the controller itself needs
+//   - main kinds: get, list, watch, patch, besides what the controller itself needs; get also serves to find out whether the
+//     owner of a controlled object in deletion still exists
 //   - controlled kinds: get, list, watch, patch, besides what the controller itself needs
 package shard

@@ -29,7 +29,7 @@ type Resource struct {
 	Namespaced bool
 	// Store is what the controller's informer has seen: informer.GetStore(), with its keys of namespace and name.
 	Store cache.Store
-	// Client removes the labels of objects that are given up.
+	// Client removes the labels of objects that are given up, and reads owners that are not in the store.
 	Client metadata.Interface
 }
 
@@ -85,7 +85,11 @@ func (r Resource) kind() *kind {
 		return &kind{err: err}
 	}
 
-	return &kind{gvk: r.Kind, get: r.get, patch: r.patch, namespaced: func() (bool, error) { return r.Namespaced, nil }}
+	return &kind{gvk: r.Kind, get: r.get, live: r.live, patch: r.patch, namespaced: func() (bool, error) { return r.Namespaced, nil }}
+}
+
+func (r Resource) live(ctx context.Context, name types.NamespacedName) (metav1.Object, error) {
+	return r.Client.Resource(r.Resource).Namespace(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{}) //nolint:wrapcheck // the caller says which object
 }
 
 func (r Resource) get(_ context.Context, name types.NamespacedName) (metav1.Object, error) {

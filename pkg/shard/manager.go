@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -45,6 +46,13 @@ func (s *Shard) ConfigureManager(config *rest.Config, options *manager.Options, 
 	if err != nil {
 		return err
 	}
+
+	live, err := metadata.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("create the client of shard %s for owners that are not in its cache: %w", s.options.Name, err)
+	}
+
+	s.readLive(live)
 
 	options.Cache = cacheOptions
 	options.LeaderElection = true

@@ -20,8 +20,9 @@ const (
 	// maxLeaseDuration is the longest duration that the services count.
 	maxLeaseDuration = 24 * time.Hour
 	defaultHoldOff   = 2 * time.Second
-	// minHoldOff is twice as long as the rebalancer uses an answer that the Lease is free without asking again.
-	minHoldOff = 500 * time.Millisecond
+	// minHoldOff is more than a write that takes an object from a shard may take: the rebalancer relies for 250 ms on an answer
+	// that the Lease is free, and gives up a write that has not ended a second later. What remains is for the shard's cache.
+	minHoldOff = 1500 * time.Millisecond
 	// jitter is the factor by which client-go's leader election stretches its retry period.
 	jitter = 1.2
 )
@@ -51,8 +52,8 @@ type Options struct {
 
 	// HoldOff is how long the shard waits before it works after it has taken a Lease that was free, or made a new one. While
 	// a Lease is free the rebalancer takes objects from the shard without asking it; whoever has seen the Lease free acts on
-	// that for a quarter of a second, and then the write must end and reach this shard's cache. A shard that finds its Lease
-	// still held under its name does not wait. At least half a second. Default: 2 seconds.
+	// that for a quarter of a second, gives the write another second, and then it must reach this shard's cache. A shard that
+	// finds its Lease still held under its name does not wait. At least 1.5 seconds. Default: 2 seconds.
 	HoldOff time.Duration
 
 	// Exit is called, in a goroutine of its own or in that of a worker, when the Lease is lost and workers have not stopped in

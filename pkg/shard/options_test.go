@@ -57,7 +57,7 @@ func TestOptionsThatAreRefused(t *testing.T) {
 		{"negative duration", func(o *Options) { o.LeaseDuration = -time.Second }, "at least one"},
 		{"late deadline", func(o *Options) { o.RenewDeadline = 15 * time.Second }, "less than the lease duration"},
 		{"long retry period", func(o *Options) { o.RetryPeriod = 9 * time.Second }, "divided by 1.2"},
-		{"short hold-off", func(o *Options) { o.HoldOff = 400 * time.Millisecond }, "hold-off: 400ms must be at least 500ms"},
+		{"short hold-off", func(o *Options) { o.HoldOff = 1400 * time.Millisecond }, "hold-off: 1.4s must be at least 1.5s"},
 		{"no host name", func(o *Options) { o.Name = "" }, "name: set it, the host has none: nameless"},
 		{"not in a cluster", func(o *Options) { o.Namespace = "" }, "namespace: set it"},
 	} {

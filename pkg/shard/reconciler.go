@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/metadata"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
@@ -58,6 +59,19 @@ func (s *Shard) kindOf(c client.Client, obj client.Object) *kind {
 		},
 		namespaced: func() (bool, error) { return c.IsObjectNamespaced(empty) },
 	}
+	k.live = func(ctx context.Context, name types.NamespacedName) (metav1.Object, error) {
+		live := s.liveReader()
+		if live == nil {
+			// There is no manager of this shard, as in a test: then the client is all there is.
+			return k.get(ctx, name)
+		}
+		mapping, err := c.RESTMapper().RESTMapping(gvk.GroupKind(), gvk.Version)
+		if err != nil {
+			return nil, fmt.Errorf("find out the resource of %s: %w", gvk.Kind, err)
+		}
+
+		return live.Resource(mapping.Resource).Namespace(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
+	}
 	s.register(k)
 
 	return k
@@ -70,6 +84,8 @@ type kind struct {
 
 	// get reads an object from the cache. The error is NotFound if it is not there.
 	get func(context.Context, types.NamespacedName) (metav1.Object, error)
+	// live reads an object's metadata from the API server, whoever's it is. The error is NotFound if it is not there.
+	live func(context.Context, types.NamespacedName) (metav1.Object, error)
 	// patch sends a merge patch and returns the new resourceVersion.
 	patch      func(context.Context, types.NamespacedName, []byte) (string, error)
 	namespaced func() (bool, error)
@@ -82,6 +98,21 @@ func (s *Shard) register(k *kind) {
 	if gk := k.gvk.GroupKind(); s.kinds[gk] == nil {
 		s.kinds[gk] = k
 	}
+}
+
+// readLive sets how to read metadata from the API server.
+func (s *Shard) readLive(live metadata.Interface) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	s.live = live
+}
+
+func (s *Shard) liveReader() metadata.Interface {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+
+	return s.live
 }
 
 // kind returns how to read a kind that a reconciler was wrapped for, nil for other kinds.
@@ -190,12 +221,12 @@ func (v *visit) enter(ctx context.Context, k *kind, name types.NamespacedName) (
 		return run, nil
 	}
 
-	return v.enterOwner(ctx, owner, obj, controller.Name)
+	return v.enterOwner(ctx, owner, obj, controller)
 }
 
 // enterOwner says what may be done to an object of this shard, given its owner: it goes where the owner goes.
-func (v *visit) enterOwner(ctx context.Context, owner *kind, obj metav1.Object, name string) (verdict, error) {
-	key := types.NamespacedName{Namespace: obj.GetNamespace(), Name: name}
+func (v *visit) enterOwner(ctx context.Context, owner *kind, obj metav1.Object, controller *metav1.OwnerReference) (verdict, error) {
+	key := types.NamespacedName{Namespace: obj.GetNamespace(), Name: controller.Name}
 	namespaced, err := owner.namespaced()
 	if err != nil {
 		return unclear, fmt.Errorf("find out whether %s is namespaced: %w", owner.gvk.Kind, err)
@@ -210,11 +241,26 @@ func (v *visit) enterOwner(ctx context.Context, owner *kind, obj metav1.Object, 
 		return unclear, err
 	case may == run:
 		return run, nil
-	case may == absent && obj.GetDeletionTimestamp() != nil:
-		// The owner was deleted, and nobody else will finish this.
-		return run, nil
+	case (may == absent || may == gone) && obj.GetDeletionTimestamp() != nil:
+		return owner.survivedBy(ctx, key, controller.UID)
 	default:
 		// The object follows its owner, or is collected after it, or the owner comes back into view.
+		return unclear, nil
+	}
+}
+
+// survivedBy says what may be done to an object in deletion whose owner is not in the cache: once the owner is no more, nobody
+// else will finish this. But an owner that is another shard's is not in the cache either, so the API server is asked.
+func (k *kind) survivedBy(ctx context.Context, owner types.NamespacedName, uid types.UID) (verdict, error) {
+	obj, err := k.live(ctx, owner)
+	switch {
+	case apierrors.IsNotFound(err):
+		return run, nil
+	case err != nil:
+		return unclear, fmt.Errorf("find out whether %s %s was deleted: %w", k.gvk.Kind, owner, err)
+	case obj.GetUID() != uid:
+		return run, nil
+	default:
 		return unclear, nil
 	}
 }

@@ -151,6 +151,53 @@ func TestDrainWaitsForControlledObjects(t *testing.T) {
 	}
 }
 
+// A controlled object in deletion is worked on without its owner only if there is no owner any more: one that is another
+// shard's is not in the cache either.
+func TestControlledObjectInDeletionWaitsForItsOwner(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		frees func(f *fixture, owner *corev1.ConfigMap)
+	}{
+		{"its owner is deleted", func(f *fixture, owner *corev1.ConfigMap) {
+			require.NoError(f, f.admin.Delete(f.Context(), owner))
+		}},
+		{"its owner's name is another object's", func(f *fixture, owner *corev1.ConfigMap) {
+			require.NoError(f, f.admin.Delete(f.Context(), owner))
+			f.configMap(nil, owner.Name)
+		}},
+		{"its owner comes to this shard", func(f *fixture, owner *corev1.ConfigMap) {
+			f.label(owner, f.shard("shard-0").shardKey, "shard-0")
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			f := newFixture(t)
+			s := f.shard("shard-0")
+			children := newBlocker()
+			close(children.proceed)
+			owner := f.configMap(f.shard("shard-1"), "a")
+			child := f.secretOf(s, owner, configMapKind, "child")
+			child.Finalizers = []string{"example.org/test"}
+			require.NoError(t, f.admin.Update(t.Context(), child))
+			f.Cleanup(func() {
+				patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
+				require.NoError(f, client.IgnoreNotFound(f.admin.Patch(context.Background(), child, patch)))
+			})
+			require.NoError(t, f.admin.Delete(t.Context(), child))
+
+			var ended *atomic.Int64
+			f.start(s, func(mgr ctrl.Manager) {
+				f.controls(mgr, s, &corev1.ConfigMap{}, nothing)
+				ended = f.controls(mgr, s, &corev1.Secret{}, children.reconcile)
+			})
+			f.eventually("the controlled object was looked at", func() bool { return ended.Load() >= 1 })
+			require.Empty(t, children.entered, "its owner is another shard's")
+
+			tc.frees(f, owner)
+			require.Equal(t, "child", receive(f, children.entered, "nobody else will finish it").Name)
+		})
+	}
+}
+
 func TestWithdrawnDrain(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")

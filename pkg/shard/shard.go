@@ -7,6 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/metadata"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -25,6 +26,8 @@ type Shard struct {
 
 	mu    sync.RWMutex
 	kinds map[schema.GroupKind]*kind
+	// live reads metadata from the API server; nil until the shard knows how to reach it.
+	live metadata.Interface
 }
 
 // New returns the shard that the options describe, with their defaults filled in. It does no I/O on the API server. The
