@@ -6,6 +6,7 @@ package ringquery
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 
@@ -17,25 +18,41 @@ import (
 	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/ringquery/api"
+	"github.com/clusterring/clusterring/services/ringquery/auth"
 	"github.com/clusterring/clusterring/services/ringquery/query"
 	"github.com/clusterring/clusterring/services/ringquery/transport"
 )
 
 // NewCommand returns the command of the service.
 func NewCommand() *cobra.Command {
-	options := &transport.Options{}
+	options := &options{}
 
 	return kit.NewCommand(kit.Service{
 		Name:     "ringquery",
 		Short:    "Answers over gRPC who owns what, and why",
 		Long:     long,
 		Example:  example,
-		AddFlags: func(flags *pflag.FlagSet) { options.AddFlags(flags) },
-		Validate: options.Validate,
+		AddFlags: options.addFlags,
+		Validate: options.validate,
 		Setup: func(ctx context.Context, rt *kit.Runtime) error {
 			return setup(ctx, rt, options)
 		},
 	})
+}
+
+// options are the service's own flags.
+type options struct {
+	transport transport.Options
+	access    auth.Options
+}
+
+func (o *options) addFlags(flags *pflag.FlagSet) {
+	o.transport.AddFlags(flags)
+	o.access.AddFlags(flags)
+}
+
+func (o *options) validate() error {
+	return errors.Join(o.transport.Validate(), o.access.Validate(o.transport.Plaintext, o.transport.BindAddress))
 }
 
 const long = `ringquery answers over gRPC who owns what, and why.
@@ -45,21 +62,42 @@ It serves clusterring.diagnostics.v1alpha1.DiagnosticsService:
   ListRings  all rings, page by page
   GetRing    one ring with its shards: holder, state, share of the hash space
   Locate     where an object belongs: partition key, hash, token, shard, and the shards that would be next
+  LocateAll  the same for many objects, over one stream
+  WatchRing  one ring with its shards, and again whenever they change
+  Explain    where an object is, where it belongs, why, and what happens next
+  ListAssignments  the objects of one resource of a ring and where they are, page by page
+  Simulate   what would move if shards were added, removed or renamed
 
-It answers from the Leases and ClusterRings that it watches and writes nothing. Any number of replicas may run. It
-serves with TLS (--tls-cert-file and --tls-private-key-file, read again when they change), or without (--plaintext);
-one of them has to be chosen.
+It answers from the Leases and ClusterRings that it watches, and from metadata of objects that it reads when it is asked
+about them. It writes nothing. Any number of replicas may run.
 
-The server describes itself by gRPC reflection, and speaks grpc.health.v1: it reports NOT_SERVING until it has seen
-all Leases and ClusterRings, and as soon as it is told to stop.`
+It serves with TLS, from files (--tls-cert-file and --tls-private-key-file) or from a Secret (--tls-secret), which are
+read again when they change; or without (--plaintext). One of them has to be chosen.
 
-const example = `  # on your machine
-  ringquery --kubeconfig ~/.kube/config --plaintext --grpc-bind-address 127.0.0.1:8090
+It answers those whom the API server knows, by a bearer token (metadata "authorization: Bearer <token>") or by a client
+certificate (--client-ca-file), and who have the right to "get" clusterrings/diagnostics of the ring, or of all rings if
+a call is about several; ClusterRole clusterring:diagnostics-viewer grants that. --authentication none answers everybody.
 
-  # in a cluster, with a certificate from a mounted Secret
-  ringquery --tls-cert-file /etc/tls/tls.crt --tls-private-key-file /etc/tls/tls.key
+The server describes itself by gRPC reflection to everybody who is known, and speaks grpc.health.v1 to everybody: it
+reports NOT_SERVING until it has seen all Leases and ClusterRings, and as soon as it is told to stop.`
 
-  # ask it
+const example = `  # on your machine, for everybody on it
+  ringquery --kubeconfig ~/.kube/config --plaintext --authentication none --grpc-bind-address 127.0.0.1:8090
+
+  # in a cluster, with a certificate from Secret ringquery-tls in namespace sharding-system
+  ringquery --tls-secret ringquery-tls
+
+  # the same, with a certificate from mounted files, and client certificates beside tokens
+  ringquery --tls-cert-file /etc/tls/tls.crt --tls-private-key-file /etc/tls/tls.key --client-ca-file /etc/clients/ca.crt
+
+  # may I ask about ring "example"?
+  kubectl auth can-i get clusterrings.sharding.timebertt.dev/example --subresource=diagnostics
+
+  # ask it, in a cluster
+  grpcurl -cacert ca.crt -H "authorization: Bearer $(kubectl create token me)" -d '{"name": "example"}' \
+    ringquery.sharding-system.svc:8090 clusterring.diagnostics.v1alpha1.DiagnosticsService/GetRing
+
+  # ask it, on your machine
   grpcurl -plaintext 127.0.0.1:8090 list
   grpcurl -plaintext 127.0.0.1:8090 clusterring.diagnostics.v1alpha1.DiagnosticsService/ListRings
   grpcurl -plaintext -d '{"name": "example"}' 127.0.0.1:8090 clusterring.diagnostics.v1alpha1.DiagnosticsService/GetRing
@@ -67,7 +105,7 @@ const example = `  # on your machine
     127.0.0.1:8090 clusterring.diagnostics.v1alpha1.DiagnosticsService/Locate`
 
 // setup makes the server and what it answers from.
-func setup(ctx context.Context, rt *kit.Runtime, options *transport.Options) error {
+func setup(ctx context.Context, rt *kit.Runtime, options *options) error {
 	index := membership.NewIndex()
 	if err := kit.WatchLeases(ctx, rt, index); err != nil {
 		return err
@@ -90,7 +128,8 @@ func setup(ctx context.Context, rt *kit.Runtime, options *transport.Options) err
 	}
 
 	server := &transport.Server{
-		Options:   *options,
+		Options:   options.transport,
+		Namespace: rt.Options.Namespace,
 		Services:  []func(grpc.ServiceRegistrar){service.Register},
 		Ready:     ready.now,
 		Draining:  rt.Draining(),
@@ -99,7 +138,41 @@ func setup(ctx context.Context, rt *kit.Runtime, options *transport.Options) err
 		Log:       rt.Log,
 	}
 
-	return server.AddTo(rt.Manager)
+	if err := guard(rt, options.access, server); err != nil {
+		return err
+	}
+
+	if err := server.AddTo(ctx, rt.Manager); err != nil {
+		return err
+	}
+
+	rt.AddReady("certificate", server.CertificateReady)
+
+	return nil
+}
+
+// guard puts the one who knows what callers may do before the server.
+func guard(rt *kit.Runtime, options auth.Options, server *transport.Server) error {
+	if options.Mode == auth.ModeNone {
+		return nil
+	}
+
+	g := &auth.Guard{
+		Options: options,
+		Client:  rt.Manager.GetClient(),
+		RingOf:  api.RingOf,
+		Domain:  api.ErrorDomain,
+		Clock:   rt.Clock,
+		Log:     rt.Log,
+	}
+	if err := g.AddTo(rt.Manager); err != nil {
+		return err
+	}
+
+	server.ClientCertificates = options.ClientCAFile != ""
+	server.Unary, server.Stream = []grpc.UnaryServerInterceptor{g.Unary}, []grpc.StreamServerInterceptor{g.Stream}
+
+	return nil
 }
 
 // readiness is that of the service, with a memory.

@@ -53,7 +53,7 @@ func startServer(t *testing.T, args ...string) *server {
 	plane := localplane.Shared(t)
 	s := &server{t: t, plane: plane, address: freeAddress(t), health: freeAddress(t)}
 	s.done, s.cancel = execute(t, append([]string{
-		"--kubeconfig", plane.ServiceKubeconfig(t, "ringquery"), "--plaintext", "--grpc-bind-address", s.address,
+		"--kubeconfig", plane.ServiceKubeconfig(t, "ringquery"), "--plaintext", "--authentication", "none", "--grpc-bind-address", s.address,
 		"--metrics-bind-address", "0", "--health-probe-bind-address", s.health,
 	}, args...)...)
 	t.Cleanup(func() {
@@ -218,7 +218,7 @@ func TestMistakesAreToldAtOnce(t *testing.T) {
 		args []string
 		want string
 	}{
-		"no choice":      {nil, "choose how to serve: --tls-cert-file and --tls-private-key-file, or --plaintext"},
+		"no choice":      {nil, "choose how to serve: --tls-cert-file and --tls-private-key-file, --tls-secret, or --plaintext"},
 		"no certificate": {[]string{"--tls-cert-file", "/no/cert", "--tls-private-key-file", "/no/key"}, "open /no/cert: no such file"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"runtime/debug"
 	"sync"
 
-	"github.com/go-logr/logr"
 	grpcprom "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/logging"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
@@ -19,15 +18,17 @@ import (
 // calls counts and times calls for all servers of the process.
 var calls = sync.OnceValue(func() *grpcprom.ServerMetrics {
 	m := grpcprom.NewServerMetrics(grpcprom.WithServerHandlingTimeHistogram(
-		grpcprom.WithHistogramBuckets([]float64{0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5}),
+		grpcprom.WithHistogramBuckets([]float64{0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30}),
 	))
 	metrics.Registry.MustRegister(m)
 
 	return m
 })
 
-// interceptors stand around every call: metrics see what the client sees, then logs; a panic ends one call and not the process.
-func interceptors(log logr.Logger, streams *streams) []grpc.ServerOption {
+// interceptors stand around every call: metrics see what the client sees, then logs; a panic ends one call and not the process;
+// then come limits, and who may call.
+func (s *Server) interceptors() []grpc.ServerOption {
+	log := s.Log
 	logger := logging.LoggerFunc(func(_ context.Context, _ logging.Level, msg string, fields ...any) {
 		log.V(1).Info(msg, fields...)
 	})
@@ -39,17 +40,22 @@ func interceptors(log logr.Logger, streams *streams) []grpc.ServerOption {
 		return status.Error(codes.Internal, "the server failed to answer; its log says more")
 	})
 
+	unary := []grpc.UnaryServerInterceptor{
+		calls().UnaryServerInterceptor(),
+		logging.UnaryServerInterceptor(logger, events),
+		recovery.UnaryServerInterceptor(recovered),
+		deadline(s.Options.CallTimeout),
+	}
+	stream := []grpc.StreamServerInterceptor{
+		calls().StreamServerInterceptor(),
+		logging.StreamServerInterceptor(logger, events),
+		recovery.StreamServerInterceptor(recovered),
+		s.streams.intercept,
+	}
+
+	// Who is refused takes no place of those who are not.
 	return []grpc.ServerOption{
-		grpc.ChainUnaryInterceptor(
-			calls().UnaryServerInterceptor(),
-			logging.UnaryServerInterceptor(logger, events),
-			recovery.UnaryServerInterceptor(recovered),
-		),
-		grpc.ChainStreamInterceptor(
-			calls().StreamServerInterceptor(),
-			logging.StreamServerInterceptor(logger, events),
-			streams.intercept,
-			recovery.StreamServerInterceptor(recovered),
-		),
+		grpc.ChainUnaryInterceptor(append(unary, s.Unary...)...),
+		grpc.ChainStreamInterceptor(append(append(stream, s.Stream...), newPlaces(s.Options.MaxTotalStreams).intercept)...),
 	}
 }

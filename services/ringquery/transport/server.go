@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"sync/atomic"
 	"time"
 
@@ -19,7 +20,6 @@ import (
 	"google.golang.org/grpc/reflection"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
 
@@ -37,8 +37,15 @@ const healthInterval = 100 * time.Millisecond
 type Server struct {
 	// Options are validated.
 	Options Options
+	// Namespace is where Options.TLSSecret is if it names no namespace.
+	Namespace string
+	// ClientCertificates asks clients for a certificate. It is not judged: that is left to Unary and Stream.
+	ClientCertificates bool
 	// Services register themselves on the server.
 	Services []func(grpc.ServiceRegistrar)
+	// Unary and Stream stand before every call, after metrics, logs and the deadline, and decide whether it may be made.
+	Unary  []grpc.UnaryServerInterceptor
+	Stream []grpc.StreamServerInterceptor
 	// Ready returns nil while the service is ready.
 	Ready func() error
 	// Draining closes when the service is told to stop.
@@ -49,21 +56,22 @@ type Server struct {
 	Clock clock.WithTicker
 	Log   logr.Logger
 
-	grpc    *grpc.Server
-	health  *health.Server
-	address atomic.Pointer[net.TCPAddr]
-	streams streams
+	grpc        *grpc.Server
+	health      *health.Server
+	address     atomic.Pointer[net.TCPAddr]
+	streams     streams
+	certificate certificate // nil without TLS
 }
 
 // AddTo makes the manager run the server. It reads the certificate, so that a mistake shows at once.
-func (s *Server) AddTo(mgr manager.Manager) error {
-	creds, err := s.credentials(mgr)
+func (s *Server) AddTo(ctx context.Context, mgr manager.Manager) error {
+	creds, err := s.credentials(ctx, mgr)
 	if err != nil {
 		return err
 	}
 
 	s.streams.init()
-	s.grpc = grpc.NewServer(append(s.limits(), append(interceptors(s.Log, &s.streams), grpc.Creds(creds))...)...)
+	s.grpc = grpc.NewServer(append(s.limits(), append(s.interceptors(), grpc.Creds(creds))...)...)
 	s.health = health.NewServer()
 
 	for _, register := range s.Services {
@@ -107,21 +115,53 @@ func (s *Server) limits() []grpc.ServerOption {
 }
 
 // credentials returns how connections are secured. A certificate is watched by the manager.
-func (s *Server) credentials(mgr manager.Manager) (credentials.TransportCredentials, error) {
-	if s.Options.Plaintext {
+func (s *Server) credentials(ctx context.Context, mgr manager.Manager) (credentials.TransportCredentials, error) {
+	var err error
+
+	switch {
+	case s.Options.Plaintext:
 		return insecure.NewCredentials(), nil
+	case s.Options.TLSSecret != "":
+		s.certificate, err = s.fromSecret(ctx, mgr)
+	default:
+		s.certificate, err = s.fromFiles(mgr)
 	}
 
-	watcher, err := certwatcher.New(s.Options.CertFile, s.Options.KeyFile)
 	if err != nil {
-		return nil, fmt.Errorf("read the certificate of --tls-cert-file and --tls-private-key-file: %w", err)
+		return nil, err
 	}
 
-	if err := mgr.Add(watcher); err != nil {
-		return nil, fmt.Errorf("watch the certificate: %w", err)
+	config := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: s.certificate}
+	if s.ClientCertificates {
+		config.ClientAuth = tls.RequestClientCert // what they are worth is decided with every call
 	}
 
-	return credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: watcher.GetCertificate}), nil
+	return credentials.NewTLS(config), nil
+}
+
+// CertificateReady is a part of readiness: it returns nil if the server has a certificate that is valid now, or needs none. It
+// is safe for concurrent use after AddTo.
+func (s *Server) CertificateReady(*http.Request) error {
+	if s.certificate == nil {
+		return nil
+	}
+
+	current, err := s.certificate(nil)
+	if err != nil {
+		return err
+	}
+
+	shown, err := leaf(current)
+	if err != nil {
+		return err
+	}
+
+	if now := s.Clock.Now(); now.Before(shown.NotBefore) || now.After(shown.NotAfter) {
+		return fmt.Errorf("the server's certificate is valid from %s to %s alone",
+			shown.NotBefore.UTC().Format(time.RFC3339), shown.NotAfter.UTC().Format(time.RFC3339))
+	}
+
+	return nil
 }
 
 // serve listens and answers until ctx ends.

@@ -44,12 +44,18 @@ type endingStream struct {
 func (s *endingStream) Context() context.Context { return s.ctx }
 
 // RecvMsg waits for the client no longer than the stream lasts.
-func (s *endingStream) RecvMsg(m any) error {
-	received := make(chan error, 1)
-	go func() { received <- s.ServerStream.RecvMsg(m) }()
+func (s *endingStream) RecvMsg(m any) error { return s.await(s.ServerStream.RecvMsg, m) }
+
+// SendMsg waits for a client that does not read no longer than the stream lasts.
+func (s *endingStream) SendMsg(m any) error { return s.await(s.ServerStream.SendMsg, m) }
+
+// await leaves what does not end to itself: it does when the handler has returned.
+func (s *endingStream) await(do func(any) error, m any) error {
+	done := make(chan error, 1)
+	go func() { done <- do(m) }()
 
 	select {
-	case err := <-received:
+	case err := <-done:
 		return err
 	case <-s.ctx.Done():
 		return status.FromContextError(s.ctx.Err()).Err() //nolint:wrapcheck // a status is what a handler returns

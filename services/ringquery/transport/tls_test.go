@@ -83,7 +83,7 @@ func TestPlaintextClientIsNotServedUnderTLS(t *testing.T) {
 
 func TestMissingCertificateIsAnError(t *testing.T) {
 	s := &transport.Server{Options: transport.Options{CertFile: "/does/not/exist", KeyFile: "/does/not/exist"}}
-	err := s.AddTo(newManager(t))
+	err := s.AddTo(t.Context(), newManager(t))
 	require.ErrorContains(t, err, "--tls-cert-file")
 	require.ErrorContains(t, err, "/does/not/exist")
 }

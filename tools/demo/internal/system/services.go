@@ -66,7 +66,7 @@ func (s *System) startServices(ctx context.Context) error {
 		{name: Assigner1, binary: "assigner", args: assigner(webhook1)},
 		{name: Assigner2, binary: "assigner", args: assigner(webhook2)},
 		{name: Rebalancer, binary: "rebalancer", args: []string{"--settle-period=" + settlePeriod.String()}},
-		{name: RingQuery, binary: "ringquery", args: []string{"--grpc-bind-address=" + grpc, "--plaintext"}},
+		{name: RingQuery, binary: "ringquery", args: []string{"--grpc-bind-address=" + grpc, "--plaintext", "--authentication=none"}},
 	} {
 		// A service has no more rights than in a cluster.
 		kubeconfig, err := s.Plane.ServiceAccountKubeconfig(ctx, v1alpha1.SystemNamespace, service.binary)

@@ -1,0 +1,20 @@
+// Package auth decides who asks and what they may ask, by Kubernetes' own users and rights.
+//
+// A caller is known by a client certificate (its common name is the user, its organizations are the groups) or by a bearer
+// token, which the API server reviews. What the caller may do is what the API server's own authorization says: to ask about a
+// ring takes the right to "get" the subresource "diagnostics" of that ClusterRing, and to ask about several at once takes that
+// right on all of them. [Guard] stands before every call and keeps to it.
+//
+// # Invariants
+//
+//  1. Nothing of a ring leaves the server without a positive answer of the API server that is no older than [Options.TTL]. This
+//     holds for each message of a stream, too: who has lost the right gets no more.
+//  2. A request whose ring is not known takes the right on all rings.
+//  3. If the API server cannot be asked, the call fails with UNAVAILABLE: that nothing is known is no permission, and no refusal.
+//  4. Neither tokens nor their hashes are logged, and no error tells a caller more than what it has shown itself.
+//
+// # Refused
+//
+// k8s.io/apiserver has authenticators and authorizers that do the same for HTTP. It would bring the dependencies of an API
+// server, among them those that this repository keeps to its tools. What is left of it here is a cache in front of two requests.
+package auth

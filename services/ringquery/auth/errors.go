@@ -1,0 +1,103 @@
+package auth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)
+
+// Reasons of the google.rpc.ErrorInfo in errors: words for programs.
+const (
+	reasonUnauthenticated = "UNAUTHENTICATED"
+	reasonDenied          = "PERMISSION_DENIED"
+	reasonUnavailable     = "API_SERVER_UNAVAILABLE"
+)
+
+// viewerRole is the ClusterRole in deploy/base/ringquery that grants the right to ask about all rings.
+const viewerRole = "clusterring:diagnostics-viewer"
+
+// unauthenticated says that the caller is not known, and why. Problems that are nil do not count.
+func (g *Guard) unauthenticated(problems ...error) error {
+	wanted := `send a token that the API server knows, as metadata "authorization: Bearer <token>"`
+	if g.certificates != nil {
+		wanted += ", or a client certificate"
+	}
+
+	message := "the server wants to know who asks"
+	if problem := errors.Join(problems...); problem != nil {
+		message = oneLine(problem)
+	}
+
+	return g.status(codes.Unauthenticated, message+": "+wanted, &errdetails.ErrorInfo{Reason: reasonUnauthenticated})
+}
+
+// denied says which right is missing, and how to get it.
+func (g *Guard) denied(user, ring string) error {
+	object, what := resource+"."+v1alpha1.GroupVersion.Group, "all rings at once"
+	if ring != "" {
+		what = fmt.Sprintf("ring %q", ring)
+	}
+
+	check := "kubectl auth can-i " + verb + " " + object
+	if ring != "" {
+		check += "/" + ring
+	}
+
+	message := fmt.Sprintf("user %q may not %s %s/%s of %s: that takes the verb %q on resource %s/%s of API group %s, "+
+		"as ClusterRole %s grants it on all rings; check it by '%s --subresource=%s'",
+		user, verb, resource, subresource, what, verb, resource, subresource, v1alpha1.GroupVersion.Group,
+		viewerRole, check, subresource)
+
+	return g.status(codes.PermissionDenied, message, &errdetails.ErrorInfo{Reason: reasonDenied, Metadata: map[string]string{
+		"user": user, "verb": verb, "group": v1alpha1.GroupVersion.Group, "resource": resource, "subresource": subresource, "name": ring,
+	}})
+}
+
+// unknown says that the API server could not be asked. Why is no business of the caller.
+func (g *Guard) unknown(ctx context.Context, err error, what string) error {
+	if ctx.Err() != nil {
+		return status.FromContextError(ctx.Err()).Err() //nolint:wrapcheck // a status is what a caller gets
+	}
+
+	g.Log.Error(err, "Could not ask the API server", "about", what)
+
+	return g.status(codes.Unavailable, "the API server could not be asked "+what+": try again, or ask another server",
+		&errdetails.ErrorInfo{Reason: reasonUnavailable})
+}
+
+func (g *Guard) status(code codes.Code, message string, info *errdetails.ErrorInfo) error {
+	info.Domain = g.Domain
+	short := status.New(code, message)
+
+	full, err := short.WithDetails(info)
+	if err != nil {
+		return short.Err() //nolint:wrapcheck // the code and the message are worth more than the details
+	}
+
+	return full.Err() //nolint:wrapcheck // a status is what a caller gets
+}
+
+// oneLine joins the lines of a joined error.
+func oneLine(err error) string {
+	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // it was joined by the caller
+	if !ok {
+		return err.Error()
+	}
+
+	var text string
+	for i, e := range joined.Unwrap() {
+		if i > 0 {
+			text += "; "
+		}
+
+		text += e.Error()
+	}
+
+	return text
+}
