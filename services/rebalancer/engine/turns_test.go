@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -117,6 +118,8 @@ func TestTurnsOfMany(t *testing.T) {
 				t.Errorf("%s is decided along with its owner", id)
 			}
 		}
+
+		runtime.Gosched() // so that others may come in between
 
 		if todo[id].Add(-1) > 0 {
 			queue <- id

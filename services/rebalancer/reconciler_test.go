@@ -1,0 +1,257 @@
+package rebalancer
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/membership"
+	"github.com/clusterring/clusterring/services/internal/status"
+	"github.com/clusterring/clusterring/services/rebalancer/engine"
+	"github.com/clusterring/clusterring/services/rebalancer/objects"
+)
+
+// stepped is the rebalancer's reconciler, with the rights of its service, called by the test alone. What goes through its
+// client may be interfered with.
+type stepped struct {
+	*reconciler
+	*world
+	live client.WithWatch
+}
+
+func newStepped(w *world, interfere interceptor.Funcs) *stepped {
+	w.Helper()
+
+	cfg, err := clientcmd.BuildConfigFromFlags("", w.plane.ServiceKubeconfig(w, name))
+	require.NoError(w, err)
+	live, err := client.NewWithWatch(cfg, client.Options{Scheme: w.client.Scheme()})
+	require.NoError(w, err)
+	meta, err := metadata.NewForConfig(cfg)
+	require.NoError(w, err)
+
+	f := &fleet{
+		meta: meta, live: live, namespaces: namespaces{cached: live, live: live},
+		limits:  engine.Limits{Workers: 4, Total: 10, PerShard: 10, DrainTimeout: time.Minute, Settle: time.Millisecond},
+		clock:   clock.RealClock{},
+		changed: func(string) {},
+		late:    func(string, objects.ID, string, time.Duration) {},
+	}
+
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+
+	go func() { ended <- f.Start(ctx) }()
+
+	w.Cleanup(func() {
+		cancel()
+		require.NoError(w, <-ended)
+	})
+	require.Eventually(w, func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+
+		return f.ctx != nil
+	}, 10*time.Second, time.Millisecond)
+
+	c := interceptor.NewClient(live, interfere)
+
+	return &stepped{world: w, live: live, reconciler: &reconciler{
+		client: c, live: live, mapper: live.RESTMapper(), index: membership.NewIndex(), fleet: f, log: logr.Discard(),
+		recorder: events.NewFakeRecorder(100), status: status.Writer{Client: c, Owner: name, Clock: clock.RealClock{}},
+	}}
+}
+
+func (s *stepped) reconcileOnce() (reconcile.Result, error) {
+	s.Helper()
+
+	// What the watch of Leases would have told by now.
+	var list coordinationv1.LeaseList
+	require.NoError(s, s.live.List(s.Context(), &list, client.MatchingLabels{v1alpha1.LabelClusterRing: s.ring.Name}))
+
+	for i := range list.Items {
+		s.index.Upsert(&list.Items[i])
+	}
+
+	return s.Reconcile(s.Context(), requestFor(s.ring.Name))
+}
+
+// settle reconciles until everything is found in its place.
+func (s *stepped) settle() {
+	s.Helper()
+
+	want := s.view().Fingerprint()
+	require.Eventually(s, func() bool {
+		_, err := s.reconcileOnce()
+		require.NoError(s, err)
+
+		return s.assignment().Fingerprint == want
+	}, 30*time.Second, 10*time.Millisecond)
+}
+
+func (s *stepped) assignment() v1alpha1.AssignmentStatus {
+	s.Helper()
+
+	ring := &v1alpha1.ClusterRing{}
+	require.NoError(s, s.live.Get(s.Context(), client.ObjectKeyFromObject(s.ring), ring))
+	require.NotNil(s, ring.Status.Assignment)
+
+	return *ring.Status.Assignment
+}
+
+// While status.assignment.fingerprint is that of the present shards, the assigner gives children to where the ring has their
+// owners. So it must be gone before the first owner is asked for.
+func TestStatusIsWrittenBeforeTheEngineGetsAnotherTarget(t *testing.T) {
+	for what, change := range map[string]func(*world){
+		"shards": func(w *world) { w.join("b") },
+		"selector": func(w *world) {
+			w.ring.Spec.NamespaceSelector.MatchLabels = map[string]string{"ring": "another"}
+		},
+		"resources": func(w *world) {
+			w.ring.Spec.Resources = []v1alpha1.RingResource{{Group: "networking.k8s.io", Resource: "ingressclasses"}}
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			w := newWorld(t)
+			w.join("a", "b")
+
+			cm := w.main(w.namesOf("b", 1)[0], "a") // leaves a, whatever changes
+
+			require.NoError(t, w.shards["b"].Release(t.Context()))
+
+			var (
+				s      *stepped
+				broken atomic.Bool
+			)
+
+			s = newStepped(w, interceptor.Funcs{SubResourceApply: func(ctx context.Context, c client.Client, sub string,
+				obj runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption,
+			) error {
+				if broken.Load() {
+					return errors.New("the status cannot be written")
+				}
+
+				return c.SubResource(sub).Apply(ctx, obj, opts...)
+			}})
+			s.settle()
+
+			e := s.fleet.engine(w.ring.Name)
+			old := e.Target()
+			versions := w.versions(cm)
+
+			broken.Store(true)
+			require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(w.ring), w.ring))
+			change(w)
+			require.NoError(t, w.client.Update(t.Context(), w.ring))
+
+			for range 3 {
+				_, err := s.reconcileOnce()
+				require.ErrorContains(t, err, "the status cannot be written")
+				require.Same(t, old, e.Target(), "the engine has another target, and the status says that all is in its place")
+			}
+
+			require.Equal(t, versions, w.versions(cm))
+			require.NotEmpty(t, s.assignment().Fingerprint)
+
+			broken.Store(false)
+
+			_, err := s.reconcileOnce()
+			require.NoError(t, err)
+			require.NotSame(t, old, e.Target())
+			require.Empty(t, s.assignment().Fingerprint)
+			require.Equal(t, "configmaps", s.assignment().Resources[len(s.assignment().Resources)-1].Resource)
+			w.eventually(placed{Shard: "a", Drain: true}, cm)
+		})
+	}
+}
+
+// An old copy of the ring does not tell that the status says more by now.
+func TestOldCopyOfTheRingRedirectsNothing(t *testing.T) {
+	w := newWorld(t)
+	w.join("a", "b")
+
+	var old atomic.Pointer[v1alpha1.ClusterRing]
+
+	s := newStepped(w, interceptor.Funcs{Get: oldCopies(&old)})
+
+	_, err := s.reconcileOnce()
+	require.NoError(t, err)
+
+	unsettled := &v1alpha1.ClusterRing{}
+	require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(w.ring), unsettled))
+	require.Empty(t, unsettled.Status.Assignment.Fingerprint)
+	s.settle()
+
+	before := s.fleet.engine(w.ring.Name).Target()
+
+	require.NoError(t, w.shards["b"].Release(t.Context()))
+	old.Store(unsettled)
+
+	result, err := s.reconcileOnce()
+	require.NoError(t, err)
+	require.Positive(t, result.RequeueAfter)
+	require.Same(t, before, s.fleet.engine(w.ring.Name).Target())
+	require.NotEmpty(t, s.assignment().Fingerprint)
+
+	old.Store(nil)
+
+	_, err = s.reconcileOnce()
+	require.NoError(t, err)
+	require.NotSame(t, before, s.fleet.engine(w.ring.Name).Target())
+	require.Empty(t, s.assignment().Fingerprint)
+}
+
+// That a ring has been written to by another one is nothing to tell anybody about.
+func TestConflictIsNoError(t *testing.T) {
+	w := newWorld(t)
+	w.join("a")
+
+	var old atomic.Pointer[v1alpha1.ClusterRing]
+
+	s := newStepped(w, interceptor.Funcs{Get: oldCopies(&old)})
+
+	old.Store(w.ring.DeepCopy())
+
+	w.ring.Annotations = map[string]string{"written": "by another"}
+	require.NoError(t, w.client.Update(t.Context(), w.ring))
+
+	result, err := s.reconcileOnce()
+	require.NoError(t, err)
+	require.Positive(t, result.RequeueAfter)
+
+	old.Store(nil)
+
+	_, err = s.reconcileOnce()
+	require.NoError(t, err)
+	require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(w.ring), w.ring))
+	require.Contains(t, w.ring.Finalizers, v1alpha1.FinalizerRebalancer)
+}
+
+// oldCopies lets reads of rings find what a cache would have that is behind.
+func oldCopies(old *atomic.Pointer[v1alpha1.ClusterRing]) func(
+	context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption,
+) error {
+	return func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+		ring, ok := obj.(*v1alpha1.ClusterRing)
+		if o := old.Load(); ok && o != nil {
+			o.DeepCopyInto(ring)
+			return nil
+		}
+
+		return c.Get(ctx, key, obj, opts...)
+	}
+}

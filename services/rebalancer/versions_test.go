@@ -1,0 +1,183 @@
+package rebalancer
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/key"
+)
+
+const travellers = "versions.example.clusterring.dev"
+
+// in returns an empty Traveller of a version.
+func (w *world) in(version, name string) *unstructured.Unstructured {
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(schema.GroupVersionKind{Group: travellers, Version: version, Kind: "Traveller"})
+	u.SetNamespace(w.ns)
+	u.SetName(name)
+
+	return u
+}
+
+// placements notes how the travellers of a namespace were placed, one after another.
+type placements struct {
+	watch watch.Interface
+	ring  string
+	seen  map[string][]placed
+	// writes counts what was written to each after it was created.
+	writes map[string]int
+}
+
+func (w *world) watchTravellers() *placements {
+	w.Helper()
+
+	c, err := client.NewWithWatch(w.plane.Config, client.Options{Scheme: w.client.Scheme()})
+	require.NoError(w, err)
+
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(schema.GroupVersionKind{Group: travellers, Version: "v1", Kind: "TravellerList"})
+
+	watched, err := c.Watch(w.Context(), list, client.InNamespace(w.ns))
+	require.NoError(w, err)
+	w.Cleanup(watched.Stop)
+
+	return &placements{watch: watched, ring: w.ring.Name, seen: map[string][]placed{}, writes: map[string]int{}}
+}
+
+// until takes events until every named object was seen placed as given.
+func (p *placements) until(t *testing.T, want map[string]placed) {
+	t.Helper()
+
+	last := map[string]placed{}
+	done := func() bool {
+		for name, at := range want {
+			if last[name] != at {
+				return false
+			}
+		}
+
+		return true
+	}
+
+	for name, all := range p.seen {
+		last[name] = all[len(all)-1]
+	}
+
+	timeout := time.After(60 * time.Second)
+
+	for !done() {
+		select {
+		case e := <-p.watch.ResultChan():
+			o, ok := e.Object.(client.Object)
+			require.True(t, ok)
+
+			_, drain := o.GetLabels()[v1alpha1.DrainLabel(p.ring)]
+			now := placed{Shard: o.GetLabels()[v1alpha1.ShardLabel(p.ring)], Drain: drain}
+			p.seen[o.GetName()] = append(p.seen[o.GetName()], now)
+			last[o.GetName()] = now
+
+			if e.Type == watch.Modified {
+				p.writes[o.GetName()]++
+			}
+		case <-timeout:
+			require.Failf(t, "timeout", "want %v, have %v", want, p.seen)
+		}
+	}
+}
+
+// A ring of several resources, one of them served in two versions: an object is the same in both, has one key and moves once.
+func TestResourceOfSeveralVersions(t *testing.T) {
+	w := newWorld(t, func(r *v1alpha1.ClusterRing) {
+		r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Group: travellers, Resource: "travellers"})
+	})
+	require.NoError(t, w.plane.Install(t.Context(), "services/rebalancer/testdata/travellers.yaml"))
+	w.join("a", "b", "c")
+
+	ownerOf := func(name string) string {
+		shard, ok := w.view().Owner(key.Key{Group: travellers, Kind: "Traveller", Namespace: w.ns, Name: name})
+		require.True(t, ok)
+
+		return shard
+	}
+
+	moves := w.watchTravellers()
+	want := map[string]placed{}
+	secrets := map[string]*corev1.Secret{}
+	names := []string{"one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"}
+
+	for i, name := range names {
+		o := w.in([]string{"v1alpha1", "v1"}[i%2], name)
+		require.NoError(t, w.client.Create(t.Context(), o))
+
+		want[name] = placed{Shard: ownerOf(name)}
+		s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "of-" + name}}
+		require.NoError(t, controllerutil.SetControllerReference(o, s, w.client.Scheme()))
+		require.NoError(t, w.client.Create(t.Context(), s))
+
+		secrets[name] = s
+	}
+
+	w.start()
+	moves.until(t, want)
+	w.atRest()
+
+	for name, at := range want {
+		w.eventually(at, w.in("v1alpha1", name), w.in("v1", name), secrets[name])
+		require.Equal(t, []placed{{}, at}, moves.seen[name], "%s is assigned once", name)
+	}
+
+	// A shard is gone, and its objects move; then it returns and asks for them.
+	before := want
+	require.NoError(t, w.shards["c"].Release(t.Context()))
+
+	want, moved := map[string]placed{}, map[string]placed{}
+	for _, name := range names {
+		if want[name] = (placed{Shard: ownerOf(name)}); want[name] != before[name] {
+			moved[name] = want[name]
+		}
+	}
+
+	require.NotEmpty(t, moved)
+	moves.until(t, want)
+	w.atRest()
+	w.join("c")
+
+	for name, at := range moved {
+		at.Drain = true
+		moves.until(t, map[string]placed{name: at})
+
+		// The shard may know the object in either version.
+		for _, version := range []string{"v1", "v1alpha1"} {
+			w.eventually(at, w.in(version, name))
+		}
+
+		o := w.in("v1", name)
+		require.Equal(t, at, w.placed(o))
+		w.acknowledge(o)
+	}
+
+	moves.until(t, before)
+	w.atRest()
+
+	for _, name := range names {
+		w.eventually(before[name], w.in("v1alpha1", name), w.in("v1", name), secrets[name])
+
+		all := []placed{{}, before[name]}
+		if at, ok := moved[name]; ok {
+			all = append(all, at, placed{Shard: at.Shard, Drain: true}, placed{}, before[name])
+		}
+
+		require.Equal(t, all, moves.seen[name], "%s moves once each time", name)
+		require.Equal(t, len(all)-1, moves.writes[name])
+	}
+}
