@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
+	"github.com/clusterring/clusterring/tools/example/checksum"
 	"github.com/clusterring/clusterring/tools/faults/record"
 )
 
@@ -136,6 +137,16 @@ func (w *World) Edit(ctx context.Context, name string) error {
 func (w *World) Touch(ctx context.Context, name string) error {
 	configMap := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: name}}
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"touched":"%d"}}}`, record.Now())
+	if err := w.client.Patch(ctx, configMap, client.RawPatch(types.MergePatchType, patch)); err != nil {
+		return fmt.Errorf("a user's request failed (I4): patch: %w", err)
+	}
+	return nil
+}
+
+// ClearChecksum has the second controller of the example write into the ConfigMap of a Website, and the first one not.
+func (w *World) ClearChecksum(ctx context.Context, name string) error {
+	configMap := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: name}}
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null}}}`, checksum.Annotation)
 	if err := w.client.Patch(ctx, configMap, client.RawPatch(types.MergePatchType, patch)); err != nil {
 		return fmt.Errorf("a user's request failed (I4): patch: %w", err)
 	}

@@ -227,15 +227,15 @@ func (s *suite) summary() string {
 	}
 	slices.SortFunc(names, func(a, b string) int { return cmp.Compare(s.tallies[a].order, s.tallies[b].order) })
 	var out strings.Builder
-	fmt.Fprintf(&out, "\n%-24s %5s %7s %14s\n", "", "runs", "failed", "seconds a run")
+	fmt.Fprintf(&out, "\n%-32s %5s %7s %14s\n", "", "runs", "failed", "seconds a run")
 	failed := 0
 	for _, name := range names {
 		t := s.tallies[name]
 		failed += t.failed
-		fmt.Fprintf(&out, "%-24s %5d %7d %14.1f\n", name, t.runs, t.failed, t.spent.Seconds()/float64(t.runs))
+		fmt.Fprintf(&out, "%-32s %5d %7d %14.1f\n", name, t.runs, t.failed, t.spent.Seconds()/float64(t.runs))
 	}
 	wall, used := time.Since(s.began), cpuTime()
-	fmt.Fprintf(&out, "%-24s %5d %7d   in %s on %d control planes; %s of CPU time, %.1f cores busy\n", "all", s.runs, failed,
+	fmt.Fprintf(&out, "%-32s %5d %7d   in %s on %d control planes; %s of CPU time, %.1f cores busy\n", "all", s.runs, failed,
 		wall.Round(time.Second), len(s.planes), used.Round(time.Second), used.Seconds()/wall.Seconds())
 	for _, note := range s.notes {
 		fmt.Fprintln(&out, note)

@@ -1,0 +1,199 @@
+package sweep
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/faults/check"
+	"github.com/clusterring/clusterring/tools/faults/proxy"
+	"github.com/clusterring/clusterring/tools/faults/stage"
+)
+
+const (
+	// soon bounds waits for what follows at once.
+	soon = 10 * time.Second
+	// beyondHoldOff is how long work is held: a shard that has just joined begins to work after two seconds.
+	beyondHoldOff = 3500 * time.Millisecond
+)
+
+// event is something that happens once.
+type event struct {
+	once sync.Once
+	c    chan struct{}
+}
+
+func newEvent() *event { return &event{c: make(chan struct{})} }
+
+// give says that it has happened; true the first time.
+func (s *event) give() (first bool) {
+	s.once.Do(func() { close(s.c); first = true })
+	return first
+}
+
+// await waits for it, and at most so long.
+func (s *event) await(ctx context.Context, what string, within time.Duration) error {
+	timer := time.NewTimer(within)
+	defer timer.Stop()
+	select {
+	case <-s.c:
+		return nil
+	case <-timer.C:
+		return fmt.Errorf("waited %s until %s", within, what)
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// drainDuringWork holds the first drain until the second controller of the object's shard, and only that one, is at work on what
+// the object controls; and holds that work for longer than the new shard would need to begin.
+type drainDuringWork struct {
+	mu          sync.Mutex
+	name, shard string // of the object
+
+	working, drained, over *event
+}
+
+func (d *drainDuringWork) object() (name, shard string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.name, d.shard
+}
+
+// choose makes the Website the one whose drain is held, if there is none yet, and has its shard work.
+func (d *drainDuringWork) choose(ctx context.Context, w *stage.World, name string) {
+	d.mu.Lock()
+	chosen := d.name == ""
+	if chosen {
+		d.name = name
+		for _, v := range w.Newest() {
+			if v.Kind == check.Website && v.Name == name && !v.Deleted {
+				d.shard = v.Shard
+			}
+		}
+	}
+	d.mu.Unlock()
+	if chosen && w.ClearChecksum(ctx, name) == nil {
+		_ = d.working.await(ctx, "the shard works", soon) // During says if it did not
+	}
+}
+
+func (d *drainDuringWork) prepare(ctx context.Context, w *stage.World) {
+	w.Member(stage.Rebalancer).Proxy.Hook(func(write proxy.Write) proxy.Action {
+		if value := write.Labels()[v1alpha1.DrainLabel(stage.Ring)]; write.Resource != "websites" || value == nil {
+			return proxy.Action{}
+		}
+		d.choose(ctx, w, write.Name)
+		if name, _ := d.object(); name != write.Name {
+			return proxy.Action{}
+		}
+		return proxy.Action{Applied: func(done proxy.Done) {
+			if done.Status == http.StatusOK {
+				d.drained.give()
+			}
+		}}
+	})
+	for _, m := range w.Members(true) {
+		m.Proxy.Hook(func(write proxy.Write) proxy.Action {
+			name, shard := d.object()
+			if write.Resource != "configmaps" || write.Name != name || m.Name != shard || !d.working.give() {
+				return proxy.Action{}
+			}
+			if d.drained.await(ctx, "the drain is stored", soon) == nil && wait(ctx, beyondHoldOff) == nil {
+				d.over.give()
+			}
+			return proxy.Action{}
+		})
+	}
+}
+
+// TestDrainDuringWork has a drain come in while a worker of another controller is inside the object: its shard must not give it up
+// before that one is done.
+func TestDrainDuringWork(t *testing.T) {
+	s := theSuite(t)
+	d := &drainDuringWork{working: newEvent(), drained: newEvent(), over: newEvent()}
+	s.run(t, stage.Case{
+		Name: "a drain comes in while the second controller works", Phases: []stage.Phase{stage.Join},
+		Prepare: func(w *stage.World) { d.prepare(t.Context(), w) },
+		During: during{stage.Join: func(ctx context.Context, _ *stage.World) error {
+			return d.over.await(ctx, "the drain had come in during work", 3*soon)
+		}},
+	})
+}
+
+// heldAcknowledgements lets each shard give up one Website, and holds it back from giving up any other.
+type heldAcknowledgements struct {
+	mu       sync.Mutex
+	first    map[string]string // by shard, the Website that it has given up
+	held     map[string]int    // by shard
+	released *event
+}
+
+func (h *heldAcknowledgements) prepare(ctx context.Context, w *stage.World) {
+	for _, m := range w.Members(true) {
+		m.Proxy.Hook(func(write proxy.Write) proxy.Action {
+			value, set := write.Labels()[v1alpha1.ShardLabel(stage.Ring)]
+			if write.Resource != "websites" || !set || value != nil || !h.hold(m.Name, write.Name) {
+				return proxy.Action{}
+			}
+			_ = h.released.await(ctx, "it may go on", 3*soon) // During says if it was not
+			return proxy.Action{}
+		})
+	}
+}
+
+// hold says whether the shard is held back from giving up the Website.
+func (h *heldAcknowledgements) hold(shard, name string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if first, known := h.first[shard]; !known || first == name {
+		h.first[shard] = name
+		return false
+	}
+	h.held[shard]++
+	return true
+}
+
+// followed says whether what a Website controls has followed it away from its shard, while that shard has others to give up.
+func (h *heldAcknowledgements) followed(newest []check.Version) []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for shard, name := range h.first {
+		for _, v := range newest {
+			if h.held[shard] > 0 && v.Kind == check.ConfigMap && v.Name == name && !v.Deleted && v.Shard != "" && v.Shard != shard {
+				return nil
+			}
+		}
+	}
+	return []string{fmt.Sprintf("given up: %v, held back: %v", h.first, h.held)}
+}
+
+// TestChildrenFollowTheirOwner has shards give up one object after the other, so that the rebalancer looks at what all of them
+// control while most of them are still where they were.
+func TestChildrenFollowTheirOwner(t *testing.T) {
+	s := theSuite(t)
+	const more = 24 // of which the new shard gets two or three from each
+	h := &heldAcknowledgements{first: map[string]string{}, held: map[string]int{}, released: newEvent()}
+	s.run(t, stage.Case{
+		Name: "children of objects that are given up and of those that are not yet", Phases: []stage.Phase{stage.Join},
+		Prepare: func(w *stage.World) { h.prepare(t.Context(), w) },
+		After: during{stage.Begin: func(ctx context.Context, w *stage.World) error {
+			var errs []error
+			for i := range more {
+				errs = append(errs, w.Create(ctx, fmt.Sprintf("more-%d", i)))
+			}
+			return errors.Join(append(errs, w.AwaitInPlace(ctx))...)
+		}},
+		During: during{stage.Join: func(ctx context.Context, w *stage.World) error {
+			err := w.Await(ctx, "what the first one controls has followed", func() []string { return h.followed(w.Newest()) })
+			err = errors.Join(err, wait(ctx, time.Second)) // all that would move has done so by then
+			h.released.give()
+			return err
+		}},
+	})
+}
