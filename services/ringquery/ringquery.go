@@ -7,19 +7,15 @@ package ringquery
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync/atomic"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"google.golang.org/grpc"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/kit"
-	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/ringquery/api"
 	"github.com/clusterring/clusterring/services/ringquery/auth"
-	"github.com/clusterring/clusterring/services/ringquery/query"
 	"github.com/clusterring/clusterring/services/ringquery/transport"
 )
 
@@ -106,25 +102,11 @@ const example = `  # on your machine, for everybody on it
 
 // setup makes the server and what it answers from.
 func setup(ctx context.Context, rt *kit.Runtime, options *options) error {
-	index := membership.NewIndex()
-	if err := kit.WatchLeases(ctx, rt, index); err != nil {
-		return err
-	}
-
-	// A cache that is first asked for rings by a call would make that call wait, and readiness a lie.
-	if _, err := rt.Manager.GetCache().GetInformer(ctx, &v1alpha1.ClusterRing{}); err != nil {
-		return fmt.Errorf("watch ClusterRings: %w", err)
-	}
-
 	ready := &readiness{ask: rt.Ready}
-	service := &api.Service{
-		Answers: &query.Answerer{
-			Reader:    rt.Manager.GetClient(),
-			Index:     index,
-			Resources: query.NewResources(rt.Manager.GetRESTMapper(), rt.Clock),
-		},
-		Ready: ready.ever,
-		Log:   rt.Log,
+
+	service, err := answers(ctx, rt, ready.ever)
+	if err != nil {
+		return err
 	}
 
 	server := &transport.Server{

@@ -85,15 +85,17 @@ func conditionsOf(conditions []metav1.Condition) []*pb.Condition {
 
 func shardOf(s query.Shard) *pb.Shard {
 	return &pb.Shard{
-		Name:          s.Name,
-		Namespace:     s.Namespace,
-		Holder:        s.Holder,
-		State:         states[s.State],
-		Available:     s.Available,
-		Problem:       s.Problem,
-		LeaseDuration: durationpb.New(s.Duration),
-		Tokens:        int32(s.Tokens),
-		Share:         s.Share(),
+		Name:            s.Name,
+		Namespace:       s.Namespace,
+		Holder:          s.Holder,
+		State:           states[s.State],
+		Available:       s.Available,
+		Problem:         s.Problem,
+		LeaseDuration:   durationpb.New(s.Duration),
+		Tokens:          int32(s.Tokens),
+		Share:           s.Share(),
+		RenewalAge:      durationpb.New(s.Age.Time),
+		AgeIsLowerBound: s.Age.AtLeast,
 	}
 }
 

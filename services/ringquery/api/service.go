@@ -4,11 +4,15 @@ package api
 
 import (
 	"context"
+	"sync"
 
 	"github.com/go-logr/logr"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
+	"k8s.io/utils/clock"
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/services/ringquery/fanout"
 	"github.com/clusterring/clusterring/services/ringquery/query"
 )
 
@@ -21,8 +25,13 @@ type Service struct {
 	Answers *query.Answerer
 	// Ready returns nil once everything that answers follow from has been read.
 	Ready func() error
+	// Clock is that of the service; only WatchRing needs it.
+	Clock clock.PassiveClock
 	// Log is told of faults of the server.
 	Log logr.Logger
+
+	once sync.Once
+	hub  *fanout.Hub[*picture] // made once
 }
 
 // Register makes the server answer for the service.
@@ -80,24 +89,27 @@ func (s *Service) GetRing(ctx context.Context, req *pb.GetRingRequest) (*pb.GetR
 
 // Locate implements the method of the same name.
 func (s *Service) Locate(ctx context.Context, req *pb.LocateRequest) (*pb.LocateResponse, error) {
-	return answer(ctx, s, func() (*pb.LocateResponse, error) {
-		q, err := question(req)
-		if err != nil {
-			return nil, err
-		}
+	return answer(ctx, s, func() (*pb.LocateResponse, error) { return s.locate(ctx, req) })
+}
 
-		locations, err := s.Answers.Locate(ctx, q)
-		if err != nil {
-			return nil, err
-		}
+// locate answers one question, or fails with an error of the domain.
+func (s *Service) locate(ctx context.Context, req *pb.LocateRequest) (*pb.LocateResponse, error) {
+	q, err := question(req)
+	if err != nil {
+		return nil, err
+	}
 
-		res := &pb.LocateResponse{}
-		for _, l := range locations {
-			res.Locations = append(res.Locations, locationOf(l))
-		}
+	locations, err := s.Answers.Locate(ctx, q)
+	if err != nil {
+		return nil, err
+	}
 
-		return res, nil
-	})
+	res := &pb.LocateResponse{}
+	for _, l := range locations {
+		res.Locations = append(res.Locations, locationOf(l))
+	}
+
+	return res, nil
 }
 
 // answer returns what f returns, with its error made into a status.
@@ -111,13 +123,18 @@ func answer[T any](ctx context.Context, s *Service, f func() (*T, error)) (*T, e
 		return res, nil
 	}
 
+	return nil, s.statusOf(ctx, err).Err() //nolint:wrapcheck // a status is what a client gets
+}
+
+// statusOf returns the status that a client gets for an error of the domain, and logs it if it is a fault of the server.
+func (s *Service) statusOf(ctx context.Context, err error) *status.Status {
 	st, fault := statusOf(err)
 	if fault {
 		method, _ := grpc.Method(ctx)
 		s.Log.Error(err, "Could not answer", "method", method)
 	}
 
-	return nil, st.Err() //nolint:wrapcheck // a status is what a client gets
+	return st
 }
 
 func (s *Service) ready() error {

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/protoadapt"
 
+	"github.com/clusterring/clusterring/services/ringquery/metadata"
 	"github.com/clusterring/clusterring/services/ringquery/query"
 )
 
@@ -30,6 +31,12 @@ var outcomes = []outcome{
 	{query.ErrRingNotFound, codes.NotFound, "RING_NOT_FOUND"},
 	{query.ErrNotSharded, codes.FailedPrecondition, "NOT_SHARDED"},
 	{query.ErrOwnerNeeded, codes.FailedPrecondition, "OWNER_NEEDED"},
+	{query.ErrNotReadable, codes.FailedPrecondition, "NOT_READABLE"},
+	{metadata.ErrForbidden, codes.FailedPrecondition, "NOT_READABLE"},
+	{metadata.ErrNotServed, codes.FailedPrecondition, "NOT_SERVED"},
+	{metadata.ErrNotFound, codes.NotFound, "OBJECT_NOT_FOUND"},
+	{metadata.ErrExpired, codes.Aborted, "PAGE_EXPIRED"},
+	{metadata.ErrUnavailable, codes.Unavailable, "API_SERVER_UNAVAILABLE"},
 	{query.ErrNotReady, codes.Unavailable, "NOT_READY"},
 	{context.Canceled, codes.Canceled, ""},
 	{context.DeadlineExceeded, codes.DeadlineExceeded, ""},
@@ -38,6 +45,13 @@ var outcomes = []outcome{
 // statusOf returns the status that a client gets for an error of the domain, and whether the error is a fault of the server,
 // whose text is then kept from the client.
 func statusOf(err error) (st *status.Status, fault bool) {
+	if ended, ok := errors.AsType[interface {
+		error
+		GRPCStatus() *status.Status
+	}](err); ok {
+		return ended.GRPCStatus(), false // a stream has ended, and gRPC knows why
+	}
+
 	for _, o := range outcomes {
 		if errors.Is(err, o.err) {
 			return withDetails(status.New(o.code, err.Error()), o.reason, err), false

@@ -18,6 +18,7 @@ const (
 	maxPageSize       = 500
 	defaultNextShards = 2
 	maxNextShards     = 10
+	maxID             = 256
 	// maxName is the longest name of any object.
 	maxName = validation.DNS1123SubdomainMaxLength
 )
@@ -51,9 +52,7 @@ func (v *violations) err() error {
 // page returns what a request for a page asks for.
 func page(req *pb.ListRingsRequest) (after string, limit int, err error) {
 	var v violations
-	if req.GetPageSize() < 0 {
-		v.add("page_size", "must not be negative")
-	}
+	limit = v.pageSize(req.GetPageSize(), defaultPageSize, maxPageSize)
 
 	if token := req.GetPageToken(); token != "" {
 		text, err := base64.RawURLEncoding.DecodeString(token)
@@ -64,12 +63,20 @@ func page(req *pb.ListRingsRequest) (after string, limit int, err error) {
 		after = name
 	}
 
-	limit = int(req.GetPageSize())
-	if limit == 0 {
-		limit = defaultPageSize
-	}
+	return after, limit, v.err()
+}
 
-	return after, min(limit, maxPageSize), v.err()
+// pageSize returns the size of a page: the default where none is asked for, and at most the greatest there is.
+func (v *violations) pageSize(asked int32, byDefault, greatest int) int {
+	switch {
+	case asked < 0:
+		v.add("page_size", "must not be negative")
+		return 0
+	case asked == 0:
+		return byDefault
+	default:
+		return min(int(asked), greatest)
+	}
 }
 
 // pageToken returns the token of the page that begins after the ring.
@@ -78,11 +85,25 @@ func pageToken(after string) string {
 }
 
 // ringName returns the name of the one ring that is asked for.
-func ringName(req *pb.GetRingRequest) (string, error) {
+func ringName(req interface{ GetName() string }) (string, error) {
 	var v violations
 	v.check("name", validateRing(req.GetName()))
 
 	return req.GetName(), v.err()
+}
+
+// bulk checks what a question of many has beside the question.
+func bulk(req *pb.LocateAllRequest) error {
+	var v violations
+	if len(req.GetId()) > maxID {
+		v.add("id", "must have at most %d bytes", maxID)
+	}
+
+	if req.GetQuestion() == nil {
+		v.add("question", "must be set")
+	}
+
+	return v.err()
 }
 
 // question returns what a request to locate an object asks.

@@ -16,6 +16,8 @@ var (
 	ErrNotSharded = errors.New("not sharded")
 	// ErrOwnerNeeded: the object is where its owner is, and the question does not name the owner.
 	ErrOwnerNeeded = errors.New("owner needed")
+	// ErrNotReadable: the answer needs objects that the server has no right to read.
+	ErrNotReadable = errors.New("not readable")
 	// ErrNotReady: not everything that answers follow from has been read yet.
 	ErrNotReady = errors.New("not ready")
 )

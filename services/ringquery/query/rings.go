@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"slices"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,6 +20,7 @@ import (
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	hashring "github.com/clusterring/clusterring/services/internal/ring"
+	"github.com/clusterring/clusterring/services/ringquery/metadata"
 )
 
 // Answerer answers questions. All fields are required. It is safe for concurrent use.
@@ -31,6 +31,10 @@ type Answerer struct {
 	Index *membership.Index
 	// Resources resolves what rings name.
 	Resources *Resources
+	// Leases has the states and ages of Leases.
+	Leases *Leases
+	// Objects reads the metadata of sharded objects, live.
+	Objects *metadata.Reader
 }
 
 // Ring is a ring as it is now. Its fields are shared: do not change what they point to.
@@ -49,6 +53,8 @@ type Shard struct {
 
 	// State is the label that the lease monitor last wrote; empty if there is none.
 	State lease.State
+	// Age is how long ago the Lease was renewed.
+	Age Age
 	// Tokens is how many of all [hashring.Tokens] the shard owns; none if it is not available.
 	Tokens int
 }
@@ -82,17 +88,13 @@ func (a *Answerer) Ring(ctx context.Context, name string) (Ring, []Shard, error)
 		return Ring{}, nil, err
 	}
 
-	states, err := a.states(ctx, name)
-	if err != nil {
-		return Ring{}, nil, err
-	}
-
 	ring := a.ring(r)
 	members := ring.View.Shards()
 	shards := make([]Shard, 0, len(members))
 
 	for _, m := range members {
-		s := Shard{Shard: m, State: states[types.NamespacedName{Namespace: m.Namespace, Name: m.Name}]}
+		s := Shard{Shard: m}
+		s.State, s.Age = a.Leases.Of(types.NamespacedName{Namespace: m.Namespace, Name: m.Name})
 		if m.Available {
 			s.Tokens = ring.View.Ring().TokensOf(m.Name)
 		}
@@ -141,20 +143,4 @@ func (a *Answerer) all(ctx context.Context) ([]*v1alpha1.ClusterRing, error) {
 	a.Resources.Keep(rings)
 
 	return rings, nil
-}
-
-// states returns the labelled states of a ring's Leases.
-func (a *Answerer) states(ctx context.Context, ring string) (map[types.NamespacedName]lease.State, error) {
-	list := &coordinationv1.LeaseList{}
-	if err := a.Reader.List(ctx, list, client.MatchingLabels{v1alpha1.LabelClusterRing: ring}, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list the Leases of ring %s: %w", ring, err)
-	}
-
-	states := make(map[types.NamespacedName]lease.State, len(list.Items))
-	for i := range list.Items {
-		l := &list.Items[i]
-		states[client.ObjectKeyFromObject(l)] = lease.State(l.Labels[v1alpha1.LabelState])
-	}
-
-	return states, nil
 }

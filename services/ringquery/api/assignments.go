@@ -1,0 +1,172 @@
+package api
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/services/ringquery/query"
+	"github.com/clusterring/clusterring/services/ringquery/query/assignment"
+)
+
+// Pages of assignments, as the .proto file documents them.
+const (
+	defaultAssignments = 500
+	maxAssignments     = 5000
+)
+
+// assignmentStates are the states of the API.
+var assignmentStates = map[assignment.State]pb.AssignmentState{
+	assignment.Assigned:   pb.AssignmentState_ASSIGNMENT_STATE_ASSIGNED,
+	assignment.Misplaced:  pb.AssignmentState_ASSIGNMENT_STATE_MISPLACED,
+	assignment.Draining:   pb.AssignmentState_ASSIGNMENT_STATE_DRAINING,
+	assignment.DeadShard:  pb.AssignmentState_ASSIGNMENT_STATE_DEAD_SHARD,
+	assignment.Unassigned: pb.AssignmentState_ASSIGNMENT_STATE_UNASSIGNED,
+	assignment.Foreign:    pb.AssignmentState_ASSIGNMENT_STATE_FOREIGN,
+}
+
+// ListAssignments implements the method of the same name.
+func (s *Service) ListAssignments(ctx context.Context, req *pb.ListAssignmentsRequest) (*pb.ListAssignmentsResponse, error) {
+	return answer(ctx, s, func() (*pb.ListAssignmentsResponse, error) {
+		q, err := assignmentsQuery(req)
+		if err != nil {
+			return nil, err
+		}
+
+		found, err := s.Answers.Assignments(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+
+		res := &pb.ListAssignmentsResponse{Remaining: found.Remaining, Fingerprint: found.Fingerprint}
+		for i := range found.Items {
+			res.Assignments = append(res.Assignments, assignmentOf(&found.Items[i]))
+		}
+
+		if found.Continue != "" {
+			res.NextPageToken = assignmentsToken(req, found.Continue)
+		}
+
+		return res, nil
+	})
+}
+
+func assignmentOf(a *query.Assignment) *pb.Assignment {
+	res := &pb.Assignment{
+		Namespace:    a.Namespace,
+		Name:         a.Name,
+		Shard:        a.Shard,
+		DesiredShard: a.Desired,
+		State:        assignmentStates[a.State],
+		Owner:        a.Owner,
+	}
+	if !a.DrainTime.IsZero() {
+		res.DrainTime = timestamppb.New(a.DrainTime)
+	}
+
+	return res
+}
+
+// assignmentsQuery returns what a request for assignments asks.
+func assignmentsQuery(req *pb.ListAssignmentsRequest) (query.AssignmentsQuery, error) {
+	var v violations
+	v.check("ring", validateRing(req.GetRing()))
+
+	if req.GetGroup() != "" {
+		v.check("group", validation.IsDNS1123Subdomain(req.GetGroup()))
+	}
+
+	if req.GetResource() == "" {
+		v.add("resource", "must be set")
+	} else {
+		v.check("resource", validation.IsDNS1123Label(req.GetResource()))
+	}
+
+	if req.GetNamespace() != "" {
+		v.check("namespace", validation.IsDNS1123Label(req.GetNamespace()))
+	}
+	v.check("shard", validation.IsValidLabelValue(req.GetShard()))
+
+	q := query.AssignmentsQuery{
+		Ring:      req.GetRing(),
+		Resource:  schema.GroupResource{Group: req.GetGroup(), Resource: req.GetResource()},
+		Namespace: req.GetNamespace(),
+		Shard:     req.GetShard(),
+		States:    v.states(req.GetStates()),
+		Limit:     v.pageSize(req.GetPageSize(), defaultAssignments, maxAssignments),
+	}
+
+	if token := req.GetPageToken(); token != "" {
+		q.Continue = v.assignmentsToken(req, token)
+	}
+
+	return q, v.err()
+}
+
+// states returns the states that a list is limited to; none: it is not.
+func (v *violations) states(wanted []pb.AssignmentState) (states []assignment.State) {
+	every := slices.Contains(wanted, pb.AssignmentState_ASSIGNMENT_STATE_UNSPECIFIED)
+
+	for _, w := range wanted {
+		if _, known := pb.AssignmentState_name[int32(w)]; !known {
+			v.add("states", "%d is not a state that this server knows", w)
+		}
+	}
+
+	if every {
+		return nil
+	}
+
+	for state, w := range assignmentStates {
+		if slices.Contains(wanted, w) {
+			states = append(states, state)
+		}
+	}
+
+	return states
+}
+
+// A page token of assignments is the digest of the request, then where the API server goes on.
+
+// assignmentsToken returns the token of the page that goes on there.
+func assignmentsToken(req *pb.ListAssignmentsRequest, next string) string {
+	return base64.RawURLEncoding.EncodeToString([]byte(digest(req) + "/" + next))
+}
+
+// assignmentsToken returns where to go on, after the same request as before.
+func (v *violations) assignmentsToken(req *pb.ListAssignmentsRequest, token string) (next string) {
+	text, err := base64.RawURLEncoding.DecodeString(token)
+	was, next, ok := strings.Cut(string(text), "/")
+
+	switch {
+	case err != nil || !ok || next == "":
+		v.add("page_token", "must be the next_page_token of an earlier answer")
+	case was != digest(req):
+		v.add("page_token", "is that of another request: leave all else in the request as it was, or begin with the first page")
+	}
+
+	return next
+}
+
+// digest stands for all of a request but its page token.
+func digest(req *pb.ListAssignmentsRequest) string {
+	all := proto.CloneOf(req)
+	all.PageToken = ""
+
+	wire, err := proto.MarshalOptions{Deterministic: true}.Marshal(all)
+	if err != nil {
+		return "" // a message that came over the wire can go there
+	}
+	sum := sha256.Sum256(wire)
+
+	return hex.EncodeToString(sum[:8])
+}

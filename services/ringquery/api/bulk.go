@@ -1,0 +1,86 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+)
+
+// LocateAll implements the method of the same name. It reads a question when the answer to the one before is on its way, so
+// that a client that does not read is not read from either.
+func (s *Service) LocateAll(stream grpc.BidiStreamingServer[pb.LocateAllRequest, pb.LocateAllResponse]) error {
+	if err := s.ready(); err != nil {
+		return err
+	}
+
+	for {
+		req, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+
+		if err != nil {
+			return err //nolint:wrapcheck // a status already
+		}
+
+		res, err := s.locateOne(stream.Context(), req)
+		if err != nil {
+			return err
+		}
+
+		if err := stream.Send(res); err != nil {
+			return err //nolint:wrapcheck // the stream has ended
+		}
+	}
+}
+
+// locateOne answers one question of many. It fails only if the whole stream does.
+func (s *Service) locateOne(ctx context.Context, req *pb.LocateAllRequest) (*pb.LocateAllResponse, error) {
+	res := &pb.LocateAllResponse{Id: req.GetId()}
+
+	located, err := s.locateAsked(ctx, req)
+	if err == nil {
+		res.Result = &pb.LocateAllResponse_Answer{Answer: located}
+		return res, nil
+	}
+
+	st := s.statusOf(ctx, err)
+	if ctx.Err() != nil {
+		return nil, st.Err() //nolint:wrapcheck // a status is what a client gets
+	}
+	res.Result = &pb.LocateAllResponse_Error{Error: locateErrorOf(st)}
+
+	return res, nil
+}
+
+func (s *Service) locateAsked(ctx context.Context, req *pb.LocateAllRequest) (*pb.LocateResponse, error) {
+	if err := bulk(req); err != nil {
+		return nil, err
+	}
+
+	return s.locate(ctx, req.GetQuestion())
+}
+
+// locateErrorOf returns a status as part of an answer.
+func locateErrorOf(st *status.Status) *pb.LocateError {
+	e := &pb.LocateError{Code: int32(st.Code()), Message: st.Message()}
+
+	for _, detail := range st.Details() {
+		switch d := detail.(type) {
+		case *errdetails.ErrorInfo:
+			e.Reason = d.GetReason()
+		case *errdetails.BadRequest:
+			for _, v := range d.GetFieldViolations() {
+				e.Violations = append(e.Violations, v.GetField()+": "+v.GetDescription())
+			}
+		}
+	}
+
+	return e
+}

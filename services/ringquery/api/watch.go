@@ -1,0 +1,105 @@
+package api
+
+import (
+	"context"
+	"slices"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/services/ringquery/fanout"
+	"github.com/clusterring/clusterring/services/ringquery/query"
+)
+
+// picture is a ring with its shards at one moment. It is shared by all who watch the ring, and nobody changes it.
+type picture struct {
+	ring      *pb.Ring
+	shards    []*pb.Shard
+	available []string // sorted
+
+	// ageless are the shards without what passes by itself.
+	ageless []query.Shard
+}
+
+// picture reads how a ring is.
+func (s *Service) picture(ctx context.Context, name string) (*picture, error) {
+	ring, shards, err := s.Answers.Ring(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+
+	p := &picture{ring: ringOf(ring), available: ring.View.AvailableShards(), ageless: shards}
+	for i := range shards {
+		p.shards = append(p.shards, shardOf(shards[i]))
+		shards[i].Age = query.Age{}
+	}
+
+	return p, nil
+}
+
+// same says whether two pictures differ in nothing but ages.
+func (p *picture) same(o *picture) bool {
+	return slices.Equal(p.ageless, o.ageless) && proto.Equal(p.ring, o.ring)
+}
+
+// RingChanged says that a ring of this name has changed, or one of its shards. Call it after the change has got to what the
+// service answers from. It returns at once.
+func (s *Service) RingChanged(name string) { s.watches().Changed(name) }
+
+// watches returns the hub of those who watch rings.
+func (s *Service) watches() *fanout.Hub[*picture] {
+	s.once.Do(func() { s.hub = fanout.NewHub(s.picture, (*picture).same, s.Clock) })
+
+	return s.hub
+}
+
+// WatchRing implements the method of the same name.
+func (s *Service) WatchRing(req *pb.WatchRingRequest, stream grpc.ServerStreamingServer[pb.WatchRingResponse]) error {
+	_, err := answer(stream.Context(), s, func() (*pb.WatchRingResponse, error) {
+		name, err := ringName(req)
+		if err != nil {
+			return nil, err
+		}
+
+		return nil, s.watch(name, stream)
+	})
+
+	return err
+}
+
+// watch sends how the ring is until the stream ends.
+func (s *Service) watch(name string, stream grpc.ServerStreamingServer[pb.WatchRingResponse]) error {
+	reader := s.watches().Follow(name)
+	defer reader.Close()
+
+	var sent *picture
+	for {
+		state, err := reader.Next(stream.Context())
+		if err != nil {
+			return err
+		}
+
+		res := &pb.WatchRingResponse{Ring: state.Value.ring, Shards: state.Value.shards, Revision: state.Revision}
+		if sent != nil {
+			res.Joined = without(state.Value.available, sent.available)
+			res.Left = without(sent.available, state.Value.available)
+		}
+
+		if err := stream.Send(res); err != nil {
+			return err //nolint:wrapcheck // the stream has ended
+		}
+		sent = state.Value
+	}
+}
+
+// without returns the names that are not among the others. Both are sorted.
+func without(names, others []string) (rest []string) {
+	for _, name := range names {
+		if _, found := slices.BinarySearch(others, name); !found {
+			rest = append(rest, name)
+		}
+	}
+
+	return rest
+}

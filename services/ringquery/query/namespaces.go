@@ -1,0 +1,102 @@
+package query
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/ringquery/metadata"
+)
+
+const (
+	// fewNamespaces is how many namespaces are read one by one; for more, all are listed, 500 at a time.
+	fewNamespaces = 10
+	// listSize is the number of objects in a page of a list that the service makes for itself.
+	listSize = 500
+)
+
+// namespaces knows, for the time of one question, which namespaces a ring covers. It reads only what names do not tell. It is
+// for one goroutine.
+type namespaces struct {
+	ring     *v1alpha1.ClusterRing
+	objects  *metadata.Reader
+	selector labels.Selector
+
+	known  map[string]bool
+	listed bool // all namespaces that are not known are not covered
+}
+
+// namespacesOf returns the knowledge for a ring. It fails with [ErrNotSharded] if the ring's selector cannot be used.
+func (a *Answerer) namespacesOf(ring *v1alpha1.ClusterRing) (*namespaces, error) {
+	selector, err := metav1.LabelSelectorAsSelector(ring.Spec.EffectiveNamespaceSelector())
+	if err != nil {
+		return nil, fmt.Errorf("%w: the namespaceSelector of ring %s cannot be used: %w", ErrNotSharded, ring.Name, err)
+	}
+
+	return &namespaces{ring: ring, objects: a.Objects, selector: selector, known: map[string]bool{"": true}}, nil
+}
+
+// learn finds out about the namespaces of the objects.
+func (n *namespaces) learn(ctx context.Context, objects []metav1.PartialObjectMetadata) error {
+	unknown := sets.New[string]()
+
+	for i := range objects {
+		name := objects[i].Namespace
+		if _, known := n.known[name]; known || n.listed {
+			continue
+		}
+
+		switch Covers(n.ring, name) {
+		case Covered:
+			n.known[name] = true
+		case NotCovered:
+			n.known[name] = false
+		default:
+			unknown.Insert(name)
+		}
+	}
+
+	if len(unknown) > fewNamespaces {
+		return n.list(ctx)
+	}
+
+	for name := range unknown {
+		has, err := n.objects.NamespaceLabels(ctx, name)
+		if err != nil && !errors.Is(err, metadata.ErrNotFound) {
+			return readable(err, "namespaces")
+		}
+		n.known[name] = err == nil && n.selector.Matches(labels.Set(has))
+	}
+
+	return nil
+}
+
+// list finds out about all namespaces there are.
+func (n *namespaces) list(ctx context.Context) error {
+	q := metadata.Query{
+		GVR: corev1.SchemeGroupVersion.WithResource("namespaces"), Selector: n.selector.String(), Limit: listSize,
+	}
+
+	err := pages(ctx, n.objects, q, func(items []metav1.PartialObjectMetadata) error {
+		for i := range items {
+			n.known[items[i].Name] = true
+		}
+
+		return nil
+	})
+	if err != nil {
+		return readable(err, "namespaces")
+	}
+	n.listed = true
+
+	return nil
+}
+
+// covers says whether the ring shards objects in the namespace, empty for objects without one, after learn was told of it.
+func (n *namespaces) covers(namespace string) bool { return n.known[namespace] }
