@@ -108,13 +108,15 @@ func (m *machine) writes(from, to state) bool {
 }
 
 // mainWritten is to be called for every write to the main object. What was decided about an earlier version fails, and is
-// therefore dropped. So is what was decided about the child if its owner moves, unless that is what the scope is about.
+// therefore dropped. So is what was decided about the child of an owner without a shard once the owner has one; that can only
+// be in a ring that is being deleted.
 func (m *machine) mainWritten(to *state) {
 	if m.Mutation != NoPrecondition {
 		to.mainOp = operation{}
 	}
 
-	if to.main.shard != m.from.main.shard && m.Exposed != LateChild {
+	given := m.from.main.shard == nobody && to.main.shard != nobody
+	if given && to.childOp.verb == release && m.Exposed != LateRelease {
 		to.childOp = operation{}
 	}
 

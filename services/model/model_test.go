@@ -17,10 +17,14 @@ var protocol = []Scope{
 	{Name: "three shards", Shards: 3, Faulty: 2},
 	{Name: "an owner and its child", Shards: 2, Faulty: 1, Time: true, DeleteLease: true, DropLabel: true, Child: true},
 	{Name: "the ring leaves", Shards: 2, Faulty: 1, Child: true, DeleteRing: true},
-	// This is an exposure: the child may leave a shard that has its owner. But two shards do not work at once for that.
+	// These are exposures: the child may leave a shard that has its owner. But two shards do not work at once for that.
 	{
 		Name: "the child is written late", Shards: 2, Faulty: 1, Child: true, DropLabel: true,
 		Exposed: LateChild, Forgiven: []Property{ChildStays},
+	},
+	{
+		Name: "the child leaves late", Shards: 2, Faulty: 1, Child: true, DeleteRing: true,
+		Exposed: LateRelease, Forgiven: []Property{ChildStays},
 	},
 }
 
@@ -134,7 +138,7 @@ func TestStatesSurvivePacking(t *testing.T) {
 		process: stopping, frozen: true, inMain: true, inChild: true, lease: taken, settled: true, since: 2, age: 2,
 		main: acknowledging, child: true, guard: guards - 1, trust: true,
 	}
-	op := operation{verb: release, to: 3, from: 3, confirmed: true}
+	op := operation{verb: release, to: 3, from: 3, confirmed: true, former: true}
 
 	for _, s := range []state{
 		{}, {shards: [MaxShards]shard{big, {}, big}}, {shards: [MaxShards]shard{1: big}},

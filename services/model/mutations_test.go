@@ -39,6 +39,8 @@ func TestMutations(t *testing.T) {
 		{LateRecreation, frozen, []Property{NoTaking, OneWorker}},
 		{NoPatience, vanishes, []Property{NoTaking, OneWorker}},
 		{ChildAnywhere, child, []Property{OneWorker}},
+		{NoLiveOwner, child, []Property{OneWorker}},
+		{NoTurns, child, []Property{ChildStays}},
 		{NoTakeover, fails, []Property{Ownership}},
 		{NoAcknowledgement, moves, []Property{Ownership}},
 		{RingsDiffer, moves, []Property{Progress}},
@@ -69,10 +71,9 @@ func TestExposures(t *testing.T) {
 	}{
 		{SlowTake, moves, []Property{NoTaking, OneWorker}},
 		{DropUnseen, drops, []Property{NoTaking, OneWorker}},
-		{DropUnknown, drops, []Property{NoTaking, OneWorker}},
 		{DropInDrain, drops, []Property{NoTaking, OneWorker}},
 		{LateChild, child, []Property{ChildStays}},
-		{OwnerUnseen, child, []Property{OneWorker}},
+		{LateRelease, leaving, []Property{ChildStays}},
 		{DeleteUnseen, vanishes, []Property{NoTaking, OneWorker}},
 		{DeleteTwice, vanishes, []Property{NoTaking, OneWorker}},
 	} {

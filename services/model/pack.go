@@ -46,7 +46,7 @@ func pack(s state) packed {
 }
 
 func (o operation) pack(b packing) packing {
-	return b.put(uint8(o.verb), 3).put(uint8(o.to), 2).put(uint8(o.from), 2).is(o.confirmed)
+	return b.put(uint8(o.verb), 3).put(uint8(o.to), 2).put(uint8(o.from), 2).is(o.confirmed).is(o.former)
 }
 
 func (p packed) unpack() state {
@@ -75,7 +75,7 @@ func (p packed) unpack() state {
 }
 
 func unpackOperation(b *unpacking) (o operation) {
-	o.confirmed, o.from, o.to = b.flag(), name(b.take(2)), name(b.take(2))
+	o.former, o.confirmed, o.from, o.to = b.flag(), b.flag(), name(b.take(2)), name(b.take(2))
 	o.verb = verb(b.take(3))
 
 	return o

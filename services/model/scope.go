@@ -23,8 +23,8 @@ type Scope struct {
 	DeleteLease bool
 	// Child adds an object that the main object controls.
 	Child bool
-	// DropLabel lets users write objects without their labels. An assigner is reached then, it knows of the last start of the
-	// object's shard, and the object is not draining: what happens otherwise is among the exposures.
+	// DropLabel lets users write objects without their labels. An assigner is reached then, whatever it believes of the Leases,
+	// and the object is not draining: what happens otherwise is among the exposures.
 	DropLabel bool
 	// DeleteRing lets the ring be deleted.
 	DeleteRing bool
@@ -41,21 +41,24 @@ type Exposure string
 
 // The exposures. Each is a limit of what is promised.
 const (
-	// SlowTake lets a write that takes an object from a shard arrive after the shard has taken its Lease again and has
-	// begun to work.
-	SlowTake Exposure = "an object is taken by a write that arrives after the shard's hold-off"
+	// SlowTake lets a write that takes an object from a shard be carried out after the shard has taken its Lease again, has held
+	// off, and has begun to work. The rebalancer gives such a write up earlier than that, and the object must not have changed
+	// since; what remains is a request that was sent, is given up, and is carried out by the API server all the same, over a
+	// quarter of a second later still.
+	SlowTake Exposure = "a write that takes an object, and was given up, is carried out after the shard's hold-off"
 	// DropUnseen lets a user's write drop labels while no assigner is reached, be it down or the ring being deleted.
 	DropUnseen Exposure = "a write drops the labels while no assigner is reached"
-	// DropUnknown lets a user's write drop labels past an assigner that believes the shard to be dead, because it has not yet
-	// learned of the shard's last start.
-	DropUnknown Exposure = "a write drops the labels past an assigner that knows an earlier term of the shard"
 	// DropInDrain lets a user's write drop labels while the object is being drained: it looks like an acknowledgement.
 	DropInDrain Exposure = "a write drops the labels during a drain"
-	// LateChild lets a write to the child arrive after its owner has moved on.
-	LateChild Exposure = "a write to the child arrives after its owner has moved on"
-	// OwnerUnseen lets the child be in deletion. Then a shard that does not have its owner works on it, in the belief that the
-	// owner does not exist any more.
-	OwnerUnseen Exposure = "a child in deletion is at another shard than its owner"
+	// LateChild lets a write that a rebalancer has sent be carried out after its successor, which knows nothing of it, has begun
+	// to decide about the owner or the child. Within one rebalancer the two take turns.
+	LateChild Exposure = "a write of an earlier rebalancer is carried out while its successor moves the owner"
+	// LateRelease lets the labels of a child be removed, in a ring that is being deleted, after an assigner that has not heard
+	// of the deletion has given a shard to the owner, which had none. No other shard gets the child.
+	LateRelease Exposure = "a child leaves the ring after its owner was given a shard by an assigner that believes in the ring"
+	// DeleteUnseen and DeleteTwice are decided to stay: an object with the label of a shard that the rebalancer does not know,
+	// restored from a backup for example, is corrected at once. They would be closed by a wait of 2D for every such label.
+	//
 	// DeleteUnseen lets somebody delete a Lease of which the rebalancer has not seen that the shard holds it.
 	DeleteUnseen Exposure = "a Lease is deleted that the rebalancer has not seen to be held"
 	// DeleteTwice lets somebody delete a Lease again before the rebalancer has seen that it was made anew.
@@ -98,6 +101,12 @@ const (
 	// ChildAnywhere lets a shard work on its children wherever their owners are. Together with children that are
 	// assigned while their owners move, it breaks the rule that two shards never work on an owner and its child.
 	ChildAnywhere Mutation = "shard works on a child without its owner"
+	// NoLiveOwner lets a shard work on a child in deletion if it does not see the owner, without asking the API server whether
+	// the owner is no more.
+	NoLiveOwner Mutation = "no live look for the owner of a child in deletion"
+	// NoTurns lets the rebalancer decide about an object while a write to the object's child is on its way, and the other way
+	// round.
+	NoTurns Mutation = "owner and child are moved at once"
 	// NoTakeover never takes the Lease of a failed shard.
 	NoTakeover Mutation = "monitor never takes a Lease"
 	// RingsDiffer lets the rebalancer follow another ring than the assigner.

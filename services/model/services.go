@@ -92,8 +92,8 @@ func (m *machine) observe(n name) {
 	m.emit(by(observes, n), &to)
 }
 
-// rebalance emits what the rebalancer's workers do: one has the main object, another the child. What the rebalancer
-// believes of the Leases when it decides may be from any time.
+// rebalance emits what the rebalancer's workers do: one has the main object, another the child, and they take turns. What the
+// rebalancer believes of the Leases when it decides may be from any time.
 func (m *machine) rebalance() {
 	m.deliver(func(s *state) *operation { return &s.childOp }, m.landChild)
 	m.deliver(func(s *state) *operation { return &s.mainOp }, m.landMain)
@@ -116,13 +116,15 @@ func (m *machine) rebalance() {
 func (m *machine) decideAll(all available) {
 	in := mainInput{all, m.from.main, !m.from.planKnows}
 
-	if m.from.mainOp.verb == nothing {
+	turns := m.Mutation != NoTurns
+
+	if m.from.mainOp.verb == nothing && !(turns && m.from.childOp.known()) {
 		to := m.from
 		to.mainOp = m.mainPlans[in]
 		m.emit(doing(decidesMain, to.mainOp), &to)
 	}
 
-	if m.from.hasChild && m.from.childOp.verb == nothing {
+	if m.from.hasChild && m.from.childOp.verb == nothing && !(turns && m.from.mainOp.known()) {
 		to := m.from
 		to.childOp = m.childPlans[childInput{in, m.from.child}]
 		m.emit(doing(decidesChild, to.childOp), &to)
@@ -231,7 +233,8 @@ func (m *machine) leaveRing() {
 	}
 }
 
-// restarts emits that services lose what they have in memory. What they have sent may still arrive.
+// restarts emits that services lose what they have in memory. What they have sent may still arrive; other than in the exposure,
+// before their successors decide about the same objects or their owners.
 func (m *machine) restarts() {
 	to := m.from
 	to.mainOp = operation{}
@@ -245,6 +248,12 @@ func (m *machine) restarts() {
 	for i := range to.shards[:m.Shards] {
 		sh := &to.shards[i]
 		sh.guard, sh.trust = neverSeen.see(sh.lease), false
+	}
+
+	if m.Exposed == LateChild {
+		for _, op := range []*operation{&to.mainOp, &to.childOp} {
+			op.former = op.verb != nothing
+		}
 	}
 
 	m.emit(of(rebalancerRestarts), &to)

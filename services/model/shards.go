@@ -197,9 +197,9 @@ func (m *machine) workers(n name, sh *shard) {
 }
 
 // mayEnterChild says whether a worker that finds the child in its cache may work on it. It also finds, or does not find, its
-// owner there.
+// owner there. If it does not, and the child is in deletion, it asks the API server, which always has the owner here.
 func (m *machine) mayEnterChild(sh *shard) bool {
-	return sh.main == mine || m.Mutation == ChildAnywhere || m.Exposed == OwnerUnseen && sh.main == notMine
+	return sh.main == mine || m.Mutation == ChildAnywhere || m.Mutation == NoLiveOwner && sh.main == notMine
 }
 
 // acknowledge emits what becomes of the write that removes the labels. The object has not changed since the drain was seen;

@@ -103,7 +103,12 @@ type operation struct {
 	from name
 	// confirmed says that the guard has allowed it, so that it is on its way to the API server.
 	confirmed bool
+	// former says that the rebalancer has restarted since, and does not know of it; only with LateChild.
+	former bool
 }
+
+// known says that the rebalancer is busy with the operation, or waits for its end.
+func (o operation) known() bool { return o.verb != nothing && !o.former }
 
 // verb is what an operation does to an object's labels.
 type verb uint8

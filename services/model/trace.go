@@ -113,6 +113,10 @@ func (o operation) String() string {
 		text += fmt.Sprintf(", once %s is known to be gone", o.from)
 	}
 
+	if o.former {
+		text += ", as decided before the restart"
+	}
+
 	return text
 }
 

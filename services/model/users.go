@@ -35,7 +35,7 @@ func (m *machine) userOfMain() {
 		return
 	}
 
-	if s.main.drain && m.Exposed == DropInDrain || !s.main.drain && (m.DropLabel || m.Exposed == DropUnseen || m.Exposed == DropUnknown) {
+	if s.main.drain && m.Exposed == DropInDrain || !s.main.drain && (m.DropLabel || m.Exposed == DropUnseen) {
 		m.dropped(write, set(dropsMain))
 	}
 }
@@ -69,12 +69,5 @@ func (m *machine) dropped(w write, emit func(labels, int8)) {
 		return
 	}
 
-	m.admitted(w, m.Exposed != DropUnseen, func(l labels, view int8) {
-		sh := m.from.at(w.old.shard)
-		outdated := sh.inTerm() && !sh.lease.free() && view >= 0 && m.leasesIn(view)[w.old.shard-1] == taken
-
-		if !outdated || m.Exposed == DropUnknown {
-			emit(l, view)
-		}
-	})
+	m.admitted(w, m.Exposed != DropUnseen, emit)
 }
