@@ -21,7 +21,7 @@
 // Two or three shards, one main object, and one child that it controls. Each shard has a process (down, holding off, running,
 // stopping, or frozen in one of these), its Lease on the API server, a worker for each object, and caches that may be as old
 // as they like. One wrapper, as package pkg/shard promises it, lets workers in and acknowledges drains. The rebalancer works
-// on both objects at once; what it believes of the Leases when it decides may be from any time, and the write comes at any
+// on both objects, in turns; what it believes of the Leases when it decides may be from any time, and the write comes at any
 // time later, or never, or after the rebalancer has restarted. It fails if the object has changed since. The same goes for
 // the answers of any number of assigners, any of which may also not be reached. Users update objects, create the child, write
 // objects without their labels and delete the ring, people delete Leases, services lose their memory, processes start, stop,
@@ -42,15 +42,17 @@
 // # What is not modelled
 //
 //   - how the rebalancer finds objects, and how many it moves at a time: here it looks at each again and again
-//   - deletion of objects, and new ones of the same name
+//   - deletion of objects, and new ones of the same name; a child may be in deletion, but its owner is always there
 //   - two processes of one name, one name in two namespaces, several rings, weights of the hash ring
 //   - shards that are not made with pkg/shard
 //   - clocks that do not run at the same speed
 //
-// What is taken for granted of time, because nothing else could show it: a write that takes an object from a shard arrives, and
-// is in the shard's cache, before a hold-off ends; a process that finds its Lease still held starts from caches that are
-// not older than itself; a deleted ring's last look comes later than the news of the deletion. The values of [Exposure]
-// leave out such assumptions one by one. The tests show what each would lead to: they are the limits of the promises.
+// What is taken for granted of time, because nothing else could show it: a write that takes an object from a shard is carried
+// out, and is in the shard's cache, before a hold-off ends; what a rebalancer has sent is carried out, or never, before its
+// successor decides about the same object, its owner or its child; a process that finds its Lease still held starts from
+// caches that are not older than itself; a deleted ring's last look comes later than the news of the deletion. The values of
+// [Exposure] leave out such assumptions one by one. The tests show what each would lead to: they are the limits of the
+// promises. Where an exposure breaks one property alone, a scope of the tests shows that the others hold with it.
 //
 // # How a trace is read
 //
