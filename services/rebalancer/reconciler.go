@@ -44,11 +44,10 @@ type reconciler struct {
 func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	result, err := r.reconcile(ctx, req)
 
-	switch stopping := ctx.Err() != nil; {
-	case stopping:
-		return result, nil // what was under way has failed, and that is no error
-	case apierrors.IsConflict(err):
-		return reconcile.Result{RequeueAfter: catchUp}, nil // the cache was behind, which is none either
+	if stopping := ctx.Err() != nil; stopping {
+		err = nil // what was under way has failed, and that is no error
+	} else if apierrors.IsConflict(err) {
+		result, err = reconcile.Result{RequeueAfter: catchUp}, nil // the cache was behind, which is none either
 	}
 
 	return result, err
@@ -160,7 +159,9 @@ func (r *reconciler) redirect(ctx context.Context, e *running, ring *v1alpha1.Cl
 	e.Guard.Observe(t.View) // now, whatever becomes of the status
 
 	latest := &v1alpha1.ClusterRing{}
-	if err := r.live.Get(ctx, client.ObjectKeyFromObject(ring), latest); client.IgnoreNotFound(err) != nil {
+
+	err := r.live.Get(ctx, client.ObjectKeyFromObject(ring), latest)
+	if client.IgnoreNotFound(err) != nil {
 		return reconcile.Result{}, fmt.Errorf("read the latest copy of ring %s: %w", ring.Name, err)
 	}
 

@@ -1,6 +1,7 @@
 package rebalancer
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -73,7 +74,8 @@ func (p *placements) until(t *testing.T, want map[string]placed) {
 		last[name] = all[len(all)-1]
 	}
 
-	timeout := time.After(60 * time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
 
 	for !done() {
 		select {
@@ -89,7 +91,7 @@ func (p *placements) until(t *testing.T, want map[string]placed) {
 			if e.Type == watch.Modified {
 				p.writes[o.GetName()]++
 			}
-		case <-timeout:
+		case <-ctx.Done():
 			require.Failf(t, "timeout", "want %v, have %v", want, p.seen)
 		}
 	}

@@ -190,10 +190,10 @@ func (w *ringOfTwo) run() {
 	w.Cleanup(w.stop)
 }
 
-// nameAt returns a name that the ring gives to the shard.
-func (w *ringOfTwo) nameAt(shard, prefix string) string {
+// nameAtB returns a name that the ring gives to b.
+func (w *ringOfTwo) nameAtB(prefix string) string {
 	for name := prefix; ; name += "x" {
-		if at, _ := w.target.View.Owner(key.Key{Kind: "ConfigMap", Namespace: w.ns, Name: name}); at == shard {
+		if at, _ := w.target.View.Owner(key.Key{Kind: "ConfigMap", Namespace: w.ns, Name: name}); at == "b" {
 			return name
 		}
 	}
@@ -258,8 +258,8 @@ func (w *ringOfTwo) putOff(name string) bool {
 // come to a shard that has just said that it works on nothing of this owner any more.
 func TestOwnerStaysWhileItsChildIsAssigned(t *testing.T) {
 	w := newRingOfTwo(t)
-	owner := w.owner(w.nameAt("b", "owner"), "a")
-	other := w.owner(w.nameAt("b", "other"), "a")
+	owner := w.owner(w.nameAtB("owner"), "a")
+	other := w.owner(w.nameAtB("other"), "a")
 	first, second := w.child(owner, "first", ""), w.child(owner, "second", "")
 	letFirstGo, letSecondGo := w.hold("secrets/first"), w.hold("secrets/second")
 
@@ -283,7 +283,7 @@ func TestOwnerStaysWhileItsChildIsAssigned(t *testing.T) {
 // What is read of an owner whose labels are just being written may be wrong a moment later.
 func TestChildIsDecidedAfterItsOwner(t *testing.T) {
 	w := newRingOfTwo(t)
-	owner := w.owner(w.nameAt("b", "owner"), "")
+	owner := w.owner(w.nameAtB("owner"), "")
 	letGo := w.hold("configmaps/" + owner.Name)
 
 	w.e.SetTarget(w.target)
@@ -305,7 +305,7 @@ func TestChildIsDecidedAfterItsOwner(t *testing.T) {
 // A stop waits neither for those whose turn it is, nor for those that are put off.
 func TestStopsAmidATurn(t *testing.T) {
 	w := newRingOfTwo(t)
-	owner := w.owner(w.nameAt("b", "owner"), "")
+	owner := w.owner(w.nameAtB("owner"), "")
 	w.hold("configmaps/" + owner.Name)
 	w.child(owner, "child", "")
 	w.e.SetTarget(w.target)
