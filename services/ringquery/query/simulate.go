@@ -79,12 +79,7 @@ func (a *Answerer) Simulate(ctx context.Context, name string, c Change, count bo
 	sim := compare(before, after)
 
 	if count {
-		tally := &tally{before: before, after: after, shards: map[string]*SimulatedShard{}}
-		for i := range sim.Shards {
-			tally.shards[sim.Shards[i].Name] = &sim.Shards[i]
-		}
-
-		if sim.Counted, err = a.count(ctx, ring, tally); err != nil {
+		if sim.Counted, err = a.count(ctx, ring, newTally(before, after, sim.Shards)); err != nil {
 			return Simulation{}, err
 		}
 	}
@@ -190,6 +185,16 @@ func least(before, after *hashring.Ring, all int) float64 {
 type tally struct {
 	before, after *hashring.Ring
 	shards        map[string]*SimulatedShard
+}
+
+// newTally counts for these shards, which are all of both rings.
+func newTally(before, after *hashring.Ring, shards []SimulatedShard) *tally {
+	t := &tally{before: before, after: after, shards: make(map[string]*SimulatedShard, len(shards))}
+	for i := range shards {
+		t.shards[shards[i].Name] = &shards[i]
+	}
+
+	return t
 }
 
 // add counts an object and says whether it would move.
