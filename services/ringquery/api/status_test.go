@@ -16,29 +16,35 @@ import (
 	"github.com/go-logr/logr/funcr"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/services/ringquery/metadata"
 	"github.com/clusterring/clusterring/services/ringquery/query"
 )
 
-// TestEveryErrorHasACode finds all sentinels of package query, and fails if one is not in the table.
+// TestEveryErrorHasACode finds all sentinels of the packages that give answers, and fails if one is not in the table.
 func TestEveryErrorHasACode(t *testing.T) {
 	table, err := os.ReadFile("status.go")
 	require.NoError(t, err)
 
-	sentinels := exportedErrors(t, "../query")
-	require.Contains(t, sentinels, "ErrRingNotFound")
+	sentinels := append(exportedErrors(t, "query"), exportedErrors(t, "metadata")...)
+	require.Contains(t, sentinels, "query.ErrRingNotFound")
 	for _, name := range sentinels {
-		require.Containsf(t, string(table), "{query."+name+", codes.", "query.%s has no status code", name)
+		if name == "metadata.ErrInvalid" { // a request of this server's own making: a fault, unless a page token explains it
+			continue
+		}
+		require.Containsf(t, string(table), "{"+name+", codes.", "%s has no status code", name)
 	}
 }
 
 // exportedErrors returns the names of the variables of a package that begin with Err.
-func exportedErrors(t *testing.T, dir string) (names []string) {
+func exportedErrors(t *testing.T, pkg string) (names []string) {
 	t.Helper()
 
+	dir := "../" + pkg
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	for _, e := range entries {
@@ -49,7 +55,7 @@ func exportedErrors(t *testing.T, dir string) (names []string) {
 		require.NoError(t, err)
 		ast.Inspect(file, func(n ast.Node) bool {
 			if spec, ok := n.(*ast.ValueSpec); ok && strings.HasPrefix(spec.Names[0].Name, "Err") {
-				names = append(names, spec.Names[0].Name)
+				names = append(names, pkg+"."+spec.Names[0].Name)
 			}
 			return true
 		})
@@ -60,8 +66,8 @@ func exportedErrors(t *testing.T, dir string) (names []string) {
 
 // TestEveryCodeIsDocumented holds the table against what the .proto file promises, in both directions.
 func TestEveryCodeIsDocumented(t *testing.T) {
-	// These are not in the table: gRPC itself and faults of the server give them.
-	used := []string{"INTERNAL", "RESOURCE_EXHAUSTED"}
+	// These are not in the table: faults of the server, gRPC itself, and whoever lets callers in give them.
+	used := []string{"INTERNAL", "RESOURCE_EXHAUSTED", "UNAUTHENTICATED", "PERMISSION_DENIED"}
 	for _, o := range outcomes {
 		used = append(used, protoName(o.code))
 	}
@@ -98,6 +104,12 @@ func TestErrorsTellProgramsAndPeople(t *testing.T) {
 		{fmt.Errorf("%w: x", query.ErrRingNotFound), codes.NotFound, "no such ring: x", "RING_NOT_FOUND"},
 		{fmt.Errorf("%w: x", query.ErrNotSharded), codes.FailedPrecondition, "not sharded: x", "NOT_SHARDED"},
 		{fmt.Errorf("%w: x", query.ErrOwnerNeeded), codes.FailedPrecondition, "owner needed: x", "OWNER_NEEDED"},
+		{fmt.Errorf("%w: x", query.ErrNotReadable), codes.FailedPrecondition, "not readable: x", "NOT_READABLE"},
+		{fmt.Errorf("x: %w", metadata.ErrForbidden), codes.FailedPrecondition, "x: not allowed", "NOT_READABLE"},
+		{fmt.Errorf("x: %w", metadata.ErrNotServed), codes.FailedPrecondition, "x: no such resource", "NOT_SERVED"},
+		{fmt.Errorf("x: %w", metadata.ErrNotFound), codes.NotFound, "x: no such object", "OBJECT_NOT_FOUND"},
+		{fmt.Errorf("x: %w", metadata.ErrExpired), codes.Aborted, "x: the list has expired", "PAGE_EXPIRED"},
+		{fmt.Errorf("x: %w", metadata.ErrUnavailable), codes.Unavailable, "x: the API server does not answer", "API_SERVER_UNAVAILABLE"},
 		{&notReadyError{errors.New("caches")}, codes.Unavailable, "try again, or ask another server: caches", "NOT_READY"},
 		{fmt.Errorf("read: %w", context.Canceled), codes.Canceled, "read: context canceled", ""},
 		{fmt.Errorf("read: %w", context.DeadlineExceeded), codes.DeadlineExceeded, "read: context deadline exceeded", ""},
@@ -121,6 +133,13 @@ func reasonOf(st *status.Status) string {
 	return ""
 }
 
+// TestErrorThatIsAStatusStaysAsItIs: it is what a stream ended with.
+func TestErrorThatIsAStatusStaysAsItIs(t *testing.T) {
+	st, fault := statusOf(fmt.Errorf("send: %w", status.Error(codes.Unavailable, "transport is closing")))
+	require.False(t, fault)
+	require.Equal(t, codes.Unavailable, st.Code())
+}
+
 func TestFaultOfTheServerIsLoggedAndKeptToItself(t *testing.T) {
 	var logged []string
 	s := &Service{
@@ -142,9 +161,25 @@ func TestNothingIsAnsweredUntilReady(t *testing.T) {
 		"ListRings": func() error { _, err := s.ListRings(t.Context(), &pb.ListRingsRequest{}); return err },
 		"GetRing":   func() error { _, err := s.GetRing(t.Context(), &pb.GetRingRequest{}); return err },
 		"Locate":    func() error { _, err := s.Locate(t.Context(), &pb.LocateRequest{}); return err },
+		"LocateAll": func() error { return s.LocateAll(nil) },
+		"WatchRing": func() error { return s.WatchRing(&pb.WatchRingRequest{}, &watching{ctx: t.Context()}) },
+		"ListAssignments": func() error {
+			_, err := s.ListAssignments(t.Context(), &pb.ListAssignmentsRequest{})
+			return err
+		},
+		"Simulate": func() error { _, err := s.Simulate(t.Context(), &pb.SimulateRequest{}); return err },
 	} {
 		err := call()
 		require.Equal(t, codes.Unavailable, status.Code(err), name)
 		require.ErrorContains(t, err, "the caches are not filled yet")
 	}
 }
+
+// watching is a stream as far as a call needs it that is refused.
+type watching struct {
+	grpc.ServerStreamingServer[pb.WatchRingResponse]
+
+	ctx context.Context //nolint:containedctx // that of the stream
+}
+
+func (w *watching) Context() context.Context { return w.ctx }

@@ -6,9 +6,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/ringquery/query"
+	"github.com/clusterring/clusterring/services/ringquery/query/assignment"
 )
 
 // fields returns the fields that an error complains about.
@@ -129,5 +132,155 @@ func TestRingNames(t *testing.T) {
 	} {
 		_, err := ringName(&pb.GetRingRequest{Name: name})
 		require.Equal(t, want, fields(t, err), name)
+	}
+}
+
+func TestQuestionsOfMany(t *testing.T) {
+	for name, c := range map[string]struct {
+		req  *pb.LocateAllRequest
+		want []string
+	}{
+		"fine":        {&pb.LocateAllRequest{Id: strings.Repeat("x", 256), Question: &pb.LocateRequest{}}, nil},
+		"long id":     {&pb.LocateAllRequest{Id: strings.Repeat("x", 257), Question: &pb.LocateRequest{}}, []string{"id"}},
+		"bytes count": {&pb.LocateAllRequest{Id: strings.Repeat("ä", 129), Question: &pb.LocateRequest{}}, []string{"id"}},
+		"nothing":     {&pb.LocateAllRequest{}, []string{"question"}},
+	} {
+		require.Equal(t, c.want, fields(t, bulk(c.req)), name)
+	}
+}
+
+// assignments returns a request that nothing is wrong with, but for what change does.
+func assignments(change func(*pb.ListAssignmentsRequest)) *pb.ListAssignmentsRequest {
+	req := &pb.ListAssignmentsRequest{Ring: "example", Resource: "configmaps"}
+	if change != nil {
+		change(req)
+	}
+
+	return req
+}
+
+func TestAssignmentsRequests(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*pb.ListAssignmentsRequest)
+		want   []string
+	}{
+		"fine": {nil, nil},
+		"fine, all there is": {func(r *pb.ListAssignmentsRequest) {
+			r.Group, r.Namespace, r.Shard, r.PageSize = "apps", "default", "Shard_1.x", 5000
+			r.States = []pb.AssignmentState{pb.AssignmentState_ASSIGNMENT_STATE_FOREIGN}
+		}, nil},
+		"no ring":      {func(r *pb.ListAssignmentsRequest) { r.Ring = "" }, []string{"ring"}},
+		"ring":         {func(r *pb.ListAssignmentsRequest) { r.Ring = "A b" }, []string{"ring"}},
+		"group":        {func(r *pb.ListAssignmentsRequest) { r.Group = "apps/v1" }, []string{"group"}},
+		"no resource":  {func(r *pb.ListAssignmentsRequest) { r.Resource = "" }, []string{"resource"}},
+		"resource":     {func(r *pb.ListAssignmentsRequest) { r.Resource = "ConfigMap" }, []string{"resource"}},
+		"namespace":    {func(r *pb.ListAssignmentsRequest) { r.Namespace = "a.b" }, []string{"namespace"}},
+		"shard":        {func(r *pb.ListAssignmentsRequest) { r.Shard = "a,b" }, []string{"shard"}},
+		"long shard":   {func(r *pb.ListAssignmentsRequest) { r.Shard = strings.Repeat("x", 64) }, []string{"shard"}},
+		"state":        {func(r *pb.ListAssignmentsRequest) { r.States = []pb.AssignmentState{99} }, []string{"states"}},
+		"page size":    {func(r *pb.ListAssignmentsRequest) { r.PageSize = -1 }, []string{"page_size"}},
+		"no token":     {func(r *pb.ListAssignmentsRequest) { r.PageToken = "?" }, []string{"page_token"}},
+		"not ours":     {func(r *pb.ListAssignmentsRequest) { r.PageToken = "c29tZS5yaW5n" }, []string{"page_token"}},
+		"half a token": {func(r *pb.ListAssignmentsRequest) { r.PageToken = assignmentsToken(r, "") }, []string{"page_token"}},
+		"all at once": {func(r *pb.ListAssignmentsRequest) {
+			r.Ring, r.Group, r.Resource, r.Namespace, r.Shard, r.PageSize, r.PageToken = "", "?", "", "?", "?", -1, "?"
+		}, []string{"ring", "group", "resource", "namespace", "shard", "page_size", "page_token"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := assignmentsQuery(assignments(c.change))
+			require.Equal(t, c.want, fields(t, err))
+		})
+	}
+}
+
+func TestAssignmentsQueries(t *testing.T) {
+	q, err := assignmentsQuery(assignments(nil))
+	require.NoError(t, err)
+	require.Equal(t, query.AssignmentsQuery{
+		Ring: "example", Resource: schema.GroupResource{Resource: "configmaps"}, Limit: 500,
+	}, q)
+
+	q, err = assignmentsQuery(assignments(func(r *pb.ListAssignmentsRequest) {
+		r.PageSize = 1 << 30
+		r.States = []pb.AssignmentState{pb.AssignmentState_ASSIGNMENT_STATE_DRAINING, pb.AssignmentState_ASSIGNMENT_STATE_UNASSIGNED}
+	}))
+	require.NoError(t, err)
+	require.Equal(t, 5000, q.Limit)
+	require.ElementsMatch(t, []assignment.State{assignment.Draining, assignment.Unassigned}, q.States)
+
+	q, err = assignmentsQuery(assignments(func(r *pb.ListAssignmentsRequest) {
+		r.States = []pb.AssignmentState{pb.AssignmentState_ASSIGNMENT_STATE_DRAINING, pb.AssignmentState_ASSIGNMENT_STATE_UNSPECIFIED}
+	}))
+	require.NoError(t, err)
+	require.Empty(t, q.States, "unspecified stands for every state")
+}
+
+// TestEveryStateOfAnAssignmentHasAName: no state is sent as unspecified, and each can be asked for.
+func TestEveryStateOfAnAssignmentHasAName(t *testing.T) {
+	known := map[pb.AssignmentState]bool{pb.AssignmentState_ASSIGNMENT_STATE_UNSPECIFIED: true}
+	for _, state := range assignmentStates {
+		known[state] = true
+	}
+	require.Len(t, known, len(pb.AssignmentState_name))
+}
+
+// TestPageTokenIsForItsRequest changes each field of a request.
+func TestPageTokenIsForItsRequest(t *testing.T) {
+	first := assignments(func(r *pb.ListAssignmentsRequest) {
+		r.States = []pb.AssignmentState{pb.AssignmentState_ASSIGNMENT_STATE_ASSIGNED}
+	})
+	token := assignmentsToken(first, "where/to/go/on")
+
+	q, err := assignmentsQuery(assignments(func(r *pb.ListAssignmentsRequest) { r.States, r.PageToken = first.GetStates(), token }))
+	require.NoError(t, err)
+	require.Equal(t, "where/to/go/on", q.Continue)
+
+	all := first.ProtoReflect().Descriptor().Fields()
+	for name, change := range map[string]func(*pb.ListAssignmentsRequest){
+		"ring":      func(r *pb.ListAssignmentsRequest) { r.Ring = "other" },
+		"group":     func(r *pb.ListAssignmentsRequest) { r.Group = "apps" },
+		"resource":  func(r *pb.ListAssignmentsRequest) { r.Resource = "secrets" },
+		"namespace": func(r *pb.ListAssignmentsRequest) { r.Namespace = "default" },
+		"shard":     func(r *pb.ListAssignmentsRequest) { r.Shard = "a" },
+		"states":    func(r *pb.ListAssignmentsRequest) { r.States = nil },
+		"page_size": func(r *pb.ListAssignmentsRequest) { r.PageSize = 1 },
+	} {
+		require.NotNil(t, all.ByName(protoreflect.Name(name)))
+		_, err := assignmentsQuery(assignments(func(r *pb.ListAssignmentsRequest) {
+			r.States, r.PageToken = first.GetStates(), token
+			change(r)
+		}))
+		require.Equal(t, []string{"page_token"}, fields(t, err), name)
+		require.ErrorContains(t, err, "another request")
+	}
+	require.Equal(t, 8, all.Len(), "a new field belongs into this test")
+}
+
+func TestSimulateRequests(t *testing.T) {
+	many := make([]string, 1001)
+	renames := make([]*pb.Rename, 1001)
+	long := strings.Repeat("x", 64)
+
+	for name, c := range map[string]struct {
+		req  *pb.SimulateRequest
+		want []string
+	}{
+		"fine": {&pb.SimulateRequest{Ring: "example"}, nil},
+		"fine, all there is": {&pb.SimulateRequest{
+			Ring: "example", Add: []string{"a"}, Remove: []string{"B_1"}, Rename: []*pb.Rename{{From: "c", To: "d"}}, CountObjects: true,
+		}, nil},
+		"nothing":      {&pb.SimulateRequest{}, []string{"ring"}},
+		"ring":         {&pb.SimulateRequest{Ring: "A b"}, []string{"ring"}},
+		"too many":     {&pb.SimulateRequest{Ring: "r", Add: many, Remove: many, Rename: renames}, []string{"add", "remove", "rename"}},
+		"empty names":  {&pb.SimulateRequest{Ring: "r", Add: []string{""}, Remove: []string{""}}, []string{"add[0]", "remove[0]"}},
+		"empty rename": {&pb.SimulateRequest{Ring: "r", Rename: []*pb.Rename{{}}}, []string{"rename[0].from", "rename[0].to"}},
+		"no labels": {&pb.SimulateRequest{
+			Ring: "r", Add: []string{"a", "b/c"}, Remove: []string{long}, Rename: []*pb.Rename{{From: "a b", To: "-"}},
+		}, []string{"add[1]", "remove[0]", "rename[0].from", "rename[0].to"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := change(c.req)
+			require.Equal(t, c.want, fields(t, err))
+		})
 	}
 }
