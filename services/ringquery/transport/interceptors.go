@@ -41,12 +41,14 @@ func (s *Server) interceptors() []grpc.ServerOption {
 	})
 
 	unary := []grpc.UnaryServerInterceptor{
+		s.handlers.unary,
 		calls().UnaryServerInterceptor(),
 		logging.UnaryServerInterceptor(logger, events),
 		recovery.UnaryServerInterceptor(recovered),
 		deadline(s.Options.CallTimeout),
 	}
 	stream := []grpc.StreamServerInterceptor{
+		s.handlers.stream,
 		calls().StreamServerInterceptor(),
 		logging.StreamServerInterceptor(logger, events),
 		recovery.StreamServerInterceptor(recovered),

@@ -26,6 +26,9 @@ import (
 // healthInterval is how often the health that is reported follows that of the service.
 const healthInterval = 100 * time.Millisecond
 
+// flushTime is how long clients have to read their last answers when the server stops.
+const flushTime = 2 * time.Second
+
 // Server serves gRPC until its manager stops it.
 //
 // # Invariants
@@ -33,7 +36,7 @@ const healthInterval = 100 * time.Millisecond
 //  1. It listens from the start, so that a client learns that it has to wait: health is NOT_SERVING until the service is ready.
 //  2. Health is NOT_SERVING as soon as the service is told to stop, while calls are still answered.
 //  3. When the service stops, calls that run may finish while all they need still runs, until the drain time is over. Streams,
-//     which could go on for ever, end at once with UNAVAILABLE.
+//     which could go on for ever, end at once with UNAVAILABLE. A client that does not read does not hold up the stop.
 type Server struct {
 	// Options are validated.
 	Options Options
@@ -60,6 +63,7 @@ type Server struct {
 	health      *health.Server
 	address     atomic.Pointer[net.TCPAddr]
 	streams     streams
+	handlers    handlers
 	certificate certificate // nil without TLS
 }
 
@@ -240,11 +244,24 @@ func (s *Server) stop() {
 
 	select {
 	case <-done:
+		return
 	case <-timer.C():
 		s.Log.Info("Ending calls that still run", "drainTime", s.DrainTime.String())
-		s.grpc.Stop()
-		<-done
+	case <-s.handlers.none():
+		// What is left are answers that clients have not read yet.
+		flush := s.Clock.NewTimer(flushTime)
+		defer flush.Stop()
+
+		select {
+		case <-done:
+			return
+		case <-timer.C():
+		case <-flush.C():
+		}
 	}
+
+	s.grpc.Stop()
+	<-done
 }
 
 // serving runs the server among the manager's caches: from the start, and until all else has stopped.

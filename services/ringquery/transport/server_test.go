@@ -3,7 +3,9 @@ package transport_test
 import (
 	"context"
 	"os"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,10 +15,12 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
@@ -48,10 +52,37 @@ type fixture struct {
 	ready   atomic.Pointer[error]
 	drain   chan struct{}
 	service *testService
-	logs    atomic.Pointer[string]
+	logs    lines
 	cancel  context.CancelFunc
 	done    chan error
 	stopped bool
+}
+
+// lines are what was logged.
+type lines struct {
+	sync.Mutex
+
+	all []string
+}
+
+func (l *lines) add(line string) {
+	l.Lock()
+	defer l.Unlock()
+
+	l.all = append(l.all, line)
+}
+
+// logged reports whether a line of the log holds the text.
+func (f *fixture) logged(text string) bool {
+	f.logs.Lock()
+	defer f.logs.Unlock()
+
+	return slices.ContainsFunc(f.logs.all, func(line string) bool { return strings.Contains(line, text) })
+}
+
+// withHeader returns a context whose calls have a header of this value.
+func withHeader(ctx context.Context, value string) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, "x-test", value)
 }
 
 // start starts a server with these flags; change may change it before.
@@ -60,7 +91,7 @@ func start(t *testing.T, change func(*fixture), args ...string) *fixture {
 
 	f := &fixture{
 		t: t, drain: make(chan struct{}), done: make(chan error, 1),
-		service: &testService{called: make(chan struct{}, 10), finish: make(chan struct{})},
+		service: &testService{called: make(chan struct{}, 10), finish: make(chan struct{}), flooded: make(chan error, 10)},
 	}
 	f.Server = &transport.Server{
 		Services:  []func(grpc.ServiceRegistrar){f.service.register},
@@ -74,8 +105,8 @@ func start(t *testing.T, change func(*fixture), args ...string) *fixture {
 		},
 		Clock: clock.RealClock{},
 		Log: funcr.New(func(_, args string) {
-			f.logs.Store(&args)
-		}, funcr.Options{}),
+			f.logs.add(args)
+		}, funcr.Options{Verbosity: 1}),
 	}
 	if change != nil {
 		change(f)
@@ -152,12 +183,35 @@ func (f *fixture) health(conn *grpc.ClientConn, service string) healthpb.HealthC
 	return res.GetStatus()
 }
 
-// testService has a method that does what its request says: wait, panic, or return.
+// eager connects again at once.
+var eager = grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: interval, MaxDelay: interval}})
+
+// testService has a method that does what its request says, wait, panic, or return, and one that sends as long as it can.
 type testService struct {
 	called, finish chan struct{}
+	sent           atomic.Int64
+	flooded        chan error // how streams have ended
 }
 
-const echo = "/clusterring.test.Test/Echo"
+const (
+	echo     = "/clusterring.test.Test/Echo"
+	flooding = "/clusterring.test.Test/Flood"
+)
+
+// flood sends until the stream ends.
+func (s *testService) flood(_ any, stream grpc.ServerStream) error {
+	if err := stream.RecvMsg(&emptypb.Empty{}); err != nil {
+		return err
+	}
+	message := wrapperspb.String(strings.Repeat("x", 16<<10))
+	for {
+		if err := stream.SendMsg(message); err != nil {
+			s.flooded <- err
+			return err
+		}
+		s.sent.Add(1)
+	}
+}
 
 func (s *testService) register(r grpc.ServiceRegistrar) {
 	handle := func(ctx context.Context, req any) (any, error) {
@@ -188,6 +242,7 @@ func (s *testService) register(r grpc.ServiceRegistrar) {
 				return interceptor(ctx, req, &grpc.UnaryServerInfo{Server: srv, FullMethod: echo}, handle)
 			},
 		}},
+		Streams: []grpc.StreamDesc{{StreamName: "Flood", ServerStreams: true, Handler: s.flood}},
 	}, s)
 }
 
@@ -288,7 +343,7 @@ func TestPanicEndsOneCall(t *testing.T) {
 	err := call(t.Context(), conn, "panic")
 	require.Equal(t, codes.Internal, status.Code(err))
 	require.NotContains(t, err.Error(), "of the test", "the inside of the server is no business of its clients")
-	require.Contains(t, *f.logs.Load(), "panic: of the test")
+	require.True(t, f.logged("panic: of the test"))
 	require.NoError(t, call(t.Context(), conn, "hello"))
 }
 

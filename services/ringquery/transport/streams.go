@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"sync"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -60,4 +61,58 @@ func (s *endingStream) await(do func(any) error, m any) error {
 	case <-s.ctx.Done():
 		return status.FromContextError(s.ctx.Err()).Err() //nolint:wrapcheck // a status is what a handler returns
 	}
+}
+
+// handlers counts the calls that are being worked on.
+type handlers struct {
+	sync.Mutex
+
+	running int
+	idle    chan struct{} // closes when there is none; nil until somebody waits
+}
+
+func (h *handlers) begin() {
+	h.Lock()
+	defer h.Unlock()
+
+	h.running++
+}
+
+func (h *handlers) end() {
+	h.Lock()
+	defer h.Unlock()
+
+	if h.running--; h.running == 0 && h.idle != nil {
+		close(h.idle)
+		h.idle = nil
+	}
+}
+
+// none returns a channel that closes when no call is being worked on. One goroutine may ask.
+func (h *handlers) none() <-chan struct{} {
+	h.Lock()
+	defer h.Unlock()
+
+	idle := make(chan struct{})
+	if h.running == 0 {
+		close(idle)
+	} else {
+		h.idle = idle
+	}
+
+	return idle
+}
+
+func (h *handlers) unary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	h.begin()
+	defer h.end()
+
+	return handler(ctx, req)
+}
+
+func (h *handlers) stream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	h.begin()
+	defer h.end()
+
+	return handler(srv, stream)
 }

@@ -1,45 +1,25 @@
 package transport_test
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/pem"
-	"math/big"
-	"net"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
 
+	"github.com/clusterring/clusterring/services/ringquery/certtest"
 	"github.com/clusterring/clusterring/services/ringquery/transport"
+	"github.com/clusterring/clusterring/tools/localplane"
 )
-
-// writeCertificate writes a self-signed certificate for 127.0.0.1 and its key.
-func writeCertificate(t *testing.T, certFile, keyFile string, serial int64) {
-	t.Helper()
-
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(serial),
-		NotBefore:    time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC),
-		NotAfter:     time.Date(2120, 1, 1, 0, 0, 0, 0, time.UTC),
-		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
-	}
-	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	require.NoError(t, err)
-	keyBytes, err := x509.MarshalPKCS8PrivateKey(key)
-	require.NoError(t, err)
-
-	require.NoError(t, os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyBytes}), 0o600))
-	require.NoError(t, os.WriteFile(certFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}), 0o600))
-}
 
 // served returns the serial number of the certificate that a new connection gets.
 func (f *fixture) served() int64 {
@@ -61,28 +41,129 @@ func (f *fixture) served() int64 {
 	return serial
 }
 
-func TestCertificateIsReadAgain(t *testing.T) {
+// files writes the pair to new files, and returns their flags and what writes to them again.
+func files(t *testing.T, pair certtest.Pair) (flags []string, change func(certtest.Pair)) {
+	t.Helper()
+
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
-	writeCertificate(t, cert, key, 1)
-	f := start(t, nil, "--tls-cert-file="+cert, "--tls-private-key-file="+key)
+	pair.Write(t, cert, key)
 
-	require.EqualValues(t, 1, f.served())
-	writeCertificate(t, cert, key, 2)
-	require.Eventually(t, func() bool { return f.served() == 2 }, patience, interval)
+	return []string{"--tls-cert-file=" + cert, "--tls-private-key-file=" + key}, func(p certtest.Pair) { p.Write(t, cert, key) }
+}
+
+// watch opens a stream, and returns what receives its next message.
+func (f *fixture) watch(creds credentials.TransportCredentials) func() healthpb.HealthCheckResponse_ServingStatus {
+	f.t.Helper()
+
+	stream, err := healthpb.NewHealthClient(f.connectWith(creds)).Watch(f.t.Context(), &healthpb.HealthCheckRequest{})
+	require.NoError(f.t, err)
+
+	return func() healthpb.HealthCheckResponse_ServingStatus {
+		res, err := stream.Recv()
+		require.NoError(f.t, err, "the stream was dropped")
+
+		return res.GetStatus()
+	}
+}
+
+// testReload changes the certificate while a stream is open: new connections get the new one, and the stream goes on.
+func (f *fixture) testReload(trusted *certtest.Authority, change func()) {
+	f.t.Helper()
+
+	next := f.watch(credentials.NewTLS(&tls.Config{RootCAs: trusted.Pool(), MinVersion: tls.VersionTLS13}))
+	for next() != healthpb.HealthCheckResponse_SERVING { //nolint:revive // what comes first depends on when
+	}
+
+	require.EqualValues(f.t, 1, f.served())
+	change()
+	require.Eventually(f.t, func() bool { return f.served() == 2 }, patience, interval)
+
+	notAnyMore := status.Error(codes.Unknown, "not any more")
+	f.ready.Store(&notAnyMore)
+	require.Equal(f.t, healthpb.HealthCheckResponse_NOT_SERVING, next())
+}
+
+func TestCertificateOfFilesIsReadAgain(t *testing.T) {
+	authority := certtest.NewAuthority(t)
+	flags, change := files(t, authority.Server(t, 1, time.Time{}))
+	f := start(t, nil, flags...)
+
+	require.NoError(t, f.CertificateReady(nil))
+	f.testReload(authority, func() { change(authority.Server(t, 2, time.Time{})) })
+}
+
+// secretOf returns a Secret in a namespace of its own.
+func secretOf(t *testing.T, pair certtest.Pair) *corev1.Secret {
+	t.Helper()
+
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: localplane.Shared(t).Namespace(t), Name: "certificate"},
+		Type:       corev1.SecretTypeTLS,
+		Data:       map[string][]byte{corev1.TLSCertKey: pair.Cert, corev1.TLSPrivateKeyKey: pair.Key},
+	}
+}
+
+func TestCertificateOfASecretIsReadAgain(t *testing.T) {
+	plane, authority := localplane.Shared(t), certtest.NewAuthority(t)
+	secret := secretOf(t, authority.Server(t, 1, time.Time{}))
+	require.NoError(t, plane.Client.Create(t.Context(), secret))
+	f := start(t, nil, "--tls-secret="+secret.Namespace+"/"+secret.Name)
+
+	require.Eventually(t, func() bool { return f.CertificateReady(nil) == nil }, patience, interval)
+	f.testReload(authority, func() {
+		second := authority.Server(t, 2, time.Time{})
+		secret.Data = map[string][]byte{corev1.TLSCertKey: second.Cert, corev1.TLSPrivateKeyKey: second.Key}
+		require.NoError(t, plane.Client.Update(t.Context(), secret))
+	})
+}
+
+func TestSecretMayComeLaterAndGo(t *testing.T) {
+	plane, authority := localplane.Shared(t), certtest.NewAuthority(t)
+	secret := secretOf(t, authority.Server(t, 7, time.Time{}))
+	f := start(t, func(f *fixture) { f.Namespace = secret.Namespace }, "--tls-secret="+secret.Name)
+
+	require.ErrorContains(t, f.CertificateReady(nil), secret.Namespace+"/"+secret.Name)
+	require.NoError(t, plane.Client.Create(t.Context(), secret))
+	require.Eventually(t, func() bool { return f.CertificateReady(nil) == nil }, patience, interval)
+	require.EqualValues(t, 7, f.served())
+
+	secret.Data = map[string][]byte{corev1.TLSCertKey: []byte("destroyed"), corev1.TLSPrivateKeyKey: {}}
+	require.NoError(t, plane.Client.Update(t.Context(), secret))
+	require.Eventually(t, func() bool { return f.logged("no usable certificate") }, patience, interval)
+	require.EqualValues(t, 7, f.served())
+
+	require.NoError(t, plane.Client.Delete(t.Context(), secret))
+	require.Eventually(t, func() bool { return f.logged("is gone") }, patience, interval)
+	require.EqualValues(t, 7, f.served())
+	require.NoError(t, f.CertificateReady(nil))
+}
+
+func TestExpiredCertificateIsNotReadyAndReplaced(t *testing.T) {
+	authority := certtest.NewAuthority(t)
+	flags, change := files(t, authority.Server(t, 1, time.Date(2021, 1, 1, 0, 0, 0, 0, time.UTC)))
+	f := start(t, nil, flags...)
+
+	require.ErrorContains(t, f.CertificateReady(nil), "from 2020-01-01T00:00:00Z to 2021-01-01T00:00:00Z")
+	conn := f.connectWith(credentials.NewTLS(&tls.Config{RootCAs: authority.Pool(), MinVersion: tls.VersionTLS12}), eager)
+	err := call(t.Context(), conn, "hello")
+	require.Equal(t, codes.Unavailable, status.Code(err))
+	require.ErrorContains(t, err, "expired")
+
+	change(authority.Server(t, 2, time.Time{}))
+	require.Eventually(t, func() bool { return call(t.Context(), conn, "hello") == nil }, patience, interval)
+	require.NoError(t, f.CertificateReady(nil))
 }
 
 func TestPlaintextClientIsNotServedUnderTLS(t *testing.T) {
-	dir := t.TempDir()
-	cert, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
-	writeCertificate(t, cert, key, 1)
-	f := start(t, nil, "--tls-cert-file="+cert, "--tls-private-key-file="+key)
+	flags, _ := files(t, certtest.NewAuthority(t).Server(t, 1, time.Time{}))
+	f := start(t, nil, flags...)
 
 	require.Error(t, call(t.Context(), f.connect(), "hello"))
 }
 
 func TestMissingCertificateIsAnError(t *testing.T) {
-	s := &transport.Server{Options: transport.Options{CertFile: "/does/not/exist", KeyFile: "/does/not/exist"}}
+	s := &transport.Server{Options: transport.Options{CertFile: "/does/not/exist", KeyFile: "/does/not/exist"}, Clock: clock.RealClock{}}
 	err := s.AddTo(t.Context(), newManager(t))
 	require.ErrorContains(t, err, "--tls-cert-file")
 	require.ErrorContains(t, err, "/does/not/exist")

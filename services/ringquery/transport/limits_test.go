@@ -1,0 +1,146 @@
+package transport_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+// flood opens a stream that sends as long as there is room. It returns when the first message has arrived.
+func flood(ctx context.Context, conn *grpc.ClientConn) (grpc.ClientStream, error) {
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, flooding)
+	if err != nil {
+		return nil, err
+	}
+	if err := stream.SendMsg(&emptypb.Empty{}); err != nil {
+		return nil, err
+	}
+	if err := stream.CloseSend(); err != nil {
+		return nil, err
+	}
+
+	return stream, stream.RecvMsg(&wrapperspb.StringValue{})
+}
+
+func TestStreamsOfAllConnectionsAreLimited(t *testing.T) {
+	f := start(t, nil, "--plaintext", "--grpc-max-total-streams=2")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	_, err := flood(ctx, f.connect())
+	require.NoError(t, err)
+	_, err = flood(t.Context(), f.connect())
+	require.NoError(t, err)
+
+	third := f.connect()
+	_, err = flood(t.Context(), third)
+	require.Equal(t, codes.ResourceExhausted, status.Code(err))
+	require.NoError(t, call(t.Context(), third, "hello"), "other calls are not streams")
+	watch, err := healthpb.NewHealthClient(third).Watch(t.Context(), &healthpb.HealthCheckRequest{})
+	require.NoError(t, err)
+	_, err = watch.Recv()
+	require.NoError(t, err, "health has places of its own")
+
+	cancel()
+	require.Eventually(t, func() bool {
+		_, err := flood(t.Context(), third)
+		return err == nil
+	}, patience, interval, "the place of a stream that was cancelled stays taken")
+}
+
+// Nobody has to say who they are to watch health. That must not take the places of others.
+func TestHealthWatchersAreLimited(t *testing.T) {
+	f := start(t, nil, "--plaintext", "--grpc-max-concurrent-streams=1000")
+	conn := f.connect()
+
+	refused := 0
+	for range 140 {
+		watch, err := healthpb.NewHealthClient(conn).Watch(t.Context(), &healthpb.HealthCheckRequest{})
+		require.NoError(t, err)
+		if _, err = watch.Recv(); err != nil {
+			require.Equal(t, codes.ResourceExhausted, status.Code(err))
+			refused++
+		}
+	}
+	require.Equal(t, 140-128, refused)
+
+	_, err := flood(t.Context(), conn)
+	require.NoError(t, err)
+}
+
+func TestCallsOfOneConnectionAreLimited(t *testing.T) {
+	f := start(t, nil, "--plaintext", "--grpc-max-concurrent-streams=1")
+	busy := f.connect()
+	require.NoError(t, call(t.Context(), busy, "hello")) // the client knows the limit from now on
+	result := make(chan error, 1)
+	go func() { result <- call(t.Context(), busy, "wait") }()
+	<-f.service.called
+
+	short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	require.Equal(t, codes.DeadlineExceeded, status.Code(call(short, busy, "hello")))
+	require.NoError(t, call(t.Context(), f.connect(), "hello"), "another connection has calls of its own")
+
+	close(f.service.finish)
+	require.NoError(t, <-result)
+	require.NoError(t, call(t.Context(), busy, "hello"))
+}
+
+func TestCallThatTakesTooLongIsEnded(t *testing.T) {
+	f := start(t, nil, "--plaintext", "--grpc-call-timeout=50ms")
+	require.Equal(t, codes.DeadlineExceeded, status.Code(call(t.Context(), f.connect(), "wait")))
+
+	stream, err := flood(t.Context(), f.connect())
+	require.NoError(t, err)
+	for range 100 { // more than fits anywhere on the way
+		require.NoError(t, stream.RecvMsg(&wrapperspb.StringValue{}), "a stream has no such deadline")
+	}
+}
+
+func TestManyHeadersAreRefused(t *testing.T) {
+	f := start(t, nil, "--plaintext")
+	conn := f.connect()
+	require.NoError(t, call(t.Context(), conn, "hello")) // the client knows the limit from now on
+
+	require.Error(t, call(withHeader(t.Context(), strings.Repeat("x", 20<<10)), conn, "hello"))
+	require.NoError(t, call(withHeader(t.Context(), strings.Repeat("x", 8<<10)), conn, "hello"))
+}
+
+func TestCancelledStreamEndsOnTheServer(t *testing.T) {
+	f := start(t, nil, "--plaintext")
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := flood(ctx, f.connect())
+	require.NoError(t, err)
+
+	cancel()
+	require.Equal(t, codes.Canceled, status.Code(<-f.service.flooded))
+}
+
+// A client that does not read makes the server wait in the middle of a message.
+func TestSlowReaderDoesNotHoldUpTheStop(t *testing.T) {
+	f := start(t, nil, "--plaintext")
+	stream, err := flood(t.Context(), f.connect())
+	require.NoError(t, err)
+	before := int64(-1)
+	require.Eventually(t, func() bool {
+		now := f.service.sent.Load()
+		same := now == before
+		before = now
+		return same
+	}, patience, 20*interval, "there is always room for more")
+
+	f.cancel()
+	f.wait()
+	for err = nil; err == nil; {
+		err = stream.RecvMsg(&wrapperspb.StringValue{})
+	}
+	require.Equal(t, codes.Unavailable, status.Code(err))
+}
