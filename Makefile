@@ -22,7 +22,9 @@ MODULES    = $(shell sed -n 's|^[[:space:]]*\./||p' go.work)
 TOOLMODULES = tools/dev tools/controlplane $(patsubst %/go.mod,%,$(wildcard tools/dev/*/go.mod))
 SERVICES  := leasemonitor assigner rebalancer ringquery
 VERSION    = $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-GOBUILD    = go build -trimpath -buildvcs=false -ldflags "-s -w -X github.com/clusterring/clusterring/services/internal/kit.Version=$(VERSION)"
+# Where programs keep their version. A program that lacks one of them is not bothered.
+VERSIONED  = services/internal/kit tools/kubectl-ring/internal/command
+GOBUILD    = go build -trimpath -buildvcs=false -ldflags "-s -w $(VERSIONED:%=-X github.com/clusterring/clusterring/%.Version=$(VERSION))"
 # The race detector needs a C compiler; without one the tests still run.
 RACE       = $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
 packages   = $(patsubst %,./%/...,$(1))
@@ -68,10 +70,10 @@ test: go-present ## Run all tests, with the race detector, against a real API se
 ##@ Build
 
 .PHONY: build
-build: $(SERVICES:%=$(BIN)/%) $(BIN)/example $(BIN)/demo $(BIN)/grpcurl ## Build the services, the example, the demo and grpcurl into bin/
+build: $(SERVICES:%=$(BIN)/%) $(BIN)/example $(BIN)/demo $(BIN)/kubectl-ring $(BIN)/grpcurl ## Build the services, the example, the demo, the kubectl plugin and grpcurl into bin/
 
 # The go command knows best what is out of date.
-.PHONY: $(SERVICES:%=$(BIN)/%) $(BIN)/example $(BIN)/demo $(BIN)/grpcurl
+.PHONY: $(SERVICES:%=$(BIN)/%) $(BIN)/example $(BIN)/demo $(BIN)/kubectl-ring $(BIN)/grpcurl
 $(SERVICES:%=$(BIN)/%): $(BIN)/%: go-present
 	$(call step,build $@)
 	@$(GOBUILD) -o $@ ./services/$*/cmd/$*
@@ -79,6 +81,11 @@ $(SERVICES:%=$(BIN)/%): $(BIN)/%: go-present
 $(BIN)/example $(BIN)/demo: $(BIN)/%: go-present
 	$(call step,build $@)
 	@$(GOBUILD) -o $@ ./$(firstword $(wildcard tools/$*/cmd/$*) tools/$*)
+
+# With PATH=$PWD/bin:$PATH, `kubectl ring` is there, and completes its arguments.
+$(BIN)/kubectl-ring: go-present
+	$(call step,build $@)
+	@$(GOBUILD) -o $@ ./tools/kubectl-ring && $@ completion >$(BIN)/kubectl_complete-ring && chmod +x $(BIN)/kubectl_complete-ring
 
 $(BIN)/grpcurl: go-present
 	$(call step,build $@)

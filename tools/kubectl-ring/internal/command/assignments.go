@@ -1,0 +1,236 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/failure"
+	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/kinds"
+	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/render"
+)
+
+// states are the names of states on the command line.
+var states = map[string]pb.AssignmentState{
+	"assigned":   pb.AssignmentState_ASSIGNMENT_STATE_ASSIGNED,
+	"misplaced":  pb.AssignmentState_ASSIGNMENT_STATE_MISPLACED,
+	"draining":   pb.AssignmentState_ASSIGNMENT_STATE_DRAINING,
+	"dead-shard": pb.AssignmentState_ASSIGNMENT_STATE_DEAD_SHARD,
+	"unassigned": pb.AssignmentState_ASSIGNMENT_STATE_UNASSIGNED,
+	"foreign":    pb.AssignmentState_ASSIGNMENT_STATE_FOREIGN,
+}
+
+// stateNames are the keys of states, from good to bad.
+var stateNames = []string{"assigned", "misplaced", "draining", "dead-shard", "unassigned", "foreign"}
+
+// listing is the command assignments with its flags.
+type listing struct {
+	app   *app
+	out   *output
+	shard string
+	state []string
+	all   bool
+	chunk int32
+}
+
+func (a *app) assignments() *cobra.Command {
+	l := &listing{app: a}
+	cmd := &cobra.Command{
+		Use:     "assignments RING [RESOURCE] [flags]",
+		Aliases: []string{"assignment", "objects"},
+		Short:   "The objects of a ring, and where they are",
+		Long: `The objects of a ring, and where they are: of all its resources, or of one.
+
+RESOURCE is one that the ring lists, by its plural name or kind, with its group after a dot if need be. Objects of all namespaces
+are listed, unless -n names one.
+
+States: assigned, where it belongs; misplaced, at a live shard and belongs to another; draining, its shard was asked to give it
+up; dead-shard, labelled with a shard that is not available; unassigned, without a shard; foreign, labelled although the ring does
+not cover it.
+
+Rows are printed as they come, page by page. -o json and -o yaml print one ListAssignmentsResponse with all of them, for one
+resource.`,
+		Example: `  kubectl ring assignments example
+  kubectl ring assignments example websites -n team-a
+  kubectl ring assignments example --shard shard-1 --state draining
+  kubectl ring assignments example --state unassigned --state dead-shard --no-headers | wc -l
+  kubectl ring assignments example websites -n team-a --state misplaced -o name | xargs kubectl get -n team-a`,
+		Args:              arguments(1, 2),
+		ValidArgsFunction: a.completeRingThenResource,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return l.run(cmd.Context(), args)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&l.shard, "shard", "", "`shard` whose label objects must carry")
+	flags.StringSliceVar(&l.state, "state", nil, "`state` that objects must be in; may be given several times: "+strings.Join(stateNames, ", "))
+	flags.BoolVarP(&l.all, "all-namespaces", "A", false, "list objects of all namespaces; so it is without -n, too")
+	flags.Int32Var(&l.chunk, "chunk-size", 500, "`number` of objects that the server looks at for a page, at most 5000")
+	complete(cmd, "shard", a.completeShardOfArgument)
+	complete(cmd, "state", cobra.FixedCompletions(stateNames, cobra.ShellCompDirectiveNoFileComp))
+	l.out = a.addOutput(cmd, asWide, asJSON, asYAML, asName)
+	return cmd
+}
+
+func (l *listing) run(ctx context.Context, args []string) error {
+	req := &pb.ListAssignmentsRequest{Ring: args[0], Shard: l.shard, PageSize: l.chunk}
+	for _, name := range l.state {
+		if err := oneOf("--state", name, stateNames); err != nil {
+			return err
+		}
+		req.States = append(req.States, states[name])
+	}
+	if !l.all {
+		req.Namespace = *l.app.kube.Namespace
+	}
+	return l.app.ask(ctx, func(s *asker) error {
+		ring, err := once(ctx, s, plain(s.GetRing), &pb.GetRingRequest{Name: args[0]})
+		if err != nil {
+			return err
+		}
+		resources, err := l.resources(ring.GetRing(), args[1:])
+		if err != nil {
+			return err
+		}
+		if l.out.forProgram() {
+			return l.documents(ctx, s, req, resources)
+		}
+		return l.rows(ctx, s, req, resources)
+	})
+}
+
+// resources returns what to list: the resource that is named, or all of the ring.
+func (l *listing) resources(ring *pb.Ring, named []string) ([]*pb.RingResource, error) {
+	if len(named) == 0 {
+		all := ring.GetResources()
+		if l.out.forProgram() && len(all) > 1 {
+			return nil, failure.New("name one of "+resources(ring), "-o %s is for one resource, and ring %s has %d",
+				l.out.format, ring.GetName(), len(all))
+		}
+		return all, nil
+	}
+	var found []*pb.RingResource
+	for _, r := range ring.GetResources() {
+		if means(named[0], r) {
+			found = append(found, r)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return l.asCluster(ring, named[0])
+	case 1:
+		return found, nil
+	default:
+		return nil, failure.New("write its group after a dot", "ring %s has several resources %s: %s", ring.GetName(), named[0], resources(ring))
+	}
+}
+
+// means reports whether a name that was written means the resource.
+func means(written string, r *pb.RingResource) bool {
+	names := []string{r.GetResource(), qualified(r.GetGroup(), r.GetResource())}
+	if r.GetKind() != "" {
+		names = append(names, r.GetKind(), qualified(r.GetGroup(), r.GetKind()))
+	}
+	return slices.ContainsFunc(names, func(name string) bool { return strings.EqualFold(name, written) })
+}
+
+// asCluster asks the cluster what a name means that is none of the ring's: it knows short names.
+func (l *listing) asCluster(ring *pb.Ring, written string) ([]*pb.RingResource, error) {
+	unknown := failure.New("name one of "+resources(ring), "ring %s does not list %s", ring.GetName(), written)
+	mapper, err := l.app.mapper()
+	if err != nil || mapper == nil {
+		return nil, unknown
+	}
+	kind, err := kinds.Resolve(mapper, written)
+	if err != nil {
+		return nil, unknown
+	}
+	for _, r := range ring.GetResources() {
+		if r.GetGroup() == kind.Group && r.GetResource() == kind.Resource {
+			return []*pb.RingResource{r}, nil
+		}
+	}
+	return nil, unknown
+}
+
+// pages calls page with every page of the objects of a resource.
+func pages(ctx context.Context, s *asker, req *pb.ListAssignmentsRequest, page func(*pb.ListAssignmentsResponse) error) error {
+	req.PageToken = ""
+	for {
+		res, err := once(ctx, s, plain(s.ListAssignments), req)
+		if err != nil {
+			return err
+		}
+		if err := page(res); err != nil {
+			return err
+		}
+		if req.PageToken = res.GetNextPageToken(); req.GetPageToken() == "" {
+			return nil
+		}
+	}
+}
+
+func (l *listing) documents(ctx context.Context, s *asker, req *pb.ListAssignmentsRequest, resources []*pb.RingResource) error {
+	for _, r := range resources {
+		req.Group, req.Resource = r.GetGroup(), r.GetResource()
+		all := &pb.ListAssignmentsResponse{}
+		err := pages(ctx, s, req, func(page *pb.ListAssignmentsResponse) error {
+			all.Assignments = append(all.GetAssignments(), page.GetAssignments()...)
+			all.Fingerprint = page.GetFingerprint()
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		if err := l.out.document(all); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *listing) rows(ctx context.Context, s *asker, req *pb.ListAssignmentsRequest, resources []*pb.RingResource) error {
+	table := l.out.table([]string{"RESOURCE", "NAMESPACE", "NAME", "SHARD", "BELONGS TO", "STATE"}, "DRAINED SINCE", "OWNER")
+	seen := false
+	for _, r := range resources {
+		req.Group, req.Resource = r.GetGroup(), r.GetResource()
+		name := qualified(r.GetGroup(), r.GetResource())
+		err := pages(ctx, s, req, func(page *pb.ListAssignmentsResponse) error {
+			if len(page.GetAssignments()) == 0 {
+				return nil
+			}
+			seen = true
+			if l.out.format == asName {
+				for _, object := range page.GetAssignments() {
+					fmt.Fprintln(l.app.Out, name+"/"+object.GetName())
+				}
+				return nil
+			}
+			for _, object := range page.GetAssignments() {
+				l.row(table, name, object)
+			}
+			return table.Flush()
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if !seen {
+		fmt.Fprintln(l.app.Err, "No object matches.")
+	}
+	return nil
+}
+
+func (l *listing) row(table *render.Table, resource string, object *pb.Assignment) {
+	row := []any{
+		resource, object.GetNamespace(), object.GetName(), object.GetShard(), object.GetDesiredShard(), assignmentState(object.GetState()),
+	}
+	if l.out.wide() {
+		row = append(row, l.app.age(object.GetDrainTime()), object.GetOwner())
+	}
+	table.Row(row...)
+}

@@ -1,0 +1,138 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+)
+
+// patience is how long completion waits for the server. Who presses the tab key does not wait long.
+const patience = 3 * time.Second
+
+// script is what kubectl calls to complete the arguments of this plugin.
+const script = `#!/bin/sh
+# kubectl calls this to complete "kubectl ring ...".
+exec kubectl-ring __complete "$@"
+`
+
+func (a *app) completion() *cobra.Command {
+	return &cobra.Command{
+		Use:   "completion",
+		Short: "Print the script with which kubectl completes the arguments of this plugin",
+		Long: `Print the script with which kubectl completes the arguments of this plugin: names of rings, shards and resources as well.
+
+kubectl looks for a program named kubectl_complete-ring on PATH, from version 1.26 on. kubectl's own completion has to be set up in
+your shell; see kubectl completion --help.`,
+		Example: `  kubectl ring completion >~/.local/bin/kubectl_complete-ring
+  chmod +x ~/.local/bin/kubectl_complete-ring`,
+		Args:              arguments(0, 0),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(*cobra.Command, []string) error {
+			fmt.Fprint(a.Out, script)
+			return nil
+		},
+	}
+}
+
+// complete says how the value of a flag is completed.
+func complete(cmd *cobra.Command, flag string, completion cobra.CompletionFunc) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, completion); err != nil {
+		panic(fmt.Sprintf("flag %s of %s: %v", flag, cmd.Name(), err)) // a mistake in this program
+	}
+}
+
+// suggest asks the server for words to complete with. If it cannot be asked, there are none: this is no place for errors.
+func (a *app) suggest(cmd *cobra.Command, words func(context.Context, *asker) ([]string, error)) ([]cobra.Completion, cobra.ShellCompDirective) {
+	// The context of the command is not set while completing.
+	ctx, cancel := context.WithTimeout(cmd.Root().Context(), patience)
+	defer cancel()
+	var found []string
+	err := a.ask(ctx, func(s *asker) error {
+		var err error
+		found, err = words(ctx, s)
+		return err
+	})
+	if err != nil {
+		cobra.CompDebugln(err.Error(), false)
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return found, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeRing completes the first argument, or a flag, with the names of rings.
+func (a *app) completeRing(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) > 0 && cmd.Flags().Lookup("ring") == nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return a.suggest(cmd, func(ctx context.Context, s *asker) ([]string, error) {
+		rings, err := allRings(ctx, s)
+		var names []string
+		for _, ring := range rings {
+			names = append(names, ring.GetName())
+		}
+		return names, err
+	})
+}
+
+// completeRingThenResource completes with names of rings, then with the resources of the ring.
+func (a *app) completeRingThenResource(cmd *cobra.Command, args []string, toComplete string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	switch len(args) {
+	case 0:
+		return a.completeRing(cmd, args, toComplete)
+	case 1:
+		return a.suggest(cmd, func(ctx context.Context, s *asker) ([]string, error) {
+			ring, err := s.GetRing(ctx, &pb.GetRingRequest{Name: args[0]})
+			return resourceNames(ring.GetRing()), err
+		})
+	default:
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+func resourceNames(rings ...*pb.Ring) []string {
+	var names []string
+	for _, ring := range rings {
+		for _, r := range ring.GetResources() {
+			names = append(names, qualified(r.GetGroup(), r.GetResource()))
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// completeShardOfArgument completes a flag with the shards of the ring that is the first argument.
+func (a *app) completeShardOfArgument(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) == 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return a.suggest(cmd, func(ctx context.Context, s *asker) ([]string, error) {
+		ring, err := s.GetRing(ctx, &pb.GetRingRequest{Name: args[0]})
+		var names []string
+		for _, shard := range ring.GetShards() {
+			names = append(names, shard.GetName())
+		}
+		return names, err
+	})
+}
+
+// completeType completes TYPE/ with the resources of all rings. Names of objects are not known to the server.
+func (a *app) completeType(cmd *cobra.Command, _ []string, toComplete string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if strings.Contains(toComplete, "/") {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	found, directive := a.suggest(cmd, func(ctx context.Context, s *asker) ([]string, error) {
+		rings, err := allRings(ctx, s)
+		names := resourceNames(rings...)
+		for i := range names {
+			names[i] += "/"
+		}
+		return names, err
+	})
+	return found, directive | cobra.ShellCompDirectiveNoSpace
+}

@@ -1,0 +1,382 @@
+package command
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/failure"
+	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/kinds"
+	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/render"
+)
+
+const (
+	// longestID is the size of the largest id of a question, in bytes.
+	longestID = 256
+	// atOnce is how many rows are aligned with one another when there are many.
+	atOnce = 200
+)
+
+// locating is the command locate with its flags.
+type locating struct {
+	app   *app
+	out   *output
+	ring  string
+	owner string
+	file  string
+	next  int32
+
+	types     types
+	namespace string
+}
+
+func (a *app) locate() *cobra.Command {
+	l := &locating{app: a}
+	cmd := &cobra.Command{
+		Use:   "locate (TYPE/NAME... | TYPE NAME... | -f FILE) [flags]",
+		Short: "Which shard an object belongs to, and how that follows",
+		Long: `Which shard an object belongs to, and who would be next if that shard failed.
+
+The object need not exist: the answer follows from its name. It says where the object belongs, not which label it has at the
+moment; explain says both. An object of a controlled resource is where its owner is: name it with --owner.
+
+TYPE is what kubectl takes: plural, singular, short name or kind, with the group after a dot if need be. With --endpoint and no
+kubeconfig there is nobody to ask, so that it has to be the plural name or the kind with its group: websites.example.org.
+
+With -f each line of a file, or of standard input for "-", asks about one object: TYPE/NAME, and after it a namespace if it is
+not that of -n. Empty lines, and those that begin with #, are left out. All are asked over one stream; a question that cannot be
+answered does not keep the others from it.
+
+-o json prints one LocateResponse, or for several objects one LocateAllResponse per line.`,
+		Example: `  kubectl ring locate websites/blog -n team-a
+  kubectl ring locate website blog shop -o wide
+  kubectl ring locate secret/blog-tls --owner website/blog
+  kubectl ring locate -f objects.txt -o json
+  kubectl get websites -A --no-headers -o custom-columns=N:.metadata.name,S:.metadata.namespace |
+    sed 's,^,websites/,' | kubectl ring locate -f -
+  kubectl ring locate websites.example.org/blog -n team-a --endpoint 127.0.0.1:8090 --plaintext`,
+		ValidArgsFunction: a.completeType,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return l.run(cmd.Context(), args)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&l.ring, "ring", "", "`ring` to ask; by default every ring that shards the object")
+	flags.StringVar(&l.owner, "owner", "", "`TYPE/NAME` of the object that controls those in question")
+	flags.StringVarP(&l.file, "filename", "f", "", "`file` with one object per line; - for standard input")
+	flags.Int32Var(&l.next, "next", 2, "`number` of shards to name that would own the object if those before them failed, 0 to 10")
+	complete(cmd, "ring", a.completeRing)
+	l.out = a.addOutput(cmd, asWide, asJSON, asYAML, asName)
+	return cmd
+}
+
+func (l *locating) run(ctx context.Context, args []string) error {
+	if (l.file == "") == (len(args) == 0) {
+		return failure.New("see kubectl ring locate --help", "name objects, or a file with -f, and not both")
+	}
+	var objects []kinds.Object
+	var err error
+	if l.file == "" {
+		if objects, err = kinds.Parse(args); err != nil {
+			return err
+		}
+	}
+	if l.namespace, err = l.app.namespace(); err != nil {
+		return err
+	}
+	mapper, err := l.app.mapper()
+	if err != nil {
+		return err
+	}
+	l.types = types{mapper: mapper, known: map[string]kinds.Type{}}
+	if len(objects) == 1 {
+		return l.one(ctx, objects[0])
+	}
+	input, closing, err := l.input(objects)
+	if err != nil {
+		return err
+	}
+	defer closing()
+	return l.app.ask(ctx, func(s *asker) error { return l.many(ctx, s, input) })
+}
+
+// types remembers what names of types mean.
+type types struct {
+	mapper meta.RESTMapper
+	known  map[string]kinds.Type
+}
+
+func (t *types) resolve(written string) (kinds.Type, error) {
+	if known, ok := t.known[written]; ok {
+		return known, nil
+	}
+	found, err := kinds.Resolve(t.mapper, written)
+	if err == nil {
+		t.known[written] = found
+	}
+	return found, err
+}
+
+// question returns what to ask about an object.
+func (l *locating) question(object kinds.Object, namespace string) (*pb.LocateRequest, error) {
+	kind, err := l.types.resolve(object.Type)
+	if err != nil {
+		return nil, err
+	}
+	req := &pb.LocateRequest{Ring: l.ring, Object: kind.Reference(namespace, object.Name), NextShards: &l.next}
+	if l.owner == "" {
+		return req, nil
+	}
+	owner, err := kinds.ParseOne(l.owner)
+	if err != nil {
+		return nil, fmt.Errorf("--owner: %w", err)
+	}
+	ownerKind, err := l.types.resolve(owner.Type)
+	if err != nil {
+		return nil, fmt.Errorf("--owner: %w", err)
+	}
+	req.Owner = ownerKind.Owner(owner.Name)
+	return req, nil
+}
+
+// label names the object of a question for a person.
+func label(object *pb.ObjectReference) string {
+	kind := object.GetResource() + object.GetKind()
+	return namespaced(object.GetNamespace(), qualified(object.GetGroup(), kind)+"/"+object.GetName())
+}
+
+func (l *locating) one(ctx context.Context, object kinds.Object) error {
+	req, err := l.question(object, l.namespace)
+	if err != nil {
+		return err
+	}
+	return l.app.ask(ctx, func(s *asker) error {
+		res, err := once(ctx, s, plain(s.Locate), req)
+		if err != nil {
+			return err
+		}
+		if l.out.forProgram() {
+			return l.out.document(res)
+		}
+		table := l.table()
+		l.rows(table, label(req.GetObject()), res)
+		return table.Flush()
+	})
+}
+
+func (l *locating) table() *render.Table {
+	return l.out.table([]string{"OBJECT", "RING", "SHARD", "NEXT", "ROLE", "NAMESPACE"}, "KEY", "HASH", "TOKEN", "FINGERPRINT")
+}
+
+// rows adds an answer to the table, or prints the names of shards.
+func (l *locating) rows(table *render.Table, object string, res *pb.LocateResponse) {
+	for _, at := range res.GetLocations() {
+		if l.out.format == asName {
+			if at.GetShard() != "" {
+				fmt.Fprintln(l.app.Out, shardName+at.GetShard())
+			}
+			continue
+		}
+		shard := render.Bold.In(at.GetShard())
+		if at.GetShard() == "" {
+			shard = render.Bad.In("none available")
+		}
+		row := []any{
+			object, at.GetRing(), shard, strings.Join(at.GetNextShards(), ", "), roleWord(at.GetRole()),
+			coverageWord(at.GetNamespaceCoverage()),
+		}
+		if l.out.wide() {
+			key := at.GetPartitionKey()
+			row = append(row, strings.Join([]string{key.GetGroup(), key.GetKind(), key.GetNamespace(), key.GetName()}, "/"),
+				at.GetHash(), at.GetToken(), at.GetFingerprint())
+		}
+		table.Row(row...)
+	}
+}
+
+// line is one question of many, as it was written.
+type line struct {
+	object    kinds.Object
+	namespace string // empty: that of -n
+	err       error
+}
+
+// input returns the questions, one after the other, from a file or from what was named.
+func (l *locating) input(objects []kinds.Object) (next func() (line, bool), closing func(), err error) {
+	if l.file == "" {
+		return func() (line, bool) {
+			if len(objects) == 0 {
+				return line{}, false
+			}
+			object := objects[0]
+			objects = objects[1:]
+			return line{object: object}, true
+		}, func() {}, nil
+	}
+	var from io.Reader = l.app.In
+	closing = func() {}
+	if l.file != "-" {
+		file, err := os.Open(l.file)
+		if err != nil {
+			return nil, nil, failure.New("name a file that you can read, or - for standard input", "--filename: %w", err)
+		}
+		from, closing = file, func() { _ = file.Close() } // it was only read
+	}
+	scanner := bufio.NewScanner(from)
+	number := 0
+	return func() (line, bool) {
+		for scanner.Scan() {
+			number++
+			text := strings.TrimSpace(scanner.Text())
+			if text != "" && !strings.HasPrefix(text, "#") {
+				return parseLine(text, number), true
+			}
+		}
+		if err := scanner.Err(); err != nil {
+			read := fmt.Errorf("read line %d: %w", number+1, err)
+			scanner = bufio.NewScanner(strings.NewReader(""))
+			return line{err: read}, true
+		}
+		return line{}, false
+	}, closing, nil
+}
+
+func parseLine(text string, number int) line {
+	fields := strings.Fields(text)
+	if len(fields) > 2 {
+		return line{err: fmt.Errorf("line %d: %q is not TYPE/NAME [NAMESPACE]", number, text)}
+	}
+	object, err := kinds.ParseOne(fields[0])
+	if err != nil {
+		return line{err: fmt.Errorf("line %d: %w", number, err)}
+	}
+	l := line{object: object}
+	if len(fields) == 2 {
+		l.namespace = fields[1]
+	}
+	return l
+}
+
+// many asks all questions over one stream. Answers come in the order of the questions.
+func (l *locating) many(ctx context.Context, s *asker, next func() (line, bool)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := s.LocateAll(ctx)
+	if err != nil {
+		return err
+	}
+	failed := make(chan bool, 1)
+	asked := make(chan string, 1<<10) // what has been asked and not been answered
+	go func() {
+		failed <- l.send(stream, next, asked)
+	}()
+	bad, err := l.receive(stream, asked)
+	if err != nil {
+		return err
+	}
+	if bad || <-failed {
+		return errPrinted
+	}
+	return nil
+}
+
+// send sends questions until there are no more. It returns whether some could not be sent; those have been printed.
+func (l *locating) send(stream pb.DiagnosticsService_LocateAllClient, next func() (line, bool), asked chan<- string) (bad bool) {
+	defer func() { _ = stream.CloseSend() }() // the receiving side learns how the stream ends
+	complain := func(err error) {
+		failure.Print(l.app.Err, err)
+		bad = true
+	}
+	for {
+		one, ok := next()
+		if !ok {
+			return bad
+		}
+		if one.err != nil {
+			complain(one.err)
+			continue
+		}
+		namespace := one.namespace
+		if namespace == "" {
+			namespace = l.namespace
+		}
+		req, err := l.question(one.object, namespace)
+		if err != nil {
+			complain(err)
+			continue
+		}
+		name := label(req.GetObject())
+		question := &pb.LocateAllRequest{Question: req}
+		if len(name) <= longestID {
+			question.Id = name
+		}
+		select {
+		case asked <- name:
+		case <-stream.Context().Done():
+			return bad
+		}
+		if err := stream.Send(question); err != nil {
+			return bad
+		}
+	}
+}
+
+// receive prints the answers. It returns whether some questions could not be answered; those have been printed.
+func (l *locating) receive(stream pb.DiagnosticsService_LocateAllClient, asked <-chan string) (bad bool, err error) {
+	table := l.table()
+	rows := 0
+	for {
+		res, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return bad, l.flush(table)
+		}
+		if err != nil {
+			return bad, errors.Join(l.flush(table), err)
+		}
+		name := <-asked
+		if res.GetError() != nil {
+			bad = true
+		}
+		switch {
+		case l.out.forProgram():
+			err = l.out.line(res)
+		case res.GetError() != nil:
+			failure.Print(l.app.Err, failureOf(name, res.GetError()))
+		default:
+			l.rows(table, name, res.GetAnswer())
+			rows++
+		}
+		if err == nil && (rows == atOnce || l.app.InTerminal && l.file == "-") {
+			rows, err = 0, l.flush(table)
+		}
+		if err != nil {
+			return bad, err
+		}
+	}
+}
+
+func (l *locating) flush(table *render.Table) error {
+	if l.out.forProgram() || l.out.format == asName {
+		return nil
+	}
+	return table.Flush()
+}
+
+func failureOf(object string, e *pb.LocateError) error {
+	where := codes.Code(e.GetCode()).String()
+	if e.GetReason() != "" {
+		where += " (" + e.GetReason() + ")"
+	}
+	return &failure.Failure{
+		What: object + ": " + e.GetMessage(), Details: e.GetViolations(), Where: "the server, which answered " + where,
+	}
+}

@@ -1,0 +1,230 @@
+package command
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/failure"
+	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/render"
+)
+
+// Names of objects as kubectl takes them.
+const (
+	ringName  = "clusterring.sharding.timebertt.dev/"
+	shardName = "lease.coordination.k8s.io/"
+)
+
+func (a *app) list() *cobra.Command {
+	var o *output
+	cmd := &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls", "rings"},
+		Short:   "All rings, and how they do",
+		Example: `  kubectl ring list
+  kubectl ring list -o wide
+  kubectl ring list -o json | jq -r '.rings[] | select(.availableShards == 0) | .name'`,
+		Args:              arguments(0, 0),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.ask(cmd.Context(), func(s *asker) error {
+				rings, err := allRings(cmd.Context(), s)
+				if err != nil {
+					return err
+				}
+				return a.printRings(o, rings)
+			})
+		},
+	}
+	o = a.addOutput(cmd, asWide, asJSON, asYAML, asName)
+	return cmd
+}
+
+// allRings returns the rings of all pages.
+func allRings(ctx context.Context, s *asker) ([]*pb.Ring, error) {
+	var rings []*pb.Ring
+	req := &pb.ListRingsRequest{PageSize: 500}
+	for {
+		res, err := once(ctx, s, plain(s.ListRings), req)
+		if err != nil {
+			return nil, err
+		}
+		rings = append(rings, res.GetRings()...)
+		if req.PageToken = res.GetNextPageToken(); req.GetPageToken() == "" {
+			return rings, nil
+		}
+	}
+}
+
+// plain makes a method one without options.
+func plain[Q, A any](method func(context.Context, Q, ...grpc.CallOption) (A, error)) func(context.Context, Q) (A, error) {
+	return func(ctx context.Context, question Q) (A, error) { return method(ctx, question) }
+}
+
+func (a *app) printRings(o *output, rings []*pb.Ring) error {
+	switch {
+	case o.forProgram():
+		return o.document(&pb.ListRingsResponse{Rings: rings})
+	case o.format == asName:
+		for _, ring := range rings {
+			fmt.Fprintln(a.Out, ringName+ring.GetName())
+		}
+		return nil
+	case len(rings) == 0:
+		fmt.Fprintln(a.Err, "There is no ring. Create a ClusterRing to shard a controller.")
+		return nil
+	}
+	table := o.table([]string{"NAME", "SHARDS", "READY", "ASSIGNED", "RESOURCES", "AGE"}, "NAMESPACES", "FINGERPRINT")
+	for _, ring := range rings {
+		row := []any{
+			ring.GetName(), shardCount(ring), readiness(ring), conditionCell(condition(ring, "Assigned")), resources(ring),
+			a.age(ring.GetCreateTime()),
+		}
+		if o.wide() {
+			row = append(row, namespaces(ring), ring.GetFingerprint())
+		}
+		table.Row(row...)
+	}
+	return table.Flush()
+}
+
+func shardCount(ring *pb.Ring) render.Cell {
+	cell := render.Cell{Text: fmt.Sprintf("%d/%d", ring.GetAvailableShards(), ring.GetShards())}
+	if ring.GetAvailableShards() == 0 {
+		cell.Style = render.Bad
+	}
+	return cell
+}
+
+func readiness(ring *pb.Ring) render.Cell {
+	if ring.GetDeleting() {
+		return render.Warn.In("being deleted")
+	}
+	return conditionCell(condition(ring, "Ready"))
+}
+
+func namespaces(ring *pb.Ring) string {
+	if ring.GetNamespaceSelector() == "" {
+		return "all"
+	}
+	return ring.GetNamespaceSelector()
+}
+
+func (a *app) get() *cobra.Command {
+	var o *output
+	cmd := &cobra.Command{
+		Use:   "get [RING]",
+		Short: "A ring with its shards, or every ring with its shards",
+		Long: `A ring with its shards: their state, whether objects are assigned to them, and their share of the hash space.
+
+RENEWED is how long ago the server saw the shard's Lease change. A server that was started lately knows a lower bound.`,
+		Example: `  kubectl ring get example
+  kubectl ring get example -o wide
+  kubectl ring get example -o json | jq -r '.shards[] | select(.available | not) | .name'`,
+		Args:              arguments(0, 1),
+		ValidArgsFunction: a.completeRing,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.ask(cmd.Context(), func(s *asker) error {
+				return a.getRings(cmd.Context(), s, o, args)
+			})
+		},
+	}
+	o = a.addOutput(cmd, asWide, asJSON, asYAML, asName)
+	return cmd
+}
+
+func (a *app) getRings(ctx context.Context, s *asker, o *output, names []string) error {
+	if len(names) == 0 {
+		rings, err := allRings(ctx, s)
+		if err != nil {
+			return err
+		}
+		if len(rings) == 0 {
+			return a.printRings(o, nil)
+		}
+		for _, ring := range rings {
+			names = append(names, ring.GetName())
+		}
+	}
+	for i, name := range names {
+		res, err := once(ctx, s, plain(s.GetRing), &pb.GetRingRequest{Name: name})
+		if err != nil {
+			return err
+		}
+		if i > 0 && (o.format == asTable || o.wide()) && !o.noHeaders {
+			fmt.Fprintln(a.Out)
+		}
+		if err := a.printRing(o, res); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *app) printRing(o *output, res *pb.GetRingResponse) error {
+	switch {
+	case o.forProgram():
+		return o.document(res)
+	case o.format == asName:
+		fmt.Fprintln(a.Out, ringName+res.GetRing().GetName())
+		for _, shard := range res.GetShards() {
+			fmt.Fprintln(a.Out, shardName+shard.GetName())
+		}
+		return nil
+	}
+	if !o.noHeaders {
+		if err := a.printHead(res.GetRing()); err != nil {
+			return err
+		}
+		if len(res.GetShards()) == 0 {
+			fmt.Fprintln(a.Out, "\nNo Lease carries the ring's name: no shard has joined.")
+			return nil
+		}
+		fmt.Fprintln(a.Out)
+	}
+	return shardTable(o, res.GetShards())
+}
+
+// printHead prints all of a ring but its shards.
+func (a *app) printHead(ring *pb.Ring) error {
+	head := &render.Table{W: a.Out, Colour: a.colour}
+	head.Row("Ring", render.Bold.In(ring.GetName()))
+	if ring.GetDeleting() {
+		head.Row("Deleting", render.Warn.In("until no object carries its labels any more"))
+	}
+	head.Row("Resources", resources(ring))
+	head.Row("Namespaces", namespaces(ring))
+	head.Row("Shards", fmt.Sprintf("%d of %d available", ring.GetAvailableShards(), ring.GetShards()))
+	head.Row("Fingerprint", ring.GetFingerprint())
+	for _, c := range ring.GetConditions() {
+		cell := conditionCell(c)
+		if c.GetMessage() != "" {
+			cell.Text += ": " + c.GetMessage()
+		}
+		head.Row(c.GetType(), cell)
+	}
+	return head.Flush()
+}
+
+func shardTable(o *output, shards []*pb.Shard) error {
+	table := o.table([]string{"SHARD", "STATE", "AVAILABLE", "SHARE", "TOKENS", "RENEWED", "PROBLEM"}, "NAMESPACE", "HOLDER", "LEASE")
+	for _, shard := range shards {
+		row := []any{
+			shard.GetName(), shardState(shard.GetState()), yes(shard.GetAvailable()), render.Percent(shard.GetShare()), shard.GetTokens(),
+			renewed(shard), render.Warn.In(shard.GetProblem()),
+		}
+		if o.wide() {
+			row = append(row, shard.GetNamespace(), shard.GetHolder(), human(shard.GetLeaseDuration()))
+		}
+		table.Row(row...)
+	}
+	return table.Flush()
+}
+
+// noRing is what a command says that needs a ring's name and has got none.
+func noRing(cmd *cobra.Command) error {
+	return failure.New("kubectl ring list names them", "%s needs the name of a ring", cmd.CommandPath())
+}

@@ -1,0 +1,283 @@
+// Package command is the command line of kubectl ring: it reads arguments, asks ringquery, and prints the answers.
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/utils/clock"
+
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/connect"
+	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/failure"
+)
+
+// Streams are what the program reads, writes and looks at.
+type Streams struct {
+	// In, Out and Err are the standard streams.
+	In       io.Reader
+	Out, Err io.Writer
+	// InTerminal and OutTerminal say whether a person is there.
+	InTerminal, OutTerminal bool
+	// Getenv returns a variable of the environment, or nothing.
+	Getenv func(name string) string
+	// Clock tells the time, and when to try again.
+	Clock clock.Clock
+}
+
+// Exit codes.
+const (
+	// Fine: there is an answer, and it is good news where it can be bad.
+	Fine = 0
+	// Problem: there is an answer, and somebody has to act or to wait.
+	Problem = 1
+	// NoAnswer: the question could not be answered.
+	NoAnswer = 2
+)
+
+// errProblem ends a command whose answer is bad news. It has been printed.
+var errProblem = errors.New("there is a problem")
+
+// errPrinted ends a command that has printed what went wrong.
+var errPrinted = errors.New("not everything could be answered")
+
+// Run runs the program with its arguments and returns the exit code. It ends early when ctx does.
+func Run(ctx context.Context, args []string, streams Streams) int {
+	a := newApp(streams)
+	root := a.root()
+	root.SetArgs(args)
+	root.SetContext(ctx)
+	err := root.Execute()
+	switch {
+	case err == nil:
+		return Fine
+	case errors.Is(err, errProblem):
+		return Problem
+	case errors.Is(err, errPrinted):
+	default:
+		failure.Print(streams.Err, err)
+	}
+	return NoAnswer
+}
+
+// app is the program with its global flags.
+type app struct {
+	Streams
+
+	kube    *genericclioptions.ConfigFlags
+	connect connect.Options
+	colour  bool
+}
+
+func newApp(streams Streams) *app {
+	kube := genericclioptions.NewConfigFlags(true)
+	// What is left out is of no use here, or would be taken for a flag about ringquery.
+	kube.Insecure, kube.TLSServerName, kube.CAFile, kube.CertFile, kube.KeyFile = nil, nil, nil, nil, nil
+	kube.Impersonate, kube.ImpersonateGroup, kube.ImpersonateUID, kube.ImpersonateUserExtra = nil, nil, nil, nil
+	kube.APIServer, kube.DisableCompression, kube.ProxyURL = nil, nil, nil
+	return &app{
+		Streams: streams, kube: kube,
+		connect: connect.Options{UserAgent: "kubectl-ring/" + Version},
+		colour:  streams.OutTerminal && streams.Getenv("NO_COLOR") == "" && streams.Getenv("TERM") != "dumb",
+	}
+}
+
+const long = `Who owns what, and why: asks ringquery, the diagnostics service of ClusterRing.
+
+A ring (ClusterRing) spreads the objects of some resources over shards: the replicas of a controller, each with a Lease.
+Every object has one shard. These commands say which, whether that is so by now, and what would be if shards came or went.
+
+How the server is found
+  Without --endpoint, the Service with the label app.kubernetes.io/name=ringquery is looked for in --service-namespace, and
+  one of its ready pods is reached through the API server. You need the rights to list services and pods there and to create
+  pods/portforward. No port is opened on this machine.
+
+How it is trusted
+  The server's certificate is verified: against --ca-file, or else ca.crt in the ConfigMap ringquery-ca beside the Service, or
+  else this machine's authorities. The bearer token of your kubeconfig's user is sent with each call, if it has one; a client
+  certificate is shown if the server asks. A token is never sent without TLS, nor to an --endpoint that is not verified, unless
+  that is on this machine.
+
+Exit codes
+  0  there is an answer, and nothing is wrong
+  1  explain: something is wrong with the object
+  2  the question could not be answered, or not all of it`
+
+const examples = `  # what is there, and how does it do
+  kubectl ring list
+  kubectl ring get example
+
+  # which shard does an object belong to, and is it there
+  kubectl ring locate websites/blog -n team-a
+  kubectl ring explain websites/blog -n team-a
+
+  # which objects are not where they belong
+  kubectl ring assignments example --state misplaced --state unassigned
+
+  # what would move if there were two more shards
+  kubectl ring simulate example --add 2
+
+  # follow shards as they come and go
+  kubectl ring watch example
+
+  # a server on this machine
+  kubectl ring list --endpoint 127.0.0.1:8090 --plaintext`
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "kubectl-ring",
+		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl ring"},
+		Short:         "Who owns what, and why: asks ringquery, the diagnostics service of ClusterRing",
+		Long:          long,
+		Example:       examples,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			return a.connect.Validate()
+		},
+	}
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.SetIn(a.In)
+	root.SetOut(a.Out)
+	root.SetErr(a.Err)
+	flags := root.PersistentFlags()
+	a.kube.AddFlags(flags)
+	a.connect.AddFlags(flags)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return failure.New("see "+cmd.CommandPath()+" --help", "%w", err)
+	})
+	root.AddCommand(a.list(), a.get(), a.locate(), a.explain(), a.assignments(), a.simulate(), a.watch(), a.version(), a.completion())
+	for _, cmd := range root.Commands() {
+		cmd.DisableFlagsInUseLine = true
+	}
+	return root
+}
+
+// arguments checks their number and says how the command is used.
+func arguments(least, most int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) < least || len(args) > most {
+			return failure.New("see "+cmd.CommandPath()+" --help", "use it as: %s", cmd.UseLine())
+		}
+		return nil
+	}
+}
+
+// config returns the configuration of the user's cluster, or nil if there is none.
+func (a *app) config() (*rest.Config, error) {
+	raw, err := a.kube.ToRawKubeConfigLoader().RawConfig()
+	if err != nil && !clientcmd.IsEmptyConfig(err) {
+		return nil, failure.New("check --kubeconfig and KUBECONFIG", "read the kubeconfig: %w", err)
+	}
+	if len(raw.Clusters) == 0 && a.Getenv("KUBERNETES_SERVICE_HOST") == "" {
+		return nil, nil // client-go would make up a cluster on localhost
+	}
+	config, err := a.kube.ToRESTConfig()
+	if err != nil {
+		return nil, failure.New("check --kubeconfig, KUBECONFIG, --context, --cluster and --user", "read the kubeconfig: %w", err)
+	}
+	return config, nil
+}
+
+// mapper returns what knows the types of the cluster, or nil if there is no cluster.
+func (a *app) mapper() (meta.RESTMapper, error) {
+	config, err := a.config()
+	if err != nil || config == nil {
+		return nil, err
+	}
+	mapper, err := a.kube.ToRESTMapper()
+	if err != nil {
+		return nil, fmt.Errorf("prepare to ask the cluster for its types: %w", err)
+	}
+	return mapper, nil
+}
+
+// namespace returns the namespace that is named, or else that of the kubeconfig's context. Empty: there is neither.
+func (a *app) namespace() (string, error) {
+	if *a.kube.Namespace != "" {
+		return *a.kube.Namespace, nil
+	}
+	config, err := a.config()
+	if err != nil || config == nil {
+		return "", err
+	}
+	namespace, _, err := a.kube.ToRawKubeConfigLoader().Namespace()
+	if err != nil {
+		return "", failure.New("name one with -n", "read the kubeconfig's namespace: %w", err)
+	}
+	return namespace, nil
+}
+
+// timeout returns how long a call may take. 0: for ever.
+func (a *app) timeout() (time.Duration, error) {
+	timeout, err := clientcmd.ParseTimeout(*a.kube.Timeout)
+	if err != nil {
+		return 0, failure.New("write it as in 10s", "--request-timeout: %w", err)
+	}
+	return timeout, nil
+}
+
+// asker asks a server.
+type asker struct {
+	pb.DiagnosticsServiceClient
+
+	where   func() string
+	timeout time.Duration
+}
+
+// ask connects and lets questions be asked.
+func (a *app) ask(ctx context.Context, questions func(*asker) error) error {
+	timeout, err := a.timeout()
+	if err != nil {
+		return err
+	}
+	config, err := a.config()
+	if err != nil {
+		return err
+	}
+	dialling, cancel := limited(ctx, timeout)
+	conn, err := connect.Dial(dialling, &a.connect, config, nil)
+	cancel()
+	if err != nil {
+		return err
+	}
+	err = questions(&asker{pb.NewDiagnosticsServiceClient(conn), conn.Where, timeout})
+	where := conn.Where()
+	if closing := conn.Close(); err == nil && closing != nil {
+		return fmt.Errorf("close the connection: %w", closing)
+	}
+	return failure.Of(err, where)
+}
+
+// limited returns a context that ends after the time; 0: with ctx.
+func limited(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+	if timeout == 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, timeout)
+}
+
+// once asks one question with the time that it may take.
+func once[Q, A any](ctx context.Context, s *asker, method func(context.Context, Q) (A, error), question Q) (A, error) {
+	ctx, cancel := limited(ctx, s.timeout)
+	defer cancel()
+	return method(ctx, question)
+}
+
+// oneOf says what is wrong with the value of a flag that has to be one of some.
+func oneOf(flag, value string, known []string) error {
+	if slices.Contains(known, value) {
+		return nil
+	}
+	return failure.New("use one of "+strings.Join(known, ", "), "%s: there is no %q", flag, value)
+}

@@ -1,0 +1,190 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/failure"
+	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/render"
+)
+
+// most is how many shards one question may add.
+const most = 1000
+
+func (a *app) simulate() *cobra.Command {
+	var o *output
+	var add, remove, rename []string
+	var count bool
+	cmd := &cobra.Command{
+		Use:   "simulate RING (--add N|NAME | --remove NAME | --rename OLD=NEW)... [flags]",
+		Short: "What would move if shards were added, removed or renamed",
+		Long: `What would move if shards were added, removed or renamed. Nothing is changed.
+
+--add takes names, or a number of shards whose names do not matter. Flags may be given several times, or their values with
+commas between them.`,
+		Example: `  kubectl ring simulate example --add 2
+  kubectl ring simulate example --add shard-7,shard-8 --remove shard-1
+  kubectl ring simulate example --rename shard-1=shard-x --count-objects`,
+		Args:              arguments(1, 1),
+		ValidArgsFunction: a.completeRing,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(add)+len(remove)+len(rename) == 0 {
+				return failure.New("use --add, --remove or --rename", "nothing would change")
+			}
+			req := &pb.SimulateRequest{Ring: args[0], Remove: remove, CountObjects: count}
+			for _, pair := range rename {
+				from, to, ok := strings.Cut(pair, "=")
+				if !ok || from == "" || to == "" {
+					return failure.New("write it as in shard-1=shard-2", "--rename: %q is not OLD=NEW", pair)
+				}
+				req.Rename = append(req.Rename, &pb.Rename{From: from, To: to})
+			}
+			return a.ask(cmd.Context(), func(s *asker) error {
+				return a.simulateChange(cmd.Context(), s, o, request{req, add})
+			})
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringSliceVar(&add, "add", nil, "`number or name` of shards that would come")
+	flags.StringSliceVar(&remove, "remove", nil, "`name` of a shard that would go")
+	flags.StringSliceVar(&rename, "rename", nil, "`OLD=NEW` names of a shard")
+	flags.BoolVar(&count, "count-objects", false, "count the main objects of every shard; the server lists them all for that")
+	complete(cmd, "remove", a.completeShardOfArgument)
+	complete(cmd, "rename", a.completeShardOfArgument)
+	o = a.addOutput(cmd, asWide, asJSON, asYAML)
+	return cmd
+}
+
+// request is what to simulate, with the shards to add as they were written.
+type request struct {
+	*pb.SimulateRequest
+	add []string
+}
+
+func (a *app) simulateChange(ctx context.Context, s *asker, o *output, req request) error {
+	if err := addShards(ctx, s, req); err != nil {
+		return err
+	}
+	res, err := once(ctx, s, plain(s.Simulate), req.SimulateRequest)
+	if err != nil {
+		return err
+	}
+	if o.forProgram() {
+		return o.document(res)
+	}
+	return a.printSimulation(o, res, req.GetCountObjects())
+}
+
+// addShards fills in the shards to add. Those of which there is only a number get names that no shard of the ring has.
+func addShards(ctx context.Context, s *asker, req request) error {
+	number := 0
+	for _, written := range req.add {
+		n, err := strconv.Atoi(written)
+		switch {
+		case err != nil:
+			req.Add = append(req.Add, written)
+		case n < 1 || n > most:
+			return failure.New("name from 1 to "+strconv.Itoa(most), "--add %d", n)
+		default:
+			number += n
+		}
+	}
+	if number == 0 {
+		return nil
+	}
+	if number > most {
+		return failure.New("name from 1 to "+strconv.Itoa(most)+" in all", "--add %d", number)
+	}
+	ring, err := once(ctx, s, plain(s.GetRing), &pb.GetRingRequest{Name: req.GetRing()})
+	if err != nil {
+		return err
+	}
+	taken := map[string]bool{}
+	for _, shard := range ring.GetShards() {
+		taken[shard.GetName()] = true
+	}
+	for _, name := range req.GetAdd() {
+		taken[name] = true
+	}
+	for _, rename := range req.GetRename() {
+		taken[rename.GetTo()] = true
+	}
+	for i := 1; number > 0; i++ {
+		if name := fmt.Sprintf("new-%d", i); !taken[name] {
+			req.Add = append(req.Add, name)
+			number--
+		}
+	}
+	return nil
+}
+
+// barWidth is that of the longest bar, in characters.
+const barWidth = 16
+
+func (a *app) printSimulation(o *output, res *pb.SimulateResponse, counted bool) error {
+	columns := []string{"SHARD", "BEFORE", "AFTER", "", "CHANGE"}
+	if counted {
+		columns = append(columns, "OBJECTS BEFORE", "AFTER", "CHANGE")
+	}
+	table := o.table(columns, "TOKENS BEFORE", "AFTER")
+	largest := 0.0
+	for _, shard := range res.GetShards() {
+		largest = max(largest, shard.GetShareBefore(), shard.GetShareAfter())
+	}
+	for _, shard := range res.GetShards() {
+		bar := ""
+		if largest > 0 {
+			bar = render.Bar(shard.GetShareAfter()/largest, barWidth)
+		}
+		row := []any{
+			shard.GetName(), shareText(shard.GetTokensBefore(), shard.GetShareBefore()), shareText(shard.GetTokensAfter(), shard.GetShareAfter()),
+			bar, changeCell(shard),
+		}
+		if counted {
+			row = append(row, shard.GetObjectsBefore(), shard.GetObjectsAfter(), fmt.Sprintf("%+d", shard.GetObjectsAfter()-shard.GetObjectsBefore()))
+		}
+		if o.wide() {
+			row = append(row, shard.GetTokensBefore(), shard.GetTokensAfter())
+		}
+		table.Row(row...)
+	}
+	if err := table.Flush(); err != nil || o.noHeaders {
+		return err
+	}
+	fmt.Fprintf(a.Out, "\n%s of the hash space would move; %s has to in any scheme with equal shares.\n",
+		a.paint(render.Bold, render.Percent(res.GetMoved())), render.Percent(res.GetLeast()))
+	for _, c := range res.GetCounted() {
+		text := fmt.Sprintf("%s: %d of %d objects would move", qualified(c.GetGroup(), c.GetResource()), c.GetMoved(), c.GetObjects())
+		if c.GetProblem() != "" {
+			text += a.paint(render.Warn, "; not all were counted: "+failure.Clean(c.GetProblem()))
+		}
+		fmt.Fprintln(a.Out, text)
+	}
+	if o.wide() {
+		fmt.Fprintf(a.Out, "fingerprint: %s, then %s\n", res.GetFingerprintBefore(), res.GetFingerprintAfter())
+	}
+	return nil
+}
+
+func shareText(tokens int32, share float64) string {
+	if tokens == 0 {
+		return "-"
+	}
+	return render.Percent(share)
+}
+
+func changeCell(shard *pb.SimulatedShard) render.Cell {
+	switch {
+	case shard.GetTokensBefore() == 0:
+		return render.Good.In("comes")
+	case shard.GetTokensAfter() == 0:
+		return render.Bad.In("goes")
+	default:
+		return render.Cell{Text: fmt.Sprintf("%+.1f%%", (shard.GetShareAfter()-shard.GetShareBefore())*100)}
+	}
+}

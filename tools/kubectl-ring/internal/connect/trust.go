@@ -1,0 +1,89 @@
+package connect
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"os"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/failure"
+)
+
+const (
+	// caConfigMap holds, beside the Service, the authorities that issue its certificate. It is no secret, so everybody who uses
+	// the Service can be let to read it, which the Secret with the server's key must not be.
+	caConfigMap = "ringquery-ca"
+	caKey       = "ca.crt"
+)
+
+// clientTLS returns how to speak to a server of that name. The certificate is always verified, unless that was given up by
+// flag. A server that asks for a certificate gets that of the kubeconfig's user, if there is one.
+func (o *Options) clientTLS(config *rest.Config, name string, roots *x509.CertPool) (*tls.Config, error) {
+	if o.ServerName != "" {
+		name = o.ServerName
+	}
+	secure := &tls.Config{
+		MinVersion:         tls.VersionTLS12,
+		ServerName:         name,
+		RootCAs:            roots,
+		InsecureSkipVerify: o.Insecure,
+	}
+	if config == nil {
+		return secure, nil
+	}
+	user, err := rest.TLSConfigFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("read the kubeconfig's certificate: %w", err)
+	}
+	if user != nil {
+		secure.Certificates, secure.GetClientCertificate = user.Certificates, user.GetClientCertificate
+	}
+	return secure, nil
+}
+
+// fileRoots returns the authorities of --ca-file, or nil, which stands for those of the machine.
+func (o *Options) fileRoots() (*x509.CertPool, error) {
+	if o.CAFile == "" {
+		return nil, nil // this is how crypto/tls names the machine's own
+	}
+	data, err := os.ReadFile(o.CAFile)
+	if err != nil {
+		return nil, failure.New("name a PEM file that you can read", "--ca-file: %w", err)
+	}
+	return pool(data, "--ca-file "+o.CAFile)
+}
+
+// clusterRoots returns the authorities that the cluster names for the Service. If it names none, or we may not read them, those
+// of this machine have to do: the server is verified in any case. note says what was found, to explain a failure later.
+func clusterRoots(ctx context.Context, client typedcorev1.ConfigMapsGetter, namespace string) (roots *x509.CertPool, note string, err error) {
+	found, err := client.ConfigMaps(namespace).Get(ctx, caConfigMap, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Sprintf("verified with this machine's authorities, as %v", err), nil
+	}
+	where := fmt.Sprintf("ConfigMap %s/%s, key %s", namespace, caConfigMap, caKey)
+	roots, err = pool([]byte(found.Data[caKey]), where)
+	return roots, "verified with " + where, err
+}
+
+func pool(data []byte, where string) (*x509.CertPool, error) {
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(data) {
+		return nil, failure.New("put PEM certificates into it, or use another with --ca-file", "%s holds no certificate", where)
+	}
+	return roots, nil
+}
+
+// hostOf returns the host of host:port.
+func hostOf(endpoint string) string {
+	host, _, err := net.SplitHostPort(endpoint)
+	if err != nil {
+		return endpoint
+	}
+	return host
+}

@@ -1,0 +1,198 @@
+package connect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/portforward"
+	"k8s.io/client-go/transport/spdy"
+	"k8s.io/streaming/pkg/httpstream"
+)
+
+// Tunnel opens connections to ports of pods.
+type Tunnel interface {
+	// Open returns a connection to the target. It gives up when ctx ends; the connection outlives ctx.
+	Open(ctx context.Context, target Target) (net.Conn, error)
+}
+
+// NewTunnel returns a tunnel through the API server, as kubectl port-forward makes it: SPDY within a websocket, and SPDY alone
+// for API servers and proxies that do not know that.
+func NewTunnel(config *rest.Config) Tunnel { return &apiTunnel{config} }
+
+type apiTunnel struct{ config *rest.Config }
+
+// Open implements [Tunnel].
+func (t *apiTunnel) Open(ctx context.Context, target Target) (net.Conn, error) {
+	dialer, err := t.dialer(target)
+	if err != nil {
+		return nil, fmt.Errorf("prepare the way to %s: %w", target, err)
+	}
+	type result struct {
+		conn net.Conn
+		err  error
+	}
+	done := make(chan result, 1)
+	go func() {
+		conn, err := open(dialer, target)
+		done <- result{conn, err}
+	}()
+	select {
+	case r := <-done:
+		return r.conn, r.err
+	case <-ctx.Done():
+		go func() { // the dialer takes no context: whatever it still brings is thrown away
+			if r := <-done; r.err == nil {
+				_ = r.conn.Close()
+			}
+		}()
+		return nil, context.Cause(ctx)
+	}
+}
+
+func (t *apiTunnel) dialer(target Target) (httpstream.Dialer, error) {
+	address, err := podURL(t.config, target)
+	if err != nil {
+		return nil, err
+	}
+	transport, upgrader, err := spdy.RoundTripperFor(t.config)
+	if err != nil {
+		return nil, fmt.Errorf("read the kubeconfig's credentials: %w", err)
+	}
+	plain := spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: transport}, http.MethodPost, address)
+	websocket, err := portforward.NewSPDYOverWebsocketDialerForStreaming(address, t.config)
+	if err != nil {
+		return nil, fmt.Errorf("read the kubeconfig's credentials: %w", err)
+	}
+	return portforward.NewFallbackDialerForStreaming(websocket, plain, func(err error) bool {
+		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
+	}), nil
+}
+
+func podURL(config *rest.Config, target Target) (*url.URL, error) {
+	core := rest.CopyConfig(config)
+	core.APIPath, core.GroupVersion = "/api", &corev1.SchemeGroupVersion
+	core.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
+	client, err := rest.RESTClientFor(core)
+	if err != nil {
+		return nil, fmt.Errorf("make a client: %w", err)
+	}
+	return client.Post().Resource("pods").Namespace(target.Namespace).Name(target.Pod).SubResource("portforward").URL(), nil
+}
+
+// open makes one connection: a pair of streams of the port-forward protocol, one for data, one for what goes wrong.
+func open(dialer httpstream.Dialer, target Target) (net.Conn, error) {
+	conn, protocol, err := dialer.Dial(portforward.PortForwardProtocolV1Name)
+	if err != nil {
+		return nil, fmt.Errorf("port-forward to %s: %w", target, err)
+	}
+	fail := func(err error) (net.Conn, error) {
+		_ = conn.Close() // the first error tells more
+		return nil, fmt.Errorf("port-forward to %s: %w", target, err)
+	}
+	if protocol != portforward.PortForwardProtocolV1Name {
+		return fail(fmt.Errorf("the API server speaks %q, not %s", protocol, portforward.PortForwardProtocolV1Name))
+	}
+	headers := http.Header{}
+	headers.Set(corev1.PortHeader, strconv.Itoa(int(target.Port)))
+	headers.Set(corev1.PortForwardRequestIDHeader, "0")
+	headers.Set(corev1.StreamType, corev1.StreamTypeError)
+	problems, err := conn.CreateStream(headers)
+	if err != nil {
+		return fail(err)
+	}
+	if err := problems.Close(); err != nil { // nothing is written to it
+		return fail(err)
+	}
+	headers.Set(corev1.StreamType, corev1.StreamTypeData)
+	data, err := conn.CreateStream(headers)
+	if err != nil {
+		return fail(err)
+	}
+	c := &podConn{Stream: data, conn: conn, target: target, done: make(chan struct{})}
+	go c.listen(problems)
+	return c, nil
+}
+
+// podConn is a stream to a pod's port, as a net.Conn. Closing it ends its connection to the API server as well.
+type podConn struct {
+	httpstream.Stream
+	conn   httpstream.Connection
+	target Target
+	once   sync.Once
+	err    error
+
+	done    chan struct{} // closes when nothing more can go wrong
+	problem error         // what the kubelet reported; read after done
+}
+
+// listen reads what the kubelet has to say until it ends, and ends the connection if that is anything.
+func (c *podConn) listen(problems io.Reader) {
+	message, err := io.ReadAll(io.LimitReader(problems, 4096))
+	if len(message) > 0 {
+		err = errors.New(string(message))
+	}
+	c.problem = err
+	close(c.done)
+	if err != nil {
+		_ = c.Stream.Reset() // so that whoever reads learns of it
+	}
+}
+
+// Read reads from the pod. At the end it says what the kubelet reported, if anything.
+func (c *podConn) Read(p []byte) (int, error) {
+	n, err := c.Stream.Read(p)
+	if err == nil {
+		return n, nil
+	}
+	select {
+	case <-c.done:
+		if c.problem != nil {
+			return n, fmt.Errorf("%s: %w", c.target, c.problem)
+		}
+	default:
+	}
+	return n, err //nolint:wrapcheck // io.EOF is to be seen as such
+}
+
+// Close ends the connection. Further calls return the same.
+func (c *podConn) Close() error {
+	c.once.Do(func() {
+		_ = c.Stream.Reset() // the connection's own end says whether all went well
+		c.err = c.conn.Close()
+	})
+	return c.err
+}
+
+// LocalAddr and RemoteAddr name the target: there is no port on this machine.
+func (c *podConn) LocalAddr() net.Addr { return address{c.target} }
+
+// RemoteAddr implements [net.Conn].
+func (c *podConn) RemoteAddr() net.Addr { return address{c.target} }
+
+// SetDeadline does nothing: streams have none, and whoever gives up closes the connection.
+func (*podConn) SetDeadline(time.Time) error { return nil }
+
+// SetReadDeadline does nothing, as SetDeadline.
+func (*podConn) SetReadDeadline(time.Time) error { return nil }
+
+// SetWriteDeadline does nothing, as SetDeadline.
+func (*podConn) SetWriteDeadline(time.Time) error { return nil }
+
+type address struct{ target Target }
+
+// Network implements [net.Addr].
+func (address) Network() string { return "port-forward" }
+
+// String implements [net.Addr].
+func (a address) String() string { return a.target.String() }

@@ -1,0 +1,133 @@
+// Package render writes answers so that a person reads them, or a program.
+package render
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/failure"
+)
+
+// Style is what a text means. It becomes a colour where colours are wanted.
+type Style string
+
+// Styles, by what they stand for. The zero value leaves a text as it is.
+const (
+	Plain Style = ""
+	Good  Style = "32"
+	Warn  Style = "33"
+	Bad   Style = "31"
+	Dim   Style = "2"
+	Bold  Style = "1"
+)
+
+// Cell is a text in a table, with its style.
+type Cell struct {
+	Text  string
+	Style Style
+}
+
+// In returns a cell.
+func (s Style) In(text string) Cell { return Cell{text, s} }
+
+// Paint returns the text in the style if colours are wanted. The text must be clean.
+func (s Style) Paint(text string, colour bool) string {
+	if !colour || s == Plain || text == "" {
+		return text
+	}
+	return "\x1b[" + string(s) + "m" + text + "\x1b[0m"
+}
+
+// gap separates columns.
+const gap = 3
+
+// Table aligns rows in columns. Rows appear when it is flushed; columns keep their widths from one flush to the next and
+// only grow, so that a long list can be written piece by piece. It is not for concurrent use.
+type Table struct {
+	// W gets the rows.
+	W io.Writer
+	// Colour says that W shows colours.
+	Colour bool
+	// Headers name the columns.
+	Headers []string
+	// NoHeaders leaves them out.
+	NoHeaders bool
+
+	widths  []int
+	rows    [][]Cell
+	started bool
+}
+
+// Row adds a row. Each value is a Cell or a string; an empty text becomes a dash.
+func (t *Table) Row(values ...any) {
+	row := make([]Cell, 0, len(values))
+	for _, value := range values {
+		cell, ok := value.(Cell)
+		if !ok {
+			cell = Cell{Text: fmt.Sprint(value)}
+		}
+		cell.Text = failure.Clean(cell.Text)
+		if cell.Text == "" {
+			cell.Text = "-"
+		}
+		row = append(row, cell)
+	}
+	t.rows = append(t.rows, row)
+}
+
+// Flush writes the rows that have been added since the last time, before them the headers if it is the first.
+func (t *Table) Flush() error {
+	if !t.started && !t.NoHeaders && len(t.Headers) > 0 {
+		headers := make([]Cell, 0, len(t.Headers))
+		for _, header := range t.Headers {
+			headers = append(headers, Bold.In(header))
+		}
+		t.rows = append([][]Cell{headers}, t.rows...)
+	}
+	t.started = true
+	for _, row := range t.rows {
+		for i, cell := range row {
+			if i == len(t.widths) {
+				t.widths = append(t.widths, 0)
+			}
+			t.widths[i] = max(t.widths[i], utf8.RuneCountInString(cell.Text))
+		}
+	}
+	var b strings.Builder
+	for _, row := range t.rows {
+		for i, cell := range row {
+			b.WriteString(cell.Style.Paint(cell.Text, t.Colour))
+			if i < len(row)-1 {
+				b.WriteString(strings.Repeat(" ", t.widths[i]-utf8.RuneCountInString(cell.Text)+gap))
+			}
+		}
+		b.WriteByte('\n')
+	}
+	t.rows = nil
+	if _, err := io.WriteString(t.W, b.String()); err != nil {
+		return fmt.Errorf("write the table: %w", err)
+	}
+	return nil
+}
+
+// blocks are the eighths of a character cell, from none to seven.
+var blocks = []rune(" ▏▎▍▌▋▊▉")
+
+// Bar draws a fraction from 0 to 1 as a bar; one is width characters long. Anything above zero is seen.
+func Bar(fraction float64, width int) string {
+	fraction = min(max(fraction, 0), 1)
+	eighths := int(fraction*float64(width)*8 + 0.5)
+	if eighths == 0 && fraction > 0 {
+		eighths = 1
+	}
+	bar := strings.Repeat("█", eighths/8)
+	if rest := eighths % 8; rest > 0 {
+		bar += string(blocks[rest])
+	}
+	return bar
+}
+
+// Percent writes a fraction in per cent, with one digit after the point.
+func Percent(fraction float64) string { return fmt.Sprintf("%.1f%%", fraction*100) }

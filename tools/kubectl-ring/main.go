@@ -1,0 +1,28 @@
+// Command kubectl-ring is a plugin for kubectl: who owns what, and why.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"golang.org/x/term"
+	"k8s.io/utils/clock"
+
+	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/command"
+)
+
+func main() { os.Exit(run()) }
+
+func run() int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	return command.Run(ctx, os.Args[1:], command.Streams{
+		In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
+		InTerminal:  term.IsTerminal(int(os.Stdin.Fd())),
+		OutTerminal: term.IsTerminal(int(os.Stdout.Fd())),
+		Getenv:      os.Getenv,
+		Clock:       clock.RealClock{},
+	})
+}
