@@ -1,0 +1,378 @@
+package auth_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	testclock "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/clusterring/clusterring/services/ringquery/auth"
+	"github.com/clusterring/clusterring/services/ringquery/certtest"
+	"github.com/clusterring/clusterring/tools/localplane"
+)
+
+func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
+
+// Tests wait for conditions, this long at most and looking this often.
+const (
+	patience = 30 * time.Second
+	interval = 10 * time.Millisecond
+)
+
+const (
+	ttl    = time.Minute
+	method = "/clusterring.test.Test/Ask"
+)
+
+// fixture is a guard with a clock of its own, whose requests to a real API server are counted.
+type fixture struct {
+	*auth.Guard
+
+	t     *testing.T
+	plane *localplane.Plane
+	clock *testclock.FakeClock
+	asked atomic.Int64
+	// hold, if set, closes when requests may go on.
+	hold chan struct{}
+}
+
+// RoundTrip implements http.RoundTripper.
+type counting struct {
+	f    *fixture
+	next http.RoundTripper
+}
+
+func (c *counting) RoundTrip(req *http.Request) (*http.Response, error) {
+	if strings.HasSuffix(req.URL.Path, "reviews") {
+		c.f.asked.Add(1)
+		if c.f.hold != nil {
+			select {
+			case <-c.f.hold:
+			case <-req.Context().Done():
+				return nil, req.Context().Err()
+			}
+		}
+	}
+
+	return c.next.RoundTrip(req)
+}
+
+// newFixture returns a guard that decides by the API server, with the rights of the service.
+func newFixture(t *testing.T, options auth.Options) *fixture {
+	t.Helper()
+
+	plane := localplane.Shared(t)
+	f := &fixture{t: t, plane: plane, clock: testclock.NewFakeClock(certtest.Begin.AddDate(5, 0, 0))}
+	config := rest.CopyConfig(plane.Config)
+	config.Impersonate.UserName = "system:serviceaccount:sharding-system:ringquery"
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &counting{f, next} })
+	c, err := client.New(config, client.Options{Scheme: plane.Client.Scheme()})
+	require.NoError(t, err)
+	f.setUp(options, c)
+
+	return f
+}
+
+// setUp makes the guard, and runs what it gives a manager to run.
+func (f *fixture) setUp(options auth.Options, c client.Client) {
+	f.t.Helper()
+
+	options.Mode = auth.ModeKubernetes
+	f.Guard = &auth.Guard{
+		Options: options, Client: c, Clock: f.clock, Log: logr.Discard(), Domain: "test",
+		RingOf: func(request any) string { return request.(string) },
+	}
+	mgr, err := manager.New(f.plane.Config, manager.Options{
+		Scheme: f.plane.Client.Scheme(), Logger: logr.Discard(), Metrics: metricsserver.Options{BindAddress: "0"},
+	})
+	require.NoError(f.t, err)
+	require.NoError(f.t, f.AddTo(mgr))
+
+	ctx, cancel := context.WithCancel(context.WithoutCancel(f.t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- mgr.Start(ctx) }()
+	f.t.Cleanup(func() {
+		cancel()
+		require.NoError(f.t, <-done)
+	})
+}
+
+// ask makes a call, and returns what the guard says to it.
+func (f *fixture) ask(ctx context.Context, ring string) error {
+	_, err := f.Unary(ctx, ring, &grpc.UnaryServerInfo{FullMethod: method}, func(context.Context, any) (any, error) {
+		return "answer", nil
+	})
+
+	return err
+}
+
+func withToken(ctx context.Context, token string) context.Context {
+	return metadata.NewIncomingContext(ctx, metadata.Pairs("authorization", "Bearer "+token))
+}
+
+func withCertificate(ctx context.Context, t *testing.T, pair certtest.Pair) context.Context {
+	t.Helper()
+
+	leaf, err := x509.ParseCertificate(pair.TLS(t).Certificate[0])
+	require.NoError(t, err)
+
+	return peer.NewContext(ctx, &peer.Peer{AuthInfo: credentials.TLSInfo{State: tls.ConnectionState{
+		PeerCertificates: []*x509.Certificate{leaf},
+	}}})
+}
+
+// account makes a service account that may ask about all rings, and returns it with a token.
+func (f *fixture) account() (account *corev1.ServiceAccount, grant *rbacv1.ClusterRoleBinding, token string) {
+	f.t.Helper()
+
+	ctx, namespace := f.t.Context(), f.plane.Namespace(f.t)
+	account = &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "caller"}}
+	require.NoError(f.t, f.plane.Client.Create(ctx, account))
+	grant = f.grant(namespace, rbacv1.Subject{Kind: "ServiceAccount", Namespace: namespace, Name: "caller"})
+	review := &authenticationv1.TokenRequest{}
+	require.NoError(f.t, f.plane.Client.SubResource("token").Create(ctx, account, review))
+
+	return account, grant, review.Status.Token
+}
+
+func (f *fixture) grant(name string, subject rbacv1.Subject) *rbacv1.ClusterRoleBinding {
+	f.t.Helper()
+
+	grant := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "clusterring:diagnostics-viewer"},
+		Subjects:   []rbacv1.Subject{subject},
+	}
+	require.NoError(f.t, f.plane.Client.Create(f.t.Context(), grant))
+	f.t.Cleanup(func() {
+		_ = client.IgnoreNotFound(f.plane.Client.Delete(context.WithoutCancel(f.t.Context()), grant))
+	})
+
+	return grant
+}
+
+// eventually waits until a call is answered with this code. The API server sees new rights a little later.
+func (f *fixture) eventually(ctx context.Context, ring string, want codes.Code) {
+	f.t.Helper()
+
+	require.Eventually(f.t, func() bool {
+		f.clock.Step(10 * time.Second) // more than a refusal is remembered
+		return status.Code(f.ask(ctx, ring)) == want
+	}, patience, interval)
+}
+
+func TestAnswersAreUsedAgainForAWhile(t *testing.T) {
+	f := newFixture(t, auth.Options{TTL: ttl})
+	_, grant, token := f.account()
+	ctx := withToken(t.Context(), token)
+	f.eventually(ctx, "a", codes.OK)
+	f.clock.Step(ttl + time.Second)
+
+	before := f.asked.Load()
+	for range 3 {
+		require.NoError(t, f.ask(ctx, "a"))
+	}
+	require.EqualValues(t, 2, f.asked.Load()-before, "one review of the token, one of the right")
+	require.NoError(t, f.ask(ctx, "b"))
+	require.EqualValues(t, 3, f.asked.Load()-before, "another ring, another right")
+
+	require.NoError(t, f.plane.Client.Delete(t.Context(), grant))
+	require.NoError(t, f.ask(ctx, "a"), "the answer is still used")
+	require.Eventually(t, func() bool { // the API server has seen it, too
+		return status.Code(f.ask(ctx, string(rune('c'+f.asked.Load())))) == codes.PermissionDenied
+	}, patience, interval)
+	require.NoError(t, f.ask(ctx, "a"))
+	f.clock.Step(ttl + time.Second)
+	require.Equal(t, codes.PermissionDenied, status.Code(f.ask(ctx, "a")))
+}
+
+func TestRefusalsAreForgottenSoon(t *testing.T) {
+	f := newFixture(t, auth.Options{TTL: ttl})
+	ctx := withToken(t.Context(), "no.such.token")
+
+	for range 3 {
+		require.Equal(t, codes.Unauthenticated, status.Code(f.ask(ctx, "a")))
+	}
+	require.EqualValues(t, 1, f.asked.Load())
+	f.clock.Step(6 * time.Second)
+	require.Equal(t, codes.Unauthenticated, status.Code(f.ask(ctx, "a")))
+	require.EqualValues(t, 2, f.asked.Load())
+}
+
+func TestRevokedTokenIsRefused(t *testing.T) {
+	f := newFixture(t, auth.Options{TTL: ttl})
+	account, _, token := f.account()
+	ctx := withToken(t.Context(), token)
+	f.eventually(ctx, "a", codes.OK)
+
+	require.NoError(t, f.plane.Client.Delete(t.Context(), account))
+	require.Eventually(t, func() bool {
+		f.clock.Step(ttl + time.Second)
+		return status.Code(f.ask(ctx, "a")) == codes.Unauthenticated
+	}, patience, interval)
+}
+
+func TestSameQuestionsAreAskedOnce(t *testing.T) {
+	f := newFixture(t, auth.Options{TTL: ttl})
+	f.hold = make(chan struct{})
+	ctx := withToken(t.Context(), "no.such.token")
+
+	const callers = 20
+	results := make(chan error, callers)
+	for range callers {
+		go func() { results <- f.ask(ctx, "a") }()
+	}
+	require.Eventually(t, func() bool { return f.asked.Load() > 0 }, patience, interval)
+
+	// Who gives up does not spoil it for the others.
+	impatient, cancel := context.WithCancel(ctx)
+	go func() { results <- f.ask(impatient, "a") }()
+	cancel()
+	require.Equal(t, codes.Canceled, status.Code(<-results))
+
+	close(f.hold)
+	for range callers {
+		require.Equal(t, codes.Unauthenticated, status.Code(<-results))
+	}
+	require.EqualValues(t, 1, f.asked.Load())
+}
+
+func TestTokenForAnotherAudienceIsRefused(t *testing.T) {
+	f := newFixture(t, auth.Options{TTL: ttl, Audiences: []string{"ringquery"}})
+	account, _, general := f.account()
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{"ringquery"}}}
+	require.NoError(t, f.plane.Client.SubResource("token").Create(t.Context(), account, request))
+
+	f.eventually(withToken(t.Context(), request.Status.Token), "a", codes.OK)
+	require.Equal(t, codes.Unauthenticated, status.Code(f.ask(withToken(t.Context(), general), "a")))
+}
+
+func TestAPIServerThatDoesNotAnswerIsNoRefusal(t *testing.T) {
+	down := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusInternalServerError)
+	}))
+	defer down.Close()
+
+	f := newFixture(t, auth.Options{TTL: ttl})
+	c, err := client.New(&rest.Config{Host: down.URL}, client.Options{
+		Scheme: f.plane.Client.Scheme(), Mapper: f.plane.Client.RESTMapper(),
+	})
+	require.NoError(t, err)
+	f.setUp(auth.Options{TTL: ttl}, c)
+
+	err = f.ask(withToken(t.Context(), "a.b.c"), "a")
+	require.Equal(t, codes.Unavailable, status.Code(err))
+	require.NotContains(t, err.Error(), down.URL)
+
+	short, cancel := context.WithCancel(withToken(t.Context(), "d.e.f"))
+	cancel()
+	require.Equal(t, codes.Canceled, status.Code(f.ask(short, "a")))
+}
+
+func TestClientCertificates(t *testing.T) {
+	authority, stranger := certtest.NewAuthority(t), certtest.NewAuthority(t)
+	file := filepath.Join(t.TempDir(), "ca.crt")
+	require.NoError(t, os.WriteFile(file, authority.PEM(), 0o600))
+	f := newFixture(t, auth.Options{TTL: ttl, ClientCAFile: file})
+	f.grant(f.plane.Namespace(t), rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: "Group", Name: "ring-readers"})
+	good := withCertificate(t.Context(), t, authority.Client(t, time.Time{}, "jane", "ring-readers"))
+	f.eventually(good, "a", codes.OK)
+	_, _, token := f.account()
+
+	for name, c := range map[string]struct {
+		ctx     context.Context
+		want    codes.Code
+		message string
+	}{
+		"no certificate":     {t.Context(), codes.Unauthenticated, "or a client certificate"},
+		"no rights":          {withCertificate(t.Context(), t, authority.Client(t, time.Time{}, "joe")), codes.PermissionDenied, `user "joe"`},
+		"expired":            {withCertificate(t.Context(), t, authority.Client(t, f.clock.Now().Add(-time.Second), "jane", "ring-readers")), codes.Unauthenticated, "expired"},
+		"another authority":  {withCertificate(t.Context(), t, stranger.Client(t, time.Time{}, "jane", "ring-readers")), codes.Unauthenticated, "unknown authority"},
+		"no name":            {withCertificate(t.Context(), t, authority.Client(t, time.Time{}, "", "ring-readers")), codes.Unauthenticated, "no common name"},
+		"that of a server":   {withCertificate(t.Context(), t, authority.Server(t, 1, time.Time{})), codes.Unauthenticated, "incompatible key usage"},
+		"bad, but a token":   {withToken(withCertificate(t.Context(), t, stranger.Client(t, time.Time{}, "x")), token), codes.OK, ""},
+		"good, and no token": {withToken(good, "no.such.token"), codes.OK, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f.t = t
+			if c.want == codes.OK {
+				f.eventually(c.ctx, "a", c.want)
+				return
+			}
+			err := f.ask(c.ctx, "a")
+			require.Equal(t, c.want, status.Code(err))
+			require.ErrorContains(t, err, c.message)
+		})
+	}
+}
+
+func TestClientCertificateExpiresWhileItIsUsed(t *testing.T) {
+	authority := certtest.NewAuthority(t)
+	file := filepath.Join(t.TempDir(), "ca.crt")
+	require.NoError(t, os.WriteFile(file, authority.PEM(), 0o600))
+	f := newFixture(t, auth.Options{TTL: time.Hour, ClientCAFile: file})
+	ctx := withCertificate(t.Context(), t, authority.Client(t, f.clock.Now().Add(time.Minute), "jane"))
+
+	require.Equal(t, codes.PermissionDenied, status.Code(f.ask(ctx, "a")))
+	f.clock.Step(2 * time.Minute)
+	require.Equal(t, codes.Unauthenticated, status.Code(f.ask(ctx, "a")))
+}
+
+func TestAuthoritiesAreReadAgain(t *testing.T) {
+	first, second := certtest.NewAuthority(t), certtest.NewAuthority(t)
+	file := filepath.Join(t.TempDir(), "ca.crt")
+	require.NoError(t, os.WriteFile(file, first.PEM(), 0o600))
+	f := newFixture(t, auth.Options{TTL: time.Hour, ClientCAFile: file})
+	of := func(a *certtest.Authority) context.Context {
+		return withCertificate(t.Context(), t, a.Client(t, time.Time{}, "jane"))
+	}
+	ofFirst, ofSecond := of(first), of(second)
+	known := func(ctx context.Context) bool { return status.Code(f.ask(ctx, "a")) == codes.PermissionDenied }
+	look := func() {
+		require.Eventually(t, f.clock.HasWaiters, patience, interval)
+		f.clock.Step(10 * time.Second)
+	}
+	require.True(t, known(ofFirst))
+	require.False(t, known(ofSecond))
+
+	require.NoError(t, os.WriteFile(file, []byte("destroyed"), 0o600))
+	look()
+	look()
+	require.True(t, known(ofFirst), "what was read before stays")
+
+	require.NoError(t, os.WriteFile(file, second.PEM(), 0o600))
+	require.Eventually(t, func() bool { look(); return known(ofSecond) }, patience, interval)
+	require.False(t, known(ofFirst), "an authority that has gone is not trusted, whatever is remembered")
+}
+
+func TestMissingAuthoritiesAreAnError(t *testing.T) {
+	f := &auth.Guard{Options: auth.Options{ClientCAFile: "/does/not/exist"}, Clock: testclock.NewFakeClock(certtest.Begin)}
+	err := f.AddTo(nil)
+	require.ErrorContains(t, err, "--client-ca-file")
+	require.ErrorContains(t, err, "/does/not/exist")
+}
