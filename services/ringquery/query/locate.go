@@ -143,27 +143,27 @@ func locate(r Ring, q Question) (Location, error) {
 		return Location{}, err
 	}
 
-	ring := r.View.Ring()
-	token := ring.Token(k.Hash())
-	location := Location{
-		Ring:        r.Name,
-		Role:        role,
-		Namespace:   coverage,
-		Key:         k,
-		Hash:        k.Hash(),
-		Token:       token,
-		Fingerprint: ring.Fingerprint(),
-	}
+	return at(r, Location{Role: role, Namespace: coverage, Key: k}, q.Next), nil
+}
 
-	if owner, ok := ring.OwnerOf(token); ok {
+// at completes a location, of which the role, the coverage and the key are given.
+func at(r Ring, location Location, next int) Location {
+	ring := r.View.Ring()
+
+	location.Ring = r.Name
+	location.Hash = location.Key.Hash()
+	location.Token = ring.Token(location.Hash)
+	location.Fingerprint = ring.Fingerprint()
+
+	if owner, ok := ring.OwnerOf(location.Token); ok {
 		location.Shard = owner
 	}
 
-	if q.Next > 0 && ring.Len() > 1 {
-		location.Next = ring.Ranking(token, q.Next+1)[1:]
+	if next > 0 && ring.Len() > 1 {
+		location.Next = ring.Ranking(location.Token, next+1)[1:]
 	}
 
-	return location, nil
+	return location
 }
 
 // find returns the ring's resource that the reference names.

@@ -89,6 +89,12 @@ func (a *Answerer) Ring(ctx context.Context, name string) (Ring, []Shard, error)
 	}
 
 	ring := a.ring(r)
+
+	return ring, a.shards(ring), nil
+}
+
+// shards returns the ring's shards, sorted by name, then namespace.
+func (a *Answerer) shards(ring Ring) []Shard {
 	members := ring.View.Shards()
 	shards := make([]Shard, 0, len(members))
 
@@ -102,7 +108,7 @@ func (a *Answerer) Ring(ctx context.Context, name string) (Ring, []Shard, error)
 		shards = append(shards, s)
 	}
 
-	return ring, shards, nil
+	return shards
 }
 
 // Share returns the fraction of the hash space that the shard owns, from 0 to 1.

@@ -101,3 +101,23 @@ func manages(fields *metav1.FieldsV1, label string) bool {
 
 	return ok
 }
+
+// Writer returns who manages a label of the object, and when they last wrote to it; the latest if several do. ok is false if the
+// object does not carry the label, or if its managed fields do not tell.
+func Writer(label string, obj metav1.Object) (manager string, at time.Time, ok bool) {
+	if _, labelled := obj.GetLabels()[label]; !labelled {
+		return "", time.Time{}, false
+	}
+
+	for _, entry := range obj.GetManagedFields() {
+		if entry.Time.IsZero() || !manages(entry.FieldsV1, label) {
+			continue
+		}
+
+		if !ok || entry.Time.After(at) {
+			manager, at, ok = entry.Manager, entry.Time.Time, true
+		}
+	}
+
+	return manager, at, ok
+}

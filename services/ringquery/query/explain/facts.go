@@ -1,0 +1,119 @@
+// Package explain says to a person where an object is, where it belongs, why, and who will do what next.
+//
+// It is given [Facts] and returns an [Explanation]; it asks nobody and knows no clock. What happens next is decided by package
+// plan, which the rebalancer acts by, so that the two never disagree.
+//
+// # Invariants
+//
+//  1. There is always a finding: of an object that is fine, too, it is said why.
+//  2. Findings begin with the most severe; of equally severe ones, what is about the object comes first, then ring by ring what
+//     decides comes before what follows from it.
+//  3. A finding claims no more than the facts show. Times by the clocks of other machines put words into a message and choose between
+//     Info, Warning and Error; nothing else depends on them.
+package explain
+
+import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/lease"
+	"github.com/clusterring/clusterring/services/internal/membership"
+	"github.com/clusterring/clusterring/services/internal/resources"
+)
+
+// Facts are all that an explanation follows from. They are read only.
+type Facts struct {
+	// Now is the time of the answer.
+	Now time.Time
+	// Object is what is asked about.
+	Object Object
+	// NamespaceLabels are those of the object's namespace; nil if it has none or they could not be read.
+	NamespaceLabels map[string]string
+	// Rings have to do with the object, in the order of their names: they list its resource, or the object carries a label of theirs.
+	Rings []Ring
+	// Known are the names of all rings there are; nil: the question is about one ring, and nothing is to be said of others.
+	Known []string
+	// Controlling are the names of the rings that list the kind of the object's controller as a main resource, and not the
+	// object's own resource.
+	Controlling []string
+}
+
+// Object is the object in question.
+type Object struct {
+	// Resource is its resource.
+	Resource resources.Resource
+	// Namespace is empty for a cluster-scoped object.
+	Namespace, Name string
+	// Meta is its metadata; nil if the server may not read it.
+	Meta *metav1.PartialObjectMetadata
+}
+
+// Ring is what is known of one ring.
+type Ring struct {
+	// Ring is the ring as declared, with its status.
+	Ring *v1alpha1.ClusterRing
+	// Resources are what it lists and, if Leaving, what it listed before.
+	Resources *resources.Set
+	// Role of the object's resource; empty if neither the ring's spec nor its status names it.
+	Role resources.Role
+	// Leaving says that only the status names it: the ring is about to give up the objects of that resource.
+	Leaving bool
+	// Selector is the ring's selector of namespaces, for people.
+	Selector string
+	// Coverage says whether it selects the object's namespace.
+	Coverage Coverage
+	// View says which shards are available and what they own.
+	View *membership.View
+	// Shards are all Leases of the ring, in the order of their names, then namespaces.
+	Shards []Shard
+	// Owner is what was read of the main object that controls the object; the zero value if none does.
+	Owner Owner
+}
+
+// Coverage says whether a ring selects a namespace. Its zero value is Unknown.
+type Coverage int
+
+const (
+	// Unknown says that it depends on labels that could not be read.
+	Unknown Coverage = iota
+	// Selected says that it does. Objects without a namespace are always selected.
+	Selected
+	// NotSelected says that it does not.
+	NotSelected
+)
+
+// Shard is a Lease of a ring.
+type Shard struct {
+	membership.Shard
+
+	// State is the label that the lease monitor last wrote; empty: none.
+	State lease.State
+	// Age is how long ago the Lease was renewed, as this server has seen it.
+	Age time.Duration
+	// AtLeast says that it may have been longer ago.
+	AtLeast bool
+}
+
+// Found says what came of reading an object. Its zero value is NotRead.
+type Found int
+
+const (
+	// NotRead says that nobody tried.
+	NotRead Found = iota
+	// Read says that there is such an object.
+	Read
+	// Missing says that there is none.
+	Missing
+	// Forbidden says that the server may not read it.
+	Forbidden
+)
+
+// Owner is what was read of an owner.
+type Owner struct {
+	// Found says what came of it.
+	Found Found
+	// Meta is its metadata if it was found; its uid may be another than that of the reference.
+	Meta *metav1.PartialObjectMetadata
+}

@@ -1,0 +1,63 @@
+package explain
+
+import (
+	"fmt"
+)
+
+// ownerName names the owner, as in "Website blog".
+func (c *ringCase) ownerName() string {
+	return c.owner.Resource.Kind.Kind + " " + c.owner.Name
+}
+
+// ownerWithoutShard explains an object that waits for its owner to get a shard.
+func (c *ringCase) ownerWithoutShard() {
+	at := "has no shard"
+	if c.in.Owner.Shard != "" {
+		at = fmt.Sprintf("carries the label of shard %s, which is not available", c.in.Owner.Shard)
+	}
+
+	severity, itself := Warning, fmt.Sprintf("Shard %s keeps the object meanwhile.", c.in.Shard)
+
+	switch {
+	case c.in.Shard == "":
+		severity, itself = Error, "Nobody works on it: it has no shard either."
+	case !c.View.Available(c.in.Shard):
+		severity, itself = Error, fmt.Sprintf("Nobody works on it: its own shard %s is not available.", c.in.Shard)
+	}
+
+	if severity == Error && c.age() < young && c.in.Shard == "" {
+		severity, itself = Info, "It is only "+span(c.age())+" old."
+	}
+
+	c.add(severity, ReasonOwnerWithoutShard, fmt.Sprintf("It goes where its owner %s is, and that %s. %s The rebalancer gives the owner to a shard, and then the object.",
+		c.ownerName(), at, itself), "Ask about the owner: its explanation says what keeps it.")
+	c.health()
+}
+
+// ownerDraining explains an object at another shard than its owner, which is about to move on.
+func (c *ringCase) ownerDraining() {
+	c.add(Warning, ReasonOwnerDraining, fmt.Sprintf("Its owner %s is at shard %s, which was asked to give the owner up. The object stays at shard %s "+
+		"until the owner has moved, and then follows.", c.ownerName(), c.in.Owner.Shard, c.in.Shard), "Ask about the owner: its explanation says what keeps it.")
+}
+
+// ownerNotes adds what is to be known of the owner beside what has been said.
+func (c *ringCase) ownerNotes() {
+	if c.owner == nil || !c.in.Belongs {
+		return
+	}
+
+	switch c.result.Owner.Found {
+	case Forbidden, NotRead:
+		c.add(Warning, ReasonOwnerForbidden, fmt.Sprintf("The server may not read the owner %s. It takes for granted that the owner is where it belongs; "+
+			"if it is not, the object goes where the owner is.", c.ownerName()), "")
+	case Missing:
+		c.add(Warning, ReasonOwnerGone, fmt.Sprintf("Its owner %s does not exist any more (or another object has that name now), so the garbage collector is about to "+
+			"delete the object. Until then it stays at an available shard, so that somebody sees to its finalizers.", c.ownerName()),
+			"If it stays, look for finalizers on it, and at the garbage collector of the cluster.")
+	case Read:
+		if c.result.Next == FollowOwner && c.in.Shard == c.in.Owner.Shard && c.in.Owner.Draining {
+			c.add(Warning, ReasonOwnerDraining, fmt.Sprintf("Shard %s was asked to give up its owner %s. Once it has, the object follows the owner.",
+				c.in.Shard, c.ownerName()), "")
+		}
+	}
+}

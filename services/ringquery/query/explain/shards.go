@@ -1,0 +1,222 @@
+package explain
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/lease"
+)
+
+// monitorMayTake is how long the lease monitor may take to act, beyond the time that it has to wait.
+const monitorMayTake = 10 * time.Second
+
+// worse has the states of a shard that holds its Lease, from good to bad.
+var worse = []lease.State{lease.Ready, lease.Expired, lease.Uncertain}
+
+// now is the state of a shard that holds its Lease. What this server has seen of renewals counts; until it has seen one, the lease
+// monitor may know better.
+func (s Shard) now() lease.State {
+	record := lease.Record{Holder: s.Holder, Duration: s.Duration}
+	seen := lease.Next(lease.Snapshot{Shard: s.Name, Record: record}, s.Age).State
+
+	if s.AtLeast && slices.Index(worse, s.State) > slices.Index(worse, seen) {
+		return s.State
+	}
+
+	return seen
+}
+
+// id names the Lease.
+func (s Shard) id() string { return s.Namespace + "/" + s.Name }
+
+// isHeld says whether the shard itself holds the Lease.
+func (s Shard) isHeld() bool { return lease.Record{Holder: s.Holder}.HeldBy(s.Name) }
+
+// renewed says when the Lease was renewed.
+func (s Shard) renewed() string {
+	if s.AtLeast {
+		return "at least " + span(s.Age) + " ago"
+	}
+
+	return span(s.Age) + " ago"
+}
+
+// leases returns the Leases of that name.
+func (c *ringCase) leases(shard string) []Shard {
+	var all []Shard
+	for _, s := range c.Shards {
+		if s.Name == shard {
+			all = append(all, s)
+		}
+	}
+
+	return all
+}
+
+func held(leases []Shard) bool { return slices.ContainsFunc(leases, Shard.isHeld) }
+
+// actual returns the Lease of the object's shard if that shard is available.
+func (c *ringCase) actual() (Shard, bool) {
+	for _, s := range c.leases(c.in.Shard) {
+		if s.Available {
+			return s, true
+		}
+	}
+
+	return Shard{}, false
+}
+
+// unavailable explains that the object's shard is not available.
+func (c *ringCase) unavailable() {
+	leases := c.leases(c.in.Shard)
+	next := c.afterTakeOver()
+
+	switch {
+	case len(leases) == 0:
+		c.add(Error, ReasonShardUnknown, fmt.Sprintf("Nobody works on it: it carries the label of shard %s, and ring %s has no Lease of that name. %s "+
+			"It waits until it has seen no such Lease for twice the longest duration of a Lease: a process whose Lease was deleted may still work.",
+			c.in.Shard, c.name, next), c.rebalancerAdvice())
+		c.labelWriter()
+	case held(leases):
+		c.heldButUnusable(leases)
+	default:
+		c.add(Error, ReasonShardDead, fmt.Sprintf("Nobody works on it: its shard %s does not hold its Lease %s: %s. %s",
+			c.in.Shard, leases[0].id(), leases[0].lost(), next), c.rebalancerAdvice())
+	}
+}
+
+// heldButUnusable explains a shard that holds its Lease and is not available all the same.
+func (c *ringCase) heldButUnusable(leases []Shard) {
+	var problem string
+	var ids []string
+
+	for _, s := range leases {
+		if s.isHeld() {
+			ids = append(ids, s.id())
+			problem = s.Problem
+		}
+	}
+
+	if len(ids) > 1 {
+		c.add(Error, ReasonShardHeldTwice, fmt.Sprintf("Its shard %s exists twice in ring %s, with the Leases %s: more than one process may work on the object, "+
+			"and nothing new is given to that name. It stays as it is while one of them holds its Lease.", c.in.Shard, c.name, strings.Join(ids, " and ")),
+			"Start these shards under different names; or stop one of them.")
+
+		return
+	}
+
+	c.add(Error, ReasonShardDead, fmt.Sprintf("Its shard %s holds the Lease %s and cannot be used: %s.", c.in.Shard, ids[0], problem),
+		"Start the shard under another name.")
+}
+
+// lost says how a shard lost its Lease.
+func (s Shard) lost() string {
+	switch s.Holder {
+	case "":
+		return "it was released, as a shard does when it stops"
+	case v1alpha1.LeaseControllerIdentity:
+		return "the lease monitor took it, because the shard had not renewed it for twice its duration"
+	default:
+		return "it is held by " + s.Holder
+	}
+}
+
+// afterTakeOver says what happens to the object of a shard that is not available.
+func (c *ringCase) afterTakeOver() string {
+	switch c.result.Next {
+	case TakeOver:
+		return fmt.Sprintf("The rebalancer gives it to %s as soon as a live read confirms that nobody of that name holds its Lease.", c.act.To)
+	case Release:
+		return "The rebalancer removes the ring's labels as soon as a live read confirms that nobody of that name holds its Lease."
+	case FollowOwner:
+		return "It moves once its owner has a shard."
+	case AwaitShard:
+		return "It stays so until some shard of the ring holds its Lease."
+	case Nothing, Assign, Drain, Acknowledge, Withdraw:
+	}
+
+	return ""
+}
+
+// health explains the Lease of the available shard that has the object, unless all is well.
+func (c *ringCase) health() {
+	s, ok := c.actual()
+	if !ok {
+		return
+	}
+
+	double := 2 * s.Duration
+
+	switch s.now() {
+	case lease.Ready, lease.Dead, lease.Orphaned:
+	case lease.Expired:
+		c.add(Warning, ReasonShardExpired, fmt.Sprintf("Its shard %s has not renewed its Lease %s in time: last %s, and it lasts %s. It keeps the object; "+
+			"after %s without renewal the lease monitor takes the Lease%s, and the object goes to another shard.",
+			s.Name, s.id(), s.renewed(), span(s.Duration), span(double), in(double-s.Age)),
+			shardAdvice(s))
+	case lease.Uncertain:
+		c.uncertain(s, double)
+	}
+}
+
+// uncertain explains a shard whose Lease is to be taken.
+func (c *ringCase) uncertain(s Shard, double time.Duration) {
+	// A lease monitor that has just begun waits as long once more.
+	if !s.AtLeast && s.Age > 2*double+monitorMayTake {
+		c.add(Error, ReasonLeaseNotTaken, fmt.Sprintf("Its shard %s seems to be dead, and the lease monitor has not taken its Lease %s: it was last renewed %s, and it lasts %s. "+
+			"Until the Lease is taken, nobody else gets the object.", s.Name, s.id(), s.renewed(), span(s.Duration)),
+			"See whether the lease monitor runs, and what it logs: kubectl -n "+v1alpha1.SystemNamespace+" get pods -l app.kubernetes.io/name=leasemonitor")
+
+		return
+	}
+
+	c.add(Error, ReasonShardUncertain, fmt.Sprintf("Its shard %s seems to be dead: its Lease %s was last renewed %s, and it lasts %s. "+
+		"The lease monitor takes the Lease now; then the rebalancer gives the object to another shard.", s.Name, s.id(), s.renewed(), span(s.Duration)),
+		shardAdvice(s))
+}
+
+// in says in how long something happens that may be due.
+func in(d time.Duration) string {
+	if d <= 0 {
+		return ""
+	}
+
+	return " (in " + span(d) + ")"
+}
+
+func shardAdvice(s Shard) string {
+	return fmt.Sprintf("See what shard %s does: kubectl -n %s describe pod %s; kubectl -n %s logs %s", s.Name, s.Namespace, s.Name, s.Namespace, s.Name)
+}
+
+// maxShards is how many shards a message names, so that it stays readable.
+const maxShards = 5
+
+// noShards explains that no shard is available.
+func (c *ringCase) noShards() {
+	what := "it has no Lease at all"
+	if len(c.Shards) > 0 {
+		var each []string
+		for _, s := range c.Shards {
+			reason := s.Problem
+			if !s.isHeld() {
+				reason = s.lost()
+			}
+
+			each = append(each, "shard "+s.id()+": "+reason)
+		}
+
+		if more := len(each) - maxShards; more > 0 {
+			each = append(each[:maxShards], fmt.Sprintf("and %d more", more))
+		}
+
+		what = strings.Join(each, "; ")
+	}
+
+	c.add(Error, ReasonNoShards, fmt.Sprintf("No shard of ring %s is available (%s), so nothing can be given to anybody. "+
+		"As soon as a shard holds its Lease, the rebalancer assigns the object.", c.name, what),
+		fmt.Sprintf("Start the controller's shards, or see why they do not hold their Leases: kubectl get leases -A -l %s=%s -L %s",
+			v1alpha1.LabelClusterRing, c.name, v1alpha1.LabelState))
+}
