@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,12 +18,16 @@ import (
 	"github.com/clusterring/clusterring/tools/demo/internal/system"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/example/checksum"
+	"github.com/clusterring/clusterring/tools/example/history"
 	"github.com/clusterring/clusterring/tools/example/website"
 )
 
 // endsWithin is how long a shard that wakes up without its Lease may take to end. It is far more than it needs: this machine
 // may be busy.
 const endsWithin = 10 * time.Second
+
+// idleFor is how long shards have had nothing to do when the frozen one is woken. A last event may be on its way to them.
+const idleFor = time.Second
 
 // freeze stops a shard from outside in the middle of its work, lets others take its objects over, and wakes it.
 func (s *Story) freeze(ctx context.Context) error {
@@ -50,8 +55,8 @@ func (s *Story) freeze(ctx context.Context) error {
 		return err
 	}
 	s.console.Note("users made %d edits meanwhile, none failed, the slowest took %s", users.edits, report.Seconds(users.slowest))
-	// Whatever is written from here on, nobody has a reason to write it.
-	if err := s.awaitRendered(ctx); err != nil {
+	// Whatever is written from here on, no other shard has written it, nor is at work on anything.
+	if err := errors.Join(s.awaitRendered(ctx), s.awaitIdle(ctx)); err != nil {
 		return err
 	}
 	s.console.Note("%s is woken (SIGCONT) after %s", shard.Name, seconds(asleep))
@@ -183,13 +188,13 @@ func differing(before, after map[string]string) []string {
 func (s *Story) awaitRendered(ctx context.Context) error {
 	return s.await(ctx, func(ctx context.Context) (bool, string, error) {
 		var sites examplev1alpha1.WebsiteList
-		var maps corev1.ConfigMapList
-		if err := errors.Join(s.client.List(ctx, &sites), s.client.List(ctx, &maps)); err != nil {
+		var all corev1.ConfigMapList
+		if err := errors.Join(s.client.List(ctx, &sites), s.client.List(ctx, &all)); err != nil {
 			return false, "", err //nolint:wrapcheck // await says what it was
 		}
 		pages := map[string]*corev1.ConfigMap{}
-		for i := range maps.Items {
-			pages[maps.Items[i].Namespace+"/"+maps.Items[i].Name] = &maps.Items[i]
+		for i := range all.Items {
+			pages[all.Items[i].Namespace+"/"+all.Items[i].Name] = &all.Items[i]
 		}
 		done := 0
 		for i := range sites.Items {
@@ -202,6 +207,28 @@ func (s *Story) awaitRendered(ctx context.Context) error {
 			}
 		}
 		return done == s.created, fmt.Sprintf("of %d Websites %d are rendered", s.created, done), nil
+	})
+}
+
+// awaitIdle waits until the shards that live have not worked on anything for a while.
+func (s *Story) awaitIdle(ctx context.Context) error {
+	return s.await(ctx, func(context.Context) (bool, string, error) {
+		reader, err := s.work()
+		if err != nil {
+			return false, "", err
+		}
+		now := reader.Instant(time.Now())
+		for _, shard := range s.shards {
+			if _, gone := s.lost[shard]; gone {
+				continue
+			}
+			spans, open := spansOf(reader.Spans(), shard.PID())
+			recent := slices.ContainsFunc(spans, func(span history.Span) bool { return span.End > now-idleFor })
+			if open > 0 || recent {
+				return false, fmt.Sprintf("%s is in %d reconciles, or was a moment ago", shard.Name, open), nil
+			}
+		}
+		return true, "", nil
 	})
 }
 
