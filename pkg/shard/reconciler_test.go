@@ -180,7 +180,7 @@ func TestControlledObjectInDeletionWaitsForItsOwner(t *testing.T) {
 			require.NoError(t, f.admin.Update(t.Context(), child))
 			f.Cleanup(func() {
 				patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
-				require.NoError(f, client.IgnoreNotFound(f.admin.Patch(context.Background(), child, patch)))
+				require.NoError(f, client.IgnoreNotFound(f.admin.Patch(context.WithoutCancel(t.Context()), child, patch)))
 			})
 			require.NoError(t, f.admin.Delete(t.Context(), child))
 

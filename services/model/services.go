@@ -116,15 +116,15 @@ func (m *machine) rebalance() {
 func (m *machine) decideAll(all available) {
 	in := mainInput{all, m.from.main, !m.from.planKnows}
 
-	turns := m.Mutation != NoTurns
+	turn := func(other operation) bool { return !other.known() || m.Mutation == NoTurns }
 
-	if m.from.mainOp.verb == nothing && !(turns && m.from.childOp.known()) {
+	if m.from.mainOp.verb == nothing && turn(m.from.childOp) {
 		to := m.from
 		to.mainOp = m.mainPlans[in]
 		m.emit(doing(decidesMain, to.mainOp), &to)
 	}
 
-	if m.from.hasChild && m.from.childOp.verb == nothing && !(turns && m.from.mainOp.known()) {
+	if m.from.hasChild && m.from.childOp.verb == nothing && turn(m.from.mainOp) {
 		to := m.from
 		to.childOp = m.childPlans[childInput{in, m.from.child}]
 		m.emit(doing(decidesChild, to.childOp), &to)
