@@ -56,7 +56,10 @@ func (s *Story) freeze(ctx context.Context) error {
 	}
 	s.console.Note("users made %d edits meanwhile, none failed, the slowest took %s", users.edits, report.Seconds(users.slowest))
 	// Whatever is written from here on, no other shard has written it, nor is at work on anything.
-	if err := errors.Join(s.awaitRendered(ctx), s.awaitIdle(ctx)); err != nil {
+	if err := s.awaitRendered(ctx); err != nil {
+		return err
+	}
+	if err := s.awaitIdle(ctx); err != nil {
 		return err
 	}
 	s.console.Note("%s is woken (SIGCONT) after %s", shard.Name, seconds(asleep))
@@ -190,7 +193,7 @@ func (s *Story) awaitRendered(ctx context.Context) error {
 		var sites examplev1alpha1.WebsiteList
 		var all corev1.ConfigMapList
 		if err := errors.Join(s.client.List(ctx, &sites), s.client.List(ctx, &all)); err != nil {
-			return false, "", err //nolint:wrapcheck // await says what it was
+			return false, "", err
 		}
 		pages := map[string]*corev1.ConfigMap{}
 		for i := range all.Items {
