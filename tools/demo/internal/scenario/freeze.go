@@ -71,6 +71,7 @@ func (s *Story) freeze(ctx context.Context) error {
 		return err
 	}
 	s.ok("woken in the middle of %d reconciles, it wrote to no object, began no reconcile and ended itself in %s", cut, report.Seconds(took))
+	s.console.Note("a Deployment would start it again; here it stays away, for that process would have to wait %s for its Lease", 2*system.LeaseDuration)
 	return s.noOverlap()
 }
 
