@@ -1,0 +1,454 @@
+package ringquery_test
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/key"
+	hashring "github.com/clusterring/clusterring/services/internal/ring"
+	"github.com/clusterring/clusterring/tools/localplane"
+)
+
+// grant gives the service the rights on the resources of the rings in these tests.
+func (s *server) grant() {
+	s.t.Helper()
+	require.NoError(s.t, s.plane.Install(s.t.Context(), "services/ringquery/testdata/rights.yaml"))
+
+	// The API server takes a moment to know of them.
+	ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: "ring-of-probes"}, Spec: configMaps()}
+	require.NoError(s.t, client.IgnoreAlreadyExists(s.plane.Client.Create(s.t.Context(), ring)))
+	require.Eventually(s.t, func() bool {
+		_, err := s.ListAssignments(s.t.Context(), &pb.ListAssignmentsRequest{Ring: ring.Name, Resource: "secrets", PageSize: 1})
+		return err == nil
+	}, patience, interval)
+}
+
+// list returns all assignments of a request, page by page.
+func (s *server) list(req *pb.ListAssignmentsRequest) (all []*pb.Assignment) {
+	s.t.Helper()
+
+	for {
+		res, err := s.ListAssignments(s.t.Context(), req)
+		require.NoError(s.t, err)
+		all = append(all, res.GetAssignments()...)
+		if req.PageToken = res.GetNextPageToken(); req.GetPageToken() == "" {
+			return all
+		}
+	}
+}
+
+// configMap makes a ConfigMap with labels.
+func (s *server) configMap(namespace, name string, labels map[string]string) *corev1.ConfigMap {
+	s.t.Helper()
+
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels}}
+	require.NoError(s.t, s.plane.Client.Create(s.t.Context(), object))
+
+	return object
+}
+
+// namesAt returns n names of ConfigMaps that belong to a shard.
+func namesAt(ring *hashring.Ring, namespace, shard string, n int) (names []string) {
+	for i := 0; len(names) < n; i++ {
+		name := fmt.Sprint("object-", i)
+		if owner, _ := ring.Owner(key.Key{Kind: "ConfigMap", Namespace: namespace, Name: name}.Hash()); owner == shard {
+			names = append(names, name)
+		}
+	}
+
+	return names
+}
+
+// TestListAssignmentsHasEveryState of main objects.
+func TestListAssignmentsHasEveryState(t *testing.T) {
+	s := startServer(t)
+	s.grant()
+	ring, ns := s.makeRing(configMaps())
+	s.makeShards(ring, ns, "a", "b")
+	table := hashring.New([]string{"a", "b"})
+	names := namesAt(table, ns, "a", 6)
+	shard, drain := v1alpha1.ShardLabel(ring), v1alpha1.DrainLabel(ring)
+
+	s.configMap(ns, names[0], map[string]string{shard: "a"})
+	s.configMap(ns, names[1], map[string]string{shard: "b"})
+	s.configMap(ns, names[2], map[string]string{shard: "b", drain: "true"})
+	s.configMap(ns, names[3], map[string]string{shard: "gone", drain: "true"})
+	s.configMap(ns, names[4], nil)
+	s.configMap(ns, names[5], map[string]string{drain: "true"})
+
+	want := map[string]pb.AssignmentState{
+		names[0]: pb.AssignmentState_ASSIGNMENT_STATE_ASSIGNED,
+		names[1]: pb.AssignmentState_ASSIGNMENT_STATE_MISPLACED,
+		names[2]: pb.AssignmentState_ASSIGNMENT_STATE_DRAINING,
+		names[3]: pb.AssignmentState_ASSIGNMENT_STATE_DEAD_SHARD,
+		names[4]: pb.AssignmentState_ASSIGNMENT_STATE_UNASSIGNED,
+		names[5]: pb.AssignmentState_ASSIGNMENT_STATE_UNASSIGNED,
+	}
+	res, err := s.ListAssignments(t.Context(), &pb.ListAssignmentsRequest{Ring: ring, Resource: "configmaps", Namespace: ns})
+	require.NoError(t, err)
+	require.Equal(t, table.Fingerprint(), res.GetFingerprint())
+	require.Len(t, res.GetAssignments(), len(want))
+	for _, a := range res.GetAssignments() {
+		require.Equal(t, want[a.GetName()], a.GetState(), a)
+		require.Equal(t, ns, a.GetNamespace())
+		require.Equal(t, "a", a.GetDesiredShard())
+		require.Empty(t, a.GetOwner())
+	}
+	require.True(t, slices.IsSortedFunc(res.GetAssignments(), func(a, b *pb.Assignment) int { return strings.Compare(a.GetName(), b.GetName()) }))
+
+	for _, state := range want {
+		found := s.list(&pb.ListAssignmentsRequest{
+			Ring: ring, Resource: "configmaps", Namespace: ns, PageSize: 2, States: []pb.AssignmentState{state},
+		})
+		require.NotEmpty(t, found)
+		for _, a := range found {
+			require.Equal(t, state, a.GetState())
+		}
+	}
+	at := s.list(&pb.ListAssignmentsRequest{Ring: ring, Resource: "configmaps", Shard: "b"})
+	require.Len(t, at, 2, "in whatever namespace")
+	require.Equal(t, []string{"b", "b"}, []string{at[0].GetShard(), at[1].GetShard()})
+}
+
+// TestDrainTimeIsTheServers: it follows from the managed fields, which tests write as everybody does.
+func TestDrainTimeIsTheServers(t *testing.T) {
+	s := startServer(t)
+	s.grant()
+	ring, ns := s.makeRing(configMaps())
+	object := s.configMap(ns, "x", map[string]string{v1alpha1.ShardLabel(ring): "a"})
+	req := &pb.ListAssignmentsRequest{Ring: ring, Resource: "configmaps", Namespace: ns}
+	require.Nil(t, s.list(req)[0].GetDrainTime())
+
+	patch := []byte(`{"metadata":{"labels":{"` + v1alpha1.DrainLabel(ring) + `":"true"}}}`)
+	require.NoError(t, s.plane.Client.Patch(t.Context(), object, client.RawPatch(types.MergePatchType, patch), client.FieldOwner("rebalancer")))
+	entry := slices.IndexFunc(object.ManagedFields, func(e metav1.ManagedFieldsEntry) bool { return e.Manager == "rebalancer" })
+	require.GreaterOrEqual(t, entry, 0)
+	require.True(t, object.ManagedFields[entry].Time.Time.Equal(s.list(req)[0].GetDrainTime().AsTime()))
+}
+
+// TestAssignmentsOfControlledObjects are those of their owners; without an owner of the ring they are none of its business.
+func TestAssignmentsOfControlledObjects(t *testing.T) {
+	s := startServer(t)
+	s.grant()
+	ring, ns := s.makeRing(configMaps())
+	s.makeShards(ring, ns, "a", "b")
+	table := hashring.New([]string{"a", "b"})
+	shard := v1alpha1.ShardLabel(ring)
+	owner := s.configMap(ns, namesAt(table, ns, "b", 1)[0], nil)
+	secret := func(name, at string, refs ...metav1.OwnerReference) {
+		object := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name, OwnerReferences: refs}}
+		if at != "" {
+			object.Labels = map[string]string{shard: at}
+		}
+		require.NoError(t, s.plane.Client.Create(t.Context(), object))
+	}
+	controller := *metav1.NewControllerRef(owner, corev1.SchemeGroupVersion.WithKind("ConfigMap"))
+	plain := controller
+	plain.Controller = nil
+	secret("child", "a", controller)
+	secret("foreign", "a", plain)
+	secret("none-of-it", "", plain)
+	secret("nobodys", "")
+
+	found := s.list(&pb.ListAssignmentsRequest{Ring: ring, Resource: "secrets", Namespace: ns})
+	require.Len(t, found, 2)
+	require.Equal(t, "child", found[0].GetName())
+	require.Equal(t, "b", found[0].GetDesiredShard())
+	require.Equal(t, "ConfigMap/"+owner.Name, found[0].GetOwner())
+	require.Equal(t, pb.AssignmentState_ASSIGNMENT_STATE_MISPLACED, found[0].GetState())
+	require.Equal(t, "foreign", found[1].GetName())
+	require.Empty(t, found[1].GetDesiredShard())
+	require.Empty(t, found[1].GetOwner())
+	require.Equal(t, pb.AssignmentState_ASSIGNMENT_STATE_FOREIGN, found[1].GetState())
+}
+
+// TestAssignmentsFollowTheLabelsOfNamespaces, of a few that are read one by one, and of many that are listed.
+func TestAssignmentsFollowTheLabelsOfNamespaces(t *testing.T) {
+	for _, many := range []int{2, 15} {
+		t.Run(fmt.Sprint(many), func(t *testing.T) {
+			s := startServer(t)
+			s.grant()
+			spec := configMaps()
+			team := "team-" + s.plane.Namespace(t)
+			spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": team}}
+			ring, _ := s.makeRing(spec)
+			mark := map[string]string{v1alpha1.ShardLabel(ring): "gone"}
+
+			want := map[string]pb.AssignmentState{}
+			for i := range many {
+				ns := s.plane.Namespace(t)
+				s.configMap(ns, "x", mark)
+				want[ns] = pb.AssignmentState_ASSIGNMENT_STATE_FOREIGN
+				if i%2 == 0 {
+					s.team(ns, team)
+					want[ns] = pb.AssignmentState_ASSIGNMENT_STATE_DEAD_SHARD
+				}
+			}
+			list := func() map[string]pb.AssignmentState {
+				got := map[string]pb.AssignmentState{}
+				for _, a := range s.list(&pb.ListAssignmentsRequest{Ring: ring, Resource: "configmaps", Shard: "gone"}) {
+					got[a.GetNamespace()] = a.GetState()
+				}
+				return got
+			}
+			require.Equal(t, want, list())
+
+			for ns := range want { // live: the next answer knows
+				s.team(ns, team)
+				want[ns] = pb.AssignmentState_ASSIGNMENT_STATE_DEAD_SHARD
+			}
+			require.Equal(t, want, list())
+		})
+	}
+}
+
+// team labels a namespace.
+func (s *server) team(namespace, team string) {
+	s.t.Helper()
+
+	object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
+	patch := []byte(`{"metadata":{"labels":{"team":"` + team + `"}}}`)
+	require.NoError(s.t, s.plane.Client.Patch(s.t.Context(), object, client.RawPatch(types.MergePatchType, patch)))
+}
+
+// TestPagesWhileObjectsChange: whoever is there all the time is seen exactly once.
+func TestPagesWhileObjectsChange(t *testing.T) {
+	s := startServer(t)
+	s.grant()
+	ring, ns := s.makeRing(configMaps())
+	const objects = 10
+	var steady []string
+	for i := range objects {
+		name := fmt.Sprintf("steady-%02d", i)
+		s.configMap(ns, name, nil)
+		s.configMap(ns, fmt.Sprintf("steady-%02d-leaves", i), nil)
+		steady = append(steady, name)
+	}
+
+	req := &pb.ListAssignmentsRequest{Ring: ring, Resource: "configmaps", Namespace: ns, PageSize: 3}
+	var seen []string
+	for page := 0; ; page++ {
+		res, err := s.ListAssignments(t.Context(), req)
+		require.NoError(t, err)
+		require.LessOrEqual(t, len(res.GetAssignments()), 3)
+		for _, a := range res.GetAssignments() {
+			if !strings.Contains(a.GetName(), "leaves") && !strings.Contains(a.GetName(), "joins") {
+				seen = append(seen, a.GetName())
+			}
+		}
+		if req.PageToken = res.GetNextPageToken(); req.GetPageToken() == "" {
+			require.Zero(t, res.GetRemaining())
+			break
+		}
+		require.Positive(t, res.GetRemaining())
+		s.configMap(ns, fmt.Sprintf("steady-%02d-joins", page), nil)
+		if page < objects {
+			gone := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: fmt.Sprintf("steady-%02d-leaves", objects-1-page)}}
+			require.NoError(t, s.plane.Client.Delete(t.Context(), gone))
+		}
+	}
+	require.Equal(t, steady, seen)
+}
+
+func TestAssignmentsOfClusterScopedObjects(t *testing.T) {
+	s := startServer(t)
+	s.grant()
+	ring, ns := s.makeRing(v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{Group: "scheduling.k8s.io", Resource: "priorityclasses"}}})
+	object := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: ns}, Value: 1}
+	require.NoError(t, s.plane.Client.Create(t.Context(), object))
+	s.makeShards(ring, ns, "a")
+
+	req := &pb.ListAssignmentsRequest{Ring: ring, Group: "scheduling.k8s.io", Resource: "priorityclasses"}
+	found := s.list(req)
+	i := slices.IndexFunc(found, func(a *pb.Assignment) bool { return a.GetName() == ns })
+	require.GreaterOrEqual(t, i, 0)
+	require.Equal(t, "a", found[i].GetDesiredShard())
+	require.Empty(t, found[i].GetNamespace())
+
+	req.Namespace = "default"
+	_, err := s.ListAssignments(t.Context(), req)
+	require.Equal(t, codes.InvalidArgument, status.Code(err))
+	require.Equal(t, "namespace", violated(status.Convert(err)))
+}
+
+// TestRingThatIsDeletedCoversNothing: what still carries its labels is foreign.
+func TestRingThatIsDeletedCoversNothing(t *testing.T) {
+	s := startServer(t)
+	s.grant()
+	ring := s.makeDeletingRing()
+	ns := s.plane.Namespace(t)
+	s.configMap(ns, "labelled", map[string]string{v1alpha1.ShardLabel(ring): "a"})
+	s.configMap(ns, "free", nil)
+
+	found := s.list(&pb.ListAssignmentsRequest{Ring: ring, Resource: "configmaps", Namespace: ns})
+	require.Len(t, found, 1)
+	require.Equal(t, pb.AssignmentState_ASSIGNMENT_STATE_FOREIGN, found[0].GetState())
+}
+
+func TestListAssignmentsFailures(t *testing.T) {
+	s := startServer(t)
+	s.grant()
+	spec := configMaps()
+	spec.Resources = append(spec.Resources, v1alpha1.RingResource{Resource: "services"}, v1alpha1.RingResource{Group: "example.com", Resource: "foos"})
+	ring, ns := s.makeRing(spec)
+	for i := range 3 {
+		s.configMap(ns, fmt.Sprint(i), nil)
+	}
+	first, err := s.ListAssignments(t.Context(), &pb.ListAssignmentsRequest{Ring: ring, Resource: "configmaps", Namespace: ns, PageSize: 1})
+	require.NoError(t, err)
+
+	// The request's part of the token is true, the API server's is not.
+	token, err := base64.RawURLEncoding.DecodeString(first.GetNextPageToken())
+	require.NoError(t, err)
+	request, _, _ := strings.Cut(string(token), "/")
+	forged := base64.RawURLEncoding.EncodeToString([]byte(request + "/forged"))
+
+	for name, c := range map[string]struct {
+		req    *pb.ListAssignmentsRequest
+		code   codes.Code
+		reason string
+		want   string
+		fields string
+	}{
+		"nothing":      {&pb.ListAssignmentsRequest{}, codes.InvalidArgument, "INVALID", "must be set", "ring,resource"},
+		"unknown ring": {&pb.ListAssignmentsRequest{Ring: "no-such-ring", Resource: "configmaps"}, codes.NotFound, "RING_NOT_FOUND", "no-such-ring", ""},
+		"not in this ring": {
+			&pb.ListAssignmentsRequest{Ring: ring, Resource: "pods"}, codes.FailedPrecondition, "NOT_SHARDED", "does not list pods; it lists configmaps", "",
+		},
+		"not served": {
+			&pb.ListAssignmentsRequest{Ring: ring, Group: "example.com", Resource: "foos"}, codes.FailedPrecondition, "NOT_SHARDED",
+			"the API server does not serve it", "",
+		},
+		"not allowed": {
+			&pb.ListAssignmentsRequest{Ring: ring, Resource: "services"}, codes.FailedPrecondition, "NOT_READABLE",
+			"this server may not list services: grant it get and list, by a ClusterRole with the label sharding.timebertt.dev/aggregate-to-ringquery=true", "",
+		},
+		"another request's token": {
+			&pb.ListAssignmentsRequest{Ring: ring, Resource: "configmaps", Namespace: ns, PageSize: 2, PageToken: first.GetNextPageToken()},
+			codes.InvalidArgument, "INVALID", "another request", "page_token",
+		},
+		"forged token": {
+			&pb.ListAssignmentsRequest{Ring: ring, Resource: "configmaps", Namespace: ns, PageSize: 1, PageToken: forged}, codes.InvalidArgument, "INVALID", "next_page_token", "page_token",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := s.ListAssignments(t.Context(), c.req)
+			st := status.Convert(err)
+			require.Equal(t, c.code, st.Code(), err)
+			require.Equal(t, c.reason, reason(err))
+			require.Contains(t, st.Message(), c.want)
+			require.Equal(t, c.fields, violated(st))
+		})
+	}
+}
+
+// proxy stands between the service and the API server. What the API server answers only when it is old or ill, it answers.
+type proxy struct {
+	kubeconfig string
+	// instead answers requests that it says true about.
+	instead atomic.Pointer[func(w http.ResponseWriter, r *http.Request) bool]
+}
+
+func startProxy(t *testing.T) *proxy {
+	t.Helper()
+
+	config, err := clientcmd.BuildConfigFromFlags("", localplane.Shared(t).ServiceKubeconfig(t, "ringquery"))
+	require.NoError(t, err)
+	transport, err := rest.TransportFor(config)
+	require.NoError(t, err)
+	target, err := url.Parse(config.Host)
+	require.NoError(t, err)
+	target.Path = ""
+	p := &proxy{kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
+	forward := httputil.NewSingleHostReverseProxy(target)
+	forward.Transport, forward.FlushInterval = transport, -1
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if f := p.instead.Load(); f == nil || !(*f)(w, r) {
+			forward.ServeHTTP(w, r)
+		}
+	}))
+	t.Cleanup(func() {
+		server.CloseClientConnections()
+		server.Close()
+	})
+	require.NoError(t, clientcmd.WriteToFile(clientcmdapi.Config{
+		Clusters:       map[string]*clientcmdapi.Cluster{"proxy": {Server: server.URL}},
+		Contexts:       map[string]*clientcmdapi.Context{"proxy": {Cluster: "proxy", Namespace: v1alpha1.SystemNamespace}},
+		CurrentContext: "proxy",
+	}, p.kubeconfig))
+
+	return p
+}
+
+// answer makes the proxy answer all requests for ConfigMaps with a status.
+func (p *proxy) answer(code int, body string) {
+	f := func(w http.ResponseWriter, r *http.Request) bool {
+		if !strings.Contains(r.URL.Path, "/configmaps") {
+			return false
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(code)
+		_, _ = w.Write([]byte(body))
+
+		return true
+	}
+	p.instead.Store(&f)
+}
+
+const expired = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410,"message":"too old"}`
+
+func TestPageThatHasExpired(t *testing.T) {
+	p := startProxy(t)
+	s := startServer(t, "--kubeconfig", p.kubeconfig)
+	s.grant()
+	ring, ns := s.makeRing(configMaps())
+	for i := range 2 {
+		s.configMap(ns, fmt.Sprint(i), nil)
+	}
+	req := &pb.ListAssignmentsRequest{Ring: ring, Resource: "configmaps", Namespace: ns, PageSize: 1}
+	first, err := s.ListAssignments(t.Context(), req)
+	require.NoError(t, err)
+
+	p.answer(http.StatusGone, expired)
+	req.PageToken = first.GetNextPageToken()
+	_, err = s.ListAssignments(t.Context(), req)
+	require.Equal(t, codes.Aborted, status.Code(err), err)
+	require.Equal(t, "PAGE_EXPIRED", reason(err))
+}
+
+func TestAPIServerThatDoesNotAnswer(t *testing.T) {
+	p := startProxy(t)
+	s := startServer(t, "--kubeconfig", p.kubeconfig)
+	s.grant()
+	ring, _ := s.makeRing(configMaps())
+	p.answer(http.StatusServiceUnavailable, `{}`)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	_, err := s.ListAssignments(ctx, &pb.ListAssignmentsRequest{Ring: ring, Resource: "configmaps"})
+	require.Equal(t, codes.Unavailable, status.Code(err), err)
+	require.Equal(t, "API_SERVER_UNAVAILABLE", reason(err))
+}
