@@ -24,6 +24,12 @@ func (c *ringCase) conditions() {
 
 	if isFalse(assigned) && assigned.Reason != v1alpha1.ReasonNoShards && assigned.Reason != v1alpha1.ReasonDeleting {
 		told = true
+		severity := severity
+
+		if c.result.Actor == Rebalancer && (assigned.Reason == v1alpha1.ReasonAssignmentFailed || assigned.Reason == v1alpha1.ReasonResourcesMissing) {
+			severity = c.worst() // it may be what keeps this object
+		}
+
 		c.add(severity, ReasonNotAssigned, c.quote("The rebalancer says", assigned), "")
 	}
 
@@ -42,7 +48,7 @@ func (c *ringCase) conditions() {
 
 	if c.result.Actor == Rebalancer && assigned == nil && c.worst() > Info {
 		c.add(Error, ReasonRebalancerSilent, fmt.Sprintf("The rebalancer has never said anything about ring %s: it seems not to run, and nothing will move.", c.name),
-			"Start it: kubectl -n "+v1alpha1.SystemNamespace+" get pods -l app.kubernetes.io/name=rebalancer")
+			"Start it, or see why it does not: kubectl -n "+v1alpha1.SystemNamespace+" get pods -l app.kubernetes.io/name=rebalancer")
 	}
 }
 

@@ -16,7 +16,7 @@ func (c *ringCase) coverage() bool {
 
 	switch {
 	case !c.Ring.Ring.DeletionTimestamp.IsZero():
-		c.uncovered(Warning, ReasonRingDeleting, fmt.Sprintf("Ring %s is being deleted, since %s: it gives up its objects and assigns none.",
+		c.uncovered(Warning, ReasonRingDeleting, fmt.Sprintf("Ring %s is being deleted, for %s now: it gives up its objects and assigns none.",
 			c.name, span(c.facts.Now.Sub(c.Ring.Ring.DeletionTimestamp.Time))), "")
 	case c.Leaving:
 		c.uncovered(Warning, ReasonResourceLeft, fmt.Sprintf("Ring %s does not list %s any more, and gives up what it had of them.", c.name, resource), "")
@@ -75,7 +75,7 @@ func (c *ringCase) uncovered(severity Severity, reason Reason, message, advice s
 
 // leftLabels says what becomes of the labels of an object that the ring does not shard.
 func (c *ringCase) leftLabels() string {
-	still := "It still carries the ring's labels; "
+	still := "It still carries a label of the ring; "
 	if c.in.Shard != "" {
 		still = "It is still at shard " + c.in.Shard + "; "
 	}
@@ -91,7 +91,7 @@ func (c *ringCase) leftLabels() string {
 		return still + "that shard is not available, and the labels go once a live read confirms that it does not hold its Lease."
 	}
 
-	return still + "the rebalancer removes them."
+	return still + "the rebalancer removes the ring's labels."
 }
 
 // leave adds what hinders an object from leaving the ring.

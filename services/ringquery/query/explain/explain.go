@@ -41,8 +41,8 @@ type ringCase struct {
 	act  plan.Action
 	// owner is the main object that controls the object; nil if none does.
 	owner *resources.Owner
-	// gone says that the owner does not exist any more, or that another object has its name.
-	gone bool
+	// gone says that the owner does not exist any more; replaced, that another object has its name.
+	gone, replaced bool
 
 	findings []Finding
 	result   RingExplanation
@@ -110,7 +110,7 @@ func (c *ringCase) addOwner(owner *resources.Owner) {
 	c.result.Owner = told
 
 	if told.Found == Read && c.Ring.Owner.Meta.UID != owner.UID {
-		told.Found = Missing
+		told.Found, c.replaced = Missing, true
 	}
 
 	c.gone = told.Found == Missing
@@ -203,7 +203,7 @@ func (c *ringCase) unread() {
 
 // why says how the shard of a key follows.
 func (c *ringCase) why(k key.Key) string {
-	return fmt.Sprintf("key %s has token %d", keyText(k), c.View.Ring().Token(k.Hash()))
+	return fmt.Sprintf("its key %s falls on token %d", keyText(k), c.View.Ring().Token(k.Hash()))
 }
 
 // keyText writes a key as it is hashed.

@@ -17,14 +17,18 @@ func object(f *Facts) []Finding {
 		all = append(all, Finding{Severity: severity, Reason: reason, Message: message, Advice: advice})
 	}
 
-	if f.Object.Meta == nil {
-		add(Warning, ReasonObjectForbidden,
-			fmt.Sprintf("The server may not read %s, so it does not know where the object is, nor whether it exists.", f.Object.Resource.GroupResource()),
-			"Grant get and list on it by a ClusterRole with the label "+v1alpha1.LabelAggregateToRingQuery+`: "true".`)
-	}
-
 	if len(f.Rings) == 0 {
 		add(Info, ReasonNotSharded, notSharded(f), notShardedAdvice(f))
+	}
+
+	switch resource := f.Object.Resource.GroupResource(); {
+	case f.Object.Meta != nil:
+	case len(f.Rings) == 0:
+		add(Info, ReasonObjectForbidden, fmt.Sprintf("The server may not read %s, so it does not know whether the object exists, "+
+			"nor whether it carries labels of rings all the same.", resource), "")
+	default:
+		add(Warning, ReasonObjectForbidden, fmt.Sprintf("The server may not read %s, so it does not know where the object is, nor whether it exists.", resource),
+			"Grant get and list on it by a ClusterRole with the label "+v1alpha1.LabelAggregateToRingQuery+`: "true".`)
 	}
 
 	if f.Object.Meta == nil {

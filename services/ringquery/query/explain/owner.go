@@ -51,8 +51,13 @@ func (c *ringCase) ownerNotes() {
 		c.add(Warning, ReasonOwnerForbidden, fmt.Sprintf("The server may not read the owner %s. It takes for granted that the owner is where it belongs; "+
 			"if it is not, the object goes where the owner is.", c.ownerName()), "")
 	case Missing:
-		c.add(Warning, ReasonOwnerGone, fmt.Sprintf("Its owner %s does not exist any more (or another object has that name now), so the garbage collector is about to "+
-			"delete the object. Until then it stays at an available shard, so that somebody sees to its finalizers.", c.ownerName()),
+		also := ""
+		if c.replaced {
+			also = " (another object has that name now)"
+		}
+
+		c.add(Warning, ReasonOwnerGone, fmt.Sprintf("Its owner %s does not exist any more%s, so the garbage collector is about to delete the object. "+
+			"Until then it is at an available shard, so that somebody sees to its finalizers.", c.ownerName(), also),
 			"If it stays, look for finalizers on it, and at the garbage collector of the cluster.")
 	case Read:
 		if c.result.Next == FollowOwner && c.in.Shard == c.in.Owner.Shard && c.in.Owner.Draining {

@@ -136,10 +136,10 @@ func (c *ringCase) drain() {
 
 	advice := "It is never taken from a shard that holds its Lease. See whether a reconcile hangs there"
 	if s, ok := c.actual(); ok {
-		advice += ": kubectl -n " + s.Namespace + " logs " + s.Name + ". If it does, stop that Pod: its objects then move at once"
+		advice += ": kubectl -n " + s.Namespace + " logs " + s.Name + ". If it does, stop that Pod: its objects move once it has released its Lease, or the Lease was taken"
 	}
 
-	c.add(Error, ReasonDrainLate, fmt.Sprintf("Shard %s was asked %s ago to give it up, and has not done so: nobody starts new work on the object until it does; %s. "+
+	c.add(Error, ReasonDrainLate, fmt.Sprintf("Shard %s was asked %s ago to give it up, and has not done so; %s. "+
 		"Either it still works on the object, or its controller does not acknowledge drains of %s.",
 		c.in.Shard, span(waited), to, c.facts.Object.Resource.GroupResource()), advice+".")
 }
@@ -160,7 +160,11 @@ func (c *ringCase) fine() {
 	}
 
 	why := c.why(*c.result.Key)
-	if c.in.Controlled && !c.gone {
+
+	switch {
+	case c.gone:
+		why = "where it was when its owner went"
+	case c.in.Controlled:
 		why = "where its owner " + c.ownerName() + " is"
 	}
 

@@ -155,7 +155,7 @@ func (c *ringCase) health() {
 	case lease.Expired:
 		c.add(Warning, ReasonShardExpired, fmt.Sprintf("Its shard %s has not renewed its Lease %s in time: last %s, and it lasts %s. It keeps the object; "+
 			"after %s without renewal the lease monitor takes the Lease%s, and the object goes to another shard.",
-			s.Name, s.id(), s.renewed(), span(s.Duration), span(double), in(double-s.Age)),
+			s.Name, s.id(), s.renewed(), span(s.Duration), span(double), s.takenIn()),
 			shardAdvice(s))
 	case lease.Uncertain:
 		c.uncertain(s, double)
@@ -178,13 +178,13 @@ func (c *ringCase) uncertain(s Shard, double time.Duration) {
 		shardAdvice(s))
 }
 
-// in says in how long something happens that may be due.
-func in(d time.Duration) string {
-	if d <= 0 {
+// takenIn says in how long the Lease is taken unless it is renewed, if that is known.
+func (s Shard) takenIn() string {
+	if s.AtLeast {
 		return ""
 	}
 
-	return " (in " + span(d) + ")"
+	return " (in " + span(2*s.Duration-s.Age) + ")"
 }
 
 func shardAdvice(s Shard) string {
@@ -215,8 +215,8 @@ func (c *ringCase) noShards() {
 		what = strings.Join(each, "; ")
 	}
 
-	c.add(Error, ReasonNoShards, fmt.Sprintf("No shard of ring %s is available (%s), so nothing can be given to anybody. "+
-		"As soon as a shard holds its Lease, the rebalancer assigns the object.", c.name, what),
+	c.add(Error, ReasonNoShards, fmt.Sprintf("Nobody works on it: no shard of ring %s is available (%s). "+
+		"As soon as a shard holds its Lease, the rebalancer gives the object to one.", c.name, what),
 		fmt.Sprintf("Start the controller's shards, or see why they do not hold their Leases: kubectl get leases -A -l %s=%s -L %s",
 			v1alpha1.LabelClusterRing, c.name, v1alpha1.LabelState))
 }

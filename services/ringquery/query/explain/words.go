@@ -66,7 +66,7 @@ func statusCommand(ring string) string {
 
 // rebalancerAdvice says how to see what the rebalancer does.
 func (c *ringCase) rebalancerAdvice() string {
-	return "If that takes longer than some seconds, see what the rebalancer says, and whether it runs: " + statusCommand(c.name) +
+	return "If that takes more than some seconds, see what the rebalancer says of the ring, and whether it runs: " + statusCommand(c.name) +
 		"; kubectl -n " + v1alpha1.SystemNamespace + " get pods -l app.kubernetes.io/name=rebalancer"
 }
 
