@@ -32,6 +32,10 @@ const (
 	Lease = "Lease"
 	// Website is a main object.
 	Website = "Website"
+	// Theme is a main object, too, and cluster-scoped.
+	Theme = "Theme"
+	// Palette is controlled by a Theme, and namespaced.
+	Palette = "Palette"
 	// ConfigMap is a controlled object, if it has an owner.
 	ConfigMap = "ConfigMap"
 )

@@ -22,7 +22,7 @@ func Final(s State) []Violation {
 	problems := slices.Clone(s.Ring)
 	mains, child := map[string]Version{}, map[string]bool{}
 	for _, v := range s.Versions {
-		if v.Kind == Website && !v.Deleted {
+		if (v.Kind == Website || v.Kind == Theme) && !v.Deleted {
 			mains[v.UID] = v
 		}
 	}
@@ -46,10 +46,10 @@ func Final(s State) []Violation {
 	}
 	for _, uid := range slices.Sorted(maps.Keys(mains)) {
 		if !child[uid] {
-			problems = append(problems, "Website "+mains[uid].Name+" has no ConfigMap")
+			problems = append(problems, mains[uid].Kind+" "+mains[uid].Name+" has no ConfigMap")
 		}
 		if !mains[uid].Complete {
-			problems = append(problems, "Website "+mains[uid].Name+" does not say that its page is rendered")
+			problems = append(problems, mains[uid].Kind+" "+mains[uid].Name+" does not say that the work on it is done")
 		}
 	}
 	var found []Violation

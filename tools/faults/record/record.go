@@ -37,8 +37,18 @@ func Now() time.Duration {
 
 // Options say what to record.
 type Options struct {
-	// Ring is the name of the ring, Namespace holds its objects, LeaseNamespace the Leases of its shards.
-	Ring, Namespace, LeaseNamespace string
+	// Ring is the name of the ring, LeaseNamespace holds the Leases of its shards.
+	Ring, LeaseNamespace string
+	// Objects are those of the ring.
+	Objects []Objects
+}
+
+// Objects are those of one kind in one namespace.
+type Objects struct {
+	// Kind is that of their versions: one of package check's, but not the Lease's.
+	Kind string
+	// Namespace is theirs; empty for cluster-scoped ones.
+	Namespace string
 }
 
 // Recorder records until the context ends that it was started with. It is safe for concurrent use.
@@ -56,6 +66,8 @@ type Recorder struct {
 // watched are the kinds that are recorded.
 var watched = map[string]schema.GroupVersionResource{
 	check.Website:   {Group: "example.clusterring.dev", Version: "v1alpha1", Resource: "websites"},
+	check.Theme:     {Group: "faults.clusterring.dev", Version: "v1", Resource: "themes"},
+	check.Palette:   {Group: "faults.clusterring.dev", Version: "v1", Resource: "palettes"},
 	check.ConfigMap: {Version: "v1", Resource: "configmaps"},
 	check.Lease:     {Group: "coordination.k8s.io", Version: "v1", Resource: "leases"},
 }
@@ -67,12 +79,12 @@ func Start(ctx context.Context, config *rest.Config, o Options) (*Recorder, erro
 		return nil, fmt.Errorf("make a client to record with: %w", err)
 	}
 	r := &Recorder{options: o, began: Now(), newest: map[string]check.Version{}}
-	for kind, gvr := range watched {
-		namespace, options := o.Namespace, metav1.ListOptions{}
-		if kind == check.Lease {
-			namespace, options.LabelSelector = o.LeaseNamespace, v1alpha1.LabelClusterRing+"="+o.Ring
-		}
-		if err := r.follow(ctx, kind, c.Resource(gvr).Namespace(namespace), options); err != nil {
+	ofRing := metav1.ListOptions{LabelSelector: v1alpha1.LabelClusterRing + "=" + o.Ring}
+	if err := r.follow(ctx, check.Lease, c.Resource(watched[check.Lease]).Namespace(o.LeaseNamespace), ofRing); err != nil {
+		return nil, err
+	}
+	for _, of := range o.Objects {
+		if err := r.follow(ctx, of.Kind, c.Resource(watched[of.Kind]).Namespace(of.Namespace), metav1.ListOptions{}); err != nil {
 			return nil, err
 		}
 	}
@@ -140,7 +152,7 @@ func (r *Recorder) add(kind string, o *unstructured.Unstructured, deleted bool) 
 		seconds, _, _ := unstructured.NestedInt64(o.Object, "spec", "leaseDurationSeconds")
 		v.Duration = time.Duration(seconds) * time.Second
 	}
-	v.Complete = kind == check.Website && complete(o)
+	v.Complete = (kind == check.Website || kind == check.Theme) && complete(o)
 
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -29,7 +29,7 @@ func TestRecorder(t *testing.T) {
 	require.NoError(t, plane.Install(t.Context(), "deploy/example/crd"))
 	ns := plane.Namespace(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	r, err := record.Start(ctx, plane.Config, record.Options{Ring: ring, Namespace: ns, LeaseNamespace: ns})
+	r, err := record.Start(ctx, plane.Config, record.Options{Ring: ring, LeaseNamespace: ns, Objects: []record.Objects{{Kind: check.Website, Namespace: ns}, {Kind: check.ConfigMap, Namespace: ns}}})
 	require.NoError(t, err)
 	t.Cleanup(func() { cancel(); r.Wait() })
 

@@ -40,6 +40,10 @@ type Case struct {
 	Name string
 	// Replicas is the number of replicas of each service; several elect a leader. Zero means one.
 	Replicas int
+	// Query adds ringquery to the services.
+	Query bool
+	// Rings are those of the run; nil means one, named [Ring]. The last one is deleted in the end.
+	Rings []RingSpec
 	// WorkDuration is how long each reconcile takes longer. Zero means 20 ms.
 	WorkDuration time.Duration
 	// Prepare, unless nil, is called before any process runs, to set hooks on proxies.
@@ -52,6 +56,21 @@ type Case struct {
 }
 
 func (c Case) replicas() int { return max(1, c.Replicas) }
+
+func (c Case) rings() []RingSpec {
+	if c.Rings != nil {
+		return c.Rings
+	}
+	return theOne
+}
+
+func (c Case) services() []string {
+	all := []string{LeaseMonitor, Assigner, Rebalancer}
+	if c.Query {
+		all = append(all, RingQuery)
+	}
+	return all
+}
 
 func (c Case) workDuration() time.Duration {
 	if c.WorkDuration > 0 {
@@ -105,21 +124,28 @@ func (s *Stage) Run(ctx context.Context, dir string, c Case) Result {
 		c.Prepare(w)
 	}
 	result := Result{Err: w.play(ctx, c)}
-	settled := record.Now()
 	if result.Err == nil {
 		w.enterPhase(Delete)
 		result.Err = w.delete(ctx)
+		if after := c.After[Delete]; after != nil && result.Err == nil {
+			result.Err = after(ctx, w)
+		}
 	}
+	end := record.Now()
 	result.Err = errors.Join(result.Err, w.leave())
 
-	run, err := w.records(settled)
+	gathered, err := w.records()
 	result.Err = errors.Join(result.Err, err)
-	result.Violations = append(result.Violations, check.Check(run)...)
+	violations, runs, err := w.judge(gathered, end)
+	result.Violations, result.Err = append(result.Violations, violations...), errors.Join(result.Err, err)
 	result.Ended, result.Took = w.ended(), w.took
 	result.Err = errors.Join(result.Err, w.panics())
-	result.Spans, result.Versions = len(run.Spans), len(run.Versions)
+	for _, r := range runs {
+		result.Spans += len(r.Spans)
+		result.Versions += len(r.Versions)
+	}
 	if !result.OK() {
-		result.Err = errors.Join(result.Err, w.dump(run))
+		result.Err = errors.Join(result.Err, w.dump(runs))
 	}
 	return result
 }
@@ -171,40 +197,16 @@ func (w *World) await(ctx context.Context, what string, look func(context.Contex
 // AwaitInPlace waits until all is as I7 wants it, with the shards that are expected to hold their Leases.
 func (w *World) AwaitInPlace(ctx context.Context) error {
 	return w.await(ctx, "all is in place (I7)", func(ctx context.Context) ([]string, error) {
-		ring := newRing()
-		if err := w.client.Get(ctx, client.ObjectKeyFromObject(ring), ring); err != nil {
-			return nil, fmt.Errorf("read the ring: %w", err)
+		problems, err := w.statusProblems(ctx)
+		if err != nil {
+			return nil, err
 		}
-		problems := ringProblems(ring, w.expected())
-		if w.available() != w.expected() {
-			problems = append(problems, fmt.Sprintf("shards %q hold their Leases, not %q", w.available(), w.expected()))
-		}
-		for _, v := range check.Final(check.State{Versions: w.recorder.Newest(), Available: strings.Fields(w.available())}) {
-			problems = append(problems, v.Text)
-		}
+		problems = append(problems, w.objectProblems()...)
 		if len(problems) > 0 {
 			return problems, nil
 		}
 		return w.pages(ctx)
 	})
-}
-
-// expected and available name shards, sorted.
-func (w *World) expected() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return strings.Join(slices.Sorted(maps.Keys(w.shards)), " ")
-}
-
-func (w *World) available() string {
-	var names []string
-	for _, v := range w.recorder.Newest() {
-		if v.Kind == check.Lease && !v.Deleted && v.Holder == v.Name {
-			names = append(names, v.Name)
-		}
-	}
-	slices.Sort(names)
-	return strings.Join(names, " ")
 }
 
 // GivenUp returns the versions in which a shard has given an object up, with that shard: what is recorded of them so far.
@@ -213,17 +215,25 @@ func (w *World) GivenUp() map[string][]check.Version {
 	for _, m := range w.Members(true) {
 		givenUp(numbers, m)
 	}
-	versions, _ := w.recorder.Versions() // whether they are complete is asked at the end
-	for _, v := range versions {
-		if shard, ok := numbers[v.Number]; ok {
-			found[shard] = append(found[shard], v)
+	for _, r := range w.rings {
+		versions, _ := r.recorder.Versions() // whether they are complete is asked at the end
+		for _, v := range versions {
+			if shard, ok := numbers[v.Number]; ok {
+				found[shard] = append(found[shard], v)
+			}
 		}
 	}
 	return found
 }
 
-// Newest returns the newest versions of all that is recorded.
-func (w *World) Newest() []check.Version { return w.recorder.Newest() }
+// Newest returns the newest versions of all that is recorded: of an object of two rings, one for each.
+func (w *World) Newest() []check.Version {
+	var all []check.Version
+	for _, r := range w.rings {
+		all = append(all, r.recorder.Newest()...)
+	}
+	return all
+}
 
 // ringProblems says what in a ring's status is not as it should be once all is in place.
 func ringProblems(ring *v1alpha1.ClusterRing, shards string) []string {
@@ -244,11 +254,28 @@ func ringProblems(ring *v1alpha1.ClusterRing, shards string) []string {
 	return problems
 }
 
-// pages says which ConfigMaps do not have the page of their Website.
+// pages says which ConfigMaps do not have the page of their Website, where the example makes them.
 func (w *World) pages(ctx context.Context) ([]string, error) {
+	var problems []string
+	for _, r := range w.left() {
+		for _, namespace := range r.Namespaces {
+			if r.binary() != shardBinary {
+				continue
+			}
+			found, err := w.pagesIn(ctx, namespace)
+			if err != nil {
+				return nil, err
+			}
+			problems = append(problems, found...)
+		}
+	}
+	return problems, nil
+}
+
+func (w *World) pagesIn(ctx context.Context, namespace string) ([]string, error) {
 	var sites examplev1alpha1.WebsiteList
 	var configMaps corev1.ConfigMapList
-	err := errors.Join(w.client.List(ctx, &sites, client.InNamespace(Namespace)), w.client.List(ctx, &configMaps, client.InNamespace(Namespace)))
+	err := errors.Join(w.client.List(ctx, &sites, client.InNamespace(namespace)), w.client.List(ctx, &configMaps, client.InNamespace(namespace)))
 	if err != nil {
 		return nil, fmt.Errorf("read all objects: %w", err)
 	}
@@ -259,23 +286,21 @@ func (w *World) pages(ctx context.Context) ([]string, error) {
 	var problems []string
 	for i := range sites.Items {
 		if name := sites.Items[i].Name; !maps.Equal(data[name], website.Render(sites.Items[i].Spec)) {
-			problems = append(problems, "the ConfigMap of Website "+name+" does not have its page")
+			problems = append(problems, "the ConfigMap of Website "+namespace+"/"+name+" does not have its page")
 		}
 	}
 	return problems, nil
 }
 
-// records puts the records of a run together. From the given time on the ring was being deleted.
-func (w *World) records(end time.Duration) (check.Run, error) {
-	versions, incomplete := w.recorder.Versions()
-	run := check.Run{Versions: versions, GivenUp: map[uint64]string{}, Frozen: w.frozen, Bound: bound, End: end}
+// records puts together what processes have recorded.
+func (w *World) records() (check.Run, error) {
+	run := check.Run{Frozen: w.frozen, Bound: bound}
 	ended := map[int]time.Duration{}
-	errs := []error{incomplete}
+	var errs []error
 	for _, m := range w.Members(true) {
 		for _, life := range m.Lives() {
 			ended[life.PID] = life.Ended
 		}
-		givenUp(run.GivenUp, m)
 	}
 	files, err := filepath.Glob(filepath.Join(w.dir, "history-*.jsonl"))
 	errs = append(errs, err)
@@ -295,7 +320,7 @@ func (w *World) records(end time.Duration) (check.Run, error) {
 // givenUp notes which versions a shard wrote to give an object up.
 func givenUp(all map[uint64]string, m *Member) {
 	for _, d := range m.Proxy.Done() {
-		value, present := d.Labels()[v1alpha1.ShardLabel(Ring)]
+		value, present := d.Labels()[v1alpha1.ShardLabel(m.ring)]
 		if number := versionNumber(d); present && value == nil && d.Status == 200 && number > 0 {
 			all[number] = m.Name
 		}
@@ -356,19 +381,21 @@ func (w *World) panics() error {
 }
 
 // dump saves the records of a run that went wrong.
-func (w *World) dump(run check.Run) error {
+func (w *World) dump(runs []check.Run) error {
 	var out strings.Builder
-	versions, _ := w.recorder.Versions()
-	for _, v := range versions {
-		fmt.Fprintln(&out, v)
+	for i, run := range runs {
+		fmt.Fprintln(&out, "ring", w.rings[i].Name)
+		for _, v := range run.Versions {
+			fmt.Fprintln(&out, v)
+		}
+		for _, s := range run.Spans {
+			fmt.Fprintln(&out, s)
+		}
 	}
 	for _, m := range w.order {
 		for _, d := range m.Proxy.Done() {
 			fmt.Fprintf(&out, "write %s: %s -> %d, version %s, lost %t\n", m.Name, d.Write, d.Status, d.ResourceVersion, d.Lost)
 		}
-	}
-	for _, s := range run.Spans {
-		fmt.Fprintln(&out, s)
 	}
 	if err := os.WriteFile(filepath.Join(w.dir, "records.txt"), []byte(out.String()), 0o600); err != nil {
 		return fmt.Errorf("save the records: %w", err)

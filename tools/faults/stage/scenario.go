@@ -4,17 +4,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/example/checksum"
+	"github.com/clusterring/clusterring/tools/faults/check"
 	"github.com/clusterring/clusterring/tools/faults/record"
 )
 
@@ -23,13 +28,14 @@ type Phase string
 
 // The phases, in their order. Each ends when all is in place.
 const (
-	// Begin: services and three shards start, eight Websites are made, two of them with generated names.
+	// Begin: services and three shards of each ring start; eight Websites are made in each namespace, two of them with generated
+	// names; four Themes are made where a ring has them.
 	Begin Phase = "begin"
-	// Join: a fourth shard joins; a Website is made, one changed, one deleted.
+	// Join: a fourth shard joins each ring; in each namespace a Website is made, one changed, one deleted.
 	Join Phase = "join"
-	// Fail: a shard is killed for good, and another one stops; a Website is made, one changed.
+	// Fail: a shard of each ring is killed for good, and another one stops; in each namespace a Website is made, some changed.
 	Fail Phase = "fail"
-	// Delete: the ring is deleted.
+	// Delete: the last ring is deleted, and the others stay.
 	Delete Phase = "delete"
 )
 
@@ -46,70 +52,126 @@ var scenario = []step{
 }
 
 func (w *World) begin(ctx context.Context) error {
-	if err := w.client.Create(ctx, newRing()); err != nil {
-		return fmt.Errorf("create the ring: %w", err)
+	later := map[string]bool{}
+	for _, r := range w.rings {
+		if err := w.client.Create(ctx, r.manifest()); err != nil {
+			return fmt.Errorf("create a ring: %w", err)
+		}
+		later[r.Shards[len(r.Shards)-1]] = true
 	}
 	for _, m := range w.order {
-		if m.Name != "d" {
+		if !later[m.Name] {
 			if err := w.Start(m); err != nil {
 				return err
 			}
 		}
 	}
-	if err := w.awaitRegistered(ctx); err != nil {
+	if err := w.await(ctx, "three shards hold their Leases and the rings are ready", w.statusProblems); err != nil {
 		return err
 	}
 	var errs []error
-	for i := range 6 {
-		errs = append(errs, w.Create(ctx, fmt.Sprintf("site-%d", i)))
+	for _, namespace := range w.namespaces() {
+		for i := range 6 {
+			errs = append(errs, w.createIn(ctx, namespace, fmt.Sprintf("site-%d", i)))
+		}
+		errs = append(errs, w.createIn(ctx, namespace, ""), w.createIn(ctx, namespace, ""))
 	}
-	return errors.Join(append(errs, w.Create(ctx, ""), w.Create(ctx, ""))...)
+	for i := range 4 {
+		errs = append(errs, w.createTheme(ctx, fmt.Sprintf("theme-%d", i)))
+	}
+	return errors.Join(errs...)
 }
 
 func (w *World) join(ctx context.Context) error {
-	err := w.Start(w.members["d"])
-	return errors.Join(err, w.Create(ctx, "site-6"), w.Edit(ctx, "site-0"), w.remove(ctx, "site-1"))
+	var errs []error
+	for _, r := range w.rings {
+		errs = append(errs, w.Start(w.members[r.Shards[len(r.Shards)-1]]))
+	}
+	for _, namespace := range w.namespaces() {
+		errs = append(errs, w.createIn(ctx, namespace, "site-6"), w.editIn(ctx, namespace, "site-0"), w.removeIn(ctx, namespace, "site-1"))
+	}
+	return errors.Join(append(errs, w.createTheme(ctx, "theme-4"))...)
 }
 
 func (w *World) fail(ctx context.Context) error {
-	w.Expect("a", false)
-	w.Expect("b", false)
-	err := w.members["a"].Process().Retire(syscall.SIGKILL, stopTimeout)
-	return errors.Join(err, w.Create(ctx, "site-7"), w.Edit(ctx, "site-2"), w.Edit(ctx, "site-6"),
-		w.members["b"].Process().Retire(syscall.SIGTERM, stopTimeout))
+	var errs []error
+	for _, r := range w.rings {
+		w.Expect(r.Shards[0], false)
+		w.Expect(r.Shards[1], false)
+		errs = append(errs, w.members[r.Shards[0]].Process().Retire(syscall.SIGKILL, stopTimeout))
+	}
+	for _, namespace := range w.namespaces() {
+		errs = append(errs, w.createIn(ctx, namespace, "site-7"), w.editIn(ctx, namespace, "site-2"), w.editIn(ctx, namespace, "site-6"))
+	}
+	for _, r := range w.rings {
+		errs = append(errs, w.members[r.Shards[1]].Process().Retire(syscall.SIGTERM, stopTimeout))
+	}
+	return errors.Join(errs...)
 }
 
-// delete deletes the ring and waits until nothing of it is left.
+// delete deletes the last ring and waits until nothing of it is left; what is left of other rings stays in place.
 func (w *World) delete(ctx context.Context) error {
-	if err := w.client.Delete(ctx, newRing()); err != nil {
+	r := w.rings[len(w.rings)-1]
+	r.ended = record.Now()
+	if err := w.client.Delete(ctx, r.manifest()); err != nil {
 		return fmt.Errorf("delete the ring: %w", err)
 	}
-	return w.await(ctx, "nothing is left of the deleted ring", func(ctx context.Context) ([]string, error) {
+	err := w.await(ctx, "nothing is left of the deleted ring (I8)", func(ctx context.Context) ([]string, error) {
 		var problems []string
-		err := w.client.Get(ctx, client.ObjectKey{Name: Ring}, newRing())
+		err := w.client.Get(ctx, client.ObjectKeyFromObject(r.manifest()), r.manifest())
 		switch {
 		case err == nil:
 			problems = append(problems, "the ring is still there")
 		case !apierrors.IsNotFound(err):
 			return nil, fmt.Errorf("read the ring: %w", err)
 		}
-		for _, v := range w.recorder.Newest() {
+		var webhooks admissionregistrationv1.MutatingWebhookConfigurationList
+		if err := w.client.List(ctx, &webhooks, client.MatchingLabels{v1alpha1.LabelClusterRing: r.Name}); err != nil {
+			return nil, fmt.Errorf("read webhook configurations: %w", err)
+		}
+		for i := range webhooks.Items {
+			problems = append(problems, "there still is the webhook configuration "+webhooks.Items[i].Name)
+		}
+		for _, v := range r.recorder.Newest() {
 			if !v.Deleted && (v.Shard != "" || v.Draining) {
 				problems = append(problems, "it still has labels: "+v.String())
 			}
 		}
 		return problems, nil
 	})
+	if err != nil || len(w.left()) == 0 {
+		return err
+	}
+	return w.AwaitInPlace(ctx)
+}
+
+// createTheme makes a Theme if a ring has them.
+func (w *World) createTheme(ctx context.Context, name string) error {
+	if !slices.ContainsFunc(w.rings, func(r *ring) bool { return r.Themes }) {
+		return nil
+	}
+	theme := &unstructured.Unstructured{}
+	theme.SetGroupVersionKind(themes.GroupVersion().WithKind(check.Theme))
+	theme.SetName(name)
+	if err := w.client.Create(ctx, theme); err != nil {
+		return fmt.Errorf("a user's request failed (I4): create: %w", err)
+	}
+	return nil
 }
 
 // Create makes a Website; without a name its name is generated.
 func (w *World) Create(ctx context.Context, name string) error {
-	site := &examplev1alpha1.Website{
-		ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: name},
-		Spec:       examplev1alpha1.WebsiteSpec{Title: "first"},
-	}
+	return w.createIn(ctx, Namespace, name)
+}
+
+// createIn makes a Website through one version of its API or the other, in turns.
+func (w *World) createIn(ctx context.Context, namespace, name string) error {
+	site := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"title": "first"}}}
+	site.SetGroupVersionKind(websiteKind(w.nextVersion()))
+	site.SetNamespace(namespace)
+	site.SetName(name)
 	if name == "" {
-		site.GenerateName = "generated-"
+		site.SetGenerateName("generated-")
 	}
 	if err := w.client.Create(ctx, site); err != nil {
 		return fmt.Errorf("a user's request failed (I4): create: %w", err)
@@ -117,14 +179,28 @@ func (w *World) Create(ctx context.Context, name string) error {
 	return nil
 }
 
+func (w *World) nextVersion() string {
+	if w.written.Add(1)%2 == 0 {
+		return newVersion
+	}
+	return examplev1alpha1.SchemeGroupVersion.Version
+}
+
 // Edit changes what a Website shall say.
-func (w *World) Edit(ctx context.Context, name string) error {
+func (w *World) Edit(ctx context.Context, name string) error { return w.editIn(ctx, Namespace, name) }
+
+func (w *World) editIn(ctx context.Context, namespace, name string) error {
+	version := w.nextVersion()
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		site := &examplev1alpha1.Website{}
-		if err := w.client.Get(ctx, client.ObjectKey{Namespace: Namespace, Name: name}, site); err != nil {
+		site := &unstructured.Unstructured{}
+		site.SetGroupVersionKind(websiteKind(version))
+		if err := w.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, site); err != nil {
 			return err //nolint:wrapcheck // wrapped below
 		}
-		site.Spec.Body += "more "
+		body, _, _ := unstructured.NestedString(site.Object, "spec", "body")
+		if err := unstructured.SetNestedField(site.Object, body+"more ", "spec", "body"); err != nil {
+			return err //nolint:wrapcheck // wrapped below
+		}
 		return w.client.Update(ctx, site)
 	})
 	if err != nil {
@@ -153,26 +229,11 @@ func (w *World) ClearChecksum(ctx context.Context, name string) error {
 	return nil
 }
 
-// remove deletes a Website and what it controls, which nothing else does here.
-func (w *World) remove(ctx context.Context, name string) error {
-	site := &examplev1alpha1.Website{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: name}}
+// removeIn deletes a Website.
+func (w *World) removeIn(ctx context.Context, namespace, name string) error {
+	site := &examplev1alpha1.Website{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	if err := w.client.Delete(ctx, site); err != nil {
 		return fmt.Errorf("a user's request failed (I4): delete: %w", err)
 	}
 	return nil
-}
-
-// awaitRegistered waits until the API server knows the webhook.
-func (w *World) awaitRegistered(ctx context.Context) error {
-	return w.await(ctx, "three shards hold their Leases and the ring is ready", func(ctx context.Context) ([]string, error) {
-		ring := newRing()
-		if err := w.client.Get(ctx, client.ObjectKeyFromObject(ring), ring); err != nil {
-			return nil, fmt.Errorf("read the ring: %w", err)
-		}
-		problems := ringProblems(ring, w.expected())
-		if w.available() != w.expected() {
-			problems = append(problems, fmt.Sprintf("shards %q hold their Leases, not %q", w.available(), w.expected()))
-		}
-		return problems, nil
-	})
 }

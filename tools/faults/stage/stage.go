@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -18,22 +19,22 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
+	"github.com/clusterring/clusterring/tools/faults/check"
 	"github.com/clusterring/clusterring/tools/localplane"
 )
 
 const (
-	// Ring is the ring of every run, Namespace holds its objects.
-	Ring = "faults"
-	// Namespace is the one that the ring selects.
-	Namespace = "faults"
-
 	// shardNamespace and shardAccount are those of deploy/example.
 	shardNamespace = "example"
 	shardAccount   = "example-shard"
@@ -47,13 +48,32 @@ const (
 	LeaseMonitor = "leasemonitor"
 	Assigner     = "assigner"
 	Rebalancer   = "rebalancer"
+	RingQuery    = "ringquery"
+)
+
+// The binaries of shards.
+const (
+	shardBinary  = "example"
+	workerBinary = "worker"
+)
+
+// viewer is who asks ringquery.
+const viewer = "viewer"
+
+// newVersion is one that Websites are served in besides v1alpha1. The services prefer it, the example does not know it.
+const newVersion = "v1beta1"
+
+// themes are cluster-scoped, and control palettes, which are not.
+var (
+	themes   = schema.GroupVersionResource{Group: "faults.clusterring.dev", Version: "v1", Resource: "themes"}
+	palettes = themes.GroupVersion().WithResource("palettes")
 )
 
 // Packages are those of the binaries that [New] wants to find, by their directories from the root of the repository. A binary
 // has the last part of that as its name.
 var Packages = []string{
 	"services/leasemonitor/cmd/leasemonitor", "services/assigner/cmd/assigner", "services/rebalancer/cmd/rebalancer",
-	"tools/example/cmd/example",
+	"services/ringquery/cmd/ringquery", "tools/example/cmd/example", "tools/faults/worker",
 }
 
 // Stage is where runs happen. [New] makes it. One run at a time.
@@ -61,7 +81,7 @@ type Stage struct {
 	plane       *localplane.Plane
 	client      client.Client
 	bin         string
-	kubeconfigs map[string]string // by binary
+	kubeconfigs map[string]string // by binary, and that of the viewer
 
 	mu      sync.Mutex
 	current *World
@@ -89,7 +109,7 @@ func New(ctx context.Context, plane *localplane.Plane, bin string) (*Stage, erro
 		return nil, fmt.Errorf("make a scheme: %w", err)
 	}
 	err := plane.Install(ctx, "deploy/base", "deploy/example/crd", "deploy/example/namespace.yaml",
-		"deploy/example/rbac.yaml", "deploy/example/services-rbac.yaml")
+		"deploy/example/rbac.yaml", "deploy/example/services-rbac.yaml", "tools/faults/stage/extra.yaml")
 	if err != nil {
 		return nil, fmt.Errorf("install the manifests: %w", err)
 	}
@@ -99,49 +119,91 @@ func New(ctx context.Context, plane *localplane.Plane, bin string) (*Stage, erro
 	}
 	for binary, account := range map[string][2]string{
 		LeaseMonitor: {v1alpha1.SystemNamespace, LeaseMonitor}, Assigner: {v1alpha1.SystemNamespace, Assigner},
-		Rebalancer: {v1alpha1.SystemNamespace, Rebalancer}, shardBinary: {shardNamespace, shardAccount},
+		Rebalancer: {v1alpha1.SystemNamespace, Rebalancer}, RingQuery: {v1alpha1.SystemNamespace, RingQuery},
+		shardBinary: {shardNamespace, shardAccount}, workerBinary: {shardNamespace, shardAccount},
+		viewer: {shardNamespace, "faults-viewer"},
 	} {
 		if s.kubeconfigs[binary], err = plane.ServiceAccountKubeconfig(ctx, account[0], account[1]); err != nil {
 			return nil, fmt.Errorf("get the rights of %s: %w", binary, err)
 		}
 	}
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: Namespace}}
-	if err := client.IgnoreAlreadyExists(s.client.Create(ctx, namespace)); err != nil {
-		return nil, fmt.Errorf("create the namespace of the runs: %w", err)
-	}
-	return s, nil
+	return s, s.serveNewVersion(ctx)
 }
 
-// newRing returns the ring of a run.
-func newRing() *v1alpha1.ClusterRing {
-	return &v1alpha1.ClusterRing{
-		ObjectMeta: metav1.ObjectMeta{Name: Ring},
-		Spec: v1alpha1.ClusterRingSpec{
-			Resources: []v1alpha1.RingResource{{
-				Group: examplev1alpha1.SchemeGroupVersion.Group, Resource: "websites",
-				ControlledResources: []v1alpha1.ControlledResource{{Resource: "configmaps"}},
-			}},
-			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: Namespace}},
-		},
+// serveNewVersion has the API server serve Websites in a second version, of the same schema.
+func (s *Stage) serveNewVersion(ctx context.Context) error {
+	const old = "v1alpha1"
+	definition := &unstructured.Unstructured{}
+	definition.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		if err := s.client.Get(ctx, client.ObjectKey{Name: "websites." + examplev1alpha1.SchemeGroupVersion.Group}, definition); err != nil {
+			return err //nolint:wrapcheck // wrapped below
+		}
+		versions, _, err := unstructured.NestedSlice(definition.Object, "spec", "versions")
+		if err != nil || len(versions) != 1 {
+			return fmt.Errorf("versions of Websites: want %s alone (%w)", old, err)
+		}
+		first, _ := versions[0].(map[string]any)
+		second := runtime.DeepCopyJSON(first)
+		second["name"], second["storage"] = newVersion, false
+		if err := unstructured.SetNestedSlice(definition.Object, []any{first, second}, "spec", "versions"); err != nil {
+			return err //nolint:wrapcheck // wrapped below
+		}
+		return s.client.Update(ctx, definition)
+	})
+	if err != nil {
+		return fmt.Errorf("serve Websites in another version: %w", err)
 	}
+	err = wait.PollUntilContextTimeout(ctx, pollInterval, stopTimeout, true, func(ctx context.Context) (bool, error) {
+		list := &unstructured.UnstructuredList{}
+		list.SetGroupVersionKind(websiteKind(newVersion))
+		return s.client.List(ctx, list) == nil, nil
+	})
+	if err != nil {
+		return fmt.Errorf("wait until Websites are served in version %s: %w", newVersion, err)
+	}
+	return nil
 }
 
-// clear removes all that a run has left, whatever state it is in. No service may run.
-func (s *Stage) clear(ctx context.Context) error {
-	ring := newRing()
+func websiteKind(version string) schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: examplev1alpha1.SchemeGroupVersion.Group, Version: version, Kind: check.Website}
+}
+
+// clear removes all that a run has left, whatever state it is in, and makes the namespaces of the next one. No service may run.
+func (s *Stage) clear(ctx context.Context, rings []RingSpec) error {
 	none := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
-	ofRing := client.MatchingLabels{v1alpha1.LabelClusterRing: Ring}
-	err := errors.Join(
-		client.IgnoreNotFound(s.client.Patch(ctx, ring, none)),
-		client.IgnoreNotFound(s.client.Delete(ctx, ring)),
-		s.client.DeleteAllOf(ctx, &admissionregistrationv1.MutatingWebhookConfiguration{}, ofRing),
+	var stored v1alpha1.ClusterRingList
+	errs := []error{s.client.List(ctx, &stored)}
+	for i := range stored.Items {
+		errs = append(errs, client.IgnoreNotFound(s.client.Patch(ctx, &stored.Items[i], none)), client.IgnoreNotFound(s.client.Delete(ctx, &stored.Items[i])))
+	}
+	theme, palette := &unstructured.Unstructured{}, &unstructured.Unstructured{}
+	palette.SetGroupVersionKind(themes.GroupVersion().WithKind(check.Palette))
+	theme.SetGroupVersionKind(themes.GroupVersion().WithKind(check.Theme))
+	errs = append(errs,
+		s.client.DeleteAllOf(ctx, &admissionregistrationv1.MutatingWebhookConfiguration{}, client.HasLabels{v1alpha1.LabelClusterRing}),
 		s.client.DeleteAllOf(ctx, &coordinationv1.Lease{}, client.InNamespace(shardNamespace)),
 		s.client.DeleteAllOf(ctx, &coordinationv1.Lease{}, client.InNamespace(v1alpha1.SystemNamespace)),
 		s.client.DeleteAllOf(ctx, &corev1.Secret{}, client.InNamespace(v1alpha1.SystemNamespace)),
-		s.client.DeleteAllOf(ctx, &examplev1alpha1.Website{}, client.InNamespace(Namespace)),
-		s.client.DeleteAllOf(ctx, &corev1.ConfigMap{}, client.InNamespace(Namespace)),
+		s.client.DeleteAllOf(ctx, theme),
 	)
-	if err != nil {
+	for _, r := range rings {
+		for _, name := range r.Namespaces {
+			namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+			errs = append(errs, client.IgnoreAlreadyExists(s.client.Create(ctx, namespace)))
+		}
+	}
+	var namespaces corev1.NamespaceList
+	errs = append(errs, s.client.List(ctx, &namespaces))
+	for i := range namespaces.Items {
+		if strings.HasPrefix(namespaces.Items[i].Name, "kube-") {
+			continue
+		}
+		in := client.InNamespace(namespaces.Items[i].Name)
+		errs = append(errs, s.client.DeleteAllOf(ctx, &examplev1alpha1.Website{}, in), s.client.DeleteAllOf(ctx, &corev1.ConfigMap{}, in),
+			s.client.DeleteAllOf(ctx, palette, in))
+	}
+	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("clear away the run before: %w", err)
 	}
 	return nil

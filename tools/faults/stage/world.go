@@ -22,8 +22,6 @@ import (
 	"github.com/clusterring/clusterring/tools/faults/record"
 )
 
-const shardBinary = "example"
-
 // Member is a process of a run and the proxy that it goes through.
 type Member struct {
 	// Name is that of the process: a service's binary, for a second replica with "-2", or a shard's name.
@@ -32,6 +30,7 @@ type Member struct {
 	Proxy *proxy.Proxy
 
 	binary string
+	ring   string // of a shard
 	args   []string
 
 	mu        sync.Mutex
@@ -61,14 +60,17 @@ func (m *Member) Lives() []process.Life {
 }
 
 // IsShard says whether it is a shard.
-func (m *Member) IsShard() bool { return m.binary == shardBinary }
+func (m *Member) IsShard() bool { return m.ring != "" }
 
 // World is one run.
 type World struct {
 	*Stage
-	dir      string
-	recorder *record.Recorder
-	stop     context.CancelFunc
+	dir     string
+	rings   []*ring
+	queries []string // where ringquery answers
+	stop    context.CancelFunc
+
+	written atomic.Int32 // writes of users to Websites so far, which take turns in the version
 
 	took []string
 
@@ -80,35 +82,34 @@ type World struct {
 	shards  map[string]bool // that are expected to hold their Leases
 }
 
-// Shards of the scenario.
-var shardNames = []string{"a", "b", "c", "d"}
-
 // enter makes the proxies of a run and begins to record it. Nothing runs yet.
 func (s *Stage) enter(ctx context.Context, dir string, c Case) (*World, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make a directory for logs: %w", err)
 	}
-	if err := s.clear(ctx); err != nil {
+	if err := s.clear(ctx, c.rings()); err != nil {
 		return nil, err
 	}
 	w := &World{Stage: s, dir: dir, members: map[string]*Member{}, shards: map[string]bool{}, phase: Begin}
 	recording, stop := context.WithCancel(context.WithoutCancel(ctx))
 	w.stop = stop
-	var err error
-	w.recorder, err = record.Start(recording, s.plane.Config, record.Options{Ring: Ring, Namespace: Namespace, LeaseNamespace: shardNamespace})
-	if err != nil {
-		stop()
-		return nil, fmt.Errorf("begin to record: %w", err)
+	for _, spec := range c.rings() {
+		recorder, err := record.Start(recording, s.plane.Config, record.Options{
+			Ring: spec.Name, LeaseNamespace: shardNamespace, Objects: spec.recorded(),
+		})
+		if err != nil {
+			return w, fmt.Errorf("begin to record: %w", err)
+		}
+		w.rings = append(w.rings, &ring{RingSpec: spec, recorder: recorder})
 	}
 	if err := w.addServices(c); err != nil {
 		return w, err
 	}
-	for _, name := range shardNames {
-		err := w.add(name, shardBinary, "--ring="+Ring, "--shard-name="+name, "--lease-namespace="+shardNamespace,
-			"--lease-duration=1s", "--lease-renew-deadline=900ms", "--lease-retry-period=200ms",
-			"--work-duration="+c.workDuration().String(), "--metrics-bind-address=0", "--health-probe-bind-address=0")
-		if err != nil {
-			return w, err
+	for _, r := range w.rings {
+		for _, name := range r.Shards {
+			if err := w.add(&Member{Name: name, binary: r.binary(), ring: r.Name, args: r.shardArgs(name, c)}); err != nil {
+				return w, err
+			}
 		}
 	}
 	s.setCurrent(w)
@@ -118,7 +119,7 @@ func (s *Stage) enter(ctx context.Context, dir string, c Case) (*World, error) {
 func (w *World) addServices(c Case) error {
 	webhook := ""
 	for i := range c.replicas() {
-		for _, binary := range []string{LeaseMonitor, Assigner, Rebalancer} {
+		for _, binary := range c.services() {
 			name := binary
 			if i > 0 {
 				name = fmt.Sprint(binary, "-", i+1)
@@ -130,6 +131,13 @@ func (w *World) addServices(c Case) error {
 			switch binary {
 			case Rebalancer:
 				args = append(args, "--settle-period=100ms", "--drain-timeout=5s")
+			case RingQuery:
+				address, err := freeAddress()
+				if err != nil {
+					return err
+				}
+				w.queries = append(w.queries, address)
+				args = append(args[:2:2], "--plaintext", "--grpc-bind-address="+address) // nobody leads
 			case Assigner:
 				address, err := freeAddress()
 				if err != nil {
@@ -140,7 +148,7 @@ func (w *World) addServices(c Case) error {
 				}
 				args = append(args, "--webhook-bind-address="+address, "--webhook-mode=url", "--webhook-url=https://"+webhook)
 			}
-			if err := w.add(name, binary, args...); err != nil {
+			if err := w.add(&Member{Name: name, binary: binary, args: args}); err != nil {
 				return err
 			}
 		}
@@ -157,14 +165,14 @@ func freeAddress() (string, error) {
 }
 
 // add makes the proxy of a process.
-func (w *World) add(name, binary string, args ...string) error {
-	p, err := proxy.Start(proxy.Options{Name: name, Server: w.plane.Config, Ignore: uncounted, Clock: clock.RealClock{}})
+func (w *World) add(m *Member) error {
+	p, err := proxy.Start(proxy.Options{Name: m.Name, Server: w.plane.Config, Ignore: uncounted, Clock: clock.RealClock{}})
 	if err != nil {
-		return fmt.Errorf("make the proxy of %s: %w", name, err)
+		return fmt.Errorf("make the proxy of %s: %w", m.Name, err)
 	}
-	m := &Member{Name: name, Proxy: p, binary: binary, args: append(args, "--kubeconfig="+w.kubeconfigPath(name))}
-	w.members[name], w.order = m, append(w.order, m)
-	return p.Kubeconfig(w.kubeconfigs[binary], w.kubeconfigPath(name))
+	m.Proxy, m.args = p, append(m.args, "--kubeconfig="+w.kubeconfigPath(m.Name))
+	w.members[m.Name], w.order = m, append(w.order, m)
+	return p.Kubeconfig(w.kubeconfigs[m.binary], w.kubeconfigPath(m.Name))
 }
 
 // uncounted are the writes that no object depends on: events, leader election, and what shards write into their own Leases.
@@ -255,7 +263,9 @@ func (w *World) leave() error {
 		m.Proxy.Stop()
 	}
 	w.stop()
-	w.recorder.Wait()
+	for _, r := range w.rings {
+		r.recorder.Wait()
+	}
 	return err
 }
 

@@ -1,0 +1,105 @@
+package stage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+	"k8s.io/client-go/tools/clientcmd"
+
+	diagnosticsv1alpha1 "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
+	"github.com/clusterring/clusterring/tools/faults/check"
+)
+
+// OwnersAgree waits until every replica of ringquery says of every object of each ring that is left what its label says (I3).
+func (w *World) OwnersAgree(ctx context.Context) error {
+	if len(w.queries) == 0 {
+		return errors.New("no ringquery runs in this case")
+	}
+	var clients []diagnosticsv1alpha1.DiagnosticsServiceClient
+	for _, address := range w.queries {
+		connection, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			return fmt.Errorf("reach ringquery: %w", err)
+		}
+		defer func() { _ = connection.Close() }()
+		clients = append(clients, diagnosticsv1alpha1.NewDiagnosticsServiceClient(connection))
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", w.kubeconfigs[viewer])
+	if err != nil {
+		return fmt.Errorf("read who asks ringquery: %w", err)
+	}
+	ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+config.BearerToken)
+	return w.await(ctx, "all owners are what every ringquery says (I3)", func(ctx context.Context) ([]string, error) {
+		var problems []string
+		for _, r := range w.left() {
+			problems = append(problems, r.disagreements(ctx, clients)...)
+		}
+		return problems, nil
+	})
+}
+
+// disagreements says of which objects somebody says something else than their labels.
+func (r *ring) disagreements(ctx context.Context, clients []diagnosticsv1alpha1.DiagnosticsServiceClient) []string {
+	const within = 2 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	newest := slices.DeleteFunc(r.recorder.Newest(), func(v check.Version) bool { return v.Deleted || v.Kind == check.Lease })
+	if len(newest) == 0 {
+		return []string{r.Name + ": there are no objects to ask for"}
+	}
+	var problems []string
+	for _, v := range newest {
+		request := r.question(v, newest)
+		if request == nil {
+			continue
+		}
+		var first *diagnosticsv1alpha1.LocateResponse
+		for i, c := range clients {
+			answer, err := c.Locate(ctx, request)
+			switch {
+			case err != nil:
+				return append(problems, fmt.Sprintf("%s: ringquery %d about %s %s/%s: %v", r.Name, i+1, v.Kind, v.Namespace, v.Name, err))
+			case first == nil:
+				first = answer
+			case !proto.Equal(first, answer):
+				problems = append(problems, fmt.Sprintf("%s: %s %s/%s: the replicas say %v and %v", r.Name, v.Kind, v.Namespace, v.Name, first, answer))
+			}
+			for _, l := range answer.GetLocations() {
+				if l.GetShard() != v.Shard {
+					problems = append(problems, fmt.Sprintf("%s: %s %s/%s: ringquery %d says %q, the label %q", r.Name, v.Kind, v.Namespace, v.Name, i+1, l.GetShard(), v.Shard))
+				}
+			}
+		}
+	}
+	return problems
+}
+
+// question asks for an object; nil if it has nobody to follow.
+func (r *ring) question(v check.Version, all []check.Version) *diagnosticsv1alpha1.LocateRequest {
+	object := &diagnosticsv1alpha1.ObjectReference{
+		Group: groups[v.Kind], Type: &diagnosticsv1alpha1.ObjectReference_Kind{Kind: v.Kind}, Namespace: v.Namespace, Name: v.Name,
+	}
+	request := &diagnosticsv1alpha1.LocateRequest{Ring: r.Name, Object: object}
+	if v.Owner == "" {
+		return request
+	}
+	i := slices.IndexFunc(all, func(o check.Version) bool { return o.UID == v.Owner })
+	if i < 0 {
+		return nil
+	}
+	request.Owner = &diagnosticsv1alpha1.OwnerReference{
+		Group: groups[all[i].Kind], Type: &diagnosticsv1alpha1.OwnerReference_Kind{Kind: all[i].Kind}, Name: all[i].Name,
+	}
+	return request
+}
+
+// groups are the API groups of the kinds of a ring's objects.
+var groups = map[string]string{check.Website: examplev1alpha1.SchemeGroupVersion.Group, check.Theme: themes.Group, check.Palette: palettes.Group}

@@ -1,0 +1,216 @@
+package stage
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
+	"github.com/clusterring/clusterring/tools/faults/check"
+	"github.com/clusterring/clusterring/tools/faults/record"
+)
+
+// Ring is the ring of every run that does not name others, and Namespace holds its objects.
+const (
+	Ring      = "faults"
+	Namespace = "faults"
+)
+
+// RingSpec is a ring of a run. All rings have Websites, and the ConfigMaps that they control.
+type RingSpec struct {
+	// Name is the ring's. No two rings of a run have the same.
+	Name string
+	// Namespaces are those that the ring selects. Rings may have some in common.
+	Namespaces []string
+	// Shards are the names of the ring's shards, four, which no other ring of the run has. The last one joins in phase Join;
+	// in phase Fail the first one is killed and the second one leaves.
+	Shards []string
+	// Themes adds a cluster-scoped resource, which controls Palettes in the last of the namespaces. The shards of such a ring are
+	// workers; others are those of the example.
+	Themes bool
+}
+
+// theOne is the ring of runs that name none.
+var theOne = []RingSpec{{Name: Ring, Namespaces: []string{Namespace}, Shards: []string{"a", "b", "c", "d"}}}
+
+// ring is a ring of the run that is under way.
+type ring struct {
+	RingSpec
+	recorder *record.Recorder
+	ended    time.Duration // when its deletion began; zero before
+}
+
+// manifest returns the ring as users write it.
+func (s RingSpec) manifest() *v1alpha1.ClusterRing {
+	configMaps := []v1alpha1.ControlledResource{{Resource: "configmaps"}}
+	resources := []v1alpha1.RingResource{{
+		Group: examplev1alpha1.SchemeGroupVersion.Group, Resource: "websites", ControlledResources: configMaps,
+	}}
+	if s.Themes {
+		resources = append(resources, v1alpha1.RingResource{Group: themes.Group, Resource: themes.Resource, ControlledResources: []v1alpha1.ControlledResource{
+			{Group: palettes.Group, Resource: palettes.Resource},
+		}})
+	}
+	return &v1alpha1.ClusterRing{
+		ObjectMeta: metav1.ObjectMeta{Name: s.Name},
+		Spec: v1alpha1.ClusterRingSpec{
+			Resources: resources,
+			NamespaceSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
+				Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpIn, Values: s.Namespaces,
+			}}},
+		},
+	}
+}
+
+// binary returns that of the ring's shards.
+func (s RingSpec) binary() string {
+	if s.Themes {
+		return workerBinary
+	}
+	return shardBinary
+}
+
+// shardArgs returns the arguments of one of the ring's shards.
+func (s RingSpec) shardArgs(name string, c Case) []string {
+	args := []string{
+		"--ring=" + s.Name, "--shard-name=" + name, "--lease-namespace=" + shardNamespace,
+		"--lease-duration=1s", "--lease-renew-deadline=900ms", "--lease-retry-period=200ms",
+		"--work-duration=" + c.workDuration().String(),
+	}
+	if s.Themes {
+		return append(args, "--main=Website."+newVersion+"."+examplev1alpha1.SchemeGroupVersion.Group+"=ConfigMap.v1.",
+			"--main=Theme.v1."+themes.Group+"=Palette.v1."+palettes.Group, "--child-namespace="+s.Namespaces[len(s.Namespaces)-1])
+	}
+	return append(args, "--metrics-bind-address=0", "--health-probe-bind-address=0")
+}
+
+// recorded says what is recorded of the ring's objects.
+func (s RingSpec) recorded() []record.Objects {
+	var all []record.Objects
+	for _, namespace := range s.Namespaces {
+		all = append(all, record.Objects{Kind: check.Website, Namespace: namespace}, record.Objects{Kind: check.ConfigMap, Namespace: namespace})
+	}
+	if s.Themes {
+		all = append(all, record.Objects{Kind: check.Theme}, record.Objects{Kind: check.Palette, Namespace: s.Namespaces[len(s.Namespaces)-1]})
+	}
+	return all
+}
+
+// left are the rings that are not being deleted.
+func (w *World) left() []*ring {
+	return slices.DeleteFunc(slices.Clone(w.rings), func(r *ring) bool { return r.ended != 0 })
+}
+
+// namespaces are those of all rings, each once.
+func (w *World) namespaces() []string {
+	var all []string
+	for _, r := range w.rings {
+		all = append(all, r.Namespaces...)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// expected and available name shards of a ring, sorted.
+func (w *World) expected(r *ring) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var names []string
+	for _, name := range r.Shards {
+		if w.shards[name] {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return strings.Join(names, " ")
+}
+
+func (r *ring) available() string {
+	var names []string
+	for _, v := range r.recorder.Newest() {
+		if v.Kind == check.Lease && !v.Deleted && v.Holder == v.Name {
+			names = append(names, v.Name)
+		}
+	}
+	slices.Sort(names)
+	return strings.Join(names, " ")
+}
+
+// statusProblems says what in the status of the rings that are left is not as it should be.
+func (w *World) statusProblems(ctx context.Context) ([]string, error) {
+	var problems []string
+	for _, r := range w.left() {
+		stored := r.manifest()
+		if err := w.client.Get(ctx, client.ObjectKeyFromObject(stored), stored); err != nil {
+			return nil, fmt.Errorf("read the ring: %w", err)
+		}
+		expected, available := w.expected(r), r.available()
+		for _, p := range ringProblems(stored, expected) {
+			problems = append(problems, r.Name+": "+p)
+		}
+		if available != expected {
+			problems = append(problems, fmt.Sprintf("%s: shards %q hold their Leases, not %q", r.Name, available, expected))
+		}
+	}
+	return problems, nil
+}
+
+// objectProblems says which objects of the rings that are left are not in place.
+func (w *World) objectProblems() []string {
+	var problems []string
+	for _, r := range w.left() {
+		for _, v := range check.Final(check.State{Versions: r.recorder.Newest(), Available: strings.Fields(r.available())}) {
+			problems = append(problems, r.Name+": "+v.Text)
+		}
+	}
+	return problems
+}
+
+// Overlaps says what is wrong if no object carries the labels of both rings.
+func (w *World) Overlaps(one, other string) error {
+	rings := map[string]map[string]bool{}
+	for _, r := range w.rings {
+		rings[r.Name] = map[string]bool{}
+		for _, v := range r.recorder.Newest() {
+			rings[r.Name][v.UID] = !v.Deleted && v.Shard != ""
+		}
+	}
+	for uid, labelled := range rings[one] {
+		if labelled && rings[other][uid] {
+			return nil
+		}
+	}
+	return fmt.Errorf("no object belongs to both rings, %s and %s", one, other)
+}
+
+// judge checks what was recorded of each ring. Objects of a ring that was never deleted had a right to a shard until the end.
+func (w *World) judge(all check.Run, end time.Duration) ([]check.Violation, []check.Run, error) {
+	var found []check.Violation
+	var runs []check.Run
+	for _, r := range w.rings {
+		versions, err := r.recorder.Versions()
+		if err != nil {
+			return found, runs, fmt.Errorf("gather the records of ring %s: %w", r.Name, err)
+		}
+		run := all
+		run.Versions, run.End = versions, cmp.Or(r.ended, end)
+		run.Spans = slices.DeleteFunc(slices.Clone(all.Spans), func(s check.Span) bool { return !slices.Contains(r.Shards, s.Shard) })
+		run.GivenUp = map[uint64]string{}
+		for _, m := range w.order {
+			if slices.Contains(r.Shards, m.Name) {
+				givenUp(run.GivenUp, m)
+			}
+		}
+		found = append(found, check.Check(run)...)
+		runs = append(runs, run)
+	}
+	return found, runs, nil
+}

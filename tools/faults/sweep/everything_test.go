@@ -1,0 +1,36 @@
+package sweep
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/clusterring/clusterring/tools/faults/stage"
+)
+
+// TestEverythingAtOnce has two rings that share a resource and a namespace, one of them with a cluster-scoped resource, too;
+// Websites that are written through two versions of their API; what they control; two replicas of every service, of which
+// first the one and then the other is killed; shards that join, fail and leave in both rings; and one ring that is deleted.
+func TestEverythingAtOnce(t *testing.T) {
+	s := theSuite(t)
+	kill := func(suffix string) func(context.Context, *stage.World) error {
+		return func(_ context.Context, w *stage.World) error {
+			for _, name := range []string{stage.LeaseMonitor, stage.Assigner, stage.Rebalancer, stage.RingQuery} {
+				w.Member(name + suffix).Process().Kill()
+			}
+			return nil
+		}
+	}
+	agree := func(ctx context.Context, w *stage.World) error { return w.OwnersAgree(ctx) }
+	s.run(t, stage.Case{
+		Name: "two rings, several resources and versions, leaders killed", Replicas: 2, Query: true,
+		Rings: []stage.RingSpec{
+			{Name: "first", Namespaces: []string{"only-first", "both"}, Shards: []string{"a", "b", "c", "d"}},
+			{Name: "second", Namespaces: []string{"both", "only-second"}, Shards: []string{"e", "f", "g", "h"}, Themes: true},
+		},
+		During: during{stage.Join: kill(""), stage.Fail: kill("-2")},
+		After: during{stage.Begin: agree, stage.Join: agree, stage.Fail: func(ctx context.Context, w *stage.World) error {
+			return errors.Join(agree(ctx, w), w.Overlaps("first", "second"))
+		}, stage.Delete: agree},
+	})
+}
