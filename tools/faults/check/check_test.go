@@ -154,7 +154,7 @@ func TestFinal(t *testing.T) {
 		"still to be given up":         func(s *check.State) { s.Versions[0].Draining = true },
 		"is at b, its owner at a":      func(s *check.State) { s.Versions[1].Shard = "b" },
 		"has no ConfigMap":             func(s *check.State) { s.Versions = s.Versions[:1] },
-		"does not say that its page":   func(s *check.State) { s.Versions[0].Complete = false },
+		"does not say that the work on it is done":   func(s *check.State) { s.Versions[0].Complete = false },
 		"the ring is not Ready: alas":  func(s *check.State) { s.Ring = []string{"the ring is not Ready: alas"} },
 		`at shard "", which is not av`: func(s *check.State) { s.Versions[1].Shard = "" },
 	} {
