@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
@@ -50,10 +51,21 @@ type server struct {
 func startServer(t *testing.T, args ...string) *server {
 	t.Helper()
 
+	s := launch(t, append([]string{"--plaintext", "--authentication", "none"}, args...)...)
+	s.use(s.dial(insecure.NewCredentials()))
+	s.waitHealth(healthpb.HealthCheckResponse_SERVING)
+
+	return s
+}
+
+// launch runs the command with the rights of the service.
+func launch(t *testing.T, args ...string) *server {
+	t.Helper()
+
 	plane := localplane.Shared(t)
 	s := &server{t: t, plane: plane, address: freeAddress(t), health: freeAddress(t)}
 	s.done, s.cancel = execute(t, append([]string{
-		"--kubeconfig", plane.ServiceKubeconfig(t, "ringquery"), "--plaintext", "--authentication", "none", "--grpc-bind-address", s.address,
+		"--kubeconfig", plane.ServiceKubeconfig(t, "ringquery"), "--grpc-bind-address", s.address,
 		"--metrics-bind-address", "0", "--health-probe-bind-address", s.health,
 	}, args...)...)
 	t.Cleanup(func() {
@@ -61,14 +73,26 @@ func startServer(t *testing.T, args ...string) *server {
 		require.Eventually(t, func() bool { return s.done == nil || len(s.done) > 0 }, patience, interval)
 	})
 
-	conn, err := grpc.NewClient(s.address, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: interval, MaxDelay: interval}}))
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = conn.Close() })
-	s.conn, s.DiagnosticsServiceClient = conn, pb.NewDiagnosticsServiceClient(conn)
-	s.waitHealth(healthpb.HealthCheckResponse_SERVING)
-
 	return s
+}
+
+// dial returns a new connection.
+func (s *server) dial(creds credentials.TransportCredentials, options ...grpc.DialOption) *grpc.ClientConn {
+	s.t.Helper()
+
+	conn, err := grpc.NewClient(s.address, append(options, grpc.WithTransportCredentials(creds),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff: backoff.Config{BaseDelay: interval, MaxDelay: interval}, MinConnectTimeout: patience,
+		}))...)
+	require.NoError(s.t, err)
+	s.t.Cleanup(func() { _ = conn.Close() })
+
+	return conn
+}
+
+// use makes calls of the server's methods go over the connection.
+func (s *server) use(conn *grpc.ClientConn) {
+	s.conn, s.DiagnosticsServiceClient = conn, pb.NewDiagnosticsServiceClient(conn)
 }
 
 // execute runs the command until cancel is called, and sends how it ended.
@@ -197,13 +221,24 @@ func TestServerThatIsToldToStopAnswersUntilItStops(t *testing.T) {
 func (s *server) readyz() int {
 	s.t.Helper()
 
+	code, err := s.probe()
+	require.NoError(s.t, err)
+
+	return code
+}
+
+// probe asks whether the server is ready. It fails while nobody listens.
+func (s *server) probe() (int, error) {
+	s.t.Helper()
+
 	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, "http://"+s.health+"/readyz", http.NoBody)
 	require.NoError(s.t, err)
 	res, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
-	require.NoError(s.t, err)
-	require.NoError(s.t, res.Body.Close())
+	if err != nil {
+		return 0, err
+	}
 
-	return res.StatusCode
+	return res.StatusCode, res.Body.Close()
 }
 
 func TestServerIsReadyWhenItServes(t *testing.T) {

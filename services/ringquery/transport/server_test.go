@@ -184,7 +184,9 @@ func (f *fixture) health(conn *grpc.ClientConn, service string) healthpb.HealthC
 }
 
 // eager connects again at once.
-var eager = grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: interval, MaxDelay: interval}})
+var eager = grpc.WithConnectParams(grpc.ConnectParams{
+	Backoff: backoff.Config{BaseDelay: interval, MaxDelay: interval}, MinConnectTimeout: patience,
+})
 
 // testService has a method that does what its request says, wait, panic, or return, and one that sends as long as it can.
 type testService struct {

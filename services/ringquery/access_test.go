@@ -1,0 +1,416 @@
+package ringquery_test
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/services/ringquery/certtest"
+	"github.com/clusterring/clusterring/tools/localplane"
+)
+
+// viewerRole is what deploy/base/ringquery grants people that may ask about all rings.
+const viewerRole = "clusterring:diagnostics-viewer"
+
+// secured is the command with TLS, and with Kubernetes' users and rights. Its own connection may ask everything.
+type secured struct {
+	*server
+
+	authority *certtest.Authority // of its certificate, and of clients'
+}
+
+// startSecured starts a server that asks the API server every time, so that tests need not wait.
+func startSecured(t *testing.T, args ...string) *secured {
+	t.Helper()
+
+	authority := certtest.NewAuthority(t)
+	dir := t.TempDir()
+	cert, key, ca := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"), filepath.Join(dir, "ca.crt")
+	authority.Server(t, 1, time.Time{}).Write(t, cert, key)
+	require.NoError(t, os.WriteFile(ca, authority.PEM(), 0o600))
+
+	s := &secured{authority: authority, server: launch(t, append([]string{
+		"--tls-cert-file", cert, "--tls-private-key-file", key, "--client-ca-file", ca, "--access-cache-ttl", "0",
+	}, args...)...)}
+	s.begin()
+
+	return s
+}
+
+// begin waits until the server serves, and gives its connection the rights.
+func (s *secured) begin() {
+	s.t.Helper()
+
+	s.use(s.connect())
+	s.waitHealth(healthpb.HealthCheckResponse_SERVING)
+	s.use(s.connect(bearer(s.caller(viewerRole).token)))
+	require.Eventually(s.t, func() bool {
+		_, err := s.ListRings(s.t.Context(), &pb.ListRingsRequest{})
+		return err == nil
+	}, patience, interval)
+}
+
+// connect returns a connection that trusts the server, with what else it shows.
+func (s *secured) connect(options ...grpc.DialOption) *grpc.ClientConn {
+	s.t.Helper()
+
+	return s.dial(credentials.NewTLS(&tls.Config{RootCAs: s.authority.Pool(), MinVersion: tls.VersionTLS13}), options...)
+}
+
+// connectAs returns a connection with a client certificate.
+func (s *secured) connectAs(pair certtest.Pair) *grpc.ClientConn {
+	s.t.Helper()
+
+	return s.dial(credentials.NewTLS(&tls.Config{
+		RootCAs: s.authority.Pool(), MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair.TLS(s.t)},
+	}))
+}
+
+// bearer sends a token with every call.
+func bearer(token string) grpc.DialOption {
+	return grpc.WithPerRPCCredentials(authorization("Bearer " + token))
+}
+
+// authorization sends a header of this value with every call.
+type authorization string
+
+func (a authorization) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return map[string]string{"authorization": string(a)}, nil
+}
+func (authorization) RequireTransportSecurity() bool { return false }
+
+// caller is a service account.
+type caller struct {
+	*corev1.ServiceAccount
+
+	token string
+	grant *rbacv1.ClusterRoleBinding // nil without a role
+}
+
+// caller makes a service account with this role; empty: with none.
+func (s *secured) caller(role string) *caller {
+	s.t.Helper()
+
+	c := &caller{ServiceAccount: &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: s.plane.Namespace(s.t), Name: "caller"}}}
+	require.NoError(s.t, s.plane.Client.Create(s.t.Context(), c.ServiceAccount))
+	request := &authenticationv1.TokenRequest{}
+	require.NoError(s.t, s.plane.Client.SubResource("token").Create(s.t.Context(), c.ServiceAccount, request))
+	c.token = request.Status.Token
+
+	if role != "" {
+		c.grant = s.grant(role, rbacv1.Subject{Kind: "ServiceAccount", Namespace: c.Namespace, Name: c.Name})
+	}
+
+	return c
+}
+
+// grant gives somebody a role until the test is over.
+func (s *secured) grant(role string, to rbacv1.Subject) *rbacv1.ClusterRoleBinding {
+	s.t.Helper()
+
+	grant := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+		Subjects:   []rbacv1.Subject{to},
+	}
+	s.make(grant)
+
+	return grant
+}
+
+// make creates an object for as long as the test lasts.
+func (s *secured) make(object client.Object) {
+	s.t.Helper()
+
+	require.NoError(s.t, s.plane.Client.Create(s.t.Context(), object))
+	s.t.Cleanup(func() { _ = client.IgnoreNotFound(s.plane.Client.Delete(context.WithoutCancel(s.t.Context()), object)) })
+}
+
+// asks asks about the ring until the answer has this code: the API server sees new rights a little later.
+func (s *secured) asks(conn *grpc.ClientConn, ring string, want codes.Code) {
+	s.t.Helper()
+
+	require.Eventually(s.t, func() bool {
+		_, err := pb.NewDiagnosticsServiceClient(conn).GetRing(s.t.Context(), &pb.GetRingRequest{Name: ring})
+		return status.Code(err) == want
+	}, patience, interval)
+}
+
+// everyMethod calls each method of the service with an empty request, and hands over how it ends.
+func everyMethod(t *testing.T, conn *grpc.ClientConn, check func(method string, err error)) {
+	t.Helper()
+
+	service := pb.DiagnosticsService_ServiceDesc
+	for _, m := range service.Methods {
+		method := "/" + service.ServiceName + "/" + m.MethodName
+		check(method, conn.Invoke(t.Context(), method, &emptypb.Empty{}, &emptypb.Empty{}))
+	}
+
+	for i := range service.Streams {
+		method := "/" + service.ServiceName + "/" + service.Streams[i].StreamName
+		stream, err := conn.NewStream(t.Context(), &service.Streams[i], method)
+		require.NoError(t, err)
+		_ = stream.SendMsg(&emptypb.Empty{}) // fails if the stream has ended; RecvMsg then says why
+		_ = stream.CloseSend()
+		check(method, stream.RecvMsg(&emptypb.Empty{}))
+	}
+}
+
+func TestNoMethodIsForThoseWhoAreNotKnown(t *testing.T) {
+	s := startSecured(t)
+	gone := s.caller(viewerRole)
+	require.NoError(t, s.plane.Client.Delete(t.Context(), gone.ServiceAccount))
+	s.asks(s.connect(bearer(gone.token)), "a", codes.Unauthenticated)
+
+	for name, conn := range map[string]*grpc.ClientConn{
+		"nothing":              s.connect(),
+		"invalid token":        s.connect(bearer("no.such.token")),
+		"revoked token":        s.connect(bearer(gone.token)),
+		"empty token":          s.connect(bearer("")),
+		"password":             s.connect(grpc.WithPerRPCCredentials(authorization("Basic amFuZTpqYW5l"))),
+		"expired certificate":  s.connectAs(s.authority.Client(t, certtest.Begin.AddDate(1, 0, 0), "jane")),
+		"unknown certificate":  s.connectAs(certtest.NewAuthority(t).Client(t, time.Time{}, "jane")),
+		"nobody's certificate": s.connectAs(s.authority.Client(t, time.Time{}, "")),
+		"server's certificate": s.connectAs(s.authority.Server(t, 1, time.Time{})),
+	} {
+		t.Run(name, func(t *testing.T) {
+			everyMethod(t, conn, func(method string, err error) {
+				require.Equal(t, codes.Unauthenticated, status.Code(err), "%s: %v", method, err)
+				require.Equal(t, "UNAUTHENTICATED", reason(err))
+				require.ErrorContains(t, err, "send a token")
+			})
+		})
+	}
+
+	twice := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer a", "authorization", "Bearer b")
+	_, err := pb.NewDiagnosticsServiceClient(s.connect()).ListRings(twice, &pb.ListRingsRequest{})
+	require.Equal(t, codes.Unauthenticated, status.Code(err))
+	require.ErrorContains(t, err, "more than one")
+}
+
+func TestNoMethodIsForThoseWithoutRights(t *testing.T) {
+	s := startSecured(t)
+
+	for name, conn := range map[string]*grpc.ClientConn{
+		"token":       s.connect(bearer(s.caller("").token)),
+		"other right": s.connect(bearer(s.caller("view").token)),
+		"certificate": s.connectAs(s.authority.Client(t, time.Time{}, "jane", "people")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			everyMethod(t, conn, func(method string, err error) {
+				require.Equal(t, codes.PermissionDenied, status.Code(err), "%s: %v", method, err)
+				require.Equal(t, "PERMISSION_DENIED", reason(err))
+				require.ErrorContains(t, err, "kubectl auth can-i get clusterrings.sharding.timebertt.dev --subresource=diagnostics")
+			})
+		})
+	}
+}
+
+func TestRefusalSaysWhatIsMissing(t *testing.T) {
+	s := startSecured(t)
+	c := s.caller("")
+
+	_, err := pb.NewDiagnosticsServiceClient(s.connect(bearer(c.token))).GetRing(t.Context(), &pb.GetRingRequest{Name: "example"})
+	require.Equal(t, codes.PermissionDenied, status.Code(err))
+	user := "system:serviceaccount:" + c.Namespace + ":caller"
+	for _, text := range []string{
+		`user "` + user + `" may not get clusterrings/diagnostics of ring "example"`, "API group sharding.timebertt.dev", viewerRole,
+		"kubectl auth can-i get clusterrings.sharding.timebertt.dev/example --subresource=diagnostics",
+	} {
+		require.ErrorContains(t, err, text)
+	}
+	info, ok := status.Convert(err).Details()[0].(*errdetails.ErrorInfo)
+	require.True(t, ok)
+	require.Equal(t, map[string]string{
+		"user": user, "verb": "get", "group": "sharding.timebertt.dev", "resource": "clusterrings", "subresource": "diagnostics", "name": "example",
+	}, info.GetMetadata())
+}
+
+func TestRightToOneRing(t *testing.T) {
+	s := startSecured(t)
+	mine, _ := s.makeRing(configMaps())
+	other, _ := s.makeRing(configMaps())
+	role := &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"},
+		Rules: []rbacv1.PolicyRule{{
+			APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"clusterrings/diagnostics"},
+			ResourceNames: []string{mine}, Verbs: []string{"get"},
+		}},
+	}
+	s.make(role)
+	conn := s.connect(bearer(s.caller(role.Name).token))
+	ask := pb.NewDiagnosticsServiceClient(conn)
+	s.asks(conn, mine, codes.OK)
+	object := &pb.ObjectReference{Type: &pb.ObjectReference_Resource{Resource: "configmaps"}, Namespace: "default", Name: "a"}
+
+	_, err := ask.GetRing(t.Context(), &pb.GetRingRequest{Name: other})
+	require.Equal(t, codes.PermissionDenied, status.Code(err))
+	_, err = ask.GetRing(t.Context(), &pb.GetRingRequest{Name: "no-such-ring"})
+	require.Equal(t, codes.PermissionDenied, status.Code(err), "whether there is one is no business of everybody")
+	_, err = ask.ListRings(t.Context(), &pb.ListRingsRequest{})
+	require.Equal(t, codes.PermissionDenied, status.Code(err), "that is about all rings")
+	_, err = ask.Locate(t.Context(), &pb.LocateRequest{Object: object})
+	require.Equal(t, codes.PermissionDenied, status.Code(err), "so is that")
+	_, err = ask.Locate(t.Context(), &pb.LocateRequest{Ring: mine, Object: object})
+	require.NotEqual(t, codes.PermissionDenied, status.Code(err))
+
+	// Every question of a stream is looked at.
+	stream, err := ask.LocateAll(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, stream.Send(&pb.LocateAllRequest{Id: "1", Question: &pb.LocateRequest{Ring: mine, Object: object}}))
+	res, err := stream.Recv()
+	require.NoError(t, err)
+	require.Equal(t, "1", res.GetId())
+	require.NoError(t, stream.Send(&pb.LocateAllRequest{Id: "2", Question: &pb.LocateRequest{Ring: other, Object: object}}))
+	_, err = stream.Recv()
+	require.Equal(t, codes.PermissionDenied, status.Code(err))
+	require.ErrorContains(t, err, other)
+}
+
+func TestRightOfAUserAndOfAGroup(t *testing.T) {
+	s := startSecured(t)
+	ring, _ := s.makeRing(configMaps())
+	s.grant(viewerRole, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: "User", Name: "jane"})
+	s.grant(viewerRole, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: "Group", Name: "people"})
+
+	s.asks(s.connectAs(s.authority.Client(t, time.Time{}, "jane")), ring, codes.OK)
+	s.asks(s.connectAs(s.authority.Client(t, time.Time{}, "joe", "people")), ring, codes.OK)
+	s.asks(s.connectAs(s.authority.Client(t, time.Time{}, "joe", "others")), ring, codes.PermissionDenied)
+}
+
+func TestWatcherThatLosesItsRightGetsNoMore(t *testing.T) {
+	s := startSecured(t)
+	ring, namespace := s.makeRing(configMaps())
+
+	for name, lose := range map[string]struct {
+		how  func(c *caller) error
+		want codes.Code
+	}{
+		"right": {func(c *caller) error { return s.plane.Client.Delete(t.Context(), c.grant) }, codes.PermissionDenied},
+		"token": {func(c *caller) error { return s.plane.Client.Delete(t.Context(), c.ServiceAccount) }, codes.Unauthenticated},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := s.caller(viewerRole)
+			conn := s.connect(bearer(c.token))
+			s.asks(conn, ring, codes.OK)
+			stream, err := pb.NewDiagnosticsServiceClient(conn).WatchRing(t.Context(), &pb.WatchRingRequest{Name: ring})
+			require.NoError(t, err)
+			_, err = stream.Recv()
+			require.NoError(t, err)
+
+			require.NoError(t, lose.how(c))
+			s.asks(conn, ring, lose.want)
+			require.NoError(t, s.shard(ring, namespace, "shard-of-"+name).Acquire(t.Context()))
+			_, err = stream.Recv()
+			require.Equal(t, lose.want, status.Code(err), err)
+		})
+	}
+}
+
+func TestHealthIsForEverybodyAndReflectionForThoseWhoAreKnown(t *testing.T) {
+	s := startSecured(t)
+	reflect := func(conn *grpc.ClientConn) error {
+		stream, err := reflectionpb.NewServerReflectionClient(conn).ServerReflectionInfo(t.Context())
+		require.NoError(t, err)
+		_ = stream.Send(&reflectionpb.ServerReflectionRequest{ // fails if the stream has ended; Recv then says why
+			MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{},
+		})
+		_ = stream.CloseSend()
+		_, err = stream.Recv()
+
+		return err
+	}
+
+	anonymous := s.connect()
+	_, err := healthpb.NewHealthClient(anonymous).Check(t.Context(), &healthpb.HealthCheckRequest{})
+	require.NoError(t, err)
+	require.Equal(t, codes.Unauthenticated, status.Code(reflect(anonymous)))
+	require.NoError(t, reflect(s.connect(bearer(s.caller("").token))))
+}
+
+// The Secret has the name that the Role in deploy/base/ringquery allows the service to read.
+func TestCertificateOfTheSecret(t *testing.T) {
+	s := &secured{authority: certtest.NewAuthority(t)}
+	s.server = launch(t, "--tls-secret", "ringquery-tls")
+	require.Eventually(t, func() bool {
+		code, err := s.probe()
+		return err == nil && code == http.StatusInternalServerError
+	}, patience, interval)
+
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: "ringquery-tls"}, Type: corev1.SecretTypeTLS,
+	}
+	put := func(serial int64) {
+		pair := s.authority.Server(t, serial, time.Time{})
+		secret.Data = map[string][]byte{corev1.TLSCertKey: pair.Cert, corev1.TLSPrivateKeyKey: pair.Key}
+	}
+	put(1)
+	s.make(secret)
+	s.begin()
+	require.EqualValues(t, 1, s.serial())
+
+	ring, namespace := s.makeRing(configMaps())
+	stream, err := s.WatchRing(t.Context(), &pb.WatchRingRequest{Name: ring})
+	require.NoError(t, err)
+	_, err = stream.Recv()
+	require.NoError(t, err)
+
+	put(2)
+	require.NoError(t, s.plane.Client.Update(t.Context(), secret))
+	require.Eventually(t, func() bool { return s.serial() == 2 }, patience, interval)
+	require.NoError(t, s.shard(ring, namespace, "a").Acquire(t.Context()))
+	_, err = stream.Recv()
+	require.NoError(t, err, "the stream was dropped")
+}
+
+// serial returns the serial number of the certificate that a new connection gets.
+func (s *secured) serial() int64 {
+	s.t.Helper()
+
+	conn, err := tls.DialWithDialer(&net.Dialer{Timeout: patience}, "tcp", s.address, &tls.Config{
+		RootCAs: s.authority.Pool(), MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"},
+	})
+	require.NoError(s.t, err)
+	defer func() { _ = conn.Close() }()
+
+	return conn.ConnectionState().PeerCertificates[0].SerialNumber.Int64()
+}
+
+func TestTokensDoNotTravelInTheClear(t *testing.T) {
+	plane := localplane.Shared(t)
+	done, cancel := execute(t, "--kubeconfig", plane.ServiceKubeconfig(t, "ringquery"), "--plaintext", "--grpc-bind-address", ":0",
+		"--metrics-bind-address", "0", "--health-probe-bind-address", "0")
+	defer cancel()
+	require.Eventually(t, func() bool { return len(done) > 0 }, patience, interval)
+	require.ErrorContains(t, <-done, "in the clear")
+
+	s := launch(t, "--plaintext") // on the loopback
+	s.use(s.dial(insecure.NewCredentials()))
+	s.waitHealth(healthpb.HealthCheckResponse_SERVING)
+	_, err := s.ListRings(t.Context(), &pb.ListRingsRequest{})
+	require.Equal(t, codes.Unauthenticated, status.Code(err))
+}
