@@ -150,13 +150,13 @@ func TestFinal(t *testing.T) {
 	}
 	require.Empty(t, check.Final(good))
 	for want, change := range map[string]func(*check.State){
-		"not available":                func(s *check.State) { s.Available = []string{"b"} },
-		"still to be given up":         func(s *check.State) { s.Versions[0].Draining = true },
-		"is at b, its owner at a":      func(s *check.State) { s.Versions[1].Shard = "b" },
-		"has no ConfigMap":             func(s *check.State) { s.Versions = s.Versions[:1] },
-		"does not say that the work on it is done":   func(s *check.State) { s.Versions[0].Complete = false },
-		"the ring is not Ready: alas":  func(s *check.State) { s.Ring = []string{"the ring is not Ready: alas"} },
-		`at shard "", which is not av`: func(s *check.State) { s.Versions[1].Shard = "" },
+		"not available":                            func(s *check.State) { s.Available = []string{"b"} },
+		"still to be given up":                     func(s *check.State) { s.Versions[0].Draining = true },
+		"is at b, its owner at a":                  func(s *check.State) { s.Versions[1].Shard = "b" },
+		"has no ConfigMap":                         func(s *check.State) { s.Versions = s.Versions[:1] },
+		"does not say that the work on it is done": func(s *check.State) { s.Versions[0].Complete = false },
+		"the ring is not Ready: alas":              func(s *check.State) { s.Ring = []string{"the ring is not Ready: alas"} },
+		`at shard "", which is not av`:             func(s *check.State) { s.Versions[1].Shard = "" },
 	} {
 		bad := good
 		bad.Versions = append([]check.Version{}, good.Versions...)

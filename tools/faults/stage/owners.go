@@ -24,12 +24,18 @@ func (w *World) OwnersAgree(ctx context.Context) error {
 		return errors.New("no ringquery runs in this case")
 	}
 	var clients []diagnosticsv1alpha1.DiagnosticsServiceClient
+	var connections []*grpc.ClientConn
+	defer func() {
+		for _, c := range connections {
+			_ = c.Close() // there is nothing to save
+		}
+	}()
 	for _, address := range w.queries {
 		connection, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
 			return fmt.Errorf("reach ringquery: %w", err)
 		}
-		defer func() { _ = connection.Close() }()
+		connections = append(connections, connection)
 		clients = append(clients, diagnosticsv1alpha1.NewDiagnosticsServiceClient(connection))
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", w.kubeconfigs[viewer])

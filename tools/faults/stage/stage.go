@@ -127,7 +127,10 @@ func New(ctx context.Context, plane *localplane.Plane, bin string) (*Stage, erro
 			return nil, fmt.Errorf("get the rights of %s: %w", binary, err)
 		}
 	}
-	return s, s.serveNewVersion(ctx)
+	if err := s.serveNewVersion(ctx); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // serveNewVersion has the API server serve Websites in a second version, of the same schema.

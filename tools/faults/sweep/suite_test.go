@@ -78,7 +78,7 @@ func TestMain(m *testing.M) {
 			if s := shared.suite; s != nil {
 				_ = s.stop() // we are leaving, whatever it says
 			}
-			os.Exit(1) //nolint:revive // an interrupted test run has nothing left to return to
+			os.Exit(1) // an interrupted test run has nothing left to return to
 		case <-over:
 		}
 	}()

@@ -118,7 +118,10 @@ func run(ctx context.Context, o options) error {
 	if err := mgr.Start(ctx); err != nil {
 		return fmt.Errorf("run the shard: %w", err) // workers may still write their history
 	}
-	return file.Close()
+	if err := file.Close(); err != nil {
+		return fmt.Errorf("close the history: %w", err)
+	}
+	return nil
 }
 
 // now is a point in time, by a clock that all processes share.
@@ -200,7 +203,8 @@ func (w *worker) ensure(ctx context.Context, obj, child *unstructured.Unstructur
 	if err := ctrl.SetControllerReference(obj, child, w.client.Scheme()); err != nil {
 		return fmt.Errorf("control an object: %w", err)
 	}
-	if err := w.client.Create(ctx, child); client.IgnoreAlreadyExists(err) != nil { // it may be there without its label
+	err = w.client.Create(ctx, child)
+	if client.IgnoreAlreadyExists(err) != nil { // it may be there without its label
 		return fmt.Errorf("make what it controls: %w", err)
 	}
 	return nil
