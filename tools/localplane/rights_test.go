@@ -42,6 +42,10 @@ func TestRights(t *testing.T) {
 			"list leases.coordination.k8s.io": true, "update leases.coordination.k8s.io": false, "create leases.coordination.k8s.io sharding-system/ringquery": false,
 			"list clusterrings.sharding.timebertt.dev": true, "patch clusterrings.sharding.timebertt.dev/status": false,
 			"list things.example.com": true, "patch things.example.com": false, "create events": false,
+			"list namespaces": true, "watch namespaces": false, "create tokenreviews.authentication.k8s.io": true,
+			"create subjectaccessreviews.authorization.k8s.io": true, "get clusterrings.sharding.timebertt.dev/diagnostics": false,
+			"watch secrets sharding-system/ringquery-tls": true, "get secrets sharding-system/assigner-tls": false,
+			"update secrets sharding-system/ringquery-tls": false, "list secrets sharding-system/": false,
 		},
 	} {
 		for what, want := range may {
