@@ -28,7 +28,7 @@ var protocol = []Scope{
 	},
 }
 
-// more is the same in wider scopes: some thirty-five million states, nine minutes.
+// more is the same in wider scopes: some twenty-eight million states, about ten minutes.
 var more = []Scope{
 	{Name: "two shards, owner and child", Shards: 2, Faulty: 2, Child: true, DropLabel: true},
 	{Name: "three shards, all suffer", Shards: 3, Faulty: 3},
