@@ -195,6 +195,9 @@ func (l *listing) documents(ctx context.Context, s *asker, req *pb.ListAssignmen
 
 func (l *listing) rows(ctx context.Context, s *asker, req *pb.ListAssignmentsRequest, resources []*pb.RingResource) error {
 	table := l.out.table([]string{"RESOURCE", "NAMESPACE", "NAME", "SHARD", "BELONGS TO", "STATE"}, "DRAINED SINCE", "OWNER")
+	for _, r := range resources {
+		table.Reserve(0, qualified(r.GetGroup(), r.GetResource()))
+	}
 	seen := false
 	for _, r := range resources {
 		req.Group, req.Resource = r.GetGroup(), r.GetResource()

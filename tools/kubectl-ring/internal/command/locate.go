@@ -47,7 +47,7 @@ func (a *app) locate() *cobra.Command {
 		Long: `Which shard an object belongs to, and who would be next if that shard failed.
 
 The object need not exist: the answer follows from its name. It says where the object belongs, not which label it has at the
-moment; explain says both. An object of a controlled resource is where its owner is: name it with --owner.
+moment; explain says both. COVERED is unknown if labels of the namespace decide whether the ring shards it. An object of a controlled resource is where its owner is: name it with --owner.
 
 TYPE is what kubectl takes: plural, singular, short name or kind, with the group after a dot if need be. With --endpoint and no
 kubeconfig there is nobody to ask, so that it has to be the plural name or the kind with its group: websites.example.org.
@@ -138,11 +138,11 @@ func (l *locating) question(object kinds.Object, namespace string) (*pb.LocateRe
 	}
 	owner, err := kinds.ParseOne(l.owner)
 	if err != nil {
-		return nil, fmt.Errorf("--owner: %w", err)
+		return nil, failure.In("--owner", err)
 	}
 	ownerKind, err := l.types.resolve(owner.Type)
 	if err != nil {
-		return nil, fmt.Errorf("--owner: %w", err)
+		return nil, failure.In("--owner", err)
 	}
 	req.Owner = ownerKind.Owner(owner.Name)
 	return req, nil
@@ -169,12 +169,12 @@ func (l *locating) one(ctx context.Context, object kinds.Object) error {
 		}
 		table := l.table()
 		l.rows(table, label(req.GetObject()), res)
-		return table.Flush()
+		return l.flush(table)
 	})
 }
 
 func (l *locating) table() *render.Table {
-	return l.out.table([]string{"OBJECT", "RING", "SHARD", "NEXT", "ROLE", "NAMESPACE"}, "KEY", "HASH", "TOKEN", "FINGERPRINT")
+	return l.out.table([]string{"OBJECT", "RING", "SHARD", "NEXT", "ROLE", "COVERED"}, "KEY", "HASH", "TOKEN", "FINGERPRINT")
 }
 
 // rows adds an answer to the table, or prints the names of shards.
@@ -192,7 +192,7 @@ func (l *locating) rows(table *render.Table, object string, res *pb.LocateRespon
 		}
 		row := []any{
 			object, at.GetRing(), shard, strings.Join(at.GetNextShards(), ", "), roleWord(at.GetRole()),
-			coverageWord(at.GetNamespaceCoverage()),
+			coverage(at.GetNamespaceCoverage()),
 		}
 		if l.out.wide() {
 			key := at.GetPartitionKey()
@@ -257,7 +257,7 @@ func parseLine(text string, number int) line {
 	}
 	object, err := kinds.ParseOne(fields[0])
 	if err != nil {
-		return line{err: fmt.Errorf("line %d: %w", number, err)}
+		return line{err: failure.In(fmt.Sprintf("line %d", number), err)}
 	}
 	l := line{object: object}
 	if len(fields) == 2 {

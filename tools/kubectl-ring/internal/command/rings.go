@@ -120,7 +120,9 @@ func (a *app) get() *cobra.Command {
 		Short: "A ring with its shards, or every ring with its shards",
 		Long: `A ring with its shards: their state, whether objects are assigned to them, and their share of the hash space.
 
-RENEWED is how long ago the server saw the shard's Lease change. A server that was started lately knows a lower bound.`,
+RENEWED is how long ago the server saw the shard's Lease change. A server that was started lately knows a lower bound.
+
+-o json prints one GetRingResponse, or for every ring one after the other.`,
 		Example: `  kubectl ring get example
   kubectl ring get example -o wide
   kubectl ring get example -o json | jq -r '.shards[] | select(.available | not) | .name'`,

@@ -64,6 +64,8 @@ func Run(ctx context.Context, args []string, streams Streams) int {
 	case errors.Is(err, errProblem):
 		return Problem
 	case errors.Is(err, errPrinted):
+	case strings.HasPrefix(err.Error(), "unknown command"): // cobra has no type for it
+		failure.Print(streams.Err, failure.New("see kubectl ring --help", "%w", err))
 	default:
 		failure.Print(streams.Err, err)
 	}

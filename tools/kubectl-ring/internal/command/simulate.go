@@ -89,7 +89,7 @@ func addShards(ctx context.Context, s *asker, req request) error {
 		case err != nil:
 			req.Add = append(req.Add, written)
 		case n < 1 || n > most:
-			return failure.New("name from 1 to "+strconv.Itoa(most), "--add %d", n)
+			return failure.New("name from 1 to "+strconv.Itoa(most), "--add: %d is no number of shards to add", n)
 		default:
 			number += n
 		}
@@ -98,7 +98,7 @@ func addShards(ctx context.Context, s *asker, req request) error {
 		return nil
 	}
 	if number > most {
-		return failure.New("name from 1 to "+strconv.Itoa(most)+" in all", "--add %d", number)
+		return failure.New("name from 1 to "+strconv.Itoa(most)+" in all", "--add: %d shards are too many", number)
 	}
 	ring, err := once(ctx, s, plain(s.GetRing), &pb.GetRingRequest{Name: req.GetRing()})
 	if err != nil {

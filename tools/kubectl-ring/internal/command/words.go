@@ -28,7 +28,17 @@ func word(value interface{ String() string }, prefix string) string {
 
 func roleWord(role pb.Role) string { return word(role, "ROLE") }
 
-func coverageWord(coverage pb.NamespaceCoverage) string { return word(coverage, "NAMESPACE_COVERAGE") }
+// coverage says whether a ring shards the objects of a namespace.
+func coverage(c pb.NamespaceCoverage) render.Cell {
+	switch c {
+	case pb.NamespaceCoverage_NAMESPACE_COVERAGE_COVERED:
+		return render.Good.In("yes")
+	case pb.NamespaceCoverage_NAMESPACE_COVERAGE_UNKNOWN:
+		return render.Warn.In("unknown")
+	default:
+		return render.Cell{Text: word(c, "NAMESPACE_COVERAGE")}
+	}
+}
 
 func nextWord(next pb.NextStep) string { return word(next, "NEXT_STEP") }
 

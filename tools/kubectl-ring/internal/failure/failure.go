@@ -46,6 +46,21 @@ func New(do, format string, args ...any) *Failure {
 	return &Failure{What: err.Error(), Do: do, Cause: errors.Unwrap(err)}
 }
 
+// In returns an error that says first where in the input it is, such as "line 3". Nil stays nil.
+func In(place string, err error) error {
+	var f *Failure
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &f):
+		located := *f
+		located.What = place + ": " + f.What
+		return &located
+	default:
+		return fmt.Errorf("%s: %w", place, err)
+	}
+}
+
 // Of returns the failure of a call to a server; where names the server, for a person. An error that is no gRPC status, or
 // that is a failure already, is returned as it is.
 func Of(err error, where string) error {

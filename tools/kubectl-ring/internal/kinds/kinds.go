@@ -3,7 +3,6 @@
 package kinds
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"unicode"
@@ -141,13 +140,10 @@ type Object struct{ Type, Name string }
 // String writes it as kubectl does.
 func (o Object) String() string { return o.Type + "/" + o.Name }
 
-// ErrNoObject: nothing was named.
-var ErrNoObject = errors.New("no object is named")
-
 // Parse returns the objects that arguments name: TYPE/NAME, any number of times, or TYPE NAME...
 func Parse(args []string) ([]Object, error) {
 	if len(args) == 0 {
-		return nil, failure.New("write TYPE/NAME, or TYPE NAME", "%w", ErrNoObject)
+		return nil, failure.New("write TYPE/NAME, or TYPE NAME", "no object is named")
 	}
 	if !strings.Contains(args[0], "/") {
 		if len(args) == 1 {

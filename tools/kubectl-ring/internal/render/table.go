@@ -60,6 +60,14 @@ type Table struct {
 	started bool
 }
 
+// Reserve makes a column at least as wide as a text that is known to come.
+func (t *Table) Reserve(column int, text string) {
+	for len(t.widths) <= column {
+		t.widths = append(t.widths, 0)
+	}
+	t.widths[column] = max(t.widths[column], utf8.RuneCountInString(text))
+}
+
 // Row adds a row. Each value is a Cell or a string; an empty text becomes a dash.
 func (t *Table) Row(values ...any) {
 	row := make([]Cell, 0, len(values))

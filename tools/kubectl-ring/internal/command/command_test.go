@@ -1,0 +1,412 @@
+package command_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/command"
+	"github.com/clusterring/clusterring/tools/localplane"
+)
+
+const (
+	soon = 30 * time.Second
+	tick = 10 * time.Millisecond
+)
+
+// TestColours are there on a terminal only, and not if they are not wanted.
+func TestColours(t *testing.T) {
+	s := serve(t)
+	for name, c := range map[string]struct {
+		terminal bool
+		env      map[string]string
+		want     bool
+	}{
+		"terminal":           {true, nil, true},
+		"file":               {false, nil, false},
+		"NO_COLOR":           {true, map[string]string{"NO_COLOR": "1"}, false},
+		"NO_COLOR, but none": {true, map[string]string{"NO_COLOR": ""}, true},
+		"dumb terminal":      {true, map[string]string{"TERM": "dumb"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, line := range []string{"explain configmaps/page", "explain configmaps/page -o wide", "list", "get example", "assignments example websites"} {
+				p := newProgram(t)
+				p.terminal, p.env = c.terminal, c.env
+				p.run(t.Context(), s.at(strings.Fields(line)...)...)
+				assert.Equal(t, c.want, strings.Contains(p.out.String(), "\x1b["), line)
+				assert.NotContains(t, p.out.String(), "\x1b[31mred", "texts of others set no colours")
+				assert.Empty(t, p.err.String())
+			}
+		})
+	}
+
+	p := newProgram(t)
+	p.terminal = true
+	require.Equal(t, command.Problem, p.run(t.Context(), s.at("explain", "configmaps/page")...))
+	require.Contains(t, p.out.String(), "\x1b[31m✗\x1b[0m", "what is bad is red")
+}
+
+// TestColumnsStayAligned with colours, which take no room.
+func TestColumnsStayAligned(t *testing.T) {
+	s := serve(t)
+	plain, coloured := newProgram(t), newProgram(t)
+	coloured.terminal = true
+	plain.run(t.Context(), s.at("get", "example")...)
+	coloured.run(t.Context(), s.at("get", "example")...)
+	text := coloured.out.String()
+	for _, code := range []string{"0", "1", "2", "31", "32", "33"} {
+		text = strings.ReplaceAll(text, "\x1b["+code+"m", "")
+	}
+	require.Equal(t, plain.out.String(), text)
+}
+
+func TestPagesAreStreamed(t *testing.T) {
+	s := serve(t)
+	p := newProgram(t)
+	s.beforePage = func(number int) {
+		if number > 0 {
+			assert.Contains(t, p.out.String(), "shop", "the first page is out before another is asked for")
+		}
+		assert.NotContains(t, p.out.String(), "zoo")
+	}
+	code := p.run(t.Context(), s.at("assignments", "example", "websites", "--chunk-size", "7", "-n", "team", "--shard", "shard-1",
+		"--state", "draining,misplaced", "--state", "foreign")...)
+	require.Equal(t, command.Fine, code, p.err.String())
+	require.Contains(t, p.out.String(), "zoo")
+	require.Len(t, s.assignments, 3)
+	for i, req := range s.assignments {
+		want := &pb.ListAssignmentsRequest{
+			Ring: "example", Group: "example.clusterring.dev", Resource: "websites", Namespace: "team", Shard: "shard-1",
+			States: []pb.AssignmentState{
+				pb.AssignmentState_ASSIGNMENT_STATE_DRAINING, pb.AssignmentState_ASSIGNMENT_STATE_MISPLACED, pb.AssignmentState_ASSIGNMENT_STATE_FOREIGN,
+			},
+			PageSize: 7, PageToken: strings.Repeat("x", i),
+		}
+		require.Truef(t, proto.Equal(want, req), "page %d: want %v, got %v", i, want, req)
+	}
+
+	s.beforePage = nil
+	require.Equal(t, command.Fine, newProgram(t).run(t.Context(), s.at("assignments", "example", "websites", "-n", "team", "-A")...))
+	require.Empty(t, s.assignments[3].GetNamespace(), "all namespaces")
+}
+
+func TestSimulateNamesShards(t *testing.T) {
+	s := serve(t)
+	p := newProgram(t)
+	code := p.run(t.Context(), s.at("simulate", "example", "--add", "2,new-1", "--add", "1", "--remove", "shard-1", "--rename", "shard-2=new-3")...)
+	require.Equal(t, command.Fine, code, p.err.String())
+	want := &pb.SimulateRequest{
+		Ring: "example", Add: []string{"new-1", "new-2", "new-4", "new-5"}, Remove: []string{"shard-1"},
+		Rename: []*pb.Rename{{From: "shard-2", To: "new-3"}},
+	}
+	require.Truef(t, proto.Equal(want, s.simulated[0]), "%v", s.simulated[0])
+}
+
+func TestLocateManyInOrder(t *testing.T) {
+	s := serve(t)
+	p := newProgram(t)
+	var in, want strings.Builder
+	for i := range 3000 { // more than are on their way at a time
+		fmt.Fprintf(&in, "websites/site-%d\n", i)
+		fmt.Fprintf(&want, "websites/site-%d\n", i)
+	}
+	p.in = in.String()
+	require.Equal(t, command.Fine, p.run(t.Context(), s.at("locate", "-f", "-", "--no-headers", "--next", "0")...), p.err.String())
+	var got strings.Builder
+	for line := range strings.Lines(p.out.String()) {
+		got.WriteString(strings.Fields(line)[0] + "\n")
+	}
+	require.Equal(t, want.String(), got.String())
+	require.Zero(t, s.located[0].GetNextShards())
+	require.NotNil(t, s.located[0].NextShards)
+}
+
+func TestCompletion(t *testing.T) {
+	s := serve(t)
+	for line, want := range map[string]string{
+		"get ":                          "example\nleaving\n:4\n",
+		"watch ":                        "example\nleaving\n:4\n",
+		"get example ":                  ":4\n",
+		"simulate example --remove ":    "shard-1\nshard-2\nshard-3\n:4\n",
+		"assignments ":                  "example\nleaving\n:4\n",
+		"assignments example ":          "configmaps\nwebsites.example.clusterring.dev\n:4\n",
+		"assignments example --shard ":  "shard-1\nshard-2\nshard-3\n:4\n",
+		"assignments example --state m": "assigned\nmisplaced\ndraining\ndead-shard\nunassigned\nforeign\n:4\n",
+		"assignments nobody ":           ":4\n",
+		"explain ":                      "configmaps/\ndeployments.apps/\nwebsites.example.clusterring.dev/\n:6\n",
+		"explain websites/":             ":4\n",
+		"locate websites/blog --ring ":  "example\nleaving\n:4\n",
+		"list -o ":                      "wide\njson\nyaml\nname\n:4\n",
+		"explain -o ":                   "wide\njson\nyaml\n:4\n",
+		"version ":                      ":4\n",
+		"get --endpoint 127.0.0.1:1 --plaintext ": ":4\n",
+	} {
+		t.Run(line, func(t *testing.T) {
+			p := newProgram(t)
+			words := strings.Split(line, " ")
+			args := []string{"__completeNoDesc"}
+			if !strings.Contains(line, "--endpoint") {
+				args = append(args, "--plaintext", "--endpoint", s.address)
+			}
+			require.Equal(t, command.Fine, p.run(t.Context(), append(args, words...)...))
+			require.Equal(t, want, p.out.String(), p.err.String())
+		})
+	}
+}
+
+func TestNoServer(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	address := listener.Addr().String()
+	require.NoError(t, listener.Close())
+
+	p := newProgram(t)
+	require.Equal(t, command.NoAnswer, p.run(t.Context(), "list", "--endpoint", address, "--plaintext"))
+	require.Contains(t, p.err.String(), "connection refused")
+	require.Contains(t, p.err.String(), "asked: "+address+" without TLS\n")
+	require.Contains(t, p.err.String(), "to do: check that ringquery runs")
+
+	p = newProgram(t)
+	require.Equal(t, command.NoAnswer, p.run(t.Context(), "list"))
+	require.Contains(t, p.err.String(), "there is no kubeconfig")
+	require.Contains(t, p.err.String(), "--endpoint")
+}
+
+// TestTLSAndPlaintextMixedUp says which flag is wrong.
+func TestTLSAndPlaintextMixedUp(t *testing.T) {
+	s := serve(t)
+	p := newProgram(t)
+	require.Equal(t, command.NoAnswer, p.run(t.Context(), "list", "--endpoint", s.address))
+	require.Contains(t, p.err.String(), "use --plaintext")
+}
+
+func TestRequestTimeout(t *testing.T) {
+	s := serve(t)
+	s.beforePage = func(int) { <-t.Context().Done() }
+	p := newProgram(t)
+	require.Equal(t, command.NoAnswer, p.run(t.Context(), s.at("assignments", "example", "websites", "--request-timeout", "200ms")...))
+	require.Contains(t, p.err.String(), "longer --request-timeout")
+}
+
+// TestTypesAreThoseOfTheCluster resolves what people write with the real API server, and sends the kubeconfig's token.
+func TestTypesAreThoseOfTheCluster(t *testing.T) {
+	plane := localplane.Shared(t)
+	s := serve(t)
+	kubeconfig := plane.ServiceKubeconfig(t, "ringquery")
+	run := func(line string) (*program, int) {
+		p := newProgram(t)
+		args := append(strings.Fields(line), "--kubeconfig", kubeconfig, "--cache-dir", t.TempDir())
+		return p, p.run(t.Context(), s.at(args...)...)
+	}
+	p, code := run("locate cm/x deploy.apps/x ClusterRing/x -n team")
+	require.Equal(t, command.Fine, code, p.err.String())
+	p, code = run("locate pods/x")
+	require.Equal(t, command.Fine, code, p.err.String())
+	var got []string
+	for _, req := range s.located {
+		o := req.GetObject()
+		got = append(got, fmt.Sprintf("%s %s %q", o.GetGroup(), o.GetResource(), o.GetNamespace()))
+	}
+	require.Equal(t, []string{
+		` configmaps "team"`, `apps deployments "team"`, `sharding.timebertt.dev clusterrings ""`, ` pods "sharding-system"`,
+	}, got, "resources, without a namespace if they have none, else that of the context")
+
+	p, code = run("explain nosuchthing/x")
+	require.Equal(t, command.NoAnswer, code)
+	require.Contains(t, p.err.String(), `the cluster has no type "nosuchthing"`)
+
+	p, code = run("assignments example cm")
+	require.Equal(t, command.Fine, code, p.err.String())
+	require.Equal(t, "configmaps", s.assignments[len(s.assignments)-1].GetResource(), "a short name")
+	p, code = run("assignments example deploy")
+	require.Equal(t, command.NoAnswer, code)
+	require.Contains(t, p.err.String(), "ring example does not list deploy")
+
+	data, err := os.ReadFile(kubeconfig)
+	require.NoError(t, err)
+	_, token, _ := strings.Cut(string(data), "token: ")
+	token, _, _ = strings.Cut(token, "\n")
+	require.Equal(t, "Bearer "+token, s.tokens[0], "to this machine, the token goes without TLS, too")
+}
+
+func TestKubeconfigThatCannotBeUsed(t *testing.T) {
+	s := serve(t)
+	broken := filepath.Join(t.TempDir(), "config")
+	require.NoError(t, os.WriteFile(broken, []byte("{"), 0o600))
+	p := newProgram(t)
+	require.Equal(t, command.NoAnswer, p.run(t.Context(), s.at("list", "--kubeconfig", broken)...))
+	require.Contains(t, p.err.String(), "read the kubeconfig")
+
+	impersonating := filepath.Join(t.TempDir(), "config")
+	require.NoError(t, os.WriteFile(impersonating, []byte(`
+apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}]
+users: [{name: u, user: {token: secret, as: admin}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+current-context: x
+`), 0o600))
+	p = newProgram(t)
+	require.Equal(t, command.NoAnswer, p.run(t.Context(), s.at("list", "--kubeconfig", impersonating)...))
+	require.Contains(t, p.err.String(), "acts as admin")
+	require.Empty(t, s.tokens, "nothing was asked")
+}
+
+// watched is a ring as the server tells it, with shards of which the second may be missing.
+func watched(revision int64, fingerprint string, second pb.ShardState) *pb.WatchRingResponse {
+	ring := ringExample()
+	ring.Fingerprint, ring.AvailableShards, ring.Shards = fingerprint, 2, 2
+	all := shards()[:2]
+	all[1].State = second
+	if second == pb.ShardState_SHARD_STATE_DEAD {
+		ring.AvailableShards, all[1].Available, all[1].Share, all[0].Share = 1, false, 0, 1
+	}
+	return &pb.WatchRingResponse{Ring: ring, Shards: all, Revision: revision}
+}
+
+// watching runs watch until the test cancels it, and steps the clock whenever it waits.
+func (p *program) watching(ctx context.Context, args ...string) (code chan int) {
+	code = make(chan int, 1)
+	go func() { code <- p.run(ctx, args...) }()
+	return code
+}
+
+func (p *program) awaitOutput(text string) {
+	p.t.Helper()
+	require.Eventuallyf(p.t, func() bool {
+		if p.clock.HasWaiters() {
+			p.clock.Step(time.Second)
+		}
+		return strings.Contains(p.out.String(), text)
+	}, soon, tick, "%s in what was printed", text)
+}
+
+// TestWatchConnectsAgain when the server says that it stops, and when it does so without a word.
+func TestWatchConnectsAgain(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	s := &server{address: listener.Addr().String()}
+	streams := make(chan []*pb.WatchRingResponse, 3)
+	hold := make(chan struct{})
+	s.watch = func(stream pb.DiagnosticsService_WatchRingServer) error {
+		for _, message := range <-streams {
+			if message == nil {
+				select {
+				case <-hold:
+				case <-stream.Context().Done():
+				}
+				continue
+			}
+			if err := stream.Send(message); err != nil {
+				return err
+			}
+		}
+		return refuse(codes.Unavailable, "the server is about to stop", reason("STOPPING"))
+	}
+	stop := s.serveOn(t, listener)
+
+	const one, two = "1111111111111111", "2222222222222222"
+	streams <- []*pb.WatchRingResponse{watched(0, one, pb.ShardState_SHARD_STATE_READY), watched(1, one, pb.ShardState_SHARD_STATE_EXPIRED)}
+	streams <- []*pb.WatchRingResponse{watched(0, two, pb.ShardState_SHARD_STATE_DEAD), nil}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	p := newProgram(t)
+	code := p.watching(ctx, s.at("watch", "example")...)
+	p.awaitOutput("fingerprint " + two)
+	require.Equal(t, []string{
+		"2 of 2 shards available, fingerprint " + one, "shard-2 is expired", "- shard-2 is not available any more, dead",
+		"1 of 2 shards available, fingerprint " + two,
+	}, withoutTime(p.out.String()), "what changed while nobody was connected is told, and nothing twice")
+	require.Contains(t, p.err.String(), "connection lost, trying again in 1s: the server is about to stop")
+
+	stop()
+	require.Eventually(t, func() bool { return strings.Count(p.err.String(), "connection lost") > 1 }, soon, tick)
+	listener, err = (&net.ListenConfig{}).Listen(t.Context(), "tcp", s.address)
+	require.NoError(t, err)
+	s.serveOn(t, listener)
+	streams <- []*pb.WatchRingResponse{watched(0, one, pb.ShardState_SHARD_STATE_READY), nil}
+	p.awaitOutput("+ shard-2 is available, ready")
+	cancel()
+	require.Equal(t, command.Fine, <-code, "ctrl-c ends it well")
+	close(hold)
+}
+
+// withoutTime returns the lines of a log without the times at their beginnings.
+func withoutTime(text string) []string {
+	var lines []string
+	for line := range strings.Lines(text) {
+		_, rest, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "  ")
+		lines = append(lines, rest)
+	}
+	return lines
+}
+
+func TestWatchEnds(t *testing.T) {
+	s := serve(t)
+	s.watch = func(stream pb.DiagnosticsService_WatchRingServer) error {
+		if err := stream.Send(watched(0, "1111111111111111", pb.ShardState_SHARD_STATE_READY)); err != nil {
+			return err
+		}
+		return refuse(codes.NotFound, "ring example is gone", reason("RING_NOT_FOUND"))
+	}
+	p := newProgram(t)
+	require.Equal(t, command.NoAnswer, p.run(t.Context(), s.at("watch", "example", "-o", "json")...))
+	require.Contains(t, p.err.String(), "ring example has been deleted")
+	require.Equal(t, 1, strings.Count(p.out.String(), "\n"), "one line per message")
+	require.Contains(t, p.out.String(), `"revision":"0"`)
+
+	s.watch = func(pb.DiagnosticsService_WatchRingServer) error {
+		return refuse(codes.Unavailable, "not ready", reason("NOT_READY"))
+	}
+	p = newProgram(t)
+	require.Equal(t, command.NoAnswer, p.run(t.Context(), s.at("watch", "example")...), "who begins is told at once")
+
+	p = newProgram(t)
+	require.Equal(t, command.NoAnswer, p.run(t.Context(), s.at("watch")...))
+	require.Contains(t, p.err.String(), "needs the name of a ring")
+}
+
+func TestWatchTimesOutBeforeTheFirstMessage(t *testing.T) {
+	s := serve(t)
+	s.watch = func(stream pb.DiagnosticsService_WatchRingServer) error {
+		<-stream.Context().Done()
+		return stream.Context().Err()
+	}
+	p := newProgram(t)
+	code := p.watching(t.Context(), s.at("watch", "example", "--request-timeout", "5s")...)
+	require.Eventually(t, p.clock.HasWaiters, soon, tick)
+	p.clock.Step(5 * time.Second)
+	require.Equal(t, command.NoAnswer, <-code)
+	require.Contains(t, p.err.String(), "--request-timeout")
+}
+
+// TestWatchOnATerminal is a table that is drawn again, with the last changes below.
+func TestWatchOnATerminal(t *testing.T) {
+	s := serve(t)
+	s.watch = func(stream pb.DiagnosticsService_WatchRingServer) error {
+		for i, state := range []pb.ShardState{pb.ShardState_SHARD_STATE_READY, pb.ShardState_SHARD_STATE_DEAD} {
+			if err := stream.Send(watched(int64(i), fmt.Sprint(strings.Repeat("0", 15), i), state)); err != nil {
+				return err
+			}
+		}
+		return refuse(codes.NotFound, "gone")
+	}
+	p := newProgram(t)
+	p.terminal, p.env = true, map[string]string{"NO_COLOR": "1"}
+	p.run(t.Context(), s.at("watch", "example")...)
+	frames := strings.Split(p.out.String(), "\x1b[H\x1b[J")
+	require.Len(t, frames, 3)
+	golden(t, "watch", strings.Join(frames[1:], "════════\n"))
+}

@@ -1,0 +1,307 @@
+package connect_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"k8s.io/client-go/rest"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/connect"
+	"github.com/clusterring/clusterring/tools/localplane"
+)
+
+func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
+
+// pki issues certificates.
+type pki struct {
+	key  *ecdsa.PrivateKey
+	cert *x509.Certificate
+	pem  []byte
+}
+
+func newPKI(t *testing.T) *pki {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test authority"}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Unix(0, 0), NotAfter: time.Unix(1<<33, 0), KeyUsage: x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	require.NoError(t, err)
+	cert, err := x509.ParseCertificate(der)
+	require.NoError(t, err)
+	return &pki{key, cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}
+}
+
+// issue returns a certificate and its key, as PEM. Names that are addresses are such.
+func (p *pki) issue(t *testing.T, names ...string) (certificate, key []byte) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: names[0]},
+		NotBefore: time.Unix(0, 0), NotAfter: time.Unix(1<<33, 0),
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	for _, name := range names {
+		if ip := net.ParseIP(name); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, name)
+		}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, p.cert, private.Public(), p.key)
+	require.NoError(t, err)
+	encoded, err := x509.MarshalECPrivateKey(private)
+	require.NoError(t, err)
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: encoded})
+}
+
+func (p *pki) server(t *testing.T, names ...string) credentials.TransportCredentials {
+	t.Helper()
+	pair, err := tls.X509KeyPair(p.issue(t, names...))
+	require.NoError(t, err)
+	return credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequestClientCert})
+}
+
+func (p *pki) file(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "ca.crt")
+	require.NoError(t, os.WriteFile(path, p.pem, 0o600))
+	return path
+}
+
+// server answers ListRings and remembers who asked.
+type server struct {
+	pb.UnimplementedDiagnosticsServiceServer
+	address string
+
+	mu     sync.Mutex
+	tokens []string
+	users  []string // common names of client certificates
+}
+
+func serve(t *testing.T, address string, options ...grpc.ServerOption) *server {
+	t.Helper()
+	listener, err := net.Listen("tcp", address)
+	require.NoError(t, err)
+	s := &server{address: listener.Addr().String()}
+	g := grpc.NewServer(options...)
+	pb.RegisterDiagnosticsServiceServer(g, s)
+	done := make(chan error, 1)
+	go func() { done <- g.Serve(listener) }()
+	t.Cleanup(func() {
+		g.Stop()
+		require.NoError(t, <-done)
+	})
+	return s
+}
+
+func (s *server) ListRings(ctx context.Context, _ *pb.ListRingsRequest) (*pb.ListRingsResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tokens = append(s.tokens, strings.Join(metadata.ValueFromIncomingContext(ctx, "authorization"), ","))
+	user := ""
+	if p, ok := peer.FromContext(ctx); ok {
+		if info, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(info.State.PeerCertificates) > 0 {
+			user = info.State.PeerCertificates[0].Subject.CommonName
+		}
+	}
+	s.users = append(s.users, user)
+	return &pb.ListRingsResponse{}, nil
+}
+
+// last returns the token and the user of the last call.
+func (s *server) last() (token, user string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.tokens[len(s.tokens)-1], s.users[len(s.users)-1]
+}
+
+// call makes one call.
+func call(t *testing.T, o connect.Options, config *rest.Config, tunnel connect.Tunnel) error {
+	t.Helper()
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	conn, err := connect.Dial(t.Context(), &o, config, tunnel)
+	if err != nil {
+		return err
+	}
+	defer func() { require.NoError(t, conn.Close()) }()
+	_, err = pb.NewDiagnosticsServiceClient(conn).ListRings(t.Context(), &pb.ListRingsRequest{})
+	return err
+}
+
+// outward returns an address of this machine that others may reach.
+func outward(t *testing.T) string {
+	t.Helper()
+	addresses, err := net.InterfaceAddrs()
+	require.NoError(t, err)
+	for _, address := range addresses {
+		if network, ok := address.(*net.IPNet); ok && network.IP.IsGlobalUnicast() && network.IP.To4() != nil {
+			return network.IP.String()
+		}
+	}
+	t.Skip("this machine has no address but its own")
+	return ""
+}
+
+func withToken() *rest.Config {
+	return &rest.Config{Host: "https://127.0.0.1:1", BearerToken: "s3cret"}
+}
+
+// TestTokenIsSentToWhomItMay is the table of what leaves the machine.
+func TestTokenIsSentToWhomItMay(t *testing.T) {
+	authority := newPKI(t)
+	here, there := "127.0.0.1", outward(t)
+	ca := authority.file(t)
+	for name, c := range map[string]struct {
+		host    string
+		options connect.Options
+		sent    bool
+	}{
+		"plaintext, this machine":     {here, connect.Options{Plaintext: true}, true},
+		"plaintext, another":          {there, connect.Options{Plaintext: true}, false},
+		"verified, this machine":      {here, connect.Options{CAFile: ca}, true},
+		"verified, another":           {there, connect.Options{CAFile: ca}, true},
+		"not verified, this machine":  {here, connect.Options{Insecure: true}, true},
+		"not verified, another":       {there, connect.Options{Insecure: true}, false},
+		"verified under another name": {there, connect.Options{CAFile: ca, ServerName: "ringquery.example"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var options []grpc.ServerOption
+			if !c.options.Plaintext {
+				options = append(options, grpc.Creds(authority.server(t, here, there, "ringquery.example")))
+			}
+			s := serve(t, c.host+":0", options...)
+			c.options.Endpoint = s.address
+			require.NoError(t, call(t, c.options, withToken(), nil))
+			token, _ := s.last()
+			want := ""
+			if c.sent {
+				want = "Bearer s3cret"
+			}
+			require.Equal(t, want, token)
+		})
+	}
+}
+
+// TestServerIsVerified: nothing is asked of a server that cannot be.
+func TestServerIsVerified(t *testing.T) {
+	authority := newPKI(t)
+	s := serve(t, "127.0.0.1:0", grpc.Creds(authority.server(t, "127.0.0.1")))
+	for name, o := range map[string]connect.Options{
+		"unknown to this machine": {},
+		"another authority":       {CAFile: newPKI(t).file(t)},
+		"another name":            {CAFile: authority.file(t), ServerName: "ringquery.example"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o.Endpoint = s.address
+			err := call(t, o, withToken(), nil)
+			require.Equal(t, codes.Unavailable, status.Code(err))
+			require.ErrorContains(t, err, "x509:")
+		})
+	}
+	require.Empty(t, s.tokens)
+
+	require.ErrorContains(t, call(t, connect.Options{Endpoint: s.address, CAFile: "/does/not/exist"}, nil, nil), "--ca-file")
+	empty := filepath.Join(t.TempDir(), "empty")
+	require.NoError(t, os.WriteFile(empty, nil, 0o600))
+	require.ErrorContains(t, call(t, connect.Options{Endpoint: s.address, CAFile: empty}, nil, nil), "holds no certificate")
+}
+
+// TestCredentials of all kinds that a kubeconfig knows.
+func TestCredentials(t *testing.T) {
+	authority := newPKI(t)
+	s := serve(t, "127.0.0.1:0", grpc.Creds(authority.server(t, "127.0.0.1")))
+	o := connect.Options{Endpoint: s.address, CAFile: authority.file(t)}
+	certificate, key := authority.issue(t, "alice")
+	tokenFile := filepath.Join(t.TempDir(), "token")
+	require.NoError(t, os.WriteFile(tokenFile, []byte("from-file\n"), 0o600))
+	plugin := filepath.Join(t.TempDir(), "plugin")
+	require.NoError(t, os.WriteFile(plugin, []byte(`#!/bin/sh
+echo '{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": "from-plugin"}}'
+`), 0o700))
+
+	for name, c := range map[string]struct {
+		config      *rest.Config
+		token, user string
+	}{
+		"no kubeconfig": {nil, "", ""},
+		"token":         {&rest.Config{BearerToken: "t"}, "Bearer t", ""},
+		"file":          {&rest.Config{BearerTokenFile: tokenFile}, "Bearer from-file", ""},
+		"program": {&rest.Config{ExecProvider: &clientcmdapi.ExecConfig{
+			Command: plugin, APIVersion: "client.authentication.k8s.io/v1", InteractiveMode: clientcmdapi.NeverExecInteractiveMode,
+		}}, "Bearer from-plugin", ""},
+		"certificate":           {&rest.Config{TLSClientConfig: rest.TLSClientConfig{CertData: certificate, KeyData: key}}, "", "alice"},
+		"name, password":        {&rest.Config{Username: "u", Password: "p"}, "", ""},
+		"token and certificate": {&rest.Config{BearerToken: "t", TLSClientConfig: rest.TLSClientConfig{CertData: certificate, KeyData: key}}, "Bearer t", "alice"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c.config != nil {
+				c.config.Host = "https://127.0.0.1:1"
+			}
+			require.NoError(t, call(t, o, c.config, nil))
+			token, user := s.last()
+			require.Equal(t, c.token, token)
+			require.Equal(t, c.user, user)
+		})
+	}
+
+	broken := &rest.Config{Host: "https://127.0.0.1:1", ExecProvider: &clientcmdapi.ExecConfig{
+		Command: "/does/not/exist", APIVersion: "client.authentication.k8s.io/v1", InteractiveMode: clientcmdapi.NeverExecInteractiveMode,
+	}}
+	require.ErrorContains(t, call(t, o, broken, nil), "/does/not/exist")
+}
+
+func TestValidate(t *testing.T) {
+	for want, o := range map[string]connect.Options{
+		"":                              {Endpoint: "[::1]:8090", Plaintext: true},
+		"--plaintext goes with none of": {Plaintext: true, CAFile: "a"},
+		"does not go with --ca-file":    {Insecure: true, CAFile: "a"},
+		`"localhost" is not host:port`:  {Endpoint: "localhost"},
+		`"a:b" is not host:port`:        {Endpoint: "a:b"},
+	} {
+		err := o.Validate()
+		if want == "" {
+			require.NoError(t, err)
+		} else {
+			require.ErrorContains(t, err, want, fmt.Sprint(o))
+		}
+	}
+}
+
+func TestImpersonationIsRefused(t *testing.T) {
+	config := withToken()
+	config.Impersonate.UserName = "admin"
+	_, err := connect.Dial(t.Context(), &connect.Options{Endpoint: "127.0.0.1:1", Plaintext: true}, config, nil)
+	require.ErrorContains(t, err, "acts as admin")
+	_, err = connect.Dial(t.Context(), &connect.Options{}, nil, nil)
+	require.ErrorContains(t, err, "there is no kubeconfig")
+}
