@@ -1,0 +1,388 @@
+package connect_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/portforward"
+	"k8s.io/streaming/pkg/httpstream"
+	"k8s.io/streaming/pkg/httpstream/spdy"
+
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/connect"
+	"github.com/clusterring/clusterring/tools/localplane"
+)
+
+// cluster is a namespace of the real API server.
+type cluster struct {
+	t     *testing.T
+	plane *localplane.Plane
+	core  *typedcorev1.CoreV1Client
+	ns    string
+}
+
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	plane := localplane.Shared(t)
+	core, err := typedcorev1.NewForConfig(plane.Config)
+	require.NoError(t, err)
+	return &cluster{t, plane, core, plane.Namespace(t)}
+}
+
+func (c *cluster) service(name string, ports ...corev1.ServicePort) *corev1.Service {
+	c.t.Helper()
+	service := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: name, Labels: map[string]string{"app.kubernetes.io/name": "ringquery"}},
+		Spec:       corev1.ServiceSpec{Selector: map[string]string{"app": name}, Ports: ports},
+	}
+	require.NoError(c.t, c.plane.Client.Create(c.t.Context(), service))
+	return service
+}
+
+// state is that of a pod.
+type state struct {
+	ready bool
+	phase corev1.PodPhase
+	node  string
+}
+
+func (c *cluster) pod(app, name string, s state) {
+	c.t.Helper()
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: name, Labels: map[string]string{"app": app}},
+		Spec: corev1.PodSpec{
+			NodeName: s.node, AutomountServiceAccountToken: new(false),
+			Containers: []corev1.Container{{
+				Name: "ringquery", Image: "ringquery", Ports: []corev1.ContainerPort{{Name: "metrics", ContainerPort: 8080}, {Name: "grpc", ContainerPort: 8090}},
+			}},
+		},
+	}
+	require.NoError(c.t, c.plane.Client.Create(c.t.Context(), pod))
+	status := corev1.ConditionFalse
+	if s.ready {
+		status = corev1.ConditionTrue
+	}
+	pod.Status.Phase = s.phase
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: status}}
+	require.NoError(c.t, c.plane.Client.Status().Update(c.t.Context(), pod))
+}
+
+func grpcServicePort() corev1.ServicePort {
+	return corev1.ServicePort{Name: "grpc", Port: 443, TargetPort: intstr.FromString("grpc")}
+}
+
+// TestServiceIsFound by its label, if it is the only one.
+func TestServiceIsFound(t *testing.T) {
+	c := newCluster(t)
+	_, err := connect.FindService(t.Context(), c.core, c.ns)
+	require.ErrorContains(t, err, "namespace "+c.ns+" has no Service with the label app.kubernetes.io/name=ringquery")
+
+	c.service("query", grpcServicePort())
+	found, err := connect.FindService(t.Context(), c.core, c.ns)
+	require.NoError(t, err)
+	require.Equal(t, "query", found.Name)
+
+	c.service("other", grpcServicePort())
+	_, err = connect.FindService(t.Context(), c.core, c.ns)
+	require.ErrorContains(t, err, "several Services with the label app.kubernetes.io/name=ringquery: other, query")
+
+	nobody := rest.CopyConfig(c.plane.Config)
+	nobody.Impersonate.UserName = "nobody"
+	core, err := typedcorev1.NewForConfig(nobody)
+	require.NoError(t, err)
+	_, err = connect.FindService(t.Context(), core, c.ns)
+	require.ErrorContains(t, err, "forbidden")
+	require.ErrorContains(t, err, "--endpoint")
+}
+
+func TestReadyPodIsFound(t *testing.T) {
+	c := newCluster(t)
+	service := c.service("query", grpcServicePort())
+	var offered []int
+	find := func(avoid string) (connect.Target, error) {
+		return connect.FindPod(t.Context(), c.core, service, connect.Picker{Avoid: avoid, Choose: func(n int) int {
+			offered = append(offered, n)
+			return n - 1
+		}})
+	}
+	c.pod("query", "starting", state{false, corev1.PodRunning, ""})
+	c.pod("query", "pending", state{true, corev1.PodPending, ""})
+	c.pod("query", "done", state{true, corev1.PodSucceeded, ""})
+	c.pod("else", "stranger", state{true, corev1.PodRunning, ""})
+	_, err := find("")
+	require.ErrorContains(t, err, "has 3 pods, of which none is ready")
+	require.ErrorContains(t, err, "kubectl get pods -n "+c.ns+" -l app=query")
+
+	c.pod("query", "a", state{true, corev1.PodRunning, ""})
+	target, err := find("a")
+	require.NoError(t, err, "better the one to avoid than none")
+	require.Equal(t, connect.Target{Namespace: c.ns, Pod: "a", Port: 8090}, target)
+
+	c.pod("query", "b", state{true, corev1.PodRunning, ""})
+	target, err = find("")
+	require.NoError(t, err)
+	require.Equal(t, "b", target.Pod)
+	target, err = find("b")
+	require.NoError(t, err)
+	require.Equal(t, "a", target.Pod)
+	require.Equal(t, []int{1, 2, 1}, offered)
+
+	leaving := &corev1.Pod{}
+	require.NoError(t, c.plane.Client.Get(t.Context(), key(c.ns, "b"), leaving))
+	leaving.Finalizers = []string{"example.com/wait"}
+	require.NoError(t, c.plane.Client.Update(t.Context(), leaving))
+	require.NoError(t, c.plane.Client.Delete(t.Context(), leaving))
+	target, err = find("")
+	require.NoError(t, err)
+	require.Equal(t, "a", target.Pod, "one that is about to stop is left alone")
+}
+
+func TestPortIsFound(t *testing.T) {
+	c := newCluster(t)
+	c.pod("query", "a", state{true, corev1.PodRunning, ""})
+	metrics := corev1.ServicePort{Name: "metrics", Port: 80, TargetPort: intstr.FromString("metrics")}
+	for want, ports := range map[string][]corev1.ServicePort{
+		"8090":                         {grpcServicePort(), metrics},
+		"8080":                         {metrics}, // the only one
+		"9090":                         {{Port: 443, TargetPort: intstr.FromInt32(9090)}},
+		"7070":                         {{Port: 7070}},
+		"no port named nothing":        {{Port: 443, TargetPort: intstr.FromString("nothing")}},
+		"2 ports, and none is named g": {metrics, {Name: "more", Port: 81}},
+	} {
+		service := &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "query"},
+			Spec:       corev1.ServiceSpec{Selector: map[string]string{"app": "query"}, Ports: ports},
+		}
+		target, err := connect.FindPod(t.Context(), c.core, service, connect.Picker{Choose: func(int) int { return 0 }})
+		if _, number := strconv.Atoi(want); number == nil {
+			require.NoError(t, err, want)
+			require.Equal(t, want, fmt.Sprint(target.Port))
+		} else {
+			require.ErrorContains(t, err, want)
+		}
+	}
+	_, err := connect.FindPod(t.Context(), c.core, &corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 1}}}}, connect.Picker{})
+	require.ErrorContains(t, err, "selects no pods")
+}
+
+// kubelet is what of a kubelet port-forwarding needs: the streams of a pod's port lead to a server on this machine.
+type kubelet struct {
+	to      map[string]string // pod: address
+	mu      sync.Mutex
+	reached []string
+}
+
+// start runs it as a node of the cluster and returns the name of the node.
+func (k *kubelet) start(c *cluster) string {
+	c.t.Helper()
+	web := httptest.NewUnstartedServer(k)
+	web.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+	web.StartTLS()
+	c.t.Cleanup(web.Close)
+	host, port, err := net.SplitHostPort(web.Listener.Addr().String())
+	require.NoError(c.t, err)
+	number, err := strconv.ParseInt(port, 10, 32)
+	require.NoError(c.t, err)
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: c.ns + "-node"}}
+	require.NoError(c.t, c.plane.Client.Create(c.t.Context(), node))
+	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: host}}
+	node.Status.DaemonEndpoints.KubeletEndpoint.Port = int32(number)
+	require.NoError(c.t, c.plane.Client.Status().Update(c.t.Context(), node))
+	return node.Name
+}
+
+// ServeHTTP implements the kubelet's side of the port-forward protocol.
+func (k *kubelet) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	parts := strings.Split(strings.Trim(req.URL.Path, "/"), "/") // portForward/NAMESPACE/POD
+	if parts[0] != "portForward" || len(parts) != 3 {
+		http.NotFound(w, req)
+		return
+	}
+	if _, err := httpstream.Handshake(req, w, []string{portforward.PortForwardProtocolV1Name}); err != nil {
+		return
+	}
+	streams := make(chan httpstream.Stream, 2)
+	conn := spdy.NewResponseUpgrader().UpgradeResponse(w, req, func(stream httpstream.Stream, _ <-chan struct{}) error {
+		streams <- stream
+		return nil
+	})
+	if conn == nil {
+		return
+	}
+	defer func() { _ = conn.Close() }()
+	problems, data := <-streams, <-streams
+	k.mu.Lock()
+	k.reached = append(k.reached, parts[2]+":"+data.Headers().Get(corev1.PortHeader))
+	k.mu.Unlock()
+	to, err := net.Dial("tcp", k.to[parts[2]])
+	if err != nil {
+		_, _ = problems.Write([]byte("nobody listens in the pod"))
+		_ = problems.Close()
+		<-conn.CloseChan()
+		return
+	}
+	defer func() { _ = to.Close() }()
+	go func() {
+		_, _ = io.Copy(to, data)
+		_ = to.Close()
+	}()
+	_, _ = io.Copy(data, to)
+	_ = problems.Close()
+}
+
+func (k *kubelet) pods() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return append([]string(nil), k.reached...)
+}
+
+// asUser returns the configuration of a user with the rights that the help of the command names, and a token.
+func (c *cluster) asUser() *rest.Config {
+	c.t.Helper()
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "person"}}
+	require.NoError(c.t, c.plane.Client.Create(c.t.Context(), account))
+	require.NoError(c.t, c.plane.Client.Create(c.t.Context(), &rbacv1.Role{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "person"},
+		Rules: []rbacv1.PolicyRule{
+			{APIGroups: []string{""}, Resources: []string{"services", "pods"}, Verbs: []string{"list"}},
+			{APIGroups: []string{""}, Resources: []string{"pods/portforward"}, Verbs: []string{"create"}},
+			{APIGroups: []string{""}, Resources: []string{"configmaps"}, ResourceNames: []string{"ringquery-ca"}, Verbs: []string{"get"}},
+		},
+	}))
+	require.NoError(c.t, c.plane.Client.Create(c.t.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "person"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "person"},
+		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: c.ns, Name: "person"}},
+	}))
+	path, err := c.plane.ServiceAccountKubeconfig(c.t.Context(), c.ns, "person")
+	require.NoError(c.t, err)
+	return fromFile(c.t, path)
+}
+
+// TestThroughTheAPIServer goes all the way: the Service, a pod, the real API server, a kubelet, TLS with the authority from the
+// ConfigMap, and the token of the kubeconfig's user, who has no more rights than these need.
+func TestThroughTheAPIServer(t *testing.T) {
+	c := newCluster(t)
+	authority := newPKI(t)
+	name := "query." + c.ns + ".svc"
+	s := serve(t, "127.0.0.1:0", grpc.Creds(authority.server(t, name)))
+	k := &kubelet{to: map[string]string{"a": s.address, "b": s.address}}
+	node := k.start(c)
+	c.service("query", grpcServicePort())
+	c.pod("query", "a", state{true, corev1.PodRunning, node})
+	config := c.asUser()
+	o := connect.Options{Namespace: c.ns}
+
+	err := call(t, o, config, nil)
+	require.ErrorContains(t, err, "x509:", "nothing vouches for the server")
+	require.Empty(t, s.tokens)
+
+	require.NoError(t, c.plane.Client.Create(t.Context(), &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "ringquery-ca"}, Data: map[string]string{"ca.crt": string(authority.pem)},
+	}))
+	require.NoError(t, call(t, o, config, nil))
+	token, _ := s.last()
+	require.Equal(t, "Bearer "+config.BearerToken, token)
+	require.Equal(t, "a:8090", k.pods()[0])
+
+	for label, o := range map[string]connect.Options{
+		"--ca-file": {Namespace: c.ns, CAFile: authority.file(t)}, "not verified": {Namespace: c.ns, Insecure: true},
+	} {
+		require.NoError(t, call(t, o, config, nil), label)
+		token, _ = s.last()
+		require.Equal(t, "Bearer "+config.BearerToken, token, "%s: the API server leads to the pod", label)
+	}
+}
+
+// TestAnotherPodIsTaken when the first cannot be reached: gRPC connects again.
+func TestAnotherPodIsTaken(t *testing.T) {
+	c := newCluster(t)
+	s := serve(t, "127.0.0.1:0")
+	k := &kubelet{to: map[string]string{"a": s.address, "b": s.address}}
+	node := k.start(c)
+	c.service("query", grpcServicePort())
+	c.pod("query", "a", state{true, corev1.PodRunning, node})
+	c.pod("query", "b", state{true, corev1.PodRunning, node})
+	tunnel := &flaky{Tunnel: connect.NewTunnel(c.plane.Config)}
+	conn, err := connect.Dial(t.Context(), &connect.Options{Namespace: c.ns, Plaintext: true}, c.plane.Config, tunnel)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, conn.Close()) }()
+	client := pb.NewDiagnosticsServiceClient(conn)
+
+	_, err = client.ListRings(t.Context(), &pb.ListRingsRequest{})
+	require.Equal(t, codes.Unavailable, status.Code(err))
+	_, err = client.ListRings(t.Context(), &pb.ListRingsRequest{}, grpc.WaitForReady(true))
+	require.NoError(t, err)
+	require.Len(t, tunnel.targets, 2)
+	require.NotEqual(t, tunnel.targets[0].Pod, tunnel.targets[1].Pod)
+	require.Contains(t, conn.Where(), "pod "+c.ns+"/"+tunnel.targets[1].Pod+", port 8090, through the API server, without TLS")
+	token, _ := s.last()
+	require.Empty(t, token, "the administrator has a certificate and no token")
+}
+
+// flaky is a tunnel that fails the first time.
+type flaky struct {
+	connect.Tunnel
+
+	mu      sync.Mutex
+	targets []connect.Target
+}
+
+func (f *flaky) Open(ctx context.Context, target connect.Target) (net.Conn, error) {
+	f.mu.Lock()
+	f.targets = append(f.targets, target)
+	first := len(f.targets) == 1
+	f.mu.Unlock()
+	if first {
+		return nil, errors.New("the pod has gone")
+	}
+	return f.Tunnel.Open(ctx, target)
+}
+
+// TestTunnelSaysWhatIsWrong: what the kubelet or the API server reports reaches the person.
+func TestTunnelSaysWhatIsWrong(t *testing.T) {
+	c := newCluster(t)
+	k := &kubelet{to: map[string]string{"a": "127.0.0.1:1"}}
+	node := k.start(c)
+	c.pod("query", "a", state{true, corev1.PodRunning, node})
+	c.pod("query", "homeless", state{true, corev1.PodRunning, ""})
+	tunnel := connect.NewTunnel(c.plane.Config)
+
+	conn, err := tunnel.Open(t.Context(), connect.Target{Namespace: c.ns, Pod: "a", Port: 8090})
+	require.NoError(t, err)
+	_, err = io.ReadAll(conn)
+	require.ErrorContains(t, err, "pod "+c.ns+"/a, port 8090: nobody listens in the pod")
+	require.Equal(t, "port-forward", conn.RemoteAddr().Network())
+	require.Equal(t, conn.LocalAddr(), conn.RemoteAddr())
+	require.NoError(t, conn.Close())
+	require.NoError(t, conn.Close(), "again")
+
+	_, err = tunnel.Open(t.Context(), connect.Target{Namespace: c.ns, Pod: "homeless", Port: 8090})
+	require.ErrorContains(t, err, "port-forward to pod "+c.ns+"/homeless, port 8090")
+	require.ErrorContains(t, err, "does not have a host assigned")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = tunnel.Open(ctx, connect.Target{Namespace: c.ns, Pod: "a", Port: 8090})
+	require.ErrorIs(t, err, context.Canceled)
+}
