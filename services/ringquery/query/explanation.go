@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -358,7 +360,12 @@ func unserved(ref Reference, err error) error {
 		return fmt.Errorf("%w: the API server does not serve %s", metadata.ErrNotServed, ref.typeName())
 	}
 
-	return fmt.Errorf("%w: find %s: %w", metadata.ErrUnavailable, ref.typeName(), err)
+	// Anything else is an error of a request, or the advice of a mapper that has something like it.
+	if _, failed := errors.AsType[net.Error](err); failed || apierrors.ReasonForError(err) != metav1.StatusReasonUnknown {
+		return fmt.Errorf("%w: find %s: %w", metadata.ErrUnavailable, ref.typeName(), err)
+	}
+
+	return fmt.Errorf("%w: the API server does not serve %s: %w", metadata.ErrNotServed, ref.typeName(), err)
 }
 
 // remembered returns what the ring lists, and what its status says that it listed before; nil if that is nothing more.

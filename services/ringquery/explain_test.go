@@ -1,0 +1,382 @@
+package ringquery_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/key"
+	hashring "github.com/clusterring/clusterring/services/internal/ring"
+)
+
+var update = flag.Bool("update", false, "rewrite testdata/explain")
+
+// explaining is a ring with the shards a and b, about whose objects the server is asked.
+type explaining struct {
+	*server
+
+	name, ns string
+	table    *hashring.Ring
+}
+
+func startExplaining(t *testing.T, spec v1alpha1.ClusterRingSpec, shards ...string) *explaining {
+	t.Helper()
+
+	x := &explaining{server: startServer(t), table: hashring.New(shards)}
+	x.grant()
+	x.name, x.ns = x.makeRing(spec)
+	x.hold(x.name, shards...)
+	x.report(x.name, "")
+
+	return x
+}
+
+// hold lets shards hold their Leases for longer than the test takes.
+func (x *explaining) hold(ring string, shards ...string) {
+	x.t.Helper()
+
+	for _, name := range shards {
+		shard := x.shard(ring, x.ns, name)
+		shard.Duration = time.Hour
+		require.NoError(x.t, shard.Acquire(x.t.Context()))
+	}
+	require.Eventually(x.t, func() bool {
+		return int(x.ring(ring).GetRing().GetAvailableShards()) == len(shards)
+	}, patience, interval)
+}
+
+// report writes what the services say of a ring in which all is well: for the named set of shards, if there is one.
+func (x *explaining) report(ring, fingerprint string) {
+	x.t.Helper()
+
+	r := &v1alpha1.ClusterRing{}
+	require.NoError(x.t, x.plane.Client.Get(x.t.Context(), types.NamespacedName{Name: ring}, r))
+	r.Status.Assignment = &v1alpha1.AssignmentStatus{Fingerprint: fingerprint}
+	for kind, reason := range map[string]string{
+		v1alpha1.ConditionAssigned: v1alpha1.ReasonAllAssigned, v1alpha1.ConditionWebhookRegistered: v1alpha1.ReasonRegistered,
+	} {
+		r.Status.Conditions = append(r.Status.Conditions, metav1.Condition{
+			Type: kind, Status: metav1.ConditionTrue, Reason: reason, LastTransitionTime: metav1.Now(), Message: fingerprint,
+		})
+	}
+	require.NoError(x.t, x.plane.Client.Status().Update(x.t.Context(), r))
+	require.Eventually(x.t, func() bool { return len(x.ring(ring).GetRing().GetConditions()) == 2 }, patience, interval)
+}
+
+// named returns the name of a ConfigMap that belongs to a shard.
+func (x *explaining) named(shard string) string { return namesAt(x.table, x.ns, shard, 1)[0] }
+
+// at returns the labels of an object at a shard.
+func (x *explaining) at(shard string) map[string]string {
+	return map[string]string{v1alpha1.ShardLabel(x.name): shard}
+}
+
+// secret makes a Secret that an object controls.
+func (x *explaining) secret(name string, labels map[string]string, owner *corev1.ConfigMap) {
+	x.t.Helper()
+
+	object := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: x.ns, Name: name, Labels: labels}}
+	object.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(owner, corev1.SchemeGroupVersion.WithKind("ConfigMap"))}
+	require.NoError(x.t, x.plane.Client.Create(x.t.Context(), object))
+}
+
+// write merges labels into a ConfigMap, as a manager.
+func (x *explaining) write(manager, name, label, value string) {
+	x.t.Helper()
+
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: x.ns, Name: name}}
+	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`, label, value)
+	require.NoError(x.t, x.plane.Client.Patch(x.t.Context(), object, client.RawPatch(types.MergePatchType, []byte(patch)), client.FieldOwner(manager)))
+}
+
+// explain asks about an object in the ring.
+func (x *explaining) explain(object *pb.ObjectReference) *pb.ExplainResponse {
+	x.t.Helper()
+
+	res, err := x.Explain(x.t.Context(), &pb.ExplainRequest{Object: object, Ring: x.name})
+	require.NoError(x.t, err)
+
+	return res
+}
+
+// golden compares an answer with testdata/explain. What differs from run to run has a name there.
+func (x *explaining) golden(res *pb.ExplainResponse, names ...string) {
+	x.t.Helper()
+
+	text := explanationText(res)
+	replace := append(names, v1alpha1.RingSuffix(x.name), "<suffix>", x.name, "<ring>", x.ns, "<namespace>")
+	text = strings.NewReplacer(replace...).Replace(text)
+	for pattern, name := range map[string]string{
+		`token \d+`: "token <token>", `\d+ s (ago|old)`: "<age> $1", `\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ`: "<time>",
+	} {
+		text = regexp.MustCompile(pattern).ReplaceAllString(text, name)
+	}
+
+	path := filepath.Join("testdata", "explain", strings.TrimPrefix(x.t.Name(), "TestExplain")+".txt")
+	if *update {
+		require.NoError(x.t, os.WriteFile(path, []byte(text), 0o600))
+	}
+	want, err := os.ReadFile(path)
+	require.NoError(x.t, err)
+	require.Equal(x.t, string(want), text)
+}
+
+// explanationText renders an answer.
+func explanationText(res *pb.ExplainResponse) string {
+	var b strings.Builder
+
+	o := res.GetObject()
+	fmt.Fprintf(&b, "%s %s/%s (%s), %s, controller %q, deleting %t, healthy %t\n",
+		o.GetResource(), o.GetNamespace(), o.GetName(), o.GetKind(), o.GetFound(), o.GetController(), o.GetDeleting(), res.GetHealthy())
+
+	for _, f := range res.GetFindings() {
+		fmt.Fprintf(&b, "\n%s %s %s\n%s\n", strings.TrimPrefix(f.GetSeverity().String(), "SEVERITY_"), f.GetReason(), f.GetRing(), f.GetMessage())
+		if f.GetAdvice() != "" {
+			fmt.Fprintf(&b, "→ %s\n", f.GetAdvice())
+		}
+	}
+
+	for _, r := range res.GetRings() {
+		a := r.GetAssignment()
+		fmt.Fprintf(&b, "\nring %s: %s, covered %t\n  %s: at %q, belongs to %q, owner %q, drain time known %t\n", r.GetRing(), r.GetRole(), r.GetCovered(),
+			a.GetState(), a.GetShard(), a.GetDesiredShard(), a.GetOwner(), a.GetDrainTime() != nil)
+		if l := r.GetLocation(); l != nil {
+			fmt.Fprintf(&b, "  location: %s, %s, next %v\n", l.GetShard(), l.GetNamespaceCoverage(), l.GetNextShards())
+		}
+		if s := r.GetActualShard(); s != nil {
+			fmt.Fprintf(&b, "  actual shard: %q, holder %q, available %t\n", s.GetName(), s.GetHolder(), s.GetAvailable())
+		}
+		if w := r.GetOwner(); w != nil {
+			fmt.Fprintf(&b, "  owner %s %s/%s: %s, at %q, draining %t\n", w.GetResource(), w.GetNamespace(), w.GetName(), w.GetFound(), w.GetShard(), w.GetDraining())
+		}
+		fmt.Fprintf(&b, "  %s by %q\n", r.GetNext(), r.GetNextActor())
+	}
+
+	return b.String()
+}
+
+func TestExplainAssigned(t *testing.T) {
+	x := startExplaining(t, configMaps(), "a", "b")
+	name := x.named("b")
+	x.configMap(x.ns, name, x.at("b"))
+
+	res := x.explain(byKind("ConfigMap", x.ns, name))
+	x.golden(res, name, "<name>")
+	require.NotEmpty(t, res.GetObject().GetUid())
+	require.WithinRange(t, res.GetObject().GetCreateTime().AsTime(), time.Unix(1, 0), time.Now().Add(time.Hour))
+	require.Equal(t, "b", res.GetRings()[0].GetDesiredShard().GetName())
+
+	located := x.locate(&pb.LocateRequest{Ring: x.name, Object: byKind("ConfigMap", x.ns, name)})
+	require.Equal(t, located.String(), res.GetRings()[0].GetLocation().String())
+}
+
+func TestExplainUnassigned(t *testing.T) {
+	x := startExplaining(t, configMaps(), "a", "b")
+	name := x.named("b")
+	x.configMap(x.ns, name, nil)
+
+	res := x.explain(byKind("ConfigMap", x.ns, name))
+	require.Equal(t, "UNASSIGNED", res.GetFindings()[0].GetReason())
+	require.Eventually(t, func() bool { // an object that was just created may be on its way
+		res = x.explain(byKind("ConfigMap", x.ns, name))
+		return !res.GetHealthy()
+	}, patience, interval)
+	x.golden(res, name, "<name>")
+}
+
+func TestExplainNamespaceNotSelected(t *testing.T) {
+	spec := configMaps()
+	spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "blue"}}
+	x := startExplaining(t, spec, "a", "b")
+	x.team(x.ns, "red")
+	name := x.named("b")
+	x.configMap(x.ns, name, nil)
+	x.golden(x.explain(byKind("ConfigMap", x.ns, name)), name, "<name>")
+
+	x.team(x.ns, "blue")
+	res := x.explain(byKind("ConfigMap", x.ns, name))
+	require.Equal(t, "UNASSIGNED", res.GetFindings()[0].GetReason(), "labels are read anew for each question")
+	require.Equal(t, pb.NamespaceCoverage_NAMESPACE_COVERAGE_COVERED, res.GetRings()[0].GetLocation().GetNamespaceCoverage())
+}
+
+// TestExplainNotSharded asks about namespaces, which the service may read and no ring lists.
+func TestExplainNotSharded(t *testing.T) {
+	x := startExplaining(t, configMaps(), "a", "b")
+	res, err := x.Explain(t.Context(), &pb.ExplainRequest{Object: byKind("Namespace", "", x.ns)})
+	require.NoError(t, err)
+	x.golden(res)
+
+	res, err = x.Explain(t.Context(), &pb.ExplainRequest{Object: byResource("serviceaccounts", x.ns, "any")})
+	require.NoError(t, err)
+	require.Equal(t, pb.Found_FOUND_FORBIDDEN, res.GetObject().GetFound())
+	require.Equal(t, "NOT_SHARDED", res.GetFindings()[0].GetReason())
+}
+
+func TestExplainShardDead(t *testing.T) {
+	x := startExplaining(t, configMaps(), "a", "b")
+	name := x.named("b")
+	x.configMap(x.ns, name, x.at("a"))
+	require.NoError(t, x.shard(x.name, x.ns, "a").Release(t.Context()))
+	require.Eventually(t, func() bool { return x.ring(x.name).GetRing().GetAvailableShards() == 1 }, patience, interval)
+
+	x.golden(x.explain(byKind("ConfigMap", x.ns, name)), name, "<name>")
+}
+
+func TestExplainDrainPending(t *testing.T) {
+	x := startExplaining(t, configMaps(), "a", "b")
+	name := x.named("b")
+	x.configMap(x.ns, name, x.at("a"))
+	x.write("rebalancer", name, v1alpha1.DrainLabel(x.name), v1alpha1.DrainValue)
+
+	res := x.explain(byKind("ConfigMap", x.ns, name))
+	x.golden(res, name, "<name>")
+	require.WithinRange(t, res.GetRings()[0].GetAssignment().GetDrainTime().AsTime(), res.GetObject().GetCreateTime().AsTime(), time.Now().Add(time.Minute))
+}
+
+func TestExplainMisplaced(t *testing.T) {
+	x := startExplaining(t, configMaps(), "a", "b")
+	name := x.named("b")
+	x.configMap(x.ns, name, nil)
+	x.write("rebalancer", name, v1alpha1.ShardLabel(x.name), "a")
+
+	x.golden(x.explain(byKind("ConfigMap", x.ns, name)), name, "<name>")
+}
+
+func TestExplainChildElsewhere(t *testing.T) {
+	x := startExplaining(t, configMaps(), "a", "b")
+	name := x.named("b")
+	x.secret("child", x.at("a"), x.configMap(x.ns, name, x.at("b")))
+
+	x.golden(x.explain(byKind("Secret", x.ns, "child")), name, "<name>")
+}
+
+// TestExplainLabelByHand has a label that somebody wrote after the rebalancer had found all in place.
+func TestExplainLabelByHand(t *testing.T) {
+	x := startExplaining(t, configMaps(), "a", "b")
+	r := &v1alpha1.ClusterRing{}
+	require.NoError(t, x.plane.Client.Get(t.Context(), types.NamespacedName{Name: x.name}, r))
+	r.Status.Assignment, r.Status.Conditions = nil, nil
+	require.NoError(t, x.plane.Client.Status().Update(t.Context(), r))
+	x.report(x.name, x.table.Fingerprint())
+	require.Eventually(t, func() bool {
+		return x.ring(x.name).GetRing().GetConditions()[0].GetMessage() != ""
+	}, patience, interval)
+
+	name := x.named("b")
+	x.configMap(x.ns, name, x.at("b"))
+	x.write("kubectl-label", name, v1alpha1.ShardLabel(x.name), "a")
+
+	x.golden(x.explain(byKind("ConfigMap", x.ns, name)), name, "<name>")
+}
+
+// TestExplainTwoRings shard cluster-scoped objects, which have no other ring here.
+func TestExplainTwoRings(t *testing.T) {
+	spec := v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{Group: "scheduling.k8s.io", Resource: "priorityclasses"}}}
+	x := startExplaining(t, spec, "a", "b")
+	two := x.name + "-two" // the order of names is that of the answer
+	r := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: two}, Spec: spec}
+	require.NoError(t, x.plane.Client.Create(t.Context(), r))
+	t.Cleanup(func() { _ = x.plane.Client.Delete(context.WithoutCancel(t.Context()), r) })
+	require.Eventually(t, func() bool {
+		_, err := x.GetRing(t.Context(), &pb.GetRingRequest{Name: two})
+		return err == nil
+	}, patience, interval)
+	x.hold(two, "z")
+	x.report(two, "")
+
+	var name string
+	for i := 0; name == ""; i++ {
+		candidate := fmt.Sprint(x.ns, "-", i)
+		if owner, _ := x.table.Owner(key.Key{Group: "scheduling.k8s.io", Kind: "PriorityClass", Name: candidate}.Hash()); owner == "b" {
+			name = candidate
+		}
+	}
+	labels := x.at("b")
+	labels[v1alpha1.ShardLabel(two)] = "gone"
+	object := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}, Value: 1}
+	require.NoError(t, x.plane.Client.Create(t.Context(), object, client.FieldOwner("somebody")))
+	t.Cleanup(func() { _ = x.plane.Client.Delete(context.WithoutCancel(t.Context()), object) })
+
+	ref := &pb.ObjectReference{Group: "scheduling.k8s.io", Type: &pb.ObjectReference_Kind{Kind: "PriorityClass"}, Name: name}
+	res, err := x.Explain(t.Context(), &pb.ExplainRequest{Object: ref})
+	require.NoError(t, err)
+	x.golden(res, name, "<name>", two, "<other ring>")
+	require.Len(t, x.explain(ref).GetRings(), 1, "of one ring, if it is named")
+}
+
+// TestExplainForbidden says what follows from the name of an object that the service may not read.
+func TestExplainForbidden(t *testing.T) {
+	x := startExplaining(t, v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{Resource: "services"}}}, "a", "b")
+	ref := byKind("Service", x.ns, "any")
+	located := x.locate(&pb.LocateRequest{Ring: x.name, Object: ref})
+	res := x.explain(ref)
+	require.Equal(t, located.GetShard(), res.GetRings()[0].GetLocation().GetShard())
+	x.golden(res, "shard "+located.GetShard(), "shard <shard>", "location: "+located.GetShard(), "location: <shard>", fmt.Sprint(located.GetNextShards()), "[<shard>]")
+}
+
+// TestExplainRemembersResources: a resource that has left the ring is explained while the ring's status has it.
+func TestExplainRemembersResources(t *testing.T) {
+	x := startExplaining(t, v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{Resource: "secrets"}}}, "a", "b")
+	name := x.named("b")
+	x.configMap(x.ns, name, x.at("b"))
+	ask := func() (*pb.ExplainResponse, error) {
+		return x.Explain(t.Context(), &pb.ExplainRequest{Object: byKind("ConfigMap", x.ns, name), Ring: x.name})
+	}
+	_, err := ask()
+	require.Equal(t, codes.FailedPrecondition, status.Code(err), "the object is not read for those who ask about a ring that does not list it")
+
+	res, err := x.Explain(t.Context(), &pb.ExplainRequest{Object: byKind("ConfigMap", x.ns, name)})
+	require.NoError(t, err)
+	require.Contains(t, explanationText(res), "WARNING STRAY_LABEL "+x.name)
+
+	r := &v1alpha1.ClusterRing{}
+	require.NoError(t, x.plane.Client.Get(t.Context(), types.NamespacedName{Name: x.name}, r))
+	r.Status.Assignment.Resources = append(configMaps().Resources, r.Spec.Resources...)
+	require.NoError(t, x.plane.Client.Status().Update(t.Context(), r))
+	require.Eventually(t, func() bool { res, err = ask(); return err == nil }, patience, interval)
+	x.golden(res, name, "<name>")
+}
+
+// TestExplainFailures has every reason not to answer.
+func TestExplainFailures(t *testing.T) {
+	x := startExplaining(t, configMaps(), "a")
+
+	for name, c := range map[string]struct {
+		req  *pb.ExplainRequest
+		code codes.Code
+		want string
+	}{
+		"no object":     {&pb.ExplainRequest{}, codes.InvalidArgument, "object must be set"},
+		"unknown ring":  {&pb.ExplainRequest{Ring: "no-such-ring", Object: byKind("ConfigMap", x.ns, "x")}, codes.NotFound, "no-such-ring"},
+		"not there":     {&pb.ExplainRequest{Object: byKind("ConfigMap", x.ns, "x")}, codes.NotFound, "no such object: configmaps " + x.ns + "/x"},
+		"not in ring":   {&pb.ExplainRequest{Ring: x.name, Object: byKind("Pod", x.ns, "x")}, codes.FailedPrecondition, "does not list Pod"},
+		"no such kind":  {&pb.ExplainRequest{Object: byKind("Nothing", x.ns, "x")}, codes.FailedPrecondition, "the API server does not serve Nothing"},
+		"no such thing": {&pb.ExplainRequest{Object: byResource("nothings", x.ns, "x")}, codes.FailedPrecondition, "the API server does not serve nothings"},
+		"a part of one": {&pb.ExplainRequest{Object: byResource("configmap", x.ns, "x")}, codes.FailedPrecondition, "did you mean configmaps?"},
+		"no namespace":  {&pb.ExplainRequest{Object: byKind("ConfigMap", "", "x")}, codes.InvalidArgument, "configmaps have a namespace"},
+		"one too many":  {&pb.ExplainRequest{Object: byKind("Namespace", x.ns, "x")}, codes.InvalidArgument, "namespaces are cluster-scoped"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := x.Explain(t.Context(), c.req)
+			require.Equal(t, c.code, status.Code(err), err)
+			require.ErrorContains(t, err, c.want)
+		})
+	}
+}
