@@ -153,7 +153,9 @@ func (s *Story) beganNothing(shard *system.Shard, begun int) error {
 		return err
 	}
 	if spans, _ := spansOf(reader.Spans(), shard.PID()); len(spans) != begun {
-		return fmt.Errorf("%s was woken without its Lease and began %d reconciles", shard.Name, len(spans)-begun)
+		return &system.FaultError{
+			Process: shard.Name, Err: fmt.Errorf("%s was woken without its Lease, and began %d reconciles", shard.Name, len(spans)-begun),
+		}
 	}
 	return nil
 }
