@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -159,11 +160,31 @@ func at(r Ring, location Location, next int) Location {
 		location.Shard = owner
 	}
 
-	if next > 0 && ring.Len() > 1 {
-		location.Next = ring.Ranking(location.Token, next+1)[1:]
-	}
+	location.Next = r.next(location.Token, next)
 
 	return location
+}
+
+// next returns the n shards that would own the token, one after the other, if those before them failed. It is what the hash
+// ring's Ranking says, which has to be found by building the ring without these shards.
+func (r Ring) next(token, n int) (names []string) {
+	ring := r.View.Ring()
+	if n == 0 || ring.Len() < 2 {
+		return nil
+	}
+
+	if ring.Len() >= largeRing || r.smaller == nil {
+		return ring.Ranking(token, n+1)[1:]
+	}
+
+	for len(names) < n && ring.Len() > 1 {
+		owner, _ := ring.OwnerOf(token)
+		ring = r.smaller.Get(slices.DeleteFunc(ring.Shards(), func(shard string) bool { return shard == owner }))
+		next, _ := ring.OwnerOf(token)
+		names = append(names, next)
+	}
+
+	return names
 }
 
 // find returns the ring's resource that the reference names.

@@ -10,6 +10,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -21,6 +22,14 @@ import (
 	"github.com/clusterring/clusterring/services/internal/resources"
 	hashring "github.com/clusterring/clusterring/services/internal/ring"
 	"github.com/clusterring/clusterring/services/ringquery/metadata"
+)
+
+const (
+	// smallerKept is the number of rings of 64 KiB each that are kept to tell which shards would be next: all that two failures
+	// can leave of a ring of 16 shards.
+	smallerKept = 256
+	// largeRing is the number of shards from which on they are not kept: there would be too many.
+	largeRing = 17
 )
 
 // Answerer answers questions. All fields are required. It is safe for concurrent use.
@@ -35,6 +44,9 @@ type Answerer struct {
 	Leases *Leases
 	// Objects reads the metadata of sharded objects, live.
 	Objects *metadata.Reader
+
+	once    sync.Once
+	smaller *hashring.Cache // made once; rings without some of their shards
 }
 
 // Ring is a ring as it is now. Its fields are shared: do not change what they point to.
@@ -45,6 +57,8 @@ type Ring struct {
 	View *membership.View
 	// Resources is what its resources are.
 	Resources *resources.Set
+
+	smaller *hashring.Cache
 }
 
 // Shard is a shard of a ring as it is now.
@@ -115,7 +129,9 @@ func (a *Answerer) shards(ring Ring) []Shard {
 func (s Shard) Share() float64 { return float64(s.Tokens) / hashring.Tokens }
 
 func (a *Answerer) ring(r *v1alpha1.ClusterRing) Ring {
-	return Ring{ClusterRing: r, View: a.Index.View(r.Name), Resources: a.Resources.Of(r)}
+	a.once.Do(func() { a.smaller = hashring.NewCache(smallerKept) })
+
+	return Ring{ClusterRing: r, View: a.Index.View(r.Name), Resources: a.Resources.Of(r), smaller: a.smaller}
 }
 
 func (a *Answerer) named(ctx context.Context, name string) (*v1alpha1.ClusterRing, error) {
