@@ -250,6 +250,20 @@ func TestRefusalSaysWhatIsMissing(t *testing.T) {
 	}, info.GetMetadata())
 }
 
+func TestLogSaysWhoHasAskedAboutWhichRing(t *testing.T) {
+	s := startSecured(t, "--log-level", "debug")
+	c := s.caller("")
+	_, err := pb.NewDiagnosticsServiceClient(s.connect(bearer(c.token))).GetRing(t.Context(), &pb.GetRingRequest{Name: "example"})
+	require.Equal(t, codes.PermissionDenied, status.Code(err))
+
+	for _, text := range []string{
+		`"user":"system:serviceaccount:` + c.Namespace + `:caller"`, `"ring":"example"`, `"grpc.code":"PermissionDenied"`,
+	} {
+		require.True(t, s.log.has(text, `"grpc.method":"GetRing"`), text)
+	}
+	require.False(t, s.log.has(c.token), "a token is in the log")
+}
+
 func TestRightToOneRing(t *testing.T) {
 	s := startSecured(t)
 	mine, _ := s.makeRing(configMaps())
@@ -402,7 +416,7 @@ func (s *secured) serial() int64 {
 
 func TestTokensDoNotTravelInTheClear(t *testing.T) {
 	plane := localplane.Shared(t)
-	done, cancel := execute(t, "--kubeconfig", plane.ServiceKubeconfig(t, "ringquery"), "--plaintext", "--grpc-bind-address", ":0",
+	done, cancel := execute(&testLog{t: t}, "--kubeconfig", plane.ServiceKubeconfig(t, "ringquery"), "--plaintext", "--grpc-bind-address", ":0",
 		"--metrics-bind-address", "0", "--health-probe-bind-address", "0")
 	defer cancel()
 	require.Eventually(t, func() bool { return len(done) > 0 }, patience, interval)

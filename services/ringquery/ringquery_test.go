@@ -5,6 +5,9 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -40,6 +43,7 @@ type server struct {
 	pb.DiagnosticsServiceClient
 
 	t       *testing.T
+	log     *testLog
 	plane   *localplane.Plane
 	conn    *grpc.ClientConn
 	address string
@@ -62,18 +66,29 @@ func startServer(t *testing.T, args ...string) *server {
 func launch(t *testing.T, args ...string) *server {
 	t.Helper()
 
-	plane := localplane.Shared(t)
-	s := &server{t: t, plane: plane, address: freeAddress(t), health: freeAddress(t)}
-	s.done, s.cancel = execute(t, append([]string{
-		"--kubeconfig", plane.ServiceKubeconfig(t, "ringquery"), "--grpc-bind-address", s.address,
-		"--metrics-bind-address", "0", "--health-probe-bind-address", s.health,
-	}, args...)...)
+	s := newServer(t)
+	s.done, s.cancel = execute(s.log, append(s.flags(), args...)...)
 	t.Cleanup(func() {
 		s.cancel()
 		require.Eventually(t, func() bool { return s.done == nil || len(s.done) > 0 }, patience, interval)
 	})
 
 	return s
+}
+
+// newServer returns a server that does not run, with addresses of its own.
+func newServer(t *testing.T) *server {
+	t.Helper()
+
+	return &server{t: t, log: &testLog{t: t}, plane: localplane.Shared(t), address: freeAddress(t), health: freeAddress(t)}
+}
+
+// flags are those that every server needs.
+func (s *server) flags() []string {
+	return []string{
+		"--kubeconfig", s.plane.ServiceKubeconfig(s.t, "ringquery"), "--grpc-bind-address", s.address,
+		"--metrics-bind-address", "0", "--health-probe-bind-address", s.health,
+	}
 }
 
 // dial returns a new connection.
@@ -96,25 +111,43 @@ func (s *server) use(conn *grpc.ClientConn) {
 }
 
 // execute runs the command until cancel is called, and sends how it ended.
-func execute(t *testing.T, args ...string) (done chan error, cancel context.CancelFunc) {
-	t.Helper()
-
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+func execute(log *testLog, args ...string) (done chan error, cancel context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(log.t.Context()))
 	cmd := ringquery.NewCommand()
 	cmd.SetArgs(args)
-	cmd.SetErr(&testLog{t})
+	cmd.SetErr(log)
 	done = make(chan error, 1)
 	go func() { done <- cmd.ExecuteContext(ctx) }()
 
 	return done, cancel
 }
 
-// testLog shows logs where a test fails.
-type testLog struct{ t *testing.T }
+// testLog shows logs where a test fails, and remembers them.
+type testLog struct {
+	t *testing.T
+
+	mutex sync.Mutex
+	lines []string
+}
 
 func (l *testLog) Write(line []byte) (int, error) {
 	l.t.Logf("%s", line)
+
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	l.lines = append(l.lines, string(line))
+
 	return len(line), nil
+}
+
+// has reports whether there is a line with all the texts.
+func (l *testLog) has(texts ...string) bool {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+
+	return slices.ContainsFunc(l.lines, func(line string) bool {
+		return !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(line, text) })
+	})
 }
 
 func freeAddress(t *testing.T) string {
@@ -258,7 +291,7 @@ func TestMistakesAreToldAtOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			args := append([]string{"--kubeconfig", plane.ServiceKubeconfig(t, "ringquery")}, append(common, c.args...)...)
-			done, cancel := execute(t, args...)
+			done, cancel := execute(&testLog{t: t}, args...)
 			defer cancel()
 			require.Eventually(t, func() bool { return len(done) > 0 }, patience, interval)
 			require.ErrorContains(t, <-done, c.want)

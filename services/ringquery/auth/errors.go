@@ -2,8 +2,8 @@ package auth
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"strings"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
@@ -29,12 +29,18 @@ func (g *Guard) unauthenticated(problems ...error) error {
 		wanted += ", or a client certificate"
 	}
 
-	message := "the server wants to know who asks"
-	if problem := errors.Join(problems...); problem != nil {
-		message = oneLine(problem)
+	var texts []string
+	for _, problem := range problems {
+		if problem != nil {
+			texts = append(texts, problem.Error())
+		}
 	}
 
-	return g.status(codes.Unauthenticated, message+": "+wanted, &errdetails.ErrorInfo{Reason: reasonUnauthenticated})
+	if texts == nil {
+		texts = []string{"the server wants to know who asks"}
+	}
+
+	return g.status(codes.Unauthenticated, strings.Join(texts, "; ")+": "+wanted, &errdetails.ErrorInfo{Reason: reasonUnauthenticated})
 }
 
 // denied says which right is missing, and how to get it.
@@ -81,23 +87,4 @@ func (g *Guard) status(code codes.Code, message string, info *errdetails.ErrorIn
 	}
 
 	return full.Err() //nolint:wrapcheck // a status is what a caller gets
-}
-
-// oneLine joins the lines of a joined error.
-func oneLine(err error) string {
-	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // it was joined by the caller
-	if !ok {
-		return err.Error()
-	}
-
-	var text string
-	for i, e := range joined.Unwrap() {
-		if i > 0 {
-			text += "; "
-		}
-
-		text += e.Error()
-	}
-
-	return text
 }

@@ -61,12 +61,13 @@ type fixture struct {
 	hold chan struct{}
 }
 
-// RoundTrip implements http.RoundTripper.
+// counting counts reviews, and holds them up.
 type counting struct {
 	f    *fixture
 	next http.RoundTripper
 }
 
+// RoundTrip implements http.RoundTripper.
 func (c *counting) RoundTrip(req *http.Request) (*http.Response, error) {
 	if strings.HasSuffix(req.URL.Path, "reviews") {
 		c.f.asked.Add(1)
@@ -177,12 +178,12 @@ func (f *fixture) grant(name string, subject rbacv1.Subject) *rbacv1.ClusterRole
 }
 
 // eventually waits until a call is answered with this code. The API server sees new rights a little later.
-func (f *fixture) eventually(ctx context.Context, ring string, want codes.Code) {
+func (f *fixture) eventually(ctx context.Context, want codes.Code) {
 	f.t.Helper()
 
 	require.Eventually(f.t, func() bool {
 		f.clock.Step(10 * time.Second) // more than a refusal is remembered
-		return status.Code(f.ask(ctx, ring)) == want
+		return status.Code(f.ask(ctx, "a")) == want
 	}, patience, interval)
 }
 
@@ -190,7 +191,7 @@ func TestAnswersAreUsedAgainForAWhile(t *testing.T) {
 	f := newFixture(t, auth.Options{TTL: ttl})
 	_, grant, token := f.account()
 	ctx := withToken(t.Context(), token)
-	f.eventually(ctx, "a", codes.OK)
+	f.eventually(ctx, codes.OK)
 	f.clock.Step(ttl + time.Second)
 
 	before := f.asked.Load()
@@ -228,7 +229,7 @@ func TestRevokedTokenIsRefused(t *testing.T) {
 	f := newFixture(t, auth.Options{TTL: ttl})
 	account, _, token := f.account()
 	ctx := withToken(t.Context(), token)
-	f.eventually(ctx, "a", codes.OK)
+	f.eventually(ctx, codes.OK)
 
 	require.NoError(t, f.plane.Client.Delete(t.Context(), account))
 	require.Eventually(t, func() bool {
@@ -268,7 +269,7 @@ func TestTokenForAnotherAudienceIsRefused(t *testing.T) {
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: []string{"ringquery"}}}
 	require.NoError(t, f.plane.Client.SubResource("token").Create(t.Context(), account, request))
 
-	f.eventually(withToken(t.Context(), request.Status.Token), "a", codes.OK)
+	f.eventually(withToken(t.Context(), request.Status.Token), codes.OK)
 	require.Equal(t, codes.Unauthenticated, status.Code(f.ask(withToken(t.Context(), general), "a")))
 }
 
@@ -301,7 +302,7 @@ func TestClientCertificates(t *testing.T) {
 	f := newFixture(t, auth.Options{TTL: ttl, ClientCAFile: file})
 	f.grant(f.plane.Namespace(t), rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: "Group", Name: "ring-readers"})
 	good := withCertificate(t.Context(), t, authority.Client(t, time.Time{}, "jane", "ring-readers"))
-	f.eventually(good, "a", codes.OK)
+	f.eventually(good, codes.OK)
 	_, _, token := f.account()
 
 	for name, c := range map[string]struct {
@@ -321,7 +322,7 @@ func TestClientCertificates(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f.t = t
 			if c.want == codes.OK {
-				f.eventually(c.ctx, "a", c.want)
+				f.eventually(c.ctx, c.want)
 				return
 			}
 			err := f.ask(c.ctx, "a")

@@ -38,9 +38,10 @@ func NewAuthority(t testing.TB) *Authority {
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority of a test"}, NotBefore: Begin, NotAfter: End,
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
 	}
-	key := newKey(t)
+	a := &Authority{certificate: template, key: newKey(t)}
+	a.certificate = a.sign(t, template, &a.key.PublicKey)
 
-	return &Authority{sign(t, template, template, key, key), key}
+	return a
 }
 
 // PEM returns the authority's certificate.
@@ -88,7 +89,7 @@ func (a *Authority) issue(t testing.TB, template *x509.Certificate) Pair {
 	}
 
 	key := newKey(t)
-	certificate := sign(t, template, a.certificate, key, a.key)
+	certificate := a.sign(t, template, &key.PublicKey)
 	private, err := x509.MarshalPKCS8PrivateKey(key)
 	require.NoError(t, err)
 
@@ -125,10 +126,10 @@ func newKey(t testing.TB) *ecdsa.PrivateKey {
 	return key
 }
 
-func sign(t testing.TB, template, parent *x509.Certificate, key, parentKey *ecdsa.PrivateKey) *x509.Certificate {
+func (a *Authority) sign(t testing.TB, template *x509.Certificate, public *ecdsa.PublicKey) *x509.Certificate {
 	t.Helper()
 
-	raw, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, parentKey)
+	raw, err := x509.CreateCertificate(rand.Reader, template, a.certificate, public, a.key)
 	require.NoError(t, err)
 	parsed, err := x509.ParseCertificate(raw)
 	require.NoError(t, err)

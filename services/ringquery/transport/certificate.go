@@ -80,7 +80,7 @@ func (c *secretCertificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) 
 		return found, nil
 	}
 
-	return nil, fmt.Errorf("Secret %s has held no usable certificate yet", c.name)
+	return nil, fmt.Errorf("no usable certificate has been in Secret %s yet", c.name)
 }
 
 // OnAdd implements the handler.

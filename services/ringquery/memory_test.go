@@ -1,0 +1,147 @@
+//go:build linux
+
+package ringquery_test
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/services/ringquery/certtest"
+)
+
+// What a server has to hold: this many who watch, on so many connections, and this much memory at most.
+const (
+	watchers       = 1000
+	perConnection  = 100
+	shardsInMemory = 50
+	memoryLimit    = 256 << 20
+)
+
+// The server is a process of its own, as it is delivered: with TLS, and with users and rights.
+func TestThousandWatchersFitIntoMemory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds the binary")
+	}
+
+	s, pid := startProcess(t)
+	idle := s.peak(pid)
+	ring, namespace := s.makeRing(configMaps())
+	names := make([]string, shardsInMemory)
+	for i := range names {
+		names[i] = fmt.Sprintf("shard-%02d", i)
+	}
+	s.makeShards(ring, namespace, names...)
+
+	token := s.caller(viewerRole).token
+	s.asks(s.connect(bearer(token)), ring, codes.OK)
+	streams := make([]pb.DiagnosticsService_WatchRingClient, 0, watchers)
+	for range watchers / perConnection {
+		conn := s.connect(bearer(token))
+		for range perConnection {
+			streams = append(streams, s.follow(conn, ring))
+		}
+	}
+	before := s.ring(ring).GetRing().GetFingerprint()
+	s.all(streams, func(res *pb.WatchRingResponse) bool { return res.GetRing().GetFingerprint() == before })
+
+	begin := time.Now() //nolint:forbidigo // the test tells how long it took
+	require.NoError(t, s.shard(ring, namespace, "one-more").Acquire(t.Context()))
+	s.all(streams, func(res *pb.WatchRingResponse) bool {
+		return res.GetRing().GetFingerprint() != before && res.GetRing().GetAvailableShards() == shardsInMemory+1
+	})
+	t.Logf("%d watchers have the new set of %d shards after %s; peak of memory: %d MiB idle, %d MiB with them", watchers, shardsInMemory+1,
+		time.Since(begin).Round(time.Millisecond), idle>>20, s.peak(pid)>>20) //nolint:forbidigo // as above
+	require.Less(t, s.peak(pid), memoryLimit)
+}
+
+// follow opens a stream.
+func (s *secured) follow(conn *grpc.ClientConn, ring string) pb.DiagnosticsService_WatchRingClient {
+	s.t.Helper()
+
+	stream, err := pb.NewDiagnosticsServiceClient(conn).WatchRing(s.t.Context(), &pb.WatchRingRequest{Name: ring})
+	require.NoError(s.t, err)
+
+	return stream
+}
+
+// all reads every stream until it has a message that is as wanted.
+func (s *secured) all(streams []pb.DiagnosticsService_WatchRingClient, wanted func(*pb.WatchRingResponse) bool) {
+	s.t.Helper()
+
+	var wait sync.WaitGroup
+	failed := make(chan error, len(streams))
+	for _, stream := range streams {
+		wait.Go(func() {
+			for {
+				res, err := stream.Recv()
+				if err != nil {
+					failed <- err
+					return
+				}
+				if wanted(res) {
+					return
+				}
+			}
+		})
+	}
+	wait.Wait()
+	close(failed)
+	require.NoError(s.t, <-failed, "%d streams failed", len(failed)+1)
+}
+
+// startProcess builds and starts the binary, and waits until it serves.
+func startProcess(t *testing.T) (s *secured, pid int) {
+	t.Helper()
+
+	dir := t.TempDir()
+	binary, cert, key := filepath.Join(dir, "ringquery"), filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "./cmd/ringquery").CombinedOutput()
+	require.NoError(t, err, string(out))
+
+	s = &secured{authority: certtest.NewAuthority(t), server: newServer(t)}
+	s.authority.Server(t, 1, time.Time{}).Write(t, cert, key)
+	cmd := exec.CommandContext(t.Context(), binary, append(s.flags(), "--tls-cert-file", cert, "--tls-private-key-file", key)...)
+	cmd.Env = []string{"HOME=" + dir} // and so no GOMEMLIMIT or GOGC
+	cmd.Stderr = s.log
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = patience
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Wait() }) // the context of the test has ended by then
+	s.begin()
+
+	return s, cmd.Process.Pid
+}
+
+// peak returns the most memory that the process has had at a time, in bytes.
+func (s *secured) peak(pid int) int {
+	s.t.Helper()
+
+	f, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
+	require.NoError(s.t, err)
+	defer func() { _ = f.Close() }()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		if value, ok := strings.CutPrefix(lines.Text(), "VmHWM:"); ok {
+			kib, err := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(value), " kB"))
+			require.NoError(s.t, err)
+
+			return kib << 10
+		}
+	}
+	require.Fail(s.t, "the kernel does not tell the peak")
+
+	return 0
+}
