@@ -37,6 +37,8 @@ import (
 // BenchmarkLocate asks where objects of different names belong, without the shards that would be next, and with two of them.
 func BenchmarkLocate(b *testing.B) {
 	each(b, func(b *testing.B, w *benched, ring string) {
+		b.Helper()
+
 		for _, next := range []int32{0, 2} {
 			locate := func(i int) *pb.LocateRequest {
 				return &pb.LocateRequest{Ring: ring, NextShards: new(next), Object: &pb.ObjectReference{
@@ -78,6 +80,8 @@ func BenchmarkLocate(b *testing.B) {
 // BenchmarkGetRing asks for the ring with all its shards.
 func BenchmarkGetRing(b *testing.B) {
 	each(b, func(b *testing.B, w *benched, ring string) {
+		b.Helper()
+
 		b.Run("handler", func(b *testing.B) {
 			measure(b, func(int) error { _, err := w.service.GetRing(b.Context(), &pb.GetRingRequest{Name: ring}); return err })
 		})

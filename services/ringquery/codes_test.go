@@ -36,7 +36,7 @@ func TestClientsSeeEveryDocumentedCode(t *testing.T) {
 	s.configMap(ns, "y", nil)
 	strict := startServer(t, "--authentication", "kubernetes")
 
-	getRing := func(s pb.DiagnosticsServiceClient, ctx context.Context, name string) error { //nolint:revive // reads as a call
+	getRing := func(s pb.DiagnosticsServiceClient, ctx context.Context, name string) error {
 		_, err := s.GetRing(ctx, &pb.GetRingRequest{Name: name})
 		return err
 	}

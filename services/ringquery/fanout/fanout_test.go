@@ -182,9 +182,9 @@ func TestChangeWhileTheStateIsRead(t *testing.T) {
 
 func TestReaderEnds(t *testing.T) {
 	gone := errors.New("gone")
-	var read context.Context
+	var ended func() error
 	h := fanout.NewHub(func(ctx context.Context, _ string) (int, error) {
-		read = ctx
+		ended = ctx.Err
 		return 0, gone
 	}, func(a, b int) bool { return a == b }, clock.RealClock{})
 	r := h.Follow("it")
@@ -196,7 +196,7 @@ func TestReaderEnds(t *testing.T) {
 	cancel()
 	_, err = r.Next(ctx)
 	require.ErrorIs(t, err, context.Canceled)
-	require.NoError(t, read.Err(), "what is read for all does not end with one")
+	require.NoError(t, ended(), "what is read for all does not end with one")
 
 	c := newCounter()
 	waiting := c.Follow("it")

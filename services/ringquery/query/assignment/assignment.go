@@ -17,17 +17,17 @@ import (
 type State string
 
 const (
-	// Assigned: the object is at the shard that it belongs to.
+	// Assigned says that the object is at the shard that it belongs to.
 	Assigned State = "assigned"
-	// Misplaced: the object is at a live shard, and the ring gives it to another.
+	// Misplaced says that the object is at a live shard, and the ring gives it to another.
 	Misplaced State = "misplaced"
-	// Draining: the object's shard has been asked to give it up and has not done so yet.
+	// Draining says that the object's shard has been asked to give it up and has not done so yet.
 	Draining State = "draining"
-	// DeadShard: the object carries the label of a shard that is not available.
+	// DeadShard says that the object carries the label of a shard that is not available.
 	DeadShard State = "dead shard"
-	// Unassigned: the object should have a shard and has none.
+	// Unassigned says that the object should have a shard and has none.
 	Unassigned State = "unassigned"
-	// Foreign: the object carries labels of the ring although the ring does not cover it.
+	// Foreign says that the object carries labels of the ring although the ring does not cover it.
 	Foreign State = "foreign"
 )
 
