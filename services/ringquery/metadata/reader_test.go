@@ -40,11 +40,11 @@ func newReader(t *testing.T, config *rest.Config) *Reader {
 	return r
 }
 
-func create(t *testing.T, plain client.Client, namespace, name string, labels map[string]string) {
+func create(t *testing.T, plain client.Client, meta metav1.ObjectMeta) {
 	t.Helper()
 
 	object := &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels}, Data: map[string]string{"k": "v"},
+		ObjectMeta: meta, Data: map[string]string{"k": "v"},
 	}
 	require.NoError(t, plain.Create(t.Context(), object, client.FieldOwner("somebody")))
 }
@@ -52,7 +52,7 @@ func create(t *testing.T, plain client.Client, namespace, name string, labels ma
 func TestGet(t *testing.T) {
 	plane := localplane.Shared(t)
 	r, ns := newReader(t, plane.Config), plane.Namespace(t)
-	create(t, plane.Client, ns, "a", map[string]string{"l": "1"})
+	create(t, plane.Client, metav1.ObjectMeta{Namespace: ns, Name: "a", Labels: map[string]string{"l": "1"}})
 
 	object, err := r.Get(t.Context(), configMaps, types.NamespacedName{Namespace: ns, Name: "a"})
 	require.NoError(t, err)
@@ -69,7 +69,9 @@ func TestListPageByPage(t *testing.T) {
 	plane := localplane.Shared(t)
 	r, ns := newReader(t, plane.Config), plane.Namespace(t)
 	for i := range 5 {
-		create(t, plane.Client, ns, fmt.Sprint("object-", i), map[string]string{"odd": fmt.Sprint(i%2 == 1)})
+		create(t, plane.Client, metav1.ObjectMeta{
+			Namespace: ns, Name: fmt.Sprint("object-", i), Labels: map[string]string{"odd": fmt.Sprint(i%2 == 1)},
+		})
 	}
 
 	q := Query{GVR: configMaps, Namespace: ns, Limit: 2}
@@ -154,7 +156,7 @@ func TestWays(t *testing.T) {
 
 	for _, c := range []struct{ err, want error }{
 		{apierrors.NewResourceExpired("too old"), ErrExpired},
-		{apierrors.NewGone("gone"), ErrExpired},
+		{apierrors.NewGenericServerResponse(http.StatusGone, "list", gr, "", "gone", 0, false), ErrExpired},
 		{apierrors.NewTooManyRequests("slowly", 1), ErrUnavailable},
 		{apierrors.NewServiceUnavailable("no etcd"), ErrUnavailable},
 		{apierrors.NewInternalError(errors.New("no etcd")), ErrUnavailable},

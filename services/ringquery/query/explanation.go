@@ -85,44 +85,59 @@ type inquiry struct {
 // inquire finds out what the question is about.
 func (a *Answerer) inquire(ctx context.Context, ref Reference, name string) (*inquiry, error) {
 	q := &inquiry{a: a, owners: map[types.NamespacedName]explain.Owner{}}
+	q.facts.Object.Namespace, q.facts.Object.Name = ref.Namespace, ref.Name
 
+	about := q.allRings
 	if name != "" {
-		r, err := a.named(ctx, name)
-		if err != nil {
-			return nil, err
-		}
+		about = func(ctx context.Context, ref Reference) error { return q.oneRing(ctx, ref, name) }
+	}
 
-		ring := a.ring(r)
-		q.rings = []Ring{ring}
+	if err := about(ctx, ref); err != nil {
+		return nil, err
+	}
 
-		if q.facts.Object.Resource, _, err = find(ring, ref); err != nil {
-			found, leaving := leavingResource(a.Resources, ring, ref)
-			if !leaving {
-				return nil, err
-			}
+	return q, checkNamespace(q.facts.Object.Resource, ref)
+}
 
-			q.facts.Object.Resource = found
-		}
-	} else {
-		all, err := a.all(ctx)
-		if err != nil {
-			return nil, err
-		}
+// oneRing takes a question about one ring, which has to list the resource, or to have listed it.
+func (q *inquiry) oneRing(ctx context.Context, ref Reference, name string) error {
+	r, err := q.a.named(ctx, name)
+	if err != nil {
+		return err
+	}
 
-		q.facts.Known = make([]string, 0, len(all))
-		for _, r := range all {
-			q.rings = append(q.rings, a.ring(r))
-			q.facts.Known = append(q.facts.Known, r.Name)
-		}
+	ring := q.a.ring(r)
+	q.rings = []Ring{ring}
 
-		if q.facts.Object.Resource, err = a.Resources.Find(ref); err != nil {
-			return nil, err
+	found, _, err := find(ring, ref)
+	if err != nil {
+		var leaving bool
+		if found, leaving = leavingResource(q.a.Resources, ring, ref); !leaving {
+			return err
 		}
 	}
 
-	q.facts.Object.Namespace, q.facts.Object.Name = ref.Namespace, ref.Name
+	q.facts.Object.Resource = found
 
-	return q, checkNamespace(q.facts.Object.Resource, ref)
+	return nil
+}
+
+// allRings takes a question about whatever rings have to do with the object.
+func (q *inquiry) allRings(ctx context.Context, ref Reference) error {
+	all, err := q.a.all(ctx)
+	if err != nil {
+		return err
+	}
+
+	q.facts.Known = make([]string, 0, len(all))
+	for _, r := range all {
+		q.rings = append(q.rings, q.a.ring(r))
+		q.facts.Known = append(q.facts.Known, r.Name)
+	}
+
+	q.facts.Object.Resource, err = q.a.Resources.Find(ref)
+
+	return err
 }
 
 // read reads the object and the labels of its namespace.
@@ -137,7 +152,7 @@ func (q *inquiry) read(ctx context.Context) error {
 			Reference{Group: o.Resource.GVR.Group, Resource: o.Resource.GVR.Resource, Namespace: o.Namespace, Name: o.Name})
 	case errors.Is(err, metadata.ErrForbidden):
 	case err != nil:
-		return err //nolint:wrapcheck // says what was read, and how it failed
+		return err
 	default:
 		o.Meta = obj
 	}
@@ -148,7 +163,7 @@ func (q *inquiry) read(ctx context.Context) error {
 
 	has, err := q.a.Objects.NamespaceLabels(ctx, o.Namespace)
 	if err != nil && !errors.Is(err, metadata.ErrForbidden) && !errors.Is(err, metadata.ErrNotFound) {
-		return err //nolint:wrapcheck // says what was read, and how it failed
+		return err
 	}
 
 	if err == nil && has == nil {
@@ -164,7 +179,7 @@ func (q *inquiry) read(ctx context.Context) error {
 func (q *inquiry) add(ctx context.Context, r Ring) error {
 	o := &q.facts.Object
 	fact := explain.Ring{
-		Ring: r.ClusterRing, Resources: r.Resources, View: r.View, Selector: Selector(r.ClusterRing), Coverage: q.coverage(r.ClusterRing),
+		Declared: r.ClusterRing, Resources: r.Resources, View: r.View, Selector: Selector(r.ClusterRing), Coverage: q.coverage(r.ClusterRing),
 	}
 
 	if _, role, ok := r.Resources.Find(o.Resource.GroupResource()); ok {
@@ -266,7 +281,7 @@ func (q *inquiry) readOwner(ctx context.Context, r *explain.Ring) error {
 		case errors.Is(err, metadata.ErrForbidden):
 			known.Found = explain.Forbidden
 		case err != nil:
-			return err //nolint:wrapcheck // says what was read, and how it failed
+			return err
 		default:
 			known = explain.Owner{Found: explain.Read, Meta: obj}
 		}

@@ -17,7 +17,7 @@ func (c *ringCase) conditions() {
 		severity = Info
 	}
 
-	conditions := c.Ring.Ring.Status.Conditions
+	conditions := c.Declared.Status.Conditions
 	webhook := meta.FindStatusCondition(conditions, v1alpha1.ConditionWebhookRegistered)
 	assigned := meta.FindStatusCondition(conditions, v1alpha1.ConditionAssigned)
 	told := false

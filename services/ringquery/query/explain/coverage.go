@@ -15,9 +15,9 @@ func (c *ringCase) coverage() bool {
 	resource := c.facts.Object.Resource.GroupResource()
 
 	switch {
-	case !c.Ring.Ring.DeletionTimestamp.IsZero():
+	case !c.Declared.DeletionTimestamp.IsZero():
 		c.uncovered(Warning, ReasonRingDeleting, fmt.Sprintf("Ring %s is being deleted, for %s now: it gives up its objects and assigns none.",
-			c.name, span(c.facts.Now.Sub(c.Ring.Ring.DeletionTimestamp.Time))), "")
+			c.name, span(c.facts.Now.Sub(c.Declared.DeletionTimestamp.Time))), "")
 	case c.Leaving:
 		c.uncovered(Warning, ReasonResourceLeft, fmt.Sprintf("Ring %s does not list %s any more, and gives up what it had of them.", c.name, resource), "")
 	case c.Coverage == NotSelected:
@@ -117,7 +117,7 @@ func (c *ringCase) namespaceLabels() string {
 
 func (c *ringCase) selectAdvice() string {
 	ns := c.facts.Object.Namespace
-	if c.Ring.Ring.Spec.NamespaceSelector == nil {
+	if c.Declared.Spec.NamespaceSelector == nil {
 		return fmt.Sprintf("By default %s and %s are left out. To shard objects in them, give the ring a namespaceSelector.",
 			metav1.NamespaceSystem, v1alpha1.SystemNamespace)
 	}

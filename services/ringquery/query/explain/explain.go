@@ -49,7 +49,7 @@ type ringCase struct {
 }
 
 func newRingCase(f *Facts, r *Ring) *ringCase {
-	c := &ringCase{facts: f, Ring: r, name: r.Ring.Name}
+	c := &ringCase{facts: f, Ring: r, name: r.Declared.Name}
 	c.result = RingExplanation{Ring: c.name, Role: r.Role, Next: Nothing}
 
 	meta := metav1.Object(f.Object.named())
@@ -90,13 +90,13 @@ func newRingCase(f *Facts, r *Ring) *ringCase {
 }
 
 // named is the object as far as its name tells.
-func (o Object) named() *metav1.PartialObjectMetadata {
+func (o *Object) named() *metav1.PartialObjectMetadata {
 	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name}}
 }
 
 // covers says whether the ring shards objects of that resource in that namespace. If that is not known, it is assumed.
 func (c *ringCase) covers() bool {
-	return c.Ring.Ring.DeletionTimestamp.IsZero() && !c.Leaving && c.Coverage != NotSelected
+	return c.Declared.DeletionTimestamp.IsZero() && !c.Leaving && c.Coverage != NotSelected
 }
 
 // addOwner takes note of the owner of a controlled object.
@@ -106,10 +106,10 @@ func (c *ringCase) addOwner(owner *resources.Owner) {
 	}
 
 	c.owner = owner
-	told := &OwnerExplanation{NamespacedName: owner.NamespacedName, Resource: owner.Resource, Found: c.Ring.Owner.Found}
+	told := &OwnerExplanation{NamespacedName: owner.NamespacedName, Resource: owner.Resource, Found: c.Owner.Found}
 	c.result.Owner = told
 
-	if told.Found == Read && c.Ring.Owner.Meta.UID != owner.UID {
+	if told.Found == Read && c.Owner.Meta.UID != owner.UID {
 		told.Found, c.replaced = Missing, true
 	}
 
@@ -117,7 +117,7 @@ func (c *ringCase) addOwner(owner *resources.Owner) {
 
 	switch told.Found {
 	case Read:
-		at := assignment.Labels(c.name, c.Ring.Owner.Meta.Labels)
+		at := assignment.Labels(c.name, c.Owner.Meta.Labels)
 		told.Shard, told.Draining = at.Shard, at.Draining
 		c.in.Owner = plan.Owner{Exists: true, Shard: at.Shard, Draining: at.Draining, Belongs: c.ownerStays()}
 	case NotRead, Forbidden:
@@ -129,11 +129,11 @@ func (c *ringCase) addOwner(owner *resources.Owner) {
 
 // ownerStays says whether the ring covers the owner. Its resource is a main one, so it may stay where the object's leaves.
 func (c *ringCase) ownerStays() bool {
-	if !c.Ring.Ring.DeletionTimestamp.IsZero() {
+	if !c.Declared.DeletionTimestamp.IsZero() {
 		return false
 	}
 
-	listed := slices.ContainsFunc(c.Ring.Ring.Spec.Resources, func(r v1alpha1.RingResource) bool {
+	listed := slices.ContainsFunc(c.Declared.Spec.Resources, func(r v1alpha1.RingResource) bool {
 		gr := c.owner.Resource.GroupResource()
 		return r.Group == gr.Group && r.Resource == gr.Resource
 	})

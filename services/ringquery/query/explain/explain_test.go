@@ -23,7 +23,7 @@ var update = flag.Bool("update", false, "rewrite testdata")
 // about returns the facts of an object in one ring that is the only one.
 func about(r Ring, o Object) *Facts {
 	return &Facts{
-		Now: now, Object: o, Rings: []Ring{r}, Known: []string{r.Ring.Name},
+		Now: now, Object: o, Rings: []Ring{r}, Known: []string{r.Declared.Name},
 		NamespaceLabels: map[string]string{"kubernetes.io/metadata.name": "default"},
 	}
 }
@@ -47,7 +47,7 @@ var mains = map[string]func(r *Ring, o *Object, f *Facts){
 		r.says(condition(v1alpha1.ConditionWebhookRegistered, metav1.ConditionFalse, v1alpha1.ReasonRegistrationFailed, "no such Secret"))
 		r.says(condition(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonReconciliationFailed, "Assigned is False"))
 	},
-	"unassigned, rebalancer never seen": func(r *Ring, _ *Object, _ *Facts) { r.Ring.Status.Conditions = nil },
+	"unassigned, rebalancer never seen": func(r *Ring, _ *Object, _ *Facts) { r.Declared.Status.Conditions = nil },
 	"unassigned, ring not ready for another reason": func(r *Ring, _ *Object, _ *Facts) {
 		r.says(condition(v1alpha1.ConditionReady, metav1.ConditionUnknown, "SomethingNew", ""))
 	},
@@ -133,7 +133,7 @@ var mains = map[string]func(r *Ring, o *Object, f *Facts){
 		r.has(silent("shard-a", 20*time.Second), alive("shard-b"))
 	},
 	"namespace not selected": func(r *Ring, _ *Object, f *Facts) {
-		r.Ring.Spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "blue"}}
+		r.Declared.Spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "blue"}}
 		r.Selector, r.Coverage = "team=blue", NotSelected
 		f.NamespaceLabels["team"] = "red"
 	},
@@ -207,7 +207,9 @@ var mains = map[string]func(r *Ring, o *Object, f *Facts){
 // noLabels returns no labels.
 func noLabels() map[string]string { return map[string]string{} }
 
-func (r *Ring) isDeleted() { r.Ring.DeletionTimestamp = new(metav1.NewTime(now.Add(-5 * time.Minute))) }
+func (r *Ring) isDeleted() {
+	r.Declared.DeletionTimestamp = new(metav1.NewTime(now.Add(-5 * time.Minute)))
+}
 
 // children are the cases of controlled objects; each begins with shard-a and shard-b, and a ConfigMap whose owner belongs to, and
 // is at, shard-b.

@@ -98,21 +98,21 @@ type Step string
 const (
 	// Nothing will happen.
 	Nothing Step = "nothing"
-	// Assign: it gets the label of its shard.
+	// Assign says that it gets the label of its shard.
 	Assign Step = "assign"
-	// TakeOver: it is taken from a shard that does not hold its Lease, once a live read confirms that.
+	// TakeOver says that it is taken from a shard that does not hold its Lease, once a live read confirms that.
 	TakeOver Step = "take over"
-	// Drain: its shard is asked to give it up.
+	// Drain says that its shard is asked to give it up.
 	Drain Step = "drain"
-	// Acknowledge: its shard gives it up.
+	// Acknowledge says that its shard gives it up.
 	Acknowledge Step = "acknowledge"
-	// Withdraw: the request to give it up is taken back.
+	// Withdraw says that the request to give it up is taken back.
 	Withdraw Step = "withdraw"
-	// Release: the ring's labels are removed.
+	// Release says that the ring's labels are removed.
 	Release Step = "release"
-	// FollowOwner: it gets a shard once its owner has one, or has moved.
+	// FollowOwner says that it gets a shard once its owner has one, or has moved.
 	FollowOwner Step = "follow owner"
-	// AwaitShard: nothing can happen until a shard holds its Lease.
+	// AwaitShard says that nothing can happen until a shard holds its Lease.
 	AwaitShard Step = "await shard"
 )
 

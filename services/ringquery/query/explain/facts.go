@@ -52,8 +52,8 @@ type Object struct {
 
 // Ring is what is known of one ring.
 type Ring struct {
-	// Ring is the ring as declared, with its status.
-	Ring *v1alpha1.ClusterRing
+	// Declared is the ring as it is declared, with its status.
+	Declared *v1alpha1.ClusterRing
 	// Resources are what it lists and, if Leaving, what it listed before.
 	Resources *resources.Set
 	// Role of the object's resource; empty if neither the ring's spec nor its status names it.

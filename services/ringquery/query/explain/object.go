@@ -97,7 +97,7 @@ func covering(f *Facts) []string {
 	var names []string
 	for i := range f.Rings {
 		if newRingCase(f, &f.Rings[i]).result.Covered {
-			names = append(names, f.Rings[i].Ring.Name)
+			names = append(names, f.Rings[i].Declared.Name)
 		}
 	}
 

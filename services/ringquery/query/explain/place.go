@@ -106,7 +106,7 @@ func (c *ringCase) misplaced() {
 
 // settled says whether the rebalancer has found every object in its place for the shards that are available now.
 func (c *ringCase) settled() bool {
-	st := c.Ring.Ring.Status.Assignment
+	st := c.Declared.Status.Assignment
 
 	return st != nil && st.Fingerprint != "" && st.Fingerprint == c.View.Fingerprint()
 }

@@ -50,7 +50,7 @@ func labelText(set map[string]string) string {
 }
 
 // labelCommand is how a person changes a label of the object; "key-" removes it.
-func (o Object) labelCommand(change string) string {
+func (o *Object) labelCommand(change string) string {
 	scope := ""
 	if o.Namespace != "" {
 		scope = " -n " + o.Namespace

@@ -82,7 +82,7 @@ func ringOf(name string, leases ...holding) Ring {
 	}
 
 	r := Ring{
-		Ring: declared, Resources: resources.Resolve(mapper(), declared.Spec), Role: resources.Main, Coverage: Selected,
+		Declared: declared, Resources: resources.Resolve(mapper(), declared.Spec), Role: resources.Main, Coverage: Selected,
 		Selector: metav1.FormatLabelSelector(declared.Spec.EffectiveNamespaceSelector()),
 	}
 	r.has(leases...)
@@ -98,12 +98,12 @@ func condition(kind string, status metav1.ConditionStatus, reason, message strin
 
 // says sets a condition.
 func (r *Ring) says(c metav1.Condition) {
-	meta.SetStatusCondition(&r.Ring.Status.Conditions, c)
+	meta.SetStatusCondition(&r.Declared.Status.Conditions, c)
 }
 
 // isSettled lets the rebalancer have found every object in place.
 func (r *Ring) isSettled() {
-	r.Ring.Status.Assignment = &v1alpha1.AssignmentStatus{Fingerprint: r.View.Fingerprint()}
+	r.Declared.Status.Assignment = &v1alpha1.AssignmentStatus{Fingerprint: r.View.Fingerprint()}
 }
 
 // has gives the ring these Leases, and no others.
@@ -112,13 +112,13 @@ func (r *Ring) has(leases ...holding) {
 	for _, h := range leases {
 		all = append(all, &coordinationv1.Lease{
 			ObjectMeta: metav1.ObjectMeta{
-				Namespace: h.namespace, Name: h.name, Labels: map[string]string{v1alpha1.LabelClusterRing: r.Ring.Name},
+				Namespace: h.namespace, Name: h.name, Labels: map[string]string{v1alpha1.LabelClusterRing: r.Declared.Name},
 			},
 			Spec: coordinationv1.LeaseSpec{HolderIdentity: new(h.holder), LeaseDurationSeconds: new(int32(15))},
 		})
 	}
 
-	r.View, r.Shards = membership.NewView(r.Ring.Name, all, nil), nil
+	r.View, r.Shards = membership.NewView(r.Declared.Name, all, nil), nil
 	for _, s := range r.View.Shards() {
 		for _, h := range leases {
 			if h.namespace == s.Namespace && h.name == s.Name {
