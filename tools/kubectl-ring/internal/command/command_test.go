@@ -207,7 +207,8 @@ func TestTypesAreThoseOfTheCluster(t *testing.T) {
 	run := func(line string) (*program, int) {
 		p := newProgram(t)
 		args := append(strings.Fields(line), "--kubeconfig", kubeconfig, "--cache-dir", t.TempDir())
-		return p, p.run(t.Context(), s.at(args...)...)
+		code := p.run(t.Context(), s.at(args...)...)
+		return p, code
 	}
 	p, code := run("locate cm/x deploy.apps/x ClusterRing/x -n team")
 	require.Equal(t, command.Fine, code, p.err.String())

@@ -222,8 +222,7 @@ func (l *locating) input(objects []kinds.Object) (next func() (line, bool), clos
 			return line{object: object}, true
 		}, func() {}, nil
 	}
-	var from io.Reader = l.app.In
-	closing = func() {}
+	from, closing := l.app.In, func() {}
 	if l.file != "-" {
 		file, err := os.Open(l.file)
 		if err != nil {
@@ -376,7 +375,7 @@ func failureOf(object string, e *pb.LocateError) error {
 	if e.GetReason() != "" {
 		where += " (" + e.GetReason() + ")"
 	}
-	return &failure.Failure{
+	return &failure.Error{
 		What: object + ": " + e.GetMessage(), Details: e.GetViolations(), Where: "the server, which answered " + where,
 	}
 }

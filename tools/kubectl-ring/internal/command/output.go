@@ -3,6 +3,7 @@ package command
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
@@ -47,18 +48,13 @@ func (a *app) addOutput(cmd *cobra.Command, formats ...string) *output {
 	return o
 }
 
+// join writes a list as in "a, b or c".
 func join(words []string) string {
-	text := ""
-	for i, word := range words {
-		switch {
-		case i > 0 && i == len(words)-1:
-			text += " or "
-		case i > 0:
-			text += ", "
-		}
-		text += word
+	last := len(words) - 1
+	if last < 1 {
+		return strings.Join(words, "")
 	}
-	return text
+	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
 
 // wide reports whether all columns are wanted.

@@ -3,6 +3,7 @@ package command_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"path/filepath"
@@ -192,7 +193,7 @@ func (s *server) Locate(_ context.Context, req *pb.LocateRequest) (*pb.LocateRes
 func (s *server) LocateAll(stream pb.DiagnosticsService_LocateAllServer) error {
 	for {
 		req, err := stream.Recv()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err != nil {

@@ -79,7 +79,7 @@ func (w *watching) run(ctx context.Context, s *asker) error {
 		got, err := w.follow(ctx, s)
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // ctrl-c is how it ends
 		case w.last != nil && status.Code(err) == codes.NotFound:
 			return failure.New("nothing: objects lose its labels", "ring %s has been deleted", w.ring)
 		case w.last == nil || status.Code(err) != codes.Unavailable:
@@ -140,7 +140,7 @@ func (w *watching) read(ctx context.Context, s *asker, answered func()) (got boo
 			return got, status.Error(codes.Unavailable, "the server has ended the stream")
 		}
 		if err != nil {
-			return got, err
+			return got, err //nolint:wrapcheck // run looks at the status
 		}
 		got = true
 		answered()

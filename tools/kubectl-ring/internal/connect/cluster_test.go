@@ -293,14 +293,14 @@ func TestThroughTheAPIServer(t *testing.T) {
 	config := c.asUser()
 	o := connect.Options{Namespace: c.ns}
 
-	err := call(t, o, config, nil)
+	err := call(t, o, config)
 	require.ErrorContains(t, err, "x509:", "nothing vouches for the server")
 	require.Empty(t, s.tokens)
 
 	require.NoError(t, c.plane.Client.Create(t.Context(), &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "ringquery-ca"}, Data: map[string]string{"ca.crt": string(authority.pem)},
 	}))
-	require.NoError(t, call(t, o, config, nil))
+	require.NoError(t, call(t, o, config))
 	token, _ := s.last()
 	require.Equal(t, "Bearer "+config.BearerToken, token)
 	require.Equal(t, "a:8090", k.pods()[0])
@@ -308,7 +308,7 @@ func TestThroughTheAPIServer(t *testing.T) {
 	for label, o := range map[string]connect.Options{
 		"--ca-file": {Namespace: c.ns, CAFile: authority.file(t)}, "not verified": {Namespace: c.ns, Insecure: true},
 	} {
-		require.NoError(t, call(t, o, config, nil), label)
+		require.NoError(t, call(t, o, config), label)
 		token, _ = s.last()
 		require.Equal(t, "Bearer "+config.BearerToken, token, "%s: the API server leads to the pod", label)
 	}

@@ -146,12 +146,12 @@ func (s *server) last() (token, user string) {
 }
 
 // call makes one call.
-func call(t *testing.T, o connect.Options, config *rest.Config, tunnel connect.Tunnel) error {
+func call(t *testing.T, o connect.Options, config *rest.Config) error {
 	t.Helper()
 	if err := o.Validate(); err != nil {
 		return err
 	}
-	conn, err := connect.Dial(t.Context(), &o, config, tunnel)
+	conn, err := connect.Dial(t.Context(), &o, config, nil)
 	if err != nil {
 		return err
 	}
@@ -203,7 +203,7 @@ func TestTokenIsSentToWhomItMay(t *testing.T) {
 			}
 			s := serve(t, c.host+":0", options...)
 			c.options.Endpoint = s.address
-			require.NoError(t, call(t, c.options, withToken(), nil))
+			require.NoError(t, call(t, c.options, withToken()))
 			token, _ := s.last()
 			want := ""
 			if c.sent {
@@ -225,17 +225,17 @@ func TestServerIsVerified(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o.Endpoint = s.address
-			err := call(t, o, withToken(), nil)
+			err := call(t, o, withToken())
 			require.Equal(t, codes.Unavailable, status.Code(err))
 			require.ErrorContains(t, err, "x509:")
 		})
 	}
 	require.Empty(t, s.tokens)
 
-	require.ErrorContains(t, call(t, connect.Options{Endpoint: s.address, CAFile: "/does/not/exist"}, nil, nil), "--ca-file")
+	require.ErrorContains(t, call(t, connect.Options{Endpoint: s.address, CAFile: "/does/not/exist"}, nil), "--ca-file")
 	empty := filepath.Join(t.TempDir(), "empty")
 	require.NoError(t, os.WriteFile(empty, nil, 0o600))
-	require.ErrorContains(t, call(t, connect.Options{Endpoint: s.address, CAFile: empty}, nil, nil), "holds no certificate")
+	require.ErrorContains(t, call(t, connect.Options{Endpoint: s.address, CAFile: empty}, nil), "holds no certificate")
 }
 
 // TestCredentials of all kinds that a kubeconfig knows.
@@ -269,7 +269,7 @@ echo '{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"
 			if c.config != nil {
 				c.config.Host = "https://127.0.0.1:1"
 			}
-			require.NoError(t, call(t, o, c.config, nil))
+			require.NoError(t, call(t, o, c.config))
 			token, user := s.last()
 			require.Equal(t, c.token, token)
 			require.Equal(t, c.user, user)
@@ -279,7 +279,7 @@ echo '{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"
 	broken := &rest.Config{Host: "https://127.0.0.1:1", ExecProvider: &clientcmdapi.ExecConfig{
 		Command: "/does/not/exist", APIVersion: "client.authentication.k8s.io/v1", InteractiveMode: clientcmdapi.NeverExecInteractiveMode,
 	}}
-	require.ErrorContains(t, call(t, o, broken, nil), "/does/not/exist")
+	require.ErrorContains(t, call(t, o, broken), "/does/not/exist")
 }
 
 func TestValidate(t *testing.T) {

@@ -145,7 +145,7 @@ func (c *podConn) listen(problems io.Reader) {
 	c.problem = err
 	close(c.done)
 	if err != nil {
-		_ = c.Stream.Reset() // so that whoever reads learns of it
+		_ = c.Reset() // so that whoever reads learns of it
 	}
 }
 
@@ -168,7 +168,7 @@ func (c *podConn) Read(p []byte) (int, error) {
 // Close ends the connection. Further calls return the same.
 func (c *podConn) Close() error {
 	c.once.Do(func() {
-		_ = c.Stream.Reset() // the connection's own end says whether all went well
+		_ = c.Reset() // the connection's own end says whether all went well
 		c.err = c.conn.Close()
 	})
 	return c.err

@@ -15,8 +15,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Failure is an error that a person can act on. Empty fields are left out when it is printed.
-type Failure struct {
+// Error is an error that a person can act on. Empty fields are left out when it is printed.
+type Error struct {
 	// What is the case, in one sentence. Never empty.
 	What string
 	// Where it is: the server that was asked, a file, a flag.
@@ -30,7 +30,7 @@ type Failure struct {
 }
 
 // Error returns what is the case, and what to do.
-func (f *Failure) Error() string {
+func (f *Error) Error() string {
 	if f.Do == "" {
 		return f.What
 	}
@@ -38,17 +38,17 @@ func (f *Failure) Error() string {
 }
 
 // Unwrap returns the cause.
-func (f *Failure) Unwrap() error { return f.Cause }
+func (f *Error) Unwrap() error { return f.Cause }
 
 // New returns a failure with an advice.
-func New(do, format string, args ...any) *Failure {
+func New(do, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
-	return &Failure{What: err.Error(), Do: do, Cause: errors.Unwrap(err)}
+	return &Error{What: err.Error(), Do: do, Cause: errors.Unwrap(err)}
 }
 
 // In returns an error that says first where in the input it is, such as "line 3". Nil stays nil.
 func In(place string, err error) error {
-	var f *Failure
+	var f *Error
 	switch {
 	case err == nil:
 		return nil
@@ -64,7 +64,7 @@ func In(place string, err error) error {
 // Of returns the failure of a call to a server; where names the server, for a person. An error that is no gRPC status, or
 // that is a failure already, is returned as it is.
 func Of(err error, where string) error {
-	var known *Failure
+	var known *Error
 	if err == nil || errors.As(err, &known) {
 		return err
 	}
@@ -73,9 +73,9 @@ func Of(err error, where string) error {
 	}
 	st, ok := status.FromError(err)
 	if !ok {
-		return err
+		return err //nolint:wrapcheck // it is what was given
 	}
-	f := &Failure{What: st.Message(), Where: where, Cause: err}
+	f := &Error{What: st.Message(), Where: where, Cause: err}
 	reason := ""
 	for _, detail := range st.Details() {
 		switch detail := detail.(type) {
@@ -162,7 +162,7 @@ func unavailable(message string) string {
 
 // Print writes an error for a person: one line of what it is, then indented what else is known.
 func Print(w io.Writer, err error) {
-	var f *Failure
+	var f *Error
 	if !errors.As(err, &f) {
 		fmt.Fprintf(w, "error: %s\n", Clean(err.Error()))
 		return

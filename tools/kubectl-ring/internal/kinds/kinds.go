@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -42,12 +43,12 @@ type Type struct {
 // Resolve returns the type that is meant. mapper knows the types of the cluster; nil: there is none, and what is written is taken
 // as a plural name, or a kind if it begins with a capital, with its group after the first dot.
 func Resolve(mapper meta.RESTMapper, written string) (Type, error) {
-	if written == "" {
-		return Type{}, failure.New("write it as in deployments.apps/web", "the type is empty")
+	if written == "" || strings.HasPrefix(written, ".") {
+		return Type{}, failure.New("write it as in deployments.apps/web", "%q names no type", written)
 	}
 	if mapper == nil {
 		name, group, _ := strings.Cut(written, ".")
-		if unicode.IsUpper([]rune(name)[0]) {
+		if first, _ := utf8.DecodeRuneInString(name); unicode.IsUpper(first) {
 			return Type{Group: group, Kind: name}, nil
 		}
 		return Type{Group: group, Resource: name}, nil

@@ -1,0 +1,87 @@
+package kinds_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/kinds"
+	"github.com/clusterring/clusterring/tools/localplane"
+)
+
+func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
+
+// mapperOf returns what kubectl uses, for a cluster.
+func mapperOf(t *testing.T, config *rest.Config) meta.RESTMapper {
+	t.Helper()
+	client, err := discovery.NewDiscoveryClientForConfig(config)
+	require.NoError(t, err)
+	cached := memory.NewMemCacheClient(client)
+	return restmapper.NewShortcutExpander(restmapper.NewDeferredDiscoveryRESTMapper(cached), cached, nil)
+}
+
+// TestNamesOfTypes are those that kubectl takes.
+func TestNamesOfTypes(t *testing.T) {
+	mapper := mapperOf(t, localplane.Shared(t).Config)
+	configMaps := kinds.Type{Resource: "configmaps", Scope: kinds.Namespaced}
+	deployments := kinds.Type{Group: "apps", Resource: "deployments", Scope: kinds.Namespaced}
+	rings := kinds.Type{Group: "sharding.timebertt.dev", Resource: "clusterrings", Scope: kinds.Cluster}
+	for written, want := range map[string]kinds.Type{
+		"configmaps": configMaps, "configmap": configMaps, "cm": configMaps, "ConfigMap": configMaps, "CM": configMaps, "configmaps.v1.": configMaps,
+		"deployments": deployments, "deploy": deployments, "deployment.apps": deployments, "Deployment.apps": deployments,
+		"deployments.v1.apps": deployments, "Deployment.v1.apps": deployments,
+		"clusterrings": rings, "ClusterRing": rings, "clusterring.sharding.timebertt.dev": rings, "clusterrings.v1alpha1.sharding.timebertt.dev": rings,
+		"nodes": {Resource: "nodes", Scope: kinds.Cluster},
+	} {
+		got, err := kinds.Resolve(mapper, written)
+		require.NoError(t, err, written)
+		require.Equal(t, want, got, written)
+	}
+	for _, written := range []string{"nothing", "deployments.extensions", "deployments.v1.batch"} {
+		_, err := kinds.Resolve(mapper, written)
+		require.ErrorContains(t, err, "the cluster has no type", written)
+	}
+
+	nowhere := mapperOf(t, &rest.Config{Host: "https://127.0.0.1:1"})
+	_, err := kinds.Resolve(nowhere, "configmaps")
+	require.ErrorContains(t, err, "connection refused")
+	require.ErrorContains(t, err, "--endpoint")
+}
+
+// TestWithoutACluster what is written is taken as it is.
+func TestWithoutACluster(t *testing.T) {
+	for written, want := range map[string]kinds.Type{
+		"websites.example.org": {Group: "example.org", Resource: "websites"},
+		"configmaps":           {Resource: "configmaps"},
+		"Website.example.org":  {Group: "example.org", Kind: "Website"},
+	} {
+		got, err := kinds.Resolve(nil, written)
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+	}
+	for _, written := range []string{"", ".apps"} {
+		_, err := kinds.Resolve(nil, written)
+		require.ErrorContains(t, err, "names no type", written)
+	}
+}
+
+func TestReferences(t *testing.T) {
+	kind := kinds.Type{Group: "g", Kind: "K"}
+	resource := kinds.Type{Group: "g", Resource: "ks", Scope: kinds.Cluster}
+	for name, c := range map[string]struct{ got, want proto.Message }{
+		"kind":              {kind.Reference("ns", "x"), &pb.ObjectReference{Group: "g", Type: &pb.ObjectReference_Kind{Kind: "K"}, Namespace: "ns", Name: "x"}},
+		"cluster-scoped":    {resource.Reference("ns", "x"), &pb.ObjectReference{Group: "g", Type: &pb.ObjectReference_Resource{Resource: "ks"}, Name: "x"}},
+		"owner by kind":     {kind.Owner("x"), &pb.OwnerReference{Group: "g", Type: &pb.OwnerReference_Kind{Kind: "K"}, Name: "x"}},
+		"owner by resource": {resource.Owner("x"), &pb.OwnerReference{Group: "g", Type: &pb.OwnerReference_Resource{Resource: "ks"}, Name: "x"}},
+	} {
+		require.Truef(t, proto.Equal(c.want, c.got), "%s: %v", name, c.got)
+	}
+}
