@@ -1,0 +1,40 @@
+package query
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/membership"
+	"github.com/clusterring/clusterring/services/internal/resources"
+	"github.com/clusterring/clusterring/services/ringquery/query/assignment"
+)
+
+// TestPageIsSorted by namespace, then name: the API server sorts by both in one, where "a-b/x" comes before "a/x".
+func TestPageIsSorted(t *testing.T) {
+	r := Ring{
+		ClusterRing: &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: "ring"}},
+		View:        membership.NewView("ring", nil, nil),
+		Resources:   &resources.Set{},
+	}
+	m := member{
+		Resource: resources.Resource{Kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), Namespaced: true},
+		role:     resources.Main,
+		spaces:   &namespaces{known: map[string]bool{"a": true, "a-b": true}},
+	}
+
+	var names []string
+	for _, a := range judge(r, m, []metav1.PartialObjectMetadata{
+		{ObjectMeta: metav1.ObjectMeta{Namespace: "a-b", Name: "x"}},
+		{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "y"}},
+		{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "x"}},
+		{ObjectMeta: metav1.ObjectMeta{Namespace: "not-covered", Name: "x"}},
+	}, nil) {
+		require.Equal(t, assignment.Unassigned, a.State)
+		names = append(names, a.Namespace+"/"+a.Name)
+	}
+	require.Equal(t, []string{"a/x", "a/y", "a-b/x"}, names)
+}
