@@ -724,8 +724,8 @@ type ExplainRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// object is the object in question. Must be set. A kind or a resource that no ring lists is looked up on the API server.
 	Object *ObjectReference `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
-	// ring is the name of the ring to explain. Empty: every ring that lists the object's resource or that the object carries a
-	// label of.
+	// ring is the name of the ring to explain, which must list the object's resource, or have listed it. Empty: every ring that
+	// lists the object's resource or that the object carries a label of.
 	Ring          string `protobuf:"bytes,2,opt,name=ring,proto3" json:"ring,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -85,7 +85,7 @@ type NextStep int32
 const (
 	// NEXT_STEP_UNSPECIFIED is never sent.
 	NextStep_NEXT_STEP_UNSPECIFIED NextStep = 0
-	// NEXT_STEP_NONE: nothing. The object is where it should be, or is not sharded.
+	// NEXT_STEP_NONE: nothing. The object is where it should be, or is not sharded; or it was not read.
 	NextStep_NEXT_STEP_NONE NextStep = 1
 	// NEXT_STEP_ASSIGN: it gets the label of its shard.
 	NextStep_NEXT_STEP_ASSIGN NextStep = 2
@@ -355,7 +355,8 @@ type RingExplanation struct {
 	// covered is true if the ring shards the object: its resource is listed, its namespace selected, the ring is not being
 	// deleted and, for a controlled resource, a main object of the ring controls it.
 	Covered bool `protobuf:"varint,3,opt,name=covered,proto3" json:"covered,omitempty"`
-	// assignment is where the object is and where it belongs. Absent: the object was not read.
+	// assignment is where the object is and where it belongs. Absent: the object was not read, or the ring neither covers it nor
+	// has a label on it.
 	Assignment *Assignment `protobuf:"bytes,4,opt,name=assignment,proto3" json:"assignment,omitempty"`
 	// location is how the object's shard follows. Absent: the ring does not cover the object.
 	Location *Location `protobuf:"bytes,5,opt,name=location,proto3" json:"location,omitempty"`
