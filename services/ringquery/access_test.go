@@ -268,15 +268,7 @@ func TestRightToOneRing(t *testing.T) {
 	s := startSecured(t)
 	mine, _ := s.makeRing(configMaps())
 	other, _ := s.makeRing(configMaps())
-	role := &rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"},
-		Rules: []rbacv1.PolicyRule{{
-			APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"clusterrings/diagnostics"},
-			ResourceNames: []string{mine}, Verbs: []string{"get"},
-		}},
-	}
-	s.make(role)
-	conn := s.connect(bearer(s.caller(role.Name).token))
+	conn := s.connect(bearer(s.caller(s.role(mine)).token))
 	ask := pb.NewDiagnosticsServiceClient(conn)
 	s.asks(conn, mine, codes.OK)
 	object := &pb.ObjectReference{Type: &pb.ObjectReference_Resource{Resource: "configmaps"}, Namespace: "default", Name: "a"}
@@ -305,6 +297,22 @@ func TestRightToOneRing(t *testing.T) {
 	require.ErrorContains(t, err, other)
 }
 
+// role makes a role for one ring and returns its name.
+func (s *secured) role(ring string) string {
+	s.t.Helper()
+
+	role := &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"},
+		Rules: []rbacv1.PolicyRule{{
+			APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"clusterrings/diagnostics"},
+			ResourceNames: []string{ring}, Verbs: []string{"get"},
+		}},
+	}
+	s.make(role)
+
+	return role.Name
+}
+
 func TestRightOfAUserAndOfAGroup(t *testing.T) {
 	s := startSecured(t)
 	ring, _ := s.makeRing(configMaps())
@@ -314,6 +322,11 @@ func TestRightOfAUserAndOfAGroup(t *testing.T) {
 	s.asks(s.connectAs(s.authority.Client(t, time.Time{}, "jane")), ring, codes.OK)
 	s.asks(s.connectAs(s.authority.Client(t, time.Time{}, "joe", "people")), ring, codes.OK)
 	s.asks(s.connectAs(s.authority.Client(t, time.Time{}, "joe", "others")), ring, codes.PermissionDenied)
+
+	public, _ := s.makeRing(configMaps())
+	s.grant(s.role(public), rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: "Group", Name: "system:authenticated"})
+	s.asks(s.connectAs(s.authority.Client(t, time.Time{}, "joe", "others")), public, codes.OK)
+	s.asks(s.connect(bearer(s.caller("").token)), public, codes.OK)
 }
 
 func TestWatcherThatLosesItsRightGetsNoMore(t *testing.T) {
