@@ -71,11 +71,13 @@ type DiagnosticsServiceClient interface {
 	// label it has at the moment.
 	Locate(ctx context.Context, in *LocateRequest, opts ...grpc.CallOption) (*LocateResponse, error)
 	// LocateAll answers many questions over one stream, in their order. A question that cannot be answered gets an error of its
-	// own and does not end the stream. The stream ends when the client has sent all and has got all answers.
+	// own and does not end the stream, but for one about a ring that the caller may not ask about, or no longer. The stream ends when
+	// the client has sent all and has got all answers.
 	LocateAll(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[LocateAllRequest, LocateAllResponse], error)
 	// WatchRing returns one ring with its shards, and again whenever its shards, their state, or the ring changes. Every message
 	// is complete; a reader that is slow gets the latest and misses what was in between. The stream ends with NOT_FOUND when
-	// the ring is gone, and with UNAVAILABLE when the server stops: watch again, and compare the fingerprint.
+	// the ring is gone, and with UNAVAILABLE when the server stops: watch again, and compare the fingerprint. A caller that has lost
+	// its right gets PERMISSION_DENIED in the place of the next change.
 	WatchRing(ctx context.Context, in *WatchRingRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchRingResponse], error)
 	// Explain says where an object is, where it belongs, why, and what will happen next and by whom.
 	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
@@ -220,11 +222,13 @@ type DiagnosticsServiceServer interface {
 	// label it has at the moment.
 	Locate(context.Context, *LocateRequest) (*LocateResponse, error)
 	// LocateAll answers many questions over one stream, in their order. A question that cannot be answered gets an error of its
-	// own and does not end the stream. The stream ends when the client has sent all and has got all answers.
+	// own and does not end the stream, but for one about a ring that the caller may not ask about, or no longer. The stream ends when
+	// the client has sent all and has got all answers.
 	LocateAll(grpc.BidiStreamingServer[LocateAllRequest, LocateAllResponse]) error
 	// WatchRing returns one ring with its shards, and again whenever its shards, their state, or the ring changes. Every message
 	// is complete; a reader that is slow gets the latest and misses what was in between. The stream ends with NOT_FOUND when
-	// the ring is gone, and with UNAVAILABLE when the server stops: watch again, and compare the fingerprint.
+	// the ring is gone, and with UNAVAILABLE when the server stops: watch again, and compare the fingerprint. A caller that has lost
+	// its right gets PERMISSION_DENIED in the place of the next change.
 	WatchRing(*WatchRingRequest, grpc.ServerStreamingServer[WatchRingResponse]) error
 	// Explain says where an object is, where it belongs, why, and what will happen next and by whom.
 	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
