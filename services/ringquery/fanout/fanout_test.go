@@ -59,6 +59,25 @@ func TestReaderGetsTheStateAndThenEachOther(t *testing.T) {
 	}
 }
 
+// TestReaderCountsFromItsBeginning, not from that of others.
+func TestReaderCountsFromItsBeginning(t *testing.T) {
+	c := newCounter()
+	first := c.Follow("it")
+	defer first.Close()
+	for i := range int64(3) {
+		c.set(i)
+	}
+	late := c.Follow("it")
+	defer late.Close()
+
+	for i := range int64(2) {
+		c.set(10 + i)
+		s, err := late.Next(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, fanout.State[int64]{Value: 10 + i, Revision: i}, s)
+	}
+}
+
 func TestReaderWaitsForAnotherState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCounter()
@@ -189,10 +208,9 @@ func TestReaderEnds(t *testing.T) {
 	}, func(a, b int) bool { return a == b }, clock.RealClock{})
 	r := h.Follow("it")
 	defer r.Close()
-	_, err := r.Next(t.Context())
-	require.ErrorIs(t, err, gone)
-
 	ctx, cancel := context.WithCancel(t.Context())
+	_, err := r.Next(ctx)
+	require.ErrorIs(t, err, gone)
 	cancel()
 	_, err = r.Next(ctx)
 	require.ErrorIs(t, err, context.Canceled)
