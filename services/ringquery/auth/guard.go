@@ -92,6 +92,7 @@ func (g *Guard) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 		if err != nil {
 			return nil, err
 		}
+		logging.AddFields(ctx, logging.Fields{"user", who.Name})
 
 		if n == permission {
 			ring := g.RingOf(req)
@@ -115,16 +116,19 @@ func (g *Guard) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServe
 	}
 
 	c := g.caller(stream.Context())
-	if _, err := c.identify(stream.Context()); err != nil {
+
+	who, err := c.identify(stream.Context())
+	if err != nil {
 		return err
 	}
+	logging.AddFields(stream.Context(), logging.Fields{"user", who.Name})
 
 	if n == identification {
 		return handler(srv, stream)
 	}
 
 	guarded := &guardedStream{ServerStream: stream, caller: c, follows: !info.IsClientStream}
-	err := handler(srv, guarded)
+	err = handler(srv, guarded)
 
 	if refusal := guarded.refusal.Load(); refusal != nil {
 		return *refusal // whatever the handler has made of it
@@ -247,7 +251,7 @@ func (c *caller) identify(ctx context.Context) (*identity, error) {
 	if len(c.chain) > 0 {
 		who, err := c.guard.certificates.user(ctx, c.chain, c.chainKey)
 		if err == nil {
-			return c.known(ctx, who), nil
+			return who, nil
 		}
 
 		problems = append(problems, err)
@@ -256,7 +260,7 @@ func (c *caller) identify(ctx context.Context) (*identity, error) {
 	if c.token != "" {
 		who, err := c.guard.tokens.user(ctx, c.token, c.tokenKey)
 		if err == nil {
-			return c.known(ctx, who), nil
+			return who, nil
 		}
 
 		if !errors.Is(err, errInvalidToken) {
@@ -267,13 +271,6 @@ func (c *caller) identify(ctx context.Context) (*identity, error) {
 	}
 
 	return nil, c.guard.unauthenticated(append(problems, c.malformed)...)
-}
-
-// known lets the log say who it is.
-func (*caller) known(ctx context.Context, who *identity) *identity {
-	logging.AddFields(ctx, logging.Fields{"user", who.Name})
-
-	return who
 }
 
 // permit returns nil if the user may ask about the ring, else a status.

@@ -223,6 +223,20 @@ func TestRefusalsAreForgottenSoon(t *testing.T) {
 	f.clock.Step(6 * time.Second)
 	require.Equal(t, codes.Unauthenticated, status.Code(f.ask(ctx, "a")))
 	require.EqualValues(t, 2, f.asked.Load())
+
+	known := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: f.plane.Namespace(t), Name: "caller"}}
+	require.NoError(t, f.plane.Client.Create(t.Context(), known))
+	request := &authenticationv1.TokenRequest{}
+	require.NoError(t, f.plane.Client.SubResource("token").Create(t.Context(), known, request))
+	ctx = withToken(t.Context(), request.Status.Token)
+
+	for range 3 {
+		require.Equal(t, codes.PermissionDenied, status.Code(f.ask(ctx, "a")))
+	}
+	require.EqualValues(t, 4, f.asked.Load(), "one review of the token, one of the right")
+	f.clock.Step(6 * time.Second)
+	require.Equal(t, codes.PermissionDenied, status.Code(f.ask(ctx, "a")))
+	require.EqualValues(t, 5, f.asked.Load(), "the right has been reviewed once more")
 }
 
 func TestRevokedTokenIsRefused(t *testing.T) {
@@ -243,18 +257,20 @@ func TestSameQuestionsAreAskedOnce(t *testing.T) {
 	f.hold = make(chan struct{})
 	ctx := withToken(t.Context(), "no.such.token")
 
+	impatient, cancel := context.WithCancel(ctx)
+	first := make(chan error, 1)
+	go func() { first <- f.ask(impatient, "a") }()
+	require.Eventually(t, func() bool { return f.asked.Load() > 0 }, patience, interval)
+
 	const callers = 20
 	results := make(chan error, callers)
 	for range callers {
 		go func() { results <- f.ask(ctx, "a") }()
 	}
-	require.Eventually(t, func() bool { return f.asked.Load() > 0 }, patience, interval)
 
 	// Who gives up does not spoil it for the others.
-	impatient, cancel := context.WithCancel(ctx)
-	go func() { results <- f.ask(impatient, "a") }()
 	cancel()
-	require.Equal(t, codes.Canceled, status.Code(<-results))
+	require.Equal(t, codes.Canceled, status.Code(<-first))
 
 	close(f.hold)
 	for range callers {
