@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -148,6 +149,40 @@ func TestManyQuestionsAreAnsweredInOrder(t *testing.T) {
 		require.Equal(t, all[i].GetId(), got.GetId())
 		require.Equal(t, all[i].GetQuestion().GetObject().GetName(), got.GetAnswer().GetLocations()[0].GetPartitionKey().GetName())
 	}
+}
+
+// TestClientThatReadsNoAnswersIsNotReadFrom: it cannot make the server keep answers for it.
+func TestClientThatReadsNoAnswersIsNotReadFrom(t *testing.T) {
+	s := startServer(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	stream, err := s.LocateAll(ctx)
+	require.NoError(t, err)
+
+	const questions = 1 << 20 // 256 MiB of them
+	var sent atomic.Int64
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for sent.Load() < questions && stream.Send(&pb.LocateAllRequest{Id: strings.Repeat("x", 256)}) == nil {
+			sent.Add(1)
+		}
+	}()
+
+	before := int64(-1)
+	require.Eventually(t, func() bool {
+		now := sent.Load()
+		stands := now > 0 && now == before
+		before = now
+
+		return stands
+	}, patience, 20*interval, "it is held up")
+	require.Less(t, sent.Load(), int64(questions/10))
+	res, err := stream.Recv()
+	require.NoError(t, err)
+	require.NotNil(t, res.GetError())
+	cancel()
+	<-ended
 }
 
 func TestLocateAllThatIsCancelledEnds(t *testing.T) {
