@@ -217,7 +217,7 @@ test-faults: go-present ## Kill, freeze, cut off and confuse every service and s
 	@$(CONTROLPLANE) >/dev/null
 	$(call step,fault runs; each says how it ended)
 	@assets=$$($(CONTROLPLANE)) && \
-		KUBEBUILDER_ASSETS="$$assets" FAULTS=$(or $(FAULTS),first) exec go test -C tools/faults/sweep -count=1 -timeout $(if $(filter all,$(FAULTS)),2h,20m) $(ARGS)
+		KUBEBUILDER_ASSETS="$$assets" FAULTS=$(or $(FAULTS),first) exec go test -C tools/faults/sweep -count=1 -timeout $(if $(filter all,$(FAULTS)),2h,15m) $(ARGS)
 
 ##@ Measure
 
