@@ -96,7 +96,10 @@ func TestCallsOfOneConnectionAreLimited(t *testing.T) {
 
 func TestCallThatTakesTooLongIsEnded(t *testing.T) {
 	f := start(t, nil, "--plaintext", "--grpc-call-timeout=50ms")
-	require.Equal(t, codes.DeadlineExceeded, status.Code(call(t.Context(), f.connect(), "wait")))
+	conn, result := f.connect(), make(chan error, 1)
+	go func() { result <- call(t.Context(), conn, "wait") }()
+	require.Eventually(t, func() bool { return len(result) > 0 }, patience, interval)
+	require.Equal(t, codes.DeadlineExceeded, status.Code(<-result))
 
 	stream, err := flood(t.Context(), f.connect())
 	require.NoError(t, err)
