@@ -99,6 +99,8 @@ func TestListAssignmentsHasEveryState(t *testing.T) {
 	s.configMap(ns, names[3], map[string]string{shard: "gone", drain: "true"})
 	s.configMap(ns, names[4], nil)
 	s.configMap(ns, names[5], map[string]string{drain: "true"})
+	elsewhere := s.plane.Namespace(t)
+	s.configMap(elsewhere, names[0], nil)
 
 	want := map[string]pb.AssignmentState{
 		names[0]: pb.AssignmentState_ASSIGNMENT_STATE_ASSIGNED,
@@ -129,6 +131,9 @@ func TestListAssignmentsHasEveryState(t *testing.T) {
 			require.Equal(t, state, a.GetState())
 		}
 	}
+	require.True(t, slices.ContainsFunc(s.list(&pb.ListAssignmentsRequest{Ring: ring, Resource: "configmaps"}), func(a *pb.Assignment) bool {
+		return a.GetNamespace() == elsewhere
+	}))
 	at := s.list(&pb.ListAssignmentsRequest{Ring: ring, Resource: "configmaps", Shard: "b"})
 	require.Len(t, at, 2, "in whatever namespace")
 	require.Equal(t, []string{"b", "b"}, []string{at[0].GetShard(), at[1].GetShard()})
