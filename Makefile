@@ -125,6 +125,10 @@ generate-proto: go-present
 	@tools=$$($(TOOL) buf protoc-gen-go protoc-gen-go-grpc) && \
 		for tool in $$tools; do PATH="$$(dirname "$$tool"):$$PATH"; done && cd proto && buf generate
 
+.PHONY: docs
+docs: build ## Run every command of docs/queries.md and write its output into it
+	@assets=$$($(CONTROLPLANE)) && exec $(BIN)/demo docs --bin-dir $(BIN) --assets "$$assets" $(ARGS) docs/queries.md
+
 .PHONY: fmt
 fmt: go-present ## Format the code and order the imports
 	$(call step,format)

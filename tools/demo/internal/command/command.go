@@ -64,7 +64,9 @@ free ports of 127.0.0.1. Nothing else is needed: no cluster, no containers, no n
 
   demo run    tells the whole story in ten steps, each with checks that can fail, and leaves nothing behind
   demo up     starts the same and leaves it running, for you to play with
+  demo env    prints variables for your shell that lead to what demo up has started
   demo down   stops what demo up has started, and whatever a killed demo has left behind
+  demo docs   runs the commands of a page of documentation and writes down what they print
 
 The binaries come from "make build" (--bin-dir), those of the control plane from "make control-plane" (--assets).`
 
@@ -83,7 +85,7 @@ func New(registry state.Registry) *cobra.Command {
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return fmt.Errorf("%w; see %s --help", err, c.CommandPath())
 	})
-	root.AddCommand(newRun(registry), newUp(registry), newDown(registry), newServe(registry))
+	root.AddCommand(newRun(registry), newUp(registry), newDown(registry), newEnv(registry), newDocs(registry), newServe(registry))
 	return root
 }
 

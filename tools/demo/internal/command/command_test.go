@@ -66,16 +66,22 @@ func newDesk(t *testing.T) *desk {
 	return d
 }
 
-// build builds what make build builds, but for grpcurl: none of these tests gets as far as to run it.
+// build builds what make build builds.
 func build(dir string) error {
 	cmd := exec.Command("go", "build", "-o", dir+"/",
 		"./services/leasemonitor/cmd/leasemonitor", "./services/assigner/cmd/assigner", "./services/rebalancer/cmd/rebalancer",
-		"./services/ringquery/cmd/ringquery", "./tools/example/cmd/example", "./tools/demo")
+		"./services/ringquery/cmd/ringquery", "./tools/example/cmd/example", "./tools/demo", "./tools/kubectl-ring")
 	cmd.Dir, cmd.Env = localplane.Root(), append(os.Environ(), "GOWORK=")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the binaries: %w\n%s", err, out)
 	}
-	return os.WriteFile(filepath.Join(dir, "grpcurl"), nil, 0o600)
+	grpcurl := exec.Command("go", "run", ".", "grpcurl")
+	grpcurl.Dir, grpcurl.Env, grpcurl.Stderr = filepath.Join(localplane.Root(), "tools", "dev"), append(os.Environ(), "GOWORK=off"), os.Stderr
+	path, err := grpcurl.Output()
+	if err != nil {
+		return fmt.Errorf("build grpcurl: %w", err)
+	}
+	return os.Symlink(strings.TrimSpace(string(path)), filepath.Join(dir, "grpcurl"))
 }
 
 // demo returns a command that was not started yet, and its output.
@@ -189,13 +195,13 @@ func TestUpAndDown(t *testing.T) {
 	d := newDesk(t)
 	up, out := d.demo("up")
 	require.NoError(t, up.Run(), out)
-	require.Contains(t, out.String(), "export KUBECONFIG=")
+	require.Contains(t, out.String(), `eval "$(`+d.bin+`/demo env)"`)
 	require.Len(t, d.processes()["example"], 3)
 
 	again, out := d.demo("up")
 	require.NoError(t, again.Run(), out)
 	require.Contains(t, out.String(), "It is already running.")
-	require.Contains(t, out.String(), "export KUBECONFIG=")
+	require.Contains(t, out.String(), "kubectl ring explain")
 	require.Len(t, d.processes()["example"], 3)
 
 	require.Contains(t, d.down(), "Removed demo up (running)")
@@ -249,7 +255,7 @@ func TestRunInWhichAServiceDies(t *testing.T) {
 	d.kill("ringquery")
 	d.await(run, 1)
 	for _, want := range []string{
-		"ringquery has ended by itself: signal: killed", "FAILED", "The last lines of " + d.temp, "Logs are kept in " + d.temp,
+		" has ended by itself: signal: killed", "ringquery-", "FAILED", "The last lines of " + d.temp, "Logs are kept in " + d.temp,
 	} {
 		require.Contains(t, run.out.String(), want)
 	}
@@ -269,6 +275,9 @@ func TestMistakes(t *testing.T) {
 		"an argument":         {[]string{"up", "x"}, `unknown command "x" for "demo up"`},
 		"too few shards":      {[]string{"run", "--shards=2"}, "--shards must be between 3 and 20"},
 		"no objects":          {[]string{"run", "--objects=0"}, "--objects must be between 1 and 20000, not 0"},
+		"no page":             {[]string{"docs", "testdata/none.md"}, "read the page: open testdata/none.md"},
+		"several pages":       {[]string{"docs", "a.md", "b.md"}, "accepts 1 arg(s), received 2"},
+		"env of nothing":      {[]string{"env"}, "demo up does not run: start it with make up"},
 		"nothing built":       {[]string{"run", "--bin-dir=testdata/none"}, "run make build"},
 		"nothing built, up":   {[]string{"up", "--bin-dir=testdata/none"}, "run make build"},
 		"nothing built, kept": {[]string{"serve", "--bin-dir=testdata/none"}, "run make build"},
@@ -283,7 +292,7 @@ func TestMistakes(t *testing.T) {
 }
 
 func TestHelpTeaches(t *testing.T) {
-	for _, test := range []struct{ command, want string }{{"--help", "demo down"}, {"run", "Nothing is left behind"}, {"up", "kubectl"}, {"down", "state directory"}} {
+	for _, test := range []struct{ command, want string }{{"--help", "demo down"}, {"run", "Nothing is left behind"}, {"up", "kubectl"}, {"env", `eval "$(bin/demo env)"`}, {"docs", "the page stays as it was"}, {"down", "state directory"}} {
 		c, out := command.New(state.Registry{Dir: t.TempDir()}), &bytes.Buffer{}
 		c.SetArgs([]string{test.command, "--help"})
 		c.SetOut(out)

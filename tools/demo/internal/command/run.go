@@ -111,7 +111,7 @@ func (r *runner) tell(ctx context.Context, stateDir string) (rows []report.Row, 
 	if err != nil {
 		return []report.Row{start}, nil, err
 	}
-	start.Checked = []string{"control plane, manifests, 5 service processes, each with its own rights only"}
+	start.Checked = []string{"control plane, manifests, 6 service processes, each with its own rights only"}
 	rows = append(rows, start)
 
 	go func() {

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -24,7 +26,7 @@ const (
 
 var shardLabel = v1alpha1.ShardLabel(system.Ring)
 
-// server is the supervisor that demo up leaves behind.
+// server runs everything for somebody to use it: for people, as the supervisor that demo up leaves behind, or for demo docs.
 type server struct {
 	common
 	registry state.Registry
@@ -41,28 +43,32 @@ func newServe(registry state.Registry) *cobra.Command {
 		Args:   cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			s.console = report.NewConsole(c.OutOrStdout())
-			return s.run(c.Context())
+			return s.run(c.Context(), state.Up, s.stay)
 		},
 	}
 	s.add(c.Flags(), defaultUpDir())
 	return c
 }
 
-func (s *server) run(ctx context.Context) error {
+// user uses what runs, and returns when it may stop.
+type user func(ctx context.Context, stateDir string, how *usage) error
+
+// run runs everything for the user, and leaves nothing behind.
+func (s *server) run(ctx context.Context, kind state.Kind, use user) error {
 	if err := s.prepare(ctx); err != nil {
 		return err
 	}
-	claim, err := s.registry.Claim(state.Up, s.stateDir)
+	claim, err := s.registry.Claim(kind, s.stateDir)
 	if err != nil {
 		return err
 	}
-	err = s.serve(ctx, claim.Dir)
+	err = s.serve(ctx, claim.Dir, use)
 	ctx = context.WithoutCancel(ctx)
 	return errors.Join(err, state.Discard(ctx, claim.Dir), claim.Release(false))
 }
 
-// serve runs everything until the context ends.
-func (s *server) serve(ctx context.Context, stateDir string) (err error) {
+// serve runs everything until the user is done.
+func (s *server) serve(ctx context.Context, stateDir string, use user) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	sys, err := system.Start(ctx, s.options(stateDir, s.console))
@@ -83,36 +89,39 @@ func (s *server) serve(ctx context.Context, stateDir string) (err error) {
 	if err := story.Prologue(ctx); err != nil {
 		return err
 	}
-	if err := s.writeUsage(ctx, sys, stateDir); err != nil {
-		return err
-	}
-	// From here on a process that ends is none of our business: people are invited to kill some.
-	<-ctx.Done()
-	return nil
-}
-
-// writeUsage writes down how to use what runs, which says that everything does.
-func (s *server) writeUsage(ctx context.Context, sys *system.System, stateDir string) error {
-	kubeconfig, err := sys.ShardKubeconfig(ctx)
+	how, err := s.usage(ctx, sys)
 	if err != nil {
 		return err
 	}
-	how := usage{
-		Kubeconfig: sys.Plane.Kubeconfig(),
-		Kubectl:    filepath.Join(sys.Plane.BinDir(), "kubectl"),
-		Processes:  map[string]int{},
+	return use(ctx, stateDir, how)
+}
+
+// usage returns how to use what runs.
+func (s *server) usage(ctx context.Context, sys *system.System) (*usage, error) {
+	kubeconfig, err := sys.ShardKubeconfig(ctx)
+	if err != nil {
+		return nil, err
+	}
+	guarded, ca := sys.GuardedQueryAddress()
+	how := &usage{
+		Variables: []variable{
+			{"KUBECONFIG", sys.Plane.Kubeconfig()}, {"RINGQUERY", sys.QueryAddress()}, {"RINGQUERY_TLS", guarded}, {"RINGQUERY_CA", ca},
+		},
+		Path:      []string{sys.BinDir, sys.Plane.BinDir()},
 		MoreShards: []string{
 			filepath.Join(sys.BinDir, "example"), "--kubeconfig=" + kubeconfig, fmt.Sprintf("--shard-name=shard-%d", servedShards+1),
 			"--lease-namespace=" + system.ShardNamespace, "--lease-duration=" + system.LeaseDuration.String(),
 			"--metrics-bind-address=0", "--health-probe-bind-address=0",
 		},
 	}
-	for _, q := range scenario.Queries() {
-		how.Grpcurl = append(how.Grpcurl, append([]string{filepath.Join(sys.BinDir, "grpcurl")}, q.Args(sys.QueryAddress())...))
-	}
 	for _, p := range sys.Processes() {
-		how.Processes[p.Name] = p.PID()
+		how.Variables = append(how.Variables, variable{"PID_" + strings.ToUpper(strings.ReplaceAll(p.Name, "-", "_")), strconv.Itoa(p.PID())})
 	}
+	return how, nil
+}
+
+// stay writes down how to use what runs, which says that everything does, and waits until it is told to stop.
+func (s *server) stay(ctx context.Context, stateDir string, how *usage) error {
 	content, err := json.MarshalIndent(how, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encode how to use the demo: %w", err)
@@ -125,5 +134,7 @@ func (s *server) writeUsage(ctx context.Context, sys *system.System, stateDir st
 	if err := os.Rename(temporary, filepath.Join(stateDir, usageFile)); err != nil {
 		return fmt.Errorf("write how to use the demo: %w", err)
 	}
+	// From here on a process that ends is none of our business: people are invited to kill some.
+	<-ctx.Done()
 	return nil
 }

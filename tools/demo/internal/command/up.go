@@ -17,6 +17,7 @@ import (
 
 	"github.com/clusterring/clusterring/tools/demo/internal/process"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
+	"github.com/clusterring/clusterring/tools/demo/internal/scenario"
 	"github.com/clusterring/clusterring/tools/demo/internal/state"
 	"github.com/clusterring/clusterring/tools/demo/internal/system"
 )
@@ -159,53 +160,70 @@ func orZero(err error) error {
 
 // usage is what a person needs to know of a running demo. The supervisor writes it when everything runs.
 type usage struct {
-	Kubeconfig string     `json:"kubeconfig"`
-	Kubectl    string     `json:"kubectl"`
-	Grpcurl    [][]string `json:"grpcurl"`
-	// Processes are the process ids by name.
-	Processes map[string]int `json:"processes"`
+	// Variables are those that commands about the demo use; without PATH.
+	Variables []variable `json:"variables"`
+	// Path are the directories of programs.
+	Path []string `json:"path"`
 	// MoreShards starts another shard, in the foreground.
 	MoreShards []string `json:"moreShards"`
+}
+
+// variable is a variable of a shell.
+type variable struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
 }
 
 const usageFile = "usage.json"
 
 // explain prints how to use what runs.
 func (u *upper) explain(stateDir string) error {
-	content, err := os.ReadFile(filepath.Join(stateDir, usageFile))
-	if errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("it is still starting, see %s; or stop it with demo down", filepath.Join(stateDir, "logs"))
-	}
+	how, err := readUsage(stateDir)
 	if err != nil {
-		return fmt.Errorf("read how to use the demo: %w", err)
-	}
-	var how usage
-	if err := json.Unmarshal(content, &how); err != nil {
-		return fmt.Errorf("read how to use the demo: %w", err)
+		return err
 	}
 	u.console.Text(how.text(stateDir, filepath.Join(u.binDir, "demo")))
 	return nil
 }
 
-func (h usage) text(stateDir, demo string) string {
+// readUsage reads what the supervisor of a demo has written.
+func readUsage(stateDir string) (*usage, error) {
+	content, err := os.ReadFile(filepath.Join(stateDir, usageFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("it is still starting, see %s; or stop it with demo down", filepath.Join(stateDir, "logs"))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read how to use the demo: %w", err)
+	}
+	how := &usage{}
+	if err := json.Unmarshal(content, how); err != nil {
+		return nil, fmt.Errorf("read how to use the demo: %w", err)
+	}
+	return how, nil
+}
+
+func (h *usage) text(stateDir, demo string) string {
 	var out strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&out, format+"\n", args...) }
-	line("\nEverything runs. Look at it with kubectl:\n")
-	line("  export KUBECONFIG=%s PATH=%s:$PATH", process.Quote(h.Kubeconfig), process.Quote(filepath.Dir(h.Kubectl)))
+	line("\nEverything runs. Let your shell know of it, and look at it with kubectl:\n")
+	line("  eval \"$(%s env)\"", process.Quote(demo))
 	line("  kubectl get clusterrings")
 	line("  kubectl get leases -n example -L alpha.sharding.timebertt.dev/state")
 	line("  kubectl get websites,configmaps -A -L %s", shardLabel)
-	line("\nAsk who owns what:\n")
-	for _, command := range h.Grpcurl {
-		line("  %s", process.Quote(command...))
+	line("\nAsk who owns what, and why (docs/queries.md has every question, and what is answered):\n")
+	line("  kubectl ring explain websites/site-0 -n web-1 --endpoint $RINGQUERY --plaintext")
+	line("  kubectl ring get example --endpoint $RINGQUERY --plaintext")
+	for _, q := range scenario.Queries() {
+		const address = "$RINGQUERY" // which the shell has to see
+		line("  %s", strings.ReplaceAll(process.Quote(append([]string{"grpcurl"}, q.Args(address)...)...), "'"+address+"'", address))
 	}
 	line("\nMake something happen, and look again:\n")
-	line("  kill -9 %d     # shard-1 is dead after twice the duration of its Lease, %s; its objects move", h.Processes["shard-1"], 2*system.LeaseDuration)
-	line("  kill %d        # shard-2 stops in order; its objects move at once", h.Processes["shard-2"])
+	line("  kill -9 $PID_SHARD_1   # shard-1 is dead after twice the duration of its Lease, %s; its objects move", 2*system.LeaseDuration)
+	line("  kill $PID_SHARD_2      # shard-2 stops in order; its objects move at once")
 	line("  %s", process.Quote(h.MoreShards...))
-	line("                   # one more shard, until you press Ctrl-C")
+	line("                         # one more shard, until you press Ctrl-C")
 	line("\nLogs are in %s. To stop everything:\n", filepath.Join(stateDir, "logs"))
-	line("  make down      # or %s down", demo)
+	line("  make down              # or %s down", demo)
 	return strings.TrimRight(out.String(), "\n")
 }
 

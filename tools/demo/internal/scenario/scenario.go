@@ -144,7 +144,7 @@ func (s *Story) Steps() []Step {
 		{"two shards join under load", []string{system.Rebalancer}, s.grow},
 		{"a frozen shard wakes up", []string{system.LeaseMonitor, system.Rebalancer}, s.freeze},
 		{"the assigner is stopped", append(assigners, system.Rebalancer), s.outage},
-		{"who owns what? (gRPC)", []string{system.RingQuery}, s.ask},
+		{"who owns what? (gRPC)", []string{system.RingQuery1}, s.ask},
 		{"the ring is deleted under load", append(assigners, system.Rebalancer), s.remove},
 		{"the whole story, looked over", nil, s.review},
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -32,18 +33,20 @@ type service struct {
 	process      *process.Process
 }
 
-// Names of what is started. The assigner has two replicas.
+// Names of what is started. The assigner and ringquery have two replicas. RingQuery1 answers everybody on this machine, without
+// TLS; RingQuery2 has TLS and wants to know who asks.
 const (
 	LeaseMonitor = "leasemonitor"
 	Assigner1    = "assigner-1"
 	Assigner2    = "assigner-2"
 	Rebalancer   = "rebalancer"
-	RingQuery    = "ringquery"
+	RingQuery1   = "ringquery-1"
+	RingQuery2   = "ringquery-2"
 )
 
 // startServices starts all services at once and waits until they are ready.
 func (s *System) startServices(ctx context.Context) error {
-	const ports = 2*5 + 3
+	const ports = 2*6 + 4
 	free, err := process.FreePorts(ports)
 	if err != nil {
 		return err
@@ -53,20 +56,27 @@ func (s *System) startServices(ctx context.Context) error {
 		free = free[1:]
 		return address
 	}
-	webhook1, webhook2, grpc := next(), next(), next()
+	webhook1, webhook2 := next(), next()
 	if s.front, err = balance.Listen(webhook1, webhook2); err != nil {
 		return err
 	}
 	assigner := func(bind string) []string {
 		return []string{"--webhook-bind-address=" + bind, "--webhook-mode=url", "--webhook-url=https://" + s.front.Address()}
 	}
-	s.grpc = grpc
+	s.open, s.guarded = next(), next()
+	if s.cert, err = newCertificate(filepath.Join(s.StateDir, "tls")); err != nil {
+		return err
+	}
 	for _, service := range []*service{
 		{name: LeaseMonitor, binary: "leasemonitor"},
 		{name: Assigner1, binary: "assigner", args: assigner(webhook1)},
 		{name: Assigner2, binary: "assigner", args: assigner(webhook2)},
 		{name: Rebalancer, binary: "rebalancer", args: []string{"--settle-period=" + settlePeriod.String()}},
-		{name: RingQuery, binary: "ringquery", args: []string{"--grpc-bind-address=" + grpc, "--plaintext", "--authentication=none"}},
+		{name: RingQuery1, binary: "ringquery", args: []string{"--grpc-bind-address=" + s.open, "--plaintext", "--authentication=none"}},
+		{name: RingQuery2, binary: "ringquery", args: []string{
+			"--grpc-bind-address=" + s.guarded, "--tls-cert-file=" + s.cert.cert, "--tls-private-key-file=" + s.cert.key,
+			"--access-cache-ttl=0s", // who gets a right has it at once
+		}},
 	} {
 		// A service has no more rights than in a cluster.
 		kubeconfig, err := s.Plane.ServiceAccountKubeconfig(ctx, v1alpha1.SystemNamespace, service.binary)
@@ -79,10 +89,10 @@ func (s *System) startServices(ctx context.Context) error {
 		s.services = append(s.services, service)
 	}
 	begin := time.Now()
-	if err := s.StartServices(ctx, LeaseMonitor, Assigner1, Assigner2, Rebalancer, RingQuery); err != nil {
+	if err := s.StartServices(ctx, LeaseMonitor, Assigner1, Assigner2, Rebalancer, RingQuery1, RingQuery2); err != nil {
 		return err
 	}
-	s.Console.OK("leasemonitor, 2 × assigner, rebalancer and ringquery are ready, each with a token of its own service account (%.1f s)",
+	s.Console.OK("leasemonitor, 2 × assigner, rebalancer and 2 × ringquery are ready, each with a token of its own service account (%.1f s)",
 		time.Since(begin).Seconds())
 	return nil
 }
@@ -151,8 +161,12 @@ func (s *System) Unhealthy(ctx context.Context) []error {
 	return errs
 }
 
-// QueryAddress returns the address of the query service.
-func (s *System) QueryAddress() string { return s.grpc }
+// QueryAddress returns the address of the query service that answers everybody, without TLS.
+func (s *System) QueryAddress() string { return s.open }
+
+// GuardedQueryAddress returns the address of the query service that has TLS and answers those who have the right to ask. The file
+// ca is PEM and has the authority of its certificate.
+func (s *System) GuardedQueryAddress() (address, ca string) { return s.guarded, s.cert.ca }
 
 // awaitReady waits until the process says that it is ready.
 func (s *System) awaitReady(ctx context.Context, p *process.Process, health string) error {

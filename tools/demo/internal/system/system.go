@@ -45,7 +45,7 @@ type Console interface {
 
 // Options say what to run.
 type Options struct {
-	// BinDir holds the binaries of the services, the example and grpcurl.
+	// BinDir holds the binaries of the services, the example, the kubectl plugin and grpcurl.
 	BinDir string
 	// Assets holds those of the control plane; empty means what localplane finds or builds.
 	Assets string
@@ -62,7 +62,9 @@ type System struct {
 
 	services  []*service
 	front     *balance.Forwarder // of the assigner's replicas
-	grpc      string             // address of ringquery
+	open      string             // address of ringquery-1
+	guarded   string             // address of ringquery-2
+	cert      certificate        // of ringquery-2
 	shardConf string             // kubeconfig of the shards
 	death     chan error
 
@@ -71,7 +73,7 @@ type System struct {
 }
 
 // binaries are what BinDir has to hold.
-var binaries = []string{"leasemonitor", "assigner", "rebalancer", "ringquery", "example", "grpcurl"}
+var binaries = []string{"leasemonitor", "assigner", "rebalancer", "ringquery", "example", "kubectl-ring", "grpcurl"}
 
 // CheckBinaries tells whether everything that is needed has been built.
 func CheckBinaries(binDir string) error {
