@@ -55,14 +55,14 @@ const long = `ringquery answers over gRPC who owns what, and why.
 
 It serves clusterring.diagnostics.v1alpha1.DiagnosticsService:
 
-  ListRings  all rings, page by page
-  GetRing    one ring with its shards: holder, state, share of the hash space
-  Locate     where an object belongs: partition key, hash, token, shard, and the shards that would be next
-  LocateAll  the same for many objects, over one stream
-  WatchRing  one ring with its shards, and again whenever they change
-  Explain    where an object is, where it belongs, why, and what happens next
+  ListRings        all rings, page by page
+  GetRing          one ring with its shards: holder, state, share of the hash space
+  WatchRing        the same, and again whenever it changes
+  Locate           where an object belongs: partition key, hash, token, shard, and the shards that would be next
+  LocateAll        the same for many objects, over one stream
+  Explain          where an object is, where it belongs, why, and what happens next and by whom
   ListAssignments  the objects of one resource of a ring and where they are, page by page
-  Simulate   what would move if shards were added, removed or renamed
+  Simulate         what would move if shards were added, removed or renamed
 
 It answers from the Leases and ClusterRings that it watches, and from metadata of objects that it reads when it is asked
 about them. It writes nothing. Any number of replicas may run.

@@ -2,6 +2,7 @@ package ringquery_test
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -297,4 +298,21 @@ func TestMistakesAreToldAtOnce(t *testing.T) {
 			require.ErrorContains(t, <-done, c.want)
 		})
 	}
+}
+
+// The .proto files say how much a request may hold. The server takes that much.
+func TestLargestRequestFits(t *testing.T) {
+	s := startServer(t)
+	ring, _ := s.makeRing(configMaps())
+	req := &pb.SimulateRequest{Ring: ring}
+	name := func(kind string, i int) string { return fmt.Sprintf("%s-%04d-%s", kind, i, strings.Repeat("x", 63-7)) }
+	for i := range 1000 {
+		req.Add = append(req.Add, name("a", i))
+		req.Remove = append(req.Remove, name("b", i))
+		req.Rename = append(req.Rename, &pb.Rename{From: name("c", i), To: name("d", i)})
+	}
+	require.Len(t, req.GetAdd()[0], 63)
+
+	_, err := s.Simulate(t.Context(), req)
+	require.Equal(t, codes.InvalidArgument, status.Code(err), "there are no such shards to remove")
 }

@@ -58,7 +58,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.KeyFile, "tls-private-key-file", "", "PEM `file` with the private key of --tls-cert-file; read again when it changes")
 	fs.StringVar(&o.TLSSecret, "tls-secret", "", "Secret of type kubernetes.io/tls with the server's certificate and key, as `[namespace/]name`, in --namespace if it names none; read again when it changes")
 	fs.BoolVar(&o.Plaintext, "plaintext", false, "serve without TLS, for a machine or a network where that is acceptable")
-	fs.IntVar(&o.MaxRequestBytes, "grpc-max-request-bytes", 64<<10, "size of the largest request, in `bytes`")
+	fs.IntVar(&o.MaxRequestBytes, "grpc-max-request-bytes", 320<<10, "size of the largest request, in `bytes`")
 	fs.Uint32Var(&o.MaxStreams, "grpc-max-concurrent-streams", 128, "`calls` that one connection may have at a time; more wait in the client")
 	fs.IntVar(&o.MaxTotalStreams, "grpc-max-total-streams", 2000, "`streams`, such as those of WatchRing, that all connections may have at a time; more are refused")
 	fs.DurationVar(&o.CallTimeout, "grpc-call-timeout", 30*time.Second, "`time` that a call may take, streams aside")
