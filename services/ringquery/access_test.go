@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -384,8 +385,9 @@ func TestCertificateOfTheSecret(t *testing.T) {
 	s := &secured{authority: certtest.NewAuthority(t)}
 	s.server = launch(t, "--tls-secret", "ringquery-tls")
 	require.Eventually(t, func() bool {
-		code, err := s.probe()
-		return err == nil && code == http.StatusInternalServerError
+		code, reasons, err := s.probe()
+		return err == nil && code == http.StatusInternalServerError &&
+			strings.Contains(reasons, "[+]caches ok") && strings.Contains(reasons, "[-]certificate failed")
 	}, patience, interval)
 
 	secret := &corev1.Secret{

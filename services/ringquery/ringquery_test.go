@@ -3,6 +3,7 @@ package ringquery_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -255,24 +256,26 @@ func TestServerThatIsToldToStopAnswersUntilItStops(t *testing.T) {
 func (s *server) readyz() int {
 	s.t.Helper()
 
-	code, err := s.probe()
+	code, _, err := s.probe()
 	require.NoError(s.t, err)
 
 	return code
 }
 
-// probe asks whether the server is ready. It fails while nobody listens.
-func (s *server) probe() (int, error) {
+// probe asks whether the server is ready, and why. It fails while nobody listens.
+func (s *server) probe() (code int, reasons string, err error) {
 	s.t.Helper()
 
-	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, "http://"+s.health+"/readyz", http.NoBody)
+	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, "http://"+s.health+"/readyz?verbose", http.NoBody)
 	require.NoError(s.t, err)
 	res, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
 	if err != nil {
-		return 0, err
+		return 0, "", err
 	}
+	defer func() { _ = res.Body.Close() }()
+	body, err := io.ReadAll(res.Body)
 
-	return res.StatusCode, res.Body.Close()
+	return res.StatusCode, string(body), err
 }
 
 func TestServerIsReadyWhenItServes(t *testing.T) {
