@@ -272,6 +272,7 @@ func watched(revision int64, fingerprint string, second pb.ShardState) *pb.Watch
 	all[1].State = second
 	if second == pb.ShardState_SHARD_STATE_DEAD {
 		ring.AvailableShards, all[1].Available, all[1].Share, all[0].Share = 1, false, 0, 1
+		all[1].Holder = "shardlease-controller"
 	}
 	return &pb.WatchRingResponse{Ring: ring, Shards: all, Revision: revision}
 }
@@ -327,7 +328,7 @@ func TestWatchConnectsAgain(t *testing.T) {
 	code := p.watching(ctx, s.at("watch", "example")...)
 	p.awaitOutput("fingerprint " + two)
 	require.Equal(t, []string{
-		"2 of 2 shards available, fingerprint " + one, "shard-2 is expired", "- shard-2 is not available any more, dead",
+		"2 of 2 shards available, fingerprint " + one, "shard-2 is expired", "- shard-2 is not available any more, its Lease is held by shardlease-controller",
 		"1 of 2 shards available, fingerprint " + two,
 	}, withoutTime(p.out.String()), "what changed while nobody was connected is told, and nothing twice")
 	require.Contains(t, p.err.String(), "connection lost, trying again in 1s: the server is about to stop")

@@ -100,8 +100,14 @@ func (a *app) printExplanation(o *output, res *pb.ExplainResponse) error {
 	if !o.noHeaders {
 		fmt.Fprintln(a.Out)
 	}
+	rings := map[string]bool{}
 	for _, finding := range res.GetFindings() {
-		a.printFinding(finding)
+		if finding.GetRing() != "" {
+			rings[finding.GetRing()] = true
+		}
+	}
+	for _, finding := range res.GetFindings() {
+		a.printFinding(finding, len(rings) > 1)
 	}
 	return nil
 }
@@ -212,7 +218,8 @@ func ownerText(owner *pb.ExplainedOwner) string {
 	}
 }
 
-func (a *app) printFinding(finding *pb.Finding) {
+// printFinding prints a finding, with its ring if there are several.
+func (a *app) printFinding(finding *pb.Finding, several bool) {
 	mark, style := "?", render.Plain
 	switch finding.GetSeverity() {
 	case pb.Severity_SEVERITY_INFO:
@@ -224,7 +231,7 @@ func (a *app) printFinding(finding *pb.Finding) {
 	default:
 	}
 	text := failure.Clean(finding.GetMessage())
-	if finding.GetRing() != "" {
+	if several && finding.GetRing() != "" {
 		text = "[" + failure.Clean(finding.GetRing()) + "] " + text
 	}
 	fmt.Fprintf(a.Out, "%s %s %s\n", a.paint(style, mark), text, a.paint(render.Dim, "("+failure.Clean(finding.GetReason())+")"))

@@ -51,7 +51,7 @@ func TestTranscripts(t *testing.T) {
 		},
 		"explain": {
 			{line: "explain websites/fine -n default"}, {line: "explain configmaps page -n default"}, {line: "explain configmaps/page -n default -o wide"},
-			{line: "explain websites/gone"}, {line: "explain websites/fine -o json"}, {line: "explain configmaps/page --no-headers"},
+			{line: "explain websites/both"}, {line: "explain websites/gone"}, {line: "explain websites/fine -o json"}, {line: "explain configmaps/page --no-headers"},
 			{line: "explain configmaps/page -o name"}, {line: "explain a/b c/d"}, {line: "explain a"},
 		},
 		"assignments": {
@@ -67,7 +67,7 @@ func TestTranscripts(t *testing.T) {
 			{line: "simulate example --add 900,200"}, {line: "simulate example --rename a"}, {line: "simulate"},
 		},
 		"errors": {
-			{line: "get nobody"}, {line: "get secret"}, {line: "get private"}, {line: "get slow"}, {line: "get"},
+			{line: "get nobody"}, {line: "get secret"}, {line: "get private"}, {line: "get slow"}, {line: "locate configmaps/orphan"},
 			{line: "nonsense"}, {line: "get example --request-timeout later"}, {line: "get example --insecure-skip-tls-verify"},
 		},
 		"help": {{line: "--help"}, {line: "locate --help"}, {line: "completion"}},

@@ -377,5 +377,6 @@ func failureOf(object string, e *pb.LocateError) error {
 	}
 	return &failure.Error{
 		What: object + ": " + e.GetMessage(), Details: e.GetViolations(), Where: "the server, which answered " + where,
+		Do: failure.Advice(e.GetReason()),
 	}
 }

@@ -150,9 +150,9 @@ func (s *server) GetRing(_ context.Context, req *pb.GetRingRequest) (*pb.GetRing
 		res, err := s.ListRings(context.Background(), &pb.ListRingsRequest{PageToken: "more"})
 		return &pb.GetRingResponse{Ring: res.GetRings()[0]}, err
 	case "secret":
-		return nil, refuse(codes.PermissionDenied, `user "eve" may not get clusterrings/diagnostics "secret"`, reason("FORBIDDEN"))
+		return nil, refuse(codes.PermissionDenied, `user "eve" may not get clusterrings/diagnostics "secret"`, reason("PERMISSION_DENIED"))
 	case "private":
-		return nil, refuse(codes.Unauthenticated, "there is no token and no certificate", reason("NO_CREDENTIALS"))
+		return nil, refuse(codes.Unauthenticated, "there is no token and no certificate", reason("UNAUTHENTICATED"))
 	case "slow":
 		return nil, refuse(codes.Unavailable, "the server has not seen all Leases yet", reason("NOT_READY"))
 	default:
@@ -173,6 +173,8 @@ func (s *server) Locate(_ context.Context, req *pb.LocateRequest) (*pb.LocateRes
 				{Field: "next_shards", Description: "must be from 0 to 10"},
 			},
 		})
+	case "orphan":
+		return nil, refuse(codes.FailedPrecondition, "owner needed: in ring example, configmaps are where their owners are", reason("OWNER_NEEDED"))
 	case "nowhere":
 		return &pb.LocateResponse{Locations: []*pb.Location{{
 			Ring: "leaving", Role: pb.Role_ROLE_MAIN, NamespaceCoverage: pb.NamespaceCoverage_NAMESPACE_COVERAGE_UNKNOWN,
@@ -228,6 +230,16 @@ func (s *server) Explain(_ context.Context, req *pb.ExplainRequest) (*pb.Explain
 				Severity: pb.Severity_SEVERITY_INFO, Reason: "ASSIGNED", Ring: "example", Message: "It is at shard-1, where it belongs.",
 			}},
 			Healthy: true,
+		}, nil
+	}
+	if object.GetName() == "both" {
+		return &pb.ExplainResponse{
+			Object: &pb.ExplainedObject{Resource: "websites", Kind: "Website", Name: "both", Found: pb.Found_FOUND_FORBIDDEN},
+			Findings: []*pb.Finding{
+				{Severity: pb.Severity_SEVERITY_INFO, Reason: "ASSIGNED", Ring: "a", Message: "It is at shard-1."},
+				{Severity: pb.Severity_SEVERITY_WARNING, Reason: "UNREAD", Message: "It was not read."},
+				{Severity: pb.Severity_SEVERITY_INFO, Reason: "ASSIGNED", Ring: "b", Message: "It is at shard-2."},
+			},
 		}, nil
 	}
 	return &pb.ExplainResponse{
@@ -289,7 +301,7 @@ func (s *server) ListAssignments(_ context.Context, req *pb.ListAssignmentsReque
 		s.beforePage(number)
 	}
 	if req.GetShard() == "expired" && number > 0 {
-		return nil, refuse(codes.Aborted, "the page token has expired", reason("PAGE_TOKEN_EXPIRED"))
+		return nil, refuse(codes.Aborted, "the page token has expired", reason("PAGE_EXPIRED"))
 	}
 	if req.GetShard() == "none" {
 		return &pb.ListAssignmentsResponse{}, nil

@@ -259,19 +259,31 @@ func shardChanges(was, shard *pb.Shard) []string {
 	case shard.GetAvailable() && !was.GetAvailable():
 		found = append(found, "+ "+shard.GetName()+" is available, "+state)
 	case !shard.GetAvailable() && was.GetAvailable():
-		found = append(found, "- "+shard.GetName()+" is not available any more, "+state)
+		found = append(found, "- "+shard.GetName()+" is not available any more, "+whyNot(shard))
 	case was == nil:
 		found = append(found, shard.GetName()+" has a Lease, "+state)
 	case was.GetState() != shard.GetState():
 		found = append(found, shard.GetName()+" is "+state)
 	}
-	if shard.GetProblem() != was.GetProblem() && shard.GetProblem() != "" {
+	if shard.GetAvailable() == was.GetAvailable() && shard.GetProblem() != was.GetProblem() && shard.GetProblem() != "" {
 		found = append(found, shard.GetName()+": "+shard.GetProblem())
 	}
 	for i := range found {
 		found[i] = failure.Clean(found[i])
 	}
 	return found
+}
+
+// whyNot says why a shard is not available. Its state does not tell: the lease monitor writes it a moment later.
+func whyNot(shard *pb.Shard) string {
+	switch {
+	case shard.GetProblem() != "":
+		return shard.GetProblem()
+	case shard.GetHolder() == "":
+		return "it has given its Lease up"
+	default:
+		return "its Lease is held by " + shard.GetHolder()
+	}
 }
 
 // ringChanges says what is different about a ring, but its shards.

@@ -94,7 +94,7 @@ func Of(err error, where string) error {
 	if reason != "" {
 		f.Where += " (" + reason + ")"
 	}
-	f.Do = advice(st)
+	f.Do = advice(st, reason)
 	return f
 }
 
@@ -117,8 +117,22 @@ func unreachable(message string) bool {
 		strings.HasPrefix(message, "no children to pick from")
 }
 
+// byReason says what to do for some of the words that ringquery has for programs.
+var byReason = map[string]string{
+	"RING_NOT_FOUND":   "kubectl ring list names the rings",
+	"OBJECT_NOT_FOUND": "check the name, and the namespace: -n",
+	"OWNER_NEEDED":     "name the object that controls it: --owner TYPE/NAME",
+	"NOT_READABLE":     "let ringquery read it: a ClusterRole with the label sharding.timebertt.dev/aggregate-to-ringquery: \"true\"",
+}
+
+// Advice says what to do about one of ringquery's words for programs. Empty: it does not know the word.
+func Advice(reason string) string { return byReason[reason] }
+
 // advice says what to do about a status. Empty: its message says it all.
-func advice(st *status.Status) string {
+func advice(st *status.Status, reason string) string {
+	if known := Advice(reason); known != "" {
+		return known
+	}
 	message := st.Message()
 	switch st.Code() {
 	case codes.Unauthenticated:
@@ -126,8 +140,6 @@ func advice(st *status.Status) string {
 			"A token is never sent without TLS to another machine, nor to an --endpoint whose certificate is not verified"
 	case codes.PermissionDenied:
 		return "ask for the ClusterRole clusterring:diagnostics-viewer; for one ring, get on clusterrings/diagnostics with its name will do"
-	case codes.NotFound:
-		return "look at the names: kubectl ring list, kubectl get -A"
 	case codes.Unavailable:
 		return unavailable(message)
 	case codes.Aborted:

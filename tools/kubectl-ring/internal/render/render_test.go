@@ -27,14 +27,14 @@ func TestTableGrows(t *testing.T) {
 	table.Reserve(0, "reserved")
 	table.Row("x", render.Good.In("y"))
 	require.NoError(t, table.Flush())
-	table.Row("long enough to grow", "")
+	table.Row("lang genug, um größer zu werden", "")
 	table.Row("ä\x1b[31m\n", 7)
 	require.NoError(t, table.Flush())
 	require.Equal(t, ""+
 		"A          B\n"+
 		"x          y\n"+
-		"long enough to grow   -\n"+
-		"ä?[31m                7\n", out.String())
+		"lang genug, um größer zu werden   -\n"+
+		"ä?[31m                            7\n", out.String())
 	require.NoError(t, table.Flush(), "nothing is added")
 	require.Equal(t, 4, strings.Count(out.String(), "\n"))
 }

@@ -78,7 +78,7 @@ func (t *Table) Row(values ...any) {
 		}
 		cell.Text = failure.Clean(cell.Text)
 		if cell.Text == "" {
-			cell.Text = "-"
+			cell = Cell{Text: "-"}
 		}
 		row = append(row, cell)
 	}
