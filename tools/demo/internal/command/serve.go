@@ -107,7 +107,7 @@ func (s *server) usage(ctx context.Context, sys *system.System) (*usage, error) 
 		Variables: []variable{
 			{"KUBECONFIG", sys.Plane.Kubeconfig()}, {"RINGQUERY", sys.QueryAddress()}, {"RINGQUERY_TLS", guarded}, {"RINGQUERY_CA", ca},
 		},
-		Path:      []string{sys.BinDir, sys.Plane.BinDir()},
+		Path: []string{sys.BinDir, sys.Plane.BinDir()},
 		MoreShards: []string{
 			filepath.Join(sys.BinDir, "example"), "--kubeconfig=" + kubeconfig, fmt.Sprintf("--shard-name=shard-%d", servedShards+1),
 			"--lease-namespace=" + system.ShardNamespace, "--lease-duration=" + system.LeaseDuration.String(),
