@@ -233,6 +233,7 @@ func TestMistakes(t *testing.T) {
 		"URL without TLS":   {[]string{"--webhook-mode=url", "--webhook-url=http://x"}, `--webhook-url must be like https://host:port, not "http://x"`},
 		"URL without mode":  {[]string{"--webhook-url=https://x"}, "--webhook-url is for --webhook-mode url"},
 		"address":           {[]string{"--webhook-bind-address=:0"}, `--webhook-bind-address ":0": port must be a number from 1 to 65535`},
+		"connection age":    {[]string{"--max-connection-age=1ms"}, "--max-connection-age must be 0 or at least 100ms, not 1ms"},
 		"service":           {[]string{"--webhook-service-name=A", "--webhook-service-port=0"}, `--webhook-service-port must be from 1 to 65535, not 0`},
 		"no files":          {[]string{"--ca-mode=file"}, "--tls-cert-file is required with --ca-mode file"},
 		"no bundle":         {files[:3], "--ca-bundle-file is required with --ca-mode file"},

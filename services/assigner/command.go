@@ -155,7 +155,8 @@ func (s *service) setup(ctx context.Context, rt *kit.Runtime) error {
 	}
 
 	// On the mux, not by the server's Register: that would measure every call a second time.
-	s.mux.Handle(v1alpha1.WebhookPathPrefix, &webhook.Handler{Rings: store, Metrics: m, Clock: rt.Clock, Log: rt.Log})
+	handler := &webhook.Handler{Rings: store, Metrics: m, Clock: rt.Clock, Log: rt.Log}
+	s.mux.Handle(v1alpha1.WebhookPathPrefix, webhook.NewAging(handler, s.connectionAge, rt.Clock))
 
 	listening := mgr.GetWebhookServer().StartedChecker()
 

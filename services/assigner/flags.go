@@ -34,9 +34,13 @@ const (
 // maxOverlap is how long a new authority is published before it signs, unless certificates live shorter than that allows.
 const maxOverlap = time.Hour
 
+// minConnectionAge keeps handshakes rare against calls.
+const minConnectionAge = 100 * time.Millisecond
+
 // flags are the service's own flags.
 type flags struct {
-	bindAddress string
+	bindAddress   string
+	connectionAge time.Duration
 
 	mode             string
 	serviceName      string
@@ -58,6 +62,8 @@ type flags struct {
 
 func (f *flags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.bindAddress, "webhook-bind-address", ":9443", "`address` that serves the webhook, by TLS")
+
+	fs.DurationVar(&f.connectionAge, "max-connection-age", time.Second, "`time` after which an API server is asked to connect again, up to half as long again; an API server sends all calls over one connection, so this is how replicas share them; 0 for never")
 
 	fs.StringVar(&f.mode, "webhook-mode", modeService, "how API servers reach the webhook: service or url")
 	fs.StringVar(&f.serviceName, "webhook-service-name", name, "`name` of the Service in front of the webhook; for --webhook-mode service")
@@ -84,6 +90,10 @@ func (f *flags) validate() error {
 
 	if _, _, err := f.address(); err != nil {
 		errs = append(errs, err)
+	}
+
+	if f.connectionAge < 0 || f.connectionAge > 0 && f.connectionAge < minConnectionAge {
+		errs = append(errs, fmt.Errorf("--max-connection-age must be 0 or at least %s, not %s", minConnectionAge, f.connectionAge))
 	}
 
 	switch f.mode {
