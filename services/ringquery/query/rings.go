@@ -134,10 +134,11 @@ func (a *Answerer) ring(r *v1alpha1.ClusterRing) Ring {
 	return Ring{ClusterRing: r, View: a.Index.View(r.Name), Resources: a.Resources.Of(r), smaller: a.smaller}
 }
 
+// named returns a ring by its name. What it points to belongs to the cache.
 func (a *Answerer) named(ctx context.Context, name string) (*v1alpha1.ClusterRing, error) {
 	r := &v1alpha1.ClusterRing{}
 
-	err := a.Reader.Get(ctx, types.NamespacedName{Name: name}, r)
+	err := a.Reader.Get(ctx, types.NamespacedName{Name: name}, r, client.UnsafeDisableDeepCopy)
 	if apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("%w: %s", ErrRingNotFound, name)
 	}
