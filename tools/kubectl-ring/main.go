@@ -7,7 +7,9 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/go-logr/logr"
 	"golang.org/x/term"
+	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/command"
@@ -16,6 +18,7 @@ import (
 func main() { os.Exit(run()) }
 
 func run() int {
+	klog.SetLogger(logr.Discard()) // what the libraries log they return as well, and it is printed once
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	return command.Run(ctx, os.Args[1:], command.Streams{

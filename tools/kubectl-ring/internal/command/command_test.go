@@ -241,6 +241,14 @@ func TestTypesAreThoseOfTheCluster(t *testing.T) {
 	require.Equal(t, "Bearer "+token, s.tokens[0], "to this machine, the token goes without TLS, too")
 }
 
+func TestTokenWithoutKubeconfig(t *testing.T) {
+	s := serve(t)
+	require.Equal(t, command.Fine, newProgram(t).run(t.Context(), s.at("list", "--token", "mine")...))
+	require.Equal(t, []string{"Bearer mine", "Bearer mine"}, s.tokens)
+	require.Equal(t, command.Fine, newProgram(t).run(t.Context(), s.at("locate", "websites/x", "--token", "mine")...))
+	require.Equal(t, "Bearer mine", s.tokens[2], "what is asked does not need the cluster")
+}
+
 func TestKubeconfigThatCannotBeUsed(t *testing.T) {
 	s := serve(t)
 	broken := filepath.Join(t.TempDir(), "config")

@@ -247,6 +247,9 @@ func (a *app) ask(ctx context.Context, questions func(*asker) error) error {
 	if err != nil {
 		return err
 	}
+	if config == nil && a.connect.Endpoint != "" && *a.kube.BearerToken != "" {
+		config = &rest.Config{BearerToken: *a.kube.BearerToken} // --token needs no kubeconfig
+	}
 	dialling, cancel := limited(ctx, timeout)
 	conn, err := connect.Dial(dialling, &a.connect, config, nil)
 	cancel()

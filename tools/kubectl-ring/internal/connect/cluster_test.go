@@ -112,7 +112,12 @@ func TestServiceIsFound(t *testing.T) {
 	require.NoError(t, err)
 	_, err = connect.FindService(t.Context(), core, c.ns)
 	require.ErrorContains(t, err, "forbidden")
-	require.ErrorContains(t, err, "--endpoint")
+	require.ErrorContains(t, err, "ask for the right to list services")
+
+	nowhere, err := typedcorev1.NewForConfig(withToken())
+	require.NoError(t, err)
+	_, err = connect.FindService(t.Context(), nowhere, c.ns)
+	require.ErrorContains(t, err, "check the kubeconfig")
 }
 
 func TestReadyPodIsFound(t *testing.T) {

@@ -7,15 +7,23 @@ import (
 	"math/rand/v2"
 	"net"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
 	corev1 "k8s.io/api/core/v1"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/failure"
+)
+
+// A server that has gone without a word is noticed after these together. ringquery lets clients ask every 10 s.
+const (
+	keepaliveTime    = 30 * time.Second
+	keepaliveTimeout = 20 * time.Second
 )
 
 // maxMessage is the size of the largest answer, in bytes: a page of 5000 objects with the longest names fits well.
@@ -122,6 +130,7 @@ func (o *Options) security(config *rest.Config, name string, roots *x509.CertPoo
 		grpc.WithUserAgent(o.UserAgent),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
 		grpc.WithDisableServiceConfig(),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
 	}
 	if o.Plaintext {
 		options = append(options, grpc.WithTransportCredentials(insecure.NewCredentials()))

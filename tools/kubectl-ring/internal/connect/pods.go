@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -35,7 +36,7 @@ func (t Target) String() string { return fmt.Sprintf("pod %s/%s, port %d", t.Nam
 func FindService(ctx context.Context, client typedcorev1.ServicesGetter, namespace string) (*corev1.Service, error) {
 	list, err := client.Services(namespace).List(ctx, metav1.ListOptions{LabelSelector: serviceLabel})
 	if err != nil {
-		return nil, failure.New("name a server with --endpoint, or ask for the right to list services there",
+		return nil, failure.New(unlisted(err, "services"),
 			"look for the Service of ringquery in namespace %s: %w", namespace, err)
 	}
 	switch len(list.Items) {
@@ -54,8 +55,15 @@ func FindService(ctx context.Context, client typedcorev1.ServicesGetter, namespa
 	}
 }
 
-// FindPod returns a ready pod of the Service, and the port on which it serves gRPC. choose picks one of n, from 0 to n-1. A
-// pod of the name avoid is taken only if there is no other.
+// unlisted says what to do if a list fails.
+func unlisted(err error, resource string) string {
+	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
+		return "ask for the right to list " + resource + " there, or name a server with --endpoint"
+	}
+	return "check the kubeconfig (--context), or name a server with --endpoint"
+}
+
+// FindPod returns a ready pod of the Service, and the port on which it serves gRPC.
 func FindPod(ctx context.Context, client typedcorev1.PodsGetter, service *corev1.Service, pick Picker) (Target, error) {
 	port, err := grpcPort(service)
 	if err != nil {
@@ -67,7 +75,7 @@ func FindPod(ctx context.Context, client typedcorev1.PodsGetter, service *corev1
 	selector := labels.SelectorFromSet(service.Spec.Selector).String()
 	list, err := client.Pods(service.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
-		return Target{}, failure.New("name a server with --endpoint, or ask for the right to list pods there",
+		return Target{}, failure.New(unlisted(err, "pods"),
 			"list the pods of Service %s/%s: %w", service.Namespace, service.Name, err)
 	}
 	ready := slices.DeleteFunc(list.Items, func(pod corev1.Pod) bool { return !isReady(&pod) })
