@@ -29,7 +29,7 @@ import (
 // TestClientsSeeEveryDocumentedCode makes a real server fail in every way that the .proto file promises, and in no other.
 func TestClientsSeeEveryDocumentedCode(t *testing.T) {
 	p := startProxy(t)
-	s := startServer(t, "--kubeconfig", p.kubeconfig)
+	s := startServer(t, "--kubeconfig", p.kubeconfig, "--grpc-max-request-bytes", "65536")
 	s.grant()
 	ring, ns := s.makeRing(configMaps())
 	s.configMap(ns, "x", nil)
