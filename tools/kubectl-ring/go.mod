@@ -5,7 +5,7 @@ go 1.26.0
 require (
 	github.com/clusterring/clusterring/pkg v0.0.0
 	github.com/clusterring/clusterring/proto v0.0.0
-	github.com/clusterring/clusterring/tools/localplane v0.0.0-00010101000000-000000000000
+	github.com/clusterring/clusterring/tools/localplane v0.0.0
 	github.com/go-logr/logr v1.4.4
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.10
