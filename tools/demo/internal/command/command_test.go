@@ -86,7 +86,7 @@ func build(dir string) error {
 
 // demo returns a command that was not started yet, and its output.
 func (d *desk) demo(args ...string) (*exec.Cmd, *output) {
-	if args[0] != "down" {
+	if args[0] != "down" && args[0] != "env" {
 		args = append(args, "--bin-dir="+d.bin, "--assets="+d.assets)
 	}
 	cmd := exec.Command(filepath.Join(d.bin, "demo"), args...)

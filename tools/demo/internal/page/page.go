@@ -135,11 +135,13 @@ func writable(output string) error {
 }
 
 // Check runs every command and returns an error that shows each one that does not print what the page says. Such a command is run
-// again until patience is over: what it asks about may take a moment on a busy machine.
+// again until patience is over, which is for all of them together: what it asks about may take a moment on a busy machine.
 func (p *Page) Check(ctx context.Context, sh *Shell, patience time.Duration) error {
+	over, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	var differ []error
 	for _, c := range p.Commands() {
-		output, err := p.check(ctx, sh, c, patience)
+		output, err := c.check(ctx, over, sh)
 		if err != nil {
 			return errors.Join(append(differ, fmt.Errorf("line %d: %w", c.Line, err))...)
 		}
@@ -151,9 +153,7 @@ func (p *Page) Check(ctx context.Context, sh *Shell, patience time.Duration) err
 }
 
 // check runs a command until it prints what it should, or patience is over, and returns what it has printed the last time.
-func (p *Page) check(ctx context.Context, sh *Shell, c *Command, patience time.Duration) (string, error) {
-	over := time.NewTimer(patience)
-	defer over.Stop()
+func (c *Command) check(ctx, patience context.Context, sh *Shell) (string, error) {
 	ticker := time.NewTicker(again)
 	defer ticker.Stop()
 	for {
@@ -163,10 +163,10 @@ func (p *Page) check(ctx context.Context, sh *Shell, c *Command, patience time.D
 		}
 		select {
 		case <-ticker.C:
-		case <-over.C:
+		case <-patience.Done():
+		}
+		if patience.Err() != nil {
 			return output, nil
-		case <-ctx.Done():
-			return "", context.Cause(ctx)
 		}
 	}
 }

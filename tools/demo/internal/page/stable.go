@@ -23,15 +23,18 @@ var rules = []rule{
 	{regexp.MustCompile(`\b(at least )?\d+(s|m|h|d)(\d+(s|m|h))? ago\b`), "1s ago"},
 	{regexp.MustCompile(`\b(at least )?\d+ (s|min|h|d)( \d+ (s|min|h))? ago\b`), "1 s ago"},
 	{regexp.MustCompile(`"renewalAge": "[^"]*"`), `"renewalAge": "1s"`},
-	// The same as the last column of a table.
+	// Where a list goes on, which depends on what else has happened in the cluster.
+	{regexp.MustCompile(`"nextPageToken": "[^"]+"`), `"nextPageToken": "b3BhcXVl"`},
+	// How long ago something happened, as the last column of a table.
 	{regexp.MustCompile(`(?m)(\S {3,})\d+(s|m|h|d)(\d+(s|m|h))?$`), "${1}1s"},
-	{regexp.MustCompile(`\b(is only|is|for) \d+ (s|min|h|d)( \d+ (s|min|h))?( old| now\b)`), "$1 1 s$5"},
+	// The same in a sentence of an explanation.
+	{regexp.MustCompile(`\b\d+ (s|min|h|d)( \d+ (s|min|h))? (old|now)\b`), "1 s $4"},
 	// The port of a process.
 	{regexp.MustCompile(`\b127\.0\.0\.1:\d+\b`), "127.0.0.1:8090"},
 }
 
-// Stable returns the output of a command with what differs from run to run written in one way: uids, points in time, ages, and
-// ports of 127.0.0.1. It ends with a line feed, unless it is empty.
+// Stable returns the output of a command with what differs from run to run written in one way: uids, points in time, ages, tokens
+// of pages, and ports of 127.0.0.1. It ends with a line feed, unless it is empty.
 func Stable(output string) string {
 	for _, rule := range rules {
 		output = rule.find.ReplaceAllString(output, rule.replace)
