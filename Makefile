@@ -22,6 +22,13 @@ MODULES    = $(shell sed -n 's|^[[:space:]]*\./||p' go.work)
 TOOLMODULES = tools/dev tools/controlplane $(patsubst %/go.mod,%,$(wildcard tools/dev/*/go.mod))
 SERVICES  := leasemonitor assigner rebalancer ringquery
 VERSION    = $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+# Images: where they go (without: dist/images, as an OCI layout), for which machines, and the kustomization that dist/install makes
+# of them. The base is that of .ko.yaml, or $KO_DEFAULTBASEIMAGE.
+IMAGE_REPO ?=
+PLATFORMS  ?= linux/amd64,linux/arm64
+OVERLAY    ?= deploy/base
+# The time that images carry: that of the commit, so that the same source gives the same image.
+SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 # Where programs keep their version. A program that lacks one of them is not bothered.
 VERSIONED  = services/internal/kit tools/kubectl-ring/internal/command
 GOBUILD    = go build -trimpath -buildvcs=false -ldflags "-s -w $(VERSIONED:%=-X github.com/clusterring/clusterring/%.Version=$(VERSION))"
@@ -91,6 +98,22 @@ $(BIN)/grpcurl: go-present
 	$(call step,build $@)
 	@path=$$($(TOOL) grpcurl) && mkdir -p $(BIN) && cp -f "$$path" $@
 
+.PHONY: images
+images: go-present ## Build the images: make images IMAGE_REPO=registry.example.com/clusterring [OVERLAY=deploy/overlays/...] pushes them
+	$(call step,images$(if $(IMAGE_REPO), to $(IMAGE_REPO), into dist/images))
+	@mkdir -p dist/install && rm -f dist/images.txt && ko=$$($(TOOL) ko) && \
+		KO_DOCKER_REPO=$(or $(IMAGE_REPO),clusterring) SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) "$$ko" build --base-import-paths \
+			--platform $(PLATFORMS) --tags "$$(printf '%s' '$(VERSION)' | tr -c 'A-Za-z0-9_.-' -)" --image-refs dist/images.txt \
+			--ldflags=-s --ldflags=-w $(VERSIONED:%=--ldflags='-X github.com/clusterring/clusterring/%.Version=$(VERSION)') \
+			$(if $(IMAGE_REPO),,--push=false --oci-layout-path dist/images) \
+			$(foreach service,$(SERVICES),./services/$(service)/cmd/$(service)) ./tools/example/cmd/example
+	@{ printf '# Made by make images. kubectl apply -k dist/install\napiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n' && \
+		printf 'resources:\n- ../../%s\nimages:\n' '$(OVERLAY)' && \
+		sed -E 's|@(.*)$$| digest: \1|; t; s|:([^:/]*)$$| newTag: \1|' dist/images.txt | while read -r image key value; do \
+			image=$${image%:*}; printf -- '- name: clusterring/%s\n  newName: %s\n  %s %s\n' "$${image##*/}" "$$image" "$$key" "$$value"; done; \
+	} >dist/install/kustomization.yaml
+	@$(if $(IMAGE_REPO),echo 'To install them: kubectl apply -k dist/install',echo 'To push them: make images IMAGE_REPO=...')
+
 .PHONY: control-plane
 control-plane: go-present ## Build etcd, kube-apiserver, kube-controller-manager and kubectl; print where they are
 	@$(CONTROLPLANE)
@@ -123,7 +146,8 @@ generate-api: go-present
 generate-proto: go-present
 	$(call step,generate gRPC code)
 	@tools=$$($(TOOL) buf protoc-gen-go protoc-gen-go-grpc) && \
-		for tool in $$tools; do PATH="$$(dirname "$$tool"):$$PATH"; done && cd proto && buf generate
+		for tool in $$tools; do PATH="$$(dirname "$$tool"):$$PATH"; done && cd proto && $(call compatible,buf) && buf generate && \
+		buf build --exclude-source-info -o 'api.json#format=json'
 
 .PHONY: docs
 docs: build ## Run every command of docs/queries.md and write its output into it
@@ -164,9 +188,9 @@ verify-generate: go-present ## Generated code and CRDs are those of the types (f
 fix-generate: generate
 
 .PHONY: verify-proto fix-proto
-verify-proto: go-present ## The protobuf API keeps to its style (fix-proto)
+verify-proto: go-present ## The protobuf API keeps to its style, and breaks no client of what proto/api.json says (fix-proto)
 	$(call step,check the protobuf API)
-	@buf=$$($(TOOL) buf) && cd proto && "$$buf" lint && "$$buf" format --diff --exit-code
+	@buf=$$($(TOOL) buf) && cd proto && "$$buf" lint && "$$buf" format --diff --exit-code && $(call compatible,"$$buf")
 fix-proto: fmt generate-proto
 
 .PHONY: verify-format fix-format
@@ -245,6 +269,10 @@ fuzz: go-present ## Run every fuzz test for FUZZTIME
 .PHONY: go-present
 go-present:
 	@command -v go >/dev/null || { echo 'error: there is no go command: install Go from https://go.dev/dl/ and put it on PATH' >&2; exit 1; }
+
+# $(call compatible,BUF) checks, in proto/, that clients of the API as it was when it was last generated can go on.
+compatible = { [ ! -e api.json ] || $(1) breaking --against 'api.json\#format=json' || { \
+	echo 'error: clients would break: add instead of changing; if nobody can have used it yet, remove proto/api.json first' >&2; exit 1; }; }
 
 # $(call unchanged,TARGET) checks that TARGET has nothing to change, on a copy of the source.
 define unchanged
