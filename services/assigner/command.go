@@ -23,10 +23,10 @@ import (
 	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/services/assigner/certs"
 	"github.com/clusterring/clusterring/services/assigner/registration"
 	"github.com/clusterring/clusterring/services/assigner/rings"
 	"github.com/clusterring/clusterring/services/assigner/webhook"
+	"github.com/clusterring/clusterring/services/internal/certs"
 	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/status"
@@ -93,7 +93,7 @@ func (s *service) configure(o *manager.Options) {
 	}
 	o.Cache.ByObject[&corev1.Secret{}] = cache.ByObject{
 		Namespaces: map[string]cache.Config{s.all.Lookup("namespace").Value.String(): {
-			FieldSelector: fields.OneTermEqualSelector("metadata.name", s.tlsSecret),
+			FieldSelector: fields.OneTermEqualSelector("metadata.name", s.secret.Name),
 		}},
 	}
 
@@ -190,7 +190,7 @@ func (s *service) certificates(rt *kit.Runtime, target registration.Target) (cer
 
 	return &certs.Secret{
 		Client: rt.Manager.GetClient(),
-		Name:   types.NamespacedName{Namespace: rt.Options.Namespace, Name: s.tlsSecret},
+		Name:   types.NamespacedName{Namespace: rt.Options.Namespace, Name: s.secret.Name},
 		Policy: s.policy(target),
 		Clock:  rt.Clock,
 	}, nil

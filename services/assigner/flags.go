@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/services/assigner/certs"
 	"github.com/clusterring/clusterring/services/assigner/registration"
+	"github.com/clusterring/clusterring/services/internal/certs"
 )
 
 // Values of --webhook-mode.
@@ -30,9 +30,6 @@ const (
 	caFile        = "file"
 	caCertManager = "cert-manager"
 )
-
-// maxOverlap is how long a new authority is published before it signs, unless certificates live shorter than that allows.
-const maxOverlap = time.Hour
 
 // minConnectionAge keeps handshakes rare against calls.
 const minConnectionAge = 100 * time.Millisecond
@@ -49,13 +46,11 @@ type flags struct {
 	url              string
 
 	caMode       string
+	secret       certs.SecretOptions
 	caBundleFile string
-	tlsSecret    string
 	injectCAFrom string
 	certFile     string
 	keyFile      string
-	caLifetime   time.Duration
-	certLifetime time.Duration
 
 	rebalancer string
 }
@@ -72,9 +67,7 @@ func (f *flags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.url, "webhook-url", "", "base `URL` of the webhook, such as https://assigner.example.com:9443; for --webhook-mode url")
 
 	fs.StringVar(&f.caMode, "ca-mode", caSecret, "where certificates come from: secret (made and rotated by the service itself), file, or cert-manager")
-	fs.StringVar(&f.tlsSecret, "tls-secret", "assigner-tls", "`name` of the Secret in --namespace that keeps authority and certificate; for --ca-mode secret")
-	fs.DurationVar(&f.caLifetime, "tls-ca-lifetime", 365*24*time.Hour, "`time` that an authority lives; for --ca-mode secret")
-	fs.DurationVar(&f.certLifetime, "tls-cert-lifetime", 90*24*time.Hour, "`time` that a serving certificate lives, at most a third of --tls-ca-lifetime; for --ca-mode secret")
+	f.secret.AddFlags(fs, "assigner-tls")
 	fs.StringVar(&f.caBundleFile, "ca-bundle-file", "", "PEM `file` of the authorities that API servers verify the webhook by; for --ca-mode file")
 	fs.StringVar(&f.injectCAFrom, "cert-manager-inject-ca-from", "", "cert-manager's Certificate, as `namespace/name`, whose authority is injected into the registration; for --ca-mode cert-manager")
 	fs.StringVar(&f.certFile, "tls-cert-file", "", "PEM `file` of the serving certificate, read again when it changes; for --ca-mode file and cert-manager")
@@ -166,16 +159,7 @@ func (f *flags) validateURL() error {
 }
 
 func (f *flags) validateSecret() error {
-	var errs []error
-
-	for _, msg := range validation.IsDNS1123Subdomain(f.tlsSecret) {
-		errs = append(errs, fmt.Errorf("--tls-secret %q is no name of a Secret: %s", f.tlsSecret, msg))
-	}
-
-	if f.certLifetime <= 0 || f.caLifetime < 3*f.certLifetime {
-		errs = append(errs, fmt.Errorf("--tls-ca-lifetime (%s) must be at least three times --tls-cert-lifetime (%s), and both greater than 0",
-			f.caLifetime, f.certLifetime))
-	}
+	errs := []error{f.secret.Validate()}
 
 	if f.certFile != "" || f.keyFile != "" {
 		errs = append(errs, fmt.Errorf("--tls-cert-file and --tls-private-key-file are for --ca-mode %s and %s", caFile, caCertManager))
@@ -220,17 +204,10 @@ func (f *flags) target(namespace string) registration.Target {
 
 // policy returns how certificates are made for the target.
 func (f *flags) policy(t registration.Target) certs.Policy {
-	p := certs.Policy{
-		CALifetime:   f.caLifetime,
-		CertLifetime: f.certLifetime,
-		Overlap:      min(maxOverlap, f.certLifetime/10),
+	host := t.Service.Name + "." + t.Service.Namespace + ".svc"
+	if u, err := url.Parse(t.URL); t.URL != "" && err == nil { // validated
+		host = u.Hostname()
 	}
 
-	if t.URL == "" {
-		p.Hosts = []string{t.Service.Name + "." + t.Service.Namespace + ".svc"}
-	} else if u, err := url.Parse(t.URL); err == nil { // validated
-		p.Hosts = []string{u.Hostname()}
-	}
-
-	return p
+	return f.secret.Policy(name, host)
 }

@@ -18,7 +18,7 @@ const (
 
 var (
 	birth  = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	policy = Policy{CALifetime: caLife, CertLifetime: certLife, Overlap: overlap, Hosts: []string{"assigner.sharding-system.svc", "127.0.0.1"}}
+	policy = Policy{Service: "assigner", CALifetime: caLife, CertLifetime: certLife, Overlap: overlap, Hosts: []string{"assigner.sharding-system.svc", "127.0.0.1"}}
 )
 
 // fresh is what a new installation has.
@@ -47,7 +47,7 @@ func step(t *testing.T, now time.Time, m *Material) Action {
 	return d.Action
 }
 
-// trusts says whether an API server with this bundle accepts the certificate.
+// trusts says whether a client with this bundle accepts the certificate.
 func trusts(now time.Time, bundle Material, served Material) error {
 	roots := x509.NewCertPool()
 	for _, ca := range bundle.Bundle {
@@ -115,14 +115,14 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// TestYears plays ten years, in which API servers learn of a bundle half an hour late. At every moment they must trust what
+// TestYears plays ten years, in which clients learn of a bundle half an hour late. At every moment they must trust what
 // is served.
 func TestYears(t *testing.T) {
 	m := fresh(t, policy, birth)
 
 	const late = overlap / 2
 
-	known := m // what API servers know
+	known := m // what clients know
 	count := map[Action]int{}
 
 	for now := birth; now.Before(birth.Add(3650 * day)); {

@@ -11,6 +11,8 @@ const backdate = time.Hour
 
 // Policy says how long certificates live and when they are replaced. All fields must be set.
 type Policy struct {
+	// Service is the name of the service, which the certificates say; it decides nothing.
+	Service string
 	// CALifetime is the time from the making of a certificate authority to its expiry; at least three times CertLifetime,
 	// so that no serving certificate outlives its authority.
 	CALifetime time.Duration
@@ -18,7 +20,7 @@ type Policy struct {
 	CertLifetime time.Duration
 	// Overlap is how long a new authority is known before the first certificate that it signs is served.
 	Overlap time.Duration
-	// Hosts are the DNS names and IP addresses that the webhook is called by. At least one.
+	// Hosts are the DNS names and IP addresses that the service is called by. At least one.
 	Hosts []string
 }
 
@@ -48,8 +50,8 @@ type Decision struct {
 // Next decides about the material at a given time.
 //
 // An authority is replaced when a third of its life is left, a serving certificate likewise. A new authority is first
-// published, in the bundle of those that are trusted, and signs only [Policy.Overlap] later: by then every API server has
-// the new bundle, and at no time is a certificate served that some API server does not trust.
+// published, in the bundle of those that are trusted, and signs only [Policy.Overlap] later: by then every client has
+// the new bundle, and at no time is a certificate served that some client does not trust.
 func (p Policy) Next(now time.Time, m Material) Decision {
 	if why := p.unusableCA(now, m); why != "" {
 		return Decision{Action: RotateCA, Reason: why}

@@ -15,6 +15,9 @@ import (
 	"k8s.io/client-go/util/keyutil"
 )
 
+// organization is whose all certificates are.
+const organization = "clusterring"
+
 // apply does what was decided and returns the new material; m is not changed.
 func (p Policy) apply(now time.Time, m Material, d Decision) (Material, error) {
 	switch d.Action {
@@ -36,7 +39,7 @@ func (p Policy) rotate(now time.Time, m Material) (Material, error) {
 	}
 
 	template := p.template(now, p.CALifetime)
-	template.Subject.CommonName = "clusterring assigner CA"
+	template.Subject.CommonName = p.commonName() + " CA"
 	template.IsCA = true
 	template.BasicConstraintsValid = true
 	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature
@@ -73,7 +76,7 @@ func (p Policy) issue(now time.Time, m Material) (Material, error) {
 	}
 
 	template := p.template(now, p.CertLifetime)
-	template.Subject.CommonName = "clusterring assigner"
+	template.Subject.CommonName = p.commonName()
 	template.KeyUsage = x509.KeyUsageDigitalSignature
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 
@@ -118,9 +121,11 @@ func (p Policy) hosts(m Material) []string {
 	return slices.Compact(hosts)
 }
 
+func (p Policy) commonName() string { return organization + " " + p.Service }
+
 func (p Policy) template(now time.Time, lifetime time.Duration) *x509.Certificate {
 	return &x509.Certificate{
-		Subject:   pkix.Name{Organization: []string{"clusterring"}},
+		Subject:   pkix.Name{Organization: []string{organization}},
 		NotBefore: now.Add(-backdate),
 		NotAfter:  now.Add(lifetime),
 	}

@@ -21,7 +21,7 @@ const (
 // Material is what the Secret holds. Certificates and keys come in pairs that belong together: what is there without its
 // other half counts as missing.
 type Material struct {
-	// Bundle are the authorities that API servers shall trust.
+	// Bundle are the authorities that clients shall trust.
 	Bundle []*x509.Certificate
 	// CA is the one of them that signs; nil if there is none with its key.
 	CA *x509.Certificate
