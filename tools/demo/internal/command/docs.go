@@ -25,8 +25,8 @@ func newDocs(registry state.Registry) *cobra.Command {
 		Short: "Run the commands of a page of documentation, and write down what they print",
 		Long: `docs starts what demo up starts, beside it if that runs, and executes every command of a Markdown page in one shell: the lines
 that begin with "$ " in blocks of the language console. The shell has the variables that demo env prints. What the commands print
-takes the place of what the page says they print; uids, points in time, ages and ports are written in one way, so that
-nothing changes from run to run. In the end all is stopped. If a command cannot be run, the page stays as it was.`,
+takes the place of what the page says they print; what differs from run to run, such as ages and ports, is written in
+one way. In the end all is stopped. If a command cannot be run, the page stays as it was.`,
 		Example: `  make docs                        builds everything first
   bin/demo docs docs/queries.md`,
 		Args: cobra.ExactArgs(1),

@@ -34,7 +34,7 @@ to know who asks, and RINGQUERY_CA, the authority of its certificate; and PID_SH
 				return err
 			}
 			_, err = fmt.Fprint(c.OutOrStdout(), how.exports())
-			return err //nolint:wrapcheck // nothing is to be added
+			return err
 		},
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 )
 
@@ -31,7 +32,7 @@ func NewShell(dir string, env []string) (*Shell, error) {
 	}
 	s := &Shell{cmd: exec.Command("sh"), script: filepath.Join(dir, "command"), output: filepath.Join(dir, "output")}
 	s.cmd.Dir = work
-	s.cmd.Env = append(env, "PAGE_COMMAND="+s.script, "PAGE_OUTPUT="+s.output)
+	s.cmd.Env = slices.Concat(env, []string{"PAGE_COMMAND=" + s.script, "PAGE_OUTPUT=" + s.output})
 	// What it leaves running in the background is in its group, and ends with it.
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	input, err := s.cmd.StdinPipe()

@@ -20,13 +20,13 @@ var rules = []rule{
 	// The same at the beginning of a line that was written then.
 	{regexp.MustCompile(`(?m)^\d\d:\d\d:\d\d\b`), "15:04:05"},
 	// How long ago something happened, in one of three ways to write it.
-	{regexp.MustCompile(`\b(at least )?\d+(s|m|h|d)(\d+(s|m|h))? ago\b`), "1s ago"},
+	{regexp.MustCompile(`\b(at least )?\d+[smhd](\d+[smh])? ago\b`), "1s ago"},
 	{regexp.MustCompile(`\b(at least )?\d+ (s|min|h|d)( \d+ (s|min|h))? ago\b`), "1 s ago"},
 	{regexp.MustCompile(`"renewalAge": "[^"]*"`), `"renewalAge": "1s"`},
 	// Where a list goes on, which depends on what else has happened in the cluster.
 	{regexp.MustCompile(`"nextPageToken": "[^"]+"`), `"nextPageToken": "b3BhcXVl"`},
 	// How long ago something happened, as the last column of a table.
-	{regexp.MustCompile(`(?m)(\S {3,})\d+(s|m|h|d)(\d+(s|m|h))?$`), "${1}1s"},
+	{regexp.MustCompile(`(?m)(\S {3,})\d+[smhd](\d+[smh])?$`), "${1}1s"},
 	// The same in a sentence of an explanation.
 	{regexp.MustCompile(`\b\d+ (s|min|h|d)( \d+ (s|min|h))? (old|now)\b`), "1 s $4"},
 	// The port of a process.
