@@ -68,7 +68,7 @@ func parse(args []string, out io.Writer) (options, error) {
 	flags.StringVar(&o.logFormat, "log-format", "text", "text or json")
 
 	flags.IntVar(&o.concurrency, "concurrency", 4, "objects of one controller that are reconciled at once")
-	flags.StringVar(&o.historyFile, "history-file", "", "append each reconcile's start and end to this file, as lines of JSON")
+	flags.StringVar(&o.historyFile, "history-file", "", "append each reconcile's start and end to this file, as lines of JSON; - for standard output")
 	flags.DurationVar(&o.workDuration, "work-duration", 0, "make each reconcile take longer by this time")
 
 	if err := flags.Parse(args); err != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"os"
 	"testing"
 
 	"github.com/spf13/pflag"
@@ -45,4 +46,13 @@ func TestBadInput(t *testing.T) {
 func TestExitCodes(t *testing.T) {
 	require.Equal(t, 1, start([]string{"--no-such-flag"}))
 	require.Equal(t, 0, start([]string{"--help"}))
+}
+
+func TestHistoryOnStandardOutput(t *testing.T) {
+	file, err := openHistory("-")
+	require.NoError(t, err)
+	require.NoError(t, file.Close())
+
+	_, err = os.Stdout.Write(nil)
+	require.NoError(t, err, "it is still open")
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"time"
 
@@ -28,8 +29,12 @@ func logger(level, format string) (logr.Logger, error) {
 	return zap.New(zap.Level(at), encode), nil
 }
 
-// openHistory opens the file so that each write is appended as a whole, whoever else writes to it.
-func openHistory(path string) (*os.File, error) {
+// openHistory opens the file so that each write is appended as a whole, whoever else writes to it. The path "-" is standard
+// output, which nothing else is written to: a pod's log then has the history between what is logged.
+func openHistory(path string) (io.WriteCloser, error) {
+	if path == "-" {
+		return output{os.Stdout}, nil
+	}
 	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644) //nolint:gosec // the user's choice
 	if err != nil {
 		return nil, fmt.Errorf("open the history file (--history-file): %w", err)
@@ -37,6 +42,12 @@ func openHistory(path string) (*os.File, error) {
 
 	return file, nil
 }
+
+// output is standard output, which outlives the history.
+type output struct{ io.Writer }
+
+// Close implements io.Closer.
+func (output) Close() error { return nil }
 
 func processID() int { return os.Getpid() }
 
