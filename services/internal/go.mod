@@ -19,7 +19,7 @@ require (
 	sigs.k8s.io/controller-runtime v0.25.2
 )
 
-require go.uber.org/goleak v1.3.0
+require go.uber.org/goleak v1.3.0 // indirect
 
 require (
 	github.com/beorn7/perks v1.0.1 // indirect

@@ -3,11 +3,8 @@ package ringquery_test
 import (
 	"context"
 	"crypto/tls"
-	"net"
-	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -55,7 +52,7 @@ func startSecured(t *testing.T, args ...string) *secured {
 	require.NoError(t, os.WriteFile(ca, authority.PEM(), 0o600))
 
 	s := &secured{authority: authority, server: launch(t, append([]string{
-		"--tls-cert-file", cert, "--tls-private-key-file", key, "--client-ca-file", ca, "--access-cache-ttl", "0",
+		"--ca-mode", "file", "--tls-cert-file", cert, "--tls-private-key-file", key, "--client-ca-file", ca, "--access-cache-ttl", "0",
 	}, args...)...)}
 	s.begin()
 
@@ -378,55 +375,6 @@ func TestHealthIsForEverybodyAndReflectionForThoseWhoAreKnown(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, codes.Unauthenticated, status.Code(reflect(anonymous)))
 	require.NoError(t, reflect(s.connect(bearer(s.caller("").token))))
-}
-
-// The Secret has the name that the Role in deploy/base/ringquery allows the service to read.
-func TestCertificateOfTheSecret(t *testing.T) {
-	s := &secured{authority: certtest.NewAuthority(t)}
-	s.server = launch(t, "--tls-secret", "ringquery-tls")
-	require.Eventually(t, func() bool {
-		code, reasons, err := s.probe()
-		return err == nil && code == http.StatusInternalServerError &&
-			strings.Contains(reasons, "[+]caches ok") && strings.Contains(reasons, "[-]certificate failed")
-	}, patience, interval)
-
-	secret := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: "ringquery-tls"}, Type: corev1.SecretTypeTLS,
-	}
-	put := func(serial int64) {
-		pair := s.authority.Server(t, serial, time.Time{})
-		secret.Data = map[string][]byte{corev1.TLSCertKey: pair.Cert, corev1.TLSPrivateKeyKey: pair.Key}
-	}
-	put(1)
-	s.make(secret)
-	s.begin()
-	require.EqualValues(t, 1, s.serial())
-
-	ring, namespace := s.makeRing(configMaps())
-	stream, err := s.WatchRing(t.Context(), &pb.WatchRingRequest{Name: ring})
-	require.NoError(t, err)
-	_, err = stream.Recv()
-	require.NoError(t, err)
-
-	put(2)
-	require.NoError(t, s.plane.Client.Update(t.Context(), secret))
-	require.Eventually(t, func() bool { return s.serial() == 2 }, patience, interval)
-	require.NoError(t, s.shard(ring, namespace, "a").Acquire(t.Context()))
-	_, err = stream.Recv()
-	require.NoError(t, err, "the stream was dropped")
-}
-
-// serial returns the serial number of the certificate that a new connection gets.
-func (s *secured) serial() int64 {
-	s.t.Helper()
-
-	conn, err := tls.DialWithDialer(&net.Dialer{Timeout: patience}, "tcp", s.address, &tls.Config{
-		RootCAs: s.authority.Pool(), MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"},
-	})
-	require.NoError(s.t, err)
-	defer func() { _ = conn.Close() }()
-
-	return conn.ConnectionState().PeerCertificates[0].SerialNumber.Int64()
 }
 
 func TestTokensDoNotTravelInTheClear(t *testing.T) {

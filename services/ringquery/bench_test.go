@@ -154,7 +154,7 @@ func startBenched(b *testing.B) *benched {
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	server.Options.AddFlags(flags)
 	require.NoError(b, flags.Parse([]string{"--plaintext", "--grpc-bind-address", "127.0.0.1:0"}))
-	require.NoError(b, server.AddTo(ctx, mgr))
+	require.NoError(b, server.AddTo(mgr))
 	done := make(chan error, 1)
 	go func() { done <- mgr.Start(ctx) }()
 	b.Cleanup(func() {

@@ -114,7 +114,7 @@ func startProcess(t *testing.T) (s *secured, pid int) {
 
 	s = &secured{authority: certtest.NewAuthority(t), server: newServer(t)}
 	s.authority.Server(t, 1, time.Time{}).Write(t, cert, key)
-	cmd := exec.CommandContext(t.Context(), binary, append(s.flags(), "--tls-cert-file", cert, "--tls-private-key-file", key)...)
+	cmd := exec.CommandContext(t.Context(), binary, append(s.flags(), "--ca-mode", "file", "--tls-cert-file", cert, "--tls-private-key-file", key)...)
 	cmd.Env = []string{"HOME=" + dir} // and so no GOMEMLIMIT or GOGC
 	cmd.Stderr = s.log
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }

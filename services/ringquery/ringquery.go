@@ -1,7 +1,8 @@
 // Package ringquery is the service that tells people who owns what, and why.
 //
 // It reads Leases that carry a ring's label and ClusterRings, answers over gRPC (package api) what follows from them
-// (package query), and writes nothing. Any number of replicas may run; what they know of the same Leases is the same.
+// (package query). It writes nothing but its own certificate. Any number of replicas may run; what they know of the same Leases
+// is the same, and so is the certificate that they serve with.
 package ringquery
 
 import (
@@ -12,6 +13,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/ringquery/api"
@@ -19,17 +24,21 @@ import (
 	"github.com/clusterring/clusterring/services/ringquery/transport"
 )
 
+// name of the service, and of its Kubernetes Service.
+const name = "ringquery"
+
 // NewCommand returns the command of the service.
 func NewCommand() *cobra.Command {
 	options := &options{}
 
 	return kit.NewCommand(kit.Service{
-		Name:     "ringquery",
-		Short:    "Answers over gRPC who owns what, and why",
-		Long:     long,
-		Example:  example,
-		AddFlags: options.addFlags,
-		Validate: options.validate,
+		Name:      name,
+		Short:     "Answers over gRPC who owns what, and why",
+		Long:      long,
+		Example:   example,
+		AddFlags:  options.addFlags,
+		Validate:  options.validate,
+		Configure: options.configure,
 		Setup: func(ctx context.Context, rt *kit.Runtime) error {
 			return setup(ctx, rt, options)
 		},
@@ -40,15 +49,29 @@ func NewCommand() *cobra.Command {
 type options struct {
 	transport transport.Options
 	access    auth.Options
+	all       *pflag.FlagSet
 }
 
 func (o *options) addFlags(flags *pflag.FlagSet) {
+	o.all = flags
 	o.transport.AddFlags(flags)
 	o.access.AddFlags(flags)
 }
 
 func (o *options) validate() error {
 	return errors.Join(o.transport.Validate(), o.access.Validate(o.transport.Plaintext, o.transport.BindAddress))
+}
+
+// configure caches no more than the one Secret and the one ConfigMap of the certificate, and so needs no right to others.
+func (o *options) configure(m *manager.Options) {
+	only := func(name string) cache.ByObject {
+		return cache.ByObject{Namespaces: map[string]cache.Config{o.all.Lookup("namespace").Value.String(): {
+			FieldSelector: fields.OneTermEqualSelector("metadata.name", name),
+		}}}
+	}
+
+	m.Cache.ByObject[&corev1.Secret{}] = only(o.transport.Secret.Name)
+	m.Cache.ByObject[&corev1.ConfigMap{}] = only(o.transport.CAConfigMap)
 }
 
 const long = `ringquery answers over gRPC who owns what, and why.
@@ -65,10 +88,12 @@ It serves clusterring.diagnostics.v1alpha1.DiagnosticsService:
   Simulate         what would move if shards were added, removed or renamed
 
 It answers from the Leases and ClusterRings that it watches, and from metadata of objects that it reads when it is asked
-about them. It writes nothing. Any number of replicas may run.
+about them. It writes nothing but its own certificate. Any number of replicas may run.
 
-It serves with TLS, from files (--tls-cert-file and --tls-private-key-file) or from a Secret (--tls-secret), which are
-read again when they change; or without (--plaintext). One of them has to be chosen.
+It serves with TLS. With --ca-mode secret it makes its certificate itself, for ringquery.NAMESPACE.svc, and replaces it in
+time: the Secret --tls-secret keeps it, and the ConfigMap --ca-config-map shows everybody, under ca.crt, the authorities to
+verify it by. Both are restored if they are lost; to have a new certificate, delete the Secret. With --ca-mode file the
+certificate is that of --tls-cert-file, which others maintain. --plaintext serves without TLS.
 
 It answers those whom the API server knows, by a bearer token (metadata "authorization: Bearer <token>") or by a client
 certificate (--client-ca-file), and who have the right to "get" clusterrings/diagnostics of the ring, or of all rings if
@@ -80,16 +105,17 @@ reports NOT_SERVING until it has seen all Leases and ClusterRings, and as soon a
 const example = `  # on your machine, for everybody on it
   ringquery --kubeconfig ~/.kube/config --plaintext --authentication none --grpc-bind-address 127.0.0.1:8090
 
-  # in a cluster, with a certificate from Secret ringquery-tls in namespace sharding-system
-  ringquery --tls-secret ringquery-tls
+  # in a cluster, behind the Service sharding-system/ringquery, with a certificate of its own
+  ringquery
 
   # the same, with a certificate from mounted files, and client certificates beside tokens
-  ringquery --tls-cert-file /etc/tls/tls.crt --tls-private-key-file /etc/tls/tls.key --client-ca-file /etc/clients/ca.crt
+  ringquery --ca-mode file --tls-cert-file /etc/tls/tls.crt --tls-private-key-file /etc/tls/tls.key --client-ca-file /etc/clients/ca.crt
 
   # may I ask about ring "example"?
   kubectl auth can-i get clusterrings.sharding.timebertt.dev/example --subresource=diagnostics
 
   # ask it, in a cluster
+  kubectl -n sharding-system get configmap ringquery-ca -o jsonpath='{.data.ca\.crt}' >ca.crt
   grpcurl -cacert ca.crt -H "authorization: Bearer $(kubectl create token me)" -d '{"name": "example"}' \
     ringquery.sharding-system.svc:8090 clusterring.diagnostics.v1alpha1.DiagnosticsService/GetRing
 
@@ -111,6 +137,7 @@ func setup(ctx context.Context, rt *kit.Runtime, options *options) error {
 
 	server := &transport.Server{
 		Options:   options.transport,
+		Name:      name,
 		Namespace: rt.Options.Namespace,
 		Services:  []func(grpc.ServiceRegistrar){service.Register},
 		Ready:     ready.now,
@@ -124,7 +151,7 @@ func setup(ctx context.Context, rt *kit.Runtime, options *options) error {
 		return err
 	}
 
-	if err := server.AddTo(ctx, rt.Manager); err != nil {
+	if err := server.AddTo(rt.Manager); err != nil {
 		return err
 	}
 

@@ -152,6 +152,21 @@ func (l *testLog) has(texts ...string) bool {
 	})
 }
 
+// count returns how many lines hold the text.
+func (l *testLog) count(text string) int {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+
+	count := 0
+	for _, line := range l.lines {
+		if strings.Contains(line, text) {
+			count++
+		}
+	}
+
+	return count
+}
+
 func freeAddress(t *testing.T) string {
 	t.Helper()
 
@@ -290,8 +305,8 @@ func TestMistakesAreToldAtOnce(t *testing.T) {
 		args []string
 		want string
 	}{
-		"no choice":      {nil, "choose how to serve: --tls-cert-file and --tls-private-key-file, --tls-secret, or --plaintext"},
-		"no certificate": {[]string{"--tls-cert-file", "/no/cert", "--tls-private-key-file", "/no/key"}, "open /no/cert: no such file"},
+		"two choices":    {[]string{"--plaintext", "--tls-secret", "a"}, "--tls-secret and --plaintext exclude each other: choose one"},
+		"no certificate": {[]string{"--ca-mode", "file", "--tls-cert-file", "/no/cert", "--tls-private-key-file", "/no/key"}, "stat /no/cert: no such file"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			args := append([]string{"--kubeconfig", plane.ServiceKubeconfig(t, "ringquery")}, append(common, c.args...)...)

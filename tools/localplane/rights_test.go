@@ -28,7 +28,7 @@ func TestRights(t *testing.T) {
 			"delete mutatingwebhookconfigurations.admissionregistration.k8s.io": true, "create mutatingwebhookconfigurations.admissionregistration.k8s.io": true,
 			"create validatingwebhookconfigurations.admissionregistration.k8s.io": false, "patch mutatingwebhookconfigurations.admissionregistration.k8s.io": false,
 			"create events": false, "create events.events.k8s.io": false, "patch secrets sharding-system/assigner-tls": false,
-			"get secrets sharding-system/assigner-tls":                            true, "watch secrets sharding-system/assigner-tls": true,
+			"get secrets sharding-system/assigner-tls": true, "watch secrets sharding-system/assigner-tls": true,
 			"get secrets sharding-system/other": false, "create secrets sharding-system/": true, "list secrets sharding-system/": false,
 			"patch clusterrings.sharding.timebertt.dev/status": true, "patch clusterrings.sharding.timebertt.dev": false, "list things.example.com": false,
 		},
@@ -45,7 +45,9 @@ func TestRights(t *testing.T) {
 			"list namespaces": true, "watch namespaces": false, "create tokenreviews.authentication.k8s.io": true,
 			"create subjectaccessreviews.authorization.k8s.io": true, "get clusterrings.sharding.timebertt.dev/diagnostics": false,
 			"watch secrets sharding-system/ringquery-tls": true, "get secrets sharding-system/assigner-tls": false,
-			"update secrets sharding-system/ringquery-tls": false, "list secrets sharding-system/": false,
+			"update secrets sharding-system/ringquery-tls": true, "list secrets sharding-system/": false,
+			"update configmaps sharding-system/ringquery-ca": true, "update configmaps sharding-system/other": false,
+			"delete secrets sharding-system/ringquery-tls": false, "create secrets other/": false, "list configmaps sharding-system/": false,
 		},
 	} {
 		for what, want := range may {

@@ -8,13 +8,14 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/util/cert"
 	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/clusterring/clusterring/tools/localplane"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
 
 // TestBundleFile: a bundle that changes is noticed, one that is destroyed is not.
 func TestBundleFile(t *testing.T) {

@@ -85,7 +85,7 @@ func (s *Secret) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 
 	d := s.Policy.Next(now, m)
 	if d.Action == Keep {
-		s.load(m)
+		s.load(ctx, m)
 		return reconcile.Result{RequeueAfter: d.CheckAfter}, nil
 	}
 
@@ -102,7 +102,7 @@ func (s *Secret) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	}
 
 	log.FromContext(ctx).Info("Certificates renewed", "secret", s.Name.String(), "action", string(d.Action), "reason", d.Reason)
-	s.load(m)
+	s.load(ctx, m)
 
 	return reconcile.Result{RequeueAfter: staleRetry}, nil
 }
@@ -147,9 +147,30 @@ func (s *Secret) write(ctx context.Context, secret *corev1.Secret, m Material) e
 	return nil
 }
 
-// load begins to serve the material.
-func (s *Secret) load(m Material) {
+// stored returns the bundle that the Secret holds, or errLost if it is about to be restored.
+func (s *Secret) stored(ctx context.Context, from client.Reader) ([]byte, error) {
+	secret := &corev1.Secret{}
+	if err := from.Get(ctx, s.Name, secret); apierrors.IsNotFound(err) {
+		return nil, errLost
+	} else if err != nil {
+		return nil, fmt.Errorf("read Secret %s: %w", s.Name, err)
+	}
+
+	m := parse(secret.Data)
+	if s.Policy.unusableCert(s.Clock.Now(), m) != "" {
+		return nil, errLost
+	}
+
+	return m.bundlePEM(), nil
+}
+
+// load begins to serve the material, which has been in the Secret.
+func (s *Secret) load(ctx context.Context, m Material) {
 	before := s.current.Swap(&m)
+	if before == nil || !before.Cert.Equal(m.Cert) {
+		log.FromContext(ctx).Info("Certificate is served", "secret", s.Name.String(), "expires", m.Cert.NotAfter)
+	}
+
 	if before == nil || !bytes.Equal(before.bundlePEM(), m.bundlePEM()) {
 		s.notify()
 	}

@@ -1,115 +1,89 @@
 package transport
 
 import (
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
-	"sync/atomic"
+	"net/http"
+	"time"
 
-	"github.com/go-logr/logr"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
-	toolscache "k8s.io/client-go/tools/cache"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/clusterring/clusterring/services/internal/certs"
 )
 
-// certificate is the one that the server shows, as tls.Config asks for it.
-type certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+// certificate is the one that the server shows.
+type certificate struct {
+	// get is what tls.Config asks.
+	get func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	// ready are checks that clients need to pass before they can verify it.
+	ready []func(*http.Request) error
+}
 
-// fromFiles returns the certificate of the files, which the manager watches.
-func (s *Server) fromFiles(mgr manager.Manager) (certificate, error) {
-	watcher, err := certwatcher.New(s.Options.CertFile, s.Options.KeyFile)
+// fromFiles returns the certificate of the files, which the manager follows.
+func (s *Server) fromFiles(mgr manager.Manager) (*certificate, error) {
+	source, err := certs.NewFiles(s.Options.CertFile, s.Options.KeyFile, "", s.Clock)
 	if err != nil {
-		return nil, fmt.Errorf("read the certificate of --tls-cert-file and --tls-private-key-file: %w", err)
+		return nil, fmt.Errorf("%w (--tls-cert-file, --tls-private-key-file)", err)
 	}
 
-	if err := mgr.Add(watcher); err != nil {
-		return nil, fmt.Errorf("watch the certificate: %w", err)
+	if err := source.SetupWith(mgr); err != nil {
+		return nil, err
 	}
 
-	return watcher.GetCertificate, nil
+	return &certificate{get: source.GetCertificate}, nil
 }
 
-// fromSecret returns the certificate of the Secret, which the manager watches. The Secret may come later.
-func (s *Server) fromSecret(ctx context.Context, mgr manager.Manager) (certificate, error) {
-	secret := &secretCertificate{name: s.Options.secret(s.Namespace), log: s.Log}
+// fromSecret returns the certificate of the Secret, which the manager maintains, with the ConfigMap that clients verify it by.
+func (s *Server) fromSecret(mgr manager.Manager) (*certificate, error) {
+	secret := &certs.Secret{
+		Client: mgr.GetClient(),
+		Name:   types.NamespacedName{Namespace: s.Namespace, Name: s.Options.Secret.Name},
+		Policy: s.Options.Secret.Policy(s.Name, append([]string{s.Name + "." + s.Namespace + ".svc"}, s.Options.Hosts...)...),
+		Clock:  s.Clock,
+	}
+	if err := secret.SetupWith(mgr); err != nil {
+		return nil, err
+	}
 
-	// A cache of its own holds no more than the one Secret, and needs no right to another.
-	watched, err := cache.New(mgr.GetConfig(), cache.Options{
-		HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(),
-		ByObject: map[client.Object]cache.ByObject{&corev1.Secret{}: {Namespaces: map[string]cache.Config{
-			secret.name.Namespace: {FieldSelector: fields.OneTermEqualSelector("metadata.name", secret.name.Name)},
-		}}},
-	})
+	authorities := &certs.ConfigMap{
+		Client: mgr.GetClient(),
+		Live:   mgr.GetAPIReader(),
+		Name:   types.NamespacedName{Namespace: s.Namespace, Name: s.Options.CAConfigMap},
+		Secret: secret,
+	}
+	if err := authorities.SetupWith(mgr); err != nil {
+		return nil, err
+	}
+
+	return &certificate{get: secret.GetCertificate, ready: []func(*http.Request) error{secret.Ready, authorities.Ready}}, nil
+}
+
+// check returns nil if clients can verify the certificate at that time.
+func (c *certificate) check(now time.Time, r *http.Request) error {
+	for _, ready := range c.ready {
+		if err := ready(r); err != nil {
+			return err
+		}
+	}
+
+	current, err := c.get(nil)
 	if err != nil {
-		return nil, fmt.Errorf("watch Secret %s: %w", secret.name, err)
+		return err
 	}
 
-	informer, err := watched.GetInformer(ctx, &corev1.Secret{})
+	shown, err := leaf(current)
 	if err != nil {
-		return nil, fmt.Errorf("watch Secret %s: %w", secret.name, err)
+		return err
 	}
 
-	if _, err := informer.AddEventHandler(secret); err != nil {
-		return nil, fmt.Errorf("watch Secret %s: %w", secret.name, err)
+	if now.Before(shown.NotBefore) || now.After(shown.NotAfter) {
+		return fmt.Errorf("the server's certificate is valid from %s to %s alone",
+			shown.NotBefore.UTC().Format(time.RFC3339), shown.NotAfter.UTC().Format(time.RFC3339))
 	}
 
-	if err := mgr.Add(watched); err != nil {
-		return nil, fmt.Errorf("watch Secret %s: %w", secret.name, err)
-	}
-
-	return secret.get, nil
-}
-
-// secretCertificate is the certificate in a Secret. What the Secret held last stays, if it is deleted or destroyed.
-type secretCertificate struct {
-	name    types.NamespacedName
-	log     logr.Logger
-	current atomic.Pointer[tls.Certificate]
-}
-
-var _ toolscache.ResourceEventHandler = (*secretCertificate)(nil)
-
-func (c *secretCertificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-	if found := c.current.Load(); found != nil {
-		return found, nil
-	}
-
-	return nil, fmt.Errorf("no usable certificate has been in Secret %s yet", c.name)
-}
-
-// OnAdd implements the handler.
-func (c *secretCertificate) OnAdd(object any, _ bool) { c.load(object) }
-
-// OnUpdate implements the handler.
-func (c *secretCertificate) OnUpdate(_, object any) { c.load(object) }
-
-// OnDelete implements the handler.
-func (c *secretCertificate) OnDelete(any) {
-	c.log.Info("Secret of the certificate is gone; going on with what it held", "secret", c.name.String())
-}
-
-func (c *secretCertificate) load(object any) {
-	secret, ok := object.(*corev1.Secret)
-	if !ok {
-		return
-	}
-
-	loaded, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
-	if err != nil {
-		c.log.Error(err, "Secret holds no usable certificate; going on with what it held before", "secret", c.name.String(),
-			"keys", []string{corev1.TLSCertKey, corev1.TLSPrivateKeyKey})
-
-		return
-	}
-
-	c.current.Store(&loaded)
-	c.log.Info("Certificate read", "secret", c.name.String(), "expires", loaded.Leaf.NotAfter)
+	return nil
 }
 
 // leaf returns the certificate itself, without its issuers.

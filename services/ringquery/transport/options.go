@@ -5,22 +5,32 @@ package transport
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"net"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/clusterring/clusterring/services/internal/certs"
 )
 
 // Options are the flags of a gRPC server.
 type Options struct {
 	// BindAddress is host:port.
 	BindAddress string
-	// CertFile and KeyFile are PEM files; they are read again when they change.
+	// CAMode is where the certificate comes from: CASecret or CAFile.
+	CAMode string
+	// Secret is for CASecret.
+	Secret certs.SecretOptions
+	// CAConfigMap is the name of the ConfigMap that shows clients the authorities; for CASecret.
+	CAConfigMap string
+	// Hosts are names and addresses that clients call the server by, besides that of its Service; for CASecret.
+	Hosts []string
+	// CertFile and KeyFile are PEM files, which are read again when they change; for CAFile.
 	CertFile, KeyFile string
-	// TLSSecret is the name of a Secret of type kubernetes.io/tls, or namespace/name; it is read again when it changes.
-	TLSSecret string
 	// Plaintext serves without TLS.
 	Plaintext bool
 	// MaxRequestBytes is the size of the largest request.
@@ -36,7 +46,18 @@ type Options struct {
 	// KeepaliveTime is how long a connection may be silent until the client is asked whether it is there, and
 	// KeepaliveTimeout how long it has for the answer.
 	KeepaliveTime, KeepaliveTimeout time.Duration
+
+	// flags is where AddFlags has put the flags; it knows which were set.
+	flags *pflag.FlagSet
 }
+
+// Values of --ca-mode.
+const (
+	// CASecret means that the service makes its certificate and its authority itself, and keeps them in a Secret.
+	CASecret = "secret"
+	// CAFile means that others make them, and put them into files.
+	CAFile = "file"
+)
 
 const (
 	// minPing is how often a client may ask whether the server is there. grpc-go's clients do so every 10 s at most.
@@ -54,9 +75,13 @@ const (
 // AddFlags registers the flags with their defaults.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.BindAddress, "grpc-bind-address", ":8090", "`address` that serves gRPC")
-	fs.StringVar(&o.CertFile, "tls-cert-file", "", "PEM `file` with the server's certificate, and those of its issuers after it; read again when it changes")
-	fs.StringVar(&o.KeyFile, "tls-private-key-file", "", "PEM `file` with the private key of --tls-cert-file; read again when it changes")
-	fs.StringVar(&o.TLSSecret, "tls-secret", "", "Secret of type kubernetes.io/tls with the server's certificate and key, as `[namespace/]name`, in --namespace if it names none; read again when it changes")
+	o.flags = fs
+	fs.StringVar(&o.CAMode, "ca-mode", CASecret, "where the certificate comes from: secret (made and rotated by the service itself) or file")
+	o.Secret.AddFlags(fs, "ringquery-tls")
+	fs.StringVar(&o.CAConfigMap, "ca-config-map", "ringquery-ca", "`name` of the ConfigMap in --namespace that shows clients, under ca.crt, the authorities to verify the server by; for --ca-mode secret")
+	fs.StringSliceVar(&o.Hosts, "tls-host", nil, "more `names` and addresses that the certificate is for, besides ringquery.NAMESPACE.svc; for --ca-mode secret")
+	fs.StringVar(&o.CertFile, "tls-cert-file", "", "PEM `file` with the server's certificate, and those of its issuers after it; read again when it changes; for --ca-mode file")
+	fs.StringVar(&o.KeyFile, "tls-private-key-file", "", "PEM `file` with the private key of --tls-cert-file; read again when it changes; for --ca-mode file")
 	fs.BoolVar(&o.Plaintext, "plaintext", false, "serve without TLS, for a machine or a network where that is acceptable")
 	fs.IntVar(&o.MaxRequestBytes, "grpc-max-request-bytes", 320<<10, "size of the largest request, in `bytes`")
 	fs.Uint32Var(&o.MaxStreams, "grpc-max-concurrent-streams", 128, "`calls` that one connection may have at a time; more wait in the client")
@@ -105,43 +130,55 @@ func (o *Options) Validate() error {
 	return errors.Join(errs...)
 }
 
-// validateTLS checks that one way to serve is chosen.
+// tlsFlags are the flags that say which certificate to serve with, by the value of --ca-mode that they are for; empty: for all.
+var tlsFlags = map[string]string{
+	"ca-mode": "", "tls-cert-file": CAFile, "tls-private-key-file": CAFile,
+	"tls-secret": CASecret, "tls-ca-lifetime": CASecret, "tls-cert-lifetime": CASecret, "tls-host": CASecret, "ca-config-map": CASecret,
+}
+
+// validateTLS checks that one way to serve is chosen, and nothing that is for another.
 func (o *Options) validateTLS() error {
-	files, chosen := o.CertFile != "" || o.KeyFile != "", 0
-	for _, way := range []bool{files, o.TLSSecret != "", o.Plaintext} {
-		if way {
-			chosen++
+	var errs []error
+
+	for _, name := range slices.Sorted(maps.Keys(tlsFlags)) {
+		mode := tlsFlags[name]
+
+		switch given := o.given(name); {
+		case given && o.Plaintext:
+			errs = append(errs, fmt.Errorf("--%s and --plaintext exclude each other: choose one", name))
+		case given && mode != "" && mode != o.CAMode && (o.CAMode == CASecret || o.CAMode == CAFile):
+			errs = append(errs, fmt.Errorf("--%s is for --ca-mode %s", name, mode))
 		}
 	}
 
 	switch {
-	case chosen > 1:
-		return errors.New("of --tls-cert-file with --tls-private-key-file, --tls-secret, and --plaintext, choose one")
-	case chosen == 0:
-		return errors.New("choose how to serve: --tls-cert-file and --tls-private-key-file, --tls-secret, or --plaintext")
-	case files && (o.CertFile == "" || o.KeyFile == ""):
-		return errors.New("--tls-cert-file and --tls-private-key-file go together: set both")
-	case o.TLSSecret != "":
-		return validateSecret(o.secret("default"))
+	case len(errs) > 0 || o.Plaintext:
+	case o.CAMode == CASecret:
+		errs = append(errs, o.validateSecret())
+	case o.CAMode != CAFile:
+		errs = append(errs, fmt.Errorf("--ca-mode must be %s or %s, not %q", CASecret, CAFile, o.CAMode))
+	case o.CertFile == "" || o.KeyFile == "":
+		errs = append(errs, fmt.Errorf("--tls-cert-file and --tls-private-key-file are required with --ca-mode %s", CAFile))
 	}
 
-	return nil
+	return errors.Join(errs...)
 }
 
-// secret returns the name of the Secret.
-func (o *Options) secret(namespace string) types.NamespacedName {
-	if in, name, ok := strings.Cut(o.TLSSecret, "/"); ok {
-		return types.NamespacedName{Namespace: in, Name: name}
+// given says whether a flag was set.
+func (o *Options) given(name string) bool { return o.flags != nil && o.flags.Changed(name) }
+
+func (o *Options) validateSecret() error {
+	errs := []error{o.Secret.Validate()}
+
+	for _, msg := range validation.IsDNS1123Subdomain(o.CAConfigMap) {
+		errs = append(errs, fmt.Errorf("--ca-config-map %q is no name of a ConfigMap: %s", o.CAConfigMap, msg))
 	}
 
-	return types.NamespacedName{Namespace: namespace, Name: o.TLSSecret}
-}
-
-func validateSecret(secret types.NamespacedName) error {
-	problems := append(validation.IsDNS1123Label(secret.Namespace), validation.IsDNS1123Subdomain(secret.Name)...)
-	if len(problems) == 0 {
-		return nil
+	for _, host := range o.Hosts {
+		if msgs := validation.IsDNS1123Subdomain(host); len(msgs) > 0 && net.ParseIP(host) == nil {
+			errs = append(errs, fmt.Errorf("--tls-host %q is neither a DNS name nor an IP address: %s", host, strings.Join(msgs, "; ")))
+		}
 	}
 
-	return fmt.Errorf("--tls-secret %q is no name of a Secret, nor namespace/name: %s", secret, strings.Join(problems, "; "))
+	return errors.Join(errs...)
 }

@@ -40,7 +40,9 @@ const flushTime = 2 * time.Second
 type Server struct {
 	// Options are validated.
 	Options Options
-	// Namespace is where Options.TLSSecret is if it names no namespace.
+	// Name is the service's, and that of the Service in front of it.
+	Name string
+	// Namespace is where that Service is, and what the server keeps for itself.
 	Namespace string
 	// ClientCertificates asks clients for a certificate. It is not judged: that is left to Unary and Stream.
 	ClientCertificates bool
@@ -64,12 +66,12 @@ type Server struct {
 	address     atomic.Pointer[net.TCPAddr]
 	streams     streams
 	handlers    handlers
-	certificate certificate // nil without TLS
+	certificate *certificate // nil without TLS
 }
 
-// AddTo makes the manager run the server. It reads the certificate, so that a mistake shows at once.
-func (s *Server) AddTo(ctx context.Context, mgr manager.Manager) error {
-	creds, err := s.credentials(ctx, mgr)
+// AddTo makes the manager run the server. It reads the files of the certificate, so that a mistake shows at once.
+func (s *Server) AddTo(mgr manager.Manager) error {
+	creds, err := s.credentials(mgr)
 	if err != nil {
 		return err
 	}
@@ -118,24 +120,24 @@ func (s *Server) limits() []grpc.ServerOption {
 	}
 }
 
-// credentials returns how connections are secured. A certificate is watched by the manager.
-func (s *Server) credentials(ctx context.Context, mgr manager.Manager) (credentials.TransportCredentials, error) {
+// credentials returns how connections are secured. The manager keeps the certificate up to date.
+func (s *Server) credentials(mgr manager.Manager) (credentials.TransportCredentials, error) {
 	var err error
 
 	switch {
 	case s.Options.Plaintext:
 		return insecure.NewCredentials(), nil
-	case s.Options.TLSSecret != "":
-		s.certificate, err = s.fromSecret(ctx, mgr)
-	default:
+	case s.Options.CAMode == CAFile:
 		s.certificate, err = s.fromFiles(mgr)
+	default:
+		s.certificate, err = s.fromSecret(mgr)
 	}
 
 	if err != nil {
 		return nil, err
 	}
 
-	config := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: s.certificate}
+	config := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: s.certificate.get}
 	if s.ClientCertificates {
 		config.ClientAuth = tls.RequestClientCert // what they are worth is decided with every call
 	}
@@ -143,29 +145,14 @@ func (s *Server) credentials(ctx context.Context, mgr manager.Manager) (credenti
 	return credentials.NewTLS(config), nil
 }
 
-// CertificateReady is a part of readiness: it returns nil if the server has a certificate that is valid now, or needs none. It
-// is safe for concurrent use after AddTo.
-func (s *Server) CertificateReady(*http.Request) error {
+// CertificateReady is a part of readiness: it returns nil if the server has a certificate that clients can verify now, or needs
+// none. It is safe for concurrent use after AddTo.
+func (s *Server) CertificateReady(r *http.Request) error {
 	if s.certificate == nil {
 		return nil
 	}
 
-	current, err := s.certificate(nil)
-	if err != nil {
-		return err
-	}
-
-	shown, err := leaf(current)
-	if err != nil {
-		return err
-	}
-
-	if now := s.Clock.Now(); now.Before(shown.NotBefore) || now.After(shown.NotAfter) {
-		return fmt.Errorf("the server's certificate is valid from %s to %s alone",
-			shown.NotBefore.UTC().Format(time.RFC3339), shown.NotAfter.UTC().Format(time.RFC3339))
-	}
-
-	return nil
+	return s.certificate.check(s.Clock.Now(), r)
 }
 
 // serve listens and answers until ctx ends.

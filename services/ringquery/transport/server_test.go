@@ -118,7 +118,7 @@ func start(t *testing.T, change func(*fixture), args ...string) *fixture {
 	require.NoError(t, f.Options.Validate())
 
 	mgr := newManager(t)
-	require.NoError(t, f.AddTo(t.Context(), mgr))
+	require.NoError(t, f.AddTo(mgr))
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	f.cancel = cancel
 	go func() { f.done <- mgr.Start(ctx) }()

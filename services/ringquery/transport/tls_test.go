@@ -12,13 +12,10 @@ import (
 	"google.golang.org/grpc/credentials"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/services/ringquery/certtest"
 	"github.com/clusterring/clusterring/services/ringquery/transport"
-	"github.com/clusterring/clusterring/tools/localplane"
 )
 
 // served returns the serial number of the certificate that a new connection gets.
@@ -49,7 +46,7 @@ func files(t *testing.T, pair certtest.Pair) (flags []string, change func(certte
 	cert, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
 	pair.Write(t, cert, key)
 
-	return []string{"--tls-cert-file=" + cert, "--tls-private-key-file=" + key}, func(p certtest.Pair) { p.Write(t, cert, key) }
+	return []string{"--ca-mode=file", "--tls-cert-file=" + cert, "--tls-private-key-file=" + key}, func(p certtest.Pair) { p.Write(t, cert, key) }
 }
 
 // watch opens a stream, and returns what receives its next message.
@@ -93,52 +90,6 @@ func TestCertificateOfFilesIsReadAgain(t *testing.T) {
 	f.testReload(authority, func() { change(authority.Server(t, 2, time.Time{})) })
 }
 
-// secretOf returns a Secret in a namespace of its own.
-func secretOf(t *testing.T, pair certtest.Pair) *corev1.Secret {
-	t.Helper()
-
-	return &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: localplane.Shared(t).Namespace(t), Name: "certificate"},
-		Type:       corev1.SecretTypeTLS,
-		Data:       map[string][]byte{corev1.TLSCertKey: pair.Cert, corev1.TLSPrivateKeyKey: pair.Key},
-	}
-}
-
-func TestCertificateOfASecretIsReadAgain(t *testing.T) {
-	plane, authority := localplane.Shared(t), certtest.NewAuthority(t)
-	secret := secretOf(t, authority.Server(t, 1, time.Time{}))
-	require.NoError(t, plane.Client.Create(t.Context(), secret))
-	f := start(t, nil, "--tls-secret="+secret.Namespace+"/"+secret.Name)
-
-	require.Eventually(t, func() bool { return f.CertificateReady(nil) == nil }, patience, interval)
-	f.testReload(authority, func() {
-		second := authority.Server(t, 2, time.Time{})
-		secret.Data = map[string][]byte{corev1.TLSCertKey: second.Cert, corev1.TLSPrivateKeyKey: second.Key}
-		require.NoError(t, plane.Client.Update(t.Context(), secret))
-	})
-}
-
-func TestSecretMayComeLaterAndGo(t *testing.T) {
-	plane, authority := localplane.Shared(t), certtest.NewAuthority(t)
-	secret := secretOf(t, authority.Server(t, 7, time.Time{}))
-	f := start(t, func(f *fixture) { f.Namespace = secret.Namespace }, "--tls-secret="+secret.Name)
-
-	require.ErrorContains(t, f.CertificateReady(nil), secret.Namespace+"/"+secret.Name)
-	require.NoError(t, plane.Client.Create(t.Context(), secret))
-	require.Eventually(t, func() bool { return f.CertificateReady(nil) == nil }, patience, interval)
-	require.EqualValues(t, 7, f.served())
-
-	secret.Data = map[string][]byte{corev1.TLSCertKey: []byte("destroyed"), corev1.TLSPrivateKeyKey: {}}
-	require.NoError(t, plane.Client.Update(t.Context(), secret))
-	require.Eventually(t, func() bool { return f.logged("no usable certificate") }, patience, interval)
-	require.EqualValues(t, 7, f.served())
-
-	require.NoError(t, plane.Client.Delete(t.Context(), secret))
-	require.Eventually(t, func() bool { return f.logged("is gone") }, patience, interval)
-	require.EqualValues(t, 7, f.served())
-	require.NoError(t, f.CertificateReady(nil))
-}
-
 func TestExpiredCertificateIsNotReadyAndReplaced(t *testing.T) {
 	authority := certtest.NewAuthority(t)
 	flags, change := files(t, authority.Server(t, 1, time.Date(2021, 1, 1, 0, 0, 0, 0, time.UTC)))
@@ -163,8 +114,8 @@ func TestPlaintextClientIsNotServedUnderTLS(t *testing.T) {
 }
 
 func TestMissingCertificateIsAnError(t *testing.T) {
-	s := &transport.Server{Options: transport.Options{CertFile: "/does/not/exist", KeyFile: "/does/not/exist"}, Clock: clock.RealClock{}}
-	err := s.AddTo(t.Context(), newManager(t))
+	options := transport.Options{CAMode: transport.CAFile, CertFile: "/does/not/exist", KeyFile: "/does/not/exist"}
+	err := (&transport.Server{Options: options, Clock: clock.RealClock{}}).AddTo(newManager(t))
 	require.ErrorContains(t, err, "--tls-cert-file")
 	require.ErrorContains(t, err, "/does/not/exist")
 }

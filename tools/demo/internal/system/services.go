@@ -74,7 +74,7 @@ func (s *System) startServices(ctx context.Context) error {
 		{name: Rebalancer, binary: "rebalancer", args: []string{"--settle-period=" + settlePeriod.String()}},
 		{name: RingQuery1, binary: "ringquery", args: []string{"--grpc-bind-address=" + s.open, "--plaintext", "--authentication=none"}},
 		{name: RingQuery2, binary: "ringquery", args: []string{
-			"--grpc-bind-address=" + s.guarded, "--tls-cert-file=" + s.cert.cert, "--tls-private-key-file=" + s.cert.key,
+			"--grpc-bind-address=" + s.guarded, "--ca-mode=file", "--tls-cert-file=" + s.cert.cert, "--tls-private-key-file=" + s.cert.key,
 			"--access-cache-ttl=0s", // who gets a right has it at once
 		}},
 	} {

@@ -1,0 +1,188 @@
+package certs
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/clusterring/clusterring/tools/localplane"
+)
+
+// replica is one of several that maintain the same Secret and ConfigMap. It looks when it is told to.
+type replica struct {
+	*Secret
+
+	t         *testing.T
+	configMap *ConfigMap
+}
+
+func newReplica(t *testing.T, namespace string, clk *clocktesting.FakePassiveClock) *replica {
+	t.Helper()
+
+	api := localplane.Shared(t).Client
+	secret := &Secret{Client: api, Name: types.NamespacedName{Namespace: namespace, Name: "tls"}, Policy: policy, Clock: clk}
+
+	return &replica{Secret: secret, t: t, configMap: &ConfigMap{
+		Client: api, Live: api, Name: types.NamespacedName{Namespace: namespace, Name: "ca"}, Secret: secret,
+	}}
+}
+
+// look makes the replica look at an object once, and says when it wants to look again.
+func look(t *testing.T, who reconcile.Reconciler, at types.NamespacedName) time.Duration {
+	t.Helper()
+
+	result, err := who.Reconcile(t.Context(), reconcile.Request{NamespacedName: at})
+	require.NoError(t, err)
+
+	return result.RequeueAfter
+}
+
+func (r *replica) lookAtSecret() time.Duration    { return look(r.t, r.Secret, r.Name) }
+func (r *replica) lookAtConfigMap() time.Duration { return look(r.t, r.configMap, r.configMap.Name) }
+
+// published returns the ConfigMap.
+func (r *replica) published() *corev1.ConfigMap {
+	r.t.Helper()
+
+	found := &corev1.ConfigMap{}
+	require.NoError(r.t, r.Client.Get(r.t.Context(), r.configMap.Name, found))
+
+	return found
+}
+
+// rotate makes the replica replace the authority, for lack of its key.
+func (r *replica) rotate() {
+	r.t.Helper()
+
+	secret := &corev1.Secret{}
+	require.NoError(r.t, r.Client.Get(r.t.Context(), r.Name, secret))
+	delete(secret.Data, keyCAKey)
+	require.NoError(r.t, r.Client.Update(r.t.Context(), secret))
+
+	before := r.Bundle()
+	r.lookAtSecret()
+	require.NotEqual(r.t, before, r.Bundle())
+}
+
+// TestReplicasFromNothing: of many that begin at once, all serve the one certificate that is in the Secret.
+func TestReplicasFromNothing(t *testing.T) {
+	namespace, clk := localplane.Shared(t).Namespace(t), clocktesting.NewFakePassiveClock(birth)
+
+	var all []*replica
+	for range 8 {
+		all = append(all, newReplica(t, namespace, clk))
+	}
+
+	var begun sync.WaitGroup
+	for _, r := range all {
+		begun.Go(func() { r.lookAtSecret() })
+	}
+
+	begun.Wait()
+
+	served := 0
+	for _, r := range all {
+		if r.Ready(nil) == nil {
+			served++
+		}
+	}
+	require.Equal(t, 1, served, "nobody serves what others will never see")
+
+	for _, r := range all {
+		r.lookAtSecret()
+		require.NoError(t, r.Ready(nil))
+		require.Equal(t, all[0].current.Load().certPEM, r.current.Load().certPEM)
+		begun.Go(func() { r.lookAtConfigMap() })
+	}
+
+	begun.Wait()
+	require.Equal(t, string(all[0].Bundle()), all[0].published().Data[keyBundle])
+}
+
+// TestOlderBundleIsNotPublished: a replica whose cache is behind does not undo what another has published.
+func TestOlderBundleIsNotPublished(t *testing.T) {
+	namespace, clk := localplane.Shared(t).Namespace(t), clocktesting.NewFakePassiveClock(birth)
+	behind, ahead := newReplica(t, namespace, clk), newReplica(t, namespace, clk)
+
+	for _, r := range []*replica{behind, ahead} {
+		r.lookAtSecret()
+		r.lookAtConfigMap()
+		r.lookAtConfigMap()
+		require.NoError(t, r.configMap.Ready(nil))
+	}
+
+	t.Run("that it finds", func(t *testing.T) {
+		ahead.rotate()
+		ahead.lookAtConfigMap()
+
+		newer := ahead.published()
+		require.Equal(t, string(ahead.Bundle()), newer.Data[keyBundle])
+		require.NotEqual(t, string(behind.Bundle()), newer.Data[keyBundle])
+
+		behind.lookAtConfigMap()
+		require.Equal(t, newer, behind.published())
+	})
+
+	t.Run("that comes while it looks", func(t *testing.T) {
+		lost := ahead.published()
+		lost.Data = nil
+		require.NoError(t, ahead.Client.Update(t.Context(), lost))
+
+		// Whichever it reads first, the other is newer.
+		behind.configMap.Live = &interrupted{Reader: behind.Client, after: func() {
+			ahead.rotate()
+			ahead.lookAtConfigMap()
+		}}
+		require.Positive(t, behind.lookAtConfigMap(), "it looks again")
+		require.Equal(t, string(ahead.Bundle()), ahead.published().Data[keyBundle])
+	})
+}
+
+// interrupted does something once after it has read something.
+type interrupted struct {
+	client.Reader
+
+	once  sync.Once
+	after func()
+}
+
+func (i *interrupted) Get(ctx context.Context, key client.ObjectKey, into client.Object, options ...client.GetOption) error {
+	err := i.Reader.Get(ctx, key, into, options...)
+	i.once.Do(i.after)
+
+	return err //nolint:wrapcheck // passed on
+}
+
+// TestNothingIsPublishedOfALostSecret: what is about to be restored says nothing about what is served.
+func TestNothingIsPublishedOfALostSecret(t *testing.T) {
+	r := newReplica(t, localplane.Shared(t).Namespace(t), clocktesting.NewFakePassiveClock(birth))
+	require.Zero(t, r.lookAtConfigMap(), "the Secret tells when there is something")
+	require.Error(t, r.configMap.Ready(nil))
+
+	r.lookAtSecret()
+	r.lookAtConfigMap()
+
+	before, secret := r.published(), &corev1.Secret{}
+	require.NoError(t, r.Client.Get(t.Context(), r.Name, secret))
+	lost := before.DeepCopy()
+	lost.Data = nil
+	require.NoError(t, r.Client.Update(t.Context(), lost))
+
+	secret.Data[corev1.TLSCertKey] = []byte("garbage")
+	secret.Data[keyBundle] = []byte("garbage")
+	require.NoError(t, r.Client.Update(t.Context(), secret))
+	require.Positive(t, r.lookAtConfigMap(), "it looks again")
+	require.Empty(t, r.published().Data)
+
+	r.lookAtSecret()
+	r.lookAtConfigMap()
+	require.Equal(t, string(r.Bundle()), r.published().Data[keyBundle])
+}

@@ -1,0 +1,345 @@
+package ringquery_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/tools/localplane"
+)
+
+// serverName is what kubectl ring expects the certificate to be for.
+const serverName = "ringquery.sharding-system.svc"
+
+// anonymous lets tests call without a token: they are about certificates.
+var anonymous = []string{"--authentication", "none"}
+
+// replicas are servers that make their certificate themselves, in objects with the names that deploy/base/ringquery has rights for.
+type replicas struct {
+	t     *testing.T
+	plane *localplane.Plane
+	// anybody is the client of somebody who has no rights but those of everybody.
+	anybody client.Client
+	all     []*server
+}
+
+// newReplicas returns none, in a cluster that has never had one.
+func newReplicas(t *testing.T) *replicas {
+	t.Helper()
+
+	r := &replicas{t: t, plane: localplane.Shared(t)}
+	r.forget()
+	t.Cleanup(r.forget)
+
+	config := rest.CopyConfig(r.plane.Config)
+	config.Impersonate = rest.ImpersonationConfig{UserName: "anybody", Groups: []string{"system:authenticated"}}
+	anybody, err := client.New(config, client.Options{})
+	require.NoError(t, err)
+	r.anybody = anybody
+
+	return r
+}
+
+func secretMeta() metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: "ringquery-tls"}
+}
+
+func configMapMeta() metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: "ringquery-ca"}
+}
+
+// forget removes what replicas leave.
+func (r *replicas) forget() {
+	for _, object := range []client.Object{&corev1.Secret{ObjectMeta: secretMeta()}, &corev1.ConfigMap{ObjectMeta: configMapMeta()}} {
+		require.NoError(r.t, client.IgnoreNotFound(r.plane.Client.Delete(context.WithoutCancel(r.t.Context()), object)))
+	}
+}
+
+// start adds replicas, which start at the same time, and waits until they are ready.
+func (r *replicas) start(count int, args ...string) {
+	r.t.Helper()
+
+	var started []*server
+	for range count {
+		started = append(started, launch(r.t, append(anonymous, args...)...))
+	}
+
+	for _, s := range started {
+		require.Eventually(r.t, func() bool {
+			code, _, err := s.probe()
+			return err == nil && code == http.StatusOK
+		}, patience, interval)
+		require.NoError(r.t, r.call(s), "who is ready can be verified")
+		s.use(s.dial(r.trust()))
+	}
+
+	r.all = append(r.all, started...)
+}
+
+func (r *replicas) secret() *corev1.Secret {
+	r.t.Helper()
+
+	found := &corev1.Secret{}
+	if err := r.plane.Client.Get(r.t.Context(), client.ObjectKey{Namespace: v1alpha1.SystemNamespace, Name: "ringquery-tls"}, found); err != nil {
+		require.True(r.t, apierrors.IsNotFound(err), err)
+	}
+
+	return found
+}
+
+// published is the ConfigMap, as anybody sees it.
+func (r *replicas) published() *corev1.ConfigMap {
+	r.t.Helper()
+
+	found := &corev1.ConfigMap{}
+	if err := r.anybody.Get(r.t.Context(), client.ObjectKey{Namespace: v1alpha1.SystemNamespace, Name: "ringquery-ca"}, found); err != nil {
+		require.True(r.t, apierrors.IsNotFound(err), err)
+	}
+
+	return found
+}
+
+// trust verifies a server as kubectl ring does.
+func (r *replicas) trust() credentials.TransportCredentials {
+	r.t.Helper()
+
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM([]byte(r.published().Data["ca.crt"]))
+
+	return credentials.NewTLS(&tls.Config{RootCAs: roots, ServerName: serverName, MinVersion: tls.VersionTLS13})
+}
+
+// call makes a call over a new connection to a server that is verified by what is published now.
+func (r *replicas) call(s *server) error {
+	r.t.Helper()
+
+	conn, err := grpc.NewClient(s.address, grpc.WithTransportCredentials(r.trust()))
+	require.NoError(r.t, err)
+	defer func() { _ = conn.Close() }()
+
+	_, err = healthpb.NewHealthClient(conn).Check(r.t.Context(), &healthpb.HealthCheckRequest{})
+
+	return err //nolint:wrapcheck // shown as it is
+}
+
+// shown returns the certificate that a server shows, whoever signed it.
+func (s *server) shown() *x509.Certificate {
+	s.t.Helper()
+
+	conn, err := tls.DialWithDialer(&net.Dialer{Timeout: patience}, "tcp", s.address, &tls.Config{
+		InsecureSkipVerify: true, //nolint:gosec // looks at it, trusts nothing
+		NextProtos:         []string{"h2"},
+	})
+	require.NoError(s.t, err)
+	defer func() { _ = conn.Close() }()
+
+	return conn.ConnectionState().PeerCertificates[0]
+}
+
+// agreed waits until all is well: every replica shows the certificate of the Secret, and anybody can verify it.
+func (r *replicas) agreed(which func(*x509.Certificate) bool) {
+	r.t.Helper()
+
+	require.Eventually(r.t, func() bool {
+		secret := r.secret()
+		pair, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
+		if err != nil || !which(pair.Leaf) || r.published().Data["ca.crt"] != string(secret.Data["ca.crt"]) {
+			return false
+		}
+		for _, s := range r.all {
+			if !s.shown().Equal(pair.Leaf) || r.call(s) != nil {
+				return false
+			}
+		}
+
+		return true
+	}, patience, interval)
+}
+
+// renewals counts how often all replicas have written the Secret.
+func (r *replicas) renewals() int {
+	count := 0
+	for _, s := range r.all {
+		count += s.log.count("Certificates renewed")
+	}
+
+	return count
+}
+
+func TestReplicasMakeOneCertificateAndShowHowToVerifyIt(t *testing.T) {
+	r := newReplicas(t)
+	r.start(3)
+	r.agreed(func(c *x509.Certificate) bool { return c.VerifyHostname(serverName) == nil })
+	require.Equal(t, 1, r.renewals(), "one makes it, the others take it")
+
+	published, stored := r.published().ResourceVersion, r.secret().ResourceVersion
+	r.start(1)
+	r.agreed(func(*x509.Certificate) bool { return true })
+	require.Equal(t, stored, r.secret().ResourceVersion, "who comes later changes nothing")
+	require.Equal(t, published, r.published().ResourceVersion)
+
+	t.Run("for another name as well", func(t *testing.T) {
+		r.start(1, "--tls-host", "ringquery.example.com,::1")
+		r.agreed(func(c *x509.Certificate) bool {
+			return c.VerifyHostname("ringquery.example.com") == nil && c.VerifyHostname("::1") == nil && c.VerifyHostname(serverName) == nil
+		})
+		require.Equal(t, 2, r.renewals(), "and replicas without it do not undo that")
+	})
+}
+
+// TestRotationDropsNothing orders a rotation, of certificate and authority, while everybody is busy.
+func TestRotationDropsNothing(t *testing.T) {
+	r := newReplicas(t)
+	// A new authority is known for a tenth of the certificate's lifetime before it signs.
+	r.start(2, "--tls-cert-lifetime=40s", "--tls-ca-lifetime=120s")
+	s := r.all[0]
+	ring, namespace := s.makeRing(configMaps())
+	stream, err := s.WatchRing(t.Context(), &pb.WatchRingRequest{Name: ring})
+	require.NoError(t, err)
+	_, err = stream.Recv()
+	require.NoError(t, err)
+
+	// Calls over the one connection, all the time.
+	var calls atomic.Int64
+	ctx, stop := context.WithCancel(t.Context())
+	failed := make(chan error, 1)
+	go func() {
+		for ctx.Err() == nil {
+			if _, err := s.GetRing(t.Context(), &pb.GetRingRequest{Name: ring}); err != nil {
+				failed <- err
+				return
+			}
+			calls.Add(1)
+		}
+		failed <- nil
+	}()
+
+	before, authorities := s.shown(), r.published().Data["ca.crt"]
+	require.NoError(t, r.plane.Client.Delete(t.Context(), &corev1.Secret{ObjectMeta: secretMeta()}))
+
+	// Calls over new connections, which are verified by what is published at that moment.
+	overlap := false
+	require.NoError(t, poll(t, func() (bool, error) {
+		switched := true
+		for _, s := range r.all {
+			if err := r.call(s); err != nil {
+				return false, err
+			}
+			switched = switched && !s.shown().Equal(before)
+		}
+		overlap = overlap || s.shown().Equal(before) && r.published().Data["ca.crt"] != authorities
+
+		return switched, nil
+	}))
+	require.True(t, overlap, "the new authority was published before it signed")
+	r.agreed(func(c *x509.Certificate) bool { return !c.Equal(before) })
+
+	require.NoError(t, s.shard(ring, namespace, "a").Acquire(t.Context()))
+	_, err = stream.Recv()
+	require.NoError(t, err, "the stream was dropped")
+	stop()
+	require.NoError(t, <-failed)
+	require.Positive(t, calls.Load())
+}
+
+// poll asks in the goroutine of the test until it is done, or there is an error.
+func poll(t *testing.T, ask func() (done bool, err error)) error {
+	t.Helper()
+
+	for end := time.Now().Add(patience); time.Now().Before(end); {
+		if done, err := ask(); done || err != nil {
+			return err
+		}
+	}
+
+	return errors.New("it takes too long")
+}
+
+func TestLostCertificateIsRestored(t *testing.T) {
+	r := newReplicas(t)
+	r.start(2)
+
+	secret := func(change func(map[string][]byte)) func() error {
+		return func() error {
+			s := r.secret()
+			change(s.Data)
+
+			return r.plane.Client.Update(t.Context(), s)
+		}
+	}
+	configMap := func(change func(*corev1.ConfigMap)) func() error {
+		return func() error {
+			m := r.published()
+			change(m)
+
+			return r.plane.Client.Update(t.Context(), m)
+		}
+	}
+
+	for _, c := range []struct {
+		what string
+		lose func() error
+		log  string
+	}{
+		{"ConfigMap deleted", func() error {
+			return r.plane.Client.Delete(t.Context(), &corev1.ConfigMap{ObjectMeta: configMapMeta()})
+		}, "there was none"},
+		{"ConfigMap edited", configMap(func(m *corev1.ConfigMap) { m.Data["ca.crt"] = "garbage" }), "its authorities were not those of the Secret"},
+		{"ConfigMap emptied", configMap(func(m *corev1.ConfigMap) { m.Data = nil }), "it had no authorities"},
+		{"ConfigMap made binary", configMap(func(m *corev1.ConfigMap) {
+			m.Data, m.BinaryData = map[string]string{"other": "kept"}, map[string][]byte{"ca.crt": {0xff}}
+		}), "it had no authorities"},
+		{"Secret deleted", func() error {
+			return r.plane.Client.Delete(t.Context(), &corev1.Secret{ObjectMeta: secretMeta()})
+		}, "there is no authority with its key"},
+		{"Secret destroyed", secret(func(d map[string][]byte) {
+			for key := range d {
+				d[key] = []byte("garbage")
+			}
+		}), "there is no authority with its key"},
+		{"Secret without the authority's key", secret(func(d map[string][]byte) { delete(d, "ca.key") }), "there is no authority with its key"},
+		{"Secret with another's key", secret(func(d map[string][]byte) { d[corev1.TLSPrivateKeyKey] = d["ca.key"] }), "there is no serving certificate with its key"},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			before := r.all[0].log.count(c.log) + r.all[1].log.count(c.log)
+			require.NoError(t, c.lose())
+			require.Eventually(t, func() bool {
+				return r.all[0].log.count(c.log)+r.all[1].log.count(c.log) == before+1
+			}, patience, interval, "one of them restores it, and says why")
+			r.agreed(func(*x509.Certificate) bool { return true })
+		})
+	}
+
+	require.Equal(t, "kept", r.published().Data["other"])
+}
+
+func TestGarbageThatReplicasFindIsReplaced(t *testing.T) {
+	r := newReplicas(t)
+	require.NoError(t, r.plane.Client.Create(t.Context(), &corev1.Secret{
+		ObjectMeta: secretMeta(), Type: corev1.SecretTypeOpaque, Data: map[string][]byte{corev1.TLSCertKey: []byte("garbage")},
+	}))
+	require.NoError(t, r.plane.Client.Create(t.Context(), &corev1.ConfigMap{
+		ObjectMeta: configMapMeta(), Data: map[string]string{"ca.crt": "garbage"},
+	}))
+	r.start(2)
+	r.agreed(func(*x509.Certificate) bool { return true })
+	require.Equal(t, 1, r.renewals())
+}
