@@ -1,0 +1,227 @@
+// Package cluster does to a cluster what its administrators do: it applies kustomizations, scales and restarts Deployments, deletes
+// pods, reads metrics of pods, and adds rings with shards of their own.
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
+)
+
+// look is how often conditions are looked at.
+const look = 200 * time.Millisecond
+
+// Cluster is the cluster of the current context. Make it with [Connect]; it is safe for concurrent use.
+type Cluster struct {
+	// Client reads and writes any object, and does not limit its rate.
+	Client client.WithWatch
+	// Clients is for logs, proxies and discovery.
+	Clients kubernetes.Interface
+	// Clock is the real one.
+	Clock clock.WithTicker
+
+	kubectl string
+}
+
+// Connect returns the cluster of $KUBECONFIG, or of the default file. The kubectl program given is a path, or a name to be found in
+// $PATH.
+func Connect(kubectl string) (*Cluster, error) {
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(clientcmd.NewDefaultClientConfigLoadingRules(), nil).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("find out how to reach the cluster (set KUBECONFIG): %w", err)
+	}
+	config.QPS = -1
+	clients, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make a client of the cluster: %w", err)
+	}
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, shardingv1alpha1.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, fmt.Errorf("register the types: %w", err)
+		}
+	}
+	c, err := client.NewWithWatch(config, client.Options{Scheme: scheme, Mapper: mapper()})
+	if err != nil {
+		return nil, fmt.Errorf("make a client of the cluster: %w", err)
+	}
+	return &Cluster{Client: c, Clients: clients, Clock: clock.RealClock{}, kubectl: kubectl}, nil
+}
+
+// mapper knows what the tests ask for without asking the server, which does not have all of it all the time.
+func mapper() meta.RESTMapper {
+	m := meta.NewDefaultRESTMapper(nil)
+	for gvk := range clientgoscheme.Scheme.AllKnownTypes() {
+		scope := meta.RESTScopeNamespace
+		switch gvk.Kind {
+		case "Namespace", "Node", "ClusterRole", "ClusterRoleBinding", "MutatingWebhookConfiguration":
+			scope = meta.RESTScopeRoot
+		}
+		m.Add(gvk, scope)
+	}
+	m.Add(shardingv1alpha1.GroupVersion.WithKind("ClusterRing"), meta.RESTScopeRoot)
+	m.Add(v1alpha1.SchemeGroupVersion.WithKind("Website"), meta.RESTScopeNamespace)
+	return m
+}
+
+// Kubectl runs kubectl and returns what it printed. The error of a command that fails has its complaint.
+func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
+	return Command(ctx, c.kubectl, args...)
+}
+
+// Command runs a program and returns what it printed. The error of one that fails has its complaint.
+func Command(ctx context.Context, program string, args ...string) (string, error) {
+	var out, complaint bytes.Buffer
+	command := exec.CommandContext(ctx, program, args...)
+	command.Stdout, command.Stderr, command.Env = &out, &complaint, os.Environ()
+	if err := command.Run(); err != nil {
+		return out.String(), fmt.Errorf("%s %s: %w: %s", program, strings.Join(args, " "), err, strings.TrimSpace(complaint.String()))
+	}
+	return out.String(), nil
+}
+
+// Until looks at a condition until it has no problems, or for the given time; then the error names the problems that remained.
+func (c *Cluster) Until(ctx context.Context, limit time.Duration, problem func(context.Context) error) error {
+	var last error
+	err := wait.PollUntilContextTimeout(ctx, look, limit, true, func(ctx context.Context) (bool, error) {
+		if err := problem(ctx); err != nil {
+			if ctx.Err() == nil || last == nil {
+				last = err
+			}
+			return false, nil
+		}
+		return true, nil
+	})
+	if err != nil {
+		return fmt.Errorf("after %s: %w", limit, last)
+	}
+	return nil
+}
+
+// Deployment is the name of a Deployment.
+type Deployment struct{ Namespace, Name string }
+
+// String returns namespace/name.
+func (d Deployment) String() string { return d.Namespace + "/" + d.Name }
+
+// Scale sets the number of replicas.
+func (c *Cluster) Scale(ctx context.Context, d Deployment, replicas int) error {
+	patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas)
+	return c.patch(ctx, d, patch)
+}
+
+// Restart rolls the Deployment, as kubectl rollout restart does.
+func (c *Cluster) Restart(ctx context.Context, d Deployment) error {
+	patch := fmt.Appendf(nil, `{"spec":{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":%q}}}}}`,
+		c.Clock.Now().Format(time.RFC3339Nano))
+	return c.patch(ctx, d, patch)
+}
+
+func (c *Cluster) patch(ctx context.Context, d Deployment, patch []byte) error {
+	deployment := &appsv1.Deployment{}
+	deployment.Namespace, deployment.Name = d.Namespace, d.Name
+	if err := c.Client.Patch(ctx, deployment, client.RawPatch("application/merge-patch+json", patch)); err != nil {
+		return fmt.Errorf("change Deployment %s: %w", d, err)
+	}
+	return nil
+}
+
+// Replicas returns how many replicas the Deployment shall have.
+func (c *Cluster) Replicas(ctx context.Context, d Deployment) (int, error) {
+	deployment := &appsv1.Deployment{}
+	if err := c.Client.Get(ctx, d.key(), deployment); err != nil {
+		return 0, fmt.Errorf("read Deployment %s: %w", d, err)
+	}
+	if deployment.Spec.Replicas == nil {
+		return 1, nil
+	}
+	return int(*deployment.Spec.Replicas), nil
+}
+
+func (d Deployment) key() client.ObjectKey {
+	return client.ObjectKey{Namespace: d.Namespace, Name: d.Name}
+}
+
+// Rolled waits until exactly the pods that shall be are there, all of the newest template, ready, and none about to go.
+func (c *Cluster) Rolled(ctx context.Context, d Deployment, limit time.Duration) error {
+	err := c.Until(ctx, limit, func(ctx context.Context) error {
+		deployment := &appsv1.Deployment{}
+		if err := c.Client.Get(ctx, d.key(), deployment); err != nil {
+			return fmt.Errorf("read it: %w", err)
+		}
+		want, got := int32(1), deployment.Status
+		if deployment.Spec.Replicas != nil {
+			want = *deployment.Spec.Replicas
+		}
+		pods, err := c.Pods(ctx, d)
+		if err != nil {
+			return err
+		}
+		if got.ObservedGeneration != deployment.Generation || got.Replicas != want || got.UpdatedReplicas != want ||
+			got.AvailableReplicas != want || len(pods) != int(want) || slices.ContainsFunc(pods, leaving) {
+			return fmt.Errorf("of %d replicas %d are up to date and %d available; there are %d pods: %s",
+				want, got.UpdatedReplicas, got.AvailableReplicas, len(pods), phases(pods))
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("wait for Deployment %s: %w", d, err)
+	}
+	return nil
+}
+
+func leaving(pod corev1.Pod) bool { return pod.DeletionTimestamp != nil }
+
+func phases(pods []corev1.Pod) string {
+	var all []string
+	for _, p := range pods {
+		state := string(p.Status.Phase)
+		if leaving(p) {
+			state = "Terminating"
+		}
+		for _, s := range p.Status.ContainerStatuses {
+			if s.State.Waiting != nil {
+				state += " " + s.State.Waiting.Reason + " " + s.State.Waiting.Message
+			}
+		}
+		all = append(all, p.Name+" "+state)
+	}
+	return strings.Join(all, ", ")
+}
+
+// Pods returns the Deployment's pods, also those that are being deleted.
+func (c *Cluster) Pods(ctx context.Context, d Deployment) ([]corev1.Pod, error) {
+	var pods corev1.PodList
+	if err := c.Client.List(ctx, &pods, client.InNamespace(d.Namespace), client.MatchingLabels{"app.kubernetes.io/name": d.Name}); err != nil {
+		return nil, fmt.Errorf("list the pods of Deployment %s: %w", d, err)
+	}
+	return pods.Items, nil
+}
+
+// DeletePods deletes all pods of the Deployment at once.
+func (c *Cluster) DeletePods(ctx context.Context, d Deployment) error {
+	err := c.Client.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(d.Namespace), client.MatchingLabels{"app.kubernetes.io/name": d.Name})
+	if err != nil {
+		return fmt.Errorf("delete the pods of Deployment %s: %w", d, err)
+	}
+	return nil
+}

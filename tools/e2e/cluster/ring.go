@@ -1,0 +1,227 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/e2e/owner"
+	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
+)
+
+// Example is the example as it is installed. Other rings are made after it.
+var Example = Ring{Name: "example", Shards: Deployment{"example", "example-shard"}}
+
+// Ring is a ring that shards the Websites of one namespace, that of its shards.
+type Ring struct {
+	Name string
+	// Shards is the Deployment whose pods are the shards.
+	Shards Deployment
+}
+
+// Namespace returns the namespace of the ring's shards and Websites.
+func (r Ring) Namespace() string { return r.Shards.Namespace }
+
+// AddRing makes a ring of the given name like that of the example: a namespace of that name, as many shards as given, of the example's
+// image and with its rights, and the ring itself. The shards write their history to their logs.
+func (c *Cluster) AddRing(ctx context.Context, name string, shards int) (Ring, error) {
+	template := &appsv1.Deployment{}
+	if err := c.Client.Get(ctx, Example.Shards.key(), template); err != nil {
+		return Ring{}, fmt.Errorf("make ring %s: read the example's Deployment: %w", name, err)
+	}
+	ring := Ring{Name: name, Shards: Deployment{name, Example.Shards.Name}}
+	for _, o := range ring.objects(template, shards) {
+		if err := c.Client.Create(ctx, o); err != nil {
+			return Ring{}, fmt.Errorf("make ring %s: create %T %s: %w", name, o, o.GetName(), err)
+		}
+	}
+	return ring, nil
+}
+
+// RemoveRing removes what AddRing has made, the ring first. It does not wait.
+func (c *Cluster) RemoveRing(ctx context.Context, ring Ring) error {
+	for _, o := range []client.Object{
+		&shardingv1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: ring.Name}},
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ring.Namespace()}},
+		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: ring.Name}},
+	} {
+		if err := client.IgnoreNotFound(c.Client.Delete(ctx, o)); err != nil && !meta.IsNoMatchError(err) {
+			return fmt.Errorf("remove ring %s: delete %T: %w", ring.Name, o, err)
+		}
+	}
+	return nil
+}
+
+// objects are those that make the ring.
+func (r Ring) objects(template *appsv1.Deployment, shards int) []client.Object {
+	own := metav1.ObjectMeta{Namespace: r.Namespace(), Name: r.Shards.Name}
+	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: own.Namespace, Name: own.Name}}
+
+	deployment := &appsv1.Deployment{ObjectMeta: own, Spec: *template.Spec.DeepCopy()}
+	deployment.Labels = template.Labels
+	deployment.Spec.Replicas = new(int32(shards)) //nolint:gosec // a few
+	container := &deployment.Spec.Template.Spec.Containers[0]
+	container.Args = append(slices.DeleteFunc(slices.Clone(container.Args), func(arg string) bool {
+		return strings.HasPrefix(arg, "--ring=") || strings.HasPrefix(arg, "--log-level=")
+	}), "--ring="+r.Name, "--history-file=-", "--work-duration=20ms")
+
+	return []client.Object{
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: r.Namespace(), Labels: map[string]string{
+			"pod-security.kubernetes.io/enforce": "restricted",
+		}}},
+		&corev1.ServiceAccount{ObjectMeta: own},
+		&rbacv1.Role{ObjectMeta: own, Rules: []rbacv1.PolicyRule{{
+			APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, Verbs: []string{"get", "create", "update"},
+		}}},
+		&rbacv1.RoleBinding{
+			ObjectMeta: own, Subjects: subjects,
+			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: own.Name},
+		},
+		&rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: r.Name}, Subjects: subjects,
+			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: Example.Shards.Name},
+		},
+		&shardingv1alpha1.ClusterRing{
+			ObjectMeta: metav1.ObjectMeta{Name: r.Name},
+			Spec: shardingv1alpha1.ClusterRingSpec{
+				NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: r.Namespace()}},
+				Resources: []shardingv1alpha1.RingResource{{
+					Group: v1alpha1.SchemeGroupVersion.Group, Resource: "websites",
+					ControlledResources: []shardingv1alpha1.ControlledResource{{Resource: "configmaps"}},
+				}},
+			},
+		},
+		deployment,
+	}
+}
+
+// AddWebsites creates the given number of Websites, named by the prefix and a number.
+func (c *Cluster) AddWebsites(ctx context.Context, ring Ring, prefix string, count int) error {
+	for i := range count {
+		site := &v1alpha1.Website{
+			ObjectMeta: metav1.ObjectMeta{Namespace: ring.Namespace(), Name: fmt.Sprintf("%s-%d", prefix, i)},
+			Spec:       v1alpha1.WebsiteSpec{Title: "End to end"},
+		}
+		if err := c.Client.Create(ctx, site); err != nil {
+			return fmt.Errorf("create Website %s/%s: %w", site.Namespace, site.Name, err)
+		}
+	}
+	return nil
+}
+
+// Available returns the names of the ring's shards that hold their Leases.
+func (c *Cluster) Available(ctx context.Context, ring Ring) ([]string, error) {
+	leases, err := c.Leases(ctx, ring)
+	if err != nil {
+		return nil, err
+	}
+	var available []string
+	for _, l := range leases {
+		if l.Spec.HolderIdentity != nil && *l.Spec.HolderIdentity == l.Name {
+			available = append(available, l.Name)
+		}
+	}
+	return available, nil
+}
+
+// Leases returns the Leases of the ring's shards.
+func (c *Cluster) Leases(ctx context.Context, ring Ring) ([]coordinationv1.Lease, error) {
+	var leases coordinationv1.LeaseList
+	if err := c.Client.List(ctx, &leases, client.MatchingLabels{shardingv1alpha1.LabelClusterRing: ring.Name}); err != nil {
+		return nil, fmt.Errorf("list the Leases of ring %s: %w", ring.Name, err)
+	}
+	return leases.Items, nil
+}
+
+// Objects returns the Websites of the ring's namespace and what they control, as they are stored.
+func (c *Cluster) Objects(ctx context.Context, ring Ring) ([]owner.Object, error) {
+	var pages corev1.ConfigMapList
+	if err := c.Client.List(ctx, &pages, client.InNamespace(ring.Namespace())); err != nil {
+		return nil, fmt.Errorf("list ConfigMaps of %s: %w", ring.Namespace(), err)
+	}
+	var sites v1alpha1.WebsiteList
+	if err := c.Client.List(ctx, &sites, client.InNamespace(ring.Namespace())); err != nil {
+		return nil, fmt.Errorf("list Websites of %s: %w", ring.Namespace(), err)
+	}
+	var objects []owner.Object
+	for i := range sites.Items {
+		site := &sites.Items[i]
+		object := ring.object("Website", site)
+		object.Done = site.Status.ObservedGeneration == site.Generation &&
+			meta.IsStatusConditionTrue(site.Status.Conditions, v1alpha1.ConditionReady)
+		objects = append(objects, object)
+	}
+	for i := range pages.Items {
+		if object := ring.object("ConfigMap", &pages.Items[i]); object.Owner != "" {
+			objects = append(objects, object)
+		}
+	}
+	return objects, nil
+}
+
+func (r Ring) object(kind string, o client.Object) owner.Object {
+	_, draining := o.GetLabels()[shardingv1alpha1.DrainLabel(r.Name)]
+	object := owner.Object{
+		Kind: kind, Name: o.GetName(), UID: string(o.GetUID()),
+		Shard: o.GetLabels()[shardingv1alpha1.ShardLabel(r.Name)], Draining: draining,
+	}
+	if controller := metav1.GetControllerOf(o); controller != nil {
+		object.Owner = string(controller.UID)
+	}
+	return object
+}
+
+// Complete returns an error that names what is missing, unless the ring has exactly the given number of available shards, says that
+// it is ready and all is assigned, and every object is where it should be.
+func (c *Cluster) Complete(ctx context.Context, ring Ring, shards int) error {
+	available, err := c.Available(ctx, ring)
+	if err != nil {
+		return err
+	}
+	if len(available) != shards {
+		return fmt.Errorf("ring %s has %d available shards, not %d", ring.Name, len(available), shards)
+	}
+	objects, err := c.Objects(ctx, ring)
+	if err != nil {
+		return err
+	}
+	if problems := owner.Problems(objects, available); len(problems) > 0 {
+		return fmt.Errorf("ring %s: %d problems with %d objects: %s", ring.Name, len(problems), len(objects),
+			strings.Join(problems[:min(len(problems), 5)], "; "))
+	}
+	return c.content(ctx, ring, shards)
+}
+
+// content returns an error if the ring's status is not as it should be.
+func (c *Cluster) content(ctx context.Context, ring Ring, shards int) error {
+	stored := &shardingv1alpha1.ClusterRing{}
+	if err := c.Client.Get(ctx, client.ObjectKey{Name: ring.Name}, stored); err != nil {
+		return fmt.Errorf("read ring %s: %w", ring.Name, err)
+	}
+	if stored.Status.AvailableShards != int32(shards) { //nolint:gosec // a few
+		return fmt.Errorf("ring %s says that %d shards are available, not %d", ring.Name, stored.Status.AvailableShards, shards)
+	}
+	for _, t := range []string{
+		shardingv1alpha1.ConditionReady, shardingv1alpha1.ConditionShardsAvailable,
+		shardingv1alpha1.ConditionWebhookRegistered, shardingv1alpha1.ConditionAssigned,
+	} {
+		found := meta.FindStatusCondition(stored.Status.Conditions, t)
+		if found == nil {
+			return fmt.Errorf("ring %s has no condition %s", ring.Name, t)
+		}
+		if found.Status != metav1.ConditionTrue {
+			return fmt.Errorf("ring %s has condition %s %s: %s: %s", ring.Name, t, found.Status, found.Reason, found.Message)
+		}
+	}
+	return nil
+}

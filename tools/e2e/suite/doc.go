@@ -1,0 +1,13 @@
+// Package suite has the tests that install everything on a real cluster, with pods as shards, break it in every way that operations
+// do, and remove it. They run by make e2e alone, and are skipped without it: what they do concerns the whole cluster.
+//
+// Settings, all from the environment:
+//
+//   - E2E_INSTALL: directory of the kustomization to install, with images that the cluster can pull; without it the tests are skipped
+//   - E2E_ROOT: directory of the repository
+//   - E2E_BIN: directory of kubectl-ring
+//   - E2E_KUBECTL: the kubectl program; by default that of $PATH
+//   - E2E_SCALE: small (the default) or full, which takes longer and asks for more
+//   - E2E_RATE: creates per second under load; by default 50
+//   - E2E_REUSE: if set, what is installed already is used, and not removed
+package suite

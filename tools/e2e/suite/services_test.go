@@ -1,0 +1,200 @@
+package suite_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/e2e/cluster"
+	"github.com/clusterring/clusterring/tools/e2e/load"
+	"github.com/clusterring/clusterring/tools/e2e/report"
+)
+
+const (
+	// unassigned is the longest that an object may be without a shard while the assigner is scaled and rolled.
+	unassigned = 2 * time.Second
+	// admitted is the least share of objects, in percent, that get their shard in admission meanwhile.
+	admitted = 99.9
+	// imbalance is how many times the mean the busiest replica may have.
+	imbalance = 1.5
+	// settled is when after a scale-up the shares of the replicas are measured.
+	settled = 30 * time.Second
+	// between is the time under load between two events.
+	between = 5 * time.Second
+)
+
+// assigner scales and rolls the assigner under load.
+func (s *suite) assigner(t *testing.T) {
+	ctx, d := t.Context(), service("assigner")
+	ring := s.ring(t, "assigner", 2)
+	s.restore(t, d)
+	s.scaled(t, d, 1)
+
+	open := s.failOpen(t)
+	run := s.pressure(t, ring, "load")
+	s.lasts(t, run, between)
+	s.scaled(t, d, 4)
+	s.lasts(t, run, settled)
+	s.shares(t, ring, run)
+	s.scaled(t, d, 1)
+	s.lasts(t, run, between)
+	require.NoError(t, s.Cluster.Restart(ctx, d))
+	require.NoError(t, s.Rolled(ctx, d, patience))
+	s.lasts(t, run, between)
+
+	result := s.noneFailed(t, run)
+	s.assignedAtOnce(t, result)
+	s.note(t, "calls of webhooks that failed", s.failOpen(t)-open)
+	s.complete(t, ring, 2)
+}
+
+// assignedAtOnce demands what a healthy assigner keeps.
+func (s *suite) assignedAtOnce(t *testing.T, result load.Result) {
+	t.Helper()
+	s.demand(t, report.Figure{
+		Name: "longest without a shard", Value: result.Slowest.Round(time.Millisecond),
+		Limit: fmt.Sprintf("at most %s", unassigned), Kept: result.Slowest <= unassigned,
+	})
+	s.demand(t, report.Figure{
+		Name: "assigned in admission", Value: fmt.Sprintf("%.3f %%", result.AdmittedPercent()),
+		Limit: fmt.Sprintf("at least %.1f %%", admitted), Kept: result.AdmittedPercent() >= admitted,
+	})
+}
+
+// shares measures for a while what part of the calls each replica of the assigner gets.
+func (s *suite) shares(t *testing.T, ring cluster.Ring, run *load.Run) {
+	t.Helper()
+	before := s.calls(t, ring)
+	s.lasts(t, run, s.scale.window)
+	var busiest, total float64
+	now := s.calls(t, ring)
+	shares := make([]float64, 0, len(now))
+	for name, count := range now {
+		share := count - before[name]
+		total += share
+		busiest = max(busiest, share)
+		shares = append(shares, share)
+	}
+	require.NotZero(t, total)
+	factor := busiest * float64(len(now)) / total
+	s.note(t, fmt.Sprintf("calls of the %d replicas in %s", len(now), s.scale.window), fmt.Sprint(shares))
+	s.demand(t, report.Figure{
+		Name: "busiest replica, times the mean", Value: fmt.Sprintf("%.2f", factor), Limit: fmt.Sprintf("at most %.1f", imbalance), Kept: factor <= imbalance,
+	})
+}
+
+// calls returns, for each replica of the assigner, how many admission requests for the ring it has answered.
+func (s *suite) calls(t *testing.T, ring cluster.Ring) map[string]float64 {
+	t.Helper()
+	pods, err := s.Pods(t.Context(), service("assigner"))
+	require.NoError(t, err)
+	counts := map[string]float64{}
+	for _, p := range pods {
+		counts[p.Name], err = s.Metric(t.Context(), p, "clusterring_assigner_admission_requests_total", fmt.Sprintf("ring=%q", ring.Name))
+		require.NoError(t, err)
+	}
+	return counts
+}
+
+// failOpen returns how many calls of the webhooks have failed so far, which no user notices, as the API server counts them.
+func (s *suite) failOpen(t *testing.T) float64 {
+	t.Helper()
+	count, err := s.ServerMetric(t.Context(), "apiserver_admission_webhook_fail_open_count", fmt.Sprintf("name=%q", shardingv1alpha1.WebhookName))
+	require.NoError(t, err)
+	return count
+}
+
+// scaled scales the Deployment and waits until that is done.
+func (s *suite) scaled(t *testing.T, d cluster.Deployment, replicas int) {
+	t.Helper()
+	require.NoError(t, s.Cluster.Scale(t.Context(), d, replicas))
+	require.NoError(t, s.Rolled(t.Context(), d, patience))
+}
+
+// restore gives the Deployment its replicas back at the end of the test.
+func (s *suite) restore(t *testing.T, d cluster.Deployment) int {
+	t.Helper()
+	replicas, err := s.Replicas(t.Context(), d)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(t.Context())
+		assert.NoError(t, errors.Join(s.Cluster.Scale(ctx, d, replicas), s.Rolled(ctx, d, patience)))
+	})
+	return replicas
+}
+
+// disturb deletes all pods of a service, has it away for a while, and rolls it, under load and while shards come and go.
+func (s *suite) disturb(t *testing.T, name string) {
+	ctx, d := t.Context(), service(name)
+	ring := s.ring(t, name, 3)
+	replicas := s.restore(t, d)
+
+	run := s.pressure(t, ring, "load")
+	s.lasts(t, run, between)
+	require.NoError(t, s.DeletePods(ctx, d))
+	require.NoError(t, s.Rolled(ctx, d, patience))
+
+	s.scaled(t, d, 0)
+	require.NoError(t, s.removePod(ctx, ring))
+	s.lasts(t, run, s.scale.outage)
+	s.scaled(t, d, replicas)
+
+	require.NoError(t, s.Cluster.Restart(ctx, d))
+	require.NoError(t, s.Rolled(ctx, d, patience))
+	s.lasts(t, run, between)
+
+	s.noneFailed(t, run)
+	began := s.Clock.Now()
+	require.NoError(t, s.Rolled(ctx, ring.Shards, patience))
+	s.complete(t, ring, 3)
+	s.note(t, "complete after the load", s.Clock.Since(began).Round(100*time.Millisecond))
+}
+
+// certificates deletes the Secret with the assigner's certificates under load, twice: the first time with all that is connected, the
+// second time with what the first has left.
+func (s *suite) certificates(t *testing.T) {
+	ctx := t.Context()
+	ring := s.ring(t, "certificates", 2)
+	open := s.failOpen(t)
+	run := s.pressure(t, ring, "load")
+	s.lasts(t, run, between)
+	for range 2 {
+		bundle := s.bundle(t, ring)
+		secret := &corev1.Secret{}
+		secret.Namespace, secret.Name = system, "assigner-tls"
+		require.NoError(t, s.Client.Delete(ctx, secret))
+		began := s.Clock.Now()
+		require.NoError(t, s.Until(ctx, patience, func(ctx context.Context) error {
+			if err := s.Client.Get(ctx, client.ObjectKeyFromObject(secret), secret); err != nil {
+				return fmt.Errorf("read the Secret: %w", err)
+			}
+			return nil
+		}))
+		s.note(t, "new certificate after", s.Clock.Since(began).Round(time.Millisecond))
+		s.lasts(t, run, 3*between)
+		s.note(t, "new authority registered", s.bundle(t, ring) != bundle)
+	}
+	result := s.noneFailed(t, run)
+	s.assignedAtOnce(t, result)
+	missed := s.failOpen(t) - open
+	s.demand(t, report.Figure{Name: "calls of webhooks that failed", Value: missed, Limit: "none", Kept: missed == 0})
+	s.complete(t, ring, 2)
+}
+
+// bundle returns the authorities that the API server trusts for the ring's webhook.
+func (s *suite) bundle(t *testing.T, ring cluster.Ring) string {
+	t.Helper()
+	found := &admissionregistrationv1.MutatingWebhookConfiguration{}
+	require.NoError(t, s.Client.Get(t.Context(), client.ObjectKey{Name: shardingv1alpha1.WebhookConfigurationName(ring.Name)}, found))
+	require.Len(t, found.Webhooks, 1)
+	return string(found.Webhooks[0].ClientConfig.CABundle)
+}

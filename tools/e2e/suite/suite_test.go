@@ -1,0 +1,206 @@
+package suite_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/clusterring/clusterring/tools/e2e/cluster"
+	"github.com/clusterring/clusterring/tools/e2e/load"
+	"github.com/clusterring/clusterring/tools/e2e/report"
+)
+
+// patience is how long anything may take to settle.
+const patience = 4 * time.Minute
+
+// system is the namespace of the services.
+const system = "sharding-system"
+
+// TestCluster runs the scenarios on one installation. The order counts: some need the services undisturbed, some disturb them.
+func TestCluster(t *testing.T) {
+	s := begin(t)
+	t.Cleanup(func() { assert.NoError(t, s.table.Print(os.Stdout)) })
+
+	if !s.reuse && !t.Run("Install", s.install) {
+		t.Fatal("without the installation there is nothing to test")
+	}
+	t.Run("Shards", func(t *testing.T) {
+		t.Run("Scale", s.scaleShards)
+		t.Run("DeletePod", s.deletePod)
+		t.Run("KillPod", s.killPod)
+		t.Run("Restart", s.restartShards)
+		t.Run("Ask", s.ask)
+	})
+	t.Run("Assigner", s.assigner)
+	t.Run("Services", func(t *testing.T) {
+		for _, name := range []string{"leasemonitor", "rebalancer", "ringquery"} {
+			t.Run(name, func(t *testing.T) { s.disturb(t, name) })
+		}
+	})
+	t.Run("Certificates", s.certificates)
+	if !s.reuse {
+		t.Run("Removal", s.removal)
+	}
+}
+
+// suite is what the scenarios share.
+type suite struct {
+	*cluster.Cluster
+	table report.Table
+
+	dir, root, bin string
+	reuse          bool
+	scale          scale
+}
+
+// scale says how much and how long.
+type scale struct {
+	// rate is the number of creates per second.
+	rate int
+	// websites is the number of Websites of a ring that is not under load.
+	websites int
+	// outage is how long a service is away, window how long the shares of replicas are measured.
+	outage, window time.Duration
+}
+
+var scales = map[string]scale{
+	"":      {rate: 50, websites: 60, outage: 20 * time.Second, window: time.Minute},
+	"small": {rate: 50, websites: 60, outage: 20 * time.Second, window: time.Minute},
+	"full":  {rate: 50, websites: 500, outage: time.Minute, window: 3 * time.Minute},
+}
+
+// begin connects to the cluster, or skips the test.
+func begin(t *testing.T) *suite {
+	t.Helper()
+	s := &suite{dir: os.Getenv("E2E_INSTALL"), root: os.Getenv("E2E_ROOT"), bin: os.Getenv("E2E_BIN"), reuse: os.Getenv("E2E_REUSE") != ""}
+	if s.dir == "" {
+		t.Skip("E2E_INSTALL is not set: make e2e runs this")
+	}
+	var known bool
+	s.scale, known = scales[os.Getenv("E2E_SCALE")]
+	require.True(t, known, "E2E_SCALE must be small or full")
+	if rate := os.Getenv("E2E_RATE"); rate != "" {
+		var err error
+		s.scale.rate, err = strconv.Atoi(rate)
+		require.NoError(t, err, "E2E_RATE")
+	}
+	ctrl.SetLogger(klog.Background())
+	kubectl := os.Getenv("E2E_KUBECTL")
+	if kubectl == "" {
+		kubectl = "kubectl"
+	}
+	var err error
+	s.Cluster, err = cluster.Connect(kubectl)
+	require.NoError(t, err)
+	return s
+}
+
+func (s *suite) program(name string) string { return filepath.Join(s.bin, name) }
+
+func service(name string) cluster.Deployment {
+	return cluster.Deployment{Namespace: system, Name: name}
+}
+
+// ring adds a ring with shards of its own, waits until they are there, and removes it all at the end of the test.
+func (s *suite) ring(t *testing.T, name string, shards int) cluster.Ring {
+	t.Helper()
+	name = "e2e-" + name
+	t.Cleanup(func() {
+		if !t.Failed() || os.Getenv("E2E_KEEP") == "" {
+			assert.NoError(t, s.RemoveRing(context.WithoutCancel(t.Context()), cluster.Ring{Name: name, Shards: cluster.Deployment{Namespace: name}}))
+		}
+	})
+	ring, err := s.AddRing(t.Context(), name, shards)
+	require.NoError(t, err)
+	require.NoError(t, s.Rolled(t.Context(), ring.Shards, patience))
+	s.complete(t, ring, shards)
+	return ring
+}
+
+// complete waits until all of the ring is where it should be.
+func (s *suite) complete(t *testing.T, ring cluster.Ring, shards int) {
+	t.Helper()
+	require.NoError(t, s.Until(t.Context(), patience, func(ctx context.Context) error { return s.Complete(ctx, ring, shards) }))
+}
+
+// after does something, waits until the Deployment has rolled and the ring is complete, and notes how long that took.
+func (s *suite) after(t *testing.T, ring cluster.Ring, e event) {
+	t.Helper()
+	began := s.Clock.Now()
+	require.NoError(t, e.do(t.Context()), e.name)
+	require.NoError(t, s.Rolled(t.Context(), ring.Shards, patience), e.name)
+	s.complete(t, ring, e.shards)
+	s.note(t, e.name+": complete after", s.Clock.Since(began).Round(100*time.Millisecond))
+}
+
+// event is something that happens to the shards of a ring.
+type event struct {
+	name string
+	do   func(context.Context) error
+	// shards is how many there are afterwards.
+	shards int
+}
+
+// note adds a figure that nothing is asked of.
+func (s *suite) note(t *testing.T, name string, value any) {
+	t.Helper()
+	s.table.Add(scenario(t), report.Figure{Name: name, Value: value})
+}
+
+// ask adds a figure with what is asked of it, and fails the test if that is not kept.
+func (s *suite) demand(t *testing.T, f report.Figure) {
+	t.Helper()
+	s.table.Add(scenario(t), f)
+	assert.True(t, f.Kept, "%s: %v, asked: %s", f.Name, f.Value, f.Limit)
+}
+
+// scenario is the name of the test without that of all tests.
+func scenario(t *testing.T) string {
+	t.Helper()
+	name, err := filepath.Rel("TestCluster", t.Name())
+	require.NoError(t, err)
+	return name
+}
+
+// pressure starts a load on the ring.
+func (s *suite) pressure(t *testing.T, ring cluster.Ring, prefix string) *load.Run {
+	t.Helper()
+	return load.Start(t.Context(), load.Options{
+		Client: s.Client, Namespace: ring.Namespace(), Ring: ring.Name, Prefix: prefix, Rate: s.scale.rate, Clock: s.Clock,
+	})
+}
+
+// lasts waits until so many objects more have been created as the rate gives in the time.
+func (s *suite) lasts(t *testing.T, run *load.Run, d time.Duration) {
+	t.Helper()
+	goal := run.Created() + int(d.Seconds()*float64(s.scale.rate))
+	require.NoError(t, s.Until(t.Context(), d+patience, func(context.Context) error {
+		if got := run.Created(); got < goal {
+			return fmt.Errorf("%d of %d objects have been created", got, goal)
+		}
+		return nil
+	}))
+}
+
+// noneFailed stops the load and demands that no create has failed.
+func (s *suite) noneFailed(t *testing.T, run *load.Run) load.Result {
+	t.Helper()
+	result := run.Stop()
+	s.note(t, "creates", result.Created)
+	s.note(t, "creates per second", fmt.Sprintf("%.1f", result.Rate()))
+	s.note(t, "create, median / 99th percentile", fmt.Sprintf("%s / %s", result.Typical.Round(time.Millisecond), result.Late.Round(time.Millisecond)))
+	s.note(t, "longest without a shard", result.Slowest.Round(time.Millisecond))
+	s.note(t, "assigned in admission", fmt.Sprintf("%.3f %%", result.AdmittedPercent()))
+	s.demand(t, report.Figure{Name: "creates that failed", Value: result.Failed, Limit: "none", Kept: result.Failed == 0})
+	assert.Empty(t, result.Errors)
+	return result
+}
