@@ -4,12 +4,10 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"net"
 	"net/http"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
@@ -18,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -84,7 +83,7 @@ func (r *replicas) start(count int, args ...string) {
 
 	for _, s := range started {
 		require.Eventually(r.t, func() bool {
-			code, _, err := s.probe()
+			code, err := s.probe()
 			return err == nil && code == http.StatusOK
 		}, patience, interval)
 		require.NoError(r.t, r.call(s), "who is ready can be verified")
@@ -137,7 +136,7 @@ func (r *replicas) call(s *server) error {
 
 	_, err = healthpb.NewHealthClient(conn).Check(r.t.Context(), &healthpb.HealthCheckRequest{})
 
-	return err //nolint:wrapcheck // shown as it is
+	return err
 }
 
 // shown returns the certificate that a server shows, whoever signed it.
@@ -237,7 +236,7 @@ func TestRotationDropsNothing(t *testing.T) {
 
 	// Calls over new connections, which are verified by what is published at that moment.
 	overlap := false
-	require.NoError(t, poll(t, func() (bool, error) {
+	require.NoError(t, wait.PollUntilContextTimeout(t.Context(), interval, patience, true, func(context.Context) (bool, error) {
 		switched := true
 		for _, s := range r.all {
 			if err := r.call(s); err != nil {
@@ -258,19 +257,6 @@ func TestRotationDropsNothing(t *testing.T) {
 	stop()
 	require.NoError(t, <-failed)
 	require.Positive(t, calls.Load())
-}
-
-// poll asks in the goroutine of the test until it is done, or there is an error.
-func poll(t *testing.T, ask func() (done bool, err error)) error {
-	t.Helper()
-
-	for end := time.Now().Add(patience); time.Now().Before(end); {
-		if done, err := ask(); done || err != nil {
-			return err
-		}
-	}
-
-	return errors.New("it takes too long")
 }
 
 func TestLostCertificateIsRestored(t *testing.T) {

@@ -128,28 +128,32 @@ func (c *ConfigMap) publish(ctx context.Context) error {
 	found.Data[keyBundle] = string(bundle)
 	delete(found.BinaryData, keyBundle) // a key may be in one of them only
 
-	reason := "its authorities were not those of the Secret"
+	reason, write := "its authorities were not those of the Secret", c.update
 
 	switch {
 	case found.ResourceVersion == "":
-		reason = "there was none"
-		found.ObjectMeta = metav1.ObjectMeta{Namespace: c.Name.Namespace, Name: c.Name.Name}
-		err = c.Client.Create(ctx, found)
-	default:
-		if !there {
-			reason = "it had no authorities"
-		}
-
-		err = c.Client.Update(ctx, found)
+		reason, write = "there was none", c.create
+	case !there:
+		reason = "it had no authorities"
 	}
 
-	if err != nil {
+	if err := write(ctx, found); err != nil {
 		return fmt.Errorf("write the authorities to ConfigMap %s: %w", c.Name, err)
 	}
 
 	log.FromContext(ctx).Info("Authorities published", "configMap", c.Name.String(), "reason", reason)
 
 	return nil
+}
+
+func (c *ConfigMap) create(ctx context.Context, m *corev1.ConfigMap) error {
+	m.ObjectMeta = metav1.ObjectMeta{Namespace: c.Name.Namespace, Name: c.Name.Name}
+
+	return c.Client.Create(ctx, m) //nolint:wrapcheck // the caller says what it was doing
+}
+
+func (c *ConfigMap) update(ctx context.Context, m *corev1.ConfigMap) error {
+	return c.Client.Update(ctx, m) //nolint:wrapcheck // the caller says what it was doing
 }
 
 // read returns the ConfigMap, which has no resourceVersion if there is none.

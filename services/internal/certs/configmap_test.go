@@ -45,7 +45,7 @@ func look(t *testing.T, who reconcile.Reconciler, at types.NamespacedName) time.
 	return result.RequeueAfter
 }
 
-func (r *replica) lookAtSecret() time.Duration    { return look(r.t, r.Secret, r.Name) }
+func (r *replica) lookAtSecret()                  { look(r.t, r.Secret, r.Name) }
 func (r *replica) lookAtConfigMap() time.Duration { return look(r.t, r.configMap, r.configMap.Name) }
 
 // published returns the ConfigMap.
@@ -107,6 +107,36 @@ func TestReplicasFromNothing(t *testing.T) {
 	require.Equal(t, string(all[0].Bundle()), all[0].published().Data[keyBundle])
 }
 
+// TestRotationHasOneWinner: of many that want to replace the authority at once, nobody serves what another has overwritten.
+func TestRotationHasOneWinner(t *testing.T) {
+	namespace, clk := localplane.Shared(t).Namespace(t), clocktesting.NewFakePassiveClock(birth)
+
+	var all []*replica
+	for range 8 {
+		r := newReplica(t, namespace, clk)
+		r.lookAtSecret()
+		all = append(all, r)
+	}
+
+	before := string(all[0].Bundle())
+	clk.SetTime(birth.Add(caLife))
+
+	var begun sync.WaitGroup
+	for _, r := range all {
+		begun.Go(func() { r.lookAtSecret() })
+	}
+
+	begun.Wait()
+
+	stored, err := all[0].stored(t.Context(), all[0].Client)
+	require.NoError(t, err)
+	require.NotEqual(t, before, string(stored))
+
+	for _, r := range all {
+		require.Contains(t, []string{before, string(stored)}, string(r.Bundle()))
+	}
+}
+
 // TestOlderBundleIsNotPublished: a replica whose cache is behind does not undo what another has published.
 func TestOlderBundleIsNotPublished(t *testing.T) {
 	namespace, clk := localplane.Shared(t).Namespace(t), clocktesting.NewFakePassiveClock(birth)
@@ -158,7 +188,7 @@ func (i *interrupted) Get(ctx context.Context, key client.ObjectKey, into client
 	err := i.Reader.Get(ctx, key, into, options...)
 	i.once.Do(i.after)
 
-	return err //nolint:wrapcheck // passed on
+	return err
 }
 
 // TestNothingIsPublishedOfALostSecret: what is about to be restored says nothing about what is served.
