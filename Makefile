@@ -27,6 +27,8 @@ VERSION    = $(shell git describe --tags --always --dirty 2>/dev/null || echo un
 IMAGE_REPO ?=
 PLATFORMS  ?= linux/amd64,linux/arm64
 OVERLAY    ?= deploy/base
+# Where that is put. It is two directories deep.
+INSTALL    ?= dist/install
 # The time that images carry: that of the commit, so that the same source gives the same image.
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 # Where programs keep their version. A program that lacks one of them is not bothered.
@@ -48,7 +50,7 @@ step = @printf '==> %s\n' '$(1)'
 help: ## Show this list
 	@awk 'BEGIN { print "Usage: make TARGET [NAME=VALUE...]" } \
 		/^##@ / { printf "\n%s\n", substr($$0, 5) } \
-		/^[a-z%-]+:.*## / { split($$0, part, ":.*## "); printf "  %-17s %s\n", part[1], part[2] }' $(firstword $(MAKEFILE_LIST))
+		/^[a-z0-9%-]+:.*## / { split($$0, part, ":.*## "); printf "  %-17s %s\n", part[1], part[2] }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: demo
 demo: build ## Run everything on this machine, show each promise kept, leave nothing behind
@@ -101,18 +103,18 @@ $(BIN)/grpcurl: go-present
 .PHONY: images
 images: go-present ## Build the images: make images IMAGE_REPO=registry.example.com/clusterring [OVERLAY=deploy/overlays/...] pushes them
 	$(call step,images$(if $(IMAGE_REPO), to $(IMAGE_REPO), into dist/images))
-	@mkdir -p dist/install && rm -f dist/images.txt && ko=$$($(TOOL) ko) && \
+	@mkdir -p $(INSTALL) && rm -f $(INSTALL)/images.txt && ko=$$($(TOOL) ko) && \
 		KO_DOCKER_REPO=$(or $(IMAGE_REPO),clusterring) SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) "$$ko" build --base-import-paths \
-			--platform $(PLATFORMS) --tags "$$(printf '%s' '$(VERSION)' | tr -c 'A-Za-z0-9_.-' -)" --image-refs dist/images.txt \
+			--platform $(PLATFORMS) --tags "$$(printf '%s' '$(VERSION)' | tr -c 'A-Za-z0-9_.-' -)" --image-refs $(INSTALL)/images.txt \
 			--ldflags=-s --ldflags=-w $(VERSIONED:%=--ldflags='-X github.com/clusterring/clusterring/%.Version=$(VERSION)') \
 			$(if $(IMAGE_REPO),,--push=false --oci-layout-path dist/images) \
 			$(foreach service,$(SERVICES),./services/$(service)/cmd/$(service)) ./tools/example/cmd/example
-	@{ printf '# Made by make images. kubectl apply -k dist/install\napiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n' && \
+	@{ printf '# Made by make images. kubectl apply -k $(INSTALL)\napiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n' && \
 		printf 'resources:\n- ../../%s\nimages:\n' '$(OVERLAY)' && \
-		sed -E 's|@(.*)$$| digest: \1|; t; s|:([^:/]*)$$| newTag: \1|' dist/images.txt | while read -r image key value; do \
+		sed -E 's|@(.*)$$| digest: \1|; t; s|:([^:/]*)$$| newTag: \1|' $(INSTALL)/images.txt | while read -r image key value; do \
 			image=$${image%:*}; printf -- '- name: clusterring/%s\n  newName: %s\n  %s %s\n' "$${image##*/}" "$$image" "$$key" "$$value"; done; \
-	} >dist/install/kustomization.yaml
-	@$(if $(IMAGE_REPO),echo 'To install them: kubectl apply -k dist/install',echo 'To push them: make images IMAGE_REPO=...')
+	} >$(INSTALL)/kustomization.yaml
+	@$(if $(IMAGE_REPO),echo 'To install them: kubectl apply -k $(INSTALL)',echo 'To push them: make images IMAGE_REPO=...')
 
 .PHONY: control-plane
 control-plane: go-present ## Build etcd, kube-apiserver, kube-controller-manager and kubectl; print where they are
@@ -246,6 +248,19 @@ test-faults: go-present ## Kill, freeze, cut off and confuse every service and s
 	$(call step,fault runs; each says how it ended)
 	@assets=$$($(CONTROLPLANE)) && \
 		KUBEBUILDER_ASSETS="$$assets" FAULTS=$(or $(FAULTS),first) exec go test -C tools/faults/sweep -count=1 -timeout $(if $(filter all,$(FAULTS)),2h,15m) $(ARGS)
+
+# The registry is that of ko or skaffold, if IMAGE_REPO does not name one. Images are built for the machines of the cluster alone.
+.PHONY: e2e
+e2e: go-present $(BIN)/kubectl-ring ## Install everything on the cluster of KUBECONFIG, disturb it in many ways under load, and remove it (E2E_SCALE=full takes longer)
+	@command -v kubectl >/dev/null || { echo 'error: there is no kubectl: install it and put it on PATH' >&2; exit 1; }
+	@repo='$(or $(IMAGE_REPO),$(KO_DOCKER_REPO),$(SKAFFOLD_DEFAULT_REPO))'; [ -n "$$repo" ] || { \
+			echo 'error: where do images go? make e2e IMAGE_REPO=registry.example.com/clusterring, a registry that the cluster pulls from' >&2; exit 1; } && \
+		platforms=$$(kubectl get nodes -o 'jsonpath={range .items[*]}{.status.nodeInfo.operatingSystem}/{.status.nodeInfo.architecture}{"\n"}{end}' | sort -u | paste -s -d , -) && \
+		printf '==> the cluster is %s, its machines are %s\n' "$$(kubectl config current-context)" "$$platforms" && \
+		$(MAKE) images IMAGE_REPO="$$repo" PLATFORMS="$$platforms" OVERLAY=tools/e2e/overlay INSTALL=dist/e2e
+	$(call step,scenarios)
+	@E2E_INSTALL=$(CURDIR)/dist/e2e E2E_ROOT=$(CURDIR) E2E_BIN=$(abspath $(BIN)) \
+		exec go test -C tools/e2e/suite -count=1 -timeout $(if $(filter full,$(E2E_SCALE)),2h,1h) -v $(ARGS)
 
 ##@ Measure
 

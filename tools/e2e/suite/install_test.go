@@ -56,7 +56,7 @@ func (s *suite) install(t *testing.T) {
 	s.leases(t)
 	s.webhook(t)
 
-	for i := range s.scale.websites {
+	for i := range s.size.websites {
 		site := &v1alpha1.Website{
 			ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Example.Namespace(), Name: fmt.Sprintf("site-%d", i)},
 			Spec:       v1alpha1.WebsiteSpec{Title: "Installed"},

@@ -47,7 +47,7 @@ func (s *suite) assigner(t *testing.T) {
 	s.shares(t, ring, run)
 	s.scaled(t, d, 1)
 	s.lasts(t, run, between)
-	require.NoError(t, s.Cluster.Restart(ctx, d))
+	require.NoError(t, s.Restart(ctx, d))
 	require.NoError(t, s.Rolled(ctx, d, patience))
 	s.lasts(t, run, between)
 
@@ -74,7 +74,7 @@ func (s *suite) assignedAtOnce(t *testing.T, result load.Result) {
 func (s *suite) shares(t *testing.T, ring cluster.Ring, run *load.Run) {
 	t.Helper()
 	before := s.calls(t, ring)
-	s.lasts(t, run, s.scale.window)
+	s.lasts(t, run, s.size.window)
 	var busiest, total float64
 	now := s.calls(t, ring)
 	shares := make([]float64, 0, len(now))
@@ -86,7 +86,7 @@ func (s *suite) shares(t *testing.T, ring cluster.Ring, run *load.Run) {
 	}
 	require.NotZero(t, total)
 	factor := busiest * float64(len(now)) / total
-	s.note(t, fmt.Sprintf("calls of the %d replicas in %s", len(now), s.scale.window), fmt.Sprint(shares))
+	s.note(t, fmt.Sprintf("calls of the %d replicas in %s", len(now), s.size.window), fmt.Sprint(shares))
 	s.demand(t, report.Figure{
 		Name: "busiest replica, times the mean", Value: fmt.Sprintf("%.2f", factor), Limit: fmt.Sprintf("at most %.1f", imbalance), Kept: factor <= imbalance,
 	})
@@ -116,7 +116,7 @@ func (s *suite) failOpen(t *testing.T) float64 {
 // scaled scales the Deployment and waits until that is done.
 func (s *suite) scaled(t *testing.T, d cluster.Deployment, replicas int) {
 	t.Helper()
-	require.NoError(t, s.Cluster.Scale(t.Context(), d, replicas))
+	require.NoError(t, s.Scale(t.Context(), d, replicas))
 	require.NoError(t, s.Rolled(t.Context(), d, patience))
 }
 
@@ -127,13 +127,14 @@ func (s *suite) restore(t *testing.T, d cluster.Deployment) int {
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(t.Context())
-		assert.NoError(t, errors.Join(s.Cluster.Scale(ctx, d, replicas), s.Rolled(ctx, d, patience)))
+		assert.NoError(t, errors.Join(s.Scale(ctx, d, replicas), s.Rolled(ctx, d, patience)))
 	})
 	return replicas
 }
 
 // disturb deletes all pods of a service, has it away for a while, and rolls it, under load and while shards come and go.
 func (s *suite) disturb(t *testing.T, name string) {
+	t.Helper()
 	ctx, d := t.Context(), service(name)
 	ring := s.ring(t, name, 3)
 	replicas := s.restore(t, d)
@@ -145,10 +146,10 @@ func (s *suite) disturb(t *testing.T, name string) {
 
 	s.scaled(t, d, 0)
 	require.NoError(t, s.removePod(ctx, ring))
-	s.lasts(t, run, s.scale.outage)
+	s.lasts(t, run, s.size.outage)
 	s.scaled(t, d, replicas)
 
-	require.NoError(t, s.Cluster.Restart(ctx, d))
+	require.NoError(t, s.Restart(ctx, d))
 	require.NoError(t, s.Rolled(ctx, d, patience))
 	s.lasts(t, run, between)
 

@@ -27,8 +27,8 @@ const stirring = 50 * time.Millisecond
 func (s *suite) scaleShards(t *testing.T) {
 	s.withShards(t, "scale", func(ring cluster.Ring) []event {
 		return []event{
-			{"3 to 5 shards", func(ctx context.Context) error { return s.Cluster.Scale(ctx, ring.Shards, 5) }, 5},
-			{"5 to 2 shards", func(ctx context.Context) error { return s.Cluster.Scale(ctx, ring.Shards, 2) }, 2},
+			{"3 to 5 shards", func(ctx context.Context) error { return s.Scale(ctx, ring.Shards, 5) }, 5},
+			{"5 to 2 shards", func(ctx context.Context) error { return s.Scale(ctx, ring.Shards, 2) }, 2},
 		}
 	})
 }
@@ -49,7 +49,7 @@ func (s *suite) killPod(t *testing.T) {
 
 func (s *suite) restartShards(t *testing.T) {
 	s.withShards(t, "restart", func(ring cluster.Ring) []event {
-		return []event{{"a rolling restart", func(ctx context.Context) error { return s.Cluster.Restart(ctx, ring.Shards) }, 3}}
+		return []event{{"a rolling restart", func(ctx context.Context) error { return s.Restart(ctx, ring.Shards) }, 3}}
 	})
 }
 
@@ -68,12 +68,13 @@ func (s *suite) removePod(ctx context.Context, ring cluster.Ring, options ...cli
 // withShards makes a ring with three shards and Websites that change all the time, has the events happen one after the other, and
 // demands that the ownership is complete after each and that no two shards ever worked on one Website or its ConfigMap at once.
 func (s *suite) withShards(t *testing.T, name string, events func(cluster.Ring) []event) {
+	t.Helper()
 	t.Parallel()
 	followed, stop := context.WithCancel(t.Context())
 	defer stop()
 	collector := podlog.Follow(followed, s.Clients, "e2e-"+name, s.Clock)
 	ring := s.ring(t, name, 3)
-	require.NoError(t, s.AddWebsites(t.Context(), ring, "site", s.scale.websites))
+	require.NoError(t, s.AddWebsites(t.Context(), ring, "site", s.size.websites))
 	s.complete(t, ring, 3)
 
 	changes := s.stir(t, ring)
@@ -86,7 +87,7 @@ func (s *suite) withShards(t *testing.T, name string, events func(cluster.Ring) 
 	require.NoError(t, err)
 	stop()
 	collector.Wait()
-	require.GreaterOrEqual(t, len(spans), 2*s.scale.websites, "the history has what the shards have done")
+	require.GreaterOrEqual(t, len(spans), 2*s.size.websites, "the history has what the shards have done")
 	overlaps := history.Overlaps(spans, func(span history.Span) string { return span.Namespace + "/" + span.Name })
 	s.note(t, "reconciles", len(spans))
 	s.demand(t, report.Figure{Name: "two shards at once", Value: len(overlaps), Limit: "never", Kept: len(overlaps) == 0})
@@ -111,7 +112,7 @@ func (s *suite) stir(t *testing.T, ring cluster.Ring) (stop func() int) {
 			case <-ticker.C():
 			}
 			site := &v1alpha1.Website{}
-			site.Namespace, site.Name = ring.Namespace(), fmt.Sprintf("site-%d", changes%s.scale.websites)
+			site.Namespace, site.Name = ring.Namespace(), fmt.Sprintf("site-%d", changes%s.size.websites)
 			patch := fmt.Appendf(nil, `{"spec":{"body":"%d"}}`, changes)
 			if err := s.Client.Patch(ctx, site, client.RawPatch("application/merge-patch+json", patch)); err != nil && ctx.Err() == nil {
 				failed = append(failed, err.Error())

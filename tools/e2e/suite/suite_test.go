@@ -59,11 +59,11 @@ type suite struct {
 
 	dir, root, bin string
 	reuse          bool
-	scale          scale
+	size           size
 }
 
-// scale says how much and how long.
-type scale struct {
+// size says how much and how long.
+type size struct {
 	// rate is the number of creates per second.
 	rate int
 	// websites is the number of Websites of a ring that is not under load.
@@ -72,7 +72,7 @@ type scale struct {
 	outage, window time.Duration
 }
 
-var scales = map[string]scale{
+var sizes = map[string]size{
 	"":      {rate: 50, websites: 60, outage: 20 * time.Second, window: time.Minute},
 	"small": {rate: 50, websites: 60, outage: 20 * time.Second, window: time.Minute},
 	"full":  {rate: 50, websites: 500, outage: time.Minute, window: 3 * time.Minute},
@@ -86,11 +86,11 @@ func begin(t *testing.T) *suite {
 		t.Skip("E2E_INSTALL is not set: make e2e runs this")
 	}
 	var known bool
-	s.scale, known = scales[os.Getenv("E2E_SCALE")]
+	s.size, known = sizes[os.Getenv("E2E_SCALE")]
 	require.True(t, known, "E2E_SCALE must be small or full")
 	if rate := os.Getenv("E2E_RATE"); rate != "" {
 		var err error
-		s.scale.rate, err = strconv.Atoi(rate)
+		s.size.rate, err = strconv.Atoi(rate)
 		require.NoError(t, err, "E2E_RATE")
 	}
 	ctrl.SetLogger(klog.Background())
@@ -156,7 +156,7 @@ func (s *suite) note(t *testing.T, name string, value any) {
 	s.table.Add(scenario(t), report.Figure{Name: name, Value: value})
 }
 
-// ask adds a figure with what is asked of it, and fails the test if that is not kept.
+// demand adds a figure with what is asked of it, and fails the test if that is not kept.
 func (s *suite) demand(t *testing.T, f report.Figure) {
 	t.Helper()
 	s.table.Add(scenario(t), f)
@@ -175,14 +175,14 @@ func scenario(t *testing.T) string {
 func (s *suite) pressure(t *testing.T, ring cluster.Ring, prefix string) *load.Run {
 	t.Helper()
 	return load.Start(t.Context(), load.Options{
-		Client: s.Client, Namespace: ring.Namespace(), Ring: ring.Name, Prefix: prefix, Rate: s.scale.rate, Clock: s.Clock,
+		Client: s.Client, Namespace: ring.Namespace(), Ring: ring.Name, Prefix: prefix, Rate: s.size.rate, Clock: s.Clock,
 	})
 }
 
 // lasts waits until so many objects more have been created as the rate gives in the time.
 func (s *suite) lasts(t *testing.T, run *load.Run, d time.Duration) {
 	t.Helper()
-	goal := run.Created() + int(d.Seconds()*float64(s.scale.rate))
+	goal := run.Created() + int(d.Seconds()*float64(s.size.rate))
 	require.NoError(t, s.Until(t.Context(), d+patience, func(context.Context) error {
 		if got := run.Created(); got < goal {
 			return fmt.Errorf("%d of %d objects have been created", got, goal)
