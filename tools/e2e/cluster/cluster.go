@@ -38,6 +38,8 @@ type Cluster struct {
 	Clients kubernetes.Interface
 	// Clock is the real one.
 	Clock clock.WithTicker
+	// ExampleImage is what the shards of added rings run; empty for what the example runs.
+	ExampleImage string
 
 	kubectl string
 }

@@ -39,6 +39,9 @@ func (c *Cluster) AddRing(ctx context.Context, name string, shards int) (Ring, e
 	if err := c.Client.Get(ctx, Example.Shards.key(), template); err != nil {
 		return Ring{}, fmt.Errorf("make ring %s: read the example's Deployment: %w", name, err)
 	}
+	if c.ExampleImage != "" {
+		template.Spec.Template.Spec.Containers[0].Image = c.ExampleImage
+	}
 	ring := Ring{Name: name, Shards: Deployment{name, Example.Shards.Name}}
 	for _, o := range ring.objects(template, shards) {
 		if err := c.Client.Create(ctx, o); err != nil {

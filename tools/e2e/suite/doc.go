@@ -9,5 +9,7 @@
 //   - E2E_KUBECTL: the kubectl program; by default that of $PATH
 //   - E2E_SCALE: small (the default) or full, which takes longer and asks for more
 //   - E2E_RATE: creates per second under load; by default 50
+//   - E2E_KEEP: if set, a ring whose test has failed is not removed
+//   - E2E_EXAMPLE_IMAGE: what the shards of the tests run; by default what the installed example runs
 //   - E2E_REUSE: if set, what is installed already is used, and not removed
 package suite

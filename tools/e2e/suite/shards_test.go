@@ -143,7 +143,7 @@ func (s *suite) ask(t *testing.T) {
 		if o.Kind != "Website" {
 			continue
 		}
-		out, err := cluster.Command(t.Context(), s.program("kubectl-ring"), "locate", "websites/"+o.Name, "-n", ring.Namespace(), "-o", "json")
+		out, err := cluster.Command(t.Context(), s.program("kubectl-ring"), "locate", "websites/"+o.Name, "-n", ring.Namespace(), "--ring", ring.Name, "-o", "json")
 		require.NoError(t, err)
 		var answer struct {
 			Locations []struct{ Ring, Shard string }
@@ -156,7 +156,7 @@ func (s *suite) ask(t *testing.T) {
 	}
 	s.demand(t, report.Figure{Name: "owners that the plugin names", Value: asked, Limit: "10, as labelled", Kept: asked == 10 && !t.Failed()})
 
-	why, err := cluster.Command(t.Context(), s.program("kubectl-ring"), "explain", "websites/site-0", "-n", ring.Namespace())
+	why, err := cluster.Command(t.Context(), s.program("kubectl-ring"), "explain", "websites/site-0", "-n", ring.Namespace(), "--ring", ring.Name)
 	require.NoError(t, err)
 	s.demand(t, report.Figure{
 		Name: "the explanation names the shard", Value: strings.Contains(why, objects[0].Shard), Limit: "true", Kept: strings.Contains(why, objects[0].Shard),

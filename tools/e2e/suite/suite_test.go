@@ -101,6 +101,7 @@ func begin(t *testing.T) *suite {
 	var err error
 	s.Cluster, err = cluster.Connect(kubectl)
 	require.NoError(t, err)
+	s.ExampleImage = os.Getenv("E2E_EXAMPLE_IMAGE")
 	return s
 }
 
