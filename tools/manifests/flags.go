@@ -1,0 +1,57 @@
+package manifests
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// Flag is a flag of a program, as its --help tells.
+type Flag struct {
+	// Name has no dashes; Value names what it takes, empty for none.
+	Name, Value string
+	// Default is empty where the help names none.
+	Default string
+	// Does is what it is for.
+	Does string
+}
+
+var (
+	flagLine    = regexp.MustCompile(`^ +(?:-\w, )?--([a-z0-9-]+)(?: (\S+))? {2,}(\S.*)$`)
+	flagDefault = regexp.MustCompile(`^(.*) \(default "?(.*?)"?\)$`)
+)
+
+// ParseHelp returns the flags in the output of --help, in their order, but for those of the help itself.
+func ParseHelp(help string) []Flag {
+	_, list, _ := strings.Cut(help, "\nFlags:\n")
+	var flags []Flag
+	for line := range strings.Lines(list) {
+		m := flagLine.FindStringSubmatch(strings.TrimRight(line, "\n"))
+		if m == nil || m[1] == "help" || m[1] == "version" {
+			continue
+		}
+		f := Flag{Name: m[1], Value: m[2], Does: m[3]}
+		if d := flagDefault.FindStringSubmatch(f.Does); d != nil {
+			f.Does, f.Default = d[1], d[2]
+		}
+		flags = append(flags, f)
+	}
+	return flags
+}
+
+// Table returns flags as a Markdown table.
+func Table(flags []Flag) string {
+	var b strings.Builder
+	b.WriteString("| flag | default | what it is |\n|---|---|---|\n")
+	for _, f := range flags {
+		flag, value := "`--"+f.Name+"`", ""
+		if f.Value != "" {
+			flag = "`--" + f.Name + " " + f.Value + "`"
+		}
+		if f.Default != "" {
+			value = "`" + f.Default + "`"
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", flag, value, strings.ReplaceAll(f.Does, "|", "\\|"))
+	}
+	return b.String()
+}

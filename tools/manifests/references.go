@@ -1,0 +1,189 @@
+package manifests
+
+import (
+	"fmt"
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// Installation is what one kustomization puts on a cluster, as far as objects refer to each other.
+type Installation struct {
+	Deployments []*appsv1.Deployment
+	services    []*corev1.Service
+	budgets     []*policyv1.PodDisruptionBudget
+	autoscalers []*autoscalingv2.HorizontalPodAutoscaler
+	policies    []*networkingv1.NetworkPolicy
+	bindings    []binding
+	accounts    []string // namespace/name
+	roles       []string // kind namespace/name
+	namespaces  map[string]map[string]string
+}
+
+type binding struct {
+	name, namespace string
+	role            rbacv1.RoleRef
+	subjects        []rbacv1.Subject
+}
+
+// Read sorts objects into an Installation. It is an error if one has a field that its kind does not have.
+func Read(objects []*unstructured.Unstructured) (*Installation, error) {
+	in := &Installation{namespaces: map[string]map[string]string{}}
+	for _, o := range objects {
+		if err := in.add(o); err != nil {
+			return nil, fmt.Errorf("%s %s: %w", o.GetKind(), o.GetName(), err)
+		}
+	}
+	return in, nil
+}
+
+func (in *Installation) add(o *unstructured.Unstructured) error {
+	switch o.GetKind() {
+	case "Deployment":
+		return into(o, &in.Deployments)
+	case "Service":
+		return into(o, &in.services)
+	case "PodDisruptionBudget":
+		return into(o, &in.budgets)
+	case "HorizontalPodAutoscaler":
+		return into(o, &in.autoscalers)
+	case "NetworkPolicy":
+		return into(o, &in.policies)
+	case "ServiceAccount":
+		in.accounts = append(in.accounts, o.GetNamespace()+"/"+o.GetName())
+	case "Namespace":
+		in.namespaces[o.GetName()] = o.GetLabels()
+	case "Role", "ClusterRole":
+		in.roles = append(in.roles, o.GetKind()+" "+o.GetNamespace()+"/"+o.GetName())
+	case "RoleBinding", "ClusterRoleBinding":
+		b := &rbacv1.RoleBinding{} // a ClusterRoleBinding has the same fields
+		if err := convert(o, b); err != nil {
+			return err
+		}
+		in.bindings = append(in.bindings, binding{o.GetName(), o.GetNamespace(), b.RoleRef, b.Subjects})
+	}
+	return nil
+}
+
+func into[T any](o *unstructured.Unstructured, list *[]*T) error {
+	typed := new(T)
+	if err := convert(o, typed); err != nil {
+		return err
+	}
+	*list = append(*list, typed)
+	return nil
+}
+
+func convert(o *unstructured.Unstructured, typed any) error {
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(o.Object, typed, true); err != nil {
+		return fmt.Errorf("read it: %w", err)
+	}
+	return nil
+}
+
+// Dangling returns what refers to something that is not there, one sentence each.
+func (in *Installation) Dangling() []string {
+	var found []string
+	report := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }
+	for _, d := range in.Deployments {
+		if account := d.Namespace + "/" + d.Spec.Template.Spec.ServiceAccountName; !slices.Contains(in.accounts, account) {
+			report("Deployment %s: there is no service account %s", d.Name, account)
+		}
+		if in.namespaces[d.Namespace]["pod-security.kubernetes.io/enforce"] != "restricted" {
+			report("Deployment %s: namespace %s does not enforce restricted Pod Security", d.Name, d.Namespace)
+		}
+		if !in.selects(d.Namespace, d.Spec.Selector, d.Name) {
+			report("Deployment %s does not select its own pods", d.Name)
+		}
+		budgets := 0
+		for _, b := range in.budgets {
+			if in.selects(b.Namespace, b.Spec.Selector, d.Name) {
+				budgets++
+			}
+		}
+		if budgets != 1 {
+			report("Deployment %s has %d PodDisruptionBudgets", d.Name, budgets)
+		}
+	}
+	for _, b := range in.budgets {
+		if !in.selects(b.Namespace, b.Spec.Selector, "") {
+			report("PodDisruptionBudget %s selects no pods", b.Name)
+		}
+	}
+	for _, p := range in.policies {
+		if !in.selects(p.Namespace, &p.Spec.PodSelector, "") {
+			report("NetworkPolicy %s selects no pods", p.Name)
+		}
+	}
+	return append(found, slices.Concat(in.danglingPorts(), in.danglingAutoscalers(), in.danglingRights())...)
+}
+
+// selects reports whether a selector finds the pods of the Deployment of that name, or of any if it is empty.
+func (in *Installation) selects(namespace string, selector *metav1.LabelSelector, name string) bool {
+	s, err := metav1.LabelSelectorAsSelector(selector)
+	return err == nil && slices.ContainsFunc(in.Deployments, func(d *appsv1.Deployment) bool {
+		return d.Namespace == namespace && (name == "" || d.Name == name) && s.Matches(labels.Set(d.Spec.Template.Labels))
+	})
+}
+
+func (in *Installation) danglingPorts() []string {
+	var found []string
+	for _, s := range in.services {
+		for _, port := range s.Spec.Ports {
+			named := slices.ContainsFunc(in.Deployments, func(d *appsv1.Deployment) bool {
+				return in.selects(s.Namespace, &metav1.LabelSelector{MatchLabels: s.Spec.Selector}, d.Name) &&
+					slices.ContainsFunc(d.Spec.Template.Spec.Containers[0].Ports, func(p corev1.ContainerPort) bool {
+						return p.Name == port.TargetPort.StrVal
+					})
+			})
+			if !named {
+				found = append(found, fmt.Sprintf("Service %s: no pod has a port %q", s.Name, port.TargetPort.String()))
+			}
+		}
+	}
+	return found
+}
+
+func (in *Installation) danglingAutoscalers() []string {
+	var found []string
+	for _, a := range in.autoscalers {
+		i := slices.IndexFunc(in.Deployments, func(d *appsv1.Deployment) bool {
+			return d.Namespace == a.Namespace && d.Name == a.Spec.ScaleTargetRef.Name
+		})
+		switch {
+		case i < 0:
+			found = append(found, fmt.Sprintf("HorizontalPodAutoscaler %s: there is no Deployment %s", a.Name, a.Spec.ScaleTargetRef.Name))
+		case in.Deployments[i].Spec.Replicas != nil:
+			found = append(found, fmt.Sprintf("HorizontalPodAutoscaler %s: each apply would reset the replicas of %s", a.Name, a.Spec.ScaleTargetRef.Name))
+		}
+	}
+	return found
+}
+
+func (in *Installation) danglingRights() []string {
+	var found []string
+	for _, b := range in.bindings {
+		namespace := b.namespace
+		if b.role.Kind == "ClusterRole" {
+			namespace = ""
+		}
+		if role := b.role.Kind + " " + namespace + "/" + b.role.Name; !slices.Contains(in.roles, role) {
+			found = append(found, fmt.Sprintf("binding %s: there is no %s", b.name, role))
+		}
+		for _, s := range b.subjects {
+			if account := s.Namespace + "/" + s.Name; s.Kind == rbacv1.ServiceAccountKind && !slices.Contains(in.accounts, account) {
+				found = append(found, fmt.Sprintf("binding %s: there is no service account %s", b.name, account))
+			}
+		}
+	}
+	return found
+}

@@ -1,0 +1,89 @@
+package manifests
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
+
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+)
+
+// Config is a document of skaffold.yaml, as far as it says what is built from which files and deployed from which directories.
+type Config struct {
+	Metadata struct {
+		Name string `json:"name"`
+	} `json:"metadata"`
+	Build struct {
+		Artifacts []Artifact `json:"artifacts"`
+	} `json:"build"`
+	Manifests ManifestPaths `json:"manifests"`
+	Profiles  []struct {
+		Name      string        `json:"name"`
+		Manifests ManifestPaths `json:"manifests"`
+		Patches   []struct {
+			Op    string   `json:"op"`
+			Path  string   `json:"path"`
+			Value Artifact `json:"value"`
+		} `json:"patches"`
+	} `json:"profiles"`
+}
+
+// ManifestPaths names the directories of kustomizations.
+type ManifestPaths struct {
+	Kustomize struct {
+		Paths []string `json:"paths"`
+	} `json:"kustomize"`
+}
+
+// Artifact is an image, and what it is built from.
+type Artifact struct {
+	Image string `json:"image"`
+	Ko    struct {
+		Main         string `json:"main"`
+		Dependencies struct {
+			Paths  []string `json:"paths"`
+			Ignore []string `json:"ignore"`
+		} `json:"dependencies"`
+	} `json:"ko"`
+}
+
+// ReadSkaffold returns the documents of a skaffold.yaml.
+func ReadSkaffold(content []byte) ([]Config, error) {
+	var configs []Config
+	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
+	for {
+		document, err := documents.Read()
+		if errors.Is(err, io.EOF) {
+			return configs, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read skaffold.yaml: %w", err)
+		}
+		var c Config
+		if err := yaml.Unmarshal(document, &c); err != nil {
+			return nil, fmt.Errorf("read skaffold.yaml: %w", err)
+		}
+		configs = append(configs, c)
+	}
+}
+
+// Watches reports whether a change of the file, named from the root of the repository, makes skaffold build the image again.
+func (a *Artifact) Watches(file string) bool {
+	match := func(pattern string) bool { return glob(pattern).MatchString(file) }
+	return slices.ContainsFunc(a.Ko.Dependencies.Paths, match) && !slices.ContainsFunc(a.Ko.Dependencies.Ignore, match)
+}
+
+// glob translates a pattern: ** stands for any number of directories, * for anything within a name.
+func glob(pattern string) *regexp.Regexp {
+	quoted := regexp.QuoteMeta(pattern)
+	quoted = strings.ReplaceAll(quoted, `\*\*/`, `(.*/)?`)
+	quoted = strings.ReplaceAll(quoted, `\*\*`, `.*`)
+	quoted = strings.ReplaceAll(quoted, `\*`, `[^/]*`)
+	return regexp.MustCompile("^" + quoted + "$")
+}
