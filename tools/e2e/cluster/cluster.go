@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -42,6 +43,7 @@ type Cluster struct {
 	ExampleImage string
 
 	kubectl string
+	config  *rest.Config
 }
 
 // Connect returns the cluster of $KUBECONFIG, or of the default file. The kubectl program given is a path, or a name to be found in
@@ -66,7 +68,7 @@ func Connect(kubectl string) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a client of the cluster: %w", err)
 	}
-	return &Cluster{Client: c, Clients: clients, Clock: clock.RealClock{}, kubectl: kubectl}, nil
+	return &Cluster{Client: c, Clients: clients, Clock: clock.RealClock{}, kubectl: kubectl, config: config}, nil
 }
 
 // mapper knows what the tests ask for without asking the server, which does not have all of it all the time.

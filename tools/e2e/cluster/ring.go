@@ -86,13 +86,10 @@ func (r Ring) objects(template *appsv1.Deployment, shards int) []client.Object {
 		&rbacv1.Role{ObjectMeta: own, Rules: []rbacv1.PolicyRule{{
 			APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, Verbs: []string{"get", "create", "update"},
 		}}},
-		&rbacv1.RoleBinding{
-			ObjectMeta: own, Subjects: subjects,
-			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: own.Name},
-		},
+		&rbacv1.RoleBinding{ObjectMeta: own, Subjects: subjects, RoleRef: roleRef("Role", own.Name)},
 		&rbacv1.ClusterRoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: r.Name}, Subjects: subjects,
-			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: Example.Shards.Name},
+			RoleRef: roleRef("ClusterRole", Example.Shards.Name),
 		},
 		&shardingv1alpha1.ClusterRing{
 			ObjectMeta: metav1.ObjectMeta{Name: r.Name},

@@ -136,6 +136,7 @@ func (s *suite) restore(t *testing.T, d cluster.Deployment) int {
 func (s *suite) disturb(t *testing.T, name string) {
 	t.Helper()
 	ctx, d := t.Context(), service(name)
+	oneAtATime := s.follow(t, name)
 	ring := s.ring(t, name, 3)
 	replicas := s.restore(t, d)
 
@@ -153,11 +154,14 @@ func (s *suite) disturb(t *testing.T, name string) {
 	require.NoError(t, s.Rolled(ctx, d, patience))
 	s.lasts(t, run, between)
 
-	s.noneFailed(t, run)
+	result := s.noneFailed(t, run)
+	s.note(t, "longest without a shard", result.Slowest.Round(time.Millisecond))
+	s.note(t, "assigned in admission", fmt.Sprintf("%.3f %%", result.AdmittedPercent()))
 	began := s.Clock.Now()
 	require.NoError(t, s.Rolled(ctx, ring.Shards, patience))
 	s.complete(t, ring, 3)
 	s.note(t, "complete after the load", s.Clock.Since(began).Round(100*time.Millisecond))
+	oneAtATime()
 }
 
 // certificates deletes the Secret with the assigner's certificates under load, twice: the first time with all that is connected, the

@@ -2,16 +2,13 @@ package suite_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/tools/e2e/cluster"
@@ -70,9 +67,7 @@ func (s *suite) removePod(ctx context.Context, ring cluster.Ring, options ...cli
 func (s *suite) withShards(t *testing.T, name string, events func(cluster.Ring) []event) {
 	t.Helper()
 	t.Parallel()
-	followed, stop := context.WithCancel(t.Context())
-	defer stop()
-	collector := podlog.Follow(followed, s.Clients, "e2e-"+name, s.Clock)
+	oneAtATime := s.follow(t, name)
 	ring := s.ring(t, name, 3)
 	require.NoError(t, s.AddWebsites(t.Context(), ring, "site", s.size.websites))
 	s.complete(t, ring, 3)
@@ -82,16 +77,28 @@ func (s *suite) withShards(t *testing.T, name string, events func(cluster.Ring) 
 		s.after(t, ring, e)
 	}
 	s.note(t, "changes meanwhile", changes())
+	oneAtATime()
+}
 
-	spans, err := collector.Spans()
-	require.NoError(t, err)
-	stop()
-	collector.Wait()
-	require.GreaterOrEqual(t, len(spans), 2*s.size.websites, "the history has what the shards have done")
-	overlaps := history.Overlaps(spans, func(span history.Span) string { return span.Namespace + "/" + span.Name })
-	s.note(t, "reconciles", len(spans))
-	s.demand(t, report.Figure{Name: "two shards at once", Value: len(overlaps), Limit: "never", Kept: len(overlaps) == 0})
-	assert.Empty(t, overlaps)
+// follow begins to follow the logs of the ring that will be made under the name. What it returns demands that no two shards have worked
+// on one Website or its ConfigMap at once, and stops.
+func (s *suite) follow(t *testing.T, name string) (oneAtATime func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	collector := podlog.Follow(ctx, s.Clients, "e2e-"+name, s.Clock)
+	stop := func() { cancel(); collector.Wait() }
+	t.Cleanup(stop)
+
+	return func() {
+		spans, err := collector.Spans()
+		require.NoError(t, err)
+		stop()
+		require.GreaterOrEqual(t, len(spans), 2*s.size.websites, "the history has what the shards have done")
+		overlaps := history.Overlaps(spans, func(span history.Span) string { return span.Namespace + "/" + span.Name })
+		s.note(t, "reconciles", len(spans))
+		s.demand(t, report.Figure{Name: "two shards at once", Value: len(overlaps), Limit: "never", Kept: len(overlaps) == 0})
+		assert.Empty(t, overlaps)
+	}
 }
 
 // stir changes the ring's Websites, one after the other, so that there is work while they move. What it returns stops that, checks
@@ -127,41 +134,4 @@ func (s *suite) stir(t *testing.T, ring cluster.Ring) (stop func() int) {
 		assert.Empty(t, failed, "changes that failed")
 		return changes
 	}
-}
-
-// ask has the kubectl plugin ask a ringquery pod, through the API server, who owns what.
-func (s *suite) ask(t *testing.T) {
-	t.Parallel()
-	ring := s.ring(t, "ask", 2)
-	require.NoError(t, s.AddWebsites(t.Context(), ring, "site", 10))
-	s.complete(t, ring, 2)
-	objects, err := s.Objects(t.Context(), ring)
-	require.NoError(t, err)
-
-	asked := 0
-	for _, o := range objects {
-		if o.Kind != "Website" {
-			continue
-		}
-		out, err := cluster.Command(t.Context(), s.program("kubectl-ring"), "locate", "websites/"+o.Name, "-n", ring.Namespace(), "--ring", ring.Name, "-o", "json")
-		require.NoError(t, err)
-		var answer struct {
-			Locations []struct{ Ring, Shard string }
-		}
-		require.NoError(t, json.Unmarshal([]byte(out), &answer), out)
-		require.Len(t, answer.Locations, 1, out)
-		assert.Equal(t, ring.Name, answer.Locations[0].Ring)
-		assert.Equal(t, o.Shard, answer.Locations[0].Shard, "of Website %s", o.Name)
-		asked++
-	}
-	s.demand(t, report.Figure{Name: "owners that the plugin names", Value: asked, Limit: "10, as labelled", Kept: asked == 10 && !t.Failed()})
-
-	why, err := cluster.Command(t.Context(), s.program("kubectl-ring"), "explain", "websites/site-0", "-n", ring.Namespace(), "--ring", ring.Name)
-	require.NoError(t, err)
-	s.demand(t, report.Figure{
-		Name: "the explanation names the shard", Value: strings.Contains(why, objects[0].Shard), Limit: "true", Kept: strings.Contains(why, objects[0].Shard),
-	})
-	var pods corev1.PodList
-	require.NoError(t, s.Client.List(t.Context(), &pods, client.InNamespace(system), client.MatchingLabels{"app.kubernetes.io/name": "ringquery"}))
-	require.NotEmpty(t, pods.Items)
 }

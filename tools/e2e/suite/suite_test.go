@@ -199,8 +199,6 @@ func (s *suite) noneFailed(t *testing.T, run *load.Run) load.Result {
 	s.note(t, "creates", result.Created)
 	s.note(t, "creates per second", fmt.Sprintf("%.1f", result.Rate()))
 	s.note(t, "create, median / 99th percentile", fmt.Sprintf("%s / %s", result.Typical.Round(time.Millisecond), result.Late.Round(time.Millisecond)))
-	s.note(t, "longest without a shard", result.Slowest.Round(time.Millisecond))
-	s.note(t, "assigned in admission", fmt.Sprintf("%.3f %%", result.AdmittedPercent()))
 	s.demand(t, report.Figure{Name: "creates that failed", Value: result.Failed, Limit: "none", Kept: result.Failed == 0})
 	assert.Empty(t, result.Errors)
 	return result

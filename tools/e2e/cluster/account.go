@@ -1,0 +1,68 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)
+
+// AddAsker makes a service account of the given name in the ring's namespace that may do no more than ask about this ring, by way of
+// the API server, and writes a kubeconfig with its token to the path. It returns what has to be deleted when the ring is.
+func (c *Cluster) AddAsker(ctx context.Context, ring Ring, name, path string) ([]client.Object, error) {
+	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: ring.Namespace(), Name: name}}
+	scoped := metav1.ObjectMeta{Name: ring.Name + "-" + name}
+	near := metav1.ObjectMeta{Namespace: shardingv1alpha1.SystemNamespace, Name: scoped.Name}
+	outside := []client.Object{
+		&rbacv1.ClusterRole{ObjectMeta: scoped, Rules: []rbacv1.PolicyRule{{
+			APIGroups: []string{shardingv1alpha1.GroupName}, Resources: []string{"clusterrings/diagnostics"},
+			ResourceNames: []string{ring.Name}, Verbs: []string{"get"},
+		}}},
+		&rbacv1.ClusterRoleBinding{ObjectMeta: scoped, Subjects: subjects, RoleRef: roleRef("ClusterRole", scoped.Name)},
+		&rbacv1.Role{ObjectMeta: near, Rules: []rbacv1.PolicyRule{
+			{APIGroups: []string{""}, Resources: []string{"services", "pods", "configmaps"}, Verbs: []string{"get", "list"}},
+			{APIGroups: []string{""}, Resources: []string{"pods/portforward"}, Verbs: []string{"create"}},
+		}},
+		&rbacv1.RoleBinding{ObjectMeta: near, Subjects: subjects, RoleRef: roleRef("Role", near.Name)},
+	}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: ring.Namespace(), Name: name}}
+	for _, o := range append([]client.Object{account}, outside...) {
+		if err := c.Client.Create(ctx, o); err != nil {
+			return outside, fmt.Errorf("make the account %s: create %T: %w", name, o, err)
+		}
+	}
+	return outside, c.writeKubeconfig(ctx, account, path)
+}
+
+func roleRef(kind, name string) rbacv1.RoleRef {
+	return rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: name}
+}
+
+// writeKubeconfig writes how to reach the cluster as the service account.
+func (c *Cluster) writeKubeconfig(ctx context.Context, account *corev1.ServiceAccount, path string) error {
+	token, err := c.Clients.CoreV1().ServiceAccounts(account.Namespace).CreateToken(ctx, account.Name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("get a token of service account %s/%s: %w", account.Namespace, account.Name, err)
+	}
+	err = clientcmd.WriteToFile(clientcmdapi.Config{
+		Clusters: map[string]*clientcmdapi.Cluster{"cluster": {
+			Server: c.config.Host, TLSServerName: c.config.ServerName, InsecureSkipTLSVerify: c.config.Insecure,
+			CertificateAuthority: c.config.CAFile, CertificateAuthorityData: c.config.CAData,
+		}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"account": {Token: token.Status.Token}},
+		Contexts:       map[string]*clientcmdapi.Context{"account": {Cluster: "cluster", AuthInfo: "account"}},
+		CurrentContext: "account",
+	}, path)
+	if err != nil {
+		return fmt.Errorf("write a kubeconfig: %w", err)
+	}
+	return nil
+}

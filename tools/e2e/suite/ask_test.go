@@ -1,0 +1,69 @@
+package suite_test
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/encoding/protojson"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	diagnosticsv1alpha1 "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/tools/e2e/cluster"
+	"github.com/clusterring/clusterring/tools/e2e/report"
+)
+
+// asked is how many Websites the plugin is asked about.
+const asked = 10
+
+// ask has the kubectl plugin ask a ringquery pod, through the API server, who owns what. It asks as somebody who may do no more
+// than that, and about another ring not even that.
+func (s *suite) ask(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	ring := s.ring(t, "ask", 2)
+	require.NoError(t, s.AddWebsites(ctx, ring, "site", asked))
+	s.complete(t, ring, 2)
+
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	outside, err := s.AddAsker(ctx, ring, "asker", kubeconfig)
+	t.Cleanup(func() {
+		for _, o := range outside {
+			assert.NoError(t, client.IgnoreNotFound(s.Client.Delete(context.WithoutCancel(ctx), o)))
+		}
+	})
+	require.NoError(t, err)
+	plugin := func(args ...string) (string, error) {
+		return cluster.Command(ctx, s.program("kubectl-ring"), append(args, "--kubeconfig", kubeconfig, "-n", ring.Namespace())...)
+	}
+
+	objects, err := s.Objects(ctx, ring)
+	require.NoError(t, err)
+	right := 0
+	for _, o := range objects {
+		if o.Kind != "Website" {
+			continue
+		}
+		out, err := plugin("locate", "websites/"+o.Name, "--ring", ring.Name, "-o", "json")
+		require.NoError(t, err)
+		var answer diagnosticsv1alpha1.LocateResponse
+		require.NoError(t, protojson.Unmarshal([]byte(out), &answer), out)
+		require.Len(t, answer.GetLocations(), 1, out)
+		if assert.Equal(t, o.Shard, answer.GetLocations()[0].GetShard(), "of Website %s", o.Name) {
+			right++
+		}
+	}
+	s.demand(t, report.Figure{Name: "owners named by kubectl ring, of 10", Value: right, Limit: "all, as labelled", Kept: right == asked})
+
+	why, err := plugin("explain", "websites/site-0", "--ring", ring.Name)
+	require.NoError(t, err)
+	named := strings.Contains(why, objects[0].Shard)
+	s.demand(t, report.Figure{Name: "kubectl ring explains with the shard's name", Value: named, Limit: "true", Kept: named})
+
+	_, err = plugin("get", cluster.Example.Name)
+	require.ErrorContains(t, err, "PERMISSION_DENIED")
+	s.demand(t, report.Figure{Name: "asking about another's ring", Value: "refused", Limit: "refused", Kept: true})
+}
