@@ -22,8 +22,8 @@ MODULES    = $(shell sed -n 's|^[[:space:]]*\./||p' go.work)
 TOOLMODULES = tools/dev tools/controlplane $(patsubst %/go.mod,%,$(wildcard tools/dev/*/go.mod))
 SERVICES  := leasemonitor assigner rebalancer ringquery
 VERSION    = $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-# Images: where they go (without: dist/images, as an OCI layout), for which machines, and the kustomization that dist/install makes
-# of them. The base is that of .ko.yaml, or $KO_DEFAULTBASEIMAGE.
+# Images: where they go (without: dist/images, as an OCI layout), for which machines, and the kustomization that dist/install puts
+# them into. Their base is that of .ko.yaml, or $KO_DEFAULTBASEIMAGE.
 IMAGE_REPO ?=
 PLATFORMS  ?= linux/amd64,linux/arm64
 OVERLAY    ?= deploy/base
@@ -109,12 +109,12 @@ images: go-present ## Build the images: make images IMAGE_REPO=registry.example.
 			--ldflags=-s --ldflags=-w $(VERSIONED:%=--ldflags='-X github.com/clusterring/clusterring/%.Version=$(VERSION)') \
 			$(if $(IMAGE_REPO),,--push=false --oci-layout-path dist/images) \
 			$(foreach service,$(SERVICES),./services/$(service)/cmd/$(service)) ./tools/example/cmd/example
-	@{ printf '# Made by make images. kubectl apply -k $(INSTALL)\napiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n' && \
-		printf 'resources:\n- ../../%s\nimages:\n' '$(OVERLAY)' && \
-		sed -E 's|@(.*)$$| digest: \1|; t; s|:([^:/]*)$$| newTag: \1|' $(INSTALL)/images.txt | while read -r image key value; do \
-			image=$${image%:*}; printf -- '- name: clusterring/%s\n  newName: %s\n  %s %s\n' "$${image##*/}" "$$image" "$$key" "$$value"; done; \
-	} >$(INSTALL)/kustomization.yaml
-	@$(if $(IMAGE_REPO),echo 'To install them: kubectl apply -k $(INSTALL)',echo 'To push them: make images IMAGE_REPO=...')
+	@images=$$(sed -E -e 's|@(.*)$$| digest: \1|' -e t -e 's|:([^:/]*)$$| newTag: \1|' $(INSTALL)/images.txt | while read -r image key value; do \
+			image=$${image%:*}; printf -- '- name: clusterring/%s\n  newName: %s\n  %s "%s"\n' "$${image##*/}" "$$image" "$$key" "$$value"; done) && \
+		for what in $(INSTALL):$(OVERLAY) $(dir $(INSTALL))example:deploy/example; do \
+			mkdir -p "$${what%:*}" && printf '# Made by make images.\n%s\n%s\nresources:\n- ../../%s\nimages:\n%s\n' \
+				'apiVersion: kustomize.config.k8s.io/v1beta1' 'kind: Kustomization' "$${what#*:}" "$$images" >"$${what%:*}/kustomization.yaml"; done
+	@$(if $(IMAGE_REPO),echo 'To install them: kubectl apply -k $(INSTALL) (and the example, after that: -k $(dir $(INSTALL))example)',echo 'To push them: make images IMAGE_REPO=...')
 
 .PHONY: control-plane
 control-plane: go-present ## Build etcd, kube-apiserver, kube-controller-manager and kubectl; print where they are

@@ -34,6 +34,7 @@ var binaries = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
+	built = dir
 	for name, path := range programs {
 		build := exec.Command("go", "build", "-buildvcs=false", "-o", filepath.Join(dir, name), path)
 		build.Dir = root
@@ -45,10 +46,13 @@ var binaries = sync.OnceValues(func() (string, error) {
 	return dir, nil
 })
 
+// built is the directory of the binaries, "" until they are needed.
+var built string
+
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if dir, err := binaries(); err == nil {
-		_ = os.RemoveAll(dir)
+	if err := os.RemoveAll(built); err != nil {
+		panic(err)
 	}
 	os.Exit(code)
 }
