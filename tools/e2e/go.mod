@@ -7,6 +7,7 @@ require (
 	github.com/clusterring/clusterring/proto v0.0.0-00010101000000-000000000000
 	github.com/clusterring/clusterring/tools/example v0.0.0
 	github.com/stretchr/testify v1.12.1
+	go.uber.org/goleak v1.3.0
 	google.golang.org/protobuf v1.36.12
 	k8s.io/api v0.37.1
 	k8s.io/apimachinery v0.37.1

@@ -1,0 +1,89 @@
+package load_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/e2e/load"
+	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
+)
+
+// server assigns the first Website at once, the second when it is looked at, and refuses the third; after that all goes well.
+type server struct {
+	mu    sync.Mutex
+	sites []*v1alpha1.Website
+}
+
+func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	if r.Method == http.MethodGet {
+		for _, site := range s.sites {
+			if strings.HasSuffix(r.URL.Path, "/"+site.Name) {
+				site.Labels = labels()
+				_ = json.NewEncoder(w).Encode(site)
+			}
+		}
+		return
+	}
+	site := &v1alpha1.Website{}
+	_ = json.NewDecoder(r.Body).Decode(site)
+	s.sites = append(s.sites, site)
+	switch len(s.sites) {
+	case 2:
+	case 3:
+		http.Error(w, "no room", http.StatusInsufficientStorage)
+		return
+	default:
+		site.Labels = labels()
+	}
+	w.WriteHeader(http.StatusCreated)
+	_ = json.NewEncoder(w).Encode(site)
+}
+
+func labels() map[string]string { return map[string]string{shardingv1alpha1.ShardLabel("ring"): "a"} }
+
+func TestLoad(t *testing.T) {
+	s := httptest.NewServer(&server{})
+	defer s.Close()
+	scheme := runtime.NewScheme()
+	require.NoError(t, v1alpha1.AddToScheme(scheme))
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(v1alpha1.SchemeGroupVersion.WithKind("Website"), meta.RESTScopeNamespace)
+	c, err := client.New(&rest.Config{Host: s.URL, QPS: -1}, client.Options{Scheme: scheme, Mapper: mapper})
+	require.NoError(t, err)
+
+	run := load.Start(t.Context(), load.Options{Client: c, Namespace: "n", Ring: "ring", Prefix: "x", Rate: 50, Clock: clock.RealClock{}})
+	require.Eventually(t, func() bool { return run.Created() >= 9 }, 20*time.Second, 10*time.Millisecond)
+	result := run.Stop()
+
+	require.Equal(t, 1, result.Failed)
+	require.Len(t, result.Errors, 1)
+	require.Contains(t, result.Errors[0], "no room")
+	require.Equal(t, result.Created-1, result.Admitted)
+	require.InDelta(t, 100*float64(result.Admitted)/float64(result.Created), result.AdmittedPercent(), 1e-9)
+	require.Positive(t, result.Slowest)
+	require.Less(t, result.Slowest, 10*time.Second)
+	require.LessOrEqual(t, result.Typical, result.Late)
+	require.InDelta(t, float64(result.Created)/result.Took.Seconds(), result.Rate(), 1e-9)
+	require.LessOrEqual(t, result.Rate(), 60.0)
+}
+
+func TestNothing(t *testing.T) {
+	require.Zero(t, load.Result{}.AdmittedPercent())
+	require.Zero(t, load.Result{}.Rate())
+}
