@@ -57,8 +57,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// eachKustomization runs f on what every kustomization of deploy/ that has Deployments puts on a cluster.
-func eachKustomization(t *testing.T, f func(t *testing.T, in *manifests.Installation)) {
+// eachKustomization runs check on what every kustomization of deploy/ that has Deployments puts on a cluster.
+func eachKustomization(t *testing.T, check func(t *testing.T, in *manifests.Installation)) {
 	t.Helper()
 	dirs, err := manifests.Find(filepath.Join(root, "deploy"))
 	require.NoError(t, err)
@@ -70,7 +70,7 @@ func eachKustomization(t *testing.T, f func(t *testing.T, in *manifests.Installa
 			require.NotEmpty(t, objects)
 			in, err := manifests.Read(objects)
 			require.NoError(t, err)
-			f(t, in)
+			check(t, in)
 		})
 	}
 }
@@ -78,6 +78,7 @@ func eachKustomization(t *testing.T, f func(t *testing.T, in *manifests.Installa
 // TestPodsAreHardened: as restricted as it gets, probed, with requests and limits, and with the time to stop that they need.
 func TestPodsAreHardened(t *testing.T) {
 	eachKustomization(t, func(t *testing.T, in *manifests.Installation) {
+		t.Helper()
 		for _, d := range in.Deployments {
 			problems, err := manifests.Problems(d)
 			require.NoError(t, err)
@@ -89,6 +90,7 @@ func TestPodsAreHardened(t *testing.T) {
 // TestNothingDangles: selectors find pods, ports have names that pods know, rights go to accounts that are there.
 func TestNothingDangles(t *testing.T) {
 	eachKustomization(t, func(t *testing.T, in *manifests.Installation) {
+		t.Helper()
 		if len(in.Deployments) == 1 && in.Deployments[0].Name != "example-shard" {
 			t.Skip("a part of deploy/base, whose namespace is elsewhere")
 		}
@@ -102,6 +104,7 @@ func TestProgramsTakeTheirArguments(t *testing.T) {
 	dir, err := binaries()
 	require.NoError(t, err)
 	eachKustomization(t, func(t *testing.T, in *manifests.Installation) {
+		t.Helper()
 		for _, d := range in.Deployments {
 			c := d.Spec.Template.Spec.Containers[0]
 			require.Contains(t, programs, image(d), d.Name)

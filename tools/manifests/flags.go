@@ -27,7 +27,7 @@ func ParseHelp(help string) []Flag {
 	var flags []Flag
 	for line := range strings.Lines(list) {
 		m := flagLine.FindStringSubmatch(strings.TrimRight(line, "\n"))
-		if m == nil || m[1] == "help" || m[1] == "version" {
+		if len(m) == 0 || m[1] == "help" || m[1] == "version" {
 			continue
 		}
 		f := Flag{Name: m[1], Value: m[2], Does: m[3]}
