@@ -40,7 +40,7 @@ func TestSkaffoldBuildsWhatChanged(t *testing.T) {
 		list.Dir = root
 		output, err := list.Output()
 		require.NoError(t, err)
-		for _, file := range strings.FieldsSeq(string(output)) {
+		for file := range strings.FieldsSeq(string(output)) {
 			if relative, ok := strings.CutPrefix(file, top+"/"); ok {
 				files = append(files, relative)
 			}
