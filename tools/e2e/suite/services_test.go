@@ -164,35 +164,46 @@ func (s *suite) disturb(t *testing.T, name string) {
 	oneAtATime()
 }
 
-// certificates deletes the Secret with the assigner's certificates under load, twice: the first time with all that is connected, the
-// second time with what the first has left.
+// certificates deletes the Secrets with the certificates of the assigner and of ringquery while both are asked, twice: the second time
+// what replaced the first.
 func (s *suite) certificates(t *testing.T) {
-	ctx := t.Context()
 	ring := s.ring(t, "certificates", 2)
 	open := s.failOpen(t)
 	run := s.pressure(t, ring, "load")
+	questions := s.keepAsking(t, ring)
 	s.lasts(t, run, between)
 	for range 2 {
 		bundle := s.bundle(t, ring)
-		secret := &corev1.Secret{}
-		secret.Namespace, secret.Name = system, "assigner-tls"
-		require.NoError(t, s.Client.Delete(ctx, secret))
-		began := s.Clock.Now()
-		require.NoError(t, s.Until(ctx, patience, func(ctx context.Context) error {
-			if err := s.Client.Get(ctx, client.ObjectKeyFromObject(secret), secret); err != nil {
-				return fmt.Errorf("read the Secret: %w", err)
-			}
-			return nil
-		}))
-		s.note(t, "new certificate after", s.Clock.Since(began).Round(time.Millisecond))
+		s.renewed(t, "assigner-tls")
+		s.renewed(t, "ringquery-tls")
 		s.lasts(t, run, 3*between)
-		s.note(t, "new authority registered", s.bundle(t, ring) != bundle)
+		s.note(t, "the API server trusts another authority", s.bundle(t, ring) != bundle)
 	}
+	answers, failures := questions()
 	result := s.noneFailed(t, run)
 	s.assignedAtOnce(t, result)
 	missed := s.failOpen(t) - open
 	s.demand(t, report.Figure{Name: "calls of webhooks that failed", Value: missed, Limit: "none", Kept: missed == 0})
+	s.note(t, "questions answered by ringquery", answers)
+	s.demand(t, report.Figure{Name: "questions that failed", Value: len(failures), Limit: "none", Kept: len(failures) == 0})
+	assert.Empty(t, failures)
 	s.complete(t, ring, 2)
+}
+
+// renewed deletes a Secret of the services and waits for the one that replaces it.
+func (s *suite) renewed(t *testing.T, name string) {
+	t.Helper()
+	secret := &corev1.Secret{}
+	secret.Namespace, secret.Name = system, name
+	require.NoError(t, s.Client.Delete(t.Context(), secret))
+	began := s.Clock.Now()
+	require.NoError(t, s.Until(t.Context(), patience, func(ctx context.Context) error {
+		if err := s.Client.Get(ctx, client.ObjectKeyFromObject(secret), secret); err != nil {
+			return fmt.Errorf("read the Secret: %w", err)
+		}
+		return nil
+	}))
+	s.note(t, name+" is there again after", s.Clock.Since(began).Round(time.Millisecond))
 }
 
 // bundle returns the authorities that the API server trusts for the ring's webhook.
