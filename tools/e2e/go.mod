@@ -4,7 +4,7 @@ go 1.26.0
 
 require (
 	github.com/clusterring/clusterring/pkg v0.0.0
-	github.com/clusterring/clusterring/proto v0.0.0-00010101000000-000000000000
+	github.com/clusterring/clusterring/proto v0.0.0
 	github.com/clusterring/clusterring/tools/example v0.0.0
 	github.com/stretchr/testify v1.12.1
 	go.uber.org/goleak v1.3.0
