@@ -199,10 +199,7 @@ func (s *server) makeRing(spec v1alpha1.ClusterRingSpec) (ring, namespace string
 	s.t.Cleanup(func() {
 		_ = client.IgnoreNotFound(s.plane.Client.Delete(context.WithoutCancel(s.t.Context()), r))
 	})
-	require.Eventually(s.t, func() bool {
-		_, err := s.GetRing(s.t.Context(), &pb.GetRingRequest{Name: ring})
-		return err == nil
-	}, patience, interval)
+	s.waitRing(ring)
 
 	return ring, namespace
 }
