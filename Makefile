@@ -109,12 +109,13 @@ images: go-present ## Build the images: make images IMAGE_REPO=registry.example.
 			--ldflags=-s --ldflags=-w $(VERSIONED:%=--ldflags='-X github.com/clusterring/clusterring/%.Version=$(VERSION)') \
 			$(if $(IMAGE_REPO),,--push=false --oci-layout-path dist/images) \
 			$(foreach service,$(SERVICES),./services/$(service)/cmd/$(service)) ./tools/example/cmd/example
-	@images=$$(sed -E -e 's|@(.*)$$| digest: \1|' -e t -e 's|:([^:/]*)$$| newTag: \1|' $(INSTALL)/images.txt | while read -r image key value; do \
+	@[ -n '$(IMAGE_REPO)' ] || { echo 'To push them: make images IMAGE_REPO=...'; exit 0; }; \
+		images=$$(sed -E -e 's|@(.*)$$| digest: \1|' -e t -e 's|:([^:/]*)$$| newTag: \1|' $(INSTALL)/images.txt | while read -r image key value; do \
 			image=$${image%:*}; printf -- '- name: clusterring/%s\n  newName: %s\n  %s "%s"\n' "$${image##*/}" "$$image" "$$key" "$$value"; done) && \
 		for what in $(INSTALL):$(OVERLAY) $(dir $(INSTALL))example:deploy/example; do \
 			mkdir -p "$${what%:*}" && printf '# Made by make images.\n%s\n%s\nresources:\n- ../../%s\nimages:\n%s\n' \
-				'apiVersion: kustomize.config.k8s.io/v1beta1' 'kind: Kustomization' "$${what#*:}" "$$images" >"$${what%:*}/kustomization.yaml"; done
-	@$(if $(IMAGE_REPO),echo 'To install them: kubectl apply -k $(INSTALL) (and the example, after that: -k $(dir $(INSTALL))example)',echo 'To push them: make images IMAGE_REPO=...')
+				'apiVersion: kustomize.config.k8s.io/v1beta1' 'kind: Kustomization' "$${what#*:}" "$$images" >"$${what%:*}/kustomization.yaml"; done && \
+		echo 'To install them: kubectl apply -k $(INSTALL) (and the example, after that: -k $(dir $(INSTALL))example)'
 
 .PHONY: control-plane
 control-plane: go-present ## Build etcd, kube-apiserver, kube-controller-manager and kubectl; print where they are
