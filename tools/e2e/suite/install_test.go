@@ -15,6 +15,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -55,6 +56,7 @@ func (s *suite) install(t *testing.T) {
 
 	s.leases(t)
 	s.webhook(t)
+	s.admission(t)
 
 	for i := range s.size.websites {
 		site := &v1alpha1.Website{
@@ -74,6 +76,22 @@ func (s *suite) install(t *testing.T) {
 		}
 	}
 	s.demand(t, report.Figure{Name: "restarts of services", Value: restarts, Limit: "none", Kept: restarts == 0})
+}
+
+// admission waits until the API server asks the assigner: it takes it a moment to notice a new registration.
+func (s *suite) admission(t *testing.T) {
+	t.Helper()
+	began := s.Clock.Now()
+	require.NoError(t, wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
+		probe := &v1alpha1.Website{
+			ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Example.Namespace(), Name: "probe"},
+			Spec:       v1alpha1.WebsiteSpec{Title: "Nobody sees this"},
+		}
+		err := s.Client.Create(ctx, probe, client.DryRunAll)
+
+		return probe.Labels[shardingv1alpha1.ShardLabel("example")] != "", err
+	}), "nothing is assigned in admission")
+	s.note(t, "first admission after", s.Clock.Since(began).Round(100*time.Millisecond))
 }
 
 // leases checks the Leases of the example's pods.
