@@ -6,20 +6,15 @@ import (
 	"fmt"
 	"net/http"
 	"sync/atomic"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 )
 
 // ConfigMap shows the bundle of a [Secret] to clients, under the key ca.crt of a ConfigMap: unlike the Secret, it may be read by
@@ -40,28 +35,9 @@ type ConfigMap struct {
 // SetupWith adds to the manager what maintains the ConfigMap. It runs in every replica.
 func (c *ConfigMap) SetupWith(mgr manager.Manager) error {
 	// The Secret tells of every change of the bundle, and so of the first.
-	follow := func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-		look := func() { queue.Add(reconcile.Request{NamespacedName: c.Name}) }
-		c.Secret.Subscribe(look)
-		look()
-
-		return nil
-	}
-
-	err := builder.ControllerManagedBy(mgr).
-		Named("authorities").
-		For(&corev1.ConfigMap{}).
-		WatchesRawSource(source.Func(follow)).
-		WithOptions(controller.Options{
-			NeedLeaderElection: new(false),
-			RateLimiter:        workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](staleRetry, 10*time.Second),
-		}).
-		Complete(c)
-	if err != nil {
-		return fmt.Errorf("maintain ConfigMap %s: %w", c.Name, err)
-	}
-
-	return nil
+	return maintainer{
+		controller: "authorities", kind: "ConfigMap", name: c.Name, obj: &corev1.ConfigMap{}, subscribe: c.Secret.Subscribe,
+	}.setup(mgr, c)
 }
 
 // Ready is a readiness check: it fails until the ConfigMap has held the bundle once. A ConfigMap that is lost later is restored,

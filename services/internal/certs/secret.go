@@ -14,19 +14,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
 )
-
-// staleRetry is how long to wait for the cache after somebody else wrote the Secret first.
-const staleRetry = 100 * time.Millisecond
 
 // Secret is a [Source] that maintains a Secret. Its exported fields must be set before use.
 type Secret struct {
@@ -47,26 +40,7 @@ var _ Source = (*Secret)(nil)
 
 // SetupWith implements [Source].
 func (s *Secret) SetupWith(mgr manager.Manager) error {
-	// Without a Secret there would be no event to begin with.
-	begin := func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-		queue.Add(reconcile.Request{NamespacedName: s.Name})
-		return nil
-	}
-
-	err := builder.ControllerManagedBy(mgr).
-		Named("certificates").
-		For(&corev1.Secret{}).
-		WatchesRawSource(source.Func(begin)).
-		WithOptions(controller.Options{
-			NeedLeaderElection: new(false),
-			RateLimiter:        workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](staleRetry, 10*time.Second),
-		}).
-		Complete(s)
-	if err != nil {
-		return fmt.Errorf("maintain Secret %s: %w", s.Name, err)
-	}
-
-	return nil
+	return maintainer{controller: "certificates", kind: "Secret", name: s.Name, obj: &corev1.Secret{}}.setup(mgr, s)
 }
 
 // Reconcile serves what the Secret holds, and changes the Secret if the policy asks for it.
