@@ -1,0 +1,221 @@
+// Package result holds what a run of measurements has found: rows with a value, a floor and a target, and series that show
+// how a cost grows. It is data with a little arithmetic, written to JSON and read from it again.
+package result
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"time"
+)
+
+// What a row is judged by.
+const (
+	// JudgeRatio is value / floor of the same round.
+	JudgeRatio = "ratio"
+	// JudgeValue is the value itself.
+	JudgeValue = "value"
+)
+
+// What a target bounds.
+const (
+	// AtMost says that the result may not be above the target.
+	AtMost = "at most"
+	// AtLeast says that the result may not be below the target.
+	AtLeast = "at least"
+)
+
+// What a series is over.
+const (
+	// OverShards says that X counts shards.
+	OverShards = "shards"
+	// OverObjects says that X counts objects.
+	OverObjects = "objects"
+)
+
+// Report is a run of measurements.
+type Report struct {
+	// Began is when the run started, and Took how long it lasted: in seconds, in JSON.
+	Began time.Time
+	Took  time.Duration
+	// Scale is small or full, Version that of the binaries measured.
+	Scale, Version string
+	// Machine is where the run was made.
+	Machine Machine
+	Rows    []Row
+	Series  []Series
+}
+
+// Machine says what a run was made on. What is not known is empty.
+type Machine struct {
+	// CPU is the model of the processor.
+	CPU string
+	// Cores is how many of them the run could use.
+	Cores int
+	// MemoryBytes is the memory of the machine.
+	MemoryBytes int64
+	// OS is the operating system with its version.
+	OS string
+}
+
+// Row is one measurement against its floor and its target.
+type Row struct {
+	// ID names the row on command lines: letters, digits and dashes. Title says to a person what was measured.
+	ID, Title string
+	// Unit is that of Values and Floor, for example "µs" or "objects/s"; empty for plain numbers.
+	Unit string
+	// Values holds one measurement per round.
+	Values []float64
+	// FloorTitle says what the floor is. Floor holds that of the same rounds, and is empty where there is none.
+	FloorTitle string
+	Floor      []float64
+	// Judge is what Target bounds: JudgeRatio or JudgeValue.
+	Judge  string
+	Target Target
+	// PriorArt says what others reach in the same measurement; empty if nobody has measured it.
+	PriorArt string
+	// Notes say what a reader has to know to take the figures for what they are.
+	Notes []string
+}
+
+// Target is what a result should keep to. The zero value asks for nothing.
+type Target struct {
+	// Bound is AtMost or AtLeast; empty for no target.
+	Bound string
+	// Value is the limit, itself allowed, in Unit: that of the row, or "×" for a ratio.
+	Value float64
+	Unit  string
+}
+
+// Series is how a cost grows with the number of shards or objects.
+type Series struct {
+	// ID names the series, and the file of its plot. Title says to a person what it shows.
+	ID, Title string
+	// Over is what X counts: OverShards or OverObjects.
+	Over string
+	// Unit is that of the values.
+	Unit   string
+	Points []Point
+}
+
+// Point is one place of a series.
+type Point struct {
+	// X is how many shards or objects there were.
+	X float64
+	// Values holds one measurement per round, Floor that of the same rounds or nothing.
+	Values, Floor []float64
+}
+
+// Spread returns the median and the range of values, and three times NaN for none. It leaves values as they are.
+func Spread(values []float64) (median, low, high float64) {
+	if len(values) == 0 {
+		return math.NaN(), math.NaN(), math.NaN()
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	middle := len(sorted) / 2
+	median = sorted[middle]
+	if len(sorted)%2 == 0 {
+		median = (sorted[middle-1] + sorted[middle]) / 2
+	}
+	return median, sorted[0], sorted[len(sorted)-1]
+}
+
+// Ratios returns value / floor, round by round. Where both are zero it is 1, where only the floor is, it is infinite. Rounds
+// without a floor are left out.
+func Ratios(values, floor []float64) []float64 {
+	ratios := make([]float64, 0, len(values))
+	for i := range min(len(values), len(floor)) {
+		if values[i] == 0 && floor[i] == 0 {
+			ratios = append(ratios, 1)
+			continue
+		}
+		ratios = append(ratios, values[i]/floor[i])
+	}
+	return ratios
+}
+
+// Result returns the median and the range of what the row is judged by: the ratios of its rounds, or its values. Without any
+// they are NaN.
+func (r *Row) Result() (median, low, high float64) {
+	if r.Judge == JudgeRatio {
+		return Spread(Ratios(r.Values, r.Floor))
+	}
+	return Spread(r.Values)
+}
+
+// Met reports whether the median keeps to the target. A row without a target has met it; one without a result has not.
+func (r *Row) Met() bool {
+	median, _, _ := r.Result()
+	switch r.Target.Bound {
+	case AtMost:
+		return median <= r.Target.Value
+	case AtLeast:
+		return median >= r.Target.Value
+	default:
+		return !math.IsNaN(median)
+	}
+}
+
+// Check returns an error if a row says nothing, or something that JSON cannot hold.
+func (r *Row) Check() error {
+	known := r.Judge == JudgeValue || r.Judge == JudgeRatio
+	finite := !slices.ContainsFunc(slices.Concat(r.Values, r.Floor), func(v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) })
+	switch {
+	case len(r.Values) == 0:
+		return fmt.Errorf("row %q has no value", r.ID)
+	case !finite:
+		return fmt.Errorf("row %q has a value that is no number: %v, floor %v", r.ID, r.Values, r.Floor)
+	case !known:
+		return fmt.Errorf("row %q is judged by %q, which is unknown", r.ID, r.Judge)
+	case len(r.Floor) > 0 && len(r.Floor) != len(r.Values), r.Judge == JudgeRatio && len(r.Floor) == 0:
+		return fmt.Errorf("row %q has %d values but %d of its floor", r.ID, len(r.Values), len(r.Floor))
+	default:
+		return nil
+	}
+}
+
+// plain is a Report as encoding/json writes it by itself, but for the duration.
+type plain Report
+
+type inSeconds struct {
+	plain
+
+	Took float64
+}
+
+// MarshalJSON implements json.Marshaler.
+func (r Report) MarshalJSON() ([]byte, error) {
+	return json.Marshal(inSeconds{plain: plain(r), Took: r.Took.Seconds()}) //nolint:wrapcheck // encoding/json says what it is
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (r *Report) UnmarshalJSON(data []byte) error {
+	var read inSeconds
+	if err := json.Unmarshal(data, &read); err != nil {
+		return err //nolint:wrapcheck // encoding/json says what it is
+	}
+	*r = Report(read.plain)
+	r.Took = time.Duration(math.Round(read.Took * float64(time.Second)))
+	return nil
+}
+
+// Read reads a report that [Report.Write] has written.
+func Read(in io.Reader) (*Report, error) {
+	var r Report
+	if err := json.NewDecoder(in).Decode(&r); err != nil {
+		return nil, fmt.Errorf("read a report: %w", err)
+	}
+	return &r, nil
+}
+
+// Write writes the report as JSON, so that a person can read it, too.
+func (r *Report) Write(out io.Writer) error {
+	encoder := json.NewEncoder(out)
+	encoder.SetIndent("", "  ")
+	if err := encoder.Encode(r); err != nil {
+		return fmt.Errorf("write the report: %w", err)
+	}
+	return nil
+}
