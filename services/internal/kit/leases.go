@@ -7,7 +7,6 @@ import (
 	"net/http"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
-	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 
 	"github.com/clusterring/clusterring/services/internal/membership"
@@ -59,12 +58,8 @@ func leaseHandler(index *membership.Index) toolscache.ResourceEventHandler {
 		AddFunc:    upsert,
 		UpdateFunc: func(_, obj any) { upsert(obj) },
 		DeleteFunc: func(obj any) {
-			// A deletion that the watch missed arrives as a tombstone with the last state that was known.
-			if tombstone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
-				obj = tombstone.Obj
-			}
-			if l, ok := obj.(*coordinationv1.Lease); ok {
-				index.Delete(types.NamespacedName{Namespace: l.Namespace, Name: l.Name})
+			if name, err := toolscache.DeletionHandlingObjectToName(obj); err == nil {
+				index.Delete(name.AsNamespacedName())
 			}
 		},
 	}

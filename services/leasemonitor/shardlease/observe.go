@@ -31,11 +31,8 @@ func Observe(informer Informer, ages *lease.Observer, clk clock.PassiveClock) (s
 		AddFunc:    seen,
 		UpdateFunc: func(_, obj any) { seen(obj) },
 		DeleteFunc: func(obj any) {
-			if missed, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
-				obj = missed.Obj
-			}
-			if l, ok := obj.(*coordinationv1.Lease); ok {
-				ages.Forget(client.ObjectKeyFromObject(l))
+			if name, err := toolscache.DeletionHandlingObjectToName(obj); err == nil {
+				ages.Forget(name.AsNamespacedName())
 			}
 		},
 	})

@@ -136,8 +136,8 @@ func (l *Leases) leaseHandler(changed func(ring string)) toolscache.ResourceEven
 		AddFunc:    upsert,
 		UpdateFunc: func(_, obj any) { upsert(obj) },
 		DeleteFunc: func(obj any) {
-			if o, ok := last(obj).(*coordinationv1.Lease); ok {
-				l.remove(types.NamespacedName{Namespace: o.Namespace, Name: o.Name})
+			if name, err := toolscache.DeletionHandlingObjectToName(obj); err == nil {
+				l.remove(name.AsNamespacedName())
 			}
 		},
 	}
@@ -145,8 +145,8 @@ func (l *Leases) leaseHandler(changed func(ring string)) toolscache.ResourceEven
 
 func ringHandler(changed func(ring string)) toolscache.ResourceEventHandler {
 	tell := func(obj any) {
-		if o, ok := last(obj).(*v1alpha1.ClusterRing); ok {
-			changed(o.Name)
+		if name, err := toolscache.DeletionHandlingObjectToName(obj); err == nil {
+			changed(name.Name)
 		}
 	}
 
@@ -167,13 +167,4 @@ func ringHandler(changed func(ring string)) toolscache.ResourceEventHandler {
 func looksLike(a, b *v1alpha1.ClusterRing) bool {
 	return a.UID == b.UID && a.Generation == b.Generation && a.DeletionTimestamp.IsZero() == b.DeletionTimestamp.IsZero() &&
 		equality.Semantic.DeepEqual(a.Status.Conditions, b.Status.Conditions)
-}
-
-// last returns the last known state of an object whose deletion may have been missed.
-func last(obj any) any {
-	if tombstone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
-		return tombstone.Obj
-	}
-
-	return obj
 }

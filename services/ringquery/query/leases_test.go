@@ -60,7 +60,7 @@ func TestAges(t *testing.T) {
 	expect("ready", 0, false)
 	require.Len(t, changed, 1, "renewals are not told")
 
-	handler.OnDelete(toolscache.DeletedFinalStateUnknown{Obj: written(1, "ready")})
+	handler.OnDelete(toolscache.DeletedFinalStateUnknown{Key: id.String()})
 	expect("", 0, true)
 	handler.OnAdd(written(1, "dead"), false)
 	expect("dead", 0, true)
@@ -93,6 +93,6 @@ func TestChangesOfRingsThatShow(t *testing.T) {
 
 	changed = nil
 	handler.OnAdd(old, false)
-	handler.OnDelete(toolscache.DeletedFinalStateUnknown{Obj: old})
+	handler.OnDelete(toolscache.DeletedFinalStateUnknown{Key: "ring", Obj: old})
 	require.Equal(t, []string{"ring", "ring"}, changed)
 }
