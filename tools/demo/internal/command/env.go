@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/clusterring/clusterring/tools/demo/internal/process"
 	"github.com/clusterring/clusterring/tools/demo/internal/state"
+	"github.com/clusterring/clusterring/tools/localplane/process"
 )
 
 func newEnv(registry state.Registry) *cobra.Command {

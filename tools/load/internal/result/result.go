@@ -35,8 +35,8 @@ const (
 	OverObjects = "objects"
 )
 
-// Report is a run of measurements.
-type Report struct {
+// Report is a run of measurements. Make it, and change it, through a pointer; a copy is good for reading and for JSON.
+type Report struct { //nolint:recvcheck // MarshalJSON has to work on copies, too
 	// Began is when the run started, and Took how long it lasted: in seconds, in JSON.
 	Began time.Time
 	Took  time.Duration

@@ -1,4 +1,4 @@
-// Package process runs the parts of the demo as processes of their own, each with its log in a file.
+// Package process runs programs of this repository as processes of their own, each with its log in a file.
 package process
 
 import (
@@ -21,7 +21,7 @@ const freezeTimeout = 10 * time.Second
 
 // Spec says what to run.
 type Spec struct {
-	// Name is that of the process among those of the demo.
+	// Name is that of the process among those of its owner.
 	Name string
 	// Path is the binary, Args are its arguments.
 	Path string

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/clusterring/clusterring/tools/demo/internal/process"
+	"github.com/clusterring/clusterring/tools/localplane/process"
 )
 
 const patience = 20 * time.Second
