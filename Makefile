@@ -29,6 +29,8 @@ PLATFORMS  ?= linux/amd64,linux/arm64
 OVERLAY    ?= deploy/base
 # Where that is put. It is two directories deep.
 INSTALL    ?= dist/install
+# Packages of programs that get an image besides.
+MORE_IMAGES ?=
 # The time that images carry: that of the commit, so that the same source gives the same image.
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 # Where programs keep their version. A program that lacks one of them is not bothered.
@@ -108,7 +110,7 @@ images: go-present ## Build the images: make images IMAGE_REPO=registry.example.
 			--platform $(PLATFORMS) --tags "$$(printf '%s' '$(VERSION)' | tr -c 'A-Za-z0-9_.-' -)" --image-refs $(INSTALL)/images.txt \
 			--ldflags=-s --ldflags=-w $(VERSIONED:%=--ldflags='-X github.com/clusterring/clusterring/%.Version=$(VERSION)') \
 			$(if $(IMAGE_REPO),,--push=false --oci-layout-path dist/images) \
-			$(foreach service,$(SERVICES),./services/$(service)/cmd/$(service)) ./tools/example/cmd/example
+			$(foreach service,$(SERVICES),./services/$(service)/cmd/$(service)) ./tools/example/cmd/example $(MORE_IMAGES)
 	@[ -n '$(IMAGE_REPO)' ] || { echo 'To push them: make images IMAGE_REPO=...'; exit 0; }; \
 		images=$$(sed -E -e 's|@(.*)$$| digest: \1|' -e t -e 's|:([^:/]*)$$| newTag: \1|' $(INSTALL)/images.txt | while read -r image key value; do \
 			image=$${image%:*}; printf -- '- name: clusterring/%s\n  newName: %s\n  %s "%s"\n' "$${image##*/}" "$$image" "$$key" "$$value"; done) && \
@@ -252,15 +254,15 @@ test-faults: go-present ## Kill, freeze, cut off and confuse every service and s
 
 # The registry is that of ko or skaffold, if IMAGE_REPO does not name one. Images are built for the machines of the cluster alone.
 .PHONY: e2e
-e2e: go-present $(BIN)/kubectl-ring ## Install everything on the cluster of KUBECONFIG, disturb it in many ways under load, and remove it (E2E_SCALE=full takes longer)
+e2e: go-present $(BIN)/kubectl-ring $(BIN)/grpcurl ## Install everything on the cluster of KUBECONFIG, disturb it in many ways under load, and remove it (E2E_SCALE=full takes longer)
 	@command -v kubectl >/dev/null || { echo 'error: there is no kubectl: install it and put it on PATH' >&2; exit 1; }
 	@repo='$(or $(IMAGE_REPO),$(KO_DOCKER_REPO),$(SKAFFOLD_DEFAULT_REPO))'; [ -n "$$repo" ] || { \
 			echo 'error: where do images go? make e2e IMAGE_REPO=registry.example.com/clusterring, a registry that the cluster pulls from' >&2; exit 1; } && \
 		platforms=$$(kubectl get nodes -o 'jsonpath={range .items[*]}{.status.nodeInfo.operatingSystem}/{.status.nodeInfo.architecture}{"\n"}{end}' | sort -u | paste -s -d , -) && \
 		printf '==> the cluster is %s, its machines are %s\n' "$$(kubectl config current-context)" "$$platforms" && \
-		$(MAKE) images IMAGE_REPO="$$repo" PLATFORMS="$$platforms" OVERLAY=tools/e2e/overlay INSTALL=dist/e2e
+		$(MAKE) images IMAGE_REPO="$$repo" PLATFORMS="$$platforms" OVERLAY=tools/e2e/overlay INSTALL=dist/e2e MORE_IMAGES=./tools/e2e/cmd/nodekill
 	$(call step,scenarios)
-	@E2E_INSTALL=$(CURDIR)/dist/e2e E2E_ROOT=$(CURDIR) E2E_BIN=$(abspath $(BIN)) \
+	@E2E_INSTALL=$(CURDIR)/dist/e2e E2E_ROOT=$(CURDIR) E2E_BIN=$(abspath $(BIN)) E2E_NODEKILL_IMAGE=$$(sed -n '/\/nodekill[:@]/p' dist/e2e/images.txt) \
 		exec go test -C tools/e2e/suite -count=1 -timeout $(if $(filter full,$(E2E_SCALE)),2h,1h) -v $(ARGS)
 
 ##@ Measure

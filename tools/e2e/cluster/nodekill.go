@@ -1,0 +1,104 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Killer ends processes of pods from the side of their nodes. Make it with [Cluster.AddKiller]; it is safe for concurrent use.
+type Killer struct {
+	cluster   *Cluster
+	namespace string
+	image     string
+}
+
+// AddKiller makes a namespace of the given name, whose pods may do anything to their nodes, for pods of the image, which runs
+// tools/e2e/cmd/nodekill. Delete the namespace when it is no longer needed.
+func (c *Cluster) AddKiller(ctx context.Context, namespace, image string) (*Killer, error) {
+	if image == "" {
+		return nil, errors.New("the image of nodekill is not known: set E2E_NODEKILL_IMAGE, as make e2e does")
+	}
+	if err := c.Client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: map[string]string{
+		"pod-security.kubernetes.io/enforce": "privileged",
+	}}}); err != nil {
+		return nil, fmt.Errorf("make namespace %s: %w", namespace, err)
+	}
+	return &Killer{cluster: c, namespace: namespace, image: image}, nil
+}
+
+// Kill ends the processes of the pod's only container by SIGKILL, and waits until the kubelet has said in the pod's status that it has
+// started the container again. The pod stays the same. It returns an error if that takes longer than the limit.
+func (k *Killer) Kill(ctx context.Context, victim corev1.Pod, limit time.Duration) error {
+	if len(victim.Status.ContainerStatuses) != 1 {
+		return fmt.Errorf("kill a process of pod %s/%s: it has %d containers with a status, not one",
+			victim.Namespace, victim.Name, len(victim.Status.ContainerStatuses))
+	}
+	before := victim.Status.ContainerStatuses[0]
+	killer := k.pod(victim, before.ContainerID)
+	if err := k.cluster.Client.Create(ctx, killer); err != nil {
+		return fmt.Errorf("kill a process of pod %s/%s: create a pod on its node: %w", victim.Namespace, victim.Name, err)
+	}
+	if err := k.cluster.Until(ctx, limit, func(ctx context.Context) error { return k.done(ctx, killer) }); err != nil {
+		return fmt.Errorf("kill a process of pod %s/%s: %w", victim.Namespace, victim.Name, err)
+	}
+	return k.cluster.Until(ctx, limit, func(ctx context.Context) error {
+		now := &corev1.Pod{}
+		if err := k.cluster.Client.Get(ctx, client.ObjectKeyFromObject(&victim), now); err != nil {
+			return fmt.Errorf("read pod %s/%s: %w", victim.Namespace, victim.Name, err)
+		}
+		if now.UID != victim.UID {
+			return fmt.Errorf("pod %s/%s is another one now", victim.Namespace, victim.Name)
+		}
+		status := now.Status.ContainerStatuses[0]
+		if status.RestartCount <= before.RestartCount || status.State.Running == nil {
+			return fmt.Errorf("pod %s/%s: the container has not been started again, after %d restarts", victim.Namespace, victim.Name, status.RestartCount)
+		}
+		return nil
+	})
+}
+
+// done returns an error unless the pod has done its work.
+func (k *Killer) done(ctx context.Context, killer *corev1.Pod) error {
+	if err := k.cluster.Client.Get(ctx, client.ObjectKeyFromObject(killer), killer); err != nil {
+		return fmt.Errorf("read pod %s/%s: %w", killer.Namespace, killer.Name, err)
+	}
+	if killer.Status.Phase == corev1.PodSucceeded {
+		return nil
+	}
+	return fmt.Errorf("pod %s/%s is %s: %s", killer.Namespace, killer.Name, killer.Status.Phase, k.said(killer))
+}
+
+// said returns what a pod has left when it ended.
+func (k *Killer) said(killer *corev1.Pod) string {
+	for _, s := range killer.Status.ContainerStatuses {
+		switch {
+		case s.State.Terminated != nil:
+			return s.State.Terminated.Message
+		case s.State.Waiting != nil:
+			return s.State.Waiting.Reason + " " + s.State.Waiting.Message
+		}
+	}
+	return killer.Status.Message
+}
+
+// pod returns one that ends the processes of a container of the victim, on the same node.
+func (k *Killer) pod(victim corev1.Pod, container string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: k.namespace, GenerateName: victim.Name + "-"},
+		Spec: corev1.PodSpec{
+			NodeName: victim.Spec.NodeName, HostPID: true, RestartPolicy: corev1.RestartPolicyNever,
+			AutomountServiceAccountToken: new(false), TerminationGracePeriodSeconds: new(int64(0)),
+			Containers: []corev1.Container{{
+				Name: "nodekill", Image: k.image, Args: []string{"--pod=" + string(victim.UID), "--container=" + container},
+				SecurityContext:          &corev1.SecurityContext{Privileged: new(true), RunAsUser: new(int64(0)), RunAsNonRoot: new(false)},
+				TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+			}},
+		},
+	}
+}

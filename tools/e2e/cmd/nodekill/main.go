@@ -1,0 +1,47 @@
+// Command nodekill ends the processes of a container from the side of the node that it runs on, as the kernel does when memory is
+// short: by SIGKILL, without the kubelet or the API server knowing of it before.
+//
+// It wants the node's processes (hostPID) and the right to signal them.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"syscall"
+
+	"github.com/clusterring/clusterring/tools/e2e/process"
+)
+
+func main() {
+	pod := flag.String("pod", "", "`UID` of the pod")
+	container := flag.String("container", "", "`ID` of the container, as the pod's status has it")
+	flag.Parse()
+	if err := kill(*pod, *container); err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		os.Exit(1)
+	}
+}
+
+// kill ends the processes of a container, and says which. It is an error if there are none.
+func kill(pod, id string) error {
+	container, err := process.Parse(pod, id)
+	if err != nil {
+		return fmt.Errorf("which container? %w", err)
+	}
+	found, err := process.Find(os.DirFS("/proc"), container)
+	if err != nil {
+		return fmt.Errorf("look for the container: %w", err)
+	}
+	if len(found) == 0 {
+		return errors.New("the container has no process on this node: does this run with hostPID, on the node of the pod?")
+	}
+	for _, number := range found {
+		if err := syscall.Kill(number, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return fmt.Errorf("kill process %d: %w", number, err)
+		}
+		fmt.Println("killed process", number)
+	}
+	return nil
+}
