@@ -37,7 +37,7 @@ func TestBundleFile(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 2)
-	go func() { done <- bundleFollower{f}.Start(ctx) }()
+	go func() { done <- f.bundle.Start(ctx) }()
 	go func() { done <- f.certificate.Start(ctx) }()
 
 	defer func() {

@@ -5,18 +5,14 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"sync/atomic"
 	"time"
 
-	"github.com/go-logr/logr"
-	"k8s.io/client-go/util/cert"
 	"k8s.io/utils/clock"
-)
 
-// authoritiesInterval is how often the file of --client-ca-file is looked at. A mounted Secret takes longer to change.
-const authoritiesInterval = 10 * time.Second
+	"github.com/clusterring/clusterring/services/internal/certs"
+)
 
 // everybody is the group of all users that are known. The API server adds it itself to those that it authenticates.
 const everybody = "system:authenticated"
@@ -26,10 +22,9 @@ const everybody = "system:authenticated"
 // TLS itself asks for a certificate and does not judge it. It is judged with every call: a connection outlives certificates and
 // authorities, and a caller whose certificate has expired deserves an answer that says so.
 type certificates struct {
-	path  string
+	file  *certs.BundleFile
 	ttl   time.Duration
-	clock clock.WithTicker
-	log   logr.Logger
+	clock clock.PassiveClock
 
 	authorities atomic.Pointer[authorities]
 	answers     *memory[*identity]
@@ -41,59 +36,26 @@ type authorities struct {
 	pool *x509.CertPool
 }
 
-// newCertificates reads the authorities.
-func newCertificates(o *Options, clk clock.WithTicker, log logr.Logger) (*certificates, error) {
-	c := &certificates{path: o.ClientCAFile, ttl: o.TTL, clock: clk, log: log, answers: newMemory[*identity](clk)}
-	if _, err := c.read(); err != nil {
-		return nil, err
+// newCertificates reads the authorities, and follows their file when it is run.
+func newCertificates(o *Options, clk clock.WithTicker) (*certificates, error) {
+	c := &certificates{ttl: o.TTL, clock: clk, answers: newMemory[*identity](clk)}
+
+	file, err := certs.NewBundleFile(o.ClientCAFile, clk, c.trust)
+	if err != nil {
+		return nil, fmt.Errorf("take client certificates (--client-ca-file): %w", err)
 	}
+
+	c.file = file
+	c.trust(file.PEM())
 
 	return c, nil
 }
 
-// read reads the file and says whether it has changed. What was read before stays if the file cannot be used.
-func (c *certificates) read() (changed bool, err error) {
-	pem, err := os.ReadFile(c.path)
-	if err != nil {
-		return false, fmt.Errorf("read the authorities of client certificates (--client-ca-file): %w", err)
-	}
-
-	key := digest(pem)
-	if before := c.authorities.Load(); before != nil && before.key == key {
-		return false, nil
-	}
-
-	pool, err := cert.NewPoolFromBytes(pem)
-	if err != nil {
-		return false, fmt.Errorf("read the authorities of client certificates (--client-ca-file) from %s: %w", c.path, err)
-	}
-
-	c.authorities.Store(&authorities{key, pool})
-
-	return true, nil
-}
-
-// NeedLeaderElection puts the runnable into the group of what runs in every replica.
-func (*certificates) NeedLeaderElection() bool { return false }
-
-// Start implements manager.Runnable: it follows the file until ctx ends.
-func (c *certificates) Start(ctx context.Context) error {
-	ticker := c.clock.NewTicker(authoritiesInterval)
-	defer ticker.Stop()
-
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C():
-		}
-
-		if changed, err := c.read(); err != nil {
-			c.log.Error(err, "Authorities of client certificates stay as they were")
-		} else if changed {
-			c.log.Info("Authorities of client certificates have changed", "file", c.path)
-		}
-	}
+// trust takes the authorities of the bundle, which has been parsed before, in place of those until now.
+func (c *certificates) trust(pem []byte) {
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(pem)
+	c.authorities.Store(&authorities{digest(pem), pool})
 }
 
 // user returns whose the certificate is, the first of the chain, whose digest is the key. An error says what is wrong with it.

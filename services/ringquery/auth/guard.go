@@ -49,12 +49,12 @@ func (g *Guard) AddTo(mgr manager.Manager) error {
 		return nil
 	}
 
-	c, err := newCertificates(&g.Options, g.Clock, g.Log)
+	c, err := newCertificates(&g.Options, g.Clock)
 	if err != nil {
 		return err
 	}
 
-	if err := mgr.Add(c); err != nil {
+	if err := mgr.Add(c.file); err != nil {
 		return fmt.Errorf("follow the authorities of client certificates: %w", err)
 	}
 
