@@ -8,14 +8,13 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/clusterring/clusterring/tools/faults/record"
+	supervise "github.com/clusterring/clusterring/tools/localplane/process"
 )
 
 // again is the pause before a process that has ended by itself is started again.
@@ -169,23 +168,10 @@ func (p *Process) Freeze() (pid int) {
 	_ = p.cmd.Process.Signal(syscall.SIGSTOP) // one that is gone is frozen enough
 	ticker := time.NewTicker(time.Millisecond)
 	defer ticker.Stop()
-	for someThreadRuns(pid) {
+	for supervise.SomeThreadRuns(pid) {
 		<-ticker.C
 	}
 	return pid
-}
-
-// someThreadRuns says whether a thread of the process is neither stopped nor gone. Where the system does not tell, none does.
-func someThreadRuns(pid int) bool {
-	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
-	if err != nil {
-		return false
-	}
-	return slices.ContainsFunc(files, func(file string) bool {
-		content, err := os.ReadFile(file)
-		_, state, found := strings.Cut(string(content), ") ") // after the name, which is in parentheses
-		return err == nil && found && !strings.ContainsAny(state[:1], "TtZX")
-	})
 }
 
 // Thaw lets a frozen process go on (SIGCONT).

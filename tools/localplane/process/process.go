@@ -135,7 +135,7 @@ func (p *Process) Freeze() error {
 	defer timeout.Stop()
 	ticker := time.NewTicker(time.Millisecond)
 	defer ticker.Stop()
-	for someThreadRuns(p.PID()) {
+	for SomeThreadRuns(p.PID()) {
 		select {
 		case <-ticker.C:
 		case <-timeout.C:
@@ -154,8 +154,8 @@ func (p *Process) Thaw() error {
 	return p.signal(syscall.SIGCONT)
 }
 
-// someThreadRuns says whether a thread of the process is neither stopped nor gone.
-func someThreadRuns(pid int) bool {
+// SomeThreadRuns says whether a thread of the process is neither stopped nor gone. Where the system does not tell, none does.
+func SomeThreadRuns(pid int) bool {
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
 	if err != nil {
 		return false
