@@ -31,10 +31,35 @@ func BenchmarkOwner(b *testing.B) {
 	}
 }
 
+// Rankings of all tokens, one after the other: the owner and two more.
 func BenchmarkRanking(b *testing.B) {
-	r := ring.New(randomNames(rand.New(rand.NewPCG(1, 1)), 50))
-	for b.Loop() {
-		r.Ranking(ring.Tokens/2, 3)
+	for _, n := range []int{3, 50, 300, 1000} {
+		r := ring.New(randomNames(rand.New(rand.NewPCG(1, 1)), n))
+		r.Ranking(0, 2) // makes the table
+		b.Run(fmt.Sprintf("shards=%d", n), func(b *testing.B) {
+			b.ReportAllocs()
+			token := 0
+			for b.Loop() {
+				r.Ranking(token, 3)
+				token = (token + 4799) % ring.Tokens
+			}
+		})
+	}
+}
+
+// The first ranking of a ring makes a table, as each change of the set of shards asks for.
+func BenchmarkFirstRanking(b *testing.B) {
+	for _, n := range []int{3, 50, 300, 1000} {
+		shards := randomNames(rand.New(rand.NewPCG(1, 1)), n)
+		b.Run(fmt.Sprintf("shards=%d", n), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				b.StopTimer()
+				r := ring.New(shards)
+				b.StartTimer()
+				r.Ranking(0, 2)
+			}
+		})
 	}
 }
 

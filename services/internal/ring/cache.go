@@ -23,7 +23,8 @@ type entry struct {
 	ring        func() *Ring
 }
 
-// NewCache returns a cache of at most size rings of 64 KiB each; less than 1 counts as 1.
+// NewCache returns a cache of at most size rings of 64 KiB each, or 192 KiB once [Ring.Ranking] was asked; less than 1 counts
+// as 1.
 func NewCache(size int) *Cache {
 	return &Cache{
 		size:    max(size, 1),

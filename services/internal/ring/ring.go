@@ -78,6 +78,8 @@ type Ring struct {
 	owners      []int32  // by token: index into shards; empty without shards
 	owned       []int32  // by index into shards: number of tokens
 	fingerprint string
+
+	favourites lazyFavourites // for Ranking alone
 }
 
 // New returns the ring of the given shards. Their order does not matter, duplicates count once, and the slice is not
@@ -129,25 +131,6 @@ func (r *Ring) TokensOf(shard string) int {
 // Fingerprint returns 16 hexadecimal digits that stand for the set of shards and the algorithm: two replicas with equal
 // fingerprints have equal tables, as far as 64 bits of SHA-256 can tell.
 func (r *Ring) Fingerprint() string { return r.fingerprint }
-
-// Ranking returns at most n different shards: the owner of the token, then the one that would own it if the owner left,
-// then the one that would own it if both had left, and so on. Each place is found by assigning the tokens anew without
-// the shards before it. Hence it is exact, and about as expensive as [New]: it is meant for explanations. A token that
-// does not exist has no ranking.
-func (r *Ring) Ranking(token, n int) []string {
-	if token < 0 || token >= len(r.owners) {
-		return nil
-	}
-	remaining := slices.Clone(r.shards)
-	ranking := make([]string, 0, min(max(n, 0), len(remaining)))
-	for len(ranking) < cap(ranking) {
-		owners, _ := assign(remaining, token+1)
-		i := int(owners[token])
-		ranking = append(ranking, remaining[i])
-		remaining = slices.Delete(remaining, i, i+1)
-	}
-	return ranking
-}
 
 // canonical returns the names sorted and without duplicates, as a copy.
 func canonical(shards []string) []string {

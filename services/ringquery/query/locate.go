@@ -166,7 +166,7 @@ func at(r Ring, location Location, next int) Location {
 }
 
 // next returns the n shards that would own the token, one after the other, if those before them failed. It is what the hash
-// ring's Ranking says, which has to be found by building the ring without these shards.
+// ring's Ranking says; in a small ring, the rings without these shards are kept, which takes a look-up each.
 func (r Ring) next(token, n int) (names []string) {
 	ring := r.View.Ring()
 	if n == 0 || ring.Len() < 2 {

@@ -254,7 +254,7 @@ type LocateRequest struct {
 	// that lists it as a main resource. Absent: none named.
 	Owner *OwnerReference `protobuf:"bytes,3,opt,name=owner,proto3" json:"owner,omitempty"`
 	// next_shards is the number of shards to name in Location.next_shards, from 0 to 10. Absent: 2. In a ring of many shards, each
-	// takes the server milliseconds, and all else microseconds: whoever asks about many objects asks for 0.
+	// takes the server tens of microseconds, and all else takes a few: whoever asks about a million objects asks for 0.
 	NextShards    *int32 `protobuf:"varint,4,opt,name=next_shards,json=nextShards,proto3,oneof" json:"next_shards,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

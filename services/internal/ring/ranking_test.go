@@ -1,0 +1,72 @@
+package ring
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func numbered(n int) []string {
+	shards := make([]string, n)
+	for i := range shards {
+		shards[i] = fmt.Sprintf("shard-%d", i)
+	}
+	return shards
+}
+
+// In a large ring the bound pushes many tokens on, so that favourites alone do not say who the next owner is: each place
+// is compared with the ring that is built without those before it.
+func TestRankingIsExactInLargeRings(t *testing.T) {
+	const places = 3
+	for _, n := range []int{100, 300} {
+		r := New(numbered(n))
+		for _, token := range []int{0, Tokens / 2, Tokens - 1000, Tokens - 1} {
+			left := r.Shards()
+			for place, ranked := range r.Ranking(token, places) {
+				owner, ok := New(left).OwnerOf(token)
+				require.True(t, ok)
+				require.Equal(t, owner, ranked, "place %d for token %d of %d shards", place, token, n)
+				left = slices.DeleteFunc(left, func(shard string) bool { return shard == owner })
+			}
+			require.Len(t, left, n-places)
+		}
+	}
+}
+
+// More shards than the table can number are told apart by their scores alone, with the same outcome.
+func TestRankingWithoutFavourites(t *testing.T) {
+	shards := canonical(numbered(100))
+	with, without := newFavourites(shards), newFavourites(shards)
+	require.Len(t, with.table, Tokens*favouritesKept)
+	without.kept, without.table = 0, nil
+	owned := make([]int32, len(shards))
+	for _, left := range [][]int32{{}, {7}, {7, 99}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}} {
+		for token := 0; token < Tokens; token += 1111 {
+			require.Equal(t, without.ownerWithout(left, token, owned), with.ownerWithout(left, token, owned), "token %d without %v", token, left)
+		}
+	}
+	require.Empty(t, newFavourites(numbered(math.MaxUint16+2)).table)
+}
+
+func TestRankingIsSafeForConcurrentUse(t *testing.T) {
+	r, want := New(numbered(20)), New(numbered(20)).Ranking(77, 5)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() { assert.Equal(t, want, r.Ranking(77, 5)) })
+	}
+	wg.Wait()
+}
+
+func TestOwnersAreFoundWithoutFavourites(t *testing.T) {
+	r := New(numbered(50))
+	r.Owner(1)
+	r.Ranking(1, 1)
+	require.Nil(t, r.favourites.made, "a table is made that nobody needs")
+	r.Ranking(1, 2)
+	require.NotNil(t, r.favourites.made)
+}
