@@ -1,12 +1,14 @@
 // Package podlog follows the logs of a ring's pods, from each one's first line to its last, and reads from them who worked on what
 // and when. It wants controllers that write their history to standard output, as the example does with --history-file=-.
 //
-// A pod that is gone has no log any more. So the logs are followed from the moment the pods start, and not read at the end.
+// A pod that is gone has no log any more, nor has a container that was started again. So the logs are followed from the moment the pods
+// start, and not read at the end.
 package podlog
 
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,13 +53,19 @@ type container struct {
 
 // log is what one container has written so far.
 type log struct {
+	id        container
 	pod, node string
-	// lines counts all lines that were read; text are those of the history.
+	// lines counts all lines that were read, first is the first of them; text are those of the history.
 	lines int
+	first []byte
 	text  bytes.Buffer
-	// ended is when the log was seen to end, zero while it goes on.
-	ended time.Time
+	// ended is when the log was seen to end, zero while it goes on. died is the latest time at which the container can have ended, as
+	// the kubelet says; zero if that is not known.
+	ended, died time.Time
 }
+
+// errAnother says that a log is no longer, or not yet, that of the container that it was asked for.
+var errAnother = errors.New("the log is that of another container")
 
 // Follow begins to follow every pod that is or will be in the namespace, until the context ends.
 func Follow(ctx context.Context, clients kubernetes.Interface, namespace string, clk clock.Clock) *Collector {
@@ -80,16 +88,20 @@ func (c *Collector) Lines() int {
 	return n
 }
 
-// Spans returns the reconciles that were recorded until now, closed: one without an end ends when its container's log does, or now.
+// Spans returns the reconciles that were recorded until now, closed: one without an end ends when its container does, or now. That is
+// when its log is seen to end, which can be seconds late, or, if it was started again, when the kubelet says or when the next one works.
 // Start and End count from 1970. Pods of one node are compared by its monotonic clock, those of different nodes by their times of
 // day, which clusters keep together. It returns an error if the logs are not what they should be, or could not be found.
 func (c *Collector) Spans() ([]history.Span, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.clock.Now()
-	epochs := map[string]time.Time{} // by node: when its monotonic clock began
+	epochs := map[string]time.Time{}  // by node: when its monotonic clock began
+	next := map[types.UID]time.Time{} // by pod: when the container after the one looked at worked first
 	var spans []history.Span
-	logs := slices.SortedFunc(maps.Values(c.logs), func(a, b *log) int { return strings.Compare(a.pod, b.pod) })
+	logs := slices.SortedFunc(maps.Values(c.logs), func(a, b *log) int {
+		return cmp.Or(strings.Compare(a.pod, b.pod), cmp.Compare(b.id.restarts, a.id.restarts))
+	})
 	for _, l := range logs {
 		var r history.Reader
 		if err := r.Read(bytes.NewReader(l.text.Bytes())); err != nil {
@@ -100,9 +112,9 @@ func (c *Collector) Spans() ([]history.Span, error) {
 			epoch = r.Time(0)
 			epochs[l.node] = epoch
 		}
-		end := now
-		if !l.ended.IsZero() {
-			end = l.ended
+		end := earliest(now, l.ended, l.died, next[l.id.pod])
+		if len(r.Spans()) > 0 {
+			next[l.id.pod] = epoch.Add(r.Spans()[0].Start)
 		}
 		for _, s := range r.Spans() {
 			s.Start += time.Duration(epoch.UnixNano())
@@ -115,6 +127,11 @@ func (c *Collector) Spans() ([]history.Span, error) {
 		}
 	}
 	return spans, nil
+}
+
+// earliest returns the first of the times that are not zero.
+func earliest(times ...time.Time) time.Time {
+	return slices.MinFunc(slices.DeleteFunc(times, time.Time.IsZero), time.Time.Compare)
 }
 
 // find looks for new containers until the context ends.
@@ -141,9 +158,13 @@ func (c *Collector) begin(ctx context.Context, pod *corev1.Pod) {
 	if _, known := c.logs[id]; known {
 		return
 	}
-	l := &log{pod: pod.Name, node: pod.Spec.NodeName}
+	last := pod.Status.ContainerStatuses[0].LastTerminationState.Terminated
+	if before := c.logs[container{id.pod, id.restarts - 1}]; before != nil && last != nil && !last.FinishedAt.IsZero() {
+		before.died = last.FinishedAt.Add(time.Second) // it is cut to seconds
+	}
+	l := &log{id: id, pod: pod.Name, node: pod.Spec.NodeName}
 	c.logs[id] = l
-	c.group.Go(func() { c.follow(ctx, id, l) })
+	c.group.Go(func() { c.follow(ctx, l) })
 }
 
 // current returns the container that the pod runs or ran last.
@@ -155,28 +176,37 @@ func current(pod *corev1.Pod) (id container, started bool) {
 	return container{pod.UID, status.RestartCount}, status.State.Running != nil || status.State.Terminated != nil
 }
 
-// follow reads a log to its end. A log that breaks off though its container runs is read again.
-func (c *Collector) follow(ctx context.Context, id container, l *log) {
+// follow reads a log to its end. A log that breaks off though its container runs, for all that the API server knows, is read again.
+func (c *Collector) follow(ctx context.Context, l *log) {
+	var ended time.Time
 	for ctx.Err() == nil {
 		err := c.read(ctx, l)
 		if ctx.Err() != nil {
 			return
 		}
-		ended := c.clock.Now()
+		if errors.Is(err, errAnother) && !ended.IsZero() {
+			c.end(l, ended)
+			return
+		}
+		ended = c.clock.Now()
 		if err != nil && !errors.Is(err, io.EOF) {
 			c.pause(ctx)
 		}
 		pod, err := c.clients.CoreV1().Pods(c.namespace).Get(ctx, l.pod, metav1.GetOptions{})
 		now, _ := current(podOf(pod))
-		if err == nil && now == id && pod.Status.ContainerStatuses[0].State.Running != nil && pod.DeletionTimestamp == nil {
+		if err == nil && now == l.id && pod.Status.ContainerStatuses[0].State.Running != nil && pod.DeletionTimestamp == nil {
 			c.pause(ctx)
 			continue
 		}
-		c.mu.Lock()
-		l.ended = ended
-		c.mu.Unlock()
+		c.end(l, ended)
 		return
 	}
+}
+
+func (c *Collector) end(l *log, at time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l.ended = at
 }
 
 // podOf returns the pod, or an empty one in place of none.
@@ -187,7 +217,8 @@ func podOf(pod *corev1.Pod) *corev1.Pod {
 	return pod
 }
 
-// read reads the lines that were not read before.
+// read reads the lines that were not read before. A kubelet gives the log of the container that runs, which may be a newer one than the
+// API server knows of: its first line tells.
 func (c *Collector) read(ctx context.Context, l *log) error {
 	stream, err := c.clients.CoreV1().Pods(c.namespace).GetLogs(l.pod, &corev1.PodLogOptions{Follow: true}).Stream(ctx)
 	if err != nil {
@@ -200,6 +231,9 @@ func (c *Collector) read(ctx context.Context, l *log) error {
 		if err != nil {
 			return err //nolint:wrapcheck // most often the end
 		}
+		if number == 1 && !c.own(l, line) {
+			return errAnother
+		}
 		if number <= l.lines {
 			continue
 		}
@@ -210,6 +244,23 @@ func (c *Collector) read(ctx context.Context, l *log) error {
 		}
 		c.mu.Unlock()
 	}
+}
+
+// own says whether a log that begins with this line is that of the container, which then has it for good. Lines have their time, so no
+// two containers of a pod begin with the same.
+func (c *Collector) own(l *log, first []byte) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if l.first != nil {
+		return bytes.Equal(l.first, first)
+	}
+	for _, other := range c.logs {
+		if other.id.pod == l.id.pod && bytes.Equal(other.first, first) {
+			return false
+		}
+	}
+	l.first = first
+	return true
 }
 
 func (c *Collector) pause(ctx context.Context) {
