@@ -1,0 +1,191 @@
+package objects
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// pageSize is how many objects are listed or deleted by one request.
+const pageSize = 5000
+
+// Kind is a kind of object.
+type Kind struct {
+	schema.GroupVersionResource
+
+	Kind string
+}
+
+// Kinds that are created here.
+var (
+	ConfigMaps = Kind{schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, "ConfigMap"}
+	Websites   = Kind{schema.GroupVersionResource{Group: "example.clusterring.dev", Version: "v1alpha1", Resource: "websites"}, "Website"}
+	Leases     = Kind{schema.GroupVersionResource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}, "Lease"}
+)
+
+// Path returns the path of an object, or of all in the namespace if name is empty. An empty namespace means all, or that the
+// kind has none.
+func (k Kind) Path(namespace, name string) string {
+	var path strings.Builder
+	if k.Group == "" {
+		path.WriteString("/api/" + k.Version)
+	} else {
+		path.WriteString("/apis/" + k.Group + "/" + k.Version)
+	}
+	if namespace != "" {
+		path.WriteString("/namespaces/" + namespace)
+	}
+	path.WriteString("/" + k.Resource)
+	if name != "" {
+		path.WriteString("/" + name)
+	}
+	return path.String()
+}
+
+// Batch names objects: Prefix-0 to Prefix-(Count-1).
+type Batch struct {
+	Kind              Kind
+	Namespace, Prefix string
+	Count             int
+	// Concurrency is how many requests are under way at a time; 0 means one.
+	Concurrency int
+	// Labels returns the labels of one object when it is created; nil means none. It is called from several goroutines.
+	Labels func(i int) map[string]string
+	// Owner is the controller of all of them; nil for none.
+	Owner *metav1.OwnerReference
+}
+
+// Name returns the name of one of the objects.
+func (b Batch) Name(i int) string { return b.Prefix + "-" + strconv.Itoa(i) }
+
+// Body returns the JSON of one of the objects.
+func (b Batch) Body(i int) ([]byte, error) {
+	meta := map[string]any{"name": b.Name(i), "namespace": b.Namespace}
+	if b.Labels != nil {
+		meta["labels"] = b.Labels(i)
+	}
+	if b.Owner != nil {
+		meta["ownerReferences"] = []*metav1.OwnerReference{b.Owner}
+	}
+	object := map[string]any{"apiVersion": b.Kind.GroupVersion().String(), "kind": b.Kind.Kind, "metadata": meta}
+	switch b.Kind {
+	case ConfigMaps:
+		object["data"] = map[string]string{"made": "to be measured"}
+	case Websites:
+		object["spec"] = map[string]string{"title": "Made to be measured"}
+	}
+	body, err := json.Marshal(object)
+	if err != nil {
+		return nil, fmt.Errorf("encode %s %s: %w", b.Kind.Kind, b.Name(i), err)
+	}
+	return body, nil
+}
+
+// Create creates the objects of a batch.
+func (c *Client) Create(ctx context.Context, b Batch) error {
+	path := b.Kind.Path(b.Namespace, "")
+	return Each(ctx, b.Count, b.Concurrency, func(ctx context.Context, i int) error {
+		body, err := b.Body(i)
+		if err != nil {
+			return err
+		}
+		return c.Do(ctx, Request{Method: http.MethodPost, Path: path, Body: body}, nil)
+	})
+}
+
+// Patch sends a JSON merge patch for each object of a batch. The patch may be the same bytes each time.
+func (c *Client) Patch(ctx context.Context, b Batch, patch func(i int) []byte) error {
+	return Each(ctx, b.Count, b.Concurrency, func(ctx context.Context, i int) error {
+		return c.MergePatch(ctx, b.Kind.Path(b.Namespace, b.Name(i)), patch(i))
+	})
+}
+
+// MergePatch sends a JSON merge patch to one path.
+func (c *Client) MergePatch(ctx context.Context, path string, patch []byte) error {
+	return c.Do(ctx, Request{Method: http.MethodPatch, Path: path, ContentType: mergePatchType, Body: patch}, nil)
+}
+
+// Delete deletes the objects of a batch. One that is gone already is no error.
+func (c *Client) Delete(ctx context.Context, b Batch) error {
+	return Each(ctx, b.Count, b.Concurrency, func(ctx context.Context, i int) error {
+		err := c.Do(ctx, Request{Method: http.MethodDelete, Path: b.Kind.Path(b.Namespace, b.Name(i))}, nil)
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	})
+}
+
+// DeleteAll deletes the objects of a kind in a namespace that a label selector names (empty: all), the given number at a time,
+// and returns when there is none.
+func (c *Client) DeleteAll(ctx context.Context, kind Kind, namespace, selector string, concurrency int) error {
+	for {
+		var names []string
+		err := c.pages(ctx, kind, namespace, selector, func(o *metav1.PartialObjectMetadata) { names = append(names, o.Name) })
+		if err != nil || len(names) == 0 {
+			return err
+		}
+		err = Each(ctx, len(names), concurrency, func(ctx context.Context, i int) error {
+			err := c.Do(ctx, Request{Method: http.MethodDelete, Path: kind.Path(namespace, names[i])}, nil)
+			if apierrors.IsNotFound(err) {
+				return nil
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// CountBy counts the objects of a kind in a namespace that a label selector names (empty: all), by the value of a label. Objects
+// without that label count under "".
+func (c *Client) CountBy(ctx context.Context, kind Kind, namespace, selector, label string) (map[string]int, error) {
+	counts := map[string]int{}
+	err := c.pages(ctx, kind, namespace, selector, func(o *metav1.PartialObjectMetadata) { counts[o.Labels[label]]++ })
+	return counts, err
+}
+
+// Count counts the objects of a kind in a namespace that a label selector names; empty means all.
+func (c *Client) Count(ctx context.Context, kind Kind, namespace, selector string) (int, error) {
+	n := 0
+	err := c.pages(ctx, kind, namespace, selector, func(*metav1.PartialObjectMetadata) { n++ })
+	return n, err
+}
+
+// pages shows the metadata of all objects, page by page.
+func (c *Client) pages(ctx context.Context, kind Kind, namespace, selector string, show func(*metav1.PartialObjectMetadata)) error {
+	options := metav1.ListOptions{LabelSelector: selector, Limit: pageSize}
+	for {
+		list, err := c.Metadata.Resource(kind.GroupVersionResource).Namespace(namespace).List(ctx, options)
+		if err != nil {
+			return fmt.Errorf("list %s in %q: %w", kind.Resource, namespace, err)
+		}
+		for i := range list.Items {
+			show(&list.Items[i])
+		}
+		if options.Continue = list.Continue; options.Continue == "" {
+			return nil
+		}
+	}
+}
+
+// DryRun creates an object of the batch without keeping it, and writes what it would be, as JSON metadata, into answer. Admission
+// webhooks are asked.
+func (c *Client) DryRun(ctx context.Context, b Batch, i int, answer io.Writer) error {
+	body, err := b.Body(i)
+	if err != nil {
+		return err
+	}
+	path := b.Kind.Path(b.Namespace, "") + "?" + url.Values{"dryRun": {metav1.DryRunAll}}.Encode()
+	return c.Do(ctx, Request{Method: http.MethodPost, Path: path, Body: body}, answer)
+}

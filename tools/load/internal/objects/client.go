@@ -1,0 +1,162 @@
+// Package objects creates, patches, deletes and counts objects in bulk, at no more cost for this machine than HTTP itself: bodies
+// are bytes, answers are not decoded, nothing limits the rate but the concurrency that is asked for.
+package objects
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+)
+
+const (
+	jsonType       = "application/json"
+	mergePatchType = "application/merge-patch+json"
+	// metadataOnly asks the API server for the metadata of an object in place of the object.
+	metadataOnly = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+	// maxAnswer is how much of an error's text is read.
+	maxAnswer = 64 << 10
+)
+
+// Client sends requests to an API server over several HTTP/2 connections. Make it with [New]; it is safe for concurrent use.
+type Client struct {
+	// Metadata reads metadata over one of the connections, decoded.
+	Metadata metadata.Interface
+
+	base       *url.URL
+	transports []*http.Transport
+	clients    []*http.Client
+	next       atomic.Uint64
+}
+
+// New returns a client with the given number of connections, at least one. Each carries 250 requests at a time at most, so
+// connections × 250 is the highest concurrency. Close it when it is no longer needed.
+func New(config *rest.Config, connections int) (*Client, error) {
+	base, _, err := rest.DefaultServerUrlFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("find the address of the API server: %w", err)
+	}
+	c := &Client{base: base}
+	for range max(1, connections) {
+		tlsConfig, err := rest.TLSConfigFor(config)
+		if err != nil {
+			return nil, fmt.Errorf("prepare a connection to the API server: %w", err)
+		}
+		transport := &http.Transport{TLSClientConfig: tlsConfig, ForceAttemptHTTP2: true, Proxy: http.ProxyFromEnvironment}
+		wrapped, err := rest.HTTPWrappersForConfig(config, transport)
+		if err != nil {
+			return nil, fmt.Errorf("prepare a connection to the API server: %w", err)
+		}
+		c.transports = append(c.transports, transport)
+		c.clients = append(c.clients, &http.Client{Transport: wrapped})
+	}
+	unlimited := rest.CopyConfig(config)
+	unlimited.QPS = -1
+	if c.Metadata, err = metadata.NewForConfigAndClient(metadata.ConfigFor(unlimited), c.clients[0]); err != nil {
+		return nil, fmt.Errorf("make a client of metadata: %w", err)
+	}
+	return c, nil
+}
+
+// Close ends the connections that rest.
+func (c *Client) Close() {
+	for _, t := range c.transports {
+		t.CloseIdleConnections()
+	}
+}
+
+// Request is one request to the API server.
+type Request struct {
+	// Method and Path are those of HTTP; the path may end with a query. Kind.Path makes paths.
+	Method, Path string
+	// ContentType is that of Body; empty means JSON.
+	ContentType string
+	Body        []byte
+	// Accept is the form of the answer; empty asks for metadata alone.
+	Accept string
+}
+
+// Do sends a request and reads the answer into answer, or away if that is nil. An error that the API server answers is an
+// [apierrors.APIStatus], so that apierrors.IsNotFound and the like know it.
+func (c *Client) Do(ctx context.Context, r Request, answer io.Writer) error {
+	request, err := http.NewRequestWithContext(ctx, r.Method, c.base.String()+r.Path, bytes.NewReader(r.Body))
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", r.Method, r.Path, err)
+	}
+	if len(r.Body) > 0 {
+		request.Header.Set("Content-Type", either(r.ContentType, jsonType))
+	}
+	request.Header.Set("Accept", either(r.Accept, metadataOnly))
+	client := c.clients[c.next.Add(1)%uint64(len(c.clients))]
+	response, err := client.Do(request)
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", r.Method, r.Path, err)
+	}
+	defer func() { _ = response.Body.Close() }() // was only read
+	if response.StatusCode >= http.StatusBadRequest {
+		return fmt.Errorf("%s %s: %w", r.Method, r.Path, failure(response))
+	}
+	if answer == nil {
+		answer = io.Discard
+	}
+	if _, err := io.Copy(answer, response.Body); err != nil {
+		return fmt.Errorf("%s %s: read the answer: %w", r.Method, r.Path, err)
+	}
+	return nil
+}
+
+// failure is what the API server answered in place of a success.
+func failure(response *http.Response) error {
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	if err != nil {
+		return fmt.Errorf("status %s, and no text: %w", response.Status, err)
+	}
+	var status metav1.Status
+	if err := json.Unmarshal(text, &status); err != nil || status.Kind != "Status" {
+		status = metav1.Status{
+			Status: metav1.StatusFailure, Code: int32(response.StatusCode), //nolint:gosec // has three digits
+			Message: fmt.Sprintf("status %s: %s", response.Status, strings.TrimSpace(string(text))),
+		}
+	}
+	return &apierrors.StatusError{ErrStatus: status}
+}
+
+// Each calls do with 0 to n-1, at most concurrency of them at a time, and returns the first error, after which no other call
+// begins.
+func Each(ctx context.Context, n, concurrency int, do func(ctx context.Context, i int) error) error {
+	group, ctx := errgroup.WithContext(ctx)
+	var next atomic.Int64
+	for range min(n, max(1, concurrency)) {
+		group.Go(func() error {
+			for ctx.Err() == nil {
+				i := int(next.Add(1) - 1)
+				if i >= n {
+					return nil
+				}
+				if err := do(ctx, i); err != nil {
+					return err
+				}
+			}
+			return context.Cause(ctx)
+		})
+	}
+	return group.Wait() //nolint:wrapcheck // the caller's own error
+}
+
+func either(first, second string) string {
+	if first != "" {
+		return first
+	}
+	return second
+}

@@ -1,0 +1,85 @@
+package run
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// Trial is one side of an experiment. It returns what it has measured.
+type Trial[T any] func(ctx context.Context) (T, error)
+
+// Rounds measures value and floor in turns, so that whatever else the machine does hits both alike: floor and value, then value and
+// floor, and so on, after one of each that does not count. A floor of nil is none, and gets no results.
+//
+// It makes the bench's number of rounds, but fewer, at least one, if the next would end after the measurement's budget, as far as
+// the slowest so far tells. Several calls in one measurement share its budget: [Bench.Share] gives each its part.
+func Rounds[T any](ctx context.Context, b *Bench, value, floor Trial[T]) (values, floors []T, err error) {
+	var slowest time.Duration
+	for round := range b.rounds + 1 {
+		began := b.Clock.Now()
+		if round > 1 && !b.deadline.IsZero() && began.Add(slowest).After(b.deadline) {
+			b.Progress("%d of %d rounds, for want of time", round-1, b.rounds)
+			break
+		}
+		v, f, err := pair(ctx, round%2 == 0, value, floor)
+		if err != nil {
+			return nil, nil, fmt.Errorf("round %d: %w", round, err)
+		}
+		took := b.Clock.Since(began)
+		slowest = max(slowest, took)
+		if round == 0 {
+			b.Progress("warm-up: %s", shown(v, f, floor != nil))
+			continue
+		}
+		b.Progress("round %d of %d: %s (%.1f s)", round, b.rounds, shown(v, f, floor != nil), took.Seconds())
+		values = append(values, v)
+		if floor != nil {
+			floors = append(floors, f)
+		}
+	}
+	return values, floors, nil
+}
+
+// pair makes both trials, the floor first or last.
+func pair[T any](ctx context.Context, floorFirst bool, value, floor Trial[T]) (v, f T, err error) {
+	if floor != nil && floorFirst {
+		if f, err = floor(ctx); err != nil {
+			return v, f, fmt.Errorf("floor: %w", err)
+		}
+	}
+	if v, err = value(ctx); err != nil {
+		return v, f, err
+	}
+	if floor != nil && !floorFirst {
+		if f, err = floor(ctx); err != nil {
+			return v, f, fmt.Errorf("floor: %w", err)
+		}
+	}
+	return v, f, nil
+}
+
+func shown[T any](v, f T, floor bool) string {
+	if !floor {
+		return figure(v)
+	}
+	return figure(v) + ", floor " + figure(f)
+}
+
+func figure(v any) string {
+	if number, ok := v.(float64); ok {
+		return fmt.Sprintf("%.4g", number)
+	}
+	return fmt.Sprintf("%+v", v)
+}
+
+// Share returns a bench for one of several parts of a measurement: its rounds have to end within an equal part of the time that is
+// left, where remaining counts the parts that are still to come, this one with them.
+func (b *Bench) Share(remaining int) *Bench {
+	part := *b
+	if !b.deadline.IsZero() {
+		now := b.Clock.Now()
+		part.deadline = now.Add(b.deadline.Sub(now) / time.Duration(max(1, remaining)))
+	}
+	return &part
+}

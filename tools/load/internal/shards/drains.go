@@ -1,0 +1,168 @@
+package shards
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/load/internal/objects"
+)
+
+// Drains acknowledges the drains of all shards of a ring. Make it with [Fleet.Acknowledge]; it is safe for concurrent use.
+type Drains struct {
+	acknowledged, conflicts atomic.Int64
+
+	cancel context.CancelFunc
+	group  sync.WaitGroup
+	err    atomic.Pointer[error]
+}
+
+// drained is an object with a drain label.
+type drained struct {
+	kind                     objects.Kind
+	namespace, name, version string
+}
+
+// Acknowledge begins to acknowledge every drain of objects of the kinds, which have to be those of the ring, until [Drains.Stop]:
+// one watch of metadata with the drain label per kind, and one patch per object, which removes both labels from exactly the version
+// that was seen. At most concurrency patches are under way at a time.
+func (f *Fleet) Acknowledge(ctx context.Context, concurrency int, kinds ...objects.Kind) *Drains {
+	ctx, cancel := context.WithCancel(ctx)
+	d := &Drains{cancel: cancel}
+	const waiting = 1024
+	queue := make(chan drained, waiting)
+	for _, kind := range kinds {
+		d.group.Go(func() { d.end(ctx, f.follow(ctx, kind, queue)) })
+	}
+	for range max(1, concurrency) {
+		d.group.Go(func() { d.work(ctx, f, queue) })
+	}
+	return d
+}
+
+// Acknowledged returns how many drains have been acknowledged, Conflicts how many patches came too late because the object had
+// changed since.
+func (d *Drains) Acknowledged() int { return int(d.acknowledged.Load()) }
+
+// Conflicts is described at Acknowledged.
+func (d *Drains) Conflicts() int { return int(d.conflicts.Load()) }
+
+// Stop ends it and returns the first error, if there was one.
+func (d *Drains) Stop() error {
+	d.cancel()
+	d.group.Wait()
+	if err := d.err.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// end notes an error that did not come from being stopped.
+func (d *Drains) end(ctx context.Context, err error) {
+	if err != nil && ctx.Err() == nil {
+		d.err.CompareAndSwap(nil, &err)
+		d.cancel()
+	}
+}
+
+func (d *Drains) work(ctx context.Context, f *Fleet, queue <-chan drained) {
+	ring := f.options.Ring.Name
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case o := <-queue:
+			patch, err := acknowledgement(ring, o.version)
+			if err == nil {
+				err = f.options.Objects.MergePatch(ctx, o.kind.Path(o.namespace, o.name), patch)
+			}
+			switch {
+			case err == nil:
+				d.acknowledged.Add(1)
+			case apierrors.IsConflict(err):
+				d.conflicts.Add(1)
+			case !apierrors.IsNotFound(err):
+				d.end(ctx, fmt.Errorf("acknowledge a drain: %w", err))
+			}
+		}
+	}
+}
+
+// acknowledgement is the patch by which a shard gives up an object of the given version.
+func acknowledgement(ring, version string) ([]byte, error) {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"resourceVersion": version,
+		"labels":          map[string]any{v1alpha1.ShardLabel(ring): nil, v1alpha1.DrainLabel(ring): nil},
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("encode an acknowledgement: %w", err)
+	}
+	return patch, nil
+}
+
+// follow puts every object that has or gets a drain label into the queue.
+func (f *Fleet) follow(ctx context.Context, kind objects.Kind, queue chan<- drained) error {
+	resource := f.options.Objects.Metadata.Resource(kind.GroupVersionResource).Namespace(f.options.Ring.Namespace)
+	put := func(o *metav1.PartialObjectMetadata) {
+		select {
+		case queue <- drained{kind, o.Namespace, o.Name, o.ResourceVersion}:
+		case <-ctx.Done():
+		}
+	}
+	for ctx.Err() == nil {
+		selector := v1alpha1.DrainLabel(f.options.Ring.Name)
+		list, err := resource.List(ctx, metav1.ListOptions{LabelSelector: selector})
+		if err != nil {
+			return fmt.Errorf("list %s that shall be drained: %w", kind.Resource, err)
+		}
+		for i := range list.Items {
+			put(&list.Items[i])
+		}
+		watching, err := resource.Watch(ctx, metav1.ListOptions{LabelSelector: selector, ResourceVersion: list.ResourceVersion})
+		if err != nil {
+			return fmt.Errorf("watch %s that shall be drained: %w", kind.Resource, err)
+		}
+		err = drainsOf(watching, put)
+		watching.Stop()
+		if err != nil {
+			return fmt.Errorf("watch %s that shall be drained: %w", kind.Resource, err)
+		}
+	}
+	return nil
+}
+
+// drainsOf shows the objects of a watch until it ends. One that is too old for the API server ends without an error, too.
+func drainsOf(watching watch.Interface, put func(*metav1.PartialObjectMetadata)) error {
+	for event := range watching.ResultChan() {
+		switch event.Type {
+		case watch.Added, watch.Modified:
+			if o, ok := event.Object.(*metav1.PartialObjectMetadata); ok {
+				put(o)
+			}
+		case watch.Error:
+			if err := errorOf(event.Object); !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
+				return err
+			}
+			return nil
+		default:
+		}
+	}
+	return nil
+}
+
+func errorOf(object runtime.Object) error {
+	err := apierrors.FromObject(object)
+	if err == nil {
+		return errors.New("the API server has sent an error without saying which")
+	}
+	return err
+}

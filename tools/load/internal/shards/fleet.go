@@ -1,0 +1,157 @@
+// Package shards plays the shards of a ring: it holds their Leases, thousands of them if need be, lets them join, leave and die,
+// and acknowledges their drains as fast as it is asked to.
+package shards
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/load/internal/objects"
+)
+
+const (
+	// leaseDuration is longer than any measurement, so that no shard has to renew its Lease.
+	leaseDuration = 24 * time.Hour
+	// taker is who holds the Lease of a shard that was declared dead.
+	taker = "shardlease-controller"
+)
+
+// Fleet is the shards of one ring. Make it with [NewFleet]; it is safe for concurrent use.
+type Fleet struct {
+	options Options
+
+	mu   sync.Mutex
+	made int
+	held map[string]bool
+}
+
+// Options say whose shards they are.
+type Options struct {
+	// Objects writes the Leases, Client reads the ring.
+	Objects *objects.Client
+	Client  client.Client
+	// Ring is the ring; the Leases are in its namespace.
+	Ring Ring
+	// Concurrency is how many Leases are written at a time.
+	Concurrency int
+	// Now tells the time that is written into Leases.
+	Now func() time.Time
+}
+
+// NewFleet returns a fleet without shards. It sends no request.
+func NewFleet(o Options) *Fleet { return &Fleet{options: o, held: map[string]bool{}} }
+
+// Join makes n more shards at once and returns their names. No name is used twice.
+func (f *Fleet) Join(ctx context.Context, n int) ([]string, error) {
+	f.mu.Lock()
+	names := make([]string, n)
+	for i := range names {
+		names[i] = f.options.Ring.Name + "-" + strconv.Itoa(f.made+i)
+	}
+	f.made += n
+	f.mu.Unlock()
+
+	path := objects.Leases.Path(f.options.Ring.Namespace, "")
+	err := objects.Each(ctx, n, f.options.Concurrency, func(ctx context.Context, i int) error {
+		body, err := json.Marshal(f.lease(names[i]))
+		if err != nil {
+			return fmt.Errorf("encode Lease %s: %w", names[i], err)
+		}
+		if err := f.options.Objects.Do(ctx, objects.Request{Method: http.MethodPost, Path: path, Body: body}, nil); err != nil {
+			return err
+		}
+		f.set(names[i], true)
+		return nil
+	})
+	return names, err
+}
+
+// Held returns the names of the shards that hold their Leases, sorted.
+func (f *Fleet) Held() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	names := make([]string, 0, len(f.held))
+	for name := range f.held {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Release lets a shard give up its Lease, as one does that stops: its holder is cleared. It returns when the API server has
+// accepted it.
+func (f *Fleet) Release(ctx context.Context, name string) error {
+	return f.leave(ctx, name, map[string]any{"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": f.now()})
+}
+
+// Lose has a shard declared dead, as the lease monitor does with one that does not renew its Lease: it takes the Lease.
+func (f *Fleet) Lose(ctx context.Context, name string) error {
+	return f.leave(ctx, name, map[string]any{
+		"holderIdentity": taker, "leaseDurationSeconds": int(2 * leaseDuration / time.Second), "acquireTime": f.now(), "renewTime": f.now(), "leaseTransitions": 1,
+	})
+}
+
+// Await waits until the ring's status counts as many available shards as hold their Leases.
+func (f *Fleet) Await(ctx context.Context) error {
+	want := len(f.Held())
+	return f.options.Ring.Await(ctx, f.options.Client, fmt.Sprintf("%d shards are available", want), func(ring *v1alpha1.ClusterRing) bool {
+		return int(ring.Status.AvailableShards) == want
+	})
+}
+
+// Remove deletes all Leases of the ring, those of shards that are gone, too.
+func (f *Fleet) Remove(ctx context.Context) error {
+	f.mu.Lock()
+	clear(f.held)
+	f.mu.Unlock()
+	return f.options.Objects.DeleteAll(ctx, objects.Leases, f.options.Ring.Namespace, v1alpha1.LabelClusterRing+"="+f.options.Ring.Name, f.options.Concurrency)
+}
+
+func (f *Fleet) leave(ctx context.Context, name string, spec map[string]any) error {
+	patch, err := json.Marshal(map[string]any{"spec": spec})
+	if err != nil {
+		return fmt.Errorf("encode a patch of Lease %s: %w", name, err)
+	}
+	if err := f.options.Objects.MergePatch(ctx, objects.Leases.Path(f.options.Ring.Namespace, name), patch); err != nil {
+		return err
+	}
+	f.set(name, false)
+	return nil
+}
+
+func (f *Fleet) set(name string, held bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if held {
+		f.held[name] = true
+	} else {
+		delete(f.held, name)
+	}
+}
+
+func (f *Fleet) now() metav1.MicroTime { return metav1.NewMicroTime(f.options.Now()) }
+
+func (f *Fleet) lease(name string) *coordinationv1.Lease {
+	return &coordinationv1.Lease{
+		TypeMeta: metav1.TypeMeta{APIVersion: coordinationv1.SchemeGroupVersion.String(), Kind: "Lease"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Namespace: f.options.Ring.Namespace, Labels: map[string]string{v1alpha1.LabelClusterRing: f.options.Ring.Name},
+		},
+		Spec: coordinationv1.LeaseSpec{
+			HolderIdentity: ptr.To(name), LeaseDurationSeconds: ptr.To(int32(leaseDuration / time.Second)),
+			AcquireTime: ptr.To(f.now()), RenewTime: ptr.To(f.now()), LeaseTransitions: ptr.To[int32](0),
+		},
+	}
+}
