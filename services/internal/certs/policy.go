@@ -51,7 +51,8 @@ type Decision struct {
 //
 // An authority is replaced when a third of its life is left, a serving certificate likewise. A new authority is first
 // published, in the bundle of those that are trusted, and signs only [Policy.Overlap] later: by then every client has
-// the new bundle, and at no time is a certificate served that some client does not trust.
+// the new bundle, and at no time is a certificate served that some client does not trust. Only a certificate that would expire
+// before that, as when lifetimes have just been made longer, is replaced earlier: when a tenth of its life is left.
 func (p Policy) Next(now time.Time, m Material) Decision {
 	if why := p.unusableCA(now, m); why != "" {
 		return Decision{Action: RotateCA, Reason: why}
@@ -61,10 +62,10 @@ func (p Policy) Next(now time.Time, m Material) Decision {
 		return Decision{Action: Issue, Reason: why}
 	}
 
-	signsFrom := born(m.CA).Add(p.Overlap)
 	if !signedBy(m.Cert, m.CA) {
-		if wait := signsFrom.Sub(now); wait > 0 {
-			return Decision{Action: Keep, CheckAfter: min(wait, m.Cert.NotAfter.Sub(now))}
+		last := m.Cert.NotAfter.Add(-m.Cert.NotAfter.Sub(born(m.Cert)) / 10)
+		if wait := min(born(m.CA).Add(p.Overlap).Sub(now), last.Sub(now)); wait > 0 {
+			return Decision{Action: Keep, CheckAfter: wait}
 		}
 
 		return Decision{Action: Issue, Reason: "the authority was replaced"}

@@ -184,6 +184,25 @@ func TestHostsAgree(t *testing.T) {
 	require.Error(t, m.Cert.VerifyHostname("127.0.0.1"), "names that nobody asks for go with the next certificate")
 }
 
+// TestLongerLifetimes: what was made for a short life is replaced before its end, though a new authority is to be known for longer.
+func TestLongerLifetimes(t *testing.T) {
+	short := policy
+	short.CertLifetime, short.CALifetime, short.Overlap = time.Minute, 3*time.Minute, 6*time.Second
+	m := fresh(t, short, birth)
+	now := birth.Add(10 * time.Second)
+
+	require.Equal(t, RotateCA, step(t, now, &m))
+
+	d := policy.Next(now, m)
+	require.Equal(t, Decision{Action: Keep, CheckAfter: 44 * time.Second}, d, "of which a tenth remains")
+
+	known := m
+	now = now.Add(d.CheckAfter)
+	require.Equal(t, Issue, step(t, now, &m))
+	require.NoError(t, trusts(now, known, m))
+	require.Equal(t, Decision{Action: Keep, CheckAfter: 60 * day}, policy.Next(now, m))
+}
+
 func TestShortLivedAuthorityBoundsCertificates(t *testing.T) {
 	m := fresh(t, policy, birth)
 
