@@ -262,7 +262,8 @@ e2e: go-present $(BIN)/kubectl-ring $(BIN)/grpcurl ## Install everything on the 
 		printf '==> the cluster is %s, its machines are %s\n' "$$(kubectl config current-context)" "$$platforms" && \
 		$(MAKE) images IMAGE_REPO="$$repo" PLATFORMS="$$platforms" OVERLAY=tools/e2e/overlay INSTALL=dist/e2e MORE_IMAGES=./tools/e2e/cmd/nodekill
 	$(call step,scenarios)
-	@E2E_INSTALL=$(CURDIR)/dist/e2e E2E_ROOT=$(CURDIR) E2E_BIN=$(abspath $(BIN)) E2E_NODEKILL_IMAGE=$$(sed -n '/\/nodekill[:@]/p' dist/e2e/images.txt) \
+	@E2E_INSTALL=$(CURDIR)/dist/e2e E2E_ROOT=$(CURDIR) E2E_BIN=$(abspath $(BIN)) \
+		E2E_IMAGE_REPO='$(or $(IMAGE_REPO),$(KO_DOCKER_REPO),$(SKAFFOLD_DEFAULT_REPO))' E2E_NODEKILL_IMAGE=$$(sed -n '/\/nodekill[:@]/p' dist/e2e/images.txt) \
 		exec go test -C tools/e2e/suite -count=1 -timeout $(if $(filter full,$(E2E_SCALE)),2h,1h) -v $(ARGS)
 
 ##@ Measure

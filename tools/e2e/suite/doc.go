@@ -5,7 +5,10 @@
 //
 //   - E2E_INSTALL: directory of the kustomization to install, with images that the cluster can pull; without it the tests are skipped
 //   - E2E_ROOT: directory of the repository
-//   - E2E_BIN: directory of kubectl-ring
+//   - E2E_BIN: directory of kubectl-ring and grpcurl
+//   - E2E_NODEKILL_IMAGE: the image of cmd/nodekill, which ends processes from the side of their node
+//   - E2E_SKAFFOLD: the skaffold program; by default that of $PATH. Without it TestDevelopment is skipped
+//   - E2E_IMAGE_REPO: where skaffold's images go; by default it decides
 //   - E2E_KUBECTL: the kubectl program; by default that of $PATH
 //   - E2E_SCALE: small (the default) or full, which takes longer and asks for more
 //   - E2E_RATE: creates per second under load; by default 50
