@@ -13,7 +13,7 @@ import (
 func Number(v float64) string {
 	switch magnitude := math.Abs(v); {
 	case math.IsNaN(v):
-		return "–"
+		return none
 	case math.IsInf(v, 0):
 		return "∞"
 	case magnitude == math.Trunc(magnitude) || magnitude >= 99.95:
@@ -46,10 +46,16 @@ func Fixed(v float64, decimals int) string {
 	return whole
 }
 
-// With returns a number, written already, with its unit: "12.3 µs", but "1.05×" and "10%". Without a unit it is the number.
+// none is what is no number.
+const none = "–"
+
+// With returns a number, written already, with its unit: "12.3 µs", but "1.05×" and "10%". Without a unit it is the number, and
+// what is no number has no unit.
 func With(number, unit string) string {
-	switch unit {
-	case "", "×", "%":
+	switch {
+	case number == none:
+		return number
+	case unit == "", unit == "×", unit == "%":
 		return number + unit
 	default:
 		return number + " " + unit

@@ -29,6 +29,7 @@ func TestExact(t *testing.T) {
 func TestWith(t *testing.T) {
 	require.Equal(t, "3", figure.With("3", ""))
 	require.Equal(t, "1.05×", figure.With("1.05", "×"))
+	require.Equal(t, "–", figure.With("–", "µs"))
 	require.Equal(t, "10%", figure.With("10", "%"))
 	require.Equal(t, "12.3 µs", figure.With("12.3", "µs"))
 }

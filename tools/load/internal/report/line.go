@@ -1,0 +1,137 @@
+package report
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"text/tabwriter"
+
+	"github.com/clusterring/clusterring/tools/load/internal/figure"
+	"github.com/clusterring/clusterring/tools/load/internal/result"
+)
+
+// nothing stands where there is nothing to say.
+const nothing = "–"
+
+// line is a row as it is printed.
+type line struct {
+	title, floorTitle, priorArt, target, met string
+	floorMedian                              string // with unit; empty without floor
+	median, spread                           string // of what is judged; the spread is empty where there is none
+	measured                                 string // the median that was measured, where a ratio is judged
+}
+
+func lineOf(r *result.Row) line {
+	unit := r.Unit
+	if r.Judge == result.JudgeRatio {
+		unit = "×"
+	}
+	median, low, high := r.Result()
+	l := line{
+		title: r.Title, floorTitle: r.FloorTitle, priorArt: orNothing(r.PriorArt), target: targetOf(r, unit), met: metOf(r),
+		median: figure.With(closeTo(median, r), unit),
+	}
+	if low != high {
+		l.spread = figure.Number(low) + " to " + figure.Number(high)
+	}
+	if len(r.Floor) > 0 {
+		floor, _, _ := result.Spread(r.Floor)
+		l.floorMedian = figure.With(figure.Number(floor), r.Unit)
+	}
+	if r.Judge == result.JudgeRatio && len(r.Values) > 0 {
+		value, _, _ := result.Spread(r.Values)
+		l.measured = figure.With(figure.Number(value), r.Unit)
+	}
+	return l
+}
+
+// floor is the cell of the floor: what it is, and its median.
+func (l line) floor() string {
+	switch {
+	case l.floorMedian == "":
+		return orNothing(l.floorTitle)
+	case l.floorTitle == "":
+		return l.floorMedian
+	default:
+		return l.floorTitle + ": " + l.floorMedian
+	}
+}
+
+// result is the cell of the result.
+func (l line) result() string {
+	text := l.median
+	if l.spread != "" {
+		text += " (" + l.spread + ")"
+	}
+	if l.measured != "" {
+		text += ", " + l.measured
+	}
+	return text
+}
+
+// closeTo writes a median with as many digits as it takes to tell it from a target that it misses.
+func closeTo(median float64, r *result.Row) string {
+	text := figure.Number(median)
+	if r.Met() || math.IsNaN(median) || math.IsInf(median, 0) {
+		return text
+	}
+	for digits := 2; text == figure.Number(r.Target.Value) && digits < 10; digits++ {
+		if precise := figure.Fixed(median, digits); precise != figure.Fixed(r.Target.Value, digits) {
+			text = precise
+		}
+	}
+	return text
+}
+
+func targetOf(r *result.Row, unit string) string {
+	if r.Target.Unit != "" {
+		unit = r.Target.Unit
+	}
+	value := figure.With(figure.Exact(r.Target.Value), unit)
+	switch r.Target.Bound {
+	case result.AtMost:
+		return "≤ " + value
+	case result.AtLeast:
+		return "≥ " + value
+	default:
+		return nothing
+	}
+}
+
+func metOf(r *result.Row) string {
+	switch {
+	case r.Target.Bound == "":
+		return nothing
+	case r.Met():
+		return "yes"
+	default:
+		return "**no**"
+	}
+}
+
+func orNothing(text string) string {
+	if text == "" {
+		return nothing
+	}
+	return text
+}
+
+// Print writes the table for a terminal, with one line per row; one that misses its target begins with "!". It fails if out does.
+func Print(out io.Writer, r *result.Report) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, " \tMEASUREMENT\tRESULT\tRANGE\tTARGET\tPRIOR ART\tMEASURED\tFLOOR")
+	for i := range r.Rows {
+		row := &r.Rows[i]
+		l := lineOf(row)
+		mark := " "
+		if !row.Met() {
+			mark = "!"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", mark, l.title, l.median, orNothing(l.spread), l.target, l.priorArt, orNothing(l.measured),
+			orNothing(l.floorMedian))
+	}
+	if err := w.Flush(); err != nil {
+		return fmt.Errorf("print the table of results: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,155 @@
+// Package report says what a run of measurements has found: as a page for people, as a table on a terminal, as JSON for
+// machines, as pictures. It makes text of data; whoever calls it writes the files.
+package report
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/clusterring/clusterring/tools/load/internal/figure"
+	"github.com/clusterring/clusterring/tools/load/internal/plot"
+	"github.com/clusterring/clusterring/tools/load/internal/result"
+)
+
+// The names of the files that [Files] returns, besides a picture per series: its ID with ".svg".
+const (
+	// Page is the report for people, in Markdown.
+	Page = "report.md"
+	// Data is the report for machines: JSON that [result.Read] reads.
+	Data = "report.json"
+)
+
+// Files returns all that a report consists of, by the names of the files, which belong into one directory. It fails if a series
+// cannot be drawn or the report cannot be written as JSON.
+func Files(r *result.Report) (map[string][]byte, error) {
+	files, err := Pictures(r)
+	if err != nil {
+		return nil, err
+	}
+	var data bytes.Buffer
+	if err := r.Write(&data); err != nil {
+		return nil, err
+	}
+	files[Page] = []byte(Markdown(r))
+	files[Data] = data.Bytes()
+	return files, nil
+}
+
+// Pictures returns the plots of all series, by the names of their files.
+func Pictures(r *result.Report) (map[string][]byte, error) {
+	files := map[string][]byte{}
+	for i := range r.Series {
+		svg, err := plot.SVG(&r.Series[i])
+		if err != nil {
+			return nil, err
+		}
+		files[pictureOf(&r.Series[i])] = []byte(svg)
+	}
+	return files, nil
+}
+
+func pictureOf(s *result.Series) string { return s.ID + ".svg" }
+
+// Markdown returns the page: on what the run was made, the table, the plots (as links to files beside it), how to read them.
+func Markdown(r *result.Report) string {
+	var b strings.Builder
+	b.WriteString("# What sharding costs\n\n")
+	b.WriteString(results(r))
+	if len(r.Series) > 0 {
+		b.WriteString("\n## How it grows\n\n")
+		b.WriteString(plots(r, ""))
+	}
+	b.WriteString("\n## How to read this\n\n")
+	b.WriteString(howToRead)
+	return b.String()
+}
+
+const howToRead = "Each measurement was made several times, in turn with its floor: the least that such work can cost on the same machine, at the\n" +
+	"same time, whoever does it. The result is the median of the rounds, with the lowest and the highest in parentheses. Where it is\n" +
+	"a ratio (×), value and floor of the same round are divided, so that a machine that is slow for a while is so for both; the\n" +
+	"median that was measured stands behind it. Prior art is what others reach in the same measurement. CPU is that of the\n" +
+	"processes' own accounting, not time on a clock.\n"
+
+// results returns a line about the run, and the table with its notes.
+func results(r *result.Report) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s.\n\n", about(r))
+	b.WriteString("| measurement | floor | prior art | target | result: median (range) | met |\n|---|---|---|---|---|---|\n")
+	notes := notesOf(r)
+	for i := range r.Rows {
+		row := lineOf(&r.Rows[i])
+		cells := []string{row.title + marks(notes, r.Rows[i].Notes), row.floor(), row.priorArt, row.target, row.result(), row.met}
+		for i := range cells {
+			cells[i] = strings.NewReplacer("|", `\|`, "\n", " ").Replace(cells[i])
+		}
+		fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | "))
+	}
+	if len(notes) > 0 {
+		b.WriteByte('\n')
+	}
+	for i, note := range notes {
+		fmt.Fprintf(&b, "%d. %s\n", i+1, note)
+	}
+	return b.String()
+}
+
+// marks refers to some of the notes by their numbers.
+func marks(notes, some []string) string {
+	numbers := make([]int, 0, len(some))
+	for _, note := range some {
+		numbers = append(numbers, slices.Index(notes, note)+1)
+	}
+	slices.Sort(numbers)
+	if len(numbers) == 0 {
+		return ""
+	}
+	return " <sup>" + strings.Trim(strings.Join(strings.Fields(fmt.Sprint(numbers)), ", "), "[]") + "</sup>"
+}
+
+// notesOf returns the notes of all rows, each once, in the order of their first row.
+func notesOf(r *result.Report) (notes []string) {
+	for i := range r.Rows {
+		for _, note := range r.Rows[i].Notes {
+			if !slices.Contains(notes, note) {
+				notes = append(notes, note)
+			}
+		}
+	}
+	return notes
+}
+
+// plots links to the pictures in a directory, which ends in a slash unless it is empty.
+func plots(r *result.Report, dir string) string {
+	links := make([]string, 0, len(r.Series))
+	for i := range r.Series {
+		s := &r.Series[i]
+		links = append(links, fmt.Sprintf("![%s](%s%s)\n", strings.NewReplacer("[", "(", "]", ")").Replace(s.Title), dir, pictureOf(s)))
+	}
+	return strings.Join(links, "\n")
+}
+
+// about says when, how and on what the run was made.
+func about(r *result.Report) string {
+	machine := []string{fmt.Sprintf("%d cores", r.Machine.Cores)}
+	if r.Machine.Cores == 1 {
+		machine[0] = "1 core"
+	}
+	if r.Machine.CPU != "" {
+		machine[0] += " of " + r.Machine.CPU
+	}
+	if r.Machine.MemoryBytes > 0 {
+		machine = append(machine, figure.Number(float64(r.Machine.MemoryBytes)/(1<<30))+" GiB of memory")
+	}
+	if r.Machine.OS != "" {
+		machine = append(machine, r.Machine.OS)
+	}
+	begin := "Measured"
+	if r.Version != "" {
+		begin = "Version " + r.Version + ", measured"
+	}
+	return fmt.Sprintf("%s on %s, at scale %s, in %s, on %s",
+		begin, r.Began.UTC().Format("2006-01-02 15:04 UTC"), r.Scale, r.Took.Round(time.Second), strings.Join(machine, ", "))
+}
