@@ -5,6 +5,7 @@ package cluster
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -16,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -141,12 +143,35 @@ func (c *Cluster) Restart(ctx context.Context, d Deployment) error {
 }
 
 func (c *Cluster) patch(ctx context.Context, d Deployment, patch []byte) error {
+	return c.patchAs(ctx, d, types.MergePatchType, patch)
+}
+
+func (c *Cluster) patchAs(ctx context.Context, d Deployment, kind types.PatchType, patch []byte) error {
 	deployment := &appsv1.Deployment{}
 	deployment.Namespace, deployment.Name = d.Namespace, d.Name
-	if err := c.Client.Patch(ctx, deployment, client.RawPatch("application/merge-patch+json", patch)); err != nil {
+	if err := c.Client.Patch(ctx, deployment, client.RawPatch(kind, patch)); err != nil {
 		return fmt.Errorf("change Deployment %s: %w", d, err)
 	}
 	return nil
+}
+
+// Arguments returns those of the Deployment's first container.
+func (c *Cluster) Arguments(ctx context.Context, d Deployment) ([]string, error) {
+	deployment := &appsv1.Deployment{}
+	if err := c.Client.Get(ctx, d.key(), deployment); err != nil {
+		return nil, fmt.Errorf("read Deployment %s: %w", d, err)
+	}
+	return deployment.Spec.Template.Spec.Containers[0].Args, nil
+}
+
+// SetArguments gives the Deployment's first container other arguments, which rolls it, unless it has just these.
+func (c *Cluster) SetArguments(ctx context.Context, d Deployment, arguments []string) error {
+	list, err := json.Marshal(arguments)
+	if err != nil {
+		return fmt.Errorf("encode arguments for Deployment %s: %w", d, err)
+	}
+	patch := fmt.Appendf(nil, `[{"op":"replace","path":"/spec/template/spec/containers/0/args","value":%s}]`, list)
+	return c.patchAs(ctx, d, types.JSONPatchType, patch)
 }
 
 // Replicas returns how many replicas the Deployment shall have.

@@ -105,6 +105,9 @@ func (r *Run) Stop() Result {
 	return r.result
 }
 
+// Rate returns how many creates are begun per second.
+func (r *Run) Rate() int { return r.options.Rate }
+
 // Created returns how many objects have been created so far.
 func (r *Run) Created() int {
 	r.mu.Lock()

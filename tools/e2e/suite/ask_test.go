@@ -2,7 +2,9 @@ package suite_test
 
 import (
 	"context"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -10,18 +12,22 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/encoding/protojson"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	diagnosticsv1alpha1 "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/tools/e2e/cluster"
 	"github.com/clusterring/clusterring/tools/e2e/report"
+	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 )
 
 // asked is how many Websites the plugin is asked about.
 const asked = 10
 
-// ask has the kubectl plugin ask a ringquery pod, through the API server, who owns what. It asks as somebody who may do no more
-// than that, and about another ring not even that.
+// ask has the kubectl plugin, and then grpcurl, ask a ringquery pod, through the API server, who owns what. They ask as somebody who may
+// do no more than that, and about another ring not even that.
 func (s *suite) ask(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -29,7 +35,8 @@ func (s *suite) ask(t *testing.T) {
 	require.NoError(t, s.AddWebsites(ctx, ring, "site", asked))
 	s.complete(t, ring, 2)
 
-	plugin := s.plugin(t, ring)
+	kubeconfig := s.asker(t, ring)
+	plugin := s.plugin(ring, kubeconfig)
 	objects, err := s.Objects(ctx, ring)
 	require.NoError(t, err)
 	right := 0
@@ -56,10 +63,63 @@ func (s *suite) ask(t *testing.T) {
 	_, err = plugin(ctx, "get", cluster.Example.Name)
 	require.ErrorContains(t, err, "PERMISSION_DENIED")
 	s.demand(t, report.Figure{Name: "asking about another's ring", Value: "refused", Limit: "refused", Kept: true})
+	s.askByHand(t, ring, kubeconfig)
 }
 
-// plugin returns a function that runs the kubectl plugin as somebody who may do no more than ask about the ring.
-func (s *suite) plugin(t *testing.T, ring cluster.Ring) func(ctx context.Context, args ...string) (string, error) {
+// askByHand has grpcurl ask through kubectl port-forward, with a token and the authority that everybody may read.
+func (s *suite) askByHand(t *testing.T, ring cluster.Ring, kubeconfig string) {
+	t.Helper()
+	ctx := t.Context()
+	address, stop, err := s.Forward(ctx, cluster.Forward{Kubeconfig: kubeconfig, Namespace: system, Target: "service/ringquery", Port: 8090})
+	defer stop()
+	require.NoError(t, err)
+	authority, err := s.Kubectl(ctx, "--kubeconfig", kubeconfig, "-n", system, "get", "configmap", "ringquery-ca", "-o", `jsonpath={.data.ca\.crt}`)
+	require.NoError(t, err)
+	file := filepath.Join(t.TempDir(), "ca.crt")
+	require.NoError(t, os.WriteFile(file, []byte(authority), 0o600))
+	user, err := clientcmd.LoadFromFile(kubeconfig)
+	require.NoError(t, err)
+	token := user.AuthInfos[user.Contexts[user.CurrentContext].AuthInfo].Token
+
+	site := s.website(t, ring, "site-0")
+	question, err := protojson.Marshal(&diagnosticsv1alpha1.LocateRequest{Object: &diagnosticsv1alpha1.ObjectReference{
+		Group: v1alpha1.SchemeGroupVersion.Group, Type: &diagnosticsv1alpha1.ObjectReference_Resource{Resource: "websites"},
+		Namespace: ring.Namespace(), Name: "site-0",
+	}})
+	require.NoError(t, err)
+	grpcurl := func(more ...string) (string, error) {
+		args := append([]string{"-cacert", file, "-authority", "ringquery." + system + ".svc", "-d", string(question)}, more...)
+		return cluster.Command(ctx, s.program("grpcurl"), append(args, address, diagnosticsv1alpha1.DiagnosticsService_Locate_FullMethodName[1:])...)
+	}
+	_, err = grpcurl()
+	require.ErrorContains(t, err, "Unauthenticated")
+	s.demand(t, report.Figure{Name: "grpcurl through port-forward, without a token", Value: "refused", Limit: "refused", Kept: true})
+
+	out, err := grpcurl("-H", "authorization: Bearer "+token)
+	require.NoError(t, err)
+	var answer diagnosticsv1alpha1.LocateResponse
+	require.NoError(t, protojson.Unmarshal([]byte(out), &answer), out)
+	require.Len(t, answer.GetLocations(), 1, out)
+	shard := answer.GetLocations()[0].GetShard()
+	pods, err := s.Pods(ctx, ring.Shards)
+	require.NoError(t, err)
+	running := slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Name == shard && p.Status.Phase == corev1.PodRunning })
+	s.demand(t, report.Figure{
+		Name: "grpcurl through port-forward, owner of a Website", Value: shard,
+		Limit: "the shard of its label, a running pod", Kept: running && shard == site.Labels[shardingv1alpha1.ShardLabel(ring.Name)],
+	})
+}
+
+// website returns a Website of the ring's namespace.
+func (s *suite) website(t *testing.T, ring cluster.Ring, name string) *v1alpha1.Website {
+	t.Helper()
+	site := &v1alpha1.Website{}
+	require.NoError(t, s.Client.Get(t.Context(), client.ObjectKey{Namespace: ring.Namespace(), Name: name}, site))
+	return site
+}
+
+// asker returns the path of a kubeconfig of somebody who may do no more than ask about the ring.
+func (s *suite) asker(t *testing.T, ring cluster.Ring) string {
 	t.Helper()
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	outside, err := s.AddAsker(t.Context(), ring, "asker", kubeconfig)
@@ -69,6 +129,11 @@ func (s *suite) plugin(t *testing.T, ring cluster.Ring) func(ctx context.Context
 		}
 	})
 	require.NoError(t, err)
+	return kubeconfig
+}
+
+// plugin returns a function that runs the kubectl plugin as the kubeconfig says.
+func (s *suite) plugin(ring cluster.Ring, kubeconfig string) func(ctx context.Context, args ...string) (string, error) {
 	return func(ctx context.Context, args ...string) (string, error) {
 		return cluster.Command(ctx, s.program("kubectl-ring"), append(args, "--kubeconfig", kubeconfig, "-n", ring.Namespace())...)
 	}
@@ -78,7 +143,7 @@ func (s *suite) plugin(t *testing.T, ring cluster.Ring) func(ctx context.Context
 // says how many were answered and what went wrong with the others.
 func (s *suite) keepAsking(t *testing.T, ring cluster.Ring) (stop func() (answers int, failures []string)) {
 	t.Helper()
-	plugin := s.plugin(t, ring)
+	plugin := s.plugin(ring, s.asker(t, ring))
 	ctx, cancel := context.WithCancel(t.Context())
 	var group sync.WaitGroup
 	var answers int

@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/e2e/cluster"
@@ -20,7 +18,7 @@ import (
 )
 
 const (
-	// unassigned is the longest that an object may be without a shard while the assigner is scaled and rolled.
+	// unassigned is the longest that an object may be without a shard while the assigner is scaled and rolled, and replicas are killed.
 	unassigned = 2 * time.Second
 	// admitted is the least share of objects, in percent, that get their shard in admission meanwhile.
 	admitted = 99.9
@@ -28,23 +26,34 @@ const (
 	imbalance = 1.5
 	// settled is when after a scale-up the shares of the replicas are measured.
 	settled = 30 * time.Second
+	// outage is how long a service is away.
+	outage = time.Minute
 	// between is the time under load between two events.
 	between = 5 * time.Second
 )
 
-// assigner scales and rolls the assigner under load.
+// assigner scales and rolls the assigner under load, and kills replicas of it.
 func (s *suite) assigner(t *testing.T) {
 	ctx, d := t.Context(), service("assigner")
 	ring := s.ring(t, "assigner", 2)
 	s.restore(t, d)
 	s.scaled(t, d, 1)
 
+	killer := s.killer(t, "assigner")
+
 	open := s.failOpen(t)
-	run := s.pressure(t, ring, "load")
+	run := s.pressure(t, ring, s.size.rate)
 	s.lasts(t, run, between)
 	s.scaled(t, d, 4)
 	s.lasts(t, run, settled)
 	s.shares(t, ring, run)
+	for _, replicas := range []int{4, 2} {
+		s.scaled(t, d, replicas)
+		lost := s.failOpen(t)
+		s.killReplica(t, killer, d)
+		s.lasts(t, run, between)
+		s.note(t, "calls lost by that", s.failOpen(t)-lost)
+	}
 	s.scaled(t, d, 1)
 	s.lasts(t, run, between)
 	require.NoError(t, s.Restart(ctx, d))
@@ -132,22 +141,53 @@ func (s *suite) restore(t *testing.T, d cluster.Deployment) int {
 	return replicas
 }
 
-// disturb deletes all pods of a service, has it away for a while, and rolls it, under load and while shards come and go.
-func (s *suite) disturb(t *testing.T, name string) {
-	t.Helper()
-	ctx, d := t.Context(), service(name)
-	oneAtATime := s.follow(t, name)
-	ring := s.ring(t, name, 3)
-	replicas := s.restore(t, d)
+// services disturbs each of the other services, under one load that is shared out to three rings. Each is away for a minute, which begins
+// half a minute after it has for the one before: so for half a minute each is away without another that ownership needs, and for half a
+// minute two are away at once.
+func (s *suite) services(t *testing.T) {
+	names := []string{"leasemonitor", "rebalancer", "ringquery"}
+	var ready sync.WaitGroup
+	ready.Add(len(names))
+	for i, name := range names {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s.disturb(t, disturbance{
+				service: name, ready: &ready, after: between + time.Duration(i)*outage/2, rate: max(1, s.size.rate/len(names)),
+			})
+		})
+	}
+}
 
-	run := s.pressure(t, ring, "load")
-	s.lasts(t, run, between)
+// disturbance says which service is disturbed: once all rings are ready, and after so much time under a load of so many creates per second.
+type disturbance struct {
+	service string
+	ready   *sync.WaitGroup
+	after   time.Duration
+	rate    int
+}
+
+// disturb deletes all pods of a service, has it away for a while, and rolls it, under load and while shards come and go.
+func (s *suite) disturb(t *testing.T, what disturbance) {
+	t.Helper()
+	ctx, d := t.Context(), service(what.service)
+	oneAtATime := s.follow(t, what.service)
+	ready := sync.OnceFunc(what.ready.Done)
+	defer ready()
+	ring := s.ring(t, what.service, 3)
+	replicas := s.restore(t, d)
+	ready()
+	what.ready.Wait()
+
+	run := s.pressure(t, ring, what.rate)
+	s.lasts(t, run, what.after)
 	require.NoError(t, s.DeletePods(ctx, d))
 	require.NoError(t, s.Rolled(ctx, d, patience))
 
 	s.scaled(t, d, 0)
+	began := s.Clock.Now()
 	require.NoError(t, s.removePod(ctx, ring))
-	s.lasts(t, run, s.size.outage)
+	s.lasts(t, run, outage)
+	s.note(t, "away", s.Clock.Since(began).Round(time.Second))
 	s.scaled(t, d, replicas)
 
 	require.NoError(t, s.Restart(ctx, d))
@@ -157,60 +197,9 @@ func (s *suite) disturb(t *testing.T, name string) {
 	result := s.noneFailed(t, run)
 	s.note(t, "longest without a shard", result.Slowest.Round(time.Millisecond))
 	s.note(t, "assigned in admission", fmt.Sprintf("%.3f %%", result.AdmittedPercent()))
-	began := s.Clock.Now()
+	began = s.Clock.Now()
 	require.NoError(t, s.Rolled(ctx, ring.Shards, patience))
 	s.complete(t, ring, 3)
 	s.note(t, "complete after the load", s.Clock.Since(began).Round(100*time.Millisecond))
 	oneAtATime()
-}
-
-// certificates deletes the Secrets with the certificates of the assigner and of ringquery while both are asked, twice: the second time
-// what replaced the first.
-func (s *suite) certificates(t *testing.T) {
-	ring := s.ring(t, "certificates", 2)
-	open := s.failOpen(t)
-	run := s.pressure(t, ring, "load")
-	questions := s.keepAsking(t, ring)
-	s.lasts(t, run, between)
-	for range 2 {
-		bundle := s.bundle(t, ring)
-		s.renewed(t, "assigner-tls")
-		s.renewed(t, "ringquery-tls")
-		s.lasts(t, run, 3*between)
-		s.note(t, "the API server trusts another authority", s.bundle(t, ring) != bundle)
-	}
-	answers, failures := questions()
-	result := s.noneFailed(t, run)
-	s.assignedAtOnce(t, result)
-	missed := s.failOpen(t) - open
-	s.demand(t, report.Figure{Name: "calls of webhooks that failed", Value: missed, Limit: "none", Kept: missed == 0})
-	s.note(t, "questions answered by ringquery", answers)
-	s.demand(t, report.Figure{Name: "questions that failed", Value: len(failures), Limit: "none", Kept: len(failures) == 0})
-	assert.Empty(t, failures)
-	s.complete(t, ring, 2)
-}
-
-// renewed deletes a Secret of the services and waits for the one that replaces it.
-func (s *suite) renewed(t *testing.T, name string) {
-	t.Helper()
-	secret := &corev1.Secret{}
-	secret.Namespace, secret.Name = system, name
-	require.NoError(t, s.Client.Delete(t.Context(), secret))
-	began := s.Clock.Now()
-	require.NoError(t, s.Until(t.Context(), patience, func(ctx context.Context) error {
-		if err := s.Client.Get(ctx, client.ObjectKeyFromObject(secret), secret); err != nil {
-			return fmt.Errorf("read the Secret: %w", err)
-		}
-		return nil
-	}))
-	s.note(t, name+" is there again after", s.Clock.Since(began).Round(time.Millisecond))
-}
-
-// bundle returns the authorities that the API server trusts for the ring's webhook.
-func (s *suite) bundle(t *testing.T, ring cluster.Ring) string {
-	t.Helper()
-	found := &admissionregistrationv1.MutatingWebhookConfiguration{}
-	require.NoError(t, s.Client.Get(t.Context(), client.ObjectKey{Name: shardingv1alpha1.WebhookConfigurationName(ring.Name)}, found))
-	require.Len(t, found.Webhooks, 1)
-	return string(found.Webhooks[0].ClientConfig.CABundle)
 }

@@ -38,9 +38,13 @@ func (s *suite) deletePod(t *testing.T) {
 
 func (s *suite) killPod(t *testing.T) {
 	s.withShards(t, "kill", func(ring cluster.Ring) []event {
-		return []event{{"a pod deleted without grace", func(ctx context.Context) error {
-			return s.removePod(ctx, ring, client.GracePeriodSeconds(0))
-		}, 3}}
+		killer := s.killer(t, "shard")
+		return []event{
+			{"a pod deleted without grace", func(ctx context.Context) error {
+				return s.removePod(ctx, ring, client.GracePeriodSeconds(0))
+			}, 3},
+			{"a process killed from its node", func(ctx context.Context) error { return s.killShard(ctx, killer, ring) }, 3},
+		}
 	})
 }
 

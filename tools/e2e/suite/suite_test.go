@@ -42,11 +42,7 @@ func TestCluster(t *testing.T) {
 		t.Run("Ask", s.ask)
 	})
 	t.Run("Assigner", s.assigner)
-	t.Run("Services", func(t *testing.T) {
-		for _, name := range []string{"leasemonitor", "rebalancer", "ringquery"} {
-			t.Run(name, func(t *testing.T) { s.disturb(t, name) })
-		}
-	})
+	t.Run("Services", s.services)
 	t.Run("Certificates", s.certificates)
 	if !s.reuse {
 		t.Run("Removal", s.removal)
@@ -69,14 +65,16 @@ type size struct {
 	rate int
 	// websites is the number of Websites of a ring that is not under load.
 	websites int
-	// outage is how long a service is away, window how long the shares of replicas are measured.
-	outage, window time.Duration
+	// window is how long the shares of replicas are measured.
+	window time.Duration
+	// rotations is how often authorities grow old and are replaced.
+	rotations int
 }
 
 var sizes = map[string]size{
-	"":      {rate: 50, websites: 60, outage: 20 * time.Second, window: time.Minute},
-	"small": {rate: 50, websites: 60, outage: 20 * time.Second, window: time.Minute},
-	"full":  {rate: 50, websites: 500, outage: time.Minute, window: 3 * time.Minute},
+	"":      {rate: 50, websites: 60, window: time.Minute, rotations: 2},
+	"small": {rate: 50, websites: 60, window: time.Minute, rotations: 2},
+	"full":  {rate: 50, websites: 500, window: 3 * time.Minute, rotations: 5},
 }
 
 // begin connects to the cluster, or skips the test.
@@ -171,18 +169,18 @@ func scenario(t *testing.T) string {
 	return strings.TrimPrefix(strings.TrimPrefix(t.Name(), "TestCluster/"), "Test")
 }
 
-// pressure starts a load on the ring.
-func (s *suite) pressure(t *testing.T, ring cluster.Ring, prefix string) *load.Run {
+// pressure starts a load on the ring, of the given number of creates per second.
+func (s *suite) pressure(t *testing.T, ring cluster.Ring, rate int) *load.Run {
 	t.Helper()
 	return load.Start(t.Context(), load.Options{
-		Client: s.Client, Namespace: ring.Namespace(), Ring: ring.Name, Prefix: prefix, Rate: s.size.rate, Clock: s.Clock,
+		Client: s.Client, Namespace: ring.Namespace(), Ring: ring.Name, Prefix: "load", Rate: rate, Clock: s.Clock,
 	})
 }
 
-// lasts waits until so many objects more have been created as the rate gives in the time.
+// lasts waits until so many objects more have been created as the load's rate gives in the time.
 func (s *suite) lasts(t *testing.T, run *load.Run, d time.Duration) {
 	t.Helper()
-	goal := run.Created() + int(d.Seconds()*float64(s.size.rate))
+	goal := run.Created() + int(d.Seconds()*float64(run.Rate()))
 	require.NoError(t, s.Until(t.Context(), d+patience, func(context.Context) error {
 		if got := run.Created(); got < goal {
 			return fmt.Errorf("%d of %d objects have been created", got, goal)

@@ -1,0 +1,81 @@
+package suite_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/tools/e2e/cluster"
+)
+
+// killer makes what ends processes from the side of their node, for this test.
+func (s *suite) killer(t *testing.T, name string) *cluster.Killer {
+	t.Helper()
+	namespace := &corev1.Namespace{}
+	namespace.Name = "e2e-nodekill-" + name
+	t.Cleanup(func() {
+		assert.NoError(t, client.IgnoreNotFound(s.Client.Delete(context.WithoutCancel(t.Context()), namespace)))
+	})
+	killer, err := s.AddKiller(t.Context(), namespace.Name, os.Getenv("E2E_NODEKILL_IMAGE"))
+	require.NoError(t, err)
+	return killer
+}
+
+// killShard ends the process of one of the ring's shards by SIGKILL, and waits until another one, in the same pod, renews the Lease of
+// that name.
+func (s *suite) killShard(ctx context.Context, killer *cluster.Killer, ring cluster.Ring) error {
+	pods, err := s.Pods(ctx, ring.Shards)
+	if err != nil {
+		return err
+	}
+	if len(pods) == 0 {
+		return fmt.Errorf("ring %s has no pods", ring.Name)
+	}
+	shard := client.ObjectKeyFromObject(&pods[0])
+	if err := killer.Kill(ctx, pods[0], patience); err != nil {
+		return err
+	}
+	last, err := s.lastRenewal(ctx, shard)
+	if err != nil {
+		return err
+	}
+	return s.Until(ctx, patience, func(ctx context.Context) error {
+		now, err := s.lastRenewal(ctx, shard)
+		if err == nil && !now.After(last) {
+			return fmt.Errorf("Lease %s was renewed last at %s, before the process was killed", shard, now)
+		}
+		return err
+	})
+}
+
+// lastRenewal returns when the Lease was last renewed by its holder, which must be the shard that it is called after.
+func (s *suite) lastRenewal(ctx context.Context, shard client.ObjectKey) (time.Time, error) {
+	lease := &coordinationv1.Lease{}
+	if err := s.Client.Get(ctx, shard, lease); err != nil {
+		return time.Time{}, fmt.Errorf("read Lease %s: %w", shard, err)
+	}
+	if lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity != shard.Name || lease.Spec.RenewTime == nil {
+		return time.Time{}, fmt.Errorf("Lease %s is not held by the shard of that name", shard)
+	}
+	return lease.Spec.RenewTime.Time, nil
+}
+
+// killReplica ends the process of one of the Deployment's pods by SIGKILL while the others go on.
+func (s *suite) killReplica(t *testing.T, killer *cluster.Killer, d cluster.Deployment) {
+	t.Helper()
+	pods, err := s.Pods(t.Context(), d)
+	require.NoError(t, err)
+	require.Greater(t, len(pods), 1, "replicas of %s", d)
+	began := s.Clock.Now()
+	require.NoError(t, killer.Kill(t.Context(), pods[0], patience))
+	require.NoError(t, s.Rolled(t.Context(), d, patience))
+	s.note(t, fmt.Sprintf("one of %d replicas killed from its node: ready again after", len(pods)), s.Clock.Since(began).Round(100*time.Millisecond))
+}
