@@ -8,6 +8,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"syscall"
 
@@ -18,14 +19,14 @@ func main() {
 	pod := flag.String("pod", "", "`UID` of the pod")
 	container := flag.String("container", "", "`ID` of the container, as the pod's status has it")
 	flag.Parse()
-	if err := kill(*pod, *container); err != nil {
+	if err := kill(os.Stdout, *pod, *container); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)
 	}
 }
 
-// kill ends the processes of a container, and says which. It is an error if there are none.
-func kill(pod, id string) error {
+// kill ends the processes of a container, and writes which to out. It is an error if there are none.
+func kill(out io.Writer, pod, id string) error {
 	container, err := process.Parse(pod, id)
 	if err != nil {
 		return fmt.Errorf("which container? %w", err)
@@ -41,7 +42,7 @@ func kill(pod, id string) error {
 		if err := syscall.Kill(number, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 			return fmt.Errorf("kill process %d: %w", number, err)
 		}
-		fmt.Println("killed process", number)
+		fmt.Fprintln(out, "killed process", number)
 	}
 	return nil
 }
