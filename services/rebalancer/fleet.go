@@ -38,6 +38,8 @@ type running struct {
 	*engine.Engine
 	revision int64
 	stop     func()
+	// reported is when the reconciler last wrote what the engine reports; nobody else touches it.
+	reported time.Time
 }
 
 // Start lets engines run until ctx ends, and returns when all have stopped.

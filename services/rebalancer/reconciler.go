@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,6 +27,9 @@ const (
 	lookAgain = 2 * time.Second
 	// catchUp is how long the cache gets to bring what somebody else has written meanwhile.
 	catchUp = 50 * time.Millisecond
+	// countsEvery is how often the status says how many objects are on the move, while it is nothing else that changes:
+	// every service reads each write, and a write to a ring costs the API server as much as ten to an object.
+	countsEvery = time.Second
 )
 
 // reconciler gives every ring's engine its target and writes what the engine reports into the ring's status.
@@ -138,12 +142,17 @@ func (r *reconciler) pursue(ctx context.Context, ring *v1alpha1.ClusterRing, t *
 	report := e.Report()
 	report.Publish(ring.Name)
 
-	if err := r.report(ctx, ring, t, report); err != nil {
+	wait, err := r.report(ctx, e, ring, standing{t, report})
+	if err != nil {
 		return reconcile.Result{}, err
 	}
 
 	if !ring.DeletionTimestamp.IsZero() && report.Settled && len(t.missing()) == 0 {
 		return reconcile.Result{}, r.finish(ctx, ring)
+	}
+
+	if wait > 0 {
+		return reconcile.Result{RequeueAfter: wait}, nil
 	}
 
 	return t.next(), nil
@@ -171,8 +180,9 @@ func (r *reconciler) redirect(ctx context.Context, e *running, ring *v1alpha1.Cl
 
 	report := e.Report()
 	report.Clean, report.Settled = false, false
+	e.reported = time.Time{}
 
-	if err := r.report(ctx, ring, t, report); err != nil {
+	if _, err := r.report(ctx, e, ring, standing{t, report}); err != nil {
 		return reconcile.Result{}, err
 	}
 
@@ -181,31 +191,55 @@ func (r *reconciler) redirect(ctx context.Context, e *running, ring *v1alpha1.Cl
 	return t.next(), nil // and as soon as the engine has something to report
 }
 
-// report writes the status, and an event when something begins to be wrong.
-func (r *reconciler) report(ctx context.Context, ring *v1alpha1.ClusterRing, t *target, rep engine.Report) error {
+// standing is how far an engine is with a target.
+type standing struct {
+	*target
+	report engine.Report
+}
+
+// report writes the status, and an event when something begins to be wrong. If nothing has changed but counts, and they were
+// written a moment ago, it writes nothing and returns how long to wait.
+func (r *reconciler) report(ctx context.Context, e *running, ring *v1alpha1.ClusterRing, s standing) (wait time.Duration, err error) {
 	message := ""
-	if len(t.missing()) > 0 {
-		message = t.Set.MissingMessage()
+	if len(s.missing()) > 0 {
+		message = s.Set.MissingMessage()
 	}
 
 	c := assigned(situation{
 		deleting: !ring.DeletionTimestamp.IsZero(),
-		shards:   len(t.View.AvailableShards()),
+		shards:   len(s.View.AvailableShards()),
 		missing:  message,
-		report:   rep,
+		report:   s.report,
 	})
+	part := status.Part{Assignment: assignment(ring, s.target, s.report), Conditions: []metav1.Condition{c}}
+
+	now := r.status.Clock.Now()
+	if wait := e.reported.Add(countsEvery).Sub(now); wait > 0 && justCounts(ring, c, part.Assignment) {
+		return wait, nil
+	}
 
 	old := meta.FindStatusCondition(ring.Status.Conditions, c.Type)
 	if c.Reason == v1alpha1.ReasonAssignmentFailed && (old == nil || old.Reason != c.Reason) {
 		r.recorder.Eventf(ring, nil, "Warning", c.Reason, "Assign", "%s", c.Message)
 	}
 
-	part := status.Part{Assignment: assignment(ring, t, rep), Conditions: []metav1.Condition{c}}
 	if err := r.status.Write(ctx, ring, part); err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("report: %w", err)
+		return 0, fmt.Errorf("report: %w", err)
 	}
 
-	return nil
+	e.reported = now
+
+	return 0, nil
+}
+
+// justCounts says whether the ring shows the condition and the assignment already but for numbers of objects, and for examples
+// of them. A ring that shows nothing yet does not.
+func justCounts(ring *v1alpha1.ClusterRing, c metav1.Condition, a *v1alpha1.AssignmentStatus) bool {
+	old, shown := meta.FindStatusCondition(ring.Status.Conditions, c.Type), ring.Status.Assignment
+
+	return old != nil && shown != nil &&
+		old.Status == c.Status && old.Reason == c.Reason && old.ObservedGeneration == ring.Generation &&
+		shown.Fingerprint == a.Fingerprint && equality.Semantic.DeepEqual(shown.Resources, a.Resources)
 }
 
 // finish lets a deleted ring go: nothing carries its labels any more.

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
+	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -213,6 +214,56 @@ func TestOldCopyOfTheRingRedirectsNothing(t *testing.T) {
 	require.NoError(t, err)
 	require.NotSame(t, before, s.fleet.engine(w.ring.Name).Target())
 	require.Empty(t, s.assignment().Fingerprint)
+}
+
+// Each write of a ring's status costs as much as moving some ten objects, and would be the occasion for the next.
+func TestNumbersAreWrittenOnceInAWhile(t *testing.T) {
+	w := newWorld(t)
+	w.join("a", "b")
+
+	names := w.namesOf("b", 2)
+	first, second := w.main(names[0], "a"), w.main(names[1], "a")
+
+	s := newStepped(w, interceptor.Funcs{})
+	now := testclock.NewFakePassiveClock(time.Unix(1_000_000_000, 0))
+	s.status.Clock = now
+
+	_, err := s.reconcileOnce()
+	require.NoError(t, err)
+	w.eventually(placed{Shard: "a", Drain: true}, first, second)
+
+	draining := func(n int) func() bool {
+		return func() bool { return s.fleet.engine(w.ring.Name).Report().Draining == n }
+	}
+	require.Eventually(t, draining(2), 20*time.Second, time.Millisecond)
+
+	now.SetTime(now.Now().Add(countsEvery))
+
+	_, err = s.reconcileOnce()
+	require.NoError(t, err)
+	require.EqualValues(t, 2, s.assignment().Draining)
+
+	w.acknowledge(first)
+	require.Eventually(t, draining(1), 20*time.Second, time.Millisecond)
+	now.SetTime(now.Now().Add(countsEvery - time.Millisecond))
+
+	result, err := s.reconcileOnce()
+	require.NoError(t, err)
+	require.EqualValues(t, 2, s.assignment().Draining, "too soon for another number")
+	require.Equal(t, time.Millisecond, result.RequeueAfter)
+
+	now.SetTime(now.Now().Add(result.RequeueAfter))
+
+	_, err = s.reconcileOnce()
+	require.NoError(t, err)
+	require.EqualValues(t, 1, s.assignment().Draining)
+
+	w.acknowledge(second)
+	require.Eventually(t, func() bool { return s.fleet.engine(w.ring.Name).Report().Clean }, 20*time.Second, time.Millisecond)
+
+	_, err = s.reconcileOnce()
+	require.NoError(t, err)
+	w.assigned(v1alpha1.ReasonAllAssigned)
 }
 
 // That a ring has been written to by another one is nothing to tell anybody about.

@@ -22,3 +22,17 @@ func (c *countingReader) List(ctx context.Context, list client.ObjectList, opts 
 
 	return c.Reader.List(ctx, list, opts...)
 }
+
+// slowReader tells when a list begins, and then waits.
+type slowReader struct {
+	client.Reader
+
+	begins, goOn chan struct{}
+}
+
+func (s *slowReader) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	s.begins <- struct{}{}
+	<-s.goOn
+
+	return s.Reader.List(ctx, list, opts...)
+}

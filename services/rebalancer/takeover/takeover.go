@@ -24,6 +24,8 @@ const (
 	// trust is how long an answer "not held" is used without asking again. It is far below the time that any shard needs to
 	// notice that it lost its Lease and to start work again.
 	trust = 250 * time.Millisecond
+	// renew is how long before the end of its time such an answer is asked for again, so that nobody has to wait for the next.
+	renew = trust / 2
 	// askAgain is the pause after an answer that cannot say when it will change.
 	askAgain = time.Second
 	// forget is how long a shard without a Lease is remembered.
@@ -124,19 +126,28 @@ func (g *Guard) shard(name string) *shard {
 }
 
 // MayTake says whether objects may be taken from the named shard, by one live read of its Lease or by an answer that is
-// fresh enough. Concurrent questions about one shard share the read. The error is the API server's.
+// fresh enough. Concurrent questions about one shard share the read, and while an answer is renewed that is still good, it is
+// given to all but the one who renews it. The error is the API server's.
 func (g *Guard) MayTake(ctx context.Context, name string) (Verdict, error) {
 	g.mu.Lock()
 	known := g.shard(name)
 	g.mu.Unlock()
 
-	known.reading.Lock()
-	defer known.reading.Unlock()
-
-	asked := g.clock.Now()
-	if g.isAllowed(known, asked) {
+	switch left := g.allowedFor(known); {
+	case left > renew:
+		return Verdict{Allowed: true}, nil
+	case left <= 0:
+		known.reading.Lock()
+	case !known.reading.TryLock():
 		return Verdict{Allowed: true}, nil
 	}
+	defer known.reading.Unlock()
+
+	if g.allowedFor(known) > renew { // thanks to whom we have waited for
+		return Verdict{Allowed: true}, nil
+	}
+
+	asked := g.clock.Now()
 
 	var leases coordinationv1.LeaseList
 
@@ -152,16 +163,19 @@ func (g *Guard) MayTake(ctx context.Context, name string) (Verdict, error) {
 	v := known.judge(name, leases.Items, asked)
 	if v.Allowed {
 		known.allowedTill = asked.Add(trust)
+	} else {
+		known.allowedTill = time.Time{}
 	}
 
 	return v, nil
 }
 
-func (g *Guard) isAllowed(known *shard, now time.Time) bool {
+// allowedFor returns for how long the last answer still allows to take objects from the shard; not positive if it does not.
+func (g *Guard) allowedFor(known *shard) time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
-	return now.Before(known.allowedTill)
+	return known.allowedTill.Sub(g.clock.Now())
 }
 
 // judge decides by the Leases of this name, read no earlier than at the given time.

@@ -103,11 +103,70 @@ func TestAnswerIsTrustedBriefly(t *testing.T) {
 	require.True(t, w.ask("a").Allowed)
 	require.NoError(t, a.Acquire(t.Context()))
 
-	w.step(trust - time.Millisecond)
+	w.step(trust - renew - time.Millisecond)
 	require.True(t, w.ask("a").Allowed, "no second read so soon")
 
 	w.step(time.Millisecond)
 	require.False(t, w.ask("a").Allowed)
+}
+
+// An answer that is renewed in time holds nobody up, and a new one counts from when it is there.
+func TestAnswerIsGoodWhileItIsRenewed(t *testing.T) {
+	w := newWorld(t)
+	a := w.shard()
+
+	require.NoError(t, a.Acquire(t.Context()))
+	require.NoError(t, a.Release(t.Context()))
+
+	slow := &slowReader{Reader: w.plane.Client, begins: make(chan struct{}), goOn: make(chan struct{})}
+	w.guard = New(w.ring, slow, w.clock)
+	ask := func() <-chan bool {
+		allowed := make(chan bool, 1)
+
+		go func() {
+			v, err := w.guard.MayTake(t.Context(), "a")
+			allowed <- v.Allowed && err == nil
+		}()
+
+		return allowed
+	}
+
+	first := ask()
+	<-slow.begins
+	slow.goOn <- struct{}{}
+	require.True(t, <-first)
+
+	w.step(trust - renew)
+
+	second := ask()
+	<-slow.begins
+	require.True(t, <-ask(), "nobody waits for the second read")
+
+	w.step(renew)
+
+	waits := ask() // until the second read ends, for the first answer is too old
+
+	require.NoError(t, a.Acquire(t.Context()))
+	slow.goOn <- struct{}{}
+	require.False(t, <-second)
+	<-slow.begins
+	slow.goOn <- struct{}{}
+	require.False(t, <-waits)
+}
+
+func TestAnswerEndsWhenTheLeaseIsSeenHeld(t *testing.T) {
+	w := newWorld(t)
+	a := w.shard()
+
+	require.NoError(t, a.Acquire(t.Context()))
+	require.NoError(t, a.Release(t.Context()))
+	require.True(t, w.ask("a").Allowed)
+	require.NoError(t, a.Acquire(t.Context()))
+	w.step(trust - renew)
+	require.False(t, w.ask("a").Allowed)
+	require.NoError(t, a.Release(t.Context()))
+	require.NoError(t, a.Acquire(t.Context()))
+	require.False(t, w.ask("a").Allowed, "the first answer would still be good, if there had been no second")
 }
 
 func TestDeletedLeaseOfHolderHoldsForTwiceItsDuration(t *testing.T) {
