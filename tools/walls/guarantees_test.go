@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// link finds [TestName](../path_test.go).
-var link = regexp.MustCompile(`\[((?:Test|Fuzz)\w+)\]\(\.\./([^)]+_test\.go)\)`)
+// link finds [TestName](../path_test.go) and [TestName/Scenario](../path_test.go).
+var link = regexp.MustCompile(`\[((?:Test|Fuzz)\w+)((?:/\w+)*)\]\(\.\./([^)]+_test\.go)\)`)
 
 // Every line of the tables in docs/guarantees.md names tests, and every test that it names exists.
 func TestGuaranteesNameTestsThatExist(t *testing.T) {
@@ -27,7 +27,7 @@ func TestGuaranteesNameTestsThatExist(t *testing.T) {
 
 func TestMissingTestsAreFound(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "a_test.go"), []byte("package a\n\nfunc TestThere(t *testing.T) {}\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "a_test.go"), []byte("package a\n\nfunc TestThere(t *testing.T) { t.Run(\"Scenario\", f) }\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 
@@ -35,14 +35,16 @@ func TestMissingTestsAreFound(t *testing.T) {
 		"| promise | guarded by | tests |",
 		"|---|---|---|",
 		"| good | x | [TestThere](../a_test.go) |",
+		"| a scenario | x | [TestThere/Scenario](../a_test.go) |",
+		"| no such scenario | x | [TestThere/Nothing](../a_test.go) |",
 		"| no such test | x | [TestThe](../a_test.go) |",
 		"| no such file | x | [TestThere](../b_test.go) |",
 		"| no test | x | none |",
 	}, "\n")
 
 	problems := missingTests(dir, doc)
-	if len(problems) != 3 {
-		t.Fatalf("want three problems, got %q", problems)
+	if len(problems) != 4 {
+		t.Fatalf("want four problems, got %q", problems)
 	}
 }
 
@@ -61,12 +63,23 @@ func missingTests(root, doc string) []string {
 		}
 
 		for _, l := range links {
-			source, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(l[2])))
-			if err != nil || !strings.Contains(string(source), "func "+l[1]+"(") {
-				problems = append(problems, "no "+l[1]+" in "+l[2])
+			source, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(l[3])))
+			if err != nil || !hasTest(string(source), l[1], l[2]) {
+				problems = append(problems, "no "+l[1]+l[2]+" in "+l[3])
 			}
 		}
 	}
 
 	return problems
+}
+
+// hasTest says whether a file has the test, and runs each of the scenarios (such as /Removal, or none) by its name.
+func hasTest(source, test, scenarios string) bool {
+	for name := range strings.SplitSeq(scenarios, "/") {
+		if name != "" && !strings.Contains(source, `t.Run("`+name+`"`) {
+			return false
+		}
+	}
+
+	return strings.Contains(source, "func "+test+"(")
 }
