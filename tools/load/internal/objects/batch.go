@@ -1,10 +1,10 @@
 package objects
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -179,13 +179,20 @@ func (c *Client) pages(ctx context.Context, kind Kind, namespace, selector strin
 	}
 }
 
-// DryRun creates an object of the batch without keeping it, and writes what it would be, as JSON metadata, into answer. Admission
-// webhooks are asked.
-func (c *Client) DryRun(ctx context.Context, b Batch, i int, answer io.Writer) error {
+// DryRun creates an object of the batch without keeping it, and returns the metadata that it would have. Admission webhooks are asked.
+func (c *Client) DryRun(ctx context.Context, b Batch, i int) (*metav1.PartialObjectMetadata, error) {
 	body, err := b.Body(i)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	path := b.Kind.Path(b.Namespace, "") + "?" + url.Values{"dryRun": {metav1.DryRunAll}}.Encode()
-	return c.Do(ctx, Request{Method: http.MethodPost, Path: path, Body: body}, answer)
+	var answer bytes.Buffer
+	if err := c.Do(ctx, Request{Method: http.MethodPost, Path: path, Body: body}, &answer); err != nil {
+		return nil, err
+	}
+	object := &metav1.PartialObjectMetadata{}
+	if err := json.Unmarshal(answer.Bytes(), object); err != nil {
+		return nil, fmt.Errorf("decode the metadata of %s %s: %w", b.Kind.Kind, b.Name(i), err)
+	}
+	return object, nil
 }

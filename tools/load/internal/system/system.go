@@ -41,7 +41,7 @@ const (
 	readyTimeout = 60 * time.Second
 	stopTimeout  = 20 * time.Second
 	pollInterval = 50 * time.Millisecond
-	// connections is how many requests wait at the API server for a new process: none.
+	// statePrefix begins the name of every temporary state directory.
 	statePrefix = "clusterring-load-"
 )
 
@@ -193,6 +193,9 @@ func (s *System) Processes() map[string]int {
 
 // Died gets an error when a process has ended though nobody has told it to.
 func (s *System) Died() <-chan error { return s.death }
+
+// StateDir returns the directory of what runs on this machine.
+func (s *System) StateDir() string { return s.options.StateDir }
 
 // LogFile returns the path of the log of a process of this machine.
 func (s *System) LogFile(name string) string {

@@ -1,0 +1,15 @@
+package command
+
+import (
+	"slices"
+
+	"github.com/clusterring/clusterring/tools/load/internal/measure/admission"
+	"github.com/clusterring/clusterring/tools/load/internal/run"
+)
+
+// measurements are all that there are, in the order in which they are made.
+func measurements() []run.Measurement {
+	return slices.Concat(
+		admission.Measurements(),
+	)
+}

@@ -1,0 +1,105 @@
+// Package floor is the least that an admission webhook can be: it reads a review as the API server sends it, and answers that a
+// constant label shall be added. What a real webhook costs more than that is its own.
+package floor
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"time"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	"k8s.io/utils/ptr"
+)
+
+const (
+	// ReadyPath answers 200 once the webhook serves. Every other path is the webhook.
+	ReadyPath = "/readyz"
+
+	headerTimeout = 10 * time.Second
+	stopTimeout   = 5 * time.Second
+)
+
+// Options say where the webhook serves.
+type Options struct {
+	// Address is host and port.
+	Address string
+	// CertFile and KeyFile are PEM files.
+	CertFile, KeyFile string
+	// Label and Value are added to every object, which must have no labels: those would be lost.
+	Label, Value string
+}
+
+// Serve serves until ctx ends: TLS with HTTP/2 or HTTP/1.1, whichever the client wants.
+func Serve(ctx context.Context, o Options) error {
+	listener, err := net.Listen("tcp", o.Address)
+	if err != nil {
+		return fmt.Errorf("serve the webhook: %w", err)
+	}
+	handler, err := Handler(o.Label, o.Value)
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc(ReadyPath, func(http.ResponseWriter, *http.Request) {})
+	mux.Handle("/", handler)
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: headerTimeout, TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12}}
+	stopped := make(chan error, 1)
+	defer context.AfterFunc(ctx, func() {
+		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+		defer cancel()
+		stopped <- server.Shutdown(limited)
+	})()
+	if err := server.ServeTLS(listener, o.CertFile, o.KeyFile); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve the webhook: %w", err)
+	}
+	if err := <-stopped; err != nil {
+		return fmt.Errorf("stop the webhook: %w", err)
+	}
+	return nil
+}
+
+// Handler returns what answers reviews: with encoding/json, into and from the types of Kubernetes, as most webhooks do.
+func Handler(label, value string) (http.Handler, error) {
+	patch, err := json.Marshal([]map[string]any{{"op": "add", "path": "/metadata/labels", "value": map[string]string{label: value}}})
+	if err != nil {
+		return nil, fmt.Errorf("encode the patch: %w", err)
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		answer, err := review(r.Body, patch)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(answer) // the caller is gone if this fails
+	}), nil
+}
+
+func review(in io.Reader, patch []byte) ([]byte, error) {
+	body, err := io.ReadAll(in)
+	if err != nil {
+		return nil, fmt.Errorf("read the review: %w", err)
+	}
+	var review admissionv1.AdmissionReview
+	if err := json.Unmarshal(body, &review); err != nil {
+		return nil, fmt.Errorf("decode the review: %w", err)
+	}
+	if review.Request == nil {
+		return nil, errors.New("decode the review: it has no request")
+	}
+	review.Response = &admissionv1.AdmissionResponse{
+		UID: review.Request.UID, Allowed: true, PatchType: ptr.To(admissionv1.PatchTypeJSONPatch), Patch: patch,
+	}
+	review.Request = nil
+	answer, err := json.Marshal(review)
+	if err != nil {
+		return nil, fmt.Errorf("encode the answer: %w", err)
+	}
+	return answer, nil
+}

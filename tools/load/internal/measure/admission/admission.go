@@ -1,0 +1,421 @@
+// Package admission measures what the assigner costs: CPU time per call, creates per second with its webhook in place, and calls for
+// objects that are none of its business. The floor is a webhook that adds a constant label.
+package admission
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/load/internal/floor"
+	"github.com/clusterring/clusterring/tools/load/internal/objects"
+	"github.com/clusterring/clusterring/tools/load/internal/result"
+	"github.com/clusterring/clusterring/tools/load/internal/run"
+	"github.com/clusterring/clusterring/tools/load/internal/shards"
+	"github.com/clusterring/clusterring/tools/load/internal/system"
+	"github.com/clusterring/clusterring/tools/localplane/process"
+)
+
+const (
+	// concurrency is how many calls, or creates, are under way at a time.
+	concurrency = 16
+	// distinct is how many different objects are asked about.
+	distinct = 4000
+
+	noop      = "noop-webhook"
+	noopLabel = "load.example.com/shard"
+
+	cpuSeries  = "admission-cpu-by-shards"
+	http1Row   = "admission-cpu-http1"
+	cpuRow     = "admission-cpu-"
+	creates    = "admission-creates-"
+	foreignRow = "admission-foreign-calls"
+)
+
+// judged are the numbers of shards that have rows of their own.
+var judged = []int{3, 50, 500}
+
+// priorArt says what versions 0.8.0 and 0.13.0 of the prior art reach, by number of shards.
+var priorArt = map[string]string{
+	cpuRow + "3": "1.9 / 2.2", cpuRow + "50": "7.2 / 7.0", creates + "3": "0.97 / 0.90", creates + "50": "0.56", foreignRow: "1 per write",
+}
+
+// Measurements returns what this package measures.
+func Measurements() []run.Measurement {
+	ids := []string{cpuSeries, http1Row}
+	for _, n := range judged {
+		ids = append(ids, cpuRow+strconv.Itoa(n), creates+strconv.Itoa(n))
+	}
+	return []run.Measurement{
+		{Name: "admission", IDs: ids, Budget: map[run.Scale]time.Duration{run.Small: 32 * time.Second, run.Full: 225 * time.Second}, Run: webhooks},
+		{
+			Name: "admission-foreign", IDs: []string{foreignRow}, Budget: map[run.Scale]time.Duration{run.Small: 3 * time.Second, run.Full: 10 * time.Second},
+			ClusterToo: true, Run: foreign,
+		},
+	}
+}
+
+// experiment is the assigner and the no-op webhook, side by side: the ring's objects are in one namespace, those of the no-op webhook
+// in another.
+type experiment struct {
+	bench *run.Bench
+	ring  shards.Ring
+	fleet *shards.Fleet
+	noop  struct {
+		url, namespace string
+		ca             []byte
+	}
+	bodies [][]byte
+	series result.Series
+	rows   []result.Row
+}
+
+// webhooks lets a ring grow, and compares both webhooks at each size.
+func webhooks(ctx context.Context, b *run.Bench) (rows []result.Row, series []result.Series, err error) {
+	e := &experiment{bench: b, series: result.Series{
+		ID: cpuSeries, Title: "Assigner CPU per admission", Over: result.OverShards, Unit: "µs",
+	}}
+	defer func() { err = errors.Join(err, e.remove(context.WithoutCancel(ctx))) }()
+	if err := e.prepare(ctx); err != nil {
+		return nil, nil, err
+	}
+	sizes := run.Pick(b, judged, []int{3, 10, 50, 100, 200, 500, 1000})
+	for i, size := range sizes {
+		if err := e.grow(ctx, size); err != nil {
+			return nil, nil, err
+		}
+		if err := e.at(ctx, b.Share(len(sizes)-i), size); err != nil {
+			return nil, nil, fmt.Errorf("%d shards: %w", size, err)
+		}
+	}
+	if b.Wants(cpuSeries) {
+		series = append(series, e.series)
+	}
+	return e.rows, series, nil
+}
+
+func (e *experiment) prepare(ctx context.Context) (err error) {
+	s := e.bench.System
+	namespace, err := s.Namespace(ctx, "load-admission")
+	if err != nil {
+		return err
+	}
+	if e.noop.namespace, err = s.Namespace(ctx, "load-noop"); err != nil {
+		return err
+	}
+	if e.bodies, err = reviews(namespace, distinct); err != nil {
+		return err
+	}
+	e.ring = shards.Ring{Name: "load-admission", Namespace: namespace, Main: objects.ConfigMaps.GroupResource()}
+	e.fleet = shards.NewFleet(shards.Options{Objects: e.bench.Objects, Client: s.Client, Ring: e.ring, Concurrency: concurrency, Now: e.bench.Clock.Now})
+	if err := e.ring.Declare(ctx, s.Client); err != nil {
+		return err
+	}
+	return e.launchNoop(ctx)
+}
+
+// launchNoop starts this program once more, as the no-op webhook, and registers it.
+func (e *experiment) launchNoop(ctx context.Context) error {
+	s := e.bench.System
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	free, err := process.FreePorts(1)
+	if err != nil {
+		return err
+	}
+	certificate, err := floor.NewCertificate(s.StateDir(), e.bench.Clock.Now())
+	if err != nil {
+		return err
+	}
+	e.noop.url, e.noop.ca = "https://"+free[0], certificate.CA
+	probe, err := newCaller(e.noop.url, e.noop.ca, true)
+	if err != nil {
+		return err
+	}
+	defer probe.close()
+	err = s.Launch(ctx, process.Spec{Name: noop, Path: self, Args: []string{
+		noop, "--bind-address=" + free[0], "--tls-cert-file=" + certificate.CertFile, "--tls-private-key-file=" + certificate.KeyFile, "--label=" + noopLabel,
+	}}, e.noop.url+floor.ReadyPath, probe.client)
+	if err != nil {
+		return err
+	}
+	return e.register(ctx)
+}
+
+// register registers the no-op webhook for its namespace, and otherwise as the assigner registers its own.
+func (e *experiment) register(ctx context.Context) error {
+	all := admissionregistrationv1.AllScopes
+	err := e.bench.System.Client.Create(ctx, &admissionregistrationv1.MutatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: noop},
+		Webhooks: []admissionregistrationv1.MutatingWebhook{{
+			Name:         "noop.load.example.com",
+			ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: ptr.To(e.noop.url + "/noop"), CABundle: e.noop.ca},
+			Rules: []admissionregistrationv1.RuleWithOperations{{
+				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Update},
+				Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"*"}, Resources: []string{"configmaps"}, Scope: &all},
+			}},
+			NamespaceSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: e.noop.namespace}},
+			ObjectSelector:          &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: noopLabel, Operator: metav1.LabelSelectorOpDoesNotExist}}},
+			FailurePolicy:           ptr.To(admissionregistrationv1.Ignore),
+			SideEffects:             ptr.To(admissionregistrationv1.SideEffectClassNone),
+			TimeoutSeconds:          ptr.To(int32(callTimeout / time.Second)),
+			ReinvocationPolicy:      ptr.To(admissionregistrationv1.IfNeededReinvocationPolicy),
+			AdmissionReviewVersions: []string{"v1"},
+		}},
+	})
+	if err != nil {
+		return fmt.Errorf("register the no-op webhook: %w", err)
+	}
+	return nil
+}
+
+// remove takes away all that prepare has made.
+func (e *experiment) remove(ctx context.Context) error {
+	s := e.bench.System
+	registration := &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: noop}}
+	errs := []error{client.IgnoreNotFound(s.Client.Delete(ctx, registration))}
+	if _, runs := s.Processes()[noop]; runs {
+		errs = append(errs, s.End(noop))
+	}
+	if e.fleet != nil {
+		errs = append(errs, e.ring.Remove(ctx, s.Client), e.fleet.Remove(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// grow lets shards join until there are as many as given, and waits until the assigner gives objects to nearly all of them.
+func (e *experiment) grow(ctx context.Context, size int) error {
+	s := e.bench.System
+	if _, err := e.fleet.Join(ctx, size-len(e.fleet.Held())); err != nil {
+		return err
+	}
+	if err := e.fleet.Await(ctx); err != nil {
+		return err
+	}
+	c, err := ofRing(ctx, s.Client, e.ring.Name, true)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	err = system.Until(ctx, fmt.Sprintf("the assigner knows %d shards", size), func(ctx context.Context) (bool, error) {
+		seen := map[string]bool{}
+		for _, body := range e.bodies {
+			shard, err := c.shard(ctx, e.ring.Name, body)
+			if errors.Is(err, errNoPatch) {
+				return false, nil
+			}
+			if err != nil {
+				return false, err
+			}
+			seen[shard] = true
+			if len(seen)*10 >= size*9 {
+				return true, nil
+			}
+		}
+		return false, nil
+	})
+	if err != nil {
+		return err
+	}
+	return e.inPlace(ctx)
+}
+
+// inPlace waits until the API server calls both webhooks.
+func (e *experiment) inPlace(ctx context.Context) error {
+	for _, side := range []struct{ namespace, label string }{{e.ring.Namespace, v1alpha1.ShardLabel(e.ring.Name)}, {e.noop.namespace, noopLabel}} {
+		if err := called(ctx, e.bench.Objects, objects.Batch{Kind: objects.ConfigMaps, Namespace: side.namespace, Prefix: "probe"}, side.label); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// at measures at one number of shards.
+func (e *experiment) at(ctx context.Context, b *run.Bench, size int) error {
+	row := strconv.Itoa(size)
+	isRow := slices.Contains(judged, size)
+	parts := 2
+	if b.Wants(cpuSeries) || isRow && b.Wants(cpuRow+row) {
+		values, floors, err := e.cpu(ctx, b.Share(parts), true)
+		if err != nil {
+			return err
+		}
+		e.series.Points = append(e.series.Points, result.Point{X: float64(size), Values: values, Floor: floors})
+		if isRow && b.Wants(cpuRow+row) {
+			e.rows = append(e.rows, e.cpuRow(cpuRow+row, fmt.Sprintf("assigner CPU per admission, %d shards", size), values, floors))
+		}
+	}
+	if size == judged[1] && b.Wants(http1Row) {
+		values, floors, err := e.cpu(ctx, b.Share(parts), false)
+		if err != nil {
+			return err
+		}
+		e.rows = append(e.rows, e.cpuRow(http1Row, fmt.Sprintf("the same by HTTP/1.1, %d shards", size), values, floors))
+	}
+	if !isRow || !b.Wants(creates+row) {
+		return nil
+	}
+	values, floors, err := e.throughput(ctx, b)
+	if err != nil {
+		return err
+	}
+	e.rows = append(e.rows, result.Row{
+		ID: creates + row, Title: fmt.Sprintf("create throughput with the webhook, %d shards", size), Unit: "creates/s", Values: values,
+		FloorTitle: "with the no-op webhook", Floor: floors, Judge: result.JudgeRatio, PriorArt: priorArt[creates+row],
+		Target: result.Target{Bound: result.AtLeast, Value: 0.98, Unit: "×"},
+	})
+	return nil
+}
+
+func (e *experiment) cpuRow(id, title string, values, floors []float64) result.Row {
+	return result.Row{
+		ID: id, Title: title, Unit: "µs", Values: values, FloorTitle: "a no-op TLS webhook in Go that adds a constant label", Floor: floors,
+		Judge: result.JudgeRatio, PriorArt: priorArt[id], Target: result.Target{Bound: result.AtMost, Value: 1.3, Unit: "×"},
+	}
+}
+
+// cpu measures CPU time per call.
+func (e *experiment) cpu(ctx context.Context, b *run.Bench, http2 bool) (values, floors []float64, err error) {
+	s := b.System
+	assigner, err := ofRing(ctx, s.Client, e.ring.Name, http2)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer assigner.close()
+	least, err := newCaller(e.noop.url+"/noop", e.noop.ca, http2)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer least.close()
+	calls := run.Pick(b, 4000, 15000)
+	return run.Rounds(ctx, b, func(ctx context.Context) (float64, error) {
+		return assigner.cost(ctx, system.Assigner, s.Usage(), e.bodies, calls)
+	}, func(ctx context.Context) (float64, error) {
+		return least.cost(ctx, noop, s.Usage(), e.bodies, calls)
+	})
+}
+
+// throughput measures creates per second.
+func (e *experiment) throughput(ctx context.Context, b *run.Bench) (values, floors []float64, err error) {
+	n := run.Pick(b, 700, 5000)
+	return run.Rounds(ctx, b, func(ctx context.Context) (float64, error) {
+		return created(ctx, b, e.ring.Namespace, v1alpha1.ShardLabel(e.ring.Name), n)
+	}, func(ctx context.Context) (float64, error) {
+		return created(ctx, b, e.noop.namespace, noopLabel, n)
+	})
+}
+
+// created creates n objects, checks that all have the label, deletes them, and returns how many were created per second.
+func created(ctx context.Context, b *run.Bench, namespace, label string, n int) (float64, error) {
+	batch := objects.Batch{Kind: objects.ConfigMaps, Namespace: namespace, Prefix: "created", Count: n, Concurrency: concurrency}
+	began := b.Clock.Now()
+	if err := b.Objects.Create(ctx, batch); err != nil {
+		return 0, err
+	}
+	took := b.Clock.Since(began)
+	without, err := b.Objects.Count(ctx, batch.Kind, namespace, "!"+label)
+	if err != nil {
+		return 0, err
+	}
+	if without > 0 {
+		return 0, fmt.Errorf("%d of %d objects in %s were created without the label: the webhook was not called", without, n, namespace)
+	}
+	return float64(n) / took.Seconds(), b.Objects.Delete(ctx, batch)
+}
+
+// called waits until an object of the batch gets the label when it is created.
+func called(ctx context.Context, c *objects.Client, batch objects.Batch, label string) error {
+	return system.Until(ctx, "the API server calls the webhook that gives label "+label, func(ctx context.Context) (bool, error) {
+		object, err := c.DryRun(ctx, batch, 0)
+		return err == nil && object.Labels[label] != "", err
+	})
+}
+
+// deployments own the ConfigMaps that the ring of foreign controls. None is ever created.
+var deployments = schema.GroupResource{Group: "apps", Resource: "deployments"}
+
+// foreign counts calls for objects of a controlled resource that no object of the ring controls.
+func foreign(ctx context.Context, b *run.Bench) (rows []result.Row, series []result.Series, err error) {
+	s := b.System
+	namespace, err := s.Namespace(ctx, "load-foreign")
+	if err != nil {
+		return nil, nil, err
+	}
+	ring := shards.Ring{Name: "load-foreign", Namespace: namespace, Main: deployments, Controlled: []schema.GroupResource{objects.ConfigMaps.GroupResource()}}
+	fleet := shards.NewFleet(shards.Options{Objects: b.Objects, Client: s.Client, Ring: ring, Concurrency: concurrency, Now: b.Clock.Now})
+	defer func() {
+		ctx := context.WithoutCancel(ctx)
+		err = errors.Join(err, ring.Remove(ctx, s.Client), fleet.Remove(ctx))
+	}()
+	if _, err := fleet.Join(ctx, 1); err != nil {
+		return nil, nil, err
+	}
+	if err := ring.Declare(ctx, s.Client); err != nil {
+		return nil, nil, err
+	}
+	// One that the ring controls is asked about: the webhook is in place.
+	owner := &metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "owner", UID: "0b5f4b1e-8a1b-4f83-9a55-4a2f6f2f1f0e", Controller: ptr.To(true)}
+	before, err := s.Metric(ctx, system.Assigner, callsTotal, ofForeign)
+	if err != nil {
+		return nil, nil, err
+	}
+	err = system.Until(ctx, "the API server calls the webhook for controlled objects", func(ctx context.Context) (bool, error) {
+		if _, err := b.Objects.DryRun(ctx, objects.Batch{Kind: objects.ConfigMaps, Namespace: namespace, Prefix: "owned", Owner: owner}, 0); err != nil {
+			return false, err
+		}
+		now, err := s.Metric(ctx, system.Assigner, callsTotal, ofForeign)
+		return now > before, err
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	values, _, err := run.Rounds(ctx, b, func(ctx context.Context) (float64, error) { return foreignWrites(ctx, b, namespace) }, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	none := make([]float64, len(values))
+	return []result.Row{{
+		ID: foreignRow, Title: "webhook calls for unrelated objects of a controlled resource", Unit: "calls/write", Values: values,
+		FloorTitle: "no call", Floor: none, Judge: result.JudgeValue, Target: result.Target{Bound: result.AtMost, Unit: "calls/write"}, PriorArt: priorArt[foreignRow],
+	}}, nil, nil
+}
+
+const (
+	callsTotal = "clusterring_assigner_admission_requests_total"
+	ofForeign  = `ring="load-foreign"`
+)
+
+// foreignWrites creates and changes ConfigMaps without an owner, and returns the calls of the webhook per write.
+func foreignWrites(ctx context.Context, b *run.Bench, namespace string) (float64, error) {
+	const writesEach = 2
+	batch := objects.Batch{Kind: objects.ConfigMaps, Namespace: namespace, Prefix: "foreign", Count: run.Pick(b, 100, 1000), Concurrency: concurrency}
+	before, err := b.System.Metric(ctx, system.Assigner, callsTotal, ofForeign)
+	if err != nil {
+		return 0, err
+	}
+	if err := b.Objects.Create(ctx, batch); err != nil {
+		return 0, err
+	}
+	if err := b.Objects.Patch(ctx, batch, func(int) []byte { return []byte(`{"data":{"changed":"once"}}`) }); err != nil {
+		return 0, err
+	}
+	after, err := b.System.Metric(ctx, system.Assigner, callsTotal, ofForeign)
+	if err != nil {
+		return 0, err
+	}
+	return (after - before) / float64(writesEach*batch.Count), b.Objects.Delete(ctx, batch)
+}

@@ -1,0 +1,137 @@
+package admission
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/load/internal/objects"
+	"github.com/clusterring/clusterring/tools/load/internal/usage"
+)
+
+// callTimeout is how long a call may take: as much as the registration of a ring allows.
+const callTimeout = 5 * time.Second
+
+// caller sends admission reviews to a webhook as an API server does: POST over TLS, connections kept. The protocol is HTTP/2, as to a
+// webhook on the API server's own host, or HTTP/1.1, as to a Service.
+type caller struct {
+	url       string
+	transport *http.Transport
+	client    *http.Client
+}
+
+func newCaller(url string, ca []byte, http2 bool) (*caller, error) {
+	authorities := x509.NewCertPool()
+	if !authorities.AppendCertsFromPEM(ca) {
+		return nil, fmt.Errorf("the registration of %s has no CA bundle", url)
+	}
+	transport := &http.Transport{
+		TLSClientConfig: &tls.Config{RootCAs: authorities, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: http2, MaxIdleConnsPerHost: concurrency,
+	}
+	if !http2 {
+		transport.Protocols = new(http.Protocols)
+		transport.Protocols.SetHTTP1(true)
+	}
+	return &caller{url: url + "?timeout=5s", transport: transport, client: &http.Client{Transport: transport, Timeout: callTimeout}}, nil
+}
+
+// ofRing returns a caller of the webhook that is registered for a ring.
+func ofRing(ctx context.Context, c client.Client, ring string, http2 bool) (*caller, error) {
+	var registered admissionregistrationv1.MutatingWebhookConfiguration
+	if err := c.Get(ctx, client.ObjectKey{Name: v1alpha1.WebhookConfigurationName(ring)}, &registered); err != nil {
+		return nil, fmt.Errorf("read the registration of ring %s: %w", ring, err)
+	}
+	if len(registered.Webhooks) != 1 || registered.Webhooks[0].ClientConfig.URL == nil {
+		return nil, fmt.Errorf("the registration %s has no URL", registered.Name)
+	}
+	config := registered.Webhooks[0].ClientConfig
+	return newCaller(*config.URL, config.CABundle, http2)
+}
+
+func (c *caller) close() { c.transport.CloseIdleConnections() }
+
+// call sends one review and writes the answer to out, which may be nil.
+func (c *caller) call(ctx context.Context, body []byte, out io.Writer) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(body))
+	if err != nil {
+		return fmt.Errorf("call a webhook: %w", err)
+	}
+	request.Header.Set("Content-Type", "application/json")
+	request.Header.Set("Accept", "application/json, */*")
+	response, err := c.client.Do(request)
+	if err != nil {
+		return fmt.Errorf("call a webhook: %w", err)
+	}
+	defer func() { _ = response.Body.Close() }() // was only read
+	if out == nil {
+		out = io.Discard
+	}
+	if _, err := io.Copy(out, response.Body); err != nil {
+		return fmt.Errorf("call a webhook: read the answer: %w", err)
+	}
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("call a webhook: status %s", response.Status)
+	}
+	return nil
+}
+
+// cost calls the webhook n times and returns the CPU time that the process of the name has used per call, in microseconds.
+func (c *caller) cost(ctx context.Context, process string, reader usage.Reader, bodies [][]byte, n int) (float64, error) {
+	before, err := reader.Read(ctx)
+	if err != nil {
+		return 0, err
+	}
+	err = objects.Each(ctx, n, concurrency, func(ctx context.Context, i int) error { return c.call(ctx, bodies[i%len(bodies)], nil) })
+	if err != nil {
+		return 0, err
+	}
+	after, err := reader.Read(ctx)
+	if err != nil {
+		return 0, err
+	}
+	used, ok := usage.Difference(before, after)[process]
+	if !ok {
+		return 0, fmt.Errorf("no usage of %s is known", process)
+	}
+	return float64(used.CPU.Nanoseconds()) / float64(time.Microsecond) / float64(n), nil
+}
+
+// errNoPatch says that a webhook did not give a label.
+var errNoPatch = errors.New("the webhook gives no label")
+
+// shard returns the shard that the webhook of a ring gives to the object of a review.
+func (c *caller) shard(ctx context.Context, ring string, body []byte) (string, error) {
+	var answer bytes.Buffer
+	if err := c.call(ctx, body, &answer); err != nil {
+		return "", err
+	}
+	var review admissionv1.AdmissionReview
+	if err := json.Unmarshal(answer.Bytes(), &review); err != nil {
+		return "", fmt.Errorf("decode the answer of a webhook: %w", err)
+	}
+	if review.Response == nil || len(review.Response.Patch) == 0 {
+		return "", errNoPatch
+	}
+	var operations []struct{ Value map[string]string }
+	if err := json.Unmarshal(review.Response.Patch, &operations); err != nil {
+		return "", fmt.Errorf("decode the patch of a webhook: %w", err)
+	}
+	for _, o := range operations {
+		if shard := o.Value[v1alpha1.ShardLabel(ring)]; shard != "" {
+			return shard, nil
+		}
+	}
+	return "", errNoPatch
+}
