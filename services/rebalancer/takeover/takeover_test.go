@@ -67,6 +67,23 @@ func (w *world) ask(shard string) Verdict {
 	return v
 }
 
+// slowly makes the guard read as slowly as the test wants, and returns how to ask it from another goroutine.
+func (w *world) slowly() (slow *slowReader, ask func() <-chan bool) {
+	slow = &slowReader{Reader: w.plane.Client, begins: make(chan struct{}), goOn: make(chan struct{})}
+	w.guard = New(w.ring, slow, w.clock)
+
+	return slow, func() <-chan bool {
+		allowed := make(chan bool, 1)
+
+		go func() {
+			v, err := w.guard.MayTake(w.Context(), "a")
+			allowed <- v.Allowed && err == nil
+		}()
+
+		return allowed
+	}
+}
+
 func (w *world) step(d time.Duration) { w.clock.SetTime(w.clock.Now().Add(d)) }
 
 func TestHeldLeaseIsNeverTaken(t *testing.T) {
@@ -118,18 +135,7 @@ func TestAnswerIsGoodWhileItIsRenewed(t *testing.T) {
 	require.NoError(t, a.Acquire(t.Context()))
 	require.NoError(t, a.Release(t.Context()))
 
-	slow := &slowReader{Reader: w.plane.Client, begins: make(chan struct{}), goOn: make(chan struct{})}
-	w.guard = New(w.ring, slow, w.clock)
-	ask := func() <-chan bool {
-		allowed := make(chan bool, 1)
-
-		go func() {
-			v, err := w.guard.MayTake(t.Context(), "a")
-			allowed <- v.Allowed && err == nil
-		}()
-
-		return allowed
-	}
+	slow, ask := w.slowly()
 
 	first := ask()
 	<-slow.begins
@@ -160,13 +166,31 @@ func TestAnswerEndsWhenTheLeaseIsSeenHeld(t *testing.T) {
 
 	require.NoError(t, a.Acquire(t.Context()))
 	require.NoError(t, a.Release(t.Context()))
-	require.True(t, w.ask("a").Allowed)
+
+	slow, ask := w.slowly()
+
+	first := ask()
+	<-slow.begins
+	slow.goOn <- struct{}{}
+	require.True(t, <-first)
+
 	require.NoError(t, a.Acquire(t.Context()))
 	w.step(trust - renew)
-	require.False(t, w.ask("a").Allowed)
-	require.NoError(t, a.Release(t.Context()))
-	require.NoError(t, a.Acquire(t.Context()))
-	require.False(t, w.ask("a").Allowed, "the first answer would still be good, if there had been no second")
+
+	second := ask()
+	<-slow.begins
+	slow.goOn <- struct{}{}
+	require.False(t, <-second)
+
+	third := ask()
+	<-slow.begins // and while it reads, nobody goes by the first answer any more
+
+	fourth := ask()
+	slow.goOn <- struct{}{}
+	require.False(t, <-third)
+	<-slow.begins
+	slow.goOn <- struct{}{}
+	require.False(t, <-fourth)
 }
 
 func TestDeletedLeaseOfHolderHoldsForTwiceItsDuration(t *testing.T) {
