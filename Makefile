@@ -14,6 +14,10 @@ BIN       ?= bin
 FUZZTIME  ?= 10s
 BENCH     ?= .
 COUNT     ?= 6
+BENCHTIME ?= 0.3s
+# What runs for each object, admission or change of shards.
+BENCHDIRS ?= $(addprefix services/internal/,key ring membership plan) services/assigner/admission services/assigner/webhook
+BASELINE  ?= docs/benchmarks.txt
 # Packages tested at once. Several start an API server each, which wants a core of its own.
 PARALLEL  ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); if [ "$$n" -gt 4 ]; then echo 4; else echo "$$n"; fi)
 TIMEOUT   ?= 8m
@@ -269,13 +273,29 @@ e2e: go-present $(BIN)/kubectl-ring $(BIN)/grpcurl ## Install everything on the 
 ##@ Measure
 
 .PHONY: bench
-bench: go-present ## Run benchmarks; compare with dist/bench-old.txt if there is one (BENCH=regexp COUNT=n)
-	@mkdir -p dist
-	$(call step,benchmarks, COUNT=$(COUNT))
-	@go test -run '^$$' -bench '$(BENCH)' -benchmem -count $(COUNT) $(call packages,$(DIRS)) >dist/bench-new.txt || \
-		{ cat dist/bench-new.txt; exit 1; }
-	@benchstat=$$($(TOOL) benchstat) && if [ -f dist/bench-old.txt ]; then "$$benchstat" dist/bench-old.txt dist/bench-new.txt; \
-		else "$$benchstat" dist/bench-new.txt; echo 'To compare with this run: cp dist/bench-new.txt dist/bench-old.txt'; fi
+bench: go-present ## Run the benchmarks of what runs most often, in 3 minutes (BENCHDIRS=... BENCH=regexp COUNT=n BENCHTIME=0.3s)
+	$(benchmarks)
+	@benchstat=$$($(TOOL) benchstat) && "$$benchstat" dist/bench.txt
+
+# Times say something on one and the same machine only, allocations on any.
+.PHONY: bench-compare
+bench-compare: go-present ## Run them and compare with BASELINE (default: docs/benchmarks.txt)
+	@[ -f '$(BASELINE)' ] || { echo 'error: there is no $(BASELINE): make bench-baseline BASELINE=$(BASELINE) makes it' >&2; exit 1; }
+	$(benchmarks)
+	@for file in '$(BASELINE)' dist/bench.txt; do printf '%s: on %s\n' "$$file" "$$(sed -n 's/^cpu: //p' "$$file" | sort -u)"; done
+	@benchstat=$$($(TOOL) benchstat) && "$$benchstat" -ignore cpu,goos,goarch '$(BASELINE)' dist/bench.txt
+
+.PHONY: bench-baseline
+bench-baseline: go-present ## Run them and keep what they print as BASELINE (to compare an edit: BASELINE=dist/before.txt, here and there)
+	$(benchmarks)
+	@cp dist/bench.txt '$(BASELINE)' && echo 'This is the new $(BASELINE).'
+
+# One core each, so that times are processor time and names are the same on every machine.
+define benchmarks
+	$(call step,benchmarks ($(COUNT) times each); what they print goes into dist/bench.txt)
+	@mkdir -p dist && go test -run '^$$' -bench '$(BENCH)' -benchmem -cpu 1 -count $(COUNT) -benchtime $(BENCHTIME) $(BENCHDIRS:%=./%) >dist/bench.txt || \
+		{ cat dist/bench.txt; exit 1; }
+endef
 
 .PHONY: fuzz
 fuzz: go-present ## Run every fuzz test for FUZZTIME

@@ -243,6 +243,7 @@ func BenchmarkViewAfterChange(b *testing.B) {
 		b.Run(fmt.Sprintf("ring=%t", withRing), func(b *testing.B) {
 			x, leases := largeIndex()
 			l := leases[0]
+			b.ReportAllocs()
 			for n := 0; b.Loop(); n++ {
 				holder := fmt.Sprintf("holder-%d", n)
 				l.Spec.HolderIdentity = &holder
