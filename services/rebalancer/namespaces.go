@@ -21,7 +21,7 @@ type namespaces struct {
 func (n namespaces) Selects(ctx context.Context, name string, selector labels.Selector) (bool, error) {
 	ns := &corev1.Namespace{}
 
-	err := n.cached.Get(ctx, client.ObjectKey{Name: name}, ns)
+	err := n.cached.Get(ctx, client.ObjectKey{Name: name}, ns, client.UnsafeDisableDeepCopy) // asked for every object of a pass
 	if apierrors.IsNotFound(err) {
 		err = n.live.Get(ctx, client.ObjectKey{Name: name}, ns)
 	}

@@ -183,7 +183,10 @@ func (e *Engine) pursue(ctx context.Context, t *Target) {
 	e.state.update(func() {
 		clear(e.state.failures)
 		clear(e.state.swept)
-		clear(e.state.granted)
+
+		for id := range e.state.granted {
+			e.state.ungrant(id)
+		}
 	})
 
 	for _, r := range everything(t.Set) {

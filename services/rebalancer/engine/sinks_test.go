@@ -53,7 +53,7 @@ func TestListLeavesDrainsThatBegin(t *testing.T) {
 	gvr := schema.GroupVersionResource{Group: "g", Version: "v1", Resource: "rs"}
 	o := objects.Object{ID: objects.ID{GVR: gvr, Namespace: "ns", Name: "a"}, Shard: "one", Labelled: true}
 	begin := func(e *Engine) {
-		e.state.granted[o.ID] = o.Shard
+		e.state.grant(o.ID, o.Shard)
 		require.True(t, e.state.startDrain(o, time.Time{}))
 	}
 

@@ -38,6 +38,8 @@ type state struct {
 	granted map[objects.ID]string
 	// draining are the objects that carry the drain label, or are just about to.
 	draining map[objects.ID]drain
+	// slots counts granted and draining by what limits are about. It is kept by those who change the two.
+	slots slots
 	// failures are the resources that cannot be read, with the reason.
 	failures map[string]string
 	// sweep is how far the sweep of the present target is.
@@ -60,6 +62,7 @@ func newState() *state {
 		swept:       map[objects.ID]struct{}{},
 		granted:     map[objects.ID]string{},
 		draining:    map[objects.ID]drain{},
+		slots:       newSlots(),
 		failures:    map[string]string{},
 	}
 	s.changed = sync.NewCond(&s.mu)
@@ -136,7 +139,7 @@ func (s *state) drop(id objects.ID) {
 
 	delete(s.work, id)
 	delete(s.blocked, id)
-	delete(s.granted, id)
+	s.ungrant(id)
 	delete(s.swept, id)
 }
 
@@ -169,31 +172,6 @@ func (s *state) block(id objects.ID, reason string) {
 	})
 }
 
-// hasSlot says, with the lock held, whether one more object of the shard may be drained, and whether the shard is stuck: it
-// does not acknowledge, so that waiting for a slot is in vain. Late drains hold no slot of the total.
-func (s *state) hasSlot(shard string, l Limits) (free, stuck bool) {
-	total, own := len(s.granted), 0
-
-	for _, d := range s.draining {
-		if !d.late {
-			total++
-		}
-
-		if d.shard == shard {
-			own++
-			stuck = stuck || d.late
-		}
-	}
-
-	for _, of := range s.granted {
-		if of == shard {
-			own++
-		}
-	}
-
-	return !stuck && own < l.PerShard && total < l.Total, stuck
-}
-
 // startDrain turns a granted slot into a drain; false if the object has none.
 func (s *state) startDrain(o objects.Object, now time.Time) bool {
 	s.mu.Lock()
@@ -203,8 +181,8 @@ func (s *state) startDrain(o objects.Object, now time.Time) bool {
 		return false
 	}
 
-	delete(s.granted, o.ID)
-	s.draining[o.ID] = drain{shard: o.Shard, since: now, asking: true}
+	s.ungrant(o.ID)
+	s.setDrain(o.ID, drain{shard: o.Shard, since: now, asking: true})
 
 	return true
 }
@@ -214,7 +192,7 @@ func (s *state) asked(id objects.ID) {
 	s.update(func() {
 		if d, ok := s.draining[id]; ok {
 			d.asking = false
-			s.draining[id] = d
+			s.setDrain(id, d)
 		}
 	})
 }
@@ -233,7 +211,7 @@ func (s *state) sawDrain(o objects.Object, now time.Time) (first bool) {
 
 		d.asking = false
 
-		s.draining[o.ID] = d
+		s.setDrain(o.ID, d)
 	})
 
 	return first
@@ -247,7 +225,7 @@ func (s *state) endDrain(id objects.ID) (shard string, was bool) {
 			shard = d.shard
 		}
 
-		delete(s.draining, id)
+		s.unsetDrain(id)
 	})
 
 	return shard, was
@@ -262,7 +240,7 @@ func (s *state) markLate(id objects.ID, now time.Time, timeout time.Duration) (d
 		}
 
 		d.late, news = true, true
-		s.draining[id] = d
+		s.setDrain(id, d)
 	})
 
 	return d, news

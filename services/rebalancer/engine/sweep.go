@@ -161,7 +161,7 @@ func (e *Engine) grant(ctx context.Context, t *Target, p place, o objects.Object
 	if !e.state.await(ctx, func() bool {
 		free, stuck = e.state.hasSlot(o.Shard, e.Limits)
 		if free {
-			e.state.granted[o.ID] = o.Shard
+			e.state.grant(o.ID, o.Shard)
 		}
 
 		return free || stuck
