@@ -19,11 +19,12 @@ const fieldOwner = client.FieldOwner("localplane")
 
 // installed are the kinds that Install applies, in this order; Deployments, Services and the like need a node.
 var installed = []string{
-	"CustomResourceDefinition", "Namespace", "ServiceAccount", "ClusterRole", "Role", "ClusterRoleBinding", "RoleBinding", "ClusterRing",
+	"CustomResourceDefinition", "Namespace", "ServiceAccount", "ClusterRole", "Role", "ClusterRoleBinding", "RoleBinding",
+	"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ClusterRing",
 }
 
 // Install applies manifests by server-side apply: custom resource definitions (and waits until they are served), namespaces,
-// service accounts, RBAC and ClusterRings. Objects of other kinds are skipped.
+// service accounts, RBAC, admission policies and ClusterRings. Objects of other kinds are skipped.
 //
 // A path is a YAML file, or a directory with a kustomization.yaml whose resources are followed; relative paths count from
 // the root of the repository. Rights that ClusterRoles aggregate are complete on return, also where no controller manager runs.
