@@ -51,6 +51,9 @@ func (k Kind) Path(namespace, name string) string {
 	return path.String()
 }
 
+// Deployments are main objects of rings that nothing is created of.
+var Deployments = schema.GroupResource{Group: "apps", Resource: "deployments"}
+
 // Batch names objects: Prefix-0 to Prefix-(Count-1).
 type Batch struct {
 	Kind              Kind

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"strings"
 	"sync/atomic"
 
@@ -34,7 +33,7 @@ type Client struct {
 	// Metadata reads metadata over one of the connections, decoded.
 	Metadata metadata.Interface
 
-	base       *url.URL
+	base       string // without a slash at the end
 	transports []*http.Transport
 	clients    []*http.Client
 	next       atomic.Uint64
@@ -47,7 +46,7 @@ func New(config *rest.Config, connections int) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the address of the API server: %w", err)
 	}
-	c := &Client{base: base}
+	c := &Client{base: strings.TrimRight(base.String(), "/")}
 	for range max(1, connections) {
 		tlsConfig, err := rest.TLSConfigFor(config)
 		if err != nil {
@@ -90,7 +89,7 @@ type Request struct {
 // Do sends a request and reads the answer into answer, or away if that is nil. An error that the API server answers is an
 // [apierrors.APIStatus], so that apierrors.IsNotFound and the like know it.
 func (c *Client) Do(ctx context.Context, r Request, answer io.Writer) error {
-	request, err := http.NewRequestWithContext(ctx, r.Method, c.base.String()+r.Path, bytes.NewReader(r.Body))
+	request, err := http.NewRequestWithContext(ctx, r.Method, c.base+r.Path, bytes.NewReader(r.Body))
 	if err != nil {
 		return fmt.Errorf("%s %s: %w", r.Method, r.Path, err)
 	}

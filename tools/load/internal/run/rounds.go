@@ -83,3 +83,10 @@ func (b *Bench) Share(remaining int) *Bench {
 	}
 	return &part
 }
+
+// Times returns a bench that makes as many times more rounds: short rounds, often in turns, suffer less from what else a machine does.
+func (b *Bench) Times(factor int) *Bench {
+	more := *b
+	more.rounds *= factor
+	return &more
+}

@@ -29,8 +29,8 @@ type cluster struct {
 	config  *rest.Config
 }
 
-// Connect returns the cluster of a kubeconfig file, where the services have to run. It creates what grants rights on ConfigMaps to
-// them, which Stop removes.
+// Connect returns the cluster of a kubeconfig file, where the services have to run. It creates what grants rights on the measured resources
+// to them, which Stop removes.
 func Connect(ctx context.Context, kubeconfig string, o Options) (*System, error) {
 	rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: kubeconfig}
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
@@ -130,6 +130,7 @@ func (s *System) grant(ctx context.Context) error {
 			ObjectMeta: metav1.ObjectMeta{Name: "load:" + filepath.Base(label), Labels: map[string]string{label: "true"}},
 			Rules: []rbacv1.PolicyRule{
 				{APIGroups: []string{""}, Resources: []string{objects.ConfigMaps.Resource}, Verbs: verbs},
+				{APIGroups: []string{objects.Deployments.Group}, Resources: []string{objects.Deployments.Resource}, Verbs: verbs},
 				{APIGroups: []string{objects.Websites.Group}, Resources: []string{objects.Websites.Resource}, Verbs: verbs},
 			},
 		}

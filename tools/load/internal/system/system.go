@@ -154,7 +154,7 @@ func (s *System) use(config *rest.Config) error {
 }
 
 func (s *System) install(ctx context.Context) error {
-	s.progress("installing deploy/base, and rights on ConfigMaps and Websites")
+	s.progress("installing deploy/base, and rights on what is measured")
 	if err := s.grant(ctx); err != nil {
 		return err
 	}

@@ -14,7 +14,6 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -25,6 +24,7 @@ import (
 	"github.com/clusterring/clusterring/tools/load/internal/run"
 	"github.com/clusterring/clusterring/tools/load/internal/shards"
 	"github.com/clusterring/clusterring/tools/load/internal/system"
+	"github.com/clusterring/clusterring/tools/load/internal/usage"
 	"github.com/clusterring/clusterring/tools/localplane/process"
 )
 
@@ -34,8 +34,7 @@ const (
 	// distinct is how many different objects are asked about.
 	distinct = 4000
 
-	noop      = "noop-webhook"
-	noopLabel = "load.example.com/shard"
+	noop = "noop-webhook"
 
 	cpuSeries  = "admission-cpu-by-shards"
 	http1Row   = "admission-cpu-http1"
@@ -106,6 +105,9 @@ func webhooks(ctx context.Context, b *run.Bench) (rows []result.Row, series []re
 	return e.rows, series, nil
 }
 
+// label is the one that both webhooks give.
+func (e *experiment) label() string { return v1alpha1.ShardLabel(e.ring.Name) }
+
 func (e *experiment) prepare(ctx context.Context) (err error) {
 	s := e.bench.System
 	namespace, err := s.Namespace(ctx, "load-admission")
@@ -123,11 +125,16 @@ func (e *experiment) prepare(ctx context.Context) (err error) {
 	if err := e.ring.Declare(ctx, s.Client); err != nil {
 		return err
 	}
-	return e.launchNoop(ctx)
+	first, err := e.fleet.Join(ctx, 1)
+	if err != nil {
+		return err
+	}
+	return e.launchNoop(ctx, first[0])
 }
 
-// launchNoop starts this program once more, as the no-op webhook, and registers it.
-func (e *experiment) launchNoop(ctx context.Context) error {
+// launchNoop starts this program once more, as the no-op webhook, and registers it. It gives every object to the same shard, so that
+// its objects are as little work for the rebalancer as those of the ring: none.
+func (e *experiment) launchNoop(ctx context.Context, shard string) error {
 	s := e.bench.System
 	self, err := os.Executable()
 	if err != nil {
@@ -148,7 +155,8 @@ func (e *experiment) launchNoop(ctx context.Context) error {
 	}
 	defer probe.close()
 	err = s.Launch(ctx, process.Spec{Name: noop, Path: self, Args: []string{
-		noop, "--bind-address=" + free[0], "--tls-cert-file=" + certificate.CertFile, "--tls-private-key-file=" + certificate.KeyFile, "--label=" + noopLabel,
+		noop, "--bind-address=" + free[0], "--tls-cert-file=" + certificate.CertFile, "--tls-private-key-file=" + certificate.KeyFile,
+		"--label=" + e.label(), "--value=" + shard,
 	}}, e.noop.url+floor.ReadyPath, probe.client)
 	if err != nil {
 		return err
@@ -169,7 +177,7 @@ func (e *experiment) register(ctx context.Context) error {
 				Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"*"}, Resources: []string{"configmaps"}, Scope: &all},
 			}},
 			NamespaceSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: e.noop.namespace}},
-			ObjectSelector:          &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: noopLabel, Operator: metav1.LabelSelectorOpDoesNotExist}}},
+			ObjectSelector:          &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: e.label(), Operator: metav1.LabelSelectorOpDoesNotExist}}},
 			FailurePolicy:           ptr.To(admissionregistrationv1.Ignore),
 			SideEffects:             ptr.To(admissionregistrationv1.SideEffectClassNone),
 			TimeoutSeconds:          ptr.To(int32(callTimeout / time.Second)),
@@ -236,8 +244,8 @@ func (e *experiment) grow(ctx context.Context, size int) error {
 
 // inPlace waits until the API server calls both webhooks.
 func (e *experiment) inPlace(ctx context.Context) error {
-	for _, side := range []struct{ namespace, label string }{{e.ring.Namespace, v1alpha1.ShardLabel(e.ring.Name)}, {e.noop.namespace, noopLabel}} {
-		if err := called(ctx, e.bench.Objects, objects.Batch{Kind: objects.ConfigMaps, Namespace: side.namespace, Prefix: "probe"}, side.label); err != nil {
+	for _, namespace := range []string{e.ring.Namespace, e.noop.namespace} {
+		if err := called(ctx, e.bench.Objects, objects.Batch{Kind: objects.ConfigMaps, Namespace: namespace, Prefix: "probe"}, e.label()); err != nil {
 			return err
 		}
 	}
@@ -273,11 +281,7 @@ func (e *experiment) at(ctx context.Context, b *run.Bench, size int) error {
 	if err != nil {
 		return err
 	}
-	e.rows = append(e.rows, result.Row{
-		ID: creates + row, Title: fmt.Sprintf("create throughput with the webhook, %d shards", size), Unit: "creates/s", Values: values,
-		FloorTitle: "with the no-op webhook", Floor: floors, Judge: result.JudgeRatio, PriorArt: priorArt[creates+row],
-		Target: result.Target{Bound: result.AtLeast, Value: 0.98, Unit: "×"},
-	})
+	e.rows = append(e.rows, e.createsRow(size, values, floors))
 	return nil
 }
 
@@ -301,7 +305,7 @@ func (e *experiment) cpu(ctx context.Context, b *run.Bench, http2 bool) (values,
 		return nil, nil, err
 	}
 	defer least.close()
-	calls := run.Pick(b, 4000, 15000)
+	calls := run.Pick(b, 2500, 10000)
 	return run.Rounds(ctx, b, func(ctx context.Context) (float64, error) {
 		return assigner.cost(ctx, system.Assigner, s.Usage(), e.bodies, calls)
 	}, func(ctx context.Context) (float64, error) {
@@ -309,32 +313,68 @@ func (e *experiment) cpu(ctx context.Context, b *run.Bench, http2 bool) (values,
 	})
 }
 
-// throughput measures creates per second.
-func (e *experiment) throughput(ctx context.Context, b *run.Bench) (values, floors []float64, err error) {
-	n := run.Pick(b, 700, 5000)
-	return run.Rounds(ctx, b, func(ctx context.Context) (float64, error) {
-		return created(ctx, b, e.ring.Namespace, v1alpha1.ShardLabel(e.ring.Name), n)
-	}, func(ctx context.Context) (float64, error) {
-		return created(ctx, b, e.noop.namespace, noopLabel, n)
+// creation is what creating objects came to: how many per second, and CPU time of the API server for each, in microseconds.
+type creation struct{ PerSecond, ServerCPU float64 }
+
+// throughput measures creates per second, and returns with them what the API server used.
+func (e *experiment) throughput(ctx context.Context, b *run.Bench) (values, floors []creation, err error) {
+	n, times := run.Pick(b, 150, 400), run.Pick(b, 2, 3)
+	return run.Rounds(ctx, b.Times(times), func(ctx context.Context) (creation, error) {
+		return created(ctx, b, objects.Batch{Kind: objects.ConfigMaps, Namespace: e.ring.Namespace, Prefix: "created", Count: n, Concurrency: concurrency}, e.label())
+	}, func(ctx context.Context) (creation, error) {
+		return created(ctx, b, objects.Batch{Kind: objects.ConfigMaps, Namespace: e.noop.namespace, Prefix: "created", Count: n, Concurrency: concurrency}, e.label())
 	})
 }
 
-// created creates n objects, checks that all have the label, deletes them, and returns how many were created per second.
-func created(ctx context.Context, b *run.Bench, namespace, label string, n int) (float64, error) {
-	batch := objects.Batch{Kind: objects.ConfigMaps, Namespace: namespace, Prefix: "created", Count: n, Concurrency: concurrency}
+func (e *experiment) createsRow(size int, values, floors []creation) result.Row {
+	perSecond := func(c creation) float64 { return c.PerSecond }
+	cpu := func(c creation) float64 { return c.ServerCPU }
+	ratio, _, _ := result.Spread(result.Ratios(each(values, cpu), each(floors, cpu)))
+	id := creates + strconv.Itoa(size)
+	return result.Row{
+		ID: id, Title: fmt.Sprintf("create throughput with the webhook, %d shards", size), Unit: "creates/s", Values: each(values, perSecond),
+		FloorTitle: "with the no-op webhook", Floor: each(floors, perSecond), Judge: result.JudgeRatio, PriorArt: priorArt[id],
+		Target: result.Target{Bound: result.AtLeast, Value: 0.98, Unit: "×"},
+		Notes:  []string{fmt.Sprintf("CPU time of the API server per create: %.2f times that with the no-op webhook", ratio)},
+	}
+}
+
+// each returns one figure of every round.
+func each(rounds []creation, figure func(creation) float64) []float64 {
+	figures := make([]float64, len(rounds))
+	for i, r := range rounds {
+		figures[i] = figure(r)
+	}
+	return figures
+}
+
+// created creates the objects of a batch, checks that all have the label, and deletes them.
+func created(ctx context.Context, b *run.Bench, batch objects.Batch, label string) (c creation, err error) {
+	reader := b.System.Usage()
+	before, err := reader.Read(ctx)
+	if err != nil {
+		return c, err
+	}
 	began := b.Clock.Now()
 	if err := b.Objects.Create(ctx, batch); err != nil {
-		return 0, err
+		return c, err
 	}
 	took := b.Clock.Since(began)
-	without, err := b.Objects.Count(ctx, batch.Kind, namespace, "!"+label)
+	after, err := reader.Read(ctx)
 	if err != nil {
-		return 0, err
+		return c, err
+	}
+	without, err := b.Objects.Count(ctx, batch.Kind, batch.Namespace, "!"+label)
+	if err != nil {
+		return c, err
 	}
 	if without > 0 {
-		return 0, fmt.Errorf("%d of %d objects in %s were created without the label: the webhook was not called", without, n, namespace)
+		return c, fmt.Errorf("%d of %d objects in %s were created without the label: the webhook was not called", without, batch.Count, batch.Namespace)
 	}
-	return float64(n) / took.Seconds(), b.Objects.Delete(ctx, batch)
+	n := float64(batch.Count)
+	c.PerSecond = n / took.Seconds()
+	c.ServerCPU = float64(usage.Difference(before, after)[system.APIServer].CPU.Microseconds()) / n
+	return c, b.Objects.Delete(ctx, batch)
 }
 
 // called waits until an object of the batch gets the label when it is created.
@@ -343,79 +383,4 @@ func called(ctx context.Context, c *objects.Client, batch objects.Batch, label s
 		object, err := c.DryRun(ctx, batch, 0)
 		return err == nil && object.Labels[label] != "", err
 	})
-}
-
-// deployments own the ConfigMaps that the ring of foreign controls. None is ever created.
-var deployments = schema.GroupResource{Group: "apps", Resource: "deployments"}
-
-// foreign counts calls for objects of a controlled resource that no object of the ring controls.
-func foreign(ctx context.Context, b *run.Bench) (rows []result.Row, series []result.Series, err error) {
-	s := b.System
-	namespace, err := s.Namespace(ctx, "load-foreign")
-	if err != nil {
-		return nil, nil, err
-	}
-	ring := shards.Ring{Name: "load-foreign", Namespace: namespace, Main: deployments, Controlled: []schema.GroupResource{objects.ConfigMaps.GroupResource()}}
-	fleet := shards.NewFleet(shards.Options{Objects: b.Objects, Client: s.Client, Ring: ring, Concurrency: concurrency, Now: b.Clock.Now})
-	defer func() {
-		ctx := context.WithoutCancel(ctx)
-		err = errors.Join(err, ring.Remove(ctx, s.Client), fleet.Remove(ctx))
-	}()
-	if _, err := fleet.Join(ctx, 1); err != nil {
-		return nil, nil, err
-	}
-	if err := ring.Declare(ctx, s.Client); err != nil {
-		return nil, nil, err
-	}
-	// One that the ring controls is asked about: the webhook is in place.
-	owner := &metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "owner", UID: "0b5f4b1e-8a1b-4f83-9a55-4a2f6f2f1f0e", Controller: ptr.To(true)}
-	before, err := s.Metric(ctx, system.Assigner, callsTotal, ofForeign)
-	if err != nil {
-		return nil, nil, err
-	}
-	err = system.Until(ctx, "the API server calls the webhook for controlled objects", func(ctx context.Context) (bool, error) {
-		if _, err := b.Objects.DryRun(ctx, objects.Batch{Kind: objects.ConfigMaps, Namespace: namespace, Prefix: "owned", Owner: owner}, 0); err != nil {
-			return false, err
-		}
-		now, err := s.Metric(ctx, system.Assigner, callsTotal, ofForeign)
-		return now > before, err
-	})
-	if err != nil {
-		return nil, nil, err
-	}
-	values, _, err := run.Rounds(ctx, b, func(ctx context.Context) (float64, error) { return foreignWrites(ctx, b, namespace) }, nil)
-	if err != nil {
-		return nil, nil, err
-	}
-	none := make([]float64, len(values))
-	return []result.Row{{
-		ID: foreignRow, Title: "webhook calls for unrelated objects of a controlled resource", Unit: "calls/write", Values: values,
-		FloorTitle: "no call", Floor: none, Judge: result.JudgeValue, Target: result.Target{Bound: result.AtMost, Unit: "calls/write"}, PriorArt: priorArt[foreignRow],
-	}}, nil, nil
-}
-
-const (
-	callsTotal = "clusterring_assigner_admission_requests_total"
-	ofForeign  = `ring="load-foreign"`
-)
-
-// foreignWrites creates and changes ConfigMaps without an owner, and returns the calls of the webhook per write.
-func foreignWrites(ctx context.Context, b *run.Bench, namespace string) (float64, error) {
-	const writesEach = 2
-	batch := objects.Batch{Kind: objects.ConfigMaps, Namespace: namespace, Prefix: "foreign", Count: run.Pick(b, 100, 1000), Concurrency: concurrency}
-	before, err := b.System.Metric(ctx, system.Assigner, callsTotal, ofForeign)
-	if err != nil {
-		return 0, err
-	}
-	if err := b.Objects.Create(ctx, batch); err != nil {
-		return 0, err
-	}
-	if err := b.Objects.Patch(ctx, batch, func(int) []byte { return []byte(`{"data":{"changed":"once"}}`) }); err != nil {
-		return 0, err
-	}
-	after, err := b.System.Metric(ctx, system.Assigner, callsTotal, ofForeign)
-	if err != nil {
-		return 0, err
-	}
-	return (after - before) / float64(writesEach*batch.Count), b.Objects.Delete(ctx, batch)
 }
