@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	github.com/clusterring/clusterring/pkg v0.0.0
+	github.com/clusterring/clusterring/proto v0.0.0
 	github.com/clusterring/clusterring/tools/localplane v0.0.0
 	github.com/go-logr/logr v1.4.4
 	github.com/spf13/cobra v1.10.2
@@ -11,6 +12,7 @@ require (
 	go.uber.org/goleak v1.3.0
 	golang.org/x/sync v0.24.0
 	golang.org/x/sys v0.48.0
+	google.golang.org/grpc v1.85.0
 	k8s.io/api v0.37.1
 	k8s.io/apimachinery v0.37.1
 	k8s.io/client-go v0.37.1
@@ -61,6 +63,7 @@ require (
 	golang.org/x/term v0.46.0 // indirect
 	golang.org/x/text v0.42.0 // indirect
 	golang.org/x/time v0.15.0 // indirect
+	google.golang.org/genproto/googleapis/rpc v0.0.0-20260817212433-ac3dfec99bb1 // indirect
 	google.golang.org/protobuf v1.36.12 // indirect
 	gopkg.in/evanphx/json-patch.v4 v4.13.0 // indirect
 	gopkg.in/inf.v0 v0.9.1 // indirect
@@ -74,5 +77,6 @@ require (
 
 replace (
 	github.com/clusterring/clusterring/pkg => ../../pkg
+	github.com/clusterring/clusterring/proto => ../../proto
 	github.com/clusterring/clusterring/tools/localplane => ../localplane
 )

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/clusterring/clusterring/tools/load/internal/measure/admission"
+	"github.com/clusterring/clusterring/tools/load/internal/measure/balance"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
 )
 
@@ -11,5 +12,6 @@ import (
 func measurements() []run.Measurement {
 	return slices.Concat(
 		admission.Measurements(),
+		balance.Measurements(),
 	)
 }

@@ -6,38 +6,45 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/clusterring/clusterring/tools/load/internal/report"
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 )
 
-// figures is the name of the file with the figures of a run, for machines.
-const figures = "report.json"
-
 func newReport() *cobra.Command {
-	var out string
+	var out, page string
 	c := &cobra.Command{
 		Use:   "report FILE.json",
 		Short: "Write the report of an earlier run again",
-		Long:  `report reads the figures that "load run" has written, and writes tables and plots from them.`,
-		Args:  cobra.ExactArgs(1),
+		Long: `report reads the figures that "load run" has written, and writes tables and plots from them. With --page it also puts them into a
+page in Markdown, in place of what is between its markers, and the plots into a directory beside the page, of its name.`,
+		Example: `  bin/load report dist/load/report.json --page docs/performance.md`,
+		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			report, err := read(args[0])
+			found, err := read(args[0])
 			if err != nil {
 				return err
+			}
+			if page != "" {
+				if err := intoPage(page, found); err != nil {
+					return err
+				}
 			}
 			if out == "" {
 				out = filepath.Dir(args[0])
 			}
-			return write(out, report, c.OutOrStdout())
+			return write(out, found, c.OutOrStdout())
 		},
 	}
 	c.Flags().StringVar(&out, "out", "", "`directory` that gets the report (default: that of the file)")
+	c.Flags().StringVar(&page, "page", "", "`file` in Markdown that gets the tables and the plots, too")
 	return c
 }
 
-func read(path string) (report *result.Report, err error) {
+func read(path string) (found *result.Report, err error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("open the figures of a run: %w", err)
@@ -46,30 +53,51 @@ func read(path string) (report *result.Report, err error) {
 	return result.Read(file)
 }
 
-// write writes a report into a directory, and its table to out.
-func write(dir string, report *result.Report, out io.Writer) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("make the directory of the report: %w", err)
+// intoPage puts a report into a page.
+func intoPage(page string, found *result.Report) error {
+	before, err := os.ReadFile(page)
+	if err != nil {
+		return fmt.Errorf("read the page: %w", err)
 	}
-	if err := writeFile(filepath.Join(dir, figures), report.Write); err != nil {
+	dir := strings.TrimSuffix(page, filepath.Ext(page))
+	after, err := report.Splice(string(before), found, filepath.Base(dir))
+	if err != nil {
+		return fmt.Errorf("put the report into %s: %w", page, err)
+	}
+	pictures, err := report.Pictures(found)
+	if err != nil {
 		return err
 	}
-	for i := range report.Rows {
-		row := &report.Rows[i]
-		median, low, high := row.Result()
-		fmt.Fprintf(out, "%-45s %8.4g (%.4g to %.4g) %s %g %s: %t\n", row.ID, median, low, high, row.Target.Bound, row.Target.Value, row.Target.Unit, row.Met())
+	if err := writeFiles(dir, pictures); err != nil {
+		return err
 	}
-	fmt.Fprintf(out, "\nThe report is in %s.\n", dir)
+	return writeFiles(filepath.Dir(page), map[string][]byte{filepath.Base(page): []byte(after)})
+}
+
+// write writes a report into a directory, and its table to out.
+func write(dir string, found *result.Report, out io.Writer) error {
+	files, err := report.Files(found)
+	if err != nil {
+		return err
+	}
+	if err := writeFiles(dir, files); err != nil {
+		return err
+	}
+	if err := report.Print(out, found); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "\nThe report is %s.\n", filepath.Join(dir, report.Page))
 	return nil
 }
 
-func writeFile(path string, content func(io.Writer) error) error {
-	file, err := os.Create(path)
-	if err != nil {
-		return fmt.Errorf("write the report: %w", err)
+func writeFiles(dir string, files map[string][]byte) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("make the directory of the report: %w", err)
 	}
-	if err := errors.Join(content(file), file.Close()); err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
+	for name, content := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o644); err != nil { //nolint:gosec // for everybody to read
+			return fmt.Errorf("write the report: %w", err)
+		}
 	}
 	return nil
 }

@@ -104,11 +104,11 @@ func (r *runner) run(c *cobra.Command) error {
 		}
 	}
 	r.plan.Progress = c.ErrOrStderr()
-	report := &result.Report{Began: r.clock.Now(), Scale: r.scale, Version: Version, Machine: machine.This()}
-	report.Rows, report.Series, err = r.measure(c.Context())
-	report.Took = r.clock.Since(report.Began).Round(time.Millisecond)
-	if len(report.Rows)+len(report.Series) > 0 && !errors.Is(err, errInterrupted) {
-		err = errors.Join(err, write(r.out, report, c.OutOrStdout()))
+	found := &result.Report{Began: r.clock.Now(), Scale: r.scale, Version: Version, Machine: machine.This()}
+	found.Rows, found.Series, err = r.measure(c.Context())
+	found.Took = r.clock.Since(found.Began).Round(time.Millisecond)
+	if len(found.Rows)+len(found.Series) > 0 && !errors.Is(err, errInterrupted) {
+		err = errors.Join(err, write(r.out, found, c.OutOrStdout()))
 	}
 	return err
 }
