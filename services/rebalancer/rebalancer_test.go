@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -15,6 +16,9 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
+
+// latecomers is a resource that the API server does not always have.
+var latecomers = schema.GroupVersionKind{Group: "late.example.clusterring.dev", Version: "v1", Kind: "Latecomer"}
 
 func TestAssignsWhatAdmissionMissed(t *testing.T) {
 	w := newWorld(t, func(r *v1alpha1.ClusterRing) {
@@ -319,6 +323,35 @@ func TestDeletedRingLeavesNoLabel(t *testing.T) {
 	}, 20*time.Second, 20*time.Millisecond, "the ring goes once its labels are gone")
 }
 
+// TestDeletedRingWhoseResourceGoesToo deletes a ring, and what it shards, at once, as removing a controller with its API does.
+func TestDeletedRingWhoseResourceGoesToo(t *testing.T) {
+	w := newWorld(t, func(r *v1alpha1.ClusterRing) {
+		r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Group: latecomers.Group, Resource: "latecomers"})
+	})
+	require.NoError(t, w.plane.Install(t.Context(), "services/rebalancer/testdata/latecomers.yaml"))
+	w.join("a")
+	w.start()
+
+	late := &unstructured.Unstructured{}
+	late.SetGroupVersionKind(latecomers)
+	late.SetNamespace(w.ns)
+	late.SetName("late")
+	require.NoError(t, w.client.Create(t.Context(), late))
+	w.eventually(placed{Shard: "a"}, late)
+	w.atRest()
+
+	require.NoError(t, w.client.Delete(t.Context(), w.ring))
+	w.eventually(placed{Shard: "a", Drain: true}, late)
+
+	definition := &unstructured.Unstructured{}
+	definition.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
+	definition.SetName("latecomers." + latecomers.Group)
+	require.NoError(t, w.client.Delete(t.Context(), definition))
+	require.Eventually(t, func() bool {
+		return apierrors.IsNotFound(w.client.Get(t.Context(), client.ObjectKeyFromObject(w.ring), w.ring))
+	}, time.Minute, 20*time.Millisecond, "the ring goes, for nobody can acknowledge what is not there any more")
+}
+
 func TestNamespaceThatLeaves(t *testing.T) {
 	w := newWorld(t)
 	w.join("a")
@@ -401,7 +434,7 @@ func TestMissingResourceIsReportedAndWorksOnceItAppears(t *testing.T) {
 	require.NoError(t, w.plane.Install(t.Context(), "services/rebalancer/testdata/latecomers.yaml"))
 
 	late := &unstructured.Unstructured{}
-	late.SetGroupVersionKind(schema.GroupVersionKind{Group: "late.example.clusterring.dev", Version: "v1", Kind: "Latecomer"})
+	late.SetGroupVersionKind(latecomers)
 	late.SetNamespace(w.ns)
 	late.SetName("late")
 	require.NoError(t, w.client.Create(t.Context(), late))

@@ -3,6 +3,8 @@ package engine
 import (
 	"context"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
@@ -83,7 +85,21 @@ func (s *drainSink) Listed() {
 	s.known, s.listed = nil, nil
 }
 
-func (s *drainSink) Failed(err error) { s.e.state.fail("draining "+s.r.GroupResource().String(), err) }
+// Failed has the workers look at each drain if the resource is gone, and its objects with it: no list will end them. Of a resource that
+// leaves the ring, nothing is missed then.
+func (s *drainSink) Failed(err error) {
+	if apierrors.IsNotFound(err) {
+		for _, id := range s.e.state.drainsOf(s.r.GVR) {
+			s.e.queue.Add(id)
+		}
+
+		if s.e.Target().Leaving[s.r.GroupResource()] {
+			err = nil
+		}
+	}
+
+	s.e.state.fail("draining "+s.r.GroupResource().String(), err)
+}
 
 // submit hands an object to the workers, when they have caught up.
 func (e *Engine) submit(ctx context.Context, o objects.Object) {

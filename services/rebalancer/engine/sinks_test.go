@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/clock"
 
@@ -46,6 +47,34 @@ func TestListEndsDrainsThatAreNotInIt(t *testing.T) {
 	require.Len(t, e.state.drainsOf(gvr), 2)
 	sink.Gone(draining("later").ID)
 	require.Len(t, e.state.drainsOf(gvr), 1)
+}
+
+// A resource that is gone cannot be listed. A ring that is deleted together with it would wait for that for ever.
+func TestResourceThatIsGoneHoldsNothingUp(t *testing.T) {
+	gvr := schema.GroupVersionResource{Group: "g", Version: "v1", Resource: "rs"}
+	o := objects.Object{ID: objects.ID{GVR: gvr, Namespace: "ns", Name: "a"}, Shard: "one", Labelled: true, Draining: true}
+	gone := apierrors.NewNotFound(gvr.GroupResource(), "")
+
+	for name, test := range map[string]struct {
+		leaving bool
+		err     error
+		failed  bool
+	}{
+		"gone, leaving":      {true, gone, false},
+		"gone, not leaving":  {false, gone, true},
+		"forbidden, leaving": {true, apierrors.NewForbidden(gvr.GroupResource(), "", nil), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := New(Config{Clock: clock.RealClock{}, Limits: Limits{DrainTimeout: time.Hour}})
+			t.Cleanup(e.queue.ShutDown)
+			e.target.Store(&Target{Leaving: map[schema.GroupResource]bool{gvr.GroupResource(): test.leaving}})
+			e.state.sawDrain(o, time.Time{})
+
+			(&drainSink{e: e, r: resources.Resource{GVR: gvr}}).Failed(test.err)
+			require.Equal(t, test.failed, len(e.Report().Failures) > 0)
+			require.Equal(t, apierrors.IsNotFound(test.err), e.queue.Len() == 1, "a worker finds out that the object is gone")
+		})
+	}
 }
 
 // Of a drain whose label is just being written the list says nothing: it keeps its slot until a worker has looked.
