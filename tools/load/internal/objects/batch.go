@@ -128,17 +128,25 @@ func (c *Client) Delete(ctx context.Context, b Batch) error {
 	})
 }
 
-// DeleteAll deletes the objects of a kind in a namespace that a label selector names (empty: all), the given number at a time,
-// and returns when there is none.
-func (c *Client) DeleteAll(ctx context.Context, kind Kind, namespace, selector string, concurrency int) error {
+// Selection names objects that exist.
+type Selection struct {
+	Kind Kind
+	// Namespace may be empty: all.
+	Namespace string
+	// Labels is a label selector; empty means all.
+	Labels string
+}
+
+// DeleteAll deletes what is selected, the given number at a time, and returns when there is none.
+func (c *Client) DeleteAll(ctx context.Context, s Selection, concurrency int) error {
 	for {
-		var names []string
-		err := c.pages(ctx, kind, namespace, selector, func(o *metav1.PartialObjectMetadata) { names = append(names, o.Name) })
-		if err != nil || len(names) == 0 {
+		var paths []string
+		err := c.pages(ctx, s, func(o *metav1.PartialObjectMetadata) { paths = append(paths, s.Kind.Path(o.Namespace, o.Name)) })
+		if err != nil || len(paths) == 0 {
 			return err
 		}
-		err = Each(ctx, len(names), concurrency, func(ctx context.Context, i int) error {
-			err := c.Do(ctx, Request{Method: http.MethodDelete, Path: kind.Path(namespace, names[i])}, nil)
+		err = Each(ctx, len(paths), concurrency, func(ctx context.Context, i int) error {
+			err := c.Do(ctx, Request{Method: http.MethodDelete, Path: paths[i]}, nil)
 			if apierrors.IsNotFound(err) {
 				return nil
 			}
@@ -150,28 +158,27 @@ func (c *Client) DeleteAll(ctx context.Context, kind Kind, namespace, selector s
 	}
 }
 
-// CountBy counts the objects of a kind in a namespace that a label selector names (empty: all), by the value of a label. Objects
-// without that label count under "".
-func (c *Client) CountBy(ctx context.Context, kind Kind, namespace, selector, label string) (map[string]int, error) {
+// CountBy counts what is selected by the value of a label. Objects without that label count under "".
+func (c *Client) CountBy(ctx context.Context, s Selection, label string) (map[string]int, error) {
 	counts := map[string]int{}
-	err := c.pages(ctx, kind, namespace, selector, func(o *metav1.PartialObjectMetadata) { counts[o.Labels[label]]++ })
+	err := c.pages(ctx, s, func(o *metav1.PartialObjectMetadata) { counts[o.Labels[label]]++ })
 	return counts, err
 }
 
-// Count counts the objects of a kind in a namespace that a label selector names; empty means all.
-func (c *Client) Count(ctx context.Context, kind Kind, namespace, selector string) (int, error) {
+// Count counts what is selected.
+func (c *Client) Count(ctx context.Context, s Selection) (int, error) {
 	n := 0
-	err := c.pages(ctx, kind, namespace, selector, func(*metav1.PartialObjectMetadata) { n++ })
+	err := c.pages(ctx, s, func(*metav1.PartialObjectMetadata) { n++ })
 	return n, err
 }
 
-// pages shows the metadata of all objects, page by page.
-func (c *Client) pages(ctx context.Context, kind Kind, namespace, selector string, show func(*metav1.PartialObjectMetadata)) error {
-	options := metav1.ListOptions{LabelSelector: selector, Limit: pageSize}
+// pages shows the metadata of what is selected, page by page.
+func (c *Client) pages(ctx context.Context, s Selection, show func(*metav1.PartialObjectMetadata)) error {
+	options := metav1.ListOptions{LabelSelector: s.Labels, Limit: pageSize}
 	for {
-		list, err := c.Metadata.Resource(kind.GroupVersionResource).Namespace(namespace).List(ctx, options)
+		list, err := c.Metadata.Resource(s.Kind.GroupVersionResource).Namespace(s.Namespace).List(ctx, options)
 		if err != nil {
-			return fmt.Errorf("list %s in %q: %w", kind.Resource, namespace, err)
+			return fmt.Errorf("list %s in %q: %w", s.Kind.Resource, s.Namespace, err)
 		}
 		for i := range list.Items {
 			show(&list.Items[i])

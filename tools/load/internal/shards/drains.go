@@ -3,14 +3,12 @@ package shards
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -149,20 +147,13 @@ func drainsOf(watching watch.Interface, put func(*metav1.PartialObjectMetadata))
 				put(o)
 			}
 		case watch.Error:
-			if err := errorOf(event.Object); !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
-				return err
+			err := apierrors.FromObject(event.Object)
+			if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+				return nil
 			}
-			return nil
+			return fmt.Errorf("the API server has sent an error: %w", err)
 		default:
 		}
 	}
 	return nil
-}
-
-func errorOf(object runtime.Object) error {
-	err := apierrors.FromObject(object)
-	if err == nil {
-		return errors.New("the API server has sent an error without saying which")
-	}
-	return err
 }

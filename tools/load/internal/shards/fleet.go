@@ -14,7 +14,6 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -116,7 +115,8 @@ func (f *Fleet) Remove(ctx context.Context) error {
 	f.mu.Lock()
 	clear(f.held)
 	f.mu.Unlock()
-	return f.options.Objects.DeleteAll(ctx, objects.Leases, f.options.Ring.Namespace, v1alpha1.LabelClusterRing+"="+f.options.Ring.Name, f.options.Concurrency)
+	all := objects.Selection{Kind: objects.Leases, Namespace: f.options.Ring.Namespace, Labels: v1alpha1.LabelClusterRing + "=" + f.options.Ring.Name}
+	return f.options.Objects.DeleteAll(ctx, all, f.options.Concurrency)
 }
 
 func (f *Fleet) leave(ctx context.Context, name string, spec map[string]any) error {
@@ -150,8 +150,8 @@ func (f *Fleet) lease(name string) *coordinationv1.Lease {
 			Name: name, Namespace: f.options.Ring.Namespace, Labels: map[string]string{v1alpha1.LabelClusterRing: f.options.Ring.Name},
 		},
 		Spec: coordinationv1.LeaseSpec{
-			HolderIdentity: ptr.To(name), LeaseDurationSeconds: ptr.To(int32(leaseDuration / time.Second)),
-			AcquireTime: ptr.To(f.now()), RenewTime: ptr.To(f.now()), LeaseTransitions: ptr.To[int32](0),
+			HolderIdentity: new(name), LeaseDurationSeconds: new(int32(leaseDuration / time.Second)),
+			AcquireTime: new(f.now()), RenewTime: new(f.now()), LeaseTransitions: new(int32(0)),
 		},
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -180,9 +181,7 @@ func (s *System) Processes() map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	pids := map[string]int{}
-	for name, pid := range s.pids {
-		pids[name] = pid
-	}
+	maps.Copy(pids, s.pids)
 	for name, p := range s.running {
 		if p.Running() {
 			pids[name] = p.PID()

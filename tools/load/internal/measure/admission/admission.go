@@ -149,7 +149,7 @@ func (e *experiment) launchNoop(ctx context.Context, shard string) error {
 		return err
 	}
 	e.noop.url, e.noop.ca = "https://"+free[0], certificate.CA
-	probe, err := newCaller(e.noop.url, e.noop.ca, true)
+	probe, err := newCaller(endpoint{process: noop, url: e.noop.url, ca: e.noop.ca}, true)
 	if err != nil {
 		return err
 	}
@@ -171,7 +171,7 @@ func (e *experiment) register(ctx context.Context) error {
 		ObjectMeta: metav1.ObjectMeta{Name: noop},
 		Webhooks: []admissionregistrationv1.MutatingWebhook{{
 			Name:         "noop.load.example.com",
-			ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: ptr.To(e.noop.url + "/noop"), CABundle: e.noop.ca},
+			ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: new(e.noop.url + "/noop"), CABundle: e.noop.ca},
 			Rules: []admissionregistrationv1.RuleWithOperations{{
 				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Update},
 				Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"*"}, Resources: []string{"configmaps"}, Scope: &all},
@@ -300,16 +300,16 @@ func (e *experiment) cpu(ctx context.Context, b *run.Bench, http2 bool) (values,
 		return nil, nil, err
 	}
 	defer assigner.close()
-	least, err := newCaller(e.noop.url+"/noop", e.noop.ca, http2)
+	least, err := newCaller(endpoint{process: noop, url: e.noop.url + "/noop", ca: e.noop.ca}, http2)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer least.close()
 	calls := run.Pick(b, 2500, 10000)
 	return run.Rounds(ctx, b, func(ctx context.Context) (float64, error) {
-		return assigner.cost(ctx, system.Assigner, s.Usage(), e.bodies, calls)
+		return assigner.cost(ctx, s.Usage(), e.bodies, calls)
 	}, func(ctx context.Context) (float64, error) {
-		return least.cost(ctx, noop, s.Usage(), e.bodies, calls)
+		return least.cost(ctx, s.Usage(), e.bodies, calls)
 	})
 }
 
@@ -364,7 +364,7 @@ func created(ctx context.Context, b *run.Bench, batch objects.Batch, label strin
 	if err != nil {
 		return c, err
 	}
-	without, err := b.Objects.Count(ctx, batch.Kind, batch.Namespace, "!"+label)
+	without, err := b.Objects.Count(ctx, objects.Selection{Kind: batch.Kind, Namespace: batch.Namespace, Labels: "!" + label})
 	if err != nil {
 		return c, err
 	}

@@ -18,24 +18,32 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
+	"github.com/clusterring/clusterring/tools/load/internal/system"
 	"github.com/clusterring/clusterring/tools/load/internal/usage"
 )
 
 // callTimeout is how long a call may take: as much as the registration of a ring allows.
 const callTimeout = 5 * time.Second
 
+// endpoint is a webhook: the name of its process, its URL, and the CA bundle that it is verified by.
+type endpoint struct {
+	process, url string
+	ca           []byte
+}
+
 // caller sends admission reviews to a webhook as an API server does: POST over TLS, connections kept. The protocol is HTTP/2, as to a
 // webhook on the API server's own host, or HTTP/1.1, as to a Service.
 type caller struct {
-	url       string
+	endpoint
+
 	transport *http.Transport
 	client    *http.Client
 }
 
-func newCaller(url string, ca []byte, http2 bool) (*caller, error) {
+func newCaller(e endpoint, http2 bool) (*caller, error) {
 	authorities := x509.NewCertPool()
-	if !authorities.AppendCertsFromPEM(ca) {
-		return nil, fmt.Errorf("the registration of %s has no CA bundle", url)
+	if !authorities.AppendCertsFromPEM(e.ca) {
+		return nil, fmt.Errorf("the registration of %s has no CA bundle", e.url)
 	}
 	transport := &http.Transport{
 		TLSClientConfig: &tls.Config{RootCAs: authorities, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: http2, MaxIdleConnsPerHost: concurrency,
@@ -44,7 +52,8 @@ func newCaller(url string, ca []byte, http2 bool) (*caller, error) {
 		transport.Protocols = new(http.Protocols)
 		transport.Protocols.SetHTTP1(true)
 	}
-	return &caller{url: url + "?timeout=5s", transport: transport, client: &http.Client{Transport: transport, Timeout: callTimeout}}, nil
+	e.url += "?timeout=5s"
+	return &caller{endpoint: e, transport: transport, client: &http.Client{Transport: transport, Timeout: callTimeout}}, nil
 }
 
 // ofRing returns a caller of the webhook that is registered for a ring.
@@ -57,7 +66,7 @@ func ofRing(ctx context.Context, c client.Client, ring string, http2 bool) (*cal
 		return nil, fmt.Errorf("the registration %s has no URL", registered.Name)
 	}
 	config := registered.Webhooks[0].ClientConfig
-	return newCaller(*config.URL, config.CABundle, http2)
+	return newCaller(endpoint{process: system.Assigner, url: *config.URL, ca: config.CABundle}, http2)
 }
 
 func (c *caller) close() { c.transport.CloseIdleConnections() }
@@ -87,8 +96,8 @@ func (c *caller) call(ctx context.Context, body []byte, out io.Writer) error {
 	return nil
 }
 
-// cost calls the webhook n times and returns the CPU time that the process of the name has used per call, in microseconds.
-func (c *caller) cost(ctx context.Context, process string, reader usage.Reader, bodies [][]byte, n int) (float64, error) {
+// cost calls the webhook n times and returns the CPU time that its process has used per call, in microseconds.
+func (c *caller) cost(ctx context.Context, reader usage.Reader, bodies [][]byte, n int) (float64, error) {
 	before, err := reader.Read(ctx)
 	if err != nil {
 		return 0, err
@@ -101,9 +110,9 @@ func (c *caller) cost(ctx context.Context, process string, reader usage.Reader, 
 	if err != nil {
 		return 0, err
 	}
-	used, ok := usage.Difference(before, after)[process]
+	used, ok := usage.Difference(before, after)[c.process]
 	if !ok {
-		return 0, fmt.Errorf("no usage of %s is known", process)
+		return 0, fmt.Errorf("no usage of %s is known", c.process)
 	}
 	return float64(used.CPU.Nanoseconds()) / float64(time.Microsecond) / float64(n), nil
 }

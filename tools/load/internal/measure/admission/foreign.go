@@ -6,7 +6,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/utils/ptr"
 
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
 	"github.com/clusterring/clusterring/tools/load/internal/result"
@@ -35,7 +34,7 @@ func foreign(ctx context.Context, b *run.Bench) (rows []result.Row, series []res
 		return nil, nil, err
 	}
 	// One that the ring controls is asked about: the webhook is in place.
-	owner := &metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "owner", UID: "0b5f4b1e-8a1b-4f83-9a55-4a2f6f2f1f0e", Controller: ptr.To(true)}
+	owner := &metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "owner", UID: "0b5f4b1e-8a1b-4f83-9a55-4a2f6f2f1f0e", Controller: new(true)}
 	before, err := s.Metric(ctx, system.Assigner, callsTotal, ofForeign)
 	if err != nil {
 		return nil, nil, err

@@ -13,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 )
 
 // reviews returns the bodies of n admission reviews, each of the creation of another ConfigMap of about 2 kB in the namespace, with
@@ -42,7 +41,7 @@ func reviews(namespace string, n int) ([][]byte, error) {
 						"authentication.kubernetes.io/pod-name":      {"author-7d4b9c6f5-x2x9z"},
 					},
 				},
-				Object: runtime.RawExtension{Raw: object}, DryRun: ptr.To(false),
+				Object: runtime.RawExtension{Raw: object}, DryRun: new(false),
 				Options: runtime.RawExtension{Raw: []byte(`{"kind":"CreateOptions","apiVersion":"meta.k8s.io/v1","fieldManager":"author"}`)},
 			},
 		})
@@ -64,7 +63,7 @@ func configMap(namespace, name string) *corev1.ConfigMap {
 			Annotations:       map[string]string{"example.com/made-by": "an author of ConfigMaps"},
 			ManagedFields: []metav1.ManagedFieldsEntry{{
 				Manager: "author", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", FieldsType: "FieldsV1",
-				FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:data":{".":{},"f:settings.properties":{}},"f:metadata":{"f:annotations":{".":{},"f:example.com/made-by":{}}}}`)},
+				FieldsV1: metav1.NewFieldsV1(`{"f:data":{".":{},"f:settings.properties":{}},"f:metadata":{"f:annotations":{".":{},"f:example.com/made-by":{}}}}`),
 			}},
 		},
 		Data: map[string]string{"settings.properties": string(bytes.Repeat([]byte("some.setting.of.the.program = a value\n"), lines))},
