@@ -96,9 +96,14 @@ func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
 
 // Command runs a program and returns what it printed. The error of one that fails has its complaint.
 func Command(ctx context.Context, program string, args ...string) (string, error) {
+	return CommandWith(ctx, nil, program, args...)
+}
+
+// CommandWith is [Command] with more variables in the program's environment, each as NAME=value: what shall not show in an error.
+func CommandWith(ctx context.Context, more []string, program string, args ...string) (string, error) {
 	var out, complaint bytes.Buffer
 	command := exec.CommandContext(ctx, program, args...)
-	command.Stdout, command.Stderr, command.Env = &out, &complaint, os.Environ()
+	command.Stdout, command.Stderr, command.Env = &out, &complaint, append(os.Environ(), more...)
 	if err := command.Run(); err != nil {
 		return out.String(), fmt.Errorf("%s %s: %w: %s", program, strings.Join(args, " "), err, strings.TrimSpace(complaint.String()))
 	}
@@ -140,6 +145,26 @@ func (c *Cluster) Restart(ctx context.Context, d Deployment) error {
 	patch := fmt.Appendf(nil, `{"spec":{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":%q}}}}}`,
 		c.Clock.Now().Format(time.RFC3339Nano))
 	return c.patch(ctx, d, patch)
+}
+
+// Image returns the image of the Deployment's first container.
+func (c *Cluster) Image(ctx context.Context, d Deployment) (string, error) {
+	deployment := &appsv1.Deployment{}
+	if err := c.Client.Get(ctx, d.key(), deployment); err != nil {
+		return "", fmt.Errorf("read Deployment %s: %w", d, err)
+	}
+	return deployment.Spec.Template.Spec.Containers[0].Image, nil
+}
+
+// SetImage sets the image of the Deployment's first container, which rolls it if that is another.
+func (c *Cluster) SetImage(ctx context.Context, d Deployment, image string) error {
+	deployment := &appsv1.Deployment{}
+	deployment.Namespace, deployment.Name = d.Namespace, d.Name
+	patch := fmt.Appendf(nil, `[{"op":"replace","path":"/spec/template/spec/containers/0/image","value":%q}]`, image)
+	if err := c.Client.Patch(ctx, deployment, client.RawPatch("application/json-patch+json", patch)); err != nil {
+		return fmt.Errorf("change the image of Deployment %s: %w", d, err)
+	}
+	return nil
 }
 
 func (c *Cluster) patch(ctx context.Context, d Deployment, patch []byte) error {

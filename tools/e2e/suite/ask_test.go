@@ -82,20 +82,20 @@ func (s *suite) askByHand(t *testing.T, ring cluster.Ring, kubeconfig string) {
 	token := user.AuthInfos[user.Contexts[user.CurrentContext].AuthInfo].Token
 
 	site := s.website(t, ring, "site-0")
-	question, err := protojson.Marshal(&diagnosticsv1alpha1.LocateRequest{Object: &diagnosticsv1alpha1.ObjectReference{
+	question, err := protojson.Marshal(&diagnosticsv1alpha1.LocateRequest{Ring: ring.Name, Object: &diagnosticsv1alpha1.ObjectReference{
 		Group: v1alpha1.SchemeGroupVersion.Group, Type: &diagnosticsv1alpha1.ObjectReference_Resource{Resource: "websites"},
 		Namespace: ring.Namespace(), Name: "site-0",
 	}})
 	require.NoError(t, err)
 	grpcurl := func(more ...string) (string, error) {
 		args := append([]string{"-cacert", file, "-authority", "ringquery." + system + ".svc", "-d", string(question)}, more...)
-		return cluster.Command(ctx, s.program("grpcurl"), append(args, address, diagnosticsv1alpha1.DiagnosticsService_Locate_FullMethodName[1:])...)
+		return cluster.CommandWith(ctx, []string{"TOKEN=" + token}, s.program("grpcurl"), append(args, address, diagnosticsv1alpha1.DiagnosticsService_Locate_FullMethodName[1:])...)
 	}
 	_, err = grpcurl()
 	require.ErrorContains(t, err, "Unauthenticated")
 	s.demand(t, report.Figure{Name: "grpcurl through port-forward, without a token", Value: "refused", Limit: "refused", Kept: true})
 
-	out, err := grpcurl("-H", "authorization: Bearer "+token)
+	out, err := grpcurl("-expand-headers", "-H", "authorization: Bearer ${TOKEN}")
 	require.NoError(t, err)
 	var answer diagnosticsv1alpha1.LocateResponse
 	require.NoError(t, protojson.Unmarshal([]byte(out), &answer), out)
