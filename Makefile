@@ -33,6 +33,8 @@ PLATFORMS  ?= linux/amd64,linux/arm64
 OVERLAY    ?= deploy/base
 # Where that is put. It is two directories deep.
 INSTALL    ?= dist/install
+# The commit that make e2e upgrades from.
+PREVIOUS   ?= HEAD~1
 # Packages of programs that get an image besides.
 MORE_IMAGES ?=
 # The time that images carry: that of the commit, so that the same source gives the same image.
@@ -258,17 +260,35 @@ test-faults: go-present ## Kill, freeze, cut off and confuse every service and s
 
 # The registry is that of ko or skaffold, if IMAGE_REPO does not name one. Images are built for the machines of the cluster alone.
 .PHONY: e2e
-e2e: go-present $(BIN)/kubectl-ring $(BIN)/grpcurl ## Install everything on the cluster of KUBECONFIG, disturb it in many ways under load, and remove it (E2E_SCALE=full takes longer)
+e2e: go-present $(BIN)/kubectl-ring $(BIN)/grpcurl ## Install everything on the cluster of KUBECONFIG, disturb it in many ways under load, upgrade it from PREVIOUS, and remove it (E2E_SCALE=full takes longer)
 	@command -v kubectl >/dev/null || { echo 'error: there is no kubectl: install it and put it on PATH' >&2; exit 1; }
 	@repo='$(or $(IMAGE_REPO),$(KO_DOCKER_REPO),$(SKAFFOLD_DEFAULT_REPO))'; [ -n "$$repo" ] || { \
 			echo 'error: where do images go? make e2e IMAGE_REPO=registry.example.com/clusterring, a registry that the cluster pulls from' >&2; exit 1; } && \
 		platforms=$$(kubectl get nodes -o 'jsonpath={range .items[*]}{.status.nodeInfo.operatingSystem}/{.status.nodeInfo.architecture}{"\n"}{end}' | sort -u | paste -s -d , -) && \
 		printf '==> the cluster is %s, its machines are %s\n' "$$(kubectl config current-context)" "$$platforms" && \
-		$(MAKE) images IMAGE_REPO="$$repo" PLATFORMS="$$platforms" OVERLAY=tools/e2e/overlay INSTALL=dist/e2e MORE_IMAGES=./tools/e2e/cmd/nodekill
+		$(MAKE) images IMAGE_REPO="$$repo" PLATFORMS="$$platforms" OVERLAY=tools/e2e/overlay INSTALL=dist/e2e MORE_IMAGES=./tools/e2e/cmd/nodekill && \
+		$(MAKE) e2e-previous IMAGE_REPO="$$repo" PLATFORMS="$$platforms"
 	$(call step,scenarios)
-	@E2E_INSTALL=$(CURDIR)/dist/e2e E2E_ROOT=$(CURDIR) E2E_BIN=$(abspath $(BIN)) \
+	@[ ! -d dist/e2e/previous ] || export E2E_PREVIOUS=$(CURDIR)/dist/e2e/previous; \
+		E2E_INSTALL=$(CURDIR)/dist/e2e E2E_ROOT=$(CURDIR) E2E_BIN=$(abspath $(BIN)) \
 		E2E_IMAGE_REPO='$(or $(IMAGE_REPO),$(KO_DOCKER_REPO),$(SKAFFOLD_DEFAULT_REPO))' E2E_NODEKILL_IMAGE=$$(sed -n '/\/nodekill[:@]/p' dist/e2e/images.txt) \
 		exec go test -C tools/e2e/suite -count=1 -timeout $(if $(filter full,$(E2E_SCALE)),2h,1h) -v $(ARGS)
+
+# What the upgrade starts from: images and manifests of PREVIOUS, made by its own Makefile in a worktree that is gone afterwards.
+.PHONY: e2e-previous
+e2e-previous: go-present
+	@rm -rf dist/e2e/previous; git rev-parse --verify --quiet '$(PREVIOUS)^{commit}' >/dev/null || { \
+			echo '==> no upgrade: there is no commit $(PREVIOUS) here (git fetch --deepen=1 gets one more; PREVIOUS=... names another)' >&2; exit 0; }; \
+		printf '==> what is upgraded from: %s\n' "$$(git log -1 --format='%h %s' '$(PREVIOUS)')"; \
+		tree=$(CURDIR)/dist/previous; new=dist/e2e/previous.new; \
+		tidy() { git worktree remove --force "$$tree" 2>/dev/null; rm -rf "$$tree" "$$new"; git worktree prune; }; \
+		tidy; trap tidy EXIT; trap 'exit 130' INT TERM; \
+		git worktree add --quiet --detach "$$tree" '$(PREVIOUS)' && \
+		$(MAKE) -C "$$tree" images VERSION="$$(git describe --tags --always '$(PREVIOUS)')" MORE_IMAGES= \
+			OVERLAY=tools/e2e/overlay INSTALL=dist/e2e && \
+		mkdir -p "$$new" && kubectl kustomize "$$tree/deploy/base/crd" >"$$new/crd.yaml" && \
+		echo --- >>"$$new/crd.yaml" && kubectl kustomize "$$tree/deploy/example/crd" >>"$$new/crd.yaml" && \
+		kubectl kustomize "$$tree/dist/e2e" >"$$new/all.yaml" && mv "$$new" dist/e2e/previous
 
 ##@ Measure
 

@@ -4,6 +4,8 @@
 // Settings, all from the environment:
 //
 //   - E2E_INSTALL: directory of the kustomization to install, with images that the cluster can pull; without it the tests are skipped
+//   - E2E_PREVIOUS: directory with what is upgraded from, crd.yaml with its definitions and all.yaml with all of it; without it nothing is
+//     upgraded. make e2e makes it of the commit PREVIOUS, by default the one before
 //   - E2E_ROOT: directory of the repository
 //   - E2E_BIN: directory of kubectl-ring and grpcurl
 //   - E2E_NODEKILL_IMAGE: the image of cmd/nodekill, which ends processes from the side of their node

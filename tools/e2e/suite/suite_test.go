@@ -46,6 +46,7 @@ func TestCluster(t *testing.T) {
 	t.Run("Certificates", s.certificates)
 	if !s.reuse {
 		t.Run("Removal", s.removal)
+		t.Run("Upgrade", s.upgrade)
 	}
 }
 
@@ -55,6 +56,7 @@ type suite struct {
 	table report.Table
 
 	dir, root, bin string
+	previous       string
 	reuse          bool
 	size           size
 }
@@ -84,6 +86,7 @@ func begin(t *testing.T) *suite {
 	if s.dir == "" {
 		t.Skip("E2E_INSTALL is not set: make e2e runs this")
 	}
+	s.previous = os.Getenv("E2E_PREVIOUS")
 	var known bool
 	s.size, known = sizes[os.Getenv("E2E_SCALE")]
 	require.True(t, known, "E2E_SCALE must be small or full")

@@ -1,0 +1,188 @@
+package suite_test
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/e2e/cluster"
+	"github.com/clusterring/clusterring/tools/e2e/report"
+	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
+)
+
+// removal removes everything: the rings first, for the services take their labels off the objects, and then the rest.
+func (s *suite) removal(t *testing.T) {
+	s.refused(t)
+	began := s.Clock.Now()
+	_, err := s.Kubectl(t.Context(), "delete", "clusterrings", "--all", "--timeout=180s")
+	require.NoError(t, err)
+	s.note(t, "rings gone after", s.Clock.Since(began).Round(100*time.Millisecond))
+	s.noLabels(t)
+	s.uninstall(t)
+	s.demand(t, report.Figure{Name: "all gone after", Value: s.Clock.Since(began).Round(time.Second), Limit: "nothing left", Kept: true})
+}
+
+// removalAtOnce removes the example with its API, its shards, its rights and its ring in one go, and then the services.
+func (s *suite) removalAtOnce(t *testing.T) {
+	ctx := t.Context()
+	began := s.Clock.Now()
+	example := filepath.Join(s.root, "deploy/example")
+	_, err := s.Kubectl(ctx, "delete", "-k", example, "--timeout=180s")
+	require.ErrorContains(t, err, "ring example is there", "the rights stay as long as the ring")
+	rings, err := s.Kubectl(ctx, "get", "clusterrings", "example", "--ignore-not-found", "-o", "name")
+	require.NoError(t, err)
+	s.demand(t, report.Figure{
+		Name: "ring and example gone after", Value: s.Clock.Since(began).Round(100 * time.Millisecond), Limit: "gone", Kept: rings == "",
+	})
+	s.noLabels(t)
+	_, err = s.Kubectl(ctx, "delete", "-k", example, "--ignore-not-found", "--timeout=60s")
+	require.NoError(t, err, "without the ring, its rights can go")
+	_, err = s.Kubectl(ctx, "delete", "clusterrings", "--all", "--timeout=180s")
+	require.NoError(t, err)
+	s.uninstall(t)
+	s.demand(t, report.Figure{Name: "all gone after", Value: s.Clock.Since(began).Round(time.Second), Limit: "nothing left", Kept: true})
+}
+
+// refused demands that the installation cannot be deleted before the rings, and that whoever tries that harms nothing.
+func (s *suite) refused(t *testing.T) {
+	t.Helper()
+	ctx := t.Context()
+	s.guarded(t)
+	before := s.servicePods(t)
+	out, err := s.Kubectl(ctx, "delete", "-k", filepath.Join(s.root, "deploy/base"), "--timeout=60s")
+	require.ErrorContains(t, err, "First run: kubectl delete clusterrings --all")
+	s.note(t, "objects that could not be deleted while there were rings", strings.Count(err.Error(), "denied request"))
+	var deleted []string
+	for line := range strings.Lines(out) {
+		if !strings.HasPrefix(line, "validatingadmissionpolicy") {
+			deleted = append(deleted, strings.TrimSpace(line))
+		}
+	}
+	s.demand(t, report.Figure{Name: "objects that could, besides the guard", Value: len(deleted), Limit: "none", Kept: len(deleted) == 0})
+	assert.Empty(t, deleted)
+
+	s.admission(t)
+	s.complete(t, cluster.Example, 3)
+	require.Equal(t, before, s.servicePods(t), "no pod was replaced")
+	_, err = s.Kubectl(ctx, "apply", "-k", s.dir)
+	require.NoError(t, err)
+	s.guarded(t)
+}
+
+// guarded waits until the API server guards the installation: it takes it a moment to notice a new policy.
+func (s *suite) guarded(t *testing.T) {
+	t.Helper()
+	began := s.Clock.Now()
+	require.NoError(t, s.Until(t.Context(), patience, func(ctx context.Context) error {
+		if _, err := s.Kubectl(ctx, "delete", "namespace", system, "--dry-run=server"); err == nil {
+			return fmt.Errorf("namespace %s could be deleted", system)
+		} else if !strings.Contains(err.Error(), "denied request") {
+			return err
+		}
+		return nil
+	}))
+	s.note(t, "guarded after", s.Clock.Since(began).Round(100*time.Millisecond))
+}
+
+// servicePods returns the pods of the services.
+func (s *suite) servicePods(t *testing.T) map[types.UID]string {
+	t.Helper()
+	all := map[types.UID]string{}
+	for _, name := range services {
+		pods, err := s.Pods(t.Context(), service(name))
+		require.NoError(t, err)
+		for _, p := range pods {
+			all[p.UID] = p.Name
+		}
+	}
+	return all
+}
+
+// noLabels demands that no object has a label of a ring, and waits until no webhook is registered: the assigner removes its
+// configuration when it sees that the ring is gone.
+func (s *suite) noLabels(t *testing.T) {
+	t.Helper()
+	labelled := s.labelled(t)
+	s.demand(t, report.Figure{Name: "objects with labels of rings", Value: len(labelled), Limit: "none", Kept: len(labelled) == 0})
+	assert.Empty(t, labelled)
+	require.NoError(t, s.Until(t.Context(), patience, func(ctx context.Context) error {
+		var hooks admissionregistrationv1.MutatingWebhookConfigurationList
+		if err := s.Client.List(ctx, &hooks, client.HasLabels{shardingv1alpha1.LabelClusterRing}); err != nil || len(hooks.Items) > 0 {
+			return fmt.Errorf("%d webhook configurations are left (%w)", len(hooks.Items), err)
+		}
+		return nil
+	}))
+}
+
+// uninstall deletes the installation and waits until nothing is left of it.
+func (s *suite) uninstall(t *testing.T) {
+	t.Helper()
+	_, err := s.Kubectl(t.Context(), "delete", "-k", s.dir, "--ignore-not-found", "--timeout=240s")
+	require.NoError(t, err)
+	require.NoError(t, s.Until(t.Context(), patience, s.remains))
+}
+
+// labelled returns the objects of any namespace that have a label of a ring.
+func (s *suite) labelled(t *testing.T) []string {
+	t.Helper()
+	var found []string
+	var sites v1alpha1.WebsiteList
+	require.NoError(t, client.IgnoreNotFound(s.Client.List(t.Context(), &sites)), "their definition may be gone")
+	var pages corev1.ConfigMapList
+	require.NoError(t, s.Client.List(t.Context(), &pages))
+	var objects []client.Object
+	for i := range sites.Items {
+		objects = append(objects, &sites.Items[i])
+	}
+	for i := range pages.Items {
+		objects = append(objects, &pages.Items[i])
+	}
+	for _, o := range objects {
+		for key := range o.GetLabels() {
+			if strings.HasPrefix(key, shardingv1alpha1.LabelShardPrefix) || strings.HasPrefix(key, shardingv1alpha1.LabelDrainPrefix) {
+				found = append(found, fmt.Sprintf("%T %s/%s: %s", o, o.GetNamespace(), o.GetName(), key))
+			}
+		}
+	}
+	return found
+}
+
+// remains returns an error that names what is left of the installation and of the rings of the tests.
+func (s *suite) remains(ctx context.Context) error {
+	var left []string
+	var namespaces corev1.NamespaceList
+	if err := s.Client.List(ctx, &namespaces); err != nil {
+		return fmt.Errorf("list namespaces: %w", err)
+	}
+	for _, n := range namespaces.Items {
+		if n.Name == system || n.Name == cluster.Example.Namespace() || strings.HasPrefix(n.Name, "e2e-") {
+			left = append(left, "namespace "+n.Name)
+		}
+	}
+	for _, args := range [][]string{
+		{"mutatingwebhookconfigurations,leases,clusterroles", "-A", "-l", shardingv1alpha1.LabelClusterRing},
+		{"clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings", "-l", partOf},
+		append([]string{"crd", "--ignore-not-found"}, crds...),
+	} {
+		found, err := s.Kubectl(ctx, append([]string{"get", "-o", "name"}, args...)...)
+		if err != nil {
+			return err
+		}
+		left = append(left, strings.Fields(found)...)
+	}
+	if len(left) > 0 {
+		return fmt.Errorf("there is left: %s", strings.Join(left, ", "))
+	}
+	return nil
+}
