@@ -14,6 +14,8 @@ BIN       ?= bin
 FUZZTIME  ?= 10s
 BENCH     ?= .
 COUNT     ?= 6
+SCALE     ?= full
+OUT       ?= dist/load
 BENCHTIME ?= 0.3s
 # What runs for each object, admission or change of shards.
 BENCHDIRS ?= $(addprefix services/internal/,key ring membership plan) services/assigner/admission services/assigner/webhook
@@ -40,7 +42,7 @@ MORE_IMAGES ?=
 # The time that images carry: that of the commit, so that the same source gives the same image.
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 # Where programs keep their version. A program that lacks one of them is not bothered.
-VERSIONED  = services/internal/kit tools/kubectl-ring/internal/command
+VERSIONED  = services/internal/kit tools/kubectl-ring/internal/command tools/load/internal/command
 GOBUILD    = go build -trimpath -buildvcs=false -ldflags "-s -w $(VERSIONED:%=-X github.com/clusterring/clusterring/%.Version=$(VERSION))"
 # The race detector needs a C compiler; without one the tests still run.
 RACE       = $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
@@ -87,15 +89,15 @@ test: go-present ## Run all tests, with the race detector, against a real API se
 ##@ Build
 
 .PHONY: build
-build: $(SERVICES:%=$(BIN)/%) $(BIN)/example $(BIN)/demo $(BIN)/kubectl-ring $(BIN)/grpcurl ## Build the services, the example, the demo, the kubectl plugin and grpcurl into bin/
+build: $(SERVICES:%=$(BIN)/%) $(BIN)/example $(BIN)/demo $(BIN)/load $(BIN)/kubectl-ring $(BIN)/grpcurl ## Build the services, the example, the demo, the load tool, the kubectl plugin and grpcurl into bin/
 
 # The go command knows best what is out of date.
-.PHONY: $(SERVICES:%=$(BIN)/%) $(BIN)/example $(BIN)/demo $(BIN)/kubectl-ring $(BIN)/grpcurl
+.PHONY: $(SERVICES:%=$(BIN)/%) $(BIN)/example $(BIN)/demo $(BIN)/load $(BIN)/kubectl-ring $(BIN)/grpcurl
 $(SERVICES:%=$(BIN)/%): $(BIN)/%: go-present
 	$(call step,build $@)
 	@$(GOBUILD) -o $@ ./services/$*/cmd/$*
 
-$(BIN)/example $(BIN)/demo: $(BIN)/%: go-present
+$(BIN)/example $(BIN)/demo $(BIN)/load: $(BIN)/%: go-present
 	$(call step,build $@)
 	@$(GOBUILD) -o $@ ./$(firstword $(wildcard tools/$*/cmd/$*) tools/$*)
 
@@ -291,6 +293,10 @@ e2e-previous: go-present
 		kubectl kustomize "$$tree/dist/e2e" >"$$new/all.yaml" && mv "$$new" dist/e2e/previous
 
 ##@ Measure
+
+.PHONY: bench-load
+bench-load: $(SERVICES:%=$(BIN)/%) $(BIN)/load ## Measure what sharding costs, against the least that it could (SCALE=small takes 3 minutes, full 20; OUT=directory of the report)
+	@assets=$$($(CONTROLPLANE)) && exec $(BIN)/load run --bin-dir $(BIN) --assets "$$assets" --scale $(SCALE) --out $(OUT) $(ARGS)
 
 .PHONY: bench
 bench: go-present ## Run the benchmarks of what runs most often, in 3 minutes (BENCHDIRS=... BENCH=regexp COUNT=n BENCHTIME=0.3s)
