@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/clusterring/clusterring/tools/load/internal/figure"
@@ -132,22 +133,28 @@ func (c *chart) open(title []string) {
 
 // legend says what the lines are, below the title.
 func (c *chart) legend(y float64) {
-	rounds := 0
-	for _, p := range c.points {
-		rounds = max(rounds, p.rounds)
-	}
-	if rounds == 1 {
+	if rounds := c.rounds(); rounds == "1" {
 		c.line(`  <path class="median" d="M20 %s h28"/><circle class="dot" cx="34" cy="%s" r="3.5"/>`, px(y), px(y))
 		c.line(`  <text class="label" x="56" y="%s">one round</text>`, px(y+4))
 	} else {
 		c.line(`  <rect class="band" x="20" y="%s" width="28" height="14"/>`, px(y-7))
 		c.line(`  <path class="median" d="M20 %s h28"/><circle class="dot" cx="34" cy="%s" r="3.5"/>`, px(y), px(y))
-		c.line(`  <text class="label" x="56" y="%s">median of %d rounds, and their range</text>`, px(y+4), rounds)
+		c.line(`  <text class="label" x="56" y="%s">median of %s rounds, and their range</text>`, px(y+4), rounds)
 	}
 	if c.hasFloor() {
 		c.line(`  <path class="floor" d="M310 %s h34"/>`, px(y))
 		c.line(`  <text class="label" x="352" y="%s">median of the floor in the same rounds</text>`, px(y+4))
 	}
+}
+
+// rounds says how many there were: one number, or the lowest and the highest.
+func (c *chart) rounds() string {
+	count := func(a, b point) int { return cmp.Compare(a.rounds, b.rounds) }
+	least, most := slices.MinFunc(c.points, count).rounds, slices.MaxFunc(c.points, count).rounds
+	if least == most {
+		return strconv.Itoa(most)
+	}
+	return fmt.Sprintf("%d to %d", least, most)
 }
 
 func (c *chart) hasFloor() bool {

@@ -39,6 +39,7 @@ func samples() []result.Series {
 	for x := 3.0; x <= 1000; x *= 1.5 {
 		balance.Points = append(balance.Points, result.Point{X: math.Round(x), Values: around(1.05, 0.02), Floor: []float64{1, 1, 1}})
 	}
+	balance.Points[0].Values = []float64{1.01}
 	return []result.Series{
 		admission, rest, balance,
 		{ID: "wide", Title: "Network of a service < its floor", Over: result.OverObjects, Unit: "bytes/s", Points: []result.Point{

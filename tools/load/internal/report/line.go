@@ -10,6 +10,9 @@ import (
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 )
 
+// ratio is the unit of ratios.
+const ratio = "×"
+
 // nothing stands where there is nothing to say.
 const nothing = "–"
 
@@ -24,23 +27,23 @@ type line struct {
 func lineOf(r *result.Row) line {
 	unit := r.Unit
 	if r.Judge == result.JudgeRatio {
-		unit = "×"
+		unit = ratio
 	}
 	median, low, high := r.Result()
 	l := line{
 		title: r.Title, floorTitle: r.FloorTitle, priorArt: orNothing(r.PriorArt), target: targetOf(r, unit), met: metOf(r),
-		median: figure.With(closeTo(median, r), unit),
+		median: figure.With(closeTo(median, unit, r), unit),
 	}
 	if low != high {
-		l.spread = figure.Number(low) + " to " + figure.Number(high)
+		l.spread = number(low, unit) + " to " + number(high, unit)
 	}
 	if len(r.Floor) > 0 {
 		floor, _, _ := result.Spread(r.Floor)
-		l.floorMedian = figure.With(figure.Number(floor), r.Unit)
+		l.floorMedian = figure.With(number(floor, r.Unit), r.Unit)
 	}
 	if r.Judge == result.JudgeRatio && len(r.Values) > 0 {
 		value, _, _ := result.Spread(r.Values)
-		l.measured = figure.With(figure.Number(value), r.Unit)
+		l.measured = figure.With(number(value, r.Unit), r.Unit)
 	}
 	return l
 }
@@ -69,13 +72,22 @@ func (l line) result() string {
 	return text
 }
 
+// number writes ratios alike, with two decimals, unless they are large.
+func number(v float64, unit string) string {
+	const large = 10
+	if unit == ratio && math.Abs(v) < large {
+		return figure.Fixed(v, 2)
+	}
+	return figure.Number(v)
+}
+
 // closeTo writes a median with as many digits as it takes to tell it from a target that it misses.
-func closeTo(median float64, r *result.Row) string {
-	text := figure.Number(median)
+func closeTo(median float64, unit string, r *result.Row) string {
+	text := number(median, unit)
 	if r.Met() || math.IsNaN(median) || math.IsInf(median, 0) {
 		return text
 	}
-	for digits := 2; text == figure.Number(r.Target.Value) && digits < 10; digits++ {
+	for digits := 2; text == number(r.Target.Value, unit) && digits < 10; digits++ {
 		if precise := figure.Fixed(median, digits); precise != figure.Fixed(r.Target.Value, digits) {
 			text = precise
 		}

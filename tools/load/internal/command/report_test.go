@@ -1,0 +1,49 @@
+package command
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/clusterring/clusterring/tools/load/internal/result"
+)
+
+// TestReportIntoAPage: the figures of a run become a report beside them, and a part of a page with its plots.
+func TestReportIntoAPage(t *testing.T) {
+	dir := t.TempDir()
+	found := result.Report{
+		Scale: "small",
+		Rows:  []result.Row{{ID: "r", Title: "a row", Values: []float64{1}, Judge: result.JudgeValue}},
+		Series: []result.Series{{
+			ID: "s", Title: "a series", Over: result.OverShards, Points: []result.Point{{X: 3, Values: []float64{1}}},
+		}},
+	}
+	var data bytes.Buffer
+	require.NoError(t, found.Write(&data))
+	file, page := filepath.Join(dir, "report.json"), filepath.Join(dir, "docs", "performance.md")
+	require.NoError(t, os.WriteFile(file, data.Bytes(), 0o600))
+	require.NoError(t, os.Mkdir(filepath.Dir(page), 0o700))
+	require.NoError(t, os.WriteFile(page, []byte("<!-- results -->\n<!-- end of results -->\n<!-- plots -->\n<!-- end of plots -->\nthe rest\n"), 0o600))
+
+	var out bytes.Buffer
+	c := New()
+	c.SetOut(&out)
+	c.SetArgs([]string{"report", file, "--page", page})
+	require.NoError(t, c.ExecuteContext(t.Context()))
+
+	require.Contains(t, out.String(), "a row")
+	require.FileExists(t, filepath.Join(dir, "report.md"))
+	require.FileExists(t, filepath.Join(dir, "s.svg"))
+	require.FileExists(t, filepath.Join(dir, "docs", "performance", "s.svg"))
+	content, err := os.ReadFile(page) //nolint:gosec // a file of the test
+	require.NoError(t, err)
+	require.Contains(t, string(content), "| a row |")
+	require.Contains(t, string(content), "](performance/s.svg)")
+	require.Contains(t, string(content), "the rest")
+
+	c.SetArgs([]string{"report", file, "--page", file})
+	require.ErrorContains(t, c.ExecuteContext(t.Context()), "the page must have one line")
+}
