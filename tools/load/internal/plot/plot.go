@@ -1,9 +1,8 @@
 // Package plot draws how a cost grows: a [result.Series] as a picture in SVG, with a line through the medians, a band from the
 // lowest to the highest round, and a dashed line for the floor. It reads no file and writes none.
 //
-// It draws by itself, because what it needs is little (one kind of chart) and what libraries for Go draw is less legible: a
-// picture in fixed colours, which a page in the other of light and dark does not suit, with text as outlines, which nobody can
-// search or select.
+// It draws by itself. What it needs is one kind of chart; gonum.org/v1/plot, the library that is best kept, needs some ten modules
+// more (fonts, LaTeX, PDF) for it, and draws in fixed colours, which suit a light page or a dark one, not both.
 package plot
 
 import (
