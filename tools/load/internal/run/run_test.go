@@ -1,0 +1,164 @@
+package run
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/clusterring/clusterring/tools/load/internal/result"
+	"github.com/clusterring/clusterring/tools/load/internal/system"
+)
+
+// bench returns a bench with a clock that stands still, and what it shows.
+func bench(rounds int) (*Bench, *clocktesting.FakeClock, *bytes.Buffer) {
+	clock, shown := clocktesting.NewFakeClock(time.Unix(0, 0)), &bytes.Buffer{}
+	return &Bench{Clock: clock, rounds: rounds, progress: shown}, clock, shown
+}
+
+// sides returns two trials that write down when they are made, and take a second each.
+func sides(clock *clocktesting.FakeClock) (value, floor Trial[float64], order *strings.Builder) {
+	order = &strings.Builder{}
+	side := func(letter string) Trial[float64] {
+		n := 0.0
+		return func(context.Context) (float64, error) {
+			order.WriteString(letter)
+			clock.Step(time.Second)
+			n++
+			return n, nil
+		}
+	}
+	return side("v"), side("f"), order
+}
+
+func TestRoundsTakeTurns(t *testing.T) {
+	b, clock, shown := bench(3)
+	value, floor, order := sides(clock)
+	values, floors, err := Rounds(t.Context(), b, value, floor)
+	require.NoError(t, err)
+	require.Equal(t, "fv"+"vf"+"fv"+"vf", order.String(), "the first pair warms up")
+	require.Equal(t, []float64{2, 3, 4}, values)
+	require.Equal(t, []float64{2, 3, 4}, floors)
+	require.Contains(t, shown.String(), "warm-up: 1, floor 1\n")
+	require.Contains(t, shown.String(), "round 2 of 3: 3, floor 3 (2.0 s)\n")
+}
+
+func TestRoundsWithoutFloor(t *testing.T) {
+	b, clock, _ := bench(2)
+	value, _, order := sides(clock)
+	values, floors, err := Rounds(t.Context(), b.Times(2), value, nil)
+	require.NoError(t, err)
+	require.Equal(t, "vvvvv", order.String())
+	require.Len(t, values, 4)
+	require.Empty(t, floors)
+}
+
+// A round takes 2 seconds: in 7 seconds there is time for the warm-up and two more, in none for one round all the same.
+func TestRoundsKeepTheBudget(t *testing.T) {
+	for _, tc := range []struct {
+		budget time.Duration
+		rounds int
+	}{{7 * time.Second, 2}, {6 * time.Second, 2}, {0, 1}} {
+		b, clock, shown := bench(5)
+		b.deadline = clock.Now().Add(tc.budget)
+		value, floor, _ := sides(clock)
+		values, _, err := Rounds(t.Context(), b, value, floor)
+		require.NoError(t, err)
+		require.Len(t, values, tc.rounds)
+		require.Contains(t, shown.String(), "for want of time")
+	}
+}
+
+func TestRoundsEndWithAnError(t *testing.T) {
+	b, clock, _ := bench(5)
+	value, floor, _ := sides(clock)
+	broken := func(context.Context) (float64, error) { return 0, errors.New("broken") }
+	_, _, err := Rounds(t.Context(), b, broken, floor)
+	require.EqualError(t, err, "round 0: broken")
+	_, _, err = Rounds(t.Context(), b, value, broken)
+	require.EqualError(t, err, "round 0: floor: broken")
+}
+
+func TestShare(t *testing.T) {
+	b, clock, _ := bench(5)
+	require.Zero(t, b.Share(2).deadline, "no budget, no share")
+	b.deadline = clock.Now().Add(time.Minute)
+	require.Equal(t, clock.Now().Add(20*time.Second), b.Share(3).deadline)
+	clock.Step(30 * time.Second)
+	require.Equal(t, b.deadline, b.Share(1).deadline)
+}
+
+func TestPick(t *testing.T) {
+	require.Equal(t, 1, Pick(&Bench{Scale: Small}, 1, 2))
+	require.Equal(t, 2, Pick(&Bench{Scale: Full}, 1, 2))
+}
+
+func measurement(name string, err error, ids ...string) Measurement {
+	return Measurement{Name: name, IDs: ids, ClusterToo: name != "local", Run: func(_ context.Context, b *Bench) ([]result.Row, []result.Series, error) {
+		var rows []result.Row
+		for _, id := range ids {
+			if b.Wants(id) {
+				rows = append(rows, result.Row{ID: id, Judge: result.JudgeValue, Values: []float64{1}})
+			}
+		}
+		return rows, nil, err
+	}}
+}
+
+func TestPlan(t *testing.T) {
+	var shown bytes.Buffer
+	profiled := ""
+	p := &Plan{
+		Measurements: []Measurement{measurement("one", nil, "a-1", "a-2"), measurement("two", errors.New("broken"), "b-1"), measurement("local", nil, "c-1")},
+		Progress:     &shown,
+		Profile: func(_ context.Context, name string) func() error {
+			profiled += name + " "
+			return func() error { profiled += "end "; return nil }
+		},
+	}
+	with := Bench{System: &system.System{}, Clock: clocktesting.NewFakeClock(time.Unix(0, 0))} // a cluster, for it has no control plane here
+
+	rows, _, err := p.Do(t.Context(), with)
+	require.EqualError(t, err, "two: broken")
+	require.Len(t, rows, 3, "also those of the others")
+	require.Contains(t, shown.String(), "==> 3/3 local: left out, it needs processes on this machine")
+	require.Equal(t, "one end two end ", profiled)
+
+	p.Only = regexp.MustCompile("^a-2$")
+	rows, _, err = p.Do(t.Context(), with)
+	require.NoError(t, err)
+	require.Len(t, rows, 1)
+	require.Equal(t, "a-2", rows[0].ID)
+
+	p.Only = regexp.MustCompile("^x")
+	_, _, err = p.Do(t.Context(), with)
+	require.ErrorContains(t, err, `no measurement makes "^x"; there are [a-1 a-2 b-1 c-1]`)
+}
+
+func TestPlanRefusesRowsThatSayNothing(t *testing.T) {
+	empty := Measurement{Name: "empty", IDs: []string{"e"}, ClusterToo: true, Run: func(context.Context, *Bench) ([]result.Row, []result.Series, error) {
+		return []result.Row{{ID: "e"}}, nil, nil
+	}}
+	p := &Plan{Measurements: []Measurement{empty}, Progress: &bytes.Buffer{}}
+	_, _, err := p.Do(t.Context(), Bench{System: &system.System{}, Clock: clocktesting.NewFakeClock(time.Unix(0, 0))})
+	require.ErrorContains(t, err, `empty: row "e" has no value`)
+}
+
+func TestPlanEndsWhenInterrupted(t *testing.T) {
+	interrupted := errors.New("interrupted")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	first := Measurement{Name: "first", IDs: []string{"f"}, ClusterToo: true, Run: func(context.Context, *Bench) ([]result.Row, []result.Series, error) {
+		cancel(interrupted)
+		return nil, nil, ctx.Err()
+	}}
+	p := &Plan{Measurements: []Measurement{first, measurement("never", nil, "n")}, Progress: &bytes.Buffer{}}
+	rows, _, err := p.Do(ctx, Bench{System: &system.System{}, Clock: clocktesting.NewFakeClock(time.Unix(0, 0))})
+	require.ErrorIs(t, err, interrupted)
+	require.Empty(t, rows)
+}
