@@ -58,6 +58,11 @@ func (d *Drains) Conflicts() int { return int(d.conflicts.Load()) }
 func (d *Drains) Stop() error {
 	d.cancel()
 	d.group.Wait()
+	return d.Err()
+}
+
+// Err returns the error by which it has ended before [Drains.Stop], if it has.
+func (d *Drains) Err() error {
 	if err := d.err.Load(); err != nil {
 		return *err
 	}

@@ -53,9 +53,9 @@ var priorArt = map[string]string{
 
 // Measurements returns what this package measures.
 func Measurements() []run.Measurement {
-	ids := []string{cpuSeries, http1Row}
-	for _, n := range judged {
-		ids = append(ids, cpuRow+strconv.Itoa(n), creates+strconv.Itoa(n))
+	ids := []string{cpuSeries}
+	for _, size := range judged {
+		ids = append(ids, idsAt(size)[1:]...)
 	}
 	return []run.Measurement{
 		{Name: "admission", IDs: ids, Budget: map[run.Scale]time.Duration{run.Small: 32 * time.Second, run.Full: 225 * time.Second}, Run: webhooks},
@@ -64,6 +64,18 @@ func Measurements() []run.Measurement {
 			ClusterToo: true, Run: foreign,
 		},
 	}
+}
+
+// idsAt returns the ids of what is measured at a number of shards.
+func idsAt(size int) []string {
+	ids := []string{cpuSeries}
+	if slices.Contains(judged, size) {
+		ids = append(ids, cpuRow+strconv.Itoa(size), creates+strconv.Itoa(size))
+	}
+	if size == judged[1] {
+		ids = append(ids, http1Row)
+	}
+	return ids
 }
 
 // experiment is the assigner and the no-op webhook, side by side: the ring's objects are in one namespace, those of the no-op webhook
@@ -90,7 +102,7 @@ func webhooks(ctx context.Context, b *run.Bench) (rows []result.Row, series []re
 	if err := e.prepare(ctx); err != nil {
 		return nil, nil, err
 	}
-	sizes := run.Pick(b, judged, []int{3, 10, 50, 100, 200, 500, 1000})
+	sizes := slices.DeleteFunc(run.Pick(b, slices.Clone(judged), []int{3, 10, 50, 100, 200, 500, 1000}), func(size int) bool { return !b.Wants(idsAt(size)...) })
 	for i, size := range sizes {
 		if err := e.grow(ctx, size); err != nil {
 			return nil, nil, err
