@@ -5,6 +5,8 @@ import (
 
 	"github.com/clusterring/clusterring/tools/load/internal/measure/admission"
 	"github.com/clusterring/clusterring/tools/load/internal/measure/balance"
+	"github.com/clusterring/clusterring/tools/load/internal/measure/moves"
+	"github.com/clusterring/clusterring/tools/load/internal/measure/rest"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
 )
 
@@ -13,5 +15,7 @@ func measurements() []run.Measurement {
 	return slices.Concat(
 		admission.Measurements(),
 		balance.Measurements(),
+		moves.Measurements(),
+		rest.Measurements(),
 	)
 }

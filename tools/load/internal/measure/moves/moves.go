@@ -1,0 +1,243 @@
+// Package moves measures what moving objects takes: away from a shard that has died, to one that has joined, and how soon it begins.
+// The floor is the same number of raw patches of metadata, as the rebalancer sends them.
+package moves
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/clusterring/clusterring/tools/load/internal/measure/world"
+	"github.com/clusterring/clusterring/tools/load/internal/result"
+	"github.com/clusterring/clusterring/tools/load/internal/run"
+)
+
+const (
+	deathRow     = "moves-death"
+	apiServerRow = "moves-death-apiserver"
+	cpuRow       = "moves-death-rebalancer"
+	joinRow      = "moves-join"
+	firstRow     = "moves-release-first"
+	thousandRow  = "moves-release-thousand"
+
+	rateSeries      = "moves-by-shards"
+	apiServerSeries = "moves-apiserver-by-shards"
+	cpuSeries       = "moves-rebalancer-by-shards"
+
+	// threeShards is how many shards there are in the rows; a thousand is how many objects one of them has, or more, of few.
+	threeShards, thousand, few = 3, 1000, 3300
+
+	patch     = "raw metadata PATCH, same concurrency"
+	countedTo = "CPU counts until the rebalancer has found everything in its place, with its pass over all objects of the ring."
+)
+
+// Measurements returns what this package measures.
+func Measurements() []run.Measurement {
+	return []run.Measurement{
+		{
+			Name: "moves", IDs: []string{deathRow, apiServerRow, cpuRow, joinRow, firstRow, thousandRow},
+			Budget: map[run.Scale]time.Duration{run.Small: 40 * time.Second, run.Full: 170 * time.Second}, Run: three,
+		},
+		{
+			Name: "moves-by-shards", IDs: []string{rateSeries, apiServerSeries, cpuSeries},
+			Budget: map[run.Scale]time.Duration{run.Small: 15 * time.Second, run.Full: 150 * time.Second}, Run: byShards,
+		},
+	}
+}
+
+// turnaround is a death and a join.
+type turnaround struct{ death, join world.Cost }
+
+func (t turnaround) String() string { return fmt.Sprintf("death: %v; join: %v", t.death, t.join) }
+
+// three measures with three shards.
+func three(ctx context.Context, b *run.Bench) (rows []result.Row, series []result.Series, err error) {
+	w, err := world.Open(ctx, b, "load-moves", threeShards)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { err = errors.Join(err, w.Close(context.WithoutCancel(ctx))) }()
+	if err := w.Grow(ctx, few); err != nil {
+		return nil, nil, err
+	}
+	const parts = 3
+	if b.Wants(firstRow, thousandRow) {
+		if rows, err = release(ctx, b.Share(parts), w); err != nil {
+			return nil, nil, err
+		}
+	}
+	if !b.Wants(deathRow, apiServerRow, cpuRow, joinRow) {
+		return rows, nil, nil
+	}
+	if err := w.Grow(ctx, run.Pick(b, few, 10_000)); err != nil {
+		return nil, nil, err
+	}
+	values, floors, err := run.Rounds(ctx, b, func(ctx context.Context) (turnaround, error) { return turn(ctx, w, 1) }, func(ctx context.Context) (turnaround, error) {
+		return floor(ctx, w, 1)
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, row := range rowsOf(w.Objects(), values, floors) {
+		if b.Wants(row.ID) {
+			rows = append(rows, row)
+		}
+	}
+	return rows, nil, nil
+}
+
+// turn has n shards die and as many join.
+func turn(ctx context.Context, w *world.World, n int) (t turnaround, err error) {
+	if t.death, err = w.Die(ctx, n); err != nil {
+		return t, fmt.Errorf("death: %w", err)
+	}
+	if err := w.Settle(ctx); err != nil {
+		return t, err
+	}
+	if t.join, err = w.Join(ctx, n); err != nil {
+		return t, fmt.Errorf("join: %w", err)
+	}
+	return t, w.Settle(ctx)
+}
+
+// floor patches the objects of n shards: once, as in a death, and twice, as in a join.
+func floor(ctx context.Context, w *world.World, n int) (t turnaround, err error) {
+	if t.death, err = w.Raw(ctx, n, 1, 0); err != nil {
+		return t, err
+	}
+	t.join, err = w.Raw(ctx, n, 2, 0)
+	return t, err
+}
+
+func rowsOf(objects int, values, floors []turnaround) []result.Row {
+	rate := func(c world.Cost) float64 { return c.Rate }
+	apiServer := func(c world.Cost) float64 { return c.APIServer }
+	death := func(t turnaround) world.Cost { return t.death }
+	join := func(t turnaround) world.Cost { return t.join }
+	of := func(list []turnaround, which func(turnaround) world.Cost, what func(world.Cost) float64) []float64 {
+		figures := make([]float64, len(list))
+		for i, t := range list {
+			figures[i] = what(which(t))
+		}
+		return figures
+	}
+	with := fmt.Sprintf("%d objects, %d shards", objects, threeShards)
+	return []result.Row{
+		{
+			ID: deathRow, Title: "objects moved per second after a shard's death, " + with, Unit: "objects/s",
+			Values: of(values, death, rate), FloorTitle: patch, Floor: of(floors, death, rate), Judge: result.JudgeRatio,
+			Target: result.Target{Bound: result.AtLeast, Value: 0.85, Unit: "×"}, PriorArt: "0.21 / 0.51",
+			Notes: []string{"The time counts from the loss of the Lease to the last object."},
+		},
+		{
+			ID: apiServerRow, Title: "API server CPU per moved object", Unit: "ms",
+			Values: of(values, death, apiServer), FloorTitle: "same raw PATCH", Floor: of(floors, death, apiServer), Judge: result.JudgeRatio,
+			Target: result.Target{Bound: result.AtMost, Value: 1.2, Unit: "×"}, PriorArt: "3.0 / 1.7", Notes: []string{countedTo},
+		},
+		{
+			ID: cpuRow, Title: "rebalancer CPU per moved object", Unit: "ms",
+			Values: of(values, death, func(c world.Cost) float64 { return c.Rebalancer }), Judge: result.JudgeValue,
+			Target: result.Target{Bound: result.AtMost, Value: 0.2, Unit: "ms"}, PriorArt: "0.68 / 0.48 ms", Notes: []string{countedTo},
+		},
+		{
+			ID: joinRow, Title: "join: objects drained, acknowledged and reassigned per second, " + with, Unit: "objects/s",
+			Values: of(values, join, rate), FloorTitle: "two raw PATCHes per object", Floor: of(floors, join, rate), Judge: result.JudgeRatio,
+			Target: result.Target{Bound: result.AtLeast, Value: 0.85, Unit: "×"}, PriorArt: "0.36 / 0.64",
+			Notes: []string{"The second write of an object goes through the assigner's webhook; those of the floor go through none."},
+		},
+	}
+}
+
+// release measures how soon objects move after their shard has released its Lease.
+func release(ctx context.Context, b *run.Bench, w *world.World) ([]result.Row, error) {
+	values, floors, err := run.Rounds(ctx, b, func(ctx context.Context) (world.Cost, error) {
+		c, err := w.Release(ctx, thousand)
+		if err == nil && c.Mark == 0 {
+			err = fmt.Errorf("only %d objects had to move", c.Moved)
+		}
+		if err == nil {
+			err = w.Settle(ctx)
+		}
+		if err == nil {
+			_, err = w.Join(ctx, 1)
+		}
+		return c, errors.Join(err, w.Settle(ctx))
+	}, func(ctx context.Context) (world.Cost, error) { return w.Raw(ctx, 1, 1, thousand) })
+	if err != nil {
+		return nil, fmt.Errorf("release: %w", err)
+	}
+	of := func(list []world.Cost, what func(world.Cost) float64) []float64 {
+		figures := make([]float64, len(list))
+		for i, c := range list {
+			figures[i] = what(c)
+		}
+		return figures
+	}
+	first := func(c world.Cost) float64 { return c.First }
+	mark := func(c world.Cost) float64 { return c.Mark }
+	return []result.Row{
+		{
+			ID: firstRow, Title: "time from a Lease's release to the first moved object", Unit: "s",
+			Values: of(values, first), FloorTitle: "the first of as many raw PATCHes", Floor: of(floors, first), Judge: result.JudgeValue,
+			Target: result.Target{Bound: result.AtMost, Value: 0.1, Unit: "s"}, PriorArt: "0.33 s",
+		},
+		{
+			ID: thousandRow, Title: "and to the last of 1,000", Unit: "s",
+			Values: of(values, mark), FloorTitle: "1,000 raw PATCHes", Floor: of(floors, mark), Judge: result.JudgeValue,
+			Target: result.Target{Bound: result.AtMost, Value: 1, Unit: "s"},
+		},
+	}, nil
+}
+
+// byShards measures deaths with more and more shards: a third of them dies each time.
+func byShards(ctx context.Context, b *run.Bench) (rows []result.Row, series []result.Series, err error) {
+	sizes := run.Pick(b, []int{3, 30}, []int{3, 10, 30, 100, 300, 1000})
+	rate := result.Series{ID: rateSeries, Title: "Objects moved per second after the death of a third of the shards", Over: result.OverShards, Unit: "objects/s"}
+	apiServer := result.Series{ID: apiServerSeries, Title: "API server CPU per moved object", Over: result.OverShards, Unit: "ms"}
+	cpu := result.Series{ID: cpuSeries, Title: "Rebalancer CPU per moved object", Over: result.OverShards, Unit: "ms"}
+	for i, size := range sizes {
+		values, floors, err := atSize(ctx, b.Share(len(sizes)-i), size)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%d shards: %w", size, err)
+		}
+		points := [...]result.Point{{X: float64(size)}, {X: float64(size)}, {X: float64(size)}}
+		for round, v := range values {
+			points[0].Values, points[0].Floor = append(points[0].Values, v.Rate), append(points[0].Floor, floors[round].Rate)
+			points[1].Values, points[1].Floor = append(points[1].Values, v.APIServer), append(points[1].Floor, floors[round].APIServer)
+			points[2].Values = append(points[2].Values, v.Rebalancer)
+		}
+		for k, s := range []*result.Series{&rate, &apiServer, &cpu} {
+			s.Points = append(s.Points, points[k])
+		}
+	}
+	for _, s := range []result.Series{rate, apiServer, cpu} {
+		if b.Wants(s.ID) {
+			series = append(series, s)
+		}
+	}
+	return nil, series, nil
+}
+
+// atSize makes a ring of so many shards, and measures one death: after that the ring is another one.
+func atSize(ctx context.Context, b *run.Bench, size int) (values, floors []world.Cost, err error) {
+	w, err := world.Open(ctx, b, "load-shards", size)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { err = errors.Join(err, w.Close(context.WithoutCancel(ctx))) }()
+	if err := w.Grow(ctx, run.Pick(b, 1000, 10_000)); err != nil {
+		return nil, nil, err
+	}
+	third := size / threeShards
+	least, err := w.Raw(ctx, third, 1, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	c, err := w.Die(ctx, third)
+	if err != nil {
+		return nil, nil, err
+	}
+	b.Progress("%d shards: %v; floor: %v", size, c, least)
+	return []world.Cost{c}, []world.Cost{least}, nil
+}

@@ -1,0 +1,227 @@
+package world
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/load/internal/objects"
+	"github.com/clusterring/clusterring/tools/load/internal/system"
+	"github.com/clusterring/clusterring/tools/load/internal/usage"
+)
+
+const (
+	// turnLabel is what raw patches change, so that nobody minds.
+	turnLabel = "load.example.com/turn"
+	// mergePatch and metadataOnly are what the rebalancer sends and asks for.
+	mergePatch   = "application/merge-patch+json"
+	metadataOnly = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+	// pageSize is how many objects are listed by one request.
+	pageSize = 5000
+)
+
+// Cost is what it took to move objects.
+type Cost struct {
+	// Moved is how many objects were moved.
+	Moved int
+	// Rate is how many that were per second: from the change of a Lease, or the first patch, until the tool saw the last one.
+	Rate float64
+	// APIServer and Rebalancer are their CPU time per object, in milliseconds, until everything was found in its place.
+	APIServer, Rebalancer float64
+	// First is when the first object had been moved, and Mark when as many had been as were asked for (0 if never), in seconds.
+	First, Mark float64
+	// CPU is the CPU time per object, in milliseconds, of everything that is measured, and of this program.
+	CPU map[string]float64
+}
+
+func (c Cost) String() string {
+	return fmt.Sprintf("%d objects, %.0f/s, API server %.2f ms, rebalancer %.3f ms, first after %.3f s",
+		c.Moved, c.Rate, c.APIServer, c.Rebalancer, c.First)
+}
+
+// object is an object as it was listed.
+type object struct{ name, version string }
+
+// Die has so many shards declared dead, and returns what it took to move their objects, once the ring is clean. Shards come in the
+// order of their names.
+func (w *World) Die(ctx context.Context, n int) (Cost, error) { return w.lose(ctx, n, 0, w.Fleet.Lose) }
+
+// Release lets one shard release its Lease; mark is at how many moved objects the time is taken, too.
+func (w *World) Release(ctx context.Context, mark int) (Cost, error) {
+	return w.lose(ctx, 1, mark, w.Fleet.Release)
+}
+
+func (w *World) lose(ctx context.Context, n, mark int, lose func(context.Context, string) error) (Cost, error) {
+	held := w.Fleet.Held()
+	if n >= len(held) {
+		return Cost{}, fmt.Errorf("%d of %d shards cannot leave: one has to stay", n, len(held))
+	}
+	selector := in(v1alpha1.ShardLabel(w.Ring.Name), held[:n])
+	theirs, version, err := w.list(ctx, selector)
+	if err != nil {
+		return Cost{}, err
+	}
+	return w.watched(ctx, watching{selector: selector, version: version, leaves: true, count: len(theirs), mark: mark}, func(ctx context.Context) (int, error) {
+		return len(theirs), objects.Each(ctx, n, concurrency, func(ctx context.Context, i int) error { return lose(ctx, held[i]) })
+	})
+}
+
+// Join lets so many shards join, and returns what it took until their objects had been given up by the others and were theirs, once
+// the ring is clean.
+func (w *World) Join(ctx context.Context, n int) (Cost, error) {
+	label := v1alpha1.ShardLabel(w.Ring.Name)
+	_, version, err := w.list(ctx, label+"=nobody")
+	if err != nil {
+		return Cost{}, err
+	}
+	before := w.Fleet.Held()
+	return w.watched(ctx, watching{selector: label + " notin (" + join(before) + ")," + label, version: version}, func(ctx context.Context) (int, error) {
+		names, err := w.Fleet.Join(ctx, n)
+		if err != nil {
+			return 0, err
+		}
+		// How many come to them is known once all have come.
+		if err := w.underWay(ctx); err != nil {
+			return 0, err
+		}
+		if err := w.clean(ctx); err != nil {
+			return 0, err
+		}
+		theirs, _, err := w.list(ctx, in(label, names))
+		return len(theirs), err
+	})
+}
+
+// underWay waits until the rebalancer has begun.
+func (w *World) underWay(ctx context.Context) error {
+	want := len(w.Fleet.Held())
+	return w.Ring.Await(ctx, w.bench.System.Client, "is being rebalanced", func(ring *v1alpha1.ClusterRing) bool {
+		a := ring.Status.Assignment
+		return int(ring.Status.AvailableShards) == want && a != nil && a.Fingerprint == ""
+	})
+}
+
+// Raw patches the objects of the first n shards by their names, so many times each, and returns what that took: the floor of Die
+// and of Join. At most limit objects are patched; 0 means all.
+func (w *World) Raw(ctx context.Context, n, times, limit int) (Cost, error) {
+	held := w.Fleet.Held()
+	selector := in(v1alpha1.ShardLabel(w.Ring.Name), held[:min(n, len(held))])
+	var sum Cost
+	for range times {
+		c, err := w.pass(ctx, selector, limit)
+		if err != nil {
+			return Cost{}, err
+		}
+		sum.Moved, sum.First, sum.Mark = c.Moved, sum.First+c.First, sum.Mark+c.Mark
+		sum.APIServer, sum.Rebalancer = sum.APIServer+c.APIServer, sum.Rebalancer+c.Rebalancer
+		sum.Rate += 1 / c.Rate
+		if sum.CPU == nil {
+			sum.CPU = map[string]float64{}
+		}
+		for name, cpu := range c.CPU {
+			sum.CPU[name] += cpu
+		}
+	}
+	sum.Rate = 1 / sum.Rate
+	return sum, nil
+}
+
+// pass patches objects once. They are watched as those are that move, so that the tool costs the API server as much.
+func (w *World) pass(ctx context.Context, selector string, limit int) (Cost, error) {
+	list, version, err := w.list(ctx, selector)
+	if err != nil {
+		return Cost{}, err
+	}
+	if limit > 0 && limit < len(list) {
+		list = list[:limit]
+	}
+	w.turns++
+	turn := strconv.Itoa(w.turns)
+	before := turnLabel + " notin (" + turn + ")"
+	return w.watched(ctx, watching{selector: selector + "," + before, version: version, leaves: true, count: len(list), mark: len(list)}, func(ctx context.Context) (int, error) {
+		return len(list), objects.Each(ctx, len(list), concurrency, func(ctx context.Context, i int) error {
+			body := `{"metadata":{"labels":{"` + turnLabel + `":"` + turn + `"},"resourceVersion":"` + list[i].version + `"}}`
+			return w.raw.Do(ctx, objects.Request{
+				Method: http.MethodPatch, Path: objects.ConfigMaps.Path(w.Ring.Namespace, list[i].name),
+				ContentType: mergePatch, Accept: metadataOnly, Body: []byte(body),
+			}, nil)
+		})
+	})
+}
+
+// watched does what makes objects move, sees them do so, and returns what it took. The action returns how many objects that are.
+func (w *World) watched(ctx context.Context, what watching, action func(context.Context) (int, error)) (Cost, error) {
+	what.kind, what.namespace = objects.ConfigMaps, w.Ring.Namespace
+	seen, err := observe(ctx, w.bench, what)
+	if err != nil {
+		return Cost{}, err
+	}
+	defer seen.stop()
+	before, err := w.usage(ctx)
+	if err != nil {
+		return Cost{}, err
+	}
+	began := w.bench.Clock.Now()
+	n, err := action(ctx)
+	if err != nil {
+		return Cost{}, err
+	}
+	if n == 0 {
+		return Cost{}, errors.New("no object had to move: there are too few for so many shards")
+	}
+	times, err := seen.await(ctx, n)
+	if err != nil {
+		return Cost{}, err
+	}
+	if err := w.clean(ctx); err != nil {
+		return Cost{}, err
+	}
+	after, err := w.usage(ctx)
+	if err != nil {
+		return Cost{}, err
+	}
+	c := Cost{
+		Moved: n, Rate: float64(n) / times.last.Sub(began).Seconds(),
+		First: times.first.Sub(began).Seconds(), CPU: map[string]float64{},
+	}
+	if !times.mark.IsZero() {
+		c.Mark = times.mark.Sub(began).Seconds()
+	}
+	for name, u := range usage.Difference(before, after) {
+		c.CPU[name] = float64(u.CPU) / float64(time.Millisecond) / float64(n)
+	}
+	c.APIServer, c.Rebalancer = c.CPU[system.APIServer], c.CPU[system.Rebalancer]
+	return c, nil
+}
+
+func (w *World) usage(ctx context.Context) (map[string]usage.Usage, error) {
+	return w.bench.System.Usage().Read(ctx)
+}
+
+// list returns the objects that a selector names, and the version of the list.
+func (w *World) list(ctx context.Context, selector string) (list []object, version string, err error) {
+	options := metav1.ListOptions{LabelSelector: selector, Limit: pageSize}
+	for {
+		page, err := w.bench.Objects.Metadata.Resource(objects.ConfigMaps.GroupVersionResource).Namespace(w.Ring.Namespace).List(ctx, options)
+		if err != nil {
+			return nil, "", fmt.Errorf("list the objects of ring %s: %w", w.Ring.Name, err)
+		}
+		for i := range page.Items {
+			list = append(list, object{name: page.Items[i].Name, version: page.Items[i].ResourceVersion})
+		}
+		if version == "" {
+			version = page.ResourceVersion
+		}
+		if options.Continue = page.Continue; options.Continue == "" {
+			return list, version, nil
+		}
+	}
+}
+
+func in(label string, values []string) string { return label + " in (" + join(values) + ")" }

@@ -1,0 +1,108 @@
+package world
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/clusterring/clusterring/tools/load/internal/objects"
+	"github.com/clusterring/clusterring/tools/load/internal/run"
+)
+
+// patience is how long objects may take to move, each.
+const patience = 3 * time.Minute
+
+// watching is what to watch.
+type watching struct {
+	kind                         objects.Kind
+	namespace, selector, version string
+	// leaves has objects counted that leave the selector; otherwise those that come.
+	leaves bool
+	// count is how many are expected, 0 if that is not known yet. At mark of them the time is taken, too.
+	count, mark int
+}
+
+// times are when objects were seen to move.
+type times struct {
+	seen              int
+	first, mark, last time.Time
+}
+
+// observer sees objects move. It costs little: the watch decodes metadata, and nothing else is done.
+type observer struct {
+	watching watch.Interface
+	counted  chan times // the latest, if nobody has taken it
+	ended    chan error
+	clock    interface{ Now() time.Time }
+}
+
+func observe(ctx context.Context, b *run.Bench, what watching) (*observer, error) {
+	w, err := b.Objects.Metadata.Resource(what.kind.GroupVersionResource).Namespace(what.namespace).Watch(ctx, metav1.ListOptions{
+		LabelSelector: what.selector, ResourceVersion: what.version,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("watch %s: %w", what.kind.Resource, err)
+	}
+	o := &observer{watching: w, counted: make(chan times, 1), ended: make(chan error, 1), clock: b.Clock}
+	go o.follow(what)
+	return o, nil
+}
+
+// follow counts until the watch ends.
+func (o *observer) follow(what watching) {
+	var now times
+	for event := range o.watching.ResultChan() {
+		switch {
+		case event.Type == watch.Error:
+			o.ended <- fmt.Errorf("watch %s: %w", what.kind.Resource, apierrors.FromObject(event.Object))
+			return
+		case what.leaves && event.Type != watch.Deleted, !what.leaves && event.Type != watch.Added:
+			continue
+		}
+		now.seen++
+		if now.seen == 1 {
+			now.first = o.clock.Now()
+		}
+		if now.seen == what.mark {
+			now.mark = o.clock.Now()
+		}
+		if what.count > 0 && now.seen < what.count {
+			continue
+		}
+		now.last = o.clock.Now()
+		select {
+		case <-o.counted:
+		default:
+		}
+		o.counted <- now
+	}
+	o.ended <- fmt.Errorf("watch %s: the API server ended it", what.kind.Resource)
+}
+
+// await waits until n objects have been seen.
+func (o *observer) await(ctx context.Context, n int) (times, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("%d objects have not moved in %s", n, patience))
+	defer cancel()
+	for {
+		select {
+		case now := <-o.counted:
+			if now.seen >= n {
+				return now, nil
+			}
+		case err := <-o.ended:
+			return times{}, err
+		case <-ctx.Done():
+			return times{}, context.Cause(ctx)
+		}
+	}
+}
+
+// stop ends the watch.
+func (o *observer) stop() { o.watching.Stop() }
+
+func join(values []string) string { return strings.Join(values, ",") }

@@ -1,0 +1,247 @@
+// Package world is a ring of ConfigMaps with shards and objects, for measurements of moves and of rest: it fills a ring, lets shards
+// die and join, and tells how fast their objects moved and what that cost; and it writes what is the floor of that, raw patches.
+package world
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/tools/load/internal/objects"
+	"github.com/clusterring/clusterring/tools/load/internal/run"
+	"github.com/clusterring/clusterring/tools/load/internal/shards"
+	"github.com/clusterring/clusterring/tools/load/internal/system"
+)
+
+const (
+	// concurrency is how many requests are under way at a time: as many as the rebalancer sends by default.
+	concurrency = 16
+	// creators is how many objects are created or deleted at a time.
+	creators = 32
+	// tokenLifetime, in seconds, is longer than any measurement.
+	tokenLifetime = 24 * 3600
+)
+
+// World is a ring with its shards and objects. Make it with [Open]; it is for one goroutine.
+type World struct {
+	// Ring is the ring, Fleet are its shards.
+	Ring  shards.Ring
+	Fleet *shards.Fleet
+
+	bench  *run.Bench
+	drains *shards.Drains
+	// raw writes as the rebalancer does: with its rights, by one connection.
+	raw   *objects.Client
+	made  int // objects
+	turns int // raw passes
+}
+
+// Open declares a ring of the given name with so many shards, and no objects. From now on drains are acknowledged as soon as they
+// are seen. Close ends that.
+func Open(ctx context.Context, b *run.Bench, name string, size int) (w *World, err error) {
+	namespace, err := b.System.Namespace(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	w = &World{bench: b, Ring: shards.Ring{Name: name, Namespace: namespace, Main: objects.ConfigMaps.GroupResource()}}
+	w.Fleet = shards.NewFleet(shards.Options{
+		Objects: b.Objects, Client: b.System.Client, Ring: w.Ring, Concurrency: concurrency, Now: b.Clock.Now,
+	})
+	config, err := asRebalancer(ctx, b.System)
+	if err != nil {
+		return nil, err
+	}
+	if w.raw, err = objects.New(config, 1); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, w.Close(context.WithoutCancel(ctx)))
+		}
+	}()
+	if _, err := w.Fleet.Join(ctx, size); err != nil {
+		return w, err
+	}
+	if err := w.Ring.Declare(ctx, b.System.Client); err != nil {
+		return w, err
+	}
+	w.drains = w.Fleet.Acknowledge(ctx, concurrency, objects.ConfigMaps)
+	if err := w.Settle(ctx); err != nil {
+		return w, err
+	}
+	return w, nil
+}
+
+// asRebalancer returns a configuration with the rights and the name of the rebalancer.
+func asRebalancer(ctx context.Context, s *system.System) (*rest.Config, error) {
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: system.Rebalancer}}
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To[int64](tokenLifetime)}}
+	if err := s.Client.SubResource("token").Create(ctx, account, request); err != nil {
+		return nil, fmt.Errorf("get a token of the rebalancer: %w", err)
+	}
+	config := rest.AnonymousClientConfig(s.Config)
+	config.BearerToken, config.UserAgent = request.Status.Token, system.Rebalancer
+	return config, nil
+}
+
+// Close removes objects, ring and Leases.
+func (w *World) Close(ctx context.Context) error {
+	var errs []error
+	if w.drains != nil {
+		errs = append(errs, w.drains.Stop())
+	}
+	w.raw.Close()
+	// Without objects nothing has to be drained; and as long as there are Leases, none of them has vanished.
+	errs = append(errs, w.shrink(ctx), w.Ring.Remove(ctx, w.bench.System.Client), w.Fleet.Remove(ctx))
+	return errors.Join(errs...)
+}
+
+// shrink deletes all objects.
+func (w *World) shrink(ctx context.Context) error {
+	batch := w.batch(w.made)
+	w.made = 0
+	return w.bench.Objects.Delete(ctx, batch)
+}
+
+// Objects returns how many objects there are.
+func (w *World) Objects() int { return w.made }
+
+func (w *World) batch(count int) objects.Batch {
+	return objects.Batch{Kind: objects.ConfigMaps, Namespace: w.Ring.Namespace, Prefix: "object", Count: count, Concurrency: creators}
+}
+
+// Grow creates objects until there are as many as given, each at the shard that the ring gives it to, and without a call of the
+// webhook, which would make that slower.
+func (w *World) Grow(ctx context.Context, total int) error {
+	first := w.made
+	if total <= first {
+		return nil
+	}
+	batch := w.batch(total)
+	owners, err := w.owners(ctx, batch, first)
+	if err != nil {
+		return err
+	}
+	label := v1alpha1.ShardLabel(w.Ring.Name)
+	batch.Labels = func(i int) map[string]string { return map[string]string{label: owners[i-first]} }
+	w.made = total // so that Close deletes what an error leaves
+	path := batch.Kind.Path(batch.Namespace, "")
+	return objects.Each(ctx, total-first, creators, func(ctx context.Context, i int) error {
+		body, err := batch.Body(first + i)
+		if err != nil {
+			return err
+		}
+		return w.bench.Objects.Do(ctx, objects.Request{Method: http.MethodPost, Path: path, Body: body}, nil)
+	})
+}
+
+// owners asks the ring query service where the objects of the batch belong, from the first on.
+func (w *World) owners(ctx context.Context, batch objects.Batch, first int) (owners []string, err error) {
+	connection, err := grpc.NewClient(w.bench.System.RingQueryAddress(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return nil, fmt.Errorf("connect to the ring query service: %w", err)
+	}
+	defer func() { err = errors.Join(err, connection.Close()) }()
+	group, ctx := errgroup.WithContext(ctx)
+	stream, err := pb.NewDiagnosticsServiceClient(connection).LocateAll(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("ask where objects belong: %w", err)
+	}
+	owners = make([]string, batch.Count-first)
+	group.Go(func() error {
+		for i := range owners {
+			if err := stream.Send(w.question(batch, first, i)); err != nil {
+				return fmt.Errorf("ask where objects belong: %w", err)
+			}
+		}
+		return stream.CloseSend()
+	})
+	group.Go(func() error {
+		for range owners {
+			answer, err := stream.Recv()
+			if err != nil {
+				return fmt.Errorf("ask where objects belong: %w", err)
+			}
+			i, err := strconv.Atoi(answer.GetId())
+			locations := answer.GetAnswer().GetLocations()
+			if err != nil || i >= len(owners) || len(locations) != 1 || locations[0].GetShard() == "" {
+				return fmt.Errorf("ask where objects belong: got %v", answer)
+			}
+			owners[i] = locations[0].GetShard()
+		}
+		return nil
+	})
+	return owners, group.Wait() //nolint:wrapcheck // from here
+}
+
+func (w *World) question(batch objects.Batch, first, i int) *pb.LocateAllRequest {
+	return &pb.LocateAllRequest{Id: strconv.Itoa(i), Question: &pb.LocateRequest{
+		Ring: w.Ring.Name, NextShards: ptr.To[int32](0),
+		Object: &pb.ObjectReference{
+			Type: &pb.ObjectReference_Resource{Resource: batch.Kind.Resource}, Namespace: batch.Namespace, Name: batch.Name(first + i),
+		},
+	}}
+}
+
+// Settle waits until the rebalancer has found every object in its place twice, and rests.
+func (w *World) Settle(ctx context.Context) error {
+	return w.await(ctx, "is settled", func(ring *v1alpha1.ClusterRing) bool {
+		return ring.Status.Assignment != nil && ring.Status.Assignment.Fingerprint != ""
+	})
+}
+
+// Restart starts all services anew, and waits until the new ones have gone over the ring's objects and rest. The ring has to be
+// settled.
+func (w *World) Restart(ctx context.Context) error {
+	ring := &v1alpha1.ClusterRing{}
+	if err := w.bench.System.Client.Get(ctx, client.ObjectKey{Name: w.Ring.Name}, ring); err != nil {
+		return fmt.Errorf("read ring %s: %w", w.Ring.Name, err)
+	}
+	before := assignedSince(ring)
+	for _, name := range system.Services {
+		if err := w.bench.System.Restart(ctx, name); err != nil {
+			return err
+		}
+	}
+	// A new rebalancer says first that it has not looked yet.
+	return w.await(ctx, "is settled anew", func(ring *v1alpha1.ClusterRing) bool {
+		return assignedSince(ring) != before && ring.Status.Assignment != nil && ring.Status.Assignment.Fingerprint != ""
+	})
+}
+
+// assignedSince returns when the condition Assigned has last changed.
+func assignedSince(ring *v1alpha1.ClusterRing) metav1.Time {
+	if c := meta.FindStatusCondition(ring.Status.Conditions, v1alpha1.ConditionAssigned); c != nil {
+		return c.LastTransitionTime
+	}
+	return metav1.Time{}
+}
+
+// clean waits until the rebalancer has found every object in its place.
+func (w *World) clean(ctx context.Context) error {
+	return w.await(ctx, "has everything in its place", func(*v1alpha1.ClusterRing) bool { return true })
+}
+
+// await waits until all shards are known, everything is in its place, and the condition holds.
+func (w *World) await(ctx context.Context, what string, condition func(*v1alpha1.ClusterRing) bool) error {
+	want := len(w.Fleet.Held())
+	return w.Ring.Await(ctx, w.bench.System.Client, what, func(ring *v1alpha1.ClusterRing) bool {
+		return int(ring.Status.AvailableShards) == want && condition(ring) &&
+			meta.IsStatusConditionTrue(ring.Status.Conditions, v1alpha1.ConditionAssigned)
+	})
+}
