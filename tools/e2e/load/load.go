@@ -115,17 +115,22 @@ func (r *Run) Created() int {
 	return r.result.Created
 }
 
-// tick starts a create at each tick; one that is slow does not hold up the next. What has begun outlives creating, not ctx.
+// tick starts the creates that are due; one that is slow does not hold up the next, and a late tick starts those that were missed. What has
+// begun outlives creating, not ctx.
 func (r *Run) tick(ctx, creating context.Context) {
 	ticker := r.options.Clock.NewTicker(time.Second / time.Duration(r.options.Rate))
 	defer ticker.Stop()
-	for number := 0; ; number++ {
+	for begun := 0; ; {
 		select {
 		case <-creating.Done():
 			return
 		case <-ticker.C():
+		}
+		due := int(r.options.Clock.Since(r.began).Seconds() * float64(r.options.Rate))
+		for number := begun; number < due; number++ {
 			r.group.Go(func() { r.create(ctx, number) })
 		}
+		begun = max(begun, due)
 	}
 }
 

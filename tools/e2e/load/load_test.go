@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -57,16 +58,21 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func labels() map[string]string { return map[string]string{shardingv1alpha1.ShardLabel("ring"): "a"} }
 
-func TestLoad(t *testing.T) {
+func connect(t *testing.T) client.Client {
+	t.Helper()
 	s := httptest.NewServer(&server{})
-	defer s.Close()
+	t.Cleanup(s.Close)
 	scheme := runtime.NewScheme()
 	require.NoError(t, v1alpha1.AddToScheme(scheme))
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(v1alpha1.SchemeGroupVersion.WithKind("Website"), meta.RESTScopeNamespace)
 	c, err := client.New(&rest.Config{Host: s.URL, QPS: -1}, client.Options{Scheme: scheme, Mapper: mapper})
 	require.NoError(t, err)
+	return c
+}
 
+func TestLoad(t *testing.T) {
+	c := connect(t)
 	run := load.Start(t.Context(), load.Options{Client: c, Namespace: "n", Ring: "ring", Prefix: "x", Rate: 50, Clock: clock.RealClock{}})
 	require.Eventually(t, func() bool { return run.Created() >= 9 }, 20*time.Second, 10*time.Millisecond)
 	result := run.Stop()
@@ -81,6 +87,27 @@ func TestLoad(t *testing.T) {
 	require.LessOrEqual(t, result.Typical, result.Late)
 	require.InDelta(t, float64(result.Created)/result.Took.Seconds(), result.Rate(), 1e-9)
 	require.LessOrEqual(t, result.Rate(), 60.0)
+}
+
+func TestCreatesThatAreLateAreMadeUpFor(t *testing.T) {
+	clk := clocktesting.NewFakeClock(time.Unix(0, 0))
+	run := load.Start(t.Context(), load.Options{Client: connect(t), Namespace: "n", Ring: "ring", Prefix: "x", Rate: 50, Clock: clk})
+	require.Eventually(t, clk.HasWaiters, 20*time.Second, time.Millisecond)
+	clk.Step(time.Second)
+	require.Eventually(t, func() bool { return run.Created() == 49 }, 20*time.Second, 10*time.Millisecond, "all that are due but the refused one")
+	stopped := make(chan load.Result)
+	go func() { stopped <- run.Stop() }()
+	var result load.Result
+	require.Eventually(t, func() bool {
+		clk.Step(time.Second) // for who waits until the second one has its shard
+		select {
+		case result = <-stopped:
+			return true
+		default:
+			return false
+		}
+	}, 20*time.Second, 10*time.Millisecond)
+	require.Equal(t, 1, result.Failed)
 }
 
 func TestNothing(t *testing.T) {
