@@ -17,14 +17,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/e2e/cluster"
 	"github.com/clusterring/clusterring/tools/e2e/development"
 	"github.com/clusterring/clusterring/tools/e2e/report"
 )
 
 // live is how long an edit may take until it runs. It takes seconds; machines differ.
-const live = 2 * time.Minute
+const live = 3 * time.Minute
 
 // TestDevelopment has skaffold install, follow edits and remove, each as docs/installation.md says, with a copy of the source. It needs
 // a cluster that has nothing of ClusterRing, and skaffold.
@@ -157,10 +156,30 @@ func (d *developer) dev(t *testing.T) {
 	}
 	d.complete(t, cluster.Example, 3)
 
+	// Ctrl-C takes away the example, and its ring as soon as that is let go. The services stay as long as there is a ring.
 	began = d.Clock.Now()
 	require.NoError(t, session.Interrupt())
+	require.NoError(t, d.Until(ctx, patience, d.ringless))
+	d.note(t, "Ctrl-C: the ring is gone after", d.Clock.Since(began).Round(100*time.Millisecond))
+	_, err = d.skaffold.Run(ctx, "delete", "-p", "development")
+	require.NoError(t, err)
 	require.NoError(t, d.Until(ctx, patience, d.remains))
-	d.note(t, "skaffold dev ended by Ctrl-C: nothing is left after", d.Clock.Since(began).Round(100*time.Millisecond))
+	d.demand(t, report.Figure{
+		Name: "Ctrl-C, skaffold delete: all gone after", Value: d.Clock.Since(began).Round(time.Second), Limit: "nothing left", Kept: true,
+	})
+}
+
+// ringless returns an error as long as there is a ring.
+func (d *developer) ringless(ctx context.Context) error {
+	// The kind may be gone, too.
+	rings, err := d.Kubectl(ctx, "get", "clusterrings", "-o", "name")
+	if err != nil && strings.Contains(err.Error(), "the server doesn't have a resource type") {
+		return nil
+	}
+	if rings = strings.TrimSpace(rings); rings != "" {
+		return fmt.Errorf("there is still %s", rings)
+	}
+	return err
 }
 
 // watching waits until skaffold has deployed so many times.
@@ -261,8 +280,7 @@ func (d *developer) remove(t *testing.T) func() {
 		if !t.Failed() || os.Getenv("E2E_KEEP") != "" {
 			return
 		}
-		var rings shardingv1alpha1.ClusterRingList
-		if err := d.Client.List(ctx, &rings); err == nil && len(rings.Items) > 0 {
+		if d.ringless(ctx) != nil {
 			_, err := d.Kubectl(ctx, "delete", "clusterrings", "--all", "--timeout=60s")
 			assert.NoError(t, err)
 		}
