@@ -24,7 +24,6 @@ import (
 	"github.com/clusterring/clusterring/tools/load/internal/run"
 	"github.com/clusterring/clusterring/tools/load/internal/shards"
 	"github.com/clusterring/clusterring/tools/load/internal/system"
-	"github.com/clusterring/clusterring/tools/load/internal/usage"
 	"github.com/clusterring/clusterring/tools/localplane/process"
 )
 
@@ -323,70 +322,6 @@ func (e *experiment) cpu(ctx context.Context, b *run.Bench, http2 bool) (values,
 	}, func(ctx context.Context) (float64, error) {
 		return least.cost(ctx, s.Usage(), e.bodies, calls)
 	})
-}
-
-// creation is what creating objects came to: how many per second, and CPU time of the API server for each, in microseconds.
-type creation struct{ PerSecond, ServerCPU float64 }
-
-// throughput measures creates per second, and returns with them what the API server used.
-func (e *experiment) throughput(ctx context.Context, b *run.Bench) (values, floors []creation, err error) {
-	n, times := run.Pick(b, 150, 400), run.Pick(b, 2, 3)
-	return run.Rounds(ctx, b.Times(times), func(ctx context.Context) (creation, error) {
-		return created(ctx, b, objects.Batch{Kind: objects.ConfigMaps, Namespace: e.ring.Namespace, Prefix: "created", Count: n, Concurrency: concurrency}, e.label())
-	}, func(ctx context.Context) (creation, error) {
-		return created(ctx, b, objects.Batch{Kind: objects.ConfigMaps, Namespace: e.noop.namespace, Prefix: "created", Count: n, Concurrency: concurrency}, e.label())
-	})
-}
-
-func (e *experiment) createsRow(size int, values, floors []creation) result.Row {
-	perSecond := func(c creation) float64 { return c.PerSecond }
-	cpu := func(c creation) float64 { return c.ServerCPU }
-	ratio, _, _ := result.Spread(result.Ratios(each(values, cpu), each(floors, cpu)))
-	id := creates + strconv.Itoa(size)
-	return result.Row{
-		ID: id, Title: fmt.Sprintf("create throughput with the webhook, %d shards", size), Unit: "creates/s", Values: each(values, perSecond),
-		FloorTitle: "with the no-op webhook", Floor: each(floors, perSecond), Judge: result.JudgeRatio, PriorArt: priorArt[id],
-		Target: result.Target{Bound: result.AtLeast, Value: 0.98, Unit: "×"},
-		Notes:  []string{fmt.Sprintf("CPU time of the API server per create: %.2f times that with the no-op webhook", ratio)},
-	}
-}
-
-// each returns one figure of every round.
-func each(rounds []creation, figure func(creation) float64) []float64 {
-	figures := make([]float64, len(rounds))
-	for i, r := range rounds {
-		figures[i] = figure(r)
-	}
-	return figures
-}
-
-// created creates the objects of a batch, checks that all have the label, and deletes them.
-func created(ctx context.Context, b *run.Bench, batch objects.Batch, label string) (c creation, err error) {
-	reader := b.System.Usage()
-	before, err := reader.Read(ctx)
-	if err != nil {
-		return c, err
-	}
-	began := b.Clock.Now()
-	if err := b.Objects.Create(ctx, batch); err != nil {
-		return c, err
-	}
-	took := b.Clock.Since(began)
-	after, err := reader.Read(ctx)
-	if err != nil {
-		return c, err
-	}
-	without, err := b.Objects.Count(ctx, objects.Selection{Kind: batch.Kind, Namespace: batch.Namespace, Labels: "!" + label})
-	if err != nil {
-		return c, err
-	}
-	if without > 0 {
-		return c, fmt.Errorf("%d of %d objects in %s were created without the label: the webhook was not called", without, batch.Count, batch.Namespace)
-	}
-	n := float64(batch.Count)
-	c.PerSecond = n / took.Seconds()
-	c.ServerCPU = float64(usage.Difference(before, after)[system.APIServer].CPU.Microseconds()) / n
-	return c, b.Objects.Delete(ctx, batch)
 }
 
 // called waits until an object of the batch gets the label when it is created.
