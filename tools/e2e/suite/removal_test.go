@@ -25,7 +25,8 @@ import (
 func (s *suite) removal(t *testing.T) {
 	s.refused(t)
 	began := s.Clock.Now()
-	_, err := s.Kubectl(t.Context(), "delete", "clusterrings", "--all", "--timeout=180s")
+	// Rings that were under load may have tens of thousands of objects, whose namespaces are being deleted at the same time.
+	_, err := s.Kubectl(t.Context(), "delete", "clusterrings", "--all", "--timeout=300s")
 	require.NoError(t, err)
 	s.note(t, "rings gone after", s.Clock.Since(began).Round(100*time.Millisecond))
 	s.noLabels(t)
