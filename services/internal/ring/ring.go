@@ -19,10 +19,14 @@ const (
 
 	// algorithm names the rules by which tokens find their owners. Whoever changes an owner of any token changes it, so
 	// that replicas of both versions see by the fingerprint that they disagree.
-	algorithm = "clusterring ring v1"
+	algorithm = "clusterring ring v2"
+	// scores names the rule by which shards are scored, which is older than the bound: so that most tokens keep their
+	// owner when a new version changes another rule.
+	scores = "clusterring ring v1"
 
-	// A shard owns at most boundPercent/100 of the mean, rounded up.
-	boundPercent = 105
+	// A shard owns at most boundPermille/1000 of the mean, rounded up. Up to 50 shards that is less than 1.05 times the mean,
+	// which 1050 would be just above.
+	boundPermille = 1049
 )
 
 // Ring is an immutable table from tokens to the shards that own them. It may be used by any number of goroutines. The
@@ -33,7 +37,7 @@ const (
 //  1. The table is a function of the set of names: neither order nor duplicates nor earlier rings have a say. All who
 //     know the same shards agree, without talking to each other.
 //  2. If there is a shard, every token has exactly one owner, and it is one of the shards.
-//  3. No shard owns more than ceil(1.05 * Tokens / shards) tokens.
+//  3. No shard owns more than ceil(1.049 * Tokens / shards) tokens.
 //  4. A shard that joins takes its share from all, one that leaves gives its share to all, and other tokens stay where
 //     they are, but for the few that invariant 3 pushes on.
 //  5. Different sets have different fingerprints, as far as 64 bits of SHA-256 can tell.
@@ -50,17 +54,17 @@ const (
 //
 // # A worked example
 //
-// With the shards a, b and c the bound is ceil(1.05 * 16384 / 3) = 5735. Say that token 0 has the highest score with b,
+// With the shards a, b and c the bound is ceil(1.049 * 16384 / 3) = 5729. Say that token 0 has the highest score with b,
 // the next with a, the lowest with c. Then b owns token 0. If b leaves, a owns it, and the tokens that had their
 // highest score with a or c stay. If d joins, it takes the token only if its score is higher than b's, as happens to
-// one token in four. Toward the end of the table, b may own 5735 tokens already; then a token that prefers b goes to
+// one token in four. Toward the end of the table, b may own 5729 tokens already; then a token that prefers b goes to
 // its second choice. With 3 shards that hardly ever happens, since chance spreads the tokens within 1 % or so; with 50
 // shards it happens to fewer than one token in a hundred.
 //
 // # Figures
 //
 // Averages over 100 random sets of names: the fullest of 3, 10 and 50 shards has 1.01, 1.04 and 1.05 times the mean;
-// when a shard joins or leaves, 1.00, 1.00 and 1.06 times its own tokens change their owner. Beyond 50 shards, a
+// when a shard joins or leaves, 1.00, 1.00 and 1.07 times its own tokens change their owner. Beyond 50 shards, a
 // shard's tokens get few and chance more uneven, so that the bound pushes on more of them: 1.2 times at 100 shards, 1.9
 // at 200, 1.7 at 500.
 //
@@ -150,9 +154,9 @@ func fingerprint(names []string) string {
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
-// bound returns the most tokens that one of n shards may own: ceil(1.05 * Tokens / n).
+// bound returns the most tokens that one of n shards may own: ceil(1.049 * Tokens / n).
 func bound(n int) int32 {
-	return int32((boundPercent*Tokens + 100*n - 1) / (100 * n))
+	return int32((boundPermille*Tokens + 1000*n - 1) / (1000 * n))
 }
 
 // candidate is a shard that is still below the bound.
@@ -201,7 +205,7 @@ func score(shard, token uint64) uint64 { return mix(shard ^ token) }
 
 // seedOf returns 64 bits that look random and depend on every byte of the name.
 func seedOf(name string) uint64 {
-	sum := sha256.Sum256([]byte(algorithm + "/" + name))
+	sum := sha256.Sum256([]byte(scores + "/" + name))
 	return binary.BigEndian.Uint64(sum[:8])
 }
 

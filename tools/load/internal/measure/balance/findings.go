@@ -46,7 +46,7 @@ func (f *findings) rows(wanted func(ids ...string) bool) (rows []result.Row) {
 	}
 	const bySet = "A round is a set of names; what was measured follows from it alone, on any machine."
 	add(shareRow, "balance: share of the fullest shard / mean, %d shards", "equal shares", f.full, shares, bySet,
-		"No shard has more than 1.05 times the mean, rounded up to whole parts of the hash space: 345 of 327.7 with 50 shards, 35 of 32.8 with 500.")
+		"No shard has more than 1.049 times the mean, rounded up to whole parts of the hash space: 344 of 327.7 with 50 shards, 35 of 32.8 with 500.")
 	add(movedRow, "moved when a shard joins %d others / what it gets", "nothing else moves", f.moved, joins, bySet,
 		"Each value is the mean of several newcomers.")
 	return rows
