@@ -261,6 +261,7 @@ test-faults: go-present ## Kill, freeze, cut off and confuse every service and s
 		KUBEBUILDER_ASSETS="$$assets" FAULTS=$(or $(FAULTS),first) exec go test -C tools/faults/sweep -count=1 -timeout $(if $(filter all,$(FAULTS)),2h,15m) $(ARGS)
 
 # The registry is that of ko or skaffold, if IMAGE_REPO does not name one. Images are built for the machines of the cluster alone.
+# Tests run three at a time, for three services are disturbed at once.
 .PHONY: e2e
 e2e: go-present $(BIN)/kubectl-ring $(BIN)/grpcurl ## Install everything on the cluster of KUBECONFIG, disturb it in many ways under load, upgrade it from PREVIOUS, and remove it (E2E_SCALE=full takes longer)
 	@command -v kubectl >/dev/null || { echo 'error: there is no kubectl: install it and put it on PATH' >&2; exit 1; }
@@ -274,7 +275,7 @@ e2e: go-present $(BIN)/kubectl-ring $(BIN)/grpcurl ## Install everything on the 
 	@[ ! -d dist/e2e/previous ] || export E2E_PREVIOUS=$(CURDIR)/dist/e2e/previous; \
 		E2E_INSTALL=$(CURDIR)/dist/e2e E2E_ROOT=$(CURDIR) E2E_BIN=$(abspath $(BIN)) \
 		E2E_IMAGE_REPO='$(or $(IMAGE_REPO),$(KO_DOCKER_REPO),$(SKAFFOLD_DEFAULT_REPO))' E2E_NODEKILL_IMAGE=$$(sed -n '/\/nodekill[:@]/p' dist/e2e/images.txt) \
-		exec go test -C tools/e2e/suite -count=1 -timeout $(if $(filter full,$(E2E_SCALE)),2h,1h) -v $(ARGS)
+		exec go test -C tools/e2e/suite -count=1 -parallel 3 -timeout $(if $(filter full,$(E2E_SCALE)),2h,1h) -v $(ARGS)
 
 # What the upgrade starts from: images and manifests of PREVIOUS, made by its own Makefile in a worktree that is gone afterwards.
 .PHONY: e2e-previous

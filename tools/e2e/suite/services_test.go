@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
@@ -144,22 +143,27 @@ func (s *suite) restore(t *testing.T, d cluster.Deployment) int {
 // minute two are away at once.
 func (s *suite) services(t *testing.T) {
 	names := []string{"leasemonitor", "rebalancer", "ringquery"}
-	var ready sync.WaitGroup
-	ready.Add(len(names))
+	rings := map[string]cluster.Ring{}
+	demands := map[string]func(*testing.T){}
+	for _, name := range names {
+		demands[name] = s.follow(t, name)
+		rings[name] = s.ring(t, name, 3)
+	}
+	began := s.Clock.Now()
 	for i, name := range names {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s.disturb(t, disturbance{
-				service: name, ready: &ready, after: between + time.Duration(i)*outage/2, rate: max(1, s.size.rate/len(names)),
-			})
+			after := began.Add(between + time.Duration(i)*outage/2).Sub(s.Clock.Now())
+			s.disturb(t, disturbance{service: name, ring: rings[name], after: max(after, between), rate: max(1, s.size.rate/len(names))})
+			demands[name](t)
 		})
 	}
 }
 
-// disturbance says which service is disturbed: once all rings are ready, and after so much time under a load of so many creates per second.
+// disturbance says which service is disturbed, on which ring there is a load of how many creates per second, and for how long before.
 type disturbance struct {
 	service string
-	ready   *sync.WaitGroup
+	ring    cluster.Ring
 	after   time.Duration
 	rate    int
 }
@@ -167,14 +171,8 @@ type disturbance struct {
 // disturb deletes all pods of a service, has it away for a while, and rolls it, under load and while shards come and go.
 func (s *suite) disturb(t *testing.T, what disturbance) {
 	t.Helper()
-	ctx, d := t.Context(), service(what.service)
-	oneAtATime := s.follow(t, what.service)
-	ready := sync.OnceFunc(what.ready.Done)
-	defer ready()
-	ring := s.ring(t, what.service, 3)
+	ctx, d, ring := t.Context(), service(what.service), what.ring
 	replicas := s.restore(t, d)
-	ready()
-	what.ready.Wait()
 
 	run := s.pressure(t, ring, what.rate)
 	s.lasts(t, run, what.after)
@@ -199,5 +197,4 @@ func (s *suite) disturb(t *testing.T, what disturbance) {
 	require.NoError(t, s.Rolled(ctx, ring.Shards, patience))
 	s.complete(t, ring, 3)
 	s.note(t, "complete after the load", s.Clock.Since(began).Round(100*time.Millisecond))
-	oneAtATime()
 }

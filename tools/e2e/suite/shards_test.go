@@ -81,19 +81,20 @@ func (s *suite) withShards(t *testing.T, name string, events func(cluster.Ring) 
 		s.after(t, ring, e)
 	}
 	s.note(t, "changes meanwhile", changes())
-	oneAtATime()
+	oneAtATime(t)
 }
 
 // follow begins to follow the logs of the ring that will be made under the name. What it returns demands that no two shards have worked
 // on one Website or its ConfigMap at once, and stops.
-func (s *suite) follow(t *testing.T, name string) (oneAtATime func()) {
+func (s *suite) follow(t *testing.T, name string) (oneAtATime func(*testing.T)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	collector := podlog.Follow(ctx, s.Clients, "e2e-"+name, s.Clock)
 	stop := func() { cancel(); collector.Wait() }
 	t.Cleanup(stop)
 
-	return func() {
+	return func(t *testing.T) {
+		t.Helper()
 		spans, err := collector.Spans()
 		require.NoError(t, err)
 		stop()

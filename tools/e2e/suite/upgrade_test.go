@@ -58,7 +58,7 @@ func (s *suite) upgradeUnderLoad(t *testing.T) {
 	began = s.Clock.Now()
 	s.complete(t, ring, 3)
 	s.note(t, "complete after the load", s.Clock.Since(began).Round(100*time.Millisecond))
-	oneAtATime()
+	oneAtATime(t)
 }
 
 // images returns what the services run.
