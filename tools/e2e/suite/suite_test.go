@@ -44,6 +44,7 @@ func TestCluster(t *testing.T) {
 	t.Run("Assigner", s.assigner)
 	t.Run("Services", s.services)
 	t.Run("Certificates", s.certificates)
+	t.Run("Parts", s.parts)
 	if !s.reuse {
 		t.Run("Removal", s.removal)
 		t.Run("Upgrade", s.upgrade)
