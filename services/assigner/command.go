@@ -133,7 +133,7 @@ func (s *service) setup(ctx context.Context, rt *kit.Runtime) error {
 		return err
 	}
 
-	if err := kit.WatchLeases(ctx, rt, index); err != nil {
+	if err := kit.FollowLeases(rt, index); err != nil {
 		return err
 	}
 

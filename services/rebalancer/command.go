@@ -104,7 +104,7 @@ func setup(ctx context.Context, rt *kit.Runtime, limits engine.Limits) error {
 	mgr := rt.Manager
 	index := membership.NewIndex()
 
-	if err := kit.WatchLeases(ctx, rt, index); err != nil {
+	if err := kit.FollowLeases(rt, index); err != nil {
 		return fmt.Errorf("set up the rebalancer: %w", err)
 	}
 

@@ -14,6 +14,7 @@ import (
 
 // WatchLeases keeps the index up to date with the Leases of shards, and makes /readyz wait until the index has seen all
 // that existed when the watch began. Call it in [Service.Setup]. It returns at once; the watch ends with the manager.
+// It is for services that read Leases from the cache, too; for others there is [FollowLeases].
 func WatchLeases(ctx context.Context, rt *Runtime, index *membership.Index) error {
 	informer, err := rt.Manager.GetCache().GetInformer(ctx, &coordinationv1.Lease{})
 	if err != nil {
@@ -23,17 +24,22 @@ func WatchLeases(ctx context.Context, rt *Runtime, index *membership.Index) erro
 	if err != nil {
 		return fmt.Errorf("watch the Leases of shards: %w", err)
 	}
-	rt.leases = registration.HasSyncedChecker()
+	rt.awaitable(registration.HasSyncedChecker())
+	return nil
+}
+
+// awaitable has AwaitLeases and /readyz wait for the checker.
+func (rt *Runtime) awaitable(leases toolscache.DoneChecker) {
+	rt.leases = leases
 	rt.AddReady("shard-leases", func(*http.Request) error {
-		if !registration.HasSynced() {
+		if !toolscache.IsDone(leases) {
 			return errors.New("the Leases of shards have not been read yet")
 		}
 		return nil
 	})
-	return nil
 }
 
-// AwaitLeases waits until the index given to [WatchLeases] has seen all Leases that existed when the watch began, so that
+// AwaitLeases waits until the index given to [WatchLeases] or [FollowLeases] has seen all Leases that existed when the watch began, so that
 // nobody takes a shard for dead that was merely not read yet. It returns an error if ctx ends before.
 func (rt *Runtime) AwaitLeases(ctx context.Context) error {
 	if rt.leases == nil {

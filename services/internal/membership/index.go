@@ -1,13 +1,17 @@
 package membership
 
 import (
+	"maps"
 	"slices"
 	"sync"
+	"time"
+	"unique"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/services/internal/ring"
 )
 
@@ -22,56 +26,80 @@ type Index struct {
 	cache *ring.Cache
 
 	mu          sync.RWMutex
-	leases      map[types.NamespacedName]membership
-	rings       map[string]*members // only rings that have a Lease
+	leases      map[types.NamespacedName]string // the ring of each
+	rings       map[string]*members             // only rings that have a Lease
 	subscribers []func(ring string)
-}
-
-// membership is what the index knows of one Lease.
-type membership struct {
-	ring  string
-	shard Shard
+	batches     int             // how many are under way
+	batched     map[string]bool // the rings that have changed since the first of them began
 }
 
 // members are the Leases of one ring, and their view, unless something has changed since it was made.
 type members struct {
-	leases map[types.NamespacedName]Shard
+	leases map[types.NamespacedName]facts
 	view   *View
+}
+
+// facts are what a Lease says besides its name. There may be tens of thousands.
+type facts struct {
+	holder   string
+	duration time.Duration
 }
 
 // NewIndex returns an index without Leases.
 func NewIndex() *Index {
 	return &Index{
 		cache:  ring.NewCache(ringsKept),
-		leases: map[types.NamespacedName]membership{},
+		leases: map[types.NamespacedName]string{},
 		rings:  map[string]*members{},
+
+		batched: map[string]bool{},
 	}
 }
 
 // Upsert takes note of a Lease as it is now. One without a ring's label is forgotten, one whose label has changed
 // leaves its old ring for the new. The Lease is neither kept nor changed.
 func (x *Index) Upsert(l *coordinationv1.Lease) {
-	id := types.NamespacedName{Namespace: l.Namespace, Name: l.Name}
-	name := l.Labels[v1alpha1.LabelClusterRing]
-	if name == "" {
+	// Names that thousands of Leases have in common are kept once.
+	id := types.NamespacedName{Namespace: unique.Make(l.Namespace).Value(), Name: l.Name}
+	ring := unique.Make(l.Labels[v1alpha1.LabelClusterRing]).Value()
+	if ring == "" {
 		x.Delete(id)
 		return
 	}
-	now := membership{ring: name, shard: shardOf(l)}
-	x.notify(x.put(id, now))
+	record := lease.RecordOf(l)
+	now := facts{holder: record.Holder, duration: record.Duration}
+	if now.holder == id.Name {
+		now.holder = id.Name
+	}
+	x.notify(x.put(id, ring, now))
 }
 
 // Delete forgets the Lease of the given name, if it is known.
 func (x *Index) Delete(id types.NamespacedName) {
 	x.mu.Lock()
-	before, known := x.leases[id]
+	ring, known := x.leases[id]
 	if known {
-		x.remove(id, before)
+		x.remove(id, ring)
 	}
 	x.mu.Unlock()
 	if known {
-		x.notify([]string{before.ring})
+		x.notify([]string{ring})
 	}
+}
+
+// Retain forgets every Lease whose name keep refuses: after a list of all, those that are not in it. It is called with a lock
+// held, and must not call the index.
+func (x *Index) Retain(keep func(id types.NamespacedName) bool) {
+	changed := map[string]bool{}
+	x.mu.Lock()
+	for id, ring := range x.leases {
+		if !keep(id) {
+			x.remove(id, ring)
+			changed[ring] = true
+		}
+	}
+	x.mu.Unlock()
+	x.notify(slices.Sorted(maps.Keys(changed)))
 }
 
 // View returns the current view of a ring. That of a ring without Leases, known or not, has no shards; it is never nil.
@@ -103,35 +131,35 @@ func (x *Index) Subscribe(changed func(ring string)) {
 }
 
 // put stores what is known of a Lease and returns the rings whose view that changed.
-func (x *Index) put(id types.NamespacedName, now membership) (changed []string) {
+func (x *Index) put(id types.NamespacedName, ring string, now facts) (changed []string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	before, known := x.leases[id]
-	if known && before == now {
+	if known && before == ring && x.rings[ring].leases[id] == now {
 		return nil
 	}
-	if known && before.ring != now.ring {
+	if known && before != ring {
 		x.remove(id, before)
-		changed = append(changed, before.ring)
+		changed = append(changed, before)
 	}
-	x.leases[id] = now
-	m, ok := x.rings[now.ring]
+	m, ok := x.rings[ring]
 	if !ok {
-		m = &members{leases: map[types.NamespacedName]Shard{}}
-		x.rings[now.ring] = m
+		m = &members{leases: map[types.NamespacedName]facts{}}
+		x.rings[ring] = m
 	}
-	m.leases[id], m.view = now.shard, nil
-	return append(changed, now.ring)
+	x.leases[id] = ring
+	m.leases[id], m.view = now, nil
+	return append(changed, ring)
 }
 
-// remove forgets a Lease that is known. The caller holds mu.
-func (x *Index) remove(id types.NamespacedName, known membership) {
+// remove forgets a Lease that is known, of the given ring. The caller holds mu.
+func (x *Index) remove(id types.NamespacedName, ring string) {
 	delete(x.leases, id)
-	m := x.rings[known.ring]
+	m := x.rings[ring]
 	delete(m.leases, id)
 	m.view = nil
 	if len(m.leases) == 0 {
-		delete(x.rings, known.ring)
+		delete(x.rings, ring)
 	}
 }
 
@@ -145,24 +173,55 @@ func (x *Index) refresh(ringName string) *View {
 	}
 	if m.view == nil {
 		shards := make([]Shard, 0, len(m.leases))
-		for _, s := range m.leases {
-			shards = append(shards, s)
+		for id, f := range m.leases {
+			shards = append(shards, Shard{Namespace: id.Namespace, Name: id.Name, Holder: f.holder, Duration: f.duration})
 		}
 		m.view = newView(ringName, shards, x.cache)
 	}
 	return m.view
 }
 
+// Batch runs a function that reports many Leases. Whose view has changed until it returns is told of that once, and then: a
+// view, and the hash ring that belongs to it, are not made for each of the sets in between.
+func (x *Index) Batch(report func()) {
+	x.mu.Lock()
+	x.batches++
+	x.mu.Unlock()
+	defer x.endBatch()
+	report()
+}
+
+func (x *Index) endBatch() {
+	x.mu.Lock()
+	var changed []string
+	if x.batches--; x.batches == 0 {
+		changed = slices.Sorted(maps.Keys(x.batched))
+		clear(x.batched)
+	}
+	x.mu.Unlock()
+	x.notify(changed)
+}
+
 func (x *Index) notify(rings []string) {
 	if len(rings) == 0 {
 		return
 	}
-	x.mu.RLock()
-	subscribers := slices.Clone(x.subscribers)
-	x.mu.RUnlock()
-	for _, name := range rings {
-		for _, changed := range subscribers {
+	for _, changed := range x.toTell(rings) {
+		for _, name := range rings {
 			changed(name)
 		}
 	}
+}
+
+// toTell returns whom to tell of changed rings now: nobody during a batch, which tells later.
+func (x *Index) toTell(rings []string) []func(ring string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.batches == 0 {
+		return slices.Clone(x.subscribers)
+	}
+	for _, name := range rings {
+		x.batched[name] = true
+	}
+	return nil
 }

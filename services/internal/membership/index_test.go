@@ -54,6 +54,43 @@ func TestIndexFollowsALease(t *testing.T) {
 	require.Empty(t, changes(), "a Lease that is not known was deleted")
 }
 
+func TestIndexForgetsWhatIsNotRetained(t *testing.T) {
+	x, changes := watched()
+	x.Upsert(leaseOf("r", "ns/a", "a"))
+	x.Upsert(leaseOf("r", "ns/b", "b"))
+	x.Upsert(leaseOf("r", "other/c", "c"))
+	x.Upsert(leaseOf("s", "ns/d", "d"))
+	x.Upsert(leaseOf("untouched", "ns/e", "e"))
+	changes()
+
+	x.Retain(func(id types.NamespacedName) bool { return id == name("ns/b") || id == name("ns/e") })
+	require.Equal(t, []string{"r", "s"}, changes(), "once each")
+	require.Equal(t, []string{"b"}, x.View("r").AvailableShards())
+	require.Empty(t, x.View("s").Shards())
+	require.Equal(t, []string{"e"}, x.View("untouched").AvailableShards())
+
+	x.Retain(func(types.NamespacedName) bool { return true })
+	require.Empty(t, changes())
+}
+
+func TestBatchTellsOfItsChangesOnce(t *testing.T) {
+	x, changes := watched()
+	x.Batch(func() {
+		x.Upsert(leaseOf("s", "ns/c", "c"))
+		x.Batch(func() { x.Upsert(leaseOf("r", "ns/a", "a")) })
+		x.Upsert(leaseOf("r", "ns/b", "b"))
+		x.Delete(name("ns/a"))
+		require.Empty(t, changes(), "the batch is not over")
+		require.Equal(t, []string{"b"}, x.View("r").AvailableShards(), "who asks gets what is known")
+	})
+	require.Equal(t, []string{"r", "s"}, changes())
+
+	x.Batch(func() { x.Upsert(leaseOf("r", "ns/b", "b")) })
+	require.Empty(t, changes(), "a renewal")
+	x.Upsert(leaseOf("r", "ns/a", "a"))
+	require.Equal(t, []string{"r"}, changes())
+}
+
 func TestIndexIgnoresRenewals(t *testing.T) {
 	x, changes := watched()
 	l := leaseOf("r", "ns/a", "a")
