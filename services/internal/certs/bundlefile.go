@@ -56,9 +56,9 @@ func (b *BundleFile) Start(ctx context.Context) error {
 		}
 
 		if changed, err := b.read(); err != nil {
-			log.FromContext(ctx).Error(err, "Authorities stay as they were")
+			log.FromContext(ctx).Error(err, "CA bundle stays as it was")
 		} else if changed {
-			log.FromContext(ctx).Info("Authorities have changed", "file", b.path)
+			log.FromContext(ctx).Info("CA bundle has changed", "file", b.path)
 			b.changed(b.PEM())
 		}
 	}
@@ -68,7 +68,7 @@ func (b *BundleFile) Start(ctx context.Context) error {
 func (b *BundleFile) read() (changed bool, err error) {
 	pem, err := os.ReadFile(b.path)
 	if err != nil {
-		return false, fmt.Errorf("read the authorities: %w", err)
+		return false, fmt.Errorf("read the CA bundle: %w", err)
 	}
 
 	if before := b.pem.Load(); before != nil && bytes.Equal(*before, pem) {
@@ -76,7 +76,7 @@ func (b *BundleFile) read() (changed bool, err error) {
 	}
 
 	if _, err := cert.ParseCertsPEM(pem); err != nil {
-		return false, fmt.Errorf("read the authorities from %s: %w", b.path, err)
+		return false, fmt.Errorf("read the CA bundle from %s: %w", b.path, err)
 	}
 
 	b.pem.Store(&pem)
