@@ -149,12 +149,12 @@ func (s *suite) services(t *testing.T) {
 		demands[name] = s.follow(t, name)
 		rings[name] = s.ring(t, name, 3)
 	}
-	began := s.Clock.Now()
+	began, rate := s.Clock.Now(), (s.size.rate+len(names)-1)/len(names)
 	for i, name := range names {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			after := began.Add(between + time.Duration(i)*outage/2).Sub(s.Clock.Now())
-			s.disturb(t, disturbance{service: name, ring: rings[name], after: max(after, between), rate: max(1, s.size.rate/len(names))})
+			s.disturb(t, disturbance{service: name, ring: rings[name], after: max(after, between), rate: rate})
 			demands[name](t)
 		})
 	}
