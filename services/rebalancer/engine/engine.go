@@ -6,7 +6,8 @@
 //   - a watch per resource for objects without a shard or with one that is not available ("astray"); its first list, made
 //     whenever the set of available shards has changed, is the work to do;
 //   - a watch per resource for objects that carry the drain label;
-//   - a sweep: one paged pass over the labelled objects after a change of shards or of the ring, repeated until it finds
+//   - a sweep: one paged pass over the labelled objects after a change of shards or of the ring, when objects without a shard
+//     have one again; repeated until it finds
 //     nothing, and once more when all has been quiet for a while.
 //
 // Whatever finds an object only hands it to the workers. A worker asks the plan about the object as it was last seen and
@@ -184,6 +185,8 @@ func (e *Engine) pursue(ctx context.Context, t *Target) {
 		clear(e.state.failures)
 		clear(e.state.swept)
 
+		clear(e.state.unlisted)
+
 		for id := range e.state.granted {
 			e.state.ungrant(id)
 		}
@@ -193,6 +196,7 @@ func (e *Engine) pursue(ctx context.Context, t *Target) {
 		wg.Go(func() { e.stream(e.drainScope(r), &drainSink{e: e, r: r}).Run(ctx) })
 
 		if scope, ok := e.astrayScope(t, r); ok {
+			e.state.update(func() { e.state.unlisted[r.GVR] = struct{}{} })
 			wg.Go(func() { e.stream(scope, astraySink{e, r}).Run(ctx) })
 		}
 

@@ -29,9 +29,13 @@ func (s astraySink) Present(ctx context.Context, o objects.Object) {
 
 func (s astraySink) Gone(id objects.ID) { s.e.settled(id) }
 
-func (s astraySink) Listed() {}
+func (s astraySink) Listed() { s.e.state.listed(s.r.GVR) }
 
 func (s astraySink) Failed(err error) {
+	if err != nil {
+		s.e.state.listed(s.r.GVR) // nobody knows when it will be
+	}
+
 	s.e.state.fail("unassigned "+s.r.GroupResource().String(), err)
 }
 

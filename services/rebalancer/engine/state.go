@@ -42,6 +42,8 @@ type state struct {
 	slots slots
 	// failures are the resources that cannot be read, with the reason.
 	failures map[string]string
+	// unlisted are the resources of the present target whose objects without an available shard are still being looked for.
+	unlisted map[schema.GroupVersionResource]struct{}
 	// sweep is how far the sweep of the present target is.
 	sweep sweepState
 	// version counts changes.
@@ -64,6 +66,7 @@ func newState() *state {
 		draining:    map[objects.ID]drain{},
 		slots:       newSlots(),
 		failures:    map[string]string{},
+		unlisted:    map[schema.GroupVersionResource]struct{}{},
 	}
 	s.changed = sync.NewCond(&s.mu)
 
@@ -269,6 +272,14 @@ func (s *state) certainDrains(gvr schema.GroupVersionResource) map[objects.ID]st
 
 	return certain
 }
+
+// listed notes that objects without an available shard have been looked for, or cannot be.
+func (s *state) listed(gvr schema.GroupVersionResource) {
+	s.update(func() { delete(s.unlisted, gvr) })
+}
+
+// urgent says, with the lock held, whether there is work that objects wait for, and that can be done.
+func (s *state) urgent() bool { return len(s.unlisted) > 0 || len(s.work) > len(s.blocked) }
 
 // fail notes that something cannot be read; a nil error that it can.
 func (s *state) fail(what string, err error) {

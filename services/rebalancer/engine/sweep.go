@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -15,12 +16,17 @@ import (
 // sweepBackoff spaces out sweeps that fail, or that find objects which keep being out of place: 0.1 s to 30 s.
 var sweepBackoff = wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.2, Steps: 10, Cap: 30 * time.Second}
 
+// urgentFirst is how long a sweep waits for what is more urgent: some ten thousand moves.
+const urgentFirst = 10 * time.Second
+
 // sweepUntilClean sweeps until everything is in place, waits for the settle period and sweeps a last time: a replica of the
 // assigner that learned late of the last change may have misplaced objects meanwhile. Then it ends; nothing is listed
 // until there is another target.
 func (e *Engine) sweepUntilClean(ctx context.Context, t *Target) {
 	next := sweepBackoff
 	last := -1
+
+	e.awaitUrgent(ctx)
 
 	for ctx.Err() == nil {
 		moved, err := e.sweep(ctx, t)
@@ -44,6 +50,23 @@ func (e *Engine) sweepUntilClean(ctx context.Context, t *Target) {
 		last = moved
 		e.pause(ctx, next.Step())
 	}
+}
+
+// awaitUrgent lets objects without an available shard go first: nobody works on them, and a sweep would keep the API server
+// busy. It waits for urgentFirst at most, for there may always be another one.
+func (e *Engine) awaitUrgent(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+
+	wg.Go(func() {
+		e.pause(ctx, urgentFirst)
+		cancel()
+	})
+
+	e.state.await(ctx, func() bool { return !e.state.urgent() })
 }
 
 func (e *Engine) pause(ctx context.Context, d time.Duration) {
