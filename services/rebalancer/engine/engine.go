@@ -6,9 +6,8 @@
 //   - a watch per resource for objects without a shard or with one that is not available ("astray"); its first list, made
 //     whenever the set of available shards has changed, is the work to do;
 //   - a watch per resource for objects that carry the drain label;
-//   - a sweep: one paged pass over the labelled objects after a change of shards or of the ring, when objects without a shard
-//     have one again; repeated until it finds
-//     nothing, and once more when all has been quiet for a while.
+//   - a sweep: one paged pass over the labelled objects after a change of shards or of the ring, begun when those without a
+//     shard have one again, repeated until it finds nothing, and made once more when all has been quiet for a while.
 //
 // Whatever finds an object only hands it to the workers. A worker asks the plan about the object as it was last seen and
 // writes on the condition that it still is so; an object that has changed is read and decided anew. A main object and those
