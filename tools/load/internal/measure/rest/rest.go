@@ -183,7 +183,7 @@ func (g *growth) look(ctx context.Context, window time.Duration) (all sample, ap
 
 // moving measures a death and a join.
 func (g *growth) moving(ctx context.Context, size int) error {
-	least, err := g.world.Raw(ctx, 1, 1, 0)
+	least, err := g.world.Raw(ctx, 1, 0)
 	if err != nil {
 		return err
 	}

@@ -2,8 +2,10 @@ package world
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"strconv"
 	"time"
@@ -107,33 +109,54 @@ func (w *World) underWay(ctx context.Context) error {
 	})
 }
 
-// Raw patches the objects of the first n shards by their names, so many times each, and returns what that took: the floor of Die
-// and of Join. At most limit objects are patched; 0 means all.
-func (w *World) Raw(ctx context.Context, n, times, limit int) (Cost, error) {
-	held := w.Fleet.Held()
-	selector := in(v1alpha1.ShardLabel(w.Ring.Name), held[:min(n, len(held))])
-	var sum Cost
-	for range times {
-		c, err := w.pass(ctx, selector, limit)
-		if err != nil {
-			return Cost{}, err
-		}
-		sum.Moved, sum.First, sum.Mark = c.Moved, sum.First+c.First, sum.Mark+c.Mark
-		sum.APIServer, sum.Rebalancer = sum.APIServer+c.APIServer, sum.Rebalancer+c.Rebalancer
-		sum.Rate += 1 / c.Rate
-		if sum.CPU == nil {
-			sum.CPU = map[string]float64{}
-		}
-		for name, cpu := range c.CPU {
-			sum.CPU[name] += cpu
-		}
+// Plus returns what it takes to do one after the other with the same objects.
+func (c Cost) Plus(next Cost) Cost {
+	sum := Cost{
+		Moved: c.Moved, Rate: 1 / (1/c.Rate + 1/next.Rate), First: c.First + next.First, Mark: c.Mark + next.Mark,
+		APIServer: c.APIServer + next.APIServer, Rebalancer: c.Rebalancer + next.Rebalancer, CPU: maps.Clone(c.CPU),
 	}
-	sum.Rate = 1 / sum.Rate
-	return sum, nil
+	for name, cpu := range next.CPU {
+		sum.CPU[name] += cpu
+	}
+	return sum
+}
+
+// Raw patches the objects of the first n shards by their names, and returns what that took: the floor of Die. At most limit objects
+// are patched; 0 means all.
+func (w *World) Raw(ctx context.Context, n, limit int) (Cost, error) {
+	return w.pass(ctx, n, limit, raw{client: w.raw})
+}
+
+// Readmit is like [World.Raw], but the patch drops the shard label, so that the assigner's webhook puts it back in the same write:
+// the floor of what acknowledges a drain.
+func (w *World) Readmit(ctx context.Context, n, limit int) (Cost, error) {
+	// The API server does not ask the webhook about the rebalancer's own writes.
+	return w.pass(ctx, n, limit, raw{client: w.bench.Objects, drop: v1alpha1.ShardLabel(w.Ring.Name)})
+}
+
+// raw is who patches, and which label that drops, if any.
+type raw struct {
+	client *objects.Client
+	drop   string
+}
+
+// body returns the patch of an object of a version.
+func (r raw) body(turn, version string) ([]byte, error) {
+	labels := map[string]any{turnLabel: turn}
+	if r.drop != "" {
+		labels[r.drop] = nil
+	}
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": labels, "resourceVersion": version}})
+	if err != nil {
+		return nil, fmt.Errorf("encode a patch: %w", err)
+	}
+	return body, nil
 }
 
 // pass patches objects once. They are watched as those are that move, so that the tool costs the API server as much.
-func (w *World) pass(ctx context.Context, selector string, limit int) (Cost, error) {
+func (w *World) pass(ctx context.Context, n, limit int, r raw) (Cost, error) {
+	held := w.Fleet.Held()
+	selector := in(v1alpha1.ShardLabel(w.Ring.Name), held[:min(n, len(held))])
 	list, version, err := w.list(ctx, selector)
 	if err != nil {
 		return Cost{}, err
@@ -146,10 +169,13 @@ func (w *World) pass(ctx context.Context, selector string, limit int) (Cost, err
 	before := turnLabel + " notin (" + turn + ")"
 	return w.watched(ctx, watching{selector: selector + "," + before, version: version, leaves: true, count: len(list), mark: len(list)}, func(ctx context.Context) (int, error) {
 		return len(list), objects.Each(ctx, len(list), concurrency, func(ctx context.Context, i int) error {
-			body := `{"metadata":{"labels":{"` + turnLabel + `":"` + turn + `"},"resourceVersion":"` + list[i].version + `"}}`
-			return w.raw.Do(ctx, objects.Request{
+			body, err := r.body(turn, list[i].version)
+			if err != nil {
+				return err
+			}
+			return r.client.Do(ctx, objects.Request{
 				Method: http.MethodPatch, Path: objects.ConfigMaps.Path(w.Ring.Namespace, list[i].name),
-				ContentType: mergePatch, Accept: metadataOnly, Body: []byte(body),
+				ContentType: mergePatch, Accept: metadataOnly, Body: body,
 			}, nil)
 		})
 	})
