@@ -6,6 +6,7 @@ require (
 	github.com/clusterring/clusterring/pkg v0.0.0
 	github.com/clusterring/clusterring/proto v0.0.0
 	github.com/clusterring/clusterring/tools/example v0.0.0
+	github.com/clusterring/clusterring/tools/localplane v0.0.0
 	github.com/stretchr/testify v1.12.1
 	go.uber.org/goleak v1.3.0
 	google.golang.org/protobuf v1.36.12

@@ -3,10 +3,10 @@ package cluster
 import (
 	"context"
 	"fmt"
-	"strconv"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/clusterring/clusterring/tools/localplane/metrics"
 )
 
 // metricsPort is where every program of the project serves /metrics.
@@ -19,7 +19,7 @@ func (c *Cluster) Metric(ctx context.Context, pod corev1.Pod, name string, label
 	if err != nil {
 		return 0, fmt.Errorf("read the metrics of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	return Sum(string(text), name, labels...)
+	return metrics.Sum(string(text), name, labels...)
 }
 
 // ServerMetric reads a metric of the API server, as [Cluster.Metric] does one of a pod.
@@ -28,32 +28,5 @@ func (c *Cluster) ServerMetric(ctx context.Context, name string, labels ...strin
 	if err != nil {
 		return 0, fmt.Errorf("read the metrics of the API server: %w", err)
 	}
-	return Sum(string(text), name, labels...)
-}
-
-// Sum returns the sum over the series of a metric, in the text format of Prometheus, that have all the given labels, each written as
-// name="value".
-func Sum(text, name string, labels ...string) (float64, error) {
-	total := 0.0
-	for line := range strings.Lines(text) {
-		rest, found := strings.CutPrefix(strings.TrimSpace(line), name)
-		if !found || rest == "" || rest[0] != '{' && rest[0] != ' ' || !hasAll(rest, labels) {
-			continue
-		}
-		value, err := strconv.ParseFloat(rest[strings.LastIndexByte(rest, ' ')+1:], 64)
-		if err != nil {
-			return 0, fmt.Errorf("read metric %s: %w", name, err)
-		}
-		total += value
-	}
-	return total, nil
-}
-
-func hasAll(series string, labels []string) bool {
-	for _, l := range labels {
-		if !strings.Contains(series, "{"+l) && !strings.Contains(series, ","+l) {
-			return false
-		}
-	}
-	return true
+	return metrics.Sum(string(text), name, labels...)
 }

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/tools/load/internal/usage"
+	"github.com/clusterring/clusterring/tools/localplane/metrics"
 	"github.com/clusterring/clusterring/tools/localplane/process"
 )
 
@@ -194,7 +194,7 @@ func (s *System) Metric(ctx context.Context, name, metric string, labels ...stri
 	}
 	total := 0.0
 	for _, text := range texts {
-		value, err := usage.Sum(text, metric, labels...)
+		value, err := metrics.Sum(text, metric, labels...)
 		if err != nil {
 			return 0, fmt.Errorf("read metrics of %s: %w", name, err)
 		}

@@ -3,10 +3,10 @@ package usage
 import (
 	"context"
 	"fmt"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
+
+	"github.com/clusterring/clusterring/tools/localplane/metrics"
 )
 
 // Metrics reads the usage of processes from what they say of themselves at /metrics. Make it with [NewMetrics].
@@ -64,7 +64,7 @@ func (m *Metrics) peak(name string, memory int64) int64 {
 
 func ofText(text string) (Usage, error) {
 	var u Usage
-	cpu, err := Sum(text, "process_cpu_seconds_total")
+	cpu, err := metrics.Sum(text, "process_cpu_seconds_total")
 	if err != nil {
 		return u, err
 	}
@@ -72,38 +72,11 @@ func ofText(text string) (Usage, error) {
 	for name, field := range map[string]*int64{
 		"process_resident_memory_bytes": &u.Memory, "process_network_receive_bytes_total": &u.Received, "process_network_transmit_bytes_total": &u.Sent,
 	} {
-		value, err := Sum(text, name)
+		value, err := metrics.Sum(text, name)
 		if err != nil {
 			return u, err
 		}
 		*field = int64(value)
 	}
 	return u, nil
-}
-
-// Sum returns the sum over the series of a metric, in the text format of Prometheus, that have all the given labels, each written
-// as name="value". Without any series it is 0.
-func Sum(text, name string, labels ...string) (float64, error) {
-	total := 0.0
-	for line := range strings.Lines(text) {
-		rest, found := strings.CutPrefix(strings.TrimSpace(line), name)
-		if !found || rest == "" || rest[0] != '{' && rest[0] != ' ' || !hasAll(rest, labels) {
-			continue
-		}
-		value, err := strconv.ParseFloat(rest[strings.LastIndexByte(rest, ' ')+1:], 64)
-		if err != nil {
-			return 0, fmt.Errorf("metric %s: %w", name, err)
-		}
-		total += value
-	}
-	return total, nil
-}
-
-func hasAll(series string, labels []string) bool {
-	for _, l := range labels {
-		if !strings.Contains(series, "{"+l) && !strings.Contains(series, ","+l) {
-			return false
-		}
-	}
-	return true
 }

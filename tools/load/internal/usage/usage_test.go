@@ -72,16 +72,6 @@ calls_total{ring="b",outcome="x"} 5
 calls_total_more 100
 `
 
-func TestSum(t *testing.T) {
-	for want, labels := range map[float64][]string{10: nil, 5: {`ring="a"`}, 2: {`ring="a"`, `outcome="x"`}, 0: {`ring="c"`}} {
-		got, err := Sum(text, "calls_total", labels...)
-		require.NoError(t, err)
-		require.InDelta(t, want, got, 0)
-	}
-	_, err := Sum("calls_total many", "calls_total")
-	require.ErrorContains(t, err, "metric calls_total")
-}
-
 func TestMetrics(t *testing.T) {
 	memory := "4096"
 	m := NewMetrics(func(context.Context) (map[string][]string, error) {

@@ -1,14 +1,14 @@
-package cluster_test
+package metrics_test
 
 import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/clusterring/clusterring/tools/e2e/cluster"
+	"github.com/clusterring/clusterring/tools/localplane/metrics"
 )
 
-const metrics = `# HELP calls_total Calls.
+const text = `# HELP calls_total Calls.
 # TYPE calls_total counter
 calls_total{ring="a",outcome="assigned"} 12
 calls_total{ring="a",outcome="skipped"} 3
@@ -31,11 +31,11 @@ func TestSum(t *testing.T) {
 		"no metric":    {"down", nil, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := cluster.Sum(metrics, test.metric, test.labels...)
+			got, err := metrics.Sum(text, test.metric, test.labels...)
 			require.NoError(t, err)
 			require.InDelta(t, test.want, got, 0)
 		})
 	}
-	_, err := cluster.Sum("up many\n", "up")
+	_, err := metrics.Sum("up many\n", "up")
 	require.ErrorContains(t, err, "read metric up")
 }
