@@ -61,17 +61,6 @@ func TestLocalOfNobody(t *testing.T) {
 	require.ErrorContains(t, local.ResetPeaks(t.Context()), "reset the peak of the memory of nobody")
 }
 
-const text = `# TYPE process_cpu_seconds_total counter
-process_cpu_seconds_total 1.5
-process_resident_memory_bytes 4.096e+06
-process_network_receive_bytes_total 7
-process_network_transmit_bytes_total 8
-calls_total{ring="a",outcome="x"} 2
-calls_total{ring="a",outcome="y"} 3
-calls_total{ring="b",outcome="x"} 5
-calls_total_more 100
-`
-
 func TestMetrics(t *testing.T) {
 	memory := "4096"
 	m := NewMetrics(func(context.Context) (map[string][]string, error) {
