@@ -163,7 +163,7 @@ func (r *reconciler) pursue(ctx context.Context, ring *v1alpha1.ClusterRing, t *
 // cleans up that knows nothing else. Until that is written, the engine keeps its target.
 //
 // What the status says already, an old copy of the ring cannot tell: with such a copy nothing is done, the newer one is on its
-// way into the cache.
+// way into the cache. It is not old if others alone have written since, as the lease monitor does whenever a shard comes or goes.
 func (r *reconciler) redirect(ctx context.Context, e *running, ring *v1alpha1.ClusterRing, t *target) (reconcile.Result, error) {
 	e.Guard.Observe(t.View) // now, whatever becomes of the status
 
@@ -174,9 +174,11 @@ func (r *reconciler) redirect(ctx context.Context, e *running, ring *v1alpha1.Cl
 		return reconcile.Result{}, fmt.Errorf("read the latest copy of ring %s: %w", ring.Name, err)
 	}
 
-	if latest.UID != ring.UID || latest.ResourceVersion != ring.ResourceVersion {
+	if !alike(latest, ring) {
 		return reconcile.Result{RequeueAfter: catchUp}, nil
 	}
+
+	ring = latest
 
 	report := e.Report()
 	report.Clean, report.Settled = false, false
@@ -189,6 +191,12 @@ func (r *reconciler) redirect(ctx context.Context, e *running, ring *v1alpha1.Cl
 	e.SetTarget(t.Target)
 
 	return t.next(), nil // and as soon as the engine has something to report
+}
+
+// alike says whether two copies of a ring are the same in all that a target follows from, and in this service's part of the status.
+func alike(a, b *v1alpha1.ClusterRing) bool {
+	return a.UID == b.UID && a.Generation == b.Generation && a.DeletionTimestamp.IsZero() == b.DeletionTimestamp.IsZero() &&
+		equality.Semantic.DeepEqual(a.Status.Assignment, b.Status.Assignment)
 }
 
 // standing is how far an engine is with a target.

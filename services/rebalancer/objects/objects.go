@@ -183,12 +183,22 @@ func (d drained) Stop() {
 	}
 }
 
+// patch is a JSON merge patch of labels; a label that is null is removed.
+type patch struct {
+	Metadata patchMetadata `json:"metadata"`
+}
+
+type patchMetadata struct {
+	ResourceVersion string             `json:"resourceVersion"`
+	Labels          map[string]*string `json:"labels"`
+}
+
 // Label changes the labels of an object in one write, which succeeds only if the object is still as it was read: Conflict
 // says that it has changed, NotFound that it is gone. It returns the object as written.
 func (c *Client) Label(ctx context.Context, o Object, change Change) (Object, error) {
-	labels := map[string]any{}
+	labels := map[string]*string{}
 	if change.Shard != "" {
-		labels[c.shardLabel] = change.Shard
+		labels[c.shardLabel] = &change.Shard
 	}
 
 	if change.RemoveShard {
@@ -196,7 +206,7 @@ func (c *Client) Label(ctx context.Context, o Object, change Change) (Object, er
 	}
 
 	if change.Drain {
-		labels[c.drainLabel] = v1alpha1.DrainValue
+		labels[c.drainLabel] = new(v1alpha1.DrainValue)
 	}
 
 	if change.RemoveDrain {
@@ -204,9 +214,7 @@ func (c *Client) Label(ctx context.Context, o Object, change Change) (Object, er
 	}
 
 	// A resource version belongs to one object alone, also among those that bear one name after another.
-	body, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"resourceVersion": o.ResourceVersion, "labels": labels,
-	}})
+	body, err := json.Marshal(patch{patchMetadata{o.ResourceVersion, labels}})
 	if err != nil {
 		return Object{}, fmt.Errorf("encode the labels of %s: %w", o.ID, err)
 	}
