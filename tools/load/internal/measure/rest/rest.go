@@ -80,7 +80,7 @@ func byObjects(ctx context.Context, b *run.Bench) (rows []result.Row, series []r
 	}
 	defer func() { err = errors.Join(err, w.Close(context.WithoutCancel(ctx))) }()
 	g := &growth{
-		bench: b, world: w, sizes: run.Pick(b, []int{0, 500, 2500}, []int{0, 1000, 10_000, 50_000, 200_000}),
+		bench: b, world: w, sizes: run.Pick(b, []int{0, 500, 2500}, []int{0, 1000, 10_000, 200_000}),
 		rest: map[int][]sample{}, apart: map[int]map[string]sample{}, series: map[string]*result.Series{},
 	}
 	for _, size := range g.sizes {
