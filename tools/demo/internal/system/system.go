@@ -76,16 +76,7 @@ type System struct {
 var binaries = []string{"leasemonitor", "assigner", "rebalancer", "ringquery", "example", "kubectl-ring", "grpcurl"}
 
 // CheckBinaries tells whether everything that is needed has been built.
-func CheckBinaries(binDir string) error {
-	missing := slices.DeleteFunc(slices.Clone(binaries), func(name string) bool {
-		info, err := os.Stat(filepath.Join(binDir, name))
-		return err == nil && !info.IsDir()
-	})
-	if len(missing) > 0 {
-		return fmt.Errorf("not built yet, in %s: %v; run make build, or name the directory with --bin-dir", binDir, missing)
-	}
-	return nil
-}
+func CheckBinaries(binDir string) error { return process.CheckBinaries(binDir, binaries...) }
 
 // Start starts the control plane, installs the manifests and starts the services. It returns when all are ready. What it
 // returns has to be stopped even if there is an error, unless it is nil.

@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // pageSize is how many objects are listed or deleted by one request.
@@ -114,7 +115,7 @@ func (c *Client) Patch(ctx context.Context, b Batch, patch func(i int) []byte) e
 
 // MergePatch sends a JSON merge patch to one path.
 func (c *Client) MergePatch(ctx context.Context, path string, patch []byte) error {
-	return c.Do(ctx, Request{Method: http.MethodPatch, Path: path, ContentType: mergePatchType, Body: patch}, nil)
+	return c.Do(ctx, Request{Method: http.MethodPatch, Path: path, ContentType: string(types.MergePatchType), Body: patch}, nil)
 }
 
 // Delete deletes the objects of a batch. One that is gone already is no error.

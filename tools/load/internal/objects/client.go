@@ -20,8 +20,7 @@ import (
 )
 
 const (
-	jsonType       = "application/json"
-	mergePatchType = "application/merge-patch+json"
+	jsonType = "application/json"
 	// metadataOnly asks the API server for the metadata of an object in place of the object.
 	metadataOnly = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 	// maxAnswer is how much of an error's text is read.

@@ -84,7 +84,7 @@ type System struct {
 // Start starts a control plane and the four services, one replica each, and returns when all are ready. ConfigMaps and the example's
 // Websites can be sharded there. What it returns has to be stopped even if there is an error, unless it is nil.
 func Start(ctx context.Context, o Options) (*System, error) {
-	if err := checkBinaries(o.BinDir); err != nil {
+	if err := process.CheckBinaries(o.BinDir, Services...); err != nil {
 		return nil, err
 	}
 	s := &System{options: o, services: map[string]*service{}, death: make(chan error, 1), running: map[string]*process.Process{}}
@@ -104,17 +104,6 @@ func Start(ctx context.Context, o Options) (*System, error) {
 		}
 	}
 	return s, nil
-}
-
-func checkBinaries(dir string) error {
-	missing := slices.DeleteFunc(slices.Clone(Services), func(name string) bool {
-		info, err := os.Stat(filepath.Join(dir, name))
-		return err == nil && !info.IsDir()
-	})
-	if len(missing) > 0 {
-		return fmt.Errorf("not built yet, in %s: %v; run make build, or name the directory with --bin-dir", dir, missing)
-	}
-	return nil
 }
 
 func (s *System) startPlane(context.Context) error {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
@@ -21,8 +22,7 @@ import (
 const (
 	// turnLabel is what raw patches change, so that nobody minds.
 	turnLabel = "load.example.com/turn"
-	// mergePatch and metadataOnly are what the rebalancer sends and asks for.
-	mergePatch   = "application/merge-patch+json"
+	// metadataOnly is what the rebalancer asks for.
 	metadataOnly = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 	// pageSize is how many objects are listed by one request.
 	pageSize = 5000
@@ -175,7 +175,7 @@ func (w *World) pass(ctx context.Context, n, limit int, r raw) (Cost, error) {
 			}
 			return r.client.Do(ctx, objects.Request{
 				Method: http.MethodPatch, Path: objects.ConfigMaps.Path(w.Ring.Namespace, list[i].name),
-				ContentType: mergePatch, Accept: metadataOnly, Body: body,
+				ContentType: string(types.MergePatchType), Accept: metadataOnly, Body: body,
 			}, nil)
 		})
 	})
