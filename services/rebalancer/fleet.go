@@ -38,8 +38,8 @@ type running struct {
 	*engine.Engine
 	revision int64
 	stop     func()
-	// reported is when the reconciler last wrote what the engine reports; nobody else touches it.
-	reported time.Time
+	// reported is what the reconciler last wrote of what the engine reports; nobody else touches it.
+	reported told
 }
 
 // Start lets engines run until ctx ends, and returns when all have stopped.

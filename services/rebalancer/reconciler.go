@@ -182,7 +182,7 @@ func (r *reconciler) redirect(ctx context.Context, e *running, ring *v1alpha1.Cl
 
 	report := e.Report()
 	report.Clean, report.Settled = false, false
-	e.reported = time.Time{}
+	e.reported = told{}
 
 	if _, err := r.report(ctx, e, ring, standing{t, report}); err != nil {
 		return reconcile.Result{}, err
@@ -222,7 +222,7 @@ func (r *reconciler) report(ctx context.Context, e *running, ring *v1alpha1.Clus
 	part := status.Part{Assignment: assignment(ring, s.target, s.report), Conditions: []metav1.Condition{c}}
 
 	now := r.status.Clock.Now()
-	if wait := e.reported.Add(countsEvery).Sub(now); wait > 0 && justCounts(ring, c, part.Assignment) {
+	if wait := e.reported.at.Add(countsEvery).Sub(now); wait > 0 && e.reported.justCounts(ring, c, part.Assignment) {
 		return wait, nil
 	}
 
@@ -235,19 +235,25 @@ func (r *reconciler) report(ctx context.Context, e *running, ring *v1alpha1.Clus
 		return 0, fmt.Errorf("report: %w", err)
 	}
 
-	e.reported = now
+	e.reported = told{at: now, generation: ring.Generation, condition: c, assignment: part.Assignment}
 
 	return 0, nil
 }
 
-// justCounts says whether the ring shows the condition and the assignment already but for numbers of objects, and for examples
-// of them. A ring that shows nothing yet does not.
-func justCounts(ring *v1alpha1.ClusterRing, c metav1.Condition, a *v1alpha1.AssignmentStatus) bool {
-	old, shown := meta.FindStatusCondition(ring.Status.Conditions, c.Type), ring.Status.Assignment
+// told is what the status of a ring was made to say last. The cache may not know it yet.
+type told struct {
+	at         time.Time
+	generation int64
+	condition  metav1.Condition
+	assignment *v1alpha1.AssignmentStatus
+}
 
-	return old != nil && shown != nil &&
-		old.Status == c.Status && old.Reason == c.Reason && old.ObservedGeneration == ring.Generation &&
-		shown.Fingerprint == a.Fingerprint && equality.Semantic.DeepEqual(shown.Resources, a.Resources)
+// justCounts says whether the condition and the assignment differ from what was told in numbers of objects alone, and in
+// examples of them. If nothing has been told, they do not.
+func (o told) justCounts(ring *v1alpha1.ClusterRing, c metav1.Condition, a *v1alpha1.AssignmentStatus) bool {
+	return o.assignment != nil && o.generation == ring.Generation &&
+		o.condition.Status == c.Status && o.condition.Reason == c.Reason &&
+		o.assignment.Fingerprint == a.Fingerprint && equality.Semantic.DeepEqual(o.assignment.Resources, a.Resources)
 }
 
 // finish lets a deleted ring go: nothing carries its labels any more.

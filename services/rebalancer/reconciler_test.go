@@ -40,6 +40,7 @@ func newStepped(w *world, interfere interceptor.Funcs) *stepped {
 
 	cfg, err := clientcmd.BuildConfigFromFlags("", w.plane.ServiceKubeconfig(w, name))
 	require.NoError(w, err)
+	cfg.QPS = -1 // there is no cache, and other tests leave many objects to ask about
 	live, err := client.NewWithWatch(cfg, client.Options{Scheme: w.client.Scheme()})
 	require.NoError(w, err)
 	meta, err := metadata.NewForConfig(cfg)

@@ -132,6 +132,23 @@ func (r *Ring) TokensOf(shard string) int {
 	return int(r.owned[i])
 }
 
+// Losers returns the shards, sorted, that own a token of the ring before and not that of the ring after, and are on both: where
+// objects are that shall move although their shard stays. It looks at each token once.
+func Losers(before, after *Ring) []string {
+	lost := make([]bool, len(before.shards))
+	for t := range min(len(before.owners), len(after.owners)) {
+		i := before.owners[t]
+		lost[i] = lost[i] || before.shards[i] != after.shards[after.owners[t]]
+	}
+	var losers []string
+	for i, name := range before.shards {
+		if lost[i] && after.Has(name) {
+			losers = append(losers, name)
+		}
+	}
+	return losers
+}
+
 // Fingerprint returns 16 hexadecimal digits that stand for the set of shards and the algorithm: two replicas with equal
 // fingerprints have equal tables, as far as 64 bits of SHA-256 can tell.
 func (r *Ring) Fingerprint() string { return r.fingerprint }

@@ -6,8 +6,9 @@
 //   - a watch per resource for objects without a shard or with one that is not available ("astray"); its first list, made
 //     whenever the set of available shards has changed, is the work to do;
 //   - a watch per resource for objects that carry the drain label;
-//   - a sweep: one paged pass over the labelled objects after a change of shards or of the ring, begun when those without a
-//     shard have one again, repeated until it finds nothing, and made once more when all has been quiet for a while.
+//   - a sweep: one paged pass over the objects of the shards that have lost something by a change of shards, or over all
+//     labelled ones after any other change of the ring, begun when those without a shard have one again; and one over all
+//     when everything has been quiet for a while.
 //
 // Whatever finds an object only hands it to the workers. A worker asks the plan about the object as it was last seen and
 // writes on the condition that it still is so; an object that has changed is read and decided anew. A main object and those
@@ -72,8 +73,13 @@ type Target struct {
 
 // same says whether the way to one target is the way to the other too.
 func (t *Target) same(o *Target) bool {
-	if t == nil || t.View.Fingerprint() != o.View.Fingerprint() || t.Revision != o.Revision ||
-		t.Selector.String() != o.Selector.String() || !t.Set.Equal(o.Set) || len(t.Leaving) != len(o.Leaving) {
+	return t.covers(o) && t.View.Fingerprint() == o.View.Fingerprint()
+}
+
+// covers says whether both targets are about the same objects.
+func (t *Target) covers(o *Target) bool {
+	if t == nil || t.Revision != o.Revision || t.Selector.String() != o.Selector.String() ||
+		!t.Set.Equal(o.Set) || len(t.Leaving) != len(o.Leaving) {
 		return false
 	}
 
@@ -140,7 +146,13 @@ func (e *Engine) SetTarget(t *Target) {
 	e.Guard.Observe(t.View)
 
 	if old := e.target.Swap(t); !old.same(t) {
-		e.state.update(func() { e.state.sweep = sweepState{} })
+		turned := suspectsOf(old, t)
+
+		e.state.update(func() {
+			e.state.sweep = sweepState{}
+			e.state.suspects.add(turned)
+		})
+
 		select {
 		case e.wake <- struct{}{}:
 		default:

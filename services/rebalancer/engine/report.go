@@ -22,7 +22,8 @@ type Report struct {
 	LateExample string
 	// Failures are messages about resources that cannot be read, sorted.
 	Failures []string
-	// Clean says that a sweep has found everything in place. Settled says so of a second one, after the settle period.
+	// Clean says that everything that was found out of place has been dealt with. Settled says that after the settle period a
+	// pass over all objects has found nothing more.
 	Clean, Settled bool
 }
 
@@ -62,7 +63,7 @@ func (e *Engine) Report() Report {
 		r.LateExample = id.String() + " at shard " + s.draining[id].shard
 	}
 
-	r.Clean = s.sweep.clean && r.Unassigned == 0 && r.Draining == 0 && len(r.Failures) == 0
+	r.Clean = s.sweep.clean && len(s.unlisted) == 0 && r.Unassigned == 0 && r.Draining == 0 && len(r.Failures) == 0
 	r.Settled = r.Settled && r.Clean
 	r.Failures = slices.Compact(r.Failures)
 

@@ -46,14 +46,17 @@ type state struct {
 	unlisted map[schema.GroupVersionResource]struct{}
 	// sweep is how far the sweep of the present target is.
 	sweep sweepState
+	// suspects are the shards that it has to look at first.
+	suspects suspects
 	// version counts changes.
 	version int64
 }
 
 type sweepState struct {
 	acted   int  // writes to objects that this sweep has found
-	clean   bool // a sweep found nothing
-	settled bool // and so did another one after the settle period
+	left    int  // objects that it had to leave to a later one
+	clean   bool // a sweep has left nothing
+	settled bool // and one over all objects, after the settle period, found nothing
 }
 
 func newState() *state {

@@ -19,36 +19,35 @@ var sweepBackoff = wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jit
 // urgentFirst is how long a sweep waits for what is more urgent: some ten thousand moves.
 const urgentFirst = 10 * time.Second
 
-// sweepUntilClean sweeps until everything is in place, waits for the settle period and sweeps a last time: a replica of the
-// assigner that learned late of the last change may have misplaced objects meanwhile. Then it ends; nothing is listed
-// until there is another target.
+// sweepUntilClean sweeps until nothing is left to do, waits for the settle period and sweeps a last time, then over all
+// objects: a replica of the assigner that learned late of the last change may have misplaced some meanwhile. When that finds
+// nothing, it ends; nothing is listed until there is another target.
 func (e *Engine) sweepUntilClean(ctx context.Context, t *Target) {
 	next := sweepBackoff
 	last := -1
-
-	e.awaitUrgent(ctx)
+	all := false
 
 	for ctx.Err() == nil {
-		moved, err := e.sweep(ctx, t)
-		e.finishSweep(t, moved, err)
+		e.awaitUrgent(ctx)
 
-		if err == nil && moved == 0 {
-			if e.isSettled() {
-				return
-			}
+		moved, err := e.sweep(ctx, t, all)
 
-			next = sweepBackoff
-			e.pause(ctx, e.Limits.Settle)
-
-			continue
+		outcome := e.finishSweep(t, all, moved, err)
+		if outcome == sweepSettled {
+			return
 		}
 
-		if err == nil && moved < last {
+		if outcome == sweepClean && moved == 0 || err == nil && moved < last {
 			next = sweepBackoff // there is progress
 		}
 
+		pause := next.Step()
+		if outcome == sweepClean {
+			all, pause = true, max(pause, e.Limits.Settle)
+		}
+
 		last = moved
-		e.pause(ctx, next.Step())
+		e.pause(ctx, pause)
 	}
 }
 
@@ -76,36 +75,68 @@ func (e *Engine) pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-func (e *Engine) isSettled() bool {
-	e.state.mu.Lock()
-	defer e.state.mu.Unlock()
+// outcome is what a sweep came to.
+type outcome int
 
-	return e.state.sweep.settled
-}
+const (
+	// sweepUnclean has left something, or could not be finished.
+	sweepUnclean outcome = iota
+	// sweepClean has dealt with all that it found.
+	sweepClean
+	// sweepSettled has looked at all objects, after another one that was clean, and found nothing.
+	sweepSettled
+)
 
 // finishSweep notes the result of a sweep, unless the target has changed meanwhile.
-func (e *Engine) finishSweep(t *Target, moved int, err error) {
+func (e *Engine) finishSweep(t *Target, all bool, moved int, err error) (o outcome) {
 	e.state.update(func() {
 		if !e.Target().same(t) {
 			return
 		}
 
-		clean := err == nil && moved == 0 && len(e.state.draining) == 0
-		e.state.sweep = sweepState{clean: clean, settled: clean && e.state.sweep.clean}
+		switch s := &e.state.sweep; {
+		case err != nil || s.left > 0 || len(e.state.draining) > 0:
+			*s = sweepState{}
+		case s.clean && all && moved == 0:
+			*s, o = sweepState{clean: true, settled: true}, sweepSettled
+			e.state.suspects.clear()
+		default:
+			*s, o = sweepState{clean: true}, sweepClean
+		}
 	})
+
+	return o
 }
 
-// sweep looks at every labelled object once, hands those that are out of place to the workers, main objects first, and
-// waits until they are dealt with. It returns how many were written to. A resource that cannot be listed does not keep it
-// from the others.
-func (e *Engine) sweep(ctx context.Context, t *Target) (moved int, err error) {
-	var errs []error
+// sweep looks once at every labelled object, or at every one of suspicious shards, hands those that are out of place to the
+// workers, main objects first, and waits until they are dealt with. It returns how many were written to. A resource that
+// cannot be listed does not keep it from the others.
+func (e *Engine) sweep(ctx context.Context, t *Target, all bool) (moved int, err error) {
+	var (
+		errs    []error
+		suspect []string
+	)
 
-	e.state.update(func() { e.state.sweep.acted = 0 })
+	e.state.update(func() {
+		e.state.sweep.acted, e.state.sweep.left = 0, 0
 
-	for _, all := range [][]resources.Resource{t.Set.Main(), t.Set.Controlled()} {
-		for _, r := range all {
-			err := e.sweepScope(ctx, t, r, objects.Scope{GVR: r.GVR, Selector: e.Objects.ShardLabel()})
+		if !all {
+			suspect, all = e.state.suspects.among(t.View)
+		}
+	})
+
+	labelled := e.Objects.ShardLabel()
+	if !all {
+		labelled = selector(labelled, "in", suspect)
+	}
+
+	for _, level := range [][]resources.Resource{t.Set.Main(), t.Set.Controlled()} {
+		for _, r := range level {
+			if !all && len(suspect) == 0 {
+				break
+			}
+
+			err := e.sweepScope(ctx, t, r, objects.Scope{GVR: r.GVR, Selector: labelled})
 			e.state.fail("labelled "+r.GroupResource().String(), ignoreEnd(ctx, err))
 
 			if err != nil {
@@ -133,15 +164,23 @@ func ignoreEnd(ctx context.Context, err error) error {
 
 func (e *Engine) sweepScope(ctx context.Context, t *Target, r resources.Resource, scope objects.Scope) error {
 	_, role, _ := t.Set.Find(r.GroupResource())
+	p := place{r, role}
 
 	_, err := e.Objects.Pages(ctx, scope, func(page []objects.Object) error {
+		covers := e.remembered(t, r)
+
 		for _, o := range page {
-			switch out, err := e.isOutOfPlace(ctx, t, place{r, role}, o); {
+			covered, err := covers(ctx, o.Namespace)
+
+			switch {
 			case err != nil:
 				return err
-			case out && e.grant(ctx, t, place{r, role}, o):
+			case !isOutOfPlace(t, p, o, covered):
+			case e.grant(ctx, t, p, o):
 				e.state.update(func() { e.state.swept[o.ID] = struct{}{} })
 				e.submit(ctx, o)
+			default:
+				e.state.update(func() { e.state.sweep.left++ })
 			}
 		}
 
@@ -154,22 +193,35 @@ func (e *Engine) sweepScope(ctx context.Context, t *Target, r resources.Resource
 	return err
 }
 
-// isOutOfPlace says whether an object may have to be moved, without asking the API server: for a controlled object, whether
-// it is elsewhere than the ring would have its owner.
-func (e *Engine) isOutOfPlace(ctx context.Context, t *Target, p place, o objects.Object) (bool, error) {
-	covered, err := e.covers(ctx, t, p.resource, o.Namespace)
-	if err != nil {
-		return false, err
-	}
+// remembered asks about each namespace once: a page has many objects, and few namespaces.
+func (e *Engine) remembered(t *Target, r resources.Resource) func(ctx context.Context, namespace string) (bool, error) {
+	known := map[string]bool{}
 
+	return func(ctx context.Context, namespace string) (bool, error) {
+		if covered, ok := known[namespace]; ok {
+			return covered, nil
+		}
+
+		covered, err := e.covers(ctx, t, r, namespace)
+		if err == nil {
+			known[namespace] = covered
+		}
+
+		return covered, err
+	}
+}
+
+// isOutOfPlace says whether an object may have to be moved, without asking the API server: for a controlled object, whether
+// it is elsewhere than the ring would have its owner. Covered says whether the ring covers its namespace.
+func isOutOfPlace(t *Target, p place, o objects.Object, covered bool) bool {
 	k, _, ok := keyOf(t, p, o)
 	if !ok || !covered {
-		return true, nil
+		return true
 	}
 
 	desired, ok := t.View.Owner(k)
 
-	return ok && (o.Shard != desired || o.Draining), nil
+	return ok && (o.Shard != desired || o.Draining)
 }
 
 // grant waits until the object may be drained, if it must be. It returns false if its shard does not acknowledge what it

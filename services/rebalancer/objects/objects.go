@@ -21,9 +21,9 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
-// PageSize is the number of objects in one page of a list: at 2 to 5 KiB of metadata each about 2 MiB, and few enough
-// requests.
-const PageSize = 500
+// PageSize is the number of objects in one page of a list: at 2 to 5 KiB of metadata each 2 to 5 MiB. To answer a page, an API
+// server gathers all that is left to list, so that half as many pages are half the work.
+const PageSize = 1000
 
 // ID names an object.
 type ID struct {

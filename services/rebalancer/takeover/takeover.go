@@ -26,6 +26,11 @@ const (
 	trust = 250 * time.Millisecond
 	// renew is how long before the end of its time such an answer is asked for again, so that nobody has to wait for the next.
 	renew = trust / 2
+	// few is up to how many shards are read one by one. To find one the API server looks at every Lease that there is, as it
+	// does to find all of a ring, so that the answer of a thousand costs as much as some few reads of one.
+	few = 4
+	// lately is how long a shard counts as one that is asked about. Objects of many shards are dealt with in any order.
+	lately = time.Second
 	// askAgain is the pause after an answer that cannot say when it will change.
 	askAgain = time.Second
 	// forget is how long a shard without a Lease is remembered.
@@ -57,18 +62,23 @@ type Guard struct {
 	clock  clock.PassiveClock
 	began  time.Time
 
+	together sync.Mutex // held during a live read of all shards
+
 	mu      sync.Mutex
 	longest time.Duration
 	shards  map[string]*shard
 }
 
 type shard struct {
-	reading sync.Mutex // held during a live read, so that there is one at a time
+	reading sync.Mutex // held during a live read of this shard, so that there is one at a time
 
 	// The rest is guarded by Guard.mu.
 	held        bool // as last seen, by cache or live
 	duration    time.Duration
 	vanished    time.Time // zero while there is a Lease
+	asked       time.Time // when the last question came
+	read        time.Time // when the read began that verdict comes from
+	verdict     Verdict
 	allowedTill time.Time
 }
 
@@ -127,55 +137,145 @@ func (g *Guard) shard(name string) *shard {
 
 // MayTake says whether objects may be taken from the named shard, by one live read of its Lease or by an answer that is
 // fresh enough. Concurrent questions about one shard share the read, and while an answer is renewed that is still good, it is
-// given to all but the one who renews it. The error is the API server's.
+// given to all but the one who renews it. Where many shards are asked about, one read serves them all. The error is the API
+// server's.
 func (g *Guard) MayTake(ctx context.Context, name string) (Verdict, error) {
-	g.mu.Lock()
-	known := g.shard(name)
-	g.mu.Unlock()
+	q := g.ask(name)
 
-	switch left := g.allowedFor(known); {
-	case left > renew:
+	switch {
+	case q.left > renew:
 		return Verdict{Allowed: true}, nil
-	case left <= 0:
-		known.reading.Lock()
-	case !known.reading.TryLock():
+	case q.left <= 0:
+		q.reading.Lock()
+	case !q.reading.TryLock():
 		return Verdict{Allowed: true}, nil
 	}
-	defer known.reading.Unlock()
+	defer q.reading.Unlock()
 
-	if g.allowedFor(known) > renew { // thanks to whom we have waited for
-		return Verdict{Allowed: true}, nil
+	if v, ok := g.answered(q); ok { // thanks to whom we have waited for
+		return v, nil
 	}
 
-	asked := g.clock.Now()
-
-	var leases coordinationv1.LeaseList
-
-	err := g.reader.List(ctx, &leases,
-		client.MatchingLabels{v1alpha1.LabelClusterRing: g.ring}, client.MatchingFields{"metadata.name": name})
-	if err != nil {
-		return Verdict{}, fmt.Errorf("read the Lease of shard %s: %w", name, err)
+	if q.many {
+		return g.readAll(ctx, q)
 	}
 
-	g.mu.Lock()
-	defer g.mu.Unlock()
-
-	v := known.judge(name, leases.Items, asked)
-	if v.Allowed {
-		known.allowedTill = asked.Add(trust)
-	} else {
-		known.allowedTill = time.Time{}
-	}
-
-	return v, nil
+	return g.readOne(ctx, q)
 }
 
-// allowedFor returns for how long the last answer still allows to take objects from the shard; not positive if it does not.
-func (g *Guard) allowedFor(known *shard) time.Duration {
+// question is one about a shard, as it was asked.
+type question struct {
+	name  string
+	known *shard
+	at    time.Time
+	// left is for how long the last answer still allows to take objects from the shard; not positive if it does not.
+	left time.Duration
+	// many says that so many shards are asked about that they are read together.
+	many bool
+	// reading is the lock that is held during a read.
+	reading *sync.Mutex
+}
+
+func (g *Guard) ask(name string) question {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
-	return known.allowedTill.Sub(g.clock.Now())
+	known, now := g.shard(name), g.clock.Now()
+	known.asked = now
+	q := question{name: name, known: known, at: now, left: known.allowedTill.Sub(now), reading: &known.reading}
+
+	if q.left <= renew && g.askedLately(now) > few {
+		q.many, q.reading = true, &g.together
+	}
+
+	return q
+}
+
+// askedLately counts the shards of which somebody may soon ask again; g.mu is held.
+func (g *Guard) askedLately(now time.Time) int {
+	n := 0
+
+	for _, s := range g.shards {
+		if s.askedSince(now.Add(-lately)) {
+			n++
+		}
+	}
+
+	return n
+}
+
+// answered returns what a read has found that began after the question.
+func (g *Guard) answered(q question) (Verdict, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+
+	if q.known.allowedTill.Sub(g.clock.Now()) > renew {
+		return Verdict{Allowed: true}, true
+	}
+
+	return q.known.verdict, q.known.read.After(q.at)
+}
+
+func (g *Guard) readOne(ctx context.Context, q question) (Verdict, error) {
+	began := g.clock.Now()
+
+	leases, err := g.list(ctx, client.MatchingFields{"metadata.name": q.name})
+	if err != nil {
+		return Verdict{}, fmt.Errorf("read the Lease of shard %s: %w", q.name, err)
+	}
+
+	g.mu.Lock()
+	defer g.mu.Unlock()
+
+	q.known.answer(q.name, leases, began)
+
+	return q.known.verdict, nil
+}
+
+// readAll reads the Leases of all shards, and answers for those that were asked about lately.
+func (g *Guard) readAll(ctx context.Context, q question) (Verdict, error) {
+	began := g.clock.Now()
+
+	leases, err := g.list(ctx)
+	if err != nil {
+		return Verdict{}, fmt.Errorf("read the Leases of shard %s and others: %w", q.name, err)
+	}
+
+	byName := map[string][]coordinationv1.Lease{}
+	for i := range leases {
+		byName[leases[i].Name] = append(byName[leases[i].Name], leases[i])
+	}
+
+	g.mu.Lock()
+	defer g.mu.Unlock()
+
+	for name, s := range g.shards {
+		if s.askedSince(began.Add(-lately)) {
+			s.answer(name, byName[name], began)
+		}
+	}
+
+	return q.known.verdict, nil
+}
+
+// list reads Leases of the ring from the API server's storage.
+func (g *Guard) list(ctx context.Context, opts ...client.ListOption) ([]coordinationv1.Lease, error) {
+	var leases coordinationv1.LeaseList
+
+	err := g.reader.List(ctx, &leases, append(opts, client.MatchingLabels{v1alpha1.LabelClusterRing: g.ring})...)
+
+	return leases.Items, err //nolint:wrapcheck // the callers say what they read
+}
+
+func (s *shard) askedSince(t time.Time) bool { return !s.asked.IsZero() && s.asked.After(t) }
+
+// answer notes what the Leases of this name say, which were read no earlier than at the given time.
+func (s *shard) answer(name string, leases []coordinationv1.Lease, began time.Time) {
+	s.verdict, s.read, s.allowedTill = s.judge(name, leases, began), began, time.Time{}
+
+	if s.verdict.Allowed {
+		s.allowedTill = began.Add(trust)
+	}
 }
 
 // judge decides by the Leases of this name, read no earlier than at the given time.

@@ -1,0 +1,65 @@
+package engine
+
+import (
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/clusterring/clusterring/services/internal/membership"
+	"github.com/clusterring/clusterring/services/internal/ring"
+)
+
+// suspects are the available shards at which objects may be out of place. They are collected from one target to the next until
+// a pass over all objects has found nothing, when there are none.
+//
+// An object that was in place then, or was put in place since, is out of place if its token has gone to another shard since:
+// its shard is one of those that have lost tokens from some target to the next. Or its shard was away in between, and what was
+// decided meanwhile has not reached the object. Objects of shards that are not available are found by the watch for those.
+// What a replica of the assigner with an older view misplaces is none of these; that is what the pass over all objects is for.
+type suspects struct {
+	// notAll says that it is the shards alone, and not any shard; so the zero value suspects everybody.
+	notAll bool
+	shards sets.Set[string]
+}
+
+// suspectsOf returns the shards at which objects may be out of place because one target has followed another.
+func suspectsOf(before, after *Target) suspects {
+	if !before.covers(after) {
+		return suspects{}
+	}
+
+	was, is := before.View.Ring(), after.View.Ring()
+	shards := sets.New(ring.Losers(was, is)...)
+
+	for _, name := range after.View.AvailableShards() {
+		if !was.Has(name) {
+			shards.Insert(name)
+		}
+	}
+
+	return suspects{notAll: true, shards: shards}
+}
+
+// add suspects others, too.
+func (s *suspects) add(others suspects) {
+	s.notAll = s.notAll && others.notAll
+	s.shards = s.shards.Union(others.shards)
+}
+
+// clear suspects nobody any more.
+func (s *suspects) clear() { *s = suspects{notAll: true} }
+
+// among returns those that are available; all if it is most of them, so that naming them would be of little use.
+func (s *suspects) among(view *membership.View) (shards []string, all bool) {
+	available := view.AvailableShards()
+
+	if !s.notAll {
+		return nil, true
+	}
+
+	for _, name := range available {
+		if s.shards.Has(name) {
+			shards = append(shards, name)
+		}
+	}
+
+	return shards, 2*len(shards) > len(available)
+}

@@ -1,0 +1,133 @@
+package engine
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/key"
+	"github.com/clusterring/clusterring/services/internal/membership"
+)
+
+// of returns the target with these available shards instead.
+func (t *Target) of(shards ...string) *Target {
+	leases := make([]*coordinationv1.Lease, len(shards))
+	for i, name := range shards {
+		leases[i] = &coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{v1alpha1.LabelClusterRing: t.View.RingName()}},
+			Spec:       coordinationv1.LeaseSpec{HolderIdentity: &name},
+		}
+	}
+
+	other := *t
+	other.View = membership.NewView(t.View.RingName(), leases, nil)
+
+	return &other
+}
+
+func TestSuspects(t *testing.T) {
+	base := target("r")
+	another := *base
+	another.Revision++
+
+	for what, tc := range map[string]struct {
+		way  []*Target
+		want []string
+		all  bool
+	}{
+		"nothing is known yet":               {way: []*Target{nil, base.of("a", "b", "c")}, all: true},
+		"something else has changed":         {way: []*Target{base.of("a", "b"), another.of("a", "b")}, all: true},
+		"the dead shard's objects are found": {way: []*Target{base.of("a", "b", "c"), base.of("a", "b")}},
+		"all lose to a new one":              {way: []*Target{base.of("a", "b", "c"), base.of("a", "b", "c", "d")}, all: true},
+		"back again, with what was decided meanwhile": {
+			way: []*Target{base.of("a", "b", "c", "d", "e"), base.of("a", "b", "c", "d"), base.of("a", "b", "c", "d", "e")}, all: true,
+		},
+		"the first one there": {way: []*Target{base.of(), base.of("a", "b", "c")}, all: true},
+		"nobody is left":      {way: []*Target{base.of("a", "b"), base.of()}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			var s suspects
+
+			s.clear()
+
+			for i, after := range tc.way[1:] {
+				s.add(suspectsOf(tc.way[i], after))
+			}
+
+			shards, all := s.among(tc.way[len(tc.way)-1].View)
+			require.Equal(t, tc.all, all)
+
+			if !tc.all {
+				require.Equal(t, tc.want, shards)
+			}
+		})
+	}
+
+	var s suspects
+
+	_, all := s.among(base.View)
+	require.True(t, all, "the zero value suspects everybody")
+}
+
+// Whoever follows the shards of a ring from change to change, and puts in place what each of the suspects has, leaves no object
+// out of place, wherever the watch for dead shards finds the rest.
+func TestSuspectsAreEnough(t *testing.T) {
+	names := []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"}
+	base, chance, away := target("r"), rand.New(rand.NewPCG(1, 2)), map[string]bool{} //nolint:gosec // the same in each run
+
+	var before *Target
+
+	at := map[int]string{} // by object
+	k := func(i int) key.Key { return key.Key{Kind: "ConfigMap", Namespace: "n", Name: string(rune('A' + i))} }
+
+	var s suspects
+
+	named := 0 // how often not all were suspects
+
+	for step := range 200 {
+		var shards []string
+		for _, name := range names {
+			// Most stay. Now and then nobody does.
+			if away[name] = away[name] != (chance.IntN(8) == 0); !away[name] && step%50 != 49 {
+				shards = append(shards, name)
+			}
+		}
+
+		after := base.of(shards...)
+		s.add(suspectsOf(before, after))
+
+		// Some changes follow so fast that nothing is put in place between them.
+		if step%3 != 0 {
+			suspected, all := s.among(after.View)
+			if !all {
+				named++
+			}
+
+			for i := range 2000 {
+				astray := !after.View.Available(at[i])
+				if astray || all || slices.Contains(suspected, at[i]) {
+					at[i], _ = after.View.Owner(k(i))
+				}
+			}
+
+			for i := range at {
+				owner, _ := after.View.Owner(k(i))
+				require.Equal(t, owner, at[i], "step %d, object %d", step, i)
+			}
+
+			if step%2 == 0 {
+				s.clear()
+			}
+		}
+
+		before = after
+	}
+
+	require.Positive(t, named)
+}
+
