@@ -3,6 +3,7 @@ package ring_test
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -261,4 +262,30 @@ func randomNames(random *rand.Rand, n int) []string {
 	}
 	slices.Sort(shards)
 	return shards
+}
+
+func TestLosers(t *testing.T) {
+	few, more := ring.New([]string{"a", "b", "c"}), ring.New([]string{"d", "c", "b", "a"})
+	require.Equal(t, []string{"a", "b", "c"}, ring.Losers(few, more), "all give something to the new one")
+	require.Empty(t, ring.Losers(more, few), "the bound is far, and whoever has left is not on the ring")
+	require.Empty(t, ring.Losers(few, few))
+	require.Empty(t, ring.Losers(ring.New(nil), few))
+	require.Empty(t, ring.Losers(few, ring.New(nil)))
+
+	// Where the bound pushes tokens on, a departure moves some between those that stay.
+	var names []string
+	for i := range 200 {
+		names = append(names, fmt.Sprintf("shard-%d", i))
+	}
+	before, after := ring.New(names), ring.New(names[1:])
+	lost := map[string]bool{}
+	for token := range ring.Tokens {
+		was, _ := before.OwnerOf(token)
+		is, _ := after.OwnerOf(token)
+		if was != is && was != names[0] {
+			lost[was] = true
+		}
+	}
+	require.NotEmpty(t, lost)
+	require.Equal(t, slices.Sorted(maps.Keys(lost)), ring.Losers(before, after))
 }

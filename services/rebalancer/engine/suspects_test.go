@@ -130,4 +130,3 @@ func TestSuspectsAreEnough(t *testing.T) {
 
 	require.Positive(t, named)
 }
-

@@ -2,6 +2,7 @@ package takeover
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -13,11 +14,13 @@ type countingReader struct {
 
 	mu    sync.Mutex
 	lists int
+	one   bool // whether the last was of one shard
 }
 
 func (c *countingReader) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
 	c.mu.Lock()
 	c.lists++
+	c.one = slices.ContainsFunc(opts, func(o client.ListOption) bool { _, ok := o.(client.MatchingFields); return ok })
 	c.mu.Unlock()
 
 	return c.Reader.List(ctx, list, opts...)

@@ -76,7 +76,7 @@ type shard struct {
 	held        bool // as last seen, by cache or live
 	duration    time.Duration
 	vanished    time.Time // zero while there is a Lease
-	asked       time.Time // when the last question came
+	asked       time.Time // when the last question came; zero if none has
 	read        time.Time // when the read began that verdict comes from
 	verdict     Verdict
 	allowedTill time.Time
@@ -196,7 +196,7 @@ func (g *Guard) askedLately(now time.Time) int {
 	n := 0
 
 	for _, s := range g.shards {
-		if s.askedSince(now.Add(-lately)) {
+		if now.Sub(s.asked) < lately {
 			n++
 		}
 	}
@@ -232,7 +232,7 @@ func (g *Guard) readOne(ctx context.Context, q question) (Verdict, error) {
 	return q.known.verdict, nil
 }
 
-// readAll reads the Leases of all shards, and answers for those that were asked about lately.
+// readAll reads the Leases of all shards, and answers for each that is known.
 func (g *Guard) readAll(ctx context.Context, q question) (Verdict, error) {
 	began := g.clock.Now()
 
@@ -250,9 +250,7 @@ func (g *Guard) readAll(ctx context.Context, q question) (Verdict, error) {
 	defer g.mu.Unlock()
 
 	for name, s := range g.shards {
-		if s.askedSince(began.Add(-lately)) {
-			s.answer(name, byName[name], began)
-		}
+		s.answer(name, byName[name], began)
 	}
 
 	return q.known.verdict, nil
@@ -266,8 +264,6 @@ func (g *Guard) list(ctx context.Context, opts ...client.ListOption) ([]coordina
 
 	return leases.Items, err //nolint:wrapcheck // the callers say what they read
 }
-
-func (s *shard) askedSince(t time.Time) bool { return !s.asked.IsZero() && s.asked.After(t) }
 
 // answer notes what the Leases of this name say, which were read no earlier than at the given time.
 func (s *shard) answer(name string, leases []coordinationv1.Lease, began time.Time) {

@@ -1,6 +1,7 @@
 package takeover
 
 import (
+	"fmt"
 	"os"
 	"sync"
 	"testing"
@@ -288,4 +289,66 @@ func TestOneReadServesConcurrentQuestions(t *testing.T) {
 
 	wg.Wait()
 	require.Equal(t, 1, counter.lists)
+}
+
+// When a third of a thousand shards has died, the API server would be asked thousands of times a second if each had a read of
+// its own.
+func TestOneReadServesManyShards(t *testing.T) {
+	w := newWorld(t)
+	counted := &countingReader{Reader: w.plane.Client}
+	w.guard = New(w.ring, counted, w.clock)
+
+	var names []string
+
+	for i := range 5 * few {
+		s := w.shard()
+		s.Name = fmt.Sprintf("many-%d", i)
+		names = append(names, s.Name)
+		require.NoError(t, s.Acquire(t.Context()))
+
+		if i > 0 {
+			require.NoError(t, s.Release(t.Context()))
+		}
+	}
+
+	w.observe()
+
+	all := func() {
+		t.Helper()
+
+		for _, name := range names[1:] {
+			require.True(t, w.ask(name).Allowed, name)
+		}
+	}
+
+	all()
+	require.EqualValues(t, few+1, counted.lists, "a few by themselves, the others together")
+
+	w.step(trust)
+	all()
+	require.EqualValues(t, few+2, counted.lists, "all together")
+	require.False(t, counted.one)
+	require.False(t, w.ask(names[0]).Allowed, "which does not make those dead that live")
+
+	// What is found together is judged as by itself.
+	a := w.shard()
+	a.Name = names[0]
+	require.NoError(t, a.Delete(t.Context()))
+	w.step(lately / 2)
+	all()
+	require.Equal(t, 2*a.Duration, w.ask(names[0]).RetryAfter)
+
+	b := w.shard()
+	b.Name = names[1]
+	require.NoError(t, b.Acquire(t.Context()))
+	w.step(trust)
+	require.False(t, w.ask(names[1]).Allowed)
+
+	w.step(lately)
+
+	before := counted.lists
+
+	require.True(t, w.ask(names[2]).Allowed)
+	require.EqualValues(t, before+1, counted.lists)
+	require.True(t, counted.one, "nobody asks about the others any more")
 }

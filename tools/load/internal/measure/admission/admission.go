@@ -318,7 +318,7 @@ func (e *experiment) cpu(ctx context.Context, b *run.Bench, http2 bool) (values,
 		return nil, nil, err
 	}
 	defer least.close()
-	calls := run.Pick(b, 2500, 10000)
+	calls := run.Pick(b, 2500, 5000)
 	return run.Rounds(ctx, b, func(ctx context.Context) (float64, error) {
 		return assigner.cost(ctx, s.Usage(), e.bodies, calls)
 	}, func(ctx context.Context) (float64, error) {

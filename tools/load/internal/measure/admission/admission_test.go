@@ -51,30 +51,25 @@ func TestIDs(t *testing.T) {
 }
 
 func TestTogether(t *testing.T) {
-	turn := creation{objects: 10, took: time.Second, server: 20 * time.Microsecond}
-	turns := func(n int) []creation {
-		var all []creation
-		for range n {
-			all = append(all, turn)
+	turns := func(n int) (all []creation) {
+		for i := range n {
+			all = append(all, creation{objects: 10, took: time.Duration(i+1) * time.Second, server: 20 * time.Microsecond})
 		}
 		return all
 	}
-	sizes := func(rounds []creation) []int {
-		var all []int
+	sizes := func(rounds [][]creation) (all []int) {
 		for _, r := range rounds {
-			all = append(all, r.objects)
+			all = append(all, len(r))
 		}
 		return all
 	}
 	require.Empty(t, together(nil, 3))
-	require.Equal(t, []int{10}, sizes(together(turns(1), 3)))
-	require.Equal(t, []int{30}, sizes(together(turns(3), 3)))
-	require.Equal(t, []int{50}, sizes(together(turns(5), 3)))
-	require.Equal(t, []int{30, 30}, sizes(together(turns(6), 3)))
-	require.Equal(t, []int{30, 40}, sizes(together(turns(7), 3)))
+	for n, want := range map[int][]int{1: {1}, 3: {3}, 5: {5}, 6: {3, 3}, 7: {3, 4}} {
+		require.Equal(t, want, sizes(together(turns(n), 3)), n)
+	}
 
-	round := together(turns(3), 3)[0]
-	require.InDelta(t, 10, round.perSecond(), 1e-9)
-	require.InDelta(t, 2, round.serverCPU(), 1e-9)
-	require.Equal(t, "10 creates/s", round.String())
+	rounds := together(turns(6), 3)
+	require.Equal(t, []float64{5, 2}, rates(rounds), "the median of turns of 1, 2 and 3 s, and of 4, 5 and 6 s")
+	require.Equal(t, []float64{2, 2}, serverCPU(rounds))
+	require.Equal(t, "10 creates/s", rounds[0][0].String())
 }

@@ -25,54 +25,69 @@ func (c creation) String() string { return fmt.Sprintf("%.0f creates/s", c.perSe
 
 func (c creation) perSecond() float64 { return float64(c.objects) / c.took.Seconds() }
 
-// serverCPU returns microseconds per object.
-func (c creation) serverCPU() float64 {
-	return float64(c.server.Nanoseconds()) / float64(time.Microsecond) / float64(c.objects)
-}
-
-// throughput measures creates per second. Turns are short, so that what else the machine does hits both sides, but one short turn may
-// have a garbage collection of the API server more than another, which is as much as hundreds of creates: several make a round.
-func (e *experiment) throughput(ctx context.Context, b *run.Bench) (values, floors []creation, err error) {
-	n, times := run.Pick(b, 150, 250), run.Pick(b, 3, 8)
-	values, floors, err = run.Rounds(ctx, b.Times(times), func(ctx context.Context) (creation, error) {
-		return created(ctx, b, objects.Batch{Kind: objects.ConfigMaps, Namespace: e.ring.Namespace, Prefix: "created", Count: n, Concurrency: concurrency}, e.label())
+// throughput measures creates per second. Turns are short and many, and the median counts of those of a round: what else the machine
+// does hits both sides, but a garbage collection of the API server hits one turn, and is as much as hundreds of creates.
+func (e *experiment) throughput(ctx context.Context, b *run.Bench) (values, floors [][]creation, err error) {
+	n, times := run.Pick(b, 75, 100), run.Pick(b, 5, 30)
+	mine := objects.Batch{Kind: objects.ConfigMaps, Namespace: e.ring.Namespace, Prefix: "created", Count: n, Concurrency: concurrency}
+	other := mine
+	other.Namespace = e.noop.namespace
+	turns, least, err := run.Rounds(ctx, b.Times(times), func(ctx context.Context) (creation, error) {
+		return created(ctx, b, mine, e.label())
 	}, func(ctx context.Context) (creation, error) {
-		return created(ctx, b, objects.Batch{Kind: objects.ConfigMaps, Namespace: e.noop.namespace, Prefix: "created", Count: n, Concurrency: concurrency}, e.label())
+		return created(ctx, b, other, e.label())
 	})
-	return together(values, times), together(floors, times), err
+	return together(turns, times), together(least, times), err
 }
 
-// together adds up turns, so many at a time. Turns that are left over belong to the last.
-func together(turns []creation, times int) []creation {
-	var rounds []creation
+// together puts so many turns into a round. Turns that are left over belong to the last.
+func together(turns []creation, times int) [][]creation {
+	var rounds [][]creation
 	for i, turn := range turns {
 		if i%times == 0 && (i == 0 || len(turns)-i >= times) {
-			rounds = append(rounds, creation{})
+			rounds = append(rounds, nil)
 		}
-		round := &rounds[len(rounds)-1]
-		round.objects += turn.objects
-		round.took += turn.took
-		round.server += turn.server
+		last := len(rounds) - 1
+		rounds[last] = append(rounds[last], turn)
 	}
 	return rounds
 }
 
-func (e *experiment) createsRow(size int, values, floors []creation) result.Row {
-	ratio, _, _ := result.Spread(result.Ratios(each(values, creation.serverCPU), each(floors, creation.serverCPU)))
+func (e *experiment) createsRow(size int, values, floors [][]creation) result.Row {
+	ratio, _, _ := result.Spread(result.Ratios(serverCPU(values), serverCPU(floors)))
 	id := creates + strconv.Itoa(size)
 	return result.Row{
-		ID: id, Title: fmt.Sprintf("create throughput with the webhook, %d shards", size), Unit: "creates/s", Values: each(values, creation.perSecond),
-		FloorTitle: "with the no-op webhook", Floor: each(floors, creation.perSecond), Judge: result.JudgeRatio, PriorArt: priorArt[id],
+		ID: id, Title: fmt.Sprintf("create throughput with the webhook, %d shards", size), Unit: "creates/s", Values: rates(values),
+		FloorTitle: "with the no-op webhook", Floor: rates(floors), Judge: result.JudgeRatio, PriorArt: priorArt[id],
 		Target: result.Target{Bound: result.AtLeast, Value: 0.98, Unit: "×"},
 		Notes:  []string{fmt.Sprintf("CPU time of the API server per create: %.2f times that with the no-op webhook", ratio)},
 	}
 }
 
-// each returns one figure of every round.
-func each(rounds []creation, figure func(creation) float64) []float64 {
+// rates returns the creates per second of each round: the median of its turns.
+func rates(rounds [][]creation) []float64 {
 	figures := make([]float64, len(rounds))
-	for i, r := range rounds {
-		figures[i] = figure(r)
+	for i, turns := range rounds {
+		all := make([]float64, len(turns))
+		for k, turn := range turns {
+			all[k] = turn.perSecond()
+		}
+		figures[i], _, _ = result.Spread(all)
+	}
+	return figures
+}
+
+// serverCPU returns the CPU time of the API server per object, of each round, in microseconds. The system accounts for it too coarsely
+// for single turns.
+func serverCPU(rounds [][]creation) []float64 {
+	figures := make([]float64, len(rounds))
+	for i, turns := range rounds {
+		var sum creation
+		for _, turn := range turns {
+			sum.objects += turn.objects
+			sum.server += turn.server
+		}
+		figures[i] = float64(sum.server.Nanoseconds()) / float64(time.Microsecond) / float64(sum.objects)
 	}
 	return figures
 }

@@ -26,6 +26,9 @@ const (
 	metadataOnly = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 	// pageSize is how many objects are listed by one request.
 	pageSize = 5000
+	// calm is how long the API server is left alone before something is done whose time counts. To list what has not changed, it
+	// asks etcd whether it knows the latest, at most every 100 ms; and the tool has just had it list the objects.
+	calm = 300 * time.Millisecond
 )
 
 // Cost is what it took to move objects.
@@ -34,7 +37,7 @@ type Cost struct {
 	Moved int
 	// Rate is how many that were per second: from the change of a Lease, or the first patch, until the tool saw the last one.
 	Rate float64
-	// APIServer and Rebalancer are their CPU time per object, in milliseconds, until everything was found in its place.
+	// APIServer and Rebalancer are their CPU time per object, in milliseconds, until the rebalancer rested again.
 	APIServer, Rebalancer float64
 	// First is when the first object had been moved, and Mark when as many had been as were asked for (0 if never), in seconds.
 	First, Mark float64
@@ -50,7 +53,7 @@ func (c Cost) String() string {
 // object is an object as it was listed.
 type object struct{ name, version string }
 
-// Die has so many shards declared dead, and returns what it took to move their objects, once the ring is clean. Shards come in the
+// Die has so many shards declared dead, and returns what it took to move their objects, once the ring is settled. Shards come in the
 // order of their names.
 func (w *World) Die(ctx context.Context, n int) (Cost, error) { return w.lose(ctx, n, 0, w.Fleet.Lose) }
 
@@ -75,7 +78,7 @@ func (w *World) lose(ctx context.Context, n, mark int, lose func(context.Context
 }
 
 // Join lets so many shards join, and returns what it took until their objects had been given up by the others and were theirs, once
-// the ring is clean.
+// the ring is settled.
 func (w *World) Join(ctx context.Context, n int) (Cost, error) {
 	label := v1alpha1.ShardLabel(w.Ring.Name)
 	_, version, err := w.list(ctx, label+"=nobody")
@@ -189,6 +192,9 @@ func (w *World) watched(ctx context.Context, what watching, action func(context.
 		return Cost{}, err
 	}
 	defer seen.stop()
+	if err := w.rest(ctx, calm); err != nil {
+		return Cost{}, err
+	}
 	before, err := w.usage(ctx)
 	if err != nil {
 		return Cost{}, err
@@ -205,7 +211,7 @@ func (w *World) watched(ctx context.Context, what watching, action func(context.
 	if err != nil {
 		return Cost{}, err
 	}
-	if err := w.clean(ctx); err != nil {
+	if err := w.Settle(ctx); err != nil {
 		return Cost{}, err
 	}
 	after, err := w.usage(ctx)
@@ -224,6 +230,15 @@ func (w *World) watched(ctx context.Context, what watching, action func(context.
 	}
 	c.APIServer, c.Rebalancer = c.CPU[system.APIServer], c.CPU[system.Rebalancer]
 	return c, nil
+}
+
+func (w *World) rest(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-w.bench.Clock.After(d):
+		return nil
+	}
 }
 
 func (w *World) usage(ctx context.Context) (map[string]usage.Usage, error) {
