@@ -8,7 +8,6 @@ package rebalancer
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,8 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/metadata"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -108,16 +105,16 @@ func setup(ctx context.Context, rt *kit.Runtime, limits engine.Limits) error {
 		return fmt.Errorf("set up the rebalancer: %w", err)
 	}
 
-	meta, err := metadataClient(mgr.GetConfig(), mgr.GetHTTPClient())
+	api, err := objects.Connect(mgr.GetConfig(), mgr.GetHTTPClient())
 	if err != nil {
-		return err
+		return fmt.Errorf("set up the rebalancer: %w", err)
 	}
 
 	var queue notifier
 
 	recorder := mgr.GetEventRecorder(name)
 	f := &fleet{
-		meta: meta, live: mgr.GetAPIReader(),
+		api: api, live: mgr.GetAPIReader(),
 		namespaces: namespaces{cached: mgr.GetClient(), live: mgr.GetAPIReader()},
 		limits:     limits, clock: rt.Clock, log: rt.Log,
 		changed: queue.notify,
@@ -155,20 +152,6 @@ func setup(ctx context.Context, rt *kit.Runtime, limits engine.Limits) error {
 	}
 
 	return nil
-}
-
-// metadataClient shares the connections of the manager. It has no limit of requests per second of its own: the number of
-// workers bounds what it does, and the API server's priority and fairness shares out the rest.
-func metadataClient(cfg *rest.Config, shared *http.Client) (metadata.Interface, error) {
-	unlimited := rest.CopyConfig(cfg)
-	unlimited.QPS = -1
-
-	c, err := metadata.NewForConfigAndClient(unlimited, shared)
-	if err != nil {
-		return nil, fmt.Errorf("create a client for metadata: %w", err)
-	}
-
-	return c, nil
 }
 
 // relabelled makes the rings look again that select a namespace by labels which have changed.

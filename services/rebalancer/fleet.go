@@ -7,7 +7,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/client-go/metadata"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -18,7 +17,7 @@ import (
 
 // fleet runs one engine per ring while this replica is the leader.
 type fleet struct {
-	meta       metadata.Interface
+	api        *objects.API
 	live       client.Reader
 	namespaces engine.Namespaces
 	limits     engine.Limits
@@ -80,7 +79,7 @@ func (f *fleet) engine(ring string) *running {
 	r := &running{
 		Engine: engine.New(engine.Config{
 			Ring:       ring,
-			Objects:    objects.NewClient(f.meta, ring),
+			Objects:    objects.NewClient(f.api, ring),
 			Guard:      takeover.New(ring, f.live, f.clock),
 			Namespaces: f.namespaces,
 			Limits:     f.limits,

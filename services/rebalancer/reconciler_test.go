@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
@@ -43,11 +43,13 @@ func newStepped(w *world, interfere interceptor.Funcs) *stepped {
 	cfg.QPS = -1 // there is no cache, and other tests leave many objects to ask about
 	live, err := client.NewWithWatch(cfg, client.Options{Scheme: w.client.Scheme()})
 	require.NoError(w, err)
-	meta, err := metadata.NewForConfig(cfg)
+	httpClient, err := rest.HTTPClientFor(cfg)
+	require.NoError(w, err)
+	api, err := objects.Connect(cfg, httpClient)
 	require.NoError(w, err)
 
 	f := &fleet{
-		meta: meta, live: live, namespaces: namespaces{cached: live, live: live},
+		api: api, live: live, namespaces: namespaces{cached: live, live: live},
 		limits:  engine.Limits{Workers: 4, Total: 10, PerShard: 10, DrainTimeout: time.Minute, Settle: time.Millisecond},
 		clock:   clock.RealClock{},
 		changed: func(string) {},

@@ -232,16 +232,14 @@ func (e *Engine) pursue(ctx context.Context, t *Target) {
 // tell calls Changed after changes, at most four times a second. It does not look whether a report differs from the one
 // before: others take reports too, and would be left with one from in between.
 func (e *Engine) tell(ctx context.Context) {
-	var seen int64
-
-	for e.state.await(ctx, func() bool {
-		news := e.state.version != seen
-		seen = e.state.version
-
-		return news
-	}) {
-		e.Changed()
-		e.pause(ctx, 250*time.Millisecond)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-e.state.news:
+			e.Changed()
+			e.pause(ctx, 250*time.Millisecond)
+		}
 	}
 }
 

@@ -16,7 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -134,11 +133,13 @@ func newRingOfTwo(t *testing.T) *ringOfTwo {
 		return w.gate
 	})
 
-	m, err := metadata.NewForConfig(cfg)
+	httpClient, err := rest.HTTPClientFor(cfg)
+	require.NoError(t, err)
+	api, err := objects.Connect(cfg, httpClient)
 	require.NoError(t, err)
 
 	w.e = New(Config{
-		Ring: w.ring, Objects: objects.NewClient(m, w.ring), Guard: takeover.New(w.ring, plane.Client, clock.RealClock{}),
+		Ring: w.ring, Objects: objects.NewClient(api, w.ring), Guard: takeover.New(w.ring, plane.Client, clock.RealClock{}),
 		Namespaces: allOf(w.ns),
 		Limits:     Limits{Workers: 4, Total: 10, PerShard: 10, DrainTimeout: time.Minute, Settle: time.Millisecond},
 		Clock:      clock.RealClock{},

@@ -17,7 +17,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -86,13 +85,15 @@ func TestAtRestNothingIsAsked(t *testing.T) {
 		return counted
 	})
 
-	m, err := metadata.NewForConfig(cfg)
+	httpClient, err := rest.HTTPClientFor(cfg)
+	require.NoError(t, err)
+	api, err := objects.Connect(cfg, httpClient)
 	require.NoError(t, err)
 
 	clk := testclock.NewFakeClock(time.Unix(1_000_000_000, 0))
 	changed := make(chan struct{}, 1)
 	e := New(Config{
-		Ring: ring, Objects: objects.NewClient(m, ring), Guard: takeover.New(ring, plane.Client, clk), Namespaces: allOf(ns),
+		Ring: ring, Objects: objects.NewClient(api, ring), Guard: takeover.New(ring, plane.Client, clk), Namespaces: allOf(ns),
 		Limits: Limits{Workers: 2, Total: 10, PerShard: 5, DrainTimeout: time.Minute, Settle: time.Second}, Clock: clk,
 		Changed: func() {
 			select {

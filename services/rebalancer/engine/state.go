@@ -23,8 +23,10 @@ type drain struct {
 
 // state is what the goroutines of an engine share. Every method may be called by any of them.
 type state struct {
-	mu      sync.Mutex
+	mu sync.Mutex
+	// changed wakes whoever awaits something, news whoever reports; the latter holds one notice at most.
 	changed *sync.Cond
+	news    chan struct{}
 
 	// work holds the objects that a worker has still to decide about, as last seen.
 	work map[objects.ID]objects.Object
@@ -48,8 +50,6 @@ type state struct {
 	sweep sweepState
 	// suspects are the shards that it has to look at first.
 	suspects suspects
-	// version counts changes.
-	version int64
 }
 
 type sweepState struct {
@@ -70,13 +70,14 @@ func newState() *state {
 		slots:       newSlots(),
 		failures:    map[string]string{},
 		unlisted:    map[schema.GroupVersionResource]struct{}{},
+		news:        make(chan struct{}, 1),
 	}
 	s.changed = sync.NewCond(&s.mu)
 
 	return s
 }
 
-// await blocks until the condition holds, which is asked with the lock held after every change; false if ctx ended first.
+// await blocks until the condition holds, which is asked with the lock held after every update; false if ctx ended first.
 func (s *state) await(ctx context.Context, condition func() bool) bool {
 	stop := context.AfterFunc(ctx, func() {
 		s.mu.Lock()
@@ -101,17 +102,26 @@ func (s *state) await(ctx context.Context, condition func() bool) bool {
 
 // update changes the state under the lock and wakes whoever awaits something.
 func (s *state) update(change func()) {
+	s.note(change)
+	s.changed.Broadcast()
+}
+
+// note changes the state under the lock in a way that nobody awaits: there is more to do, not less.
+func (s *state) note(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
 	change()
-	s.version++
-	s.changed.Broadcast()
+
+	select {
+	case s.news <- struct{}{}:
+	default:
+	}
 }
 
 // put takes an object on, as last seen.
 func (s *state) put(o objects.Object) {
-	s.update(func() {
+	s.note(func() {
 		if _, ok := s.work[o.ID]; !ok {
 			s.perResource[o.GVR]++
 		}
@@ -151,7 +161,7 @@ func (s *state) drop(id objects.ID) {
 
 // acted notes that an object was written to.
 func (s *state) acted(id objects.ID) {
-	s.update(func() {
+	s.note(func() {
 		if _, ok := s.swept[id]; ok {
 			s.sweep.acted++
 		}
@@ -195,7 +205,7 @@ func (s *state) startDrain(o objects.Object, now time.Time) bool {
 
 // asked notes that the drain label was written.
 func (s *state) asked(id objects.ID) {
-	s.update(func() {
+	s.note(func() {
 		if d, ok := s.draining[id]; ok {
 			d.asking = false
 			s.setDrain(id, d)

@@ -96,7 +96,7 @@ func (e *Engine) finishSweep(t *Target, all bool, moved int, err error) (o outco
 
 		switch s := &e.state.sweep; {
 		case err != nil || s.left > 0 || len(e.state.draining) > 0:
-			*s = sweepState{}
+			*s, o = sweepState{}, sweepUnclean
 		case s.clean && all && moved == 0:
 			*s, o = sweepState{clean: true, settled: true}, sweepSettled
 			e.state.suspects.clear()

@@ -253,7 +253,7 @@ func (e *Engine) drain(ctx context.Context, o objects.Object) error {
 
 // label writes labels. If the object has changed since it was read, it is read again and decided anew.
 func (e *Engine) label(ctx context.Context, o objects.Object, verb plan.Verb, change objects.Change) error {
-	if _, err := e.Objects.Label(ctx, o, change); err != nil {
+	if err := e.Objects.Label(ctx, o, change); err != nil {
 		if verb == plan.Drain {
 			e.state.endDrain(o.ID)
 		}

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/metadata"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
@@ -70,14 +69,14 @@ type Change struct {
 
 // Client reads and labels objects of one ring. It may be used by several goroutines.
 type Client struct {
-	meta       metadata.Interface
+	api        *API
 	shardLabel string
 	drainLabel string
 }
 
 // NewClient returns a client for the labels of the named ring.
-func NewClient(meta metadata.Interface, ring string) *Client {
-	return &Client{meta: meta, shardLabel: v1alpha1.ShardLabel(ring), drainLabel: v1alpha1.DrainLabel(ring)}
+func NewClient(api *API, ring string) *Client {
+	return &Client{api: api, shardLabel: v1alpha1.ShardLabel(ring), drainLabel: v1alpha1.DrainLabel(ring)}
 }
 
 // ShardLabel returns the key of the ring's shard label.
@@ -88,7 +87,7 @@ func (c *Client) DrainLabel() string { return c.drainLabel }
 
 // Get reads one object from the API server's storage, not from a cache. Its error is NotFound if there is none.
 func (c *Client) Get(ctx context.Context, id ID) (Object, error) {
-	m, err := c.meta.Resource(id.GVR).Namespace(id.Namespace).Get(ctx, id.Name, metav1.GetOptions{})
+	m, err := c.api.meta.Resource(id.GVR).Namespace(id.Namespace).Get(ctx, id.Name, metav1.GetOptions{})
 	if err != nil {
 		return Object{}, fmt.Errorf("read %s: %w", id, err)
 	}
@@ -106,7 +105,7 @@ func (c *Client) Pages(ctx context.Context, scope Scope, yield func([]Object) er
 	opts := metav1.ListOptions{LabelSelector: scope.Selector, Limit: PageSize}
 
 	for {
-		list, err := c.meta.Resource(scope.GVR).Namespace(scope.Namespace).List(ctx, opts)
+		list, err := c.api.meta.Resource(scope.GVR).Namespace(scope.Namespace).List(ctx, opts)
 
 		switch next, expired := continuation(err); {
 		case expired && next != opts.Continue && next != "":
@@ -164,7 +163,7 @@ func (c *Client) watch(ctx context.Context, scope Scope, opts metav1.ListOptions
 	opts.LabelSelector = scope.Selector
 	opts.AllowWatchBookmarks = true
 
-	w, err := c.meta.Resource(scope.GVR).Namespace(scope.Namespace).Watch(ctx, opts)
+	w, err := c.api.meta.Resource(scope.GVR).Namespace(scope.Namespace).Watch(ctx, opts)
 	if err != nil {
 		return nil, fmt.Errorf("watch %s: %w", scope.GVR.GroupResource(), err)
 	}
@@ -194,8 +193,8 @@ type patchMetadata struct {
 }
 
 // Label changes the labels of an object in one write, which succeeds only if the object is still as it was read: Conflict
-// says that it has changed, NotFound that it is gone. It returns the object as written.
-func (c *Client) Label(ctx context.Context, o Object, change Change) (Object, error) {
+// says that it has changed, NotFound that it is gone.
+func (c *Client) Label(ctx context.Context, o Object, change Change) error {
 	labels := map[string]*string{}
 	if change.Shard != "" {
 		labels[c.shardLabel] = &change.Shard
@@ -216,15 +215,14 @@ func (c *Client) Label(ctx context.Context, o Object, change Change) (Object, er
 	// A resource version belongs to one object alone, also among those that bear one name after another.
 	body, err := json.Marshal(patch{patchMetadata{o.ResourceVersion, labels}})
 	if err != nil {
-		return Object{}, fmt.Errorf("encode the labels of %s: %w", o.ID, err)
+		return fmt.Errorf("encode the labels of %s: %w", o.ID, err)
 	}
 
-	m, err := c.meta.Resource(o.GVR).Namespace(o.Namespace).Patch(ctx, o.Name, types.MergePatchType, body, metav1.PatchOptions{})
-	if err != nil {
-		return Object{}, fmt.Errorf("label %s: %w", o.ID, err)
+	if err := c.api.patch(ctx, o.ID, body); err != nil {
+		return fmt.Errorf("label %s: %w", o.ID, err)
 	}
 
-	return c.object(o.GVR, m), nil
+	return nil
 }
 
 func (c *Client) object(gvr schema.GroupVersionResource, m *metav1.PartialObjectMetadata) Object {

@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -36,10 +36,12 @@ func newWorld(t *testing.T) *world {
 
 	plane := localplane.Shared(t)
 
-	meta, err := metadata.NewForConfig(metadata.ConfigFor(plane.Config))
+	httpClient, err := rest.HTTPClientFor(plane.Config)
+	require.NoError(t, err)
+	api, err := Connect(plane.Config, httpClient)
 	require.NoError(t, err)
 
-	return &world{T: t, plain: plane.Client, ns: plane.Namespace(t), c: NewClient(meta, ring)}
+	return &world{T: t, plain: plane.Client, ns: plane.Namespace(t), c: NewClient(api, ring)}
 }
 
 func (w *world) create(name string, labels map[string]string) *corev1.ConfigMap {
@@ -51,15 +53,15 @@ func (w *world) create(name string, labels map[string]string) *corev1.ConfigMap 
 	return cm
 }
 
-func (w *world) id(name string) ID { return ID{GVR: configMaps, Namespace: w.ns, Name: name} }
+func (w *world) a() ID { return ID{GVR: configMaps, Namespace: w.ns, Name: "a"} }
 
 func TestLabelChangesJustTheTwoLabels(t *testing.T) {
 	w := newWorld(t)
 	cm := w.create("a", map[string]string{"mine": "stays"})
 
-	o, err := w.c.Get(t.Context(), w.id("a"))
+	o, err := w.c.Get(t.Context(), w.a())
 	require.NoError(t, err)
-	require.Equal(t, Object{ID: w.id("a"), UID: cm.UID, ResourceVersion: cm.ResourceVersion}, o)
+	require.Equal(t, Object{ID: w.a(), UID: cm.UID, ResourceVersion: cm.ResourceVersion}, o)
 
 	for _, step := range []struct {
 		change Change
@@ -72,7 +74,8 @@ func TestLabelChangesJustTheTwoLabels(t *testing.T) {
 		{Change{Shard: "two", RemoveDrain: true}, map[string]string{"mine": "stays", v1alpha1.ShardLabel(ring): "two"}},
 		{Change{RemoveShard: true}, map[string]string{"mine": "stays"}},
 	} {
-		o, err = w.c.Label(t.Context(), o, step.change)
+		require.NoError(t, w.c.Label(t.Context(), o, step.change))
+		o, err = w.c.Get(t.Context(), w.a())
 		require.NoError(t, err)
 		require.NoError(t, w.plain.Get(t.Context(), client.ObjectKeyFromObject(cm), cm))
 		require.Equal(t, step.want, cm.Labels)
@@ -87,23 +90,23 @@ func TestLabelFailsIfTheObjectIsAnother(t *testing.T) {
 	w := newWorld(t)
 	cm := w.create("a", nil)
 
-	old, err := w.c.Get(t.Context(), w.id("a"))
+	old, err := w.c.Get(t.Context(), w.a())
 	require.NoError(t, err)
 
 	cm.Data = map[string]string{"changed": "meanwhile"}
 	require.NoError(t, w.plain.Update(t.Context(), cm))
 
-	_, err = w.c.Label(t.Context(), old, Change{Shard: "one"})
+	err = w.c.Label(t.Context(), old, Change{Shard: "one"})
 	require.True(t, apierrors.IsConflict(err), "changed: %v", err)
 
 	require.NoError(t, w.plain.Delete(t.Context(), cm))
 
-	_, err = w.c.Label(t.Context(), old, Change{Shard: "one"})
+	err = w.c.Label(t.Context(), old, Change{Shard: "one"})
 	require.True(t, apierrors.IsNotFound(err), "gone: %v", err)
 
 	w.create("a", nil)
 
-	_, err = w.c.Label(t.Context(), old, Change{Shard: "one"})
+	err = w.c.Label(t.Context(), old, Change{Shard: "one"})
 	require.True(t, apierrors.IsConflict(err), "another of the same name: %v", err)
 }
 

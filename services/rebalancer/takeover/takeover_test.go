@@ -322,11 +322,11 @@ func TestOneReadServesManyShards(t *testing.T) {
 	}
 
 	all()
-	require.EqualValues(t, few+1, counted.lists, "a few by themselves, the others together")
+	require.Equal(t, few+1, counted.lists, "a few by themselves, the others together")
 
 	w.step(trust)
 	all()
-	require.EqualValues(t, few+2, counted.lists, "all together")
+	require.Equal(t, few+2, counted.lists, "all together")
 	require.False(t, counted.one)
 	require.False(t, w.ask(names[0]).Allowed, "which does not make those dead that live")
 
@@ -349,6 +349,6 @@ func TestOneReadServesManyShards(t *testing.T) {
 	before := counted.lists
 
 	require.True(t, w.ask(names[2]).Allowed)
-	require.EqualValues(t, before+1, counted.lists)
+	require.Equal(t, before+1, counted.lists)
 	require.True(t, counted.one, "nobody asks about the others any more")
 }

@@ -134,7 +134,7 @@ func (r *runner) measure(ctx context.Context) (rows []result.Row, series []resul
 		case <-ctx.Done():
 		}
 	}()
-	writer, err := objects.New(s.Config, connections)
+	writer, err := objects.New(s.Writer, connections)
 	if err != nil {
 		return nil, nil, err
 	}

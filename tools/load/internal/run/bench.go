@@ -40,6 +40,7 @@ type Bench struct {
 
 	name     string
 	rounds   int
+	times    int // of that many rounds one is shown; 0 means each
 	only     *regexp.Regexp
 	deadline time.Time // until when another round may end; zero for always
 	progress io.Writer

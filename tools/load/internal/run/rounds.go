@@ -32,7 +32,9 @@ func Rounds[T any](ctx context.Context, b *Bench, value, floor Trial[T]) (values
 			b.Progress("warm-up: %s", shown(v, f, floor != nil))
 			continue
 		}
-		b.Progress("round %d of %d: %s (%.1f s)", round, b.rounds, shown(v, f, floor != nil), took.Seconds())
+		if round%max(1, b.times) == 0 {
+			b.Progress("round %d of %d: %s (%.1f s)", round, b.rounds, shown(v, f, floor != nil), took.Seconds())
+		}
 		values = append(values, v)
 		if floor != nil {
 			floors = append(floors, f)
@@ -84,9 +86,11 @@ func (b *Bench) Share(remaining int) *Bench {
 	return &part
 }
 
-// Times returns a bench that makes as many times more rounds: short rounds, often in turns, suffer less from what else a machine does.
+// Times returns a bench that makes as many times more rounds, and shows one of as many: short rounds, often in turns, suffer less
+// from what else a machine does.
 func (b *Bench) Times(factor int) *Bench {
 	more := *b
 	more.rounds *= factor
+	more.times = factor
 	return &more
 }

@@ -67,6 +67,9 @@ type System struct {
 	// types and ClusterRings.
 	Config *rest.Config
 	Client client.WithWatch
+	// Writer is whom objects are written as, with all rights, too. Here it has the token of a ServiceAccount, as shards have: an API
+	// server remembers tokens, but verifies a client certificate in each request, at the cost of a twentieth of a write.
+	Writer *rest.Config
 
 	options   Options
 	plane     *localplane.Plane // nil for a cluster
@@ -132,6 +135,7 @@ func (s *System) startPlane(context.Context) error {
 func (s *System) use(config *rest.Config) error {
 	s.Config = rest.CopyConfig(config)
 	s.Config.QPS = -1
+	s.Writer = s.Config
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return fmt.Errorf("register the types: %w", err)
@@ -151,7 +155,7 @@ func (s *System) install(ctx context.Context) error {
 	if err := s.plane.Install(ctx, "deploy/base", "deploy/example/crd"); err != nil {
 		return fmt.Errorf("install the manifests: %w", err)
 	}
-	return nil
+	return s.becomeWriter(ctx)
 }
 
 // Local reports whether all that is measured are processes of this machine.

@@ -39,6 +39,7 @@ const (
 	http1Row   = "admission-cpu-http1"
 	cpuRow     = "admission-cpu-"
 	creates    = "admission-creates-"
+	matched    = "admission-creates-matched"
 	foreignRow = "admission-foreign-calls"
 )
 
@@ -57,7 +58,7 @@ func Measurements() []run.Measurement {
 		ids = append(ids, idsAt(size)[1:]...)
 	}
 	return []run.Measurement{
-		{Name: "admission", IDs: ids, Budget: map[run.Scale]time.Duration{run.Small: 32 * time.Second, run.Full: 225 * time.Second}, Run: webhooks},
+		{Name: "admission", IDs: ids, Budget: map[run.Scale]time.Duration{run.Small: 32 * time.Second, run.Full: 270 * time.Second}, Run: webhooks},
 		{
 			Name: "admission-foreign", IDs: []string{foreignRow}, Budget: map[run.Scale]time.Duration{run.Small: 3 * time.Second, run.Full: 10 * time.Second},
 			ClusterToo: true, Run: foreign,
@@ -71,7 +72,10 @@ func idsAt(size int) []string {
 	if slices.Contains(judged, size) {
 		ids = append(ids, cpuRow+strconv.Itoa(size), creates+strconv.Itoa(size))
 	}
-	if size == judged[1] {
+	switch size {
+	case judged[0]:
+		ids = append(ids, matched)
+	case judged[1]:
 		ids = append(ids, http1Row)
 	}
 	return ids
@@ -172,14 +176,14 @@ func (e *experiment) launchNoop(ctx context.Context, shard string) error {
 	if err != nil {
 		return err
 	}
-	return e.register(ctx)
+	return e.register(ctx, noop, e.noop.namespace, nil)
 }
 
-// register registers the no-op webhook for its namespace, and otherwise as the assigner registers its own.
-func (e *experiment) register(ctx context.Context) error {
+// register registers the no-op webhook for a namespace, and otherwise as the assigner registers its own, but for match conditions.
+func (e *experiment) register(ctx context.Context, name, namespace string, conditions []admissionregistrationv1.MatchCondition) error {
 	all := admissionregistrationv1.AllScopes
 	err := e.bench.System.Client.Create(ctx, &admissionregistrationv1.MutatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: noop},
+		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Webhooks: []admissionregistrationv1.MutatingWebhook{{
 			Name:         "noop.load.example.com",
 			ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: new(e.noop.url + "/noop"), CABundle: e.noop.ca},
@@ -187,7 +191,8 @@ func (e *experiment) register(ctx context.Context) error {
 				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Update},
 				Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"*"}, Resources: []string{"configmaps"}, Scope: &all},
 			}},
-			NamespaceSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: e.noop.namespace}},
+			NamespaceSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: namespace}},
+			MatchConditions:         conditions,
 			ObjectSelector:          &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: e.label(), Operator: metav1.LabelSelectorOpDoesNotExist}}},
 			FailurePolicy:           ptr.To(admissionregistrationv1.Ignore),
 			SideEffects:             ptr.To(admissionregistrationv1.SideEffectClassNone),
@@ -205,8 +210,7 @@ func (e *experiment) register(ctx context.Context) error {
 // remove takes away all that prepare has made.
 func (e *experiment) remove(ctx context.Context) error {
 	s := e.bench.System
-	registration := &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: noop}}
-	errs := []error{client.IgnoreNotFound(s.Client.Delete(ctx, registration))}
+	errs := []error{e.deregister(ctx, noop)}
 	if _, runs := s.Processes()[noop]; runs {
 		errs = append(errs, s.End(noop))
 	}
@@ -214,6 +218,11 @@ func (e *experiment) remove(ctx context.Context) error {
 		errs = append(errs, e.ring.Remove(ctx, s.Client), e.fleet.Remove(ctx))
 	}
 	return errors.Join(errs...)
+}
+
+func (e *experiment) deregister(ctx context.Context, name string) error {
+	registration := &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	return client.IgnoreNotFound(e.bench.System.Client.Delete(ctx, registration))
 }
 
 // grow lets shards join until there are as many as given, and waits until the assigner gives objects to nearly all of them.
@@ -267,7 +276,7 @@ func (e *experiment) inPlace(ctx context.Context) error {
 func (e *experiment) at(ctx context.Context, b *run.Bench, size int) error {
 	row := strconv.Itoa(size)
 	isRow := slices.Contains(judged, size)
-	parts := 2
+	const parts = 2
 	if b.Wants(cpuSeries) || isRow && b.Wants(cpuRow+row) {
 		values, floors, err := e.cpu(ctx, b.Share(parts), true)
 		if err != nil {
@@ -287,15 +296,17 @@ func (e *experiment) at(ctx context.Context, b *run.Bench, size int) error {
 		r.Notes = []string{"an API server calls the webhook of a Service by HTTP/1.1, and one on its own host by HTTP/2 as in the other rows"}
 		e.rows = append(e.rows, r)
 	}
-	if !isRow || !b.Wants(creates+row) {
+	if isRow && b.Wants(creates+row) {
+		values, floors, err := e.throughput(ctx, b.Share(parts), e.noop.namespace)
+		if err != nil {
+			return err
+		}
+		e.rows = append(e.rows, e.createsRow(size, values, floors))
+	}
+	if size != judged[0] || !b.Wants(matched) {
 		return nil
 	}
-	values, floors, err := e.throughput(ctx, b)
-	if err != nil {
-		return err
-	}
-	e.rows = append(e.rows, e.createsRow(size, values, floors))
-	return nil
+	return e.matched(ctx, b, size)
 }
 
 func (e *experiment) cpuRow(id, title string, values, floors []float64) result.Row {

@@ -35,7 +35,7 @@ func TestReviews(t *testing.T) {
 
 func TestIDs(t *testing.T) {
 	require.Equal(t, []string{cpuSeries}, idsAt(10))
-	require.Equal(t, []string{cpuSeries, "admission-cpu-3", "admission-creates-3"}, idsAt(3))
+	require.Equal(t, []string{cpuSeries, "admission-cpu-3", "admission-creates-3", matched}, idsAt(3))
 	require.Contains(t, idsAt(50), http1Row)
 
 	seen := map[string]bool{}
@@ -47,7 +47,7 @@ func TestIDs(t *testing.T) {
 			seen[id] = true
 		}
 	}
-	require.Len(t, seen, 9)
+	require.Len(t, seen, 10)
 }
 
 func TestTogether(t *testing.T) {

@@ -58,15 +58,26 @@ func newCaller(e endpoint, http2 bool) (*caller, error) {
 
 // ofRing returns a caller of the webhook that is registered for a ring.
 func ofRing(ctx context.Context, c client.Client, ring string, http2 bool) (*caller, error) {
-	var registered admissionregistrationv1.MutatingWebhookConfiguration
-	if err := c.Get(ctx, client.ObjectKey{Name: v1alpha1.WebhookConfigurationName(ring)}, &registered); err != nil {
+	webhook, err := registered(ctx, c, ring)
+	if err != nil {
+		return nil, err
+	}
+	if webhook.ClientConfig.URL == nil {
+		return nil, fmt.Errorf("the registration of ring %s has no URL", ring)
+	}
+	return newCaller(endpoint{process: system.Assigner, url: *webhook.ClientConfig.URL, ca: webhook.ClientConfig.CABundle}, http2)
+}
+
+// registered returns the webhook that is registered for a ring.
+func registered(ctx context.Context, c client.Client, ring string) (*admissionregistrationv1.MutatingWebhook, error) {
+	var configuration admissionregistrationv1.MutatingWebhookConfiguration
+	if err := c.Get(ctx, client.ObjectKey{Name: v1alpha1.WebhookConfigurationName(ring)}, &configuration); err != nil {
 		return nil, fmt.Errorf("read the registration of ring %s: %w", ring, err)
 	}
-	if len(registered.Webhooks) != 1 || registered.Webhooks[0].ClientConfig.URL == nil {
-		return nil, fmt.Errorf("the registration %s has no URL", registered.Name)
+	if len(configuration.Webhooks) != 1 {
+		return nil, fmt.Errorf("the registration %s has %d webhooks", configuration.Name, len(configuration.Webhooks))
 	}
-	config := registered.Webhooks[0].ClientConfig
-	return newCaller(endpoint{process: system.Assigner, url: *config.URL, ca: config.CABundle}, http2)
+	return &configuration.Webhooks[0], nil
 }
 
 func (c *caller) close() { c.transport.CloseIdleConnections() }

@@ -2,6 +2,7 @@ package admission
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -27,17 +28,18 @@ func (c creation) perSecond() float64 { return float64(c.objects) / c.took.Secon
 
 // throughput measures creates per second. Turns are short and many, and the median counts of those of a round: what else the machine
 // does hits both sides, but a garbage collection of the API server hits one turn, and is as much as hundreds of creates.
-func (e *experiment) throughput(ctx context.Context, b *run.Bench) (values, floors [][]creation, err error) {
+// The floor's objects are created in a namespace of the no-op webhook.
+func (e *experiment) throughput(ctx context.Context, b *run.Bench, least string) (values, floors [][]creation, err error) {
 	n, times := run.Pick(b, 75, 100), run.Pick(b, 5, 30)
 	mine := objects.Batch{Kind: objects.ConfigMaps, Namespace: e.ring.Namespace, Prefix: "created", Count: n, Concurrency: concurrency}
 	other := mine
-	other.Namespace = e.noop.namespace
-	turns, least, err := run.Rounds(ctx, b.Times(times), func(ctx context.Context) (creation, error) {
+	other.Namespace = least
+	turns, lowest, err := run.Rounds(ctx, b.Times(times), func(ctx context.Context) (creation, error) {
 		return created(ctx, b, mine, e.label())
 	}, func(ctx context.Context) (creation, error) {
 		return created(ctx, b, other, e.label())
 	})
-	return together(turns, times), together(least, times), err
+	return together(turns, times), together(lowest, times), err
 }
 
 // together puts so many turns into a round. Turns that are left over belong to the last.
@@ -51,6 +53,36 @@ func together(turns []creation, times int) [][]creation {
 		rounds[last] = append(rounds[last], turn)
 	}
 	return rounds
+}
+
+// matched compares with the no-op webhook under the match conditions of the ring's registration.
+func (e *experiment) matched(ctx context.Context, b *run.Bench, size int) (err error) {
+	s := b.System
+	registration, err := registered(ctx, s.Client, e.ring.Name)
+	if err != nil {
+		return err
+	}
+	namespace, err := s.Namespace(ctx, "load-matched")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, e.deregister(context.WithoutCancel(ctx), matched)) }()
+	if err := e.register(ctx, matched, namespace, registration.MatchConditions); err != nil {
+		return err
+	}
+	if err := called(ctx, b.Objects, objects.Batch{Kind: objects.ConfigMaps, Namespace: namespace, Prefix: "probe"}, e.label()); err != nil {
+		return err
+	}
+	values, floors, err := e.throughput(ctx, b, namespace)
+	if err != nil {
+		return err
+	}
+	row := e.createsRow(size, values, floors)
+	row.ID, row.Title, row.PriorArt = matched, fmt.Sprintf("the same, %d shards, if the no-op webhook has the match condition of the assigner's", size), ""
+	row.FloorTitle += " under that condition"
+	row.Notes = append(row.Notes, "The condition keeps the rebalancer's own writes from waiting for a webhook that hangs. The API server evaluates it for each write.")
+	e.rows = append(e.rows, row)
+	return nil
 }
 
 func (e *experiment) createsRow(size int, values, floors [][]creation) result.Row {

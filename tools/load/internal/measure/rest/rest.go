@@ -31,6 +31,7 @@ const (
 	apiServerSeries = "moves-apiserver-by-objects"
 	cpuSeries       = "moves-rebalancer-by-objects"
 	peakSeries      = "rebalancer-peak-memory-by-objects"
+	passSeries      = "pass-by-objects"
 
 	// shardCount is how many shards there are before one more joins.
 	shardCount = 20
@@ -45,7 +46,7 @@ func Measurements() []run.Measurement {
 	return []run.Measurement{
 		{
 			Name: "objects", IDs: []string{
-				cpuRow, networkRow, memoryRow, requestsRow, peakRow, restSeries, memorySeries, rateSeries, apiServerSeries, cpuSeries, peakSeries,
+				cpuRow, networkRow, memoryRow, requestsRow, peakRow, restSeries, memorySeries, rateSeries, apiServerSeries, cpuSeries, peakSeries, passSeries,
 			},
 			Budget: map[run.Scale]time.Duration{run.Small: 40 * time.Second, run.Full: 510 * time.Second}, Run: byObjects,
 		},
@@ -93,7 +94,7 @@ func byObjects(ctx context.Context, b *run.Bench) (rows []result.Row, series []r
 			rows = append(rows, row)
 		}
 	}
-	for _, id := range []string{restSeries, memorySeries, rateSeries, apiServerSeries, cpuSeries, peakSeries} {
+	for _, id := range []string{restSeries, memorySeries, rateSeries, apiServerSeries, cpuSeries, passSeries, peakSeries} {
 		if s := g.series[id]; s != nil && b.Wants(id) {
 			series = append(series, *s)
 		}
@@ -115,7 +116,7 @@ func (g *growth) at(ctx context.Context, size int) error {
 			return err
 		}
 	}
-	if size > 0 && g.bench.Wants(peakRow, rateSeries, apiServerSeries, cpuSeries, peakSeries) {
+	if size > 0 && g.bench.Wants(peakRow, rateSeries, apiServerSeries, cpuSeries, peakSeries, passSeries) {
 		return g.moving(ctx, size)
 	}
 	return nil
@@ -195,18 +196,13 @@ func (g *growth) moving(ctx context.Context, size int) error {
 	g.point(rateSeries, size, died.Rate, least.Rate)
 	g.point(apiServerSeries, size, died.APIServer, least.APIServer)
 	g.point(cpuSeries, size, died.Rebalancer, 0)
-	if err := g.world.Settle(ctx); err != nil {
-		return err
-	}
+	g.point(passSeries, size, died.Pass, 0)
 	reader := g.bench.System.Usage()
 	if err := reader.ResetPeaks(ctx); err != nil {
 		return fmt.Errorf("reset the peaks of memory: %w", err)
 	}
 	joined, err := g.world.Join(ctx, 1)
 	if err != nil {
-		return err
-	}
-	if err := g.world.Settle(ctx); err != nil {
 		return err
 	}
 	used, err := reader.Read(ctx)
@@ -226,6 +222,7 @@ var titles = map[string][2]string{
 	rateSeries:      {"Objects moved per second after the death of one of 20 shards", "objects/s"},
 	apiServerSeries: {"API server CPU per moved object, after the death of one of 20 shards", "ms"},
 	cpuSeries:       {"Rebalancer CPU per moved object, after the death of one of 20 shards", "ms"},
+	passSeries:      {"API server and rebalancer CPU of the pass over all objects that follows a change, per object", "µs"},
 	peakSeries:      {"Peak of the rebalancer's memory when a shard joins 19", "MiB"},
 }
 

@@ -37,12 +37,15 @@ type Cost struct {
 	Moved int
 	// Rate is how many that were per second: from the change of a Lease, or the first patch, until the tool saw the last one.
 	Rate float64
-	// APIServer and Rebalancer are their CPU time per object, in milliseconds, until the rebalancer rested again.
+	// APIServer and Rebalancer are their CPU time per object, in milliseconds, until everything was in its place.
 	APIServer, Rebalancer float64
 	// First is when the first object had been moved, and Mark when as many had been as were asked for (0 if never), in seconds.
 	First, Mark float64
 	// CPU is the CPU time per object, in milliseconds, of everything that is measured, and of this program.
 	CPU map[string]float64
+	// Pass is the CPU time of API server and rebalancer from then on until the latter rested, in microseconds per object of the
+	// ring: what the pass over all of them takes that follows each change.
+	Pass float64
 }
 
 func (c Cost) String() string {
@@ -211,10 +214,17 @@ func (w *World) watched(ctx context.Context, what watching, action func(context.
 	if err != nil {
 		return Cost{}, err
 	}
-	if err := w.Settle(ctx); err != nil {
+	if err := w.clean(ctx); err != nil {
 		return Cost{}, err
 	}
 	after, err := w.usage(ctx)
+	if err != nil {
+		return Cost{}, err
+	}
+	if err := w.Settle(ctx); err != nil {
+		return Cost{}, err
+	}
+	rested, err := w.usage(ctx)
 	if err != nil {
 		return Cost{}, err
 	}
@@ -229,6 +239,8 @@ func (w *World) watched(ctx context.Context, what watching, action func(context.
 		c.CPU[name] = float64(u.CPU) / float64(time.Millisecond) / float64(n)
 	}
 	c.APIServer, c.Rebalancer = c.CPU[system.APIServer], c.CPU[system.Rebalancer]
+	last := usage.Difference(after, rested)
+	c.Pass = float64(last[system.APIServer].CPU+last[system.Rebalancer].CPU) / float64(time.Microsecond) / float64(w.made)
 	return c, nil
 }
 

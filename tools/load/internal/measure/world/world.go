@@ -12,11 +12,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
-	authenticationv1 "k8s.io/api/authentication/v1"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -33,8 +30,6 @@ const (
 	concurrency = 16
 	// creators is how many objects are created or deleted at a time.
 	creators = 32
-	// tokenLifetime, in seconds, is longer than any measurement.
-	tokenLifetime = 24 * 3600
 )
 
 // World is a ring with its shards and objects. Make it with [Open]; it is for one goroutine.
@@ -62,7 +57,7 @@ func Open(ctx context.Context, b *run.Bench, name string, size int) (w *World, e
 	w.Fleet = shards.NewFleet(shards.Options{
 		Objects: b.Objects, Client: b.System.Client, Ring: w.Ring, Concurrency: concurrency, Now: b.Clock.Now,
 	})
-	config, err := asRebalancer(ctx, b.System)
+	config, err := b.System.As(ctx, v1alpha1.SystemNamespace, system.Rebalancer)
 	if err != nil {
 		return nil, err
 	}
@@ -85,18 +80,6 @@ func Open(ctx context.Context, b *run.Bench, name string, size int) (w *World, e
 		return w, err
 	}
 	return w, nil
-}
-
-// asRebalancer returns a configuration with the rights and the name of the rebalancer.
-func asRebalancer(ctx context.Context, s *system.System) (*rest.Config, error) {
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: system.Rebalancer}}
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To[int64](tokenLifetime)}}
-	if err := s.Client.SubResource("token").Create(ctx, account, request); err != nil {
-		return nil, fmt.Errorf("get a token of the rebalancer: %w", err)
-	}
-	config := rest.AnonymousClientConfig(s.Config)
-	config.BearerToken, config.UserAgent = request.Status.Token, system.Rebalancer
-	return config, nil
 }
 
 // Close removes objects, ring and Leases.

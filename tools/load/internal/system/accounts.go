@@ -1,0 +1,51 @@
+package system
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)
+
+const (
+	// writerName is the ServiceAccount that objects are written as, and the binding of its rights.
+	writerName = "load-writer"
+	// tokenLifetime, in seconds, is longer than any measurement.
+	tokenLifetime = 24 * 3600
+)
+
+// As returns a configuration with the rights of a ServiceAccount, which has to exist, and its name as that of the client.
+func (s *System) As(ctx context.Context, namespace, name string) (*rest.Config, error) {
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To[int64](tokenLifetime)}}
+	if err := s.Client.SubResource("token").Create(ctx, account, request); err != nil {
+		return nil, fmt.Errorf("get a token of ServiceAccount %s/%s: %w", namespace, name, err)
+	}
+	config := rest.AnonymousClientConfig(s.Config)
+	config.BearerToken, config.UserAgent = request.Status.Token, name
+	return config, nil
+}
+
+// becomeWriter makes the ServiceAccount that objects are written as.
+func (s *System) becomeWriter(ctx context.Context) error {
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: writerName}}
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: writerName},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: account.Namespace, Name: account.Name}},
+	}
+	if err := errors.Join(s.Client.Create(ctx, account), s.Client.Create(ctx, binding)); err != nil {
+		return fmt.Errorf("make the ServiceAccount that writes objects: %w", err)
+	}
+	var err error
+	s.Writer, err = s.As(ctx, account.Namespace, account.Name)
+	return err
+}
