@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/events"
@@ -290,6 +291,34 @@ func TestNumbersAreWrittenOnceInAWhile(t *testing.T) {
 	w.acknowledge(second)
 	s.settle() // which no number has to wait for
 	w.assigned(v1alpha1.ReasonAllAssigned)
+}
+
+// What was written a moment ago, the cache may not know yet. It is not written again for that.
+func TestOldCopyOfTheRingWritesNothingAgain(t *testing.T) {
+	w := newWorld(t)
+	w.join("a", "b")
+	w.main(w.namesOf("b", 1)[0], "b")
+
+	var old atomic.Pointer[v1alpha1.ClusterRing]
+
+	s := newStepped(w, interceptor.Funcs{Get: oldCopies(&old)})
+	s.settle()
+
+	settled := &v1alpha1.ClusterRing{}
+	require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(w.ring), settled))
+
+	// The object stays where it is for now, for the process may live on.
+	require.NoError(t, w.shards["b"].Delete(t.Context()))
+	s.index.Delete(types.NamespacedName{Namespace: w.ns, Name: "b"})
+
+	_, err := s.reconcileOnce()
+	require.NoError(t, err)
+	require.Empty(t, s.assignment().Fingerprint)
+	old.Store(settled)
+
+	result, err := s.reconcileOnce()
+	require.NoError(t, err)
+	require.Positive(t, result.RequeueAfter, "soon the cache will know")
 }
 
 // That a ring has been written to by another one is nothing to tell anybody about.

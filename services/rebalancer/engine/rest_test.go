@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -22,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
@@ -31,7 +33,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
 
-// requests counts what an engine asks of the API server.
+// requests notes what an engine asks of the API server.
 type requests struct {
 	next http.RoundTripper
 
@@ -40,18 +42,21 @@ type requests struct {
 }
 
 func (r *requests) RoundTrip(req *http.Request) (*http.Response, error) {
+	query := req.URL.Query()
+
 	r.mu.Lock()
-	r.seen = append(r.seen, req.Method+" "+req.URL.Query().Get("watch")+" "+req.URL.Path)
+	r.seen = append(r.seen, req.Method+" "+query.Get("watch")+" "+req.URL.Path+" "+query.Get("labelSelector"))
 	r.mu.Unlock()
 
 	return r.next.RoundTrip(req)
 }
 
-func (r *requests) count() int {
+// since returns what came after the first n.
+func (r *requests) since(n int) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	return len(r.seen)
+	return slices.Clone(r.seen[n:])
 }
 
 // allOf selects one namespace alone.
@@ -61,28 +66,27 @@ func (a allOf) Selects(_ context.Context, namespace string, _ labels.Selector) (
 	return namespace == string(a), nil
 }
 
-// An engine at rest asks nothing, however many objects there are and however much time goes by.
-func TestAtRestNothingIsAsked(t *testing.T) {
+// resting is an engine for ConfigMaps of one namespace, whose requests are noted. Its time goes by only when the test says so.
+type resting struct {
+	*testing.T
+	*requests
+	e        *Engine
+	clock    *testclock.FakeClock
+	plane    *localplane.Plane
+	ns, ring string
+}
+
+func newResting(t *testing.T) *resting {
+	t.Helper()
+
 	plane := localplane.Shared(t)
-	ns := plane.Namespace(t)
-	ring := "rest-" + ns
-	shard := map[string]string{v1alpha1.ShardLabel(ring): "a"}
+	r := &resting{T: t, requests: &requests{}, plane: plane, ns: plane.Namespace(t), clock: testclock.NewFakeClock(time.Unix(1_000_000_000, 0))}
+	r.ring = "rest-" + r.ns
 
-	create := func(name string, l map[string]string) *corev1.ConfigMap {
-		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name, Labels: l}}
-		require.NoError(t, plane.Client.Create(t.Context(), cm))
-
-		return cm
-	}
-	for i := range 20 {
-		create(fmt.Sprintf("at-rest-%d", i), shard)
-	}
-
-	counted := &requests{}
 	cfg := rest.CopyConfig(plane.Config)
 	cfg.Wrap(func(rt http.RoundTripper) http.RoundTripper {
-		counted.next = rt
-		return counted
+		r.next = rt
+		return r.requests
 	})
 
 	httpClient, err := rest.HTTPClientFor(cfg)
@@ -90,56 +94,131 @@ func TestAtRestNothingIsAsked(t *testing.T) {
 	api, err := objects.Connect(cfg, httpClient)
 	require.NoError(t, err)
 
-	clk := testclock.NewFakeClock(time.Unix(1_000_000_000, 0))
-	changed := make(chan struct{}, 1)
-	e := New(Config{
-		Ring: ring, Objects: objects.NewClient(api, ring), Guard: takeover.New(ring, plane.Client, clk), Namespaces: allOf(ns),
-		Limits: Limits{Workers: 2, Total: 10, PerShard: 5, DrainTimeout: time.Minute, Settle: time.Second}, Clock: clk,
-		Changed: func() {
-			select {
-			case changed <- struct{}{}:
-			default:
-			}
-		},
-		Late: func(objects.ID, string, time.Duration) {},
+	r.e = New(Config{
+		Ring: r.ring, Objects: objects.NewClient(api, r.ring), Guard: takeover.New(r.ring, plane.Client, r.clock), Namespaces: allOf(r.ns),
+		Limits: Limits{Workers: 2, Total: 10, PerShard: 5, DrainTimeout: time.Minute, Settle: time.Second}, Clock: r.clock,
+		Changed: func() {},
+		Late:    func(objects.ID, string, time.Duration) {},
 	})
-	e.SetTarget(target(ring))
 
-	ctx, cancel := context.WithCancel(t.Context())
+	return r
+}
+
+// run lets the engine run until the test ends, and returns when it has settled.
+func (r *resting) run() {
+	r.Helper()
+
+	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 
 	go func() {
 		defer close(ended)
-		e.Run(ctx)
+		r.e.Run(ctx)
 	}()
 
-	// Time goes by only when the test says so: the settle period has to pass.
-	require.Eventually(t, func() bool {
-		clk.Step(time.Second)
-		return e.Report().Settled
-	}, 20*time.Second, 10*time.Millisecond)
+	r.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+	r.settle()
+}
 
-	before := counted.count()
+// settle lets time go by until the engine has settled: the settle period has to pass.
+func (r *resting) settle() {
+	r.Helper()
+	r.eventually(func() bool {
+		r.clock.Step(time.Second)
+		return r.e.Report().Settled
+	})
+}
+
+func (r *resting) eventually(condition func() bool) {
+	r.Helper()
+	require.Eventually(r, condition, 20*time.Second, 10*time.Millisecond)
+}
+
+// create makes an object of a shard; with "" of none.
+func (r *resting) create(name, shard string) *corev1.ConfigMap {
+	r.Helper()
+
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: r.ns, Name: name}}
+	if shard != "" {
+		cm.Labels = map[string]string{v1alpha1.ShardLabel(r.ring): shard}
+	}
+
+	require.NoError(r, r.plane.Client.Create(r.Context(), cm))
+
+	return cm
+}
+
+// An engine at rest asks nothing, however many objects there are and however much time goes by.
+func TestAtRestNothingIsAsked(t *testing.T) {
+	r := newResting(t)
+	for i := range 20 {
+		r.create(fmt.Sprintf("at-rest-%d", i), "a")
+	}
+
+	r.e.SetTarget(target(r.ring))
+	r.run()
+
+	before := len(r.since(0))
 
 	for range 48 {
-		clk.Step(time.Hour)
+		r.clock.Step(time.Hour)
 	}
 
 	// What the steps have set off has been asked before this object is labelled: one patch, and nothing else.
-	late := create("late", nil)
-	require.Eventually(t, func() bool {
-		require.NoError(t, plane.Client.Get(t.Context(), client.ObjectKeyFromObject(late), late))
-		return late.Labels[v1alpha1.ShardLabel(ring)] == "a"
-	}, 20*time.Second, 10*time.Millisecond)
+	late := r.create("late", "")
+	r.eventually(func() bool {
+		require.NoError(t, r.plane.Client.Get(t.Context(), client.ObjectKeyFromObject(late), late))
+		return late.Labels[v1alpha1.ShardLabel(r.ring)] == "a"
+	})
 
-	counted.mu.Lock()
-	after := counted.seen[before:]
-	counted.mu.Unlock()
+	after := r.since(before)
 	require.Len(t, after, 1, "at rest nothing is asked")
 	require.True(t, strings.HasPrefix(after[0], "PATCH"), after[0])
+}
 
-	cancel()
-	<-ended
+// Objects of shards that have lost nothing are in place, and are not looked at to find that out: there may be very many. When all
+// has been quiet for a while, they are looked at once.
+func TestDeathIsDealtWithWithoutALookAtAllObjects(t *testing.T) {
+	r := newResting(t)
+	all := target(r.ring)
+	three := all.of("a", "b", "c")
+
+	for i := range 20 {
+		name := fmt.Sprintf("at-rest-%d", i)
+		owner, _ := three.View.Owner(key.Key{Kind: "ConfigMap", Namespace: r.ns, Name: name})
+
+		if owner != "c" {
+			r.create(name, owner)
+		}
+	}
+
+	r.e.SetTarget(three)
+	r.run()
+
+	passes := func(since int) int {
+		return len(slices.DeleteFunc(r.since(since), func(request string) bool {
+			return request != "GET  /api/v1/configmaps "+v1alpha1.ShardLabel(r.ring)
+		}))
+	}
+	require.Equal(t, 2, passes(0), "of a ring of which nothing is known: at once, and after the settle period")
+
+	before := len(r.since(0))
+	r.e.SetTarget(all.of("a", "b"))
+	r.eventually(func() bool { return r.e.Report().Clean })
+	require.Zero(t, passes(before))
+	require.NotEmpty(t, r.since(before), "those of c are")
+	require.False(t, r.e.Report().Settled)
+
+	r.settle()
+	require.Equal(t, 1, passes(before))
+
+	before = len(r.since(0))
+	r.e.SetTarget(all.of("a", "b", "d"))
+	r.eventually(func() bool { return r.e.Report().Misplaced+r.e.Report().Draining > 0 })
+	require.Equal(t, 1, passes(before), "all lose something to a shard that joins")
 }
 
 func target(ring string) *Target {

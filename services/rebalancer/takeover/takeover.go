@@ -265,8 +265,13 @@ func (g *Guard) list(ctx context.Context, opts ...client.ListOption) ([]coordina
 	return leases.Items, err //nolint:wrapcheck // the callers say what they read
 }
 
-// answer notes what the Leases of this name say, which were read no earlier than at the given time.
+// answer notes what the Leases of this name say, which were read no earlier than at the given time, unless a read that began
+// later has said already.
 func (s *shard) answer(name string, leases []coordinationv1.Lease, began time.Time) {
+	if began.Before(s.read) {
+		return
+	}
+
 	s.verdict, s.read, s.allowedTill = s.judge(name, leases, began), began, time.Time{}
 
 	if s.verdict.Allowed {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -351,4 +352,24 @@ func TestOneReadServesManyShards(t *testing.T) {
 	require.True(t, w.ask(names[2]).Allowed)
 	require.Equal(t, before+1, counted.lists)
 	require.True(t, counted.one, "nobody asks about the others any more")
+}
+
+// A read of one shard may be slower than a read of all that began after it.
+func TestLaterReadCounts(t *testing.T) {
+	earlier := time.Unix(1_000_000_000, 0)
+	lease := func(holder string) []coordinationv1.Lease {
+		return []coordinationv1.Lease{{
+			ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder},
+		}}
+	}
+
+	var s shard
+
+	s.answer("a", lease("a"), earlier.Add(time.Millisecond))
+	require.False(t, s.verdict.Allowed)
+	s.answer("a", lease("nobody"), earlier)
+	require.False(t, s.verdict.Allowed)
+	require.Zero(t, s.allowedTill)
+	s.answer("a", lease("nobody"), earlier.Add(time.Second))
+	require.True(t, s.verdict.Allowed)
 }
