@@ -42,6 +42,7 @@ type Bench struct {
 	rounds   int
 	times    int // of that many rounds one is shown; 0 means each
 	only     *regexp.Regexp
+	last     bool
 	deadline time.Time // until when another round may end; zero for always
 	progress io.Writer
 }
@@ -56,6 +57,9 @@ func Pick[T any](b *Bench, small, full T) T {
 
 // Wants reports whether one of the ids, of rows or series, was asked for.
 func (b *Bench) Wants(ids ...string) bool { return wants(b.only, ids) }
+
+// Last says that the control plane is thrown away after this measurement, so that nothing needs to be removed.
+func (b *Bench) Last() bool { return b.last }
 
 // Progress shows a line to whoever waits.
 func (b *Bench) Progress(format string, args ...any) {
@@ -73,7 +77,7 @@ type Measurement struct {
 	// ClusterToo says that it can measure a cluster; others need processes on this machine.
 	ClusterToo bool
 	// Run makes those rows and series that the bench wants. The services have to be as before when it returns, and what it has
-	// created has to be gone.
+	// created has to be gone, unless [Bench.Last] says otherwise.
 	Run func(ctx context.Context, b *Bench) ([]result.Row, []result.Series, error)
 }
 
@@ -117,6 +121,7 @@ func (p *Plan) Do(ctx context.Context, with Bench) (rows []result.Row, series []
 			continue
 		}
 		fmt.Fprintf(p.Progress, "==> %d/%d %s\n", i+1, len(selected), m.Name)
+		with.last = i == len(selected)-1 && with.System.Local()
 		newRows, newSeries, err := p.one(ctx, m, with)
 		rows, series = append(rows, newRows...), append(series, newSeries...)
 		if ctx.Err() != nil {

@@ -26,11 +26,11 @@ func (c creation) String() string { return fmt.Sprintf("%.0f creates/s", c.perSe
 
 func (c creation) perSecond() float64 { return float64(c.objects) / c.took.Seconds() }
 
-// throughput measures creates per second. Turns are short and many, and the median counts of those of a round: what else the machine
-// does hits both sides, but a garbage collection of the API server hits one turn, and is as much as hundreds of creates.
+// throughput measures creates per second. Turns are short and many, and the median counts of those of a round, so that what else the
+// machine does hits both sides.
 // The floor's objects are created in a namespace of the no-op webhook.
 func (e *experiment) throughput(ctx context.Context, b *run.Bench, least string) (values, floors [][]creation, err error) {
-	n, times := run.Pick(b, 75, 100), run.Pick(b, 5, 30)
+	n, times := run.Pick(b, 75, 250), run.Pick(b, 5, 8)
 	mine := objects.Batch{Kind: objects.ConfigMaps, Namespace: e.ring.Namespace, Prefix: "created", Count: n, Concurrency: concurrency}
 	other := mine
 	other.Namespace = least
@@ -126,6 +126,9 @@ func serverCPU(rounds [][]creation) []float64 {
 
 // created creates the objects of a batch, checks that all have the label, and deletes them.
 func created(ctx context.Context, b *run.Bench, batch objects.Batch, label string) (c creation, err error) {
+	if err := b.System.Calm(ctx); err != nil {
+		return c, err
+	}
 	reader := b.System.Usage()
 	before, err := reader.Read(ctx)
 	if err != nil {

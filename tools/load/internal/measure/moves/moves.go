@@ -39,7 +39,7 @@ func Measurements() []run.Measurement {
 	return []run.Measurement{
 		{
 			Name: "moves", IDs: []string{deathRow, apiServerRow, cpuRow, passRow, joinRow, admittedRow, firstRow, thousandRow},
-			Budget: map[run.Scale]time.Duration{run.Small: 40 * time.Second, run.Full: 170 * time.Second}, Run: three,
+			Budget: map[run.Scale]time.Duration{run.Small: 40 * time.Second, run.Full: 250 * time.Second}, Run: three,
 		},
 		{
 			Name: "moves-by-shards", IDs: []string{rateSeries, apiServerSeries, cpuSeries},
@@ -245,7 +245,7 @@ func atSize(ctx context.Context, b *run.Bench, size int) (values, floors []world
 		return nil, nil, err
 	}
 	defer func() { err = errors.Join(err, w.Close(context.WithoutCancel(ctx))) }()
-	if err := w.Grow(ctx, run.Pick(b, 1000, 10_000)); err != nil {
+	if err := w.Grow(ctx, run.Pick(b, 1000, 6000)); err != nil {
 		return nil, nil, err
 	}
 	third := size / threeShards

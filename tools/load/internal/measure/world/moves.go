@@ -26,9 +26,9 @@ const (
 	metadataOnly = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 	// pageSize is how many objects are listed by one request.
 	pageSize = 5000
-	// calm is how long the API server is left alone before something is done whose time counts. To list what has not changed, it
+	// quiet is how long the API server is left alone before something is done whose time counts. To list what has not changed, it
 	// asks etcd whether it knows the latest, at most every 100 ms; and the tool has just had it list the objects.
-	calm = 300 * time.Millisecond
+	quiet = 300 * time.Millisecond
 )
 
 // Cost is what it took to move objects.
@@ -195,7 +195,7 @@ func (w *World) watched(ctx context.Context, what watching, action func(context.
 		return Cost{}, err
 	}
 	defer seen.stop()
-	if err := w.rest(ctx, calm); err != nil {
+	if err := w.calm(ctx); err != nil {
 		return Cost{}, err
 	}
 	before, err := w.usage(ctx)
@@ -244,11 +244,15 @@ func (w *World) watched(ctx context.Context, what watching, action func(context.
 	return c, nil
 }
 
-func (w *World) rest(ctx context.Context, d time.Duration) error {
+// calm lets the API server come to rest.
+func (w *World) calm(ctx context.Context) error {
+	if err := w.bench.System.Calm(ctx); err != nil {
+		return err
+	}
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case <-w.bench.Clock.After(d):
+	case <-w.bench.Clock.After(quiet):
 		return nil
 	}
 }

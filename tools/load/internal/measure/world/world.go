@@ -82,13 +82,16 @@ func Open(ctx context.Context, b *run.Bench, name string, size int) (w *World, e
 	return w, nil
 }
 
-// Close removes objects, ring and Leases.
+// Close removes objects, ring and Leases, unless all that there is ends with this measurement.
 func (w *World) Close(ctx context.Context) error {
 	var errs []error
 	if w.drains != nil {
 		errs = append(errs, w.drains.Stop())
 	}
 	w.raw.Close()
+	if w.bench.Last() {
+		return errors.Join(errs...)
+	}
 	// Without objects nothing has to be drained; and as long as there are Leases, none of them has vanished.
 	errs = append(errs, w.shrink(ctx), w.Ring.Remove(ctx, w.bench.System.Client), w.Fleet.Remove(ctx))
 	return errors.Join(errs...)
