@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -113,7 +114,7 @@ func rawGet(ctx context.Context, config *rest.Config, path string) (string, erro
 	if err != nil {
 		return "", fmt.Errorf("make a client of the API server: %w", err)
 	}
-	body, status, err := get(ctx, httpClient, config.Host+path)
+	body, status, err := get(ctx, httpClient, strings.TrimRight(config.Host, "/")+path)
 	if err == nil && status != http.StatusOK {
 		err = fmt.Errorf("get %s: status %d: %s", path, status, body)
 	}
