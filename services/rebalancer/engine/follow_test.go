@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,7 +22,6 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/key"
-	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 	"github.com/clusterring/clusterring/services/rebalancer/takeover"
@@ -156,16 +154,8 @@ func (w *ringOfTwo) targetOf(shards ...string) *Target {
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("ConfigMap"), meta.RESTScopeNamespace)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Secret"), meta.RESTScopeNamespace)
 
-	var leases []*coordinationv1.Lease
-	for _, s := range shards {
-		leases = append(leases, &coordinationv1.Lease{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: s, Labels: map[string]string{v1alpha1.LabelClusterRing: w.ring}},
-			Spec:       coordinationv1.LeaseSpec{HolderIdentity: new(s)},
-		})
-	}
-
 	return &Target{
-		View: membership.NewView(w.ring, leases, nil),
+		View: viewOf(w.ring, shards...),
 		Set: resources.Resolve(mapper, v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{
 			Resource: "configmaps", ControlledResources: []v1alpha1.ControlledResource{{Resource: "secrets"}},
 		}}}),

@@ -227,17 +227,25 @@ func target(ring string) *Target {
 		schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
 		schema.GroupVersionResource{Version: "v1", Resource: "configmap"}, meta.RESTScopeNamespace)
 
-	lease := &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a", Labels: map[string]string{v1alpha1.LabelClusterRing: ring}},
-		Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("a")},
-	}
-
 	return &Target{
-		View: membership.NewView(ring, []*coordinationv1.Lease{lease}, nil),
+		View: viewOf(ring, "a"),
 		Set: resources.Resolve(mapper, v1alpha1.ClusterRingSpec{
 			Resources: []v1alpha1.RingResource{{Resource: "configmaps"}},
 		}),
 		Leaving:  map[schema.GroupResource]bool{},
 		Selector: labels.Everything(),
 	}
+}
+
+// viewOf returns the view of a ring with these available shards.
+func viewOf(ring string, shards ...string) *membership.View {
+	leases := make([]*coordinationv1.Lease, len(shards))
+	for i, name := range shards {
+		leases[i] = &coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{v1alpha1.LabelClusterRing: ring}},
+			Spec:       coordinationv1.LeaseSpec{HolderIdentity: &name},
+		}
+	}
+
+	return membership.NewView(ring, leases, nil)
 }

@@ -6,26 +6,14 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	coordinationv1 "k8s.io/api/coordination/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/key"
-	"github.com/clusterring/clusterring/services/internal/membership"
 )
 
 // of returns the target with these available shards instead.
 func (t *Target) of(shards ...string) *Target {
-	leases := make([]*coordinationv1.Lease, len(shards))
-	for i, name := range shards {
-		leases[i] = &coordinationv1.Lease{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{v1alpha1.LabelClusterRing: t.View.RingName()}},
-			Spec:       coordinationv1.LeaseSpec{HolderIdentity: &name},
-		}
-	}
-
 	other := *t
-	other.View = membership.NewView(t.View.RingName(), leases, nil)
+	other.View = viewOf(t.View.RingName(), shards...)
 
 	return &other
 }
