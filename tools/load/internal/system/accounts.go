@@ -5,32 +5,30 @@ import (
 	"errors"
 	"fmt"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/utils/ptr"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
-const (
-	// writerName is the ServiceAccount that objects are written as, and the binding of its rights.
-	writerName = "load-writer"
-	// tokenLifetime, in seconds, is longer than any measurement.
-	tokenLifetime = 24 * 3600
-)
+// writerName is the ServiceAccount that objects are written as, and the binding of its rights.
+const writerName = "load-writer"
 
-// As returns a configuration with the rights of a ServiceAccount, which has to exist, and its name as that of the client.
+// As returns a configuration with the rights of a ServiceAccount of the control plane of this machine, which has to exist, and its
+// name as that of the client.
 func (s *System) As(ctx context.Context, namespace, name string) (*rest.Config, error) {
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To[int64](tokenLifetime)}}
-	if err := s.Client.SubResource("token").Create(ctx, account, request); err != nil {
-		return nil, fmt.Errorf("get a token of ServiceAccount %s/%s: %w", namespace, name, err)
+	kubeconfig, err := s.plane.ServiceAccountKubeconfig(ctx, namespace, name)
+	if err != nil {
+		return nil, fmt.Errorf("act as ServiceAccount %s/%s: %w", namespace, name, err)
 	}
-	config := rest.AnonymousClientConfig(s.Config)
-	config.BearerToken, config.UserAgent = request.Status.Token, name
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("act as ServiceAccount %s/%s: %w", namespace, name, err)
+	}
+	config.UserAgent = name
 	return config, nil
 }
 
