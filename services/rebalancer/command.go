@@ -35,7 +35,10 @@ const name = "rebalancer"
 
 // NewCommand returns the command of the rebalancer.
 func NewCommand() *cobra.Command {
-	limits := engine.Limits{Workers: 16, Total: 500, PerShard: 100, DrainTimeout: time.Minute, Settle: 5 * time.Second}
+	limits := engine.Limits{
+		Workers: 16, Total: 500, PerShard: 100, DrainTimeout: time.Minute, Settle: 5 * time.Second, AuditBudget: 0.01,
+	}
+	bounds := objects.Bounds{PerSecond: 2000, AtOnce: 64}
 
 	return kit.NewCommand(kit.Service{
 		Name:  name,
@@ -46,8 +49,9 @@ It labels objects that admission has missed and objects of shards that are gone,
 asks the present shards to give up what belongs to the new ones, by the drain label, and waits for their acknowledgement: an
 object of a shard that is alive is never taken from it. Objects that are controlled by others follow their owners.
 
-It costs nothing for objects that are in place: it watches only those without an available shard and those that are being
-drained, and goes over all labelled objects, page by page, only after the shards or the ring have changed.
+Objects that are in place cost next to nothing: it watches only those without an available shard and those that are being
+drained, and goes over all labelled objects after the shards or the ring have changed, and otherwise once in a while
+(--audit-budget). Whatever it finds out of place it keeps until it has seen it in its place.
 
 On every ring it maintains the condition Assigned and status.assignment. It needs rights on each ring's resources (get, list,
 watch, patch), granted by a ClusterRole with the label ` + v1alpha1.LabelAggregateToRebalancer + `: "true".`,
@@ -58,29 +62,33 @@ watch, patch), granted by a ClusterRole with the label ` + v1alpha1.LabelAggrega
   rebalancer --kubeconfig ~/.kube/config --leader-elect=false --log-format text \
     --metrics-bind-address 127.0.0.1:8083 --health-probe-bind-address 127.0.0.1:8084`,
 		LeaderElection: true,
-		AddFlags:       func(flags *pflag.FlagSet) { addFlags(flags, &limits) },
-		Validate:       func() error { return validate(limits) },
-		Setup:          func(ctx context.Context, rt *kit.Runtime) error { return setup(ctx, rt, limits) },
+		AddFlags:       func(flags *pflag.FlagSet) { addFlags(flags, &limits, &bounds) },
+		Validate:       func() error { return validate(limits, bounds) },
+		Setup:          func(ctx context.Context, rt *kit.Runtime) error { return setup(ctx, rt, limits, bounds) },
 	})
 }
 
-func addFlags(flags *pflag.FlagSet, l *engine.Limits) {
-	flags.IntVar(&l.Workers, "concurrent-writes", l.Workers, "Number of label writes at a time, per ring")
+func addFlags(flags *pflag.FlagSet, l *engine.Limits, b *objects.Bounds) {
+	flags.IntVar(&l.Workers, "concurrent-writes", l.Workers, "Number of objects of a ring that are moved at a time")
+	flags.IntVar(&b.AtOnce, "concurrent-requests", b.AtOnce, "Number of reads and writes of single objects at a time, of all rings; rings get equal shares")
+	flags.IntVar(&b.PerSecond, "objects-qps", b.PerSecond, "Sustained requests per second for the objects of all rings; --kube-api-qps is for everything else")
 	flags.IntVar(&l.Total, "max-drains", l.Total, "Number of objects of a ring that may be drained at a time")
 	flags.IntVar(&l.PerShard, "max-drains-per-shard", l.PerShard, "Number of objects of one shard that may be drained at a time")
 	flags.DurationVar(&l.DrainTimeout, "drain-timeout", l.DrainTimeout,
 		"Time that a shard may take to acknowledge a drain until it is reported as late; nothing is ever forced")
 	flags.DurationVar(&l.Settle, "settle-period", l.Settle,
-		"Time that a ring must have been in order, after a change of its shards, until it is checked a last time")
+		"Time after a change of a ring until the pass over its objects may begin that shows all of them in their place")
+	flags.Float64Var(&l.AuditBudget, "audit-budget", l.AuditBudget,
+		"Part of a core, of API server and rebalancer together, that may go into looking at all objects of a ring although nothing has changed; an audit comes every minute at most")
 }
 
-func validate(l engine.Limits) error {
+func validate(l engine.Limits, b objects.Bounds) error {
 	const most = 10_000
 
 	for _, f := range []struct {
 		flag  string
 		value int
-	}{{"concurrent-writes", l.Workers}, {"max-drains", l.Total}, {"max-drains-per-shard", l.PerShard}} {
+	}{{"concurrent-writes", l.Workers}, {"max-drains", l.Total}, {"max-drains-per-shard", l.PerShard}, {"concurrent-requests", b.AtOnce}, {"objects-qps", b.PerSecond}} {
 		if f.value < 1 || f.value > most {
 			return fmt.Errorf("--%s must be between 1 and %d, not %d", f.flag, most, f.value)
 		}
@@ -94,10 +102,14 @@ func validate(l engine.Limits) error {
 		return fmt.Errorf("--settle-period must not be negative, but is %s", l.Settle)
 	}
 
+	if !(l.AuditBudget > 0 && l.AuditBudget <= 1) { // nor NaN
+		return fmt.Errorf("--audit-budget must be greater than 0 and at most 1, not %v", l.AuditBudget)
+	}
+
 	return nil
 }
 
-func setup(ctx context.Context, rt *kit.Runtime, limits engine.Limits) error {
+func setup(ctx context.Context, rt *kit.Runtime, limits engine.Limits, bounds objects.Bounds) error {
 	mgr := rt.Manager
 	index := membership.NewIndex()
 
@@ -105,7 +117,7 @@ func setup(ctx context.Context, rt *kit.Runtime, limits engine.Limits) error {
 		return fmt.Errorf("set up the rebalancer: %w", err)
 	}
 
-	api, err := objects.Connect(mgr.GetConfig(), mgr.GetHTTPClient())
+	api, err := objects.Connect(mgr.GetConfig(), mgr.GetHTTPClient(), bounds)
 	if err != nil {
 		return fmt.Errorf("set up the rebalancer: %w", err)
 	}

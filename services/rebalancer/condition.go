@@ -45,7 +45,7 @@ func assigned(s situation) metav1.Condition {
 	case r.Blocked > 0:
 		c.Reason = v1alpha1.ReasonMoving
 		c.Message = fmt.Sprintf("%s: %d cannot move yet, such as %s", counts(r), r.Blocked, r.BlockedExample)
-	case !r.Clean:
+	case !r.Converged:
 		c.Reason, c.Message = v1alpha1.ReasonMoving, counts(r)
 	default:
 		c.Status, c.Reason = metav1.ConditionTrue, v1alpha1.ReasonAllAssigned
@@ -82,7 +82,7 @@ func assignment(ring *v1alpha1.ClusterRing, t *target, r engine.Report) *v1alpha
 		Resources: t.resources,
 	}
 
-	if r.Settled && len(t.missing()) == 0 {
+	if r.Converged && len(t.missing()) == 0 {
 		a.Fingerprint = t.View.Fingerprint()
 		a.Resources = ring.Spec.Resources
 	}

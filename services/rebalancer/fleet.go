@@ -17,7 +17,7 @@ import (
 
 // fleet runs one engine per ring while this replica is the leader.
 type fleet struct {
-	api        *objects.API
+	api        objects.Server
 	live       client.Reader
 	namespaces engine.Namespaces
 	limits     engine.Limits

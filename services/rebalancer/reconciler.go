@@ -147,7 +147,7 @@ func (r *reconciler) pursue(ctx context.Context, ring *v1alpha1.ClusterRing, t *
 		return reconcile.Result{}, err
 	}
 
-	if !ring.DeletionTimestamp.IsZero() && report.Settled && len(t.missing()) == 0 {
+	if !ring.DeletionTimestamp.IsZero() && report.Converged && len(t.missing()) == 0 {
 		return reconcile.Result{}, r.finish(ctx, ring)
 	}
 
@@ -181,7 +181,7 @@ func (r *reconciler) redirect(ctx context.Context, e *running, ring *v1alpha1.Cl
 	ring = latest
 
 	report := e.Report()
-	report.Clean, report.Settled = false, false
+	report.Converged = false
 	e.reported = told{}
 
 	if _, err := r.report(ctx, e, ring, standing{t, report}); err != nil {

@@ -46,7 +46,7 @@ func newStepped(w *world, interfere interceptor.Funcs) *stepped {
 	require.NoError(w, err)
 	httpClient, err := rest.HTTPClientFor(cfg)
 	require.NoError(w, err)
-	api, err := objects.Connect(cfg, httpClient)
+	api, err := objects.Connect(cfg, httpClient, objects.Bounds{PerSecond: 1000, AtOnce: 16})
 	require.NoError(w, err)
 
 	f := &fleet{

@@ -24,6 +24,7 @@ import (
 	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/obligation"
 	"github.com/clusterring/clusterring/services/rebalancer/takeover"
 	"github.com/clusterring/clusterring/tools/localplane"
 )
@@ -133,7 +134,7 @@ func newRingOfTwo(t *testing.T) *ringOfTwo {
 
 	httpClient, err := rest.HTTPClientFor(cfg)
 	require.NoError(t, err)
-	api, err := objects.Connect(cfg, httpClient)
+	api, err := objects.Connect(cfg, httpClient, objects.Bounds{PerSecond: 10000, AtOnce: 64})
 	require.NoError(t, err)
 
 	w.e = New(Config{
@@ -229,20 +230,14 @@ func (w *ringOfTwo) await(condition func() bool, message string, args ...any) {
 	require.Eventually(w, condition, 30*time.Second, 5*time.Millisecond, append([]any{message}, args...)...)
 }
 
-// putOff says whether the named object waits for the turn of others to end.
-func (w *ringOfTwo) putOff(name string) bool {
-	w.e.turns.mu.Lock()
-	defer w.e.turns.mu.Unlock()
+// putOff says whether the named object waits for the turn of others to end, or for its owner to come to its place.
+func (w *ringOfTwo) putOff(of client.Object, resource string, owner objects.ID) bool {
+	w.e.mu.Lock()
+	defer w.e.mu.Unlock()
 
-	for _, now := range w.e.turns.owners {
-		for id := range now.owners.Union(now.followers) {
-			if id.Name == name {
-				return true
-			}
-		}
-	}
+	id := objects.ID{GVR: corev1.SchemeGroupVersion.WithResource(resource), Namespace: w.ns, Name: of.GetName()}
 
-	return false
+	return w.e.table.Waits(obligation.TurnOf(id)) || owner.Name != "" && w.e.table.Waits(obligation.OwnerOf(owner))
 }
 
 // A child goes to where its owner was seen. If the owner could move on before the child's label is written, the child would
@@ -259,7 +254,7 @@ func TestOwnerStaysWhileItsChildIsAssigned(t *testing.T) {
 	w.await(func() bool { return w.has("secrets/first") && w.has("secrets/second") }, "children of one owner do not wait for each other")
 
 	w.e.SetTarget(w.target) // b has joined
-	w.await(func() bool { return w.has("configmaps/"+owner.Name) || w.putOff(owner.Name) }, "the owner is at the wrong shard")
+	w.await(func() bool { return w.has("configmaps/"+owner.Name) || w.putOff(owner, "configmaps", objects.ID{}) }, "the owner is at the wrong shard")
 	require.False(t, w.has("configmaps/"+owner.Name), "the owner is drained while its children are being assigned to where it was")
 	w.becomes(other, "a", true) // others do not wait
 
@@ -283,9 +278,10 @@ func TestChildIsDecidedAfterItsOwner(t *testing.T) {
 
 	child := w.child(owner, "child", "b")
 	stray := w.child(owner, "stray", "")
-	looked := func() bool { return w.putOff("stray") || w.asked("configmaps/"+owner.Name) }
+	id := objects.ID{GVR: corev1.SchemeGroupVersion.WithResource("configmaps"), Namespace: w.ns, Name: owner.Name}
+	looked := func() bool { return w.putOff(stray, "secrets", id) || w.asked("configmaps/"+owner.Name) }
 	w.await(looked, "a child without a shard is looked at")
-	require.True(t, w.putOff("stray"), "the owner is read while it is being written")
+	require.True(t, w.putOff(stray, "secrets", id), "the owner is read while it is being written")
 
 	letGo()
 	w.becomes(owner, "b", false)
@@ -298,10 +294,9 @@ func TestStopsAmidATurn(t *testing.T) {
 	w := newRingOfTwo(t)
 	owner := w.owner(w.nameAtB("owner"), "")
 	w.hold("configmaps/" + owner.Name)
-	w.child(owner, "child", "")
 	w.e.SetTarget(w.target)
 	w.run()
-	w.await(func() bool { return w.has("configmaps/"+owner.Name) && w.putOff("child") }, "the child waits for its owner")
+	w.await(func() bool { return w.has("configmaps/" + owner.Name) }, "the owner is being written")
 	w.stop()
-	require.Empty(t, w.e.turns.owners)
+	require.True(t, w.e.turns.Idle())
 }

@@ -21,6 +21,10 @@ var (
 		Name: "clusterring_rebalancer_late_drains_total",
 		Help: "Drains that a shard did not acknowledge in time, by ring and shard.",
 	}, []string{"ring", "shard"})
+	audited = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "clusterring_rebalancer_audit_found_total",
+		Help: "Objects that the audit found out of their place while the ring was converged, by ring. It should stay 0: nothing else had found them.",
+	}, []string{"ring"})
 	objectsNow = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "clusterring_rebalancer_objects",
 		Help: "Objects that are not in their place, by ring and why: unassigned, blocked, misplaced, draining or late.",
@@ -28,7 +32,7 @@ var (
 )
 
 func init() {
-	metrics.Registry.MustRegister(moves, failures, lateDrains, objectsNow)
+	metrics.Registry.MustRegister(moves, failures, lateDrains, audited, objectsNow)
 }
 
 func countMove(ring string, gr schema.GroupResource, verb plan.Verb) {
@@ -36,6 +40,8 @@ func countMove(ring string, gr schema.GroupResource, verb plan.Verb) {
 }
 
 func countFailure(ring string) { failures.WithLabelValues(ring).Inc() }
+
+func countAudited(ring string) { audited.WithLabelValues(ring).Inc() }
 
 func countLate(ring, shard string) { lateDrains.WithLabelValues(ring, shard).Inc() }
 
@@ -54,5 +60,6 @@ func Forget(ring string) {
 	moves.DeletePartialMatch(of)
 	failures.DeletePartialMatch(of)
 	lateDrains.DeletePartialMatch(of)
+	audited.DeletePartialMatch(of)
 	objectsNow.DeletePartialMatch(of)
 }

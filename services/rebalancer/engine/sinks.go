@@ -3,136 +3,122 @@ package engine
 import (
 	"context"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 
-	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/placement"
 )
 
-// astraySink takes the objects that have no available shard.
-type astraySink struct {
-	e *Engine
-	r resources.Resource
-}
+// observe takes note of an object that some source has seen, when there is room. An error of the look at its namespace counts as out
+// of place: a worker will look again.
+func (e *Engine) observe(ctx context.Context, namespaces Namespaces, o objects.Object) (at placement.Assessment, inPlace bool) {
+	for {
+		t := e.Target()
 
-func (s astraySink) Begin() {}
+		at, err := t.Assess(ctx, namespaces, o)
+		inPlace := err == nil && at.InPlace
 
-func (s astraySink) Present(ctx context.Context, o objects.Object) {
-	if !o.Labelled && !o.Draining && !s.e.concerns(ctx, s.r, o) {
-		// Watched because it has no label, and rightly so.
-		s.e.settled(o.ID)
-		return
+		if !inPlace && !e.await(ctx, e.room, func() bool { return !e.table.Full() }) || e.saw(t, o, inPlace) {
+			return at, inPlace
+		}
 	}
-
-	s.e.submit(ctx, o)
 }
 
-func (s astraySink) Gone(id objects.ID) { s.e.settled(id) }
+// troubled notes that a source cannot be read.
+func (e *Engine) troubled(source string, err error) {
+	e.fail(source, err)
 
-func (s astraySink) Listed() { s.e.state.listed(s.r.GVR) }
+	if err != nil && e.Trouble != nil {
+		e.Trouble()
+	}
+}
 
-func (s astraySink) Failed(err error) {
+// unassigned takes the objects that have no available shard.
+type unassigned struct {
+	e    *Engine
+	name string
+	gvr  schema.GroupVersionResource
+	// listed are the objects of the list that is being read which are out of place.
+	listed sets.Set[objects.ID]
+}
+
+func (s *unassigned) Begin() {
+	s.listed = sets.New[objects.ID]()
+	s.e.listing(s.name)
+}
+
+func (s *unassigned) Present(ctx context.Context, o objects.Object) {
+	if _, inPlace := s.e.observe(ctx, s.e.Namespaces, o); !inPlace && s.listed != nil {
+		s.listed.Insert(o.ID)
+	}
+}
+
+func (s *unassigned) Gone(id objects.ID, resourceVersion string) {
+	s.e.unsure(id, resourceVersion)
+}
+
+func (s *unassigned) Listed() {
+	s.e.unlistedBut(s.gvr, s.listed)
+	s.listed = nil
+	s.e.listed(s.name)
+}
+
+func (s *unassigned) Failed(err error) {
 	if err != nil {
-		s.e.state.listed(s.r.GVR) // nobody knows when it will be
+		s.listed = nil
+		s.e.listed(s.name) // nobody knows when it will be
 	}
 
-	s.e.state.fail("unassigned "+s.r.GroupResource().String(), err)
+	s.e.troubled(s.name, err)
 }
 
-// drainSink takes the objects that carry the drain label.
-type drainSink struct {
-	e *Engine
-	r resources.Resource
-	// known are the drains that were under way when the list began that is being read, listed those that are in it. Both are
-	// nil between lists.
-	known, listed map[objects.ID]struct{}
+// drains takes the objects that carry the drain label.
+type drains struct {
+	e    *Engine
+	name string
+	gvr  schema.GroupVersionResource
+	// known are the drains that were under way when the list began that is being read, by the version in which they were seen last;
+	// listed those that are in it. Both are nil between lists.
+	known  map[objects.ID]string
+	listed sets.Set[objects.ID]
 }
 
-func (s *drainSink) Begin() {
-	s.known, s.listed = s.e.state.certainDrains(s.r.GVR), map[objects.ID]struct{}{}
+func (s *drains) Begin() {
+	s.known, s.listed = s.e.drainsOf(s.gvr), sets.New[objects.ID]()
+	s.e.listing(s.name)
 }
 
-func (s *drainSink) Present(ctx context.Context, o objects.Object) {
+func (s *drains) Present(ctx context.Context, o objects.Object) {
 	if s.listed != nil {
-		s.listed[o.ID] = struct{}{}
+		s.listed.Insert(o.ID)
 	}
 
-	if s.e.state.sawDrain(o, s.e.Clock.Now()) {
-		s.e.queue.AddAfter(o.ID, s.e.Limits.DrainTimeout)
-	}
-
-	s.e.submit(ctx, o)
+	s.e.observe(ctx, s.e.Namespaces, o)
 }
 
-func (s *drainSink) Gone(id objects.ID) { s.e.drained(id) }
+func (s *drains) Gone(id objects.ID, resourceVersion string) { s.e.released(id, resourceVersion) }
 
 // Listed ends the drains that were under way and are not in the list: their label was removed while nobody watched, and no
-// event will tell. A worker would not find out, for it may go by what was seen of the object earlier. Of a drain that
-// began meanwhile this is not certain; there the worker that has written it will look once more.
-func (s *drainSink) Listed() {
-	certain := s.e.state.certainDrains(s.r.GVR)
+// event will tell. Of a drain that began meanwhile, or was seen since, the watch tells.
+func (s *drains) Listed() {
+	now := s.e.drainsOf(s.gvr)
 
-	for _, id := range s.e.state.drainsOf(s.r.GVR) {
-		_, listed := s.listed[id]
-		_, known := s.known[id]
-		_, still := certain[id]
-
-		switch {
-		case listed:
-		case known && still:
-			s.e.drained(id)
-		default:
-			s.e.queue.Add(id)
+	for id, version := range s.known {
+		if now[id] == version && !s.listed.Has(id) {
+			s.e.released(id, version)
 		}
 	}
 
 	s.known, s.listed = nil, nil
+	s.e.listed(s.name)
 }
 
-// Failed has the workers look at each drain if the resource is gone, and its objects with it: no list will end them. Of a resource that
-// leaves the ring, nothing is missed then.
-func (s *drainSink) Failed(err error) {
-	if apierrors.IsNotFound(err) {
-		for _, id := range s.e.state.drainsOf(s.r.GVR) {
-			s.e.queue.Add(id)
-		}
-
-		if s.e.Target().Leaving[s.r.GroupResource()] {
-			err = nil
-		}
+func (s *drains) Failed(err error) {
+	if err != nil {
+		s.known, s.listed = nil, nil
+		s.e.listed(s.name)
 	}
 
-	s.e.state.fail("draining "+s.r.GroupResource().String(), err)
-}
-
-// submit hands an object to the workers, when they have caught up.
-func (e *Engine) submit(ctx context.Context, o objects.Object) {
-	if !e.state.await(ctx, func() bool { return e.state.perResource[o.GVR] < maxWork }) {
-		return
-	}
-
-	e.state.put(o)
-	e.queue.Add(o.ID)
-}
-
-// settled notes that an object needs nothing any more.
-func (e *Engine) settled(id objects.ID) {
-	if _, ok, _ := e.state.get(id); ok {
-		e.state.done(id)
-		e.queue.Forget(id)
-	}
-}
-
-// decided notes that an object, as it was then, needs nothing any more. If it was seen to change since, it stays.
-func (e *Engine) decided(o objects.Object) {
-	if e.state.doneWith(o) {
-		e.queue.Forget(o.ID)
-	}
-}
-
-// drained notes that an object has lost its drain label: its owner gave it up, or nobody wants it to any more.
-func (e *Engine) drained(id objects.ID) {
-	if shard, was := e.state.endDrain(id); was {
-		e.owners.moved(id.Namespace, shard)
-	}
+	s.e.troubled(s.name, err)
 }

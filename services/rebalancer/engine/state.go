@@ -2,87 +2,138 @@ package engine
 
 import (
 	"context"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/obligation"
 )
-
-// drain is an object whose shard was asked to give it up.
-type drain struct {
-	shard string
-	since time.Time
-	late  bool
-	// asking says that the drain label is just being written.
-	asking bool
-}
 
 // state is what the goroutines of an engine share. Every method may be called by any of them.
 type state struct {
-	mu sync.Mutex
-	// changed wakes whoever awaits something, news whoever reports; the latter holds one notice at most.
-	changed *sync.Cond
-	news    chan struct{}
+	clock clock.WithTicker
 
-	// work holds the objects that a worker has still to decide about, as last seen.
-	work map[objects.ID]objects.Object
-	// perResource counts those of them; too many hold back the streams that find more.
-	perResource map[schema.GroupVersionResource]int
-	// blocked says why an object in work cannot be dealt with yet.
-	blocked map[objects.ID]string
-	// swept are the objects in work that the sweep found.
-	swept map[objects.ID]struct{}
-	// granted are the objects that may be drained, by shard; they hold a slot like those in draining.
-	granted map[objects.ID]string
-	// draining are the objects that carry the drain label, or are just about to.
-	draining map[objects.ID]drain
-	// slots counts granted and draining by what limits are about. It is kept by those who change the two.
-	slots slots
-	// failures are the resources that cannot be read, with the reason.
+	mu     sync.Mutex
+	target *Target
+	table  *obligation.Table
+	passes passes
+	// lost are shards whose objects have to be listed, until somebody does; relist asks for all without an available shard.
+	lost   sets.Set[string]
+	relist bool
+	// failures are the sources that cannot be read, with the reason; unlisted those that have not listed yet.
 	failures map[string]string
-	// unlisted are the resources of the present target whose objects without an available shard are still being looked for.
-	unlisted map[schema.GroupVersionResource]struct{}
-	// sweep is how far the sweep of the present target is.
-	sweep sweepState
-	// suspects are the shards that it has to look at first.
-	suspects suspects
+	unlisted sets.Set[string]
+
+	due, room *sync.Cond
+	// armed is when tick looks at the table next; zero if never.
+	armed time.Time
+	timer chan struct{}
+	// news wakes whoever reports, poke whoever passes over all objects, owed whoever lists.
+	news, poke, owed chan struct{}
 }
 
-type sweepState struct {
-	acted   int  // writes to objects that this sweep has found
-	left    int  // objects that it had to leave to a later one
-	clean   bool // a sweep has left nothing
-	settled bool // and one over all objects, after the settle period, found nothing
-}
-
-func newState() *state {
+func newState(c Config) *state {
 	s := &state{
-		work:        map[objects.ID]objects.Object{},
-		perResource: map[schema.GroupVersionResource]int{},
-		blocked:     map[objects.ID]string{},
-		swept:       map[objects.ID]struct{}{},
-		granted:     map[objects.ID]string{},
-		draining:    map[objects.ID]drain{},
-		slots:       newSlots(),
-		failures:    map[string]string{},
-		unlisted:    map[schema.GroupVersionResource]struct{}{},
-		news:        make(chan struct{}, 1),
+		clock: c.Clock,
+		table: obligation.New(obligation.Limits{
+			Drains: c.Limits.Total, PerShard: c.Limits.PerShard, DrainTimeout: c.Limits.DrainTimeout,
+			Active: maxActive, Parked: maxParked,
+		}),
+		passes:   passes{settle: c.Limits.Settle, budget: c.Limits.AuditBudget},
+		lost:     sets.New[string](),
+		failures: map[string]string{},
+		unlisted: sets.New[string](),
+		timer:    make(chan struct{}, 1), news: make(chan struct{}, 1), poke: make(chan struct{}, 1), owed: make(chan struct{}, 1),
 	}
-	s.changed = sync.NewCond(&s.mu)
+	s.due, s.room = sync.NewCond(&s.mu), sync.NewCond(&s.mu)
 
 	return s
 }
 
-// await blocks until the condition holds, which is asked with the lock held after every update; false if ctx ended first.
-func (s *state) await(ctx context.Context, condition func() bool) bool {
+// notify wakes whoever waits on a channel of one notice.
+func notify(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// update changes the state under the lock, and wakes who waits for what follows.
+func (s *state) update(change func(now time.Time)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	change(s.clock.Now())
+	s.changed()
+}
+
+// changed does what follows from a change of the table, with the lock held.
+func (s *state) changed() {
+	if d, ok := s.table.Debt(); ok {
+		s.passes.owe(d)
+		s.lost.Insert(d.Lost...)
+		s.relist = s.relist || d.Relist
+		notify(s.owed)
+	}
+
+	if s.table.Ready() > 0 {
+		s.due.Signal()
+	}
+
+	s.room.Broadcast()
+
+	if at, ok := s.table.Next(); ok && (s.armed.IsZero() || at.Before(s.armed)) {
+		s.armed = at
+		notify(s.timer)
+	}
+
+	notify(s.news)
+	notify(s.poke)
+}
+
+// tick wakes what the table was asked to wake at some time.
+func (s *state) tick(ctx context.Context) {
+	for {
+		s.mu.Lock()
+		at := s.armed
+		s.mu.Unlock()
+
+		var passed <-chan time.Time
+
+		stop := func() bool { return false }
+
+		if !at.IsZero() {
+			timer := s.clock.NewTimer(at.Sub(s.clock.Now()))
+			passed = timer.C()
+			stop = timer.Stop
+		}
+
+		select {
+		case <-ctx.Done():
+			stop()
+			return
+		case <-s.timer:
+		case <-passed:
+			s.update(func(now time.Time) {
+				s.armed = time.Time{}
+				s.table.Expire(now)
+			})
+		}
+
+		stop()
+	}
+}
+
+// await blocks until the condition holds, which is asked with the lock held after every change; false if ctx ended first.
+func (s *state) await(ctx context.Context, on *sync.Cond, condition func() bool) bool {
 	stop := context.AfterFunc(ctx, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.changed.Broadcast()
+		on.Broadcast()
 	})
 	defer stop()
 
@@ -94,213 +145,200 @@ func (s *state) await(ctx context.Context, condition func() bool) bool {
 			return false
 		}
 
-		s.changed.Wait()
+		on.Wait()
 	}
 
 	return ctx.Err() == nil
 }
 
-// update changes the state under the lock and wakes whoever awaits something.
-func (s *state) update(change func()) {
-	s.note(change)
-	s.changed.Broadcast()
+// next returns what is due; false if ctx ended.
+func (s *state) next(ctx context.Context) (job obligation.Job, ok bool) {
+	return job, s.await(ctx, s.due, func() bool {
+		var taken bool
+		if job, taken = s.table.Take(s.clock.Now()); taken && s.table.Ready() > 0 {
+			s.due.Signal()
+		}
+
+		return taken
+	})
 }
 
-// note changes the state under the lock in a way that nobody awaits: there is more to do, not less.
-func (s *state) note(change func()) {
+// report takes note of what became of a job.
+func (s *state) report(id objects.ID, out obligation.Outcome) (late obligation.Late, news bool) {
+	s.update(func(now time.Time) { late, news = s.table.Report(now, id, out) })
+
+	return late, news
+}
+
+func (s *state) again(id objects.ID) {
+	s.update(func(time.Time) { s.table.Again(id) })
+}
+
+// saw takes note of an object that was seen, in its place by the given target or not. It reports whether that is the present one.
+func (s *state) saw(t *Target, o objects.Object, inPlace bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	change()
-
-	select {
-	case s.news <- struct{}{}:
-	default:
-	}
-}
-
-// put takes an object on, as last seen.
-func (s *state) put(o objects.Object) {
-	s.note(func() {
-		if _, ok := s.work[o.ID]; !ok {
-			s.perResource[o.GVR]++
-		}
-
-		s.work[o.ID] = o
-	})
-}
-
-// done drops an object that needs no decision any more. Its place among the draining ones is not affected.
-func (s *state) done(id objects.ID) {
-	s.update(func() { s.drop(id) })
-}
-
-// doneWith is done for an object as it was when it was decided about; if it was seen to change since, it stays.
-func (s *state) doneWith(o objects.Object) (dropped bool) {
-	s.update(func() {
-		now, ok := s.work[o.ID]
-		if dropped = !ok || now.ResourceVersion == o.ResourceVersion; dropped {
-			s.drop(o.ID)
-		}
-	})
-
-	return dropped
-}
-
-// drop is done with the lock held.
-func (s *state) drop(id objects.ID) {
-	if _, ok := s.work[id]; ok {
-		s.perResource[id.GVR]--
-	}
-
-	delete(s.work, id)
-	delete(s.blocked, id)
-	s.ungrant(id)
-	delete(s.swept, id)
-}
-
-// acted notes that an object was written to.
-func (s *state) acted(id objects.ID) {
-	s.note(func() {
-		if _, ok := s.swept[id]; ok {
-			s.sweep.acted++
-		}
-	})
-}
-
-// get returns what is to be decided about an object; ok is false if it was dropped. asked says that it is draining.
-func (s *state) get(id objects.ID) (o objects.Object, ok, asked bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	o, ok = s.work[id]
-	_, asked = s.draining[id]
-
-	return o, ok, asked
-}
-
-// block notes why an object cannot be dealt with yet.
-func (s *state) block(id objects.ID, reason string) {
-	s.update(func() {
-		if _, ok := s.work[id]; ok {
-			s.blocked[id] = reason
-		}
-	})
-}
-
-// startDrain turns a granted slot into a drain; false if the object has none.
-func (s *state) startDrain(o objects.Object, now time.Time) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	if _, ok := s.granted[o.ID]; !ok {
+	if s.target != t {
 		return false
 	}
 
-	s.ungrant(o.ID)
-	s.setDrain(o.ID, drain{shard: o.Shard, since: now, asking: true})
+	if _, known := s.table.Has(o.ID); !known && inPlace {
+		return true
+	}
+
+	s.table.See(s.clock.Now(), o, inPlace)
+	s.changed()
 
 	return true
 }
 
-// asked notes that the drain label was written.
-func (s *state) asked(id objects.ID) {
-	s.note(func() {
-		if d, ok := s.draining[id]; ok {
-			d.asking = false
-			s.setDrain(id, d)
-		}
-	})
+// See implements [move.Obligations].
+func (s *state) See(o objects.Object) {
+	s.update(func(now time.Time) { s.table.See(now, o, false) })
 }
 
-// sawDrain notes that an object carries the drain label; the time counts from the first sight.
-func (s *state) sawDrain(o objects.Object, now time.Time) (first bool) {
-	s.update(func() {
-		d, known := s.draining[o.ID]
-		if first = !known; first {
-			d.since = now
-		}
+// Has implements [move.Obligations].
+func (s *state) Has(id objects.ID) (objects.Object, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 
-		if o.Shard != "" {
-			d.shard = o.Shard
-		}
-
-		d.asking = false
-
-		s.setDrain(o.ID, d)
-	})
-
-	return first
+	return s.table.Has(id)
 }
 
-// endDrain notes that an object no longer carries the drain label, and returns the shard that gave it up.
-func (s *state) endDrain(id objects.ID) (shard string, was bool) {
-	s.update(func() {
-		var d drain
-		if d, was = s.draining[id]; was {
-			shard = d.shard
-		}
+// Grant implements [move.Obligations].
+func (s *state) Grant(id objects.ID, shard string) (granted bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 
-		s.unsetDrain(id)
-	})
-
-	return shard, was
+	return s.table.Grant(s.clock.Now(), id, shard)
 }
 
-// markLate notes that a drain has not been acknowledged in time, and says whether that is news.
-func (s *state) markLate(id objects.ID, now time.Time, timeout time.Duration) (d drain, news bool) {
-	s.update(func() {
-		var ok bool
-		if d, ok = s.draining[id]; !ok || d.late || now.Sub(d.since) < timeout {
+// Held implements [move.Obligations].
+func (s *state) Held(shard string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return s.table.Held(shard)
+}
+
+// Free implements [move.Obligations].
+func (s *state) Free(shard string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if s.table.Waits(obligation.HeldBy(shard)) {
+		s.table.Wake(s.clock.Now(), obligation.HeldBy(shard))
+		s.changed()
+	}
+}
+
+// Target returns the present target; nil if there is none yet.
+func (s *state) Target() *Target {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return s.target
+}
+
+// retarget sets the target, and reports whether it differs from the one before.
+func (s *state) retarget(t *Target) (differs bool) {
+	s.update(func(now time.Time) {
+		old := s.target
+		s.target = t
+
+		if differs = !old.Same(t); !differs {
 			return
 		}
 
-		d.late, news = true, true
-		s.setDrain(id, d)
+		s.lost = s.lost.Union(lostShards(old, t))
+		s.relist = s.relist || old != nil && !old.Covers(t) // what was nobody's concern may be ours now
+		s.passes.retarget(now, suspectsOf(old, t))
+		s.table.Recheck(now, t.View.Available, func(id objects.ID) bool {
+			r, _, ok := t.Set.Find(id.GVR.GroupResource())
+			return ok && r.GVR == id.GVR && r.Namespaced == (id.Namespace != "")
+		})
 	})
 
-	return d, news
+	return differs
 }
 
-// drainsOf returns the draining objects of one resource.
-func (s *state) drainsOf(gvr schema.GroupVersionResource) []objects.ID {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// lostShards returns the shards that were available before and are not after.
+func lostShards(before, after *Target) sets.Set[string] {
+	lost := sets.New[string]()
 
-	return slices.DeleteFunc(slices.Collect(maps.Keys(s.draining)), func(id objects.ID) bool { return id.GVR != gvr })
-}
-
-// certainDrains returns those of them whose drain label is not just being written.
-func (s *state) certainDrains(gvr schema.GroupVersionResource) map[objects.ID]struct{} {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	certain := map[objects.ID]struct{}{}
-
-	for id, d := range s.draining {
-		if id.GVR == gvr && !d.asking {
-			certain[id] = struct{}{}
+	if before != nil {
+		for _, name := range before.View.AvailableShards() {
+			if !after.View.Available(name) {
+				lost.Insert(name)
+			}
 		}
 	}
 
-	return certain
+	return lost
 }
 
-// listed notes that objects without an available shard have been looked for, or cannot be.
-func (s *state) listed(gvr schema.GroupVersionResource) {
-	s.update(func() { delete(s.unlisted, gvr) })
-}
-
-// urgent says, with the lock held, whether there is work that objects wait for, and that can be done.
-func (s *state) urgent() bool { return len(s.unlisted) > 0 || len(s.work) > len(s.blocked) }
-
-// fail notes that something cannot be read; a nil error that it can.
-func (s *state) fail(what string, err error) {
-	s.update(func() {
+// fail notes that a source cannot be read; a nil error that it can.
+func (s *state) fail(source string, err error) {
+	s.update(func(time.Time) {
 		if err != nil {
-			s.failures[what] = err.Error()
+			s.failures[source] = err.Error()
 		} else {
-			delete(s.failures, what)
+			delete(s.failures, source)
 		}
+	})
+}
+
+// listing notes that a source has objects to tell of that it has not told yet.
+func (s *state) listing(source string) {
+	s.update(func(time.Time) { s.unlisted.Insert(source) })
+}
+
+// listed notes that a source has told of all.
+func (s *state) listed(source string) {
+	s.update(func(time.Time) { s.unlisted.Delete(source) })
+}
+
+// forget forgets a source that is no more.
+func (s *state) forget(source string) {
+	s.update(func(time.Time) {
+		delete(s.failures, source)
+		s.unlisted.Delete(source)
+	})
+}
+
+// takeLost returns the shards whose objects have to be listed, and whether all without an available shard have to be.
+func (s *state) takeLost() (shards []string, relist bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	shards, relist = sets.List(s.lost), s.relist
+	s.lost, s.relist = sets.New[string](), false
+
+	return shards, relist
+}
+
+// unsure has an object looked at that came to a version which nobody has seen.
+func (s *state) unsure(id objects.ID, resourceVersion string) {
+	s.update(func(time.Time) { s.table.Unsure(id, resourceVersion) })
+}
+
+// released takes note that an object has lost its drain label.
+func (s *state) released(id objects.ID, resourceVersion string) {
+	s.update(func(now time.Time) { s.table.Released(now, id, resourceVersion) })
+}
+
+// drainsOf returns the drains of a resource that are under way, by the version in which they were seen last.
+func (s *state) drainsOf(gvr schema.GroupVersionResource) map[objects.ID]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return s.table.Drains(func(id objects.ID) bool { return id.GVR == gvr })
+}
+
+// unlistedBut has the objects of a resource looked at that have no available shard, as far as is known, and were not listed.
+func (s *state) unlistedBut(gvr schema.GroupVersionResource, listed sets.Set[objects.ID]) {
+	s.update(func(time.Time) {
+		s.table.Unlisted(func(id objects.ID) bool { return id.GVR == gvr && !listed.Has(id) })
 	})
 }

@@ -22,7 +22,7 @@ type suspects struct {
 
 // suspectsOf returns the shards at which objects may be out of place because one target has followed another.
 func suspectsOf(before, after *Target) suspects {
-	if !before.covers(after) {
+	if !before.Covers(after) {
 		return suspects{}
 	}
 
@@ -43,6 +43,19 @@ func (s *suspects) add(others suspects) {
 	s.notAll = s.notAll && others.notAll
 	s.shards = s.shards.Union(others.shards)
 }
+
+// addAll suspects everybody.
+func (s *suspects) addAll() { *s = suspects{} }
+
+// addShards suspects some more shards.
+func (s *suspects) addShards(names []string) {
+	if len(names) > 0 {
+		s.shards = s.shards.Union(sets.New(names...))
+	}
+}
+
+// any reports whether anybody is suspected.
+func (s *suspects) any() bool { return !s.notAll || s.shards.Len() > 0 }
 
 // clear suspects nobody any more.
 func (s *suspects) clear() { *s = suspects{notAll: true} }

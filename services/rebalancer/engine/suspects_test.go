@@ -11,7 +11,7 @@ import (
 )
 
 // of returns the target with these available shards instead.
-func (t *Target) of(shards ...string) *Target {
+func of(t *Target, shards ...string) *Target {
 	other := *t
 	other.View = viewOf(t.View.RingName(), shards...)
 
@@ -28,15 +28,15 @@ func TestSuspects(t *testing.T) {
 		want []string
 		all  bool
 	}{
-		"nothing is known yet":               {way: []*Target{nil, base.of("a", "b", "c")}, all: true},
-		"something else has changed":         {way: []*Target{base.of("a", "b"), another.of("a", "b")}, all: true},
-		"the dead shard's objects are found": {way: []*Target{base.of("a", "b", "c"), base.of("a", "b")}},
-		"all lose to a new one":              {way: []*Target{base.of("a", "b", "c"), base.of("a", "b", "c", "d")}, all: true},
+		"nothing is known yet":               {way: []*Target{nil, of(base, "a", "b", "c")}, all: true},
+		"something else has changed":         {way: []*Target{of(base, "a", "b"), of(&another, "a", "b")}, all: true},
+		"the dead shard's objects are found": {way: []*Target{of(base, "a", "b", "c"), of(base, "a", "b")}},
+		"all lose to a new one":              {way: []*Target{of(base, "a", "b", "c"), of(base, "a", "b", "c", "d")}, all: true},
 		"back again, with what was decided meanwhile": {
-			way: []*Target{base.of("a", "b", "c", "d", "e"), base.of("a", "b", "c", "d"), base.of("a", "b", "c", "d", "e")}, all: true,
+			way: []*Target{of(base, "a", "b", "c", "d", "e"), of(base, "a", "b", "c", "d"), of(base, "a", "b", "c", "d", "e")}, all: true,
 		},
-		"the first one there": {way: []*Target{base.of(), base.of("a", "b", "c")}, all: true},
-		"nobody is left":      {way: []*Target{base.of("a", "b"), base.of()}},
+		"the first one there": {way: []*Target{of(base), of(base, "a", "b", "c")}, all: true},
+		"nobody is left":      {way: []*Target{of(base, "a", "b"), of(base)}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			var s suspects
@@ -86,7 +86,7 @@ func TestSuspectsAreEnough(t *testing.T) {
 			}
 		}
 
-		after := base.of(shards...)
+		after := of(base, shards...)
 		s.add(suspectsOf(before, after))
 
 		// Some changes follow so fast that nothing is put in place between them.

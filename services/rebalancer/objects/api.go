@@ -5,54 +5,91 @@ import (
 	"fmt"
 	"net/http"
 
+	"golang.org/x/sync/semaphore"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/flowcontrol"
 )
 
-// API is the API server, as far as the metadata of objects goes. It may be used by several goroutines.
-type API struct {
-	meta metadata.Interface
-	// writer sends what a client for metadata would, whose answer to a patch is an object that nobody wants to see.
-	writer rest.Interface
+// Bounds are what all rings of a service together may ask of the API server. Both are positive.
+type Bounds struct {
+	// PerSecond is the number of requests per second; twice as many may come at once.
+	PerSecond int
+	// AtOnce is the number of reads and writes of single objects under way. Who waits goes first come, first served: a ring with
+	// much to do has as many in the queue as it has workers, so that rings get equal shares.
+	AtOnce int
 }
 
-// metadataOnly asks for the least that an API server can answer with.
-const metadataOnly = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1," +
-	"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+// api is the API server behind a configuration.
+type api struct {
+	meta metadata.Interface
+	// turns bounds reads and writes of single objects. Lists and watches are few, and last.
+	turns *semaphore.Weighted
+}
 
-// Connect returns the API server of the configuration, by the connections of c. It has no limit of requests per second of its
-// own: the number of workers bounds what it does, and the API server's priority and fairness shares out the rest.
-func Connect(cfg *rest.Config, c *http.Client) (*API, error) {
-	unlimited := metadata.ConfigFor(cfg)
-	unlimited.QPS = -1
+// Connect returns the API server of the configuration, by the connections of c, within bounds that hold for all who use it.
+func Connect(cfg *rest.Config, c *http.Client, b Bounds) (Server, error) {
+	bounded := metadata.ConfigFor(cfg)
+	bounded.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(float32(b.PerSecond), 2*b.PerSecond)
 
-	meta, err := metadata.NewForConfigAndClient(unlimited, c)
+	meta, err := metadata.NewForConfigAndClient(bounded, c)
 	if err != nil {
 		return nil, fmt.Errorf("create a client for metadata: %w", err)
 	}
 
-	writer, err := rest.UnversionedRESTClientForConfigAndClient(unlimited, c)
-	if err != nil {
-		return nil, fmt.Errorf("create a client for patches: %w", err)
-	}
-
-	return &API{meta: meta, writer: writer}, nil
+	return &api{meta: meta, turns: semaphore.NewWeighted(int64(b.AtOnce))}, nil
 }
 
-// patch sends a JSON merge patch. Its error is the API server's.
-func (a *API) patch(ctx context.Context, id ID, body []byte) error {
-	path := []string{"apis", id.GVR.Group, id.GVR.Version}
-	if id.GVR.Group == "" {
-		path = []string{"api", id.GVR.Version}
+//nolint:wrapcheck // Client says what was asked
+func (a *api) Get(ctx context.Context, id ID) (*metav1.PartialObjectMetadata, error) {
+	if err := a.turns.Acquire(ctx, 1); err != nil {
+		return nil, err
+	}
+	defer a.turns.Release(1)
+
+	return a.meta.Resource(id.GVR).Namespace(id.Namespace).Get(ctx, id.Name, metav1.GetOptions{})
+}
+
+//nolint:wrapcheck // as above
+func (a *api) List(
+	ctx context.Context, gvr schema.GroupVersionResource, namespace string, opts metav1.ListOptions,
+) (*metav1.PartialObjectMetadataList, error) {
+	return a.meta.Resource(gvr).Namespace(namespace).List(ctx, opts)
+}
+
+//nolint:wrapcheck // as above
+func (a *api) Watch(
+	ctx context.Context, gvr schema.GroupVersionResource, namespace string, opts metav1.ListOptions,
+) (watch.Interface, error) {
+	w, err := a.meta.Resource(gvr).Namespace(namespace).Watch(ctx, opts)
+	if err != nil {
+		return nil, err
 	}
 
-	if id.Namespace != "" {
-		path = append(path, "namespaces", id.Namespace)
+	return drained{w}, nil
+}
+
+// drained is a watch whose end does not leave a goroutine behind: the metadata client's hands every event on through a
+// channel without a buffer, and would wait for ever for somebody to take the last one.
+type drained struct{ watch.Interface }
+
+func (d drained) Stop() {
+	d.Interface.Stop()
+
+	for range d.ResultChan() { // The events are not wanted any more.
 	}
+}
 
-	answer := a.writer.Patch(types.MergePatchType).AbsPath(append(path, id.GVR.Resource, id.Name)...).
-		SetHeader("Accept", metadataOnly).Body(body).Do(ctx)
+//nolint:wrapcheck // as above
+func (a *api) Patch(ctx context.Context, id ID, body []byte) (*metav1.PartialObjectMetadata, error) {
+	if err := a.turns.Acquire(ctx, 1); err != nil {
+		return nil, err
+	}
+	defer a.turns.Release(1)
 
-	return answer.Error() //nolint:wrapcheck // Label says what was written
+	return a.meta.Resource(id.GVR).Namespace(id.Namespace).Patch(ctx, id.Name, types.MergePatchType, body, metav1.PatchOptions{})
 }

@@ -1,7 +1,7 @@
 // Package objects reads and labels the metadata of sharded objects of one ring.
 //
-// It lists page by page, so that memory does not follow the number of objects, watches by label selector, and writes labels
-// under the precondition that the object is still the one that was read. It decides nothing.
+// It lists as a stream or page by page, so that memory does not follow the number of objects, watches by label selector, and
+// writes labels under the precondition that the object is still the one that was read. It decides nothing.
 package objects
 
 import (
@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -69,14 +70,14 @@ type Change struct {
 
 // Client reads and labels objects of one ring. It may be used by several goroutines.
 type Client struct {
-	api        *API
+	server     Server
 	shardLabel string
 	drainLabel string
 }
 
 // NewClient returns a client for the labels of the named ring.
-func NewClient(api *API, ring string) *Client {
-	return &Client{api: api, shardLabel: v1alpha1.ShardLabel(ring), drainLabel: v1alpha1.DrainLabel(ring)}
+func NewClient(s Server, ring string) *Client {
+	return &Client{server: s, shardLabel: v1alpha1.ShardLabel(ring), drainLabel: v1alpha1.DrainLabel(ring)}
 }
 
 // ShardLabel returns the key of the ring's shard label.
@@ -87,12 +88,12 @@ func (c *Client) DrainLabel() string { return c.drainLabel }
 
 // Get reads one object from the API server's storage, not from a cache. Its error is NotFound if there is none.
 func (c *Client) Get(ctx context.Context, id ID) (Object, error) {
-	m, err := c.api.meta.Resource(id.GVR).Namespace(id.Namespace).Get(ctx, id.Name, metav1.GetOptions{})
+	m, err := c.server.Get(ctx, id)
 	if err != nil {
 		return Object{}, fmt.Errorf("read %s: %w", id, err)
 	}
 
-	return c.object(id.GVR, m), nil
+	return c.Object(id.GVR, m), nil
 }
 
 // Pages lists the objects that match a label selector, in one namespace or with "" in all, and hands them to yield page by
@@ -102,10 +103,11 @@ func (c *Client) Get(ctx context.Context, id ID) (Object, error) {
 // Where the API server has compacted a list away before its last page, the list goes on from the same place at a newer
 // version; the version of the first page is returned then, so that a watch sees all that has changed meanwhile.
 func (c *Client) Pages(ctx context.Context, scope Scope, yield func([]Object) error) (resourceVersion string, err error) {
-	opts := metav1.ListOptions{LabelSelector: scope.Selector, Limit: PageSize}
+	opts := scope.options()
+	opts.Limit = PageSize
 
 	for {
-		list, err := c.api.meta.Resource(scope.GVR).Namespace(scope.Namespace).List(ctx, opts)
+		list, err := c.server.List(ctx, scope.GVR, scope.Namespace, opts)
 
 		switch next, expired := continuation(err); {
 		case expired && next != opts.Continue && next != "":
@@ -121,7 +123,7 @@ func (c *Client) Pages(ctx context.Context, scope Scope, yield func([]Object) er
 
 		page := make([]Object, 0, len(list.Items))
 		for i := range list.Items {
-			page = append(page, c.object(scope.GVR, &list.Items[i]))
+			page = append(page, c.Object(scope.GVR, &list.Items[i]))
 		}
 
 		if err := yield(page); err != nil {
@@ -157,29 +159,26 @@ type Scope struct {
 	Namespace string
 	// Selector is a label selector; empty selects everything.
 	Selector string
+	// Fields is a field selector; empty selects everything.
+	Fields string
 }
 
-func (c *Client) watch(ctx context.Context, scope Scope, opts metav1.ListOptions) (watch.Interface, error) {
-	opts.LabelSelector = scope.Selector
-	opts.AllowWatchBookmarks = true
+func (s Scope) options() metav1.ListOptions {
+	return metav1.ListOptions{LabelSelector: s.Selector, FieldSelector: s.Fields}
+}
 
-	w, err := c.api.meta.Resource(scope.GVR).Namespace(scope.Namespace).Watch(ctx, opts)
+// Watch watches from a resource version on; the API server is asked for bookmarks. Whoever stops the watch waits until it has ended.
+func (c *Client) Watch(ctx context.Context, scope Scope, resourceVersion string) (watch.Interface, error) {
+	opts := scope.options()
+	opts.AllowWatchBookmarks = true
+	opts.ResourceVersion = resourceVersion
+
+	w, err := c.server.Watch(ctx, scope.GVR, scope.Namespace, opts)
 	if err != nil {
 		return nil, fmt.Errorf("watch %s: %w", scope.GVR.GroupResource(), err)
 	}
 
-	return drained{w}, nil
-}
-
-// drained is a watch whose end does not leave a goroutine behind: the metadata client's hands every event on through a
-// channel without a buffer, and would wait for ever for somebody to take the last one.
-type drained struct{ watch.Interface }
-
-func (d drained) Stop() {
-	d.Interface.Stop()
-
-	for range d.ResultChan() { // The events are not wanted any more.
-	}
+	return w, nil
 }
 
 // patch is a JSON merge patch of labels; a label that is null is removed.
@@ -192,9 +191,9 @@ type patchMetadata struct {
 	Labels          map[string]*string `json:"labels"`
 }
 
-// Label changes the labels of an object in one write, which succeeds only if the object is still as it was read: Conflict
-// says that it has changed, NotFound that it is gone.
-func (c *Client) Label(ctx context.Context, o Object, change Change) error {
+// Label changes the labels of an object in one write, which succeeds only if the object is still as it was read, and returns it as
+// it is then, with what admission has added. Conflict says that it has changed, NotFound that it is gone.
+func (c *Client) Label(ctx context.Context, o Object, change Change) (Object, error) {
 	labels := map[string]*string{}
 	if change.Shard != "" {
 		labels[c.shardLabel] = &change.Shard
@@ -215,17 +214,19 @@ func (c *Client) Label(ctx context.Context, o Object, change Change) error {
 	// A resource version belongs to one object alone, also among those that bear one name after another.
 	body, err := json.Marshal(patch{patchMetadata{o.ResourceVersion, labels}})
 	if err != nil {
-		return fmt.Errorf("encode the labels of %s: %w", o.ID, err)
+		return Object{}, fmt.Errorf("encode the labels of %s: %w", o.ID, err)
 	}
 
-	if err := c.api.patch(ctx, o.ID, body); err != nil {
-		return fmt.Errorf("label %s: %w", o.ID, err)
+	now, err := c.server.Patch(ctx, o.ID, body)
+	if err != nil {
+		return Object{}, fmt.Errorf("label %s: %w", o.ID, err)
 	}
 
-	return nil
+	return c.Object(o.GVR, now), nil
 }
 
-func (c *Client) object(gvr schema.GroupVersionResource, m *metav1.PartialObjectMetadata) Object {
+// Object returns what is kept of an object's metadata.
+func (c *Client) Object(gvr schema.GroupVersionResource, m *metav1.PartialObjectMetadata) Object {
 	shard, labelled := m.Labels[c.shardLabel]
 	_, draining := m.Labels[c.drainLabel]
 	o := Object{
@@ -244,4 +245,22 @@ func (c *Client) object(gvr schema.GroupVersionResource, m *metav1.PartialObject
 	}
 
 	return o
+}
+
+// Older reports whether one resource version of an object comes before another; false if they cannot be compared.
+func Older(a, b string) bool {
+	x, err := strconv.ParseUint(a, 10, 64)
+	if err != nil {
+		return false
+	}
+
+	y, err := strconv.ParseUint(b, 10, 64)
+
+	return err == nil && x < y
+}
+
+// IsGone reports whether the error of a request about one object says that there is no such object. An API server that does not
+// serve the resource, or not in that version, says "not found", too, and nothing about the object.
+func IsGone(err error) bool {
+	return apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }

@@ -11,7 +11,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -38,7 +37,7 @@ func newWorld(t *testing.T) *world {
 
 	httpClient, err := rest.HTTPClientFor(plane.Config)
 	require.NoError(t, err)
-	api, err := Connect(plane.Config, httpClient)
+	api, err := Connect(plane.Config, httpClient, Bounds{PerSecond: 10000, AtOnce: 64})
 	require.NoError(t, err)
 
 	return &world{T: t, plain: plane.Client, ns: plane.Namespace(t), c: NewClient(api, ring)}
@@ -74,9 +73,11 @@ func TestLabelChangesJustTheTwoLabels(t *testing.T) {
 		{Change{Shard: "two", RemoveDrain: true}, map[string]string{"mine": "stays", v1alpha1.ShardLabel(ring): "two"}},
 		{Change{RemoveShard: true}, map[string]string{"mine": "stays"}},
 	} {
-		require.NoError(t, w.c.Label(t.Context(), o, step.change))
+		written, err := w.c.Label(t.Context(), o, step.change)
+		require.NoError(t, err)
 		o, err = w.c.Get(t.Context(), w.a())
 		require.NoError(t, err)
+		require.Equal(t, o, written, "the answer says how the object is now")
 		require.NoError(t, w.plain.Get(t.Context(), client.ObjectKeyFromObject(cm), cm))
 		require.Equal(t, step.want, cm.Labels)
 		require.Equal(t, cm.ResourceVersion, o.ResourceVersion)
@@ -96,17 +97,17 @@ func TestLabelFailsIfTheObjectIsAnother(t *testing.T) {
 	cm.Data = map[string]string{"changed": "meanwhile"}
 	require.NoError(t, w.plain.Update(t.Context(), cm))
 
-	err = w.c.Label(t.Context(), old, Change{Shard: "one"})
+	_, err = w.c.Label(t.Context(), old, Change{Shard: "one"})
 	require.True(t, apierrors.IsConflict(err), "changed: %v", err)
 
 	require.NoError(t, w.plain.Delete(t.Context(), cm))
 
-	err = w.c.Label(t.Context(), old, Change{Shard: "one"})
+	_, err = w.c.Label(t.Context(), old, Change{Shard: "one"})
 	require.True(t, apierrors.IsNotFound(err), "gone: %v", err)
 
 	w.create("a", nil)
 
-	err = w.c.Label(t.Context(), old, Change{Shard: "one"})
+	_, err = w.c.Label(t.Context(), old, Change{Shard: "one"})
 	require.True(t, apierrors.IsConflict(err), "another of the same name: %v", err)
 }
 
@@ -154,88 +155,4 @@ func TestContinuation(t *testing.T) {
 
 	_, is = continuation(nil)
 	require.False(t, is)
-}
-
-// sink writes down what a stream says.
-type sink struct{ said chan string }
-
-func (s sink) Begin()                              { s.said <- "begin" }
-func (s sink) Present(_ context.Context, o Object) { s.said <- "present " + o.Name + " " + o.Shard }
-func (s sink) Gone(id ID)                          { s.said <- "gone " + id.Name }
-func (s sink) Listed()                             { s.said <- "listed" }
-
-func (s sink) Failed(err error) {
-	if err != nil {
-		s.said <- "failed"
-	}
-}
-
-func (s sink) expect(t *testing.T, want ...string) {
-	t.Helper()
-
-	for _, w := range want {
-		require.Equal(t, w, <-s.said) // the test run's timeout ends a wait in vain, and shows where
-	}
-}
-
-func TestStream(t *testing.T) {
-	w := newWorld(t)
-	label := func(shard string) map[string]string { return map[string]string{v1alpha1.ShardLabel(ring): shard} }
-
-	w.create("at-one", label("one"))
-	cm := w.create("at-two", label("two"))
-
-	s := sink{said: make(chan string)}
-	stream := &Stream{
-		Client: w.c, Sink: s, Clock: clock.RealClock{},
-		Scope: Scope{GVR: configMaps, Namespace: w.ns, Selector: v1alpha1.ShardLabel(ring) + " notin (one)"},
-	}
-
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-
-	go func() {
-		defer close(ended)
-		stream.Run(ctx)
-	}()
-
-	s.expect(t, "begin", "present at-two two", "listed")
-
-	w.create("unlabelled", nil)
-	s.expect(t, "present unlabelled ")
-
-	cm.Labels = label("one")
-	require.NoError(t, w.plain.Update(t.Context(), cm))
-	s.expect(t, "gone at-two")
-
-	cancel()
-	<-ended
-}
-
-func TestStreamReportsFailureAndGoesOn(t *testing.T) {
-	w := newWorld(t)
-	s := sink{said: make(chan string)}
-	stream := &Stream{
-		Client: w.c, Sink: s, Clock: clock.RealClock{},
-		Scope: Scope{GVR: corev1.SchemeGroupVersion.WithResource("ghosts")},
-	}
-
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-
-	go func() {
-		defer close(ended)
-		stream.Run(ctx)
-	}()
-
-	s.expect(t, "begin", "failed", "begin", "failed")
-
-	go func() {
-		for range s.said { // let it go
-		}
-	}()
-
-	cancel()
-	<-ended
-	close(s.said)
 }

@@ -4,141 +4,102 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
-	watchtools "k8s.io/client-go/tools/watch"
 	"k8s.io/utils/clock"
 )
 
-// Sink takes what a [Stream] sees. Its methods are called by one goroutine, in order; a call that blocks holds the stream
-// back.
-type Sink interface {
-	// Begin says that a list begins: what was seen before may be outdated.
-	Begin()
-	// Present says that the object matches: it was listed, or has changed.
-	Present(ctx context.Context, o Object)
-	// Gone says that the object no longer matches, or has been deleted.
-	Gone(id ID)
-	// Listed says that the list which began is complete: all that is said from now on has changed since.
-	Listed()
-	// Failed says that the stream cannot be read, and why; it will be tried again. A nil error says that it can be read.
-	Failed(err error)
-}
+// stalled is how long a streaming list may bring nothing. An API server that does not know such lists brings what changes, and
+// never says that the list is over.
+const stalled = 30 * time.Second
 
-// Stream follows the objects that match a label selector: it lists them page by page, then watches from there, and lists
-// again when the API server no longer has the history. It keeps no object.
-type Stream struct {
-	Client *Client
-	Scope  Scope
-	Sink   Sink
-	Clock  clock.Clock
-}
+// errNoStream reports that the API server does not serve streaming lists.
+var errNoStream = errors.New("the API server does not serve streaming lists")
 
-// errRelist ends a watch whose history the API server no longer has.
-var errRelist = errors.New("watch expired")
-
-// backoff spaces out attempts to read a stream: 0.2 s to 30 s, reset by a list that succeeds.
-var backoff = wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.2, Steps: 9, Cap: 30 * time.Second}
-
-// Run follows the stream until ctx ends.
-func (s *Stream) Run(ctx context.Context) {
-	next := backoff
-
-	for ctx.Err() == nil {
-		listed, err := s.once(ctx)
-		if listed {
-			next = backoff
-		}
-
-		if ctx.Err() != nil {
-			return
-		}
-
-		if !errors.Is(err, errRelist) {
-			s.Sink.Failed(err)
-		}
-
-		select {
-		case <-ctx.Done():
-		case <-s.Clock.After(next.Step()):
-		}
+// All hands the objects that match a scope to yield, one after another, and returns the resource version from which a watch can
+// go on. It ends with yield's error, or the API server's. An object that changes meanwhile may come more than once.
+//
+// The API server sends them as a stream, which costs it the same for each object however many there are
+// (https://kep.k8s.io/3157). Where it does not serve that, they come in pages.
+func (c *Client) All(ctx context.Context, clk clock.Clock, scope Scope, yield func(Object) error) (resourceVersion string, err error) {
+	version, err := c.streamed(ctx, clk, scope, yield)
+	if !errors.Is(err, errNoStream) {
+		return version, err
 	}
-}
 
-// once lists and then watches until the watch ends. It says whether the list succeeded.
-func (s *Stream) once(ctx context.Context) (listed bool, err error) {
-	s.Sink.Begin()
-
-	version, err := s.Client.Pages(ctx, s.Scope, func(page []Object) error {
+	return c.Pages(ctx, scope, func(page []Object) error {
 		for _, o := range page {
-			s.Sink.Present(ctx, o)
+			if err := yield(o); err != nil {
+				return err
+			}
 		}
 
 		return ctx.Err()
 	})
-	if err != nil {
-		return false, err
-	}
-
-	s.Sink.Failed(nil)
-	s.Sink.Listed()
-
-	w, err := watchtools.NewRetryWatcherWithContext(ctx, version, watcher{s})
-	if err != nil {
-		return true, fmt.Errorf("watch %s: %w", s.Scope.GVR.GroupResource(), err)
-	}
-	defer func() {
-		w.Stop()
-		<-w.Done()
-	}()
-
-	for event := range w.ResultChan() {
-		if err := s.event(ctx, event); err != nil {
-			return true, err
-		}
-	}
-
-	return true, errRelist
 }
 
-func (s *Stream) event(ctx context.Context, event watch.Event) error {
-	if event.Type == watch.Error {
-		if err := apierrors.FromObject(event.Object); !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
-			return fmt.Errorf("watch %s: %w", s.Scope.GVR.GroupResource(), err)
-		}
+func (c *Client) streamed(ctx context.Context, clk clock.Clock, scope Scope, yield func(Object) error) (string, error) {
+	opts := scope.options()
+	opts.AllowWatchBookmarks = true
+	opts.SendInitialEvents = new(true)
+	opts.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
 
-		return errRelist
+	w, err := c.server.Watch(ctx, scope.GVR, scope.Namespace, opts)
+
+	switch {
+	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsMethodNotSupported(err):
+		return "", errNoStream // a request that is wrong otherwise is refused in pages, too
+	case err != nil:
+		return "", fmt.Errorf("list %s: %w", scope.GVR.GroupResource(), err)
+	}
+	defer w.Stop()
+
+	silence := clk.NewTimer(stalled)
+	defer silence.Stop()
+
+	for {
+		select {
+		case <-ctx.Done():
+			return "", ctx.Err() //nolint:wrapcheck // the caller's own
+		case <-silence.C():
+			return "", errNoStream
+		case event, open := <-w.ResultChan():
+			if !open {
+				return "", fmt.Errorf("list %s: the API server has ended the stream", scope.GVR.GroupResource())
+			}
+
+			silence.Reset(stalled)
+
+			if version, err := c.listed(scope, event, yield); version != "" || err != nil {
+				return version, err
+			}
+		}
+	}
+}
+
+// listed takes one event of a streaming list. It returns the version of the list with the event that ends it.
+func (c *Client) listed(scope Scope, event watch.Event, yield func(Object) error) (version string, err error) {
+	if event.Type == watch.Error {
+		return "", fmt.Errorf("list %s: %w", scope.GVR.GroupResource(), apierrors.FromObject(event.Object))
 	}
 
 	m, ok := event.Object.(*metav1.PartialObjectMetadata)
 	if !ok {
-		return nil
+		return "", nil
 	}
 
-	//exhaustive:ignore
+	//exhaustive:ignore // what is deleted meanwhile is not in the list
 	switch event.Type {
 	case watch.Added, watch.Modified:
-		s.Sink.Present(ctx, s.Client.object(s.Scope.GVR, m))
-	case watch.Deleted:
-		s.Sink.Gone(ID{GVR: s.Scope.GVR, Namespace: m.Namespace, Name: m.Name})
+		return "", yield(c.Object(scope.GVR, m))
+	case watch.Bookmark:
+		if m.Annotations[metav1.InitialEventsAnnotationKey] == "true" {
+			return m.ResourceVersion, nil
+		}
 	}
 
-	return nil
-}
-
-// watcher lets the retrying watcher of client-go open watches of the stream's scope.
-type watcher struct{ s *Stream }
-
-func (w watcher) WatchWithContext(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
-	opened, err := w.s.Client.watch(ctx, w.s.Scope, opts)
-	if err != nil && ctx.Err() != nil {
-		return nil, io.EOF // the stream ends; client-go would log another error
-	}
-
-	return opened, err
+	return "", nil
 }

@@ -1,4 +1,4 @@
-package engine
+package move
 
 import (
 	"fmt"
@@ -24,19 +24,19 @@ func object(version, resource, name string) objects.ID {
 func TestTurns(t *testing.T) {
 	var again []objects.ID
 
-	turns := newTurns(func(id objects.ID) { again = append(again, id) })
+	turns := NewTurns(func(id objects.ID) { again = append(again, id) })
 	owner, other := object("v1", "owners", "one"), object("v1", "owners", "two")
 	sameOwner := object("v2", "owners", "one")
 	child := func(i int) objects.ID { return object("v1", "children", fmt.Sprint(i)) }
 
 	begins := func(owner, id objects.ID) func() {
-		end, ok := turns.begin(owner, id)
+		end, ok := turns.Begin(owner, id)
 		require.True(t, ok, "%s should begin", id)
 
 		return end
 	}
 	putOff := func(owner, id objects.ID) {
-		_, ok := turns.begin(owner, id)
+		_, ok := turns.Begin(owner, id)
 		require.False(t, ok, "%s should be put off", id)
 	}
 
@@ -67,7 +67,7 @@ func TestTurnsOfMany(t *testing.T) {
 	const workers, owners, followers, rounds = 8, 3, 5, 50
 
 	queue := make(chan objects.ID, owners*(followers+1))
-	turns := newTurns(func(id objects.ID) { queue <- id })
+	turns := NewTurns(func(id objects.ID) { queue <- id })
 
 	var (
 		alone, along [owners]atomic.Int32
@@ -97,7 +97,7 @@ func TestTurnsOfMany(t *testing.T) {
 		i := ownerOf[id]
 		mine := object("v1", "owners", fmt.Sprint(i))
 
-		end, ok := turns.begin(mine, id)
+		end, ok := turns.Begin(mine, id)
 		if !ok {
 			return
 		}
@@ -144,17 +144,17 @@ func TestTurnsOfMany(t *testing.T) {
 func TestOwnerIsNotStarved(t *testing.T) {
 	var again []objects.ID
 
-	turns := newTurns(func(id objects.ID) { again = append(again, id) })
+	turns := NewTurns(func(id objects.ID) { again = append(again, id) })
 	owner := object("v1", "owners", "one")
 
-	first, ok := turns.begin(owner, object("v1", "children", "first"))
+	first, ok := turns.Begin(owner, object("v1", "children", "first"))
 	require.True(t, ok)
 
-	_, ok = turns.begin(owner, owner)
+	_, ok = turns.Begin(owner, owner)
 	require.False(t, ok)
 
 	for i := range 100 {
-		_, ok = turns.begin(owner, object("v1", "children", fmt.Sprint(i)))
+		_, ok = turns.Begin(owner, object("v1", "children", fmt.Sprint(i)))
 		require.False(t, ok)
 	}
 

@@ -1,4 +1,4 @@
-package engine
+package move
 
 import (
 	"sync"
@@ -8,7 +8,7 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
 
-// turns keeps decisions about a main object apart from those about the objects that follow it: between the look at an owner
+// Turns keeps decisions about a main object apart from those about the objects that follow it: between the look at an owner
 // and the end of the write that builds on it, the owner is neither drained nor moved. Its methods may be called by any
 // goroutine.
 //
@@ -21,7 +21,7 @@ import (
 //  3. Once an owner is put off, no more of its followers join the turn, and it comes into the queue before those that are
 //     put off after it: however many there are, its turn comes.
 //  4. An owner is known here only while it, or one of its followers, is decided.
-type turns struct {
+type Turns struct {
 	// again puts an object into the queue that was put off.
 	again func(objects.ID)
 
@@ -39,13 +39,14 @@ type turn struct {
 	owners, followers sets.Set[objects.ID]
 }
 
-func newTurns(again func(objects.ID)) *turns {
-	return &turns{again: again, owners: map[objects.ID]*turn{}}
+// NewTurns returns turns of which nobody has one. The function puts an object into the queue that was put off.
+func NewTurns(again func(objects.ID)) *Turns {
+	return &Turns{again: again, owners: map[objects.ID]*turn{}}
 }
 
-// begin asks for the turn to decide about an object: about the owner itself, if both IDs name one object, or about what
+// Begin asks for the turn to decide about an object: about the owner itself, if both IDs name one object, or about what
 // follows it. If ok, end must be called once the decision is carried out. If not, the object comes into the queue again.
-func (t *turns) begin(owner, id objects.ID) (end func(), ok bool) {
+func (t *Turns) Begin(owner, id objects.ID) (end func(), ok bool) {
 	owner, own := anyVersion(owner), anyVersion(owner) == anyVersion(id)
 
 	t.mu.Lock()
@@ -71,7 +72,15 @@ func (t *turns) begin(owner, id objects.ID) (end func(), ok bool) {
 	return func() { t.end(owner, now) }, true
 }
 
-func (t *turns) end(owner objects.ID, now *turn) {
+// Idle reports whether nobody decides about anything.
+func (t *Turns) Idle() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+
+	return len(t.owners) == 0
+}
+
+func (t *Turns) end(owner objects.ID, now *turn) {
 	t.mu.Lock()
 
 	now.deciding--

@@ -1,0 +1,105 @@
+package engine
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/source"
+)
+
+// lister lists the objects of one resource that lost shards have left behind. Whatever happens to the ring meanwhile, a list that has
+// begun is finished: the next change would interrupt it again.
+type lister struct {
+	e    *Engine
+	name string
+	gvr  schema.GroupVersionResource
+
+	mu      sync.Mutex
+	pending sets.Set[string]
+	wake    chan struct{}
+}
+
+// add has the objects of more shards listed.
+func (l *lister) add(shards []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	l.pending.Insert(shards...)
+	l.e.listing(l.name)
+	notify(l.wake)
+}
+
+func (l *lister) run(ctx context.Context) {
+	next := source.Backoff()
+
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-l.wake:
+		}
+
+		err := l.list(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+
+		l.e.troubled(l.name, err)
+
+		if err == nil {
+			next = source.Backoff()
+			continue
+		}
+
+		l.e.pause(ctx, next.Step())
+		notify(l.wake)
+	}
+}
+
+// list lists what is pending. After an error all of it still is.
+func (l *lister) list(ctx context.Context) error {
+	shards := l.take()
+
+	for names := range slices.Chunk(sets.List(shards), namedAtOnce) {
+		scope := objects.Scope{GVR: l.gvr, Selector: selector(l.e.Objects.ShardLabel(), "in", names)}
+
+		_, err := l.e.Objects.All(ctx, l.e.Clock, scope, func(o objects.Object) error {
+			l.e.observe(ctx, l.e.Namespaces, o)
+			return ctx.Err()
+		})
+		if err != nil {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+
+			l.pending = l.pending.Union(shards)
+
+			return err //nolint:wrapcheck // says what was listed
+		}
+
+		shards.Delete(names...)
+	}
+
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	if l.pending.Len() == 0 {
+		l.e.listed(l.name)
+	}
+
+	return nil
+}
+
+func (l *lister) take() sets.Set[string] {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	shards := l.pending
+	l.pending = sets.New[string]()
+
+	return shards
+}

@@ -1,0 +1,357 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/clusterring/clusterring/services/internal/resources"
+	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/obligation"
+)
+
+const (
+	// urgentFirst is how long a pass waits for what is more urgent: some ten thousand moves.
+	urgentFirst = 10 * time.Second
+	// auditEvery is the shortest time from one audit to the next.
+	auditEvery = time.Minute
+	// auditBudget is the part of a core that audits may take, unless it is set.
+	auditBudget = 0.01
+	// perObject is what it costs the API server and the rebalancer to go over one object: docs/performance.md has the figure.
+	perObject = 25 * time.Microsecond
+)
+
+// passes decides when to go over the labelled objects, and where. The zero value has yet to go over all.
+//
+// Invariants:
+//
+//  1. The ring is verified only by a pass over all that began when the ring had wanted the same for the settle period, was finished
+//     without an error, and from whose begin until there was no obligation no object was moved.
+//  2. What is owed is forgotten only when a pass that began later has been finished.
+//  3. Failing, and passes that find something again and again, are spaced out up to half a minute.
+type passes struct {
+	settle time.Duration
+	budget float64
+
+	// suspects are the shards where a pass has to look now.
+	suspects suspects
+	// since is when the ring came to want what it wants now.
+	since    time.Time
+	verified bool
+	// began is when the last pass over all began, and moved the table's count then; zero if it is not to be relied on.
+	began time.Time
+	moved uint64
+	// ended is when the last pass over all ended, objects how many it saw.
+	ended   time.Time
+	objects int
+	// next is when the next pass may begin.
+	next    time.Time
+	backoff wait.Backoff
+}
+
+// passBackoff spaces out passes that fail, or that find something again and again: 0.1 s to 30 s.
+var passBackoff = wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.2, Steps: 10, Cap: 30 * time.Second}
+
+// retarget notes that the ring wants something else, and where objects may be out of place therefore.
+func (p *passes) retarget(now time.Time, turned suspects) {
+	p.suspects.add(turned)
+	p.since, p.verified, p.began = now, false, time.Time{}
+	p.next, p.backoff = time.Time{}, passBackoff
+}
+
+// owe notes that something has to be looked for.
+func (p *passes) owe(d obligation.Debt) {
+	if d.All {
+		p.suspects.addAll()
+	}
+
+	p.suspects.addShards(d.Misplaced)
+
+	if d.All || d.Unseen || len(d.Misplaced) > 0 {
+		p.verified, p.began = false, time.Time{}
+	}
+}
+
+// kind is why there is a pass.
+type kind uint8
+
+const (
+	// noPass says that there is nothing to do.
+	noPass kind = iota
+	// change looks where a change may have put objects out of place.
+	change
+	// check looks whether everything is in its place.
+	check
+	// audit does so although nothing says that it is not.
+	audit
+)
+
+// due decides what to do now, or when to ask again; at is zero if only a change is worth another look. The table must be that of the
+// same ring; listing says that some source has more to tell.
+func (p *passes) due(now time.Time, t *obligation.Table, listing bool) (k kind, at time.Time) {
+	still := t.Empty() && !listing
+
+	if !p.verified && still && !p.began.IsZero() && p.moved == t.Moved() && !p.suspects.any() && !p.began.Before(p.since.Add(p.settle)) {
+		p.verified = true
+		p.backoff = passBackoff
+	}
+
+	later := func(at time.Time) time.Time {
+		if at.Before(p.next) {
+			return p.next
+		}
+
+		return at
+	}
+
+	auditAt := later(p.ended.Add(p.pace()))
+
+	switch {
+	case p.suspects.any():
+		k, at = change, later(p.since)
+	case !p.verified && still:
+		k, at = check, later(p.since.Add(p.settle))
+	default:
+		k, at = audit, auditAt
+	}
+
+	if at.After(now) {
+		k = noPass
+	}
+
+	return k, at
+}
+
+// pace is the time from the end of one audit to the next, by the budget.
+func (p *passes) pace() time.Duration {
+	budget := p.budget
+	if budget <= 0 {
+		budget = auditBudget
+	}
+
+	return max(auditEvery, time.Duration(float64(p.objects)*float64(perObject)/budget))
+}
+
+// begin notes that a pass begins, and returns where it has to look.
+func (p *passes) begin(now time.Time, k kind, t *obligation.Table, among func(suspects) (shards []string, all bool)) (shards []string, all bool) {
+	all = true
+	if k == change {
+		shards, all = among(p.suspects)
+	}
+
+	p.suspects.clear()
+
+	if p.began = (time.Time{}); all {
+		p.began, p.moved = now, t.Moved()
+	}
+
+	return shards, all
+}
+
+// pass goes over labelled objects whenever that is due.
+func (e *Engine) pass(ctx context.Context) {
+	for ctx.Err() == nil {
+		var (
+			k  kind
+			at time.Time
+		)
+
+		e.mu.Lock()
+
+		if e.target != nil {
+			before := e.passes.verified
+			if k, at = e.passes.due(e.Clock.Now(), e.table, len(e.unlisted) > 0); e.passes.verified != before {
+				notify(e.news)
+			}
+		}
+
+		e.mu.Unlock()
+
+		if k != noPass {
+			e.once(ctx, k)
+			continue
+		}
+
+		var passed <-chan time.Time
+
+		if !at.IsZero() {
+			timer := e.Clock.NewTimer(at.Sub(e.Clock.Now()))
+			passed = timer.C()
+
+			select {
+			case <-ctx.Done():
+			case <-e.poke:
+			case <-passed:
+			}
+
+			timer.Stop()
+
+			continue
+		}
+
+		select {
+		case <-ctx.Done():
+		case <-e.poke:
+		}
+	}
+}
+
+// once makes one pass.
+func (e *Engine) once(ctx context.Context, k kind) {
+	if k != audit {
+		e.awaitUrgent(ctx)
+	}
+
+	e.mu.Lock()
+	t := e.target
+	owed := e.passes.suspects
+	calm := e.passes.verified && e.table.Empty()
+	shards, all := e.passes.begin(e.Clock.Now(), k, e.table, func(s suspects) ([]string, bool) { return s.among(t.View) })
+	e.mu.Unlock()
+
+	p := &round{e: e, t: t, audited: k == audit && calm}
+
+	var errs []error
+
+	for _, r := range everything(t.Set) {
+		if all || len(shards) > 0 {
+			errs = append(errs, p.over(ctx, r, shards, all))
+		}
+	}
+
+	if ctx.Err() == nil {
+		e.finish(k, p, owed, errors.Join(errs...))
+	}
+}
+
+// finish notes how a pass has ended.
+func (e *Engine) finish(k kind, p *round, owed suspects, err error) {
+	e.update(func(now time.Time) {
+		ps := &e.passes
+
+		if all := !ps.began.IsZero() || k == audit; all && err == nil {
+			ps.ended, ps.objects = now, p.objects
+		}
+
+		switch {
+		case !e.target.Same(p.t):
+			// What was owed then is part of what is suspected since, if it is another ring's business at all.
+			ps.suspects.add(owed)
+			ps.began = time.Time{}
+		case err != nil:
+			ps.suspects.add(owed)
+			ps.began = time.Time{}
+			ps.verified = ps.verified && k == audit
+			ps.next = now.Add(ps.backoff.Step())
+
+			if k == audit {
+				ps.ended = now
+			}
+		case k == check || k == change:
+			ps.next = now.Add(ps.backoff.Step())
+		}
+	})
+}
+
+// awaitUrgent lets objects without an available shard go first: nobody works on them, and a pass would keep the API server
+// busy. It waits for urgentFirst at most, for there may always be another one.
+func (e *Engine) awaitUrgent(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+
+	wg.Go(func() {
+		e.pause(ctx, urgentFirst)
+		cancel()
+	})
+
+	e.await(ctx, e.room, func() bool { return len(e.unlisted) == 0 && e.table.Busy() == 0 })
+}
+
+// round is one pass.
+type round struct {
+	e *Engine
+	t *Target
+	// audited says that everything was in its place when it began.
+	audited bool
+	objects int
+}
+
+// over goes over the labelled objects of one resource, of some shards or of all.
+func (p *round) over(ctx context.Context, r resources.Resource, shards []string, all bool) error {
+	name := "labelled " + r.GroupResource().String()
+	scope := objects.Scope{GVR: r.GVR, Selector: p.e.Objects.ShardLabel()}
+	chunks := [][]string{nil}
+
+	if !all {
+		chunks = slices.Collect(slices.Chunk(shards, namedAtOnce))
+	}
+
+	namespaces := &remembered{Namespaces: p.e.Namespaces}
+
+	var err error
+
+	for _, names := range chunks {
+		if names != nil {
+			scope.Selector = selector(p.e.Objects.ShardLabel(), "in", names)
+		}
+
+		if _, err = p.e.Objects.All(ctx, p.e.Clock, scope, func(o objects.Object) error {
+			p.look(ctx, namespaces, o)
+			return ctx.Err()
+		}); err != nil {
+			break
+		}
+	}
+
+	if ctx.Err() == nil && p.e.Target().Same(p.t) {
+		p.e.troubled(name, err)
+	}
+
+	return err //nolint:wrapcheck // says what was listed
+}
+
+func (p *round) look(ctx context.Context, namespaces Namespaces, o objects.Object) {
+	p.objects++
+
+	_, known := p.e.Has(o.ID)
+
+	at, inPlace := p.e.observe(ctx, namespaces, o)
+	if p.audited && !inPlace && !known && p.e.Target().Same(p.t) {
+		countAudited(p.e.Ring)
+		p.e.Log.Info("the audit has found an object out of its place", "object", o.ID.String(), "shard", o.Shard, "belongs to", at.Desired)
+	}
+}
+
+// remembered asks about each namespace once in a while: a pass has many objects, and few namespaces.
+type remembered struct {
+	Namespaces
+
+	known map[string]bool
+	asked int
+}
+
+// Selects implements [Namespaces].
+func (m *remembered) Selects(ctx context.Context, namespace string, selector labels.Selector) (bool, error) {
+	if m.asked++; m.asked%1000 == 1 {
+		m.known = map[string]bool{}
+	}
+
+	if selected, ok := m.known[namespace]; ok {
+		return selected, nil
+	}
+
+	selected, err := m.Namespaces.Selects(ctx, namespace, selector)
+	if err == nil {
+		m.known[namespace] = selected
+	}
+
+	return selected, err //nolint:wrapcheck // as without a memory
+}

@@ -1,0 +1,289 @@
+// Package move takes one object towards its place.
+//
+// It reads what a decision needs to know that nobody has seen yet: the object, if it has changed; the owner of a controlled one; and,
+// through the guard, the Lease of a shard that loses the object without being asked. It asks the plan, writes, and reports what it
+// has seen as an [obligation.Outcome]. It keeps nothing.
+package move
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/clusterring/clusterring/services/internal/plan"
+	"github.com/clusterring/clusterring/services/internal/resources"
+	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/obligation"
+	"github.com/clusterring/clusterring/services/rebalancer/placement"
+	"github.com/clusterring/clusterring/services/rebalancer/takeover"
+)
+
+const (
+	// patience is how long one request may take. What becomes of it after that, the next look at the object shows.
+	patience = 30 * time.Second
+	// ownerSoon is the pause between two looks at an owner of which nothing tells when it gets a shard.
+	ownerSoon = time.Second
+	// askAgain is the pause after a Lease that could not be read.
+	askAgain = time.Second
+	// forcedMove is how long a write may take that builds on the confirmation that a shard does not hold its Lease.
+	forcedMove = time.Second
+)
+
+// Obligations are those of the ring, as far as one move concerns others. Its methods may be called by several goroutines.
+type Obligations interface {
+	// See takes note of an object that is not in its place.
+	See(o objects.Object)
+	// Has returns an object that is not in its place, as it was last seen.
+	Has(id objects.ID) (objects.Object, bool)
+	// Grant gives an object a slot of its shard, if there is one.
+	Grant(id objects.ID, shard string) bool
+	// Held reports whether objects of the shard wait because it may still work on them; when to ask again is known then.
+	Held(shard string) bool
+	// Free says that a shard was found not to work on its objects.
+	Free(shard string)
+}
+
+// Mover moves the objects of one ring. All fields are required. It may be used by several goroutines.
+type Mover struct {
+	Objects     *objects.Client
+	Guard       *takeover.Guard
+	Namespaces  placement.Namespaces
+	Obligations Obligations
+	// Turn asks for the turn to decide about an object that follows the owner, or is the owner: see [Turns.Begin].
+	Turn func(owner, id objects.ID) (end func(), ok bool)
+	// Moved is called after each write that has succeeded.
+	Moved func(o objects.Object, verb plan.Verb)
+}
+
+// Move does what the plan says about one object now.
+func (m *Mover) Move(ctx context.Context, t *placement.Target, job obligation.Job) obligation.Outcome {
+	o := job.Object
+
+	if job.Stale {
+		var err error
+		if o, err = m.get(ctx, o.ID); err != nil {
+			return failed(nil, err)
+		}
+	}
+
+	a, err := t.Assess(ctx, m.Namespaces, o)
+
+	switch {
+	case err != nil:
+		return failed(&o, err)
+	case a.InPlace:
+		return obligation.Outcome{Object: &o, Event: obligation.SeenInPlace}
+	case m.waitsForOwner(t, a, o):
+		return m.blocked(o, a)
+	case o.Shard != "" && !t.View.Available(o.Shard) && m.Obligations.Held(o.Shard):
+		return obligation.Outcome{Object: &o, Event: obligation.Blocked, Cause: obligation.HeldBy(o.Shard)}
+	}
+
+	// Before anything is asked: what is found out, of the owner or of a Lease, is acted on without a pause.
+	end, ok := m.Turn(a.OwnerID(o), o.ID)
+	if !ok {
+		return obligation.Outcome{Object: &o, Event: obligation.Blocked, Cause: obligation.TurnOf(o.ID)}
+	}
+	defer end()
+
+	in := a.Input(o)
+	if a.Owner != nil && in.NeedsOwner() {
+		if in.Owner, err = m.owner(ctx, t, a); err != nil {
+			return failed(&o, err)
+		}
+	}
+
+	return m.carryOut(ctx, t, step{object: o, at: a, action: plan.Decide(t.View, in)})
+}
+
+// waitsForOwner reports whether a controlled object has to wait until its owner is in its place, and whether that is known without a
+// request: the object has a shard that may as well keep it, or the owner has none that it could get.
+func (m *Mover) waitsForOwner(t *placement.Target, a placement.Assessment, o objects.Object) bool {
+	if a.Owner == nil || !a.Belongs || o.Draining {
+		return false
+	}
+
+	owner, onTheMove := m.Obligations.Has(a.OwnerID(o))
+
+	return onTheMove && owner.UID == a.Owner.UID && (t.View.Available(o.Shard) || !t.View.Available(owner.Shard))
+}
+
+func (m *Mover) blocked(o objects.Object, a placement.Assessment) obligation.Outcome {
+	return obligation.Outcome{Object: &o, Event: obligation.Blocked, Cause: obligation.OwnerOf(a.OwnerID(o))}
+}
+
+// owner reads the owner of a controlled object. If it is not in its place, that is taken note of.
+func (m *Mover) owner(ctx context.Context, t *placement.Target, a placement.Assessment) (plan.Owner, error) {
+	o, err := m.get(ctx, a.OwnerID(objects.Object{}))
+
+	switch {
+	case objects.IsGone(err):
+		return plan.Owner{}, nil
+	case err != nil:
+		return plan.Owner{}, fmt.Errorf("find the owner: %w", err)
+	case o.UID != a.Owner.UID:
+		return plan.Owner{}, nil
+	}
+
+	at, err := t.Assess(ctx, m.Namespaces, o)
+	if err != nil {
+		return plan.Owner{}, fmt.Errorf("find where the owner belongs: %w", err)
+	}
+
+	if !at.InPlace {
+		m.Obligations.See(o)
+	}
+
+	return plan.Owner{Exists: true, Shard: o.Shard, Draining: o.Draining, Belongs: a.OwnerBelongs}, nil
+}
+
+func (m *Mover) get(ctx context.Context, id objects.ID) (objects.Object, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+
+	return m.Objects.Get(ctx, id) //nolint:wrapcheck // says what was read
+}
+
+// step is what the plan says about an object.
+type step struct {
+	object objects.Object
+	at     placement.Assessment
+	action plan.Action
+}
+
+// carryOut does one step, or says what it waits for.
+func (m *Mover) carryOut(ctx context.Context, t *placement.Target, s step) obligation.Outcome {
+	o := s.object
+
+	if from := s.action.TakenFrom; from != "" {
+		limited, cancel, held := m.confirm(ctx, from)
+		if held != nil {
+			held.Object = &o
+			return *held
+		}
+		defer cancel()
+
+		ctx = limited
+	}
+
+	switch s.action.Verb {
+	case plan.Assign:
+		return m.write(ctx, t, s, objects.Change{Shard: s.action.To, RemoveDrain: o.Draining})
+	case plan.Withdraw:
+		return m.write(ctx, t, s, objects.Change{RemoveDrain: true})
+	case plan.Release:
+		return m.write(ctx, t, s, objects.Change{RemoveShard: o.Labelled, RemoveDrain: o.Draining})
+	case plan.Drain:
+		if !m.Obligations.Grant(o.ID, o.Shard) {
+			return obligation.Outcome{Object: &o, Event: obligation.Blocked, Cause: obligation.SlotOf(o.Shard)}
+		}
+
+		return m.write(ctx, t, s, objects.Change{Drain: true})
+	case plan.AwaitAcknowledgement, plan.AwaitOwner, plan.AwaitShard, plan.None:
+	}
+
+	return m.await(s)
+}
+
+// await says what an object waits for that cannot be written to now.
+func (m *Mover) await(s step) obligation.Outcome {
+	o := s.object
+
+	if s.at.Owner != nil {
+		if _, onTheMove := m.Obligations.Has(s.at.OwnerID(o)); onTheMove {
+			return m.blocked(o, s.at)
+		}
+	}
+
+	switch s.action.Verb { //nolint:exhaustive // the others are for those who are in their place
+	case plan.AwaitAcknowledgement:
+		if s.at.Role == resources.Main {
+			return obligation.Outcome{Object: &o, Event: obligation.Asked}
+		}
+	case plan.AwaitOwner:
+	default:
+		return obligation.Outcome{Object: &o, Event: obligation.SeenInPlace} // it is where its owner is, or can be nowhere else
+	}
+
+	// The owner has come to its place since it was looked at, or is about to be seen.
+	return obligation.Outcome{
+		Object: &o, Event: obligation.Blocked, Cause: obligation.OwnerOf(s.at.OwnerID(o)), RetryAfter: ownerSoon,
+	}
+}
+
+// confirm finds out whether objects may be taken from a shard without asking it, and for how long. If not, held says so.
+func (m *Mover) confirm(ctx context.Context, shard string) (limited context.Context, cancel func(), held *obligation.Outcome) {
+	reading, done := context.WithTimeout(ctx, patience)
+	defer done()
+
+	verdict, err := m.Guard.MayTake(reading, shard)
+
+	switch {
+	case err != nil:
+		return nil, nil, &obligation.Outcome{
+			Event: obligation.Blocked, Cause: obligation.HeldBy(shard), RetryAfter: askAgain,
+			Reason: fmt.Sprintf("confirm that shard %s does not hold its Lease: %v", shard, err),
+		}
+	case !verdict.Allowed:
+		return nil, nil, &obligation.Outcome{
+			Event: obligation.Blocked, Cause: obligation.HeldBy(shard), RetryAfter: verdict.RetryAfter, Reason: verdict.Reason,
+		}
+	}
+
+	m.Obligations.Free(shard)
+
+	limited, cancel = context.WithTimeout(ctx, forcedMove)
+
+	return limited, cancel, nil
+}
+
+// write writes labels, and reports the object as it is then. If it has changed since it was seen, it is read and decided anew.
+func (m *Mover) write(ctx context.Context, t *placement.Target, s step, change objects.Change) obligation.Outcome {
+	limited, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+
+	now, err := m.Objects.Label(limited, s.object, change)
+	if apierrors.IsConflict(err) {
+		return obligation.Outcome{Object: &s.object, Event: obligation.Failed, Stale: true, Brief: true, Reason: "it changes all the time"}
+	}
+
+	if err != nil {
+		out := failed(&s.object, err)
+		out.Stale = true // it may have been carried out all the same
+
+		return out
+	}
+
+	m.Moved(s.object, s.action.Verb)
+
+	return m.seen(ctx, t, s, now)
+}
+
+// seen reports an object as it is after a write.
+func (m *Mover) seen(ctx context.Context, t *placement.Target, s step, now objects.Object) obligation.Outcome {
+	a, err := t.Assess(ctx, m.Namespaces, now)
+
+	switch {
+	case err != nil:
+		return failed(&now, err)
+	case a.InPlace:
+		return obligation.Outcome{Object: &now, Event: obligation.SeenInPlace}
+	case s.action.Verb == plan.Drain && now.Draining:
+		return obligation.Outcome{Object: &now, Event: obligation.Asked}
+	case now.Shard != s.object.Shard || now.Draining != s.object.Draining:
+		return obligation.Outcome{Object: &now, Event: obligation.Woken} // a step further
+	}
+
+	return obligation.Outcome{Object: &now, Event: obligation.Failed, Reason: "something takes back what is written"}
+}
+
+// failed reports an error of a request. That an object is gone is none.
+func failed(o *objects.Object, err error) obligation.Outcome {
+	if objects.IsGone(err) {
+		return obligation.Outcome{Event: obligation.SeenInPlace}
+	}
+
+	return obligation.Outcome{Object: o, Event: obligation.Failed, Reason: err.Error(), Stale: o == nil}
+}

@@ -1,0 +1,294 @@
+// Package obligation keeps what is out of place, until it was seen in its place.
+//
+// An obligation is one value for one object: the object as it was last seen, how far its move is, and what it waits for. A [Table]
+// holds those of one ring. It is told what is seen, hands out what is due to workers, and is told what came of it. It asks nobody
+// and knows no clock: the time is an argument.
+package obligation
+
+import (
+	"time"
+
+	"github.com/clusterring/clusterring/services/rebalancer/objects"
+)
+
+// Limits bound what a table holds and hands out. All are positive.
+type Limits struct {
+	// Drains is the number of drains in flight, PerShard that of one shard. Drains that are late count against their shard alone.
+	Drains, PerShard int
+	// DrainTimeout is how long a shard may take to acknowledge a drain until that is reported.
+	DrainTimeout time.Duration
+	// Active is the number of obligations that workers have still to deal with from which [Table.Full] holds back who finds more.
+	Active int
+	// Parked is the number of obligations kept while they wait for their cause. Of what is beyond it, the cause alone is kept.
+	Parked int
+}
+
+// Job is an obligation that a worker deals with.
+type Job struct {
+	// Object is the object as it was last seen.
+	Object objects.Object
+	// Stale says that the object has changed since, nobody knows how: it is to be read.
+	Stale bool
+}
+
+// Table holds the obligations of one ring. It is not safe for concurrent use.
+//
+// Invariants:
+//
+//  1. An obligation ends only when its object was seen in its place, seen to be nobody's concern, or seen not to exist; or when
+//     its shard has acknowledged a drain. The latter leaves a debt: a pass over all objects has to begin after it. So does what
+//     finds no room in the table. Neither a write that was sent nor one that failed ends anything.
+//  2. What was seen earlier never replaces what was seen later, by the resource version.
+//  3. A worker has an object at most once at a time. What is seen of it meanwhile is looked at after that.
+//  4. An object holds a slot of its shard exactly while it carries the drain label, as far as is known, or is on its way to: it was
+//     woken because the slot is free, or was granted it and is with the worker.
+//  5. What is parked costs nothing until [Table.Wake] names its cause, or the time for another try has come: then one of all that
+//     wait for the same cause goes first.
+//
+// An alternative that was refused: to end an obligation with the write, and to leave the rest to a later pass. A pass that finds
+// much does not tell what was dropped from what is new, and a ring at rest has none.
+type Table struct {
+	limits  Limits
+	entries map[objects.ID]*entry
+	urgent  queue // due, of objects that nobody works on
+	regular queue // due, of all others
+	timers  timers
+	parked  map[Cause]*waiting
+	slots   slots
+	tally   tally
+	debt    Debt
+	moved   uint64
+
+	available func(shard string) bool
+}
+
+// entry is one obligation.
+type entry struct {
+	object objects.Object
+	phase  Phase
+	// cause is what it waits for while it is parked.
+	cause Cause
+	// stale says that the object has changed, nobody knows how.
+	stale bool
+	// again says that something was seen or woken while a worker had the object; seen is the newest version that was, and inPlace
+	// whether the object, as it is kept, was in its place.
+	again, inPlace bool
+	seen           string
+	// failures counts the attempts that failed one after another.
+	failures int
+	// holds is the shard of which it holds a slot; since is when it began to, late that it is late to acknowledge.
+	holds string
+	since time.Time
+	late  bool
+	// timer is the number of its present timer; others are over.
+	timer int
+	// reason says, for people, why it is delayed.
+	reason string
+	// counted is what it is counted as.
+	counted counted
+}
+
+// New returns an empty table, for a ring without shards.
+func New(l Limits) *Table {
+	return &Table{
+		limits: l, entries: map[objects.ID]*entry{}, parked: map[Cause]*waiting{}, slots: newSlots(), tally: newTally(),
+		available: func(string) bool { return false },
+	}
+}
+
+// See takes note of an object that was seen, out of its place or in it. What is in its place ends its obligation, or leaves none.
+func (t *Table) See(now time.Time, o objects.Object, inPlace bool) {
+	e, known := t.entries[o.ID]
+
+	switch {
+	case !known && inPlace:
+		return
+	case !known:
+		e = &entry{object: o}
+		t.entries[o.ID] = e
+	case objects.Older(o.ResourceVersion, e.object.ResourceVersion),
+		o.ResourceVersion == e.object.ResourceVersion && !e.stale && !inPlace:
+		return
+	case e.phase == Moving:
+		e.object, e.again, e.inPlace, e.stale = o, true, inPlace, false
+		e.seen = o.ResourceVersion
+
+		return
+	}
+
+	changed := known && (e.object.Shard != o.Shard || e.object.Draining != o.Draining)
+	e.object, e.stale = o, false
+
+	if inPlace {
+		t.end(now, e)
+		return
+	}
+
+	t.move(e, SeenMisplaced)
+	t.slot(now, e)
+
+	if changed {
+		t.Wake(now, OwnerOf(o.ID))
+	}
+}
+
+// Unsure takes note that an object has come to a resource version which was not seen, and may be in its place.
+func (t *Table) Unsure(id objects.ID, resourceVersion string) {
+	e, known := t.entries[id]
+	if !known || e.phase == Draining || objects.Older(resourceVersion, e.object.ResourceVersion) ||
+		resourceVersion == e.object.ResourceVersion && !e.stale {
+		return
+	}
+
+	t.look(e, resourceVersion)
+}
+
+// look has an object looked at again, and read before.
+func (t *Table) look(e *entry, seen string) {
+	e.stale = true
+
+	if e.phase == Moving {
+		e.again, e.inPlace, e.seen = true, false, seen
+		return
+	}
+
+	t.move(e, Woken)
+}
+
+// Released takes note that an object has lost its drain label by a resource version. If nobody has seen it since, the obligation
+// ends, and a debt says that it was not seen. It reports whether that is so.
+func (t *Table) Released(now time.Time, id objects.ID, resourceVersion string) bool {
+	e, known := t.entries[id]
+
+	switch {
+	case !known, objects.Older(resourceVersion, e.object.ResourceVersion), !e.object.Draining && e.phase != Moving:
+		return false
+	case e.phase == Moving:
+		t.look(e, resourceVersion)
+		return false
+	}
+
+	t.debt.Unseen = true
+	t.moved++
+	t.end(now, e)
+
+	return true
+}
+
+// Drains returns the objects that are known to carry the drain label, and of which no worker is writing it. After a list of all
+// that carry it, the others have lost it.
+func (t *Table) Drains(of func(objects.ID) bool) map[objects.ID]string {
+	drains := map[objects.ID]string{}
+
+	for id, e := range t.entries {
+		if e.object.Draining && e.phase != Moving && of(id) {
+			drains[id] = e.object.ResourceVersion
+		}
+	}
+
+	return drains
+}
+
+// Unlisted has objects looked at that have no available shard, as far as is known, and were not in a list of all such: somebody
+// may have put them where they belong while nobody watched.
+func (t *Table) Unlisted(of func(objects.ID) bool) {
+	for _, id := range t.sorted() {
+		if e := t.entries[id]; e.counted.class == unassigned && of(id) {
+			t.look(e, e.object.ResourceVersion)
+		}
+	}
+}
+
+// Recheck has every obligation looked at again: the ring wants something else. The function says which shards are available now.
+// Those that keep refuses are forgotten: their resource is not served so any more, and if it is otherwise, it is listed anew.
+func (t *Table) Recheck(now time.Time, available func(shard string) bool, keep func(objects.ID) bool) {
+	t.available = available
+
+	for _, id := range t.sorted() {
+		e := t.entries[id]
+
+		switch {
+		case !keep(id):
+			if e.phase == Moving {
+				e.phase = Due // whoever has it reports in vain
+			}
+
+			t.end(now, e)
+		case e.phase == Moving:
+			e.again, e.inPlace, e.seen = true, false, ""
+		default:
+			e.failures = 0
+			t.move(e, Woken)
+			t.count(e)
+		}
+	}
+
+	t.repayAll()
+}
+
+// Take hands out what is due, what nobody works on first. ok is false if nothing is.
+func (t *Table) Take(now time.Time) (job Job, ok bool) {
+	t.Expire(now)
+
+	for _, q := range []*queue{&t.urgent, &t.regular} {
+		for e := q.pop(); e != nil; e = q.pop() {
+			if e.phase == Due && t.entries[e.object.ID] == e {
+				t.move(e, Taken)
+				e.again = false
+
+				return Job{Object: e.object, Stale: e.stale}, true
+			}
+		}
+	}
+
+	return Job{}, false
+}
+
+// move changes the phase of an obligation, and does what belongs to it.
+func (t *Table) move(e *entry, event Event) {
+	before := e.phase
+	e.phase = next(before, event)
+
+	if e.phase == Due && before != Due {
+		e.timer++
+		e.reason = ""
+
+		if t.available(e.object.Shard) {
+			t.regular.push(e)
+		} else {
+			t.urgent.push(e)
+		}
+	}
+
+	if before == Parked && e.phase != Parked {
+		t.unpark(e)
+	}
+
+	t.count(e)
+}
+
+// end forgets an obligation.
+func (t *Table) end(now time.Time, e *entry) {
+	t.move(e, SeenInPlace)
+	delete(t.entries, e.object.ID)
+	e.timer++
+	t.timers.ended()
+	t.hold(e, "")
+	t.wakeSlots()
+	t.Wake(now, OwnerOf(e.object.ID))
+}
+
+// Full reports whether so much is still to be dealt with that who finds more should wait.
+func (t *Table) Full() bool { return t.tally.active() >= t.limits.Active }
+
+// Empty reports whether there is no obligation, not even one of which only the cause is kept.
+func (t *Table) Empty() bool { return len(t.entries) == 0 && len(t.parked) == 0 }
+
+// Has reports whether there is an obligation for the object, and returns the object as it was last seen.
+func (t *Table) Has(id objects.ID) (objects.Object, bool) {
+	if e, ok := t.entries[id]; ok {
+		return e.object, true
+	}
+
+	return objects.Object{}, false
+}

@@ -1,0 +1,133 @@
+package source
+
+import (
+	"context"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/tools/localplane"
+)
+
+func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
+
+const ring = "example"
+
+var configMaps = corev1.SchemeGroupVersion.WithResource("configmaps")
+
+type world struct {
+	*testing.T
+	plain client.Client
+	ns    string
+	c     *objects.Client
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+
+	plane := localplane.Shared(t)
+
+	httpClient, err := rest.HTTPClientFor(plane.Config)
+	require.NoError(t, err)
+	api, err := objects.Connect(plane.Config, httpClient, objects.Bounds{PerSecond: 10000, AtOnce: 64})
+	require.NoError(t, err)
+
+	return &world{T: t, plain: plane.Client, ns: plane.Namespace(t), c: objects.NewClient(api, ring)}
+}
+
+func (w *world) create(name string, labels map[string]string) *corev1.ConfigMap {
+	w.Helper()
+
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: name, Labels: labels}}
+	require.NoError(w, w.plain.Create(w.Context(), cm))
+
+	return cm
+}
+
+// sink writes down what a stream says.
+type sink struct{ said chan string }
+
+func (s sink) Begin() { s.said <- "begin" }
+func (s sink) Present(_ context.Context, o objects.Object) {
+	s.said <- "present " + o.Name + " " + o.Shard
+}
+func (s sink) Gone(id objects.ID, _ string) { s.said <- "gone " + id.Name }
+func (s sink) Listed()                      { s.said <- "listed" }
+
+func (s sink) Failed(err error) {
+	if err != nil {
+		s.said <- "failed"
+	}
+}
+
+func (s sink) expect(t *testing.T, want ...string) {
+	t.Helper()
+
+	for _, w := range want {
+		require.Equal(t, w, <-s.said) // the test run's timeout ends a wait in vain, and shows where
+	}
+}
+
+func TestStream(t *testing.T) {
+	w := newWorld(t)
+	label := func(shard string) map[string]string { return map[string]string{v1alpha1.ShardLabel(ring): shard} }
+
+	w.create("at-one", label("one"))
+	cm := w.create("at-two", label("two"))
+
+	s := sink{said: make(chan string)}
+	stream := NewStream(w.c, objects.Scope{GVR: configMaps, Namespace: w.ns, Selector: v1alpha1.ShardLabel(ring) + " notin (one)"}, s, clock.RealClock{})
+
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+
+	go func() {
+		defer close(ended)
+		stream.Run(ctx)
+	}()
+
+	s.expect(t, "begin", "present at-two two", "listed")
+
+	w.create("unlabelled", nil)
+	s.expect(t, "present unlabelled ")
+
+	cm.Labels = label("one")
+	require.NoError(t, w.plain.Update(t.Context(), cm))
+	s.expect(t, "gone at-two")
+
+	cancel()
+	<-ended
+}
+
+func TestStreamReportsFailureAndGoesOn(t *testing.T) {
+	w := newWorld(t)
+	s := sink{said: make(chan string)}
+	stream := NewStream(w.c, objects.Scope{GVR: corev1.SchemeGroupVersion.WithResource("ghosts")}, s, clock.RealClock{})
+
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+
+	go func() {
+		defer close(ended)
+		stream.Run(ctx)
+	}()
+
+	s.expect(t, "begin", "failed", "begin", "failed")
+
+	go func() {
+		for range s.said { // let it go
+		}
+	}()
+
+	cancel()
+	<-ended
+	close(s.said)
+}
