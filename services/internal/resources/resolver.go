@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
@@ -104,6 +105,21 @@ func NewResolver(d Discovery, clk clock.WithTicker, log logr.Logger) *Resolver {
 		known:  &snapshot{err: errNotAsked},
 		missed: map[schema.GroupResource]*missed{},
 	}
+}
+
+// Follow returns a Resolver that asks the API server of a manager, which starts it in every replica.
+func Follow(mgr manager.Manager, clk clock.WithTicker, log logr.Logger) (*Resolver, error) {
+	d, err := Connect(mgr.GetConfig(), mgr.GetHTTPClient())
+	if err != nil {
+		return nil, err
+	}
+
+	r := NewResolver(d, clk, log)
+	if err := mgr.Add(r); err != nil {
+		return nil, fmt.Errorf("start discovery: %w", err)
+	}
+
+	return r, nil
 }
 
 // NeedLeaderElection tells the manager to run it in every replica.
@@ -261,6 +277,11 @@ func (r *Resolver) Await(ctx context.Context) error {
 	case <-r.looked:
 	}
 
+	return r.Known()
+}
+
+// Known returns an error as long as nothing is known at all.
+func (r *Resolver) Known() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
