@@ -153,6 +153,8 @@ generate-api: go-present
 	$(call step,generate deep copies and CRDs)
 	@controllergen=$$($(TOOL) controller-gen) && \
 		(cd pkg && "$$controllergen" object crd paths=./apis/... output:crd:dir=../deploy/base/crd) && \
+		crd=deploy/base/crd/sharding.timebertt.dev_clusterrings.yaml && \
+		awk -f pkg/apis/labelselector.awk "$$crd" >"$$crd.new" && mv "$$crd.new" "$$crd" && \
 		(cd tools/example && "$$controllergen" object crd paths=./... output:crd:dir=../../deploy/example/crd)
 
 .PHONY: generate-proto

@@ -11,13 +11,11 @@ import (
 	"github.com/spf13/pflag"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
@@ -29,6 +27,7 @@ import (
 	"github.com/clusterring/clusterring/services/internal/certs"
 	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/membership"
+	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/internal/status"
 )
 
@@ -137,7 +136,12 @@ func (s *service) setup(ctx context.Context, rt *kit.Runtime) error {
 		return err
 	}
 
-	keeper := &rings.Keeper{Client: mgr.GetClient(), Store: store, Discover: discovery(mgr), Clock: rt.Clock}
+	known, err := resources.Follow(mgr, rt.Clock, rt.Log)
+	if err != nil {
+		return err
+	}
+
+	keeper := &rings.Keeper{Client: mgr.GetClient(), Store: store, Resources: known, Log: rt.Log}
 	if err := keeper.SetupWith(mgr); err != nil {
 		return err
 	}
@@ -194,16 +198,4 @@ func (s *service) certificates(rt *kit.Runtime, target registration.Target) (cer
 		Policy: s.policy(target),
 		Clock:  rt.Clock,
 	}, nil
-}
-
-// discovery returns a function that makes RESTMappers which ask the API server afresh.
-func discovery(mgr manager.Manager) func() (meta.RESTMapper, error) {
-	return func() (meta.RESTMapper, error) {
-		mapper, err := apiutil.NewDynamicRESTMapper(mgr.GetConfig(), mgr.GetHTTPClient())
-		if err != nil {
-			return nil, fmt.Errorf("prepare a RESTMapper: %w", err)
-		}
-
-		return mapper, nil
-	}
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/membership"
+	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/internal/status"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
@@ -122,6 +123,11 @@ func setup(ctx context.Context, rt *kit.Runtime, limits engine.Limits, bounds ob
 		return fmt.Errorf("set up the rebalancer: %w", err)
 	}
 
+	known, err := resources.Follow(mgr, rt.Clock, rt.Log)
+	if err != nil {
+		return fmt.Errorf("set up the rebalancer: %w", err)
+	}
+
 	var queue notifier
 
 	recorder := mgr.GetEventRecorder(name)
@@ -129,6 +135,7 @@ func setup(ctx context.Context, rt *kit.Runtime, limits engine.Limits, bounds ob
 		api: api, live: mgr.GetAPIReader(),
 		namespaces: namespaces{cached: mgr.GetClient(), live: mgr.GetAPIReader()},
 		limits:     limits, clock: rt.Clock, log: rt.Log,
+		ask:     known.Ask,
 		changed: queue.notify,
 		late: func(ring string, id objects.ID, shard string, after time.Duration) {
 			obj := &v1alpha1.ClusterRing{}
@@ -144,7 +151,7 @@ func setup(ctx context.Context, rt *kit.Runtime, limits engine.Limits, bounds ob
 	}
 
 	r := &reconciler{
-		client: mgr.GetClient(), live: mgr.GetAPIReader(), mapper: mgr.GetRESTMapper(), index: index, fleet: f,
+		client: mgr.GetClient(), live: mgr.GetAPIReader(), resources: known, index: index, fleet: f,
 		recorder: recorder, log: rt.Log,
 		status: status.Writer{Client: mgr.GetClient(), Owner: name, Clock: rt.Clock},
 	}
@@ -155,8 +162,15 @@ func setup(ctx context.Context, rt *kit.Runtime, limits engine.Limits, bounds ob
 		WatchesRawSource(source.Func(func(ctx context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 			queue.set(q)
 			index.Subscribe(queue.notify)
+			known.Subscribe(func() { queue.all(ctx, mgr.GetClient(), rt.Log) })
 
-			return rt.AwaitLeases(ctx)
+			if err := rt.AwaitLeases(ctx); err != nil {
+				return fmt.Errorf("wait for Leases: %w", err)
+			}
+
+			_ = known.Await(ctx) // while it fails, the rings' conditions say so
+
+			return ctx.Err()
 		})).
 		Complete(r)
 	if err != nil {

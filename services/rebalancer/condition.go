@@ -2,6 +2,7 @@ package rebalancer
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,6 +19,8 @@ type situation struct {
 	shards int
 	// missing says which resources are not served; empty if none is missing.
 	missing string
+	// invalid says what is wrong with the ring's spec; empty if nothing is.
+	invalid string
 	// report is how far the engine is.
 	report engine.Report
 }
@@ -29,19 +32,19 @@ func assigned(s situation) metav1.Condition {
 	r := s.report
 
 	switch {
+	case s.deleting:
+		c.Reason = v1alpha1.ReasonDeleting
+		c.Message = "the ring is being deleted, and waits: " + strings.Join(waits(s), "; ")
 	case len(r.Failures) > 0:
 		c.Reason = v1alpha1.ReasonAssignmentFailed
 		c.Message = strings.Join(r.Failures, "; ") + hint(r.Failures)
 	case s.missing != "":
 		c.Reason, c.Message = v1alpha1.ReasonResourcesMissing, s.missing
-	case s.deleting:
-		c.Reason = v1alpha1.ReasonDeleting
-		c.Message = "the ring is being deleted: " + counts(r)
 	case s.shards == 0:
 		c.Reason, c.Message = v1alpha1.ReasonNoShards, "no shard is available; objects keep the shard they have"
 	case r.Late > 0:
 		c.Reason = v1alpha1.ReasonDrainsLate
-		c.Message = fmt.Sprintf("%s: %d were not given up in time, such as %s; is that shard working?", counts(r), r.Late, r.LateExample)
+		c.Message = counts(r) + ": " + late(r)
 	case r.Blocked > 0:
 		c.Reason = v1alpha1.ReasonMoving
 		c.Message = fmt.Sprintf("%s: %d cannot move yet, such as %s", counts(r), r.Blocked, r.BlockedExample)
@@ -53,6 +56,59 @@ func assigned(s situation) metav1.Condition {
 	}
 
 	return c
+}
+
+// waits says what keeps a deleted ring from going.
+func waits(s situation) []string {
+	r := s.report
+
+	var all []string
+
+	if s.invalid != "" {
+		all = append(all, s.invalid+" (which selects nothing, so that all labels go)")
+	}
+
+	if len(r.Failures) > 0 {
+		all = append(all, "its labels cannot be removed where they may be: "+strings.Join(r.Failures, "; ")+hint(r.Failures))
+	}
+
+	if s.missing != "" {
+		all = append(all, "its labels may be on objects that cannot be read: "+s.missing)
+	}
+
+	if r.Late > 0 {
+		all = append(all, late(r))
+	}
+
+	if r.Blocked > 0 {
+		all = append(all, fmt.Sprintf("%d cannot be given up yet, such as %s", r.Blocked, r.BlockedExample))
+	}
+
+	return append(all, counts(r))
+}
+
+// stuck names what a deleted ring waits for by kind, in words that do not change while objects do, and reports whether it will wait
+// for ever if nobody acts; empty if it is on its way.
+func stuck(s situation) (grave bool, why string) {
+	kinds := slices.Clone(s.report.Failures)
+
+	if s.missing != "" {
+		kinds = append(kinds, s.missing)
+	}
+
+	if s.report.Late > 0 {
+		kinds = append(kinds, "late")
+	}
+
+	if grave = len(kinds) > 0; !grave && s.report.Draining > 0 {
+		kinds = append(kinds, "draining")
+	}
+
+	return grave, strings.Join(kinds, "\n")
+}
+
+func late(r engine.Report) string {
+	return fmt.Sprintf("%d were not given up in time, such as %s; is that shard working?", r.Late, r.LateExample)
 }
 
 func counts(r engine.Report) string {
@@ -79,12 +135,12 @@ func hint(failures []string) string {
 func assignment(ring *v1alpha1.ClusterRing, t *target, r engine.Report) *v1alpha1.AssignmentStatus {
 	a := &v1alpha1.AssignmentStatus{
 		Unassigned: int32(r.Unassigned), Misplaced: int32(r.Misplaced), Draining: int32(r.Draining), //nolint:gosec // far below
-		Resources: t.resources,
+		Resources: t.scope.remember(t.Set),
 	}
 
 	if r.Converged && len(t.missing()) == 0 {
 		a.Fingerprint = t.View.Fingerprint()
-		a.Resources = ring.Spec.Resources
+		a.Resources = (&scope{spec: ring.Spec}).remember(t.Set)
 	}
 
 	return a

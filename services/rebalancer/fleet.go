@@ -23,6 +23,8 @@ type fleet struct {
 	limits     engine.Limits
 	clock      clock.WithTicker
 	log        logr.Logger
+	// ask has discovery asked soon. It is to be called when the API server refuses a resource that it should serve.
+	ask func()
 	// changed is called when an engine has something to report.
 	changed func(ring string)
 	// late is called when a drain was not acknowledged in time.
@@ -39,6 +41,9 @@ type running struct {
 	stop     func()
 	// reported is what the reconciler last wrote of what the engine reports; nobody else touches it.
 	reported told
+	// failures are those that it reported last, stuck is what it announced last that a deleted ring waits for; the same.
+	failures []string
+	stuck    string
 }
 
 // Start lets engines run until ctx ends, and returns when all have stopped.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -18,13 +19,12 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/membership"
+	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/internal/status"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 )
 
 const (
-	// lookAgain is how often the API server is asked for a resource that it does not serve yet.
-	lookAgain = 2 * time.Second
 	// catchUp is how long the cache gets to bring what somebody else has written meanwhile.
 	catchUp = 50 * time.Millisecond
 	// countsEvery is how often the status says how many objects are on the move, while it is nothing else that changes:
@@ -34,14 +34,14 @@ const (
 
 // reconciler gives every ring's engine its target and writes what the engine reports into the ring's status.
 type reconciler struct {
-	client   client.Client
-	live     client.Reader
-	mapper   meta.RESTMapper
-	index    *membership.Index
-	fleet    *fleet
-	status   status.Writer
-	recorder events.EventRecorder
-	log      logr.Logger
+	client    client.Client
+	live      client.Reader
+	resources *resources.Resolver
+	index     *membership.Index
+	fleet     *fleet
+	status    status.Writer
+	recorder  events.EventRecorder
+	log       logr.Logger
 }
 
 // Reconcile looks after one ring.
@@ -72,11 +72,9 @@ func (r *reconciler) reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, err
 	}
 
-	s := scopeOf(ring)
-
-	t, err := targetOf(ring, s, r.mapper, r.index.View(ring.Name))
+	t, err := targetOf(ring, r.resources, r.index.View(ring.Name))
 	if err != nil {
-		return reconcile.Result{}, r.refuse(ctx, ring, s, err)
+		return reconcile.Result{}, r.refuse(ctx, ring, t)
 	}
 
 	return r.pursue(ctx, ring, t)
@@ -111,12 +109,12 @@ func (r *reconciler) patchFinalizers(ctx context.Context, ring, base *v1alpha1.C
 }
 
 // refuse reports a spec that cannot be worked with. The engine, if there is one, keeps its last target.
-func (r *reconciler) refuse(ctx context.Context, ring *v1alpha1.ClusterRing, s scope, reason error) error {
-	assignment := &v1alpha1.AssignmentStatus{Resources: s.spec.Resources}
+func (r *reconciler) refuse(ctx context.Context, ring *v1alpha1.ClusterRing, t *target) error {
+	assignment := &v1alpha1.AssignmentStatus{Resources: t.scope.remember(t.Set)}
 
 	err := r.status.Write(ctx, ring, status.Part{Assignment: assignment, Conditions: []metav1.Condition{{
 		Type: v1alpha1.ConditionAssigned, Status: metav1.ConditionFalse,
-		Reason: v1alpha1.ReasonAssignmentFailed, Message: reason.Error(),
+		Reason: v1alpha1.ReasonAssignmentFailed, Message: t.invalid.Error(),
 	}}})
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("refuse an invalid ring: %w", err)
@@ -155,7 +153,7 @@ func (r *reconciler) pursue(ctx context.Context, ring *v1alpha1.ClusterRing, t *
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
 
-	return t.next(), nil
+	return reconcile.Result{}, nil
 }
 
 // redirect gives the engine another target, but first it has the status say that not everything is in its place any more,
@@ -190,7 +188,7 @@ func (r *reconciler) redirect(ctx context.Context, e *running, ring *v1alpha1.Cl
 
 	e.SetTarget(t.Target)
 
-	return t.next(), nil // and as soon as the engine has something to report
+	return reconcile.Result{}, nil // until, soon, the engine has something to report
 }
 
 // alike says whether two copies of a ring are the same in all that a target follows from, and in this service's part of the status.
@@ -208,17 +206,17 @@ type standing struct {
 // report writes the status, and an event when something begins to be wrong. If nothing has changed but counts, and they were
 // written a moment ago, it writes nothing and returns how long to wait.
 func (r *reconciler) report(ctx context.Context, e *running, ring *v1alpha1.ClusterRing, s standing) (wait time.Duration, err error) {
-	message := ""
-	if len(s.missing()) > 0 {
-		message = s.Set.MissingMessage()
-	}
-
-	c := assigned(situation{
+	is := situation{
 		deleting: !ring.DeletionTimestamp.IsZero(),
 		shards:   len(s.View.AvailableShards()),
-		missing:  message,
+		missing:  resources.Message(s.missing()),
 		report:   s.report,
-	})
+	}
+	if s.invalid != nil {
+		is.invalid = s.invalid.Error()
+	}
+
+	c := assigned(is)
 	part := status.Part{Assignment: assignment(ring, s.target, s.report), Conditions: []metav1.Condition{c}}
 
 	now := r.status.Clock.Now()
@@ -226,10 +224,7 @@ func (r *reconciler) report(ctx context.Context, e *running, ring *v1alpha1.Clus
 		return wait, nil
 	}
 
-	old := meta.FindStatusCondition(ring.Status.Conditions, c.Type)
-	if c.Reason == v1alpha1.ReasonAssignmentFailed && (old == nil || old.Reason != c.Reason) {
-		r.recorder.Eventf(ring, nil, "Warning", c.Reason, "Assign", "%s", c.Message)
-	}
+	r.announce(e, ring, is)
 
 	if err := r.status.Write(ctx, ring, part); err != nil && !apierrors.IsNotFound(err) {
 		return 0, fmt.Errorf("report: %w", err)
@@ -238,6 +233,36 @@ func (r *reconciler) report(ctx context.Context, e *running, ring *v1alpha1.Clus
 	e.reported = told{at: now, generation: ring.Generation, condition: c, assignment: part.Assignment}
 
 	return 0, nil
+}
+
+// announce writes an event when something begins to be wrong, or to keep a deleted ring. If a resource begins to fail, it has
+// discovery asked: the resource may be served in another way than before.
+func (r *reconciler) announce(e *running, ring *v1alpha1.ClusterRing, is situation) {
+	c := assigned(is)
+	old := meta.FindStatusCondition(ring.Status.Conditions, c.Type)
+
+	if c.Reason == v1alpha1.ReasonAssignmentFailed && (old == nil || old.Reason != c.Reason) {
+		r.recorder.Eventf(ring, nil, "Warning", c.Reason, "Assign", "%s", c.Message)
+	}
+
+	if grave, why := stuck(is); is.deleting && why != "" && why != e.stuck {
+		e.stuck = why
+
+		kind := "Normal"
+		if grave {
+			kind = "Warning"
+		}
+
+		r.recorder.Eventf(ring, nil, kind, c.Reason, "Release", "%s", c.Message)
+	}
+
+	if failures := is.report.Failures; !slices.Equal(failures, e.failures) {
+		e.failures = failures
+
+		if len(failures) > 0 {
+			r.resources.Ask()
+		}
+	}
 }
 
 // told is what the status of a ring was made to say last. The cache may not know it yet.

@@ -23,6 +23,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/membership"
+	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/internal/status"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
@@ -49,6 +50,11 @@ func newStepped(w *world, interfere interceptor.Funcs) *stepped {
 	api, err := objects.Connect(cfg, httpClient, objects.Bounds{PerSecond: 1000, AtOnce: 16})
 	require.NoError(w, err)
 
+	discovery, err := resources.Connect(cfg, httpClient)
+	require.NoError(w, err)
+
+	known := resources.NewResolver(discovery, clock.RealClock{}, logr.Discard())
+
 	f := &fleet{
 		api: api, live: live, namespaces: namespaces{cached: live, live: live},
 		limits:  engine.Limits{Workers: 4, Total: 10, PerShard: 10, DrainTimeout: time.Minute, Settle: time.Millisecond},
@@ -58,14 +64,17 @@ func newStepped(w *world, interfere interceptor.Funcs) *stepped {
 	}
 
 	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
+	ended := make(chan error, 2)
 
 	go func() { ended <- f.Start(ctx) }()
+	go func() { ended <- known.Start(ctx) }()
 
 	w.Cleanup(func() {
 		cancel()
 		require.NoError(w, <-ended)
+		require.NoError(w, <-ended)
 	})
+	require.NoError(w, known.Await(ctx))
 	require.Eventually(w, func() bool {
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -76,7 +85,7 @@ func newStepped(w *world, interfere interceptor.Funcs) *stepped {
 	c := interceptor.NewClient(live, interfere)
 
 	return &stepped{world: w, live: live, reconciler: &reconciler{
-		client: c, live: live, mapper: live.RESTMapper(), index: membership.NewIndex(), fleet: f, log: logr.Discard(),
+		client: c, live: live, resources: known, index: membership.NewIndex(), fleet: f, log: logr.Discard(),
 		recorder: events.NewFakeRecorder(100), status: status.Writer{Client: c, Owner: name, Clock: clock.RealClock{}},
 	}}
 }

@@ -4,10 +4,9 @@ import (
 	"fmt"
 	"slices"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/membership"
@@ -21,11 +20,17 @@ type scope struct {
 	spec v1alpha1.ClusterRingSpec
 	// leaving are the latter; all, if the ring is being deleted.
 	leaving map[schema.GroupResource]bool
+	// remembered are those that the status names already.
+	remembered map[schema.GroupResource]bool
 }
 
 // scopeOf returns what the labels of a ring may be on: what its spec names, and what its status remembers.
 func scopeOf(ring *v1alpha1.ClusterRing) scope {
-	s := scope{spec: *ring.Spec.DeepCopy(), leaving: map[schema.GroupResource]bool{}}
+	s := scope{
+		spec:       *ring.Spec.DeepCopy(),
+		leaving:    map[schema.GroupResource]bool{},
+		remembered: map[schema.GroupResource]bool{},
+	}
 	present := groupResources(s.spec.Resources)
 
 	if ring.Status.Assignment != nil {
@@ -44,17 +49,22 @@ func scopeOf(ring *v1alpha1.ClusterRing) scope {
 }
 
 // keep adds what the status remembers of a resource and the spec does not name any more.
-func (s *scope) keep(old v1alpha1.RingResource, present map[schema.GroupResource]bool) {
+func (s *scope) keep(old v1alpha1.AssignedResource, present map[schema.GroupResource]bool) {
 	var controlled []v1alpha1.ControlledResource
 
 	for _, c := range old.ControlledResources {
-		if gr := (schema.GroupResource{Group: c.Group, Resource: c.Resource}); !present[gr] {
+		gr := schema.GroupResource{Group: c.Group, Resource: c.Resource}
+		s.remembered[gr] = true
+
+		if !present[gr] {
 			s.leaving[gr] = true
 			controlled = append(controlled, c)
 		}
 	}
 
 	gr := schema.GroupResource{Group: old.Group, Resource: old.Resource}
+	s.remembered[gr] = true
+
 	if !present[gr] {
 		s.leaving[gr] = true
 		s.spec.Resources = append(s.spec.Resources,
@@ -88,41 +98,73 @@ func groupResources(list []v1alpha1.RingResource) map[schema.GroupResource]bool 
 	return all
 }
 
-// target is what the engine of a ring is to work towards, with the resources of its scope.
+// remember returns what the status is to say that may carry labels: of the scope, all but what never was served. Of that, nobody
+// has labelled anything; it may be a typo, and to remember it would make the ring wait for it even after it was corrected.
+func (s *scope) remember(set *resources.Set) []v1alpha1.AssignedResource {
+	never := map[schema.GroupResource]bool{}
+
+	for _, m := range set.Missing() {
+		never[m.GroupResource] = m.Absent() && !s.remembered[m.GroupResource]
+	}
+
+	var (
+		all     []v1alpha1.AssignedResource
+		orphans []v1alpha1.ControlledResource
+	)
+
+	for _, r := range s.spec.Resources {
+		controlled := slices.DeleteFunc(slices.Clone(r.ControlledResources), func(c v1alpha1.ControlledResource) bool {
+			return never[schema.GroupResource{Group: c.Group, Resource: c.Resource}]
+		})
+
+		if never[schema.GroupResource{Group: r.Group, Resource: r.Resource}] {
+			orphans = append(orphans, controlled...)
+			continue
+		}
+
+		all = append(all, v1alpha1.AssignedResource{Group: r.Group, Resource: r.Resource, ControlledResources: controlled})
+	}
+
+	if len(all) > 0 { // else nothing of them follows anything
+		all[0].ControlledResources = append(all[0].ControlledResources, orphans...)
+	}
+
+	return all
+}
+
+// target is what the engine of a ring is to work towards.
 type target struct {
 	*engine.Target
-	resources []v1alpha1.RingResource
+
+	scope scope
+	// invalid says what is wrong with the ring, and that the target is what can be done all the same; nil if nothing is.
+	invalid error
 }
 
 // targetOf returns what the engine of a ring is to work towards. It returns an error if the ring's namespace selector is
-// not valid.
-func targetOf(ring *v1alpha1.ClusterRing, s scope, mapper meta.RESTMapper, view *membership.View) (*target, error) {
+// not valid, unless the ring is being deleted: that takes no selector.
+func targetOf(ring *v1alpha1.ClusterRing, known *resources.Resolver, view *membership.View) (*target, error) {
+	s := scopeOf(ring)
+	t := &target{scope: s, Target: &engine.Target{View: view, Set: known.Resolve(s.spec), Leaving: s.leaving}}
+
 	selector, err := metav1.LabelSelectorAsSelector(ring.Spec.EffectiveNamespaceSelector())
 	if err != nil {
-		return nil, fmt.Errorf("spec.namespaceSelector: %w", err)
+		t.invalid, selector = fmt.Errorf("spec.namespaceSelector: %w", err), labels.Nothing()
 	}
 
-	return &target{resources: s.spec.Resources, Target: &engine.Target{
-		View:     view,
-		Set:      resources.Resolve(mapper, s.spec),
-		Leaving:  s.leaving,
-		Selector: selector,
-	}}, nil
+	t.Selector = selector
+
+	if ring.DeletionTimestamp.IsZero() {
+		return t, t.invalid
+	}
+
+	return t, nil
 }
 
-// missing returns the resources of the spec that the API server does not serve. One that has left the ring is not missed:
-// its objects, and their labels, are gone with it.
+// missing returns the resources that are not served and may have labelled objects, or should have. One that has left the ring
+// is not missed once it is gone: its objects, and their labels, are gone with it.
 func (t *target) missing() []resources.Missing {
 	return slices.DeleteFunc(slices.Clone(t.Set.Missing()), func(m resources.Missing) bool {
-		return t.Leaving[m.GroupResource] && meta.IsNoMatchError(m.Err)
+		return t.Leaving[m.GroupResource] && m.Gone()
 	})
-}
-
-// next says when to look again, if nothing happens: while a resource is missing, nobody else tells that it is there.
-func (t *target) next() reconcile.Result {
-	if len(t.missing()) > 0 {
-		return reconcile.Result{RequeueAfter: lookAgain}
-	}
-
-	return reconcile.Result{}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/membership"
+	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/ringquery/api"
 	"github.com/clusterring/clusterring/services/ringquery/metadata"
 	"github.com/clusterring/clusterring/services/ringquery/query"
@@ -19,12 +20,19 @@ func answers(ctx context.Context, rt *kit.Runtime, ready func() error) (*api.Ser
 		return nil, err
 	}
 
+	known, err := resources.Follow(rt.Manager, rt.Clock, rt.Log)
+	if err != nil {
+		return nil, err
+	}
+
+	rt.AddReady("resources", func(*http.Request) error { return known.Known() })
+
 	index, leases := membership.NewIndex(), query.NewLeases(rt.Clock)
 	service := &api.Service{
 		Answers: &query.Answerer{
 			Reader:    rt.Manager.GetClient(),
 			Index:     index,
-			Resources: query.NewResources(rt.Manager.GetRESTMapper(), rt.Clock),
+			Resources: query.NewResources(known),
 			Leases:    leases,
 			Objects:   objects,
 		},

@@ -353,7 +353,10 @@ func TestExplainRemembersResources(t *testing.T) {
 
 	r := &v1alpha1.ClusterRing{}
 	require.NoError(t, x.plane.Client.Get(t.Context(), types.NamespacedName{Name: x.name}, r))
-	r.Status.Assignment.Resources = slices.Concat(configMaps().Resources, r.Spec.Resources)
+	r.Status.Assignment.Resources = nil
+	for _, resource := range slices.Concat(configMaps().Resources, r.Spec.Resources) {
+		r.Status.Assignment.Resources = append(r.Status.Assignment.Resources, v1alpha1.AssignedResource(resource))
+	}
 	require.NoError(t, x.plane.Client.Status().Update(t.Context(), r))
 	require.Eventually(t, func() bool { res, err = ask(); return err == nil }, patience, interval)
 	x.golden(res, name, "<name>")

@@ -5,15 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"sync"
-	"time"
 
+	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -26,18 +23,8 @@ import (
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
-const (
-	// A missing resource is looked for again after firstRetry, then after twice that time, up to lastRetry.
-	firstRetry = 100 * time.Millisecond
-	lastRetry  = 5 * time.Second
-	// lookAgain is how often resources that were found are looked for: what the API server serves may change, and nobody says
-	// so without the right to watch CustomResourceDefinitions and API services. It costs a few requests for each ring.
-	lookAgain = 15 * time.Second
-	// mapperAge is how long discovery is trusted: rings that appear together share it.
-	mapperAge = time.Second
-	// workers bounds the rings that wait for discovery at a time.
-	workers = 4
-)
+// workers bounds the rings that are published at a time.
+const workers = 4
 
 // Keeper fills a [Store] from ClusterRings. Its exported fields must be set.
 type Keeper struct {
@@ -45,24 +32,20 @@ type Keeper struct {
 	Client client.Reader
 	// Store is what the keeper fills.
 	Store *Store
-	// Discover returns a RESTMapper that knows nothing yet. A mapper that has been used may not notice that a group got
-	// another version.
-	Discover func() (meta.RESTMapper, error)
-	Clock    clock.PassiveClock
+	// Resources knows what the resources of rings are.
+	Resources *resources.Resolver
+	// Log is for what nobody is told otherwise.
+	Log logr.Logger
 
-	mu       sync.Mutex
-	mapper   meta.RESTMapper
-	mapperAt time.Time
-	known    map[string]resolution
+	mu    sync.Mutex
+	known map[string]resolution
 }
 
-// resolution is what is known of a ring's resources, and when to look again.
+// resolution is what is known of a ring's resources.
 type resolution struct {
 	uid        types.UID
 	generation int64
 	set        *resources.Set
-	attempts   int
-	due        time.Time
 }
 
 // SetupWith adds the controllers that fill the store to a manager. They run in every replica.
@@ -70,6 +53,7 @@ func (k *Keeper) SetupWith(mgr manager.Manager) error {
 	err := builder.ControllerManagedBy(mgr).
 		Named("rings").
 		For(&v1alpha1.ClusterRing{}).
+		WatchesRawSource(source.Func(k.changedResources)).
 		WithOptions(controller.Options{NeedLeaderElection: new(false), MaxConcurrentReconciles: workers}).
 		Complete(k)
 	if err != nil {
@@ -84,6 +68,26 @@ func (k *Keeper) SetupWith(mgr manager.Manager) error {
 	if err != nil {
 		return fmt.Errorf("follow the shards of rings: %w", err)
 	}
+
+	return nil
+}
+
+// changedResources queues every ring when the API server serves something else than before.
+func (k *Keeper) changedResources(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	k.Resources.Subscribe(func() {
+		list := &v1alpha1.ClusterRingList{}
+		if err := k.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+			if ctx.Err() == nil {
+				k.Log.Error(err, "Rings do not know that the API server serves something else now")
+			}
+
+			return
+		}
+
+		for i := range list.Items {
+			queue.Add(reconcile.Request{NamespacedName: types.NamespacedName{Name: list.Items[i].Name}})
+		}
+	})
 
 	return nil
 }
@@ -107,7 +111,7 @@ func (k *Keeper) refresh(_ context.Context, req reconcile.Request) (reconcile.Re
 	return reconcile.Result{}, nil
 }
 
-// Reconcile publishes what a ring is now, and asks to be called when it is time to look for the ring's resources again.
+// Reconcile publishes what a ring is now. It fails while nothing is known of what the API server serves.
 func (k *Keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	ring := &v1alpha1.ClusterRing{}
 	if err := k.Client.Get(ctx, req.NamespacedName, ring); apierrors.IsNotFound(err) {
@@ -121,9 +125,8 @@ func (k *Keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 		return reconcile.Result{}, fmt.Errorf("read ring %s: %w", req.Name, err)
 	}
 
-	set, retry, err := k.resolve(ring)
-	if err != nil {
-		return reconcile.Result{}, err
+	if err := k.Resources.Await(ctx); err != nil {
+		return reconcile.Result{}, fmt.Errorf("find the resources of ring %s: %w", req.Name, err)
 	}
 
 	fingerprint := ""
@@ -133,38 +136,16 @@ func (k *Keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 
 	k.Store.put(admission.Facts{
 		Name:                ring.Name,
-		Resources:           set,
+		Resources:           k.resolve(ring),
 		AssignedFingerprint: fingerprint,
 		Deleting:            !ring.DeletionTimestamp.IsZero(),
 	}, ring.UID, ring.Generation)
 
-	return reconcile.Result{RequeueAfter: retry}, nil
+	return reconcile.Result{}, nil
 }
 
-// resolve returns a ring's resources, and after what time to look again. It asks the API server only for a new spec, or when
-// it is time to look again.
-func (k *Keeper) resolve(ring *v1alpha1.ClusterRing) (*resources.Set, time.Duration, error) {
-	now := k.Clock.Now()
-
-	k.mu.Lock()
-	before := k.known[ring.Name]
-	k.mu.Unlock()
-
-	if before.uid != ring.UID || before.generation != ring.Generation {
-		before = resolution{uid: ring.UID, generation: ring.Generation}
-	}
-
-	if before.set != nil && now.Before(before.due) {
-		return before.set, before.wait(now), nil
-	}
-
-	mapper, err := k.freshMapper(now)
-	if err != nil {
-		return nil, 0, err
-	}
-
-	after := before.next(resources.Resolve(mapper, ring.Spec), now)
-
+// resolve returns a ring's resources: the same value as before, if nothing of them has changed.
+func (k *Keeper) resolve(ring *v1alpha1.ClusterRing) *resources.Set {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
@@ -172,54 +153,17 @@ func (k *Keeper) resolve(ring *v1alpha1.ClusterRing) (*resources.Set, time.Durat
 		k.known = map[string]resolution{}
 	}
 
-	k.known[ring.Name] = after
+	found := k.Resources.Resolve(ring.Spec)
+	before := k.known[ring.Name]
 
-	return after.set, after.wait(now), nil
-}
-
-// next returns the resolution after one more attempt.
-func (r resolution) next(found *resources.Set, now time.Time) resolution {
-	failed := func(m resources.Missing) bool { return !meta.IsNoMatchError(m.Err) }
-
-	switch {
-	case r.set == nil:
-		r.set = found
-	case slices.ContainsFunc(found.Missing(), failed):
-		// Discovery failed. What was found before is still there, as far as anybody knows.
-	case !found.Equal(r.set):
-		r.set, r.attempts = found, 0
+	if before.set != nil && before.uid == ring.UID && before.generation == ring.Generation &&
+		before.set.Equal(found) && before.set.MissingMessage() == found.MissingMessage() {
+		return before.set
 	}
 
-	if len(r.set.Missing()) == 0 {
-		r.due, r.attempts = now.Add(lookAgain), 0
-		return r
-	}
+	k.known[ring.Name] = resolution{uid: ring.UID, generation: ring.Generation, set: found}
 
-	r.due = now.Add(min(firstRetry<<min(r.attempts, 10), lastRetry))
-	r.attempts++
-
-	return r
-}
-
-// wait returns how long it is until the resources are looked for again.
-func (r resolution) wait(now time.Time) time.Duration { return max(r.due.Sub(now), time.Millisecond) }
-
-func (k *Keeper) freshMapper(now time.Time) (meta.RESTMapper, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-
-	if k.mapper != nil && now.Sub(k.mapperAt) < mapperAge {
-		return k.mapper, nil
-	}
-
-	mapper, err := k.Discover()
-	if err != nil {
-		return nil, fmt.Errorf("prepare discovery of resources: %w", err)
-	}
-
-	k.mapper, k.mapperAt = mapper, now
-
-	return mapper, nil
+	return found
 }
 
 // Ready is a readiness check: it fails until every ring that exists has been published with its shards. After it has

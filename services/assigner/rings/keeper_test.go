@@ -3,57 +3,25 @@ package rings
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	coordinationv1 "k8s.io/api/coordination/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/assigner/admission"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
+	"github.com/clusterring/clusterring/services/internal/resources/resourcestest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// discovery is what an API server serves, and how often it was asked.
-type discovery struct {
-	kinds []string
-	err   error
-	asked int
-}
-
-// failing is a mapper whose discovery has failed.
-type failing struct {
-	meta.RESTMapper
-	err error
-}
-
-func (f failing) KindFor(schema.GroupVersionResource) (schema.GroupVersionKind, error) {
-	return schema.GroupVersionKind{}, f.err
-}
-
-func (d *discovery) mapper() (meta.RESTMapper, error) {
-	d.asked++
-
-	if d.err != nil {
-		return failing{err: d.err}, nil //nolint:nilerr // the mapper can be made, and fails when it is asked
-	}
-
-	m := meta.NewDefaultRESTMapper(nil)
-	for _, k := range d.kinds {
-		m.Add(schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: k}, meta.RESTScopeNamespace)
-	}
-
-	return m, nil
-}
 
 func newRing(generation int64, names ...string) *v1alpha1.ClusterRing {
 	r := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: "r", UID: "1", Generation: generation}}
@@ -64,111 +32,54 @@ func newRing(generation int64, names ...string) *v1alpha1.ClusterRing {
 	return r
 }
 
-// TestMissingResources follows one ring through time: how often discovery is asked, and what is known.
-func TestMissingResources(t *testing.T) {
-	d := &discovery{kinds: []string{"Site"}}
-	clk := clocktesting.NewFakePassiveClock(time.Unix(0, 0))
-	k := &Keeper{Discover: d.mapper, Clock: clk}
-	ring := newRing(1, "sites", "shops")
-
-	resolve := func() (found int, retry time.Duration) {
-		t.Helper()
-
-		set, retry, err := k.resolve(ring)
-		require.NoError(t, err)
-
-		return len(set.Main()), retry
-	}
-	pass := func(d time.Duration) { clk.SetTime(clk.Now().Add(d)) }
-
-	// Looked for ever less often while it is missing.
-	for _, ms := range []int64{100, 200, 400, 800, 1600, 3200, 5000, 5000} {
-		want := time.Duration(ms) * time.Millisecond
-		found, retry := resolve()
-		require.Equal(t, 1, found)
-		require.Equal(t, want, retry)
-
-		asked := d.asked
-		_, retry = resolve()
-		require.Equal(t, want, retry, "other events do not hurry it")
-		require.Equal(t, asked, d.asked)
-		pass(want)
+func serving(kinds ...string) []resources.Resource {
+	var all []resources.Resource
+	for _, k := range kinds {
+		all = append(all, resourcestest.Namespaced("example.org", "v1", strings.ToLower(k)+"s", k))
 	}
 
-	// What is known stays known while discovery fails.
-	d.err = errors.New("the API server is down")
-	found, retry := resolve()
-	require.Equal(t, 1, found)
-	require.Equal(t, lastRetry, retry)
-
-	// Found at last, and from then on looked for now and then.
-	d.err, d.kinds = nil, []string{"Site", "Shop"}
-
-	pass(lastRetry)
-
-	found, retry = resolve()
-	require.Equal(t, 2, found)
-	require.Equal(t, lookAgain, retry)
-
-	asked := d.asked
-
-	pass(lookAgain - 1)
-
-	_, retry = resolve()
-	require.Equal(t, time.Millisecond, retry)
-	require.Equal(t, asked, d.asked)
-
-	// Another spec, or another ring of the same name, is looked at anew.
-	ring = newRing(2, "sites", "houses")
-	found, retry = resolve()
-	require.Equal(t, 1, found)
-	require.Equal(t, firstRetry, retry)
-	require.Equal(t, asked+1, d.asked)
-
-	ring.UID = "2"
-	d.kinds = append(d.kinds, "House")
-
-	pass(time.Minute)
-
-	found, retry = resolve()
-	require.Equal(t, 2, found)
-	require.Equal(t, lookAgain, retry)
+	return all
 }
 
-// TestResourcesThatChange follows a ring whose resources were all found: what the API server serves may change.
+// TestResourcesThatChange follows one ring through time: what the API server serves may change.
 func TestResourcesThatChange(t *testing.T) {
-	d := &discovery{kinds: []string{"Site", "Shop"}}
-	clk := clocktesting.NewFakePassiveClock(time.Unix(0, 0))
-	k := &Keeper{Discover: d.mapper, Clock: clk}
-	ring := newRing(1, "sites", "shops")
+	synctest.Test(t, func(t *testing.T) {
+		d := &resourcestest.Discovery{}
+		d.Serve(serving("Site")...)
 
-	resolve := func(after time.Duration) *resources.Set {
-		t.Helper()
-		clk.SetTime(clk.Now().Add(after))
+		k := &Keeper{Resources: resourcestest.Resolver(t, d)}
+		ring := newRing(1, "sites", "shops")
+		later := func() *resources.Set {
+			time.Sleep(time.Minute)
+			return k.resolve(ring)
+		}
 
-		set, _, err := k.resolve(ring)
-		require.NoError(t, err)
+		first := k.resolve(ring)
+		require.Len(t, first.Main(), 1)
+		require.Same(t, first, later(), "nobody is told that nothing has changed")
 
-		return set
-	}
+		d.Serve(serving("Site", "Shop")...)
 
-	first := resolve(0)
-	require.Empty(t, first.Missing())
-	require.Same(t, first, resolve(lookAgain), "nobody is told that nothing has changed")
-	require.Equal(t, 2, d.asked)
+		second := later()
+		require.Len(t, second.Main(), 2)
 
-	d.err = errors.New("the API server is down")
-	require.Same(t, first, resolve(lookAgain))
-	d.err = nil
+		d.Fail(errors.New("the API server is down"))
+		require.Same(t, second, later(), "what is known stays known")
 
-	d.kinds = []string{"Site"}
-	require.Same(t, first, resolve(lookAgain-1), "it is not time yet")
-	require.Len(t, resolve(1).Missing(), 1)
+		d.Serve(serving("Shop")...)
+		require.Len(t, later().Main(), 1)
 
-	// Made anew, and looked for like any that is missing.
-	d.kinds = append(d.kinds, "Shop")
-	require.Len(t, resolve(firstRetry).Missing(), 1, "discovery is shared for a moment")
-	require.Empty(t, resolve(mapperAge).Missing())
+		// Another spec, or another ring of the same name, is looked at anew.
+		ring.Generation++
+		third := k.resolve(ring)
+		ring.UID = "2"
+		require.NotSame(t, third, k.resolve(ring))
+
+		// That a resource is missing for another reason is news for people.
+		fourth := later()
+		d.Fail(errors.New("the API server is down"))
+		require.NotEqual(t, fourth.MissingMessage(), later().MissingMessage())
+	})
 }
 
 func lease(name string) *coordinationv1.Lease {

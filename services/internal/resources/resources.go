@@ -1,12 +1,12 @@
 // Package resources says what a ring's resources are on one API server, and which partition key an object of them has.
 //
-// A ring names resources; objects and owner references name kinds. The package asks a RESTMapper once per resource and
-// answers from then on without a request. A [Set] is immutable.
+// A ring names resources; objects and owner references name kinds. One [Resolver] per process knows by discovery what the
+// API server serves, and answers for all rings from memory with a [Set], which is immutable. It writes nothing.
 package resources
 
 import (
 	"cmp"
-	"fmt"
+	"errors"
 	"slices"
 	"strings"
 
@@ -39,12 +39,23 @@ type Resource struct {
 	Namespaced bool
 }
 
-// Missing is a resource of a ring that the API server does not serve, or could not be asked about.
+// Missing is a resource of a ring that is not served, or of which that is not known.
 type Missing struct {
 	schema.GroupResource
-	// Err says why.
+	// Err says why: a [NotServedError] (which [meta.IsNoMatchError] knows) if the API server said so when it was last asked,
+	// else why that could not be found out.
 	Err error
+
+	gone bool
 }
+
+// Gone reports whether the API server surely does not serve the resource, in any version: its group was looked at completely,
+// and after the resource was first missed. There are no objects of it then. While it is false, there may be some.
+func (m Missing) Gone() bool { return m.gone }
+
+// Absent reports whether the API server did not serve the resource when it was last asked, which may be just a moment in the
+// life of a CustomResourceDefinition. Whatever is gone is absent.
+func (m Missing) Absent() bool { return meta.IsNoMatchError(m.Err) }
 
 // Set is what a ring's resources are. The zero value has none.
 type Set struct {
@@ -70,38 +81,40 @@ type Owner struct {
 	UID types.UID
 }
 
-// Resolve asks the mapper for every resource of a ring. It does not fail as a whole: what cannot be resolved is in
-// [Set.Missing], and the rest works. A resource that is listed as main and as controlled is taken as main. The spec is not
-// changed. Resolve may send discovery requests, if the mapper does.
-func Resolve(mapper meta.RESTMapper, spec v1alpha1.ClusterRingSpec) *Set {
+// lookup finds a resource. If there is none, it says why, and whether it is surely gone.
+type lookup func(schema.GroupResource) (r Resource, gone bool, err error)
+
+// newSet looks up every resource of a ring. It does not fail as a whole: what cannot be found is in [Set.Missing], and the
+// rest works. A resource that is listed as main and as controlled is taken as main.
+func newSet(spec v1alpha1.ClusterRingSpec, find lookup) *Set {
 	s := &Set{
 		byResource: map[schema.GroupResource]entry{},
 		mainByKind: map[schema.GroupKind]Resource{},
 	}
 
 	for _, r := range spec.Resources {
-		if res, ok := s.add(mapper, schema.GroupResource{Group: r.Group, Resource: r.Resource}, Main); ok {
+		if res, ok := s.add(find, schema.GroupResource{Group: r.Group, Resource: r.Resource}, Main); ok {
 			s.mainByKind[res.Kind.GroupKind()] = res
 		}
 	}
 
 	for _, r := range spec.Resources {
 		for _, c := range r.ControlledResources {
-			s.add(mapper, schema.GroupResource{Group: c.Group, Resource: c.Resource}, Controlled)
+			s.add(find, schema.GroupResource{Group: c.Group, Resource: c.Resource}, Controlled)
 		}
 	}
 
 	return s
 }
 
-func (s *Set) add(mapper meta.RESTMapper, gr schema.GroupResource, role Role) (Resource, bool) {
+func (s *Set) add(find lookup, gr schema.GroupResource, role Role) (Resource, bool) {
 	if _, known := s.byResource[gr]; known {
 		return Resource{}, false
 	}
 
-	res, err := lookup(mapper, gr)
+	res, gone, err := find(gr)
 	if err != nil {
-		s.missing = append(s.missing, Missing{GroupResource: gr, Err: err})
+		s.missing = append(s.missing, Missing{GroupResource: gr, Err: err, gone: gone})
 		return Resource{}, false
 	}
 
@@ -113,29 +126,6 @@ func (s *Set) add(mapper meta.RESTMapper, gr schema.GroupResource, role Role) (R
 	}
 
 	return res, true
-}
-
-func lookup(mapper meta.RESTMapper, gr schema.GroupResource) (Resource, error) {
-	kind, err := mapper.KindFor(gr.WithVersion(""))
-	if err != nil {
-		return Resource{}, fmt.Errorf("find the kind of resource %s: %w", gr, err)
-	}
-
-	// A mapper may complete a prefix of a group or a singular name; a ring must mean just what it says.
-	mapping, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
-	if err != nil {
-		return Resource{}, fmt.Errorf("find how resource %s is served: %w", gr, err)
-	}
-
-	if got := mapping.Resource.GroupResource(); got != gr {
-		return Resource{}, fmt.Errorf("resource %s is not served; did you mean %s?", gr, got)
-	}
-
-	return Resource{
-		GVR:        mapping.Resource,
-		Kind:       mapping.GroupVersionKind,
-		Namespaced: mapping.Scope.Name() == meta.RESTScopeNameNamespace,
-	}, nil
 }
 
 // GroupResource returns the resource without its version.
@@ -152,23 +142,38 @@ func (s *Set) Controlled() []Resource { return s.controlled }
 func (s *Set) Missing() []Missing { return s.missing }
 
 // MissingMessage says in one sentence which resources are missing, in a stable order; empty if none is.
-func (s *Set) MissingMessage() string {
-	if len(s.missing) == 0 {
-		return ""
-	}
+func (s *Set) MissingMessage() string { return Message(s.missing) }
 
-	names := make([]string, 0, len(s.missing))
-	for _, m := range s.missing {
-		if meta.IsNoMatchError(m.Err) {
-			names = append(names, m.String())
-		} else {
-			names = append(names, m.String()+" ("+m.Err.Error()+")")
+// Message says in one sentence that these resources are missing, and why, in a stable order; empty if there is none.
+func Message(missing []Missing) string {
+	var absent, unknown, parts []string
+
+	for _, m := range missing {
+		e, ok := errors.AsType[*NotServedError](m.Err)
+
+		switch {
+		case ok && e.Suggestion != "":
+			absent = append(absent, m.String()+" (did you mean "+e.Suggestion+"?)")
+		case m.Absent():
+			absent = append(absent, m.String())
+		default:
+			unknown = append(unknown, m.String()+" ("+m.Err.Error()+")")
 		}
 	}
 
-	slices.Sort(names)
+	slices.Sort(absent)
+	slices.Sort(unknown)
 
-	return "the API server does not serve " + strings.Join(names, ", ") + "; is the CustomResourceDefinition installed?"
+	if len(absent) > 0 {
+		parts = append(parts,
+			"the API server does not serve "+strings.Join(absent, ", ")+"; is the CustomResourceDefinition installed?")
+	}
+
+	if len(unknown) > 0 {
+		parts = append(parts, "it is not known whether the API server serves "+strings.Join(unknown, ", "))
+	}
+
+	return strings.Join(parts, " ")
 }
 
 // Find returns a resource of the ring and its role; ok is false if the ring does not have it or it is not served.
@@ -185,7 +190,8 @@ func (s *Set) MainByKind(gk schema.GroupKind) (Resource, bool) {
 	return r, ok
 }
 
-// Equal says whether two sets hold the same resources, roles, scopes and missing resources.
+// Equal reports whether two sets hold the same resources, in the same versions, roles and scopes, and miss the same ones, for
+// whatever reason.
 func (s *Set) Equal(o *Set) bool {
 	gr := func(a, b Missing) int { return cmp.Compare(a.String(), b.String()) }
 	missing := func(s *Set) []Missing { return slices.SortedFunc(slices.Values(s.missing), gr) }

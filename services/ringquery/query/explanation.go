@@ -4,15 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"slices"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -342,55 +337,6 @@ func (r Reference) String() string {
 	}
 
 	return r.typeName() + " " + name
-}
-
-// Find returns the resource that the reference names, whether or not a ring lists it. It fails with metadata.ErrNotServed, or
-// with metadata.ErrUnavailable if the API server could not be asked.
-func (r *Resources) Find(ref Reference) (resources.Resource, error) {
-	gr := ref.groupResource()
-
-	if ref.Kind != "" {
-		mapping, err := r.mapper.RESTMapping(schema.GroupKind{Group: ref.Group, Kind: ref.Kind})
-		if err != nil {
-			return resources.Resource{}, unserved(ref, err)
-		}
-
-		gr = mapping.Resource.GroupResource()
-	}
-
-	set := r.resolve([]v1alpha1.RingResource{{Group: gr.Group, Resource: gr.Resource}})
-	if missing := set.Missing(); len(missing) > 0 {
-		return resources.Resource{}, unserved(ref, missing[0].Err)
-	}
-
-	return set.Main()[0], nil
-}
-
-func (r *Resources) resolve(list []v1alpha1.RingResource) *resources.Set {
-	return resources.Resolve(r.mapper, v1alpha1.ClusterRingSpec{Resources: list})
-}
-
-func unserved(ref Reference, err error) error {
-	if meta.IsNoMatchError(err) {
-		return fmt.Errorf("%w: the API server does not serve %s", metadata.ErrNotServed, ref.typeName())
-	}
-
-	// Anything else is an error of a request, or the advice of a mapper that has something like it.
-	if _, failed := errors.AsType[net.Error](err); failed || apierrors.ReasonForError(err) != metav1.StatusReasonUnknown {
-		return fmt.Errorf("%w: find %s: %w", metadata.ErrUnavailable, ref.typeName(), err)
-	}
-
-	return fmt.Errorf("%w: the API server does not serve %s: %w", metadata.ErrNotServed, ref.typeName(), err)
-}
-
-// remembered returns what the ring lists, and what its status says that it listed before; nil if that is nothing more.
-func remembered(memory *Resources, r Ring) *resources.Set {
-	st := r.Status.Assignment
-	if st == nil || len(st.Resources) == 0 {
-		return nil
-	}
-
-	return memory.resolve(slices.Concat(r.Spec.Resources, st.Resources))
 }
 
 // leavingResource returns the resource of the reference if the ring has listed it before.

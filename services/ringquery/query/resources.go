@@ -1,64 +1,54 @@
 package query
 
 import (
+	"errors"
+	"fmt"
+	"slices"
 	"sync"
-	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/resources"
+	"github.com/clusterring/clusterring/services/ringquery/metadata"
 )
-
-// retryMissing is how long a resource that the API server does not serve is taken to stay away. To ask takes a request, and
-// questions must not turn into as many requests.
-const retryMissing = 2 * time.Second
 
 // Resources remembers what the resources of each ring are. It is safe for concurrent use; create it with [NewResources].
 type Resources struct {
-	mapper meta.RESTMapper
-	clock  clock.PassiveClock
+	known *resources.Resolver
 
 	mu    sync.Mutex
-	rings map[string]*resolved
+	rings map[string]resolved
 }
 
-// resolved is what the resources of one ring were at some time.
+// resolved is what the resources of one ring were when the resolver had some revision.
 type resolved struct {
-	mu         sync.Mutex
 	uid        types.UID
 	generation int64
+	revision   int64
 	set        *resources.Set
-	at         time.Time
 }
 
-// NewResources returns a memory that asks the mapper.
-func NewResources(mapper meta.RESTMapper, clk clock.PassiveClock) *Resources {
-	return &Resources{mapper: mapper, clock: clk, rings: map[string]*resolved{}}
+// NewResources returns a memory of what the resolver answers.
+func NewResources(known *resources.Resolver) *Resources {
+	return &Resources{known: known, rings: map[string]resolved{}}
 }
 
-// Of returns what the ring's resources are. It asks the mapper if the ring has changed, or if some resource was missing a
-// while ago.
+// Of returns what the ring's resources are. It sends no request.
 func (r *Resources) Of(ring *v1alpha1.ClusterRing) *resources.Set {
 	r.mu.Lock()
-	known, ok := r.rings[ring.Name]
-	if !ok {
-		known = &resolved{}
-		r.rings[ring.Name] = known
-	}
-	r.mu.Unlock()
+	defer r.mu.Unlock()
 
-	known.mu.Lock()
-	defer known.mu.Unlock()
-
-	if !known.holds(ring, r.clock) {
-		known.set = resources.Resolve(r.mapper, ring.Spec)
-		known.uid, known.generation, known.at = ring.UID, ring.Generation, r.clock.Now()
+	revision := r.known.Revision() // before it is asked: what comes in between may be asked again
+	if k := r.rings[ring.Name]; k.set != nil && k.uid == ring.UID && k.generation == ring.Generation && k.revision == revision {
+		return k.set
 	}
 
-	return known.set
+	set := r.known.Resolve(ring.Spec)
+	r.rings[ring.Name] = resolved{uid: ring.UID, generation: ring.Generation, revision: revision, set: set}
+
+	return set
 }
 
 // Keep forgets all rings but these.
@@ -70,7 +60,7 @@ func (r *Resources) Keep(rings []*v1alpha1.ClusterRing) {
 		return
 	}
 
-	kept := make(map[string]*resolved, len(rings))
+	kept := make(map[string]resolved, len(rings))
 	for _, ring := range rings {
 		if known, ok := r.rings[ring.Name]; ok {
 			kept[ring.Name] = known
@@ -80,7 +70,48 @@ func (r *Resources) Keep(rings []*v1alpha1.ClusterRing) {
 	r.rings = kept
 }
 
-func (k *resolved) holds(ring *v1alpha1.ClusterRing, clk clock.PassiveClock) bool {
-	return k.set != nil && k.uid == ring.UID && k.generation == ring.Generation &&
-		(len(k.set.Missing()) == 0 || clk.Since(k.at) < retryMissing)
+// Find returns the resource that the reference names, whether or not a ring lists it. It sends no request. It fails with
+// metadata.ErrNotServed, or with metadata.ErrUnavailable if that is not known.
+func (r *Resources) Find(ref Reference) (resources.Resource, error) {
+	find := func() (resources.Resource, error) { return r.known.Find(ref.groupResource()) }
+	if ref.Kind != "" {
+		find = func() (resources.Resource, error) {
+			return r.known.OfKind(schema.GroupKind{Group: ref.Group, Kind: ref.Kind})
+		}
+	}
+
+	found, err := find()
+	if err != nil {
+		return resources.Resource{}, unserved(ref, err)
+	}
+
+	return found, nil
+}
+
+func unserved(ref Reference, err error) error {
+	absent, ok := errors.AsType[*resources.NotServedError](err)
+
+	switch {
+	case !ok:
+		return fmt.Errorf("%w: find %s: %w", metadata.ErrUnavailable, ref.typeName(), err)
+	case absent.Suggestion != "":
+		return fmt.Errorf("%w: the API server does not serve %s; did you mean %s?", metadata.ErrNotServed, ref.typeName(), absent.Suggestion)
+	default:
+		return fmt.Errorf("%w: the API server does not serve %s", metadata.ErrNotServed, ref.typeName())
+	}
+}
+
+// remembered returns what the ring lists, and what its status says that it listed before; nil if that is nothing more.
+func remembered(memory *Resources, r Ring) *resources.Set {
+	st := r.Status.Assignment
+	if st == nil || len(st.Resources) == 0 {
+		return nil
+	}
+
+	all := slices.Clone(r.Spec.Resources)
+	for _, a := range st.Resources {
+		all = append(all, v1alpha1.RingResource(a))
+	}
+
+	return memory.known.Resolve(v1alpha1.ClusterRingSpec{Resources: all})
 }

@@ -1,39 +1,20 @@
 package query_test
 
 import (
+	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/resources/resourcestest"
+	"github.com/clusterring/clusterring/services/ringquery/metadata"
 	"github.com/clusterring/clusterring/services/ringquery/query"
 )
-
-// counting is a mapper that knows ConfigMaps and counts how often it is asked.
-type counting struct {
-	*meta.DefaultRESTMapper
-
-	asked int
-}
-
-func newCounting() *counting {
-	m := meta.NewDefaultRESTMapper([]schema.GroupVersion{corev1.SchemeGroupVersion})
-	m.Add(corev1.SchemeGroupVersion.WithKind("ConfigMap"), meta.RESTScopeNamespace)
-
-	return &counting{DefaultRESTMapper: m}
-}
-
-func (c *counting) KindFor(resource schema.GroupVersionResource) (schema.GroupVersionKind, error) {
-	c.asked++
-	return c.DefaultRESTMapper.KindFor(resource)
-}
 
 func ringOf(resources ...string) *v1alpha1.ClusterRing {
 	ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: "example", UID: "1", Generation: 1}}
@@ -44,42 +25,76 @@ func ringOf(resources ...string) *v1alpha1.ClusterRing {
 	return ring
 }
 
-func TestResourcesAreAskedForOnce(t *testing.T) {
-	mapper, clock := newCounting(), testclock.NewFakeClock(time.Unix(0, 0))
-	known := query.NewResources(mapper, clock)
-	ring := ringOf("configmaps")
+func TestResourcesAreRemembered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &resourcestest.Discovery{}
+		known := query.NewResources(resourcestest.Resolver(t, d))
+		ring := ringOf("configmaps")
 
-	for range 3 {
-		require.Len(t, known.Of(ring).Main(), 1)
-		clock.Step(time.Hour)
-	}
-	require.Equal(t, 1, mapper.asked)
+		first := known.Of(ring)
+		require.Len(t, first.Main(), 1)
+		time.Sleep(time.Minute)
+		require.Same(t, first, known.Of(ring))
 
-	ring.Generation++
-	known.Of(ring)
-	require.Equal(t, 2, mapper.asked, "the ring has changed")
-	ring.UID = types.UID("2")
-	known.Of(ring)
-	require.Equal(t, 3, mapper.asked, "it is another ring")
-	known.Keep(nil)
-	known.Of(ring)
-	require.Equal(t, 4, mapper.asked, "the ring was gone")
-	known.Keep([]*v1alpha1.ClusterRing{ring})
-	known.Of(ring)
-	require.Equal(t, 4, mapper.asked, "the ring was kept")
+		ring.Generation++
+		second := known.Of(ring)
+		require.NotSame(t, first, second, "the ring has changed")
+		ring.UID = types.UID("2")
+		third := known.Of(ring)
+		require.NotSame(t, second, third, "it is another ring")
+		known.Keep(nil)
+		fourth := known.Of(ring)
+		require.NotSame(t, third, fourth, "the ring was gone")
+		known.Keep([]*v1alpha1.ClusterRing{ring})
+		require.Same(t, fourth, known.Of(ring), "the ring was kept")
+	})
 }
 
-func TestMissingResourcesAreAskedForNowAndThen(t *testing.T) {
-	mapper, clock := newCounting(), testclock.NewFakeClock(time.Unix(0, 0))
-	known := query.NewResources(mapper, clock)
-	ring := ringOf("foos")
+func TestMissingResourcesAppear(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &resourcestest.Discovery{}
+		known := query.NewResources(resourcestest.Resolver(t, d))
+		ring := ringOf("foos")
 
-	for range 100 {
-		require.Len(t, known.Of(ring).Missing(), 1)
-	}
-	require.Equal(t, 1, mapper.asked)
+		for range 100 {
+			require.Len(t, known.Of(ring).Missing(), 1)
+		}
 
-	mapper.Add(corev1.SchemeGroupVersion.WithKind("Foo"), meta.RESTScopeNamespace)
-	clock.Step(time.Minute)
-	require.Empty(t, known.Of(ring).Missing())
+		synctest.Wait()
+		require.LessOrEqual(t, d.Asked(), 2, "questions do not turn into as many requests")
+		d.Serve(resourcestest.Namespaced("", "v1", "foos", "Foo"))
+		time.Sleep(time.Minute)
+		require.Empty(t, known.Of(ring).Missing())
+	})
+}
+
+func TestWhatIsServed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &resourcestest.Discovery{}
+		known := query.NewResources(resourcestest.Resolver(t, d))
+
+		for _, ref := range []query.Reference{{Resource: "configmaps"}, {Kind: "ConfigMap"}} {
+			found, err := known.Find(ref)
+			require.NoError(t, err)
+			require.Equal(t, "configmaps", found.GVR.Resource)
+		}
+
+		for _, ref := range []query.Reference{{Resource: "configmap"}, {Kind: "Configmap"}} {
+			_, err := known.Find(ref)
+			require.ErrorIs(t, err, metadata.ErrNotServed)
+			require.ErrorContains(t, err, "did you mean configmaps?")
+		}
+
+		asked := d.Asked()
+		_, err := known.Find(query.Reference{Resource: "shops"})
+		require.ErrorIs(t, err, metadata.ErrNotServed)
+		synctest.Wait()
+		require.Equal(t, asked, d.Asked(), "nobody has others asked by naming what is not there")
+
+		d.Fail(errors.New("the API server is down"))
+		time.Sleep(time.Minute)
+
+		_, err = known.Find(query.Reference{Resource: "shops"})
+		require.ErrorIs(t, err, metadata.ErrUnavailable)
+	})
 }

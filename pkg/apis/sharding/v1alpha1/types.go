@@ -12,6 +12,8 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Available",type=integer,JSONPath=`.status.availableShards`
 // +kubebuilder:printcolumn:name="Shards",type=integer,JSONPath=`.status.shards`
+// +kubebuilder:printcolumn:name="Assigned",type=string,JSONPath=`.status.conditions[?(@.type=="Assigned")].reason`,priority=1
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Assigned")].message`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="the name of a ring must be at most 63 characters: it is used as a label value"
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",message="the name of a ring must be a valid label value"
@@ -134,11 +136,30 @@ type AssignmentStatus struct {
 	// Draining is the number of objects whose shard was asked to give them up and has not yet done so.
 	// +optional
 	Draining int32 `json:"draining"`
-	// Resources are the resources whose objects may carry labels of the ring: those of its spec, and those that have left
-	// it and are not clean yet.
+	// Resources are the resources whose objects may carry labels of the ring: those of its spec that are served or have been,
+	// and those that have left it and are not clean yet.
 	// +optional
 	// +listType=map
 	// +listMapKey=group
 	// +listMapKey=resource
-	Resources []RingResource `json:"resources,omitempty"`
+	Resources []AssignedResource `json:"resources,omitempty"`
+}
+
+// AssignedResource is a main resource whose objects may carry labels of the ring. It may control more resources than one of a
+// spec: those of several specs, one after another. There are never more than the API server serves.
+type AssignedResource struct {
+	// Group is the API group of the resource; empty is the core group.
+	// +optional
+	// +kubebuilder:default=""
+	Group string `json:"group"`
+	// Resource is the plural name of the resource, as in the API's path.
+	// +required
+	Resource string `json:"resource"`
+	// ControlledResources are the resources whose objects may carry labels of the ring because they followed the object of a main
+	// resource.
+	// +optional
+	// +listType=map
+	// +listMapKey=group
+	// +listMapKey=resource
+	ControlledResources []ControlledResource `json:"controlledResources,omitempty"`
 }

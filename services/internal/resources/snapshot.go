@@ -1,0 +1,214 @@
+package resources
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)
+
+// snapshot is what the API server serves, as far as one look and those before it have told. It is not changed.
+type snapshot struct {
+	groups map[string]*group
+	// err says why the last look did not even see which groups there are; all is as it was before.
+	err error
+}
+
+// group is what is known of an API group.
+type group struct {
+	// resources are those of the group by their plural names, each in the version that the API server prefers among those
+	// which serve it.
+	resources map[string]Resource
+	// aliases lead from singular and short names and kinds, in lower case, to plural names.
+	aliases map[string]string
+	// err says why the group was not seen completely; nil if it was.
+	err error
+}
+
+func newGroup() *group {
+	return &group{resources: map[string]Resource{}, aliases: map[string]string{}}
+}
+
+// after returns what is known after one more look, given what discovery returned. Of what could not be seen remains what was
+// known before.
+func (s *snapshot) after(groups []*metav1.APIGroup, lists []*metav1.APIResourceList, err error) *snapshot {
+	failed, partly := errors.AsType[*discovery.ErrGroupDiscoveryFailed](err)
+	if err != nil && !partly {
+		return &snapshot{groups: s.groups, err: err}
+	}
+
+	byVersion := make(map[string]*metav1.APIResourceList, len(lists))
+	for _, l := range lists {
+		byVersion[l.GroupVersion] = l
+	}
+
+	next := &snapshot{groups: make(map[string]*group, len(groups))}
+	for _, g := range groups {
+		next.groups[g.Name] = read(g, byVersion)
+	}
+
+	// A client that may not look, or an API server that is about to start, shows next to nothing, without an error.
+	for _, sure := range []string{"", v1alpha1.GroupVersion.Group} {
+		if _, ok := next.groups[sure]; !ok {
+			return &snapshot{groups: s.groups, err: fmt.Errorf("discovery does not show the API group %q, which must be there", sure)}
+		}
+	}
+
+	if partly {
+		next.complete(s, failed.Groups)
+	}
+
+	return next
+}
+
+// read returns what discovery says of one group.
+func read(g *metav1.APIGroup, lists map[string]*metav1.APIResourceList) *group {
+	out := newGroup()
+
+	versions := make([]string, 0, len(g.Versions)+1)
+	versions = append(versions, g.PreferredVersion.GroupVersion)
+
+	for _, v := range g.Versions {
+		versions = append(versions, v.GroupVersion)
+	}
+
+	for _, v := range versions {
+		gv, err := schema.ParseGroupVersion(v)
+		if list := lists[v]; list != nil && err == nil {
+			out.add(gv, list.APIResources)
+		}
+	}
+
+	return out
+}
+
+// add adds the resources of a version, but those that a version before it serves.
+func (g *group) add(gv schema.GroupVersion, list []metav1.APIResource) {
+	for i := range list {
+		r := &list[i]
+		if _, known := g.resources[r.Name]; known || strings.Contains(r.Name, "/") {
+			continue
+		}
+
+		g.resources[r.Name] = Resource{
+			GVR: gv.WithResource(r.Name),
+			Kind: schema.GroupVersionKind{
+				Group: cmp.Or(r.Group, gv.Group), Version: cmp.Or(r.Version, gv.Version), Kind: r.Kind,
+			},
+			Namespaced: r.Namespaced,
+		}
+
+		for _, alias := range append([]string{r.SingularName, strings.ToLower(r.Kind)}, r.ShortNames...) {
+			if _, taken := g.aliases[alias]; !taken && alias != "" {
+				g.aliases[alias] = r.Name
+			}
+		}
+	}
+}
+
+// complete takes over from before what is known of versions that could not be seen.
+func (s *snapshot) complete(before *snapshot, failed map[schema.GroupVersion]error) {
+	for _, gv := range slices.SortedFunc(maps.Keys(failed), func(a, b schema.GroupVersion) int {
+		return cmp.Compare(a.String(), b.String())
+	}) {
+		g, ok := s.groups[gv.Group]
+		if !ok {
+			g = newGroup()
+			s.groups[gv.Group] = g
+		}
+
+		g.err = cmp.Or(g.err, failed[gv])
+
+		old, ok := before.groups[gv.Group]
+		if !ok {
+			continue
+		}
+
+		for name, r := range old.resources {
+			if r.GVR.Version == gv.Version {
+				g.resources[name] = r
+			}
+		}
+
+		for alias, name := range old.aliases {
+			if _, taken := g.aliases[alias]; !taken {
+				g.aliases[alias] = name
+			}
+		}
+	}
+}
+
+// find returns a resource. If there is none, the error is a [NotServedError] if its group was seen completely.
+func (s *snapshot) find(gr schema.GroupResource) (Resource, error) {
+	g := s.groups[gr.Group]
+	if g != nil {
+		if r, ok := g.resources[gr.Resource]; ok {
+			return r, nil
+		}
+	}
+
+	switch {
+	case s.err != nil:
+		return Resource{}, fmt.Errorf("ask the API server what it serves: %w", s.err)
+	case g != nil && g.err != nil:
+		return Resource{}, fmt.Errorf("ask for the resources of API group %s: %w", gr.Group, g.err)
+	default:
+		return Resource{}, &NotServedError{GroupResource: gr, Suggestion: s.suggest(gr)}
+	}
+}
+
+// ofKind returns the resource whose objects are of a kind; errors are those of find.
+func (s *snapshot) ofKind(gk schema.GroupKind) (Resource, error) {
+	alias := schema.GroupResource{Group: gk.Group, Resource: strings.ToLower(gk.Kind)}
+
+	g := s.groups[gk.Group]
+	if g == nil {
+		return s.find(alias)
+	}
+
+	if r, ok := g.resources[g.aliases[alias.Resource]]; ok && r.Kind.GroupKind() == gk {
+		return r, nil
+	}
+
+	for _, name := range slices.Sorted(maps.Keys(g.resources)) {
+		if g.resources[name].Kind.GroupKind() == gk {
+			return g.resources[name], nil
+		}
+	}
+
+	if _, ok := g.resources[alias.Resource]; ok { // a plural that is not the kind's
+		return Resource{}, &NotServedError{GroupResource: alias}
+	}
+
+	return s.find(alias)
+}
+
+// same reports whether two snapshots give the same answers, but for the wording of errors.
+func (s *snapshot) same(o *snapshot) bool {
+	return (s.err == nil) == (o.err == nil) && maps.EqualFunc(s.groups, o.groups, func(a, b *group) bool {
+		return (a.err == nil) == (b.err == nil) && maps.Equal(a.resources, b.resources)
+	})
+}
+
+// failing names the groups that are not known completely, sorted.
+func (s *snapshot) failing() []string {
+	var names []string
+
+	for name, g := range s.groups {
+		if g.err != nil {
+			names = append(names, name)
+		}
+	}
+
+	slices.Sort(names)
+
+	return names
+}
