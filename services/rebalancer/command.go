@@ -180,13 +180,24 @@ func setup(ctx context.Context, rt *kit.Runtime, limits engine.Limits, bounds ob
 	return nil
 }
 
-// relabelled makes the rings look again that select a namespace by labels which have changed.
+// relabelled makes the rings look again that select a namespace by labels which have changed, and those that watch the namespaces they
+// cover one by one, when there is one more or less.
 func relabelled(f *fleet) handler.EventHandler {
+	add := func(q workqueue.TypedRateLimitingInterface[reconcile.Request], rings []string) {
+		for _, ring := range rings {
+			q.Add(requestFor(ring))
+		}
+	}
+
 	return handler.Funcs{
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			add(q, f.narrowed(labels.Set(e.Object.GetLabels())))
+		},
 		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-			for _, ring := range f.relabelled(labels.Set(e.ObjectOld.GetLabels()), labels.Set(e.ObjectNew.GetLabels())) {
-				q.Add(requestFor(ring))
-			}
+			add(q, f.relabelled(labels.Set(e.ObjectOld.GetLabels()), labels.Set(e.ObjectNew.GetLabels())))
+		},
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			add(q, f.narrowed(labels.Set(e.Object.GetLabels())))
 		},
 	}
 }

@@ -129,7 +129,9 @@ func (r *reconciler) pursue(ctx context.Context, ring *v1alpha1.ClusterRing, t *
 		return reconcile.Result{}, errors.New("the rebalancer is stopping")
 	}
 
-	r.fleet.revise(e, t.Target)
+	if err := r.fleet.revise(ctx, e, t.Target); err != nil {
+		return reconcile.Result{}, fmt.Errorf("find the namespaces of ring %s: %w", ring.Name, err)
+	}
 
 	if !e.Pursues(t.Target) {
 		return r.redirect(ctx, e, ring, t)
