@@ -20,7 +20,7 @@ import (
 // The error is that of work, or an [ErrLost] if the Lease was lost: then the process must end with a non-zero exit code. It
 // is nil if ctx has ended before the Lease was taken.
 func (s *Shard) Run(ctx context.Context, config *rest.Config, work func(ctx context.Context) error) error {
-	lock, err := s.newLock(config)
+	lock, err := s.connect(config)
 	if err != nil {
 		return err
 	}
