@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
@@ -330,20 +331,30 @@ func TestWorkerThatWaitsForTheListStops(t *testing.T) {
 	require.EqualValues(t, 1, r.lists.Load())
 }
 
-// A list is of one stretch of the term.
+// A list is of one stretch of the term, also for a worker of the next one who has waited for it.
 func TestListOfAnOlderStretchIsThrownAway(t *testing.T) {
 	f := newFixture(t)
 	r := f.readable()
 	u := f.unconfirmed()
 	cm := f.configMap(u.shard, "a")
-	r.set(func(bool) (*http.Response, error) {
+	stock := u.shard.kind(corev1.SchemeGroupVersion.WithKind("ConfigMap").GroupKind()).inventory
+	waited := make(chan error, 1)
+	r.set(func(bool) (*http.Response, error) { // while the list is made
 		r.set(nil)
-		u.shard.term.regained(u.clock.Now(), 0) // while the list is made
+		u.shard.term.regained(u.clock.Now(), 0)
+		go func() { waited <- stock.prepare(t.Context(), client.ObjectKeyFromObject(cm)) }()
+		f.eventually("another worker waits", func() bool {
+			stock.mu.Lock()
+			defer stock.mu.Unlock()
+
+			return stock.stretch == 2
+		})
 
 		return nil, nil
 	})
 	called, _ := u.look(cm)
 	require.True(t, called)
+	require.NoError(t, receive(f, waited, "the other worker goes on"))
 	require.EqualValues(t, 2, r.lists.Load())
 }
 

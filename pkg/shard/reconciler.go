@@ -28,6 +28,9 @@ const recheck = 2 * time.Second
 // that it watches it (typed, unstructured or metadata), so that no second watch is started. A kind that the client's scheme
 // does not know makes every reconcile fail with an error that says so.
 //
+// Of what the cache says nothing is used before the API server has confirmed it once in the term: the first reconcile of a kind
+// lists the shard's objects of that kind.
+//
 // The inner reconciler is also called for an object that is in the cache no more; see the package's doc on NotFound. Its
 // results and errors are passed on. What the wrapper cannot decide yet is reconciled again a little later.
 func (s *Shard) Reconciler(c client.Client, obj client.Object, inner reconcile.Reconciler) reconcile.Reconciler {
