@@ -362,7 +362,8 @@ func TestListOfAnOlderStretchIsThrownAway(t *testing.T) {
 func TestStartWithManyObjectsCostsFewRequests(t *testing.T) {
 	const objects, writers = 2000, 20
 	f := newFixture(t)
-	s := f.shard("shard-0")
+	s, err := New(Options{Ring: f.ring, Name: "shard-0", Namespace: f.namespace, HoldOff: minHoldOff}) // with a Lease that outlasts the crowd
+	require.NoError(t, err)
 	r := f.readable()
 	var creates sync.WaitGroup
 	var failed atomic.Value

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/metadata"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
@@ -358,7 +359,11 @@ func (v *visit) look(ctx context.Context, k *kind, name types.NamespacedName) (m
 
 	cached := v.shard.view(obj)
 	if cached.owned || cached.version == "" { // with what is another's nothing is done anyway
-		if confirmed, err := k.inventory.confirm(ctx, name, cached); err != nil || !confirmed {
+		confirmed, err := k.inventory.confirm(ctx, name, cached)
+		if err == nil && !confirmed {
+			log.FromContext(ctx).V(1).Info("Waits until the cache shows the object as it was in this term", "kind", k.gvk.Kind, "object", name, "cachedVersion", cached.version)
+		}
+		if err != nil || !confirmed {
 			return obj, unclear, err
 		}
 	}
