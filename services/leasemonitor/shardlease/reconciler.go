@@ -45,7 +45,7 @@ type Reconciler struct {
 	Live client.Reader
 	// Clock measures ages, and gives the time that is written into a Lease that is taken over.
 	Clock clock.PassiveClock
-	// Ages remembers since when each Lease has not changed; see [Observe]. Its Sight is told of every live read.
+	// Ages remembers since when each Lease has not changed; see [Observe]. Its Sight is told by [Heartbeat].
 	Ages *lease.Observer
 	// Events tells people about shards that are given up.
 	Events events.EventRecorder
@@ -108,15 +108,10 @@ type judgement struct {
 	lease    *coordinationv1.Lease
 }
 
-// getter is the part of a reader that it takes to judge a Lease.
-type getter interface {
-	Get(ctx context.Context, id client.ObjectKey, obj client.Object, opts ...client.GetOption) error
-}
-
 // judge reads a Lease and decides about it.
-func (r *Reconciler) judge(ctx context.Context, from getter, id types.NamespacedName) (*judgement, error) {
+func (r *Reconciler) judge(ctx context.Context, reader client.Reader, id types.NamespacedName) (*judgement, error) {
 	l := &coordinationv1.Lease{}
-	if err := from.Get(ctx, id, l); err != nil {
+	if err := reader.Get(ctx, id, l); err != nil {
 		return nil, fmt.Errorf("read Lease %s: %w", id, err)
 	}
 
@@ -154,7 +149,7 @@ func (r *Reconciler) complete(ctx context.Context, judged *judgement) (err error
 // judgeLive does what judge does with the Lease as it is on the API server now, and looks at the shard's companions before it
 // is given up.
 func (r *Reconciler) judgeLive(ctx context.Context, id types.NamespacedName) (*judgement, error) {
-	judged, err := r.judge(ctx, sighted{r}, id)
+	judged, err := r.judge(ctx, r.Live, id)
 	if err != nil || judged.State != lease.Uncertain {
 		return judged, err
 	}
@@ -179,20 +174,6 @@ func (r *Reconciler) moving(ctx context.Context, ring, shard string) (bool, erro
 	}
 
 	return err == nil && slices.Contains(lostShards(obj), shard), nil
-}
-
-// sighted reads from the API server, and notes that it could be seen.
-type sighted struct{ *Reconciler }
-
-func (s sighted) Get(ctx context.Context, id client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
-	began := s.Clock.Now()
-
-	err := s.Live.Get(ctx, id, obj, opts...)
-	if client.IgnoreNotFound(err) == nil {
-		s.Ages.Sight.Saw(began, s.Clock.Now())
-	}
-
-	return err //nolint:wrapcheck // judge says what it read
 }
 
 // ours reports whether the Lease is that of a shard.
