@@ -12,6 +12,7 @@ import (
 	"github.com/clusterring/clusterring/services/internal/plan"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/takeover"
 )
 
 // work decides about objects until ctx ends.
@@ -188,9 +189,9 @@ func (e *Engine) concerns(ctx context.Context, r resources.Resource, o objects.O
 	return covered || err != nil
 }
 
-// forcedMove is how long the confirmation that a shard does not hold its Lease, and the write that builds on it, may take
-// together. A shard that takes its Lease back begins to work no earlier than that; pkg/shard holds off for twice as long.
-const forcedMove = time.Second
+// confirmWithin is how long the confirmation that a shard does not hold its Lease may take. What it allows counts from when it
+// was asked for, so a late one allows little.
+const confirmWithin = 10 * time.Second
 
 // ownerSoon is the longest pause between two looks at an owner that is about to get a shard.
 const ownerSoon = 500 * time.Millisecond
@@ -198,12 +199,7 @@ const ownerSoon = 500 * time.Millisecond
 // carryOut does one action, or sees to it that it is tried again when it may be possible.
 func (e *Engine) carryOut(ctx context.Context, o objects.Object, a plan.Action) error {
 	if a.TakenFrom != "" {
-		limited, cancel := context.WithTimeout(ctx, forcedMove)
-		defer cancel()
-
-		ctx = limited
-
-		verdict, err := e.Guard.MayTake(ctx, a.TakenFrom)
+		verdict, err := e.mayTake(ctx, a.TakenFrom)
 		if err != nil {
 			return fmt.Errorf("confirm that %s may be moved: %w", o.ID, err)
 		}
@@ -214,6 +210,11 @@ func (e *Engine) carryOut(ctx context.Context, o objects.Object, a plan.Action) 
 
 			return nil
 		}
+
+		limited, cancel := context.WithTimeout(ctx, verdict.Until.Sub(e.Clock.Now()))
+		defer cancel()
+
+		ctx = limited
 	}
 
 	switch a.Verb {
@@ -236,6 +237,13 @@ func (e *Engine) carryOut(ctx context.Context, o objects.Object, a plan.Action) 
 	e.decided(o)
 
 	return nil
+}
+
+func (e *Engine) mayTake(ctx context.Context, shard string) (takeover.Verdict, error) {
+	ctx, cancel := context.WithTimeout(ctx, confirmWithin)
+	defer cancel()
+
+	return e.Guard.MayTake(ctx, shard) //nolint:wrapcheck // carryOut says what it asked for
 }
 
 // drain asks the object's shard to give it up, if the sweep granted a slot for that.
