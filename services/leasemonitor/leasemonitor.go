@@ -128,9 +128,7 @@ func addHeartbeat(rt *kit.Runtime, sight *lease.Sight) error {
 	// A look must not wait in line behind the writes that many dead shards cause.
 	config.QPS, config.RateLimiter = -1, nil
 
-	live, err := client.New(config, client.Options{
-		Scheme: rt.Manager.GetScheme(), Mapper: rt.Manager.GetRESTMapper(), HTTPClient: rt.Manager.GetHTTPClient(),
-	})
+	live, err := client.New(config, client.Options{Scheme: rt.Manager.GetScheme(), Mapper: rt.Manager.GetRESTMapper()})
 	if err != nil {
 		return fmt.Errorf("create the client of the heartbeat: %w", err)
 	}
