@@ -1,7 +1,6 @@
 package leasemonitor
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -12,21 +11,16 @@ import (
 	"github.com/stretchr/testify/require"
 	testclock "k8s.io/utils/clock/testing"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/localplane/leasetest"
 )
 
-// line is how an instance reaches the API server. It can be cut, which leaves requests without an answer until it is mended,
-// and it can refuse to write Leases of shards.
+// line is how an instance reaches the API server. It can be cut, which leaves requests without an answer until it is mended.
 type line struct {
 	mu      sync.Mutex
 	mended  chan struct{} // closed while it is not cut
-	refuses bool
-
 	changed sync.Cond
 	beats   int // heartbeats that were answered
 	waiting int // requests that wait for the line to be mended
-	refused int
 }
 
 func newLine() *line {
@@ -61,14 +55,8 @@ func (e *end) RoundTrip(r *http.Request) (*http.Response, error) {
 
 func (e *end) pass(r *http.Request) error {
 	e.mu.Lock()
-	mended, refuses := e.mended, e.refuses && r.Method != http.MethodGet && strings.Contains(r.URL.Path, "/leases/") &&
-		!strings.HasSuffix(r.URL.Path, "/"+name)
+	mended := e.mended
 	e.mu.Unlock()
-
-	if refuses {
-		e.note(&e.refused, 1)
-		return errors.New("refused")
-	}
 
 	e.note(&e.waiting, 1)
 	defer e.note(&e.waiting, -1)
@@ -105,12 +93,6 @@ func (l *line) cut() {
 }
 
 func (l *line) mend() { close(l.mended) }
-
-func (l *line) refuse(writes bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.refuses = writes
-}
 
 // pass lets time pass, after which each instance looks at the API server.
 func pass(d time.Duration, instances ...*instance) {
@@ -181,29 +163,4 @@ func TestOutageCostsNoShardItsLease(t *testing.T) {
 	for _, s := range shards {
 		w.waitState(s.Name, "dead")
 	}
-}
-
-// Ten minutes of refused writes must not leave a dead shard alone for as long again.
-func TestRefusedTakeOverIsTriedAgainSoon(t *testing.T) {
-	const d = 10 * time.Second
-	w := newWorld(t)
-	i := newInstance(t, w.plane, testclock.NewFakeClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)))
-	i.waitElected()
-
-	shard := &leasetest.Shard{Client: w.plane.Client, Ring: w.ring, Namespace: w.ns, Name: "silent", Duration: d}
-	require.NoError(t, shard.Acquire(t.Context()))
-	w.waitState("silent", "ready")
-
-	i.pass(d + d/2)
-	w.waitState("silent", "expired")
-	i.line.refuse(true)
-	i.pass(10 * time.Minute)
-	i.line.await(func() bool { return i.line.refused > 5 })
-	require.Equal(t, "silent", *w.lease("silent").Spec.HolderIdentity)
-
-	i.line.refuse(false)
-	i.pass(31 * time.Second)
-	require.Eventually(t, func() bool {
-		return *w.lease("silent").Spec.HolderIdentity == v1alpha1.LeaseControllerIdentity
-	}, patience, interval)
 }
