@@ -135,7 +135,7 @@ func hint(failures []string) string {
 func assignment(ring *v1alpha1.ClusterRing, t *target, r engine.Report) *v1alpha1.AssignmentStatus {
 	a := &v1alpha1.AssignmentStatus{
 		Unassigned: int32(r.Unassigned), Misplaced: int32(r.Misplaced), Draining: int32(r.Draining), //nolint:gosec // far below
-		Resources: t.scope.remember(t.Set),
+		LostShards: r.Lost[:min(len(r.Lost), v1alpha1.MaxLostShards)], Resources: t.scope.remember(t.Set),
 	}
 
 	if r.Converged && len(t.missing()) == 0 {

@@ -18,7 +18,9 @@ import (
 // A namespace that the ring leaves out costs nothing: what happens there is no event of any watch for objects without a shard.
 func TestNamespacesThatAreLeftOutAreNotWatched(t *testing.T) {
 	for name, narrow := range map[string]func(r *resting, other string) placement.Narrowing{
-		"few are left out": func(_ *resting, other string) placement.Narrowing { return placement.Narrowing{Except: []string{other}} },
+		"few are left out": func(_ *resting, other string) placement.Narrowing {
+			return placement.Narrowing{Except: []string{other}}
+		},
 		"few are covered": func(r *resting, _ string) placement.Narrowing {
 			return placement.Narrowing{Single: true, Only: []string{r.ns}}
 		},
