@@ -19,6 +19,8 @@ type situation struct {
 	shards int
 	// missing says which resources are not served; empty if none is missing.
 	missing string
+	// unknown says of which resources it is not known whether they are served; empty if there is none.
+	unknown string
 	// invalid says what is wrong with the ring's spec; empty if nothing is.
 	invalid string
 	// report is how far the engine is.
@@ -92,8 +94,8 @@ func waits(s situation) []string {
 func stuck(s situation) (grave bool, why string) {
 	kinds := slices.Clone(s.report.Failures)
 
-	if s.missing != "" {
-		kinds = append(kinds, s.missing)
+	if s.unknown != "" { // what is not served is soon known to be gone
+		kinds = append(kinds, s.unknown)
 	}
 
 	if s.report.Late > 0 {

@@ -214,6 +214,7 @@ func (r *reconciler) report(ctx context.Context, e *running, ring *v1alpha1.Clus
 		deleting: !ring.DeletionTimestamp.IsZero(),
 		shards:   len(s.View.AvailableShards()),
 		missing:  resources.Message(s.missing()),
+		unknown:  resources.Message(slices.DeleteFunc(s.missing(), resources.Missing.Absent)),
 		report:   s.report,
 	}
 	if s.invalid != nil {
