@@ -24,9 +24,6 @@ const (
 	LabelDrainPrefix = "drain.alpha.sharding.timebertt.dev/"
 	// DrainValue is the value that the drain label is written with. Readers look at its presence alone.
 	DrainValue = "true"
-	// AnnotationHoldOff says on a shard's Lease how long the shard waits before it works after it has taken a free Lease, as
-	// a Go duration. Whoever takes objects from the shard without asking it relies on that. Optional.
-	AnnotationHoldOff = "alpha.sharding.timebertt.dev/hold-off"
 	// LeaseControllerIdentity is the holder of a Lease that was taken from a failed shard.
 	LeaseControllerIdentity = "shardlease-controller"
 	// FinalizerRebalancer keeps a deleted ring until no object carries its labels any more.
