@@ -141,10 +141,7 @@ func TestResourceThatGoesToAnotherVersion(t *testing.T) {
 
 	// And when the ring lets go of it, it does so in the version that is served.
 	w.join("b")
-	require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(w.ring), w.ring))
-
-	w.ring.Spec.Resources = w.ring.Spec.Resources[:1]
-	require.NoError(t, w.client.Update(t.Context(), w.ring))
+	w.edit(func(r *v1alpha1.ClusterRing) { r.Spec.Resources = r.Spec.Resources[:1] })
 
 	w.drained(w.changelingNamed("v1", "before"))
 	w.define(changelings("Namespaced", "v1beta1", "v1"), false)
@@ -214,8 +211,7 @@ func TestTypoIsRepaired(t *testing.T) {
 	require.Contains(t, c.Message, "configmap (did you mean configmaps?), secret (did you mean secrets?)")
 	require.Empty(t, w.ring.Status.Assignment.Resources, "what never was served carries no labels")
 
-	w.ring.Spec.Resources = []v1alpha1.RingResource{{Resource: "configmaps", ControlledResources: []v1alpha1.ControlledResource{{Resource: "secrets"}}}}
-	require.NoError(t, w.client.Update(t.Context(), w.ring))
+	w.edit(func(r *v1alpha1.ClusterRing) { r.Spec.Resources = []v1alpha1.RingResource{{Resource: "configmaps", ControlledResources: []v1alpha1.ControlledResource{{Resource: "secrets"}}}} })
 	w.eventually(placed{Shard: "a"}, cm, child)
 	w.assigned(v1alpha1.ReasonAllAssigned)
 	w.atRest()
@@ -386,8 +382,7 @@ func TestManyResourcesThatLeave(t *testing.T) {
 	served := w.servedResources()
 	require.Greater(t, len(served), 40)
 
-	w.ring.Spec.Resources[0].ControlledResources = served[:32]
-	require.NoError(t, w.client.Update(t.Context(), w.ring))
+	w.edit(func(r *v1alpha1.ClusterRing) { r.Spec.Resources[0].ControlledResources = served[:32] })
 	w.start()
 
 	remembers := func(n int) {
@@ -401,8 +396,7 @@ func TestManyResourcesThatLeave(t *testing.T) {
 	}
 	remembers(32)
 
-	w.ring.Spec.Resources[0].ControlledResources = served[32:]
-	require.NoError(t, w.client.Update(t.Context(), w.ring))
+	w.edit(func(r *v1alpha1.ClusterRing) { r.Spec.Resources[0].ControlledResources = served[32:] })
 	remembers(len(served))
 }
 
