@@ -211,7 +211,9 @@ func TestTypoIsRepaired(t *testing.T) {
 	require.Contains(t, c.Message, "configmap (did you mean configmaps?), secret (did you mean secrets?)")
 	require.Empty(t, w.ring.Status.Assignment.Resources, "what never was served carries no labels")
 
-	w.edit(func(r *v1alpha1.ClusterRing) { r.Spec.Resources = []v1alpha1.RingResource{{Resource: "configmaps", ControlledResources: []v1alpha1.ControlledResource{{Resource: "secrets"}}}} })
+	w.edit(func(r *v1alpha1.ClusterRing) {
+		r.Spec.Resources = []v1alpha1.RingResource{{Resource: "configmaps", ControlledResources: []v1alpha1.ControlledResource{{Resource: "secrets"}}}}
+	})
 	w.eventually(placed{Shard: "a"}, cm, child)
 	w.assigned(v1alpha1.ReasonAllAssigned)
 	w.atRest()
