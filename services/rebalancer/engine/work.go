@@ -243,7 +243,7 @@ func (e *Engine) mayTake(ctx context.Context, shard string) (takeover.Verdict, e
 	ctx, cancel := context.WithTimeout(ctx, confirmWithin)
 	defer cancel()
 
-	return e.Guard.MayTake(ctx, shard) //nolint:wrapcheck // carryOut says what it asked for
+	return e.Guard.MayTake(ctx, shard)
 }
 
 // drain asks the object's shard to give it up, if the sweep granted a slot for that.
