@@ -156,7 +156,7 @@ func (e *Engine) work(ctx context.Context) {
 		}
 
 		if out.Event == obligation.Failed && !out.Brief {
-			e.Log.Error(nil, "cannot move an object; will try again", "object", job.Object.ID.String(), "reason", out.Reason)
+			e.Log.Error(nil, "cannot move an object; will try again", "object", job.Object.String(), "reason", out.Reason)
 			countFailure(e.Ring)
 		}
 

@@ -91,22 +91,22 @@ func (t *Table) at(e *entry, at time.Time) {
 
 type timerHeap []timer
 
-func (h timerHeap) Len() int { return len(h) }
+// Len implements [heap.Interface], as do the others.
+func (h *timerHeap) Len() int { return len(*h) }
 
-func (h timerHeap) Less(i, j int) bool {
-	if h[i].at.Equal(h[j].at) {
-		return h[i].order < h[j].order
+func (h *timerHeap) Less(i, j int) bool {
+	a, b := (*h)[i], (*h)[j]
+	if a.at.Equal(b.at) {
+		return a.order < b.order
 	}
 
-	return h[i].at.Before(h[j].at)
+	return a.at.Before(b.at)
 }
 
-func (h timerHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *timerHeap) Swap(i, j int) { (*h)[i], (*h)[j] = (*h)[j], (*h)[i] }
 
-// Push implements [heap.Interface].
 func (h *timerHeap) Push(x any) { *h = append(*h, x.(timer)) } //nolint:forcetypeassert // heap is given timers alone
 
-// Pop implements [heap.Interface].
 func (h *timerHeap) Pop() any {
 	old := *h
 	last := old[len(old)-1]

@@ -133,7 +133,7 @@ func (s *Stream) list(ctx context.Context) (version string, err error) {
 		return ctx.Err()
 	})
 	if err != nil {
-		return "", err //nolint:wrapcheck // says what was listed
+		return "", err
 	}
 
 	s.sink.Listed()
@@ -202,7 +202,7 @@ func (s *Stream) open(ctx context.Context, version string) (watch.Interface, err
 		return nil, errRelist
 	}
 
-	return w, err //nolint:wrapcheck // says what is watched
+	return w, err
 }
 
 // history reports whether an API server cannot go on from a resource version: it is too old, or newer than all that there is, as
@@ -231,7 +231,7 @@ func (s *Stream) event(ctx context.Context, version string, event watch.Event) (
 		return version, errRelist // versions do not go backwards, but for a restore of the storage
 	}
 
-	//exhaustive:ignore // a bookmark has nothing but a version
+	//exhaustive:ignore
 	switch event.Type {
 	case watch.Added, watch.Modified:
 		s.sink.Present(ctx, s.client.Object(s.scope.GVR, m))
