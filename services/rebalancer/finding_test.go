@@ -51,8 +51,8 @@ func (w *world) refuseUpdates() (callOff func()) {
 	return callOff
 }
 
-// gone reports whether the ring is no more.
-func (w *world) gone() bool {
+// isGone reports whether the ring is no more.
+func (w *world) isGone() bool {
 	w.Helper()
 
 	err := w.client.Get(w.Context(), client.ObjectKeyFromObject(w.ring), w.ring)
@@ -145,11 +145,11 @@ func TestDeletedRingWaitsForDrainsThatFail(t *testing.T) {
 	w.eventually(placed{Shard: "a", Drain: true}, all...)
 
 	for _, o := range all {
-		require.False(t, w.gone())
+		require.False(t, w.isGone())
 		w.acknowledge(o)
 	}
 
-	require.Eventually(t, w.gone, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, w.isGone, 20*time.Second, 10*time.Millisecond)
 	require.Empty(t, w.labelled())
 }
 

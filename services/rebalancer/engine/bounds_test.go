@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"sync"
@@ -72,6 +73,34 @@ func TestObjectsThatCannotMoveHinderNobody(t *testing.T) {
 			w.converges()
 		})
 	}
+}
+
+// A Lease that cannot be read keeps the objects of its shard where they are: the ring says so, and why, and looks again now and then.
+func TestLeaseThatCannotBeReadIsNamed(t *testing.T) {
+	w := newMeddled(t, byHand)
+	w.lease("c", false)
+	w.leases.refuse(errors.New("refused by the test"))
+	left := w.many("left", "c", 10)
+
+	w.e.SetTarget(w.target)
+	w.run()
+	w.eventually(func() bool { return w.e.Report().Blocked == 10 }, "all wait")
+	require.Contains(t, w.e.Report().BlockedExample, "refused by the test")
+	require.Equal(t, []string{"c"}, w.e.Report().Lost)
+
+	lists := w.leases.lists()
+
+	w.goesBy(20)
+	require.LessOrEqual(t, w.leases.lists()-lists, 25, "about one a second")
+	require.False(t, w.e.Report().Converged)
+
+	w.leases.refuse(nil)
+
+	for _, o := range left {
+		w.eventually(func() bool { return !w.placed(o, "c", false) }, "%s should move", o.GetName())
+	}
+
+	w.converges()
 }
 
 // However many objects follow an owner that cannot get a shard yet, nothing is asked while they wait.
@@ -152,6 +181,7 @@ func TestNothingIsKeptOfWhatIsOver(t *testing.T) {
 	w.e.SetTarget(w.target)
 	w.run()
 	w.comes(cm, "a", true)
+	w.goesBy(60)
 	w.eventually(func() bool { return w.e.Report().Late == 1 }, "the drain is late")
 	require.Equal(t, "a", <-late)
 	require.Equal(t, 1, series(t, w.ring, "clusterring_rebalancer_late_drains_total"))

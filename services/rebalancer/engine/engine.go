@@ -102,13 +102,11 @@ func (e *Engine) Pursues(t *Target) bool { return e.Target().Same(t) }
 func (e *Engine) SetTarget(t *Target) {
 	e.Guard.Observe(t.View)
 
-	before := e.Target()
+	forgetShards(e.Target(), t)
 
 	if !e.retarget(t) {
 		return
 	}
-
-	forgetShards(before, t)
 
 	select {
 	case e.wake <- struct{}{}:

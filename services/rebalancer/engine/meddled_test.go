@@ -155,18 +155,32 @@ func silent(r asked) *http.Response {
 	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: body}
 }
 
-// leaseReader counts how often Leases are listed.
+// leaseReader counts how often Leases are listed, and may refuse that.
 type leaseReader struct {
 	client.Reader
 
-	mu sync.Mutex
-	n  int
+	mu  sync.Mutex
+	n   int
+	err error
+}
+
+// refuse has every list fail; with nil none.
+func (r *leaseReader) refuse(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	r.err = err
 }
 
 func (r *leaseReader) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
 	r.mu.Lock()
 	r.n++
+	err := r.err
 	r.mu.Unlock()
+
+	if err != nil {
+		return err
+	}
 
 	return r.Reader.List(ctx, list, opts...)
 }
