@@ -62,7 +62,7 @@ type Guard struct {
 	clock  clock.PassiveClock
 	began  time.Time
 
-	together sync.Mutex // held during a live read of all shards
+	together gate // held during a live read of all shards
 
 	mu      sync.Mutex
 	longest time.Duration
@@ -70,7 +70,7 @@ type Guard struct {
 }
 
 type shard struct {
-	reading sync.Mutex // held during a live read of this shard, so that there is one at a time
+	reading gate // held during a live read of this shard, so that there is one at a time
 
 	// The rest is guarded by Guard.mu.
 	held        bool // as last seen, by cache or live
@@ -82,12 +82,37 @@ type shard struct {
 	allowedTill time.Time
 }
 
+// gate lets one in at a time, like a mutex; who waits for it leaves when its context ends.
+type gate chan struct{}
+
+func newGate() gate { return make(gate, 1) }
+
+func (g gate) enter(ctx context.Context) error {
+	select {
+	case g <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (g gate) tryEnter() bool {
+	select {
+	case g <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (g gate) leave() { <-g }
+
 // New returns a guard for the named ring. The reader must not be a cache. The guard's observation begins now: pass every
 // later view of the ring to [Guard.Observe].
 func New(ring string, reader client.Reader, clk clock.PassiveClock) *Guard {
 	return &Guard{
 		ring: ring, reader: reader, clock: clk, began: clk.Now(),
-		longest: lease.DefaultDuration, shards: map[string]*shard{},
+		longest: lease.DefaultDuration, shards: map[string]*shard{}, together: newGate(),
 	}
 }
 
@@ -128,7 +153,7 @@ func (g *Guard) Observe(view *membership.View) {
 func (g *Guard) shard(name string) *shard {
 	known, ok := g.shards[name]
 	if !ok {
-		known = &shard{held: true, duration: g.longest, vanished: g.began}
+		known = &shard{held: true, duration: g.longest, vanished: g.began, reading: newGate()}
 		g.shards[name] = known
 	}
 
@@ -146,11 +171,13 @@ func (g *Guard) MayTake(ctx context.Context, name string) (Verdict, error) {
 	case q.left > renew:
 		return Verdict{Allowed: true}, nil
 	case q.left <= 0:
-		q.reading.Lock()
-	case !q.reading.TryLock():
+		if err := q.reading.enter(ctx); err != nil {
+			return Verdict{}, fmt.Errorf("wait for the Lease of shard %s: %w", name, err)
+		}
+	case !q.reading.tryEnter():
 		return Verdict{Allowed: true}, nil
 	}
-	defer q.reading.Unlock()
+	defer q.reading.leave()
 
 	if v, ok := g.answered(q); ok { // thanks to whom we have waited for
 		return v, nil
@@ -172,8 +199,8 @@ type question struct {
 	left time.Duration
 	// many says that so many shards are asked about that they are read together.
 	many bool
-	// reading is the lock that is held during a read.
-	reading *sync.Mutex
+	// reading is what is held during a read.
+	reading gate
 }
 
 func (g *Guard) ask(name string) question {
@@ -182,10 +209,10 @@ func (g *Guard) ask(name string) question {
 
 	known, now := g.shard(name), g.clock.Now()
 	known.asked = now
-	q := question{name: name, known: known, at: now, left: known.allowedTill.Sub(now), reading: &known.reading}
+	q := question{name: name, known: known, at: now, left: known.allowedTill.Sub(now), reading: known.reading}
 
 	if q.left <= renew && g.askedLately(now) > few {
-		q.many, q.reading = true, &g.together
+		q.many, q.reading = true, g.together
 	}
 
 	return q
