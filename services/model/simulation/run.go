@@ -1,0 +1,71 @@
+package simulation
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/clusterring/clusterring/services/model/simulation/apiserver"
+)
+
+// Result is how a history ended.
+type Result struct {
+	// Violations are the properties that did not hold, each with what happened; none if all is well.
+	Violations []string
+	// Trace is what happened, line by line; Hash differs if that does.
+	Trace []string
+	Hash  uint64
+	// Requests is how many requests there were, by class of client, verb and resource.
+	Requests map[string]int
+}
+
+// Run lets a history happen, in a bubble of its own. It fails t in no case but the deadlock of the bubble.
+func Run(t *testing.T, h History) (result Result) {
+	t.Helper()
+
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		w := newWorld(h)
+		w.start(ctx)
+		w.live(ctx)
+		cancel()
+		w.group.Wait()
+		w.server.Wait()
+
+		result = Result{Violations: w.violations, Trace: w.lines, Hash: w.hash(), Requests: w.server.Counts()}
+	})
+
+	return result
+}
+
+// live goes through the history, and then through the time in which all must come right.
+func (w *World) live(ctx context.Context) {
+	since := map[apiserver.ID]time.Time{}
+	wait := func(until time.Duration) {
+		for w.now() < until {
+			pause(ctx, w.clock, min(2*time.Second, until-w.now()), nil)
+			w.lies(since)
+		}
+	}
+
+	for _, s := range w.h.Steps {
+		wait(s.At)
+		w.happen(ctx, s)
+	}
+
+	wait(w.h.End)
+	w.say("* all disturbances are over")
+	wait(w.h.End + bound)
+
+	before := w.server.Counts()
+	w.final()
+	wait(w.h.End + bound + resting)
+	w.final()
+	w.rest(before, w.server.Counts())
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	w.over = true // what follows is no part of the history
+}
