@@ -91,6 +91,7 @@ func (f *fleet) engine(ring string) *running {
 			Clock:      f.clock,
 			Log:        f.log.WithValues("ring", ring),
 			Changed:    func() { f.changed(ring) },
+			Trouble:    f.ask,
 			Late: func(id objects.ID, shard string, after time.Duration) {
 				f.late(ring, id, shard, after)
 			},

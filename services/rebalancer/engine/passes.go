@@ -24,6 +24,8 @@ const (
 	auditBudget = 0.01
 	// perObject is what it costs the API server and the rebalancer to go over one object: docs/performance.md has the figure.
 	perObject = 25 * time.Microsecond
+
+	passPrefix = "labelled "
 )
 
 // passes decides when to go over the labelled objects, and where. The zero value has yet to go over all.
@@ -286,7 +288,7 @@ type round struct {
 
 // over goes over the labelled objects of one resource, of some shards or of all.
 func (p *round) over(ctx context.Context, r resources.Resource, shards []string, all bool) error {
-	name := "labelled " + r.GroupResource().String()
+	name := passPrefix + r.GroupResource().String()
 	scope := objects.Scope{GVR: r.GVR, Selector: p.e.Objects.ShardLabel()}
 	chunks := [][]string{nil}
 

@@ -2,6 +2,8 @@ package engine
 
 import (
 	"context"
+	"maps"
+	"strings"
 	"sync"
 	"time"
 
@@ -254,6 +256,7 @@ func (s *state) retarget(t *Target) (differs bool) {
 		s.lost = s.lost.Union(lostShards(old, t))
 		s.relist = s.relist || old != nil && !old.Covers(t) // what was nobody's concern may be ours now
 		s.passes.retarget(now, suspectsOf(old, t))
+		maps.DeleteFunc(s.failures, func(source, _ string) bool { return strings.HasPrefix(source, passPrefix) }) // the next pass shows
 		s.table.Recheck(now, t.View.Available, func(id objects.ID) bool {
 			r, _, ok := t.Set.Find(id.GVR.GroupResource())
 			return ok && r.GVR == id.GVR && r.Namespaced == (id.Namespace != "")
