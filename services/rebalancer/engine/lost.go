@@ -35,7 +35,7 @@ func (l *lister) add(shards []string) {
 }
 
 func (l *lister) run(ctx context.Context) {
-	next := source.Backoff()
+	next := source.Attempts(l.name)
 
 	for {
 		select {
@@ -52,11 +52,11 @@ func (l *lister) run(ctx context.Context) {
 		l.e.troubled(l.name, err)
 
 		if err == nil {
-			next = source.Backoff()
+			next.Reset()
 			continue
 		}
 
-		l.e.pause(ctx, next.Step())
+		l.e.pause(ctx, next.Next())
 		notify(l.wake)
 	}
 }

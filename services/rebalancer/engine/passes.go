@@ -8,11 +8,11 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 	"github.com/clusterring/clusterring/services/rebalancer/obligation"
+	"github.com/clusterring/clusterring/services/rebalancer/source"
 )
 
 const (
@@ -28,7 +28,7 @@ const (
 	passPrefix = "labelled "
 )
 
-// passes decides when to go over the labelled objects, and where. The zero value has yet to go over all.
+// passes decides when to go over the labelled objects, and where. Create it with newPasses.
 //
 // Invariants:
 //
@@ -53,17 +53,21 @@ type passes struct {
 	objects int
 	// next is when the next pass may begin.
 	next    time.Time
-	backoff wait.Backoff
+	backoff source.Pauses
 }
 
-// passBackoff spaces out passes that fail, or that find something again and again: 0.1 s to 30 s.
-var passBackoff = wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 0.2, Steps: 10, Cap: 30 * time.Second}
+// newPasses returns the passes of a ring that has yet to be gone over. Failing passes, and those that find something again and again, are
+// spaced out from 0.1 s to 30 s.
+func newPasses(ring string, l Limits) passes {
+	return passes{settle: l.Settle, budget: l.AuditBudget, backoff: source.NewPauses("passes of "+ring, 100*time.Millisecond, 30*time.Second)}
+}
 
 // retarget notes that the ring wants something else, and where objects may be out of place therefore.
 func (p *passes) retarget(now time.Time, turned suspects) {
 	p.suspects.add(turned)
 	p.since, p.verified, p.began = now, false, time.Time{}
-	p.next, p.backoff = time.Time{}, passBackoff
+	p.next = time.Time{}
+	p.backoff.Reset()
 }
 
 // owe notes that something has to be looked for.
@@ -100,7 +104,7 @@ func (p *passes) due(now time.Time, t *obligation.Table, listing bool) (k kind, 
 
 	if !p.verified && still && !p.began.IsZero() && p.moved == t.Moved() && !p.suspects.any() && !p.began.Before(p.since.Add(p.settle)) {
 		p.verified = true
-		p.backoff = passBackoff
+		p.backoff.Reset()
 	}
 
 	later := func(at time.Time) time.Time {
@@ -249,13 +253,13 @@ func (e *Engine) finish(k kind, p *round, owed suspects, err error) {
 			ps.suspects.add(owed)
 			ps.began = time.Time{}
 			ps.verified = ps.verified && k == audit
-			ps.next = now.Add(ps.backoff.Step())
+			ps.next = now.Add(ps.backoff.Next())
 
 			if k == audit {
 				ps.ended = now
 			}
 		case k == check || k == change:
-			ps.next = now.Add(ps.backoff.Step())
+			ps.next = now.Add(ps.backoff.Next())
 		}
 	})
 }

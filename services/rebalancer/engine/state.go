@@ -45,7 +45,7 @@ func newState(c Config) *state {
 			Drains: c.Limits.Total, PerShard: c.Limits.PerShard, DrainTimeout: c.Limits.DrainTimeout,
 			Active: maxActive, Parked: maxParked,
 		}),
-		passes:   passes{settle: c.Limits.Settle, budget: c.Limits.AuditBudget},
+		passes:   newPasses(c.Ring, c.Limits),
 		lost:     sets.New[string](),
 		failures: map[string]string{},
 		unlisted: sets.New[string](),

@@ -13,7 +13,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/clock"
 
@@ -27,11 +26,6 @@ const (
 	// calm is how long a watch must have lasted for the next to be opened without a pause.
 	calm = 10 * time.Second
 )
-
-// Backoff spaces out attempts at the API server: 0.2 s to 30 s.
-func Backoff() wait.Backoff {
-	return wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.2, Steps: 9, Cap: 30 * time.Second}
-}
 
 // Sink takes what a [Stream] sees. Its methods are called by one goroutine, in order; a call that blocks holds the stream
 // back.
@@ -96,7 +90,7 @@ var errRelist = errors.New("the history is gone")
 
 // Run follows the stream until ctx ends.
 func (s *Stream) Run(ctx context.Context) {
-	next := Backoff()
+	next := Attempts(s.scope.GVR.String() + " " + s.scope.Selector)
 	version := ""
 
 	for ctx.Err() == nil {
@@ -118,13 +112,13 @@ func (s *Stream) Run(ctx context.Context) {
 		case err != nil:
 			s.sink.Failed(err)
 		case s.clock.Since(began) >= calm:
-			next = Backoff()
+			next.Reset()
 			continue
 		}
 
 		select {
 		case <-ctx.Done():
-		case <-s.clock.After(next.Step()):
+		case <-s.clock.After(next.Next()):
 		}
 	}
 }
