@@ -82,6 +82,7 @@ func (s *sources) follow(ctx context.Context, t *Target) {
 	}
 
 	s.owed()
+	s.e.followed(t)
 }
 
 // stream sees to it that a stream runs and selects what it should.
@@ -135,9 +136,12 @@ func (s *sources) owed() {
 
 	for name, f := range s.all {
 		if relist && f.stream != nil && strings.HasPrefix(name, unassignedPrefix) {
+			s.e.listing(name)
 			f.stream.Relist()
 		}
 	}
+
+	s.e.listed(beingAsked)
 }
 
 func (s *sources) drop(name string, f *following) {

@@ -245,25 +245,49 @@ func (s *state) Target() *Target {
 
 // retarget sets the target, and reports whether it differs from the one before.
 func (s *state) retarget(t *Target) (differs bool) {
-	s.update(func(now time.Time) {
-		old := s.target
-		s.target = t
+	s.mu.Lock()
+	defer s.mu.Unlock()
 
-		if differs = !old.Same(t); !differs {
-			return
-		}
+	old := s.target
+	s.target = t
 
-		s.lost = s.lost.Union(lostShards(old, t))
-		s.relist = s.relist || old != nil && !old.Covers(t) // what was nobody's concern may be ours now
-		s.passes.retarget(now, suspectsOf(old, t))
-		maps.DeleteFunc(s.failures, func(source, _ string) bool { return strings.HasPrefix(source, passPrefix) }) // the next pass shows
-		s.table.Recheck(now, t.View.Available, func(id objects.ID) bool {
-			r, _, ok := t.Set.Find(id.GVR.GroupResource())
-			return ok && r.GVR == id.GVR && r.Namespaced == (id.Namespace != "")
-		})
+	if old.Same(t) {
+		return false // and no news: who hears of any gives the target again
+	}
+
+	now := s.clock.Now()
+
+	s.unlisted.Insert(newTarget) // until the sources follow it
+	s.lost = s.lost.Union(lostShards(old, t))
+	s.relist = s.relist || old != nil && !old.Covers(t) // what was nobody's concern may be ours now
+	s.passes.retarget(now, suspectsOf(old, t))
+	maps.DeleteFunc(s.failures, func(source, _ string) bool { return strings.HasPrefix(source, passPrefix) }) // the next pass shows
+	s.table.Recheck(now, t.View.Available, func(id objects.ID) bool {
+		r, _, ok := t.Set.Find(id.GVR.GroupResource())
+		return ok && r.GVR == id.GVR && r.Namespaced == (id.Namespace != "")
 	})
+	s.changed()
 
-	return differs
+	return true
+}
+
+// looking reports whether some source has objects to tell of that it has not told yet; the lock is held.
+func (s *state) looking() bool { return s.unlisted.Len() > 0 || s.lost.Len() > 0 || s.relist }
+
+const (
+	// newTarget stands for the sources of a target that do not follow it yet.
+	newTarget = "new target"
+	// beingAsked stands for those that are just being asked to list what is owed.
+	beingAsked = "being asked"
+)
+
+// followed notes that the sources follow a target.
+func (s *state) followed(t *Target) {
+	s.update(func(time.Time) {
+		if s.target == t || s.target.Same(t) {
+			s.unlisted.Delete(newTarget)
+		}
+	})
 }
 
 // lostShards returns the shards that were available before and are not after.
@@ -317,6 +341,7 @@ func (s *state) takeLost() (shards []string, relist bool) {
 
 	shards, relist = sets.List(s.lost), s.relist
 	s.lost, s.relist = sets.New[string](), false
+	s.unlisted.Insert(beingAsked)
 
 	return shards, relist
 }
