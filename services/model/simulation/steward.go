@@ -37,6 +37,8 @@ type steward struct {
 	teams    map[string]string
 	known    *resources.Resolver
 	revision int64
+	// looks is how often it has looked after the ring.
+	looks int
 	away     time.Time
 	// engine works towards the target, for the ring of that uid.
 	engine *engine.Engine
@@ -126,6 +128,10 @@ func (s *steward) run(ctx context.Context) {
 
 			continue
 		}
+
+		s.mu.Lock()
+		s.looks++
+		s.mu.Unlock()
 
 		wait := longest
 		if err := s.reconcile(ctx); err != nil {

@@ -71,9 +71,16 @@ func newWorld(h History) *World {
 		unrelated: map[types.UID]bool{}, buried: map[apiserver.ID]*metav1.PartialObjectMetadata{},
 	}
 	w.begun = w.clock.Now()
-	w.server = apiserver.New(apiserver.Config{
-		Seed: h.Seed, Page: h.Page, Streaming: h.Streaming, Admit: w.admit, Written: w.written,
-	})
+	config := apiserver.Config{Seed: h.Seed, Page: h.Page, Streaming: h.Streaming, Admit: w.admit, Written: w.written}
+	if h.Verbose {
+		config.Asked = func(client, verb, resource, what string) {
+			if strings.HasPrefix(client, "rebalancer/") {
+				w.say("%s: %s %s %s", client, verb, resource, what)
+			}
+		}
+	}
+
+	w.server = apiserver.New(config)
 
 	for gr, how := range served {
 		w.server.Serve(gr, how)
@@ -226,12 +233,10 @@ func (w *World) tamper(write apiserver.Write) {
 	}
 
 	// Labels that a user writes where the ring has no business are no business of the ring.
-	_, role, in := w.roleOf(write.GroupResource)
+	in, _, _ := w.roleOf(write.GroupResource)
 	if write.Old == nil || labelled(write.New) && !labelled(write.Old) {
 		w.unrelated[write.New.UID] = !in && labelled(write.New)
 	}
-
-	_ = role
 }
 
 // labelled reports whether the object carries a label of the ring.

@@ -25,6 +25,8 @@ type Config struct {
 	// Admit may change an object before it is stored, as an admission webhook does. It is called with the server's lock held, and
 	// must not call the server. It may be nil.
 	Admit func(w Write)
+	// Asked is told of every request when it comes, with the server's lock held. It may be nil.
+	Asked func(client, verb, resource, what string)
 	// Written is told of every change, with the server's lock held. It may be nil.
 	Written func(w Write)
 }
@@ -72,6 +74,7 @@ type Server struct {
 	watchers  map[*watcher]struct{}
 	counts    map[string]int
 	nth       map[string]uint64
+	last      map[string]time.Time
 }
 
 // New returns a server without objects, that serves no resource.
@@ -79,7 +82,7 @@ func New(c Config) *Server {
 	return &Server{
 		config: c, clock: clock.RealClock{}, version: 1, stores: map[schema.GroupResource]*store{},
 		served: map[schema.GroupResource]Served{}, leases: newLeases(), watchers: map[*watcher]struct{}{},
-		counts: map[string]int{}, nth: map[string]uint64{},
+		counts: map[string]int{}, nth: map[string]uint64{}, last: map[string]time.Time{},
 	}
 }
 
@@ -200,9 +203,12 @@ func (s *Server) hang(ctx context.Context, r request, f *Fault) error {
 func (s *Server) course(c *Client, r request) course {
 	s.counts[c.class+" "+r.verb+r.kind+" "+r.resource.String()]++
 
+	if s.config.Asked != nil {
+		s.config.Asked(c.name, r.verb+r.kind, r.resource.String(), r.what)
+	}
+
 	key := c.name + " " + r.verb + " " + r.resource.String() + " " + r.what
-	s.nth[key]++
-	h := s.hash(key, s.nth[key])
+	h := s.hash(key, s.count(key))
 
 	before, after := latency(r.verb, h)
 	way := course{before: before, after: after, applied: h&1 == 0}
@@ -223,6 +229,17 @@ func (s *Server) course(c *Client, r request) course {
 	}
 
 	return way
+}
+
+// count returns how often something was asked before. What is asked several times at one instant counts once: who of those that ask was
+// first is not for chance to decide.
+func (s *Server) count(key string) uint64 {
+	if now := s.clock.Now(); !now.Equal(s.last[key]) {
+		s.last[key] = now
+		s.nth[key]++
+	}
+
+	return s.nth[key]
 }
 
 // latency returns how long a request takes before and after it is carried out.
