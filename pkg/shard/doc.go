@@ -32,8 +32,11 @@
 //     request, and first of all in a process that was frozen. If a worker has not stopped when Options.LeaseDuration has
 //     passed, the process ends ([Options].Exit). Nobody takes the Lease before twice that time.
 //  6. A Lease that may have been free is used only after [Options].HoldOff, so that moves of objects that began while it was
-//     free have ended. A process that is restarted while its Lease still names it carries on at once.
-//  7. A client from [Shard.Client], for those who want it, writes nothing outside the term of promises 5 and 6, and patches a
+//     free have ended. The Lease says how long that is. A process that is restarted while its Lease still names it carries
+//     on at once. If the Lease was deleted and is made anew, nothing begins before another hold-off has passed.
+//  7. However old its cache is when the term begins, a wrapped reconciler runs for an object, and a drain is acknowledged,
+//     only once the cache shows the object as the API server has listed it after the hold-off, or later.
+//  8. A client from [Shard.Client], for those who want it, writes nothing outside the term of promises 5 and 6, and patches a
 //     sharded object only as long as it has not changed since it was read, be it by a move.
 //
 // Wrap every reconciler of the process that works on sharded objects, also those of controlled kinds. What bypasses the
@@ -61,10 +64,23 @@
 // or start at once, in any order, also while drains are pending. Give Pods a terminationGracePeriodSeconds longer than the
 // longest reconcile.
 //
+// # What it asks of the API server
+//
+// Besides the cache's lists and watches: one update of the Lease per [Options].RetryPeriod; at the begin of the term, and again
+// if the Lease had to be made anew, a list of the metadata of the shard's own objects, 500 a request, for each kind that is
+// worked on (promise 7); and a patch for each drain. Nothing of that grows with the number of objects at rest. While the API
+// server does not answer the list, the shard keeps its Lease, works on nothing that was not confirmed, logs why, and tries
+// again after at most 30 seconds.
+//
+// If it may not list, for example because it watches a namespace that nobody has told it of ([Resource].Namespace), it logs
+// what to grant and reads each object once before it is first worked on. Aggregated API servers whose resource versions are
+// no numbers cost a read for each object whose version is not the listed one.
+//
 // # Rights that a shard needs
 //
 //   - leases (coordination.k8s.io) in the shard's namespace: get, create, update
 //   - main kinds: get, list, watch, patch, besides what the controller itself needs; get also serves to find out whether the
-//     owner of a controlled object in deletion still exists
+//     owner of a controlled object in deletion still exists, and list to find out whether the cache is up to date, in the
+//     namespaces that are cached
 //   - controlled kinds: get, list, watch, patch, besides what the controller itself needs
 package shard

@@ -18,8 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// Resource is a sharded resource as a controller without controller-runtime knows it. Every field but Namespaced is
-// required; its zero value stands for a cluster-scoped resource.
+// Resource is a sharded resource as a controller without controller-runtime knows it. Every field is required but
+// Namespaced, whose zero value stands for a cluster-scoped resource, and Namespace.
 type Resource struct {
 	// Kind is the kind of the resource's objects.
 	Kind schema.GroupVersionKind
@@ -27,9 +27,12 @@ type Resource struct {
 	Resource schema.GroupVersionResource
 	// Namespaced says whether the objects are in namespaces.
 	Namespaced bool
+	// Namespace is the namespace of the controller's informer; empty if it watches all.
+	Namespace string
 	// Store is what the controller's informer has seen: informer.GetStore(), with its keys of namespace and name.
 	Store cache.Store
-	// Client removes the labels of objects that are given up, and reads owners that are not in the store.
+	// Client removes the labels of objects that are given up, reads owners that are not in the store, and lists this shard's
+	// objects once after the Lease was taken.
 	Client metadata.Interface
 }
 
@@ -43,6 +46,7 @@ type Resource struct {
 func (s *Shard) Handler(r Resource, sync SyncFunc) func(context.Context, types.NamespacedName) (time.Duration, error) {
 	k := r.kind()
 	if k.err == nil {
+		k.inventory = &inventory{shard: s, kind: k}
 		s.register(k)
 	}
 
@@ -85,7 +89,15 @@ func (r Resource) kind() *kind {
 		return &kind{err: err}
 	}
 
-	return &kind{gvk: r.Kind, get: r.get, live: r.live, patch: r.patch, namespaced: func() (bool, error) { return r.Namespaced, nil }}
+	return &kind{
+		gvk: r.Kind, get: r.get, live: r.live, list: r.list, patch: r.patch,
+		namespaced: func() (bool, error) { return r.Namespaced, nil },
+		namespaces: func() ([]string, error) { return []string{r.Namespace}, nil },
+	}
+}
+
+func (r Resource) list(ctx context.Context, namespace string, o metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
+	return r.Client.Resource(r.Resource).Namespace(namespace).List(ctx, o) //nolint:wrapcheck // the caller says which kind
 }
 
 func (r Resource) live(ctx context.Context, name types.NamespacedName) (metav1.Object, error) {

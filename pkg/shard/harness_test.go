@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -63,6 +64,7 @@ type fixture struct {
 	config    *rest.Config
 	namespace string
 	ring      string
+	cache     cache.Options // of managers
 }
 
 // newFixture uses the namespace's name for the ring, so that no test sees another's objects.
@@ -111,6 +113,7 @@ func (f *fixture) start(s *Shard, setup func(ctrl.Manager), kinds ...client.Obje
 		kinds = []client.Object{&corev1.ConfigMap{}, &corev1.Secret{}}
 	}
 	options := manager.Options{
+		Cache:      f.cache,
 		Metrics:    metricsserver.Options{BindAddress: "0"},
 		Controller: config.Controller{SkipNameValidation: new(true), MaxConcurrentReconciles: 2},
 	}

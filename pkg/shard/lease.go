@@ -8,6 +8,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
@@ -25,14 +26,22 @@ import (
 //	L3  A Lease that was lost is not taken back by this process: its objects may have moved, and its workers do not know.
 //	L4  Of two processes with one name the later one keeps the Lease. Leader election alone takes them for one, because the
 //	    contract wants the shard's name as the holder.
-//	L5  A Lease that was not this shard's all along is used only after the hold-off.
+//	L5  A Lease that was not this shard's all along is used only after the hold-off, also if it was deleted and made anew.
+//	L6  The Lease says how long the hold-off is, from the write that takes it on. A longer one that a predecessor has announced
+//	    is kept, and announced, until it has passed once: whoever has read it may rely on it.
 //
 // Leader election calls the methods that read and write from one goroutine.
 type lock struct {
 	*resourcelock.LeaseLock
 	term    *term
-	holdOff time.Duration
+	holdOff time.Duration // the shard's own
 
+	// announced is the hold-off that the Lease says, as it was last read or written; 0 if it says none.
+	announced time.Duration
+	// uid is that of the Lease that was last written.
+	uid types.UID
+	// free says that the Lease may have been free since this process has written it last.
+	free bool
 	// settled says that the Lease, as it was last read, names this shard and has done so for longer than the hold-off.
 	settled bool
 	// holder is who held the Lease when it was last read or written.
@@ -58,16 +67,15 @@ func (s *Shard) newLock(config *rest.Config) (*lock, error) {
 		return nil, fmt.Errorf("create the client for the shard's Lease: %w", err)
 	}
 
-	return &lock{
-		LeaseLock: &resourcelock.LeaseLock{
-			LeaseMeta:  metav1.ObjectMeta{Namespace: s.options.Namespace, Name: s.options.Name},
-			Client:     client,
-			LockConfig: resourcelock.ResourceLockConfig{Identity: s.options.Name},
-			Labels:     map[string]string{v1alpha1.LabelClusterRing: s.options.Ring},
-		},
-		term:    s.term,
-		holdOff: s.options.HoldOff,
-	}, nil
+	l := &lock{term: s.term, holdOff: s.options.HoldOff}
+	l.LeaseLock = &resourcelock.LeaseLock{
+		LeaseMeta:  metav1.ObjectMeta{Namespace: s.options.Namespace, Name: s.options.Name},
+		Client:     announcing{LeasesGetter: client, lock: l},
+		LockConfig: resourcelock.ResourceLockConfig{Identity: s.options.Name},
+		Labels:     map[string]string{v1alpha1.LabelClusterRing: s.options.Ring},
+	}
+
+	return l, nil
 }
 
 // Get reads the Lease, and notices if it was lost.
@@ -79,6 +87,8 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	l.settled = false
 	record, raw, err := l.LeaseLock.Get(ctx)
 	if err != nil {
+		l.free = l.free || apierrors.IsNotFound(err)
+
 		return nil, nil, err //nolint:wrapcheck // leader election looks for NotFound and logs the Lease's name
 	}
 	l.holder = record.HolderIdentity
@@ -99,8 +109,11 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 // before that. That costs a shard with a new name, which has no objects, the hold-off too: it looks just the same.
 func (l *lock) isSettled(record *resourcelock.LeaderElectionRecord) bool {
 	return record.HolderIdentity == l.Identity() && !record.AcquireTime.IsZero() &&
-		record.RenewTime.Sub(record.AcquireTime.Time) >= l.holdOff
+		record.RenewTime.Sub(record.AcquireTime.Time) >= l.holds()
 }
+
+// holds returns how long the shard holds off after it has taken the Lease as it was last read or written.
+func (l *lock) holds() time.Duration { return max(l.holdOff, l.announced) }
 
 // theft says how the Lease, once held by this process, came to be another's.
 func (l *lock) theft(record *resourcelock.LeaderElectionRecord) error {
@@ -160,13 +173,16 @@ func (l *lock) hold(record resourcelock.LeaderElectionRecord, write func() error
 // prolong begins or prolongs the term by a write that was sent at the given time.
 func (l *lock) prolong(sent time.Time) {
 	switch {
-	case !l.renewed.IsZero():
-		l.term.renewed(sent)
-	case l.settled:
+	case l.renewed.IsZero() && l.settled:
 		l.term.acquired(sent, 0)
+	case l.renewed.IsZero():
+		l.term.acquired(sent, l.holds())
+	case l.free:
+		l.term.regained(sent, l.holds())
 	default:
-		l.term.acquired(sent, l.holdOff)
+		l.term.renewed(sent)
 	}
+	l.free = false
 }
 
 func (l *lock) release(ctx context.Context, record resourcelock.LeaderElectionRecord) error {

@@ -155,23 +155,6 @@ func TestHoldOff(t *testing.T) {
 	}
 }
 
-func TestHoldOffIsNotRepeated(t *testing.T) {
-	f := newFixture(t)
-	s := f.shard("shard-0")
-	clk := &lateClock{}
-	s.term.clock = clk
-	l := f.lock(s, f.config)
-	require.NoError(t, l.Create(t.Context(), record("shard-0", 1)))
-	clk.ahead.Store(int64(minHoldOff))
-	require.NoError(t, s.term.held())
-
-	// Nobody takes anything from a shard because its Lease is missing for a moment.
-	require.NoError(t, f.admin.Delete(t.Context(), f.lease(s)))
-	require.Error(t, l.Update(t.Context(), record("shard-0", 2)))
-	require.NoError(t, l.Create(t.Context(), record("shard-0", 3)))
-	require.NoError(t, s.term.held())
-}
-
 // The reconcile of a shard that must wait is not lost, and no failure.
 func TestReconcileDuringTheHoldOff(t *testing.T) {
 	f := newFixture(t)

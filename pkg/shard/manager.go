@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -42,17 +44,19 @@ func (s *Shard) ConfigureManager(config *rest.Config, options *manager.Options, 
 		return fmt.Errorf("configure the cache of shard %s: %w", s.options.Name, err)
 	}
 
-	lock, err := s.newLock(config)
+	namespaces, err := namespacesOf(options.Scheme, cacheOptions)
+	if err != nil {
+		return fmt.Errorf("configure the cache of shard %s: %w", s.options.Name, err)
+	}
+
+	lock, err := s.connect(config)
 	if err != nil {
 		return err
 	}
 
-	live, err := metadata.NewForConfig(config)
-	if err != nil {
-		return fmt.Errorf("create the client of shard %s for owners that are not in its cache: %w", s.options.Name, err)
-	}
-
-	s.readLive(live)
+	s.mu.Lock()
+	s.namespaces = namespaces
+	s.mu.Unlock()
 
 	options.Cache = cacheOptions
 	options.LeaderElection = true
@@ -66,6 +70,22 @@ func (s *Shard) ConfigureManager(config *rest.Config, options *manager.Options, 
 	options.GracefulShutdownTimeout = new(untilWorkersStopped)
 
 	return nil
+}
+
+// connect returns the lock for the config, and makes the shard read what it must not take from a cache.
+func (s *Shard) connect(config *rest.Config) (*lock, error) {
+	lock, err := s.newLock(config)
+	if err != nil {
+		return nil, err
+	}
+
+	live, err := metadata.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("create the client of shard %s for what it reads live: %w", s.options.Name, err)
+	}
+	s.readLive(live)
+
+	return lock, nil
 }
 
 func (s *Shard) checkOptions(o manager.Options) error {
@@ -122,6 +142,29 @@ func (s *Shard) cacheOptions(sch *runtime.Scheme, o cache.Options, kinds []clien
 	o.ByObject = byObject
 
 	return o, nil
+}
+
+// namespacesOf returns the namespaces of which the cache has a kind, for namespaced kinds of which it has not all.
+func namespacesOf(sch *runtime.Scheme, o cache.Options) (map[schema.GroupVersionKind][]string, error) {
+	if sch == nil {
+		sch = scheme.Scheme
+	}
+	keys, err := keysOf(sch, o.ByObject)
+	if err != nil {
+		return nil, err
+	}
+	namespaces := map[schema.GroupVersionKind][]string{}
+	for gvk, key := range keys {
+		configs := o.ByObject[key].Namespaces
+		if configs == nil {
+			configs = o.DefaultNamespaces
+		}
+		if _, all := configs[metav1.NamespaceAll]; len(configs) > 0 && !all {
+			namespaces[gvk] = slices.Sorted(maps.Keys(configs))
+		}
+	}
+
+	return namespaces, nil
 }
 
 // keysOf returns the objects that stand for kinds in the map, whose keys are pointers.

@@ -21,7 +21,7 @@ const (
 	maxLeaseDuration = 24 * time.Hour
 	defaultHoldOff   = 2 * time.Second
 	// minHoldOff is more than a write that takes an object from a shard may take: the rebalancer relies for 250 ms on an answer
-	// that the Lease is free, and gives up a write that has not ended a second later. What remains is for the shard's cache.
+	// that the Lease is free, and gives up a write that has not ended a second later. The shard's cache needs nothing of it.
 	minHoldOff = 1500 * time.Millisecond
 	// jitter is the factor by which client-go's leader election stretches its retry period.
 	jitter = 1.2
@@ -51,9 +51,10 @@ type Options struct {
 	RetryPeriod time.Duration
 
 	// HoldOff is how long the shard waits before it works after it has taken a Lease that was free, or made a new one. While
-	// a Lease is free the rebalancer takes objects from the shard without asking it; whoever has seen the Lease free acts on
-	// that for a quarter of a second, gives the write another second, and then it must reach this shard's cache. A shard that
-	// finds its Lease still held under its name does not wait. At least 1.5 seconds. Default: 2 seconds.
+	// a Lease is free the rebalancer takes objects from the shard without asking it, and whoever has seen the Lease free counts
+	// on this time. The Lease says it, in the annotation v1alpha1.AnnotationHoldOff. A Lease that says more, because another
+	// value was set when it was last held, makes the shard wait that long once. A shard that finds its Lease still held under
+	// its name does not wait. At least 1.5 seconds. Default: 2 seconds.
 	HoldOff time.Duration
 
 	// Exit is called, in a goroutine of its own or in that of a worker, when the Lease is lost and workers have not stopped in

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/metadata"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
@@ -27,6 +29,9 @@ const recheck = 2 * time.Second
 // that it watches it (typed, unstructured or metadata), so that no second watch is started. A kind that the client's scheme
 // does not know makes every reconcile fail with an error that says so.
 //
+// Of what the cache says nothing is used before the API server has confirmed it once in the term: the first reconcile of a kind
+// lists the shard's objects of that kind.
+//
 // The inner reconciler is also called for an object that is in the cache no more; see the package's doc on NotFound. Its
 // results and errors are passed on. What the wrapper cannot decide yet is reconciled again a little later.
 func (s *Shard) Reconciler(c client.Client, obj client.Object, inner reconcile.Reconciler) reconcile.Reconciler {
@@ -41,6 +46,7 @@ func (s *Shard) kindOf(c client.Client, obj client.Object) *kind {
 		return &kind{err: fmt.Errorf("find out the kind of %T: %w", obj, err)}
 	}
 
+	form := form{gvk: gvk, goType: reflect.TypeOf(empty)}
 	k := &kind{
 		gvk: gvk,
 		get: func(ctx context.Context, name types.NamespacedName) (metav1.Object, error) {
@@ -59,23 +65,54 @@ func (s *Shard) kindOf(c client.Client, obj client.Object) *kind {
 		},
 		namespaced: func() (bool, error) { return c.IsObjectNamespaced(empty) },
 	}
-	k.live = func(ctx context.Context, name types.NamespacedName) (metav1.Object, error) {
-		live := s.liveReader()
-		if live == nil {
-			// There is no manager of this shard, as in a test: then the client is all there is.
-			return k.get(ctx, name)
-		}
+	live := func() (metadata.Getter, error) {
 		mapping, err := c.RESTMapper().RESTMapping(gvk.GroupKind(), gvk.Version)
 		if err != nil {
 			return nil, fmt.Errorf("find out the resource of %s: %w", gvk.Kind, err)
 		}
 
-		return live.Resource(mapping.Resource).Namespace(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
+		return s.liveReader().Resource(mapping.Resource), nil
 	}
+	k.live = func(ctx context.Context, name types.NamespacedName) (metav1.Object, error) {
+		if s.liveReader() == nil {
+			// There is no manager of this shard, as in a test: then the client is all there is.
+			return k.get(ctx, name)
+		}
+		r, err := live()
+		if err != nil {
+			return nil, err
+		}
+
+		return r.Namespace(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
+	}
+	k.list = func(ctx context.Context, namespace string, o metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
+		r, err := live()
+		if err != nil {
+			return nil, err
+		}
+
+		return r.Namespace(namespace).List(ctx, o)
+	}
+	k.namespaces = func() ([]string, error) {
+		if namespaced, err := k.namespaced(); err != nil || !namespaced {
+			return allNamespaces, err
+		}
+
+		return s.cachedNamespaces(gvk), nil
+	}
+	k.inventory = s.inventoryOf(form, k)
 	s.register(k)
 
 	return k
 }
+
+// form is how a kind is cached: each form has a cache of its own.
+type form struct {
+	gvk    schema.GroupVersionKind
+	goType reflect.Type
+}
+
+var allNamespaces = []string{metav1.NamespaceAll}
 
 // kind is one kind of sharded objects and how to reach them.
 type kind struct {
@@ -86,9 +123,15 @@ type kind struct {
 	get func(context.Context, types.NamespacedName) (metav1.Object, error)
 	// live reads an object's metadata from the API server, whoever's it is. The error is NotFound if it is not there.
 	live func(context.Context, types.NamespacedName) (metav1.Object, error)
+	// list lists the metadata of objects from the API server, in one namespace or all.
+	list func(context.Context, string, metav1.ListOptions) (*metav1.PartialObjectMetadataList, error)
+	// namespaces returns those that are cached.
+	namespaces func() ([]string, error)
 	// patch sends a merge patch and returns the new resourceVersion.
 	patch      func(context.Context, types.NamespacedName, []byte) (string, error)
 	namespaced func() (bool, error)
+	// inventory knows whether the cache is up to date.
+	inventory *inventory
 }
 
 func (s *Shard) register(k *kind) {
@@ -113,6 +156,30 @@ func (s *Shard) liveReader() metadata.Interface {
 	defer s.mu.RUnlock()
 
 	return s.live
+}
+
+// inventoryOf returns the inventory of a cache, which all who read from that cache share.
+func (s *Shard) inventoryOf(f form, k *kind) *inventory {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if s.inventories[f] == nil {
+		s.inventories[f] = &inventory{shard: s, kind: k}
+	}
+
+	return s.inventories[f]
+}
+
+// cachedNamespaces returns the namespaces of which the manager's cache has a kind, as far as they are known.
+func (s *Shard) cachedNamespaces(gvk schema.GroupVersionKind) []string {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+
+	if namespaces := s.namespaces[gvk]; namespaces != nil {
+		return namespaces
+	}
+
+	return allNamespaces
 }
 
 // kind returns how to read a kind that a reconciler was wrapped for, nil for other kinds.
@@ -168,11 +235,8 @@ func (s *Shard) work(ctx context.Context, k *kind, name types.NamespacedName, in
 		return reconcile.Result{}, reconcile.TerminalError(k.err) //nolint:wrapcheck // it is wrapped
 	}
 	ctx, end, err := s.term.begin(ctx)
-	if wait := holdOffError(0); errors.As(err, &wait) {
-		return reconcile.Result{RequeueAfter: time.Duration(wait)}, nil
-	}
 	if err != nil {
-		return reconcile.Result{}, err
+		return later(err)
 	}
 	defer end()
 
@@ -182,13 +246,26 @@ func (s *Shard) work(ctx context.Context, k *kind, name types.NamespacedName, in
 	may, err := v.enter(ctx, k, name)
 	switch {
 	case err != nil:
-		return reconcile.Result{}, err
+		return later(err)
 	case may == run || may == absent:
 		return inner(ctx)
 	case may == drained || may == unclear:
 		return reconcile.Result{RequeueAfter: recheck}, nil
 	default:
 		return reconcile.Result{}, nil
+	}
+}
+
+// later returns the result of a reconcile that could not begin: no error if it only has to wait.
+func later(err error) (reconcile.Result, error) {
+	holdOff, retry := holdOffError(0), retryError(0)
+	switch {
+	case errors.As(err, &holdOff):
+		return reconcile.Result{RequeueAfter: time.Duration(holdOff)}, nil
+	case errors.As(err, &retry):
+		return reconcile.Result{RequeueAfter: max(time.Duration(retry), time.Millisecond)}, nil
+	default:
+		return reconcile.Result{}, err
 	}
 }
 
@@ -265,8 +342,12 @@ func (k *kind) survivedBy(ctx context.Context, owner types.NamespacedName, uid t
 	}
 }
 
-// look enters one object and judges what the cache says of it.
+// look enters one object and judges what the cache says of it, if that is no older than the term.
 func (v *visit) look(ctx context.Context, k *kind, name types.NamespacedName) (metav1.Object, verdict, error) {
+	if err := k.inventory.prepare(ctx, name); err != nil {
+		return nil, unclear, err
+	}
+
 	key := k.key(name)
 	v.shard.guard.enter(key)
 	v.keys = append(v.keys, key)
@@ -276,7 +357,18 @@ func (v *visit) look(ctx context.Context, k *kind, name types.NamespacedName) (m
 		return nil, unclear, err
 	}
 
-	return obj, v.shard.guard.judge(key, v.shard.view(obj)), nil
+	cached := v.shard.view(obj)
+	if cached.owned || cached.version == "" { // with what is another's nothing is done anyway
+		confirmed, err := k.inventory.confirm(ctx, name, cached)
+		if err == nil && !confirmed {
+			log.FromContext(ctx).V(1).Info("Waits until the cache shows the object as it was in this term", "kind", k.gvk.Kind, "object", name, "cachedVersion", cached.version)
+		}
+		if err != nil || !confirmed {
+			return obj, unclear, err
+		}
+	}
+
+	return obj, v.shard.guard.judge(key, cached), nil
 }
 
 // leave leaves every object that was entered, acknowledges the drains that waited for this, and adds the outcome to that

@@ -8,6 +8,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 )
 
 // The rights that the package's doc lists are enough to hold a Lease, to work, to acknowledge and to stop.
@@ -49,4 +50,33 @@ func TestDocumentedRightsAreEnough(t *testing.T) {
 	f.released(s, cm)
 	require.NoError(t, p.stop())
 	require.Empty(t, holder(f.lease(s)))
+}
+
+// A shard of one namespace needs no rights on others.
+func TestRightsInOneNamespaceAreEnough(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	role := &rbacv1.Role{
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shard"},
+		Rules: []rbacv1.PolicyRule{
+			{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"get", "create", "update"}},
+			{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"list", "watch", "patch"}}, // no get: nothing is read singly
+		},
+	}
+	require.NoError(t, f.admin.Create(t.Context(), role))
+	require.NoError(t, f.admin.Create(t.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shard"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: f.namespace}},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},
+	}))
+	f.config.Impersonate.UserName = f.namespace
+	f.cache.DefaultNamespaces = map[string]cache.Config{f.namespace: {}}
+
+	cm := f.configMap(s, "a")
+	b := newBlocker()
+	close(b.proceed)
+	f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, &corev1.ConfigMap{}, b.reconcile) }, &corev1.ConfigMap{})
+	receive(f, b.entered, "the object is worked on")
+	f.label(cm, s.drainKey, "true")
+	f.released(s, cm)
 }

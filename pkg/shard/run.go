@@ -15,12 +15,13 @@ import (
 // end of the hold-off, calls work, and gives the Lease back when work has returned. Call it once.
 //
 // The context of work ends when ctx does, and when the Lease is lost. Work must return only after all that it has started
-// has stopped; if it does not, the process ends as [Options].Exit says. Caches may be filled before, in work or outside.
+// has stopped; if it does not, the process ends as [Options].Exit says. Caches may be filled before, in work or outside: what a [Shard.Handler] finds in one that is older than the term waits
+// until the cache has caught up.
 //
 // The error is that of work, or an [ErrLost] if the Lease was lost: then the process must end with a non-zero exit code. It
 // is nil if ctx has ended before the Lease was taken.
 func (s *Shard) Run(ctx context.Context, config *rest.Config, work func(ctx context.Context) error) error {
-	lock, err := s.newLock(config)
+	lock, err := s.connect(config)
 	if err != nil {
 		return err
 	}

@@ -26,6 +26,10 @@ type Shard struct {
 
 	mu    sync.RWMutex
 	kinds map[schema.GroupKind]*kind
+	// inventories are those of the manager's caches.
+	inventories map[form]*inventory
+	// namespaces are those of which the manager's cache has a kind, where they are not all.
+	namespaces map[schema.GroupVersionKind][]string
 	// live reads metadata from the API server; nil until the shard knows how to reach it.
 	live metadata.Interface
 }
@@ -45,6 +49,8 @@ func New(options Options) (*Shard, error) {
 		guard:    newGuard(),
 		term:     newTerm(options, clock.RealClock{}),
 		kinds:    map[schema.GroupKind]*kind{},
+
+		inventories: map[form]*inventory{},
 	}, nil
 }
 

@@ -36,6 +36,8 @@ var (
 //	    shard after twice that time at the earliest. If it was taken all the same, workers have no longer than they would
 //	    have after the deadline.
 //	T4  The Lease is given back only after every worker has ended, and none begins afterwards.
+//	T5  Each time that the Lease may have been free begins a new stretch of the term: nobody begins before another hold-off
+//	    has passed, and what was read of the shard's objects before that counts no more.
 //
 // A term that has passed its deadline could be prolonged as long as nobody has taken the Lease. It is not, because its
 // workers were told to stop, and a process that starts afresh is what has been tried.
@@ -50,6 +52,7 @@ type term struct {
 	cause    error // why the term is over
 	workers  map[*worker]struct{}
 	begins   time.Time // end of the hold-off
+	stretch  int       // counts the times that the Lease was taken; 0: there is no Lease to take
 	deadline time.Time // zero: none
 	end      time.Time // when the process must not have workers any more; zero: never
 	timer    clock.Timer
@@ -105,6 +108,23 @@ func (t *term) acquired(sent time.Time, holdOff time.Duration) {
 		return
 	}
 	t.phase = holding
+	t.take(sent, holdOff)
+}
+
+// regained begins a new stretch of the term: a write that made the Lease anew was sent at the given time, and has succeeded
+// just now. Workers that are at it carry on: they are not taken for lost before twice the duration of a Lease has passed.
+func (t *term) regained(sent time.Time, holdOff time.Duration) {
+	t.check()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+
+	if t.phase == holding {
+		t.take(sent, holdOff)
+	}
+}
+
+func (t *term) take(sent time.Time, holdOff time.Duration) {
+	t.stretch++
 	t.begins = t.clock.Now().Add(holdOff)
 	t.extend(sent)
 }
@@ -164,6 +184,15 @@ func (t *term) held() error {
 	defer t.mu.Unlock()
 
 	return t.mayWork()
+}
+
+// current returns the stretch of the term, 0 for a term without a Lease, or why nobody may work.
+func (t *term) current() (stretch int, err error) {
+	t.check()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+
+	return t.stretch, t.mayWork()
 }
 
 // lost returns why the term is over, nil if it is not.

@@ -14,6 +14,9 @@ import (
 
 	"github.com/spf13/cobra"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/lease"
@@ -41,7 +44,8 @@ func NewCommand() *cobra.Command {
 const long = `leasemonitor watches over the Leases of shards: is each shard alive?
 
 It looks at every Lease with the label alpha.sharding.timebertt.dev/clusterring=<ring>, measures how long it has not been
-renewed (by its own clock, since it saw the Lease change), and writes the shard's state into the label
+renewed (by its own clock, since it saw the Lease change, and without the time in which it could not see the API server), and
+writes the shard's state into the label
 alpha.sharding.timebertt.dev/state. D is the Lease's leaseDurationSeconds:
 
   ready      held by the shard, renewed less than D ago
@@ -49,6 +53,9 @@ alpha.sharding.timebertt.dev/state. D is the Lease's leaseDurationSeconds:
   uncertain  held by the shard, renewed more than 2D ago:  the Lease is taken over
   dead       not held by the shard: released, or taken over; its objects go to other shards
   orphaned   dead, and expired for a minute:               the Lease is deleted
+
+When more than half of a ring's shards fall silent at once, it says so in an event and waits for another D. It keeps the
+Lease of a dead shard from it while the ring's status (lostShards) says that its objects are still being moved.
 
 It also writes the numbers of shards and the conditions ShardsAvailable and Ready into the status of each ClusterRing.
 
@@ -67,7 +74,7 @@ const example = `  # in a cluster, with the rights of its service account
 
 // setup adds the controllers to the manager, and the observation of Leases, which runs in every replica.
 func setup(ctx context.Context, rt *kit.Runtime) error {
-	index, ages := membership.NewIndex(), &lease.Observer{}
+	index, ages := membership.NewIndex(), &lease.Observer{Sight: &lease.Sight{}}
 	if err := kit.WatchLeases(ctx, rt, index); err != nil {
 		return err
 	}
@@ -90,6 +97,10 @@ func setup(ctx context.Context, rt *kit.Runtime) error {
 		return nil
 	})
 
+	if err := addHeartbeat(rt, ages.Sight); err != nil {
+		return err
+	}
+
 	c := rt.Manager.GetClient()
 	if err := rt.Manager.Add(&shardlease.Census{Leases: c, Clock: rt.Clock, Ages: ages}); err != nil {
 		return fmt.Errorf("add the count of shards: %w", err)
@@ -109,4 +120,25 @@ func setup(ctx context.Context, rt *kit.Runtime) error {
 	rings := &ringstatus.Reconciler{Client: c, Status: status.Writer{Client: c, Owner: name, Clock: rt.Clock}}
 
 	return rings.AddTo(rt.Manager, index)
+}
+
+// addHeartbeat has every replica look at the API server. What is read is this service's leader Lease, which is there or not.
+func addHeartbeat(rt *kit.Runtime, sight *lease.Sight) error {
+	config := rest.AddUserAgent(rest.CopyConfig(rt.Manager.GetConfig()), "heartbeat")
+	// A look must not wait in line behind the writes that many dead shards cause.
+	config.QPS, config.RateLimiter = -1, nil
+
+	live, err := client.New(config, client.Options{Scheme: rt.Manager.GetScheme(), Mapper: rt.Manager.GetRESTMapper()})
+	if err != nil {
+		return fmt.Errorf("create the client of the heartbeat: %w", err)
+	}
+
+	err = rt.Manager.Add(&shardlease.Heartbeat{
+		Live: live, Lease: types.NamespacedName{Namespace: rt.Options.Namespace, Name: name}, Clock: rt.Clock, Sight: sight,
+	})
+	if err != nil {
+		return fmt.Errorf("add the heartbeat: %w", err)
+	}
+
+	return nil
 }

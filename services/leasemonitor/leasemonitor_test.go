@@ -214,13 +214,14 @@ func TestStandbyKnowsTheAges(t *testing.T) {
 	w.waitState("silent", "ready")
 	second := newInstance(t, w.plane, clock)
 
-	// From here on the time of the test passes in small steps, while those who wait for it wait.
-	step := func() { clock.Step(d / 50) }
+	// From here on the time of the test passes in small steps, while both look at the API server.
+	step := func() { pass(d/50, first, second) }
 	require.Eventually(t, func() bool { step(); return w.lease("silent").Labels[v1alpha1.LabelState] == "expired" }, patience, interval)
 	require.Less(t, clock.Since(start), 3*d/2, "the first leader was late")
 
 	first.stop()
 	second.waitElected()
+	step = func() { pass(d/50, second) }
 	require.Eventually(t, func() bool {
 		step()
 		return *w.lease("silent").Spec.HolderIdentity == v1alpha1.LeaseControllerIdentity
@@ -237,6 +238,8 @@ type instance struct {
 	t       *testing.T
 	manager manager.Manager
 	runtime *kit.Runtime
+	clock   *testclock.FakeClock
+	line    *line
 	cancel  context.CancelFunc
 	done    chan error
 }
@@ -244,9 +247,13 @@ type instance struct {
 func newInstance(t *testing.T, plane *localplane.Plane, clock *testclock.FakeClock) *instance {
 	t.Helper()
 
+	line := newLine()
+	own := ownConfig(t, plane)
+	own.Wrap(line.wrap)
+
 	ofRing, err := labels.NewRequirement(v1alpha1.LabelClusterRing, selection.Exists, nil)
 	require.NoError(t, err)
-	mgr, err := manager.New(ownConfig(t, plane), manager.Options{
+	mgr, err := manager.New(own, manager.Options{
 		Scheme: plane.Client.Scheme(),
 		Logger: logr.Discard(),
 		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
@@ -266,8 +273,8 @@ func newInstance(t *testing.T, plane *localplane.Plane, clock *testclock.FakeClo
 
 	ctx, cancel := context.WithCancel(t.Context())
 	i := &instance{
-		t: t, manager: mgr, cancel: cancel, done: make(chan error, 1),
-		runtime: &kit.Runtime{Manager: mgr, Options: &kit.Options{}, Log: logr.Discard(), Clock: clock},
+		t: t, manager: mgr, clock: clock, line: line, cancel: cancel, done: make(chan error, 1),
+		runtime: &kit.Runtime{Manager: mgr, Options: &kit.Options{Namespace: v1alpha1.SystemNamespace}, Log: logr.Discard(), Clock: clock},
 	}
 	require.NoError(t, setup(ctx, i.runtime))
 	go func() { i.done <- mgr.Start(ctx) }()

@@ -48,11 +48,15 @@
 //   - clocks that do not run at the same speed
 //
 // What is taken for granted of time, because nothing else could show it: a write that takes an object from a shard is carried
-// out, and is in the shard's cache, before a hold-off ends; what a rebalancer has sent is carried out, or never, before its
-// successor decides about the same object, its owner or its child; a process that finds its Lease still held starts from
-// caches that are not older than itself; a deleted ring's last look comes later than the news of the deletion. The values of
+// out before a hold-off ends; what a rebalancer has sent is carried out, or never, before its successor decides about the same
+// object, its owner or its child; a deleted ring's last look comes later than the news of the deletion. The values of
 // [Exposure] leave out such assumptions one by one. The tests show what each would lead to: they are the limits of the
 // promises. Where an exposure breaks one property alone, a scope of the tests shows that the others hold with it.
+//
+// Nothing is taken for granted of a shard's caches. That they show the present when a shard begins to work is what package
+// pkg/shard does: it lists its objects after the hold-off, and works on, or gives up, only what a cache shows as it was then,
+// or later. The model reads at the moment in which the hold-off ends; the code, object by object, at that moment or later.
+// A shard that makes its Lease anew begins in the same way there; the model lets it carry on with what it has.
 //
 // # How a trace is read
 //

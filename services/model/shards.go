@@ -72,7 +72,7 @@ func (m *machine) fate(n name, sh *shard) {
 }
 
 // start begins a process that takes the Lease. It may have to wait for that; what it sees meanwhile is of no use. If it
-// finds the Lease held under its name, and not only just acquired, it works at once on what it has read.
+// finds the Lease held under its name, and not only just acquired, it works at once on what it reads then.
 func (m *machine) start(n name, sh *shard) {
 	resumes := sh.settled || m.Mutation == ResumeAtOnce && sh.lease == held || m.Mutation == NoHoldOff
 
@@ -97,7 +97,7 @@ func (s *state) readAll(n name) {
 }
 
 // begin emits the end of a hold-off. It has lasted longer than an answer of the guard and a write that relies on it are
-// valid, and than the shard's caches needed to show what had been written.
+// valid. What had been written by then is what the shard lists before it works.
 func (m *machine) begin(n name) {
 	to := m.from
 	sh := to.at(n)

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -158,6 +159,7 @@ func setup(ctx context.Context, rt *kit.Runtime, limits engine.Limits, bounds ob
 
 	err = builder.ControllerManagedBy(mgr).Named(name).
 		For(&v1alpha1.ClusterRing{}).
+		WithOptions(controller.Options{RateLimiter: kit.RateLimiter[reconcile.Request]()}).
 		Watches(&corev1.Namespace{}, relabelled(f)).
 		WatchesRawSource(source.Func(func(ctx context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 			queue.set(q)
@@ -180,13 +182,24 @@ func setup(ctx context.Context, rt *kit.Runtime, limits engine.Limits, bounds ob
 	return nil
 }
 
-// relabelled makes the rings look again that select a namespace by labels which have changed.
+// relabelled makes the rings look again that select a namespace by labels which have changed, and those that watch the namespaces they
+// cover one by one, when there is one more or less.
 func relabelled(f *fleet) handler.EventHandler {
+	add := func(q workqueue.TypedRateLimitingInterface[reconcile.Request], rings []string) {
+		for _, ring := range rings {
+			q.Add(requestFor(ring))
+		}
+	}
+
 	return handler.Funcs{
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			add(q, f.narrowed(labels.Set(e.Object.GetLabels())))
+		},
 		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-			for _, ring := range f.relabelled(labels.Set(e.ObjectOld.GetLabels()), labels.Set(e.ObjectNew.GetLabels())) {
-				q.Add(requestFor(ring))
-			}
+			add(q, f.relabelled(labels.Set(e.ObjectOld.GetLabels()), labels.Set(e.ObjectNew.GetLabels())))
+		},
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			add(q, f.narrowed(labels.Set(e.Object.GetLabels())))
 		},
 	}
 }

@@ -19,6 +19,8 @@ type situation struct {
 	shards int
 	// missing says which resources are not served; empty if none is missing.
 	missing string
+	// unknown says of which resources it is not known whether they are served; empty if there is none.
+	unknown string
 	// invalid says what is wrong with the ring's spec; empty if nothing is.
 	invalid string
 	// report is how far the engine is.
@@ -92,8 +94,8 @@ func waits(s situation) []string {
 func stuck(s situation) (grave bool, why string) {
 	kinds := slices.Clone(s.report.Failures)
 
-	if s.missing != "" {
-		kinds = append(kinds, s.missing)
+	if s.unknown != "" { // what is not served is soon known to be gone
+		kinds = append(kinds, s.unknown)
 	}
 
 	if s.report.Late > 0 {
@@ -135,7 +137,7 @@ func hint(failures []string) string {
 func assignment(ring *v1alpha1.ClusterRing, t *target, r engine.Report) *v1alpha1.AssignmentStatus {
 	a := &v1alpha1.AssignmentStatus{
 		Unassigned: int32(r.Unassigned), Misplaced: int32(r.Misplaced), Draining: int32(r.Draining), //nolint:gosec // far below
-		Resources: t.scope.remember(t.Set),
+		LostShards: r.Lost[:min(len(r.Lost), v1alpha1.MaxLostShards)], Resources: t.scope.remember(t.Set),
 	}
 
 	if r.Converged && len(t.missing()) == 0 {

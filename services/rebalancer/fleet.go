@@ -12,6 +12,7 @@ import (
 
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/placement"
 	"github.com/clusterring/clusterring/services/rebalancer/takeover"
 )
 
@@ -19,7 +20,7 @@ import (
 type fleet struct {
 	api        objects.Server
 	live       client.Reader
-	namespaces engine.Namespaces
+	namespaces namespaces
 	limits     engine.Limits
 	clock      clock.WithTicker
 	log        logr.Logger
@@ -147,10 +148,42 @@ func (f *fleet) relabelled(before, after labels.Set) []string {
 	return rings
 }
 
-// revise puts the target into the revision that relabelled namespaces call for. It comes before the engine gets the target.
-func (f *fleet) revise(r *running, t *engine.Target) {
+// narrowed returns the rings that watch the namespaces they cover one by one, and would cover one with these labels: there is one more
+// of them, or one less.
+func (f *fleet) narrowed(present labels.Set) []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	var rings []string
+
+	for ring, r := range f.engines {
+		if t := r.Target(); t != nil && t.Narrow.Single && t.Selector.Matches(present) {
+			rings = append(rings, ring)
+		}
+	}
+
+	return rings
+}
+
+// revise puts the target into the revision that relabelled namespaces call for, and says which namespaces need not be watched. It comes
+// before the engine gets the target.
+func (f *fleet) revise(ctx context.Context, r *running, t *engine.Target) error {
+	covered, err := f.namespaces.Covered(ctx, t.Selector)
+	if err != nil {
+		return err
+	}
+
+	var before placement.Narrowing
+	if now := r.Target(); now != nil {
+		before = now.Narrow
+	}
+
+	t.Narrow = placement.Narrow(before, covered)
+
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
 	t.Revision = r.revision
+
+	return nil
 }

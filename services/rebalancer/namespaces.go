@@ -36,3 +36,18 @@ func (n namespaces) Selects(ctx context.Context, name string, selector labels.Se
 
 	return selector.Matches(labels.Set(ns.Labels)), nil
 }
+
+// Covered says of each namespace that the cache knows whether the selector selects it.
+func (n namespaces) Covered(ctx context.Context, selector labels.Selector) (map[string]bool, error) {
+	list := &corev1.NamespaceList{}
+	if err := n.cached.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list namespaces: %w", err)
+	}
+
+	covered := make(map[string]bool, len(list.Items))
+	for i := range list.Items {
+		covered[list.Items[i].Name] = selector.Matches(labels.Set(list.Items[i].Labels))
+	}
+
+	return covered, nil
+}

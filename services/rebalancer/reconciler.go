@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -129,7 +130,9 @@ func (r *reconciler) pursue(ctx context.Context, ring *v1alpha1.ClusterRing, t *
 		return reconcile.Result{}, errors.New("the rebalancer is stopping")
 	}
 
-	r.fleet.revise(e, t.Target)
+	if err := r.fleet.revise(ctx, e, t.Target); err != nil {
+		return reconcile.Result{}, fmt.Errorf("find the namespaces of ring %s: %w", ring.Name, err)
+	}
 
 	if !e.Pursues(t.Target) {
 		return r.redirect(ctx, e, ring, t)
@@ -180,6 +183,7 @@ func (r *reconciler) redirect(ctx context.Context, e *running, ring *v1alpha1.Cl
 
 	report := e.Report()
 	report.Converged = false
+	report.Lost = sets.List(sets.New(report.Lost...).Insert(e.Lost(t.Target)...).Delete(t.View.AvailableShards()...))
 	e.reported = told{}
 
 	if _, err := r.report(ctx, e, ring, standing{t, report}); err != nil {
@@ -210,6 +214,7 @@ func (r *reconciler) report(ctx context.Context, e *running, ring *v1alpha1.Clus
 		deleting: !ring.DeletionTimestamp.IsZero(),
 		shards:   len(s.View.AvailableShards()),
 		missing:  resources.Message(s.missing()),
+		unknown:  resources.Message(slices.DeleteFunc(s.missing(), resources.Missing.Absent)),
 		report:   s.report,
 	}
 	if s.invalid != nil {
@@ -278,7 +283,8 @@ type told struct {
 func (o told) justCounts(ring *v1alpha1.ClusterRing, c metav1.Condition, a *v1alpha1.AssignmentStatus) bool {
 	return o.assignment != nil && o.generation == ring.Generation &&
 		o.condition.Status == c.Status && o.condition.Reason == c.Reason &&
-		o.assignment.Fingerprint == a.Fingerprint && equality.Semantic.DeepEqual(o.assignment.Resources, a.Resources)
+		o.assignment.Fingerprint == a.Fingerprint && equality.Semantic.DeepEqual(o.assignment.Resources, a.Resources) &&
+		sets.New(o.assignment.LostShards...).HasAll(a.LostShards...)
 }
 
 // finish lets a deleted ring go: nothing carries its labels any more.

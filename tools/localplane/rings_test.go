@@ -63,6 +63,10 @@ func TestInvalidRings(t *testing.T) {
 		"invalid controlled":    {ringOf("r", nil, v1alpha1.RingResource{Resource: "a", ControlledResources: controls("B")}), "controlledResources[0].resource"},
 		"unknown operator":      {ringOf("r", expression("Near", "v"), pods), "needs the operator In or NotIn with values"},
 		"operator but no value": {ringOf("r", expression(metav1.LabelSelectorOpIn), pods), "needs the operator In or NotIn with values"},
+		"selector value":        {ringOf("r", &metav1.LabelSelector{MatchLabels: map[string]string{"team": "a b"}}, pods), "namespaceSelector.matchLabels.team"},
+		"long selector value":   {ringOf("r", &metav1.LabelSelector{MatchLabels: map[string]string{"k": strings.Repeat("a", 64)}}, pods), "Too long"},
+		"expression value":      {ringOf("r", expression(metav1.LabelSelectorOpIn, "a", "b/c"), pods), "namespaceSelector.matchExpressions[0].values[1]"},
+		"expression key":        {ringOf("r", &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a b", Operator: "Exists"}}}, pods), "namespaceSelector.matchExpressions[0].key"},
 		"value but no operator": {ringOf("r", expression(metav1.LabelSelectorOpExists, "v"), pods), "needs the operator In or NotIn with values"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -82,7 +86,11 @@ func TestValidRings(t *testing.T) {
 			v1alpha1.RingResource{Group: "apps", Resource: "deployments", ControlledResources: controls("pods", "secrets")},
 			v1alpha1.RingResource{Group: "batch", Resource: "jobs", ControlledResources: controls("configmaps")},
 			v1alpha1.RingResource{Group: "example.com", Resource: "pods"}),
-		"in":             ringOf("r", expression(metav1.LabelSelectorOpNotIn, "a", "b"), pods),
+		"in":     ringOf("r", expression(metav1.LabelSelectorOpNotIn, "a", "b"), pods),
+		"labels": ringOf("r", &metav1.LabelSelector{MatchLabels: map[string]string{"a": "", "example.com/Team_1": "x.Y-z_9"}}, pods),
+		"keys": ringOf("r", &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+			{Key: strings.Repeat("a.", 126) + "a/" + strings.Repeat("K", 63), Operator: "Exists"}, {Key: "K_1.x", Operator: "In", Values: []string{"", "V"}},
+		}}, pods),
 		"does not exist": ringOf("r", expression(metav1.LabelSelectorOpDoesNotExist), pods),
 		"no selector":    ringOf("r", &metav1.LabelSelector{}, pods),
 	} {

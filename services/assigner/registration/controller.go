@@ -19,13 +19,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/kit"
 )
 
-// A registration that fails is tried again after firstRetry, then after twice that time, up to lastRetry.
-const (
-	firstRetry = 50 * time.Millisecond
-	lastRetry  = 30 * time.Second
-)
+// catchUp is how long the cache gets to bring what somebody else has written meanwhile.
+const catchUp = 50 * time.Millisecond
 
 // bundlePatience is how long after its start a leader waits for the bundle before it calls that a failure.
 const bundlePatience = 10 * time.Second
@@ -38,7 +36,7 @@ func (r *Reconciler) SetupWith(mgr manager.Manager) error {
 		Watches(&admissionregistrationv1.MutatingWebhookConfiguration{}, handler.EnqueueRequestsFromMapFunc(ringOf)).
 		WatchesRawSource(source.Func(r.changes)).
 		WithOptions(controller.Options{
-			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
+			RateLimiter: kit.RateLimiter[reconcile.Request](),
 		}).
 		Complete(r)
 	if err != nil {

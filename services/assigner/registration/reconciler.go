@@ -82,7 +82,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 
 	switch {
 	case apierrors.IsConflict(err):
-		return reconcile.Result{RequeueAfter: firstRetry}, nil // the cache was behind, which is no state of the ring
+		return reconcile.Result{RequeueAfter: catchUp}, nil // the cache was behind, which is no state of the ring
 	case errors.Is(err, errNoBundle) && r.starting():
 		return reconcile.Result{RequeueAfter: bundlePatience}, nil // or earlier, once there is one
 	case err != nil:

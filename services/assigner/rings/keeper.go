@@ -20,6 +20,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/assigner/admission"
+	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
@@ -54,7 +55,9 @@ func (k *Keeper) SetupWith(mgr manager.Manager) error {
 		Named("rings").
 		For(&v1alpha1.ClusterRing{}).
 		WatchesRawSource(source.Func(k.changedResources)).
-		WithOptions(controller.Options{NeedLeaderElection: new(false), MaxConcurrentReconciles: workers}).
+		WithOptions(controller.Options{
+			NeedLeaderElection: new(false), MaxConcurrentReconciles: workers, RateLimiter: kit.RateLimiter[reconcile.Request](),
+		}).
 		Complete(k)
 	if err != nil {
 		return fmt.Errorf("follow ClusterRings: %w", err)
@@ -63,7 +66,7 @@ func (k *Keeper) SetupWith(mgr manager.Manager) error {
 	err = builder.ControllerManagedBy(mgr).
 		Named("shards").
 		WatchesRawSource(source.Func(k.changedViews)).
-		WithOptions(controller.Options{NeedLeaderElection: new(false)}).
+		WithOptions(controller.Options{NeedLeaderElection: new(false), RateLimiter: kit.RateLimiter[reconcile.Request]()}).
 		Complete(reconcile.Func(k.refresh))
 	if err != nil {
 		return fmt.Errorf("follow the shards of rings: %w", err)

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/assigner/admission"
@@ -50,7 +51,7 @@ func TestResourcesThatChange(t *testing.T) {
 		k := &Keeper{Resources: resourcestest.Resolver(t, d)}
 		ring := newRing(1, "sites", "shops")
 		later := func() *resources.Set {
-			time.Sleep(time.Minute)
+			<-clock.RealClock{}.After(time.Minute)
 			return k.resolve(ring)
 		}
 

@@ -76,7 +76,7 @@ func TestHeldBy(t *testing.T) {
 func TestAcquired(t *testing.T) {
 	before := held()
 	now := time.Date(2031, 1, 1, 0, 0, 0, 0, time.UTC)
-	taken := lease.Acquired(before, now)
+	taken := lease.Acquired(before, 20*time.Second, now)
 	require.Equal(t, held(), before, "the argument was changed")
 
 	at := metav1.NewMicroTime(now)
@@ -92,7 +92,7 @@ func TestAcquired(t *testing.T) {
 }
 
 func TestAcquiredFromAnEmptyLease(t *testing.T) {
-	taken := lease.Acquired(&coordinationv1.Lease{}, monday.Time)
+	taken := lease.Acquired(&coordinationv1.Lease{}, lease.DefaultDuration, monday.Time)
 	require.EqualValues(t, 30, *taken.Spec.LeaseDurationSeconds)
 	require.EqualValues(t, 1, *taken.Spec.LeaseTransitions)
 }
@@ -100,5 +100,38 @@ func TestAcquiredFromAnEmptyLease(t *testing.T) {
 func TestAcquiredDoublesAtMostTheLongestDuration(t *testing.T) {
 	l := held()
 	l.Spec.LeaseDurationSeconds = new(int32(1<<31 - 1))
-	require.EqualValues(t, 2*24*60*60, *lease.Acquired(l, monday.Time).Spec.LeaseDurationSeconds)
+	d := lease.TakenFor(lease.Snapshot{Shard: shard, Record: lease.RecordOf(l)}, 0)
+	require.EqualValues(t, 2*24*60*60, *lease.Acquired(l, d, monday.Time).Spec.LeaseDurationSeconds)
+}
+
+// A shard that comes back counts on, in 32 bits, and the API server refuses negative numbers.
+func TestTransitionsThatCannotGrowBeginAnew(t *testing.T) {
+	l := held()
+	l.Spec.LeaseTransitions = new(int32(1<<31 - 1))
+	require.EqualValues(t, 0, *lease.Acquired(l, lease.DefaultDuration, monday.Time).Spec.LeaseTransitions)
+	l.Spec.LeaseTransitions = new(int32(1<<31 - 2))
+	require.EqualValues(t, 1<<31-1, *lease.Acquired(l, lease.DefaultDuration, monday.Time).Spec.LeaseTransitions)
+}
+
+func TestTakenFor(t *testing.T) {
+	for _, tc := range []struct {
+		holder         string
+		d, own, expect time.Duration
+	}{
+		{shard, 40 * time.Second, 20 * time.Second, 40 * time.Second},
+		{"", time.Second, 0, lease.DefaultDuration},
+		{"", time.Second, 10 * time.Second, 10 * time.Second},
+		{"", time.Second, time.Hour, lease.DefaultDuration},
+	} {
+		s := lease.Snapshot{Shard: shard, Record: lease.Record{Holder: tc.holder, Duration: tc.d}}
+		require.Equal(t, tc.expect, lease.TakenFor(s, tc.own), "%+v", tc)
+	}
+}
+
+func TestRenewedChangesNothingElse(t *testing.T) {
+	before := lease.Acquired(held(), 20*time.Second, monday.Time)
+	kept := lease.Renewed(before, monday.Add(time.Minute))
+	require.False(t, lease.RecordOf(before).Equal(lease.RecordOf(kept)), "nobody would notice")
+	kept.Spec.RenewTime = before.Spec.RenewTime
+	require.Equal(t, before, kept)
 }

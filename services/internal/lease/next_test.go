@@ -60,16 +60,23 @@ func TestNextProperties(t *testing.T) {
 			Transitions: rapid.Int32().Draw(t, "transitions"),
 		}}
 		age := time.Duration(rapid.Int64Range(0, 3*int64(s.Duration)).Draw(t, "age"))
+		s.Deleting, s.Moving, s.Together = rapid.Bool().Draw(t, "deleting"), rapid.Bool().Draw(t, "moving"), rapid.Bool().Draw(t, "together")
+		s.Kept = time.Duration(rapid.Int64Range(0, 25*int64(s.Duration)).Draw(t, "kept"))
 		d := lease.Next(s, age)
 
 		require.Equal(t, s.Holder == shard, d.State.Available(), "availability depends on the holder alone")
-		require.Equal(t, d.State == lease.Uncertain, d.Action == lease.Acquire)
-		require.Equal(t, d.State == lease.Orphaned, d.Action == lease.Delete)
-		require.Equal(t, d.Action == lease.None, d.CheckAfter > 0, "either there is something to do or something to wait for")
+		require.Equal(t, d.State == lease.Uncertain && !(s.Together && age <= 3*s.Duration) || d.State == lease.Dead && s.Moving && s.Holder == "" && age >= lease.ReleasedFor,
+			d.Action == lease.Acquire)
+		require.Equal(t, d.State == lease.Orphaned && !s.Deleting, d.Action == lease.Delete)
+		if d.Action == lease.Renew {
+			require.True(t, d.State == lease.Dead && s.Moving && s.Holder == "shardlease-controller" && s.Kept < 10*s.Duration)
+		}
+		require.Equal(t, d.Action == lease.None && !(d.State == lease.Orphaned && s.Deleting), d.CheckAfter > 0, "either there is something to do or something to wait for")
 
 		if d.CheckAfter > 0 {
-			require.Equal(t, d.State, lease.Next(s, age+d.CheckAfter-1).State, "the state changes before the check")
-			require.NotEqual(t, d.State, lease.Next(s, age+d.CheckAfter).State, "the check finds nothing new")
+			same := func(a, b lease.Decision) bool { return a.State == b.State && a.Action == b.Action }
+			require.True(t, same(d, lease.Next(s, age+d.CheckAfter-1)), "something follows before the check")
+			require.False(t, same(d, lease.Next(s, age+d.CheckAfter)), "the check finds nothing new")
 		}
 		s.AcquireTime, s.RenewTime, s.Transitions = time.Time{}, time.Time{}, 0
 		require.Equal(t, d, lease.Next(s, age), "the times in a Lease have a say")

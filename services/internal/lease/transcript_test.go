@@ -30,11 +30,17 @@ const shard = "web-0"
 //	hold               the shard acquires or renews its Lease, with the duration and clock that it has
 //	release            the shard gives its Lease up
 //	take               the Lease is taken from the shard, as the decision to acquire demands
+//	keep               the Lease is renewed, as the decision to renew demands
 //	label              somebody changes labels of the Lease
 //	edit FIELD=VALUE   somebody changes a field: holder, duration (seconds), renewTime (seconds, by the shard's clock)
 //	look               nothing happens
 //	clock OFFSET       the shard's clock now differs from the observer's by the offset
 //	restart            the observer forgets everything
+//	cut                the observer cannot see the API server any more, or is frozen
+//	back               it can again
+//	moving, moved      objects of the shard are to be moved from now on, or no more
+//	together           most shards of the ring are silent, too
+//	end                somebody deletes the Lease, and a finalizer keeps it
 //	delete             the Lease is deleted, and created anew with the next event
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("testdata", "*.txt"))
@@ -86,12 +92,29 @@ type world struct {
 	offset   time.Duration
 	lease    *coordinationv1.Lease
 	observer *lease.Observer
+
+	seen             time.Duration // the last look at the API server
+	cut              bool
+	moving, together bool
 }
 
 func newWorld() *world {
-	w := &world{start: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC), observer: &lease.Observer{}}
+	w := &world{start: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC), observer: observer()}
+	w.see(0)
 	w.create()
 	return w
+}
+
+func observer() *lease.Observer { return &lease.Observer{Sight: &lease.Sight{}} }
+
+// see lets the observer look at the API server, every second and at the end.
+func (w *world) see(until time.Duration) {
+	for ; !w.cut && w.seen < until; w.seen += time.Second {
+		w.observer.Sight.Saw(w.start.Add(w.seen), w.start.Add(w.seen))
+	}
+	if w.seen = until; !w.cut {
+		w.observer.Sight.Saw(w.start.Add(until), w.start.Add(until))
+	}
 }
 
 func (w *world) create() {
@@ -104,12 +127,18 @@ func (w *world) step(t *testing.T, at, event string) string {
 	elapsed, err := time.ParseDuration(at)
 	require.NoError(t, err)
 	now := w.start.Add(elapsed)
+	w.see(elapsed)
 	w.happen(t, event, now)
+	w.see(elapsed)
 
 	id := types.NamespacedName{Namespace: w.lease.Namespace, Name: w.lease.Name}
 	record := lease.RecordOf(w.lease)
-	age := w.observer.Observe(id, record, now)
-	d := lease.Next(lease.Snapshot{Shard: w.lease.Name, Record: record}, age)
+	seen := w.observer.Look(id, record, now)
+	snapshot := lease.Snapshot{
+		Shard: w.lease.Name, Record: record, Kept: seen.Kept,
+		Moving: w.moving, Together: w.together, Deleting: !w.lease.DeletionTimestamp.IsZero(),
+	}
+	d := lease.Next(snapshot, seen.Age)
 
 	available := map[bool]string{true: "yes", false: "no"}[d.State.Available()]
 	action, wait := string(d.Action), d.CheckAfter.String()
@@ -138,7 +167,19 @@ func (w *world) happen(t *testing.T, event string, now time.Time) {
 		spec.HolderIdentity, spec.LeaseDurationSeconds = new(""), new(int32(1))
 		spec.AcquireTime, spec.RenewTime = &clock, &clock
 	case "take":
-		w.lease = lease.Acquired(w.lease, now)
+		seen := w.observer.Look(types.NamespacedName{Namespace: w.lease.Namespace, Name: shard}, lease.RecordOf(w.lease), now)
+		d := lease.TakenFor(lease.Snapshot{Shard: shard, Record: lease.RecordOf(w.lease)}, seen.Own)
+		w.lease = lease.Acquired(w.lease, d, now)
+	case "keep":
+		w.lease = lease.Renewed(w.lease, now)
+	case "cut", "back":
+		w.cut = verb == "cut"
+	case "moving", "moved":
+		w.moving = verb == "moving"
+	case "together":
+		w.together = true
+	case "end":
+		w.lease.DeletionTimestamp = new(metav1.NewTime(now))
 	case "label":
 		metav1.SetMetaDataLabel(&w.lease.ObjectMeta, "touched", strconv.FormatInt(now.Unix(), 10))
 	case "edit":
@@ -148,7 +189,7 @@ func (w *world) happen(t *testing.T, event string, now time.Time) {
 		require.NoError(t, err)
 		w.offset = offset
 	case "restart":
-		w.observer = &lease.Observer{}
+		w.observer = observer()
 	case "delete":
 		w.observer.Forget(types.NamespacedName{Namespace: w.lease.Namespace, Name: w.lease.Name})
 		w.create()

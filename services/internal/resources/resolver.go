@@ -63,8 +63,8 @@ func (c connected) GroupsAndResources(ctx context.Context) ([]*metav1.APIGroup, 
 
 // Resolver knows what the API server serves, and so what the resources of rings are. One serves all rings of a process. It
 // asks discovery every 15 seconds, every 5 while a ring misses a resource, and soon after somebody told it to, at most once a
-// second and never twice at a time; it answers from memory. Create it with [NewResolver], and let a manager start it: it needs no leader
-// election. All its methods may be called at any time by several goroutines.
+// second and never twice at a time; it answers from memory. Create it with [Follow], or with [NewResolver] and let a manager
+// start it: it needs no leader election. All its methods may be called at any time by several goroutines.
 //
 // # Invariants
 //
@@ -221,8 +221,12 @@ func (r *Resolver) tell(before, after *snapshot) {
 		r.log.Error(after.err, "Discovery fails; what is known of resources stays as it is")
 	}
 
-	if groups := after.failing(); !slices.Equal(groups, before.failing()) {
-		r.log.Info("Discovery of API groups that cannot be asked; what is known of them stays as it is", "groups", groups)
+	switch groups := after.failing(); {
+	case slices.Equal(groups, before.failing()):
+	case len(groups) > 0:
+		r.log.Info("Discovery of API groups fails; what is known of them stays as it is", "groups", groups)
+	default:
+		r.log.Info("Discovery of all API groups works again")
 	}
 }
 

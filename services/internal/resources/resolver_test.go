@@ -3,7 +3,6 @@ package resources
 import (
 	"context"
 	"errors"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -61,13 +60,12 @@ func (s *served) GroupsAndResources(ctx context.Context) ([]*metav1.APIGroup, []
 	defer s.at.Store(0)
 
 	s.asked.Add(1)
-	changes.Lock()
-	changes.Unlock() //nolint:staticcheck // see there
+	changes.Add(1)
 
 	select {
 	case <-ctx.Done():
 		return nil, nil, ctx.Err()
-	case <-time.After(s.took):
+	case <-clock.RealClock{}.After(s.took):
 	}
 
 	if s.err != nil {
@@ -111,8 +109,15 @@ func (s *served) GroupsAndResources(ctx context.Context) ([]*metav1.APIGroup, []
 	return groups, lists, nil
 }
 
+// bubble is a test in virtual time, with a resolver that runs.
+type bubble struct {
+	*testing.T
+
+	r *Resolver
+}
+
 // resolving runs a resolver until f returns, in a bubble.
-func resolving(t *testing.T, s *served, f func(t *testing.T, r *Resolver)) {
+func resolving(t *testing.T, s *served, f func(t bubble)) {
 	t.Helper()
 
 	synctest.Test(t, func(t *testing.T) {
@@ -122,21 +127,20 @@ func resolving(t *testing.T, s *served, f func(t *testing.T, r *Resolver)) {
 
 		go func() { ended <- r.Start(ctx) }()
 
-		f(t, r)
+		f(bubble{t, r})
 		cancel()
 		require.NoError(t, <-ended)
 	})
 }
 
 // changes orders what a test changes before the looks that follow, for the race detector: time passing does not.
-var changes sync.Mutex
+var changes atomic.Int64
 
 // pass lets time pass, and what it sets off end.
 func pass(d time.Duration) {
-	changes.Lock()
-	changes.Unlock() //nolint:staticcheck // see there
+	changes.Add(1)
 
-	time.Sleep(d)
+	<-clock.RealClock{}.After(d)
 	synctest.Wait()
 }
 
@@ -149,7 +153,7 @@ func ringOf(names ...string) v1alpha1.ClusterRingSpec {
 	return s
 }
 
-func missingOf(t *testing.T, r *Resolver, name string) Missing {
+func missingOf(t testing.TB, r *Resolver, name string) Missing {
 	t.Helper()
 
 	m := r.Resolve(ringOf(name)).Missing()
@@ -160,7 +164,8 @@ func missingOf(t *testing.T, r *Resolver, name string) Missing {
 
 func TestResolverFollowsVersionAndScope(t *testing.T) {
 	s := serving("v1beta1")
-	resolving(t, s, func(t *testing.T, r *Resolver) {
+	resolving(t, s, func(t bubble) {
+		r := t.r
 		require.NoError(t, r.Await(t.Context()))
 
 		var told int
@@ -207,7 +212,8 @@ func TestResolverFollowsVersionAndScope(t *testing.T) {
 
 func TestResolverBelievesAbsenceOnlyAfterAskingAgain(t *testing.T) {
 	s := serving("v1")
-	resolving(t, s, func(t *testing.T, r *Resolver) {
+	resolving(t, s, func(t bubble) {
+		r := t.r
 		require.NoError(t, r.Await(t.Context()))
 		pass(lookGap)
 
@@ -246,7 +252,8 @@ func TestResolverBelievesAbsenceOnlyAfterAskingAgain(t *testing.T) {
 
 func TestResolverKeepsGroupsThatFail(t *testing.T) {
 	s := serving("v1", "v1beta1")
-	resolving(t, s, func(t *testing.T, r *Resolver) {
+	resolving(t, s, func(t bubble) {
+		r := t.r
 		require.NoError(t, r.Await(t.Context()))
 		s.lists["v1beta1"] = append(s.lists["v1beta1"], metav1.APIResource{Name: "news", Kind: "News"})
 
@@ -294,7 +301,8 @@ func TestResolverKeepsGroupsThatFail(t *testing.T) {
 // A client without the right to ask gets an empty answer from client-go, and an API server that starts may give a short one.
 func TestResolverDoesNotBelieveAnEmptyAnswer(t *testing.T) {
 	s := serving("v1")
-	resolving(t, s, func(t *testing.T, r *Resolver) {
+	resolving(t, s, func(t bubble) {
+		r := t.r
 		require.NoError(t, r.Await(t.Context()))
 
 		s.only = true
@@ -309,7 +317,8 @@ func TestResolverSaysWhatMayHaveBeenMeant(t *testing.T) {
 	s := serving("v1")
 	s.lists["v1"] = append(s.lists["v1"], metav1.APIResource{Name: "tags", Kind: "Tag", SingularName: "tag"})
 
-	resolving(t, s, func(t *testing.T, r *Resolver) {
+	resolving(t, s, func(t bubble) {
+		r := t.r
 		require.NoError(t, r.Await(t.Context()))
 
 		for written, meant := range map[string]string{
@@ -334,7 +343,8 @@ func TestResolverSaysWhatMayHaveBeenMeant(t *testing.T) {
 
 func TestResolverFindsKinds(t *testing.T) {
 	s := serving("v1")
-	resolving(t, s, func(t *testing.T, r *Resolver) {
+	resolving(t, s, func(t bubble) {
+		r := t.r
 		require.NoError(t, r.Await(t.Context()))
 
 		found, err := r.OfKind(schema.GroupKind{Group: sites, Kind: "Website"})
@@ -351,7 +361,8 @@ func TestResolverFindsKinds(t *testing.T) {
 // TestResolverAsks: how often discovery is asked, whatever the rings want to know.
 func TestResolverAsks(t *testing.T) {
 	s := serving("v1")
-	resolving(t, s, func(t *testing.T, r *Resolver) {
+	resolving(t, s, func(t bubble) {
+		r := t.r
 		since := func() int64 { return s.asked.Swap(0) }
 
 		require.NoError(t, r.Await(t.Context()))
@@ -386,9 +397,7 @@ func TestResolverAsks(t *testing.T) {
 		synctest.Wait()
 		require.EqualValues(t, 1, since())
 
-		for _, after := range []time.Duration{1, 2, 4, 5, 5} {
-			after *= time.Second
-
+		for _, after := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 5 * time.Second, 5 * time.Second} {
 			pass(after - time.Millisecond)
 			require.Zero(t, since())
 			pass(time.Millisecond)

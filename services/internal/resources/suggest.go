@@ -17,7 +17,7 @@ type NotServedError struct {
 
 // Error says it to people.
 func (e *NotServedError) Error() string {
-	said := "the API server does not serve " + e.GroupResource.String()
+	said := "the API server does not serve " + e.String()
 	if e.Suggestion != "" {
 		said += "; did you mean " + e.Suggestion + "?"
 	}

@@ -11,11 +11,13 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/status"
 )
@@ -78,6 +80,7 @@ func (r *Reconciler) AddTo(mgr manager.Manager, index *membership.Index) error {
 		Named("ringstatus").
 		For(&v1alpha1.ClusterRing{}).
 		WatchesRawSource(source.Func(changes.start)).
+		WithOptions(controller.Options{RateLimiter: kit.RateLimiter[reconcile.Request]()}).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("add the controller of ring status: %w", err)

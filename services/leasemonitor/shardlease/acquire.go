@@ -10,10 +10,12 @@ import (
 	"github.com/clusterring/clusterring/services/internal/lease"
 )
 
-// acquire takes the Lease from its shard, which is then dead to everybody. The update carries the resourceVersion of the
+// acquire takes the Lease from its shard, which is then dead to everybody, or keeps it from one that has released it. The update carries the resourceVersion of the
 // Lease that was judged: a shard that renews first keeps it.
 func (r *Reconciler) acquire(ctx context.Context, judged *judgement) error {
-	err := r.Client.Update(ctx, lease.Acquired(judged.lease, r.Clock.Now()))
+	d := lease.TakenFor(judged.snapshot, judged.seen.Own)
+
+	err := r.Client.Update(ctx, lease.Acquired(judged.lease, d, r.Clock.Now()))
 	if tooLate(err) {
 		ctrllog.FromContext(ctx).V(1).Info("Shard came back while its Lease was being taken over")
 		return nil
@@ -21,6 +23,11 @@ func (r *Reconciler) acquire(ctx context.Context, judged *judgement) error {
 
 	if err != nil {
 		return fmt.Errorf("take over Lease %s: %w", client.ObjectKeyFromObject(judged.lease), err)
+	}
+
+	if !judged.State.Available() {
+		r.announce(ctx, judged, kept)
+		return nil
 	}
 
 	takeovers.WithLabelValues(judged.ring()).Inc()

@@ -16,7 +16,7 @@ type news struct {
 	kind, reason, action, note, log string
 }
 
-// The news that there are. Notes take the shard and the age of its Lease.
+// The news that there are. Notes take the shard and the age of its Lease, but for doubted, which takes two numbers.
 var (
 	failed = news{
 		kind:   corev1.EventTypeWarning,
@@ -24,6 +24,20 @@ var (
 		action: "TakeOver",
 		note:   "Shard %s has not renewed its Lease for %s: took the Lease over, its objects go to other shards",
 		log:    "Shard failed: took its Lease over",
+	}
+	kept = news{
+		kind:   corev1.EventTypeNormal,
+		reason: "LeaseKept",
+		action: "TakeOver",
+		note:   "Shard %s has released its Lease and not taken it back for %s: took the Lease while its objects go to other shards",
+		log:    "Shard does not come back: took its Lease while its objects are moved",
+	}
+	doubted = news{
+		kind:   corev1.EventTypeWarning,
+		reason: "ManyShardsSilent",
+		action: "Wait",
+		note: "%d of %d shards have stopped to renew their Leases at once, which may be the fault of something else: " +
+			"takes the Leases of those that stay silent for another lease duration",
 	}
 	collected = news{
 		kind:   corev1.EventTypeNormal,
@@ -34,17 +48,26 @@ var (
 	}
 )
 
+// announceDoubt tells people that most shards of the ring fell silent at once.
+func (r *Reconciler) announceDoubt(ctx context.Context, judged *judgement, silent, of int) {
+	ctrllog.FromContext(ctx).Info("Most shards of a ring fell silent at once: waits before it takes their Leases",
+		"ring", judged.ring(), "silent", silent, "shards", of)
+	r.tell(ctx, judged, doubted, silent, of)
+}
+
 // announce tells people, by an event on the ring or, where there is no such ring, on the Lease.
 func (r *Reconciler) announce(ctx context.Context, judged *judgement, n news) {
-	ctrllog.FromContext(ctx).Info(n.log, "ring", judged.ring(), "unchangedFor", judged.age.String())
+	ctrllog.FromContext(ctx).Info(n.log, "ring", judged.ring(), "unchangedFor", judged.seen.Age.String())
 
-	id := client.ObjectKeyFromObject(judged.lease).String()
+	r.tell(ctx, judged, n, client.ObjectKeyFromObject(judged.lease).String(), judged.seen.Age)
+}
 
+func (r *Reconciler) tell(ctx context.Context, judged *judgement, n news, args ...any) {
 	ring := &v1alpha1.ClusterRing{}
 	if err := r.Client.Get(ctx, types.NamespacedName{Name: judged.ring()}, ring); err != nil {
-		r.Events.Eventf(judged.lease, nil, n.kind, n.reason, n.action, n.note, id, judged.age)
+		r.Events.Eventf(judged.lease, nil, n.kind, n.reason, n.action, n.note, args...)
 		return
 	}
 
-	r.Events.Eventf(ring, judged.lease, n.kind, n.reason, n.action, n.note, id, judged.age)
+	r.Events.Eventf(ring, judged.lease, n.kind, n.reason, n.action, n.note, args...)
 }

@@ -40,7 +40,7 @@ func (r *Reconciler) label(ctx context.Context, judged *judgement) (unchanged bo
 	}
 
 	ctrllog.FromContext(ctx).Info("Shard changed state",
-		"ring", judged.ring(), "from", before, "to", judged.State, "unchangedFor", judged.age.String())
+		"ring", judged.ring(), "from", before, "to", judged.State, "unchangedFor", judged.seen.Age.String())
 
-	return judged.lease.UID == uid && lease.RecordOf(judged.lease).Equal(judged.record), nil
+	return judged.lease.UID == uid && lease.RecordOf(judged.lease).Equal(judged.snapshot.Record), nil
 }

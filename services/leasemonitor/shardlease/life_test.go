@@ -26,7 +26,7 @@ func TestLifeOfAShard(t *testing.T) {
 
 	at := func(since time.Duration, event string, act func() error) {
 		t.Helper()
-		m.clock.SetTime(start.Add(since))
+		m.pass(since)
 		if act != nil {
 			require.NoError(t, act())
 		}

@@ -2,7 +2,7 @@
 //
 // It reads Leases that carry a ring's label and measures how long each has not changed, asks [lease.Next] what follows, and
 // writes: the state label; the Lease of a failed shard, which it takes over; and the deletion of one that nobody holds
-// any more.
+// any more. While the ring's status says that objects of a dead shard are still to be moved, it keeps the shard's Lease.
 //
 // # Invariants
 //
@@ -10,12 +10,16 @@
 //     never decides.
 //  2. The age of a Lease is what this replica has measured itself. Every replica measures, also while it does not lead, so
 //     that after a change of leader nothing is taken too early, and nobody waits again.
-//  3. A write that comes too late (conflict, not found) is no error: somebody else was first, and the watch says what is next.
+//  3. Only time counts in which this replica could see the API server; see [Heartbeat].
+//  4. Where most shards of a ring fall silent at once, nothing is taken before each of them has been read live twice, D apart,
+//     and found silent.
+//  5. A write that comes too late (conflict, not found) is no error: somebody else was first, and the watch says what is next.
 package shardlease
 
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -33,7 +37,7 @@ import (
 // lookAgainAfter is when a Lease that was written to is looked at again, should the watch not have brought it by then.
 const lookAgainAfter = time.Second
 
-// Reconciler reads one Lease, decides about it and acts. All fields are required. It may work on different Leases at once.
+// Reconciler reads one Lease, decides about it and acts. All exported fields are required. It may work on different Leases at once.
 type Reconciler struct {
 	// Client reads from a cache and writes.
 	Client client.Client
@@ -41,10 +45,12 @@ type Reconciler struct {
 	Live client.Reader
 	// Clock measures ages, and gives the time that is written into a Lease that is taken over.
 	Clock clock.PassiveClock
-	// Ages remembers since when each Lease has not changed; see [Observe].
+	// Ages remembers since when each Lease has not changed; see [Observe]. Its Sight is told by [Heartbeat].
 	Ages *lease.Observer
 	// Events tells people about shards that are given up.
 	Events events.EventRecorder
+
+	doubts doubts
 }
 
 // Reconcile implements [reconcile.Reconciler]. It returns errors of the API server other than NotFound and Conflict.
@@ -52,11 +58,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	judged, err := r.judge(ctx, r.Client, req.NamespacedName)
 	if err == nil && judged.Action != lease.None {
 		// The cache may be late, and what follows cannot be undone.
-		judged, err = r.judge(ctx, r.Live, req.NamespacedName)
+		judged, err = r.judgeLive(ctx, req.NamespacedName)
 	}
 
 	if apierrors.IsNotFound(err) {
 		r.Ages.Forget(req.NamespacedName)
+		r.doubts.forget(req.NamespacedName)
+
 		return reconcile.Result{}, nil
 	}
 
@@ -73,9 +81,15 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{RequeueAfter: lookAgainAfter}, nil
 	}
 
+	return r.act(ctx, judged)
+}
+
+func (r *Reconciler) act(ctx context.Context, judged *judgement) (reconcile.Result, error) {
 	switch judged.Action {
 	case lease.Acquire:
 		return reconcile.Result{RequeueAfter: lookAgainAfter}, r.acquire(ctx, judged)
+	case lease.Renew:
+		return reconcile.Result{RequeueAfter: lookAgainAfter}, r.keep(ctx, judged)
 	case lease.Delete:
 		return reconcile.Result{RequeueAfter: lookAgainAfter}, r.collect(ctx, judged)
 	case lease.None:
@@ -88,10 +102,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 type judgement struct {
 	lease.Decision
 
-	// record is what the decision was made from.
-	record lease.Record
-	age    time.Duration
-	lease  *coordinationv1.Lease
+	// snapshot and seen are what the decision was made from.
+	snapshot lease.Snapshot
+	seen     lease.Seen
+	lease    *coordinationv1.Lease
 }
 
 // judge reads a Lease and decides about it.
@@ -102,22 +116,70 @@ func (r *Reconciler) judge(ctx context.Context, reader client.Reader, id types.N
 	}
 
 	record := lease.RecordOf(l)
-	age := r.Ages.Observe(id, record, r.Clock.Now())
+	judged := &judgement{seen: r.Ages.Look(id, record, r.Clock.Now()), lease: l}
+	judged.snapshot = lease.Snapshot{
+		Shard: l.Name, Record: record, Deleting: !l.DeletionTimestamp.IsZero(), Kept: judged.seen.Kept,
+	}
 
-	return &judgement{
-		Decision: lease.Next(lease.Snapshot{Shard: l.Name, Record: record}, age),
-		record:   record,
-		age:      age,
-		lease:    l,
-	}, nil
+	if !judged.ours() {
+		return judged, nil
+	}
+
+	if err := r.complete(ctx, judged); err != nil {
+		return nil, err
+	}
+
+	return judged, nil
 }
 
-// ours says whether the Lease is that of a shard, and stays.
-func (j *judgement) ours() bool {
-	return j.lease.Labels[v1alpha1.LabelClusterRing] != "" && j.lease.DeletionTimestamp.IsZero()
+// complete decides, and looks up what that takes.
+func (r *Reconciler) complete(ctx context.Context, judged *judgement) (err error) {
+	s := &judged.snapshot
+	if !s.HeldBy(s.Shard) {
+		if s.Moving, err = r.moving(ctx, judged.ring(), s.Shard); err != nil {
+			return err
+		}
+	}
+
+	judged.Decision = lease.Next(*s, judged.seen.Age)
+
+	return nil
 }
+
+// judgeLive does what judge does with the Lease as it is on the API server now, and looks at the shard's companions before it
+// is given up.
+func (r *Reconciler) judgeLive(ctx context.Context, id types.NamespacedName) (*judgement, error) {
+	judged, err := r.judge(ctx, r.Live, id)
+	if err != nil || judged.State != lease.Uncertain {
+		return judged, err
+	}
+
+	if judged.snapshot.Together, err = r.together(ctx, judged); err != nil {
+		return nil, err
+	}
+
+	judged.Decision = lease.Next(judged.snapshot, judged.seen.Age)
+
+	return judged, nil
+}
+
+// moving reports whether the ring's status names the shard among those from which objects are to be taken. There may be no
+// such ring.
+func (r *Reconciler) moving(ctx context.Context, ring, shard string) (bool, error) {
+	obj := &v1alpha1.ClusterRing{}
+
+	err := r.Client.Get(ctx, types.NamespacedName{Name: ring}, obj, client.UnsafeDisableDeepCopy)
+	if client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("read ring %s: %w", ring, err)
+	}
+
+	return err == nil && slices.Contains(lostShards(obj), shard), nil
+}
+
+// ours reports whether the Lease is that of a shard.
+func (j *judgement) ours() bool { return j.ring() != "" }
 
 func (j *judgement) ring() string { return j.lease.Labels[v1alpha1.LabelClusterRing] }
 
-// tooLate says whether a write failed because the Lease is no longer what it was.
+// tooLate reports whether a write failed because the Lease is no longer what it was.
 func tooLate(err error) bool { return apierrors.IsConflict(err) || apierrors.IsNotFound(err) }

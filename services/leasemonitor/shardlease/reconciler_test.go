@@ -49,13 +49,16 @@ func newMonitor(t *testing.T) *monitor {
 	plane := localplane.Shared(t)
 	config, err := clientcmd.BuildConfigFromFlags("", plane.ServiceKubeconfig(t, "leasemonitor"))
 	require.NoError(t, err)
+	config.QPS = -1
 	own, err := client.New(config, client.Options{Scheme: plane.Client.Scheme()})
 	require.NoError(t, err)
 
 	clock, recorder := testclock.NewFakeClock(start), events.NewFakeRecorder(100)
+	ages := &lease.Observer{Sight: &lease.Sight{}}
+	ages.Sight.Saw(start, start)
 
 	return &monitor{
-		Reconciler: &shardlease.Reconciler{Client: own, Live: own, Clock: clock, Ages: &lease.Observer{}, Events: recorder},
+		Reconciler: &shardlease.Reconciler{Client: own, Live: own, Clock: clock, Ages: ages, Events: recorder},
 		t:          t,
 		clock:      clock,
 		events:     recorder,
@@ -81,10 +84,18 @@ func (m *monitor) look() reconcile.Result {
 	return result
 }
 
+// pass lets time pass until the given time since the start, with a look at the API server every second.
+func (m *monitor) pass(since time.Duration) {
+	for until := start.Add(since); m.clock.Now().Before(until); {
+		m.clock.SetTime(m.clock.Now().Add(min(time.Second, until.Sub(m.clock.Now()))))
+		m.Ages.Sight.Saw(m.clock.Now(), m.clock.Now())
+	}
+}
+
 // lookAt lets time pass until the given time since the start, and reconciles.
 func (m *monitor) lookAt(since time.Duration) reconcile.Result {
 	m.t.Helper()
-	m.clock.SetTime(start.Add(since))
+	m.pass(since)
 
 	return m.look()
 }

@@ -88,7 +88,7 @@ func New(c Config) *Engine {
 	e.state = newState(c)
 	e.turns = move.NewTurns(e.again)
 	e.mover = &move.Mover{
-		Objects: c.Objects, Guard: c.Guard, Namespaces: c.Namespaces, Obligations: e.state, Turn: e.turns.Begin,
+		Objects: c.Objects, Guard: c.Guard, Namespaces: c.Namespaces, Obligations: e.state, Clock: c.Clock, Turn: e.turns.Begin,
 		Moved: func(o objects.Object, verb plan.Verb) { countMove(c.Ring, o.GVR.GroupResource(), verb) },
 	}
 

@@ -20,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	testclock "k8s.io/utils/clock/testing"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/key"
@@ -54,10 +53,18 @@ func (r *requests) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 
 	r.mu.Lock()
-	r.seen = append(r.seen, verb+" "+req.URL.Path+" "+query.Get("labelSelector"))
+	r.seen = append(r.seen, verb+" "+req.URL.Path+" "+query.Get("labelSelector")+suffix(query.Get("fieldSelector")))
 	r.mu.Unlock()
 
 	return r.next.RoundTrip(req)
+}
+
+func suffix(fields string) string {
+	if fields == "" {
+		return ""
+	}
+
+	return " " + fields
 }
 
 // since returns what came after the first n.
@@ -178,10 +185,7 @@ func TestAtRestNothingIsAskedButByTheAudit(t *testing.T) {
 
 	// What the steps have set off has been asked before this object is labelled: one patch, and nothing else.
 	late := r.create("late", "")
-	r.eventually(func() bool {
-		require.NoError(t, r.plane.Client.Get(t.Context(), client.ObjectKeyFromObject(late), late))
-		return late.Labels[v1alpha1.ShardLabel(r.ring)] == "a"
-	})
+	r.eventuallyAssigned(late)
 
 	after := r.since(before)
 	require.Len(t, after, 1, "at rest nothing is asked")

@@ -39,6 +39,8 @@ type unassigned struct {
 	e    *Engine
 	name string
 	gvr  schema.GroupVersionResource
+	// namespace is the one that is watched; empty for all.
+	namespace string
 	// listed are the objects of the list that is being read which are out of place.
 	listed sets.Set[objects.ID]
 }
@@ -59,7 +61,9 @@ func (s *unassigned) Gone(id objects.ID, resourceVersion string) {
 }
 
 func (s *unassigned) Listed() {
-	s.e.unlistedBut(s.gvr, s.listed)
+	s.e.unlistedBut(func(id objects.ID) bool {
+		return id.GVR == s.gvr && (s.namespace == "" || s.namespace == id.Namespace) && !s.listed.Has(id)
+	})
 	s.listed = nil
 	s.e.listed(s.name)
 }

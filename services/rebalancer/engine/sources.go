@@ -11,6 +11,7 @@ import (
 
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/placement"
 	"github.com/clusterring/clusterring/services/rebalancer/source"
 )
 
@@ -67,11 +68,18 @@ func (s *sources) follow(ctx context.Context, t *Target) {
 			continue // nobody could get the objects, or the pass frees them
 		}
 
-		name = unassignedPrefix + r.GroupResource().String()
-		wanted.Insert(name)
-
 		scope := objects.Scope{GVR: r.GVR, Selector: selector(s.e.Objects.ShardLabel(), "notin", available)}
-		s.stream(ctx, name, scope, &unassigned{e: s.e, name: name, gvr: r.GVR})
+
+		for _, scope := range narrowed(scope, r, t.Narrow) {
+			name := unassignedPrefix + r.GroupResource().String()
+			if scope.Namespace != "" {
+				name += " in " + scope.Namespace
+			}
+
+			wanted.Insert(name)
+			s.stream(ctx, name, scope, &unassigned{e: s.e, name: name, gvr: r.GVR, namespace: scope.Namespace})
+		}
+
 		wanted.Insert(s.list(ctx, r))
 	}
 
@@ -83,6 +91,26 @@ func (s *sources) follow(ctx context.Context, t *Target) {
 
 	s.owed()
 	s.e.followed(t)
+}
+
+// narrowed returns the scopes in which the objects of a resource are watched.
+func narrowed(scope objects.Scope, r resources.Resource, n placement.Narrowing) []objects.Scope {
+	if !r.Namespaced {
+		return []objects.Scope{scope}
+	}
+
+	if !n.Single {
+		scope.Fields = n.Fields()
+		return []objects.Scope{scope}
+	}
+
+	scopes := make([]objects.Scope, len(n.Only))
+	for i, namespace := range n.Only {
+		scopes[i] = scope
+		scopes[i].Namespace = namespace
+	}
+
+	return scopes
 }
 
 // stream sees to it that a stream runs and selects what it should.

@@ -243,13 +243,27 @@ func (s *state) Target() *Target {
 	return s.target
 }
 
-// retarget sets the target, and reports whether it differs from the one before.
+// retarget sets the target, and reports whether it differs from the one before in any way.
 func (s *state) retarget(t *Target) (differs bool) {
+<<<<<<< HEAD
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
 	old := s.target
 	s.target = t
+=======
+	if old := s.Target(); old.Same(t) && old.Narrow.Equal(t.Narrow) {
+		return false // and nobody is told: who is told sets the target
+	}
+
+	s.update(func(now time.Time) {
+		old := s.target
+		s.target = t
+
+		if old.Same(t) {
+			return // it is about the same objects, watched otherwise
+		}
+>>>>>>> main
 
 	if old.Same(t) {
 		return false // and no news: who hears of any gives the target again
@@ -269,6 +283,7 @@ func (s *state) retarget(t *Target) (differs bool) {
 	s.changed()
 
 	return true
+<<<<<<< HEAD
 }
 
 // looking reports whether some source has objects to tell of that it has not told yet; the lock is held.
@@ -288,6 +303,8 @@ func (s *state) followed(t *Target) {
 			s.unlisted.Delete(newTarget)
 		}
 	})
+=======
+>>>>>>> main
 }
 
 // lostShards returns the shards that were available before and are not after.
@@ -364,9 +381,7 @@ func (s *state) drainsOf(gvr schema.GroupVersionResource) map[objects.ID]string 
 	return s.table.Drains(func(id objects.ID) bool { return id.GVR == gvr })
 }
 
-// unlistedBut has the objects of a resource looked at that have no available shard, as far as is known, and were not listed.
-func (s *state) unlistedBut(gvr schema.GroupVersionResource, listed sets.Set[objects.ID]) {
-	s.update(func(time.Time) {
-		s.table.Unlisted(func(id objects.ID) bool { return id.GVR == gvr && !listed.Has(id) })
-	})
+// unlistedBut has objects looked at that have no available shard, as far as is known, and were not listed.
+func (s *state) unlistedBut(of func(objects.ID) bool) {
+	s.update(func(time.Time) { s.table.Unlisted(of) })
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/services/internal/plan"
 	"github.com/clusterring/clusterring/services/internal/resources"
@@ -27,8 +28,9 @@ const (
 	ownerSoon = time.Second
 	// askAgain is the pause after a Lease that could not be read.
 	askAgain = time.Second
-	// forcedMove is how long a write may take that builds on the confirmation that a shard does not hold its Lease.
-	forcedMove = time.Second
+	// confirmWithin is how long the confirmation that a shard does not hold its Lease may take. What it allows counts from when it
+	// was asked for, so that a late one allows little.
+	confirmWithin = 10 * time.Second
 )
 
 // Obligations are those of the ring, as far as one move concerns others. Its methods may be called by several goroutines.
@@ -51,6 +53,8 @@ type Mover struct {
 	Guard       *takeover.Guard
 	Namespaces  placement.Namespaces
 	Obligations Obligations
+	// Clock is that of the guard.
+	Clock clock.PassiveClock
 	// Turn asks for the turn to decide about an object that follows the owner, or is the owner: see [Turns.Begin].
 	Turn func(owner, id objects.ID) (end func(), ok bool)
 	// Moved is called after each write that has succeeded.
@@ -215,7 +219,7 @@ func (m *Mover) await(s step) obligation.Outcome {
 
 // confirm finds out whether objects may be taken from a shard without asking it, and for how long. If not, held says so.
 func (m *Mover) confirm(ctx context.Context, shard string) (limited context.Context, cancel func(), held *obligation.Outcome) {
-	reading, done := context.WithTimeout(ctx, patience)
+	reading, done := context.WithTimeout(ctx, confirmWithin)
 	defer done()
 
 	verdict, err := m.Guard.MayTake(reading, shard)
@@ -234,7 +238,7 @@ func (m *Mover) confirm(ctx context.Context, shard string) (limited context.Cont
 
 	m.Obligations.Free(shard)
 
-	limited, cancel = context.WithTimeout(ctx, forcedMove)
+	limited, cancel = context.WithTimeout(ctx, verdict.Until.Sub(m.Clock.Now()))
 
 	return limited, cancel, nil
 }

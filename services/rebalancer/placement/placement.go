@@ -37,6 +37,8 @@ type Target struct {
 	Selector labels.Selector
 	// Revision differs if anything else has changed by which objects may be out of place.
 	Revision int64
+	// Narrow says which namespaces need not be watched. It changes nothing about where objects belong.
+	Narrow Narrowing
 }
 
 // Same reports whether the way to one target is the way to the other too. A nil target is the same as none.

@@ -35,12 +35,17 @@ const (
 	askAgain = time.Second
 	// forget is how long a shard without a Lease is remembered.
 	forget = time.Hour
+	// longestWait bounds the wait for a process whose Lease was deleted, whatever durations Leases state.
+	longestWait = 5 * time.Minute
 )
 
 // Verdict is whether objects may be taken from a shard.
 type Verdict struct {
 	// Allowed says that the shard does not hold its Lease.
 	Allowed bool
+	// Until is, by the guard's clock, until when the shard surely does not work, if objects may be taken from it: what takes
+	// them must have been written by then. Ask again for more.
+	Until time.Time
 	// RetryAfter is when to ask again if it is not; always positive then.
 	RetryAfter time.Duration
 	// Reason says, for a person, why not.
@@ -53,9 +58,11 @@ type Verdict struct {
 //
 //  1. No answer allows to take objects from a shard whose Lease was held by it a quarter of a second ago or later.
 //  2. A shard whose Lease was deleted while it was held keeps its objects until the Lease has been absent for 2×D: only
-//     then a process that renews it would have noticed, and stopped or made the Lease anew.
+//     then a process that renews it would have noticed, and stopped or made the Lease anew. This is 5 minutes at most.
 //  3. A shard that has never had a Lease since this guard watches is treated as if its Lease had been deleted when the guard
-//     began.
+//     began, with the longest duration of the ring's Leases.
+//  4. No process works as a shard between the answer that allows to take its objects and the end of Until. The rules U1 to U4
+//     say why.
 type Guard struct {
 	ring   string
 	reader client.Reader
@@ -75,9 +82,12 @@ type shard struct {
 	// The rest is guarded by Guard.mu.
 	held        bool // as last seen, by cache or live
 	duration    time.Duration
-	vanished    time.Time // zero while there is a Lease
-	asked       time.Time // when the last question came; zero if none has
-	read        time.Time // when the read began that verdict comes from
+	own         time.Duration  // duration while the shard held it; zero if that was not seen
+	past        past           // of live reads, while there is at most one Lease
+	holdOff     *time.Duration // what a Lease of this name has said last
+	vanished    time.Time      // zero while there is a Lease
+	asked       time.Time      // when the last question came; zero if none has
+	read        time.Time      // when the read began that verdict comes from
 	verdict     Verdict
 	allowedTill time.Time
 }
@@ -131,6 +141,11 @@ func (g *Guard) Observe(view *membership.View) {
 		known := g.shard(s.Name)
 		known.held = held[s.Name]
 		known.duration = s.Duration
+
+		if s.Holder == s.Name {
+			known.own = s.Duration
+		}
+
 		known.vanished = time.Time{}
 	}
 
@@ -169,13 +184,13 @@ func (g *Guard) MayTake(ctx context.Context, name string) (Verdict, error) {
 
 	switch {
 	case q.left > renew:
-		return Verdict{Allowed: true}, nil
+		return q.last, nil
 	case q.left <= 0:
 		if err := q.reading.enter(ctx); err != nil {
 			return Verdict{}, fmt.Errorf("wait for the Lease of shard %s: %w", name, err)
 		}
 	case !q.reading.tryEnter():
-		return Verdict{Allowed: true}, nil
+		return q.last, nil
 	}
 	defer q.reading.leave()
 
@@ -195,6 +210,8 @@ type question struct {
 	name  string
 	known *shard
 	at    time.Time
+	// last is the last answer.
+	last Verdict
 	// left is for how long the last answer still allows to take objects from the shard; not positive if it does not.
 	left time.Duration
 	// many says that so many shards are asked about that they are read together.
@@ -209,7 +226,7 @@ func (g *Guard) ask(name string) question {
 
 	known, now := g.shard(name), g.clock.Now()
 	known.asked = now
-	q := question{name: name, known: known, at: now, left: known.allowedTill.Sub(now), reading: known.reading}
+	q := question{name: name, known: known, at: now, last: known.verdict, left: known.allowedTill.Sub(now), reading: known.reading}
 
 	if q.left <= renew && g.askedLately(now) > few {
 		q.many, q.reading = true, g.together
@@ -236,11 +253,9 @@ func (g *Guard) answered(q question) (Verdict, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
-	if q.known.allowedTill.Sub(g.clock.Now()) > renew {
-		return Verdict{Allowed: true}, true
-	}
+	good := q.known.allowedTill.Sub(g.clock.Now()) > renew
 
-	return q.known.verdict, q.known.read.After(q.at)
+	return q.known.verdict, good || q.known.read.After(q.at)
 }
 
 func (g *Guard) readOne(ctx context.Context, q question) (Verdict, error) {
@@ -254,7 +269,7 @@ func (g *Guard) readOne(ctx context.Context, q question) (Verdict, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
-	q.known.answer(q.name, leases, began)
+	q.known.answer(q.name, leases, span{began, g.clock.Now()})
 
 	return q.known.verdict, nil
 }
@@ -276,8 +291,9 @@ func (g *Guard) readAll(ctx context.Context, q question) (Verdict, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
+	at := span{began, g.clock.Now()}
 	for name, s := range g.shards {
-		s.answer(name, byName[name], began)
+		s.answer(name, byName[name], at)
 	}
 
 	return q.known.verdict, nil
@@ -292,45 +308,61 @@ func (g *Guard) list(ctx context.Context, opts ...client.ListOption) ([]coordina
 	return leases.Items, err //nolint:wrapcheck // the callers say what they read
 }
 
-// answer notes what the Leases of this name say, which were read no earlier than at the given time, unless a read that began
-// later has said already.
-func (s *shard) answer(name string, leases []coordinationv1.Lease, began time.Time) {
-	if began.Before(s.read) {
+// answer notes what the Leases of this name say, which were read at that time, unless a read that began later has said
+// already.
+func (s *shard) answer(name string, leases []coordinationv1.Lease, at span) {
+	if at.began.Before(s.read) {
 		return
 	}
 
-	s.verdict, s.read, s.allowedTill = s.judge(name, leases, began), began, time.Time{}
+	s.verdict, s.read, s.allowedTill = s.judge(name, leases, at), at.began, time.Time{}
 
 	if s.verdict.Allowed {
-		s.allowedTill = began.Add(trust)
+		s.allowedTill = at.began.Add(trust)
+		if s.verdict.Until.Before(s.allowedTill) {
+			s.allowedTill = s.verdict.Until
+		}
 	}
 }
 
-// judge decides by the Leases of this name, read no earlier than at the given time.
-func (s *shard) judge(name string, leases []coordinationv1.Lease, now time.Time) Verdict {
+// judge decides by the Leases of this name, read at that time.
+func (s *shard) judge(name string, leases []coordinationv1.Lease, at span) Verdict {
+	until := s.until(leases, at)
+
 	for i := range leases {
 		s.vanished = time.Time{}
 		s.held = false
 
 		if rec := lease.RecordOf(&leases[i]); rec.Holder == name {
 			s.held = true
-			s.duration = rec.Duration
+			s.duration, s.own = rec.Duration, rec.Duration
 
 			return Verdict{RetryAfter: askAgain, Reason: "shard " + name + " holds its Lease"}
 		}
 	}
 
-	if len(leases) > 0 {
-		return Verdict{Allowed: true}
+	if len(leases) == 0 {
+		if wait := s.absent(at.began); wait > 0 {
+			return Verdict{RetryAfter: wait, Reason: "the Lease of shard " + name + " was deleted, and its process may still work"}
+		}
 	}
 
+	if !until.After(at.ended) {
+		return Verdict{RetryAfter: askAgain, Reason: "shard " + name + " may take its Lease and work before a move has ended"}
+	}
+
+	return Verdict{Allowed: true, Until: until}
+}
+
+// absent returns how long the shard, which has no Lease, is still to be waited for.
+func (s *shard) absent(now time.Time) time.Duration {
 	if s.vanished.IsZero() {
 		s.vanished = now
 	}
 
-	if wait := s.vanished.Add(2 * s.duration).Sub(now); s.held && wait > 0 {
-		return Verdict{RetryAfter: wait, Reason: "the Lease of shard " + name + " was deleted, and its process may still work"}
+	if !s.held {
+		return 0
 	}
 
-	return Verdict{Allowed: true}
+	return s.vanished.Add(min(2*s.duration, longestWait)).Sub(now)
 }

@@ -110,7 +110,7 @@ func TestReleasedLeaseAllowsAtOnce(t *testing.T) {
 	require.NoError(t, a.Acquire(t.Context()))
 	w.observe()
 	require.NoError(t, a.Release(t.Context()))
-	require.Equal(t, Verdict{Allowed: true}, w.ask("a"))
+	require.Equal(t, Verdict{Allowed: true, Until: w.clock.Now().Add(time.Second)}, w.ask("a"))
 }
 
 func TestAnswerIsTrustedBriefly(t *testing.T) {
@@ -365,11 +365,13 @@ func TestLaterReadCounts(t *testing.T) {
 
 	var s shard
 
-	s.answer("a", lease("a"), earlier.Add(time.Millisecond))
+	at := func(since time.Duration) span { return span{earlier.Add(since), earlier.Add(since)} }
+
+	s.answer("a", lease("a"), at(time.Millisecond))
 	require.False(t, s.verdict.Allowed)
-	s.answer("a", lease("nobody"), earlier)
+	s.answer("a", lease("nobody"), at(0))
 	require.False(t, s.verdict.Allowed)
 	require.Zero(t, s.allowedTill)
-	s.answer("a", lease("nobody"), earlier.Add(time.Second))
+	s.answer("a", lease("nobody"), at(time.Second))
 	require.True(t, s.verdict.Allowed)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/resources/resourcestest"
@@ -33,7 +34,7 @@ func TestResourcesAreRemembered(t *testing.T) {
 
 		first := known.Of(ring)
 		require.Len(t, first.Main(), 1)
-		time.Sleep(time.Minute)
+		<-clock.RealClock{}.After(time.Minute)
 		require.Same(t, first, known.Of(ring))
 
 		ring.Generation++
@@ -63,7 +64,7 @@ func TestMissingResourcesAppear(t *testing.T) {
 		synctest.Wait()
 		require.LessOrEqual(t, d.Asked(), 2, "questions do not turn into as many requests")
 		d.Serve(resourcestest.Namespaced("", "v1", "foos", "Foo"))
-		time.Sleep(time.Minute)
+		<-clock.RealClock{}.After(time.Minute)
 		require.Empty(t, known.Of(ring).Missing())
 	})
 }
@@ -92,7 +93,7 @@ func TestWhatIsServed(t *testing.T) {
 		require.Equal(t, asked, d.Asked(), "nobody has others asked by naming what is not there")
 
 		d.Fail(errors.New("the API server is down"))
-		time.Sleep(time.Minute)
+		<-clock.RealClock{}.After(time.Minute)
 
 		_, err = known.Find(query.Reference{Resource: "shops"})
 		require.ErrorIs(t, err, metadata.ErrUnavailable)

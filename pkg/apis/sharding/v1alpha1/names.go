@@ -14,6 +14,10 @@ const (
 	LabelClusterRing = "alpha.sharding.timebertt.dev/clusterring"
 	// LabelState carries the state of a shard's Lease as the lease monitor sees it. It informs; nothing decides by it.
 	LabelState = "alpha.sharding.timebertt.dev/state"
+	// AnnotationHoldOff is on a shard's Lease and says how long the shard waits before it works after it has taken its Lease
+	// while that was free: a Go duration, such as "2s". It is there from the write that takes the Lease on. Whoever has seen the
+	// Lease free may count on that time. A shard that does not say is not known to wait.
+	AnnotationHoldOff = "alpha.sharding.timebertt.dev/hold-off"
 	// LabelShardPrefix begins the label that assigns an object to a shard; see [ShardLabel].
 	LabelShardPrefix = "shard.alpha.sharding.timebertt.dev/"
 	// LabelDrainPrefix begins the label that asks a shard to give an object up; see [DrainLabel].

@@ -12,9 +12,9 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Available",type=integer,JSONPath=`.status.availableShards`
 // +kubebuilder:printcolumn:name="Shards",type=integer,JSONPath=`.status.shards`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Assigned",type=string,JSONPath=`.status.conditions[?(@.type=="Assigned")].reason`,priority=1
 // +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Assigned")].message`,priority=1
-// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="the name of a ring must be at most 63 characters: it is used as a label value"
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",message="the name of a ring must be a valid label value"
 type ClusterRing struct {
@@ -121,6 +121,9 @@ type ClusterRingStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
+// MaxLostShards is how many [AssignmentStatus.LostShards] there may be.
+const MaxLostShards = 5000
+
 // AssignmentStatus is what the rebalancer knows of the ring's objects.
 type AssignmentStatus struct {
 	// Fingerprint names the set of available shards for which every object was last found in its place. While it differs
@@ -136,6 +139,13 @@ type AssignmentStatus struct {
 	// Draining is the number of objects whose shard was asked to give them up and has not yet done so.
 	// +optional
 	Draining int32 `json:"draining"`
+	// LostShards are shards that do not hold their Leases and from which objects are still to be taken without asking them.
+	// The lease monitor keeps their Leases from them meanwhile.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=5000
+	// +kubebuilder:validation:items:MaxLength=63
+	LostShards []string `json:"lostShards,omitempty"`
 	// Resources are the resources whose objects may carry labels of the ring: those of its spec that are served or have been,
 	// and those that have left it and are not clean yet.
 	// +optional

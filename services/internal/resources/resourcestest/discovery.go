@@ -108,7 +108,7 @@ func Resolver(t *testing.T, d *Discovery) *resources.Resolver {
 	t.Helper()
 
 	r := resources.NewResolver(d, clock.RealClock{}, logr.Discard())
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 
 	go func() { ended <- r.Start(ctx) }()

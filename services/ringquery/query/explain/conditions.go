@@ -22,9 +22,13 @@ func (c *ringCase) conditions() {
 	assigned := meta.FindStatusCondition(conditions, v1alpha1.ConditionAssigned)
 	told := false
 
-	if isFalse(assigned) && assigned.Reason != v1alpha1.ReasonNoShards && assigned.Reason != v1alpha1.ReasonDeleting {
+	if isFalse(assigned) && assigned.Reason != v1alpha1.ReasonNoShards {
 		told = true
 		severity := severity
+
+		if assigned.Reason == v1alpha1.ReasonDeleting {
+			severity = Info // as it should be, and it says what the ring waits for
+		}
 
 		if c.result.Actor == Rebalancer && (assigned.Reason == v1alpha1.ReasonAssignmentFailed || assigned.Reason == v1alpha1.ReasonResourcesMissing) {
 			severity = c.worst() // it may be what keeps this object

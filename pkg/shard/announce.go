@@ -1,0 +1,102 @@
+package shard
+
+import (
+	"context"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)
+
+// announcing is a client of Leases that writes the hold-off to the shard's Lease, in the same write as everything else, and
+// remembers what the lock must know of a Lease beyond the record that leader election keeps.
+type announcing struct {
+	coordinationv1client.LeasesGetter
+	lock *lock
+}
+
+// Leases implements coordinationv1client.LeasesGetter.
+func (a announcing) Leases(namespace string) coordinationv1client.LeaseInterface {
+	return announcingLeases{LeaseInterface: a.LeasesGetter.Leases(namespace), lock: a.lock}
+}
+
+type announcingLeases struct {
+	coordinationv1client.LeaseInterface
+	lock *lock
+}
+
+// Get implements coordinationv1client.LeaseInterface.
+func (a announcingLeases) Get(ctx context.Context, name string, options metav1.GetOptions) (*coordinationv1.Lease, error) {
+	lease, err := a.LeaseInterface.Get(ctx, name, options)
+	if err == nil {
+		a.lock.saw(lease)
+	}
+
+	return lease, err //nolint:wrapcheck // leader election looks for NotFound
+}
+
+// Create implements coordinationv1client.LeaseInterface.
+func (a announcingLeases) Create(ctx context.Context, lease *coordinationv1.Lease, options metav1.CreateOptions) (*coordinationv1.Lease, error) {
+	a.lock.announce(lease)
+	written, err := a.LeaseInterface.Create(ctx, lease, options)
+	if err == nil {
+		a.lock.wrote(written)
+	}
+
+	return written, err //nolint:wrapcheck // leader election logs the Lease's name
+}
+
+// Update implements coordinationv1client.LeaseInterface.
+func (a announcingLeases) Update(ctx context.Context, lease *coordinationv1.Lease, options metav1.UpdateOptions) (*coordinationv1.Lease, error) {
+	a.lock.announce(lease)
+	written, err := a.LeaseInterface.Update(ctx, lease, options)
+	if err == nil {
+		a.lock.wrote(written)
+	}
+
+	return written, err //nolint:wrapcheck // leader election looks for Conflict
+}
+
+// saw notes what the Lease is like. One of the same name that is not the one that was written last was made anew by somebody.
+func (l *lock) saw(lease *coordinationv1.Lease) {
+	l.announced = announcement(lease)
+	l.free = l.free || l.uid != "" && lease.UID != l.uid
+}
+
+func (l *lock) wrote(lease *coordinationv1.Lease) {
+	l.uid = lease.UID
+	l.announced = announcement(lease)
+}
+
+// announce sets the hold-off on a Lease that is about to be written. It takes back a longer one of a predecessor only when the
+// shard works: then nobody has seen the Lease free for that long.
+func (l *lock) announce(lease *coordinationv1.Lease) {
+	holdOff := l.holdOff
+	if longer := announcement(lease); longer > holdOff && l.term.held() != nil && !l.settled {
+		klog.Background().V(1).Info("A predecessor has announced a longer hold-off, which is kept once", "holdOff", longer)
+		holdOff = longer
+	}
+	if lease.Annotations == nil {
+		lease.Annotations = map[string]string{}
+	}
+	lease.Annotations[v1alpha1.AnnotationHoldOff] = holdOff.String()
+}
+
+// announcement returns the hold-off that a Lease says, 0 if it says none that anybody could rely on.
+func announcement(lease *coordinationv1.Lease) time.Duration {
+	holdOff, err := time.ParseDuration(lease.Annotations[v1alpha1.AnnotationHoldOff])
+	if err != nil {
+		return 0
+	}
+
+	return holdOff
+}
+
+var (
+	_ coordinationv1client.LeasesGetter   = announcing{}
+	_ coordinationv1client.LeaseInterface = announcingLeases{}
+)

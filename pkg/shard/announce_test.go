@@ -1,0 +1,181 @@
+package shard
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)
+
+// said is the hold-off on the shard's Lease.
+func (f *fixture) said(s *Shard) string {
+	f.Helper()
+
+	return f.lease(s).Annotations[v1alpha1.AnnotationHoldOff]
+}
+
+func TestTheLeaseSaysTheHoldOff(t *testing.T) {
+	for name, found := range map[string]*coordinationv1.LeaseSpec{
+		"no Lease":   nil,
+		"given back": {HolderIdentity: new("")},
+		"taken":      {HolderIdentity: new(v1alpha1.LeaseControllerIdentity)},
+		"held":       {HolderIdentity: new("shard-0")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			s := f.shard("shard-0")
+			l := f.lock(s, f.config)
+			if found != nil {
+				require.NoError(t, f.admin.Create(t.Context(), &coordinationv1.Lease{
+					ObjectMeta: metav1.ObjectMeta{
+						Namespace: f.namespace, Name: "shard-0", Annotations: map[string]string{"example.org/other": "kept"},
+					},
+					Spec: *found,
+				}))
+				_, _, err := l.Get(t.Context())
+				require.NoError(t, err)
+				require.NoError(t, l.Update(t.Context(), record("shard-0", 1)))
+				require.Equal(t, "kept", f.lease(s).Annotations["example.org/other"])
+			} else {
+				require.NoError(t, l.Create(t.Context(), record("shard-0", 1)))
+			}
+			require.Equal(t, "shard-0", holder(f.lease(s)))
+			require.Equal(t, "1.5s", f.said(s))
+
+			f.overwrite(s, func(lease *coordinationv1.Lease) { lease.Annotations = nil })
+			_, _, err := l.Get(t.Context())
+			require.NoError(t, err)
+			require.NoError(t, l.Update(t.Context(), record("shard-0", 2)))
+			require.Equal(t, "1.5s", f.said(s), "it comes back")
+			require.NoError(t, l.Update(t.Context(), record("", 3)))
+			require.Equal(t, "1.5s", f.said(s), "it stays when the Lease is given back")
+		})
+	}
+}
+
+// Whoever has read the hold-off of a predecessor may count on it.
+func TestALongerHoldOffThatWasSaidIsKept(t *testing.T) {
+	const said = 10 * time.Second
+	at := metav1.NewMicroTime(time.Unix(1_700_000_000, 0))
+	lease := func(holder string, held time.Duration) coordinationv1.LeaseSpec {
+		return coordinationv1.LeaseSpec{HolderIdentity: &holder, AcquireTime: &at, RenewTime: new(metav1.NewMicroTime(at.Add(held)))}
+	}
+	for name, tc := range map[string]struct {
+		found coordinationv1.LeaseSpec
+		says  string
+		want  time.Duration
+	}{
+		"free":                              {lease("", time.Hour), "10s", said},
+		"taken":                             {lease(v1alpha1.LeaseControllerIdentity, time.Hour), "10s", said},
+		"held for less than it says":        {lease("shard-0", said-time.Second), "10s", said},
+		"held for as long as it says":       {lease("shard-0", said), "10s", 0},
+		"free, and says less":               {lease("", time.Hour), "1ns", minHoldOff},
+		"free, and says nothing to rely on": {lease("", time.Hour), "for ever", minHoldOff},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			s := f.shard("shard-0")
+			clk := &lateClock{}
+			s.term.clock = clk
+			// Renewals are not what this is about.
+			s.term.renewDeadline, s.term.leaseDuration = time.Hour, 2*time.Hour
+			require.NoError(t, f.admin.Create(t.Context(), &coordinationv1.Lease{
+				ObjectMeta: metav1.ObjectMeta{
+					Namespace: f.namespace, Name: "shard-0", Annotations: map[string]string{v1alpha1.AnnotationHoldOff: tc.says},
+				},
+				Spec: tc.found,
+			}))
+
+			l := f.lock(s, f.config)
+			_, _, err := l.Get(t.Context())
+			require.NoError(t, err)
+			require.NoError(t, l.Update(t.Context(), record("shard-0", 1)))
+			if tc.want > 0 {
+				require.Equal(t, tc.want.String(), f.said(s))
+				clk.ahead.Store(int64(tc.want - time.Second))
+				require.NoError(t, l.Update(t.Context(), record("shard-0", 2)))
+				require.Equal(t, tc.want.String(), f.said(s), "until it has passed")
+				require.ErrorIs(t, s.term.held(), ErrNotHeld)
+			}
+			clk.ahead.Store(int64(tc.want))
+			require.NoError(t, s.term.held())
+			require.NoError(t, l.Update(t.Context(), record("shard-0", 3)))
+			require.Equal(t, "1.5s", f.said(s), "from now on its own")
+		})
+	}
+}
+
+// A Lease that was deleted is free until it is made anew, by whoever.
+func TestTheHoldOffIsKeptWhenTheLeaseIsMadeAnew(t *testing.T) {
+	for name, remake := range map[string]func(f *fixture, s *Shard, l *lock, answers *network){
+		"by the shard": func(f *fixture, _ *Shard, l *lock, _ *network) {
+			require.NoError(f, l.Create(f.Context(), record("shard-0", 3)))
+		},
+		"by the shard, which does not get the answer": func(f *fixture, _ *Shard, l *lock, answers *network) {
+			answers.down.Store(true)
+			require.ErrorIs(f, l.Create(f.Context(), record("shard-0", 3)), errDown)
+			answers.down.Store(false)
+			_, _, err := l.Get(f.Context())
+			require.NoError(f, err)
+			require.NoError(f, l.Update(f.Context(), record("shard-0", 4)))
+		},
+		"by somebody else": func(f *fixture, s *Shard, l *lock, _ *network) {
+			require.NoError(f, f.admin.Create(f.Context(), &coordinationv1.Lease{
+				ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: s.Name()},
+				Spec:       coordinationv1.LeaseSpec{HolderIdentity: new(s.Name())},
+			}))
+			_, _, err := l.Get(f.Context())
+			require.NoError(f, err)
+			require.NoError(f, l.Update(f.Context(), record("shard-0", 3)))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			s := f.shard("shard-0")
+			clk := &lateClock{}
+			s.term.clock = clk
+			s.term.renewDeadline, s.term.leaseDuration = time.Hour, 2*time.Hour
+			answers := &network{}
+			config := rest.CopyConfig(f.config)
+			config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+				return roundTripper(func(req *http.Request) (*http.Response, error) {
+					resp, err := next.RoundTrip(req)
+					if err == nil && answers.down.Load() {
+						_ = resp.Body.Close()
+
+						return nil, errDown
+					}
+
+					return resp, err
+				})
+			})
+			l := f.lock(s, config)
+			require.NoError(t, l.Create(t.Context(), record("shard-0", 1)))
+			clk.ahead.Store(int64(minHoldOff))
+			require.NoError(t, s.term.held())
+			_, running, err := s.term.begin(t.Context())
+			require.NoError(t, err)
+			defer running()
+
+			require.NoError(t, f.admin.Delete(t.Context(), f.lease(s)))
+			require.Error(t, l.Update(t.Context(), record("shard-0", 2)))
+			if name != "by somebody else" {
+				_, _, err = l.Get(t.Context())
+				require.Error(t, err)
+			}
+			remake(f, s, l, answers)
+			require.Equal(t, "1.5s", f.said(s))
+			require.ErrorIs(t, s.term.held(), ErrNotHeld)
+			clk.ahead.Store(int64(2*minHoldOff + time.Minute))
+			require.NoError(t, s.term.held())
+			require.NoError(t, l.Update(t.Context(), record("shard-0", 5)))
+			require.NoError(t, s.term.held(), "once")
+		})
+	}
+}

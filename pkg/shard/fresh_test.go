@@ -1,0 +1,317 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)
+
+// watches are those of ConfigMaps, whose events a test may hold back.
+type watches struct {
+	mu   sync.Mutex
+	open chan struct{} // closed while events pass
+}
+
+// holdable makes the watches of the fixture's config ones that can be held back.
+func (f *fixture) holdable() *watches {
+	f.Helper()
+	w := &watches{open: make(chan struct{})}
+	close(w.open)
+	f.config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(req *http.Request) (*http.Response, error) {
+			resp, err := next.RoundTrip(req)
+			if err == nil && req.URL.Query().Has("watch") && strings.HasSuffix(req.URL.Path, "/configmaps") {
+				resp.Body = &heldBody{ReadCloser: resp.Body, watches: w, closed: make(chan struct{})}
+			}
+
+			return resp, err
+		})
+	})
+	f.Cleanup(w.release)
+
+	return w
+}
+
+// hold keeps back every event from now on.
+func (w *watches) hold() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.open = make(chan struct{})
+}
+
+// release lets events pass, first those that were kept back.
+func (w *watches) release() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	select {
+	case <-w.open:
+	default:
+		close(w.open)
+	}
+}
+
+func (w *watches) gate() <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	return w.open
+}
+
+type heldBody struct {
+	io.ReadCloser
+	watches *watches
+	once    sync.Once
+	closed  chan struct{}
+}
+
+func (b *heldBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	select {
+	case <-b.watches.gate():
+	case <-b.closed:
+	}
+
+	return n, err
+}
+
+func (b *heldBody) Close() error {
+	b.once.Do(func() { close(b.closed) })
+
+	return b.ReadCloser.Close()
+}
+
+// visits record by object's name how often a controller has looked at an object, and how often its reconciler then ran with
+// the object at hand.
+type visits struct {
+	mu             sync.Mutex
+	looked, worked map[string]int
+}
+
+func newVisits() *visits {
+	return &visits{looked: map[string]int{}, worked: map[string]int{}}
+}
+
+func (v *visits) lookedAt(name string) int {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+
+	return v.looked[name]
+}
+
+func (v *visits) workedOn(name string) int {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+
+	return v.worked[name]
+}
+
+// sync is the inner reconciler; exists looks into the cache.
+func (v *visits) sync(name types.NamespacedName, exists func() bool) {
+	if !exists() {
+		return // NotFound: the object is no longer this shard's
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.worked[name.Name]++
+}
+
+// end counts a look, unless it was in the hold-off.
+func (v *visits) end(s *Shard, name types.NamespacedName) {
+	if s.term.held() != nil {
+		return
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.looked[name.Name]++
+}
+
+// staleProcess is a process of a shard that has filled its cache and waits for its Lease.
+type staleProcess struct {
+	*visits
+	cached func(name string) bool // whether the cache has the object
+}
+
+// startManager starts one made with controller-runtime.
+func (f *fixture) startManager(s *Shard) *staleProcess {
+	f.Helper()
+	v := newVisits()
+	p := f.start(s, func(mgr ctrl.Manager) {
+		c := mgr.GetClient()
+		wrapped := s.Reconciler(c, &corev1.ConfigMap{}, reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+			v.sync(req.NamespacedName, func() bool { return c.Get(ctx, req.NamespacedName, &corev1.ConfigMap{}) == nil })
+
+			return reconcile.Result{}, nil
+		}))
+		require.NoError(f, ctrl.NewControllerManagedBy(mgr).Named("test").For(&corev1.ConfigMap{}, forOptions(s, &corev1.ConfigMap{})).
+			Complete(reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+				defer v.end(s, req.NamespacedName)
+
+				return wrapped.Reconcile(ctx, req)
+			})))
+		_, err := mgr.GetCache().GetInformer(f.Context(), &corev1.ConfigMap{})
+		require.NoError(f, err)
+	}, &corev1.ConfigMap{})
+
+	return &staleProcess{visits: v, cached: func(name string) bool {
+		return p.mgr.GetClient().Get(f.Context(), client.ObjectKey{Namespace: f.namespace, Name: name}, &corev1.ConfigMap{}) == nil
+	}}
+}
+
+// startClientGo starts one made with client-go alone.
+func (f *fixture) startClientGo(s *Shard) *staleProcess {
+	f.Helper()
+	v := newVisits()
+	clientset, err := kubernetes.NewForConfig(f.config)
+	require.NoError(f, err)
+	labels, err := metadata.NewForConfig(f.config)
+	require.NoError(f, err)
+	factory := informers.NewSharedInformerFactoryWithOptions(clientset, 0, informers.WithTweakListOptions(s.TweakListOptions))
+	informer := factory.Core().V1().ConfigMaps().Informer()
+	queue := f.queueOf(informer)
+	exists := func(name types.NamespacedName) bool {
+		_, exists, err := informer.GetStore().GetByKey(name.String())
+
+		return err == nil && exists
+	}
+	handle := s.Handler(Resource{
+		Kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), Resource: corev1.SchemeGroupVersion.WithResource("configmaps"),
+		Namespaced: true, Store: informer.GetStore(), Client: labels,
+	}, func(_ context.Context, name types.NamespacedName) error {
+		v.sync(name, func() bool { return exists(name) })
+
+		return nil
+	})
+
+	ctx, cancel := context.WithCancel(context.Background())
+	factory.Start(ctx.Done())
+	done := make(chan error, 1)
+	go func() {
+		done <- s.Run(ctx, f.config, func(ctx context.Context) error {
+			return queue.run(ctx, func(ctx context.Context, name types.NamespacedName) (time.Duration, error) {
+				defer v.end(s, name)
+
+				return handle(ctx, name)
+			})
+		})
+	}()
+	f.Cleanup(func() {
+		cancel()
+		require.NoError(f, receive(f, done, "the controller stops"))
+		factory.Shutdown()
+	})
+
+	return &staleProcess{visits: v, cached: func(name string) bool {
+		return exists(types.NamespacedName{Namespace: f.namespace, Name: name})
+	}}
+}
+
+// A process that waits for its Lease with a cache that is filled, but behind when the Lease is free, has missed what was moved.
+func TestNoWorkFromACacheOlderThanTheTerm(t *testing.T) {
+	for name, start := range map[string]func(*fixture, *Shard) *staleProcess{
+		"controller-runtime": (*fixture).startManager, "client-go": (*fixture).startClientGo,
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			s, other := f.shard("shard-0"), f.shard("shard-1")
+			held := f.holdable()
+			f.takenLease(s)
+			f.configMap(s, "mine")
+			moved, draining, gone := f.configMap(s, "moved"), f.configMap(s, "draining"), f.configMap(s, "gone")
+			p := start(f, s)
+			f.eventually("the cache is filled", func() bool {
+				return p.cached("mine") && p.cached("moved") && p.cached("draining") && p.cached("gone")
+			})
+
+			held.hold()
+			f.label(moved, s.shardKey, other.Name())
+			f.label(draining, s.drainKey, "true")
+			require.NoError(t, f.admin.Delete(t.Context(), gone))
+			f.overwrite(s, func(lease *coordinationv1.Lease) { lease.Spec.HolderIdentity = new("") })
+			f.eventually("what has not changed is worked on, the rest is looked at", func() bool {
+				return p.workedOn("mine") > 0 && p.lookedAt("moved") > 0 && p.lookedAt("draining") > 0 && p.lookedAt("gone") > 0
+			})
+			require.Zero(t, p.workedOn("moved"), "another shard's")
+			require.Zero(t, p.workedOn("draining"), "to be given up")
+			require.Zero(t, p.workedOn("gone"), "deleted")
+			f.refresh(draining)
+			require.True(t, s.Draining(draining), "acknowledged only when it is seen")
+
+			held.release()
+			f.released(s, draining)
+			f.label(moved, s.shardKey, s.Name())
+			f.eventually("the object is back", func() bool { return p.workedOn("moved") > 0 })
+			require.Zero(t, p.workedOn("draining"))
+			require.Zero(t, p.workedOn("gone"))
+		})
+	}
+}
+
+// While a Lease does not exist the shard may be taken for lost.
+func TestNoWorkFromACacheOlderThanALeaseThatWasMadeAnew(t *testing.T) {
+	f := newFixture(t)
+	s, other := f.shard("shard-0"), f.shard("shard-1")
+	held := f.holdable()
+	cm := f.configMap(s, "a")
+	worked := make(chan reconcile.Request, 100)
+	var again reconcile.Reconciler
+	f.start(s, func(mgr ctrl.Manager) {
+		inner := reconcile.Func(func(_ context.Context, req reconcile.Request) (reconcile.Result, error) {
+			worked <- req
+
+			return reconcile.Result{}, nil
+		})
+		again = s.Reconciler(mgr.GetClient(), &corev1.ConfigMap{}, inner)
+		f.controls(mgr, s, &corev1.ConfigMap{}, inner)
+	})
+	receive(f, worked, "the object is worked on")
+
+	held.hold()
+	before := f.lease(s)
+	require.NoError(t, f.admin.Delete(t.Context(), before))
+	f.label(cm, s.shardKey, other.Name())
+	f.eventually("the Lease is made anew", func() bool {
+		uid := f.lease(s).UID
+
+		return uid != "" && uid != before.UID
+	})
+	f.eventually("it holds off", func() bool { return errors.Is(s.term.held(), ErrNotHeld) })
+	f.eventually("the hold-off is over", func() bool { return s.term.held() == nil })
+	result, err := again.Reconcile(t.Context(), request(cm))
+	require.NoError(t, err)
+	require.Equal(t, recheck, result.RequeueAfter)
+	require.Empty(t, worked, "another shard's")
+
+	held.release()
+	f.label(cm, s.shardKey, s.Name())
+	receive(f, worked, "the object is back")
+}
+
+// takenLease makes a Lease of the shard that somebody else holds.
+func (f *fixture) takenLease(s *Shard) {
+	f.Helper()
+	require.NoError(f, f.admin.Create(f.Context(), &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: s.Name(), Labels: map[string]string{v1alpha1.LabelClusterRing: f.ring}},
+		Spec: coordinationv1.LeaseSpec{
+			HolderIdentity: new(v1alpha1.LeaseControllerIdentity), LeaseDurationSeconds: new(int32(3600)), RenewTime: new(metav1.NowMicro()),
+		},
+	}))
+}

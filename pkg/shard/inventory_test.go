@@ -1,0 +1,398 @@
+package shard
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+func TestListingJudges(t *testing.T) {
+	name := types.NamespacedName{Namespace: "default", Name: "a"}
+	listed := func(version string) *listing {
+		return &listing{revisions: map[string]string{"": "50"}, objects: map[types.NamespacedName]string{name: version}}
+	}
+	unlisted := &listing{revisions: map[string]string{"": "50"}}
+	opaque := &listing{revisions: map[string]string{"": "x50"}}
+	for what, tc := range map[string]struct {
+		listing *listing
+		cached  view
+		want    freshness
+	}{
+		"as listed":                  {listed("9"), mine("9"), fresh},
+		"newer than listed":          {listed("9"), mine("10"), fresh},
+		"draining, as listed":        {listed("9"), drain("9"), fresh},
+		"older than listed":          {listed("10"), mine("9"), behind},
+		"reached before":             {listed(reached), mine("9"), fresh},
+		"reached and gone":           {listed(reached), view{}, fresh},
+		"listed, not in the cache":   {listed("9"), view{}, unsaid},
+		"neither":                    {unlisted, view{}, fresh},
+		"moved away":                 {unlisted, mine("49"), behind},
+		"of the list's own version":  {unlisted, mine("50"), behind},
+		"came after the list":        {unlisted, mine("51"), fresh},
+		"came after, many digits":    {unlisted, mine("100"), fresh},
+		"no numbers, as listed":      {listed("x9"), mine("x9"), fresh},
+		"no numbers, not as listed":  {listed("x9"), mine("x8"), unsaid},
+		"no numbers, not listed":     {opaque, mine("x8"), unsaid},
+		"of a namespace not listed":  {&listing{revisions: map[string]string{"other": "50"}}, mine("51"), unsaid},
+		"of a namespace of several":  {&listing{revisions: map[string]string{"other": "90", "default": "50"}}, mine("51"), fresh},
+		"no list allowed":            {&listing{}, mine("9"), unsaid},
+		"no list allowed, absent":    {&listing{}, view{}, unsaid},
+		"no list allowed, confirmed": {&listing{objects: map[types.NamespacedName]string{name: reached}}, mine("9"), fresh},
+	} {
+		require.Equal(t, tc.want, tc.listing.judge(name, tc.cached), what)
+	}
+}
+
+func TestComparisonWithALiveObject(t *testing.T) {
+	for what, tc := range map[string]struct {
+		cached, live view
+		want         freshness
+	}{
+		"the same":                {mine("9"), mine("9"), fresh},
+		"changed since":           {mine("9"), mine("10"), behind},
+		"read before the cache":   {mine("10"), mine("9"), fresh},
+		"moved":                   {mine("9"), other("10"), behind},
+		"deleted":                 {mine("9"), view{}, behind},
+		"deleted, also there":     {view{}, view{}, fresh},
+		"moved, not there either": {view{}, other("10"), fresh},
+		"not there yet":           {view{}, mine("10"), behind},
+		"no numbers, the same":    {mine("x"), mine("x"), fresh},
+		"no numbers, other":       {mine("x"), mine("y"), behind},
+	} {
+		require.Equal(t, tc.want, compare(tc.cached, tc.live), what)
+	}
+}
+
+// What is kept of objects does not grow with those that come and go.
+func TestListingForgetsWhatIsGone(t *testing.T) {
+	name := types.NamespacedName{Name: "a"}
+	l := &listing{objects: map[types.NamespacedName]string{}}
+	l.note(name, mine("9"))
+	require.Equal(t, fresh, l.judge(name, mine("9")))
+	l.note(name, view{})
+	require.Empty(t, l.objects)
+}
+
+// reads counts a shard's requests for metadata, and answers them in place of the API server.
+type reads struct {
+	lists, gets atomic.Int64
+	mu          sync.Mutex
+	answer      func(list bool) (*http.Response, error) // nil: the API server answers
+}
+
+func (r *reads) set(answer func(list bool) (*http.Response, error)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.answer = answer
+}
+
+// readable makes the requests of the fixture's config such ones.
+func (f *fixture) readable() *reads {
+	r := &reads{}
+	f.config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(req *http.Request) (*http.Response, error) {
+			metadata := strings.Contains(req.Header.Get("Accept"), "PartialObjectMetadata")
+			if !metadata || req.Method != http.MethodGet || req.URL.Query().Has("watch") {
+				return next.RoundTrip(req)
+			}
+			list := strings.HasSuffix(req.URL.Path, "/configmaps")
+			if list {
+				r.lists.Add(1)
+			} else {
+				r.gets.Add(1)
+			}
+			r.mu.Lock()
+			answer := r.answer
+			r.mu.Unlock()
+			if answer != nil {
+				if resp, err := answer(list); resp != nil || err != nil {
+					return resp, err
+				}
+			}
+
+			return next.RoundTrip(req)
+		})
+	})
+
+	return r
+}
+
+func forbidden(list bool) (*http.Response, error) {
+	if !list {
+		return nil, nil
+	}
+	body := `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"no list for you","reason":"Forbidden","code":403}`
+
+	return &http.Response{
+		StatusCode: http.StatusForbidden, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(body)),
+	}, nil
+}
+
+// unconfirmed is a shard in its term, with a reconciler whose cache is the API server or what the test says.
+type unconfirmed struct {
+	*fixture
+	shard *Shard
+	clock *lateClock
+	cache *cacheView
+	inner reconcile.Reconciler
+	calls int
+	logs  []string
+}
+
+func (f *fixture) unconfirmed() *unconfirmed {
+	f.Helper()
+	u := &unconfirmed{fixture: f, shard: f.shard("shard-0"), clock: &lateClock{}, cache: f.cacheView()}
+	u.shard.term.clock = u.clock
+	u.shard.term.renewDeadline, u.shard.term.leaseDuration = 24*time.Hour, 48*time.Hour
+	_, err := u.shard.connect(f.config)
+	require.NoError(f, err)
+	u.shard.term.acquired(u.clock.Now(), 0)
+	f.Cleanup(func() { u.shard.term.close() })
+	u.inner = u.shard.Reconciler(u.cache, &corev1.ConfigMap{}, reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
+		u.calls++
+
+		return reconcile.Result{}, nil
+	}))
+
+	return u
+}
+
+// look reconciles the object with the cache showing the given version, and returns whether the inner reconciler was called
+// and when the object is to be looked at again.
+func (u *unconfirmed) look(cached *corev1.ConfigMap) (called bool, again time.Duration) {
+	u.Helper()
+	u.cache.object = nil
+	if cached != nil {
+		u.cache.object = cached.DeepCopy()
+	}
+	sink := funcr.New(func(_, args string) { u.logs = append(u.logs, args) }, funcr.Options{})
+	before := u.calls
+	result, err := u.inner.Reconcile(logr.NewContext(u.Context(), sink), request(live(u.fixture)))
+	require.NoError(u, err)
+
+	return u.calls > before, result.RequeueAfter
+}
+
+func (u *unconfirmed) pass(d time.Duration) { u.clock.ahead.Add(int64(d)) }
+
+func TestNothingIsWorkedOnWhileTheAPIServerDoesNotAnswer(t *testing.T) {
+	f := newFixture(t)
+	r := f.readable()
+	u := f.unconfirmed()
+	cm := f.configMap(u.shard, "a")
+	r.set(func(bool) (*http.Response, error) { return nil, errDown })
+
+	var longest time.Duration
+	for attempt := range 12 {
+		called, again := u.look(cm)
+		require.False(t, called)
+		require.EqualValues(t, attempt+1, r.lists.Load())
+		require.Len(t, u.logs, attempt+1)
+		require.Contains(t, u.logs[attempt], "the API server must say that the cache is up to date")
+		require.Contains(t, u.logs[attempt], errDown.Error())
+
+		longest = max(longest, again)
+		called, _ = u.look(cm)
+		require.False(t, called)
+		require.EqualValues(t, attempt+1, r.lists.Load(), "not before the time is up")
+		u.pass(again)
+	}
+	require.Greater(t, longest, maxRetry/2-time.Second)
+	require.LessOrEqual(t, longest, maxRetry)
+	require.NoError(t, u.shard.term.held(), "the Lease is kept")
+
+	r.set(nil)
+	called, again := u.look(cm)
+	require.True(t, called)
+	require.Zero(t, again)
+	require.Zero(t, r.gets.Load())
+}
+
+// A shard that may only get its objects confirms each of them, once.
+func TestShardThatMayNotListReadsEachObject(t *testing.T) {
+	f := newFixture(t)
+	r := f.readable()
+	u := f.unconfirmed()
+	r.set(forbidden)
+	cm := f.configMap(u.shard, "a")
+	stale := cm.DeepCopy()
+	f.label(cm, "any", "change")
+
+	called, again := u.look(stale)
+	require.False(t, called, "the cache is behind")
+	require.Equal(t, recheck, again)
+	require.Contains(t, u.logs[0], "grant the shard get and list")
+
+	called, _ = u.look(cm)
+	require.True(t, called)
+	lists, gets := r.lists.Load(), r.gets.Load()
+	u.pass(time.Hour)
+	called, _ = u.look(cm)
+	require.True(t, called)
+	require.Equal(t, gets, r.gets.Load(), "confirmed once")
+	require.Equal(t, lists, r.lists.Load())
+
+	r.set(nil)
+	require.NoError(t, f.admin.Delete(t.Context(), cm))
+	called, _ = u.look(nil)
+	require.True(t, called, "it is gone")
+	cm = f.configMap(u.shard, "a")
+	called, _ = u.look(cm)
+	require.True(t, called)
+	require.Greater(t, r.lists.Load(), lists, "now it may list")
+	require.Equal(t, gets, r.gets.Load())
+}
+
+// A read that fails is tried again as a list is.
+func TestObjectThatCannotBeReadIsNotWorkedOn(t *testing.T) {
+	f := newFixture(t)
+	r := f.readable()
+	u := f.unconfirmed()
+	cm := f.configMap(u.shard, "a")
+	r.set(func(list bool) (*http.Response, error) {
+		if list {
+			return nil, nil
+		}
+
+		return nil, errDown
+	})
+	called, again := u.look(nil)
+	require.False(t, called, "it is listed and not in the cache")
+	require.LessOrEqual(t, again, firstRetry)
+	require.Positive(t, again)
+	_, _ = u.look(nil)
+	require.EqualValues(t, 1, r.gets.Load(), "not before the time is up")
+	called, _ = u.look(cm)
+	require.True(t, called, "the list is enough")
+	require.EqualValues(t, 1, r.lists.Load())
+}
+
+func TestObjectThatIsListedAndNotInTheCache(t *testing.T) {
+	f := newFixture(t)
+	r := f.readable()
+	u := f.unconfirmed()
+	cm := f.configMap(u.shard, "a")
+	called, again := u.look(nil)
+	require.False(t, called, "not there yet")
+	require.Equal(t, recheck, again)
+
+	f.label(cm, u.shard.shardKey, "shard-1")
+	called, _ = u.look(nil)
+	require.True(t, called, "it has left")
+	require.EqualValues(t, 2, r.gets.Load())
+	called, _ = u.look(nil)
+	require.True(t, called)
+	require.EqualValues(t, 2, r.gets.Load(), "it is known to be gone")
+	require.EqualValues(t, 1, r.lists.Load())
+}
+
+// A worker that waits for the list of another one can be told to stop.
+func TestWorkerThatWaitsForTheListStops(t *testing.T) {
+	f := newFixture(t)
+	r := f.readable()
+	u := f.unconfirmed()
+	cm := f.configMap(u.shard, "a")
+	u.cache.object = cm
+	asked, proceed := make(chan struct{}, 1), make(chan struct{})
+	r.set(func(bool) (*http.Response, error) {
+		asked <- struct{}{}
+		<-proceed
+
+		return nil, nil
+	})
+	first := make(chan error, 1)
+	go func() {
+		_, err := u.inner.Reconcile(t.Context(), request(cm))
+		first <- err
+	}()
+	receive(f, asked, "the list is made")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := u.inner.Reconcile(ctx, request(cm))
+	require.ErrorIs(t, err, context.Canceled)
+	close(proceed)
+	require.NoError(t, receive(f, first, "the list is there"))
+	require.Equal(t, 1, u.calls)
+	require.EqualValues(t, 1, r.lists.Load())
+}
+
+// A list is of one stretch of the term, also for a worker of the next one who has waited for it.
+func TestListOfAnOlderStretchIsThrownAway(t *testing.T) {
+	f := newFixture(t)
+	r := f.readable()
+	u := f.unconfirmed()
+	cm := f.configMap(u.shard, "a")
+	stock := u.shard.kind(corev1.SchemeGroupVersion.WithKind("ConfigMap").GroupKind()).inventory
+	waited := make(chan error, 1)
+	r.set(func(bool) (*http.Response, error) { // while the list is made
+		r.set(nil)
+		u.shard.term.regained(u.clock.Now(), 0)
+		go func() { waited <- stock.prepare(t.Context(), client.ObjectKeyFromObject(cm)) }()
+		f.eventually("another worker waits", func() bool {
+			stock.mu.Lock()
+			defer stock.mu.Unlock()
+
+			return stock.stretch == 2
+		})
+
+		return nil, nil
+	})
+	called, _ := u.look(cm)
+	require.True(t, called)
+	require.NoError(t, receive(f, waited, "the other worker goes on"))
+	require.EqualValues(t, 2, r.lists.Load())
+}
+
+// However many objects a shard has, it begins after few requests.
+func TestStartWithManyObjectsCostsFewRequests(t *testing.T) {
+	const objects, writers = 2000, 20
+	f := newFixture(t)
+	s, err := New(Options{Ring: f.ring, Name: "shard-0", Namespace: f.namespace, HoldOff: minHoldOff}) // with a Lease that outlasts the crowd
+	require.NoError(t, err)
+	r := f.readable()
+	var creates sync.WaitGroup
+	var failed atomic.Value
+	for w := range writers {
+		creates.Go(func() {
+			for i := w; i < objects; i += writers {
+				if err := f.admin.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: f.meta(s, fmt.Sprint("object-", i))}); err != nil {
+					failed.Store(err)
+				}
+			}
+		})
+	}
+	creates.Wait()
+	require.Nil(t, failed.Load())
+
+	var worked sync.Map
+	var count atomic.Int64
+	f.start(s, func(mgr ctrl.Manager) {
+		for range 2 {
+			f.controls(mgr, s, &corev1.ConfigMap{}, func(_ context.Context, req reconcile.Request) (reconcile.Result, error) {
+				if _, again := worked.LoadOrStore(req, true); !again {
+					count.Add(1)
+				}
+
+				return reconcile.Result{}, nil
+			})
+		}
+	}, &corev1.ConfigMap{})
+	f.eventually("all are worked on", func() bool { return count.Load() == objects })
+	require.LessOrEqual(t, r.lists.Load(), int64(objects/listPage+1))
+	require.Zero(t, r.gets.Load())
+}

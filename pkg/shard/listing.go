@@ -1,0 +1,170 @@
+package shard
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+)
+
+const (
+	// listPage is how many objects are listed by one request.
+	listPage = 500
+	// liveTimeout bounds one request to the API server; a worker waits for it.
+	liveTimeout = 30 * time.Second
+)
+
+// listing is what the API server said of the shard's objects of one kind at one moment of the term, and how far one cache of
+// them has been seen to be since. It is not safe for concurrent use.
+//
+// What it keeps is a name and a version per object, as long as the term lasts: about a tenth of what the cache keeps.
+type listing struct {
+	// revisions are the resource versions of the lists, by namespace, "" standing for all; nil if the shard may not list.
+	revisions map[string]string
+	// objects are the versions of the listed objects, or reached.
+	objects map[types.NamespacedName]string
+}
+
+// reached stands for the version of an object that the cache shows as it was at a moment of the term, or later.
+const reached = ""
+
+// freshness is whether the cache shows an object as it was at some moment of the term, or later.
+type freshness int
+
+const (
+	fresh  freshness = iota
+	behind           // not yet
+	unsaid           // the listing alone does not tell: the object itself is to be read
+)
+
+// judge says how fresh the cache's view of an object is. Between two versions of a resource the greater one is the later one
+// (a promise of the API server since Kubernetes 1.35, and true before). Of versions that are no numbers only equality counts.
+func (l *listing) judge(name types.NamespacedName, v view) freshness {
+	version, listed := l.objects[name]
+	switch {
+	case listed && version == reached:
+		return fresh
+	case l.revisions == nil:
+		return unsaid
+	case v.version == "" && listed:
+		return unsaid // gone since, or not there yet
+	case v.version == "":
+		return fresh
+	case listed:
+		return notOlder(v.version, version)
+	}
+
+	revision, ok := l.revisions[name.Namespace]
+	if !ok {
+		revision, ok = l.revisions[metav1.NamespaceAll]
+	}
+	if !ok {
+		return unsaid // the cache has more namespaces than it was said to have
+	}
+	// What is not listed was not this shard's then. It has become so since, or the cache is of before.
+	if v.version == revision {
+		return behind
+	}
+
+	return notOlder(v.version, revision)
+}
+
+// compare says how fresh the cache's view is, given what was read live after it. It is fresh or behind.
+func compare(cached, live view) freshness {
+	switch {
+	case !live.owned && cached.version == "":
+		return fresh
+	case !live.owned || cached.version == "":
+		return behind
+	case notOlder(cached.version, live.version) == fresh:
+		return fresh
+	default:
+		return behind
+	}
+}
+
+// notOlder says whether version a of an object was written with or after version b of the same resource.
+func notOlder(a, b string) freshness {
+	if a == b {
+		return fresh
+	}
+	switch order, err := resourceversion.CompareResourceVersion(a, b); {
+	case err != nil:
+		return unsaid
+	case order < 0:
+		return behind
+	default:
+		return fresh
+	}
+}
+
+// note keeps in mind that a view of the cache was fresh. Only what the versions do not tell has to be kept, and only as long as
+// the cache has the object: a cache never goes back.
+func (l *listing) note(name types.NamespacedName, v view) {
+	if v.version == "" {
+		delete(l.objects, name)
+	} else {
+		l.objects[name] = reached
+	}
+}
+
+// knows reports whether the listing has the object.
+func (l *listing) knows(name types.NamespacedName) bool {
+	_, listed := l.objects[name]
+
+	return listed
+}
+
+// listed lists the shard's objects of the kind on the API server. If the shard may not list them, the listing has none, and
+// the error says so.
+func (s *Shard) listed(ctx context.Context, k *kind) (*listing, error) {
+	namespaces, err := k.namespaces()
+	if err != nil {
+		return nil, err
+	}
+
+	l := &listing{revisions: map[string]string{}, objects: map[types.NamespacedName]string{}}
+	for _, namespace := range namespaces {
+		switch err := s.listPages(ctx, k, namespace, l); {
+		case apierrors.IsForbidden(err):
+			return &listing{objects: map[types.NamespacedName]string{}}, err
+		case err != nil:
+			return nil, err
+		}
+	}
+
+	return l, nil
+}
+
+// listPages adds the shard's objects of one namespace, or all. All pages are of one moment, which is not before the request.
+func (s *Shard) listPages(ctx context.Context, k *kind, namespace string, l *listing) error {
+	o := metav1.ListOptions{LabelSelector: s.Selector().String(), Limit: listPage}
+	for {
+		page, err := k.page(ctx, namespace, o)
+		if err != nil {
+			return fmt.Errorf("list this shard's objects of kind %s: %w", k.gvk.Kind, err)
+		}
+		if o.Continue == "" {
+			l.revisions[namespace] = page.ResourceVersion
+		}
+		for i := range page.Items {
+			item := &page.Items[i]
+			l.objects[types.NamespacedName{Namespace: item.Namespace, Name: item.Name}] = item.ResourceVersion
+		}
+		if o.Continue = page.Continue; o.Continue == "" {
+			return nil
+		}
+	}
+}
+
+// page lists one page, within the time for a request.
+func (k *kind) page(ctx context.Context, namespace string, o metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
+	ctx, cancel := context.WithTimeout(ctx, liveTimeout)
+	defer cancel()
+
+	return k.list(ctx, namespace, o)
+}

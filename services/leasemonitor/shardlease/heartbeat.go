@@ -1,0 +1,71 @@
+package shardlease
+
+import (
+	"context"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/clusterring/clusterring/services/internal/lease"
+)
+
+const (
+	// beat is the time between two heartbeats. It is a third of the shortest gap that ends the observation.
+	beat = time.Second
+	// beatTimeout is when a heartbeat that is not answered is given up.
+	beatTimeout = 2 * time.Second
+)
+
+// Heartbeat looks at the API server once a second, so that [lease.Sight] knows when renewals of shards could be seen: a
+// watch that is silent does not tell. A look is a read of one object, whether it exists or not, which the API server
+// answers from its storage; it costs a request per second and replica. It runs in all replicas. All fields are required.
+type Heartbeat struct {
+	// Live reads from the API server. No limit of requests may hold it up.
+	Live client.Reader
+	// Lease is what it reads.
+	Lease types.NamespacedName
+	// Clock is that of the ages.
+	Clock clock.WithTicker
+	// Sight is told.
+	Sight *lease.Sight
+}
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable.
+func (*Heartbeat) NeedLeaderElection() bool { return false }
+
+// Start implements manager.Runnable: it looks until ctx ends.
+func (h *Heartbeat) Start(ctx context.Context) error {
+	ticker := h.Clock.NewTicker(beat)
+	defer ticker.Stop()
+
+	for first := true; ; first = false {
+		if gap := h.look(ctx); gap && !first {
+			ctrllog.FromContext(ctx).Info("The API server could not be seen for a while: the ages of Leases begin anew")
+		}
+
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C():
+		}
+	}
+}
+
+// look looks once, and reports whether that ended a gap.
+func (h *Heartbeat) look(ctx context.Context) (gap bool) {
+	ctx, cancel := context.WithTimeout(ctx, beatTimeout)
+	defer cancel()
+
+	began := h.Clock.Now()
+
+	err := h.Live.Get(ctx, h.Lease, &coordinationv1.Lease{})
+	if client.IgnoreNotFound(err) != nil {
+		return false // and if that goes on, it becomes a gap
+	}
+
+	return h.Sight.Saw(began, h.Clock.Now())
+}

@@ -1,0 +1,209 @@
+package shardlease_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/lease"
+	"github.com/clusterring/clusterring/services/leasemonitor/shardlease"
+	"github.com/clusterring/clusterring/tools/localplane/leasetest"
+)
+
+// A monitor that was frozen, or could not reach the API server, cannot know whether a Lease was not renewed because its
+// shard is dead.
+func TestTimeWithoutSightDoesNotCount(t *testing.T) {
+	m := newMonitor(t)
+	require.NoError(t, m.shard.Acquire(t.Context()))
+	m.look()
+	m.lookAt(d / 2)
+
+	m.clock.Step(3 * d) // without a look at the API server
+	m.look()
+	require.Equal(t, m.shard.Name, *m.lease().Spec.HolderIdentity)
+	require.Equal(t, "ready", m.state())
+
+	back := m.clock.Now().Sub(start) + time.Second // that is the next look
+	m.lookAt(back)
+	m.lookAt(back + 2*d)
+	require.Equal(t, m.shard.Name, *m.lease().Spec.HolderIdentity, "the age begins at 0")
+	m.lookAt(back + 2*d + time.Second)
+	require.Equal(t, v1alpha1.LeaseControllerIdentity, *m.lease().Spec.HolderIdentity, "and then it counts")
+}
+
+// The read that precedes a take-over is itself late, if the API server was away when it was sent.
+func TestReadThatTookTooLongTakesNothing(t *testing.T) {
+	m := newMonitor(t)
+	require.NoError(t, m.shard.Acquire(t.Context()))
+	m.look()
+	m.pass(2*d + time.Second)
+
+	m.Live = afterRead{m.Client, func() { m.clock.Step(3 * d) }}
+	m.look()
+	require.Equal(t, m.shard.Name, *m.lease().Spec.HolderIdentity)
+}
+
+// fleet makes shards, which renew at different moments of the last second, and are then silent.
+func (m *monitor) fleet(n int) []*leasetest.Shard {
+	m.t.Helper()
+
+	m.shard.Ring = "fleet-of-" + m.shard.Namespace
+	shards := make([]*leasetest.Shard, n)
+
+	for i := range shards {
+		shard := *m.shard
+		shard.Name = fmt.Sprintf("shard-%d", i)
+		shards[i] = &shard
+		require.NoError(m.t, shard.Acquire(m.t.Context()))
+		m.lookAtAll(shards[:i+1])
+		m.pass(m.clock.Now().Sub(start) + time.Second/time.Duration(n))
+	}
+
+	return shards
+}
+
+func (m *monitor) lookAtAll(shards []*leasetest.Shard) {
+	m.t.Helper()
+
+	for _, s := range shards {
+		_, err := m.Reconcile(m.t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Namespace: s.Namespace, Name: s.Name}})
+		require.NoError(m.t, err)
+	}
+}
+
+// holders returns who holds the shards' Leases.
+func (m *monitor) holders(shards []*leasetest.Shard) (holders []string) {
+	m.t.Helper()
+
+	for _, s := range shards {
+		l, err := s.Lease(m.t.Context())
+		require.NoError(m.t, err)
+
+		holders = append(holders, ptr.Deref(l.Spec.HolderIdentity, ""))
+	}
+
+	return holders
+}
+
+func TestMostShardsSilentAtOnceGetAnotherLook(t *testing.T) {
+	m := newMonitor(t)
+	shards := m.fleet(3)
+	begin := m.clock.Now().Sub(start)
+
+	m.pass(begin + 2*d + time.Second)
+	m.lookAtAll(shards)
+	m.lookAtAll(shards)
+	require.Equal(t, []string{"shard-0", "shard-1", "shard-2"}, m.holders(shards))
+	require.Equal(t, "Warning ManyShardsSilent 3 of 3 shards have stopped to renew their Leases at once, which may be the fault of something else: "+
+		"takes the Leases of those that stay silent for another lease duration", <-m.events.Events)
+	require.Empty(t, m.events.Events, "once is enough")
+
+	// Two come back. The third is slower, and still gets the whole time.
+	for _, s := range shards[:2] {
+		s.Clock = clock.RealClock{}
+		require.NoError(t, s.Renew(t.Context()))
+	}
+
+	m.pass(begin + 3*d - time.Second)
+	m.lookAtAll(shards)
+	require.Equal(t, []string{"shard-0", "shard-1", "shard-2"}, m.holders(shards))
+
+	m.pass(begin + 3*d + time.Second)
+	m.lookAtAll(shards)
+	require.Equal(t, []string{"shard-0", "shard-1", v1alpha1.LeaseControllerIdentity}, m.holders(shards))
+	require.Contains(t, <-m.events.Events, "ShardFailed")
+}
+
+func TestFewSilentShardsAreTakenAtOnce(t *testing.T) {
+	m := newMonitor(t)
+	shards := m.fleet(3)
+	begin := m.clock.Now().Sub(start)
+
+	m.pass(begin + d)
+	for _, s := range shards[1:] {
+		s.Clock = clock.RealClock{}
+		require.NoError(t, s.Renew(t.Context()))
+	}
+	m.lookAtAll(shards)
+
+	m.pass(begin + 2*d - time.Second)
+	for _, s := range shards[1:] {
+		require.NoError(t, s.Renew(t.Context()))
+	}
+	m.lookAtAll(shards)
+
+	m.pass(begin + 2*d + time.Second)
+	m.lookAtAll(shards)
+	require.Equal(t, []string{v1alpha1.LeaseControllerIdentity, "shard-1", "shard-2"}, m.holders(shards))
+}
+
+// answers is an API server that answers reads as it is told.
+type answers struct {
+	client.Reader
+
+	err   error
+	takes time.Duration
+	reads atomic.Int32
+}
+
+func (a *answers) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
+	time.Sleep(a.takes) //nolint:forbidigo // in a bubble, where time is not real
+	a.reads.Add(1)
+
+	return a.err
+}
+
+func TestHeartbeat(t *testing.T) {
+	notFound := apierrors.NewNotFound(schema.GroupResource{}, "leasemonitor")
+
+	for name, tc := range map[string]struct {
+		answers *answers
+		sees    bool
+	}{
+		"there is a Lease":     {&answers{}, true},
+		"there is none":        {&answers{err: notFound}, true},
+		"the answer is slow":   {&answers{takes: time.Second}, true},
+		"the API server fails": {&answers{err: apierrors.NewInternalError(errors.New("etcd"))}, false},
+		"nobody answers":       {&answers{err: context.DeadlineExceeded, takes: 2 * time.Second}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				sight, server := &lease.Sight{}, tc.answers
+				ctx, cancel := context.WithCancel(t.Context())
+				h := &shardlease.Heartbeat{Live: server, Clock: clock.RealClock{}, Sight: sight}
+				require.False(t, h.NeedLeaderElection())
+
+				done := make(chan error, 1)
+				go func() { done <- h.Start(ctx) }()
+
+				begin := clock.RealClock{}.Now()
+				time.Sleep(time.Minute) //nolint:forbidigo // in a bubble, where time is not real
+				synctest.Wait()
+
+				since, sees := sight.Since(lease.DefaultDuration, clock.RealClock{}.Now())
+				require.Equal(t, tc.sees, sees)
+				if sees {
+					require.WithinDuration(t, begin, since, 2*time.Second, "without a gap")
+				}
+				require.LessOrEqual(t, server.reads.Load(), int32(61), "one request per second")
+
+				cancel()
+				require.NoError(t, <-done)
+			})
+		})
+	}
+}

@@ -1,0 +1,434 @@
+package rebalancer
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/status"
+)
+
+const changing = "changing.example.clusterring.dev"
+
+// noticed is more than the 15 seconds within which the rebalancer has to know that the API server serves something else.
+const noticed = time.Minute
+
+func definitionNamed(name string) *unstructured.Unstructured {
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
+	u.SetName(name)
+
+	return u
+}
+
+// changelings returns a CustomResourceDefinition with both versions, of which the given are served, the first stored.
+func changelings(scope string, served ...string) *unstructured.Unstructured {
+	u := definitionNamed("changelings." + changing)
+
+	var versions []any
+	for _, v := range []string{"v1", "v1beta1"} {
+		versions = append(versions, map[string]any{
+			"name": v, "served": slices.Contains(served, v), "storage": served[0] == v,
+			"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object"}},
+		})
+	}
+
+	u.Object["spec"] = map[string]any{
+		"group": changing, "scope": scope, "versions": versions,
+		"names": map[string]any{"kind": "Changeling", "listKind": "ChangelingList", "plural": "changelings", "singular": "changeling"},
+	}
+
+	return u
+}
+
+// define has the API server serve the changelings so, from anew if asked to.
+func (w *world) define(definition *unstructured.Unstructured, anew bool) {
+	w.Helper()
+
+	if anew {
+		require.NoError(w, client.IgnoreNotFound(w.client.Delete(w.Context(), definition.DeepCopy())))
+		require.Eventually(w, func() bool {
+			return apierrors.IsNotFound(w.client.Get(w.Context(), client.ObjectKeyFromObject(definition), definition.DeepCopy()))
+		}, time.Minute, 20*time.Millisecond)
+		require.NoError(w, w.client.Create(w.Context(), definition))
+
+		return
+	}
+
+	require.Eventually(w, func() bool {
+		have := definition.DeepCopy()
+		require.NoError(w, w.client.Get(w.Context(), client.ObjectKeyFromObject(have), have))
+		have.Object["spec"] = definition.Object["spec"]
+
+		err := w.client.Update(w.Context(), have)
+
+		return !apierrors.IsConflict(err) && err == nil
+	}, time.Minute, 20*time.Millisecond)
+}
+
+func (w *world) undefine() {
+	require.NoError(w, client.IgnoreNotFound(w.client.Delete(context.Background(), definitionNamed("changelings."+changing))))
+}
+
+// changeling creates one in a version as soon as that is served.
+func (w *world) changeling(version, namespace, name string) *unstructured.Unstructured {
+	w.Helper()
+
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(schema.GroupVersionKind{Group: changing, Version: version, Kind: "Changeling"})
+	u.SetNamespace(namespace)
+	u.SetName(name)
+
+	// A client of its own: the others' idea of scopes may be old.
+	require.Eventually(w, func() bool {
+		c, err := client.New(w.plane.Config, client.Options{})
+		require.NoError(w, err)
+
+		return c.Create(w.Context(), u.DeepCopy()) == nil
+	}, time.Minute, 50*time.Millisecond)
+
+	return u
+}
+
+// getsShard waits until an object has the only shard.
+func (w *world) getsShard(u *unstructured.Unstructured) {
+	w.Helper()
+
+	c, err := client.New(w.plane.Config, client.Options{})
+	require.NoError(w, err)
+	require.Eventually(w, func() bool {
+		require.NoError(w, c.Get(w.Context(), client.ObjectKeyFromObject(u), u))
+
+		return u.GetLabels()[v1alpha1.ShardLabel(w.ring.Name)] == "a"
+	}, noticed, 20*time.Millisecond, "%s should get a shard", u.GetName())
+}
+
+func newChangingWorld(t *testing.T) *world {
+	t.Helper()
+
+	w := newWorld(t, func(r *v1alpha1.ClusterRing) {
+		r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Group: changing, Resource: "changelings"})
+	})
+	w.define(changelings("Namespaced", "v1beta1"), true)
+	t.Cleanup(w.undefine)
+	w.join("a")
+
+	return w
+}
+
+func TestResourceThatGoesToAnotherVersion(t *testing.T) {
+	w := newChangingWorld(t)
+	w.changeling("v1beta1", w.ns, "before")
+	w.start()
+	w.atRest()
+
+	w.define(changelings("Namespaced", "v1"), false)
+	w.getsShard(w.changeling("v1", w.ns, "after"))
+	w.atRest()
+
+	// And when the ring lets go of it, it does so in the version that is served.
+	w.join("b")
+	require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(w.ring), w.ring))
+
+	w.ring.Spec.Resources = w.ring.Spec.Resources[:1]
+	require.NoError(t, w.client.Update(t.Context(), w.ring))
+
+	w.drained(w.changelingNamed("v1", "before"))
+	w.define(changelings("Namespaced", "v1beta1", "v1"), false)
+	w.define(changelings("Namespaced", "v1beta1"), false)
+
+	for _, name := range []string{"before", "after"} {
+		u := w.changelingNamed("v1beta1", name)
+		w.drained(u)
+		require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(w.ring), w.ring))
+		require.Contains(t, w.ring.Status.Assignment.Resources, v1alpha1.AssignedResource{Group: changing, Resource: "changelings"},
+			"it is served in another version, and not gone")
+		w.acknowledge(u)
+	}
+
+	require.Eventually(t, func() bool {
+		require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(w.ring), w.ring))
+		return len(w.ring.Status.Assignment.Resources) == 1
+	}, noticed, 20*time.Millisecond)
+}
+
+func (w *world) changelingNamed(version, name string) *unstructured.Unstructured {
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(schema.GroupVersionKind{Group: changing, Version: version, Kind: "Changeling"})
+	u.SetNamespace(w.ns)
+	u.SetName(name)
+
+	return u
+}
+
+func (w *world) drained(u *unstructured.Unstructured) {
+	w.Helper()
+	require.Eventually(w, func() bool {
+		if err := w.client.Get(w.Context(), client.ObjectKeyFromObject(u), u); err != nil {
+			return false // the version is about to be served
+		}
+
+		_, drain := u.GetLabels()[v1alpha1.DrainLabel(w.ring.Name)]
+
+		return drain
+	}, noticed, 20*time.Millisecond, "%s should be drained", u.GetName())
+}
+
+func TestResourceThatChangesItsScope(t *testing.T) {
+	w := newChangingWorld(t)
+	w.start()
+	w.getsShard(w.changeling("v1beta1", w.ns, "before"))
+	w.atRest()
+
+	w.define(changelings("Cluster", "v1beta1"), true)
+	w.getsShard(w.changeling("v1beta1", "", "after"))
+	w.define(changelings("Namespaced", "v1beta1"), true)
+	w.getsShard(w.changeling("v1beta1", w.ns, "again"))
+}
+
+func TestTypoIsRepaired(t *testing.T) {
+	w := newWorld(t, func(r *v1alpha1.ClusterRing) {
+		r.Spec.Resources = []v1alpha1.RingResource{{Resource: "configmap", ControlledResources: []v1alpha1.ControlledResource{{Resource: "secret"}}}}
+	})
+	w.join("a")
+
+	cm := w.main("main", "")
+	child := w.child(cm, "")
+
+	w.start()
+
+	c := w.assigned(v1alpha1.ReasonResourcesMissing)
+	require.Contains(t, c.Message, "configmap (did you mean configmaps?), secret (did you mean secrets?)")
+	require.Empty(t, w.ring.Status.Assignment.Resources, "what never was served carries no labels")
+
+	w.ring.Spec.Resources = []v1alpha1.RingResource{{Resource: "configmaps", ControlledResources: []v1alpha1.ControlledResource{{Resource: "secrets"}}}}
+	require.NoError(t, w.client.Update(t.Context(), w.ring))
+	w.eventually(placed{Shard: "a"}, cm, child)
+	w.assigned(v1alpha1.ReasonAllAssigned)
+	w.atRest()
+	require.Equal(t, []v1alpha1.AssignedResource{{
+		Resource: "configmaps", ControlledResources: []v1alpha1.ControlledResource{{Resource: "secrets"}},
+	}}, w.ring.Status.Assignment.Resources)
+}
+
+// TestTypoThatIsRemembered: an earlier version has put it into the status.
+func TestTypoThatIsRemembered(t *testing.T) {
+	w := newWorld(t)
+	w.join("a")
+	require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(w.ring), w.ring))
+
+	earlier := status.Writer{Client: w.client, Owner: name, Clock: clock.RealClock{}}
+	require.NoError(t, earlier.Write(t.Context(), w.ring, status.Part{
+		Assignment: &v1alpha1.AssignmentStatus{Resources: []v1alpha1.AssignedResource{{Resource: "configmap"}}},
+	}))
+	w.start()
+	w.assigned(v1alpha1.ReasonAllAssigned)
+	w.atRest()
+	require.Len(t, w.ring.Status.Assignment.Resources, 1)
+	require.Equal(t, "configmaps", w.ring.Status.Assignment.Resources[0].Resource)
+}
+
+func (w *world) gone() {
+	w.Helper()
+	require.Eventually(w, func() bool {
+		return apierrors.IsNotFound(w.client.Get(w.Context(), client.ObjectKeyFromObject(w.ring), w.ring))
+	}, noticed, 20*time.Millisecond, "the ring should go: %+v", w.ring.Status)
+}
+
+func TestDeletedRingWithTypo(t *testing.T) {
+	w := newWorld(t, func(r *v1alpha1.ClusterRing) {
+		r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Resource: "configmap"})
+	})
+	w.join("a")
+
+	cm := w.main("main", "")
+
+	w.start()
+	w.assigned(v1alpha1.ReasonResourcesMissing)
+	w.eventually(placed{Shard: "a"}, cm)
+	require.NoError(t, w.shards["a"].Release(t.Context()))
+	require.NoError(t, w.client.Delete(t.Context(), w.ring))
+	w.gone()
+	w.eventually(placed{}, cm)
+}
+
+// TestDeletedRingSaysWhatItWaitsFor: in its condition, and by an event.
+func TestDeletedRingSaysWhatItWaitsFor(t *testing.T) {
+	w := newWorld(t)
+	w.join("hung")
+
+	cm := w.main("held", "hung")
+
+	w.start("--drain-timeout=1s")
+	w.atRest()
+	require.NoError(t, w.client.Delete(t.Context(), w.ring))
+
+	says := func(reason string) {
+		t.Helper()
+
+		var c metav1.Condition
+
+		require.Eventually(t, func() bool {
+			c = w.assigned(v1alpha1.ReasonDeleting)
+
+			return strings.Contains(c.Message, reason)
+		}, noticed, 20*time.Millisecond, "the ring should say %s, but says %s", reason, &c)
+
+		require.Eventually(t, func() bool {
+			var list eventsv1.EventList
+			require.NoError(t, w.client.List(t.Context(), &list))
+
+			return slices.ContainsFunc(list.Items, func(e eventsv1.Event) bool {
+				return e.Regarding.Name == w.ring.Name && e.Reason == v1alpha1.ReasonDeleting && strings.Contains(e.Note, reason)
+			})
+		}, noticed, 50*time.Millisecond, "an event should say %s", reason)
+	}
+	says("1 were not given up in time, such as configmaps " + w.ns + "/held at shard hung")
+
+	require.Eventually(t, func() bool { return w.placed(cm).Drain }, noticed, 20*time.Millisecond)
+	w.acknowledge(cm)
+	w.gone()
+}
+
+// TestDeletedRingThatMayNotRead waits for a right that somebody has to grant, and says so.
+func TestDeletedRingThatMayNotRead(t *testing.T) {
+	w := newWorld(t, func(r *v1alpha1.ClusterRing) {
+		r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Group: "discovery.k8s.io", Resource: "endpointslices"})
+	})
+	w.start()
+	w.assigned(v1alpha1.ReasonAssignmentFailed)
+	require.NoError(t, w.client.Delete(t.Context(), w.ring))
+
+	require.Eventually(t, func() bool {
+		c := w.assigned(v1alpha1.ReasonDeleting)
+
+		return strings.Contains(c.Message, "endpointslices.discovery.k8s.io") && strings.Contains(c.Message, "grant get, list, watch and patch")
+	}, noticed, 20*time.Millisecond)
+}
+
+// TestRingStoredWithInvalidSelector: the API server has accepted such once, and must not have to keep it for ever.
+func TestRingStoredWithInvalidSelector(t *testing.T) {
+	w := newWorld(t)
+	definition := definitionNamed("clusterrings." + v1alpha1.GroupVersion.Group)
+	require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(definition), definition))
+
+	strict := definition.DeepCopy()
+	t.Cleanup(func() { w.specify(strict) })
+
+	lax := definition.DeepCopy()
+	versions, _, err := unstructured.NestedSlice(lax.Object, "spec", "versions")
+	require.NoError(t, err)
+	unstructured.RemoveNestedField(versions[0].(map[string]any), "schema", "openAPIV3Schema", "properties", "spec", "properties", //nolint:forcetypeassert // it is one
+		"namespaceSelector", "properties", "matchLabels", "additionalProperties", "pattern")
+	require.NoError(t, unstructured.SetNestedSlice(lax.Object, versions, "spec", "versions"))
+	w.specify(lax)
+
+	require.Eventually(t, func() bool {
+		require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(w.ring), w.ring))
+
+		w.ring.Spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "a b"}}
+
+		return w.client.Update(t.Context(), w.ring) == nil
+	}, time.Minute, 50*time.Millisecond, "the API server takes a moment to accept it")
+	w.specify(strict)
+	require.Eventually(t, func() bool {
+		again := w.ring.DeepCopy()
+		again.ObjectMeta = metav1.ObjectMeta{Name: "another"}
+
+		return apierrors.IsInvalid(w.client.Create(t.Context(), again, client.DryRunAll))
+	}, time.Minute, 50*time.Millisecond, "the API server takes a moment to refuse it")
+
+	cm := w.main("main", "nobody")
+	child := w.child(cm, "nobody")
+
+	w.start()
+
+	c := w.assigned(v1alpha1.ReasonAssignmentFailed)
+	require.Contains(t, c.Message, "spec.namespaceSelector")
+	require.Equal(t, placed{Shard: "nobody"}, w.placed(cm), "nothing is released for that")
+
+	require.NoError(t, w.client.Delete(t.Context(), w.ring))
+	w.gone()
+	w.eventually(placed{}, cm, child)
+}
+
+// specify writes a CustomResourceDefinition.
+func (w *world) specify(definition *unstructured.Unstructured) {
+	w.Helper()
+
+	have := definitionNamed(definition.GetName())
+	require.Eventually(w, func() bool {
+		ctx := context.Background()
+		require.NoError(w, w.client.Get(ctx, client.ObjectKeyFromObject(have), have))
+		have.Object["spec"] = definition.DeepCopy().Object["spec"]
+
+		return w.client.Update(ctx, have) == nil
+	}, time.Minute, 20*time.Millisecond)
+}
+
+// TestManyResourcesThatLeave: of more resources than a ring may name, none is forgotten, and the status can be written.
+func TestManyResourcesThatLeave(t *testing.T) {
+	w := newWorld(t)
+
+	served := w.servedResources()
+	require.Greater(t, len(served), 40)
+
+	w.ring.Spec.Resources[0].ControlledResources = served[:32]
+	require.NoError(t, w.client.Update(t.Context(), w.ring))
+	w.start()
+
+	remembers := func(n int) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(w.ring), w.ring))
+			a := w.ring.Status.Assignment
+
+			return a != nil && len(a.Resources) == 1 && len(a.Resources[0].ControlledResources) == n
+		}, noticed, 20*time.Millisecond, "the ring should remember %d resources: %+v", n, &w.ring.Status)
+	}
+	remembers(32)
+
+	w.ring.Spec.Resources[0].ControlledResources = served[32:]
+	require.NoError(t, w.client.Update(t.Context(), w.ring))
+	remembers(len(served))
+}
+
+// servedResources returns resources that the rebalancer may not read, so that none of them is ever found clean.
+func (w *world) servedResources() []v1alpha1.ControlledResource {
+	w.Helper()
+
+	c, err := discovery.NewDiscoveryClientForConfig(w.plane.Config)
+	require.NoError(w, err)
+
+	lists, err := c.ServerPreferredResources()
+	require.NoError(w, err)
+
+	var all []v1alpha1.ControlledResource
+
+	for _, l := range lists {
+		gv, err := schema.ParseGroupVersion(l.GroupVersion)
+		require.NoError(w, err)
+
+		for _, r := range l.APIResources {
+			known := slices.Contains([]string{"", "coordination.k8s.io", v1alpha1.GroupVersion.Group}, gv.Group) || strings.Contains(gv.Group, "example")
+			if !known && slices.Contains(r.Verbs, "list") && !strings.Contains(r.Name, "/") && len(all) < 60 {
+				all = append(all, v1alpha1.ControlledResource{Group: gv.Group, Resource: r.Name})
+			}
+		}
+	}
+
+	return all
+}
