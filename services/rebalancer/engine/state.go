@@ -245,13 +245,6 @@ func (s *state) Target() *Target {
 
 // retarget sets the target, and reports whether it differs from the one before in any way.
 func (s *state) retarget(t *Target) (differs bool) {
-<<<<<<< HEAD
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	old := s.target
-	s.target = t
-=======
 	if old := s.Target(); old.Same(t) && old.Narrow.Equal(t.Narrow) {
 		return false // and nobody is told: who is told sets the target
 	}
@@ -263,27 +256,19 @@ func (s *state) retarget(t *Target) (differs bool) {
 		if old.Same(t) {
 			return // it is about the same objects, watched otherwise
 		}
->>>>>>> main
 
-	if old.Same(t) {
-		return false // and no news: who hears of any gives the target again
-	}
-
-	now := s.clock.Now()
-
-	s.unlisted.Insert(newTarget) // until the sources follow it
-	s.lost = s.lost.Union(lostShards(old, t))
-	s.relist = s.relist || old != nil && !old.Covers(t) // what was nobody's concern may be ours now
-	s.passes.retarget(now, suspectsOf(old, t))
-	maps.DeleteFunc(s.failures, func(source, _ string) bool { return strings.HasPrefix(source, passPrefix) }) // the next pass shows
-	s.table.Recheck(now, t.View.Available, func(id objects.ID) bool {
-		r, _, ok := t.Set.Find(id.GVR.GroupResource())
-		return ok && r.GVR == id.GVR && r.Namespaced == (id.Namespace != "")
+		s.unlisted.Insert(newTarget) // until the sources follow it
+		s.lost = s.lost.Union(lostShards(old, t))
+		s.relist = s.relist || old != nil && !old.Covers(t) // what was nobody's concern may be ours now
+		s.passes.retarget(now, suspectsOf(old, t))
+		maps.DeleteFunc(s.failures, func(source, _ string) bool { return strings.HasPrefix(source, passPrefix) }) // the next pass shows
+		s.table.Recheck(now, t.View.Available, func(id objects.ID) bool {
+			r, _, ok := t.Set.Find(id.GVR.GroupResource())
+			return ok && r.GVR == id.GVR && r.Namespaced == (id.Namespace != "")
+		})
 	})
-	s.changed()
 
 	return true
-<<<<<<< HEAD
 }
 
 // looking reports whether some source has objects to tell of that it has not told yet; the lock is held.
@@ -303,8 +288,6 @@ func (s *state) followed(t *Target) {
 			s.unlisted.Delete(newTarget)
 		}
 	})
-=======
->>>>>>> main
 }
 
 // lostShards returns the shards that were available before and are not after.
