@@ -120,7 +120,7 @@ func (w *World) outOfPlace(f facts) map[apiserver.ID]string {
 	}
 
 	for id, o := range objects {
-		if _, is := f.served[id.GroupResource]; !is || unrelated[o.UID] {
+		if how, is := f.served[id.GroupResource]; !is || how.Down || unrelated[o.UID] {
 			continue
 		}
 
@@ -253,10 +253,14 @@ func (w *World) final() {
 	}
 }
 
-// rest checks what was asked in the time of rest.
-func (w *World) rest(before, after map[string]int) {
+// rest checks what was asked in the time of rest, and how often the engine has said that it has something to report.
+func (w *World) rest(before, after map[string]int, news int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
+	if news > 5*int(resting/time.Minute) {
+		w.violate(Rest, "%d times the engine says that something has changed", news)
+	}
 
 	for _, what := range slices.Sorted(maps.Keys(after)) {
 		n := after[what] - before[what]

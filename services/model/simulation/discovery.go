@@ -2,11 +2,13 @@ package simulation
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apiversion "k8s.io/apimachinery/pkg/version"
+	clientdiscovery "k8s.io/client-go/discovery"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/model/simulation/apiserver"
@@ -18,14 +20,17 @@ type discovery struct{ client *apiserver.Client }
 // GroupsAndResources asks once.
 func (d discovery) GroupsAndResources(ctx context.Context) (groups []*metav1.APIGroup, lists []*metav1.APIResourceList, err error) {
 	err = d.client.Call(ctx, "get", schema.GroupResource{Resource: "discovery"}, "", func() error {
-		groups, lists = discovered(d.client.Discover())
-		return nil
+		groups, lists, err = discovered(d.client.Discover())
+		return err
 	})
 
 	return groups, lists, err
 }
 
-func discovered(all map[schema.GroupResource]apiserver.Served) (groups []*metav1.APIGroup, lists []*metav1.APIResourceList) {
+// discovered returns what discovery says of resources that are served so. The error names the versions of which nothing is known, for a
+// server is down.
+func discovered(all map[schema.GroupResource]apiserver.Served) (groups []*metav1.APIGroup, lists []*metav1.APIResourceList, err error) {
+	down := map[schema.GroupVersion]error{}
 	byVersion := map[schema.GroupVersion]*metav1.APIResourceList{}
 	byGroup := map[string]*metav1.APIGroup{}
 
@@ -54,11 +59,21 @@ func discovered(all map[schema.GroupResource]apiserver.Served) (groups []*metav1
 	for _, gr := range sortedKeys(all) {
 		how := all[gr]
 		for _, v := range append([]string{how.Version}, how.Others...) {
+			if how.Down {
+				down[schema.GroupVersion{Group: gr.Group, Version: v}] = errDown
+				continue
+			}
+
 			add(schema.GroupVersion{Group: gr.Group, Version: v}, metav1.APIResource{
 				Name: gr.Resource, SingularName: gr.Resource[:len(gr.Resource)-1], Kind: how.Kind, Namespaced: how.Namespaced,
 			})
 		}
 	}
+
+	lists = slices.DeleteFunc(lists, func(l *metav1.APIResourceList) bool {
+		gv, _ := schema.ParseGroupVersion(l.GroupVersion)
+		return down[gv] != nil
+	})
 
 	for _, g := range groups {
 		// As the API server does: v1 before v1beta1, v2 before v1.
@@ -68,5 +83,11 @@ func discovered(all map[schema.GroupResource]apiserver.Served) (groups []*metav1
 		g.PreferredVersion = g.Versions[0]
 	}
 
-	return groups, lists
+	if len(down) > 0 {
+		err = &clientdiscovery.ErrGroupDiscoveryFailed{Groups: down}
+	}
+
+	return groups, lists, err
 }
+
+var errDown = errors.New("the server is currently unable to handle the request")

@@ -25,7 +25,7 @@ type drawing struct {
 func Draw(seed uint64) History {
 	d := &drawing{Rand: rand.New(rand.NewPCG(seed, 0x5eed))} //nolint:gosec // it shall be known
 	d.length = time.Duration(1+d.IntN(8)) * time.Minute
-	d.h = History{Seed: seed, Page: pick(d, 0, 3, 7), Streaming: d.IntN(4) > 0, End: d.length}
+	d.h = History{Seed: seed, Page: pick(d, 0, 3, 7), Streaming: d.IntN(4) > 0, Crowd: d.IntN(4) == 0, End: d.length}
 
 	if d.IntN(3) > 0 {
 		d.h.Spec = d.IntN(len(specs))
@@ -226,9 +226,15 @@ func (d *drawing) disturbResources() {
 		gr := pick(d, websites, websites, databases, tenants, configMaps)
 		s := Step{At: d.at(), Object: apiserver.ID{GroupResource: gr}}
 
-		switch d.IntN(4) {
+		switch d.IntN(6) {
 		case 0:
-			s.Act, s.For = Withdraw, d.span()
+			s.Act, s.For = Withdraw, time.Duration(1+d.Int64N(int64(800*time.Millisecond)))
+		case 2:
+			s.Act, s.For = Break, d.span()
+		case 3:
+			if s.Act, s.For = Remove, d.span(); gr == configMaps {
+				continue
+			}
 		case 1:
 			if s.Act = Rescope; gr == configMaps {
 				continue

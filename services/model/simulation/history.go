@@ -49,10 +49,13 @@ const (
 	// Team gives the namespace Who to the team Value.
 	Team Act = "is given to team"
 
-	// Serve serves the resource of Object in the version Value, and with N = 1 in that alone; Withdraw does not serve it for a time.
-	// Rescope deletes its objects and serves it in the other scope.
+	// Serve serves the resource of Object in the version Value, and with N = 1 in that alone. Withdraw does not serve it for a moment,
+	// as while its definition changes; Break has the server behind it not answer for a time; Remove deletes it, with its objects,
+	// for a time. Rescope deletes its objects and serves it in the other scope.
 	Serve    Act = "is served as"
 	Withdraw Act = "is not served"
+	Break    Act = "is served by a server that is down"
+	Remove   Act = "is deleted with its definition"
 	Rescope  Act = "changes its scope"
 
 	// RestartRebalancer has another replica lead, after a time; RestartMonitor likewise.
@@ -95,7 +98,7 @@ func (s Step) String() string {
 		add("%s", s.Who)
 	}
 
-	if s.Act == Serve || s.Act == Withdraw || s.Act == Rescope {
+	if s.Object.Name == "" && s.Object.Resource != "" {
 		add("%s", s.Object.GroupResource)
 	}
 
@@ -159,6 +162,8 @@ type History struct {
 	// Page is the largest page of a list; 0 is any. Streaming says whether lists can be streamed.
 	Page      int
 	Streaming bool
+	// Crowd says that many workers move objects at a time.
+	Crowd bool
 	// Spec is what the ring says at first.
 	Spec int
 	// Steps are what happens, in order.
@@ -173,7 +178,8 @@ type History struct {
 func (h History) String() string {
 	var b strings.Builder
 
-	fmt.Fprintf(&b, "seed %d: pages of %d, streaming %t, the ring says %d at first\n", h.Seed, h.Page, h.Streaming, h.Spec)
+	fmt.Fprintf(&b, "seed %d: pages of %d, streaming %t, many workers %t, the ring says %d at first\n",
+		h.Seed, h.Page, h.Streaming, h.Crowd, h.Spec)
 
 	for _, s := range h.Steps {
 		fmt.Fprintf(&b, "%s\n", s)

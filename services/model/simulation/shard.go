@@ -162,6 +162,10 @@ func (p *process) renewed(l *coordinationv1.Lease, now time.Time) *coordinationv
 	}
 
 	l = l.DeepCopy()
+	if p.id.Name != "shard-b" { // which is made with another library
+		metav1.SetMetaDataAnnotation(&l.ObjectMeta, v1alpha1.AnnotationHoldOff, holdOff.String())
+	}
+
 	at := metav1.NewMicroTime(now)
 
 	if l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity != p.id.Name {

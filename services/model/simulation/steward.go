@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -21,6 +22,7 @@ import (
 	"github.com/clusterring/clusterring/services/model/simulation/apiserver"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/placement"
 	"github.com/clusterring/clusterring/services/rebalancer/takeover"
 )
 
@@ -39,7 +41,7 @@ type steward struct {
 	revision int64
 	// looks is how often it has looked after the ring.
 	looks int
-	away     time.Time
+	away  time.Time
 	// engine works towards the target, for the ring of that uid.
 	engine *engine.Engine
 	stop   func()
@@ -66,12 +68,26 @@ func newSteward(w *World) *steward {
 	w.followRing("rebalancer/0", s.feed, func(r *v1alpha1.ClusterRing) { s.learn(func() { s.ring = r }, true) })
 	w.followTeams("rebalancer/0", s.feed, func(name, team string) {
 		s.learn(func() {
+			before, known := s.teams[name]
 			s.teams[name] = team
-			s.revision++
+
+			if t := s.pursued(); known && t != nil &&
+				t.Selector.Matches(labels.Set(namespaceLabels(name, before))) != t.Selector.Matches(labels.Set(namespaceLabels(name, team))) {
+				s.revision++
+			}
 		}, true)
 	})
 
 	return s
+}
+
+// pursued is what the engine works towards; the lock is held.
+func (s *steward) pursued() *engine.Target {
+	if s.engine == nil {
+		return nil
+	}
+
+	return s.engine.Target()
 }
 
 func (s *steward) learn(change func(), wake bool) {
@@ -189,7 +205,11 @@ func (s *steward) reconcile(ctx context.Context) error {
 	if !s.engine.Pursues(t) {
 		s.engine.Guard.Observe(t.View)
 
-		if err := s.write(ctx, ring, func(r *v1alpha1.ClusterRing) { r.Status.Assignment = assignment(r, sc, t, false) }); err != nil {
+		report := s.engine.Report()
+		report.Converged = false
+		report.Lost = sets.List(sets.New(report.Lost...).Insert(s.engine.Lost(t)...).Delete(t.View.AvailableShards()...))
+
+		if err := s.write(ctx, ring, func(r *v1alpha1.ClusterRing) { r.Status.Assignment = assignment(r, sc, t, report) }); err != nil {
 			return err
 		}
 
@@ -200,12 +220,12 @@ func (s *steward) reconcile(ctx context.Context) error {
 
 	s.engine.SetTarget(t)
 
-	converged := hasConverged(s.engine.Report())
-	if err := s.write(ctx, ring, func(r *v1alpha1.ClusterRing) { r.Status.Assignment = assignment(r, sc, t, converged) }); err != nil {
+	report := s.engine.Report()
+	if err := s.write(ctx, ring, func(r *v1alpha1.ClusterRing) { r.Status.Assignment = assignment(r, sc, t, report) }); err != nil {
 		return err
 	}
 
-	if ring.DeletionTimestamp != nil && converged && !missing(t) {
+	if ring.DeletionTimestamp != nil && report.Converged && !missing(t) {
 		s.halt()
 		return s.write(ctx, ring, func(r *v1alpha1.ClusterRing) { r.Finalizers = nil })
 	}
@@ -220,7 +240,7 @@ func (s *steward) begin(ctx context.Context, ring *v1alpha1.ClusterRing) {
 
 	e := engine.New(engine.Config{
 		Ring: ringName, Objects: objects.NewClient(s.client, ringName), Guard: takeover.New(ringName, s.client.Leases(), clock.RealClock{}),
-		Namespaces: s, Limits: limits, Clock: clock.RealClock{}, Log: s.log(), Changed: s.changed,
+		Namespaces: s, Limits: s.w.h.limits(), Clock: clock.RealClock{}, Log: s.log(), Changed: s.changed,
 		Trouble: s.known.Ask,
 		Late: func(id objects.ID, shard string, after time.Duration) {
 			s.w.say("engine: shard %s has not given up %s after %s", shard, id, after)
@@ -261,8 +281,19 @@ func (s *steward) aimAt(ring *v1alpha1.ClusterRing) (*engine.Target, *scope) {
 		panic("a selector that is not valid: " + err.Error())
 	}
 
+	covered := make(map[string]bool, len(s.teams))
+	for name, team := range s.teams {
+		covered[name] = selector.Matches(labels.Set(namespaceLabels(name, team)))
+	}
+
+	var before placement.Narrowing
+	if now := s.pursued(); now != nil {
+		before = now.Narrow
+	}
+
 	return &engine.Target{
-		View: viewOf(s.leases), Set: s.known.Resolve(sc.spec), Leaving: sc.leaving, Selector: selector, Revision: s.revision,
+		Narrow: placement.Narrow(before, covered),
+		View:   viewOf(s.leases), Set: s.known.Resolve(sc.spec), Leaving: sc.leaving, Selector: selector, Revision: s.revision,
 	}, &sc
 }
 
@@ -272,10 +303,10 @@ func missing(t *engine.Target) bool {
 }
 
 // assignment is what the status says of the ring's objects.
-func assignment(ring *v1alpha1.ClusterRing, sc *scope, t *engine.Target, converged bool) *v1alpha1.AssignmentStatus {
-	a := &v1alpha1.AssignmentStatus{Resources: sc.remember(t.Set)}
+func assignment(ring *v1alpha1.ClusterRing, sc *scope, t *engine.Target, report engine.Report) *v1alpha1.AssignmentStatus {
+	a := &v1alpha1.AssignmentStatus{LostShards: report.Lost, Resources: sc.remember(t.Set)}
 
-	if converged && !missing(t) {
+	if report.Converged && !missing(t) {
 		a.Fingerprint, a.Resources = t.View.Fingerprint(), (&scope{spec: ring.Spec}).remember(t.Set)
 	}
 
@@ -336,7 +367,15 @@ func (s *steward) claim() (f facts, converged bool) {
 		return f, false
 	}
 
-	return f, s.engine.Target().View.Fingerprint() == f.view.Fingerprint() && hasConverged(s.engine.Report())
+	return f, s.engine.Target().View.Fingerprint() == f.view.Fingerprint() && s.engine.Report().Converged
+}
+
+// looked returns how often the steward has looked after the ring.
+func (s *steward) looked() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return s.looks
 }
 
 func (s *steward) describe() string {

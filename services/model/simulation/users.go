@@ -23,7 +23,7 @@ func (w *World) happen(ctx context.Context, s Step) {
 		w.shardStep(ctx, s)
 	case EditRing, DeleteRing, CreateRing, Team:
 		w.ringStep(s)
-	case Serve, Withdraw, Rescope:
+	case Serve, Withdraw, Break, Remove, Rescope:
 		w.resourceStep(ctx, s)
 	case RestartRebalancer:
 		w.steward.restart(s.For)
@@ -134,8 +134,19 @@ func (w *World) resourceStep(ctx context.Context, s Step) {
 
 		how.Version = s.Value
 		w.server.Serve(gr, how)
-	case Withdraw:
-		w.server.Withdraw(gr)
+	case Withdraw, Remove, Break:
+		switch s.Act { //nolint:exhaustive // these are all
+		case Remove:
+			w.server.DeleteAll("user/gc", gr)
+			w.server.Withdraw(gr)
+		case Withdraw:
+			w.server.Withdraw(gr)
+		default:
+			down := how
+			down.Down = true
+			w.server.Serve(gr, down)
+		}
+
 		w.group.Go(func() {
 			pause(ctx, w.clock, s.For, nil)
 			w.server.Serve(gr, how)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"maps"
 	"net/http"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -164,6 +165,8 @@ type Served struct {
 	Kind string
 	// Namespaced is false for a resource of the cluster.
 	Namespaced bool
+	// Down says that the server behind it does not answer.
+	Down bool
 }
 
 // Serve serves a resource from now on as said. Watches of versions that are no longer served end.
@@ -203,21 +206,16 @@ func (s *Server) endUnserved(gr schema.GroupResource) {
 	}
 }
 
-func (s *Server) serves(gvr schema.GroupVersionResource) bool {
+// refuses returns the error of a request for a version that is not served; nil if it is.
+func (s *Server) refuses(gvr schema.GroupVersionResource, r request) error {
 	how, ok := s.served[gvr.GroupResource()]
-	if !ok {
-		return false
+	if !ok || how.Version != gvr.Version && !slices.Contains(how.Others, gvr.Version) {
+		return notServed(r)
 	}
 
-	if how.Version == gvr.Version {
-		return true
+	if how.Down {
+		return refused(http.StatusServiceUnavailable, r)
 	}
 
-	for _, v := range how.Others {
-		if v == gvr.Version {
-			return true
-		}
-	}
-
-	return false
+	return nil
 }

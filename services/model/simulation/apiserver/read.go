@@ -23,8 +23,8 @@ func (c *Client) Get(ctx context.Context, id objects.ID) (*metav1.PartialObjectM
 	var found *metav1.PartialObjectMetadata
 
 	err := c.do(ctx, r, func() (err error) {
-		if !c.server.serves(id.GVR) {
-			return notServed(r)
+		if err := c.server.refuses(id.GVR, r); err != nil {
+			return err
 		}
 
 		found, err = c.server.find(idOf(id))
@@ -78,8 +78,8 @@ func (c *Client) List(
 	var list *metav1.PartialObjectMetadataList
 
 	err := c.do(ctx, r, func() (err error) {
-		if !c.server.serves(gvr) {
-			return notServed(r)
+		if err := c.server.refuses(gvr, r); err != nil {
+			return err
 		}
 
 		f, err := newFilter(namespace, opts)

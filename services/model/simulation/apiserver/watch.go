@@ -40,8 +40,8 @@ func (c *Client) Watch(
 	var w *watcher
 
 	err := c.do(ctx, r, func() error {
-		if !c.server.serves(gvr) {
-			return notServed(r)
+		if err := c.server.refuses(gvr, r); err != nil {
+			return err
 		}
 
 		f, err := newFilter(namespace, opts)

@@ -54,8 +54,8 @@ func (c *Client) Patch(ctx context.Context, id objects.ID, body []byte) (*metav1
 	var result *metav1.PartialObjectMetadata
 
 	err := c.do(ctx, r, func() (err error) {
-		if !c.server.serves(id.GVR) {
-			return notServed(r)
+		if err := c.server.refuses(id.GVR, r); err != nil {
+			return err
 		}
 
 		result, err = c.server.change(c, "patch", idOf(id), func(o *metav1.PartialObjectMetadata) error {
@@ -158,7 +158,7 @@ func (c *Client) Create(ctx context.Context, id ID, o *metav1.PartialObjectMetad
 	s := c.server
 
 	return c.do(ctx, request{verb: "create", resource: id.GroupResource, what: id.Namespace + "/" + id.Name}, func() error {
-		if _, ok := s.served[id.GroupResource]; !ok {
+		if how, ok := s.served[id.GroupResource]; !ok || how.Down {
 			return notServed(request{verb: "create", resource: id.GroupResource})
 		}
 

@@ -58,11 +58,11 @@ func (w *World) live(ctx context.Context) {
 	w.say("* all disturbances are over")
 	wait(w.h.End + bound)
 
-	before := w.server.Counts()
+	before, looks := w.server.Counts(), w.steward.looked()
 	w.final()
 	wait(w.h.End + bound + resting)
 	w.final()
-	w.rest(before, w.server.Counts())
+	w.rest(before, w.server.Counts(), w.steward.looked()-looks)
 
 	w.mu.Lock()
 	defer w.mu.Unlock()
