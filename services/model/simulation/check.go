@@ -91,6 +91,8 @@ type facts struct {
 	view   *membership.View
 	teams  map[string]string
 	served map[schema.GroupResource]apiserver.Served
+	// selector selects the ring's namespaces.
+	selector labels.Selector
 }
 
 // actual are the facts as they are.
@@ -100,7 +102,7 @@ func (w *World) actual() facts {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	return facts{w.ring, w.view(), maps.Clone(w.teams), all}
+	return facts{ring: w.ring, view: w.view(), teams: maps.Clone(w.teams), served: all}
 }
 
 // outOfPlace returns the objects that are not where they belong, with what is wrong.
@@ -117,6 +119,11 @@ func (w *World) outOfPlace(f facts) map[apiserver.ID]string {
 	var set *resources.Set
 	if f.ring != nil && f.ring.DeletionTimestamp == nil {
 		set = resources.Resolve(mapperOf(f.served), f.ring.Spec)
+
+		var err error
+		if f.selector, err = metav1.LabelSelectorAsSelector(f.ring.Spec.EffectiveNamespaceSelector()); err != nil {
+			panic("a selector that is not valid: " + err.Error())
+		}
 	}
 
 	for id, o := range objects {
@@ -182,22 +189,18 @@ func (f facts) wrong(
 
 // covers reports whether the ring covers objects of the resource in the namespace.
 func (f facts) covers(r resources.Resource, namespace string) bool {
-	if !r.Namespaced {
-		return true
-	}
-
-	selector, err := metav1.LabelSelectorAsSelector(f.ring.Spec.EffectiveNamespaceSelector())
-
-	return err == nil && selector.Matches(labels.Set(namespaceLabels(namespace, f.teams[namespace])))
+	return !r.Namespaced || f.selector.Matches(labels.Set(namespaceLabels(namespace, f.teams[namespace])))
 }
 
 const (
-	// audit is how long an object may be out of place with nobody knowing it.
-	audit = 90 * time.Second
+	// audit is how long an object with a shard label may be out of place with nobody knowing it; silence is how long one without
+	// may, for a watch that has become blind is believed that long.
+	audit   = 90 * time.Second
+	silence = 210 * time.Second
 	// bound is how long it may take, after all disturbances, until everything is right.
-	bound = 12 * time.Minute
+	bound = 8 * time.Minute
 	// resting is how long nothing may be asked then.
-	resting = 6 * time.Minute
+	resting = 4 * time.Minute
 )
 
 // lies looks whether a ring is said to have converged that has not. Since is when each object was first seen out of place.
@@ -221,7 +224,12 @@ func (w *World) lies(since map[apiserver.ID]time.Time) {
 			since[id] = now
 		}
 
-		if converged && now.Sub(since[id]) > audit {
+		unseen := audit
+		if o := w.server.Object(id); o != nil && !labelled(o) {
+			unseen = silence
+		}
+
+		if converged && now.Sub(since[id]) > unseen {
 			w.mu.Lock()
 			w.violate(Honest, "%s is %s, since %s", id, wrong[id], since[id].Sub(w.begun))
 			w.mu.Unlock()

@@ -9,19 +9,8 @@ import (
 	"github.com/clusterring/clusterring/services/model/simulation/apiserver"
 )
 
-// Result is how a history ended.
-type Result struct {
-	// Violations are the properties that did not hold, each with what happened; none if all is well.
-	Violations []string
-	// Trace is what happened, line by line; Hash differs if that does.
-	Trace []string
-	Hash  uint64
-	// Requests is how many requests there were, by class of client, verb and resource.
-	Requests map[string]int
-}
-
-// Run lets a history happen, in a bubble of its own. It fails t in no case but the deadlock of the bubble.
-func Run(t *testing.T, h History) (result Result) {
+// run lets a history happen, in a bubble of its own. It fails t in no case but the deadlock of the bubble.
+func run(t *testing.T, h History) (result Result) {
 	t.Helper()
 
 	synctest.Test(t, func(t *testing.T) {
@@ -44,7 +33,7 @@ func (w *World) live(ctx context.Context) {
 	since := map[apiserver.ID]time.Time{}
 	wait := func(until time.Duration) {
 		for w.now() < until {
-			pause(ctx, w.clock, min(2*time.Second, until-w.now()), nil)
+			pause(ctx, w.clock, min(5*time.Second, until-w.now()), nil)
 			w.lies(since)
 		}
 	}

@@ -362,7 +362,7 @@ func (s *steward) claim() (f facts, converged bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	f = facts{s.ring, viewOf(s.leases), maps.Clone(s.teams), s.w.server.Resources()}
+	f = facts{ring: s.ring, view: viewOf(s.leases), teams: maps.Clone(s.teams), served: s.w.server.Resources()}
 	if s.engine == nil || s.engine.Target() == nil || s.ring == nil {
 		return f, false
 	}
