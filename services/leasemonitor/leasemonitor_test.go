@@ -215,13 +215,13 @@ func TestStandbyKnowsTheAges(t *testing.T) {
 	second := newInstance(t, w.plane, clock)
 
 	// From here on the time of the test passes in small steps, while both look at the API server.
-	step := func() { pass(d/50, first, second) }
+	step := func() { pass(beat, first, second) }
 	require.Eventually(t, func() bool { step(); return w.lease("silent").Labels[v1alpha1.LabelState] == "expired" }, patience, interval)
 	require.Less(t, clock.Since(start), 3*d/2, "the first leader was late")
 
 	first.stop()
 	second.waitElected()
-	step = func() { pass(d/50, second) }
+	step = func() { pass(beat, second) }
 	require.Eventually(t, func() bool {
 		step()
 		return *w.lease("silent").Spec.HolderIdentity == v1alpha1.LeaseControllerIdentity

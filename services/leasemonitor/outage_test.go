@@ -50,7 +50,7 @@ func (e *end) RoundTrip(r *http.Request) (*http.Response, error) {
 		e.note(&e.beats, 1)
 	}
 
-	return res, err //nolint:wrapcheck // a transport
+	return res, err
 }
 
 func (e *end) pass(r *http.Request) error {
@@ -65,7 +65,7 @@ func (e *end) pass(r *http.Request) error {
 	case <-mended:
 		return nil
 	case <-r.Context().Done():
-		return r.Context().Err() //nolint:wrapcheck // a transport
+		return r.Context().Err()
 	}
 }
 
@@ -108,10 +108,13 @@ func pass(d time.Duration, instances ...*instance) {
 	}
 }
 
-// pass lets time pass second by second.
+// beat is the time between two looks at the API server, as there are no short Leases.
+const beat = 2 * time.Second
+
+// pass lets time pass, look by look.
 func (i *instance) pass(d time.Duration) {
-	for ; d > 0; d -= time.Second {
-		pass(time.Second, i)
+	for ; d > 0; d -= beat {
+		pass(beat, i)
 	}
 }
 
@@ -145,7 +148,7 @@ func TestOutageCostsNoShardItsLease(t *testing.T) {
 
 	i.line.await(func() bool { return i.line.waiting > 0 })
 	i.line.mend()
-	i.pass(time.Second)
+	i.pass(beat)
 
 	shards = append(shards, join("newcomer")) // which shows that it works again
 	for _, s := range shards {

@@ -384,8 +384,7 @@ func TestResourceThatLeaves(t *testing.T) {
 	stop()
 
 	// While no rebalancer runs: the ring's status remembers what must be cleaned.
-	w.ring.Spec.Resources = w.ring.Spec.Resources[1:]
-	require.NoError(t, w.client.Update(t.Context(), w.ring))
+	w.edit(func(s *v1alpha1.ClusterRingSpec) { s.Resources = s.Resources[1:] })
 	w.start()
 	w.eventually(placed{Shard: "a", Drain: true}, cm)
 	require.Equal(t, placed{Shard: "a"}, w.placed(child))
@@ -409,10 +408,7 @@ func TestControlledResourceThatLeavesAlone(t *testing.T) {
 
 	w.start()
 	w.atRest()
-	require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(w.ring), w.ring))
-
-	w.ring.Spec.Resources[0].ControlledResources = nil
-	require.NoError(t, w.client.Update(t.Context(), w.ring))
+	w.edit(func(s *v1alpha1.ClusterRingSpec) { s.Resources[0].ControlledResources = nil })
 	w.eventually(placed{}, child)
 	w.eventually(placed{Shard: "a"}, cm)
 }

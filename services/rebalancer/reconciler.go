@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -247,7 +248,7 @@ func (r *reconciler) announce(e *running, ring *v1alpha1.ClusterRing, is situati
 	old := meta.FindStatusCondition(ring.Status.Conditions, c.Type)
 
 	if c.Reason == v1alpha1.ReasonAssignmentFailed && (old == nil || old.Reason != c.Reason) {
-		r.recorder.Eventf(ring, nil, "Warning", c.Reason, "Assign", "%s", c.Message)
+		r.recorder.Eventf(ring, nil, "Warning", c.Reason, "Assign", "%s", note(c.Message))
 	}
 
 	if grave, why := stuck(is); is.deleting && why != "" && why != e.stuck {
@@ -258,7 +259,7 @@ func (r *reconciler) announce(e *running, ring *v1alpha1.ClusterRing, is situati
 			kind = "Warning"
 		}
 
-		r.recorder.Eventf(ring, nil, kind, c.Reason, "Release", "%s", c.Message)
+		r.recorder.Eventf(ring, nil, kind, c.Reason, "Release", "%s", note(c.Message))
 	}
 
 	if failures := is.report.Failures; !slices.Equal(failures, e.failures) {
@@ -268,6 +269,19 @@ func (r *reconciler) announce(e *running, ring *v1alpha1.ClusterRing, is situati
 			r.resources.Ask()
 		}
 	}
+}
+
+// note shortens a message to what an event takes.
+func note(message string) string {
+	const most = 1024
+
+	if len(message) <= most {
+		return message
+	}
+
+	const more = "... (more in the ring's condition)"
+
+	return strings.ToValidUTF8(message[:most-len(more)], "") + more
 }
 
 // told is what the status of a ring was made to say last. The cache may not know it yet.

@@ -3,9 +3,11 @@ package rebalancer
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
@@ -369,4 +371,13 @@ func oldCopies(old *atomic.Pointer[v1alpha1.ClusterRing]) func(
 
 		return c.Get(ctx, key, obj, opts...)
 	}
+}
+
+func TestNotesFitIntoEvents(t *testing.T) {
+	require.Equal(t, "short", note("short"))
+
+	long := note(strings.Repeat("ü", 1024))
+	require.LessOrEqual(t, len(long), 1024)
+	require.True(t, utf8.ValidString(long))
+	require.Contains(t, long, "condition")
 }

@@ -21,7 +21,7 @@ func TestRetriesAreBounded(t *testing.T) {
 
 		code, err := os.ReadFile(path) //nolint:gosec // our own code
 		if err != nil {
-			return err //nolint:wrapcheck // it names the file
+			return err
 		}
 
 		made := strings.Count(string(code), "builder.ControllerManagedBy(")

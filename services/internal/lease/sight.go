@@ -39,7 +39,16 @@ type Sight struct {
 	any   bool
 	upTo  time.Time            // when the latest look that succeeded began
 	since [len(gaps)]time.Time // since when it sees without a gap
+	short time.Time            // when a Lease with the shortest gap was asked about last
 }
+
+// pauses between looks: a third of the gap, or less.
+const (
+	shortPause = time.Second
+	longPause  = 2 * time.Second
+	// shortFor is how long after the last question about a short Lease there may be more.
+	shortFor = time.Minute
+)
 
 // Saw notes a look that began and ended at these times: the API server answered from its storage. It reports whether the
 // look ended a gap. Pass times of one clock that goes on while the process is frozen, as those of time.Now do.
@@ -70,5 +79,19 @@ func (s *Sight) Since(d time.Duration, now time.Time) (since time.Time, sees boo
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	i := gapOf(d)
+	if i == 0 && now.After(s.short) {
+		s.short = now
+	}
 	return s.since[i], s.any && now.Sub(s.upTo) <= gaps[i]
+}
+
+// Pause returns how soon after a look the next should follow, so that a slow one makes no gap: after 2 s, or after 1 s if
+// Leases shorter than 10 s were asked about lately.
+func (s *Sight) Pause(now time.Time) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.short.IsZero() || now.Sub(s.short) > shortFor {
+		return longPause
+	}
+	return shortPause
 }

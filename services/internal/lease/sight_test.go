@@ -127,3 +127,13 @@ func TestTogether(t *testing.T) {
 		require.Equal(t, tc.together, together, name)
 	}
 }
+
+func TestShortLeasesNeedMoreLooks(t *testing.T) {
+	var s lease.Sight
+	s.Since(10*time.Second, monday.Time)
+	require.Equal(t, 2*time.Second, s.Pause(monday.Time))
+	s.Since(10*time.Second-1, monday.Time)
+	require.Equal(t, time.Second, s.Pause(monday.Time))
+	require.Equal(t, time.Second, s.Pause(monday.Add(time.Minute)))
+	require.Equal(t, 2*time.Second, s.Pause(monday.Add(time.Minute+1)))
+}

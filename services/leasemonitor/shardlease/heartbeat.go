@@ -14,15 +14,16 @@ import (
 )
 
 const (
-	// beat is the time between two heartbeats. It is a third of the shortest gap that ends the observation.
+	// beat is the shortest time between two heartbeats.
 	beat = time.Second
 	// beatTimeout is when a heartbeat that is not answered is given up.
 	beatTimeout = 2 * time.Second
 )
 
-// Heartbeat looks at the API server once a second, so that [lease.Sight] knows when renewals of shards could be seen: a
-// watch that is silent does not tell. A look is a read of one object, whether it exists or not, which the API server
-// answers from its storage; it costs a request per second and replica. It runs in all replicas. All fields are required.
+// Heartbeat looks at the API server every other second, or every second if there are Leases shorter than 10 s, so that
+// [lease.Sight] knows when renewals of shards could be seen: a watch that is silent does not tell. A look is a read of one
+// object, whether it exists or not, which the API server answers from its storage. That is all that it costs, in each
+// replica, for all rings and shards together. All fields are required.
 type Heartbeat struct {
 	// Live reads from the API server. No limit of requests may hold it up.
 	Live client.Reader
@@ -42,9 +43,13 @@ func (h *Heartbeat) Start(ctx context.Context) error {
 	ticker := h.Clock.NewTicker(beat)
 	defer ticker.Stop()
 
-	for first := true; ; first = false {
-		if gap := h.look(ctx); gap && !first {
-			ctrllog.FromContext(ctx).Info("The API server could not be seen for a while: the ages of Leases begin anew")
+	for last := (time.Time{}); ; {
+		if now := h.Clock.Now(); last.IsZero() || now.Sub(last) >= h.Sight.Pause(now) {
+			if gap := h.look(ctx); gap && !last.IsZero() {
+				ctrllog.FromContext(ctx).Info("The API server could not be seen for a while: the ages of Leases begin anew")
+			}
+
+			last = now
 		}
 
 		select {

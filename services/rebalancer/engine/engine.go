@@ -102,6 +102,8 @@ func (e *Engine) Pursues(t *Target) bool { return e.Target().Same(t) }
 func (e *Engine) SetTarget(t *Target) {
 	e.Guard.Observe(t.View)
 
+	forgetShards(e.Target(), t)
+
 	if !e.retarget(t) {
 		return
 	}
@@ -156,7 +158,7 @@ func (e *Engine) work(ctx context.Context) {
 		}
 
 		if out.Event == obligation.Failed && !out.Brief {
-			e.Log.Error(nil, "cannot move an object; will try again", "object", job.Object.ID.String(), "reason", out.Reason)
+			e.Log.Error(nil, "cannot move an object; will try again", "object", job.Object.String(), "reason", out.Reason)
 			countFailure(e.Ring)
 		}
 

@@ -73,12 +73,8 @@ func (l *lister) list(ctx context.Context) error {
 			return ctx.Err()
 		})
 		if err != nil {
-			l.mu.Lock()
-			defer l.mu.Unlock()
-
-			l.pending = l.pending.Union(shards)
-
-			return err //nolint:wrapcheck // says what was listed
+			l.back(shards)
+			return err
 		}
 
 		shards.Delete(names...)
@@ -92,6 +88,14 @@ func (l *lister) list(ctx context.Context) error {
 	}
 
 	return nil
+}
+
+// back has shards listed again.
+func (l *lister) back(shards sets.Set[string]) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	l.pending = l.pending.Union(shards)
 }
 
 func (l *lister) take() sets.Set[string] {

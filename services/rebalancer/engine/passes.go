@@ -321,7 +321,7 @@ func (p *round) over(ctx context.Context, r resources.Resource, shards []string,
 		p.e.troubled(name, err)
 	}
 
-	return err //nolint:wrapcheck // says what was listed
+	return err
 }
 
 func (p *round) look(ctx context.Context, namespaces Namespaces, o objects.Object) {
@@ -332,7 +332,7 @@ func (p *round) look(ctx context.Context, namespaces Namespaces, o objects.Objec
 	at, inPlace := p.e.observe(ctx, namespaces, o)
 	if p.audited && !inPlace && !known && p.e.Target().Same(p.t) {
 		countAudited(p.e.Ring)
-		p.e.Log.Info("the audit has found an object out of its place", "object", o.ID.String(), "shard", o.Shard, "belongs to", at.Desired)
+		p.e.Log.Info("the audit has found an object out of its place", "object", o.String(), "shard", o.Shard, "belongs to", at.Desired)
 	}
 }
 
@@ -359,5 +359,5 @@ func (m *remembered) Selects(ctx context.Context, namespace string, selector lab
 		m.known[namespace] = selected
 	}
 
-	return selected, err //nolint:wrapcheck // as without a memory
+	return selected, err
 }

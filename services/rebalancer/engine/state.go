@@ -230,7 +230,7 @@ func (s *state) Free(shard string) {
 	defer s.mu.Unlock()
 
 	if s.table.Waits(obligation.HeldBy(shard)) {
-		s.table.Wake(s.clock.Now(), obligation.HeldBy(shard))
+		s.table.Wake(obligation.HeldBy(shard))
 		s.changed()
 	}
 }

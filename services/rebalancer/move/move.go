@@ -147,7 +147,7 @@ func (m *Mover) get(ctx context.Context, id objects.ID) (objects.Object, error) 
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 
-	return m.Objects.Get(ctx, id) //nolint:wrapcheck // says what was read
+	return m.Objects.Get(ctx, id)
 }
 
 // step is what the plan says about an object.
@@ -201,7 +201,7 @@ func (m *Mover) await(s step) obligation.Outcome {
 		}
 	}
 
-	switch s.action.Verb { //nolint:exhaustive // the others are for those who are in their place
+	switch s.action.Verb {
 	case plan.AwaitAcknowledgement:
 		if s.at.Role == resources.Main {
 			return obligation.Outcome{Object: &o, Event: obligation.Asked}

@@ -91,7 +91,7 @@ func (c *Client) listed(scope Scope, event watch.Event, yield func(Object) error
 		return "", nil
 	}
 
-	//exhaustive:ignore // what is deleted meanwhile is not in the list
+	//exhaustive:ignore
 	switch event.Type {
 	case watch.Added, watch.Modified:
 		return "", yield(c.Object(scope.GVR, m))

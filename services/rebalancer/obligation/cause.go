@@ -1,6 +1,7 @@
 package obligation
 
 import (
+	"container/heap"
 	"maps"
 	"slices"
 	"time"
@@ -60,15 +61,27 @@ func (c Cause) String() string {
 
 // waiting is what waits for one cause.
 type waiting struct {
-	entries []*entry // in order; those that wait no more are passed over
-	n       int      // of them that wait
-	// dropped counts those that found no room. Where they are is known by the cause.
+	entries []place // in order; those that wait no more are passed over
+	n       int     // of them that wait
+	// dropped counts those that found no room. Where they are is known by the cause, unless others is set.
 	dropped int
-	// try is when one of them tries again; zero if none does.
-	try time.Time
+	others  bool
+	// try is when one of them tries again; zero if none does. probe is the one that does just now.
+	try   time.Time
+	probe *entry
 	// reason says, for people, more than the cause does.
 	reason string
 }
+
+// place is that of an obligation among those that wait for a cause.
+type place struct {
+	*entry
+
+	number int
+}
+
+// waits reports whether the obligation has not left its place.
+func (p place) waits() bool { return p.phase == Parked && p.place == p.number }
 
 // park notes what an obligation waits for. A cause that has changed since the worker looked is not waited for.
 func (t *Table) park(now time.Time, e *entry, out Outcome) {
@@ -76,23 +89,49 @@ func (t *Table) park(now time.Time, e *entry, out Outcome) {
 
 	if out.RetryAfter > 0 {
 		w.try = now.Add(out.RetryAfter)
-		t.timers.push(timer{at: w.try, cause: out.Cause})
+		t.set(timer{at: w.try, cause: out.Cause})
 	}
 
-	w.reason = out.Reason
+	if out.Reason != "" {
+		w.reason = out.Reason // others wait without having asked, and know no more
+	}
+
 	w.add(e)
 	t.tally.parked++
 
 	switch c := out.Cause; {
 	case c.kind == kindSlot && t.free(c.shard):
-		t.wakeSlots()
+		t.wakeSlots(now)
 	case c.kind == kindOwner && !t.known(c.owner):
-		t.Wake(now, c)
-	case t.tally.parked > t.limits.Parked:
-		w.dropped++
-		t.tally.dropped++
-		t.end(now, e)
+		t.Wake(c)
+	case c.kind == kindHeld && w.try.IsZero() && w.probe == nil:
+		t.try(c, w) // or nobody would
+	case t.tally.parked > t.limits.Parked && (w.n > 1 || c.shard == ""):
+		t.drop(now, e, w)
 	}
+}
+
+// drop forgets an obligation but for its cause, along with those that wait for it: they would be woken by its end, find it out of its
+// place, and wait for it, again and again.
+func (t *Table) drop(now time.Time, e *entry, w *waiting) {
+	w.dropped++
+	t.tally.dropped++
+
+	if c := OwnerOf(e.object.ID); t.Waits(c) {
+		followers := t.parked[c]
+		w.dropped += followers.dropped
+		w.others, followers.dropped = true, 0
+
+		for _, o := range followers.take() {
+			w.dropped++
+			t.tally.dropped++
+			t.end(now, o)
+		}
+
+		t.forget(c)
+	}
+
+	t.end(now, e)
 }
 
 // known reports whether there is an obligation for an object, in whatever version it was read.
@@ -133,10 +172,10 @@ func (t *Table) forget(c Cause) {
 
 func (w *waiting) add(e *entry) {
 	if len(w.entries) > 2*w.n+64 { // most of them wait no more
-		w.entries = slices.DeleteFunc(w.entries, func(o *entry) bool { return o.phase != Parked || o.cause != e.cause })
+		w.entries = slices.DeleteFunc(w.entries, func(p place) bool { return !p.waits() })
 	}
 
-	w.entries = append(w.entries, e)
+	w.entries = append(w.entries, place{e, e.place})
 	w.n++
 }
 
@@ -144,6 +183,7 @@ func (w *waiting) add(e *entry) {
 func (t *Table) unpark(e *entry) {
 	w := t.parked[e.cause]
 	w.n--
+	e.place++
 	t.tally.parked--
 
 	if w.n == 0 && w.dropped == 0 {
@@ -162,13 +202,13 @@ func (t *Table) Held(shard string) bool {
 }
 
 // Wake has all looked at that wait for the cause.
-func (t *Table) Wake(now time.Time, c Cause) {
+func (t *Table) Wake(c Cause) {
 	w, ok := t.parked[c]
 	if !ok {
 		return
 	}
 
-	for _, e := range w.take(c) {
+	for _, e := range w.take() {
 		t.move(e, Woken)
 	}
 
@@ -188,22 +228,26 @@ func (t *Table) repay(c Cause, w *waiting) {
 		t.forget(c)
 	}
 
-	switch c.kind {
-	case kindHeld:
+	switch {
+	case c.kind == kindHeld:
 		t.debt.lose(c.shard)
-	case kindSlot:
+	case c.kind == kindSlot:
 		t.debt.misplace(c.shard)
 	default:
-		t.debt.All = true
-		t.debt.Relist = true
+		w.others = true
+	}
+
+	if w.others {
+		t.debt.All, t.debt.Relist = true, true
+		w.others = false
 	}
 }
 
 // take removes and returns all that wait.
-func (w *waiting) take(c Cause) (all []*entry) {
-	for _, e := range w.entries {
-		if e.phase == Parked && e.cause == c {
-			all = append(all, e)
+func (w *waiting) take() (all []*entry) {
+	for _, p := range w.entries {
+		if p.waits() {
+			all = append(all, p.entry)
 		}
 	}
 
@@ -213,7 +257,7 @@ func (w *waiting) take(c Cause) (all []*entry) {
 }
 
 // wakeSlots has as many looked at as there are slots free, the shards in turn. They hold their slot from now on.
-func (t *Table) wakeSlots() {
+func (t *Table) wakeSlots(now time.Time) {
 	if len(t.slots.wanted) == 0 {
 		return
 	}
@@ -230,36 +274,41 @@ func (t *Table) wakeSlots() {
 		shard := shards[i%len(shards)]
 		t.slots.turn = shard
 
-		if !t.wakeSlot(shard) || !t.free(shard) {
+		if !t.wakeSlot(now, shard) || !t.free(shard) {
 			shards = slices.DeleteFunc(shards, func(s string) bool { return s == shard })
 		}
 	}
 }
 
 // wakeSlot gives one object that waits for a slot of the shard its slot, and reports whether there was one.
-func (t *Table) wakeSlot(shard string) bool {
+func (t *Table) wakeSlot(now time.Time, shard string) bool {
 	c := SlotOf(shard)
-	w := t.parked[c]
-	e := w.first(c)
 
-	if e != nil {
-		t.hold(e, shard)
-		t.move(e, Woken)
-	} else {
-		t.repay(c, w)
+	w, ok := t.parked[c]
+	if !ok {
+		return false
 	}
 
-	return e != nil
+	e := w.first()
+	if e == nil {
+		t.repay(c, w)
+		return false
+	}
+
+	t.hold(now, e, shard)
+	t.move(e, Woken)
+
+	return true
 }
 
-// first removes and returns the first one that waits for the cause; nil if none does.
-func (w *waiting) first(c Cause) *entry {
+// first removes and returns the first one that waits; nil if none does.
+func (w *waiting) first() *entry {
 	for len(w.entries) > 0 {
-		e := w.entries[0]
+		p := w.entries[0]
 		w.entries = w.entries[1:]
 
-		if e.phase == Parked && e.cause == c {
-			return e
+		if p.waits() {
+			return p.entry
 		}
 	}
 
@@ -269,55 +318,62 @@ func (w *waiting) first(c Cause) *entry {
 // Expire wakes what was to wait until now.
 func (t *Table) Expire(now time.Time) {
 	for {
-		next, ok := t.timers.first()
+		next, ok := t.firstTimer()
 		if !ok || next.at.After(now) {
 			return
 		}
 
-		t.timers.pop()
+		heap.Pop(&t.timers.all)
 
 		if e := next.entry; e != nil {
-			if e.timer == next.number && t.entries[e.object.ID] == e {
-				e.stale = e.stale || e.phase == Draining
-				t.move(e, Woken)
-			}
+			e.stale = e.stale || e.phase == Draining
+			t.move(e, Woken)
 
 			continue
 		}
 
-		if w, ok := t.parked[next.cause]; ok && w.try.Equal(next.at) {
-			w.try = time.Time{}
-			t.try(next.cause, w)
-		}
+		w := t.parked[next.cause]
+		w.try = time.Time{}
+		t.try(next.cause, w)
 	}
 }
 
 // try has one of those that wait for the cause try again. Where only the cause was kept, they are looked for.
 func (t *Table) try(c Cause, w *waiting) {
-	if e := w.first(c); e != nil {
+	if e := w.first(); e != nil {
+		w.probe, e.probes = e, c
 		t.move(e, Woken)
+
 		return
 	}
 
 	t.repay(c, w)
 }
 
+// tried has another one try if an obligation that did has come to something else, so that nobody knows when to try again.
+func (t *Table) tried(e *entry) {
+	c := e.probes
+	e.probes = Cause{}
+
+	if w, ok := t.parked[c]; ok && w.probe == e {
+		if w.probe = nil; w.try.IsZero() {
+			t.try(c, w)
+		}
+	}
+}
+
 // Again has an object looked at whose turn has come.
 func (t *Table) Again(id objects.ID) {
-	e, ok := t.entries[id]
-
-	switch {
-	case !ok:
-	case e.phase == Moving:
-		e.again, e.inPlace, e.seen = true, false, ""
-	case e.phase == Parked && e.cause == TurnOf(id):
-		t.move(e, Woken)
+	if e, ok := t.entries[id]; ok && e.phase == Moving {
+		e.anew()
 	}
+
+	t.Wake(TurnOf(id))
 }
 
 // Next returns when something will be due that is not now; ok is false if nothing will.
 func (t *Table) Next() (at time.Time, ok bool) {
-	next, ok := t.timers.first()
+	next, ok := t.firstTimer()
 
 	return next.at, ok
 }

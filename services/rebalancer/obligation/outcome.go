@@ -72,23 +72,17 @@ func (t *Table) Report(now time.Time, id objects.ID, out Outcome) (late Late, ne
 		return Late{}, false // the ring does not have the resource any more
 	}
 
-	if e.again && !t.outdated(e, out) {
-		e.again = false
+	switch {
+	case e.left:
+		t.end(now, e)
+		return Late{}, false
+	case e.again && (e.doubted || !t.outdated(e, out)):
 		t.reportLater(now, e, out)
-
 		return Late{}, false
 	}
 
-	e.again = false
-	changed := false
-
 	if out.Object != nil {
-		changed = e.object.Shard != out.Object.Shard || e.object.Draining != out.Object.Draining
-		if changed && t.available(e.object.Shard) {
-			t.moved++
-		}
-
-		e.object = *out.Object
+		t.replace(e, *out.Object)
 	}
 
 	e.stale = out.Stale
@@ -110,32 +104,47 @@ func (t *Table) Report(now time.Time, id objects.ID, out Outcome) (late Late, ne
 	t.move(e, out.Event)
 	t.slot(now, e)
 
-	if changed {
-		t.Wake(now, OwnerOf(id))
-	}
-
 	switch e.phase { //nolint:exhaustive // the others have no more to it
 	case Delayed:
 		e.reason = out.Reason
+		return Late{}, false // it tries again, also for others
+	case Due:
+		return Late{}, false // it goes on
 	case Parked:
 		t.park(now, e, out)
 	case Draining:
-		return t.await(now, e)
+		late, news = t.await(now, e)
 	}
 
-	return Late{}, false
+	if e.phase != Due {
+		t.tried(e)
+	}
+
+	return late, news
 }
 
-// outdated reports whether what was seen while the worker had the object is older than what the worker has seen of it.
+// outdated reports whether what was seen while the worker had the object is no newer than what the worker has seen of it.
 func (t *Table) outdated(e *entry, out Outcome) bool {
-	return e.seen != "" && out.Object != nil && !out.Stale &&
+	return out.Object != nil && !out.Stale &&
 		(out.Object.ResourceVersion == e.seen || objects.Older(e.seen, out.Object.ResourceVersion))
 }
 
 // reportLater ends the worker's turn with an object that was seen to change after what the worker reports.
 func (t *Table) reportLater(now time.Time, e *entry, out Outcome) {
-	if out.Object != nil && !out.Stale && objects.Older(e.object.ResourceVersion, out.Object.ResourceVersion) {
-		e.object = *out.Object
+	if o := out.Object; o != nil {
+		seen := e.seen
+
+		if objects.Older(e.object.ResourceVersion, o.ResourceVersion) {
+			t.replace(e, *o)
+			e.inPlace, e.stale = false, objects.Older(o.ResourceVersion, seen)
+		}
+
+		if objects.Older(e.seen, seen) {
+			e.seen = seen
+		}
+
+		// What is newer than the version that a write builds on has come after it, or has kept it from being carried out.
+		e.stale = e.stale || out.Stale && !objects.Older(o.ResourceVersion, e.object.ResourceVersion)
 	}
 
 	if e.inPlace && !e.stale {
@@ -172,7 +181,7 @@ func (t *Table) await(now time.Time, e *entry) (late Late, news bool) {
 	e.late = true
 	t.slots.count(e.holds, true, 1)
 	t.count(e)
-	t.wakeSlots() // it holds none of the total any more
+	t.wakeSlots(now) // it holds none of the total any more
 
 	return Late{ID: e.object.ID, Shard: e.holds, After: now.Sub(e.since).Round(time.Second)}, true
 }

@@ -62,7 +62,7 @@ func next(p Phase, e Event) Phase {
 		return None
 	}
 
-	//exhaustive:ignore // the rest comes from the worker, who has the object then
+	//exhaustive:ignore
 	switch e {
 	case SeenMisplaced:
 		if p == Delayed {
@@ -82,7 +82,7 @@ func next(p Phase, e Event) Phase {
 }
 
 func afterMoving(e Event) Phase {
-	//exhaustive:ignore // a worker that has it goes on
+	//exhaustive:ignore
 	switch e {
 	case Woken:
 		return Due

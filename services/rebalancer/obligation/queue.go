@@ -45,37 +45,46 @@ type timer struct {
 type timers struct {
 	all    timerHeap
 	orders int
-	over   int // at most so many belong to obligations that have ended
+	// room is how many there may be until those that are over are dropped.
+	room int
 }
 
-// ended notes that an obligation has ended. Its timers are dropped when they are too many.
-func (t *timers) ended() {
-	if t.over++; t.over < 1024 || 2*t.over < len(t.all) {
-		return
+// fewTimers is how many timers there may be without a look at which of them are over.
+const fewTimers = 1024
+
+// set sets a timer. Those that are over are dropped whenever they may be half of all.
+func (t *Table) set(next timer) {
+	x := &t.timers
+	if len(x.all) >= max(x.room, fewTimers) {
+		x.all = slices.DeleteFunc(x.all, t.over)
+		x.room = 2 * len(x.all)
+		heap.Init(&x.all)
 	}
 
-	t.over = 0
-	t.all = slices.DeleteFunc(t.all, func(n timer) bool { return n.entry != nil && n.entry.timer != n.number })
-	heap.Init(&t.all)
+	x.orders++
+	next.order = x.orders
+	heap.Push(&x.all, next)
 }
 
-func (t *timers) push(next timer) {
-	t.orders++
-	next.order = t.orders
-	heap.Push(&t.all, next)
+// over reports whether nothing waits for a timer any more.
+func (t *Table) over(n timer) bool {
+	if n.entry != nil {
+		return n.entry.timer != n.number
+	}
+
+	w, ok := t.parked[n.cause]
+
+	return !ok || !w.try.Equal(n.at)
 }
 
-func (t *timers) pop() { heap.Pop(&t.all) }
-
-// first returns the next timer that is not over.
-func (t *timers) first() (timer, bool) {
-	for len(t.all) > 0 {
-		next := t.all[0]
-		if next.entry == nil || next.entry.timer == next.number {
+// firstTimer returns the next timer that is not over.
+func (t *Table) firstTimer() (timer, bool) {
+	for len(t.timers.all) > 0 {
+		if next := t.timers.all[0]; !t.over(next) {
 			return next, true
 		}
 
-		heap.Pop(&t.all)
+		heap.Pop(&t.timers.all)
 	}
 
 	return timer{}, false
@@ -86,27 +95,27 @@ func (t *Table) after(now time.Time, e *entry, d time.Duration) { t.at(e, now.Ad
 
 func (t *Table) at(e *entry, at time.Time) {
 	e.timer++
-	t.timers.push(timer{at: at, entry: e, number: e.timer})
+	t.set(timer{at: at, entry: e, number: e.timer})
 }
 
 type timerHeap []timer
 
-func (h timerHeap) Len() int { return len(h) }
+// Len implements [heap.Interface], as do the others.
+func (h *timerHeap) Len() int { return len(*h) }
 
-func (h timerHeap) Less(i, j int) bool {
-	if h[i].at.Equal(h[j].at) {
-		return h[i].order < h[j].order
+func (h *timerHeap) Less(i, j int) bool {
+	a, b := (*h)[i], (*h)[j]
+	if a.at.Equal(b.at) {
+		return a.order < b.order
 	}
 
-	return h[i].at.Before(h[j].at)
+	return a.at.Before(b.at)
 }
 
-func (h timerHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *timerHeap) Swap(i, j int) { (*h)[i], (*h)[j] = (*h)[j], (*h)[i] }
 
-// Push implements [heap.Interface].
 func (h *timerHeap) Push(x any) { *h = append(*h, x.(timer)) } //nolint:forcetypeassert // heap is given timers alone
 
-// Pop implements [heap.Interface].
 func (h *timerHeap) Pop() any {
 	old := *h
 	last := old[len(old)-1]

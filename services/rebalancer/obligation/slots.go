@@ -53,7 +53,9 @@ func (t *Table) Grant(now time.Time, id objects.ID, shard string) bool {
 	}
 
 	if e.holds != shard {
-		t.hold(e, shard)
+		t.hold(now, e, shard)
+		t.count(e)
+		t.wakeSlots(now) // it may have held one of another shard
 	}
 
 	e.since = now
@@ -70,26 +72,22 @@ func (t *Table) slot(now time.Time, e *entry) {
 		}
 	}
 
-	if e.holds == "" && shard != "" {
-		e.since = now
-	}
-
 	if e.holds != shard {
-		t.hold(e, shard)
-		t.wakeSlots()
+		t.hold(now, e, shard)
+		t.wakeSlots(now)
 	}
 
 	t.count(e)
 }
 
 // hold gives an obligation a slot of the shard, or with "" none.
-func (t *Table) hold(e *entry, shard string) {
+func (t *Table) hold(now time.Time, e *entry, shard string) {
 	if e.holds != "" {
 		t.slots.count(e.holds, e.late, -1)
 	}
 
 	if e.holds != shard {
-		e.late = false
+		e.late, e.since = false, now
 	}
 
 	if e.holds = shard; shard != "" {

@@ -19,7 +19,8 @@ type Limits struct {
 	DrainTimeout time.Duration
 	// Active is the number of obligations that workers have still to deal with from which [Table.Full] holds back who finds more.
 	Active int
-	// Parked is the number of obligations kept while they wait for their cause. Of what is beyond it, the cause alone is kept.
+	// Parked is the number of obligations kept while they wait for their cause. Of what is beyond it, the cause alone is kept, and where
+	// that is a shard, one obligation, which tries again.
 	Parked int
 }
 
@@ -70,18 +71,23 @@ type entry struct {
 	cause Cause
 	// stale says that the object has changed, nobody knows how.
 	stale bool
-	// again says that something was seen or woken while a worker had the object; seen is the newest version that was, and inPlace
-	// whether the object, as it is kept, was in its place.
-	again, inPlace bool
-	seen           string
+	// seen is the newest version that anybody told of. If it is not that of the object as it is kept, the object is stale.
+	seen string
+	// again says that something was seen or woken while a worker had the object; inPlace that the object, as it is kept, was seen in its
+	// place meanwhile; doubted that something else than the object has changed, by which the worker may have decided.
+	again, inPlace, doubted bool
+	// left says that the ring has no such resource any more; a worker still has the object.
+	left bool
 	// failures counts the attempts that failed one after another.
 	failures int
 	// holds is the shard of which it holds a slot; since is when it began to, late that it is late to acknowledge.
 	holds string
 	since time.Time
 	late  bool
-	// timer is the number of its present timer; others are over.
-	timer int
+	// timer is the number of its present timer, place that of its place among those that wait for its cause; others are over.
+	timer, place int
+	// probes is the cause for all those that wait for which it tries.
+	probes Cause
 	// reason says, for people, why it is delayed.
 	reason string
 	// counted is what it is counted as.
@@ -104,39 +110,48 @@ func (t *Table) See(now time.Time, o objects.Object, inPlace bool) {
 	case !known && inPlace:
 		return
 	case !known:
-		e = &entry{object: o}
+		e = &entry{object: o, seen: o.ResourceVersion}
 		t.entries[o.ID] = e
-	case objects.Older(o.ResourceVersion, e.object.ResourceVersion),
-		o.ResourceVersion == e.object.ResourceVersion && !e.stale && !inPlace:
+	case objects.Older(o.ResourceVersion, e.seen), o.ResourceVersion == e.seen && !e.stale && !inPlace:
 		return
+	}
+
+	t.replace(e, o)
+	e.stale = false
+
+	switch {
 	case e.phase == Moving:
-		e.object, e.again, e.inPlace, e.stale = o, true, inPlace, false
-		e.seen = o.ResourceVersion
-
-		return
-	}
-
-	changed := known && (e.object.Shard != o.Shard || e.object.Draining != o.Draining)
-	e.object, e.stale = o, false
-
-	if inPlace {
+		e.again, e.inPlace, e.left = true, inPlace, false
+		t.count(e)
+	case inPlace:
 		t.end(now, e)
-		return
-	}
-
-	t.move(e, SeenMisplaced)
-	t.slot(now, e)
-
-	if changed {
-		t.Wake(now, OwnerOf(o.ID))
+	default:
+		t.move(e, SeenMisplaced)
+		t.slot(now, e)
 	}
 }
+
+// replace keeps an object as it is now. If its labels have changed, those that wait for it are looked at.
+func (t *Table) replace(e *entry, o objects.Object) {
+	changed := e.object.Shard != o.Shard || e.object.Draining != o.Draining
+	if changed && t.available(e.object.Shard) {
+		t.moved++
+	}
+
+	e.object, e.seen = o, o.ResourceVersion
+
+	if changed {
+		t.Wake(OwnerOf(o.ID))
+	}
+}
+
+// anew has a worker's report believed for what it says of the object alone: it decided by what is no longer so.
+func (e *entry) anew() { e.again, e.inPlace, e.doubted = true, false, true }
 
 // Unsure takes note that an object has come to a resource version which was not seen, and may be in its place.
 func (t *Table) Unsure(id objects.ID, resourceVersion string) {
 	e, known := t.entries[id]
-	if !known || e.phase == Draining || objects.Older(resourceVersion, e.object.ResourceVersion) ||
-		resourceVersion == e.object.ResourceVersion && !e.stale {
+	if !known || e.phase == Draining || objects.Older(resourceVersion, e.seen) || resourceVersion == e.seen && !e.stale {
 		return
 	}
 
@@ -145,10 +160,10 @@ func (t *Table) Unsure(id objects.ID, resourceVersion string) {
 
 // look has an object looked at again, and read before.
 func (t *Table) look(e *entry, seen string) {
-	e.stale = true
+	e.stale, e.seen = true, seen
 
 	if e.phase == Moving {
-		e.again, e.inPlace, e.seen = true, false, seen
+		e.again, e.inPlace = true, false
 		return
 	}
 
@@ -161,7 +176,7 @@ func (t *Table) Released(now time.Time, id objects.ID, resourceVersion string) b
 	e, known := t.entries[id]
 
 	switch {
-	case !known, objects.Older(resourceVersion, e.object.ResourceVersion), !e.object.Draining && e.phase != Moving:
+	case !known, objects.Older(resourceVersion, e.seen), !e.object.Draining && e.phase != Moving:
 		return false
 	case e.phase == Moving:
 		t.look(e, resourceVersion)
@@ -194,7 +209,8 @@ func (t *Table) Drains(of func(objects.ID) bool) map[objects.ID]string {
 func (t *Table) Unlisted(of func(objects.ID) bool) {
 	for _, id := range t.sorted() {
 		if e := t.entries[id]; e.counted.class == unassigned && of(id) {
-			t.look(e, e.object.ResourceVersion)
+			t.look(e, e.seen)
+			e.doubted = e.phase == Moving // the worker may not have read it
 		}
 	}
 }
@@ -203,24 +219,26 @@ func (t *Table) Unlisted(of func(objects.ID) bool) {
 // Those that keep refuses are forgotten: their resource is not served so any more, and if it is otherwise, it is listed anew.
 func (t *Table) Recheck(now time.Time, available func(shard string) bool, keep func(objects.ID) bool) {
 	t.available = available
+	t.urgent, t.regular = queue{}, queue{} // who is urgent has changed
 
 	for _, id := range t.sorted() {
 		e := t.entries[id]
 
 		switch {
-		case !keep(id):
-			if e.phase == Moving {
-				e.phase = Due // whoever has it reports in vain
-			}
-
-			t.end(now, e)
 		case e.phase == Moving:
-			e.again, e.inPlace, e.seen = true, false, ""
+			e.left = !keep(id)
+			e.anew()
+		case !keep(id):
+			t.end(now, e)
+			continue
+		case e.phase == Due:
+			t.queue(e)
 		default:
-			e.failures = 0
 			t.move(e, Woken)
-			t.count(e)
 		}
+
+		e.failures = 0
+		t.count(e)
 	}
 
 	t.repayAll()
@@ -234,7 +252,7 @@ func (t *Table) Take(now time.Time) (job Job, ok bool) {
 		for e := q.pop(); e != nil; e = q.pop() {
 			if e.phase == Due && t.entries[e.object.ID] == e {
 				t.move(e, Taken)
-				e.again = false
+				e.again, e.inPlace, e.doubted = false, false, false
 
 				return Job{Object: e.object, Stale: e.stale}, true
 			}
@@ -252,12 +270,7 @@ func (t *Table) move(e *entry, event Event) {
 	if e.phase == Due && before != Due {
 		e.timer++
 		e.reason = ""
-
-		if t.available(e.object.Shard) {
-			t.regular.push(e)
-		} else {
-			t.urgent.push(e)
-		}
+		t.queue(e)
 	}
 
 	if before == Parked && e.phase != Parked {
@@ -267,15 +280,24 @@ func (t *Table) move(e *entry, event Event) {
 	t.count(e)
 }
 
+// queue has workers deal with an obligation.
+func (t *Table) queue(e *entry) {
+	if t.available(e.object.Shard) {
+		t.regular.push(e)
+	} else {
+		t.urgent.push(e)
+	}
+}
+
 // end forgets an obligation.
 func (t *Table) end(now time.Time, e *entry) {
 	t.move(e, SeenInPlace)
 	delete(t.entries, e.object.ID)
 	e.timer++
-	t.timers.ended()
-	t.hold(e, "")
-	t.wakeSlots()
-	t.Wake(now, OwnerOf(e.object.ID))
+	t.hold(now, e, "")
+	t.wakeSlots(now)
+	t.Wake(OwnerOf(e.object.ID))
+	t.tried(e)
 }
 
 // Full reports whether so much is still to be dealt with that who finds more should wait.

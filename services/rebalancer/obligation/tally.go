@@ -170,7 +170,7 @@ func (t *Table) Summary() Summary {
 
 	if s.Late > 0 {
 		e := t.least(func(e *entry) bool { return e.late })
-		s.LateExample = e.object.ID.String() + " at shard " + e.holds
+		s.LateExample = e.object.String() + " at shard " + e.holds
 	}
 
 	if y.blocked > 0 {
@@ -192,7 +192,7 @@ func (t *Table) why(e *entry) string {
 		}
 	}
 
-	return e.object.ID.String() + ": " + reason
+	return e.object.String() + ": " + reason
 }
 
 func (t *Table) droppedCause() string {

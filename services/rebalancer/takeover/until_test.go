@@ -18,11 +18,11 @@ import (
 // d is the duration of the shard's Lease in these tests.
 const d = 10 * time.Second
 
-// left asks, and returns for how long moves are surely safe.
-func (w *world) left(shard string) time.Duration {
+// left asks about shard a, and returns for how long moves are surely safe.
+func (w *world) left() time.Duration {
 	w.Helper()
 
-	v := w.ask(shard)
+	v := w.ask("a")
 	require.True(w, v.Allowed, v.Reason)
 
 	return v.Until.Sub(w.clock.Now())
@@ -74,13 +74,13 @@ func TestFreeLeaseAllowsForTheHoldOff(t *testing.T) {
 				w.says(a, says)
 			}
 			require.NoError(t, a.Release(t.Context()))
-			require.Equal(t, want, w.left("a"))
+			require.Equal(t, want, w.left())
 
 			// The same answer is given for a moment, and what it allows counts from the read.
 			w.step(100 * time.Millisecond)
-			require.Equal(t, want-100*time.Millisecond, w.left("a"))
+			require.Equal(t, want-100*time.Millisecond, w.left())
 			w.step(trust)
-			require.Equal(t, want, w.left("a"))
+			require.Equal(t, want, w.left())
 		})
 	}
 }
@@ -98,7 +98,7 @@ func TestShardWithoutHoldOffIsNotTakenFrom(t *testing.T) {
 
 	w.take(a)
 	w.step(time.Second)
-	require.Equal(t, 2*d-time.Second, w.left("a"), "unless the lease monitor keeps its Lease")
+	require.Equal(t, 2*d-time.Second, w.left(), "unless the lease monitor keeps its Lease")
 }
 
 // A read that took long allows little, and one that took longer than the hold-off nothing.
@@ -109,7 +109,7 @@ func TestUntilCountsFromTheBeginningOfTheRead(t *testing.T) {
 	require.NoError(t, a.Release(t.Context()))
 
 	w.guard = New(w.ring, takesTime{w.plane.Client, func() { w.step(400 * time.Millisecond) }}, w.clock)
-	require.Equal(t, 600*time.Millisecond, w.left("a"))
+	require.Equal(t, 600*time.Millisecond, w.left())
 
 	w.guard = New(w.ring, takesTime{w.plane.Client, func() { w.step(time.Second) }}, w.clock)
 	require.False(t, w.ask("a").Allowed)
@@ -143,26 +143,26 @@ func TestTakenLeaseAllowsForItsDuration(t *testing.T) {
 			w.take(a)
 			w.observe()
 
-			free := w.left("a")
+			free := w.left()
 			require.Less(t, free, 2*time.Second, "it may have been taken long ago")
 			w.step(time.Second)
-			require.Equal(t, free, w.left("a"))
+			require.Equal(t, free, w.left())
 
 			w.renew(a)
 			w.step(3 * time.Second)
-			require.Equal(t, want-3*time.Second, w.left("a"), "it was renewed after the read that showed it as it was before")
+			require.Equal(t, want-3*time.Second, w.left(), "it was renewed after the read that showed it as it was before")
 			w.step(time.Second)
-			require.Equal(t, want-4*time.Second, w.left("a"), "and is not renewed by being read")
+			require.Equal(t, want-4*time.Second, w.left(), "and is not renewed by being read")
 
 			w.renew(a)
 			w.step(time.Second)
-			require.Equal(t, want-time.Second, w.left("a"))
+			require.Equal(t, want-time.Second, w.left())
 
 			for range 40 {
 				w.step(time.Second)
-				require.LessOrEqual(t, w.left("a"), max(want-2*time.Second, free))
+				require.LessOrEqual(t, w.left(), max(want-2*time.Second, free))
 			}
-			require.Equal(t, free, w.left("a"), "it is as good as free")
+			require.Equal(t, free, w.left(), "it is as good as free")
 		})
 	}
 }
@@ -177,7 +177,7 @@ func TestTakenAfterItWasSeenHeld(t *testing.T) {
 
 	w.step(5 * time.Second)
 	w.take(a)
-	require.Equal(t, 2*d+1500*time.Millisecond-5*time.Second, w.left("a"))
+	require.Equal(t, 2*d+1500*time.Millisecond-5*time.Second, w.left())
 }
 
 // A cache may be as late as it likes: that it has shown the Lease held a moment ago does not tell when it was taken.
@@ -188,7 +188,7 @@ func TestCacheDoesNotTellWhenALeaseWasTaken(t *testing.T) {
 	w.says(a, "2s")
 	w.observe()
 	w.take(a)
-	require.Equal(t, 1500*time.Millisecond, w.left("a"))
+	require.Equal(t, 1500*time.Millisecond, w.left())
 }
 
 // The lease monitor keeps what it finds on a Lease, but somebody may have removed it.
@@ -201,11 +201,11 @@ func TestLastHoldOffThatWasSaidCounts(t *testing.T) {
 	w.take(a)
 	w.edit(a, func(l *coordinationv1.Lease) { l.Annotations = nil })
 	w.step(time.Second)
-	require.Equal(t, 2*d+29500*time.Millisecond-time.Second, w.left("a"))
+	require.Equal(t, 2*d+29500*time.Millisecond-time.Second, w.left())
 
 	w.edit(a, func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = nil })
 	w.step(time.Second)
-	require.Equal(t, time.Second, w.left("a"), "a free Lease may be taken by one that does not say it")
+	require.Equal(t, time.Second, w.left(), "a free Lease may be taken by one that does not say it")
 }
 
 // Two reads at the same time may have been carried out in any order.
@@ -241,7 +241,7 @@ func TestNamesakesAllowNoMoreThanTheLeastOfThem(t *testing.T) {
 	w.take(a)
 	require.NoError(t, b.Release(t.Context()))
 	w.step(time.Second)
-	require.Equal(t, time.Second, w.left("a"))
+	require.Equal(t, time.Second, w.left())
 }
 
 // One Lease that states a day must not keep objects of shards that nobody knows from being moved for two.
