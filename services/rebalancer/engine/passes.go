@@ -171,7 +171,7 @@ func (e *Engine) pass(ctx context.Context) {
 
 		if e.target != nil {
 			before := e.passes.verified
-			if k, at = e.passes.due(e.Clock.Now(), e.table, len(e.unlisted) > 0); e.passes.verified != before {
+			if k, at = e.passes.due(e.Clock.Now(), e.table, e.looking()); e.passes.verified != before {
 				notify(e.news)
 			}
 		}
@@ -278,7 +278,7 @@ func (e *Engine) awaitUrgent(ctx context.Context) {
 		cancel()
 	})
 
-	e.await(ctx, e.room, func() bool { return len(e.unlisted) == 0 && e.table.Busy() == 0 })
+	e.await(ctx, e.room, func() bool { return !e.looking() && e.table.Busy() == 0 })
 }
 
 // round is one pass.

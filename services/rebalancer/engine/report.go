@@ -27,7 +27,7 @@ func (e *Engine) Report() Report {
 	r := Report{
 		Summary:   e.table.Summary(),
 		Failures:  slices.Compact(slices.Sorted(maps.Values(e.failures))),
-		Converged: e.passes.verified && e.table.Empty() && len(e.failures) == 0 && len(e.unlisted) == 0 && e.lost.Len() == 0 && !e.relist,
+		Converged: e.passes.verified && e.table.Empty() && len(e.failures) == 0 && !e.looking(),
 	}
 
 	if e.target != nil {

@@ -90,6 +90,7 @@ func (s *sources) follow(ctx context.Context, t *Target) {
 	}
 
 	s.owed()
+	s.e.followed(t)
 }
 
 // narrowed returns the scopes in which the objects of a resource are watched.
@@ -163,9 +164,12 @@ func (s *sources) owed() {
 
 	for name, f := range s.all {
 		if relist && f.stream != nil && strings.HasPrefix(name, unassignedPrefix) {
+			s.e.listing(name)
 			f.stream.Relist()
 		}
 	}
+
+	s.e.listed(beingAsked)
 }
 
 func (s *sources) drop(name string, f *following) {

@@ -257,6 +257,7 @@ func (s *state) retarget(t *Target) (differs bool) {
 			return // it is about the same objects, watched otherwise
 		}
 
+		s.unlisted.Insert(newTarget) // until the sources follow it
 		s.lost = s.lost.Union(lostShards(old, t))
 		s.relist = s.relist || old != nil && !old.Covers(t) // what was nobody's concern may be ours now
 		s.passes.retarget(now, suspectsOf(old, t))
@@ -268,6 +269,25 @@ func (s *state) retarget(t *Target) (differs bool) {
 	})
 
 	return true
+}
+
+// looking reports whether some source has objects to tell of that it has not told yet; the lock is held.
+func (s *state) looking() bool { return s.unlisted.Len() > 0 || s.lost.Len() > 0 || s.relist }
+
+const (
+	// newTarget stands for the sources of a target that do not follow it yet.
+	newTarget = "new target"
+	// beingAsked stands for those that are just being asked to list what is owed.
+	beingAsked = "being asked"
+)
+
+// followed notes that the sources follow a target.
+func (s *state) followed(t *Target) {
+	s.update(func(time.Time) {
+		if s.target == t || s.target.Same(t) {
+			s.unlisted.Delete(newTarget)
+		}
+	})
 }
 
 // lostShards returns the shards that were available before and are not after.
@@ -321,6 +341,7 @@ func (s *state) takeLost() (shards []string, relist bool) {
 
 	shards, relist = sets.List(s.lost), s.relist
 	s.lost, s.relist = sets.New[string](), false
+	s.unlisted.Insert(beingAsked)
 
 	return shards, relist
 }

@@ -1,0 +1,221 @@
+package apiserver
+
+import (
+	"errors"
+	"maps"
+	"net/http"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Effect is what a fault does to requests.
+type Effect string
+
+const (
+	// Refuse answers with an error, and does nothing.
+	Refuse Effect = "refuse"
+	// Lose carries the request out, and answers that it took too long.
+	Lose Effect = "lose"
+	// Hang does not answer, until the client gives up. Every other write is carried out all the same.
+	Hang Effect = "hang"
+	// Slow makes requests take longer, before they are carried out.
+	Slow Effect = "slow"
+	// Blind makes watches say nothing any more, for ever: those that are open, and those that are opened meanwhile.
+	Blind Effect = "blind"
+	// Stall keeps back what watches have to say until the fault is over.
+	Stall Effect = "stall"
+)
+
+// Fault is something that goes wrong for a while.
+type Fault struct {
+	From, Until time.Time
+	// Client is the class of clients that it hits; empty for all.
+	Client string
+	// Verb is get, list, watch, create, update, patch, delete, or "write" for the last four; empty for all.
+	Verb string
+	// Resource is what it hits, as schema.GroupResource writes it; empty for all.
+	Resource string
+	Effect   Effect
+	// Code is the HTTP status of what is refused.
+	Code int
+	// Delay is how much longer slow requests take.
+	Delay time.Duration
+	// Percent is the share of requests that it hits; 0 is all.
+	Percent int
+}
+
+var errConnectionLost = errors.New("http2: client connection lost")
+
+// Inject adds faults.
+func (s *Server) Inject(faults ...Fault) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	for i := range faults {
+		f := faults[i]
+		s.faults = append(s.faults, &f)
+
+		if f.Effect == Blind && !f.From.After(s.clock.Now()) {
+			for w := range s.watchers {
+				if f.concerns(w.client.class, w.request) {
+					w.blind = true
+				}
+			}
+		}
+	}
+}
+
+// hits reports whether the fault hits a request now; h decides where it hits some.
+func (f *Fault) hits(now time.Time, class string, r request, h uint64) bool {
+	if now.Before(f.From) || !now.Before(f.Until) || !f.concerns(class, r) {
+		return false
+	}
+
+	if f.Effect == Blind || f.Effect == Stall {
+		return false // not the request
+	}
+
+	return f.Percent == 0 || h%100 < uint64(f.Percent) //nolint:gosec // a percentage
+}
+
+func (f *Fault) concerns(class string, r request) bool {
+	return (f.Client == "" || f.Client == class) && (f.Verb == "" || f.Verb == r.verb || f.Verb == "write" && r.writes()) &&
+		(f.Resource == "" || f.Resource == r.resource.String())
+}
+
+// The methods below may be called of no fault.
+
+func (f *Fault) carriesOut() bool { return f == nil || f.Effect != Refuse && f.Effect != Hang }
+func (f *Fault) hangs() bool      { return f != nil && f.Effect == Hang }
+func (f *Fault) loses() bool      { return f != nil && f.Effect == Lose }
+
+func (f *Fault) error(r request) error {
+	if f.Effect == Lose {
+		return apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0)
+	}
+
+	return refused(f.Code, r)
+}
+
+// refused is the error of a request that the server refuses by itself.
+func refused(code int, r request) error {
+	switch code {
+	case http.StatusForbidden:
+		return apierrors.NewForbidden(r.resource, "", errors.New("no RBAC policy matched"))
+	case http.StatusTooManyRequests:
+		return apierrors.NewTooManyRequests("too many requests, please try again later", 1)
+	case http.StatusInternalServerError:
+		return apierrors.NewInternalError(errors.New("failed calling webhook: connection refused"))
+	case http.StatusServiceUnavailable:
+		return apierrors.NewServiceUnavailable("apiserver is shutting down")
+	case http.StatusGatewayTimeout:
+		return apierrors.NewTimeoutError("etcdserver: request timed out", 0)
+	}
+
+	return apierrors.NewGenericServerResponse(code, r.verb, r.resource, "", "", 0, true)
+}
+
+// Break says how watches end.
+type Break string
+
+const (
+	// Closed ends watches without a word, as at the end of their time.
+	Closed Break = "closed"
+	// Expired ends them with the error that their version is too old.
+	Expired Break = "expired"
+	// Failed ends them with an internal error.
+	Failed Break = "failed"
+)
+
+// Cut ends the open watches of a class of clients and a resource; empty stands for all.
+func (s *Server) Cut(how Break, class, resource string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	f := &Fault{Client: class, Resource: resource}
+
+	for w := range s.watchers {
+		if f.concerns(w.client.class, w.request) {
+			w.end(how)
+		}
+	}
+}
+
+// Compact forgets all history.
+func (s *Server) Compact() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	s.compacted = s.version
+
+	for _, st := range s.stores {
+		st.history = nil
+	}
+}
+
+// Served is how a resource is served.
+type Served struct {
+	// Version is the version that is preferred; Others those that are served besides.
+	Version string
+	Others  []string
+	// Kind is the kind of the objects.
+	Kind string
+	// Namespaced is false for a resource of the cluster.
+	Namespaced bool
+	// Down says that the server behind it does not answer.
+	Down bool
+}
+
+// Serve serves a resource from now on as said. Watches of versions that are no longer served end.
+func (s *Server) Serve(gr schema.GroupResource, how Served) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	s.served[gr] = how
+	s.endUnserved(gr)
+}
+
+// Withdraw serves a resource no longer; its objects stay, and are there again when it is served again.
+func (s *Server) Withdraw(gr schema.GroupResource) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	delete(s.served, gr)
+	s.endUnserved(gr)
+}
+
+// Resources returns how each resource is served.
+func (s *Server) Resources() map[schema.GroupResource]Served {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return maps.Clone(s.served)
+}
+
+// Discover returns the same, within [Client.Call].
+func (c *Client) Discover() map[schema.GroupResource]Served { return maps.Clone(c.server.served) }
+
+func (s *Server) endUnserved(gr schema.GroupResource) {
+	for w := range s.watchers {
+		if w.gvr.GroupResource() == gr { // the storage is made anew, also for the versions that stay
+			w.end(Closed)
+		}
+	}
+}
+
+// refuses returns the error of a request for a version that is not served; nil if it is.
+func (s *Server) refuses(gvr schema.GroupVersionResource, r request) error {
+	how, ok := s.served[gvr.GroupResource()]
+	if !ok || how.Version != gvr.Version && !slices.Contains(how.Others, gvr.Version) {
+		return notServed(r)
+	}
+
+	if how.Down {
+		return refused(http.StatusServiceUnavailable, r)
+	}
+
+	return nil
+}

@@ -1,0 +1,147 @@
+package apiserver
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strconv"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// store holds the objects of one resource. Objects that are stored never change: a write stores another.
+type store struct {
+	objects map[types.NamespacedName]*metav1.PartialObjectMetadata
+	// history holds what has changed since the last compaction, oldest first.
+	history []change
+}
+
+// change is one write; before is nil for a new object, after for a deleted one.
+type change struct {
+	version       int64
+	before, after *metav1.PartialObjectMetadata
+}
+
+func (s *Server) store(gr schema.GroupResource) *store {
+	st, ok := s.stores[gr]
+	if !ok {
+		st = &store{objects: map[types.NamespacedName]*metav1.PartialObjectMetadata{}}
+		s.stores[gr] = st
+	}
+
+	return st
+}
+
+// at returns the objects as they were at a version, which must not be older than the history.
+func (st *store) at(version int64) map[types.NamespacedName]*metav1.PartialObjectMetadata {
+	if len(st.history) == 0 || st.history[len(st.history)-1].version <= version {
+		return st.objects
+	}
+
+	then := maps.Clone(st.objects)
+
+	for _, c := range slices.Backward(st.history) {
+		if c.version <= version {
+			break
+		}
+
+		if c.before == nil {
+			delete(then, keyOf(c.after))
+		} else {
+			then[keyOf(c.before)] = c.before
+		}
+	}
+
+	return then
+}
+
+// put stores an object in a new version; nil deletes the one that was there. It tells everybody who watches.
+func (s *Server) put(w Write) {
+	s.version++
+
+	st := s.store(w.GroupResource)
+	key := types.NamespacedName{Namespace: w.Namespace, Name: w.Name}
+
+	if w.New == nil {
+		delete(st.objects, key)
+	} else {
+		w.New.ResourceVersion = strconv.FormatInt(s.version, 10)
+		st.objects[key] = w.New
+	}
+
+	c := change{version: s.version, before: w.Old, after: w.New}
+	st.history = append(st.history, c)
+
+	for watcher := range s.watchers {
+		if watcher.gvr.GroupResource() == w.GroupResource {
+			watcher.notice(c)
+		}
+	}
+
+	if s.config.Written != nil {
+		s.config.Written(w)
+	}
+}
+
+// filter selects objects.
+type filter struct {
+	namespace string
+	labels    labels.Selector
+	fields    fields.Selector
+}
+
+// newFilter reads the selectors of a request. Its error is BadRequest.
+func newFilter(namespace string, opts metav1.ListOptions) (filter, error) {
+	byLabel, err := labels.Parse(opts.LabelSelector)
+	if err != nil {
+		return filter{}, apierrors.NewBadRequest(err.Error())
+	}
+
+	byField, err := fields.ParseSelector(opts.FieldSelector)
+	if err != nil {
+		return filter{}, apierrors.NewBadRequest(err.Error())
+	}
+
+	for _, r := range byField.Requirements() {
+		if r.Field != "metadata.name" && r.Field != "metadata.namespace" {
+			return filter{}, apierrors.NewBadRequest("field label not supported: " + r.Field)
+		}
+	}
+
+	return filter{namespace, byLabel, byField}, nil
+}
+
+// matches reports whether an object is selected; nil is not.
+func (f filter) matches(o *metav1.PartialObjectMetadata) bool {
+	if o == nil || f.namespace != "" && f.namespace != o.Namespace || !f.labels.Matches(labels.Set(o.Labels)) {
+		return false
+	}
+
+	return f.fields.Empty() || f.fields.Matches(fields.Set{"metadata.name": o.Name, "metadata.namespace": o.Namespace})
+}
+
+// selected returns what the filter selects, in the order of namespaces and names.
+func (f filter) selected(objects map[types.NamespacedName]*metav1.PartialObjectMetadata) []*metav1.PartialObjectMetadata {
+	var all []*metav1.PartialObjectMetadata
+
+	for _, o := range objects {
+		if f.matches(o) {
+			all = append(all, o)
+		}
+	}
+
+	slices.SortFunc(all, func(a, b *metav1.PartialObjectMetadata) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+
+	return all
+}
+
+func keyOf(o *metav1.PartialObjectMetadata) types.NamespacedName {
+	return types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
+}

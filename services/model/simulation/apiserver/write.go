@@ -1,0 +1,239 @@
+package apiserver
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"strconv"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/clusterring/clusterring/services/rebalancer/objects"
+)
+
+func idOf(id objects.ID) ID {
+	return ID{GroupResource: id.GVR.GroupResource(), Namespace: id.Namespace, Name: id.Name}
+}
+
+func (id ID) key() types.NamespacedName {
+	return types.NamespacedName{Namespace: id.Namespace, Name: id.Name}
+}
+
+// patch is what a JSON merge patch of the two labels may contain.
+type patch struct {
+	Metadata struct {
+		UID             types.UID          `json:"uid"`
+		ResourceVersion string             `json:"resourceVersion"`
+		Labels          map[string]*string `json:"labels"`
+		Annotations     map[string]*string `json:"annotations"`
+	} `json:"metadata"`
+}
+
+// Patch applies a JSON merge patch to the metadata of an object. Its error is Conflict if the patch names a resource version,
+// or a uid, that the object does not have.
+func (c *Client) Patch(ctx context.Context, id objects.ID, body []byte) (*metav1.PartialObjectMetadata, error) {
+	r := request{verb: "patch", resource: id.GVR.GroupResource(), what: id.GVR.Version + " " + id.Namespace + "/" + id.Name}
+
+	var p patch
+
+	decoder := json.NewDecoder(bytes.NewReader(body))
+	decoder.DisallowUnknownFields()
+
+	if err := decoder.Decode(&p); err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+
+	var result *metav1.PartialObjectMetadata
+
+	err := c.do(ctx, r, func() (err error) {
+		if err := c.server.refuses(id.GVR, r); err != nil {
+			return err
+		}
+
+		result, err = c.server.change(c, "patch", idOf(id), func(o *metav1.PartialObjectMetadata) error {
+			if v := p.Metadata.ResourceVersion; v != "" && v != o.ResourceVersion || p.Metadata.UID != "" && p.Metadata.UID != o.UID {
+				return errModified
+			}
+
+			o.Labels = merged(o.Labels, p.Metadata.Labels)
+			o.Annotations = merged(o.Annotations, p.Metadata.Annotations)
+
+			return nil
+		})
+
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+
+	return result.DeepCopy(), nil
+}
+
+var errModified = errors.New("the object has been modified; please apply your changes to the latest version and try again")
+
+func merged(values map[string]string, changes map[string]*string) map[string]string {
+	if len(changes) == 0 {
+		return values
+	}
+
+	values = maps.Clone(values)
+	if values == nil {
+		values = map[string]string{}
+	}
+
+	for k, v := range changes {
+		if v == nil {
+			delete(values, k)
+		} else {
+			values[k] = *v
+		}
+	}
+
+	return values
+}
+
+// Edit changes an object as somebody does who reads it and writes it back in one go: with the admission of an update.
+func (c *Client) Edit(ctx context.Context, id ID, edit func(o *metav1.PartialObjectMetadata)) error {
+	return c.do(ctx, request{verb: "update", resource: id.GroupResource, what: id.Namespace + "/" + id.Name}, func() error {
+		_, err := c.server.change(c, "update", id, func(o *metav1.PartialObjectMetadata) error {
+			edit(o)
+			return nil
+		})
+
+		return err
+	})
+}
+
+// change stores an object as edit leaves a copy of it, unless it leaves it as it was. The lock is held.
+func (s *Server) change(c *Client, verb string, id ID, edit func(o *metav1.PartialObjectMetadata) error) (*metav1.PartialObjectMetadata, error) {
+	old, err := s.find(id)
+	if err != nil {
+		return nil, err
+	}
+
+	o := old.DeepCopy()
+	if err := edit(o); err != nil {
+		return nil, apierrors.NewConflict(id.GroupResource, id.Name, err)
+	}
+
+	w := Write{Client: c.name, Verb: verb, ID: id, Old: old, New: o}
+	if s.config.Admit != nil {
+		s.config.Admit(w)
+	}
+
+	if same(old, o) {
+		return old, nil
+	}
+
+	s.put(w)
+
+	return o, nil
+}
+
+func same(a, b *metav1.PartialObjectMetadata) bool {
+	if !maps.Equal(a.Labels, b.Labels) || !maps.Equal(a.Annotations, b.Annotations) || len(a.OwnerReferences) != len(b.OwnerReferences) {
+		return false
+	}
+
+	for i := range a.OwnerReferences {
+		if a.OwnerReferences[i].UID != b.OwnerReferences[i].UID {
+			return false
+		}
+	}
+
+	return true
+}
+
+// Create stores a new object. Its error is AlreadyExists if there is one of that name.
+func (c *Client) Create(ctx context.Context, id ID, o *metav1.PartialObjectMetadata) error {
+	s := c.server
+
+	return c.do(ctx, request{verb: "create", resource: id.GroupResource, what: id.Namespace + "/" + id.Name}, func() error {
+		if how, ok := s.served[id.GroupResource]; !ok || how.Down {
+			return notServed(request{verb: "create", resource: id.GroupResource})
+		}
+
+		if _, err := s.find(id); err == nil {
+			return apierrors.NewAlreadyExists(id.GroupResource, id.Name)
+		}
+
+		o = o.DeepCopy()
+		o.Namespace, o.Name = id.Namespace, id.Name
+
+		s.nth["uid "+id.String()]++
+		o.UID = types.UID(fmt.Sprintf("%s-%s-%s-%d", id.Resource, id.Namespace, id.Name, s.nth["uid "+id.String()]))
+
+		w := Write{Client: c.name, Verb: "create", ID: id, New: o}
+		if s.config.Admit != nil {
+			s.config.Admit(w)
+		}
+
+		s.put(w)
+
+		return nil
+	})
+}
+
+// Delete deletes an object at once.
+func (c *Client) Delete(ctx context.Context, id ID) error {
+	s := c.server
+
+	return c.do(ctx, request{verb: "delete", resource: id.GroupResource, what: id.Namespace + "/" + id.Name}, func() error {
+		old, err := s.find(id)
+		if err != nil {
+			return err
+		}
+
+		s.put(Write{Client: c.name, Verb: "delete", ID: id, Old: old})
+
+		return nil
+	})
+}
+
+// DeleteAll deletes all objects of a resource, as when its definition is deleted.
+func (s *Server) DeleteAll(client string, gr schema.GroupResource) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	f := filter{labels: labels.Everything(), fields: fields.Everything()}
+	for _, o := range f.selected(s.store(gr).objects) {
+		s.put(Write{Client: client, Verb: "delete", ID: ID{GroupResource: gr, Namespace: o.Namespace, Name: o.Name}, Old: o})
+	}
+}
+
+// Objects returns all objects of a resource, as they are now. They must not be changed.
+func (s *Server) Objects(visit func(id ID, o *metav1.PartialObjectMetadata)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	for gr, st := range s.stores {
+		for key, o := range st.objects {
+			visit(ID{GroupResource: gr, Namespace: key.Namespace, Name: key.Name}, o)
+		}
+	}
+}
+
+// Object returns one object as it is now, without a request; nil if there is none. It must not be changed.
+func (s *Server) Object(id ID) *metav1.PartialObjectMetadata {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return s.store(id.GroupResource).objects[id.key()]
+}
+
+// Version returns the version of the last write.
+func (s *Server) Version() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return strconv.FormatInt(s.version, 10)
+}

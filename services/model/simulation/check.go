@@ -1,0 +1,295 @@
+package simulation
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/lease"
+	"github.com/clusterring/clusterring/services/internal/membership"
+	"github.com/clusterring/clusterring/services/internal/resources"
+	"github.com/clusterring/clusterring/services/model/simulation/apiserver"
+)
+
+// The properties, as violations begin with them.
+const (
+	// OneWorker is I1.
+	OneWorker = "I1 two shards work on one object"
+	// NoTaking is I6.
+	NoTaking = "I6 an object is taken from a shard that works on it"
+	// Honest means that a ring that is said to have converged has.
+	Honest = "I10 said to have converged"
+	// Placed means that in the end every object is where it belongs, or it is said why not.
+	Placed = "I2 out of place in the end"
+	// Converged means that this is said then.
+	Converged = "I10 not said to have converged in the end"
+	// Nothing means that what has left the ring carries no label.
+	NoLabel = "I8 the ring is still there"
+	// Rest means that nothing is asked then.
+	Rest = "I5 no rest in the end"
+)
+
+// beginsWork notes that a process begins to work on an object, and checks I1; the lock of the world is held.
+func (w *World) beginsWork(p *process, uid types.UID, id apiserver.ID) {
+	if w.working[uid] == nil {
+		w.working[uid] = map[*process]bool{}
+	}
+
+	now := w.clock.Now()
+
+	for q := range w.working[uid] {
+		if q.id.Name != p.id.Name && !w.tampered[uid][q] && now.Before(q.until) && !now.Before(q.frozen) {
+			w.violate(OneWorker, "shard %s begins to work on %s while shard %s does", p.id, id, q.id)
+		}
+	}
+
+	w.working[uid][p] = true
+}
+
+func (w *World) stopsWork(p *process, uid types.UID) {
+	delete(w.working[uid], p)
+	delete(w.tampered[uid], p)
+
+	if len(w.working[uid]) == 0 {
+		delete(w.working, uid)
+		delete(w.tampered, uid)
+	}
+}
+
+// checkTaking checks I6 for a write of who is bound to the protocol; the lock of the world is held.
+func (w *World) checkTaking(write apiserver.Write) {
+	if write.Old == nil || write.New == nil || !strings.HasPrefix(write.Client, "rebalancer/") {
+		return
+	}
+
+	from := write.Old.Labels[shardLabel]
+	if from == "" || from == write.New.Labels[shardLabel] || !w.isMain(write.ID, write.Old) {
+		return
+	}
+
+	now := w.clock.Now()
+
+	for p := range w.working[write.Old.UID] {
+		l := w.leases[p.id]
+		if p.id.Name == from && l != nil && lease.RecordOf(l).Holder == from && now.Before(p.until) && !now.Before(p.frozen) {
+			w.violate(NoTaking, "%s", write.ID)
+		}
+	}
+}
+
+// facts are what decides about where objects belong.
+type facts struct {
+	ring   *v1alpha1.ClusterRing
+	view   *membership.View
+	teams  map[string]string
+	served map[schema.GroupResource]apiserver.Served
+	// selector selects the ring's namespaces.
+	selector labels.Selector
+}
+
+// actual are the facts as they are.
+func (w *World) actual() facts {
+	all := w.server.Resources()
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	return facts{ring: w.ring, view: w.view(), teams: maps.Clone(w.teams), served: all}
+}
+
+// outOfPlace returns the objects that are not where they belong, with what is wrong.
+func (w *World) outOfPlace(f facts) map[apiserver.ID]string {
+	found := map[apiserver.ID]string{}
+	objects := map[apiserver.ID]*metav1.PartialObjectMetadata{}
+
+	w.server.Objects(func(id apiserver.ID, o *metav1.PartialObjectMetadata) { objects[id] = o })
+
+	w.mu.Lock()
+	unrelated := maps.Clone(w.unrelated)
+	w.mu.Unlock()
+
+	var set *resources.Set
+	if f.ring != nil && f.ring.DeletionTimestamp == nil {
+		set = resources.Resolve(mapperOf(f.served), f.ring.Spec)
+
+		var err error
+		if f.selector, err = metav1.LabelSelectorAsSelector(f.ring.Spec.EffectiveNamespaceSelector()); err != nil {
+			panic("a selector that is not valid: " + err.Error())
+		}
+	}
+
+	for id, o := range objects {
+		if how, is := f.served[id.GroupResource]; !is || how.Down || unrelated[o.UID] {
+			continue
+		}
+
+		if wrong := f.wrong(set, id, o, objects); wrong != "" {
+			found[id] = wrong
+		}
+	}
+
+	return found
+}
+
+// wrong says what is wrong with the place of one object; nothing if it is right.
+func (f facts) wrong(
+	set *resources.Set, id apiserver.ID, o *metav1.PartialObjectMetadata, all map[apiserver.ID]*metav1.PartialObjectMetadata,
+) string {
+	is, belongs := o.Labels[shardLabel], false
+	_, drain := o.Labels[drainLabel]
+
+	var (
+		want  string
+		owner *resources.Owner
+	)
+
+	if set != nil {
+		if r, role, ok := set.Find(id.GroupResource); ok {
+			key, controller, ok := set.KeyOf(r, role, o)
+			owner, belongs = controller, ok && f.covers(r, id.Namespace)
+			want, _ = f.view.Owner(key)
+		}
+	}
+
+	switch {
+	case !belongs && labelled(o):
+		return fmt.Sprintf("at %q, and should have no label", is)
+	case !belongs || len(f.view.AvailableShards()) == 0:
+		return ""
+	case drain:
+		return fmt.Sprintf("at %q, draining", is)
+	}
+
+	if owner != nil {
+		at, exists := all[apiserver.ID{GroupResource: owner.Resource.GroupResource(), Namespace: owner.Namespace, Name: owner.Name}]
+		if !exists || at.UID != owner.UID {
+			want = is
+			if !f.view.Available(is) {
+				want = "any"
+			}
+		} else {
+			want = at.Labels[shardLabel]
+		}
+	}
+
+	if is != want {
+		return fmt.Sprintf("at %q, and belongs to %q", is, want)
+	}
+
+	return ""
+}
+
+// covers reports whether the ring covers objects of the resource in the namespace.
+func (f facts) covers(r resources.Resource, namespace string) bool {
+	return !r.Namespaced || f.selector.Matches(labels.Set(namespaceLabels(namespace, f.teams[namespace])))
+}
+
+const (
+	// audit is how long an object with a shard label may be out of place with nobody knowing it; silence is how long one without
+	// may, for a watch that has become blind is believed that long.
+	audit   = 90 * time.Second
+	silence = 210 * time.Second
+	// bound is how long it may take, after all disturbances, until everything is right.
+	bound = 8 * time.Minute
+	// resting is how long nothing may be asked then.
+	resting = 4 * time.Minute
+)
+
+// lies looks whether a ring is said to have converged that has not. Since is when each object was first seen out of place.
+func (w *World) lies(since map[apiserver.ID]time.Time) {
+	f, converged := w.steward.claim()
+	if f.ring == nil {
+		clear(since)
+		return
+	}
+
+	now, wrong := w.clock.Now(), w.outOfPlace(f)
+
+	for id := range since {
+		if _, still := wrong[id]; !still {
+			delete(since, id)
+		}
+	}
+
+	for _, id := range sortedKeys(wrong) {
+		if _, known := since[id]; !known {
+			since[id] = now
+		}
+
+		unseen := audit
+		if o := w.server.Object(id); o != nil && !labelled(o) {
+			unseen = silence
+		}
+
+		if converged && now.Sub(since[id]) > unseen {
+			w.mu.Lock()
+			w.violate(Honest, "%s is %s, since %s", id, wrong[id], since[id].Sub(w.begun))
+			w.mu.Unlock()
+
+			since[id] = now.Add(time.Hour) // said once
+		}
+	}
+}
+
+// final checks what shall be true in the end.
+func (w *World) final() {
+	f := w.actual()
+	wrong := w.outOfPlace(f)
+	_, converged := w.steward.claim()
+	report := w.steward.describe()
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	for _, id := range sortedKeys(wrong) {
+		w.violate(Placed, "%s is %s; %s", id, wrong[id], report)
+	}
+
+	switch {
+	case f.ring != nil && f.ring.DeletionTimestamp != nil:
+		w.violate(NoLabel, "%s", report)
+	case f.ring != nil && !converged:
+		w.violate(Converged, "%s", report)
+	}
+}
+
+// rest checks what was asked in the time of rest, and how often the engine has said that it has something to report.
+func (w *World) rest(before, after map[string]int, news int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	if news > 5*int(resting/time.Minute) {
+		w.violate(Rest, "%d times the engine says that something has changed", news)
+	}
+
+	for _, what := range slices.Sorted(maps.Keys(after)) {
+		n := after[what] - before[what]
+		if n > 0 && strings.HasPrefix(what, "rebalancer ") && n > allowed(what) {
+			w.violate(Rest, "%d times %s", n, what)
+		}
+	}
+}
+
+// allowed is how often something may be asked while all is at rest.
+func allowed(what string) int {
+	const audits = int(resting / (45 * time.Second))
+
+	switch verb := strings.Fields(what)[1]; {
+	case strings.Contains(what, "discovery") || strings.HasSuffix(what, rings.String()):
+		return int(resting/(5*time.Second)) + 1 // while a resource is missing
+	case verb == "list":
+		return 8 * audits // pages
+	case verb == "watchlist", verb == "watch":
+		return audits
+	}
+
+	return 0
+}

@@ -1,0 +1,134 @@
+package simulation
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/klog/v2"
+)
+
+func TestMain(m *testing.M) {
+	klog.LogToStderr(false)
+	os.Exit(m.Run())
+}
+
+// number reads a number from the environment; make test-simulation has words for them.
+func number(t *testing.T, name string, otherwise int) int {
+	t.Helper()
+
+	text := os.Getenv(name)
+	if text == "" {
+		return otherwise
+	}
+
+	n, err := strconv.Atoi(text)
+	require.NoError(t, err, name)
+
+	return n
+}
+
+// TestSeeds lets the histories of many seeds happen: SEEDS is how many, SEED the only one. One that fails is printed, shrunk, with what
+// happened in it.
+func TestSeeds(t *testing.T) {
+	first, n := 0, number(t, "SEEDS", 200)
+	if os.Getenv("SEED") != "" {
+		first, n = number(t, "SEED", 0), 1
+	}
+
+	var (
+		next, done atomic.Int64
+		failed     sync.Map
+		began      = time.Now()
+	)
+
+	t.Run("seeds", func(t *testing.T) {
+		for i := range runtime.GOMAXPROCS(0) {
+			t.Run(strconv.Itoa(i), func(t *testing.T) {
+				t.Parallel()
+
+				for {
+					seed := first + int(next.Add(1)) - 1
+					if seed >= first+n {
+						return
+					}
+
+					if r := run(t, Draw(uint64(seed))); len(r.Violations) > 0 {
+						failed.Store(seed, r.Properties())
+						t.Logf("seed %d: %s", seed, r.Violations[0])
+					}
+
+					if d := done.Add(1); d%1000 == 0 {
+						t.Logf("%d of %d seeds, %s", d, n, time.Since(began).Round(time.Second))
+						fmt.Fprintf(os.Stderr, "%d of %d seeds, %s\n", d, n, time.Since(began).Round(time.Second))
+					}
+				}
+			})
+		}
+	})
+
+	t.Logf("%d seeds in %s", n, time.Since(began).Round(time.Millisecond))
+
+	shown := 0
+
+	failed.Range(func(seed, _ any) bool {
+		explain(t, Draw(uint64(seed.(int))))
+
+		shown++
+
+		return shown < 3 // the others are named above
+	})
+}
+
+// explain fails with the shortest history that fails like this one.
+func explain(t *testing.T, h History) {
+	t.Helper()
+
+	properties := run(t, h).Properties()
+	if len(properties) == 0 {
+		t.Errorf("seed %d failed, and does not any more: it depends on more than its history", h.Seed)
+		return
+	}
+
+	property := properties[0]
+	tries := 0
+	short := Shrink(h, func(h History) bool {
+		tries++
+		return tries < 400 && slices.Contains(run(t, h).Properties(), property)
+	})
+
+	short.Verbose = true
+	r := run(t, short)
+
+	t.Errorf("seed %d fails. The shortest history that fails likewise (SEED=%d runs the whole):\n%s\nwhat happens in it:\n%s\n%s", h.Seed, h.Seed,
+		short, strings.Join(r.Trace, "\n"), strings.Join(r.Violations, "\n"))
+}
+
+// A history ends alike each time, whatever the order in which goroutines run.
+func TestReplay(t *testing.T) {
+	for range number(t, "REPLAYS", 20) {
+		h := Draw(rand.Uint64N(1 << 40))
+		a, b := run(t, h), run(t, h)
+
+		if a.Hash == b.Hash {
+			continue
+		}
+
+		for i := range a.Trace {
+			if i >= len(b.Trace) || a.Trace[i] != b.Trace[i] {
+				t.Fatalf("seed %d: what happens differs at\n%s\n%s", h.Seed, a.Trace[i], append(b.Trace, "the end")[min(i, len(b.Trace))])
+			}
+		}
+
+		t.Fatalf("seed %d: one history is longer", h.Seed)
+	}
+}
