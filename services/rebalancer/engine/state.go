@@ -252,12 +252,12 @@ func (s *state) retarget(t *Target) (differs bool) {
 	s.update(func(now time.Time) {
 		old := s.target
 		s.target = t
+		s.unlisted.Insert(newTarget) // until the sources follow it
 
 		if old.Same(t) {
 			return // it is about the same objects, watched otherwise
 		}
 
-		s.unlisted.Insert(newTarget) // until the sources follow it
 		s.lost = s.lost.Union(lostShards(old, t))
 		s.relist = s.relist || old != nil && !old.Covers(t) // what was nobody's concern may be ours now
 		s.passes.retarget(now, suspectsOf(old, t))
