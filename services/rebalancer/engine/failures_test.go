@@ -154,14 +154,14 @@ func TestSourceThatIsRefusedIsReported(t *testing.T) {
 				w.eventually(func() bool { return w.failure("refused by the test") && !w.e.Report().Converged }, "the failure is reported")
 
 				unseen := w.owner("unseen", "")
-				before := w.times(verb + " configmaps")
+				before := w.times("LIST configmaps", "WATCH configmaps")
 
 				for range 30 {
 					w.goesBy(1)
 					require.False(t, w.e.Report().Converged)
 				}
 
-				require.LessOrEqual(t, w.times(verb+" configmaps")-before, 45, "of three sources in half a minute")
+				require.LessOrEqual(t, w.times("LIST configmaps", "WATCH configmaps")-before, 60, "of three sources in half a minute")
 
 				w.meddle(nil)
 				w.eventually(func() bool { return !w.placed(unseen, "", false) }, "what came meanwhile is found")
