@@ -98,7 +98,6 @@ func (t *Table) at(e *entry, at time.Time) {
 	t.set(timer{at: at, entry: e, number: e.timer})
 }
 
-//nolint:recvcheck // as [heap.Interface] has it
 type timerHeap []timer
 
 // Len implements [heap.Interface], as do the others.
