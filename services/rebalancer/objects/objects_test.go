@@ -129,6 +129,8 @@ func TestPagesHoldOnePageAtATime(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEmpty(t, version)
 	require.Equal(t, []int{PageSize, 1}, pages, "a list at resource version 0 would come in one piece")
+
+	w.streams(Scope{GVR: configMaps, Namespace: w.ns, Selector: "of=many"}, PageSize+1)
 }
 
 func TestPagesEndWithTheErrorOfTheReader(t *testing.T) {

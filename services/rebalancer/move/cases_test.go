@@ -1,0 +1,176 @@
+package move
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/obligation"
+)
+
+// moved is one case: the object, what is done to the world before the move, and what the move comes to.
+type moved struct {
+	shard    string
+	drain    bool
+	stale    bool
+	prepare  func(a *api, id objects.ID)
+	expected expected
+}
+
+func run(t *testing.T, gvr string, tc moved) *api {
+	t.Helper()
+
+	a := newAPI(t)
+
+	var id objects.ID
+	if gvr == "owner" {
+		id = a.put(owners, ownerAtB(), tc.shard, tc.drain)
+	} else {
+		id = a.put(children, "child", tc.shard, tc.drain)
+	}
+
+	job := obligation.Job{Object: a.seen(id), Stale: tc.stale}
+	if tc.prepare != nil {
+		tc.prepare(a, id)
+	}
+
+	out := a.mover().Move(t.Context(), target(), job)
+	a.expect(tc.expected, out)
+
+	return a
+}
+
+// TestMoveOfAMainObject: the object belongs to shard b.
+func TestMoveOfAMainObject(t *testing.T) {
+	name := ownerAtB()
+	get, patch := "get configmaps "+name, "patch configmaps "+name
+	fails := func(what string, err error) func(*api, objects.ID) {
+		return func(a *api, _ objects.ID) { a.fails[what] = err }
+	}
+	is := func(event obligation.Event) obligation.Outcome { return obligation.Outcome{Event: event} }
+	unknown := obligation.Outcome{Event: obligation.Failed, Stale: true}
+	asked := []string{patch, "moved " + name + ": drain"}
+	assigned := []string{patch, "moved " + name + ": assign"}
+
+	for what, tc := range map[string]moved{
+		"assigned":               {expected: expected{"b 10", is(obligation.SeenInPlace), assigned}},
+		"in place":               {shard: "b", expected: expected{"b 1", is(obligation.SeenInPlace), nil}},
+		"drained":                {shard: "a", expected: expected{"a 10 drain", is(obligation.Asked), asked}},
+		"not given up yet":       {shard: "a", drain: true, expected: expected{"a 1 drain", is(obligation.Asked), nil}},
+		"no longer to be given":  {shard: "b", drain: true, expected: expected{"b 10", is(obligation.SeenInPlace), []string{patch, "moved " + name + ": withdraw"}}},
+		"no slot":                {shard: "a", prepare: func(a *api, _ objects.ID) { a.noSlots = true }, expected: expected{"a 1", obligation.Outcome{Event: obligation.Blocked, Cause: obligation.SlotOf("a")}, nil}},
+		"read, and in place":     {stale: true, prepare: func(a *api, id objects.ID) { a.stored[id].Labels[shardKey] = "b" }, expected: expected{"b 1", is(obligation.SeenInPlace), []string{get}}},
+		"read, and gone":         {stale: true, prepare: func(a *api, id objects.ID) { delete(a.stored, id) }, expected: expected{"-", is(obligation.SeenInPlace), []string{get}}},
+		"not read":               {stale: true, prepare: fails("get configmaps", errors.New("etcd")), expected: expected{"-", unknown, []string{get}}},
+		"read, and not served":   {stale: true, prepare: fails("get configmaps", notServed), expected: expected{"-", unknown, []string{get}}},
+		"gone":                   {prepare: func(a *api, id objects.ID) { delete(a.stored, id) }, expected: expected{"-", obligation.Outcome{Event: obligation.SeenInPlace, Stale: true}, []string{patch}}},
+		"not served":             {prepare: fails("patch configmaps", notServed), expected: expected{" 1", unknown, []string{patch}}},
+		"a conflict":             {prepare: func(a *api, id objects.ID) { a.stored[id].ResourceVersion = "2" }, expected: expected{" 1", obligation.Outcome{Event: obligation.Failed, Stale: true, Brief: true}, []string{patch}}},
+		"no answer":              {shard: "a", prepare: fails("patch configmaps", context.DeadlineExceeded), expected: expected{"a 1", unknown, []string{patch}}},
+		"an unknown namespace":   {prepare: fails("namespace", errors.New("not synced")), expected: expected{" 1", is(obligation.Failed), nil}},
+		"not its turn":           {prepare: func(a *api, _ objects.ID) { a.noTurn = true }, expected: expected{" 1", obligation.Outcome{Event: obligation.Blocked, Cause: obligation.TurnOf(objects.ID{GVR: owners, Namespace: "n", Name: name})}, nil}},
+		"taken back":             {prepare: admission(func(l map[string]string) { delete(l, shardKey) }), expected: expected{" 10", obligation.Outcome{Event: obligation.Failed, Reason: "takes back"}, assigned}},
+		"put elsewhere":          {prepare: admission(func(l map[string]string) { l[shardKey] = "a" }), expected: expected{"a 10", is(obligation.Woken), assigned}},
+		"its drain taken back":   {shard: "a", prepare: admission(func(l map[string]string) { delete(l, drainKey) }), expected: expected{"a 10", obligation.Outcome{Event: obligation.Failed, Reason: "takes back"}, asked}},
+		"given up while drained": {shard: "a", prepare: admission(func(l map[string]string) { delete(l, drainKey); delete(l, shardKey) }), expected: expected{" 10", is(obligation.Woken), asked}},
+	} {
+		t.Run(what, func(t *testing.T) { run(t, "owner", tc) })
+	}
+}
+
+func admission(change func(map[string]string)) func(*api, objects.ID) {
+	return func(a *api, _ objects.ID) { a.admission = change }
+}
+
+// A write of which nobody knows whether it was carried out is looked up, and not sent again.
+func TestMoveLooksUpAWriteWithoutAnAnswer(t *testing.T) {
+	a := newAPI(t)
+	id := a.put(owners, ownerAtB(), "", false)
+	a.fails["patch configmaps"], a.lost = context.DeadlineExceeded, true
+
+	out := a.mover().Move(t.Context(), target(), obligation.Job{Object: a.seen(id)})
+	require.Equal(t, obligation.Failed, out.Event)
+	require.True(t, out.Stale)
+
+	out = a.mover().Move(t.Context(), target(), obligation.Job{Object: *out.Object, Stale: out.Stale})
+	a.expect(expected{"b 10", obligation.Outcome{Event: obligation.SeenInPlace}, []string{"patch configmaps " + id.Name, "get configmaps " + id.Name}}, out)
+}
+
+// TestMoveOfAControlledObject: the owner belongs to shard b.
+func TestMoveOfAControlledObject(t *testing.T) {
+	name := ownerAtB()
+	owner := objects.ID{GVR: owners, Namespace: "n", Name: name}
+	get, patch, assigned, see := "get configmaps "+name, "patch secrets child", "moved child: assign", "see "+name
+	ownerAt := func(shard string, drain bool) func(*api, objects.ID) {
+		return func(a *api, _ objects.ID) { a.put(owners, name, shard, drain) }
+	}
+	known := func(shard string) func(*api, objects.ID) {
+		return func(a *api, _ objects.ID) { a.others[owner] = a.seen(a.put(owners, name, shard, false)) }
+	}
+	fails := func(what string, err error) func(*api, objects.ID) {
+		return func(a *api, _ objects.ID) { a.fails[what] = err }
+	}
+	waits := obligation.Outcome{Event: obligation.Blocked, Cause: obligation.OwnerOf(owner)}
+	settled := obligation.Outcome{Event: obligation.SeenInPlace}
+
+	for what, tc := range map[string]moved{
+		"to its owner":                          {prepare: ownerAt("b", false), expected: expected{"b 10", settled, []string{get, patch, assigned}}},
+		"to an owner out of its place":          {prepare: ownerAt("a", false), expected: expected{"a 10", obligation.Outcome{Event: obligation.Woken}, []string{get, see, patch, assigned}}},
+		"there is with an owner out of place":   {shard: "a", prepare: ownerAt("a", false), expected: expected{"a 1", waits, []string{get, see}}},
+		"and its owner has no shard":            {prepare: ownerAt("", false), expected: expected{" 1", waits, []string{get, see}}},
+		"and its owner is being given up":       {shard: "b", drain: true, prepare: ownerAt("a", true), expected: expected{"b 1 drain", waits, []string{get, see}}},
+		"has a shard, its owner is on the move": {shard: "a", prepare: known("a"), expected: expected{"a 1", waits, nil}},
+		"has none, and its owner neither":       {prepare: known(""), expected: expected{" 1", waits, nil}},
+		"has none, its owner does":              {prepare: known("a"), expected: expected{"a 10", obligation.Outcome{Event: obligation.Woken}, []string{get, see, patch, assigned}}},
+		"has no owner":                          {expected: expected{"b 10", settled, []string{get, patch, assigned}}},
+		"has no owner, and stays where it is":   {shard: "a", expected: expected{"a 1", settled, []string{get}}},
+		"has an owner of the same name":         {shard: "a", prepare: func(a *api, id objects.ID) { ownerAt("b", false)(a, id); a.stored[owner].UID = "another" }, expected: expected{"a 1", settled, []string{get}}},
+		"another of its owner's name is moving": {prepare: func(a *api, id objects.ID) {
+			known("")(a, id)
+			o := a.others[owner]
+			o.UID = "another"
+			a.others[owner] = o
+		}, expected: expected{" 1", waits, []string{get, see}}},
+		"its owner cannot be read":                 {prepare: fails("get configmaps", errors.New("etcd")), expected: expected{" 1", obligation.Outcome{Event: obligation.Failed, Reason: "find the owner"}, []string{get}}},
+		"its owner's resource is not served":       {shard: "a", prepare: fails("get configmaps", notServed), expected: expected{"a 1", obligation.Outcome{Event: obligation.Failed, Reason: "find the owner"}, []string{get}}},
+		"not its turn: the owner is not looked at": {prepare: func(a *api, _ objects.ID) { a.noTurn = true }, expected: expected{" 1", obligation.Outcome{Event: obligation.Blocked, Cause: obligation.TurnOf(objects.ID{GVR: children, Namespace: "n", Name: "child"})}, nil}},
+	} {
+		t.Run(what, func(t *testing.T) { run(t, "child", tc) })
+	}
+}
+
+// TestMoveFromADeadShard: the shard named dead is not available, and may still work on its objects.
+func TestMoveFromADeadShard(t *testing.T) {
+	name := ownerAtB()
+	lease, patch := "lease ", "patch configmaps "+name
+	holds := func(holder string) func(*api, objects.ID) {
+		return func(a *api, _ objects.ID) { a.leases = []coordinationv1.Lease{leaseOf("dead", holder)} }
+	}
+	blocked := func(retry time.Duration, reason string) obligation.Outcome {
+		return obligation.Outcome{Event: obligation.Blocked, Cause: obligation.HeldBy("dead"), RetryAfter: retry, Reason: reason}
+	}
+	taken := expected{"b 10", obligation.Outcome{Event: obligation.SeenInPlace}, []string{lease, "free dead", patch, "moved " + name + ": assign"}}
+
+	for what, tc := range map[string]moved{
+		"its Lease is free":     {prepare: holds(""), expected: taken},
+		"it holds its Lease":    {prepare: holds("dead"), expected: expected{"dead 1", blocked(time.Second, "holds its Lease"), []string{lease}}},
+		"nobody knows":          {prepare: func(a *api, _ objects.ID) { a.fails["lease"] = apierrors.NewForbidden(owners.GroupResource(), "", nil) }, expected: expected{"dead 1", blocked(askAgain, "confirm that shard dead"), []string{lease}}},
+		"somebody asks already": {prepare: func(a *api, _ objects.ID) { a.held["dead"] = true }, expected: expected{"dead 1", blocked(0, ""), nil}},
+		"no answer to a write": {
+			prepare:  func(a *api, id objects.ID) { holds("")(a, id); a.fails["patch configmaps"] = context.DeadlineExceeded },
+			expected: expected{"dead 1", obligation.Outcome{Event: obligation.Failed, Stale: true}, []string{lease, "free dead", patch}},
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			tc.shard = "dead"
+			a := run(t, "owner", tc)
+			require.LessOrEqual(t, a.within, time.Second, "a write has no longer than the shard surely does not work")
+		})
+	}
+}

@@ -1,0 +1,291 @@
+package move
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	testclock "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/key"
+	"github.com/clusterring/clusterring/services/internal/membership"
+	"github.com/clusterring/clusterring/services/internal/plan"
+	"github.com/clusterring/clusterring/services/internal/resources"
+	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/obligation"
+	"github.com/clusterring/clusterring/services/rebalancer/placement"
+	"github.com/clusterring/clusterring/services/rebalancer/takeover"
+)
+
+const ring = "example"
+
+var (
+	owners   = corev1.SchemeGroupVersion.WithResource("configmaps")
+	children = corev1.SchemeGroupVersion.WithResource("secrets")
+	shardKey = v1alpha1.ShardLabel(ring)
+	drainKey = v1alpha1.DrainLabel(ring)
+	start    = time.Unix(1_000_000_000, 0)
+)
+
+// api is an API server with a few objects, and with the ring's other obligations: whatever a move asks for, and what it is told.
+type api struct {
+	*testing.T
+	objects.Server // lists and watches are not asked for
+	client.Reader  // reads Leases
+
+	stored   map[objects.ID]*metav1.PartialObjectMetadata
+	requests []string
+	// fails is what a request is answered with, by what it is: "get configmaps", "patch secrets", "lease", "namespace".
+	fails map[string]error
+	// lost says that writes are carried out all the same; admission changes what is written.
+	lost      bool
+	admission func(labels map[string]string)
+	leases    []coordinationv1.Lease
+	within    time.Duration // which the last write has had
+
+	others  map[objects.ID]objects.Object // obligations
+	noSlots bool
+	noTurn  bool
+	held    map[string]bool
+}
+
+func (a *api) ask(what, name string) error {
+	a.requests = append(a.requests, what+" "+name)
+
+	return a.fails[what]
+}
+
+func (a *api) Get(_ context.Context, id objects.ID) (*metav1.PartialObjectMetadata, error) {
+	if err := a.ask("get "+id.GVR.Resource, id.Name); err != nil {
+		return nil, err
+	}
+
+	if m, ok := a.stored[id]; ok {
+		return m.DeepCopy(), nil
+	}
+
+	return nil, apierrors.NewNotFound(id.GVR.GroupResource(), id.Name)
+}
+
+func (a *api) Patch(ctx context.Context, id objects.ID, body []byte) (*metav1.PartialObjectMetadata, error) {
+	err := a.ask("patch "+id.GVR.Resource, id.Name)
+	if err != nil && !a.lost {
+		return nil, err
+	}
+
+	if deadline, ok := ctx.Deadline(); ok {
+		a.within = time.Until(deadline).Round(time.Second) //nolint:forbidigo // contexts have no other clock
+	}
+
+	var patch struct {
+		Metadata struct {
+			ResourceVersion string
+			Labels          map[string]*string
+		}
+	}
+
+	require.NoError(a, json.Unmarshal(body, &patch))
+
+	m, ok := a.stored[id]
+
+	switch {
+	case !ok:
+		return nil, apierrors.NewNotFound(id.GVR.GroupResource(), id.Name)
+	case m.ResourceVersion != patch.Metadata.ResourceVersion:
+		return nil, apierrors.NewConflict(id.GVR.GroupResource(), id.Name, nil)
+	}
+
+	for k, v := range patch.Metadata.Labels {
+		if delete(m.Labels, k); v != nil {
+			metav1.SetMetaDataLabel(&m.ObjectMeta, k, *v)
+		}
+	}
+
+	if a.admission != nil {
+		a.admission(m.Labels)
+	}
+
+	m.ResourceVersion += "0"
+
+	return m.DeepCopy(), err
+}
+
+// List reads Leases.
+func (a *api) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	list.(*coordinationv1.LeaseList).Items = a.leases //nolint:forcetypeassert // or the test fails
+
+	return a.ask("lease", "")
+}
+
+// Selects implements [placement.Namespaces].
+func (a *api) Selects(context.Context, string, labels.Selector) (bool, error) {
+	return true, a.fails["namespace"]
+}
+
+func (a *api) See(o objects.Object) {
+	a.requests = append(a.requests, "see "+o.Name)
+	a.others[o.ID] = o
+}
+
+func (a *api) Has(id objects.ID) (objects.Object, bool) {
+	o, ok := a.others[id]
+
+	return o, ok
+}
+
+func (a *api) Grant(objects.ID, string) bool { return !a.noSlots }
+func (a *api) Held(shard string) bool        { return a.held[shard] }
+func (a *api) Free(shard string)             { a.requests = append(a.requests, "free "+shard) }
+
+// lister makes the one List of [objects.Server] and that of [client.Reader] two.
+type reader struct{ *api }
+
+func (r reader) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
+	return errors.New("Leases are listed")
+}
+
+type server struct{ *api }
+
+func (s server) List(context.Context, schema.GroupVersionResource, string, metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
+	return nil, errors.New("objects are not listed")
+}
+
+func newAPI(t *testing.T) *api {
+	t.Helper()
+
+	return &api{
+		T: t, stored: map[objects.ID]*metav1.PartialObjectMetadata{}, fails: map[string]error{}, others: map[objects.ID]objects.Object{},
+		held: map[string]bool{},
+	}
+}
+
+func (a *api) mover() *Mover {
+	clk := testclock.NewFakePassiveClock(start)
+
+	guard := takeover.New(ring, reader{a}, clk)
+	guard.Observe(viewOf("a", "b", "dead"))
+	clk.SetTime(start.Add(time.Hour))
+
+	return &Mover{
+		Objects: objects.NewClient(server{a}, ring), Guard: guard, Namespaces: a, Obligations: a, Clock: clk,
+		Turn: func(objects.ID, objects.ID) (func(), bool) { return func() {}, !a.noTurn },
+		Moved: func(o objects.Object, verb plan.Verb) {
+			a.requests = append(a.requests, fmt.Sprintf("moved %s: %s", o.Name, verb))
+		},
+	}
+}
+
+func viewOf(shards ...string) *membership.View {
+	leases := make([]*coordinationv1.Lease, len(shards))
+	for i, name := range shards {
+		leases[i] = new(leaseOf(name, name))
+	}
+
+	return membership.NewView(ring, leases, nil)
+}
+
+func leaseOf(shard, holder string) coordinationv1.Lease {
+	return coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: shard, Labels: map[string]string{v1alpha1.LabelClusterRing: ring}},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder},
+	}
+}
+
+func target() *placement.Target {
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("ConfigMap"), meta.RESTScopeNamespace)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("Secret"), meta.RESTScopeNamespace)
+
+	return &placement.Target{
+		View: viewOf("a", "b"),
+		Set: resources.Resolve(mapper, v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{
+			Resource: "configmaps", ControlledResources: []v1alpha1.ControlledResource{{Resource: "secrets"}},
+		}}}),
+		Leaving:  map[schema.GroupResource]bool{},
+		Selector: labels.Everything(),
+	}
+}
+
+// ownerAtB is a name that the ring gives to b.
+func ownerAtB() string {
+	for name := "owner"; ; name += "x" {
+		if at, _ := target().View.Owner(key.Key{Kind: "ConfigMap", Namespace: "n", Name: name}); at == "b" {
+			return name
+		}
+	}
+}
+
+// put stores an object at version 1, with the labels that "shard" or "shard drain" says.
+func (a *api) put(gvr schema.GroupVersionResource, name, shard string, drain bool) objects.ID {
+	m := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "n", Name: name, UID: types.UID("uid of " + name), ResourceVersion: "1", Labels: map[string]string{},
+	}}
+	if shard != "" {
+		m.Labels[shardKey] = shard
+	}
+
+	if drain {
+		m.Labels[drainKey] = v1alpha1.DrainValue
+	}
+
+	if gvr == children {
+		m.OwnerReferences = []metav1.OwnerReference{{
+			APIVersion: "v1", Kind: "ConfigMap", Name: ownerAtB(), UID: types.UID("uid of " + ownerAtB()), Controller: new(true),
+		}}
+	}
+
+	id := objects.ID{GVR: gvr, Namespace: "n", Name: name}
+	a.stored[id] = m
+
+	return id
+}
+
+func (a *api) seen(id objects.ID) objects.Object {
+	return objects.NewClient(server{a}, ring).Object(id.GVR, a.stored[id])
+}
+
+// notServed is a 404 that says nothing about the object.
+var notServed = apierrors.NewGenericServerResponse(http.StatusNotFound, "patch", owners.GroupResource(), "", "404 page not found", 0, true)
+
+// expected is what a move comes to. Reasons are compared only where they are given; the object is "shard version", or "-" if there is none.
+type expected struct {
+	object   string
+	out      obligation.Outcome
+	requests []string
+}
+
+func (a *api) expect(want expected, out obligation.Outcome) {
+	a.Helper()
+
+	object := "-"
+	if o := out.Object; o != nil {
+		if object = o.Shard + " " + o.ResourceVersion; o.Draining {
+			object += " drain"
+		}
+	}
+
+	require.Equal(a, want.object, object)
+	require.Equal(a, want.requests, a.requests)
+
+	if want.out.Reason != "" {
+		require.Contains(a, out.Reason, want.out.Reason)
+	}
+
+	out.Object, want.out.Object, out.Reason, want.out.Reason = nil, nil, "", ""
+	require.Equal(a, want.out, out)
+}
