@@ -35,6 +35,9 @@ import (
 // name is the service's name.
 const name = "rebalancer"
 
+// ringsAtOnce bounds the rings whose status is written at a time; one that is slow holds up few others.
+const ringsAtOnce = 4
+
 // NewCommand returns the command of the rebalancer.
 func NewCommand() *cobra.Command {
 	limits := engine.Limits{
@@ -159,7 +162,7 @@ func setup(ctx context.Context, rt *kit.Runtime, limits engine.Limits, bounds ob
 
 	err = builder.ControllerManagedBy(mgr).Named(name).
 		For(&v1alpha1.ClusterRing{}).
-		WithOptions(controller.Options{RateLimiter: kit.RateLimiter[reconcile.Request]()}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: ringsAtOnce, RateLimiter: kit.RateLimiter[reconcile.Request]()}).
 		Watches(&corev1.Namespace{}, relabelled(f)).
 		WatchesRawSource(source.Func(func(ctx context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 			queue.set(q)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
+	"github.com/clusterring/clusterring/services/rebalancer/scope"
 )
 
 // situation is what the condition Assigned is decided by.
@@ -137,12 +138,12 @@ func hint(failures []string) string {
 func assignment(ring *v1alpha1.ClusterRing, t *target, r engine.Report) *v1alpha1.AssignmentStatus {
 	a := &v1alpha1.AssignmentStatus{
 		Unassigned: int32(r.Unassigned), Misplaced: int32(r.Misplaced), Draining: int32(r.Draining), //nolint:gosec // far below
-		LostShards: r.Lost[:min(len(r.Lost), v1alpha1.MaxLostShards)], Resources: t.scope.remember(t.Set),
+		LostShards: r.Lost[:min(len(r.Lost), v1alpha1.MaxLostShards)], Resources: t.scope.Remember(t.Set),
 	}
 
 	if r.Converged && len(t.missing()) == 0 {
 		a.Fingerprint = t.View.Fingerprint()
-		a.Resources = (&scope{spec: ring.Spec}).remember(t.Set)
+		a.Resources = (&scope.Scope{Spec: ring.Spec}).Remember(t.Set)
 	}
 
 	return a

@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -160,20 +161,30 @@ func TestChildOfAReleasedOwnerIsNotWaitedFor(t *testing.T) {
 	})
 	w.join("a")
 
-	owner := w.main("leaving", "a")
+	released, last := w.main("released", "a"), w.main("last", "a")
+	class := w.class(w.ns, "a")
+
 	w.start()
 	w.atRest()
 
 	w.ring.Spec.Resources = w.ring.Spec.Resources[1:]
 	w.ring.Spec.Resources[0].ControlledResources = []v1alpha1.ControlledResource{{Resource: "secrets"}}
 	require.NoError(t, w.client.Update(t.Context(), w.ring))
-	w.eventually(placed{Shard: "a", Drain: true}, owner)
+	w.eventually(placed{Shard: "a", Drain: true}, released, last)
+	w.acknowledge(released)
+	w.eventually(placed{}, released)
 
-	child := w.child(owner, "")
-	w.acknowledge(owner)
+	child := w.child(released, "")
+
+	// When this one has its shard, the other one has been seen.
+	other := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "other"}}
+	require.NoError(t, controllerutil.SetControllerReference(class, other, w.client.Scheme()))
+	require.NoError(t, w.client.Create(t.Context(), other))
+	w.eventually(placed{Shard: "a"}, other)
+
+	w.acknowledge(last)
 	w.assigned(v1alpha1.ReasonAllAssigned)
 	require.Equal(t, placed{}, w.placed(child))
-	require.Equal(t, placed{}, w.placed(owner))
 
 	require.Eventually(t, func() bool {
 		require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(w.ring), w.ring))

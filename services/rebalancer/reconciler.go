@@ -112,7 +112,7 @@ func (r *reconciler) patchFinalizers(ctx context.Context, ring, base *v1alpha1.C
 
 // refuse reports a spec that cannot be worked with. The engine, if there is one, keeps its last target.
 func (r *reconciler) refuse(ctx context.Context, ring *v1alpha1.ClusterRing, t *target) error {
-	assignment := &v1alpha1.AssignmentStatus{Resources: t.scope.remember(t.Set)}
+	assignment := &v1alpha1.AssignmentStatus{Resources: t.scope.Remember(t.Set)}
 
 	err := r.status.Write(ctx, ring, status.Part{Assignment: assignment, Conditions: []metav1.Condition{{
 		Type: v1alpha1.ConditionAssigned, Status: metav1.ConditionFalse,

@@ -94,6 +94,11 @@ func shardOf(l *coordinationv1.Lease) Shard {
 	return Shard{Namespace: l.Namespace, Name: l.Name, Holder: record.Holder, Duration: record.Duration}
 }
 
+// MaxShards is how many shards of a ring may be available. A table of so many takes two tenths of a second to build, in every replica of
+// every service, and a list that names them all some 300 kB; a ring should stay far below. What is beyond is not available, the last
+// ones by name: as all else, this follows from the set of Leases alone.
+const MaxShards = 5000
+
 // judge decides about each of the sorted shards whether it is available, and returns the names of those that are.
 func judge(shards []Shard) (available []string) {
 	for start := 0; start < len(shards); {
@@ -101,12 +106,25 @@ func judge(shards []Shard) (available []string) {
 		for end < len(shards) && shards[end].Name == shards[start].Name {
 			end++
 		}
-		if judgeName(shards[start:end]) {
+		switch is := judgeName(shards[start:end]); {
+		case is && len(available) == MaxShards:
+			refuse(shards[start:end])
+		case is:
 			available = append(available, shards[start].Name)
 		}
 		start = end
 	}
 	return available
+}
+
+// refuse makes a shard unavailable that would be one too many.
+func refuse(shards []Shard) {
+	for i := range shards {
+		if shards[i].Available {
+			shards[i].Available = false
+			shards[i].Problem = fmt.Sprintf("a ring has at most %d shards, in the order of their names: shard the objects by several rings", MaxShards)
+		}
+	}
 }
 
 // judgeName does so for all shards of one name, of which at most one can be available.

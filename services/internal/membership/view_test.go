@@ -2,6 +2,7 @@ package membership_test
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -159,4 +160,35 @@ func TestOwnerAllocatesNothing(t *testing.T) {
 	v := membership.NewView("r", []*coordinationv1.Lease{leaseOf("r", "ns/a", "a"), leaseOf("r", "ns/b", "b")}, nil)
 	k := key.Key{Kind: "ConfigMap", Namespace: "default", Name: "a"}
 	require.Zero(t, testing.AllocsPerRun(100, func() { _, _ = v.Owner(k) }))
+}
+
+// A ring takes so many shards and no more; which, depends on the set alone.
+func TestShardsAreCapped(t *testing.T) {
+	leases := make([]*coordinationv1.Lease, 0, membership.MaxShards+2)
+	for i := range membership.MaxShards + 2 {
+		name := fmt.Sprintf("shard-%05d", i)
+		leases = append(leases, leaseOf("r", "ns/"+name, name))
+	}
+	view := membership.NewView("r", leases, nil)
+	slices.Reverse(leases)
+	other := membership.NewView("r", leases, nil)
+
+	require.Len(t, view.AvailableShards(), membership.MaxShards)
+	require.Equal(t, view.Shards(), other.Shards(), "whatever the order")
+	require.False(t, view.Available("shard-05000"))
+	require.True(t, view.Available("shard-04999"))
+	require.Equal(t, []string{
+		"shard ns/shard-05000: a ring has at most 5000 shards, in the order of their names: shard the objects by several rings",
+		"shard ns/shard-05001: a ring has at most 5000 shards, in the order of their names: shard the objects by several rings",
+	}, view.Problems())
+}
+
+func BenchmarkLargestRing(b *testing.B) {
+	names := make([]string, membership.MaxShards)
+	for i := range names {
+		names[i] = fmt.Sprintf("shard-%05d", i)
+	}
+	for b.Loop() {
+		ring.New(names)
+	}
 }

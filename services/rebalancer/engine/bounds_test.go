@@ -49,11 +49,11 @@ func TestObjectsThatCannotMoveHinderNobody(t *testing.T) {
 
 			w.e.SetTarget(w.target)
 			w.run()
+			w.eventually(func() bool { return w.e.Report().Blocked >= 20 }, "they wait")
+			w.comes(w.owner(w.namesAt(w.target, "a", "new", 1)[0], ""), "a", false)
 			w.eventually(func() bool { return w.e.Report().Blocked >= n }, "they all wait")
 			require.Equal(t, []string{"c"}, w.e.Report().Lost)
 			require.Contains(t, w.e.Report().BlockedExample, "shard c ")
-
-			w.comes(w.owner(w.namesAt(w.target, "a", "new", 1)[0], ""), "a", false)
 
 			lists, requests := w.leases.lists(), w.times("GET configmaps", "PATCH configmaps")
 

@@ -77,6 +77,7 @@ type Engine struct {
 	Config
 	mover *move.Mover
 	turns *move.Turns
+	quiet quiet
 	*state
 	// wake says that there is another target.
 	wake chan struct{}
@@ -158,8 +159,7 @@ func (e *Engine) work(ctx context.Context) {
 		}
 
 		if out.Event == obligation.Failed && !out.Brief {
-			e.Log.Error(nil, "cannot move an object; will try again", "object", job.Object.String(), "reason", out.Reason)
-			countFailure(e.Ring)
+			e.failed(job.Object.ID, out.Reason)
 		}
 
 		if late, news := e.report(job.Object.ID, out); news {
@@ -167,6 +167,39 @@ func (e *Engine) work(ctx context.Context) {
 			e.Late(late.ID, late.Shard, late.After)
 		}
 	}
+}
+
+// failed tells of an attempt that failed: of each in a metric, of one every few seconds in a log, for there may be very many.
+func (e *Engine) failed(id objects.ID, reason string) {
+	countFailure(e.Ring)
+
+	if others, say := e.quiet.say(e.Clock.Now()); say {
+		e.Log.Error(nil, "cannot move an object; will try again", "object", id.String(), "reason", reason, "others since the last such line", others)
+	}
+}
+
+// quiet lets one of many lines be written in a while.
+type quiet struct {
+	mu     sync.Mutex
+	next   time.Time
+	others int
+}
+
+// say reports whether a line is to be written now, and how many were not since the last one.
+func (q *quiet) say(now time.Time) (others int, say bool) {
+	const every = 10 * time.Second
+
+	q.mu.Lock()
+	defer q.mu.Unlock()
+
+	if now.Before(q.next) {
+		q.others++
+		return 0, false
+	}
+
+	others, q.others, q.next = q.others, 0, now.Add(every)
+
+	return others, true
 }
 
 // tell calls Changed after changes, at most four times a second. It does not look whether a report differs from the one

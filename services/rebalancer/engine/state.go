@@ -23,6 +23,7 @@ type state struct {
 	target *Target
 	table  *obligation.Table
 	passes passes
+	grace  grace
 	// lost are shards whose objects have to be listed, until somebody does; relist asks for all without an available shard.
 	lost   sets.Set[string]
 	relist bool
@@ -252,15 +253,16 @@ func (s *state) retarget(t *Target) (differs bool) {
 	s.update(func(now time.Time) {
 		old := s.target
 		s.target = t
+		s.unlisted.Insert(newTarget) // until the sources follow it
 
 		if old.Same(t) {
 			return // it is about the same objects, watched otherwise
 		}
 
-		s.unlisted.Insert(newTarget) // until the sources follow it
 		s.lost = s.lost.Union(lostShards(old, t))
 		s.relist = s.relist || old != nil && !old.Covers(t) // what was nobody's concern may be ours now
 		s.passes.retarget(now, suspectsOf(old, t))
+		s.grace.retarget(now, len(t.View.AvailableShards()), lostShards(t, old).Len() > 0)
 		maps.DeleteFunc(s.failures, func(source, _ string) bool { return strings.HasPrefix(source, passPrefix) }) // the next pass shows
 		s.table.Recheck(now, t.View.Available, func(id objects.ID) bool {
 			r, _, ok := t.Set.Find(id.GVR.GroupResource())
@@ -290,11 +292,11 @@ func (s *state) followed(t *Target) {
 	})
 }
 
-// lostShards returns the shards that were available before and are not after.
+// lostShards returns the shards that were available before and are not after; none if either is not known.
 func lostShards(before, after *Target) sets.Set[string] {
 	lost := sets.New[string]()
 
-	if before != nil {
+	if before != nil && after != nil {
 		for _, name := range before.View.AvailableShards() {
 			if !after.View.Available(name) {
 				lost.Insert(name)

@@ -45,6 +45,8 @@ type Obligations interface {
 	Held(shard string) bool
 	// Free says that a shard was found not to work on its objects.
 	Free(shard string)
+	// Grace returns how long objects of shards that are gone have to wait for these to come back, and why; not positive if not.
+	Grace() (wait time.Duration, reason string)
 }
 
 // Mover moves the objects of one ring. All fields are required. It may be used by several goroutines.
@@ -162,6 +164,10 @@ func (m *Mover) carryOut(ctx context.Context, t *placement.Target, s step) oblig
 	o := s.object
 
 	if from := s.action.TakenFrom; from != "" {
+		if wait, reason := m.Obligations.Grace(); wait > 0 && s.action.Verb == plan.Assign {
+			return obligation.Outcome{Object: &o, Event: obligation.Blocked, Cause: obligation.HeldBy(from), RetryAfter: wait, Reason: reason}
+		}
+
 		limited, cancel, held := m.confirm(ctx, from)
 		if held != nil {
 			held.Object = &o

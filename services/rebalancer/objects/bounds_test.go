@@ -21,8 +21,8 @@ func TestRequestsPerSecondAreBounded(t *testing.T) {
 	api, err := Connect(plane.Config, httpClient, Bounds{PerSecond: 50, AtOnce: 20})
 	require.NoError(t, err)
 
-	real := clock.RealClock{}
-	began := real.Now()
+	wall := clock.RealClock{}
+	began := wall.Now()
 
 	var all errgroup.Group
 	for range 150 {
@@ -37,5 +37,5 @@ func TestRequestsPerSecondAreBounded(t *testing.T) {
 	}
 
 	require.NoError(t, all.Wait())
-	require.GreaterOrEqual(t, real.Since(began), 900*time.Millisecond)
+	require.GreaterOrEqual(t, wall.Since(began), 900*time.Millisecond)
 }

@@ -71,11 +71,11 @@ func (c *Client) streamed(ctx context.Context, clk clock.Clock, scope Scope, yie
 				return "", fmt.Errorf("list %s: the API server has ended the stream", scope.GVR.GroupResource())
 			}
 
-			silence.Reset(stalled)
-
 			if version, err := c.listed(scope, event, yield); version != "" || err != nil {
 				return version, err
 			}
+
+			silence.Reset(stalled) // who takes the objects may have taken some time
 		}
 	}
 }

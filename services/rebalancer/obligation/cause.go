@@ -228,10 +228,10 @@ func (t *Table) repay(c Cause, w *waiting) {
 		t.forget(c)
 	}
 
-	switch {
-	case c.kind == kindHeld:
+	switch c.kind {
+	case kindHeld:
 		t.debt.lose(c.shard)
-	case c.kind == kindSlot:
+	case kindSlot:
 		t.debt.misplace(c.shard)
 	default:
 		w.others = true

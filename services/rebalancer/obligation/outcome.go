@@ -52,9 +52,9 @@ func (e *entry) pause(brief bool) time.Duration {
 		d = min(firstPause<<shift, d)
 	}
 
-	spread := time.Duration(len(e.object.Name)*7+int(sum(e.object.Name))) % 100
+	spread := (len(e.object.Name)*7 + int(sum(e.object.Name))) % 100
 
-	return d - d*spread/400 // up to a quarter less
+	return d - d/400*time.Duration(spread) // up to a quarter less
 }
 
 func sum(name string) (n uint32) {

@@ -112,8 +112,8 @@ func (t *Table) See(now time.Time, o objects.Object, inPlace bool) {
 	case !known:
 		e = &entry{object: o, seen: o.ResourceVersion}
 		t.entries[o.ID] = e
-	case objects.Older(o.ResourceVersion, e.seen), o.ResourceVersion == e.seen && !e.stale && !inPlace:
-		return
+	case objects.Older(o.ResourceVersion, e.seen), o.ResourceVersion == e.object.ResourceVersion && (e.stale || !inPlace):
+		return // that it was so is known
 	}
 
 	t.replace(e, o)
@@ -164,6 +164,8 @@ func (t *Table) look(e *entry, seen string) {
 
 	if e.phase == Moving {
 		e.again, e.inPlace = true, false
+		e.doubted = e.doubted || seen == e.object.ResourceVersion // the worker may not have read it
+
 		return
 	}
 
@@ -176,7 +178,10 @@ func (t *Table) Released(now time.Time, id objects.ID, resourceVersion string) b
 	e, known := t.entries[id]
 
 	switch {
-	case !known, objects.Older(resourceVersion, e.seen), !e.object.Draining && e.phase != Moving:
+	case !known, objects.Older(resourceVersion, e.seen):
+		return false
+	case !e.object.Draining:
+		t.Unsure(id, resourceVersion) // whoever asked for the drain has not told yet
 		return false
 	case e.phase == Moving:
 		t.look(e, resourceVersion)
@@ -210,7 +215,6 @@ func (t *Table) Unlisted(of func(objects.ID) bool) {
 	for _, id := range t.sorted() {
 		if e := t.entries[id]; e.counted.class == unassigned && of(id) {
 			t.look(e, e.seen)
-			e.doubted = e.phase == Moving // the worker may not have read it
 		}
 	}
 }

@@ -106,16 +106,18 @@ func (s *Stream) Run(ctx context.Context) {
 			version, err = s.follow(ctx, version)
 		}
 
+		lasted := s.clock.Since(began) >= calm
+		if lasted {
+			next.Reset()
+		}
+
 		switch {
-		case ctx.Err() != nil || err == nil && listing:
+		case ctx.Err() != nil || err == nil && (listing || lasted):
 			continue
 		case errors.Is(err, errRelist):
 			version = ""
 		case err != nil:
 			s.sink.Failed(err)
-		case s.clock.Since(began) >= calm:
-			next.Reset()
-			continue
 		}
 
 		select {
@@ -189,11 +191,11 @@ func (s *Stream) follow(ctx context.Context, version string) (string, error) {
 				return version, nil
 			}
 
-			quiet.Reset(silence)
-
 			if version, err = s.event(ctx, version, event); err != nil {
 				return version, err
 			}
+
+			quiet.Reset(silence) // the sink may have taken its time
 		}
 	}
 }

@@ -1,0 +1,47 @@
+package engine
+
+import (
+	"fmt"
+	"time"
+)
+
+// comeback is how long a ring waits for more of its shards after one has come back: about as long as it takes to start a process that
+// takes its Lease.
+const comeback = 15 * time.Second
+
+// grace keeps the first shard that comes back after a disruption from getting everything. Where less than half of the shards are there
+// that were there when the ring had converged last, and one has just come back, the objects of the others wait for a while: they would
+// go to the few, and back again as the others follow. Objects without a shard do not wait, and neither do those of shards that leave while
+// none comes back.
+type grace struct {
+	// known is the number of available shards when the ring had converged last.
+	known int
+	// until is how long objects wait; zero if they do not.
+	until time.Time
+}
+
+// retarget takes note of another set of available shards; joined reports whether one has come.
+func (g *grace) retarget(now time.Time, available int, joined bool) {
+	switch {
+	case 2*available >= g.known:
+		g.until = time.Time{}
+	case joined:
+		g.until = now.Add(comeback)
+	}
+}
+
+// wait returns how long objects of lost shards have to wait; not positive if they have not.
+func (g *grace) wait(now time.Time) time.Duration { return g.until.Sub(now) }
+
+// Grace implements [move.Obligations].
+func (s *state) Grace() (wait time.Duration, reason string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if wait = s.grace.wait(s.clock.Now()); wait <= 0 {
+		return 0, ""
+	}
+
+	return wait, fmt.Sprintf("%d of %d shards have come back; others may follow within %s",
+		len(s.target.View.AvailableShards()), s.grace.known, comeback)
+}

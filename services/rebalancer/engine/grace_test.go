@@ -1,0 +1,105 @@
+package engine
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/key"
+	"github.com/clusterring/clusterring/tools/localplane/leasetest"
+)
+
+func TestGrace(t *testing.T) {
+	begin := time.Unix(1_000_000_000, 0)
+	g := &grace{}
+
+	g.retarget(begin, 1, true)
+	require.LessOrEqual(t, g.wait(begin), time.Duration(0), "of a ring of which nothing is known nobody is waited for")
+
+	g.known = 4
+	g.retarget(begin, 1, false)
+	require.LessOrEqual(t, g.wait(begin), time.Duration(0), "three have left, and none has come back")
+	g.retarget(begin, 0, false)
+	g.retarget(begin, 1, true)
+	require.Equal(t, comeback, g.wait(begin), "the first one is back")
+	require.LessOrEqual(t, g.wait(begin.Add(comeback)), time.Duration(0), "but not for ever")
+
+	later := begin.Add(comeback / 2)
+	g.retarget(later, 2, true)
+	require.LessOrEqual(t, g.wait(later), time.Duration(0), "half of them are there")
+}
+
+func TestLinesAreFew(t *testing.T) {
+	now := time.Unix(1_000_000_000, 0)
+	q := &quiet{}
+
+	_, say := q.say(now)
+	require.True(t, say)
+
+	for range 3 {
+		_, say = q.say(now.Add(time.Second))
+		require.False(t, say)
+	}
+
+	others, say := q.say(now.Add(10 * time.Second))
+	require.True(t, say)
+	require.Equal(t, 3, others)
+}
+
+// After a disruption of all shards the first one that is back would get everything, and give it back as the others follow.
+func TestFirstShardThatComesBackDoesNotGetEverything(t *testing.T) {
+	r := newResting(t)
+	all := target(r.ring)
+	three := of(all, "a", "b", "c")
+
+	for _, name := range three.View.AvailableShards() {
+		s := &leasetest.Shard{Client: r.plane.Client, Ring: r.ring, Namespace: r.ns, Name: name}
+		require.NoError(t, s.Acquire(t.Context()))
+		require.NoError(t, s.Release(t.Context()))
+	}
+
+	var objects []*corev1.ConfigMap
+
+	for i := range 12 {
+		name := fmt.Sprintf("object-%d", i)
+		owner, _ := three.View.Owner(key.Key{Kind: "ConfigMap", Namespace: r.ns, Name: name})
+		objects = append(objects, r.create(name, owner))
+	}
+
+	at := func(name string) (n int) {
+		for _, cm := range objects {
+			require.NoError(t, r.plane.Client.Get(t.Context(), client.ObjectKeyFromObject(cm), cm))
+
+			if cm.Labels[v1alpha1.ShardLabel(r.ring)] == name {
+				n++
+			}
+		}
+
+		return n
+	}
+
+	r.e.SetTarget(three)
+	r.run()
+
+	mine := at("a")
+	r.e.SetTarget(of(all))
+	r.e.SetTarget(of(all, "a"))
+	r.eventually(func() bool { return r.e.Report().Blocked == len(objects)-mine })
+	require.Contains(t, r.e.Report().BlockedExample, "1 of 3 shards have come back")
+	require.Equal(t, mine, at("a"))
+
+	r.e.SetTarget(three)
+	r.settle()
+	require.Equal(t, mine, at("a"), "nobody's objects have moved")
+
+	r.e.SetTarget(of(all))
+	r.e.SetTarget(of(all, "a"))
+	r.eventually(func() bool { return r.e.Report().Blocked == len(objects)-mine })
+	r.clock.Step(comeback)
+	r.eventually(func() bool { return at("a") == len(objects) })
+}

@@ -1,0 +1,66 @@
+package obligation
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/clusterring/clusterring/services/rebalancer/objects"
+)
+
+// What is over costs nothing: an object that changes all the time while it is drained, one that fails, and many that come and go leave
+// neither timers nor places behind.
+func TestNothingGrowsWithChanges(t *testing.T) {
+	now := time.Unix(1_000_000_000, 0)
+	x := New(defaults)
+	x.Recheck(now, func(s string) bool { return s == "a" }, func(objects.ID) bool { return true })
+
+	for i := range 20_000 {
+		o := objects.Object{ID: id("x"), ResourceVersion: fmt.Sprint(i), Shard: "a", Draining: true}
+		x.See(now, o, false)
+
+		job, ok := x.Take(now)
+		require.True(t, ok)
+		x.Report(now, job.Object.ID, Outcome{Object: &o, Event: Asked})
+
+		other := objects.Object{ID: id(fmt.Sprint("y", i)), ResourceVersion: "1", Shard: "c"}
+		x.See(now, other, false)
+
+		_, ok = x.Take(now)
+		require.True(t, ok)
+
+		if i%2 == 0 {
+			x.Report(now, other.ID, Outcome{Object: &other, Event: Failed})
+		} else {
+			x.Report(now, other.ID, Outcome{Object: &other, Event: Blocked, Cause: HeldBy("c"), RetryAfter: time.Hour})
+		}
+
+		if i > 0 {
+			x.See(now, objects.Object{ID: other.ID, ResourceVersion: "2", Shard: "a"}, true)
+		}
+	}
+
+	require.Len(t, x.entries, 2, "the drain, and the first of the others")
+	require.LessOrEqual(t, len(x.timers.all), 2*fewTimers)
+	require.Empty(t, x.parked)
+	require.LessOrEqual(t, len(x.urgent.entries)+len(x.regular.entries), 4096)
+
+	for i := range 20_000 { // with something that stays
+		o := objects.Object{ID: id("z"), ResourceVersion: fmt.Sprint(i), Shard: "c"}
+		x.See(now, o, false)
+
+		job, ok := x.Take(now)
+		require.True(t, ok)
+		x.Report(now, job.Object.ID, Outcome{Object: &o, Event: Blocked, Cause: HeldBy("c"), RetryAfter: time.Hour})
+
+		if i == 0 {
+			x.See(now, objects.Object{ID: id("stays"), ResourceVersion: "1", Shard: "c"}, false)
+			_, _ = x.Take(now)
+			x.Report(now, id("stays"), Outcome{Event: Blocked, Cause: HeldBy("c")})
+		}
+	}
+
+	require.LessOrEqual(t, len(x.parked[HeldBy("c")].entries), 100)
+}

@@ -1,0 +1,200 @@
+package obligation
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// Any history of a ring leaves a table that keeps its invariants at each step. Once the faults have stopped, and each object as it is
+// has been seen, the table becomes empty, and every object is in its place.
+func TestAnyHistory(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(t)
+
+		actions := map[string]func(*rapid.T){
+			"":          w.check,
+			"edit":      w.edit,
+			"edit more": w.edit,
+			"delete":    w.delete,
+			"list":      w.list,
+			"sight":     w.sight,
+			"sights":    w.sight,
+			"take":      w.take,
+			"take more": w.take,
+			"read":      w.read,
+			"decide":    w.decide,
+			"report":    w.report,
+			"report 2":  w.report,
+			"time":      w.time,
+			"ring":      w.ring,
+			"lease":     w.lease,
+			"turn":      w.turn,
+			"answer":    w.acknowledge,
+			"unlisted":  w.unlisted,
+		}
+		t.Repeat(actions)
+		w.settle(t)
+	})
+}
+
+// before returns what there are obligations for, but for what has left the ring.
+func (w *world) before() (all []string) {
+	for _, o := range w.table.sorted() {
+		if !w.table.entries[o].left {
+			all = append(all, o.Name)
+		}
+	}
+
+	return all
+}
+
+// ended checks invariants 1 and 2 of each obligation that has ended: the newest version that anybody has told of was in its place, or
+// somebody will look for the object.
+func (w *world) ended(before []string) {
+	owed, _ := w.table.Debt()
+	w.owe(owed)
+
+	for _, name := range before {
+		if _, known := w.table.Has(id(name)); known {
+			continue
+		}
+
+		last := w.history[name][w.newest[name]]
+
+		switch {
+		case name == w.released:
+			require.True(w, owed.Unseen, "%s was given up, and nobody will look", name)
+		case w.table.tally.dropped > 0 || owed.All || len(owed.Lost) > 0 || len(owed.Misplaced) > 0:
+		default:
+			require.True(w, !last.exists || w.wants.inPlace(name, last.Object), "%s is forgotten, though it was seen at %s", name, describe(last.Object))
+			require.False(w, w.doubt[name] > 0 && w.doubt[name] >= w.newest[name], "%s is forgotten, though a write may have been carried out", name)
+		}
+	}
+
+	w.forget()
+}
+
+// forget forgets what the table was told of objects that are no obligations.
+func (w *world) forget() {
+	for _, name := range names {
+		if _, known := w.table.Has(id(name)); !known {
+			delete(w.newest, name)
+			delete(w.doubt, name)
+		}
+	}
+}
+
+func (w *world) owe(d Debt) {
+	if d.All || d.Unseen || d.Relist || len(d.Lost)+len(d.Misplaced) > 0 {
+		w.owed = Debt{All: true}
+	}
+}
+
+func (w *world) check(t *rapid.T) {
+	checkTable(t, w.table)
+
+	limit := w.table.limits.Parked + len(shards)*2
+	require.LessOrEqual(t, w.table.tally.parked, limit)
+
+	for c, p := range w.table.parked {
+		if c.kind != kindHeld || p.n == 0 || !p.try.IsZero() {
+			continue
+		}
+
+		require.NotNil(t, p.probe, "nobody tries %s", c)
+		require.Equal(t, c, p.probe.probes)
+	}
+}
+
+// settle lets the faults stop, and everybody do what there is to do.
+func (w *world) settle(t *rapid.T) {
+	w.calm, w.held = true, map[string]bool{}
+
+	for range 300 {
+		w.list(t)
+
+		for len(w.sightings) > 0 {
+			w.sight(t)
+		}
+
+		for _, name := range names {
+			if o := w.at(name); o.exists && o.Draining && o.Shard != "" && w.wants.available[o.Shard] {
+				w.becomes(name, "", false, true)
+			}
+		}
+
+		w.turn(t)
+		w.finish(t)
+
+		for range names {
+			w.take(t)
+			w.finish(t)
+		}
+
+		w.check(t)
+
+		if w.table.Empty() && w.settled() {
+			_, later := w.table.Next()
+			require.False(t, later, "something is to be woken")
+			return
+		}
+
+		w.now = w.now.Add(time.Second)
+	}
+
+	require.Fail(t, "the table never becomes empty", "%s", w.describe(names...))
+}
+
+// finish lets the workers come to an end.
+func (w *world) finish(t *rapid.T) {
+	for len(w.workers) > 0 {
+		k := w.workers[0]
+		if k.stale && !k.decided {
+			w.read(t)
+		}
+
+		if !k.decided {
+			w.decide(t)
+		}
+
+		w.report(t)
+	}
+}
+
+func (w *world) settled() bool {
+	return !slices.ContainsFunc(names, func(name string) bool {
+		o := w.at(name)
+		return o.exists && !w.wants.inPlace(name, o.Object)
+	})
+}
+
+// describe says what the table knows of some objects, and how they are.
+func (w *world) describe(names ...string) (s string) {
+	for _, name := range names {
+		if e, ok := w.table.entries[id(name)]; ok {
+			s += fmt.Sprintf("%s is %s with %s, seen %s; ", name, e.phase, describe(e.object), e.seen)
+		}
+
+		s += fmt.Sprintf("%s is at %s, exists: %t, and belongs to %s\n", name, describe(w.at(name).Object), w.at(name).exists, w.wants.wants[name])
+	}
+
+	return s
+}
+
+func reported(out Outcome) string {
+	s := out.Event.String()
+	if out.Object != nil {
+		s += " " + describe(*out.Object)
+	}
+
+	if out.Event == Blocked {
+		s += " because " + out.Cause.String()
+	}
+
+	return fmt.Sprintf("%s, stale: %t", s, out.Stale)
+}

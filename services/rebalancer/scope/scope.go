@@ -1,0 +1,131 @@
+// Package scope says what the labels of a ring may be on: the resources of its spec, and those that have left it and are not clean yet.
+//
+// It reads a ClusterRing, whose status remembers the latter, and what the API server serves of them. It asks nobody.
+package scope
+
+import (
+	"slices"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/resources"
+)
+
+// Scope is what a ring's labels may be on.
+type Scope struct {
+	// Spec names the resources of the ring and those that have left it and may still carry labels.
+	Spec v1alpha1.ClusterRingSpec
+	// Leaving are the latter; all, if the ring is being deleted.
+	Leaving map[schema.GroupResource]bool
+	// remembered are those that the status names already.
+	remembered map[schema.GroupResource]bool
+}
+
+// Of returns what the labels of a ring may be on: what its spec names, and what its status remembers. The ring is not changed.
+func Of(ring *v1alpha1.ClusterRing) Scope {
+	s := Scope{
+		Spec:       *ring.Spec.DeepCopy(),
+		Leaving:    map[schema.GroupResource]bool{},
+		remembered: map[schema.GroupResource]bool{},
+	}
+	present := groupResources(s.Spec.Resources)
+
+	if ring.Status.Assignment != nil {
+		for _, old := range ring.Status.Assignment.Resources {
+			s.keep(old, present)
+		}
+	}
+
+	if !ring.DeletionTimestamp.IsZero() {
+		for gr := range groupResources(s.Spec.Resources) {
+			s.Leaving[gr] = true
+		}
+	}
+
+	return s
+}
+
+// keep adds what the status remembers of a resource and the spec does not name any more.
+func (s *Scope) keep(old v1alpha1.AssignedResource, present map[schema.GroupResource]bool) {
+	var controlled []v1alpha1.ControlledResource
+
+	for _, c := range old.ControlledResources {
+		gr := schema.GroupResource{Group: c.Group, Resource: c.Resource}
+		s.remembered[gr] = true
+
+		if !present[gr] {
+			s.Leaving[gr] = true
+			controlled = append(controlled, c)
+		}
+	}
+
+	gr := schema.GroupResource{Group: old.Group, Resource: old.Resource}
+	s.remembered[gr] = true
+
+	if !present[gr] {
+		s.Leaving[gr] = true
+		s.Spec.Resources = append(s.Spec.Resources,
+			v1alpha1.RingResource{Group: old.Group, Resource: old.Resource, ControlledResources: controlled})
+
+		return
+	}
+
+	if len(controlled) == 0 {
+		return
+	}
+
+	// The main resource stays, or has become controlled; any entry will do to carry what it controlled.
+	i := max(0, slices.IndexFunc(s.Spec.Resources, func(r v1alpha1.RingResource) bool {
+		return r.Group == old.Group && r.Resource == old.Resource
+	}))
+	s.Spec.Resources[i].ControlledResources = append(s.Spec.Resources[i].ControlledResources, controlled...)
+}
+
+func groupResources(list []v1alpha1.RingResource) map[schema.GroupResource]bool {
+	all := map[schema.GroupResource]bool{}
+
+	for _, r := range list {
+		all[schema.GroupResource{Group: r.Group, Resource: r.Resource}] = true
+
+		for _, c := range r.ControlledResources {
+			all[schema.GroupResource{Group: c.Group, Resource: c.Resource}] = true
+		}
+	}
+
+	return all
+}
+
+// Remember returns what the status is to say that may carry labels: of the scope, all but what never was served. Of that, nobody
+// has labelled anything; it may be a typo, and to remember it would make the ring wait for it even after it was corrected.
+func (s *Scope) Remember(set *resources.Set) []v1alpha1.AssignedResource {
+	never := map[schema.GroupResource]bool{}
+
+	for _, m := range set.Missing() {
+		never[m.GroupResource] = m.Absent() && !s.remembered[m.GroupResource]
+	}
+
+	var (
+		all     []v1alpha1.AssignedResource
+		orphans []v1alpha1.ControlledResource
+	)
+
+	for _, r := range s.Spec.Resources {
+		controlled := slices.DeleteFunc(slices.Clone(r.ControlledResources), func(c v1alpha1.ControlledResource) bool {
+			return never[schema.GroupResource{Group: c.Group, Resource: c.Resource}]
+		})
+
+		if never[schema.GroupResource{Group: r.Group, Resource: r.Resource}] {
+			orphans = append(orphans, controlled...)
+			continue
+		}
+
+		all = append(all, v1alpha1.AssignedResource{Group: r.Group, Resource: r.Resource, ControlledResources: controlled})
+	}
+
+	if len(all) > 0 { // else nothing of them follows anything
+		all[0].ControlledResources = append(all[0].ControlledResources, orphans...)
+	}
+
+	return all
+}

@@ -1,0 +1,65 @@
+package scope
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)
+
+func ring(spec []v1alpha1.RingResource, remembered ...v1alpha1.AssignedResource) *v1alpha1.ClusterRing {
+	return &v1alpha1.ClusterRing{
+		Spec:   v1alpha1.ClusterRingSpec{Resources: spec},
+		Status: v1alpha1.ClusterRingStatus{Assignment: &v1alpha1.AssignmentStatus{Resources: remembered}},
+	}
+}
+
+func TestOf(t *testing.T) {
+	main := func(name string, controlled ...string) v1alpha1.RingResource {
+		r := v1alpha1.RingResource{Resource: name}
+		for _, c := range controlled {
+			r.ControlledResources = append(r.ControlledResources, v1alpha1.ControlledResource{Resource: c})
+		}
+
+		return r
+	}
+	kept := func(r v1alpha1.RingResource) v1alpha1.AssignedResource {
+		return v1alpha1.AssignedResource{Resource: r.Resource, ControlledResources: r.ControlledResources}
+	}
+
+	deleted := ring([]v1alpha1.RingResource{main("a", "c")})
+	deleted.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+
+	for name, tc := range map[string]struct {
+		ring    *v1alpha1.ClusterRing
+		want    []v1alpha1.RingResource
+		leaving []string
+	}{
+		"as it is":          {ring: ring([]v1alpha1.RingResource{main("a", "c")}, kept(main("a", "c"))), want: []v1alpha1.RingResource{main("a", "c")}},
+		"deleted":           {ring: deleted, want: []v1alpha1.RingResource{main("a", "c")}, leaving: []string{"a", "c"}},
+		"a main one leaves": {ring: ring([]v1alpha1.RingResource{main("b")}, kept(main("a", "c"))), want: []v1alpha1.RingResource{main("b"), main("a", "c")}, leaving: []string{"a", "c"}},
+		"a child's leaves":  {ring: ring([]v1alpha1.RingResource{main("a")}, kept(main("a", "c"))), want: []v1alpha1.RingResource{main("a", "c")}, leaving: []string{"c"}},
+		"a child's is taken over": {
+			ring: ring([]v1alpha1.RingResource{main("b", "c")}, kept(main("a", "c"))),
+			want: []v1alpha1.RingResource{main("b", "c"), main("a")}, leaving: []string{"a"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := tc.ring.DeepCopy()
+			s := Of(tc.ring)
+			require.Equal(t, tc.want, s.Spec.Resources)
+
+			leaving := map[schema.GroupResource]bool{}
+			for _, name := range tc.leaving {
+				leaving[schema.GroupResource{Resource: name}] = true
+			}
+
+			require.Equal(t, leaving, s.Leaving)
+			require.Equal(t, before, tc.ring, "the ring is not changed")
+		})
+	}
+}
