@@ -82,6 +82,10 @@ func fingerprintOf(r *v1alpha1.ClusterRing) string {
 
 // admit is the admission of a write, with the lock of the server held.
 func (w *World) admit(write apiserver.Write) {
+	w.mu.Lock()
+	w.assigned = false
+	w.mu.Unlock()
+
 	if strings.HasPrefix(write.Client, "user/around") || len(w.assigners) == 0 {
 		return
 	}
@@ -93,18 +97,32 @@ func (w *World) admit(write apiserver.Write) {
 	team := w.teams[write.Namespace]
 	w.mu.Unlock()
 
-	if !fails {
-		a.answer(write, team)
+	if fails {
+		return
+	}
+
+	assigned := a.answer(write, team)
+	if assigned == nil {
+		return
+	}
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	// What is known too late is put where it does not belong.
+	late := w.ring == nil || w.ring.Generation != assigned.ring.Generation || w.view().Fingerprint() != assigned.view.Fingerprint()
+	if w.assigned = !late; late {
+		w.touch(write.ID)
 	}
 }
 
-// answer labels an object as the webhook does, if the API server would ask it.
-func (a *assigner) answer(write apiserver.Write, team string) {
+// answer labels an object as the webhook does, if the API server would ask it. It returns what it was decided by; nil if there is no label.
+func (a *assigner) answer(write apiserver.Write, team string) *facts {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
 	if a.decides == nil || !a.asked(write, team) {
-		return
+		return nil
 	}
 
 	req := &admission.Request{Ring: ringName, Operation: admission.Update, Resource: write.GroupResource, Object: admitted(write.New)}
@@ -122,6 +140,12 @@ func (a *assigner) answer(write apiserver.Write, team string) {
 	if answer.RemoveDrain {
 		delete(write.New.Labels, drainLabel)
 	}
+
+	if answer.Shard == "" {
+		return nil
+	}
+
+	return &facts{ring: a.ring, view: a.decides.Facts().View}
 }
 
 // asked reports whether the selectors of the webhook configuration select a write.

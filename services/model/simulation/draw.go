@@ -39,6 +39,8 @@ func Draw(seed uint64) History {
 		}
 	}
 
+	d.last()
+
 	d.h.End += time.Second
 	slices.SortStableFunc(d.h.Steps, func(a, b Step) int { return int(a.At - b.At) })
 

@@ -21,6 +21,8 @@ const (
 	Crash Act = "crashes"
 	// Freeze stops it for a time, with all that it is doing.
 	Freeze Act = "freezes"
+	// Flap has it come and go every few seconds.
+	Flap Act = "comes and goes"
 	// Hang has it acknowledge nothing, for a time.
 	Hang Act = "hangs"
 
@@ -164,6 +166,9 @@ type History struct {
 	Streaming bool
 	// Crowd says that many workers move objects at a time.
 	Crowd bool
+	// Lasting is what goes wrong for ever, Whom the shard or the resource that it is about.
+	Lasting Condition
+	Whom    string
 	// Spec is what the ring says at first.
 	Spec int
 	// Steps are what happens, in order.
@@ -186,6 +191,10 @@ func (h History) String() string {
 	}
 
 	fmt.Fprintf(&b, "%9.3fs  all disturbances are over\n", h.End.Seconds())
+
+	if h.Lasting != Fine {
+		fmt.Fprintf(&b, "but for ever %s: %s\n", h.Lasting, or(h.Whom, "all"))
+	}
 
 	return b.String()
 }

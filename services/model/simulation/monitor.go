@@ -162,7 +162,9 @@ func (m *monitor) judge(ctx context.Context, id types.NamespacedName) time.Durat
 
 		switch d.Action {
 		case lease.Acquire:
-			err = m.client.Update(ctx, lease.Acquired(live, taken, m.w.clock.Now()))
+			if err = m.client.Update(ctx, lease.Acquired(live, taken, m.w.clock.Now())); err == nil {
+				m.w.taken(id, lease.RecordOf(live))
+			}
 		case lease.Renew:
 			err = m.client.Update(ctx, lease.Renewed(live, m.w.clock.Now()))
 		case lease.Delete:

@@ -37,6 +37,8 @@ type process struct {
 
 	// The rest is guarded by the lock of the world.
 	frozen, hung time.Time
+	// held is when it got its Lease; later than anything as long as it has none.
+	held time.Time
 	// until is when it stops to work unless it renews its Lease before.
 	until time.Time
 	// term says that it works; cache is what it sees then.
@@ -60,7 +62,7 @@ func (w *World) join(ctx context.Context, id types.NamespacedName, slow int) {
 
 	ctx, cancel := context.WithCancel(ctx)
 	p := &process{
-		w: w, id: id, slow: time.Duration(slow) * time.Second, ctx: ctx, stop: cancel, leave: make(chan struct{}),
+		w: w, id: id, held: w.clock.Now().Add(forever), slow: time.Duration(slow) * time.Second, ctx: ctx, stop: cancel, leave: make(chan struct{}),
 		client: w.server.Client("shard/" + id.String()), works: map[types.UID]apiserver.ID{},
 	}
 	w.processes[id] = p
@@ -211,11 +213,16 @@ func (p *process) work(ctx context.Context, held *coordinationv1.Lease, settled 
 		end()
 		p.w.mu.Lock()
 		defer p.w.mu.Unlock()
+		p.held = p.w.clock.Now().Add(forever)
 		p.end()
 	}()
 
 	until := held.Spec.RenewTime.Add(renewDeadline)
 	p.prolong(until)
+
+	p.w.mu.Lock()
+	p.held = p.w.clock.Now()
+	p.w.mu.Unlock()
 
 	p.w.group.Go(func() {
 		if !settled {

@@ -2,6 +2,7 @@ package simulation
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"runtime"
@@ -31,14 +32,20 @@ func number(t *testing.T, name string, otherwise int) int {
 		return otherwise
 	}
 
+	return atoi(t, text)
+}
+
+func atoi(t *testing.T, text string) int {
+	t.Helper()
+
 	n, err := strconv.Atoi(text)
-	require.NoError(t, err, name)
+	require.NoError(t, err)
 
 	return n
 }
 
 // TestSeeds lets the histories of many seeds happen: SEEDS is how many, SEED the only one. One that fails is printed, shrunk, with what
-// happened in it.
+// happened in it; with FIRST it is only named, and no other runs any more.
 func TestSeeds(t *testing.T) {
 	first, n := 0, number(t, "SEEDS", 200)
 	if os.Getenv("SEED") != "" {
@@ -47,8 +54,10 @@ func TestSeeds(t *testing.T) {
 
 	var (
 		next, done atomic.Int64
-		failed     sync.Map
+		mu         sync.Mutex
+		failed     = map[int]string{}
 		began      = time.Now()
+		onlyFirst  = os.Getenv("FIRST") != ""
 	)
 
 	t.Run("seeds", func(t *testing.T) {
@@ -58,12 +67,16 @@ func TestSeeds(t *testing.T) {
 
 				for {
 					seed := first + int(next.Add(1)) - 1
-					if seed >= first+n {
+					if mu.Lock(); seed >= first+n || onlyFirst && len(failed) > 0 {
+						mu.Unlock()
 						return
 					}
+					mu.Unlock()
 
 					if r := run(t, Draw(uint64(seed))); len(r.Violations) > 0 {
-						failed.Store(seed, r.Properties())
+						mu.Lock()
+						failed[seed] = r.Violations[0]
+						mu.Unlock()
 						t.Logf("seed %d: %s", seed, r.Violations[0])
 					}
 
@@ -78,15 +91,15 @@ func TestSeeds(t *testing.T) {
 
 	t.Logf("%d seeds in %s", n, time.Since(began).Round(time.Millisecond))
 
-	shown := 0
-
-	failed.Range(func(seed, _ any) bool {
-		explain(t, Draw(uint64(seed.(int))))
-
-		shown++
-
-		return shown < 3 // the others are named above
-	})
+	for i, seed := range slices.Sorted(maps.Keys(failed)) {
+		switch {
+		case onlyFirst:
+			t.Errorf("first: seed %d: %s", seed, failed[seed])
+			return
+		case i < 3: // the others are named above
+			explain(t, Draw(uint64(seed)))
+		}
+	}
 }
 
 // explain fails with the shortest history that fails like this one.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -261,12 +262,41 @@ func (s *steward) begin(ctx context.Context, ring *v1alpha1.ClusterRing) {
 	}()
 }
 
+// log returns a log of which only what an audit finds is read, unless all of it is to be in the trace.
 func (s *steward) log() logr.Logger {
-	if !s.w.h.Verbose {
-		return logr.Discard()
+	if s.w.h.Verbose {
+		return logr.New(sink{s.w, funcr.New(func(_, args string) { s.w.say("engine: %s", args) }, funcr.Options{Verbosity: 1}).GetSink()})
 	}
 
-	return funcr.New(func(_, args string) { s.w.say("engine: %s", args) }, funcr.Options{Verbosity: 1})
+	return logr.New(sink{s.w, nil})
+}
+
+// sink reads what the engine logs.
+type sink struct {
+	w    *World
+	next logr.LogSink
+}
+
+func (k sink) Init(logr.RuntimeInfo)          {}
+func (k sink) Enabled(int) bool               { return true }
+func (k sink) WithValues(...any) logr.LogSink { return k }
+func (k sink) WithName(string) logr.LogSink   { return k }
+func (k sink) Error(err error, msg string, kv ...any) {
+	k.pass(func() { k.next.Error(err, msg, kv...) })
+}
+
+func (k sink) Info(level int, msg string, kv ...any) {
+	k.pass(func() { k.next.Info(level, msg, kv...) })
+
+	if strings.HasPrefix(msg, "the audit has found") && len(kv) > 1 {
+		k.w.auditFound(fmt.Sprint(kv[1]))
+	}
+}
+
+func (k sink) pass(log func()) {
+	if k.next != nil {
+		log()
+	}
 }
 
 // aimAt returns what the engine is to work towards.
@@ -378,13 +408,14 @@ func (s *steward) looked() int {
 	return s.looks
 }
 
-func (s *steward) describe() string {
+// report returns what the engine says; running is false if there is none.
+func (s *steward) report() (r engine.Report, running bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
 	if s.engine == nil {
-		return "no engine runs"
+		return engine.Report{}, false
 	}
 
-	return fmt.Sprintf("the engine says: %+v", s.engine.Report())
+	return s.engine.Report(), true
 }

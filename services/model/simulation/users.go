@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/model/simulation/apiserver"
 )
 
@@ -19,6 +20,8 @@ func (w *World) happen(ctx context.Context, s Step) {
 	w.say("* %s", s)
 
 	switch s.Act {
+	case Flap:
+		w.group.Go(func() { w.flap(ctx, s) })
 	case Join, Leave, Crash, Freeze, Hang:
 		w.shardStep(ctx, s)
 	case EditRing, DeleteRing, CreateRing, Team:
@@ -61,6 +64,10 @@ func (w *World) shardStep(ctx context.Context, s Step) {
 		return
 	}
 
+	if w.h.Lasting == HungShard && w.h.Whom == s.Who && s.Value == "" && s.Act != Hang || w.h.Lasting == Namesakes && w.h.Whom == s.Who {
+		return // it stays
+	}
+
 	switch s.Act { //nolint:exhaustive // these are all
 	case Leave:
 		if !p.leaving() {
@@ -73,7 +80,33 @@ func (w *World) shardStep(ctx context.Context, s Step) {
 	case Freeze:
 		p.frozen = w.clock.Now().Add(s.For)
 	case Hang:
-		p.hung = w.clock.Now().Add(s.For)
+		p.hung = w.clock.Now().Add(max(s.For, p.hung.Sub(w.clock.Now())))
+	}
+}
+
+// retrain notes that objects which were main ones are controlled from now on. Who edits a ring like that has to restart its shards: they
+// work on these objects as before until they see them move. The lock is held.
+func (w *World) retrain(before, after []v1alpha1.RingResource) {
+	for _, p := range w.processes {
+		for uid, id := range p.works {
+			was, _ := roleIn(before, id.GroupResource)
+			if is, _ := roleIn(after, id.GroupResource); was == resources.Main && is == resources.Controlled {
+				w.excusedUntilSeen(uid, p)
+			}
+		}
+	}
+}
+
+// flap has a shard come and go until ctx ends.
+func (w *World) flap(ctx context.Context, s Step) {
+	for i := 0; ctx.Err() == nil; i++ {
+		s.Act = Join
+		if i%2 == 1 {
+			s.Act = Leave
+		}
+
+		w.shardStep(ctx, s)
+		pause(ctx, w.clock, 500*time.Millisecond+time.Duration(chance(w.h.Seed, "flap", i)%uint64(6*time.Second)), nil)
 	}
 }
 
@@ -104,6 +137,7 @@ func (w *World) ringStep(s Step) {
 	case s.Act == EditRing:
 		r.Spec = *specs[s.N].DeepCopy()
 		r.Generation++
+		w.retrain(w.ring.Spec.Resources, r.Spec.Resources)
 	case s.Act == DeleteRing && r.DeletionTimestamp == nil:
 		r.DeletionTimestamp = new(metav1.NewTime(w.clock.Now()))
 		r.Generation++
@@ -135,6 +169,8 @@ func (w *World) resourceStep(ctx context.Context, s Step) {
 		how.Version = s.Value
 		w.server.Serve(gr, how)
 	case Withdraw, Remove, Break:
+		how.Down = false
+
 		switch s.Act { //nolint:exhaustive // these are all
 		case Remove:
 			w.server.DeleteAll("user/gc", gr)

@@ -47,6 +47,7 @@ type World struct {
 	ringsMade  int
 	told       int
 	asked      int
+	assigned   bool // by the admission of the write that is under way, and rightly so
 	ringSeen   []func(r *v1alpha1.ClusterRing)
 	teams      map[string]string
 	teamSeen   []func(name, team string)
@@ -54,7 +55,8 @@ type World struct {
 	processes  map[types.NamespacedName]*process
 	working    map[types.UID]map[*process]bool
 	tampered   map[types.UID]map[*process]bool
-	unrelated  map[types.UID]bool
+	unrelated  map[types.UID]schema.GroupResource
+	touched    map[string]bool
 	noWebhook  time.Time
 	buried     map[apiserver.ID]*metav1.PartialObjectMetadata
 	violations []string
@@ -68,7 +70,7 @@ func newWorld(h History) *World {
 		leases:    map[types.NamespacedName]*coordinationv1.Lease{},
 		processes: map[types.NamespacedName]*process{},
 		working:   map[types.UID]map[*process]bool{}, tampered: map[types.UID]map[*process]bool{},
-		unrelated: map[types.UID]bool{}, buried: map[apiserver.ID]*metav1.PartialObjectMetadata{},
+		unrelated: map[types.UID]schema.GroupResource{}, touched: map[string]bool{}, buried: map[apiserver.ID]*metav1.PartialObjectMetadata{},
 	}
 	w.begun = w.clock.Now()
 	config := apiserver.Config{Seed: h.Seed, Page: h.Page, Streaming: h.Streaming, Admit: w.admit, Written: w.written}
@@ -220,11 +222,7 @@ func (w *World) tamper(write apiserver.Write) {
 		}
 
 		for p := range w.working[o.UID] {
-			if w.tampered[o.UID] == nil {
-				w.tampered[o.UID] = map[*process]bool{}
-			}
-
-			w.tampered[o.UID][p] = true
+			w.excusedUntilSeen(o.UID, p)
 		}
 	}
 
@@ -232,11 +230,32 @@ func (w *World) tamper(write apiserver.Write) {
 		return
 	}
 
+	if write.Old == nil && labelled(write.New) && !w.assigned || write.Old != nil && !samePlace(write.Old, write.New) {
+		w.touch(write.ID)
+	}
+
 	// Labels that a user writes where the ring has no business are no business of the ring.
 	in, _, _ := w.roleOf(write.GroupResource)
-	if write.Old == nil || labelled(write.New) && !labelled(write.Old) {
-		w.unrelated[write.New.UID] = !in && labelled(write.New)
+	if labelled(write.New) && (write.Old == nil || !labelled(write.Old)) && !in {
+		w.unrelated[write.New.UID] = write.GroupResource
 	}
+}
+
+// excusedUntilSeen notes that a process may go on with an object until it has seen that it is another's; mu is held.
+func (w *World) excusedUntilSeen(uid types.UID, p *process) {
+	if w.tampered[uid] == nil {
+		w.tampered[uid] = map[*process]bool{}
+	}
+
+	w.tampered[uid][p] = true
+}
+
+// samePlace reports whether nothing has changed that says where an object is or belongs.
+func samePlace(a, b *metav1.PartialObjectMetadata) bool {
+	x, y := metav1.GetControllerOfNoCopy(a), metav1.GetControllerOfNoCopy(b)
+
+	return a.Labels[shardLabel] == b.Labels[shardLabel] && a.Labels[drainLabel] == b.Labels[drainLabel] &&
+		(x == nil && y == nil || x != nil && y != nil && x.UID == y.UID)
 }
 
 // labelled reports whether the object carries a label of the ring.
@@ -296,6 +315,11 @@ func viewOf(leases map[types.NamespacedName]*coordinationv1.Lease) *membership.V
 // setRing makes the ring another; nil if it is gone. Everybody who follows rings learns of it, late. mu is held.
 func (w *World) setRing(r *v1alpha1.ClusterRing) {
 	w.ring = r
+
+	maps.DeleteFunc(w.unrelated, func(_ types.UID, gr schema.GroupResource) bool {
+		in, _, _ := w.roleOf(gr)
+		return in
+	})
 
 	for _, seen := range w.ringSeen {
 		seen(r)

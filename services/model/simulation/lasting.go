@@ -1,0 +1,167 @@
+package simulation
+
+import (
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/clusterring/clusterring/services/model/simulation/apiserver"
+	"github.com/clusterring/clusterring/services/rebalancer/engine"
+)
+
+// Condition is something that goes wrong for ever. All that it does not concern has to come right all the same, and what it does concern
+// has to be said.
+type Condition string
+
+// The conditions.
+const (
+	// Fine is none.
+	Fine Condition = ""
+	// SlowAdmission has every write of an object take longer than a second.
+	SlowAdmission Condition = "admission is slow"
+	// HungShard has a shard acknowledge nothing.
+	HungShard Condition = "a shard hangs"
+	// Namesakes have two processes call themselves by one name, in two namespaces.
+	Namesakes Condition = "two shards have one name"
+	// Refused has the API server refuse to tell the rebalancer of a resource.
+	Refused Condition = "a resource is refused"
+	// Flapping has a shard come and go every few seconds, while lists take a while.
+	Flapping Condition = "a shard comes and goes"
+)
+
+// forever is longer than any history.
+const forever = 24 * time.Hour
+
+// flapper is the shard that comes and goes.
+const flapper = "shard-z"
+
+// excuse says by which property of the report an object that is out of place has to be explained; excused is false if it must not be.
+func (w *World) excuse(id apiserver.ID, o *metav1.PartialObjectMetadata, f facts) (said func(engine.Report) bool, excused bool) {
+	is := o.Labels[shardLabel]
+
+	switch w.h.Lasting {
+	case HungShard:
+		return func(r engine.Report) bool { return r.Late > 0 }, w.concerns(id, o, func(_ apiserver.ID, o *metav1.PartialObjectMetadata) bool {
+			return o.Labels[shardLabel] == w.h.Whom
+		})
+	case Namesakes:
+		return func(r engine.Report) bool { return r.Blocked > 0 }, w.concerns(id, o, func(_ apiserver.ID, o *metav1.PartialObjectMetadata) bool {
+			return o.Labels[shardLabel] == w.h.Whom
+		})
+	case Refused:
+		return func(r engine.Report) bool { return len(r.Failures) > 0 }, w.concerns(id, o, func(id apiserver.ID, _ *metav1.PartialObjectMetadata) bool {
+			return id.GroupResource.String() == w.h.Whom
+		})
+	case Flapping:
+		return func(engine.Report) bool { return true }, is == flapper || f.view.Available(is)
+	case Fine, SlowAdmission:
+	}
+
+	return nil, false
+}
+
+// concerns reports whether a condition concerns an object: itself, or its owner.
+func (w *World) concerns(id apiserver.ID, o *metav1.PartialObjectMetadata, is func(apiserver.ID, *metav1.PartialObjectMetadata) bool) bool {
+	if is(id, o) {
+		return true
+	}
+
+	owner := w.scoped(ownerID(w, id, o))
+	if owner.Name == "" {
+		return false
+	}
+
+	at := w.server.Object(owner)
+
+	return at != nil && is(owner, at)
+}
+
+// last draws a condition that lasts.
+func (d *drawing) last() {
+	at := time.Duration(d.Int64N(int64(d.length)))
+	lasts := func(s Step) {
+		s.At = at
+		d.h.Steps = append(d.h.Steps, s)
+	}
+
+	fault := func(f apiserver.Fault) { lasts(Step{Act: Disturb, For: forever, Fault: f}) }
+
+	switch d.h.Lasting = pick(d, Fine, Fine, Fine, Fine, SlowAdmission, SlowAdmission, HungShard, HungShard, Namesakes, Refused, Flapping); d.h.Lasting {
+	case SlowAdmission:
+		for gr := range served {
+			fault(apiserver.Fault{Effect: apiserver.Slow, Verb: "write", Resource: gr.String(), Client: "rebalancer", Delay: 1200 * time.Millisecond})
+		}
+	case HungShard:
+		d.h.Whom = d.shards[0]
+		lasts(Step{Act: Join, Who: d.h.Whom})
+		lasts(Step{Act: Hang, Who: d.h.Whom, For: forever})
+	case Namesakes:
+		d.h.Whom = d.shards[0]
+		lasts(Step{Act: Join, Who: d.h.Whom})
+		lasts(Step{Act: Join, Who: d.h.Whom, Value: "n2"})
+	case Refused:
+		gr := pick(d, websites, configMaps, secrets, databases)
+		d.h.Whom = gr.String()
+		fault(apiserver.Fault{
+			Effect: apiserver.Refuse, Verb: pick(d, "", "list", "watch"), Resource: gr.String(), Client: "rebalancer", Code: pick(d, 403, 404, 500, 503),
+		})
+	case Flapping:
+		for gr := range served {
+			fault(apiserver.Fault{Effect: apiserver.Slow, Verb: "list", Resource: gr.String(), Client: "rebalancer", Delay: 600 * time.Millisecond})
+		}
+
+		lasts(Step{Act: Flap, Who: flapper})
+	case Fine:
+	}
+}
+
+// disturbed reports whether a shard could not renew its Lease lately for a reason that the lease monitor could not know: then it is right to
+// take the Lease.
+func (w *World) disturbed(p *process) bool {
+	now, lately := w.now(), 2*leaseDuration+renewDeadline
+
+	if !p.frozen.IsZero() && p.frozen.Add(lately).After(w.clock.Now()) {
+		return true
+	}
+
+	for _, s := range w.h.Steps {
+		f := s.Fault
+		if s.Act != Disturb || now < s.At || now > s.At+s.For+lately ||
+			f.Resource != "" && f.Resource != leases.String() || f.Client != "" && f.Client != "shard" || f.Effect == apiserver.Stall {
+			continue
+		}
+
+		seenByMonitor := f.Client == "" && (f.Verb == "" || f.Verb == "get") && f.Percent == 0 && f.Effect != apiserver.Slow && f.Effect != apiserver.Lose
+		if !seenByMonitor {
+			return true
+		}
+	}
+
+	return false
+}
+
+// leases are what Leases are called.
+var leases = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
+
+// auditFound takes note of what the engine logs that an audit has found: that may only be what somebody has put there who should not have.
+func (w *World) auditFound(object string) {
+	names := []string{object}
+
+	w.server.Objects(func(id apiserver.ID, o *metav1.PartialObjectMetadata) {
+		if id.String() == object {
+			names = append(names, ownerID(w, id, o).String())
+		}
+	})
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	if !slices.ContainsFunc(names, func(name string) bool { return w.touched[name] }) {
+		w.violate(Found, "%s", object)
+	}
+}
+
+// touch notes that somebody has put an object where it does not belong, or may have; the lock is held.
+func (w *World) touch(id apiserver.ID) { w.touched[id.String()] = true }
