@@ -384,7 +384,7 @@ func TestResourceThatLeaves(t *testing.T) {
 	stop()
 
 	// While no rebalancer runs: the ring's status remembers what must be cleaned.
-	w.edit(func(r *v1alpha1.ClusterRing) { r.Spec.Resources = r.Spec.Resources[1:] })
+	w.edit(func(s *v1alpha1.ClusterRingSpec) { s.Resources = s.Resources[1:] })
 	w.start()
 	w.eventually(placed{Shard: "a", Drain: true}, cm)
 	require.Equal(t, placed{Shard: "a"}, w.placed(child))
@@ -408,7 +408,7 @@ func TestControlledResourceThatLeavesAlone(t *testing.T) {
 
 	w.start()
 	w.atRest()
-	w.edit(func(r *v1alpha1.ClusterRing) { r.Spec.Resources[0].ControlledResources = nil })
+	w.edit(func(s *v1alpha1.ClusterRingSpec) { s.Resources[0].ControlledResources = nil })
 	w.eventually(placed{}, child)
 	w.eventually(placed{Shard: "a"}, cm)
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -14,11 +15,16 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/resources/resourcestest"
 	"github.com/clusterring/clusterring/services/internal/status"
+	"github.com/clusterring/clusterring/services/rebalancer/engine"
+	"github.com/clusterring/clusterring/services/rebalancer/obligation"
 )
 
 const changing = "changing.example.clusterring.dev"
@@ -77,6 +83,20 @@ func (w *world) define(definition *unstructured.Unstructured, anew bool) {
 
 		return !apierrors.IsConflict(err) && err == nil
 	}, time.Minute, 20*time.Millisecond)
+}
+
+// edit changes the ring's spec, whoever else writes to the ring.
+func (w *world) edit(change func(*v1alpha1.ClusterRingSpec)) {
+	w.Helper()
+	require.NoError(w, retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		if err := w.client.Get(w.Context(), client.ObjectKeyFromObject(w.ring), w.ring); err != nil {
+			return err
+		}
+
+		change(&w.ring.Spec)
+
+		return w.client.Update(w.Context(), w.ring)
+	}))
 }
 
 func (w *world) undefine() {
@@ -141,8 +161,7 @@ func TestResourceThatGoesToAnotherVersion(t *testing.T) {
 
 	// And when the ring lets go of it, it does so in the version that is served.
 	w.join("b")
-	w.edit(func(r *v1alpha1.ClusterRing) { r.Spec.Resources = r.Spec.Resources[:1] })
-
+	w.edit(func(s *v1alpha1.ClusterRingSpec) { s.Resources = s.Resources[:1] })
 	w.drained(w.changelingNamed("v1", "before"))
 	w.define(changelings("Namespaced", "v1beta1", "v1"), false)
 	w.define(changelings("Namespaced", "v1beta1"), false)
@@ -211,8 +230,8 @@ func TestTypoIsRepaired(t *testing.T) {
 	require.Contains(t, c.Message, "configmap (did you mean configmaps?), secret (did you mean secrets?)")
 	require.Empty(t, w.ring.Status.Assignment.Resources, "what never was served carries no labels")
 
-	w.edit(func(r *v1alpha1.ClusterRing) {
-		r.Spec.Resources = []v1alpha1.RingResource{{Resource: "configmaps", ControlledResources: []v1alpha1.ControlledResource{{Resource: "secrets"}}}}
+	w.edit(func(s *v1alpha1.ClusterRingSpec) {
+		s.Resources = []v1alpha1.RingResource{{Resource: "configmaps", ControlledResources: []v1alpha1.ControlledResource{{Resource: "secrets"}}}}
 	})
 	w.eventually(placed{Shard: "a"}, cm, child)
 	w.assigned(v1alpha1.ReasonAllAssigned)
@@ -384,7 +403,7 @@ func TestManyResourcesThatLeave(t *testing.T) {
 	served := w.servedResources()
 	require.Greater(t, len(served), 40)
 
-	w.edit(func(r *v1alpha1.ClusterRing) { r.Spec.Resources[0].ControlledResources = served[:32] })
+	w.edit(func(s *v1alpha1.ClusterRingSpec) { s.Resources[0].ControlledResources = served[:32] })
 	w.start()
 
 	remembers := func(n int) {
@@ -398,7 +417,7 @@ func TestManyResourcesThatLeave(t *testing.T) {
 	}
 	remembers(32)
 
-	w.edit(func(r *v1alpha1.ClusterRing) { r.Spec.Resources[0].ControlledResources = served[32:] })
+	w.edit(func(s *v1alpha1.ClusterRingSpec) { s.Resources[0].ControlledResources = served[32:] })
 	remembers(len(served))
 }
 
@@ -427,4 +446,45 @@ func (w *world) servedResources() []v1alpha1.ControlledResource {
 	}
 
 	return all
+}
+
+// TestWhatBeginsToFailIsToldOnce, and discovery is asked whether the resource is served in another way by now.
+func TestWhatBeginsToFailIsToldOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &resourcestest.Discovery{}
+		recorder := events.NewFakeRecorder(100)
+		r := &reconciler{resources: resourcestest.Resolver(t, d), recorder: recorder}
+		e, ring := &running{}, &v1alpha1.ClusterRing{}
+		asked := d.Asked()
+
+		tell := func(is situation) (told int) {
+			t.Helper()
+
+			for range 3 {
+				r.announce(e, ring, is)
+			}
+
+			<-clock.RealClock{}.After(2 * time.Second)
+
+			for ; len(recorder.Events) > 0; told++ {
+				<-recorder.Events
+			}
+
+			return told
+		}
+
+		late := engine.Report{Summary: obligation.Summary{Late: 1, LateExample: "one"}}
+
+		require.Zero(t, tell(situation{deleting: true}), "it is on its way")
+		require.Zero(t, tell(situation{deleting: true, missing: "a typo"}), "which is soon known to be gone")
+		require.Equal(t, asked, d.Asked())
+		require.Equal(t, 1, tell(situation{deleting: true, report: engine.Report{Summary: obligation.Summary{Draining: 3}}}))
+		require.Equal(t, 1, tell(situation{deleting: true, report: late}))
+		late.LateExample = "another"
+		require.Zero(t, tell(situation{deleting: true, report: late}))
+		require.Equal(t, 1, tell(situation{deleting: true, missing: "it", unknown: "it"}))
+		require.Equal(t, asked, d.Asked())
+		require.Equal(t, 1, tell(situation{deleting: true, report: engine.Report{Failures: []string{"gone"}}}))
+		require.Equal(t, asked+1, d.Asked(), "the resource may be served in another way")
+	})
 }

@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -195,17 +194,6 @@ func (w *world) child(of *corev1.ConfigMap, shard string) *corev1.Secret {
 	require.NoError(w, w.client.Create(w.Context(), s))
 
 	return s
-}
-
-// edit changes the ring as it is then, whatever the services write meanwhile.
-func (w *world) edit(change func(*v1alpha1.ClusterRing)) {
-	w.Helper()
-	require.NoError(w, retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		require.NoError(w, w.client.Get(w.Context(), client.ObjectKeyFromObject(w.ring), w.ring))
-		change(w.ring)
-
-		return w.client.Update(w.Context(), w.ring)
-	}))
 }
 
 func (w *world) labels(shard string) map[string]string {

@@ -102,6 +102,8 @@ func (e *Engine) Pursues(t *Target) bool { return e.Target().Same(t) }
 func (e *Engine) SetTarget(t *Target) {
 	e.Guard.Observe(t.View)
 
+	forgetShards(e.Target(), t)
+
 	if !e.retarget(t) {
 		return
 	}

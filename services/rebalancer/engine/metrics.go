@@ -3,6 +3,7 @@ package engine
 import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/clusterring/clusterring/services/internal/plan"
@@ -51,6 +52,24 @@ func (r Report) Publish(ring string) {
 		"unassigned": r.Unassigned, "blocked": r.Blocked, "misplaced": r.Misplaced, "draining": r.Draining, "late": r.Late,
 	} {
 		objectsNow.WithLabelValues(ring, state).Set(float64(n))
+	}
+}
+
+// forgetShards drops the metrics of shards that are no more: each that comes may have a name of its own.
+func forgetShards(before, after *Target) {
+	if before == nil {
+		return
+	}
+
+	there := sets.New[string]()
+	for _, s := range after.View.Shards() {
+		there.Insert(s.Name)
+	}
+
+	for _, s := range before.View.Shards() {
+		if !there.Has(s.Name) {
+			lateDrains.DeleteLabelValues(after.View.RingName(), s.Name)
+		}
 	}
 }
 

@@ -79,7 +79,10 @@ func (t *Table) park(now time.Time, e *entry, out Outcome) {
 		t.timers.push(timer{at: w.try, cause: out.Cause})
 	}
 
-	w.reason = out.Reason
+	if out.Reason != "" {
+		w.reason = out.Reason // others wait without having asked, and know no more
+	}
+
 	w.add(e)
 	t.tally.parked++
 

@@ -20,8 +20,9 @@ import (
 )
 
 const (
-	// silence is how long a watch may bring nothing. API servers send a bookmark every minute to who asks for them; one that is
-	// late by half as long again may be busy. Where an API server sends none, this is the price: a request now and then.
+	// silence is how long a watch may bring nothing until a list shows what there is. API servers send a bookmark every minute to
+	// who asks for them; one that is late by half as long again may be busy. Where an API server sends none, this is the price: a
+	// list now and then.
 	silence = 150 * time.Second
 	// calm is how long a watch must have lasted for the next to be opened without a pause.
 	calm = 10 * time.Second
@@ -49,7 +50,8 @@ type Sink interface {
 //
 //  1. What matches when a list begins, and whatever comes to match after, is said by Present, if the stream can be read.
 //  2. While it cannot be read, Failed has said so last.
-//  3. Another selector takes effect without a list: whatever comes to match it after what was seen with the old one is said. Who
+//  3. A watch that brings nothing, not even a bookmark, is not believed for longer than the silence.
+//  4. Another selector takes effect without a list: whatever comes to match it after what was seen with the old one is said. Who
 //     matches it already, and did not match the old one, is not; whoever selects knows, and lists these.
 type Stream struct {
 	client *objects.Client
@@ -170,7 +172,7 @@ func (s *Stream) follow(ctx context.Context, version string) (string, error) {
 		case <-ctx.Done():
 			return version, ctx.Err() //nolint:wrapcheck // the caller's own
 		case <-quiet.C():
-			return version, nil // opened anew, it shows whether the API server has anything to say
+			return "", nil // after a restore of its storage, an API server tells nothing of what comes below the version
 		case <-s.again:
 			return "", nil
 		case s.scope.Selector = <-s.selected:

@@ -1,0 +1,103 @@
+package engine
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+)
+
+// A label that names an available shard matches no watch, however wrong it is. The audit finds it, and counts it.
+func TestAuditRepairsLabelsThatNameLivingShards(t *testing.T) {
+	for what, spoil := range map[string]func(w *meddled) (spoilt client.Object, shard string, drain bool){
+		"an object restored from a backup": func(w *meddled) (client.Object, string, bool) {
+			return w.owners("restored", "a", 1)[0], "a", true
+		},
+		"a child that was given to another owner": func(w *meddled) (client.Object, string, bool) {
+			child, other := w.child(w.owner(w.namesAt(w.target, "a", "old", 1)[0], "a"), "child", "a"), w.owners("new", "b", 1)[0]
+			w.rest()
+
+			child.OwnerReferences = nil
+			require.NoError(w, controllerutil.SetControllerReference(other, child, w.client.Scheme()))
+			require.NoError(w, w.client.Update(w.Context(), child))
+
+			return child, "b", false
+		},
+		"a child that was left behind": func(w *meddled) (client.Object, string, bool) {
+			owner := w.owners("owner", "b", 1)[0]
+			child := w.child(owner, "child", "b")
+			w.rest()
+
+			child.OwnerReferences = nil // what --cascade=orphan does
+			require.NoError(w, w.client.Update(w.Context(), child))
+			require.NoError(w, w.client.Delete(w.Context(), owner))
+
+			return child, "", false
+		},
+		"a child that is elsewhere than its owner": func(w *meddled) (client.Object, string, bool) {
+			return w.child(w.owners("owner", "b", 1)[0], "child", "a"), "b", false
+		},
+		"an object of a namespace that is not selected": func(w *meddled) (client.Object, string, bool) {
+			ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "elsewhere-"}}
+			require.NoError(w, w.client.Create(w.Context(), ns))
+
+			cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns.Name, Name: "copied", Labels: w.at("a")}}
+			require.NoError(w, w.client.Create(w.Context(), cm))
+
+			return cm, "a", true
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			w := newMeddled(t, byHand)
+			w.e.SetTarget(w.target)
+			w.run()
+			w.rest()
+
+			o, shard, drain := spoil(w)
+			require.Zero(t, w.audited())
+			w.goesBy(int(auditEvery.Seconds()))
+			w.comes(o, shard, drain)
+			require.InDelta(t, 1, w.audited(), 0)
+
+			if drain {
+				w.acknowledge(o)
+			}
+
+			w.converges()
+			require.InDelta(t, 1, w.audited(), 0, "it is counted once")
+		})
+	}
+}
+
+// rest waits until the ring has converged and an audit has just been: the next is a minute away.
+func (w *meddled) rest() {
+	w.Helper()
+	w.converges()
+
+	ended := func() time.Time {
+		w.e.mu.Lock()
+		defer w.e.mu.Unlock()
+
+		return w.e.passes.ended
+	}
+	before := ended()
+
+	w.eventually(func() bool {
+		w.goesBy(1)
+		return ended().After(before)
+	}, "an audit comes once a minute")
+	w.converges()
+}
+
+// audited returns how many objects the audit has found out of place.
+func (w *meddled) audited() (n float64) {
+	w.Helper()
+
+	measured(w.T, w.ring, "clusterring_rebalancer_audit_found_total", func(value float64) { n += value })
+
+	return n
+}

@@ -1,0 +1,336 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/obligation"
+	"github.com/clusterring/clusterring/tools/localplane"
+)
+
+// smallTable has the table hold no more than some obligations.
+func (w *meddled) smallTable(active, parked int) {
+	l := w.e.Limits
+	w.e.table = obligation.New(obligation.Limits{
+		Drains: l.Total, PerShard: l.PerShard, DrainTimeout: l.DrainTimeout, Active: active, Parked: parked,
+	})
+}
+
+// many creates ConfigMaps at a shard.
+func (w *meddled) many(prefix, shard string, n int) (all []client.Object) {
+	for i := range n {
+		all = append(all, w.owner(fmt.Sprintf("%s-%d", prefix, i), shard))
+	}
+
+	return all
+}
+
+// More objects than the table holds wait for a shard that may still work on them. A new object does not wait with them, they cost some
+// requests a second and no more, and move when the shard is found to be gone.
+func TestObjectsThatCannotMoveHinderNobody(t *testing.T) {
+	const n = 120
+
+	for _, parked := range []int{20, 1000} {
+		t.Run(fmt.Sprintf("parked %d", parked), func(t *testing.T) {
+			w := newMeddled(t, byHand)
+			w.smallTable(20, parked)
+
+			c := w.lease("c", true) // held, but not available: another one holds a Lease of the same name, say
+			waiting := w.many("waiting", "c", n)
+
+			w.e.SetTarget(w.target)
+			w.run()
+			w.eventually(func() bool { return w.e.Report().Blocked >= n }, "they all wait")
+			require.Equal(t, []string{"c"}, w.e.Report().Lost)
+			require.Contains(t, w.e.Report().BlockedExample, "shard c ")
+
+			w.comes(w.owner(w.namesAt(w.target, "a", "new", 1)[0], ""), "a", false)
+
+			lists, requests := w.leases.lists(), w.times("GET configmaps", "PATCH configmaps")
+
+			w.goesBy(20)
+			w.comes(w.owner(w.namesAt(w.target, "b", "new", 1)[0], ""), "b", false)
+			require.LessOrEqual(t, w.leases.lists()-lists, 30, "about one a second")
+			require.Equal(t, requests+1, w.times("GET configmaps", "PATCH configmaps"))
+			require.GreaterOrEqual(t, w.e.Report().Blocked, n)
+			require.False(t, w.e.Report().Converged)
+
+			require.NoError(t, c.Release(t.Context()))
+
+			for _, o := range waiting {
+				w.eventually(func() bool { return !w.placed(o, "c", false) }, "%s should move", o.GetName())
+			}
+
+			w.converges()
+		})
+	}
+}
+
+// A Lease that cannot be read keeps the objects of its shard where they are: the ring says so, and why, and looks again now and then.
+func TestLeaseThatCannotBeReadIsNamed(t *testing.T) {
+	w := newMeddled(t, byHand)
+	w.lease("c", false)
+	w.leases.refuse(errors.New("refused by the test"))
+	left := w.many("left", "c", 10)
+
+	w.e.SetTarget(w.target)
+	w.run()
+	w.eventually(func() bool { return w.e.Report().Blocked == 10 }, "all wait")
+	require.Contains(t, w.e.Report().BlockedExample, "refused by the test")
+	require.Equal(t, []string{"c"}, w.e.Report().Lost)
+
+	lists := w.leases.lists()
+
+	w.goesBy(20)
+	require.LessOrEqual(t, w.leases.lists()-lists, 25, "about one a second")
+	require.False(t, w.e.Report().Converged)
+
+	w.leases.refuse(nil)
+
+	for _, o := range left {
+		w.eventually(func() bool { return !w.placed(o, "c", false) }, "%s should move", o.GetName())
+	}
+
+	w.converges()
+}
+
+// However many objects follow an owner that cannot get a shard yet, nothing is asked while they wait.
+func TestChildrenThatWaitForTheirOwnerAskNothing(t *testing.T) {
+	w := newMeddled(t, byHand)
+	c := w.lease("c", true)
+	owner := w.owner("owner", "c")
+
+	var children []client.Object
+	for i := range 60 {
+		children = append(children, w.child(owner, fmt.Sprintf("child-%d", i), ""))
+	}
+
+	w.e.SetTarget(w.target)
+	w.run()
+	w.eventually(func() bool { return w.e.Report().Blocked == 61 }, "all wait")
+
+	gets := w.times("GET configmaps", "GET secrets")
+
+	w.goesBy(20)
+	w.eventually(func() bool { return w.e.Report().Blocked == 61 }, "they still do")
+	require.LessOrEqual(t, w.times("GET configmaps", "GET secrets")-gets, 20)
+
+	require.NoError(t, c.Release(t.Context()))
+	w.eventually(func() bool { return !w.placed(owner, "c", false) }, "the owner moves")
+
+	for _, child := range children {
+		w.comes(child, owner.Labels[w.e.Objects.ShardLabel()], false)
+	}
+
+	w.converges()
+}
+
+// A shard that gives up nothing is asked for no more than it may be, and the others go on.
+func TestSlowShardHoldsUpNoOther(t *testing.T) {
+	w := newMeddled(t, func(_ *meddled, c *Config) { c.Limits.PerShard = 2 })
+	w.target = w.targetOf("a", "b", "c")
+	slow := w.owners("a-slow", "a", 8) // first by name, too
+	quick := w.owners("quick", "c", 8)
+
+	w.e.SetTarget(w.target)
+	w.run()
+
+	asked := func() (n int) {
+		for _, cm := range slow {
+			if w.placed(cm, "a", true) {
+				n++
+			}
+		}
+
+		return n
+	}
+
+	w.eventually(func() bool { return asked() == 2 }, "some are asked for")
+
+	for _, cm := range quick {
+		w.eventually(func() bool {
+			for _, other := range quick {
+				if w.placed(other, "c", true) {
+					w.acknowledge(other)
+				}
+			}
+
+			return w.placed(cm, "b", false)
+		}, "%s moves", cm.Name)
+		require.Equal(t, 2, asked())
+	}
+}
+
+// What is kept of objects, drains and shards goes with them.
+func TestNothingIsKeptOfWhatIsOver(t *testing.T) {
+	late := make(chan string, 1)
+
+	w := newMeddled(t, byHand, func(_ *meddled, c *Config) {
+		c.Late = func(_ objects.ID, shard string, _ time.Duration) { late <- shard }
+	})
+	cm := w.owners("late", "a", 1)[0]
+	w.e.SetTarget(w.target)
+	w.run()
+	w.comes(cm, "a", true)
+	w.goesBy(60)
+	w.eventually(func() bool { return w.e.Report().Late == 1 }, "the drain is late")
+	require.Equal(t, "a", <-late)
+	require.Equal(t, 1, series(t, w.ring, "clusterring_rebalancer_late_drains_total"))
+
+	// The shard goes, and takes its Lease with it.
+	w.lease("a", false)
+	w.e.SetTarget(w.targetOf("b"))
+	w.comes(cm, "b", false)
+	w.converges()
+
+	w.e.mu.Lock()
+	_, timers := w.e.table.Next()
+	empty, suspected := w.e.table.Empty(), w.e.passes.suspects.any()
+	w.e.mu.Unlock()
+
+	require.True(t, empty)
+	require.False(t, timers, "no timer runs")
+	require.False(t, suspected)
+	require.True(t, w.e.turns.Idle())
+	require.Zero(t, series(t, w.ring, "clusterring_rebalancer_late_drains_total"), "shards come and go, each with a name of its own")
+
+	w.stop()
+	w.e.Report().Publish(w.ring)
+	require.NotZero(t, series(t, w.ring, ""))
+	Forget(w.ring)
+	require.Zero(t, series(t, w.ring, ""))
+}
+
+// A ring with a lot to do leaves another one its share of the requests.
+func TestRingWithMuchToDoStarvesNoOther(t *testing.T) {
+	const (
+		atOnce = 2
+		much   = 100
+	)
+
+	busy, idle := newMeddled(t), newMeddled(t)
+	busy.share(atOnce, idle)
+
+	on := &underway{pass: make(chan struct{}), written: map[string]bool{}}
+	busy.meddle(on.answer)
+
+	busy.many("busy", "", much)
+	busy.e.SetTarget(busy.target)
+	busy.run()
+	busy.await(func() bool { return on.most() == atOnce }, "the ring writes as much as it may")
+
+	cm := idle.owner(idle.namesAt(idle.target, "a", "single", 1)[0], "")
+	idle.e.SetTarget(idle.target)
+	idle.run()
+	idle.await(func() bool { return idle.e.Report().Unassigned == 1 }, "the other ring has something to do")
+
+	for sent := 0; !on.wrote(cm.Name); sent++ {
+		require.Less(t, sent, much/2, "the other ring's turn has come")
+
+		on.pass <- struct{}{}
+	}
+
+	close(on.pass)
+	idle.becomes(cm, "a", false)
+	require.Equal(t, atOnce, on.most(), "so many are on their way at a time")
+}
+
+// share has the engines of two rings use one connection to the API server, on which so much may be on its way at a time.
+func (w *meddled) share(atOnce int, other *meddled) {
+	w.Helper()
+
+	api, err := objects.Connect(localplane.Shared(w.T).Config, &http.Client{Transport: w.meddler}, objects.Bounds{PerSecond: 10000, AtOnce: atOnce})
+	require.NoError(w, err)
+
+	for _, m := range []*meddled{w, other} {
+		c := m.e.Config
+		c.Objects = objects.NewClient(api, m.ring)
+		m.e = New(c)
+	}
+}
+
+// underway holds all writes back until each is let pass.
+type underway struct {
+	pass chan struct{}
+
+	mu        sync.Mutex
+	now, peak int
+	written   map[string]bool
+}
+
+func (u *underway) answer(r asked) (*http.Response, error) {
+	if r.verb != http.MethodPatch {
+		return nil, nil
+	}
+
+	u.mu.Lock()
+	u.now++
+	u.peak = max(u.peak, u.now)
+	u.mu.Unlock()
+
+	select {
+	case <-u.pass:
+	case <-r.ctx.Done():
+	}
+
+	u.mu.Lock()
+	defer u.mu.Unlock()
+
+	u.now--
+	u.written[r.name] = true
+
+	return nil, r.ctx.Err()
+}
+
+func (u *underway) most() int {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+
+	return u.peak
+}
+
+func (u *underway) wrote(name string) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+
+	return u.written[name]
+}
+
+// series counts the time series about a ring, of one metric or with "" of all.
+func series(t *testing.T, ring, metric string) (n int) {
+	t.Helper()
+	measured(t, ring, metric, func(float64) { n++ })
+
+	return n
+}
+
+// measured tells of the time series about a ring, of one metric or with "" of all: the value, if it is a counter.
+func measured(t *testing.T, ring, metric string, tell func(value float64)) {
+	t.Helper()
+
+	families, err := metrics.Registry.Gather()
+	require.NoError(t, err)
+
+	for _, f := range families {
+		if metric != "" && f.GetName() != metric {
+			continue
+		}
+
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if l.GetName() == "ring" && l.GetValue() == ring {
+					tell(m.GetCounter().GetValue())
+				}
+			}
+		}
+	}
+}

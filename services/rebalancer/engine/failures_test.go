@@ -1,0 +1,307 @@
+package engine
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)
+
+// However often the write fails that asks an object's shard for it, the object is asked for in the end, and until then the ring is
+// not said to be in order.
+func TestFailedDrainIsTriedAgain(t *testing.T) {
+	w := newMeddled(t)
+	all := w.owners("misplaced", "a", 20)
+
+	var names []string
+	for _, cm := range all {
+		names = append(names, cm.Name)
+	}
+
+	var attempts counter
+
+	w.meddle(func(r asked) (*http.Response, error) {
+		if !r.of(http.MethodPatch, "configmaps") {
+			return nil, nil
+		}
+
+		attempts.up(r.name)
+
+		return refusedAsInternal()
+	})
+	w.e.SetTarget(w.target)
+	w.run()
+
+	w.await(func() bool {
+		require.False(t, w.e.Report().Converged)
+		return attempts.least(names...) >= 4
+	}, "every object is tried again and again")
+	w.await(func() bool { return strings.Contains(w.e.Report().BlockedExample, "refused by the test") }, "the cause is told")
+	require.Equal(t, 20, w.e.Report().Misplaced)
+
+	w.meddle(nil)
+
+	for _, cm := range all {
+		w.comes(cm, "a", true)
+	}
+}
+
+// An object that somebody else writes to whenever the engine does is drained all the same.
+func TestObjectThatChangesAllTheTimeIsDrained(t *testing.T) {
+	w := newMeddled(t)
+	cm := w.owners("busy", "a", 1)[0]
+	same := cm.DeepCopy()
+
+	var attempts counter
+
+	w.meddle(func(r asked) (*http.Response, error) {
+		if r.of(http.MethodPatch, "configmaps") {
+			if n := attempts.up(r.name); n <= 12 {
+				w.relabel(same, map[string]any{"round": strings.Repeat("x", n)})
+			}
+		}
+
+		return nil, nil
+	})
+	w.e.SetTarget(w.target)
+	w.run()
+	w.await(func() bool {
+		require.False(t, w.e.Report().Converged)
+		return w.placed(cm, "a", true)
+	}, "it is drained")
+	require.Equal(t, 13, attempts.least(cm.Name))
+}
+
+// A ring that is being deleted has not come to its end before the last label is gone.
+func TestLabelsThatCannotBeRemovedAreNotForgotten(t *testing.T) {
+	w := newMeddled(t)
+	cm := w.owner("released", "a")
+
+	leaving := *w.target
+	leaving.Leaving = map[schema.GroupResource]bool{{Resource: "configmaps"}: true, {Resource: "secrets"}: true}
+
+	var attempts counter
+
+	w.meddle(func(r asked) (*http.Response, error) {
+		if r.of(http.MethodPatch, "configmaps") && attempts.up(r.name)%4 != 0 { // the drain, then the last label
+			return refusedAsInternal()
+		}
+
+		return nil, nil
+	})
+	w.e.SetTarget(&leaving)
+	w.run()
+
+	becomes := func(shard string, drain bool) func() bool {
+		return func() bool {
+			converged := w.e.Report().Converged // before the look: what is gone does not come back
+			there := w.placed(cm, shard, drain)
+			require.True(t, !converged || w.placed(cm, "", false))
+
+			return there
+		}
+	}
+
+	w.await(becomes("a", true), "it is drained")
+	w.relabel(cm, map[string]any{v1alpha1.ShardLabel(w.ring): nil}) // whoever it was, the drain label stays
+	w.await(becomes("", false), "the last label goes")
+	w.converges()
+}
+
+// A watch or a list that is refused is told of, the ring is not in order meanwhile, and the API server is not asked all the time.
+func TestSourceThatIsRefusedIsReported(t *testing.T) {
+	for _, verb := range []string{"WATCH", "LIST"} {
+		for code, reason := range map[int]metav1.StatusReason{
+			http.StatusForbidden:           metav1.StatusReasonForbidden,
+			http.StatusNotFound:            metav1.StatusReasonNotFound,
+			http.StatusMethodNotAllowed:    metav1.StatusReasonMethodNotAllowed,
+			http.StatusInternalServerError: metav1.StatusReasonInternalError,
+			http.StatusServiceUnavailable:  metav1.StatusReasonServiceUnavailable,
+		} {
+			if verb == "LIST" && code > http.StatusMethodNotAllowed {
+				continue // as for other reasons
+			}
+
+			t.Run(verb+" "+string(reason), func(t *testing.T) {
+				w := newMeddled(t, byHand)
+				w.e.SetTarget(w.target)
+
+				if verb == "WATCH" {
+					w.run()
+					w.converges()
+				}
+
+				w.meddle(func(r asked) (*http.Response, error) {
+					if r.of(verb, "configmaps") {
+						return refused(code, reason)
+					}
+
+					return nil, nil
+				})
+
+				if verb == "LIST" {
+					w.run()
+				}
+
+				w.cut()
+				w.eventually(func() bool { return w.failure("refused by the test") && !w.e.Report().Converged }, "the failure is reported")
+
+				unseen := w.owner("unseen", "")
+				before := w.times(verb + " configmaps")
+
+				for range 30 {
+					w.goesBy(1)
+					require.False(t, w.e.Report().Converged)
+				}
+
+				require.LessOrEqual(t, w.times(verb+" configmaps")-before, 45, "of three sources in half a minute")
+
+				w.meddle(nil)
+				w.eventually(func() bool { return !w.placed(unseen, "", false) }, "what came meanwhile is found")
+				w.converges()
+				require.Empty(t, w.e.Report().Failures)
+			})
+		}
+	}
+}
+
+// Children of an owner that has moved follow it, whatever becomes of the drains of others, and even if the list of children fails.
+func TestHangingDrainDoesNotStopTheChildrenOfOthers(t *testing.T) {
+	w := newMeddled(t)
+	hanging := w.owners("hanging", "a", 1)[0]
+	owner := w.owners("owner", "a", 1)[0]
+	child := w.child(owner, "child", "a")
+	settled := w.owners("settled", "b", 1)[0]
+	astray := w.child(settled, "astray", "a")
+
+	w.e.SetTarget(w.target)
+	w.run()
+	w.comes(hanging, "a", true)
+	w.comes(owner, "a", true)
+	w.comes(astray, "b", false)
+
+	var lists counter
+
+	w.meddle(func(r asked) (*http.Response, error) {
+		if r.of("LIST", "secrets") && lists.up("") <= 3 {
+			return refusedAsInternal()
+		}
+
+		return nil, nil
+	})
+	w.acknowledge(owner)
+	w.comes(owner, "b", false)
+	w.comes(child, "b", false)
+	require.True(t, w.placed(hanging, "a", true))
+	require.False(t, w.e.Report().Converged)
+}
+
+// held lists wait until the test lets them go, or the engine gives them up.
+type heldLists struct {
+	mu   sync.Mutex
+	held int
+	free chan struct{}
+}
+
+func (h *heldLists) hold(r asked) error {
+	h.mu.Lock()
+	h.held++
+	free := h.free
+	h.mu.Unlock()
+
+	select {
+	case <-free:
+		return nil
+	case <-r.ctx.Done():
+		return r.ctx.Err()
+	}
+}
+
+func (h *heldLists) any() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	return h.held > 0
+}
+
+func (h *heldLists) letGo() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	close(h.free)
+	h.held, h.free = 0, make(chan struct{})
+}
+
+// The shards change more often than a list takes. What a dead shard had is found all the same.
+func TestListsAreNotCutOffByTheNextChange(t *testing.T) {
+	w := newMeddled(t)
+	w.lease("c", false)
+
+	three := w.targetOf("a", "b", "c")
+	cm := w.owner(w.namesAt(three, "c", "at-c", 1)[0], "c")
+	w.e.SetTarget(three)
+	w.run()
+	w.converges()
+
+	lists := &heldLists{free: make(chan struct{})}
+
+	var seen counter
+
+	w.meddle(func(r asked) (*http.Response, error) {
+		if r.resource == "configmaps" && (strings.Contains(r.selector, " in (c)") || strings.Contains(r.selector, " notin (")) {
+			seen.up(r.selector)
+
+			if r.verb == "LIST" {
+				return nil, lists.hold(r)
+			}
+		}
+
+		return nil, nil
+	})
+	w.e.SetTarget(w.targetOf("a", "b")) // c is dead
+
+	for i := range 6 {
+		w.await(func() bool { return lists.any() || !w.placed(cm, "c", false) }, "the objects of c are listed")
+
+		// The next change comes before the list ends.
+		change := fmt.Sprintf("d%d", i)
+		w.e.SetTarget(w.targetOf("a", "b", change))
+		w.await(func() bool { return seen.least(w.e.Objects.ShardLabel()+" notin (a,b,"+change+")") > 0 }, "the change is taken up")
+		lists.letGo()
+	}
+
+	w.eventually(func() bool { return !w.placed(cm, "c", false) }, "the dead shard's object moves")
+	lists.letGo()
+	w.meddle(nil)
+}
+
+// What comes while a watch is there, but tells nothing, is found: an API server whose storage was restored tells nothing to who asks
+// for what comes after a version that it has not reached.
+func TestBlindWatchIsNotBelieved(t *testing.T) {
+	w := newMeddled(t, byHand)
+	w.e.SetTarget(w.target)
+	w.run()
+	w.converges()
+
+	w.meddle(func(r asked) (*http.Response, error) {
+		if r.of("WATCH", "configmaps") {
+			return silent(r), nil
+		}
+
+		return nil, nil
+	})
+	w.cut()
+
+	cm := w.owner("unseen", "")
+	w.eventually(func() bool {
+		w.goesBy(5)
+		return !w.placed(cm, "", false)
+	}, "a list shows it")
+}

@@ -1,0 +1,185 @@
+package rebalancer
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)
+
+// refuseUpdates has the API server refuse each update of a ConfigMap of the namespace, as it does while the validating webhook of a
+// resource is away, until it is called off.
+func (w *world) refuseUpdates() (callOff func()) {
+	w.Helper()
+
+	nowhere := "https://127.0.0.1:1/"
+	hook := &admissionregistrationv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: w.ns},
+		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
+			Name:                    "away.example.clusterring.dev",
+			ClientConfig:            admissionregistrationv1.WebhookClientConfig{URL: &nowhere},
+			AdmissionReviewVersions: []string{"v1"},
+			SideEffects:             new(admissionregistrationv1.SideEffectClassNone),
+			FailurePolicy:           new(admissionregistrationv1.Fail),
+			NamespaceSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: w.ns}},
+			Rules: []admissionregistrationv1.RuleWithOperations{{
+				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Update},
+				Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
+			}},
+		}},
+	}
+	require.NoError(w, w.client.Create(w.Context(), hook))
+
+	callOff = func() { require.NoError(w, client.IgnoreNotFound(w.client.Delete(context.Background(), hook))) }
+	w.Cleanup(callOff)
+
+	probe := w.main("probe", "")
+	require.Eventually(w, func() bool {
+		return apierrors.IsInternalError(w.client.Update(w.Context(), probe, client.DryRunAll))
+	}, 20*time.Second, 10*time.Millisecond, "the API server takes the webhook up")
+
+	return callOff
+}
+
+// isGone reports whether the ring is no more.
+func (w *world) isGone() bool {
+	w.Helper()
+
+	err := w.client.Get(w.Context(), client.ObjectKeyFromObject(w.ring), w.ring)
+	require.NoError(w, client.IgnoreNotFound(err))
+
+	return apierrors.IsNotFound(err)
+}
+
+// labelled returns the ConfigMaps with the ring's label.
+func (w *world) labelled() []corev1.ConfigMap {
+	w.Helper()
+
+	var list corev1.ConfigMapList
+	require.NoError(w, w.client.List(w.Context(), &list, client.HasLabels{v1alpha1.ShardLabel(w.ring.Name)}))
+
+	return list.Items
+}
+
+// While objects cannot be drained, the ring says so and why, and does not say that it is in order. When they can be, all are.
+func TestNothingIsForgottenWhileDrainsFail(t *testing.T) {
+	w := newWorld(t)
+	w.join("a", "b")
+
+	var misplaced []client.Object
+	for _, name := range w.namesOf("b", 20) {
+		misplaced = append(misplaced, w.main(name, "a"))
+	}
+
+	callOff := w.refuseUpdates()
+	w.start()
+
+	require.Eventually(t, func() bool {
+		c := w.assigned(v1alpha1.ReasonMoving)
+		return strings.Contains(c.Message, "20 at another shard") && strings.Contains(c.Message, "failed calling webhook")
+	}, 20*time.Second, 10*time.Millisecond, "the condition says what is wrong")
+	require.Eventually(t, func() bool { return w.failures() >= 80 }, 20*time.Second, 10*time.Millisecond, "all are tried again")
+	w.assigned(v1alpha1.ReasonMoving)
+	require.Empty(t, w.ring.Status.Assignment.Fingerprint, "children of misplaced objects would be assigned as if these were in place")
+
+	callOff()
+	w.eventually(placed{Shard: "a", Drain: true}, misplaced...)
+
+	for _, o := range misplaced {
+		w.acknowledge(o)
+	}
+
+	w.eventually(placed{Shard: "b"}, misplaced...)
+	w.atRest()
+}
+
+// failures returns how many attempts to move an object of the ring have failed.
+func (w *world) failures() (n float64) {
+	w.Helper()
+
+	families, err := metrics.Registry.Gather()
+	require.NoError(w, err)
+
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == "clusterring_rebalancer_failures_total" && m.GetLabel()[0].GetValue() == w.ring.Name {
+				n += m.GetCounter().GetValue()
+			}
+		}
+	}
+
+	return n
+}
+
+// A deleted ring stays while any object carries its labels, and says what it waits for.
+func TestDeletedRingWaitsForDrainsThatFail(t *testing.T) {
+	w := newWorld(t)
+	w.join("a")
+
+	var all []client.Object
+	for _, name := range w.namesOf("a", 20) {
+		all = append(all, w.main(name, "a"))
+	}
+
+	w.start()
+	w.atRest()
+
+	callOff := w.refuseUpdates()
+	require.NoError(t, w.client.Delete(t.Context(), w.ring))
+	require.Eventually(t, func() bool {
+		return strings.Contains(w.assigned(v1alpha1.ReasonDeleting).Message, "failed calling webhook")
+	}, 20*time.Second, 10*time.Millisecond, "the condition says what it waits for")
+	require.Len(t, w.labelled(), 20)
+
+	callOff()
+	w.eventually(placed{Shard: "a", Drain: true}, all...)
+
+	for _, o := range all {
+		require.False(t, w.isGone())
+		w.acknowledge(o)
+	}
+
+	require.Eventually(t, w.isGone, 20*time.Second, 10*time.Millisecond)
+	require.Empty(t, w.labelled())
+}
+
+// A child of an owner whose resource has left the ring waits for nobody, though the resource of the child is still in the ring.
+func TestChildOfAReleasedOwnerIsNotWaitedFor(t *testing.T) {
+	w := newWorld(t, func(r *v1alpha1.ClusterRing) {
+		r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Group: "networking.k8s.io", Resource: "ingressclasses"})
+	})
+	w.join("a")
+
+	owner := w.main("leaving", "a")
+	w.start()
+	w.atRest()
+
+	w.ring.Spec.Resources = w.ring.Spec.Resources[1:]
+	w.ring.Spec.Resources[0].ControlledResources = []v1alpha1.ControlledResource{{Resource: "secrets"}}
+	require.NoError(t, w.client.Update(t.Context(), w.ring))
+	w.eventually(placed{Shard: "a", Drain: true}, owner)
+
+	child := w.child(owner, "")
+	w.acknowledge(owner)
+	w.assigned(v1alpha1.ReasonAllAssigned)
+	require.Equal(t, placed{}, w.placed(child))
+	require.Equal(t, placed{}, w.placed(owner))
+
+	require.Eventually(t, func() bool {
+		require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(w.ring), w.ring))
+
+		a := w.ring.Status.Assignment
+
+		return a.Fingerprint != "" && len(a.Resources) == 1 && a.Resources[0].Resource == "ingressclasses"
+	}, 20*time.Second, 20*time.Millisecond, "nothing of it is remembered: %+v", w.ring.Status.Assignment)
+}

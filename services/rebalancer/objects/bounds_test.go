@@ -1,0 +1,41 @@
+package objects
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+
+	"github.com/clusterring/clusterring/tools/localplane"
+)
+
+// Whatever there is to do, the API server is asked so many times a second, but for twice as many at first.
+func TestRequestsPerSecondAreBounded(t *testing.T) {
+	plane := localplane.Shared(t)
+
+	httpClient, err := rest.HTTPClientFor(plane.Config)
+	require.NoError(t, err)
+	api, err := Connect(plane.Config, httpClient, Bounds{PerSecond: 50, AtOnce: 20})
+	require.NoError(t, err)
+
+	real := clock.RealClock{}
+	began := real.Now()
+
+	var all errgroup.Group
+	for range 150 {
+		all.Go(func() error {
+			_, err := api.Get(t.Context(), ID{GVR: configMaps, Namespace: "default", Name: "kube-root-ca.crt"})
+			if IsGone(err) {
+				err = nil
+			}
+
+			return err
+		})
+	}
+
+	require.NoError(t, all.Wait())
+	require.GreaterOrEqual(t, real.Since(began), 900*time.Millisecond)
+}
