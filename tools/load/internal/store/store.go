@@ -32,6 +32,8 @@ const (
 	prefix = "/registry/configmaps/"
 	// atOnce is how many objects are written by one transaction; etcd takes 128.
 	atOnce = 100
+	// pageSize is how many are removed by one request.
+	pageSize = 5000
 	// concurrency is how many transactions are under way at a time.
 	concurrency = 4
 
@@ -97,8 +99,17 @@ func (s *Store) Create(ctx context.Context, b objects.Batch, first int) error {
 
 // Clear removes all ConfigMaps of a namespace, and returns when the API server knows.
 func (s *Store) Clear(ctx context.Context, namespace string) error {
-	if _, err := s.etcd.Delete(ctx, prefix+namespace+"/", clientv3.WithPrefix()); err != nil {
-		return fmt.Errorf("remove the ConfigMaps of %s from etcd: %w", namespace, err)
+	for more := true; more; {
+		// Not all at once: each that watches etcd gets what one request has removed in one message.
+		page, err := s.etcd.Get(ctx, prefix+namespace+"/", clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(pageSize))
+		if err == nil && len(page.Kvs) > 0 {
+			last := string(page.Kvs[len(page.Kvs)-1].Key)
+			_, err = s.etcd.Delete(ctx, string(page.Kvs[0].Key), clientv3.WithRange(last+"\x00"))
+		}
+		if err != nil {
+			return fmt.Errorf("remove the ConfigMaps of %s from etcd: %w", namespace, err)
+		}
+		more = page.More
 	}
 	return s.settle(ctx, objects.ConfigMaps, namespace, "none")
 }
