@@ -55,6 +55,13 @@ func (r Ring) Declare(ctx context.Context, c client.Client) error {
 	})
 }
 
+// AwaitAssigned waits until the rebalancer has found every object in its place.
+func (r Ring) AwaitAssigned(ctx context.Context, c client.Client) error {
+	return r.Await(ctx, c, "has everything in its place", func(ring *v1alpha1.ClusterRing) bool {
+		return ring.Status.AvailableShards > 0 && meta.IsStatusConditionTrue(ring.Status.Conditions, v1alpha1.ConditionAssigned)
+	})
+}
+
 // Await waits until the ring is as the condition says; what names that in the error if it takes too long.
 func (r Ring) Await(ctx context.Context, c client.Client, what string, condition func(*v1alpha1.ClusterRing) bool) error {
 	ring := &v1alpha1.ClusterRing{}

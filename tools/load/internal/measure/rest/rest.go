@@ -52,6 +52,7 @@ func Measurements() []run.Measurement {
 			Budget: map[run.Scale]time.Duration{run.Small: 40 * time.Second, run.Full: 400 * time.Second}, Run: byObjects,
 		},
 
+		foreignWrites(),
 		manyObjects(), // The last one, for its objects need not be removed then.
 	}
 }
