@@ -53,6 +53,7 @@ func Measurements() []run.Measurement {
 		},
 
 		foreignWrites(),
+		manyRings(),
 		manyObjects(), // The last one, for its objects need not be removed then.
 	}
 }

@@ -168,16 +168,21 @@ func (w *World) pass(ctx context.Context, n, limit int, r raw) (Cost, error) {
 	before := turnLabel + " notin (" + turn + ")"
 	return w.watched(ctx, watching{selector: selector + "," + before, version: version, leaves: true, count: len(list), mark: len(list)}, func(ctx context.Context) (int, error) {
 		return len(list), objects.Each(ctx, len(list), concurrency, func(ctx context.Context, i int) error {
-			body, err := r.body(turn, list[i].version)
-			if err != nil {
-				return err
-			}
-			return r.client.Do(ctx, objects.Request{
-				Method: http.MethodPatch, Path: objects.ConfigMaps.Path(w.Ring.Namespace, list[i].name),
-				ContentType: string(types.MergePatchType), Accept: metadataOnly, Body: body,
-			}, nil)
+			return w.patch(ctx, w.Ring.Namespace, list[i], turn, r)
 		})
 	})
+}
+
+// patch patches one object as the rebalancer does.
+func (w *World) patch(ctx context.Context, namespace string, o object, turn string, r raw) error {
+	body, err := r.body(turn, o.version)
+	if err != nil {
+		return err
+	}
+	return r.client.Do(ctx, objects.Request{
+		Method: http.MethodPatch, Path: objects.ConfigMaps.Path(namespace, o.name),
+		ContentType: string(types.MergePatchType), Accept: metadataOnly, Body: body,
+	}, nil)
 }
 
 // watched does what makes objects move, sees them do so, and returns what it took. The action returns how many objects that are.
