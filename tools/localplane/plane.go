@@ -19,6 +19,9 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
+// etcdQuota is how large etcd's files may become: a million objects and their history, for which its default, 2 GiB, is close.
+const etcdQuota = "8589934592"
+
 // Options say what to start. The zero value starts etcd and an API server in a temporary directory.
 type Options struct {
 	// Dir is the state directory: data, certificates, logs, kubeconfigs. It is created if need be, must not hold another
@@ -74,6 +77,9 @@ func (p *Plane) Dir() string { return p.dir }
 
 // BinDir returns the directory of the binaries that run.
 func (p *Plane) BinDir() string { return p.binDir }
+
+// Etcd returns the URL of etcd, which serves whoever asks: what is written there, the API server has not seen.
+func (p *Plane) Etcd() string { return p.env.ControlPlane.Etcd.URL.String() }
 
 // Stop ends every process of the control plane and removes a temporary state directory. Further calls return the same.
 func (p *Plane) Stop() error {
@@ -167,6 +173,7 @@ func (p *Plane) startAPIServer() error {
 	env.ControlPlane.Etcd = &envtest.Etcd{
 		Path: filepath.Join(p.binDir, "etcd"), DataDir: p.path("etcd"), Out: etcdLog, Err: etcdLog,
 	}
+	env.ControlPlane.Etcd.Configure().Set("quota-backend-bytes", etcdQuota)
 	server := env.ControlPlane.GetAPIServer()
 	server.Path, server.CertDir = filepath.Join(p.binDir, "kube-apiserver"), p.path("apiserver")
 	server.Out, server.Err = serverLog, serverLog

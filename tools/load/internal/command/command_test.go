@@ -38,7 +38,7 @@ func load(t *testing.T, args ...string) (out, progress string, err error) {
 
 func TestMistakes(t *testing.T) {
 	for want, args := range map[string][]string{
-		`--scale must be small or full, not "huge"`:               {"run", "--scale=huge"},
+		`--scale must be small, full or million, not "huge"`:      {"run", "--scale=huge"},
 		`--rounds must not be negative`:                           {"run", "--rounds=-1"},
 		`--only: error parsing regexp`:                            {"run", "--only=("},
 		`no measurement makes "^nothing$"; there are [`:           {"run", "--only=^nothing$"},

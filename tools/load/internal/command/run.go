@@ -48,15 +48,16 @@ are installed; what needs processes of this machine is left out then.
 
 Progress is shown on standard error, the table of results on standard output. A target that is missed is a result like any other: the
 exit code is not 0 only if a measurement could not be made.`,
-		Example: `  make bench-load                         everything, in at most 20 minutes
-  make bench-load SCALE=small             a first look, in 3 minutes
+		Example: `  make bench-load                         everything, in at most 25 minutes
+  make bench-load SCALE=small             a first look, in 4 minutes
+  make bench-load SCALE=million           everything, and a million objects
   bin/load run --only '^admission-cpu'    some of it
   bin/load run --only moves --profile     with profiles of the services, in OUT/pprof`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return r.run(c) },
 	}
 	flags := c.Flags()
-	flags.StringVar(&r.scale, "scale", string(run.Small), "how much is measured: small or full")
+	flags.StringVar(&r.scale, "scale", string(run.Small), "how much is measured: small, full or million")
 	flags.StringVar(&r.only, "only", "", "`regexp` of the ids of rows and series to measure; default all")
 	flags.IntVar(&r.rounds, "rounds", 0, "`number` of rounds of each measurement; default 3 if small, 5 if full")
 	flags.StringVar(&r.out, "out", filepath.Join("dist", "load"), "`directory` that gets the report")
@@ -69,8 +70,8 @@ exit code is not 0 only if a measurement could not be made.`,
 
 // validate checks what can be checked before anything is started.
 func (r *runner) validate() error {
-	if scale := run.Scale(r.scale); scale != run.Small && scale != run.Full {
-		return fmt.Errorf("--scale must be %s or %s, not %q", run.Small, run.Full, r.scale)
+	if scale := run.Scale(r.scale); scale != run.Small && scale != run.Full && scale != run.Million {
+		return fmt.Errorf("--scale must be %s, %s or %s, not %q", run.Small, run.Full, run.Million, r.scale)
 	}
 	if r.rounds < 0 {
 		return fmt.Errorf("--rounds must not be negative, but is %d", r.rounds)

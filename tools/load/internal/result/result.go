@@ -40,7 +40,7 @@ type Report struct { //nolint:recvcheck // MarshalJSON has to work on copies, to
 	// Began is when the run started, and Took how long it lasted: in seconds, in JSON.
 	Began time.Time
 	Took  time.Duration
-	// Scale is small or full, Version that of the binaries measured.
+	// Scale is small, full or million, Version that of the binaries measured.
 	Scale, Version string
 	// Machine is where the run was made.
 	Machine Machine

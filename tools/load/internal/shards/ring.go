@@ -17,14 +17,16 @@ import (
 
 const (
 	// patience is how long the services may take to do what is waited for here; a machine that is measured is busy.
-	patience = 2 * time.Minute
+	patience = 5 * time.Minute
 	look     = 50 * time.Millisecond
 )
 
 // Ring says what a ring shards.
 type Ring struct {
-	// Name is that of the ring. Namespace is the only one whose objects it shards.
+	// Name is that of the ring. Namespace is where its Leases are, and the only one whose objects it shards, if Label is empty.
 	Name, Namespace string
+	// Label is the key of a label: the ring shards the objects of the namespaces that have it.
+	Label string
 	// Main is sharded; Controlled follows its owners of Main, and may be empty.
 	Main       schema.GroupResource
 	Controlled []schema.GroupResource
@@ -37,18 +39,26 @@ func (r Ring) Declare(ctx context.Context, c client.Client) error {
 	for _, controlled := range r.Controlled {
 		resource.ControlledResources = append(resource.ControlledResources, v1alpha1.ControlledResource{Group: controlled.Group, Resource: controlled.Resource})
 	}
+	selector := &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: r.Namespace}}
+	if r.Label != "" {
+		selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: r.Label, Operator: metav1.LabelSelectorOpExists}}}
+	}
 	ring := &v1alpha1.ClusterRing{
 		ObjectMeta: metav1.ObjectMeta{Name: r.Name},
-		Spec: v1alpha1.ClusterRingSpec{
-			Resources:         []v1alpha1.RingResource{resource},
-			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: r.Namespace}},
-		},
+		Spec:       v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{resource}, NamespaceSelector: selector},
 	}
 	if err := c.Create(ctx, ring); err != nil {
 		return fmt.Errorf("create ClusterRing %s: %w", r.Name, err)
 	}
 	return r.Await(ctx, c, "its webhook is registered", func(ring *v1alpha1.ClusterRing) bool {
 		return meta.IsStatusConditionTrue(ring.Status.Conditions, v1alpha1.ConditionWebhookRegistered)
+	})
+}
+
+// AwaitAssigned waits until the rebalancer has found every object in its place.
+func (r Ring) AwaitAssigned(ctx context.Context, c client.Client) error {
+	return r.Await(ctx, c, "has everything in its place", func(ring *v1alpha1.ClusterRing) bool {
+		return ring.Status.AvailableShards > 0 && meta.IsStatusConditionTrue(ring.Status.Conditions, v1alpha1.ConditionAssigned)
 	})
 }
 

@@ -146,10 +146,13 @@ func (s *System) grant(ctx context.Context) error {
 	return nil
 }
 
-// Namespace makes a new namespace for objects and Leases, whose name begins with the prefix. Stop removes it from a cluster; here
+// Namespace makes a new namespace for objects and Leases, whose name begins with the prefix, with labels of the given keys. Stop removes it from a cluster; here
 // it lasts as long as the control plane.
-func (s *System) Namespace(ctx context.Context, prefix string) (string, error) {
-	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: prefix + "-"}}
+func (s *System) Namespace(ctx context.Context, prefix string, labels ...string) (string, error) {
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: prefix + "-", Labels: map[string]string{}}}
+	for _, key := range labels {
+		ns.Labels[key] = "true"
+	}
 	if err := s.Client.Create(ctx, ns); err != nil {
 		return "", fmt.Errorf("create a namespace: %w", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -74,12 +75,13 @@ func (s *System) startServices(ctx context.Context) error {
 	return nil
 }
 
-func (s *System) launchService(name string) error {
-	return s.launch(process.Spec{Name: name, Path: filepath.Join(s.options.BinDir, name), Args: s.services[name].args, LogFile: s.LogFile(name)})
+func (s *System) launchService(name string, more ...string) error {
+	args := slices.Concat(s.services[name].args, more)
+	return s.launch(process.Spec{Name: name, Path: filepath.Join(s.options.BinDir, name), Args: args, LogFile: s.LogFile(name)})
 }
 
-// Restart stops a service of this machine and starts it again, and returns when it is ready.
-func (s *System) Restart(ctx context.Context, name string) error {
+// Restart stops a service of this machine and starts it again, this time with more arguments, and returns when it is ready.
+func (s *System) Restart(ctx context.Context, name string, more ...string) error {
 	service, ok := s.services[name]
 	if !ok {
 		return fmt.Errorf("there is no service %s on this machine", name)
@@ -87,7 +89,7 @@ func (s *System) Restart(ctx context.Context, name string) error {
 	if err := s.End(name); err != nil {
 		return err
 	}
-	if err := s.launchService(name); err != nil {
+	if err := s.launchService(name, more...); err != nil {
 		return err
 	}
 	return s.awaitReady(ctx, name, "http://"+service.health+"/readyz", http.DefaultClient)

@@ -161,6 +161,14 @@ func (s *System) install(ctx context.Context) error {
 // Local reports whether all that is measured are processes of this machine.
 func (s *System) Local() bool { return s.plane != nil }
 
+// Etcd returns the URL of the etcd of this machine; empty for a cluster.
+func (s *System) Etcd() string {
+	if !s.Local() {
+		return ""
+	}
+	return s.plane.Etcd()
+}
+
 // Usage returns a reader of what services, API server and etcd use, and what was launched besides.
 func (s *System) Usage() usage.Reader {
 	if s.Local() {

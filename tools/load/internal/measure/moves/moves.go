@@ -31,7 +31,7 @@ const (
 	threeShards, thousand, few = 3, 1000, 3300
 
 	patch     = "raw metadata PATCH, same concurrency"
-	countedTo = "CPU counts until everything is in its place. The pass over all objects that follows has a row of its own."
+	countedTo = "CPU counts until the last object has moved. The pass over all objects that follows has a row of its own."
 )
 
 // Measurements returns what this package measures.

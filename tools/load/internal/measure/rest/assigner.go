@@ -31,7 +31,7 @@ const (
 func assignerMemory() run.Measurement {
 	return run.Measurement{
 		Name: "assigner-memory", IDs: []string{assignerRow},
-		Budget: map[run.Scale]time.Duration{run.Small: 20 * time.Second, run.Full: 120 * time.Second}, Run: manyRings,
+		Budget: map[run.Scale]time.Duration{run.Small: 20 * time.Second, run.Full: 120 * time.Second}, Run: rememberedRings,
 	}
 }
 
@@ -42,8 +42,8 @@ type crowd struct {
 	rings, members int
 }
 
-// manyRings measures the memory of an assigner that has started with all the rings there, once it knows all their shards.
-func manyRings(ctx context.Context, b *run.Bench) (rows []result.Row, series []result.Series, err error) {
+// rememberedRings measures the memory of an assigner that has started with all the rings there, once it knows all their shards.
+func rememberedRings(ctx context.Context, b *run.Bench) (rows []result.Row, series []result.Series, err error) {
 	c := &crowd{bench: b, rings: run.Pick(b, 5, 50), members: run.Pick(b, 100, 500)}
 	if c.namespace, err = b.System.Namespace(ctx, "load-crowd"); err != nil {
 		return nil, nil, err

@@ -45,12 +45,16 @@ const (
 func Measurements() []run.Measurement {
 	return []run.Measurement{
 		assignerMemory(),
-		{ // The last one, for 200,000 objects need not be deleted then.
+		{
 			Name: "objects", IDs: []string{
 				cpuRow, networkRow, memoryRow, requestsRow, peakRow, restSeries, memorySeries, rateSeries, apiServerSeries, cpuSeries, peakSeries, passSeries,
 			},
-			Budget: map[run.Scale]time.Duration{run.Small: 40 * time.Second, run.Full: 510 * time.Second}, Run: byObjects,
+			Budget: map[run.Scale]time.Duration{run.Small: 40 * time.Second, run.Full: 400 * time.Second}, Run: byObjects,
 		},
+
+		foreignWrites(),
+		manyRings(),
+		manyObjects(), // The last one, for its objects need not be removed then.
 	}
 }
 
@@ -74,16 +78,20 @@ type growth struct {
 	peak   float64
 }
 
+func newGrowth(b *run.Bench, w *world.World, sizes []int) *growth {
+	return &growth{
+		bench: b, world: w, sizes: sizes,
+		rest: map[int][]sample{}, apart: map[int]map[string]sample{}, series: map[string]*result.Series{},
+	}
+}
+
 func byObjects(ctx context.Context, b *run.Bench) (rows []result.Row, series []result.Series, err error) {
 	w, err := world.Open(ctx, b, "load-objects", shardCount)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer func() { err = errors.Join(err, w.Close(context.WithoutCancel(ctx))) }()
-	g := &growth{
-		bench: b, world: w, sizes: run.Pick(b, []int{0, 500, 2500}, []int{0, 1000, 10_000, 200_000}),
-		rest: map[int][]sample{}, apart: map[int]map[string]sample{}, series: map[string]*result.Series{},
-	}
+	g := newGrowth(b, w, run.Pick(b, []int{0, 500, 2500}, []int{0, 1000, 10_000, 200_000}))
 	for _, size := range g.sizes {
 		if err := g.at(ctx, size); err != nil {
 			return nil, nil, fmt.Errorf("%d objects: %w", size, err)
@@ -164,22 +172,26 @@ func (g *growth) look(ctx context.Context, window time.Duration) (all sample, ap
 	}
 	seconds := clock.Since(began).Seconds()
 	used := usage.Difference(before, after)
-	apart = map[string]sample{}
+	apart = map[string]sample{system.APIServer: sampleOf(used[system.APIServer], seconds)}
 	for _, name := range system.Services {
 		now, err := s.Requests(ctx, name)
 		if err != nil {
 			return all, nil, err
 		}
-		u := used[name]
-		one := sample{
-			cpu: float64(u.CPU) / float64(time.Millisecond) / seconds, network: float64(u.Received+u.Sent) / 1024 / seconds,
-			memory: float64(u.Memory) / mebibyte, requests: float64(now-requests[name]) / seconds,
-		}
+		one := sampleOf(used[name], seconds)
+		one.requests = float64(now-requests[name]) / seconds
 		apart[name] = one
 		all.cpu, all.network = all.cpu+one.cpu, all.network+one.network
 		all.memory, all.requests = all.memory+one.memory, all.requests+one.requests
 	}
 	return all, apart, nil
+}
+
+func sampleOf(u usage.Usage, seconds float64) sample {
+	return sample{
+		cpu: float64(u.CPU) / float64(time.Millisecond) / seconds, network: float64(u.Received+u.Sent) / 1024 / seconds,
+		memory: float64(u.Memory) / mebibyte,
+	}
 }
 
 // moving measures a death and a join.
@@ -243,10 +255,11 @@ func (g *growth) point(id string, size int, value, floor float64) {
 	}
 }
 
-func (g *growth) rows() (rows []result.Row) {
+// restRows are the rows about the services at rest, with ids that begin with the prefix.
+func (g *growth) restRows(prefix, with string) (rows []result.Row) {
 	most := g.sizes[len(g.sizes)-1]
-	title := fmt.Sprintf("the services at rest with %s objects: ", figure.Number(float64(most)))
-	notes := []string{"Of all four services together, each newly started. " + fmt.Sprintf("With %d: %s. With 0: %s.", most, describe(g.apart[most]), describe(g.apart[0]))}
+	title := "the services at rest with " + with + ": "
+	notes := []string{fmt.Sprintf("Of all four services together, each newly started. With %d: %s. With 0: %s.", most, describe(g.apart[most]), describe(g.apart[0]))}
 	for _, kind := range []struct {
 		id, what, unit, prior string
 		of                    func(sample) float64
@@ -257,7 +270,7 @@ func (g *growth) rows() (rows []result.Row) {
 		{requestsRow, "requests to the API server", "requests/s", "", func(s sample) float64 { return s.requests }},
 	} {
 		row := result.Row{
-			ID: kind.id, Title: title + kind.what, Unit: kind.unit, FloorTitle: "the figure with 0", Judge: result.JudgeRatio,
+			ID: prefix + kind.id, Title: title + kind.what, Unit: kind.unit, FloorTitle: "the figure with 0", Judge: result.JudgeRatio,
 			Target: result.Target{Bound: result.AtMost, Value: grace, Unit: "×"}, PriorArt: kind.prior, Notes: notes,
 		}
 		for i, s := range g.rest[most] {
@@ -267,9 +280,15 @@ func (g *growth) rows() (rows []result.Row) {
 			rows = append(rows, row)
 		}
 	}
+	return rows
+}
+
+func (g *growth) rows() []result.Row {
+	most := figure.Number(float64(g.sizes[len(g.sizes)-1]))
+	rows := g.restRows("", most+" objects")
 	if g.peak > 0 {
 		rows = append(rows, result.Row{
-			ID: peakRow, Title: fmt.Sprintf("rebalancer memory at its peak in a join with %s objects", figure.Number(float64(most))), Unit: "MiB",
+			ID: peakRow, Title: fmt.Sprintf("rebalancer memory at its peak in a join with %s objects", most), Unit: "MiB",
 			Values: []float64{g.peak}, Judge: result.JudgeValue, PriorArt: "grows with objects",
 			Target: result.Target{Bound: result.AtMost, Value: 128, Unit: "MiB"},
 		})

@@ -37,15 +37,15 @@ type Cost struct {
 	Moved int
 	// Rate is how many that were per second: from the change of a Lease, or the first patch, until the tool saw the last one.
 	Rate float64
-	// APIServer and Rebalancer are their CPU time per object, in milliseconds, until everything was in its place.
+	// APIServer and Rebalancer are their CPU time per object, in milliseconds, until the tool saw the last one.
 	APIServer, Rebalancer float64
 	// First is when the first object had been moved, and Mark when as many had been as were asked for (0 if never), in seconds.
 	First, Mark float64
 	// CPU is the CPU time per object, in milliseconds, of everything that is measured, and of this program.
 	CPU map[string]float64
 	// Pass is the CPU time of API server and rebalancer from then on until the latter rested, in microseconds per object of the
-	// ring: what the pass over all of them takes that follows each change.
-	Pass float64
+	// ring: what the pass over all of them takes that follows each change. PassTook is how long that was, in seconds.
+	Pass, PassTook float64
 }
 
 func (c Cost) String() string {
@@ -75,7 +75,8 @@ func (w *World) lose(ctx context.Context, n, mark int, lose func(context.Context
 	if err != nil {
 		return Cost{}, err
 	}
-	return w.watched(ctx, watching{selector: selector, version: version, leaves: true, count: len(theirs), mark: mark}, func(ctx context.Context) (int, error) {
+	what := watching{selector: selector, version: version, leaves: true, count: len(theirs), mark: mark, changes: true}
+	return w.watched(ctx, what, func(ctx context.Context) (int, error) {
 		return len(theirs), objects.Each(ctx, n, concurrency, func(ctx context.Context, i int) error { return lose(ctx, held[i]) })
 	})
 }
@@ -88,30 +89,22 @@ func (w *World) Join(ctx context.Context, n int) (Cost, error) {
 	if err != nil {
 		return Cost{}, err
 	}
-	before := w.Fleet.Held()
-	return w.watched(ctx, watching{selector: label + " notin (" + join(before) + ")," + label, version: version}, func(ctx context.Context) (int, error) {
+	ring, err := w.read(ctx)
+	if err != nil {
+		return Cost{}, err
+	}
+	what := watching{selector: label + " notin (" + join(w.Fleet.Held()) + ")," + label, version: version, changes: true}
+	return w.watched(ctx, what, func(ctx context.Context) (int, error) {
 		names, err := w.Fleet.Join(ctx, n)
 		if err != nil {
 			return 0, err
 		}
 		// How many come to them is known once all have come.
-		if err := w.underWay(ctx); err != nil {
-			return 0, err
-		}
-		if err := w.clean(ctx); err != nil {
+		if err := w.settleAnew(ctx, fingerprint(ring)); err != nil {
 			return 0, err
 		}
 		theirs, _, err := w.list(ctx, in(label, names))
 		return len(theirs), err
-	})
-}
-
-// underWay waits until the rebalancer has begun.
-func (w *World) underWay(ctx context.Context) error {
-	want := len(w.Fleet.Held())
-	return w.Ring.Await(ctx, w.bench.System.Client, "is being rebalanced", func(ring *v1alpha1.ClusterRing) bool {
-		a := ring.Status.Assignment
-		return int(ring.Status.AvailableShards) == want && a != nil && a.Fingerprint == ""
 	})
 }
 
@@ -175,16 +168,21 @@ func (w *World) pass(ctx context.Context, n, limit int, r raw) (Cost, error) {
 	before := turnLabel + " notin (" + turn + ")"
 	return w.watched(ctx, watching{selector: selector + "," + before, version: version, leaves: true, count: len(list), mark: len(list)}, func(ctx context.Context) (int, error) {
 		return len(list), objects.Each(ctx, len(list), concurrency, func(ctx context.Context, i int) error {
-			body, err := r.body(turn, list[i].version)
-			if err != nil {
-				return err
-			}
-			return r.client.Do(ctx, objects.Request{
-				Method: http.MethodPatch, Path: objects.ConfigMaps.Path(w.Ring.Namespace, list[i].name),
-				ContentType: string(types.MergePatchType), Accept: metadataOnly, Body: body,
-			}, nil)
+			return w.patch(ctx, w.Ring.Namespace, list[i], turn, r)
 		})
 	})
+}
+
+// patch patches one object as the rebalancer does.
+func (w *World) patch(ctx context.Context, namespace string, o object, turn string, r raw) error {
+	body, err := r.body(turn, o.version)
+	if err != nil {
+		return err
+	}
+	return r.client.Do(ctx, objects.Request{
+		Method: http.MethodPatch, Path: objects.ConfigMaps.Path(namespace, o.name),
+		ContentType: string(types.MergePatchType), Accept: metadataOnly, Body: body,
+	}, nil)
 }
 
 // watched does what makes objects move, sees them do so, and returns what it took. The action returns how many objects that are.
@@ -196,6 +194,10 @@ func (w *World) watched(ctx context.Context, what watching, action func(context.
 	}
 	defer seen.stop()
 	if err := w.calm(ctx); err != nil {
+		return Cost{}, err
+	}
+	ring, err := w.read(ctx)
+	if err != nil {
 		return Cost{}, err
 	}
 	before, err := w.usage(ctx)
@@ -214,14 +216,15 @@ func (w *World) watched(ctx context.Context, what watching, action func(context.
 	if err != nil {
 		return Cost{}, err
 	}
-	if err := w.clean(ctx); err != nil {
-		return Cost{}, err
-	}
 	after, err := w.usage(ctx)
 	if err != nil {
 		return Cost{}, err
 	}
-	if err := w.Settle(ctx); err != nil {
+	old := ""
+	if what.changes {
+		old = fingerprint(ring)
+	}
+	if err := w.settleAnew(ctx, old); err != nil {
 		return Cost{}, err
 	}
 	rested, err := w.usage(ctx)
@@ -229,8 +232,8 @@ func (w *World) watched(ctx context.Context, what watching, action func(context.
 		return Cost{}, err
 	}
 	c := Cost{
-		Moved: n, Rate: float64(n) / times.last.Sub(began).Seconds(),
-		First: times.first.Sub(began).Seconds(), CPU: map[string]float64{},
+		Moved: n, Rate: float64(n) / times.last.Sub(began).Seconds(), First: times.first.Sub(began).Seconds(),
+		CPU: map[string]float64{}, PassTook: w.bench.Clock.Since(times.last).Seconds(),
 	}
 	if !times.mark.IsZero() {
 		c.Mark = times.mark.Sub(began).Seconds()

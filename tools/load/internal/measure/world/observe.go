@@ -15,16 +15,30 @@ import (
 )
 
 // patience is how long objects may take to move, each.
-const patience = 3 * time.Minute
+const patience = 5 * time.Minute
 
 // watching is what to watch.
 type watching struct {
 	kind                         objects.Kind
 	namespace, selector, version string
-	// leaves has objects counted that leave the selector; otherwise those that come.
-	leaves bool
+	// leaves has objects counted that leave the selector, alters those that change; otherwise those that come.
+	leaves, alters bool
 	// count is how many are expected, 0 if that is not known yet. At mark of them the time is taken, too.
 	count, mark int
+	// changes says that the ring has other shards after it.
+	changes bool
+}
+
+// counts returns the events that are counted.
+func (w watching) counts() watch.EventType {
+	switch {
+	case w.leaves:
+		return watch.Deleted
+	case w.alters:
+		return watch.Modified
+	default:
+		return watch.Added
+	}
 }
 
 // times are when objects were seen to move.
@@ -61,7 +75,7 @@ func (o *observer) follow(what watching) {
 		case event.Type == watch.Error:
 			o.ended <- fmt.Errorf("watch %s: %w", what.kind.Resource, apierrors.FromObject(event.Object))
 			return
-		case what.leaves && event.Type != watch.Deleted, !what.leaves && event.Type != watch.Added:
+		case event.Type != what.counts():
 			continue
 		}
 		now.seen++

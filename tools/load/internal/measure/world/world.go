@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"strconv"
 
 	"golang.org/x/sync/errgroup"
@@ -22,14 +21,13 @@ import (
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
 	"github.com/clusterring/clusterring/tools/load/internal/shards"
+	"github.com/clusterring/clusterring/tools/load/internal/store"
 	"github.com/clusterring/clusterring/tools/load/internal/system"
 )
 
 const (
 	// concurrency is how many requests are under way at a time: as many as the rebalancer sends by default.
 	concurrency = 16
-	// creators is how many objects are created or deleted at a time.
-	creators = 32
 )
 
 // World is a ring with its shards and objects. Make it with [Open]; it is for one goroutine.
@@ -42,6 +40,7 @@ type World struct {
 	drains *shards.Drains
 	// raw writes as the rebalancer does: with its rights, by one connection.
 	raw   *objects.Client
+	store *store.Store
 	made  int // objects
 	turns int // raw passes
 }
@@ -62,6 +61,9 @@ func Open(ctx context.Context, b *run.Bench, name string, size int) (w *World, e
 		return nil, err
 	}
 	if w.raw, err = objects.New(config, 1); err != nil {
+		return nil, err
+	}
+	if w.store, err = store.Open(b.System.Etcd(), b.Objects); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -89,30 +91,28 @@ func (w *World) Close(ctx context.Context) error {
 		errs = append(errs, w.drains.Stop())
 	}
 	w.raw.Close()
-	if w.bench.Last() {
-		return errors.Join(errs...)
+	if !w.bench.Last() {
+		// Without objects nothing has to be drained; and as long as there are Leases, none of them has vanished.
+		errs = append(errs, w.shrink(ctx), w.Ring.Remove(ctx, w.bench.System.Client), w.Fleet.Remove(ctx))
 	}
-	// Without objects nothing has to be drained; and as long as there are Leases, none of them has vanished.
-	errs = append(errs, w.shrink(ctx), w.Ring.Remove(ctx, w.bench.System.Client), w.Fleet.Remove(ctx))
-	return errors.Join(errs...)
+	return errors.Join(append(errs, w.store.Close())...)
 }
 
 // shrink deletes all objects.
 func (w *World) shrink(ctx context.Context) error {
-	batch := w.batch(w.made)
 	w.made = 0
-	return w.bench.Objects.Delete(ctx, batch)
+	return w.store.Clear(ctx, w.Ring.Namespace)
 }
 
 // Objects returns how many objects there are.
 func (w *World) Objects() int { return w.made }
 
 func (w *World) batch(count int) objects.Batch {
-	return objects.Batch{Kind: objects.ConfigMaps, Namespace: w.Ring.Namespace, Prefix: "object", Count: count, Concurrency: creators}
+	return objects.Batch{Kind: objects.ConfigMaps, Namespace: w.Ring.Namespace, Prefix: "object", Count: count}
 }
 
 // Grow creates objects until there are as many as given, each at the shard that the ring gives it to, and without a call of the
-// webhook, which would make that slower.
+// webhook: behind the API server's back, which would take minutes for what takes seconds.
 func (w *World) Grow(ctx context.Context, total int) error {
 	first := w.made
 	if total <= first {
@@ -126,14 +126,7 @@ func (w *World) Grow(ctx context.Context, total int) error {
 	label := v1alpha1.ShardLabel(w.Ring.Name)
 	batch.Labels = func(i int) map[string]string { return map[string]string{label: owners[i-first]} }
 	w.made = total // so that Close deletes what an error leaves
-	path := batch.Kind.Path(batch.Namespace, "")
-	return objects.Each(ctx, total-first, creators, func(ctx context.Context, i int) error {
-		body, err := batch.Body(first + i)
-		if err != nil {
-			return err
-		}
-		return w.bench.Objects.Do(ctx, objects.Request{Method: http.MethodPost, Path: path, Body: body}, nil)
-	})
+	return w.store.Create(ctx, batch, first)
 }
 
 // owners asks the ring query service where the objects of the batch belong, from the first on.
@@ -149,6 +142,7 @@ func (w *World) owners(ctx context.Context, batch objects.Batch, first int) (own
 		return nil, fmt.Errorf("ask where objects belong: %w", err)
 	}
 	owners = make([]string, batch.Count-first)
+	shared := map[string]string{} // one string for each shard
 	group.Go(func() error {
 		for i := range owners {
 			if err := stream.Send(w.question(batch, first, i)); err != nil {
@@ -168,7 +162,11 @@ func (w *World) owners(ctx context.Context, batch objects.Batch, first int) (own
 			if err != nil || i >= len(owners) || len(locations) != 1 || locations[0].GetShard() == "" {
 				return fmt.Errorf("ask where objects belong: got %v", answer)
 			}
-			owners[i] = locations[0].GetShard()
+			shard := locations[0].GetShard()
+			if _, ok := shared[shard]; !ok {
+				shared[shard] = shard
+			}
+			owners[i] = shared[shard]
 		}
 		return nil
 	})
@@ -184,29 +182,42 @@ func (w *World) question(batch objects.Batch, first, i int) *pb.LocateAllRequest
 	}}
 }
 
-// Settle waits until the rebalancer has found every object in its place twice, and rests.
-func (w *World) Settle(ctx context.Context) error {
-	return w.await(ctx, "is settled", func(ring *v1alpha1.ClusterRing) bool {
-		return ring.Status.Assignment != nil && ring.Status.Assignment.Fingerprint != ""
-	})
+// Settle waits until the rebalancer has found every object in its place, and rests.
+func (w *World) Settle(ctx context.Context) error { return w.settleAnew(ctx, "") }
+
+// settleAnew waits until it does so with other shards than those of a fingerprint.
+func (w *World) settleAnew(ctx context.Context, before string) error {
+	return w.await(ctx, "is settled", func(ring *v1alpha1.ClusterRing) bool { f := fingerprint(ring); return f != "" && f != before })
 }
 
-// Restart starts all services anew, and waits until the new ones have gone over the ring's objects and rest. The ring has to be
-// settled.
-func (w *World) Restart(ctx context.Context) error {
-	ring := &v1alpha1.ClusterRing{}
-	if err := w.bench.System.Client.Get(ctx, client.ObjectKey{Name: w.Ring.Name}, ring); err != nil {
-		return fmt.Errorf("read ring %s: %w", w.Ring.Name, err)
+// fingerprint names the shards among which every object is in its place; empty while that is not so.
+func fingerprint(ring *v1alpha1.ClusterRing) string {
+	if ring.Status.Assignment == nil {
+		return ""
+	}
+	return ring.Status.Assignment.Fingerprint
+}
+
+// Restart starts all services anew, the rebalancer with more arguments, and waits until the new ones have gone over the ring's objects
+// and rest. The ring has to be settled.
+func (w *World) Restart(ctx context.Context, more ...string) error {
+	ring, err := w.read(ctx)
+	if err != nil {
+		return err
 	}
 	before := assignedSince(ring)
 	for _, name := range system.Services {
-		if err := w.bench.System.Restart(ctx, name); err != nil {
+		args := more
+		if name != system.Rebalancer {
+			args = nil
+		}
+		if err := w.bench.System.Restart(ctx, name, args...); err != nil {
 			return err
 		}
 	}
 	// A new rebalancer says first that it has not looked yet.
 	return w.await(ctx, "is settled anew", func(ring *v1alpha1.ClusterRing) bool {
-		return assignedSince(ring) != before && ring.Status.Assignment != nil && ring.Status.Assignment.Fingerprint != ""
+		return assignedSince(ring) != before && fingerprint(ring) != ""
 	})
 }
 
@@ -218,9 +229,12 @@ func assignedSince(ring *v1alpha1.ClusterRing) metav1.Time {
 	return metav1.Time{}
 }
 
-// clean waits until the rebalancer has found every object in its place.
-func (w *World) clean(ctx context.Context) error {
-	return w.await(ctx, "has everything in its place", func(*v1alpha1.ClusterRing) bool { return true })
+func (w *World) read(ctx context.Context) (*v1alpha1.ClusterRing, error) {
+	ring := &v1alpha1.ClusterRing{}
+	if err := w.bench.System.Client.Get(ctx, client.ObjectKey{Name: w.Ring.Name}, ring); err != nil {
+		return nil, fmt.Errorf("read ring %s: %w", w.Ring.Name, err)
+	}
+	return ring, nil
 }
 
 // await waits until all shards are known, everything is in its place, and the condition holds.

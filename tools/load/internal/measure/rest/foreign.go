@@ -1,0 +1,147 @@
+package rest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/clusterring/clusterring/tools/load/internal/objects"
+	"github.com/clusterring/clusterring/tools/load/internal/result"
+	"github.com/clusterring/clusterring/tools/load/internal/run"
+	"github.com/clusterring/clusterring/tools/load/internal/shards"
+	"github.com/clusterring/clusterring/tools/load/internal/system"
+	"github.com/clusterring/clusterring/tools/load/internal/usage"
+)
+
+const (
+	leftOutRow  = "foreign-left-out"
+	unnamedRow  = "foreign-left-out-many"
+	coveredRow  = "foreign-covered"
+	coveredMark = "load.example.com/foreign"
+	// perForeign is what a write may take of the rebalancer's CPU, in milliseconds.
+	perForeign = 0.03
+	// rest is how long the rebalancer is watched alone, and quiet how long it may take to see what was written.
+	quiet = 500 * time.Millisecond
+)
+
+func foreignWrites() run.Measurement {
+	return run.Measurement{
+		Name: "foreign-writes", IDs: []string{leftOutRow, unnamedRow, coveredRow},
+		Budget: map[run.Scale]time.Duration{run.Small: 20 * time.Second, run.Full: 60 * time.Second}, Run: foreign,
+	}
+}
+
+// foreign measures what the rebalancer takes for writes of objects of a controlled resource that no object of a ring controls.
+func foreign(ctx context.Context, b *run.Bench) (rows []result.Row, series []result.Series, err error) {
+	// A ring that covers few namespaces watches each of them; that of many leaves others out by name, the first ones if there are too
+	// many.
+	const (
+		many, more = 6, 40
+		ringName   = "load-strangers"
+	)
+	covered := make([]string, many)
+	for i := range covered {
+		if covered[i], err = b.System.Namespace(ctx, "load-covered", coveredMark); err != nil {
+			return nil, nil, err
+		}
+	}
+	first, err := b.System.Namespace(ctx, "a-left-out") // its name is the first one
+	if err != nil {
+		return nil, nil, err
+	}
+	ring := shards.Ring{
+		Name: ringName, Namespace: covered[0], Label: coveredMark,
+		Main: objects.Deployments, Controlled: []schema.GroupResource{objects.ConfigMaps.GroupResource()},
+	}
+	fleet := shards.NewFleet(shards.Options{Objects: b.Objects, Client: b.System.Client, Ring: ring, Concurrency: writers, Now: b.Clock.Now})
+	defer func() {
+		ctx := context.WithoutCancel(ctx)
+		err = errors.Join(err, ring.Remove(ctx, b.System.Client), fleet.Remove(ctx))
+	}()
+	if _, err := fleet.Join(ctx, 1); err != nil {
+		return nil, nil, err
+	}
+	others := make([]string, more)
+	for i := range others {
+		if others[i], err = b.System.Namespace(ctx, "z-left-out"); err != nil {
+			return nil, nil, err
+		}
+	}
+	if err := ring.Declare(ctx, b.System.Client); err != nil {
+		return nil, nil, err
+	}
+	if err := ring.AwaitAssigned(ctx, b.System.Client); err != nil {
+		return nil, nil, err
+	}
+	places := []struct{ id, title, namespace string }{
+		{leftOutRow, "a namespace that the ring leaves out", first},
+		{unnamedRow, "a namespace that it leaves out with more than 32 others", slices.Max(others)},
+		{coveredRow, "a namespace that it covers, no object of which controls the ConfigMap", covered[many-1]},
+	}
+	for i, where := range places {
+		if !b.Wants(where.id) {
+			continue
+		}
+		values, err := strangers(ctx, b.Share(len(places)-i), where.namespace)
+		if err != nil {
+			return nil, nil, err
+		}
+		rows = append(rows, result.Row{
+			ID: where.id, Title: "rebalancer CPU per write of a ConfigMap in " + where.title, Unit: "ms", Values: values,
+			Judge: result.JudgeValue, Target: result.Target{Bound: result.AtMost, Value: perForeign, Unit: "ms"},
+			Notes: []string{"Less what it takes at rest. The ring shards Deployments, and ConfigMaps that these control."},
+		})
+	}
+	return rows, nil, nil
+}
+
+// strangers writes ConfigMaps of a namespace, and returns the rebalancer's CPU time per write, in milliseconds.
+func strangers(ctx context.Context, b *run.Bench, namespace string) (values []float64, err error) {
+	batch := objects.Batch{Kind: objects.ConfigMaps, Namespace: namespace, Prefix: "stranger", Count: run.Pick(b, 1000, 5000), Concurrency: writers}
+	if err := b.Objects.Create(ctx, batch); err != nil {
+		return nil, err
+	}
+	turn := 0
+	values, _, err = run.Rounds(ctx, b, func(ctx context.Context) (float64, error) {
+		resting, took, err := spent(ctx, b, func(context.Context) error { return nil })
+		if err != nil {
+			return 0, err
+		}
+		turn++
+		body := fmt.Appendf(nil, `{"data":{"turn":"%d"}}`, turn)
+		busy, longer, err := spent(ctx, b, func(ctx context.Context) error { return b.Objects.Patch(ctx, batch, func(int) []byte { return body }) })
+		if err != nil {
+			return 0, err
+		}
+		own := busy.Seconds() - resting.Seconds()*longer.Seconds()/took.Seconds()
+		return own * 1000 / float64(batch.Count), nil
+	}, nil)
+	return values, errors.Join(err, b.Objects.Delete(context.WithoutCancel(ctx), batch))
+}
+
+// spent returns the rebalancer's CPU time while something is done and until it has surely seen that, and how long that was.
+func spent(ctx context.Context, b *run.Bench, do func(context.Context) error) (cpu, took time.Duration, err error) {
+	reader := b.System.Usage()
+	before, err := reader.Read(ctx)
+	if err != nil {
+		return 0, 0, fmt.Errorf("read what the rebalancer uses: %w", err)
+	}
+	began := b.Clock.Now()
+	if err := do(ctx); err != nil {
+		return 0, 0, err
+	}
+	select {
+	case <-ctx.Done():
+		return 0, 0, context.Cause(ctx)
+	case <-b.Clock.After(quiet):
+	}
+	after, err := reader.Read(ctx)
+	if err != nil {
+		return 0, 0, fmt.Errorf("read what the rebalancer uses: %w", err)
+	}
+	return usage.Difference(before, after)[system.Rebalancer].CPU, b.Clock.Since(began), nil
+}
