@@ -171,7 +171,7 @@ func (w *World) resourceStep(ctx context.Context, s Step) {
 	case Withdraw, Remove, Break:
 		how.Down = false
 
-		switch s.Act { //nolint:exhaustive // these are all
+		switch s.Act {
 		case Remove:
 			w.server.DeleteAll("user/gc", gr)
 			w.server.Withdraw(gr)
