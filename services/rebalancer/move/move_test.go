@@ -62,6 +62,7 @@ type api struct {
 	noSlots bool
 	noTurn  bool
 	held    map[string]bool
+	grace   time.Duration
 }
 
 func (a *api) ask(what, name string) error {
@@ -150,6 +151,7 @@ func (a *api) Has(id objects.ID) (objects.Object, bool) {
 
 func (a *api) Grant(objects.ID, string) bool { return !a.noSlots }
 func (a *api) Held(shard string) bool        { return a.held[shard] }
+func (a *api) Grace() (time.Duration, string) { return a.grace, "others may follow" }
 func (a *api) Free(shard string)             { a.requests = append(a.requests, "free "+shard) }
 
 // lister makes the one List of [objects.Server] and that of [client.Reader] two.
@@ -288,4 +290,10 @@ func (a *api) expect(want expected, out obligation.Outcome) {
 
 	out.Object, want.out.Object, out.Reason, want.out.Reason = nil, nil, "", ""
 	require.Equal(a, want.out, out)
+}
+
+// Objects of shards that may come back wait, and nothing is asked; but for those that leave the ring.
+func TestObjectsWaitForShardsThatComeBack(t *testing.T) {
+	a := newAPI(t)
+	a.grace = time.Minute
 }
