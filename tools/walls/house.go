@@ -90,6 +90,17 @@ var house = slices.Concat([]zone{
 		bans: []ban{heavy, testHelp},
 	},
 	{
+		dir: "services/model/simulation",
+		may: []string{
+			"pkg/apis", "services/internal/lease", "services/internal/membership", "services/internal/resources", "services/internal/ring",
+			"services/assigner/admission", "services/rebalancer/engine", "services/rebalancer/objects", "services/rebalancer/placement",
+			"services/rebalancer/takeover",
+		},
+		rule: "the simulation imports pkg/apis, the domain, the rebalancer's engine with what it is given, and of the other services no " +
+			"more than what decides (assigner/admission)",
+		bans: []ban{heavy, testHelp},
+	},
+	{
 		dir: "tools", may: []string{"pkg", "proto", "tools"},
 		rule: "tools import pkg, proto and tools; they use the services' binaries, never their code",
 	},

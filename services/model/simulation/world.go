@@ -316,9 +316,15 @@ func viewOf(leases map[types.NamespacedName]*coordinationv1.Lease) *membership.V
 func (w *World) setRing(r *v1alpha1.ClusterRing) {
 	w.ring = r
 
+	// What the status names, the rebalancer looks after, whoever has labelled it.
 	maps.DeleteFunc(w.unrelated, func(_ types.UID, gr schema.GroupResource) bool {
-		in, _, _ := w.roleOf(gr)
-		return in
+		if r == nil || r.Status.Assignment == nil {
+			return false
+		}
+
+		_, known := roleIn(r.Status.Assignment.Resources, gr)
+
+		return known
 	})
 
 	for _, seen := range w.ringSeen {
