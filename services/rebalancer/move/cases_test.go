@@ -174,3 +174,15 @@ func TestMoveFromADeadShard(t *testing.T) {
 		})
 	}
 }
+
+// Objects of shards that may come back wait, and nothing is asked.
+func TestMoveWaitsForShardsThatComeBack(t *testing.T) {
+	a := newAPI(t)
+	a.grace = time.Minute
+	id := a.put(owners, ownerAtB(), "gone", false)
+
+	out := a.mover().Move(t.Context(), target(), obligation.Job{Object: a.seen(id)})
+	a.expect(expected{object: "gone 1", out: obligation.Outcome{
+		Event: obligation.Blocked, Cause: obligation.HeldBy("gone"), RetryAfter: time.Minute, Reason: "others may follow",
+	}}, out)
+}

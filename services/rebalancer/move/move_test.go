@@ -291,9 +291,3 @@ func (a *api) expect(want expected, out obligation.Outcome) {
 	out.Object, want.out.Object, out.Reason, want.out.Reason = nil, nil, "", ""
 	require.Equal(a, want.out, out)
 }
-
-// Objects of shards that may come back wait, and nothing is asked; but for those that leave the ring.
-func TestObjectsWaitForShardsThatComeBack(t *testing.T) {
-	a := newAPI(t)
-	a.grace = time.Minute
-}
