@@ -154,7 +154,7 @@ func (a *api) Held(shard string) bool        { return a.held[shard] }
 func (a *api) Grace() (time.Duration, string) { return a.grace, "others may follow" }
 func (a *api) Free(shard string)             { a.requests = append(a.requests, "free "+shard) }
 
-// lister makes the one List of [objects.Server] and that of [client.Reader] two.
+// reader and server are the two sides of the API server, whose methods bear the same names.
 type reader struct{ *api }
 
 func (r reader) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
@@ -261,8 +261,8 @@ func (a *api) seen(id objects.ID) objects.Object {
 	return objects.NewClient(server{a}, ring).Object(id.GVR, a.stored[id])
 }
 
-// notServed is a 404 that says nothing about the object.
-var notServed = apierrors.NewGenericServerResponse(http.StatusNotFound, "patch", owners.GroupResource(), "", "404 page not found", 0, true)
+// errNotServed is a 404 that says nothing about the object.
+var errNotServed = apierrors.NewGenericServerResponse(http.StatusNotFound, "patch", owners.GroupResource(), "", "404 page not found", 0, true)
 
 // expected is what a move comes to. Reasons are compared only where they are given; the object is "shard version", or "-" if there is none.
 type expected struct {
