@@ -49,7 +49,7 @@ func rings(ctx context.Context, b *run.Bench) (rows []result.Row, series []resul
 }
 
 func crowded(ctx context.Context, b *run.Bench) (rows []result.Row, err error) {
-	count, each := run.Pick(b, 10, 100), run.Pick(b, 30, 60)
+	count, each := run.Pick(b, 10, 100), 300
 	alone, err := atRestNow(ctx, b)
 	if err != nil {
 		return nil, err
