@@ -24,7 +24,7 @@ const (
 	firstRow     = "moves-release-first"
 	thousandRow  = "moves-release-thousand"
 
-	manyRow      = "moves-many-shards"
+	manyRow = "moves-many-shards"
 
 	rateSeries      = "moves-by-shards"
 	apiServerSeries = "moves-apiserver-by-shards"
