@@ -66,11 +66,6 @@ func (c *Crowd) Settle(ctx context.Context) error {
 	return c.all(ctx, func(ctx context.Context, w *World) error { return w.Settle(ctx) })
 }
 
-// Join has one more shard in each ring, and returns when all are settled.
-func (c *Crowd) Join(ctx context.Context) error {
-	return c.all(ctx, func(ctx context.Context, w *World) error { return w.Replace(ctx) })
-}
-
 func (c *Crowd) all(ctx context.Context, do func(context.Context, *World) error) error {
 	return objects.Each(ctx, len(c.Worlds), openers, func(ctx context.Context, i int) error { return do(ctx, c.Worlds[i]) })
 }
@@ -180,18 +175,6 @@ func (c *Crowd) version(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("list an object: %w", err)
 	}
 	return list.ResourceVersion, nil
-}
-
-// Replace has one more shard join, and returns when the ring is settled. Unlike [World.Join] it does not mind if no object moves.
-func (w *World) Replace(ctx context.Context) error {
-	ring, err := w.read(ctx)
-	if err != nil {
-		return err
-	}
-	if _, err := w.Fleet.Join(ctx, 1); err != nil {
-		return err
-	}
-	return w.settleAnew(ctx, fingerprint(ring))
 }
 
 // firstUsed returns the first shard that has objects, and these.
