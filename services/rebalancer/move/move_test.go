@@ -149,10 +149,10 @@ func (a *api) Has(id objects.ID) (objects.Object, bool) {
 	return o, ok
 }
 
-func (a *api) Grant(objects.ID, string) bool { return !a.noSlots }
-func (a *api) Held(shard string) bool        { return a.held[shard] }
+func (a *api) Grant(objects.ID, string) bool  { return !a.noSlots }
+func (a *api) Held(shard string) bool         { return a.held[shard] }
 func (a *api) Grace() (time.Duration, string) { return a.grace, "others may follow" }
-func (a *api) Free(shard string)             { a.requests = append(a.requests, "free "+shard) }
+func (a *api) Free(shard string)              { a.requests = append(a.requests, "free "+shard) }
 
 // reader and server are the two sides of the API server, whose methods bear the same names.
 type reader struct{ *api }
