@@ -88,8 +88,7 @@ func (s *Store) Create(ctx context.Context, b objects.Batch, first int) error {
 	}
 	rest := b.Count - first - 1
 	err = objects.Each(ctx, (rest+atOnce-1)/atOnce, concurrency, func(ctx context.Context, i int) error {
-		from := first + 1 + i*atOnce
-		return s.write(ctx, mold, b, from, min(from+atOnce, b.Count))
+		return s.write(ctx, mold, b, first+1+i*atOnce)
 	})
 	if err != nil {
 		return err
@@ -114,8 +113,9 @@ func (s *Store) Clear(ctx context.Context, namespace string) error {
 	return s.settle(ctx, objects.ConfigMaps, namespace, "none")
 }
 
-// write writes some objects of a batch.
-func (s *Store) write(ctx context.Context, m mold, b objects.Batch, from, to int) error {
+// write writes some objects of a batch, from one on.
+func (s *Store) write(ctx context.Context, m mold, b objects.Batch, from int) error {
+	to := min(from+atOnce, b.Count)
 	puts := make([]clientv3.Op, 0, to-from)
 	for i := from; i < to; i++ {
 		var labels map[string]string

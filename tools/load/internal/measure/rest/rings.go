@@ -54,7 +54,7 @@ func crowded(ctx context.Context, b *run.Bench) (rows []result.Row, err error) {
 	if err != nil {
 		return nil, err
 	}
-	crowd, err := world.OpenCrowd(ctx, b, "load-rings", count, ringShards)
+	crowd, err := world.OpenCrowd(ctx, b, world.Size{Name: "load-rings", Rings: count, Shards: ringShards})
 	if err != nil {
 		return nil, err
 	}

@@ -27,16 +27,22 @@ type Crowd struct {
 	bench *run.Bench
 }
 
-// OpenCrowd declares so many rings whose names begin with the given one, with so many shards each, and no objects. Close removes them.
-func OpenCrowd(ctx context.Context, b *run.Bench, name string, rings, shards int) (c *Crowd, err error) {
-	c = &Crowd{Worlds: make([]*World, rings), bench: b}
+// Size says how many rings there are, with how many shards each, and how their names begin.
+type Size struct {
+	Name          string
+	Rings, Shards int
+}
+
+// OpenCrowd declares many rings without objects. Close removes them.
+func OpenCrowd(ctx context.Context, b *run.Bench, size Size) (c *Crowd, err error) {
+	c = &Crowd{Worlds: make([]*World, size.Rings), bench: b}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, c.Close(context.WithoutCancel(ctx)))
 		}
 	}()
-	return c, objects.Each(ctx, rings, openers, func(_ context.Context, i int) error {
-		w, err := Open(ctx, b, name+"-"+strconv.Itoa(i), shards) // what goes on until it is closed outlasts the call that this is
+	return c, objects.Each(ctx, size.Rings, openers, func(_ context.Context, i int) error {
+		w, err := Open(ctx, b, size.Name+"-"+strconv.Itoa(i), size.Shards) // what goes on until it is closed outlasts the call that this is
 		if err == nil {
 			c.Worlds[i] = w
 		}
@@ -122,10 +128,10 @@ func (c *Crowd) Raw(ctx context.Context) (Cost, error) {
 	}
 	w := c.Worlds[0]
 	w.turns++
-	turn := strconv.Itoa(w.turns)
+	by := raw{client: w.raw, turn: strconv.Itoa(w.turns)}
 	return c.watched(ctx, count, func(ctx context.Context) error {
 		return objects.Each(ctx, len(all), concurrency, func(ctx context.Context, i int) error {
-			return w.patch(ctx, all[i].world.Ring.Namespace, all[i].object, turn, raw{client: w.raw})
+			return w.patch(ctx, all[i].world.Ring.Namespace, all[i].object, by)
 		})
 	})
 }
