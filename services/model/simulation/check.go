@@ -31,6 +31,8 @@ const (
 	Found = "I10 only an audit has found"
 	// Alive means that no shard loses its Lease that lives and can renew it.
 	Alive = "I6 a shard that lives loses its Lease"
+	// Prompt is the "within seconds" of I2, while nothing goes wrong.
+	Prompt = "I2 out of place for long, while nothing goes wrong"
 	// Unsaid means that it is said what keeps objects out of their places.
 	Unsaid = "I10 it is not said why"
 	// Placed means that in the end every object is where it belongs, or it is said why not.
@@ -217,6 +219,9 @@ const (
 	// may, for a watch that has become blind is believed that long.
 	audit   = 90 * time.Second
 	silence = 210 * time.Second
+	// prompt is how long it may take to move an object that is known to be out of place, while nothing else happens: as long as the longest
+	// pause between two attempts, and some seconds.
+	prompt = 50 * time.Second
 	// bound is how long it may take, after all disturbances, until everything is right.
 	bound = 8 * time.Minute
 	// resting is how long nothing may be asked then.
@@ -232,6 +237,7 @@ func (w *World) lies(since map[apiserver.ID]time.Time) {
 	}
 
 	now, wrong := w.clock.Now(), w.outOfPlace(f)
+	calm := w.calm()
 
 	for id := range since {
 		if _, still := wrong[id]; !still {
@@ -256,7 +262,39 @@ func (w *World) lies(since map[apiserver.ID]time.Time) {
 
 			since[id] = now.Add(time.Hour) // said once
 		}
+
+		if calm && now.Sub(since[id]) > prompt && w.shouldMove(id, f) {
+			w.fail(Prompt, "%s is %s, since %s", id, wrong[id], since[id].Sub(w.begun))
+
+			since[id] = now.Add(time.Hour)
+		}
 	}
+}
+
+// calm reports whether for some time nothing has happened that anybody would have to wait for.
+func (w *World) calm() bool {
+	now := w.now()
+
+	return w.h.Lasting == Fine && !w.hampered() && !slices.ContainsFunc(w.h.Steps, func(s Step) bool {
+		return s.At <= now && now <= s.At+s.For+prompt
+	})
+}
+
+// shouldMove reports whether nothing is in the way of an object that is out of place, and no audit is needed to find it.
+func (w *World) shouldMove(id apiserver.ID, f facts) bool {
+	o := w.server.Object(id)
+	if o == nil || f.ring == nil {
+		return false
+	}
+
+	owner := w.scoped(ownerID(w, id, o))
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	is := o.Labels[shardLabel]
+
+	return !w.touched[id.String()] && !w.touched[owner.String()] && (is == "" || f.view.Available(is))
 }
 
 // hampered reports whether requests of the rebalancer have gone wrong lately in a way that may make an audit take longer.

@@ -19,7 +19,7 @@ type discovery struct{ client *apiserver.Client }
 
 // GroupsAndResources asks once.
 func (d discovery) GroupsAndResources(ctx context.Context) (groups []*metav1.APIGroup, lists []*metav1.APIResourceList, err error) {
-	err = d.client.Call(ctx, "get", schema.GroupResource{Resource: "discovery"}, "", func() error {
+	err = d.client.Call(ctx, "get", schema.GroupResource{Resource: "discovery"}, func() error {
 		groups, lists, err = discovered(d.client.Discover())
 		return err
 	})

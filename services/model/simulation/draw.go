@@ -179,7 +179,7 @@ func (d *drawing) disturbUsers() {
 		id := all[d.IntN(len(all))]
 		s := Step{
 			At: d.at(), Object: id, Around: d.IntN(3) == 0,
-			Act: pick(d, Create, Create, Restore, Delete, Orphan, Relabel, Relabel, Drain, Undrain, Reparent, Touch),
+			Act: pick(d, Create, Create, Restore, Delete, Orphan, Relabel, Relabel, Drain, Undrain, Reparent, Touch, Touch, Touch),
 		}
 
 		switch s.Act { //nolint:exhaustive // the others need nothing else
@@ -198,7 +198,7 @@ func (d *drawing) disturbUsers() {
 				s.Owner = d.owner(s.Object)
 			}
 		case Touch:
-			s.N = pick(d, 1, 20, 200)
+			s.N = pick(d, 1, 20, 200, 200, 1000, 3000)
 		}
 
 		d.step(s)

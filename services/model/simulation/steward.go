@@ -353,7 +353,7 @@ func (s *steward) write(ctx context.Context, read *v1alpha1.ClusterRing, change 
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 
-	return s.client.Call(ctx, "update", rings, ringName, func() error {
+	return s.client.Call(ctx, "update", rings, func() error {
 		s.w.mu.Lock()
 		defer s.w.mu.Unlock()
 

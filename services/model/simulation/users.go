@@ -201,7 +201,7 @@ func (w *World) userStep(ctx context.Context, s Step) {
 	client := w.server.Client("user/" + map[bool]string{false: "x", true: "around"}[s.Around])
 	id := w.scoped(s.Object)
 
-	switch s.Act { //nolint:exhaustive // these are all
+	switch s.Act {
 	case Create, Restore:
 		if o := w.fresh(s); o != nil {
 			_ = client.Create(ctx, id, o)

@@ -3,6 +3,7 @@ package simulation
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -48,9 +49,7 @@ func (p *process) listAndWatch(ctx context.Context, gvr schema.GroupVersionResou
 			}
 		}
 
-		for id, o := range seen {
-			p.cache[id] = o
-		}
+		maps.Copy(p.cache, seen)
 	})
 
 	opts.ResourceVersion = list.ResourceVersion

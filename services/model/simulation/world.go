@@ -88,9 +88,7 @@ func newWorld(h History) *World {
 		w.server.Serve(gr, how)
 	}
 
-	for name, team := range namespaces {
-		w.teams[name] = team
-	}
+	maps.Copy(w.teams, namespaces)
 
 	w.makeRing(h.Spec)
 

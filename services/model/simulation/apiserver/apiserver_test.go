@@ -2,7 +2,6 @@ package apiserver_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"testing"
@@ -477,7 +476,7 @@ func TestWritesOutliveTheirSender(t *testing.T) {
 			defer cancel()
 
 			_, err := w.c.Patch(ctx, objectID("a"), []byte(`{"metadata":{"labels":{"l":"two"}}}`))
-			require.True(w, errors.Is(err, context.DeadlineExceeded), "%v", err)
+			require.ErrorIs(w, err, context.DeadlineExceeded)
 			w.server.Wait()
 
 			if w.server.Object(id("a")).Labels["l"] == "two" {

@@ -287,8 +287,8 @@ func (s *Server) stall(class string, r request) (d time.Duration) {
 }
 
 // Call carries out a request that is about none of the server's own objects, such as one to a ring.
-func (c *Client) Call(ctx context.Context, verb string, gr schema.GroupResource, name string, apply func() error) error {
-	return c.do(ctx, request{verb: verb, resource: gr, what: name}, apply)
+func (c *Client) Call(ctx context.Context, verb string, gr schema.GroupResource, apply func() error) error {
+	return c.do(ctx, request{verb: verb, resource: gr}, apply)
 }
 
 // pause waits; if ctx ends meanwhile it returns what is left to wait, and the error of ctx.

@@ -53,13 +53,11 @@ func (c *Client) Watch(
 			return err
 		}
 
-		w, err = c.server.open(c, r, opts)
-		if err == nil {
-			w.gvr, w.filter = gvr, f
-			w.begin(opts, initial)
-		}
+		w = c.server.open(c, r, opts)
+		w.gvr, w.filter = gvr, f
+		w.begin(opts, initial)
 
-		return err
+		return nil
 	})
 	if err != nil {
 		return nil, err
@@ -119,7 +117,7 @@ type item struct {
 }
 
 // open makes a watcher. The lock is held.
-func (s *Server) open(c *Client, r request, opts metav1.ListOptions) (*watcher, error) {
+func (s *Server) open(c *Client, r request, opts metav1.ListOptions) *watcher {
 	key := "watcher " + c.name + " " + r.resource.String() + " " + r.what
 	s.nth[key]++
 
@@ -141,7 +139,7 @@ func (s *Server) open(c *Client, r request, opts metav1.ListOptions) (*watcher, 
 		}
 	}
 
-	return w, nil
+	return w
 }
 
 // begin puts in line what has been from the version on, and joins those who are told. The lock is held.
