@@ -47,11 +47,18 @@ func newGoingOver(t *testing.T, budget float64) *goingOver {
 	return g
 }
 
-// ring changes which shards are available.
-func (g *goingOver) ring(shards ...string) { g.e.retarget(of(g.base, shards...)) }
+// ring changes which shards are available. The sources have followed at once.
+func (g *goingOver) ring(shards ...string) {
+	g.e.retarget(of(g.base, shards...))
+	g.e.takeLost()
+
+	for _, who := range []string{newTarget, beingAsked} {
+		g.e.listed(who)
+	}
+}
 
 func (g *goingOver) due() (kind, time.Duration) {
-	k, at := g.e.passes.due(g.clock.Now(), g.e.table, len(g.e.unlisted) > 0)
+	k, at := g.e.passes.due(g.clock.Now(), g.e.table, g.e.looking())
 
 	return k, at.Sub(g.clock.Now())
 }
@@ -226,8 +233,8 @@ func TestPassesForgetNothing(t *testing.T) {
 
 			// The ring changes under the pass.
 			p := g.begin(tc.kind)
-			g.e.retarget(of(g.base, "a", "b", "c", "d", "e"))
-			g.e.retarget(of(g.base, "a", "b", "c", "d"))
+			g.ring("a", "b", "c", "d", "e")
+			g.ring("a", "b", "c", "d")
 			p.end(nil)
 			require.True(t, g.e.passes.suspects.any())
 			require.False(t, g.verified())
