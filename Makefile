@@ -305,7 +305,7 @@ e2e-previous: go-present
 ##@ Measure
 
 .PHONY: bench-load
-bench-load: $(SERVICES:%=$(BIN)/%) $(BIN)/load ## Measure what sharding costs, against the least that it could (SCALE=small takes 3 minutes, full 20; OUT=directory of the report)
+bench-load: $(SERVICES:%=$(BIN)/%) $(BIN)/load ## Measure what sharding costs, against the least that it could (SCALE=small takes 4 minutes, full 25, million 35; OUT=directory of the report)
 	@assets=$$($(CONTROLPLANE)) && exec $(BIN)/load run --bin-dir $(BIN) --assets "$$assets" --scale $(SCALE) --out $(OUT) $(ARGS)
 
 .PHONY: bench

@@ -57,7 +57,8 @@ alpha.sharding.timebertt.dev/state. D is the Lease's leaseDurationSeconds:
 When more than half of a ring's shards fall silent at once, it says so in an event and waits for another D. It keeps the
 Lease of a dead shard from it while the ring's status (lostShards) says that its objects are still being moved.
 
-It also writes the numbers of shards and the conditions ShardsAvailable and Ready into the status of each ClusterRing.
+It also writes the numbers of shards and the conditions ShardsAvailable and Ready into the status of each ClusterRing. Both
+are False while the Lease of a shard that stopped renewing cannot be taken over.
 
 Any number of replicas may run. One of them writes; the others keep watch, so that a failed shard is noticed in time
 while the writing replica is replaced.`
@@ -106,18 +107,20 @@ func setup(ctx context.Context, rt *kit.Runtime) error {
 		return fmt.Errorf("add the count of shards: %w", err)
 	}
 
+	notTaken := &shardlease.NotTaken{}
 	shards := &shardlease.Reconciler{
-		Client: c,
-		Live:   rt.Manager.GetAPIReader(),
-		Clock:  rt.Clock,
-		Ages:   ages,
-		Events: rt.Manager.GetEventRecorder(name),
+		Client:   c,
+		Live:     rt.Manager.GetAPIReader(),
+		Clock:    rt.Clock,
+		Ages:     ages,
+		Events:   rt.Manager.GetEventRecorder(name),
+		NotTaken: notTaken,
 	}
 	if err := shards.AddTo(rt.Manager, rt.Clock); err != nil {
 		return err
 	}
 
-	rings := &ringstatus.Reconciler{Client: c, Status: status.Writer{Client: c, Owner: name, Clock: rt.Clock}}
+	rings := &ringstatus.Reconciler{Client: c, Status: status.Writer{Client: c, Owner: name, Clock: rt.Clock}, NotTaken: notTaken}
 
 	return rings.AddTo(rt.Manager, index)
 }

@@ -6,6 +6,7 @@ package ringstatus
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -19,11 +20,11 @@ import (
 // maxProblems is the number of problems that a message names, so that it stays readable.
 const maxProblems = 3
 
-// Of returns the lease monitor's part of the ring's status. It takes the conditions of other services from the ring, and
-// changes neither argument.
-func Of(ring *v1alpha1.ClusterRing, view *membership.View) status.Part {
+// Of returns the lease monitor's part of the ring's status. It takes the conditions of other services from the ring, and a
+// message about each Lease that cannot be taken over. It changes no argument.
+func Of(ring *v1alpha1.ClusterRing, view *membership.View, notTaken []string) status.Part {
 	shards, available := int32(len(view.Shards())), int32(len(view.AvailableShards()))
-	shardsAvailable := shardsAvailable(view)
+	shardsAvailable := shardsAvailable(view, notTaken)
 
 	return status.Part{
 		ObservedGeneration: &ring.Generation,
@@ -33,8 +34,9 @@ func Of(ring *v1alpha1.ClusterRing, view *membership.View) status.Part {
 	}
 }
 
-// shardsAvailable says whether there is a shard to assign objects to, and which Leases are held in vain.
-func shardsAvailable(view *membership.View) metav1.Condition {
+// shardsAvailable says whether there is a shard to assign objects to, which Leases are held in vain, and which of them are
+// held by shards that are dead.
+func shardsAvailable(view *membership.View, notTaken []string) metav1.Condition {
 	c := metav1.Condition{
 		Type:    v1alpha1.ConditionShardsAvailable,
 		Status:  metav1.ConditionTrue,
@@ -45,6 +47,13 @@ func shardsAvailable(view *membership.View) metav1.Condition {
 	problems := view.Problems()
 	if len(problems) > 0 {
 		c.Reason = v1alpha1.ReasonShardsIgnored
+	}
+
+	if len(notTaken) > 0 {
+		c.Status, c.Reason = metav1.ConditionFalse, v1alpha1.ReasonLeasesNotTaken
+	}
+
+	if problems = slices.Concat(notTaken, problems); len(problems) > 0 {
 		c.Message += "; " + join(problems)
 	}
 

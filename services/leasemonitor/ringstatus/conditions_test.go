@@ -47,9 +47,10 @@ func TestConditions(t *testing.T) {
 
 	var golden strings.Builder
 	for _, c := range []struct {
-		name   string
-		leases []*coordinationv1.Lease
-		others []metav1.Condition
+		name     string
+		leases   []*coordinationv1.Lease
+		others   []metav1.Condition
+		notTaken []string
 	}{
 		{name: "no shard has joined"},
 		{name: "three shards", leases: three},
@@ -58,6 +59,11 @@ func TestConditions(t *testing.T) {
 		{name: "one name in two namespaces", leases: []*coordinationv1.Lease{three[0], held("one", "b"), held("two", "b")}},
 		{name: "a name that is no label value", leases: []*coordinationv1.Lease{three[0], held("default", strings.Repeat("long-", 13)+"name")}},
 		{name: "only names that are no label values", leases: many()},
+		{name: "a Lease cannot be taken over", leases: three, notTaken: []string{"shard default/b is stuck"}},
+		{name: "many Leases cannot be taken over, one more is ignored", leases: append(many()[:1], three...), notTaken: []string{
+			"shard default/a is stuck", "shard default/b is stuck", "shard default/c is stuck", "shard default/d is stuck",
+		}},
+		{name: "the Lease of a shard that is ignored cannot be taken over", leases: many()[:1], notTaken: []string{"shard default/x is stuck"}},
 		{name: "objects move", leases: three, others: []metav1.Condition{
 			condition(v1alpha1.ConditionWebhookRegistered, metav1.ConditionTrue, v1alpha1.ReasonRegistered, "registered"),
 			condition(v1alpha1.ConditionAssigned, metav1.ConditionFalse, v1alpha1.ReasonMoving, "3 objects move"),
@@ -80,7 +86,7 @@ func TestConditions(t *testing.T) {
 	} {
 		ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: "example", Generation: 7}}
 		ring.Status.Conditions = c.others
-		part := ringstatus.Of(ring, membership.NewView("example", c.leases, nil))
+		part := ringstatus.Of(ring, membership.NewView("example", c.leases, nil), c.notTaken)
 
 		fmt.Fprintf(&golden, "# %s\nobservedGeneration=%d shards=%d availableShards=%d\n", c.name, *part.ObservedGeneration, *part.Shards, *part.AvailableShards)
 		for _, got := range part.Conditions {

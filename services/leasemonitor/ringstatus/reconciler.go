@@ -28,6 +28,16 @@ type Reconciler struct {
 	Client client.Reader
 	// Status writes.
 	Status status.Writer
+	// NotTaken knows the Leases that cannot be taken over.
+	NotTaken NotTaken
+}
+
+// NotTaken says which Leases cannot be taken over from shards that do not renew them.
+type NotTaken interface {
+	// Of returns a message for people about each such Lease of the ring.
+	Of(ring string) []string
+	// Subscribe has tell called with the name of each ring for which Of may say something else.
+	Subscribe(tell func(ring string))
 }
 
 // Reconcile implements [reconcile.Reconciler]. It returns errors of the API server, unless the ring is gone.
@@ -46,7 +56,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, err
 	}
 
-	err = r.Status.Write(ctx, ring, Of(ring, view))
+	err = r.Status.Write(ctx, ring, Of(ring, view, r.NotTaken.Of(req.Name)))
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		err = nil // the ring is gone, or another one has its name: the watch brings it
 	}
@@ -71,10 +81,11 @@ func (r *Reconciler) view(ctx context.Context, ring string) (*membership.View, e
 }
 
 // AddTo adds a controller to the manager that calls the reconciler for every ring that changes, and whenever the shards of
-// one change in the index, while this replica leads.
+// one change in the index or NotTaken says something else of them, while this replica leads.
 func (r *Reconciler) AddTo(mgr manager.Manager, index *membership.Index) error {
 	changes := &changes{}
 	index.Subscribe(changes.enqueue)
+	r.NotTaken.Subscribe(changes.enqueue)
 
 	err := builder.ControllerManagedBy(mgr).
 		Named("ringstatus").

@@ -17,6 +17,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/status"
 	"github.com/clusterring/clusterring/services/leasemonitor/ringstatus"
+	"github.com/clusterring/clusterring/services/leasemonitor/shardlease"
 	"github.com/clusterring/clusterring/tools/localplane"
 	"github.com/clusterring/clusterring/tools/localplane/leasetest"
 )
@@ -45,8 +46,10 @@ func newFixture(t *testing.T) *fixture {
 
 	clock := testclock.NewFakeClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 	f := &fixture{
-		Reconciler: &ringstatus.Reconciler{Client: own, Status: status.Writer{Client: own, Owner: "leasemonitor", Clock: clock}},
-		t:          t, clock: clock, plane: plane, ns: plane.Namespace(t),
+		Reconciler: &ringstatus.Reconciler{
+			Client: own, Status: status.Writer{Client: own, Owner: "leasemonitor", Clock: clock}, NotTaken: &shardlease.NotTaken{},
+		},
+		t: t, clock: clock, plane: plane, ns: plane.Namespace(t),
 	}
 	f.name = "ring-of-" + f.ns
 	require.NoError(t, plane.Client.Create(t.Context(), &v1alpha1.ClusterRing{

@@ -49,29 +49,57 @@ type Reconciler struct {
 	Ages *lease.Observer
 	// Events tells people about shards that are given up.
 	Events events.EventRecorder
+	// NotTaken is told of Leases that cannot be taken over.
+	NotTaken *NotTaken
 
 	doubts doubts
 }
 
 // Reconcile implements [reconcile.Reconciler]. It returns errors of the API server other than NotFound and Conflict.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	judged, err := r.judge(ctx, r.Client, req.NamespacedName)
-	if err == nil && judged.Action != lease.None {
-		// The cache may be late, and what follows cannot be undone.
-		judged, err = r.judgeLive(ctx, req.NamespacedName)
+	judged, err := r.decide(ctx, req.NamespacedName)
+	if apierrors.IsNotFound(err) || err == nil && !judged.ours() {
+		r.doubts.forget(req.NamespacedName)
+		r.NotTaken.forget(req.NamespacedName)
 	}
 
 	if apierrors.IsNotFound(err) {
 		r.Ages.Forget(req.NamespacedName)
-		r.doubts.forget(req.NamespacedName)
-
 		return reconcile.Result{}, nil
 	}
 
-	if err != nil || !judged.ours() {
+	if judged == nil || !judged.ours() {
 		return reconcile.Result{}, err
 	}
 
+	var result reconcile.Result
+	if err == nil {
+		result, err = r.carryOut(ctx, judged)
+	}
+
+	r.note(judged, err)
+
+	return result, err
+}
+
+// decide decides about a Lease. With an error it returns what the cache gave reason to do, nil if that is not known.
+func (r *Reconciler) decide(ctx context.Context, id types.NamespacedName) (*judgement, error) {
+	judged, err := r.judge(ctx, r.Client, id)
+	if err != nil || judged.Action == lease.None {
+		return judged, err
+	}
+
+	// The cache may be late, and what follows cannot be undone.
+	live, err := r.judgeLive(ctx, id)
+	if err != nil {
+		return judged, err
+	}
+
+	return live, nil
+}
+
+// carryOut writes what was decided.
+func (r *Reconciler) carryOut(ctx context.Context, judged *judgement) (reconcile.Result, error) {
 	unchanged, err := r.label(ctx, judged)
 	if err != nil {
 		return reconcile.Result{}, err

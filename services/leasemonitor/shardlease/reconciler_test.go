@@ -58,11 +58,13 @@ func newMonitor(t *testing.T) *monitor {
 	ages.Sight.Saw(start, start)
 
 	return &monitor{
-		Reconciler: &shardlease.Reconciler{Client: own, Live: own, Clock: clock, Ages: ages, Events: recorder},
-		t:          t,
-		clock:      clock,
-		events:     recorder,
-		admin:      plane.Client,
+		Reconciler: &shardlease.Reconciler{
+			Client: own, Live: own, Clock: clock, Ages: ages, Events: recorder, NotTaken: &shardlease.NotTaken{},
+		},
+		t:      t,
+		clock:  clock,
+		events: recorder,
+		admin:  plane.Client,
 		shard: &leasetest.Shard{
 			Client: plane.Client, Ring: "no-such-ring", Namespace: plane.Namespace(t), Name: "shard-0", Duration: d,
 			Clock: testclock.NewFakeClock(start.AddDate(-3, 0, 0)), // its clock has no say

@@ -211,10 +211,9 @@ func (s *state) Has(id objects.ID) (objects.Object, bool) {
 
 // Grant implements [move.Obligations].
 func (s *state) Grant(id objects.ID, shard string) (granted bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.update(func(now time.Time) { granted = s.table.Grant(now, id, shard) })
 
-	return s.table.Grant(s.clock.Now(), id, shard)
+	return granted
 }
 
 // Held implements [move.Obligations].

@@ -68,9 +68,9 @@ func TestMoveOfAMainObject(t *testing.T) {
 		"read, and in place":     {stale: true, prepare: func(a *api, id objects.ID) { a.stored[id].Labels[shardKey] = "b" }, expected: expected{"b 1", is(obligation.SeenInPlace), []string{get}}},
 		"read, and gone":         {stale: true, prepare: func(a *api, id objects.ID) { delete(a.stored, id) }, expected: expected{"-", is(obligation.SeenInPlace), []string{get}}},
 		"not read":               {stale: true, prepare: fails("get configmaps", errors.New("etcd")), expected: expected{"-", unknown, []string{get}}},
-		"read, and not served":   {stale: true, prepare: fails("get configmaps", notServed), expected: expected{"-", unknown, []string{get}}},
+		"read, and not served":   {stale: true, prepare: fails("get configmaps", errNotServed), expected: expected{"-", unknown, []string{get}}},
 		"gone":                   {prepare: func(a *api, id objects.ID) { delete(a.stored, id) }, expected: expected{"-", obligation.Outcome{Event: obligation.SeenInPlace, Stale: true}, []string{patch}}},
-		"not served":             {prepare: fails("patch configmaps", notServed), expected: expected{" 1", unknown, []string{patch}}},
+		"not served":             {prepare: fails("patch configmaps", errNotServed), expected: expected{" 1", unknown, []string{patch}}},
 		"a conflict":             {prepare: func(a *api, id objects.ID) { a.stored[id].ResourceVersion = "2" }, expected: expected{" 1", obligation.Outcome{Event: obligation.Failed, Stale: true, Brief: true}, []string{patch}}},
 		"no answer":              {shard: "a", prepare: fails("patch configmaps", context.DeadlineExceeded), expected: expected{"a 1", unknown, []string{patch}}},
 		"an unknown namespace":   {prepare: fails("namespace", errors.New("not synced")), expected: expected{" 1", is(obligation.Failed), nil}},
@@ -138,7 +138,7 @@ func TestMoveOfAControlledObject(t *testing.T) {
 			a.others[owner] = o
 		}, expected: expected{" 1", waits, []string{get, see}}},
 		"its owner cannot be read":                 {prepare: fails("get configmaps", errors.New("etcd")), expected: expected{" 1", obligation.Outcome{Event: obligation.Failed, Reason: "find the owner"}, []string{get}}},
-		"its owner's resource is not served":       {shard: "a", prepare: fails("get configmaps", notServed), expected: expected{"a 1", obligation.Outcome{Event: obligation.Failed, Reason: "find the owner"}, []string{get}}},
+		"its owner's resource is not served":       {shard: "a", prepare: fails("get configmaps", errNotServed), expected: expected{"a 1", obligation.Outcome{Event: obligation.Failed, Reason: "find the owner"}, []string{get}}},
 		"not its turn: the owner is not looked at": {prepare: func(a *api, _ objects.ID) { a.noTurn = true }, expected: expected{" 1", obligation.Outcome{Event: obligation.Blocked, Cause: obligation.TurnOf(objects.ID{GVR: children, Namespace: "n", Name: "child"})}, nil}},
 	} {
 		t.Run(what, func(t *testing.T) { run(t, "child", tc) })
@@ -173,4 +173,16 @@ func TestMoveFromADeadShard(t *testing.T) {
 			require.LessOrEqual(t, a.within, time.Second, "a write has no longer than the shard surely does not work")
 		})
 	}
+}
+
+// Objects of shards that may come back wait, and nothing is asked.
+func TestMoveWaitsForShardsThatComeBack(t *testing.T) {
+	a := newAPI(t)
+	a.grace = time.Minute
+	id := a.put(owners, ownerAtB(), "gone", false)
+
+	out := a.mover().Move(t.Context(), target(), obligation.Job{Object: a.seen(id)})
+	a.expect(expected{object: "gone 1", out: obligation.Outcome{
+		Event: obligation.Blocked, Cause: obligation.HeldBy("gone"), RetryAfter: time.Minute, Reason: "others may follow",
+	}}, out)
 }

@@ -62,6 +62,7 @@ type api struct {
 	noSlots bool
 	noTurn  bool
 	held    map[string]bool
+	grace   time.Duration
 }
 
 func (a *api) ask(what, name string) error {
@@ -148,11 +149,12 @@ func (a *api) Has(id objects.ID) (objects.Object, bool) {
 	return o, ok
 }
 
-func (a *api) Grant(objects.ID, string) bool { return !a.noSlots }
-func (a *api) Held(shard string) bool        { return a.held[shard] }
-func (a *api) Free(shard string)             { a.requests = append(a.requests, "free "+shard) }
+func (a *api) Grant(objects.ID, string) bool  { return !a.noSlots }
+func (a *api) Held(shard string) bool         { return a.held[shard] }
+func (a *api) Grace() (time.Duration, string) { return a.grace, "others may follow" }
+func (a *api) Free(shard string)              { a.requests = append(a.requests, "free "+shard) }
 
-// lister makes the one List of [objects.Server] and that of [client.Reader] two.
+// reader and server are the two sides of the API server, whose methods bear the same names.
 type reader struct{ *api }
 
 func (r reader) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
@@ -259,8 +261,8 @@ func (a *api) seen(id objects.ID) objects.Object {
 	return objects.NewClient(server{a}, ring).Object(id.GVR, a.stored[id])
 }
 
-// notServed is a 404 that says nothing about the object.
-var notServed = apierrors.NewGenericServerResponse(http.StatusNotFound, "patch", owners.GroupResource(), "", "404 page not found", 0, true)
+// errNotServed is a 404 that says nothing about the object.
+var errNotServed = apierrors.NewGenericServerResponse(http.StatusNotFound, "patch", owners.GroupResource(), "", "404 page not found", 0, true)
 
 // expected is what a move comes to. Reasons are compared only where they are given; the object is "shard version", or "-" if there is none.
 type expected struct {

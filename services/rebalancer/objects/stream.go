@@ -16,14 +16,15 @@ import (
 // never says that the list is over.
 const stalled = 30 * time.Second
 
-// errNoStream reports that the API server does not serve streaming lists.
+// errNoStream reports that the API server does not serve a list as a stream, or not to its end.
 var errNoStream = errors.New("the API server does not serve streaming lists")
 
 // All hands the objects that match a scope to yield, one after another, and returns the resource version from which a watch can
 // go on. It ends with yield's error, or the API server's. An object that changes meanwhile may come more than once.
 //
 // The API server sends them as a stream, which costs it the same for each object however many there are
-// (https://kep.k8s.io/3157). Where it does not serve that, they come in pages.
+// (https://kep.k8s.io/3157). Where it does not serve that, they come in pages; so they do where it ends the stream early, as it does
+// when more is written meanwhile than it keeps for one watcher: then the next stream would end early, too.
 func (c *Client) All(ctx context.Context, clk clock.Clock, scope Scope, yield func(Object) error) (resourceVersion string, err error) {
 	version, err := c.streamed(ctx, clk, scope, yield)
 	if !errors.Is(err, errNoStream) {
@@ -68,7 +69,7 @@ func (c *Client) streamed(ctx context.Context, clk clock.Clock, scope Scope, yie
 			return "", errNoStream
 		case event, open := <-w.ResultChan():
 			if !open {
-				return "", fmt.Errorf("list %s: the API server has ended the stream", scope.GVR.GroupResource())
+				return "", errNoStream
 			}
 
 			if version, err := c.listed(scope, event, yield); version != "" || err != nil {

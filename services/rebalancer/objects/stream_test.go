@@ -99,7 +99,7 @@ func TestAll(t *testing.T) {
 		"in pages: no watches":    {refuse: apierrors.NewMethodNotSupported(configMaps.GroupResource(), "watch"), want: []string{"a", "b"}, asked: []string{"stream", "page"}},
 		"in pages: never over":    {events: added("a"), want: []string{"a", "a", "b"}, asked: []string{"stream", "page"}},
 		"refused":                 {refuse: refused, err: "list configmaps: " + refused.Error(), asked: []string{"stream"}},
-		"not complete":            {events: added("a"), ends: true, want: []string{"a"}, err: "list configmaps: the API server has ended the stream", asked: []string{"stream"}},
+		"in pages: ended early":   {events: added("a"), ends: true, want: []string{"a", "a", "b"}, asked: []string{"stream", "page"}},
 		"an error in the middle":  {events: append(added("a"), status(refused)), want: []string{"a"}, err: "list configmaps: " + refused.Error(), asked: []string{"stream"}},
 		"taken slowly":            {events: append(added("a", "b", "c", "d", "e", "f", "g"), endOfList()), slow: 2 * stalled, want: []string{"a", "b", "c", "d", "e", "f", "g"}, asked: []string{"stream"}},
 		"an end that is no mark":  {events: append(added("a"), event(watch.Bookmark, "")), want: []string{"a", "a", "b"}, asked: []string{"stream", "page"}},

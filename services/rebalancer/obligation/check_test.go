@@ -20,7 +20,7 @@ func checkTable(t require.TestingT, x *Table) {
 	}
 
 	for id, e := range x.entries {
-		if id != e.object.ID || e.phase == None || (e.phase == Due) != (queued[e] > 0) {
+		if id != e.object.ID || e.phase == None || (e.phase == Due) != (queued[e] == 1) {
 			require.Fail(t, "a bad entry", "%s is %s, and queued %d times", id, e.phase, queued[e])
 		}
 

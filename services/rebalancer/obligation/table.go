@@ -223,8 +223,6 @@ func (t *Table) Unlisted(of func(objects.ID) bool) {
 // Those that keep refuses are forgotten: their resource is not served so any more, and if it is otherwise, it is listed anew.
 func (t *Table) Recheck(now time.Time, available func(shard string) bool, keep func(objects.ID) bool) {
 	t.available = available
-	t.urgent, t.regular = queue{}, queue{} // who is urgent has changed
-
 	for _, id := range t.sorted() {
 		e := t.entries[id]
 
@@ -235,8 +233,6 @@ func (t *Table) Recheck(now time.Time, available func(shard string) bool, keep f
 		case !keep(id):
 			t.end(now, e)
 			continue
-		case e.phase == Due:
-			t.queue(e)
 		default:
 			t.move(e, Woken)
 		}
@@ -245,6 +241,7 @@ func (t *Table) Recheck(now time.Time, available func(shard string) bool, keep f
 		t.count(e)
 	}
 
+	t.requeue()
 	t.repayAll()
 }
 
@@ -282,6 +279,17 @@ func (t *Table) move(e *entry, event Event) {
 	}
 
 	t.count(e)
+}
+
+// requeue puts all that is due into the queues anew: who is urgent has changed.
+func (t *Table) requeue() {
+	t.urgent, t.regular = queue{}, queue{}
+
+	for _, id := range t.sorted() {
+		if e := t.entries[id]; e.phase == Due {
+			t.queue(e)
+		}
+	}
 }
 
 // queue has workers deal with an obligation.

@@ -19,7 +19,10 @@ func TestAnyHistory(t *testing.T) {
 		actions := map[string]func(*rapid.T){
 			"":          w.check,
 			"edit":      w.edit,
-			"edit more": w.edit,
+			"work":      w.work,
+			"work more": w.work,
+			"work on":   w.work,
+			"see all":   w.seeAll,
 			"delete":    w.delete,
 			"list":      w.list,
 			"sight":     w.sight,
@@ -37,7 +40,11 @@ func TestAnyHistory(t *testing.T) {
 			"answer":    w.acknowledge,
 			"unlisted":  w.unlisted,
 		}
-		t.Repeat(actions)
+
+		for range 3 { // histories that are long enough to get tangled
+			t.Repeat(actions)
+		}
+
 		w.settle(t)
 	})
 }
@@ -129,11 +136,10 @@ func (w *world) settle(t *rapid.T) {
 		}
 
 		w.turn(t)
-		w.finish(t)
+		w.finishAll(t)
 
 		for range names {
-			w.take(t)
-			w.finish(t)
+			w.work(t)
 		}
 
 		w.check(t)
@@ -150,19 +156,22 @@ func (w *world) settle(t *rapid.T) {
 	require.Fail(t, "the table never becomes empty", "%s", w.describe(names...))
 }
 
-// finish lets the workers come to an end.
-func (w *world) finish(t *rapid.T) {
+// finish lets a worker come to an end.
+func (w *world) finish(t *rapid.T, k *worker) {
+	if k.stale && !k.decided {
+		w.reads(t, k)
+	}
+
+	if !k.decided {
+		w.decides(t, k)
+	}
+
+	w.reports(k)
+}
+
+func (w *world) finishAll(t *rapid.T) {
 	for len(w.workers) > 0 {
-		k := w.workers[0]
-		if k.stale && !k.decided {
-			w.read(t)
-		}
-
-		if !k.decided {
-			w.decide(t)
-		}
-
-		w.report(t)
+		w.finish(t, w.workers[0])
 	}
 }
 

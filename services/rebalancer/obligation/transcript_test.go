@@ -137,7 +137,7 @@ func (p *player) duration(s string) time.Duration {
 // step lets an event happen, and returns the line of the transcript.
 func (p *player) step(at, event string) string {
 	p.now, p.says = p.start.Add(p.duration(at)), nil
-	times, each := 1, event
+	times, each, moves := 1, event, p.table.Moved()
 
 	if n, rest, ok := strings.Cut(event, " times "); ok {
 		each = rest
@@ -147,6 +147,10 @@ func (p *player) step(at, event string) string {
 	name := ""
 	for i := range times {
 		name = p.happen(strings.Fields(strings.ReplaceAll(each, "#", strconv.Itoa(i+1))))
+	}
+
+	if n := p.table.Moved() - moves; n > 0 {
+		p.say("%d moved", n)
 	}
 
 	p.owed()

@@ -227,6 +227,23 @@ func (w *world) take(t *rapid.T) {
 	w.workers = append(w.workers, &worker{name: job.Object.Name, object: job.Object, stale: job.Stale, ring: w.wants})
 }
 
+// work has a worker take something, and finish it.
+func (w *world) work(t *rapid.T) {
+	before := len(w.workers)
+	if w.take(t); len(w.workers) > before {
+		w.finish(t, w.workers[before])
+	}
+}
+
+// seeAll is a source that has told of each object as it is.
+func (w *world) seeAll(*rapid.T) {
+	for _, name := range names {
+		if w.at(name).exists {
+			w.tell(sighting{name, w.current[name], "see"})
+		}
+	}
+}
+
 // pick returns a worker of which the condition holds.
 func (w *world) pick(t *rapid.T, holds func(*worker) bool) *worker {
 	var all []*worker
@@ -246,8 +263,10 @@ func (w *world) pick(t *rapid.T, holds func(*worker) bool) *worker {
 
 // read is a worker that reads the object it has.
 func (w *world) read(t *rapid.T) {
-	k := w.pick(t, func(k *worker) bool { return k.stale && !k.decided })
+	w.reads(t, w.pick(t, func(k *worker) bool { return k.stale && !k.decided }))
+}
 
+func (w *world) reads(t *rapid.T, k *worker) {
 	if w.fails(t) {
 		k.decided, k.out = true, Outcome{Event: Failed, Stale: true, Reason: "read"}
 		return
@@ -265,7 +284,10 @@ func (w *world) fails(t *rapid.T) bool { return !w.calm && rapid.IntRange(0, 3).
 
 // decide is a worker that does what the plan would say, as far as the table is concerned.
 func (w *world) decide(t *rapid.T) {
-	k := w.pick(t, func(k *worker) bool { return !k.stale && !k.decided })
+	w.decides(t, w.pick(t, func(k *worker) bool { return !k.stale && !k.decided }))
+}
+
+func (w *world) decides(t *rapid.T, k *worker) {
 	o := k.object
 	k.decided = true
 	owner, controlled := owners[k.name]
@@ -340,7 +362,10 @@ func (w *world) write(t *rapid.T, k *worker, shard string, drain bool) {
 }
 
 func (w *world) report(t *rapid.T) {
-	k := w.pick(t, func(k *worker) bool { return k.decided })
+	w.reports(w.pick(t, func(k *worker) bool { return k.decided }))
+}
+
+func (w *world) reports(k *worker) {
 	w.workers = slices.DeleteFunc(w.workers, func(o *worker) bool { return o == k })
 
 	if _, known := w.table.Has(id(k.name)); known {

@@ -89,6 +89,11 @@ func (t *Target) Assess(ctx context.Context, namespaces Namespaces, o objects.Ob
 	a := Assessment{Role: role}
 
 	k, owner, concerned := t.keyOf(r, role, o)
+	if !concerned && !o.Labelled && !o.Draining {
+		a.InPlace = true // as nearly all objects of a core resource are: their namespaces need not be looked up
+
+		return a, nil
+	}
 
 	covered, err := t.covers(ctx, namespaces, r, o.Namespace)
 	if err != nil {

@@ -24,6 +24,11 @@ var refusals = map[string]error{
 	"429": apierrors.NewTooManyRequests("later", 1),
 }
 
+// gone is how API servers may say, too, that they no longer have the history.
+var gone = &apierrors.StatusError{ErrStatus: metav1.Status{
+	Status: metav1.StatusFailure, Code: http.StatusGone, Reason: metav1.StatusReasonGone, Message: "too old",
+}}
+
 func TestStreamFollows(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		b.begins()
@@ -116,7 +121,7 @@ func TestStreamListsAgain(t *testing.T) {
 	tooLarge.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge}}
 
 	for what, err := range map[string]*apierrors.StatusError{
-		"expired": apierrors.NewResourceExpired("too old"), "gone": apierrors.NewGone("too old"), "too large": tooLarge,
+		"expired": apierrors.NewResourceExpired("too old"), "gone": gone, "too large": tooLarge,
 	} {
 		t.Run(what, func(t *testing.T) {
 			inBubble(t, func(b *bubble) {
@@ -243,7 +248,7 @@ func TestStreamDoesNotSpin(t *testing.T) {
 	for what, end := range map[string]func(b *bubble){
 		"cut": func(b *bubble) { close(b.last().events) },
 		"no longer": func(b *bubble) {
-			b.last().events <- watch.Event{Type: watch.Error, Object: new(apierrors.NewGone("").Status())}
+			b.last().events <- watch.Event{Type: watch.Error, Object: new(gone.Status())}
 		},
 		"error": func(b *bubble) {
 			b.last().events <- watch.Event{Type: watch.Error, Object: new(apierrors.NewInternalError(errors.New("no")).Status())}

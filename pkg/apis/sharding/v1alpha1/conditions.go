@@ -27,6 +27,9 @@ const (
 	ReasonShardsAvailable = "ShardsAvailable"
 	// ReasonShardsIgnored goes with True: some shards are available, and others hold a Lease that cannot be used.
 	ReasonShardsIgnored = "ShardsIgnored"
+	// ReasonLeasesNotTaken goes with False: a shard has not renewed its Lease for too long, and the Lease cannot be taken over;
+	// objects of that shard wait.
+	ReasonLeasesNotTaken = "LeasesNotTaken"
 	// ReasonNoShards goes with False: no shard is available. It is a reason of [ConditionAssigned] too.
 	ReasonNoShards = "NoShards"
 )

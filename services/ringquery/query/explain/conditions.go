@@ -46,7 +46,8 @@ func (c *ringCase) conditions() {
 	ready := meta.FindStatusCondition(conditions, v1alpha1.ConditionReady)
 	shards := meta.FindStatusCondition(conditions, v1alpha1.ConditionShardsAvailable)
 
-	if isFalse(ready) && !told && !isFalse(shards) && !isFalse(assigned) && !isFalse(webhook) {
+	stuck := isFalse(shards) && shards.Reason == v1alpha1.ReasonLeasesNotTaken
+	if isFalse(ready) && !told && (stuck || !isFalse(shards)) && !isFalse(assigned) && !isFalse(webhook) {
 		c.add(severity, ReasonNotReady, c.quote("The lease monitor says", ready), "")
 	}
 

@@ -108,6 +108,13 @@ var mains = map[string]func(r *Ring, o *Object, f *Facts){
 		o.Meta.Labels = at("shard-b")
 		r.has(alive("shard-a"), silent("shard-b", 10*time.Minute+5*time.Second))
 	},
+	"shard uncertain, lease monitor cannot take its Lease": func(r *Ring, o *Object, _ *Facts) {
+		o.Meta.Labels = at("shard-b")
+		r.has(alive("shard-a"), silent("shard-b", 10*time.Minute))
+		r.says(condition(v1alpha1.ConditionShardsAvailable, metav1.ConditionFalse, v1alpha1.ReasonLeasesNotTaken, "shard ctl/shard-b: refused"))
+		r.says(condition(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonReconciliationFailed,
+			"ShardsAvailable is False (LeasesNotTaken): shard ctl/shard-b: refused"))
+	},
 	"drain pending": func(_ *Ring, o *Object, _ *Facts) {
 		o.Meta.Labels = drained(at("shard-a"))
 		o.wrote("rebalancer", v1alpha1.DrainLabel("example"), 10*time.Second)

@@ -22,7 +22,7 @@ type Scale string
 
 // Scales.
 const (
-	// Small shows in 3 minutes that everything can be measured.
+	// Small shows in 4 minutes that everything can be measured.
 	Small Scale = "small"
 	// Full gives figures to go by, in 25 minutes on 2 cores.
 	Full Scale = "full"

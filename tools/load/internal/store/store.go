@@ -88,8 +88,7 @@ func (s *Store) Create(ctx context.Context, b objects.Batch, first int) error {
 	}
 	rest := b.Count - first - 1
 	err = objects.Each(ctx, (rest+atOnce-1)/atOnce, concurrency, func(ctx context.Context, i int) error {
-		from := first + 1 + i*atOnce
-		return s.write(ctx, mold, b, from, min(from+atOnce, b.Count))
+		return s.write(ctx, mold, b, first+1+i*atOnce)
 	})
 	if err != nil {
 		return err
@@ -114,8 +113,9 @@ func (s *Store) Clear(ctx context.Context, namespace string) error {
 	return s.settle(ctx, objects.ConfigMaps, namespace, "none")
 }
 
-// write writes some objects of a batch.
-func (s *Store) write(ctx context.Context, m mold, b objects.Batch, from, to int) error {
+// write writes some objects of a batch, from one on.
+func (s *Store) write(ctx context.Context, m mold, b objects.Batch, from int) error {
+	to := min(from+atOnce, b.Count)
 	puts := make([]clientv3.Op, 0, to-from)
 	for i := from; i < to; i++ {
 		var labels map[string]string
@@ -141,16 +141,24 @@ func (s *Store) settle(ctx context.Context, kind objects.Kind, namespace, name s
 	if err != nil {
 		return fmt.Errorf("ask etcd for its revision: %w", err)
 	}
-	// The cache learns of a revision only by a change of what it keeps, or in a few seconds.
-	path := kind.Path(namespace, "") + "?" + url.Values{
-		"resourceVersion": {strconv.FormatInt(now.Header.Revision, 10)}, "resourceVersionMatch": {"NotOlderThan"}, "fieldSelector": {"metadata.name=" + name},
-	}.Encode()
+	path := kind.Path(namespace, "") + "?"
+	query := url.Values{"fieldSelector": {"metadata.name=" + name}}
+	latest := path + query.Encode()
+	query.Set("resourceVersionMatch", "NotOlderThan")
+	query.Set("resourceVersion", strconv.FormatInt(now.Header.Revision, 10))
+	cached := path + query.Encode()
 	err = wait.PollUntilContextTimeout(ctx, look, patience, true, func(ctx context.Context) (bool, error) {
-		err := s.objects.Do(ctx, objects.Request{Method: http.MethodGet, Path: path, Accept: listOfMetadata}, nil)
-		if apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsTooManyRequests(err) {
-			return false, nil // it is behind
+		// Asked for the latest, it makes etcd tell its cache how far that is; or, if it takes long, answers without its cache.
+		for _, path := range []string{latest, cached} {
+			err := s.objects.Do(ctx, objects.Request{Method: http.MethodGet, Path: path, Accept: listOfMetadata}, nil)
+			if apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsTooManyRequests(err) {
+				return false, nil // it is behind
+			}
+			if err != nil {
+				return false, err
+			}
 		}
-		return err == nil, err
+		return true, nil
 	})
 	if err != nil {
 		return fmt.Errorf("wait until the API server knows what was written into etcd: %w", err)

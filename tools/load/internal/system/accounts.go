@@ -20,6 +20,8 @@ const writerName = "load-writer"
 // As returns a configuration with the rights of a ServiceAccount of the control plane of this machine, which has to exist, and its
 // name as that of the client.
 func (s *System) As(ctx context.Context, namespace, name string) (*rest.Config, error) {
+	s.accounts.Lock() // the file of an account is written each time
+	defer s.accounts.Unlock()
 	kubeconfig, err := s.plane.ServiceAccountKubeconfig(ctx, namespace, name)
 	if err != nil {
 		return nil, fmt.Errorf("act as ServiceAccount %s/%s: %w", namespace, name, err)

@@ -79,6 +79,8 @@ type System struct {
 	death     chan error
 	undo      []func(context.Context) error // in reverse order
 
+	accounts sync.Mutex // held while somebody becomes an account
+
 	mu      sync.Mutex
 	running map[string]*process.Process
 	pids    map[string]int // of the control plane

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/clusterring/clusterring/tools/load/internal/figure"
 	"github.com/clusterring/clusterring/tools/load/internal/measure/world"
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
@@ -23,12 +24,16 @@ const (
 	firstRow     = "moves-release-first"
 	thousandRow  = "moves-release-thousand"
 
+	manyRow = "moves-many-shards"
+
 	rateSeries      = "moves-by-shards"
 	apiServerSeries = "moves-apiserver-by-shards"
 	cpuSeries       = "moves-rebalancer-by-shards"
 
 	// threeShards is how many shards there are in the rows; a thousand is how many objects one of them has, or more, of few.
 	threeShards, thousand, few = 3, 1000, 3300
+	// threeHundred is how many shards die at most.
+	threeHundred = 300
 
 	patch     = "raw metadata PATCH, same concurrency"
 	countedTo = "CPU counts until the last object has moved. The pass over all objects that follows has a row of its own."
@@ -42,7 +47,7 @@ func Measurements() []run.Measurement {
 			Budget: map[run.Scale]time.Duration{run.Small: 40 * time.Second, run.Full: 250 * time.Second}, Run: three,
 		},
 		{
-			Name: "moves-by-shards", IDs: []string{rateSeries, apiServerSeries, cpuSeries},
+			Name: "moves-by-shards", IDs: []string{manyRow, rateSeries, apiServerSeries, cpuSeries},
 			Budget: map[run.Scale]time.Duration{run.Small: 15 * time.Second, run.Full: 150 * time.Second}, Run: byShards,
 		},
 	}
@@ -220,6 +225,9 @@ func byShards(ctx context.Context, b *run.Bench) (rows []result.Row, series []re
 		if err != nil {
 			return nil, nil, fmt.Errorf("%d shards: %w", size, err)
 		}
+		if i == len(sizes)-1 && b.Wants(manyRow) {
+			rows = append(rows, rowOfMany(size, values, floors))
+		}
 		points := [...]result.Point{{X: float64(size)}, {X: float64(size)}, {X: float64(size)}}
 		for round, v := range values {
 			points[0].Values, points[0].Floor = append(points[0].Values, v.Rate), append(points[0].Floor, floors[round].Rate)
@@ -235,7 +243,21 @@ func byShards(ctx context.Context, b *run.Bench) (rows []result.Row, series []re
 			series = append(series, s)
 		}
 	}
-	return nil, series, nil
+	return rows, series, nil
+}
+
+// dying is how many of so many shards die: a third, but not more than 300.
+func dying(size int) int { return min(size/threeShards, threeHundred) }
+
+func rowOfMany(size int, values, floors []world.Cost) result.Row {
+	row := result.Row{
+		ID: manyRow, Title: fmt.Sprintf("objects moved per second after the death of %d of %s shards", dying(size), figure.Number(float64(size))),
+		Unit: "objects/s", FloorTitle: patch, Judge: result.JudgeRatio, Target: result.Target{Bound: result.AtLeast, Value: 0.85, Unit: "×"},
+	}
+	for i, v := range values {
+		row.Values, row.Floor = append(row.Values, v.Rate), append(row.Floor, floors[i].Rate)
+	}
+	return row
 }
 
 // atSize makes a ring of so many shards, and measures one death: after that the ring is another one.
@@ -248,12 +270,11 @@ func atSize(ctx context.Context, b *run.Bench, size int) (values, floors []world
 	if err := w.Grow(ctx, run.Pick(b, 1000, 6000)); err != nil {
 		return nil, nil, err
 	}
-	third := size / threeShards
-	least, err := w.Raw(ctx, third, 0)
+	least, err := w.Raw(ctx, dying(size), 0)
 	if err != nil {
 		return nil, nil, err
 	}
-	c, err := w.Die(ctx, third)
+	c, err := w.Die(ctx, dying(size))
 	if err != nil {
 		return nil, nil, err
 	}

@@ -24,14 +24,14 @@ const (
 	coveredMark = "load.example.com/foreign"
 	// perForeign is what a write may take of the rebalancer's CPU, in milliseconds.
 	perForeign = 0.03
-	// rest is how long the rebalancer is watched alone, and quiet how long it may take to see what was written.
+	// quiet is how long the rebalancer may take to see what was written.
 	quiet = 500 * time.Millisecond
 )
 
 func foreignWrites() run.Measurement {
 	return run.Measurement{
 		Name: "foreign-writes", IDs: []string{leftOutRow, unnamedRow, coveredRow},
-		Budget: map[run.Scale]time.Duration{run.Small: 20 * time.Second, run.Full: 60 * time.Second}, Run: foreign,
+		Budget: map[run.Scale]time.Duration{run.Small: 10 * time.Second, run.Full: 60 * time.Second}, Run: foreign,
 	}
 }
 
@@ -101,7 +101,7 @@ func foreign(ctx context.Context, b *run.Bench) (rows []result.Row, series []res
 
 // strangers writes ConfigMaps of a namespace, and returns the rebalancer's CPU time per write, in milliseconds.
 func strangers(ctx context.Context, b *run.Bench, namespace string) (values []float64, err error) {
-	batch := objects.Batch{Kind: objects.ConfigMaps, Namespace: namespace, Prefix: "stranger", Count: run.Pick(b, 1000, 5000), Concurrency: writers}
+	batch := objects.Batch{Kind: objects.ConfigMaps, Namespace: namespace, Prefix: "stranger", Count: run.Pick(b, 300, 2000), Concurrency: writers}
 	if err := b.Objects.Create(ctx, batch); err != nil {
 		return nil, err
 	}

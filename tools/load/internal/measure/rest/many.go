@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/clusterring/clusterring/tools/load/internal/figure"
@@ -292,18 +293,16 @@ func (m *multitude) memoryRows() []result.Row {
 	if len(m.peaks) == 0 {
 		return nil
 	}
-	peaks := "At their peaks: "
-	for i, name := range slices.Sorted(slices.Values(append([]string{system.APIServer, system.Etcd}, system.Services...))) {
-		if i > 0 {
-			peaks += ", "
-		}
-		peaks += fmt.Sprintf("%s %.1f MiB", name, m.peaks[name])
+	peaks := make([]string, 0, len(m.peaks))
+	for name, mib := range m.peaks {
+		peaks = append(peaks, fmt.Sprintf("%s %.1f MiB", name, mib))
 	}
+	slices.Sort(peaks)
 	return []result.Row{
 		{
 			ID: manyPeak, Title: "rebalancer memory at its peak, from its start through a death and a join, " + m.title(), Unit: "MiB",
 			Values: []float64{m.peaks[system.Rebalancer]}, Judge: result.JudgeValue, Target: result.Target{Bound: result.AtMost, Value: peak, Unit: "MiB"},
-			Notes: []string{peaks + "."},
+			Notes: []string{"At their peaks: " + strings.Join(peaks, ", ") + "."},
 		},
 		{
 			ID: manyServers, Title: "API server memory per object, " + m.title(), Unit: "KiB",

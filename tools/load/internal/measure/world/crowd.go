@@ -27,16 +27,22 @@ type Crowd struct {
 	bench *run.Bench
 }
 
-// OpenCrowd declares so many rings whose names begin with the given one, with so many shards each, and no objects. Close removes them.
-func OpenCrowd(ctx context.Context, b *run.Bench, name string, rings, shards int) (c *Crowd, err error) {
-	c = &Crowd{Worlds: make([]*World, rings), bench: b}
+// Size says how many rings there are, with how many shards each, and how their names begin.
+type Size struct {
+	Name          string
+	Rings, Shards int
+}
+
+// OpenCrowd declares many rings without objects. Close removes them.
+func OpenCrowd(ctx context.Context, b *run.Bench, size Size) (c *Crowd, err error) {
+	c = &Crowd{Worlds: make([]*World, size.Rings), bench: b}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, c.Close(context.WithoutCancel(ctx)))
 		}
 	}()
-	return c, objects.Each(ctx, rings, openers, func(_ context.Context, i int) error {
-		w, err := Open(ctx, b, name+"-"+strconv.Itoa(i), shards) // what goes on until it is closed outlasts the call that this is
+	return c, objects.Each(ctx, size.Rings, openers, func(_ context.Context, i int) error {
+		w, err := Open(ctx, b, size.Name+"-"+strconv.Itoa(i), size.Shards) // what goes on until it is closed outlasts the call that this is
 		if err == nil {
 			c.Worlds[i] = w
 		}
@@ -64,11 +70,6 @@ func (c *Crowd) Grow(ctx context.Context, each int) error {
 // Settle waits until all rings are settled.
 func (c *Crowd) Settle(ctx context.Context) error {
 	return c.all(ctx, func(ctx context.Context, w *World) error { return w.Settle(ctx) })
-}
-
-// Join has one more shard in each ring, and returns when all are settled.
-func (c *Crowd) Join(ctx context.Context) error {
-	return c.all(ctx, func(ctx context.Context, w *World) error { return w.Replace(ctx) })
 }
 
 func (c *Crowd) all(ctx context.Context, do func(context.Context, *World) error) error {
@@ -127,10 +128,10 @@ func (c *Crowd) Raw(ctx context.Context) (Cost, error) {
 	}
 	w := c.Worlds[0]
 	w.turns++
-	turn := strconv.Itoa(w.turns)
+	by := raw{client: w.raw, turn: strconv.Itoa(w.turns)}
 	return c.watched(ctx, count, func(ctx context.Context) error {
 		return objects.Each(ctx, len(all), concurrency, func(ctx context.Context, i int) error {
-			return w.patch(ctx, all[i].world.Ring.Namespace, all[i].object, turn, raw{client: w.raw})
+			return w.patch(ctx, all[i].world.Ring.Namespace, all[i].object, by)
 		})
 	})
 }
@@ -180,18 +181,6 @@ func (c *Crowd) version(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("list an object: %w", err)
 	}
 	return list.ResourceVersion, nil
-}
-
-// Replace has one more shard join, and returns when the ring is settled. Unlike [World.Join] it does not mind if no object moves.
-func (w *World) Replace(ctx context.Context) error {
-	ring, err := w.read(ctx)
-	if err != nil {
-		return err
-	}
-	if _, err := w.Fleet.Join(ctx, 1); err != nil {
-		return err
-	}
-	return w.settleAnew(ctx, fingerprint(ring))
 }
 
 // firstUsed returns the first shard that has objects, and these.

@@ -133,15 +133,15 @@ func (w *World) Readmit(ctx context.Context, n, limit int) (Cost, error) {
 	return w.pass(ctx, n, limit, raw{client: w.bench.Objects, drop: v1alpha1.ShardLabel(w.Ring.Name)})
 }
 
-// raw is who patches, and which label that drops, if any.
+// raw is who patches, which label that drops, if any, and what tells one pass from another.
 type raw struct {
-	client *objects.Client
-	drop   string
+	client     *objects.Client
+	drop, turn string
 }
 
 // body returns the patch of an object of a version.
-func (r raw) body(turn, version string) ([]byte, error) {
-	labels := map[string]any{turnLabel: turn}
+func (r raw) body(version string) ([]byte, error) {
+	labels := map[string]any{turnLabel: r.turn}
 	if r.drop != "" {
 		labels[r.drop] = nil
 	}
@@ -164,18 +164,18 @@ func (w *World) pass(ctx context.Context, n, limit int, r raw) (Cost, error) {
 		list = list[:limit]
 	}
 	w.turns++
-	turn := strconv.Itoa(w.turns)
-	before := turnLabel + " notin (" + turn + ")"
+	r.turn = strconv.Itoa(w.turns)
+	before := turnLabel + " notin (" + r.turn + ")"
 	return w.watched(ctx, watching{selector: selector + "," + before, version: version, leaves: true, count: len(list), mark: len(list)}, func(ctx context.Context) (int, error) {
 		return len(list), objects.Each(ctx, len(list), concurrency, func(ctx context.Context, i int) error {
-			return w.patch(ctx, w.Ring.Namespace, list[i], turn, r)
+			return w.patch(ctx, w.Ring.Namespace, list[i], r)
 		})
 	})
 }
 
 // patch patches one object as the rebalancer does.
-func (w *World) patch(ctx context.Context, namespace string, o object, turn string, r raw) error {
-	body, err := r.body(turn, o.version)
+func (w *World) patch(ctx context.Context, namespace string, o object, r raw) error {
+	body, err := r.body(o.version)
 	if err != nil {
 		return err
 	}

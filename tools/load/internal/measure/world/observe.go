@@ -51,6 +51,7 @@ type times struct {
 type observer struct {
 	watching watch.Interface
 	counted  chan times // the latest, if nobody has taken it
+	latest   times      // what was taken last
 	ended    chan error
 	clock    interface{ Now() time.Time }
 }
@@ -98,22 +99,20 @@ func (o *observer) follow(what watching) {
 	o.ended <- fmt.Errorf("watch %s: the API server ended it", what.kind.Resource)
 }
 
-// await waits until n objects have been seen.
+// await waits until n objects have been seen. It is for one goroutine.
 func (o *observer) await(ctx context.Context, n int) (times, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("%d objects have not moved in %s", n, patience))
 	defer cancel()
-	for {
+	for o.latest.seen < n {
 		select {
-		case now := <-o.counted:
-			if now.seen >= n {
-				return now, nil
-			}
+		case o.latest = <-o.counted:
 		case err := <-o.ended:
 			return times{}, err
 		case <-ctx.Done():
 			return times{}, context.Cause(ctx)
 		}
 	}
+	return o.latest, nil
 }
 
 // stop ends the watch.

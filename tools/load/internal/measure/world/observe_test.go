@@ -53,7 +53,24 @@ func TestObjectsThatComeAreCountedAlsoIfNobodyKnowsHowMany(t *testing.T) {
 	got, err := o.await(t.Context(), 5)
 	require.NoError(t, err)
 	require.Equal(t, 5, got.seen)
+	again, err := o.await(t.Context(), 2)
+	require.NoError(t, err, "nothing new has to come for that")
+	require.Equal(t, got, again)
 	require.True(t, got.mark.IsZero())
+	o.stop()
+	<-o.ended
+}
+
+func TestObjectsThatChangeAreCounted(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	events, o := following(watching{alters: true, count: 1})
+	object := &metav1.PartialObjectMetadata{}
+	events.Add(object)
+	events.Delete(object)
+	events.Modify(object)
+	got, err := o.await(t.Context(), 1)
+	require.NoError(t, err)
+	require.Equal(t, 1, got.seen)
 	o.stop()
 	<-o.ended
 }

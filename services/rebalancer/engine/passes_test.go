@@ -1,0 +1,385 @@
+package engine
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	testclock "k8s.io/utils/clock/testing"
+
+	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/obligation"
+)
+
+// goingOver is an engine whose passes are begun and ended by a test.
+type goingOver struct {
+	*testing.T
+	e     *Engine
+	clock *testclock.FakeClock
+	base  *Target
+}
+
+// pass is one that is under way.
+type pass struct {
+	g     *goingOver
+	kind  kind
+	round *round
+	owed  suspects
+	// shards are those where it looks; nil if at all.
+	shards []string
+}
+
+const settlePeriod = 5 * time.Second
+
+func newGoingOver(t *testing.T, budget float64) *goingOver {
+	t.Helper()
+
+	g := &goingOver{T: t, clock: testclock.NewFakeClock(time.Unix(1_000_000_000, 0)), base: target("passes")}
+	g.e = New(Config{
+		Ring: "passes", Clock: g.clock, Log: logr.Discard(),
+		Limits: Limits{Total: 10, PerShard: 10, DrainTimeout: time.Minute, Settle: settlePeriod, AuditBudget: budget},
+	})
+	g.ring("a", "b", "c")
+
+	return g
+}
+
+// ring changes which shards are available. The sources have followed at once.
+func (g *goingOver) ring(shards ...string) {
+	g.e.retarget(of(g.base, shards...))
+	g.e.takeLost()
+
+	for _, who := range []string{newTarget, beingAsked} {
+		g.e.listed(who)
+	}
+}
+
+func (g *goingOver) due() (kind, time.Duration) {
+	k, at := g.e.passes.due(g.clock.Now(), g.e.table, g.e.looking())
+
+	return k, at.Sub(g.clock.Now())
+}
+
+// nothing expects that no pass is due for as long as that, and lets it go by.
+func (g *goingOver) nothing(d time.Duration) {
+	g.Helper()
+
+	k, in := g.due()
+	require.Equal(g, noPass, k)
+	require.Equal(g, d, in)
+	g.clock.Step(d)
+}
+
+// begin expects that a pass is due, and begins it.
+func (g *goingOver) begin(want kind) *pass {
+	g.Helper()
+
+	k, _ := g.due()
+	require.Equal(g, want, k)
+
+	p := &pass{g: g, kind: k, owed: g.e.passes.suspects, round: &round{e: g.e, t: g.e.Target()}}
+	shards, all := g.e.passes.begin(g.clock.Now(), k, g.e.table, func(s suspects) ([]string, bool) { return s.among(g.e.Target().View) })
+
+	if !all {
+		p.shards = append([]string{}, shards...)
+	}
+
+	return p
+}
+
+func (p *pass) end(err error) { p.g.e.finish(p.kind, p.round, p.owed, err) }
+
+func (g *goingOver) verified() bool {
+	g.due()
+
+	return g.e.passes.verified
+}
+
+// verify lets the ring be verified.
+func (g *goingOver) verify() {
+	g.Helper()
+	g.begin(change).end(nil)
+	require.False(g, g.verified(), "a pass that began before the settle period has passed")
+	g.clock.Step(settlePeriod)
+	g.begin(check).end(nil)
+	require.True(g, g.verified())
+}
+
+func (g *goingOver) object(shard, version string, drain bool) objects.Object {
+	id := objects.ID{GVR: corev1.SchemeGroupVersion.WithResource("configmaps"), Namespace: "n", Name: "x"}
+
+	return objects.Object{ID: id, ResourceVersion: version, Shard: shard, Labelled: true, Draining: drain}
+}
+
+// misplaced has an object seen out of its place; put has it seen in its place.
+func (g *goingOver) misplaced() { g.e.See(g.object("a", "1", false)) }
+func (g *goingOver) put() {
+	g.e.saw(g.e.Target(), g.object("b", "9", false), true)
+}
+
+func TestPassesVerify(t *testing.T) {
+	g := newGoingOver(t, 0)
+	g.verify()
+	g.nothing(auditEvery)
+	g.begin(audit).end(nil)
+	require.True(t, g.verified())
+
+	g.ring("a", "b", "c", "d")
+	require.False(t, g.verified(), "the ring wants something else")
+	g.verify()
+}
+
+// A ring is verified by a pass alone that says how all is, now.
+func TestPassesDoNotVerify(t *testing.T) {
+	for what, during := range map[string]func(g *goingOver, p *pass){
+		"it fails":            func(_ *goingOver, p *pass) { p.end(errors.New("503")) },
+		"something was found": func(g *goingOver, p *pass) { g.misplaced(); p.end(nil) },
+		"something was moved": func(g *goingOver, p *pass) {
+			g.misplaced()
+			_, _ = g.e.table.Take(g.clock.Now())
+			g.e.report(g.object("", "", false).ID, obligation.Outcome{Object: new(g.object("b", "2", false)), Event: obligation.SeenInPlace})
+			p.end(nil)
+		},
+		"something was given up": func(g *goingOver, p *pass) {
+			g.e.See(g.object("a", "1", true))
+			g.e.released(g.object("", "", false).ID, "2")
+			p.end(nil)
+		},
+		"another ring since":     func(g *goingOver, p *pass) { g.ring("a", "b"); p.end(nil) },
+		"another ring, and back": func(g *goingOver, p *pass) { g.ring("a", "b"); g.ring("a", "b", "c"); p.end(nil) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			g := newGoingOver(t, 0)
+			g.begin(change).end(nil)
+			g.clock.Step(settlePeriod)
+
+			p := g.begin(check)
+			during(g, p)
+			require.False(t, g.verified())
+			g.put()
+			require.False(t, g.verified())
+
+			passes := 0
+
+			for !g.verified() {
+				k, in := g.due()
+				if k == noPass {
+					g.clock.Step(in)
+					continue
+				}
+
+				g.begin(k).end(nil)
+
+				passes++
+			}
+
+			require.Positive(t, passes)
+			require.Less(t, passes, 4)
+		})
+	}
+}
+
+// What a source has yet to list may be out of place. Once it is listed, and is not, the pass counts.
+func TestPassesWaitForLists(t *testing.T) {
+	g := newGoingOver(t, 0)
+	g.begin(change).end(nil)
+	g.clock.Step(settlePeriod)
+	p := g.begin(check)
+	g.e.listing("x")
+	p.end(nil)
+	require.False(t, g.verified())
+
+	_, in := g.due()
+	require.Positive(t, in, "a check would be in vain")
+	g.e.listed("x")
+	require.True(t, g.verified())
+}
+
+// A pass that began before what is owed came to be owed does not pay it, nor does one that fails.
+func TestPassesForgetNothing(t *testing.T) {
+	owes := func(d obligation.Debt) func(*goingOver) { return func(g *goingOver) { g.e.passes.owe(d) } }
+
+	for what, tc := range map[string]struct {
+		owe    func(g *goingOver)
+		shards []string // nil is all
+		kind   kind
+	}{
+		"a pass":           {owe: owes(obligation.Debt{All: true}), kind: change},
+		"a look at shards": {owe: owes(obligation.Debt{Misplaced: []string{"b"}}), shards: []string{"b"}, kind: change},
+		"a check":          {owe: owes(obligation.Debt{Unseen: true}), kind: check},
+	} {
+		t.Run(what, func(t *testing.T) {
+			g := newGoingOver(t, 0)
+			g.verify()
+			g.clock.Step(time.Minute)
+
+			before := g.begin(audit)
+			tc.owe(g)
+			before.end(nil)
+			require.False(t, g.verified(), "the audit began before")
+
+			for range 3 {
+				p := g.begin(tc.kind)
+				require.Equal(t, tc.shards, p.shards)
+				p.end(errors.New("503"))
+				require.False(t, g.verified())
+
+				_, in := g.due()
+				g.clock.Step(in)
+			}
+
+			// The ring changes under the pass.
+			p := g.begin(tc.kind)
+			g.ring("a", "b", "c", "d", "e")
+			g.ring("a", "b", "c", "d")
+			p.end(nil)
+			require.True(t, g.e.passes.suspects.any())
+			require.False(t, g.verified())
+
+			g.begin(change).end(nil)
+			g.clock.Step(settlePeriod)
+			g.begin(check).end(nil)
+			require.True(t, g.verified())
+		})
+	}
+
+	t.Run("a look at shards, and one more during it", func(t *testing.T) {
+		g := newGoingOver(t, 0)
+		g.verify()
+		g.e.passes.owe(obligation.Debt{Misplaced: []string{"b"}})
+		_, in := g.due()
+		g.clock.Step(in)
+		p := g.begin(change)
+		require.Equal(t, []string{"b"}, p.shards)
+		g.e.passes.owe(obligation.Debt{Misplaced: []string{"a"}})
+		p.end(nil)
+		_, in = g.due()
+		g.clock.Step(in)
+		require.Equal(t, []string{"a"}, g.begin(change).shards)
+	})
+
+	t.Run("a look at shards, and another ring", func(t *testing.T) {
+		g := newGoingOver(t, 0)
+		g.verify()
+		g.e.passes.owe(obligation.Debt{Misplaced: []string{"b"}})
+		_, in := g.due()
+		g.clock.Step(in)
+		p := g.begin(change)
+		g.ring("a", "b") // of which it follows for no other shard that it has objects out of their place
+		p.end(nil)
+		require.Equal(t, []string{"b"}, g.begin(change).shards)
+	})
+
+	t.Run("a look at shards of which some do not verify", func(t *testing.T) {
+		g := newGoingOver(t, 0)
+		g.verify()
+		g.e.passes.owe(obligation.Debt{Misplaced: []string{"b"}})
+		_, in := g.due()
+		g.clock.Step(in)
+		g.begin(change).end(nil)
+		require.False(t, g.verified(), "it has not looked everywhere")
+		_, in = g.due()
+		g.clock.Step(in)
+		g.begin(check).end(nil)
+		require.True(t, g.verified())
+	})
+}
+
+// A pass that fails, or after which another one is due at once, is not begun again and again.
+func TestPassesAreSpacedOut(t *testing.T) {
+	for what, once := range map[string]func(g *goingOver){
+		"failing": func(g *goingOver) { g.begin(change).end(errors.New("503")) },
+		"finding": func(g *goingOver) { g.begin(change).end(nil); g.e.passes.owe(obligation.Debt{All: true}) },
+		"failing to check": func(g *goingOver) {
+			g.e.passes.suspects.clear()
+			g.begin(check).end(errors.New("503"))
+		},
+		"moving": func(g *goingOver) {
+			g.e.passes.suspects.clear()
+			p := g.begin(check)
+			g.e.passes.owe(obligation.Debt{Unseen: true})
+			p.end(nil)
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			g := newGoingOver(t, 0)
+			g.clock.Step(settlePeriod)
+
+			began, n := g.clock.Now(), 0
+
+			for g.clock.Since(began) < 10*time.Minute {
+				once(g)
+
+				n++
+
+				k, in := g.due()
+				require.Equal(t, noPass, k)
+				require.LessOrEqual(t, in, 36*time.Second)
+				g.clock.Step(in)
+			}
+
+			require.LessOrEqual(t, n, 10+10*2)
+
+			once(g)
+			g.ring("a", "b", "c", "d")
+			g.begin(change).end(errors.New("503")) // at once
+			_, in := g.due()
+			require.Less(t, in, time.Second, "the pauses begin anew")
+		})
+	}
+}
+
+// Once a ring was verified, the pauses begin anew.
+func TestPassesOfAVerifiedRingBeginAnew(t *testing.T) {
+	g := newGoingOver(t, 0)
+	for range 12 {
+		g.begin(change).end(errors.New("503"))
+		_, in := g.due()
+		g.clock.Step(in)
+	}
+
+	g.begin(change).end(nil)
+	require.True(t, g.verified())
+	g.clock.Step(time.Minute)
+	g.e.passes.owe(obligation.Debt{Unseen: true})
+	g.begin(check).end(errors.New("503"))
+
+	_, in := g.due()
+	require.Less(t, in, time.Second)
+}
+
+// TestAudit: the audit takes no more than its budget, and repairs a ring that cannot be verified, too.
+func TestAudit(t *testing.T) {
+	g := newGoingOver(t, 0.02)
+	g.verify()
+	g.nothing(time.Minute)
+
+	p := g.begin(audit)
+	p.round.objects = 1_000_000
+	p.end(nil)
+	g.nothing(1_000_000 * perObject * 50)
+
+	g.begin(audit).end(errors.New("503"))
+	require.True(t, g.verified(), "what is not seen says nothing")
+	g.nothing(1_000_000 * perObject * 50)
+
+	p = g.begin(audit)
+	p.round.objects = 10
+	p.end(nil)
+	g.misplaced()
+	g.nothing(time.Minute)
+	g.begin(audit).end(nil)
+
+	g.e.passes.owe(obligation.Debt{Unseen: true})
+	require.False(t, g.verified())
+	g.nothing(time.Minute)
+	g.begin(audit).end(nil)
+	g.put()
+	require.NotEqual(t, g.e.passes.moved, g.e.table.Moved(), "it was put elsewhere since")
+	require.False(t, g.verified())
+	g.begin(check).end(nil)
+	require.True(t, g.verified())
+}
