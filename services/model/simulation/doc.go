@@ -4,13 +4,15 @@
 // A [History] is what happens: shards that join, leave, crash, freeze, hang and return; rings that are edited and deleted; resources
 // that change their version or scope, or are away for a while; namespaces that change their labels; users that create, delete,
 // relabel, restore and re-parent; requests that are refused, lost, slow or never answered, watches that are cut, expired, late or
-// blind. [Draw] makes one from a seed, [Run] lets it happen, [Shrink] leaves out what does not matter for a failure.
+// blind. Something may go wrong for ever, a [Condition]. [Draw] makes a history from a seed, the tests let it happen, [Shrink] leaves out what does
+// not matter for a failure.
 //
 // # What is real
 //
 //   - the rebalancer's engine with its client for objects, its guard and its plan, against the API server of package apiserver
+//   - what the ring's resources are: resources.Resolver, for the rebalancer and for the assigner
 //   - the assigner's decisions: admission.Decide, asked about every write by one of two replicas whose knowledge is late
-//   - the lease monitor's decisions: lease.Next, with the ages of lease.Observer
+//   - the lease monitor's decisions: lease.Next and lease.Together, with the ages of lease.Observer and lease.Sight
 //   - which shard owns what: package membership and the hash ring
 //
 // # What is modelled
@@ -20,10 +22,21 @@
 //
 // # What is checked
 //
-// While a history happens: I1, I6, and that no ring is said to have converged while an object has been out of place for longer than an
-// audit takes. When it has ended, and the time has passed in which everything should have come right: that every object is
-// where it belongs or the report says why not, that the ring is said to have converged, and that from then on nothing is asked
-// of the API server but what an audit and a watch need.
+// While a history happens: I1, I6, that no shard loses its Lease that can renew it, that objects move promptly while nothing goes wrong, that
+// audits find nothing but what somebody has put in a wrong place, and that no ring is said to have converged while an object has been
+// out of place for longer than an audit takes. When it has ended, and the time has passed in which everything should have come right:
+// that every object is where it belongs, or that the report says why not; that the ring is said to have converged; and that from then on
+// nothing is asked of the API server but what audits and watches need.
+//
+// # What is excused
+//
+// Users are bound to no protocol: a shard may go on with an object that a user has given to another until it has seen that, and likewise
+// with objects that an edit of the ring has made controlled ones. A label that somebody writes on an object of a resource that the ring
+// does not know is none of its business.
+//
+// # Mutations
+//
+// TestMutations puts faults back into the source, one at a time, and says how many seeds find each.
 //
 // # Time and chance
 //

@@ -129,7 +129,7 @@ func explain(t *testing.T, h History) {
 
 // A history ends alike each time, whatever the order in which goroutines run.
 func TestReplay(t *testing.T) {
-	for range number(t, "REPLAYS", 20) {
+	for range number(t, "REPLAYS", 10) {
 		h := Draw(rand.Uint64N(1 << 40))
 		a, b := run(t, h), run(t, h)
 

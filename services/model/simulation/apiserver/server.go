@@ -129,7 +129,9 @@ func (r request) writes() bool {
 // course is what becomes of one request.
 type course struct {
 	before, after time.Duration
-	fault         *Fault
+	// stored is the part of before that comes after admission.
+	stored time.Duration
+	fault  *Fault
 	// applied says that a write is carried out although who has sent it does not wait for it.
 	applied bool
 }
@@ -150,7 +152,9 @@ func (c *Client) do(ctx context.Context, r request, apply func() error) error {
 	}
 
 	if left, err := s.pause(ctx, way.before); err != nil {
-		if r.writes() && way.applied && way.fault.carriesOut() {
+		admitted := left <= way.stored // what is still in admission ends with the connection
+
+		if r.writes() && way.applied && admitted && way.fault.carriesOut() {
 			s.group.Go(func() { // The server has it, and goes on with it.
 				if _, err := s.pause(context.WithoutCancel(ctx), left); err == nil {
 					_ = locked()
@@ -211,7 +215,7 @@ func (s *Server) course(c *Client, r request) course {
 	h := s.hash(key, s.count(key))
 
 	before, after := latency(r.verb, h)
-	way := course{before: before, after: after, applied: h&1 == 0}
+	way := course{before: before, after: after, stored: before, applied: h&1 == 0}
 
 	for _, f := range s.faults {
 		if !f.hits(s.clock.Now(), c.class, r, mix(h, 3)) {
