@@ -61,7 +61,7 @@ type Verdict struct {
 //     then a process that renews it would have noticed, and stopped or made the Lease anew. This is 5 minutes at most.
 //  3. A shard that has never had a Lease since this guard watches is treated as if its Lease had been deleted when the guard
 //     began, with the longest duration of the ring's Leases.
-//  4. No process works as a shard between the answer that allows to take its objects and the end of Until. The rules U1 to U4
+//  4. No process works as a shard between the answer that allows to take its objects and the end of Until. The rules U1 to U5
 //     say why.
 type Guard struct {
 	ring   string
@@ -344,6 +344,10 @@ func (s *shard) judge(name string, leases []coordinationv1.Lease, at span) Verdi
 	if len(leases) == 0 {
 		if wait := s.absent(at.began); wait > 0 {
 			return Verdict{RetryAfter: wait, Reason: "the Lease of shard " + name + " was deleted, and its process may still work"}
+		}
+
+		if at.began.Sub(s.vanished) >= min(2*s.duration, longestWait) {
+			until = at.began.Add(longGone) // U5
 		}
 	}
 

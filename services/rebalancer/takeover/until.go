@@ -33,9 +33,17 @@ const (
 //	    differ. What a cache shows says nothing: it may be as late as it likes. No time in a Lease is used, for it is by
 //	    another clock. So what U2 allows begins with the first renewal by the lease monitor that is seen.
 //	U4  Of a hold-off that a shard says half a second is kept back, and a minute is believed.
+//	U5  A shard that has had no Lease for the time that a living process would have needed to make it anew is not taken to come back
+//	    just now: until now + 30 s. There is no Lease that the lease monitor could keep from it, and where admission is slower than a
+//	    hold-off, its objects would never move otherwise. This is a bet, the only one here: a process that comes back under an old
+//	    name after so long, within those seconds, and lists its objects before such a write is done, works on the object of that
+//	    write until its watch has told it.
 //
 // This takes for granted that clocks run at the same speed, that a Lease which the lease monitor holds is deleted by it
 // alone (which is later), and that whoever waits less than the Lease's annotation says corrects the annotation.
+
+// longGone is how long U5 allows: no write takes longer than the longest time that a webhook may have.
+const longGone = 30 * time.Second
 
 // past is what live reads have shown of one Lease.
 type past struct {

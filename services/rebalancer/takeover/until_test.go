@@ -259,3 +259,27 @@ func TestWaitIsBounded(t *testing.T) {
 	w.observe()
 	require.Equal(t, 5*time.Minute, w.ask("a").RetryAfter)
 }
+
+// Nobody can keep a Lease that is not there: objects of a shard that is long gone move however slow admission is.
+func TestShardThatIsLongGoneIsNotExpectedBack(t *testing.T) {
+	w := newWorld(t)
+
+	v := w.ask("a")
+	require.False(t, v.Allowed, "it may have had a Lease until just now")
+
+	w.step(v.RetryAfter)
+	require.Equal(t, longGone, w.left())
+}
+
+func TestShardWhoseLeaseWasJustDeletedMayComeBack(t *testing.T) {
+	w := newWorld(t)
+	s := w.shard()
+	require.NoError(t, s.Acquire(t.Context()))
+	require.NoError(t, s.Release(t.Context()))
+	require.Equal(t, silentHoldOff, w.left())
+	require.NoError(t, s.Delete(t.Context()))
+	w.step(time.Second)
+	require.Equal(t, silentHoldOff, w.left(), "it held its Lease a moment ago")
+	w.step(longestWait)
+	require.Equal(t, longGone, w.left())
+}
