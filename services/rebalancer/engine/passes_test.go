@@ -117,7 +117,7 @@ func (g *goingOver) object(shard, version string, drain bool) objects.Object {
 // misplaced has an object seen out of its place; put has it seen in its place.
 func (g *goingOver) misplaced() { g.e.See(g.object("a", "1", false)) }
 func (g *goingOver) put() {
-	g.e.saw(g.e.Target(), g.object("b", "9", false), true)
+	g.e.saw(g.e.Target(), sight{object: g.object("b", "9", false), inPlace: true})
 }
 
 func TestPassesVerify(t *testing.T) {

@@ -13,14 +13,18 @@ import (
 // observe takes note of an object that some source has seen, when there is room. An error of the look at its namespace counts as out
 // of place: a worker will look again.
 func (e *Engine) observe(ctx context.Context, namespaces Namespaces, o objects.Object) (at placement.Assessment, inPlace bool) {
+	return e.observed(ctx, namespaces, sight{object: o})
+}
+
+func (e *Engine) observed(ctx context.Context, namespaces Namespaces, seen sight) (at placement.Assessment, inPlace bool) {
 	for {
 		t := e.Target()
 
-		at, err := t.Assess(ctx, namespaces, o)
-		inPlace := err == nil && at.InPlace
+		at, err := t.Assess(ctx, namespaces, seen.object)
+		seen.inPlace = err == nil && at.InPlace
 
-		if !inPlace && !e.await(ctx, e.room, func() bool { return !e.table.Full() }) || e.saw(t, o, inPlace) {
-			return at, inPlace
+		if !seen.inPlace && !e.await(ctx, e.room, func() bool { return !e.table.Full() }) || e.saw(t, seen) {
+			return at, seen.inPlace
 		}
 	}
 }
@@ -98,7 +102,7 @@ func (s *drains) Present(ctx context.Context, o objects.Object) {
 		s.listed.Insert(o.ID)
 	}
 
-	s.e.observe(ctx, s.e.Namespaces, o)
+	s.e.observed(ctx, s.e.Namespaces, sight{object: o, watched: true})
 }
 
 func (s *drains) Gone(id objects.ID, resourceVersion string) { s.e.released(id, resourceVersion) }

@@ -177,8 +177,15 @@ func (s *state) again(id objects.ID) {
 	s.update(func(time.Time) { s.table.Again(id) })
 }
 
-// saw takes note of an object that was seen, in its place by the given target or not. It reports whether that is the present one.
-func (s *state) saw(t *Target, o objects.Object, inPlace bool) bool {
+// sight is an object that was seen.
+type sight struct {
+	object objects.Object
+	// inPlace says that it was in its place; watched that whoever saw it is told when it loses its drain label.
+	inPlace, watched bool
+}
+
+// saw takes note of a sight, as the given target has it. It reports whether that is the present one.
+func (s *state) saw(t *Target, o sight) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -186,19 +193,33 @@ func (s *state) saw(t *Target, o objects.Object, inPlace bool) bool {
 		return false
 	}
 
-	if _, known := s.table.Has(o.ID); !known && inPlace {
+	if _, known := s.table.Has(o.object.ID); !known && o.inPlace {
 		return true
 	}
 
-	s.table.See(s.clock.Now(), o, inPlace)
-	s.changed()
+	s.see(o)
 
 	return true
 }
 
+// see takes note of a sight, with the lock held.
+func (s *state) see(o sight) {
+	before, known := s.table.Has(o.object.ID)
+	s.table.See(s.clock.Now(), o.object, o.inPlace)
+
+	if o.object.Draining && !o.watched && !(known && before.Draining) {
+		s.table.Doubt(o.object.ID)
+	}
+
+	s.changed()
+}
+
 // See implements [move.Obligations].
 func (s *state) See(o objects.Object) {
-	s.update(func(now time.Time) { s.table.See(now, o, false) })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	s.see(sight{object: o})
 }
 
 // Has implements [move.Obligations].

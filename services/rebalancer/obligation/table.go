@@ -131,6 +131,14 @@ func (t *Table) See(now time.Time, o objects.Object, inPlace bool) {
 	}
 }
 
+// Doubt has an object read that was seen to carry the drain label by somebody else than who is told when that label goes: it may have
+// gone before, and nobody would tell again.
+func (t *Table) Doubt(id objects.ID) {
+	if e, ok := t.entries[id]; ok {
+		t.look(e, e.seen)
+	}
+}
+
 // replace keeps an object as it is now. If its labels have changed, those that wait for it are looked at.
 func (t *Table) replace(e *entry, o objects.Object) {
 	changed := e.object.Shard != o.Shard || e.object.Draining != o.Draining
