@@ -207,7 +207,7 @@ func (s *state) see(o sight) {
 	before, known := s.table.Has(o.object.ID)
 	s.table.See(s.clock.Now(), o.object, o.inPlace)
 
-	if o.object.Draining && !o.watched && !(known && before.Draining) {
+	if o.object.Draining && !o.watched && (!known || !before.Draining) {
 		s.table.Doubt(o.object.ID)
 	}
 
