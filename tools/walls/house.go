@@ -94,7 +94,7 @@ var house = slices.Concat([]zone{
 		may: []string{
 			"pkg/apis", "services/internal/lease", "services/internal/membership", "services/internal/resources", "services/internal/ring",
 			"services/assigner/admission", "services/rebalancer/engine", "services/rebalancer/objects", "services/rebalancer/placement",
-			"services/rebalancer/takeover",
+			"services/rebalancer/scope", "services/rebalancer/takeover",
 		},
 		rule: "the simulation imports pkg/apis, the domain, the rebalancer's engine with what it is given, and of the other services no " +
 			"more than what decides (assigner/admission)",

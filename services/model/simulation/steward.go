@@ -24,6 +24,7 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 	"github.com/clusterring/clusterring/services/rebalancer/placement"
+	"github.com/clusterring/clusterring/services/rebalancer/scope"
 	"github.com/clusterring/clusterring/services/rebalancer/takeover"
 )
 
@@ -300,11 +301,11 @@ func (k sink) pass(log func()) {
 }
 
 // aimAt returns what the engine is to work towards.
-func (s *steward) aimAt(ring *v1alpha1.ClusterRing) (*engine.Target, *scope) {
+func (s *steward) aimAt(ring *v1alpha1.ClusterRing) (*engine.Target, *scope.Scope) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	sc := scopeOf(ring)
+	sc := scope.Of(ring)
 
 	selector, err := metav1.LabelSelectorAsSelector(ring.Spec.EffectiveNamespaceSelector())
 	if err != nil {
@@ -323,7 +324,7 @@ func (s *steward) aimAt(ring *v1alpha1.ClusterRing) (*engine.Target, *scope) {
 
 	return &engine.Target{
 		Narrow: placement.Narrow(before, covered),
-		View:   viewOf(s.leases), Set: s.known.Resolve(sc.spec), Leaving: sc.leaving, Selector: selector, Revision: s.revision,
+		View:   viewOf(s.leases), Set: s.known.Resolve(sc.Spec), Leaving: sc.Leaving, Selector: selector, Revision: s.revision,
 	}, &sc
 }
 
@@ -333,11 +334,11 @@ func missing(t *engine.Target) bool {
 }
 
 // assignment is what the status says of the ring's objects.
-func assignment(ring *v1alpha1.ClusterRing, sc *scope, t *engine.Target, report engine.Report) *v1alpha1.AssignmentStatus {
-	a := &v1alpha1.AssignmentStatus{LostShards: report.Lost, Resources: sc.remember(t.Set)}
+func assignment(ring *v1alpha1.ClusterRing, sc *scope.Scope, t *engine.Target, report engine.Report) *v1alpha1.AssignmentStatus {
+	a := &v1alpha1.AssignmentStatus{LostShards: report.Lost, Resources: sc.Remember(t.Set)}
 
 	if report.Converged && !missing(t) {
-		a.Fingerprint, a.Resources = t.View.Fingerprint(), (&scope{spec: ring.Spec}).remember(t.Set)
+		a.Fingerprint, a.Resources = t.View.Fingerprint(), (&scope.Scope{Spec: ring.Spec}).Remember(t.Set)
 	}
 
 	return a
