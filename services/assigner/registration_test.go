@@ -170,13 +170,18 @@ func TestMissingResource(t *testing.T) {
 	t.Run("it is registered as soon as it appears", func(t *testing.T) {
 		f.serve(shop)
 		eventually(t, func() bool { return f.rules() == 3 && f.reason() == "True Registered" }, "all resources are registered")
+		f.asked()
 
-		eventually(t, func() bool {
+		open := func() string {
 			w := f.website(unique("shop"))
 			w.SetGroupVersionKind(shop)
 
-			return f.create(w).GetLabels()[f.shardLabel()] == "a"
-		}, "objects of the new resource get a shard")
+			return f.create(w).GetLabels()[f.shardLabel()]
+		}
+		require.Empty(t, open(), "nobody has recorded yet that there may be labels to remove")
+
+		f.record(f.ring().Spec.Resources...)
+		eventually(t, func() bool { return open() == "a" }, "objects of the new resource get a shard")
 	})
 
 	t.Run("a group that does not exist is no different", func(t *testing.T) {

@@ -265,6 +265,7 @@ func (f *fixture) declare(resources ...v1alpha1.RingResource) {
 		},
 	}
 	require.NoError(f.t, f.Client.Create(f.t.Context(), ring))
+	f.record(resources...)
 	f.t.Cleanup(func() {
 		f.changeRing(func(r *v1alpha1.ClusterRing) { r.Finalizers = nil })
 		require.NoError(f.t, client.IgnoreNotFound(f.Client.Delete(context.Background(), ring)))
@@ -303,7 +304,22 @@ func (f *fixture) settle(shards ...string) {
 
 	ring := f.ring()
 	before := ring.DeepCopy()
-	ring.Status.Assignment = &v1alpha1.AssignmentStatus{Fingerprint: fingerprint(shards)}
+	ring.Status.Assignment.Fingerprint = fingerprint(shards)
+	require.NoError(f.t, f.Client.Status().Patch(f.t.Context(), ring, client.MergeFrom(before)))
+}
+
+// record says on behalf of the rebalancer that objects of the resources may carry labels.
+func (f *fixture) record(resources ...v1alpha1.RingResource) {
+	f.t.Helper()
+
+	ring := f.ring()
+	before := ring.DeepCopy()
+	ring.Status.Assignment = &v1alpha1.AssignmentStatus{}
+
+	for _, r := range resources {
+		ring.Status.Assignment.Resources = append(ring.Status.Assignment.Resources, v1alpha1.AssignedResource(r))
+	}
+
 	require.NoError(f.t, f.Client.Status().Patch(f.t.Context(), ring, client.MergeFrom(before)))
 }
 

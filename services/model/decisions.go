@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/assigner/admission"
@@ -352,7 +353,10 @@ func (d *decisions) admissions() {
 // admit returns the labels that an object has after a write, given what the assigner believes of the Leases and of whether
 // everything is in its place.
 func (d *decisions) admit(w write, view int8, settled bool) labels {
-	facts := admission.Facts{Name: ringName, Resources: d.set, View: d.views[view], Deleting: w.deleting}
+	facts := admission.Facts{
+		Name: ringName, Resources: d.set, View: d.views[view], Deleting: w.deleting,
+		Recorded: sets.New(d.set.Main()[0].GroupResource(), d.set.Controlled()[0].GroupResource()),
+	}
 	if settled {
 		facts.AssignedFingerprint = facts.View.Fingerprint()
 	}

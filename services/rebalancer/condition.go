@@ -18,6 +18,8 @@ type situation struct {
 	deleting bool
 	// shards is the number of available shards.
 	shards int
+	// turning says that objects have still to come back as controlled ones.
+	turning bool
 	// missing says which resources are not served; empty if none is missing.
 	missing string
 	// unknown says of which resources it is not known whether they are served; empty if there is none.
@@ -51,7 +53,7 @@ func assigned(s situation) metav1.Condition {
 	case r.Blocked > 0:
 		c.Reason = v1alpha1.ReasonMoving
 		c.Message = fmt.Sprintf("%s: %d cannot move yet, such as %s", counts(r), r.Blocked, r.BlockedExample)
-	case !r.Converged:
+	case !r.Converged || s.turning:
 		c.Reason, c.Message = v1alpha1.ReasonMoving, counts(r)
 	default:
 		c.Status, c.Reason = metav1.ConditionTrue, v1alpha1.ReasonAllAssigned
@@ -142,8 +144,11 @@ func assignment(ring *v1alpha1.ClusterRing, t *target, r engine.Report) *v1alpha
 	}
 
 	if r.Converged && len(t.missing()) == 0 {
-		a.Fingerprint = t.View.Fingerprint()
 		a.Resources = (&scope.Scope{Spec: ring.Spec}).Remember(t.Set)
+
+		if !t.scope.Turning {
+			a.Fingerprint = t.View.Fingerprint()
+		}
 	}
 
 	return a

@@ -167,7 +167,7 @@ func (r *reconciler) pursue(ctx context.Context, ring *v1alpha1.ClusterRing, t *
 // What the status says already, an old copy of the ring cannot tell: with such a copy nothing is done, the newer one is on its
 // way into the cache. It is not old if others alone have written since, as the lease monitor does whenever a shard comes or goes.
 func (r *reconciler) redirect(ctx context.Context, e *running, ring *v1alpha1.ClusterRing, t *target) (reconcile.Result, error) {
-	e.Guard.Observe(t.View) // now, whatever becomes of the status
+	e.Observe(t.View) // now, whatever becomes of the status
 
 	latest := &v1alpha1.ClusterRing{}
 
@@ -213,6 +213,7 @@ type standing struct {
 func (r *reconciler) report(ctx context.Context, e *running, ring *v1alpha1.ClusterRing, s standing) (wait time.Duration, err error) {
 	is := situation{
 		deleting: !ring.DeletionTimestamp.IsZero(),
+		turning:  s.scope.Turning,
 		shards:   len(s.View.AvailableShards()),
 		missing:  resources.Message(s.missing()),
 		unknown:  resources.Message(slices.DeleteFunc(s.missing(), resources.Missing.Absent)),

@@ -107,6 +107,10 @@ func (r *Ring) assign(req *Request, resource resources.Resource, role resources.
 		return Answer{Outcome: NameUnknown}
 	}
 
+	if !r.facts.Recorded.Has(resource.GroupResource()) {
+		return Answer{Outcome: Unrecorded}
+	}
+
 	shard, ok := r.facts.View.Owner(key)
 	if !ok {
 		return Answer{Outcome: NoShard, Warning: r.noShard()}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/assigner/admission"
@@ -80,7 +81,27 @@ func view(shards ...string) *membership.View {
 func state(shards ...string) *admission.Ring {
 	v := view(shards...)
 
-	return admission.NewRing(admission.Facts{Name: ring, Resources: resolve(), View: v, AssignedFingerprint: v.Fingerprint()})
+	return admission.NewRing(admission.Facts{
+		Name: ring, Resources: resolve(), Recorded: recorded("websites.example.org", "configmaps", "clusters.example.org"),
+		View: v, AssignedFingerprint: v.Fingerprint(),
+	})
+}
+
+func recorded(names ...string) sets.Set[schema.GroupResource] {
+	all := sets.New[schema.GroupResource]()
+	for _, name := range names {
+		all.Insert(schema.ParseGroupResource(name))
+	}
+
+	return all
+}
+
+// unrecorded is a ring whose status names other resources than websites.
+func unrecorded(shards ...string) *admission.Ring {
+	f := state(shards...).Facts()
+	f.Recorded = recorded("configmaps", "clusters.example.org")
+
+	return admission.NewRing(f)
 }
 
 func moving(shards ...string) *admission.Ring {
@@ -202,6 +223,9 @@ func examples() []example {
 		{"no such ring", nil, create(websites, website(nil)), admission.UnknownRing},
 		{"a ring that is being deleted", deleting("a"), create(websites, website(nil)), admission.RingDeleting},
 		{"a dropped label in a ring that is being deleted", deleting("a"), updating(websites, website(atA), website(nil)), admission.RingDeleting},
+		{"a resource that the ring's status does not name yet", unrecorded("a"), create(websites, website(nil)), admission.Unrecorded},
+		{"a child of it, whose own resource it names", unrecorded("a"), create(configmaps, child(nil)), admission.Assigned},
+		{"a dropped label of a resource that the ring's status does not name", unrecorded("a"), updating(websites, website(atA), website(nil)), admission.Restored},
 		{"a resource of another ring", abc, create(pods, website(nil)), admission.UnknownResource},
 		{"a resource that is not served yet", abc, create(schema.GroupResource{Group: "example.org", Resource: "notyet"}, website(nil)), admission.UnknownResource},
 		{"a resource of the same name in another group", abc, create(schema.GroupResource{Resource: "websites"}, website(nil)), admission.UnknownResource},

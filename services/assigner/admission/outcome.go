@@ -25,6 +25,8 @@ const (
 	RingDeleting Outcome = "ring_deleting"
 	// UnknownResource means that the resource is not, or not yet, one of the ring's.
 	UnknownResource Outcome = "unknown_resource"
+	// Unrecorded means that the rebalancer has not yet recorded in the ring's status that objects of the resource may carry labels.
+	Unrecorded Outcome = "unrecorded"
 	// NotAsked is a request that the registration does not ask for: another operation, or a subresource.
 	NotAsked Outcome = "not_asked"
 	// Undecodable means that the object's metadata could not be read.

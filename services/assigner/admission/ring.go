@@ -11,10 +11,14 @@
 //  4. No shard loses an object without a drain label on it: a write that drops the shard label from an object that was not
 //     asked to move gets it back, whatever is known of the shard.
 //  5. Equal rings and requests give equal answers.
+//  6. No object gets a label of which the ring's status does not say that objects of its resource may carry one.
 package admission
 
 import (
 	"fmt"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/membership"
@@ -27,6 +31,9 @@ type Facts struct {
 	Name string
 	// Resources are the ring's resources as the API server serves them.
 	Resources *resources.Set
+	// Recorded are the resources that status.assignment.resources of the ring names. Objects of others get no label: the rebalancer
+	// would not know that there is one to remove, should the resource leave the ring before it has looked.
+	Recorded sets.Set[schema.GroupResource]
 	// View is the ring's shards.
 	View *membership.View
 	// AssignedFingerprint is status.assignment.fingerprint of the ring: the set of shards for which every object was last

@@ -140,6 +140,7 @@ func (k *Keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	k.Store.put(admission.Facts{
 		Name:                ring.Name,
 		Resources:           k.resolve(ring),
+		Recorded:            resources.Recorded(ring.Status.Assignment),
 		AssignedFingerprint: fingerprint,
 		Deleting:            !ring.DeletionTimestamp.IsZero(),
 	}, ring.UID, ring.Generation)

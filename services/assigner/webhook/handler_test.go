@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
@@ -68,6 +69,7 @@ func newRing(shards int) *admission.Ring {
 	return admission.NewRing(admission.Facts{
 		Name:      ring,
 		Resources: resources.Resolve(mapper, v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{Resource: "configmaps"}}}),
+		Recorded:  sets.New(schema.GroupResource{Resource: "configmaps"}),
 		View:      membership.NewView(ring, leases, nil),
 	})
 }

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/key"
@@ -69,6 +70,24 @@ type Set struct {
 type entry struct {
 	resource Resource
 	role     Role
+}
+
+// Recorded returns the resources whose objects may carry labels of a ring, as its status says; none if the status is nil.
+func Recorded(status *v1alpha1.AssignmentStatus) sets.Set[schema.GroupResource] {
+	all := sets.New[schema.GroupResource]()
+	if status == nil {
+		return all
+	}
+
+	for _, r := range status.Resources {
+		all.Insert(schema.GroupResource{Group: r.Group, Resource: r.Resource})
+
+		for _, c := range r.ControlledResources {
+			all.Insert(schema.GroupResource{Group: c.Group, Resource: c.Resource})
+		}
+	}
+
+	return all
 }
 
 // Owner is the main object that a controlled object follows.

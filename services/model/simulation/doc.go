@@ -30,8 +30,7 @@
 //
 // # What is excused
 //
-// Users are bound to no protocol: a shard may go on with an object that a user has given to another until it has seen that, and likewise
-// with objects that an edit of the ring has made controlled ones. A label that somebody writes on an object of a resource that the ring
+// Users are bound to no protocol: a shard may go on with an object that a user has given to another until it has seen that. A label that somebody writes on an object of a resource that the ring
 // does not know is none of its business.
 //
 // # Mutations

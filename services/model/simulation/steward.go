@@ -205,7 +205,7 @@ func (s *steward) reconcile(ctx context.Context) error {
 	}
 
 	if !s.engine.Pursues(t) {
-		s.engine.Guard.Observe(t.View)
+		s.engine.Observe(t.View)
 
 		report := s.engine.Report()
 		report.Converged = false
@@ -338,7 +338,9 @@ func assignment(ring *v1alpha1.ClusterRing, sc *scope.Scope, t *engine.Target, r
 	a := &v1alpha1.AssignmentStatus{LostShards: report.Lost, Resources: sc.Remember(t.Set)}
 
 	if report.Converged && !missing(t) {
-		a.Fingerprint, a.Resources = t.View.Fingerprint(), (&scope.Scope{Spec: ring.Spec}).Remember(t.Set)
+		if a.Resources = (&scope.Scope{Spec: ring.Spec}).Remember(t.Set); !sc.Turning {
+			a.Fingerprint = t.View.Fingerprint()
+		}
 	}
 
 	return a

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
 
+	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/plan"
 	"github.com/clusterring/clusterring/services/rebalancer/move"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
@@ -101,7 +102,7 @@ func (e *Engine) Pursues(t *Target) bool { return e.Target().Same(t) }
 
 // SetTarget says what to work towards from now on. It returns at once and may be called at any time.
 func (e *Engine) SetTarget(t *Target) {
-	e.Guard.Observe(t.View)
+	e.Observe(t.View)
 
 	forgetShards(e.Target(), t)
 
@@ -112,6 +113,13 @@ func (e *Engine) SetTarget(t *Target) {
 	select {
 	case e.wake <- struct{}{}:
 	default:
+	}
+}
+
+// Observe takes note of the ring's Leases, whatever target may follow from them.
+func (e *Engine) Observe(view *membership.View) {
+	for _, shard := range e.Guard.Observe(view) {
+		e.Free(shard)
 	}
 }
 

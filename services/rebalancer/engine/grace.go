@@ -14,14 +14,19 @@ const comeback = 15 * time.Second
 // go to the few, and back again as the others follow. Objects without a shard do not wait, and neither do those of shards that leave while
 // none comes back.
 type grace struct {
-	// known is the number of available shards when the ring had converged last.
+	// known is the number of available shards when the ring had converged last; until it has, that of the Leases that there were at first,
+	// whoever holds them.
 	known int
 	// until is how long objects wait; zero if they do not.
 	until time.Time
 }
 
-// retarget takes note of another set of available shards; joined reports whether one has come.
-func (g *grace) retarget(now time.Time, available int, joined bool) {
+// retarget takes note of another set of available shards; joined reports whether one has come, leases is how many Leases there are.
+func (g *grace) retarget(now time.Time, available, leases int, joined bool) {
+	if g.known == 0 {
+		g.known = leases
+	}
+
 	switch {
 	case 2*available >= g.known:
 		g.until = time.Time{}

@@ -18,20 +18,25 @@ func TestGrace(t *testing.T) {
 	begin := time.Unix(1_000_000_000, 0)
 	g := &grace{}
 
-	g.retarget(begin, 1, true)
+	g.retarget(begin, 1, 1, true)
 	require.LessOrEqual(t, g.wait(begin), time.Duration(0), "of a ring of which nothing is known nobody is waited for")
 
 	g.known = 4
-	g.retarget(begin, 1, false)
+	g.retarget(begin, 1, 4, false)
 	require.LessOrEqual(t, g.wait(begin), time.Duration(0), "three have left, and none has come back")
-	g.retarget(begin, 0, false)
-	g.retarget(begin, 1, true)
+	g.retarget(begin, 0, 4, false)
+	g.retarget(begin, 1, 4, true)
 	require.Equal(t, comeback, g.wait(begin), "the first one is back")
 	require.LessOrEqual(t, g.wait(begin.Add(comeback)), time.Duration(0), "but not for ever")
 
 	later := begin.Add(comeback / 2)
-	g.retarget(later, 2, true)
+	g.retarget(later, 2, 4, true)
 	require.LessOrEqual(t, g.wait(later), time.Duration(0), "half of them are there")
+
+	g = &grace{}
+	g.retarget(begin, 0, 4, false)
+	g.retarget(begin, 1, 4, true)
+	require.Equal(t, comeback, g.wait(begin), "whose leader is new knows the Leases of those that are away")
 }
 
 func TestLinesAreFew(t *testing.T) {

@@ -154,6 +154,7 @@ func (p *passes) begin(now time.Time, k kind, t *obligation.Table, among func(su
 
 	if p.began = (time.Time{}); all {
 		p.began, p.moved = now, t.Moved()
+		t.Recount()
 	}
 
 	return shards, all
@@ -328,7 +329,10 @@ func (p *round) over(ctx context.Context, r resources.Resource, shards []string,
 func (p *round) look(ctx context.Context, namespaces Namespaces, o objects.Object) {
 	p.objects++
 
-	_, known := p.e.Has(o.ID)
+	known := false
+	if p.audited {
+		_, known = p.e.Has(o.ID)
+	}
 
 	at, inPlace := p.e.observe(ctx, namespaces, o)
 	if p.audited && !inPlace && !known && p.e.Target().Same(p.t) {

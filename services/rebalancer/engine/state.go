@@ -282,7 +282,7 @@ func (s *state) retarget(t *Target) (differs bool) {
 		s.lost = s.lost.Union(lostShards(old, t))
 		s.relist = s.relist || old != nil && !old.Covers(t) // what was nobody's concern may be ours now
 		s.passes.retarget(now, suspectsOf(old, t))
-		s.grace.retarget(now, len(t.View.AvailableShards()), lostShards(t, old).Len() > 0)
+		s.grace.retarget(now, len(t.View.AvailableShards()), len(t.View.Shards()), lostShards(t, old).Len() > 0)
 		maps.DeleteFunc(s.failures, func(source, _ string) bool { return strings.HasPrefix(source, passPrefix) }) // the next pass shows
 		s.table.Recheck(now, t.View.Available, func(id objects.ID) bool {
 			r, _, ok := t.Set.Find(id.GVR.GroupResource())

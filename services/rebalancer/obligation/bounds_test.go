@@ -64,3 +64,43 @@ func TestNothingGrowsWithChanges(t *testing.T) {
 
 	require.LessOrEqual(t, len(x.parked[HeldBy("c")].entries), 100)
 }
+
+// What found no room is seen again by each pass, and counted once.
+func TestWhatFindsNoRoomIsCountedOnce(t *testing.T) {
+	now := time.Unix(1_000_000_000, 0)
+	limits := defaults
+	limits.Parked = 5
+	x := New(limits)
+	x.Recheck(now, func(s string) bool { return s == "a" }, func(objects.ID) bool { return true })
+
+	pass := func(n int) {
+		x.Recount()
+
+		for i := range n {
+			o := objects.Object{ID: id(fmt.Sprint("y", i)), ResourceVersion: "1", Shard: "c"}
+			x.See(now, o, false)
+
+			if job, ok := x.Take(now); ok {
+				x.Report(now, job.Object.ID, Outcome{Object: &o, Event: Blocked, Cause: HeldBy("c"), RetryAfter: time.Hour})
+			}
+		}
+
+		checkTable(t, x)
+	}
+
+	for range 3 {
+		pass(20)
+		require.Equal(t, 20, x.Summary().Blocked)
+	}
+
+	pass(8)
+	pass(8)
+	require.Equal(t, 8, x.Summary().Blocked, "the others are gone, and nobody has said so")
+
+	x.Wake(HeldBy("c"))
+
+	d, _ := x.Debt()
+	require.Equal(t, []string{"c"}, d.Lost)
+	require.Zero(t, x.Summary().Blocked)
+	checkTable(t, x)
+}

@@ -63,9 +63,10 @@ func (c Cause) String() string {
 type waiting struct {
 	entries []place // in order; those that wait no more are passed over
 	n       int     // of them that wait
-	// dropped counts those that found no room. Where they are is known by the cause, unless others is set.
-	dropped int
-	others  bool
+	// dropped counts those that found no room, since the last pass over all began; before is what it was then. Where they are is known by
+	// the cause, unless others is set.
+	dropped, before int
+	others          bool
 	// try is when one of them tries again; zero if none does. probe is the one that does just now.
 	try   time.Time
 	probe *entry
@@ -114,17 +115,15 @@ func (t *Table) park(now time.Time, e *entry, out Outcome) {
 // drop forgets an obligation but for its cause, along with those that wait for it: they would be woken by its end, find it out of its
 // place, and wait for it, again and again.
 func (t *Table) drop(now time.Time, e *entry, w *waiting) {
-	w.dropped++
-	t.tally.dropped++
+	t.without(w, 1)
 
 	if c := OwnerOf(e.object.ID); t.Waits(c) {
 		followers := t.parked[c]
-		w.dropped += followers.dropped
-		w.others, followers.dropped = true, 0
+		w.others = true
+		t.without(w, t.found(followers))
 
 		for _, o := range followers.take() {
-			w.dropped++
-			t.tally.dropped++
+			t.without(w, 1)
 			t.end(now, o)
 		}
 
@@ -132,6 +131,36 @@ func (t *Table) drop(now time.Time, e *entry, w *waiting) {
 	}
 
 	t.end(now, e)
+}
+
+// roomless is how many found no room, as far as is known: they are seen again by each pass.
+func (w *waiting) roomless() int { return max(w.dropped, w.before) }
+
+// without counts some more that found no room.
+func (t *Table) without(w *waiting, n int) {
+	t.tally.dropped -= w.roomless()
+	w.dropped += n
+	t.tally.dropped += w.roomless()
+}
+
+// found counts none any more, and returns how many there were.
+func (t *Table) found(w *waiting) (n int) {
+	n = w.roomless()
+	w.dropped, w.before = 0, 0
+	t.tally.dropped -= n
+
+	return n
+}
+
+// Recount says that all labelled objects are about to be seen again, and so are those among them that found no room.
+func (t *Table) Recount() {
+	for _, w := range t.parked {
+		if w.dropped > 0 {
+			t.tally.dropped -= w.roomless()
+			w.dropped, w.before = 0, w.dropped
+			t.tally.dropped += w.roomless()
+		}
+	}
 }
 
 // known reports whether there is an obligation for an object, in whatever version it was read.
@@ -186,7 +215,7 @@ func (t *Table) unpark(e *entry) {
 	e.place++
 	t.tally.parked--
 
-	if w.n == 0 && w.dropped == 0 {
+	if w.n == 0 && w.roomless() == 0 {
 		t.forget(e.cause)
 	}
 }
@@ -217,12 +246,9 @@ func (t *Table) Wake(c Cause) {
 
 // repay has those looked for again that found no room while they waited.
 func (t *Table) repay(c Cause, w *waiting) {
-	if w.dropped == 0 {
+	if t.found(w) == 0 {
 		return
 	}
-
-	t.tally.dropped -= w.dropped
-	w.dropped = 0
 
 	if w.n == 0 {
 		t.forget(c)

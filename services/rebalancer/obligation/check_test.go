@@ -39,13 +39,13 @@ func checkTable(t require.TestingT, x *Table) {
 	}
 
 	for c, w := range x.parked {
-		tally.dropped += w.dropped
+		tally.dropped += w.roomless()
 		if c.kind == kindSlot {
 			slots.wanted[c.shard] = struct{}{}
 		}
 
 		require.Equal(t, waits[c], w.n, "what waits because %s", c)
-		require.Positive(t, w.n+w.dropped, "nothing waits because %s", c)
+		require.Positive(t, w.n+w.roomless(), "nothing waits because %s", c)
 		checkWaiting(t, x, c, w)
 	}
 

@@ -39,6 +39,7 @@ func TestAnyHistory(t *testing.T) {
 			"turn":      w.turn,
 			"answer":    w.acknowledge,
 			"unlisted":  w.unlisted,
+			"recount":   func(*rapid.T) { w.table.Recount() },
 		}
 
 		for range 3 { // histories that are long enough to get tangled

@@ -199,7 +199,7 @@ func (t *Table) droppedCause() string {
 	var all []string
 
 	for c, w := range t.parked {
-		if w.dropped > 0 {
+		if w.roomless() > 0 {
 			all = append(all, c.String())
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/resources"
@@ -18,8 +19,11 @@ type Scope struct {
 	Spec v1alpha1.ClusterRingSpec
 	// Leaving are the latter; all, if the ring is being deleted.
 	Leaving map[schema.GroupResource]bool
+	// Turning says that main objects of some resource are to be controlled ones. They leave the ring first: a shard may be working on them
+	// as main objects, and only those are asked to be given up.
+	Turning bool
 	// remembered are those that the status names already.
-	remembered map[schema.GroupResource]bool
+	remembered sets.Set[schema.GroupResource]
 }
 
 // Of returns what the labels of a ring may be on: what its spec names, and what its status remembers. The ring is not changed.
@@ -27,11 +31,13 @@ func Of(ring *v1alpha1.ClusterRing) Scope {
 	s := Scope{
 		Spec:       *ring.Spec.DeepCopy(),
 		Leaving:    map[schema.GroupResource]bool{},
-		remembered: map[schema.GroupResource]bool{},
+		remembered: resources.Recorded(ring.Status.Assignment),
 	}
-	present := groupResources(s.Spec.Resources)
 
 	if ring.Status.Assignment != nil {
+		s.turn(ring.Status.Assignment.Resources)
+
+		present := groupResources(s.Spec.Resources)
 		for _, old := range ring.Status.Assignment.Resources {
 			s.keep(old, present)
 		}
@@ -46,14 +52,34 @@ func Of(ring *v1alpha1.ClusterRing) Scope {
 	return s
 }
 
+// turn takes from the spec, until they have left the ring, the controlled resources that are remembered as main ones.
+func (s *Scope) turn(remembered []v1alpha1.AssignedResource) {
+	is := func(group, resource string) func(v1alpha1.RingResource) bool {
+		return func(r v1alpha1.RingResource) bool { return r.Group == group && r.Resource == resource }
+	}
+
+	for _, old := range remembered {
+		if slices.ContainsFunc(s.Spec.Resources, is(old.Group, old.Resource)) {
+			continue
+		}
+
+		for i := range s.Spec.Resources {
+			controlled := &s.Spec.Resources[i].ControlledResources
+			before := len(*controlled)
+			*controlled = slices.DeleteFunc(*controlled, func(c v1alpha1.ControlledResource) bool {
+				return c.Group == old.Group && c.Resource == old.Resource
+			})
+			s.Turning = s.Turning || len(*controlled) < before
+		}
+	}
+}
+
 // keep adds what the status remembers of a resource and the spec does not name any more.
 func (s *Scope) keep(old v1alpha1.AssignedResource, present map[schema.GroupResource]bool) {
 	var controlled []v1alpha1.ControlledResource
 
 	for _, c := range old.ControlledResources {
 		gr := schema.GroupResource{Group: c.Group, Resource: c.Resource}
-		s.remembered[gr] = true
-
 		if !present[gr] {
 			s.Leaving[gr] = true
 			controlled = append(controlled, c)
@@ -61,8 +87,6 @@ func (s *Scope) keep(old v1alpha1.AssignedResource, present map[schema.GroupReso
 	}
 
 	gr := schema.GroupResource{Group: old.Group, Resource: old.Resource}
-	s.remembered[gr] = true
-
 	if !present[gr] {
 		s.Leaving[gr] = true
 		s.Spec.Resources = append(s.Spec.Resources,
@@ -102,7 +126,7 @@ func (s *Scope) Remember(set *resources.Set) []v1alpha1.AssignedResource {
 	never := map[schema.GroupResource]bool{}
 
 	for _, m := range set.Missing() {
-		never[m.GroupResource] = m.Absent() && !s.remembered[m.GroupResource]
+		never[m.GroupResource] = m.Absent() && !s.remembered.Has(m.GroupResource)
 	}
 
 	var (

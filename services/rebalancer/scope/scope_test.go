@@ -38,6 +38,7 @@ func TestOf(t *testing.T) {
 		ring    *v1alpha1.ClusterRing
 		want    []v1alpha1.RingResource
 		leaving []string
+		turning bool
 	}{
 		"as it is":          {ring: ring([]v1alpha1.RingResource{main("a", "c")}, kept(main("a", "c"))), want: []v1alpha1.RingResource{main("a", "c")}},
 		"deleted":           {ring: deleted, want: []v1alpha1.RingResource{main("a", "c")}, leaving: []string{"a", "c"}},
@@ -47,6 +48,15 @@ func TestOf(t *testing.T) {
 			ring: ring([]v1alpha1.RingResource{main("b", "c")}, kept(main("a", "c"))),
 			want: []v1alpha1.RingResource{main("b", "c"), main("a")}, leaving: []string{"a"},
 		},
+		"a main one is to be controlled": {
+			ring: ring([]v1alpha1.RingResource{main("b", "c", "a")}, kept(main("a", "c", "d"))),
+			want: []v1alpha1.RingResource{main("b", "c"), main("a", "d")}, leaving: []string{"a", "d"}, turning: true,
+		},
+		"a main one is, besides": {
+			ring: ring([]v1alpha1.RingResource{main("b", "a"), main("a")}, kept(main("a"))),
+			want: []v1alpha1.RingResource{main("b", "a"), main("a")},
+		},
+		"a controlled one is to be main": {ring: ring([]v1alpha1.RingResource{main("c")}, kept(main("c", "c"))), want: []v1alpha1.RingResource{main("c")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := tc.ring.DeepCopy()
@@ -59,6 +69,7 @@ func TestOf(t *testing.T) {
 			}
 
 			require.Equal(t, leaving, s.Leaving)
+			require.Equal(t, tc.turning, s.Turning)
 			require.Equal(t, before, tc.ring, "the ring is not changed")
 		})
 	}

@@ -31,8 +31,10 @@ const (
 	few = 4
 	// lately is how long a shard counts as one that is asked about. Objects of many shards are dealt with in any order.
 	lately = time.Second
-	// askAgain is the pause after an answer that cannot say when it will change.
+	// askAgain is the pause after an answer that cannot say when it will change. Where a shard goes on holding its Lease, the pause grows to
+	// seldom: that is so as long as a name is held twice, and [Guard.Observe] tells of the end.
 	askAgain = time.Second
+	seldom   = 30 * time.Second
 	// forget is how long a shard without a Lease is remembered.
 	forget = time.Hour
 	// longestWait bounds the wait for a process whose Lease was deleted, whatever durations Leases state.
@@ -86,6 +88,7 @@ type shard struct {
 	past        past           // of live reads, while there is at most one Lease
 	holdOff     *time.Duration // what a Lease of this name has said last
 	vanished    time.Time      // zero while there is a Lease
+	heldSince   time.Time      // since when all live reads have found that it holds its Lease; zero if the last one has not
 	asked       time.Time      // when the last question came; zero if none has
 	read        time.Time      // when the read began that verdict comes from
 	verdict     Verdict
@@ -126,8 +129,9 @@ func New(ring string, reader client.Reader, clk clock.PassiveClock) *Guard {
 	}
 }
 
-// Observe takes note of the ring's Leases as the cache has them.
-func (g *Guard) Observe(view *membership.View) {
+// Observe takes note of the ring's Leases as the cache has them. It returns the shards that have stopped to hold theirs, in the view's
+// order: about them it is worth to ask again at once.
+func (g *Guard) Observe(view *membership.View) (released []string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
@@ -137,8 +141,14 @@ func (g *Guard) Observe(view *membership.View) {
 	for _, s := range view.Shards() {
 		held[s.Name] = held[s.Name] || s.Holder == s.Name
 		g.longest = max(g.longest, s.Duration)
+	}
 
+	for _, s := range view.Shards() {
 		known := g.shard(s.Name)
+		if known.held && !held[s.Name] {
+			released = append(released, s.Name)
+		}
+
 		known.held = held[s.Name]
 		known.duration = s.Duration
 
@@ -162,6 +172,8 @@ func (g *Guard) Observe(view *membership.View) {
 			delete(g.shards, name)
 		}
 	}
+
+	return released
 }
 
 // shard returns what is known of a shard; g.mu is held.
@@ -337,9 +349,17 @@ func (s *shard) judge(name string, leases []coordinationv1.Lease, at span) Verdi
 			s.held = true
 			s.duration, s.own = rec.Duration, rec.Duration
 
-			return Verdict{RetryAfter: askAgain, Reason: "shard " + name + " holds its Lease"}
+			if s.heldSince.IsZero() {
+				s.heldSince = at.began
+			}
+
+			wait := min(max(at.began.Sub(s.heldSince), askAgain), seldom)
+
+			return Verdict{RetryAfter: wait, Reason: "shard " + name + " holds its Lease"}
 		}
 	}
+
+	s.heldSince = time.Time{}
 
 	if len(leases) == 0 {
 		if wait := s.absent(at.began); wait > 0 {

@@ -45,8 +45,8 @@ func (w *world) shard() *leasetest.Shard {
 	return &leasetest.Shard{Client: w.plane.Client, Ring: w.ring, Namespace: w.ns, Name: "a", Duration: 10 * time.Second}
 }
 
-// observe shows the guard what a cache would: the Leases as they are now.
-func (w *world) observe() {
+// observe shows the guard what a cache would: the Leases as they are now. It returns what the guard does.
+func (w *world) observe() (released []string) {
 	w.Helper()
 
 	var list coordinationv1.LeaseList
@@ -57,7 +57,7 @@ func (w *world) observe() {
 		leases = append(leases, &list.Items[i])
 	}
 
-	w.guard.Observe(membership.NewView(w.ring, leases, nil))
+	return w.guard.Observe(membership.NewView(w.ring, leases, nil))
 }
 
 func (w *world) ask(shard string) Verdict {
@@ -374,4 +374,35 @@ func TestLaterReadCounts(t *testing.T) {
 	require.Zero(t, s.allowedTill)
 	s.answer("a", lease("nobody"), at(time.Second))
 	require.True(t, s.verdict.Allowed)
+}
+
+// A name that is held twice is not available, and may stay so for days.
+func TestShardThatGoesOnHoldingItsLeaseIsAskedAboutMoreAndMoreSeldom(t *testing.T) {
+	w := newWorld(t)
+	a := w.shard()
+
+	require.NoError(t, a.Acquire(t.Context()))
+	require.Empty(t, w.observe())
+
+	var pauses []time.Duration
+
+	for range 8 {
+		v := w.ask("a")
+		require.False(t, v.Allowed)
+
+		pauses = append(pauses, v.RetryAfter)
+		w.step(v.RetryAfter)
+	}
+
+	s := time.Second
+	require.Equal(t, []time.Duration{s, s, 2 * s, 4 * s, 8 * s, 16 * s, 30 * s, 30 * s}, pauses)
+
+	require.NoError(t, a.Release(t.Context()))
+	require.Equal(t, []string{"a"}, w.observe(), "whoever waits for it need not wait for that long")
+	require.Empty(t, w.observe())
+	require.True(t, w.ask("a").Allowed)
+
+	require.NoError(t, a.Acquire(t.Context()))
+	w.step(time.Minute)
+	require.Equal(t, s, w.ask("a").RetryAfter, "it begins anew")
 }
