@@ -311,12 +311,16 @@ func (p *round) over(ctx context.Context, r resources.Resource, shards []string,
 			scope.Selector = selector(p.e.Objects.ShardLabel(), "in", names)
 		}
 
-		if _, err = p.e.Objects.All(ctx, p.e.Clock, scope, func(o objects.Object) error {
+		var version string
+
+		if version, err = p.e.Objects.All(ctx, p.e.Clock, scope, func(o objects.Object) error {
 			p.look(ctx, namespaces, o)
 			return ctx.Err()
 		}); err != nil {
 			break
 		}
+
+		p.e.reached(r.GVR, version)
 	}
 
 	if ctx.Err() == nil && p.e.Target().Same(p.t) {

@@ -51,10 +51,15 @@ type unassigned struct {
 
 func (s *unassigned) Begin() {
 	s.listed = sets.New[objects.ID]()
+	s.e.anew()
 	s.e.listing(s.name)
 }
 
 func (s *unassigned) Present(ctx context.Context, o objects.Object) {
+	if s.listed == nil && s.e.past(o) {
+		return
+	}
+
 	if _, inPlace := s.e.observe(ctx, s.e.Namespaces, o); !inPlace && s.listed != nil {
 		s.listed.Insert(o.ID)
 	}

@@ -27,6 +27,8 @@ type state struct {
 	// lost are shards whose objects have to be listed, until somebody does; relist asks for all without an available shard.
 	lost   sets.Set[string]
 	relist bool
+	// history is what is known of the past of shards that were lost.
+	history history
 	// failures are the sources that cannot be read, with the reason; unlisted those that have not listed yet.
 	failures map[string]string
 	unlisted sets.Set[string]
@@ -48,6 +50,7 @@ func newState(c Config) *state {
 		}),
 		passes:   newPasses(c.Ring, c.Limits),
 		lost:     sets.New[string](),
+		history:  newHistory(),
 		failures: map[string]string{},
 		unlisted: sets.New[string](),
 		timer:    make(chan struct{}, 1), news: make(chan struct{}, 1), poke: make(chan struct{}, 1), owed: make(chan struct{}, 1),
@@ -168,7 +171,11 @@ func (s *state) next(ctx context.Context) (job obligation.Job, ok bool) {
 
 // report takes note of what became of a job.
 func (s *state) report(id objects.ID, out obligation.Outcome) (late obligation.Late, news bool) {
-	s.update(func(now time.Time) { late, news = s.table.Report(now, id, out) })
+	s.update(func(now time.Time) {
+		if late, news = s.table.Report(now, id, out); out.Object != nil {
+			s.history.note(id.GVR, out.Object.ResourceVersion)
+		}
+	})
 
 	return late, news
 }
@@ -279,7 +286,9 @@ func (s *state) retarget(t *Target) (differs bool) {
 			return // it is about the same objects, watched otherwise
 		}
 
-		s.lost = s.lost.Union(lostShards(old, t))
+		lost := lostShards(old, t)
+		s.lost = s.lost.Union(lost)
+		s.history.lose(lost)
 		s.relist = s.relist || old != nil && !old.Covers(t) // what was nobody's concern may be ours now
 		s.passes.retarget(now, suspectsOf(old, t))
 		s.grace.retarget(now, len(t.View.AvailableShards()), len(t.View.Shards()), lostShards(t, old).Len() > 0)
@@ -370,12 +379,18 @@ func (s *state) takeLost() (shards []string, relist bool) {
 
 // unsure has an object looked at that came to a version which nobody has seen.
 func (s *state) unsure(id objects.ID, resourceVersion string) {
-	s.update(func(time.Time) { s.table.Unsure(id, resourceVersion) })
+	s.update(func(time.Time) {
+		s.history.note(id.GVR, resourceVersion)
+		s.table.Unsure(id, resourceVersion)
+	})
 }
 
 // released takes note that an object has lost its drain label.
 func (s *state) released(id objects.ID, resourceVersion string) {
-	s.update(func(now time.Time) { s.table.Released(now, id, resourceVersion) })
+	s.update(func(now time.Time) {
+		s.history.note(id.GVR, resourceVersion)
+		s.table.Released(now, id, resourceVersion)
+	})
 }
 
 // drainsOf returns the drains of a resource that are under way, by the version in which they were seen last.
