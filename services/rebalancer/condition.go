@@ -143,12 +143,12 @@ func assignment(ring *v1alpha1.ClusterRing, t *target, r engine.Report) *v1alpha
 		LostShards: r.Lost[:min(len(r.Lost), v1alpha1.MaxLostShards)], Resources: t.scope.Remember(t.Set),
 	}
 
-	if r.Converged && len(t.missing()) == 0 {
-		a.Resources = (&scope.Scope{Spec: ring.Spec}).Remember(t.Set)
+	if r.Converged {
+		a.Resources = scope.Clean(ring, t.Set)
+	}
 
-		if !t.scope.Turning {
-			a.Fingerprint = t.View.Fingerprint()
-		}
+	if r.Converged && len(t.missing()) == 0 && !t.scope.Turning {
+		a.Fingerprint = t.View.Fingerprint()
 	}
 
 	return a

@@ -264,18 +264,23 @@ func labelled(o *metav1.PartialObjectMetadata) bool {
 	return shard || drain
 }
 
-// roleOf returns what the resource is to the ring, now or by what its status remembers; mu is held.
+// roleOf returns what the resource is to the ring, now or by what its status remembers; mu is held. What has been a main resource is one
+// until it has left the ring: only then are shards restarted that know it as a controlled one.
 func (w *World) roleOf(gr schema.GroupResource) (now bool, role resources.Role, ok bool) {
 	if w.ring == nil {
 		return false, "", false
 	}
 
-	if role, ok := roleIn(w.ring.Spec.Resources, gr); ok {
-		return true, role, true
-	}
-
 	if w.ring.Status.Assignment != nil {
 		role, ok = roleIn(w.ring.Status.Assignment.Resources, gr)
+	}
+
+	if is, now := roleIn(w.ring.Spec.Resources, gr); now {
+		if role == resources.Main {
+			is = role
+		}
+
+		return true, is, true
 	}
 
 	return false, role, ok

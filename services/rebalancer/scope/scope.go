@@ -120,6 +120,41 @@ func groupResources(list []v1alpha1.RingResource) map[schema.GroupResource]bool 
 	return all
 }
 
+// Clean returns what the status is to say may carry labels once a pass over all that is served has found everything in its place: what the
+// ring's spec names, and what may carry labels and cannot be looked at. The set is that of the ring's scope.
+func Clean(ring *v1alpha1.ClusterRing, set *resources.Set) []v1alpha1.AssignedResource {
+	unseen := map[schema.GroupResource]bool{}
+	leaving := Of(ring).Leaving
+
+	for _, m := range set.Missing() {
+		unseen[m.GroupResource] = !leaving[m.GroupResource] || !m.Gone()
+	}
+
+	ring = ring.DeepCopy()
+	if a := ring.Status.Assignment; a != nil {
+		a.Resources = keptOf(a.Resources, unseen)
+	}
+
+	s := Of(ring)
+
+	return s.Remember(set)
+}
+
+// keptOf returns those of the remembered resources that are among the given ones, with a main one for each that is controlled.
+func keptOf(remembered []v1alpha1.AssignedResource, which map[schema.GroupResource]bool) (kept []v1alpha1.AssignedResource) {
+	for _, r := range remembered {
+		r.ControlledResources = slices.DeleteFunc(slices.Clone(r.ControlledResources), func(c v1alpha1.ControlledResource) bool {
+			return !which[schema.GroupResource{Group: c.Group, Resource: c.Resource}]
+		})
+
+		if len(r.ControlledResources) > 0 || which[schema.GroupResource{Group: r.Group, Resource: r.Resource}] {
+			kept = append(kept, r)
+		}
+	}
+
+	return kept
+}
+
 // Remember returns what the status is to say that may carry labels: of the scope, all but what never was served. Of that, nobody
 // has labelled anything; it may be a typo, and to remember it would make the ring wait for it even after it was corrected.
 func (s *Scope) Remember(set *resources.Set) []v1alpha1.AssignedResource {

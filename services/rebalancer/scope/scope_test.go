@@ -1,14 +1,17 @@
 package scope
 
 import (
+	"errors"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
 func ring(spec []v1alpha1.RingResource, remembered ...v1alpha1.AssignedResource) *v1alpha1.ClusterRing {
@@ -71,6 +74,65 @@ func TestOf(t *testing.T) {
 			require.Equal(t, leaving, s.Leaving)
 			require.Equal(t, tc.turning, s.Turning)
 			require.Equal(t, before, tc.ring, "the ring is not changed")
+		})
+	}
+}
+
+// away is a mapper that does not know of one resource whether it is served.
+type away struct{ meta.RESTMapper }
+
+func (a away) KindFor(r schema.GroupVersionResource) (schema.GroupVersionKind, error) {
+	if r.Resource == "away" {
+		return schema.GroupVersionKind{}, errors.New("its API server does not answer")
+	}
+
+	return a.RESTMapper.KindFor(r) //nolint:wrapcheck // it stands for it
+}
+
+// What cannot be looked at stays on record, and keeps nothing else on it.
+func TestClean(t *testing.T) {
+	mapper := meta.NewDefaultRESTMapper(nil)
+	for _, kind := range []string{"A", "B", "C"} {
+		mapper.Add(schema.GroupVersionKind{Version: "v1", Kind: kind}, meta.RESTScopeNamespace)
+	}
+
+	main := func(name string, controlled ...string) v1alpha1.RingResource {
+		r := v1alpha1.RingResource{Resource: name}
+		for _, c := range controlled {
+			r.ControlledResources = append(r.ControlledResources, v1alpha1.ControlledResource{Resource: c})
+		}
+
+		return r
+	}
+	kept := func(name string, controlled ...string) v1alpha1.AssignedResource {
+		return v1alpha1.AssignedResource(main(name, controlled...))
+	}
+
+	for name, tc := range map[string]struct {
+		spec           []v1alpha1.RingResource
+		recorded, want []v1alpha1.AssignedResource
+	}{
+		"as it is":             {spec: []v1alpha1.RingResource{main("as", "bs")}, recorded: []v1alpha1.AssignedResource{kept("as", "bs")}, want: []v1alpha1.AssignedResource{kept("as", "bs")}},
+		"what has left":        {spec: []v1alpha1.RingResource{main("as")}, recorded: []v1alpha1.AssignedResource{kept("as", "bs"), kept("cs")}, want: []v1alpha1.AssignedResource{kept("as")}},
+		"a typo":               {spec: []v1alpha1.RingResource{main("as"), main("typo")}, recorded: []v1alpha1.AssignedResource{kept("as"), kept("cs")}, want: []v1alpha1.AssignedResource{kept("as")}},
+		"is not served now":    {spec: []v1alpha1.RingResource{main("as", "away")}, recorded: []v1alpha1.AssignedResource{kept("as", "away")}, want: []v1alpha1.AssignedResource{kept("as", "away")}},
+		"leaves, and is away":  {spec: []v1alpha1.RingResource{main("as")}, recorded: []v1alpha1.AssignedResource{kept("away", "bs"), kept("cs", "gone")}, want: []v1alpha1.AssignedResource{kept("as"), kept("away")}},
+		"has turned":           {spec: []v1alpha1.RingResource{main("as", "bs")}, recorded: []v1alpha1.AssignedResource{kept("as"), kept("bs")}, want: []v1alpha1.AssignedResource{kept("as", "bs")}},
+		"has turned, and typo": {spec: []v1alpha1.RingResource{main("as", "bs"), main("typo")}, recorded: []v1alpha1.AssignedResource{kept("as"), kept("bs")}, want: []v1alpha1.AssignedResource{kept("as", "bs")}},
+		"is to turn, and away": {spec: []v1alpha1.RingResource{main("as", "away")}, recorded: []v1alpha1.AssignedResource{kept("as"), kept("away")}, want: []v1alpha1.AssignedResource{kept("as"), kept("away")}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := ring(tc.spec, tc.recorded...)
+			s := Of(r)
+			got := Clean(r, resources.Resolve(away{mapper}, s.Spec))
+
+			for i := range got {
+				if len(got[i].ControlledResources) == 0 {
+					got[i].ControlledResources = nil
+				}
+			}
+
+			require.Equal(t, tc.want, got)
 		})
 	}
 }
