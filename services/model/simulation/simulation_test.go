@@ -58,10 +58,10 @@ func enough(t *testing.T, began time.Time) time.Time {
 	return began.Add(deadline.Sub(began) / 2)
 }
 
-// TestSeeds lets the histories of many seeds happen: SEEDS is how many, SEED the only one. One that fails is printed, shrunk, with what
+// TestSeeds lets the histories of many seeds happen: SEEDS is how many, from FROM on, SEED the only one. One that fails is printed, shrunk, with what
 // happened in it; with FIRST it is only named, and no other runs any more.
 func TestSeeds(t *testing.T) {
-	first, n := 0, number(t, "SEEDS", 200)
+	first, n := number(t, "FROM", 0), number(t, "SEEDS", 200)
 	if os.Getenv("SEED") != "" {
 		first, n = number(t, "SEED", 0), 1
 	}
