@@ -14,7 +14,7 @@ func (d *drawing) storm() {
 
 	pick(d,
 		d.stormOfLeases, d.stormOfLeases, d.outage, d.outage, d.unknownVersion, d.slowLists, d.slowReads, d.allGone, d.allGone,
-		d.namespacesChange, d.typo, d.typo, d.refusedPasses, d.longRefusal,
+		d.stormOfLeases, d.namespacesChange, d.typo, d.slowLists, d.refusedPasses, d.deniedWrites, d.longRefusal,
 	)(at)
 }
 
@@ -39,7 +39,7 @@ func (d *drawing) past(at, within time.Duration, n int) {
 func (d *drawing) stormOfLeases(at time.Duration) {
 	for range 1 + d.IntN(4) {
 		who := d.shards[d.IntN(len(d.shards))]
-		act := pick(d, DeleteLease, DeleteLease, PinLease, LongLease, FullLease)
+		act := pick(d, DeleteLease, DeleteLease, PinLease, PinLease, LongLease, FullLease)
 		d.step(Step{At: at, Act: act, Who: who})
 
 		switch {
@@ -50,7 +50,7 @@ func (d *drawing) stormOfLeases(at time.Duration) {
 			for range 3 {
 				d.step(Step{At: at + d.span(), Act: Relabel, Object: d.mains[d.IntN(len(d.mains))], Value: "shard-unknown"})
 			}
-		case d.IntN(2) == 0:
+		case d.IntN(3) > 0:
 			d.step(Step{At: at + d.span(), Act: pick(d, Crash, Crash, Leave), Who: who})
 		}
 
@@ -77,18 +77,28 @@ func (d *drawing) unknownVersion(at time.Duration) {
 func (d *drawing) slowLists(at time.Duration) {
 	d.h.Streaming, d.h.Page = false, 3
 
-	for _, gr := range []string{websites.String(), databases.String()} {
-		d.fault(at, 40*time.Second, apiserver.Fault{Effect: apiserver.Slow, Verb: "list", Resource: gr, Delay: pick(d, 2*time.Second, 5*time.Second)})
-	}
-
+	d.fault(at, 40*time.Second, apiserver.Fault{
+		Effect: apiserver.Slow, Verb: "list", Resource: websites.String(), Delay: pick(d, 2*time.Second, 4*time.Second),
+	})
+	d.fault(at+time.Second, 25*time.Second, apiserver.Fault{
+		Effect: apiserver.Refuse, Verb: "write", Resource: websites.String(), Code: http.StatusInternalServerError,
+	})
 	d.step(Step{At: at + 500*time.Millisecond, Act: Join, Who: "shard-x"}) // or there would be no list
-	d.fault(at+time.Second, 20*time.Second, apiserver.Fault{Effect: apiserver.Refuse, Verb: "write", Code: http.StatusInternalServerError})
 
-	for _, id := range d.mains {
-		if d.IntN(3) > 0 {
-			d.step(Step{At: at + time.Second + time.Duration(d.Int64N(int64(20*time.Second))), Act: Relabel, Object: id, Around: true})
-		}
+	for i := range 9 {
+		id := object(websites, pick(d, "n1", "n2"), fmt.Sprintf("w-slow-%d", i))
+		d.step(Step{At: at - 10*time.Second, Act: Create, Object: id})
+		d.step(Step{At: at + time.Second + time.Duration(d.Int64N(int64(20*time.Second))), Act: Relabel, Object: id, Around: true})
 	}
+}
+
+// deniedWrites has objects refused to be written for longer than any pause between attempts may be.
+func (d *drawing) deniedWrites(at time.Duration) {
+	lasts := time.Minute + time.Duration(d.Int64N(int64(time.Minute)))
+	gr := pick(d, websites, databases).String()
+
+	d.fault(at, lasts, apiserver.Fault{Effect: apiserver.Refuse, Verb: "write", Resource: gr, Code: pick(d, 403, 500)})
+	d.past(at, 10*time.Second, 4)
 }
 
 // slowReads has the rebalancer read an object for so long that the ring wants something else when it knows it.
@@ -141,12 +151,12 @@ func (d *drawing) typo(at time.Duration) {
 	}
 }
 
-// refusedPasses has lists refused while a shard joins.
+// refusedPasses has lists refused while a shard joins or leaves.
 func (d *drawing) refusedPasses(at time.Duration) {
 	d.fault(at, 8*time.Second+d.span(), apiserver.Fault{
 		Effect: apiserver.Refuse, Verb: "list", Code: http.StatusInternalServerError, Resource: pick(d, "", websites.String(), databases.String()),
 	})
-	d.step(Step{At: at + time.Duration(d.Int64N(int64(3*time.Second))), Act: pick(d, Join, Join, Crash), Who: pick(d, "shard-x", d.shards[0])})
+	d.step(Step{At: at + time.Duration(d.Int64N(int64(3*time.Second))), Act: pick(d, Join, Leave, Crash), Who: pick(d, "shard-x", d.shards[0])})
 }
 
 // longRefusal has the rebalancer not be told of a resource for so long that pauses between attempts grow as long as they may.
