@@ -8,8 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
-	"github.com/clusterring/clusterring/services/rebalancer/scope"
 )
 
 // situation is what the condition Assigned is decided by.
@@ -143,12 +143,15 @@ func assignment(ring *v1alpha1.ClusterRing, t *target, r engine.Report) *v1alpha
 		LostShards: r.Lost[:min(len(r.Lost), v1alpha1.MaxLostShards)], Resources: t.scope.Remember(t.Set),
 	}
 
-	if r.Converged && len(t.missing()) == 0 {
-		a.Resources = (&scope.Scope{Spec: ring.Spec}).Remember(t.Set)
+	missing := t.missing()
 
-		if !t.scope.Turning {
-			a.Fingerprint = t.View.Fingerprint()
-		}
+	// What has left the ring is not held up by what the ring misses otherwise, such as a typo.
+	if r.Converged && !slices.ContainsFunc(missing, func(m resources.Missing) bool { return t.Leaving[m.GroupResource] }) {
+		a.Resources = t.scope.Left(ring).Remember(t.Set)
+	}
+
+	if r.Converged && len(missing) == 0 && !t.scope.Turning {
+		a.Fingerprint = t.View.Fingerprint()
 	}
 
 	return a

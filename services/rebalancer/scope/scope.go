@@ -120,6 +120,11 @@ func groupResources(list []v1alpha1.RingResource) map[schema.GroupResource]bool 
 	return all
 }
 
+// Left returns the scope of the ring once nothing that has left it carries labels any more.
+func (s *Scope) Left(ring *v1alpha1.ClusterRing) *Scope {
+	return &Scope{Spec: ring.Spec, remembered: s.remembered}
+}
+
 // Remember returns what the status is to say that may carry labels: of the scope, all but what never was served. Of that, nobody
 // has labelled anything; it may be a typo, and to remember it would make the ring wait for it even after it was corrected.
 func (s *Scope) Remember(set *resources.Set) []v1alpha1.AssignedResource {
