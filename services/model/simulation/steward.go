@@ -366,10 +366,12 @@ func missing(t *engine.Target) bool {
 func assignment(ring *v1alpha1.ClusterRing, sc *scope.Scope, t *engine.Target, report engine.Report) *v1alpha1.AssignmentStatus {
 	a := &v1alpha1.AssignmentStatus{LostShards: report.Lost, Resources: sc.Remember(t.Set)}
 
-	if report.Converged && !missing(t) {
-		if a.Resources = (&scope.Scope{Spec: ring.Spec}).Remember(t.Set); !sc.Turning {
-			a.Fingerprint = t.View.Fingerprint()
-		}
+	if report.Converged && !slices.ContainsFunc(t.Set.Missing(), func(m resources.Missing) bool { return t.Leaving[m.GroupResource] && !m.Gone() }) {
+		a.Resources = sc.Left(ring).Remember(t.Set)
+	}
+
+	if report.Converged && !missing(t) && !sc.Turning {
+		a.Fingerprint = t.View.Fingerprint()
 	}
 
 	return a

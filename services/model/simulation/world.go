@@ -23,6 +23,7 @@ import (
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/internal/ring"
 	"github.com/clusterring/clusterring/services/model/simulation/apiserver"
+	"github.com/clusterring/clusterring/services/rebalancer/scope"
 )
 
 // tables are the hash rings of all worlds: they follow from the names of shards, of which there are few.
@@ -43,7 +44,8 @@ type World struct {
 	// mu is held for a moment only, with no call of the server.
 	mu         sync.Mutex
 	lines      []string
-	ring       *v1alpha1.ClusterRing // nil if there is none; what is here never changes
+	ring       *v1alpha1.ClusterRing   // nil if there is none; what is here never changes
+	labelled   []v1alpha1.RingResource // what may carry its labels
 	ringsMade  int
 	told       int
 	asked      int
@@ -328,7 +330,10 @@ func viewOf(leases map[types.NamespacedName]*coordinationv1.Lease) *membership.V
 
 // setRing makes the ring another; nil if it is gone. Everybody who follows rings learns of it, late. mu is held.
 func (w *World) setRing(r *v1alpha1.ClusterRing) {
-	w.ring = r
+	w.ring, w.labelled = r, nil
+	if r != nil {
+		w.labelled = scope.Of(r).Spec.Resources
+	}
 
 	// What the status names, the rebalancer looks after, whoever has labelled it.
 	maps.DeleteFunc(w.unrelated, func(_ types.UID, gr schema.GroupResource) bool {
