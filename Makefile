@@ -256,9 +256,9 @@ verify-walls: go-present ## Imports respect the walls of the house, and every pa
 
 # Histories are drawn from numbers: SEED=7 is the same each time. MUTATIONS is a regular expression of names of faults; . is all.
 .PHONY: test-simulation
-test-simulation: go-present ## Let things go wrong in a small world on virtual time, and see every object find its place (SEEDS=n, SEED=x for one; MUTATIONS=. puts faults back)
+test-simulation: go-present ## Let things go wrong in a small world on virtual time, and see every object find its place (SEEDS=n from FROM=x on, SEED=x for one; MUTATIONS=. puts faults back)
 	$(call step,$(if $(MUTATIONS),simulation of a source with faults; each is found by some seed,simulation; a history that fails is shrunk and printed))
-	@SEEDS=$(or $(SEEDS),1000) SEED=$(SEED) MUTATIONS='$(MUTATIONS)' \
+	@SEEDS=$(or $(SEEDS),1000) FROM=$(FROM) SEED=$(SEED) MUTATIONS='$(MUTATIONS)' \
 		exec go test -C services/model/simulation -count=1 -timeout 6h -v -run '^Test$(if $(MUTATIONS),Mutations,Seeds)$$' $(ARGS) .
 
 .PHONY: test-faults

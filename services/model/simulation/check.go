@@ -41,6 +41,10 @@ const (
 	Converged = "I10 not said to have converged in the end"
 	// Nothing means that what has left the ring carries no label.
 	NoLabel = "I8 the ring is still there"
+	// Dead means that a shard which is dead loses its Lease.
+	Dead = "I2 a shard that is dead holds its Lease"
+	// Remembered means that the status remembers nothing that never was.
+	Remembered = "I8 the status remembers what never was"
 	// Rest means that nothing is asked then.
 	Rest = "I5 no rest in the end"
 )
@@ -93,12 +97,12 @@ func (w *World) checkTaking(write apiserver.Write) {
 	}
 }
 
-// taken checks that a Lease is not taken from a shard that lives.
+// taken checks that a Lease is not taken from a shard that lives: it tries every few seconds to renew it, also after an outage.
 func (w *World) taken(id types.NamespacedName, was lease.Record) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	if p := w.processes[id]; p != nil && was.Holder == id.Name && !p.leaving() && p.held.Add(leaseDuration).Before(w.clock.Now()) && !w.disturbed(p) {
+	if p := w.processes[id]; p != nil && was.Holder == id.Name && !p.leaving() && p.began.Add(leaseDuration).Before(w.clock.Now()) && !w.disturbed(p) {
 		w.violate(Alive, "shard %s", id)
 	}
 }
@@ -222,6 +226,8 @@ const (
 	// prompt is how long it may take to move an object that is known to be out of place, while nothing else happens: as long as the longest
 	// pause between two attempts, and some seconds.
 	prompt = 50 * time.Second
+	// triedAgain is after what time all has been tried again that has failed, and who had to wait for that has had its turn.
+	triedAgain = 75 * time.Second
 	// bound is how long it may take, after all disturbances, until everything is right.
 	bound = 8 * time.Minute
 	// resting is how long nothing may be asked then.
@@ -275,8 +281,20 @@ func (w *World) lies(since map[apiserver.ID]time.Time) {
 func (w *World) calm() bool {
 	now := w.now()
 
-	return w.h.Lasting == Fine && !w.hampered() && !slices.ContainsFunc(w.h.Steps, func(s Step) bool {
-		return s.At <= now && now <= s.At+s.For+prompt
+	return (w.h.Lasting == Fine || w.h.Lasting == HungShard) && !slices.ContainsFunc(w.h.Steps, func(s Step) bool {
+		after := prompt
+
+		switch {
+		case s.Act == Hang && s.For == forever:
+			after = prompt - forever // all but its own objects are to move all the same
+		case s.Act == Disturb && s.Fault.Client != "" && s.Fault.Client != "rebalancer":
+		case s.Act == Disturb && (s.Fault.Effect == apiserver.Blind || s.Fault.Effect == apiserver.Hang || s.Fault.Effect == apiserver.Stall):
+			after = silence
+		case s.Act == Disturb:
+			after = triedAgain
+		}
+
+		return s.At <= now && now <= s.At+s.For+after
 	})
 }
 
@@ -288,13 +306,19 @@ func (w *World) shouldMove(id apiserver.ID, f facts) bool {
 	}
 
 	owner := w.scoped(ownerID(w, id, o))
+	ownerAt := w.server.Object(owner)
 
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
 	is := o.Labels[shardLabel]
+	if is == "" { // whoever has seen to that; but nothing can follow an owner that cannot be taken yet
+		return ownerAt == nil || ownerAt.Labels[shardLabel] == "" || f.view.Available(ownerAt.Labels[shardLabel])
+	}
 
-	return !w.touched[id.String()] && !w.touched[owner.String()] && (is == "" || f.view.Available(is))
+	hangs := w.h.Lasting == HungShard && (is == w.h.Whom || ownerAt != nil && ownerAt.Labels[shardLabel] == w.h.Whom)
+
+	return !hangs && !w.touched[id.String()] && !w.touched[owner.String()] && f.view.Available(is)
 }
 
 // hampered reports whether requests of the rebalancer have gone wrong lately in a way that may make an audit take longer.
@@ -337,6 +361,42 @@ func (w *World) final() {
 		w.fail(NoLabel, "the engine runs: %t; it says: %+v", running, report)
 	case f.ring != nil && f.ring.DeletionTimestamp == nil && !converged && calm:
 		w.fail(Converged, "the engine says: %+v", report)
+	case f.ring != nil && f.ring.DeletionTimestamp == nil && calm && !f.misspelt() && fingerprintOf(f.ring) != f.view.Fingerprint():
+		w.fail(Converged, "the status does not say so")
+	}
+
+	if f.ring != nil && f.ring.Status.Assignment != nil && calm && !f.misspelt() {
+		for gr := range resourcesOf(f.ring.Status.Assignment.Resources) {
+			if _, is := served[gr]; !is {
+				w.fail(Remembered, "%s", gr)
+			}
+		}
+	}
+
+	w.buriedShards()
+}
+
+// misspelt reports whether the ring names a resource that there is not.
+func (f facts) misspelt() bool {
+	for gr := range resourcesOf(f.ring.Spec.Resources) {
+		if _, is := f.served[gr]; !is {
+			return true
+		}
+	}
+
+	return false
+}
+
+// buriedShards checks that no Lease is held by a shard that is long dead, unless somebody has made it so long that nobody can know yet.
+func (w *World) buriedShards() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	for _, id := range sortedKeys(w.leases) {
+		record := lease.RecordOf(w.leases[id])
+		if record.HeldBy(id.Name) && record.Duration <= time.Minute && w.processes[id] == nil && w.h.Lasting != Flapping {
+			w.violate(Dead, "shard %s", id)
+		}
 	}
 }
 

@@ -41,6 +41,10 @@ func Draw(seed uint64) History {
 
 	d.last()
 
+	if d.IntN(2) == 0 {
+		d.storm()
+	}
+
 	d.h.End += time.Second
 	slices.SortStableFunc(d.h.Steps, func(a, b Step) int { return int(a.At - b.At) })
 
@@ -263,7 +267,7 @@ func (d *drawing) disturbServers() {
 		switch d.IntN(8) {
 		case 0, 1:
 			f.Effect, f.Verb = apiserver.Refuse, pick(d, "write", "write", "list", "watch", "get", "")
-			f.Code = pick(d, 403, 429, 500, 500, 503, 504)
+			f.Code = pick(d, 403, 404, 429, 500, 500, 503, 504)
 		case 2:
 			f.Effect, f.Verb = apiserver.Lose, "write"
 		case 3:

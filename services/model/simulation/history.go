@@ -26,6 +26,13 @@ const (
 	// Hang has it acknowledge nothing, for a time.
 	Hang Act = "hangs"
 
+	// DeleteLease deletes the Lease of the shard Who, if the rebalancer has seen the shard hold it; PinLease does so while a finalizer keeps
+	// it. LongLease writes a day into it as its duration, FullLease the largest number of transitions.
+	DeleteLease Act = "has its Lease deleted"
+	PinLease    Act = "has its Lease deleted, which a finalizer keeps"
+	LongLease   Act = "is said to hold its Lease for a day"
+	FullLease   Act = "is said to have taken its Lease as often as can be"
+
 	// Create makes an object, with the label Value if it is not empty, controlled by Owner if that has a name. Restore does so
 	// with what was there deleted before.
 	Create  Act = "create"

@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -97,6 +98,11 @@ func (d *drawing) last() {
 		d.h.Whom = d.shards[0]
 		lasts(Step{Act: Join, Who: d.h.Whom})
 		lasts(Step{Act: Hang, Who: d.h.Whom, For: forever})
+
+		// What the others have to give up, while drains of this one are late.
+		for i := range d.IntN(3) {
+			d.step(Step{At: at + d.span() + time.Duration(i)*time.Minute, Act: Join, Who: fmt.Sprintf("shard-%c", 'w'+i), N: d.IntN(3)})
+		}
 	case Namesakes:
 		d.h.Whom = d.shards[0]
 		lasts(Step{Act: Join, Who: d.h.Whom})
@@ -108,8 +114,10 @@ func (d *drawing) last() {
 			Effect: apiserver.Refuse, Verb: pick(d, "", "list", "watch"), Resource: gr.String(), Client: "rebalancer", Code: pick(d, 403, 404, 500, 503),
 		})
 	case Flapping:
+		slow := pick(d, 600*time.Millisecond, 4*time.Second) // some lists take longer than a shard stays
+
 		for gr := range served {
-			fault(apiserver.Fault{Effect: apiserver.Slow, Verb: "list", Resource: gr.String(), Client: "rebalancer", Delay: 600 * time.Millisecond})
+			fault(apiserver.Fault{Effect: apiserver.Slow, Verb: "list", Resource: gr.String(), Client: "rebalancer", Delay: slow})
 		}
 
 		lasts(Step{Act: Flap, Who: flapper})

@@ -147,7 +147,11 @@ func (m *monitor) judge(ctx context.Context, id types.NamespacedName) time.Durat
 		return time.Minute
 	}
 
-	if d, _ := m.decide(id, l, false); d.Action == lease.None {
+	switch d, _ := m.decide(id, l, false); {
+	case d.Action != lease.None:
+	case d.CheckAfter == 0: // it is in deletion, and its end is all that is to come
+		return time.Minute
+	default:
 		return d.CheckAfter
 	}
 
@@ -189,7 +193,7 @@ func (m *monitor) decide(id types.NamespacedName, l *coordinationv1.Lease, live 
 	now := m.w.clock.Now()
 	record := lease.RecordOf(l)
 	seen := m.ages.Look(id, record, now)
-	s := lease.Snapshot{Shard: l.Name, Record: record, Kept: seen.Kept, Moving: slices.Contains(m.lost, l.Name)}
+	s := lease.Snapshot{Shard: l.Name, Record: record, Kept: seen.Kept, Moving: slices.Contains(m.lost, l.Name), Deleting: l.DeletionTimestamp != nil}
 
 	d = lease.Next(s, seen.Age)
 	if live && d.State == lease.Uncertain {

@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -18,6 +20,9 @@ type mutation struct {
 	// name says what goes wrong.
 	name  string
 	edits []replacement
+	// net are edits that take away a second net: what is left undone, something else does in time. A seed finds the fault then that finds
+	// nothing where the net alone is gone.
+	net []replacement
 }
 
 // replacement replaces a text that occurs once in a file, whose path begins at services/.
@@ -38,49 +43,73 @@ const (
 	turns    = "rebalancer/move/turns.go"
 	placing  = "rebalancer/placement/placement.go"
 	guard    = "rebalancer/takeover/takeover.go"
+	pauses   = "rebalancer/source/pauses.go"
+	wiring   = "rebalancer/engine/engine.go"
+	tally    = "rebalancer/obligation/tally.go"
 	resolver = "internal/resources/resolver.go"
+	snapshot = "internal/resources/snapshot.go"
+	leasing  = "internal/lease/lease.go"
+	judging  = "internal/lease/next.go"
+	modelled = "model/simulation/shard.go"
 	plan     = "internal/plan/plan.go"
 	sight    = "internal/lease/sight.go"
 	client   = "rebalancer/objects/objects.go"
 	listing  = "rebalancer/objects/stream.go"
 )
 
+// unchecked takes away the passes over everything: the one that has to find nothing, and the audit.
+var unchecked = []replacement{
+	{passes, "\tcase !p.verified && still:\n\t\tk, at = check", "\tcase !p.verified && still && p.verified:\n\t\tk, at = check"},
+	{passes, "if !p.verified && still && !p.began.IsZero() && p.moved == t.Moved() && !p.suspects.any() && !p.began.Before(p.since.Add(p.settle)) {", "if !p.verified && still && !p.suspects.any() {"},
+	{passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"},
+}
+
 var mutations = []mutation{
-	{"a write that fails is forgotten", []replacement{{outcome, "\tcase Failed:\n\t\te.failures++\n\t\tt.after(now, e, e.pause(out.Brief))\n\tcase Blocked:", "\tcase Failed:\n\t\tt.end(now, e)\n\t\treturn Late{}, false\n\tcase Blocked:"}}},
-	{"a conflict is forgotten", []replacement{{outcome, "\tcase Failed:\n\t\te.failures++\n\t\tt.after(now, e, e.pause(out.Brief))\n\tcase Blocked:", "\tcase Failed:\n\t\tif out.Brief {\n\t\t\tt.end(now, e)\n\t\t\treturn Late{}, false\n\t\t}\n\t\te.failures++\n\t\tt.after(now, e, e.pause(out.Brief))\n\tcase Blocked:"}}},
-	{"a write whose answer is lost is not looked up", []replacement{{move, "\t\tout.Stale = true // it may have been carried out all the same\n", ""}}},
-	{"an acknowledged drain leaves no debt, nor is there an audit", []replacement{{passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}, {table, "\tt.debt.Unseen = true\n\tt.moved++\n\tt.end(now, e)", "\tt.end(now, e)"}}},
-	{"a drain that nobody wants is not withdrawn", []replacement{{plan, "\tcase o.Draining:\n\t\treturn Action{Verb: Withdraw}\n\t}\n\n\treturn Action{Verb: None}\n}\n\n// leave frees", "\t}\n\n\treturn Action{Verb: None}\n}\n\n// leave frees"}}},
-	{"a source that cannot be read says nothing", []replacement{{state, "\t\tif err != nil {\n\t\t\ts.failures[source] = err.Error()", "\t\tif false {\n\t\t\ts.failures[source] = err.Error()"}}},
-	{"silence is believed", []replacement{{stream, "silence = 150 * time.Second", "silence = 150 * time.Hour"}}},
-	{"discovery is not asked again", []replacement{
+	{name: "a write that fails is forgotten", edits: []replacement{{outcome, "\tcase Failed:\n\t\te.failures++\n\t\tt.after(now, e, e.pause(out.Brief))\n\tcase Blocked:", "\tcase Failed:\n\t\tt.end(now, e)\n\t\treturn Late{}, false\n\tcase Blocked:"}}},
+	{name: "a conflict is forgotten", edits: []replacement{{outcome, "\tcase Failed:\n\t\te.failures++\n\t\tt.after(now, e, e.pause(out.Brief))\n\tcase Blocked:", "\tcase Failed:\n\t\tif out.Brief {\n\t\t\tt.end(now, e)\n\t\t\treturn Late{}, false\n\t\t}\n\t\te.failures++\n\t\tt.after(now, e, e.pause(out.Brief))\n\tcase Blocked:"}}},
+	{name: "a write whose answer is lost is not looked up", edits: []replacement{{move, "\t\tout.Stale = true // it may have been carried out all the same\n", ""}}},
+	{name: "an acknowledged drain leaves no debt, nor is there an audit", edits: []replacement{{passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}, {table, "\tt.debt.Unseen = true\n\tt.moved++\n\tt.end(now, e)", "\tt.end(now, e)"}}},
+	{name: "a drain that nobody wants is not withdrawn", edits: []replacement{{plan, "\tcase o.Draining:\n\t\treturn Action{Verb: Withdraw}\n\t}\n\n\treturn Action{Verb: None}\n}\n\n// leave frees", "\t}\n\n\treturn Action{Verb: None}\n}\n\n// leave frees"}}},
+	{name: "a source that cannot be read says nothing", edits: []replacement{{state, "\t\tif err != nil {\n\t\t\ts.failures[source] = err.Error()", "\t\tif false {\n\t\t\ts.failures[source] = err.Error()"}}},
+	{name: "silence is believed", edits: []replacement{{stream, "silence = 150 * time.Second", "silence = 150 * time.Hour"}}},
+	{name: "discovery is not asked again", edits: []replacement{
 		{resolver, "lookEvery = 15 * time.Second", "lookEvery = 15 * time.Hour"},
 		{resolver, "missingEvery = 5 * time.Second", "missingEvery = 5 * time.Hour"},
 		{resolver, "\tcase r.asked <- struct{}{}:\n\tdefault:", "\tdefault:"},
 	}},
-	{"404 says that an object is gone", []replacement{{client, "return apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)", "return apierrors.IsNotFound(err)"}}},
-	{"a forced move may take a second", []replacement{{move, "verdict.Until.Sub(m.Clock.Now())", "time.Second"}}},
-	{"a drain that hangs holds a slot of all", []replacement{{slots, "t.slots.own[shard] < t.limits.PerShard && t.slots.inTime", "len(t.slots.late) == 0 && t.slots.inTime"}}},
-	{"a change of shards begins all lists anew", []replacement{{sources, "\twanted := sets.New[string]()\n", "\twanted := sets.New[string]()\n\tfor name, f := range s.all {\n\t\ts.drop(name, f)\n\t}\n"}}},
-	{"what lost shards had is listed once", []replacement{{lost, "\tl.pending = l.pending.Union(shards)\n", ""}}},
-	{"what cannot move is tried all the time", []replacement{{outcome, "\tcase Blocked:\n\t\te.cause = out.Cause\n\t\te.failures = 0\n", "\tcase Blocked:\n\t\te.cause = out.Cause\n\t\te.failures = 0\n\t\tout.RetryAfter = 50e6\n"}}},
-	{"a child of what is not covered belongs", []replacement{{placing, "a.Belongs = a.Belongs && a.OwnerBelongs", "_ = a.OwnerBelongs"}}},
-	{"there is no audit", []replacement{{passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}}},
-	{"only what a change concerns is gone over", []replacement{{passes, "shards, all = among(p.suspects)\n", "shards, all = among(p.suspects)\n\t\tall = false\n"}, {passes, "\tcase !p.verified && still:\n\t\tk, at = check", "\tcase !p.verified && still && p.verified:\n\t\tk, at = check"}, {passes, "if !p.verified && still && !p.began.IsZero() && p.moved == t.Moved() && !p.suspects.any() && !p.began.Before(p.since.Add(p.settle)) {", "if !p.verified && still && !p.suspects.any() {"}, {passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}}},
-	{"converged without a look at all", []replacement{{passes, "if !p.verified && still && !p.began.IsZero() && p.moved == t.Moved() && !p.suspects.any() && !p.began.Before(p.since.Add(p.settle)) {", "if !p.verified {"}}},
-	{"a pass that failed has seen all", []replacement{{passes, "e.finish(k, p, owed, errors.Join(errs...))", "e.finish(k, p, owed, nil)"}}},
-	{"a Lease that nobody saw is taken as one that nobody renewed", []replacement{{sight, "gaps = [...]time.Duration{3 * time.Second, 5 * time.Second, 10 * time.Second}", "gaps = [...]time.Duration{3 * time.Hour, 5 * time.Hour, 10 * time.Hour}"}}},
-	{"what was seen earlier replaces what was seen later", []replacement{{table, "\tcase objects.Older(o.ResourceVersion, e.seen), o.Res", "\tcase o.Res"}}},
-	{"objects are taken without a look at the Lease", []replacement{{guard, "\t\tif rec := lease.RecordOf(&leases[i]); rec.Holder == name {", "\t\tif rec := lease.RecordOf(&leases[i]); rec.Holder == name && false {"}}},
-	{"a Lease that was deleted is taken for a death", []replacement{{guard, "if wait := s.absent(at.began); wait > 0 {", "if wait := s.absent(at.began); wait > time.Hour {"}}},
-	{"a waiting child is not woken", []replacement{
+	{name: "404 says that an object is gone", edits: []replacement{{client, "return apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)", "return apierrors.IsNotFound(err)"}}},
+	{name: "a forced move may take a second", edits: []replacement{{move, "verdict.Until.Sub(m.Clock.Now())", "time.Second"}}},
+	{name: "a drain that hangs holds a slot of all", edits: []replacement{{slots, "t.slots.own[shard] < t.limits.PerShard && t.slots.inTime", "len(t.slots.late) == 0 && t.slots.inTime"}}},
+	{name: "a change of shards begins all lists anew", edits: []replacement{{sources, "\twanted := sets.New[string]()\n", "\twanted := sets.New[string]()\n\tfor name, f := range s.all {\n\t\ts.drop(name, f)\n\t}\n"}}},
+	{name: "what lost shards had is listed once", edits: []replacement{{lost, "\tl.pending = l.pending.Union(shards)\n", ""}}, net: unchecked},
+	{name: "what cannot move is tried all the time", edits: []replacement{{outcome, "\tcase Blocked:\n\t\te.cause = out.Cause\n\t\te.failures = 0\n", "\tcase Blocked:\n\t\te.cause = out.Cause\n\t\te.failures = 0\n\t\tout.RetryAfter = 50e6\n"}}},
+	{name: "a child of what is not covered belongs", edits: []replacement{{placing, "a.Belongs = a.Belongs && a.OwnerBelongs", "_ = a.OwnerBelongs"}}},
+	{name: "there is no audit", edits: []replacement{{passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}}},
+	{name: "only what a change concerns is gone over", edits: []replacement{{passes, "shards, all = among(p.suspects)\n", "shards, all = among(p.suspects)\n\t\tall = false\n"}, {passes, "\tcase !p.verified && still:\n\t\tk, at = check", "\tcase !p.verified && still && p.verified:\n\t\tk, at = check"}, {passes, "if !p.verified && still && !p.began.IsZero() && p.moved == t.Moved() && !p.suspects.any() && !p.began.Before(p.since.Add(p.settle)) {", "if !p.verified && still && !p.suspects.any() {"}, {passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}}},
+	{name: "converged without a look at all", edits: []replacement{{passes, "if !p.verified && still && !p.began.IsZero() && p.moved == t.Moved() && !p.suspects.any() && !p.began.Before(p.since.Add(p.settle)) {", "if !p.verified {"}}},
+	{name: "a pass that failed has seen all", edits: []replacement{{passes, "e.finish(k, p, owed, errors.Join(errs...))", "e.finish(k, p, owed, errors.Join(errs[:0]...))"}}},
+	{name: "a Lease that nobody saw is taken as one that nobody renewed", edits: []replacement{{sight, "gaps = [...]time.Duration{3 * time.Second, 5 * time.Second, 10 * time.Second}", "gaps = [...]time.Duration{3 * time.Hour, 5 * time.Hour, 10 * time.Hour}"}}},
+	{name: "what was seen earlier replaces what was seen later", edits: []replacement{{table, "\tcase objects.Older(o.ResourceVersion, e.seen), o.Res", "\tcase o.Res"}}},
+	{name: "objects are taken without a look at the Lease", edits: []replacement{{guard, "\t\tif rec := lease.RecordOf(&leases[i]); rec.Holder == name {", "\t\tif rec := lease.RecordOf(&leases[i]); rec.Holder == name && false {"}}},
+	{name: "a Lease that was deleted is taken for a death", edits: []replacement{{guard, "if wait := s.absent(at.began); wait > 0 {", "if wait := s.absent(at.began); wait > time.Hour {"}}},
+	{name: "a waiting child is not woken", edits: []replacement{
 		{table, "\tt.Wake(OwnerOf(e.object.ID))\n", ""}, {table, "\tif changed {\n\t\tt.Wake(OwnerOf(o.ID))\n\t}\n", ""},
 	}},
-	{"slots are not handed on", []replacement{{table, "\tt.hold(now, e, \"\")\n\tt.wakeSlots(now)\n", "\tt.hold(now, e, \"\")\n"}}},
-	{"history that is gone is waited for", []replacement{{stream, "\tif history(err) {\n\t\treturn nil, errRelist\n\t}\n", ""}, {stream, "\t\tif history(err) {\n\t\t\treturn version, errRelist\n\t\t}\n", ""}}},
-	{"a list ends with its first page", []replacement{{client, "\t\tif list.Continue == \"\" {\n", "\t\tif true {\n"}}},
-	{"what changes its namespace's labels is not looked for", []replacement{{placing, "t.Revision != o.Revision ||", ""}}},
-	{"what is woken while a worker has it is lost", []replacement{{table, "\t\t\te.left = !keep(id)\n\t\t\te.anew()\n", "\t\t\te.left = !keep(id)\n"}}},
+	{name: "slots are not handed on", edits: []replacement{{table, "\tt.hold(now, e, \"\")\n\tt.wakeSlots(now)\n", "\tt.hold(now, e, \"\")\n"}}},
+	{name: "history that is gone is waited for", edits: []replacement{{stream, "\tif history(err) {\n\t\treturn nil, errRelist\n\t}\n", ""}, {stream, "\t\tif history(err) {\n\t\t\treturn version, errRelist\n\t\t}\n", ""}}},
+	{name: "a list ends with its first page", edits: []replacement{{client, "\t\tif list.Continue == \"\" {\n", "\t\tif true {\n"}}},
+	{name: "what changes its namespace's labels is not looked for", edits: []replacement{{placing, "t.Revision != o.Revision ||", ""}}},
+	{name: "what is woken while a worker has it is lost", edits: []replacement{{table, "\t\t\te.left = !keep(id)\n\t\t\te.anew()\n", "\t\t\te.left = !keep(id)\n"}}, net: unchecked},
+	{name: "a typo is taken for what cannot be found out", edits: []replacement{{snapshot, "\t\treturn Resource{}, &NotServedError{GroupResource: gr, Suggestion: s.suggest(gr)}", "\t\tif meant := s.suggest(gr); meant != \"\" {\n\t\t\treturn Resource{}, fmt.Errorf(\"did you mean %s?\", meant)\n\t\t}\n\n\t\treturn Resource{}, &NotServedError{GroupResource: gr}"}}},
+	{name: "pauses between attempts at an object have no bound", edits: []replacement{{outcome, "longestPause = 30 * time.Second", "longestPause = 1000 * time.Second"}}},
+	{name: "pauses between attempts at a source have no bound", edits: []replacement{{pauses, "200*time.Millisecond, 30*time.Second", "200*time.Millisecond, 1000*time.Second"}}},
+	{name: "pauses between passes have no bound", edits: []replacement{{passes, "100*time.Millisecond, 30*time.Second", "100*time.Millisecond, 1000*time.Second"}}},
+	{name: "a Lease is taken once more than can be counted", edits: []replacement{{leasing, "transitions = -1", "transitions = math.MaxInt32"}}},
+	{name: "a Lease in deletion is left alone", edits: []replacement{{judging, "\tage = max(age, 0)\n", "\tage = max(age, 0)\n\tif s.Deleting {\n\t\treturn Decision{State: Ready, CheckAfter: time.Minute}\n\t}\n"}}},
+	{name: "one Lease of a day has all others waited for two", edits: []replacement{{guard, "longestWait = 5 * time.Minute", "longestWait = 500 * time.Hour"}}},
+	{name: "what waits counts against a bound", edits: []replacement{{wiring, "maxActive = 20_000", "maxActive = 2"}, {tally, "y.phases[Moving] + y.phases[Delayed] }", "y.phases[Moving] + y.phases[Delayed] + y.phases[Parked] }"}}},
+	{name: "a shard works by what it saw before it lost its Lease", edits: []replacement{{modelled, "\tp.cache = nil\n\tp.settle()\n", "\tstale := p.cache\n\tp.cache = nil\n\tp.settle()\n\n\tif len(stale) > 0 {\n\t\tp.cache = stale\n\t}\n"}, {modelled, "\tp.cache = map[apiserver.ID]*metav1.PartialObjectMetadata{}\n\tp.given = map[apiserver.ID]int64{}\n\tp.acknowledging = map[apiserver.ID]bool{}\n", "\tif p.cache == nil {\n\t\tp.cache = map[apiserver.ID]*metav1.PartialObjectMetadata{}\n\t}\n\n\tp.given = map[apiserver.ID]int64{}\n\tp.acknowledging = map[apiserver.ID]bool{}\n\tp.settle()\n"}}},
+	{name: "a shard works before its hold-off is over", edits: []replacement{{modelled, "\t\t\tpause(term, p.w.clock, holdOff, nil)\n", ""}}},
 }
 
 // apply writes the files of a mutation into a directory, and returns what go build needs to use them.
@@ -129,7 +158,71 @@ func TestMutationsApply(t *testing.T) {
 	}
 }
 
-var firstFailure = regexp.MustCompile(`first: seed (\d+): (.*)`)
+var failure = regexp.MustCompile(`failed: seed (\d+): (.*)`)
+
+// found is a seed that fails, and by what.
+type found struct {
+	seed int
+	what string
+}
+
+// run builds the simulation with edits and runs seeds, and returns those that fail, in order.
+func (m mutation) run(t *testing.T, env ...string) (all []found, out []byte) {
+	t.Helper()
+
+	dir := t.TempDir()
+	binary := filepath.Join(dir, "mutated.test")
+
+	out, err := exec.Command("go", "test", "-c", "-overlay", m.apply(t, dir), "-o", binary, ".").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+
+	cmd := exec.Command(binary, "-test.run", "^TestSeeds$", "-test.v", "-test.timeout", "20m")
+	cmd.Env = append(os.Environ(), env...)
+	out, _ = cmd.CombinedOutput() // it fails if all is well
+
+	for _, match := range failure.FindAllSubmatch(out, -1) {
+		all = append(all, found{atoi(t, string(match[1])), string(match[2])})
+	}
+
+	return all, out
+}
+
+// first returns the first seed that finds the mutation; ok is false if none does.
+func (m mutation) first(t *testing.T, seeds string) (first found, ok bool, out []byte) {
+	t.Helper()
+
+	if len(m.net) == 0 {
+		all, out := m.run(t, "ONLY=first", "SEED=", "SEEDS="+seeds)
+		if len(all) == 0 {
+			return found{}, false, out
+		}
+
+		return all[0], true, out
+	}
+
+	both := mutation{name: m.name, edits: append(slices.Clone(m.edits), m.net...)}
+	all, out := both.run(t, "ONLY=all", "SEED=", "SEEDS="+seeds)
+
+	var names []string
+	for _, f := range all {
+		names = append(names, strconv.Itoa(f.seed))
+	}
+
+	if len(names) == 0 {
+		return found{}, false, out
+	}
+
+	alone, _ := mutation{name: m.name, edits: m.net}.run(t, "ONLY=all", "SEED="+strings.Join(names, ","))
+	all = slices.DeleteFunc(all, func(f found) bool {
+		return slices.ContainsFunc(alone, func(other found) bool { return other.seed == f.seed })
+	})
+
+	if len(all) == 0 {
+		return found{}, false, out
+	}
+
+	return all[0], true, out
+}
 
 // TestMutations builds the simulation with each mutation and lets the seeds find it; it prints how many that takes. It runs if MUTATIONS
 // is a regular expression that some names match.
@@ -147,27 +240,17 @@ func TestMutations(t *testing.T) {
 		}
 
 		t.Run(m.name, func(t *testing.T) {
-			dir := t.TempDir()
-			binary := filepath.Join(dir, "mutated.test")
-
-			out, err := exec.Command("go", "test", "-c", "-overlay", m.apply(t, dir), "-o", binary, ".").CombinedOutput()
-			require.NoError(t, err, "%s", out)
-
-			cmd := exec.Command(binary, "-test.run", "^TestSeeds$", "-test.v", "-test.timeout", "10m")
-			cmd.Env = append(os.Environ(), "FIRST=1", "SEED=", "SEEDS="+fmt.Sprint(number(t, "SEEDS", 2000)))
-			out, _ = cmd.CombinedOutput() // it fails if all is well
-
-			found := firstFailure.FindSubmatch(out)
+			first, ok, out := m.first(t, strconv.Itoa(number(t, "SEEDS", 2000)))
 			row := fmt.Sprintf("%-62s %6s  %s", m.name, "-", "nobody notices")
 
-			if found != nil {
-				row = fmt.Sprintf("%-62s %6d  %.140s", m.name, atoi(t, string(found[1]))+1, found[2])
+			if ok {
+				row = fmt.Sprintf("%-62s %6d  %.140s", m.name, first.seed+1, first.what)
 			}
 
 			fmt.Fprintln(os.Stderr, row)
 
 			rows = append(rows, row)
-			require.NotNil(t, found, "no seed notices the mutation:\n%s", tail(out))
+			require.True(t, ok, "no seed notices the mutation:\n%s", tail(out))
 		})
 	}
 

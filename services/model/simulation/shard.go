@@ -3,6 +3,7 @@ package simulation
 import (
 	"context"
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 
@@ -35,10 +36,8 @@ type process struct {
 	stop   context.CancelFunc
 	leave  chan struct{}
 
-	// The rest is guarded by the lock of the world.
-	frozen, hung time.Time
-	// held is when it got its Lease; later than anything as long as it has none.
-	held time.Time
+	// The rest is guarded by the lock of the world. Began is when it was started.
+	began, frozen, hung time.Time
 	// until is when it stops to work unless it renews its Lease before.
 	until time.Time
 	// term says that it works; cache is what it sees then.
@@ -62,7 +61,7 @@ func (w *World) join(ctx context.Context, id types.NamespacedName, slow int) {
 
 	ctx, cancel := context.WithCancel(ctx)
 	p := &process{
-		w: w, id: id, held: w.clock.Now().Add(forever), slow: time.Duration(slow) * time.Second, ctx: ctx, stop: cancel, leave: make(chan struct{}),
+		w: w, id: id, began: w.clock.Now(), slow: time.Duration(slow) * time.Second, ctx: ctx, stop: cancel, leave: make(chan struct{}),
 		client: w.server.Client("shard/" + id.String()), works: map[types.UID]apiserver.ID{},
 	}
 	w.processes[id] = p
@@ -172,8 +171,7 @@ func (p *process) renewed(l *coordinationv1.Lease, now time.Time) *coordinationv
 
 	if l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity != p.id.Name {
 		l.Spec.HolderIdentity, l.Spec.AcquireTime = &p.id.Name, &at
-		transitions := lease.RecordOf(l).Transitions + 1
-		l.Spec.LeaseTransitions = &transitions
+		l.Spec.LeaseTransitions = new(1 + lease.RecordOf(l).Transitions%math.MaxInt32)
 	}
 
 	l.Spec.RenewTime = &at
@@ -213,16 +211,11 @@ func (p *process) work(ctx context.Context, held *coordinationv1.Lease, settled 
 		end()
 		p.w.mu.Lock()
 		defer p.w.mu.Unlock()
-		p.held = p.w.clock.Now().Add(forever)
 		p.end()
 	}()
 
 	until := held.Spec.RenewTime.Add(renewDeadline)
 	p.prolong(until)
-
-	p.w.mu.Lock()
-	p.held = p.w.clock.Now()
-	p.w.mu.Unlock()
 
 	p.w.group.Go(func() {
 		if !settled {

@@ -58,20 +58,36 @@ func enough(t *testing.T, began time.Time) time.Time {
 	return began.Add(deadline.Sub(began) / 2)
 }
 
-// TestSeeds lets the histories of many seeds happen: SEEDS is how many, SEED the only one. One that fails is printed, shrunk, with what
-// happened in it; with FIRST it is only named, and no other runs any more.
-func TestSeeds(t *testing.T) {
-	first, n := 0, number(t, "SEEDS", 200)
-	if os.Getenv("SEED") != "" {
-		first, n = number(t, "SEED", 0), 1
+// wanted returns the seeds to run: those that SEED names, separated by commas, or else as many as SEEDS says, from FROM on.
+func wanted(t *testing.T) (seeds []int) {
+	t.Helper()
+
+	if named := os.Getenv("SEED"); named != "" {
+		for text := range strings.SplitSeq(named, ",") {
+			seeds = append(seeds, atoi(t, text))
+		}
+
+		return seeds
 	}
 
+	first := number(t, "FROM", 0)
+	for i := range number(t, "SEEDS", 200) {
+		seeds = append(seeds, first+i)
+	}
+
+	return seeds
+}
+
+// TestSeeds lets the histories of many seeds happen. One that fails is printed, shrunk, with what happened in it. With ONLY=all those that
+// fail are only named; with ONLY=first no other runs after one that has failed.
+func TestSeeds(t *testing.T) {
 	var (
+		seeds      = wanted(t)
 		next, done atomic.Int64
 		mu         sync.Mutex
 		failed     = map[int]string{}
 		began      = clock.RealClock{}.Now()
-		onlyFirst  = os.Getenv("FIRST") != ""
+		only       = os.Getenv("ONLY")
 		until      = enough(t, began)
 	)
 
@@ -81,12 +97,14 @@ func TestSeeds(t *testing.T) {
 				t.Parallel()
 
 				for {
-					seed := first + int(next.Add(1)) - 1
-					if mu.Lock(); seed >= first+n || onlyFirst && len(failed) > 0 || (clock.RealClock{}).Now().After(until) {
+					i := int(next.Add(1)) - 1
+					if mu.Lock(); i >= len(seeds) || only == "first" && len(failed) > 0 || (clock.RealClock{}).Now().After(until) {
 						mu.Unlock()
 						return
 					}
 					mu.Unlock()
+
+					seed := seeds[i]
 
 					if r := run(t, Draw(uint64(seed))); len(r.Violations) > 0 {
 						mu.Lock()
@@ -96,21 +114,20 @@ func TestSeeds(t *testing.T) {
 					}
 
 					if d := done.Add(1); d%1000 == 0 {
-						t.Logf("%d of %d seeds, %s", d, n, clock.RealClock{}.Since(began).Round(time.Second))
-						fmt.Fprintf(os.Stderr, "%d of %d seeds, %s\n", d, n, clock.RealClock{}.Since(began).Round(time.Second))
+						t.Logf("%d of %d seeds, %s", d, len(seeds), clock.RealClock{}.Since(began).Round(time.Second))
+						fmt.Fprintf(os.Stderr, "%d of %d seeds, %s\n", d, len(seeds), clock.RealClock{}.Since(began).Round(time.Second))
 					}
 				}
 			})
 		}
 	})
 
-	t.Logf("%d of %d seeds in %s", done.Load(), n, clock.RealClock{}.Since(began).Round(time.Millisecond))
+	t.Logf("%d of %d seeds in %s", done.Load(), len(seeds), clock.RealClock{}.Since(began).Round(time.Millisecond))
 
 	for i, seed := range slices.Sorted(maps.Keys(failed)) {
 		switch {
-		case onlyFirst:
-			t.Errorf("first: seed %d: %s", seed, failed[seed])
-			return
+		case only != "":
+			t.Errorf("failed: seed %d: %s", seed, failed[seed])
 		case i < 3: // the others are named above
 			explain(t, Draw(uint64(seed)))
 		}

@@ -19,6 +19,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/model/simulation/apiserver"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
@@ -41,6 +42,8 @@ type steward struct {
 	teams    map[string]string
 	known    *resources.Resolver
 	revision int64
+	// guarded are the Leases that the engine's guard has seen held by their shards.
+	guarded map[types.NamespacedName]types.UID
 	// looks is how often it has looked after the ring.
 	looks int
 	away  time.Time
@@ -167,7 +170,7 @@ func (s *steward) run(ctx context.Context) {
 func (s *steward) halt() {
 	s.mu.Lock()
 	stop := s.stop
-	s.stop, s.engine = nil, nil
+	s.stop, s.engine, s.guarded = nil, nil, nil
 	s.mu.Unlock()
 
 	if stop != nil {
@@ -198,7 +201,7 @@ func (s *steward) reconcile(ctx context.Context) error {
 		return s.write(ctx, ring, func(r *v1alpha1.ClusterRing) { r.Finalizers = []string{v1alpha1.FinalizerRebalancer} })
 	}
 
-	t, sc := s.aimAt(ring)
+	t, sc, held := s.aimAt(ring)
 
 	if s.engine == nil {
 		s.begin(ctx, ring)
@@ -206,6 +209,7 @@ func (s *steward) reconcile(ctx context.Context) error {
 
 	if !s.engine.Pursues(t) {
 		s.engine.Observe(t.View)
+		s.guard(held)
 
 		report := s.engine.Report()
 		report.Converged = false
@@ -221,6 +225,7 @@ func (s *steward) reconcile(ctx context.Context) error {
 	}
 
 	s.engine.SetTarget(t)
+	s.guard(held)
 
 	report := s.engine.Report()
 	if err := s.write(ctx, ring, func(r *v1alpha1.ClusterRing) { r.Status.Assignment = assignment(r, sc, t, report) }); err != nil {
@@ -300,10 +305,34 @@ func (k sink) pass(log func()) {
 	}
 }
 
-// aimAt returns what the engine is to work towards.
-func (s *steward) aimAt(ring *v1alpha1.ClusterRing) (*engine.Target, *scope.Scope) {
+// guard notes which Leases the guard has seen held.
+func (s *steward) guard(held map[types.NamespacedName]types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
+	s.guarded = held
+}
+
+// guards reports whether the guard has seen this very Lease held by its shard.
+func (s *steward) guards(id types.NamespacedName, l *coordinationv1.Lease) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return s.guarded[id] != "" && s.guarded[id] == l.UID
+}
+
+// aimAt returns what the engine is to work towards, and the Leases that are held there.
+func (s *steward) aimAt(ring *v1alpha1.ClusterRing) (*engine.Target, *scope.Scope, map[types.NamespacedName]types.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	held := map[types.NamespacedName]types.UID{}
+
+	for id, l := range s.leases {
+		if lease.RecordOf(l).HeldBy(id.Name) {
+			held[id] = l.UID
+		}
+	}
 
 	sc := scope.Of(ring)
 
@@ -325,7 +354,7 @@ func (s *steward) aimAt(ring *v1alpha1.ClusterRing) (*engine.Target, *scope.Scop
 	return &engine.Target{
 		Narrow: placement.Narrow(before, covered),
 		View:   viewOf(s.leases), Set: s.known.Resolve(sc.Spec), Leaving: sc.Leaving, Selector: selector, Revision: s.revision,
-	}, &sc
+	}, &sc, held
 }
 
 // missing reports whether a resource of the ring is not served. One that has left the ring is not missed once it is gone.

@@ -61,7 +61,12 @@ var specs = []v1alpha1.ClusterRingSpec{
 	{Resources: []v1alpha1.RingResource{resource(databases), resource(websites, secrets)}, NamespaceSelector: teamA},
 	{Resources: []v1alpha1.RingResource{resource(websites, configMaps)}, NamespaceSelector: teamA},
 	{Resources: []v1alpha1.RingResource{resource(websites, configMaps), {Group: websites.Group, Resource: "website"}}}, // a typo
+	{Resources: []v1alpha1.RingResource{resource(websites, configMaps, schema.GroupResource{Resource: "secret"}), resource(databases)}},
+	{Resources: []v1alpha1.RingResource{resource(schema.GroupResource{Group: databases.Group, Resource: "databasses"}, configMaps), resource(tenants)}},
 }
+
+// misspelt are those of the specs that name a resource which does not exist.
+var misspelt = []int{10, 11, 12}
 
 var teamA = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "a"}}
 

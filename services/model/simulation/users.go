@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -23,6 +25,8 @@ func (w *World) happen(ctx context.Context, s Step) {
 		w.group.Go(func() { w.flap(ctx, s) })
 	case Join, Leave, Crash, Freeze, Hang:
 		w.shardStep(ctx, s)
+	case DeleteLease, PinLease, LongLease, FullLease:
+		w.group.Go(func() { w.leaseStep(ctx, s) })
 	case EditRing, DeleteRing, CreateRing, Team:
 		w.ringStep(s)
 	case Serve, Withdraw, Break, Remove, Rescope:
@@ -83,6 +87,35 @@ func (w *World) shardStep(ctx context.Context, s Step) {
 	}
 }
 
+// leaseStep is what a user does to the Lease of a shard. A Lease that the rebalancer has not seen held is left alone: how it works says what
+// becomes of the shard's objects then.
+func (w *World) leaseStep(ctx context.Context, s Step) {
+	client, id, l := w.server.Client("user/x").Leases(), types.NamespacedName{Namespace: "shards", Name: s.Who}, &coordinationv1.Lease{}
+
+	if client.Get(ctx, id, l) != nil {
+		return
+	}
+
+	switch s.Act { //nolint:exhaustive // these are all
+	case DeleteLease:
+		if w.steward.guards(id, l) {
+			_ = client.Delete(ctx, l)
+		}
+
+		return
+	case PinLease:
+		l.Finalizers = []string{"example.com/kept"}
+	case LongLease:
+		l.Spec.LeaseDurationSeconds = new(int32(24 * time.Hour / time.Second))
+	case FullLease:
+		l.Spec.LeaseTransitions = new(int32(math.MaxInt32))
+	}
+
+	if client.Update(ctx, l) == nil && s.Act == PinLease && client.Get(ctx, id, l) == nil {
+		_ = client.Delete(ctx, l)
+	}
+}
+
 // flap has a shard come and go until ctx ends.
 func (w *World) flap(ctx context.Context, s Step) {
 	for i := 0; ctx.Err() == nil; i++ {
@@ -92,7 +125,7 @@ func (w *World) flap(ctx context.Context, s Step) {
 		}
 
 		w.shardStep(ctx, s)
-		pause(ctx, w.clock, 500*time.Millisecond+time.Duration(chance(w.h.Seed, "flap", i)%uint64(6*time.Second)), nil)
+		pause(ctx, w.clock, 500*time.Millisecond+time.Duration(chance(w.h.Seed, "flap", i)%uint64(3*time.Second)), nil)
 	}
 }
 

@@ -170,9 +170,10 @@ func (p *process) may(id apiserver.ID, o *metav1.PartialObjectMetadata) bool {
 	return !moving && version(at) > p.given[owner]
 }
 
-// isMain reports whether shards take the object for a main one; the lock of the world is held.
+// isMain reports whether shards take the object for a main one. Where an edit of the ring makes controlled objects of main ones, shards are
+// told when these have left the ring. The lock of the world is held.
 func (w *World) isMain(id apiserver.ID, o *metav1.PartialObjectMetadata) bool {
-	_, role, ok := w.roleOf(id.GroupResource)
+	role, ok := roleIn(w.labelled, id.GroupResource)
 	if !ok {
 		return metav1.GetControllerOfNoCopy(o) == nil
 	}

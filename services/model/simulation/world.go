@@ -23,6 +23,7 @@ import (
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/internal/ring"
 	"github.com/clusterring/clusterring/services/model/simulation/apiserver"
+	"github.com/clusterring/clusterring/services/rebalancer/scope"
 )
 
 // tables are the hash rings of all worlds: they follow from the names of shards, of which there are few.
@@ -43,7 +44,8 @@ type World struct {
 	// mu is held for a moment only, with no call of the server.
 	mu         sync.Mutex
 	lines      []string
-	ring       *v1alpha1.ClusterRing // nil if there is none; what is here never changes
+	ring       *v1alpha1.ClusterRing   // nil if there is none; what is here never changes
+	labelled   []v1alpha1.RingResource // what may carry its labels
 	ringsMade  int
 	told       int
 	asked      int
@@ -233,8 +235,7 @@ func (w *World) tamper(write apiserver.Write) {
 	}
 
 	// Labels that a user writes where the ring has no business are no business of the ring.
-	in, _, _ := w.roleOf(write.GroupResource)
-	if labelled(write.New) && (write.Old == nil || !labelled(write.Old)) && !in {
+	if labelled(write.New) && (write.Old == nil || !labelled(write.Old)) && !w.named(write.GroupResource) {
 		w.unrelated[write.New.UID] = write.GroupResource
 	}
 }
@@ -264,26 +265,15 @@ func labelled(o *metav1.PartialObjectMetadata) bool {
 	return shard || drain
 }
 
-// roleOf returns what the resource is to the ring, now or by what its status remembers; mu is held. What has been a main resource is one
-// until it has left the ring: only then are shards restarted that know it as a controlled one.
-func (w *World) roleOf(gr schema.GroupResource) (now bool, role resources.Role, ok bool) {
+// named reports whether the ring names the resource now; mu is held.
+func (w *World) named(gr schema.GroupResource) bool {
 	if w.ring == nil {
-		return false, "", false
+		return false
 	}
 
-	if w.ring.Status.Assignment != nil {
-		role, ok = roleIn(w.ring.Status.Assignment.Resources, gr)
-	}
+	_, is := roleIn(w.ring.Spec.Resources, gr)
 
-	if is, now := roleIn(w.ring.Spec.Resources, gr); now {
-		if role == resources.Main {
-			is = role
-		}
-
-		return true, is, true
-	}
-
-	return false, role, ok
+	return is
 }
 
 func roleIn[R v1alpha1.RingResource | v1alpha1.AssignedResource](list []R, gr schema.GroupResource) (role resources.Role, ok bool) {
@@ -303,6 +293,22 @@ func roleIn[R v1alpha1.RingResource | v1alpha1.AssignedResource](list []R, gr sc
 	return role, ok
 }
 
+// resourcesOf returns all that the list names.
+func resourcesOf[R v1alpha1.RingResource | v1alpha1.AssignedResource](list []R) map[schema.GroupResource]bool {
+	all := map[schema.GroupResource]bool{}
+
+	for i := range list {
+		r := v1alpha1.RingResource(list[i])
+		all[schema.GroupResource{Group: r.Group, Resource: r.Resource}] = true
+
+		for _, c := range r.ControlledResources {
+			all[schema.GroupResource{Group: c.Group, Resource: c.Resource}] = true
+		}
+	}
+
+	return all
+}
+
 // view is what the Leases say now; mu is held.
 func (w *World) view() *membership.View { return viewOf(w.leases) }
 
@@ -317,7 +323,10 @@ func viewOf(leases map[types.NamespacedName]*coordinationv1.Lease) *membership.V
 
 // setRing makes the ring another; nil if it is gone. Everybody who follows rings learns of it, late. mu is held.
 func (w *World) setRing(r *v1alpha1.ClusterRing) {
-	w.ring = r
+	w.ring, w.labelled = r, nil
+	if r != nil {
+		w.labelled = scope.Of(r).Spec.Resources
+	}
 
 	// What the status names, the rebalancer looks after, whoever has labelled it.
 	maps.DeleteFunc(w.unrelated, func(_ types.UID, gr schema.GroupResource) bool {

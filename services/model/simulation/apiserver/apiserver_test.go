@@ -285,6 +285,18 @@ func TestStreamingLists(t *testing.T) {
 		_, err := w.c.Watch(w.Context(), v1, "", opts)
 		require.True(w, apierrors.IsInvalid(err), "%v", err)
 	})
+
+	in(t, apiserver.Config{Streaming: true}, func(w *world) {
+		w.server.Inject(apiserver.Fault{
+			From: now(), Until: now().Add(time.Minute), Effect: apiserver.Refuse, Code: http.StatusForbidden, Verb: "list",
+		})
+
+		_, err := w.c.Watch(w.Context(), v1, "", opts)
+		require.True(w, apierrors.IsForbidden(err), "what hits lists hits these: %v", err)
+
+		_, err = w.c.Watch(w.Context(), v1, "", metav1.ListOptions{})
+		require.NoError(w, err)
+	})
 }
 
 func TestPatch(t *testing.T) {
@@ -426,6 +438,18 @@ func TestLeases(t *testing.T) {
 		require.NoError(w, leases.Update(w.Context(), one))
 		require.True(w, apierrors.IsConflict(leases.Update(w.Context(), two)))
 		require.True(w, apierrors.IsConflict(leases.Delete(w.Context(), two)))
+
+		one.Spec.LeaseTransitions = new(int32(-1))
+		require.True(w, apierrors.IsInvalid(leases.Update(w.Context(), one)))
+
+		require.NoError(w, leases.Get(w.Context(), key, one))
+		one.Finalizers = []string{"f"}
+		require.NoError(w, leases.Update(w.Context(), one))
+		require.NoError(w, leases.Get(w.Context(), key, one))
+		require.NoError(w, leases.Delete(w.Context(), one))
+		require.NoError(w, leases.Get(w.Context(), key, one))
+		require.NotNil(w, one.DeletionTimestamp)
+		require.NoError(w, leases.Update(w.Context(), one), "it may be written in deletion")
 
 		var list coordinationv1.LeaseList
 		require.NoError(w, leases.List(w.Context(), &list, client.MatchingLabels{"ring": "r"}, client.MatchingFields{"metadata.name": "a"}))

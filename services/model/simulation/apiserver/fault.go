@@ -34,7 +34,8 @@ type Fault struct {
 	From, Until time.Time
 	// Client is the class of clients that it hits; empty for all.
 	Client string
-	// Verb is get, list, watch, create, update, patch, delete, or "write" for the last four; empty for all.
+	// Verb is get, list, watch, create, update, patch, delete, or "write" for the last four; empty for all. A streaming list is a watch and
+	// a list.
 	Verb string
 	// Resource is what it hits, as schema.GroupResource writes it; empty for all.
 	Resource string
@@ -82,7 +83,8 @@ func (f *Fault) hits(now time.Time, class string, r request, h uint64) bool {
 }
 
 func (f *Fault) concerns(class string, r request) bool {
-	return (f.Client == "" || f.Client == class) && (f.Verb == "" || f.Verb == r.verb || f.Verb == "write" && r.writes()) &&
+	return (f.Client == "" || f.Client == class) &&
+		(f.Verb == "" || f.Verb == r.verb || f.Verb == r.kind || f.Verb == "write" && r.writes()) &&
 		(f.Resource == "" || f.Resource == r.resource.String())
 }
 

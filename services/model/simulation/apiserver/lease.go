@@ -11,9 +11,11 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -171,14 +173,28 @@ func (l LeaseClient) Create(ctx context.Context, lease *coordinationv1.Lease) er
 	})
 }
 
-// Update writes a Lease, if it has not changed since it was read.
+// Update writes a Lease, if it has not changed since it was read. Its error is Invalid if the Lease counts fewer than no transitions.
 func (l LeaseClient) Update(ctx context.Context, lease *coordinationv1.Lease) error {
+	if n := lease.Spec.LeaseTransitions; n != nil && *n < 0 {
+		return apierrors.NewInvalid(coordinationv1.SchemeGroupVersion.WithKind("Lease").GroupKind(), lease.Name,
+			field.ErrorList{field.Invalid(field.NewPath("spec", "leaseTransitions"), *n, "must be greater than or equal to 0")})
+	}
+
 	return l.unchanged(ctx, "update", lease, lease.DeepCopy())
 }
 
-// Delete deletes a Lease, if it has not changed since it was read.
+// Delete deletes a Lease, if it has not changed since it was read. One that has a finalizer stays, in deletion.
 func (l LeaseClient) Delete(ctx context.Context, lease *coordinationv1.Lease) error {
-	return l.unchanged(ctx, "delete", lease, nil)
+	if len(lease.Finalizers) == 0 {
+		return l.unchanged(ctx, "delete", lease, nil)
+	}
+
+	kept := lease.DeepCopy()
+	if kept.DeletionTimestamp == nil {
+		kept.DeletionTimestamp = new(metav1.NewTime(l.c.server.clock.Now()))
+	}
+
+	return l.unchanged(ctx, "delete", lease, kept)
 }
 
 func (l LeaseClient) unchanged(ctx context.Context, verb string, read, becomes *coordinationv1.Lease) error {
