@@ -37,7 +37,6 @@ const (
 	state    = "rebalancer/engine/state.go"
 	report   = "rebalancer/engine/report.go"
 	sources  = "rebalancer/engine/sources.go"
-	lost     = "rebalancer/engine/lost.go"
 	stream   = "rebalancer/source/stream.go"
 	move     = "rebalancer/move/move.go"
 	turns    = "rebalancer/move/turns.go"
@@ -81,7 +80,6 @@ var mutations = []mutation{
 	{name: "a forced move may take a second", edits: []replacement{{move, "verdict.Until.Sub(m.Clock.Now())", "time.Second"}}},
 	{name: "a drain that hangs holds a slot of all", edits: []replacement{{slots, "t.slots.own[shard] < t.limits.PerShard && t.slots.inTime", "len(t.slots.late) == 0 && t.slots.inTime"}}},
 	{name: "a change of shards begins all lists anew", edits: []replacement{{sources, "\twanted := sets.New[string]()\n", "\twanted := sets.New[string]()\n\tfor name, f := range s.all {\n\t\ts.drop(name, f)\n\t}\n"}}},
-	{name: "what lost shards had is listed once", edits: []replacement{{lost, "\tl.pending = l.pending.Union(shards)\n", ""}}, net: unchecked},
 	{name: "what cannot move is tried all the time", edits: []replacement{{outcome, "\tcase Blocked:\n\t\te.cause = out.Cause\n\t\te.failures = 0\n", "\tcase Blocked:\n\t\te.cause = out.Cause\n\t\te.failures = 0\n\t\tout.RetryAfter = 50e6\n"}}},
 	{name: "a child of what is not covered belongs", edits: []replacement{{placing, "a.Belongs = a.Belongs && a.OwnerBelongs", "_ = a.OwnerBelongs"}}},
 	{name: "there is no audit", edits: []replacement{{passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}}},
