@@ -41,7 +41,8 @@
 //
 // # What is not modelled
 //
-//   - how the rebalancer finds objects, and how many it moves at a time: here it looks at each again and again
+//   - how the rebalancer finds objects, and how many it moves at a time: here it looks at each again and again. The tests of package
+//     obligation go through every history of one object, its sources and a worker; package simulation goes on from there
 //   - deletion of objects, and new ones of the same name; a child may be in deletion, but its owner is always there
 //   - two processes of one name, one name in two namespaces, several rings, weights of the hash ring
 //   - shards that are not made with pkg/shard

@@ -18,8 +18,6 @@ type situation struct {
 	deleting bool
 	// shards is the number of available shards.
 	shards int
-	// turning says that objects have still to come back as controlled ones.
-	turning bool
 	// missing says which resources are not served; empty if none is missing.
 	missing string
 	// unknown says of which resources it is not known whether they are served; empty if there is none.
@@ -53,7 +51,7 @@ func assigned(s situation) metav1.Condition {
 	case r.Blocked > 0:
 		c.Reason = v1alpha1.ReasonMoving
 		c.Message = fmt.Sprintf("%s: %d cannot move yet, such as %s", counts(r), r.Blocked, r.BlockedExample)
-	case !r.Converged || s.turning:
+	case !r.Converged:
 		c.Reason, c.Message = v1alpha1.ReasonMoving, counts(r)
 	default:
 		c.Status, c.Reason = metav1.ConditionTrue, v1alpha1.ReasonAllAssigned
@@ -147,7 +145,7 @@ func assignment(ring *v1alpha1.ClusterRing, t *target, r engine.Report) *v1alpha
 		a.Resources = scope.Clean(ring, t.Set)
 	}
 
-	if r.Converged && len(t.missing()) == 0 && !t.scope.Turning {
+	if r.Converged && len(t.missing()) == 0 {
 		a.Fingerprint = t.View.Fingerprint()
 	}
 

@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
@@ -412,37 +411,6 @@ func TestControlledResourceThatLeavesAlone(t *testing.T) {
 	w.edit(func(s *v1alpha1.ClusterRingSpec) { s.Resources[0].ControlledResources = nil })
 	w.eventually(placed{}, child)
 	w.eventually(placed{Shard: "a"}, cm)
-}
-
-// A shard may work on main objects until it has given them up, also if an edit of the ring has them follow others.
-func TestMainResourceThatIsToBeControlledLeavesFirst(t *testing.T) {
-	w := newWorld(t)
-	w.join("a", "b")
-
-	class := w.class(w.ns, "")
-	cm := w.main("turning", w.owner("turning"))
-	require.NoError(t, controllerutil.SetControllerReference(class, cm, w.client.Scheme()))
-	require.NoError(t, w.client.Update(t.Context(), cm))
-
-	w.start()
-	w.atRest()
-
-	at := w.owner("turning")
-
-	w.edit(func(s *v1alpha1.ClusterRingSpec) {
-		s.Resources = []v1alpha1.RingResource{{
-			Group: "networking.k8s.io", Resource: "ingressclasses",
-			ControlledResources: []v1alpha1.ControlledResource{{Resource: "configmaps"}},
-		}}
-	})
-	w.eventually(placed{Shard: at, Drain: true}, cm)
-	require.NotEqual(t, metav1.ConditionTrue, w.assigned(v1alpha1.ReasonMoving).Status)
-
-	w.acknowledge(cm)
-	w.assigned(v1alpha1.ReasonAllAssigned)
-	w.placed(class)
-	require.Equal(t, w.placed(class), w.placed(cm), "it follows its owner")
-	require.NotEmpty(t, w.placed(cm).Shard)
 }
 
 func TestMissingResourceIsReportedAndWorksOnceItAppears(t *testing.T) {

@@ -213,7 +213,6 @@ type standing struct {
 func (r *reconciler) report(ctx context.Context, e *running, ring *v1alpha1.ClusterRing, s standing) (wait time.Duration, err error) {
 	is := situation{
 		deleting: !ring.DeletionTimestamp.IsZero(),
-		turning:  s.scope.Turning,
 		shards:   len(s.View.AvailableShards()),
 		missing:  resources.Message(s.missing()),
 		unknown:  resources.Message(slices.DeleteFunc(s.missing(), resources.Missing.Absent)),

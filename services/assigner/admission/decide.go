@@ -99,7 +99,7 @@ func (r *Ring) assign(req *Request, resource resources.Resource, role resources.
 		return Answer{Outcome: ForeignOwner}
 	}
 
-	if shard, dropped := r.dropped(req); dropped && !r.leaves(role, shard) {
+	if shard, dropped := r.dropped(req); dropped {
 		return Answer{Outcome: Restored, Shard: shard, Warning: r.restored(shard)}
 	}
 
@@ -125,12 +125,6 @@ func (r *Ring) assign(req *Request, resource resources.Resource, role resources.
 	_, drain := req.Object.Labels[r.drainLabel]
 
 	return Answer{Outcome: Assigned, Shard: shard, RemoveDrain: drain}
-}
-
-// leaves reports whether the rebalancer may be taking the label away: from a controlled object, while the ring has not converged, where the
-// shard is not there. It does so to objects that were main ones, before they follow their owners.
-func (r *Ring) leaves(role resources.Role, shard string) bool {
-	return role == resources.Controlled && !r.settled && !r.facts.View.Available(shard)
 }
 
 // dropped returns the shard that an update takes an object from although nobody asked that shard to give it up. It does so

@@ -204,7 +204,6 @@ func examples() []example {
 		{"a dropped label, others stay", abc, updating(websites, website(atA), website(other)), admission.Restored},
 		{"a dropped label, and a drain label that was not there before", abc, updating(websites, website(atA), website(labels(drainLabel, "true"))), admission.Restored},
 		{"a dropped label of a child", moving("a", "b", "c"), updating(configmaps, child(atA), child(nil)), admission.Restored},
-		{"a dropped label of a child, which a shard had that is gone", moving("b", "c"), updating(configmaps, child(atA), child(nil)), admission.Moving},
 		{"a dropped label of a child that now is somebody else's", abc, updating(configmaps, child(atA), foreign), admission.ForeignOwner},
 		{"a dropped label of a shard that released its Lease", state("a:", "b", "c"), updating(websites, website(atA), website(nil)), admission.Restored},
 		{"a dropped label of a shard whose Lease was taken", state("a:shardlease-controller", "b", "c"), updating(websites, website(atA), website(nil)), admission.Restored},

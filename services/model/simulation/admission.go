@@ -83,7 +83,7 @@ func fingerprintOf(r *v1alpha1.ClusterRing) string {
 // admit is the admission of a write, with the lock of the server held.
 func (w *World) admit(write apiserver.Write) {
 	w.mu.Lock()
-	w.assigned = false
+	w.assigned, w.admitted = false, false
 	w.mu.Unlock()
 
 	if strings.HasPrefix(write.Client, "user/around") || len(w.assigners) == 0 {
@@ -109,6 +109,7 @@ func (w *World) admit(write apiserver.Write) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
+	w.admitted = true
 	// What is known too late is put where it does not belong.
 	late := w.ring == nil || w.ring.Generation != assigned.ring.Generation || w.view().Fingerprint() != assigned.view.Fingerprint()
 	if w.assigned = !late; late {

@@ -66,6 +66,16 @@ func (w *World) beginsWork(p *process, uid types.UID, id apiserver.ID) {
 	w.working[uid][p] = true
 }
 
+// givenUpFor notes that a process is about to give an object up that another one of the same name may work on: who lets two processes have
+// one name lets one answer for the other. The lock is held.
+func (w *World) givenUpFor(p *process, uid types.UID) {
+	for q := range w.working[uid] {
+		if q != p && q.id.Name == p.id.Name {
+			w.excusedUntilSeen(uid, q)
+		}
+	}
+}
+
 func (w *World) stopsWork(p *process, uid types.UID) {
 	delete(w.working[uid], p)
 	delete(w.tampered[uid], p)

@@ -31,7 +31,8 @@
 //
 // # What is excused
 //
-// Users are bound to no protocol: a shard may go on with an object that a user has given to another until it has seen that. A label that
+// Users are bound to no protocol: a shard may go on with an object that a user has given to another until it has seen that, and likewise with
+// objects that an edit of the ring has made controlled ones. A label that
 // somebody writes on an object of a resource that the ring does not know is none of its business. Users delete no Lease that the rebalancer
 // has yet to see held.
 //

@@ -370,7 +370,7 @@ func assignment(ring *v1alpha1.ClusterRing, sc *scope.Scope, t *engine.Target, r
 		a.Resources = scope.Clean(ring, t.Set)
 	}
 
-	if report.Converged && !missing(t) && !sc.Turning {
+	if report.Converged && !missing(t) {
 		a.Fingerprint = t.View.Fingerprint()
 	}
 

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/model/simulation/apiserver"
 )
 
@@ -116,6 +117,19 @@ func (w *World) leaseStep(ctx context.Context, s Step) {
 	}
 }
 
+// retrain notes that objects which were main ones are controlled from now on. Who edits a ring like that has to restart its shards: they
+// work on these objects as before until they see them move. The lock is held.
+func (w *World) retrain(before, after []v1alpha1.RingResource) {
+	for _, p := range w.processes {
+		for uid, id := range p.works {
+			was, _ := roleIn(before, id.GroupResource)
+			if is, _ := roleIn(after, id.GroupResource); was == resources.Main && is == resources.Controlled {
+				w.excusedUntilSeen(uid, p)
+			}
+		}
+	}
+}
+
 // flap has a shard come and go until ctx ends.
 func (w *World) flap(ctx context.Context, s Step) {
 	for i := 0; ctx.Err() == nil; i++ {
@@ -156,6 +170,7 @@ func (w *World) ringStep(s Step) {
 	case s.Act == EditRing:
 		r.Spec = *specs[s.N].DeepCopy()
 		r.Generation++
+		w.retrain(w.ring.Spec.Resources, r.Spec.Resources)
 	case s.Act == DeleteRing && r.DeletionTimestamp == nil:
 		r.DeletionTimestamp = new(metav1.NewTime(w.clock.Now()))
 		r.Generation++

@@ -170,8 +170,7 @@ func (p *process) may(id apiserver.ID, o *metav1.PartialObjectMetadata) bool {
 	return !moving && version(at) > p.given[owner]
 }
 
-// isMain reports whether shards take the object for a main one. Where an edit of the ring makes controlled objects of main ones, shards are
-// told when these have left the ring. The lock of the world is held.
+// isMain reports whether shards take the object for a main one; the lock of the world is held.
 func (w *World) isMain(id apiserver.ID, o *metav1.PartialObjectMetadata) bool {
 	role, ok := roleIn(w.labelled, id.GroupResource)
 	if !ok {
@@ -272,6 +271,7 @@ func (p *process) toGive(id apiserver.ID) (o *metav1.PartialObjectMetadata, wait
 
 	p.given[id] = max(p.given[id], version(o))
 	p.settle()
+	p.w.givenUpFor(p, o.UID)
 
 	return o, 0
 }

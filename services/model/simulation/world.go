@@ -49,7 +49,8 @@ type World struct {
 	ringsMade  int
 	told       int
 	asked      int
-	assigned   bool // by the admission of the write that is under way, and rightly so
+	admitted   bool // the assigner has labelled what is being written
+	assigned   bool // and rightly so
 	ringSeen   []func(r *v1alpha1.ClusterRing)
 	teams      map[string]string
 	teamSeen   []func(name, team string)
@@ -234,8 +235,8 @@ func (w *World) tamper(write apiserver.Write) {
 		w.touch(write.ID)
 	}
 
-	// Labels that a user writes where the ring has no business are no business of the ring.
-	if labelled(write.New) && (write.Old == nil || !labelled(write.Old)) && !w.named(write.GroupResource) {
+	// Labels that a user writes on what is not on record are no business of the ring.
+	if labelled(write.New) && (write.Old == nil || !labelled(write.Old)) && !w.admitted && !w.recorded(write.GroupResource) {
 		w.unrelated[write.New.UID] = write.GroupResource
 	}
 }
@@ -265,15 +266,9 @@ func labelled(o *metav1.PartialObjectMetadata) bool {
 	return shard || drain
 }
 
-// named reports whether the ring names the resource now; mu is held.
-func (w *World) named(gr schema.GroupResource) bool {
-	if w.ring == nil {
-		return false
-	}
-
-	_, is := roleIn(w.ring.Spec.Resources, gr)
-
-	return is
+// recorded reports whether the ring's status names the resource; mu is held.
+func (w *World) recorded(gr schema.GroupResource) bool {
+	return w.ring != nil && resources.Recorded(w.ring.Status.Assignment).Has(gr)
 }
 
 func roleIn[R v1alpha1.RingResource | v1alpha1.AssignedResource](list []R, gr schema.GroupResource) (role resources.Role, ok bool) {

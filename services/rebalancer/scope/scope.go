@@ -19,9 +19,6 @@ type Scope struct {
 	Spec v1alpha1.ClusterRingSpec
 	// Leaving are the latter; all, if the ring is being deleted.
 	Leaving map[schema.GroupResource]bool
-	// Turning says that main objects of some resource are to be controlled ones. They leave the ring first: a shard may be working on them
-	// as main objects, and only those are asked to be given up.
-	Turning bool
 	// remembered are those that the status names already.
 	remembered sets.Set[schema.GroupResource]
 }
@@ -33,11 +30,9 @@ func Of(ring *v1alpha1.ClusterRing) Scope {
 		Leaving:    map[schema.GroupResource]bool{},
 		remembered: resources.Recorded(ring.Status.Assignment),
 	}
+	present := groupResources(s.Spec.Resources)
 
 	if ring.Status.Assignment != nil {
-		s.turn(ring.Status.Assignment.Resources)
-
-		present := groupResources(s.Spec.Resources)
 		for _, old := range ring.Status.Assignment.Resources {
 			s.keep(old, present)
 		}
@@ -50,28 +45,6 @@ func Of(ring *v1alpha1.ClusterRing) Scope {
 	}
 
 	return s
-}
-
-// turn takes from the spec, until they have left the ring, the controlled resources that are remembered as main ones.
-func (s *Scope) turn(remembered []v1alpha1.AssignedResource) {
-	is := func(group, resource string) func(v1alpha1.RingResource) bool {
-		return func(r v1alpha1.RingResource) bool { return r.Group == group && r.Resource == resource }
-	}
-
-	for _, old := range remembered {
-		if slices.ContainsFunc(s.Spec.Resources, is(old.Group, old.Resource)) {
-			continue
-		}
-
-		for i := range s.Spec.Resources {
-			controlled := &s.Spec.Resources[i].ControlledResources
-			before := len(*controlled)
-			*controlled = slices.DeleteFunc(*controlled, func(c v1alpha1.ControlledResource) bool {
-				return c.Group == old.Group && c.Resource == old.Resource
-			})
-			s.Turning = s.Turning || len(*controlled) < before
-		}
-	}
 }
 
 // keep adds what the status remembers of a resource and the spec does not name any more.

@@ -41,7 +41,6 @@ func TestOf(t *testing.T) {
 		ring    *v1alpha1.ClusterRing
 		want    []v1alpha1.RingResource
 		leaving []string
-		turning bool
 	}{
 		"as it is":          {ring: ring([]v1alpha1.RingResource{main("a", "c")}, kept(main("a", "c"))), want: []v1alpha1.RingResource{main("a", "c")}},
 		"deleted":           {ring: deleted, want: []v1alpha1.RingResource{main("a", "c")}, leaving: []string{"a", "c"}},
@@ -50,10 +49,6 @@ func TestOf(t *testing.T) {
 		"a child's is taken over": {
 			ring: ring([]v1alpha1.RingResource{main("b", "c")}, kept(main("a", "c"))),
 			want: []v1alpha1.RingResource{main("b", "c"), main("a")}, leaving: []string{"a"},
-		},
-		"a main one is to be controlled": {
-			ring: ring([]v1alpha1.RingResource{main("b", "c", "a")}, kept(main("a", "c", "d"))),
-			want: []v1alpha1.RingResource{main("b", "c"), main("a", "d")}, leaving: []string{"a", "d"}, turning: true,
 		},
 		"a main one is, besides": {
 			ring: ring([]v1alpha1.RingResource{main("b", "a"), main("a")}, kept(main("a"))),
@@ -72,7 +67,6 @@ func TestOf(t *testing.T) {
 			}
 
 			require.Equal(t, leaving, s.Leaving)
-			require.Equal(t, tc.turning, s.Turning)
 			require.Equal(t, before, tc.ring, "the ring is not changed")
 		})
 	}
@@ -112,14 +106,13 @@ func TestClean(t *testing.T) {
 		spec           []v1alpha1.RingResource
 		recorded, want []v1alpha1.AssignedResource
 	}{
-		"as it is":             {spec: []v1alpha1.RingResource{main("as", "bs")}, recorded: []v1alpha1.AssignedResource{kept("as", "bs")}, want: []v1alpha1.AssignedResource{kept("as", "bs")}},
-		"what has left":        {spec: []v1alpha1.RingResource{main("as")}, recorded: []v1alpha1.AssignedResource{kept("as", "bs"), kept("cs")}, want: []v1alpha1.AssignedResource{kept("as")}},
-		"a typo":               {spec: []v1alpha1.RingResource{main("as"), main("typo")}, recorded: []v1alpha1.AssignedResource{kept("as"), kept("cs")}, want: []v1alpha1.AssignedResource{kept("as")}},
-		"is not served now":    {spec: []v1alpha1.RingResource{main("as", "away")}, recorded: []v1alpha1.AssignedResource{kept("as", "away")}, want: []v1alpha1.AssignedResource{kept("as", "away")}},
-		"leaves, and is away":  {spec: []v1alpha1.RingResource{main("as")}, recorded: []v1alpha1.AssignedResource{kept("away", "bs"), kept("cs", "gone")}, want: []v1alpha1.AssignedResource{kept("as"), kept("away")}},
-		"has turned":           {spec: []v1alpha1.RingResource{main("as", "bs")}, recorded: []v1alpha1.AssignedResource{kept("as"), kept("bs")}, want: []v1alpha1.AssignedResource{kept("as", "bs")}},
-		"has turned, and typo": {spec: []v1alpha1.RingResource{main("as", "bs"), main("typo")}, recorded: []v1alpha1.AssignedResource{kept("as"), kept("bs")}, want: []v1alpha1.AssignedResource{kept("as", "bs")}},
-		"is to turn, and away": {spec: []v1alpha1.RingResource{main("as", "away")}, recorded: []v1alpha1.AssignedResource{kept("as"), kept("away")}, want: []v1alpha1.AssignedResource{kept("as"), kept("away")}},
+		"as it is":                      {spec: []v1alpha1.RingResource{main("as", "bs")}, recorded: []v1alpha1.AssignedResource{kept("as", "bs")}, want: []v1alpha1.AssignedResource{kept("as", "bs")}},
+		"what has left":                 {spec: []v1alpha1.RingResource{main("as")}, recorded: []v1alpha1.AssignedResource{kept("as", "bs"), kept("cs")}, want: []v1alpha1.AssignedResource{kept("as")}},
+		"a typo":                        {spec: []v1alpha1.RingResource{main("as"), main("typo")}, recorded: []v1alpha1.AssignedResource{kept("as"), kept("cs")}, want: []v1alpha1.AssignedResource{kept("as")}},
+		"is not served now":             {spec: []v1alpha1.RingResource{main("as", "away")}, recorded: []v1alpha1.AssignedResource{kept("as", "away")}, want: []v1alpha1.AssignedResource{kept("as", "away")}},
+		"leaves, and is away":           {spec: []v1alpha1.RingResource{main("as")}, recorded: []v1alpha1.AssignedResource{kept("away", "bs"), kept("cs", "gone")}, want: []v1alpha1.AssignedResource{kept("as"), kept("away")}},
+		"is controlled now":             {spec: []v1alpha1.RingResource{main("as", "bs")}, recorded: []v1alpha1.AssignedResource{kept("as"), kept("bs")}, want: []v1alpha1.AssignedResource{kept("as", "bs")}},
+		"is controlled now, and a typo": {spec: []v1alpha1.RingResource{main("as", "bs"), main("typo")}, recorded: []v1alpha1.AssignedResource{kept("as"), kept("bs")}, want: []v1alpha1.AssignedResource{kept("as", "bs")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := ring(tc.spec, tc.recorded...)
