@@ -58,12 +58,19 @@ func (w *World) beginsWork(p *process, uid types.UID, id apiserver.ID) {
 	now := w.clock.Now()
 
 	for q := range w.working[uid] {
-		if q.id.Name != p.id.Name && !w.tampered[uid][q] && now.Before(q.until) && !now.Before(q.frozen) {
+		if q.id.Name != p.id.Name && !w.tampered[uid][q] && !w.unaware(q, uid, id) && now.Before(q.until) && !now.Before(q.frozen) {
 			w.violate(OneWorker, "shard %s begins to work on %s while shard %s does", p.id, id, q.id)
 		}
 	}
 
 	w.working[uid][p] = true
+}
+
+// unaware reports whether a process works on an object as it was before a user has given it to somebody else. The lock is held.
+func (w *World) unaware(p *process, uid types.UID, id apiserver.ID) bool {
+	o := p.cache[id]
+
+	return o != nil && o.UID == uid && version(o) < w.overridden[uid]
 }
 
 // givenUpFor notes that a process is about to give an object up that another one of the same name may work on: who lets two processes have

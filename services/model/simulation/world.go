@@ -58,6 +58,7 @@ type World struct {
 	processes  map[types.NamespacedName]*process
 	working    map[types.UID]map[*process]bool
 	tampered   map[types.UID]map[*process]bool
+	overridden map[types.UID]int64 // the version that a user has written last who was not bound to the protocol
 	unrelated  map[types.UID]schema.GroupResource
 	touched    map[string]bool
 	noWebhook  time.Time
@@ -72,7 +73,7 @@ func newWorld(h History) *World {
 		h: h, clock: clock.RealClock{}, teams: map[string]string{},
 		leases:    map[types.NamespacedName]*coordinationv1.Lease{},
 		processes: map[types.NamespacedName]*process{},
-		working:   map[types.UID]map[*process]bool{}, tampered: map[types.UID]map[*process]bool{},
+		working:   map[types.UID]map[*process]bool{}, tampered: map[types.UID]map[*process]bool{}, overridden: map[types.UID]int64{},
 		unrelated: map[types.UID]schema.GroupResource{}, touched: map[string]bool{}, buried: map[apiserver.ID]*metav1.PartialObjectMetadata{},
 	}
 	w.begun = w.clock.Now()
@@ -231,12 +232,16 @@ func (w *World) tamper(write apiserver.Write) {
 		return
 	}
 
+	if write.Old != nil && !samePlace(write.Old, write.New) {
+		w.overridden[write.New.UID] = version(write.New)
+	}
+
 	if write.Old == nil && labelled(write.New) && !w.assigned || write.Old != nil && !samePlace(write.Old, write.New) {
 		w.touch(write.ID)
 	}
 
-	// Labels that a user writes on what is not on record are no business of the ring.
-	if labelled(write.New) && (write.Old == nil || !labelled(write.Old)) && !w.admitted && !w.recorded(write.GroupResource) {
+	// Labels that a user writes on what is not on record, or is about to leave the ring, are no business of the ring.
+	if labelled(write.New) && (write.Old == nil || !labelled(write.Old)) && !w.admitted && !w.concerned(write.GroupResource) {
 		w.unrelated[write.New.UID] = write.GroupResource
 	}
 }
@@ -266,9 +271,15 @@ func labelled(o *metav1.PartialObjectMetadata) bool {
 	return shard || drain
 }
 
-// recorded reports whether the ring's status names the resource; mu is held.
-func (w *World) recorded(gr schema.GroupResource) bool {
-	return w.ring != nil && resources.Recorded(w.ring.Status.Assignment).Has(gr)
+// concerned reports whether objects of the resource are the ring's business for good: it names the resource, and its status knows; mu is held.
+func (w *World) concerned(gr schema.GroupResource) bool {
+	if w.ring == nil || w.ring.DeletionTimestamp != nil {
+		return false
+	}
+
+	_, names := roleIn(w.ring.Spec.Resources, gr)
+
+	return names && resources.Recorded(w.ring.Status.Assignment).Has(gr)
 }
 
 func roleIn[R v1alpha1.RingResource | v1alpha1.AssignedResource](list []R, gr schema.GroupResource) (role resources.Role, ok bool) {
@@ -323,16 +334,8 @@ func (w *World) setRing(r *v1alpha1.ClusterRing) {
 		w.labelled = scope.Of(r).Spec.Resources
 	}
 
-	// What the status names, the rebalancer looks after, whoever has labelled it.
-	maps.DeleteFunc(w.unrelated, func(_ types.UID, gr schema.GroupResource) bool {
-		if r == nil || r.Status.Assignment == nil {
-			return false
-		}
-
-		_, known := roleIn(r.Status.Assignment.Resources, gr)
-
-		return known
-	})
+	// What concerns the ring, the rebalancer looks after, whoever has labelled it.
+	maps.DeleteFunc(w.unrelated, func(_ types.UID, gr schema.GroupResource) bool { return w.concerned(gr) })
 
 	for _, seen := range w.ringSeen {
 		seen(r)
