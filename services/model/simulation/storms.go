@@ -12,10 +12,10 @@ import (
 func (d *drawing) storm() {
 	at := 20*time.Second + time.Duration(d.Int64N(int64(d.length)))
 
-	pick(d,
+	pick(d, []func(time.Duration){ // some more often than others
 		d.stormOfLeases, d.stormOfLeases, d.outage, d.outage, d.unknownVersion, d.slowLists, d.slowReads, d.allGone, d.allGone,
 		d.stormOfLeases, d.namespacesChange, d.typo, d.slowLists, d.refusedPasses, d.deniedWrites, d.longRefusal,
-	)(at)
+	}...)(at)
 }
 
 // fault draws a fault that hits the rebalancer.

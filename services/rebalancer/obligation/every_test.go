@@ -2,6 +2,7 @@ package obligation
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -44,14 +45,15 @@ func explore(t *testing.T, all budget) (states int) {
 		queue = queue[1:]
 
 		for _, what := range replay(all, path).possible() {
-			next := append(path[:len(path):len(path)], what)
+			next := append(slices.Clip(path), what) //nolint:gocritic // a copy
 
 			s := replay(all, next)
-			if key := s.String(); seen[key] {
+			key := s.String()
+			if seen[key] {
 				continue
-			} else {
-				seen[key] = true
 			}
+
+			seen[key] = true
 
 			if !s.found() {
 				require.Fail(t, "nobody finds the object", "%s\n%s", strings.Join(next, "\n"), s)

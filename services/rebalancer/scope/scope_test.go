@@ -80,7 +80,7 @@ func (a away) KindFor(r schema.GroupVersionResource) (schema.GroupVersionKind, e
 		return schema.GroupVersionKind{}, errors.New("its API server does not answer")
 	}
 
-	return a.RESTMapper.KindFor(r) //nolint:wrapcheck // it stands for it
+	return a.RESTMapper.KindFor(r)
 }
 
 // What cannot be looked at stays on record, and keeps nothing else on it.
