@@ -45,7 +45,7 @@ func explore(t *testing.T, all budget) (states int) {
 		queue = queue[1:]
 
 		for _, what := range replay(all, path).possible() {
-			next := append(slices.Clip(path), what) //nolint:gocritic // a copy
+			next := append(slices.Clip(path), what)
 
 			s := replay(all, next)
 			key := s.String()
