@@ -114,6 +114,10 @@ func (m *multitude) with(ctx context.Context, size int, most bool) error {
 		if err := m.audit(ctx, size); err != nil {
 			return err
 		}
+		// Audits a minute apart would go over all objects during the moves.
+		if err := m.world.Restart(ctx); err != nil {
+			return err
+		}
 	}
 	if err := m.move(ctx, size, most); err != nil {
 		return err
