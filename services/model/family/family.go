@@ -1,0 +1,461 @@
+package family
+
+// Property is what must hold.
+type Property string
+
+// Properties.
+const (
+	// NoExcess is the first half of I9: of each owner there is at most one child, and of each child at most one grandchild.
+	NoExcess Property = "I9 there is one too many"
+	// NoneMissing is the other half: when nothing more happens, there is one of each, and all are at one shard.
+	NoneMissing Property = "I9 something is missing, or elsewhere"
+)
+
+// Mutation leaves something out.
+type Mutation string
+
+// Mutations.
+const (
+	// OwnerFirst assigns an owner in the write that gives it up, and lets what it controls follow.
+	OwnerFirst Mutation = "the owner goes first"
+	// NoBarrier lets a shard work on an owner before it has seen what the owner controls.
+	NoBarrier Mutation = "there is no barrier"
+	// NoDrain moves what an owner controls before the owner was given up.
+	NoDrain Mutation = "children go before the owner is drained"
+)
+
+// Scope is how often something may happen that nobody has to do.
+type Scope struct {
+	// Moves is how often the ring wants the owner elsewhere, Deaths how often a shard dies for good.
+	Moves, Deaths int8
+	// Mutation is what is left out; empty is nothing.
+	Mutation Mutation
+}
+
+const (
+	// most is how many children are followed, and how many grandchildren: one more than there should be.
+	most = 2
+	// owner is where the owner is among the objects. Children follow, and then grandchildren.
+	owner  = 0
+	amount = 1 + 2*most
+	// waiting is how many events one watch may be late.
+	waiting = 8
+)
+
+// shard is one of two, or nobody.
+type shard int8
+
+const (
+	nobody shard = iota
+	shardA
+	shardB
+)
+
+var shards = [...]shard{shardA, shardB}
+
+func (s shard) other() shard { return shardA + shardB - s }
+
+// level is a resource: those of owners, children and grandchildren. Each has a watch of its own.
+type level int8
+
+const (
+	owners level = iota
+	children
+	grandchildren
+	levels
+)
+
+func levelOf(i int8) level { return level((i + most - 1) / most) }
+
+// objectsOf returns where the objects of a level are.
+func objectsOf(l level) (from, to int8) {
+	if l == owners {
+		return owner, owner + 1
+	}
+
+	from = 1 + int8(l-1)*most
+
+	return from, from + most
+}
+
+// object is an object as the API server has it.
+type object struct {
+	made    bool
+	parent  int8
+	shard   shard
+	drain   bool
+	version int8
+	// barrier is, on the owner, up to which version of each resource its shard has to have seen.
+	barrier [levels]int8
+}
+
+// event is what a watch tells: the object as it is, or that it is no longer the shard's.
+type event struct {
+	index int8
+	is    object
+	gone  bool
+}
+
+// watch is one shard's watch of one resource.
+type watch struct {
+	events [waiting]event
+	n      int8
+	// reached is the version of the last event that was delivered.
+	reached int8
+}
+
+// process is one shard's process.
+type process struct {
+	dead    bool
+	cache   [amount]object
+	watches [levels]watch
+	// given is the version in which it has given the owner up last.
+	given int8
+	// expects are the objects that it has made and not seen yet.
+	expects [amount]bool
+}
+
+// state is all that there is.
+type state struct {
+	objects       [amount]object
+	version       int8
+	processes     [len(shards)]process
+	desired       shard
+	moves, deaths int8
+}
+
+func (s *state) process(of shard) *process { return &s.processes[of-1] }
+
+func (s *state) alive(of shard) bool { return of != nobody && !s.process(of).dead }
+
+// write changes an object, and has both shards' watches tell.
+func (s *state) write(i int8, change func(*object)) {
+	before := s.objects[i]
+	o := &s.objects[i]
+	change(o)
+
+	s.version++
+	o.version = s.version
+
+	for _, of := range shards {
+		p := s.process(of)
+		if p.dead || o.shard != of && before.shard != of {
+			continue
+		}
+
+		w := &p.watches[levelOf(i)]
+		w.events[w.n] = event{i, *o, o.shard != of}
+		w.n++
+	}
+}
+
+// machine makes steps within a scope.
+type machine struct{ Scope }
+
+// step is something that has happened, and what it has led to.
+type step struct {
+	what string
+	to   state
+	// needed says that it happens by itself, sooner or later.
+	needed bool
+}
+
+func initial(sc Scope) state {
+	s := state{desired: shardA, moves: sc.Moves, deaths: sc.Deaths}
+	s.objects[owner].made = true
+	s.write(owner, func(o *object) { o.shard = shardA })
+
+	return s
+}
+
+// steps returns all that can happen in a state.
+func (m machine) steps(from state) (all []step) {
+	try := func(what string, needed bool, do func(s *state) bool) {
+		to := from
+		if do(&to) {
+			all = append(all, step{what, to, needed})
+		}
+	}
+
+	for _, of := range shards {
+		name := [...]string{"", "shard a ", "shard b "}[of]
+
+		for l := range levels {
+			try(name+[...]string{"sees an owner", "sees a child", "sees a grandchild"}[l], true, func(s *state) bool { return s.process(of).see(l) })
+		}
+
+		try(name+"makes a child", true, func(s *state) bool { return m.makeChild(s, of) })
+		try(name+"makes a grandchild", true, func(s *state) bool { return m.makeGrandchild(s, of) })
+		try(name+"gives the owner up", true, func(s *state) bool { return m.giveUp(s, of) })
+		try(name+"dies", false, func(s *state) bool { return s.die(of) })
+	}
+
+	try("the ring wants the owner elsewhere", false, (*state).turn)
+	try("the rebalancer asks for the owner", true, (*state).ask)
+	try("the rebalancer asks for it no more", true, (*state).withdraw)
+	try("the rebalancer moves what the owner controls", true, m.moveChildren)
+	try("the rebalancer moves the owner", true, m.moveOwner)
+	try("the rebalancer has a child follow", true, m.follow)
+
+	return all
+}
+
+// see delivers the next event of a watch.
+func (p *process) see(l level) bool {
+	w := &p.watches[l]
+	if p.dead || w.n == 0 {
+		return false
+	}
+
+	e := w.events[0]
+	copy(w.events[:], w.events[1:])
+	w.events[waiting-1] = event{}
+	w.n--
+	w.reached = e.is.version
+
+	if p.cache[e.index] = e.is; e.gone {
+		p.cache[e.index] = object{}
+	} else {
+		p.expects[e.index] = false
+	}
+
+	return true
+}
+
+// works reports whether the controllers of a shard may work on the owner and what it controls.
+func (m machine) works(p *process) bool {
+	o := p.cache[owner]
+
+	seen := m.Mutation == NoBarrier || p.watches[children].reached >= o.barrier[children] && p.watches[grandchildren].reached >= o.barrier[grandchildren]
+
+	return !p.dead && o.made && !o.drain && o.version > p.given && seen
+}
+
+// has reports whether a controller sees a child of the parent, or has made one that it has yet to see.
+func (p *process) has(l level, parent int8) bool {
+	from, to := objectsOf(l)
+	for i := from; i < to; i++ {
+		if (p.cache[i].made || p.expects[i]) && (p.cache[i].parent == parent || p.expects[i]) {
+			return true
+		}
+	}
+
+	return false
+}
+
+// makeChild is the controller of owners: it counts the children in its cache.
+func (m machine) makeChild(s *state, of shard) bool {
+	p := s.process(of)
+
+	return m.works(p) && !p.has(children, owner) && s.create(p, children, owner)
+}
+
+// makeGrandchild is the controller of children.
+func (m machine) makeGrandchild(s *state, of shard) bool {
+	p := s.process(of)
+
+	from, to := objectsOf(children)
+	for i := from; i < to; i++ {
+		if m.works(p) && p.cache[i].made && !p.has(grandchildren, i) {
+			return s.create(p, grandchildren, i)
+		}
+	}
+
+	return false
+}
+
+// create makes an object. Admission gives it a shard only if nothing moves.
+func (s *state) create(p *process, l level, parent int8) bool {
+	from, to := objectsOf(l)
+	for i := from; i < to; i++ {
+		if s.objects[i].made {
+			continue
+		}
+
+		settled := s.settled()
+		p.expects[i] = true
+		s.write(i, func(o *object) {
+			if o.made, o.parent = true, parent; settled {
+				o.shard = s.desired
+			}
+		})
+
+		return true
+	}
+
+	return false // there are too many already, which is a violation
+}
+
+// settled reports whether everything is where the ring wants it.
+func (s *state) settled() bool {
+	for _, o := range s.objects {
+		if o.made && (o.shard != s.desired || o.drain) {
+			return false
+		}
+	}
+
+	return true
+}
+
+// giveUp is the acknowledgement of a drain.
+func (m machine) giveUp(s *state, of shard) bool {
+	p := s.process(of)
+	seen, is := p.cache[owner], s.objects[owner]
+
+	if p.dead || !seen.made || !seen.drain || seen.version <= p.given || is.version != seen.version {
+		return false
+	}
+
+	s.write(owner, func(o *object) {
+		o.drain, o.shard, o.barrier = false, nobody, [levels]int8{}
+		if m.Mutation == OwnerFirst {
+			o.shard = s.desired
+		}
+	})
+
+	p.given = seen.version
+	p.expects = [amount]bool{}
+
+	return true
+}
+
+func (s *state) die(of shard) bool {
+	if s.deaths == 0 || s.process(of).dead || s.process(of.other()).dead {
+		return false
+	}
+
+	s.deaths--
+	*s.process(of) = process{dead: true}
+	s.desired = of.other()
+
+	return true
+}
+
+func (s *state) turn() bool {
+	if s.moves == 0 || s.process(s.desired.other()).dead {
+		return false
+	}
+
+	s.moves--
+	s.desired = s.desired.other()
+
+	return true
+}
+
+func (s *state) ask() bool {
+	o := s.objects[owner]
+	if !s.alive(o.shard) || o.shard == s.desired || o.drain {
+		return false
+	}
+
+	s.write(owner, func(o *object) { o.drain = true })
+
+	return true
+}
+
+func (s *state) withdraw() bool {
+	if o := s.objects[owner]; o.shard != s.desired || !o.drain {
+		return false
+	}
+
+	s.write(owner, func(o *object) { o.drain = false })
+
+	return true
+}
+
+// moveChildren moves one of what the owner controls while the owner is nobody's, the lowest level first.
+func (m machine) moveChildren(s *state) bool {
+	if m.Mutation != NoDrain && s.alive(s.objects[owner].shard) || m.Mutation == OwnerFirst {
+		return false
+	}
+
+	for l := grandchildren; l > owners; l-- {
+		from, to := objectsOf(l)
+		for i := from; i < to; i++ {
+			if o := s.objects[i]; o.made && o.shard != s.desired {
+				s.write(i, func(o *object) { o.shard = s.desired })
+				return true
+			}
+		}
+	}
+
+	return false
+}
+
+// moveOwner gives an owner that is nobody's its shard, when everything else is there, and says what that shard has to have seen.
+func (m machine) moveOwner(s *state) bool {
+	if s.alive(s.objects[owner].shard) {
+		return false
+	}
+
+	var barrier [levels]int8
+
+	for i, o := range s.objects {
+		if int8(i) == owner || !o.made {
+			continue
+		}
+
+		if o.shard != s.desired && m.Mutation != OwnerFirst {
+			return false
+		}
+
+		l := levelOf(int8(i))
+		barrier[l] = max(barrier[l], o.version)
+	}
+
+	if m.Mutation == OwnerFirst {
+		barrier = [levels]int8{}
+	}
+
+	s.write(owner, func(o *object) { o.shard, o.drain, o.barrier = s.desired, false, barrier })
+
+	return true
+}
+
+// follow has what the owner controls go to where the owner is.
+func (m machine) follow(s *state) bool {
+	at := s.objects[owner]
+	if !s.alive(at.shard) || m.Mutation == NoDrain && at.shard != s.desired {
+		return false
+	}
+
+	for i, o := range s.objects {
+		if int8(i) == owner || !o.made || o.shard == at.shard || at.drain && s.alive(o.shard) {
+			continue
+		}
+
+		s.write(int8(i), func(o *object) { o.shard = at.shard })
+
+		return true
+	}
+
+	return false
+}
+
+// excess reports whether there is one too many.
+func (s *state) excess() bool {
+	var of [amount]int
+
+	for i, o := range s.objects {
+		if int8(i) != owner && o.made {
+			if of[o.parent]++; of[o.parent] > 1 {
+				return true
+			}
+		}
+	}
+
+	return false
+}
+
+// complete reports whether there is one of each, where the ring wants them.
+func (s *state) complete() bool {
+	n := 0
+
+	for _, o := range s.objects {
+		if o.made {
+			n++
+		}
+	}
+
+	return n == int(levels) && s.settled()
+}
