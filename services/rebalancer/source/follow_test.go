@@ -106,11 +106,9 @@ func TestStreamTellsWhatIsNotServed(t *testing.T) {
 		close(b.last().events)
 		b.expect("stop one from 10, watch one from 10", "failed: watch configmaps: "+err.Error())
 
-		b.stream.Relist() // is taken once there is a watch again
+		b.stream.Relist()
 		b.set("watch", nil)
 		b.pass(250 * time.Millisecond)
-		b.expect("watch one from 10, stop one from 10", "well")
-		b.pass(time.Second)
 		b.expect("list one, pages one", "begin, failed: list configmaps: "+err.Error())
 	})
 }
@@ -292,4 +290,21 @@ func (b *bubble) opened() bool {
 	b.known = len(b.open)
 
 	return news
+}
+
+// A list that is asked for does not wait until the API server lets anybody watch.
+func TestStreamListsWhileItMayNotWatch(t *testing.T) {
+	inBubble(t, func(b *bubble) {
+		err := refusals["503"]
+
+		b.begins()
+		b.pass(time.Minute)
+		b.set("watch", err)
+		close(b.last().events)
+		b.expect("stop one from 10, watch one from 10", "failed: watch configmaps: "+err.Error())
+
+		b.stream.Relist()
+		b.pass(250 * time.Millisecond)
+		b.expect("list one, watch one from 10", "begin, present x 10, listed, well, failed: watch configmaps: "+err.Error())
+	})
 }

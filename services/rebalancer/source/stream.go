@@ -87,6 +87,16 @@ func (s *Stream) Relist() {
 	}
 }
 
+// asked reports whether another list has been asked for that has not begun.
+func (s *Stream) asked() bool {
+	select {
+	case <-s.again:
+		return true
+	default:
+		return false
+	}
+}
+
 // errRelist ends a watch whose history the API server no longer has, or that is not that of the same storage.
 var errRelist = errors.New("the history is gone")
 
@@ -97,6 +107,10 @@ func (s *Stream) Run(ctx context.Context) {
 
 	for ctx.Err() == nil {
 		began := s.clock.Now()
+		if s.asked() { // however long it takes until the API server lets anybody watch
+			version = ""
+		}
+
 		listing := version == ""
 
 		var err error
