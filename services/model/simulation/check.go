@@ -58,7 +58,7 @@ func (w *World) beginsWork(p *process, uid types.UID, id apiserver.ID) {
 	now := w.clock.Now()
 
 	for q := range w.working[uid] {
-		if q.id.Name != p.id.Name && !w.tampered[uid][q] && !w.unaware(q, uid, id) && now.Before(q.until) && !now.Before(q.frozen) {
+		if q.id.Name != p.id.Name && !w.tampered[uid][q] && !w.unaware(p, uid, id) && !w.unaware(q, uid, id) && now.Before(q.until) && !now.Before(q.frozen) {
 			w.violate(OneWorker, "shard %s begins to work on %s while shard %s does", p.id, id, q.id)
 		}
 	}
@@ -371,7 +371,8 @@ func (w *World) final() {
 		}
 	}
 
-	calm := w.h.Lasting == Fine || w.h.Lasting == SlowAdmission || w.h.Lasting != Flapping && excused == 0 && len(report.Failures) == 0
+	calm := w.h.Lasting == Fine || w.h.Lasting == SlowAdmission ||
+		w.h.Lasting != Flapping && excused == 0 && len(report.Failures) == 0 && report.Late == 0 && report.Blocked == 0
 
 	switch {
 	case f.ring != nil && f.ring.DeletionTimestamp != nil && calm:

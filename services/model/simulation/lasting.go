@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"net/http"
 	"fmt"
 	"slices"
 	"time"
@@ -144,7 +145,8 @@ func (w *World) disturbed(p *process) bool {
 			continue
 		}
 
-		seenByMonitor := f.Client == "" && (f.Verb == "" || f.Verb == "get") && f.Percent == 0 && f.Effect != apiserver.Slow && f.Effect != apiserver.Lose
+		seenByMonitor := f.Client == "" && (f.Verb == "" || f.Verb == "get") && f.Percent == 0 && f.Effect != apiserver.Slow && f.Effect != apiserver.Lose &&
+			f.Code != http.StatusNotFound // which says that there is no such Lease
 		if !seenByMonitor {
 			return true
 		}
