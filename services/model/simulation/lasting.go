@@ -1,8 +1,8 @@
 package simulation
 
 import (
-	"net/http"
 	"fmt"
+	"net/http"
 	"slices"
 	"time"
 
