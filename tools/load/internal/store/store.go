@@ -30,6 +30,8 @@ import (
 const (
 	// prefix begins the keys of all ConfigMaps.
 	prefix = "/registry/configmaps/"
+	// mark is a key that is nobody's: written, it gives etcd a revision of which there is nothing to tell a watch.
+	mark = "/clusterring/mark"
 	// atOnce is how many objects are written by one transaction; etcd takes 128.
 	atOnce = 100
 	// pageSize is how many are removed by one request.
@@ -135,11 +137,12 @@ func (s *Store) write(ctx context.Context, m mold, b objects.Batch, from int) er
 }
 
 // settle waits until the API server has learned of all that was written until now: it answers what is at least as new from its
-// cache, and no sooner.
+// cache, and no sooner. All writes of a transaction have one revision, and the first of them brings the cache there; that it is past
+// it, the cache hears from etcd once it was told of all.
 func (s *Store) settle(ctx context.Context, kind objects.Kind, namespace, name string) error {
-	now, err := s.etcd.Get(ctx, prefix+namespace+"/"+name)
+	now, err := s.etcd.Put(ctx, mark, "")
 	if err != nil {
-		return fmt.Errorf("ask etcd for its revision: %w", err)
+		return fmt.Errorf("write a revision into etcd: %w", err)
 	}
 	path := kind.Path(namespace, "") + "?"
 	query := url.Values{"fieldSelector": {"metadata.name=" + name}}

@@ -28,17 +28,17 @@ func TestObjectsComeAndGoBehindTheAPIServersBack(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 
 	batch := objects.Batch{
-		Kind: objects.ConfigMaps, Namespace: namespace, Prefix: "o", Count: 250,
+		Kind: objects.ConfigMaps, Namespace: namespace, Prefix: "o", Count: 4000,
 		Labels: func(i int) map[string]string { return map[string]string{"parity": strconv.Itoa(i % 2)} },
 	}
 	require.NoError(t, s.Create(t.Context(), batch, 0))
 	all := objects.Selection{Kind: objects.ConfigMaps, Namespace: namespace}
 	counts, err := writer.CountBy(t.Context(), all, "parity")
 	require.NoError(t, err)
-	require.Equal(t, map[string]int{"0": 125, "1": 125}, counts)
+	require.Equal(t, map[string]int{"0": 2000, "1": 2000}, counts)
 
-	batch.Count = 251
-	require.NoError(t, s.Create(t.Context(), batch, 250), "one more, that the API server makes")
+	batch.Count = 4001
+	require.NoError(t, s.Create(t.Context(), batch, 4000), "one more, that the API server makes")
 	var list corev1.ConfigMapList
 	require.NoError(t, p.Client.List(t.Context(), &list, client.InNamespace(namespace)))
 	uids := map[string]bool{}
@@ -49,10 +49,10 @@ func TestObjectsComeAndGoBehindTheAPIServersBack(t *testing.T) {
 		require.NotEmpty(t, o.ManagedFields)
 		require.False(t, o.CreationTimestamp.IsZero())
 	}
-	require.Len(t, uids, 251)
+	require.Len(t, uids, 4001)
 
 	// The API server writes them as it does its own.
-	last := &list.Items[250]
+	last := &list.Items[4000]
 	last.Data = map[string]string{"changed": "yes"}
 	require.NoError(t, p.Client.Update(t.Context(), last))
 
