@@ -74,12 +74,19 @@ type entry struct {
 
 // Recorded returns the resources whose objects may carry labels of a ring, as its status says; none if the status is nil.
 func Recorded(status *v1alpha1.AssignmentStatus) sets.Set[schema.GroupResource] {
-	all := sets.New[schema.GroupResource]()
 	if status == nil {
-		return all
+		return sets.New[schema.GroupResource]()
 	}
 
-	for _, r := range status.Resources {
+	return Named(status.Resources)
+}
+
+// Named returns all resources that a list names, main and controlled ones.
+func Named[R v1alpha1.RingResource | v1alpha1.AssignedResource](list []R) sets.Set[schema.GroupResource] {
+	all := sets.New[schema.GroupResource]()
+
+	for i := range list {
+		r := v1alpha1.RingResource(list[i])
 		all.Insert(schema.GroupResource{Group: r.Group, Resource: r.Resource})
 
 		for _, c := range r.ControlledResources {

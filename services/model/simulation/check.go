@@ -384,7 +384,7 @@ func (w *World) final() {
 	}
 
 	if f.ring != nil && f.ring.Status.Assignment != nil && calm && !f.misspelt() {
-		for gr := range resourcesOf(f.ring.Status.Assignment.Resources) {
+		for gr := range resources.Recorded(f.ring.Status.Assignment) {
 			if _, is := served[gr]; !is {
 				w.fail(Remembered, "%s", gr)
 			}
@@ -396,7 +396,7 @@ func (w *World) final() {
 
 // misspelt reports whether the ring names a resource that there is not.
 func (f facts) misspelt() bool {
-	for gr := range resourcesOf(f.ring.Spec.Resources) {
+	for gr := range resources.Named(f.ring.Spec.Resources) {
 		if _, is := f.served[gr]; !is {
 			return true
 		}

@@ -299,22 +299,6 @@ func roleIn[R v1alpha1.RingResource | v1alpha1.AssignedResource](list []R, gr sc
 	return role, ok
 }
 
-// resourcesOf returns all that the list names.
-func resourcesOf[R v1alpha1.RingResource | v1alpha1.AssignedResource](list []R) map[schema.GroupResource]bool {
-	all := map[schema.GroupResource]bool{}
-
-	for i := range list {
-		r := v1alpha1.RingResource(list[i])
-		all[schema.GroupResource{Group: r.Group, Resource: r.Resource}] = true
-
-		for _, c := range r.ControlledResources {
-			all[schema.GroupResource{Group: c.Group, Resource: c.Resource}] = true
-		}
-	}
-
-	return all
-}
-
 // view is what the Leases say now; mu is held.
 func (w *World) view() *membership.View { return viewOf(w.leases) }
 

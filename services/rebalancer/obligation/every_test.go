@@ -246,9 +246,6 @@ func (s *single) edit(desired string, available map[string]bool) {
 func (s *single) listed(before []telling, has bool, none string) []telling {
 	if has {
 		before = append(before, telling{"see", s.is})
-	}
-
-	if has {
 		none = ""
 	}
 

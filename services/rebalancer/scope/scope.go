@@ -30,7 +30,7 @@ func Of(ring *v1alpha1.ClusterRing) Scope {
 		Leaving:    map[schema.GroupResource]bool{},
 		remembered: resources.Recorded(ring.Status.Assignment),
 	}
-	present := groupResources(s.Spec.Resources)
+	present := resources.Named(s.Spec.Resources)
 
 	if ring.Status.Assignment != nil {
 		for _, old := range ring.Status.Assignment.Resources {
@@ -39,7 +39,7 @@ func Of(ring *v1alpha1.ClusterRing) Scope {
 	}
 
 	if !ring.DeletionTimestamp.IsZero() {
-		for gr := range groupResources(s.Spec.Resources) {
+		for gr := range resources.Named(s.Spec.Resources) {
 			s.Leaving[gr] = true
 		}
 	}
@@ -48,19 +48,19 @@ func Of(ring *v1alpha1.ClusterRing) Scope {
 }
 
 // keep adds what the status remembers of a resource and the spec does not name any more.
-func (s *Scope) keep(old v1alpha1.AssignedResource, present map[schema.GroupResource]bool) {
+func (s *Scope) keep(old v1alpha1.AssignedResource, present sets.Set[schema.GroupResource]) {
 	var controlled []v1alpha1.ControlledResource
 
 	for _, c := range old.ControlledResources {
 		gr := schema.GroupResource{Group: c.Group, Resource: c.Resource}
-		if !present[gr] {
+		if !present.Has(gr) {
 			s.Leaving[gr] = true
 			controlled = append(controlled, c)
 		}
 	}
 
 	gr := schema.GroupResource{Group: old.Group, Resource: old.Resource}
-	if !present[gr] {
+	if !present.Has(gr) {
 		s.Leaving[gr] = true
 		s.Spec.Resources = append(s.Spec.Resources,
 			v1alpha1.RingResource{Group: old.Group, Resource: old.Resource, ControlledResources: controlled})
@@ -77,20 +77,6 @@ func (s *Scope) keep(old v1alpha1.AssignedResource, present map[schema.GroupReso
 		return r.Group == old.Group && r.Resource == old.Resource
 	}))
 	s.Spec.Resources[i].ControlledResources = append(s.Spec.Resources[i].ControlledResources, controlled...)
-}
-
-func groupResources(list []v1alpha1.RingResource) map[schema.GroupResource]bool {
-	all := map[schema.GroupResource]bool{}
-
-	for _, r := range list {
-		all[schema.GroupResource{Group: r.Group, Resource: r.Resource}] = true
-
-		for _, c := range r.ControlledResources {
-			all[schema.GroupResource{Group: c.Group, Resource: c.Resource}] = true
-		}
-	}
-
-	return all
 }
 
 // Clean returns what the status is to say may carry labels once a pass over all that is served has found everything in its place: what the

@@ -21,20 +21,21 @@ func ring(spec []v1alpha1.RingResource, remembered ...v1alpha1.AssignedResource)
 	}
 }
 
+func mainly(name string, controlled ...string) v1alpha1.RingResource {
+	r := v1alpha1.RingResource{Resource: name}
+	for _, c := range controlled {
+		r.ControlledResources = append(r.ControlledResources, v1alpha1.ControlledResource{Resource: c})
+	}
+
+	return r
+}
+
+func kept(name string, controlled ...string) v1alpha1.AssignedResource {
+	return v1alpha1.AssignedResource(mainly(name, controlled...))
+}
+
 func TestOf(t *testing.T) {
-	main := func(name string, controlled ...string) v1alpha1.RingResource {
-		r := v1alpha1.RingResource{Resource: name}
-		for _, c := range controlled {
-			r.ControlledResources = append(r.ControlledResources, v1alpha1.ControlledResource{Resource: c})
-		}
-
-		return r
-	}
-	kept := func(r v1alpha1.RingResource) v1alpha1.AssignedResource {
-		return v1alpha1.AssignedResource{Resource: r.Resource, ControlledResources: r.ControlledResources}
-	}
-
-	deleted := ring([]v1alpha1.RingResource{main("a", "c")})
+	deleted := ring([]v1alpha1.RingResource{mainly("a", "c")})
 	deleted.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
 
 	for name, tc := range map[string]struct {
@@ -42,19 +43,19 @@ func TestOf(t *testing.T) {
 		want    []v1alpha1.RingResource
 		leaving []string
 	}{
-		"as it is":          {ring: ring([]v1alpha1.RingResource{main("a", "c")}, kept(main("a", "c"))), want: []v1alpha1.RingResource{main("a", "c")}},
-		"deleted":           {ring: deleted, want: []v1alpha1.RingResource{main("a", "c")}, leaving: []string{"a", "c"}},
-		"a main one leaves": {ring: ring([]v1alpha1.RingResource{main("b")}, kept(main("a", "c"))), want: []v1alpha1.RingResource{main("b"), main("a", "c")}, leaving: []string{"a", "c"}},
-		"a child's leaves":  {ring: ring([]v1alpha1.RingResource{main("a")}, kept(main("a", "c"))), want: []v1alpha1.RingResource{main("a", "c")}, leaving: []string{"c"}},
+		"as it is":          {ring: ring([]v1alpha1.RingResource{mainly("a", "c")}, kept("a", "c")), want: []v1alpha1.RingResource{mainly("a", "c")}},
+		"deleted":           {ring: deleted, want: []v1alpha1.RingResource{mainly("a", "c")}, leaving: []string{"a", "c"}},
+		"a main one leaves": {ring: ring([]v1alpha1.RingResource{mainly("b")}, kept("a", "c")), want: []v1alpha1.RingResource{mainly("b"), mainly("a", "c")}, leaving: []string{"a", "c"}},
+		"a child's leaves":  {ring: ring([]v1alpha1.RingResource{mainly("a")}, kept("a", "c")), want: []v1alpha1.RingResource{mainly("a", "c")}, leaving: []string{"c"}},
 		"a child's is taken over": {
-			ring: ring([]v1alpha1.RingResource{main("b", "c")}, kept(main("a", "c"))),
-			want: []v1alpha1.RingResource{main("b", "c"), main("a")}, leaving: []string{"a"},
+			ring: ring([]v1alpha1.RingResource{mainly("b", "c")}, kept("a", "c")),
+			want: []v1alpha1.RingResource{mainly("b", "c"), mainly("a")}, leaving: []string{"a"},
 		},
 		"a main one is, besides": {
-			ring: ring([]v1alpha1.RingResource{main("b", "a"), main("a")}, kept(main("a"))),
-			want: []v1alpha1.RingResource{main("b", "a"), main("a")},
+			ring: ring([]v1alpha1.RingResource{mainly("b", "a"), mainly("a")}, kept("a")),
+			want: []v1alpha1.RingResource{mainly("b", "a"), mainly("a")},
 		},
-		"a controlled one is to be main": {ring: ring([]v1alpha1.RingResource{main("c")}, kept(main("c", "c"))), want: []v1alpha1.RingResource{main("c")}},
+		"a controlled one is to be main": {ring: ring([]v1alpha1.RingResource{mainly("c")}, kept("c", "c")), want: []v1alpha1.RingResource{mainly("c")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := tc.ring.DeepCopy()
@@ -90,29 +91,17 @@ func TestClean(t *testing.T) {
 		mapper.Add(schema.GroupVersionKind{Version: "v1", Kind: kind}, meta.RESTScopeNamespace)
 	}
 
-	main := func(name string, controlled ...string) v1alpha1.RingResource {
-		r := v1alpha1.RingResource{Resource: name}
-		for _, c := range controlled {
-			r.ControlledResources = append(r.ControlledResources, v1alpha1.ControlledResource{Resource: c})
-		}
-
-		return r
-	}
-	kept := func(name string, controlled ...string) v1alpha1.AssignedResource {
-		return v1alpha1.AssignedResource(main(name, controlled...))
-	}
-
 	for name, tc := range map[string]struct {
 		spec           []v1alpha1.RingResource
 		recorded, want []v1alpha1.AssignedResource
 	}{
-		"as it is":                      {spec: []v1alpha1.RingResource{main("as", "bs")}, recorded: []v1alpha1.AssignedResource{kept("as", "bs")}, want: []v1alpha1.AssignedResource{kept("as", "bs")}},
-		"what has left":                 {spec: []v1alpha1.RingResource{main("as")}, recorded: []v1alpha1.AssignedResource{kept("as", "bs"), kept("cs")}, want: []v1alpha1.AssignedResource{kept("as")}},
-		"a typo":                        {spec: []v1alpha1.RingResource{main("as"), main("typo")}, recorded: []v1alpha1.AssignedResource{kept("as"), kept("cs")}, want: []v1alpha1.AssignedResource{kept("as")}},
-		"is not served now":             {spec: []v1alpha1.RingResource{main("as", "away")}, recorded: []v1alpha1.AssignedResource{kept("as", "away")}, want: []v1alpha1.AssignedResource{kept("as", "away")}},
-		"leaves, and is away":           {spec: []v1alpha1.RingResource{main("as")}, recorded: []v1alpha1.AssignedResource{kept("away", "bs"), kept("cs", "gone")}, want: []v1alpha1.AssignedResource{kept("as"), kept("away")}},
-		"is controlled now":             {spec: []v1alpha1.RingResource{main("as", "bs")}, recorded: []v1alpha1.AssignedResource{kept("as"), kept("bs")}, want: []v1alpha1.AssignedResource{kept("as", "bs")}},
-		"is controlled now, and a typo": {spec: []v1alpha1.RingResource{main("as", "bs"), main("typo")}, recorded: []v1alpha1.AssignedResource{kept("as"), kept("bs")}, want: []v1alpha1.AssignedResource{kept("as", "bs")}},
+		"as it is":                      {spec: []v1alpha1.RingResource{mainly("as", "bs")}, recorded: []v1alpha1.AssignedResource{kept("as", "bs")}, want: []v1alpha1.AssignedResource{kept("as", "bs")}},
+		"what has left":                 {spec: []v1alpha1.RingResource{mainly("as")}, recorded: []v1alpha1.AssignedResource{kept("as", "bs"), kept("cs")}, want: []v1alpha1.AssignedResource{kept("as")}},
+		"a typo":                        {spec: []v1alpha1.RingResource{mainly("as"), mainly("typo")}, recorded: []v1alpha1.AssignedResource{kept("as"), kept("cs")}, want: []v1alpha1.AssignedResource{kept("as")}},
+		"is not served now":             {spec: []v1alpha1.RingResource{mainly("as", "away")}, recorded: []v1alpha1.AssignedResource{kept("as", "away")}, want: []v1alpha1.AssignedResource{kept("as", "away")}},
+		"leaves, and is away":           {spec: []v1alpha1.RingResource{mainly("as")}, recorded: []v1alpha1.AssignedResource{kept("away", "bs"), kept("cs", "gone")}, want: []v1alpha1.AssignedResource{kept("as"), kept("away")}},
+		"is controlled now":             {spec: []v1alpha1.RingResource{mainly("as", "bs")}, recorded: []v1alpha1.AssignedResource{kept("as"), kept("bs")}, want: []v1alpha1.AssignedResource{kept("as", "bs")}},
+		"is controlled now, and a typo": {spec: []v1alpha1.RingResource{mainly("as", "bs"), mainly("typo")}, recorded: []v1alpha1.AssignedResource{kept("as"), kept("bs")}, want: []v1alpha1.AssignedResource{kept("as", "bs")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := ring(tc.spec, tc.recorded...)
