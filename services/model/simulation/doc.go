@@ -43,7 +43,6 @@
 //
 // # Time and chance
 //
-// All of it runs in a bubble of testing/synctest, where a quarter of an hour passes in a few milliseconds. Next to nothing depends on
-// the order in which goroutines run. In a few histories of a hundred, requests come some milliseconds earlier or later the next time; a seed
-// that fails may have to be run again.
+// All of it runs in a bubble of testing/synctest, where a quarter of an hour passes in a few milliseconds. Nothing may depend on the order in
+// which goroutines run: TestReplay lets histories happen twice.
 package simulation

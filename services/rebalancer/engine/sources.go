@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -57,6 +58,7 @@ func (s *sources) run(ctx context.Context, name string, f *following, run func(c
 // one up where it is, and the objects of lost shards are listed.
 func (s *sources) follow(ctx context.Context, t *Target) {
 	wanted := sets.New[string]()
+	ask := s.owed()
 
 	for _, r := range everything(t.Set) {
 		name := "draining " + r.GroupResource().String()
@@ -89,7 +91,7 @@ func (s *sources) follow(ctx context.Context, t *Target) {
 		}
 	}
 
-	s.owed()
+	ask()
 	s.e.followed(t)
 }
 
@@ -152,24 +154,27 @@ func (s *sources) list(ctx context.Context, r resources.Resource) string {
 	return name
 }
 
-// owed has listed what is owed.
-func (s *sources) owed() {
+// owed takes what is owed, and returns what has the sources list it. A stream that begins in between lists all by itself.
+func (s *sources) owed() (ask func()) {
 	shards, relist := s.e.takeLost()
+	running := maps.Clone(s.all)
 
-	for _, l := range s.lists {
-		if len(shards) > 0 {
-			l.add(shards)
+	return func() {
+		for _, l := range s.lists {
+			if len(shards) > 0 {
+				l.add(shards)
+			}
 		}
-	}
 
-	for name, f := range s.all {
-		if relist && f.stream != nil && strings.HasPrefix(name, unassignedPrefix) {
-			s.e.listing(name)
-			f.stream.Relist()
+		for name, f := range s.all {
+			if relist && running[name] == f && f.stream != nil && strings.HasPrefix(name, unassignedPrefix) {
+				s.e.listing(name)
+				f.stream.Relist()
+			}
 		}
-	}
 
-	s.e.listed(beingAsked)
+		s.e.listed(beingAsked)
+	}
 }
 
 func (s *sources) drop(name string, f *following) {
