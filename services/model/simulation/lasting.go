@@ -8,6 +8,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/clusterring/clusterring/services/model/simulation/apiserver"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
@@ -158,20 +159,27 @@ func (w *World) disturbed(p *process) bool {
 // leases are what Leases are called.
 var leases = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
 
-// auditFound takes note of what the engine logs that an audit has found: that may only be what somebody has put there who should not have.
+// auditFound takes note of what the engine logs that an audit has found: that may only be what somebody has put there who should not have, or
+// what is left of an owner that was deleted: it stays where it is, but who has not looked for its owner does not know that.
 func (w *World) auditFound(object string) {
-	names := []string{object}
+	var (
+		owner apiserver.ID
+		uid   types.UID
+	)
 
 	w.server.Objects(func(id apiserver.ID, o *metav1.PartialObjectMetadata) {
-		if id.String() == object {
-			names = append(names, ownerID(w, id, o).String())
+		if ref := metav1.GetControllerOfNoCopy(o); ref != nil && id.String() == object {
+			owner, uid = ownerID(w, id, o), ref.UID
 		}
 	})
+
+	at := w.server.Object(w.scoped(owner))
+	orphan := uid != "" && (at == nil || at.UID != uid)
 
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	if !slices.ContainsFunc(names, func(name string) bool { return w.touched[name] }) {
+	if !orphan && !w.touched[object] && !w.touched[owner.String()] {
 		w.violate(Found, "%s", object)
 	}
 }

@@ -32,8 +32,8 @@ func TestPastOfALostShardCostsNoRequest(t *testing.T) {
 
 	r.e.SetTarget(two)
 	r.run()
+	r.settle()
 
-	before := len(r.since(0))
 	gone := r.create("gone", "b")
 	require.NoError(t, r.plane.Client.Delete(t.Context(), gone))
 
@@ -41,10 +41,17 @@ func TestPastOfALostShardCostsNoRequest(t *testing.T) {
 
 	r.eventually(func() bool { // until the audit has reached what has happened
 		r.clock.Step(auditEvery)
-		return r.passes(before) > 0 && r.e.Report().Converged
-	})
 
-	before = len(r.since(0))
+		r.e.mu.Lock()
+		defer r.e.mu.Unlock()
+
+		version := r.e.history.reached[corev1.SchemeGroupVersion.WithResource("configmaps")]
+
+		return version != "" && !objects.Older(version, still.ResourceVersion)
+	})
+	r.settle()
+
+	before := len(r.since(0))
 	r.e.SetTarget(of(all, "a"))
 	r.eventuallyAssigned(still)
 	r.settle()

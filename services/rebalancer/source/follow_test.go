@@ -126,12 +126,12 @@ func TestStreamListsAgain(t *testing.T) {
 				b.begins()
 				b.last().events <- watch.Event{Type: watch.Error, Object: new(err.Status())}
 				b.pass(250 * time.Millisecond)
-				b.expect("stop one from 10, list one, watch one from 10", "begin, present x 10, listed, well, well")
+				b.expect("stop one from 10, list one, watch one from 10", "begin, begin, present x 10, listed, well, well")
 
 				b.pass(time.Minute)
 				b.set("watch", err)
 				close(b.last().events)
-				b.expect("stop one from 10, watch one from 10", "")
+				b.expect("stop one from 10, watch one from 10", "begin")
 				b.set("watch", nil)
 				b.pass(250 * time.Millisecond)
 				b.begins()
@@ -146,7 +146,7 @@ func TestStreamListsAgain(t *testing.T) {
 				b.send(watch.Bookmark, "", "30")
 				b.send(kind, "y", "29") // after a restore of the storage
 				b.pass(250 * time.Millisecond)
-				b.expect("stop one from 10, list one, watch one from 10", "begin, present x 10, listed, well, well")
+				b.expect("stop one from 10, list one, watch one from 10", "begin, begin, present x 10, listed, well, well")
 			})
 		})
 	}
@@ -174,7 +174,7 @@ func TestStreamGoesOnAtOnceAfterALongWatch(t *testing.T) {
 
 			b.last().events <- watch.Event{Type: watch.Error, Object: new(apierrors.NewResourceExpired("too old").Status())}
 			b.pass(250 * time.Millisecond)
-			b.expect("stop one from 10, list one, watch one from 10", "begin, present x 10, listed, well, well")
+			b.expect("stop one from 10, list one, watch one from 10", "begin, begin, present x 10, listed, well, well")
 		}
 	})
 }

@@ -31,7 +31,8 @@ const (
 // Sink takes what a [Stream] sees. Its methods are called by one goroutine, in order; a call that blocks holds the stream
 // back.
 type Sink interface {
-	// Begin says that a list begins: what was seen before may be outdated.
+	// Begin says that a list begins, at once or after a pause: what was seen before may be outdated. When it begins after a pause, it is said
+	// again.
 	Begin()
 	// Present says that the object matches: it was listed, or has changed.
 	Present(ctx context.Context, o objects.Object)
@@ -49,7 +50,7 @@ type Sink interface {
 // Invariants:
 //
 //  1. What matches when a list begins, and whatever comes to match after, is said by Present, if the stream can be read.
-//  2. While it cannot be read, Failed has said so last.
+//  2. While it cannot be read, Failed has said so last. While a list is missing, Begin has.
 //  3. A watch that brings nothing, not even a bookmark, is not believed for longer than the silence.
 //  4. Another selector takes effect without a list: whatever comes to match it after what was seen with the old one is said. Who
 //     matches it already, and did not match the old one, is not; whoever selects knows, and lists these.
@@ -130,6 +131,7 @@ func (s *Stream) Run(ctx context.Context) {
 			continue
 		case errors.Is(err, errRelist):
 			version = ""
+			s.sink.Begin() // nothing is told during the pause
 		case err != nil:
 			s.sink.Failed(err)
 		}
