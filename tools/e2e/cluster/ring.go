@@ -157,8 +157,7 @@ func (c *Cluster) Objects(ctx context.Context, ring Ring) ([]owner.Object, error
 	for i := range sites.Items {
 		site := &sites.Items[i]
 		object := ring.object("Website", site)
-		object.Done = site.Status.ObservedGeneration == site.Generation &&
-			meta.IsStatusConditionTrue(site.Status.Conditions, v1alpha1.ConditionReady)
+		object.Done = site.Done()
 		objects = append(objects, object)
 	}
 	for i := range pages.Items {

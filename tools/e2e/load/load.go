@@ -1,4 +1,5 @@
-// Package load creates Websites at a steady rate, as users would, and measures what sharding did to their writes.
+// Package load creates Websites at a steady rate, as users would, and measures what sharding did to their writes. It creates no more than
+// the shards can do: where they are slow, on a machine that is slow, it waits for them.
 package load
 
 import (
@@ -8,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -23,6 +25,11 @@ const (
 	look = 50 * time.Millisecond
 	// remembered is how many errors are kept.
 	remembered = 5
+	// sampled is how many objects stand for one that is followed until the work on it is done; ahead is for how long the load may be ahead
+	// of the shards, at its rate; lookAgain is how often an object is looked at.
+	sampled   = 10
+	ahead     = 5 * time.Second
+	lookAgain = time.Second
 )
 
 // Options say what to create.
@@ -33,7 +40,7 @@ type Options struct {
 	Namespace, Ring string
 	// Prefix begins their names; a number follows.
 	Prefix string
-	// Rate is how many are created per second; it must be positive.
+	// Rate is how many are created per second, unless the shards are behind; it must be positive.
 	Rate int
 	// Clock measures.
 	Clock clock.WithTicker
@@ -50,8 +57,8 @@ type Result struct {
 	Slowest time.Duration
 	// Typical and Late are the median and the 99th percentile of how long creates took.
 	Typical, Late time.Duration
-	// Took is how long the load lasted.
-	Took time.Duration
+	// Took is how long the load lasted, Held for how long of that it has waited for the shards.
+	Took, Held time.Duration
 	// Errors are the first few errors of creates.
 	Errors []string
 }
@@ -78,6 +85,8 @@ type Run struct {
 	mu     sync.Mutex
 	result Result
 	took   []time.Duration
+	// undone is how many of the objects that are followed are not done.
+	undone int
 }
 
 // Start begins to create Websites, until [Run.Stop] is called or the context ends.
@@ -98,6 +107,7 @@ func (r *Run) Stop() Result {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.result.Took = took
+	r.result.Held = min(r.result.Held, took)
 	slices.Sort(r.took)
 	if n := len(r.took); n > 0 {
 		r.result.Typical, r.result.Late = r.took[n/2], r.took[min(n-1, n*99/100)]
@@ -115,26 +125,70 @@ func (r *Run) Created() int {
 	return r.result.Created
 }
 
-// tick starts the creates that are due; one that is slow does not hold up the next, and a late tick starts those that were missed. What has
-// begun outlives creating, not ctx.
+// tick starts the creates that are due; one that is slow does not hold up the next, and a late tick starts those that were missed, but for
+// those that were due while the shards were behind. What has begun outlives creating, not ctx.
 func (r *Run) tick(ctx, creating context.Context) {
 	ticker := r.options.Clock.NewTicker(time.Second / time.Duration(r.options.Rate))
 	defer ticker.Stop()
-	for begun := 0; ; {
+	begun, since := 0, r.began // the last look, whatever came of it
+	for held := time.Duration(0); ; {
 		select {
 		case <-creating.Done():
 			return
 		case <-ticker.C():
 		}
-		due := int(r.options.Clock.Since(r.began).Seconds() * float64(r.options.Rate))
+		now := r.options.Clock.Now()
+		if r.behind() {
+			held += now.Sub(since)
+			r.hold(held)
+		}
+		since = now
+		due := int((now.Sub(r.began) - held).Seconds() * float64(r.options.Rate))
 		for number := begun; number < due; number++ {
-			r.group.Go(func() { r.create(ctx, number) })
+			r.group.Go(func() { r.create(ctx, creating, number) })
 		}
 		begun = max(begun, due)
 	}
 }
 
-func (r *Run) create(ctx context.Context, number int) {
+// behind reports whether the shards have as much to do as they may.
+func (r *Run) behind() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.undone*sampled >= int(ahead.Seconds()*float64(r.options.Rate))
+}
+
+func (r *Run) hold(held time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.result.Held = held
+}
+
+// follow looks at an object until the work on it is done, or the load ends. One that is deleted counts as done.
+func (r *Run) follow(creating context.Context, key client.ObjectKey) {
+	defer r.more(-1)
+	ticker := r.options.Clock.NewTicker(lookAgain)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-creating.Done():
+			return
+		case <-ticker.C():
+		}
+		site := &v1alpha1.Website{}
+		if err := r.options.Client.Get(creating, key, site); apierrors.IsNotFound(err) || err == nil && site.Done() {
+			return
+		}
+	}
+}
+
+func (r *Run) more(undone int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.undone += undone
+}
+
+func (r *Run) create(ctx, creating context.Context, number int) {
 	site := &v1alpha1.Website{
 		ObjectMeta: metav1.ObjectMeta{Namespace: r.options.Namespace, Name: fmt.Sprintf("%s-%d", r.options.Prefix, number)},
 		Spec:       v1alpha1.WebsiteSpec{Title: "Load"},
@@ -145,6 +199,11 @@ func (r *Run) create(ctx context.Context, number int) {
 	err := r.options.Client.Create(limited, site)
 	returned := r.options.Clock.Now()
 	admitted := err == nil && site.Labels[r.label] != ""
+	if err == nil && number%sampled == 0 {
+		r.more(1)
+		key := client.ObjectKeyFromObject(site)
+		r.group.Go(func() { r.follow(creating, key) })
+	}
 	r.count(returned.Sub(began), admitted, err)
 	if err == nil && !admitted {
 		r.wait(ctx, site, returned)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
@@ -22,10 +23,18 @@ import (
 	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 )
 
-// server assigns the first Website at once, the second when it is looked at, and refuses the third; after that all goes well.
+// server assigns the first Website at once, the second when it is looked at, and refuses the third; after that all goes well. Whoever looks
+// at a Website sees that the work on it is done, unless the server is slow.
 type server struct {
 	mu    sync.Mutex
 	sites []*v1alpha1.Website
+	slow  bool
+}
+
+func (s *server) setSlow(slow bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.slow = slow
 }
 
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -36,6 +45,9 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		for _, site := range s.sites {
 			if strings.HasSuffix(r.URL.Path, "/"+site.Name) {
 				site.Labels = labels()
+				if !s.slow {
+					site.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue}}
+				}
 				_ = json.NewEncoder(w).Encode(site)
 			}
 		}
@@ -58,9 +70,9 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func labels() map[string]string { return map[string]string{shardingv1alpha1.ShardLabel("ring"): "a"} }
 
-func connect(t *testing.T) client.Client {
+func connect(t *testing.T, behind *server) client.Client {
 	t.Helper()
-	s := httptest.NewServer(&server{})
+	s := httptest.NewServer(behind)
 	t.Cleanup(s.Close)
 	scheme := runtime.NewScheme()
 	require.NoError(t, v1alpha1.AddToScheme(scheme))
@@ -72,7 +84,7 @@ func connect(t *testing.T) client.Client {
 }
 
 func TestLoad(t *testing.T) {
-	c := connect(t)
+	c := connect(t, &server{})
 	run := load.Start(t.Context(), load.Options{Client: c, Namespace: "n", Ring: "ring", Prefix: "x", Rate: 50, Clock: clock.RealClock{}})
 	require.Eventually(t, func() bool { return run.Created() >= 9 }, 20*time.Second, 10*time.Millisecond)
 	result := run.Stop()
@@ -91,7 +103,7 @@ func TestLoad(t *testing.T) {
 
 func TestCreatesThatAreLateAreMadeUpFor(t *testing.T) {
 	clk := clocktesting.NewFakeClock(time.Unix(0, 0))
-	run := load.Start(t.Context(), load.Options{Client: connect(t), Namespace: "n", Ring: "ring", Prefix: "x", Rate: 50, Clock: clk})
+	run := load.Start(t.Context(), load.Options{Client: connect(t, &server{}), Namespace: "n", Ring: "ring", Prefix: "x", Rate: 50, Clock: clk})
 	require.Eventually(t, clk.HasWaiters, 20*time.Second, time.Millisecond)
 	clk.Step(time.Second)
 	require.Eventually(t, func() bool { return run.Created() == 49 }, 20*time.Second, 10*time.Millisecond, "all that are due but the refused one")
@@ -108,6 +120,35 @@ func TestCreatesThatAreLateAreMadeUpFor(t *testing.T) {
 		}
 	}, 20*time.Second, 10*time.Millisecond)
 	require.Equal(t, 1, result.Failed)
+}
+
+// A load that is more than shards can do waits for them, and does not make up for that time.
+func TestWaitsForTheShards(t *testing.T) {
+	s := &server{slow: true, sites: []*v1alpha1.Website{{}, {}, {}}} // past those with which something is wrong
+	clk := clocktesting.NewFakeClock(time.Unix(0, 0))
+	run := load.Start(t.Context(), load.Options{Client: connect(t, s), Namespace: "n", Ring: "ring", Prefix: "x", Rate: 50, Clock: clk})
+	require.Eventually(t, clk.HasWaiters, 20*time.Second, time.Millisecond)
+	created := 0
+	for range 5 { // seconds, and so far the load may be ahead
+		clk.Step(time.Second)
+		created += 50
+		require.Eventually(t, func() bool { return run.Created() == created }, 20*time.Second, time.Millisecond)
+	}
+	for range 55 {
+		clk.Step(time.Second)
+	}
+	s.setSlow(false)
+	steps := 0
+	require.Eventually(t, func() bool {
+		require.LessOrEqual(t, run.Created(), created+50*steps)
+		clk.Step(time.Second)
+		steps++
+		return run.Created() > created
+	}, 20*time.Second, 10*time.Millisecond)
+	result := run.Stop()
+	require.LessOrEqual(t, result.Created, created+50*steps)
+	require.GreaterOrEqual(t, result.Held, 54*time.Second)
+	require.Less(t, result.Held, result.Took)
 }
 
 func TestNothing(t *testing.T) {

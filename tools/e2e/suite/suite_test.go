@@ -181,11 +181,14 @@ func (s *suite) pressure(t *testing.T, ring cluster.Ring, rate int) *load.Run {
 	})
 }
 
+// slowdown is how many times longer than at its rate a load may take, for it waits for shards that are slow.
+const slowdown = 10
+
 // lasts waits until so many objects more have been created as the load's rate gives in the time.
 func (s *suite) lasts(t *testing.T, run *load.Run, d time.Duration) {
 	t.Helper()
 	goal := run.Created() + int(d.Seconds()*float64(run.Rate()))
-	require.NoError(t, s.Until(t.Context(), d+patience, func(context.Context) error {
+	require.NoError(t, s.Until(t.Context(), slowdown*d+patience, func(context.Context) error {
 		if got := run.Created(); got < goal {
 			return fmt.Errorf("%d of %d objects have been created", got, goal)
 		}
@@ -199,6 +202,7 @@ func (s *suite) noneFailed(t *testing.T, run *load.Run) load.Result {
 	result := run.Stop()
 	s.note(t, "creates", result.Created)
 	s.note(t, "creates per second", fmt.Sprintf("%.1f", result.Rate()))
+	s.note(t, "waited for the shards", result.Held.Round(100*time.Millisecond))
 	s.note(t, "create, median / 99th percentile", fmt.Sprintf("%s / %s", result.Typical.Round(time.Millisecond), result.Late.Round(time.Millisecond)))
 	s.demand(t, report.Figure{Name: "creates that failed", Value: result.Failed, Limit: "none", Kept: result.Failed == 0})
 	assert.Empty(t, result.Errors)

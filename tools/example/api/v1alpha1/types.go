@@ -1,6 +1,7 @@
 package v1alpha1
 
 import (
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -31,6 +32,11 @@ type Website struct {
 	// Status is how far the controller has come.
 	// +optional
 	Status WebsiteStatus `json:"status,omitempty"`
+}
+
+// Done reports whether the controller has rendered the page of the current generation.
+func (w *Website) Done() bool {
+	return w.Status.ObservedGeneration == w.Generation && meta.IsStatusConditionTrue(w.Status.Conditions, ConditionReady)
 }
 
 // WebsiteSpec is what the page shall say. Both texts are plain; the controller escapes them.
