@@ -66,7 +66,7 @@ var unchecked = []replacement{
 var mutations = []mutation{
 	{name: "a write that fails is forgotten", edits: []replacement{{outcome, "\tcase Failed:\n\t\te.failures++\n\t\tt.after(now, e, e.pause(out.Brief))\n\tcase Blocked:", "\tcase Failed:\n\t\tt.end(now, e)\n\t\treturn Late{}, false\n\tcase Blocked:"}}},
 	{name: "a conflict is forgotten", edits: []replacement{{outcome, "\tcase Failed:\n\t\te.failures++\n\t\tt.after(now, e, e.pause(out.Brief))\n\tcase Blocked:", "\tcase Failed:\n\t\tif out.Brief {\n\t\t\tt.end(now, e)\n\t\t\treturn Late{}, false\n\t\t}\n\t\te.failures++\n\t\tt.after(now, e, e.pause(out.Brief))\n\tcase Blocked:"}}},
-	{name: "a write whose answer is lost is not looked up", edits: []replacement{{move, "\t\tout.Stale = true // it may have been carried out all the same\n", ""}}},
+	{name: "a write that has failed is sent again as it was", edits: []replacement{{outcome, "\te.stale = out.Stale\n", "\te.stale = false\n"}}},
 	{name: "an acknowledged drain leaves no debt, nor is there an audit", edits: []replacement{{passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}, {table, "\tt.debt.Unseen = true\n\tt.moved++\n\tt.end(now, e)", "\tt.end(now, e)"}}},
 	{name: "a drain that nobody wants is not withdrawn", edits: []replacement{{plan, "\tcase o.Draining:\n\t\treturn Action{Verb: Withdraw}\n\t}\n\n\treturn Action{Verb: None}\n}\n\n// leave frees", "\t}\n\n\treturn Action{Verb: None}\n}\n\n// leave frees"}}},
 	{name: "a source that cannot be read says nothing", edits: []replacement{{state, "\t\tif err != nil {\n\t\t\ts.failures[source] = err.Error()", "\t\tif false {\n\t\t\ts.failures[source] = err.Error()"}}},
