@@ -164,12 +164,12 @@ func TestReplay(t *testing.T) {
 		h := Draw(rand.Uint64N(1 << 40))
 		a, b := run(t, h), run(t, h)
 
-		if a.Hash == b.Hash {
+		slices.Sort(a.Trace) // a line begins with its time
+		slices.Sort(b.Trace)
+
+		if slices.Equal(a.Trace, b.Trace) {
 			continue
 		}
-
-		slices.Sort(a.Trace)
-		slices.Sort(b.Trace)
 
 		for i := range a.Trace {
 			if i >= len(b.Trace) || a.Trace[i] != b.Trace[i] {

@@ -169,18 +169,6 @@ func (w *World) violate(property, format string, args ...any) {
 	w.violations = append(w.violations, text)
 }
 
-// hash is that of the trace: it differs if anything was written at another time, or otherwise. The order of what happens at one instant is
-// nobody's.
-func (w *World) hash() uint64 {
-	h := fnv.New64a()
-
-	for _, line := range slices.Sorted(slices.Values(w.lines)) {
-		_, _ = h.Write([]byte(line)) // never fails
-	}
-
-	return h.Sum64()
-}
-
 // written is told of every change of an object, with the lock of the server held.
 func (w *World) written(write apiserver.Write) {
 	w.mu.Lock()
