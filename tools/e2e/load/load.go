@@ -130,18 +130,14 @@ func (r *Run) Created() int {
 func (r *Run) tick(ctx, creating context.Context) {
 	ticker := r.options.Clock.NewTicker(time.Second / time.Duration(r.options.Rate))
 	defer ticker.Stop()
-	begun, since := 0, r.began // the last look, whatever came of it
-	for held := time.Duration(0); ; {
+	for begun, since := 0, r.began; ; { // since the last look, whatever came of it
 		select {
 		case <-creating.Done():
 			return
 		case <-ticker.C():
 		}
 		now := r.options.Clock.Now()
-		if r.behind() {
-			held += now.Sub(since)
-			r.hold(held)
-		}
+		held := r.hold(now.Sub(since))
 		since = now
 		due := int((now.Sub(r.began) - held).Seconds() * float64(r.options.Rate))
 		for number := begun; number < due; number++ {
@@ -151,17 +147,14 @@ func (r *Run) tick(ctx, creating context.Context) {
 	}
 }
 
-// behind reports whether the shards have as much to do as they may.
-func (r *Run) behind() bool {
+// hold lets the load wait for a time that has passed, if the shards have as much to do as they may. It returns how long it has waited in all.
+func (r *Run) hold(passed time.Duration) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.undone*sampled >= int(ahead.Seconds()*float64(r.options.Rate))
-}
-
-func (r *Run) hold(held time.Duration) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.result.Held = held
+	if r.undone*sampled >= int(ahead.Seconds()*float64(r.options.Rate)) {
+		r.result.Held += passed
+	}
+	return r.result.Held
 }
 
 // follow looks at an object until the work on it is done, or the load ends. One that is deleted counts as done.
