@@ -56,6 +56,10 @@ type steward struct {
 // longest is when the steward looks after a ring of which nobody has told anything.
 const longest = 10 * time.Minute
 
+// moment is how long the steward waits before it looks: what happens at the instant at which it was woken has all happened then, in
+// whatever order the goroutines of that instant have run.
+const moment = 17 * time.Microsecond
+
 func newSteward(w *World) *steward {
 	s := &steward{
 		w: w, client: w.server.Client("rebalancer/0"), feed: newFeed(), wake: make(chan struct{}, 1),
@@ -149,6 +153,8 @@ func (s *steward) run(ctx context.Context) {
 
 			continue
 		}
+
+		pause(ctx, s.w.clock, moment, nil)
 
 		s.mu.Lock()
 		s.looks++

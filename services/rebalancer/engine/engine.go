@@ -161,7 +161,7 @@ func (e *Engine) work(ctx context.Context) {
 			return
 		}
 
-		out := e.mover.Move(ctx, e.Target(), job)
+		out := e.mover.Move(ctx, e.Target, job)
 		if ctx.Err() != nil {
 			return
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 	"github.com/clusterring/clusterring/services/rebalancer/obligation"
+	"github.com/clusterring/clusterring/services/rebalancer/placement"
 )
 
 // moved is one case: the object, what is done to the world before the move, and what the move comes to.
@@ -40,7 +41,7 @@ func run(t *testing.T, gvr string, tc moved) *api {
 		tc.prepare(a, id)
 	}
 
-	out := a.mover().Move(t.Context(), target(), job)
+	out := a.mover().Move(t.Context(), target, job)
 	a.expect(tc.expected, out)
 
 	return a
@@ -94,11 +95,11 @@ func TestMoveLooksUpAWriteWithoutAnAnswer(t *testing.T) {
 	id := a.put(owners, ownerAtB(), "", false)
 	a.fails["patch configmaps"], a.lost = context.DeadlineExceeded, true
 
-	out := a.mover().Move(t.Context(), target(), obligation.Job{Object: a.seen(id)})
+	out := a.mover().Move(t.Context(), target, obligation.Job{Object: a.seen(id)})
 	require.Equal(t, obligation.Failed, out.Event)
 	require.True(t, out.Stale)
 
-	out = a.mover().Move(t.Context(), target(), obligation.Job{Object: *out.Object, Stale: out.Stale})
+	out = a.mover().Move(t.Context(), target, obligation.Job{Object: *out.Object, Stale: out.Stale})
 	a.expect(expected{"b 10", obligation.Outcome{Event: obligation.SeenInPlace}, []string{"patch configmaps " + id.Name, "get configmaps " + id.Name}}, out)
 }
 
@@ -181,8 +182,27 @@ func TestMoveWaitsForShardsThatComeBack(t *testing.T) {
 	a.grace = time.Minute
 	id := a.put(owners, ownerAtB(), "gone", false)
 
-	out := a.mover().Move(t.Context(), target(), obligation.Job{Object: a.seen(id)})
+	out := a.mover().Move(t.Context(), target, obligation.Job{Object: a.seen(id)})
 	a.expect(expected{object: "gone 1", out: obligation.Outcome{
 		Event: obligation.Blocked, Cause: obligation.HeldBy("gone"), RetryAfter: time.Minute, Reason: "others may follow",
 	}}, out)
+}
+
+// A move may wait long for its turn. What it acts on, the target and the shard's Lease, is as it is then.
+func TestMoveLooksWhenItsTurnHasCome(t *testing.T) {
+	a := newAPI(t)
+	a.leases = []coordinationv1.Lease{leaseOf("dead", "dead")}
+	id := a.put(owners, ownerAtB(), "dead", false)
+	now := target()
+
+	a.entered = func() {
+		a.leases = []coordinationv1.Lease{leaseOf("dead", "")}
+		now.View = viewOf("a")
+	}
+
+	out := a.mover().Move(t.Context(), func() *placement.Target { return now }, obligation.Job{Object: a.seen(id)})
+	a.expect(expected{"a 10", obligation.Outcome{Event: obligation.SeenInPlace}, []string{
+		"lease ", "free dead", "patch configmaps " + id.Name, "moved " + id.Name + ": assign",
+	}}, out)
+	require.Zero(t, a.inside)
 }

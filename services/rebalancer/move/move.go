@@ -63,31 +63,62 @@ type Mover struct {
 	Moved func(o objects.Object, verb plan.Verb)
 }
 
-// Move does what the plan says about one object now.
-func (m *Mover) Move(ctx context.Context, t *placement.Target, job obligation.Job) obligation.Outcome {
+// Move does what the plan says about one object now. The target is asked for again when the object's turn has come.
+func (m *Mover) Move(ctx context.Context, target func() *placement.Target, job obligation.Job) obligation.Outcome {
+	if !job.Stale {
+		if _, out := m.look(ctx, target(), job.Object); out != nil {
+			return *out
+		}
+	}
+
+	// Before anything is asked: the turn may be long in coming, and what is found out, of the owner or of a Lease, is acted on without a
+	// pause.
+	leave, err := m.Objects.Enter(ctx)
+	if err != nil {
+		return failed(nil, err)
+	}
+	defer leave()
+
 	o := job.Object
 
 	if job.Stale {
-		var err error
 		if o, err = m.get(ctx, o.ID); err != nil {
 			return failed(nil, err)
 		}
 	}
 
+	return m.step(ctx, target(), o)
+}
+
+// look finds out where an object belongs. If that is all that there is to do now, it returns the outcome. It asks nobody.
+func (m *Mover) look(ctx context.Context, t *placement.Target, o objects.Object) (placement.Assessment, *obligation.Outcome) {
 	a, err := t.Assess(ctx, m.Namespaces, o)
+
+	var out obligation.Outcome
 
 	switch {
 	case err != nil:
-		return failed(&o, err)
+		out = failed(&o, err)
 	case a.InPlace:
-		return obligation.Outcome{Object: &o, Event: obligation.SeenInPlace}
+		out = obligation.Outcome{Object: &o, Event: obligation.SeenInPlace}
 	case m.waitsForOwner(t, a, o):
-		return m.blocked(o, a)
+		out = m.blocked(o, a)
 	case o.Shard != "" && !t.View.Available(o.Shard) && m.Obligations.Held(o.Shard):
-		return obligation.Outcome{Object: &o, Event: obligation.Blocked, Cause: obligation.HeldBy(o.Shard)}
+		out = obligation.Outcome{Object: &o, Event: obligation.Blocked, Cause: obligation.HeldBy(o.Shard)}
+	default:
+		return a, nil
 	}
 
-	// Before anything is asked: what is found out, of the owner or of a Lease, is acted on without a pause.
+	return a, &out
+}
+
+// step takes an object one step towards its place.
+func (m *Mover) step(ctx context.Context, t *placement.Target, o objects.Object) obligation.Outcome {
+	a, out := m.look(ctx, t, o)
+	if out != nil {
+		return *out
+	}
+
 	end, ok := m.Turn(a.OwnerID(o), o.ID)
 	if !ok {
 		return obligation.Outcome{Object: &o, Event: obligation.Blocked, Cause: obligation.TurnOf(o.ID)}
@@ -96,6 +127,7 @@ func (m *Mover) Move(ctx context.Context, t *placement.Target, job obligation.Jo
 
 	in := a.Input(o)
 	if a.Owner != nil && in.NeedsOwner() {
+		var err error
 		if in.Owner, err = m.owner(ctx, t, a); err != nil {
 			return failed(&o, err)
 		}

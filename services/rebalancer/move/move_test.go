@@ -58,6 +58,10 @@ type api struct {
 	leases    []coordinationv1.Lease
 	within    time.Duration // which the last write has had
 
+	// entered is called when a move asks for its turn at the API server; inside says how many have it.
+	entered func()
+	inside  int
+
 	others  map[objects.ID]objects.Object // obligations
 	noSlots bool
 	noTurn  bool
@@ -65,7 +69,17 @@ type api struct {
 	grace   time.Duration
 }
 
+func (a *api) Enter(context.Context) (leave func(), err error) {
+	if a.inside++; a.entered != nil {
+		a.entered()
+	}
+
+	return func() { a.inside-- }, nil
+}
+
 func (a *api) ask(what, name string) error {
+	require.Equal(a, 1, a.inside, "asked without a turn: %s %s", what, name)
+
 	a.requests = append(a.requests, what+" "+name)
 
 	return a.fails[what]

@@ -19,7 +19,7 @@ import (
 type Bounds struct {
 	// PerSecond is the number of requests per second; twice as many may come at once.
 	PerSecond int
-	// AtOnce is the number of reads and writes of single objects under way. Who waits goes first come, first served: a ring with
+	// AtOnce is the number of single objects that are read and written at a time. Who waits goes first come, first served: a ring with
 	// much to do has as many in the queue as it has workers, so that rings get equal shares.
 	AtOnce int
 }
@@ -27,7 +27,7 @@ type Bounds struct {
 // api is the API server behind a configuration.
 type api struct {
 	meta metadata.Interface
-	// turns bounds reads and writes of single objects. Lists and watches are few, and last.
+	// turns bounds the single objects dealt with. Lists and watches are few, and last.
 	turns *semaphore.Weighted
 }
 
@@ -45,12 +45,16 @@ func Connect(cfg *rest.Config, c *http.Client, b Bounds) (Server, error) {
 }
 
 //nolint:wrapcheck // Client says what was asked
-func (a *api) Get(ctx context.Context, id ID) (*metav1.PartialObjectMetadata, error) {
+func (a *api) Enter(ctx context.Context) (leave func(), err error) {
 	if err := a.turns.Acquire(ctx, 1); err != nil {
 		return nil, err
 	}
-	defer a.turns.Release(1)
 
+	return func() { a.turns.Release(1) }, nil
+}
+
+//nolint:wrapcheck // as above
+func (a *api) Get(ctx context.Context, id ID) (*metav1.PartialObjectMetadata, error) {
 	return a.meta.Resource(id.GVR).Namespace(id.Namespace).Get(ctx, id.Name, metav1.GetOptions{})
 }
 
@@ -86,10 +90,5 @@ func (d drained) Stop() {
 
 //nolint:wrapcheck // as above
 func (a *api) Patch(ctx context.Context, id ID, body []byte) (*metav1.PartialObjectMetadata, error) {
-	if err := a.turns.Acquire(ctx, 1); err != nil {
-		return nil, err
-	}
-	defer a.turns.Release(1)
-
 	return a.meta.Resource(id.GVR).Namespace(id.Namespace).Patch(ctx, id.Name, types.MergePatchType, body, metav1.PatchOptions{})
 }

@@ -86,6 +86,15 @@ func (c *Client) ShardLabel() string { return c.shardLabel }
 // DrainLabel returns the key of the ring's drain label; alone it is the label selector for its presence.
 func (c *Client) DrainLabel() string { return c.drainLabel }
 
+// Enter waits until one more object may be read and written, of all rings that share the API server; leave ends that.
+func (c *Client) Enter(ctx context.Context) (leave func(), err error) {
+	if leave, err = c.server.Enter(ctx); err != nil {
+		return nil, fmt.Errorf("wait for a turn to read and write an object: %w", err)
+	}
+
+	return leave, nil
+}
+
 // Get reads one object from the API server's storage, not from a cache. Its error is NotFound if there is none.
 func (c *Client) Get(ctx context.Context, id ID) (Object, error) {
 	m, err := c.server.Get(ctx, id)

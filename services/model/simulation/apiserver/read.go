@@ -16,6 +16,9 @@ import (
 
 var _ objects.Server = (*Client)(nil)
 
+// Enter does not wait: one ring has the server for itself.
+func (c *Client) Enter(context.Context) (leave func(), err error) { return func() {}, nil }
+
 // Get reads one object. Its error is NotFound if there is none.
 func (c *Client) Get(ctx context.Context, id objects.ID) (*metav1.PartialObjectMetadata, error) {
 	r := request{verb: "get", resource: id.GVR.GroupResource(), what: id.GVR.Version + " " + id.Namespace + "/" + id.Name}
