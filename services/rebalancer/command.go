@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -158,6 +159,7 @@ func setup(ctx context.Context, rt *kit.Runtime, limits engine.Limits, bounds ob
 		client: mgr.GetClient(), live: mgr.GetAPIReader(), resources: known, index: index, fleet: f,
 		recorder: recorder, log: rt.Log,
 		status: status.Writer{Client: mgr.GetClient(), Owner: name, Clock: rt.Clock},
+		counts: rate.NewLimiter(countsPerSecond, countsPerSecond),
 	}
 
 	err = builder.ControllerManagedBy(mgr).Named(name).

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -32,6 +33,9 @@ const (
 	// countsEvery is how often the status says how many objects are on the move, while it is nothing else that changes:
 	// every service reads each write, and a write to a ring costs the API server as much as ten to an object.
 	countsEvery = time.Second
+	// countsPerSecond is how often it does so for all rings together: where many move objects at once, the writes would cost as much as
+	// the moves.
+	countsPerSecond = 5
 )
 
 // reconciler gives every ring's engine its target and writes what the engine reports into the ring's status.
@@ -42,6 +46,8 @@ type reconciler struct {
 	index     *membership.Index
 	fleet     *fleet
 	status    status.Writer
+	// counts bounds how often numbers alone are written, by the clock of status.
+	counts    *rate.Limiter
 	recorder  events.EventRecorder
 	log       logr.Logger
 }
@@ -226,8 +232,14 @@ func (r *reconciler) report(ctx context.Context, e *running, ring *v1alpha1.Clus
 	part := status.Part{Assignment: assignment(ring, s.target, s.report), Conditions: []metav1.Condition{c}}
 
 	now := r.status.Clock.Now()
-	if wait := e.reported.at.Add(countsEvery).Sub(now); wait > 0 && e.reported.justCounts(ring, c, part.Assignment) {
-		return wait, nil
+	if e.reported.justCounts(ring, c, part.Assignment) {
+		if wait := e.reported.at.Add(countsEvery).Sub(now); wait > 0 {
+			return wait, nil
+		}
+
+		if !r.status.Shown(ring, part) && !r.counts.AllowN(now, 1) {
+			return countsEvery, nil
+		}
 	}
 
 	r.announce(e, ring, is)

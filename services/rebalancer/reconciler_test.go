@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/time/rate"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -89,6 +90,7 @@ func newStepped(w *world, interfere interceptor.Funcs) *stepped {
 	return &stepped{world: w, live: live, reconciler: &reconciler{
 		client: c, live: live, resources: known, index: membership.NewIndex(), fleet: f, log: logr.Discard(),
 		recorder: events.NewFakeRecorder(100), status: status.Writer{Client: c, Owner: name, Clock: clock.RealClock{}},
+		counts: rate.NewLimiter(countsPerSecond, countsPerSecond),
 	}}
 }
 
@@ -292,6 +294,14 @@ func TestNumbersAreWrittenOnceInAWhile(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 2, s.assignment().Draining, "too soon for another number")
 	require.Equal(t, time.Millisecond, result.RequeueAfter)
+
+	now.SetTime(now.Now().Add(result.RequeueAfter))
+	require.True(t, s.counts.AllowN(now.Now(), countsPerSecond))
+
+	result, err = s.reconcileOnce()
+	require.NoError(t, err)
+	require.EqualValues(t, 2, s.assignment().Draining, "other rings have told numbers")
+	require.Equal(t, countsEvery, result.RequeueAfter)
 
 	now.SetTime(now.Now().Add(result.RequeueAfter))
 

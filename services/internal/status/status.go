@@ -65,6 +65,11 @@ func (w Writer) Write(ctx context.Context, ring *v1alpha1.ClusterRing, p Part) e
 	return w.apply(ctx, ring, body)
 }
 
+// Shown reports whether the ring, as given, shows the part already: [Writer.Write] would send nothing.
+func (w Writer) Shown(ring *v1alpha1.ClusterRing, p Part) bool {
+	return shows(ring, p, w.conditions(ring, p.Conditions))
+}
+
 // encode returns the part as an apply configuration: what it does not hold is not there.
 func encode(p Part, conditions []metav1.Condition) (map[string]any, error) {
 	body := map[string]any{}

@@ -62,7 +62,7 @@ exit code is not 0 only if a measurement could not be made.`,
 	flags.IntVar(&r.rounds, "rounds", 0, "`number` of rounds of each measurement; default 3 if small, 5 if full")
 	flags.StringVar(&r.out, "out", filepath.Join("dist", "load"), "`directory` that gets the report")
 	flags.StringVar(&r.kubeconfig, "kubeconfig", "", "`file` that leads to a cluster to be measured; default a control plane on this machine")
-	flags.BoolVar(&r.profile, "profile", false, "write profiles of the services' CPU and heap during each measurement, too")
+	flags.BoolVar(&r.profile, "profile", false, "write profiles of the services' and the API server's CPU and heap during each measurement, too")
 	flags.StringVar(&r.binDir, "bin-dir", "bin", "`directory` with the binaries that make build makes")
 	flags.StringVar(&r.assets, "assets", "", "`directory` with etcd and kube-apiserver (default: $KUBEBUILDER_ASSETS, else those of make control-plane, which are built if need be)")
 	return c

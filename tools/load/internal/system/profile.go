@@ -16,24 +16,34 @@ import (
 // sliceSeconds is how long one CPU profile lasts. The profile of a longer time is several files, which `go tool pprof` adds up.
 const sliceSeconds = 2
 
-// Profile begins to profile the services into files of dir, until the function that it returns is called: the CPU as
-// name-service-cpu-N.pb.gz, and at the end the heap as name-service-heap.pb.gz. The services must have been started with
-// [Options].Profile. Profiling costs the services a few percent of CPU.
+// Profile begins to profile the services and the API server into files of dir, until the function that it returns is called: the CPU
+// as name-service-cpu-N.pb.gz, and at the end the heap as name-service-heap.pb.gz. The services must have been started with
+// [Options].Profile. Profiling costs them a few percent of CPU.
 func (s *System) Profile(ctx context.Context, dir, name string) (stop func() error) {
 	var group errgroup.Group
 	over := make(chan struct{})
-	for _, service := range s.services {
+	profile := func(process string, get func(path string) (string, error)) {
+		file := filepath.Join(dir, name+"-"+process)
+		save := func(path, suffix string) error {
+			body, err := get(path)
+			if err != nil {
+				return err
+			}
+			return save(body, file+suffix)
+		}
 		group.Go(func() error {
-			file := filepath.Join(dir, name+"-"+service.name)
 			for i := 0; !closed(over); i++ {
-				url := fmt.Sprintf("http://%s/debug/pprof/profile?seconds=%d", service.pprof, sliceSeconds)
-				if err := save(ctx, url, file+"-cpu-"+strconv.Itoa(i)+".pb.gz"); err != nil {
+				if err := save(fmt.Sprintf("/debug/pprof/profile?seconds=%d", sliceSeconds), "-cpu-"+strconv.Itoa(i)+".pb.gz"); err != nil {
 					return err
 				}
 			}
-			return save(ctx, "http://"+service.pprof+"/debug/pprof/heap", file+"-heap.pb.gz")
+			return save("/debug/pprof/heap", "-heap.pb.gz")
 		})
 	}
+	for _, service := range s.services {
+		profile(service.name, func(path string) (string, error) { return getOK(ctx, "http://"+service.pprof+path) })
+	}
+	profile(APIServer, func(path string) (string, error) { return rawGet(ctx, s.Writer, path) })
 	end := sync.OnceFunc(func() { close(over) })
 	return func() error {
 		end()
@@ -53,16 +63,18 @@ func closed(c <-chan struct{}) bool {
 	}
 }
 
-// save writes what a URL answers into a file.
-func save(ctx context.Context, url, file string) error {
+// getOK returns what a URL answers with status 200.
+func getOK(ctx context.Context, url string) (string, error) {
 	body, status, err := get(ctx, http.DefaultClient, url)
 	if err == nil && status != http.StatusOK {
 		err = fmt.Errorf("get %s: status %d: %s", url, status, body)
 	}
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, body, 0o600)); err != nil {
+	return string(body), err
+}
+
+// save writes a profile into a file.
+func save(body, file string) error {
+	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(body), 0o600)); err != nil {
 		return fmt.Errorf("write a profile: %w", err)
 	}
 	return nil
