@@ -66,6 +66,13 @@ func (b *Bench) Asked(ids ...string) bool { return b.only != nil && wants(b.only
 // Last says that the control plane is thrown away after this measurement, so that nothing needs to be removed.
 func (b *Bench) Last() bool { return b.last }
 
+// More returns the bench for a part of a measurement that another part follows, unless that is the last: what it makes is removed.
+func (b *Bench) More(last bool) *Bench {
+	part := *b
+	part.last = b.last && last
+	return &part
+}
+
 // Progress shows a line to whoever waits.
 func (b *Bench) Progress(format string, args ...any) {
 	fmt.Fprintf(b.progress, "    "+format+"\n", args...)

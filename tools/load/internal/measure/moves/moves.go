@@ -221,7 +221,7 @@ func byShards(ctx context.Context, b *run.Bench) (rows []result.Row, series []re
 	apiServer := result.Series{ID: apiServerSeries, Title: "API server CPU per moved object", Over: result.OverShards, Unit: "ms"}
 	cpu := result.Series{ID: cpuSeries, Title: "Rebalancer CPU per moved object", Over: result.OverShards, Unit: "ms"}
 	for i, size := range sizes {
-		values, floors, err := atSize(ctx, b.Share(len(sizes)-i), size)
+		values, floors, err := atSize(ctx, b.Share(len(sizes)-i).More(i == len(sizes)-1), size)
 		if err != nil {
 			return nil, nil, fmt.Errorf("%d shards: %w", size, err)
 		}
