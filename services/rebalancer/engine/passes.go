@@ -16,8 +16,10 @@ import (
 )
 
 const (
-	// urgentFirst is how long a pass waits for what is more urgent: some ten thousand moves.
-	urgentFirst = 10 * time.Second
+	// urgentFirst is how long a pass waits for what is more urgent without seeing any of it done, urgentAtMost how long it does so at all:
+	// some fifty thousand moves.
+	urgentFirst  = 10 * time.Second
+	urgentAtMost = 12 * urgentFirst
 	// auditEvery is the shortest time from one audit to the next.
 	auditEvery = time.Minute
 	// auditBudget is the part of a core that audits may take, unless it is set.
@@ -266,9 +268,22 @@ func (e *Engine) finish(k kind, p *round, owed suspects, err error) {
 	})
 }
 
-// awaitUrgent lets objects without an available shard go first: nobody works on them, and a pass would keep the API server
-// busy. It waits for urgentFirst at most, for there may always be another one.
+// awaitUrgent lets objects without an available shard go first: nobody works on them, and a pass over very many objects would keep the
+// API server busy. It waits as long as there are fewer of them after each urgentFirst, or more, for they are just being found; and for
+// urgentAtMost, for there may always be another one.
 func (e *Engine) awaitUrgent(ctx context.Context) {
+	left := -1
+
+	for range urgentAtMost / urgentFirst {
+		before := left
+		if left = e.urgent(ctx); left == 0 || left == before {
+			return
+		}
+	}
+}
+
+// urgent waits for urgentFirst until nothing is urgent, and returns how many objects are still to be dealt with.
+func (e *Engine) urgent(ctx context.Context) (left int) {
 	ctx, cancel := context.WithCancel(ctx)
 
 	var wg sync.WaitGroup
@@ -280,7 +295,12 @@ func (e *Engine) awaitUrgent(ctx context.Context) {
 		cancel()
 	})
 
-	e.await(ctx, e.room, func() bool { return !e.looking() && e.table.Busy() == 0 })
+	e.await(ctx, e.room, func() bool {
+		left = e.table.Busy()
+		return !e.looking() && left == 0
+	})
+
+	return left
 }
 
 // round is one pass.

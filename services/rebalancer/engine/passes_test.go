@@ -1,13 +1,19 @@
 package engine
 
 import (
+	"context"
 	"errors"
+	"slices"
+	"strconv"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/clock"
 	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
@@ -382,4 +388,59 @@ func TestAudit(t *testing.T) {
 	require.False(t, g.verified())
 	g.begin(check).end(nil)
 	require.True(t, g.verified())
+}
+
+// A pass over very many objects is not in the way of objects that nobody works on, as long as these are moved, or found.
+func TestPassesLetUrgentObjectsGoFirst(t *testing.T) {
+	for what, tc := range map[string]struct {
+		// left are the objects that are to be dealt with when each 10 s are half over.
+		left  []int
+		waits time.Duration
+	}{
+		"nothing is urgent":         {left: []int{0}},
+		"they cannot be moved":      {left: []int{3, 3}, waits: 20 * time.Second},
+		"they are moved":            {left: []int{3, 2, 1, 0}, waits: 35 * time.Second},
+		"they are found, and moved": {left: []int{1, 3, 0}, waits: 25 * time.Second},
+		"more come all the time":    {left: slices.Repeat([]int{4, 3}, 20), waits: 2 * time.Minute},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := New(Config{Ring: "urgent", Clock: clock.RealClock{}, Log: logr.Discard(), Limits: Limits{Total: 10, PerShard: 10}})
+				e.retarget(of(target("urgent"), "a", "b"))
+				e.takeLost()
+
+				for _, who := range []string{newTarget, beingAsked} {
+					e.listed(who)
+				}
+
+				ctx, cancel := context.WithCancel(t.Context())
+				version := 0
+				leave := func(left int) {
+					for i := range 4 {
+						version++
+						o := objects.Object{ID: objects.ID{GVR: corev1.SchemeGroupVersion.WithResource("configmaps"), Name: strconv.Itoa(i)}, ResourceVersion: strconv.Itoa(version)}
+						e.saw(e.Target(), sight{object: o, inPlace: i >= left})
+					}
+				}
+
+				leave(tc.left[0])
+
+				var others sync.WaitGroup
+				others.Go(func() {
+					e.pause(ctx, urgentFirst/2)
+
+					for _, left := range tc.left[1:] {
+						e.pause(ctx, urgentFirst)
+						leave(left)
+					}
+				})
+
+				began := e.Clock.Now()
+				e.awaitUrgent(ctx)
+				require.Equal(t, tc.waits, e.Clock.Since(began))
+				cancel()
+				others.Wait()
+			})
+		})
+	}
 }
