@@ -135,6 +135,16 @@ func (p *passes) due(now time.Time, t *obligation.Table, listing bool) (k kind, 
 	return k, at
 }
 
+// widen has a pass look at everything that was to look where a change may have put objects out of place, if that has waited so long that
+// the look at everything would follow at once. To find the objects of few shards, an API server goes over all of them, too.
+func (p *passes) widen(now time.Time, k kind, t *obligation.Table, listing bool) kind {
+	if k == change && !p.verified && t.Empty() && !listing && !now.Before(p.since.Add(p.settle)) {
+		return check
+	}
+
+	return k
+}
+
 // pace is the time from the end of one audit to the next, by the budget.
 func (p *passes) pace() time.Duration {
 	budget := p.budget
@@ -218,6 +228,7 @@ func (e *Engine) once(ctx context.Context, k kind) {
 	}
 
 	e.mu.Lock()
+	k = e.passes.widen(e.Clock.Now(), k, e.table, e.looking())
 	t := e.target
 	owed := e.passes.suspects
 	calm := e.passes.verified && e.table.Empty()

@@ -390,6 +390,29 @@ func TestAudit(t *testing.T) {
 	require.True(t, g.verified())
 }
 
+// A look at some shards that had to wait for urgent objects for longer than the settle period becomes the look at everything.
+func TestPassesWiden(t *testing.T) {
+	g := newGoingOver(t, 1)
+	g.verify()
+	g.ring("a", "b", "c", "d")
+
+	widened := func(k kind) kind { return g.e.passes.widen(g.clock.Now(), k, g.e.table, g.e.looking()) }
+
+	require.Equal(t, change, widened(change), "the settle period has not passed")
+	g.clock.Step(settlePeriod)
+	g.misplaced()
+	require.Equal(t, change, widened(change), "what is out of place is to be moved before everything is looked at")
+	g.put()
+	require.Equal(t, check, widened(change))
+	require.Equal(t, audit, widened(audit))
+
+	g.begin(change).end(nil)
+	g.clock.Step(time.Minute)
+	g.begin(check).end(nil)
+	require.True(t, g.verified())
+	require.Equal(t, change, widened(change), "nothing has changed since all was in its place")
+}
+
 // A pass over very many objects is not in the way of objects that nobody works on, as long as these are moved, or found.
 func TestPassesLetUrgentObjectsGoFirst(t *testing.T) {
 	for what, tc := range map[string]struct {
