@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -131,6 +133,31 @@ func TestPagesHoldOnePageAtATime(t *testing.T) {
 	require.Equal(t, []int{PageSize, 1}, pages, "a list at resource version 0 would come in one piece")
 
 	w.streams(Scope{GVR: configMaps, Namespace: w.ns, Selector: "of=many"}, PageSize+1)
+}
+
+// What costs an API server more with each page comes in larger ones where there are many.
+func TestPagesGrow(t *testing.T) {
+	p := &pages{left: 7}
+	_, err := NewClient(p, ring).Pages(t.Context(), Scope{GVR: configMaps}, func([]Object) error { return nil })
+	require.NoError(t, err)
+	require.Equal(t, []int64{PageSize, PageSize, PageSize, PageSize, PageSize, largePage, largePage}, p.asked)
+}
+
+// pages is an API server that has so many pages left, whatever their size.
+type pages struct {
+	Server
+
+	left  int
+	asked []int64
+}
+
+func (p *pages) List(_ context.Context, _ schema.GroupVersionResource, _ string, o metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
+	list := &metav1.PartialObjectMetadataList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}
+	if p.asked = append(p.asked, o.Limit); len(p.asked) < p.left {
+		list.Continue = strconv.Itoa(len(p.asked))
+	}
+
+	return list, nil
 }
 
 func TestPagesEndWithTheErrorOfTheReader(t *testing.T) {
