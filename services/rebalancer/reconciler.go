@@ -47,9 +47,9 @@ type reconciler struct {
 	fleet     *fleet
 	status    status.Writer
 	// counts bounds how often numbers alone are written, by the clock of status.
-	counts    *rate.Limiter
-	recorder  events.EventRecorder
-	log       logr.Logger
+	counts   *rate.Limiter
+	recorder events.EventRecorder
+	log      logr.Logger
 }
 
 // Reconcile looks after one ring.
