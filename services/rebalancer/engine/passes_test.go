@@ -54,12 +54,15 @@ func newGoingOver(t *testing.T, budget float64) *goingOver {
 }
 
 // ring changes which shards are available. The sources have followed at once.
-func (g *goingOver) ring(shards ...string) {
-	g.e.retarget(of(g.base, shards...))
-	g.e.takeLost()
+func (g *goingOver) ring(shards ...string) { followAtOnce(g.e, of(g.base, shards...)) }
+
+// followAtOnce gives an engine without sources a target, as if these had followed it.
+func followAtOnce(e *Engine, t *Target) {
+	e.retarget(t)
+	e.takeLost()
 
 	for _, who := range []string{newTarget, beingAsked} {
-		g.e.listed(who)
+		e.listed(who)
 	}
 }
 
@@ -427,12 +430,7 @@ func TestPassesLetUrgentObjectsGoFirst(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e := New(Config{Ring: "urgent", Clock: clock.RealClock{}, Log: logr.Discard(), Limits: Limits{Total: 10, PerShard: 10}})
-				e.retarget(of(target("urgent"), "a", "b"))
-				e.takeLost()
-
-				for _, who := range []string{newTarget, beingAsked} {
-					e.listed(who)
-				}
+				followAtOnce(e, of(target("urgent"), "a", "b"))
 
 				ctx, cancel := context.WithCancel(t.Context())
 				version := 0

@@ -11,8 +11,8 @@ import (
 // Server is an API server, as far as the metadata of objects goes. Its errors are those of k8s.io/apimachinery/pkg/api/errors. It
 // may be used by several goroutines.
 type Server interface {
-	// Enter waits until one more object may be read and written; leave ends that. Whoever holds nothing else that others wait for
-	// enters before it asks anything that is good for a short time only. The error is the context's.
+	// Enter waits until one more object may be read and written; leave ends that. It may take long: what is good for a short time only, as
+	// a look at a Lease is, is asked after it. The error is the context's.
 	Enter(ctx context.Context) (leave func(), err error)
 	// Get reads one object from the API server's storage.
 	Get(ctx context.Context, id ID) (*metav1.PartialObjectMetadata, error)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"path/filepath"
 	"strings"
 
@@ -114,11 +113,7 @@ func rawGet(ctx context.Context, config *rest.Config, path string) (string, erro
 	if err != nil {
 		return "", fmt.Errorf("make a client of the API server: %w", err)
 	}
-	body, status, err := get(ctx, httpClient, strings.TrimRight(config.Host, "/")+path)
-	if err == nil && status != http.StatusOK {
-		err = fmt.Errorf("get %s: status %d: %s", path, status, body)
-	}
-	return string(body), err
+	return getOK(ctx, httpClient, strings.TrimRight(config.Host, "/")+path)
 }
 
 // grant gives the services the rights on what is sharded in measurements, as whoever makes a ring does.

@@ -41,7 +41,7 @@ func (s *System) Profile(ctx context.Context, dir, name string) (stop func() err
 		})
 	}
 	for _, service := range s.services {
-		profile(service.name, func(path string) (string, error) { return getOK(ctx, "http://"+service.pprof+path) })
+		profile(service.name, func(path string) (string, error) { return getOK(ctx, http.DefaultClient, "http://"+service.pprof+path) })
 	}
 	profile(APIServer, func(path string) (string, error) { return rawGet(ctx, s.Writer, path) })
 	end := sync.OnceFunc(func() { close(over) })
@@ -61,15 +61,6 @@ func closed(c <-chan struct{}) bool {
 	default:
 		return false
 	}
-}
-
-// getOK returns what a URL answers with status 200.
-func getOK(ctx context.Context, url string) (string, error) {
-	body, status, err := get(ctx, http.DefaultClient, url)
-	if err == nil && status != http.StatusOK {
-		err = fmt.Errorf("get %s: status %d: %s", url, status, body)
-	}
-	return string(body), err
 }
 
 // save writes a profile into a file.

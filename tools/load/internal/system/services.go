@@ -171,6 +171,15 @@ func (s *System) awaitReady(ctx context.Context, name, url string, client *http.
 	return fmt.Errorf("%s did not become ready (%s): %w\n%s", name, answer, err, process.Tail(p.LogFile, shownLines))
 }
 
+// getOK returns what a URL answers with status 200.
+func getOK(ctx context.Context, client *http.Client, url string) (string, error) {
+	body, status, err := get(ctx, client, url)
+	if err == nil && status != http.StatusOK {
+		err = fmt.Errorf("get %s: status %d: %s", url, status, body)
+	}
+	return string(body), err
+}
+
 func get(ctx context.Context, client *http.Client, url string) (body []byte, status int, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
@@ -217,11 +226,8 @@ func (s *System) metricsOf(ctx context.Context, name string) ([]string, error) {
 	if !ok {
 		return nil, fmt.Errorf("there is no service %s", name)
 	}
-	body, status, err := get(ctx, http.DefaultClient, "http://"+service.metrics+"/metrics")
-	if err == nil && status != http.StatusOK {
-		err = fmt.Errorf("status %d", status)
-	}
-	return []string{string(body)}, err
+	text, err := getOK(ctx, http.DefaultClient, "http://"+service.metrics+"/metrics")
+	return []string{text}, err
 }
 
 // Requests returns how many requests a service has sent to the API server since it began, watches among them.
