@@ -9,18 +9,23 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// acknowledge gives an object up: one patch removes the shard and the drain label of exactly the given version. The caller
-// has been chosen by guard.leave. A conflict means that the object has changed since, perhaps because the drain was
-// withdrawn; it is returned so that apierrors.IsConflict finds it.
-func (s *Shard) acknowledge(ctx context.Context, key objectKey, version string) error {
+// acknowledge gives an object up: one patch removes the drain label of exactly the version that was drained, and the shard label, or it
+// writes there the shard that the drain names. The caller has been chosen by guard.leave. A conflict means that the object has changed
+// since, perhaps because the drain was withdrawn; it is returned so that apierrors.IsConflict finds it.
+func (s *Shard) acknowledge(ctx context.Context, key objectKey, asked drain) error {
 	var result outcome
 	// Also if the patch panics: an object must not be stuck for ever.
 	defer func() { s.guard.settle(key, result) }()
 
+	var next any // nothing: the API server asks an assigner
+	if asked.next != "" && asked.next != s.options.Name {
+		next = asked.next
+	}
+
 	k := s.kind(key.GroupKind)
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"resourceVersion": version,
-		"labels":          map[string]any{s.shardKey: nil, s.drainKey: nil},
+		"resourceVersion": asked.version,
+		"labels":          map[string]any{s.shardKey: next, s.drainKey: nil},
 	}})
 	if err != nil {
 		return fmt.Errorf("acknowledge the drain of %s %s: %w", k.gvk.Kind, key.NamespacedName, err)

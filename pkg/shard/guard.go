@@ -36,9 +36,9 @@ type objectKey struct {
 
 type object struct {
 	inside        int
-	drain         string // newest version that was seen with the drain label; empty: none
+	drain         drain // newest that was seen; zero: none
 	acknowledging bool
-	acknowledged  string // version in which the labels were gone; empty: not given up
+	acknowledged  string // version in which it was given up; empty: it was not
 }
 
 type departure struct {
@@ -46,11 +46,18 @@ type departure struct {
 	version string
 }
 
+// drain asks for an object.
+type drain struct {
+	version string // in which the object carries the drain label
+	next    string // the shard that comes next; empty: whoever is asked when the labels are gone
+}
+
 // view is what the cache says of an object.
 type view struct {
 	version  string // resourceVersion; empty: not in the cache
 	owned    bool   // carries the label of this shard
 	draining bool   // carries the drain label
+	next     string // the shard that the drain label names; empty: none
 }
 
 // verdict is what a worker may do about an object that it is inside of.
@@ -97,21 +104,21 @@ func (o *object) judge(v view) verdict {
 	if o.acknowledged != "" && older(v.version, o.acknowledged) {
 		return unclear
 	}
-	if o.drain != "" && older(v.version, o.drain) {
+	if o.drain.version != "" && older(v.version, o.drain.version) {
 		return unclear
 	}
 	if !v.owned {
-		o.drain = ""
+		o.drain = drain{}
 
 		return foreign
 	}
 	o.acknowledged = ""
 	if v.draining {
-		o.drain = v.version
+		o.drain = drain{v.version, v.next}
 
 		return drained
 	}
-	o.drain = ""
+	o.drain = drain{}
 	if o.acknowledging {
 		return unclear
 	}
@@ -124,7 +131,7 @@ func (o *object) judgeAbsence() verdict {
 		// The cache may know of the acknowledgement before its answer has arrived.
 		return unclear
 	}
-	o.drain = ""
+	o.drain = drain{}
 	if o.acknowledged != "" {
 		return gone
 	}
@@ -133,26 +140,26 @@ func (o *object) judgeAbsence() verdict {
 }
 
 // leave takes a worker out of the object. If the object is to be given up and the worker was the last one inside, it
-// returns the version to give up: the caller must try, and report by settle.
-func (g *guard) leave(key objectKey) (version string, acknowledge bool) {
+// returns the drain: the caller must try to give the object up, and report by settle.
+func (g *guard) leave(key objectKey) (asked drain, acknowledge bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
 	o := g.objects[key]
 	o.inside--
-	if o.inside == 0 && o.drain != "" && !o.acknowledging {
+	if o.inside == 0 && o.drain.version != "" && !o.acknowledging {
 		o.acknowledging = true
 
 		return o.drain, true
 	}
 	g.tidy(key, o)
 
-	return "", false
+	return drain{}, false
 }
 
 // outcome is how an attempt to acknowledge ended.
 type outcome struct {
-	version string // in which the labels were gone; empty: they were not removed
+	version string // in which the object was given up; empty: it was not
 	deleted bool   // there was no object any more
 }
 
@@ -164,10 +171,10 @@ func (g *guard) settle(key objectKey, result outcome) {
 	o := g.objects[key]
 	o.acknowledging = false
 	if result.deleted {
-		o.drain = ""
+		o.drain = drain{}
 	}
 	if result.version != "" {
-		o.drain, o.acknowledged = "", result.version
+		o.drain, o.acknowledged = drain{}, result.version
 		g.remember(departure{key: key, version: result.version})
 	}
 	g.tidy(key, o)

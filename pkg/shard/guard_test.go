@@ -15,7 +15,7 @@ var website = objectKey{
 }
 
 func mine(version string) view  { return view{version: version, owned: true} }
-func drain(version string) view { return view{version: version, owned: true, draining: true} }
+func drains(version string) view { return view{version: version, owned: true, draining: true} }
 func other(version string) view { return view{version: version} }
 
 // inside enters the object and judges a view of it.
@@ -28,9 +28,9 @@ func inside(g *guard, v view) verdict {
 // once is a whole visit. It returns the verdict and what there is to acknowledge.
 func once(g *guard, v view) (verdict, string) {
 	may := inside(g, v)
-	version, _ := g.leave(website)
+	asked, _ := g.leave(website)
 
-	return may, version
+	return may, asked.version
 }
 
 func TestGuardRunsForOwnObjectsOnly(t *testing.T) {
@@ -56,7 +56,7 @@ func TestGuardLetsTheLastOneAcknowledge(t *testing.T) {
 	require.Equal(t, run, inside(g, mine("7")), "the first worker")
 	require.Equal(t, run, inside(g, mine("7")), "the second worker")
 
-	may, version := once(g, drain("8"))
+	may, version := once(g, drains("8"))
 	require.Equal(t, drained, may)
 	require.Empty(t, version, "two are still inside")
 
@@ -66,17 +66,17 @@ func TestGuardLetsTheLastOneAcknowledge(t *testing.T) {
 
 	_, acknowledge := g.leave(website)
 	require.False(t, acknowledge, "one is still inside")
-	version, acknowledge = g.leave(website)
+	asked, acknowledge := g.leave(website)
 	require.True(t, acknowledge)
-	require.Equal(t, "8", version)
+	require.Equal(t, drain{version: "8"}, asked)
 }
 
 func TestGuardAcknowledgesOnceAtATime(t *testing.T) {
 	g := newGuard()
-	_, version := once(g, drain("8"))
+	_, version := once(g, drains("8"))
 	require.Equal(t, "8", version)
 
-	may, version := once(g, drain("8"))
+	may, version := once(g, drains("8"))
 	require.Equal(t, drained, may)
 	require.Empty(t, version, "somebody is at it")
 
@@ -95,11 +95,11 @@ func TestGuardAcknowledgesOnceAtATime(t *testing.T) {
 
 func TestGuardRetriesAFailedAcknowledgement(t *testing.T) {
 	g := newGuard()
-	_, version := once(g, drain("8"))
+	_, version := once(g, drains("8"))
 	require.Equal(t, "8", version)
 	g.settle(website, outcome{})
 
-	may, version := once(g, drain("10"))
+	may, version := once(g, drains("10"))
 	require.Equal(t, drained, may)
 	require.Equal(t, "10", version, "the newest version")
 
@@ -110,7 +110,7 @@ func TestGuardRetriesAFailedAcknowledgement(t *testing.T) {
 func TestGuardAfterAnAcknowledgement(t *testing.T) {
 	acknowledged := func() *guard {
 		g := newGuard()
-		_, version := once(g, drain("8"))
+		_, version := once(g, drains("8"))
 		require.Equal(t, "8", version)
 		g.settle(website, outcome{version: "9"})
 
@@ -123,12 +123,12 @@ func TestGuardAfterAnAcknowledgement(t *testing.T) {
 		want verdict
 	}{
 		{"stale, before the drain", mine("7"), unclear},
-		{"stale, draining", drain("8"), unclear},
+		{"stale, draining", drains("8"), unclear},
 		{"absence is no deletion", view{}, gone},
 		{"seen without label", other("9"), foreign},
 		{"given back in the same write", mine("9"), run},
 		{"given back later", mine("12"), run},
-		{"given back and drained again", drain("12"), drained},
+		{"given back and drained again", drains("12"), drained},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got, _ := once(acknowledged(), tc.view)
@@ -163,7 +163,7 @@ func TestGuardRemembersABoundedNumberOfDepartures(t *testing.T) {
 	const extra = 10
 	for i := range rememberedAcknowledgements + extra {
 		g.enter(key(i))
-		g.judge(key(i), drain("8"))
+		g.judge(key(i), drains("8"))
 		_, acknowledge := g.leave(key(i))
 		require.True(t, acknowledge)
 		g.settle(key(i), outcome{version: "9"})

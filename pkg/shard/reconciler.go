@@ -15,6 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
 // recheck is when a worker that could not tell, or could not start yet, looks again. An event or the worker that leaves
@@ -213,7 +215,10 @@ func (s *Shard) view(obj metav1.Object) view {
 		return view{}
 	}
 
-	return view{version: obj.GetResourceVersion(), owned: s.owns(obj), draining: s.draining(obj)}
+	return view{
+		version: obj.GetResourceVersion(), owned: s.owns(obj), draining: s.draining(obj),
+		next: v1alpha1.NextShard(obj.GetLabels()[s.drainKey]),
+	}
 }
 
 type reconciler struct {
@@ -375,12 +380,12 @@ func (v *visit) look(ctx context.Context, k *kind, name types.NamespacedName) (m
 // of the reconcile.
 func (v *visit) leave(ctx context.Context, result reconcile.Result, err error) (reconcile.Result, error) {
 	for _, key := range v.keys {
-		version, acknowledge := v.shard.guard.leave(key)
+		asked, acknowledge := v.shard.guard.leave(key)
 		if !acknowledge {
 			continue
 		}
 
-		switch ackErr := v.shard.acknowledge(ctx, key, version); {
+		switch ackErr := v.shard.acknowledge(ctx, key, asked); {
 		case apierrors.IsConflict(ackErr):
 			// The object changed meanwhile; its event leads here again.
 			result.RequeueAfter = sooner(result.RequeueAfter, recheck)

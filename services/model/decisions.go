@@ -35,8 +35,10 @@ var (
 type decisions struct {
 	shards   int
 	mutation Mutation
-	set      *resources.Set
-	object   string
+	// parent says that the object's resource has a controlled one.
+	parent bool
+	set    *resources.Set
+	object string
 	// views are what can be known of the Leases, by index: a digit to the base of 3 for every shard.
 	views []*membership.View
 
@@ -82,7 +84,7 @@ type answer struct {
 
 func decide(s Scope) (*decisions, error) {
 	d := &decisions{
-		shards: s.Shards, mutation: s.Mutation, set: resolve(),
+		shards: s.Shards, parent: s.Child, mutation: s.Mutation, set: resolve(),
 		mainPlans: map[mainInput]operation{}, childPlans: map[childInput]operation{}, answers: map[write][]answer{},
 	}
 
@@ -251,7 +253,7 @@ func (d *decisions) plans() {
 func (d *decisions) planMain(v *membership.View, in mainInput) operation {
 	o := plan.Object{
 		Shard: shardName(in.main.shard), Labelled: in.main.shard != nobody, Draining: in.main.drain,
-		Belongs: in.belongs, Desired: d.desired(v, in.belongs),
+		Belongs: in.belongs, Desired: d.desired(v, in.belongs), Parent: d.parent,
 	}
 	action := plan.Decide(v, o)
 

@@ -115,6 +115,10 @@ func (m *machine) mainWritten(to *state) {
 		to.mainOp = operation{}
 	}
 
+	if !to.main.drain || to.main.shard == nobody {
+		to.next = nobody
+	}
+
 	given := m.from.main.shard == nobody && to.main.shard != nobody
 	if given && to.childOp.verb == release && m.Exposed != LateRelease {
 		to.childOp = operation{}

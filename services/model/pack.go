@@ -39,7 +39,7 @@ func pack(s state) packed {
 			put(uint8(sh.main), 2).is(sh.child).put(uint8(sh.guard), 4).is(sh.trust)
 	}
 
-	rest := packing(0).put(uint8(s.main.shard), 2).is(s.main.drain).is(s.hasChild).put(uint8(s.child), 2).
+	rest := packing(0).put(uint8(s.main.shard), 2).is(s.main.drain).put(uint8(s.next), 2).is(s.hasChild).put(uint8(s.child), 2).
 		put(uint8(s.ring), 2).is(s.planKnows).is(s.allKnow)
 
 	return packed{uint64(shards), uint64(s.childOp.pack(s.mainOp.pack(rest)))}
@@ -57,6 +57,7 @@ func (p packed) unpack() state {
 	s.allKnow, s.planKnows = rest.flag(), rest.flag()
 	s.ring = ringPhase(rest.take(2))
 	s.child, s.hasChild = name(rest.take(2)), rest.flag()
+	s.next = name(rest.take(2))
 	s.main.drain, s.main.shard = rest.flag(), name(rest.take(2))
 
 	shards := unpacking(p.shards)

@@ -64,7 +64,7 @@ func (m *machine) taken(e event, to state) bool {
 		return false
 	}
 
-	return e.kind != acknowledges || m.from.at(owner).inside()
+	return e.kind != acknowledges && e.kind != passesOn || m.from.at(owner).inside()
 }
 
 // childTaken says so of the child, if the shard has its owner.

@@ -170,7 +170,7 @@ func (m *machine) landMain(op operation) {
 	case assign:
 		to.main = labels{shard: op.to}
 	case drain:
-		to.main.drain = true
+		to.main.drain, to.next = true, op.to
 	case withdraw:
 		to.main.drain = false
 	case release:

@@ -202,9 +202,16 @@ func (m *machine) mayEnterChild(sh *shard) bool {
 	return sh.main == mine || m.Mutation == ChildAnywhere || m.Mutation == NoLiveOwner && sh.main == notMine
 }
 
-// acknowledge emits what becomes of the write that removes the labels. The object has not changed since the drain was seen;
-// else the write would have failed.
+// acknowledge emits what becomes of the write that gives the object up: it writes the shard that the drain names, or removes both labels, as a
+// shard does that looks at no name. The object has not changed since the drain was seen; else the write would have failed.
 func (m *machine) acknowledge(n name) {
+	if m.from.next != nobody && m.from.next != n {
+		to := m.from
+		to.main = labels{shard: m.from.next}
+		m.mainWritten(&to)
+		m.emit(by(passesOn, n), &to)
+	}
+
 	m.admitted(write{old: m.from.main}, false, func(l labels, view int8) {
 		to := m.from
 		to.main = l

@@ -132,8 +132,10 @@ const (
 
 // state is one state of the whole system. It is comparable, and equal states have equal futures.
 type state struct {
-	shards    [MaxShards]shard
-	main      labels
+	shards [MaxShards]shard
+	main   labels
+	// next is the shard that the drain label of the main object names; nobody if it names none.
+	next      name
 	hasChild  bool
 	child     name
 	mainOp    operation

@@ -26,6 +26,7 @@ const (
 	seesChild
 	givesUp
 	acknowledges
+	passesOn
 	takes
 	collects
 	deletes
@@ -73,6 +74,7 @@ var texts = [kinds][2]string{
 	seesChild:          {"shard %", "sees the child as it is"},
 	givesUp:            {"shard %", "sends the acknowledgement of the drain"},
 	acknowledges:       {"API server", "removes the labels, as shard % has acknowledged"},
+	passesOn:           {"API server", "writes the label of the shard that the drain names, as shard % has acknowledged"},
 	takes:              {"lease monitor", "takes the Lease of shard %"},
 	collects:           {"lease monitor", "deletes the Lease of shard %"},
 	deletes:            {"somebody", "deletes the Lease of shard %"},
@@ -238,6 +240,9 @@ func (m *machine) facts(s state) []fact {
 	object := s.main.shard.String()
 	if s.main.drain {
 		object += ", draining"
+		if s.next != nobody {
+			object += ", next " + s.next.String()
+		}
 	}
 
 	facts := []fact{{"the object's shard", object}}

@@ -64,10 +64,17 @@ func (r *Ring) Assign(obj client.Object, shardName string) {
 	r.label(obj, map[string]any{v1alpha1.ShardLabel(r.name): shardName, v1alpha1.DrainLabel(r.name): nil})
 }
 
-// Drain asks the object's shard to give it up, and updates obj.
+// Drain asks the object's shard to give it up, and updates obj. In a cluster an assigner gives it to another shard in the same write, or the
+// rebalancer does so after it.
 func (r *Ring) Drain(obj client.Object) {
 	r.t.Helper()
 	r.label(obj, map[string]any{v1alpha1.DrainLabel(r.name): v1alpha1.DrainValue})
+}
+
+// DrainTo asks the object's shard to give it up to another one, and updates obj.
+func (r *Ring) DrainTo(obj client.Object, next string) {
+	r.t.Helper()
+	r.label(obj, map[string]any{v1alpha1.DrainLabel(r.name): next})
 }
 
 // WithdrawDrain takes back a drain, and updates obj.

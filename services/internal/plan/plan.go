@@ -25,6 +25,8 @@ type Object struct {
 	Desired string
 	// Controlled says whether the object follows an owner.
 	Controlled bool
+	// Parent says whether others may follow the object: its resource has controlled ones.
+	Parent bool
 	// Owner is the owner of a controlled object. It is not looked at where Controlled is false or [Object.NeedsOwner] is.
 	Owner Owner
 }
@@ -49,7 +51,7 @@ const (
 	None Verb = "none"
 	// Assign writes the shard label and removes the drain label.
 	Assign Verb = "assign"
-	// Drain adds the drain label.
+	// Drain adds the drain label; it names the shard that comes next, if that may have the object at once.
 	Drain Verb = "drain"
 	// Withdraw removes the drain label.
 	Withdraw Verb = "withdraw"
@@ -67,7 +69,7 @@ const (
 type Action struct {
 	// Verb is what to do.
 	Verb Verb
-	// To is the shard to assign to; set with [Assign] alone.
+	// To is the shard to assign to, or the one that a drain names; empty with a drain that names none.
 	To string
 	// TakenFrom is a shard that loses the object without having been asked. It must be confirmed, by a live read of its
 	// Lease, that the shard does not hold it; until then the action must wait. Empty if nothing is to be confirmed.
@@ -86,7 +88,8 @@ func (o Object) Labels() bool { return o.Labelled || o.Draining || o.Belongs }
 //
 //  1. An object without a shard is assigned.
 //  2. An object of a shard that is not available is assigned anew, once that shard is known not to hold its Lease.
-//  3. An object of an available shard that belongs to another one is drained; its shard gives it up.
+//  3. An object of an available shard that belongs to another one is drained; its shard gives it up, to the other one at once if nothing
+//     follows the object.
 //  4. A drain that the ring no longer wants is withdrawn.
 //  5. An object that the ring does not cover is drained and then left without labels.
 //
@@ -115,8 +118,10 @@ func decideMain(r Ring, o Object) Action {
 		return Action{Verb: Assign, To: o.Desired, TakenFrom: o.Shard}
 	case o.Shard != o.Desired && o.Draining:
 		return Action{Verb: AwaitAcknowledgement}
-	case o.Shard != o.Desired:
+	case o.Shard != o.Desired && o.Parent:
 		return Action{Verb: Drain}
+	case o.Shard != o.Desired:
+		return Action{Verb: Drain, To: o.Desired}
 	case o.Draining:
 		return Action{Verb: Withdraw}
 	}

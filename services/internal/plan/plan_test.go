@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -95,6 +96,16 @@ func mainObjects() []Object {
 	return all
 }
 
+// parents returns the same of a resource that has controlled ones.
+func parents() []Object {
+	all := mainObjects()
+	for i := range all {
+		all[i].Parent = true
+	}
+
+	return all
+}
+
 // controlledObjects returns every controlled object that makes a difference.
 func controlledObjects() []Object {
 	owners := []Owner{{}}
@@ -124,7 +135,9 @@ func controlledObjects() []Object {
 }
 
 func TestDecide(t *testing.T) {
-	for file, objects := range map[string][]Object{"main.txt": mainObjects(), "controlled.txt": controlledObjects()} {
+	for file, objects := range map[string][]Object{
+		"main.txt": mainObjects(), "parents.txt": parents(), "controlled.txt": controlledObjects(),
+	} {
 		t.Run(file, func(t *testing.T) {
 			var got strings.Builder
 
@@ -148,12 +161,13 @@ func TestDecide(t *testing.T) {
 
 // What must hold of every decision, whatever the table says.
 func TestDecideNeverEndangers(t *testing.T) {
-	for _, o := range append(mainObjects(), controlledObjects()...) {
+	for _, o := range slices.Concat(mainObjects(), parents(), controlledObjects()) {
 		a := Decide(ring{}, o)
 		loses := o.Shard != "" && (a.Verb == Release || a.Verb == Assign && a.To != o.Shard)
 
-		if a.Verb == Assign {
-			require.True(t, ring{}.Available(a.To), "assigned to %q, which is not available: %s", a.To, o.describe())
+		if a.To != "" {
+			require.True(t, ring{}.Available(a.To), "given to %q, which is not available: %s", a.To, o.describe())
+			require.False(t, a.Verb == Drain && o.Parent, "its children have to move before it does: %s", o.describe())
 		}
 
 		if loses && !(ring{}).Available(o.Shard) && o.Belongs {

@@ -38,6 +38,8 @@ type Resource struct {
 	Kind schema.GroupVersionKind
 	// Namespaced is false for a cluster-scoped resource.
 	Namespaced bool
+	// Controls reports whether the ring names resources whose objects follow those of this one.
+	Controls bool
 }
 
 // Missing is a resource of a ring that is not served, or of which that is not known.
@@ -119,21 +121,21 @@ func newSet(spec v1alpha1.ClusterRingSpec, find lookup) *Set {
 	}
 
 	for _, r := range spec.Resources {
-		if res, ok := s.add(find, schema.GroupResource{Group: r.Group, Resource: r.Resource}, Main); ok {
+		if res, ok := s.add(find, schema.GroupResource{Group: r.Group, Resource: r.Resource}, Main, len(r.ControlledResources) > 0); ok {
 			s.mainByKind[res.Kind.GroupKind()] = res
 		}
 	}
 
 	for _, r := range spec.Resources {
 		for _, c := range r.ControlledResources {
-			s.add(find, schema.GroupResource{Group: c.Group, Resource: c.Resource}, Controlled)
+			s.add(find, schema.GroupResource{Group: c.Group, Resource: c.Resource}, Controlled, false)
 		}
 	}
 
 	return s
 }
 
-func (s *Set) add(find lookup, gr schema.GroupResource, role Role) (Resource, bool) {
+func (s *Set) add(find lookup, gr schema.GroupResource, role Role, controls bool) (Resource, bool) {
 	if _, known := s.byResource[gr]; known {
 		return Resource{}, false
 	}
@@ -143,6 +145,8 @@ func (s *Set) add(find lookup, gr schema.GroupResource, role Role) (Resource, bo
 		s.missing = append(s.missing, Missing{GroupResource: gr, Err: err, gone: gone})
 		return Resource{}, false
 	}
+
+	res.Controls = controls
 
 	s.byResource[gr] = entry{resource: res, role: role}
 	if role == Main {

@@ -6,6 +6,7 @@
 package move
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -13,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/clock"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/plan"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
@@ -222,7 +224,7 @@ func (m *Mover) carryOut(ctx context.Context, t *placement.Target, s step) oblig
 			return obligation.Outcome{Object: &o, Event: obligation.Blocked, Cause: obligation.SlotOf(o.Shard)}
 		}
 
-		return m.write(ctx, t, s, objects.Change{Drain: true})
+		return m.write(ctx, t, s, objects.Change{Drain: cmp.Or(s.action.To, v1alpha1.DrainValue)})
 	case plan.AwaitAcknowledgement, plan.AwaitOwner, plan.AwaitShard, plan.None:
 	}
 

@@ -67,8 +67,8 @@ type Change struct {
 	Shard string
 	// RemoveShard removes the shard label.
 	RemoveShard bool
-	// Drain adds the drain label.
-	Drain bool
+	// Drain is the value of the drain label, which is added: v1alpha1.DrainValue, or the shard that comes next. Empty leaves the label alone.
+	Drain string
 	// RemoveDrain removes the drain label.
 	RemoveDrain bool
 }
@@ -226,8 +226,8 @@ func (c *Client) Label(ctx context.Context, o Object, change Change) (Object, er
 		labels[c.shardLabel] = nil
 	}
 
-	if change.Drain {
-		labels[c.drainLabel] = new(v1alpha1.DrainValue)
+	if change.Drain != "" {
+		labels[c.drainLabel] = &change.Drain
 	}
 
 	if change.RemoveDrain {

@@ -69,7 +69,7 @@ func TestLabelChangesJustTheTwoLabels(t *testing.T) {
 		want   map[string]string
 	}{
 		{Change{Shard: "one"}, map[string]string{"mine": "stays", v1alpha1.ShardLabel(ring): "one"}},
-		{Change{Drain: true}, map[string]string{
+		{Change{Drain: v1alpha1.DrainValue}, map[string]string{
 			"mine": "stays", v1alpha1.ShardLabel(ring): "one", v1alpha1.DrainLabel(ring): "true",
 		}},
 		{Change{Shard: "two", RemoveDrain: true}, map[string]string{"mine": "stays", v1alpha1.ShardLabel(ring): "two"}},

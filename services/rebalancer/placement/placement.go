@@ -66,6 +66,8 @@ func (t *Target) Covers(o *Target) bool {
 type Assessment struct {
 	// Role is what the object's resource is to the ring; empty if the ring does not have it, or it is not served.
 	Role resources.Role
+	// Parent reports whether the resource has controlled ones.
+	Parent bool
 	// Belongs reports whether the ring covers the object, and for a controlled one its owner.
 	Belongs bool
 	// Desired is the shard that the ring gives the object's key to; empty if it does not belong, or no shard is available.
@@ -86,7 +88,7 @@ func (t *Target) Assess(ctx context.Context, namespaces Namespaces, o objects.Ob
 		return Assessment{InPlace: true}, nil
 	}
 
-	a := Assessment{Role: role}
+	a := Assessment{Role: role, Parent: r.Controls}
 
 	k, owner, concerned := t.keyOf(r, role, o)
 	if !concerned && !o.Labelled && !o.Draining {
@@ -131,7 +133,7 @@ func (t *Target) Assess(ctx context.Context, namespaces Namespaces, o objects.Ob
 func (a Assessment) Input(o objects.Object) plan.Object {
 	return plan.Object{
 		Shard: o.Shard, Labelled: o.Labelled, Draining: o.Draining,
-		Belongs: a.Belongs, Desired: a.Desired, Controlled: a.Role == resources.Controlled,
+		Belongs: a.Belongs, Desired: a.Desired, Controlled: a.Role == resources.Controlled, Parent: a.Parent,
 	}
 }
 

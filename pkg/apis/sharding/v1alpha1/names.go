@@ -22,7 +22,7 @@ const (
 	LabelShardPrefix = "shard.alpha.sharding.timebertt.dev/"
 	// LabelDrainPrefix begins the label that asks a shard to give an object up; see [DrainLabel].
 	LabelDrainPrefix = "drain.alpha.sharding.timebertt.dev/"
-	// DrainValue is the value that the drain label is written with. Readers look at its presence alone.
+	// DrainValue is the value of a drain label that does not name the next shard; see [NextShard].
 	DrainValue = "true"
 	// LeaseControllerIdentity is the holder of a Lease that was taken from a failed shard.
 	LeaseControllerIdentity = "shardlease-controller"
@@ -76,6 +76,16 @@ func ShardLabel(ring string) string { return LabelShardPrefix + RingSuffix(ring)
 // DrainLabel returns the key of the label that asks an object's shard of the ring to stop working on it and to remove both
 // labels. Its presence counts, not its value.
 func DrainLabel(ring string) string { return LabelDrainPrefix + RingSuffix(ring) }
+
+// NextShard returns the shard that comes next, by the value of a drain label: who gives the object up may write the shard label of that name
+// itself, in the write that removes the drain label. It is empty if the value names none.
+func NextShard(drain string) string {
+	if drain == DrainValue {
+		return ""
+	}
+
+	return drain
+}
 
 // WebhookConfigurationName returns the name of the ring's MutatingWebhookConfiguration.
 func WebhookConfigurationName(ring string) string { return "sharding-" + RingSuffix(ring) }
