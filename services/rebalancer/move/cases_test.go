@@ -10,6 +10,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 	"github.com/clusterring/clusterring/services/rebalancer/obligation"
 	"github.com/clusterring/clusterring/services/rebalancer/placement"
@@ -82,6 +83,28 @@ func TestMoveOfAMainObject(t *testing.T) {
 		"given up while drained": {shard: "a", prepare: admission(func(l map[string]string) { delete(l, drainKey); delete(l, shardKey) }), expected: expected{" 10", is(obligation.Woken), asked}},
 	} {
 		t.Run(what, func(t *testing.T) { run(t, "owner", tc) })
+	}
+}
+
+// A drain names the shard that comes next where nothing follows the object.
+func TestDrainNamesTheNextShard(t *testing.T) {
+	for what, tc := range map[string]struct {
+		parent bool
+		value  string
+	}{"alone": {false, "b"}, "with children": {true, v1alpha1.DrainValue}} {
+		t.Run(what, func(t *testing.T) {
+			a := newAPI(t)
+			id := a.put(owners, ownerAtB(), "a", false)
+
+			at := target()
+			if !tc.parent {
+				at.Set = alone()
+			}
+
+			out := a.mover().Move(t.Context(), at, obligation.Job{Object: a.seen(id)})
+			require.Equal(t, obligation.Asked, out.Event)
+			require.Equal(t, tc.value, a.stored[id].Labels[drainKey])
+		})
 	}
 }
 

@@ -223,18 +223,25 @@ func leaseOf(shard, holder string) coordinationv1.Lease {
 }
 
 func target() *placement.Target {
+	return &placement.Target{
+		View:     viewOf("a", "b"),
+		Set:      setOf(v1alpha1.ControlledResource{Resource: "secrets"}),
+		Leaving:  map[schema.GroupResource]bool{},
+		Selector: labels.Everything(),
+	}
+}
+
+// alone is the set of a ring in which nothing follows the owners.
+func alone() *resources.Set { return setOf() }
+
+func setOf(controlled ...v1alpha1.ControlledResource) *resources.Set {
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("ConfigMap"), meta.RESTScopeNamespace)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Secret"), meta.RESTScopeNamespace)
 
-	return &placement.Target{
-		View: viewOf("a", "b"),
-		Set: resources.Resolve(mapper, v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{
-			Resource: "configmaps", ControlledResources: []v1alpha1.ControlledResource{{Resource: "secrets"}},
-		}}}),
-		Leaving:  map[schema.GroupResource]bool{},
-		Selector: labels.Everything(),
-	}
+	return resources.Resolve(mapper, v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{
+		Resource: "configmaps", ControlledResources: controlled,
+	}}})
 }
 
 // ownerAtB is a name that the ring gives to b.

@@ -120,6 +120,11 @@ var mains = map[string]func(r *Ring, o *Object, f *Facts){
 		o.wrote("rebalancer", v1alpha1.DrainLabel("example"), 10*time.Second)
 	},
 	"drain pending, since when is not known": func(_ *Ring, o *Object, _ *Facts) { o.Meta.Labels = drained(at("shard-a")) },
+	"drain pending, to a shard that is no longer the one": func(_ *Ring, o *Object, _ *Facts) {
+		o.Meta.Labels = drained(at("shard-a"))
+		o.Meta.Labels[v1alpha1.DrainLabel("example")] = "shard-c"
+		o.wrote("rebalancer", v1alpha1.DrainLabel("example"), 10*time.Second)
+	},
 	"drain late": func(r *Ring, o *Object, _ *Facts) {
 		o.Meta.Labels = drained(at("shard-a"))
 		o.wrote("rebalancer", v1alpha1.DrainLabel("example"), time.Minute)

@@ -113,15 +113,21 @@ func (c *ringCase) settled() bool {
 
 // drain explains an object that its shard has been asked to give up.
 func (c *ringCase) drain() {
+	next := v1alpha1.NextShard(c.facts.Object.Meta.GetLabels()[v1alpha1.DrainLabel(c.name)])
+
 	to := "then it gets no other shard"
-	if c.in.Desired != "" {
+
+	switch {
+	case c.in.Desired != "" && next != "" && next != c.in.Desired:
+		to = fmt.Sprintf("then it goes to shard %s, which the drain names, and from there to shard %s", next, c.in.Desired)
+	case c.in.Desired != "":
 		to = "then it goes to shard " + c.in.Desired
 	}
 
 	since := c.result.DrainTime
 	if since.IsZero() {
 		c.add(Warning, ReasonDrainPending, fmt.Sprintf("Shard %s was asked to give it up; %s. Since when is not known. "+
-			"That shard finishes what it does with the object, starts nothing more, and removes both labels.", c.in.Shard, to), "")
+			"That shard finishes what it does with the object, starts nothing more, and gives it up.", c.in.Shard, to), "")
 
 		return
 	}
@@ -129,7 +135,7 @@ func (c *ringCase) drain() {
 	waited := c.facts.Now.Sub(since)
 	if waited < DrainTimeout {
 		c.add(Warning, ReasonDrainPending, fmt.Sprintf("Shard %s was asked %s ago to give it up; %s. "+
-			"That shard finishes what it does with the object, starts nothing more, and removes both labels.", c.in.Shard, span(waited), to), "")
+			"That shard finishes what it does with the object, starts nothing more, and gives it up.", c.in.Shard, span(waited), to), "")
 
 		return
 	}
