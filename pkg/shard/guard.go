@@ -70,6 +70,7 @@ const (
 	foreign         // another shard's
 	drained         // to be given up as soon as nobody is inside
 	unclear         // the cache is behind, or an acknowledgement is on its way; look again
+	early           // what follows the object is not in the cache yet; look again soon
 )
 
 func newGuard() *guard {

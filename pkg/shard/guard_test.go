@@ -14,9 +14,9 @@ var website = objectKey{
 	NamespacedName: types.NamespacedName{Namespace: "default", Name: "a"},
 }
 
-func mine(version string) view  { return view{version: version, owned: true} }
+func mine(version string) view   { return view{version: version, owned: true} }
 func drains(version string) view { return view{version: version, owned: true, draining: true} }
-func other(version string) view { return view{version: version} }
+func other(version string) view  { return view{version: version} }
 
 // inside enters the object and judges a view of it.
 func inside(g *guard, v view) verdict {

@@ -58,6 +58,7 @@ func (s *Shard) ConfigureManager(config *rest.Config, options *manager.Options, 
 	s.namespaces = namespaces
 	s.mu.Unlock()
 
+	s.handover.follow(&cacheOptions, options.Scheme, s.liveReader)
 	options.Cache = cacheOptions
 	options.LeaderElection = true
 	options.LeaderElectionResourceLockInterface = lock

@@ -25,7 +25,8 @@ const recheck = 2 * time.Second
 
 // Reconciler wraps a reconciler of one kind so that it runs only for objects that are this shard's and not draining, and
 // so that drains are acknowledged. Wrap every reconciler of the process that works on a sharded kind, main or controlled;
-// objects whose controller is an object of another wrapped kind also wait for that one's drain, and its drain for them.
+// objects whose controller is an object of another wrapped kind also wait for that one's drain, and its drain for them; so do those whose
+// controller's controller is, and so on. Kinds between that no reconciler works on are told to [Shard.Follows].
 //
 // The client reads from the manager's cache; obj is an empty object of the kind that the controller watches, in the form
 // that it watches it (typed, unstructured or metadata), so that no second watch is started. A kind that the client's scheme
@@ -39,6 +40,11 @@ const recheck = 2 * time.Second
 func (s *Shard) Reconciler(c client.Client, obj client.Object, inner reconcile.Reconciler) reconcile.Reconciler {
 	return &reconciler{shard: s, kind: s.kindOf(c, obj), inner: inner}
 }
+
+// Follows tells the shard of a kind whose objects stand between main objects and those that a wrapped reconciler works on, and that no
+// reconciler of the process works on itself: the ReplicaSets of Deployments, where it is Deployments and Pods that are reconciled. The
+// arguments are those of [Shard.Reconciler].
+func (s *Shard) Follows(c client.Client, obj client.Object) { s.kindOf(c, obj) }
 
 // kindOf returns how to read the kind of an object by the client, and registers it.
 func (s *Shard) kindOf(c client.Client, obj client.Object) *kind {
@@ -103,6 +109,7 @@ func (s *Shard) kindOf(c client.Client, obj client.Object) *kind {
 		return s.cachedNamespaces(gvk), nil
 	}
 	k.inventory = s.inventoryOf(form, k)
+	s.handover.mapped(c.RESTMapper())
 	s.register(k)
 
 	return k
@@ -254,6 +261,8 @@ func (s *Shard) work(ctx context.Context, k *kind, name types.NamespacedName, in
 		return later(err)
 	case may == run || may == absent:
 		return inner(ctx)
+	case may == early:
+		return reconcile.Result{RequeueAfter: soon}, nil
 	case may == drained || may == unclear:
 		return reconcile.Result{RequeueAfter: recheck}, nil
 	default:
@@ -277,57 +286,68 @@ func later(err error) (reconcile.Result, error) {
 // workFunc is what a controller does about one object. Its results and errors are passed on.
 type workFunc func(ctx context.Context) (reconcile.Result, error)
 
-// visit is one worker's stay inside an object and its owner.
+// visit is one worker's stay inside an object and all that it follows.
 type visit struct {
 	shard *Shard
 	keys  []objectKey
 }
 
-// enter enters the object, and its owner if that is of a wrapped kind, and says what may be done to the object.
+// enter enters the object, and all that it follows as far as they are of wrapped kinds, and says what may be done to the object.
 func (v *visit) enter(ctx context.Context, k *kind, name types.NamespacedName) (verdict, error) {
 	obj, may, err := v.look(ctx, k, name)
-	if err != nil || may != run {
-		return may, err
+
+	for range v1alpha1.MaxDepth - 1 {
+		if err != nil || may != run || obj == nil {
+			return may, err
+		}
+
+		controller := metav1.GetControllerOfNoCopy(obj)
+		if controller == nil {
+			return run, nil
+		}
+		group, err := schema.ParseGroupVersion(controller.APIVersion)
+		if err != nil {
+			return run, nil //nolint:nilerr // no owner that anybody could have wrapped
+		}
+		owner := v.shard.kind(group.WithKind(controller.Kind).GroupKind())
+		if owner == nil {
+			return run, nil
+		}
+
+		if obj, may, err = v.enterOwner(ctx, owner, obj, controller); err != nil {
+			return unclear, err
+		}
 	}
 
-	controller := metav1.GetControllerOfNoCopy(obj)
-	if controller == nil {
-		return run, nil
-	}
-	group, err := schema.ParseGroupVersion(controller.APIVersion)
-	if err != nil {
-		return run, nil //nolint:nilerr // no owner that anybody could have wrapped
-	}
-	owner := v.shard.kind(group.WithKind(controller.Kind).GroupKind())
-	if owner == nil {
-		return run, nil
-	}
-
-	return v.enterOwner(ctx, owner, obj, controller)
+	return may, err
 }
 
-// enterOwner says what may be done to an object of this shard, given its owner: it goes where the owner goes.
-func (v *visit) enterOwner(ctx context.Context, owner *kind, obj metav1.Object, controller *metav1.OwnerReference) (verdict, error) {
+// enterOwner says what may be done to an object of this shard, given its controller: it goes where that goes. The controller is nil if it is no
+// more, and the object is to be brought to its end.
+func (v *visit) enterOwner(
+	ctx context.Context, owner *kind, obj metav1.Object, controller *metav1.OwnerReference,
+) (metav1.Object, verdict, error) {
 	key := types.NamespacedName{Namespace: obj.GetNamespace(), Name: controller.Name}
 	namespaced, err := owner.namespaced()
 	if err != nil {
-		return unclear, fmt.Errorf("find out whether %s is namespaced: %w", owner.gvk.Kind, err)
+		return nil, unclear, fmt.Errorf("find out whether %s is namespaced: %w", owner.gvk.Kind, err)
 	}
 	if !namespaced {
 		key.Namespace = ""
 	}
 
-	_, may, err := v.look(ctx, owner, key)
+	has, may, err := v.look(ctx, owner, key)
 	switch {
 	case err != nil:
-		return unclear, err
-	case may == run:
-		return run, nil
+		return nil, unclear, err
+	case may == run || may == early:
+		return has, may, nil
 	case (may == absent || may == gone) && obj.GetDeletionTimestamp() != nil:
-		return owner.survivedBy(ctx, key, controller.UID)
+		may, err = owner.survivedBy(ctx, key, controller.UID)
+		return nil, may, err
 	default:
 		// The object follows its owner, or is collected after it, or the owner comes back into view.
-		return unclear, nil
+		return nil, unclear, nil
 	}
 }
 
@@ -373,7 +393,18 @@ func (v *visit) look(ctx context.Context, k *kind, name types.NamespacedName) (m
 		}
 	}
 
-	return obj, v.shard.guard.judge(key, cached), nil
+	may := v.shard.guard.judge(key, cached)
+	if may != run {
+		v.shard.handover.forget(key)
+		return obj, may, nil
+	}
+
+	missing, err := v.shard.handover.awaits(ctx, key, obj, v.shard.term.clock.Now())
+	if err != nil || missing != "" {
+		return obj, early, err
+	}
+
+	return obj, run, nil
 }
 
 // leave leaves every object that was entered, acknowledges the drains that waited for this, and adds the outcome to that

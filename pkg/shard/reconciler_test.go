@@ -106,29 +106,6 @@ func TestTheLastWorkerAcknowledges(t *testing.T) {
 	require.Empty(t, cm.Labels)
 }
 
-// A shard that gives an object up to the one that the drain names writes that itself: nobody has to be asked who comes next.
-func TestDrainNamesTheNextShard(t *testing.T) {
-	for _, tc := range []struct{ drain, next string }{
-		{"true", ""}, {"shard-1", "shard-1"}, {"shard-0", ""}, // its own name is no other shard's
-	} {
-		t.Run(tc.drain, func(t *testing.T) {
-			f := newFixture(t)
-			s := f.shard("shard-0")
-			s.term.unlimited()
-			cm := f.configMap(s, "a")
-			f.label(cm, s.drainKey, tc.drain)
-
-			worker := s.Reconciler(f.admin, &corev1.ConfigMap{}, reconcile.Func(nothing))
-			_, err := worker.Reconcile(t.Context(), request(cm))
-			require.NoError(t, err)
-			f.refresh(cm)
-			require.Equal(t, tc.next, cm.Labels[s.shardKey])
-			require.NotContains(t, cm.Labels, s.drainKey)
-			require.False(t, s.Owns(cm))
-		})
-	}
-}
-
 func TestDrainWaitsForControlledObjects(t *testing.T) {
 	for _, tc := range []struct {
 		name  string

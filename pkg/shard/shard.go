@@ -23,6 +23,7 @@ type Shard struct {
 	drainKey string
 	guard    *guard
 	term     *term
+	handover *handovers
 
 	mu    sync.RWMutex
 	kinds map[schema.GroupKind]*kind
@@ -42,7 +43,7 @@ func New(options Options) (*Shard, error) {
 		return nil, err
 	}
 
-	return &Shard{
+	s := &Shard{
 		options:  options,
 		shardKey: v1alpha1.ShardLabel(options.Ring),
 		drainKey: v1alpha1.DrainLabel(options.Ring),
@@ -51,7 +52,10 @@ func New(options Options) (*Shard, error) {
 		kinds:    map[schema.GroupKind]*kind{},
 
 		inventories: map[form]*inventory{},
-	}, nil
+	}
+	s.handover = newHandovers(options.Ring, s.Selector())
+
+	return s, nil
 }
 
 // Name returns the shard's name.

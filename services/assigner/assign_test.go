@@ -220,15 +220,16 @@ func TestDroppedLabels(t *testing.T) {
 		warn.take()
 	})
 
-	t.Run("make room for the ring's shard after a drain", func(t *testing.T) {
+	t.Run("stay away after a drain, for what the object controls goes first", func(t *testing.T) {
 		other := map[string]string{"a": "b", "b": "a"}[f.owner("drained")]
 		w := f.website("drained")
 		w.SetLabels(map[string]string{f.shardLabel(): other, v1alpha1.DrainLabel(f.name): "true"})
 		f.create(w)
 		w.SetLabels(map[string]string{"app": "x"})
 		require.NoError(t, c.Update(t.Context(), w))
-		require.Equal(t, map[string]string{"app": "x", f.shardLabel(): f.owner("drained")}, w.GetLabels())
+		require.Equal(t, map[string]string{"app": "x"}, w.GetLabels())
 		require.Empty(t, warn.take())
+		require.Positive(t, count(t, f.name, "handover"))
 	})
 
 	t.Run("leave no drain label behind", func(t *testing.T) {
@@ -254,8 +255,25 @@ func TestDroppedLabels(t *testing.T) {
 	})
 }
 
+// Where an object controls nothing that is sharded, the write that gives it up gives it to the next shard.
+func TestLabelsDroppedInADrainMakeRoomForTheNextShard(t *testing.T) {
+	f := newFixtureOf(t, "make-room", nil, "a", "b")
+	start(t, f.Plane)
+	f.registered()
+
+	c, warn := f.warned()
+	other := map[string]string{"a": "b", "b": "a"}[f.owner("drained")]
+	w := f.website("drained")
+	w.SetLabels(map[string]string{f.shardLabel(): other, v1alpha1.DrainLabel(f.name): "true"})
+	f.create(w)
+	w.SetLabels(map[string]string{"app": "x"})
+	require.NoError(t, c.Update(t.Context(), w))
+	require.Equal(t, map[string]string{"app": "x", f.shardLabel(): f.owner("drained")}, w.GetLabels())
+	require.Empty(t, warn.take())
+}
+
 func TestWritesNeverFail(t *testing.T) {
-	f := newFixture(t, "never-fail")
+	f := newFixtureOf(t, "never-fail", nil)
 	r := start(t, f.Plane)
 	eventually(t, func() bool { return f.reason() == "True Registered" }, "the webhook is registered")
 

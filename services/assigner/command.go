@@ -6,15 +6,20 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/metadata"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -24,6 +29,7 @@ import (
 	"github.com/clusterring/clusterring/services/assigner/registration"
 	"github.com/clusterring/clusterring/services/assigner/rings"
 	"github.com/clusterring/clusterring/services/assigner/webhook"
+	"github.com/clusterring/clusterring/services/internal/ancestry"
 	"github.com/clusterring/clusterring/services/internal/certs"
 	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/membership"
@@ -36,8 +42,10 @@ const name = "assigner"
 
 const long = `The assigner gives every new object of a ring its shard, in the write that creates it.
 
-It reads   ClusterRings and the Leases of their shards.
-It decides which shard an object belongs to, from the object's name and the set of available shards alone.
+It reads   ClusterRings and the Leases of their shards; and, where the controller of an object is controlled itself, as a
+           ReplicaSet is, who controls that one.
+It decides which shard an object belongs to, from the name of the object, or of the one it follows, and the set of available
+           shards alone.
 It writes  the shard label, as an admission webhook; one MutatingWebhookConfiguration per ring (the leader only); the
            ring's condition WebhookRegistered; and, with --ca-mode secret, the Secret of its own certificates.
 
@@ -158,8 +166,13 @@ func (s *service) setup(ctx context.Context, rt *kit.Runtime) error {
 		return err
 	}
 
+	ancestors, err := ancestorsOf(mgr, rt.Clock)
+	if err != nil {
+		return err
+	}
+
 	// On the mux, not by the server's Register: that would measure every call a second time.
-	handler := &webhook.Handler{Rings: store, Metrics: m, Clock: rt.Clock, Log: rt.Log}
+	handler := &webhook.Handler{Rings: store, Ancestors: ancestors, Metrics: m, Clock: rt.Clock, Log: rt.Log}
 	s.mux.Handle(v1alpha1.WebhookPathPrefix, webhook.NewAging(handler, s.connectionAge, rt.Clock))
 
 	listening := mgr.GetWebhookServer().StartedChecker()
@@ -174,6 +187,27 @@ func (s *service) setup(ctx context.Context, rt *kit.Runtime) error {
 	})
 
 	return nil
+}
+
+const (
+	// maxBetween is of how many objects that stand between others it is remembered whom they follow, 3 MB, and rememberFor for how long. Should
+	// one get another owner, what is new goes to the old owner's shard for that long, until the rebalancer's audit finds it.
+	maxBetween  = 10_000
+	rememberFor = time.Minute
+)
+
+// ancestorsOf returns who finds out whom objects follow.
+func ancestorsOf(mgr manager.Manager, clk clock.PassiveClock) (*ancestry.Book, error) {
+	live, err := metadata.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
+	if err != nil {
+		return nil, fmt.Errorf("create a client for metadata: %w", err)
+	}
+
+	read := func(ctx context.Context, gvr schema.GroupVersionResource, name types.NamespacedName) (*metav1.PartialObjectMetadata, error) {
+		return live.Resource(gvr).Namespace(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
+	}
+
+	return ancestry.New(ancestry.Options{Read: read, Size: maxBetween, Remember: rememberFor, Clock: clk}), nil
 }
 
 // certificates returns where the serving certificate comes from.

@@ -193,14 +193,19 @@ type fixture struct {
 func newFixture(t *testing.T, name string, shards ...string) *fixture {
 	t.Helper()
 
+	return newFixtureOf(t, name, []v1alpha1.ControlledResource{{Resource: "configmaps"}}, shards...)
+}
+
+// newFixtureOf is one whose websites control those resources.
+func newFixtureOf(t *testing.T, name string, controlled []v1alpha1.ControlledResource, shards ...string) *fixture {
+	t.Helper()
+
 	p := localplane.Shared(t)
 	f := &fixture{Plane: p, t: t, name: name, namespace: p.Namespace(t), kind: websiteKind(name)}
 	f.serve(f.kind)
 
 	f.join(shards...)
-	f.declare(v1alpha1.RingResource{
-		Group: f.kind.Group, Resource: "websites", ControlledResources: []v1alpha1.ControlledResource{{Resource: "configmaps"}},
-	})
+	f.declare(v1alpha1.RingResource{Group: f.kind.Group, Resource: "websites", ControlledResources: controlled})
 
 	return f
 }

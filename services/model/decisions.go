@@ -1,6 +1,7 @@
 package model
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"time"
@@ -28,6 +29,9 @@ const (
 var (
 	mainKind  = schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Website"}
 	childKind = schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Page"}
+
+	mainResource  = schema.GroupResource{Group: mainKind.Group, Resource: "websites"}
+	childResource = schema.GroupResource{Group: childKind.Group, Resource: "pages"}
 )
 
 // decisions are all that the real code decides in a scope, asked once. What it is asked about is small; what happens in
@@ -84,7 +88,7 @@ type answer struct {
 
 func decide(s Scope) (*decisions, error) {
 	d := &decisions{
-		shards: s.Shards, parent: s.Child, mutation: s.Mutation, set: resolve(),
+		shards: s.Shards, parent: s.Child, mutation: s.Mutation, set: resolve(s.Child),
 		mainPlans: map[mainInput]operation{}, childPlans: map[childInput]operation{}, answers: map[write][]answer{},
 	}
 
@@ -116,15 +120,17 @@ func decide(s Scope) (*decisions, error) {
 	return d, nil
 }
 
-func resolve() *resources.Set {
+func resolve(child bool) *resources.Set {
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(mainKind, meta.RESTScopeNamespace)
 	mapper.Add(childKind, meta.RESTScopeNamespace)
 
-	return resources.Resolve(mapper, v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{
-		Group: mainKind.Group, Resource: "websites",
-		ControlledResources: []v1alpha1.ControlledResource{{Group: childKind.Group, Resource: "pages"}},
-	}}})
+	r := v1alpha1.RingResource{Group: mainResource.Group, Resource: mainResource.Resource}
+	if child {
+		r.ControlledResources = []v1alpha1.ControlledResource{{Group: childResource.Group, Resource: childResource.Resource}}
+	}
+
+	return resources.Resolve(mapper, v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{r}})
 }
 
 func shardName(n name) string {
@@ -310,7 +316,7 @@ func operationOf(a plan.Action) operation {
 		op.verb = withdraw
 	case plan.Release:
 		op.verb = release
-	case plan.None, plan.AwaitAcknowledgement, plan.AwaitOwner, plan.AwaitShard:
+	case plan.None, plan.AwaitAcknowledgement, plan.AwaitShard:
 	}
 
 	op.confirmed = op.verb != nothing && op.from == nobody
@@ -357,7 +363,7 @@ func (d *decisions) admissions() {
 func (d *decisions) admit(w write, view int8, settled bool) labels {
 	facts := admission.Facts{
 		Name: ringName, Resources: d.set, View: d.views[view], Deleting: w.deleting,
-		Recorded: sets.New(d.set.Main()[0].GroupResource(), d.set.Controlled()[0].GroupResource()),
+		Recorded: sets.New(mainResource, childResource),
 	}
 	if settled {
 		facts.AssignedFingerprint = facts.View.Fingerprint()
@@ -365,11 +371,11 @@ func (d *decisions) admit(w write, view int8, settled bool) labels {
 
 	req := &admission.Request{
 		Ring: ringName, Operation: admission.Update,
-		Resource: d.set.Main()[0].GroupResource(),
+		Resource: mainResource,
 		Object:   d.objectOf(w.child, labels{drain: w.drain}),
 	}
 	if w.child {
-		req.Resource = d.set.Controlled()[0].GroupResource()
+		req.Resource = childResource
 	}
 
 	if w.create {
@@ -378,7 +384,7 @@ func (d *decisions) admit(w write, view int8, settled bool) labels {
 		req.Old = d.objectOf(w.child, w.old)
 	}
 
-	a := admission.Decide(admission.NewRing(facts), req)
+	a := admission.Decide(context.Background(), admission.NewRing(facts), req, nil) // nobody stands between
 
 	return labels{shard: named(a.Shard), drain: w.drain && !a.RemoveDrain}
 }

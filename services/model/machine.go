@@ -108,8 +108,7 @@ func (m *machine) writes(from, to state) bool {
 }
 
 // mainWritten is to be called for every write to the main object. What was decided about an earlier version fails, and is
-// therefore dropped. So is what was decided about the child of an owner without a shard once the owner has one; that can only
-// be in a ring that is being deleted.
+// therefore dropped.
 func (m *machine) mainWritten(to *state) {
 	if m.Mutation != NoPrecondition {
 		to.mainOp = operation{}
@@ -117,11 +116,6 @@ func (m *machine) mainWritten(to *state) {
 
 	if !to.main.drain || to.main.shard == nobody {
 		to.next = nobody
-	}
-
-	given := m.from.main.shard == nobody && to.main.shard != nobody
-	if given && to.childOp.verb == release && m.Exposed != LateRelease {
-		to.childOp = operation{}
 	}
 
 	for i := range to.shards {

@@ -17,14 +17,10 @@ var protocol = []Scope{
 	{Name: "three shards", Shards: 3, Faulty: 2},
 	{Name: "an owner and its child", Shards: 2, Faulty: 1, Time: true, DeleteLease: true, DropLabel: true, Child: true},
 	{Name: "the ring leaves", Shards: 2, Faulty: 1, Child: true, DeleteRing: true},
-	// These are exposures: the child may leave a shard that has its owner. But two shards do not work at once for that.
+	// This is an exposure: the child may leave a shard that has its owner. But two shards do not work at once for that.
 	{
 		Name: "the child is written late", Shards: 2, Faulty: 1, Child: true, DropLabel: true,
 		Exposed: LateChild, Forgiven: []Property{ChildStays},
-	},
-	{
-		Name: "the child leaves late", Shards: 2, Faulty: 1, Child: true, DeleteRing: true,
-		Exposed: LateRelease, Forgiven: []Property{ChildStays},
 	},
 }
 

@@ -73,7 +73,6 @@ func TestExposures(t *testing.T) {
 		{DropUnseen, drops, []Property{NoTaking, OneWorker}},
 		{DropInDrain, drops, []Property{NoTaking, OneWorker}},
 		{LateChild, child, []Property{ChildStays}},
-		{LateRelease, leaving, []Property{ChildStays}},
 		{DeleteUnseen, vanishes, []Property{NoTaking, OneWorker}},
 		{DeleteTwice, vanishes, []Property{NoTaking, OneWorker}},
 	} {

@@ -53,9 +53,6 @@ const (
 	// LateChild lets a write that a rebalancer has sent be carried out after its successor, which knows nothing of it, has begun
 	// to decide about the owner or the child. Within one rebalancer the two take turns.
 	LateChild Exposure = "a write of an earlier rebalancer is carried out while its successor moves the owner"
-	// LateRelease lets the labels of a child be removed, in a ring that is being deleted, after an assigner that has not heard
-	// of the deletion has given a shard to the owner, which had none. No other shard gets the child.
-	LateRelease Exposure = "a child leaves the ring after its owner was given a shard by an assigner that believes in the ring"
 	// DeleteUnseen and DeleteTwice are decided to stay: an object with the label of a shard that the rebalancer does not know,
 	// restored from a backup for example, is corrected at once. They would be closed by a wait of 2D for every such label.
 	//

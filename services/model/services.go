@@ -120,7 +120,10 @@ func (m *machine) decideAll(all available) {
 
 	if m.from.mainOp.verb == nothing && turn(m.from.childOp) {
 		to := m.from
-		to.mainOp = m.mainPlans[in]
+		if to.mainOp = m.mainPlans[in]; m.childComesFirst(to.mainOp) {
+			to.mainOp = operation{}
+		}
+
 		m.emit(doing(decidesMain, to.mainOp), &to)
 	}
 
@@ -129,6 +132,11 @@ func (m *machine) decideAll(all available) {
 		to.childOp = m.childPlans[childInput{in, m.from.child}]
 		m.emit(doing(decidesChild, to.childOp), &to)
 	}
+}
+
+// childComesFirst reports whether an assignment has to wait for the child.
+func (m *machine) childComesFirst(op operation) bool {
+	return op.verb == assign && m.from.hasChild && m.from.child != op.to
 }
 
 // deliver emits what becomes of an operation: the guard is asked, or the write happens.

@@ -1,9 +1,12 @@
 package admission
 
 import (
+	"context"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
@@ -57,8 +60,9 @@ type Answer struct {
 	Warning string
 }
 
-// Decide answers a request for the ring; ring is nil if there is none of that name. Neither argument is changed.
-func Decide(ring *Ring, req *Request) Answer {
+// Decide answers a request for the ring; ring is nil if there is none of that name. Neither is changed. The ancestors are asked about an object
+// whose controller is of one of the ring's controlled resources, and may need the context for it.
+func Decide(ctx context.Context, ring *Ring, req *Request, ancestors resources.Ancestors) Answer {
 	if ring == nil {
 		return Answer{Outcome: UnknownRing, Warning: unknownRing(req.Ring)}
 	}
@@ -84,26 +88,30 @@ func Decide(ring *Ring, req *Request) Answer {
 		return Answer{Outcome: Labelled}
 	}
 
-	return ring.assign(req, resource, role)
-}
-
-// assign answers for an object of the ring that has no shard label after the write.
-func (r *Ring) assign(req *Request, resource resources.Resource, role resources.Role) Answer {
 	meta := metav1.ObjectMeta{Name: req.Object.Name, OwnerReferences: req.Object.OwnerReferences}
 	if resource.Namespaced {
 		meta.Namespace = req.Object.Namespace
 	}
 
-	key, _, ok := r.facts.Resources.KeyOf(resource, role, &meta)
-	if !ok {
+	kin, ok, err := ring.facts.Resources.KinOf(ctx, resources.Subject{Resource: resource, Role: role, Object: &meta}, ancestors)
+
+	switch {
+	case err != nil:
+		return Answer{Outcome: OwnerUnread, Warning: ring.ownerUnread(err)}
+	case !ok:
 		return Answer{Outcome: ForeignOwner}
 	}
 
+	return ring.assign(req, resource, role, kin.Key)
+}
+
+// assign answers for an object of the ring that has no shard label after the write.
+func (r *Ring) assign(req *Request, resource resources.Resource, role resources.Role, k key.Key) Answer {
 	if shard, dropped := r.dropped(req); dropped {
 		return Answer{Outcome: Restored, Shard: shard, Warning: r.restored(shard)}
 	}
 
-	if key.Name == "" {
+	if k.Name == "" {
 		return Answer{Outcome: NameUnknown}
 	}
 
@@ -111,9 +119,14 @@ func (r *Ring) assign(req *Request, resource resources.Resource, role resources.
 		return Answer{Outcome: Unrecorded}
 	}
 
-	shard, ok := r.facts.View.Owner(key)
+	shard, ok := r.facts.View.Owner(k)
 	if !ok {
 		return Answer{Outcome: NoShard, Warning: r.noShard()}
+	}
+
+	// What follows the object is not there yet. A new object has nothing that follows it.
+	if role == resources.Main && resource.Controls && req.Operation == Update {
+		return Answer{Outcome: Handover}
 	}
 
 	// While objects are on their way, the owner may still be at another shard than the ring's, and two shards must not

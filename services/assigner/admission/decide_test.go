@@ -1,6 +1,8 @@
 package admission_test
 
 import (
+	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -12,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -111,6 +114,41 @@ func moving(shards ...string) *admission.Ring {
 	return admission.NewRing(f)
 }
 
+// childless is a ring of clusters alone, which nothing follows.
+func childless(shards ...string) *admission.Ring {
+	f := state(shards...).Facts()
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Cluster"}, meta.RESTScopeRoot)
+	f.Resources = resources.Resolve(mapper, v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{Group: "example.org", Resource: "clusters"}}})
+
+	return admission.NewRing(f)
+}
+
+// people say whom those follow that others follow: the one with UID 2 the website blog, the one with UID 3 nobody. Of the one with UID 4 that
+// cannot be found out, and there are no others.
+type people struct{}
+
+func (people) ControllerOf(_ context.Context, of resources.Owner) (controller *metav1.OwnerReference, found bool, err error) {
+	switch of.UID {
+	case "2":
+		return &controlledBy("example.org/v1", "Website", "blog")[1], true, nil
+	case "3":
+		return nil, true, nil
+	case "4":
+		return nil, false, errors.New("configmaps default/between is forbidden")
+	}
+
+	return nil, false, nil
+}
+
+// grandchild follows the one with this UID, which is controlled itself.
+func grandchild(uid string, l map[string]string) *admission.Object {
+	refs := controlledBy("v1", "ConfigMap", "between")
+	refs[1].UID = types.UID(uid)
+
+	return &admission.Object{Namespace: "default", Name: "blog-1-1", Labels: l, OwnerReferences: refs}
+}
+
 func deleting(shards ...string) *admission.Ring {
 	f := state(shards...).Facts()
 	f.Deleting = true
@@ -158,7 +196,7 @@ func updating(gr schema.GroupResource, old, obj *admission.Object) admission.Req
 }
 
 func examples() []example {
-	abc := state("a", "b", "c")
+	abc, alone := state("a", "b", "c"), childless("a", "b", "c")
 	other := labels("app", "x")
 	atA, drained := labels(shardLabel, "a"), labels(shardLabel, "a", drainLabel, "true")
 
@@ -187,11 +225,13 @@ func examples() []example {
 		{"a new main object while objects move", moving("a", "b", "c"), create(websites, website(nil)), admission.Assigned},
 		{"a new cluster-scoped main object", abc, create(clusters, &admission.Object{Name: "blog"}), admission.Assigned},
 		{"the same with a namespace, which the request of a Namespace has", abc, create(clusters, &admission.Object{Name: "blog", Namespace: "blog"}), admission.Assigned},
-		{"an update of an unassigned object", abc, updating(websites, website(nil), website(other)), admission.Assigned},
+		{"an update of an unassigned object", abc, updating(websites, website(nil), website(other)), admission.Handover},
+		{"an update of an unassigned object, and nothing follows the object", alone, updating(clusters, website(nil), website(other)), admission.Assigned},
 		{"a main object whose name is still to be generated", abc, create(websites, &admission.Object{Namespace: "default"}), admission.NameUnknown},
 		{"a main object that has a shard", abc, create(websites, website(atA)), admission.Labelled},
 		{"a main object with an empty shard label", abc, create(websites, website(labels(shardLabel, ""))), admission.Labelled},
-		{"a left-over drain label", abc, updating(websites, website(other), website(labels(drainLabel, "yes"))), admission.Assigned},
+		{"a left-over drain label", abc, updating(websites, website(other), website(labels(drainLabel, "yes"))), admission.Handover},
+		{"a left-over drain label, and nothing follows the object", alone, updating(clusters, website(other), website(labels(drainLabel, "yes"))), admission.Assigned},
 
 		{"a new child", abc, create(configmaps, child(nil)), admission.Assigned},
 		{"a new child whose name is still to be generated", abc, create(configmaps, generated), admission.Assigned},
@@ -199,6 +239,15 @@ func examples() []example {
 		{"a new child while objects move", moving("a", "b", "c"), create(configmaps, child(nil)), admission.Moving},
 		{"an object of a controlled resource with a foreign controller", abc, create(configmaps, foreign), admission.ForeignOwner},
 		{"an object of a controlled resource with an owner that does not control it", abc, create(configmaps, unowned), admission.ForeignOwner},
+
+		{"a new grandchild", abc, create(configmaps, grandchild("2", nil)), admission.Assigned},
+		{"a new grandchild while objects move", moving("a", "b", "c"), create(configmaps, grandchild("2", nil)), admission.Moving},
+		{"a new grandchild whose controller nobody controls", abc, create(configmaps, grandchild("3", nil)), admission.ForeignOwner},
+		{"a new grandchild whose controller cannot be read", abc, create(configmaps, grandchild("4", nil)), admission.OwnerUnread},
+		{"a new grandchild whose controller is no more", abc, create(configmaps, grandchild("5", nil)), admission.Assigned},
+		{"a dropped label of a grandchild", abc, updating(configmaps, grandchild("2", atA), grandchild("2", nil)), admission.Restored},
+		{"a dropped label of a grandchild that follows nobody any more", abc, updating(configmaps, grandchild("3", atA), grandchild("3", nil)), admission.ForeignOwner},
+		{"a grandchild with a label, whose controller cannot be read", abc, updating(configmaps, grandchild("4", atA), grandchild("4", atA)), admission.Labelled},
 
 		{"a dropped label", abc, updating(websites, website(atA), website(nil)), admission.Restored},
 		{"a dropped label, others stay", abc, updating(websites, website(atA), website(other)), admission.Restored},
@@ -209,11 +258,14 @@ func examples() []example {
 		{"a dropped label of a shard whose Lease was taken", state("a:shardlease-controller", "b", "c"), updating(websites, website(atA), website(nil)), admission.Restored},
 		{"a dropped label of a shard whose Lease is gone", state("b", "c"), updating(websites, website(atA), website(nil)), admission.Restored},
 		{"a dropped label where no shard is left", state(), updating(websites, website(atA), website(nil)), admission.Restored},
-		{"a dropped label that was empty", abc, updating(websites, website(labels(shardLabel, "")), website(nil)), admission.Assigned},
+		{"a dropped label that was empty", abc, updating(websites, website(labels(shardLabel, "")), website(nil)), admission.Handover},
+		{"a dropped label that was empty, and nothing follows the object", alone, updating(clusters, website(labels(shardLabel, "")), website(nil)), admission.Assigned},
 		{"a dropped label of a shard whose name is held twice", state("a", "other/a", "b"), updating(websites, website(atA), website(nil)), admission.Restored},
 		{"a dropped label of a shard whose name is held once", state("a:", "other/a", "b"), updating(websites, website(atA), website(nil)), admission.Restored},
-		{"an acknowledged drain", abc, updating(websites, website(drained), website(other)), admission.Assigned},
-		{"half an acknowledged drain", abc, updating(websites, website(drained), website(labels(drainLabel, "true"))), admission.Assigned},
+		{"an acknowledged drain", abc, updating(websites, website(drained), website(other)), admission.Handover},
+		{"an acknowledged drain, and nothing follows the object", alone, updating(clusters, website(drained), website(other)), admission.Assigned},
+		{"half an acknowledged drain", abc, updating(websites, website(drained), website(labels(drainLabel, "true"))), admission.Handover},
+		{"half an acknowledged drain, and nothing follows the object", alone, updating(clusters, website(drained), website(labels(drainLabel, "true"))), admission.Assigned},
 		{"an acknowledged drain after the last shard has gone", state(), updating(websites, website(drained), website(nil)), admission.NoShard},
 		{"another shard, by hand", abc, updating(websites, website(atA), website(labels(shardLabel, "b"))), admission.Labelled},
 
@@ -241,7 +293,7 @@ func TestDecide(t *testing.T) {
 
 	for _, e := range examples() {
 		t.Run(e.what, func(t *testing.T) {
-			a := admission.Decide(e.ring, &e.req)
+			a := admission.Decide(t.Context(), e.ring, &e.req, people{})
 			require.Equal(t, e.want, a.Outcome)
 
 			writes := a.Outcome == admission.Assigned || a.Outcome == admission.Restored
@@ -280,7 +332,7 @@ func TestRestoredToTheShardThatHadIt(t *testing.T) {
 	for _, r := range []*admission.Ring{state("a", "b", "c"), state("a:", "b:shardlease-controller", "c"), moving("c"), state()} {
 		for _, shard := range []string{"a", "b", "c"} {
 			req := updating(websites, website(labels(shardLabel, shard)), website(nil))
-			a := admission.Decide(r, &req)
+			a := admission.Decide(t.Context(), r, &req, people{})
 			require.Equal(t, admission.Restored, a.Outcome)
 			require.Equal(t, shard, a.Shard)
 			require.Contains(t, a.Warning, shardLabel)
@@ -299,8 +351,8 @@ func TestChildGoesWithItsOwner(t *testing.T) {
 
 		want, ok := abc.Facts().View.Owner(key.Key{Group: "example.org", Kind: "Website", Namespace: "default", Name: name})
 		require.True(t, ok)
-		require.Equal(t, want, admission.Decide(abc, &owner).Shard)
-		require.Equal(t, want, admission.Decide(abc, &c).Shard)
+		require.Equal(t, want, admission.Decide(t.Context(), abc, &owner, people{}).Shard)
+		require.Equal(t, want, admission.Decide(t.Context(), abc, &c, people{}).Shard)
 	}
 }
 
@@ -314,7 +366,7 @@ func TestClusterScoped(t *testing.T) {
 		create(clusters, &admission.Object{Name: "blog", Namespace: "blog"}),
 		create(configmaps, &admission.Object{Namespace: "default", Name: "x", OwnerReferences: controlledBy("example.org/v1", "Cluster", "blog")}),
 	} {
-		require.Equal(t, want, admission.Decide(abc, &req).Shard)
+		require.Equal(t, want, admission.Decide(t.Context(), abc, &req, people{}).Shard)
 	}
 }
 
@@ -334,7 +386,7 @@ func BenchmarkDecide(b *testing.B) {
 				b.ReportAllocs()
 
 				for b.Loop() {
-					if admission.Decide(r, &c.req).Shard == "" {
+					if admission.Decide(b.Context(), r, &c.req, people{}).Shard == "" {
 						b.Fatal("not assigned")
 					}
 				}

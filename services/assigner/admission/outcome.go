@@ -11,14 +11,19 @@ const (
 	Restored Outcome = "restored"
 	// Labelled objects have a shard already.
 	Labelled Outcome = "labelled"
-	// ForeignOwner is a controlled object without a controller among the ring's main resources: not the ring's business.
+	// ForeignOwner is a controlled object that follows no main object of the ring: not the ring's business.
 	ForeignOwner Outcome = "foreign_owner"
+	// OwnerUnread is a controlled object that follows another one, which could not be read, so that its main object is not known.
+	OwnerUnread Outcome = "owner_unread"
 	// NameUnknown is a main object whose name the API server has yet to generate.
 	NameUnknown Outcome = "name_unknown"
 	// NoShard means that the ring has no available shard.
 	NoShard Outcome = "no_shard"
 	// Moving is a controlled object whose owner may be on its way between shards.
 	Moving Outcome = "moving"
+	// Handover is a main object that was given up, and that others follow: they go to its next shard before it does, which the rebalancer
+	// sees to.
+	Handover Outcome = "handover"
 	// UnknownRing means that there is no such ring.
 	UnknownRing Outcome = "unknown_ring"
 	// RingDeleting means that the ring is being deleted.

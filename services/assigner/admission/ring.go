@@ -1,7 +1,8 @@
 // Package admission decides, from what a ring is and what a write makes of an object, which shard label the object gets
 // in that same write.
 //
-// It reads no API, takes no lock and knows no time: a request is answered from its own content and one immutable [Ring].
+// It takes no lock and knows no time: a request is answered from its own content and one immutable [Ring]. Only of an object whose controller
+// follows another one in turn it is asked who that is.
 //
 // # Invariants
 //
@@ -74,6 +75,11 @@ func unknownRing(name string) string {
 
 func (r *Ring) noShard() string {
 	return fmt.Sprintf("ClusterRing %q has no available shard: the object waits unassigned until there is one", r.facts.Name)
+}
+
+func (r *Ring) ownerUnread(err error) string {
+	return fmt.Sprintf("ClusterRing %q: the object waits unassigned until the rebalancer has found its owner: %v (may the assigner read it? "+
+		"That takes a ClusterRole with the label %s: \"true\")", r.facts.Name, err, v1alpha1.LabelAggregateToAssigner)
 }
 
 func (r *Ring) restored(shard string) string {

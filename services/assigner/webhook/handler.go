@@ -1,12 +1,13 @@
 // Package webhook answers the API server's admission calls.
 //
 // It reads an AdmissionReview, takes the ring's current state, asks package admission what to do, and writes the answer. It
-// takes no lock and sends no request on the way, and it never refuses a write: what it cannot understand it allows, and
+// takes no lock on the way and sends no request, but for an object whose controller follows another one in turn; and it never refuses a write: what it cannot understand it allows, and
 // what it cannot even identify it answers with an HTTP error, which the API server ignores as the registration says.
 package webhook
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"mime"
 	"net/http"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/assigner/admission"
+	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
 const (
@@ -42,10 +44,12 @@ type Rings interface {
 // Handler serves the webhooks of all rings, at [v1alpha1.WebhookPathPrefix]. Its fields must be set before its first use;
 // it is safe for concurrent use after that.
 type Handler struct {
-	Rings   Rings
-	Metrics *Metrics
-	Clock   clock.PassiveClock
-	Log     logr.Logger
+	Rings Rings
+	// Ancestors say whom objects follow whose controllers are controlled themselves.
+	Ancestors resources.Ancestors
+	Metrics   *Metrics
+	Clock     clock.PassiveClock
+	Log       logr.Logger
 }
 
 var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
@@ -74,7 +78,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 
-	body, err := h.answer(uid, req)
+	body, err := h.answer(r.Context(), uid, req)
 	if err != nil {
 		h.refuse(w, http.StatusInternalServerError, err.Error())
 		return
@@ -116,9 +120,9 @@ func read(w http.ResponseWriter, r *http.Request, buf *bytes.Buffer) (status int
 }
 
 // answer decides about a request that could be identified, and counts what was decided.
-func (h *Handler) answer(uid types.UID, req *admission.Request) ([]byte, error) {
+func (h *Handler) answer(ctx context.Context, uid types.UID, req *admission.Request) ([]byte, error) {
 	ring := h.Rings.Ring(req.Ring)
-	a, patch := h.decide(ring, req)
+	a, patch := h.decide(ctx, ring, req)
 
 	if ring == nil {
 		h.Metrics.count(unknown, a.Outcome)
@@ -130,7 +134,7 @@ func (h *Handler) answer(uid types.UID, req *admission.Request) ([]byte, error) 
 }
 
 // decide asks for the decision. A fault in it costs the object its label, not the user the write.
-func (h *Handler) decide(ring *admission.Ring, req *admission.Request) (a admission.Answer, patch []byte) {
+func (h *Handler) decide(ctx context.Context, ring *admission.Ring, req *admission.Request) (a admission.Answer, patch []byte) {
 	defer func() {
 		if p := recover(); p != nil {
 			h.Log.Error(nil, "Decision failed; the write is allowed as it is", "ring", req.Ring,
@@ -144,7 +148,7 @@ func (h *Handler) decide(ring *admission.Ring, req *admission.Request) (a admiss
 		return admission.Answer{Outcome: admission.Starting}, nil
 	}
 
-	a = admission.Decide(ring, req)
+	a = admission.Decide(ctx, ring, req, h.Ancestors)
 	if a.Shard == "" {
 		return a, nil
 	}

@@ -25,7 +25,7 @@ type Object struct {
 	Desired string
 	// Controlled says whether the object follows an owner.
 	Controlled bool
-	// Parent says whether others may follow the object: its resource has controlled ones.
+	// Parent says whether others may follow the object.
 	Parent bool
 	// Owner is the owner of a controlled object. It is not looked at where Controlled is false or [Object.NeedsOwner] is.
 	Owner Owner
@@ -59,8 +59,6 @@ const (
 	Release Verb = "release"
 	// AwaitAcknowledgement leaves the object to its shard, which was asked to give it up, or to give its owner up.
 	AwaitAcknowledgement Verb = "await-acknowledgement"
-	// AwaitOwner leaves a controlled object until its owner has an available shard, which should be soon.
-	AwaitOwner Verb = "await-owner"
 	// AwaitShard leaves the object until there is an available shard.
 	AwaitShard Verb = "await-shard"
 )
@@ -71,6 +69,8 @@ type Action struct {
 	Verb Verb
 	// To is the shard to assign to, or the one that a drain names; empty with a drain that names none.
 	To string
+	// ChildrenFirst says that all that follows the object has to be at the shard to assign to before the object is.
+	ChildrenFirst bool
 	// TakenFrom is a shard that loses the object without having been asked. It must be confirmed, by a live read of its
 	// Lease, that the shard does not hold it; until then the action must wait. Empty if nothing is to be confirmed.
 	TakenFrom string
@@ -86,15 +86,16 @@ func (o Object) Labels() bool { return o.Labelled || o.Draining || o.Belongs }
 //
 // For main objects:
 //
-//  1. An object without a shard is assigned.
-//  2. An object of a shard that is not available is assigned anew, once that shard is known not to hold its Lease.
+//  1. An object without a shard is assigned, after all that follows it.
+//  2. An object of a shard that is not available is assigned anew likewise, once that shard is known not to hold its Lease.
 //  3. An object of an available shard that belongs to another one is drained; its shard gives it up, to the other one at once if nothing
 //     follows the object.
 //  4. A drain that the ring no longer wants is withdrawn.
 //  5. An object that the ring does not cover is drained and then left without labels.
 //
-// A controlled object goes to where its owner is, and only once the owner is there and is not about to leave: the shard that
-// acknowledged the owner's drain has stopped working on all that the owner controls.
+// A controlled object goes to where its owner, the main object, is, unless the owner is about to leave. Once nobody works on the owner it goes to where the owner
+// will be, and is there first: the shard that acknowledged the owner's drain has stopped working on all that the owner controls, and
+// the next one begins with the owner, when it sees all of it. What follows a controlled object goes before that one in turn.
 func Decide(r Ring, o Object) Action {
 	switch {
 	case !o.Labels():
@@ -113,9 +114,9 @@ func decideMain(r Ring, o Object) Action {
 	case o.Desired == "":
 		return Action{Verb: AwaitShard}
 	case o.Shard == "":
-		return Action{Verb: Assign, To: o.Desired}
+		return Action{Verb: Assign, To: o.Desired, ChildrenFirst: o.Parent}
 	case !r.Available(o.Shard):
-		return Action{Verb: Assign, To: o.Desired, TakenFrom: o.Shard}
+		return Action{Verb: Assign, To: o.Desired, TakenFrom: o.Shard, ChildrenFirst: o.Parent}
 	case o.Shard != o.Desired && o.Draining:
 		return Action{Verb: AwaitAcknowledgement}
 	case o.Shard != o.Desired && o.Parent:
@@ -158,7 +159,7 @@ func decideControlled(r Ring, o Object) Action {
 		// The garbage collector is about to take the object. Until then somebody may have to handle its finalizers.
 		return moveTo(r, o, o.Desired)
 	case !r.Available(o.Owner.Shard):
-		return Action{Verb: AwaitOwner}
+		return moveTo(r, o, o.Desired) // and the owner comes after it
 	case o.Owner.Draining && o.Shard != o.Owner.Shard && r.Available(o.Shard):
 		// The owner is about to move on: moving twice would help nobody.
 		return Action{Verb: AwaitAcknowledgement}
@@ -175,8 +176,8 @@ func moveTo(r Ring, o Object, shard string) Action {
 	case o.Shard == shard:
 		return Action{Verb: None}
 	case o.Shard != "" && !r.Available(o.Shard):
-		return Action{Verb: Assign, To: shard, TakenFrom: o.Shard}
+		return Action{Verb: Assign, To: shard, TakenFrom: o.Shard, ChildrenFirst: o.Parent}
 	}
 
-	return Action{Verb: Assign, To: shard}
+	return Action{Verb: Assign, To: shard, ChildrenFirst: o.Parent}
 }

@@ -11,13 +11,11 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/services/internal/key"
 )
 
 // Role is what a resource is to a ring. Its zero value is not a role.
@@ -26,7 +24,7 @@ type Role string
 const (
 	// Main is a resource whose objects are assigned by their own names.
 	Main Role = "main"
-	// Controlled is a resource whose objects follow the main object that controls them.
+	// Controlled is a resource whose objects follow the main object that controls them, or that controls who controls them.
 	Controlled Role = "controlled"
 )
 
@@ -38,7 +36,8 @@ type Resource struct {
 	Kind schema.GroupVersionKind
 	// Namespaced is false for a cluster-scoped resource.
 	Namespaced bool
-	// Controls reports whether the ring names resources whose objects follow those of this one.
+	// Controls reports whether objects of other resources of the ring may follow those of this one: every main resource may be followed, if there
+	// is a controlled one, and every controlled one by another.
 	Controls bool
 }
 
@@ -66,7 +65,7 @@ type Set struct {
 	controlled []Resource
 	missing    []Missing
 	byResource map[schema.GroupResource]entry
-	mainByKind map[schema.GroupKind]Resource
+	byKind     map[schema.GroupKind]entry
 }
 
 type entry struct {
@@ -99,9 +98,9 @@ func Named[R v1alpha1.RingResource | v1alpha1.AssignedResource](list []R) sets.S
 	return all
 }
 
-// Owner is the main object that a controlled object follows.
+// Owner is an object that controls another one.
 type Owner struct {
-	// Resource is the owner's resource, one of the ring's main resources.
+	// Resource is the owner's resource, one of the ring's.
 	Resource Resource
 	// NamespacedName names the owner; the namespace is empty if its resource is cluster-scoped.
 	types.NamespacedName
@@ -117,45 +116,53 @@ type lookup func(schema.GroupResource) (r Resource, gone bool, err error)
 func newSet(spec v1alpha1.ClusterRingSpec, find lookup) *Set {
 	s := &Set{
 		byResource: map[schema.GroupResource]entry{},
-		mainByKind: map[schema.GroupKind]Resource{},
+		byKind:     map[schema.GroupKind]entry{},
+	}
+
+	controlled := 0
+
+	for _, r := range spec.Resources {
+		controlled += len(r.ControlledResources)
 	}
 
 	for _, r := range spec.Resources {
-		if res, ok := s.add(find, schema.GroupResource{Group: r.Group, Resource: r.Resource}, Main, len(r.ControlledResources) > 0); ok {
-			s.mainByKind[res.Kind.GroupKind()] = res
-		}
+		s.add(find, schema.GroupResource{Group: r.Group, Resource: r.Resource}, Main, controlled > 0)
 	}
 
 	for _, r := range spec.Resources {
 		for _, c := range r.ControlledResources {
-			s.add(find, schema.GroupResource{Group: c.Group, Resource: c.Resource}, Controlled, false)
+			s.add(find, schema.GroupResource{Group: c.Group, Resource: c.Resource}, Controlled, controlled > 1)
 		}
 	}
 
 	return s
 }
 
-func (s *Set) add(find lookup, gr schema.GroupResource, role Role, controls bool) (Resource, bool) {
+func (s *Set) add(find lookup, gr schema.GroupResource, role Role, controls bool) {
 	if _, known := s.byResource[gr]; known {
-		return Resource{}, false
+		return
 	}
 
 	res, gone, err := find(gr)
 	if err != nil {
 		s.missing = append(s.missing, Missing{GroupResource: gr, Err: err, gone: gone})
-		return Resource{}, false
+		return
 	}
 
 	res.Controls = controls
 
-	s.byResource[gr] = entry{resource: res, role: role}
+	e := entry{resource: res, role: role}
+	s.byResource[gr] = e
+
+	if gk := res.Kind.GroupKind(); s.byKind[gk].role == "" {
+		s.byKind[gk] = e
+	}
+
 	if role == Main {
 		s.main = append(s.main, res)
 	} else {
 		s.controlled = append(s.controlled, res)
 	}
-
-	return res, true
 }
 
 // GroupResource returns the resource without its version.
@@ -213,13 +220,6 @@ func (s *Set) Find(gr schema.GroupResource) (r Resource, role Role, ok bool) {
 	return e.resource, e.role, ok
 }
 
-// MainByKind returns the main resource whose objects are of a kind; ok is false if the ring has none such.
-func (s *Set) MainByKind(gk schema.GroupKind) (Resource, bool) {
-	r, ok := s.mainByKind[gk]
-
-	return r, ok
-}
-
 // Equal reports whether two sets hold the same resources, in the same versions, roles and scopes, and miss the same ones, for
 // whatever reason.
 func (s *Set) Equal(o *Set) bool {
@@ -228,49 +228,4 @@ func (s *Set) Equal(o *Set) bool {
 
 	return slices.Equal(s.main, o.main) && slices.Equal(s.controlled, o.controlled) &&
 		slices.EqualFunc(missing(s), missing(o), func(a, b Missing) bool { return a.GroupResource == b.GroupResource })
-}
-
-// KeyOf returns the partition key of an object of resource r. For a controlled object it is the key of its owner, which is
-// returned too; owner is nil for a main object. ok is false if the object is no business of the ring: a controlled object
-// without a controller, or whose controller is not of one of the ring's main kinds.
-func (s *Set) KeyOf(r Resource, role Role, obj metav1.Object) (k key.Key, owner *Owner, ok bool) {
-	if role == Main {
-		return key.OfObject(r.Kind.GroupKind(), obj), nil, true
-	}
-
-	owner, ok = s.OwnerOf(obj.GetNamespace(), obj.GetOwnerReferences())
-	if !ok {
-		return key.Key{}, nil, false
-	}
-
-	return key.OfOwner(owner.Resource.Kind.GroupKind(), owner.Namespace, owner.Name), owner, true
-}
-
-// OwnerOf returns the main object that controls an object in the namespace with these owner references; ok is false if
-// there is none among the ring's main kinds.
-func (s *Set) OwnerOf(namespace string, refs []metav1.OwnerReference) (*Owner, bool) {
-	i := slices.IndexFunc(refs, func(r metav1.OwnerReference) bool { return r.Controller != nil && *r.Controller })
-	if i < 0 {
-		return nil, false
-	}
-
-	gv, err := schema.ParseGroupVersion(refs[i].APIVersion)
-	if err != nil {
-		return nil, false
-	}
-
-	res, ok := s.MainByKind(gv.WithKind(refs[i].Kind).GroupKind())
-	if !ok {
-		return nil, false
-	}
-
-	if !res.Namespaced {
-		namespace = ""
-	}
-
-	return &Owner{
-		Resource:       res,
-		NamespacedName: types.NamespacedName{Namespace: namespace, Name: refs[i].Name},
-		UID:            refs[i].UID,
-	}, true
 }

@@ -56,7 +56,7 @@ func TestResolve(t *testing.T) {
 	require.Equal(t, Main, role)
 	require.Equal(t, Resource{
 		GVR:  schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"},
-		Kind: schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}, Namespaced: true,
+		Kind: schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}, Namespaced: true, Controls: true,
 	}, r)
 
 	r, role, ok = set.Find(schema.GroupResource{Resource: "configmaps"})
@@ -98,7 +98,7 @@ func TestMainAndControlledIsMain(t *testing.T) {
 	require.Equal(t, Main, role)
 }
 
-func TestKeyOf(t *testing.T) {
+func TestKinOfTheControllersAlone(t *testing.T) {
 	set := Resolve(mapper(t), spec(deployments, v1alpha1.RingResource{Resource: "nodes"}))
 	ref := func(apiVersion, kind string, controller *bool) metav1.OwnerReference {
 		return metav1.OwnerReference{APIVersion: apiVersion, Kind: kind, Name: "owner", UID: "uid", Controller: controller}
@@ -127,11 +127,12 @@ func TestKeyOf(t *testing.T) {
 			obj := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "child", OwnerReferences: tc.refs}}
 			r, role, _ := set.Find(schema.GroupResource{Resource: "configmaps"})
 
-			k, owner, ok := set.KeyOf(r, role, obj)
+			kin, ok, err := set.KinOf(t.Context(), Subject{r, role, obj}, nil)
+			require.NoError(t, err)
 			require.Equal(t, tc.want != key.Key{}, ok)
-			require.Equal(t, tc.want, k)
+			require.Equal(t, tc.want, kin.Key)
 
-			if ok {
+			if owner := kin.Owner; ok {
 				require.Equal(t, types.NamespacedName{Namespace: tc.want.Namespace, Name: "owner"}, owner.NamespacedName)
 				require.Equal(t, types.UID("uid"), owner.UID)
 			}
@@ -139,8 +140,8 @@ func TestKeyOf(t *testing.T) {
 	}
 
 	r, role, _ := set.Find(schema.GroupResource{Group: "apps", Resource: "deployments"})
-	k, owner, ok := set.KeyOf(r, role, &metav1.ObjectMeta{Namespace: "ns", Name: "main"})
+	kin, ok, err := set.KinOf(t.Context(), Subject{r, role, &metav1.ObjectMeta{Namespace: "ns", Name: "main"}}, nil)
+	require.NoError(t, err)
 	require.True(t, ok)
-	require.Nil(t, owner)
-	require.Equal(t, key.Key{Group: "apps", Kind: "Deployment", Namespace: "ns", Name: "main"}, k)
+	require.Equal(t, Kin{Key: key.Key{Group: "apps", Kind: "Deployment", Namespace: "ns", Name: "main"}}, kin)
 }

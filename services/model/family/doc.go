@@ -15,15 +15,12 @@
 // The owner of a dead shard is nobody's at once. The barrier is that of what is there when the owner gets its shard, so that a rebalancer that
 // is new need not know what the last one has moved. Each [Mutation] leaves one of these out, and a test shows what is made twice then.
 //
-// The services have no such order yet: they assign the owner in the write that gives it up, and what it controls follows, which is the
-// mutation [OwnerFirst]. docs/how-it-works.md has that among the limits.
-//
 // # What is modelled
 //
 // The API server, with a version for each write; a watch of each shard for each of three resources, which delivers in order, some time; two
 // processes with controllers for owners and children that wait to see what they have made themselves; an admission that labels what is made
-// only while nothing moves; and a rebalancer without a memory. The ring may want the owner elsewhere, and a shard may die, at any moment, as
-// often as a [Scope] says. All of it is modelled, and no code of the services runs.
+// only while nothing moves; and a rebalancer without a memory, which does what [plan.Decide] says, as the real one. The ring may want the owner
+// elsewhere, and a shard may die, at any moment, as often as a [Scope] says.
 //
 // Not modelled: adoption, orphans and deletion, a resource that a shard does not cache, a shard that comes back, requests that fail.
 package family

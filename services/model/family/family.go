@@ -1,5 +1,11 @@
 package family
 
+import (
+	"slices"
+
+	"github.com/clusterring/clusterring/services/internal/plan"
+)
+
 // Property is what must hold.
 type Property string
 
@@ -85,7 +91,7 @@ type object struct {
 	shard   shard
 	drain   bool
 	version int8
-	// barrier is, on the owner, up to which version of each resource its shard has to have seen.
+	// barrier is up to which version of each resource the object's shard has to have seen.
 	barrier [levels]int8
 }
 
@@ -191,11 +197,9 @@ func (m machine) steps(from state) (all []step) {
 	}
 
 	try("the ring wants the owner elsewhere", false, (*state).turn)
-	try("the rebalancer asks for the owner", true, (*state).ask)
-	try("the rebalancer asks for it no more", true, (*state).withdraw)
-	try("the rebalancer moves what the owner controls", true, m.moveChildren)
-	try("the rebalancer moves the owner", true, m.moveOwner)
-	try("the rebalancer has a child follow", true, m.follow)
+	for i := range int8(amount) {
+		try("the rebalancer deals with "+[...]string{"the owner", "a child", "a grandchild"}[levelOf(i)], true, func(s *state) bool { return m.rebalance(s, i) })
+	}
 
 	return all
 }
@@ -226,9 +230,12 @@ func (p *process) see(l level) bool {
 func (m machine) works(p *process) bool {
 	o := p.cache[owner]
 
-	seen := m.Mutation == NoBarrier || p.watches[children].reached >= o.barrier[children] && p.watches[grandchildren].reached >= o.barrier[grandchildren]
+	return !p.dead && o.made && !o.drain && o.version > p.given && m.sees(p, o)
+}
 
-	return !p.dead && o.made && !o.drain && o.version > p.given && seen
+// sees reports whether the watches of a shard have reached what an object says that has to be seen.
+func (m machine) sees(p *process, o object) bool {
+	return m.Mutation == NoBarrier || p.watches[children].reached >= o.barrier[children] && p.watches[grandchildren].reached >= o.barrier[grandchildren]
 }
 
 // has reports whether a controller sees a child of the parent, or has made one that it has yet to see.
@@ -256,7 +263,7 @@ func (m machine) makeGrandchild(s *state, of shard) bool {
 
 	from, to := objectsOf(children)
 	for i := from; i < to; i++ {
-		if m.works(p) && p.cache[i].made && !p.has(grandchildren, i) {
+		if m.works(p) && p.cache[i].made && m.sees(p, p.cache[i]) && !p.has(grandchildren, i) {
 			return s.create(p, grandchildren, i)
 		}
 	}
@@ -342,94 +349,79 @@ func (s *state) turn() bool {
 	return true
 }
 
-func (s *state) ask() bool {
-	o := s.objects[owner]
-	if !s.alive(o.shard) || o.shard == s.desired || o.drain {
-		return false
+// Available implements [plan.Ring].
+func (s *state) Available(name string) bool { return s.alive(shard(slices.Index(names[:], name))) }
+
+// names are those of the shards, as the plan knows them.
+var names = [...]string{"", "a", "b"}
+
+// decide asks the plan what to do with an object.
+func (m machine) decide(s *state, i int8) plan.Action {
+	o, top := s.objects[i], s.objects[owner]
+
+	at := plan.Owner{Exists: true, Shard: names[top.shard], Draining: top.drain, Belongs: true}
+	if m.Mutation == NoDrain && top.shard != s.desired {
+		at.Shard = "" // as if it were given up
 	}
 
-	s.write(owner, func(o *object) { o.drain = true })
-
-	return true
+	return plan.Decide(s, plan.Object{
+		Shard: names[o.shard], Labelled: o.shard != nobody, Draining: o.drain, Belongs: true, Desired: names[s.desired],
+		Controlled: i != owner, Parent: levelOf(i) != grandchildren, Owner: at,
+	})
 }
 
-func (s *state) withdraw() bool {
-	if o := s.objects[owner]; o.shard != s.desired || !o.drain {
-		return false
-	}
-
-	s.write(owner, func(o *object) { o.drain = false })
-
-	return true
+// follows reports whether an object follows another one, at whatever level.
+func (s *state) follows(i, other int8) bool {
+	return s.objects[i].made && i != owner && (other == owner || levelOf(i) > levelOf(other) && s.objects[i].parent == other)
 }
 
-// moveChildren moves one of what the owner controls while the owner is nobody's, the lowest level first.
-func (m machine) moveChildren(s *state) bool {
-	if m.Mutation != NoDrain && s.alive(s.objects[owner].shard) || m.Mutation == OwnerFirst {
+// rebalance does what the plan says about an object. It knows nothing from before.
+func (m machine) rebalance(s *state, i int8) bool {
+	if !s.objects[i].made {
 		return false
 	}
 
-	for l := grandchildren; l > owners; l-- {
-		from, to := objectsOf(l)
-		for i := from; i < to; i++ {
-			if o := s.objects[i]; o.made && o.shard != s.desired {
-				s.write(i, func(o *object) { o.shard = s.desired })
-				return true
-			}
-		}
-	}
+	switch a := m.decide(s, i); a.Verb {
+	case plan.Drain:
+		s.write(i, func(o *object) { o.drain = true })
+	case plan.Withdraw:
+		s.write(i, func(o *object) { o.drain = false })
+	case plan.Assign:
+		to := shard(slices.Index(names[:], a.To))
+		barrier, gathered := s.gathered(i, to)
 
-	return false
-}
-
-// moveOwner gives an owner that is nobody's its shard, when everything else is there, and says what that shard has to have seen.
-func (m machine) moveOwner(s *state) bool {
-	if s.alive(s.objects[owner].shard) {
-		return false
-	}
-
-	var barrier [levels]int8
-
-	for i, o := range s.objects {
-		if int8(i) == owner || !o.made {
-			continue
-		}
-
-		if o.shard != s.desired && m.Mutation != OwnerFirst {
+		if a.ChildrenFirst && !gathered && m.Mutation != OwnerFirst {
 			return false
 		}
 
-		l := levelOf(int8(i))
-		barrier[l] = max(barrier[l], o.version)
-	}
+		if !a.ChildrenFirst || m.Mutation == OwnerFirst {
+			barrier = [levels]int8{}
+		}
 
-	if m.Mutation == OwnerFirst {
-		barrier = [levels]int8{}
+		s.write(i, func(o *object) { o.shard, o.drain, o.barrier = to, false, barrier })
+	default:
+		return false
 	}
-
-	s.write(owner, func(o *object) { o.shard, o.drain, o.barrier = s.desired, false, barrier })
 
 	return true
 }
 
-// follow has what the owner controls go to where the owner is.
-func (m machine) follow(s *state) bool {
-	at := s.objects[owner]
-	if !s.alive(at.shard) || m.Mutation == NoDrain && at.shard != s.desired {
-		return false
-	}
-
-	for i, o := range s.objects {
-		if int8(i) == owner || !o.made || o.shard == at.shard || at.drain && s.alive(o.shard) {
+// gathered reports whether all that follows an object is at a shard, and the versions in which it came there.
+func (s *state) gathered(i int8, at shard) (barrier [levels]int8, all bool) {
+	for j, o := range s.objects {
+		if !s.follows(int8(j), i) {
 			continue
 		}
 
-		s.write(int8(i), func(o *object) { o.shard = at.shard })
+		if o.shard != at {
+			return barrier, false
+		}
 
-		return true
+		l := levelOf(int8(j))
+		barrier[l] = max(barrier[l], o.version)
 	}
 
-	return false
+	return barrier, true
 }
 
 // excess reports whether there is one too many.

@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"context"
 	"strings"
 	"sync"
 	"time"
@@ -133,7 +134,7 @@ func (a *assigner) answer(write apiserver.Write, team string) *facts {
 		req.Operation = admission.Create
 	}
 
-	answer := admission.Decide(a.decides, req)
+	answer := admission.Decide(context.Background(), a.decides, req, stored(write.Stored))
 	if answer.Shard != "" {
 		metav1.SetMetaDataLabel(&write.New.ObjectMeta, shardLabel, answer.Shard)
 	}

@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -23,6 +24,8 @@ import (
 const (
 	// OneWorker is I1.
 	OneWorker = "I1 two shards work on one object"
+	// Order is what I9 asks of the rebalancer.
+	Order = "I9 an object comes to a shard before what follows it"
 	// NoTaking is I6.
 	NoTaking = "I6 an object is taken from a shard that works on it"
 	// Honest means that a ring that is said to have converged has.
@@ -196,9 +199,9 @@ func (f facts) wrong(
 
 	if set != nil {
 		if r, role, ok := set.Find(id.GroupResource); ok {
-			key, controller, ok := set.KeyOf(r, role, o)
-			owner, belongs = controller, ok && f.covers(r, id.Namespace)
-			want, _ = f.view.Owner(key)
+			kin, ok, _ := set.KinOf(context.Background(), resources.Subject{Resource: r, Role: role, Object: o}, stored(func(id apiserver.ID) *metav1.PartialObjectMetadata { return all[id] })) // they have no errors
+			owner, belongs = kin.Owner, ok && f.covers(r, id.Namespace)
+			want, _ = f.view.Owner(kin.Key)
 		}
 	}
 
@@ -322,20 +325,29 @@ func (w *World) shouldMove(id apiserver.ID, f facts) bool {
 		return false
 	}
 
-	owner := w.scoped(ownerID(w, id, o))
-	ownerAt := w.server.Object(owner)
+	line := w.line(id, o)
+	waits := w.followed(id, func(_ apiserver.ID, o *metav1.PartialObjectMetadata) bool {
+		return o.Labels[shardLabel] != "" && !f.view.Available(o.Labels[shardLabel])
+	})
+
+	var ownerAt *metav1.PartialObjectMetadata
+	if len(line) > 0 {
+		ownerAt = w.server.Object(line[len(line)-1])
+	}
 
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
+	touched := slices.ContainsFunc(append(line, id), func(id apiserver.ID) bool { return w.touched[id.String()] })
+
 	is := o.Labels[shardLabel]
-	if is == "" { // whoever has seen to that; but nothing can follow an owner that cannot be taken yet
-		return ownerAt == nil || ownerAt.Labels[shardLabel] == "" || f.view.Available(ownerAt.Labels[shardLabel])
+	if is == "" { // whoever has seen to that; but nothing can follow an owner that cannot be taken yet, nor go before what follows it and cannot be
+		return !waits && (ownerAt == nil || ownerAt.Labels[shardLabel] == "" || f.view.Available(ownerAt.Labels[shardLabel]))
 	}
 
 	hangs := w.h.Lasting == HungShard && (is == w.h.Whom || ownerAt != nil && ownerAt.Labels[shardLabel] == w.h.Whom)
 
-	return !hangs && !w.touched[id.String()] && !w.touched[owner.String()] && f.view.Available(is)
+	return !hangs && !touched && f.view.Available(is)
 }
 
 // hampered reports whether requests of the rebalancer have gone wrong lately in a way that may make an audit take longer.

@@ -132,8 +132,24 @@ func (d *drawing) create(id apiserver.ID, at time.Duration) Step {
 	return s
 }
 
-// owner is a main object that may own the object: of the same namespace, or of none.
+// owner is an object that may own another one: a main object of the same namespace, or of none; or, sometimes, a ConfigMap that owns a Secret.
 func (d *drawing) owner(of apiserver.ID) apiserver.ID {
+	main := d.main(of)
+
+	between := slices.DeleteFunc(slices.Clone(d.others), func(id apiserver.ID) bool {
+		return id.GroupResource != configMaps || id.Namespace != of.Namespace
+	})
+	drawn := chance(d.h.Seed, "who owns "+of.String(), len(d.h.Steps)) // not from the other draws: these shall stay as they are
+
+	if of.GroupResource == secrets && len(between) > 0 && drawn%2 == 0 {
+		return between[drawn/2%uint64(len(between))]
+	}
+
+	return main
+}
+
+// main is a main object that may own the object.
+func (d *drawing) main(of apiserver.ID) apiserver.ID {
 	fits := slices.DeleteFunc(slices.Clone(d.mains), func(id apiserver.ID) bool {
 		return id.Namespace != "" && id.Namespace != of.Namespace
 	})

@@ -8,7 +8,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/clusterring/clusterring/services/model/simulation/apiserver"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
@@ -37,6 +36,9 @@ const (
 // forever is longer than any history.
 const forever = 24 * time.Hour
 
+// handover is how long an object that moves again and again may be nobody's, while what follows it is looked for by slow lists.
+const handover = 20 * time.Second
+
 // flapper is the shard that comes and goes.
 const flapper = "shard-z"
 
@@ -50,9 +52,10 @@ func (w *World) excuse(id apiserver.ID, o *metav1.PartialObjectMetadata, f facts
 			return o.Labels[shardLabel] == w.h.Whom
 		})
 	case Namesakes:
-		return func(r engine.Report) bool { return r.Blocked > 0 }, w.concerns(id, o, func(_ apiserver.ID, o *metav1.PartialObjectMetadata) bool {
-			return o.Labels[shardLabel] == w.h.Whom
-		})
+		held := func(_ apiserver.ID, o *metav1.PartialObjectMetadata) bool { return o.Labels[shardLabel] == w.h.Whom }
+
+		return func(r engine.Report) bool { return r.Blocked > 0 }, w.concerns(id, o, held) ||
+			slices.ContainsFunc(append(w.line(id, o), id), func(id apiserver.ID) bool { return w.followed(id, held) })
 	case Refused:
 		return func(r engine.Report) bool { return len(r.Failures) > 0 }, w.concerns(id, o, func(id apiserver.ID, _ *metav1.PartialObjectMetadata) bool {
 			return id.GroupResource.String() == w.h.Whom
@@ -60,28 +63,41 @@ func (w *World) excuse(id apiserver.ID, o *metav1.PartialObjectMetadata, f facts
 	case Flapping:
 		others := slices.DeleteFunc(f.view.AvailableShards(), func(name string) bool { return name == flapper })
 
+		w.mu.Lock()
+		between := w.clock.Since(w.givenUp[o.UID]) < handover
+		w.mu.Unlock()
+
 		// Where there is no other shard, each list ends with the shard that it was begun for.
-		return func(engine.Report) bool { return true }, is == flapper || f.view.Available(is) || len(others) == 0
+		return func(engine.Report) bool { return true }, is == flapper || f.view.Available(is) || len(others) == 0 || between
 	case Fine, SlowAdmission:
 	}
 
 	return nil, false
 }
 
-// concerns reports whether a condition concerns an object: itself, or its owner.
+// concerns reports whether a condition concerns an object: itself, or whom it follows.
 func (w *World) concerns(id apiserver.ID, o *metav1.PartialObjectMetadata, is func(apiserver.ID, *metav1.PartialObjectMetadata) bool) bool {
 	if is(id, o) {
 		return true
 	}
 
-	owner := w.scoped(ownerID(w, id, o))
-	if owner.Name == "" {
-		return false
+	return slices.ContainsFunc(w.line(id, o), func(owner apiserver.ID) bool {
+		at := w.server.Object(owner)
+
+		return at != nil && is(owner, at)
+	})
+}
+
+// followed reports whether a condition concerns something that follows an object, and that goes before it.
+func (w *World) followed(id apiserver.ID, is func(apiserver.ID, *metav1.PartialObjectMetadata) bool) (concerned bool) {
+	all := map[apiserver.ID]*metav1.PartialObjectMetadata{}
+	w.server.Objects(func(id apiserver.ID, o *metav1.PartialObjectMetadata) { all[id] = o })
+
+	for other, o := range all {
+		concerned = concerned || is(other, o) && slices.Contains(w.line(other, o), id)
 	}
 
-	at := w.server.Object(owner)
-
-	return at != nil && is(owner, at)
+	return concerned
 }
 
 // last draws a condition that lasts.
@@ -163,23 +179,27 @@ var leases = schema.GroupResource{Group: "coordination.k8s.io", Resource: "lease
 // what is left of an owner that was deleted: it stays where it is, but who has not looked for its owner does not know that.
 func (w *World) auditFound(object string) {
 	var (
-		owner apiserver.ID
-		uid   types.UID
+		of  apiserver.ID
+		its *metav1.PartialObjectMetadata
 	)
 
 	w.server.Objects(func(id apiserver.ID, o *metav1.PartialObjectMetadata) {
-		if ref := metav1.GetControllerOfNoCopy(o); ref != nil && id.String() == object {
-			owner, uid = ownerID(w, id, o), ref.UID
+		if id.String() == object {
+			of, its = id, o
 		}
 	})
 
-	at := w.server.Object(w.scoped(owner))
-	orphan := uid != "" && (at == nil || at.UID != uid)
+	line, orphan := w.line(of, its), false
+	for _, owner := range line {
+		ref, at := metav1.GetControllerOfNoCopy(its), w.server.Object(owner)
+		orphan = orphan || at == nil || at.UID != ref.UID
+		its = at
+	}
 
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	if !orphan && !w.touched[object] && !w.touched[owner.String()] {
+	if !orphan && !slices.ContainsFunc(append(line, of), func(id apiserver.ID) bool { return w.touched[id.String()] }) {
 		w.violate(Found, "%s", object)
 	}
 }

@@ -155,19 +155,25 @@ func (p *process) may(id apiserver.ID, o *metav1.PartialObjectMetadata) bool {
 		return !drain || inside
 	}
 
-	owner := ownerID(p.w, id, o)
-	if owner.Name == "" {
-		return false
+	// What it follows has to be the shard's, too, up to the main object.
+	for range v1alpha1.MaxDepth - 1 {
+		owner := ownerID(id, o)
+
+		at, ok := p.cache[owner]
+		if !ok {
+			return false
+		}
+
+		if _, moving := at.Labels[drainLabel]; moving || version(at) <= p.given[owner] {
+			return false
+		}
+
+		if id, o = owner, at; p.w.isMain(id, o) {
+			return true
+		}
 	}
 
-	at, ok := p.cache[owner]
-	if !ok {
-		return false
-	}
-
-	_, moving := at.Labels[drainLabel]
-
-	return !moving && version(at) > p.given[owner]
+	return false
 }
 
 // isMain reports whether shards take the object for a main one; the lock of the world is held.
@@ -181,19 +187,24 @@ func (w *World) isMain(id apiserver.ID, o *metav1.PartialObjectMetadata) bool {
 }
 
 // ownerID returns what controls an object.
-func ownerID(_ *World, id apiserver.ID, o *metav1.PartialObjectMetadata) apiserver.ID {
+func ownerID(id apiserver.ID, o *metav1.PartialObjectMetadata) apiserver.ID {
 	ref := metav1.GetControllerOfNoCopy(o)
 	if ref == nil {
 		return apiserver.ID{}
 	}
 
+	return object(resourceOf(ref.Kind), id.Namespace, ref.Name)
+}
+
+// resourceOf returns the resource of a kind.
+func resourceOf(kind string) schema.GroupResource {
 	for gr, how := range served {
-		if how.Kind == ref.Kind {
-			return object(gr, id.Namespace, ref.Name)
+		if how.Kind == kind {
+			return gr
 		}
 	}
 
-	return apiserver.ID{}
+	return schema.GroupResource{}
 }
 
 // acknowledge gives an object up that the shard was asked for.

@@ -61,6 +61,8 @@ type World struct {
 	overridden map[types.UID]int64 // the version that a user has written last who was not bound to the protocol
 	unrelated  map[types.UID]schema.GroupResource
 	touched    map[string]bool
+	changed    map[types.UID]time.Time // when a user has written last
+	givenUp    map[types.UID]time.Time // when an object has lost its shard last
 	noWebhook  time.Time
 	buried     map[apiserver.ID]*metav1.PartialObjectMetadata
 	violations []string
@@ -74,7 +76,7 @@ func newWorld(h History) *World {
 		leases:    map[types.NamespacedName]*coordinationv1.Lease{},
 		processes: map[types.NamespacedName]*process{},
 		working:   map[types.UID]map[*process]bool{}, tampered: map[types.UID]map[*process]bool{}, overridden: map[types.UID]int64{},
-		unrelated: map[types.UID]schema.GroupResource{}, touched: map[string]bool{}, buried: map[apiserver.ID]*metav1.PartialObjectMetadata{},
+		unrelated: map[types.UID]schema.GroupResource{}, touched: map[string]bool{}, changed: map[types.UID]time.Time{}, givenUp: map[types.UID]time.Time{}, buried: map[apiserver.ID]*metav1.PartialObjectMetadata{},
 	}
 	w.begun = w.clock.Now()
 	config := apiserver.Config{Seed: h.Seed, Page: h.Page, Streaming: h.Streaming, Admit: w.admit, Written: w.written}
@@ -176,10 +178,19 @@ func (w *World) written(write apiserver.Write) {
 
 	w.note("%s %ss %s: %s -> %s", write.Client, write.Verb, write.ID, placed(write.Old), placed(write.New))
 
+	if write.Old != nil && write.New != nil && write.Old.Labels[shardLabel] != "" && write.New.Labels[shardLabel] == "" {
+		w.givenUp[write.New.UID] = w.clock.Now()
+	}
+
 	if strings.HasPrefix(write.Client, "user/") || strings.HasPrefix(write.Client, "gc/") {
+		if write.New != nil {
+			w.changed[write.New.UID] = w.clock.Now()
+		}
+
 		w.tamper(write)
 	} else {
 		w.checkTaking(write)
+		w.checkOrder(write)
 	}
 }
 

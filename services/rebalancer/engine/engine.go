@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
 
+	"github.com/clusterring/clusterring/services/internal/ancestry"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/plan"
 	"github.com/clusterring/clusterring/services/rebalancer/move"
@@ -31,6 +32,10 @@ const (
 	// wait for something that are kept one by one: some 10 MB each.
 	maxActive = 20_000
 	maxParked = 20_000
+	// maxBetween is of how many objects it is remembered whom they follow that are followed themselves, 60 MB; of others that is read when it is
+	// needed. Each pass renews what is remembered, so that it may be old.
+	maxBetween  = 200_000
+	rememberFor = time.Hour
 )
 
 // Limits bound what an engine does at a time. All are positive, but for Settle and AuditBudget.
@@ -87,14 +92,19 @@ type Engine struct {
 // New returns an engine without a target.
 func New(c Config) *Engine {
 	e := &Engine{Config: c, wake: make(chan struct{}, 1)}
-	e.state = newState(c)
+	e.state = newState(c, ancestry.New(ancestry.Options{Read: c.Objects.Metadata, Size: maxBetween, Remember: rememberFor, Clock: c.Clock}))
 	e.turns = move.NewTurns(e.again)
 	e.mover = &move.Mover{
-		Objects: c.Objects, Guard: c.Guard, Namespaces: c.Namespaces, Obligations: e.state, Clock: c.Clock, Turn: e.turns.Begin,
+		Objects: c.Objects, Guard: c.Guard, World: e.world(), Obligations: e.state, Clock: c.Clock, Turn: e.turns.Begin,
 		Moved: func(o objects.Object, verb plan.Verb) { countMove(c.Ring, o.GVR.GroupResource(), verb) },
 	}
 
 	return e
+}
+
+// world is what has to be asked about objects.
+func (e *Engine) world() placement.World {
+	return placement.World{Namespaces: e.Namespaces, Ancestors: e.ancestors}
 }
 
 // Pursues reports whether the engine works towards t, or towards what is the same to it.
@@ -138,6 +148,7 @@ func (e *Engine) Run(ctx context.Context) {
 	wg.Go(func() { e.tell(ctx) })
 	wg.Go(func() { e.tick(ctx) })
 	wg.Go(func() { e.pass(ctx) })
+	wg.Go(func() { e.gatherer(ctx) })
 
 	s := newSources(e)
 	defer s.stop()

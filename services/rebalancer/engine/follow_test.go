@@ -151,18 +151,27 @@ func newRingOfTwo(t *testing.T) *ringOfTwo {
 }
 
 func (w *ringOfTwo) targetOf(shards ...string) *Target {
-	mapper := meta.NewDefaultRESTMapper(nil)
-	mapper.Add(corev1.SchemeGroupVersion.WithKind("ConfigMap"), meta.RESTScopeNamespace)
-	mapper.Add(corev1.SchemeGroupVersion.WithKind("Secret"), meta.RESTScopeNamespace)
-
 	return &Target{
-		View: viewOf(w.ring, shards...),
-		Set: resources.Resolve(mapper, v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{
-			Resource: "configmaps", ControlledResources: []v1alpha1.ControlledResource{{Resource: "secrets"}},
-		}}}),
+		View:     viewOf(w.ring, shards...),
+		Set:      w.resources("secrets"),
 		Leaving:  map[schema.GroupResource]bool{},
 		Selector: labels.Everything(),
 	}
+}
+
+// resources are ConfigMaps, and what they control.
+func (w *ringOfTwo) resources(controlled ...string) *resources.Set {
+	mapper := meta.NewDefaultRESTMapper(nil)
+	for _, kind := range []string{"ConfigMap", "Secret", "ServiceAccount"} {
+		mapper.Add(corev1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeNamespace)
+	}
+
+	r := v1alpha1.RingResource{Resource: "configmaps"}
+	for _, name := range controlled {
+		r.ControlledResources = append(r.ControlledResources, v1alpha1.ControlledResource{Resource: name})
+	}
+
+	return resources.Resolve(mapper, v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{r}})
 }
 
 // run lets the engine work until the test ends or stop is called.

@@ -69,7 +69,7 @@ func (l *lister) list(ctx context.Context) error {
 		scope := objects.Scope{GVR: l.gvr, Selector: selector(l.e.Objects.ShardLabel(), "in", names)}
 
 		_, err := l.e.Objects.All(ctx, l.e.Clock, scope, func(o objects.Object) error {
-			l.e.observe(ctx, l.e.Namespaces, o)
+			l.e.observe(ctx, l.e.world(), o)
 			return ctx.Err()
 		})
 		if err != nil {

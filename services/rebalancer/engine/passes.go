@@ -12,6 +12,7 @@ import (
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 	"github.com/clusterring/clusterring/services/rebalancer/obligation"
+	"github.com/clusterring/clusterring/services/rebalancer/placement"
 	"github.com/clusterring/clusterring/services/rebalancer/source"
 )
 
@@ -333,7 +334,8 @@ func (p *round) over(ctx context.Context, r resources.Resource, shards []string,
 		chunks = slices.Collect(slices.Chunk(shards, namedAtOnce))
 	}
 
-	namespaces := &remembered{Namespaces: p.e.Namespaces}
+	world := p.e.world()
+	world.Namespaces = &remembered{Namespaces: p.e.Namespaces}
 
 	var err error
 
@@ -345,7 +347,7 @@ func (p *round) over(ctx context.Context, r resources.Resource, shards []string,
 		var version string
 
 		if version, err = p.e.Objects.All(ctx, p.e.Clock, scope, func(o objects.Object) error {
-			p.look(ctx, namespaces, o)
+			p.look(ctx, world, o)
 			return ctx.Err()
 		}); err != nil {
 			break
@@ -361,7 +363,7 @@ func (p *round) over(ctx context.Context, r resources.Resource, shards []string,
 	return err
 }
 
-func (p *round) look(ctx context.Context, namespaces Namespaces, o objects.Object) {
+func (p *round) look(ctx context.Context, world placement.World, o objects.Object) {
 	p.objects++
 
 	known := false
@@ -369,7 +371,7 @@ func (p *round) look(ctx context.Context, namespaces Namespaces, o objects.Objec
 		_, known = p.e.Has(o.ID)
 	}
 
-	at, inPlace := p.e.observe(ctx, namespaces, o)
+	at, inPlace := p.e.observe(ctx, world, o)
 	if p.audited && !inPlace && !known && p.e.Target().Same(p.t) {
 		countAudited(p.e.Ring)
 		p.e.Log.Info("the audit has found an object out of its place", "object", o.String(), "shard", o.Shard, "belongs to", at.Desired)

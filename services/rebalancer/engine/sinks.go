@@ -10,20 +10,27 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/placement"
 )
 
-// observe takes note of an object that some source has seen, when there is room. An error of the look at its namespace counts as out
+// observe takes note of an object that some source has seen, when there is room. An error of the look at its namespace, or at whom it follows, counts as out
 // of place: a worker will look again.
-func (e *Engine) observe(ctx context.Context, namespaces Namespaces, o objects.Object) (at placement.Assessment, inPlace bool) {
-	return e.observed(ctx, namespaces, sight{object: o})
+func (e *Engine) observe(ctx context.Context, world placement.World, o objects.Object) (at placement.Assessment, inPlace bool) {
+	return e.observed(ctx, world, sight{object: o})
 }
 
-func (e *Engine) observed(ctx context.Context, namespaces Namespaces, seen sight) (at placement.Assessment, inPlace bool) {
+func (e *Engine) observed(ctx context.Context, world placement.World, seen sight) (at placement.Assessment, inPlace bool) {
+	e.ancestors.Saw(seen.object.GVR.GroupResource(), seen.object.UID, seen.object.Controller)
+
 	for {
 		t := e.Target()
 
-		at, err := t.Assess(ctx, namespaces, seen.object)
-		seen.inPlace = err == nil && at.InPlace
+		at, err := t.Assess(ctx, world, seen.object)
+		seen.inPlace, seen.object.Above = err == nil && at.InPlace, at.Above
 
-		if !seen.inPlace && !e.await(ctx, e.room, func() bool { return !e.table.Full() }) || e.saw(t, seen) {
+		room := seen.room
+		if room == nil {
+			room = func() bool { return !e.table.Full() }
+		}
+
+		if !seen.inPlace && !e.await(ctx, e.room, room) || e.saw(t, seen) {
 			return at, seen.inPlace
 		}
 	}
@@ -60,7 +67,7 @@ func (s *unassigned) Present(ctx context.Context, o objects.Object) {
 		return
 	}
 
-	if _, inPlace := s.e.observe(ctx, s.e.Namespaces, o); !inPlace && s.listed != nil {
+	if _, inPlace := s.e.observe(ctx, s.e.world(), o); !inPlace && s.listed != nil {
 		s.listed.Insert(o.ID)
 	}
 }
@@ -107,7 +114,7 @@ func (s *drains) Present(ctx context.Context, o objects.Object) {
 		s.listed.Insert(o.ID)
 	}
 
-	s.e.observed(ctx, s.e.Namespaces, sight{object: o, watched: true})
+	s.e.observed(ctx, s.e.world(), sight{object: o, watched: true})
 }
 
 func (s *drains) Gone(id objects.ID, resourceVersion string) { s.e.released(id, resourceVersion) }

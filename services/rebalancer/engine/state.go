@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
 
+	"github.com/clusterring/clusterring/services/internal/ancestry"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 	"github.com/clusterring/clusterring/services/rebalancer/obligation"
 )
@@ -29,6 +30,9 @@ type state struct {
 	relist bool
 	// history is what is known of the past of shards that were lost.
 	history history
+	// families are the objects that go after those that follow them; ancestors know who may be followed.
+	families  families
+	ancestors *ancestry.Book
 	// failures are the sources that cannot be read, with the reason; unlisted those that have not listed yet.
 	failures map[string]string
 	unlisted sets.Set[string]
@@ -37,11 +41,11 @@ type state struct {
 	// armed is when tick looks at the table next; zero if never.
 	armed time.Time
 	timer chan struct{}
-	// news wakes whoever reports, poke whoever passes over all objects, owed whoever lists.
-	news, poke, owed chan struct{}
+	// news wakes whoever reports, poke whoever passes over all objects, owed whoever lists, gather whoever looks for what follows others.
+	news, poke, owed, gather chan struct{}
 }
 
-func newState(c Config) *state {
+func newState(c Config, ancestors *ancestry.Book) *state {
 	s := &state{
 		clock: c.Clock,
 		table: obligation.New(obligation.Limits{
@@ -51,9 +55,11 @@ func newState(c Config) *state {
 		passes:   newPasses(c.Ring, c.Limits),
 		lost:     sets.New[string](),
 		history:  newHistory(),
+		families: newFamilies(), ancestors: ancestors,
 		failures: map[string]string{},
 		unlisted: sets.New[string](),
 		timer:    make(chan struct{}, 1), news: make(chan struct{}, 1), poke: make(chan struct{}, 1), owed: make(chan struct{}, 1),
+		gather: make(chan struct{}, 1),
 	}
 	s.due, s.room = sync.NewCond(&s.mu), sync.NewCond(&s.mu)
 
@@ -174,7 +180,10 @@ func (s *state) report(id objects.ID, out obligation.Outcome) (late obligation.L
 	s.update(func(now time.Time) {
 		if late, news = s.table.Report(now, id, out); out.Object != nil {
 			s.history.note(id.GVR, out.Object.ResourceVersion)
+			s.follows(*out.Object)
 		}
+
+		s.ended(id)
 	})
 
 	return late, news
@@ -189,6 +198,8 @@ type sight struct {
 	object objects.Object
 	// inPlace says that it was in its place; watched that whoever saw it is told when it loses its drain label.
 	inPlace, watched bool
+	// room reports whether there is room for it, with the lock held; nil if that is to be asked as for most.
+	room func() bool
 }
 
 // saw takes note of a sight, as the given target has it. It reports whether that is the present one.
@@ -211,8 +222,11 @@ func (s *state) saw(t *Target, o sight) bool {
 
 // see takes note of a sight, with the lock held.
 func (s *state) see(o sight) {
+	s.follows(o.object)
+
 	before, known := s.table.Has(o.object.ID)
 	s.table.See(s.clock.Now(), o.object, o.inPlace)
+	s.ended(o.object.ID)
 
 	if o.object.Draining && !o.watched && (!known || !before.Draining) {
 		s.table.Doubt(o.object.ID)
@@ -292,7 +306,9 @@ func (s *state) retarget(t *Target) (differs bool) {
 		s.relist = s.relist || old != nil && !old.Covers(t) // what was nobody's concern may be ours now
 		s.passes.retarget(now, suspectsOf(old, t))
 		s.grace.retarget(now, len(t.View.AvailableShards()), len(t.View.Shards()), lostShards(t, old).Len() > 0)
-		maps.DeleteFunc(s.failures, func(source, _ string) bool { return strings.HasPrefix(source, passPrefix) }) // the next pass shows
+		maps.DeleteFunc(s.failures, func(source, _ string) bool { // the next pass shows
+			return strings.HasPrefix(source, passPrefix) || strings.HasPrefix(source, familyPrefix)
+		})
 		s.table.Recheck(now, t.View.Available, func(id objects.ID) bool {
 			r, _, ok := t.Set.Find(id.GVR.GroupResource())
 			return ok && r.GVR == id.GVR && r.Namespaced == (id.Namespace != "")

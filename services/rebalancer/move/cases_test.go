@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
@@ -77,12 +79,33 @@ func TestMoveOfAMainObject(t *testing.T) {
 		"no answer":              {shard: "a", prepare: fails("patch configmaps", context.DeadlineExceeded), expected: expected{"a 1", unknown, []string{patch}}},
 		"an unknown namespace":   {prepare: fails("namespace", errors.New("not synced")), expected: expected{" 1", is(obligation.Failed), nil}},
 		"not its turn":           {prepare: func(a *api, _ objects.ID) { a.noTurn = true }, expected: expected{" 1", obligation.Outcome{Event: obligation.Blocked, Cause: obligation.TurnOf(objects.ID{GVR: owners, Namespace: "n", Name: name})}, nil}},
+		"goes after others":      {prepare: func(a *api, _ objects.ID) { a.scattered = true }, expected: expected{" 1", obligation.Outcome{Event: obligation.Blocked, Cause: obligation.FollowersOf(types.UID("uid of " + name))}, []string{"gather what follows " + name + " at b"}}},
 		"taken back":             {prepare: admission(func(l map[string]string) { delete(l, shardKey) }), expected: expected{" 10", obligation.Outcome{Event: obligation.Failed, Reason: "takes back"}, assigned}},
 		"put elsewhere":          {prepare: admission(func(l map[string]string) { l[shardKey] = "a" }), expected: expected{"a 10", is(obligation.Woken), assigned}},
 		"its drain taken back":   {shard: "a", prepare: admission(func(l map[string]string) { delete(l, drainKey) }), expected: expected{"a 10", obligation.Outcome{Event: obligation.Failed, Reason: "takes back"}, asked}},
 		"given up while drained": {shard: "a", prepare: admission(func(l map[string]string) { delete(l, drainKey); delete(l, shardKey) }), expected: expected{" 10", is(obligation.Woken), asked}},
 	} {
 		t.Run(what, func(t *testing.T) { run(t, "owner", tc) })
+	}
+}
+
+// With the shard of an object comes when all that follows it came there; what an earlier one said goes.
+func TestHandoverIsWritten(t *testing.T) {
+	for what, handover := range map[string]v1alpha1.Handover{"nothing follows": {}, "something does": {children.GroupResource(): "17"}} {
+		t.Run(what, func(t *testing.T) {
+			a := newAPI(t)
+			a.handover = handover
+			id := a.put(owners, ownerAtB(), "", false)
+			key := v1alpha1.HandoverAnnotation(ring)
+			metav1.SetMetaDataAnnotation(&a.stored[id].ObjectMeta, key, "earlier")
+
+			out := a.mover().Move(t.Context(), target, obligation.Job{Object: a.seen(id)})
+			require.Equal(t, obligation.SeenInPlace, out.Event)
+
+			now, is := a.stored[id].Annotations[key]
+			require.Equal(t, handover.String(), now)
+			require.Equal(t, len(handover) > 0, is)
+		})
 	}
 }
 
@@ -101,7 +124,7 @@ func TestDrainNamesTheNextShard(t *testing.T) {
 				at.Set = alone()
 			}
 
-			out := a.mover().Move(t.Context(), at, obligation.Job{Object: a.seen(id)})
+			out := a.mover().Move(t.Context(), func() *placement.Target { return at }, obligation.Job{Object: a.seen(id)})
 			require.Equal(t, obligation.Asked, out.Event)
 			require.Equal(t, tc.value, a.stored[id].Labels[drainKey])
 		})
@@ -140,6 +163,10 @@ func TestMoveOfAControlledObject(t *testing.T) {
 	fails := func(what string, err error) func(*api, objects.ID) {
 		return func(a *api, _ objects.ID) { a.fails[what] = err }
 	}
+	given := func(a *api, _ objects.ID) {
+		known("")(a, objects.ID{})
+		a.given = map[objects.ID]bool{owner: true}
+	}
 	waits := obligation.Outcome{Event: obligation.Blocked, Cause: obligation.OwnerOf(owner)}
 	settled := obligation.Outcome{Event: obligation.SeenInPlace}
 
@@ -151,6 +178,8 @@ func TestMoveOfAControlledObject(t *testing.T) {
 		"and its owner is being given up":       {shard: "b", drain: true, prepare: ownerAt("a", true), expected: expected{"b 1 drain", waits, []string{get, see}}},
 		"has a shard, its owner is on the move": {shard: "a", prepare: known("a"), expected: expected{"a 1", waits, nil}},
 		"has none, and its owner neither":       {prepare: known(""), expected: expected{" 1", waits, nil}},
+		"goes before its owner":                 {prepare: given, expected: expected{"b 10", settled, []string{patch, assigned}}},
+		"leaves a shard before its owner comes": {shard: "a", prepare: given, expected: expected{"b 10", settled, []string{patch, assigned}}},
 		"has none, its owner does":              {prepare: known("a"), expected: expected{"a 10", obligation.Outcome{Event: obligation.Woken}, []string{get, see, patch, assigned}}},
 		"has no owner":                          {expected: expected{"b 10", settled, []string{get, patch, assigned}}},
 		"has no owner, and stays where it is":   {shard: "a", expected: expected{"a 1", settled, []string{get}}},

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -47,6 +48,11 @@ type Obligations interface {
 	Held(shard string) bool
 	// Free says that a shard was found not to work on its objects.
 	Free(shard string)
+	// Gathered reports whether all that follows an object is at the shard where the object goes, and from when on. If not, it is looked for, and
+	// may go there. Nobody works on the object, or it follows another one itself.
+	Gathered(o objects.Object, to string) (from v1alpha1.Handover, all bool)
+	// Given reports whether nobody works on an object of which this is the name and UID, and it waits for all that follows it.
+	Given(owner objects.ID, uid types.UID) bool
 	// Grace returns how long objects of shards that are gone have to wait for these to come back, and why; not positive if not.
 	Grace() (wait time.Duration, reason string)
 }
@@ -55,7 +61,7 @@ type Obligations interface {
 type Mover struct {
 	Objects     *objects.Client
 	Guard       *takeover.Guard
-	Namespaces  placement.Namespaces
+	World       placement.World
 	Obligations Obligations
 	// Clock is that of the guard.
 	Clock clock.PassiveClock
@@ -94,7 +100,8 @@ func (m *Mover) Move(ctx context.Context, target func() *placement.Target, job o
 
 // look finds out where an object belongs. If that is all that there is to do now, it returns the outcome. It asks nobody.
 func (m *Mover) look(ctx context.Context, t *placement.Target, o objects.Object) (placement.Assessment, *obligation.Outcome) {
-	a, err := t.Assess(ctx, m.Namespaces, o)
+	a, err := t.Assess(ctx, m.World, o)
+	o.Above = a.Above
 
 	var out obligation.Outcome
 
@@ -121,6 +128,8 @@ func (m *Mover) step(ctx context.Context, t *placement.Target, o objects.Object)
 		return *out
 	}
 
+	o.Above = a.Above
+
 	end, ok := m.Turn(a.OwnerID(o), o.ID)
 	if !ok {
 		return obligation.Outcome{Object: &o, Event: obligation.Blocked, Cause: obligation.TurnOf(o.ID)}
@@ -133,13 +142,17 @@ func (m *Mover) step(ctx context.Context, t *placement.Target, o objects.Object)
 		if in.Owner, err = m.owner(ctx, t, a); err != nil {
 			return failed(&o, err)
 		}
+
+		if m.ownerIsBetween(t, a, in.Owner) {
+			return m.blocked(o, a)
+		}
 	}
 
 	return m.carryOut(ctx, t, step{object: o, at: a, action: plan.Decide(t.View, in)})
 }
 
-// waitsForOwner reports whether a controlled object has to wait until its owner is in its place, and whether that is known without a
-// request: the object has a shard that may as well keep it, or the owner has none that it could get.
+// waitsForOwner reports whether a controlled object has to wait until its owner is in its place, or is about to be, and whether that is known
+// without a request: the object has a shard that may as well keep it, or the owner has none that it could get.
 func (m *Mover) waitsForOwner(t *placement.Target, a placement.Assessment, o objects.Object) bool {
 	if a.Owner == nil || !a.Belongs || o.Draining {
 		return false
@@ -147,15 +160,28 @@ func (m *Mover) waitsForOwner(t *placement.Target, a placement.Assessment, o obj
 
 	owner, onTheMove := m.Obligations.Has(a.OwnerID(o))
 
-	return onTheMove && owner.UID == a.Owner.UID && (t.View.Available(o.Shard) || !t.View.Available(owner.Shard))
+	return onTheMove && owner.UID == a.Owner.UID && !m.Obligations.Given(owner.ID, owner.UID) &&
+		(t.View.Available(o.Shard) || !t.View.Available(owner.Shard))
+}
+
+// ownerIsBetween reports whether an owner has no shard that it could be followed to, and is not yet about to get one.
+func (m *Mover) ownerIsBetween(t *placement.Target, a placement.Assessment, owner plan.Owner) bool {
+	return a.Belongs && owner.Exists && !t.View.Available(owner.Shard) && len(t.View.AvailableShards()) > 0 &&
+		!m.Obligations.Given(a.OwnerID(objects.Object{}), a.Owner.UID)
 }
 
 func (m *Mover) blocked(o objects.Object, a placement.Assessment) obligation.Outcome {
 	return obligation.Outcome{Object: &o, Event: obligation.Blocked, Cause: obligation.OwnerOf(a.OwnerID(o))}
 }
 
-// owner reads the owner of a controlled object. If it is not in its place, that is taken note of.
+// owner says where the owner of a controlled object is. It is read, unless it is known that nobody works on it: then it is our turn to give it a
+// shard. If it is not in its place, that is taken note of.
 func (m *Mover) owner(ctx context.Context, t *placement.Target, a placement.Assessment) (plan.Owner, error) {
+	known, onTheMove := m.Obligations.Has(a.OwnerID(objects.Object{}))
+	if onTheMove && m.Obligations.Given(known.ID, a.Owner.UID) {
+		return plan.Owner{Exists: true, Shard: known.Shard, Draining: known.Draining, Belongs: a.OwnerBelongs}, nil
+	}
+
 	o, err := m.get(ctx, a.OwnerID(objects.Object{}))
 
 	switch {
@@ -167,12 +193,12 @@ func (m *Mover) owner(ctx context.Context, t *placement.Target, a placement.Asse
 		return plan.Owner{}, nil
 	}
 
-	at, err := t.Assess(ctx, m.Namespaces, o)
+	at, err := t.Assess(ctx, m.World, o)
 	if err != nil {
 		return plan.Owner{}, fmt.Errorf("find where the owner belongs: %w", err)
 	}
 
-	if !at.InPlace {
+	if o.Above = at.Above; !at.InPlace {
 		m.Obligations.See(o)
 	}
 
@@ -197,11 +223,14 @@ type step struct {
 func (m *Mover) carryOut(ctx context.Context, t *placement.Target, s step) obligation.Outcome {
 	o := s.object
 
-	if from := s.action.TakenFrom; from != "" {
-		if wait, reason := m.Obligations.Grace(); wait > 0 && s.action.Verb == plan.Assign {
+	from := s.action.TakenFrom
+	if from != "" && s.action.Verb == plan.Assign {
+		if wait, reason := m.Obligations.Grace(); wait > 0 {
 			return obligation.Outcome{Object: &o, Event: obligation.Blocked, Cause: obligation.HeldBy(from), RetryAfter: wait, Reason: reason}
 		}
+	}
 
+	if from != "" {
 		limited, cancel, held := m.confirm(ctx, from)
 		if held != nil {
 			held.Object = &o
@@ -212,9 +241,23 @@ func (m *Mover) carryOut(ctx context.Context, t *placement.Target, s step) oblig
 		ctx = limited
 	}
 
+	var handover v1alpha1.Handover
+
+	if s.action.ChildrenFirst {
+		var all bool
+		if handover, all = m.Obligations.Gathered(o, s.action.To); !all {
+			return obligation.Outcome{Object: &o, Event: obligation.Blocked, Cause: obligation.FollowersOf(o.UID)}
+		}
+	}
+
 	switch s.action.Verb {
 	case plan.Assign:
-		return m.write(ctx, t, s, objects.Change{Shard: s.action.To, RemoveDrain: o.Draining})
+		change := objects.Change{Shard: s.action.To, RemoveDrain: o.Draining}
+		if s.action.ChildrenFirst {
+			change.Handover = new(handover.String())
+		}
+
+		return m.write(ctx, t, s, change)
 	case plan.Withdraw:
 		return m.write(ctx, t, s, objects.Change{RemoveDrain: true})
 	case plan.Release:
@@ -225,7 +268,7 @@ func (m *Mover) carryOut(ctx context.Context, t *placement.Target, s step) oblig
 		}
 
 		return m.write(ctx, t, s, objects.Change{Drain: cmp.Or(s.action.To, v1alpha1.DrainValue)})
-	case plan.AwaitAcknowledgement, plan.AwaitOwner, plan.AwaitShard, plan.None:
+	case plan.AwaitAcknowledgement, plan.AwaitShard, plan.None:
 	}
 
 	return m.await(s)
@@ -241,14 +284,11 @@ func (m *Mover) await(s step) obligation.Outcome {
 		}
 	}
 
-	switch s.action.Verb {
-	case plan.AwaitAcknowledgement:
-		if s.at.Role == resources.Main {
-			return obligation.Outcome{Object: &o, Event: obligation.Asked}
-		}
-	case plan.AwaitOwner:
-	default:
+	switch {
+	case s.action.Verb != plan.AwaitAcknowledgement:
 		return obligation.Outcome{Object: &o, Event: obligation.SeenInPlace} // it is where its owner is, or can be nowhere else
+	case s.at.Role == resources.Main:
+		return obligation.Outcome{Object: &o, Event: obligation.Asked}
 	}
 
 	// The owner has come to its place since it was looked at, or is about to be seen.
@@ -307,7 +347,8 @@ func (m *Mover) write(ctx context.Context, t *placement.Target, s step, change o
 
 // seen reports an object as it is after a write.
 func (m *Mover) seen(ctx context.Context, t *placement.Target, s step, now objects.Object) obligation.Outcome {
-	a, err := t.Assess(ctx, m.Namespaces, now)
+	a, err := t.Assess(ctx, m.World, now)
+	now.Above = a.Above
 
 	switch {
 	case err != nil:

@@ -66,7 +66,11 @@ type api struct {
 	noSlots bool
 	noTurn  bool
 	held    map[string]bool
-	grace   time.Duration
+	// scattered says that what follows an object is not where the object goes, handover since when it is.
+	scattered bool
+	handover  v1alpha1.Handover
+	given     map[objects.ID]bool
+	grace     time.Duration
 }
 
 func (a *api) Enter(context.Context) (leave func(), err error) {
@@ -109,8 +113,8 @@ func (a *api) Patch(ctx context.Context, id objects.ID, body []byte) (*metav1.Pa
 
 	var patch struct {
 		Metadata struct {
-			ResourceVersion string
-			Labels          map[string]*string
+			ResourceVersion     string
+			Labels, Annotations map[string]*string
 		}
 	}
 
@@ -128,6 +132,12 @@ func (a *api) Patch(ctx context.Context, id objects.ID, body []byte) (*metav1.Pa
 	for k, v := range patch.Metadata.Labels {
 		if delete(m.Labels, k); v != nil {
 			metav1.SetMetaDataLabel(&m.ObjectMeta, k, *v)
+		}
+	}
+
+	for k, v := range patch.Metadata.Annotations {
+		if delete(m.Annotations, k); v != nil {
+			metav1.SetMetaDataAnnotation(&m.ObjectMeta, k, *v)
 		}
 	}
 
@@ -151,6 +161,18 @@ func (a *api) List(_ context.Context, list client.ObjectList, _ ...client.ListOp
 func (a *api) Selects(context.Context, string, labels.Selector) (bool, error) {
 	return true, a.fails["namespace"]
 }
+
+// Gathered says that all that follows an object has come, unless it is said to be scattered.
+func (a *api) Gathered(o objects.Object, to string) (v1alpha1.Handover, bool) {
+	if a.scattered {
+		a.requests = append(a.requests, "gather what follows "+o.Name+" at "+to)
+	}
+
+	return a.handover, !a.scattered
+}
+
+// Given says that nobody works on an owner, if it was given.
+func (a *api) Given(owner objects.ID, _ types.UID) bool { return a.given[owner] }
 
 func (a *api) See(o objects.Object) {
 	a.requests = append(a.requests, "see "+o.Name)
@@ -198,7 +220,7 @@ func (a *api) mover() *Mover {
 	clk.SetTime(start.Add(time.Hour))
 
 	return &Mover{
-		Objects: objects.NewClient(server{a}, ring), Guard: guard, Namespaces: a, Obligations: a, Clock: clk,
+		Objects: objects.NewClient(server{a}, ring), Guard: guard, World: placement.World{Namespaces: a}, Obligations: a, Clock: clk,
 		Turn: func(objects.ID, objects.ID) (func(), bool) { return func() {}, !a.noTurn },
 		Moved: func(o objects.Object, verb plan.Verb) {
 			a.requests = append(a.requests, fmt.Sprintf("moved %s: %s", o.Name, verb))

@@ -59,7 +59,25 @@ type Object struct {
 	Draining bool
 	// Controller is the owner reference of the object's controller; nil if there is none.
 	Controller *metav1.OwnerReference
+	// Above are those that the controller follows. The object does not say that itself: it is filled in when it was found out.
+	Above Above
 }
+
+// Above are the UIDs of those that an object's controller follows, up to the main object, the nearest first; what is left is empty.
+type Above [v1alpha1.MaxDepth - 2]types.UID
+
+// Lineage returns the UIDs of whom an object follows, its controller first; what is left is empty.
+func (o Object) Lineage() (all Lineage) {
+	if o.Controller != nil {
+		all[0] = o.Controller.UID
+		copy(all[1:], o.Above[:])
+	}
+
+	return all
+}
+
+// Lineage is an object's controller, and those that it follows.
+type Lineage [v1alpha1.MaxDepth - 1]types.UID
 
 // Change is what to do with the two labels. The zero value changes nothing.
 type Change struct {
@@ -71,6 +89,8 @@ type Change struct {
 	Drain string
 	// RemoveDrain removes the drain label.
 	RemoveDrain bool
+	// Handover is the value of the handover annotation; an empty one removes it. Nil leaves it alone.
+	Handover *string
 }
 
 // Client reads and labels objects of one ring. It may be used by several goroutines.
@@ -78,11 +98,12 @@ type Client struct {
 	server     Server
 	shardLabel string
 	drainLabel string
+	handover   string
 }
 
 // NewClient returns a client for the labels of the named ring.
 func NewClient(s Server, ring string) *Client {
-	return &Client{server: s, shardLabel: v1alpha1.ShardLabel(ring), drainLabel: v1alpha1.DrainLabel(ring)}
+	return &Client{server: s, shardLabel: v1alpha1.ShardLabel(ring), drainLabel: v1alpha1.DrainLabel(ring), handover: v1alpha1.HandoverAnnotation(ring)}
 }
 
 // ShardLabel returns the key of the ring's shard label.
@@ -98,6 +119,11 @@ func (c *Client) Enter(ctx context.Context) (leave func(), err error) {
 	}
 
 	return leave, nil
+}
+
+// Metadata reads the metadata of one object from the API server's storage, not from a cache. Its error is NotFound if there is none.
+func (c *Client) Metadata(ctx context.Context, gvr schema.GroupVersionResource, name types.NamespacedName) (*metav1.PartialObjectMetadata, error) {
+	return c.server.Get(ctx, ID{GVR: gvr, Namespace: name.Namespace, Name: name.Name})
 }
 
 // Get reads one object from the API server's storage, not from a cache. Its error is NotFound if there is none.
@@ -212,6 +238,7 @@ type patch struct {
 type patchMetadata struct {
 	ResourceVersion string             `json:"resourceVersion"`
 	Labels          map[string]*string `json:"labels"`
+	Annotations     map[string]*string `json:"annotations,omitempty"`
 }
 
 // Label changes the labels of an object in one write, which succeeds only if the object is still as it was read, and returns it as
@@ -234,8 +261,17 @@ func (c *Client) Label(ctx context.Context, o Object, change Change) (Object, er
 		labels[c.drainLabel] = nil
 	}
 
+	var annotations map[string]*string
+
+	if change.Handover != nil {
+		annotations = map[string]*string{c.handover: change.Handover}
+		if *change.Handover == "" {
+			annotations[c.handover] = nil
+		}
+	}
+
 	// A resource version belongs to one object alone, also among those that bear one name after another.
-	body, err := json.Marshal(patch{patchMetadata{o.ResourceVersion, labels}})
+	body, err := json.Marshal(patch{patchMetadata{o.ResourceVersion, labels, annotations}})
 	if err != nil {
 		return Object{}, fmt.Errorf("encode the labels of %s: %w", o.ID, err)
 	}

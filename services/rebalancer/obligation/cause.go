@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
 
@@ -14,14 +16,16 @@ type Cause struct {
 	kind  string
 	shard string
 	owner objects.ID
+	uid   types.UID
 }
 
 // The kinds of causes.
 const (
-	kindHeld  = "held"
-	kindSlot  = "slot"
-	kindOwner = "owner"
-	kindTurn  = "turn"
+	kindHeld      = "held"
+	kindSlot      = "slot"
+	kindOwner     = "owner"
+	kindFollowers = "followers"
+	kindTurn      = "turn"
 )
 
 // HeldBy says that a shard which is not available may still work on its objects.
@@ -54,6 +58,8 @@ func (c Cause) String() string {
 		return "shard " + c.shard + " is giving up as many objects as it may at a time"
 	case kindOwner:
 		return "its owner " + c.owner.String() + " is on the move"
+	case kindFollowers:
+		return "what it controls goes before it"
 	}
 
 	return "its turn has not come"
@@ -100,14 +106,22 @@ func (t *Table) park(now time.Time, e *entry, out Outcome) {
 	w.add(e)
 	t.tally.parked++
 
+	if out.Cause.kind == kindFollowers {
+		t.waitsBelow(e, true)
+	}
+
 	switch c := out.Cause; {
 	case c.kind == kindSlot && t.free(c.shard):
 		t.wakeSlots(now)
 	case c.kind == kindOwner && !t.known(c.owner):
 		t.Wake(c)
+	case c.kind == kindFollowers && t.together(e):
+		t.Wake(c)
+	case c.kind == kindFollowers && e.follows != (objects.Lineage{}) && t.tally.between > t.limits.Parked:
+		t.scatter(now, e)
 	case c.kind == kindHeld && w.try.IsZero() && w.probe == nil:
 		t.try(c, w) // or nobody would
-	case t.tally.parked > t.limits.Parked && (w.n > 1 || c.shard == ""):
+	case c.kind != kindFollowers && t.tally.parked-t.tally.first > t.limits.Parked && (w.n > 1 || c.shard == ""):
 		t.drop(now, e, w)
 	}
 }
@@ -124,13 +138,13 @@ func (t *Table) drop(now time.Time, e *entry, w *waiting) {
 
 		for _, o := range followers.take() {
 			t.without(w, 1)
-			t.end(now, o)
+			t.scatter(now, o)
 		}
 
 		t.forget(c)
 	}
 
-	t.end(now, e)
+	t.scatter(now, e)
 }
 
 // roomless is how many found no room, as far as is known: they are seen again by each pass.
@@ -214,6 +228,10 @@ func (t *Table) unpark(e *entry) {
 	w.n--
 	e.place++
 	t.tally.parked--
+
+	if e.cause.kind == kindFollowers {
+		t.waitsBelow(e, false)
+	}
 
 	if w.n == 0 && w.roomless() == 0 {
 		t.forget(e.cause)

@@ -8,6 +8,9 @@ package obligation
 import (
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
 
@@ -49,16 +52,18 @@ type Job struct {
 // An alternative that was refused: to end an obligation with the write, and to leave the rest to a later pass. A pass that finds
 // much does not tell what was dropped from what is new, and a ring at rest has none.
 type Table struct {
-	limits  Limits
-	entries map[objects.ID]*entry
-	urgent  queue // due, of objects that nobody works on
-	regular queue // due, of all others
-	timers  timers
-	parked  map[Cause]*waiting
-	slots   slots
-	tally   tally
-	debt    Debt
-	moved   uint64
+	limits   Limits
+	entries  map[objects.ID]*entry
+	moving   map[*entry]struct{}
+	urgent   queue // due, of objects that nobody works on
+	regular  queue // due, of all others
+	timers   timers
+	parked   map[Cause]*waiting
+	slots    slots
+	families families
+	tally    tally
+	debt     Debt
+	moved    uint64
 
 	available func(shard string) bool
 }
@@ -88,6 +93,8 @@ type entry struct {
 	timer, place int
 	// probes is the cause for all those that wait for which it tries.
 	probes Cause
+	// follows are those that the object follows, as they are counted.
+	follows objects.Lineage
 	// reason says, for people, why it is delayed.
 	reason string
 	// counted is what it is counted as.
@@ -97,7 +104,7 @@ type entry struct {
 // New returns an empty table, for a ring without shards.
 func New(l Limits) *Table {
 	return &Table{
-		limits: l, entries: map[objects.ID]*entry{}, parked: map[Cause]*waiting{}, slots: newSlots(), tally: newTally(),
+		limits: l, entries: map[objects.ID]*entry{}, moving: map[*entry]struct{}{}, parked: map[Cause]*waiting{}, slots: newSlots(), families: newFamilies(), tally: newTally(),
 		available: func(string) bool { return false },
 	}
 }
@@ -146,7 +153,12 @@ func (t *Table) replace(e *entry, o objects.Object) {
 		t.moved++
 	}
 
+	if before := e.object; o.Above == (objects.Above{}) && before.Lineage()[0] == o.Lineage()[0] {
+		o.Above = before.Above // whoever tells now could not find it out
+	}
+
 	e.object, e.seen = o, o.ResourceVersion
+	t.follow(e, o.Lineage())
 
 	if changed {
 		t.Wake(OwnerOf(o.ID))
@@ -282,6 +294,12 @@ func (t *Table) move(e *entry, event Event) {
 		t.queue(e)
 	}
 
+	if e.phase == Moving {
+		t.moving[e] = struct{}{}
+	} else {
+		delete(t.moving, e)
+	}
+
 	if before == Parked && e.phase != Parked {
 		t.unpark(e)
 	}
@@ -317,11 +335,21 @@ func (t *Table) end(now time.Time, e *entry) {
 	t.hold(now, e, "")
 	t.wakeSlots(now)
 	t.Wake(OwnerOf(e.object.ID))
+	t.follow(e, objects.Lineage{})
+
+	if t.families.roomless.Delete(e.object.UID); len(t.entries) == 0 {
+		t.families.roomless = sets.New[types.UID]()
+	}
+
 	t.tried(e)
 }
 
 // Full reports whether so much is still to be dealt with that who finds more should wait.
 func (t *Table) Full() bool { return t.tally.active() >= t.limits.Active }
+
+// FullOfFollowers reports whether so many objects that follow others are to be dealt with that who looks for more of them should wait. It is
+// apart from [Table.Full], for those that wait for them are part of that.
+func (t *Table) FullOfFollowers() bool { return t.tally.follows >= t.limits.Active }
 
 // Empty reports whether there is no obligation, not even one of which only the cause is kept.
 func (t *Table) Empty() bool { return len(t.entries) == 0 && len(t.parked) == 0 }

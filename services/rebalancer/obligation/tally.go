@@ -68,6 +68,8 @@ type counted struct {
 	late    bool
 	blocked bool
 	lost    string
+	// first says that what follows the object goes first, between that it follows another, too; follows that it is active and follows another.
+	first, between, follows bool
 }
 
 // tally counts obligations, so that a summary does not go over them.
@@ -75,6 +77,8 @@ type tally struct {
 	phases          [Delayed + 1]int
 	classes         [draining + 1]int
 	late, blocked   int
+	first, follows  int
+	between         int
 	lost            map[string]int
 	parked, dropped int
 	// owners counts obligations by object, in whatever version it was read.
@@ -83,7 +87,9 @@ type tally struct {
 
 func newTally() tally { return tally{lost: map[string]int{}, owners: map[objects.ID]int{}} }
 
-func (y *tally) active() int { return y.phases[Due] + y.phases[Moving] + y.phases[Delayed] }
+// active counts what workers have still to deal with. An object that waits for those which follow it is part of that: they are being looked
+// for, or moved.
+func (y *tally) active() int { return y.phases[Due] + y.phases[Moving] + y.phases[Delayed] + y.first }
 
 // count counts an obligation as what it is now.
 func (t *Table) count(e *entry) {
@@ -121,6 +127,10 @@ func (t *Table) countedAs(e *entry) counted {
 		c.lost = e.object.Shard
 	}
 
+	c.first = e.phase == Parked && e.cause.kind == kindFollowers
+	c.between = c.first && e.follows != (objects.Lineage{})
+	c.follows = e.follows != (objects.Lineage{}) && (e.phase == Due || e.phase == Moving || e.phase == Delayed)
+
 	return c
 }
 
@@ -138,6 +148,18 @@ func (y *tally) add(id objects.ID, c counted, n int) {
 
 	if c.blocked {
 		y.blocked += n
+	}
+
+	if c.first {
+		y.first += n
+	}
+
+	if c.between {
+		y.between += n
+	}
+
+	if c.follows {
+		y.follows += n
 	}
 
 	if c.lost != "" {

@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/plan"
 	"github.com/clusterring/clusterring/services/internal/resources"
@@ -23,6 +22,13 @@ import (
 type Namespaces interface {
 	// Selects reports whether the namespace exists and is selected.
 	Selects(ctx context.Context, namespace string, selector labels.Selector) (bool, error)
+}
+
+// World is what has to be asked about an object beyond the object itself.
+type World struct {
+	Namespaces
+	// Ancestors say whom those follow that an object follows. They are not asked about an object whose controller is a main one.
+	resources.Ancestors
 }
 
 // Target is what a ring wants. It is immutable and may be used by several goroutines.
@@ -66,14 +72,16 @@ func (t *Target) Covers(o *Target) bool {
 type Assessment struct {
 	// Role is what the object's resource is to the ring; empty if the ring does not have it, or it is not served.
 	Role resources.Role
-	// Parent reports whether the resource has controlled ones.
+	// Parent reports whether others may follow the object.
 	Parent bool
 	// Belongs reports whether the ring covers the object, and for a controlled one its owner.
 	Belongs bool
 	// Desired is the shard that the ring gives the object's key to; empty if it does not belong, or no shard is available.
 	Desired string
-	// Owner is the main object that a controlled object follows; nil for a main object, and for one that follows none.
+	// Owner is the main object that a controlled object follows, see [resources.Kin]; nil for a main object, and for one that follows none.
 	Owner *resources.Owner
+	// Above are those that the object's controller follows in turn, the nearest first; all empty if that is the owner.
+	Above objects.Above
 	// OwnerBelongs reports whether the ring covers the owner.
 	OwnerBelongs bool
 	// InPlace reports whether nothing is to be done about the object: it is where it belongs, or nobody's concern, or no shard is
@@ -81,8 +89,8 @@ type Assessment struct {
 	InPlace bool
 }
 
-// Assess says where an object belongs. The error is that of the look at its namespace.
-func (t *Target) Assess(ctx context.Context, namespaces Namespaces, o objects.Object) (Assessment, error) {
+// Assess says where an object belongs. The error is that of the look at its namespace, or at those it follows.
+func (t *Target) Assess(ctx context.Context, world World, o objects.Object) (Assessment, error) {
 	r, role, ok := t.Set.Find(o.GVR.GroupResource())
 	if !ok {
 		return Assessment{InPlace: true}, nil
@@ -90,23 +98,27 @@ func (t *Target) Assess(ctx context.Context, namespaces Namespaces, o objects.Ob
 
 	a := Assessment{Role: role, Parent: r.Controls}
 
-	k, owner, concerned := t.keyOf(r, role, o)
+	kin, concerned, err := t.Set.KinOf(ctx, subject(r, role, o), world.Ancestors)
+	if err != nil {
+		return a, err
+	}
+
 	if !concerned && !o.Labelled && !o.Draining {
 		a.InPlace = true // as nearly all objects of a core resource are: their namespaces need not be looked up
 
 		return a, nil
 	}
 
-	covered, err := t.covers(ctx, namespaces, r, o.Namespace)
+	covered, err := t.covers(ctx, world, r, o.Namespace)
 	if err != nil {
 		return a, err
 	}
 
 	a.Belongs = concerned && covered
 
-	if owner != nil {
-		a.Owner = owner
-		if a.OwnerBelongs, err = t.covers(ctx, namespaces, owner.Resource, owner.Namespace); err != nil {
+	if owner := kin.Owner; owner != nil {
+		a.Owner, a.Above = owner, above(kin)
+		if a.OwnerBelongs, err = t.covers(ctx, world, owner.Resource, owner.Namespace); err != nil {
 			return a, err
 		}
 
@@ -114,7 +126,7 @@ func (t *Target) Assess(ctx context.Context, namespaces Namespaces, o objects.Ob
 	}
 
 	if a.Belongs {
-		a.Desired, _ = t.View.Owner(k)
+		a.Desired, _ = t.View.Owner(kin.Key)
 	}
 
 	switch {
@@ -146,14 +158,44 @@ func (a Assessment) OwnerID(o objects.Object) objects.ID {
 	return objects.ID{GVR: a.Owner.Resource.GVR, Namespace: a.Owner.Namespace, Name: a.Owner.Name}
 }
 
-// keyOf returns the partition key of an object and, for a controlled one, its owner.
-func (t *Target) keyOf(r resources.Resource, role resources.Role, o objects.Object) (key.Key, *resources.Owner, bool) {
-	meta := metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name}
+// Above returns those that the object's controller follows, as [Assessment.Above] does; none if the ring has nothing to do with the object. The error
+// is that of the look at them.
+func (t *Target) Above(ctx context.Context, world World, o objects.Object) (objects.Above, error) {
+	r, role, ok := t.Set.Find(o.GVR.GroupResource())
+	if !ok {
+		return objects.Above{}, nil
+	}
+
+	kin, _, err := t.Set.KinOf(ctx, subject(r, role, o), world.Ancestors)
+
+	return above(kin), err
+}
+
+// above returns those that the object's controller follows.
+func above(kin resources.Kin) (above objects.Above) {
+	if len(kin.Between) == 0 {
+		return above
+	}
+
+	n := 0
+	for _, o := range kin.Between[1:] {
+		above[n] = o.UID
+		n++
+	}
+
+	above[n] = kin.Owner.UID
+
+	return above
+}
+
+// subject returns an object as [resources.Set.KinOf] asks for it.
+func subject(r resources.Resource, role resources.Role, o objects.Object) resources.Subject {
+	meta := &metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name}
 	if o.Controller != nil {
 		meta.OwnerReferences = []metav1.OwnerReference{*o.Controller}
 	}
 
-	return t.Set.KeyOf(r, role, &meta)
+	return resources.Subject{Resource: r, Role: role, Object: meta}
 }
 
 // covers reports whether the ring covers objects of the resource in the namespace.

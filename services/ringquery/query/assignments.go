@@ -11,8 +11,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/ancestry"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/ringquery/metadata"
 	"github.com/clusterring/clusterring/services/ringquery/query/assignment"
@@ -98,8 +100,17 @@ func (a *Answerer) Assignments(ctx context.Context, q AssignmentsQuery) (Assignm
 		return Assignments{}, err
 	}
 
+	items, err := judge(ctx, ring, member{resource, role, spaces, a.ancestors()}, page.Items)
+	if err != nil {
+		return Assignments{}, readable(err, q.Resource.String())
+	}
+
+	if len(q.States) > 0 {
+		items = slices.DeleteFunc(items, func(a Assignment) bool { return !slices.Contains(q.States, a.State) })
+	}
+
 	return Assignments{
-		Items:       judge(ring, member{resource, role, spaces}, page.Items, q.States),
+		Items:       items,
 		Continue:    page.Continue,
 		Remaining:   page.Remaining,
 		Fingerprint: ring.View.Fingerprint(),
@@ -119,17 +130,30 @@ func ofShard(ring, shard string) string {
 type member struct {
 	resources.Resource
 
-	role   resources.Role
-	spaces *namespaces
+	role      resources.Role
+	spaces    *namespaces
+	ancestors resources.Ancestors
 }
 
-// judge says where the objects are, of those that have to do with the ring and are in one of the states.
-func judge(r Ring, m member, objects []metav1.PartialObjectMetadata, states []assignment.State) []Assignment {
+// between is of how many objects that stand between others it is remembered whom they follow while one question is answered.
+const between = 1000
+
+// ancestors returns who finds out, for one answer, whom objects follow.
+func (a *Answerer) ancestors() resources.Ancestors {
+	return ancestry.New(ancestry.Options{Read: a.Objects.Get, Size: between, Remember: time.Hour, Clock: clock.RealClock{}})
+}
+
+// judge says where the objects are, of those that have to do with the ring. The error is that of the look at those they follow.
+func judge(ctx context.Context, r Ring, m member, objects []metav1.PartialObjectMetadata) ([]Assignment, error) {
 	var all []Assignment
 
 	for i := range objects {
-		a, ok := assignmentOf(r, m, &objects[i])
-		if ok && (len(states) == 0 || slices.Contains(states, a.State)) {
+		a, ok, err := assignmentOf(ctx, r, m, &objects[i])
+		if err != nil {
+			return nil, err
+		}
+
+		if ok {
 			all = append(all, a)
 		}
 	}
@@ -138,27 +162,32 @@ func judge(r Ring, m member, objects []metav1.PartialObjectMetadata, states []as
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 
-	return all
+	return all, nil
 }
 
-// assignmentOf says where an object is; ok is false if it has nothing to do with the ring.
-func assignmentOf(r Ring, m member, obj *metav1.PartialObjectMetadata) (a Assignment, ok bool) {
+// assignmentOf says where an object is; ok is false if it has nothing to do with the ring. The error is that of the look at those it follows.
+func assignmentOf(ctx context.Context, r Ring, m member, obj *metav1.PartialObjectMetadata) (a Assignment, ok bool, err error) {
 	o := assignment.Labels(r.Name, obj.Labels)
-	k, owner, keyed := r.Resources.KeyOf(m.Resource, m.role, obj)
+
+	kin, keyed, err := r.Resources.KinOf(ctx, resources.Subject{Resource: m.Resource, Role: m.role, Object: obj}, m.ancestors)
+	if err != nil {
+		return Assignment{}, false, err
+	}
+
 	o.Controlled = m.role == resources.Controlled
 	o.Belongs = keyed && r.DeletionTimestamp.IsZero() && m.spaces.covers(obj.Namespace)
 
 	if o.Belongs {
-		o.Desired, _ = r.View.Owner(k)
+		o.Desired, _ = r.View.Owner(kin.Key)
 	}
 
 	a = Assignment{Namespace: obj.Namespace, Name: obj.Name, Shard: o.Shard, Desired: o.Desired}
 	a.State, ok = assignment.StateOf(r.View, o)
 	a.DrainTime, _ = assignment.DrainTime(r.Name, obj)
 
-	if owner != nil {
+	if owner := kin.Owner; owner != nil {
 		a.Owner = fmt.Sprintf("%s/%s", owner.Resource.Kind.Kind, owner.Name)
 	}
 
-	return a, ok
+	return a, ok, nil
 }

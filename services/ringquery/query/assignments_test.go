@@ -26,13 +26,16 @@ func TestPageIsSorted(t *testing.T) {
 		spaces:   &namespaces{known: map[string]bool{"a": true, "a-b": true}},
 	}
 
-	var names []string
-	for _, a := range judge(r, m, []metav1.PartialObjectMetadata{
+	all, err := judge(t.Context(), r, m, []metav1.PartialObjectMetadata{
 		{ObjectMeta: metav1.ObjectMeta{Namespace: "a-b", Name: "x"}},
 		{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "y"}},
 		{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "x"}},
 		{ObjectMeta: metav1.ObjectMeta{Namespace: "not-covered", Name: "x"}},
-	}, nil) {
+	})
+	require.NoError(t, err)
+
+	var names []string
+	for _, a := range all {
 		require.Equal(t, assignment.Unassigned, a.State)
 		names = append(names, a.Namespace+"/"+a.Name)
 	}

@@ -72,14 +72,15 @@ type inquiry struct {
 	rings []Ring
 	facts explain.Facts
 
-	owners map[types.NamespacedName]explain.Owner // of one resource: an object has one controller
-	asked  []Ring                                 // those of facts.Rings
-	shards [][]Shard                              // theirs
+	ancestors resources.Ancestors
+	owners    map[resources.Owner]explain.Owner
+	asked     []Ring    // those of facts.Rings
+	shards    [][]Shard // theirs
 }
 
 // inquire finds out what the question is about.
 func (a *Answerer) inquire(ctx context.Context, ref Reference, name string) (*inquiry, error) {
-	q := &inquiry{a: a, owners: map[types.NamespacedName]explain.Owner{}}
+	q := &inquiry{a: a, ancestors: a.ancestors(), owners: map[resources.Owner]explain.Owner{}}
 	q.facts.Object.Namespace, q.facts.Object.Name = ref.Namespace, ref.Name
 
 	about := q.allRings
@@ -220,13 +221,13 @@ func (q *inquiry) carries(ring string) bool {
 	return shard || drain
 }
 
-// controls says whether the object's controller is of a main kind of the ring.
+// controls says whether the object's controller is of a kind of the ring.
 func (q *inquiry) controls(r Ring) bool {
 	if q.facts.Object.Meta == nil {
 		return false
 	}
 
-	_, ok := r.Resources.OwnerOf(q.facts.Object.Namespace, q.facts.Object.Meta.OwnerReferences)
+	_, _, ok := r.Resources.ControllerOf(q.facts.Object.Namespace, q.facts.Object.Meta.OwnerReferences)
 
 	return ok
 }
@@ -255,18 +256,30 @@ func (q *inquiry) coverage(r *v1alpha1.ClusterRing) explain.Coverage {
 	return explain.NotSelected
 }
 
-// readOwner reads the main object of the ring that controls the object, if there is one.
+// readOwner finds out whom the object follows, and reads the main object, if there is one.
 func (q *inquiry) readOwner(ctx context.Context, r *explain.Ring) error {
 	if r.Role != resources.Controlled || q.facts.Object.Meta == nil {
 		return nil
 	}
 
-	owner, ok := r.Resources.OwnerOf(q.facts.Object.Namespace, q.facts.Object.Meta.OwnerReferences)
-	if !ok {
+	kin, ok, err := r.Resources.KinOf(ctx, resources.Subject{Resource: q.facts.Object.Resource, Role: r.Role, Object: q.facts.Object.Meta}, q.ancestors)
+
+	switch {
+	case errors.Is(err, metadata.ErrForbidden):
+		nearest, _, _ := r.Resources.ControllerOf(q.facts.Object.Namespace, q.facts.Object.Meta.OwnerReferences)
+		r.Unread = nearest.Resource.Kind.Kind + " " + nearest.Name
+
+		return nil
+	case err != nil:
+		return err
+	case !ok:
 		return nil
 	}
 
-	known, ok := q.owners[owner.NamespacedName]
+	r.Kin = &kin
+	owner := kin.Owner
+
+	known, ok := q.owners[*owner]
 	if !ok {
 		obj, err := q.a.Objects.Get(ctx, owner.Resource.GVR, owner.NamespacedName)
 
@@ -281,7 +294,7 @@ func (q *inquiry) readOwner(ctx context.Context, r *explain.Ring) error {
 			known = explain.Owner{Found: explain.Read, Meta: obj}
 		}
 
-		q.owners[owner.NamespacedName] = known
+		q.owners[*owner] = known
 	}
 
 	r.Owner = known

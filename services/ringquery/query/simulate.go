@@ -226,7 +226,7 @@ func (a *Answerer) count(ctx context.Context, r Ring, t *tally) ([]Counted, erro
 
 		if resource, _, err := find(r, Reference{Group: main.Group, Resource: main.Resource}); err != nil {
 			c.Problem = "the API server does not serve it (yet)"
-		} else if err := a.countOf(ctx, member{resource, resources.Main, spaces}, t, &c); err != nil {
+		} else if err := a.countOf(ctx, member{Resource: resource, role: resources.Main, spaces: spaces}, t, &c); err != nil {
 			if ctx.Err() != nil {
 				return nil, err
 			}

@@ -40,6 +40,10 @@ const (
 	WebhookPathPrefix = "/webhooks/sharder/clusterring/"
 )
 
+// MaxDepth is how many levels of objects follow one another in a ring at most, that of the main object included: a Deployment, its ReplicaSets
+// and their Pods are three. Objects further down are not sharded.
+const MaxDepth = 4
+
 // Labels of ClusterRoles. A role that carries one with the value "true" is added to the rights of that service, which is
 // how the rights on a ring's own resources are granted.
 const (
@@ -47,6 +51,8 @@ const (
 	LabelAggregateToRebalancer = "sharding.timebertt.dev/aggregate-to-rebalancer"
 	// LabelAggregateToRingQuery grants the query service get and list on a ring's resources.
 	LabelAggregateToRingQuery = "sharding.timebertt.dev/aggregate-to-ringquery"
+	// LabelAggregateToAssigner grants the assigner get on those of a ring's controlled resources whose objects control others.
+	LabelAggregateToAssigner = "sharding.timebertt.dev/aggregate-to-assigner"
 )
 
 // maxLabelName is the longest name part of a label key, and so of a ring suffix, in bytes.

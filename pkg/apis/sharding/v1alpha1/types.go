@@ -74,8 +74,10 @@ type RingResource struct {
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Resource string `json:"resource"`
-	// ControlledResources are the resources whose objects follow the object of a main resource that controls them (by their
-	// controller owner reference). Objects with another controller, or none, are left alone.
+	// ControlledResources are the resources whose objects follow their controller (by its owner reference), if that is an object of a main
+	// resource, or of a controlled one that follows such an object in turn: a Pod follows the Deployment of its ReplicaSet if both
+	// replicasets.apps and pods are listed here. Four levels are followed at most. Name higher levels first, or it costs more to go over
+	// them. Objects with another controller, or none, are left alone.
 	// +optional
 	// +listType=map
 	// +listMapKey=group

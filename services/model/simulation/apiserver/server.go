@@ -41,6 +41,10 @@ type Write struct {
 	// Old is the object before, nil for a new one; New the object after, nil for a deleted one. Only [Config.Admit] may change
 	// New.
 	Old, New *metav1.PartialObjectMetadata
+	// Others visits all objects as they are now; [Config.Written] alone may call it.
+	Others func(visit func(ID, *metav1.PartialObjectMetadata))
+	// Stored returns another object as it is now, nil if there is none. It is for [Config.Admit], and set for that alone.
+	Stored func(ID) *metav1.PartialObjectMetadata
 }
 
 // ID names an object, whatever version it is read in.

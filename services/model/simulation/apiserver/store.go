@@ -84,6 +84,7 @@ func (s *Server) put(w Write) {
 	}
 
 	if s.config.Written != nil {
+		w.Others = s.each
 		s.config.Written(w)
 	}
 }

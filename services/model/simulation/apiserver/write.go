@@ -125,7 +125,7 @@ func (s *Server) change(c *Client, verb string, id ID, edit func(o *metav1.Parti
 		return nil, apierrors.NewConflict(id.GroupResource, id.Name, err)
 	}
 
-	w := Write{Client: c.name, Verb: verb, ID: id, Old: old, New: o}
+	w := Write{Client: c.name, Verb: verb, ID: id, Old: old, New: o, Stored: s.stored}
 	if s.config.Admit != nil {
 		s.config.Admit(w)
 	}
@@ -172,7 +172,7 @@ func (c *Client) Create(ctx context.Context, id ID, o *metav1.PartialObjectMetad
 		s.nth["uid "+id.String()]++
 		o.UID = types.UID(fmt.Sprintf("%s-%s-%s-%d", id.Resource, id.Namespace, id.Name, s.nth["uid "+id.String()]))
 
-		w := Write{Client: c.name, Verb: "create", ID: id, New: o}
+		w := Write{Client: c.name, Verb: "create", ID: id, New: o, Stored: s.stored}
 		if s.config.Admit != nil {
 			s.config.Admit(w)
 		}
@@ -215,6 +215,10 @@ func (s *Server) Objects(visit func(id ID, o *metav1.PartialObjectMetadata)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
+	s.each(visit)
+}
+
+func (s *Server) each(visit func(id ID, o *metav1.PartialObjectMetadata)) {
 	for gr, st := range s.stores {
 		for key, o := range st.objects {
 			visit(ID{GroupResource: gr, Namespace: key.Namespace, Name: key.Name}, o)
@@ -222,12 +226,17 @@ func (s *Server) Objects(visit func(id ID, o *metav1.PartialObjectMetadata)) {
 	}
 }
 
+// stored returns one object as it is now; nil if there is none. The lock is held.
+func (s *Server) stored(id ID) *metav1.PartialObjectMetadata {
+	return s.store(id.GroupResource).objects[id.key()]
+}
+
 // Object returns one object as it is now, without a request; nil if there is none. It must not be changed.
 func (s *Server) Object(id ID) *metav1.PartialObjectMetadata {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	return s.store(id.GroupResource).objects[id.key()]
+	return s.stored(id)
 }
 
 // Version returns the version of the last write.

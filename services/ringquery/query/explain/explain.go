@@ -39,8 +39,9 @@ type ringCase struct {
 	name string
 	in   plan.Object
 	act  plan.Action
-	// owner is the main object that controls the object; nil if none does.
-	owner *resources.Owner
+	// owner is the main object that the object follows; nil if there is none. between are those between the two, the nearest first.
+	owner   *resources.Owner
+	between []resources.Owner
 	// gone says that the owner does not exist any more; replaced, that another object has its name.
 	gone, replaced bool
 
@@ -66,20 +67,23 @@ func newRingCase(f *Facts, r *Ring) *ringCase {
 		return c
 	}
 
-	k, owner, keyed := r.Resources.KeyOf(f.Object.Resource, r.Role, meta)
-	c.in.Belongs = keyed && c.covers()
-	c.result.Covered = c.in.Belongs
-
-	if keyed {
-		c.result.Key = &k
+	kin := r.Kin
+	if r.Role == resources.Main {
+		kin = &resources.Kin{Key: key.OfObject(f.Object.Resource.Kind.GroupKind(), meta)}
 	}
 
+	c.in.Belongs = kin != nil && c.covers()
+	c.result.Covered = c.in.Belongs
+
 	if c.in.Belongs {
-		c.in.Desired, _ = r.View.Owner(k)
+		c.in.Desired, _ = r.View.Owner(kin.Key)
 		c.result.Desired = c.in.Desired
 	}
 
-	c.addOwner(owner)
+	if kin != nil {
+		c.result.Key = &kin.Key
+		c.addOwner(kin)
+	}
 
 	if f.Object.Meta != nil {
 		c.result.State, _ = assignment.StateOf(r.View, c.in)
@@ -100,12 +104,13 @@ func (c *ringCase) covers() bool {
 }
 
 // addOwner takes note of the owner of a controlled object.
-func (c *ringCase) addOwner(owner *resources.Owner) {
+func (c *ringCase) addOwner(kin *resources.Kin) {
+	owner := kin.Owner
 	if owner == nil {
 		return
 	}
 
-	c.owner = owner
+	c.owner, c.between = owner, kin.Between
 	told := &OwnerExplanation{NamespacedName: owner.NamespacedName, Resource: owner.Resource, Found: c.Owner.Found}
 	c.result.Owner = told
 

@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"context"
 	"flag"
 	"os"
 	"path/filepath"
@@ -22,10 +23,28 @@ var update = flag.Bool("update", false, "rewrite testdata")
 
 // about returns the facts of an object in one ring that is the only one.
 func about(r Ring, o Object) *Facts {
+	if r.Role == resources.Controlled {
+		r.Kin = kinOf(r, o)
+	}
+
 	return &Facts{
 		Now: now, Object: o, Rings: []Ring{r}, Known: []string{r.Declared.Name},
 		NamespaceLabels: map[string]string{"kubernetes.io/metadata.name": "default"},
 	}
+}
+
+// kinOf returns whom an object follows of which nobody stands between it and its owner.
+func kinOf(r Ring, o Object) *resources.Kin {
+	if o.Meta == nil {
+		return nil
+	}
+
+	kin, ok, err := r.Resources.KinOf(context.Background(), resources.Subject{Resource: o.Resource, Role: resources.Controlled, Object: o.Meta}, nil)
+	if !ok || err != nil {
+		return nil
+	}
+
+	return &kin
 }
 
 // mains are the cases of main objects; each begins with shard-a and shard-b, and an object that belongs to shard-b.
@@ -300,6 +319,7 @@ func cases() map[string]*Facts {
 		o.controlledBy(website, r.Owner.Meta.Name)
 		f := about(r, o)
 		change(&f.Rings[0], &f.Object, f)
+		f.Rings[0].Kin = kinOf(f.Rings[0], f.Object)
 		all[name] = f
 	}
 
@@ -370,7 +390,6 @@ var verbs = map[plan.Verb][]Step{
 	plan.Withdraw:             {Withdraw},
 	plan.Release:              {Release},
 	plan.AwaitAcknowledgement: {Acknowledge, FollowOwner},
-	plan.AwaitOwner:           {FollowOwner},
 	plan.AwaitShard:           {AwaitShard},
 }
 

@@ -35,8 +35,7 @@ type Facts struct {
 	Rings []Ring
 	// Known are the names of all rings there are; nil: the question is about one ring, and nothing is to be said of others.
 	Known []string
-	// Controlling are the names of the rings that list the kind of the object's controller as a main resource, and not the
-	// object's own resource.
+	// Controlling are the names of the rings that list the kind of the object's controller, and not the object's own resource.
 	Controlling []string
 }
 
@@ -68,7 +67,11 @@ type Ring struct {
 	View *membership.View
 	// Shards are all Leases of the ring, in the order of their names, then namespaces.
 	Shards []Shard
-	// Owner is what was read of the main object that controls the object; the zero value if none does.
+	// Kin is whom a controlled object follows; nil if that is nobody of the ring, or could not be found out. A main object needs none.
+	Kin *resources.Kin
+	// Unread names what stands between the object and its owner and could not be read, so that the owner is not known; empty if nothing.
+	Unread string
+	// Owner is what was read of the main object that the object follows; the zero value if there is none.
 	Owner Owner
 }
 

@@ -2,6 +2,8 @@ package explain
 
 import (
 	"fmt"
+
+	"github.com/clusterring/clusterring/services/internal/plan"
 )
 
 // ownerName names the owner, as in "Website blog".
@@ -9,7 +11,7 @@ func (c *ringCase) ownerName() string {
 	return c.owner.Resource.Kind.Kind + " " + c.owner.Name
 }
 
-// ownerWithoutShard explains an object that waits for its owner to get a shard.
+// ownerWithoutShard explains an object that goes before its owner, which nobody works on.
 func (c *ringCase) ownerWithoutShard() {
 	at := "has no shard"
 	if c.in.Owner.Shard != "" {
@@ -21,17 +23,22 @@ func (c *ringCase) ownerWithoutShard() {
 	switch {
 	case c.in.Shard == "":
 		severity, itself = Error, "Nobody works on it: it has no shard either."
-	case !c.View.Available(c.in.Shard):
-		severity, itself = Error, fmt.Sprintf("Nobody works on it: its own shard %s is not available.", c.in.Shard)
+	case c.act.Verb == plan.None:
+		itself = fmt.Sprintf("It is at shard %s already, where the owner goes.", c.in.Shard)
 	}
 
 	if severity == Error && c.age() < young && c.in.Shard == "" {
 		severity, itself = Info, "It is only "+span(c.age())+" old."
 	}
 
-	c.add(severity, ReasonOwnerWithoutShard, fmt.Sprintf("It goes where its owner %s is, and that %s. %s The rebalancer gives the owner to a shard, and then the object.",
-		c.ownerName(), at, itself), "Ask about the owner: its explanation says what keeps it.")
+	c.add(severity, ReasonOwnerWithoutShard, fmt.Sprintf("Its owner %s %s. %s What an object controls goes before it: the rebalancer brings all of that to shard %s, and then the owner.",
+		c.ownerName(), at, itself, c.in.Desired), "Ask about the owner: its explanation says what keeps it.")
 	c.health()
+}
+
+// ownerBetween reports whether the owner of a controlled object has no available shard, and will get one.
+func (c *ringCase) ownerBetween() bool {
+	return c.in.Controlled && c.in.Belongs && c.in.Owner.Exists && c.in.Desired != "" && !c.View.Available(c.in.Owner.Shard)
 }
 
 // ownerDraining explains an object at another shard than its owner, which is about to move on.

@@ -23,8 +23,6 @@ func (c *ringCase) place() {
 	switch c.act.Verb {
 	case plan.AwaitShard:
 		c.noShards()
-	case plan.AwaitOwner:
-		c.ownerWithoutShard()
 	case plan.Assign:
 		c.assign()
 	case plan.Drain:
@@ -42,7 +40,11 @@ func (c *ringCase) place() {
 
 		c.health()
 	case plan.None, plan.Release:
-		c.fine()
+		if c.act.Verb == plan.None && c.ownerBetween() {
+			c.ownerWithoutShard()
+		} else {
+			c.fine()
+		}
 	}
 
 	c.ownerNotes()
@@ -53,6 +55,8 @@ func (c *ringCase) assign() {
 	switch {
 	case c.act.TakenFrom != "":
 		c.unavailable()
+	case c.ownerBetween():
+		c.ownerWithoutShard()
 	case c.in.Shard == "":
 		c.unassigned()
 	default:

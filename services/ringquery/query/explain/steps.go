@@ -39,8 +39,6 @@ func (c *ringCase) steps() {
 		if c.in.Controlled {
 			r.Next, r.Actor = FollowOwner, shardActor(c.in.Owner.Shard)
 		}
-	case plan.AwaitOwner:
-		r.Next, r.Actor = FollowOwner, Rebalancer
 	case plan.AwaitShard:
 		r.Next, r.Actor = AwaitShard, You
 	}

@@ -1,0 +1,86 @@
+package v1alpha1
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+const (
+	// AnnotationHandoverPrefix begins the annotation that says what has to be seen before an object is worked on; see [Handover].
+	AnnotationHandoverPrefix = "handover.alpha.sharding.timebertt.dev/"
+	// maxHandover bounds the resources that a handover names: as many as a ring may have.
+	maxHandover = 1024
+)
+
+// HandoverAnnotation returns the key of the annotation for the ring's handovers.
+func HandoverAnnotation(ring string) string { return AnnotationHandoverPrefix + RingSuffix(ring) }
+
+// Handover says, for each resource whose objects follow an object, the highest resource version in which one of them came to the shard of that
+// object. It is written along with that shard. Who works on the object by a cache of these resources waits until the cache has reached
+// that version, or makes again what it does not see yet. Resource versions of one resource are comparable since Kubernetes 1.35. The
+// zero value says that nothing follows the object.
+type Handover map[schema.GroupResource]string
+
+var errHandover = errors.New("not a handover")
+
+// String returns the value of the annotation; empty if there is nothing to say.
+func (h Handover) String() string {
+	if len(h) == 0 {
+		return ""
+	}
+
+	text := make(map[string]string, len(h))
+	for gr, version := range h {
+		text[gr.String()] = version
+	}
+
+	body, err := json.Marshal(text)
+	if err != nil {
+		return "" // strings can always be encoded
+	}
+
+	return string(body)
+}
+
+// Reached notes that an object of the resource came to its shard in a resource version. It keeps the higher one; versions that are no numbers
+// replace what was noted.
+func (h Handover) Reached(gr schema.GroupResource, version string) {
+	was, errWas := strconv.ParseUint(h[gr], 10, 64)
+	is, errIs := strconv.ParseUint(version, 10, 64)
+
+	if errWas != nil || errIs != nil || is > was {
+		h[gr] = version
+	}
+}
+
+// ParseHandover reads the value of the annotation. An empty value says that nothing follows the object.
+func ParseHandover(value string) (Handover, error) {
+	if value == "" {
+		return nil, nil
+	}
+
+	text := map[string]string{}
+	if err := json.Unmarshal([]byte(value), &text); err != nil {
+		return nil, fmt.Errorf("%w: %w", errHandover, err)
+	}
+
+	if len(text) > maxHandover {
+		return nil, fmt.Errorf("%w: it names %d resources, and may name %d", errHandover, len(text), maxHandover)
+	}
+
+	h := make(Handover, len(text))
+	for name, version := range text {
+		gr := schema.ParseGroupResource(name)
+		if gr.Resource == "" || version == "" {
+			return nil, fmt.Errorf("%w: %q has version %q", errHandover, name, version)
+		}
+
+		h[gr] = version
+	}
+
+	return h, nil
+}

@@ -1,0 +1,228 @@
+package shard
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/internal/testenv"
+)
+
+// lagging is a cache that has reached a version.
+type lagging struct {
+	cache.Store
+	version string
+}
+
+func (l *lagging) LastStoreSyncResourceVersion() string { return l.version }
+
+// A shard begins with an object when its caches show all that follows the object, as its handover says.
+func TestWaitsForWhatFollowsAnObject(t *testing.T) {
+	s, err := New(Options{Ring: "ring", Name: "shard-0", Namespace: "default"})
+	require.NoError(t, err)
+
+	clk := clocktesting.NewFakeClock(time.Unix(0, 0))
+	s.term.clock = clk
+	s.term.unlimited()
+
+	live, err := metadata.NewForConfig(&rest.Config{Host: "http://127.0.0.1:0"}) // nobody is asked
+	require.NoError(t, err)
+
+	owners := cache.NewStore(cache.MetaNamespaceKeyFunc)
+	followers := &lagging{Store: cache.NewStore(cache.MetaNamespaceKeyFunc)}
+	name := types.NamespacedName{Namespace: "n", Name: "owner"}
+	done := 0
+
+	owner := s.Handler(Resource{
+		Kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), Resource: corev1.SchemeGroupVersion.WithResource("configmaps"), Namespaced: true,
+		Store: owners, Client: live,
+	}, func(context.Context, types.NamespacedName) error {
+		done++
+		return nil
+	})
+	s.Handler(Resource{
+		Kind: corev1.SchemeGroupVersion.WithKind("Secret"), Resource: corev1.SchemeGroupVersion.WithResource("secrets"), Namespaced: true,
+		Store: followers, Client: live,
+	}, nil)
+
+	for _, tc := range []struct {
+		what, handover, reached string
+		begins                  bool
+	}{
+		{"nothing follows it", "", "1", true},
+		{"the cache is behind", `{"secrets":"20"}`, "19", false},
+		{"the cache is there", `{"secrets":"20"}`, "20", true},
+		{"the cache is further", `{"secrets":"20"}`, "100", true},
+		{"nothing that is cached", `{"pods":"20"}`, "1", true},
+		{"one of them is not there", `{"pods":"20","secrets":"21"}`, "20", false},
+		{"nobody can read it", `{`, "1", true},
+	} {
+		t.Run(tc.what, func(t *testing.T) {
+			require.NoError(t, owners.Replace([]any{&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+				Namespace: name.Namespace, Name: name.Name, ResourceVersion: "5",
+				Labels:      map[string]string{v1alpha1.ShardLabel("ring"): "shard-0"},
+				Annotations: map[string]string{v1alpha1.HandoverAnnotation("ring"): tc.handover},
+			}}}, "5"))
+
+			followers.version, done = tc.reached, 0
+			after, err := owner(t.Context(), name)
+			require.NoError(t, err)
+
+			if tc.begins {
+				require.Equal(t, 1, done)
+				require.Zero(t, after)
+				require.Empty(t, s.handover.since)
+			} else {
+				require.Zero(t, done)
+				require.Equal(t, soon, after)
+				require.Len(t, s.handover.since, 1)
+			}
+		})
+	}
+}
+
+// Where versions cannot be compared, a list shows what follows an object: it is begun with when the cache has all of that, and is not listed
+// again then.
+func TestListsWhatFollowsAnObjectWhereVersionsSayNothing(t *testing.T) {
+	ns := testenv.Namespace(t)
+
+	s, err := New(Options{Ring: "ring", Name: "shard-0", Namespace: ns})
+	require.NoError(t, err)
+
+	live, err := metadata.NewForConfig(testenv.Config(t))
+	require.NoError(t, err)
+
+	mine := map[string]string{v1alpha1.ShardLabel("ring"): "shard-0"}
+	owner := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Namespace: ns, Name: "owner", Labels: mine, Annotations: map[string]string{v1alpha1.HandoverAnnotation("ring"): `{"secrets":"v20"}`},
+	}}
+	require.NoError(t, testenv.Client(t).Create(t.Context(), owner))
+
+	follower := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "follower", Labels: mine, OwnerReferences: []metav1.OwnerReference{
+		*metav1.NewControllerRef(owner, corev1.SchemeGroupVersion.WithKind("ConfigMap")),
+	}}}
+	other := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "other", Labels: mine}}
+	require.NoError(t, testenv.Client(t).Create(t.Context(), follower))
+	require.NoError(t, testenv.Client(t).Create(t.Context(), other))
+
+	followers := &lagging{Store: cache.NewStore(cache.MetaNamespaceKeyFunc), version: "5"}
+	s.handover.add(&cached{
+		kind: corev1.SchemeGroupVersion.WithKind("Secret"), resource: corev1.SchemeGroupVersion.WithResource("secrets"), store: followers,
+		live: func() metadata.Interface { return live },
+	})
+
+	key := objectKey{GroupKind: corev1.SchemeGroupVersion.WithKind("ConfigMap").GroupKind(), NamespacedName: types.NamespacedName{Namespace: ns, Name: "owner"}}
+	now := time.Unix(0, 0)
+	waits := func() string {
+		missing, err := s.handover.awaits(t.Context(), key, owner, now)
+		require.NoError(t, err)
+
+		return missing
+	}
+
+	require.Equal(t, "secrets "+ns+"/follower", waits())
+	require.NoError(t, followers.Add(follower))
+	require.Equal(t, "something that a list has shown a moment ago", waits(), "a list is not made each time")
+
+	now = now.Add(recheck)
+	require.Empty(t, waits())
+
+	require.NoError(t, followers.Delete(follower))
+	require.Empty(t, waits(), "what was seen once is not listed again")
+
+	s.handover.forget(key)
+	require.Equal(t, "secrets "+ns+"/follower", waits(), "in the next term it is")
+}
+
+// Whoever works on an object is inside all that it follows, up to the main object, and begins only where all of that is the shard's.
+func TestEntersAllThatAnObjectFollows(t *testing.T) {
+	s, err := New(Options{Ring: "ring", Name: "shard-0", Namespace: "default"})
+	require.NoError(t, err)
+	s.term.unlimited()
+
+	live, err := metadata.NewForConfig(&rest.Config{Host: "http://127.0.0.1:0"}) // nobody is asked
+	require.NoError(t, err)
+
+	kinds := []string{"ConfigMap", "Secret", "ServiceAccount"} // each controls the next one
+	stores := map[string]cache.Store{}
+
+	var (
+		leaf   func(context.Context, types.NamespacedName) (time.Duration, error)
+		inside []string
+	)
+
+	for _, kind := range kinds {
+		stores[kind] = cache.NewStore(cache.MetaNamespaceKeyFunc)
+		leaf = s.Handler(Resource{
+			Kind: corev1.SchemeGroupVersion.WithKind(kind), Resource: corev1.SchemeGroupVersion.WithResource(strings.ToLower(kind) + "s"),
+			Namespaced: true, Store: stores[kind], Client: live,
+		}, func(context.Context, types.NamespacedName) error {
+			for _, kind := range kinds {
+				if o := s.guard.objects[objectKey{schema.GroupKind{Kind: kind}, types.NamespacedName{Namespace: "n", Name: kind}}]; o != nil && o.inside == 1 {
+					inside = append(inside, kind)
+				}
+			}
+
+			return nil
+		})
+	}
+
+	drained := v1alpha1.DrainLabel("ring")
+
+	for _, tc := range []struct {
+		what   string
+		change func(all map[string]*metav1.PartialObjectMetadata)
+		begins bool
+	}{
+		{"all are its own", func(map[string]*metav1.PartialObjectMetadata) {}, true},
+		{"the owner is another's", func(all map[string]*metav1.PartialObjectMetadata) { delete(all, "ConfigMap") }, false},
+		{"the one between is another's", func(all map[string]*metav1.PartialObjectMetadata) { delete(all, "Secret") }, false},
+		{"the owner is to be given up", func(all map[string]*metav1.PartialObjectMetadata) { all["ConfigMap"].Labels[drained] = "true" }, false},
+		{"nobody controls the one between", func(all map[string]*metav1.PartialObjectMetadata) { all["Secret"].OwnerReferences = nil }, true},
+		{"the owner waits for what follows it", func(all map[string]*metav1.PartialObjectMetadata) {
+			all["ConfigMap"].Annotations = map[string]string{v1alpha1.HandoverAnnotation("ring"): `{"secrets":"10"}`}
+		}, false},
+	} {
+		t.Run(tc.what, func(t *testing.T) {
+			all := map[string]*metav1.PartialObjectMetadata{}
+			for i, kind := range kinds {
+				o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+					Namespace: "n", Name: kind, ResourceVersion: "5", Labels: map[string]string{v1alpha1.ShardLabel("ring"): "shard-0"},
+				}}
+				if i > 0 {
+					o.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: kinds[i-1], Name: kinds[i-1], Controller: new(true)}}
+				}
+				all[kind] = o
+			}
+			tc.change(all)
+
+			for _, kind := range kinds {
+				var has []any
+				if o, ok := all[kind]; ok {
+					has = append(has, o)
+				}
+				require.NoError(t, stores[kind].Replace(has, "5"))
+			}
+
+			inside = nil
+			after, err := leaf(t.Context(), types.NamespacedName{Namespace: "n", Name: "ServiceAccount"})
+			require.Equal(t, tc.begins, inside != nil, "%v %v", after, err)
+
+			if tc.what == "all are its own" {
+				require.Equal(t, kinds, inside)
+			}
+		})
+	}
+}

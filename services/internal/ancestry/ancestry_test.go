@@ -1,0 +1,176 @@
+package ancestry_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/clusterring/clusterring/services/internal/ancestry"
+	"github.com/clusterring/clusterring/services/internal/resources"
+)
+
+var (
+	replicaSets = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "replicasets"}
+	errAway     = errors.New("the API server is away")
+)
+
+// server is an API server with some objects, and how often it was asked.
+type server struct {
+	mu      sync.Mutex
+	objects map[string]*metav1.PartialObjectMetadata
+	err     error
+	asked   int
+}
+
+func (s *server) read(_ context.Context, gvr schema.GroupVersionResource, name types.NamespacedName) (*metav1.PartialObjectMetadata, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	s.asked++
+
+	if s.err != nil {
+		return nil, s.err
+	}
+
+	if obj, ok := s.objects[name.Name]; ok {
+		return obj, nil
+	}
+
+	return nil, apierrors.NewNotFound(gvr.GroupResource(), name.Name)
+}
+
+func (s *server) times() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return s.asked
+}
+
+func by(name string) *metav1.OwnerReference {
+	return &metav1.OwnerReference{APIVersion: "apps/v1", Kind: "Deployment", Name: name, UID: types.UID(name), Controller: new(true)}
+}
+
+func replicaSet(name string, owners ...metav1.OwnerReference) *metav1.PartialObjectMetadata {
+	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), OwnerReferences: owners}}
+}
+
+func the(name, uid string) resources.Owner {
+	return resources.Owner{
+		Resource: resources.Resource{GVR: replicaSets}, NamespacedName: types.NamespacedName{Namespace: "ns", Name: name}, UID: types.UID(uid),
+	}
+}
+
+func newBook(s *server, size int) (*ancestry.Book, *clocktesting.FakePassiveClock) {
+	clk := clocktesting.NewFakePassiveClock(time.Unix(1e9, 0))
+
+	return ancestry.New(ancestry.Options{Read: s.read, Size: size, Remember: time.Minute, Clock: clk}), clk
+}
+
+// An object is read when somebody asks for it first, and again after some time.
+func TestReadsOnce(t *testing.T) {
+	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"rs": replicaSet("rs", *by("web")), "alone": replicaSet("alone")}}
+	b, clk := newBook(s, 10)
+
+	for range 3 {
+		controller, found, err := b.ControllerOf(t.Context(), the("rs", "rs"))
+		require.NoError(t, err)
+		require.True(t, found)
+		require.Equal(t, by("web"), controller)
+
+		controller, found, err = b.ControllerOf(t.Context(), the("alone", "alone"))
+		require.NoError(t, err)
+		require.True(t, found)
+		require.Nil(t, controller)
+	}
+
+	require.Equal(t, 2, s.times())
+
+	s.objects["rs"] = replicaSet("rs", *by("other"))
+	clk.SetTime(clk.Now().Add(time.Minute + time.Nanosecond))
+
+	controller, _, err := b.ControllerOf(t.Context(), the("rs", "rs"))
+	require.NoError(t, err)
+	require.Equal(t, by("other"), controller)
+}
+
+// That there is no object, or another one of that name, is remembered for a moment; what could not be found out is not.
+func TestAbsence(t *testing.T) {
+	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"rs": replicaSet("rs", *by("web"))}}
+	b, clk := newBook(s, 10)
+
+	for range 2 {
+		for _, of := range []resources.Owner{the("gone", "gone"), the("rs", "another")} {
+			_, found, err := b.ControllerOf(t.Context(), of)
+			require.NoError(t, err)
+			require.False(t, found)
+		}
+	}
+
+	require.Equal(t, 2, s.times())
+	clk.SetTime(clk.Now().Add(5*time.Second + time.Nanosecond))
+
+	s.err = errAway
+
+	for i := range 2 {
+		_, _, err := b.ControllerOf(t.Context(), the("gone", "gone"))
+		require.ErrorIs(t, err, errAway)
+		require.ErrorContains(t, err, "find out who controls replicasets.apps ns/gone")
+		require.Equal(t, 3+i, s.times())
+	}
+
+	s.err = apierrors.NewGenericServerResponse(404, "get", replicaSets.GroupResource(), "gone", "404 page not found", 0, true)
+
+	_, _, err := b.ControllerOf(t.Context(), the("gone", "gone"))
+	require.ErrorIs(t, err, s.err, "a path that is not served says nothing about the object")
+}
+
+// Who sees objects anyway says so, and nobody has to read them.
+func TestSaw(t *testing.T) {
+	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"rs": replicaSet("rs", *by("web"))}}
+	b, _ := newBook(s, 10)
+
+	b.Saw(replicaSets.GroupResource(), "seen", by("web"))
+	require.False(t, b.Between(replicaSets.GroupResource()))
+
+	_, found, err := b.ControllerOf(t.Context(), the("seen", "seen"))
+	require.NoError(t, err)
+	require.False(t, found, "nobody had asked for any")
+	require.True(t, b.Between(replicaSets.GroupResource()))
+
+	b.Saw(replicaSets.GroupResource(), "seen", by("web"))
+
+	controller, found, err := b.ControllerOf(t.Context(), the("seen", "seen"))
+	require.NoError(t, err)
+	require.True(t, found)
+	require.Equal(t, by("web"), controller)
+	require.Equal(t, 1, s.times())
+}
+
+// What is remembered is bounded.
+func TestForgets(t *testing.T) {
+	s := &server{objects: map[string]*metav1.PartialObjectMetadata{}}
+	for _, name := range []string{"a", "b", "c"} {
+		s.objects[name] = replicaSet(name, *by("web"))
+	}
+
+	b, _ := newBook(s, 2)
+
+	for range 2 {
+		for _, name := range []string{"a", "b", "c"} {
+			_, found, err := b.ControllerOf(t.Context(), the(name, name))
+			require.NoError(t, err)
+			require.True(t, found)
+		}
+	}
+
+	require.Equal(t, 6, s.times())
+}

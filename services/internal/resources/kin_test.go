@@ -1,0 +1,143 @@
+package resources
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/key"
+)
+
+var errAway = errors.New("the API server is away")
+
+// people are objects by UID, with who controls them; nil if nobody does.
+type people map[types.UID]*metav1.OwnerReference
+
+func (p people) ControllerOf(_ context.Context, of Owner) (controller *metav1.OwnerReference, found bool, err error) {
+	if of.UID == "unreadable" {
+		return nil, false, errAway
+	}
+
+	controller, found = p[of.UID]
+
+	return controller, found, nil
+}
+
+func by(kind, name string) *metav1.OwnerReference {
+	versions := map[string]string{"Deployment": "apps/v1", "ReplicaSet": "apps/v1", "Node": "v1", "Pod": "v1", "Secret": "v1", "Foreign": "example.com/v1"}
+
+	return &metav1.OwnerReference{APIVersion: versions[kind], Kind: kind, Name: name, UID: types.UID(name), Controller: new(true)}
+}
+
+func chains() *Set {
+	m := meta.NewDefaultRESTMapper(nil)
+	apps := schema.GroupVersion{Group: "apps", Version: "v1"}
+	m.Add(apps.WithKind("Deployment"), meta.RESTScopeNamespace)
+	m.Add(apps.WithKind("ReplicaSet"), meta.RESTScopeNamespace)
+	m.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
+	m.Add(corev1.SchemeGroupVersion.WithKind("Secret"), meta.RESTScopeNamespace)
+	m.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
+
+	return Resolve(m, v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{
+		{Group: "apps", Resource: "deployments", ControlledResources: []v1alpha1.ControlledResource{
+			{Group: "apps", Resource: "replicasets"}, {Resource: "pods"}, {Resource: "secrets"},
+		}},
+		{Resource: "nodes"},
+	}})
+}
+
+// An object follows the main object at the end of the chain of its controllers, as long as all of them are the ring's.
+func TestKinOf(t *testing.T) {
+	all := people{
+		"rs":      by("Deployment", "web"),
+		"of-node": by("Node", "node-1"),
+		"alone":   nil,
+		"foreign": by("Foreign", "x"),
+		"pod":     by("ReplicaSet", "rs"),
+		"secret":  by("Pod", "pod"),
+		"lost":    by("ReplicaSet", "gone"),
+		"loop":    by("ReplicaSet", "loop"),
+	}
+	deployment := key.Key{Group: "apps", Kind: "Deployment", Namespace: "ns", Name: "web"}
+	rs := key.Key{Group: "apps", Kind: "ReplicaSet", Namespace: "ns", Name: "gone"}
+	set := chains()
+	r, role, _ := set.Find(schema.GroupResource{Resource: "pods"})
+
+	for _, tc := range []struct {
+		what    string
+		by      *metav1.OwnerReference
+		want    key.Key
+		between []string
+		err     error
+	}{
+		{what: "its controller is a main object", by: by("Deployment", "web"), want: deployment},
+		{what: "one between", by: by("ReplicaSet", "rs"), want: deployment, between: []string{"rs"}},
+		{what: "two between", by: by("Pod", "pod"), want: deployment, between: []string{"pod", "rs"}},
+		{what: "three between are too many", by: by("Secret", "secret")},
+		{what: "a main object without a namespace", by: by("Secret", "of-node"), want: key.Key{Kind: "Node", Name: "node-1"}, between: []string{"of-node"}},
+		{what: "nobody controls the one between", by: by("ReplicaSet", "alone")},
+		{what: "a stranger controls the one between", by: by("ReplicaSet", "foreign")},
+		{what: "its controller is no more", by: by("ReplicaSet", "gone"), want: rs},
+		{what: "the controller of the one between is no more", by: by("Pod", "lost"), want: rs, between: []string{"lost"}},
+		{what: "a circle", by: by("ReplicaSet", "loop")},
+		{what: "the one between cannot be read", by: by("ReplicaSet", "unreadable"), err: errAway},
+		{what: "a stranger", by: by("Foreign", "x")},
+	} {
+		t.Run(tc.what, func(t *testing.T) {
+			obj := &metav1.ObjectMeta{Namespace: "ns", Name: "it", OwnerReferences: []metav1.OwnerReference{*tc.by}}
+			kin, ok, err := set.KinOf(t.Context(), Subject{r, role, obj}, all)
+			require.ErrorIs(t, err, tc.err)
+			require.Equal(t, tc.want != key.Key{}, ok)
+			require.Equal(t, tc.want, kin.Key)
+
+			var between []string
+			for _, o := range kin.Between {
+				between = append(between, o.Name)
+			}
+
+			require.Equal(t, tc.between, between)
+		})
+	}
+
+	t.Run("nobody without a namespace follows somebody in one", func(t *testing.T) {
+		_, ok, err := set.KinOf(t.Context(), Subject{r, role, &metav1.ObjectMeta{Name: "it", OwnerReferences: []metav1.OwnerReference{*by("Deployment", "web")}}}, all)
+		require.NoError(t, err)
+		require.False(t, ok)
+	})
+}
+
+// Whom others may follow is found out from the ring alone.
+func TestControls(t *testing.T) {
+	for _, tc := range []struct {
+		controlled    []v1alpha1.ControlledResource
+		main, parents bool
+	}{
+		{nil, false, false},
+		{[]v1alpha1.ControlledResource{{Resource: "pods"}}, true, false},
+		{[]v1alpha1.ControlledResource{{Resource: "pods"}, {Resource: "secrets"}}, true, true},
+	} {
+		m := meta.NewDefaultRESTMapper(nil)
+		for _, kind := range []string{"Node", "Pod", "Secret", "Service"} {
+			m.Add(corev1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeNamespace)
+		}
+
+		set := Resolve(m, v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{
+			{Resource: "services", ControlledResources: tc.controlled}, {Resource: "nodes"},
+		}})
+		for _, r := range set.Main() {
+			require.Equal(t, tc.main, r.Controls, "a main object may be followed by what is listed below another one")
+		}
+
+		for _, r := range set.Controlled() {
+			require.Equal(t, tc.parents, r.Controls)
+		}
+	}
+}

@@ -1,0 +1,372 @@
+package engine
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/resources"
+	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/source"
+)
+
+const (
+	// gatherAtOnce is how many lists are made at a time. After all of them there is a pause as long as they took: who has to be looked for by then is
+	// looked for together.
+	gatherAtOnce = 4
+	// withoutThem is after what time a resource that cannot be listed is not waited for. Somebody has to work on an object.
+	withoutThem = 10 * time.Second
+	// believed is for how long what was found is believed to be all that follows an object, if that is to go elsewhere; maxMembers is up to how
+	// many that follow are kept for it, of all objects: 5 MB.
+	believed   = 30 * time.Second
+	maxMembers = 10_000
+	// fewNamespaces is up to how many namespaces are listed one by one: a list costs the API server a millisecond, and all objects of a million
+	// as many as a pass.
+	fewNamespaces = 100
+
+	familyPrefix = "followers "
+)
+
+// family is an object that others follow: they go to its next shard before it does. Nobody works on it; or it follows an object itself that is in
+// its place.
+type family struct {
+	owner objects.ID
+	// to is where it goes; since is when it was given up.
+	to    string
+	since time.Time
+	// members are those that follow, as they were seen last; nil if they are not kept. complete is when all were looked for.
+	members  map[objects.ID]objects.Object
+	complete time.Time
+	// handover says when those that follow have come to where it goes; asked counts how often they have to be looked for anew.
+	handover v1alpha1.Handover
+	asked    int
+}
+
+// families are those on the move, by the UID of the object that the others follow, and by its name.
+type families struct {
+	byUID  map[types.UID]*family
+	byName map[objects.ID]types.UID
+	// members is how many are kept.
+	members int
+}
+
+func newFamilies() families {
+	return families{byUID: map[types.UID]*family{}, byName: map[objects.ID]types.UID{}}
+}
+
+// Gathered implements [move.Obligations].
+func (s *state) Gathered(o objects.Object, to string) (h v1alpha1.Handover, all bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	uid, f := s.familyOf(o)
+
+	switch {
+	case f == nil && o.Controller != nil && !s.ancestors.Between(o.GVR.GroupResource()):
+		return nil, true // as far as was ever seen, nothing follows the like of it
+	case f == nil:
+		uid, f = o.UID, &family{owner: o.ID, since: s.clock.Now(), members: map[objects.ID]objects.Object{}}
+		s.arrived(o.ID) // another of that name
+		s.families.byUID[uid], s.families.byName[o.ID] = f, uid
+		s.table.Given(o)
+	case uid == o.UID && f.owner != o.ID: // it is served in another version
+		delete(s.families.byName, f.owner)
+		f.owner, s.families.byName[o.ID] = o.ID, uid
+	}
+
+	if f.to != to {
+		f.to = to
+		s.redirect(uid, f)
+		s.changed()
+	}
+
+	n, known := s.table.Followers(o)
+	if !known {
+		notify(s.gather)
+	}
+
+	return maps.Clone(f.handover), known && n == 0
+}
+
+// familyOf returns the family of an object, or of one that it follows; the lock is held. It is nil if there is none.
+func (s *state) familyOf(o objects.Object) (types.UID, *family) {
+	if f := s.families.byUID[o.UID]; f != nil {
+		return o.UID, f
+	}
+
+	for _, uid := range o.Lineage() {
+		if f := s.families.byUID[uid]; f != nil {
+			return uid, f
+		}
+	}
+
+	return "", nil
+}
+
+// redirect has all that follows an object go where that goes now; the lock is held. Where that is not known, it is looked for.
+func (s *state) redirect(uid types.UID, f *family) {
+	f.handover = v1alpha1.Handover{}
+
+	switch {
+	case f.members == nil:
+		f.asked++ // what a list under way has shown is not known any more
+		s.table.Scattered(uid)
+	case s.clock.Since(f.complete) > believed:
+		s.table.Scattered(uid)
+	}
+
+	for _, o := range f.members {
+		if o.Shard == f.to && !o.Draining {
+			f.handover.Reached(o.GVR.GroupResource(), o.ResourceVersion)
+		} else {
+			s.table.See(s.clock.Now(), o, false)
+		}
+	}
+
+	s.table.Redirect(uid)
+}
+
+// Given implements [move.Obligations].
+func (s *state) Given(owner objects.ID, uid types.UID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return s.families.byUID[uid] != nil && s.families.byName[owner] == uid
+}
+
+// follows takes note of an object that follows others; the lock is held. Those of them that wait for it will know from when on.
+func (s *state) follows(o objects.Object) {
+	for _, uid := range o.Lineage() {
+		if f := s.families.byUID[uid]; f != nil {
+			s.families.keep(f, o)
+		}
+	}
+}
+
+// keep takes note of an object that follows the family's.
+func (all *families) keep(f *family, o objects.Object) {
+	if f.to == o.Shard && !o.Draining {
+		f.handover.Reached(o.GVR.GroupResource(), o.ResourceVersion)
+	}
+
+	known, kept := f.members[o.ID]
+
+	switch {
+	case f.members == nil, kept && objects.Older(o.ResourceVersion, known.ResourceVersion):
+		return
+	case !kept && all.members >= maxMembers:
+		all.members -= len(f.members)
+		f.members = nil
+
+		return
+	case !kept:
+		all.members++
+	}
+
+	f.members[o.ID] = o
+}
+
+// ended forgets the family of an object that is no obligation any more; the lock is held. What was seen of an object may be old: the table knows.
+func (s *state) ended(id objects.ID) {
+	if _, still := s.table.Has(id); !still {
+		s.arrived(id)
+	}
+}
+
+// arrived takes note that an object is where it belongs, whom others follow, or is no more; the lock is held.
+func (s *state) arrived(id objects.ID) {
+	if uid, ok := s.families.byName[id]; ok {
+		s.table.Scattered(uid)
+		s.families.members -= len(s.families.byUID[uid].members)
+		delete(s.families.byUID, uid)
+		delete(s.families.byName, id)
+	}
+}
+
+// search is which objects have all looked for that follows them, by UID, with their [family.asked] of when it began.
+type search map[types.UID]struct {
+	*family
+
+	begun int
+}
+
+// ungathered returns the families of which nobody knows who is missing, and forgets those whose objects are looked after no more.
+func (s *state) ungathered() search {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	missing := search{}
+
+	for uid, f := range s.families.byUID {
+		owner, known := s.table.Has(f.owner)
+		if !known {
+			s.arrived(f.owner)
+			continue
+		}
+
+		if _, known := s.table.Followers(owner); !known {
+			entry := missing[uid]
+			entry.family, entry.begun = f, f.asked
+			missing[uid] = entry
+		}
+	}
+
+	return missing
+}
+
+// gathered notes that all was looked for that follows the objects.
+func (s *state) gathered(found search) {
+	s.update(func(now time.Time) {
+		for uid, f := range found {
+			if s.families.byUID[uid] == f.family && f.asked == f.begun { // it still waits, for the same
+				f.complete = now
+				s.table.Gathered(uid)
+			}
+		}
+	})
+}
+
+// gatherer looks for what follows objects, whenever some wait for that, until ctx ends.
+func (e *Engine) gatherer(ctx context.Context) {
+	next := source.Attempts(familyPrefix + e.Ring)
+
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-e.gather:
+		}
+
+		began := e.Clock.Now()
+		pause := next.Next()
+
+		if again := e.gatherAll(ctx); !again {
+			next.Reset()
+
+			pause = e.Clock.Since(began)
+		} else {
+			notify(e.gather)
+		}
+
+		e.pause(ctx, pause)
+	}
+}
+
+// gatherAll looks once for what follows all objects that wait for that, and reports whether it has to be done again.
+func (e *Engine) gatherAll(ctx context.Context) (again bool) {
+	missing := e.ungathered()
+	controlled := e.Target().Set.Controlled()
+
+	var (
+		lists = errgroup.Group{}
+		errs  = make([]error, len(controlled))
+		mu    sync.Mutex
+	)
+
+	lists.SetLimit(gatherAtOnce)
+
+	for i, r := range controlled {
+		for _, namespace := range namespacesOf(r, missing) {
+			lists.Go(func() error {
+				err := e.gatherOf(ctx, r, namespace, missing)
+
+				mu.Lock()
+				defer mu.Unlock()
+
+				errs[i] = cmp.Or(errs[i], err)
+
+				return nil
+			})
+		}
+	}
+
+	_ = lists.Wait() // errs has them
+
+	if ctx.Err() != nil {
+		return false
+	}
+
+	for i, r := range controlled {
+		e.troubled(familyPrefix+r.GroupResource().String(), errs[i])
+	}
+
+	if again = errors.Join(errs...) != nil; again {
+		for uid, f := range missing {
+			if e.Clock.Since(f.since) < withoutThem {
+				delete(missing, uid)
+			}
+		}
+	}
+
+	e.gathered(missing)
+
+	return again
+}
+
+// gatherOf looks for the objects of one resource in a namespace, or in all, that follow others.
+func (e *Engine) gatherOf(ctx context.Context, r resources.Resource, namespace string, missing search) error {
+	scope := objects.Scope{GVR: r.GVR, Namespace: namespace, Selector: e.Objects.ShardLabel()}
+
+	_, err := e.Objects.All(ctx, e.Clock, scope, func(o objects.Object) error {
+		return errors.Join(e.gatherOne(ctx, o, missing), ctx.Err())
+	})
+
+	return err
+}
+
+// gatherOne takes note of an object if it follows one of those that are looked for.
+func (e *Engine) gatherOne(ctx context.Context, o objects.Object, missing search) (err error) {
+	if e.ancestors.Saw(o.GVR.GroupResource(), o.UID, o.Controller); o.Controller == nil {
+		return nil
+	}
+
+	if missing[o.Controller.UID].family == nil {
+		if o.Above, err = e.Target().Above(ctx, e.world(), o); err != nil {
+			return err
+		}
+	}
+
+	lineage := o.Lineage()
+	if !slices.ContainsFunc(lineage[:], func(uid types.UID) bool { return missing[uid].family != nil }) {
+		return nil
+	}
+
+	room := func() bool { return !e.table.FullOfFollowers() }
+	if at, inPlace := e.observed(ctx, e.world(), sight{object: o, room: room}); at.Belongs || !inPlace {
+		o.Above = at.Above
+
+		e.mu.Lock()
+		defer e.mu.Unlock()
+
+		e.follows(o)
+	}
+
+	return nil
+}
+
+// namespacesOf returns where objects of the resource are that follow others: "" for everywhere.
+func namespacesOf(r resources.Resource, missing search) []string {
+	if len(missing) == 0 {
+		return nil
+	}
+
+	names := sets.New[string]()
+	for _, f := range missing {
+		names.Insert(f.owner.Namespace)
+	}
+
+	if !r.Namespaced || names.Has("") || names.Len() > fewNamespaces {
+		return []string{""}
+	}
+
+	return slices.Sorted(maps.Keys(names))
+}

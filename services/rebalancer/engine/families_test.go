@@ -1,0 +1,165 @@
+package engine
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/rebalancer/obligation"
+)
+
+// What follows an object that was given up comes to the next shard before it does, and it says when that was.
+func TestChildrenComeFirst(t *testing.T) {
+	w := newRingOfTwo(t)
+	owner := w.owner(w.nameAtB("owner"), "a")
+	first, second := w.child(owner, "first", "a"), w.child(owner, "second", "a")
+	letGo := w.hold("secrets/second")
+
+	w.e.SetTarget(w.target)
+	w.run()
+	w.becomes(owner, "a", true)
+	require.Equal(t, v1alpha1.DrainValue, owner.Labels[v1alpha1.DrainLabel(w.ring)], "what follows it goes first, to nobody at once")
+
+	w.giveUp(owner)
+
+	w.becomes(first, "b", false)
+	w.await(func() bool { return w.has("secrets/second") }, "the other one is on its way")
+	require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(owner), owner))
+	require.Empty(t, owner.Labels, "the owner waits for it")
+
+	letGo()
+	w.becomes(owner, "b", false)
+	w.becomes(second, "b", false)
+	require.Equal(t, v1alpha1.Handover{{Resource: "secrets"}: second.ResourceVersion}, w.handover(owner))
+}
+
+// What follows an object goes before it at every level: a ServiceAccount before the Secret that controls them, and that before its owner. What is between
+// says, too, what has to be seen.
+func TestGrandchildrenComeBeforeChildren(t *testing.T) {
+	w := newRingOfTwo(t)
+	w.target = w.chained("a", "b")
+	owner := w.owner(w.nameAtB("owner"), "a")
+	child, stray := w.child(owner, "child", "a"), w.child(owner, "stray", "a")
+	grandchild := w.grandchild(child, "grandchild", "a")
+	letGo := w.hold("serviceaccounts/grandchild")
+
+	w.e.SetTarget(w.target)
+	w.run()
+	w.becomes(owner, "a", true)
+	w.giveUp(owner)
+
+	w.becomes(stray, "b", false)
+	w.await(func() bool { return w.has("serviceaccounts/grandchild") }, "the grandchild is on its way")
+	w.await(func() bool { return w.waits(child) }, "the child waits for it")
+	require.False(t, w.has("secrets/child"))
+	require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(owner), owner))
+	require.Empty(t, owner.Labels, "the owner waits for both")
+
+	letGo()
+	w.becomes(owner, "b", false)
+	w.becomes(child, "b", false)
+	w.becomes(grandchild, "b", false)
+
+	require.Equal(t, grandchild.ResourceVersion, w.handover(child)[schema.GroupResource{Resource: "serviceaccounts"}])
+	require.Equal(t, v1alpha1.Handover{{Resource: "serviceaccounts"}: grandchild.ResourceVersion, {Resource: "secrets"}: child.ResourceVersion}, w.handover(owner))
+}
+
+// A child that is out of its place while its owner is not: what follows the child goes first all the same, as soon as it is known that something
+// may.
+func TestGrandchildrenComeBeforeAChildWhoseOwnerStays(t *testing.T) {
+	w := newRingOfTwo(t)
+	w.target = w.chained("a", "b")
+	owner := w.owner(w.nameAtB("owner"), "b")
+	known := w.grandchild(w.child(owner, "known", "b"), "known", "")
+
+	w.e.SetTarget(w.target)
+	w.run()
+	w.becomes(known, "b", false)
+
+	letGo := w.hold("serviceaccounts/grandchild")
+	child := w.child(owner, "child", "dead")
+	grandchild := w.grandchild(child, "grandchild", "dead")
+
+	w.await(func() bool { return w.has("serviceaccounts/grandchild") }, "the grandchild is on its way")
+	w.await(func() bool { return w.waits(child) }, "the child waits for it")
+	require.False(t, w.has("secrets/child"))
+	letGo()
+	w.becomes(child, "b", false)
+	w.becomes(grandchild, "b", false)
+	require.Equal(t, v1alpha1.Handover{{Resource: "serviceaccounts"}: grandchild.ResourceVersion}, w.handover(child))
+}
+
+// Who follows somebody that follows nobody any more loses the label, and so does who follows a stranger.
+func TestGrandchildrenOfOrphansAreReleased(t *testing.T) {
+	w := newRingOfTwo(t)
+	w.target = w.chained("a", "b")
+	owner := w.owner(w.nameAtB("owner"), "b")
+	child := w.child(owner, "child", "b")
+	grandchild := w.grandchild(child, "grandchild", "b")
+
+	w.e.Limits.AuditBudget = 1
+	w.e.SetTarget(w.target)
+	w.run()
+	w.await(func() bool { return w.e.Report().Converged }, "all is in place")
+
+	before := child.DeepCopy()
+	child.OwnerReferences = nil
+	require.NoError(t, w.client.Patch(t.Context(), child, client.MergeFrom(before)))
+
+	w.e.SetTarget(w.renewed())
+	w.becomes(child, "", false)
+	w.becomes(grandchild, "", false)
+}
+
+// chained is a target of a ring of ConfigMaps, their Secrets and the ServiceAccounts of these.
+func (w *ringOfTwo) chained(shards ...string) *Target {
+	t := w.targetOf(shards...)
+	t.Set = w.resources("secrets", "serviceaccounts")
+
+	return t
+}
+
+// renewed is the present target, with all to be looked at again.
+func (w *ringOfTwo) renewed() *Target {
+	t := *w.target
+	t.Revision++
+
+	return &t
+}
+
+func (w *ringOfTwo) grandchild(of *corev1.Secret, name, shard string) *corev1.ServiceAccount {
+	e := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: name, Labels: w.at(shard)}}
+	require.NoError(w, controllerutil.SetControllerReference(of, e, w.client.Scheme()))
+	require.NoError(w, w.client.Create(w.Context(), e))
+
+	return e
+}
+
+// giveUp gives an object up as shards do.
+func (w *ringOfTwo) giveUp(obj client.Object) {
+	before, _ := obj.DeepCopyObject().(client.Object)
+	delete(obj.GetLabels(), v1alpha1.DrainLabel(w.ring))
+	delete(obj.GetLabels(), v1alpha1.ShardLabel(w.ring))
+	require.NoError(w, w.client.Patch(w.Context(), obj, client.MergeFrom(before)))
+}
+
+// waits says whether an object waits for what follows it.
+func (w *ringOfTwo) waits(obj client.Object) bool {
+	w.e.mu.Lock()
+	defer w.e.mu.Unlock()
+
+	return w.e.table.Waits(obligation.FollowersOf(obj.GetUID()))
+}
+
+func (w *ringOfTwo) handover(obj client.Object) v1alpha1.Handover {
+	handover, err := v1alpha1.ParseHandover(obj.GetAnnotations()[v1alpha1.HandoverAnnotation(w.ring)])
+	require.NoError(w, err)
+
+	return handover
+}

@@ -1,0 +1,166 @@
+package obligation
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/clusterring/clusterring/services/rebalancer/objects"
+)
+
+// kinfolk is a table of an owner, its children and their children.
+type kinfolk struct {
+	*testing.T
+
+	table   *Table
+	version int
+	now     time.Time
+}
+
+func newKinfolk(t *testing.T, parked int) *kinfolk {
+	t.Helper()
+
+	return &kinfolk{T: t, table: New(Limits{Drains: 10, PerShard: 10, DrainTimeout: time.Minute, Active: 100, Parked: parked}), now: time.Unix(1e9, 0)}
+}
+
+// one is an object that follows those of the lineage, its controller first.
+func (k *kinfolk) one(name string, lineage ...types.UID) objects.Object {
+	k.version++
+
+	o := objects.Object{ID: id(name), UID: types.UID(name), ResourceVersion: strconv.Itoa(k.version), Shard: "dead", Labelled: true}
+	if len(lineage) > 0 {
+		o.Controller = &metav1.OwnerReference{UID: lineage[0]}
+		copy(o.Above[:], lineage[1:])
+	}
+
+	return o
+}
+
+// seen has the table see objects that are out of their places.
+func (k *kinfolk) seen(all ...objects.Object) {
+	for _, o := range all {
+		k.table.See(k.now, o, false)
+	}
+}
+
+// take takes what is due, by name.
+func (k *kinfolk) take() map[string]objects.Object {
+	all := map[string]objects.Object{}
+
+	for {
+		job, ok := k.table.Take(k.now)
+		if !ok {
+			return all
+		}
+
+		all[job.Object.Name] = job.Object
+	}
+}
+
+func (k *kinfolk) blocked(o objects.Object, by Cause) {
+	k.table.Report(k.now, o.ID, Outcome{Object: &o, Event: Blocked, Cause: by})
+}
+
+func (k *kinfolk) done(o objects.Object) {
+	k.version++
+	o.ResourceVersion, o.Shard = strconv.Itoa(k.version), "alive"
+	k.table.Report(k.now, o.ID, Outcome{Object: &o, Event: SeenInPlace})
+}
+
+// An owner waits until all that follows it was looked for, and is in its place; one between waits for what follows it alone.
+func TestOwnersWaitForWhatFollowsThem(t *testing.T) {
+	k := newKinfolk(t, 100)
+	owner, child, other, grandchild := k.one("o"), k.one("c", "o"), k.one("c2", "o"), k.one("g", "c", "o")
+	k.seen(owner, child)
+	k.take()
+	k.blocked(owner, FollowersOf("o"))
+	k.blocked(child, FollowersOf("c"))
+	require.Empty(t, k.take(), "nobody has looked for what follows them")
+
+	k.seen(other, grandchild)
+	k.table.Gathered("o")
+	require.Len(t, k.take(), 2, "the grandchild and the child without any are due")
+
+	k.done(grandchild)
+	require.Contains(t, k.take(), "c", "what follows the owner's child was looked for with it")
+	k.done(child)
+	require.Empty(t, k.take())
+	k.done(other)
+	require.Contains(t, k.take(), "o")
+	require.Empty(t, k.table.families.waiting)
+	require.Empty(t, k.table.families.following)
+}
+
+// A worker that has looked at a child before its owner was given up does not leave it waiting for the owner.
+func TestChildIsLookedAtAgainWhenItsOwnerIsGivenUp(t *testing.T) {
+	k := newKinfolk(t, 100)
+	owner, child := k.one("o"), k.one("c", "o")
+	k.seen(owner, child)
+	require.Len(t, k.take(), 2)
+
+	k.table.Given(owner) // while a worker has the child
+	k.blocked(owner, FollowersOf("o"))
+	k.blocked(child, OwnerOf(owner.ID))
+	require.Contains(t, k.take(), "c")
+
+	k.blocked(child, OwnerOf(owner.ID))
+	require.Empty(t, k.take())
+	k.table.Given(owner)
+	require.Contains(t, k.take(), "c")
+}
+
+// What follows an object and finds no room is looked for again when the rest has gone, and not before.
+func TestFollowersWithoutRoomAreLookedForAgain(t *testing.T) {
+	k := newKinfolk(t, 1)
+	owner := k.one("o")
+	k.seen(owner)
+	k.take()
+	k.blocked(owner, FollowersOf("o"))
+
+	parents := []objects.Object{k.one("c", "o"), k.one("c2", "o"), k.one("c3", "o")}
+	children := []objects.Object{k.one("g", "c", "o"), k.one("g2", "c2", "o"), k.one("g3", "c3", "o")}
+	k.seen(children...)
+	k.seen(parents...)
+	k.take()
+
+	for _, c := range parents {
+		k.blocked(c, FollowersOf(c.UID))
+	}
+
+	k.table.Gathered("o")
+	require.Len(t, k.table.entries, 5, "two of the parents have found no room")
+
+	for _, g := range children {
+		k.done(g)
+	}
+
+	due := k.take()
+	require.Len(t, due, 1)
+	require.NotContains(t, due, "o")
+
+	for _, c := range due {
+		k.done(c)
+	}
+
+	require.Contains(t, k.take(), "o", "it asks for the rest to be looked for")
+	_, all := k.table.Followers(owner)
+	require.False(t, all)
+}
+
+// Whoever cannot find out whom an object follows leaves what was known of that.
+func TestLineageIsKept(t *testing.T) {
+	k := newKinfolk(t, 100)
+	owner := k.one("o")
+	k.seen(owner, k.one("g", "c", "o"))
+	k.seen(k.one("g", "c"))
+	n, _ := k.table.Followers(owner)
+	require.Equal(t, 1, n)
+
+	k.seen(k.one("g", "c2")) // it has another controller
+	n, _ = k.table.Followers(owner)
+	require.Zero(t, n)
+}
