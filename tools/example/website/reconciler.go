@@ -1,14 +1,15 @@
 // Package website keeps the ConfigMap of each Website: it renders the Website's page into it, creates it anew when it was
 // deleted, and corrects it when it was changed.
 //
-// There is one thing that sharding asks of the code here: the cache holds only what carries this shard's label, so an
-// object that is missing there may exist all the same.
+// Nothing here knows of sharding. The cache holds only what carries this shard's label; but when a reconcile begins, it holds all that follows
+// the Website.
 package website
 
 import (
 	"context"
 	"fmt"
 	"maps"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -30,17 +31,20 @@ const afterConflict = 100 * time.Millisecond
 type Reconciler struct {
 	// Client reads from the shard's cache and writes.
 	Client client.Client
-	// Live reads from the API server.
-	Live client.Reader
+
+	// made has the UIDs of the Websites, by name, whose ConfigMap was made here and has not been seen.
+	made sync.Map
 }
 
 // Reconcile implements reconcile.Reconciler.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	site := &v1alpha1.Website{}
 	if err := r.Client.Get(ctx, req.NamespacedName, site); err != nil {
+		r.made.Delete(req.NamespacedName)
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	if !site.DeletionTimestamp.IsZero() {
+		r.made.Delete(req.NamespacedName)
 		return reconcile.Result{}, nil // its ConfigMap is collected with it
 	}
 
@@ -66,7 +70,7 @@ func (r *Reconciler) ensureConfigMap(ctx context.Context, site *v1alpha1.Website
 	if err != nil {
 		return ready, err
 	}
-	if !metav1.IsControlledBy(configMap, site) {
+	if configMap == nil || !metav1.IsControlledBy(configMap, site) {
 		ready.Status, ready.Reason = metav1.ConditionFalse, v1alpha1.ReasonConfigMapTaken
 		ready.Message = "a ConfigMap of this name exists and is not this Website's: delete it or rename the Website"
 
@@ -87,7 +91,7 @@ func (r *Reconciler) ensureConfigMap(ctx context.Context, site *v1alpha1.Website
 	return ready, nil
 }
 
-// findOrCreate returns the ConfigMap of the Website's name, whoever made it.
+// findOrCreate returns the ConfigMap of the Website's name, whoever made it; nil if it is somebody else's and cannot be seen.
 func (r *Reconciler) findOrCreate(ctx context.Context, site *v1alpha1.Website) (*corev1.ConfigMap, error) {
 	key := client.ObjectKeyFromObject(site)
 	configMap := &corev1.ConfigMap{}
@@ -95,6 +99,7 @@ func (r *Reconciler) findOrCreate(ctx context.Context, site *v1alpha1.Website) (
 		if err != nil {
 			return nil, fmt.Errorf("read the ConfigMap: %w", err)
 		}
+		r.made.Delete(key)
 
 		return configMap, nil
 	}
@@ -107,18 +112,17 @@ func (r *Reconciler) findOrCreate(ctx context.Context, site *v1alpha1.Website) (
 		return nil, fmt.Errorf("make the Website the ConfigMap's controller: %w", err)
 	}
 	err := r.Client.Create(ctx, configMap)
-	if err == nil {
-		return configMap, nil
-	}
-	if !apierrors.IsAlreadyExists(err) {
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		if made, ok := r.made.Load(key); ok && made == site.UID {
+			return configMap, nil // it is not in the cache yet; when it is, that is an event
+		}
+
+		return nil, nil //nolint:nilnil // that there is one that cannot be seen is an answer
+	case err != nil:
 		return nil, fmt.Errorf("create the ConfigMap: %w", err)
 	}
-
-	// It exists, but not (yet) with this shard's label.
-	configMap = &corev1.ConfigMap{}
-	if err := r.Live.Get(ctx, key, configMap); err != nil {
-		return nil, fmt.Errorf("read the ConfigMap: %w", err)
-	}
+	r.made.Store(key, site.UID)
 
 	return configMap, nil
 }

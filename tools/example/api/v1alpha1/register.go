@@ -17,7 +17,7 @@ var (
 )
 
 func addKnownTypes(scheme *runtime.Scheme) error {
-	scheme.AddKnownTypes(SchemeGroupVersion, &Website{}, &WebsiteList{})
+	scheme.AddKnownTypes(SchemeGroupVersion, &Website{}, &WebsiteList{}, &Fleet{}, &FleetList{}, &Ship{}, &ShipList{})
 	metav1.AddToGroupVersion(scheme, SchemeGroupVersion)
 
 	return nil

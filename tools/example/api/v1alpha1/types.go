@@ -73,3 +73,78 @@ type WebsiteList struct {
 	// Items are the Websites.
 	Items []Website `json:"items"`
 }
+
+// Fleet is so many Ships, of which each has a generated name.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Namespaced
+// +kubebuilder:printcolumn:name="Replicas",type=integer,JSONPath=`.spec.replicas`
+// +kubebuilder:printcolumn:name="Ships",type=integer,JSONPath=`.status.ships`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type Fleet struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// Spec is how large the fleet shall be.
+	Spec FleetSpec `json:"spec"`
+	// Status is how large it is.
+	// +optional
+	Status FleetStatus `json:"status,omitempty"`
+}
+
+// Done reports whether the fleet was seen to be as large as it shall be.
+func (f *Fleet) Done() bool {
+	return f.Status.ObservedGeneration == f.Generation && f.Status.Ships == f.Spec.Replicas
+}
+
+// FleetSpec is how large a fleet shall be.
+type FleetSpec struct {
+	// Replicas is the number of ships.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1000
+	Replicas int32 `json:"replicas"`
+}
+
+// FleetStatus is how large a fleet is.
+type FleetStatus struct {
+	// ObservedGeneration is the generation that was seen.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// Ships is the number of ships that were seen.
+	// +optional
+	Ships int32 `json:"ships,omitempty"`
+}
+
+// FleetList is a list of Fleets.
+//
+// +kubebuilder:object:root=true
+type FleetList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	// Items are the Fleets.
+	Items []Fleet `json:"items"`
+}
+
+// Ship is one of a Fleet. There is nothing to say of it but its name.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Namespaced
+// +kubebuilder:printcolumn:name="Fleet",type=string,JSONPath=`.metadata.ownerReferences[?(@.controller==true)].name`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type Ship struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+}
+
+// ShipList is a list of Ships.
+//
+// +kubebuilder:object:root=true
+type ShipList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	// Items are the Ships.
+	Items []Ship `json:"items"`
+}

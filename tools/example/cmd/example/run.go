@@ -29,6 +29,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/shard"
 	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/example/checksum"
+	"github.com/clusterring/clusterring/tools/example/fleet"
 	"github.com/clusterring/clusterring/tools/example/history"
 	"github.com/clusterring/clusterring/tools/example/website"
 )
@@ -66,7 +67,7 @@ func run(ctx context.Context, o options) error {
 		Controller:             config.Controller{MaxConcurrentReconciles: o.concurrency},
 	}
 	// Sharding: hold my Lease, watch only my objects.
-	if err := s.ConfigureManager(restConfig, &managerOptions, &v1alpha1.Website{}, &corev1.ConfigMap{}); err != nil {
+	if err := s.ConfigureManager(restConfig, &managerOptions, &v1alpha1.Website{}, &corev1.ConfigMap{}, &v1alpha1.Fleet{}, &v1alpha1.Ship{}); err != nil {
 		return fmt.Errorf("set up the shard: %w", err)
 	}
 
@@ -86,7 +87,7 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	if err := addControllers(mgr, s, decorate); err != nil {
+	if err := addControllers(ctx, mgr, s, decorate); err != nil {
 		return errors.Join(err, closeHistory())
 	}
 
@@ -102,12 +103,12 @@ func run(ctx context.Context, o options) error {
 // decorate adds to a reconciler what only tests need.
 type decorate func(controller string, obj client.Object, inner reconcile.Reconciler) reconcile.Reconciler
 
-// addControllers adds the two controllers.
-func addControllers(mgr ctrl.Manager, s *shard.Shard, decorate decorate) error {
+// addControllers adds the three controllers.
+func addControllers(ctx context.Context, mgr ctrl.Manager, s *shard.Shard, decorate decorate) error {
 	// Sharding: write nothing once the Lease is lost, nor to an object that has moved.
 	c := s.Client(mgr.GetClient())
 
-	websites := decorate("website", &v1alpha1.Website{}, &website.Reconciler{Client: c, Live: mgr.GetAPIReader()})
+	websites := decorate("website", &v1alpha1.Website{}, &website.Reconciler{Client: c})
 	err := ctrl.NewControllerManagedBy(mgr).Named("website").
 		// Sharding: a drain is a change of labels, which the predicate alone would hide.
 		For(&v1alpha1.Website{}, builder.WithPredicates(s.Predicate(predicate.GenerationChangedPredicate{}))).
@@ -116,6 +117,19 @@ func addControllers(mgr ctrl.Manager, s *shard.Shard, decorate decorate) error {
 		Complete(s.Reconciler(c, &v1alpha1.Website{}, websites))
 	if err != nil {
 		return fmt.Errorf("set up the controller of Websites: %w", err)
+	}
+
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.Ship{}, fleet.OwnerIndex, fleet.ByOwner); err != nil {
+		return fmt.Errorf("index the ships of fleets: %w", err)
+	}
+
+	fleets := decorate("fleet", &v1alpha1.Fleet{}, fleet.New(c))
+	err = ctrl.NewControllerManagedBy(mgr).Named("fleet").
+		For(&v1alpha1.Fleet{}, builder.WithPredicates(s.Predicate(predicate.GenerationChangedPredicate{}))).
+		Owns(&v1alpha1.Ship{}).
+		Complete(s.Reconciler(c, &v1alpha1.Fleet{}, fleets))
+	if err != nil {
+		return fmt.Errorf("set up the controller of Fleets: %w", err)
 	}
 
 	checksums := decorate("checksum", &corev1.ConfigMap{}, &checksum.Reconciler{Client: c})

@@ -77,6 +77,7 @@ func TestShard(t *testing.T) {
 	t.Run("renders", s.renders)
 	t.Run("corrects", s.corrects)
 	t.Run("leaves what is not its own", s.leavesForeign)
+	t.Run("makes ships", s.makesShips)
 	t.Run("gives up", s.givesUp)
 	require.Contains(t, s.get(s.options.metricsAddress, "/metrics"), `controller_runtime_reconcile_total{controller="website",result="success"}`)
 	t.Run("ends when the Lease is lost", s.losesLease)
@@ -139,6 +140,52 @@ func (s *suite) leavesForeign(t *testing.T) {
 	require.Empty(t, other.Status.Conditions, "not assigned to this shard")
 }
 
+// A fleet has as many ships as it shall have, and no other was ever made: a ship that the cache does not show yet is waited for.
+func (s *suite) makesShips(t *testing.T) {
+	fleet := &v1alpha1.Fleet{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "fleet", Labels: map[string]string{sharding.ShardLabel(ring): shardName}},
+		Spec:       v1alpha1.FleetSpec{Replicas: 3},
+	}
+	require.NoError(t, s.admin.Create(t.Context(), fleet))
+
+	ever := map[types.UID]bool{}
+	ships := func() (list []v1alpha1.Ship) {
+		all := &v1alpha1.ShipList{}
+		require.NoError(t, s.admin.List(t.Context(), all, client.InNamespace(namespace)))
+
+		for i := range all.Items {
+			if metav1.IsControlledBy(&all.Items[i], fleet) {
+				ever[all.Items[i].UID] = true
+				list = append(list, all.Items[i])
+			}
+		}
+
+		return list
+	}
+
+	eventually(t, func() bool { return len(ships()) == 3 })
+
+	for i := range 3 { // until the last one it is not known how many there are
+		list := ships()
+		require.Len(t, list, 3)
+		require.NoError(t, s.admin.Get(t.Context(), client.ObjectKeyFromObject(fleet), fleet))
+		require.False(t, fleet.Done(), "%d of 3 are in the cache", i)
+		assign(t, s, &list[i])
+	}
+
+	done := func() bool {
+		require.NoError(t, s.admin.Get(t.Context(), client.ObjectKeyFromObject(fleet), fleet))
+		return fleet.Done()
+	}
+	eventually(t, done)
+
+	fleet.Spec.Replicas = 1
+	require.NoError(t, s.admin.Update(t.Context(), fleet))
+	eventually(t, done)
+	require.Len(t, ships(), 1)
+	require.Len(t, ever, 3)
+}
+
 func (s *suite) givesUp(t *testing.T) {
 	site := s.website(t, "gives-up")
 	s.ready(t, site, metav1.ConditionTrue)
@@ -198,6 +245,7 @@ func (s *suite) checkHistory(t *testing.T) {
 	require.Empty(t, open, "every reconcile has ended")
 	require.NotZero(t, controllers["website Website"])
 	require.NotZero(t, controllers["checksum ConfigMap"])
+	require.NotZero(t, controllers["fleet Fleet"])
 }
 
 // website creates a Website that is assigned to the shard.
