@@ -12,6 +12,7 @@
 //	I6  While a shard holds its Lease, a main object leaves it only by the shard's own write, after a drain; a controlled
 //	    object leaves it only after its owner has. A deleted Lease counts as held for twice its duration.
 //	I7  In the end all is in place: see [Final].
+//	I9  Of a Fleet there never were more Ships than it shall have: nobody deletes any, and none is made twice.
 //
 // One exception is documented: a process that was frozen may finish the reconciles that it was in when it was frozen.
 package check
@@ -38,7 +39,14 @@ const (
 	Palette = "Palette"
 	// ConfigMap is a controlled object, if it has an owner.
 	ConfigMap = "ConfigMap"
+	// Fleet is a main object, which has so many Ships.
+	Fleet = "Fleet"
+	// Ship is controlled by a Fleet; its name is generated.
+	Ship = "Ship"
 )
+
+// isMain says whether objects of the kind are main ones.
+func isMain(kind string) bool { return kind == Website || kind == Theme || kind == Fleet }
 
 // Version is an object as the API server stored it once.
 type Version struct {
@@ -57,6 +65,8 @@ type Version struct {
 	Owner string
 	// Complete says of a main object that the work on its present specification is done.
 	Complete bool
+	// Replicas is, of a Fleet, how many Ships it shall have.
+	Replicas int
 
 	// Holder and Duration are of Leases.
 	Holder   string
@@ -109,7 +119,7 @@ type Run struct {
 
 // Violation is a promise that was not kept.
 type Violation struct {
-	// Invariant is the promise: I1, I2, I6 or I7.
+	// Invariant is the promise: I1, I2, I6, I7 or I9.
 	Invariant string
 	// Text says what happened.
 	Text string
@@ -122,11 +132,11 @@ func (v Violation) String() string {
 	return v.Invariant + ": " + v.Text + "\n    " + strings.Join(v.Excerpt, "\n    ")
 }
 
-// Check returns where the run broke I1, I2 or I6.
+// Check returns where the run broke I1, I2, I6 or I9.
 func Check(r Run) []Violation {
 	r.Versions = slices.Clone(r.Versions)
 	slices.SortFunc(r.Versions, func(a, b Version) int { return cmp.Compare(a.Number, b.Number) })
-	return slices.Concat(r.overlaps(), r.lateStarts(), r.leavings(), r.unowned())
+	return slices.Concat(r.overlaps(), r.lateStarts(), r.leavings(), r.unowned(), r.excess())
 }
 
 // excerpt returns the versions of some objects and Leases, and the spans of the objects, between two times.

@@ -30,6 +30,14 @@ func child(number uint64, shard string) check.Version {
 	return at(number, check.Version{Kind: check.ConfigMap, Name: "x", UID: "cm", Shard: shard, Owner: "x"})
 }
 
+func fleet(number uint64, shard string) check.Version {
+	return at(number, check.Version{Kind: check.Fleet, Name: "f", UID: "f", Shard: shard, Replicas: 2})
+}
+
+func ship(number uint64, name, shard string) check.Version {
+	return at(number, check.Version{Kind: check.Ship, Name: name, UID: name, Shard: shard, Owner: "f"})
+}
+
 func draining(v check.Version) check.Version { v.Draining = true; return v }
 func deleted(v check.Version) check.Version  { v.Deleted = true; return v }
 
@@ -141,6 +149,18 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+func TestExcess(t *testing.T) {
+	both := []check.Version{lease(1, "a", "a"), lease(2, "b", "b"), fleet(3, "a")}
+	made := func(ships ...check.Version) check.Run {
+		return check.Run{Versions: append(both, ships...), Bound: time.Hour}
+	}
+	require.Empty(t, check.Check(made(ship(4, "one", "a"), ship(5, "two", ""), ship(6, "two", "b"))), "as many as there shall be, at several shards")
+
+	found := check.Check(made(ship(4, "one", "a"), ship(5, "two", "a"), ship(6, "three", "a")))
+	require.Len(t, found, 1)
+	require.Contains(t, found[0].String(), "I9: 3 Ships of Fleet f were made, which shall have 2; three, in version 6, is the first one in excess")
+}
+
 func TestFinal(t *testing.T) {
 	done := site(1, "a")
 	done.Complete = true
@@ -165,6 +185,19 @@ func TestFinal(t *testing.T) {
 		require.NotEmpty(t, found, want)
 		require.Contains(t, found[0].Text, want)
 	}
+}
+
+func TestFinalFleet(t *testing.T) {
+	done := fleet(1, "a")
+	done.Complete = true
+	require.Empty(t, check.Final(check.State{Versions: []check.Version{done, ship(2, "one", "a"), ship(3, "two", "a")}, Available: []string{"a"}}))
+	found := check.Final(check.State{Versions: []check.Version{done, ship(2, "one", "a")}, Available: []string{"a"}})
+	require.Len(t, found, 1)
+	require.Equal(t, "Fleet f has 1 Ships, and shall have 2", found[0].Text)
+}
+
+func TestMoves(t *testing.T) {
+	require.Equal(t, 2, check.Moves([]check.Version{fleet(1, ""), fleet(2, "a"), fleet(3, ""), fleet(4, "a"), fleet(5, "b"), fleet(6, ""), fleet(7, "c")}))
 }
 
 const recorded = `{"event":"start","sequence":1,"process":7,"shard":"a","kind":"Website","name":"x","uid":"u","monotonic":1000}

@@ -20,9 +20,9 @@ type State struct {
 // done or its child; a child elsewhere than its owner; a ring that says that something is wrong.
 func Final(s State) []Violation {
 	problems := slices.Clone(s.Ring)
-	mains, child := map[string]Version{}, map[string]bool{}
+	mains, children := map[string]Version{}, map[string]int{}
 	for _, v := range s.Versions {
-		if (v.Kind == Website || v.Kind == Theme) && !v.Deleted {
+		if isMain(v.Kind) && !v.Deleted {
 			mains[v.UID] = v
 		}
 	}
@@ -38,14 +38,17 @@ func Final(s State) []Violation {
 			problems = append(problems, name+" is still to be given up")
 		}
 		if owner, exists := mains[v.Owner]; exists {
-			child[v.Owner] = true
+			children[v.Owner]++
 			if owner.Shard != v.Shard {
 				problems = append(problems, fmt.Sprintf("%s is at %s, its owner at %s", name, v.Shard, owner.Shard))
 			}
 		}
 	}
 	for _, uid := range slices.Sorted(maps.Keys(mains)) {
-		if !child[uid] {
+		switch has, shall := children[uid], mains[uid].Replicas; {
+		case mains[uid].Kind == Fleet && has != shall:
+			problems = append(problems, fmt.Sprintf("Fleet %s has %d Ships, and shall have %d", mains[uid].Name, has, shall))
+		case mains[uid].Kind != Fleet && has == 0:
 			problems = append(problems, mains[uid].Kind+" "+mains[uid].Name+" has no ConfigMap")
 		}
 		if !mains[uid].Complete {

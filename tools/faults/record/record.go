@@ -1,6 +1,6 @@
 // Package record keeps what the API server stored about the objects of a ring and the Leases of its shards.
 //
-// It watches Websites, ConfigMaps and Leases as an administrator, directly at the API server, and keeps every version that
+// It watches objects and Leases as an administrator, directly at the API server, and keeps every version that
 // differs in what sharding is about. It decides nothing.
 package record
 
@@ -69,6 +69,8 @@ var watched = map[string]schema.GroupVersionResource{
 	check.Theme:     {Group: "faults.clusterring.dev", Version: "v1", Resource: "themes"},
 	check.Palette:   {Group: "faults.clusterring.dev", Version: "v1", Resource: "palettes"},
 	check.ConfigMap: {Version: "v1", Resource: "configmaps"},
+	check.Fleet:     {Group: "example.clusterring.dev", Version: "v1alpha1", Resource: "fleets"},
+	check.Ship:      {Group: "example.clusterring.dev", Version: "v1alpha1", Resource: "ships"},
 	check.Lease:     {Group: "coordination.k8s.io", Version: "v1", Resource: "leases"},
 }
 
@@ -152,7 +154,15 @@ func (r *Recorder) add(kind string, o *unstructured.Unstructured, deleted bool) 
 		seconds, _, _ := unstructured.NestedInt64(o.Object, "spec", "leaseDurationSeconds")
 		v.Duration = time.Duration(seconds) * time.Second
 	}
-	v.Complete = (kind == check.Website || kind == check.Theme) && complete(o)
+	switch kind {
+	case check.Website, check.Theme:
+		v.Complete = complete(o)
+	case check.Fleet:
+		replicas, _, _ := unstructured.NestedInt64(o.Object, "spec", "replicas")
+		ships, _, _ := unstructured.NestedInt64(o.Object, "status", "ships")
+		observed, _, _ := unstructured.NestedInt64(o.Object, "status", "observedGeneration")
+		v.Replicas, v.Complete = int(replicas), ships == replicas && observed == o.GetGeneration()
+	}
 
 	r.mu.Lock()
 	defer r.mu.Unlock()

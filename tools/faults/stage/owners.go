@@ -108,4 +108,7 @@ func (r *ring) question(v check.Version, all []check.Version) *diagnosticsv1alph
 }
 
 // groups are the API groups of the kinds of a ring's objects.
-var groups = map[string]string{check.Website: examplev1alpha1.SchemeGroupVersion.Group, check.Theme: themes.Group, check.Palette: palettes.Group}
+var groups = map[string]string{
+	check.Website: examplev1alpha1.SchemeGroupVersion.Group, check.Theme: themes.Group, check.Palette: palettes.Group,
+	check.Fleet: examplev1alpha1.SchemeGroupVersion.Group, check.Ship: examplev1alpha1.SchemeGroupVersion.Group,
+}

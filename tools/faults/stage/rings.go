@@ -36,6 +36,8 @@ type RingSpec struct {
 	// Themes adds a cluster-scoped resource, which controls Palettes in the last of the namespaces. The shards of such a ring are
 	// workers; others are those of the example.
 	Themes bool
+	// Fleets adds that many Fleets of three Ships in each of the namespaces. The shards of such a ring are those of the example.
+	Fleets int
 }
 
 // theOne is the ring of runs that name none.
@@ -54,6 +56,13 @@ func (s RingSpec) manifest() *v1alpha1.ClusterRing {
 	resources := []v1alpha1.RingResource{{
 		Group: examplev1alpha1.SchemeGroupVersion.Group, Resource: "websites", ControlledResources: configMaps,
 	}}
+	if s.Fleets > 0 {
+		resources = append(resources, v1alpha1.RingResource{
+			Group: examplev1alpha1.SchemeGroupVersion.Group, Resource: "fleets", ControlledResources: []v1alpha1.ControlledResource{
+				{Group: examplev1alpha1.SchemeGroupVersion.Group, Resource: "ships"},
+			},
+		})
+	}
 	if s.Themes {
 		resources = append(resources, v1alpha1.RingResource{Group: themes.Group, Resource: themes.Resource, ControlledResources: []v1alpha1.ControlledResource{
 			{Group: palettes.Group, Resource: palettes.Resource},
@@ -97,6 +106,9 @@ func (s RingSpec) recorded() []record.Objects {
 	var all []record.Objects
 	for _, namespace := range s.Namespaces {
 		all = append(all, record.Objects{Kind: check.Website, Namespace: namespace}, record.Objects{Kind: check.ConfigMap, Namespace: namespace})
+		if s.Fleets > 0 {
+			all = append(all, record.Objects{Kind: check.Fleet, Namespace: namespace}, record.Objects{Kind: check.Ship, Namespace: namespace})
+		}
 	}
 	if s.Themes {
 		all = append(all, record.Objects{Kind: check.Theme}, record.Objects{Kind: check.Palette, Namespace: s.Namespaces[len(s.Namespaces)-1]})

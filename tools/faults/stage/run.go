@@ -226,6 +226,19 @@ func (w *World) GivenUp() map[string][]check.Version {
 	return found
 }
 
+// Versions returns all that is recorded so far of the objects of all rings. The error says that something is missing.
+func (w *World) Versions() ([]check.Version, error) {
+	var (
+		all  []check.Version
+		errs []error
+	)
+	for _, r := range w.rings {
+		versions, err := r.recorder.Versions()
+		all, errs = append(all, versions...), append(errs, err)
+	}
+	return all, errors.Join(errs...)
+}
+
 // Newest returns the newest versions of all that is recorded: of an object of two rings, one for each.
 func (w *World) Newest() []check.Version {
 	var all []check.Version
@@ -320,8 +333,8 @@ func (w *World) records() (check.Run, error) {
 // givenUp notes which versions a shard wrote to give an object up.
 func givenUp(all map[uint64]string, m *Member) {
 	for _, d := range m.Proxy.Done() {
-		value, present := d.Labels()[v1alpha1.ShardLabel(m.ring)]
-		if number := versionNumber(d); present && value == nil && d.Status == 200 && number > 0 {
+		next, present := d.Labels()[v1alpha1.ShardLabel(m.ring)]
+		if number := versionNumber(d); present && (next == nil || *next != m.Name) && d.Status == 200 && number > 0 {
 			all[number] = m.Name
 		}
 	}

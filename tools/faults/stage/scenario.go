@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"syscall"
+	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -78,6 +79,13 @@ func (w *World) begin(ctx context.Context) error {
 	}
 	for i := range 4 {
 		errs = append(errs, w.createTheme(ctx, fmt.Sprintf("theme-%d", i)))
+	}
+	for _, r := range w.rings {
+		for _, namespace := range r.Namespaces {
+			for i := range r.Fleets {
+				errs = append(errs, w.createFleet(ctx, namespace, fleetName(i)))
+			}
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -157,6 +165,39 @@ func (w *World) createTheme(ctx context.Context, name string) error {
 		return fmt.Errorf("a user's request failed (I4): create: %w", err)
 	}
 	return nil
+}
+
+// shipsOfEach is the size of a Fleet.
+const shipsOfEach = 3
+
+func fleetName(i int) string { return fmt.Sprintf("fleet-%d", i) }
+
+func (w *World) createFleet(ctx context.Context, namespace, name string) error {
+	fleet := &examplev1alpha1.Fleet{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: examplev1alpha1.FleetSpec{Replicas: shipsOfEach},
+	}
+	if err := w.client.Create(ctx, fleet); err != nil {
+		return fmt.Errorf("a user's request failed (I4): create: %w", err)
+	}
+	return nil
+}
+
+// TouchFleets makes the ring's Fleets look changed, one after the other, so that there is always work on some of them, until the context ends.
+func (w *World) TouchFleets(ctx context.Context, ring RingSpec) error {
+	for i := 0; ; i++ {
+		timer := time.NewTimer(pollInterval)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C:
+		}
+		fleet := &examplev1alpha1.Fleet{ObjectMeta: metav1.ObjectMeta{Namespace: ring.Namespaces[0], Name: fleetName(i % ring.Fleets)}}
+		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"touched":"%d"}}}`, record.Now())
+		if err := w.client.Patch(context.WithoutCancel(ctx), fleet, client.RawPatch(types.MergePatchType, patch)); err != nil {
+			return fmt.Errorf("a user's request failed (I4): patch: %w", err)
+		}
+	}
 }
 
 // Create makes a Website; without a name its name is generated.

@@ -203,7 +203,8 @@ func (s *Stage) clear(ctx context.Context, rings []RingSpec) error {
 			continue
 		}
 		in := client.InNamespace(namespaces.Items[i].Name)
-		errs = append(errs, s.client.DeleteAllOf(ctx, &examplev1alpha1.Website{}, in), s.client.DeleteAllOf(ctx, &corev1.ConfigMap{}, in),
+		errs = append(errs, s.client.DeleteAllOf(ctx, &examplev1alpha1.Website{}, in), s.client.DeleteAllOf(ctx, &examplev1alpha1.Fleet{}, in),
+			s.client.DeleteAllOf(ctx, &examplev1alpha1.Ship{}, in), s.client.DeleteAllOf(ctx, &corev1.ConfigMap{}, in),
 			s.client.DeleteAllOf(ctx, palette, in))
 	}
 	if err := errors.Join(errs...); err != nil {

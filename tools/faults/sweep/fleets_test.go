@@ -1,0 +1,75 @@
+package sweep
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/clusterring/clusterring/tools/faults/check"
+	"github.com/clusterring/clusterring/tools/faults/stage"
+)
+
+// moving has shards stop, die, stay frozen and come back, one after the other, while there is work on all Fleets.
+type moving struct {
+	ring   stage.RingSpec
+	rounds int
+}
+
+func (m moving) play(ctx context.Context, w *stage.World) error {
+	loaded, stop := context.WithCancel(ctx)
+	defer stop()
+	users, loaded := errgroup.WithContext(loaded)
+	users.Go(func() error { return w.TouchFleets(loaded, m.ring) })
+	err := m.around(loaded, w)
+	stop()
+	return errors.Join(err, users.Wait())
+}
+
+// around loses each shard in turn, and has it come back.
+func (m moving) around(ctx context.Context, w *stage.World) error {
+	for i := range m.rounds {
+		name, how := m.ring.Shards[i%len(m.ring.Shards)], syscall.SIGTERM
+		if i%3 == 1 {
+			how = syscall.SIGKILL
+		}
+		member := w.Member(name)
+		w.Expect(name, false)
+		if err := errors.Join(member.Process().Retire(how, soon), w.AwaitInPlace(ctx), w.Start(member), w.AwaitInPlace(ctx)); err != nil {
+			return fmt.Errorf("round %d, shard %s: %w", i+1, name, err)
+		}
+	}
+	return nil
+}
+
+// TestFleets moves owners whose controller counts their children in its cache and makes, with generated names, those that it misses. None is made
+// twice (I9). FAULTS=all moves a thousand.
+func TestFleets(t *testing.T) {
+	s := theSuite(t)
+	m := moving{rounds: 3, ring: stage.RingSpec{
+		Name: stage.Ring, Namespaces: []string{stage.Namespace}, Shards: []string{"a", "b", "c", "d"}, Fleets: 20,
+	}}
+	least := 30
+	if os.Getenv(variable) == "all" {
+		m.rounds, m.ring.Fleets, least = 24, 100, 1000
+	}
+	s.run(t, stage.Case{
+		Name: fmt.Sprintf("%d Fleets while shards go and come back", m.ring.Fleets), Rings: []stage.RingSpec{m.ring}, WorkDuration: time.Millisecond,
+		Phases: []stage.Phase{stage.Join},
+		After: during{stage.Join: func(ctx context.Context, w *stage.World) error {
+			if err := m.play(ctx, w); err != nil {
+				return err
+			}
+			versions, err := w.Versions()
+			if moves := check.Moves(versions); err == nil && moves < least {
+				err = fmt.Errorf("there were %d moves of Fleets, and should be %d", moves, least)
+			}
+			return err
+		}},
+	})
+}
