@@ -3,45 +3,12 @@ package observe
 import "fmt"
 
 // Undrained returns what is wrong with moves away from shards that are alive: each has to begin with the drain label on the
-// object. Controlled objects need none, for they follow their owner: see EarlyChildren.
+// object. Controlled objects need none, for they go with their owner: see Disordered.
 func Undrained(changes []Change, alive func(shard string) bool) []string {
 	var wrong []string
 	for _, c := range changes {
 		if c.Moved() && c.Before.Owner == "" && !c.Before.Draining && alive(c.Before.Shard) {
 			wrong = append(wrong, fmt.Sprintf("%s went from %s to %q without having been drained", c.Key, c.Before.Shard, c.After.Shard))
-		}
-	}
-	return wrong
-}
-
-// EarlyChildren returns what is wrong with controlled objects: each may get the label of a shard, or lose that of its own, only
-// after its owner, an object of the main resource in the same namespace, did, by the versions of the two writes. Before is
-// what main objects had when the changes began.
-func EarlyChildren(before Snapshot, changes []Change, mainResource string) []string {
-	type owner struct{ namespace, name, shard string }
-	arrived := map[owner]uint64{}
-	for key, state := range before {
-		if key.Resource == mainResource {
-			arrived[owner{key.Namespace, key.Name, state.Shard}] = 0
-		}
-	}
-	for _, c := range changes {
-		if c.Key.Resource != mainResource || c.After.Shard == "" && !c.Moved() {
-			continue // one that is created without a shard has not lost any
-		}
-		key := owner{c.Key.Namespace, c.Key.Name, c.After.Shard}
-		if _, known := arrived[key]; !known {
-			arrived[key] = c.Version
-		}
-	}
-	var wrong []string
-	for _, c := range changes {
-		if c.Deleted || c.After.Owner == "" || c.After.Shard == c.Before.Shard {
-			continue
-		}
-		at, did := arrived[owner{c.Key.Namespace, c.After.Owner, c.After.Shard}]
-		if !did || at > c.Version {
-			wrong = append(wrong, fmt.Sprintf("%s went from %q to %q before its owner", c.Key, c.Before.Shard, c.After.Shard))
 		}
 	}
 	return wrong

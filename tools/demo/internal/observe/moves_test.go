@@ -47,50 +47,6 @@ func TestUndrained(t *testing.T) {
 	}
 }
 
-func TestEarlyChildren(t *testing.T) {
-	before := observe.Snapshot{site("x"): at("a"), child("x"): owned("a")}
-	owner := observe.Change{Key: site("x"), Before: draining, After: at("b"), Version: 10}
-	follows := func(version uint64) observe.Change {
-		return observe.Change{Key: child("x"), Before: owned("a"), After: owned("b"), Version: version}
-	}
-	for name, test := range map[string]struct {
-		changes []observe.Change
-		wrong   []string
-	}{
-		"after the owner": {changes: []observe.Change{owner, follows(11)}},
-		// Watches of two resources are not in step with each other: the versions count.
-		"after the owner, seen before it": {changes: []observe.Change{follows(11), owner}},
-		"before the owner":                {changes: []observe.Change{follows(9), owner}, wrong: []string{`configmaps n/x went from "a" to "b" before its owner`}},
-		"without the owner":               {changes: []observe.Change{follows(9)}, wrong: []string{`configmaps n/x went from "a" to "b" before its owner`}},
-		"new, where the owner is":         {changes: []observe.Change{{Key: child("y"), After: owned("a"), Version: 5}}},
-		"new, elsewhere": {
-			changes: []observe.Change{{Key: child("y"), After: owned("b"), Version: 5}, owner},
-			wrong:   []string{`configmaps n/y went from "" to "b" before its owner`},
-		},
-		"released after the owner": {changes: []observe.Change{
-			{Key: site("x"), Before: draining, Version: 10}, {Key: child("x"), Before: owned("a"), After: owned(""), Version: 11},
-		}},
-		"released before the owner": {
-			changes: []observe.Change{
-				{Key: child("x"), Before: owned("a"), After: owned(""), Version: 9}, {Key: site("x"), Before: draining, Version: 10},
-			},
-			wrong: []string{`configmaps n/x went from "a" to "" before its owner`},
-		},
-		"released, and the owner was only created without a shard": {
-			changes: []observe.Change{
-				{Key: site("x"), Version: 2}, {Key: child("x"), Before: owned("a"), After: owned(""), Version: 9},
-			},
-			wrong: []string{`configmaps n/x went from "a" to "" before its owner`},
-		},
-		"gone with the owner": {changes: []observe.Change{{Key: child("x"), Before: owned("a"), Deleted: true, Version: 9}}},
-		"new, not labelled":   {changes: []observe.Change{{Key: child("y"), After: owned(""), Version: 5}}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			require.Equal(t, test.wrong, observe.EarlyChildren(before, test.changes, sites))
-		})
-	}
-}
-
 func TestCompare(t *testing.T) {
 	before := observe.Snapshot{site("1"): at("a"), site("2"): at("a"), site("3"): at("b"), site("4"): at("b"), site("5"): at("a")}
 	after := observe.Snapshot{site("1"): at("c"), site("2"): at("a"), site("3"): at("a"), site("4"): at("b"), site("6"): at("c")}

@@ -93,7 +93,7 @@ func (s *Story) awaitReady(ctx context.Context) error {
 	})
 }
 
-// settled says whether every Website is at an available shard, and its ConfigMap, which has to exist, at the same.
+// settled says whether every Website is at an available shard, and its ConfigMap, which has to exist, at the same; and every Fleet with its Ships.
 func (s *Story) settled() (done bool, how string, err error) {
 	sites, err := s.objects.Now(websites)
 	if err != nil {
@@ -114,8 +114,10 @@ func (s *Story) settled() (done bool, how string, err error) {
 			complete++
 		}
 	}
-	how = fmt.Sprintf("of %d Websites %d are at an available shard, %d with their ConfigMap", s.created, placed, complete)
-	return len(sites) == s.created && placed == s.created && complete == s.created, how, nil
+	sailing, err := s.fleetsComplete()
+	how = fmt.Sprintf("of %d Websites %d are at an available shard, %d with their ConfigMap; of %d Fleets %d with their Ships",
+		s.created, placed, complete, fleetsMade, sailing)
+	return len(sites) == s.created && placed == s.created && complete == s.created && sailing == fleetsMade, how, err
 }
 
 // awaitSettled waits until everything is where it can stay.

@@ -45,7 +45,10 @@ func (s *Story) grow(ctx context.Context) error {
 	if err := s.drained(before, mark); err != nil {
 		return err
 	}
-	s.ok("each was drained and given up first, its ConfigMap came after it; done in %s", took)
+	s.ok("each was drained and given up first, its ConfigMap came to the new shard before it; done in %s", took)
+	if err := s.noExcess(); err != nil {
+		return err
+	}
 	if err := s.noOverlap(); err != nil {
 		return err
 	}
@@ -74,11 +77,12 @@ func (s *Story) moved(before, after observe.Snapshot, joined []string) error {
 	return nil
 }
 
-// drained checks that since the mark no object has left a shard that lives without a drain, and no child before its owner.
+// drained checks that since the mark no object has left a shard that lives without a drain, no child has before its owner, and no owner has come
+// to a shard before its children.
 // Before is what was there at the mark.
 func (s *Story) drained(before observe.Snapshot, mark int) error {
 	changes := s.objects.Since(mark)
 	return errors.Join(
 		wrong("objects left their shard without a drain", observe.Undrained(changes, s.isAvailable)),
-		wrong("children left their shard before their owner", observe.EarlyChildren(before, changes, websites)))
+		wrong("children and their owners moved in a wrong order", observe.Disordered(before, changes, websites, s.isAvailable)))
 }

@@ -71,10 +71,13 @@ func (s *Story) create(ctx context.Context) error {
 	s.ok("%d of %d Websites got their shard in admission (in %s, slowest create %s)", s.Objects, s.Objects,
 		report.Seconds(made.took), report.Seconds(made.slowest))
 
+	if err := s.createFleets(ctx); err != nil {
+		return err
+	}
 	if err := s.awaitSettled(ctx); err != nil {
 		return err
 	}
-	s.ok("%d ConfigMaps were made, each at the shard of its Website", s.Objects)
+	s.ok("%d ConfigMaps were made, each at the shard of its Website; and %d Ships of %d Fleets", s.Objects, fleetsMade*shipsOfEach, fleetsMade)
 	if err := s.spreadOut(); err != nil {
 		return err
 	}

@@ -178,7 +178,7 @@ func (s *Story) review(ctx context.Context) error {
 		return err // one is enough
 	}
 	s.ok("all services are ready; no process has ended by itself, but for the one that was woken")
-	if err := s.noOverlap(); err != nil {
+	if err := errors.Join(s.noOverlap(), s.noExcess()); err != nil {
 		return err
 	}
 	names := map[string]bool{}

@@ -32,7 +32,9 @@ var (
 	websiteGVK   = schema.GroupVersionKind{Group: "example.clusterring.dev", Version: "v1alpha1", Kind: "Website"}
 	websitesGVR  = websiteGVK.GroupVersion().WithResource(websites)
 	configMapGVR = schema.GroupVersionResource{Version: "v1", Resource: configMaps}
-	shardedKinds = []schema.GroupVersionKind{websiteGVK, {Version: "v1", Kind: "ConfigMap"}}
+	fleetGVK     = websiteGVK.GroupVersion().WithKind("Fleet")
+	shipGVK      = websiteGVK.GroupVersion().WithKind("Ship")
+	shardedKinds = []schema.GroupVersionKind{websiteGVK, {Version: "v1", Kind: "ConfigMap"}, fleetGVK, shipGVK}
 )
 
 const (
@@ -71,6 +73,7 @@ type Story struct {
 	conn   *grpc.ClientConn
 
 	objects *observe.Objects
+	fleets  *observe.Objects // and their Ships
 	leases  *observe.Leases
 
 	shards  []*system.Shard          // all that were ever started; a name may be there twice
@@ -103,6 +106,10 @@ func New(ctx context.Context, s *system.System, console *report.Console, o Optio
 	}
 	story := &Story{Options: o, system: s, console: console, client: c, lost: map[*system.Shard]string{}}
 	if story.objects, err = observe.WatchObjects(ctx, meta, system.Ring, websitesGVR, configMapGVR); err != nil {
+		return nil, err
+	}
+	group := websiteGVK.GroupVersion()
+	if story.fleets, err = observe.WatchObjects(ctx, meta, system.Ring, group.WithResource(fleets), group.WithResource(ships)); err != nil {
 		return nil, err
 	}
 	if story.leases, err = observe.WatchLeases(ctx, typed, system.ShardNamespace, system.Ring); err != nil {

@@ -1,0 +1,93 @@
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/clusterring/clusterring/tools/demo/internal/observe"
+	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
+)
+
+const (
+	fleets = "fleets"
+	ships  = "ships"
+
+	// fleetsMade is the number of Fleets, shipsOfEach that of the Ships of each. Their controller counts the Ships in its cache, and makes those that
+	// it misses with generated names: one that does not see a Ship makes another one.
+	fleetsMade  = 100
+	shipsOfEach = 3
+)
+
+// createFleets creates the Fleets, several at a time.
+func (s *Story) createFleets(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(users)
+	for i := range fleetsMade {
+		group.Go(func() error {
+			fleet := &examplev1alpha1.Fleet{
+				ObjectMeta: metav1.ObjectMeta{Namespace: namespaceOf(i), Name: fmt.Sprintf("fleet-%d", i)},
+				Spec:       examplev1alpha1.FleetSpec{Replicas: shipsOfEach},
+			}
+			if err := s.client.Create(ctx, fleet); err != nil {
+				return fmt.Errorf("a user's create failed: %w", err)
+			}
+			return nil
+		})
+	}
+	return group.Wait() //nolint:wrapcheck // wrapped above
+}
+
+// complete says how many Fleets are at an available shard, and all of their Ships with them.
+func (s *Story) fleetsComplete() (n int, err error) {
+	main, err := s.fleets.Now(fleets)
+	children, errOfShips := s.fleets.Now(ships)
+	with := map[observe.Key]int{}
+	for key, ship := range children {
+		owner := observe.Key{Resource: fleets, Namespace: key.Namespace, Name: ship.Owner}
+		if ship.Shard == main[owner].Shard && !ship.Draining {
+			with[owner]++
+		}
+	}
+	for key, fleet := range main {
+		if s.isAvailable(fleet.Shard) && !fleet.Draining && with[key] == shipsOfEach {
+			n++
+		}
+	}
+	return n, errors.Join(err, errOfShips)
+}
+
+// noExcess checks, by all that was ever seen, that no Ship was made twice, and that none is missing.
+func (s *Story) noExcess() error {
+	made, moves := map[observe.Key]map[string]bool{}, 0
+	for _, c := range s.fleets.Since(0) {
+		switch {
+		case c.Key.Resource == fleets && c.Before.Shard != "" && c.Before.Shard != c.After.Shard:
+			moves++
+		case c.Key.Resource == ships && c.After.Owner != "":
+			owner := observe.Key{Resource: fleets, Namespace: c.Key.Namespace, Name: c.After.Owner}
+			if made[owner] == nil {
+				made[owner] = map[string]bool{}
+			}
+			made[owner][c.Key.Name] = true
+		}
+	}
+	var found []string
+	for owner, names := range made {
+		if len(names) != shipsOfEach {
+			found = append(found, fmt.Sprintf("of %s %d Ships were made, and it shall have %d", owner, len(names), shipsOfEach))
+		}
+	}
+	if len(made) != fleetsMade {
+		found = append(found, fmt.Sprintf("%d of %d Fleets have Ships", len(made), fleetsMade))
+	}
+	if err := wrong("a move has made a controller make what was there, or miss something", found); err != nil {
+		return err
+	}
+	s.ok("%d Fleets left their shards %d times, and their controllers count: of %d Ships none was made twice, none is missing",
+		fleetsMade, moves, fleetsMade*shipsOfEach)
+	return nil
+}
