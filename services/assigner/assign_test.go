@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -100,6 +101,35 @@ func TestChildren(t *testing.T) {
 			return !labelled
 		}, "children wait again")
 	})
+}
+
+// What follows a child goes where the child's owner goes, as soon as the assigner may look up who that is.
+func TestGrandchildren(t *testing.T) {
+	f := newFixtureOf(t, "grandchildren", []v1alpha1.ControlledResource{{Resource: "configmaps"}, {Resource: "secrets"}}, "a", "b", "c")
+	start(t, f.Plane)
+	f.registered()
+	f.settle("a", "b", "c")
+
+	owner := f.create(f.website("blog"))
+	between := f.create(f.child("blog", owner))
+	secret := func(of *unstructured.Unstructured) *unstructured.Unstructured {
+		u := f.child(unique("secret"), of)
+		u.SetKind("Secret")
+
+		return f.create(u)
+	}
+
+	require.NotContains(t, secret(between).GetLabels(), f.shardLabel(), "it may not read who controls the ConfigMap; the rebalancer may")
+	eventually(t, func() bool { return count(t, f.name, "owner_unread") == 1 }, "that is counted")
+	require.Equal(t, f.owner("blog"), secret(owner).GetLabels()[f.shardLabel()], "of a child nobody has to be read")
+
+	require.NoError(t, f.Install(t.Context(), "services/assigner/testdata/rights.yaml"))
+	eventually(t, func() bool { return secret(between).GetLabels()[f.shardLabel()] == f.owner("blog") }, "what follows a child goes with the child's owner")
+
+	alone := f.child("alone", owner)
+	alone.SetOwnerReferences(nil)
+	require.NotContains(t, secret(f.create(alone)).GetLabels(), f.shardLabel(), "it follows nobody of the ring")
+	require.Equal(t, 1, count(t, f.name, "foreign_owner"))
 }
 
 func TestGeneratedName(t *testing.T) {

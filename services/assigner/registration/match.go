@@ -2,6 +2,7 @@ package registration
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -38,8 +39,8 @@ func matchConditions(set *resources.Set, rebalancer string) []admissionregistrat
 	return out
 }
 
-// controlledByRing holds for main objects, and for controlled objects with a controller among the main kinds. It compares
-// what [resources.Set.OwnerOf] compares: group and kind of the owner reference, not its version.
+// controlledByRing holds for main objects, and for controlled objects with a controller of a kind whose objects others may follow. It compares
+// what [resources.Set.ControllerOf] compares: group and kind of the owner reference, not its version.
 func controlledByRing(set *resources.Set) string {
 	controlled := make([]string, 0, len(set.Controlled()))
 	for _, r := range set.Controlled() {
@@ -48,7 +49,11 @@ func controlledByRing(set *resources.Set) string {
 
 	// The API version of an owner reference is "version" in the core group and "group/version" in all others.
 	owners := make([]string, 0, len(set.Main()))
-	for _, r := range set.Main() {
+	for _, r := range slices.Concat(set.Main(), set.Controlled()) {
+		if !r.Controls {
+			continue
+		}
+
 		group := "!o.apiVersion.contains('/')"
 		if r.Kind.Group != "" {
 			group = fmt.Sprintf("o.apiVersion.startsWith(%q)", r.Kind.Group+"/")
