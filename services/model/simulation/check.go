@@ -347,6 +347,10 @@ func (w *World) shouldMove(id apiserver.ID, f facts) bool {
 
 	hangs := w.h.Lasting == HungShard && (is == w.h.Whom || ownerAt != nil && ownerAt.Labels[shardLabel] == w.h.Whom)
 
+	if ownerAt != nil && !f.view.Available(ownerAt.Labels[shardLabel]) {
+		return false // it is about to get one, or is late itself
+	}
+
 	return !hangs && !touched && f.view.Available(is)
 }
 
