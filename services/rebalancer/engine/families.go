@@ -23,6 +23,8 @@ const (
 	// gatherAtOnce is how many lists are made at a time. After all of them there is a pause as long as they took: who has to be looked for by then is
 	// looked for together.
 	gatherAtOnce = 4
+	// gatherWith is for how long others are waited for before anything is looked for.
+	gatherWith = 2 * time.Millisecond
 	// withoutThem is after what time a resource that cannot be listed is not waited for. Somebody has to work on an object.
 	withoutThem = 10 * time.Second
 	// believed is for how long what was found is believed to be all that follows an object, if that is to go elsewhere; maxMembers is up to how
@@ -124,7 +126,8 @@ func (s *state) redirect(uid types.UID, f *family) {
 		s.table.Scattered(uid)
 	}
 
-	for _, o := range f.members {
+	for _, id := range slices.SortedFunc(maps.Keys(f.members), objects.Compare) { // what is seen in an order of its own cannot be seen again
+		o := f.members[id]
 		if o.Shard == f.to && !o.Draining {
 			f.handover.Reached(o.GVR.GroupResource(), o.ResourceVersion)
 		} else {
@@ -226,7 +229,8 @@ func (s *state) ungathered() search {
 // gathered notes that all was looked for that follows the objects.
 func (s *state) gathered(found search) {
 	s.update(func(now time.Time) {
-		for uid, f := range found {
+		for _, uid := range slices.Sorted(maps.Keys(found)) {
+			f := found[uid]
 			if s.families.byUID[uid] == f.family && f.asked == f.begun { // it still waits, for the same
 				f.complete = now
 				s.table.Gathered(uid)
@@ -244,6 +248,13 @@ func (e *Engine) gatherer(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-e.gather:
+		}
+
+		e.pause(ctx, gatherWith)
+
+		select {
+		case <-e.gather: // all that have come meanwhile
+		default:
 		}
 
 		began := e.Clock.Now()

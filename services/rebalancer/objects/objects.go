@@ -5,12 +5,14 @@
 package objects
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -45,6 +47,11 @@ func (id ID) String() string {
 	}
 
 	return id.GVR.GroupResource().String() + " " + name
+}
+
+// Compare orders IDs by namespace, name and resource, as [cmp.Compare] does.
+func Compare(a, b ID) int {
+	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name), strings.Compare(a.GVR.Resource, b.GVR.Resource))
 }
 
 // Object is what is kept of an object's metadata.

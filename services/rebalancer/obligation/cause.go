@@ -424,7 +424,7 @@ func (t *Table) Next() (at time.Time, ok bool) {
 
 // sorted returns the IDs of all obligations in an order that is always the same.
 func (t *Table) sorted() []objects.ID {
-	return slices.SortedFunc(maps.Keys(t.entries), compare)
+	return slices.SortedFunc(maps.Keys(t.entries), objects.Compare)
 }
 
 // repayAll has everything looked for again that found no room.

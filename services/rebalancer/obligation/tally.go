@@ -1,10 +1,8 @@
 package obligation
 
 import (
-	"cmp"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
@@ -234,14 +232,10 @@ func (t *Table) least(holds func(*entry) bool) *entry {
 	var first *entry
 
 	for _, e := range t.entries {
-		if holds(e) && (first == nil || compare(e.object.ID, first.object.ID) < 0) {
+		if holds(e) && (first == nil || objects.Compare(e.object.ID, first.object.ID) < 0) {
 			first = e
 		}
 	}
 
 	return first
-}
-
-func compare(a, b objects.ID) int {
-	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name), strings.Compare(a.GVR.Resource, b.GVR.Resource))
 }
