@@ -161,6 +161,11 @@ func (t *Table) reunite(owner types.UID) {
 	}
 }
 
+// awaited reports whether an object goes before one that waits for it: the sooner it does, the sooner somebody works on that one again.
+func (t *Table) awaited(e *entry) bool {
+	return slices.ContainsFunc(e.follows[:], func(uid types.UID) bool { return uid != "" && t.Waits(FollowersOf(uid)) })
+}
+
 // together reports whether all that follows an object is known to be in its place.
 func (t *Table) together(e *entry) bool {
 	n, all := t.Followers(e.object)

@@ -55,7 +55,7 @@ type Table struct {
 	limits   Limits
 	entries  map[objects.ID]*entry
 	moving   map[*entry]struct{}
-	urgent   queue // due, of objects that nobody works on
+	urgent   queue // due, of objects that nobody works on, and of those that have to go before one
 	regular  queue // due, of all others
 	timers   timers
 	parked   map[Cause]*waiting
@@ -320,7 +320,7 @@ func (t *Table) requeue() {
 
 // queue has workers deal with an obligation.
 func (t *Table) queue(e *entry) {
-	if t.available(e.object.Shard) {
+	if t.available(e.object.Shard) && !t.awaited(e) {
 		t.regular.push(e)
 	} else {
 		t.urgent.push(e)
