@@ -74,14 +74,26 @@ func TestStaleAssigner(t *testing.T) {
 		After: during{stage.Begin: hold(true), stage.Join: hold(true)},
 		During: during{
 			stage.Join: func(ctx context.Context, w *stage.World) error {
-				err := w.Await(ctx, "an object comes back to the shard that has given it up, for the assigner knows no better", func() []string {
-					for shard, versions := range w.GivenUp() {
-						if slices.ContainsFunc(versions, func(v check.Version) bool { return v.Shard == shard }) {
+				var errs []error
+				for i := range 24 {
+					errs = append(errs, w.Create(ctx, fmt.Sprintf("stale-%d", i)))
+				}
+				err := errors.Join(append(errs, w.Await(ctx, "a new object that belongs to the new shard was given to another one, for the assigner knows no better", func() []string {
+					versions, err := w.Versions()
+					first := map[string]string{}
+					for _, v := range versions {
+						if v.Kind != check.Website || v.Shard == "" || !strings.HasPrefix(v.Name, "stale-") {
+							continue
+						}
+						if first[v.UID] == "" {
+							first[v.UID] = v.Shard
+						}
+						if v.Shard == "d" && first[v.UID] != "d" {
 							return nil
 						}
 					}
-					return []string{"none did"}
-				})
+					return []string{fmt.Sprintf("none was, but %d were made (%v)", len(first), err)}
+				}))...)
 				return errors.Join(err, hold(false)(ctx, w))
 			},
 			stage.Fail: func(ctx context.Context, w *stage.World) error {

@@ -54,7 +54,7 @@ func TestFleets(t *testing.T) {
 	m := moving{rounds: 3, ring: stage.RingSpec{
 		Name: stage.Ring, Namespaces: []string{stage.Namespace}, Shards: []string{"a", "b", "c", "d"}, Fleets: 20,
 	}}
-	least := 30
+	least := 20
 	if os.Getenv(variable) == "all" {
 		m.rounds, m.ring.Fleets, least = 24, 100, 1000
 	}
