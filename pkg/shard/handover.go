@@ -201,7 +201,7 @@ func (c *cached) lists(ctx context.Context, obj metav1.Object, selector labels.S
 
 		for i := range page.Items {
 			item := &page.Items[i]
-			if by := metav1.GetControllerOf(item); by == nil || by.UID != obj.GetUID() {
+			if by := metav1.GetControllerOfNoCopy(item); by == nil || by.UID != obj.GetUID() {
 				continue
 			}
 

@@ -1,8 +1,9 @@
 // Package webhook answers the API server's admission calls.
 //
 // It reads an AdmissionReview, takes the ring's current state, asks package admission what to do, and writes the answer. It
-// takes no lock on the way and sends no request, but for an object whose controller follows another one in turn; and it never refuses a write: what it cannot understand it allows, and
-// what it cannot even identify it answers with an HTTP error, which the API server ignores as the registration says.
+// takes no lock on the way and sends no request, but for an object whose controller follows another one in turn; and it never
+// refuses a write: what it cannot understand it allows, and what it cannot even identify it answers with an HTTP error, which the
+// API server ignores as the registration says.
 package webhook
 
 import (

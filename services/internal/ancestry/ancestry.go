@@ -122,7 +122,7 @@ func (b *Book) read(ctx context.Context, of resources.Owner) (entry, error) {
 		return entry{}, err
 	}
 
-	e := entry{controller: slim(metav1.GetControllerOf(obj)), found: true}
+	e := entry{controller: slim(metav1.GetControllerOfNoCopy(obj)), found: true}
 	b.entries.Add(of.UID, e, b.options.Remember)
 
 	return e, nil

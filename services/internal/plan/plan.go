@@ -93,8 +93,8 @@ func (o Object) Labels() bool { return o.Labelled || o.Draining || o.Belongs }
 //  4. A drain that the ring no longer wants is withdrawn.
 //  5. An object that the ring does not cover is drained and then left without labels.
 //
-// A controlled object goes to where its owner, the main object, is, unless the owner is about to leave. Once nobody works on the owner it goes to where the owner
-// will be, and is there first: the shard that acknowledged the owner's drain has stopped working on all that the owner controls, and
+// A controlled object goes to where its owner, the main object, is, unless the owner is about to leave. Once nobody works on the owner
+// it goes to where the owner will be, and is there first: the shard that acknowledged the owner's drain has stopped working on all that the owner controls, and
 // the next one begins with the owner, when it sees all of it. What follows a controlled object goes before that one in turn.
 func Decide(r Ring, o Object) Action {
 	switch {

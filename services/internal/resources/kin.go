@@ -2,7 +2,6 @@ package resources
 
 import (
 	"context"
-	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -46,7 +45,7 @@ func (s *Set) KinOf(ctx context.Context, of Subject, ancestors Ancestors) (kin K
 		return Kin{Key: key.OfObject(of.Resource.Kind.GroupKind(), obj)}, true, nil
 	}
 
-	owner, its, ok := s.ControllerOf(obj.GetNamespace(), obj.GetOwnerReferences())
+	owner, its, ok := s.ControllerOf(obj)
 	for ok && its == Controlled {
 		if len(kin.Between) == v1alpha1.MaxDepth-2 {
 			return Kin{}, false, nil
@@ -75,15 +74,9 @@ func (s *Set) KinOf(ctx context.Context, of Subject, ancestors Ancestors) (kin K
 	return kin, true, nil
 }
 
-// ControllerOf returns the object that controls an object in the namespace with these owner references, and the role of its resource; ok is
-// false if there is none among the ring's kinds.
-func (s *Set) ControllerOf(namespace string, refs []metav1.OwnerReference) (owner *Owner, role Role, ok bool) {
-	i := slices.IndexFunc(refs, func(r metav1.OwnerReference) bool { return r.Controller != nil && *r.Controller })
-	if i < 0 {
-		return nil, "", false
-	}
-
-	return s.controller(namespace, &refs[i])
+// ControllerOf returns the object that controls another one, and the role of its resource; ok is false if there is none among the ring's kinds.
+func (s *Set) ControllerOf(obj metav1.Object) (owner *Owner, role Role, ok bool) {
+	return s.controller(obj.GetNamespace(), metav1.GetControllerOfNoCopy(obj))
 }
 
 // controller returns the object that a reference from the namespace names. Whoever is in no namespace has nobody in one for an owner.

@@ -195,8 +195,11 @@ func (s *state) arrived(id objects.ID) {
 	}
 }
 
-// search is which objects have all looked for that follows them, by UID, with their [family.asked] of when it began.
-type search map[types.UID]struct {
+// search is which objects have all looked for that follows them, by UID.
+type search map[types.UID]sought
+
+// sought is a family, with its asked of when the search began.
+type sought struct {
 	*family
 
 	begun int
@@ -217,9 +220,7 @@ func (s *state) ungathered() search {
 		}
 
 		if _, known := s.table.Followers(owner); !known {
-			entry := missing[uid]
-			entry.family, entry.begun = f, f.asked
-			missing[uid] = entry
+			missing[uid] = sought{f, f.asked}
 		}
 	}
 

@@ -10,8 +10,8 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/placement"
 )
 
-// observe takes note of an object that some source has seen, when there is room. An error of the look at its namespace, or at whom it follows, counts as out
-// of place: a worker will look again.
+// observe takes note of an object that some source has seen, when there is room. An error of the look at its namespace, or at whom it
+// follows, counts as out of place: a worker will look again.
 func (e *Engine) observe(ctx context.Context, world placement.World, o objects.Object) (at placement.Assessment, inPlace bool) {
 	return e.observed(ctx, world, sight{object: o})
 }

@@ -227,7 +227,7 @@ func (q *inquiry) controls(r Ring) bool {
 		return false
 	}
 
-	_, _, ok := r.Resources.ControllerOf(q.facts.Object.Namespace, q.facts.Object.Meta.OwnerReferences)
+	_, _, ok := r.Resources.ControllerOf(q.facts.Object.Meta)
 
 	return ok
 }
@@ -266,7 +266,7 @@ func (q *inquiry) readOwner(ctx context.Context, r *explain.Ring) error {
 
 	switch {
 	case errors.Is(err, metadata.ErrForbidden):
-		nearest, _, _ := r.Resources.ControllerOf(q.facts.Object.Namespace, q.facts.Object.Meta.OwnerReferences)
+		nearest, _, _ := r.Resources.ControllerOf(q.facts.Object.Meta)
 		r.Unread = nearest.Resource.Kind.Kind + " " + nearest.Name
 
 		return nil
