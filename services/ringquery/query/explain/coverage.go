@@ -8,6 +8,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/plan"
+	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
 // coverage says whether the ring shards the object, and explains why not.
@@ -39,7 +40,7 @@ func (c *ringCase) coverage() bool {
 
 // noOwner explains a controlled resource's object that nothing of the ring controls.
 func (c *ringCase) noOwner(resource string) {
-	rule := fmt.Sprintf("Ring %s shards only those %s that one of its main objects (%s) controls", c.name, resource, c.mainKinds())
+	rule := fmt.Sprintf("Ring %s shards only those %s that follow one of its main objects (%s)", c.name, resource, c.mainKinds())
 
 	ref := metav1.GetControllerOfNoCopy(c.facts.Object.Meta)
 	if ref == nil {
@@ -49,7 +50,19 @@ func (c *ringCase) noOwner(resource string) {
 		return
 	}
 
-	c.uncovered(Info, ReasonForeignController, fmt.Sprintf("%s, and this one is controlled by %s %s (%s).", rule, ref.Kind, ref.Name, ref.APIVersion), "")
+	if c.Unread != "" {
+		c.uncovered(Warning, ReasonOwnerForbidden, fmt.Sprintf("%s. This one is controlled by %s, which the server may not read: whom it follows is not known.",
+			rule, c.Unread), fmt.Sprintf("Grant get on it by a ClusterRole with the label %s: \"true\".", v1alpha1.LabelAggregateToRingQuery))
+
+		return
+	}
+
+	by := fmt.Sprintf("is controlled by %s %s (%s)", ref.Kind, ref.Name, ref.APIVersion)
+	if _, role, ok := c.Resources.ControllerOf(c.facts.Object.Namespace, c.facts.Object.Meta.OwnerReferences); ok && role == resources.Controlled {
+		by += fmt.Sprintf(", which follows none of them either, or through more than %d levels", v1alpha1.MaxDepth)
+	}
+
+	c.uncovered(Info, ReasonForeignController, rule+", and this one "+by+".", "")
 }
 
 func (c *ringCase) mainKinds() string {

@@ -2,6 +2,7 @@ package explain
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"os"
 	"path/filepath"
@@ -33,13 +34,39 @@ func about(r Ring, o Object) *Facts {
 	}
 }
 
-// kinOf returns whom an object follows of which nobody stands between it and its owner.
+// ownerName is the name of the owner of a case.
+func (r *Ring) ownerName() string {
+	if r.Owner.Meta == nil {
+		return ""
+	}
+
+	return r.Owner.Meta.Name
+}
+
+// between says who controls some ConfigMaps: the one of that name the owner of the case, another one nobody. One may not be read.
+type between struct{ owner string }
+
+func (b between) ControllerOf(_ context.Context, of resources.Owner) (controller *metav1.OwnerReference, found bool, err error) {
+	switch of.Name {
+	case "between":
+		owner := &Object{Meta: &metav1.PartialObjectMetadata{}}
+		owner.controlledBy(website, b.owner)
+
+		return &owner.Meta.OwnerReferences[0], true, nil
+	case "alone":
+		return nil, true, nil
+	}
+
+	return nil, false, errors.New("it is forbidden")
+}
+
+// kinOf returns whom an object follows.
 func kinOf(r Ring, o Object) *resources.Kin {
 	if o.Meta == nil {
 		return nil
 	}
 
-	kin, ok, err := r.Resources.KinOf(context.Background(), resources.Subject{Resource: o.Resource, Role: resources.Controlled, Object: o.Meta}, nil)
+	kin, ok, err := r.Resources.KinOf(context.Background(), resources.Subject{Resource: o.Resource, Role: resources.Controlled, Object: o.Meta}, between{r.ownerName()})
 	if !ok || err != nil {
 		return nil
 	}
@@ -53,6 +80,10 @@ var mains = map[string]func(r *Ring, o *Object, f *Facts){
 	"assigned, while others are on their way": func(r *Ring, o *Object, _ *Facts) {
 		o.Meta.Labels = at("shard-b")
 		r.says(condition(v1alpha1.ConditionAssigned, metav1.ConditionFalse, v1alpha1.ReasonMoving, "0 objects without a shard, 7 at another shard, 3 asked for"))
+	},
+	"assigned, after what follows it": func(_ *Ring, o *Object, _ *Facts) {
+		o.Meta.Labels = at("shard-b")
+		o.Meta.Annotations = map[string]string{v1alpha1.HandoverAnnotation("example"): `{"secrets":"1212","configmaps":"1300"}`}
 	},
 	"unassigned": func(_ *Ring, _ *Object, _ *Facts) {},
 	"unassigned, empty label": func(_ *Ring, o *Object, _ *Facts) {
@@ -289,6 +320,20 @@ var children = map[string]func(r *Ring, o *Object, f *Facts){
 	},
 	"child of nobody": func(_ *Ring, o *Object, _ *Facts) { o.Meta.OwnerReferences = nil },
 	"child of a Pod":  func(_ *Ring, o *Object, _ *Facts) { o.controlledBy(pod, "web-0") },
+	"grandchild": func(_ *Ring, o *Object, _ *Facts) {
+		o.Meta.Labels = at("shard-b")
+		o.controlledBy(configMap, "between")
+	},
+	"grandchild of a draining owner": func(r *Ring, o *Object, _ *Facts) {
+		o.Meta.Labels = at("shard-b")
+		o.controlledBy(configMap, "between")
+		r.Owner.Meta.Labels = drained(at("shard-b"))
+	},
+	"child of a ConfigMap that follows nobody": func(_ *Ring, o *Object, _ *Facts) { o.controlledBy(configMap, "alone") },
+	"child of a ConfigMap that may not be read": func(r *Ring, o *Object, _ *Facts) {
+		o.controlledBy(configMap, "unread")
+		r.Unread = "ConfigMap unread"
+	},
 	"child of nobody, labelled": func(_ *Ring, o *Object, _ *Facts) {
 		o.Meta.OwnerReferences = nil
 		o.Meta.Labels = at("shard-a")

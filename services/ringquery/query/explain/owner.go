@@ -11,6 +11,20 @@ func (c *ringCase) ownerName() string {
 	return c.owner.Resource.Kind.Kind + " " + c.owner.Name
 }
 
+// through says through whom the object follows its owner; nothing if that controls it itself.
+func (c *ringCase) through() string {
+	var all []string
+	for _, o := range c.between {
+		all = append(all, o.Resource.Kind.Kind+" "+o.Name)
+	}
+
+	if len(all) == 0 {
+		return ""
+	}
+
+	return ", which it follows through " + list(all)
+}
+
 // ownerWithoutShard explains an object that goes before its owner, which nobody works on.
 func (c *ringCase) ownerWithoutShard() {
 	at := "has no shard"

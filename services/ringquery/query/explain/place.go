@@ -2,6 +2,7 @@ package explain
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -175,12 +176,30 @@ func (c *ringCase) fine() {
 	case c.gone:
 		why = "where it was when its owner went"
 	case c.in.Controlled:
-		why = "where its owner " + c.ownerName() + " is"
+		why = "where its owner " + c.ownerName() + " is" + c.through()
 	}
 
 	c.add(Info, ReasonAssigned, fmt.Sprintf("It is at shard %s, where it should be in ring %s (%s), and that shard holds its Lease %s, renewed %s.",
 		s.Name, c.name, why, s.id(), s.renewed()),
 		fmt.Sprintf("If nothing happens to it all the same, ask that shard: kubectl -n %s logs %s", s.Namespace, s.Name))
+	c.handover()
+}
+
+// handover says what the shard of an object has to have seen before it begins with the object.
+func (c *ringCase) handover() {
+	handover, err := v1alpha1.ParseHandover(c.facts.Object.Meta.Annotations[v1alpha1.HandoverAnnotation(c.name)])
+	if err != nil || len(handover) == 0 {
+		return
+	}
+
+	var all []string
+	for gr, version := range handover {
+		all = append(all, fmt.Sprintf("%s up to version %s", gr, version))
+	}
+
+	slices.Sort(all)
+	c.add(Info, ReasonHandover, fmt.Sprintf("What follows it came to shard %s before it did. The shard has begun with it when its caches showed that: %s.",
+		c.in.Shard, list(all)), "A shard that still waits says so in its log, and in its metric clusterring_shard_waiting_objects.")
 }
 
 // labelWriter says in whose write the shard label came, if that is known and was not the rebalancer's.

@@ -51,6 +51,8 @@ const (
 	ReasonDrainLate Reason = "DRAIN_LATE"
 	// ReasonDrainUnwanted: its shard was asked to give it up, and need not any more.
 	ReasonDrainUnwanted Reason = "DRAIN_UNWANTED"
+	// ReasonHandover: what the object's shard had to see before it began with the object.
+	ReasonHandover Reason = "HANDOVER"
 	// ReasonLabelWriter: in whose write the object got its shard label.
 	ReasonLabelWriter Reason = "LABEL_WRITER"
 )
