@@ -85,7 +85,9 @@ func mapper() meta.RESTMapper {
 		m.Add(gvk, scope)
 	}
 	m.Add(shardingv1alpha1.GroupVersion.WithKind("ClusterRing"), meta.RESTScopeRoot)
-	m.Add(v1alpha1.SchemeGroupVersion.WithKind("Website"), meta.RESTScopeNamespace)
+	for _, kind := range []string{"Website", "Fleet", "Ship"} {
+		m.Add(v1alpha1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeNamespace)
+	}
 	return m
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/clusterring/clusterring/tools/e2e/cluster"
 	"github.com/clusterring/clusterring/tools/e2e/podlog"
 	"github.com/clusterring/clusterring/tools/e2e/report"
+	"github.com/clusterring/clusterring/tools/e2e/ships"
 	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/example/history"
 )
@@ -66,14 +67,16 @@ func (s *suite) removePod(ctx context.Context, ring cluster.Ring, options ...cli
 	return s.Client.Delete(ctx, &pods[0], options...)
 }
 
-// withShards makes a ring with three shards and Websites that change all the time, has the events happen one after the other, and
-// demands that the ownership is complete after each and that no two shards ever worked on one Website or its ConfigMap at once.
+// withShards makes a ring with three shards, Websites that change all the time, and Fleets; has the events happen one after the other; and
+// demands that the ownership is complete after each, that no two shards ever worked on one Website or its ConfigMap at once, and that no Ship was
+// ever made twice.
 func (s *suite) withShards(t *testing.T, name string, events func(cluster.Ring) []event) {
 	t.Helper()
 	t.Parallel()
 	oneAtATime := s.follow(t, name)
 	ring := s.ring(t, name, 3)
 	require.NoError(t, s.AddWebsites(t.Context(), ring, "site", s.size.websites))
+	noneTwice := s.sail(t, ring)
 	s.complete(t, ring, 3)
 
 	changes := s.stir(t, ring)
@@ -81,7 +84,36 @@ func (s *suite) withShards(t *testing.T, name string, events func(cluster.Ring) 
 		s.after(t, ring, e)
 	}
 	s.note(t, "changes meanwhile", changes())
+	noneTwice(t)
 	oneAtATime(t)
+}
+
+// sail adds Fleets to the ring. What it returns waits until all of them are complete, and demands that no Ship was ever made twice and none is
+// missing.
+func (s *suite) sail(t *testing.T, ring cluster.Ring) (noneTwice func(*testing.T)) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	history, err := ships.Follow(ctx, s.Client, ring.Namespace())
+	stop := func() { cancel(); history.Wait() }
+	require.NoError(t, err)
+	t.Cleanup(stop)
+	require.NoError(t, s.AddFleets(t.Context(), ring, s.size.fleets))
+
+	return func(t *testing.T) {
+		t.Helper()
+		var fleets []v1alpha1.Fleet
+		require.NoError(t, s.Until(t.Context(), patience, func(ctx context.Context) error {
+			var err error
+			fleets, err = s.Fleets(ctx, ring)
+			return err
+		}))
+		excess, missing, err := history.Excess(fleets)
+		require.NoError(t, err)
+		stop()
+		s.note(t, "Fleets", len(fleets))
+		s.demand(t, report.Figure{Name: "Ships made twice", Value: excess, Limit: "none", Kept: excess == 0})
+		s.demand(t, report.Figure{Name: "Ships that are missing", Value: missing, Limit: "none", Kept: missing == 0 && len(fleets) == s.size.fleets})
+	}
 }
 
 // follow begins to follow the logs of the ring that will be made under the name. What it returns demands that no two shards have worked

@@ -68,6 +68,8 @@ type size struct {
 	rate int
 	// websites is the number of Websites of a ring that is not under load.
 	websites int
+	// fleets is the number of its Fleets: four such rings have a hundred.
+	fleets int
 	// window is how long the shares of replicas are measured.
 	window time.Duration
 	// rotations is how often authorities grow old and are replaced.
@@ -75,9 +77,9 @@ type size struct {
 }
 
 var sizes = map[string]size{
-	"":      {rate: 50, websites: 60, window: time.Minute, rotations: 2},
-	"small": {rate: 50, websites: 60, window: time.Minute, rotations: 2},
-	"full":  {rate: 50, websites: 500, window: 3 * time.Minute, rotations: 5},
+	"":      {rate: 50, websites: 60, fleets: 25, window: time.Minute, rotations: 2},
+	"small": {rate: 50, websites: 60, fleets: 25, window: time.Minute, rotations: 2},
+	"full":  {rate: 50, websites: 500, fleets: 100, window: 3 * time.Minute, rotations: 5},
 }
 
 // begin connects to the cluster, or skips the test.
