@@ -5,6 +5,7 @@ import (
 
 	"github.com/clusterring/clusterring/tools/load/internal/measure/admission"
 	"github.com/clusterring/clusterring/tools/load/internal/measure/balance"
+	"github.com/clusterring/clusterring/tools/load/internal/measure/handover"
 	"github.com/clusterring/clusterring/tools/load/internal/measure/moves"
 	"github.com/clusterring/clusterring/tools/load/internal/measure/rest"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
@@ -16,6 +17,7 @@ func measurements() []run.Measurement {
 		admission.Measurements(),
 		balance.Measurements(),
 		moves.Measurements(),
+		handover.Measurements(),
 		rest.Measurements(),
 	)
 }

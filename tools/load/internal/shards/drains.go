@@ -28,11 +28,13 @@ type Drains struct {
 type drained struct {
 	kind                     objects.Kind
 	namespace, name, version string
+	// next is the shard that the label names; empty if it names none.
+	next string
 }
 
 // Acknowledge begins to acknowledge every drain of objects of the kinds, which have to be those of the ring, until [Drains.Stop]:
-// one watch of metadata with the drain label per kind, and one patch per object, which removes both labels from exactly the version
-// that was seen. At most concurrency patches are under way at a time.
+// one watch of metadata with the drain label per kind, and one patch per object, which removes the drain label from exactly the version
+// that was seen, and writes the shard that it names, as shards of pkg/shard do, or removes that label, too. At most concurrency patches are under way at a time.
 func (f *Fleet) Acknowledge(ctx context.Context, concurrency int, kinds ...objects.Kind) *Drains {
 	ctx, cancel := context.WithCancel(ctx)
 	d := &Drains{cancel: cancel}
@@ -84,7 +86,7 @@ func (d *Drains) work(ctx context.Context, f *Fleet, queue <-chan drained) {
 		case <-ctx.Done():
 			return
 		case o := <-queue:
-			patch, err := acknowledgement(ring, o.version)
+			patch, err := acknowledgement(ring, o.version, o.next)
 			if err == nil {
 				err = f.options.Objects.MergePatch(ctx, o.kind.Path(o.namespace, o.name), patch)
 			}
@@ -100,11 +102,15 @@ func (d *Drains) work(ctx context.Context, f *Fleet, queue <-chan drained) {
 	}
 }
 
-// acknowledgement is the patch by which a shard gives up an object of the given version.
-func acknowledgement(ring, version string) ([]byte, error) {
+// acknowledgement is the patch by which a shard gives up an object of the given version, to the next one if that is known.
+func acknowledgement(ring, version, next string) ([]byte, error) {
+	var shard any
+	if next != "" {
+		shard = next
+	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"resourceVersion": version,
-		"labels":          map[string]any{v1alpha1.ShardLabel(ring): nil, v1alpha1.DrainLabel(ring): nil},
+		"labels":          map[string]any{v1alpha1.ShardLabel(ring): shard, v1alpha1.DrainLabel(ring): nil},
 	}})
 	if err != nil {
 		return nil, fmt.Errorf("encode an acknowledgement: %w", err)
@@ -115,14 +121,14 @@ func acknowledgement(ring, version string) ([]byte, error) {
 // follow puts every object that has or gets a drain label into the queue.
 func (f *Fleet) follow(ctx context.Context, kind objects.Kind, queue chan<- drained) error {
 	resource := f.options.Objects.Metadata.Resource(kind.GroupVersionResource).Namespace(f.options.Ring.Namespace)
+	selector := v1alpha1.DrainLabel(f.options.Ring.Name)
 	put := func(o *metav1.PartialObjectMetadata) {
 		select {
-		case queue <- drained{kind, o.Namespace, o.Name, o.ResourceVersion}:
+		case queue <- drained{kind, o.Namespace, o.Name, o.ResourceVersion, v1alpha1.NextShard(o.Labels[selector])}:
 		case <-ctx.Done():
 		}
 	}
 	for ctx.Err() == nil {
-		selector := v1alpha1.DrainLabel(f.options.Ring.Name)
 		list, err := resource.List(ctx, metav1.ListOptions{LabelSelector: selector})
 		if err != nil {
 			return fmt.Errorf("list %s that shall be drained: %w", kind.Resource, err)

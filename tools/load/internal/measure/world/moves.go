@@ -126,25 +126,15 @@ func (w *World) Raw(ctx context.Context, n, limit int) (Cost, error) {
 	return w.pass(ctx, n, limit, raw{client: w.raw})
 }
 
-// Readmit is like [World.Raw], but the patch drops the shard label, so that the assigner's webhook puts it back in the same write:
-// the floor of what acknowledges a drain.
-func (w *World) Readmit(ctx context.Context, n, limit int) (Cost, error) {
-	// The API server does not ask the webhook about the rebalancer's own writes.
-	return w.pass(ctx, n, limit, raw{client: w.bench.Objects, drop: v1alpha1.ShardLabel(w.Ring.Name)})
-}
-
-// raw is who patches, which label that drops, if any, and what tells one pass from another.
+// raw is who patches, and what tells one pass from another.
 type raw struct {
-	client     *objects.Client
-	drop, turn string
+	client *objects.Client
+	turn   string
 }
 
 // body returns the patch of an object of a version.
 func (r raw) body(version string) ([]byte, error) {
 	labels := map[string]any{turnLabel: r.turn}
-	if r.drop != "" {
-		labels[r.drop] = nil
-	}
 	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": labels, "resourceVersion": version}})
 	if err != nil {
 		return nil, fmt.Errorf("encode a patch: %w", err)
