@@ -43,12 +43,16 @@ type handovers struct {
 	mu     sync.Mutex
 	stores []*cached
 	mapper meta.RESTMapper
-	// since is since when objects wait.
-	since map[objectKey]time.Time
+	// waits are the objects that wait.
+	waits   map[objectKey]postponed
+	metrics waitMetrics
 	// listed are handovers that cannot be compared, of objects of which the caches have shown all that a list has; asked is when one was made.
 	listed map[objectKey]string
 	asked  map[objectKey]time.Time
 }
+
+// postponed is since when an object waits, and when that was last told.
+type postponed struct{ since, told time.Time }
 
 // cached is a cache of one resource.
 type cached struct {
@@ -63,7 +67,7 @@ type cached struct {
 func newHandovers(ring string, selector labels.Selector) *handovers {
 	return &handovers{
 		annotation: v1alpha1.HandoverAnnotation(ring), selector: selector,
-		since: map[objectKey]time.Time{}, listed: map[objectKey]string{}, asked: map[objectKey]time.Time{},
+		waits: map[objectKey]postponed{}, metrics: waitMetricsOf(ring), listed: map[objectKey]string{}, asked: map[objectKey]time.Time{},
 	}
 }
 
@@ -127,10 +131,15 @@ func (h *handovers) awaits(ctx context.Context, key objectKey, obj metav1.Object
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
+	w, waits := h.waits[key]
+
 	if missing == "" {
-		delete(h.since, key)
 		delete(h.asked, key)
 
+		if waits {
+			h.metrics.took.Observe(now.Sub(w.since).Seconds())
+			h.ends(key)
+		}
 		if len(unsaid) > 0 {
 			h.listed[key] = value
 		}
@@ -138,20 +147,26 @@ func (h *handovers) awaits(ctx context.Context, key objectKey, obj metav1.Object
 		return "", nil
 	}
 
-	since, waits := h.since[key]
 	if !waits {
-		since = now
-		h.since[key] = since
+		w = postponed{now, now}
+		h.metrics.objects.Inc()
 	}
-
-	if waited := now.Sub(since); waited >= longWait {
+	if now.Sub(w.told) >= longWait {
+		w.told = now
 		log.FromContext(ctx).Info("Still waits until its cache shows what follows the object", "kind", key.Kind, "object", key.NamespacedName,
-			"missing", missing, "waited", waited.Round(time.Second).String())
-
-		h.since[key] = now // told again after as long
+			"missing", missing, "waited", now.Sub(w.since).Round(time.Second).String())
 	}
+	h.waits[key] = w
 
 	return missing, nil
+}
+
+// ends notes that an object waits no more. The lock is held.
+func (h *handovers) ends(key objectKey) {
+	if _, waits := h.waits[key]; waits {
+		delete(h.waits, key)
+		h.metrics.objects.Dec()
+	}
 }
 
 // askedLately reports whether what follows the object was listed a moment ago; if not, it is to be now.
@@ -230,7 +245,7 @@ func (h *handovers) forget(key objectKey) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
-	delete(h.since, key)
+	h.ends(key)
 	delete(h.asked, key)
 	delete(h.listed, key)
 }

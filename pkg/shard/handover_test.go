@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/pkg/internal/testenv"
@@ -27,6 +28,24 @@ type lagging struct {
 }
 
 func (l *lagging) LastStoreSyncResourceVersion() string { return l.version }
+
+// waitingOf returns how many objects of a ring the metrics say that wait.
+func waitingOf(t *testing.T, ring string) int {
+	t.Helper()
+
+	families, err := metrics.Registry.Gather()
+	require.NoError(t, err)
+
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			if family.GetName() == "clusterring_shard_waiting_objects" && m.GetLabel()[0].GetValue() == ring {
+				return int(m.GetGauge().GetValue())
+			}
+		}
+	}
+
+	return 0
+}
 
 // A shard begins with an object when its caches show all that follows the object, as its handover says.
 func TestWaitsForWhatFollowsAnObject(t *testing.T) {
@@ -83,11 +102,11 @@ func TestWaitsForWhatFollowsAnObject(t *testing.T) {
 			if tc.begins {
 				require.Equal(t, 1, done)
 				require.Zero(t, after)
-				require.Empty(t, s.handover.since)
+				require.Zero(t, waitingOf(t, "ring"))
 			} else {
 				require.Zero(t, done)
 				require.Equal(t, soon, after)
-				require.Len(t, s.handover.since, 1)
+				require.Equal(t, 1, waitingOf(t, "ring"))
 			}
 		})
 	}
