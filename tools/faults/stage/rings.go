@@ -38,6 +38,8 @@ type RingSpec struct {
 	Themes bool
 	// Fleets adds that many Fleets of three Ships in each of the namespaces. The shards of such a ring are those of the example.
 	Fleets int
+	// Plain has shards that use no library of ours: see tools/faults/plain.
+	Plain bool
 }
 
 // theOne is the ring of runs that name none.
@@ -81,8 +83,11 @@ func (s RingSpec) manifest() *v1alpha1.ClusterRing {
 
 // binary returns that of the ring's shards.
 func (s RingSpec) binary() string {
-	if s.Themes {
+	switch {
+	case s.Themes:
 		return workerBinary
+	case s.Plain:
+		return plainBinary
 	}
 	return shardBinary
 }

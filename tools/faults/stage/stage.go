@@ -55,6 +55,7 @@ const (
 const (
 	shardBinary  = "example"
 	workerBinary = "worker"
+	plainBinary  = "plain"
 )
 
 // viewer is who asks ringquery.
@@ -74,6 +75,7 @@ var (
 var Packages = []string{
 	"services/leasemonitor/cmd/leasemonitor", "services/assigner/cmd/assigner", "services/rebalancer/cmd/rebalancer",
 	"services/ringquery/cmd/ringquery", "tools/example/cmd/example", "tools/faults/worker",
+	"tools/faults/plain",
 }
 
 // Stage is where runs happen. [New] makes it. One run at a time.
@@ -121,6 +123,7 @@ func New(ctx context.Context, plane *localplane.Plane, bin string) (*Stage, erro
 		LeaseMonitor: {v1alpha1.SystemNamespace, LeaseMonitor}, Assigner: {v1alpha1.SystemNamespace, Assigner},
 		Rebalancer: {v1alpha1.SystemNamespace, Rebalancer}, RingQuery: {v1alpha1.SystemNamespace, RingQuery},
 		shardBinary: {shardNamespace, shardAccount}, workerBinary: {shardNamespace, shardAccount},
+		plainBinary: {shardNamespace, shardAccount},
 		viewer: {shardNamespace, "faults-viewer"},
 	} {
 		if s.kubeconfigs[binary], err = plane.ServiceAccountKubeconfig(ctx, account[0], account[1]); err != nil {

@@ -73,3 +73,27 @@ func TestFleets(t *testing.T) {
 		}},
 	})
 }
+
+// TestFleetsOfPlainShards moves them between shards that use no library of ours, and wait for nothing: what the order of the moves alone is worth.
+// docs/guarantees.md has the figures.
+func TestFleetsOfPlainShards(t *testing.T) {
+	s := theSuite(t)
+	if os.Getenv(variable) != "all" {
+		t.Skip("is counted, not judged: FAULTS=all runs it")
+	}
+	m := moving{rounds: 12, ring: stage.RingSpec{
+		Name: stage.Ring, Namespaces: []string{stage.Namespace}, Shards: []string{"a", "b", "c", "d"}, Fleets: 50, Plain: true,
+	}}
+	moves := 0
+	results := s.run(t, stage.Case{
+		Name: "50 Fleets while plain shards go and come back", Rings: []stage.RingSpec{m.ring}, WorkDuration: time.Millisecond,
+		Phases: []stage.Phase{stage.Join}, Uncounted: []string{"I1", "I9"},
+		After: during{stage.Join: func(ctx context.Context, w *stage.World) error {
+			err := m.play(ctx, w)
+			versions, errOfVersions := w.Versions()
+			moves = check.Moves(versions)
+			return errors.Join(err, errOfVersions)
+		}},
+	})
+	t.Logf("%d moves of Fleets; violations that shards without our library have: %v", moves, results[0].Uncounted)
+}
