@@ -124,7 +124,7 @@ func New(ctx context.Context, plane *localplane.Plane, bin string) (*Stage, erro
 		Rebalancer: {v1alpha1.SystemNamespace, Rebalancer}, RingQuery: {v1alpha1.SystemNamespace, RingQuery},
 		shardBinary: {shardNamespace, shardAccount}, workerBinary: {shardNamespace, shardAccount},
 		plainBinary: {shardNamespace, shardAccount},
-		viewer: {shardNamespace, "faults-viewer"},
+		viewer:      {shardNamespace, "faults-viewer"},
 	} {
 		if s.kubeconfigs[binary], err = plane.ServiceAccountKubeconfig(ctx, account[0], account[1]); err != nil {
 			return nil, fmt.Errorf("get the rights of %s: %w", binary, err)
