@@ -58,7 +58,7 @@ func (c *ringCase) noOwner(resource string) {
 	}
 
 	by := fmt.Sprintf("is controlled by %s %s (%s)", ref.Kind, ref.Name, ref.APIVersion)
-	if _, role, ok := c.Resources.ControllerOf(c.facts.Object.Namespace, c.facts.Object.Meta.OwnerReferences); ok && role == resources.Controlled {
+	if _, role, ok := c.Resources.ControllerOf(c.facts.Object.Meta); ok && role == resources.Controlled {
 		by += fmt.Sprintf(", which follows none of them either, or through more than %d levels", v1alpha1.MaxDepth)
 	}
 
