@@ -18,7 +18,7 @@ import (
 const (
 	// patience is how long the services may take to do what is waited for here; a machine that is measured is busy.
 	patience = 5 * time.Minute
-	look     = 50 * time.Millisecond
+	look     = 250 * time.Millisecond
 )
 
 // Ring says what a ring shards.

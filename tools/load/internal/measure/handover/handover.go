@@ -28,7 +28,7 @@ func Measurements() []run.Measurement {
 	}
 	return []run.Measurement{{
 		Name: "handover", IDs: ids,
-		Budget: map[run.Scale]time.Duration{run.Small: 40 * time.Second, run.Full: 150 * time.Second}, Run: all,
+		Budget: map[run.Scale]time.Duration{run.Small: 60 * time.Second, run.Full: 240 * time.Second}, Run: all,
 	}}
 }
 

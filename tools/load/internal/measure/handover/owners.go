@@ -70,7 +70,23 @@ func open(ctx context.Context, b *run.Bench, children int) (*owners, error) {
 		return o, err
 	}
 	o.drains = o.fleet.Acknowledge(ctx, concurrency, objects.Websites)
-	return o, o.fill(ctx, run.Pick(b, 60, 300))
+	return o, o.fill(ctx, o.count())
+}
+
+// count returns how many owners there are: so many that a quarter of them, which moves when a fourth shard joins, takes about as many writes
+// whatever the number of their children, and that these take much longer than it takes to notice the shard.
+func (o *owners) count() int {
+	writes := run.Pick(o.bench, 600, 2000)
+	return (shardsAtFirst + 1) * writes / o.writes()
+}
+
+// writes returns how many writes the move of one owner takes: one to ask for it and one to give it up, and, if it has children, one for each and
+// one to assign it.
+func (o *owners) writes() int {
+	if o.children == 0 {
+		return 2
+	}
+	return 3 + o.children
 }
 
 // fill creates the objects, and waits until all are in their places.
@@ -207,16 +223,17 @@ func (o *owners) raw(ctx context.Context) (moved, error) {
 	if len(sites) == 0 {
 		return moved{}, errors.New("the first shard has no owner: there are too few")
 	}
-	writes := 2
-	if o.children > 0 {
-		writes = 3 + o.children
+	seen, err := o.watch(ctx) // as join does: it costs the API server something
+	if err != nil {
+		return moved{}, err
 	}
+	defer seen.stop()
 	began := o.bench.Clock.Now()
 	err = objects.Each(ctx, len(sites), concurrency, func(ctx context.Context, i int) error { return o.rawOne(ctx, sites[i].Name) })
 	if err != nil {
 		return moved{}, err
 	}
-	return moved{owners: len(sites), writes: float64(writes), rate: float64(len(sites)) / o.bench.Clock.Since(began).Seconds()}, nil
+	return moved{owners: len(sites), writes: float64(o.writes()), rate: float64(len(sites)) / o.bench.Clock.Since(began).Seconds()}, nil
 }
 
 // rawOne sends the writes for one owner, one after the other.
