@@ -20,17 +20,22 @@ import (
 )
 
 const (
-	// gatherAtOnce is how many lists are made at a time. After all of them there is a pause as long as they took: who has to be looked for by then is
-	// looked for together.
+	// gatherAtOnce is how many lists are made at a time.
 	gatherAtOnce = 4
-	// gatherWith is for how long others are waited for before anything is looked for.
-	gatherWith = 2 * time.Millisecond
+	// gatherWith is for how long others are waited for before anything is looked for, and gatherBusy for how long if every worker has something to
+	// do meanwhile: who has to be looked for by then is looked for together. After a look these pauses are once and gatherShare times as long as that
+	// took of CPU, not of time: whatever else goes on makes it last.
+	gatherWith  = 2 * time.Millisecond
+	gatherBusy  = 250 * time.Millisecond
+	gatherShare = 4
 	// withoutThem is after what time a resource that cannot be listed is not waited for. Somebody has to work on an object.
 	withoutThem = 10 * time.Second
 	// believed is for how long what was found is believed to be all that follows an object, if that is to go elsewhere; maxMembers is up to how
 	// many that follow are kept for it, of all objects: 5 MB.
 	believed   = 30 * time.Second
 	maxMembers = 10_000
+	// fewObjects is up to how many of a ring's are listed in pages; docs/performance.md compares what pages and streams cost.
+	fewObjects = 20_000
 	// fewNamespaces is up to how many namespaces are listed one by one: a list costs the API server a millisecond, and all objects of a million
 	// as many as a pass.
 	fewNamespaces = 100
@@ -251,37 +256,46 @@ func (e *Engine) gatherer(ctx context.Context) {
 		case <-e.gather:
 		}
 
-		e.pause(ctx, gatherWith)
+		e.withOthers(ctx, gatherWith, gatherBusy)
 
 		select {
 		case <-e.gather: // all that have come meanwhile
 		default:
 		}
 
-		began := e.Clock.Now()
 		pause := next.Next()
 
-		if again := e.gatherAll(ctx); !again {
+		if seen, again := e.gatherAll(ctx); again {
+			notify(e.gather)
+			e.pause(ctx, pause)
+		} else {
 			next.Reset()
 
-			pause = e.Clock.Since(began)
-		} else {
-			notify(e.gather)
+			cost := time.Duration(seen) * perObject
+			e.withOthers(ctx, cost, gatherShare*cost)
 		}
-
-		e.pause(ctx, pause)
 	}
 }
 
-// gatherAll looks once for what follows all objects that wait for that, and reports whether it has to be done again.
-func (e *Engine) gatherAll(ctx context.Context) (again bool) {
+// withOthers pauses for the least time, and up to the most as long as every worker has something to do: what is found could not go sooner.
+func (e *Engine) withOthers(ctx context.Context, least, most time.Duration) {
+	e.pause(ctx, least)
+
+	for waited := least; waited < most && ctx.Err() == nil && e.queued(); waited += gatherWith {
+		e.pause(ctx, gatherWith)
+	}
+}
+
+// gatherAll looks once for what follows all objects that wait for that. It returns how many objects it saw, and reports whether it has to be done
+// again.
+func (e *Engine) gatherAll(ctx context.Context) (seen int, again bool) {
 	missing := e.ungathered()
 	controlled := e.Target().Set.Controlled()
 
 	var (
 		lists = errgroup.Group{}
 		errs  = make([]error, len(controlled))
-		mu    sync.Mutex
+		mu    sync.Mutex // of errs and seen
 	)
 
 	lists.SetLimit(gatherAtOnce)
@@ -289,11 +303,12 @@ func (e *Engine) gatherAll(ctx context.Context) (again bool) {
 	for i, r := range controlled {
 		for _, namespace := range namespacesOf(r, missing) {
 			lists.Go(func() error {
-				err := e.gatherOf(ctx, r, namespace, missing)
+				n, err := e.gatherOf(ctx, r, namespace, missing)
 
 				mu.Lock()
 				defer mu.Unlock()
 
+				seen += n
 				errs[i] = cmp.Or(errs[i], err)
 
 				return nil
@@ -304,7 +319,7 @@ func (e *Engine) gatherAll(ctx context.Context) (again bool) {
 	_ = lists.Wait() // errs has them
 
 	if ctx.Err() != nil {
-		return false
+		return seen, false
 	}
 
 	for i, r := range controlled {
@@ -321,18 +336,33 @@ func (e *Engine) gatherAll(ctx context.Context) (again bool) {
 
 	e.gathered(missing)
 
-	return again
+	return seen, again
 }
 
-// gatherOf looks for the objects of one resource in a namespace, or in all, that follow others.
-func (e *Engine) gatherOf(ctx context.Context, r resources.Resource, namespace string, missing search) error {
+// gatherOf looks for the objects of one resource in a namespace, or in all, that follow others. It returns how many objects it saw.
+func (e *Engine) gatherOf(ctx context.Context, r resources.Resource, namespace string, missing search) (seen int, err error) {
 	scope := objects.Scope{GVR: r.GVR, Namespace: namespace, Selector: e.Objects.ShardLabel()}
 
-	_, err := e.Objects.All(ctx, e.Clock, scope, func(o objects.Object) error {
+	one := func(o objects.Object) error {
+		seen++
 		return errors.Join(e.gatherOne(ctx, o, missing), ctx.Err())
-	})
+	}
 
-	return err
+	if e.few() {
+		_, err = e.Objects.Few(ctx, scope, one)
+	} else {
+		_, err = e.Objects.All(ctx, e.Clock, scope, one)
+	}
+
+	return seen, err
+}
+
+// few reports whether the ring is known to have few objects.
+func (s *state) few() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return s.passes.objects > 0 && s.passes.objects <= fewObjects
 }
 
 // gatherOne takes note of an object if it follows one of those that are looked for.
@@ -348,7 +378,7 @@ func (e *Engine) gatherOne(ctx context.Context, o objects.Object, missing search
 	}
 
 	lineage := o.Lineage()
-	if !slices.ContainsFunc(lineage[:], func(uid types.UID) bool { return missing[uid].family != nil }) {
+	if !slices.ContainsFunc(lineage[:], func(uid types.UID) bool { return missing[uid].family != nil }) || !e.awaited(o) {
 		return nil
 	}
 
@@ -363,6 +393,24 @@ func (e *Engine) gatherOne(ctx context.Context, o objects.Object, missing search
 	}
 
 	return nil
+}
+
+// awaited reports whether something on the move waits for an object, and it was not seen later than the list that has it now.
+func (s *state) awaited(o objects.Object) (waits bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	for _, uid := range o.Lineage() {
+		if f := s.families.byUID[uid]; f != nil {
+			waits = true
+
+			if objects.Older(o.ResourceVersion, f.members[o.ID].ResourceVersion) {
+				return false
+			}
+		}
+	}
+
+	return waits
 }
 
 // namespacesOf returns where objects of the resource are that follow others: "" for everywhere.

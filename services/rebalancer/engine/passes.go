@@ -156,21 +156,24 @@ func (p *passes) pace() time.Duration {
 	return max(auditEvery, time.Duration(float64(p.objects)*float64(perObject)/budget))
 }
 
-// begin notes that a pass begins, and returns where it has to look.
-func (p *passes) begin(now time.Time, k kind, t *obligation.Table, among func(suspects) (shards []string, all bool)) (shards []string, all bool) {
+// begin notes that a pass begins, and returns where it has to look: at some shards or all, and at main objects alone or at all.
+func (p *passes) begin(
+	now time.Time, k kind, t *obligation.Table, among func(suspects) (shards []string, all bool),
+) (shards []string, all, owners bool) {
 	all = true
 	if k == change {
 		shards, all = among(p.suspects)
+		owners = p.suspects.owners()
 	}
 
 	p.suspects.clear()
 
-	if p.began = (time.Time{}); all {
+	if p.began = (time.Time{}); all && !owners {
 		p.began, p.moved = now, t.Moved()
 		t.Recount()
 	}
 
-	return shards, all
+	return shards, all, owners
 }
 
 // pass goes over labelled objects whenever that is due.
@@ -233,14 +236,19 @@ func (e *Engine) once(ctx context.Context, k kind) {
 	t := e.target
 	owed := e.passes.suspects
 	calm := e.passes.verified && e.table.Empty()
-	shards, all := e.passes.begin(e.Clock.Now(), k, e.table, func(s suspects) ([]string, bool) { return s.among(t.View) })
+	shards, all, owners := e.passes.begin(e.Clock.Now(), k, e.table, func(s suspects) ([]string, bool) { return s.among(t.View) })
 	e.mu.Unlock()
 
 	p := &round{e: e, t: t, audited: k == audit && calm}
 
 	var errs []error
 
-	for _, r := range everything(t.Set) {
+	among := everything(t.Set)
+	if owners {
+		among = t.Set.Main()
+	}
+
+	for _, r := range among {
 		if all || len(shards) > 0 {
 			errs = append(errs, p.over(ctx, r, shards, all))
 		}

@@ -90,7 +90,7 @@ func (g *goingOver) begin(want kind) *pass {
 	require.Equal(g, want, k)
 
 	p := &pass{g: g, kind: k, owed: g.e.passes.suspects, round: &round{e: g.e, t: g.e.Target()}}
-	shards, all := g.e.passes.begin(g.clock.Now(), k, g.e.table, func(s suspects) ([]string, bool) { return s.among(g.e.Target().View) })
+	shards, all, _ := g.e.passes.begin(g.clock.Now(), k, g.e.table, func(s suspects) ([]string, bool) { return s.among(g.e.Target().View) })
 
 	if !all {
 		p.shards = append([]string{}, shards...)

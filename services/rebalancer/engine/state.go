@@ -189,6 +189,14 @@ func (s *state) report(id objects.ID, out obligation.Outcome) (late obligation.L
 	return late, news
 }
 
+// queued reports whether there is more to do than workers are doing.
+func (s *state) queued() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return s.table.Ready() > 0
+}
+
 func (s *state) again(id objects.ID) {
 	s.update(func(time.Time) { s.table.Again(id) })
 }

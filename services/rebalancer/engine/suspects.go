@@ -18,6 +18,9 @@ type suspects struct {
 	// notAll says that it is the shards alone, and not any shard; so the zero value suspects everybody.
 	notAll bool
 	shards sets.Set[string]
+	// kin says that objects which follow others may be out of place there by themselves. When tokens go from shard to shard those follow their
+	// owners, who have them looked for.
+	kin bool
 }
 
 // suspectsOf returns the shards at which objects may be out of place because one target has followed another.
@@ -42,17 +45,22 @@ func suspectsOf(before, after *Target) suspects {
 func (s *suspects) add(others suspects) {
 	s.notAll = s.notAll && others.notAll
 	s.shards = s.shards.Union(others.shards)
+	s.kin = s.kin || others.kin
 }
 
 // addAll suspects everybody.
 func (s *suspects) addAll() { *s = suspects{} }
 
-// addShards suspects some more shards.
+// addShards suspects some more shards, of anything.
 func (s *suspects) addShards(names []string) {
 	if len(names) > 0 {
 		s.shards = s.shards.Union(sets.New(names...))
+		s.kin = true
 	}
 }
+
+// owners reports whether it is main objects alone that may be out of place.
+func (s *suspects) owners() bool { return s.notAll && !s.kin }
 
 // any reports whether anybody is suspected.
 func (s *suspects) any() bool { return !s.notAll || s.shards.Len() > 0 }

@@ -31,6 +31,12 @@ func (c *Client) All(ctx context.Context, clk clock.Clock, scope Scope, yield fu
 		return version, err
 	}
 
+	return c.Few(ctx, scope, yield)
+}
+
+// Few does the same as [Client.All] in pages alone. Up to some ten thousand objects these cost the API server no more than a stream, and no stream
+// ends early because the objects are written to meanwhile.
+func (c *Client) Few(ctx context.Context, scope Scope, yield func(Object) error) (resourceVersion string, err error) {
 	return c.Pages(ctx, scope, func(page []Object) error {
 		for _, o := range page {
 			if err := yield(o); err != nil {
