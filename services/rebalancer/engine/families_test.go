@@ -39,6 +39,33 @@ func TestChildrenComeFirst(t *testing.T) {
 	require.Equal(t, v1alpha1.Handover{{Resource: "secrets"}: second.ResourceVersion}, w.handover(owner))
 }
 
+// A list of what follows an object may have begun before some of that moved. That is not moved again.
+func TestListOfFollowersMayBeOld(t *testing.T) {
+	w := newRingOfTwo(t)
+	owner := w.owner(w.nameAtB("owner"), "a")
+	first, second := w.child(owner, "first", "a"), w.child(owner, "second", "a")
+	before := w.e.Objects.Object(corev1.SchemeGroupVersion.WithResource("secrets"), &metav1.PartialObjectMetadata{ObjectMeta: first.ObjectMeta})
+	letGo := w.hold("secrets/second")
+
+	w.e.SetTarget(w.target)
+	w.run()
+	w.becomes(owner, "a", true)
+	w.giveUp(owner)
+	w.becomes(first, "b", false)
+	w.await(func() bool { _, moves := w.e.Has(before.ID); return !moves && w.has("secrets/second") }, "it was seen to have moved")
+
+	w.e.mu.Lock()
+	missing := search{owner.UID: sought{family: w.e.families.byUID[owner.UID]}}
+	w.e.mu.Unlock()
+	require.NoError(t, w.e.gatherOne(t.Context(), before, missing))
+	_, moves := w.e.Has(before.ID)
+	require.False(t, moves)
+
+	letGo()
+	w.becomes(owner, "b", false)
+	w.becomes(second, "b", false)
+}
+
 // What follows an object goes before it at every level: a ServiceAccount before the Secret that controls them, and that before its owner. What is between
 // says, too, what has to be seen.
 func TestGrandchildrenComeBeforeChildren(t *testing.T) {

@@ -410,6 +410,9 @@ func TestPassesWiden(t *testing.T) {
 	require.Equal(t, audit, widened(audit))
 
 	g.begin(change).end(nil)
+	require.False(t, g.verified(), "it has looked at main objects alone")
+	g.clock.Step(settlePeriod)
+	g.begin(check).end(nil)
 	require.True(t, g.verified())
 	require.Equal(t, change, widened(change), "nothing has changed since all was in its place")
 }

@@ -118,3 +118,24 @@ func TestSuspectsAreEnough(t *testing.T) {
 
 	require.Positive(t, named)
 }
+
+// A change of shards puts main objects out of place, and what follows them comes with them. Whatever else is suspected is suspected of anything.
+func TestSuspectsAreOwners(t *testing.T) {
+	base := target("r")
+	joined := suspectsOf(of(base, "a"), of(base, "a", "b"))
+	require.True(t, joined.owners())
+	require.False(t, new(suspects).owners(), "the zero value suspects everybody")
+
+	joined.addShards(nil)
+	require.True(t, joined.owners())
+	joined.addShards([]string{"a"})
+	require.False(t, joined.owners(), "something found no room, or was not seen")
+
+	others := suspectsOf(of(base, "a"), of(base, "a", "b"))
+	others.add(joined)
+	require.False(t, others.owners())
+	others.clear()
+	require.True(t, others.owners())
+	others.addAll()
+	require.False(t, others.owners())
+}
