@@ -35,7 +35,6 @@ type owners struct {
 	fleet    *shards.Fleet
 	drains   *shards.Drains
 	children int
-	turns    int
 }
 
 // withChildren measures joins of a ring whose objects have so many children.
@@ -70,7 +69,10 @@ func open(ctx context.Context, b *run.Bench, children int) (*owners, error) {
 		return o, err
 	}
 	o.drains = o.fleet.Acknowledge(ctx, concurrency, objects.Websites)
-	return o, o.fill(ctx, o.count())
+	if err := o.fill(ctx, o.count()); err != nil {
+		return o, err
+	}
+	return o, nil
 }
 
 // count returns how many owners there are: so many that a quarter of them, which moves when a fourth shard joins, takes about as many writes
