@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/singleflight"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -115,7 +114,7 @@ func (b *Book) read(ctx context.Context, of resources.Owner) (entry, error) {
 	obj, err := b.options.Read(ctx, of.Resource.GVR, of.NamespacedName)
 
 	switch {
-	case apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse), err == nil && obj.UID != of.UID:
+	case resources.IsGone(err), err == nil && obj.UID != of.UID:
 		b.entries.Add(of.UID, entry{}, absent)
 		return entry{}, nil
 	case err != nil:

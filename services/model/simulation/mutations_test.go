@@ -53,6 +53,7 @@ const (
 	plan     = "internal/plan/plan.go"
 	sight    = "internal/lease/sight.go"
 	client   = "rebalancer/objects/objects.go"
+	gone     = "internal/resources/gone.go"
 	listing  = "rebalancer/objects/stream.go"
 	kin      = "rebalancer/engine/families.go"
 	lineage  = "rebalancer/obligation/family.go"
@@ -78,7 +79,7 @@ var mutations = []mutation{
 		{resolver, "missingEvery = 5 * time.Second", "missingEvery = 5 * time.Hour"},
 		{resolver, "\tcase r.asked <- struct{}{}:\n\tdefault:", "\tdefault:"},
 	}},
-	{name: "404 says that an object is gone", edits: []replacement{{client, "return apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)", "return apierrors.IsNotFound(err)"}}},
+	{name: "404 says that an object is gone", edits: []replacement{{gone, "!apierrors.HasStatusCause(err,", "(true || apierrors.HasStatusCause(err,"}, {gone, "ServerResponse)", "ServerResponse))"}}},
 	{name: "a forced move may take a second", edits: []replacement{{move, "verdict.Until.Sub(m.Clock.Now())", "time.Second"}}},
 	{name: "a drain that hangs holds a slot of all", edits: []replacement{{slots, "t.slots.own[shard] < t.limits.PerShard && t.slots.inTime", "len(t.slots.late) == 0 && t.slots.inTime"}}},
 	{name: "a change of shards begins all lists anew", edits: []replacement{{sources, "\twanted := sets.New[string]()\n", "\twanted := sets.New[string]()\n\tfor name, f := range s.all {\n\t\ts.drop(name, f)\n\t}\n"}}},

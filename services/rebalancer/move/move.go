@@ -185,7 +185,7 @@ func (m *Mover) owner(ctx context.Context, t *placement.Target, a placement.Asse
 	o, err := m.get(ctx, a.OwnerID(objects.Object{}))
 
 	switch {
-	case objects.IsGone(err):
+	case resources.IsGone(err):
 		return plan.Owner{}, nil
 	case err != nil:
 		return plan.Owner{}, fmt.Errorf("find the owner: %w", err)
@@ -366,7 +366,7 @@ func (m *Mover) seen(ctx context.Context, t *placement.Target, s step, now objec
 
 // failed reports an error of a request. That an object is gone is none.
 func failed(o *objects.Object, err error) obligation.Outcome {
-	if objects.IsGone(err) {
+	if resources.IsGone(err) {
 		return obligation.Outcome{Event: obligation.SeenInPlace}
 	}
 

@@ -9,6 +9,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 
+	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/tools/localplane"
 )
 
@@ -28,7 +29,7 @@ func TestRequestsPerSecondAreBounded(t *testing.T) {
 	for range 150 {
 		all.Go(func() error {
 			_, err := api.Get(t.Context(), ID{GVR: configMaps, Namespace: "default", Name: "kube-root-ca.crt"})
-			if IsGone(err) {
+			if resources.IsGone(err) {
 				err = nil
 			}
 

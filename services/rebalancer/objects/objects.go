@@ -324,9 +324,3 @@ func Older(a, b string) bool {
 
 	return err == nil && x < y
 }
-
-// IsGone reports whether the error of a request about one object says that there is no such object. An API server that does not
-// serve the resource, or not in that version, says "not found", too, and nothing about the object.
-func IsGone(err error) bool {
-	return apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
-}

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
 // In which ways a request fails. An error wraps exactly one of these and the API server's own, or the error of the context
@@ -41,10 +41,10 @@ func way(err error) error {
 	// Without valid credentials the service may read nothing either.
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
 		return ErrForbidden
-	case apierrors.IsNotFound(err) && unserved(err):
-		return ErrNotServed
-	case apierrors.IsNotFound(err):
+	case resources.IsGone(err):
 		return ErrNotFound
+	case apierrors.IsNotFound(err):
+		return ErrNotServed
 	case apierrors.IsResourceExpired(err), apierrors.IsGone(err):
 		return ErrExpired
 	case apierrors.IsBadRequest(err), apierrors.IsInvalid(err):
@@ -54,17 +54,4 @@ func way(err error) error {
 	default:
 		return ErrUnavailable
 	}
-}
-
-// unserved tells an unknown path from an unknown object: about a path, nobody but the mux of the API server answers, and that
-// sends no Status, which the client notes.
-func unserved(err error) bool {
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) || status.Status().Details == nil {
-		return true
-	}
-
-	return slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool {
-		return c.Type == metav1.CauseTypeUnexpectedServerResponse
-	})
 }

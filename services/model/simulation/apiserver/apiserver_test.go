@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/services/model/simulation/apiserver"
+	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
 
@@ -314,7 +315,7 @@ func TestPatch(t *testing.T) {
 		_, err = w.patch("a", `{"metadata":{"uid":"another","labels":{"l":"x"}}}`)
 		require.True(w, apierrors.IsConflict(err), "%v", err)
 		_, err = w.patch("b", `{"metadata":{"labels":{"l":"x"}}}`)
-		require.True(w, objects.IsGone(err), "%v", err)
+		require.True(w, resources.IsGone(err), "%v", err)
 		_, err = w.patch("a", `{"spec":{}}`)
 		require.True(w, apierrors.IsBadRequest(err), "%v", err)
 
@@ -343,7 +344,7 @@ func TestResourcesChange(t *testing.T) {
 
 		err := read("v1")
 		require.True(w, apierrors.IsNotFound(err))
-		require.False(w, objects.IsGone(err), "it says nothing about the object")
+		require.False(w, resources.IsGone(err), "it says nothing about the object")
 
 		w.server.Serve(websites, apiserver.Served{Version: "v2", Kind: "Website", Namespaced: true, Down: true})
 		require.True(w, apierrors.IsServiceUnavailable(read("v2")))
