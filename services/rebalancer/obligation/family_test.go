@@ -95,6 +95,33 @@ func TestOwnersWaitForWhatFollowsThem(t *testing.T) {
 	require.Empty(t, k.table.families.following)
 }
 
+// Whoever has waited for what follows it goes before all that follows others: those move one after the other, and not all at the end.
+func TestOwnersDoNotWaitForEachOther(t *testing.T) {
+	k := newKinfolk(t, 100)
+	owner, child := k.one("o"), k.one("c", "o")
+	second, other, another := k.one("o2"), k.one("c2", "o2"), k.one("c3", "o2")
+	k.seen(owner, second, child, other, another)
+
+	next := func() objects.Object {
+		job, ok := k.table.Take(k.now)
+		require.True(t, ok)
+
+		return job.Object
+	}
+
+	for _, o := range []objects.Object{owner, second} {
+		require.Equal(t, o.Name, next().Name)
+		k.blocked(o, FollowersOf(o.UID))
+	}
+
+	k.table.Gathered("o")
+	k.table.Gathered("o2")
+	require.Equal(t, "c", next().Name)
+	k.done(child)
+	require.Equal(t, "o", next().Name, "all that follows it has moved")
+	require.Equal(t, "c2", next().Name)
+}
+
 // A worker that has looked at a child before its owner was given up does not leave it waiting for the owner.
 func TestChildIsLookedAtAgainWhenItsOwnerIsGivenUp(t *testing.T) {
 	k := newKinfolk(t, 100)

@@ -55,6 +55,7 @@ type Table struct {
 	limits   Limits
 	entries  map[objects.ID]*entry
 	moving   map[*entry]struct{}
+	ready    queue // due, of objects that have waited for what follows them, when all of that has gone before
 	urgent   queue // due, of objects that nobody works on, and of those that have to go before one
 	regular  queue // due, of all others
 	timers   timers
@@ -265,11 +266,12 @@ func (t *Table) Recheck(now time.Time, available func(shard string) bool, keep f
 	t.repayAll()
 }
 
-// Take hands out what is due, what nobody works on first. ok is false if nothing is.
+// Take hands out what is due: first what is one write away from its place because all that follows it has gone before, so that of many
+// objects one after another gets there, and not all at the end; then what nobody works on. ok is false if nothing is due.
 func (t *Table) Take(now time.Time) (job Job, ok bool) {
 	t.Expire(now)
 
-	for _, q := range []*queue{&t.urgent, &t.regular} {
+	for _, q := range []*queue{&t.ready, &t.urgent, &t.regular} {
 		for e := q.pop(); e != nil; e = q.pop() {
 			if e.phase == Due && t.entries[e.object.ID] == e {
 				t.move(e, Taken)
@@ -309,7 +311,7 @@ func (t *Table) move(e *entry, event Event) {
 
 // requeue puts all that is due into the queues anew: who is urgent has changed.
 func (t *Table) requeue() {
-	t.urgent, t.regular = queue{}, queue{}
+	t.ready, t.urgent, t.regular = queue{}, queue{}, queue{}
 
 	for _, id := range t.sorted() {
 		if e := t.entries[id]; e.phase == Due {
@@ -320,9 +322,12 @@ func (t *Table) requeue() {
 
 // queue has workers deal with an obligation.
 func (t *Table) queue(e *entry) {
-	if t.available(e.object.Shard) && !t.awaited(e) {
+	switch {
+	case e.cause.kind == kindFollowers && t.together(e):
+		t.ready.push(e)
+	case t.available(e.object.Shard) && !t.awaited(e):
 		t.regular.push(e)
-	} else {
+	default:
 		t.urgent.push(e)
 	}
 }
