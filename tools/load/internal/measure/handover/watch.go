@@ -9,6 +9,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	toolswatch "k8s.io/client-go/tools/watch"
 	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -49,7 +51,10 @@ func (o *owners) watch(ctx context.Context) (*history, error) {
 			h.stop()
 			return nil, err
 		}
-		w, err := o.bench.Objects.Metadata.Resource(kind.GroupVersionResource).Namespace(o.ring.Namespace).Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion})
+		// The API server ends a watch that cannot keep up; the next one goes on from where it was.
+		w, err := toolswatch.NewRetryWatcherWithContext(ctx, list.ResourceVersion, &cache.ListWatch{
+			WatchFuncWithContext: o.bench.Objects.Metadata.Resource(kind.GroupVersionResource).Namespace(o.ring.Namespace).Watch,
+		})
 		if err != nil {
 			h.stop()
 			return nil, fmt.Errorf("watch %s: %w", kind.Resource, err)
