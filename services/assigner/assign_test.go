@@ -255,10 +255,17 @@ func TestDroppedLabels(t *testing.T) {
 		w := f.website("drained")
 		w.SetLabels(map[string]string{f.shardLabel(): other, v1alpha1.DrainLabel(f.name): "true"})
 		f.create(w)
+
+		calls := count(t, f.name, "")
 		w.SetLabels(map[string]string{"app": "x"})
 		require.NoError(t, c.Update(t.Context(), w))
 		require.Equal(t, map[string]string{"app": "x"}, w.GetLabels())
 		require.Empty(t, warn.take())
+		require.Equal(t, calls, count(t, f.name, ""), "nobody is asked")
+
+		w.SetLabels(map[string]string{"app": "y"})
+		require.NoError(t, c.Update(t.Context(), w))
+		require.Equal(t, map[string]string{"app": "y"}, w.GetLabels())
 		require.Positive(t, count(t, f.name, "handover"))
 	})
 

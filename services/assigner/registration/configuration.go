@@ -72,7 +72,7 @@ func Configuration(ring *v1alpha1.ClusterRing, set *resources.Set, t Target) *ad
 			// A webhook that runs after ours may drop the label, or give the object its controller. The call is idempotent,
 			// and is not repeated while the label is there.
 			ReinvocationPolicy: ptr.To(admissionregistrationv1.IfNeededReinvocationPolicy),
-			MatchConditions:    matchConditions(set, t.RebalancerUsername),
+			MatchConditions:    matchConditions(ring.Name, set, t.RebalancerUsername),
 		}},
 	}
 

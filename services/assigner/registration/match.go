@@ -8,6 +8,7 @@ import (
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
@@ -15,11 +16,12 @@ import (
 const (
 	conditionRebalancer = "not-written-by-the-rebalancer"
 	conditionController = "controlled-by-the-ring"
+	conditionHandover   = "not-given-up"
 )
 
 // matchConditions returns the CEL expressions that all must hold for the API server to call the webhook. They are evaluated
 // within the API server, so an object that is none of our business costs no call.
-func matchConditions(set *resources.Set, rebalancer string) []admissionregistrationv1.MatchCondition {
+func matchConditions(ring string, set *resources.Set, rebalancer string) []admissionregistrationv1.MatchCondition {
 	var out []admissionregistrationv1.MatchCondition
 
 	if rebalancer != "" {
@@ -36,16 +38,40 @@ func matchConditions(set *resources.Set, rebalancer string) []admissionregistrat
 		})
 	}
 
+	if owners := named(set.Main(), func(r resources.Resource) bool { return r.Controls }); owners != "" {
+		out = append(out, admissionregistrationv1.MatchCondition{
+			Name:       conditionHandover,
+			Expression: notGivenUp(ring, owners),
+		})
+	}
+
 	return out
+}
+
+// notGivenUp holds for all writes but that by which a shard gives up an object that others may follow: they go first, and the rebalancer
+// assigns it. That is one call less in each such move.
+func notGivenUp(ring, owners string) string {
+	return fmt.Sprintf("request.operation != 'UPDATE' || !(request.resource.group + '/' + request.resource.resource in [%s]) || "+
+		"!has(oldObject.metadata.labels) || !(%q in oldObject.metadata.labels)", owners, v1alpha1.DrainLabel(ring))
+}
+
+// named returns resources as elements of a list in CEL.
+func named(all []resources.Resource, which func(resources.Resource) bool) string {
+	var names []string
+
+	for _, r := range all {
+		if which(r) {
+			names = append(names, strconv.Quote(r.GVR.Group+"/"+r.GVR.Resource))
+		}
+	}
+
+	return strings.Join(names, ", ")
 }
 
 // controlledByRing holds for main objects, and for controlled objects with a controller of a kind whose objects others may follow. It compares
 // what [resources.Set.ControllerOf] compares: group and kind of the owner reference, not its version.
 func controlledByRing(set *resources.Set) string {
-	controlled := make([]string, 0, len(set.Controlled()))
-	for _, r := range set.Controlled() {
-		controlled = append(controlled, strconv.Quote(r.GVR.Group+"/"+r.GVR.Resource))
-	}
+	controlled := named(set.Controlled(), func(resources.Resource) bool { return true })
 
 	// The API version of an owner reference is "version" in the core group and "group/version" in all others.
 	owners := make([]string, 0, len(set.Main()))
@@ -69,5 +95,5 @@ func controlledByRing(set *resources.Set) string {
 	return fmt.Sprintf("!(request.resource.group + '/' + request.resource.resource in [%s]) || "+
 		"has(object.metadata.ownerReferences) && "+
 		"object.metadata.ownerReferences.exists(o, has(o.controller) && o.controller && (%s))",
-		strings.Join(controlled, ", "), strings.Join(owners, " || "))
+		controlled, strings.Join(owners, " || "))
 }

@@ -27,7 +27,7 @@ const (
 	// took of CPU, not of time: whatever else goes on makes it last.
 	gatherWith  = 2 * time.Millisecond
 	gatherBusy  = 250 * time.Millisecond
-	gatherShare = 4
+	gatherShare = 16
 	// withoutThem is after what time a resource that cannot be listed is not waited for. Somebody has to work on an object.
 	withoutThem = 10 * time.Second
 	// believed is for how long what was found is believed to be all that follows an object, if that is to go elsewhere; maxMembers is up to how

@@ -16,8 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/clock"
 
-	"github.com/clusterring/clusterring/services/model/simulation/apiserver"
 	"github.com/clusterring/clusterring/services/internal/resources"
+	"github.com/clusterring/clusterring/services/model/simulation/apiserver"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
 
