@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	local "github.com/clusterring/clusterring/tools/localplane/process"
 )
 
 const (
@@ -37,9 +39,13 @@ func (p *Plane) startControllerManager() error {
 	if err := checkBinary(p.binDir, "kube-controller-manager"); err != nil {
 		return fmt.Errorf("start kube-controller-manager: %w", err)
 	}
-	port, err := freePort()
+	free, err := local.FreePorts(1)
 	if err != nil {
 		return err
+	}
+	_, port, err := net.SplitHostPort(free[0])
+	if err != nil {
+		return fmt.Errorf("start kube-controller-manager: %w", err)
 	}
 	out, err := p.log("kube-controller-manager")
 	if err != nil {
@@ -128,19 +134,6 @@ func (p *process) stop() error {
 	}
 	<-p.exited
 	return nil
-}
-
-// freePort returns a port that was free a moment ago.
-func freePort() (string, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("find a free port: %w", err)
-	}
-	_, port, err := net.SplitHostPort(listener.Addr().String())
-	if err := errors.Join(err, listener.Close()); err != nil {
-		return "", fmt.Errorf("find a free port: %w", err)
-	}
-	return port, nil
 }
 
 // tail returns the last lines of log files, for an error message; files that cannot be read have no lines.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,6 +19,7 @@ import (
 	"github.com/clusterring/clusterring/tools/faults/process"
 	"github.com/clusterring/clusterring/tools/faults/proxy"
 	"github.com/clusterring/clusterring/tools/faults/record"
+	local "github.com/clusterring/clusterring/tools/localplane/process"
 )
 
 // Member is a process of a run and the proxy that it goes through.
@@ -132,21 +132,21 @@ func (w *World) addServices(c Case) error {
 			case Rebalancer:
 				args = append(args, "--settle-period=100ms", "--drain-timeout=5s")
 			case RingQuery:
-				address, err := freeAddress()
+				free, err := local.FreePorts(1)
 				if err != nil {
 					return err
 				}
-				w.queries = append(w.queries, address)
-				args = append(args[:2:2], "--plaintext", "--grpc-bind-address="+address) // nobody leads
+				w.queries = append(w.queries, free[0])
+				args = append(args[:2:2], "--plaintext", "--grpc-bind-address="+free[0]) // nobody leads
 			case Assigner:
-				address, err := freeAddress()
+				free, err := local.FreePorts(1)
 				if err != nil {
 					return err
 				}
 				if webhook == "" {
-					webhook = address // the API server asks the first replica alone
+					webhook = free[0] // the API server asks the first replica alone
 				}
-				args = append(args, "--webhook-bind-address="+address, "--webhook-mode=url", "--webhook-url=https://"+webhook)
+				args = append(args, "--webhook-bind-address="+free[0], "--webhook-mode=url", "--webhook-url=https://"+webhook)
 			}
 			if err := w.add(&Member{Name: name, binary: binary, args: args}); err != nil {
 				return err
@@ -154,14 +154,6 @@ func (w *World) addServices(c Case) error {
 		}
 	}
 	return nil
-}
-
-func freeAddress() (string, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("find a free port: %w", err)
-	}
-	return listener.Addr().String(), listener.Close()
 }
 
 // add makes the proxy of a process.

@@ -162,6 +162,7 @@ func TestFreePorts(t *testing.T) {
 		seen[address] = true
 		listener, err := net.Listen("tcp", address)
 		require.NoError(t, err)
+		require.Less(t, listener.Addr().(*net.TCPAddr).Port, 32_768, "connections get the ports from there on")
 		require.NoError(t, listener.Close())
 	}
 	require.Len(t, seen, 20)
