@@ -75,7 +75,7 @@ func TestFleets(t *testing.T) {
 }
 
 // TestFleetsOfPlainShards moves them between shards that use no library of ours, and wait for nothing: what the order of the moves alone is worth.
-// docs/guarantees.md has the figures.
+// The log says how many Ships were made in excess.
 func TestFleetsOfPlainShards(t *testing.T) {
 	s := theSuite(t)
 	if os.Getenv(variable) != "all" {
