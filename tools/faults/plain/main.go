@@ -9,13 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
-	"time"
 
-	"github.com/go-logr/logr/funcr"
 	"github.com/spf13/pflag"
-	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -23,9 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
-	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -37,47 +30,22 @@ import (
 	"github.com/clusterring/clusterring/tools/example/fleet"
 	"github.com/clusterring/clusterring/tools/example/history"
 	"github.com/clusterring/clusterring/tools/example/website"
+	"github.com/clusterring/clusterring/tools/faults/program"
 )
 
-// options are the flags, those of the example that fault runs set.
-type options struct {
-	kubeconfig, ring, name, namespace, historyFile string
-	duration, deadline, period, work               time.Duration
-}
-
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, parse()); err != nil {
-		fmt.Fprintln(os.Stderr, "error:", err)
-		os.Exit(1) //nolint:gocritic // nothing is deferred that the end of the process does not do
-	}
-}
-
-func parse() options {
-	var o options
-	pflag.StringVar(&o.kubeconfig, "kubeconfig", "", "file that says how to reach the API server")
-	pflag.StringVar(&o.ring, "ring", "", "name of the ClusterRing")
-	pflag.StringVar(&o.name, "shard-name", "", "name of the shard and its Lease")
-	pflag.StringVar(&o.namespace, "lease-namespace", "", "namespace of the Lease")
-	pflag.StringVar(&o.historyFile, "history-file", "", "append each reconcile's start and end to this file")
-	pflag.DurationVar(&o.duration, "lease-duration", 0, "how long the Lease is healthy after a renewal")
-	pflag.DurationVar(&o.deadline, "lease-renew-deadline", 0, "how long to try to renew the Lease")
-	pflag.DurationVar(&o.period, "lease-retry-period", 0, "time between renewals")
-	pflag.DurationVar(&o.work, "work-duration", 0, "make each reconcile take longer by this time")
+	o := program.Flags()
 	pflag.String("metrics-bind-address", "0", "is not looked at")
 	pflag.String("health-probe-bind-address", "0", "is not looked at")
 	pflag.Parse()
-	return o
+	os.Exit(program.Main(func(ctx context.Context) error { return run(ctx, o) }))
 }
 
-func run(ctx context.Context, o options) error {
-	ctrl.SetLogger(funcr.New(func(prefix, args string) { fmt.Fprintln(os.Stderr, prefix, args) }, funcr.Options{LogTimestamp: true}))
-	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
+func run(ctx context.Context, o *program.Options) error {
+	config, err := o.Config()
 	if err != nil {
-		return fmt.Errorf("read the kubeconfig: %w", err)
+		return err
 	}
-	config.QPS, config.Burst = 100, 200
 	leases, err := coordinationv1.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("make a client for the Lease: %w", err)
@@ -88,45 +56,24 @@ func run(ctx context.Context, o options) error {
 	}
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme: scheme, Metrics: server.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
-		Cache: cache.Options{DefaultLabelSelector: labels.SelectorFromSet(labels.Set{shardingv1alpha1.ShardLabel(o.ring): o.name})},
+		Cache: cache.Options{DefaultLabelSelector: labels.SelectorFromSet(labels.Set{shardingv1alpha1.ShardLabel(o.Ring): o.Name})},
 
 		LeaderElection: true, LeaderElectionReleaseOnCancel: true,
-		LeaseDuration: &o.duration, RenewDeadline: &o.deadline, RetryPeriod: &o.period,
+		LeaseDuration: &o.LeaseDuration, RenewDeadline: &o.RenewDeadline, RetryPeriod: &o.RetryPeriod,
 		LeaderElectionResourceLockInterface: &resourcelock.LeaseLock{
-			LeaseMeta: metav1.ObjectMeta{Namespace: o.namespace, Name: o.name}, Client: leases,
-			LockConfig: resourcelock.ResourceLockConfig{Identity: o.name},
-			Labels:     map[string]string{shardingv1alpha1.LabelClusterRing: o.ring},
+			LeaseMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name}, Client: leases,
+			LockConfig: resourcelock.ResourceLockConfig{Identity: o.Name},
+			Labels:     map[string]string{shardingv1alpha1.LabelClusterRing: o.Ring},
 		},
 	})
 	if err != nil {
 		return fmt.Errorf("set up the manager: %w", err)
 	}
-	file, err := os.OpenFile(o.historyFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return fmt.Errorf("open the history: %w", err)
-	}
-	recorder := history.NewRecorder(file, os.Getpid(), o.name, now)
-	if err := add(ctx, mgr, o, recorder); err != nil {
-		return errors.Join(err, file.Close())
-	}
-	if err := mgr.Start(ctx); err != nil {
-		return fmt.Errorf("run the shard: %w", err) // workers may still write their history
-	}
-	if err := file.Close(); err != nil {
-		return fmt.Errorf("close the history: %w", err)
-	}
-	return nil
-}
-
-// now is a point in time, by a clock that all processes share.
-func now() history.Stamp {
-	var ts unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // every system that this builds for has it
-	return history.Stamp{Time: time.Now(), Monotonic: ts.Nano()}
+	return o.Run(ctx, mgr, func(r program.Recorder) error { return add(ctx, mgr, o, r) })
 }
 
 // add adds the controllers of the example.
-func add(ctx context.Context, mgr ctrl.Manager, o options, recorder *history.Recorder) error {
+func add(ctx context.Context, mgr ctrl.Manager, o *program.Options, recorder program.Recorder) error {
 	c := mgr.GetClient()
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.Ship{}, fleet.OwnerIndex, fleet.ByOwner); err != nil {
 		return fmt.Errorf("index the ships of fleets: %w", err)
@@ -139,10 +86,9 @@ func add(ctx context.Context, mgr ctrl.Manager, o options, recorder *history.Rec
 		{"website", &v1alpha1.Website{}, &corev1.ConfigMap{}, &website.Reconciler{Client: c}},
 		{"fleet", &v1alpha1.Fleet{}, &v1alpha1.Ship{}, fleet.New(c)},
 	} {
-		recorded := recorder.Reconciler(history.Subject{Controller: controller.name, Object: controller.main, Reader: c},
-			history.Delay(clock.RealClock{}, o.work, controller.inner))
+		recorded := recorder.Reconciler(history.Subject{Controller: controller.name, Object: controller.main, Reader: c}, controller.inner)
 		err := ctrl.NewControllerManagedBy(mgr).Named(controller.name).For(controller.main).Owns(controller.own).
-			Complete(&sharded{client: c, empty: controller.main, shard: o.name, ring: o.ring, inner: recorded})
+			Complete(&sharded{client: c, empty: controller.main, shard: o.Name, ring: o.Ring, inner: recorded})
 		if err != nil {
 			return fmt.Errorf("set up the controller %s: %w", controller.name, err)
 		}

@@ -7,23 +7,16 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"time"
 
-	"github.com/go-logr/logr/funcr"
 	"github.com/spf13/pflag"
-	"golang.org/x/sys/unix"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -32,50 +25,33 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/shard"
 	"github.com/clusterring/clusterring/tools/example/history"
+	"github.com/clusterring/clusterring/tools/faults/program"
 )
 
 // options are the flags.
 type options struct {
-	shard.Options
-	kubeconfig, historyFile, childNamespace string
-	workDuration                            time.Duration
-	kinds                                   []string
+	*program.Options
+	childNamespace string
+	kinds          []string
 }
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, parse()); err != nil {
-		fmt.Fprintln(os.Stderr, "error:", err)
-		os.Exit(1) //nolint:gocritic // nothing is deferred that the end of the process does not do
-	}
-}
-
-func parse() options {
-	var o options
-	pflag.StringVar(&o.kubeconfig, "kubeconfig", "", "file that says how to reach the API server")
-	pflag.StringVar(&o.Ring, "ring", "", "name of the ClusterRing")
-	pflag.StringVar(&o.Name, "shard-name", "", "name of the shard and its Lease")
-	pflag.StringVar(&o.Namespace, "lease-namespace", "", "namespace of the Lease")
-	pflag.DurationVar(&o.LeaseDuration, "lease-duration", 0, "how long the Lease is healthy after a renewal")
-	pflag.DurationVar(&o.RenewDeadline, "lease-renew-deadline", 0, "how long to try to renew the Lease")
-	pflag.DurationVar(&o.RetryPeriod, "lease-retry-period", 0, "time between renewals")
-	pflag.DurationVar(&o.workDuration, "work-duration", 0, "make each reconcile take longer by this time")
-	pflag.StringVar(&o.historyFile, "history-file", "", "append each reconcile's start and end to this file")
+	o := options{Options: program.Flags()}
 	pflag.StringVar(&o.childNamespace, "child-namespace", "", "namespace of what cluster-scoped objects control")
 	pflag.StringArrayVar(&o.kinds, "main", nil, "a main kind and the one that it controls, as Kind.version.group=Kind.version.group")
 	pflag.Parse()
-	return o
+	os.Exit(program.Main(func(ctx context.Context) error { return run(ctx, o) }))
 }
 
 func run(ctx context.Context, o options) error {
-	ctrl.SetLogger(funcr.New(func(prefix, args string) { fmt.Fprintln(os.Stderr, prefix, args) }, funcr.Options{LogTimestamp: true}))
-	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
+	config, err := o.Config()
 	if err != nil {
-		return fmt.Errorf("read the kubeconfig: %w", err)
+		return err
 	}
-	config.QPS, config.Burst = 100, 200
-	s, err := shard.New(o.Options)
+	s, err := shard.New(shard.Options{
+		Ring: o.Ring, Name: o.Name, Namespace: o.Namespace,
+		LeaseDuration: o.LeaseDuration, RenewDeadline: o.RenewDeadline, RetryPeriod: o.RetryPeriod,
+	})
 	if err != nil {
 		return fmt.Errorf("set up the shard: %w", err)
 	}
@@ -102,33 +78,15 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return fmt.Errorf("set up the manager: %w", err)
 	}
-	file, err := os.OpenFile(o.historyFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return fmt.Errorf("open the history: %w", err)
-	}
-	w := &worker{
-		options: o, controlled: kinds, manager: mgr, shard: s, client: s.Client(mgr.GetClient()),
-		recorder: history.NewRecorder(file, os.Getpid(), s.Name(), now),
-	}
-	for _, obj := range objects {
-		if err := w.add(obj.GetObjectKind().GroupVersionKind()); err != nil {
-			return errors.Join(err, file.Close())
+	return o.Run(ctx, mgr, func(r program.Recorder) error {
+		w := &worker{options: o, controlled: kinds, manager: mgr, shard: s, client: s.Client(mgr.GetClient()), recorder: r}
+		for _, obj := range objects {
+			if err := w.add(obj.GetObjectKind().GroupVersionKind()); err != nil {
+				return err
+			}
 		}
-	}
-	if err := mgr.Start(ctx); err != nil {
-		return fmt.Errorf("run the shard: %w", err) // workers may still write their history
-	}
-	if err := file.Close(); err != nil {
-		return fmt.Errorf("close the history: %w", err)
-	}
-	return nil
-}
-
-// now is a point in time, by a clock that all processes share.
-func now() history.Stamp {
-	var ts unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // every system that this builds for has it
-	return history.Stamp{Time: time.Now(), Monotonic: ts.Nano()}
+		return nil
+	})
 }
 
 // worker has one controller for each kind.
@@ -138,7 +96,7 @@ type worker struct {
 	manager    ctrl.Manager
 	shard      *shard.Shard
 	client     client.Client
-	recorder   *history.Recorder
+	recorder   program.Recorder
 }
 
 // empty returns an object of the kind without anything.
@@ -158,8 +116,7 @@ func (w *worker) add(gvk schema.GroupVersionKind) error {
 			return w.complete(ctx, empty(gvk), empty(controlled), req)
 		}
 	}
-	recorded := w.recorder.Reconciler(history.Subject{Controller: name, Object: obj, Reader: w.manager.GetClient()},
-		history.Delay(clock.RealClock{}, w.workDuration, inner))
+	recorded := w.recorder.Reconciler(history.Subject{Controller: name, Object: obj, Reader: w.manager.GetClient()}, inner)
 	err := ctrl.NewControllerManagedBy(w.manager).Named(name).For(obj, builder.WithPredicates(w.shard.Predicate())).
 		Complete(w.shard.Reconciler(w.client, obj, recorded))
 	if err != nil {
