@@ -16,7 +16,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
-// Turn is a change of a Lease in more than a renewal.
+// Turn is how a Lease was from a change in more than a renewal on, until the next.
 type Turn struct {
 	// State is the state that the lease monitor has written on it.
 	State string
@@ -26,6 +26,8 @@ type Turn struct {
 	Version uint64
 	// At is when the change was seen.
 	At time.Time
+	// Renewed is when the holder has last renewed it during this turn, by the holder's clock.
+	Renewed time.Time
 }
 
 // Leases is what has happened to the Leases of a ring's shards. It is safe for concurrent use.
@@ -69,12 +71,16 @@ func WatchLeases(ctx context.Context, c kubernetes.Interface, namespace, ring st
 
 func (l *Leases) add(lease *coordinationv1.Lease) {
 	version, _ := strconv.ParseUint(lease.ResourceVersion, 10, 64) // an API server gives numbers
-	turn := Turn{State: lease.Labels[v1alpha1.LabelState], Holder: ptr.Deref(lease.Spec.HolderIdentity, ""), Version: version, At: time.Now()}
+	turn := Turn{
+		State: lease.Labels[v1alpha1.LabelState], Holder: ptr.Deref(lease.Spec.HolderIdentity, ""), Version: version, At: time.Now(),
+		Renewed: ptr.Deref(lease.Spec.RenewTime, metav1.MicroTime{}).Time,
+	}
 
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	turns := l.turns[lease.Name]
 	if n := len(turns); n > 0 && turns[n-1].State == turn.State && turns[n-1].Holder == turn.Holder {
+		turns[n-1].Renewed = turn.Renewed
 		return
 	}
 	l.turns[lease.Name] = append(turns, turn)

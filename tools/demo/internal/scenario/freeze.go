@@ -22,10 +22,6 @@ import (
 	"github.com/clusterring/clusterring/tools/example/website"
 )
 
-// endsWithin is how long a shard that wakes up without its Lease may take to end. It is far more than it needs: this machine
-// may be busy.
-const endsWithin = 10 * time.Second
-
 // idleFor is how long shards have had nothing to do when the frozen one is woken. A last event may be on its way to them.
 const idleFor = time.Second
 
@@ -118,7 +114,7 @@ func (s *Story) wake(ctx context.Context, shard *system.Shard, asleep time.Time)
 	if err := shard.Thaw(); err != nil {
 		return 0, err
 	}
-	timer := time.NewTimer(endsWithin)
+	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	fault := func(format string, args ...any) error {
 		return &system.FaultError{Process: shard.Name, Err: fmt.Errorf(shard.Name+" was woken without its Lease, and "+format, args...)}
@@ -128,7 +124,7 @@ func (s *Story) wake(ctx context.Context, shard *system.Shard, asleep time.Time)
 	case <-ctx.Done():
 		return 0, context.Cause(ctx)
 	case <-timer.C:
-		return 0, fault("still runs %s later", endsWithin)
+		return 0, fault("still runs %s later", patience)
 	}
 	if shard.Err() == nil {
 		return 0, fault("ended with exit code 0, as if nothing had happened")

@@ -11,14 +11,6 @@ import (
 	"github.com/clusterring/clusterring/tools/demo/internal/system"
 )
 
-const (
-	// A shard is declared dead twice its Lease's duration after its last renewal, which was a little before it fell silent.
-	early = 2 * time.Second
-	late  = 5 * time.Second
-	// atOnce is how long after the signal to stop the first object may move: less than any Lease takes to expire.
-	atOnce = system.LeaseDuration / 2
-)
-
 // kill ends a shard without a warning.
 func (s *Story) kill(ctx context.Context) error {
 	before, err := s.everything()
@@ -109,7 +101,11 @@ func (s *Story) followDeath(ctx context.Context, shard string, silent time.Time)
 	at := map[string]time.Time{}
 	var path []string
 	var taken observe.Turn
+	var renewed time.Time
 	for _, turn := range turns {
+		if turn.Holder == shard && taken.Version == 0 {
+			renewed = turn.Renewed
+		}
 		if turn.At.Before(silent) {
 			continue
 		}
@@ -120,14 +116,15 @@ func (s *Story) followDeath(ctx context.Context, shard string, silent time.Time)
 			taken = turn
 		}
 	}
-	switch since := taken.At.Sub(silent); {
+	// Shards and the monitor read the same clock here. How long a taking is late says how busy the machine is, and nothing else.
+	switch kept := taken.Renewed.Sub(renewed); {
 	case fmt.Sprint(path) != "[expired uncertain dead]" && fmt.Sprint(path) != "[ready expired uncertain dead]":
 		return taken, fmt.Errorf("the Lease of %s went through the states %v, not expired, uncertain, dead", shard, path)
 	case taken.Holder != v1alpha1.LeaseControllerIdentity:
 		return taken, fmt.Errorf("the Lease of %s was taken by %q", shard, taken.Holder)
-	case since < 2*system.LeaseDuration-early || since > 2*system.LeaseDuration+late:
-		return taken, fmt.Errorf("the Lease of %s was taken %s after its shard fell silent, which is not about twice its duration, %s",
-			shard, report.Seconds(since), system.LeaseDuration)
+	case kept < 2*system.LeaseDuration:
+		return taken, fmt.Errorf("the Lease of %s was taken %s after its last renewal, which is less than twice its duration, %s",
+			shard, report.Seconds(kept), system.LeaseDuration)
 	}
 	after := func(state string) string { return report.Seconds(at[state].Sub(silent)) }
 	s.ok("its Lease (%s) was expired after %s, uncertain after %s, dead after %s", system.LeaseDuration,
@@ -168,26 +165,31 @@ func (s *Story) leave(ctx context.Context) error {
 	}
 	s.ok("%s finished its work and gave its Lease back after %s", shard.Name, report.Seconds(released.Sub(told)))
 	first, last := s.movedBetween(mark)
-	if first.Sub(told) > atOnce {
-		return fmt.Errorf("no object moved for %s: somebody has waited for something", report.Seconds(first.Sub(told)))
-	}
 	s.ok("its %d objects moved at once, from %s to %s after the signal; nothing else did", mine,
 		report.Seconds(first.Sub(told)), report.Seconds(last.Sub(told)))
 	return s.awaitReady(ctx)
 }
 
-// releasedAt returns when the shard gave its Lease back.
+// releasedAt returns when the shard gave its Lease back, and checks that nobody has waited for the Lease to expire.
 func (s *Story) releasedAt(shard string, told time.Time) (time.Time, error) {
 	turns, err := s.leases.Of(shard)
 	if err != nil {
 		return time.Time{}, err
 	}
+	var released time.Time
 	for _, turn := range turns {
-		if turn.Holder == "" && turn.At.After(told) {
-			return turn.At, nil
+		switch {
+		case turn.At.Before(told):
+		case turn.State == "expired" || turn.State == "uncertain":
+			return time.Time{}, fmt.Errorf("the Lease of %s was %s after its shard had been told to stop: somebody has waited for that", shard, turn.State)
+		case turn.Holder == "" && released.IsZero():
+			released = turn.At
 		}
 	}
-	return time.Time{}, fmt.Errorf("%s has not given its Lease back", shard)
+	if released.IsZero() {
+		return time.Time{}, fmt.Errorf("%s has not given its Lease back", shard)
+	}
+	return released, nil
 }
 
 // movedBetween returns when the first and the last object moved since the mark.

@@ -20,6 +20,8 @@ import (
 const (
 	readyTimeout = 60 * time.Second
 	pollInterval = 100 * time.Millisecond
+	// answerTimeout is how long one answer may take.
+	answerTimeout = 10 * time.Second
 	// settlePeriod is how long the rebalancer waits until it looks a last time, after a change of shards. Nobody wants to
 	// watch it wait in every step.
 	settlePeriod = time.Second
@@ -191,7 +193,7 @@ func (s *System) awaitReady(ctx context.Context, p *process.Process, health stri
 
 // ready asks a process for its readiness and returns its answer in one line.
 func ready(ctx context.Context, address string) (ok bool, answer string) {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/readyz?verbose", http.NoBody)
 	if err != nil {
