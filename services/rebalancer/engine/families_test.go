@@ -147,7 +147,7 @@ func TestGrandchildrenOfOrphansAreReleased(t *testing.T) {
 // chained is a target of a ring of ConfigMaps, their Secrets and the ServiceAccounts of these.
 func (w *ringOfTwo) chained(shards ...string) *Target {
 	t := w.targetOf(shards...)
-	t.Set = w.resources("secrets", "serviceaccounts")
+	t.Set = resourcesOf("secrets", "serviceaccounts")
 
 	return t
 }

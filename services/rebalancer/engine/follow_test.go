@@ -153,14 +153,14 @@ func newRingOfTwo(t *testing.T) *ringOfTwo {
 func (w *ringOfTwo) targetOf(shards ...string) *Target {
 	return &Target{
 		View:     viewOf(w.ring, shards...),
-		Set:      w.resources("secrets"),
+		Set:      resourcesOf("secrets"),
 		Leaving:  map[schema.GroupResource]bool{},
 		Selector: labels.Everything(),
 	}
 }
 
-// resources are ConfigMaps, and what they control.
-func (w *ringOfTwo) resources(controlled ...string) *resources.Set {
+// resourcesOf returns ConfigMaps, and what they control.
+func resourcesOf(controlled ...string) *resources.Set {
 	mapper := meta.NewDefaultRESTMapper(nil)
 	for _, kind := range []string{"ConfigMap", "Secret", "ServiceAccount"} {
 		mapper.Add(corev1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeNamespace)

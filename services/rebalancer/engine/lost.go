@@ -68,10 +68,7 @@ func (l *lister) list(ctx context.Context) error {
 	for names := range slices.Chunk(sets.List(shards), namedAtOnce) {
 		scope := objects.Scope{GVR: l.gvr, Selector: selector(l.e.Objects.ShardLabel(), "in", names)}
 
-		_, err := l.e.Objects.All(ctx, l.e.Clock, scope, func(o objects.Object) error {
-			l.e.observe(ctx, l.e.world(), o)
-			return ctx.Err()
-		})
+		err := l.over(ctx, scope)
 		if err != nil {
 			l.back(shards)
 			return err
@@ -88,6 +85,20 @@ func (l *lister) list(ctx context.Context) error {
 	}
 
 	return nil
+}
+
+// over goes over what is in a scope.
+func (l *lister) over(ctx context.Context, scope objects.Scope) error {
+	world := l.e.world()
+	held := l.e.hold(world, urgentHeld)
+	defer held.release(ctx)
+
+	_, err := l.e.Objects.All(ctx, l.e.Clock, scope, func(o objects.Object) error {
+		l.e.observed(ctx, world, sight{object: o, held: held})
+		return ctx.Err()
+	})
+
+	return err //nolint:wrapcheck // says what was listed
 }
 
 // back has shards listed again.

@@ -136,16 +136,6 @@ func (p *passes) due(now time.Time, t *obligation.Table, listing bool) (k kind, 
 	return k, at
 }
 
-// widen has a pass look at everything that was to look where a change may have put objects out of place, if that has waited so long that
-// the look at everything would follow at once. To find the objects of few shards, an API server goes over all of them, too.
-func (p *passes) widen(now time.Time, k kind, t *obligation.Table, listing bool) kind {
-	if k == change && !p.verified && t.Empty() && !listing && !now.Before(p.since.Add(p.settle)) {
-		return check
-	}
-
-	return k
-}
-
 // pace is the time from the end of one audit to the next, by the budget.
 func (p *passes) pace() time.Duration {
 	budget := p.budget
@@ -157,20 +147,18 @@ func (p *passes) pace() time.Duration {
 }
 
 // begin notes that a pass begins, and returns where it has to look: at some shards or all, and at main objects alone or at all.
-func (p *passes) begin(
-	now time.Time, k kind, t *obligation.Table, among func(suspects) (shards []string, all bool),
-) (shards []string, all, owners bool) {
+func (p *passes) begin(now time.Time, k kind, table *obligation.Table, t *Target) (shards []string, all, owners bool) {
 	all = true
 	if k == change {
-		shards, all = among(p.suspects)
-		owners = p.suspects.owners()
+		shards, all = p.suspects.among(t.View)
+		owners = p.suspects.owners() && len(t.Set.Controlled()) > 0
 	}
 
 	p.suspects.clear()
 
 	if p.began = (time.Time{}); all && !owners {
-		p.began, p.moved = now, t.Moved()
-		t.Recount()
+		p.began, p.moved = now, table.Moved()
+		table.Recount()
 	}
 
 	return shards, all, owners
@@ -232,14 +220,13 @@ func (e *Engine) once(ctx context.Context, k kind) {
 	}
 
 	e.mu.Lock()
-	k = e.passes.widen(e.Clock.Now(), k, e.table, e.looking())
 	t := e.target
 	owed := e.passes.suspects
 	calm := e.passes.verified && e.table.Empty()
-	shards, all, owners := e.passes.begin(e.Clock.Now(), k, e.table, func(s suspects) ([]string, bool) { return s.among(t.View) })
+	shards, all, owners := e.passes.begin(e.Clock.Now(), k, e.table, t)
 	e.mu.Unlock()
 
-	p := &round{e: e, t: t, audited: k == audit && calm}
+	p := &round{e: e, t: t, k: k, audited: k == audit && calm}
 
 	var errs []error
 
@@ -327,6 +314,7 @@ func (e *Engine) urgent(ctx context.Context) (left int) {
 type round struct {
 	e *Engine
 	t *Target
+	k kind
 	// audited says that everything was in its place when it began.
 	audited bool
 	objects int
@@ -354,10 +342,7 @@ func (p *round) over(ctx context.Context, r resources.Resource, shards []string,
 
 		var version string
 
-		if version, err = p.e.Objects.All(ctx, p.e.Clock, scope, func(o objects.Object) error {
-			p.look(ctx, world, o)
-			return ctx.Err()
-		}); err != nil {
+		if version, err = p.list(ctx, world, scope); err != nil {
 			break
 		}
 
@@ -371,7 +356,23 @@ func (p *round) over(ctx context.Context, r resources.Resource, shards []string,
 	return err
 }
 
-func (p *round) look(ctx context.Context, world placement.World, o objects.Object) {
+// list goes over what is in a scope. Where a change may have put objects out of place it keeps these back.
+func (p *round) list(ctx context.Context, world placement.World, scope objects.Scope) (version string, err error) {
+	var held *holding
+
+	if p.k == change {
+		held = p.e.hold(world, calmHeld)
+		defer held.release(ctx)
+	}
+
+	return p.e.Objects.All(ctx, p.e.Clock, scope, func(o objects.Object) error { //nolint:wrapcheck // says what was listed
+		p.look(ctx, world, sight{object: o, held: held})
+		return ctx.Err()
+	})
+}
+
+func (p *round) look(ctx context.Context, world placement.World, s sight) {
+	o := s.object
 	p.objects++
 
 	known := false
@@ -379,7 +380,7 @@ func (p *round) look(ctx context.Context, world placement.World, o objects.Objec
 		_, known = p.e.Has(o.ID)
 	}
 
-	at, inPlace := p.e.observe(ctx, world, o)
+	at, inPlace := p.e.observed(ctx, world, s)
 	if p.audited && !inPlace && !known && p.e.Target().Same(p.t) {
 		countAudited(p.e.Ring)
 		p.e.Log.Info("the audit has found an object out of its place", "object", o.String(), "shard", o.Shard, "belongs to", at.Desired)

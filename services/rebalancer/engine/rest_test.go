@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -24,7 +23,6 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/membership"
-	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 	"github.com/clusterring/clusterring/services/rebalancer/takeover"
 	"github.com/clusterring/clusterring/tools/localplane"
@@ -266,17 +264,11 @@ func TestDeathIsDealtWithWithoutALookAtAllObjects(t *testing.T) {
 	require.Equal(t, 1, r.passes(before), "all lose something to a shard that joins")
 }
 
-func target(ring string) *Target {
-	mapper := meta.NewDefaultRESTMapper(nil)
-	mapper.AddSpecific(corev1.SchemeGroupVersion.WithKind("ConfigMap"),
-		schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
-		schema.GroupVersionResource{Version: "v1", Resource: "configmap"}, meta.RESTScopeNamespace)
-
+// target returns a target of a ring of ConfigMaps, and what they control.
+func target(ring string, controlled ...string) *Target {
 	return &Target{
-		View: viewOf(ring, "a"),
-		Set: resources.Resolve(mapper, v1alpha1.ClusterRingSpec{
-			Resources: []v1alpha1.RingResource{{Resource: "configmaps"}},
-		}),
+		View:     viewOf(ring, "a"),
+		Set:      resourcesOf(controlled...),
 		Leaving:  map[schema.GroupResource]bool{},
 		Selector: labels.Everything(),
 	}

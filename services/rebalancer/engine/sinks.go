@@ -25,6 +25,10 @@ func (e *Engine) observed(ctx context.Context, world placement.World, seen sight
 		at, err := t.Assess(ctx, world, seen.object)
 		seen.inPlace, seen.object.Above = err == nil && at.InPlace, at.Above
 
+		if !seen.inPlace && seen.held.keep(ctx, seen.object) {
+			return at, false
+		}
+
 		room := seen.room
 		if room == nil {
 			room = func() bool { return !e.table.Full() }

@@ -208,6 +208,8 @@ type sight struct {
 	inPlace, watched bool
 	// room reports whether there is room for it, with the lock held; nil if that is to be asked as for most.
 	room func() bool
+	// held keeps it back if it is out of place; nil keeps nothing back.
+	held *holding
 }
 
 // saw takes note of a sight, as the given target has it. It reports whether that is the present one.

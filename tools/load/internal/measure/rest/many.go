@@ -23,6 +23,7 @@ const (
 	manyJoin     = manyPrefix + "join"
 	manyPass     = manyPrefix + "pass"
 	manyFlat     = manyPrefix + "pass-flat"
+	manyElse     = manyPrefix + "death-else"
 	manyAudit    = manyPrefix + "audit"
 	manyPeak     = manyPrefix + "rebalancer-peak-memory"
 	manyServers  = manyPrefix + "apiserver-memory"
@@ -42,7 +43,7 @@ func manyObjects() run.Measurement {
 	return run.Measurement{
 		Name: "many-objects", IDs: []string{
 			manyPrefix + cpuRow, manyPrefix + networkRow, manyPrefix + memoryRow, manyPrefix + requestsRow,
-			manyDeath, manyServer, manyCPU, manyJoin, manyPass, manyFlat, manyAudit, manyPeak, manyServers, manyStreamed,
+			manyDeath, manyServer, manyCPU, manyJoin, manyPass, manyElse, manyFlat, manyAudit, manyPeak, manyServers, manyStreamed,
 		},
 		Run: many,
 	}
@@ -94,6 +95,12 @@ func (m *multitude) with(ctx context.Context, size int, most bool) error {
 		return err
 	}
 	m.bench.Progress("%d objects: made in %.1f s", size, m.bench.Clock.Since(began).Seconds())
+	apart := "--settle-period=" + m.settle(size).String()
+	if size == compared {
+		if err := m.world.Restart(ctx, apart); err != nil {
+			return err
+		}
+	}
 	if most || size == 0 {
 		// The whole of the budget has an audit follow a minute after the services have begun, not the hour after.
 		if err := m.world.Restart(ctx, "--audit-budget=1"); err != nil {
@@ -115,7 +122,7 @@ func (m *multitude) with(ctx context.Context, size int, most bool) error {
 			return err
 		}
 		// Audits a minute apart would go over all objects during the moves.
-		if err := m.world.Restart(ctx); err != nil {
+		if err := m.world.Restart(ctx, apart); err != nil {
 			return err
 		}
 	}
@@ -134,11 +141,14 @@ func (m *multitude) move(ctx context.Context, size int, join bool) (err error) {
 	if now.least, err = m.world.Raw(ctx, 1, 0); err != nil {
 		return err
 	}
-	if now.died, err = m.world.Die(ctx, 1); err != nil {
+	if now.died, err = m.world.DieAndRest(ctx, 1); err != nil {
 		return err
 	}
-	now.died.Pass -= m.idle() * now.died.PassTook / float64(size) * 1000
-	m.bench.Progress("%d objects, a death: %v; pass: %.1f µs per object, %.1f s; floor: %v", size, now.died, now.died.Pass, now.died.PassTook, now.least)
+	idle := m.idle() / float64(size) * 1000
+	now.died.Pass -= idle * now.died.PassTook
+	now.died.Rest -= idle * now.died.RestTook
+	m.bench.Progress("%d objects, a death: %v; what else had to move: %.1f µs per object, %.1f s; pass: %.1f, %.1f s; floor: %v", size, now.died,
+		now.died.Rest, now.died.RestTook, now.died.Pass, now.died.PassTook, now.least)
 	if join {
 		if now.joined, err = m.world.Join(ctx, 1); err != nil {
 			return err
@@ -147,6 +157,13 @@ func (m *multitude) move(ctx context.Context, size int, join bool) (err error) {
 	}
 	m.moved[size] = now
 	return nil
+}
+
+// settle is the settle period of the rebalancer: longer than it takes to move what else has to move after a death, so that the pass which
+// follows can be told from that.
+func (m *multitude) settle(size int) time.Duration {
+	const atLeast, each = 6 * time.Second, 100 * time.Microsecond
+	return atLeast + time.Duration(size)*each
 }
 
 // idle is what API server and rebalancer take without objects, in ms/s.
@@ -261,6 +278,11 @@ func (m *multitude) passRows() []result.Row {
 			ID: manyPass, Title: "a pass over all objects after a change, per object, " + m.title(), Unit: "µs",
 			Values: []float64{most.died.Pass}, Judge: result.JudgeValue, Target: result.Target{Bound: result.AtMost, Value: perObject, Unit: "µs"},
 			Notes: []string{note},
+		},
+		{
+			ID: manyElse, Title: "what follows the moves after a death before that, per object of the ring, " + m.title(), Unit: "µs",
+			Values: []float64{most.died.Rest}, Judge: result.JudgeValue,
+			Notes: []string{note, "The objects of the shards that have lost tokens to others are gone over, and those drained that have to move between shards which live."},
 		},
 		{
 			ID: manyFlat, Title: "the same, against a pass over " + figure.Number(compared) + " objects", Unit: "µs",

@@ -46,6 +46,9 @@ type Cost struct {
 	// Pass is the CPU time of API server and rebalancer from then on until the latter rested, in microseconds per object of the
 	// ring: what the pass over all of them takes that follows each change. PassTook is how long that was, in seconds.
 	Pass, PassTook float64
+	// Rest and RestTook are the same until the rebalancer waited for the ring's settle period to pass, and are no part of Pass. They are 0
+	// but after [World.DieAndRest].
+	Rest, RestTook float64
 }
 
 func (c Cost) String() string {
@@ -59,6 +62,14 @@ type object struct{ name, version string }
 // Die has so many shards declared dead, and returns what it took to move their objects, once the ring is settled. Shards come in the
 // order of their names.
 func (w *World) Die(ctx context.Context, n int) (Cost, error) { return w.lose(ctx, n, 0, w.Fleet.Lose) }
+
+// DieAndRest does the same, and measures apart what comes between the moves and the pass. The settle period of the rebalancer has to be longer
+// than that.
+func (w *World) DieAndRest(ctx context.Context, n int) (Cost, error) {
+	w.rests = true
+	defer func() { w.rests = false }()
+	return w.Die(ctx, n)
+}
 
 // Release lets one shard release its Lease; mark is at how many moved objects the time is taken, too.
 func (w *World) Release(ctx context.Context, mark int) (Cost, error) {
@@ -210,6 +221,13 @@ func (w *World) watched(ctx context.Context, what watching, action func(context.
 	if err != nil {
 		return Cost{}, err
 	}
+	moved, restTook := after, 0.0
+	if w.rests {
+		if after, err = w.rest(ctx); err != nil {
+			return Cost{}, err
+		}
+		restTook = w.bench.Clock.Since(times.last).Seconds()
+	}
 	old := ""
 	if what.changes {
 		old = fingerprint(ring)
@@ -223,18 +241,42 @@ func (w *World) watched(ctx context.Context, what watching, action func(context.
 	}
 	c := Cost{
 		Moved: n, Rate: float64(n) / times.last.Sub(began).Seconds(), First: times.first.Sub(began).Seconds(),
-		CPU: map[string]float64{}, PassTook: w.bench.Clock.Since(times.last).Seconds(),
+		CPU: map[string]float64{}, PassTook: w.bench.Clock.Since(times.last).Seconds() - restTook, RestTook: restTook,
 	}
 	if !times.mark.IsZero() {
 		c.Mark = times.mark.Sub(began).Seconds()
 	}
-	for name, u := range usage.Difference(before, after) {
+	for name, u := range usage.Difference(before, moved) {
 		c.CPU[name] = float64(u.CPU) / float64(time.Millisecond) / float64(n)
 	}
 	c.APIServer, c.Rebalancer = c.CPU[system.APIServer], c.CPU[system.Rebalancer]
-	last := usage.Difference(after, rested)
-	c.Pass = float64(last[system.APIServer].CPU+last[system.Rebalancer].CPU) / float64(time.Microsecond) / float64(w.made)
+	c.Pass, c.Rest = w.each(usage.Difference(after, rested)), w.each(usage.Difference(moved, after))
 	return c, nil
+}
+
+// each returns the CPU time of API server and rebalancer, in microseconds per object of the ring.
+func (w *World) each(used map[string]usage.Usage) float64 {
+	return float64(used[system.APIServer].CPU+used[system.Rebalancer].CPU) / float64(time.Microsecond) / float64(w.made)
+}
+
+// rest waits until the rebalancer has nothing to do, and returns what all have used until then.
+func (w *World) rest(ctx context.Context) (map[string]usage.Usage, error) {
+	// At rest it receives fewer than still bytes between two looks. The API server may take some looks to answer.
+	const look, looks, still = 200 * time.Millisecond, 15, 8 << 10
+	last, err := w.usage(ctx)
+	for n := 0; err == nil && n < looks; n++ {
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-w.bench.Clock.After(look):
+		}
+		var now map[string]usage.Usage
+		if now, err = w.usage(ctx); err == nil && now[system.Rebalancer].Received-last[system.Rebalancer].Received > still {
+			n = -1
+		}
+		last = now
+	}
+	return last, err
 }
 
 // calm lets the API server come to rest.

@@ -1,0 +1,65 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/placement"
+)
+
+const (
+	// heldAtMost is how many objects a list keeps back, fewer than maxActive: 7 MB.
+	heldAtMost = 15_000
+	// heldNever is how many it does not keep back, so that moving begins at once. A watcher of an API server has room for ten events or more.
+	heldNever = 8
+	// urgentHeld and calmHeld are how long objects are kept back that nobody works on, and those that their shard goes on working on.
+	urgentHeld = 5 * time.Second
+	calmHeld   = 30 * time.Second
+)
+
+// holding keeps back what a list finds out of place until the list is over, but no more than heldAtMost, and not for long. The writes that move
+// objects would have the API server end the list, for it keeps no more than some of them for one watcher; then the list begins anew in pages. One
+// goroutine uses it. Create it with [Engine.hold].
+type holding struct {
+	e       *Engine
+	world   placement.World
+	until   time.Time
+	passed  int
+	objects []objects.Object
+	over    bool
+}
+
+// hold returns a holding for a list that begins now. Whoever lists has to release it.
+func (e *Engine) hold(world placement.World, atMost time.Duration) *holding {
+	return &holding{e: e, world: world, until: e.Clock.Now().Add(atMost)}
+}
+
+// keep reports whether the object is kept back.
+func (h *holding) keep(ctx context.Context, o objects.Object) bool {
+	switch {
+	case h == nil || h.over:
+		return false
+	case h.passed < heldNever:
+		h.passed++
+		return false
+	case len(h.objects) == heldAtMost || h.e.Clock.Now().After(h.until):
+		h.release(ctx)
+		return false
+	}
+
+	h.objects = append(h.objects, o)
+
+	return true
+}
+
+// release has everything observed that was kept back. Nothing is from now on.
+func (h *holding) release(ctx context.Context) {
+	h.over = true
+
+	for _, o := range h.objects {
+		h.e.observe(ctx, h.world, o)
+	}
+
+	h.objects = nil
+}
