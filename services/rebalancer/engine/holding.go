@@ -11,8 +11,6 @@ import (
 const (
 	// heldAtMost is how many objects a list keeps back, fewer than maxActive: 7 MB.
 	heldAtMost = 15_000
-	// heldNever is how many it does not keep back, so that moving begins at once. A watcher of an API server has room for ten events or more.
-	heldNever = 8
 	// urgentHeld and calmHeld are how long objects are kept back that nobody works on, and those that their shard goes on working on.
 	urgentHeld = 5 * time.Second
 	calmHeld   = 30 * time.Second
@@ -25,7 +23,7 @@ type holding struct {
 	e       *Engine
 	world   placement.World
 	until   time.Time
-	passed  int
+	begun   bool
 	objects []objects.Object
 	over    bool
 }
@@ -35,13 +33,13 @@ func (e *Engine) hold(world placement.World, atMost time.Duration) *holding {
 	return &holding{e: e, world: world, until: e.Clock.Now().Add(atMost)}
 }
 
-// keep reports whether the object is kept back.
+// keep reports whether the object is kept back. The first is not, so that moving begins at once.
 func (h *holding) keep(ctx context.Context, o objects.Object) bool {
 	switch {
 	case h == nil || h.over:
 		return false
-	case h.passed < heldNever:
-		h.passed++
+	case !h.begun:
+		h.begun = true
 		return false
 	case len(h.objects) == heldAtMost || h.e.Clock.Now().After(h.until):
 		h.release(ctx)

@@ -98,7 +98,7 @@ func (l *lister) over(ctx context.Context, scope objects.Scope) error {
 		return ctx.Err()
 	})
 
-	return err //nolint:wrapcheck // says what was listed
+	return err
 }
 
 // back has shards listed again.

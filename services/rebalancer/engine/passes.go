@@ -365,7 +365,7 @@ func (p *round) list(ctx context.Context, world placement.World, scope objects.S
 		defer held.release(ctx)
 	}
 
-	return p.e.Objects.All(ctx, p.e.Clock, scope, func(o objects.Object) error { //nolint:wrapcheck // says what was listed
+	return p.e.Objects.All(ctx, p.e.Clock, scope, func(o objects.Object) error {
 		p.look(ctx, world, sight{object: o, held: held})
 		return ctx.Err()
 	})
