@@ -38,7 +38,7 @@ func matchConditions(ring string, set *resources.Set, rebalancer string) []admis
 		})
 	}
 
-	if owners := named(set.Main(), func(r resources.Resource) bool { return r.Controls }); owners != "" {
+	if owners := isOneOf(set.Main(), func(r resources.Resource) bool { return r.Controls }); owners != "" {
 		out = append(out, admissionregistrationv1.MatchCondition{
 			Name:       conditionHandover,
 			Expression: notGivenUp(ring, owners),
@@ -51,12 +51,12 @@ func matchConditions(ring string, set *resources.Set, rebalancer string) []admis
 // notGivenUp holds for all writes but that by which a shard gives up an object that others may follow: they go first, and the rebalancer
 // assigns it. That is one call less in each such move.
 func notGivenUp(ring, owners string) string {
-	return fmt.Sprintf("request.operation != 'UPDATE' || !(request.resource.group + '/' + request.resource.resource in [%s]) || "+
+	return fmt.Sprintf("request.operation != 'UPDATE' || !(%s) || "+
 		"!has(oldObject.metadata.labels) || !(%q in oldObject.metadata.labels)", owners, v1alpha1.DrainLabel(ring))
 }
 
-// named returns resources as elements of a list in CEL.
-func named(all []resources.Resource, which func(resources.Resource) bool) string {
+// isOneOf returns a CEL expression that holds for requests to resources, "" if there are none.
+func isOneOf(all []resources.Resource, which func(resources.Resource) bool) string {
 	var names []string
 
 	for _, r := range all {
@@ -65,13 +65,17 @@ func named(all []resources.Resource, which func(resources.Resource) bool) string
 		}
 	}
 
-	return strings.Join(names, ", ")
+	if len(names) == 0 {
+		return ""
+	}
+
+	return fmt.Sprintf("request.resource.group + '/' + request.resource.resource in [%s]", strings.Join(names, ", "))
 }
 
 // controlledByRing holds for main objects, and for controlled objects with a controller of a kind whose objects others may follow. It compares
 // what [resources.Set.ControllerOf] compares: group and kind of the owner reference, not its version.
 func controlledByRing(set *resources.Set) string {
-	controlled := named(set.Controlled(), func(resources.Resource) bool { return true })
+	controlled := isOneOf(set.Controlled(), func(resources.Resource) bool { return true })
 
 	// The API version of an owner reference is "version" in the core group and "group/version" in all others.
 	owners := make([]string, 0, len(set.Main()))
@@ -92,7 +96,7 @@ func controlledByRing(set *resources.Set) string {
 		owners = []string{"false"} // no main resource is served: no object can be controlled by one
 	}
 
-	return fmt.Sprintf("!(request.resource.group + '/' + request.resource.resource in [%s]) || "+
+	return fmt.Sprintf("!(%s) || "+
 		"has(object.metadata.ownerReferences) && "+
 		"object.metadata.ownerReferences.exists(o, has(o.controller) && o.controller && (%s))",
 		controlled, strings.Join(owners, " || "))

@@ -47,10 +47,7 @@ func TestListOfFollowersMayBeOld(t *testing.T) {
 	before := w.e.Objects.Object(corev1.SchemeGroupVersion.WithResource("secrets"), &metav1.PartialObjectMetadata{ObjectMeta: first.ObjectMeta})
 	letGo := w.hold("secrets/second")
 
-	w.e.SetTarget(w.target)
-	w.run()
-	w.becomes(owner, "a", true)
-	w.giveUp(owner)
+	w.runUntilGivenUp(owner)
 	w.becomes(first, "b", false)
 	w.await(func() bool { _, moves := w.e.Has(before.ID); return !moves && w.has("secrets/second") }, "it was seen to have moved")
 
@@ -76,10 +73,7 @@ func TestGrandchildrenComeBeforeChildren(t *testing.T) {
 	grandchild := w.grandchild(child, "grandchild", "a")
 	letGo := w.hold("serviceaccounts/grandchild")
 
-	w.e.SetTarget(w.target)
-	w.run()
-	w.becomes(owner, "a", true)
-	w.giveUp(owner)
+	w.runUntilGivenUp(owner)
 
 	w.becomes(stray, "b", false)
 	w.await(func() bool { return w.has("serviceaccounts/grandchild") }, "the grandchild is on its way")
@@ -166,6 +160,15 @@ func (w *ringOfTwo) grandchild(of *corev1.Secret, name, shard string) *corev1.Se
 	require.NoError(w, w.client.Create(w.Context(), e))
 
 	return e
+}
+
+// runUntilGivenUp lets the engine work, and gives an object of a up as soon as it is drained.
+func (w *ringOfTwo) runUntilGivenUp(obj client.Object) {
+	w.Helper()
+	w.e.SetTarget(w.target)
+	w.run()
+	w.becomes(obj, "a", true)
+	w.giveUp(obj)
 }
 
 // giveUp gives an object up as shards do.

@@ -28,9 +28,10 @@ type holding struct {
 	over    bool
 }
 
-// hold returns a holding for a list that begins now. Whoever lists has to release it.
+// hold returns a holding for a list that begins now. Whoever lists has to release it. The list of few objects is over so soon, or costs so little
+// when it begins anew, that nothing is kept back.
 func (e *Engine) hold(world placement.World, atMost time.Duration) *holding {
-	return &holding{e: e, world: world, until: e.Clock.Now().Add(atMost)}
+	return &holding{e: e, world: world, until: e.Clock.Now().Add(atMost), over: e.few()}
 }
 
 // keep reports whether the object is kept back. The first is not, so that moving begins at once.

@@ -62,6 +62,32 @@ func (r Ring) AwaitAssigned(ctx context.Context, c client.Client) error {
 	})
 }
 
+// Fingerprint names the shards among which every object is in its place; it is empty while that is not so.
+func Fingerprint(ring *v1alpha1.ClusterRing) string {
+	if ring.Status.Assignment == nil {
+		return ""
+	}
+	return ring.Status.Assignment.Fingerprint
+}
+
+// Present returns the fingerprint of now.
+func (r Ring) Present(ctx context.Context, c client.Client) (fingerprint string, err error) {
+	ring := &v1alpha1.ClusterRing{}
+	if err := c.Get(ctx, client.ObjectKey{Name: r.Name}, ring); err != nil {
+		return "", fmt.Errorf("read ClusterRing %s: %w", r.Name, err)
+	}
+	return Fingerprint(ring), nil
+}
+
+// Settle waits until so many shards are available, and every object is in its place among other shards than those of a fingerprint.
+func (r Ring) Settle(ctx context.Context, c client.Client, shards int, before string) error {
+	return r.Await(ctx, c, "is settled", func(ring *v1alpha1.ClusterRing) bool {
+		f := Fingerprint(ring)
+		return int(ring.Status.AvailableShards) == shards && f != "" && f != before &&
+			meta.IsStatusConditionTrue(ring.Status.Conditions, v1alpha1.ConditionAssigned)
+	})
+}
+
 // Await waits until the ring is as the condition says; what names that in the error if it takes too long.
 func (r Ring) Await(ctx context.Context, c client.Client, what string, condition func(*v1alpha1.ClusterRing) bool) error {
 	ring := &v1alpha1.ClusterRing{}

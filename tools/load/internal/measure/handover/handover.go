@@ -5,7 +5,6 @@ package handover
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/clusterring/clusterring/tools/load/internal/result"
@@ -101,6 +100,5 @@ func quantiles(times []time.Duration) (median, late float64) {
 	if len(times) == 0 {
 		return 0, 0
 	}
-	slices.Sort(times)
 	return times[len(times)/2].Seconds(), times[min(len(times)-1, len(times)*99/100)].Seconds()
 }

@@ -5,10 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -129,28 +127,9 @@ func (o *owners) close(ctx context.Context) error {
 	return errors.Join(append(errs, o.ring.Remove(ctx, o.bench.System.Client), o.fleet.Remove(ctx))...)
 }
 
-// settle waits until all is in its place among other shards than those of the fingerprint, which it returns.
+// settle waits until all is in its place among other shards than those of the fingerprint.
 func (o *owners) settle(ctx context.Context, before string) error {
-	want := len(o.fleet.Held())
-	return o.ring.Await(ctx, o.bench.System.Client, "is settled", func(ring *v1alpha1.ClusterRing) bool {
-		f := fingerprint(ring)
-		return int(ring.Status.AvailableShards) == want && f != "" && f != before
-	})
-}
-
-func fingerprint(ring *v1alpha1.ClusterRing) string {
-	if ring.Status.Assignment == nil {
-		return ""
-	}
-	return ring.Status.Assignment.Fingerprint
-}
-
-// present returns the fingerprint of now.
-func (o *owners) present(ctx context.Context) (f string, err error) {
-	return f, o.ring.Await(ctx, o.bench.System.Client, "is read", func(ring *v1alpha1.ClusterRing) bool {
-		f = fingerprint(ring)
-		return true
-	})
+	return o.ring.Settle(ctx, o.bench.System.Client, len(o.fleet.Held()), before)
 }
 
 func (o *owners) list(ctx context.Context, kind objects.Kind) (*metav1.PartialObjectMetadataList, error) {
@@ -163,7 +142,7 @@ func (o *owners) list(ctx context.Context, kind objects.Kind) (*metav1.PartialOb
 
 // join lets a shard join, sees the owners come to it, and has the first shard leave, so that the next round finds as many.
 func (o *owners) join(ctx context.Context) (moved, error) {
-	before, err := o.present(ctx)
+	before, err := o.ring.Present(ctx, o.bench.System.Client)
 	if err != nil {
 		return moved{}, err
 	}
@@ -202,7 +181,7 @@ func (o *owners) join(ctx context.Context) (moved, error) {
 
 // lose has the first shard declared dead, and waits until its objects have moved.
 func (o *owners) lose(ctx context.Context) error {
-	before, err := o.present(ctx)
+	before, err := o.ring.Present(ctx, o.bench.System.Client)
 	if err != nil {
 		return err
 	}
@@ -259,6 +238,3 @@ func (o *owners) rawOne(ctx context.Context, name string) error {
 	}
 	return nil
 }
-
-// sorted returns the values of a map.
-func sorted(times map[string]time.Duration) []time.Duration { return slices.Sorted(maps.Values(times)) }

@@ -3,6 +3,8 @@ package handover
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -136,7 +138,7 @@ func (h *history) look(theirs map[string]string, began time.Time) (m moved, all 
 		}
 	}
 	m = moved{owners: len(theirs), writes: float64(h.writes) / float64(len(theirs)), rate: float64(len(theirs)) / last.Sub(began).Seconds()}
-	m.median, m.late = quantiles(sorted(times))
+	m.median, m.late = quantiles(slices.Sorted(maps.Values(times)))
 	return m, true, h.err
 }
 

@@ -52,7 +52,7 @@ func TestQuantiles(t *testing.T) {
 
 	var times []time.Duration
 	for i := range 200 {
-		times = append(times, time.Duration(200-i)*time.Second)
+		times = append(times, time.Duration(i+1)*time.Second)
 	}
 	median, late = quantiles(times)
 	require.InEpsilon(t, 101, median, 1e-9)

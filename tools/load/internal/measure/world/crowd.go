@@ -127,11 +127,10 @@ func (c *Crowd) Raw(ctx context.Context) (Cost, error) {
 		}
 	}
 	w := c.Worlds[0]
-	w.turns++
-	by := raw{client: w.raw, turn: strconv.Itoa(w.turns)}
+	turn := w.turn()
 	return c.watched(ctx, count, func(ctx context.Context) error {
 		return objects.Each(ctx, len(all), concurrency, func(ctx context.Context, i int) error {
-			return w.patch(ctx, all[i].world.Ring.Namespace, all[i].object, by)
+			return w.patch(ctx, all[i].world.Ring.Namespace, all[i].object, turn)
 		})
 	})
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
+	"github.com/clusterring/clusterring/tools/load/internal/shards"
 	"github.com/clusterring/clusterring/tools/load/internal/system"
 	"github.com/clusterring/clusterring/tools/load/internal/usage"
 )
@@ -111,7 +112,7 @@ func (w *World) Join(ctx context.Context, n int) (Cost, error) {
 			return 0, err
 		}
 		// How many come to them is known once all have come.
-		if err := w.settleAnew(ctx, fingerprint(ring)); err != nil {
+		if err := w.settleAnew(ctx, shards.Fingerprint(ring)); err != nil {
 			return 0, err
 		}
 		theirs, _, err := w.list(ctx, in(label, names))
@@ -132,29 +133,8 @@ func (c Cost) Plus(next Cost) Cost {
 }
 
 // Raw patches the objects of the first n shards by their names, and returns what that took: the floor of Die. At most limit objects
-// are patched; 0 means all.
+// are patched; 0 means all. They are watched as those are that move, so that the tool costs the API server as much.
 func (w *World) Raw(ctx context.Context, n, limit int) (Cost, error) {
-	return w.pass(ctx, n, limit, raw{client: w.raw})
-}
-
-// raw is who patches, and what tells one pass from another.
-type raw struct {
-	client *objects.Client
-	turn   string
-}
-
-// body returns the patch of an object of a version.
-func (r raw) body(version string) ([]byte, error) {
-	labels := map[string]any{turnLabel: r.turn}
-	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": labels, "resourceVersion": version}})
-	if err != nil {
-		return nil, fmt.Errorf("encode a patch: %w", err)
-	}
-	return body, nil
-}
-
-// pass patches objects once. They are watched as those are that move, so that the tool costs the API server as much.
-func (w *World) pass(ctx context.Context, n, limit int, r raw) (Cost, error) {
 	held := w.Fleet.Held()
 	selector := in(v1alpha1.ShardLabel(w.Ring.Name), held[:min(n, len(held))])
 	list, version, err := w.list(ctx, selector)
@@ -164,23 +144,28 @@ func (w *World) pass(ctx context.Context, n, limit int, r raw) (Cost, error) {
 	if limit > 0 && limit < len(list) {
 		list = list[:limit]
 	}
-	w.turns++
-	r.turn = strconv.Itoa(w.turns)
-	before := turnLabel + " notin (" + r.turn + ")"
+	turn := w.turn()
+	before := turnLabel + " notin (" + turn + ")"
 	return w.watched(ctx, watching{selector: selector + "," + before, version: version, leaves: true, count: len(list), mark: len(list)}, func(ctx context.Context) (int, error) {
 		return len(list), objects.Each(ctx, len(list), concurrency, func(ctx context.Context, i int) error {
-			return w.patch(ctx, w.Ring.Namespace, list[i], r)
+			return w.patch(ctx, w.Ring.Namespace, list[i], turn)
 		})
 	})
 }
 
+// turn returns what tells one time that objects are patched from another.
+func (w *World) turn() string {
+	w.turns++
+	return strconv.Itoa(w.turns)
+}
+
 // patch patches one object as the rebalancer does.
-func (w *World) patch(ctx context.Context, namespace string, o object, r raw) error {
-	body, err := r.body(o.version)
+func (w *World) patch(ctx context.Context, namespace string, o object, turn string) error {
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]any{turnLabel: turn}, "resourceVersion": o.version}})
 	if err != nil {
-		return err
+		return fmt.Errorf("encode a patch: %w", err)
 	}
-	return r.client.Do(ctx, objects.Request{
+	return w.raw.Do(ctx, objects.Request{
 		Method: http.MethodPatch, Path: objects.ConfigMaps.Path(namespace, o.name),
 		ContentType: string(types.MergePatchType), Accept: metadataOnly, Body: body,
 	}, nil)
@@ -230,7 +215,7 @@ func (w *World) watched(ctx context.Context, what watching, action func(context.
 	}
 	old := ""
 	if what.changes {
-		old = fingerprint(ring)
+		old = shards.Fingerprint(ring)
 	}
 	if err := w.settleAnew(ctx, old); err != nil {
 		return Cost{}, err

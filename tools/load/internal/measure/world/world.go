@@ -189,15 +189,7 @@ func (w *World) Settle(ctx context.Context) error { return w.settleAnew(ctx, "")
 
 // settleAnew waits until it does so with other shards than those of a fingerprint.
 func (w *World) settleAnew(ctx context.Context, before string) error {
-	return w.await(ctx, "is settled", func(ring *v1alpha1.ClusterRing) bool { f := fingerprint(ring); return f != "" && f != before })
-}
-
-// fingerprint names the shards among which every object is in its place; empty while that is not so.
-func fingerprint(ring *v1alpha1.ClusterRing) string {
-	if ring.Status.Assignment == nil {
-		return ""
-	}
-	return ring.Status.Assignment.Fingerprint
+	return w.Ring.Settle(ctx, w.bench.System.Client, len(w.Fleet.Held()), before)
 }
 
 // Restart starts all services anew, the rebalancer with more arguments, and waits until the new ones have gone over the ring's objects
@@ -219,7 +211,7 @@ func (w *World) Restart(ctx context.Context, more ...string) error {
 	}
 	// A new rebalancer says first that it has not looked yet.
 	return w.await(ctx, "is settled anew", func(ring *v1alpha1.ClusterRing) bool {
-		return assignedSince(ring) != before && fingerprint(ring) != ""
+		return assignedSince(ring) != before && shards.Fingerprint(ring) != ""
 	})
 }
 
