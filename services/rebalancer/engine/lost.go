@@ -68,8 +68,9 @@ func (l *lister) list(ctx context.Context) error {
 	for names := range slices.Chunk(sets.List(shards), namedAtOnce) {
 		scope := objects.Scope{GVR: l.gvr, Selector: selector(l.e.Objects.ShardLabel(), "in", names)}
 
-		err := l.over(ctx, scope)
-		if err != nil {
+		world := l.e.world()
+
+		if _, err := l.e.list(ctx, world, scope, urgentHeld, func(s sight) { l.e.observed(ctx, world, s) }); err != nil {
 			l.back(shards)
 			return err
 		}
@@ -85,20 +86,6 @@ func (l *lister) list(ctx context.Context) error {
 	}
 
 	return nil
-}
-
-// over goes over what is in a scope.
-func (l *lister) over(ctx context.Context, scope objects.Scope) error {
-	world := l.e.world()
-	held := l.e.hold(world, urgentHeld)
-	defer held.release(ctx)
-
-	_, err := l.e.Objects.All(ctx, l.e.Clock, scope, func(o objects.Object) error {
-		l.e.observed(ctx, world, sight{object: o, held: held})
-		return ctx.Err()
-	})
-
-	return err
 }
 
 // back has shards listed again.

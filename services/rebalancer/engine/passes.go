@@ -226,7 +226,10 @@ func (e *Engine) once(ctx context.Context, k kind) {
 	shards, all, owners := e.passes.begin(e.Clock.Now(), k, e.table, t)
 	e.mu.Unlock()
 
-	p := &round{e: e, t: t, k: k, audited: k == audit && calm}
+	p := &round{e: e, t: t, audited: k == audit && calm}
+	if k == change { // much may have to move, while nothing is found in other passes
+		p.held = calmHeld
+	}
 
 	var errs []error
 
@@ -314,7 +317,8 @@ func (e *Engine) urgent(ctx context.Context) (left int) {
 type round struct {
 	e *Engine
 	t *Target
-	k kind
+	// held is how long what is out of place is kept back.
+	held time.Duration
 	// audited says that everything was in its place when it began.
 	audited bool
 	objects int
@@ -342,7 +346,7 @@ func (p *round) over(ctx context.Context, r resources.Resource, shards []string,
 
 		var version string
 
-		if version, err = p.list(ctx, world, scope); err != nil {
+		if version, err = p.e.list(ctx, world, scope, p.held, func(s sight) { p.look(ctx, world, s) }); err != nil {
 			break
 		}
 
@@ -354,21 +358,6 @@ func (p *round) over(ctx context.Context, r resources.Resource, shards []string,
 	}
 
 	return err
-}
-
-// list goes over what is in a scope. Where a change may have put objects out of place it keeps these back.
-func (p *round) list(ctx context.Context, world placement.World, scope objects.Scope) (version string, err error) {
-	var held *holding
-
-	if p.k == change {
-		held = p.e.hold(world, calmHeld)
-		defer held.release(ctx)
-	}
-
-	return p.e.Objects.All(ctx, p.e.Clock, scope, func(o objects.Object) error {
-		p.look(ctx, world, sight{object: o, held: held})
-		return ctx.Err()
-	})
 }
 
 func (p *round) look(ctx context.Context, world placement.World, s sight) {

@@ -62,22 +62,22 @@ type object struct{ name, version string }
 
 // Die has so many shards declared dead, and returns what it took to move their objects, once the ring is settled. Shards come in the
 // order of their names.
-func (w *World) Die(ctx context.Context, n int) (Cost, error) { return w.lose(ctx, n, 0, w.Fleet.Lose) }
+func (w *World) Die(ctx context.Context, n int) (Cost, error) {
+	return w.lose(ctx, n, watching{}, w.Fleet.Lose)
+}
 
 // DieAndRest does the same, and measures apart what comes between the moves and the pass. The settle period of the rebalancer has to be longer
 // than that.
 func (w *World) DieAndRest(ctx context.Context, n int) (Cost, error) {
-	w.rests = true
-	defer func() { w.rests = false }()
-	return w.Die(ctx, n)
+	return w.lose(ctx, n, watching{rests: true}, w.Fleet.Lose)
 }
 
 // Release lets one shard release its Lease; mark is at how many moved objects the time is taken, too.
 func (w *World) Release(ctx context.Context, mark int) (Cost, error) {
-	return w.lose(ctx, 1, mark, w.Fleet.Release)
+	return w.lose(ctx, 1, watching{mark: mark}, w.Fleet.Release)
 }
 
-func (w *World) lose(ctx context.Context, n, mark int, lose func(context.Context, string) error) (Cost, error) {
+func (w *World) lose(ctx context.Context, n int, what watching, lose func(context.Context, string) error) (Cost, error) {
 	held := w.Fleet.Held()
 	if n >= len(held) {
 		return Cost{}, fmt.Errorf("%d of %d shards cannot leave: one has to stay", n, len(held))
@@ -87,7 +87,7 @@ func (w *World) lose(ctx context.Context, n, mark int, lose func(context.Context
 	if err != nil {
 		return Cost{}, err
 	}
-	what := watching{selector: selector, version: version, leaves: true, count: len(theirs), mark: mark, changes: true}
+	what.selector, what.version, what.leaves, what.count, what.changes = selector, version, true, len(theirs), true
 	return w.watched(ctx, what, func(ctx context.Context) (int, error) {
 		return len(theirs), objects.Each(ctx, n, concurrency, func(ctx context.Context, i int) error { return lose(ctx, held[i]) })
 	})
@@ -207,7 +207,7 @@ func (w *World) watched(ctx context.Context, what watching, action func(context.
 		return Cost{}, err
 	}
 	moved, restTook := after, 0.0
-	if w.rests {
+	if what.rests {
 		if after, err = w.rest(ctx); err != nil {
 			return Cost{}, err
 		}

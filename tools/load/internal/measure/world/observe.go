@@ -27,6 +27,8 @@ type watching struct {
 	count, mark int
 	// changes says that the ring has other shards after it.
 	changes bool
+	// rests says that what comes between the moves and the pass after them is measured apart.
+	rests bool
 }
 
 // counts returns the events that are counted.

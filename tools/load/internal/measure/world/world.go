@@ -43,8 +43,6 @@ type World struct {
 	store *store.Store
 	made  int // objects
 	turns int // raw passes
-	// rests says that what comes between moves and the pass after them is measured apart.
-	rests bool
 }
 
 // Open declares a ring of the given name with so many shards, and no objects. From now on drains are acknowledged as soon as they
