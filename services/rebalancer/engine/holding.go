@@ -28,24 +28,20 @@ type holding struct {
 	over    bool
 }
 
-// list lists what is in a scope, and hands it to take as it is to be observed: what is out of place is kept back until the list is over, but for no
-// longer than the given time; 0 keeps nothing back. It returns the resource version of the list.
-func (e *Engine) list(
-	ctx context.Context, world placement.World, scope objects.Scope, atMost time.Duration, take func(sight),
-) (resourceVersion string, err error) {
-	held := e.hold(world, atMost)
-	defer held.release(ctx)
-
-	return e.Objects.All(ctx, e.Clock, scope, func(o objects.Object) error {
-		take(sight{object: o, held: held})
-		return ctx.Err()
-	})
-}
-
-// hold returns a holding for a list that begins now. Whoever lists has to release it. The list of few objects is over so soon, or costs so little
-// when it begins anew, that nothing is kept back.
+// hold returns a holding for a list that begins now, which keeps objects back for no longer than the given time; 0 keeps nothing back. The list
+// of few objects is over so soon, or costs so little when it begins anew, that nothing is kept back.
 func (e *Engine) hold(world placement.World, atMost time.Duration) *holding {
 	return &holding{e: e, world: world, until: e.Clock.Now().Add(atMost), over: atMost == 0 || e.few()}
+}
+
+// list lists what is in a scope, and hands it to take as it is to be observed. It returns the resource version of the list.
+func (h *holding) list(ctx context.Context, scope objects.Scope, take func(sight)) (resourceVersion string, err error) {
+	defer h.release(ctx)
+
+	return h.e.Objects.All(ctx, h.e.Clock, scope, func(o objects.Object) error {
+		take(sight{object: o, held: h})
+		return ctx.Err()
+	})
 }
 
 // keep reports whether the object is kept back. The first is not, so that moving begins at once.

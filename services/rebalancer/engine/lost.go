@@ -67,10 +67,10 @@ func (l *lister) list(ctx context.Context) error {
 
 	for names := range slices.Chunk(sets.List(shards), namedAtOnce) {
 		scope := objects.Scope{GVR: l.gvr, Selector: selector(l.e.Objects.ShardLabel(), "in", names)}
-
 		world := l.e.world()
 
-		if _, err := l.e.list(ctx, world, scope, urgentHeld, func(s sight) { l.e.observed(ctx, world, s) }); err != nil {
+		_, err := l.e.hold(world, urgentHeld).list(ctx, scope, func(s sight) { l.e.observed(ctx, world, s) })
+		if err != nil {
 			l.back(shards)
 			return err
 		}

@@ -23,6 +23,9 @@ const (
 	urgentAtMost = 12 * urgentFirst
 	// auditEvery is the shortest time from one audit to the next.
 	auditEvery = time.Minute
+	// overdue is after how many times the pace of audits a change has everything looked at: shards may come and go for ever, so that no check
+	// and no audit is due.
+	overdue = 2
 	// auditBudget is the part of a core that audits may take, unless it is set.
 	auditBudget = 0.01
 	// perObject is what it costs the API server and the rebalancer to go over one object: docs/performance.md has the figure.
@@ -51,7 +54,7 @@ type passes struct {
 	// began is when the last pass over all began, and moved the table's count then; zero if it is not to be relied on.
 	began time.Time
 	moved uint64
-	// ended is when the last pass over all ended, objects how many it saw.
+	// ended is when the last pass over all ended, or when the first was due; objects is how many it saw.
 	ended   time.Time
 	objects int
 	// next is when the next pass may begin.
@@ -70,6 +73,11 @@ func (p *passes) retarget(now time.Time, turned suspects) {
 	p.suspects.add(turned)
 	p.since, p.verified, p.began = now, false, time.Time{}
 	p.next = time.Time{}
+
+	if p.ended.IsZero() {
+		p.ended = now
+	}
+
 	p.backoff.Reset()
 }
 
@@ -149,7 +157,7 @@ func (p *passes) pace() time.Duration {
 // begin notes that a pass begins, and returns where it has to look: at some shards or all, and at main objects alone or at all.
 func (p *passes) begin(now time.Time, k kind, table *obligation.Table, t *Target) (shards []string, all, owners bool) {
 	all = true
-	if k == change {
+	if k == change && now.Before(p.ended.Add(overdue*p.pace())) {
 		shards, all = p.suspects.among(t.View)
 		owners = p.suspects.owners() && len(t.Set.Controlled()) > 0
 	}
@@ -226,7 +234,7 @@ func (e *Engine) once(ctx context.Context, k kind) {
 	shards, all, owners := e.passes.begin(e.Clock.Now(), k, e.table, t)
 	e.mu.Unlock()
 
-	p := &round{e: e, t: t, audited: k == audit && calm}
+	p := &round{e: e, t: t, full: all && !owners, audited: k == audit && calm}
 	if k == change { // much may have to move, while nothing is found in other passes
 		p.held = calmHeld
 	}
@@ -254,7 +262,7 @@ func (e *Engine) finish(k kind, p *round, owed suspects, err error) {
 	e.update(func(now time.Time) {
 		ps := &e.passes
 
-		if all := !ps.began.IsZero() || k == audit; all && err == nil {
+		if p.full && err == nil {
 			ps.ended, ps.objects = now, p.objects
 		}
 
@@ -319,6 +327,8 @@ type round struct {
 	t *Target
 	// held is how long what is out of place is kept back.
 	held time.Duration
+	// full says that it goes over everything.
+	full bool
 	// audited says that everything was in its place when it began.
 	audited bool
 	objects int
@@ -346,7 +356,7 @@ func (p *round) over(ctx context.Context, r resources.Resource, shards []string,
 
 		var version string
 
-		if version, err = p.e.list(ctx, world, scope, p.held, func(s sight) { p.look(ctx, world, s) }); err != nil {
+		if version, err = p.e.hold(world, p.held).list(ctx, scope, func(s sight) { p.look(ctx, world, s) }); err != nil {
 			break
 		}
 
@@ -370,10 +380,19 @@ func (p *round) look(ctx context.Context, world placement.World, s sight) {
 	}
 
 	at, inPlace := p.e.observed(ctx, world, s)
-	if p.audited && !inPlace && !known && p.e.Target().Same(p.t) {
+	if p.audited && !inPlace && !known && p.e.undisturbed() {
 		countAudited(p.e.Ring)
 		p.e.Log.Info("the audit has found an object out of its place", "object", o.String(), "shard", o.Shard, "belongs to", at.Desired)
 	}
+}
+
+// undisturbed reports whether nothing has changed, and nothing is owed, since the ring was verified: a ring that changes, and changes back, may
+// have put objects out of their places.
+func (e *Engine) undisturbed() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	return e.passes.verified
 }
 
 // remembered asks about each namespace once in a while: a pass has many objects, and few namespaces.

@@ -90,8 +90,9 @@ func (g *goingOver) begin(want kind) *pass {
 	require.Equal(g, want, k)
 
 	p := &pass{g: g, kind: k, owed: g.e.passes.suspects, round: &round{e: g.e, t: g.e.Target()}}
-	shards, all, _ := g.e.passes.begin(g.clock.Now(), k, g.e.table, g.e.Target())
+	shards, all, owners := g.e.passes.begin(g.clock.Now(), k, g.e.table, g.e.Target())
 
+	p.round.full = all && !owners
 	if !all {
 		p.shards = append([]string{}, shards...)
 	}
@@ -414,6 +415,36 @@ func TestLateLookIsEnough(t *testing.T) {
 	g.clock.Step(settlePeriod)
 	g.begin(change).end(nil)
 	require.False(t, g.verified(), "it has looked at main objects alone")
+}
+
+// Shards that come and go for ever do not keep a look at everything from being made.
+func TestChangesDoNotPutOffALookAtEverything(t *testing.T) {
+	g := newGoingOver(t, 0)
+	g.base = target("passes", "secrets")
+	g.ring("a", "b", "c")
+	g.verify()
+
+	looked := g.clock.Now()
+
+	for i := 1; ; i++ {
+		g.ring(append([]string{"a", "b", "c"}, []string{"d"}[:i%2]...)...)
+		g.clock.Step(time.Second)
+
+		p := g.begin(change)
+		g.ring("a", "b") // meanwhile
+		p.end(nil)
+
+		if p.round.full {
+			break
+		}
+
+		require.Less(t, g.clock.Since(looked), (overdue+1)*auditEvery)
+	}
+
+	require.GreaterOrEqual(t, g.clock.Since(looked), overdue*auditEvery, "what a change concerns goes first")
+
+	g.ring("a", "b", "c")
+	require.False(t, g.begin(change).round.full, "it has just been made")
 }
 
 // A pass over very many objects is not in the way of objects that nobody works on, as long as these are moved, or found.
