@@ -41,6 +41,7 @@ type members struct {
 
 // facts are what a Lease says besides its name. There may be tens of thousands.
 type facts struct {
+	uid      types.UID
 	holder   string
 	duration time.Duration
 }
@@ -67,7 +68,7 @@ func (x *Index) Upsert(l *coordinationv1.Lease) {
 		return
 	}
 	record := lease.RecordOf(l)
-	now := facts{holder: record.Holder, duration: record.Duration}
+	now := facts{uid: l.UID, holder: record.Holder, duration: record.Duration}
 	if now.holder == id.Name {
 		now.holder = id.Name
 	}
@@ -174,7 +175,7 @@ func (x *Index) refresh(ringName string) *View {
 	if m.view == nil {
 		shards := make([]Shard, 0, len(m.leases))
 		for id, f := range m.leases {
-			shards = append(shards, Shard{Namespace: id.Namespace, Name: id.Name, Holder: f.holder, Duration: f.duration})
+			shards = append(shards, Shard{Namespace: id.Namespace, Name: id.Name, UID: f.uid, Holder: f.holder, Duration: f.duration})
 		}
 		m.view = newView(ringName, shards, x.cache)
 	}

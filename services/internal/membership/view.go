@@ -19,6 +19,7 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -35,6 +36,8 @@ type Shard struct {
 	Name string
 	// Holder is the identity that holds the Lease, empty after a release.
 	Holder string
+	// UID is the Lease's: one that was deleted and made anew has another.
+	UID types.UID
 	// Duration is the Lease's duration as [lease.RecordOf] gives it.
 	Duration time.Duration
 	// Available says whether the shard may own objects.
@@ -91,7 +94,7 @@ func newView(ringName string, shards []Shard, rings *ring.Cache) *View {
 // shardOf returns what a Lease says for itself; judge fills in what depends on others.
 func shardOf(l *coordinationv1.Lease) Shard {
 	record := lease.RecordOf(l)
-	return Shard{Namespace: l.Namespace, Name: l.Name, Holder: record.Holder, Duration: record.Duration}
+	return Shard{Namespace: l.Namespace, Name: l.Name, UID: l.UID, Holder: record.Holder, Duration: record.Duration}
 }
 
 // MaxShards is how many shards of a ring may be available. A table of so many takes two tenths of a second to build, in every replica of

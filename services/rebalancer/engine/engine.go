@@ -235,6 +235,30 @@ func (e *Engine) tell(ctx context.Context) {
 	}
 }
 
+// awaitFor waits until the condition holds, which is asked with the lock held, but for no longer than d.
+func (e *Engine) awaitFor(ctx context.Context, d time.Duration, condition func() bool) {
+	e.mu.Lock()
+	now := condition()
+	e.mu.Unlock()
+
+	if now {
+		return
+	}
+
+	ctx, cancel := context.WithCancel(ctx)
+
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+
+	wg.Go(func() {
+		e.pause(ctx, d)
+		cancel()
+	})
+
+	e.await(ctx, e.room, condition)
+}
+
 func (e *Engine) pause(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -28,7 +29,8 @@ const (
 	gatherWith  = 2 * time.Millisecond
 	gatherBusy  = 250 * time.Millisecond
 	gatherShare = 16
-	// withoutThem is after what time a resource that cannot be listed is not waited for. Somebody has to work on an object.
+	// withoutThem is after what time a resource is not waited for that cannot be listed, or of which the objects without a shard have not all been
+	// seen yet. Somebody has to work on an object.
 	withoutThem = 10 * time.Second
 	// believed is for how long what was found is believed to be all that follows an object, if that is to go elsewhere; maxMembers is up to how
 	// many that follow are kept for it, of all objects: 5 MB.
@@ -289,8 +291,10 @@ func (e *Engine) withOthers(ctx context.Context, least, most time.Duration) {
 // gatherAll looks once for what follows all objects that wait for that. It returns how many objects it saw, and reports whether it has to be done
 // again.
 func (e *Engine) gatherAll(ctx context.Context) (seen int, again bool) {
-	missing := e.ungathered()
 	controlled := e.Target().Set.Controlled()
+	e.awaitFor(ctx, withoutThem, func() bool { return !e.unseen(controlled) || e.table.Full() })
+
+	missing := e.ungathered()
 
 	var (
 		lists = errgroup.Group{}
@@ -337,6 +341,21 @@ func (e *Engine) gatherAll(ctx context.Context) (seen int, again bool) {
 	e.gathered(missing)
 
 	return seen, again
+}
+
+// unseen reports whether there may be objects of the resources that have no shard, and follow others, and were not seen; the lock is held. That is so
+// until the streams of such objects have begun.
+func (s *state) unseen(of []resources.Resource) bool {
+	for name := range s.unlisted {
+		resource, ok := strings.CutPrefix(name, unassignedPrefix)
+		resource, _, _ = strings.Cut(resource, inNamespace)
+
+		if name == newTarget || ok && slices.ContainsFunc(of, func(r resources.Resource) bool { return r.GroupResource().String() == resource }) {
+			return true
+		}
+	}
+
+	return false
 }
 
 // gatherOf looks for the objects of one resource in a namespace, or in all, that follow others. It returns how many objects it saw.

@@ -1,12 +1,17 @@
 package engine
 
 import (
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -61,6 +66,49 @@ func TestListOfFollowersMayBeOld(t *testing.T) {
 	letGo()
 	w.becomes(owner, "b", false)
 	w.becomes(second, "b", false)
+}
+
+// An object that follows another may be without a shard. The other one waits until all of these are seen, but not for ever, and for nothing else.
+func TestOwnersWaitUntilUnassignedObjectsAreSeen(t *testing.T) {
+	for source, waits := range map[string]bool{
+		unassignedPrefix + "secrets":                       true,
+		unassignedPrefix + "secrets" + inNamespace + "one": true,
+		newTarget:                       true,
+		unassignedPrefix + "configmaps": false,
+		"lost secrets":                  false,
+		"draining secrets":              false,
+	} {
+		t.Run(source, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := New(Config{Ring: "ring", Clock: clock.RealClock{}, Log: logr.Discard()})
+				followAtOnce(e, target("ring", "secrets"))
+
+				look := func() (over *atomic.Bool) {
+					over = &atomic.Bool{}
+					go func() {
+						e.gatherAll(t.Context())
+						over.Store(true)
+					}()
+					synctest.Wait()
+
+					return over
+				}
+
+				e.listing(source)
+				over := look()
+				require.Equal(t, !waits, over.Load())
+				e.listed(source)
+				synctest.Wait()
+				require.True(t, over.Load())
+
+				e.listing(source)
+				over = look()
+				time.Sleep(withoutThem) //nolint:forbidigo // in a bubble, where time is not real
+				synctest.Wait()
+				require.True(t, over.Load())
+			})
+		})
+	}
 }
 
 // What follows an object goes before it at every level: a ServiceAccount before the Secret that controls them, and that before its owner. What is between

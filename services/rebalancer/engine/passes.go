@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
@@ -302,18 +301,7 @@ func (e *Engine) awaitUrgent(ctx context.Context) {
 
 // urgent waits for urgentFirst until nothing is urgent, and returns how many objects are still to be dealt with.
 func (e *Engine) urgent(ctx context.Context) (left int) {
-	ctx, cancel := context.WithCancel(ctx)
-
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer cancel()
-
-	wg.Go(func() {
-		e.pause(ctx, urgentFirst)
-		cancel()
-	})
-
-	e.await(ctx, e.room, func() bool {
+	e.awaitFor(ctx, urgentFirst, func() bool {
 		left = e.table.Busy()
 		return !e.looking() && left == 0
 	})

@@ -274,12 +274,12 @@ func target(ring string, controlled ...string) *Target {
 	}
 }
 
-// viewOf returns the view of a ring with these available shards.
+// viewOf returns the view of a ring with these available shards. It does not say where their Leases are, so that live ones count in their place.
 func viewOf(ring string, shards ...string) *membership.View {
 	leases := make([]*coordinationv1.Lease, len(shards))
 	for i, name := range shards {
 		leases[i] = &coordinationv1.Lease{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{v1alpha1.LabelClusterRing: ring}},
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1alpha1.LabelClusterRing: ring}},
 			Spec:       coordinationv1.LeaseSpec{HolderIdentity: &name},
 		}
 	}

@@ -19,7 +19,11 @@ import (
 // namedAtOnce is how many shards one list names. A name has up to 63 characters, and an API server takes no more than 1 MB of them.
 const namedAtOnce = 1000
 
-const unassignedPrefix = "unassigned "
+// Streams of unassigned objects are named after what they watch.
+const (
+	unassignedPrefix = "unassigned "
+	inNamespace      = " in "
+)
 
 // sources are the streams and lists that follow the present target. One goroutine uses it.
 type sources struct {
@@ -75,7 +79,7 @@ func (s *sources) follow(ctx context.Context, t *Target) {
 		for _, scope := range narrowed(scope, r, t.Narrow) {
 			name := unassignedPrefix + r.GroupResource().String()
 			if scope.Namespace != "" {
-				name += " in " + scope.Namespace
+				name += inNamespace + scope.Namespace
 			}
 
 			wanted.Insert(name)

@@ -8,10 +8,13 @@ package takeover
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -60,7 +63,8 @@ type Verdict struct {
 //
 //  1. No answer allows to take objects from a shard whose Lease was held by it a quarter of a second ago or later.
 //  2. A shard whose Lease was deleted while it was held keeps its objects until the Lease has been absent for 2×D: only
-//     then a process that renews it would have noticed, and stopped or made the Lease anew. This is 5 minutes at most.
+//     then a process that renews it would have noticed, and stopped or made the Lease anew. This is 5 minutes at most. It is so for
+//     each Lease of the name: another one, in another namespace or made since, says nothing about that process.
 //  3. A shard that has never had a Lease since this guard watches is treated as if its Lease had been deleted when the guard
 //     began, with the longest duration of the ring's Leases.
 //  4. No process works as a shard between the answer that allows to take its objects and the end of Until. The rules U1 to U5
@@ -82,17 +86,33 @@ type shard struct {
 	reading gate // held during a live read of this shard, so that there is one at a time
 
 	// The rest is guarded by Guard.mu.
-	held        bool // as last seen, by cache or live
+	held        bool // whether a Lease of the name was, as last seen, by cache or live; true before anything was
 	duration    time.Duration
-	own         time.Duration  // duration while the shard held it; zero if that was not seen
-	past        past           // of live reads, while there is at most one Lease
-	holdOff     *time.Duration // what a Lease of this name has said last
-	vanished    time.Time      // zero while there is a Lease
-	heldSince   time.Time      // since when all live reads have found that it holds its Lease; zero if the last one has not
-	asked       time.Time      // when the last question came; zero if none has
-	read        time.Time      // when the read began that verdict comes from
+	own         time.Duration     // duration while the shard held it; zero if that was not seen
+	holders     map[string]holder // who was seen to hold a Lease of the name, by its namespace, and not to have given it up
+	past        past              // of live reads, while there is at most one Lease
+	holdOff     *time.Duration    // what a Lease of this name has said last
+	vanished    time.Time         // since when there is no Lease of the name; zero while there is
+	heldSince   time.Time         // since when all live reads have found that it holds its Lease; zero if the last one has not
+	asked       time.Time         // when the last question came; zero if none has
+	read        time.Time         // when the read began that verdict comes from
 	verdict     Verdict
 	allowedTill time.Time
+}
+
+// holder is a process that holds a Lease, or held it when that was deleted.
+type holder struct {
+	lease    types.UID
+	duration time.Duration
+	vanished time.Time // zero while there is that Lease
+}
+
+// sighting is one Lease of a shard's name, by cache or live.
+type sighting struct {
+	namespace string
+	lease     types.UID
+	held      bool
+	duration  time.Duration
 }
 
 // gate lets one in at a time, like a mutex; who waits for it leaves when its context ends.
@@ -136,39 +156,31 @@ func (g *Guard) Observe(view *membership.View) (released []string) {
 	defer g.mu.Unlock()
 
 	now := g.clock.Now()
-	held := map[string]bool{}
+	seen := map[string][]sighting{}
 
 	for _, s := range view.Shards() {
-		held[s.Name] = held[s.Name] || s.Holder == s.Name
+		seen[s.Name] = append(seen[s.Name], sighting{s.Namespace, s.UID, s.Holder == s.Name, s.Duration})
 		g.longest = max(g.longest, s.Duration)
 	}
 
-	for _, s := range view.Shards() {
-		known := g.shard(s.Name)
-		if known.held && !held[s.Name] {
-			released = append(released, s.Name)
+	for _, name := range slices.Sorted(maps.Keys(seen)) {
+		known := g.shard(name)
+		before := known.held
+
+		known.see(now, seen[name])
+		known.duration = seen[name][len(seen[name])-1].duration
+
+		if before && !known.held {
+			released = append(released, name)
 		}
-
-		known.held = held[s.Name]
-		known.duration = s.Duration
-
-		if s.Holder == s.Name {
-			known.own = s.Duration
-		}
-
-		known.vanished = time.Time{}
 	}
 
 	for name, known := range g.shards {
-		if _, present := held[name]; present {
-			continue
+		if len(seen[name]) == 0 {
+			known.see(now, nil)
 		}
 
-		if known.vanished.IsZero() {
-			known.vanished = now
-		}
-
-		if now.Sub(known.vanished) > forget {
+		if !known.vanished.IsZero() && now.Sub(known.vanished) > forget {
 			delete(g.shards, name)
 		}
 	}
@@ -180,14 +192,17 @@ func (g *Guard) Observe(view *membership.View) (released []string) {
 func (g *Guard) shard(name string) *shard {
 	known, ok := g.shards[name]
 	if !ok {
-		known = &shard{held: true, duration: g.longest, vanished: g.began, reading: newGate()}
+		known = &shard{
+			held: true, duration: g.longest, vanished: g.began, reading: newGate(),
+			holders: map[string]holder{nowhere: {duration: g.longest, vanished: g.began}},
+		}
 		g.shards[name] = known
 	}
 
 	return known
 }
 
-// MayTake says whether objects may be taken from the named shard, by one live read of its Lease or by an answer that is
+// MayTake reports whether objects may be taken from the named shard, by one live read of its Lease or by an answer that is
 // fresh enough. Concurrent questions about one shard share the read, and while an answer is renewed that is still good, it is
 // given to all but the one who renews it. Where many shards are asked about, one read serves them all. The error is the API
 // server's.
@@ -340,35 +355,26 @@ func (s *shard) answer(name string, leases []coordinationv1.Lease, at span) {
 // judge decides by the Leases of this name, read at that time.
 func (s *shard) judge(name string, leases []coordinationv1.Lease, at span) Verdict {
 	until := s.until(leases, at)
+	s.see(at.began, sightings(name, leases))
 
-	for i := range leases {
-		s.vanished = time.Time{}
-		s.held = false
-
-		if rec := lease.RecordOf(&leases[i]); rec.Holder == name {
-			s.held = true
-			s.duration, s.own = rec.Duration, rec.Duration
-
-			if s.heldSince.IsZero() {
-				s.heldSince = at.began
-			}
-
-			wait := min(max(at.began.Sub(s.heldSince), askAgain), seldom)
-
-			return Verdict{RetryAfter: wait, Reason: "shard " + name + " holds its Lease"}
+	if s.held {
+		if s.heldSince.IsZero() {
+			s.heldSince = at.began
 		}
+
+		wait := min(max(at.began.Sub(s.heldSince), askAgain), seldom)
+
+		return Verdict{RetryAfter: wait, Reason: "shard " + name + " holds its Lease"}
 	}
 
 	s.heldSince = time.Time{}
 
-	if len(leases) == 0 {
-		if wait := s.absent(at.began); wait > 0 {
-			return Verdict{RetryAfter: wait, Reason: "the Lease of shard " + name + " was deleted, and its process may still work"}
-		}
+	if wait := s.absent(at.began); wait > 0 {
+		return Verdict{RetryAfter: wait, Reason: "the Lease of shard " + name + " was deleted, and its process may still work"}
+	}
 
-		if at.began.Sub(s.vanished) >= min(2*s.duration, longestWait) {
-			until = at.began.Add(longGone) // U5
-		}
+	if len(leases) == 0 && at.began.Sub(s.vanished) >= min(2*s.duration, longestWait) {
+		until = at.began.Add(longGone) // U5
 	}
 
 	if !until.After(at.ended) {
@@ -378,15 +384,65 @@ func (s *shard) judge(name string, leases []coordinationv1.Lease, at span) Verdi
 	return Verdict{Allowed: true, Until: until}
 }
 
-// absent returns how long the shard, which has no Lease, is still to be waited for.
-func (s *shard) absent(now time.Time) time.Duration {
-	if s.vanished.IsZero() {
+// nowhere is the namespace of the Lease that a shard may have had before anybody watched.
+const nowhere = ""
+
+// sightings returns the Leases of a shard as they are seen.
+func sightings(name string, leases []coordinationv1.Lease) []sighting {
+	seen := make([]sighting, len(leases))
+
+	for i := range leases {
+		rec := lease.RecordOf(&leases[i])
+		seen[i] = sighting{leases[i].Namespace, leases[i].UID, rec.Holder == name, rec.Duration}
+	}
+
+	return seen
+}
+
+// see notes all Leases of the shard's name.
+func (s *shard) see(now time.Time, leases []sighting) {
+	before := s.holders
+	s.held, s.holders = false, map[string]holder{}
+
+	for _, l := range leases {
+		if l.held {
+			s.held, s.duration, s.own = true, l.duration, l.duration
+			s.holders[l.namespace] = holder{lease: l.lease, duration: l.duration}
+		}
+	}
+
+	for namespace, h := range before {
+		_, again := s.holders[namespace]
+		gaveUp := slices.ContainsFunc(leases, func(l sighting) bool { return l.namespace == namespace && l.lease == h.lease })
+
+		if again || gaveUp || namespace == nowhere && len(leases) > 0 {
+			continue
+		}
+
+		if h.vanished.IsZero() {
+			h.vanished = now
+		}
+
+		s.holders[namespace] = h
+	}
+
+	switch {
+	case len(leases) > 0:
+		s.vanished = time.Time{}
+	case s.vanished.IsZero():
 		s.vanished = now
 	}
+}
 
-	if !s.held {
-		return 0
+// absent returns for how long processes are still to be waited for whose Lease was deleted.
+func (s *shard) absent(now time.Time) (wait time.Duration) {
+	for namespace, h := range s.holders {
+		if left := h.vanished.Add(min(2*h.duration, longestWait)).Sub(now); left > 0 {
+			wait = max(wait, left)
+		} else {
+			delete(s.holders, namespace)
+		}
 	}
 
-	return s.vanished.Add(min(2*s.duration, longestWait)).Sub(now)
+	return wait
 }

@@ -246,6 +246,50 @@ func TestLeaseThatComesBackStartsAnew(t *testing.T) {
 	require.False(t, w.ask("a").Allowed)
 }
 
+// Another Lease of the name, which nobody holds, says nothing about the process whose Lease was deleted.
+func TestDeletedLeaseCountsBesideAnother(t *testing.T) {
+	for what, seen := range map[string]func(w *world){
+		"both seen by the cache": func(w *world) { w.observe() },
+		"both seen live":         func(w *world) { w.ask("a") },
+	} {
+		t.Run(what, func(t *testing.T) {
+			w := newWorld(t)
+			a, namesake := w.shard(), w.shard()
+			namesake.Namespace = w.plane.Namespace(t)
+
+			require.NoError(t, namesake.Acquire(t.Context()))
+			require.NoError(t, namesake.Release(t.Context()))
+			require.NoError(t, a.Acquire(t.Context()))
+			seen(w)
+			require.NoError(t, a.Delete(t.Context()))
+
+			require.Equal(t, 20*time.Second, w.ask("a").RetryAfter)
+			w.step(20*time.Second - time.Millisecond)
+			require.False(t, w.ask("a").Allowed)
+			w.step(time.Millisecond)
+			require.True(t, w.ask("a").Allowed)
+		})
+	}
+}
+
+// Nor does one that somebody has made in its place.
+func TestDeletedLeaseCountsBesideOneMadeSince(t *testing.T) {
+	w := newWorld(t)
+	a := w.shard()
+
+	require.NoError(t, a.Acquire(t.Context()))
+	w.observe()
+	require.NoError(t, a.Delete(t.Context()))
+	require.NoError(t, w.plane.Client.Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
+		Namespace: w.ns, Name: "a", Labels: map[string]string{v1alpha1.LabelClusterRing: w.ring},
+	}}))
+	w.observe()
+
+	require.Equal(t, 20*time.Second, w.ask("a").RetryAfter)
+	w.step(20 * time.Second)
+	require.True(t, w.ask("a").Allowed)
+}
+
 func TestDeletedLeaseThatNobodyHeldAllowsAtOnce(t *testing.T) {
 	w := newWorld(t)
 	a := w.shard()
