@@ -69,6 +69,21 @@ func (w *world) ask(shard string) Verdict {
 	return v
 }
 
+// keeps expects that shard a, whose Lease was deleted, keeps its objects for that long from now, and no longer.
+func (w *world) keeps(d time.Duration) {
+	w.Helper()
+
+	require.Equal(w, d, w.ask("a").RetryAfter)
+	w.step(d - time.Millisecond)
+
+	v := w.ask("a")
+	require.False(w, v.Allowed)
+	require.Contains(w, v.Reason, "deleted")
+
+	w.step(time.Millisecond)
+	require.True(w, w.ask("a").Allowed)
+}
+
 // slowly makes the guard read as slowly as the test wants, and returns how to ask it from another goroutine.
 func (w *world) slowly() (slow *slowReader, ask func() <-chan bool) {
 	slow = &slowReader{Reader: w.plane.Client, begins: make(chan struct{}), goOn: make(chan struct{})}
@@ -205,15 +220,7 @@ func TestDeletedLeaseOfHolderHoldsForTwiceItsDuration(t *testing.T) {
 	require.NoError(t, a.Delete(t.Context()))
 	w.observe()
 
-	require.Equal(t, 20*time.Second, w.ask("a").RetryAfter)
-	w.step(20*time.Second - time.Millisecond)
-
-	v := w.ask("a")
-	require.False(t, v.Allowed)
-	require.Contains(t, v.Reason, "deleted")
-
-	w.step(time.Millisecond)
-	require.True(t, w.ask("a").Allowed)
+	w.keeps(20 * time.Second)
 }
 
 // The live read may see the deletion before the cache does.
@@ -263,11 +270,7 @@ func TestDeletedLeaseCountsBesideAnother(t *testing.T) {
 			seen(w)
 			require.NoError(t, a.Delete(t.Context()))
 
-			require.Equal(t, 20*time.Second, w.ask("a").RetryAfter)
-			w.step(20*time.Second - time.Millisecond)
-			require.False(t, w.ask("a").Allowed)
-			w.step(time.Millisecond)
-			require.True(t, w.ask("a").Allowed)
+			w.keeps(20 * time.Second)
 		})
 	}
 }
@@ -284,10 +287,7 @@ func TestDeletedLeaseCountsBesideOneMadeSince(t *testing.T) {
 		Namespace: w.ns, Name: "a", Labels: map[string]string{v1alpha1.LabelClusterRing: w.ring},
 	}}))
 	w.observe()
-
-	require.Equal(t, 20*time.Second, w.ask("a").RetryAfter)
-	w.step(20 * time.Second)
-	require.True(t, w.ask("a").Allowed)
+	w.keeps(20 * time.Second)
 }
 
 func TestDeletedLeaseThatNobodyHeldAllowsAtOnce(t *testing.T) {
