@@ -9,6 +9,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	watchtools "k8s.io/client-go/tools/watch"
 
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
@@ -58,9 +60,15 @@ type observer struct {
 	clock    interface{ Now() time.Time }
 }
 
+// observe begins to see what happens after the version. An API server ends a watch that it cannot serve quickly enough: then another one
+// goes on from there.
 func observe(ctx context.Context, b *run.Bench, what watching) (*observer, error) {
-	w, err := b.Objects.Metadata.Resource(what.kind.GroupVersionResource).Namespace(what.namespace).Watch(ctx, metav1.ListOptions{
-		LabelSelector: what.selector, ResourceVersion: what.version,
+	client := b.Objects.Metadata.Resource(what.kind.GroupVersionResource).Namespace(what.namespace)
+	w, err := watchtools.NewRetryWatcherWithContext(ctx, what.version, &cache.ListWatch{
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			options.LabelSelector = what.selector
+			return client.Watch(ctx, options)
+		},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("watch %s: %w", what.kind.Resource, err)
@@ -98,7 +106,7 @@ func (o *observer) follow(what watching) {
 		}
 		o.counted <- now
 	}
-	o.ended <- fmt.Errorf("watch %s: the API server ended it", what.kind.Resource)
+	o.ended <- fmt.Errorf("watch %s: it has ended", what.kind.Resource)
 }
 
 // await waits until n objects have been seen. It is for one goroutine.

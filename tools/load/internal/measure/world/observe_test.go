@@ -39,7 +39,7 @@ func TestObjectsThatLeaveAreCounted(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, times{seen: 3, first: time.Unix(1, 0), mark: time.Unix(2, 0), last: time.Unix(3, 0)}, got)
 	o.stop()
-	require.ErrorContains(t, <-o.ended, "ended it")
+	require.ErrorContains(t, <-o.ended, "has ended")
 }
 
 func TestObjectsThatComeAreCountedAlsoIfNobodyKnowsHowMany(t *testing.T) {
