@@ -60,20 +60,24 @@ type observer struct {
 	clock    interface{ Now() time.Time }
 }
 
-// observe begins to see what happens after the version. An API server ends a watch that it cannot serve quickly enough: then another one
-// goes on from there.
 func observe(ctx context.Context, b *run.Bench, what watching) (*observer, error) {
 	client := b.Objects.Metadata.Resource(what.kind.GroupVersionResource).Namespace(what.namespace)
+	return newObserver(ctx, what, b.Clock, client.Watch)
+}
+
+// newObserver begins to see what happens after the version. An API server ends a watch that it cannot serve quickly enough: then another
+// one goes on from there.
+func newObserver(ctx context.Context, what watching, clock interface{ Now() time.Time }, begin cache.WatchFuncWithContext) (*observer, error) {
 	w, err := watchtools.NewRetryWatcherWithContext(ctx, what.version, &cache.ListWatch{
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 			options.LabelSelector = what.selector
-			return client.Watch(ctx, options)
+			return begin(ctx, options)
 		},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("watch %s: %w", what.kind.Resource, err)
 	}
-	o := &observer{watching: w, counted: make(chan times, 1), ended: make(chan error, 1), clock: b.Clock}
+	o := &observer{watching: w, counted: make(chan times, 1), ended: make(chan error, 1), clock: clock}
 	go o.follow(what)
 	return o, nil
 }

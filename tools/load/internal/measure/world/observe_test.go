@@ -3,6 +3,7 @@ package world
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -90,4 +91,40 @@ func TestEndOfTheWatchIsAnError(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	events.Stop()
 	<-o.ended
+}
+
+// An API server ends the watch of a client that is slow, and objects go on moving.
+func TestNothingIsMissedWhenAWatchEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		watches := make(chan *watch.FakeWatcher)
+		from := make(chan metav1.ListOptions)
+		begin := func(_ context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			from <- options
+			return <-watches, nil
+		}
+		o, err := newObserver(t.Context(), watching{selector: "a=b", version: "4", leaves: true, count: 2}, &stepper{}, begin)
+		require.NoError(t, err)
+
+		for _, version := range []string{"4", "5"} {
+			options := <-from
+			require.Equal(t, "a=b", options.LabelSelector)
+			require.Equal(t, version, options.ResourceVersion)
+
+			events := watch.NewFake()
+			watches <- events
+			object := &metav1.PartialObjectMetadata{}
+			object.ResourceVersion = "5"
+			events.Delete(object)
+			events.Stop()
+		}
+
+		got, err := o.await(t.Context(), 2)
+		require.NoError(t, err)
+		require.Equal(t, 2, got.seen)
+
+		<-from
+		watches <- watch.NewFake()
+		o.stop()
+		require.ErrorContains(t, <-o.ended, "has ended")
+	})
 }
