@@ -18,14 +18,20 @@ SCALE     ?= full
 OUT       ?= dist/load
 BENCHTIME ?= 0.3s
 # What runs for each object, admission or change of shards.
-BENCHDIRS ?= $(addprefix services/internal/,key ring membership plan) services/assigner/admission services/assigner/webhook
+BENCHDIRS ?= $(addprefix services/internal/,key ring membership plan) services/internal/admission services/assigner/webhook
 BASELINE  ?= docs/benchmarks.txt
 # Packages tested at once. Several start an API server each, which wants a core of its own.
 PARALLEL  ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); if [ "$$n" -gt 4 ]; then echo 4; else echo "$$n"; fi)
 TIMEOUT   ?= 8m
 
+# What the paths of all modules begin with.
+PATHS      := github.com/clusterring/clusterring
 MODULES    = $(shell sed -n 's|^[[:space:]]*\./||p' go.work)
-TOOLMODULES = tools/dev tools/controlplane $(patsubst %/go.mod,%,$(wildcard tools/dev/*/go.mod))
+TOOLMODULES = tools/dev tools/controlplane
+# Each developer's tool has a file like a go.mod, for the go command's -modfile.
+PINS        = $(patsubst tools/dev/%,%,$(wildcard tools/dev/pins/*.mod))
+# The modules that carry a tag of each release: those that others import or install, and what these require.
+RELEASED   := pkg proto tools tools/example tools/kubectl-ring
 SERVICES  := leasemonitor assigner rebalancer ringquery
 VERSION    = $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 # Images: where they go (without: dist/images, as an OCI layout), for which machines, and the kustomization that dist/install puts
@@ -43,7 +49,7 @@ MORE_IMAGES ?=
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 # Where programs keep their version. A program that lacks one of them is not bothered.
 VERSIONED  = services/internal/kit tools/kubectl-ring/internal/command tools/load/internal/command
-GOBUILD    = go build -trimpath -buildvcs=false -ldflags "-s -w $(VERSIONED:%=-X github.com/clusterring/clusterring/%.Version=$(VERSION))"
+GOBUILD    = go build -trimpath -buildvcs=false -ldflags "-s -w $(VERSIONED:%=-X $(PATHS)/%.Version=$(VERSION))"
 # The race detector needs a C compiler; without one the tests still run.
 RACE       = $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
 packages   = $(patsubst %,./%/...,$(1))
@@ -116,7 +122,7 @@ images: go-present ## Build the images: make images IMAGE_REPO=registry.example.
 	@mkdir -p $(INSTALL) && rm -f $(INSTALL)/images.txt && ko=$$($(TOOL) ko) && \
 		KO_DOCKER_REPO=$(or $(IMAGE_REPO),clusterring) SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) "$$ko" build --base-import-paths \
 			--platform $(PLATFORMS) --tags "$$(printf '%s' '$(VERSION)' | tr -c 'A-Za-z0-9_.-' -)" --image-refs $(INSTALL)/images.txt \
-			--ldflags=-s --ldflags=-w $(VERSIONED:%=--ldflags='-X github.com/clusterring/clusterring/%.Version=$(VERSION)') \
+			--ldflags=-s --ldflags=-w $(VERSIONED:%=--ldflags='-X $(PATHS)/%.Version=$(VERSION)') \
 			$(if $(IMAGE_REPO),,--push=false --oci-layout-path dist/images) \
 			$(foreach service,$(SERVICES),./services/$(service)/cmd/$(service)) ./tools/example/cmd/example $(MORE_IMAGES)
 	@[ -n '$(IMAGE_REPO)' ] || { echo 'To push them: make images IMAGE_REPO=...'; exit 0; }; \
@@ -178,7 +184,9 @@ tidy: go-present ## Bring every go.mod up to date, one version of each dependenc
 	$(call step,one version of each dependency)
 	@go work sync
 	@for module in $(MODULES) $(TOOLMODULES); do \
-		printf '==> tidy %s\n' "$$module"; (cd "$$module" && GOWORK=off go mod tidy) || exit 1; done
+		printf '==> tidy %s\n' "$$module"; (cd "$$module" && $(standalone) && go mod tidy && $(standalone_keep)) || exit 1; done
+	@for pins in $(PINS); do \
+		printf '==> tidy %s\n' "$$pins"; (cd tools/dev && GOWORK=off go mod tidy -modfile="$$pins") || exit 1; done
 
 .PHONY: fix
 fix: fix-versions fix-tidy fix-generate fix-proto fix-lint fix-format ## Repair all that `make verify` finds and a program can repair
@@ -218,7 +226,9 @@ fix-format: fmt
 verify-tidy: go-present ## Every go.mod lists what its module needs, no more (fix-tidy)
 	$(call step,check go.mod files)
 	@status=0; for module in $(MODULES) $(TOOLMODULES); do \
-		(cd "$$module" && GOWORK=off go mod tidy -diff) || { echo "error: $$module/go.mod: run make fix-tidy"; status=1; }; \
+		(cd "$$module" && $(standalone) && go mod tidy -diff) || { echo "error: $$module/go.mod: run make fix-tidy"; status=1; }; \
+	done; for pins in $(PINS); do \
+		(cd tools/dev && GOWORK=off go mod tidy -diff -modfile="$$pins") || { echo "error: tools/dev/$$pins: run make fix-tidy"; status=1; }; \
 	done; exit $$status
 fix-tidy: tidy
 
@@ -236,7 +246,7 @@ fix-versions: tidy
 verify-build: go-present ## Every module builds and passes go vet on its own, outside the workspace
 	@failed=; for module in $(MODULES) tools/dev; do \
 		printf '==> build and vet %s on its own\n' "$$module"; \
-		(cd "$$module" && GOWORK=off && export GOWORK && go build -buildvcs=false ./... && go vet ./...) || failed="$$failed $$module"; done; \
+		(cd "$$module" && $(standalone) && go build -buildvcs=false ./... && go vet ./...) || failed="$$failed $$module"; done; \
 	if [ -n "$$failed" ]; then echo "error: on their own, outside the workspace, these do not build or pass vet:$$failed" >&2; exit 1; fi
 
 .PHONY: verify-lint fix-lint
@@ -259,7 +269,7 @@ verify-walls: go-present ## Imports respect the walls of the house, and every pa
 test-simulation: go-present ## Let things go wrong in a small world on virtual time, and see every object find its place (SEEDS=n from FROM=x on, SEED=x for one; MUTATIONS=. puts faults back)
 	$(call step,$(if $(MUTATIONS),simulation of a source with faults; each is found by some seed,simulation; a history that fails is shrunk and printed))
 	@SEEDS=$(or $(SEEDS),1000) FROM=$(FROM) SEED=$(SEED) MUTATIONS='$(MUTATIONS)' \
-		exec go test -C services/model/simulation -count=1 -timeout 6h -v -run '^Test$(if $(MUTATIONS),Mutations,Seeds)$$' $(ARGS) .
+		exec go test -C services/rebalancer/simulation -count=1 -timeout 6h -v -run '^Test$(if $(MUTATIONS),Mutations,Seeds)$$' $(ARGS) .
 
 .PHONY: test-faults
 test-faults: go-present ## Kill, freeze, cut off and confuse every service and shard, one fault per run (FAULTS=all: at every write)
@@ -344,6 +354,17 @@ fuzz: go-present ## Run every fuzz test for FUZZTIME
 .PHONY: go-present
 go-present:
 	@command -v go >/dev/null || { echo 'error: there is no go command: install Go from https://go.dev/dl/ and put it on PATH' >&2; exit 1; }
+
+# $(standalone) has the go command see the module of this directory alone, without the workspace. A module that others install has
+# no replace directives, for `go install` refuses them: it is seen with a copy of its go.mod that has them.
+# $(standalone_keep) brings back what the go command has changed in that copy.
+define standalone
+{ export GOWORK=off; if ! grep -q '^module .*/tools/kubectl-ring$$' go.mod; then alone=; else \
+	alone=$$(mktemp -d) && trap 'rm -rf "$$alone"' EXIT && cp go.mod go.sum "$$alone" && \
+	go mod edit $(foreach dir,$(RELEASED),-replace=$(PATHS)/$(dir)=$(CURDIR)/$(dir)) "$$alone/go.mod" && export GOFLAGS=-modfile="$$alone/go.mod"; fi; }
+endef
+standalone_keep = if [ -n "$$alone" ]; then GOFLAGS= go mod edit $(foreach dir,$(RELEASED),-dropreplace=$(PATHS)/$(dir)) "$$alone/go.mod" && \
+	cp "$$alone/go.mod" "$$alone/go.sum" .; fi
 
 # $(call compatible,BUF) checks, in proto/, that clients of the API as it was when it was last generated can go on.
 compatible = { [ ! -e api.json ] || $(1) breaking --against 'api.json\#format=json' || { \

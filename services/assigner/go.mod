@@ -3,9 +3,9 @@ module github.com/clusterring/clusterring/services/assigner
 go 1.26.0
 
 require (
-	github.com/clusterring/clusterring/pkg v0.0.0
-	github.com/clusterring/clusterring/services/internal v0.0.0
-	github.com/clusterring/clusterring/tools/localplane v0.0.0
+	github.com/clusterring/clusterring/pkg v0.1.0
+	github.com/clusterring/clusterring/services/internal v0.1.0
+	github.com/clusterring/clusterring/tools v0.1.0
 	github.com/go-logr/logr v1.4.4
 	github.com/prometheus/client_golang v1.25.0
 	github.com/spf13/cobra v1.10.2
@@ -81,6 +81,8 @@ require (
 
 replace (
 	github.com/clusterring/clusterring/pkg => ../../pkg
+	github.com/clusterring/clusterring/proto => ../../proto
 	github.com/clusterring/clusterring/services/internal => ../internal
-	github.com/clusterring/clusterring/tools/localplane => ../../tools/localplane
+	github.com/clusterring/clusterring/tools => ../../tools
+	github.com/clusterring/clusterring/tools/example => ../../tools/example
 )

@@ -10,10 +10,10 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/services/internal/takeover"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 	"github.com/clusterring/clusterring/services/rebalancer/placement"
-	"github.com/clusterring/clusterring/services/rebalancer/takeover"
 )
 
 // fleet runs one engine per ring while this replica is the leader.

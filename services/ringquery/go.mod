@@ -3,10 +3,10 @@ module github.com/clusterring/clusterring/services/ringquery
 go 1.26.0
 
 require (
-	github.com/clusterring/clusterring/pkg v0.0.0
-	github.com/clusterring/clusterring/proto v0.0.0
-	github.com/clusterring/clusterring/services/internal v0.0.0
-	github.com/clusterring/clusterring/tools/localplane v0.0.0
+	github.com/clusterring/clusterring/pkg v0.1.0
+	github.com/clusterring/clusterring/proto v0.1.0
+	github.com/clusterring/clusterring/services/internal v0.1.0
+	github.com/clusterring/clusterring/tools v0.1.0
 	github.com/go-logr/logr v1.4.4
 	github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus v1.1.1
 	github.com/grpc-ecosystem/go-grpc-middleware/v2 v2.3.4
@@ -87,5 +87,6 @@ replace (
 	github.com/clusterring/clusterring/pkg => ../../pkg
 	github.com/clusterring/clusterring/proto => ../../proto
 	github.com/clusterring/clusterring/services/internal => ../internal
-	github.com/clusterring/clusterring/tools/localplane => ../../tools/localplane
+	github.com/clusterring/clusterring/tools => ../../tools
+	github.com/clusterring/clusterring/tools/example => ../../tools/example
 )

@@ -3,9 +3,9 @@ module github.com/clusterring/clusterring/tools/kubectl-ring
 go 1.26.0
 
 require (
-	github.com/clusterring/clusterring/pkg v0.0.0
-	github.com/clusterring/clusterring/proto v0.0.0
-	github.com/clusterring/clusterring/tools/localplane v0.0.0
+	github.com/clusterring/clusterring/pkg v0.1.0
+	github.com/clusterring/clusterring/proto v0.1.0
+	github.com/clusterring/clusterring/tools v0.1.0
 	github.com/go-logr/logr v1.4.4
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.10
@@ -88,10 +88,4 @@ require (
 	sigs.k8s.io/kustomize/kyaml v0.21.1 // indirect
 	sigs.k8s.io/randfill v1.0.0 // indirect
 	sigs.k8s.io/structured-merge-diff/v6 v6.4.2 // indirect
-)
-
-replace (
-	github.com/clusterring/clusterring/pkg => ../../pkg
-	github.com/clusterring/clusterring/proto => ../../proto
-	github.com/clusterring/clusterring/tools/localplane => ../localplane
 )

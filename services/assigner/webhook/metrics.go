@@ -6,7 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/clusterring/clusterring/services/assigner/admission"
+	"github.com/clusterring/clusterring/services/internal/admission"
 )
 
 // unknown stands for every ring that does not exist, so that callers cannot make up values of a label.

@@ -113,7 +113,7 @@ func (b *Builder) download(ctx context.Context, p Program) (packages int, err er
 			modules++
 			b.Progress.set("downloading modules, %d so far", modules)
 		}
-	}, "list", "-mod=readonly", "-deps", p.Package)
+	}, p.args("list", "-deps", p.Package)...)
 	return bytes.Count(packageList, []byte("\n")), err
 }
 
@@ -123,8 +123,8 @@ func (b *Builder) compile(ctx context.Context, p Program, binary string, total i
 	_, err := b.run(ctx, p, func(string) {
 		compiled++
 		b.Progress.set("compiling, %d packages so far, at most %d", compiled, total)
-	}, "build", "-v", "-mod=readonly", "-trimpath", "-buildvcs=false",
-		"-ldflags", strings.TrimSpace("-s -w "+p.LDFlags), "-o", binary, p.Package)
+	}, p.args("build", "-v", "-trimpath", "-buildvcs=false",
+		"-ldflags", strings.TrimSpace("-s -w "+p.LDFlags), "-o", binary, p.Package)...)
 	return err
 }
 
