@@ -18,7 +18,7 @@ SCALE     ?= full
 OUT       ?= dist/load
 BENCHTIME ?= 0.3s
 # What runs for each object, admission or change of shards.
-BENCHDIRS ?= $(addprefix services/internal/,key ring membership plan) services/internal/admission services/assigner/webhook
+BENCHDIRS ?= $(addprefix services/internal/,key hashring membership plan) services/internal/admission services/assigner/webhook
 BASELINE  ?= docs/benchmarks.txt
 # Packages tested at once. Several start an API server each, which wants a core of its own.
 PARALLEL  ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); if [ "$$n" -gt 4 ]; then echo 4; else echo "$$n"; fi)

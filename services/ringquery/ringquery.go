@@ -81,7 +81,7 @@ It serves clusterring.diagnostics.v1alpha1.DiagnosticsService:
   ListRings        all rings, page by page
   GetRing          one ring with its shards: holder, state, share of the hash space
   WatchRing        the same, and again whenever it changes
-  Locate           where an object belongs: partition key, hash, token, shard, and the shards that would be next
+  Locate           where an object belongs: partition key, hash, partition, shard, and the shards that would be next
   LocateAll        the same for many objects, over one stream
   Explain          where an object is, where it belongs, why, and what happens next and by whom
   ListAssignments  the objects of one resource of a ring and where they are, page by page

@@ -76,7 +76,7 @@ var house = slices.Concat([]zone{
 		dir: "services/internal/model",
 		may: []string{
 			"pkg/apis", "services/internal/admission", "services/internal/key", "services/internal/lease", "services/internal/membership",
-			"services/internal/plan", "services/internal/resources", "services/internal/ring", "services/internal/takeover",
+			"services/internal/plan", "services/internal/resources", "services/internal/hashring", "services/internal/takeover",
 		},
 		rule: "the model imports pkg/apis, the domain and what decides (admission, takeover) alone",
 		bans: []ban{heavy, testHelp},
@@ -85,7 +85,7 @@ var house = slices.Concat([]zone{
 		dir: "services/rebalancer/simulation",
 		may: []string{
 			"pkg/apis", "services/internal/admission", "services/internal/lease", "services/internal/membership",
-			"services/internal/resources", "services/internal/ring", "services/internal/takeover",
+			"services/internal/resources", "services/internal/hashring", "services/internal/takeover",
 			"services/rebalancer/engine", "services/rebalancer/objects", "services/rebalancer/placement", "services/rebalancer/scope",
 		},
 		rule: "the simulation imports pkg/apis, the domain, what decides (admission, takeover), and the rebalancer's engine with what it is given",
@@ -100,7 +100,7 @@ var house = slices.Concat([]zone{
 		rule: "the example imports pkg alone (its tests also tools/localplane), as its readers would",
 		bans: []ban{heavy, testHelp},
 	},
-}, pure("key", "ring", "lease", "membership", "plan"))
+}, pure("key", "hashring", "lease", "membership", "plan"))
 
 // pure returns the zones of the domain: they decide, and leave it to others to ask, wait and tell.
 func pure(names ...string) []zone {

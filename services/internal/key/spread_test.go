@@ -7,8 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/clusterring/clusterring/services/internal/hashring"
 	"github.com/clusterring/clusterring/services/internal/key"
-	"github.com/clusterring/clusterring/services/internal/ring"
 )
 
 // With SHA-256 in place of the hash, the fullest of 3 shards has 1.020 times the mean of 8,200 objects, on average over
@@ -17,7 +17,7 @@ func TestSequentialNamesSpreadEvenly(t *testing.T) {
 	const objects, shards, series = 8200, 3, 40
 	total, worst := 0.0, 0.0
 	for s := range series {
-		r := ring.New([]string{fmt.Sprintf("shard-%d-0", s), fmt.Sprintf("shard-%d-1", s), fmt.Sprintf("shard-%d-2", s)})
+		r := hashring.New([]string{fmt.Sprintf("shard-%d-0", s), fmt.Sprintf("shard-%d-1", s), fmt.Sprintf("shard-%d-2", s)})
 		owned := map[string]int{}
 		fullest := 0
 		for i := range objects {

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/hashring"
 	"github.com/clusterring/clusterring/services/internal/lease"
-	"github.com/clusterring/clusterring/services/internal/ring"
 )
 
 // ringsKept is how many hash rings an Index shares between the views that it makes.
@@ -23,7 +23,7 @@ const ringsKept = 128
 // A renewal, which is nearly every event, costs a comparison. Anything else that happens to a Lease drops the view of
 // its ring, and the next call of [Index.View] makes a new one: a burst of changes costs one view.
 type Index struct {
-	cache *ring.Cache
+	cache *hashring.Cache
 
 	mu          sync.RWMutex
 	leases      map[types.NamespacedName]string // the ring of each
@@ -49,7 +49,7 @@ type facts struct {
 // NewIndex returns an index without Leases.
 func NewIndex() *Index {
 	return &Index{
-		cache:  ring.NewCache(ringsKept),
+		cache:  hashring.NewCache(ringsKept),
 		leases: map[types.NamespacedName]string{},
 		rings:  map[string]*members{},
 

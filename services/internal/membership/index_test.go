@@ -110,7 +110,7 @@ func TestIndexIgnoresRenewals(t *testing.T) {
 	x.Upsert(renewed)
 	require.Equal(t, []string{"r"}, changes())
 	require.Equal(t, 30*time.Second, x.View("r").Shards()[0].Duration)
-	require.Same(t, before.Ring(), x.View("r").Ring(), "the set of available shards is the same")
+	require.Same(t, before.Table(), x.View("r").Table(), "the set of available shards is the same")
 }
 
 func TestIndexNoticesALeaseThatMovesToAnotherRing(t *testing.T) {
@@ -289,7 +289,7 @@ func BenchmarkViewAfterChange(b *testing.B) {
 				}
 				x.Upsert(l)
 				if v := x.View("ring-0"); withRing {
-					v.Ring()
+					v.Table()
 				}
 			}
 		})

@@ -23,9 +23,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/hashring"
 	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/lease"
-	"github.com/clusterring/clusterring/services/internal/ring"
 )
 
 // Shard is what a ring knows of one Lease.
@@ -57,13 +57,13 @@ type View struct {
 	ringName  string
 	shards    []Shard  // sorted by name, then namespace
 	available []string // sorted
-	ring      func() *ring.Ring
+	table     func() *hashring.Table
 }
 
 // NewView returns the view of the ring with the given name. Leases that do not carry the ring's label are left out. The
 // hash ring is taken from rings when it is first needed, or built for this view alone if rings is nil. It keeps none of
 // the Leases.
-func NewView(ringName string, leases []*coordinationv1.Lease, rings *ring.Cache) *View {
+func NewView(ringName string, leases []*coordinationv1.Lease, rings *hashring.Cache) *View {
 	var shards []Shard
 	for _, l := range leases {
 		if name := l.Labels[v1alpha1.LabelClusterRing]; name != "" && name == ringName {
@@ -74,12 +74,12 @@ func NewView(ringName string, leases []*coordinationv1.Lease, rings *ring.Cache)
 }
 
 // newView completes and keeps the given shards, which shardOf has made.
-func newView(ringName string, shards []Shard, rings *ring.Cache) *View {
+func newView(ringName string, shards []Shard, rings *hashring.Cache) *View {
 	slices.SortFunc(shards, func(a, b Shard) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Namespace, b.Namespace))
 	})
 	available := judge(shards)
-	build := ring.New
+	build := hashring.New
 	if rings != nil {
 		build = rings.Get
 	}
@@ -87,7 +87,7 @@ func newView(ringName string, shards []Shard, rings *ring.Cache) *View {
 		ringName:  ringName,
 		shards:    shards,
 		available: available,
-		ring:      sync.OnceValue(func() *ring.Ring { return build(available) }),
+		table:     sync.OnceValue(func() *hashring.Table { return build(available) }),
 	}
 }
 
@@ -177,13 +177,13 @@ func (v *View) Available(shard string) bool {
 func (v *View) AvailableShards() []string { return slices.Clone(v.available) }
 
 // Owner returns the available shard that the ring gives the key to, or ok false if none is available.
-func (v *View) Owner(k key.Key) (shard string, ok bool) { return v.Ring().Owner(k.Hash()) }
+func (v *View) Owner(k key.Key) (shard string, ok bool) { return v.Table().Owner(k.Hash()) }
 
-// Ring returns the hash ring of the available shards, which is built by the first call for them.
-func (v *View) Ring() *ring.Ring { return v.ring() }
+// Table returns the table of the available shards, which is built by the first call for them.
+func (v *View) Table() *hashring.Table { return v.table() }
 
 // Fingerprint returns that of the hash ring: it is equal wherever the set of available shards is.
-func (v *View) Fingerprint() string { return v.Ring().Fingerprint() }
+func (v *View) Fingerprint() string { return v.Table().Fingerprint() }
 
 // Problems returns a message for people about every shard that has a problem, beginning with namespace/name; in order
 // of the shards.

@@ -14,9 +14,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/hashring"
 	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/membership"
-	"github.com/clusterring/clusterring/services/internal/ring"
 )
 
 // TestMain makes rapid draw the same in each run, unless -rapid.seed says otherwise.
@@ -111,7 +111,7 @@ func TestAvailability(t *testing.T) {
 			require.ElementsMatch(t, tc.available, v.AvailableShards())
 			require.True(t, slices.IsSorted(v.AvailableShards()))
 			require.Equal(t, tc.problems, v.Problems())
-			require.Equal(t, ring.New(tc.available).Fingerprint(), v.Fingerprint())
+			require.Equal(t, hashring.New(tc.available).Fingerprint(), v.Fingerprint())
 			for _, s := range v.Shards() {
 				require.Equal(t, s.Available, v.Available(s.Name) && s.Holder == s.Name, "%s/%s", s.Namespace, s.Name)
 				require.False(t, s.Available && s.Problem != "", "%s/%s", s.Namespace, s.Name)
@@ -149,10 +149,10 @@ func TestOwner(t *testing.T) {
 }
 
 func TestViewsOfEqualSetsShareTheirRing(t *testing.T) {
-	rings := ring.NewCache(2)
+	rings := hashring.NewCache(2)
 	a := membership.NewView("r", []*coordinationv1.Lease{leaseOf("r", "ns/a", "a"), leaseOf("r", "ns/b", "b")}, rings)
 	b := membership.NewView("s", []*coordinationv1.Lease{leaseOf("s", "ns/b", "b"), leaseOf("s", "other/a", "a")}, rings)
-	require.Same(t, a.Ring(), b.Ring())
+	require.Same(t, a.Table(), b.Table())
 }
 
 // A look-up in a view is on the path of every write to a sharded resource.
@@ -189,6 +189,6 @@ func BenchmarkLargestRing(b *testing.B) {
 		names[i] = fmt.Sprintf("shard-%05d", i)
 	}
 	for b.Loop() {
-		ring.New(names)
+		hashring.New(names)
 	}
 }

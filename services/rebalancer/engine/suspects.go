@@ -3,22 +3,22 @@ package engine
 import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
+	"github.com/clusterring/clusterring/services/internal/hashring"
 	"github.com/clusterring/clusterring/services/internal/membership"
-	"github.com/clusterring/clusterring/services/internal/ring"
 )
 
 // suspects are the available shards at which objects may be out of place. They are collected from one target to the next until
 // a pass over all objects has found nothing, when there are none.
 //
-// An object that was in place then, or was put in place since, is out of place if its token has gone to another shard since:
-// its shard is one of those that have lost tokens from some target to the next. Or its shard was away in between, and what was
+// An object that was in place then, or was put in place since, is out of place if its partition has gone to another shard since:
+// its shard is one of those that have lost partitions from some target to the next. Or its shard was away in between, and what was
 // decided meanwhile has not reached the object. Objects of shards that are not available are found by the watch for those.
 // What a replica of the assigner with an older view misplaces is none of these; that is what the pass over all objects is for.
 type suspects struct {
 	// notAll says that it is the shards alone, and not any shard; so the zero value suspects everybody.
 	notAll bool
 	shards sets.Set[string]
-	// kin says that objects which follow others may be out of place there by themselves. When tokens go from shard to shard those follow their
+	// kin says that objects which follow others may be out of place there by themselves. When partitions go from shard to shard those follow their
 	// owners, who have them looked for.
 	kin bool
 }
@@ -29,8 +29,8 @@ func suspectsOf(before, after *Target) suspects {
 		return suspects{}
 	}
 
-	was, is := before.View.Ring(), after.View.Ring()
-	shards := sets.New(ring.Losers(was, is)...)
+	was, is := before.View.Table(), after.View.Table()
+	shards := sets.New(hashring.Losers(was, is)...)
 
 	for _, name := range after.View.AvailableShards() {
 		if !was.Has(name) {

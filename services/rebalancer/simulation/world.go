@@ -19,15 +19,15 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/hashring"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
-	"github.com/clusterring/clusterring/services/internal/ring"
 	"github.com/clusterring/clusterring/services/rebalancer/scope"
 	"github.com/clusterring/clusterring/services/rebalancer/simulation/apiserver"
 )
 
 // tables are the hash rings of all worlds: they follow from the names of shards, of which there are few.
-var tables = ring.NewCache(256)
+var tables = hashring.NewCache(256)
 
 // World is where a history happens.
 type World struct {

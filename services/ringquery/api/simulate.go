@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
-	hashring "github.com/clusterring/clusterring/services/internal/ring"
+	"github.com/clusterring/clusterring/services/internal/hashring"
 	"github.com/clusterring/clusterring/services/ringquery/query"
 )
 
@@ -83,13 +83,13 @@ func simulationOf(sim *query.Simulation) *pb.SimulateResponse {
 
 	for _, s := range sim.Shards {
 		res.Shards = append(res.Shards, &pb.SimulatedShard{
-			Name:          s.Name,
-			TokensBefore:  int32(s.TokensBefore),
-			TokensAfter:   int32(s.TokensAfter),
-			ShareBefore:   float64(s.TokensBefore) / hashring.Tokens,
-			ShareAfter:    float64(s.TokensAfter) / hashring.Tokens,
-			ObjectsBefore: s.ObjectsBefore,
-			ObjectsAfter:  s.ObjectsAfter,
+			Name:             s.Name,
+			PartitionsBefore: int32(s.PartitionsBefore),
+			PartitionsAfter:  int32(s.PartitionsAfter),
+			ShareBefore:      float64(s.PartitionsBefore) / hashring.Partitions,
+			ShareAfter:       float64(s.PartitionsAfter) / hashring.Partitions,
+			ObjectsBefore:    s.ObjectsBefore,
+			ObjectsAfter:     s.ObjectsAfter,
 		})
 	}
 

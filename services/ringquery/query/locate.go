@@ -39,11 +39,11 @@ type Location struct {
 	Role resources.Role
 	// Namespace says whether the ring covers the object's namespace; never NotCovered.
 	Namespace Coverage
-	// Key is the partition key, Hash its hash, Token the part of the hash space that the hash is in.
-	Key   key.Key
-	Hash  key.Hash
-	Token int
-	// Shard owns the token; empty if no shard is available.
+	// Key is the partition key, Hash its hash, Partition the part of the hash space that the hash is in.
+	Key       key.Key
+	Hash      key.Hash
+	Partition int
+	// Shard owns the partition; empty if no shard is available.
 	Shard string
 	// Next are the shards that would follow.
 	Next []string
@@ -149,38 +149,38 @@ func locate(r Ring, q Question) (Location, error) {
 
 // at completes a location, of which the role, the coverage and the key are given.
 func at(r Ring, location Location, next int) Location {
-	ring := r.View.Ring()
+	ring := r.View.Table()
 
 	location.Ring = r.Name
 	location.Hash = location.Key.Hash()
-	location.Token = ring.Token(location.Hash)
+	location.Partition = ring.Partition(location.Hash)
 	location.Fingerprint = ring.Fingerprint()
 
-	if owner, ok := ring.OwnerOf(location.Token); ok {
+	if owner, ok := ring.OwnerOf(location.Partition); ok {
 		location.Shard = owner
 	}
 
-	location.Next = r.next(location.Token, next)
+	location.Next = r.next(location.Partition, next)
 
 	return location
 }
 
-// next returns the n shards that would own the token, one after the other, if those before them failed. It is what the hash
+// next returns the n shards that would own the partition, one after the other, if those before them failed. It is what the hash
 // ring's Ranking says; in a small ring, the rings without these shards are kept, which takes a look-up each.
-func (r Ring) next(token, n int) (names []string) {
-	ring := r.View.Ring()
+func (r Ring) next(partition, n int) (names []string) {
+	ring := r.View.Table()
 	if n == 0 || ring.Len() < 2 {
 		return nil
 	}
 
 	if ring.Len() >= largeRing || r.smaller == nil {
-		return ring.Ranking(token, n+1)[1:]
+		return ring.Ranking(partition, n+1)[1:]
 	}
 
 	for len(names) < n && ring.Len() > 1 {
-		owner, _ := ring.OwnerOf(token)
+		owner, _ := ring.OwnerOf(partition)
 		ring = r.smaller.Get(slices.DeleteFunc(ring.Shards(), func(shard string) bool { return shard == owner }))
-		next, _ := ring.OwnerOf(token)
+		next, _ := ring.OwnerOf(partition)
 		names = append(names, next)
 	}
 

@@ -9,8 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/hashring"
 	"github.com/clusterring/clusterring/services/internal/membership"
-	hashring "github.com/clusterring/clusterring/services/internal/ring"
 )
 
 // TestNextShardsAreThoseOfTheRanking, whether rings are kept or not.
@@ -25,15 +25,15 @@ func TestNextShardsAreThoseOfTheRanking(t *testing.T) {
 			})
 		}
 		r := Ring{View: membership.NewView("ring", leases, nil), smaller: hashring.NewCache(smallerKept)}
-		require.Equal(t, shards, r.View.Ring().Len())
+		require.Equal(t, shards, r.View.Table().Len())
 
-		for token := 0; token < hashring.Tokens; token += 1111 {
+		for partition := 0; partition < hashring.Partitions; partition += 1111 {
 			for n := range 4 {
 				var want []string
-				if ranking := r.View.Ring().Ranking(token, n+1); len(ranking) > 1 {
+				if ranking := r.View.Table().Ranking(partition, n+1); len(ranking) > 1 {
 					want = ranking[1:]
 				}
-				require.Equal(t, want, r.next(token, n), "%d shards, token %d, %d next", shards, token, n)
+				require.Equal(t, want, r.next(partition, n), "%d shards, partition %d, %d next", shards, partition, n)
 			}
 		}
 	}

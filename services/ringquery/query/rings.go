@@ -17,10 +17,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/hashring"
 	"github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
-	hashring "github.com/clusterring/clusterring/services/internal/ring"
 	"github.com/clusterring/clusterring/services/ringquery/metadata"
 )
 
@@ -70,8 +70,8 @@ type Shard struct {
 	State lease.State
 	// Age is how long ago the Lease was renewed.
 	Age Age
-	// Tokens is how many of all [hashring.Tokens] the shard owns; none if it is not available.
-	Tokens int
+	// Partitions is how many of all [hashring.Partitions] the shard owns; none if it is not available.
+	Partitions int
 }
 
 // Rings returns at most limit rings in the order of their names, beginning after the given name, and whether there are more.
@@ -117,7 +117,7 @@ func (a *Answerer) shards(ring Ring) []Shard {
 		s := Shard{Shard: m}
 		s.State, s.Age = a.Leases.Of(types.NamespacedName{Namespace: m.Namespace, Name: m.Name})
 		if m.Available {
-			s.Tokens = ring.View.Ring().TokensOf(m.Name)
+			s.Partitions = ring.View.Table().PartitionsOf(m.Name)
 		}
 
 		shards = append(shards, s)
@@ -127,7 +127,7 @@ func (a *Answerer) shards(ring Ring) []Shard {
 }
 
 // Share returns the fraction of the hash space that the shard owns, from 0 to 1.
-func (s Shard) Share() float64 { return float64(s.Tokens) / hashring.Tokens }
+func (s Shard) Share() float64 { return float64(s.Partitions) / hashring.Partitions }
 
 func (a *Answerer) ring(r *v1alpha1.ClusterRing) Ring {
 	a.once.Do(func() { a.smaller = hashring.NewCache(smallerKept) })

@@ -9,9 +9,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/clusterring/clusterring/services/internal/hashring"
 	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/resources"
-	hashring "github.com/clusterring/clusterring/services/internal/ring"
 	"github.com/clusterring/clusterring/services/ringquery/metadata"
 )
 
@@ -41,8 +41,8 @@ type Simulation struct {
 // SimulatedShard is a shard before and after a change.
 type SimulatedShard struct {
 	Name string
-	// TokensBefore and TokensAfter are how many of all [hashring.Tokens] it owns.
-	TokensBefore, TokensAfter int
+	// PartitionsBefore and PartitionsAfter are how many of all [hashring.Partitions] it owns.
+	PartitionsBefore, PartitionsAfter int
 	// ObjectsBefore and ObjectsAfter are how many of the objects that were counted the ring gives to it.
 	ObjectsBefore, ObjectsAfter int64
 }
@@ -69,7 +69,7 @@ func (a *Answerer) Simulate(ctx context.Context, name string, c Change, count bo
 	}
 
 	ring := a.ring(r)
-	before := ring.View.Ring()
+	before := ring.View.Table()
 
 	names, err := c.apply(before)
 	if err != nil {
@@ -89,7 +89,7 @@ func (a *Answerer) Simulate(ctx context.Context, name string, c Change, count bo
 
 // apply returns the names of the shards after the change. It fails with [ErrInvalid] if the change does not go with the shards
 // that there are, or not with itself.
-func (c Change) apply(before *hashring.Ring) ([]string, error) {
+func (c Change) apply(before *hashring.Table) ([]string, error) {
 	var (
 		violations []Violation
 		mentioned  = map[string]string{}
@@ -144,7 +144,7 @@ func (c Change) apply(before *hashring.Ring) ([]string, error) {
 }
 
 // compare says what moves from one ring to the other.
-func compare(before, after *hashring.Ring) Simulation {
+func compare(before, after *hashring.Table) Simulation {
 	names := append(before.Shards(), after.Shards()...)
 	slices.Sort(names)
 	names = slices.Compact(names)
@@ -152,26 +152,26 @@ func compare(before, after *hashring.Ring) Simulation {
 	sim := Simulation{Before: before.Fingerprint(), After: after.Fingerprint(), Least: least(before, after, len(names))}
 	for _, name := range names {
 		sim.Shards = append(sim.Shards, SimulatedShard{
-			Name: name, TokensBefore: before.TokensOf(name), TokensAfter: after.TokensOf(name),
+			Name: name, PartitionsBefore: before.PartitionsOf(name), PartitionsAfter: after.PartitionsOf(name),
 		})
 	}
 
 	moved := 0
-	for token := range hashring.Tokens {
-		was, _ := before.OwnerOf(token)
-		is, _ := after.OwnerOf(token)
+	for partition := range hashring.Partitions {
+		was, _ := before.OwnerOf(partition)
+		is, _ := after.OwnerOf(partition)
 		if was != is {
 			moved++
 		}
 	}
-	sim.Moved = float64(moved) / hashring.Tokens
+	sim.Moved = float64(moved) / hashring.Partitions
 
 	return sim
 }
 
 // least returns the fraction of the hash space that no scheme with equal shares can leave where it is: every shard that stays
 // keeps the smaller of its two shares at most. All is the number of names in either ring.
-func least(before, after *hashring.Ring, all int) float64 {
+func least(before, after *hashring.Table, all int) float64 {
 	larger := max(before.Len(), after.Len())
 	if larger == 0 {
 		return 0
@@ -183,12 +183,12 @@ func least(before, after *hashring.Ring, all int) float64 {
 
 // tally counts objects by the shards that they belong to.
 type tally struct {
-	before, after *hashring.Ring
+	before, after *hashring.Table
 	shards        map[string]*SimulatedShard
 }
 
 // newTally counts for these shards, which are all of both rings.
-func newTally(before, after *hashring.Ring, shards []SimulatedShard) *tally {
+func newTally(before, after *hashring.Table, shards []SimulatedShard) *tally {
 	t := &tally{before: before, after: after, shards: make(map[string]*SimulatedShard, len(shards))}
 	for i := range shards {
 		t.shards[shards[i].Name] = &shards[i]

@@ -6,8 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/clusterring/clusterring/services/internal/hashring"
 	"github.com/clusterring/clusterring/services/internal/key"
-	hashring "github.com/clusterring/clusterring/services/internal/ring"
 )
 
 func TestChangesOfShards(t *testing.T) {
@@ -96,11 +96,11 @@ func TestWhatMoves(t *testing.T) {
 			for i, s := range sim.Shards {
 				require.True(t, i == 0 || sim.Shards[i-1].Name < s.Name)
 				require.True(t, before.Has(s.Name) || after.Has(s.Name))
-				was, is = was+s.TokensBefore, is+s.TokensAfter
+				was, is = was+s.PartitionsBefore, is+s.PartitionsAfter
 			}
-			require.Contains(t, []int{0, hashring.Tokens}, was)
+			require.Contains(t, []int{0, hashring.Partitions}, was)
 			require.Equal(t, len(c.before) > 0, was > 0)
-			require.Equal(t, len(c.after) > 0, is == hashring.Tokens)
+			require.Equal(t, len(c.after) > 0, is == hashring.Partitions)
 		})
 	}
 }

@@ -208,7 +208,7 @@ func (c *ringCase) unread() {
 
 // why says how the shard of a key follows.
 func (c *ringCase) why(k key.Key) string {
-	return fmt.Sprintf("its key %s falls on token %d", keyText(k), c.View.Ring().Token(k.Hash()))
+	return fmt.Sprintf("its key %s falls on partition %d", keyText(k), c.View.Table().Partition(k.Hash()))
 }
 
 // keyText writes a key as it is hashed.

@@ -155,7 +155,7 @@ func (a *app) printRingExplanation(ring *pb.RingExplanation) error {
 	if at := ring.GetLocation(); at != nil {
 		key := at.GetPartitionKey()
 		row("key", strings.Join([]string{key.GetGroup(), key.GetKind(), key.GetNamespace(), key.GetName()}, "/"))
-		row("hash, token", fmt.Sprintf("%d, %d", at.GetHash(), at.GetToken()))
+		row("hash, partition", fmt.Sprintf("%d, %d", at.GetHash(), at.GetPartition()))
 		row("next shards", strings.Join(at.GetNextShards(), ", "))
 		row("fingerprint", at.GetFingerprint())
 	}

@@ -212,10 +212,10 @@ func (a *app) printHead(ring *pb.Ring) error {
 }
 
 func shardTable(o *output, shards []*pb.Shard) error {
-	table := o.table([]string{"SHARD", "STATE", "AVAILABLE", "SHARE", "TOKENS", "RENEWED", "PROBLEM"}, "NAMESPACE", "HOLDER", "LEASE")
+	table := o.table([]string{"SHARD", "STATE", "AVAILABLE", "SHARE", "PARTITIONS", "RENEWED", "PROBLEM"}, "NAMESPACE", "HOLDER", "LEASE")
 	for _, shard := range shards {
 		row := []any{
-			shard.GetName(), shardState(shard.GetState()), yes(shard.GetAvailable()), render.Percent(shard.GetShare()), shard.GetTokens(),
+			shard.GetName(), shardState(shard.GetState()), yes(shard.GetAvailable()), render.Percent(shard.GetShare()), shard.GetPartitions(),
 			renewed(shard), render.Warn.In(shard.GetProblem()),
 		}
 		if o.wide() {

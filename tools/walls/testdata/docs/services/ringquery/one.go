@@ -1,1 +1,1 @@
-package ringquery
+package hashringquery

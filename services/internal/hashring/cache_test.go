@@ -1,4 +1,4 @@
-package ring
+package hashring
 
 import (
 	"fmt"
@@ -13,7 +13,7 @@ import (
 func countingCache(size int) (c *Cache, builds *atomic.Int64) {
 	builds = new(atomic.Int64)
 	c = NewCache(size)
-	c.build = func(shards []string) *Ring {
+	c.build = func(shards []string) *Table {
 		builds.Add(1)
 		return New(shards)
 	}
@@ -23,9 +23,9 @@ func countingCache(size int) (c *Cache, builds *atomic.Int64) {
 func TestCacheBuildsASetOnceForAllWhoAskAtOnce(t *testing.T) {
 	const callers, sets = 32, 4
 	c, builds := countingCache(sets)
-	rings := [sets]map[*Ring]bool{}
+	rings := [sets]map[*Table]bool{}
 	for i := range rings {
-		rings[i] = map[*Ring]bool{}
+		rings[i] = map[*Table]bool{}
 	}
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -74,14 +74,14 @@ func TestCacheHoldsAtLeastOne(t *testing.T) {
 func TestCacheLetsOtherSetsPass(t *testing.T) {
 	c := NewCache(2)
 	building, finish := make(chan struct{}), make(chan struct{})
-	c.build = func(shards []string) *Ring {
+	c.build = func(shards []string) *Table {
 		if shards[0] == "slow" {
 			close(building)
 			<-finish
 		}
 		return New(shards)
 	}
-	done := make(chan *Ring)
+	done := make(chan *Table)
 	go func() { done <- c.Get([]string{"slow"}) }()
 	<-building
 	require.True(t, c.Get([]string{"fast"}).Has("fast"))

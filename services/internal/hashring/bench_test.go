@@ -5,8 +5,8 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/clusterring/clusterring/services/internal/hashring"
 	"github.com/clusterring/clusterring/services/internal/key"
-	"github.com/clusterring/clusterring/services/internal/ring"
 )
 
 func BenchmarkNew(b *testing.B) {
@@ -15,14 +15,14 @@ func BenchmarkNew(b *testing.B) {
 		b.Run(fmt.Sprintf("shards=%d", n), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				ring.New(shards)
+				hashring.New(shards)
 			}
 		})
 	}
 }
 
 func BenchmarkOwner(b *testing.B) {
-	r := ring.New(randomNames(rand.New(rand.NewPCG(1, 1)), 50))
+	r := hashring.New(randomNames(rand.New(rand.NewPCG(1, 1)), 50))
 	b.ReportAllocs()
 	h := key.Hash(1)
 	for b.Loop() {
@@ -31,17 +31,17 @@ func BenchmarkOwner(b *testing.B) {
 	}
 }
 
-// Rankings of all tokens, one after the other: the owner and two more.
+// Rankings of all partitions, one after the other: the owner and two more.
 func BenchmarkRanking(b *testing.B) {
 	for _, n := range []int{3, 50, 300, 1000} {
-		r := ring.New(randomNames(rand.New(rand.NewPCG(1, 1)), n))
+		r := hashring.New(randomNames(rand.New(rand.NewPCG(1, 1)), n))
 		r.Ranking(0, 2) // makes the table
 		b.Run(fmt.Sprintf("shards=%d", n), func(b *testing.B) {
 			b.ReportAllocs()
-			token := 0
+			partition := 0
 			for b.Loop() {
-				r.Ranking(token, 3)
-				token = (token + 4799) % ring.Tokens
+				r.Ranking(partition, 3)
+				partition = (partition + 4799) % hashring.Partitions
 			}
 		})
 	}
@@ -55,7 +55,7 @@ func BenchmarkFirstRanking(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				b.StopTimer()
-				r := ring.New(shards)
+				r := hashring.New(shards)
 				b.StartTimer()
 				r.Ranking(0, 2)
 			}
@@ -65,7 +65,7 @@ func BenchmarkFirstRanking(b *testing.B) {
 
 func BenchmarkCacheHit(b *testing.B) {
 	shards := randomNames(rand.New(rand.NewPCG(1, 1)), 50)
-	c := ring.NewCache(4)
+	c := hashring.NewCache(4)
 	c.Get(shards)
 	b.ReportAllocs()
 	for b.Loop() {

@@ -6,14 +6,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/clusterring/clusterring/services/internal/ring"
+	"github.com/clusterring/clusterring/services/internal/hashring"
 )
 
 // figures are averages over many sets of names.
 type figures struct {
-	balance float64 // tokens of the fullest shard, divided by the mean
-	leave   float64 // tokens that change their owner when a shard leaves, divided by those it owned
-	join    float64 // tokens that change their owner when a shard joins, divided by those it owns then
+	balance float64 // partitions of the fullest shard, divided by the mean
+	leave   float64 // partitions that change their owner when a shard leaves, divided by those it owned
+	join    float64 // partitions that change their owner when a shard joins, divided by those it owns then
 }
 
 func measure(t *testing.T, shards, sets int) (average figures) {
@@ -22,16 +22,16 @@ func measure(t *testing.T, shards, sets int) (average figures) {
 	for range sets {
 		members := randomNames(random, shards+1)
 		joiner, members := members[random.IntN(len(members))], members
-		with := ring.New(members)
-		without := ring.New(remove(members, joiner))
+		with := hashring.New(members)
+		without := hashring.New(remove(members, joiner))
 		leaver := without.Shards()[random.IntN(shards)]
 		fullest := 0
 		for _, shard := range without.Shards() {
-			fullest = max(fullest, without.TokensOf(shard))
+			fullest = max(fullest, without.PartitionsOf(shard))
 		}
-		average.balance += float64(fullest) * float64(shards) / ring.Tokens
-		average.join += moved(t, without, with) / float64(with.TokensOf(joiner))
-		average.leave += moved(t, without, ring.New(remove(without.Shards(), leaver))) / float64(without.TokensOf(leaver))
+		average.balance += float64(fullest) * float64(shards) / hashring.Partitions
+		average.join += moved(t, without, with) / float64(with.PartitionsOf(joiner))
+		average.leave += moved(t, without, hashring.New(remove(without.Shards(), leaver))) / float64(without.PartitionsOf(leaver))
 	}
 	average.balance /= float64(sets)
 	average.leave /= float64(sets)
@@ -39,12 +39,12 @@ func measure(t *testing.T, shards, sets int) (average figures) {
 	return average
 }
 
-// moved returns how many tokens have different owners.
-func moved(t *testing.T, a, b *ring.Ring) (n float64) {
+// moved returns how many partitions have different owners.
+func moved(t *testing.T, a, b *hashring.Table) (n float64) {
 	t.Helper()
 	before, after := table(t, a), table(t, b)
-	for token := range before {
-		if before[token] != after[token] {
+	for partition := range before {
+		if before[partition] != after[partition] {
 			n++
 		}
 	}
@@ -81,8 +81,8 @@ func TestBalanceAndMovement(t *testing.T) {
 }
 
 func TestLookUpAllocatesNothing(t *testing.T) {
-	r := ring.New([]string{"a", "b", "c"})
+	r := hashring.New([]string{"a", "b", "c"})
 	require.Zero(t, testing.AllocsPerRun(100, func() { _, _ = r.Owner(12345) }))
 	require.Zero(t, testing.AllocsPerRun(100, func() { _ = r.Has("b") }))
-	require.Zero(t, testing.AllocsPerRun(100, func() { _ = r.TokensOf("b") }))
+	require.Zero(t, testing.AllocsPerRun(100, func() { _ = r.PartitionsOf("b") }))
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/clusterring/clusterring/services/internal/hashring"
 	"github.com/clusterring/clusterring/services/internal/key"
-	"github.com/clusterring/clusterring/services/internal/ring"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -26,15 +26,15 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// table returns the owner of every token.
-func table(t require.TestingT, r *ring.Ring) []string {
-	owners := make([]string, ring.Tokens)
-	for token := range owners {
-		owner, ok := r.OwnerOf(token)
+// table returns the owner of every partition.
+func table(t require.TestingT, r *hashring.Table) []string {
+	owners := make([]string, hashring.Partitions)
+	for partition := range owners {
+		owner, ok := r.OwnerOf(partition)
 		if !ok {
-			require.FailNow(t, "a token has no owner", "token %d", token)
+			require.FailNow(t, "a partition has no owner", "partition %d", partition)
 		}
-		owners[token] = owner
+		owners[partition] = owner
 	}
 	return owners
 }
@@ -57,7 +57,7 @@ func TestOrderAndDuplicatesChangeNothing(t *testing.T) {
 		repeated := append(slices.Clone(shards), rapid.SliceOf(rapid.SampledFrom(shards)).Draw(t, "repeated")...)
 		shuffled := rapid.Permutation(repeated).Draw(t, "shuffled")
 
-		a, b := ring.New(shards), ring.New(shuffled)
+		a, b := hashring.New(shards), hashring.New(shuffled)
 		require.Equal(t, a.Fingerprint(), b.Fingerprint())
 		require.Equal(t, a.Shards(), b.Shards())
 		require.Equal(t, table(t, a), table(t, b))
@@ -68,7 +68,7 @@ func TestOrderAndDuplicatesChangeNothing(t *testing.T) {
 func TestInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		shards := names(1, 60).Draw(t, "shards")
-		r := ring.New(shards)
+		r := hashring.New(shards)
 		require.Equal(t, len(shards), r.Len())
 		require.True(t, slices.IsSorted(r.Shards()))
 
@@ -76,29 +76,29 @@ func TestInvariants(t *testing.T) {
 		for _, owner := range table(t, r) {
 			owned[owner]++
 		}
-		bound := (105*ring.Tokens + 100*len(shards) - 1) / (100 * len(shards))
+		bound := (105*hashring.Partitions + 100*len(shards) - 1) / (100 * len(shards))
 		total := 0
 		for _, shard := range shards {
 			require.True(t, r.Has(shard))
-			require.Equal(t, owned[shard], r.TokensOf(shard))
-			require.LessOrEqual(t, r.TokensOf(shard), bound)
-			total += r.TokensOf(shard)
+			require.Equal(t, owned[shard], r.PartitionsOf(shard))
+			require.LessOrEqual(t, r.PartitionsOf(shard), bound)
+			total += r.PartitionsOf(shard)
 		}
-		require.Equal(t, ring.Tokens, total)
+		require.Equal(t, hashring.Partitions, total)
 	})
 }
 
 // With three shards the bound does not bind, so that nothing moves but what has to.
-func TestLeavingMovesOnlyTheLeaversTokens(t *testing.T) {
+func TestLeavingMovesOnlyTheLeaversPartitions(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		shards := names(2, 3).Draw(t, "shards")
 		leaver := rapid.SampledFrom(shards).Draw(t, "leaver")
 		staying := slices.DeleteFunc(slices.Clone(shards), func(s string) bool { return s == leaver })
 
-		before, after := table(t, ring.New(shards)), table(t, ring.New(staying))
-		for token := range before {
-			if before[token] != leaver && before[token] != after[token] {
-				require.Equal(t, before[token], after[token], "token %d", token)
+		before, after := table(t, hashring.New(shards)), table(t, hashring.New(staying))
+		for partition := range before {
+			if before[partition] != leaver && before[partition] != after[partition] {
+				require.Equal(t, before[partition], after[partition], "partition %d", partition)
 			}
 		}
 	})
@@ -106,41 +106,41 @@ func TestLeavingMovesOnlyTheLeaversTokens(t *testing.T) {
 
 // The bound forces few moves, and these are within the bound's reach: with n shards at most what is over a shard's
 // share.
-func TestLeavingMovesFewOtherTokens(t *testing.T) {
+func TestLeavingMovesFewOtherPartitions(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		shards := names(2, 60).Draw(t, "shards")
 		leaver := rapid.SampledFrom(shards).Draw(t, "leaver")
 		staying := slices.DeleteFunc(slices.Clone(shards), func(s string) bool { return s == leaver })
 
-		full := ring.New(shards)
-		before, after := table(t, full), table(t, ring.New(staying))
+		full := hashring.New(shards)
+		before, after := table(t, full), table(t, hashring.New(staying))
 		others := 0
-		for token := range before {
-			if before[token] != leaver && before[token] != after[token] {
+		for partition := range before {
+			if before[partition] != leaver && before[partition] != after[partition] {
 				others++
 			}
 		}
-		require.LessOrEqual(t, others, full.TokensOf(leaver)/4)
+		require.LessOrEqual(t, others, full.PartitionsOf(leaver)/4)
 	})
 }
 
-// A look-up by hash is one by token, and the token is the upper part of the hash.
-func TestOwnerIsThatOfTheToken(t *testing.T) {
-	r := ring.New([]string{"a", "b", "c"})
-	require.Zero(t, r.Token(0))
-	require.Equal(t, 1, r.Token(1<<17))
-	require.Equal(t, ring.Tokens-1, r.Token(key.Prime-1))
+// A look-up by hash is one by partition, and the partition is the upper part of the hash.
+func TestOwnerIsThatOfThePartition(t *testing.T) {
+	r := hashring.New([]string{"a", "b", "c"})
+	require.Zero(t, r.Partition(0))
+	require.Equal(t, 1, r.Partition(1<<17))
+	require.Equal(t, hashring.Partitions-1, r.Partition(key.Prime-1))
 	rapid.Check(t, func(t *rapid.T) {
 		h := key.Hash(rapid.Uint32Range(0, key.Prime-1).Draw(t, "hash"))
 		owner, ok := r.Owner(h)
-		want, _ := r.OwnerOf(r.Token(h))
+		want, _ := r.OwnerOf(r.Partition(h))
 		require.True(t, ok)
 		require.Equal(t, want, owner)
 	})
 }
 
 func TestNoHashPanics(t *testing.T) {
-	r := ring.New([]string{"a", "b"})
+	r := hashring.New([]string{"a", "b"})
 	for _, h := range []key.Hash{0, key.Prime, 1 << 31, 1<<32 - 1} {
 		_, ok := r.Owner(h)
 		require.True(t, ok)
@@ -148,7 +148,7 @@ func TestNoHashPanics(t *testing.T) {
 }
 
 func TestRingWithoutShards(t *testing.T) {
-	for _, r := range []*ring.Ring{ring.New(nil), ring.New([]string{}), {}} {
+	for _, r := range []*hashring.Table{hashring.New(nil), hashring.New([]string{}), {}} {
 		_, ok := r.Owner(0)
 		require.False(t, ok)
 		_, ok = r.OwnerOf(0)
@@ -156,40 +156,40 @@ func TestRingWithoutShards(t *testing.T) {
 		require.Empty(t, r.Ranking(0, 3))
 		require.Empty(t, r.Shards())
 		require.Zero(t, r.Len())
-		require.Zero(t, r.TokensOf("a"))
+		require.Zero(t, r.PartitionsOf("a"))
 		require.False(t, r.Has("a"))
 	}
-	require.Len(t, ring.New(nil).Fingerprint(), 16)
-	require.Equal(t, ring.New(nil).Fingerprint(), ring.New([]string{}).Fingerprint())
+	require.Len(t, hashring.New(nil).Fingerprint(), 16)
+	require.Equal(t, hashring.New(nil).Fingerprint(), hashring.New([]string{}).Fingerprint())
 }
 
 func TestTokensThatDoNotExist(t *testing.T) {
-	r := ring.New([]string{"a", "b"})
-	for _, token := range []int{-1, ring.Tokens, 1 << 40} {
-		_, ok := r.OwnerOf(token)
+	r := hashring.New([]string{"a", "b"})
+	for _, partition := range []int{-1, hashring.Partitions, 1 << 40} {
+		_, ok := r.OwnerOf(partition)
 		require.False(t, ok)
-		require.Empty(t, r.Ranking(token, 2))
+		require.Empty(t, r.Ranking(partition, 2))
 	}
 }
 
 func TestRingKeepsNothingOfTheCaller(t *testing.T) {
 	shards := []string{"c", "a", "b"}
-	r := ring.New(shards)
+	r := hashring.New(shards)
 	require.Equal(t, []string{"c", "a", "b"}, shards, "the argument was sorted")
 	shards[0] = "changed"
 	r.Shards()[0] = "changed"
 	require.Equal(t, []string{"a", "b", "c"}, r.Shards())
 }
 
-func TestMoreShardsThanTokens(t *testing.T) {
+func TestMoreShardsThanPartitions(t *testing.T) {
 	shards := make([]string, 16500)
 	for i := range shards {
 		shards[i] = fmt.Sprintf("shard-%d", i)
 	}
-	r := ring.New(shards)
-	require.Len(t, table(t, r), ring.Tokens)
+	r := hashring.New(shards)
+	require.Len(t, table(t, r), hashring.Partitions)
 	for _, shard := range shards {
-		require.LessOrEqual(t, r.TokensOf(shard), 2)
+		require.LessOrEqual(t, r.PartitionsOf(shard), 2)
 	}
 }
 
@@ -197,13 +197,13 @@ func TestMoreShardsThanTokens(t *testing.T) {
 func TestRankingIsExact(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		shards := names(1, 40).Draw(t, "shards")
-		token := rapid.IntRange(0, ring.Tokens-1).Draw(t, "token")
+		partition := rapid.IntRange(0, hashring.Partitions-1).Draw(t, "partition")
 		n := rapid.IntRange(0, 4).Draw(t, "n")
 
-		ranking := ring.New(shards).Ranking(token, n)
+		ranking := hashring.New(shards).Ranking(partition, n)
 		require.Len(t, ranking, min(n, len(shards)))
 		for _, ranked := range ranking {
-			owner, ok := ring.New(shards).OwnerOf(token)
+			owner, ok := hashring.New(shards).OwnerOf(partition)
 			require.True(t, ok)
 			require.Equal(t, owner, ranked)
 			shards = slices.DeleteFunc(slices.Clone(shards), func(s string) bool { return s == owner })
@@ -212,7 +212,7 @@ func TestRankingIsExact(t *testing.T) {
 }
 
 func TestRankingOfAllShards(t *testing.T) {
-	r := ring.New([]string{"a", "b", "c"})
+	r := hashring.New([]string{"a", "b", "c"})
 	require.ElementsMatch(t, []string{"a", "b", "c"}, r.Ranking(7, 100))
 	require.Empty(t, r.Ranking(7, -1))
 }
@@ -224,7 +224,7 @@ func TestFingerprintSeparatesNames(t *testing.T) {
 	}
 	seen := map[string][]string{}
 	for _, set := range sets {
-		f := ring.New(set).Fingerprint()
+		f := hashring.New(set).Fingerprint()
 		require.Regexp(t, "^[0-9a-f]{16}$", f)
 		require.NotContains(t, seen, f, "%q and %q have one fingerprint", set, seen[f])
 		seen[f] = set
@@ -232,19 +232,19 @@ func TestFingerprintSeparatesNames(t *testing.T) {
 }
 
 // Names that would be alike once a number is appended, or that differ in one character, own what chance gives them and
-// not the same tokens: a share of 1/n each, whichever names they are.
+// not the same partitions: a share of 1/n each, whichever names they are.
 func TestNamesThatLookAlikeShareNothing(t *testing.T) {
 	shards := []string{"x-1", "x-10", "x-11", "x-110", "x-111", "x-1-0", "x-1-10", "x", "x-", "1", "10", "11", "X-1"}
-	r := ring.New(shards)
-	mean := float64(ring.Tokens) / float64(len(shards))
+	r := hashring.New(shards)
+	mean := float64(hashring.Partitions) / float64(len(shards))
 	for _, shard := range shards {
-		require.InEpsilon(t, mean, float64(r.TokensOf(shard)), 0.12, "tokens of %q", shard)
+		require.InEpsilon(t, mean, float64(r.PartitionsOf(shard)), 0.12, "partitions of %q", shard)
 	}
-	// Whoever comes second for a shard's tokens is any of the others, not its lookalike.
+	// Whoever comes second for a shard's partitions is any of the others, not its lookalike.
 	seconds := map[string]int{}
-	for token := range ring.Tokens {
-		if owner, _ := r.OwnerOf(token); owner == "x-1" && token%8 == 0 {
-			seconds[r.Ranking(token, 2)[1]]++
+	for partition := range hashring.Partitions {
+		if owner, _ := r.OwnerOf(partition); owner == "x-1" && partition%8 == 0 {
+			seconds[r.Ranking(partition, 2)[1]]++
 		}
 	}
 	require.Greater(t, len(seconds), len(shards)-3, "seconds after x-1: %v", seconds)
@@ -265,27 +265,27 @@ func randomNames(random *rand.Rand, n int) []string {
 }
 
 func TestLosers(t *testing.T) {
-	few, more := ring.New([]string{"a", "b", "c"}), ring.New([]string{"d", "c", "b", "a"})
-	require.Equal(t, []string{"a", "b", "c"}, ring.Losers(few, more), "all give something to the new one")
-	require.Empty(t, ring.Losers(more, few), "the bound is far, and whoever has left is not on the ring")
-	require.Empty(t, ring.Losers(few, few))
-	require.Empty(t, ring.Losers(ring.New(nil), few))
-	require.Empty(t, ring.Losers(few, ring.New(nil)))
+	few, more := hashring.New([]string{"a", "b", "c"}), hashring.New([]string{"d", "c", "b", "a"})
+	require.Equal(t, []string{"a", "b", "c"}, hashring.Losers(few, more), "all give something to the new one")
+	require.Empty(t, hashring.Losers(more, few), "the bound is far, and whoever has left is not on the ring")
+	require.Empty(t, hashring.Losers(few, few))
+	require.Empty(t, hashring.Losers(hashring.New(nil), few))
+	require.Empty(t, hashring.Losers(few, hashring.New(nil)))
 
-	// Where the bound pushes tokens on, a departure moves some between those that stay.
+	// Where the bound pushes partitions on, a departure moves some between those that stay.
 	var names []string
 	for i := range 200 {
 		names = append(names, fmt.Sprintf("shard-%d", i))
 	}
-	before, after := ring.New(names), ring.New(names[1:])
+	before, after := hashring.New(names), hashring.New(names[1:])
 	lost := map[string]bool{}
-	for token := range ring.Tokens {
-		was, _ := before.OwnerOf(token)
-		is, _ := after.OwnerOf(token)
+	for partition := range hashring.Partitions {
+		was, _ := before.OwnerOf(partition)
+		is, _ := after.OwnerOf(partition)
 		if was != is && was != names[0] {
 			lost[was] = true
 		}
 	}
 	require.NotEmpty(t, lost)
-	require.Equal(t, slices.Sorted(maps.Keys(lost)), ring.Losers(before, after))
+	require.Equal(t, slices.Sorted(maps.Keys(lost)), hashring.Losers(before, after))
 }

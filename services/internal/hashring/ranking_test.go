@@ -1,4 +1,4 @@
-package ring
+package hashring
 
 import (
 	"fmt"
@@ -19,18 +19,18 @@ func numbered(n int) []string {
 	return shards
 }
 
-// In a large ring the bound pushes many tokens on, so that favourites alone do not say who the next owner is: each place
+// In a large ring the bound pushes many partitions on, so that favourites alone do not say who the next owner is: each place
 // is compared with the ring that is built without those before it.
 func TestRankingIsExactInLargeRings(t *testing.T) {
 	const places = 3
 	for _, n := range []int{100, 300} {
 		r := New(numbered(n))
-		for _, token := range []int{0, Tokens / 2, Tokens - 1000, Tokens - 1} {
+		for _, partition := range []int{0, Partitions / 2, Partitions - 1000, Partitions - 1} {
 			left := r.Shards()
-			for place, ranked := range r.Ranking(token, places) {
-				owner, ok := New(left).OwnerOf(token)
+			for place, ranked := range r.Ranking(partition, places) {
+				owner, ok := New(left).OwnerOf(partition)
 				require.True(t, ok)
-				require.Equal(t, owner, ranked, "place %d for token %d of %d shards", place, token, n)
+				require.Equal(t, owner, ranked, "place %d for partition %d of %d shards", place, partition, n)
 				left = slices.DeleteFunc(left, func(shard string) bool { return shard == owner })
 			}
 			require.Len(t, left, n-places)
@@ -42,12 +42,12 @@ func TestRankingIsExactInLargeRings(t *testing.T) {
 func TestRankingWithoutFavourites(t *testing.T) {
 	shards := canonical(numbered(100))
 	with, without := newFavourites(shards), newFavourites(shards)
-	require.Len(t, with.table, Tokens*favouritesKept)
+	require.Len(t, with.table, Partitions*favouritesKept)
 	without.kept, without.table = 0, nil
 	owned := make([]int32, len(shards))
 	for _, left := range [][]int32{{}, {7}, {7, 99}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}} {
-		for token := 0; token < Tokens; token += 1111 {
-			require.Equal(t, without.ownerWithout(left, token, owned), with.ownerWithout(left, token, owned), "token %d without %v", token, left)
+		for partition := 0; partition < Partitions; partition += 1111 {
+			require.Equal(t, without.ownerWithout(left, partition, owned), with.ownerWithout(left, partition, owned), "partition %d without %v", partition, left)
 		}
 	}
 	require.Empty(t, newFavourites(numbered(math.MaxUint16+2)).table)

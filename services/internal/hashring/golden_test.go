@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/clusterring/clusterring/services/internal/ring"
+	"github.com/clusterring/clusterring/services/internal/hashring"
 )
 
 // The golden file pins the algorithm. If it changes, every object of every cluster may change its shard, and replicas
@@ -36,22 +36,22 @@ func TestGolden(t *testing.T) {
 	require.Equal(t, string(want), got.String(), "the algorithm has changed; if that is meant, change its version and run with -update")
 }
 
-// describe writes a ring: its members with their shares, some tokens in full, and a digest of the whole table.
+// describe writes a ring: its members with their shares, some partitions in full, and a digest of the whole table.
 func describe(w *strings.Builder, shards []string) {
-	r := ring.New(shards)
+	r := hashring.New(shards)
 	fmt.Fprintf(w, "shards       %s\n", strings.Join(r.Shards(), " "))
 	fmt.Fprintf(w, "fingerprint  %s\n", r.Fingerprint())
 	for _, shard := range r.Shards() {
-		fmt.Fprintf(w, "tokens       %-8s %5d  %.4f of the mean\n", shard, r.TokensOf(shard), float64(r.TokensOf(shard))*float64(r.Len())/ring.Tokens)
+		fmt.Fprintf(w, "partitions       %-8s %5d  %.4f of the mean\n", shard, r.PartitionsOf(shard), float64(r.PartitionsOf(shard))*float64(r.Len())/hashring.Partitions)
 	}
 	digest := sha256.New()
-	for token := range ring.Tokens {
-		owner, _ := r.OwnerOf(token)
-		fmt.Fprintf(digest, "%d %s\n", token, owner)
+	for partition := range hashring.Partitions {
+		owner, _ := r.OwnerOf(partition)
+		fmt.Fprintf(digest, "%d %s\n", partition, owner)
 	}
 	fmt.Fprintf(w, "table        %s\n", hex.EncodeToString(digest.Sum(nil)))
-	for _, token := range []int{0, 1, 2, 3, 1000, 8191, 16000, ring.Tokens - 1} {
-		fmt.Fprintf(w, "token %5d  %s\n", token, strings.Join(r.Ranking(token, 3), " > "))
+	for _, partition := range []int{0, 1, 2, 3, 1000, 8191, 16000, hashring.Partitions - 1} {
+		fmt.Fprintf(w, "partition %5d  %s\n", partition, strings.Join(r.Ranking(partition, 3), " > "))
 	}
 	fmt.Fprintln(w)
 }

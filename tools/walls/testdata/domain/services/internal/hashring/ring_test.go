@@ -1,4 +1,4 @@
-package ring
+package hashring
 
 import (
 	_ "github.com/clusterring/clusterring/tools/localplane"

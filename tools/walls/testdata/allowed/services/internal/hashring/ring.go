@@ -1,5 +1,5 @@
-// Package ring promises one thing.
-package ring
+// Package hashring promises one thing.
+package hashring
 
 import (
 	_ "github.com/clusterring/clusterring/services/internal/key"

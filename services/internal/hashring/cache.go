@@ -1,29 +1,29 @@
-package ring
+package hashring
 
 import (
 	"container/list"
 	"sync"
 )
 
-// Cache shares rings between all who need the ring of the same set of shards, so that each set is built once while it
-// is in use. It holds the rings asked for most recently, up to a fixed number, and may be used by any number of
+// Cache shares tables between all who need the table of the same set of shards, so that each set is built once while it
+// is in use. It holds the tables asked for most recently, up to a fixed number, and may be used by any number of
 // goroutines.
 type Cache struct {
 	size  int
-	build func([]string) *Ring
+	build func([]string) *Table
 
 	mu      sync.Mutex
 	entries map[string]*list.Element // by fingerprint; the elements hold *entry
 	recent  *list.List               // the most recently asked first
 }
 
-// entry is a ring that is built when it is first asked for.
+// entry is a table that is built when it is first asked for.
 type entry struct {
 	fingerprint string
-	ring        func() *Ring
+	table       func() *Table
 }
 
-// NewCache returns a cache of at most size rings of 64 KiB each, or 192 KiB once [Ring.Ranking] was asked; less than 1 counts
+// NewCache returns a cache of at most size tables of 64 KiB each, or 192 KiB once [Table.Ranking] was asked; less than 1 counts
 // as 1.
 func NewCache(size int) *Cache {
 	return &Cache{
@@ -34,11 +34,11 @@ func NewCache(size int) *Cache {
 	}
 }
 
-// Get returns the ring of the given shards, in any order. Of several concurrent callers with the same set one builds
-// the ring and the others wait for it; callers with other sets do not wait.
-func (c *Cache) Get(shards []string) *Ring {
+// Get returns the table of the given shards, in any order. Of several concurrent callers with the same set one builds
+// the table and the others wait for it; callers with other sets do not wait.
+func (c *Cache) Get(shards []string) *Table {
 	names := canonical(shards)
-	return c.entry(names).ring()
+	return c.entry(names).table()
 }
 
 func (c *Cache) entry(names []string) *entry {
@@ -49,7 +49,7 @@ func (c *Cache) entry(names []string) *entry {
 		c.recent.MoveToFront(e)
 		return e.Value.(*entry)
 	}
-	e := &entry{fingerprint: id, ring: sync.OnceValue(func() *Ring { return c.build(names) })}
+	e := &entry{fingerprint: id, table: sync.OnceValue(func() *Table { return c.build(names) })}
 	c.entries[id] = c.recent.PushFront(e)
 	if c.recent.Len() > c.size {
 		oldest := c.recent.Remove(c.recent.Back()).(*entry)
