@@ -1,4 +1,4 @@
-package ring_test
+package hashring_test
 
 import (
 	"flag"

@@ -1,1 +1,1 @@
-package hashringquery
+package ringquery

@@ -1,2 +1,2 @@
 // Package ringquery has its comment in another file.
-package hashringquery
+package ringquery
