@@ -29,7 +29,7 @@ PATHS      := github.com/clusterring/clusterring
 MODULES    = $(shell sed -n 's|^[[:space:]]*\./||p' go.work)
 TOOLMODULES = tools/dev tools/controlplane
 # Each developer's tool has a file like a go.mod, for the go command's -modfile.
-PINS        = $(patsubst tools/dev/%,%,$(wildcard tools/dev/pins/*.mod))
+PINS        = $(wildcard tools/dev/pins/*.mod)
 # The modules that carry a tag of each release: those that others import or install, and what these require.
 RELEASED   := pkg proto tools tools/example tools/kubectl-ring
 SERVICES  := leasemonitor assigner rebalancer ringquery
@@ -186,7 +186,7 @@ tidy: go-present ## Bring every go.mod up to date, one version of each dependenc
 	@for module in $(MODULES) $(TOOLMODULES); do \
 		printf '==> tidy %s\n' "$$module"; (cd "$$module" && $(standalone) && go mod tidy && $(standalone_keep)) || exit 1; done
 	@for pins in $(PINS); do \
-		printf '==> tidy %s\n' "$$pins"; (cd tools/dev && GOWORK=off go mod tidy -modfile="$$pins") || exit 1; done
+		printf '==> tidy %s\n' "$$pins"; ($(pinned) && go mod tidy && cp go.mod "$$file.mod" && cp go.sum "$$file.sum") || exit 1; done
 
 .PHONY: fix
 fix: fix-versions fix-tidy fix-generate fix-proto fix-lint fix-format ## Repair all that `make verify` finds and a program can repair
@@ -228,7 +228,7 @@ verify-tidy: go-present ## Every go.mod lists what its module needs, no more (fi
 	@status=0; for module in $(MODULES) $(TOOLMODULES); do \
 		(cd "$$module" && $(standalone) && go mod tidy -diff) || { echo "error: $$module/go.mod: run make fix-tidy"; status=1; }; \
 	done; for pins in $(PINS); do \
-		(cd tools/dev && GOWORK=off go mod tidy -diff -modfile="$$pins") || { echo "error: tools/dev/$$pins: run make fix-tidy"; status=1; }; \
+		($(pinned) && go mod tidy -diff) || { echo "error: $$pins: run make fix-tidy"; status=1; }; \
 	done; exit $$status
 fix-tidy: tidy
 
@@ -362,6 +362,11 @@ define standalone
 { export GOWORK=off; if ! grep -q '^module .*/tools/kubectl-ring$$' go.mod; then alone=; else \
 	alone=$$(mktemp -d) && trap 'rm -rf "$$alone"' EXIT && cp go.mod go.sum "$$alone" && \
 	go mod edit $(foreach dir,$(RELEASED),-replace=$(PATHS)/$(dir)=$(CURDIR)/$(dir)) "$$alone/go.mod" && export GOFLAGS=-modfile="$$alone/go.mod"; fi; }
+endef
+# $(pinned) goes to an empty module whose go.mod is the file $$pins, so that the go command sees what that pins and nothing else.
+define pinned
+{ export GOWORK=off; file=$(CURDIR)/$${pins%.mod}; copy=$$(mktemp -d) && trap 'rm -rf "$$copy"' EXIT && \
+	cp "$$file.mod" "$$copy/go.mod" && cp "$$file.sum" "$$copy/go.sum" && cd "$$copy"; }
 endef
 standalone_keep = if [ -n "$$alone" ]; then GOFLAGS= go mod edit $(foreach dir,$(RELEASED),-dropreplace=$(PATHS)/$(dir)) "$$alone/go.mod" && \
 	cp "$$alone/go.mod" "$$alone/go.sum" .; fi

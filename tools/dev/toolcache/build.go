@@ -122,7 +122,7 @@ func (b *Builder) compile(ctx context.Context, p Program, binary string, total i
 	compiled := 0
 	_, err := b.run(ctx, p, func(string) {
 		compiled++
-		b.Progress.set("compiling, %d packages so far, at most %d", compiled, total)
+		b.Progress.compiled(compiled, total)
 	}, p.args("build", "-v", "-trimpath", "-buildvcs=false",
 		"-ldflags", strings.TrimSpace("-s -w "+p.LDFlags), "-o", binary, p.Package)...)
 	return err
