@@ -33,6 +33,8 @@ PINS        = $(wildcard tools/dev/pins/*.mod)
 # The modules that carry a tag of each release: those that others import or install, and what these require.
 RELEASED   := pkg proto tools tools/example tools/kubectl-ring
 SERVICES  := leasemonitor assigner rebalancer ringquery
+# What the demo runs.
+DEMO      := $(SERVICES) example demo kubectl-ring grpcurl
 VERSION    = $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 # Images: where they go (without: dist/images, as an OCI layout), for which machines, and the kustomization that dist/install puts
 # them into. Their base is that of .ko.yaml, or $KO_DEFAULTBASEIMAGE.
@@ -49,7 +51,8 @@ MORE_IMAGES ?=
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 # Where programs keep their version. A program that lacks one of them is not bothered.
 VERSIONED  = services/internal/kit tools/kubectl-ring/internal/command tools/load/internal/command
-GOBUILD    = go build -trimpath -buildvcs=false -ldflags "-s -w $(VERSIONED:%=-X $(PATHS)/%.Version=$(VERSION))"
+# Without cgo, so that the control plane and the services share what they are compiled from.
+GOBUILD    = CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w $(VERSIONED:%=-X $(PATHS)/%.Version=$(VERSION))"
 # The race detector needs a C compiler; without one the tests still run.
 RACE       = $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
 packages   = $(patsubst %,./%/...,$(1))
@@ -69,7 +72,7 @@ help: ## Show this list
 		/^[a-z0-9%-]+:.*## / { split($$0, part, ":.*## "); printf "  %-17s %s\n", part[1], part[2] }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: demo
-demo: build ## Run everything on this machine, show each promise kept, leave nothing behind
+demo: $(DEMO:%=$(BIN)/%) ## Run everything on this machine, show each promise kept, leave nothing behind
 	@assets=$$($(CONTROLPLANE)) && exec $(BIN)/demo run --bin-dir $(BIN) --assets "$$assets" $(ARGS)
 
 .PHONY: up
@@ -144,6 +147,14 @@ tool-%: go-present ## Build a pinned developer tool and print where it is (make 
 .PHONY: tool-list
 tool-list: go-present
 	@$(TOOL) -list
+
+.PHONY: tags
+tags: go-present ## Tag this commit as RELEASE=v1.2.3, once for each module that others import or install
+	@[ -n '$(RELEASE)' ] || { echo 'error: which release? make tags RELEASE=v1.2.3' >&2; exit 1; }
+	@[ -z "$$(git status --porcelain)" ] || { echo 'error: commit everything first' >&2; exit 1; }
+	@! grep -nE '^\s*$(PATHS)/[^ ]+ v' $(RELEASED:%=%/go.mod) | grep -v ' $(RELEASE)$$' || { \
+		echo 'error: these require another release: sed -i and commit, or name that release' >&2; exit 1; }
+	@for dir in $(RELEASED); do git tag "$$dir/$(RELEASE)" || exit 1; done; echo 'To publish them: git push --tags'
 
 .PHONY: clean
 clean: ## Remove what was built here (the user's cache stays)
