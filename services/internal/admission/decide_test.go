@@ -3,13 +3,12 @@ package admission_test
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"gotest.tools/v3/golden"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,8 +22,6 @@ import (
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
-
-var update = flag.Bool("update", false, "rewrite the files in testdata")
 
 const ring = "example"
 
@@ -289,7 +286,7 @@ func examples() []example {
 
 // TestDecide checks every example's outcome and that the answers, written out in testdata, are those a reviewer has read.
 func TestDecide(t *testing.T) {
-	var golden strings.Builder
+	var table strings.Builder
 
 	for _, e := range examples() {
 		t.Run(e.what, func(t *testing.T) {
@@ -299,7 +296,7 @@ func TestDecide(t *testing.T) {
 			writes := a.Outcome == admission.Assigned || a.Outcome == admission.Restored
 			require.Equal(t, writes, a.Shard != "")
 
-			fmt.Fprintf(&golden, "%s\n  outcome: %s\n", e.what, a.Outcome)
+			fmt.Fprintf(&table, "%s\n  outcome: %s\n", e.what, a.Outcome)
 
 			if writes {
 				if a.Outcome == admission.Assigned {
@@ -308,23 +305,16 @@ func TestDecide(t *testing.T) {
 
 				patch, err := e.ring.Patch(a, e.req.Object)
 				require.NoError(t, err)
-				fmt.Fprintf(&golden, "  patch: %s\n", patch)
+				fmt.Fprintf(&table, "  patch: %s\n", patch)
 			}
 
 			if a.Warning != "" {
-				fmt.Fprintf(&golden, "  warning: %s\n", a.Warning)
+				fmt.Fprintf(&table, "  warning: %s\n", a.Warning)
 			}
 		})
 	}
 
-	const file = "testdata/decisions.txt"
-	if *update {
-		require.NoError(t, os.WriteFile(file, []byte(golden.String()), 0o600))
-	}
-
-	want, err := os.ReadFile(file)
-	require.NoError(t, err)
-	require.Equal(t, string(want), golden.String())
+	golden.Assert(t, table.String(), "decisions.txt")
 }
 
 // A replica may not have heard yet that a shard which gave its Lease back, or whose Lease was taken, holds it again.

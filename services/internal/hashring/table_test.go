@@ -16,8 +16,6 @@ import (
 	"github.com/clusterring/clusterring/services/internal/key"
 )
 
-var update = flag.Bool("update", false, "rewrite the golden files")
-
 // TestMain makes rapid draw the same in each run, unless -rapid.seed says otherwise.
 func TestMain(m *testing.M) {
 	if err := flag.Set("rapid.seed", "1"); err != nil {

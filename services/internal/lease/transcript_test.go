@@ -1,7 +1,6 @@
 package lease_test
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"gotest.tools/v3/golden"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -19,8 +19,6 @@ import (
 
 	"github.com/clusterring/clusterring/services/internal/lease"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 const shard = "web-0"
 
@@ -48,14 +46,9 @@ func TestTranscripts(t *testing.T) {
 	require.NotEmpty(t, files)
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			want, err := os.ReadFile(file)
+			transcript, err := os.ReadFile(file)
 			require.NoError(t, err)
-			got := play(t, string(want))
-			if *update {
-				require.NoError(t, os.WriteFile(file, []byte(got), 0o600))
-				return
-			}
-			require.Equal(t, string(want), got)
+			golden.Assert(t, play(t, string(transcript)), filepath.Base(file))
 		})
 	}
 }

@@ -1,15 +1,11 @@
 package model
 
 import (
-	"flag"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"gotest.tools/v3/golden"
 )
-
-var update = flag.Bool("update", false, "rewrite testdata")
 
 // Traces are read by people; testdata has one of each form.
 func TestTraces(t *testing.T) {
@@ -22,14 +18,7 @@ func TestTraces(t *testing.T) {
 			_, violation := explored(t, s)
 			require.NotNil(t, violation)
 
-			golden := filepath.Join("testdata", name+".txt")
-			if *update {
-				require.NoError(t, os.WriteFile(golden, []byte(violation.Trace), 0o600))
-			}
-
-			want, err := os.ReadFile(golden)
-			require.NoError(t, err)
-			require.Equal(t, string(want), violation.Trace)
+			golden.Assert(t, violation.Trace, name+".txt")
 		})
 	}
 }

@@ -1,17 +1,14 @@
 package plan
 
 import (
-	"flag"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"gotest.tools/v3/golden"
 )
-
-var update = flag.Bool("update", false, "rewrite testdata")
 
 // ring has the available shards "here" and "there"; the key of every object belongs to "here", "gone" is not available.
 type ring struct{}
@@ -151,14 +148,7 @@ func TestDecide(t *testing.T) {
 				fmt.Fprintf(&got, "%s → %s\n", o.describe(), Decide(ring{}, o).describe())
 			}
 
-			path := "testdata/" + file
-			if *update {
-				require.NoError(t, os.WriteFile(path, []byte(got.String()), 0o600))
-			}
-
-			want, err := os.ReadFile(path)
-			require.NoError(t, err)
-			require.Equal(t, string(want), got.String())
+			golden.Assert(t, got.String(), file)
 		})
 	}
 }
