@@ -7,6 +7,11 @@ SHELL := /bin/sh
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 .DEFAULT_GOAL := help
 
+# What is compiled depends on the source alone, not on where it is, so that every clone and every target share the build cache. That
+# takes cgo to be off everywhere, too, but for the race detector.
+export GOFLAGS := $(strip $(filter-out -trimpath -buildvcs=false,$(GOFLAGS)) -trimpath -buildvcs=false)
+NOCGO := CGO_ENABLED=0
+
 # Settings that a caller may change: make demo ARGS=--verbose, make lint DIRS=services/assigner
 ARGS      ?=
 DIRS      ?= $(MODULES)
@@ -51,8 +56,7 @@ MORE_IMAGES ?=
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 # Where programs keep their version. A program that lacks one of them is not bothered.
 VERSIONED  = services/internal/kit tools/kubectl-ring/internal/command tools/load/internal/command
-# Without cgo, so that the control plane and the services share what they are compiled from.
-GOBUILD    = CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w $(VERSIONED:%=-X $(PATHS)/%.Version=$(VERSION))"
+GOBUILD    = $(NOCGO) go build -ldflags "-s -w $(VERSIONED:%=-X $(PATHS)/%.Version=$(VERSION))"
 # The race detector needs a C compiler; without one the tests still run.
 RACE       = $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
 packages   = $(patsubst %,./%/...,$(1))
@@ -257,13 +261,13 @@ fix-versions: tidy
 verify-build: go-present ## Every module builds and passes go vet on its own, outside the workspace
 	@failed=; for module in $(MODULES) tools/dev; do \
 		printf '==> build and vet %s on its own\n' "$$module"; \
-		(cd "$$module" && $(standalone) && go build -buildvcs=false ./... && go vet ./...) || failed="$$failed $$module"; done; \
+		(cd "$$module" && $(standalone) && export $(NOCGO) && go build ./... && go vet ./...) || failed="$$failed $$module"; done; \
 	if [ -n "$$failed" ]; then echo "error: on their own, outside the workspace, these do not build or pass vet:$$failed" >&2; exit 1; fi
 
 .PHONY: verify-lint fix-lint
 verify-lint: go-present ## Code keeps to .golangci.yml (fix-lint)
 	$(call step,lint)
-	@lint=$$($(TOOL) golangci-lint) && "$$lint" run $(call packages,$(DIRS)) && \
+	@lint=$$($(TOOL) golangci-lint) && export $(NOCGO) && "$$lint" run $(call packages,$(DIRS)) && \
 		(cd tools/dev && GOWORK=off "$$lint" run --config ../../.golangci.yml ./...) && \
 		(cd tools/controlplane && GOWORK=off "$$lint" run --config ../../.golangci.yml .)
 fix-lint: go-present
@@ -279,7 +283,7 @@ verify-walls: go-present ## Imports respect the walls of the house, and every pa
 .PHONY: test-simulation
 test-simulation: go-present ## Let things go wrong in a small world on virtual time, and see every object find its place (SEEDS=n from FROM=x on, SEED=x for one; MUTATIONS=. puts faults back)
 	$(call step,$(if $(MUTATIONS),simulation of a source with faults; each is found by some seed,simulation; a history that fails is shrunk and printed))
-	@SEEDS=$(or $(SEEDS),1000) FROM=$(FROM) SEED=$(SEED) MUTATIONS='$(MUTATIONS)' \
+	@SEEDS=$(or $(SEEDS),1000) FROM=$(FROM) SEED=$(SEED) MUTATIONS='$(MUTATIONS)' $(NOCGO) \
 		exec go test -C services/rebalancer/simulation -count=1 -timeout 6h -v -run '^Test$(if $(MUTATIONS),Mutations,Seeds)$$' $(ARGS) .
 
 .PHONY: test-faults
@@ -288,7 +292,7 @@ test-faults: go-present ## Kill, freeze, cut off and confuse every service and s
 	@$(CONTROLPLANE) >/dev/null
 	$(call step,fault runs; each says how it ended)
 	@assets=$$($(CONTROLPLANE)) && \
-		KUBEBUILDER_ASSETS="$$assets" FAULTS=$(or $(FAULTS),first) exec go test -C tools/faults/sweep -count=1 -timeout $(if $(filter all,$(FAULTS)),2h,15m) $(ARGS)
+		KUBEBUILDER_ASSETS="$$assets" FAULTS=$(or $(FAULTS),first) $(NOCGO) exec go test -C tools/faults/sweep -count=1 -timeout $(if $(filter all,$(FAULTS)),2h,15m) $(ARGS)
 
 # The registry is that of ko or skaffold, if IMAGE_REPO does not name one. Images are built for the machines of the cluster alone.
 # Tests run three at a time, for three services are disturbed at once.
@@ -305,7 +309,7 @@ e2e: go-present $(BIN)/kubectl-ring $(BIN)/grpcurl ## Install everything on the 
 	@[ ! -d dist/e2e/previous ] || export E2E_PREVIOUS=$(CURDIR)/dist/e2e/previous; \
 		E2E_INSTALL=$(CURDIR)/dist/e2e E2E_ROOT=$(CURDIR) E2E_BIN=$(abspath $(BIN)) \
 		E2E_IMAGE_REPO='$(or $(IMAGE_REPO),$(KO_DOCKER_REPO),$(SKAFFOLD_DEFAULT_REPO))' E2E_NODEKILL_IMAGE=$$(sed -n '/\/nodekill[:@]/p' dist/e2e/images.txt) \
-		exec go test -C tools/e2e/suite -count=1 -parallel 3 -timeout $(if $(filter full,$(E2E_SCALE)),2h,1h) -v $(ARGS)
+		$(NOCGO) exec go test -C tools/e2e/suite -count=1 -parallel 3 -timeout $(if $(filter full,$(E2E_SCALE)),2h,1h) -v $(ARGS)
 
 # What the upgrade starts from: images and manifests of PREVIOUS, made by its own Makefile in a worktree that is gone afterwards.
 .PHONY: e2e-previous
@@ -372,14 +376,14 @@ go-present:
 define standalone
 { export GOWORK=off; if ! grep -q '^module .*/tools/kubectl-ring$$' go.mod; then alone=; else \
 	alone=$$(mktemp -d) && trap 'rm -rf "$$alone"' EXIT && cp go.mod go.sum "$$alone" && \
-	go mod edit $(foreach dir,$(RELEASED),-replace=$(PATHS)/$(dir)=$(CURDIR)/$(dir)) "$$alone/go.mod" && export GOFLAGS=-modfile="$$alone/go.mod"; fi; }
+	go mod edit $(foreach dir,$(RELEASED),-replace=$(PATHS)/$(dir)=$(CURDIR)/$(dir)) "$$alone/go.mod" && export GOFLAGS="$(GOFLAGS) -modfile=$$alone/go.mod"; fi; }
 endef
 # $(pinned) goes to an empty module whose go.mod is the file $$pins, so that the go command sees what that pins and nothing else.
 define pinned
 { export GOWORK=off; file=$(CURDIR)/$${pins%.mod}; copy=$$(mktemp -d) && trap 'rm -rf "$$copy"' EXIT && \
 	cp "$$file.mod" "$$copy/go.mod" && cp "$$file.sum" "$$copy/go.sum" && cd "$$copy"; }
 endef
-standalone_keep = if [ -n "$$alone" ]; then GOFLAGS= go mod edit $(foreach dir,$(RELEASED),-dropreplace=$(PATHS)/$(dir)) "$$alone/go.mod" && \
+standalone_keep = if [ -n "$$alone" ]; then go mod edit $(foreach dir,$(RELEASED),-dropreplace=$(PATHS)/$(dir)) "$$alone/go.mod" && \
 	cp "$$alone/go.mod" "$$alone/go.sum" .; fi
 
 # $(call compatible,BUF) checks, in proto/, that clients of the API as it was when it was last generated can go on.
