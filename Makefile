@@ -87,6 +87,7 @@ up: build ## Start everything on this machine, leave it running and say how to u
 down: $(BIN)/demo ## Stop what `make up` or a killed demo has left
 	@exec $(BIN)/demo down $(ARGS)
 
+# Programs that tests build are those of make build, without cgo.
 .PHONY: test
 test: go-present ## Run all tests, with the race detector, against a real API server
 	$(call step,control plane for the tests)
@@ -97,7 +98,7 @@ test: go-present ## Run all tests, with the race detector, against a real API se
 	$(call step,tests of every module$(if $(RACE),, - WITHOUT the race detector: no C compiler); each package is named when it is done)
 	@assets=$$($(CONTROLPLANE)) && gotestsum=$$($(TOOL) gotestsum) && \
 		KUBEBUILDER_ASSETS="$$assets" exec "$$gotestsum" --format pkgname --format-hide-empty-pkg -- \
-		$(RACE) -count=1 -p $(PARALLEL) -timeout $(TIMEOUT) $(ARGS) $(call packages,$(DIRS))
+		$(RACE) -exec 'env $(NOCGO)' -count=1 -p $(PARALLEL) -timeout $(TIMEOUT) $(ARGS) $(call packages,$(DIRS))
 
 ##@ Build
 
