@@ -65,7 +65,7 @@ type DiagnosticsServiceClient interface {
 	ListRings(ctx context.Context, in *ListRingsRequest, opts ...grpc.CallOption) (*ListRingsResponse, error)
 	// GetRing returns one ring with its shards: their state and their share of the hash space.
 	GetRing(ctx context.Context, in *GetRingRequest, opts ...grpc.CallOption) (*GetRingResponse, error)
-	// Locate says which shard an object belongs to, and how that follows: partition key, hash, token, and who would be next.
+	// Locate says which shard an object belongs to, and how that follows: partition key, hash, partition, and who would be next.
 	//
 	// The object need not exist: the answer follows from its name alone. It says where the object belongs, and not which
 	// label it has at the moment.
@@ -216,7 +216,7 @@ type DiagnosticsServiceServer interface {
 	ListRings(context.Context, *ListRingsRequest) (*ListRingsResponse, error)
 	// GetRing returns one ring with its shards: their state and their share of the hash space.
 	GetRing(context.Context, *GetRingRequest) (*GetRingResponse, error)
-	// Locate says which shard an object belongs to, and how that follows: partition key, hash, token, and who would be next.
+	// Locate says which shard an object belongs to, and how that follows: partition key, hash, partition, and who would be next.
 	//
 	// The object need not exist: the answer follows from its name alone. It says where the object belongs, and not which
 	// label it has at the moment.

@@ -310,9 +310,9 @@ type Location struct {
 	PartitionKey *PartitionKey `protobuf:"bytes,4,opt,name=partition_key,json=partitionKey,proto3" json:"partition_key,omitempty"`
 	// hash of the partition key, from 0 to 2147483646 (2^31 - 2).
 	Hash uint32 `protobuf:"varint,5,opt,name=hash,proto3" json:"hash,omitempty"`
-	// token is the partition of the hash space that the hash falls into, from 0 to 16383.
-	Token int32 `protobuf:"varint,6,opt,name=token,proto3" json:"token,omitempty"`
-	// shard that owns the token, and so the object. Empty: no shard is available.
+	// partition is the part of the hash space that the hash falls into, from 0 to 16383.
+	Partition int32 `protobuf:"varint,6,opt,name=partition,proto3" json:"partition,omitempty"`
+	// shard that owns the partition, and so the object. Empty: no shard is available.
 	Shard string `protobuf:"bytes,7,opt,name=shard,proto3" json:"shard,omitempty"`
 	// next_shards are the shards that would own the object, in this order, if those before them failed. Empty: there is no
 	// other.
@@ -388,9 +388,9 @@ func (x *Location) GetHash() uint32 {
 	return 0
 }
 
-func (x *Location) GetToken() int32 {
+func (x *Location) GetPartition() int32 {
 	if x != nil {
-		return x.Token
+		return x.Partition
 	}
 	return 0
 }
@@ -507,14 +507,14 @@ const file_clusterring_diagnostics_v1alpha1_location_proto_rawDesc = "" +
 	"\x04kind\x18\x02 \x01(\tH\x00R\x04kind\x12\x1c\n" +
 	"\bresource\x18\x03 \x01(\tH\x00R\bresource\x12\x12\n" +
 	"\x04name\x18\x04 \x01(\tR\x04nameB\x06\n" +
-	"\x04type\"\x96\x03\n" +
+	"\x04type\"\x9e\x03\n" +
 	"\bLocation\x12\x12\n" +
 	"\x04ring\x18\x01 \x01(\tR\x04ring\x12:\n" +
 	"\x04role\x18\x02 \x01(\x0e2&.clusterring.diagnostics.v1alpha1.RoleR\x04role\x12b\n" +
 	"\x12namespace_coverage\x18\x03 \x01(\x0e23.clusterring.diagnostics.v1alpha1.NamespaceCoverageR\x11namespaceCoverage\x12S\n" +
 	"\rpartition_key\x18\x04 \x01(\v2..clusterring.diagnostics.v1alpha1.PartitionKeyR\fpartitionKey\x12\x12\n" +
-	"\x04hash\x18\x05 \x01(\rR\x04hash\x12\x14\n" +
-	"\x05token\x18\x06 \x01(\x05R\x05token\x12\x14\n" +
+	"\x04hash\x18\x05 \x01(\rR\x04hash\x12\x1c\n" +
+	"\tpartition\x18\x06 \x01(\x05R\tpartition\x12\x14\n" +
 	"\x05shard\x18\a \x01(\tR\x05shard\x12\x1f\n" +
 	"\vnext_shards\x18\b \x03(\tR\n" +
 	"nextShards\x12 \n" +

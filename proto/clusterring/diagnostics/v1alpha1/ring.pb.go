@@ -446,8 +446,8 @@ type Shard struct {
 	Problem string `protobuf:"bytes,6,opt,name=problem,proto3" json:"problem,omitempty"`
 	// lease_duration is how long a renewal counts, in whole seconds: the default of 15 s where the Lease says nothing usable.
 	LeaseDuration *durationpb.Duration `protobuf:"bytes,7,opt,name=lease_duration,json=leaseDuration,proto3" json:"lease_duration,omitempty"`
-	// tokens is how many of the ring's equal partitions of the hash space the shard owns. 0: it is not available.
-	Tokens int32 `protobuf:"varint,8,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	// partitions is how many of the equal parts of the hash space the shard owns. 0: it is not available.
+	Partitions int32 `protobuf:"varint,8,opt,name=partitions,proto3" json:"partitions,omitempty"`
 	// share is the fraction of the hash space that the shard owns, from 0 to 1; over all shards it adds up to 1 if any is
 	// available. 0: it is not available.
 	Share float64 `protobuf:"fixed64,9,opt,name=share,proto3" json:"share,omitempty"`
@@ -539,9 +539,9 @@ func (x *Shard) GetLeaseDuration() *durationpb.Duration {
 	return nil
 }
 
-func (x *Shard) GetTokens() int32 {
+func (x *Shard) GetPartitions() int32 {
 	if x != nil {
-		return x.Tokens
+		return x.Partitions
 	}
 	return 0
 }
@@ -596,7 +596,7 @@ const file_clusterring_diagnostics_v1alpha1_ring_proto_rawDesc = "" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
 	"\amessage\x18\x04 \x01(\tR\amessage\x12L\n" +
 	"\x14last_transition_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x12lastTransitionTime\x12/\n" +
-	"\x13observed_generation\x18\x06 \x01(\x03R\x12observedGeneration\"\xa6\x03\n" +
+	"\x13observed_generation\x18\x06 \x01(\x03R\x12observedGeneration\"\xae\x03\n" +
 	"\x05Shard\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x16\n" +
@@ -604,8 +604,10 @@ const file_clusterring_diagnostics_v1alpha1_ring_proto_rawDesc = "" +
 	"\x05state\x18\x04 \x01(\x0e2,.clusterring.diagnostics.v1alpha1.ShardStateR\x05state\x12\x1c\n" +
 	"\tavailable\x18\x05 \x01(\bR\tavailable\x12\x18\n" +
 	"\aproblem\x18\x06 \x01(\tR\aproblem\x12@\n" +
-	"\x0elease_duration\x18\a \x01(\v2\x19.google.protobuf.DurationR\rleaseDuration\x12\x16\n" +
-	"\x06tokens\x18\b \x01(\x05R\x06tokens\x12\x14\n" +
+	"\x0elease_duration\x18\a \x01(\v2\x19.google.protobuf.DurationR\rleaseDuration\x12\x1e\n" +
+	"\n" +
+	"partitions\x18\b \x01(\x05R\n" +
+	"partitions\x12\x14\n" +
 	"\x05share\x18\t \x01(\x01R\x05share\x12:\n" +
 	"\vrenewal_age\x18\n" +
 	" \x01(\v2\x19.google.protobuf.DurationR\n" +

@@ -81,10 +81,10 @@ type SimulatedShard struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// name of the shard. Never empty. A shard that is renamed appears under both names.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// tokens_before is how many of the 16384 partitions of the hash space it owns now. 0: it is not available.
-	TokensBefore int32 `protobuf:"varint,2,opt,name=tokens_before,json=tokensBefore,proto3" json:"tokens_before,omitempty"`
-	// tokens_after is how many it would own. 0: it would not be available.
-	TokensAfter int32 `protobuf:"varint,3,opt,name=tokens_after,json=tokensAfter,proto3" json:"tokens_after,omitempty"`
+	// partitions_before is how many of the 16384 partitions of the hash space it owns now. 0: it is not available.
+	PartitionsBefore int32 `protobuf:"varint,2,opt,name=partitions_before,json=partitionsBefore,proto3" json:"partitions_before,omitempty"`
+	// partitions_after is how many it would own. 0: it would not be available.
+	PartitionsAfter int32 `protobuf:"varint,3,opt,name=partitions_after,json=partitionsAfter,proto3" json:"partitions_after,omitempty"`
 	// share_before is the fraction of the hash space that it owns now, from 0 to 1.
 	ShareBefore float64 `protobuf:"fixed64,4,opt,name=share_before,json=shareBefore,proto3" json:"share_before,omitempty"`
 	// share_after is the fraction that it would own, from 0 to 1.
@@ -134,16 +134,16 @@ func (x *SimulatedShard) GetName() string {
 	return ""
 }
 
-func (x *SimulatedShard) GetTokensBefore() int32 {
+func (x *SimulatedShard) GetPartitionsBefore() int32 {
 	if x != nil {
-		return x.TokensBefore
+		return x.PartitionsBefore
 	}
 	return 0
 }
 
-func (x *SimulatedShard) GetTokensAfter() int32 {
+func (x *SimulatedShard) GetPartitionsAfter() int32 {
 	if x != nil {
-		return x.TokensAfter
+		return x.PartitionsAfter
 	}
 	return 0
 }
@@ -265,11 +265,11 @@ const file_clusterring_diagnostics_v1alpha1_simulation_proto_rawDesc = "" +
 	"1clusterring/diagnostics/v1alpha1/simulation.proto\x12 clusterring.diagnostics.v1alpha1\",\n" +
 	"\x06Rename\x12\x12\n" +
 	"\x04from\x18\x01 \x01(\tR\x04from\x12\x0e\n" +
-	"\x02to\x18\x02 \x01(\tR\x02to\"\xfc\x01\n" +
+	"\x02to\x18\x02 \x01(\tR\x02to\"\x8c\x02\n" +
 	"\x0eSimulatedShard\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12#\n" +
-	"\rtokens_before\x18\x02 \x01(\x05R\ftokensBefore\x12!\n" +
-	"\ftokens_after\x18\x03 \x01(\x05R\vtokensAfter\x12!\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12+\n" +
+	"\x11partitions_before\x18\x02 \x01(\x05R\x10partitionsBefore\x12)\n" +
+	"\x10partitions_after\x18\x03 \x01(\x05R\x0fpartitionsAfter\x12!\n" +
 	"\fshare_before\x18\x04 \x01(\x01R\vshareBefore\x12\x1f\n" +
 	"\vshare_after\x18\x05 \x01(\x01R\n" +
 	"shareAfter\x12%\n" +
