@@ -53,10 +53,10 @@ func TestSimulateSaysWhatWouldMove(t *testing.T) {
 	var names []string
 	for _, shard := range res.GetShards() {
 		names = append(names, shard.GetName())
-		require.EqualValues(t, before.PartitionsOf(shard.GetName()), shard.GetTokensBefore())
-		require.EqualValues(t, after.PartitionsOf(shard.GetName()), shard.GetTokensAfter())
-		require.InDelta(t, float64(shard.GetTokensBefore())/hashring.Partitions, shard.GetShareBefore(), 1e-9)
-		require.InDelta(t, float64(shard.GetTokensAfter())/hashring.Partitions, shard.GetShareAfter(), 1e-9)
+		require.EqualValues(t, before.PartitionsOf(shard.GetName()), shard.GetPartitionsBefore())
+		require.EqualValues(t, after.PartitionsOf(shard.GetName()), shard.GetPartitionsAfter())
+		require.InDelta(t, float64(shard.GetPartitionsBefore())/hashring.Partitions, shard.GetShareBefore(), 1e-9)
+		require.InDelta(t, float64(shard.GetPartitionsAfter())/hashring.Partitions, shard.GetShareAfter(), 1e-9)
 	}
 	require.Equal(t, []string{"a", "b", "c", "d", "x"}, names)
 	require.Equal(t, before.Fingerprint(), s.ring(ring).GetRing().GetFingerprint(), "nothing has changed")
