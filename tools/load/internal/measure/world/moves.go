@@ -274,7 +274,7 @@ func (w *World) rest(ctx context.Context) (map[string]usage.Usage, error) {
 
 // calm lets the API server come to rest.
 func (w *World) calm(ctx context.Context) error {
-	if err := w.bench.System.Calm(ctx); err != nil {
+	if err := w.bench.Local.Calm(ctx); err != nil {
 		return err
 	}
 	select {
