@@ -6,7 +6,6 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -41,8 +40,6 @@ const (
 	// fewNamespaces is up to how many namespaces are listed one by one: a list costs the API server a millisecond, and all objects of a million
 	// as many as a pass.
 	fewNamespaces = 100
-
-	familyPrefix = "followers "
 )
 
 // family is an object that others follow: they go to its next shard before it does. Nobody works on it; or it follows an object itself that is in
@@ -249,7 +246,7 @@ func (s *state) gathered(found search) {
 
 // gatherer looks for what follows objects, whenever some wait for that, until ctx ends.
 func (e *Engine) gatherer(ctx context.Context) {
-	next := source.Attempts(familyPrefix + e.Ring)
+	next := source.Attempts("followers " + e.Ring)
 
 	for {
 		select {
@@ -327,7 +324,7 @@ func (e *Engine) gatherAll(ctx context.Context) (seen int, again bool) {
 	}
 
 	for i, r := range controlled {
-		e.troubled(familyPrefix+r.GroupResource().String(), errs[i])
+		e.troubled(idOf(forFollowers, r), errs[i])
 	}
 
 	if again = errors.Join(errs...) != nil; again {
@@ -346,11 +343,9 @@ func (e *Engine) gatherAll(ctx context.Context) (seen int, again bool) {
 // unseen reports whether there may be objects of the resources that have no shard, and follow others, and were not seen; the lock is held. That is so
 // until the streams of such objects have begun.
 func (s *state) unseen(of []resources.Resource) bool {
-	for name := range s.unlisted {
-		resource, ok := strings.CutPrefix(name, unassignedPrefix)
-		resource, _, _ = strings.Cut(resource, inNamespace)
-
-		if name == newTarget || ok && slices.ContainsFunc(of, func(r resources.Resource) bool { return r.GroupResource().String() == resource }) {
+	for id := range s.unlisted {
+		among := func(r resources.Resource) bool { return r.GroupResource() == id.resource }
+		if id == newTarget || id.looksFor == forUnassigned && slices.ContainsFunc(of, among) {
 			return true
 		}
 	}

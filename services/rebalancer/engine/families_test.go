@@ -70,15 +70,17 @@ func TestListOfFollowersMayBeOld(t *testing.T) {
 
 // An object that follows another may be without a shard. The other one waits until all of these are seen, but not for ever, and for nothing else.
 func TestOwnersWaitUntilUnassignedObjectsAreSeen(t *testing.T) {
-	for source, waits := range map[string]bool{
-		unassignedPrefix + "secrets":                       true,
-		unassignedPrefix + "secrets" + inNamespace + "one": true,
-		newTarget:                       true,
-		unassignedPrefix + "configmaps": false,
-		"lost secrets":                  false,
-		"draining secrets":              false,
+	secrets, configMaps := schema.GroupResource{Resource: "secrets"}, schema.GroupResource{Resource: "configmaps"}
+
+	for source, waits := range map[sourceID]bool{
+		{looksFor: forUnassigned, resource: secrets}:                   true,
+		{looksFor: forUnassigned, resource: secrets, namespace: "one"}: true,
+		newTarget: true,
+		{looksFor: forUnassigned, resource: configMaps}: false,
+		{looksFor: forLost, resource: secrets}:          false,
+		{looksFor: forDraining, resource: secrets}:      false,
 	} {
-		t.Run(source, func(t *testing.T) {
+		t.Run(source.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e := New(Config{Ring: "ring", Clock: clock.RealClock{}, Log: logr.Discard()})
 				followAtOnce(e, target("ring", "secrets"))

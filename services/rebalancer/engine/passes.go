@@ -29,8 +29,6 @@ const (
 	auditBudget = 0.01
 	// perObject is what it costs the API server and the rebalancer to go over one object: docs/performance.md has the figure.
 	perObject = 25 * time.Microsecond
-
-	passPrefix = "labelled "
 )
 
 // passes decides when to go over the labelled objects, and where. Create it with newPasses.
@@ -324,7 +322,6 @@ type round struct {
 
 // over goes over the labelled objects of one resource, of some shards or of all.
 func (p *round) over(ctx context.Context, r resources.Resource, shards []string, all bool) error {
-	name := passPrefix + r.GroupResource().String()
 	scope := objects.Scope{GVR: r.GVR, Selector: p.e.Objects.ShardLabel()}
 	chunks := [][]string{nil}
 
@@ -352,7 +349,7 @@ func (p *round) over(ctx context.Context, r resources.Resource, shards []string,
 	}
 
 	if ctx.Err() == nil && p.e.Target().Same(p.t) {
-		p.e.troubled(name, err)
+		p.e.troubled(idOf(forMisplaced, r), err)
 	}
 
 	return err

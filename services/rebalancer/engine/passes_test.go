@@ -61,7 +61,7 @@ func followAtOnce(e *Engine, t *Target) {
 	e.retarget(t)
 	e.takeLost()
 
-	for _, who := range []string{newTarget, beingAsked} {
+	for _, who := range []sourceID{newTarget, beingAsked} {
 		e.listed(who)
 	}
 }
@@ -198,13 +198,13 @@ func TestPassesWaitForLists(t *testing.T) {
 	g.begin(change).end(nil)
 	g.clock.Step(settlePeriod)
 	p := g.begin(check)
-	g.e.listing("x")
+	g.e.listing(sourceID{looksFor: "x"})
 	p.end(nil)
 	require.False(t, g.verified())
 
 	_, in := g.due()
 	require.Positive(t, in, "a check would be in vain")
-	g.e.listed("x")
+	g.e.listed(sourceID{looksFor: "x"})
 	require.True(t, g.verified())
 }
 

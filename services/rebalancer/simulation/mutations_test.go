@@ -74,7 +74,7 @@ var mutations = []mutation{
 	{name: "a write that has failed is sent again as it was", edits: []replacement{{outcome, "\te.stale = out.Stale\n", "\te.stale = false\n"}}},
 	{name: "an acknowledged drain leaves no debt, nor is there an audit", edits: []replacement{{passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}, {table, "\tt.debt.Unseen = true\n\tt.moved++\n\tt.end(now, e)", "\tt.end(now, e)"}}},
 	{name: "a drain that nobody wants is not withdrawn", edits: []replacement{{plan, "\tcase o.Draining:\n\t\treturn Action{Verb: Withdraw}\n\t}\n\n\treturn Action{Verb: None}\n}\n\n// leave frees", "\t}\n\n\treturn Action{Verb: None}\n}\n\n// leave frees"}}},
-	{name: "a source that cannot be read says nothing", edits: []replacement{{state, "\t\tif err != nil {\n\t\t\ts.failures[source] = err.Error()", "\t\tif false {\n\t\t\ts.failures[source] = err.Error()"}}},
+	{name: "a source that cannot be read says nothing", edits: []replacement{{state, "\t\tif err != nil {\n\t\t\ts.failures[id] = err.Error()", "\t\tif false {\n\t\t\ts.failures[id] = err.Error()"}}},
 	{name: "silence is believed", edits: []replacement{{stream, "silence = 150 * time.Second", "silence = 150 * time.Hour"}}},
 	{name: "discovery is not asked again", edits: []replacement{
 		{resolver, "lookEvery = 15 * time.Second", "lookEvery = 15 * time.Hour"},
@@ -84,7 +84,7 @@ var mutations = []mutation{
 	{name: "404 says that an object is gone", edits: []replacement{{gone, "!apierrors.HasStatusCause(err,", "(true || apierrors.HasStatusCause(err,"}, {gone, "ServerResponse)", "ServerResponse))"}}},
 	{name: "a forced move may take a second", edits: []replacement{{move, "verdict.Until.Sub(m.Clock.Now())", "time.Second"}}},
 	{name: "a drain that hangs holds a slot of all", edits: []replacement{{slots, "t.slots.own[shard] < t.limits.PerShard && t.slots.inTime", "len(t.slots.late) == 0 && t.slots.inTime"}}},
-	{name: "a change of shards begins all lists anew", edits: []replacement{{sources, "\twanted := sets.New[string]()\n", "\twanted := sets.New[string]()\n\tfor name, f := range s.all {\n\t\ts.drop(name, f)\n\t}\n"}}},
+	{name: "a change of shards begins all lists anew", edits: []replacement{{sources, "\twanted := sets.New[sourceID]()\n", "\twanted := sets.New[sourceID]()\n\tfor id, f := range s.all {\n\t\ts.drop(id, f)\n\t}\n"}}},
 	{name: "what cannot move is tried all the time", edits: []replacement{{outcome, "\tcase Blocked:\n\t\te.cause = out.Cause\n\t\te.failures = 0\n", "\tcase Blocked:\n\t\te.cause = out.Cause\n\t\te.failures = 0\n\t\tout.RetryAfter = 50e6\n"}}},
 	{name: "a child of what is not covered belongs", edits: []replacement{{placing, "a.Belongs = a.Belongs && a.OwnerBelongs", "_ = a.OwnerBelongs"}}},
 	{name: "there is no audit", edits: []replacement{{passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}}},
