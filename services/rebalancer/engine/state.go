@@ -11,13 +11,21 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/services/internal/ancestry"
+	"github.com/clusterring/clusterring/services/internal/invariants"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 	"github.com/clusterring/clusterring/services/rebalancer/obligation"
 )
 
 // state is what the goroutines of an engine share. Every method may be called by any of them.
+//
+// Invariants, whenever nobody has the lock:
+//
+//  1. Everything was seen in its place only if no pass has to look for what is not.
+//  2. What the table wants to be looked at at some time is looked at then.
+//  3. A family has one name and one UID, by which it is known. No more members are kept than the bound allows.
 type state struct {
 	clock clock.WithTicker
+	pace  invariants.Pace
 
 	mu     sync.Mutex
 	target *Target
@@ -104,6 +112,10 @@ func (s *state) changed() {
 
 	notify(s.news)
 	notify(s.poke)
+
+	if invariants.Enabled {
+		s.check()
+	}
 }
 
 // tick wakes what the table was asked to wake at some time.
