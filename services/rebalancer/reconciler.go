@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-logr/logr"
 	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -49,7 +49,6 @@ type reconciler struct {
 	// counts bounds how often numbers alone are written, by the clock of status.
 	counts   *rate.Limiter
 	recorder events.EventRecorder
-	log      logr.Logger
 }
 
 // Reconcile looks after one ring.
@@ -323,7 +322,7 @@ func (r *reconciler) finish(ctx context.Context, ring *v1alpha1.ClusterRing) err
 	}
 
 	r.fleet.stop(ring.Name)
-	r.log.Info("ring deleted, no label is left", "ring", ring.Name)
+	log.FromContext(ctx).Info("Ring deleted, no label is left", "ring", ring.Name)
 
 	return nil
 }

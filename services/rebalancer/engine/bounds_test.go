@@ -305,6 +305,8 @@ func (u *underway) wrote(name string) bool {
 	return u.written[name]
 }
 
+func init() { metrics.Registry.MustRegister(Collectors()...) }
+
 // series counts the time series about a ring, of one metric or with "" of all.
 func series(t *testing.T, ring, metric string) (n int) {
 	t.Helper()

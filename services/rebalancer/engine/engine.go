@@ -13,9 +13,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/clusterring/clusterring/services/internal/ancestry"
 	"github.com/clusterring/clusterring/services/internal/membership"
@@ -69,7 +69,6 @@ type Config struct {
 	Namespaces Namespaces
 	Limits     Limits
 	Clock      clock.WithTicker
-	Log        logr.Logger
 	// Changed is called, at most a few times a second, when [Engine.Report] may give something new. It must not block.
 	Changed func()
 	// Late is called when a drain was not acknowledged in time. It must not block.
@@ -136,7 +135,7 @@ func (e *Engine) Observe(view *membership.View) {
 // Lost returns the available shards of the present target that are not available in another one, sorted.
 func (e *Engine) Lost(t *Target) []string { return sets.List(lostShards(e.Target(), t)) }
 
-// Run works until ctx ends, and returns when nothing of the engine runs any more.
+// Run works until ctx ends, logs as ctx says, and returns when nothing of the engine runs any more.
 func (e *Engine) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -178,7 +177,7 @@ func (e *Engine) work(ctx context.Context) {
 		}
 
 		if out.Event == obligation.Failed && !out.Brief {
-			e.failed(job.Object.ID, out.Reason)
+			e.failed(ctx, job.Object.ID, out.Reason)
 		}
 
 		if late, news := e.report(job.Object.ID, out); news {
@@ -189,11 +188,11 @@ func (e *Engine) work(ctx context.Context) {
 }
 
 // failed tells of an attempt that failed: of each in a metric, of one every few seconds in a log, for there may be very many.
-func (e *Engine) failed(id objects.ID, reason string) {
+func (e *Engine) failed(ctx context.Context, id objects.ID, reason string) {
 	countFailure(e.Ring)
 
 	if others, say := e.quiet.say(e.Clock.Now()); say {
-		e.Log.Error(nil, "cannot move an object; will try again", "object", id.String(), "reason", reason, "others since the last such line", others)
+		log.FromContext(ctx).Error(nil, "Cannot move an object; will try again", "object", id.String(), "reason", reason, "others since the last such line", others)
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -82,7 +81,7 @@ func TestOwnersWaitUntilUnassignedObjectsAreSeen(t *testing.T) {
 	} {
 		t.Run(source.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				e := New(Config{Ring: "ring", Clock: clock.RealClock{}, Log: logr.Discard()})
+				e := New(Config{Ring: "ring", Clock: clock.RealClock{}})
 				followAtOnce(e, target("ring", "secrets"))
 
 				look := func() (over *atomic.Bool) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
@@ -367,7 +368,7 @@ func (p *round) look(ctx context.Context, world placement.World, s sight) {
 	at, inPlace := p.e.observed(ctx, world, s)
 	if p.audited && !inPlace && !known && p.e.undisturbed() {
 		countAudited(p.e.Ring)
-		p.e.Log.Info("the audit has found an object out of its place", "object", o.String(), "shard", o.Shard, "belongs to", at.Desired)
+		log.FromContext(ctx).Info("The audit has found an object out of its place", "object", o.String(), "shard", o.Shard, "belongs to", at.Desired)
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
@@ -45,7 +44,7 @@ func newGoingOver(t *testing.T, budget float64) *goingOver {
 
 	g := &goingOver{T: t, clock: testclock.NewFakeClock(time.Unix(1_000_000_000, 0)), base: target("passes")}
 	g.e = New(Config{
-		Ring: "passes", Clock: g.clock, Log: logr.Discard(),
+		Ring: "passes", Clock: g.clock,
 		Limits: Limits{Total: 10, PerShard: 10, DrainTimeout: time.Minute, Settle: settlePeriod, AuditBudget: budget},
 	})
 	g.ring("a", "b", "c")
@@ -462,7 +461,7 @@ func TestPassesLetUrgentObjectsGoFirst(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				e := New(Config{Ring: "urgent", Clock: clock.RealClock{}, Log: logr.Discard(), Limits: Limits{Total: 10, PerShard: 10}})
+				e := New(Config{Ring: "urgent", Clock: clock.RealClock{}, Limits: Limits{Total: 10, PerShard: 10}})
 				followAtOnce(e, of(target("urgent"), "a", "b"))
 
 				ctx, cancel := context.WithCancel(t.Context())
