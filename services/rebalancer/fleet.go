@@ -40,7 +40,7 @@ type running struct {
 	revision int64
 	stop     func()
 	// reported is what the reconciler last wrote of what the engine reports; nobody else touches it.
-	reported told
+	reported lastReport
 	// failures are those that it reported last, stuck is what it announced last that a deleted ring waits for; the same.
 	failures []string
 	stuck    string

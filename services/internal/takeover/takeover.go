@@ -70,7 +70,7 @@ type Verdict struct {
 //     began, with the longest duration of the ring's Leases.
 //  4. No process works as a shard between the answer that allows to take its objects and the end of Until. The rules U1 to U5
 //     say why.
-//  5. Whoever is told not to take objects is told when to ask again.
+//  5. An answer that does not allow to take objects says when to ask again.
 type Guard struct {
 	pace   invariants.Pace
 	ring   string

@@ -194,12 +194,12 @@ func TestNothingIsKeptOfWhatIsOver(t *testing.T) {
 
 	w.e.mu.Lock()
 	_, timers := w.e.table.Next()
-	empty, suspected := w.e.table.Empty(), w.e.passes.suspects.any()
+	empty, looks := w.e.table.Empty(), w.e.passes.extent.any()
 	w.e.mu.Unlock()
 
 	require.True(t, empty)
 	require.False(t, timers, "no timer runs")
-	require.False(t, suspected)
+	require.False(t, looks)
 	require.True(t, w.e.turns.Idle())
 	require.Zero(t, series(t, w.ring, "clusterring_rebalancer_late_drains_total"), "shards come and go, each with a name of its own")
 

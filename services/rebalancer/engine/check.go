@@ -10,7 +10,7 @@ func (s *state) check() {
 		return
 	}
 
-	if s.passes.verified && s.passes.suspects.any() {
+	if s.passes.verified && s.passes.extent.any() {
 		invariants.Violated("1: everything was seen in its place, and a pass has to look for what is not")
 	}
 

@@ -80,9 +80,9 @@ type Config struct {
 // Engine moves the objects of one ring. Create it with [New], run it once, and give it a target whenever one is known.
 type Engine struct {
 	Config
-	mover *move.Mover
-	turns *move.Turns
-	quiet quiet
+	mover      *move.Mover
+	turns      *move.Turns
+	failureLog sparseLog
 	*state
 	// wake says that there is another target.
 	wake chan struct{}
@@ -191,31 +191,31 @@ func (e *Engine) work(ctx context.Context) {
 func (e *Engine) failed(ctx context.Context, id objects.ID, reason string) {
 	countFailure(e.Ring)
 
-	if others, say := e.quiet.say(e.Clock.Now()); say {
+	if others, say := e.failureLog.say(e.Clock.Now()); say {
 		log.FromContext(ctx).Error(nil, "Cannot move an object; will try again", "object", id.String(), "reason", reason, "others since the last such line", others)
 	}
 }
 
-// quiet lets one of many lines be written in a while.
-type quiet struct {
+// sparseLog lets one of many lines be written in a while.
+type sparseLog struct {
 	mu     sync.Mutex
 	next   time.Time
 	others int
 }
 
 // say reports whether a line is to be written now, and how many were not since the last one.
-func (q *quiet) say(now time.Time) (others int, say bool) {
+func (l *sparseLog) say(now time.Time) (others int, say bool) {
 	const every = 10 * time.Second
 
-	q.mu.Lock()
-	defer q.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 
-	if now.Before(q.next) {
-		q.others++
+	if now.Before(l.next) {
+		l.others++
 		return 0, false
 	}
 
-	others, q.others, q.next = q.others, 0, now.Add(every)
+	others, l.others, l.next = l.others, 0, now.Add(every)
 
 	return others, true
 }

@@ -228,7 +228,7 @@ func (w *ringOfTwo) giveUp(obj client.Object) {
 	require.NoError(w, w.client.Patch(w.Context(), obj, client.MergeFrom(before)))
 }
 
-// waits says whether an object waits for what follows it.
+// waits reports whether an object waits for what follows it.
 func (w *ringOfTwo) waits(obj client.Object) bool {
 	w.e.mu.Lock()
 	defer w.e.mu.Unlock()

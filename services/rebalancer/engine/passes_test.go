@@ -32,7 +32,7 @@ type pass struct {
 	g     *goingOver
 	kind  kind
 	round *round
-	owed  suspects
+	owed  extent
 	// shards are those where it looks; nil if at all.
 	shards []string
 }
@@ -88,7 +88,7 @@ func (g *goingOver) begin(want kind) *pass {
 	k, _ := g.due()
 	require.Equal(g, want, k)
 
-	p := &pass{g: g, kind: k, owed: g.e.passes.suspects, round: &round{e: g.e, t: g.e.Target()}}
+	p := &pass{g: g, kind: k, owed: g.e.passes.extent, round: &round{e: g.e, t: g.e.Target()}}
 	shards, all, owners := g.e.passes.begin(g.clock.Now(), k, g.e.table, g.e.Target())
 
 	p.round.full = all && !owners
@@ -245,7 +245,7 @@ func TestPassesForgetNothing(t *testing.T) {
 			g.ring("a", "b", "c", "d", "e")
 			g.ring("a", "b", "c", "d")
 			p.end(nil)
-			require.True(t, g.e.passes.suspects.any())
+			require.True(t, g.e.passes.extent.any())
 			require.False(t, g.verified())
 
 			g.begin(change).end(nil)
@@ -303,11 +303,11 @@ func TestPassesAreSpacedOut(t *testing.T) {
 		"failing": func(g *goingOver) { g.begin(change).end(errors.New("503")) },
 		"finding": func(g *goingOver) { g.begin(change).end(nil); g.e.passes.owe(obligation.Debt{All: true}) },
 		"failing to check": func(g *goingOver) {
-			g.e.passes.suspects.clear()
+			g.e.passes.extent.clear()
 			g.begin(check).end(errors.New("503"))
 		},
 		"moving": func(g *goingOver) {
-			g.e.passes.suspects.clear()
+			g.e.passes.extent.clear()
 			p := g.begin(check)
 			g.e.passes.owe(obligation.Debt{Unseen: true})
 			p.end(nil)

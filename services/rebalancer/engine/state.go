@@ -325,7 +325,7 @@ func (s *state) retarget(t *Target) (differs bool) {
 		s.lost = s.lost.Union(lost)
 		s.history.lose(lost)
 		s.relist = s.relist || old != nil && !old.Covers(t) // what was nobody's concern may be ours now
-		s.passes.retarget(now, suspectsOf(old, t))
+		s.passes.retarget(now, extentOf(old, t))
 		s.grace.retarget(now, len(t.View.AvailableShards()), len(t.View.Shards()), lostShards(t, old).Len() > 0)
 		maps.DeleteFunc(s.failures, func(id sourceID, _ string) bool { // the next pass shows
 			return id.looksFor == forMisplaced || id.looksFor == forFollowers

@@ -64,7 +64,7 @@ const (
 // unchecked takes away the passes over everything: the one that has to find nothing, and the audit.
 var unchecked = []replacement{
 	{passes, "\tcase !p.verified && still:\n\t\tk, at = check", "\tcase !p.verified && still && p.verified:\n\t\tk, at = check"},
-	{passes, "if !p.verified && still && !p.began.IsZero() && p.moved == t.Moved() && !p.suspects.any() && !p.began.Before(p.since.Add(p.settle)) {", "if !p.verified && still && !p.suspects.any() {"},
+	{passes, "if !p.verified && still && !p.began.IsZero() && p.moved == t.Moved() && !p.extent.any() && !p.began.Before(p.since.Add(p.settle)) {", "if !p.verified && still && !p.extent.any() {"},
 	{passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"},
 }
 
@@ -88,8 +88,8 @@ var mutations = []mutation{
 	{name: "what cannot move is tried all the time", edits: []replacement{{outcome, "\tcase Blocked:\n\t\te.cause = out.Cause\n\t\te.failures = 0\n", "\tcase Blocked:\n\t\te.cause = out.Cause\n\t\te.failures = 0\n\t\tout.RetryAfter = 50e6\n"}}},
 	{name: "a child of what is not covered belongs", edits: []replacement{{placing, "a.Belongs = a.Belongs && a.OwnerBelongs", "_ = a.OwnerBelongs"}}},
 	{name: "there is no audit", edits: []replacement{{passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}}},
-	{name: "only what a change concerns is gone over", edits: []replacement{{passes, "shards, all = p.suspects.among(t.View)\n", "shards, all = p.suspects.among(t.View)\n\t\tall = false\n"}, {passes, "\tcase !p.verified && still:\n\t\tk, at = check", "\tcase !p.verified && still && p.verified:\n\t\tk, at = check"}, {passes, "if !p.verified && still && !p.began.IsZero() && p.moved == t.Moved() && !p.suspects.any() && !p.began.Before(p.since.Add(p.settle)) {", "if !p.verified && still && !p.suspects.any() {"}, {passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}}},
-	{name: "converged without a look at all", edits: []replacement{{passes, "if !p.verified && still && !p.began.IsZero() && p.moved == t.Moved() && !p.suspects.any() && !p.began.Before(p.since.Add(p.settle)) {", "if !p.verified {"}}},
+	{name: "only what a change concerns is gone over", edits: []replacement{{passes, "shards, all = p.extent.among(t.View)\n", "shards, all = p.extent.among(t.View)\n\t\tall = false\n"}, {passes, "\tcase !p.verified && still:\n\t\tk, at = check", "\tcase !p.verified && still && p.verified:\n\t\tk, at = check"}, {passes, "if !p.verified && still && !p.began.IsZero() && p.moved == t.Moved() && !p.extent.any() && !p.began.Before(p.since.Add(p.settle)) {", "if !p.verified && still && !p.extent.any() {"}, {passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}}},
+	{name: "converged without a look at all", edits: []replacement{{passes, "if !p.verified && still && !p.began.IsZero() && p.moved == t.Moved() && !p.extent.any() && !p.began.Before(p.since.Add(p.settle)) {", "if !p.verified {"}}},
 	{name: "a change and another one back are not seen during an audit", from: 400, edits: []replacement{{passes, "!known && p.e.undisturbed() {", "!known && p.e.Target().Same(p.t) {"}}},
 	{name: "shards that come and go put off a look at all", from: 4100, edits: []replacement{{passes, "if k == change && now.Before(p.ended.Add(overdue*p.pace())) {", "if k == change {"}}},
 	{name: "an owner goes before unassigned objects were looked for", from: 8700, edits: []replacement{{kin, "return !e.unseen(controlled) || e.table.Full()", "return true"}}},

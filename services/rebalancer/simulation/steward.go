@@ -373,7 +373,7 @@ func assignment(ring *v1alpha1.ClusterRing, sc *scope.Scope, t *engine.Target, r
 	a := &v1alpha1.AssignmentStatus{LostShards: report.Lost, Resources: sc.Remember(t.Set)}
 
 	if report.Converged {
-		a.Resources = scope.Clean(ring, t.Set)
+		a.Resources = scope.Converged(ring, t.Set)
 	}
 
 	if report.Converged && !missing(t) {
@@ -410,13 +410,13 @@ func (s *steward) write(ctx context.Context, read *v1alpha1.ClusterRing, change 
 		}
 
 		s.w.setRing(next)
-		s.w.note("the status of the ring: %s", told(next))
+		s.w.note("the status of the ring: %s", spoken(next))
 
 		return nil
 	})
 }
 
-func told(r *v1alpha1.ClusterRing) string {
+func spoken(r *v1alpha1.ClusterRing) string {
 	switch {
 	case r == nil:
 		return "gone"
