@@ -1,11 +1,3 @@
-// Package engine keeps every object of one ring at the shard it belongs to. It wires the parts of which each knows one thing:
-//
-//	source → obligation → plan → move → source
-//
-// Sources find objects that may be out of place: a watch per resource for those without an available shard, one for those that are
-// being drained; a list of the objects of lost shards, when the set of shards has changed; a pass over all that is labelled after any
-// change, until one has found nothing; and the audit, which is the same pass, all the time and within a budget. What they find is an
-// obligation until it was seen in its place. Workers take what is due and move it one step.
 package engine
 
 import (

@@ -256,48 +256,6 @@ func (s *state) see(o sight) {
 	s.changed()
 }
 
-// See implements [move.Obligations].
-func (s *state) See(o objects.Object) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	s.see(sight{object: o})
-}
-
-// Has implements [move.Obligations].
-func (s *state) Has(id objects.ID) (objects.Object, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	return s.table.Has(id)
-}
-
-// Grant implements [move.Obligations].
-func (s *state) Grant(id objects.ID, shard string) (granted bool) {
-	s.update(func(now time.Time) { granted = s.table.Grant(now, id, shard) })
-
-	return granted
-}
-
-// Held implements [move.Obligations].
-func (s *state) Held(shard string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	return s.table.Held(shard)
-}
-
-// Free implements [move.Obligations].
-func (s *state) Free(shard string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	if s.table.Waits(obligation.HeldBy(shard)) {
-		s.table.Wake(obligation.HeldBy(shard))
-		s.changed()
-	}
-}
-
 // Target returns the present target; nil if there is none yet.
 func (s *state) Target() *Target {
 	s.mu.Lock()
