@@ -30,7 +30,7 @@
 //   - Such a queue knows no order between items. Here what is one write away from its place goes first, then what nobody works on; an owner and
 //     what follows it take turns; the shards of a ring get slots in turn; and rings share the API server in equal parts.
 //   - Such a queue grows with what is to be done. Here sources are held back by what is still to be dealt with, and of what waits beyond a bound
-//     the cause alone is kept. A million objects of a lost shard take the memory of some ten thousand.
+//     the cause alone is kept. A million objects of a lost shard take the memory of twenty thousand.
 //   - Such a queue that is empty means nothing. A ring has converged only if nothing is owed, no source fails and a pass over all objects found
 //     nothing since the last change. That can be known only where all of these are in one state.
 //

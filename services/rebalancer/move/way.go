@@ -29,6 +29,7 @@ package move
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -107,7 +108,7 @@ func (m *Mover) Move(ctx context.Context, target func() *placement.Target, job o
 func (w *walk) atEnd(end func()) { w.ends = append(w.ends, end) }
 
 func (w *walk) end() {
-	for i := len(w.ends) - 1; i >= 0; i-- {
-		w.ends[i]()
+	for _, end := range slices.Backward(w.ends) {
+		end()
 	}
 }
