@@ -117,14 +117,14 @@ func (n *count) add(e *entry, as counted) {
 
 // verifySlot verifies invariant 4: who has a slot carries the drain label, or is on the way to it.
 func (e *entry) verifySlot() error {
-	drains := e.object.Draining && e.object.Shard != ""
+	o := e.object
 
 	switch {
 	case e.holds != "" && e.since.IsZero():
 		return fmt.Errorf("4: %s holds a slot since ever", e.object.ID)
 	case e.phase == Moving:
-	case drains && e.holds != e.object.Shard, !drains && e.holds != "" && e.phase != Due:
-		return fmt.Errorf("4: %s is %s at %q, drain: %t, and holds a slot of %q", e.object.ID, e.phase, e.object.Shard, drains, e.holds)
+	case o.Draining && o.Shard != "" && e.holds != o.Shard, !o.Draining && e.holds != "" && e.phase != Due:
+		return fmt.Errorf("4: %s is %s at %q, drain: %t, and holds a slot of %q", o.ID, e.phase, o.Shard, o.Draining, e.holds)
 	}
 
 	return nil
