@@ -98,7 +98,7 @@ test: go-present ## Run all tests, with the race detector, against a real API se
 	$(call step,tests of every module$(if $(RACE),, - WITHOUT the race detector: no C compiler); each package is named when it is done)
 	@assets=$$($(CONTROLPLANE)) && gotestsum=$$($(TOOL) gotestsum) && \
 		KUBEBUILDER_ASSETS="$$assets" exec "$$gotestsum" --format pkgname --format-hide-empty-pkg -- \
-		$(RACE) -exec 'env $(NOCGO)' -count=1 -p $(PARALLEL) -timeout $(TIMEOUT) $(ARGS) $(call packages,$(DIRS))
+		$(RACE) -tags invariants -exec 'env $(NOCGO)' -count=1 -p $(PARALLEL) -timeout $(TIMEOUT) $(ARGS) $(call packages,$(DIRS))
 
 ##@ Build
 
@@ -285,7 +285,7 @@ verify-walls: go-present ## Imports respect the walls of the house, and every pa
 test-simulation: go-present ## Let things go wrong in a small world on virtual time, and see every object find its place (SEEDS=n from FROM=x on, SEED=x for one; MUTATIONS=. puts faults back)
 	$(call step,$(if $(MUTATIONS),simulation of a source with faults; each is found by some seed,simulation; a history that fails is shrunk and printed))
 	@SEEDS=$(or $(SEEDS),1000) FROM=$(FROM) SEED=$(SEED) MUTATIONS='$(MUTATIONS)' $(NOCGO) \
-		exec go test -C services/rebalancer/simulation -count=1 -timeout 6h -v -run '^Test$(if $(MUTATIONS),Mutations,Seeds)$$' $(ARGS) .
+		exec go test -C services/rebalancer/simulation -tags invariants -count=1 -timeout 6h -v -run '^Test$(if $(MUTATIONS),Mutations,Seeds)$$' $(ARGS) .
 
 .PHONY: test-faults
 test-faults: go-present ## Kill, freeze, cut off and confuse every service and shard, one fault per run (FAULTS=all: at every write)

@@ -11,6 +11,7 @@ import (
 	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
+	"github.com/clusterring/clusterring/services/internal/shardleases"
 	"github.com/clusterring/clusterring/services/ringquery/api"
 	"github.com/clusterring/clusterring/services/ringquery/auth"
 	"github.com/clusterring/clusterring/services/ringquery/metadata"
@@ -132,7 +133,7 @@ func answers(ctx context.Context, rt *kit.Runtime, ready func() error) (*api.Ser
 
 	index.Subscribe(service.RingChanged)
 
-	if err := kit.WatchLeases(ctx, rt, index); err != nil {
+	if _, err := shardleases.Watch(ctx, rt, index); err != nil {
 		return nil, err
 	}
 

@@ -109,7 +109,7 @@ var house = slices.Concat([]zone{
 		rule: "the example imports pkg alone (its tests also tools/localplane), as its readers would",
 		bans: []ban{heavy, testHelp},
 	},
-}, pure("key", "hashring", "lease", "membership", "plan"))
+}, pure("key", "hashring", "invariants", "lease", "membership", "plan"))
 
 // pure returns the zones of the domain: they decide, and leave it to others to ask, wait and tell.
 func pure(names ...string) []zone {

@@ -94,7 +94,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 }
 
-// starting says whether the bundle may still be on its way.
+// starting reports whether the bundle may still be on its way.
 func (r *Reconciler) starting() bool { return r.Status.Clock.Since(r.started) < bundlePatience }
 
 // failed reports an error in the ring's condition and returns it, so that it is tried again.

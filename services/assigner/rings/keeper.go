@@ -7,13 +7,13 @@ import (
 	"net/http"
 	"sync"
 
-	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
@@ -35,8 +35,6 @@ type Keeper struct {
 	Store *Store
 	// Resources knows what the resources of rings are.
 	Resources *resources.Resolver
-	// Log is for what nobody is told otherwise.
-	Log logr.Logger
 
 	mu    sync.Mutex
 	known map[string]resolution
@@ -49,8 +47,8 @@ type resolution struct {
 	set        *resources.Set
 }
 
-// SetupWith adds the controllers that fill the store to a manager. They run in every replica.
-func (k *Keeper) SetupWith(mgr manager.Manager) error {
+// SetupWithManager adds the controllers that fill the store to a manager. They run in every replica.
+func (k *Keeper) SetupWithManager(mgr manager.Manager) error {
 	err := builder.ControllerManagedBy(mgr).
 		Named("rings").
 		For(&v1alpha1.ClusterRing{}).
@@ -81,7 +79,7 @@ func (k *Keeper) changedResources(ctx context.Context, queue workqueue.TypedRate
 		list := &v1alpha1.ClusterRingList{}
 		if err := k.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			if ctx.Err() == nil {
-				k.Log.Error(err, "Rings do not know that the API server serves something else now")
+				log.FromContext(ctx).Error(err, "Rings do not know that the API server serves something else now")
 			}
 
 			return

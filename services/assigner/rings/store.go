@@ -73,7 +73,7 @@ func (s *Store) Resources(name string, uid types.UID, generation int64) *resourc
 	return e.ring.Facts().Resources
 }
 
-// Synced says whether every ring that existed when the process began has been published.
+// Synced reports whether every ring that existed when the process began has been published.
 func (s *Store) Synced() bool { return s.synced.Load() }
 
 // Subscribe registers a function to be called, with no lock held, with the name of every ring whose resources became known,
@@ -154,7 +154,7 @@ func (s *Store) replace(name string, e *entry) {
 	s.published.Store(&next)
 }
 
-// current says whether a ring is published with the shards that the index knows now.
+// current reports whether a ring is published with the shards that the index knows now.
 func (s *Store) current(name string, uid types.UID) bool {
 	e, ok := (*s.published.Load())[name]
 

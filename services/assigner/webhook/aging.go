@@ -46,14 +46,14 @@ func (a *Aging) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.next.ServeHTTP(w, r)
 }
 
-// old says whether the client's connection shall end, and forgets it then.
+// old reports whether the client's connection shall end, and forgets it then.
 func (a *Aging) old(client string) bool {
 	now := a.clock.Now()
 
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
-	a.clean(now)
+	a.forget(now)
 
 	end, known := a.ends[client]
 	if !known {
@@ -70,9 +70,9 @@ func (a *Aging) old(client string) bool {
 	return true
 }
 
-// clean removes, now and then, what is long over: connections that ended by themselves. An address that is used again while its
+// forget removes, now and then, what is long over: connections that ended by themselves. An address that is used again while its
 // entry lasts ends early, which does no harm.
-func (a *Aging) clean(now time.Time) {
+func (a *Aging) forget(now time.Time) {
 	const ages = 10
 	if now.Before(a.sweep) {
 		return

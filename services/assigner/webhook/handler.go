@@ -38,7 +38,7 @@ const (
 type Rings interface {
 	// Ring returns the state of a ring, or nil if there is none of that name. It must be quick: it takes no lock.
 	Ring(name string) *admission.Ring
-	// Synced says whether all the rings that existed when the process began are known.
+	// Synced reports whether all the rings that existed when the process began are known.
 	Synced() bool
 }
 

@@ -78,8 +78,8 @@ func newHandler(t testing.TB, rings webhook.Rings) (*webhook.Handler, *prometheu
 	t.Helper()
 
 	registry := prometheus.NewRegistry()
-	metrics, err := webhook.NewMetrics(registry)
-	require.NoError(t, err)
+	metrics := webhook.NewMetrics()
+	registry.MustRegister(metrics.Collectors()...)
 
 	return &webhook.Handler{Rings: rings, Metrics: metrics, Clock: clock.RealClock{}, Log: logr.Discard()}, registry
 }

@@ -1,7 +1,6 @@
 package webhook
 
 import (
-	"fmt"
 	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,9 +18,9 @@ type Metrics struct {
 	duration prometheus.Histogram
 }
 
-// NewMetrics registers the metrics. It returns an error if others have been registered under their names.
-func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
-	m := &Metrics{
+// NewMetrics returns metrics that have counted nothing. Register their [Metrics.Collectors].
+func NewMetrics() *Metrics {
+	return &Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "clusterring_assigner_admission_requests_total",
 			Help: "Admission requests answered, by ring and by what was decided. The ring is \"unknown\" if there is none of that name.",
@@ -36,14 +35,11 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 			Buckets: prometheus.ExponentialBuckets(25e-6, 2, 16), // 25 µs to 0.8 s
 		}),
 	}
+}
 
-	for _, c := range []prometheus.Collector{m.requests, m.errors, m.duration} {
-		if err := registry.Register(c); err != nil {
-			return nil, fmt.Errorf("register metrics of the webhook: %w", err)
-		}
-	}
-
-	return m, nil
+// Collectors returns the metrics for the registry of the service.
+func (m *Metrics) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.requests, m.errors, m.duration}
 }
 
 // Forget removes the counters of a ring that is gone.

@@ -132,21 +132,21 @@ func (t *Table) PartitionsOf(shard string) int {
 	return int(t.owned[i])
 }
 
-// Losers returns the shards, sorted, that own a partition in the table before and not in the table after, and are in both: where
+// LosingShards returns the shards, sorted, that own a partition in the table before and not in the table after, and are in both: where
 // objects are that shall move although their shard stays. It looks at each partition once.
-func Losers(before, after *Table) []string {
+func LosingShards(before, after *Table) []string {
 	lost := make([]bool, len(before.shards))
 	for t := range min(len(before.owners), len(after.owners)) {
 		i := before.owners[t]
 		lost[i] = lost[i] || before.shards[i] != after.shards[after.owners[t]]
 	}
-	var losers []string
+	var losing []string
 	for i, name := range before.shards {
 		if lost[i] && after.Has(name) {
-			losers = append(losers, name)
+			losing = append(losing, name)
 		}
 	}
-	return losers
+	return losing
 }
 
 // Fingerprint returns 16 hexadecimal digits that stand for the set of shards and the algorithm: two replicas with equal

@@ -262,13 +262,13 @@ func randomNames(random *rand.Rand, n int) []string {
 	return shards
 }
 
-func TestLosers(t *testing.T) {
+func TestLosingShards(t *testing.T) {
 	few, more := hashring.New([]string{"a", "b", "c"}), hashring.New([]string{"d", "c", "b", "a"})
-	require.Equal(t, []string{"a", "b", "c"}, hashring.Losers(few, more), "all give something to the new one")
-	require.Empty(t, hashring.Losers(more, few), "the bound is far, and whoever has left is not on the ring")
-	require.Empty(t, hashring.Losers(few, few))
-	require.Empty(t, hashring.Losers(hashring.New(nil), few))
-	require.Empty(t, hashring.Losers(few, hashring.New(nil)))
+	require.Equal(t, []string{"a", "b", "c"}, hashring.LosingShards(few, more), "all give something to the new one")
+	require.Empty(t, hashring.LosingShards(more, few), "the bound is far, and whoever has left is not on the ring")
+	require.Empty(t, hashring.LosingShards(few, few))
+	require.Empty(t, hashring.LosingShards(hashring.New(nil), few))
+	require.Empty(t, hashring.LosingShards(few, hashring.New(nil)))
 
 	// Where the bound pushes partitions on, a departure moves some between those that stay.
 	var names []string
@@ -285,5 +285,5 @@ func TestLosers(t *testing.T) {
 		}
 	}
 	require.NotEmpty(t, lost)
-	require.Equal(t, slices.Sorted(maps.Keys(lost)), hashring.Losers(before, after))
+	require.Equal(t, slices.Sorted(maps.Keys(lost)), hashring.LosingShards(before, after))
 }

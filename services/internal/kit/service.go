@@ -7,7 +7,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
-	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -46,8 +45,7 @@ type Runtime struct {
 	Clock clock.WithTicker
 
 	draining <-chan struct{}
-	checks   []namedCheck           // what /readyz asks
-	leases   toolscache.DoneChecker // whether WatchLeases has seen all Leases
+	checks   []namedCheck // what /readyz asks
 }
 
 // namedCheck is a part of /readyz.

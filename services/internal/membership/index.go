@@ -12,6 +12,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/hashring"
+	"github.com/clusterring/clusterring/services/internal/invariants"
 	"github.com/clusterring/clusterring/services/internal/lease"
 )
 
@@ -22,8 +23,15 @@ const ringsKept = 128
 //
 // A renewal, which is nearly every event, costs a comparison. Anything else that happens to a Lease drops the view of
 // its ring, and the next call of [Index.View] makes a new one: a burst of changes costs one view.
+//
+// # Invariants
+//
+//  1. A Lease is that of one ring, and a ring has at least one Lease.
+//  2. A view that is kept is that of the Leases as they are now.
+//  3. No ring waits for the end of a batch while none is under way.
 type Index struct {
 	cache *hashring.Cache
+	pace  invariants.Pace
 
 	mu          sync.RWMutex
 	leases      map[types.NamespacedName]string // the ring of each
@@ -81,6 +89,7 @@ func (x *Index) Delete(id types.NamespacedName) {
 	ring, known := x.leases[id]
 	if known {
 		x.remove(id, ring)
+		x.changed()
 	}
 	x.mu.Unlock()
 	if known {
@@ -99,6 +108,7 @@ func (x *Index) Retain(keep func(id types.NamespacedName) bool) {
 			changed[ring] = true
 		}
 	}
+	x.changed()
 	x.mu.Unlock()
 	x.notify(slices.Sorted(maps.Keys(changed)))
 }
@@ -150,6 +160,7 @@ func (x *Index) put(id types.NamespacedName, ring string, now facts) (changed []
 	}
 	x.leases[id] = ring
 	m.leases[id], m.view = now, nil
+	x.changed()
 	return append(changed, ring)
 }
 
@@ -178,8 +189,16 @@ func (x *Index) refresh(ringName string) *View {
 			shards = append(shards, Shard{Namespace: id.Namespace, Name: id.Name, UID: f.uid, Holder: f.holder, Duration: f.duration})
 		}
 		m.view = newView(ringName, shards, x.cache)
+		x.changed()
 	}
 	return m.view
+}
+
+// changed checks the invariants after a change. The caller holds mu.
+func (x *Index) changed() {
+	if invariants.Enabled {
+		x.check()
+	}
 }
 
 // Batch runs a function that reports many Leases. Whose view has changed until it returns is told of that once, and then: a
@@ -199,6 +218,7 @@ func (x *Index) endBatch() {
 		changed = slices.Sorted(maps.Keys(x.batched))
 		clear(x.batched)
 	}
+	x.changed()
 	x.mu.Unlock()
 	x.notify(changed)
 }

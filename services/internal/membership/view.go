@@ -97,6 +97,11 @@ func shardOf(l *coordinationv1.Lease) Shard {
 	return Shard{Namespace: l.Namespace, Name: l.Name, UID: l.UID, Holder: record.Holder, Duration: record.Duration}
 }
 
+// SameShard reports whether two states of one Lease say the same of a ring's shards: a renewal changes nothing.
+func SameShard(a, b *coordinationv1.Lease) bool {
+	return a.Labels[v1alpha1.LabelClusterRing] == b.Labels[v1alpha1.LabelClusterRing] && shardOf(a) == shardOf(b)
+}
+
 // MaxShards is how many shards of a ring may be available. A table of so many takes two tenths of a second to build, in every replica of
 // every service, and a list that names them all some 300 kB; a ring should stay far below. What is beyond is not available, the last
 // ones by name: as all else, this follows from the set of Leases alone.

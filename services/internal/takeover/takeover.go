@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/invariants"
 	"github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/services/internal/membership"
 )
@@ -69,7 +70,9 @@ type Verdict struct {
 //     began, with the longest duration of the ring's Leases.
 //  4. No process works as a shard between the answer that allows to take its objects and the end of Until. The rules U1 to U5
 //     say why.
+//  5. An answer that does not allow to take objects says when to ask again.
 type Guard struct {
+	pace   invariants.Pace
 	ring   string
 	reader client.Reader
 	clock  clock.PassiveClock
@@ -185,7 +188,16 @@ func (g *Guard) Observe(view *membership.View) (released []string) {
 		}
 	}
 
+	g.changed()
+
 	return released
+}
+
+// changed checks the invariants after a change; g.mu is held.
+func (g *Guard) changed() {
+	if invariants.Enabled {
+		g.check()
+	}
 }
 
 // shard returns what is known of a shard; g.mu is held.
@@ -297,6 +309,7 @@ func (g *Guard) readOne(ctx context.Context, q question) (Verdict, error) {
 	defer g.mu.Unlock()
 
 	q.known.answer(q.name, leases, span{began, g.clock.Now()})
+	g.changed()
 
 	return q.known.verdict, nil
 }
@@ -322,6 +335,8 @@ func (g *Guard) readAll(ctx context.Context, q question) (Verdict, error) {
 	for name, s := range g.shards {
 		s.answer(name, byName[name], at)
 	}
+
+	g.changed()
 
 	return q.known.verdict, nil
 }

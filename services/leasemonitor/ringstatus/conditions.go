@@ -34,7 +34,7 @@ func Of(ring *v1alpha1.ClusterRing, view *membership.View, notTaken []string) st
 	}
 }
 
-// shardsAvailable says whether there is a shard to assign objects to, which Leases are held in vain, and which of them are
+// shardsAvailable reports whether there is a shard to assign objects to, which Leases are held in vain, and which of them are
 // held by shards that are dead.
 func shardsAvailable(view *membership.View, notTaken []string) metav1.Condition {
 	c := metav1.Condition{
@@ -110,7 +110,7 @@ func ready(ring *v1alpha1.ClusterRing, shardsAvailable metav1.Condition) metav1.
 	}
 }
 
-// harmless says whether a condition that is False means only that work is under way.
+// harmless reports whether a condition that is False means only that work is under way.
 func harmless(c *metav1.Condition) bool {
 	return c.Type == v1alpha1.ConditionAssigned && c.Reason == v1alpha1.ReasonMoving
 }

@@ -28,7 +28,8 @@ var (
 		"Leases of shards, by ring and state. Reported by the replica that leads.", []string{"ring", "state"}, nil)
 )
 
-func init() { metrics.Registry.MustRegister(takeovers, collections) }
+// Collectors returns the metrics of the package for the registry of the service. [Census] registers its own while it counts.
+func Collectors() []prometheus.Collector { return []prometheus.Collector{takeovers, collections} }
 
 // scrapeTimeout bounds reading the cache for one scrape.
 const scrapeTimeout = 5 * time.Second

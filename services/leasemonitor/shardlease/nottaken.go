@@ -13,8 +13,8 @@ import (
 	"github.com/clusterring/clusterring/services/internal/lease"
 )
 
-// toldAfter is how long the work on a Lease must have failed until people are told: what passes by itself is no news.
-const toldAfter = time.Second
+// reportAfter is how long the work on a Lease must have failed until people are reported: what passes by itself is no news.
+const reportAfter = time.Second
 
 // NotTaken knows the Leases that are due to be taken over and cannot be: the API server refuses the write, or the read
 // before it. Their shards hold them, and so keep their objects, although nobody works on those. The zero value knows none,
@@ -33,9 +33,9 @@ type failure struct {
 	// due says that the Lease is to be taken over, and silent since when its shard has not renewed it.
 	due    bool
 	silent time.Time
-	// told says that people are to know, and what the error that they read.
-	told bool
-	what string
+	// reported says that people are to know, and what the error that they read.
+	reported bool
+	what     string
 }
 
 // Subscribe has tell called, from then on, with the name of a ring for which [NotTaken.Of] may say something else. It is
@@ -60,7 +60,7 @@ func (n *NotTaken) Of(ring string) []string {
 	var messages []string
 
 	for _, id := range ids {
-		if f := n.failures[id]; f.told && f.ring == ring {
+		if f := n.failures[id]; f.reported && f.ring == ring {
 			messages = append(messages, fmt.Sprintf("shard %s has not renewed its Lease since %s and its objects wait, because the Lease cannot be taken over: %s",
 				id, f.silent.UTC().Format(time.RFC3339), f.what))
 		}
@@ -69,7 +69,7 @@ func (n *NotTaken) Of(ring string) []string {
 	return messages
 }
 
-// failed notes that work on the Lease fails, now. Since and told are filled in.
+// failed notes that work on the Lease fails, now. Since and reported are filled in.
 func (n *NotTaken) failed(id types.NamespacedName, f failure, now time.Time) {
 	n.set(id, func(before failure, ok bool) (failure, bool) {
 		f.since = now
@@ -78,10 +78,10 @@ func (n *NotTaken) failed(id types.NamespacedName, f failure, now time.Time) {
 		}
 
 		if before.due {
-			f.silent = before.silent // what has been told does not change by a moment
+			f.silent = before.silent // what was reported does not change by a moment
 		}
 
-		f.told = f.due && now.Sub(f.since) >= toldAfter
+		f.reported = f.due && now.Sub(f.since) >= reportAfter
 
 		return f, true
 	})
@@ -120,15 +120,15 @@ func (n *NotTaken) set(id types.NamespacedName, next func(before failure, ok boo
 
 // changed names the rings whose people read something else after the change.
 func changed(before, after failure) (rings []string) {
-	if before.told == after.told && before.ring == after.ring && before.what == after.what {
+	if before.reported == after.reported && before.ring == after.ring && before.what == after.what {
 		return nil
 	}
 
-	if before.told {
+	if before.reported {
 		rings = append(rings, before.ring)
 	}
 
-	if after.told && !slices.Contains(rings, after.ring) {
+	if after.reported && !slices.Contains(rings, after.ring) {
 		rings = append(rings, after.ring)
 	}
 

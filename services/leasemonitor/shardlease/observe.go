@@ -18,7 +18,7 @@ type Informer interface {
 }
 
 // Observe notes in ages when each Lease of the informer was last seen to change. It does so from now until the informer
-// stops, in replicas that lead and in those that do not. The function that it returns says whether all Leases that there
+// stops, in replicas that lead and in those that do not. The function that it returns reports whether all Leases that there
 // were at first have been noted.
 func Observe(informer Informer, ages *lease.Observer, clk clock.PassiveClock) (synced func() bool, err error) {
 	seen := func(obj any) {

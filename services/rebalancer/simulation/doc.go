@@ -1,5 +1,5 @@
 // Package simulation lets the rebalancer's engine find and move objects in a small world that goes wrong in every way that a
-// seed can draw, and says whether every object came to be where it belongs, and whether nobody claimed so earlier.
+// seed can draw, and reports whether every object came to be where it belongs, and whether nobody claimed so earlier.
 //
 // A [History] is what happens: shards that join, leave, crash, freeze, hang and return, and Leases that somebody tampers with; rings that
 // are edited, wrongly as well, and deleted; resources that change their version or scope, or are away for a while; namespaces that change

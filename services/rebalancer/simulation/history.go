@@ -168,7 +168,7 @@ func or(s, otherwise string) string {
 type History struct {
 	// Seed decides about what the history does not say: how long requests take, and whom a fault hits that hits some.
 	Seed uint64
-	// Page is the largest page of a list; 0 is any. Streaming says whether lists can be streamed.
+	// Page is the largest page of a list; 0 is any. Streaming reports whether lists can be streamed.
 	Page      int
 	Streaming bool
 	// Crowd says that many workers move objects at a time.

@@ -43,7 +43,7 @@ const (
 	move     = "rebalancer/move/move.go"
 	turns    = "rebalancer/move/turns.go"
 	placing  = "rebalancer/placement/placement.go"
-	guard    = "rebalancer/takeover/takeover.go"
+	guard    = "internal/takeover/takeover.go"
 	pauses   = "rebalancer/source/pauses.go"
 	wiring   = "rebalancer/engine/engine.go"
 	tally    = "rebalancer/obligation/tally.go"
@@ -51,20 +51,22 @@ const (
 	snapshot = "internal/resources/snapshot.go"
 	leasing  = "internal/lease/lease.go"
 	judging  = "internal/lease/next.go"
-	modelled = "model/simulation/shard.go"
+	modelled = "rebalancer/simulation/shard.go"
 	plan     = "internal/plan/plan.go"
 	sight    = "internal/lease/sight.go"
 	client   = "rebalancer/objects/objects.go"
 	gone     = "internal/resources/gone.go"
 	listing  = "rebalancer/objects/stream.go"
 	kin      = "rebalancer/engine/families.go"
+	gather   = "rebalancer/engine/gather.go"
+	asked    = "rebalancer/engine/obligations.go"
 	lineage  = "rebalancer/obligation/family.go"
 )
 
 // unchecked takes away the passes over everything: the one that has to find nothing, and the audit.
 var unchecked = []replacement{
 	{passes, "\tcase !p.verified && still:\n\t\tk, at = check", "\tcase !p.verified && still && p.verified:\n\t\tk, at = check"},
-	{passes, "if !p.verified && still && !p.began.IsZero() && p.moved == t.Moved() && !p.suspects.any() && !p.began.Before(p.since.Add(p.settle)) {", "if !p.verified && still && !p.suspects.any() {"},
+	{passes, "if !p.verified && still && !p.began.IsZero() && p.moved == t.Moved() && !p.extent.any() && !p.began.Before(p.since.Add(p.settle)) {", "if !p.verified && still && !p.extent.any() {"},
 	{passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"},
 }
 
@@ -74,7 +76,7 @@ var mutations = []mutation{
 	{name: "a write that has failed is sent again as it was", edits: []replacement{{outcome, "\te.stale = out.Stale\n", "\te.stale = false\n"}}},
 	{name: "an acknowledged drain leaves no debt, nor is there an audit", edits: []replacement{{passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}, {table, "\tt.debt.Unseen = true\n\tt.moved++\n\tt.end(now, e)", "\tt.end(now, e)"}}},
 	{name: "a drain that nobody wants is not withdrawn", edits: []replacement{{plan, "\tcase o.Draining:\n\t\treturn Action{Verb: Withdraw}\n\t}\n\n\treturn Action{Verb: None}\n}\n\n// leave frees", "\t}\n\n\treturn Action{Verb: None}\n}\n\n// leave frees"}}},
-	{name: "a source that cannot be read says nothing", edits: []replacement{{state, "\t\tif err != nil {\n\t\t\ts.failures[source] = err.Error()", "\t\tif false {\n\t\t\ts.failures[source] = err.Error()"}}},
+	{name: "a source that cannot be read says nothing", edits: []replacement{{state, "\t\tif err != nil {\n\t\t\ts.failures[id] = err.Error()", "\t\tif false {\n\t\t\ts.failures[id] = err.Error()"}}},
 	{name: "silence is believed", edits: []replacement{{stream, "silence = 150 * time.Second", "silence = 150 * time.Hour"}}},
 	{name: "discovery is not asked again", edits: []replacement{
 		{resolver, "lookEvery = 15 * time.Second", "lookEvery = 15 * time.Hour"},
@@ -82,17 +84,17 @@ var mutations = []mutation{
 		{resolver, "\tcase r.asked <- struct{}{}:\n\tdefault:", "\tdefault:"},
 	}},
 	{name: "404 says that an object is gone", edits: []replacement{{gone, "!apierrors.HasStatusCause(err,", "(true || apierrors.HasStatusCause(err,"}, {gone, "ServerResponse)", "ServerResponse))"}}},
-	{name: "a forced move may take a second", edits: []replacement{{move, "verdict.Until.Sub(m.Clock.Now())", "time.Second"}}},
+	{name: "a forced move may take a second", edits: []replacement{{move, "w.until.Sub(m.Clock.Now())", "time.Second"}}},
 	{name: "a drain that hangs holds a slot of all", edits: []replacement{{slots, "t.slots.own[shard] < t.limits.PerShard && t.slots.inTime", "len(t.slots.late) == 0 && t.slots.inTime"}}},
-	{name: "a change of shards begins all lists anew", edits: []replacement{{sources, "\twanted := sets.New[string]()\n", "\twanted := sets.New[string]()\n\tfor name, f := range s.all {\n\t\ts.drop(name, f)\n\t}\n"}}},
+	{name: "a change of shards begins all lists anew", edits: []replacement{{sources, "\twanted := sets.New[sourceID]()\n", "\twanted := sets.New[sourceID]()\n\tfor id, f := range s.all {\n\t\ts.drop(id, f)\n\t}\n"}}},
 	{name: "what cannot move is tried all the time", edits: []replacement{{outcome, "\tcase Blocked:\n\t\te.cause = out.Cause\n\t\te.failures = 0\n", "\tcase Blocked:\n\t\te.cause = out.Cause\n\t\te.failures = 0\n\t\tout.RetryAfter = 50e6\n"}}},
 	{name: "a child of what is not covered belongs", edits: []replacement{{placing, "a.Belongs = a.Belongs && a.OwnerBelongs", "_ = a.OwnerBelongs"}}},
 	{name: "there is no audit", edits: []replacement{{passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}}},
-	{name: "only what a change concerns is gone over", edits: []replacement{{passes, "shards, all = p.suspects.among(t.View)\n", "shards, all = p.suspects.among(t.View)\n\t\tall = false\n"}, {passes, "\tcase !p.verified && still:\n\t\tk, at = check", "\tcase !p.verified && still && p.verified:\n\t\tk, at = check"}, {passes, "if !p.verified && still && !p.began.IsZero() && p.moved == t.Moved() && !p.suspects.any() && !p.began.Before(p.since.Add(p.settle)) {", "if !p.verified && still && !p.suspects.any() {"}, {passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}}},
-	{name: "converged without a look at all", edits: []replacement{{passes, "if !p.verified && still && !p.began.IsZero() && p.moved == t.Moved() && !p.suspects.any() && !p.began.Before(p.since.Add(p.settle)) {", "if !p.verified {"}}},
+	{name: "only what a change concerns is gone over", edits: []replacement{{passes, "shards, all = p.extent.among(t.View)\n", "shards, all = p.extent.among(t.View)\n\t\tall = false\n"}, {passes, "\tcase !p.verified && still:\n\t\tk, at = check", "\tcase !p.verified && still && p.verified:\n\t\tk, at = check"}, {passes, "if !p.verified && still && !p.began.IsZero() && p.moved == t.Moved() && !p.extent.any() && !p.began.Before(p.since.Add(p.settle)) {", "if !p.verified && still && !p.extent.any() {"}, {passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}}},
+	{name: "converged without a look at all", edits: []replacement{{passes, "if !p.verified && still && !p.began.IsZero() && p.moved == t.Moved() && !p.extent.any() && !p.began.Before(p.since.Add(p.settle)) {", "if !p.verified {"}}},
 	{name: "a change and another one back are not seen during an audit", from: 400, edits: []replacement{{passes, "!known && p.e.undisturbed() {", "!known && p.e.Target().Same(p.t) {"}}},
 	{name: "shards that come and go put off a look at all", from: 4100, edits: []replacement{{passes, "if k == change && now.Before(p.ended.Add(overdue*p.pace())) {", "if k == change {"}}},
-	{name: "an owner goes before unassigned objects were looked for", from: 8700, edits: []replacement{{kin, "return !e.unseen(controlled) || e.table.Full()", "return true"}}},
+	{name: "an owner goes before unassigned objects were looked for", from: 8700, edits: []replacement{{gather, "return !e.unseen(controlled) || e.table.Full()", "return true"}}},
 	{name: "a deleted Lease does not count beside another of its name", from: 8700, edits: []replacement{{guard, "namespace == nowhere && len(leases) > 0", "len(leases) > 0"}}},
 	{name: "a pass that failed has seen all", edits: []replacement{{passes, "e.finish(k, p, owed, errors.Join(errs...))", "e.finish(k, p, owed, errors.Join(errs[:0]...))"}}},
 	{name: "a Lease that nobody saw is taken as one that nobody renewed", edits: []replacement{{sight, "gaps = [...]time.Duration{3 * time.Second, 5 * time.Second, 10 * time.Second}", "gaps = [...]time.Duration{3 * time.Hour, 5 * time.Hour, 10 * time.Hour}"}}},
@@ -100,7 +102,7 @@ var mutations = []mutation{
 	{name: "objects are taken without a look at the Lease", edits: []replacement{{guard, "rec.Holder == name, rec.Duration}", "rec.Holder == name && false, rec.Duration}"}}},
 	{name: "a Lease that was deleted is taken for a death", edits: []replacement{{guard, "if wait := s.absent(at.began); wait > 0 {", "if wait := s.absent(at.began); wait > time.Hour {"}}},
 	{name: "a waiting child is not woken", edits: []replacement{
-		{table, "\tt.Wake(OwnerOf(e.object.ID))\n", ""}, {table, "\tif changed {\n\t\tt.Wake(OwnerOf(o.ID))\n\t}\n", ""},
+		{table, "\tt.wake(OwnerOf(e.object.ID))\n", ""}, {table, "\tif changed {\n\t\tt.wake(OwnerOf(o.ID))\n\t}\n", ""},
 	}},
 	{name: "slots are not handed on", edits: []replacement{{table, "\tt.hold(now, e, \"\")\n\tt.wakeSlots(now)\n", "\tt.hold(now, e, \"\")\n"}}},
 	{name: "history that is gone is waited for", edits: []replacement{{stream, "\tif history(err) {\n\t\treturn nil, errRelist\n\t}\n", ""}, {stream, "\t\tif history(err) {\n\t\t\treturn version, errRelist\n\t\t}\n", ""}}},
@@ -115,11 +117,11 @@ var mutations = []mutation{
 	{name: "a Lease in deletion is left alone", edits: []replacement{{judging, "\tage = max(age, 0)\n", "\tage = max(age, 0)\n\tif s.Deleting {\n\t\treturn Decision{State: Ready, CheckAfter: time.Minute}\n\t}\n"}}},
 	{name: "one Lease of a day has all others waited for two", edits: []replacement{{guard, "longestWait = 5 * time.Minute", "longestWait = 500 * time.Hour"}}},
 	{name: "what waits counts against a bound", edits: []replacement{{wiring, "maxActive = 20_000", "maxActive = 2"}, {tally, "y.phases[Delayed] + y.first }", "y.phases[Delayed] + y.phases[Parked] }"}}},
-	{name: "an owner goes before what follows it", edits: []replacement{{kin, "\treturn maps.Clone(f.handover), known && n == 0\n", "\treturn maps.Clone(f.handover), true || known && n == 0\n"}}},
-	{name: "an owner does not wait until what follows it was looked for", edits: []replacement{{kin, "\treturn maps.Clone(f.handover), known && n == 0\n", "\treturn maps.Clone(f.handover), n == 0\n"}}},
+	{name: "an owner goes before what follows it", edits: []replacement{{asked, "\treturn maps.Clone(f.handover), known && n == 0\n", "\treturn maps.Clone(f.handover), true || known && n == 0\n"}}},
+	{name: "an owner does not wait until what follows it was looked for", edits: []replacement{{asked, "\treturn maps.Clone(f.handover), known && n == 0\n", "\treturn maps.Clone(f.handover), n == 0\n"}}},
 	{name: "what follows those that follow an object does not count", edits: []replacement{{placing, "\tabove[n] = kin.Owner.UID\n", "\tabove[n] = \"\"\n"}}},
 	{name: "an old sight of an owner forgets what follows it", edits: []replacement{{kin, "\tif _, still := s.table.Has(id); !still {\n", "\tif o, still := s.table.Has(id); !still || o.Shard == \"\" {\n"}}},
-	{name: "an owner that is served in another version is somebody else", edits: []replacement{{kin, "\tcase uid == o.UID && f.owner != o.ID:", "\tcase uid == o.UID && f.owner != o.ID && uid == \"\":"}}},
+	{name: "an owner that is served in another version is somebody else", edits: []replacement{{asked, "\tcase uid == o.UID && f.owner != o.ID:", "\tcase uid == o.UID && f.owner != o.ID && uid == \"\":"}}},
 	{name: "a shard works by what it saw before it lost its Lease", edits: []replacement{{modelled, "\tp.cache = nil\n\tp.settle()\n", "\tstale := p.cache\n\tp.cache = nil\n\tp.settle()\n\n\tif len(stale) > 0 {\n\t\tp.cache = stale\n\t}\n"}, {modelled, "\tp.cache = map[apiserver.ID]*metav1.PartialObjectMetadata{}\n\tp.given = map[apiserver.ID]int64{}\n\tp.acknowledging = map[apiserver.ID]bool{}\n", "\tif p.cache == nil {\n\t\tp.cache = map[apiserver.ID]*metav1.PartialObjectMetadata{}\n\t}\n\n\tp.given = map[apiserver.ID]int64{}\n\tp.acknowledging = map[apiserver.ID]bool{}\n\tp.settle()\n"}}},
 	{name: "a shard works before its hold-off is over", edits: []replacement{{modelled, "\t\t\tpause(term, p.w.clock, holdOff, nil)\n", ""}}},
 }

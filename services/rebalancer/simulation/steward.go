@@ -248,12 +248,12 @@ func (s *steward) reconcile(ctx context.Context) error {
 
 // begin starts an engine.
 func (s *steward) begin(ctx context.Context, ring *v1alpha1.ClusterRing) {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(logr.NewContext(ctx, s.log()))
 	ended := make(chan struct{})
 
 	e := engine.New(engine.Config{
 		Ring: ringName, Objects: objects.NewClient(s.client, ringName), Guard: takeover.New(ringName, s.client.Leases(), clock.RealClock{}),
-		Namespaces: s, Limits: s.w.h.limits(), Clock: clock.RealClock{}, Log: s.log(), Changed: s.changed,
+		Namespaces: s, Limits: s.w.h.limits(), Clock: clock.RealClock{}, Changed: s.changed,
 		Trouble: s.known.Ask,
 		Late: func(id objects.ID, shard string, after time.Duration) {
 			s.w.say("engine: shard %s has not given up %s after %s", shard, id, after)
@@ -300,7 +300,7 @@ func (k sink) Error(err error, msg string, kv ...any) {
 func (k sink) Info(level int, msg string, kv ...any) {
 	k.pass(func() { k.next.Info(level, msg, kv...) })
 
-	if strings.HasPrefix(msg, "the audit has found") && len(kv) > 1 {
+	if strings.HasPrefix(msg, "The audit has found") && len(kv) > 1 {
 		k.w.auditFound(fmt.Sprint(kv[1]))
 	}
 }
@@ -373,7 +373,7 @@ func assignment(ring *v1alpha1.ClusterRing, sc *scope.Scope, t *engine.Target, r
 	a := &v1alpha1.AssignmentStatus{LostShards: report.Lost, Resources: sc.Remember(t.Set)}
 
 	if report.Converged {
-		a.Resources = scope.Clean(ring, t.Set)
+		a.Resources = scope.Converged(ring, t.Set)
 	}
 
 	if report.Converged && !missing(t) {
@@ -410,13 +410,13 @@ func (s *steward) write(ctx context.Context, read *v1alpha1.ClusterRing, change 
 		}
 
 		s.w.setRing(next)
-		s.w.note("the status of the ring: %s", told(next))
+		s.w.note("the status of the ring: %s", spoken(next))
 
 		return nil
 	})
 }
 
-func told(r *v1alpha1.ClusterRing) string {
+func spoken(r *v1alpha1.ClusterRing) string {
 	switch {
 	case r == nil:
 		return "gone"

@@ -20,7 +20,7 @@ type Config struct {
 	Seed uint64
 	// Page is the largest number of objects in one page of a list; 0 leaves it to who asks.
 	Page int
-	// Streaming says whether a watch may begin with what there is (sendInitialEvents).
+	// Streaming reports whether a watch may begin with what there is (sendInitialEvents).
 	Streaming bool
 	// Admit may change an object before it is stored, as an admission webhook does. It is called with the server's lock held, and
 	// must not call the server. It may be nil.

@@ -1,12 +1,12 @@
-package kit
+package shardleases
 
 import (
 	"context"
+	"os"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,6 +20,8 @@ import (
 	"github.com/clusterring/clusterring/tools/localplane"
 	"github.com/clusterring/clusterring/tools/localplane/leasetest"
 )
+
+func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
 
 // TestWhatHappensWhileNobodyWatchesIsNoticed: a watch whose history the API server no longer has is followed by another list,
 // and the index forgets the Leases that are not in it.
@@ -47,7 +49,7 @@ func TestWhatHappensWhileNobodyWatchesIsNoticed(t *testing.T) {
 		return c.Watch(ctx, list, opts...)
 	}})
 	index := membership.NewIndex()
-	f := &follower{client: c, index: index, clock: clock.RealClock{}, log: logr.Discard(), synced: newLatch()}
+	f := newFollower(c, index, clock.RealClock{})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- f.Start(ctx) }()

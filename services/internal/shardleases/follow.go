@@ -1,12 +1,12 @@
-package kit
+package shardleases
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
-	"github.com/go-logr/logr"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,8 +19,10 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/membership"
 )
 
@@ -30,23 +32,23 @@ const leasePage = 500
 // followBackoff spaces out attempts to read Leases: 0.2 s to 30 s, reset by a list that succeeds.
 var followBackoff = wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.2, Steps: 9, Cap: 30 * time.Second}
 
-// FollowLeases does what [WatchLeases] does, but keeps no Lease: what the index knows of one is a fraction of it, and with
+// Follow does what [Watch] does, but keeps no Lease: what the index knows of one is a fraction of it, and with
 // thousands of shards the cache would be nearly all of a service's memory. Nobody may read Leases from the manager's
 // client then. Like caches, it is started before the controllers, which wait for it, and ends after them.
-func FollowLeases(rt *Runtime, index *membership.Index) error {
+func Follow(rt *kit.Runtime, index *membership.Index) (*Synced, error) {
 	config := rt.Manager.GetConfig()
 	c, err := client.NewWithWatch(config, client.Options{
 		Scheme: rt.Manager.GetScheme(), Mapper: rt.Manager.GetRESTMapper(), HTTPClient: rt.Manager.GetHTTPClient(),
 	})
 	if err != nil {
-		return fmt.Errorf("follow the Leases of shards: %w", err)
+		return nil, fmt.Errorf("follow the Leases of shards: %w", err)
 	}
-	f := &follower{Cache: rt.Manager.GetCache(), client: c, index: index, clock: rt.Clock, log: rt.Log, synced: newLatch()}
+	f := newFollower(c, index, rt.Clock)
+	f.Cache = rt.Manager.GetCache()
 	if err := rt.Manager.Add(f); err != nil {
-		return fmt.Errorf("follow the Leases of shards: %w", err)
+		return nil, fmt.Errorf("follow the Leases of shards: %w", err)
 	}
-	rt.awaitable(f)
-	return nil
+	return synced(rt, f), nil
 }
 
 // follower tells an index of all Leases of shards. For the manager it is a cache, so that it is started and awaited as one.
@@ -56,15 +58,21 @@ type follower struct {
 	client client.WithWatch
 	index  *membership.Index
 	clock  clock.Clock
-	log    logr.Logger
-	synced *latch
+	// listed is closed by seen, when all Leases have been seen that there were.
+	listed chan struct{}
+	seen   func()
+}
+
+func newFollower(c client.WithWatch, index *membership.Index, clk clock.Clock) *follower {
+	listed := make(chan struct{})
+	return &follower{client: c, index: index, clock: clk, listed: listed, seen: sync.OnceFunc(func() { close(listed) })}
 }
 
 // Name says what has synced; Done closes when all Leases have been seen that there were.
 func (*follower) Name() string { return "Leases of shards" }
 
 // Done is described at Name.
-func (f *follower) Done() <-chan struct{} { return f.synced.ch }
+func (f *follower) Done() <-chan struct{} { return f.listed }
 
 // GetCache makes the manager take the follower for a cache.
 func (f *follower) GetCache() cache.Cache { return f }
@@ -74,7 +82,7 @@ func (f *follower) WaitForCacheSync(ctx context.Context) bool {
 	select {
 	case <-ctx.Done():
 		return false
-	case <-f.synced.ch:
+	case <-f.listed:
 		return true
 	}
 }
@@ -97,21 +105,21 @@ func (f *follower) pause(ctx context.Context, reason error, d time.Duration) {
 	if ctx.Err() != nil {
 		return
 	}
-	f.log.Info("The Leases of shards have to be read anew", "reason", reason.Error())
+	log.FromContext(ctx).Info("The Leases of shards have to be read anew", "reason", reason.Error())
 	select {
 	case <-ctx.Done():
 	case <-f.clock.After(d):
 	}
 }
 
-// once lists and watches until the watch ends. It says whether the list succeeded, and why it ended.
+// once lists and watches until the watch ends. It reports whether the list succeeded, and why it ended.
 func (f *follower) once(ctx context.Context) (listed bool, reason error) {
 	var version string
 	f.index.Batch(func() { version, reason = f.list(ctx) })
 	if reason != nil {
 		return false, reason
 	}
-	f.synced.close()
+	f.seen()
 	return true, f.watch(ctx, version)
 }
 

@@ -18,7 +18,7 @@ func of(t *Target, shards ...string) *Target {
 	return &other
 }
 
-func TestSuspects(t *testing.T) {
+func TestExtent(t *testing.T) {
 	base := target("r")
 	another := *base
 	another.Revision++
@@ -39,12 +39,12 @@ func TestSuspects(t *testing.T) {
 		"nobody is left":      {way: []*Target{of(base, "a", "b"), of(base)}},
 	} {
 		t.Run(what, func(t *testing.T) {
-			var s suspects
+			var s extent
 
 			s.clear()
 
 			for i, after := range tc.way[1:] {
-				s.add(suspectsOf(tc.way[i], after))
+				s.add(extentOf(tc.way[i], after))
 			}
 
 			shards, all := s.among(tc.way[len(tc.way)-1].View)
@@ -56,15 +56,15 @@ func TestSuspects(t *testing.T) {
 		})
 	}
 
-	var s suspects
+	var s extent
 
 	_, all := s.among(base.View)
-	require.True(t, all, "the zero value suspects everybody")
+	require.True(t, all, "the zero value is everywhere")
 }
 
-// Whoever follows the shards of a ring from change to change, and puts in place what each of the suspects has, leaves no object
+// Whoever follows the shards of a ring from change to change, and puts in place what each shard of the extent has, leaves no object
 // out of place, wherever the watch for dead shards finds the rest.
-func TestSuspectsAreEnough(t *testing.T) {
+func TestExtentIsEnough(t *testing.T) {
 	names := []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"}
 	base, chance, away := target("r"), rand.New(rand.NewPCG(1, 2)), map[string]bool{} //nolint:gosec // the same in each run
 
@@ -73,9 +73,9 @@ func TestSuspectsAreEnough(t *testing.T) {
 	at := map[int]string{} // by object
 	k := func(i int) key.Key { return key.Key{Kind: "ConfigMap", Namespace: "n", Name: string(rune('A' + i))} }
 
-	var s suspects
+	var s extent
 
-	named := 0 // how often not all were suspects
+	named := 0 // how often it was not everywhere
 
 	for step := range 200 {
 		var shards []string
@@ -87,18 +87,18 @@ func TestSuspectsAreEnough(t *testing.T) {
 		}
 
 		after := of(base, shards...)
-		s.add(suspectsOf(before, after))
+		s.add(extentOf(before, after))
 
 		// Some changes follow so fast that nothing is put in place between them.
 		if step%3 != 0 {
-			suspected, all := s.among(after.View)
+			shards, all := s.among(after.View)
 			if !all {
 				named++
 			}
 
 			for i := range 2000 {
-				astray := !after.View.Available(at[i])
-				if astray || all || slices.Contains(suspected, at[i]) {
+				misplaced := !after.View.Available(at[i])
+				if misplaced || all || slices.Contains(shards, at[i]) {
 					at[i], _ = after.View.Owner(k(i))
 				}
 			}
@@ -119,19 +119,19 @@ func TestSuspectsAreEnough(t *testing.T) {
 	require.Positive(t, named)
 }
 
-// A change of shards puts main objects out of place, and what follows them comes with them. Whatever else is suspected is suspected of anything.
-func TestSuspectsAreOwners(t *testing.T) {
+// A change of shards puts main objects out of place, and what follows them comes with them. Elsewhere, anything may be misplaced.
+func TestExtentOfOwners(t *testing.T) {
 	base := target("r")
-	joined := suspectsOf(of(base, "a"), of(base, "a", "b"))
+	joined := extentOf(of(base, "a"), of(base, "a", "b"))
 	require.True(t, joined.owners())
-	require.False(t, new(suspects).owners(), "the zero value suspects everybody")
+	require.False(t, new(extent).owners(), "the zero value is everywhere")
 
 	joined.addShards(nil)
 	require.True(t, joined.owners())
 	joined.addShards([]string{"a"})
 	require.False(t, joined.owners(), "something found no room, or was not seen")
 
-	others := suspectsOf(of(base, "a"), of(base, "a", "b"))
+	others := extentOf(of(base, "a"), of(base, "a", "b"))
 	others.add(joined)
 	require.False(t, others.owners())
 	others.clear()
