@@ -153,7 +153,7 @@ func TestListsWhatFollowsAnObjectWhereVersionsSayNothing(t *testing.T) {
 
 	require.Equal(t, "secrets "+ns+"/follower", waits())
 	require.NoError(t, followers.Add(follower))
-	require.Equal(t, "something that a list has shown a moment ago", waits(), "a list is not made each time")
+	require.Equal(t, "an object that a recent list contained", waits(), "a list is not made each time")
 
 	now = now.Add(recheck)
 	require.Empty(t, waits())

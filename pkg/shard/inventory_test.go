@@ -203,7 +203,7 @@ func TestNothingIsWorkedOnWhileTheAPIServerDoesNotAnswer(t *testing.T) {
 		require.False(t, called)
 		require.EqualValues(t, attempt+1, r.lists.Load())
 		require.Len(t, u.logs, attempt+1)
-		require.Contains(t, u.logs[attempt], "the API server must say that the cache is up to date")
+		require.Contains(t, u.logs[attempt], "the API server must confirm that the cache is up to date")
 		require.Contains(t, u.logs[attempt], errDown.Error())
 
 		longest = max(longest, again)

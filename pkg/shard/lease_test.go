@@ -264,7 +264,7 @@ func TestTheLaterProcessIsNoticedByTheEarlierOne(t *testing.T) {
 
 	require.Error(t, earlier.Update(t.Context(), record("shard-0", 3)))
 	_, _, err = earlier.Get(t.Context())
-	require.ErrorContains(t, err, `another process that calls itself "shard-0"`)
+	require.ErrorContains(t, err, `another process with the same name "shard-0"`)
 	require.ErrorIs(t, first.term.held(), ErrLost)
 	require.Error(t, earlier.Update(t.Context(), record("shard-0", 4)), "it does not write again")
 	require.Error(t, earlier.Update(t.Context(), record("", 5)), "nor give away what is another's")

@@ -375,7 +375,7 @@ func TestReconcilerOfAnUnknownKind(t *testing.T) {
 	c, err := client.New(f.config, client.Options{Scheme: runtime.NewScheme()})
 	require.NoError(t, err)
 	_, err = s.Reconciler(c, &corev1.ConfigMap{}, reconcile.Func(nothing)).Reconcile(t.Context(), reconcile.Request{})
-	require.ErrorContains(t, err, "find out the kind of *v1.ConfigMap")
+	require.ErrorContains(t, err, "determine the kind of *v1.ConfigMap")
 	require.ErrorIs(t, err, reconcile.TerminalError(nil))
 }
 
