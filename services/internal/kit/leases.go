@@ -12,9 +12,9 @@ import (
 	"github.com/clusterring/clusterring/services/internal/membership"
 )
 
-// WatchLeases keeps the index up to date with the Leases of shards, and makes /readyz wait until the index has seen all
-// that existed when the watch began. Call it in [Service.Setup]. It returns at once; the watch ends with the manager.
-// It is for services that read Leases from the cache, too; for others there is [FollowLeases].
+// WatchLeases keeps the index up to date with the Leases of shards. /readyz waits until the index has seen all Leases that
+// existed when the watch began. Call WatchLeases in [Service.Setup]; it returns immediately, and the watch ends with the manager.
+// Use it in services that also read Leases from the cache, and [FollowLeases] in others.
 func WatchLeases(ctx context.Context, rt *Runtime, index *membership.Index) error {
 	informer, err := rt.Manager.GetCache().GetInformer(ctx, &coordinationv1.Lease{})
 	if err != nil {
@@ -39,11 +39,11 @@ func (rt *Runtime) awaitable(leases toolscache.DoneChecker) {
 	})
 }
 
-// AwaitLeases waits until the index given to [WatchLeases] or [FollowLeases] has seen all Leases that existed when the watch began, so that
-// nobody takes a shard for dead that was merely not read yet. It returns an error if ctx ends before.
+// AwaitLeases waits until the index given to [WatchLeases] or [FollowLeases] has seen all Leases that existed when the watch
+// began. Without this wait, a shard whose Lease was not read yet would count as dead. It returns an error if ctx ends before.
 func (rt *Runtime) AwaitLeases(ctx context.Context) error {
 	if rt.leases == nil {
-		return errors.New("nobody watches the Leases of shards: call WatchLeases first")
+		return errors.New("the Leases of shards are not watched: call WatchLeases first")
 	}
 	select {
 	case <-ctx.Done():
