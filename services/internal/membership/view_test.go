@@ -178,8 +178,8 @@ func TestShardsAreCapped(t *testing.T) {
 	require.False(t, view.Available("shard-05000"))
 	require.True(t, view.Available("shard-04999"))
 	require.Equal(t, []string{
-		"shard ns/shard-05000: a ring has at most 5000 shards, in the order of their names: shard the objects by several rings",
-		"shard ns/shard-05001: a ring has at most 5000 shards, in the order of their names: shard the objects by several rings",
+		"shard ns/shard-05000: a ring has at most 5000 shards, in the order of their names: use several rings",
+		"shard ns/shard-05001: a ring has at most 5000 shards, in the order of their names: use several rings",
 	}, view.Problems())
 }
 
