@@ -123,7 +123,7 @@ func TestAbsence(t *testing.T) {
 	for i := range 2 {
 		_, _, err := b.ControllerOf(t.Context(), the("gone", "gone"))
 		require.ErrorIs(t, err, errAway)
-		require.ErrorContains(t, err, "find out who controls replicasets.apps ns/gone")
+		require.ErrorContains(t, err, "determine who controls replicasets.apps ns/gone")
 		require.Equal(t, 3+i, s.times())
 	}
 
