@@ -26,17 +26,17 @@ import (
 type Reconciler struct {
 	// Client reads ClusterRings and Leases from a cache.
 	Client client.Reader
-	// Status writes.
+	// Status writes the status.
 	Status status.Writer
-	// NotTaken knows the Leases that cannot be taken over.
+	// NotTaken provides the Leases that cannot be taken over.
 	NotTaken NotTaken
 }
 
-// NotTaken says which Leases cannot be taken over from shards that do not renew them.
+// NotTaken provides the Leases that cannot be taken over from shards that do not renew them.
 type NotTaken interface {
-	// Of returns a message for people about each such Lease of the ring.
+	// Of returns a message about each such Lease of the ring.
 	Of(ring string) []string
-	// Subscribe has tell called with the name of each ring for which Of may say something else.
+	// Subscribe registers a function that is called with the name of each ring for which Of may return something else.
 	Subscribe(tell func(ring string))
 }
 
@@ -80,8 +80,8 @@ func (r *Reconciler) view(ctx context.Context, ring string) (*membership.View, e
 	return membership.NewView(ring, leases, nil), nil
 }
 
-// AddTo adds a controller to the manager that calls the reconciler for every ring that changes, and whenever the shards of
-// one change in the index or NotTaken says something else of them, while this replica leads.
+// AddTo adds a controller to the manager. While this replica leads, the controller calls the reconciler for every ring that
+// changes, and for every ring whose shards change in the index or in NotTaken.
 func (r *Reconciler) AddTo(mgr manager.Manager, index *membership.Index) error {
 	changes := &changes{}
 	index.Subscribe(changes.enqueue)

@@ -26,8 +26,9 @@ import (
 // workers is the number of Leases that are worked on at once: one slow write must not keep other failed shards waiting.
 const workers = 5
 
-// AddTo adds a controller to the manager that calls the reconciler for every Lease in the manager's cache, and for those of
-// shards that a ring's status begins to name as lost, while this replica leads. The clock is what the controller waits by.
+// AddTo adds a controller to the manager. While this replica leads, the controller calls the reconciler for every Lease in the
+// manager's cache, and for the Leases of shards that a ring's status newly reports as lost. The controller waits by the given
+// clock.
 func (r *Reconciler) AddTo(mgr manager.Manager, clk clock.WithTicker) error {
 	err := builder.ControllerManagedBy(mgr).
 		Named("shardlease").
