@@ -1,7 +1,8 @@
-// Package assigner is the service that gives every new object its shard, in the very write that creates it.
+// Package assigner is the service that assigns a shard to every new object, in the same write that creates the object.
 //
-// Every replica serves the admission webhook and keeps its own state: package rings follows ClusterRings and Leases,
-// package admission decides, package webhook answers; package certs, which ringquery uses as well, keeps the certificate. The
-// leader also registers the webhook with the API server (package registration). Nothing here ever refuses a user's write:
+// Every replica serves the admission webhook and keeps its own state: package rings follows ClusterRings and Leases, package
+// admission decides, and package webhook answers. Package certs, which ringquery also uses, maintains the certificate. The leader
+// also registers the webhook with the API server (package registration). The assigner never refuses a user's write: the rebalancer
+// finds the objects that the assigner misses.
 // objects that the assigner misses are found by the rebalancer.
 package assigner

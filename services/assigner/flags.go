@@ -56,25 +56,25 @@ type flags struct {
 }
 
 func (f *flags) add(fs *pflag.FlagSet) {
-	fs.StringVar(&f.bindAddress, "webhook-bind-address", ":9443", "`address` that serves the webhook, by TLS")
+	fs.StringVar(&f.bindAddress, "webhook-bind-address", ":9443", "`address` that serves the webhook with TLS")
 
-	fs.DurationVar(&f.connectionAge, "max-connection-age", time.Second, "`time` after which an API server is asked to connect again, up to half as long again; an API server sends all calls over one connection, so this is how replicas share them; 0 for never")
+	fs.DurationVar(&f.connectionAge, "max-connection-age", time.Second, "`time` after which an API server is asked to connect again, plus up to half of it at random; an API server sends all calls over one connection, so reconnecting spreads them over the replicas; 0 for never")
 
 	fs.StringVar(&f.mode, "webhook-mode", modeService, "how API servers reach the webhook: service or url")
 	fs.StringVar(&f.serviceName, "webhook-service-name", name, "`name` of the Service in front of the webhook; for --webhook-mode service")
-	fs.StringVar(&f.serviceNamespace, "webhook-service-namespace", "", "`namespace` of that Service; default --namespace")
+	fs.StringVar(&f.serviceNamespace, "webhook-service-namespace", "", "`namespace` of that Service; default: --namespace")
 	fs.Int32Var(&f.servicePort, "webhook-service-port", 443, "`port` of that Service")
 	fs.StringVar(&f.url, "webhook-url", "", "base `URL` of the webhook, such as https://assigner.example.com:9443; for --webhook-mode url")
 
-	fs.StringVar(&f.caMode, "ca-mode", caSecret, "where certificates come from: secret (made and rotated by the service itself), file, or cert-manager")
+	fs.StringVar(&f.caMode, "ca-mode", caSecret, "where certificates come from: secret (created and rotated by the service itself), file, or cert-manager")
 	f.secret.AddFlags(fs, "assigner-tls")
-	fs.StringVar(&f.caBundleFile, "ca-bundle-file", "", "PEM `file` of the authorities that API servers verify the webhook by; for --ca-mode file")
-	fs.StringVar(&f.injectCAFrom, "cert-manager-inject-ca-from", "", "cert-manager's Certificate, as `namespace/name`, whose authority is injected into the registration; for --ca-mode cert-manager")
+	fs.StringVar(&f.caBundleFile, "ca-bundle-file", "", "PEM `file` with the CA certificates that API servers verify the webhook with; for --ca-mode file")
+	fs.StringVar(&f.injectCAFrom, "cert-manager-inject-ca-from", "", "cert-manager's Certificate, as `namespace/name`, whose CA is injected into the webhook configuration; for --ca-mode cert-manager")
 	fs.StringVar(&f.certFile, "tls-cert-file", "", "PEM `file` of the serving certificate, read again when it changes; for --ca-mode file and cert-manager")
-	fs.StringVar(&f.keyFile, "tls-private-key-file", "", "PEM `file` of its private key")
+	fs.StringVar(&f.keyFile, "tls-private-key-file", "", "PEM `file` of the private key of the serving certificate")
 
 	fs.StringVar(&f.rebalancer, "rebalancer-username", "system:serviceaccount:"+v1alpha1.SystemNamespace+":rebalancer",
-		"`user` that writes shard labels itself and whom the API server does not ask about; empty for none")
+		"`user` of the rebalancer; the API server does not call the webhook for its writes; empty for none")
 }
 
 // validate returns everything that is wrong with the flags, or nil.
