@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	os.Exit(testenv.Main(m))
 }
 
-// It works for authors who test with an API server, and for those who test with a fake client.
+// The package works for authors who test with an API server, and for those who test with a fake client.
 func TestLifeOfAnObject(t *testing.T) {
 	clients := map[string]func(*testing.T) client.Client{
 		"API server":  func(t *testing.T) client.Client { t.Helper(); return testenv.Client(t) },
@@ -101,7 +101,7 @@ func TestAssertionsFail(t *testing.T) {
 	}
 }
 
-// recorder is a test whose failure is no failure.
+// recorder is a test whose failure does not fail the real test.
 type recorder struct {
 	testing.TB
 	message string
