@@ -11,7 +11,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite testdata")
 
-// Traces are read by people; testdata has one of each form.
+// People read traces; testdata contains one of each form.
 func TestTraces(t *testing.T) {
 	for name, s := range map[string]Scope{
 		"no-live-read": {Shards: 2, Faulty: 1, Time: true, Mutation: NoLiveRead, Forgiven: only(OneWorker)},
