@@ -9,7 +9,7 @@
 //
 //	ring.Assign(site, "shard-0")                  // as if admission had assigned it
 //	_, err := reconciler.Reconcile(ctx, request)  // inner is called
-//	ring.Drain(site)                              // ask for it
+//	ring.Drain(site)                              // ask for its release
 //	_, err = reconciler.Reconcile(ctx, request)   // inner is not called
 //	ring.RequireReleased(site)                    // it was released
 package shardtest

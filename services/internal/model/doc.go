@@ -66,7 +66,7 @@
 //
 //	I1: two shards work on one object, or on an owner and its child
 //	  ...
-//	  6  rebalancer     writes the object: ask for it
+//	  6  rebalancer     writes the object: drain it
 //	                    the object's shard: b, draining
 //	  7  shard b        sees the object as it is
 //	                    b's cache of the object: draining

@@ -10,7 +10,7 @@ const (
 	OneWorker Property = "I1: two shards work on one object, or on an owner and its child"
 	// NoTaking: an object whose shard holds its Lease leaves the shard only after the shard has stopped working on it and has
 	// removed the labels itself. A shard in its hold-off does not work yet, and may lose what it had in an earlier term.
-	NoTaking Property = "I6: a live shard loses an object that it has not given up"
+	NoTaking Property = "I6: a live shard loses an object that it has not released"
 	// ChildStays: a child does not leave the shard that has its owner and holds its Lease. If the owner is elsewhere, the child
 	// may be taken away: the shard does not work on it.
 	ChildStays Property = "I6: a live shard loses the child of an object that it has"
@@ -20,7 +20,7 @@ const (
 	// deleted ring disappears.
 	Ownership Property = "I2: an object does not come to an available shard"
 	// Progress: after the last fault, nothing is written repeatedly forever.
-	Progress Property = "I2: labels or Leases change for ever"
+	Progress Property = "I2: labels or Leases change forever"
 )
 
 // breach is a safety property that a step breaks, as a number above zero, so that steps are small.

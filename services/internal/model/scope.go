@@ -45,14 +45,14 @@ const (
 	// off, and has begun to work. The rebalancer abandons such a write earlier, and the object must not have changed since. What
 	// remains is a request that was sent and abandoned, and that the API server still executes more than a quarter of a second
 	// later.
-	SlowTake Exposure = "a write that takes an object, and was given up, is carried out after the shard's hold-off"
+	SlowTake Exposure = "a write that takes an object, and was abandoned, is executed after the shard's hold-off"
 	// DropUnseen lets a user's write drop labels while no assigner is reached, because it is down or the ring is being deleted.
 	DropUnseen Exposure = "a write drops the labels while no assigner is reached"
 	// DropInDrain lets a user's write drop labels while the object is being drained: it looks like an acknowledgement.
 	DropInDrain Exposure = "a write drops the labels during a drain"
 	// LateChild lets a write of a rebalancer be executed after its successor, which does not know the write, has begun to decide
 	// about the owner or the child. Within one rebalancer, the two take turns.
-	LateChild Exposure = "a write of an earlier rebalancer is carried out while its successor moves the owner"
+	LateChild Exposure = "a write of an earlier rebalancer is executed while its successor moves the owner"
 	// DeleteUnseen and DeleteTwice are accepted deliberately: an object with the label of a shard that the rebalancer does not
 	// know, for example restored from a backup, is corrected immediately. A wait of 2D for every such label would close both.
 	//
@@ -92,7 +92,7 @@ const (
 	// NoDeadline lets a shard continue to work regardless of how long ago it renewed its Lease.
 	NoDeadline Mutation = "no deadline for renewals"
 	// LateRecreation lets a shard that was frozen beyond its deadline recreate its Lease and continue.
-	LateRecreation Mutation = "Lease made anew after the deadline"
+	LateRecreation Mutation = "Lease recreated after the deadline"
 	// NoPatience takes the objects of a shard immediately if its Lease is absent.
 	NoPatience Mutation = "no wait after a Lease was deleted"
 	// ChildAnywhere lets a shard work on its children wherever their owners are. Together with children that are assigned while

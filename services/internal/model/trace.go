@@ -60,12 +60,12 @@ var texts = [kinds][2]string{
 	starts:             {"shard %", "starts, and takes its Lease"},
 	begins:             {"shard %", "ends its hold-off, with caches that show the present"},
 	renews:             {"shard %", "renews its Lease"},
-	loses:              {"shard %", "notices that it has lost its Lease, and ends"},
+	loses:              {"shard %", "detects that it has lost its Lease, and ends"},
 	crashes:            {"shard %", "crashes"},
 	freezes:            {"shard %", "freezes"},
 	wakes:              {"shard %", "goes on"},
 	stops:              {"shard %", "is told to stop"},
-	releases:           {"shard %", "gives its Lease back"},
+	releases:           {"shard %", "releases its Lease"},
 	entersMain:         {"shard %", "begins to work on the object"},
 	leavesMain:         {"shard %", "is done with the object"},
 	entersChild:        {"shard %", "begins to work on the child"},
@@ -79,7 +79,7 @@ var texts = [kinds][2]string{
 	collects:           {"lease monitor", "deletes the Lease of shard %"},
 	deletes:            {"somebody", "deletes the Lease of shard %"},
 	passes:             {"time", "D passes"},
-	observes:           {"rebalancer", "learns of the Lease of shard %"},
+	observes:           {"rebalancer", "learns about the Lease of shard %"},
 	decidesMain:        {"rebalancer", "decides about the object: @"},
 	decidesChild:       {"rebalancer", "decides about the child: @"},
 	confirms:           {"rebalancer", "has it confirmed: @"},
@@ -102,7 +102,7 @@ var texts = [kinds][2]string{
 }
 
 var verbs = [...]string{
-	nothing: "leave it", assign: "give it to", drain: "ask for it", withdraw: "do not ask for it", release: "take its labels off",
+	nothing: "leave it", assign: "assign it to", drain: "drain it", withdraw: "withdraw the drain", release: "remove its labels",
 }
 
 func (o operation) String() string {
@@ -184,7 +184,7 @@ func (g *graph) violation(p Property, at int32, last *step) *Violation {
 	if last != nil {
 		line(len(path), last.event, last.to)
 	} else {
-		fmt.Fprintf(&b, "That is how it stays, though nothing fails any more:\n%s", g.machine.description(before))
+		fmt.Fprintf(&b, "This state is permanent, although nothing fails any more:\n%s", g.machine.description(before))
 	}
 
 	return &Violation{Property: p, Trace: b.String()}

@@ -50,7 +50,7 @@ const MaxDepth = 4
 const (
 	// LabelAggregateToRebalancer grants the rebalancer get, list, watch, and patch on a ring's resources.
 	LabelAggregateToRebalancer = "sharding.timebertt.dev/aggregate-to-rebalancer"
-	// LabelAggregateToRingQuery grants the query service get and list on a ring's resources.
+	// LabelAggregateToRingQuery grants the query service get, list, and watch on a ring's resources.
 	LabelAggregateToRingQuery = "sharding.timebertt.dev/aggregate-to-ringquery"
 	// LabelAggregateToAssigner grants the assigner get on those controlled resources of a ring whose objects control others.
 	LabelAggregateToAssigner = "sharding.timebertt.dev/aggregate-to-assigner"
