@@ -29,7 +29,7 @@ type lagging struct {
 
 func (l *lagging) LastStoreSyncResourceVersion() string { return l.version }
 
-// waitingOf returns how many objects of a ring the metrics say that wait.
+// waitingOf returns the number of waiting objects of a ring according to the metrics.
 func waitingOf(t *testing.T, ring string) int {
 	t.Helper()
 
@@ -47,7 +47,7 @@ func waitingOf(t *testing.T, ring string) int {
 	return 0
 }
 
-// A shard begins with an object when its caches show all that follows the object, as its handover says.
+// A shard begins with an object when its caches show all objects that follow it, according to its handover.
 func TestWaitsForWhatFollowsAnObject(t *testing.T) {
 	s, err := New(Options{Ring: "ring", Name: "shard-0", Namespace: "default"})
 	require.NoError(t, err)
@@ -56,7 +56,7 @@ func TestWaitsForWhatFollowsAnObject(t *testing.T) {
 	s.term.clock = clk
 	s.term.unlimited()
 
-	live, err := metadata.NewForConfig(&rest.Config{Host: "http://127.0.0.1:0"}) // nobody is asked
+	live, err := metadata.NewForConfig(&rest.Config{Host: "http://127.0.0.1:0"}) // no request is sent
 	require.NoError(t, err)
 
 	owners := cache.NewStore(cache.MetaNamespaceKeyFunc)
@@ -112,8 +112,8 @@ func TestWaitsForWhatFollowsAnObject(t *testing.T) {
 	}
 }
 
-// Where versions cannot be compared, a list shows what follows an object: it is begun with when the cache has all of that, and is not listed
-// again then.
+// If versions are not comparable, a list shows what follows an object. The shard begins when the cache contains all of it, and
+// does not list again.
 func TestListsWhatFollowsAnObjectWhereVersionsSayNothing(t *testing.T) {
 	ns := testenv.Namespace(t)
 
@@ -153,7 +153,7 @@ func TestListsWhatFollowsAnObjectWhereVersionsSayNothing(t *testing.T) {
 
 	require.Equal(t, "secrets "+ns+"/follower", waits())
 	require.NoError(t, followers.Add(follower))
-	require.Equal(t, "something that a list has shown a moment ago", waits(), "a list is not made each time")
+	require.Equal(t, "an object that a recent list contained", waits(), "a list is not made each time")
 
 	now = now.Add(recheck)
 	require.Empty(t, waits())
@@ -165,13 +165,14 @@ func TestListsWhatFollowsAnObjectWhereVersionsSayNothing(t *testing.T) {
 	require.Equal(t, "secrets "+ns+"/follower", waits(), "in the next term it is")
 }
 
-// Whoever works on an object is inside all that it follows, up to the main object, and begins only where all of that is the shard's.
+// A worker on an object is inside everything that the object follows, up to the main object. It begins only if the shard owns all
+// of it.
 func TestEntersAllThatAnObjectFollows(t *testing.T) {
 	s, err := New(Options{Ring: "ring", Name: "shard-0", Namespace: "default"})
 	require.NoError(t, err)
 	s.term.unlimited()
 
-	live, err := metadata.NewForConfig(&rest.Config{Host: "http://127.0.0.1:0"}) // nobody is asked
+	live, err := metadata.NewForConfig(&rest.Config{Host: "http://127.0.0.1:0"}) // no request is sent
 	require.NoError(t, err)
 
 	kinds := []string{"ConfigMap", "Secret", "ServiceAccount"} // each controls the next one

@@ -18,17 +18,17 @@ import (
 // name of the service, its field manager and, by default, its Kubernetes Service.
 const name = "assigner"
 
-const long = `The assigner gives every new object of a ring its shard, in the write that creates it.
+const long = `The assigner assigns a shard to every new object of a ring, in the same write that creates the object.
 
-It reads   ClusterRings and the Leases of their shards; and, where the controller of an object is controlled itself, as a
-           ReplicaSet is, who controls that one.
-It decides which shard an object belongs to, from the name of the object, or of the one it follows, and the set of available
-           shards alone.
-It writes  the shard label, as an admission webhook; one MutatingWebhookConfiguration per ring (the leader only); the
+It reads   ClusterRings and the Leases of their shards. If the controller of an object is itself controlled, as a ReplicaSet
+           is, it also reads that controller.
+It decides which shard an object belongs to. This depends only on the name of the object, or of the object that it follows,
+           and on the set of available shards.
+It writes  the shard label, as an admission webhook; one MutatingWebhookConfiguration per ring (only the leader); the
            ring's condition WebhookRegistered; and, with --ca-mode secret, the Secret of its own certificates.
 
-It never refuses a write. What it cannot assign it lets pass, and the rebalancer assigns it within seconds; so does the
-API server when no assigner answers. Run as many replicas as you like: each of them answers.`
+It never refuses a write. If it cannot assign an object, the write succeeds anyway, and the rebalancer assigns the object
+within seconds. The same happens if no assigner answers. Run any number of replicas: all of them answer.`
 
 const example = `  # in a cluster, behind the Service sharding-system/assigner, with certificates of its own
   assigner
@@ -40,14 +40,14 @@ const example = `  # in a cluster, behind the Service sharding-system/assigner, 
   assigner --ca-mode cert-manager --cert-manager-inject-ca-from sharding-system/assigner \
     --tls-cert-file /tls/tls.crt --tls-private-key-file /tls/tls.key`
 
-// NewCommand returns the command of the service. Each call returns one that may run once; several may run in one process,
-// and share its metrics.
+// NewCommand returns the command of the service. Each command may run once. Several commands may run in one process; they share
+// its metrics.
 func NewCommand() *cobra.Command {
 	s := &service{mux: http.NewServeMux()}
 
 	return kit.NewCommand(kit.Service{
 		Name:           name,
-		Short:          "Gives every new object of a ring its shard",
+		Short:          "Assigns a shard to every new object of a ring",
 		Long:           long,
 		Example:        example,
 		LeaderElection: true,

@@ -56,25 +56,25 @@ type options struct {
 }
 
 func (o *options) addFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&o.bindAddress, "webhook-bind-address", ":9443", "`address` that serves the webhook, by TLS")
+	fs.StringVar(&o.bindAddress, "webhook-bind-address", ":9443", "`address` that serves the webhook with TLS")
 
-	fs.DurationVar(&o.connectionAge, "max-connection-age", time.Second, "`time` after which an API server is asked to connect again, up to half as long again; an API server sends all calls over one connection, so this is how replicas share them; 0 for never")
+	fs.DurationVar(&o.connectionAge, "max-connection-age", time.Second, "`time` after which an API server is asked to connect again, plus up to half of it at random; an API server sends all calls over one connection, so reconnecting spreads them over the replicas; 0 for never")
 
 	fs.StringVar(&o.mode, "webhook-mode", modeService, "how API servers reach the webhook: service or url")
 	fs.StringVar(&o.serviceName, "webhook-service-name", name, "`name` of the Service in front of the webhook; for --webhook-mode service")
-	fs.StringVar(&o.serviceNamespace, "webhook-service-namespace", "", "`namespace` of that Service; default --namespace")
+	fs.StringVar(&o.serviceNamespace, "webhook-service-namespace", "", "`namespace` of that Service; default: --namespace")
 	fs.Int32Var(&o.servicePort, "webhook-service-port", 443, "`port` of that Service")
 	fs.StringVar(&o.url, "webhook-url", "", "base `URL` of the webhook, such as https://assigner.example.com:9443; for --webhook-mode url")
 
-	fs.StringVar(&o.caMode, "ca-mode", caSecret, "where certificates come from: secret (made and rotated by the service itself), file, or cert-manager")
+	fs.StringVar(&o.caMode, "ca-mode", caSecret, "where certificates come from: secret (created and rotated by the service itself), file, or cert-manager")
 	o.secret.AddFlags(fs, "assigner-tls")
-	fs.StringVar(&o.caBundleFile, "ca-bundle-file", "", "PEM `file` of the authorities that API servers verify the webhook by; for --ca-mode file")
-	fs.StringVar(&o.injectCAFrom, "cert-manager-inject-ca-from", "", "cert-manager's Certificate, as `namespace/name`, whose authority is injected into the registration; for --ca-mode cert-manager")
+	fs.StringVar(&o.caBundleFile, "ca-bundle-file", "", "PEM `file` with the CA certificates that API servers verify the webhook with; for --ca-mode file")
+	fs.StringVar(&o.injectCAFrom, "cert-manager-inject-ca-from", "", "cert-manager's Certificate, as `namespace/name`, whose CA is injected into the webhook configuration; for --ca-mode cert-manager")
 	fs.StringVar(&o.certFile, "tls-cert-file", "", "PEM `file` of the serving certificate, read again when it changes; for --ca-mode file and cert-manager")
-	fs.StringVar(&o.keyFile, "tls-private-key-file", "", "PEM `file` of its private key")
+	fs.StringVar(&o.keyFile, "tls-private-key-file", "", "PEM `file` of the private key of the serving certificate")
 
 	fs.StringVar(&o.rebalancer, "rebalancer-username", "system:serviceaccount:"+v1alpha1.SystemNamespace+":rebalancer",
-		"`user` that writes shard labels itself and whom the API server does not ask about; empty for none")
+		"`user` of the rebalancer; the API server does not call the webhook for its writes; empty for none")
 }
 
 // validate returns everything that is wrong with the flags, or nil.

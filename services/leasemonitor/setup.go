@@ -34,7 +34,7 @@ func setup(ctx context.Context, rt *kit.Runtime) error {
 
 	rt.AddReady("ages", func(*http.Request) error {
 		if !synced() {
-			return errors.New("the ages of Leases are not measured yet")
+			return errors.New("the ages of Leases have not been measured yet")
 		}
 
 		return nil
@@ -46,7 +46,7 @@ func setup(ctx context.Context, rt *kit.Runtime) error {
 
 	c := rt.Manager.GetClient()
 	if err := rt.Manager.Add(&shardlease.Census{Leases: c, Clock: rt.Clock, Ages: ages}); err != nil {
-		return fmt.Errorf("add the count of shards: %w", err)
+		return fmt.Errorf("add the census of shards: %w", err)
 	}
 
 	notTaken := &shardlease.NotTaken{}

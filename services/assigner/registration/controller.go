@@ -28,7 +28,7 @@ const catchUp = 50 * time.Millisecond
 // bundlePatience is how long after its start a leader waits for the bundle before it calls that a failure.
 const bundlePatience = 10 * time.Second
 
-// SetupWithManager adds the reconciler to a manager. It runs in the leader only.
+// SetupWithManager adds the reconciler to a manager. It runs only in the leader.
 func (r *Reconciler) SetupWithManager(mgr manager.Manager) error {
 	err := builder.ControllerManagedBy(mgr).
 		Named("registration").

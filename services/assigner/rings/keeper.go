@@ -27,13 +27,13 @@ import (
 // workers bounds the rings that are published at a time.
 const workers = 4
 
-// Keeper fills a [Store] from ClusterRings. Its exported fields must be set.
+// Keeper fills a [Store] with the state of ClusterRings. Its exported fields must be set.
 type Keeper struct {
 	// Client reads ClusterRings, from a cache.
 	Client client.Reader
-	// Store is what the keeper fills.
+	// Store is the store to fill.
 	Store *Store
-	// Resources knows what the resources of rings are.
+	// Resources resolves the resources of rings.
 	Resources *resources.Resolver
 
 	mu    sync.Mutex
@@ -79,7 +79,7 @@ func (k *Keeper) changedResources(ctx context.Context, queue workqueue.TypedRate
 		list := &v1alpha1.ClusterRingList{}
 		if err := k.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			if ctx.Err() == nil {
-				log.FromContext(ctx).Error(err, "Rings do not know that the API server serves something else now")
+				log.FromContext(ctx).Error(err, "Cannot update rings after the API server's resources have changed")
 			}
 
 			return
@@ -112,7 +112,7 @@ func (k *Keeper) refresh(_ context.Context, req reconcile.Request) (reconcile.Re
 	return reconcile.Result{}, nil
 }
 
-// Reconcile publishes what a ring is now. It fails while nothing is known of what the API server serves.
+// Reconcile publishes the current state of a ring. It fails while it is not known what the API server serves.
 func (k *Keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	ring := &v1alpha1.ClusterRing{}
 	if err := k.Client.Get(ctx, req.NamespacedName, ring); apierrors.IsNotFound(err) {
@@ -127,7 +127,7 @@ func (k *Keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	}
 
 	if err := k.Resources.Await(ctx); err != nil {
-		return reconcile.Result{}, fmt.Errorf("find the resources of ring %s: %w", req.Name, err)
+		return reconcile.Result{}, fmt.Errorf("determine the resources of ring %s: %w", req.Name, err)
 	}
 
 	fingerprint := ""
@@ -168,8 +168,8 @@ func (k *Keeper) resolve(ring *v1alpha1.ClusterRing) *resources.Set {
 	return found
 }
 
-// Ready is a readiness check: it fails until every ring that exists has been published with its shards. After it has
-// passed once it does not fail again.
+// Ready is a readiness check: it fails until every existing ring has been published with its shards. After it has passed once, it
+// does not fail again.
 func (k *Keeper) Ready(r *http.Request) error {
 	if k.Store.Synced() {
 		return nil

@@ -149,7 +149,7 @@ func TestAnswers(t *testing.T) {
 			}
 
 			require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(fmt.Sprintf(`
-				# HELP clusterring_assigner_admission_requests_total Admission requests answered, by ring and by what was decided. The ring is "unknown" if there is none of that name.
+				# HELP clusterring_assigner_admission_requests_total Admission requests answered, by ring and outcome. The ring is "unknown" if no ring has that name.
 				# TYPE clusterring_assigner_admission_requests_total counter
 				clusterring_assigner_admission_requests_total{outcome=%q,ring=%q} 1
 			`, c.outcome, c.ring)), "clusterring_assigner_admission_requests_total"))

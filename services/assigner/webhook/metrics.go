@@ -23,11 +23,11 @@ func NewMetrics() *Metrics {
 	return &Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "clusterring_assigner_admission_requests_total",
-			Help: "Admission requests answered, by ring and by what was decided. The ring is \"unknown\" if there is none of that name.",
+			Help: "Admission requests answered, by ring and outcome. The ring is \"unknown\" if no ring has that name.",
 		}, []string{"ring", "outcome"}),
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "clusterring_assigner_admission_errors_total",
-			Help: "HTTP requests that were no admission review and were answered with an error, by status code.",
+			Help: "HTTP requests that were not admission reviews and were answered with an error, by status code.",
 		}, []string{"code"}),
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "clusterring_assigner_admission_duration_seconds",

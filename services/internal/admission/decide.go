@@ -19,10 +19,10 @@ const (
 	Update Operation = "UPDATE"
 )
 
-// Object is the metadata of an object that a decision depends on. Its deletionTimestamp is not among it: an object that is
-// being deleted needs a shard like any other, for somebody has to handle its finalizers.
+// Object is the part of an object's metadata that a decision depends on. The deletionTimestamp is not part of it: an object that
+// is being deleted needs a shard like any other, because a shard must handle its finalizers.
 type Object struct {
-	// Name is empty while the API server has yet to generate it.
+	// Name is empty if the API server has yet to generate it.
 	Name string
 	// Namespace is empty for cluster-scoped objects.
 	Namespace string
@@ -34,34 +34,34 @@ type Object struct {
 
 // Request is one write.
 type Request struct {
-	// Ring is the ring's name, from the path that was called.
+	// Ring is the name of the ring, from the path of the call.
 	Ring string
-	// Operation is what the write does.
+	// Operation is the operation of the write.
 	Operation Operation
-	// Resource is what is written.
+	// Resource is the resource of the written object.
 	Resource schema.GroupResource
 	// SubResource is empty for a write of the object itself.
 	SubResource string
-	// Object is the object as the write leaves it; nil if it could not be read.
+	// Object is the object after the write; nil if it could not be read.
 	Object *Object
 	// Old is the object before an update; nil otherwise, or if it could not be read.
 	Old *Object
 }
 
-// Answer says what to do with the written object's labels. The write is allowed in any case.
+// Answer is what to do with the labels of the written object. The write is always allowed.
 type Answer struct {
-	// Outcome says what was decided and why.
+	// Outcome is the decision and its reason.
 	Outcome Outcome
-	// Shard is the value that the shard label gets; empty if the label is left as it is.
+	// Shard is the new value of the shard label; empty if the label does not change.
 	Shard string
-	// RemoveDrain says that the drain label is removed.
+	// RemoveDrain is true if the drain label is removed.
 	RemoveDrain bool
-	// Warning is shown to whoever wrote the object; empty if nobody could do anything about it.
+	// Warning is shown to the author of the write; empty if no user can do anything about it.
 	Warning string
 }
 
-// Decide answers a request for the ring; ring is nil if there is none of that name. Neither is changed. The ancestors are asked about an object
-// whose controller is of one of the ring's controlled resources, and may need the context for it.
+// Decide answers a request for the ring; ring is nil if no ring has that name. It changes neither. It asks the ancestors about an
+// object whose controller is of one of the ring's controlled resources, and passes them the context.
 func Decide(ctx context.Context, ring *Ring, req *Request, ancestors resources.Ancestors) Answer {
 	if ring == nil {
 		return Answer{Outcome: UnknownRing, Warning: unknownRing(req.Ring)}
@@ -105,7 +105,7 @@ func Decide(ctx context.Context, ring *Ring, req *Request, ancestors resources.A
 	return ring.assign(req, resource, role, kin.Key)
 }
 
-// assign answers for an object of the ring that has no shard label after the write.
+// assign answers for an object of the ring without a shard label after the write.
 func (r *Ring) assign(req *Request, resource resources.Resource, role resources.Role, k key.Key) Answer {
 	if shard, dropped := r.dropped(req); dropped {
 		return Answer{Outcome: Restored, Shard: shard, Warning: r.restored(shard)}
@@ -124,13 +124,13 @@ func (r *Ring) assign(req *Request, resource resources.Resource, role resources.
 		return Answer{Outcome: NoShard, Warning: r.noShard()}
 	}
 
-	// What follows the object is not there yet. A new object has nothing that follows it.
+	// What follows the object is not at its next shard yet. Nothing follows a new object.
 	if role == resources.Main && resource.Controls && req.Operation == Update {
 		return Answer{Outcome: Handover}
 	}
 
-	// While objects are on their way, the owner may still be at another shard than the ring's, and two shards must not
-	// work on an owner and its child. Only the rebalancer can read where the owner is.
+	// While objects are moving, the owner may still be at another shard than its key's, and two shards must not work on an owner
+	// and its child. Only the rebalancer can read where the owner is.
 	if role == resources.Controlled && !r.settled {
 		return Answer{Outcome: Moving}
 	}
@@ -140,9 +140,9 @@ func (r *Ring) assign(req *Request, resource resources.Resource, role resources.
 	return Answer{Outcome: Assigned, Shard: shard, RemoveDrain: drain}
 }
 
-// dropped returns the shard that an update takes an object from although nobody asked that shard to give it up. It does so
-// even if the shard looks dead from here: what this replica knows of Leases may be old, and the shard may have begun to
-// work since. The rebalancer asks the API server before it gives the object to another one.
+// dropped returns the shard that an update takes an object from without a drain. It does so even if the shard looks dead from
+// here: what this replica knows about Leases may be old, and the shard may have started to work since. The rebalancer asks the
+// API server before it assigns the object to another shard.
 func (r *Ring) dropped(req *Request) (shard string, ok bool) {
 	if req.Operation != Update || req.Old == nil {
 		return "", false

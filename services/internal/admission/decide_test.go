@@ -35,7 +35,7 @@ var (
 	pods       = schema.GroupResource{Resource: "pods"}
 )
 
-// resolve returns the resources of the test ring: websites and the cluster-scoped clusters, with configmaps controlled.
+// resolve returns the resources of the test ring: websites and the cluster-scoped clusters, which control configmaps.
 func resolve() *resources.Set {
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Website"}, meta.RESTScopeNamespace)
@@ -51,8 +51,8 @@ func resolve() *resources.Set {
 	}})
 }
 
-// view has a shard for every name. One of the form "name:holder" is not available, and "namespace/name" is in another
-// namespace than the rest.
+// view contains a shard for every name. A name of the form "name:holder" is not available, and "namespace/name" is in another
+// namespace than the others.
 func view(shards ...string) *membership.View {
 	var leases []*coordinationv1.Lease
 
@@ -96,7 +96,7 @@ func recorded(names ...string) sets.Set[schema.GroupResource] {
 	return all
 }
 
-// unrecorded is a ring whose status names other resources than websites.
+// unrecorded is a ring whose status contains resources other than websites.
 func unrecorded(shards ...string) *admission.Ring {
 	f := state(shards...).Facts()
 	f.Recorded = recorded("configmaps", "clusters.example.org")
@@ -111,7 +111,7 @@ func moving(shards ...string) *admission.Ring {
 	return admission.NewRing(f)
 }
 
-// childless is a ring of clusters alone, which nothing follows.
+// childless is a ring with only clusters, which nothing follows.
 func childless(shards ...string) *admission.Ring {
 	f := state(shards...).Facts()
 	mapper := meta.NewDefaultRESTMapper(nil)
@@ -121,8 +121,8 @@ func childless(shards ...string) *admission.Ring {
 	return admission.NewRing(f)
 }
 
-// people say whom those follow that others follow: the one with UID 2 the website blog, the one with UID 3 nobody. Of the one with UID 4 that
-// cannot be found out, and there are no others.
+// people are ancestors: the object with UID 2 follows the website blog, the object with UID 3 follows nothing, the controller of
+// the object with UID 4 cannot be determined, and no other objects exist.
 type people struct{}
 
 func (people) ControllerOf(_ context.Context, of resources.Owner) (controller *metav1.OwnerReference, found bool, err error) {
@@ -138,7 +138,7 @@ func (people) ControllerOf(_ context.Context, of resources.Owner) (controller *m
 	return nil, false, nil
 }
 
-// grandchild follows the one with this UID, which is controlled itself.
+// grandchild follows the object with this UID, which is itself controlled.
 func grandchild(uid string, l map[string]string) *admission.Object {
 	refs := controlledBy("v1", "ConfigMap", "between")
 	refs[1].UID = types.UID(uid)
@@ -284,7 +284,7 @@ func examples() []example {
 	}
 }
 
-// TestDecide checks every example's outcome and that the answers, written out in testdata, are those a reviewer has read.
+// TestDecide checks the outcome of every example, and compares the answers with the reviewed answers in testdata.
 func TestDecide(t *testing.T) {
 	var table strings.Builder
 
@@ -317,7 +317,7 @@ func TestDecide(t *testing.T) {
 	golden.Assert(t, table.String(), "decisions.txt")
 }
 
-// A replica may not have heard yet that a shard which gave its Lease back, or whose Lease was taken, holds it again.
+// A replica may not know yet that a shard that released its Lease, or whose Lease was taken, holds it again.
 func TestRestoredToTheShardThatHadIt(t *testing.T) {
 	for _, r := range []*admission.Ring{state("a", "b", "c"), state("a:", "b:shardlease-controller", "c"), moving("c"), state()} {
 		for _, shard := range []string{"a", "b", "c"} {

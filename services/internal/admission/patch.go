@@ -17,14 +17,14 @@ const labelsPath = "/metadata/labels"
 
 var escapePointer = strings.NewReplacer("~", "~0", "/", "~1")
 
-// Patch returns the answer as a JSON Patch for the object of the request that it answers, or nil if it changes nothing.
+// Patch returns the answer as a JSON Patch for the object of the request, or nil if the answer changes nothing.
 func (r *Ring) Patch(a Answer, obj *Object) ([]byte, error) {
 	var ops []operation
 
 	switch {
 	case a.Shard == "":
 	case len(obj.Labels) == 0:
-		// The map may be missing, and "add" does not make parents. If it is there and empty, nothing is lost.
+		// The map may be missing, and "add" does not create parents. If the map exists, it is empty, and nothing is lost.
 		ops = append(ops, operation{Op: "add", Path: labelsPath, Value: map[string]string{r.shardLabel: a.Shard}})
 	default:
 		ops = append(ops, operation{Op: "add", Path: labelPath(r.shardLabel), Value: a.Shard})

@@ -1,18 +1,17 @@
-// Package admission decides, from what a ring is and what a write makes of an object, which shard label the object gets
-// in that same write.
+// Package admission decides, from the state of a ring and the content of a write, which shard label an object gets in that write.
 //
-// It takes no lock and knows no time: a request is answered from its own content and one immutable [Ring]. Only of an object whose controller
-// follows another one in turn it is asked who that is.
+// It takes no lock and has no clock: the answer depends on the request and one immutable [Ring]. Only if the controller of an
+// object follows another object does it ask for that object.
 //
 // # Invariants
 //
-//  1. Every request is allowed. What cannot be assigned now is admitted as it is, for the rebalancer to assign.
-//  2. A shard label is only ever written with the name of a shard that is available, or with the one that it had.
+//  1. Every request is allowed. What cannot be assigned now is admitted unchanged, and the rebalancer assigns it.
+//  2. A shard label is only written with the name of an available shard, or with its previous value.
 //  3. An object that carries a shard label after the write is not changed.
-//  4. No shard loses an object without a drain label on it: a write that drops the shard label from an object that was not
-//     asked to move gets it back, whatever is known of the shard.
-//  5. Equal rings and requests give equal answers.
-//  6. No object gets a label of which the ring's status does not say that objects of its resource may carry one.
+//  4. No shard loses an object without a drain label on the object: if a write drops the shard label from an object that was
+//     not asked to move, the label is restored, whatever is known about the shard.
+//  5. Equal rings and requests result in equal answers.
+//  6. An object gets a label only if the ring's status records that objects of its resource may carry one.
 package admission
 
 import (
@@ -26,35 +25,35 @@ import (
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
-// Facts are what is known of a ring at one moment.
+// Facts are the known state of a ring at one moment.
 type Facts struct {
-	// Name is the ring's.
+	// Name is the name of the ring.
 	Name string
 	// Resources are the ring's resources as the API server serves them.
 	Resources *resources.Set
-	// Recorded are the resources that status.assignment.resources of the ring names. Objects of others get no label: the rebalancer
-	// would not know that there is one to remove, should the resource leave the ring before it has looked.
+	// Recorded are the resources in status.assignment.resources of the ring. Objects of other resources get no label: if the
+	// resource left the ring before the rebalancer has looked, the rebalancer would not know that it must remove a label.
 	Recorded sets.Set[schema.GroupResource]
-	// View is the ring's shards.
+	// View contains the ring's shards.
 	View *membership.View
-	// AssignedFingerprint is status.assignment.fingerprint of the ring: the set of shards for which every object was last
-	// found in its place. Empty if that is not known.
+	// AssignedFingerprint is status.assignment.fingerprint of the ring: the set of shards for which every object was last found
+	// in its place. Empty if that is not known.
 	AssignedFingerprint string
-	// Deleting says that the ring is being deleted.
+	// Deleting is true if the ring is being deleted.
 	Deleting bool
 }
 
-// Ring is what [Decide] knows of a ring. It is immutable and safe for concurrent use; make it with [NewRing].
+// Ring is what [Decide] knows about a ring. It is immutable and safe for concurrent use; create it with [NewRing].
 type Ring struct {
 	facts      Facts
 	shardLabel string
 	drainLabel string
-	// settled says that no object is on its way between shards, as far as is known.
+	// settled is true if no object is known to be moving between shards.
 	settled bool
 }
 
-// NewRing prepares facts for decisions, including the hash ring, so that no request has to wait for it. The facts'
-// resources and view must not be nil.
+// NewRing prepares facts for decisions. It builds the table, so that no request has to wait for it. The resources and the view of
+// the facts must not be nil.
 func NewRing(f Facts) *Ring {
 	return &Ring{
 		facts:      f,
@@ -64,11 +63,11 @@ func NewRing(f Facts) *Ring {
 	}
 }
 
-// Facts returns what the ring was made from.
+// Facts returns what the ring was created from.
 func (r *Ring) Facts() Facts { return r.facts }
 
-// unknownRing warns about a ring that does not exist. A name of a ring has at most 63 characters; what is longer was not
-// written by the registration.
+// unknownRing warns about a ring that does not exist. A ring's name has at most 63 characters; the registration has not written a
+// longer one.
 func unknownRing(name string) string {
 	return fmt.Sprintf("ClusterRing %.63q does not exist: the object was not assigned to a shard", name)
 }
@@ -78,11 +77,11 @@ func (r *Ring) noShard() string {
 }
 
 func (r *Ring) ownerUnread(err error) string {
-	return fmt.Sprintf("ClusterRing %q: the object waits unassigned until the rebalancer has found its owner: %v (may the assigner read it? "+
-		"That takes a ClusterRole with the label %s: \"true\")", r.facts.Name, err, v1alpha1.LabelAggregateToAssigner)
+	return fmt.Sprintf("ClusterRing %q: the object waits unassigned until the rebalancer has found its owner: %v (is the assigner allowed to read it? "+
+		"This requires a ClusterRole with the label %s: \"true\")", r.facts.Name, err, v1alpha1.LabelAggregateToAssigner)
 }
 
 func (r *Ring) restored(shard string) string {
-	return fmt.Sprintf("ClusterRing %q: label %s was put back, because shard %q may be working on the object; it moves by itself when it has to",
+	return fmt.Sprintf("ClusterRing %q: label %s was restored, because shard %q may be working on the object; the rebalancer moves the object when necessary",
 		r.facts.Name, r.shardLabel, shard)
 }

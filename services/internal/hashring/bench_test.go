@@ -31,7 +31,7 @@ func BenchmarkOwner(b *testing.B) {
 	}
 }
 
-// Rankings of all partitions, one after the other: the owner and two more.
+// Rankings of all partitions in turn: the owner and two more.
 func BenchmarkRanking(b *testing.B) {
 	for _, n := range []int{3, 50, 300, 1000} {
 		r := hashring.New(randomNames(rand.New(rand.NewPCG(1, 1)), n))
@@ -47,7 +47,7 @@ func BenchmarkRanking(b *testing.B) {
 	}
 }
 
-// The first ranking of a ring makes a table, as each change of the set of shards asks for.
+// The first ranking of a table builds an index, as after each change of the set of shards.
 func BenchmarkFirstRanking(b *testing.B) {
 	for _, n := range []int{3, 300} {
 		shards := randomNames(rand.New(rand.NewPCG(1, 1)), n)

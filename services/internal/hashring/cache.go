@@ -5,26 +5,25 @@ import (
 	"sync"
 )
 
-// Cache shares tables between all who need the table of the same set of shards, so that each set is built once while it
-// is in use. It holds the tables asked for most recently, up to a fixed number, and may be used by any number of
-// goroutines.
+// Cache shares tables between all users of the same set of shards, so that each table is built once while it is in use. It keeps
+// the most recently used tables, up to a fixed number. It may be used by any number of goroutines.
 type Cache struct {
 	size  int
 	build func([]string) *Table
 
 	mu      sync.Mutex
-	entries map[string]*list.Element // by fingerprint; the elements hold *entry
-	recent  *list.List               // the most recently asked first
+	entries map[string]*list.Element // by fingerprint; the elements contain *entry
+	recent  *list.List               // the most recently used first
 }
 
-// entry is a table that is built when it is first asked for.
+// entry is a table that is built on first use.
 type entry struct {
 	fingerprint string
 	table       func() *Table
 }
 
-// NewCache returns a cache of at most size tables of 64 KiB each, or 192 KiB once [Table.Ranking] was asked; less than 1 counts
-// as 1.
+// NewCache returns a cache of at most size tables of 64 KiB each, or 192 KiB after a call of [Table.Ranking]. A size below 1
+// counts as 1.
 func NewCache(size int) *Cache {
 	return &Cache{
 		size:    max(size, 1),
@@ -34,8 +33,8 @@ func NewCache(size int) *Cache {
 	}
 }
 
-// Get returns the table of the given shards, in any order. Of several concurrent callers with the same set one builds
-// the table and the others wait for it; callers with other sets do not wait.
+// Get returns the table of the given shards, in any order. Of several concurrent callers with the same set, one builds the table
+// and the others wait for it. Callers with other sets do not wait.
 func (c *Cache) Get(shards []string) *Table {
 	names := canonical(shards)
 	return c.entry(names).table()

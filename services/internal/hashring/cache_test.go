@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// countingCache returns a cache that counts how often it builds a ring.
+// countingCache returns a cache that counts how often it builds a table.
 func countingCache(size int) (c *Cache, builds *atomic.Int64) {
 	builds = new(atomic.Int64)
 	c = NewCache(size)
@@ -54,7 +54,7 @@ func TestCacheKeepsTheSetsAskedForMostRecently(t *testing.T) {
 	first := c.Get([]string{"a"})
 	c.Get([]string{"b"})
 	require.Same(t, first, c.Get([]string{"a"}))
-	c.Get([]string{"c"}) // b is the one asked for longest ago
+	c.Get([]string{"c"}) // b is the least recently used
 	require.EqualValues(t, 3, builds.Load())
 	require.Same(t, first, c.Get([]string{"a"}))
 	require.EqualValues(t, 3, builds.Load())

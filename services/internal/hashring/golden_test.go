@@ -12,8 +12,8 @@ import (
 	"github.com/clusterring/clusterring/services/internal/hashring"
 )
 
-// The golden file pins the algorithm. If it changes, every object of every cluster may change its shard, and replicas
-// of different versions disagree: then the version in the fingerprint must change with it.
+// The golden file pins the algorithm. If it changes, every object of every cluster may change its shard, and replicas of
+// different versions disagree: the version in the fingerprint must then also change.
 func TestGolden(t *testing.T) {
 	var got strings.Builder
 	for _, shards := range [][]string{
@@ -28,7 +28,7 @@ func TestGolden(t *testing.T) {
 	golden.Assert(t, got.String(), "tables.txt") // the algorithm has changed if this fails: if that is meant, change its version
 }
 
-// describe writes a ring: its members with their shares, some partitions in full, and a digest of the whole table.
+// describe writes a table: its shards with their shares, some complete partitions, and a digest of the whole table.
 func describe(w *strings.Builder, shards []string) {
 	r := hashring.New(shards)
 	fmt.Fprintf(w, "shards       %s\n", strings.Join(r.Shards(), " "))

@@ -6,17 +6,17 @@ import (
 	"sync"
 )
 
-// favouritesKept is how many shards each partition remembers. With 4, fewer than one partition in a hundred finds all of them at
-// their bound in tables of hundreds of shards, and hardly any in smaller ones.
+// favouritesKept is how many shards each partition remembers. With 4, in tables of hundreds of shards, all of them are at their
+// bound for fewer than one partition in a hundred; in smaller tables, for hardly any.
 const favouritesKept = 4
 
 // Ranking returns at most n different shards: the owner of the partition, then the one that would own it if the owner left,
 // then the one that would own it if both had left, and so on. Each place is exactly the owner in the table without the
 // shards before it. A partition that does not exist has no ranking.
 //
-// The first place is a look-up. Each place more takes the partitions up to the given one to their owners anew, tens of
-// microseconds for any number of shards. The first call that needs it makes a table of 128 KiB, in the time of a [New],
-// which the table keeps.
+// The first place is a lookup. Each further place reassigns the partitions up to the given one, which takes tens of microseconds
+// for any number of shards. The first call that needs it builds an index of 128 KiB, in the time of a [New], which the table
+// keeps.
 func (t *Table) Ranking(partition, n int) []string {
 	if partition < 0 || partition >= len(t.owners) || n <= 0 {
 		return nil
@@ -38,7 +38,7 @@ func (t *Table) Ranking(partition, n int) []string {
 	return ranking
 }
 
-// lazyFavourites are made when they are first asked for, as few tables are asked for a ranking. The zero value is ready.
+// lazyFavourites are built on first use, because few tables are asked for a ranking. The zero value is ready to use.
 type lazyFavourites struct {
 	once sync.Once
 	made *favourites
@@ -50,16 +50,16 @@ func (l *lazyFavourites) of(shards []string) *favourites {
 	return l.made
 }
 
-// favourites are, for each partition, the few shards that it prefers to all others, the best first. What a partition prefers does
-// not depend on who has left, only whether it gets it; so they serve each set that is left over from a set of shards.
+// favourites are, for each partition, the few shards that it prefers to all others, the best first. Preferences do not depend on
+// which shards have left; only the owner does. Therefore, they serve every subset of a set of shards.
 type favourites struct {
 	seeds []uint64 // by index of the shard
 	kept  int      // per partition
 	table []uint16 // kept indexes of shards for partition 0, then for partition 1, and so on
 }
 
-// newFavourites makes the table for all partitions. Indexes that do not fit into it are not kept: then no partition has
-// favourites, and all is found by comparing scores.
+// newFavourites builds the index for all partitions. If indexes do not fit into it, it is empty: partitions then have no
+// favourites, and every owner is found by comparing scores.
 func newFavourites(shards []string) *favourites {
 	f := &favourites{seeds: make([]uint64, len(shards))}
 	for i, shard := range shards {
@@ -76,8 +76,7 @@ func newFavourites(shards []string) *favourites {
 	return f
 }
 
-// appendBest appends the favourites of one partition. Of equal scores the shard of the lowest name is the first, as in
-// assign.
+// appendBest appends the favourites of one partition. Of equal scores, the shard with the lowest name comes first, as in assign.
 func (f *favourites) appendBest(table []uint16, partition uint64) []uint16 {
 	var best [favouritesKept]uint16
 	var scores [favouritesKept]uint64
@@ -99,13 +98,13 @@ func (f *favourites) appendBest(table []uint16, partition uint64) []uint16 {
 	return append(table, best[:n]...)
 }
 
-// ownerWithout returns the shard that owns the partition once those that have left are gone; one at least is there. It goes
-// the way of assign. The counters are for its own use: one per shard, with any content.
+// ownerWithout returns the shard that owns the partition after the given shards have left; at least one shard remains. It works
+// like assign. The counters are scratch space: one per shard, with any content.
 func (f *favourites) ownerWithout(left []int32, partition int, owned []int32) (owner int32) {
 	limit := bound(len(owned) - len(left))
 	clear(owned)
 	for _, i := range left {
-		owned[i] = limit // whoever is full gets nothing
+		owned[i] = limit // a full shard gets nothing
 	}
 	for t := range partition + 1 {
 		row := f.table[t*f.kept : (t+1)*f.kept]

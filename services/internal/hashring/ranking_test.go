@@ -19,8 +19,8 @@ func numbered(n int) []string {
 	return shards
 }
 
-// In a large ring the bound pushes many partitions on, so that favourites alone do not say who the next owner is: each place
-// is compared with the ring that is built without those before it.
+// In a table of many shards, the bound pushes many partitions on, so favourites alone do not determine the next owner. Each place
+// is compared with the table that is built without the shards before it.
 func TestRankingIsExactInLargeRings(t *testing.T) {
 	const places = 3
 	for _, n := range []int{100, 300} {
@@ -38,7 +38,7 @@ func TestRankingIsExactInLargeRings(t *testing.T) {
 	}
 }
 
-// More shards than the table can number are told apart by their scores alone, with the same outcome.
+// If there are more shards than the index can number, only scores distinguish them. The outcome is the same.
 func TestRankingWithoutFavourites(t *testing.T) {
 	shards := canonical(numbered(100))
 	with, without := newFavourites(shards), newFavourites(shards)

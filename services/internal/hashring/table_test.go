@@ -16,7 +16,7 @@ import (
 	"github.com/clusterring/clusterring/services/internal/key"
 )
 
-// TestMain makes rapid draw the same in each run, unless -rapid.seed says otherwise.
+// TestMain makes rapid use the same input in each run, unless -rapid.seed is set.
 func TestMain(m *testing.M) {
 	if err := flag.Set("rapid.seed", "1"); err != nil {
 		panic(err)
@@ -37,8 +37,7 @@ func table(t require.TestingT, r *hashring.Table) []string {
 	return owners
 }
 
-// names are names of shards as clusters have them, and ones that would collide if they were joined with numbers without
-// a separator.
+// names are realistic names of shards, and names that would collide if they were joined with numbers without a separator.
 func names(least, most int) *rapid.Generator[[]string] {
 	name := rapid.OneOf(
 		rapid.StringMatching(`[a-z]([a-z0-9-]{0,20}[a-z0-9])?`),
@@ -62,7 +61,7 @@ func TestOrderAndDuplicatesChangeNothing(t *testing.T) {
 	})
 }
 
-// The invariants of the Ring's doc that hold for each single ring.
+// The invariants at [Table] that hold for each single table.
 func TestInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		shards := names(1, 60).Draw(t, "shards")
@@ -86,7 +85,7 @@ func TestInvariants(t *testing.T) {
 	})
 }
 
-// With three shards the bound does not bind, so that nothing moves but what has to.
+// With three shards, the bound does not bind, so only the necessary partitions move.
 func TestLeavingMovesOnlyTheLeaversPartitions(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		shards := names(2, 3).Draw(t, "shards")
@@ -102,8 +101,7 @@ func TestLeavingMovesOnlyTheLeaversPartitions(t *testing.T) {
 	})
 }
 
-// The bound forces few moves, and these are within the bound's reach: with n shards at most what is over a shard's
-// share.
+// The bound causes few moves, and these are limited: with n shards, at most the excess over a shard's share.
 func TestLeavingMovesFewOtherPartitions(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		shards := names(2, 60).Draw(t, "shards")
@@ -122,7 +120,7 @@ func TestLeavingMovesFewOtherPartitions(t *testing.T) {
 	})
 }
 
-// A look-up by hash is one by partition, and the partition is the upper part of the hash.
+// A lookup by hash is a lookup by partition, and the partition is the upper part of the hash.
 func TestOwnerIsThatOfThePartition(t *testing.T) {
 	r := hashring.New([]string{"a", "b", "c"})
 	require.Zero(t, r.Partition(0))
@@ -191,7 +189,7 @@ func TestMoreShardsThanPartitions(t *testing.T) {
 	}
 }
 
-// Each place of a ranking is the owner in the ring without those before it.
+// Each place of a ranking is the owner in the table without the shards before it.
 func TestRankingIsExact(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		shards := names(1, 40).Draw(t, "shards")
@@ -229,8 +227,8 @@ func TestFingerprintSeparatesNames(t *testing.T) {
 	}
 }
 
-// Names that would be alike once a number is appended, or that differ in one character, own what chance gives them and
-// not the same partitions: a share of 1/n each, whichever names they are.
+// Names that would be equal with a number appended, or that differ in one character, own random partitions and not the same ones:
+// a share of 1/n each, for any names.
 func TestNamesThatLookAlikeShareNothing(t *testing.T) {
 	shards := []string{"x-1", "x-10", "x-11", "x-110", "x-111", "x-1-0", "x-1-10", "x", "x-", "1", "10", "11", "X-1"}
 	r := hashring.New(shards)
@@ -238,7 +236,7 @@ func TestNamesThatLookAlikeShareNothing(t *testing.T) {
 	for _, shard := range shards {
 		require.InEpsilon(t, mean, float64(r.PartitionsOf(shard)), 0.12, "partitions of %q", shard)
 	}
-	// Whoever comes second for a shard's partitions is any of the others, not its lookalike.
+	// The second choice for a shard's partitions is any of the others, not its lookalike.
 	seconds := map[string]int{}
 	for partition := range hashring.Partitions {
 		if owner, _ := r.OwnerOf(partition); owner == "x-1" && partition%8 == 0 {
@@ -270,7 +268,7 @@ func TestLosingShards(t *testing.T) {
 	require.Empty(t, hashring.LosingShards(hashring.New(nil), few))
 	require.Empty(t, hashring.LosingShards(few, hashring.New(nil)))
 
-	// Where the bound pushes partitions on, a departure moves some between those that stay.
+	// Where the bound pushes partitions on, a departure moves some between the shards that stay.
 	var names []string
 	for i := range 200 {
 		names = append(names, fmt.Sprintf("shard-%d", i))

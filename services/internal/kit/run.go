@@ -186,7 +186,7 @@ func (r *running) supervise(ctx, managerCtx context.Context, stop context.Cancel
 // drain reports not ready and goes on serving for the shutdown delay. It returns true, with the reason, when the service
 // ended before that time was over.
 func (r *running) drain(done, lost <-chan error) (bool, error) {
-	r.log.Info("Stopping: not ready any more", "delay", r.options.ShutdownDelay.String(), "grace", r.options.ShutdownGrace.String())
+	r.log.Info("Stopping: no longer ready", "delay", r.options.ShutdownDelay.String(), "grace", r.options.ShutdownGrace.String())
 	r.draining.close()
 	if !r.phases.started.closed() {
 		// The manager cannot be stopped while it waits for its caches. Nothing has begun that would have to end in order.

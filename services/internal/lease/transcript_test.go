@@ -22,8 +22,8 @@ import (
 
 const shard = "web-0"
 
-// TestTranscripts plays each file of testdata: at a time, an event happens to the Lease of shard web-0, and then an
-// observer looks at it. The test compares what follows with the rest of the line. The events:
+// TestTranscripts plays each file in testdata: at a given time, an event happens to the Lease of shard web-0, and then an
+// observer looks at it. The test compares the result with the rest of the line. The events are:
 //
 //	hold               the shard acquires or renews its Lease, with the duration and clock that it has
 //	release            the shard gives its Lease up
@@ -58,7 +58,7 @@ const layout = "%-10s %-36s %-10s %-10s %-8s %s"
 // columns are separated by at least two blanks.
 var columns = regexp.MustCompile(` {2,}`)
 
-// play returns the transcript with all results as they are.
+// play returns the transcript with all actual results.
 func play(t *testing.T, transcript string) string {
 	t.Helper()
 	w := newWorld()

@@ -19,7 +19,7 @@ import (
 	"github.com/clusterring/clusterring/services/internal/membership"
 )
 
-// TestMain makes rapid draw the same in each run, unless -rapid.seed says otherwise.
+// TestMain makes rapid use the same input in each run, unless -rapid.seed is set.
 func TestMain(m *testing.M) {
 	if err := flag.Set("rapid.seed", "1"); err != nil {
 		panic(err)
@@ -155,14 +155,14 @@ func TestViewsOfEqualSetsShareTheirRing(t *testing.T) {
 	require.Same(t, a.Table(), b.Table())
 }
 
-// A look-up in a view is on the path of every write to a sharded resource.
+// A lookup in a view is on the path of every write to a sharded resource.
 func TestOwnerAllocatesNothing(t *testing.T) {
 	v := membership.NewView("r", []*coordinationv1.Lease{leaseOf("r", "ns/a", "a"), leaseOf("r", "ns/b", "b")}, nil)
 	k := key.Key{Kind: "ConfigMap", Namespace: "default", Name: "a"}
 	require.Zero(t, testing.AllocsPerRun(100, func() { _, _ = v.Owner(k) }))
 }
 
-// A ring takes so many shards and no more; which, depends on the set alone.
+// A ring has at most this number of available shards. Which ones depends only on the set.
 func TestShardsAreCapped(t *testing.T) {
 	leases := make([]*coordinationv1.Lease, 0, membership.MaxShards+2)
 	for i := range membership.MaxShards + 2 {
@@ -178,8 +178,8 @@ func TestShardsAreCapped(t *testing.T) {
 	require.False(t, view.Available("shard-05000"))
 	require.True(t, view.Available("shard-04999"))
 	require.Equal(t, []string{
-		"shard ns/shard-05000: a ring has at most 5000 shards, in the order of their names: shard the objects by several rings",
-		"shard ns/shard-05001: a ring has at most 5000 shards, in the order of their names: shard the objects by several rings",
+		"shard ns/shard-05000: a ring has at most 5000 shards, in the order of their names: use several rings",
+		"shard ns/shard-05001: a ring has at most 5000 shards, in the order of their names: use several rings",
 	}, view.Problems())
 }
 

@@ -34,30 +34,29 @@ var (
 	childResource = schema.GroupResource{Group: childKind.Group, Resource: "pages"}
 )
 
-// decisions are all that the real code decides in a scope, asked once. What it is asked about is small; what happens in
-// between is not.
+// decisions are all decisions of the real code in a scope, made once. Their inputs are few; the order of events is not.
 type decisions struct {
 	shards   int
 	mutation Mutation
-	// parent says that the object's resource has a controlled one.
+	// parent is true if the object's resource has a controlled resource.
 	parent bool
 	set    *resources.Set
 	object string
-	// views are what can be known of the Leases, by index: a digit to the base of 3 for every shard.
+	// views are what can be known about the Leases, by index: one digit to base 3 for each shard.
 	views []*membership.View
 
-	// plans for the main object and the child by what they depend on, and admission's answers by view.
+	// plans for the main object and the child by their inputs, and admission's answers by view.
 	mainPlans  map[mainInput]operation
 	childPlans map[childInput]operation
 	answers    map[write][]answer
-	// acquires says for how old a Lease the monitor takes it from its shard, by age in units of D.
+	// acquires is true for each age, in units of D, at which the monitor takes a Lease from its shard.
 	acquires [3]bool
-	// collects says that the monitor deletes a Lease that has been free for long.
+	// collects is true if the monitor deletes a Lease that has been free for long.
 	collects bool
 	mayTake  [guards][taken + 1]bool
 }
 
-// available is a set of shards, a bit for each.
+// available is a set of shards, one bit for each.
 type available uint8
 
 type mainInput struct {
@@ -71,7 +70,7 @@ type childInput struct {
 	child name
 }
 
-// write is a write that the assigner is asked about: the shard label is not there afterwards.
+// write is a write that the assigner is asked about: afterwards, the shard label is missing.
 type write struct {
 	child    bool
 	create   bool
@@ -80,7 +79,7 @@ type write struct {
 	deleting bool
 }
 
-// answer is what the assigner makes of a write, given a view.
+// answer is the assigner's answer to a write, given a view.
 type answer struct {
 	labels
 	view int8
@@ -141,7 +140,7 @@ func shardName(n name) string {
 	return "shard-" + n.String()
 }
 
-// named is the shard of that name; nobody if there is none.
+// named returns the shard with that name, or nobody if there is none.
 func named(shard string) name {
 	for n := name(1); n <= MaxShards; n++ {
 		if shardName(n) == shard {
@@ -182,7 +181,7 @@ func leasesOf(all []lease) []*coordinationv1.Lease {
 	return objects
 }
 
-// leasesIn are the Leases that a view shows.
+// leasesIn returns the Leases that a view shows.
 func (d *decisions) leasesIn(view int8) []lease {
 	all := make([]lease, d.shards)
 	for i := range all {
@@ -193,7 +192,7 @@ func (d *decisions) leasesIn(view int8) []lease {
 	return all
 }
 
-// viewOf is the view that shows the Leases as they are.
+// viewOf returns the view that shows the current Leases.
 func (d *decisions) viewOf(s *state) int8 {
 	view := int8(0)
 
@@ -211,7 +210,7 @@ func (d *decisions) viewOf(s *state) int8 {
 	return view
 }
 
-// holders are the shards that hold their Leases in a view.
+// holders returns the shards that hold their Leases in a view.
 func (d *decisions) holders(view int8) available {
 	var all available
 
@@ -224,7 +223,7 @@ func (d *decisions) holders(view int8) available {
 	return all
 }
 
-// name finds a name for the main object with which it belongs to the first of the available shards, whichever they are.
+// name finds a name for the main object with which it belongs to the first available shard, for any set of available shards.
 func (d *decisions) name() {
 	fits := func(v *membership.View) bool {
 		owner, ok := v.Owner(d.key())
@@ -290,7 +289,7 @@ func (d *decisions) key() key.Key {
 	return key.OfOwner(mainKind.GroupKind(), namespace, d.object)
 }
 
-// desired is the shard that the ring gives the object to, as the rebalancer sees it.
+// desired returns the shard that the object belongs to, as the rebalancer sees it.
 func (d *decisions) desired(v *membership.View, belongs bool) string {
 	if !belongs {
 		return ""
@@ -333,7 +332,7 @@ func (d *decisions) monitor() {
 	}
 
 	for age := range d.acquires {
-		// Ages are rounded against the shard: D has passed, and a moment more.
+		// Ages are rounded to the disadvantage of the shard: D and a moment more have passed.
 		d.acquires[age] = next(shardName(1), time.Duration(age)*duration+1) == leases.Acquire && d.mutation != NoTakeover
 	}
 
@@ -358,7 +357,7 @@ func (d *decisions) admissions() {
 	}
 }
 
-// admit returns the labels that an object has after a write, given what the assigner believes of the Leases and of whether
+// admit returns the labels of an object after a write, given what the assigner believes about the Leases and about whether
 // everything is in its place.
 func (d *decisions) admit(w write, view int8, settled bool) labels {
 	facts := admission.Facts{
@@ -384,12 +383,12 @@ func (d *decisions) admit(w write, view int8, settled bool) labels {
 		req.Old = d.objectOf(w.child, w.old)
 	}
 
-	a := admission.Decide(context.Background(), admission.NewRing(facts), req, nil) // nobody stands between
+	a := admission.Decide(context.Background(), admission.NewRing(facts), req, nil) // no object is in between
 
 	return labels{shard: named(a.Shard), drain: w.drain && !a.RemoveDrain}
 }
 
-// objectOf is the main object or the child with the given labels.
+// objectOf returns the main object or the child with the given labels.
 func (d *decisions) objectOf(child bool, l labels) *admission.Object {
 	o := &admission.Object{Name: d.object, Namespace: namespace, Labels: map[string]string{}}
 	if child {

@@ -4,36 +4,36 @@ import (
 	"fmt"
 )
 
-// Result is what an exploration has found.
+// Result is the result of an exploration.
 type Result struct {
-	// States is the number of different states, Steps that of the ways from one to the next, Depth the length of the longest of
-	// the shortest ways to a state.
+	// States is the number of different states, Steps is the number of steps between them, and Depth is the length of the longest
+	// of the shortest paths to a state.
 	States, Steps, Depth int
-	// Violation is the first violation, on a shortest way to one; nil if everything holds.
+	// Violation is the first violation, on a shortest path; nil if there is none.
 	Violation *Violation
 }
 
-// Violation is a broken property and the way to it.
+// Violation is a broken property and the path to it.
 type Violation struct {
-	// Property is what is broken.
+	// Property is the broken property.
 	Property Property
-	// Trace is how it came to it, for people.
+	// Trace is the path, for people.
 	Trace string
 }
 
-// graph holds all states that were reached, in the order in which they were.
+// graph contains all reached states, in the order in which they were reached.
 type graph struct {
 	machine *machine
 	index   map[packed]int32
 	states  []packed
 	parents []int32
 	steps   int
-	// happened says of every kind of event whether there was one.
+	// happened reports for every kind of event whether it has happened.
 	happened [kinds]bool
 }
 
-// Explore visits every state that can be reached in the scope, nearest first, checks the safety properties in each and,
-// unless one is broken, what comes of every state without further faults. It returns an error if the scope is not valid.
+// Explore visits every state that can be reached in the scope, nearest first, and checks the safety properties in each. If none
+// is broken, it checks what follows from every state without further faults. It returns an error if the scope is not valid.
 func Explore(s Scope) (*Result, error) {
 	g, violation, err := explore(s)
 	if err != nil {
@@ -99,15 +99,15 @@ func (g *graph) search() *Violation {
 }
 
 func (g *graph) add(s packed, parent int32) {
-	g.index[s] = int32(len(g.states)) //nolint:gosec // memory ends before
+	g.index[s] = int32(len(g.states)) //nolint:gosec // memory is exhausted before
 	g.states = append(g.states, s)
 	g.parents = append(g.parents, parent)
 }
 
-// depth is the number of steps to the state that was reached last, which is as far from the first one as any.
+// depth is the number of steps to the last reached state, which is as far from the first state as any.
 func (g *graph) depth() int { return len(g.path(int32(len(g.states)-1))) - 1 }
 
-// path returns the way to a state, itself included.
+// path returns the path to a state, including the state.
 func (g *graph) path(to int32) []int32 {
 	if to < 0 {
 		return nil

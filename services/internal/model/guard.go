@@ -13,18 +13,18 @@ import (
 	"github.com/clusterring/clusterring/services/internal/takeover"
 )
 
-// guard is what the rebalancer's guard knows of one shard's Lease.
+// guard is what the rebalancer's guard knows about one shard's Lease.
 type guard uint8
 
 const (
-	// neverSeen is a Lease that this guard has not seen; the guard began less than D, D to 2D, or 2D ago.
+	// neverSeen is a Lease that this guard has not seen; the guard started less than D, D to 2D, or 2D ago.
 	neverSeen guard = iota
 	neverSeenFor1
 	neverSeenFor2
 	// sawHeld and sawFree are Leases that exist.
 	sawHeld
 	sawFree
-	// vanished is a Lease that was held when last seen and is absent now, since less than D, D to 2D, or 2D.
+	// vanished is a Lease that was held when last seen and has been absent for less than D, D to 2D, or 2D.
 	vanished
 	vanishedFor1
 	vanishedFor2
@@ -34,7 +34,7 @@ const (
 	guards = iota
 )
 
-// see is the guard after the Lease was seen in the given state, by cache or live.
+// see returns the guard after it saw the Lease in the given state, cached or live.
 func (g guard) see(l lease) guard {
 	switch {
 	case l == held:
@@ -50,7 +50,7 @@ func (g guard) see(l lease) guard {
 	return g
 }
 
-// grow is the guard after D has passed.
+// grow returns the guard after D has passed.
 func (g guard) grow() guard {
 	switch g {
 	case neverSeen, neverSeenFor1, vanished, vanishedFor1:
@@ -63,11 +63,10 @@ func (g guard) grow() guard {
 // duration is D, the duration of every Lease of the model.
 const duration = 15 * time.Second
 
-// epoch is when the guard begins.
+// epoch is when the guard starts.
 var epoch = time.Unix(1e9, 0)
 
-// verdict asks the real guard, brought into the given state, whether objects may be taken from shard a, whose Lease is as
-// given.
+// verdict asks the real guard, in the given state, whether objects may be taken from shard a, whose Lease is given.
 func verdict(g guard, l lease) (bool, error) {
 	now := moment(epoch)
 	api := server{}
@@ -102,7 +101,7 @@ func verdict(g guard, l lease) (bool, error) {
 	return v.Allowed, nil
 }
 
-// server is an API server that holds these Leases.
+// server is an API server that contains these Leases.
 type server struct{ leases []*coordinationv1.Lease }
 
 func (r *server) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
@@ -122,7 +121,7 @@ func (r *server) List(_ context.Context, list client.ObjectList, _ ...client.Lis
 	return nil
 }
 
-// moment is a clock that stands.
+// moment is a clock that stands still.
 type moment time.Time
 
 func (m *moment) Now() time.Time { return time.Time(*m) }

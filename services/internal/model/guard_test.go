@@ -10,16 +10,16 @@ import (
 	"github.com/clusterring/clusterring/services/internal/takeover"
 )
 
-// The model keeps of the rebalancer's guard no more than a few bits. Whatever the guard is told and asked, in whatever
-// order, it answers as the model does.
+// The model stores only a few bits about the rebalancer's guard. For any sequence of observations and queries, the guard answers
+// as the model does.
 func TestGuardIsAsModelled(t *testing.T) {
 	const (
 		steps = 5
 
 		pass   = 0          // D passes
-		ask    = 1          // about the Lease as it is
-		see    = 2          // the cache shows the Lease as it is
-		change = 3          // the Lease becomes absent, held, released or taken
+		ask    = 1          // ask about the current Lease
+		see    = 2          // the cache shows the current Lease
+		change = 3          // the Lease becomes absent, held, released, or taken
 		kinds  = change + 4 // of actions
 	)
 

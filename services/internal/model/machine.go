@@ -2,14 +2,14 @@ package model
 
 import "slices"
 
-// machine makes the successors of states.
+// machine computes the successors of states.
 type machine struct {
 	Scope
 	*decisions
 
-	// forgives says of each breach that it does not count.
+	// forgives reports for each breach whether it does not count.
 	forgives [len(breaches)]bool
-	// fair leaves only what must happen sooner or later, by processes that know the present: no faults, no wishes of users.
+	// fair limits the steps to what must happen sooner or later, by processes that know the present: no faults, no users.
 	fair   bool
 	from   state
 	packed packed // from
@@ -23,7 +23,7 @@ type step struct {
 	breaks breach
 }
 
-// event is what happens in a step, by whom and about whom.
+// event is what happens in a step, and the shards involved.
 type event struct {
 	kind kind
 	who  name
@@ -45,7 +45,7 @@ func newMachine(s Scope) (*machine, error) {
 	return m, nil
 }
 
-// initial is the state in which nothing has begun: no object has a shard, and only the shards that do not fail run.
+// initial is the initial state: no object has a shard, and only the shards that do not fail run.
 func (m *machine) initial() state {
 	var s state
 
@@ -84,7 +84,7 @@ func (m *machine) next(from packed, fair bool) []step {
 	return m.out
 }
 
-// emit adds a step, unless it leads nowhere.
+// emit adds a step, unless it changes nothing.
 func (m *machine) emit(e event, to *state) {
 	s := *to
 
@@ -96,7 +96,7 @@ func (m *machine) emit(e event, to *state) {
 	m.out = append(m.out, step{event: e, to: packed, breaks: m.broken(e, s)})
 }
 
-// writes says whether labels, or who has a Lease, differ.
+// writes reports whether labels, or the holder of a Lease, differ.
 func (m *machine) writes(from, to state) bool {
 	for i, sh := range to.shards {
 		if sh.lease != from.shards[i].lease {
@@ -107,8 +107,8 @@ func (m *machine) writes(from, to state) bool {
 	return to.main != from.main || to.child != from.child || to.ring != from.ring
 }
 
-// mainWritten is to be called for every write to the main object. What was decided about an earlier version fails, and is
-// therefore dropped.
+// mainWritten must be called for every write to the main object. It drops decisions about earlier versions, because their writes
+// would fail.
 func (m *machine) mainWritten(to *state) {
 	if m.Mutation != NoPrecondition {
 		to.mainOp = operation{}
@@ -125,24 +125,24 @@ func (m *machine) mainWritten(to *state) {
 	}
 }
 
-// childWritten is to be called for every write to the child.
+// childWritten must be called for every write to the child.
 func (m *machine) childWritten(to *state) {
 	if m.Mutation != NoPrecondition {
 		to.childOp = operation{}
 	}
 }
 
-// by is an event of a shard.
+// by returns an event of a shard.
 func by(k kind, who name) event { return event{kind: k, who: who, view: -1} }
 
-// of is an event that concerns no shard in particular.
+// of returns an event that concerns no shard in particular.
 func of(k kind) event { return event{kind: k, view: -1} }
 
-// doing is an event of the rebalancer.
+// doing returns an event of the rebalancer.
 func doing(k kind, op operation) event { return event{kind: k, op: op, view: -1} }
 
-// admitted calls emit with what becomes of a write that leaves the object without a shard label: as it is, if it is not
-// certain that an assigner is reached, or as any assigner, whatever it believes, makes it.
+// admitted calls emit with the results of a write that leaves the object without a shard label: unchanged, unless an assigner is
+// certainly reached, and as changed by any assigner, with any belief.
 func (m *machine) admitted(w write, certain bool, emit func(l labels, view int8)) {
 	if !certain {
 		emit(labels{drain: w.drain}, -1)

@@ -10,14 +10,14 @@ import (
 
 var large = flag.Bool("large", false, "explore also what takes minutes and gigabytes")
 
-// protocol is what holds, with all faults that it has.
+// protocol holds, with all faults of its scopes.
 var protocol = []Scope{
 	{Name: "one shard suffers everything", Shards: 2, Faulty: 1, Time: true, Freeze: true, DeleteLease: true, DropLabel: true},
 	{Name: "two shards suffer", Shards: 2, Faulty: 2, Time: true},
 	{Name: "three shards", Shards: 3, Faulty: 2},
 	{Name: "an owner and its child", Shards: 2, Faulty: 1, Time: true, DeleteLease: true, DropLabel: true, Child: true},
 	{Name: "the ring leaves", Shards: 2, Faulty: 1, Child: true, DeleteRing: true},
-	// This is an exposure: the child may leave a shard that has its owner. But two shards do not work at once for that.
+	// This is an exposure: the child may leave a shard that has its owner. But it does not make two shards work at the same time.
 	{
 		Name: "the child is written late", Shards: 2, Faulty: 1, Child: true, DropLabel: true,
 		Exposed: LateChild, Forgiven: []Property{ChildStays},
@@ -81,7 +81,7 @@ func explored(t *testing.T, s Scope) (*graph, *Violation) {
 	return g, violation
 }
 
-// only forgives everything but one property, so that a counterexample to that one is found.
+// only forgives every property except one, so that a counterexample to that one is found.
 func only(p Property) (others []Property) {
 	for _, other := range breaches[1:] {
 		if other != p {
@@ -109,7 +109,7 @@ func TestInvalidScopes(t *testing.T) {
 	}
 }
 
-// What is found does not depend on the order in which Go goes through a map.
+// The result does not depend on the iteration order of maps.
 func TestExploreIsDeterministic(t *testing.T) {
 	scope := Scope{Shards: 2, Faulty: 2, Mutation: AckInside}
 
@@ -129,7 +129,7 @@ func TestStatesSurvivePacking(t *testing.T) {
 		require.Equal(t, p, pack(p.unpack()))
 	}
 
-	// Every field, each with its largest value, beside zeros.
+	// Every field, each with its largest value, next to zeros.
 	big := shard{
 		process: stopping, frozen: true, inMain: true, inChild: true, lease: taken, settled: true, since: 2, age: 2,
 		main: acknowledging, child: true, guard: guards - 1, trust: true,

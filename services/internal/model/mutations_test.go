@@ -16,7 +16,7 @@ var (
 	leaving  = Scope{Shards: 2, Faulty: 1, DeleteRing: true, Child: true}
 )
 
-// Every guard of the protocol is needed: without it the checker finds a way to break each of these properties.
+// Every guard of the protocol is necessary: without it, the checker finds a way to break each of these properties.
 func TestMutations(t *testing.T) {
 	for _, tc := range []struct {
 		mutation Mutation
@@ -61,8 +61,8 @@ func TestMutations(t *testing.T) {
 	}
 }
 
-// The limits of what is promised: the checker finds how each of them breaks these properties. Should it find no way any more,
-// the protocol has become better; then the exposure belongs into the scopes of TestProtocol.
+// The limits of the guarantees: the checker finds how each exposure breaks these properties. If it no longer finds a way, the
+// protocol has become better; the exposure then belongs in the scopes of TestProtocol.
 func TestExposures(t *testing.T) {
 	for _, tc := range []struct {
 		exposure Exposure

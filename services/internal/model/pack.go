@@ -1,9 +1,10 @@
 package model
 
-// packed is a state in two words, in which equal states are equal: the first has the shards, the second everything else.
+// packed is a state in two words, so that equal states are equal values: the first word contains the shards, the second
+// everything else.
 type packed struct{ shards, rest uint64 }
 
-// packing takes small numbers in; unpacking gives them back, the last one first.
+// packing stores small numbers; unpacking returns them, the last one first.
 type (
 	packing   uint64
 	unpacking uint64
@@ -21,7 +22,7 @@ func (b packing) is(v bool) packing {
 }
 
 func (b *unpacking) take(width uint) uint8 {
-	v := uint8(*b & (1<<width - 1)) //nolint:gosec // what was put in was as small
+	v := uint8(*b & (1<<width - 1)) //nolint:gosec // the stored number was as small
 	*b >>= width
 
 	return v
@@ -29,7 +30,7 @@ func (b *unpacking) take(width uint) uint8 {
 
 func (b *unpacking) flag() bool { return b.take(1) != 0 }
 
-// pack works on a copy: what is on the stack costs nothing to watch under the race detector.
+// pack works on a copy: the race detector does not slow down access to the stack.
 func pack(s state) packed {
 	var shards packing
 

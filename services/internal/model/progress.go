@@ -1,9 +1,8 @@
 package model
 
-// follow checks what comes of every state if from then on there are no faults, no wishes, and nobody acts on what is no
-// longer true, and if everything that can happen again and again happens in the end. Then a run ends up in a set of states
-// that it cannot leave and goes through again and again: all of these must be settled. And on the way, no label and no
-// Lease may be written in a circle.
+// follow checks what follows from every state if there are no more faults and no users, nobody acts on outdated knowledge, and
+// everything that remains possible eventually happens. A run then ends in a set of states that it cannot leave and visits
+// repeatedly: all of these must be settled. On the way, no label and no Lease may be written in a circle.
 func (g *graph) follow() *Violation {
 	f := &follower{graph: g}
 	f.edges()
@@ -21,12 +20,12 @@ func (g *graph) follow() *Violation {
 // follower finds the strongly connected components of the steps that must happen sooner or later.
 type follower struct {
 	*graph
-	// first is where the edges of a state begin in to; those of the last end where to does.
+	// first is where the edges of a state begin in to; those of the last state end at the end of to.
 	first []int32
 	to    []int32
-	// component of every state. A component is numbered after all that can be reached from it.
+	// component of every state. A component has a higher number than all components that can be reached from it.
 	component []int32
-	leaves    []bool // by component: there is a way out
+	leaves    []bool // by component: it has an exit
 }
 
 func (f *follower) edges() {
@@ -46,7 +45,7 @@ func (f *follower) edges() {
 	f.first = append(f.first, int32(len(f.to))) //nolint:gosec // memory ends before
 }
 
-// components numbers them by Tarjan's algorithm, with a stack of its own: paths are long.
+// components numbers the components with Tarjan's algorithm. It has its own stack, because paths are long.
 func (f *follower) components() {
 	const unseen = -1
 
@@ -60,7 +59,7 @@ func (f *follower) components() {
 
 	var (
 		counter    int32
-		open, path []int32 // states whose component is not known; the present path
+		open, path []int32 // states whose component is not known; the current path
 	)
 
 	next := append([]int32(nil), f.first[:n]...)
@@ -129,7 +128,7 @@ func (f *follower) close(open []int32, root int32) []int32 {
 	}
 }
 
-// check says what is wrong with a state: it is never left and not settled, or something is written and undone.
+// check returns what is wrong with a state: it is never left and not settled, or something is written and undone.
 func (f *follower) check(at int32) *Violation {
 	c := f.component[at]
 

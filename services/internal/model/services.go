@@ -1,7 +1,7 @@
 package model
 
-// lease emits what the lease monitor, and people, do to the Lease of a shard. The monitor reads live and writes on the
-// condition that nothing has changed, so each of its actions is one step.
+// lease emits what the lease monitor, and people, do to the Lease of a shard. The monitor reads live and writes only if nothing
+// has changed, so each of its actions is one step.
 func (m *machine) lease(n name) {
 	if int(n) > m.Faulty {
 		return
@@ -28,7 +28,7 @@ func (m *machine) lease(n name) {
 	}
 }
 
-// isSeen says whether somebody may delete a Lease that is held, while the guard is in this state.
+// isSeen reports whether somebody may delete a held Lease while the guard is in this state.
 func (m *machine) isSeen(g guard) bool {
 	switch g {
 	case sawHeld:
@@ -40,7 +40,7 @@ func (m *machine) isSeen(g guard) bool {
 	}
 }
 
-// ageOf is the age of a Lease as the monitor measures it.
+// ageOf returns the age of a Lease as the monitor measures it.
 func (m *machine) ageOf(sh *shard) uint8 {
 	switch {
 	case m.Mutation == ForeignClock:
@@ -54,7 +54,7 @@ func (m *machine) ageOf(sh *shard) uint8 {
 	return 0
 }
 
-// time emits that D passes. It cannot while a process, unless it is frozen, has reached its deadline: it renews its Lease, or
+// time emits the passing of D. D cannot pass while a process that is not frozen has reached its deadline: it renews its Lease, or
 // ends, before.
 func (m *machine) time() {
 	to := m.from
@@ -68,7 +68,7 @@ func (m *machine) time() {
 		}
 
 		if sh.inTerm() && m.Mutation != NoDeadline {
-			// In the end, shards that can renew their Leases do.
+			// Eventually, shards that can renew their Leases do so.
 			if !sh.frozen && sh.since > 0 {
 				return
 			}
@@ -84,7 +84,7 @@ func (m *machine) time() {
 	m.emit(of(passes), &to)
 }
 
-// observe emits that the rebalancer's guard learns of a Lease from the cache.
+// observe emits that the rebalancer's guard learns about a Lease from the cache.
 func (m *machine) observe(n name) {
 	to := m.from
 	sh := to.at(n)
@@ -93,7 +93,7 @@ func (m *machine) observe(n name) {
 }
 
 // rebalance emits what the rebalancer's workers do: one has the main object, another the child, and they take turns. What the
-// rebalancer believes of the Leases when it decides may be from any time.
+// rebalancer believes about the Leases when it decides may be from any time.
 func (m *machine) rebalance() {
 	m.deliver(func(s *state) *operation { return &s.childOp }, m.landChild)
 	m.deliver(func(s *state) *operation { return &s.mainOp }, m.landMain)
@@ -134,12 +134,12 @@ func (m *machine) decideAll(all available) {
 	}
 }
 
-// childComesFirst reports whether an assignment has to wait for the child.
+// childComesFirst reports whether an assignment must wait for the child.
 func (m *machine) childComesFirst(op operation) bool {
 	return op.verb == assign && m.from.hasChild && m.from.child != op.to
 }
 
-// deliver emits what becomes of an operation: the guard is asked, or the write happens.
+// deliver emits the possible results of an operation: the guard is asked, or the write happens.
 func (m *machine) deliver(pending func(*state) *operation, land func(op operation)) {
 	switch op := *pending(&m.from); {
 	case op.verb == nothing:
@@ -150,7 +150,7 @@ func (m *machine) deliver(pending func(*state) *operation, land func(op operatio
 	}
 }
 
-// confirm asks the guard whether objects may be taken from a shard, by a live read of its Lease or from memory.
+// confirm asks the guard whether objects may be taken from a shard, based on a live read of its Lease or from memory.
 func (m *machine) confirm(pending func(*state) *operation) {
 	to := m.from
 	op := pending(&to)
@@ -217,8 +217,8 @@ func (m *machine) landChild(op operation) {
 	}
 }
 
-// leaveRing emits how a ring goes that was deleted. Its finalizer is removed after a last look that comes a settle period
-// after everything was found in order; that is longer than an assigner needs to learn of the deletion.
+// leaveRing emits how a deleted ring disappears. Its finalizer is removed after a last look, one settle period after everything
+// was found in order. That is longer than an assigner needs to learn about the deletion.
 func (m *machine) leaveRing() {
 	s := &m.from
 	if s.ring != deleting {
@@ -241,7 +241,7 @@ func (m *machine) leaveRing() {
 	}
 }
 
-// restarts emits that services lose what they have in memory. What they have sent may still arrive; other than in the exposure,
+// restarts emits that services lose their memory. Requests that they have sent may still arrive, but, except in the exposure,
 // before their successors decide about the same objects or their owners.
 func (m *machine) restarts() {
 	to := m.from

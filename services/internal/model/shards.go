@@ -34,7 +34,7 @@ func (m *machine) process(n name) {
 	}
 }
 
-// fate emits what nobody has to expect, and what it makes possible.
+// fate emits what may happen at any time, and what it makes possible.
 func (m *machine) fate(n name, sh *shard) {
 	to := m.from
 
@@ -71,8 +71,8 @@ func (m *machine) fate(n name, sh *shard) {
 	}
 }
 
-// start begins a process that takes the Lease. It may have to wait for that; what it sees meanwhile is of no use. If it
-// finds the Lease held under its name, and not only just acquired, it works at once on what it reads then.
+// start begins a process that takes the Lease. It may have to wait; what it sees meanwhile is useless. If it finds the Lease held
+// under its name, and not just acquired, it works immediately on what it then reads.
 func (m *machine) start(n name, sh *shard) {
 	resumes := sh.settled || m.Mutation == ResumeAtOnce && sh.lease == held || m.Mutation == NoHoldOff
 
@@ -96,8 +96,8 @@ func (s *state) readAll(n name) {
 	s.at(n).main, s.at(n).child = s.content(n), s.hasChild && s.child == n
 }
 
-// begin emits the end of a hold-off. It has lasted longer than an answer of the guard and a write that relies on it are
-// valid. What had been written by then is what the shard lists before it works.
+// begin emits the end of a hold-off. The hold-off is longer than the validity of a guard's answer and of a write that relies on
+// it. The shard lists what had been written by then before it works.
 func (m *machine) begin(n name) {
 	to := m.from
 	sh := to.at(n)
@@ -121,7 +121,7 @@ func (m *machine) begin(n name) {
 	m.emit(by(begins, n), &to)
 }
 
-// keep emits the renewal of a Lease, or how the process notices that it has lost it.
+// keep emits the renewal of a Lease, or that the process detects its loss.
 func (m *machine) keep(n name, sh *shard) {
 	to := m.from
 
@@ -170,8 +170,8 @@ func (m *machine) work(n name) {
 	m.emit(by(seesChild, n), &to)
 }
 
-// workers emits how workers enter and leave objects. A worker that enters the child enters its owner too, and needs to find
-// it there.
+// workers emits how workers enter and leave objects. A worker that enters the child also enters its owner, and must find it
+// there.
 func (m *machine) workers(n name, sh *shard) {
 	to := m.from
 
@@ -196,14 +196,16 @@ func (m *machine) workers(n name, sh *shard) {
 	}
 }
 
-// mayEnterChild says whether a worker that finds the child in its cache may work on it. It also finds, or does not find, its
-// owner there. If it does not, and the child is in deletion, it asks the API server, which always has the owner here.
+// mayEnterChild reports whether a worker that finds the child in its cache may work on it. The worker also looks for the owner in
+// the cache. If the owner is missing and the child is in deletion, the worker asks the API server, which always contains the
+// owner in this model.
 func (m *machine) mayEnterChild(sh *shard) bool {
 	return sh.main == mine || m.Mutation == ChildAnywhere || m.Mutation == NoLiveOwner && sh.main == notMine
 }
 
-// acknowledge emits what becomes of the write that gives the object up: it writes the shard that the drain names, or removes both labels, as a
-// shard does that looks at no name. The object has not changed since the drain was seen; else the write would have failed.
+// acknowledge emits the results of the write that releases the object. The write either sets the shard label to the shard that
+// the drain names, or removes both labels, like a shard that ignores the name. The object has not changed since the drain was
+// seen; otherwise, the write would have failed.
 func (m *machine) acknowledge(n name) {
 	if m.from.next != nobody && m.from.next != n {
 		to := m.from

@@ -1,6 +1,6 @@
 package model
 
-// name is a shard, counted from 1; nobody is the zero value.
+// name is a shard, counted from 1; the zero value is nobody.
 type name uint8
 
 const nobody name = 0
@@ -14,14 +14,14 @@ func (n name) String() string {
 	return string(rune('a' + n - 1))
 }
 
-// process is what a shard's process does.
+// process is the state of a shard's process.
 type process uint8
 
 const (
 	down     process = iota
 	holdOff          // has the Lease, does not work yet
 	running          // works on its objects
-	stopping         // begins nothing more; gives the Lease back once its workers are done
+	stopping         // begins nothing more; releases the Lease when its workers are done
 )
 
 // lease is a shard's Lease on the API server.
@@ -30,14 +30,14 @@ type lease uint8
 const (
 	absent   lease = iota
 	held           // by the shard
-	released       // by nobody: given back
+	released       // by nobody: the shard released it
 	taken          // by the lease monitor
 )
 
-// free says that there is a Lease and the shard does not hold it.
+// free reports whether the Lease exists and the shard does not hold it.
 func (l lease) free() bool { return l == released || l == taken }
 
-// givenBack is the Lease after its shard has given it back, if it has it.
+// givenBack returns the Lease after its shard has released it, if the shard holds it.
 func (l lease) givenBack() lease {
 	if l == held {
 		return released
@@ -46,68 +46,68 @@ func (l lease) givenBack() lease {
 	return l
 }
 
-// cached is what a shard's cache says of the main object.
+// cached is the state of the main object in a shard's cache.
 type cached uint8
 
 const (
 	notMine cached = iota
 	mine
 	draining
-	acknowledging // as draining, with the acknowledgement on its way to the API server
+	acknowledging // draining, with the acknowledgement in flight to the API server
 )
 
-// shard is a shard's process, its Lease, and what others know of it. It is canonical: what does not matter in a state has
-// its zero value.
+// shard is a shard's process, its Lease, and what others know about it. It is canonical: values that do not matter in a state are
+// zero.
 type shard struct {
 	process process
 	frozen  bool
-	// inMain and inChild say that a worker is inside the main object and the child.
+	// inMain and inChild report whether a worker is inside the main object and the child.
 	inMain, inChild bool
 	lease           lease
-	// settled says that the Lease has been held without a break since before the end of a hold-off.
+	// settled is true if the Lease has been held without a break since before the end of a hold-off.
 	settled bool
-	// since is how long ago the process has renewed its Lease, in units of D, rounded down, at most 2.
+	// since is how long ago the process renewed its Lease, in units of D, rounded down, at most 2.
 	since uint8
-	// age is how long the lease monitor has seen the Lease unchanged; as since.
+	// age is how long the lease monitor has seen the Lease unchanged, in the same units as since.
 	age uint8
-	// main and child are what the process's caches say.
+	// main and child are the objects in the process's caches.
 	main  cached
 	child bool
-	// guard is what the rebalancer's guard knows of the Lease.
+	// guard is what the rebalancer's guard knows about the Lease.
 	guard guard
-	// trust says that the guard would still answer from its last live read, which was in favour of taking.
+	// trust is true if the guard would still answer from its last live read, which allowed taking.
 	trust bool
 }
 
-// inTerm says that the process holds the Lease as far as it can know, and has workers or may have.
+// inTerm reports whether the process holds the Lease as far as it can know, and has workers or may have.
 func (s *shard) inTerm() bool { return s.process != down }
 
-// keeps says that the shard keeps to its Lease: its last renewal is not longer ago than its deadline allows. Only a process
-// that was frozen can fail to.
+// keeps reports whether the shard honors its Lease: its last renewal is not longer ago than its deadline allows. Only a process
+// that was frozen can fail to do so.
 func (s *shard) keeps() bool { return s.since <= 1 }
 
 func (s *shard) inside() bool { return s.inMain || s.inChild }
 
-// labels are those that an object carries.
+// labels are the labels of an object.
 type labels struct {
 	shard name
 	drain bool
 }
 
 // operation is a write that the rebalancer has decided about. The object has not changed since it was read for the decision:
-// otherwise the write would be refused, so it is as good as gone.
+// otherwise, the write would be refused, and the operation would be gone.
 type operation struct {
 	verb verb
 	to   name
 	// from is the shard that loses the object without having been asked; nobody if there is none.
 	from name
-	// confirmed says that the guard has allowed it, so that it is on its way to the API server.
+	// confirmed is true if the guard has allowed it, so that it is in flight to the API server.
 	confirmed bool
-	// former says that the rebalancer has restarted since, and does not know of it; only with LateChild.
+	// former is true if the rebalancer has restarted since, and does not know about it; only with LateChild.
 	former bool
 }
 
-// known says that the rebalancer is busy with the operation, or waits for its end.
+// known reports whether the rebalancer is busy with the operation, or waits for its end.
 func (o operation) known() bool { return o.verb != nothing && !o.former }
 
 // verb is what an operation does to an object's labels.
@@ -121,7 +121,7 @@ const (
 	release
 )
 
-// ringPhase is how far the ring is on its way out.
+// ringPhase is the progress of the ring's deletion.
 type ringPhase uint8
 
 const (
@@ -145,7 +145,7 @@ type state struct {
 	allKnow   bool // and so do all assigners
 }
 
-// content is what the shard's cache says of the main object once it has caught up.
+// content returns the main object in the shard's cache after it has caught up.
 func (s *state) content(n name) cached {
 	switch {
 	case s.main.shard != n:
@@ -157,7 +157,7 @@ func (s *state) content(n name) cached {
 	return mine
 }
 
-// at returns the shard of that name.
+// at returns the shard with that name.
 func (s *state) at(n name) *shard { return &s.shards[n-1] }
 
 // end ends a shard's process.

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// kind is what happens in a step.
+// kind is the kind of event in a step.
 type kind uint8
 
 const (
@@ -55,17 +55,17 @@ const (
 	kinds = iota
 )
 
-// texts say, for each kind, who acts and what happens. In them, % is the shard that it is about, and @ the operation.
+// texts describe, for each kind, who acts and what happens. % stands for the shard, and @ for the operation.
 var texts = [kinds][2]string{
 	starts:             {"shard %", "starts, and takes its Lease"},
 	begins:             {"shard %", "ends its hold-off, with caches that show the present"},
 	renews:             {"shard %", "renews its Lease"},
-	loses:              {"shard %", "notices that it has lost its Lease, and ends"},
+	loses:              {"shard %", "detects that it has lost its Lease, and ends"},
 	crashes:            {"shard %", "crashes"},
 	freezes:            {"shard %", "freezes"},
 	wakes:              {"shard %", "goes on"},
 	stops:              {"shard %", "is told to stop"},
-	releases:           {"shard %", "gives its Lease back"},
+	releases:           {"shard %", "releases its Lease"},
 	entersMain:         {"shard %", "begins to work on the object"},
 	leavesMain:         {"shard %", "is done with the object"},
 	entersChild:        {"shard %", "begins to work on the child"},
@@ -79,7 +79,7 @@ var texts = [kinds][2]string{
 	collects:           {"lease monitor", "deletes the Lease of shard %"},
 	deletes:            {"somebody", "deletes the Lease of shard %"},
 	passes:             {"time", "D passes"},
-	observes:           {"rebalancer", "learns of the Lease of shard %"},
+	observes:           {"rebalancer", "learns about the Lease of shard %"},
 	decidesMain:        {"rebalancer", "decides about the object: @"},
 	decidesChild:       {"rebalancer", "decides about the child: @"},
 	confirms:           {"rebalancer", "has it confirmed: @"},
@@ -102,7 +102,7 @@ var texts = [kinds][2]string{
 }
 
 var verbs = [...]string{
-	nothing: "leave it", assign: "give it to", drain: "ask for it", withdraw: "do not ask for it", release: "take its labels off",
+	nothing: "leave it", assign: "assign it to", drain: "drain it", withdraw: "withdraw the drain", release: "remove its labels",
 }
 
 func (o operation) String() string {
@@ -122,7 +122,7 @@ func (o operation) String() string {
 	return text
 }
 
-// text says what happens.
+// text describes an event.
 func (m *machine) text(e event) string {
 	actor := strings.ReplaceAll(texts[e.kind][0], "%", e.who.String())
 	what := strings.NewReplacer("%", e.who.String(), "@", e.op.String()).Replace(texts[e.kind][1])
@@ -163,7 +163,7 @@ func (g guard) String() string {
 	}[g]
 }
 
-// violation describes the way to a state, and the step from there that breaks the property, if it is one.
+// violation describes the path to a state, and the step from there that breaks the property, if it is one.
 func (g *graph) violation(p Property, at int32, last *step) *Violation {
 	var b strings.Builder
 
@@ -184,13 +184,13 @@ func (g *graph) violation(p Property, at int32, last *step) *Violation {
 	if last != nil {
 		line(len(path), last.event, last.to)
 	} else {
-		fmt.Fprintf(&b, "That is how it stays, though nothing fails any more:\n%s", g.machine.description(before))
+		fmt.Fprintf(&b, "This state is permanent, although nothing fails any more:\n%s", g.machine.description(before))
 	}
 
 	return &Violation{Property: p, Trace: b.String()}
 }
 
-// eventBetween finds the event that leads from one state to another.
+// eventBetween returns the event that leads from one state to another.
 func (g *graph) eventBetween(from, to packed) event {
 	for _, step := range g.machine.next(from, false) {
 		if step.to == to {
@@ -201,10 +201,10 @@ func (g *graph) eventBetween(from, to packed) event {
 	return event{view: -1}
 }
 
-// fact is one thing that is true in a state, in words.
+// fact is one fact about a state, in words.
 type fact struct{ about, is string }
 
-// difference lists what has changed, in one indented line; nothing if it is nothing that people would want to see.
+// difference lists what has changed, in one indented line, or nothing if nothing interesting has changed.
 func (m *machine) difference(before, after packed) string {
 	var changed []string
 
@@ -222,7 +222,7 @@ func (m *machine) difference(before, after packed) string {
 	return indent + strings.Join(changed, "; ") + "\n"
 }
 
-// description lists all that is true in a state.
+// description lists all facts about a state.
 func (m *machine) description(p packed) string {
 	var b strings.Builder
 
@@ -235,7 +235,7 @@ func (m *machine) description(p packed) string {
 
 const indent = "                    "
 
-// facts says what a state is, always of the same things in the same order.
+// facts returns the facts about a state, always about the same subjects in the same order.
 func (m *machine) facts(s state) []fact {
 	object := s.main.shard.String()
 	if s.main.drain {
@@ -277,7 +277,7 @@ func (m *machine) facts(s state) []fact {
 
 var ages = [...]string{"less than D ago", "D to 2D ago", "over 2D ago"}
 
-// work says what the workers of a shard are inside of.
+// work describes what the workers of a shard are inside of.
 func (s *shard) work() string {
 	switch {
 	case s.inMain && s.inChild:

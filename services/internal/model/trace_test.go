@@ -7,7 +7,7 @@ import (
 	"gotest.tools/v3/golden"
 )
 
-// Traces are read by people; testdata has one of each form.
+// People read traces; testdata contains one of each form.
 func TestTraces(t *testing.T) {
 	for name, s := range map[string]Scope{
 		"no-live-read": {Shards: 2, Faulty: 1, Time: true, Mutation: NoLiveRead, Forgiven: only(OneWorker)},

@@ -1,6 +1,6 @@
 package model
 
-// users emits what those do who know nothing of shards.
+// users emits what users do, who know nothing about shards.
 func (m *machine) users() {
 	if m.DeleteRing && m.from.ring == present {
 		to := m.from
@@ -63,7 +63,7 @@ func (m *machine) userOfChild() {
 	}
 }
 
-// dropped emits what becomes of a write that drops the shard label. Once the ring is being deleted, no assigner is asked.
+// dropped emits the results of a write that drops the shard label. While the ring is being deleted, no assigner is asked.
 func (m *machine) dropped(w write, emit func(labels, int8)) {
 	if m.from.ring != present && m.Exposed != DropUnseen {
 		return

@@ -32,9 +32,9 @@ const leasePage = 500
 // followBackoff spaces out attempts to read Leases: 0.2 s to 30 s, reset by a list that succeeds.
 var followBackoff = wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.2, Steps: 9, Cap: 30 * time.Second}
 
-// Follow does what [Watch] does, but keeps no Lease: what the index knows of one is a fraction of it, and with
-// thousands of shards the cache would be nearly all of a service's memory. Nobody may read Leases from the manager's
-// client then. Like caches, it is started before the controllers, which wait for it, and ends after them.
+// Follow does the same as [Watch], but keeps no Lease: the index stores a fraction of each Lease, and with thousands of shards, a cache of
+// Leases would be most of a service's memory. Nothing may then read Leases from the manager's client. Like caches, the watch starts
+// before the controllers, which wait for it, and ends after them.
 func Follow(rt *kit.Runtime, index *membership.Index) (*Synced, error) {
 	config := rt.Manager.GetConfig()
 	c, err := client.NewWithWatch(config, client.Options{
@@ -68,16 +68,16 @@ func newFollower(c client.WithWatch, index *membership.Index, clk clock.Clock) *
 	return &follower{client: c, index: index, clock: clk, listed: listed, seen: sync.OnceFunc(func() { close(listed) })}
 }
 
-// Name says what has synced; Done closes when all Leases have been seen that there were.
+// Name returns what has synced; Done closes when all Leases that existed at the start have been seen.
 func (*follower) Name() string { return "Leases of shards" }
 
-// Done is described at Name.
+// Done implements the interface described at Name.
 func (f *follower) Done() <-chan struct{} { return f.listed }
 
-// GetCache makes the manager take the follower for a cache.
+// GetCache makes the manager treat the follower as a cache.
 func (f *follower) GetCache() cache.Cache { return f }
 
-// WaitForCacheSync waits until all Leases have been seen that there were; false if ctx ends before.
+// WaitForCacheSync waits until all Leases that existed at the start have been seen; it returns false if ctx ends before.
 func (f *follower) WaitForCacheSync(ctx context.Context) bool {
 	select {
 	case <-ctx.Done():
@@ -87,7 +87,7 @@ func (f *follower) WaitForCacheSync(ctx context.Context) bool {
 	}
 }
 
-// Start follows until ctx ends.
+// Start follows the Leases until ctx ends.
 func (f *follower) Start(ctx context.Context) error {
 	next := followBackoff
 	for ctx.Err() == nil {
@@ -100,12 +100,12 @@ func (f *follower) Start(ctx context.Context) error {
 	return nil
 }
 
-// pause says why the Leases have to be read anew, and waits; neither at the end.
+// pause says why the Leases have to be read again, and waits; neither at the end.
 func (f *follower) pause(ctx context.Context, reason error, d time.Duration) {
 	if ctx.Err() != nil {
 		return
 	}
-	log.FromContext(ctx).Info("The Leases of shards have to be read anew", "reason", reason.Error())
+	log.FromContext(ctx).Info("The Leases of shards have to be read again", "reason", reason.Error())
 	select {
 	case <-ctx.Done():
 	case <-f.clock.After(d):

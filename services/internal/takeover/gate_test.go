@@ -20,7 +20,7 @@ func (silentReader) List(ctx context.Context, _ client.ObjectList, _ ...client.L
 	return context.Cause(ctx)
 }
 
-// Who shares the read of another waits no longer than it has time.
+// A caller that shares the read of another waits no longer than its context allows.
 func TestNobodyWaitsForTheReadOfAnotherBeyondItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New("ring", silentReader{}, clock.RealClock{})

@@ -14,7 +14,7 @@ type countingReader struct {
 
 	mu    sync.Mutex
 	lists int
-	one   bool // whether the last was of one shard
+	one   bool // whether the last one was of a single shard
 }
 
 func (c *countingReader) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
@@ -26,7 +26,7 @@ func (c *countingReader) List(ctx context.Context, list client.ObjectList, opts 
 	return c.Reader.List(ctx, list, opts...)
 }
 
-// slowReader tells when a list begins, and then waits.
+// slowReader reports when a list begins, and then waits.
 type slowReader struct {
 	client.Reader
 

@@ -1,8 +1,8 @@
 // Package takeover decides whether objects may be taken from a shard without asking it.
 //
-// It reads the shard's Lease from the API server's storage, because the caches that say "not available" may lag behind a
-// shard that has taken its Lease back, and it remembers when Leases vanished, because a Lease that somebody deleted says
-// nothing about the process that held it.
+// It reads the shard's Lease from the API server's storage, because a cache that shows "not available" may be older than a shard
+// that has taken its Lease back. It remembers when Leases vanished, because the deletion of a Lease proves nothing about the
+// process that held it.
 package takeover
 
 import (
@@ -25,36 +25,36 @@ import (
 )
 
 const (
-	// trust is how long an answer "not held" is used without asking again. It is far below the time that any shard needs to
-	// notice that it lost its Lease and to start work again.
+	// trust is how long an answer "not held" is used without another read. It is far shorter than the time that any shard needs
+	// to notice that it lost its Lease and to start to work again.
 	trust = 250 * time.Millisecond
-	// renew is how long before the end of its time such an answer is asked for again, so that nobody has to wait for the next.
+	// renew is how long before the end of its time such an answer is renewed, so that nobody waits for the next one.
 	renew = trust / 2
-	// few is up to how many shards are read one by one. To find one the API server looks at every Lease that there is, as it
-	// does to find all of a ring, so that the answer of a thousand costs as much as some few reads of one.
+	// few is the maximum number of shards that are read one by one. To find one Lease, the API server scans all Leases, as it
+	// does to find all Leases of a ring. Therefore, an answer for a thousand shards costs as much as a few reads of one.
 	few = 4
-	// lately is how long a shard counts as one that is asked about. Objects of many shards are dealt with in any order.
+	// lately is how long a shard counts as recently asked about. Objects of many shards are processed in any order.
 	lately = time.Second
-	// askAgain is the pause after an answer that cannot say when it will change. Where a shard goes on holding its Lease, the pause grows to
-	// seldom: that is so as long as a name is held twice, and [Guard.Observe] tells of the end.
+	// askAgain is the pause after an answer that cannot tell when it will change. If a shard continues to hold its Lease, the
+	// pause grows to seldom: this is the case while a name is held twice, and [Guard.Observe] reports the end.
 	askAgain = time.Second
 	seldom   = 30 * time.Second
 	// forget is how long a shard without a Lease is remembered.
 	forget = time.Hour
-	// longestWait bounds the wait for a process whose Lease was deleted, whatever durations Leases state.
+	// longestWait limits the wait for a process whose Lease was deleted, whatever the durations of the Leases.
 	longestWait = 5 * time.Minute
 )
 
-// Verdict is whether objects may be taken from a shard.
+// Verdict tells whether objects may be taken from a shard.
 type Verdict struct {
-	// Allowed says that the shard does not hold its Lease.
+	// Allowed is true if the shard does not hold its Lease.
 	Allowed bool
-	// Until is, by the guard's clock, until when the shard surely does not work, if objects may be taken from it: what takes
-	// them must have been written by then. Ask again for more.
+	// Until is, by the guard's clock, the time until which the shard certainly does not work, if Allowed is true. Writes that
+	// take its objects must be complete by then. Ask again for more time.
 	Until time.Time
-	// RetryAfter is when to ask again if it is not; always positive then.
+	// RetryAfter is when to ask again if Allowed is false; it is then always positive.
 	RetryAfter time.Duration
-	// Reason says, for a person, why not.
+	// Reason explains why Allowed is false.
 	Reason string
 }
 
@@ -62,15 +62,14 @@ type Verdict struct {
 //
 // Invariants:
 //
-//  1. No answer allows to take objects from a shard whose Lease was held by it a quarter of a second ago or later.
-//  2. A shard whose Lease was deleted while it was held keeps its objects until the Lease has been absent for 2×D: only
-//     then a process that renews it would have noticed, and stopped or made the Lease anew. This is 5 minutes at most. It is so for
-//     each Lease of the name: another one, in another namespace or made since, says nothing about that process.
-//  3. A shard that has never had a Lease since this guard watches is treated as if its Lease had been deleted when the guard
-//     began, with the longest duration of the ring's Leases.
-//  4. No process works as a shard between the answer that allows to take its objects and the end of Until. The rules U1 to U5
-//     say why.
-//  5. An answer that does not allow to take objects says when to ask again.
+//  1. No answer allows objects to be taken from a shard that held its Lease less than a quarter of a second ago.
+//  2. If a Lease was deleted while it was held, its shard keeps its objects until the Lease has been absent for 2×D: only then
+//     would a process that renews it have noticed, and have stopped or recreated the Lease. This is at most 5 minutes. It
+//     applies to each Lease of the name: another Lease, in another namespace or created since, proves nothing about the process.
+//  3. A shard that has had no Lease since this guard started is treated as if its Lease had been deleted when the guard
+//     started, with the longest duration of the ring's Leases.
+//  4. No process works as a shard between the answer that allows its objects to be taken and the end of Until. The rules U1 to
+//     U5 explain why.
 type Guard struct {
 	pace   invariants.Pace
 	ring   string
@@ -86,31 +85,31 @@ type Guard struct {
 }
 
 type shard struct {
-	reading gate // held during a live read of this shard, so that there is one at a time
+	reading gate // held during a live read of this shard, so that only one runs at a time
 
-	// The rest is guarded by Guard.mu.
-	held        bool // whether a Lease of the name was, as last seen, by cache or live; true before anything was
+	// Guard.mu guards the rest.
+	held        bool // whether a Lease of the name was held when last seen, cached or live; true before anything was seen
 	duration    time.Duration
-	own         time.Duration     // duration while the shard held it; zero if that was not seen
-	holders     map[string]holder // who was seen to hold a Lease of the name, by its namespace, and not to have given it up
-	past        past              // of live reads, while there is at most one Lease
-	holdOff     *time.Duration    // what a Lease of this name has said last
-	vanished    time.Time         // since when there is no Lease of the name; zero while there is
-	heldSince   time.Time         // since when all live reads have found that it holds its Lease; zero if the last one has not
-	asked       time.Time         // when the last question came; zero if none has
-	read        time.Time         // when the read began that verdict comes from
+	own         time.Duration     // duration while the shard held the Lease; zero if that was not seen
+	holders     map[string]holder // who was seen to hold a Lease of the name, by its namespace, and not to have released it
+	past        past              // results of live reads, while there is at most one Lease
+	holdOff     *time.Duration    // the last hold-off that a Lease of this name announced
+	vanished    time.Time         // since when there is no Lease of the name; zero while there is one
+	heldSince   time.Time         // since when all live reads have found that the shard holds its Lease; zero if the last one did not
+	asked       time.Time         // when the last query came; zero if none has
+	read        time.Time         // when the read that verdict comes from began
 	verdict     Verdict
 	allowedTill time.Time
 }
 
-// holder is a process that holds a Lease, or held it when that was deleted.
+// holder is a process that holds a Lease, or held it when the Lease was deleted.
 type holder struct {
 	lease    types.UID
 	duration time.Duration
-	vanished time.Time // zero while there is that Lease
+	vanished time.Time // zero while the Lease exists
 }
 
-// sighting is one Lease of a shard's name, by cache or live.
+// sighting is one Lease with a shard's name, cached or live.
 type sighting struct {
 	namespace string
 	lease     types.UID
@@ -118,7 +117,7 @@ type sighting struct {
 	duration  time.Duration
 }
 
-// gate lets one in at a time, like a mutex; who waits for it leaves when its context ends.
+// gate admits one at a time, like a mutex. A waiter leaves when its context ends.
 type gate chan struct{}
 
 func newGate() gate { return make(gate, 1) }
@@ -143,8 +142,8 @@ func (g gate) tryEnter() bool {
 
 func (g gate) leave() { <-g }
 
-// New returns a guard for the named ring. The reader must not be a cache. The guard's observation begins now: pass every
-// later view of the ring to [Guard.Observe].
+// New returns a guard for the named ring. The reader must not be a cache. The guard's observation starts now: pass every later
+// view of the ring to [Guard.Observe].
 func New(ring string, reader client.Reader, clk clock.PassiveClock) *Guard {
 	return &Guard{
 		ring: ring, reader: reader, clock: clk, began: clk.Now(),
@@ -152,8 +151,8 @@ func New(ring string, reader client.Reader, clk clock.PassiveClock) *Guard {
 	}
 }
 
-// Observe takes note of the ring's Leases as the cache has them. It returns the shards that have stopped to hold theirs, in the view's
-// order: about them it is worth to ask again at once.
+// Observe records the ring's Leases as the cache shows them. It returns the shards that have stopped holding their Leases, in the
+// view's order. For these shards, ask again immediately.
 func (g *Guard) Observe(view *membership.View) (released []string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -193,14 +192,14 @@ func (g *Guard) Observe(view *membership.View) (released []string) {
 	return released
 }
 
-// changed checks the invariants after a change; g.mu is held.
+// changed checks the invariants after a change. The caller holds g.mu.
 func (g *Guard) changed() {
 	if invariants.Enabled {
 		g.check()
 	}
 }
 
-// shard returns what is known of a shard; g.mu is held.
+// shard returns what is known about a shard. The caller holds g.mu.
 func (g *Guard) shard(name string) *shard {
 	known, ok := g.shards[name]
 	if !ok {
@@ -214,10 +213,9 @@ func (g *Guard) shard(name string) *shard {
 	return known
 }
 
-// MayTake reports whether objects may be taken from the named shard, by one live read of its Lease or by an answer that is
-// fresh enough. Concurrent questions about one shard share the read, and while an answer is renewed that is still good, it is
-// given to all but the one who renews it. Where many shards are asked about, one read serves them all. The error is the API
-// server's.
+// MayTake reports whether objects may be taken from the named shard, based on one live read of its Lease or on an answer that is
+// fresh enough. Concurrent queries about one shard share the read. While a valid answer is being renewed, all other callers get
+// the old one. If many shards are asked about, one read serves them all. The error is that of the API server.
 func (g *Guard) MayTake(ctx context.Context, name string) (Verdict, error) {
 	q := g.ask(name)
 
@@ -233,7 +231,7 @@ func (g *Guard) MayTake(ctx context.Context, name string) (Verdict, error) {
 	}
 	defer q.reading.leave()
 
-	if v, ok := g.answered(q); ok { // thanks to whom we have waited for
+	if v, ok := g.answered(q); ok { // the read that this query waited for
 		return v, nil
 	}
 
@@ -244,18 +242,18 @@ func (g *Guard) MayTake(ctx context.Context, name string) (Verdict, error) {
 	return g.readOne(ctx, q)
 }
 
-// question is one about a shard, as it was asked.
+// question is a query about a shard at one moment.
 type question struct {
 	name  string
 	known *shard
 	at    time.Time
 	// last is the last answer.
 	last Verdict
-	// left is for how long the last answer still allows to take objects from the shard; not positive if it does not.
+	// left is how long the last answer still allows objects to be taken from the shard; not positive if it does not.
 	left time.Duration
-	// many says that so many shards are asked about that they are read together.
+	// many is true if so many shards are asked about that they are read together.
 	many bool
-	// reading is what is held during a read.
+	// reading is the gate to hold during a read.
 	reading gate
 }
 
@@ -274,7 +272,7 @@ func (g *Guard) ask(name string) question {
 	return q
 }
 
-// askedLately counts the shards of which somebody may soon ask again; g.mu is held.
+// askedLately counts the shards that may soon be asked about again. The caller holds g.mu.
 func (g *Guard) askedLately(now time.Time) int {
 	n := 0
 
@@ -287,7 +285,7 @@ func (g *Guard) askedLately(now time.Time) int {
 	return n
 }
 
-// answered returns what a read has found that began after the question.
+// answered returns the result of a read that began after the query.
 func (g *Guard) answered(q question) (Verdict, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -314,7 +312,7 @@ func (g *Guard) readOne(ctx context.Context, q question) (Verdict, error) {
 	return q.known.verdict, nil
 }
 
-// readAll reads the Leases of all shards, and answers for each that is known.
+// readAll reads the Leases of all shards, and answers for each known shard.
 func (g *Guard) readAll(ctx context.Context, q question) (Verdict, error) {
 	began := g.clock.Now()
 
@@ -347,11 +345,11 @@ func (g *Guard) list(ctx context.Context, opts ...client.ListOption) ([]coordina
 
 	err := g.reader.List(ctx, &leases, append(opts, client.MatchingLabels{v1alpha1.LabelClusterRing: g.ring})...)
 
-	return leases.Items, err //nolint:wrapcheck // the callers say what they read
+	return leases.Items, err //nolint:wrapcheck // the callers add what they read
 }
 
-// answer notes what the Leases of this name say, which were read at that time, unless a read that began later has said
-// already.
+// answer records the state of the Leases of this name, which were read at that time, unless a read that began later has already
+// been recorded.
 func (s *shard) answer(name string, leases []coordinationv1.Lease, at span) {
 	if at.began.Before(s.read) {
 		return
@@ -367,7 +365,7 @@ func (s *shard) answer(name string, leases []coordinationv1.Lease, at span) {
 	}
 }
 
-// judge decides by the Leases of this name, read at that time.
+// judge decides based on the Leases of this name, read at that time.
 func (s *shard) judge(name string, leases []coordinationv1.Lease, at span) Verdict {
 	until := s.until(leases, at)
 	s.see(at.began, sightings(name, leases))
@@ -393,16 +391,16 @@ func (s *shard) judge(name string, leases []coordinationv1.Lease, at span) Verdi
 	}
 
 	if !until.After(at.ended) {
-		return Verdict{RetryAfter: askAgain, Reason: "shard " + name + " may take its Lease and work before a move has ended"}
+		return Verdict{RetryAfter: askAgain, Reason: "shard " + name + " may take its Lease and start to work before a move has ended"}
 	}
 
 	return Verdict{Allowed: true, Until: until}
 }
 
-// nowhere is the namespace of the Lease that a shard may have had before anybody watched.
+// nowhere is the namespace of the Lease that a shard may have had before the guard started.
 const nowhere = ""
 
-// sightings returns the Leases of a shard as they are seen.
+// sightings returns the Leases of a shard.
 func sightings(name string, leases []coordinationv1.Lease) []sighting {
 	seen := make([]sighting, len(leases))
 
@@ -414,7 +412,7 @@ func sightings(name string, leases []coordinationv1.Lease) []sighting {
 	return seen
 }
 
-// see notes all Leases of the shard's name.
+// see records all Leases of the shard's name.
 func (s *shard) see(now time.Time, leases []sighting) {
 	before := s.holders
 	s.held, s.holders = false, map[string]holder{}
@@ -449,7 +447,7 @@ func (s *shard) see(now time.Time, leases []sighting) {
 	}
 }
 
-// absent returns for how long processes are still to be waited for whose Lease was deleted.
+// absent returns how long to wait for processes whose Lease was deleted.
 func (s *shard) absent(now time.Time) (wait time.Duration) {
 	for namespace, h := range s.holders {
 		if left := h.vanished.Add(min(2*h.duration, longestWait)).Sub(now); left > 0 {

@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
 
-// world is a guard before the real API server, with a clock of its own.
+// world is a guard with its own clock in front of the real API server.
 type world struct {
 	*testing.T
 	plane *localplane.Plane
@@ -45,7 +45,7 @@ func (w *world) shard() *leasetest.Shard {
 	return &leasetest.Shard{Client: w.plane.Client, Ring: w.ring, Namespace: w.ns, Name: "a", Duration: 10 * time.Second}
 }
 
-// observe shows the guard what a cache would: the Leases as they are now. It returns what the guard does.
+// observe shows the guard the current Leases, as a cache would. It returns the result of the guard.
 func (w *world) observe() (released []string) {
 	w.Helper()
 
@@ -69,7 +69,7 @@ func (w *world) ask(shard string) Verdict {
 	return v
 }
 
-// keeps expects that shard a, whose Lease was deleted, keeps its objects for that long from now, and no longer.
+// keeps expects that shard a, whose Lease was deleted, keeps its objects for exactly this time.
 func (w *world) keeps(d time.Duration) {
 	w.Helper()
 
@@ -109,9 +109,9 @@ func TestHeldLeaseIsNeverTaken(t *testing.T) {
 
 	require.NoError(t, a.Acquire(t.Context()))
 	require.NoError(t, a.Release(t.Context()))
-	w.observe() // the cache says: released
+	w.observe() // the cache shows the Lease as released
 
-	require.NoError(t, a.Acquire(t.Context())) // and does not know that it was taken back
+	require.NoError(t, a.Acquire(t.Context())) // and does not show that it was taken back
 	require.False(t, w.ask("a").Allowed)
 
 	w.step(24 * time.Hour)
@@ -144,7 +144,7 @@ func TestAnswerIsTrustedBriefly(t *testing.T) {
 	require.False(t, w.ask("a").Allowed)
 }
 
-// An answer that is renewed in time holds nobody up, and a new one counts from when it is there.
+// An answer that is renewed in time delays nobody, and a new answer counts from when it arrives.
 func TestAnswerIsGoodWhileItIsRenewed(t *testing.T) {
 	w := newWorld(t)
 	a := w.shard()
@@ -167,7 +167,7 @@ func TestAnswerIsGoodWhileItIsRenewed(t *testing.T) {
 
 	w.step(renew)
 
-	waits := ask() // until the second read ends, for the first answer is too old
+	waits := ask() // until the second read ends, because the first answer is too old
 
 	require.NoError(t, a.Acquire(t.Context()))
 	slow.goOn <- struct{}{}
@@ -200,7 +200,7 @@ func TestAnswerEndsWhenTheLeaseIsSeenHeld(t *testing.T) {
 	require.False(t, <-second)
 
 	third := ask()
-	<-slow.begins // and while it reads, nobody goes by the first answer any more
+	<-slow.begins // and while it reads, nobody uses the first answer any more
 
 	fourth := ask()
 	slow.goOn <- struct{}{}
@@ -253,7 +253,7 @@ func TestLeaseThatComesBackStartsAnew(t *testing.T) {
 	require.False(t, w.ask("a").Allowed)
 }
 
-// Another Lease of the name, which nobody holds, says nothing about the process whose Lease was deleted.
+// Another Lease of the name, which nobody holds, proves nothing about the process whose Lease was deleted.
 func TestDeletedLeaseCountsBesideAnother(t *testing.T) {
 	for what, seen := range map[string]func(w *world){
 		"both seen by the cache": func(w *world) { w.observe() },
@@ -275,7 +275,7 @@ func TestDeletedLeaseCountsBesideAnother(t *testing.T) {
 	}
 }
 
-// Nor does one that somebody has made in its place.
+// Neither does a Lease that somebody has created in its place.
 func TestDeletedLeaseCountsBesideOneMadeSince(t *testing.T) {
 	w := newWorld(t)
 	a := w.shard()
@@ -302,7 +302,7 @@ func TestDeletedLeaseThatNobodyHeldAllowsAtOnce(t *testing.T) {
 	require.True(t, w.ask("a").Allowed)
 }
 
-// An object restored from a backup may carry the label of a shard that nobody has ever seen.
+// An object that was restored from a backup may carry the label of a shard that nobody has ever seen.
 func TestUnknownShardCountsFromTheBeginning(t *testing.T) {
 	w := newWorld(t)
 
@@ -336,8 +336,7 @@ func TestOneReadServesConcurrentQuestions(t *testing.T) {
 	require.Equal(t, 1, counter.lists)
 }
 
-// When a third of a thousand shards has died, the API server would be asked thousands of times a second if each had a read of
-// its own.
+// When a third of a thousand shards has died, a read per shard would send thousands of requests per second to the API server.
 func TestOneReadServesManyShards(t *testing.T) {
 	w := newWorld(t)
 	counted := &countingReader{Reader: w.plane.Client}
@@ -375,7 +374,7 @@ func TestOneReadServesManyShards(t *testing.T) {
 	require.False(t, counted.one)
 	require.False(t, w.ask(names[0]).Allowed, "which does not make those dead that live")
 
-	// What is found together is judged as by itself.
+	// What is read together is judged like what is read alone.
 	a := w.shard()
 	a.Name = names[0]
 	require.NoError(t, a.Delete(t.Context()))
@@ -398,7 +397,7 @@ func TestOneReadServesManyShards(t *testing.T) {
 	require.True(t, counted.one, "nobody asks about the others any more")
 }
 
-// A read of one shard may be slower than a read of all that began after it.
+// A read of one shard may be slower than a read of all shards that began after it.
 func TestLaterReadCounts(t *testing.T) {
 	earlier := time.Unix(1_000_000_000, 0)
 	lease := func(holder string) []coordinationv1.Lease {

@@ -11,54 +11,55 @@ import (
 )
 
 const (
-	// silentHoldOff is how long a shard is trusted to wait that does not say how long it waits.
+	// silentHoldOff is how long a shard that does not announce a hold-off is trusted to wait.
 	silentHoldOff = time.Second
-	// longestHoldOff is the most that is believed.
+	// longestHoldOff limits the hold-off that is trusted.
 	longestHoldOff = time.Minute
-	// margin is what is left of a hold-off that a shard says for what was written to reach its caches, and for a write that
-	// was given up and is carried out all the same.
+	// margin is the part of an announced hold-off that is reserved for writes to reach the shard's caches, and for an abandoned
+	// write that is executed nevertheless.
 	margin = 500 * time.Millisecond
 )
 
-// Until when a shard that is not held by its process surely does not work follows from these, where "now" is when the live
-// read began:
+// The following rules determine until when a shard whose process does not hold the Lease certainly does not work. "now" is when
+// the live read began:
 //
-//	U1  Whoever takes a free Lease, or makes one, does so after the read, and works a hold-off later:
-//	    until now + hold-off.
-//	U2  A shard that finds its Lease held by the lease monitor takes it only when it has seen it unchanged for its
-//	    leaseDurationSeconds, 2D. It cannot have seen it before it was written. So if the Lease was surely written after a
-//	    moment, then until that moment + 2D + hold-off. A shard that says no hold-off may be made with a library that waits
-//	    for the duration of its own instead: D.
-//	U3  A Lease was surely written after the beginning of a live read that had ended before the next one began, if they
-//	    differ. What a cache shows says nothing: it may be as late as it likes. No time in a Lease is used, for it is by
-//	    another clock. So what U2 allows begins with the first renewal by the lease monitor that is seen.
-//	U4  Of a hold-off that a shard says half a second is kept back, and a minute is believed.
-//	U5  A shard that has had no Lease for the time that a living process would have needed to make it anew is not taken to come back
-//	    just now: until now + 30 s. There is no Lease that the lease monitor could keep from it, and where admission is slower than a
-//	    hold-off, its objects would never move otherwise. This is a bet, the only one here: a process that comes back under an old
-//	    name after so long, within those seconds, and lists its objects before such a write is done, works on the object of that
-//	    write until its watch has told it.
+//  U1  A process that takes a free Lease, or creates one, does so after the read, and works after the hold-off:
+//      until now + hold-off.
+//  U2  A shard that finds its Lease held by the lease monitor takes it only after it has seen it unchanged for its
+//      leaseDurationSeconds, 2D. It cannot have seen the Lease before it was written. If the Lease was certainly written after
+//      a moment: until that moment + 2D + hold-off. A shard that announces no hold-off may use a library that waits for its
+//      own duration instead: D.
+//  U3  If two live reads differ, and the first ended before the second began, the Lease was certainly written after the
+//      beginning of the first read. A cache proves nothing, because it may be arbitrarily late. No time in a Lease is used,
+//      because it comes from another clock. The time that U2 allows therefore starts with the first visible renewal by the
+//      lease monitor.
+//  U4  Half a second of an announced hold-off is reserved, and at most a minute of it is trusted.
+//  U5  If a shard has had no Lease for the time that a live process would have needed to recreate it, the shard is assumed not
+//      to come back at this moment: until now + 30 s. There is no Lease that the lease monitor could keep from it, and where
+//      admission is slower than a hold-off, its objects would otherwise never move. This is a bet, the only one here: a process
+//      that comes back under an old name after so long, within those seconds, and lists its objects before such a write is
+//      done, works on the object of that write until its watch shows the write.
 //
-// This takes for granted that clocks run at the same speed, that a Lease which the lease monitor holds is deleted by it
-// alone (which is later), and that whoever waits less than the Lease's annotation says corrects the annotation.
+// These rules assume that clocks run at the same speed, that only the lease monitor deletes a Lease that it holds (which is
+// later), and that a process that waits less than the Lease's annotation announces corrects the annotation.
 
-// longGone is how long U5 allows: no write takes longer than the longest time that a webhook may have.
+// longGone is how long U5 allows: no write takes longer than the maximum timeout of a webhook.
 const longGone = 30 * time.Second
 
-// past is what live reads have shown of one Lease.
+// past contains the results of live reads of one Lease.
 type past struct {
 	read   bool
 	uid    types.UID
 	record lease.Record
 	span
-	// after is a moment before which the Lease was surely not as it is; zero if none is known.
+	// after is a moment before which the Lease certainly did not have its current state; zero if none is known.
 	after time.Time
 }
 
 // span is when a read began and ended.
 type span struct{ began, ended time.Time }
 
-// see notes the Lease as a live read has shown it, nil if there is none.
+// see records the Lease as shown by a live read; nil if it does not exist.
 func (p *past) see(l *coordinationv1.Lease, at span) {
 	next := past{read: true, span: at}
 	if l != nil {
@@ -75,7 +76,7 @@ func (p *past) see(l *coordinationv1.Lease, at span) {
 	*p = next
 }
 
-// until returns until when the shard surely does not work, given its Leases of which it holds none.
+// until returns until when the shard certainly does not work. The shard holds none of the given Leases.
 func (s *shard) until(leases []coordinationv1.Lease, at span) time.Time {
 	if len(leases) != 1 {
 		s.past = past{}
@@ -121,7 +122,7 @@ func (s *shard) until(leases []coordinationv1.Lease, at span) time.Time {
 	return free
 }
 
-// waits returns how long the shard leaves its Lease alone once it has seen that the lease monitor has written it.
+// waits returns how long the shard does not touch its Lease after it has seen that the lease monitor has written it.
 func (s *shard) waits(says bool) time.Duration {
 	taken := s.past.record.Duration
 	if says {
@@ -136,7 +137,7 @@ func (s *shard) waits(says bool) time.Duration {
 	return min(taken/2, own)
 }
 
-// holdOff returns what is believed of the hold-off that is said on a Lease.
+// holdOff returns the trusted part of the hold-off that a Lease announces.
 func holdOff(l *coordinationv1.Lease) (wait time.Duration, says bool) {
 	said, err := time.ParseDuration(l.Annotations[v1alpha1.AnnotationHoldOff])
 	if err != nil || said < 0 {

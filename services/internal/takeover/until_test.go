@@ -18,7 +18,7 @@ import (
 // d is the duration of the shard's Lease in these tests.
 const d = 10 * time.Second
 
-// left asks about shard a, and returns for how long moves are surely safe.
+// left asks about shard a, and returns for how long moves are certainly safe.
 func (w *world) left() time.Duration {
 	w.Helper()
 
@@ -38,7 +38,7 @@ func (w *world) edit(s *leasetest.Shard, change func(*coordinationv1.Lease)) {
 	require.NoError(w, w.plane.Client.Update(w.Context(), l))
 }
 
-// says has the shard say its hold-off.
+// says makes the shard announce its hold-off.
 func (w *world) says(s *leasetest.Shard, holdOff string) {
 	w.Helper()
 	w.edit(s, func(l *coordinationv1.Lease) {
@@ -46,7 +46,7 @@ func (w *world) says(s *leasetest.Shard, holdOff string) {
 	})
 }
 
-// take takes the shard's Lease as the lease monitor does, renew keeps it.
+// take takes the shard's Lease like the lease monitor; renew keeps it.
 func (w *world) take(s *leasetest.Shard) {
 	w.Helper()
 	w.edit(s, func(l *coordinationv1.Lease) { *l = *lease.Acquired(l, d, w.clock.Now()) })
@@ -76,7 +76,7 @@ func TestFreeLeaseAllowsForTheHoldOff(t *testing.T) {
 			require.NoError(t, a.Release(t.Context()))
 			require.Equal(t, want, w.left())
 
-			// The same answer is given for a moment, and what it allows counts from the read.
+			// The same answer is valid for a moment, and what it allows counts from the read.
 			w.step(100 * time.Millisecond)
 			require.Equal(t, want-100*time.Millisecond, w.left())
 			w.step(trust)
@@ -101,7 +101,7 @@ func TestShardWithoutHoldOffIsNotTakenFrom(t *testing.T) {
 	require.Equal(t, 2*d-time.Second, w.left(), "unless the lease monitor keeps its Lease")
 }
 
-// A read that took long allows little, and one that took longer than the hold-off nothing.
+// A slow read allows little, and a read slower than the hold-off allows nothing.
 func TestUntilCountsFromTheBeginningOfTheRead(t *testing.T) {
 	w := newWorld(t)
 	a := w.shard()
@@ -129,8 +129,8 @@ func (r takesTime) List(ctx context.Context, list client.ObjectList, opts ...cli
 
 func TestTakenLeaseAllowsForItsDuration(t *testing.T) {
 	for says, want := range map[string]time.Duration{
-		"2s": 2*d + 1500*time.Millisecond, // as the Lease says
-		"":   d + time.Second,             // a library that waits for a duration of its own
+		"2s": 2*d + 1500*time.Millisecond, // as the Lease announces
+		"":   d + time.Second,             // a library that waits for its own duration
 	} {
 		t.Run("says "+says, func(t *testing.T) {
 			w := newWorld(t)
@@ -167,7 +167,7 @@ func TestTakenLeaseAllowsForItsDuration(t *testing.T) {
 	}
 }
 
-// What was seen held by a live read was surely taken later than that read began.
+// If a live read saw the Lease held, it was certainly taken after that read began.
 func TestTakenAfterItWasSeenHeld(t *testing.T) {
 	w := newWorld(t)
 	a := w.shard()
@@ -180,7 +180,7 @@ func TestTakenAfterItWasSeenHeld(t *testing.T) {
 	require.Equal(t, 2*d+1500*time.Millisecond-5*time.Second, w.left())
 }
 
-// A cache may be as late as it likes: that it has shown the Lease held a moment ago does not tell when it was taken.
+// A cache may be arbitrarily late: that it showed the Lease held a moment ago does not tell when the Lease was taken.
 func TestCacheDoesNotTellWhenALeaseWasTaken(t *testing.T) {
 	w := newWorld(t)
 	a := w.shard()
@@ -191,7 +191,7 @@ func TestCacheDoesNotTellWhenALeaseWasTaken(t *testing.T) {
 	require.Equal(t, 1500*time.Millisecond, w.left())
 }
 
-// The lease monitor keeps what it finds on a Lease, but somebody may have removed it.
+// The lease monitor keeps the annotation of a Lease, but somebody may have removed it.
 func TestLastHoldOffThatWasSaidCounts(t *testing.T) {
 	w := newWorld(t)
 	a := w.shard()
@@ -208,7 +208,7 @@ func TestLastHoldOffThatWasSaidCounts(t *testing.T) {
 	require.Equal(t, time.Second, w.left(), "a free Lease may be taken by one that does not say it")
 }
 
-// Two reads at the same time may have been carried out in any order.
+// Two concurrent reads may have been executed in any order.
 func TestReadsAtTheSameTimeDoNotTellWhenALeaseWasTaken(t *testing.T) {
 	begin := time.Unix(1_000_000_000, 0)
 	at := func(began, ended time.Duration) span { return span{begin.Add(began), begin.Add(ended)} }
@@ -244,7 +244,7 @@ func TestNamesakesAllowNoMoreThanTheLeastOfThem(t *testing.T) {
 	require.Equal(t, time.Second, w.left())
 }
 
-// One Lease that states a day must not keep objects of shards that nobody knows from being moved for two.
+// One Lease with a duration of a day must not block moves of objects of unknown shards for two days.
 func TestWaitIsBounded(t *testing.T) {
 	w := newWorld(t)
 	a := w.shard()
@@ -260,7 +260,7 @@ func TestWaitIsBounded(t *testing.T) {
 	require.Equal(t, 5*time.Minute, w.ask("a").RetryAfter)
 }
 
-// Nobody can keep a Lease that is not there: objects of a shard that is long gone move however slow admission is.
+// A Lease that does not exist cannot be kept from a shard: objects of a shard that is long gone move however slow admission is.
 func TestShardThatIsLongGoneIsNotExpectedBack(t *testing.T) {
 	w := newWorld(t)
 

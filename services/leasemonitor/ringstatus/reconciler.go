@@ -29,17 +29,17 @@ import (
 type Reconciler struct {
 	// Client reads ClusterRings and Leases from a cache.
 	Client client.Reader
-	// Status writes.
+	// Status writes the status.
 	Status status.Writer
-	// NotTaken knows the Leases that cannot be taken over.
+	// NotTaken provides the Leases that cannot be taken over.
 	NotTaken NotTaken
 }
 
-// NotTaken says which Leases cannot be taken over from shards that do not renew them.
+// NotTaken provides the Leases that cannot be taken over from shards that do not renew them.
 type NotTaken interface {
-	// Of returns a message for people about each such Lease of the ring.
+	// Of returns a message about each such Lease of the ring.
 	Of(ring string) []string
-	// Subscribe has tell called with the name of each ring for which Of may say something else.
+	// Subscribe registers a function that is called with the name of each ring for which Of may return something else.
 	Subscribe(tell func(ring string))
 }
 

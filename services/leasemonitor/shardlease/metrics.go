@@ -34,8 +34,8 @@ func Collectors() []prometheus.Collector { return []prometheus.Collector{takeove
 // scrapeTimeout bounds reading the cache for one scrape.
 const scrapeTimeout = 5 * time.Second
 
-// Census counts the shards by ring and state whenever metrics are read. Add it to a manager: it counts only in the replica
-// that leads, so that sums over replicas are right. All fields are required.
+// Census counts the shards by ring and state whenever metrics are read. Add it to a manager: it counts only in the replica that
+// leads, so that sums over replicas are correct. All fields are required.
 type Census struct {
 	// Leases reads Leases of shards from a cache.
 	Leases client.Reader

@@ -16,9 +16,9 @@ import (
 // reportAfter is how long the work on a Lease must have failed until people are reported: what passes by itself is no news.
 const reportAfter = time.Second
 
-// NotTaken knows the Leases that are due to be taken over and cannot be: the API server refuses the write, or the read
-// before it. Their shards hold them, and so keep their objects, although nobody works on those. The zero value knows none,
-// and it is safe for concurrent use.
+// NotTaken tracks the Leases that are due to be taken over but cannot be: the API server refuses the write, or the read before
+// it. Their shards hold them, and therefore keep their objects, although no shard works on these objects. The zero value contains
+// none, and NotTaken is safe for concurrent use.
 type NotTaken struct {
 	mu          sync.Mutex
 	failures    map[types.NamespacedName]failure
@@ -38,8 +38,8 @@ type failure struct {
 	what     string
 }
 
-// Subscribe has tell called, from then on, with the name of a ring for which [NotTaken.Of] may say something else. It is
-// called by the goroutine that works on the Lease, and must not block.
+// Subscribe registers a function that is called with the name of each ring for which [NotTaken.Of] may return something else. It
+// is called on the goroutine that works on the Lease, and must not block.
 func (n *NotTaken) Subscribe(tell func(ring string)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -47,8 +47,8 @@ func (n *NotTaken) Subscribe(tell func(ring string)) {
 	n.subscribers = append(n.subscribers, tell)
 }
 
-// Of returns a message for people about each Lease of the ring that cannot be taken over, in the order of the Leases'
-// namespaces and names. A message stays the same as long as the error does.
+// Of returns a message about each Lease of the ring that cannot be taken over, ordered by namespace and name of the Leases. A
+// message stays the same as long as the error does.
 func (n *NotTaken) Of(ring string) []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()

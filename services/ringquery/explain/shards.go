@@ -163,7 +163,7 @@ func (c *ringCase) health() {
 }
 
 // uncertain explains a shard whose Lease is to be taken.
-func (c *ringCase) uncertain(s Shard, double time.Duration) {
+func (c *ringCase) uncertain(s rings.Shard, double time.Duration) {
 	// A lease monitor that has just begun waits as long once more.
 	if !s.Age.AtLeast && s.Age.Time > 2*double+monitorMayTake {
 		c.add(Error, ReasonLeaseNotTaken, fmt.Sprintf("Its shard %s seems to be dead, and the lease monitor has not taken its Lease %s: it was last renewed %s, and it lasts %s. "+

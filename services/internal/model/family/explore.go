@@ -2,29 +2,29 @@ package family
 
 import "slices"
 
-// Result is what an exploration has found.
+// Result is the result of an exploration.
 type Result struct {
-	// States is how many states there are.
+	// States is the number of states.
 	States int
-	// Violation is the first one on a shortest way; nil if there is none.
+	// Violation is the first violation on a shortest path; nil if there is none.
 	Violation *Violation
 }
 
-// Violation is a way to a state in which a property does not hold.
+// Violation is a path to a state in which a property does not hold.
 type Violation struct {
 	Property Property
-	// Trace are the steps that lead there.
+	// Trace contains the steps of the path.
 	Trace []string
 }
 
-// visit is how a state was reached first.
+// visit is how a state was first reached.
 type visit struct {
 	from int
 	what string
 }
 
-// Explore visits every state that can be reached in a scope, nearest first, until a property does not hold. It waits for nothing and writes
-// nothing. Each state takes about two kilobytes.
+// Explore visits every state that can be reached in a scope, nearest first, until a property does not hold. It waits for nothing
+// and writes nothing. Each state takes about two kilobytes.
 func Explore(sc Scope) Result {
 	m := machine{sc}
 	first := initial(sc)

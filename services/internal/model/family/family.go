@@ -6,49 +6,49 @@ import (
 	"github.com/clusterring/clusterring/services/internal/plan"
 )
 
-// Property is what must hold.
+// Property is a property that must hold.
 type Property string
 
 // Properties.
 const (
-	// NoExcess is the first half of I9: of each owner there is at most one child, and of each child at most one grandchild.
+	// NoExcess is the first half of I9: each owner has at most one child, and each child has at most one grandchild.
 	NoExcess Property = "I9 there is one too many"
-	// NoneMissing is the other half: when nothing more happens, there is one of each, and all are at one shard.
+	// NoneMissing is the second half: when nothing more happens, there is one of each, and all are at one shard.
 	NoneMissing Property = "I9 something is missing, or elsewhere"
 )
 
-// Mutation leaves something out.
+// Mutation removes a part of the protocol.
 type Mutation string
 
 // Mutations.
 const (
-	// OwnerFirst assigns an owner in the write that gives it up, and lets what it controls follow.
+	// OwnerFirst assigns an owner in the write that releases it, and what it controls follows.
 	OwnerFirst Mutation = "the owner goes first"
 	// NoBarrier lets a shard work on an owner before it has seen what the owner controls.
 	NoBarrier Mutation = "there is no barrier"
-	// NoDrain moves what an owner controls before the owner was given up.
+	// NoDrain moves what an owner controls before the owner was released.
 	NoDrain Mutation = "children go before the owner is drained"
 )
 
-// Scope is how often something may happen that nobody has to do.
+// Scope limits how often events happen that nothing requires.
 type Scope struct {
-	// Moves is how often the ring wants the owner elsewhere, Deaths how often a shard dies for good.
+	// Moves is how often the owner's desired shard changes, and Deaths is how often a shard dies permanently.
 	Moves, Deaths int8
-	// Mutation is what is left out; empty is nothing.
+	// Mutation is the removed part; empty if nothing is removed.
 	Mutation Mutation
 }
 
 const (
-	// most is how many children are followed, and how many grandchildren: one more than there should be.
+	// most is how many children are tracked, and how many grandchildren: one more than there should be.
 	most = 2
-	// owner is where the owner is among the objects. Children follow, and then grandchildren.
+	// owner is the index of the owner among the objects. Children follow, and then grandchildren.
 	owner  = 0
 	amount = 1 + 2*most
-	// waiting is how many events one watch may be late.
+	// waiting is how many events a watch may be late.
 	waiting = 8
 )
 
-// shard is one of two, or nobody.
+// shard is one of two shards, or nobody.
 type shard int8
 
 const (
@@ -61,7 +61,7 @@ var shards = [...]shard{shardA, shardB}
 
 func (s shard) other() shard { return shardA + shardB - s }
 
-// level is a resource: those of owners, children and grandchildren. Each has a watch of its own.
+// level is the resource of owners, children, or grandchildren. Each has its own watch.
 type level int8
 
 const (
@@ -73,7 +73,7 @@ const (
 
 func levelOf(i int8) level { return level((i + most - 1) / most) }
 
-// objectsOf returns where the objects of a level are.
+// objectsOf returns the indexes of the objects of a level.
 func objectsOf(l level) (from, to int8) {
 	if l == owners {
 		return owner, owner + 1
@@ -84,18 +84,18 @@ func objectsOf(l level) (from, to int8) {
 	return from, from + most
 }
 
-// object is an object as the API server has it.
+// object is an object on the API server.
 type object struct {
 	made    bool
 	parent  int8
 	shard   shard
 	drain   bool
 	version int8
-	// barrier is up to which version of each resource the object's shard has to have seen.
+	// barrier is the version of each resource that the object's shard must have seen.
 	barrier [levels]int8
 }
 
-// event is what a watch tells: the object as it is, or that it is no longer the shard's.
+// event is an event of a watch: the current object, or that it no longer belongs to the shard.
 type event struct {
 	index int8
 	is    object
@@ -106,7 +106,7 @@ type event struct {
 type watch struct {
 	events [waiting]event
 	n      int8
-	// reached is the version of the last event that was delivered.
+	// reached is the version of the last delivered event.
 	reached int8
 }
 
@@ -115,13 +115,13 @@ type process struct {
 	dead    bool
 	cache   [amount]object
 	watches [levels]watch
-	// given is the version in which it has given the owner up last.
+	// given is the version in which it last released the owner.
 	given int8
-	// expects are the objects that it has made and not seen yet.
+	// expects are the objects that it has created and not seen yet.
 	expects [amount]bool
 }
 
-// state is all that there is.
+// state is the state of the whole system.
 type state struct {
 	objects       [amount]object
 	version       int8
@@ -134,7 +134,7 @@ func (s *state) process(of shard) *process { return &s.processes[of-1] }
 
 func (s *state) alive(of shard) bool { return of != nobody && !s.process(of).dead }
 
-// write changes an object, and has both shards' watches tell.
+// write changes an object, and queues events in both shards' watches.
 func (s *state) write(i int8, change func(*object)) {
 	before := s.objects[i]
 	o := &s.objects[i]
@@ -158,11 +158,11 @@ func (s *state) write(i int8, change func(*object)) {
 // machine makes steps within a scope.
 type machine struct{ Scope }
 
-// step is something that has happened, and what it has led to.
+// step is an event and the state that it leads to.
 type step struct {
 	what string
 	to   state
-	// needed says that it happens by itself, sooner or later.
+	// needed is true if it happens without a fault or a user, sooner or later.
 	needed bool
 }
 
@@ -174,7 +174,7 @@ func initial(sc Scope) state {
 	return s
 }
 
-// steps returns all that can happen in a state.
+// steps returns all steps from a state.
 func (m machine) steps(from state) (all []step) {
 	try := func(what string, needed bool, do func(s *state) bool) {
 		to := from
@@ -233,12 +233,12 @@ func (m machine) works(p *process) bool {
 	return !p.dead && o.made && !o.drain && o.version > p.given && m.sees(p, o)
 }
 
-// sees reports whether the watches of a shard have reached what an object says that has to be seen.
+// sees reports whether the watches of a shard have reached the barrier of an object.
 func (m machine) sees(p *process, o object) bool {
 	return m.Mutation == NoBarrier || p.watches[children].reached >= o.barrier[children] && p.watches[grandchildren].reached >= o.barrier[grandchildren]
 }
 
-// has reports whether a controller sees a child of the parent, or has made one that it has yet to see.
+// has reports whether a controller sees a child of the parent, or has created one that it does not see yet.
 func (p *process) has(l level, parent int8) bool {
 	from, to := objectsOf(l)
 	for i := from; i < to; i++ {
@@ -271,7 +271,7 @@ func (m machine) makeGrandchild(s *state, of shard) bool {
 	return false
 }
 
-// create makes an object. Admission gives it a shard only if nothing moves.
+// create creates an object. Admission assigns a shard only if nothing moves.
 func (s *state) create(p *process, l level, parent int8) bool {
 	from, to := objectsOf(l)
 	for i := from; i < to; i++ {
@@ -290,10 +290,10 @@ func (s *state) create(p *process, l level, parent int8) bool {
 		return true
 	}
 
-	return false // there are too many already, which is a violation
+	return false // there are already too many, which is a violation
 }
 
-// settled reports whether everything is where the ring wants it.
+// settled reports whether everything is at its desired shard.
 func (s *state) settled() bool {
 	for _, o := range s.objects {
 		if o.made && (o.shard != s.desired || o.drain) {
@@ -352,7 +352,7 @@ func (s *state) turn() bool {
 // Available implements [plan.Ring].
 func (s *state) Available(name string) bool { return s.alive(shard(slices.Index(names[:], name))) }
 
-// names are those of the shards, as the plan knows them.
+// names are the names of the shards in the plan.
 var names = [...]string{"", "a", "b"}
 
 // decide asks the plan what to do with an object.
@@ -361,7 +361,7 @@ func (m machine) decide(s *state, i int8) plan.Action {
 
 	at := plan.Owner{Exists: true, Shard: names[top.shard], Draining: top.drain, Belongs: true}
 	if m.Mutation == NoDrain && top.shard != s.desired {
-		at.Shard = "" // as if it were given up
+		at.Shard = "" // as if it were released
 	}
 
 	return plan.Decide(s, plan.Object{
@@ -370,12 +370,12 @@ func (m machine) decide(s *state, i int8) plan.Action {
 	})
 }
 
-// follows reports whether an object follows another one, at whatever level.
+// follows reports whether an object follows another one, on any level.
 func (s *state) follows(i, other int8) bool {
 	return s.objects[i].made && i != owner && (other == owner || levelOf(i) > levelOf(other) && s.objects[i].parent == other)
 }
 
-// rebalance does what the plan says about an object. It knows nothing from before.
+// rebalance does what the plan decides for an object. It has no memory.
 func (m machine) rebalance(s *state, i int8) bool {
 	if !s.objects[i].made {
 		return false
@@ -406,7 +406,7 @@ func (m machine) rebalance(s *state, i int8) bool {
 	return true
 }
 
-// gathered reports whether all that follows an object is at a shard, and the versions in which it came there.
+// gathered reports whether everything that follows an object is at a shard, and the versions in which it reached the shard.
 func (s *state) gathered(i int8, at shard) (barrier [levels]int8, all bool) {
 	for j, o := range s.objects {
 		if !s.follows(int8(j), i) {
@@ -424,7 +424,7 @@ func (s *state) gathered(i int8, at shard) (barrier [levels]int8, all bool) {
 	return barrier, true
 }
 
-// excess reports whether there is one too many.
+// excess reports whether there are too many objects.
 func (s *state) excess() bool {
 	var of [amount]int
 
@@ -439,7 +439,7 @@ func (s *state) excess() bool {
 	return false
 }
 
-// complete reports whether there is one of each, where the ring wants them.
+// complete reports whether there is one of each, at the desired shard.
 func (s *state) complete() bool {
 	n := 0
 

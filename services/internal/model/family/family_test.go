@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Children before the owner, and a barrier: nothing is made twice, and nothing is missing.
+// With children before the owner, and a barrier, nothing is created twice, and nothing is missing.
 func TestNothingInExcess(t *testing.T) {
 	for name, sc := range map[string]Scope{
 		"moves":             {Moves: 2},
@@ -27,7 +27,7 @@ func TestNothingInExcess(t *testing.T) {
 	}
 }
 
-// Whatever is left out, something is made twice.
+// Every mutation results in excess children.
 func TestMutations(t *testing.T) {
 	for _, m := range []Mutation{OwnerFirst, NoBarrier, NoDrain} {
 		t.Run(string(m), func(t *testing.T) {
