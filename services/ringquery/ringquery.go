@@ -168,7 +168,6 @@ func guard(rt *kit.Runtime, options auth.Options, server *transport.Server) erro
 
 	g := &auth.Guard{
 		Options: options,
-		Client:  rt.Manager.GetClient(),
 		RingOf:  api.RingOf,
 		Domain:  api.ErrorDomain,
 		Clock:   rt.Clock,
