@@ -3,6 +3,7 @@ package explain
 import (
 	"fmt"
 
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/plan"
 )
 
@@ -67,11 +68,11 @@ func (c *ringCase) ownerNotes() {
 		return
 	}
 
-	switch c.result.Owner.Found {
-	case Forbidden, NotRead:
+	switch {
+	case c.told.GetFound() == pb.Found_FOUND_FORBIDDEN:
 		c.add(Warning, ReasonOwnerForbidden, fmt.Sprintf("The server may not read the owner %s. It takes for granted that the owner is where it belongs; "+
 			"if it is not, the object goes where the owner is.", c.ownerName()), "")
-	case Missing:
+	case c.gone:
 		also := ""
 		if c.replaced {
 			also = " (another object has that name now)"
@@ -80,10 +81,8 @@ func (c *ringCase) ownerNotes() {
 		c.add(Warning, ReasonOwnerGone, fmt.Sprintf("Its owner %s does not exist any more%s, so the garbage collector is about to delete the object. "+
 			"Until then it is at an available shard, so that somebody sees to its finalizers.", c.ownerName(), also),
 			"If it stays, look for finalizers on it, and at the garbage collector of the cluster.")
-	case Read:
-		if c.result.Next == FollowOwner && c.in.Shard == c.in.Owner.Shard && c.in.Owner.Draining {
-			c.add(Warning, ReasonOwnerDraining, fmt.Sprintf("Shard %s was asked to give up its owner %s. Once it has, the object follows the owner.",
-				c.in.Shard, c.ownerName()), "")
-		}
+	case c.next == FollowOwner && c.in.Shard == c.in.Owner.Shard && c.in.Owner.Draining:
+		c.add(Warning, ReasonOwnerDraining, fmt.Sprintf("Shard %s was asked to give up its owner %s. Once it has, the object follows the owner.",
+			c.in.Shard, c.ownerName()), "")
 	}
 }

@@ -15,8 +15,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/services/internal/resources"
+	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
 var update = flag.Bool("update", false, "rewrite testdata")
@@ -28,7 +30,7 @@ func about(r Ring, o Object) *Facts {
 	}
 
 	return &Facts{
-		Now: now, Object: o, Rings: []Ring{r}, Known: []string{r.Declared.Name},
+		Now: now, Object: o, Rings: []Ring{r}, Known: []string{r.Name},
 		NamespaceLabels: map[string]string{"kubernetes.io/metadata.name": "default"},
 	}
 }
@@ -96,7 +98,7 @@ var mains = map[string]func(r *Ring, o *Object, f *Facts){
 		r.says(condition(v1alpha1.ConditionWebhookRegistered, metav1.ConditionFalse, v1alpha1.ReasonRegistrationFailed, "no such Secret"))
 		r.says(condition(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonReconciliationFailed, "Assigned is False"))
 	},
-	"unassigned, rebalancer never seen": func(r *Ring, _ *Object, _ *Facts) { r.Declared.Status.Conditions = nil },
+	"unassigned, rebalancer never seen": func(r *Ring, _ *Object, _ *Facts) { r.Status.Conditions = nil },
 	"unassigned, ring not ready for another reason": func(r *Ring, _ *Object, _ *Facts) {
 		r.says(condition(v1alpha1.ConditionReady, metav1.ConditionUnknown, "SomethingNew", ""))
 	},
@@ -194,20 +196,21 @@ var mains = map[string]func(r *Ring, o *Object, f *Facts){
 		r.has(silent("shard-a", 20*time.Second), alive("shard-b"))
 	},
 	"namespace not selected": func(r *Ring, _ *Object, f *Facts) {
-		r.Declared.Spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "blue"}}
-		r.Selector, r.Coverage = "team=blue", NotSelected
+		r.Spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "blue"}}
+		r.Coverage = rings.NotCovered
 		f.NamespaceLabels["team"] = "red"
 	},
 	"namespace not selected, by default": func(r *Ring, _ *Object, f *Facts) {
-		r.Coverage, f.NamespaceLabels = NotSelected, nil
+		r.Coverage, f.NamespaceLabels = rings.NotCovered, nil
 	},
 	"namespace not selected any more": func(r *Ring, o *Object, _ *Facts) {
 		o.Meta.Labels = at("shard-a")
-		r.Coverage = NotSelected
+		r.Coverage = rings.NotCovered
 	},
 	"namespace unknown": func(r *Ring, o *Object, f *Facts) {
 		o.Meta.Labels = at("shard-b")
-		r.Selector, r.Coverage, f.NamespaceLabels = "team=blue", Unknown, nil
+		r.Spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "blue"}}
+		r.Coverage, f.NamespaceLabels = rings.Unknown, nil
 	},
 	"ring deleting": func(r *Ring, _ *Object, _ *Facts) { r.isDeleted() },
 	"ring deleting, draining": func(r *Ring, o *Object, _ *Facts) {
@@ -256,7 +259,7 @@ var mains = map[string]func(r *Ring, o *Object, f *Facts){
 	"forbidden":           func(_ *Ring, o *Object, _ *Facts) { o.Meta = nil },
 	"forbidden, no shard": func(r *Ring, o *Object, _ *Facts) { o.Meta = nil; r.has() },
 	"forbidden, namespace not selected": func(r *Ring, o *Object, f *Facts) {
-		o.Meta, r.Coverage, f.NamespaceLabels = nil, NotSelected, nil
+		o.Meta, r.Coverage, f.NamespaceLabels = nil, rings.NotCovered, nil
 	},
 	"two rings": func(_ *Ring, o *Object, f *Facts) {
 		o.Meta.Labels = at("shard-b")
@@ -269,7 +272,7 @@ var mains = map[string]func(r *Ring, o *Object, f *Facts){
 func noLabels() map[string]string { return map[string]string{} }
 
 func (r *Ring) isDeleted() {
-	r.Declared.DeletionTimestamp = new(metav1.NewTime(now.Add(-5 * time.Minute)))
+	r.DeletionTimestamp = new(metav1.NewTime(now.Add(-5 * time.Minute)))
 }
 
 // children are the cases of controlled objects; each begins with shard-a and shard-b, and a ConfigMap whose owner belongs to, and
@@ -385,7 +388,7 @@ func TestExplain(t *testing.T) {
 		files[file] = true
 
 		t.Run(name, func(t *testing.T) {
-			got := Explain(f).text()
+			got := text(Explain(f))
 			path := filepath.Join("testdata", file)
 			if *update {
 				require.NoError(t, os.WriteFile(path, []byte(got), 0o600))
@@ -408,20 +411,20 @@ func TestExplain(t *testing.T) {
 func TestExplanations(t *testing.T) {
 	for name, f := range cases() {
 		e := Explain(f)
-		require.NotEmpty(t, e.Findings, name)
-		require.Len(t, e.Rings, len(f.Rings), name)
-		require.True(t, slices.IsSortedFunc(e.Findings, func(a, b Finding) int { return int(b.Severity) - int(a.Severity) }), name)
+		require.NotEmpty(t, e.GetFindings(), name)
+		require.Len(t, e.GetRings(), len(f.Rings), name)
+		require.True(t, slices.IsSortedFunc(e.GetFindings(), func(a, b *pb.Finding) int { return int(b.GetSeverity()) - int(a.GetSeverity()) }), name)
 
-		for _, finding := range e.Findings {
-			require.NotEmpty(t, finding.Message, name)
-			require.NotContains(t, finding.Message, "  ", name)
-			require.NotContains(t, finding.Message, "%!", name)
-			require.NotContains(t, finding.Message, "..", name)
+		for _, finding := range e.GetFindings() {
+			require.NotEmpty(t, finding.GetMessage(), name)
+			require.NotContains(t, finding.GetMessage(), "  ", name)
+			require.NotContains(t, finding.GetMessage(), "%!", name)
+			require.NotContains(t, finding.GetMessage(), "..", name)
 		}
 
-		for _, r := range e.Rings {
-			require.Equal(t, r.Actor == "", r.Next == Nothing, "%s: somebody does what is done", name)
-			require.False(t, e.Healthy() && r.State != "" && r.Next != Nothing && r.Next != Assign && r.Next != FollowOwner, name)
+		for _, r := range e.GetRings() {
+			require.Equal(t, r.GetNextActor() == "", r.GetNext() == Nothing, "%s: somebody does what is done", name)
+			require.False(t, e.GetHealthy() && r.GetAssignment() != nil && r.GetNext() != Nothing && r.GetNext() != Assign && r.GetNext() != FollowOwner, name)
 		}
 	}
 }

@@ -8,8 +8,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/plan"
-	"github.com/clusterring/clusterring/services/ringquery/query/assignment"
+	"github.com/clusterring/clusterring/services/ringquery/assignment"
 )
 
 // live are the available shards.
@@ -26,7 +27,7 @@ func TestStates(t *testing.T) {
 		shard, desired    string
 		plain, draining   assignment.State // without and with the drain label
 	}{
-		{false, false, "", "", "", assignment.Foreign},
+		{false, false, "", "", assignment.None, assignment.Foreign},
 		{true, false, "", "", assignment.Foreign, assignment.Foreign},
 		{true, false, "a", "", assignment.Foreign, assignment.Foreign},
 		{true, false, "dead", "", assignment.Foreign, assignment.Foreign},
@@ -48,15 +49,22 @@ func TestStates(t *testing.T) {
 				o := plan.Object{
 					Labelled: c.labelled, Belongs: c.belongs, Shard: c.shard, Desired: c.desired, Draining: draining, Controlled: controlled,
 				}
-				got, ok := assignment.StateOf(shards, o)
-				require.Equal(t, want, got, "%+v", o)
-				require.Equal(t, want != "", ok, "%+v", o)
+				require.Equal(t, want, assignment.StateOf(shards, o), "%+v", o)
 			}
 		}
 	}
 
-	got, _ := assignment.StateOf(live{}, plan.Object{Labelled: true, Belongs: true, Shard: "a"})
+	got := assignment.StateOf(live{}, plan.Object{Labelled: true, Belongs: true, Shard: "a"})
 	require.Equal(t, assignment.DeadShard, got, "no shard is available")
+}
+
+// TestEveryStateOfAnAssignmentHasAName: none of the API is left out.
+func TestEveryStateOfAnAssignmentHasAName(t *testing.T) {
+	known := map[assignment.State]bool{
+		assignment.None: true, assignment.Assigned: true, assignment.Misplaced: true, assignment.Draining: true,
+		assignment.DeadShard: true, assignment.Unassigned: true, assignment.Foreign: true,
+	}
+	require.Len(t, known, len(pb.AssignmentState_name))
 }
 
 func TestLabels(t *testing.T) {

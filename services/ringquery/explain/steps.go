@@ -1,6 +1,7 @@
 package explain
 
 import (
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/services/internal/plan"
 )
@@ -8,15 +9,13 @@ import (
 // steps puts the decision of package plan into a step and who takes it. Two things are added where the plan leaves an object
 // alone: that the lease monitor is about to take the Lease of its shard, and that a controlled object will follow its owner.
 func (c *ringCase) steps() {
-	r := &c.result
-
 	switch c.act.Verb {
 	case plan.None:
-		r.Next, r.Actor = c.later()
+		c.next, c.actor = c.later()
 	case plan.Assign, plan.Release:
-		r.Next, r.Actor = Assign, Rebalancer
+		c.next, c.actor = Assign, Rebalancer
 		if c.act.Verb == plan.Release {
-			r.Next = Release
+			c.next = Release
 		}
 
 		if c.act.TakenFrom == "" {
@@ -24,29 +23,29 @@ func (c *ringCase) steps() {
 		}
 
 		if c.act.Verb == plan.Assign {
-			r.Next = TakeOver
+			c.next = TakeOver
 		}
 
 		if held(c.leases(c.act.TakenFrom)) {
-			r.Actor = You // no live read will confirm that it is free
+			c.actor = You // no live read will confirm that it is free
 		}
 	case plan.Drain:
-		r.Next, r.Actor = Drain, Rebalancer
+		c.next, c.actor = Drain, Rebalancer
 	case plan.Withdraw:
-		r.Next, r.Actor = Withdraw, Rebalancer
+		c.next, c.actor = Withdraw, Rebalancer
 	case plan.AwaitAcknowledgement:
-		r.Next, r.Actor = Acknowledge, shardActor(c.in.Shard)
+		c.next, c.actor = Acknowledge, shardActor(c.in.Shard)
 		if c.in.Controlled {
-			r.Next, r.Actor = FollowOwner, shardActor(c.in.Owner.Shard)
+			c.next, c.actor = FollowOwner, shardActor(c.in.Owner.Shard)
 		}
 	case plan.AwaitShard:
-		r.Next, r.Actor = AwaitShard, You
+		c.next, c.actor = AwaitShard, You
 	}
 }
 
 // later says what will happen to an object that the plan leaves alone.
-func (c *ringCase) later() (Step, string) {
-	if s, ok := c.actual(); ok && s.now() == lease.Uncertain {
+func (c *ringCase) later() (pb.NextStep, string) {
+	if s, ok := c.actual(); ok && stateNow(s) == lease.Uncertain {
 		return TakeOver, LeaseMonitor
 	}
 

@@ -7,29 +7,31 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/plan"
 	"github.com/clusterring/clusterring/services/internal/resources"
+	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
-// coverage says whether the ring shards the object, and explains why not.
+// coverage reports whether the ring shards the object, and explains why not.
 func (c *ringCase) coverage() bool {
 	resource := c.facts.Object.Resource.GroupResource()
 
 	switch {
-	case !c.Declared.DeletionTimestamp.IsZero():
+	case !c.DeletionTimestamp.IsZero():
 		c.uncovered(Warning, ReasonRingDeleting, fmt.Sprintf("Ring %s is being deleted, for %s now: it gives up its objects and assigns none.",
-			c.name, span(c.facts.Now.Sub(c.Declared.DeletionTimestamp.Time))), "")
+			c.name, span(c.facts.Now.Sub(c.DeletionTimestamp.Time))), "")
 	case c.Leaving:
 		c.uncovered(Warning, ReasonResourceLeft, fmt.Sprintf("Ring %s does not list %s any more, and gives up what it had of them.", c.name, resource), "")
-	case c.Coverage == NotSelected:
+	case c.Coverage == rings.NotCovered:
 		c.uncovered(Warning, ReasonNamespaceNotSelected, fmt.Sprintf("Ring %s does not shard objects in namespace %s: its selector is %q, "+
-			"and the namespace's labels are %s.", c.name, c.facts.Object.Namespace, c.Selector, c.namespaceLabels()), c.selectAdvice())
+			"and the namespace's labels are %s.", c.name, c.facts.Object.Namespace, c.Selector(), c.namespaceLabels()), c.selectAdvice())
 	case c.facts.Object.Meta != nil && c.in.Controlled && c.owner == nil:
 		c.noOwner(resource.String())
 	default:
-		if c.Coverage == Unknown {
+		if c.Coverage == rings.Unknown {
 			c.add(Info, ReasonNamespaceUnknown, fmt.Sprintf("The server could not read the labels of namespace %s. What is said of ring %s holds if "+
-				"its selector %q selects the namespace; if not, the ring does not shard the object.", c.facts.Object.Namespace, c.name, c.Selector), "")
+				"its selector %q selects the namespace; if not, the ring does not shard the object.", c.facts.Object.Namespace, c.name, c.Selector()), "")
 		}
 
 		return true
@@ -76,7 +78,7 @@ func (c *ringCase) mainKinds() string {
 
 // uncovered explains why the ring does not shard the object, and what becomes of labels that the object carries all the same. The
 // severity is for an object without labels.
-func (c *ringCase) uncovered(severity Severity, reason Reason, message, advice string) {
+func (c *ringCase) uncovered(severity pb.Severity, reason Reason, message, advice string) {
 	if c.in.Labelled || c.in.Draining {
 		severity, message = max(severity, Warning), message+" "+c.leftLabels()
 	} else if c.facts.Object.Meta != nil && severity == Warning {
@@ -130,7 +132,7 @@ func (c *ringCase) namespaceLabels() string {
 
 func (c *ringCase) selectAdvice() string {
 	ns := c.facts.Object.Namespace
-	if c.Declared.Spec.NamespaceSelector == nil {
+	if c.Spec.NamespaceSelector == nil {
 		return fmt.Sprintf("By default %s and %s are left out. To shard objects in them, give the ring a namespaceSelector.",
 			metav1.NamespaceSystem, v1alpha1.SystemNamespace)
 	}

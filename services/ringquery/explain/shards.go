@@ -8,6 +8,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/lease"
+	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
 // monitorMayTake is how long the lease monitor may take to act, beyond the time that it has to wait.
@@ -16,13 +17,13 @@ const monitorMayTake = 10 * time.Second
 // worse has the states of a shard that holds its Lease, from good to bad.
 var worse = []lease.State{lease.Ready, lease.Expired, lease.Uncertain}
 
-// now is the state of a shard that holds its Lease. What this server has seen of renewals counts; until it has seen one, the lease
+// stateNow is the state of a shard that holds its Lease. What this server has seen of renewals counts; until it has seen one, the lease
 // monitor may know better.
-func (s Shard) now() lease.State {
+func stateNow(s rings.Shard) lease.State {
 	record := lease.Record{Holder: s.Holder, Duration: s.Duration}
-	seen := lease.Next(lease.Snapshot{Shard: s.Name, Record: record}, s.Age).State
+	seen := lease.Next(lease.Snapshot{Shard: s.Name, Record: record}, s.Age.Time).State
 
-	if s.AtLeast && slices.Index(worse, s.State) > slices.Index(worse, seen) {
+	if s.Age.AtLeast && slices.Index(worse, s.State) > slices.Index(worse, seen) {
 		return s.State
 	}
 
@@ -30,23 +31,23 @@ func (s Shard) now() lease.State {
 }
 
 // id names the Lease.
-func (s Shard) id() string { return s.Namespace + "/" + s.Name }
+func id(s rings.Shard) string { return s.Namespace + "/" + s.Name }
 
-// isHeld says whether the shard itself holds the Lease.
-func (s Shard) isHeld() bool { return lease.Record{Holder: s.Holder}.HeldBy(s.Name) }
+// isHeld reports whether the shard itself holds the Lease.
+func isHeld(s rings.Shard) bool { return lease.Record{Holder: s.Holder}.HeldBy(s.Name) }
 
 // renewed says when the Lease was renewed.
-func (s Shard) renewed() string {
-	if s.AtLeast {
-		return "at least " + span(s.Age) + " ago"
+func renewed(s rings.Shard) string {
+	if s.Age.AtLeast {
+		return "at least " + span(s.Age.Time) + " ago"
 	}
 
-	return span(s.Age) + " ago"
+	return span(s.Age.Time) + " ago"
 }
 
 // leases returns the Leases of that name.
-func (c *ringCase) leases(shard string) []Shard {
-	var all []Shard
+func (c *ringCase) leases(shard string) []rings.Shard {
+	var all []rings.Shard
 	for _, s := range c.Shards {
 		if s.Name == shard {
 			all = append(all, s)
@@ -56,17 +57,17 @@ func (c *ringCase) leases(shard string) []Shard {
 	return all
 }
 
-func held(leases []Shard) bool { return slices.ContainsFunc(leases, Shard.isHeld) }
+func held(leases []rings.Shard) bool { return slices.ContainsFunc(leases, isHeld) }
 
 // actual returns the Lease of the object's shard if that shard is available.
-func (c *ringCase) actual() (Shard, bool) {
+func (c *ringCase) actual() (rings.Shard, bool) {
 	for _, s := range c.leases(c.in.Shard) {
 		if s.Available {
 			return s, true
 		}
 	}
 
-	return Shard{}, false
+	return rings.Shard{}, false
 }
 
 // unavailable explains that the object's shard is not available.
@@ -84,18 +85,18 @@ func (c *ringCase) unavailable() {
 		c.heldButUnusable(leases)
 	default:
 		c.add(Error, ReasonShardDead, fmt.Sprintf("Nobody works on it: its shard %s does not hold its Lease %s: %s. %s",
-			c.in.Shard, leases[0].id(), leases[0].lost(), next), c.rebalancerAdvice())
+			c.in.Shard, id(leases[0]), lost(leases[0]), next), c.rebalancerAdvice())
 	}
 }
 
 // heldButUnusable explains a shard that holds its Lease and is not available all the same.
-func (c *ringCase) heldButUnusable(leases []Shard) {
+func (c *ringCase) heldButUnusable(leases []rings.Shard) {
 	var problem string
 	var ids []string
 
 	for _, s := range leases {
-		if s.isHeld() {
-			ids = append(ids, s.id())
+		if isHeld(s) {
+			ids = append(ids, id(s))
 			problem = s.Problem
 		}
 	}
@@ -113,7 +114,7 @@ func (c *ringCase) heldButUnusable(leases []Shard) {
 }
 
 // lost says how a shard lost its Lease.
-func (s Shard) lost() string {
+func lost(s rings.Shard) string {
 	switch s.Holder {
 	case "":
 		return "it was released, as a shard does when it stops"
@@ -126,7 +127,7 @@ func (s Shard) lost() string {
 
 // afterTakeOver says what happens to the object of a shard that is not available.
 func (c *ringCase) afterTakeOver() string {
-	switch c.result.Next {
+	switch c.next {
 	case TakeOver:
 		return fmt.Sprintf("The rebalancer gives it to %s as soon as a live read confirms that nobody of that name holds its Lease.", c.act.To)
 	case Release:
@@ -135,10 +136,9 @@ func (c *ringCase) afterTakeOver() string {
 		return "It moves once its owner has a shard."
 	case AwaitShard:
 		return "It stays so until some shard of the ring holds its Lease."
-	case Nothing, Assign, Drain, Acknowledge, Withdraw:
+	default:
+		return ""
 	}
-
-	return ""
 }
 
 // health explains the Lease of the available shard that has the object, unless all is well.
@@ -150,12 +150,12 @@ func (c *ringCase) health() {
 
 	double := 2 * s.Duration
 
-	switch s.now() {
+	switch stateNow(s) {
 	case lease.Ready, lease.Dead, lease.Orphaned:
 	case lease.Expired:
 		c.add(Warning, ReasonShardExpired, fmt.Sprintf("Its shard %s has not renewed its Lease %s in time: last %s, and it lasts %s. It keeps the object; "+
 			"after %s without renewal the lease monitor takes the Lease%s, and the object goes to another shard.",
-			s.Name, s.id(), s.renewed(), span(s.Duration), span(double), s.takenIn()),
+			s.Name, id(s), renewed(s), span(s.Duration), span(double), takenIn(s)),
 			shardAdvice(s))
 	case lease.Uncertain:
 		c.uncertain(s, double)
@@ -163,31 +163,31 @@ func (c *ringCase) health() {
 }
 
 // uncertain explains a shard whose Lease is to be taken.
-func (c *ringCase) uncertain(s Shard, double time.Duration) {
+func (c *ringCase) uncertain(s rings.Shard, double time.Duration) {
 	// A lease monitor that has just begun waits as long once more.
-	if !s.AtLeast && s.Age > 2*double+monitorMayTake {
+	if !s.Age.AtLeast && s.Age.Time > 2*double+monitorMayTake {
 		c.add(Error, ReasonLeaseNotTaken, fmt.Sprintf("Its shard %s seems to be dead, and the lease monitor has not taken its Lease %s: it was last renewed %s, and it lasts %s. "+
-			"Until the Lease is taken, nobody else gets the object.", s.Name, s.id(), s.renewed(), span(s.Duration)),
+			"Until the Lease is taken, nobody else gets the object.", s.Name, id(s), renewed(s), span(s.Duration)),
 			"See whether the lease monitor runs, and what it logs: kubectl -n "+v1alpha1.SystemNamespace+" get pods -l app.kubernetes.io/name=leasemonitor")
 
 		return
 	}
 
 	c.add(Error, ReasonShardUncertain, fmt.Sprintf("Its shard %s seems to be dead: its Lease %s was last renewed %s, and it lasts %s. "+
-		"The lease monitor takes the Lease now; then the rebalancer gives the object to another shard.", s.Name, s.id(), s.renewed(), span(s.Duration)),
+		"The lease monitor takes the Lease now; then the rebalancer gives the object to another shard.", s.Name, id(s), renewed(s), span(s.Duration)),
 		shardAdvice(s))
 }
 
 // takenIn says in how long the Lease is taken unless it is renewed, if that is known.
-func (s Shard) takenIn() string {
-	if s.AtLeast {
+func takenIn(s rings.Shard) string {
+	if s.Age.AtLeast {
 		return ""
 	}
 
-	return " (in " + span(2*s.Duration-s.Age) + ")"
+	return " (in " + span(2*s.Duration-s.Age.Time) + ")"
 }
 
-func shardAdvice(s Shard) string {
+func shardAdvice(s rings.Shard) string {
 	return fmt.Sprintf("See what shard %s does: kubectl -n %s describe pod %s; kubectl -n %s logs %s", s.Name, s.Namespace, s.Name, s.Namespace, s.Name)
 }
 
@@ -201,11 +201,11 @@ func (c *ringCase) noShards() {
 		var each []string
 		for _, s := range c.Shards {
 			reason := s.Problem
-			if !s.isHeld() {
-				reason = s.lost()
+			if !isHeld(s) {
+				reason = lost(s)
 			}
 
-			each = append(each, "shard "+s.id()+": "+reason)
+			each = append(each, "shard "+id(s)+": "+reason)
 		}
 
 		if more := len(each) - maxShards; more > 0 {

@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"strings"
@@ -12,10 +13,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
+	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
 // now is when all explanations of the tests are given.
@@ -82,8 +85,8 @@ func ringOf(name string, leases ...holding) Ring {
 	}
 
 	r := Ring{
-		Declared: declared, Resources: resources.Resolve(mapper(), declared.Spec), Role: resources.Main, Coverage: Selected,
-		Selector: metav1.FormatLabelSelector(declared.Spec.EffectiveNamespaceSelector()),
+		Ring: rings.Ring{ClusterRing: declared, Resources: resources.Resolve(mapper(), declared.Spec)},
+		Role: resources.Main, Coverage: rings.Covered,
 	}
 	r.has(leases...)
 
@@ -98,12 +101,12 @@ func condition(kind string, status metav1.ConditionStatus, reason, message strin
 
 // says sets a condition.
 func (r *Ring) says(c metav1.Condition) {
-	meta.SetStatusCondition(&r.Declared.Status.Conditions, c)
+	meta.SetStatusCondition(&r.Status.Conditions, c)
 }
 
 // isSettled lets the rebalancer have found every object in place.
 func (r *Ring) isSettled() {
-	r.Declared.Status.Assignment = &v1alpha1.AssignmentStatus{Fingerprint: r.View.Fingerprint()}
+	r.Status.Assignment = &v1alpha1.AssignmentStatus{Fingerprint: r.View.Fingerprint()}
 }
 
 // has gives the ring these Leases, and no others.
@@ -112,17 +115,17 @@ func (r *Ring) has(leases ...holding) {
 	for _, h := range leases {
 		all = append(all, &coordinationv1.Lease{
 			ObjectMeta: metav1.ObjectMeta{
-				Namespace: h.namespace, Name: h.name, Labels: map[string]string{v1alpha1.LabelClusterRing: r.Declared.Name},
+				Namespace: h.namespace, Name: h.name, Labels: map[string]string{v1alpha1.LabelClusterRing: r.Name},
 			},
 			Spec: coordinationv1.LeaseSpec{HolderIdentity: new(h.holder), LeaseDurationSeconds: new(int32(15))},
 		})
 	}
 
-	r.View, r.Shards = membership.NewView(r.Declared.Name, all, nil), nil
+	r.View, r.Shards = membership.NewView(r.Name, all, nil), nil
 	for _, s := range r.View.Shards() {
 		for _, h := range leases {
 			if h.namespace == s.Namespace && h.name == s.Name {
-				r.Shards = append(r.Shards, Shard{Shard: s, State: h.state, Age: h.age, AtLeast: h.atLeast})
+				r.Shards = append(r.Shards, rings.Shard{Shard: s, State: h.state, Age: rings.Age{Time: h.age, AtLeast: h.atLeast}})
 			}
 		}
 	}
@@ -184,40 +187,55 @@ func (o *Object) controlledBy(kind schema.GroupVersionKind, name string) {
 }
 
 // text renders an explanation for a golden file.
-func (e Explanation) text() string {
+func text(e *pb.ExplainResponse) string {
 	var b strings.Builder
 
-	fmt.Fprintf(&b, "healthy: %t\n", e.Healthy())
+	fmt.Fprintf(&b, "healthy: %t\n", e.GetHealthy())
 
-	for _, f := range e.Findings {
-		fmt.Fprintf(&b, "\n%s %s", f.Severity, f.Reason)
-		if f.Ring != "" {
-			fmt.Fprintf(&b, " (ring %s)", f.Ring)
+	for _, f := range e.GetFindings() {
+		fmt.Fprintf(&b, "\n%s %s", strings.ToUpper(word(f.GetSeverity(), "SEVERITY_")), f.GetReason())
+		if f.GetRing() != "" {
+			fmt.Fprintf(&b, " (ring %s)", f.GetRing())
 		}
 
-		fmt.Fprintf(&b, "\n%s\n", f.Message)
-		if f.Advice != "" {
-			fmt.Fprintf(&b, "→ %s\n", f.Advice)
+		fmt.Fprintf(&b, "\n%s\n", f.GetMessage())
+		if f.GetAdvice() != "" {
+			fmt.Fprintf(&b, "→ %s\n", f.GetAdvice())
 		}
 	}
 
-	for i := range e.Rings {
-		b.WriteString("\n" + e.Rings[i].text())
+	for _, r := range e.GetRings() {
+		b.WriteString("\n" + ringText(r))
 	}
 
 	return b.String()
 }
 
-func (r *RingExplanation) text() string {
-	text := fmt.Sprintf("ring %s: role %q, covered %t, state %q, shard %q, desired %q", r.Ring, r.Role, r.Covered, r.State, r.Shard, r.Desired)
-	if !r.DrainTime.IsZero() {
-		text += ", drain since " + r.DrainTime.UTC().Format(time.TimeOnly)
+// word returns what an enum says: nothing if it is unspecified.
+func word(value fmt.Stringer, prefix string) string {
+	name := strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(value.String(), prefix), "_", " "))
+	return strings.TrimPrefix(name, "unspecified")
+}
+
+func ringText(r *pb.RingExplanation) string {
+	a := r.GetAssignment()
+	shard := cmp.Or(a.GetShard(), r.GetActualShard().GetName())
+	text := fmt.Sprintf("ring %s: role %q, covered %t, state %q, shard %q, desired %q", r.GetRing(), word(r.GetRole(), "ROLE_"), r.GetCovered(),
+		word(a.GetState(), "ASSIGNMENT_STATE_"), shard, r.GetLocation().GetShard())
+	if a.GetDrainTime() != nil {
+		text += ", drain since " + a.GetDrainTime().AsTime().Format(time.TimeOnly)
 	}
 
-	if o := r.Owner; o != nil {
-		text += fmt.Sprintf("\n  owner %s %s: %s, shard %q, draining %t", o.Resource.GroupResource(), o.NamespacedName,
-			map[Found]string{Read: "found", Missing: "missing", Forbidden: "forbidden"}[o.Found], o.Shard, o.Draining)
+	if o := r.GetOwner(); o != nil {
+		text += fmt.Sprintf("\n  owner %s %s/%s: %s, shard %q, draining %t", o.GetResource(), o.GetNamespace(), o.GetName(),
+			map[pb.Found]string{pb.Found_FOUND_YES: "found", pb.Found_FOUND_NO: "missing", pb.Found_FOUND_FORBIDDEN: "forbidden"}[o.GetFound()],
+			o.GetShard(), o.GetDraining())
 	}
 
-	return text + fmt.Sprintf("\n  next: %s by %q\n", r.Next, r.Actor)
+	next := word(r.GetNext(), "NEXT_STEP_")
+	if r.GetNext() == Nothing {
+		next = "nothing"
+	}
+
+	return text + fmt.Sprintf("\n  next: %s by %q\n", next, r.GetNextActor())
 }

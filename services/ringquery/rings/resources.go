@@ -1,4 +1,4 @@
-package query
+package rings
 
 import (
 	"errors"
@@ -6,7 +6,6 @@ import (
 	"slices"
 	"sync"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -75,9 +74,7 @@ func (r *Resources) Keep(rings []*v1alpha1.ClusterRing) {
 func (r *Resources) Find(ref Reference) (resources.Resource, error) {
 	find := func() (resources.Resource, error) { return r.known.Find(ref.groupResource()) }
 	if ref.Kind != "" {
-		find = func() (resources.Resource, error) {
-			return r.known.OfKind(schema.GroupKind{Group: ref.Group, Kind: ref.Kind})
-		}
+		find = func() (resources.Resource, error) { return r.known.OfKind(ref.groupKind()) }
 	}
 
 	found, err := find()
@@ -93,25 +90,25 @@ func unserved(ref Reference, err error) error {
 
 	switch {
 	case !ok:
-		return fmt.Errorf("%w: find %s: %w", metadata.ErrUnavailable, ref.typeName(), err)
+		return fmt.Errorf("%w: find %s: %w", metadata.ErrUnavailable, ref.TypeName(), err)
 	case absent.Suggestion != "":
-		return fmt.Errorf("%w: the API server does not serve %s; did you mean %s?", metadata.ErrNotServed, ref.typeName(), absent.Suggestion)
+		return fmt.Errorf("%w: the API server does not serve %s; did you mean %s?", metadata.ErrNotServed, ref.TypeName(), absent.Suggestion)
 	default:
-		return fmt.Errorf("%w: the API server does not serve %s", metadata.ErrNotServed, ref.typeName())
+		return fmt.Errorf("%w: the API server does not serve %s", metadata.ErrNotServed, ref.TypeName())
 	}
 }
 
-// remembered returns what the ring lists, and what its status says that it listed before; nil if that is nothing more.
-func remembered(memory *Resources, r Ring) *resources.Set {
-	st := r.Status.Assignment
+// Remembered returns what the ring lists, and what its status says that it listed before; nil if that is nothing more.
+func (r *Resources) Remembered(ring Ring) *resources.Set {
+	st := ring.Status.Assignment
 	if st == nil || len(st.Resources) == 0 {
 		return nil
 	}
 
-	all := slices.Clone(r.Spec.Resources)
+	all := slices.Clone(ring.Spec.Resources)
 	for _, a := range st.Resources {
 		all = append(all, v1alpha1.RingResource(a))
 	}
 
-	return memory.known.Resolve(v1alpha1.ClusterRingSpec{Resources: all})
+	return r.known.Resolve(v1alpha1.ClusterRingSpec{Resources: all})
 }

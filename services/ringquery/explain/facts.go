@@ -1,7 +1,7 @@
 // Package explain says to a person where an object is, where it belongs, why, and who will do what next.
 //
-// It is given [Facts] and returns an [Explanation]; it asks nobody and knows no clock. What happens next is decided by package
-// plan, which the rebalancer acts by, so that the two never disagree.
+// [Answer] gathers [Facts]. [Explain] says what follows from them, as a message of the API; it asks nobody and knows no clock. Package
+// plan, which the rebalancer acts by, decides what happens next, so that the two never disagree.
 //
 // # Invariants
 //
@@ -15,12 +15,12 @@ package explain
 import (
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/services/internal/lease"
-	"github.com/clusterring/clusterring/services/internal/membership"
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/resources"
+	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
 // Facts are all that an explanation follows from. They are read only.
@@ -49,54 +49,61 @@ type Object struct {
 	Meta *metav1.PartialObjectMetadata
 }
 
-// Ring is what is known of one ring.
+// metadata returns what is known of the object's metadata: all that was read, or its name.
+func (o *Object) metadata() *metav1.PartialObjectMetadata {
+	if o.Meta != nil {
+		return o.Meta
+	}
+
+	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name}}
+}
+
+// message returns the object as the API tells it.
+func (o *Object) message() *pb.ExplainedObject {
+	res := &pb.ExplainedObject{
+		Group:     o.Resource.GVR.Group,
+		Resource:  o.Resource.GVR.Resource,
+		Kind:      o.Resource.Kind.Kind,
+		Namespace: o.Namespace,
+		Name:      o.Name,
+		Found:     pb.Found_FOUND_FORBIDDEN,
+	}
+
+	if o.Meta == nil {
+		return res
+	}
+
+	res.Found = pb.Found_FOUND_YES
+	res.Uid = string(o.Meta.UID)
+	res.CreateTime = timestamppb.New(o.Meta.CreationTimestamp.Time)
+	res.Deleting = !o.Meta.DeletionTimestamp.IsZero()
+
+	if ref := metav1.GetControllerOfNoCopy(o.Meta); ref != nil {
+		res.Controller = ref.Kind + "/" + ref.Name
+	}
+
+	return res
+}
+
+// Ring is what is known of one ring, and of the object in it.
 type Ring struct {
-	// Declared is the ring as it is declared, with its status.
-	Declared *v1alpha1.ClusterRing
-	// Resources are what it lists and, if Leaving, what it listed before.
-	Resources *resources.Set
+	// Ring is the ring; its Resources are what it lists and, if Leaving, what it listed before.
+	rings.Ring
+
+	// Shards are all Leases of the ring, in the order of their names, then namespaces.
+	Shards []rings.Shard
 	// Role of the object's resource; empty if neither the ring's spec nor its status names it.
 	Role resources.Role
 	// Leaving says that only the status names it: the ring is about to give up the objects of that resource.
 	Leaving bool
-	// Selector is the ring's selector of namespaces, for people.
-	Selector string
-	// Coverage says whether it selects the object's namespace.
-	Coverage Coverage
-	// View says which shards are available and what they own.
-	View *membership.View
-	// Shards are all Leases of the ring, in the order of their names, then namespaces.
-	Shards []Shard
+	// Coverage says whether the ring selects the object's namespace. Objects without a namespace are always selected.
+	Coverage rings.Coverage
 	// Kin is whom a controlled object follows; nil if that is nobody of the ring, or could not be found out. A main object needs none.
 	Kin *resources.Kin
 	// Unread names what stands between the object and its owner and could not be read, so that the owner is not known; empty if nothing.
 	Unread string
 	// Owner is what was read of the main object that the object follows; the zero value if there is none.
 	Owner Owner
-}
-
-// Coverage says whether a ring selects a namespace. Its zero value is Unknown.
-type Coverage int
-
-const (
-	// Unknown says that it depends on labels that could not be read.
-	Unknown Coverage = iota
-	// Selected says that it does. Objects without a namespace are always selected.
-	Selected
-	// NotSelected says that it does not.
-	NotSelected
-)
-
-// Shard is a Lease of a ring.
-type Shard struct {
-	membership.Shard
-
-	// State is the label that the lease monitor last wrote; empty: none.
-	State lease.State
-	// Age is how long ago the Lease was renewed, as this server has seen it.
-	Age time.Duration
-	// AtLeast says that it may have been longer ago.
-	AtLeast bool
 }
 
 // Found says what came of reading an object. Its zero value is NotRead.

@@ -8,7 +8,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/services/internal/plan"
-	"github.com/clusterring/clusterring/services/ringquery/query/assignment"
+	"github.com/clusterring/clusterring/services/ringquery/assignment"
 )
 
 const (
@@ -71,7 +71,7 @@ func (c *ringCase) assign() {
 func (c *ringCase) unassigned() {
 	age := c.age()
 
-	where := fmt.Sprintf("It belongs to shard %s (%s)", c.act.To, c.why(*c.result.Key))
+	where := fmt.Sprintf("It belongs to shard %s (%s)", c.act.To, c.why(*c.key))
 	if c.in.Controlled && !c.gone {
 		where = fmt.Sprintf("It belongs to shard %s, where its owner %s is", c.act.To, c.ownerName())
 	}
@@ -94,7 +94,7 @@ func (c *ringCase) age() time.Duration {
 
 // misplaced explains an object that its shard has not yet been asked to give up.
 func (c *ringCase) misplaced() {
-	message := fmt.Sprintf("Shard %s works on it, but it belongs to shard %s (%s).", c.in.Shard, c.in.Desired, c.why(*c.result.Key))
+	message := fmt.Sprintf("Shard %s works on it, but it belongs to shard %s (%s).", c.in.Shard, c.in.Desired, c.why(*c.key))
 
 	if c.settled() {
 		drain := v1alpha1.DrainLabel(c.name) + "=" + v1alpha1.DrainValue
@@ -109,9 +109,9 @@ func (c *ringCase) misplaced() {
 	c.labelWriter()
 }
 
-// settled says whether the rebalancer has found every object in its place for the shards that are available now.
+// settled reports whether the rebalancer has found every object in its place for the shards that are available now.
 func (c *ringCase) settled() bool {
-	st := c.Declared.Status.Assignment
+	st := c.Status.Assignment
 
 	return st != nil && st.Fingerprint != "" && st.Fingerprint == c.View.Fingerprint()
 }
@@ -129,8 +129,8 @@ func (c *ringCase) drain() {
 		to = "then it goes to shard " + c.in.Desired
 	}
 
-	since := c.result.DrainTime
-	if since.IsZero() {
+	since, ok := assignment.DrainTime(c.name, c.facts.Object.Meta)
+	if !ok {
 		c.add(Warning, ReasonDrainPending, fmt.Sprintf("Shard %s was asked to give it up; %s. Since when is not known. "+
 			"That shard finishes what it does with the object, starts nothing more, and gives it up.", c.in.Shard, to), "")
 
@@ -166,11 +166,11 @@ func (c *ringCase) fine() {
 	c.health()
 
 	s, ok := c.actual()
-	if !ok || s.now() != lease.Ready {
+	if !ok || stateNow(s) != lease.Ready {
 		return
 	}
 
-	why := c.why(*c.result.Key)
+	why := c.why(*c.key)
 
 	switch {
 	case c.gone:
@@ -180,7 +180,7 @@ func (c *ringCase) fine() {
 	}
 
 	c.add(Info, ReasonAssigned, fmt.Sprintf("It is at shard %s, where it should be in ring %s (%s), and that shard holds its Lease %s, renewed %s.",
-		s.Name, c.name, why, s.id(), s.renewed()),
+		s.Name, c.name, why, id(s), renewed(s)),
 		fmt.Sprintf("If nothing happens to it all the same, ask that shard: kubectl -n %s logs %s", s.Namespace, s.Name))
 	c.handover()
 }

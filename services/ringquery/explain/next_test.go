@@ -5,12 +5,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/plan"
 	"github.com/clusterring/clusterring/services/internal/resources"
+	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
 // verbs has what a verb of the plan may be called.
-var verbs = map[plan.Verb][]Step{
+var verbs = map[plan.Verb][]pb.NextStep{
 	plan.None:                 {Nothing, TakeOver, FollowOwner},
 	plan.Assign:               {Assign, TakeOver},
 	plan.Drain:                {Drain},
@@ -38,7 +40,7 @@ func TestNextIsWhatTheRebalancerDoes(t *testing.T) {
 								r.has(released("shard-a"), released("shard-b"))
 							}
 							if !covered {
-								r.Coverage = NotSelected
+								r.Coverage = rings.NotCovered
 							}
 
 							marks := at(shard)
@@ -67,16 +69,16 @@ func TestNextIsWhatTheRebalancerDoes(t *testing.T) {
 							want := plan.Decide(r.View, in)
 							seen[want.Verb] = true
 							e := Explain(about(r, o))
-							got := e.Rings[0]
-							require.Contains(t, verbs[want.Verb], got.Next, "%+v", in)
-							require.Equal(t, want.Verb == plan.Assign && want.TakenFrom != "", got.Next == TakeOver, "%+v", in)
-							require.NotEmpty(t, e.Findings)
+							got := e.GetRings()[0]
+							require.Contains(t, verbs[want.Verb], got.GetNext(), "%+v", in)
+							require.Equal(t, want.Verb == plan.Assign && want.TakenFrom != "", got.GetNext() == TakeOver, "%+v", in)
+							require.NotEmpty(t, e.GetFindings())
 
 							if covered && shard != "shard-a" && shard != "shard-b" {
-								require.Equal(t, Error, e.Findings[0].Severity, "nobody works on it: %+v", in)
+								require.Equal(t, Error, e.GetFindings()[0].GetSeverity(), "nobody works on it: %+v", in)
 							}
 							if want.Verb == plan.Assign && covered {
-								require.Contains(t, e.text(), want.To, "%+v", in)
+								require.Contains(t, text(e), want.To, "%+v", in)
 							}
 						}
 					}
@@ -86,4 +88,18 @@ func TestNextIsWhatTheRebalancerDoes(t *testing.T) {
 	}
 
 	require.Len(t, seen, len(verbs), "every verb was met")
+}
+
+// TestExplanationsHaveNoUnknownEnums sees to it that every step of the API happens, and that none has two names.
+func TestExplanationsHaveNoUnknownEnums(t *testing.T) {
+	happens := map[pb.NextStep]bool{}
+	for _, steps := range verbs {
+		for _, step := range steps {
+			happens[step] = true
+		}
+	}
+
+	require.Len(t, happens, len(pb.NextStep_name)-1, "all but unspecified")
+	require.NotContains(t, happens, pb.NextStep_NEXT_STEP_UNSPECIFIED)
+	require.Len(t, map[pb.Severity]bool{Info: true, Warning: true, Error: true}, len(pb.Severity_name)-1)
 }

@@ -1,4 +1,4 @@
-package query_test
+package rings_test
 
 import (
 	"errors"
@@ -14,7 +14,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/resources/resourcestest"
 	"github.com/clusterring/clusterring/services/ringquery/metadata"
-	"github.com/clusterring/clusterring/services/ringquery/query"
+	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
 func ringOf(resources ...string) *v1alpha1.ClusterRing {
@@ -29,7 +29,7 @@ func ringOf(resources ...string) *v1alpha1.ClusterRing {
 func TestResourcesAreRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &resourcestest.Discovery{}
-		known := query.NewResources(resourcestest.Resolver(t, d))
+		known := rings.NewResources(resourcestest.Resolver(t, d))
 		ring := ringOf("configmaps")
 
 		first := known.Of(ring)
@@ -54,7 +54,7 @@ func TestResourcesAreRemembered(t *testing.T) {
 func TestMissingResourcesAppear(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &resourcestest.Discovery{}
-		known := query.NewResources(resourcestest.Resolver(t, d))
+		known := rings.NewResources(resourcestest.Resolver(t, d))
 		ring := ringOf("foos")
 
 		for range 100 {
@@ -72,22 +72,22 @@ func TestMissingResourcesAppear(t *testing.T) {
 func TestWhatIsServed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &resourcestest.Discovery{}
-		known := query.NewResources(resourcestest.Resolver(t, d))
+		known := rings.NewResources(resourcestest.Resolver(t, d))
 
-		for _, ref := range []query.Reference{{Resource: "configmaps"}, {Kind: "ConfigMap"}} {
+		for _, ref := range []rings.Reference{{Resource: "configmaps"}, {Kind: "ConfigMap"}} {
 			found, err := known.Find(ref)
 			require.NoError(t, err)
 			require.Equal(t, "configmaps", found.GVR.Resource)
 		}
 
-		for _, ref := range []query.Reference{{Resource: "configmap"}, {Kind: "Configmap"}} {
+		for _, ref := range []rings.Reference{{Resource: "configmap"}, {Kind: "Configmap"}} {
 			_, err := known.Find(ref)
 			require.ErrorIs(t, err, metadata.ErrNotServed)
 			require.ErrorContains(t, err, "did you mean configmaps?")
 		}
 
 		asked := d.Asked()
-		_, err := known.Find(query.Reference{Resource: "shops"})
+		_, err := known.Find(rings.Reference{Resource: "shops"})
 		require.ErrorIs(t, err, metadata.ErrNotServed)
 		synctest.Wait()
 		require.Equal(t, asked, d.Asked(), "nobody has others asked by naming what is not there")
@@ -95,7 +95,7 @@ func TestWhatIsServed(t *testing.T) {
 		d.Fail(errors.New("the API server is down"))
 		<-clock.RealClock{}.After(time.Minute)
 
-		_, err = known.Find(query.Reference{Resource: "shops"})
+		_, err = known.Find(rings.Reference{Resource: "shops"})
 		require.ErrorIs(t, err, metadata.ErrUnavailable)
 	})
 }

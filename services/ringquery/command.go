@@ -1,27 +1,17 @@
 // Package ringquery is the service that tells people who owns what, and why.
 //
-// It reads Leases that carry a ring's label and ClusterRings, answers over gRPC (package api) what follows from them
-// (package query). It writes nothing but its own certificate. Any number of replicas may run; what they know of the same Leases
-// is the same, and so is the certificate that they serve with.
+// It reads Leases that carry a ring's label and ClusterRings (package rings), answers what follows from them (packages query and
+// explain), and serves the answers over gRPC (packages api and transport) to those who may ask (package auth). It writes nothing but
+// its own certificate. Any number of replicas may run; what they know of the same Leases is the same, and so is the certificate that
+// they serve with.
 package ringquery
 
 import (
 	"context"
-	"errors"
-	"sync/atomic"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
-	"google.golang.org/grpc"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/clusterring/clusterring/services/internal/kit"
-	"github.com/clusterring/clusterring/services/ringquery/api"
-	"github.com/clusterring/clusterring/services/ringquery/auth"
-	"github.com/clusterring/clusterring/services/ringquery/transport"
 )
 
 // name of the service, and of its Kubernetes Service.
@@ -43,35 +33,6 @@ func NewCommand() *cobra.Command {
 			return setup(ctx, rt, options)
 		},
 	})
-}
-
-// options are the service's own flags.
-type options struct {
-	transport transport.Options
-	access    auth.Options
-	all       *pflag.FlagSet
-}
-
-func (o *options) addFlags(flags *pflag.FlagSet) {
-	o.all = flags
-	o.transport.AddFlags(flags)
-	o.access.AddFlags(flags)
-}
-
-func (o *options) validate() error {
-	return errors.Join(o.transport.Validate(), o.access.Validate(o.transport.Plaintext, o.transport.BindAddress))
-}
-
-// configure caches no more than the one Secret and the one ConfigMap of the certificate, and so needs no right to others.
-func (o *options) configure(m *manager.Options) {
-	only := func(name string) cache.ByObject {
-		return cache.ByObject{Namespaces: map[string]cache.Config{o.all.Lookup("namespace").Value.String(): {
-			FieldSelector: fields.OneTermEqualSelector("metadata.name", name),
-		}}}
-	}
-
-	m.Cache.ByObject[&corev1.Secret{}] = only(o.transport.Secret.Name)
-	m.Cache.ByObject[&corev1.ConfigMap{}] = only(o.transport.CAConfigMap)
 }
 
 const long = `ringquery answers over gRPC who owns what, and why.
@@ -125,87 +86,3 @@ const example = `  # on your machine, for everybody on it
   grpcurl -plaintext -d '{"name": "example"}' 127.0.0.1:8090 clusterring.diagnostics.v1alpha1.DiagnosticsService/GetRing
   grpcurl -plaintext -d '{"object": {"group": "apps", "kind": "Deployment", "namespace": "default", "name": "web"}}' \
     127.0.0.1:8090 clusterring.diagnostics.v1alpha1.DiagnosticsService/Locate`
-
-// setup makes the server and what it answers from.
-func setup(ctx context.Context, rt *kit.Runtime, options *options) error {
-	ready := &readiness{ask: rt.Ready}
-
-	service, err := answers(ctx, rt, ready.ever)
-	if err != nil {
-		return err
-	}
-
-	server := &transport.Server{
-		Options:   options.transport,
-		Name:      name,
-		Namespace: rt.Options.Namespace,
-		Services:  []func(grpc.ServiceRegistrar){service.Register},
-		Ready:     ready.now,
-		Draining:  rt.Draining(),
-		DrainTime: rt.Options.ShutdownGrace * 4 / 5, // the rest is for all else that has to stop
-		Clock:     rt.Clock,
-		Log:       rt.Log,
-	}
-
-	if err := guard(rt, options.access, server); err != nil {
-		return err
-	}
-
-	if err := server.AddTo(rt.Manager); err != nil {
-		return err
-	}
-
-	rt.AddReady("certificate", server.CertificateReady)
-
-	return nil
-}
-
-// guard puts the one who knows what callers may do before the server.
-func guard(rt *kit.Runtime, options auth.Options, server *transport.Server) error {
-	if options.Mode == auth.ModeNone {
-		return nil
-	}
-
-	g := &auth.Guard{
-		Options: options,
-		RingOf:  api.RingOf,
-		Domain:  api.ErrorDomain,
-		Clock:   rt.Clock,
-		Log:     rt.Log,
-	}
-	if err := g.AddTo(rt.Manager); err != nil {
-		return err
-	}
-
-	server.ClientCertificates = options.ClientCAFile != ""
-	server.Unary, server.Stream = []grpc.UnaryServerInterceptor{g.Unary}, []grpc.StreamServerInterceptor{g.Stream}
-
-	return nil
-}
-
-// readiness is that of the service, with a memory.
-type readiness struct {
-	// ask returns nil while the service is ready.
-	ask func() error
-	was atomic.Bool
-}
-
-// now returns nil while the service is ready.
-func (r *readiness) now() error {
-	err := r.ask()
-	if err == nil {
-		r.was.Store(true)
-	}
-
-	return err
-}
-
-// ever returns nil once the service has been ready: what has been read stays read, and calls are answered while the service
-// is about to stop.
-func (r *readiness) ever() error {
-	if r.was.Load() {
-		return nil
-	}
-
-	return r.now()
-}

@@ -17,7 +17,7 @@ func (c *ringCase) conditions() {
 		severity = Info
 	}
 
-	conditions := c.Declared.Status.Conditions
+	conditions := c.Status.Conditions
 	webhook := meta.FindStatusCondition(conditions, v1alpha1.ConditionWebhookRegistered)
 	assigned := meta.FindStatusCondition(conditions, v1alpha1.ConditionAssigned)
 	told := false
@@ -30,7 +30,7 @@ func (c *ringCase) conditions() {
 			severity = Info // as it should be, and it says what the ring waits for
 		}
 
-		if c.result.Actor == Rebalancer && (assigned.Reason == v1alpha1.ReasonAssignmentFailed || assigned.Reason == v1alpha1.ReasonResourcesMissing) {
+		if c.actor == Rebalancer && (assigned.Reason == v1alpha1.ReasonAssignmentFailed || assigned.Reason == v1alpha1.ReasonResourcesMissing) {
 			severity = c.worst() // it may be what keeps this object
 		}
 
@@ -51,7 +51,7 @@ func (c *ringCase) conditions() {
 		c.add(severity, ReasonNotReady, c.quote("The lease monitor says", ready), "")
 	}
 
-	if c.result.Actor == Rebalancer && assigned == nil && c.worst() > Info {
+	if c.actor == Rebalancer && assigned == nil && c.worst() > Info {
 		c.add(Error, ReasonRebalancerSilent, fmt.Sprintf("The rebalancer has never said anything about ring %s: it seems not to run, and nothing will move.", c.name),
 			"Start it, or see why it does not: kubectl -n "+v1alpha1.SystemNamespace+" get pods -l app.kubernetes.io/name=rebalancer")
 	}

@@ -1,11 +1,9 @@
-package query
+package rings
 
 import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
 // Coverage says whether a ring shards objects in a namespace. Its zero value is Unknown.
@@ -20,10 +18,10 @@ const (
 	NotCovered
 )
 
-// Covers says whether the ring covers the namespace, as far as the namespace's name tells: the API server sees to it that
+// Covers reports whether the ring covers the namespace, as far as the namespace's name tells: the API server sees to it that
 // every namespace carries its name as a label.
-func Covers(ring *v1alpha1.ClusterRing, namespace string) Coverage {
-	selector, err := metav1.LabelSelectorAsSelector(ring.Spec.EffectiveNamespaceSelector())
+func (r Ring) Covers(namespace string) Coverage {
+	selector, err := metav1.LabelSelectorAsSelector(r.Spec.EffectiveNamespaceSelector())
 	if err != nil {
 		return Unknown
 	}
@@ -34,11 +32,11 @@ func Covers(ring *v1alpha1.ClusterRing, namespace string) Coverage {
 	}
 
 	coverage := Covered
-	for _, r := range requirements {
+	for _, requirement := range requirements {
 		switch {
-		case r.Key() != corev1.LabelMetadataName:
+		case requirement.Key() != corev1.LabelMetadataName:
 			coverage = Unknown
-		case !r.Matches(labels.Set{corev1.LabelMetadataName: namespace}):
+		case !requirement.Matches(labels.Set{corev1.LabelMetadataName: namespace}):
 			return NotCovered
 		}
 	}
@@ -46,10 +44,24 @@ func Covers(ring *v1alpha1.ClusterRing, namespace string) Coverage {
 	return coverage
 }
 
+// CoversLabels reports whether the ring covers a namespace with these labels.
+func (r Ring) CoversLabels(has map[string]string) Coverage {
+	selector, err := metav1.LabelSelectorAsSelector(r.Spec.EffectiveNamespaceSelector())
+
+	switch {
+	case err != nil:
+		return Unknown
+	case selector.Matches(labels.Set(has)):
+		return Covered
+	default:
+		return NotCovered
+	}
+}
+
 // Selector returns the selector of the namespaces that the ring covers, in the form of kubectl's --selector; empty: all. One
 // that the API server would not accept in a webhook configuration is returned as the error that says so.
-func Selector(ring *v1alpha1.ClusterRing) string {
-	selector, err := metav1.LabelSelectorAsSelector(ring.Spec.EffectiveNamespaceSelector())
+func (r Ring) Selector() string {
+	selector, err := metav1.LabelSelectorAsSelector(r.Spec.EffectiveNamespaceSelector())
 	if err != nil {
 		return "invalid: " + err.Error()
 	}

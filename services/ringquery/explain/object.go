@@ -7,14 +7,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 )
 
 // object says what is to be said about the object itself.
-func object(f *Facts) []Finding {
-	var all []Finding
+func object(f *Facts) []*pb.Finding {
+	var all []*pb.Finding
 
-	add := func(severity Severity, reason Reason, message, advice string) {
-		all = append(all, Finding{Severity: severity, Reason: reason, Message: message, Advice: advice})
+	add := func(severity pb.Severity, reason Reason, message, advice string) {
+		all = append(all, &pb.Finding{Severity: severity, Reason: string(reason), Message: message, Advice: advice})
 	}
 
 	if len(f.Rings) == 0 {
@@ -96,8 +97,8 @@ func deleting(f *Facts, at *metav1.Time) string {
 func covering(f *Facts) []string {
 	var names []string
 	for i := range f.Rings {
-		if newRingCase(f, &f.Rings[i]).result.Covered {
-			names = append(names, f.Rings[i].Declared.Name)
+		if newRingCase(f, &f.Rings[i]).in.Belongs {
+			names = append(names, f.Rings[i].Name)
 		}
 	}
 
