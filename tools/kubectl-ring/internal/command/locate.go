@@ -160,7 +160,7 @@ func (l *locating) one(ctx context.Context, object kinds.Object) error {
 		return err
 	}
 	return l.app.ask(ctx, func(s *asker) error {
-		res, err := once(ctx, s, plain(s.Locate), req)
+		res, err := once(ctx, s, s.Locate, req)
 		if err != nil {
 			return err
 		}
@@ -195,9 +195,7 @@ func (l *locating) rows(table *render.Table, object string, res *pb.LocateRespon
 			coverage(at.GetNamespaceCoverage()),
 		}
 		if l.out.wide() {
-			key := at.GetPartitionKey()
-			row = append(row, strings.Join([]string{key.GetGroup(), key.GetKind(), key.GetNamespace(), key.GetName()}, "/"),
-				at.GetHash(), at.GetPartition(), at.GetFingerprint())
+			row = append(row, keyText(at.GetPartitionKey()), at.GetHash(), at.GetPartition(), at.GetFingerprint())
 		}
 		table.Row(row...)
 	}

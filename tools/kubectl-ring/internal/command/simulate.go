@@ -70,7 +70,7 @@ func (a *app) simulateChange(ctx context.Context, s *asker, o *output, req reque
 	if err := addShards(ctx, s, req); err != nil {
 		return err
 	}
-	res, err := once(ctx, s, plain(s.Simulate), req.SimulateRequest)
+	res, err := once(ctx, s, s.Simulate, req.SimulateRequest)
 	if err != nil {
 		return err
 	}
@@ -100,7 +100,7 @@ func addShards(ctx context.Context, s *asker, req request) error {
 	if number > most {
 		return failure.New("name from 1 to "+strconv.Itoa(most)+" in all", "--add: %d shards are too many", number)
 	}
-	ring, err := once(ctx, s, plain(s.GetRing), &pb.GetRingRequest{Name: req.GetRing()})
+	ring, err := once(ctx, s, s.GetRing, &pb.GetRingRequest{Name: req.GetRing()})
 	if err != nil {
 		return err
 	}
