@@ -35,6 +35,15 @@ func Now() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
+// start is a point in time by both clocks.
+var start = struct {
+	wall  time.Time
+	since time.Duration
+}{time.Now(), Now()}
+
+// At returns what [Now] was at a time that this process has taken.
+func At(t time.Time) time.Duration { return start.since + t.Sub(start.wall) }
+
 // Options say what to record.
 type Options struct {
 	// Ring is the name of the ring, LeaseNamespace holds the Leases of its shards.

@@ -324,7 +324,9 @@ func (w *World) records() (check.Run, error) {
 	var errs []error
 	for _, m := range w.Members(true) {
 		for _, life := range m.Lives() {
-			ended[life.PID] = life.Ended
+			if !life.Ended.IsZero() {
+				ended[life.PID] = record.At(life.Ended)
+			}
 		}
 	}
 	files, err := filepath.Glob(filepath.Join(w.dir, "history-*.jsonl"))
@@ -365,7 +367,7 @@ func (w *World) ended() []string {
 	var found []string
 	for _, m := range w.order {
 		for _, life := range m.Lives() {
-			if life.Ended != 0 && !life.Told {
+			if !life.Ended.IsZero() && !life.Told {
 				found = append(found, fmt.Sprintf("%s (process %d, %v)%s", m.Name, life.PID, life.Err, w.lastError(m)))
 			}
 		}

@@ -7,20 +7,21 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
+	"time"
 
 	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/faults/check"
-	"github.com/clusterring/clusterring/tools/faults/process"
 	"github.com/clusterring/clusterring/tools/faults/proxy"
 	"github.com/clusterring/clusterring/tools/faults/record"
-	local "github.com/clusterring/clusterring/tools/localplane/process"
+	"github.com/clusterring/clusterring/tools/lab/process"
 )
+
+// again is the pause before a process that has ended by itself is started again.
+const again = 300 * time.Millisecond
 
 // Member is a process of a run and the proxy that it goes through.
 type Member struct {
@@ -132,14 +133,14 @@ func (w *World) addServices(c Case) error {
 			case Rebalancer:
 				args = append(args, "--settle-period=100ms", "--drain-timeout=5s")
 			case RingQuery:
-				free, err := local.FreePorts(1)
+				free, err := process.FreePorts(1)
 				if err != nil {
 					return err
 				}
 				w.queries = append(w.queries, free[0])
 				args = append(args[:2:2], "--plaintext", "--grpc-bind-address="+free[0]) // nobody leads
 			case Assigner:
-				free, err := local.FreePorts(1)
+				free, err := process.FreePorts(1)
 				if err != nil {
 					return err
 				}
@@ -212,16 +213,15 @@ func (w *World) Start(m *Member) error {
 	}
 	m.mu.Lock() // held, so that nobody looks for the process before it is known
 	defer m.mu.Unlock()
-	p, err := process.Start(process.Spec{
-		Name: m.Name, Path: filepath.Join(w.bin, m.binary), LogFile: filepath.Join(w.dir, m.Name+".log"),
-		Args: func() []string {
-			if !m.IsShard() {
-				return m.args
-			}
-
-			return append(slices.Clone(m.args), fmt.Sprintf("--history-file=%s/history-%s-%d.jsonl", w.dir, m.Name, m.histories.Add(1)))
-		},
-	})
+	spec := process.Spec{
+		Name: m.Name, Path: filepath.Join(w.bin, m.binary), Args: m.args, LogFile: filepath.Join(w.dir, m.Name+".log"), Again: again,
+	}
+	if m.IsShard() {
+		spec.More = func() []string {
+			return []string{fmt.Sprintf("--history-file=%s/history-%s-%d.jsonl", w.dir, m.Name, m.histories.Add(1))}
+		}
+	}
+	p, err := process.Start(spec, nil)
 	if err != nil {
 		return fmt.Errorf("start a process: %w", err)
 	}
@@ -265,7 +265,7 @@ func (w *World) endAll() error {
 	var errs []error
 	for _, m := range w.order {
 		if p := m.Process(); p != nil {
-			errs = append(errs, p.Retire(syscall.SIGKILL, stopTimeout))
+			errs = append(errs, p.Destroy())
 		}
 	}
 	return errors.Join(errs...)

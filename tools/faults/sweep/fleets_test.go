@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"syscall"
 	"testing"
 	"time"
 
@@ -34,13 +33,14 @@ func (m moving) play(ctx context.Context, w *stage.World) error {
 // around loses each shard in turn, and has it come back.
 func (m moving) around(ctx context.Context, w *stage.World) error {
 	for i := range m.rounds {
-		name, how := m.ring.Shards[i%len(m.ring.Shards)], syscall.SIGTERM
-		if i%3 == 1 {
-			how = syscall.SIGKILL
-		}
+		name := m.ring.Shards[i%len(m.ring.Shards)]
 		member := w.Member(name)
+		lose := func() error { return member.Process().Stop(soon) }
+		if i%3 == 1 {
+			lose = member.Process().Destroy
+		}
 		w.Expect(name, false)
-		if err := errors.Join(member.Process().Retire(how, soon), w.AwaitInPlace(ctx), w.Start(member), w.AwaitInPlace(ctx)); err != nil {
+		if err := errors.Join(lose(), w.AwaitInPlace(ctx), w.Start(member), w.AwaitInPlace(ctx)); err != nil {
 			return fmt.Errorf("round %d, shard %s: %w", i+1, name, err)
 		}
 	}

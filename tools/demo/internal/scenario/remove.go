@@ -16,7 +16,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	"github.com/clusterring/clusterring/tools/demo/internal/system"
-	"github.com/clusterring/clusterring/tools/localplane/process"
+	"github.com/clusterring/clusterring/tools/lab/process"
 )
 
 // afterwardsToo is how many Websites users create once the ring is gone.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/demo/internal/balance"
-	"github.com/clusterring/clusterring/tools/localplane/process"
+	"github.com/clusterring/clusterring/tools/lab/process"
 )
 
 const (

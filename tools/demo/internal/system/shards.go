@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/clusterring/clusterring/tools/localplane/process"
+	"github.com/clusterring/clusterring/tools/lab/process"
 )
 
 // Each reconcile takes a while, and many are made at once, so that two of one object would overlap if they could.

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/clusterring/clusterring/tools/demo/internal/balance"
+	"github.com/clusterring/clusterring/tools/lab/process"
 	"github.com/clusterring/clusterring/tools/localplane"
-	"github.com/clusterring/clusterring/tools/localplane/process"
 )
 
 const (

@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/clusterring/clusterring/tools/lab/process"
 	"github.com/clusterring/clusterring/tools/load/internal/floor"
-	"github.com/clusterring/clusterring/tools/localplane/process"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

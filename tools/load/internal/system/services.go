@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/lab/process"
 	"github.com/clusterring/clusterring/tools/localplane/metrics"
-	"github.com/clusterring/clusterring/tools/localplane/process"
 )
 
 // settlePeriod is how long the rebalancer waits until it looks a last time, after a change of shards. Measurements would wait, too.

@@ -20,9 +20,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/lab/process"
 	"github.com/clusterring/clusterring/tools/load/internal/usage"
 	"github.com/clusterring/clusterring/tools/localplane"
-	"github.com/clusterring/clusterring/tools/localplane/process"
 )
 
 // Names of what is measured, as in the results of [System.Usage].

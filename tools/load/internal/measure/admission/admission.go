@@ -18,13 +18,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/lab/process"
 	"github.com/clusterring/clusterring/tools/load/internal/floor"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
 	"github.com/clusterring/clusterring/tools/load/internal/shards"
 	"github.com/clusterring/clusterring/tools/load/internal/system"
-	"github.com/clusterring/clusterring/tools/localplane/process"
 )
 
 const (

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/clusterring/clusterring/tools/localplane/process"
+	"github.com/clusterring/clusterring/tools/lab/process"
 )
 
 const patience = 20 * time.Second
