@@ -18,6 +18,7 @@ import (
 	"github.com/clusterring/clusterring/tools/faults/proxy"
 	"github.com/clusterring/clusterring/tools/faults/record"
 	"github.com/clusterring/clusterring/tools/lab/process"
+	"github.com/clusterring/clusterring/tools/lab/services"
 )
 
 // again is the pause before a process that has ended by itself is started again.
@@ -147,7 +148,7 @@ func (w *World) addServices(c Case) error {
 				if webhook == "" {
 					webhook = free[0] // the API server asks the first replica alone
 				}
-				args = append(args, "--webhook-bind-address="+free[0], "--webhook-mode=url", "--webhook-url=https://"+webhook)
+				args = append(args, services.Webhook(free[0], webhook)...)
 			}
 			if err := w.add(&Member{Name: name, binary: binary, args: args}); err != nil {
 				return err

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strconv"
+	"sync"
 )
 
 const (
@@ -14,10 +16,21 @@ const (
 	lowestPort, highestPort = 10_240, 32_767
 	// tries is how many ports are tried for each that is wanted.
 	tries = 100
+	// remembered is how many ports are not given a second time: who got them may not listen yet.
+	remembered = 100
 )
 
-// FreePorts returns as many different addresses of the loopback interface whose ports were free a moment ago.
+// given are the addresses that were given last.
+var given struct {
+	sync.Mutex
+	addresses []string
+}
+
+// FreePorts returns as many different addresses of the loopback interface whose ports were free a moment ago, none of which was
+// returned lately.
 func FreePorts(n int) ([]string, error) {
+	given.Lock()
+	defer given.Unlock()
 	var addresses []string
 	var listeners []net.Listener
 	var last error
@@ -26,13 +39,17 @@ func FreePorts(n int) ([]string, error) {
 			break
 		}
 		port := lowestPort + rand.IntN(highestPort-lowestPort+1) //nolint:gosec // not a secret
-		listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+		if slices.Contains(given.addresses, address) {
+			continue
+		}
+		listener, err := net.Listen("tcp", address)
 		if err != nil {
 			last = err
 			continue
 		}
 		listeners = append(listeners, listener)
-		addresses = append(addresses, listener.Addr().String())
+		addresses = append(addresses, address)
 	}
 	var errs []error
 	if len(listeners) < n {
@@ -45,5 +62,7 @@ func FreePorts(n int) ([]string, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("find free ports: %w", err)
 	}
+	given.addresses = append(given.addresses, addresses...)
+	given.addresses = given.addresses[max(0, len(given.addresses)-remembered):]
 	return addresses, nil
 }

@@ -73,7 +73,7 @@ type experiment struct {
 }
 
 func measure(ctx context.Context, b *run.Bench) (rows []result.Row, series []result.Series, err error) {
-	connection, err := grpc.NewClient(b.System.RingQueryAddress(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	connection, err := grpc.NewClient(b.Local.RingQueryAddress(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return nil, nil, fmt.Errorf("connect to the ring query service: %w", err)
 	}

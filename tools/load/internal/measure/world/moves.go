@@ -214,7 +214,7 @@ func (w *World) watched(ctx context.Context, what watching, action func(context.
 		restTook = w.bench.Clock.Since(times.last).Seconds()
 		// A Go process collects its garbage every two minutes, whatever it does: with a million objects in memory, that is as much work
 		// as the pass, and would hit some passes by chance.
-		if err := w.bench.System.Calm(ctx); err != nil {
+		if err := w.bench.Local.Calm(ctx); err != nil {
 			return Cost{}, err
 		}
 		if calmed, err = w.usage(ctx); err != nil {
@@ -274,7 +274,7 @@ func (w *World) rest(ctx context.Context) (map[string]usage.Usage, error) {
 
 // calm lets the API server come to rest.
 func (w *World) calm(ctx context.Context) error {
-	if err := w.bench.System.Calm(ctx); err != nil {
+	if err := w.bench.Local.Calm(ctx); err != nil {
 		return err
 	}
 	select {
