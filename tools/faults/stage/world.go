@@ -1,12 +1,12 @@
 package stage
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,10 +14,10 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/tools/faults/check"
 	"github.com/clusterring/clusterring/tools/faults/proxy"
-	"github.com/clusterring/clusterring/tools/faults/record"
+	"github.com/clusterring/clusterring/tools/lab/check"
 	"github.com/clusterring/clusterring/tools/lab/process"
+	"github.com/clusterring/clusterring/tools/lab/record"
 	"github.com/clusterring/clusterring/tools/lab/services"
 )
 
@@ -274,18 +274,6 @@ func (w *World) endAll() error {
 
 // AtWork says whether a shard is in a reconcile right now, by its history.
 func (w *World) AtWork(shard string) bool {
-	files, err := filepath.Glob(filepath.Join(w.dir, "history-"+shard+"-*.jsonl"))
-	if err != nil {
-		return false
-	}
-	for _, file := range files {
-		content, err := os.ReadFile(file)
-		if err != nil {
-			return false
-		}
-		if bytes.Count(content, []byte(`"event":"start"`)) > bytes.Count(content, []byte(`"event":"end"`)) {
-			return true
-		}
-	}
-	return false
+	reader, err := w.work(shard)
+	return err == nil && slices.ContainsFunc(reader.Spans(), func(s check.Span) bool { return s.End == 0 })
 }

@@ -39,7 +39,7 @@ func (s *System) startServices(ctx context.Context) error {
 	if s.front, err = balance.Listen(webhook1, webhook2); err != nil {
 		return err
 	}
-	if s.cert, err = newCertificate(filepath.Join(s.StateDir, "tls")); err != nil {
+	if s.cert, err = services.NewCertificate(s.StateDir, RingQuery2, time.Now()); err != nil {
 		return err
 	}
 	begin := time.Now()
@@ -50,7 +50,7 @@ func (s *System) startServices(ctx context.Context) error {
 		services.Spec{Name: Rebalancer, Binary: services.Rebalancer, Args: []string{"--settle-period=" + services.SettlePeriod.String()}},
 		services.Spec{Name: RingQuery1, Binary: services.RingQuery, Args: services.OpenQueries(s.open)},
 		services.Spec{Name: RingQuery2, Binary: services.RingQuery, Args: []string{
-			"--grpc-bind-address=" + s.guarded, "--ca-mode=file", "--tls-cert-file=" + s.cert.cert, "--tls-private-key-file=" + s.cert.key,
+			"--grpc-bind-address=" + s.guarded, "--ca-mode=file", "--tls-cert-file=" + s.cert.CertFile, "--tls-private-key-file=" + s.cert.KeyFile,
 			"--access-cache-ttl=0s", // who gets a right has it at once
 		}},
 	)
@@ -87,5 +87,5 @@ func (s *System) Ready(ctx context.Context) error {
 func (s *System) QueryAddress() string { return s.open }
 
 // GuardedQueryAddress returns the address of the query service that has TLS and answers those who have the right to ask. The file
-// ca is PEM and has the authority of its certificate.
-func (s *System) GuardedQueryAddress() (address, ca string) { return s.guarded, s.cert.ca }
+// ca is PEM and has its certificate, which vouches for itself.
+func (s *System) GuardedQueryAddress() (address, ca string) { return s.guarded, s.cert.CertFile }

@@ -60,11 +60,11 @@ type System struct {
 	// Plane is the control plane.
 	Plane *localplane.Plane
 
-	group   *services.Group    // nil until the control plane runs
-	front   *balance.Forwarder // of the assigner's replicas
-	open    string             // address of ringquery-1
-	guarded string             // address of ringquery-2
-	cert    certificate        // of ringquery-2
+	group   *services.Group      // nil until the control plane runs
+	front   *balance.Forwarder   // of the assigner's replicas
+	open    string               // address of ringquery-1
+	guarded string               // address of ringquery-2
+	cert    services.Certificate // of ringquery-2
 }
 
 // binaries are what BinDir has to hold.

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/clusterring/clusterring/tools/lab/process"
+	"github.com/clusterring/clusterring/tools/lab/services"
 	"github.com/clusterring/clusterring/tools/load/internal/floor"
 )
 
@@ -40,7 +41,7 @@ func TestHandler(t *testing.T) {
 }
 
 func TestServe(t *testing.T) {
-	certificate, err := floor.NewCertificate(t.TempDir(), time.Now())
+	certificate, err := services.NewCertificate(t.TempDir(), "noop-webhook", time.Now())
 	require.NoError(t, err)
 	free, err := process.FreePorts(1)
 	require.NoError(t, err)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/process"
+	"github.com/clusterring/clusterring/tools/lab/services"
 	"github.com/clusterring/clusterring/tools/load/internal/floor"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
 	"github.com/clusterring/clusterring/tools/load/internal/result"
@@ -159,7 +160,7 @@ func (e *experiment) launchNoop(ctx context.Context, shard string) error {
 	if err != nil {
 		return err
 	}
-	certificate, err := floor.NewCertificate(s.StateDir(), e.bench.Clock.Now())
+	certificate, err := services.NewCertificate(s.StateDir(), noop, e.bench.Clock.Now())
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/clusterring/clusterring/tools/faults/check"
+	"github.com/clusterring/clusterring/tools/lab/check"
 )
 
 const second = time.Second
@@ -161,6 +161,21 @@ func TestExcess(t *testing.T) {
 	require.Contains(t, found[0].String(), "I9: 3 Ships of Fleet f were made, which shall have 2; three, in version 6, is the first one in excess")
 }
 
+func TestExcessOfAll(t *testing.T) {
+	ofFleet := func(uid string, replicas int) check.Version {
+		return check.Version{Kind: check.Fleet, UID: uid, Replicas: replicas}
+	}
+	of := func(fleet, ship string) check.Version {
+		return check.Version{Kind: check.Ship, UID: ship, Owner: fleet}
+	}
+	excess, missing := check.Excess([]check.Version{
+		ofFleet("a", 2), ofFleet("b", 2), ofFleet("c", 4),
+		of("a", "1"), of("a", "1"), of("a", "2"), of("b", "3"), of("b", "4"), of("b", "5"), of("", "6"),
+	})
+	require.Equal(t, 1, excess)
+	require.Equal(t, 4, missing)
+}
+
 func TestFinal(t *testing.T) {
 	done := site(1, "a")
 	done.Complete = true
@@ -198,28 +213,4 @@ func TestFinalFleet(t *testing.T) {
 
 func TestMoves(t *testing.T) {
 	require.Equal(t, 2, check.Moves([]check.Version{fleet(1, ""), fleet(2, "a"), fleet(3, ""), fleet(4, "a"), fleet(5, "b"), fleet(6, ""), fleet(7, "c")}))
-}
-
-const recorded = `{"event":"start","sequence":1,"process":7,"shard":"a","kind":"Website","name":"x","uid":"u","monotonic":1000}
-{"event":"start","sequence":2,"process":7,"shard":"a","kind":"Website","name":"y","uid":"v","monotonic":2000}
-{"event":"end","sequence":1,"process":7,"shard":"a","kind":"Website","name":"x","uid":"u","monotonic":5000}
-{"event":"sta`
-
-func TestSpans(t *testing.T) {
-	worker := check.Worker{Shard: "a", PID: 7}
-	for name, test := range map[string]struct {
-		ended map[int]time.Duration
-		want  time.Duration
-	}{"it lives": {nil, 9000}, "it has ended": {map[int]time.Duration{7: 6000}, 6000}} {
-		spans, err := check.Spans(strings.NewReader(recorded), test.ended, 9000)
-		require.NoError(t, err, name)
-		require.Equal(t, []check.Span{
-			{Kind: "Website", Name: "x", UID: "u", Worker: worker, Start: 1000, End: 5000},
-			{Kind: "Website", Name: "y", UID: "v", Worker: worker, Start: 2000, End: test.want},
-		}, spans, name)
-	}
-	_, err := check.Spans(strings.NewReader(`{"event":"end"}`+"\n"), nil, 0)
-	require.ErrorContains(t, err, "without a start")
-	_, err = check.Spans(strings.NewReader("x\n"), nil, 0)
-	require.ErrorContains(t, err, "line 1")
 }

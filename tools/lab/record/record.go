@@ -19,11 +19,9 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
-	toolswatch "k8s.io/client-go/tools/watch"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/tools/faults/check"
+	"github.com/clusterring/clusterring/tools/lab/check"
 )
 
 // Now returns the time since the machine started, which is the same for all its processes.
@@ -46,7 +44,7 @@ func At(t time.Time) time.Duration { return start.since + t.Sub(start.wall) }
 
 // Options say what to record.
 type Options struct {
-	// Ring is the name of the ring, LeaseNamespace holds the Leases of its shards.
+	// Ring is the name of the ring. LeaseNamespace holds the Leases of its shards; if it is empty, they are not recorded.
 	Ring, LeaseNamespace string
 	// Objects are those of the ring.
 	Objects []Objects
@@ -64,7 +62,7 @@ type Objects struct {
 type Recorder struct {
 	options Options
 	began   time.Duration
-	running sync.WaitGroup
+	waits   []func()
 
 	mu       sync.Mutex
 	versions []check.Version
@@ -90,12 +88,14 @@ func Start(ctx context.Context, config *rest.Config, o Options) (*Recorder, erro
 		return nil, fmt.Errorf("make a client to record with: %w", err)
 	}
 	r := &Recorder{options: o, began: Now(), newest: map[string]check.Version{}}
-	ofRing := metav1.ListOptions{LabelSelector: v1alpha1.LabelClusterRing + "=" + o.Ring}
-	if err := r.follow(ctx, check.Lease, c.Resource(watched[check.Lease]).Namespace(o.LeaseNamespace), ofRing); err != nil {
-		return nil, err
+	if o.LeaseNamespace != "" {
+		of := c.Resource(watched[check.Lease]).Namespace(o.LeaseNamespace)
+		if err := r.follow(ctx, check.Lease, of, v1alpha1.LabelClusterRing+"="+o.Ring); err != nil {
+			return nil, err
+		}
 	}
 	for _, of := range o.Objects {
-		if err := r.follow(ctx, of.Kind, c.Resource(watched[of.Kind]).Namespace(of.Namespace), metav1.ListOptions{}); err != nil {
+		if err := r.follow(ctx, of.Kind, c.Resource(watched[of.Kind]).Namespace(of.Namespace), ""); err != nil {
 			return nil, err
 		}
 	}
@@ -105,34 +105,17 @@ func Start(ctx context.Context, config *rest.Config, o Options) (*Recorder, erro
 // Began returns when recording began.
 func (r *Recorder) Began() time.Duration { return r.began }
 
-func (r *Recorder) follow(ctx context.Context, kind string, of dynamic.ResourceInterface, options metav1.ListOptions) error {
-	list, err := of.List(ctx, options)
-	if err != nil {
-		return fmt.Errorf("list what is to be recorded: %w", err)
-	}
-	for i := range list.Items {
-		r.add(kind, &list.Items[i], false)
-	}
-	w, err := toolswatch.NewRetryWatcherWithContext(ctx, list.GetResourceVersion(), &cache.ListWatch{
-		WatchFuncWithContext: func(ctx context.Context, more metav1.ListOptions) (watch.Interface, error) {
-			more.LabelSelector = options.LabelSelector
-			return of.Watch(ctx, more)
+func (r *Recorder) follow(ctx context.Context, kind string, of dynamic.ResourceInterface, selector string) error {
+	wait, err := Follow(ctx, of, selector, Observer[*unstructured.Unstructured]{
+		See: func(event watch.EventType, object *unstructured.Unstructured) {
+			r.add(kind, object, event == watch.Deleted)
 		},
+		Fail: func(err error) { r.fail(fmt.Errorf("the record of %ss is not complete: %w", kind, err)) },
 	})
 	if err != nil {
-		return fmt.Errorf("watch what is to be recorded: %w", err)
+		return fmt.Errorf("record %ss: %w", kind, err)
 	}
-	r.running.Go(func() {
-		for e := range w.ResultChan() {
-			object, ok := e.Object.(*unstructured.Unstructured)
-			switch {
-			case e.Type == watch.Error:
-				r.fail(fmt.Errorf("the record of %ss is not complete: %v", kind, e.Object))
-			case ok && e.Type != watch.Bookmark:
-				r.add(kind, object, e.Type == watch.Deleted)
-			}
-		}
-	})
+	r.waits = append(r.waits, wait)
 	return nil
 }
 
@@ -212,4 +195,8 @@ func (r *Recorder) Newest() []check.Version {
 }
 
 // Wait returns when nothing is recorded any more, after the context has ended.
-func (r *Recorder) Wait() { r.running.Wait() }
+func (r *Recorder) Wait() {
+	for _, wait := range r.waits {
+		wait()
+	}
+}

@@ -1,4 +1,4 @@
-package floor
+package services
 
 import (
 	"crypto/ecdsa"
@@ -15,26 +15,27 @@ import (
 	"time"
 )
 
-// lifetime of a certificate: longer than any run.
+// lifetime of a certificate: longer than anybody leaves something running.
 const lifetime = 7 * 24 * time.Hour
 
 // Certificate is where a certificate for 127.0.0.1 is, and who vouches for it: itself.
 type Certificate struct {
-	// CertFile and KeyFile are PEM files.
+	// CertFile and KeyFile are PEM files. Clients need the former, too.
 	CertFile, KeyFile string
-	// CA is PEM, what clients need.
+	// CA is the content of CertFile.
 	CA []byte
 }
 
-// NewCertificate makes a certificate in a directory, of the same kind as the services' own: an ECDSA key on P-256.
-func NewCertificate(dir string, now time.Time) (Certificate, error) {
-	c := Certificate{CertFile: filepath.Join(dir, "noop-webhook.crt"), KeyFile: filepath.Join(dir, "noop-webhook.key")}
+// NewCertificate makes a certificate in a directory, for the server of the name, of the same kind as the services' own: an ECDSA key on
+// P-256.
+func NewCertificate(dir, name string, now time.Time) (Certificate, error) {
+	c := Certificate{CertFile: filepath.Join(dir, name+".crt"), KeyFile: filepath.Join(dir, name+".key")}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return c, fmt.Errorf("make a key: %w", err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "noop-webhook"}, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(lifetime),
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(lifetime),
 		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		BasicConstraintsValid: true, IsCA: true, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 	}

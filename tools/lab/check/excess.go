@@ -6,10 +6,10 @@ import (
 	"slices"
 )
 
-// excess finds Fleets of which more Ships were made than they shall have.
-func (r Run) excess() []Violation {
-	fleets, ships := map[string]Version{}, map[string]map[string]Version{}
-	for _, v := range r.Versions {
+// made returns the Fleets, as they were last, and the Ships that were ever made of each, as they were first. Both are by UID.
+func made(versions []Version) (fleets map[string]Version, ships map[string]map[string]Version) {
+	fleets, ships = map[string]Version{}, map[string]map[string]Version{}
+	for _, v := range versions {
 		switch v.Kind {
 		case Fleet:
 			fleets[v.UID] = v
@@ -22,6 +22,23 @@ func (r Run) excess() []Violation {
 			}
 		}
 	}
+	return fleets, ships
+}
+
+// Excess returns how many more Ships were made than the Fleets shall have, in all, and how many fewer.
+func Excess(versions []Version) (excess, missing int) {
+	fleets, ships := made(versions)
+	for uid := range fleets {
+		made, shall := len(ships[uid]), fleets[uid].Replicas
+		excess += max(made-shall, 0)
+		missing += max(shall-made, 0)
+	}
+	return excess, missing
+}
+
+// excess finds Fleets of which more Ships were made than they shall have.
+func (r Run) excess() []Violation {
+	fleets, ships := made(r.Versions)
 	var found []Violation
 	for _, uid := range slices.Sorted(maps.Keys(fleets)) {
 		fleet, made := fleets[uid], ships[uid]
