@@ -138,7 +138,7 @@ func (l *Local) startServices(ctx context.Context) error {
 	for _, name := range Services {
 		specs = append(specs, services.Spec{Name: name, Binary: name, Args: append(own[name], l.options.Args[name]...)})
 	}
-	return l.Group.Start(ctx, specs...)
+	return l.Start(ctx, specs...)
 }
 
 // becomeWriter makes the ServiceAccount that objects are written as.
