@@ -208,6 +208,9 @@ func (p *Process) Kill() error {
 	p.mu.Lock()
 	gone := p.lives[len(p.lives)-1].gone
 	err := p.tell(syscall.SIGKILL)
+	if closed(p.retired) {
+		gone = p.over
+	}
 	p.mu.Unlock()
 	if err == nil {
 		<-gone
