@@ -259,7 +259,12 @@ func (h *handovers) missing(key objectKey, value string, handover v1alpha1.Hando
 	defer h.mu.Unlock()
 
 	for _, c := range h.stores {
-		version, named := handover[h.resourceOf(c)]
+		resource, err := h.resourceOf(c)
+		if err != nil && len(handover) > 0 { // it may be one of those that are named
+			return fmt.Sprintf("the resource of %s, which is not known: %v", c.kind.Kind, err), nil
+		}
+
+		version, named := handover[resource]
 		if !named {
 			continue
 		}
@@ -280,13 +285,19 @@ func (h *handovers) missing(key objectKey, value string, handover v1alpha1.Hando
 	return "", unclear
 }
 
-// resourceOf returns the resource of a cache; empty if it is not known yet. The caller holds the lock.
-func (h *handovers) resourceOf(c *cached) schema.GroupResource {
+// resourceOf returns the resource of a cache. It is empty without a mapper, and if the API server does not serve the kind. The error is that
+// of the mapper, which may know the resource later. The caller holds the lock.
+func (h *handovers) resourceOf(c *cached) (schema.GroupResource, error) {
 	if c.resource.Resource == "" && h.mapper != nil {
-		if mapping, err := h.mapper.RESTMapping(c.kind.GroupKind(), c.kind.Version); err == nil {
+		mapping, err := h.mapper.RESTMapping(c.kind.GroupKind(), c.kind.Version)
+
+		switch {
+		case err == nil:
 			c.resource = mapping.Resource
+		case !meta.IsNoMatchError(err):
+			return schema.GroupResource{}, fmt.Errorf("look up the resource: %w", err)
 		}
 	}
 
-	return c.resource.GroupResource()
+	return c.resource.GroupResource(), nil
 }

@@ -2,13 +2,16 @@ package shard
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/metadata"
@@ -245,4 +248,37 @@ func TestEntersAllThatAnObjectFollows(t *testing.T) {
 			}
 		})
 	}
+}
+
+// unsure is a mapper that knows nothing but an error.
+type unsure struct {
+	meta.RESTMapper
+	err error
+}
+
+func (u unsure) RESTMapping(schema.GroupKind, ...string) (*meta.RESTMapping, error) {
+	return nil, u.err
+}
+
+// A cache whose resource cannot be found out now may be the one that a handover names.
+func TestWaitsWhileResourcesAreUnknown(t *testing.T) {
+	h := newHandovers("ring", labels.Everything())
+	h.add(&cached{kind: corev1.SchemeGroupVersion.WithKind("Secret"), store: &lagging{version: "1"}})
+
+	key := objectKey{GroupKind: schema.GroupKind{Kind: "ConfigMap"}, NamespacedName: types.NamespacedName{Namespace: "n", Name: "owner"}}
+	handed := &metav1.ObjectMeta{Annotations: map[string]string{h.annotation: `{"secrets":"20"}`}}
+
+	h.mapped(unsure{err: errors.New("timeout")})
+	missing, err := h.awaits(t.Context(), key, handed, time.Unix(0, 0))
+	require.NoError(t, err)
+	require.Contains(t, missing, "the resource of Secret, which is not known: look up the resource: timeout")
+
+	missing, err = h.awaits(t.Context(), key, &metav1.ObjectMeta{}, time.Unix(0, 0))
+	require.NoError(t, err)
+	require.Empty(t, missing, "nothing is handed over")
+
+	h.mapped(unsure{err: &meta.NoKindMatchError{}})
+	missing, err = h.awaits(t.Context(), key, handed, time.Unix(0, 0))
+	require.NoError(t, err)
+	require.Empty(t, missing, "what is not served is not cached")
 }
