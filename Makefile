@@ -1,11 +1,16 @@
-# The front door of the repository: `make` lists what there is to do. Needs Go, git and a POSIX shell; every other tool
-# is built from a pinned version into the user's cache when it is first needed.
+# The front door of the repository: `make` lists all targets. Requires Go, git, and a POSIX shell; every other tool
+# is built from a pinned version into the user's cache on first use.
 
 SHELL := /bin/sh
 .SUFFIXES:
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 .DEFAULT_GOAL := help
+
+# What is compiled depends on the source alone, not on where it is, so that every clone and every target share the build cache. That
+# takes cgo to be off everywhere, too, but for the race detector.
+export GOFLAGS := $(strip $(filter-out -trimpath -buildvcs=false,$(GOFLAGS)) -trimpath -buildvcs=false)
+NOCGO := CGO_ENABLED=0
 
 # Settings that a caller may change: make demo ARGS=--verbose, make lint DIRS=services/assigner
 ARGS      ?=
@@ -17,38 +22,46 @@ COUNT     ?= 6
 SCALE     ?= full
 OUT       ?= dist/load
 BENCHTIME ?= 0.3s
-# What runs for each object, admission or change of shards.
-BENCHDIRS ?= $(addprefix services/internal/,key ring membership plan) services/assigner/admission services/assigner/webhook
+# What runs for each object, admission request, or change of shards.
+BENCHDIRS ?= $(addprefix services/internal/,key hashring membership plan) services/internal/admission services/assigner/webhook
 BASELINE  ?= docs/benchmarks.txt
-# Packages tested at once. Several start an API server each, which wants a core of its own.
+# Packages tested concurrently. Several of them start an API server, which needs a core of its own.
 PARALLEL  ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); if [ "$$n" -gt 4 ]; then echo 4; else echo "$$n"; fi)
 TIMEOUT   ?= 8m
 
+# The prefix of all module paths.
+PATHS      := github.com/clusterring/clusterring
 MODULES    = $(shell sed -n 's|^[[:space:]]*\./||p' go.work)
-TOOLMODULES = tools/dev tools/controlplane $(patsubst %/go.mod,%,$(wildcard tools/dev/*/go.mod))
+TOOLMODULES = tools/dev tools/controlplane
+# Each developer tool has a file like a go.mod, for the go command's -modfile.
+PINS        = $(wildcard tools/dev/pins/*.mod)
+# The modules that are tagged in each release: those that others import or install, and the modules that these require.
+RELEASED   := pkg proto tools tools/example tools/kubectl-ring
 SERVICES  := leasemonitor assigner rebalancer ringquery
+# What the demo runs.
+DEMO      := $(SERVICES) example demo kubectl-ring grpcurl
 VERSION    = $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-# Images: where they go (without: dist/images, as an OCI layout), for which machines, and the kustomization that dist/install puts
-# them into. Their base is that of .ko.yaml, or $KO_DEFAULTBASEIMAGE.
+# Images: their destination (default: dist/images, as an OCI layout), their platforms, and the kustomization that dist/install
+# uses them in. The base image is that of .ko.yaml, or $KO_DEFAULTBASEIMAGE.
 IMAGE_REPO ?=
 PLATFORMS  ?= linux/amd64,linux/arm64
 OVERLAY    ?= deploy/base
-# Where that is put. It is two directories deep.
+# Directory of the result. It is two directories deep.
 INSTALL    ?= dist/install
 # The commit that make e2e upgrades from.
 PREVIOUS   ?= HEAD~1
-# Packages of programs that get an image besides.
+# Packages of additional programs to build images of.
 MORE_IMAGES ?=
-# The time that images carry: that of the commit, so that the same source gives the same image.
+# The creation time of images is the time of the commit, so that the same source results in the same image.
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
-# Where programs keep their version. A program that lacks one of them is not bothered.
+# Packages with a version variable. Programs without such a package ignore it.
 VERSIONED  = services/internal/kit tools/kubectl-ring/internal/command tools/load/internal/command
-GOBUILD    = go build -trimpath -buildvcs=false -ldflags "-s -w $(VERSIONED:%=-X github.com/clusterring/clusterring/%.Version=$(VERSION))"
+GOBUILD    = $(NOCGO) go build -ldflags "-s -w $(VERSIONED:%=-X $(PATHS)/%.Version=$(VERSION))"
 # The race detector needs a C compiler; without one the tests still run.
 RACE       = $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
 packages   = $(patsubst %,./%/...,$(1))
 
-# Both print a path on standard output, and progress on standard error while they build.
+# Both print a path to standard output, and print progress to standard error while they build.
 CONTROLPLANE := GOWORK=off go run -C tools/controlplane .
 TOOL         := GOWORK=off go run -C tools/dev .
 
@@ -63,19 +76,20 @@ help: ## Show this list
 		/^[a-z0-9%-]+:.*## / { split($$0, part, ":.*## "); printf "  %-17s %s\n", part[1], part[2] }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: demo
-demo: build ## Run everything on this machine, show each promise kept, leave nothing behind
+demo: $(DEMO:%=$(BIN)/%) ## Run everything on this machine, demonstrate each guarantee, and clean up
 	@assets=$$($(CONTROLPLANE)) && exec $(BIN)/demo run --bin-dir $(BIN) --assets "$$assets" $(ARGS)
 
 .PHONY: up
-up: build ## Start everything on this machine, leave it running and say how to use it
+up: build ## Start everything on this machine, leave it running, and print how to use it
 	@assets=$$($(CONTROLPLANE)) && exec $(BIN)/demo up --bin-dir $(BIN) --assets "$$assets" $(ARGS)
 
 .PHONY: down
-down: $(BIN)/demo ## Stop what `make up` or a killed demo has left
+down: $(BIN)/demo ## Stop what `make up` or a killed demo has left running
 	@exec $(BIN)/demo down $(ARGS)
 
+# Programs that tests build are those of make build, without cgo.
 .PHONY: test
-test: go-present ## Run all tests, with the race detector, against a real API server
+test: go-present ## Run all tests with the race detector against a real API server
 	$(call step,control plane for the tests)
 	@$(CONTROLPLANE) >/dev/null
 	$(call step,tests of the tools outside the workspace)
@@ -84,14 +98,14 @@ test: go-present ## Run all tests, with the race detector, against a real API se
 	$(call step,tests of every module$(if $(RACE),, - WITHOUT the race detector: no C compiler); each package is named when it is done)
 	@assets=$$($(CONTROLPLANE)) && gotestsum=$$($(TOOL) gotestsum) && \
 		KUBEBUILDER_ASSETS="$$assets" exec "$$gotestsum" --format pkgname --format-hide-empty-pkg -- \
-		$(RACE) -count=1 -p $(PARALLEL) -timeout $(TIMEOUT) $(ARGS) $(call packages,$(DIRS))
+		$(RACE) -tags invariants -exec 'env $(NOCGO)' -count=1 -p $(PARALLEL) -timeout $(TIMEOUT) $(ARGS) $(call packages,$(DIRS))
 
 ##@ Build
 
 .PHONY: build
-build: $(SERVICES:%=$(BIN)/%) $(BIN)/example $(BIN)/demo $(BIN)/load $(BIN)/kubectl-ring $(BIN)/grpcurl ## Build the services, the example, the demo, the load tool, the kubectl plugin and grpcurl into bin/
+build: $(SERVICES:%=$(BIN)/%) $(BIN)/example $(BIN)/demo $(BIN)/load $(BIN)/kubectl-ring $(BIN)/grpcurl ## Build the services, the example, the demo, the load tool, the kubectl plugin, and grpcurl into bin/
 
-# The go command knows best what is out of date.
+# The go command determines what is out of date.
 .PHONY: $(SERVICES:%=$(BIN)/%) $(BIN)/example $(BIN)/demo $(BIN)/load $(BIN)/kubectl-ring $(BIN)/grpcurl
 $(SERVICES:%=$(BIN)/%): $(BIN)/%: go-present
 	$(call step,build $@)
@@ -101,7 +115,7 @@ $(BIN)/example $(BIN)/demo $(BIN)/load: $(BIN)/%: go-present
 	$(call step,build $@)
 	@$(GOBUILD) -o $@ ./$(firstword $(wildcard tools/$*/cmd/$*) tools/$*)
 
-# With PATH=$PWD/bin:$PATH, `kubectl ring` is there, and completes its arguments.
+# With PATH=$PWD/bin:$PATH, `kubectl ring` works and completes its arguments.
 $(BIN)/kubectl-ring: go-present
 	$(call step,build $@)
 	@$(GOBUILD) -o $@ ./tools/kubectl-ring && $@ completion >$(BIN)/kubectl_complete-ring && chmod +x $(BIN)/kubectl_complete-ring
@@ -111,12 +125,12 @@ $(BIN)/grpcurl: go-present
 	@path=$$($(TOOL) grpcurl) && mkdir -p $(BIN) && cp -f "$$path" $@
 
 .PHONY: images
-images: go-present ## Build the images: make images IMAGE_REPO=registry.example.com/clusterring [OVERLAY=deploy/overlays/...] pushes them
+images: go-present ## Build the images; to push them: make images IMAGE_REPO=registry.example.com/clusterring [OVERLAY=deploy/overlays/...]
 	$(call step,images$(if $(IMAGE_REPO), to $(IMAGE_REPO), into dist/images))
 	@mkdir -p $(INSTALL) && rm -f $(INSTALL)/images.txt && ko=$$($(TOOL) ko) && \
 		KO_DOCKER_REPO=$(or $(IMAGE_REPO),clusterring) SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) "$$ko" build --base-import-paths \
 			--platform $(PLATFORMS) --tags "$$(printf '%s' '$(VERSION)' | tr -c 'A-Za-z0-9_.-' -)" --image-refs $(INSTALL)/images.txt \
-			--ldflags=-s --ldflags=-w $(VERSIONED:%=--ldflags='-X github.com/clusterring/clusterring/%.Version=$(VERSION)') \
+			--ldflags=-s --ldflags=-w $(VERSIONED:%=--ldflags='-X $(PATHS)/%.Version=$(VERSION)') \
 			$(if $(IMAGE_REPO),,--push=false --oci-layout-path dist/images) \
 			$(foreach service,$(SERVICES),./services/$(service)/cmd/$(service)) ./tools/example/cmd/example $(MORE_IMAGES)
 	@[ -n '$(IMAGE_REPO)' ] || { echo 'To push them: make images IMAGE_REPO=...'; exit 0; }; \
@@ -128,25 +142,33 @@ images: go-present ## Build the images: make images IMAGE_REPO=registry.example.
 		echo 'To install them: kubectl apply -k $(INSTALL) (and the example, after that: -k $(dir $(INSTALL))example)'
 
 .PHONY: control-plane
-control-plane: go-present ## Build etcd, kube-apiserver, kube-controller-manager and kubectl; print where they are
+control-plane: go-present ## Build etcd, kube-apiserver, kube-controller-manager, and kubectl, and print their path
 	@$(CONTROLPLANE)
 
 .PHONY: tool-%
-tool-%: go-present ## Build a pinned developer tool and print where it is (make tool-list names them)
+tool-%: go-present ## Build a pinned developer tool and print its path (make tool-list lists them)
 	@$(TOOL) $*
 
 .PHONY: tool-list
 tool-list: go-present
 	@$(TOOL) -list
 
+.PHONY: tags
+tags: go-present ## Tag this commit as RELEASE=v1.2.3, once for each module that others import or install
+	@[ -n '$(RELEASE)' ] || { echo 'error: which release? make tags RELEASE=v1.2.3' >&2; exit 1; }
+	@[ -z "$$(git status --porcelain)" ] || { echo 'error: commit everything first' >&2; exit 1; }
+	@! grep -nE '^\s*$(PATHS)/[^ ]+ v' $(RELEASED:%=%/go.mod) | grep -v ' $(RELEASE)$$' || { \
+		echo 'error: these require another release: sed -i and commit, or name that release' >&2; exit 1; }
+	@for dir in $(RELEASED); do git tag "$$dir/$(RELEASE)" || exit 1; done; echo 'To publish them: git push --tags'
+
 .PHONY: clean
-clean: ## Remove what was built here (the user's cache stays)
+clean: ## Remove everything that was built here (the user's cache stays)
 	rm -rf $(BIN) dist
 
 ##@ Change
 
 .PHONY: generate
-generate: generate-api generate-proto ## Generate deep copies, CRDs and gRPC code
+generate: generate-api generate-proto ## Generate deep copies, CRDs, and gRPC code
 
 .PHONY: generate-api
 generate-api: go-present
@@ -165,7 +187,7 @@ generate-proto: go-present
 		buf build --exclude-source-info -o 'api.json#format=json'
 
 .PHONY: docs
-docs: build ## Run every command of docs/queries.md and write its output into it
+docs: build ## Run the commands in docs/queries.md and record their output
 	@assets=$$($(CONTROLPLANE)) && exec $(BIN)/demo docs --bin-dir $(BIN) --assets "$$assets" $(ARGS) docs/queries.md
 
 .PHONY: fmt
@@ -174,36 +196,38 @@ fmt: go-present ## Format the code and order the imports
 	@lint=$$($(TOOL) golangci-lint) && "$$lint" fmt && proto=$$($(TOOL) buf) && cd proto && "$$proto" format -w
 
 .PHONY: tidy
-tidy: go-present ## Bring every go.mod up to date, one version of each dependency for all modules
+tidy: go-present ## Update every go.mod, with one version of each dependency for all modules
 	$(call step,one version of each dependency)
 	@go work sync
 	@for module in $(MODULES) $(TOOLMODULES); do \
-		printf '==> tidy %s\n' "$$module"; (cd "$$module" && GOWORK=off go mod tidy) || exit 1; done
+		printf '==> tidy %s\n' "$$module"; (cd "$$module" && $(standalone) && go mod tidy && $(standalone_keep)) || exit 1; done
+	@for pins in $(PINS); do \
+		printf '==> tidy %s\n' "$$pins"; ($(pinned) && go mod tidy && cp go.mod "$$file.mod" && cp go.sum "$$file.sum") || exit 1; done
 
 .PHONY: fix
-fix: fix-versions fix-tidy fix-generate fix-proto fix-lint fix-format ## Repair all that `make verify` finds and a program can repair
+fix: fix-versions fix-tidy fix-generate fix-proto fix-lint fix-format ## Repair everything that `make verify` finds and that can be repaired automatically
 
 ##@ Check
 
 VERIFY := generate proto format tidy versions build lint walls
 
 .PHONY: verify
-verify: go-present ## Run every check below; go on after a failure, and list the failures at the end
+verify: go-present ## Run every check below, continue after failures, and list the failures at the end
 	@failed=; for check in $(VERIFY); do \
 		$(MAKE) verify-$$check || failed="$$failed verify-$$check"; done; \
 	if [ -n "$$failed" ]; then printf '==> FAILED:%s\n' "$$failed" >&2; exit 1; fi; \
 	printf '==> verified: %s\n' '$(VERIFY)'
 
 .PHONY: lint
-lint: verify-lint ## Check the code against .golangci.yml (DIRS=... for some directories)
+lint: verify-lint ## Check the code against .golangci.yml (DIRS=... limits the directories)
 
 .PHONY: verify-generate fix-generate
-verify-generate: go-present ## Generated code and CRDs are those of the types (fix-generate)
+verify-generate: go-present ## Generated code and CRDs match the types (fix-generate)
 	$(call unchanged,generate)
 fix-generate: generate
 
 .PHONY: verify-proto fix-proto
-verify-proto: go-present ## The protobuf API keeps to its style, and breaks no client of what proto/api.json says (fix-proto)
+verify-proto: go-present ## The protobuf API follows its style, and breaks no client of the API in proto/api.json (fix-proto)
 	$(call step,check the protobuf API)
 	@buf=$$($(TOOL) buf) && cd proto && "$$buf" lint && "$$buf" format --diff --exit-code && $(call compatible,"$$buf")
 fix-proto: fmt generate-proto
@@ -215,10 +239,12 @@ verify-format: go-present ## Code is formatted (fix-format)
 fix-format: fmt
 
 .PHONY: verify-tidy fix-tidy
-verify-tidy: go-present ## Every go.mod lists what its module needs, no more (fix-tidy)
+verify-tidy: go-present ## Every go.mod lists exactly what its module needs (fix-tidy)
 	$(call step,check go.mod files)
 	@status=0; for module in $(MODULES) $(TOOLMODULES); do \
-		(cd "$$module" && GOWORK=off go mod tidy -diff) || { echo "error: $$module/go.mod: run make fix-tidy"; status=1; }; \
+		(cd "$$module" && $(standalone) && go mod tidy -diff) || { echo "error: $$module/go.mod: run make fix-tidy"; status=1; }; \
+	done; for pins in $(PINS); do \
+		($(pinned) && go mod tidy -diff) || { echo "error: $$pins: run make fix-tidy"; status=1; }; \
 	done; exit $$status
 fix-tidy: tidy
 
@@ -236,13 +262,13 @@ fix-versions: tidy
 verify-build: go-present ## Every module builds and passes go vet on its own, outside the workspace
 	@failed=; for module in $(MODULES) tools/dev; do \
 		printf '==> build and vet %s on its own\n' "$$module"; \
-		(cd "$$module" && GOWORK=off && export GOWORK && go build -buildvcs=false ./... && go vet ./...) || failed="$$failed $$module"; done; \
+		(cd "$$module" && $(standalone) && export $(NOCGO) && go build ./... && go vet ./...) || failed="$$failed $$module"; done; \
 	if [ -n "$$failed" ]; then echo "error: on their own, outside the workspace, these do not build or pass vet:$$failed" >&2; exit 1; fi
 
 .PHONY: verify-lint fix-lint
-verify-lint: go-present ## Code keeps to .golangci.yml (fix-lint)
+verify-lint: go-present ## The code complies with .golangci.yml (fix-lint)
 	$(call step,lint)
-	@lint=$$($(TOOL) golangci-lint) && "$$lint" run $(call packages,$(DIRS)) && \
+	@lint=$$($(TOOL) golangci-lint) && export $(NOCGO) && "$$lint" run $(call packages,$(DIRS)) && \
 		(cd tools/dev && GOWORK=off "$$lint" run --config ../../.golangci.yml ./...) && \
 		(cd tools/controlplane && GOWORK=off "$$lint" run --config ../../.golangci.yml .)
 fix-lint: go-present
@@ -250,32 +276,32 @@ fix-lint: go-present
 	@lint=$$($(TOOL) golangci-lint) && "$$lint" run --fix $(call packages,$(DIRS))
 
 .PHONY: verify-walls
-verify-walls: go-present ## Imports respect the walls of the house, and every package says what it is for
+verify-walls: go-present ## Imports follow the rules of the repository, and every package has a package comment
 	$(call step,check imports and package comments)
 	@cd tools/walls && go test -count=1 .
 
-# Histories are drawn from numbers: SEED=7 is the same each time. MUTATIONS is a regular expression of names of faults; . is all.
+# Histories depend only on their seed: SEED=7 is the same each time. MUTATIONS is a regular expression for names of faults; . is all.
 .PHONY: test-simulation
-test-simulation: go-present ## Let things go wrong in a small world on virtual time, and see every object find its place (SEEDS=n from FROM=x on, SEED=x for one; MUTATIONS=. puts faults back)
-	$(call step,$(if $(MUTATIONS),simulation of a source with faults; each is found by some seed,simulation; a history that fails is shrunk and printed))
-	@SEEDS=$(or $(SEEDS),1000) FROM=$(FROM) SEED=$(SEED) MUTATIONS='$(MUTATIONS)' \
-		exec go test -C services/model/simulation -count=1 -timeout 6h -v -run '^Test$(if $(MUTATIONS),Mutations,Seeds)$$' $(ARGS) .
+test-simulation: go-present ## Simulate faults on virtual time, and verify that every object reaches its place (SEEDS=n, starting at FROM=x; SEED=x for one; MUTATIONS=. reintroduces faults)
+	$(call step,$(if $(MUTATIONS),simulation of a source with faults; some seed finds each of them,simulation; a history that fails is shrunk and printed))
+	@SEEDS=$(or $(SEEDS),1000) FROM=$(FROM) SEED=$(SEED) MUTATIONS='$(MUTATIONS)' $(NOCGO) \
+		exec go test -C services/rebalancer/simulation -tags invariants -count=1 -timeout 6h -v -run '^Test$(if $(MUTATIONS),Mutations,Seeds)$$' $(ARGS) .
 
 .PHONY: test-faults
-test-faults: go-present ## Kill, freeze, cut off and confuse every service and shard, one fault per run (FAULTS=all: at every write)
+test-faults: go-present ## Kill, freeze, and disconnect every service and shard, one fault per run (FAULTS=all: at every write)
 	$(call step,control plane for the fault runs)
 	@$(CONTROLPLANE) >/dev/null
-	$(call step,fault runs; each says how it ended)
+	$(call step,fault runs; each reports its result)
 	@assets=$$($(CONTROLPLANE)) && \
-		KUBEBUILDER_ASSETS="$$assets" FAULTS=$(or $(FAULTS),first) exec go test -C tools/faults/sweep -count=1 -timeout $(if $(filter all,$(FAULTS)),2h,15m) $(ARGS)
+		KUBEBUILDER_ASSETS="$$assets" FAULTS=$(or $(FAULTS),first) $(NOCGO) exec go test -C tools/faults/sweep -count=1 -timeout $(if $(filter all,$(FAULTS)),2h,15m) $(ARGS)
 
-# The registry is that of ko or skaffold, if IMAGE_REPO does not name one. Images are built for the machines of the cluster alone.
-# Tests run three at a time, for three services are disturbed at once.
+# Without IMAGE_REPO, the registry is that of ko or skaffold. Images are built only for the machines of the cluster. Three tests run
+# at a time, because three services are disturbed at the same time.
 .PHONY: e2e
-e2e: go-present $(BIN)/kubectl-ring $(BIN)/grpcurl ## Install everything on the cluster of KUBECONFIG, disturb it in many ways under load, upgrade it from PREVIOUS, and remove it (E2E_SCALE=full takes longer)
-	@command -v kubectl >/dev/null || { echo 'error: there is no kubectl: install it and put it on PATH' >&2; exit 1; }
+e2e: go-present $(BIN)/kubectl-ring $(BIN)/grpcurl ## Install everything on the cluster of KUBECONFIG, disturb it under load, upgrade it from PREVIOUS, and remove it (E2E_SCALE=full takes longer)
+	@command -v kubectl >/dev/null || { echo 'error: kubectl not found: install it and add it to PATH' >&2; exit 1; }
 	@repo='$(or $(IMAGE_REPO),$(KO_DOCKER_REPO),$(SKAFFOLD_DEFAULT_REPO))'; [ -n "$$repo" ] || { \
-			echo 'error: where do images go? make e2e IMAGE_REPO=registry.example.com/clusterring, a registry that the cluster pulls from' >&2; exit 1; } && \
+			echo 'error: no image registry: run make e2e IMAGE_REPO=registry.example.com/clusterring with a registry that the cluster pulls from' >&2; exit 1; } && \
 		platforms=$$(kubectl get nodes -o 'jsonpath={range .items[*]}{.status.nodeInfo.operatingSystem}/{.status.nodeInfo.architecture}{"\n"}{end}' | sort -u | paste -s -d , -) && \
 		printf '==> the cluster is %s, its machines are %s\n' "$$(kubectl config current-context)" "$$platforms" && \
 		$(MAKE) images IMAGE_REPO="$$repo" PLATFORMS="$$platforms" OVERLAY=tools/e2e/overlay INSTALL=dist/e2e MORE_IMAGES=./tools/e2e/cmd/nodekill && \
@@ -284,14 +310,14 @@ e2e: go-present $(BIN)/kubectl-ring $(BIN)/grpcurl ## Install everything on the 
 	@[ ! -d dist/e2e/previous ] || export E2E_PREVIOUS=$(CURDIR)/dist/e2e/previous; \
 		E2E_INSTALL=$(CURDIR)/dist/e2e E2E_ROOT=$(CURDIR) E2E_BIN=$(abspath $(BIN)) \
 		E2E_IMAGE_REPO='$(or $(IMAGE_REPO),$(KO_DOCKER_REPO),$(SKAFFOLD_DEFAULT_REPO))' E2E_NODEKILL_IMAGE=$$(sed -n '/\/nodekill[:@]/p' dist/e2e/images.txt) \
-		exec go test -C tools/e2e/suite -count=1 -parallel 3 -timeout $(if $(filter full,$(E2E_SCALE)),2h,1h) -v $(ARGS)
+		$(NOCGO) exec go test -C tools/e2e/suite -count=1 -parallel 3 -timeout $(if $(filter full,$(E2E_SCALE)),2h,1h) -v $(ARGS)
 
-# What the upgrade starts from: images and manifests of PREVIOUS, made by its own Makefile in a worktree that is gone afterwards.
+# The start of the upgrade: images and manifests of PREVIOUS, made by its own Makefile in a temporary worktree.
 .PHONY: e2e-previous
 e2e-previous: go-present
 	@rm -rf dist/e2e/previous; git rev-parse --verify --quiet '$(PREVIOUS)^{commit}' >/dev/null || { \
-			echo '==> no upgrade: there is no commit $(PREVIOUS) here (git fetch --deepen=1 gets one more; PREVIOUS=... names another)' >&2; exit 0; }; \
-		printf '==> what is upgraded from: %s\n' "$$(git log -1 --format='%h %s' '$(PREVIOUS)')"; \
+			echo '==> no upgrade: commit $(PREVIOUS) does not exist here (git fetch --deepen=1 fetches one more commit; PREVIOUS=... selects another one)' >&2; exit 0; }; \
+		printf '==> upgrading from: %s\n' "$$(git log -1 --format='%h %s' '$(PREVIOUS)')"; \
 		tree=$(CURDIR)/dist/previous; new=dist/e2e/previous.new; \
 		tidy() { git worktree remove --force "$$tree" 2>/dev/null; rm -rf "$$tree" "$$new"; git worktree prune; }; \
 		tidy; trap tidy EXIT; trap 'exit 130' INT TERM; \
@@ -305,30 +331,30 @@ e2e-previous: go-present
 ##@ Measure
 
 .PHONY: bench-load
-bench-load: $(SERVICES:%=$(BIN)/%) $(BIN)/load ## Measure what sharding costs, against the least that it could (SCALE=small takes 4 minutes, full 25, million 35; OUT=directory of the report)
+bench-load: $(SERVICES:%=$(BIN)/%) $(BIN)/load ## Measure the cost of sharding, and compare it with the lowest possible cost (SCALE=small takes 4 minutes, full 25, million 35; OUT=directory of the report)
 	@assets=$$($(CONTROLPLANE)) && exec $(BIN)/load run --bin-dir $(BIN) --assets "$$assets" --scale $(SCALE) --out $(OUT) $(ARGS)
 
 .PHONY: bench
-bench: go-present ## Run the benchmarks of what runs most often, in 3 minutes (BENCHDIRS=... BENCH=regexp COUNT=n BENCHTIME=0.3s)
+bench: go-present ## Run the benchmarks of the most frequent operations, in 3 minutes (BENCHDIRS=... BENCH=regexp COUNT=n BENCHTIME=0.3s)
 	$(benchmarks)
 	@benchstat=$$($(TOOL) benchstat) && "$$benchstat" dist/bench.txt
 
-# Times say something on one and the same machine only, allocations on any.
+# Times are comparable only on the same machine, allocations on any machine.
 .PHONY: bench-compare
-bench-compare: go-present ## Run them and compare with BASELINE (default: docs/benchmarks.txt)
-	@[ -f '$(BASELINE)' ] || { echo 'error: there is no $(BASELINE): make bench-baseline BASELINE=$(BASELINE) makes it' >&2; exit 1; }
+bench-compare: go-present ## Run the benchmarks and compare the results with BASELINE (default: docs/benchmarks.txt)
+	@[ -f '$(BASELINE)' ] || { echo 'error: $(BASELINE) does not exist: run make bench-baseline BASELINE=$(BASELINE)' >&2; exit 1; }
 	$(benchmarks)
 	@for file in '$(BASELINE)' dist/bench.txt; do printf '%s: on %s\n' "$$file" "$$(sed -n 's/^cpu: //p' "$$file" | sort -u)"; done
 	@benchstat=$$($(TOOL) benchstat) && "$$benchstat" -ignore cpu,goos,goarch '$(BASELINE)' dist/bench.txt
 
 .PHONY: bench-baseline
-bench-baseline: go-present ## Run them and keep what they print as BASELINE (to compare an edit: BASELINE=dist/before.txt, here and there)
+bench-baseline: go-present ## Run the benchmarks and store their output as BASELINE (to measure an edit, set BASELINE=dist/before.txt here and in bench-compare)
 	$(benchmarks)
 	@cp dist/bench.txt '$(BASELINE)' && echo 'This is the new $(BASELINE).'
 
-# One core each, so that times are processor time and names are the same on every machine.
+# Each benchmark uses one core, so that times are CPU time and names are the same on every machine.
 define benchmarks
-	$(call step,benchmarks ($(COUNT) times each); what they print goes into dist/bench.txt)
+	$(call step,benchmarks ($(COUNT) times each); their output is in dist/bench.txt)
 	@mkdir -p dist && go test -run '^$$' -bench '$(BENCH)' -benchmem -cpu 1 -count $(COUNT) -benchtime $(BENCHTIME) $(BENCHDIRS:%=./%) >dist/bench.txt || \
 		{ cat dist/bench.txt; exit 1; }
 endef
@@ -343,13 +369,29 @@ fuzz: go-present ## Run every fuzz test for FUZZTIME
 
 .PHONY: go-present
 go-present:
-	@command -v go >/dev/null || { echo 'error: there is no go command: install Go from https://go.dev/dl/ and put it on PATH' >&2; exit 1; }
+	@command -v go >/dev/null || { echo 'error: go not found: install Go from https://go.dev/dl/ and add it to PATH' >&2; exit 1; }
 
-# $(call compatible,BUF) checks, in proto/, that clients of the API as it was when it was last generated can go on.
+# $(standalone) limits the go command to the module of this directory, without the workspace. A module that others install has no
+# replace directives, because `go install` refuses them. For such a module, the go command uses a copy of its go.mod with
+# replace directives. $(standalone_keep) copies back what the go command has changed in that copy.
+define standalone
+{ export GOWORK=off; if ! grep -q '^module .*/tools/kubectl-ring$$' go.mod; then alone=; else \
+	alone=$$(mktemp -d) && trap 'rm -rf "$$alone"' EXIT && cp go.mod go.sum "$$alone" && \
+	go mod edit $(foreach dir,$(RELEASED),-replace=$(PATHS)/$(dir)=$(CURDIR)/$(dir)) "$$alone/go.mod" && export GOFLAGS="$(GOFLAGS) -modfile=$$alone/go.mod"; fi; }
+endef
+# $(pinned) goes to an empty module whose go.mod is the file $$pins, so that the go command sees what that pins and nothing else.
+define pinned
+{ export GOWORK=off; file=$(CURDIR)/$${pins%.mod}; copy=$$(mktemp -d) && trap 'rm -rf "$$copy"' EXIT && \
+	cp "$$file.mod" "$$copy/go.mod" && cp "$$file.sum" "$$copy/go.sum" && cd "$$copy"; }
+endef
+standalone_keep = if [ -n "$$alone" ]; then go mod edit $(foreach dir,$(RELEASED),-dropreplace=$(PATHS)/$(dir)) "$$alone/go.mod" && \
+	cp "$$alone/go.mod" "$$alone/go.sum" .; fi
+
+# $(call compatible,BUF) checks, in proto/, that clients of the last generated API continue to work.
 compatible = { [ ! -e api.json ] || $(1) breaking --against 'api.json\#format=json' || { \
-	echo 'error: clients would break: add instead of changing; if nobody can have used it yet, remove proto/api.json first' >&2; exit 1; }; }
+	echo 'error: clients would break: add to the API instead of changing it; if it cannot have any users yet, remove proto/api.json first' >&2; exit 1; }; }
 
-# $(call unchanged,TARGET) checks that TARGET has nothing to change, on a copy of the source.
+# $(call unchanged,TARGET) checks that TARGET changes nothing in a copy of the source.
 define unchanged
 	$(call step,check that make $(1) changes nothing)
 	@copy=$$(mktemp -d) && trap 'rm -rf "$$copy"' EXIT && trap 'exit 1' HUP INT TERM && mkdir "$$copy/before" && \

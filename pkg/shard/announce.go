@@ -12,8 +12,8 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
-// announcing is a client of Leases that writes the hold-off to the shard's Lease, in the same write as everything else, and
-// remembers what the lock must know of a Lease beyond the record that leader election keeps.
+// announcing is a client of Leases that writes the hold-off to the shard's Lease, in the same write as everything else. It
+// remembers what the lock must know about a Lease beyond the record of leader election.
 type announcing struct {
 	coordinationv1client.LeasesGetter
 	lock *lock
@@ -61,7 +61,7 @@ func (a announcingLeases) Update(ctx context.Context, lease *coordinationv1.Leas
 	return written, err //nolint:wrapcheck // leader election looks for Conflict
 }
 
-// saw notes what the Lease is like. One of the same name that is not the one that was written last was made anew by somebody.
+// saw records the state of the Lease. If the Lease has another uid than the one that was last written, somebody has recreated it.
 func (l *lock) saw(lease *coordinationv1.Lease) {
 	l.announced = announcement(lease)
 	l.free = l.free || l.uid != "" && lease.UID != l.uid
@@ -72,12 +72,12 @@ func (l *lock) wrote(lease *coordinationv1.Lease) {
 	l.announced = announcement(lease)
 }
 
-// announce sets the hold-off on a Lease that is about to be written. It takes back a longer one of a predecessor only when the
-// shard works: then nobody has seen the Lease free for that long.
+// announce sets the hold-off on a Lease that is about to be written. It replaces a longer hold-off of a predecessor only when the
+// shard works: by then, nobody has seen the Lease free for that long.
 func (l *lock) announce(lease *coordinationv1.Lease) {
 	holdOff := l.holdOff
 	if longer := announcement(lease); longer > holdOff && l.term.held() != nil && !l.settled {
-		klog.Background().V(1).Info("A predecessor has announced a longer hold-off, which is kept once", "holdOff", longer)
+		klog.Background().V(1).Info("Waiting for the longer hold-off that a predecessor has announced", "holdOff", longer)
 		holdOff = longer
 	}
 	if lease.Annotations == nil {
@@ -86,7 +86,7 @@ func (l *lock) announce(lease *coordinationv1.Lease) {
 	lease.Annotations[v1alpha1.AnnotationHoldOff] = holdOff.String()
 }
 
-// announcement returns the hold-off that a Lease says, 0 if it says none that anybody could rely on.
+// announcement returns the hold-off that a Lease announces, or 0 if it announces none that can be relied on.
 func announcement(lease *coordinationv1.Lease) time.Duration {
 	holdOff, err := time.ParseDuration(lease.Annotations[v1alpha1.AnnotationHoldOff])
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
-// said is the hold-off on the shard's Lease.
+// said returns the hold-off on the shard's Lease.
 func (f *fixture) said(s *Shard) string {
 	f.Helper()
 
@@ -59,7 +59,7 @@ func TestTheLeaseSaysTheHoldOff(t *testing.T) {
 	}
 }
 
-// Whoever has read the hold-off of a predecessor may count on it.
+// Whoever has read the hold-off of a predecessor may rely on it.
 func TestALongerHoldOffThatWasSaidIsKept(t *testing.T) {
 	const said = 10 * time.Second
 	at := metav1.NewMicroTime(time.Unix(1_700_000_000, 0))
@@ -83,7 +83,7 @@ func TestALongerHoldOffThatWasSaidIsKept(t *testing.T) {
 			s := f.shard("shard-0")
 			clk := &lateClock{}
 			s.term.clock = clk
-			// Renewals are not what this is about.
+			// This test is not about renewals.
 			s.term.renewDeadline, s.term.leaseDuration = time.Hour, 2*time.Hour
 			require.NoError(t, f.admin.Create(t.Context(), &coordinationv1.Lease{
 				ObjectMeta: metav1.ObjectMeta{
@@ -111,7 +111,7 @@ func TestALongerHoldOffThatWasSaidIsKept(t *testing.T) {
 	}
 }
 
-// A Lease that was deleted is free until it is made anew, by whoever.
+// A Lease that was deleted is free until somebody recreates it.
 func TestTheHoldOffIsKeptWhenTheLeaseIsMadeAnew(t *testing.T) {
 	for name, remake := range map[string]func(f *fixture, s *Shard, l *lock, answers *network){
 		"by the shard": func(f *fixture, _ *Shard, l *lock, _ *network) {

@@ -15,32 +15,34 @@ import (
 // Client returns a client that writes only as this shard. Reads go to the given client, unchanged. It is meant for the
 // reconcilers of sharded objects, and is safe for concurrent use:
 //
-//   - Every write is refused with [ErrNotHeld] or [ErrLost] outside the shard's term, that is before the end of the hold-off
-//     and from the renew deadline on, also in a process that was frozen. Runnables that need no Lease keep a client of
-//     their own.
-//   - A patch of a sharded object, of its status or another subresource, gets the object's resourceVersion as a precondition
-//     unless it has one. If the object has changed since, by moving to another shard for example, the API server answers
-//     Conflict and does nothing. The version is that of the object that is passed; if that has none, and the kind has a
-//     [Shard.Reconciler] or [Shard.Handler], it is the one in the cache. Apply configurations count as patches.
+//   - Outside the shard's term, every write fails with [ErrNotHeld] or [ErrLost]. The term begins at the end of the hold-off
+//     and ends at the renew deadline, even in a process that was frozen. Runnables that need no Lease use a client of their
+//     own.
+//   - A patch of a sharded object, of its status, or of another subresource gets the object's resourceVersion as a precondition
+//     unless it has one. If the object has changed since, for example because it has moved to another shard, the API server
+//     answers Conflict and does nothing. The version is that of the passed object. If the passed object has no version, and
+//     the kind has a [Shard.Reconciler] or [Shard.Handler], it is the version in the cache. Apply configurations count as
+//     patches.
 //
-// Left as they are: updates and deletes, whose preconditions are the caller's; patches whose subresource has a body of its
-// own (such as Scale); patches in CBOR; patches of objects that neither carry this shard's label nor have a version in the
-// cache, which are no sharded objects or not this shard's, or are created by that patch.
+// The client does not change the following: updates and deletes, whose preconditions are up to the caller; patches of
+// subresources that have a body of their own (such as Scale); patches in CBOR; and patches of objects that neither carry this
+// shard's label nor have a version in the cache. Such objects are not sharded, belong to another shard, or are created by the
+// patch.
 //
-// The costs: a patch that would have merged with what others have written meanwhile is now a conflict, and its reconcile is
-// repeated with a fresh object; a second patch from the same old copy conflicts with the first one, so that copies are to be
-// refreshed by the answer. A patch is decoded and encoded once more, and an apply configuration twice.
+// The client has a cost. A patch that would have merged with the writes of others is now a conflict, and the reconcile is
+// repeated with a fresh object. A second patch from the same old copy conflicts with the first one, so refresh the copy with the
+// answer. A patch is decoded and encoded one more time, and an apply configuration two more times.
 func (s *Shard) Client(c client.Client) client.Client {
 	return &fencedClient{Client: c, fence: fence{shard: s, client: c}}
 }
 
-// fence adds to writes what the shard owes the others.
+// fence adds the conditions to writes that protect objects of other shards.
 type fence struct {
 	shard  *Shard
 	client client.Client
 }
 
-// do calls the function, unless it is not the time for writes.
+// do calls the function if the shard may write.
 func (f fence) do(verb string, call func() error) error {
 	if err := f.shard.term.held(); err != nil {
 		return fmt.Errorf("refused to %s: %w", verb, err)
@@ -49,7 +51,7 @@ func (f fence) do(verb string, call func() error) error {
 	return call()
 }
 
-// patch calls the function with the patch, which gets the precondition if there must be one.
+// patch calls the function with the patch. If a precondition is required, it adds it to the patch.
 func (f fence) patch(ctx context.Context, obj client.Object, patch client.Patch, call func(client.Patch) error) error {
 	return f.do("patch", func() error {
 		version, err := f.version(ctx, obj)
@@ -72,7 +74,7 @@ func (f fence) patch(ctx context.Context, obj client.Object, patch client.Patch,
 	})
 }
 
-// version returns the version that a patch of the object is meant for, "" if it is not known to be this shard's.
+// version returns the version that a patch of the object is based on, or "" if the object is not known to belong to this shard.
 func (f fence) version(ctx context.Context, obj client.Object) (string, error) {
 	given := obj.GetResourceVersion()
 	if given != "" && f.shard.Owns(obj) {
@@ -86,11 +88,11 @@ func (f fence) version(ctx context.Context, obj client.Object) (string, error) {
 	return cached, err
 }
 
-// cached returns the version that the cache has of an object of this shard, "" if it has none.
+// cached returns the version that the cache contains of an object of this shard, or "" if there is none.
 func (f fence) cached(ctx context.Context, obj runtime.Object, name types.NamespacedName) (string, error) {
 	gvk, err := f.client.GroupVersionKindFor(obj)
 	if err != nil {
-		return "", fmt.Errorf("find out the kind of %T: %w", obj, err)
+		return "", fmt.Errorf("determine the kind of %T: %w", obj, err)
 	}
 	k := f.shard.kind(gvk.GroupKind())
 	if k == nil {
@@ -104,8 +106,8 @@ func (f fence) cached(ctx context.Context, obj runtime.Object, name types.Namesp
 	return found.GetResourceVersion(), nil
 }
 
-// apply calls the function with the apply configuration, which gets the precondition if there must be one. The caller's
-// configuration receives the answer, but does not keep the precondition if it fails.
+// apply calls the function with the apply configuration. If a precondition is required, it adds it. The caller's configuration
+// receives the answer, but does not keep the precondition if the call fails.
 func (f fence) apply(ctx context.Context, config runtime.ApplyConfiguration, call func(runtime.ApplyConfiguration) error) error {
 	return f.do("apply", func() error { return f.applyVersion(ctx, config, call) })
 }
@@ -146,7 +148,7 @@ func (f fence) applyVersion(ctx context.Context, config runtime.ApplyConfigurati
 
 const versionPath = "/metadata/resourceVersion"
 
-// withVersion adds the version as a precondition to an encoded patch, unless it says something about the version itself.
+// withVersion adds the version as a precondition to an encoded patch, unless the patch sets or tests the version itself.
 func withVersion(patchType types.PatchType, data []byte, version string) ([]byte, error) {
 	switch patchType {
 	case types.MergePatchType, types.StrategicMergePatchType:
@@ -196,8 +198,8 @@ func withVersionField(data []byte, version string) ([]byte, error) {
 	return encoded(patch)
 }
 
-// withVersionOperation sets the version rather than testing it, because a test that fails is an invalid request to the API
-// server, while a version that differs is a conflict.
+// withVersionOperation sets the version instead of testing it: for the API server, a failed test is an invalid request, but a
+// different version is a conflict.
 func withVersionOperation(data []byte, version string) ([]byte, error) {
 	var operations []json.RawMessage
 	if err := json.Unmarshal(data, &operations); err != nil {
@@ -220,7 +222,7 @@ func withVersionOperation(data []byte, version string) ([]byte, error) {
 	return encoded(append([]json.RawMessage{first}, operations...))
 }
 
-func quoted(s string) json.RawMessage { return json.RawMessage(`"` + s + `"`) } // versions are opaque, but have no quotes
+func quoted(s string) json.RawMessage { return json.RawMessage(`"` + s + `"`) } // versions are opaque, but contain no quotes
 
 func encoded(v any) ([]byte, error) {
 	data, err := json.Marshal(v)

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// writes are all ways to write.
+// writes are all kinds of writes.
 func writes(c client.Client, pod *corev1.Pod) map[string]func(context.Context) error {
 	patch := client.RawPatch(types.MergePatchType, []byte(`{}`))
 	sub := c.SubResource("status")
@@ -73,13 +73,13 @@ func TestClientWritesOnlyDuringTheTerm(t *testing.T) {
 		require.NotErrorIs(t, write(t.Context()), ErrNotHeld, name)
 	}
 
-	// Frozen until the renew deadline, and no timer was served yet.
+	// Frozen until the renew deadline, and no timer has fired yet.
 	clk.ahead.Store(int64(2 * time.Second))
 	all(ErrLost)
 	require.NoError(t, c.List(t.Context(), &corev1.PodList{}), "reads are free")
 }
 
-// patches are ways to patch an object without saying which version is meant.
+// patches are all kinds of patches that do not specify a version.
 func patches(f *fixture, c client.Client) map[string]func(*corev1.ConfigMap) error {
 	raw := func(patchType types.PatchType, patch string, opts ...client.PatchOption) func(*corev1.ConfigMap) error {
 		return func(cm *corev1.ConfigMap) error {
@@ -151,7 +151,7 @@ func TestPatchesOfAnObjectThatHasMovedConflict(t *testing.T) {
 	}
 }
 
-// A cache that has gone on since must not make an old patch look new.
+// A cache that has advanced since must not make an old patch look new.
 func TestPatchOfAnOldVersionConflicts(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")

@@ -7,7 +7,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// fencedClient is what Shard.Client returns. Errors of the inner client are passed on as they are.
+// fencedClient implements the client that Shard.Client returns. It returns errors of the inner client unchanged.
 type fencedClient struct {
 	client.Client
 	fence fence

@@ -28,17 +28,17 @@ import (
 	"github.com/clusterring/clusterring/pkg/shard/shardtest"
 )
 
-// controller is an ordinary controller of ConfigMaps made of an informer, a queue and workers. What sharding adds to it is
-// commented.
+// controller is an ordinary controller of ConfigMaps that consists of an informer, a queue, and workers. Comments mark what
+// sharding adds.
 type controller struct {
 	shard  *shard.Shard
 	config *rest.Config
 	sync   shard.SyncFunc
 }
 
-// run is the main of the controller.
+// run is the main function of the controller.
 func (c *controller) run(ctx context.Context) error {
-	// Hold my Lease. The context ends when I shall stop, or when I lose the Lease.
+	// Hold the shard's Lease. The context ends when the process must stop, or when the Lease is lost.
 	err := c.shard.Run(ctx, c.config, c.work)
 	if err != nil {
 		return fmt.Errorf("run the controller: %w", err) // the process must end with a non-zero code
@@ -57,7 +57,7 @@ func (c *controller) work(ctx context.Context) error {
 		return fmt.Errorf("set up the client for metadata: %w", err)
 	}
 
-	// Watch my objects only.
+	// Watch only the shard's objects.
 	factory := dynamicinformer.NewFilteredDynamicSharedInformerFactory(dynamicClient, 0, metav1.NamespaceAll, c.shard.TweakListOptions)
 	resource := corev1.SchemeGroupVersion.WithResource("configmaps")
 	informer := factory.ForResource(resource).Informer()
@@ -66,13 +66,13 @@ func (c *controller) work(ctx context.Context) error {
 		return err
 	}
 
-	// Work on my objects only, and give up those that I am asked for.
+	// Work only on the shard's objects, and release them when asked.
 	handle := c.shard.Handler(shard.Resource{
 		Kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), Resource: resource, Namespaced: true,
 		Store: informer.GetStore(), Client: metadataClient,
 	}, c.sync)
 
-	// Return only after everything has stopped: then the Lease is given back.
+	// Return only after everything has stopped: the Lease is then released.
 	defer factory.Shutdown()
 	factory.Start(ctx.Done())
 	factory.WaitForCacheSync(ctx.Done())
@@ -90,7 +90,7 @@ func (c *controller) work(ctx context.Context) error {
 	return nil
 }
 
-// enqueue adds the key of an object to the queue whatever happens to it.
+// enqueue adds the key of an object to the queue on every event.
 func enqueue(informer cache.SharedIndexInformer, queue workqueue.TypedRateLimitingInterface[types.NamespacedName]) error {
 	add := func(obj any) {
 		if key, err := cache.DeletionHandlingObjectToName(obj); err == nil {
@@ -107,7 +107,7 @@ func enqueue(informer cache.SharedIndexInformer, queue workqueue.TypedRateLimiti
 	return nil
 }
 
-// next handles one key. It reports whether there will be more.
+// next processes one key. It reports whether more keys may follow.
 func next(
 	ctx context.Context, queue workqueue.TypedRateLimitingInterface[types.NamespacedName],
 	handle func(context.Context, types.NamespacedName) (time.Duration, error),
@@ -122,7 +122,7 @@ func next(
 	case err != nil:
 		queue.AddRateLimited(key)
 	case again > 0:
-		// The shard cannot tell yet what it may do.
+		// The shard cannot decide yet.
 		queue.Forget(key)
 		queue.AddAfter(key, again)
 	default:
@@ -132,7 +132,7 @@ func next(
 	return true
 }
 
-// ring is one test's ring, whose services the test stands in for.
+// ring is one test's ring. The test acts as its services.
 type ring struct {
 	*testing.T
 	admin     client.Client
@@ -157,7 +157,7 @@ func (r *ring) shard(name string) *shard.Shard {
 	return s
 }
 
-// start runs the function until the test ends or calls stop, which returns its error.
+// start runs the function until the test ends or calls stop, which returns the function's error.
 func (r *ring) start(run func(context.Context) error) (stop, result func() error) {
 	r.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -210,7 +210,7 @@ func (r *ring) renewed(name string) time.Time {
 	return lease.Spec.RenewTime.Time
 }
 
-// A controller that is made of client-go alone hands an object over.
+// A controller that uses only client-go hands an object over.
 func TestClientGoControllersHandAnObjectOver(t *testing.T) {
 	r := newRing(t)
 	labels := map[string]string{v1alpha1.ShardLabel(r.namespace): "shard-0"}
@@ -362,7 +362,7 @@ func TestRunThatIsStoppedBeforeItHoldsTheLease(t *testing.T) {
 	}
 }
 
-// What a shard does not find in its store may be another shard's: only the API server knows that an owner is gone.
+// An object that is missing in the store may belong to another shard: only the API server knows that an owner is gone.
 func TestHandlerAsksForTheOwnerOfAnObjectInDeletion(t *testing.T) {
 	r := newRing(t)
 	owner := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{

@@ -9,15 +9,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// acknowledge gives an object up: one patch removes the drain label of exactly the version that was drained, and the shard label, or it
-// writes there the shard that the drain names. The caller has been chosen by guard.leave. A conflict means that the object has changed
-// since, perhaps because the drain was withdrawn; it is returned so that apierrors.IsConflict finds it.
+// acknowledge releases an object. One patch removes the drain label of exactly the version that was drained. It also removes the
+// shard label, or sets it to the shard that the drain names. guard.leave has chosen the caller. A conflict means that the object
+// has changed since, perhaps because the drain was withdrawn; the returned error satisfies apierrors.IsConflict.
 func (s *Shard) acknowledge(ctx context.Context, key objectKey, asked drain) error {
 	var result outcome
-	// Also if the patch panics: an object must not be stuck for ever.
+	// Settle even if the patch panics: an object must not be stuck forever.
 	defer func() { s.guard.settle(key, result) }()
 
-	var next any // nothing: the API server asks an assigner
+	var next any // nil: the API server asks an assigner
 	if asked.next != "" && asked.next != s.options.Name {
 		next = asked.next
 	}

@@ -8,10 +8,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// A shard that gives an object up to the one that the drain names writes that itself: nobody has to be asked who comes next.
+// If the drain names the next shard, the shard writes this name itself: no assigner must be asked.
 func TestDrainNamesTheNextShard(t *testing.T) {
 	for _, tc := range []struct{ drain, next string }{
-		{"true", ""}, {"shard-1", "shard-1"}, {"shard-0", ""}, // its own name is no other shard's
+		{"true", ""}, {"shard-1", "shard-1"}, {"shard-0", ""}, // its own name does not count as another shard
 	} {
 		t.Run(tc.drain, func(t *testing.T) {
 			f := newFixture(t)

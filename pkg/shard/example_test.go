@@ -17,27 +17,27 @@ import (
 	"github.com/clusterring/clusterring/pkg/shard/shardtest"
 )
 
-// widgetReconciler is an ordinary reconciler; it knows nothing of shards.
+// widgetReconciler is an ordinary reconciler without any sharding.
 type widgetReconciler struct{ client.Client }
 
 func (r *widgetReconciler) Reconcile(context.Context, reconcile.Request) (reconcile.Result, error) {
 	return reconcile.Result{}, nil
 }
 
-// run is an ordinary main. What sharding adds is commented.
+// run is an ordinary main function. Comments mark what sharding adds.
 func run() error {
 	config, err := ctrl.GetConfig()
 	if err != nil {
 		return fmt.Errorf("find the API server: %w", err)
 	}
 
-	// Who am I? In a Pod, the name and the namespace are known.
+	// Name the ring. In a Pod, the name and the namespace of the shard are known.
 	s, err := shard.New(shard.Options{Ring: "widgets"})
 	if err != nil {
 		return fmt.Errorf("set up the shard: %w", err)
 	}
 
-	// Hold my Lease; watch only my Services, and the ConfigMaps that belong to them.
+	// Hold the shard's Lease. Watch only the shard's Services, and the ConfigMaps that belong to them.
 	options := ctrl.Options{}
 	if err := s.ConfigureManager(config, &options, &corev1.Service{}, &corev1.ConfigMap{}); err != nil {
 		return fmt.Errorf("set up the shard: %w", err)
@@ -48,14 +48,14 @@ func run() error {
 		return fmt.Errorf("set up the manager: %w", err)
 	}
 
-	// If you like: write nothing once my Lease is lost, nor to an object that has moved.
+	// Optional: do not write after the Lease is lost, or to an object that has moved.
 	c := s.Client(mgr.GetClient())
 
 	err = ctrl.NewControllerManagedBy(mgr).
 		// Let drains through: they are changes of labels.
 		For(&corev1.Service{}, builder.WithPredicates(s.Predicate(predicate.GenerationChangedPredicate{}))).
 		Owns(&corev1.ConfigMap{}).
-		// Work on my objects only, and give up those that I am asked for.
+		// Work only on the shard's objects, and release them when asked.
 		Complete(s.Reconciler(c, &corev1.Service{}, &widgetReconciler{c}))
 	if err != nil {
 		return fmt.Errorf("set up the controller: %w", err)
@@ -68,8 +68,8 @@ func run() error {
 	return nil
 }
 
-// A controller that is one shard of a ring. It must end with a non-zero code when Start returns an error, because that may
-// mean that the Lease is lost while workers are still running.
+// This controller is one shard of a ring. It must end with a non-zero code when Start returns an error, because the Lease may be
+// lost while workers are still running.
 func Example() {
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
@@ -77,7 +77,7 @@ func Example() {
 	}
 }
 
-// A test of a sharded reconciler.
+// This is a test of a sharded reconciler.
 func ExampleShard_Reconciler() {
 	_ = func(t *testing.T, c client.Client, service *corev1.Service) {
 		t.Helper()

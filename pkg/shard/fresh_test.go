@@ -25,13 +25,13 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
-// watches are those of ConfigMaps, whose events a test may hold back.
+// watches are the watches of ConfigMaps, whose events a test may hold back.
 type watches struct {
 	mu   sync.Mutex
 	open chan struct{} // closed while events pass
 }
 
-// holdable makes the watches of the fixture's config ones that can be held back.
+// holdable lets a test hold back the watches of the fixture's config.
 func (f *fixture) holdable() *watches {
 	f.Helper()
 	w := &watches{open: make(chan struct{})}
@@ -51,14 +51,14 @@ func (f *fixture) holdable() *watches {
 	return w
 }
 
-// hold keeps back every event from now on.
+// hold holds back every event from now on.
 func (w *watches) hold() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.open = make(chan struct{})
 }
 
-// release lets events pass, first those that were kept back.
+// release lets events pass, starting with those that were held back.
 func (w *watches) release() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -99,8 +99,8 @@ func (b *heldBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// visits record by object's name how often a controller has looked at an object, and how often its reconciler then ran with
-// the object at hand.
+// visits record by name of the object how often a controller has looked at an object, and how often its reconciler then ran with
+// the object present.
 type visits struct {
 	mu             sync.Mutex
 	looked, worked map[string]int
@@ -124,17 +124,17 @@ func (v *visits) workedOn(name string) int {
 	return v.worked[name]
 }
 
-// sync is the inner reconciler; exists looks into the cache.
+// sync is the inner reconciler; exists checks the cache.
 func (v *visits) sync(name types.NamespacedName, exists func() bool) {
 	if !exists() {
-		return // NotFound: the object is no longer this shard's
+		return // NotFound: the object no longer belongs to this shard
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.worked[name.Name]++
 }
 
-// end counts a look, unless it was in the hold-off.
+// end counts a look, except during the hold-off.
 func (v *visits) end(s *Shard, name types.NamespacedName) {
 	if s.term.held() != nil {
 		return
@@ -147,10 +147,10 @@ func (v *visits) end(s *Shard, name types.NamespacedName) {
 // staleProcess is a process of a shard that has filled its cache and waits for its Lease.
 type staleProcess struct {
 	*visits
-	cached func(name string) bool // whether the cache has the object
+	cached func(name string) bool // whether the cache contains the object
 }
 
-// startManager starts one made with controller-runtime.
+// startManager starts a process that uses controller-runtime.
 func (f *fixture) startManager(s *Shard) *staleProcess {
 	f.Helper()
 	v := newVisits()
@@ -176,7 +176,7 @@ func (f *fixture) startManager(s *Shard) *staleProcess {
 	}}
 }
 
-// startClientGo starts one made with client-go alone.
+// startClientGo starts a process that uses only client-go.
 func (f *fixture) startClientGo(s *Shard) *staleProcess {
 	f.Helper()
 	v := newVisits()
@@ -224,7 +224,7 @@ func (f *fixture) startClientGo(s *Shard) *staleProcess {
 	}}
 }
 
-// A process that waits for its Lease with a cache that is filled, but behind when the Lease is free, has missed what was moved.
+// If a process waits for its Lease with a filled cache that is behind when the Lease is free, it has missed moves.
 func TestNoWorkFromACacheOlderThanTheTerm(t *testing.T) {
 	for name, start := range map[string]func(*fixture, *Shard) *staleProcess{
 		"controller-runtime": (*fixture).startManager, "client-go": (*fixture).startClientGo,
@@ -265,7 +265,7 @@ func TestNoWorkFromACacheOlderThanTheTerm(t *testing.T) {
 	}
 }
 
-// While a Lease does not exist the shard may be taken for lost.
+// While a Lease does not exist, the shard may count as lost.
 func TestNoWorkFromACacheOlderThanALeaseThatWasMadeAnew(t *testing.T) {
 	f := newFixture(t)
 	s, other := f.shard("shard-0"), f.shard("shard-1")
@@ -305,7 +305,7 @@ func TestNoWorkFromACacheOlderThanALeaseThatWasMadeAnew(t *testing.T) {
 	receive(f, worked, "the object is back")
 }
 
-// takenLease makes a Lease of the shard that somebody else holds.
+// takenLease creates a Lease of the shard that another holder holds.
 func (f *fixture) takenLease(s *Shard) {
 	f.Helper()
 	require.NoError(f, f.admin.Create(f.Context(), &coordinationv1.Lease{

@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// order is what a test tells a shard's process.
+// order is an instruction of a test to a shard's process.
 type order struct {
 	Host          string
 	TLS           rest.TLSClientConfig
@@ -35,7 +35,7 @@ type order struct {
 
 func init() { asProcess = runAsProcess }
 
-// runAsProcess is the main of an ordinary controller with one worker, which tells each of its steps. It returns the
+// runAsProcess is the main function of an ordinary controller with one worker, which reports each of its steps. It returns the
 // exit code.
 func runAsProcess() int {
 	var o order
@@ -83,8 +83,8 @@ func runAsProcess() int {
 
 func tell(what string) { fmt.Fprintln(os.Stdout, what) }
 
-// frozen starts a process, freezes it inside a reconcile until its Lease is older than the given time, and wakes it. It
-// returns what the process has told from then on, what it has written to standard error, and its exit code.
+// frozen starts a process, freezes it inside a reconcile until its Lease is older than the given time, and wakes it. It returns
+// what the process has reported since, its standard error, and its exit code.
 func (f *fixture) frozen(o order, age time.Duration) (told []string, stderr string, code int) {
 	f.Helper()
 	o.Host, o.TLS, o.Ring, o.Name = f.config.Host, f.config.TLSClientConfig, f.ring, "shard-0"

@@ -8,20 +8,20 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
 
-// rememberedAcknowledgements bounds how many objects that left the shard are remembered, so that their disappearance from
-// the cache is not taken for a deletion. Far more than can be acknowledged before a cache catches up.
+// rememberedAcknowledgements limits how many objects that left the shard are remembered, so that their disappearance from the
+// cache does not count as a deletion. It is far more than the shard can acknowledge before a cache catches up.
 const rememberedAcknowledgements = 1 << 14
 
-// guard knows which objects the workers of this process are inside of, and which of them are given up.
+// guard tracks which objects the workers of this process are inside of, and which objects are being released.
 //
-//	G1  A drain is acknowledged only while nobody is inside the object.
-//	G2  Once anybody has seen the drain, nobody starts, until a newer version shows that it was withdrawn.
-//	G3  Once the drain is acknowledged, nobody starts, until a version that is not older than the acknowledgement shows that
-//	    the object is this shard's again. Its absence is no deletion.
+//	G1  A drain is acknowledged only while no worker is inside the object.
+//	G2  After any worker has seen the drain, no worker starts until a newer version shows that the drain was withdrawn.
+//	G3  After the drain is acknowledged, no worker starts until a version that is not older than the acknowledgement shows that
+//	    the object belongs to this shard again. If the object is absent, it does not count as deleted.
 //
-// A worker that has begun its term's work enters each object that it may touch, judges what the cache says of the object, and leaves. It
-// enters before it reads, so that no acknowledgement slips in between. Whoever leaves last acknowledges. Making the one
-// who saw the drain wait instead would block one of its controller's workers for as long as another controller works.
+// A worker that has begun enters each object that it may touch, judges the cached state of the object, and leaves. It enters
+// before it reads, so that no acknowledgement happens in between. The last worker to leave acknowledges. If the worker that saw
+// the drain waited instead, it would block one worker of its controller for as long as another controller works.
 type guard struct {
 	mu       sync.Mutex
 	objects  map[objectKey]*object
@@ -36,9 +36,9 @@ type objectKey struct {
 
 type object struct {
 	inside        int
-	drain         drain // newest that was seen; zero: none
+	drain         drain // the newest that was seen; zero: none
 	acknowledging bool
-	acknowledged  string // version in which it was given up; empty: it was not
+	acknowledged  string // version in which it was released; empty: it was not
 }
 
 type departure struct {
@@ -46,13 +46,13 @@ type departure struct {
 	version string
 }
 
-// drain asks for an object.
+// drain is a request to release an object.
 type drain struct {
-	version string // in which the object carries the drain label
-	next    string // the shard that comes next; empty: whoever is asked when the labels are gone
+	version string // version in which the object carries the drain label
+	next    string // the next shard; empty: the assigner chooses when the labels are gone
 }
 
-// view is what the cache says of an object.
+// view is the state of an object in the cache.
 type view struct {
 	version  string // resourceVersion; empty: not in the cache
 	owned    bool   // carries the label of this shard
@@ -65,19 +65,19 @@ type verdict int
 
 const (
 	run     verdict = iota
-	absent          // not in the cache, and not because it was given up
-	gone            // not in the cache because it was given up
-	foreign         // another shard's
-	drained         // to be given up as soon as nobody is inside
-	unclear         // the cache is behind, or an acknowledgement is on its way; look again
-	early           // what follows the object is not in the cache yet; look again soon
+	absent          // not in the cache, and not because it was released
+	gone            // not in the cache because it was released
+	foreign         // belongs to another shard
+	drained         // to be released as soon as no worker is inside
+	unclear         // the cache is behind, or an acknowledgement is in flight; check again
+	early           // what follows the object is not in the cache yet; check again soon
 )
 
 func newGuard() *guard {
 	return &guard{objects: map[objectKey]*object{}}
 }
 
-// enter puts a worker inside the object. It may do nothing to it until judge says run.
+// enter puts a worker inside the object. The worker may do nothing to the object until judge returns run.
 func (g *guard) enter(key objectKey) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -90,7 +90,7 @@ func (g *guard) enter(key objectKey) {
 	o.inside++
 }
 
-// judge says what a worker that is inside the object may do, given what it has read since it entered.
+// judge returns what a worker that is inside the object may do, based on what it has read since it entered.
 func (g *guard) judge(key objectKey, v view) verdict {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -129,7 +129,7 @@ func (o *object) judge(v view) verdict {
 
 func (o *object) judgeAbsence() verdict {
 	if o.acknowledging {
-		// The cache may know of the acknowledgement before its answer has arrived.
+		// The cache may show the acknowledgement before its answer arrives.
 		return unclear
 	}
 	o.drain = drain{}
@@ -140,8 +140,8 @@ func (o *object) judgeAbsence() verdict {
 	return absent
 }
 
-// leave takes a worker out of the object. If the object is to be given up and the worker was the last one inside, it
-// returns the drain: the caller must try to give the object up, and report by settle.
+// leave takes a worker out of the object. If the object is to be released and this worker was the last one inside, leave returns
+// the drain: the caller must try to release the object, and report the result with settle.
 func (g *guard) leave(key objectKey) (asked drain, acknowledge bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -158,10 +158,10 @@ func (g *guard) leave(key objectKey) (asked drain, acknowledge bool) {
 	return drain{}, false
 }
 
-// outcome is how an attempt to acknowledge ended.
+// outcome is the result of an attempt to acknowledge.
 type outcome struct {
-	version string // in which the object was given up; empty: it was not
-	deleted bool   // there was no object any more
+	version string // version in which the object was released; empty: it was not
+	deleted bool   // the object no longer existed
 }
 
 // settle ends an attempt to acknowledge.
@@ -181,7 +181,7 @@ func (g *guard) settle(key objectKey, result outcome) {
 	g.tidy(key, o)
 }
 
-// remember notes that an object was given up and forgets the oldest such note if there are too many.
+// remember records that an object was released. If there are too many records, it drops the oldest one.
 func (g *guard) remember(d departure) {
 	if len(g.departed) < rememberedAcknowledgements {
 		g.departed = append(g.departed, d)
@@ -199,15 +199,15 @@ func (g *guard) remember(d departure) {
 	}
 }
 
-// tidy forgets an object of which there is nothing to know.
+// tidy drops an object that has no state to keep.
 func (g *guard) tidy(key objectKey, o *object) {
 	if *o == (object{}) {
 		delete(g.objects, key)
 	}
 }
 
-// older reports whether version a was written before version b of the same object. Versions that are no numbers cannot be
-// compared; then a is taken for current, and the precondition of every write is what remains.
+// older reports whether version a was written before version b of the same object. Versions that are not numbers cannot be
+// compared: a then counts as current, and only the precondition of every write protects the object.
 func older(a, b string) bool {
 	order, err := resourceversion.CompareResourceVersion(a, b)
 	if err != nil {

@@ -25,7 +25,7 @@ func inside(g *guard, v view) verdict {
 	return g.judge(website, v)
 }
 
-// once is a whole visit. It returns the verdict and what there is to acknowledge.
+// once is a complete visit. It returns the verdict and what to acknowledge.
 func once(g *guard, v view) (verdict, string) {
 	may := inside(g, v)
 	asked, _ := g.leave(website)

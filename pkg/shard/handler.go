@@ -18,31 +18,31 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// Resource is a sharded resource as a controller without controller-runtime knows it. Every field is required but
+// Resource describes a sharded resource to a controller that does not use controller-runtime. Every field is required except
 // Namespaced, whose zero value stands for a cluster-scoped resource, and Namespace.
 type Resource struct {
 	// Kind is the kind of the resource's objects.
 	Kind schema.GroupVersionKind
-	// Resource is the resource, in any version that is served.
+	// Resource is the resource, in any served version.
 	Resource schema.GroupVersionResource
-	// Namespaced says whether the objects are in namespaces.
+	// Namespaced is true if the objects are namespaced.
 	Namespaced bool
-	// Namespace is the namespace of the controller's informer; empty if it watches all.
+	// Namespace is the namespace of the controller's informer; empty if the informer watches all namespaces.
 	Namespace string
-	// Store is what the controller's informer has seen: informer.GetStore(), with its keys of namespace and name.
+	// Store is the store of the controller's informer: informer.GetStore(), with keys that consist of namespace and name.
 	Store cache.Store
-	// Client removes the labels of objects that are given up, reads owners that are not in the store, and lists this shard's
-	// objects once after the Lease was taken.
+	// Client removes the labels of released objects, reads owners that are not in the store, and lists this shard's objects once
+	// after the Lease was taken.
 	Client metadata.Interface
 }
 
-// Handler is [Shard.Reconciler] for controllers without controller-runtime: it wraps the function that a controller calls
-// for a key from its queue, so that it runs only for objects that are this shard's and not draining, and so that drains are
-// acknowledged. What is said there holds here: wrap every such function of the process, controlled kinds included, and add
-// to the queue on every event, or at least on those that change labels.
+// Handler is [Shard.Reconciler] for controllers that do not use controller-runtime. It wraps the function that a controller
+// calls for a key from its queue: the function runs only for objects that belong to this shard and are not draining, and drains
+// are acknowledged. The same rules apply: wrap every such function of the process, including those of controlled kinds. Add to
+// the queue on every event, or at least on those that change labels.
 //
-// The returned function is to be called with the key. It returns the error of sync, or its own, which are to be retried, and
-// a positive duration if the key is to be added again after that time.
+// Call the returned function with the key. It returns the error of sync or its own; retry in both cases. If it returns a
+// positive duration, add the key again after that time.
 func (s *Shard) Handler(r Resource, sync SyncFunc) func(context.Context, types.NamespacedName) (time.Duration, error) {
 	k := r.kind()
 	if k.err == nil {
@@ -61,7 +61,7 @@ func (s *Shard) Handler(r Resource, sync SyncFunc) func(context.Context, types.N
 	}
 }
 
-// SyncFunc does what a controller does about one object. The context ends when the Lease is lost.
+// SyncFunc is what a controller does for one object. The context ends when the Lease is lost.
 type SyncFunc func(ctx context.Context, name types.NamespacedName) error
 
 func (r Resource) validate() error {
@@ -73,10 +73,10 @@ func (r Resource) validate() error {
 		errs = append(errs, errors.New("resource: set group, version and resource"))
 	}
 	if r.Store == nil {
-		errs = append(errs, errors.New("store: set that of the informer"))
+		errs = append(errs, errors.New("store: set the informer's store"))
 	}
 	if r.Client == nil {
-		errs = append(errs, errors.New("client: set a client for metadata"))
+		errs = append(errs, errors.New("client: set a metadata client"))
 	}
 	if len(errs) > 0 {
 		return fmt.Errorf("sharded resource %s: %w", r.Resource.GroupResource(), errors.Join(errs...))
@@ -98,18 +98,18 @@ func (r Resource) kind() *kind {
 }
 
 func (r Resource) list(ctx context.Context, namespace string, o metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
-	return r.Client.Resource(r.Resource).Namespace(namespace).List(ctx, o) //nolint:wrapcheck // the caller says which kind
+	return r.Client.Resource(r.Resource).Namespace(namespace).List(ctx, o) //nolint:wrapcheck // the caller adds the kind
 }
 
 func (r Resource) live(ctx context.Context, name types.NamespacedName) (metav1.Object, error) {
-	return r.Client.Resource(r.Resource).Namespace(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{}) //nolint:wrapcheck // the caller says which object
+	return r.Client.Resource(r.Resource).Namespace(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{}) //nolint:wrapcheck // the caller adds the object
 }
 
 func (r Resource) get(_ context.Context, name types.NamespacedName) (metav1.Object, error) {
 	key := cache.NewObjectName(name.Namespace, name.Name).String()
 	item, exists, err := r.Store.GetByKey(key)
 	if err != nil {
-		return nil, fmt.Errorf("look into the informer's store: %w", err)
+		return nil, fmt.Errorf("read the informer's store: %w", err)
 	}
 	if !exists {
 		return nil, apierrors.NewNotFound(r.Resource.GroupResource(), key) //nolint:wrapcheck // made here
@@ -125,7 +125,7 @@ func (r Resource) get(_ context.Context, name types.NamespacedName) (metav1.Obje
 func (r Resource) patch(ctx context.Context, name types.NamespacedName, patch []byte) (string, error) {
 	obj, err := r.Client.Resource(r.Resource).Namespace(name.Namespace).Patch(ctx, name.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 	if err != nil {
-		return "", err //nolint:wrapcheck // the caller says which object
+		return "", err //nolint:wrapcheck // the caller adds the object
 	}
 
 	return obj.GetResourceVersion(), nil

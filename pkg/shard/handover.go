@@ -22,20 +22,21 @@ import (
 )
 
 const (
-	// soon is when a worker looks again whether its caches have reached what a handover says. That asks nobody.
+	// soon is when a worker checks again whether its caches have reached a handover. The check sends no request.
 	soon = 50 * time.Millisecond
-	// longWait is after what time it is told that they have not.
+	// longWait is how long a worker waits for its caches before it logs.
 	longWait = 10 * time.Second
 )
 
-// handovers make sure that no worker begins with an object before it can see all that follows the object. A controller that counts its
-// children in a cache that lags makes more of them.
+// handovers ensure that no worker starts on an object before its caches show all objects that follow the object. A controller
+// that counts its children in a stale cache creates too many of them.
 //
-//	H1  An object is worked on, and so is what follows it, only when the process's caches have reached what the handover annotation says
-//	    (v1alpha1.Handover). The writes that it speaks of are events of these very caches, so that they get there by themselves.
-//	H2  What the process does not cache is not waited for.
-//	H3  To wait costs no request, where versions can be compared. Where they cannot, what follows the object is listed every two seconds, until
-//	    the caches show all of it once.
+//	H1  A worker works on an object, and on what follows it, only after the process's caches have reached the versions in the
+//	    handover annotation (v1alpha1.Handover). The writes behind these versions are events of the same caches, so they arrive
+//	    without further requests.
+//	H2  The worker does not wait for kinds that the process does not cache.
+//	H3  If versions are comparable, waiting sends no request. If they are not, the worker lists what follows the object every
+//	    two seconds, until the caches show all of it once.
 type handovers struct {
 	annotation string
 	selector   labels.Selector
@@ -46,24 +47,25 @@ type handovers struct {
 	// waits are the objects that wait.
 	waits   map[objectKey]postponed
 	metrics waitMetrics
-	// listed are handovers that cannot be compared, of objects of which the caches have shown all that a list has; asked is when one was made.
+	// listed are handovers that cannot be compared, of objects whose followers the caches have all shown; asked is when a list
+	// was made.
 	listed map[objectKey]string
 	asked  map[objectKey]time.Time
 }
 
-// postponed is since when an object waits, and when that was last told.
+// postponed is when an object began to wait, and when this was last logged.
 type postponed struct{ since, told time.Time }
 
 // cached is a cache of one resource.
 type cached struct {
 	kind     schema.GroupVersionKind
-	resource schema.GroupVersionResource // empty until the mapper has told
+	resource schema.GroupVersionResource // empty until the mapper is known
 	store    toolscache.Store
-	// live reads metadata from the API server. What it returns may be nil: then nothing can be listed, and is not waited for.
+	// live reads metadata from the API server. It may return nil: then nothing can be listed, and nothing is waited for.
 	live func() metadata.Interface
 }
 
-// newHandovers returns those of the shards of a ring, of which the selector selects one.
+// newHandovers returns the handovers of the shards of a ring. The selector selects one of the shards.
 func newHandovers(ring string, selector labels.Selector) *handovers {
 	return &handovers{
 		annotation: v1alpha1.HandoverAnnotation(ring), selector: selector,
@@ -71,7 +73,7 @@ func newHandovers(ring string, selector labels.Selector) *handovers {
 	}
 }
 
-// follow has the options take note of every informer that the manager's cache makes.
+// follow makes the options register every informer that the manager's cache creates.
 func (h *handovers) follow(o *cache.Options, sch *runtime.Scheme, live func() metadata.Interface) {
 	if sch == nil {
 		sch = scheme.Scheme
@@ -85,7 +87,7 @@ func (h *handovers) follow(o *cache.Options, sch *runtime.Scheme, live func() me
 	o.NewInformer = func(lw toolscache.ListerWatcher, obj runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
 		informer := inner(lw, obj, resync, indexers)
 
-		if gvk, err := apiutil.GVKForObject(obj, sch); err == nil { // or nothing of it follows anybody by its kind
+		if gvk, err := apiutil.GVKForObject(obj, sch); err == nil { // otherwise nothing of it follows an owner by its kind
 			h.add(&cached{kind: gvk, store: informer.GetStore(), live: live})
 		}
 
@@ -100,7 +102,7 @@ func (h *handovers) add(c *cached) {
 	h.stores = append(h.stores, c)
 }
 
-// mapped says how to find out the resources of kinds.
+// mapped sets how to determine the resources of kinds.
 func (h *handovers) mapped(mapper meta.RESTMapper) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -108,12 +110,12 @@ func (h *handovers) mapped(mapper meta.RESTMapper) {
 	h.mapper = mapper
 }
 
-// awaits returns what a cache has yet to reach before the object may be worked on; empty if nothing. The error is that of a list.
+// awaits returns what a cache has yet to reach before the object may be worked on, or "" if nothing. The error is that of a list.
 func (h *handovers) awaits(ctx context.Context, key objectKey, obj metav1.Object, now time.Time) (string, error) {
 	value := obj.GetAnnotations()[h.annotation]
 	handover, err := v1alpha1.ParseHandover(value)
 	if err != nil {
-		log.FromContext(ctx).Error(err, "Cannot read what has to be seen before the object is worked on; works on it",
+		log.FromContext(ctx).Error(err, "Ignoring the handover annotation, because it cannot be read",
 			"annotation", h.annotation, "kind", key.Kind, "object", key.NamespacedName)
 	}
 
@@ -121,7 +123,7 @@ func (h *handovers) awaits(ctx context.Context, key objectKey, obj metav1.Object
 	switch {
 	case missing != "" || len(unsaid) == 0:
 	case h.askedLately(key, now):
-		missing = "something that a list has shown a moment ago"
+		missing = "an object that a recent list contained"
 	default:
 		if missing, err = h.lists(ctx, key, obj, unsaid); err != nil {
 			return "", err
@@ -153,7 +155,7 @@ func (h *handovers) awaits(ctx context.Context, key objectKey, obj metav1.Object
 	}
 	if now.Sub(w.told) >= longWait {
 		w.told = now
-		log.FromContext(ctx).Info("Still waits until its cache shows what follows the object", "kind", key.Kind, "object", key.NamespacedName,
+		log.FromContext(ctx).Info("Still waiting until the cache shows what follows the object", "kind", key.Kind, "object", key.NamespacedName,
 			"missing", missing, "waited", now.Sub(w.since).Round(time.Second).String())
 	}
 	h.waits[key] = w
@@ -161,7 +163,7 @@ func (h *handovers) awaits(ctx context.Context, key objectKey, obj metav1.Object
 	return missing, nil
 }
 
-// ends notes that an object waits no more. The lock is held.
+// ends records that an object no longer waits. The caller holds the lock.
 func (h *handovers) ends(key objectKey) {
 	if _, waits := h.waits[key]; waits {
 		delete(h.waits, key)
@@ -169,7 +171,7 @@ func (h *handovers) ends(key objectKey) {
 	}
 }
 
-// askedLately reports whether what follows the object was listed a moment ago; if not, it is to be now.
+// askedLately reports whether what follows the object was listed a moment ago. If not, it records that it is listed now.
 func (h *handovers) askedLately(key objectKey, now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -183,7 +185,8 @@ func (h *handovers) askedLately(key objectKey, now time.Time) bool {
 	return false
 }
 
-// lists returns what follows the object and is not in the caches of which the versions cannot be compared; empty if nothing.
+// lists returns an object that follows the given one and that is missing from the caches with incomparable versions, or "" if
+// there is none.
 func (h *handovers) lists(ctx context.Context, key objectKey, obj metav1.Object, of []*cached) (string, error) {
 	for _, c := range of {
 		missing, err := c.lists(ctx, obj, h.selector)
@@ -199,7 +202,7 @@ func (h *handovers) lists(ctx context.Context, key objectKey, obj metav1.Object,
 	return "", nil
 }
 
-// lists returns an object that follows another one and is not in the cache; empty if there is none.
+// lists returns an object that follows the given one and is not in the cache, or "" if there is none.
 func (c *cached) lists(ctx context.Context, obj metav1.Object, selector labels.Selector) (missing string, err error) {
 	live := c.live()
 	if live == nil {
@@ -222,7 +225,7 @@ func (c *cached) lists(ctx context.Context, obj metav1.Object, selector labels.S
 
 			key := toolscache.NewObjectName(item.Namespace, item.Name).String()
 			if _, there, err := c.store.GetByKey(key); err != nil || !there {
-				return key, nil //nolint:nilerr // it is not there
+				return key, nil //nolint:nilerr // it does not exist
 			}
 		}
 
@@ -232,15 +235,15 @@ func (c *cached) lists(ctx context.Context, obj metav1.Object, selector labels.S
 	}
 }
 
-// page lists one page, within the time for a request.
+// page lists one page, within the timeout of a request.
 func (c *cached) page(ctx context.Context, live metadata.Interface, namespace string, o metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
 	ctx, cancel := context.WithTimeout(ctx, liveTimeout)
 	defer cancel()
 
-	return live.Resource(c.resource).Namespace(namespace).List(ctx, o) //nolint:wrapcheck // lists says what was listed
+	return live.Resource(c.resource).Namespace(namespace).List(ctx, o) //nolint:wrapcheck // lists adds the resource
 }
 
-// forget forgets an object that is another shard's.
+// forget drops an object that belongs to another shard.
 func (h *handovers) forget(key objectKey) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -250,13 +253,18 @@ func (h *handovers) forget(key objectKey) {
 	delete(h.listed, key)
 }
 
-// missing says which cache has not reached the handover, or of which that cannot be said.
+// missing returns the cache that has not reached the handover, or whose versions cannot be compared.
 func (h *handovers) missing(key objectKey, value string, handover v1alpha1.Handover) (missing string, unclear []*cached) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
 	for _, c := range h.stores {
-		version, named := handover[h.resourceOf(c)]
+		resource, err := h.resourceOf(c)
+		if err != nil && len(handover) > 0 { // it may be one of those that are named
+			return fmt.Sprintf("the resource of %s, which is not known: %v", c.kind.Kind, err), nil
+		}
+
+		version, named := handover[resource]
 		if !named {
 			continue
 		}
@@ -277,13 +285,19 @@ func (h *handovers) missing(key objectKey, value string, handover v1alpha1.Hando
 	return "", unclear
 }
 
-// resourceOf returns what a cache is of; empty if that is not known yet. The lock is held.
-func (h *handovers) resourceOf(c *cached) schema.GroupResource {
+// resourceOf returns the resource of a cache. It is empty without a mapper, and if the API server does not serve the kind. The error is that
+// of the mapper, which may know the resource later. The caller holds the lock.
+func (h *handovers) resourceOf(c *cached) (schema.GroupResource, error) {
 	if c.resource.Resource == "" && h.mapper != nil {
-		if mapping, err := h.mapper.RESTMapping(c.kind.GroupKind(), c.kind.Version); err == nil {
+		mapping, err := h.mapper.RESTMapping(c.kind.GroupKind(), c.kind.Version)
+
+		switch {
+		case err == nil:
 			c.resource = mapping.Resource
+		case !meta.IsNoMatchError(err):
+			return schema.GroupResource{}, fmt.Errorf("look up the resource: %w", err)
 		}
 	}
 
-	return c.resource.GroupResource()
+	return c.resource.GroupResource(), nil
 }

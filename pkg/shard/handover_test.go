@@ -2,13 +2,16 @@ package shard
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/metadata"
@@ -29,7 +32,7 @@ type lagging struct {
 
 func (l *lagging) LastStoreSyncResourceVersion() string { return l.version }
 
-// waitingOf returns how many objects of a ring the metrics say that wait.
+// waitingOf returns the number of waiting objects of a ring according to the metrics.
 func waitingOf(t *testing.T, ring string) int {
 	t.Helper()
 
@@ -47,7 +50,7 @@ func waitingOf(t *testing.T, ring string) int {
 	return 0
 }
 
-// A shard begins with an object when its caches show all that follows the object, as its handover says.
+// A shard begins with an object when its caches show all objects that follow it, according to its handover.
 func TestWaitsForWhatFollowsAnObject(t *testing.T) {
 	s, err := New(Options{Ring: "ring", Name: "shard-0", Namespace: "default"})
 	require.NoError(t, err)
@@ -56,7 +59,7 @@ func TestWaitsForWhatFollowsAnObject(t *testing.T) {
 	s.term.clock = clk
 	s.term.unlimited()
 
-	live, err := metadata.NewForConfig(&rest.Config{Host: "http://127.0.0.1:0"}) // nobody is asked
+	live, err := metadata.NewForConfig(&rest.Config{Host: "http://127.0.0.1:0"}) // no request is sent
 	require.NoError(t, err)
 
 	owners := cache.NewStore(cache.MetaNamespaceKeyFunc)
@@ -112,8 +115,8 @@ func TestWaitsForWhatFollowsAnObject(t *testing.T) {
 	}
 }
 
-// Where versions cannot be compared, a list shows what follows an object: it is begun with when the cache has all of that, and is not listed
-// again then.
+// If versions are not comparable, a list shows what follows an object. The shard begins when the cache contains all of it, and
+// does not list again.
 func TestListsWhatFollowsAnObjectWhereVersionsSayNothing(t *testing.T) {
 	ns := testenv.Namespace(t)
 
@@ -153,7 +156,7 @@ func TestListsWhatFollowsAnObjectWhereVersionsSayNothing(t *testing.T) {
 
 	require.Equal(t, "secrets "+ns+"/follower", waits())
 	require.NoError(t, followers.Add(follower))
-	require.Equal(t, "something that a list has shown a moment ago", waits(), "a list is not made each time")
+	require.Equal(t, "an object that a recent list contained", waits(), "a list is not made each time")
 
 	now = now.Add(recheck)
 	require.Empty(t, waits())
@@ -165,13 +168,14 @@ func TestListsWhatFollowsAnObjectWhereVersionsSayNothing(t *testing.T) {
 	require.Equal(t, "secrets "+ns+"/follower", waits(), "in the next term it is")
 }
 
-// Whoever works on an object is inside all that it follows, up to the main object, and begins only where all of that is the shard's.
+// A worker on an object is inside everything that the object follows, up to the main object. It begins only if the shard owns all
+// of it.
 func TestEntersAllThatAnObjectFollows(t *testing.T) {
 	s, err := New(Options{Ring: "ring", Name: "shard-0", Namespace: "default"})
 	require.NoError(t, err)
 	s.term.unlimited()
 
-	live, err := metadata.NewForConfig(&rest.Config{Host: "http://127.0.0.1:0"}) // nobody is asked
+	live, err := metadata.NewForConfig(&rest.Config{Host: "http://127.0.0.1:0"}) // no request is sent
 	require.NoError(t, err)
 
 	kinds := []string{"ConfigMap", "Secret", "ServiceAccount"} // each controls the next one
@@ -244,4 +248,37 @@ func TestEntersAllThatAnObjectFollows(t *testing.T) {
 			}
 		})
 	}
+}
+
+// unsure is a mapper that knows nothing but an error.
+type unsure struct {
+	meta.RESTMapper
+	err error
+}
+
+func (u unsure) RESTMapping(schema.GroupKind, ...string) (*meta.RESTMapping, error) {
+	return nil, u.err
+}
+
+// A cache whose resource cannot be found out now may be the one that a handover names.
+func TestWaitsWhileResourcesAreUnknown(t *testing.T) {
+	h := newHandovers("ring", labels.Everything())
+	h.add(&cached{kind: corev1.SchemeGroupVersion.WithKind("Secret"), store: &lagging{version: "1"}})
+
+	key := objectKey{GroupKind: schema.GroupKind{Kind: "ConfigMap"}, NamespacedName: types.NamespacedName{Namespace: "n", Name: "owner"}}
+	handed := &metav1.ObjectMeta{Annotations: map[string]string{h.annotation: `{"secrets":"20"}`}}
+
+	h.mapped(unsure{err: errors.New("timeout")})
+	missing, err := h.awaits(t.Context(), key, handed, time.Unix(0, 0))
+	require.NoError(t, err)
+	require.Contains(t, missing, "the resource of Secret, which is not known: look up the resource: timeout")
+
+	missing, err = h.awaits(t.Context(), key, &metav1.ObjectMeta{}, time.Unix(0, 0))
+	require.NoError(t, err)
+	require.Empty(t, missing, "nothing is handed over")
+
+	h.mapped(unsure{err: &meta.NoKindMatchError{}})
+	missing, err = h.awaits(t.Context(), key, handed, time.Unix(0, 0))
+	require.NoError(t, err)
+	require.Empty(t, missing, "what is not served is not cached")
 }

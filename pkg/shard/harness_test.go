@@ -37,7 +37,7 @@ const (
 	processVariable = "SHARD_TEST_PROCESS"
 )
 
-// tests stops the API server before goleak looks around.
+// tests stops the API server before goleak checks.
 type tests struct{ m *testing.M }
 
 func (t tests) Run() int {
@@ -47,7 +47,7 @@ func (t tests) Run() int {
 	return testenv.Main(t.m)
 }
 
-// asProcess, if it is set, is what the test binary does instead of testing when a test has started it as a shard's process.
+// asProcess, if set, is what the test binary does instead of testing when a test has started it as a shard's process.
 var asProcess func() int
 
 func TestMain(m *testing.M) {
@@ -67,7 +67,7 @@ type fixture struct {
 	cache     cache.Options // of managers
 }
 
-// newFixture uses the namespace's name for the ring, so that no test sees another's objects.
+// newFixture uses the namespace's name for the ring, so that no test sees objects of another.
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	namespace := testenv.Namespace(t)
@@ -146,8 +146,8 @@ func (p *process) wait() {
 	receive(p.f, p.done, "the manager stops")
 }
 
-// controls adds a controller for the kind that runs the function as its reconciler. It returns how many reconciles, the
-// wrapper's part included, have ended; those of the hold-off do not count.
+// controls adds a controller for the kind that runs the function as its reconciler. It returns how many reconciles have ended,
+// including the wrapper's part and except those during the hold-off.
 func (f *fixture) controls(mgr ctrl.Manager, s *Shard, obj client.Object, fn reconcile.Func) *atomic.Int64 {
 	f.Helper()
 	var ended atomic.Int64
@@ -165,7 +165,7 @@ func (f *fixture) controls(mgr ctrl.Manager, s *Shard, obj client.Object, fn rec
 	return &ended
 }
 
-// configMap creates a ConfigMap that is assigned to the shard; without a shard it is not assigned.
+// configMap creates a ConfigMap that is assigned to the shard; it is unassigned if shard is empty.
 func (f *fixture) configMap(s *Shard, name string) *corev1.ConfigMap {
 	f.Helper()
 	cm := &corev1.ConfigMap{ObjectMeta: f.meta(s, name)}
@@ -174,7 +174,7 @@ func (f *fixture) configMap(s *Shard, name string) *corev1.ConfigMap {
 	return cm
 }
 
-// secretOf creates a Secret that is controlled by the ConfigMap and assigned to the shard.
+// secretOf creates a Secret that the ConfigMap controls, and assigns it to the shard.
 func (f *fixture) secretOf(s *Shard, owner client.Object, kind schemaKind, name string) *corev1.Secret {
 	f.Helper()
 	secret := &corev1.Secret{ObjectMeta: f.meta(s, name)}
@@ -188,7 +188,7 @@ func (f *fixture) secretOf(s *Shard, owner client.Object, kind schemaKind, name 
 
 type schemaKind struct{ apiVersion, kind string }
 
-// meta names an object; without a name the API server does.
+// meta returns metadata with this name; if the name is empty, the API server generates one.
 func (f *fixture) meta(s *Shard, name string) metav1.ObjectMeta {
 	meta := metav1.ObjectMeta{Namespace: f.namespace, Name: name, GenerateName: "object-"}
 	if s != nil {
@@ -230,7 +230,7 @@ func (f *fixture) refresh(obj client.Object) {
 	require.NoError(f, f.admin.Get(f.Context(), client.ObjectKeyFromObject(obj), obj))
 }
 
-// lease returns the shard's Lease, an empty one if there is none.
+// lease returns the shard's Lease, or an empty one if it does not exist.
 func (f *fixture) lease(s *Shard) *coordinationv1.Lease {
 	f.Helper()
 	lease := &coordinationv1.Lease{}
@@ -255,7 +255,8 @@ func (f *fixture) held(s *Shard) {
 	f.eventually("the Lease is held", func() bool { return holder(f.lease(s)) == s.Name() })
 }
 
-// eventually waits until the condition holds. It asks in the goroutine of the test, which the condition may fail.
+// eventually waits until the condition holds. It calls the condition on the goroutine of the test, so the condition may fail the
+// test.
 func (f *fixture) eventually(what string, condition func() bool) {
 	f.Helper()
 	err := wait.PollUntilContextTimeout(f.Context(), interval, patience, true, func(context.Context) (bool, error) {
@@ -267,7 +268,7 @@ func (f *fixture) eventually(what string, condition func() bool) {
 // receive waits for a value.
 func receive[T any](f *fixture, from <-chan T, what string) T {
 	f.Helper()
-	// Not the test's context: that is over when it cleans up.
+	// The context of the test has ended when the test cleans up.
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	select {
@@ -284,7 +285,7 @@ func nothing(context.Context, reconcile.Request) (reconcile.Result, error) {
 	return reconcile.Result{}, nil
 }
 
-// blocker is a reconciler that reports each call and stays in it until it is let go, whatever its context says.
+// blocker is a reconciler that reports each call and does not return until it is released, regardless of its context.
 type blocker struct {
 	entered chan reconcile.Request
 	proceed chan struct{}

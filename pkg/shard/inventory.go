@@ -13,39 +13,39 @@ import (
 )
 
 const (
-	// firstRetry and maxRetry bound the time between attempts to reach the API server; it doubles in between.
+	// firstRetry and maxRetry limit the time between attempts to reach the API server; it doubles in between.
 	firstRetry = 500 * time.Millisecond
 	maxRetry   = 30 * time.Second
 )
 
-// inventory makes sure that no worker begins from a cache that is older than the shard's term: what moved away while the
-// Lease was free is still there. It compares what the cache says of an object with a list that was made after the Lease was
-// taken and the hold-off had passed, once per kind and stretch of the term (T5).
+// inventory ensures that no worker starts from a cache that is older than the shard's term: such a cache still contains objects
+// that moved away while the Lease was free. It compares the cached state of an object with a list that was made after the
+// Lease was taken and the hold-off had passed, once per kind and stretch of the term (T5).
 //
-//	F1  An object is worked on, or given up, only when its cache shows it as it was when the API server listed the shard's
-//	    objects, or later. What is not on the list is worked on only in a version that is newer than the list.
-//	F2  The list is of the API server's latest state, after the hold-off. So it shows all that happened while the Lease was
-//	    free; and from then on nothing leaves the shard without its acknowledgement.
+//	F1  An object is worked on, or released, only when its cache shows it as it was when the API server listed the shard's
+//	    objects, or later. If the list does not contain the object, the cached version must be newer than the list.
+//	F2  The list contains the API server's latest state, after the hold-off. It therefore shows everything that happened while
+//	    the Lease was free. From then on, no object leaves the shard without the shard's acknowledgement.
 //	F3  While the API server does not answer, the shard keeps its Lease and works on nothing that was not confirmed before.
-//	F4  A cache that is behind costs no requests: its next event, or another look after a while, tells.
+//	F4  A cache that is behind costs no requests: its next event, or another look after a while, shows the state.
 //
-// It costs one request for 500 objects. What was refused costs more: to wait until the informers have reached the list's
-// version takes up to a minute where nothing happens, because they learn of it by bookmarks; to read each object when it is
-// first worked on takes as many requests as there are objects. That is done only where it must be: if the shard may not
-// list, for versions that are no numbers, and for an object that was listed and is not in the cache.
+// The cost is one request per 500 objects. Two alternatives were refused. Waiting until the informers have reached the list's
+// version takes up to a minute where nothing happens, because informers learn the version from bookmarks. Reading each object
+// before the first work on it takes as many requests as there are objects. The shard reads single objects only where necessary:
+// if it may not list, for versions that are not numbers, and for an object that was listed and is not in the cache.
 type inventory struct {
 	shard *Shard
 	kind  *kind
 
 	mu      sync.Mutex
-	stretch int           // of the term, that all below is of
+	stretch int           // stretch of the term that all fields below belong to
 	listing *listing      // nil: there is none yet
-	loading chan struct{} // closed when the list that is being made is there, or has failed; nil: none is
+	loading chan struct{} // closed when the list in progress is complete or has failed; nil: none is in progress
 	lists   backoff
 	reads   backoff
 }
 
-// backoff is when to try again what has failed.
+// backoff is when to retry what has failed.
 type backoff struct {
 	failures int
 	at       time.Time
@@ -57,19 +57,19 @@ func (b *backoff) failed(now time.Time) {
 	b.at = now.Add(wait.Jitter(half, 1))
 }
 
-// retryError says how long to wait for the next attempt to reach the API server. The failure was logged.
+// retryError is the wait until the next attempt to reach the API server. The failure was logged.
 type retryError time.Duration
 
 func (e retryError) Error() string {
-	return fmt.Sprintf("the shard cannot confirm that its cache is up to date, and tries again in %s", time.Duration(e))
+	return fmt.Sprintf("the shard cannot confirm that its cache is up to date, and retries in %s", time.Duration(e))
 }
 
-// prepare makes the list of this stretch of the term, unless there is one, or the object was confirmed without. One worker
-// makes it, the others wait. The error is a retryError if the API server must not be asked yet.
+// prepare makes the list of this stretch of the term, unless it exists or the object was confirmed without it. One worker makes
+// the list; the others wait. The error is a retryError if it is too early to ask the API server again.
 func (i *inventory) prepare(ctx context.Context, name types.NamespacedName) error {
 	for {
 		stretch, err := i.shard.term.current()
-		if err != nil || stretch == 0 { // 0: there is no term that a cache could be older than
+		if err != nil || stretch == 0 { // 0: no term exists that a cache could be older than
 			return err
 		}
 
@@ -89,7 +89,7 @@ func (i *inventory) prepare(ctx context.Context, name types.NamespacedName) erro
 	}
 }
 
-// turn says whose turn it is to make the list: the caller's, or that of a worker who has begun; nobody's if loading is nil.
+// turn returns whose turn it is to make the list: the caller's, or that of a worker who has begun, or nobody's if loading is nil.
 func (i *inventory) turn(stretch int, name types.NamespacedName) (loading <-chan struct{}, mine bool, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -114,11 +114,11 @@ func (i *inventory) turn(stretch int, name types.NamespacedName) (loading <-chan
 
 func (i *inventory) until(b backoff) time.Duration { return b.at.Sub(i.shard.term.clock.Now()) }
 
-// load makes the list, and lets those who wait for it look again.
+// load makes the list, and wakes those who wait for it.
 func (i *inventory) load(ctx context.Context, stretch int) {
 	var found *listing
 	var err error
-	// Also if it panics: the others must not wait for ever.
+	// Wake them even after a panic: the others must not wait forever.
 	defer func() {
 		i.mu.Lock()
 		defer i.mu.Unlock()
@@ -137,14 +137,15 @@ func (i *inventory) load(ctx context.Context, stretch int) {
 	found, err = i.shard.listed(ctx, i.kind)
 }
 
-// failed logs why the API server did not answer, and puts off the next attempt. A worker that was told to stop is no failure.
+// failed logs why the API server did not answer, and postpones the next attempt. If the worker was told to stop, this is not a
+// failure.
 func (i *inventory) failed(ctx context.Context, b *backoff, err error) {
 	if ctx.Err() != nil {
 		return
 	}
 	b.failed(i.shard.term.clock.Now())
 
-	message := "Works on nothing that was not confirmed in this term: the API server must say that the cache is up to date"
+	message := "Working on nothing that was not confirmed in this term: the API server must confirm that the cache is up to date"
 	if apierrors.IsForbidden(err) {
 		message = "Must ask for each object of the kind before it is first worked on: grant the shard get and list on the kind " +
 			"in the namespaces of its cache"
@@ -152,8 +153,8 @@ func (i *inventory) failed(ctx context.Context, b *backoff, err error) {
 	log.FromContext(ctx).Error(err, message, "unconfirmedKind", i.kind.gvk.Kind, "failures", b.failures, "retryAfter", i.until(*b))
 }
 
-// confirm reports whether what the cache says of an object, read after prepare, is no older than the term. If it is not, the
-// object is to be looked at again later.
+// confirm reports whether the cached state of an object, read after prepare, is as new as the term. If not, the worker must check
+// the object again later.
 func (i *inventory) confirm(ctx context.Context, name types.NamespacedName, cached view) (bool, error) {
 	stretch, err := i.shard.term.current()
 	if err != nil || stretch == 0 {
@@ -180,14 +181,15 @@ func (i *inventory) confirm(ctx context.Context, name types.NamespacedName, cach
 	return may == fresh, nil
 }
 
-// judge says by the list how fresh the view is. The error is a retryError if the object must be read, and that failed lately.
+// judge returns how fresh the view is according to the list. The error is a retryError if the object must be read, and a recent
+// read failed.
 func (i *inventory) judge(stretch int, name types.NamespacedName, cached view) (*listing, freshness, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 
 	l := i.listing
 	if l == nil || i.stretch != stretch {
-		return nil, behind, nil // the Lease was made anew just now
+		return nil, behind, nil // the Lease was recreated just now
 	}
 	may := l.judge(name, cached)
 	if may == fresh && l.knows(name) {
@@ -200,7 +202,7 @@ func (i *inventory) judge(stretch int, name types.NamespacedName, cached view) (
 	return l, may, nil
 }
 
-// read reads what the API server says of the object.
+// read reads the state of the object from the API server.
 func (i *inventory) read(ctx context.Context, name types.NamespacedName) (view, error) {
 	ctx, cancel := context.WithTimeout(ctx, liveTimeout)
 	defer cancel()

@@ -78,7 +78,7 @@ func TestComparisonWithALiveObject(t *testing.T) {
 	}
 }
 
-// What is kept of objects does not grow with those that come and go.
+// The memory for objects does not grow as objects come and go.
 func TestListingForgetsWhatIsGone(t *testing.T) {
 	name := types.NamespacedName{Name: "a"}
 	l := &listing{objects: map[types.NamespacedName]string{}}
@@ -88,7 +88,7 @@ func TestListingForgetsWhatIsGone(t *testing.T) {
 	require.Empty(t, l.objects)
 }
 
-// reads counts a shard's requests for metadata, and answers them in place of the API server.
+// reads counts a shard's requests for metadata, and answers them instead of the API server.
 type reads struct {
 	lists, gets atomic.Int64
 	mu          sync.Mutex
@@ -101,7 +101,7 @@ func (r *reads) set(answer func(list bool) (*http.Response, error)) {
 	r.answer = answer
 }
 
-// readable makes the requests of the fixture's config such ones.
+// readable applies reads to the requests of the fixture's config.
 func (f *fixture) readable() *reads {
 	r := &reads{}
 	f.config.Wrap(func(next http.RoundTripper) http.RoundTripper {
@@ -143,7 +143,7 @@ func forbidden(list bool) (*http.Response, error) {
 	}, nil
 }
 
-// unconfirmed is a shard in its term, with a reconciler whose cache is the API server or what the test says.
+// unconfirmed is a shard in its term. The cache of its reconciler is the API server or what the test sets.
 type unconfirmed struct {
 	*fixture
 	shard *Shard
@@ -172,8 +172,8 @@ func (f *fixture) unconfirmed() *unconfirmed {
 	return u
 }
 
-// look reconciles the object with the cache showing the given version, and returns whether the inner reconciler was called
-// and when the object is to be looked at again.
+// look reconciles the object while the cache shows the given version. It returns whether the inner reconciler was called, and
+// when to check the object again.
 func (u *unconfirmed) look(cached *corev1.ConfigMap) (called bool, again time.Duration) {
 	u.Helper()
 	u.cache.object = nil
@@ -203,7 +203,7 @@ func TestNothingIsWorkedOnWhileTheAPIServerDoesNotAnswer(t *testing.T) {
 		require.False(t, called)
 		require.EqualValues(t, attempt+1, r.lists.Load())
 		require.Len(t, u.logs, attempt+1)
-		require.Contains(t, u.logs[attempt], "the API server must say that the cache is up to date")
+		require.Contains(t, u.logs[attempt], "the API server must confirm that the cache is up to date")
 		require.Contains(t, u.logs[attempt], errDown.Error())
 
 		longest = max(longest, again)
@@ -223,7 +223,7 @@ func TestNothingIsWorkedOnWhileTheAPIServerDoesNotAnswer(t *testing.T) {
 	require.Zero(t, r.gets.Load())
 }
 
-// A shard that may only get its objects confirms each of them, once.
+// A shard that has only get permission confirms each object once.
 func TestShardThatMayNotListReadsEachObject(t *testing.T) {
 	f := newFixture(t)
 	r := f.readable()
@@ -258,7 +258,7 @@ func TestShardThatMayNotListReadsEachObject(t *testing.T) {
 	require.Equal(t, gets, r.gets.Load())
 }
 
-// A read that fails is tried again as a list is.
+// A failed read is retried like a list.
 func TestObjectThatCannotBeReadIsNotWorkedOn(t *testing.T) {
 	f := newFixture(t)
 	r := f.readable()
@@ -301,7 +301,7 @@ func TestObjectThatIsListedAndNotInTheCache(t *testing.T) {
 	require.EqualValues(t, 1, r.lists.Load())
 }
 
-// A worker that waits for the list of another one can be told to stop.
+// A worker that waits for the list of another one can be stopped.
 func TestWorkerThatWaitsForTheListStops(t *testing.T) {
 	f := newFixture(t)
 	r := f.readable()
@@ -331,7 +331,7 @@ func TestWorkerThatWaitsForTheListStops(t *testing.T) {
 	require.EqualValues(t, 1, r.lists.Load())
 }
 
-// A list is of one stretch of the term, also for a worker of the next one who has waited for it.
+// A list belongs to one stretch of the term, even for a worker of the next stretch who has waited for it.
 func TestListOfAnOlderStretchIsThrownAway(t *testing.T) {
 	f := newFixture(t)
 	r := f.readable()
@@ -339,7 +339,7 @@ func TestListOfAnOlderStretchIsThrownAway(t *testing.T) {
 	cm := f.configMap(u.shard, "a")
 	stock := u.shard.kind(corev1.SchemeGroupVersion.WithKind("ConfigMap").GroupKind()).inventory
 	waited := make(chan error, 1)
-	r.set(func(bool) (*http.Response, error) { // while the list is made
+	r.set(func(bool) (*http.Response, error) { // while the list is in progress
 		r.set(nil)
 		u.shard.term.regained(u.clock.Now(), 0)
 		go func() { waited <- stock.prepare(t.Context(), client.ObjectKeyFromObject(cm)) }()
@@ -358,7 +358,7 @@ func TestListOfAnOlderStretchIsThrownAway(t *testing.T) {
 	require.EqualValues(t, 2, r.lists.Load())
 }
 
-// However many objects a shard has, it begins after few requests.
+// A shard begins after few requests, however many objects it has.
 func TestStartWithManyObjectsCostsFewRequests(t *testing.T) {
 	const objects, writers = 2000, 20
 	f := newFixture(t)

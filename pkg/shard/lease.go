@@ -16,19 +16,19 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
-// lock is the shard's Lease as leader election sees it. Leader election does the timing; the lock adds what a shard needs
-// beyond it:
+// lock is the shard's Lease as leader election sees it. Leader election does the timing. The lock adds what a shard needs in
+// addition:
 //
-//	L1  Workers begin only once the Lease is held, and none begins after it was lost. Every success prolongs the term from
+//	L1  Workers begin only while the Lease is held, and none begins after it was lost. Every success extends the term from
 //	    when the request was sent, which is before anybody could see the renewal.
-//	L2  The Lease is given back only by its holder, when renewals worked to the end and every worker has stopped. Leader
-//	    election alone would also release it when it could not be renewed, while all workers still run.
-//	L3  A Lease that was lost is not taken back by this process: its objects may have moved, and its workers do not know.
-//	L4  Of two processes with one name the later one keeps the Lease. Leader election alone takes them for one, because the
-//	    contract wants the shard's name as the holder.
-//	L5  A Lease that was not this shard's all along is used only after the hold-off, also if it was deleted and made anew.
-//	L6  The Lease says how long the hold-off is, from the write that takes it on. A longer one that a predecessor has announced
-//	    is kept, and announced, until it has passed once: whoever has read it may rely on it.
+//	L2  Only the holder releases the Lease, and only if renewals worked to the end and every worker has stopped. Leader
+//	    election alone would also release the Lease if it could not be renewed, while all workers still run.
+//	L3  This process does not take back a Lease that it has lost: its objects may have moved, and its workers do not know.
+//	L4  If two processes have the same name, the later one keeps the Lease. Leader election alone takes them for one process,
+//	    because the contract requires the shard's name as the holder.
+//	L5  A Lease that this shard did not hold continuously is used only after the hold-off, even if it was deleted and recreated.
+//	L6  The Lease announces the hold-off from the write that takes it. A longer hold-off that a predecessor has announced is
+//	    kept, and announced, until it has passed once: whoever has read it may rely on it.
 //
 // Leader election calls the methods that read and write from one goroutine.
 type lock struct {
@@ -36,19 +36,19 @@ type lock struct {
 	term    *term
 	holdOff time.Duration // the shard's own
 
-	// announced is the hold-off that the Lease says, as it was last read or written; 0 if it says none.
+	// announced is the hold-off that the Lease announced when it was last read or written; 0 if it announced none.
 	announced time.Duration
-	// uid is that of the Lease that was last written.
+	// uid is the uid of the Lease that was last written.
 	uid types.UID
-	// free says that the Lease may have been free since this process has written it last.
+	// free is true if the Lease may have been free since this process last wrote it.
 	free bool
-	// settled says that the Lease, as it was last read, names this shard and has done so for longer than the hold-off.
+	// settled is true if the Lease, as it was last read, names this shard and has done so for longer than the hold-off.
 	settled bool
 	// holder is who held the Lease when it was last read or written.
 	holder string
-	// renewed is the last renewTime that this process has written, as far as it knows; zero before it held the Lease.
+	// renewed is the last renewTime that this process is known to have written; zero before it held the Lease.
 	renewed metav1.MicroTime
-	// failure is how the last write ended.
+	// failure is the result of the last write.
 	failure error
 	lost    error
 }
@@ -57,9 +57,9 @@ var _ resourcelock.Interface = (*lock)(nil)
 
 func (s *Shard) newLock(config *rest.Config) (*lock, error) {
 	config = rest.AddUserAgent(rest.CopyConfig(config), "shard-lease")
-	// One request that hangs must not cost the Lease.
+	// A single request that hangs must not cost the Lease.
 	config.Timeout = max(s.options.RenewDeadline/2, time.Second)
-	// Nor must it wait in line behind what the controllers write.
+	// The Lease must not queue behind the writes of the controllers.
 	config.QPS, config.RateLimiter = -1, nil
 
 	client, err := coordinationv1client.NewForConfig(config)
@@ -78,7 +78,7 @@ func (s *Shard) newLock(config *rest.Config) (*lock, error) {
 	return l, nil
 }
 
-// Get reads the Lease, and notices if it was lost.
+// Get reads the Lease, and detects whether it was lost.
 func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	if l.lost != nil {
 		return nil, nil, l.lost
@@ -101,12 +101,12 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	return record, raw, nil
 }
 
-// isSettled reports whether a Lease that is taken over from this record can be used without a hold-off: it was held under
-// this shard's name for longer than a hold-off, and, because it is written on the condition that it has not changed, still
-// is. Then nobody has seen it free lately. This is so when the process was restarted before its Lease was taken. Both times
-// come from the clock of that process. In all other cases moves may be under way: a Lease that was taken or given back is
-// free; one that does not exist may have been deleted long ago; and one that was acquired only just may have been free
-// before that. That costs a shard with a new name, which has no objects, the hold-off too: it looks just the same.
+// isSettled reports whether the shard can use a Lease that it takes over from this record without a hold-off. This is the case if
+// this shard's name has held the Lease for longer than a hold-off. It still does when the Lease is written, because the write
+// fails if the Lease has changed. Nobody has then seen it free lately. This happens when the process was restarted before its
+// Lease was taken. Both times come from the clock of the previous process. In all other cases, moves may be in progress: a Lease
+// that was taken or released is free; a Lease that does not exist may have been deleted long ago; a Lease that was acquired only
+// recently may have been free before. A new shard, which has no objects, also waits for the hold-off: it looks the same.
 func (l *lock) isSettled(record *resourcelock.LeaderElectionRecord) bool {
 	return record.HolderIdentity == l.Identity() && !record.AcquireTime.IsZero() &&
 		record.RenewTime.Sub(record.AcquireTime.Time) >= l.holds()
@@ -115,7 +115,7 @@ func (l *lock) isSettled(record *resourcelock.LeaderElectionRecord) bool {
 // holds returns how long the shard holds off after it has taken the Lease as it was last read or written.
 func (l *lock) holds() time.Duration { return max(l.holdOff, l.announced) }
 
-// theft says how the Lease, once held by this process, came to be another's.
+// theft describes how the Lease, once held by this process, was taken by another one.
 func (l *lock) theft(record *resourcelock.LeaderElectionRecord) error {
 	if l.renewed.IsZero() {
 		return nil
@@ -124,7 +124,7 @@ func (l *lock) theft(record *resourcelock.LeaderElectionRecord) error {
 		return fmt.Errorf("lease %s was taken from this shard: its holder is now %q", l.Describe(), l.holder)
 	}
 	if record.RenewTime.After(l.renewed.Time) {
-		return fmt.Errorf("lease %s is renewed by another process that calls itself %q too: give every shard its own name", l.Describe(), l.Identity())
+		return fmt.Errorf("lease %s is renewed by another process with the same name %q: give every shard its own name", l.Describe(), l.Identity())
 	}
 
 	return nil
@@ -135,7 +135,7 @@ func (l *lock) Create(ctx context.Context, record resourcelock.LeaderElectionRec
 	return l.hold(record, func() error { return l.LeaseLock.Create(ctx, record) })
 }
 
-// Update takes, renews or gives back the Lease.
+// Update takes, renews, or releases the Lease.
 func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	if record.HolderIdentity == "" {
 		return l.release(ctx, record)
@@ -150,7 +150,7 @@ func (l *lock) hold(record resourcelock.LeaderElectionRecord, write func() error
 	}
 
 	if err := l.term.lost(); err != nil {
-		// A Lease that is renewed would keep the objects of a process that does not work.
+		// Renewing the Lease would keep the objects of a process that does not work.
 		return l.lose(err)
 	}
 
@@ -161,16 +161,16 @@ func (l *lock) hold(record resourcelock.LeaderElectionRecord, write func() error
 		l.holder = record.HolderIdentity
 		l.prolong(sent)
 	case l.renewed.IsZero() || apierrors.IsConflict(l.failure):
-		// Not held before, or certainly not written.
+		// The Lease was not held before, or was certainly not written.
 		return l.failure
 	}
-	// A write whose answer was lost may have happened all the same. The time on the wire has microseconds.
+	// A write whose answer was lost may still have succeeded. Times on the wire have microseconds.
 	l.renewed = metav1.NewMicroTime(record.RenewTime.Truncate(time.Microsecond))
 
 	return l.failure
 }
 
-// prolong begins or prolongs the term by a write that was sent at the given time.
+// prolong begins or extends the term, based on a write that was sent at the given time.
 func (l *lock) prolong(sent time.Time) {
 	switch {
 	case l.renewed.IsZero() && l.settled:
@@ -192,17 +192,17 @@ func (l *lock) release(ctx context.Context, record resourcelock.LeaderElectionRe
 	case l.lost != nil:
 		return l.lost
 	case l.holder != l.Identity():
-		return fmt.Errorf("lease %s is not given back: it is held by %q", l.Describe(), l.holder)
+		return fmt.Errorf("lease %s is not released: it is held by %q", l.Describe(), l.holder)
 	case l.failure != nil && !errors.Is(l.failure, context.Canceled):
-		return fmt.Errorf("lease %s is not given back, because it could not be renewed and workers may still run: %w", l.Describe(), l.failure)
+		return fmt.Errorf("lease %s is not released, because it could not be renewed and workers may still run: %w", l.Describe(), l.failure)
 	case !idle:
-		return fmt.Errorf("lease %s is not given back, because workers still run: it runs out once the process has ended", l.Describe())
+		return fmt.Errorf("lease %s is not released, because workers still run: it expires after the process has ended", l.Describe())
 	}
 
 	return l.LeaseLock.Update(ctx, record) //nolint:wrapcheck // leader election looks for Conflict and logs the Lease's name
 }
 
-// lose ends the term of the shard in this process for good.
+// lose permanently ends the shard's term in this process.
 func (l *lock) lose(err error) error {
 	l.term.lose(err)
 	l.lost = err

@@ -70,7 +70,7 @@ func TestLeaseIsKeptWhileAWorkerIgnoresItsContext(t *testing.T) {
 	require.Empty(t, holder(f.lease(s)))
 }
 
-// The manager waits for workers only as long as its options say; the lock must not rely on it.
+// The manager waits for workers only as long as its options allow; the lock must not rely on it.
 func TestLeaseIsKeptWhenTheManagerDoesNotWait(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
@@ -122,7 +122,7 @@ func TestLeaseThatWasTakenEndsTheManager(t *testing.T) {
 	require.ErrorIs(t, s.term.held(), ErrLost)
 }
 
-// Whoever gave the Lease away in the shard's name may have moved its objects already.
+// Whoever released the Lease in the shard's name may already have moved its objects.
 func TestLeaseThatWasGivenAwayIsNotTakenBack(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
@@ -162,7 +162,7 @@ func TestOfTwoProcessesWithOneNameTheLaterOneStays(t *testing.T) {
 	require.Empty(t, holder(f.lease(second)))
 }
 
-// A time that somebody set back, or removed, is no sign of a second process.
+// If somebody sets a time back or removes it, this is no sign of a second process.
 func TestLeaseWithStrangeTimesIsRenewed(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
@@ -185,7 +185,7 @@ func (f *fixture) lock(s *Shard, config *rest.Config) *lock {
 	return l
 }
 
-// begin makes a worker begin, after the hold-off, and returns what ends it.
+// begin lets a worker begin, after the hold-off, and returns a function that ends it.
 func (f *fixture) begin(s *Shard) func() {
 	f.Helper()
 	var end func()
@@ -206,7 +206,7 @@ func record(holder string, second int64) resourcelock.LeaderElectionRecord {
 	return resourcelock.LeaderElectionRecord{HolderIdentity: holder, LeaseDurationSeconds: 3, AcquireTime: at, RenewTime: at}
 }
 
-// overwrite changes the shard's Lease, which the shard renews at the same time.
+// overwrite changes the shard's Lease, which the shard concurrently renews.
 func (f *fixture) overwrite(s *Shard, change func(*coordinationv1.Lease)) {
 	f.Helper()
 	f.eventually("the Lease is changed", func() bool {
@@ -236,7 +236,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (r roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return r(req) }
 
-// The answer to a renewal may get lost with the shard's context: the Lease is still given back.
+// The answer to a renewal may be lost with the shard's context: the Lease is released nevertheless.
 func TestLeaseIsGivenBackAfterACancelledRenewal(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
@@ -264,7 +264,7 @@ func TestTheLaterProcessIsNoticedByTheEarlierOne(t *testing.T) {
 
 	require.Error(t, earlier.Update(t.Context(), record("shard-0", 3)))
 	_, _, err = earlier.Get(t.Context())
-	require.ErrorContains(t, err, `another process that calls itself "shard-0"`)
+	require.ErrorContains(t, err, `another process with the same name "shard-0"`)
 	require.ErrorIs(t, first.term.held(), ErrLost)
 	require.Error(t, earlier.Update(t.Context(), record("shard-0", 4)), "it does not write again")
 	require.Error(t, earlier.Update(t.Context(), record("", 5)), "nor give away what is another's")

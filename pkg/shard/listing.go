@@ -12,37 +12,38 @@ import (
 )
 
 const (
-	// listPage is how many objects are listed by one request.
+	// listPage is how many objects one request lists.
 	listPage = 500
-	// liveTimeout bounds one request to the API server; a worker waits for it.
+	// liveTimeout limits one request to the API server; a worker waits for it.
 	liveTimeout = 30 * time.Second
 )
 
-// listing is what the API server said of the shard's objects of one kind at one moment of the term, and how far one cache of
-// them has been seen to be since. It is not safe for concurrent use.
+// listing is the API server's answer about the shard's objects of one kind at one moment of the term, and the versions that one
+// cache of them has been seen to reach since. It is not safe for concurrent use.
 //
-// What it keeps is a name and a version per object, as long as the term lasts: about a tenth of what the cache keeps.
+// It keeps a name and a version per object as long as the term lasts: about a tenth of what the cache keeps.
 type listing struct {
-	// revisions are the resource versions of the lists, by namespace, "" standing for all; nil if the shard may not list.
+	// revisions are the resource versions of the lists by namespace, where "" stands for all; nil if the shard may not list.
 	revisions map[string]string
-	// objects are the versions of the listed objects, or reached.
+	// objects are the versions of the listed objects, or the value reached.
 	objects map[types.NamespacedName]string
 }
 
-// reached stands for the version of an object that the cache shows as it was at a moment of the term, or later.
+// reached replaces the version of an object that the cache shows as it was at a moment of the term, or later.
 const reached = ""
 
-// freshness is whether the cache shows an object as it was at some moment of the term, or later.
+// freshness tells whether the cache shows an object as it was at some moment of the term, or later.
 type freshness int
 
 const (
 	fresh  freshness = iota
 	behind           // not yet
-	unsaid           // the listing alone does not tell: the object itself is to be read
+	unsaid           // the listing alone cannot tell: read the object itself
 )
 
-// judge says how fresh the cache's view of an object is. Between two versions of a resource the greater one is the later one
-// (a promise of the API server since Kubernetes 1.35, and true before). Of versions that are no numbers only equality counts.
+// judge returns how fresh the cache's view of an object is. Of two versions of a resource, the greater one is the later one (the
+// API server has promised this since Kubernetes 1.35, and it was true before). Versions that are not numbers are only compared
+// for equality.
 func (l *listing) judge(name types.NamespacedName, v view) freshness {
 	version, listed := l.objects[name]
 	switch {
@@ -63,9 +64,9 @@ func (l *listing) judge(name types.NamespacedName, v view) freshness {
 		revision, ok = l.revisions[metav1.NamespaceAll]
 	}
 	if !ok {
-		return unsaid // the cache has more namespaces than it was said to have
+		return unsaid // the cache has more namespaces than declared
 	}
-	// What is not listed was not this shard's then. It has become so since, or the cache is of before.
+	// The list does not contain the object, so it did not belong to this shard then. Either it does since, or the cache is older.
 	if v.version == revision {
 		return behind
 	}
@@ -73,7 +74,7 @@ func (l *listing) judge(name types.NamespacedName, v view) freshness {
 	return notOlder(v.version, revision)
 }
 
-// compare says how fresh the cache's view is, given what was read live after it. It is fresh or behind.
+// compare returns how fresh the cache's view is, given a live read after it: fresh or behind.
 func compare(cached, live view) freshness {
 	switch {
 	case !live.owned && cached.version == "":
@@ -87,7 +88,7 @@ func compare(cached, live view) freshness {
 	}
 }
 
-// notOlder says whether version a of an object was written with or after version b of the same resource.
+// notOlder reports whether version a of an object was written with or after version b of the same resource.
 func notOlder(a, b string) freshness {
 	if a == b {
 		return fresh
@@ -102,8 +103,8 @@ func notOlder(a, b string) freshness {
 	}
 }
 
-// note keeps in mind that a view of the cache was fresh. Only what the versions do not tell has to be kept, and only as long as
-// the cache has the object: a cache never goes back.
+// note records that a view of the cache was fresh. It keeps only what the versions do not tell, and only as long as the cache
+// contains the object: a cache never goes back.
 func (l *listing) note(name types.NamespacedName, v view) {
 	if v.version == "" {
 		delete(l.objects, name)
@@ -112,15 +113,15 @@ func (l *listing) note(name types.NamespacedName, v view) {
 	}
 }
 
-// knows reports whether the listing has the object.
+// knows reports whether the listing contains the object.
 func (l *listing) knows(name types.NamespacedName) bool {
 	_, listed := l.objects[name]
 
 	return listed
 }
 
-// listed lists the shard's objects of the kind on the API server. If the shard may not list them, the listing has none, and
-// the error says so.
+// listed lists the shard's objects of the kind on the API server. If the shard may not list them, the listing contains none and
+// the error reports it.
 func (s *Shard) listed(ctx context.Context, k *kind) (*listing, error) {
 	namespaces, err := k.namespaces()
 	if err != nil {
@@ -140,7 +141,8 @@ func (s *Shard) listed(ctx context.Context, k *kind) (*listing, error) {
 	return l, nil
 }
 
-// listPages adds the shard's objects of one namespace, or all. All pages are of one moment, which is not before the request.
+// listPages adds the shard's objects of one namespace, or of all. All pages show the same moment, which is not before the
+// request.
 func (s *Shard) listPages(ctx context.Context, k *kind, namespace string, l *listing) error {
 	o := metav1.ListOptions{LabelSelector: s.Selector().String(), Limit: listPage}
 	for {
@@ -161,7 +163,7 @@ func (s *Shard) listPages(ctx context.Context, k *kind, namespace string, l *lis
 	}
 }
 
-// page lists one page, within the time for a request.
+// page lists one page, within the timeout of a request.
 func (k *kind) page(ctx context.Context, namespace string, o metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
 	ctx, cancel := context.WithTimeout(ctx, liveTimeout)
 	defer cancel()

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// stuck is a network on which requests for Leases never come back, and do not even notice that nobody waits for them.
+// stuck is a network on which requests for Leases never return, even after their context has ended.
 type stuck struct {
 	network
 	release chan struct{}
@@ -81,8 +81,8 @@ func TestWorkersStopWhileRenewalsAreStuck(t *testing.T) {
 	require.ErrorContains(t, p.err, "leader election lost")
 }
 
-// A worker that ignores its context after a stop keeps the Lease; but if the Lease gets lost, the manager alone would wait
-// for the worker for ever.
+// A worker that ignores its context after a stop keeps the Lease. If the Lease is then lost, the manager alone would wait for the
+// worker forever.
 func TestProcessEndsIfTheLeaseIsLostAfterAStop(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
@@ -100,7 +100,7 @@ func TestProcessEndsIfTheLeaseIsLostAfterAStop(t *testing.T) {
 	require.Equal(t, "shardlease-controller", holder(f.lease(s)))
 }
 
-// What a shard finds when it starts decides whether moves of its objects may be under way.
+// What a shard finds when it starts determines whether moves of its objects may be in progress.
 func TestHoldOff(t *testing.T) {
 	at := metav1.NewMicroTime(time.Unix(1_700_000_000, 0))
 	lease := func(holder string, held time.Duration) *coordinationv1.LeaseSpec {
@@ -155,7 +155,7 @@ func TestHoldOff(t *testing.T) {
 	}
 }
 
-// The reconcile of a shard that must wait is not lost, and no failure.
+// If the shard must wait, a reconcile is neither lost nor a failure.
 func TestReconcileDuringTheHoldOff(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
@@ -169,7 +169,7 @@ func TestReconcileDuringTheHoldOff(t *testing.T) {
 	require.Empty(t, b.entered)
 }
 
-// A Lease that this process could not renew in time is not renewed later: its workers have been told to stop.
+// A Lease that this process could not renew in time is not renewed later: its workers were told to stop.
 func TestLeaseIsNotRenewedAfterTheDeadline(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")

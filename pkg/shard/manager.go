@@ -20,20 +20,20 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
 
-// untilWorkersStopped makes a manager wait without limit for its workers when it stops.
+// untilWorkersStopped makes a stopping manager wait for its workers without a limit.
 const untilWorkersStopped time.Duration = -1
 
-// ConfigureManager sets up the options of a manager so that it runs as this shard. Call it once, right before
-// manager.New, with the config that goes there too.
+// ConfigureManager sets up the options of a manager so that it runs as this shard. Call it once, right before manager.New, with
+// the config that you also pass to manager.New.
 //
-// The manager's leader election becomes the shard's Lease: controllers start once it is held, and it is given back after
-// they have stopped. The manager's cache holds, of the given kinds, only objects with this shard's label; selectors that
-// the options have already apply as well. Name every kind whose objects carry the label: the ring's resources and their
+// The manager's leader election becomes the shard's Lease: controllers start when the Lease is held, and the Lease is released
+// after they have stopped. Of the given kinds, the manager's cache contains only objects with this shard's label; selectors that
+// the options already contain also apply. Name every kind whose objects carry the label: the ring's resources and their
 // controlled resources. Other kinds are cached as without sharding.
 //
-// Nothing is changed if it returns an error. It does so if the options ask for what a shard cannot do: an election of
-// their own, or a limited time to stop, at the end of which the Lease would be given back under running workers. (A Pod's
-// terminationGracePeriodSeconds limits the time to stop without harm.)
+// If ConfigureManager returns an error, it has changed nothing. It returns an error if the options request what a shard cannot
+// do: a leader election of their own, or a shutdown timeout, after which the Lease would be released while workers still run.
+// (A Pod's terminationGracePeriodSeconds limits the shutdown without this risk.)
 func (s *Shard) ConfigureManager(config *rest.Config, options *manager.Options, kinds ...client.Object) error {
 	if err := s.checkOptions(*options); err != nil {
 		return fmt.Errorf("configure the manager of shard %s: %w", s.options.Name, err)
@@ -73,7 +73,7 @@ func (s *Shard) ConfigureManager(config *rest.Config, options *manager.Options, 
 	return nil
 }
 
-// connect returns the lock for the config, and makes the shard read what it must not take from a cache.
+// connect returns the lock for the config. It also lets the shard read what it must not take from a cache.
 func (s *Shard) connect(config *rest.Config) (*lock, error) {
 	lock, err := s.newLock(config)
 	if err != nil {
@@ -82,7 +82,7 @@ func (s *Shard) connect(config *rest.Config) (*lock, error) {
 
 	live, err := metadata.NewForConfig(config)
 	if err != nil {
-		return nil, fmt.Errorf("create the client of shard %s for what it reads live: %w", s.options.Name, err)
+		return nil, fmt.Errorf("create the client of shard %s for live reads: %w", s.options.Name, err)
 	}
 	s.readLive(live)
 
@@ -98,7 +98,7 @@ func (s *Shard) checkOptions(o manager.Options) error {
 		errs = append(errs, errors.New("set LeaseDuration, RenewDeadline and RetryPeriod in shard.Options instead"))
 	}
 	if o.GracefulShutdownTimeout != nil && *o.GracefulShutdownTimeout >= 0 {
-		errs = append(errs, errors.New("remove GracefulShutdownTimeout: the Lease is given back only after all workers have stopped"))
+		errs = append(errs, errors.New("remove GracefulShutdownTimeout: the Lease is released only after all workers have stopped"))
 	}
 
 	return errors.Join(errs...)
@@ -112,8 +112,8 @@ func (s *Shard) cacheOptions(sch *runtime.Scheme, o cache.Options, kinds []clien
 	if len(kinds) == 0 {
 		return o, errors.New("name at least one kind whose objects are sharded")
 	}
-	// Selectors of DefaultNamespaces take precedence over those of a kind, unless the kind has namespaces of its own, which a
-	// kind without namespaces must not have.
+	// Selectors of DefaultNamespaces take precedence over those of a kind, unless the kind has namespaces of its own. A
+	// cluster-scoped kind must not have namespaces.
 	for namespace, defaults := range o.DefaultNamespaces {
 		if defaults.LabelSelector != nil {
 			return o, fmt.Errorf("namespace %q of DefaultNamespaces has a label selector: move it to ByObject", namespace)
@@ -132,7 +132,7 @@ func (s *Shard) cacheOptions(sch *runtime.Scheme, o cache.Options, kinds []clien
 	for _, obj := range kinds {
 		gvk, err := apiutil.GVKForObject(obj, sch)
 		if err != nil {
-			return o, fmt.Errorf("find out the kind of %T: %w", obj, err)
+			return o, fmt.Errorf("determine the kind of %T: %w", obj, err)
 		}
 		key, ok := keys[gvk]
 		if !ok {
@@ -145,7 +145,7 @@ func (s *Shard) cacheOptions(sch *runtime.Scheme, o cache.Options, kinds []clien
 	return o, nil
 }
 
-// namespacesOf returns the namespaces of which the cache has a kind, for namespaced kinds of which it has not all.
+// namespacesOf returns, for the namespaced kinds that are not cached in all namespaces, the namespaces in which they are cached.
 func namespacesOf(sch *runtime.Scheme, o cache.Options) (map[schema.GroupVersionKind][]string, error) {
 	if sch == nil {
 		sch = scheme.Scheme
@@ -168,13 +168,13 @@ func namespacesOf(sch *runtime.Scheme, o cache.Options) (map[schema.GroupVersion
 	return namespaces, nil
 }
 
-// keysOf returns the objects that stand for kinds in the map, whose keys are pointers.
+// keysOf returns the objects that represent the kinds in the map, whose keys are pointers.
 func keysOf(sch *runtime.Scheme, byObject map[client.Object]cache.ByObject) (map[schema.GroupVersionKind]client.Object, error) {
 	keys := make(map[schema.GroupVersionKind]client.Object, len(byObject))
 	for obj := range byObject {
 		gvk, err := apiutil.GVKForObject(obj, sch)
 		if err != nil {
-			return nil, fmt.Errorf("find out the kind of %T: %w", obj, err)
+			return nil, fmt.Errorf("determine the kind of %T: %w", obj, err)
 		}
 		keys[gvk] = obj
 	}
@@ -182,7 +182,7 @@ func keysOf(sch *runtime.Scheme, byObject map[client.Object]cache.ByObject) (map
 	return keys, nil
 }
 
-// restrict adds the shard's selector to what is cached of a kind.
+// restrict adds the shard's selector to the cache options of a kind.
 func (s *Shard) restrict(o cache.ByObject, defaults labels.Selector) cache.ByObject {
 	if o.Label == nil {
 		o.Label = defaults
@@ -200,7 +200,7 @@ func (s *Shard) restrict(o cache.ByObject, defaults labels.Selector) cache.ByObj
 	return o
 }
 
-// and returns a selector that matches what the given one and the shard's selector both match.
+// and returns a selector that matches only what both the given selector and the shard's selector match.
 func (s *Shard) and(selector labels.Selector) labels.Selector {
 	own := s.Selector()
 	if selector == nil {

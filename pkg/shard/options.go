@@ -15,13 +15,13 @@ import (
 
 const (
 	defaultLeaseDuration = 15 * time.Second
-	// inClusterNamespaceFile is where a Pod finds the namespace it runs in.
+	// inClusterNamespaceFile contains the namespace of the Pod.
 	inClusterNamespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 	// maxLeaseDuration is the longest duration that the services count.
 	maxLeaseDuration = 24 * time.Hour
 	defaultHoldOff   = 2 * time.Second
-	// minHoldOff is more than a write that takes an object from a shard may take: the rebalancer relies for 250 ms on an answer
-	// that the Lease is free, and gives up a write that has not ended a second later. The shard's cache needs nothing of it.
+	// minHoldOff is longer than a write that takes an object from a shard: the rebalancer relies for 250 ms on an answer that the
+	// Lease is free, and abandons a write that has not ended a second later. The shard's cache needs no part of it.
 	minHoldOff = 1500 * time.Millisecond
 	// jitter is the factor by which client-go's leader election stretches its retry period.
 	jitter = 1.2
@@ -29,41 +29,41 @@ const (
 
 var errEmpty = errors.New("it is empty")
 
-// Options say who the shard is and how it keeps its Lease. The zero value lacks the ring's name.
+// Options describe the shard and how it keeps its Lease. The zero value lacks only the ring's name.
 type Options struct {
 	// Ring is the name of the ClusterRing that the shard belongs to. Required.
 	Ring string
-	// Name is the shard's name: the name and the holder of its Lease, and the value of the shard label on its objects. No
-	// two processes of a ring may use one name at the same time. Default: the host name, which is the Pod's name in a cluster.
+	// Name is the shard's name: the name and the holder of its Lease, and the value of the shard label on its objects. No two
+	// processes of a ring may use the same name at the same time. Default: the host name, which is the Pod's name in a cluster.
 	Name string
 	// Namespace holds the shard's Lease. Default: the namespace of the Pod; required outside a cluster.
 	Namespace string
 
-	// LeaseDuration is how long the Lease counts as healthy after a renewal, in whole seconds, at most a day. The objects of a shard that
-	// vanished move after twice this time. Default: 15 seconds.
+	// LeaseDuration is how long the Lease counts as healthy after a renewal, in whole seconds, at most a day. If a shard
+	// vanishes, its objects move after twice this time. Default: 15 seconds.
 	LeaseDuration time.Duration
-	// RenewDeadline is how long the shard works after the last successful renewal of its Lease was sent. Then the contexts
-	// of its workers are cancelled, and they must stop before LeaseDuration has passed; otherwise Exit is called. Must be less
-	// than LeaseDuration. Default: two thirds of LeaseDuration.
+	// RenewDeadline is how long the shard works after the last successful renewal of its Lease was sent. After that, the contexts
+	// of its workers are cancelled. The workers must stop before LeaseDuration has passed; otherwise, Exit is called. Must be
+	// less than LeaseDuration. Default: two thirds of LeaseDuration.
 	RenewDeadline time.Duration
 	// RetryPeriod is the time between renewals. Must be less than RenewDeadline / 1.2. Default: two fifteenths of
 	// LeaseDuration.
 	RetryPeriod time.Duration
 
-	// HoldOff is how long the shard waits before it works after it has taken a Lease that was free, or made a new one. While
-	// a Lease is free the rebalancer takes objects from the shard without asking it, and whoever has seen the Lease free counts
-	// on this time. The Lease says it, in the annotation v1alpha1.AnnotationHoldOff. A Lease that says more, because another
-	// value was set when it was last held, makes the shard wait that long once. A shard that finds its Lease still held under
-	// its name does not wait. At least 1.5 seconds. Default: 2 seconds.
+	// HoldOff is how long the shard waits before it works, after it has taken a free Lease or created one. While a Lease is free,
+	// the rebalancer takes objects from the shard without asking it, and whoever has seen the Lease free relies on this time. The
+	// Lease announces it in the annotation v1alpha1.AnnotationHoldOff. If the Lease announces a longer time, because another
+	// value was set when it was last held, the shard waits that long once. A shard whose Lease is still held under its name does
+	// not wait. At least 1.5 seconds. Default: 2 seconds.
 	HoldOff time.Duration
 
-	// Exit is called, in a goroutine of its own or in that of a worker, when the Lease is lost and workers have not stopped in
-	// time, which only the end of the process stops. It must end the process and not return. Default: log the error by klog
-	// and exit with code 1.
+	// Exit is called when the Lease is lost and workers have not stopped in time. Only the end of the process stops such workers.
+	// Exit runs in its own goroutine or in that of a worker. It must end the process and not return. Default: log the error with
+	// klog and exit with code 1.
 	Exit func(error)
 }
 
-// complete fills in defaults and validates. The host name and the namespace file are arguments for the sake of tests.
+// complete fills in defaults and validates. Tests pass the host name and the namespace file.
 func (o Options) complete(hostname func() (string, error), namespaceFile string) (Options, error) {
 	var errs []error
 	if o.Name == "" {
@@ -106,7 +106,7 @@ func (o Options) complete(hostname func() (string, error), namespaceFile string)
 	return o, nil
 }
 
-// validateNames is silent about names that have no default: that was said already.
+// validateNames does not report names that have no default: complete has reported them.
 func (o Options) validateNames() []error {
 	var errs []error
 	if o.Ring == "" {
@@ -134,7 +134,7 @@ func (o Options) validateNames() []error {
 	return errs
 }
 
-// objectAndLabel finds what keeps a name from being both the name of an object and the value of a label.
+// objectAndLabel returns why a name cannot be both the name of an object and the value of a label.
 func objectAndLabel(name string) []string {
 	if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
 		return problems

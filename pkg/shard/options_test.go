@@ -182,7 +182,7 @@ func TestConfigureManagerCachesOwnObjects(t *testing.T) {
 	require.Equal(t, "app=a", options.Cache.DefaultLabelSelector.String())
 }
 
-// What is meant for the Lease alone, short time-outs above all, would break the manager's watches.
+// Settings for the Lease, especially short timeouts, would break the manager's watches.
 func TestConfigureManagerLeavesTheConfigAlone(t *testing.T) {
 	config := &rest.Config{Host: "localhost", QPS: 5, Timeout: time.Hour, UserAgent: "me"}
 	before := rest.CopyConfig(config)

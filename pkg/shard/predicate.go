@@ -6,10 +6,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 )
 
-// Predicate returns a predicate that lets an event through if all the given predicates do, and also, whatever they say, if
-// the object is draining or its shard or drain label has changed. Use it in place of the given predicates on the watch of
-// every sharded kind: a predicate like GenerationChangedPredicate would keep drains from being noticed. Without arguments
-// it lets everything through.
+// Predicate returns a predicate that passes an event if all given predicates pass it. It also passes an event, regardless of
+// them, if the object is draining or its shard or drain label has changed. Use it instead of the given predicates on the watch of
+// every sharded kind: a predicate like GenerationChangedPredicate would hide drains. Without arguments, it passes everything.
 func (s *Shard) Predicate(inner ...predicate.Predicate) predicate.Predicate {
 	all := predicate.And(inner...)
 
@@ -23,7 +22,7 @@ func (s *Shard) Predicate(inner ...predicate.Predicate) predicate.Predicate {
 	}
 }
 
-// reassigned reports whether an update touched a label of the ring.
+// reassigned reports whether an update changed a label of the ring.
 func (s *Shard) reassigned(before, after client.Object) bool {
 	for _, key := range []string{s.shardKey, s.drainKey} {
 		was, had := before.GetLabels()[key]

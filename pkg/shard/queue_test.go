@@ -11,12 +11,12 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// keyQueue is the queue of a controller without controller-runtime.
+// keyQueue is the queue of a controller that does not use controller-runtime.
 type keyQueue struct {
 	workqueue.TypedRateLimitingInterface[types.NamespacedName]
 }
 
-// queueOf returns a queue of all that happens to the informer's objects.
+// queueOf returns a queue of all events of the informer's objects.
 func (f *fixture) queueOf(informer cache.SharedIndexInformer) *keyQueue {
 	f.Helper()
 	q := &keyQueue{workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[types.NamespacedName]())}
@@ -34,7 +34,7 @@ func (f *fixture) queueOf(informer cache.SharedIndexInformer) *keyQueue {
 	return q
 }
 
-// run handles keys until the context ends.
+// run processes keys until the context ends.
 func (q *keyQueue) run(ctx context.Context, handle func(context.Context, types.NamespacedName) (time.Duration, error)) error {
 	var workers sync.WaitGroup
 	for range 2 {

@@ -19,39 +19,40 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
-// recheck is when a worker that could not tell, or could not start yet, looks again. An event or the worker that leaves
-// last nearly always comes first.
+// recheck is when a worker that could not decide, or could not start yet, checks again. Nearly always, an event or the worker
+// that leaves last comes first.
 const recheck = 2 * time.Second
 
-// Reconciler wraps a reconciler of one kind so that it runs only for objects that are this shard's and not draining, and
-// so that drains are acknowledged. Wrap every reconciler of the process that works on a sharded kind, main or controlled;
-// objects whose controller is an object of another wrapped kind also wait for that one's drain, and its drain for them; so do those whose
-// controller's controller is, and so on. Kinds between that no reconciler works on are told to [Shard.Follows].
+// Reconciler wraps a reconciler of one kind so that it runs only for objects that belong to this shard and are not draining, and
+// so that drains are acknowledged. Wrap every reconciler of the process that works on a sharded kind, main or controlled. If the
+// controller of an object is of another wrapped kind, the object also waits for the drain of its controller, and that drain
+// waits for the object. The same applies to the controller's controller, and so on. Pass kinds in between that no reconciler
+// works on to [Shard.Follows].
 //
-// The client reads from the manager's cache; obj is an empty object of the kind that the controller watches, in the form
-// that it watches it (typed, unstructured or metadata), so that no second watch is started. A kind that the client's scheme
-// does not know makes every reconcile fail with an error that says so.
+// The client reads from the manager's cache. obj is an empty object of the kind that the controller watches, in the form that it
+// watches (typed, unstructured, or metadata), so that no second watch is started. If the client's scheme does not contain the
+// kind, every reconcile fails with an error that says so.
 //
-// Of what the cache says nothing is used before the API server has confirmed it once in the term: the first reconcile of a kind
-// lists the shard's objects of that kind.
+// The wrapper uses nothing from the cache before the API server has confirmed it once in the term: the first reconcile of a
+// kind lists the shard's objects of that kind.
 //
-// The inner reconciler is also called for an object that is in the cache no more; see the package's doc on NotFound. Its
-// results and errors are passed on. What the wrapper cannot decide yet is reconciled again a little later.
+// The inner reconciler is also called for an object that is no longer in the cache; see NotFound in the package documentation.
+// Its results and errors are passed on. If the wrapper cannot decide yet, the object is reconciled again a little later.
 func (s *Shard) Reconciler(c client.Client, obj client.Object, inner reconcile.Reconciler) reconcile.Reconciler {
 	return &reconciler{shard: s, kind: s.kindOf(c, obj), inner: inner}
 }
 
-// Follows tells the shard of a kind whose objects stand between main objects and those that a wrapped reconciler works on, and that no
-// reconciler of the process works on itself: the ReplicaSets of Deployments, where it is Deployments and Pods that are reconciled. The
-// arguments are those of [Shard.Reconciler].
+// Follows registers a kind whose objects stand between main objects and the objects of a wrapped reconciler, if no reconciler of
+// the process works on the kind itself. An example is ReplicaSets, if only Deployments and Pods are reconciled. The arguments are
+// those of [Shard.Reconciler].
 func (s *Shard) Follows(c client.Client, obj client.Object) { s.kindOf(c, obj) }
 
-// kindOf returns how to read the kind of an object by the client, and registers it.
+// kindOf returns and registers the kind of an object, which is read with the client.
 func (s *Shard) kindOf(c client.Client, obj client.Object) *kind {
 	empty, _ := obj.DeepCopyObject().(client.Object)
 	gvk, err := c.GroupVersionKindFor(obj)
 	if err != nil {
-		return &kind{err: fmt.Errorf("find out the kind of %T: %w", obj, err)}
+		return &kind{err: fmt.Errorf("determine the kind of %T: %w", obj, err)}
 	}
 
 	form := form{gvk: gvk, goType: reflect.TypeOf(empty)}
@@ -76,14 +77,14 @@ func (s *Shard) kindOf(c client.Client, obj client.Object) *kind {
 	live := func() (metadata.Getter, error) {
 		mapping, err := c.RESTMapper().RESTMapping(gvk.GroupKind(), gvk.Version)
 		if err != nil {
-			return nil, fmt.Errorf("find out the resource of %s: %w", gvk.Kind, err)
+			return nil, fmt.Errorf("determine the resource of %s: %w", gvk.Kind, err)
 		}
 
 		return s.liveReader().Resource(mapping.Resource), nil
 	}
 	k.live = func(ctx context.Context, name types.NamespacedName) (metav1.Object, error) {
 		if s.liveReader() == nil {
-			// There is no manager of this shard, as in a test: then the client is all there is.
+			// The shard has no manager, as in a test: only the client is available.
 			return k.get(ctx, name)
 		}
 		r, err := live()
@@ -115,7 +116,7 @@ func (s *Shard) kindOf(c client.Client, obj client.Object) *kind {
 	return k
 }
 
-// form is how a kind is cached: each form has a cache of its own.
+// form identifies how a kind is cached: each form has its own cache.
 type form struct {
 	gvk    schema.GroupVersionKind
 	goType reflect.Type
@@ -123,23 +124,24 @@ type form struct {
 
 var allNamespaces = []string{metav1.NamespaceAll}
 
-// kind is one kind of sharded objects and how to reach them.
+// kind is one kind of sharded objects, and how to access them.
 type kind struct {
 	gvk schema.GroupVersionKind
 	err error // why the kind cannot be used; then nothing else is set
 
-	// get reads an object from the cache. The error is NotFound if it is not there.
+	// get reads an object from the cache. The error is NotFound if the cache does not contain it.
 	get func(context.Context, types.NamespacedName) (metav1.Object, error)
-	// live reads an object's metadata from the API server, whoever's it is. The error is NotFound if it is not there.
+	// live reads an object's metadata from the API server, even if it belongs to another shard. The error is NotFound if it does
+	// not exist.
 	live func(context.Context, types.NamespacedName) (metav1.Object, error)
 	// list lists the metadata of objects from the API server, in one namespace or all.
 	list func(context.Context, string, metav1.ListOptions) (*metav1.PartialObjectMetadataList, error)
-	// namespaces returns those that are cached.
+	// namespaces returns the cached namespaces.
 	namespaces func() ([]string, error)
 	// patch sends a merge patch and returns the new resourceVersion.
 	patch      func(context.Context, types.NamespacedName, []byte) (string, error)
 	namespaced func() (bool, error)
-	// inventory knows whether the cache is up to date.
+	// inventory tracks whether the cache is up to date.
 	inventory *inventory
 }
 
@@ -167,7 +169,7 @@ func (s *Shard) liveReader() metadata.Interface {
 	return s.live
 }
 
-// inventoryOf returns the inventory of a cache, which all who read from that cache share.
+// inventoryOf returns the inventory of a cache, which all readers of that cache share.
 func (s *Shard) inventoryOf(f form, k *kind) *inventory {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,7 +181,7 @@ func (s *Shard) inventoryOf(f form, k *kind) *inventory {
 	return s.inventories[f]
 }
 
-// cachedNamespaces returns the namespaces of which the manager's cache has a kind, as far as they are known.
+// cachedNamespaces returns the namespaces in which the manager caches a kind, as far as they are known.
 func (s *Shard) cachedNamespaces(gvk schema.GroupVersionKind) []string {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -191,7 +193,7 @@ func (s *Shard) cachedNamespaces(gvk schema.GroupVersionKind) []string {
 	return allNamespaces
 }
 
-// kind returns how to read a kind that a reconciler was wrapped for, nil for other kinds.
+// kind returns a kind that a reconciler was wrapped for, or nil for other kinds.
 func (s *Shard) kind(gk schema.GroupKind) *kind {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -203,11 +205,11 @@ func (k *kind) key(name types.NamespacedName) objectKey {
 	return objectKey{GroupKind: k.gvk.GroupKind(), NamespacedName: name}
 }
 
-// read returns the object from the cache, nil if it is not there.
+// read returns the object from the cache, or nil if the cache does not contain it.
 func (k *kind) read(ctx context.Context, name types.NamespacedName) (metav1.Object, error) {
 	obj, err := k.get(ctx, name)
 	if apierrors.IsNotFound(err) {
-		return nil, nil //nolint:nilnil // absence is an answer
+		return nil, nil //nolint:nilnil // absence is a valid answer
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read %s %s: %w", k.gvk.Kind, name, err)
@@ -216,7 +218,7 @@ func (k *kind) read(ctx context.Context, name types.NamespacedName) (metav1.Obje
 	return obj, nil
 }
 
-// view returns what an object, nil for an absent one, says of its assignment.
+// view returns the assignment of an object; nil stands for an absent object.
 func (s *Shard) view(obj metav1.Object) view {
 	if obj == nil {
 		return view{}
@@ -270,7 +272,7 @@ func (s *Shard) work(ctx context.Context, k *kind, name types.NamespacedName, in
 	}
 }
 
-// later returns the result of a reconcile that could not begin: no error if it only has to wait.
+// later returns the result of a reconcile that could not begin. If it only has to wait, this is not an error.
 func later(err error) (reconcile.Result, error) {
 	holdOff, retry := holdOffError(0), retryError(0)
 	switch {
@@ -283,16 +285,16 @@ func later(err error) (reconcile.Result, error) {
 	}
 }
 
-// workFunc is what a controller does about one object. Its results and errors are passed on.
+// workFunc is what a controller does for one object. Its results and errors are passed on.
 type workFunc func(ctx context.Context) (reconcile.Result, error)
 
-// visit is one worker's stay inside an object and all that it follows.
+// visit is one worker's stay inside an object and everything that the object follows.
 type visit struct {
 	shard *Shard
 	keys  []objectKey
 }
 
-// enter enters the object, and all that it follows as far as they are of wrapped kinds, and says what may be done to the object.
+// enter enters the object, and everything of wrapped kinds that it follows. It returns what may be done to the object.
 func (v *visit) enter(ctx context.Context, k *kind, name types.NamespacedName) (verdict, error) {
 	obj, may, err := v.look(ctx, k, name)
 
@@ -307,7 +309,7 @@ func (v *visit) enter(ctx context.Context, k *kind, name types.NamespacedName) (
 		}
 		group, err := schema.ParseGroupVersion(controller.APIVersion)
 		if err != nil {
-			return run, nil //nolint:nilerr // no owner that anybody could have wrapped
+			return run, nil //nolint:nilerr // no owner that a reconciler could be wrapped for
 		}
 		owner := v.shard.kind(group.WithKind(controller.Kind).GroupKind())
 		if owner == nil {
@@ -322,15 +324,15 @@ func (v *visit) enter(ctx context.Context, k *kind, name types.NamespacedName) (
 	return may, err
 }
 
-// enterOwner says what may be done to an object of this shard, given its controller: it goes where that goes. The controller is nil if it is no
-// more, and the object is to be brought to its end.
+// enterOwner returns what may be done to an object of this shard, based on its controller, which it follows. The controller is
+// nil if it no longer exists and the object is to be finished.
 func (v *visit) enterOwner(
 	ctx context.Context, owner *kind, obj metav1.Object, controller *metav1.OwnerReference,
 ) (metav1.Object, verdict, error) {
 	key := types.NamespacedName{Namespace: obj.GetNamespace(), Name: controller.Name}
 	namespaced, err := owner.namespaced()
 	if err != nil {
-		return nil, unclear, fmt.Errorf("find out whether %s is namespaced: %w", owner.gvk.Kind, err)
+		return nil, unclear, fmt.Errorf("determine whether %s is namespaced: %w", owner.gvk.Kind, err)
 	}
 	if !namespaced {
 		key.Namespace = ""
@@ -346,20 +348,21 @@ func (v *visit) enterOwner(
 		may, err = owner.survivedBy(ctx, key, controller.UID)
 		return nil, may, err
 	default:
-		// The object follows its owner, or is collected after it, or the owner comes back into view.
+		// The object follows its owner, or is garbage-collected after it, or the owner comes back into view.
 		return nil, unclear, nil
 	}
 }
 
-// survivedBy says what may be done to an object in deletion whose owner is not in the cache: once the owner is no more, nobody
-// else will finish this. But an owner that is another shard's is not in the cache either, so the API server is asked.
+// survivedBy returns what may be done to an object in deletion whose owner is not in the cache. If the owner no longer exists,
+// nobody else will finish the deletion. An owner that belongs to another shard is not in the cache either, so the API server is
+// asked.
 func (k *kind) survivedBy(ctx context.Context, owner types.NamespacedName, uid types.UID) (verdict, error) {
 	obj, err := k.live(ctx, owner)
 	switch {
 	case apierrors.IsNotFound(err):
 		return run, nil
 	case err != nil:
-		return unclear, fmt.Errorf("find out whether %s %s was deleted: %w", k.gvk.Kind, owner, err)
+		return unclear, fmt.Errorf("determine whether %s %s was deleted: %w", k.gvk.Kind, owner, err)
 	case obj.GetUID() != uid:
 		return run, nil
 	default:
@@ -367,7 +370,7 @@ func (k *kind) survivedBy(ctx context.Context, owner types.NamespacedName, uid t
 	}
 }
 
-// look enters one object and judges what the cache says of it, if that is no older than the term.
+// look enters one object and judges its cached state, if that is as new as the term.
 func (v *visit) look(ctx context.Context, k *kind, name types.NamespacedName) (metav1.Object, verdict, error) {
 	if err := k.inventory.prepare(ctx, name); err != nil {
 		return nil, unclear, err
@@ -383,10 +386,10 @@ func (v *visit) look(ctx context.Context, k *kind, name types.NamespacedName) (m
 	}
 
 	cached := v.shard.view(obj)
-	if cached.owned || cached.version == "" { // with what is another's nothing is done anyway
+	if cached.owned || cached.version == "" { // nothing is done with objects of other shards anyway
 		confirmed, err := k.inventory.confirm(ctx, name, cached)
 		if err == nil && !confirmed {
-			log.FromContext(ctx).V(1).Info("Waits until the cache shows the object as it was in this term", "kind", k.gvk.Kind, "object", name, "cachedVersion", cached.version)
+			log.FromContext(ctx).V(1).Info("Waiting until the cache shows the object as it was in this term", "kind", k.gvk.Kind, "object", name, "cachedVersion", cached.version)
 		}
 		if err != nil || !confirmed {
 			return obj, unclear, err
@@ -407,8 +410,8 @@ func (v *visit) look(ctx context.Context, k *kind, name types.NamespacedName) (m
 	return obj, run, nil
 }
 
-// leave leaves every object that was entered, acknowledges the drains that waited for this, and adds the outcome to that
-// of the reconcile.
+// leave leaves every object that was entered, acknowledges the drains that waited for this, and adds the outcome to the result of
+// the reconcile.
 func (v *visit) leave(ctx context.Context, result reconcile.Result, err error) (reconcile.Result, error) {
 	for _, key := range v.keys {
 		asked, acknowledge := v.shard.guard.leave(key)
@@ -418,10 +421,10 @@ func (v *visit) leave(ctx context.Context, result reconcile.Result, err error) (
 
 		switch ackErr := v.shard.acknowledge(ctx, key, asked); {
 		case apierrors.IsConflict(ackErr):
-			// The object changed meanwhile; its event leads here again.
+			// The object has changed meanwhile; its event leads here again.
 			result.RequeueAfter = sooner(result.RequeueAfter, recheck)
 		case ackErr != nil && err != nil:
-			// The drain's error comes first, because the other one may be terminal.
+			// The error of the drain comes first, because the other one may be terminal.
 			err = fmt.Errorf("%w (after the reconcile failed: %v)", ackErr, err) //nolint:errorlint // see above
 		case ackErr != nil:
 			err = ackErr
@@ -434,7 +437,7 @@ func (v *visit) leave(ctx context.Context, result reconcile.Result, err error) (
 	return result, err
 }
 
-// sooner returns the smaller of two times, of which the first may be missing.
+// sooner returns the smaller of two times; the first may be missing.
 func sooner(a, b time.Duration) time.Duration {
 	if a == 0 {
 		return b

@@ -27,7 +27,7 @@ var (
 	clusterRoleKind = schemaKind{"rbac.authorization.k8s.io/v1", "ClusterRole"}
 )
 
-// forOptions are those of an author who filters main objects by generation, and controlled objects not at all.
+// forOptions are the options of an author who filters main objects by generation, and does not filter controlled objects.
 func forOptions(s *Shard, obj client.Object) builder.ForOption {
 	if _, controlled := obj.(*corev1.Secret); controlled {
 		return builder.WithPredicates(s.Predicate())
@@ -81,7 +81,7 @@ func TestDrainWaitsForTheSecondController(t *testing.T) {
 	require.Empty(t, second.entered)
 }
 
-// The drain must be noticed at once when the last worker leaves, not by looking again and again.
+// The drain must be noticed immediately when the last worker leaves, not by polling.
 func TestTheLastWorkerAcknowledges(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
@@ -151,8 +151,8 @@ func TestDrainWaitsForControlledObjects(t *testing.T) {
 	}
 }
 
-// A controlled object in deletion is worked on without its owner only if there is no owner any more: one that is another
-// shard's is not in the cache either.
+// A controlled object in deletion is worked on without its owner only if the owner no longer exists. An owner that belongs to
+// another shard is not in the cache either.
 func TestControlledObjectInDeletionWaitsForItsOwner(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
@@ -290,7 +290,7 @@ func TestNoReconcileFromAStaleCache(t *testing.T) {
 	require.Equal(t, 1, look(nil), "now it is deleted")
 }
 
-// live is the object that the requests of a cacheView are about.
+// live is the object that the requests of a cacheView return.
 func live(f *fixture) client.Object {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "a"}}
 }
@@ -375,11 +375,11 @@ func TestReconcilerOfAnUnknownKind(t *testing.T) {
 	c, err := client.New(f.config, client.Options{Scheme: runtime.NewScheme()})
 	require.NoError(t, err)
 	_, err = s.Reconciler(c, &corev1.ConfigMap{}, reconcile.Func(nothing)).Reconcile(t.Context(), reconcile.Request{})
-	require.ErrorContains(t, err, "find out the kind of *v1.ConfigMap")
+	require.ErrorContains(t, err, "determine the kind of *v1.ConfigMap")
 	require.ErrorIs(t, err, reconcile.TerminalError(nil))
 }
 
-// Two shards hand objects to and fro under constant change; nobody else looks after the labels but the test.
+// Two shards hand objects over and back under constant change; only the test changes the labels.
 func TestHandOver(t *testing.T) {
 	f := newFixture(t)
 	shards := []*Shard{f.shard("shard-0"), f.shard("shard-1")}
@@ -408,7 +408,7 @@ func TestHandOver(t *testing.T) {
 	require.Empty(t, history.overlaps)
 }
 
-// history notices when two shards work on one object at the same time.
+// history detects when two shards work on one object at the same time.
 type history struct {
 	mu       sync.Mutex
 	inside   map[types.NamespacedName]string
@@ -439,7 +439,7 @@ func (h *history) leave(name types.NamespacedName) {
 	h.workers[name]--
 }
 
-// reconciler writes to the object a few times, so that the work takes time and leads to more of it.
+// reconciler writes to the object several times, so that the work takes time and causes more work.
 func (h *history) reconciler(s *Shard, controller string, c client.Client) reconcile.Func {
 	return func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 		h.enter(s, req.NamespacedName)

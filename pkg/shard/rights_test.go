@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 )
 
-// The rights that the package's doc lists are enough to hold a Lease, to work, to acknowledge and to stop.
+// The permissions in the package documentation are sufficient to hold a Lease, to work, to acknowledge, and to stop.
 func TestDocumentedRightsAreEnough(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
@@ -52,7 +52,7 @@ func TestDocumentedRightsAreEnough(t *testing.T) {
 	require.Empty(t, holder(f.lease(s)))
 }
 
-// A shard of one namespace needs no rights on others.
+// A shard of one namespace needs no permissions on others.
 func TestRightsInOneNamespaceAreEnough(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
@@ -60,7 +60,7 @@ func TestRightsInOneNamespaceAreEnough(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shard"},
 		Rules: []rbacv1.PolicyRule{
 			{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"get", "create", "update"}},
-			{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"list", "watch", "patch"}}, // no get: nothing is read singly
+			{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"list", "watch", "patch"}}, // no get: no object is read on its own
 		},
 	}
 	require.NoError(t, f.admin.Create(t.Context(), role))

@@ -11,15 +11,15 @@ import (
 	"k8s.io/client-go/tools/leaderelection"
 )
 
-// Run runs a controller that has no manager as this shard: it takes the shard's Lease with the given config, waits for the
-// end of the hold-off, calls work, and gives the Lease back when work has returned. Call it once.
+// Run runs a controller without a manager as this shard. It takes the shard's Lease with the given config, waits for the end of
+// the hold-off, calls work, and releases the Lease after work has returned. Call it once.
 //
-// The context of work ends when ctx does, and when the Lease is lost. Work must return only after all that it has started
-// has stopped; if it does not, the process ends as [Options].Exit says. Caches may be filled before, in work or outside: what a [Shard.Handler] finds in one that is older than the term waits
-// until the cache has caught up.
+// The context of work ends when ctx ends, and when the Lease is lost. Work must return only after everything that it has started
+// has stopped; if it does not, the process ends as described at [Options].Exit. Caches may be filled earlier, in work or outside
+// it: if a cache is older than the term, its objects in a [Shard.Handler] wait until the cache has caught up.
 //
-// The error is that of work, or an [ErrLost] if the Lease was lost: then the process must end with a non-zero exit code. It
-// is nil if ctx has ended before the Lease was taken.
+// Run returns the error of work. If the Lease was lost, it returns an [ErrLost], and the process must end with a non-zero exit
+// code. It returns nil if ctx ended before the Lease was taken.
 func (s *Shard) Run(ctx context.Context, config *rest.Config, work func(ctx context.Context) error) error {
 	lock, err := s.connect(config)
 	if err != nil {
@@ -31,7 +31,7 @@ func (s *Shard) Run(ctx context.Context, config *rest.Config, work func(ctx cont
 		LeaseDuration: s.options.LeaseDuration, RenewDeadline: s.options.RenewDeadline, RetryPeriod: s.options.RetryPeriod,
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(context.Context) { close(held) },
-			OnStoppedLeading: func() {}, // the term has ended before: it was given back or lost, or its deadline has passed
+			OnStoppedLeading: func() {}, // the term has ended before: the Lease was released or lost, or its deadline has passed
 		},
 	})
 	if err != nil {
@@ -61,7 +61,8 @@ func (s *Shard) Run(ctx context.Context, config *rest.Config, work func(ctx cont
 	return nil
 }
 
-// during calls the function as a worker, after the hold-off. It returns an ErrLost if the term ended before the function.
+// during calls the function as a worker, after the hold-off. It returns an ErrLost if the term ended before the function
+// returned.
 func (s *Shard) during(ctx context.Context, work func(ctx context.Context) error) error {
 	working, end, err := s.term.begin(ctx)
 	for wait := holdOffError(0); errors.As(err, &wait); working, end, err = s.term.begin(ctx) {
@@ -82,7 +83,7 @@ func (s *Shard) during(ctx context.Context, work func(ctx context.Context) error
 	return errors.Join(work(working), s.term.lost())
 }
 
-// TweakListOptions restricts a list or watch to the objects of this shard, besides what the options select already. It is
+// TweakListOptions restricts a list or watch to the objects of this shard, in addition to what the options already select. It is
 // meant for informer factories: informers.WithTweakListOptions(s.TweakListOptions).
 func (s *Shard) TweakListOptions(o *metav1.ListOptions) {
 	selector := s.Selector().String()

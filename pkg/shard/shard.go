@@ -15,8 +15,8 @@ import (
 	"github.com/clusterring/clusterring/pkg/shard/internal/hook"
 )
 
-// Shard is this process as a member of a ring. It is made by [New] and is safe for concurrent use. A process may hold
-// several, one per ring, each with its own manager.
+// Shard is this process as a member of a ring. [New] creates it. It is safe for concurrent use. A process may contain several
+// shards, one per ring, each with its own manager.
 type Shard struct {
 	options  Options
 	shardKey string
@@ -27,16 +27,16 @@ type Shard struct {
 
 	mu    sync.RWMutex
 	kinds map[schema.GroupKind]*kind
-	// inventories are those of the manager's caches.
+	// inventories are the inventories of the manager's caches.
 	inventories map[form]*inventory
-	// namespaces are those of which the manager's cache has a kind, where they are not all.
+	// namespaces are the namespaces in which the manager caches a kind, if these are not all.
 	namespaces map[schema.GroupVersionKind][]string
 	// live reads metadata from the API server; nil until the shard knows how to reach it.
 	live metadata.Interface
 }
 
-// New returns the shard that the options describe, with their defaults filled in. It does no I/O on the API server. The
-// error names every option that is missing or wrong.
+// New returns the shard that the options describe, with defaults filled in. It does not access the API server. The error names
+// every option that is missing or wrong.
 func New(options Options) (*Shard, error) {
 	options, err := options.complete(os.Hostname, inClusterNamespaceFile)
 	if err != nil {
@@ -67,7 +67,7 @@ func (s *Shard) Ring() string { return s.options.Ring }
 // Namespace returns the namespace of the shard's Lease.
 func (s *Shard) Namespace() string { return s.options.Namespace }
 
-// Selector returns the label selector that matches the objects of this shard, draining ones included.
+// Selector returns the label selector that matches the objects of this shard, including draining ones.
 func (s *Shard) Selector() labels.Selector {
 	return labels.SelectorFromSet(labels.Set{s.shardKey: s.options.Name})
 }
@@ -81,7 +81,7 @@ func (s *Shard) owns(obj metav1.Object) bool {
 	return obj.GetLabels()[s.shardKey] == s.options.Name
 }
 
-// Draining reports whether this shard is asked to give the object up: it owns the object, and the object carries the drain
+// Draining reports whether this shard is asked to release the object: the shard owns the object, and the object carries the drain
 // label with any value.
 func (s *Shard) Draining(obj client.Object) bool {
 	return s.draining(obj)
@@ -94,5 +94,5 @@ func (s *Shard) draining(obj metav1.Object) bool {
 }
 
 func init() {
-	hook.WithoutLease = func(s any) { s.(*Shard).term.unlimited() } //nolint:forcetypeassert // internal, the one caller passes a *Shard
+	hook.WithoutLease = func(s any) { s.(*Shard).term.unlimited() } //nolint:forcetypeassert // internal, the only caller passes a *Shard
 }

@@ -13,34 +13,34 @@ import (
 )
 
 var (
-	// ErrNotHeld says that this process does not hold the shard's Lease yet, or has only just taken it and waits for the
-	// end of Options.HoldOff.
-	ErrNotHeld = errors.New("this shard does not hold its Lease (yet): it takes a manager with the options of " +
+	// ErrNotHeld means that this process does not hold the shard's Lease yet, or has only just taken it and waits for the end of
+	// Options.HoldOff.
+	ErrNotHeld = errors.New("this shard does not hold its Lease (yet): it needs a manager with the options of " +
 		"Shard.ConfigureManager and controllers that need leader election, or Shard.Run")
-	// ErrLost says that the shard's term in this process is over: its Lease was lost or given back. The process must end.
-	ErrLost = errors.New("this shard has given up or lost its Lease and works no more: the process must end")
+	// ErrLost means that the shard's term in this process is over: its Lease was lost or released. The process must end.
+	ErrLost = errors.New("this shard has released or lost its Lease and no longer works: the process must end")
 
 	errLate  = errors.New("the Lease was not renewed before the renew deadline")
 	errStuck = errors.New("the shard has lost its Lease, and workers have not stopped")
-	errGiven = errors.New("the Lease is being given back")
+	errGiven = errors.New("the Lease is being released")
 )
 
 // term is the time in which this process may work as the shard. All its times are measured on the monotonic clock, which
-// goes on while the process is frozen.
+// continues while the process is frozen.
 //
-//	T1  A worker begins only after the hold-off and before the deadline, by the clock: a frozen process wakes up with its
-//	    timers late.
-//	T2  At the deadline, RenewDeadline after the last successful renewal was sent, the term is over for good and the contexts
-//	    of all workers are cancelled, whatever leader election waits for. So they are when the Lease is found to be lost.
+//	T1  A worker begins only after the hold-off and before the deadline, by the clock: when a frozen process wakes up, its
+//	    timers are late.
+//	T2  At the deadline, RenewDeadline after the last successful renewal was sent, the term ends permanently and the contexts
+//	    of all workers are cancelled, whatever leader election waits for. The same happens when the Lease is lost.
 //	T3  If a worker has not stopped LeaseDuration after that renewal was sent, the process ends. The Lease is taken from the
-//	    shard after twice that time at the earliest. If it was taken all the same, workers have no longer than they would
-//	    have after the deadline.
-//	T4  The Lease is given back only after every worker has ended, and none begins afterwards.
-//	T5  Each time that the Lease may have been free begins a new stretch of the term: nobody begins before another hold-off
-//	    has passed, and what was read of the shard's objects before that counts no more.
+//	    shard after twice that time at the earliest. If it was taken earlier all the same, workers have no longer than they
+//	    would have after the deadline.
+//	T4  The Lease is released only after every worker has ended, and no worker begins afterwards.
+//	T5  Each time that the Lease may have been free, a new stretch of the term begins: no worker begins before another hold-off
+//	    has passed, and what was read of the shard's objects before that no longer counts.
 //
-// A term that has passed its deadline could be prolonged as long as nobody has taken the Lease. It is not, because its
-// workers were told to stop, and a process that starts afresh is what has been tried.
+// A term that has passed its deadline could be extended as long as nobody has taken the Lease. It is not, because its workers
+// were told to stop, and the restart of a process is the tested path.
 type term struct {
 	clock         clock.WithDelayedExecution
 	renewDeadline time.Duration
@@ -52,7 +52,7 @@ type term struct {
 	cause    error // why the term is over
 	workers  map[*worker]struct{}
 	begins   time.Time // end of the hold-off
-	stretch  int       // counts the times that the Lease was taken; 0: there is no Lease to take
+	stretch  int       // counts how often the Lease was taken; 0: there is no Lease to take
 	deadline time.Time // zero: none
 	end      time.Time // when the process must not have workers any more; zero: never
 	timer    clock.Timer
@@ -67,10 +67,10 @@ const (
 	over
 )
 
-// worker is one that has begun and not ended.
+// worker is a worker that has begun and not ended.
 type worker struct{ cancel context.CancelCauseFunc }
 
-// holdOffError says how long workers must still wait. It is an ErrNotHeld.
+// holdOffError is how long workers must still wait. It is an ErrNotHeld.
 type holdOffError time.Duration
 
 func (e holdOffError) Error() string {
@@ -91,15 +91,14 @@ func newTerm(o Options, clk clock.WithDelayedExecution) *term {
 	}
 }
 
-// exitProcess ends the process. It logs by klog, which writes to standard error unless it was told otherwise.
+// exitProcess ends the process. It logs with klog, which writes to standard error by default.
 func exitProcess(err error) {
 	klog.Background().Error(err, "Ending the process")
 	klog.Flush()
 	os.Exit(1) //nolint:revive // nothing less stops a worker that ignores its context
 }
 
-// acquired begins the term, unless it has begun before: a write that took the Lease was sent at the given time, and has
-// succeeded just now.
+// acquired begins the term, unless it has begun before. A write that was sent at the given time has just taken the Lease.
 func (t *term) acquired(sent time.Time, holdOff time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -111,8 +110,8 @@ func (t *term) acquired(sent time.Time, holdOff time.Duration) {
 	t.take(sent, holdOff)
 }
 
-// regained begins a new stretch of the term: a write that made the Lease anew was sent at the given time, and has succeeded
-// just now. Workers that are at it carry on: they are not taken for lost before twice the duration of a Lease has passed.
+// regained begins a new stretch of the term. A write that was sent at the given time has just recreated the Lease. Running
+// workers continue: they do not count as lost before twice the duration of a Lease has passed.
 func (t *term) regained(sent time.Time, holdOff time.Duration) {
 	t.check()
 	t.mu.Lock()
@@ -129,7 +128,7 @@ func (t *term) take(sent time.Time, holdOff time.Duration) {
 	t.extend(sent)
 }
 
-// renewed prolongs the term: a renewal that was sent at the given time has succeeded.
+// renewed extends the term: a renewal that was sent at the given time has succeeded.
 func (t *term) renewed(sent time.Time) {
 	t.check()
 	t.mu.Lock()
@@ -153,7 +152,7 @@ func (t *term) unlimited() {
 	t.phase = holding
 }
 
-// lose ends the term because the Lease is another's. Workers get as long to stop as after the deadline.
+// lose ends the term because another holder has the Lease. Workers get as long to stop as after the deadline.
 func (t *term) lose(cause error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -165,7 +164,7 @@ func (t *term) lose(cause error) {
 	t.finish(cause)
 }
 
-// close ends the term because the Lease is to be given back. It reports whether all workers have ended already.
+// close ends the term because the Lease is to be released. It reports whether all workers have already ended.
 func (t *term) close() (idle bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -177,7 +176,8 @@ func (t *term) close() (idle bool) {
 	return len(t.workers) == 0
 }
 
-// held returns nil while the Lease is held by the clock and the hold-off is over, or else says why nothing may be written.
+// held returns nil while the Lease is held according to the clock and the hold-off is over. Otherwise, it returns why nothing may
+// be written.
 func (t *term) held() error {
 	t.check()
 	t.mu.Lock()
@@ -186,7 +186,7 @@ func (t *term) held() error {
 	return t.mayWork()
 }
 
-// current returns the stretch of the term, 0 for a term without a Lease, or why nobody may work.
+// current returns the stretch of the term, or 0 for a term without a Lease, or the error that prevents work.
 func (t *term) current() (stretch int, err error) {
 	t.check()
 	t.mu.Lock()
@@ -195,7 +195,7 @@ func (t *term) current() (stretch int, err error) {
 	return t.stretch, t.mayWork()
 }
 
-// lost returns why the term is over, nil if it is not.
+// lost returns why the term is over, or nil if it is not.
 func (t *term) lost() error {
 	t.check()
 	t.mu.Lock()
@@ -208,8 +208,8 @@ func (t *term) lost() error {
 	return t.mayWork()
 }
 
-// begin counts a worker in, or says why it must not work: by a holdOffError if it only has to wait a little. It returns the
-// worker's context and the function that counts it out.
+// begin registers a worker and returns its context and the function that unregisters it. Otherwise, it returns why the worker
+// must not work: a holdOffError if it only has to wait a little.
 func (t *term) begin(ctx context.Context) (context.Context, func(), error) {
 	t.check()
 	t.mu.Lock()
@@ -251,7 +251,7 @@ func (t *term) mayWork() error {
 	return nil
 }
 
-// check does what is due. Timers call it, and so does whoever asks, because timers may be late.
+// check does what is due. Timers call it, and so do readers of the term, because timers may be late.
 func (t *term) check() {
 	t.mu.Lock()
 	err := t.update()
@@ -262,7 +262,7 @@ func (t *term) check() {
 	}
 }
 
-// update ends the term if its deadline has passed, and returns why the process must end, if it must.
+// update ends the term if its deadline has passed. If the process must end, it returns why.
 func (t *term) update() error {
 	now := t.clock.Now()
 	if t.phase == holding && !t.deadline.IsZero() && !now.Before(t.deadline) {

@@ -19,7 +19,7 @@ const (
 	instant      = time.Nanosecond
 )
 
-// exits collects how often the process would have ended, and why.
+// exits records how often the process would have ended, and why.
 type exits struct {
 	count atomic.Int64
 	last  atomic.Value
@@ -30,7 +30,7 @@ func (e *exits) exit(err error) {
 	e.last.Store(err)
 }
 
-// testTerm runs a test in a bubble whose clock stands still until all wait.
+// testTerm runs a test in a bubble whose clock stands still until all goroutines wait.
 func testTerm(t *testing.T, test func(t *testing.T, term *term, exits *exits)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -126,8 +126,8 @@ func TestProcessEndsIfAWorkerDoesNotStop(t *testing.T) {
 	})
 }
 
-// A process that was told to stop gives its Lease back when the last worker ends. If that one does not, the Lease may get
-// lost meanwhile, and nobody but the term is left to notice.
+// A process that was told to stop releases its Lease when the last worker ends. If this worker does not end, the Lease may be
+// lost meanwhile, and only the term can detect it.
 func TestProcessEndsIfAWorkerDoesNotStopAfterTheLeaseCouldNotBeGivenBack(t *testing.T) {
 	testTerm(t, func(t *testing.T, term *term, exits *exits) {
 		t.Helper()
@@ -181,7 +181,7 @@ func TestNobodyBeginsDuringTheHoldOff(t *testing.T) {
 	})
 }
 
-// lateClock has gone on while timers have not been served, as in a process that was frozen.
+// lateClock has advanced while timers have not fired, as in a process that was frozen.
 type lateClock struct {
 	clock.RealClock
 	ahead atomic.Int64

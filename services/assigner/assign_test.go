@@ -226,7 +226,7 @@ func TestDroppedLabels(t *testing.T) {
 		w.SetLabels(map[string]string{"app": "x"})
 		require.NoError(t, c.Update(t.Context(), w))
 		require.Equal(t, map[string]string{"app": "x", f.shardLabel(): shard}, w.GetLabels())
-		require.Contains(t, warn.take(), "was put back")
+		require.Contains(t, warn.take(), "was restored")
 	})
 
 	t.Run("even where the ring has another shard by now", func(t *testing.T) {

@@ -1,56 +1,34 @@
+// Package assigner is the service that gives every new object its shard, in the very write that creates it.
+//
+// Every replica serves the admission webhook and keeps its own state: package rings follows ClusterRings and Leases,
+// package admission decides, package webhook answers; package certs, which ringquery uses as well, keeps the certificate. The
+// leader also registers the webhook with the API server (package registration). Nothing here ever refuses a user's write:
+// objects that the assigner misses are found by the rebalancer.
 package assigner
 
 import (
-	"context"
-	"crypto/tls"
-	"fmt"
 	"net/http"
-	"sync"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/selection"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/metadata"
-	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
-	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/services/assigner/registration"
-	"github.com/clusterring/clusterring/services/assigner/rings"
-	"github.com/clusterring/clusterring/services/assigner/webhook"
-	"github.com/clusterring/clusterring/services/internal/ancestry"
-	"github.com/clusterring/clusterring/services/internal/certs"
 	"github.com/clusterring/clusterring/services/internal/kit"
-	"github.com/clusterring/clusterring/services/internal/membership"
-	"github.com/clusterring/clusterring/services/internal/resources"
-	"github.com/clusterring/clusterring/services/internal/status"
 )
 
 // name of the service, its field manager and, by default, its Kubernetes Service.
 const name = "assigner"
 
-const long = `The assigner gives every new object of a ring its shard, in the write that creates it.
+const long = `The assigner assigns a shard to every new object of a ring, in the same write that creates the object.
 
-It reads   ClusterRings and the Leases of their shards; and, where the controller of an object is controlled itself, as a
-           ReplicaSet is, who controls that one.
-It decides which shard an object belongs to, from the name of the object, or of the one it follows, and the set of available
-           shards alone.
-It writes  the shard label, as an admission webhook; one MutatingWebhookConfiguration per ring (the leader only); the
+It reads   ClusterRings and the Leases of their shards. If the controller of an object is itself controlled, as a ReplicaSet
+           is, it also reads that controller.
+It decides which shard an object belongs to. This depends only on the name of the object, or of the object that it follows,
+           and on the set of available shards.
+It writes  the shard label, as an admission webhook; one MutatingWebhookConfiguration per ring (only the leader); the
            ring's condition WebhookRegistered; and, with --ca-mode secret, the Secret of its own certificates.
 
-It never refuses a write. What it cannot assign it lets pass, and the rebalancer assigns it within seconds; so does the
-API server when no assigner answers. Run as many replicas as you like: each of them answers.`
+It never refuses a write. If it cannot assign an object, the write succeeds anyway, and the rebalancer assigns the object
+within seconds. The same happens if no assigner answers. Run any number of replicas: all of them answer.`
 
 const example = `  # in a cluster, behind the Service sharding-system/assigner, with certificates of its own
   assigner
@@ -62,174 +40,23 @@ const example = `  # in a cluster, behind the Service sharding-system/assigner, 
   assigner --ca-mode cert-manager --cert-manager-inject-ca-from sharding-system/assigner \
     --tls-cert-file /tls/tls.crt --tls-private-key-file /tls/tls.key`
 
-// service is one run of the assigner.
-type service struct {
-	flags
-	all *pflag.FlagSet
-	mux *http.ServeMux
-	// source is set once there is one; the webhook's listener asks it for the certificate.
-	source certs.Source
-}
-
-// NewCommand returns the command of the service. Each call returns one that may run once; several may run in one process,
-// and share its metrics.
+// NewCommand returns the command of the service. Each command may run once. Several commands may run in one process; they share
+// its metrics.
 func NewCommand() *cobra.Command {
 	s := &service{mux: http.NewServeMux()}
 
 	return kit.NewCommand(kit.Service{
 		Name:           name,
-		Short:          "Gives every new object of a ring its shard",
+		Short:          "Assigns a shard to every new object of a ring",
 		Long:           long,
 		Example:        example,
 		LeaderElection: true,
 		AddFlags: func(fs *pflag.FlagSet) {
 			s.all = fs
-			s.add(fs)
+			s.addFlags(fs)
 		},
 		Validate:  s.validate,
 		Configure: s.configure,
 		Setup:     s.setup,
 	})
-}
-
-// configure restricts what is cached to what is needed, and sets up the webhook's listener.
-func (s *service) configure(o *manager.Options) {
-	ofRing, _ := labels.NewRequirement(v1alpha1.LabelClusterRing, selection.Exists, nil) // fails for invalid labels only
-	o.Cache.ByObject[&admissionregistrationv1.MutatingWebhookConfiguration{}] = cache.ByObject{
-		Label: labels.NewSelector().Add(*ofRing),
-	}
-	o.Cache.ByObject[&corev1.Secret{}] = cache.ByObject{
-		Namespaces: map[string]cache.Config{s.all.Lookup("namespace").Value.String(): {
-			FieldSelector: fields.OneTermEqualSelector("metadata.name", s.secret.Name),
-		}},
-	}
-
-	host, port, _ := s.address() // validated
-	o.WebhookServer = ctrlwebhook.NewServer(ctrlwebhook.Options{
-		Host:       host,
-		Port:       port,
-		WebhookMux: s.mux,
-		TLSOpts: []func(*tls.Config){func(c *tls.Config) {
-			c.MinVersion = tls.VersionTLS12
-			c.NextProtos = []string{"h2", "http/1.1"}
-			c.GetCertificate = func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) { return s.source.GetCertificate(hello) }
-		}},
-	})
-}
-
-// webhookMetrics are registered once per process, where the other metrics of controllers are.
-var webhookMetrics = sync.OnceValues(func() (*webhook.Metrics, error) { return webhook.NewMetrics(metrics.Registry) })
-
-func (s *service) setup(ctx context.Context, rt *kit.Runtime) error {
-	mgr := rt.Manager
-	target := s.target(rt.Options.Namespace)
-
-	m, err := webhookMetrics()
-	if err != nil {
-		return err
-	}
-
-	index := membership.NewIndex()
-	store := rings.NewStore(index, m.Forget)
-
-	if s.source, err = s.certificates(rt, target); err != nil {
-		return err
-	}
-
-	if err := s.source.SetupWith(mgr); err != nil {
-		return err
-	}
-
-	if err := kit.FollowLeases(rt, index); err != nil {
-		return err
-	}
-
-	known, err := resources.Follow(mgr, rt.Clock, rt.Log)
-	if err != nil {
-		return err
-	}
-
-	keeper := &rings.Keeper{Client: mgr.GetClient(), Store: store, Resources: known, Log: rt.Log}
-	if err := keeper.SetupWith(mgr); err != nil {
-		return err
-	}
-
-	r := &registration.Reconciler{
-		Client: mgr.GetClient(),
-		Live:   mgr.GetAPIReader(),
-		Rings:  store,
-		Bundle: s.source,
-		Target: target,
-		Status: status.Writer{Client: mgr.GetClient(), Owner: name, Clock: rt.Clock},
-	}
-	if err := r.SetupWith(mgr); err != nil {
-		return err
-	}
-
-	ancestors, err := ancestorsOf(mgr, rt.Clock)
-	if err != nil {
-		return err
-	}
-
-	// On the mux, not by the server's Register: that would measure every call a second time.
-	handler := &webhook.Handler{Rings: store, Ancestors: ancestors, Metrics: m, Clock: rt.Clock, Log: rt.Log}
-	s.mux.Handle(v1alpha1.WebhookPathPrefix, webhook.NewAging(handler, s.connectionAge, rt.Clock))
-
-	listening := mgr.GetWebhookServer().StartedChecker()
-
-	rt.AddReady("rings", keeper.Ready)
-	rt.AddReady("webhook", func(r *http.Request) error {
-		if err := s.source.Ready(r); err != nil {
-			return fmt.Errorf("no certificate: %w", err)
-		}
-
-		return listening(r) // by a handshake, which would be in vain without a certificate
-	})
-
-	return nil
-}
-
-const (
-	// maxBetween is of how many objects that stand between others it is remembered whom they follow, 3 MB, and rememberFor for how long. Should
-	// one get another owner, what is new goes to the old owner's shard for that long, until the rebalancer's audit finds it.
-	maxBetween  = 10_000
-	rememberFor = time.Minute
-)
-
-// ancestorsOf returns who finds out whom objects follow.
-func ancestorsOf(mgr manager.Manager, clk clock.PassiveClock) (*ancestry.Book, error) {
-	live, err := metadata.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
-	if err != nil {
-		return nil, fmt.Errorf("create a client for metadata: %w", err)
-	}
-
-	read := func(ctx context.Context, gvr schema.GroupVersionResource, name types.NamespacedName) (*metav1.PartialObjectMetadata, error) {
-		return live.Resource(gvr).Namespace(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{})
-	}
-
-	return ancestry.New(ancestry.Options{Read: read, Size: maxBetween, Remember: rememberFor, Clock: clk}), nil
-}
-
-// certificates returns where the serving certificate comes from.
-func (s *service) certificates(rt *kit.Runtime, target registration.Target) (certs.Source, error) {
-	if s.caMode != caSecret {
-		bundle := s.caBundleFile
-		if s.caMode == caCertManager {
-			bundle = ""
-		}
-
-		source, err := certs.NewFiles(s.certFile, s.keyFile, bundle, rt.Clock)
-		if err != nil {
-			return nil, fmt.Errorf("%w (--tls-cert-file, --tls-private-key-file, --ca-bundle-file)", err)
-		}
-
-		return source, nil
-	}
-
-	return &certs.Secret{
-		Client: rt.Manager.GetClient(),
-		Name:   types.NamespacedName{Namespace: rt.Options.Namespace, Name: s.secret.Name},
-		Policy: s.policy(target),
-		Clock:  rt.Clock,
-	}, nil
 }

@@ -29,8 +29,8 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/assigner"
+	"github.com/clusterring/clusterring/services/internal/hashring"
 	"github.com/clusterring/clusterring/services/internal/key"
-	"github.com/clusterring/clusterring/services/internal/ring"
 	"github.com/clusterring/clusterring/tools/localplane"
 	"github.com/clusterring/clusterring/tools/localplane/leasetest"
 )
@@ -388,12 +388,12 @@ func (f *fixture) shardLabel() string { return v1alpha1.ShardLabel(f.name) }
 // owner returns the shard that the ring gives a website to.
 func (f *fixture) owner(name string) string {
 	k := key.Key{Group: f.kind.Group, Kind: f.kind.Kind, Namespace: f.namespace, Name: name}
-	shard, _ := ring.New(f.shards).Owner(k.Hash())
+	shard, _ := hashring.New(f.shards).Owner(k.Hash())
 
 	return shard
 }
 
-func fingerprint(shards []string) string { return ring.New(shards).Fingerprint() }
+func fingerprint(shards []string) string { return hashring.New(shards).Fingerprint() }
 
 func (f *fixture) emptyConfiguration() *admissionregistrationv1.MutatingWebhookConfiguration {
 	return &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.WebhookConfigurationName(f.name)}}

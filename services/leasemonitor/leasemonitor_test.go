@@ -187,7 +187,7 @@ func TestServiceUnderItsOwnRights(t *testing.T) {
 	require.NoError(t, stop())
 }
 
-// hasEvent says whether there is an event of that reason on the ring.
+// hasEvent reports whether there is an event of that reason on the ring.
 func (w *world) hasEvent(reason string) bool {
 	w.t.Helper()
 

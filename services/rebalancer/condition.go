@@ -142,7 +142,7 @@ func assignment(ring *v1alpha1.ClusterRing, t *target, r engine.Report) *v1alpha
 	}
 
 	if r.Converged {
-		a.Resources = scope.Clean(ring, t.Set)
+		a.Resources = scope.Converged(ring, t.Set)
 	}
 
 	if r.Converged && len(t.missing()) == 0 {

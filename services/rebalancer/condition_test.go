@@ -9,9 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/hashring"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
-	"github.com/clusterring/clusterring/services/internal/ring"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/scope"
 )
@@ -37,7 +37,7 @@ func TestATypoHoldsUpNothingElse(t *testing.T) {
 
 	s := scope.Of(r)
 	reached := &target{scope: s, Target: &engine.Target{
-		View: membership.NewView("r", nil, ring.NewCache(1)), Set: resources.Resolve(served, s.Spec), Leaving: s.Leaving, Selector: labels.Everything(),
+		View: membership.NewView("r", nil, hashring.NewCache(1)), Set: resources.Resolve(served, s.Spec), Leaving: s.Leaving, Selector: labels.Everything(),
 	}}
 
 	a := assignment(r, reached, engine.Report{Converged: true})

@@ -5,15 +5,15 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/clusterring/clusterring/services/internal/takeover"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 	"github.com/clusterring/clusterring/services/rebalancer/placement"
-	"github.com/clusterring/clusterring/services/rebalancer/takeover"
 )
 
 // fleet runs one engine per ring while this replica is the leader.
@@ -23,7 +23,6 @@ type fleet struct {
 	namespaces namespaces
 	limits     engine.Limits
 	clock      clock.WithTicker
-	log        logr.Logger
 	// ask has discovery asked soon. It is to be called when the API server refuses a resource that it should serve.
 	ask func()
 	// changed is called when an engine has something to report.
@@ -41,7 +40,7 @@ type running struct {
 	revision int64
 	stop     func()
 	// reported is what the reconciler last wrote of what the engine reports; nobody else touches it.
-	reported told
+	reported lastReport
 	// failures are those that it reported last, stuck is what it announced last that a deleted ring waits for; the same.
 	failures []string
 	stuck    string
@@ -80,7 +79,7 @@ func (f *fleet) engine(ring string) *running {
 		return r
 	}
 
-	ctx, cancel := context.WithCancel(f.ctx)
+	ctx, cancel := context.WithCancel(log.IntoContext(f.ctx, log.FromContext(f.ctx).WithValues("ring", ring)))
 	ended := make(chan struct{})
 	r := &running{
 		Engine: engine.New(engine.Config{
@@ -90,7 +89,6 @@ func (f *fleet) engine(ring string) *running {
 			Namespaces: f.namespaces,
 			Limits:     f.limits,
 			Clock:      f.clock,
-			Log:        f.log.WithValues("ring", ring),
 			Changed:    func() { f.changed(ring) },
 			Trouble:    f.ask,
 			Late: func(id objects.ID, shard string, after time.Duration) {

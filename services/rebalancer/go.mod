@@ -3,9 +3,9 @@ module github.com/clusterring/clusterring/services/rebalancer
 go 1.26.0
 
 require (
-	github.com/clusterring/clusterring/pkg v0.0.0
-	github.com/clusterring/clusterring/services/internal v0.0.0
-	github.com/clusterring/clusterring/tools/localplane v0.0.0
+	github.com/clusterring/clusterring/pkg v0.1.0
+	github.com/clusterring/clusterring/services/internal v0.1.0
+	github.com/clusterring/clusterring/tools v0.1.0
 	github.com/go-logr/logr v1.4.4
 	github.com/prometheus/client_golang v1.25.0
 	github.com/spf13/cobra v1.10.2
@@ -18,6 +18,11 @@ require (
 	k8s.io/client-go v0.37.1
 	k8s.io/utils v0.0.0-20260626114624-be93311217bd
 	sigs.k8s.io/controller-runtime v0.25.2
+)
+
+require (
+	github.com/google/go-cmp v0.7.0 // indirect
+	gotest.tools/v3 v3.5.2
 )
 
 require (
@@ -70,7 +75,7 @@ require (
 	gopkg.in/evanphx/json-patch.v4 v4.13.0 // indirect
 	gopkg.in/inf.v0 v0.9.1 // indirect
 	k8s.io/apiextensions-apiserver v0.37.1 // indirect
-	k8s.io/klog/v2 v2.140.0 // indirect
+	k8s.io/klog/v2 v2.140.0
 	k8s.io/kube-openapi v0.0.0-20260721132016-d427ff9ee9ad // indirect
 	pgregory.net/rapid v1.3.0
 	sigs.k8s.io/json v0.0.0-20250730193827-2d320260d730 // indirect
@@ -81,6 +86,8 @@ require (
 
 replace (
 	github.com/clusterring/clusterring/pkg => ../../pkg
+	github.com/clusterring/clusterring/proto => ../../proto
 	github.com/clusterring/clusterring/services/internal => ../internal
-	github.com/clusterring/clusterring/tools/localplane => ../../tools/localplane
+	github.com/clusterring/clusterring/tools => ../../tools
+	github.com/clusterring/clusterring/tools/example => ../../tools/example
 )

@@ -17,7 +17,7 @@ type namespaces struct {
 	live   client.Reader
 }
 
-// Selects says whether the namespace exists and the selector selects it.
+// Selects reports whether the namespace exists and the selector selects it.
 func (n namespaces) Selects(ctx context.Context, name string, selector labels.Selector) (bool, error) {
 	ns := &corev1.Namespace{}
 

@@ -4,9 +4,9 @@ import (
 	"context"
 	"sync"
 
-	"github.com/go-logr/logr"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -27,11 +27,11 @@ func (n *notifier) set(q workqueue.TypedRateLimitingInterface[reconcile.Request]
 }
 
 // all has every ring reconciled that the reader knows. One that it does not know yet has still to be reconciled for the first time.
-func (n *notifier) all(ctx context.Context, rings client.Reader, log logr.Logger) {
+func (n *notifier) all(ctx context.Context, rings client.Reader) {
 	list := &v1alpha1.ClusterRingList{}
 	if err := rings.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 		if ctx.Err() == nil {
-			log.Error(err, "Rings are not told that the API server serves something else now")
+			log.FromContext(ctx).Error(err, "Rings are not told that the API server serves something else now")
 		}
 
 		return

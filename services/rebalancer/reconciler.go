@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-logr/logr"
 	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -49,7 +49,6 @@ type reconciler struct {
 	// counts bounds how often numbers alone are written, by the clock of status.
 	counts   *rate.Limiter
 	recorder events.EventRecorder
-	log      logr.Logger
 }
 
 // Reconcile looks after one ring.
@@ -150,7 +149,7 @@ func (r *reconciler) pursue(ctx context.Context, ring *v1alpha1.ClusterRing, t *
 	report := e.Report()
 	report.Publish(ring.Name)
 
-	wait, err := r.report(ctx, e, ring, standing{t, report})
+	wait, err := r.report(ctx, e, ring, progress{t, report})
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -191,9 +190,9 @@ func (r *reconciler) redirect(ctx context.Context, e *running, ring *v1alpha1.Cl
 	report := e.Report()
 	report.Converged = false
 	report.Lost = sets.List(sets.New(report.Lost...).Insert(e.Lost(t.Target)...).Delete(t.View.AvailableShards()...))
-	e.reported = told{}
+	e.reported = lastReport{}
 
-	if _, err := r.report(ctx, e, ring, standing{t, report}); err != nil {
+	if _, err := r.report(ctx, e, ring, progress{t, report}); err != nil {
 		return reconcile.Result{}, err
 	}
 
@@ -202,21 +201,21 @@ func (r *reconciler) redirect(ctx context.Context, e *running, ring *v1alpha1.Cl
 	return reconcile.Result{}, nil // until, soon, the engine has something to report
 }
 
-// alike says whether two copies of a ring are the same in all that a target follows from, and in this service's part of the status.
+// alike reports whether two copies of a ring are the same in all that a target follows from, and in this service's part of the status.
 func alike(a, b *v1alpha1.ClusterRing) bool {
 	return a.UID == b.UID && a.Generation == b.Generation && a.DeletionTimestamp.IsZero() == b.DeletionTimestamp.IsZero() &&
 		equality.Semantic.DeepEqual(a.Status.Assignment, b.Status.Assignment)
 }
 
-// standing is how far an engine is with a target.
-type standing struct {
+// progress is how far an engine is with a target.
+type progress struct {
 	*target
 	report engine.Report
 }
 
 // report writes the status, and an event when something begins to be wrong. If nothing has changed but counts, and they were
 // written a moment ago, it writes nothing and returns how long to wait.
-func (r *reconciler) report(ctx context.Context, e *running, ring *v1alpha1.ClusterRing, s standing) (wait time.Duration, err error) {
+func (r *reconciler) report(ctx context.Context, e *running, ring *v1alpha1.ClusterRing, s progress) (wait time.Duration, err error) {
 	is := situation{
 		deleting: !ring.DeletionTimestamp.IsZero(),
 		shards:   len(s.View.AvailableShards()),
@@ -248,7 +247,7 @@ func (r *reconciler) report(ctx context.Context, e *running, ring *v1alpha1.Clus
 		return 0, fmt.Errorf("report: %w", err)
 	}
 
-	e.reported = told{at: now, generation: ring.Generation, condition: c, assignment: part.Assignment}
+	e.reported = lastReport{at: now, generation: ring.Generation, condition: c, assignment: part.Assignment}
 
 	return 0, nil
 }
@@ -296,17 +295,17 @@ func note(message string) string {
 	return strings.ToValidUTF8(message[:most-len(more)], "") + more
 }
 
-// told is what the status of a ring was made to say last. The cache may not know it yet.
-type told struct {
+// lastReport is what the status of a ring was made to say last. The cache may not know it yet.
+type lastReport struct {
 	at         time.Time
 	generation int64
 	condition  metav1.Condition
 	assignment *v1alpha1.AssignmentStatus
 }
 
-// justCounts says whether the condition and the assignment differ from what was told in numbers of objects alone, and in
-// examples of them. If nothing has been told, they do not.
-func (o told) justCounts(ring *v1alpha1.ClusterRing, c metav1.Condition, a *v1alpha1.AssignmentStatus) bool {
+// justCounts reports whether the condition and the assignment differ from the last report in numbers of objects alone, and in
+// examples of them. If there is none, they do not.
+func (o lastReport) justCounts(ring *v1alpha1.ClusterRing, c metav1.Condition, a *v1alpha1.AssignmentStatus) bool {
 	return o.assignment != nil && o.generation == ring.Generation &&
 		o.condition.Status == c.Status && o.condition.Reason == c.Reason &&
 		o.assignment.Fingerprint == a.Fingerprint && equality.Semantic.DeepEqual(o.assignment.Resources, a.Resources) &&
@@ -323,7 +322,7 @@ func (r *reconciler) finish(ctx context.Context, ring *v1alpha1.ClusterRing) err
 	}
 
 	r.fleet.stop(ring.Name)
-	r.log.Info("ring deleted, no label is left", "ring", ring.Name)
+	log.FromContext(ctx).Info("Ring deleted, no label is left", "ring", ring.Name)
 
 	return nil
 }

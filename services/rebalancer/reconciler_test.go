@@ -88,7 +88,7 @@ func newStepped(w *world, interfere interceptor.Funcs) *stepped {
 	c := interceptor.NewClient(live, interfere)
 
 	return &stepped{world: w, live: live, reconciler: &reconciler{
-		client: c, live: live, resources: known, index: membership.NewIndex(), fleet: f, log: logr.Discard(),
+		client: c, live: live, resources: known, index: membership.NewIndex(), fleet: f,
 		recorder: events.NewFakeRecorder(100), status: status.Writer{Client: c, Owner: name, Clock: clock.RealClock{}},
 		counts: rate.NewLimiter(countsPerSecond, countsPerSecond),
 	}}

@@ -28,8 +28,8 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/hashring"
 	"github.com/clusterring/clusterring/services/internal/key"
-	hashring "github.com/clusterring/clusterring/services/internal/ring"
 	"github.com/clusterring/clusterring/tools/localplane"
 )
 
@@ -72,7 +72,7 @@ func (s *server) configMap(namespace, name string, labels map[string]string) *co
 }
 
 // namesAt returns n names of ConfigMaps that belong to a shard.
-func namesAt(ring *hashring.Ring, namespace, shard string, n int) (names []string) {
+func namesAt(ring *hashring.Table, namespace, shard string, n int) (names []string) {
 	for i := 0; len(names) < n; i++ {
 		name := fmt.Sprint("object-", i)
 		if owner, _ := ring.Owner(key.Key{Kind: "ConfigMap", Namespace: namespace, Name: name}.Hash()); owner == shard {

@@ -287,21 +287,21 @@ func TestLostCertificateIsRestored(t *testing.T) {
 	}{
 		{"ConfigMap deleted", func() error {
 			return r.plane.Client.Delete(t.Context(), &corev1.ConfigMap{ObjectMeta: configMapMeta()})
-		}, "there was none"},
-		{"ConfigMap edited", configMap(func(m *corev1.ConfigMap) { m.Data["ca.crt"] = "garbage" }), "its authorities were not those of the Secret"},
-		{"ConfigMap emptied", configMap(func(m *corev1.ConfigMap) { m.Data = nil }), "it had no authorities"},
+		}, "it did not exist"},
+		{"ConfigMap edited", configMap(func(m *corev1.ConfigMap) { m.Data["ca.crt"] = "garbage" }), "its CA certificates differed from those of the Secret"},
+		{"ConfigMap emptied", configMap(func(m *corev1.ConfigMap) { m.Data = nil }), "it had no CA certificates"},
 		{"ConfigMap made binary", configMap(func(m *corev1.ConfigMap) {
 			m.Data, m.BinaryData = map[string]string{"other": "kept"}, map[string][]byte{"ca.crt": {0xff}}
-		}), "it had no authorities"},
+		}), "it had no CA certificates"},
 		{"Secret deleted", func() error {
 			return r.plane.Client.Delete(t.Context(), &corev1.Secret{ObjectMeta: secretMeta()})
-		}, "there is no authority with its key"},
+		}, "there is no CA with its key"},
 		{"Secret destroyed", secret(func(d map[string][]byte) {
 			for key := range d {
 				d[key] = []byte("garbage")
 			}
-		}), "there is no authority with its key"},
-		{"Secret without the authority's key", secret(func(d map[string][]byte) { delete(d, "ca.key") }), "there is no authority with its key"},
+		}), "there is no CA with its key"},
+		{"Secret without the authority's key", secret(func(d map[string][]byte) { delete(d, "ca.key") }), "there is no CA with its key"},
 		{"Secret with another's key", secret(func(d map[string][]byte) { d[corev1.TLSPrivateKeyKey] = d["ca.key"] }), "there is no serving certificate with its key"},
 	} {
 		t.Run(c.what, func(t *testing.T) {

@@ -23,7 +23,7 @@ import (
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/ringquery/api"
-	"github.com/clusterring/clusterring/services/ringquery/query"
+	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
 // TestClientsSeeEveryDocumentedCode makes a real server fail in every way that the .proto file promises, and in no other.
@@ -89,7 +89,7 @@ func TestClientsSeeEveryDocumentedCode(t *testing.T) {
 		},
 		codes.Internal: func() error {
 			broken := &api.Service{
-				Ready: func() error { return nil }, Answers: &query.Answerer{Reader: brokenReader{}}, Log: logr.Discard(),
+				Ready: func() error { return nil }, Rings: &rings.Rings{Reader: brokenReader{}}, Log: logr.Discard(),
 			}
 
 			return getRing(serve(t, broken), t.Context(), ring)

@@ -23,8 +23,8 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/hashring"
 	"github.com/clusterring/clusterring/services/internal/key"
-	hashring "github.com/clusterring/clusterring/services/internal/ring"
 )
 
 var update = flag.Bool("update", false, "rewrite testdata/explain")
@@ -34,7 +34,7 @@ type explaining struct {
 	*server
 
 	name, ns string
-	table    *hashring.Ring
+	table    *hashring.Table
 }
 
 func startExplaining(t *testing.T, spec v1alpha1.ClusterRingSpec, shards ...string) *explaining {
@@ -125,7 +125,7 @@ func (x *explaining) golden(res *pb.ExplainResponse, names ...string) {
 	replace := append(slices.Clone(names), v1alpha1.RingSuffix(x.name), "<suffix>", x.name, "<ring>", x.ns, "<namespace>")
 	text = strings.NewReplacer(replace...).Replace(text)
 	for pattern, name := range map[string]string{
-		`token \d+`: "token <token>", `\d+ s (ago|old)`: "<age> $1", `\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ`: "<time>",
+		`partition \d+`: "partition <partition>", `\d+ s (ago|old)`: "<age> $1", `\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ`: "<time>",
 	} {
 		text = regexp.MustCompile(pattern).ReplaceAllString(text, name)
 	}

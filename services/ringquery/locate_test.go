@@ -19,8 +19,8 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/hashring"
 	"github.com/clusterring/clusterring/services/internal/key"
-	hashring "github.com/clusterring/clusterring/services/internal/ring"
 )
 
 // byKind and byResource name an object of the core group.
@@ -64,9 +64,9 @@ func TestLocateAgreesWithTheRing(t *testing.T) {
 			NamespaceCoverage: pb.NamespaceCoverage_NAMESPACE_COVERAGE_COVERED,
 			PartitionKey:      &pb.PartitionKey{Kind: "ConfigMap", Namespace: "default", Name: name},
 			Hash:              uint32(k.Hash()),
-			Token:             int32(table.Token(k.Hash())),
+			Partition:         int32(table.Partition(k.Hash())),
 			Shard:             owner,
-			NextShards:        table.Ranking(table.Token(k.Hash()), 3)[1:],
+			NextShards:        table.Ranking(table.Partition(k.Hash()), 3)[1:],
 			Fingerprint:       table.Fingerprint(),
 		}
 		for _, object := range []*pb.ObjectReference{byKind("ConfigMap", "default", name), byResource("configmaps", "default", name)} {

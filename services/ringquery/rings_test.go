@@ -96,17 +96,17 @@ func TestGetRingShowsItsShards(t *testing.T) {
 	require.EqualValues(t, 3, res.GetRing().GetAvailableShards())
 	require.NotEqual(t, empty, res.GetRing().GetFingerprint())
 
-	var tokens int32
+	var partitions int32
 	var share float64
 	for _, shard := range res.GetShards()[:3] {
 		require.True(t, shard.GetAvailable())
 		require.Equal(t, ns, shard.GetNamespace())
 		require.Equal(t, shard.GetName(), shard.GetHolder())
 		require.InDelta(t, 1.0/3, shard.GetShare(), 0.02)
-		tokens += shard.GetTokens()
+		partitions += shard.GetPartitions()
 		share += shard.GetShare()
 	}
-	require.EqualValues(t, 16384, tokens)
+	require.EqualValues(t, 16384, partitions)
 	require.InDelta(t, 1, share, 1e-9)
 
 	dead := res.GetShards()[3]
@@ -114,7 +114,7 @@ func TestGetRingShowsItsShards(t *testing.T) {
 	require.False(t, dead.GetAvailable())
 	require.Equal(t, pb.ShardState_SHARD_STATE_DEAD, dead.GetState())
 	require.Equal(t, 30*time.Second, dead.GetLeaseDuration().AsDuration())
-	require.Zero(t, dead.GetTokens())
+	require.Zero(t, dead.GetPartitions())
 	require.Zero(t, dead.GetShare())
 }
 

@@ -16,8 +16,8 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/hashring"
 	"github.com/clusterring/clusterring/services/internal/key"
-	hashring "github.com/clusterring/clusterring/services/internal/ring"
 )
 
 // in selects namespaces by their names.
@@ -41,22 +41,22 @@ func TestSimulateSaysWhatWouldMove(t *testing.T) {
 	require.Equal(t, after.Fingerprint(), res.GetFingerprintAfter())
 	require.InDelta(t, 2.0/3, res.GetLeast(), 1e-9)
 	moved := 0
-	for token := range hashring.Tokens {
-		was, _ := before.OwnerOf(token)
-		if is, _ := after.OwnerOf(token); is != was {
+	for partition := range hashring.Partitions {
+		was, _ := before.OwnerOf(partition)
+		if is, _ := after.OwnerOf(partition); is != was {
 			moved++
 		}
 	}
-	require.InDelta(t, float64(moved)/hashring.Tokens, res.GetMoved(), 1e-9)
+	require.InDelta(t, float64(moved)/hashring.Partitions, res.GetMoved(), 1e-9)
 	require.Empty(t, res.GetCounted())
 
 	var names []string
 	for _, shard := range res.GetShards() {
 		names = append(names, shard.GetName())
-		require.EqualValues(t, before.TokensOf(shard.GetName()), shard.GetTokensBefore())
-		require.EqualValues(t, after.TokensOf(shard.GetName()), shard.GetTokensAfter())
-		require.InDelta(t, float64(shard.GetTokensBefore())/hashring.Tokens, shard.GetShareBefore(), 1e-9)
-		require.InDelta(t, float64(shard.GetTokensAfter())/hashring.Tokens, shard.GetShareAfter(), 1e-9)
+		require.EqualValues(t, before.PartitionsOf(shard.GetName()), shard.GetPartitionsBefore())
+		require.EqualValues(t, after.PartitionsOf(shard.GetName()), shard.GetPartitionsAfter())
+		require.InDelta(t, float64(shard.GetPartitionsBefore())/hashring.Partitions, shard.GetShareBefore(), 1e-9)
+		require.InDelta(t, float64(shard.GetPartitionsAfter())/hashring.Partitions, shard.GetShareAfter(), 1e-9)
 	}
 	require.Equal(t, []string{"a", "b", "c", "d", "x"}, names)
 	require.Equal(t, before.Fingerprint(), s.ring(ring).GetRing().GetFingerprint(), "nothing has changed")

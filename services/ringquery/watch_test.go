@@ -100,7 +100,7 @@ func TestWatchRingTellsOfEveryChange(t *testing.T) {
 	res := w.until(func(res *pb.WatchRingResponse) bool { return len(res.GetShards()) == 1 })
 	require.Equal(t, []string{"a"}, res.GetJoined())
 	require.Equal(t, "a", res.GetShards()[0].GetHolder())
-	require.EqualValues(t, 16384, res.GetShards()[0].GetTokens())
+	require.EqualValues(t, 16384, res.GetShards()[0].GetPartitions())
 	require.EqualValues(t, 1, res.GetRing().GetAvailableShards())
 	require.NotNil(t, res.GetShards()[0].GetRenewalAge())
 

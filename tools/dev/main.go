@@ -1,7 +1,7 @@
 // Command dev prints the path of a developer's tool, after building the pinned version into the user's cache if need be.
 //
-// Each tool has a directory here with a module of its own, so that no tool chooses the dependencies of another, or of
-// the services. Its go.mod names the tool and pins its version.
+// Each tool has a file of its own in pins, in the form of a go.mod: it names the tool and pins its version. So no tool chooses the
+// dependencies of another, or of the services.
 package main
 
 import (

@@ -13,17 +13,20 @@ import (
 	"github.com/clusterring/clusterring/tools/dev/toolcache"
 )
 
-// tool is a program that a module of this directory pins.
+// pins is the directory of the files that pin tools. Each has the form of a go.mod, for the go command's flag -modfile.
+const pins = "pins"
+
+// tool is a program that a file of pins pins.
 type tool struct {
-	name    string // of the directory and of the executable
-	module  string // its directory
+	name    string // of the file and of the executable
+	modfile string
 	pkg     string // what to build
 	version string // of the module that pkg comes from
 }
 
 // discover reads the tools below root, sorted by name.
 func discover(ctx context.Context, root string) ([]tool, error) {
-	files, err := filepath.Glob(filepath.Join(root, "*", "go.mod"))
+	files, err := filepath.Glob(filepath.Join(root, pins, "*.mod"))
 	if err != nil {
 		return nil, fmt.Errorf("look for tools: %w", err)
 	}
@@ -32,7 +35,7 @@ func discover(ctx context.Context, root string) ([]tool, error) {
 	}
 	var tools []tool
 	for _, file := range files {
-		t, err := readTool(ctx, filepath.Dir(file))
+		t, err := readTool(ctx, file)
 		if err != nil {
 			return nil, err
 		}
@@ -41,25 +44,23 @@ func discover(ctx context.Context, root string) ([]tool, error) {
 	return tools, nil
 }
 
-func readTool(ctx context.Context, dir string) (tool, error) {
-	command := exec.CommandContext(ctx, "go", "mod", "edit", "-json")
-	command.Dir = dir
-	output, err := command.Output()
+func readTool(ctx context.Context, file string) (tool, error) {
+	output, err := exec.CommandContext(ctx, "go", "mod", "edit", "-json", file).Output()
 	if err != nil {
-		return tool{}, fmt.Errorf("read %s/go.mod: %w", dir, err)
+		return tool{}, fmt.Errorf("read %s: %w", file, err)
 	}
 	var module struct {
 		Tool    []struct{ Path string }
 		Require []struct{ Path, Version string }
 	}
 	if err := json.Unmarshal(output, &module); err != nil {
-		return tool{}, fmt.Errorf("read %s/go.mod: %w", dir, err)
+		return tool{}, fmt.Errorf("read %s: %w", file, err)
 	}
-	name := filepath.Base(dir)
+	name := strings.TrimSuffix(filepath.Base(file), ".mod")
 	if len(module.Tool) != 1 || path.Base(module.Tool[0].Path) != name {
-		return tool{}, fmt.Errorf("%s/go.mod must have one tool directive, for a package named %s", dir, name)
+		return tool{}, fmt.Errorf("%s must have one tool directive, for a package named %s", file, name)
 	}
-	t := tool{name: name, module: dir, pkg: module.Tool[0].Path}
+	t := tool{name: name, modfile: filepath.ToSlash(file), pkg: module.Tool[0].Path}
 	longest := ""
 	for _, r := range module.Require { // a package belongs to the module with the longest matching path
 		if strings.HasPrefix(t.pkg+"/", r.Path+"/") && len(r.Path) > len(longest) {
@@ -67,7 +68,7 @@ func readTool(ctx context.Context, dir string) (tool, error) {
 		}
 	}
 	if t.version == "" {
-		return tool{}, fmt.Errorf("%s/go.mod requires no module that has %s: run go mod tidy there", dir, t.pkg)
+		return tool{}, fmt.Errorf("%s requires no module that has %s: run make tidy", file, t.pkg)
 	}
 	return t, nil
 }
@@ -83,7 +84,7 @@ func ensure(ctx context.Context, name string, tools []tool, builder *toolcache.B
 	number := strings.TrimPrefix(t.version, "v")
 	stamps := "-X main.version=" + number + " -X main.date=pinned -X sigs.k8s.io/controller-tools/pkg/version.version=" + t.version
 	dir, err := builder.Build(ctx, toolcache.Program{
-		Name: "tools/" + t.name, Version: t.version, Module: t.module, Package: t.pkg, Binary: t.name, LDFlags: stamps,
+		Name: "tools/" + t.name, Version: t.version, Module: ".", Modfile: t.modfile, Package: t.pkg, Binary: t.name, LDFlags: stamps,
 	})
 	return filepath.Join(dir, t.name), err
 }

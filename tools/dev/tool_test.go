@@ -29,21 +29,18 @@ func TestUnknownToolIsReported(t *testing.T) {
 	}
 }
 
-func TestModuleMustPinItsTool(t *testing.T) {
+func TestFileMustPinItsTool(t *testing.T) {
 	cases := map[string]string{
 		"module x\n": "one tool directive",
 		"module x\n\ntool example.org/other\n\nrequire example.org v1.0.0\n":      "for a package named hammer",
 		"module x\n\ntool example.org/cmd/hammer\n\nrequire example.com v1.0.0\n": "requires no module that has",
 	}
 	for content, want := range cases {
-		dir := filepath.Join(t.TempDir(), "hammer")
-		if err := os.Mkdir(dir, 0o700); err != nil {
+		file := filepath.Join(t.TempDir(), "hammer.mod")
+		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(dir, "go.mod"), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := readTool(t.Context(), dir); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := readTool(t.Context(), file); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("for %q got %v, want: ...%s...", content, err, want)
 		}
 	}

@@ -3,8 +3,8 @@ module github.com/clusterring/clusterring/tools/example
 go 1.26.0
 
 require (
-	github.com/clusterring/clusterring/pkg v0.0.0
-	github.com/clusterring/clusterring/tools/localplane v0.0.0
+	github.com/clusterring/clusterring/pkg v0.1.0
+	github.com/clusterring/clusterring/tools v0.1.0
 	github.com/go-logr/logr v1.4.4
 	github.com/spf13/pflag v1.0.10
 	github.com/stretchr/testify v1.12.1
@@ -77,5 +77,6 @@ require (
 
 replace (
 	github.com/clusterring/clusterring/pkg => ../../pkg
-	github.com/clusterring/clusterring/tools/localplane => ../localplane
+	github.com/clusterring/clusterring/proto => ../../proto
+	github.com/clusterring/clusterring/tools => ..
 )

@@ -50,7 +50,7 @@ func TestGuard(t *testing.T) {
 	require.NoError(t, p.Client.Create(t.Context(), other))
 	require.NoError(t, p.Client.Delete(t.Context(), ring))
 	allowed(t, p, role, rights) // they are of no other ring
-	require.ErrorContains(t, refusal(t, p, "v1 Namespace", guarded["v1 Namespace"]), "ring other is there")
+	require.ErrorContains(t, refusal(t, p, "v1 Namespace", guarded["v1 Namespace"]), "ring other exists")
 
 	require.NoError(t, p.Client.Delete(t.Context(), other))
 	for what, key := range guarded {

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/lab/process"
 )
 
 // etcdQuota is how large etcd's files may become: a million objects and their history, for which its default, 2 GiB, is close.
@@ -46,7 +47,7 @@ type Plane struct {
 	temporary   bool
 	env         *envtest.Environment
 	logs        []*os.File
-	manager     *process // nil without kube-controller-manager
+	manager     *process.Process // nil without kube-controller-manager
 
 	stop    sync.Once
 	stopErr error
@@ -90,7 +91,9 @@ func (p *Plane) Stop() error {
 func (p *Plane) stopAll() error {
 	var errs []error
 	if p.manager != nil {
-		errs = append(errs, p.manager.stop())
+		if err := p.manager.Stop(stopTimeout); p.manager.Running() { // one that had to be killed has ended, too
+			errs = append(errs, err)
+		}
 	}
 	if p.env != nil {
 		if err := p.env.Stop(); err != nil {

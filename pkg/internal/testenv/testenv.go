@@ -22,7 +22,7 @@ import (
 
 const (
 	assetsVariable = "KUBEBUILDER_ASSETS"
-	// Loopback is fast; a machine that also compiles is not.
+	// A server on loopback starts fast, but not on a machine that also compiles.
 	startTimeout = 2 * time.Minute
 )
 
@@ -45,8 +45,8 @@ func Main(m *testing.M) int {
 	return code
 }
 
-// Config returns the config of an administrator of the API server that all tests of a package share, and starts it first
-// if need be. The test fails if that is not possible.
+// Config returns an administrator's config for the API server that all tests of a package share. It starts the API server if
+// necessary. If that fails, so does the test.
 func Config(t testing.TB) *rest.Config {
 	t.Helper()
 	shared.start.Do(start)
@@ -55,7 +55,7 @@ func Config(t testing.TB) *rest.Config {
 	return rest.CopyConfig(shared.config)
 }
 
-// Client returns a client of an administrator, which reads from the API server.
+// Client returns an administrator's client that reads from the API server.
 func Client(t testing.TB) client.Client {
 	t.Helper()
 	c, err := client.New(Config(t), client.Options{Scheme: scheme.Scheme})
@@ -64,7 +64,7 @@ func Client(t testing.TB) client.Client {
 	return c
 }
 
-// Namespace creates a namespace for one test and returns its name. It is not deleted: nothing would empty it.
+// Namespace creates a namespace for one test and returns its name. The namespace is not deleted, because nothing would empty it.
 func Namespace(t testing.TB) string {
 	t.Helper()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}
@@ -88,7 +88,7 @@ func start() {
 	}
 	shared.config, shared.err = shared.environment.Start()
 	if shared.err == nil {
-		// Tests ask for conditions often.
+		// Tests poll conditions often.
 		shared.config.QPS = -1
 	}
 }
@@ -104,7 +104,7 @@ func stop() error {
 	return nil
 }
 
-// assets returns the directory of the control plane's binaries: the one that the environment names, or else the newest one
+// assets returns the directory of the control plane's binaries: the directory that the environment names, or else the newest one
 // that `make control-plane` has built.
 func assets() (string, error) {
 	if dir := os.Getenv(assetsVariable); dir != "" {
@@ -133,7 +133,7 @@ func assets() (string, error) {
 		}
 	}
 	if newest == "" {
-		return "", errors.New("there is no control plane to test with: run `make control-plane`, or set " + assetsVariable)
+		return "", errors.New("no control plane found: run `make control-plane`, or set " + assetsVariable)
 	}
 
 	return newest, nil

@@ -1,7 +1,7 @@
-// Package shardtest helps to test a sharded controller: it makes a shard that needs no Lease, assigns and drains objects as
-// the services would, and says whether the shard has done its part.
+// Package shardtest tests a sharded controller without the services: it creates a shard that needs no Lease, assigns and drains
+// objects as the services would, and checks what the shard has done.
 //
-// It reads and writes through the client that it is given: that of a test API server, or a fake one.
+// It reads and writes through the given client, which can be a client of a test API server or a fake one.
 //
 //	ring := shardtest.New(t, c, "example")
 //	s := ring.Shard("shard-0")
@@ -9,9 +9,9 @@
 //
 //	ring.Assign(site, "shard-0")                  // as if admission had assigned it
 //	_, err := reconciler.Reconcile(ctx, request)  // inner is called
-//	ring.Drain(site)                              // ask for it
+//	ring.Drain(site)                              // ask for its release
 //	_, err = reconciler.Reconcile(ctx, request)   // inner is not called
-//	ring.RequireReleased(site)                    // it was given up
+//	ring.RequireReleased(site)                    // it was released
 package shardtest
 
 import (
@@ -26,69 +26,69 @@ import (
 	"github.com/clusterring/clusterring/pkg/shard/internal/hook"
 )
 
-// Ring stands in for the services of one ring in one test. Its methods fail the test if they cannot do what they say; like
-// all that fail tests, they are for the goroutine of the test.
+// Ring replaces the services of one ring in one test. Its methods fail the test if they cannot do their job; like everything that
+// fails a test, they must be called from the goroutine of the test.
 type Ring struct {
 	t    testing.TB
 	c    client.Client
 	name string
 }
 
-// New returns the ring of the given name, whose objects are reached by the client.
+// New returns the ring of the given name. The client accesses its objects.
 func New(t testing.TB, c client.Client, ring string) *Ring {
 	t.Helper()
 
 	return &Ring{t: t, c: c, name: ring}
 }
 
-// Shard returns a shard of the ring whose reconcilers work without a Lease. It is not for use with a manager's options.
+// Shard returns a shard of the ring whose reconcilers work without a Lease. Do not use it with the options of a manager.
 func (r *Ring) Shard(name string) *shard.Shard {
 	r.t.Helper()
 	s, err := shard.New(shard.Options{Ring: r.name, Name: name, Namespace: "default"})
 	if err != nil {
-		r.t.Fatalf("make shard %q of ring %q: %v", name, r.name, err)
+		r.t.Fatalf("create shard %q of ring %q: %v", name, r.name, err)
 	}
 	hook.WithoutLease(s)
 
 	return s
 }
 
-// Labels returns the labels of an object that is assigned to the shard, for objects that are yet to be created.
+// Labels returns the labels of an object that is assigned to the shard, for objects that do not exist yet.
 func (r *Ring) Labels(shardName string) map[string]string {
 	return map[string]string{v1alpha1.ShardLabel(r.name): shardName}
 }
 
-// Assign assigns an existing object to the shard, not draining, and updates obj.
+// Assign assigns an existing object to the shard, without a drain, and updates obj.
 func (r *Ring) Assign(obj client.Object, shardName string) {
 	r.t.Helper()
 	r.label(obj, map[string]any{v1alpha1.ShardLabel(r.name): shardName, v1alpha1.DrainLabel(r.name): nil})
 }
 
-// Drain asks the object's shard to give it up, and updates obj. In a cluster an assigner gives it to another shard in the same write, or the
-// rebalancer does so after it.
+// Drain asks the object's shard to release it, and updates obj. In a cluster, an assigner assigns it to another shard in the same
+// write, or the rebalancer does so afterwards.
 func (r *Ring) Drain(obj client.Object) {
 	r.t.Helper()
 	r.label(obj, map[string]any{v1alpha1.DrainLabel(r.name): v1alpha1.DrainValue})
 }
 
-// DrainTo asks the object's shard to give it up to another one, and updates obj.
+// DrainTo asks the object's shard to release it to another shard, and updates obj.
 func (r *Ring) DrainTo(obj client.Object, next string) {
 	r.t.Helper()
 	r.label(obj, map[string]any{v1alpha1.DrainLabel(r.name): next})
 }
 
-// WithdrawDrain takes back a drain, and updates obj.
+// WithdrawDrain withdraws a drain, and updates obj.
 func (r *Ring) WithdrawDrain(obj client.Object) {
 	r.t.Helper()
 	r.label(obj, map[string]any{v1alpha1.DrainLabel(r.name): nil})
 }
 
-// RequireReleased reads the object into obj and fails the test unless its shard has given it up: neither the shard label nor
-// the drain label is left.
+// RequireReleased reads the object into obj and fails the test unless its shard has released it: it has neither the shard label
+// nor the drain label.
 func (r *Ring) RequireReleased(obj client.Object) {
 	r.t.Helper()
 	if owner, drain := r.read(obj); owner != "" || drain {
-		r.t.Fatalf("%s is not given up: it belongs to shard %q, draining: %t", client.ObjectKeyFromObject(obj), owner, drain)
+		r.t.Fatalf("%s is not released: it belongs to shard %q, draining: %t", client.ObjectKeyFromObject(obj), owner, drain)
 	}
 }
 

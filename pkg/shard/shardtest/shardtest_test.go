@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	os.Exit(testenv.Main(m))
 }
 
-// It works for authors who test with an API server, and for those who test with a fake client.
+// The package works for authors who test with an API server, and for those who test with a fake client.
 func TestLifeOfAnObject(t *testing.T) {
 	clients := map[string]func(*testing.T) client.Client{
 		"API server":  func(t *testing.T) client.Client { t.Helper(); return testenv.Client(t) },
@@ -85,11 +85,11 @@ func TestAssertionsFail(t *testing.T) {
 		fn   func(*shardtest.Ring)
 		want string
 	}{
-		{"owned", func(r *shardtest.Ring) { r.RequireReleased(cm) }, `default/assertions is not given up: it belongs to shard "shard-0", draining: false`},
+		{"owned", func(r *shardtest.Ring) { r.RequireReleased(cm) }, `default/assertions is not released: it belongs to shard "shard-0", draining: false`},
 		{"another's", func(r *shardtest.Ring) { r.RequireOwned(cm, "shard-1") }, `default/assertions belongs to shard "shard-0", want "shard-1"`},
 		{"missing", func(r *shardtest.Ring) { r.RequireReleased(missing) }, `read default/missing: configmaps "missing" not found`},
 		{"not labelled", func(r *shardtest.Ring) { r.Drain(missing) }, `label default/missing: configmaps "missing" not found`},
-		{"bad name", func(r *shardtest.Ring) { r.Shard("-") }, `make shard "-" of ring "example"`},
+		{"bad name", func(r *shardtest.Ring) { r.Shard("-") }, `create shard "-" of ring "example"`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			failure := failureOf(t, func(tb testing.TB) {
@@ -101,7 +101,7 @@ func TestAssertionsFail(t *testing.T) {
 	}
 }
 
-// recorder is a test whose failure is no failure.
+// recorder is a test whose failure does not fail the real test.
 type recorder struct {
 	testing.TB
 	message string

@@ -1,15 +1,15 @@
-// Package registration tells the API server which writes to ask the assigner about: one MutatingWebhookConfiguration per
-// ring.
+// Package registration keeps the API server calling the assigner for the right writes: it maintains one
+// MutatingWebhookConfiguration per ring.
 //
-// It reads ClusterRings, what their resources are, and the bundle of authorities; [Configuration] decides what to register;
-// the [Reconciler], which only the leader runs, writes it and says in the ring's condition WebhookRegistered how that went.
+// It reads ClusterRings, their resources, and the CA bundle. [Configuration] decides what to register. The [Reconciler], which runs
+// only in the leader, writes it and reports the result in the ring's condition WebhookRegistered.
 //
 // # Invariants
 //
-//  1. What is registered follows from the ring alone: a configuration that is edited or deleted is restored.
-//  2. A ring that is gone, or going, has no configuration, and no configuration is left of rings that never came back.
-//  3. The API server asks about no object that the answer could not change: none that has a shard, no controlled object
-//     without a controller among the ring's main resources, none that the rebalancer writes.
+//  1. The registration depends only on the ring: a configuration that is edited or deleted is restored.
+//  2. A ring that is gone, or being deleted, has no configuration. No configuration remains of rings that were never recreated.
+//  3. The API server does not call the assigner if the answer could not change anything: for objects with a shard, for
+//     controlled objects without a controller among the ring's main resources, and for writes of the rebalancer.
 package registration
 
 import (
@@ -30,20 +30,20 @@ const annotationInjectCA = "cert-manager.io/inject-ca-from"
 // timeoutSeconds is how long a user's write waits for an assigner that does not answer.
 const timeoutSeconds = 5
 
-// Target is how API servers reach the assigner and know it. It is not changed once it is in use.
+// Target describes how API servers reach and verify the assigner. It does not change while it is in use.
 type Target struct {
 	// URL is the base of the webhook's address, without a path. If it is empty, Service is used.
 	URL string
 	// Service is the Service in front of the assigner, without a path.
 	Service admissionregistrationv1.ServiceReference
-	// InjectCAFrom names cert-manager's Certificate, as namespace/name. If it is set, the bundle is left to cert-manager.
+	// InjectCAFrom identifies cert-manager's Certificate, as namespace/name. If it is set, cert-manager fills in the bundle.
 	InjectCAFrom string
-	// RebalancerUsername is the user whose writes the API server does not ask about. It may be empty.
+	// RebalancerUsername is the user for whose writes the API server does not call the assigner. It may be empty.
 	RebalancerUsername string
 }
 
-// Configuration returns the webhook configuration of a ring, with everything that the API server would fill in. The bundle
-// is left out; see [Target].InjectCAFrom.
+// Configuration returns the webhook configuration of a ring, including all fields that the API server would default. It does not
+// contain the bundle; see [Target].InjectCAFrom.
 func Configuration(ring *v1alpha1.ClusterRing, set *resources.Set, t Target) *admissionregistrationv1.MutatingWebhookConfiguration {
 	c := &admissionregistrationv1.MutatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{

@@ -3,11 +3,10 @@ package registration
 import (
 	"bytes"
 	"encoding/json"
-	"flag"
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"gotest.tools/v3/golden"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,8 +16,6 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
-
-var update = flag.Bool("update", false, "rewrite the files in testdata")
 
 const rebalancer = "system:serviceaccount:sharding-system:rebalancer"
 
@@ -79,14 +76,7 @@ func TestConfiguration(t *testing.T) {
 			encoder.SetEscapeHTML(false)
 			require.NoError(t, encoder.Encode(Configuration(c.ring, resources.Resolve(mapper(), c.ring.Spec), c.target)))
 
-			file := "testdata/" + c.file + ".json"
-			if *update {
-				require.NoError(t, os.WriteFile(file, got.Bytes(), 0o600))
-			}
-
-			want, err := os.ReadFile(file)
-			require.NoError(t, err)
-			require.Equal(t, string(want), got.String())
+			golden.Assert(t, got.String(), c.file+".json")
 		})
 	}
 }

@@ -28,8 +28,8 @@ const catchUp = 50 * time.Millisecond
 // bundlePatience is how long after its start a leader waits for the bundle before it calls that a failure.
 const bundlePatience = 10 * time.Second
 
-// SetupWith adds the reconciler to a manager. It runs in the leader only.
-func (r *Reconciler) SetupWith(mgr manager.Manager) error {
+// SetupWithManager adds the reconciler to a manager. It runs only in the leader.
+func (r *Reconciler) SetupWithManager(mgr manager.Manager) error {
 	err := builder.ControllerManagedBy(mgr).
 		Named("registration").
 		For(&v1alpha1.ClusterRing{}, builder.WithPredicates(specChanged)).

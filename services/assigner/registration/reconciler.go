@@ -21,32 +21,32 @@ import (
 	"github.com/clusterring/clusterring/services/internal/status"
 )
 
-// Rings knows what the resources of rings are.
+// Rings provides the resources of rings.
 type Rings interface {
 	// Resources returns the resources of a ring, or nil if they are not known yet for this generation of its spec.
 	Resources(name string, uid types.UID, generation int64) *resources.Set
-	// Subscribe registers a function to be called with the name of a ring whose resources became known or changed.
+	// Subscribe registers a function that is called with the name of each ring whose resources became known or changed.
 	Subscribe(changed func(ring string))
 }
 
-// Bundle knows the authorities that API servers shall trust.
+// Bundle provides the CA certificates that API servers must trust.
 type Bundle interface {
 	// Bundle returns their PEM; nil if it is not known yet.
 	Bundle() []byte
-	// Subscribe registers a function to be called when the bundle has changed.
+	// Subscribe registers a function that is called when the bundle has changed.
 	Subscribe(changed func())
 }
 
 // errNoBundle says that there is nothing yet for the API server to trust.
-var errNoBundle = errors.New("there is no CA bundle yet that API servers could verify the webhook by; see the logs of the assigner")
+var errNoBundle = errors.New("there is no CA bundle yet for API servers to verify the webhook with; see the logs of the assigner")
 
-// Reconciler keeps the webhook configuration of every ring as it should be. Its fields must be set.
+// Reconciler maintains the webhook configuration of every ring. Its fields must be set.
 type Reconciler struct {
-	// Client reads from a cache and writes.
+	// Client writes, and reads from a cache.
 	Client client.Client
 	// Live reads without a cache.
 	Live client.Reader
-	// Rings tells what to register, Bundle and Target how.
+	// Rings determines what to register; Bundle and Target determine how.
 	Rings  Rings
 	Bundle Bundle
 	Target Target
@@ -56,7 +56,7 @@ type Reconciler struct {
 	started time.Time // set when the controller starts
 }
 
-// Reconcile registers one ring, or removes what is registered of it.
+// Reconcile registers one ring, or removes its registration.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	ring := &v1alpha1.ClusterRing{}
 	if err := r.Client.Get(ctx, req.NamespacedName, ring); apierrors.IsNotFound(err) {
@@ -94,7 +94,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 }
 
-// starting says whether the bundle may still be on its way.
+// starting reports whether the bundle may still be on its way.
 func (r *Reconciler) starting() bool { return r.Status.Clock.Since(r.started) < bundlePatience }
 
 // failed reports an error in the ring's condition and returns it, so that it is tried again.
@@ -165,7 +165,7 @@ func (r *Reconciler) register(ctx context.Context, ring *v1alpha1.ClusterRing, s
 		return fmt.Errorf("update webhook configuration %s: %w", want.Name, err)
 	}
 
-	log.FromContext(ctx).Info("Webhook registered anew", "configuration", want.Name)
+	log.FromContext(ctx).Info("Webhook configuration updated", "configuration", want.Name)
 
 	return nil
 }

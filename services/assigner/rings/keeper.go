@@ -7,19 +7,19 @@ import (
 	"net/http"
 	"sync"
 
-	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/services/assigner/admission"
+	"github.com/clusterring/clusterring/services/internal/admission"
 	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
@@ -27,16 +27,14 @@ import (
 // workers bounds the rings that are published at a time.
 const workers = 4
 
-// Keeper fills a [Store] from ClusterRings. Its exported fields must be set.
+// Keeper fills a [Store] with the state of ClusterRings. Its exported fields must be set.
 type Keeper struct {
 	// Client reads ClusterRings, from a cache.
 	Client client.Reader
-	// Store is what the keeper fills.
+	// Store is the store to fill.
 	Store *Store
-	// Resources knows what the resources of rings are.
+	// Resources resolves the resources of rings.
 	Resources *resources.Resolver
-	// Log is for what nobody is told otherwise.
-	Log logr.Logger
 
 	mu    sync.Mutex
 	known map[string]resolution
@@ -49,8 +47,8 @@ type resolution struct {
 	set        *resources.Set
 }
 
-// SetupWith adds the controllers that fill the store to a manager. They run in every replica.
-func (k *Keeper) SetupWith(mgr manager.Manager) error {
+// SetupWithManager adds the controllers that fill the store to a manager. They run in every replica.
+func (k *Keeper) SetupWithManager(mgr manager.Manager) error {
 	err := builder.ControllerManagedBy(mgr).
 		Named("rings").
 		For(&v1alpha1.ClusterRing{}).
@@ -81,7 +79,7 @@ func (k *Keeper) changedResources(ctx context.Context, queue workqueue.TypedRate
 		list := &v1alpha1.ClusterRingList{}
 		if err := k.Client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			if ctx.Err() == nil {
-				k.Log.Error(err, "Rings do not know that the API server serves something else now")
+				log.FromContext(ctx).Error(err, "Cannot update rings after the API server's resources have changed")
 			}
 
 			return
@@ -114,7 +112,7 @@ func (k *Keeper) refresh(_ context.Context, req reconcile.Request) (reconcile.Re
 	return reconcile.Result{}, nil
 }
 
-// Reconcile publishes what a ring is now. It fails while nothing is known of what the API server serves.
+// Reconcile publishes the current state of a ring. It fails while it is not known what the API server serves.
 func (k *Keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	ring := &v1alpha1.ClusterRing{}
 	if err := k.Client.Get(ctx, req.NamespacedName, ring); apierrors.IsNotFound(err) {
@@ -129,7 +127,7 @@ func (k *Keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	}
 
 	if err := k.Resources.Await(ctx); err != nil {
-		return reconcile.Result{}, fmt.Errorf("find the resources of ring %s: %w", req.Name, err)
+		return reconcile.Result{}, fmt.Errorf("determine the resources of ring %s: %w", req.Name, err)
 	}
 
 	fingerprint := ""
@@ -170,8 +168,8 @@ func (k *Keeper) resolve(ring *v1alpha1.ClusterRing) *resources.Set {
 	return found
 }
 
-// Ready is a readiness check: it fails until every ring that exists has been published with its shards. After it has
-// passed once it does not fail again.
+// Ready is a readiness check: it fails until every existing ring has been published with its shards. After it has passed once, it
+// does not fail again.
 func (k *Keeper) Ready(r *http.Request) error {
 	if k.Store.Synced() {
 		return nil

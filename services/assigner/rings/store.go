@@ -1,8 +1,8 @@
-// Package rings keeps what every ring is at the moment, ready for admission requests to read without a lock.
+// Package rings keeps the current state of every ring, which admission requests read without a lock.
 //
-// It reads ClusterRings, the membership index and the API server's discovery; it decides nothing and writes nothing. Every
-// replica keeps its own [Store], filled by two controllers that run without leader election: one follows ClusterRings and
-// finds out what their resources are, the other follows the shards, so that slow discovery never delays news of a shard.
+// It reads ClusterRings, the membership index, and the API server's discovery. It makes no decisions and writes nothing. Every
+// replica keeps its own [Store]. Two controllers that run without leader election fill it: one follows ClusterRings and determines
+// their resources, and the other follows the shards, so that slow discovery never delays changes of shards.
 package rings
 
 import (
@@ -13,17 +13,17 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/clusterring/clusterring/services/assigner/admission"
+	"github.com/clusterring/clusterring/services/internal/admission"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
-// Store is the state of all rings. Reads take no lock and see one consistent state of a ring. Create it with [NewStore].
+// Store contains the state of all rings. Reads take no lock and see one consistent state of a ring. Create it with [NewStore].
 //
 // # Invariants
 //
 //  1. A published state is never changed, only replaced.
-//  2. The view of a ring's state is never older than one that was published before for the same ring.
+//  2. The view in a ring's state is never older than one that was published before for the same ring.
 type Store struct {
 	index *membership.Index
 	// forget is called with the name of a ring that is gone.
@@ -44,8 +44,8 @@ type entry struct {
 	generation int64
 }
 
-// NewStore returns an empty store that takes the rings' shards from index. forget is called, with no lock held, for every
-// ring that is gone; it may be nil.
+// NewStore returns an empty store that takes the rings' shards from index. It calls forget, without a lock held, for every ring
+// that is gone; forget may be nil.
 func NewStore(index *membership.Index, forget func(ring string)) *Store {
 	s := &Store{index: index, forget: forget}
 	s.published.Store(&map[string]*entry{})
@@ -53,7 +53,7 @@ func NewStore(index *membership.Index, forget func(ring string)) *Store {
 	return s
 }
 
-// Ring returns the state of a ring, or nil if there is none of that name.
+// Ring returns the state of a ring, or nil if no ring has that name.
 func (s *Store) Ring(name string) *admission.Ring {
 	if e, ok := (*s.published.Load())[name]; ok {
 		return e.ring
@@ -62,8 +62,8 @@ func (s *Store) Ring(name string) *admission.Ring {
 	return nil
 }
 
-// Resources returns what the resources of a ring are, or nil if that is not known yet for this generation of the ring's
-// spec; those who subscribed are told once it is.
+// Resources returns the resources of a ring, or nil if they are not known yet for this generation of the ring's spec. Subscribers
+// are notified when they become known.
 func (s *Store) Resources(name string, uid types.UID, generation int64) *resources.Set {
 	e, ok := (*s.published.Load())[name]
 	if !ok || e.uid != uid || e.generation != generation {
@@ -73,11 +73,11 @@ func (s *Store) Resources(name string, uid types.UID, generation int64) *resourc
 	return e.ring.Facts().Resources
 }
 
-// Synced says whether every ring that existed when the process began has been published.
+// Synced reports whether every ring that existed when the process started has been published.
 func (s *Store) Synced() bool { return s.synced.Load() }
 
-// Subscribe registers a function to be called, with no lock held, with the name of every ring whose resources became known,
-// changed or went away. It should return quickly. It may be called by several goroutines at once.
+// Subscribe registers a function that is called, without a lock held, with the name of every ring whose resources became known,
+// changed, or disappeared. It should return quickly. Calls may be concurrent.
 func (s *Store) Subscribe(changed func(ring string)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,7 +154,7 @@ func (s *Store) replace(name string, e *entry) {
 	s.published.Store(&next)
 }
 
-// current says whether a ring is published with the shards that the index knows now.
+// current reports whether a ring is published with the shards that the index knows now.
 func (s *Store) current(name string, uid types.UID) bool {
 	e, ok := (*s.published.Load())[name]
 

@@ -12,13 +12,13 @@ import (
 // ageJitter is the part of the age by which connections differ, so that those that began together do not end together.
 const ageJitter = 0.5
 
-// Aging asks clients to connect again once their connection has reached an age. An API server sends all calls of a webhook
-// over one connection for as long as it lasts: without an end, a new replica gets nothing, and the others keep all.
+// Aging asks clients to reconnect when their connection has reached an age. An API server sends all calls of a webhook over one
+// connection for as long as it lasts: without a limit, a new replica would get no calls, and the others would keep all of them.
 //
-// The last answer on an old connection says "Connection: close", which Go's server turns into GOAWAY for HTTP/2: calls under way
-// are answered, and new ones use a new connection. So no call fails, and a connection that rests costs nothing.
+// The last answer on an old connection contains "Connection: close", which Go's server turns into GOAWAY for HTTP/2: calls in
+// flight are answered, and new calls use a new connection. Therefore, no call fails, and an idle connection costs nothing.
 //
-// Make it with [NewAging]; it is safe for concurrent use.
+// Create it with [NewAging]. It is safe for concurrent use.
 type Aging struct {
 	next  http.Handler
 	age   time.Duration
@@ -31,8 +31,8 @@ type Aging struct {
 	sweep time.Time
 }
 
-// NewAging returns a handler that has next answer, and lets connections live for about the given age: at least that, and at most
-// half as much again. An age of 0 lets them live for ever.
+// NewAging returns a handler that passes requests to next, and limits connections to about the given age: at least that, and at
+// most half as much again. If the age is 0, connections have no limit.
 func NewAging(next http.Handler, age time.Duration, clk clock.PassiveClock) *Aging {
 	return &Aging{next: next, age: age, clock: clk, ends: map[string]time.Time{}}
 }
@@ -46,14 +46,14 @@ func (a *Aging) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.next.ServeHTTP(w, r)
 }
 
-// old says whether the client's connection shall end, and forgets it then.
+// old reports whether the client's connection shall end, and forgets it then.
 func (a *Aging) old(client string) bool {
 	now := a.clock.Now()
 
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
-	a.clean(now)
+	a.forget(now)
 
 	end, known := a.ends[client]
 	if !known {
@@ -70,9 +70,9 @@ func (a *Aging) old(client string) bool {
 	return true
 }
 
-// clean removes, now and then, what is long over: connections that ended by themselves. An address that is used again while its
+// forget removes, now and then, what is long over: connections that ended by themselves. An address that is used again while its
 // entry lasts ends early, which does no harm.
-func (a *Aging) clean(now time.Time) {
+func (a *Aging) forget(now time.Time) {
 	const ages = 10
 	if now.Before(a.sweep) {
 		return

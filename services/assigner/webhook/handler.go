@@ -1,9 +1,9 @@
 // Package webhook answers the API server's admission calls.
 //
-// It reads an AdmissionReview, takes the ring's current state, asks package admission what to do, and writes the answer. It
-// takes no lock on the way and sends no request, but for an object whose controller follows another one in turn; and it never
-// refuses a write: what it cannot understand it allows, and what it cannot even identify it answers with an HTTP error, which the
-// API server ignores as the registration says.
+// It reads an AdmissionReview, takes the ring's current state, asks package admission for a decision, and writes the answer. It
+// takes no lock and sends no request, except for an object whose controller follows another object. It never refuses a write: it
+// allows what it cannot understand. If it cannot even identify the request, it answers with an HTTP error, which the API server
+// ignores because of the registration.
 package webhook
 
 import (
@@ -21,7 +21,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/services/assigner/admission"
+	"github.com/clusterring/clusterring/services/internal/admission"
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
@@ -34,19 +34,19 @@ const (
 	contentType = "application/json"
 )
 
-// Rings knows the current state of every ring.
+// Rings provides the current state of every ring.
 type Rings interface {
-	// Ring returns the state of a ring, or nil if there is none of that name. It must be quick: it takes no lock.
+	// Ring returns the state of a ring, or nil if no ring has that name. It must be fast and take no lock.
 	Ring(name string) *admission.Ring
-	// Synced says whether all the rings that existed when the process began are known.
+	// Synced reports whether all rings that existed when the process started are known.
 	Synced() bool
 }
 
-// Handler serves the webhooks of all rings, at [v1alpha1.WebhookPathPrefix]. Its fields must be set before its first use;
-// it is safe for concurrent use after that.
+// Handler serves the webhooks of all rings, under [v1alpha1.WebhookPathPrefix]. Its fields must be set before its first use. It
+// is then safe for concurrent use.
 type Handler struct {
 	Rings Rings
-	// Ancestors say whom objects follow whose controllers are controlled themselves.
+	// Ancestors determine what an object follows if its controller is itself a controlled object.
 	Ancestors resources.Ancestors
 	Metrics   *Metrics
 	Clock     clock.PassiveClock
@@ -93,12 +93,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func read(w http.ResponseWriter, r *http.Request, buf *bytes.Buffer) (status int, msg string) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
-		return http.StatusMethodNotAllowed, "an AdmissionReview is sent by POST"
+		return http.StatusMethodNotAllowed, "an AdmissionReview requires POST"
 	}
 
 	if got := r.Header.Get("Content-Type"); got != contentType {
 		if media, _, err := mime.ParseMediaType(got); err != nil || media != contentType {
-			return http.StatusUnsupportedMediaType, "the Content-Type of an AdmissionReview is " + contentType
+			return http.StatusUnsupportedMediaType, "the Content-Type of an AdmissionReview must be " + contentType
 		}
 	}
 
@@ -138,7 +138,7 @@ func (h *Handler) answer(ctx context.Context, uid types.UID, req *admission.Requ
 func (h *Handler) decide(ctx context.Context, ring *admission.Ring, req *admission.Request) (a admission.Answer, patch []byte) {
 	defer func() {
 		if p := recover(); p != nil {
-			h.Log.Error(nil, "Decision failed; the write is allowed as it is", "ring", req.Ring,
+			h.Log.Error(nil, "Decision failed; the write is allowed unchanged", "ring", req.Ring,
 				"resource", req.Resource.String(), "panic", p, "stack", string(debug.Stack()))
 
 			a, patch = admission.Answer{Outcome: admission.Failed}, nil
@@ -156,7 +156,7 @@ func (h *Handler) decide(ctx context.Context, ring *admission.Ring, req *admissi
 
 	patch, err := ring.Patch(a, req.Object)
 	if err != nil {
-		h.Log.Error(err, "Patch cannot be encoded; the write is allowed as it is", "ring", req.Ring)
+		h.Log.Error(err, "Patch cannot be encoded; the write is allowed unchanged", "ring", req.Ring)
 		return admission.Answer{Outcome: admission.Failed}, nil
 	}
 

@@ -24,8 +24,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/services/assigner/admission"
 	"github.com/clusterring/clusterring/services/assigner/webhook"
+	"github.com/clusterring/clusterring/services/internal/admission"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
@@ -78,8 +78,8 @@ func newHandler(t testing.TB, rings webhook.Rings) (*webhook.Handler, *prometheu
 	t.Helper()
 
 	registry := prometheus.NewRegistry()
-	metrics, err := webhook.NewMetrics(registry)
-	require.NoError(t, err)
+	metrics := webhook.NewMetrics()
+	registry.MustRegister(metrics.Collectors()...)
 
 	return &webhook.Handler{Rings: rings, Metrics: metrics, Clock: clock.RealClock{}, Log: logr.Discard()}, registry
 }
@@ -149,7 +149,7 @@ func TestAnswers(t *testing.T) {
 			}
 
 			require.NoError(t, testutil.GatherAndCompare(registry, strings.NewReader(fmt.Sprintf(`
-				# HELP clusterring_assigner_admission_requests_total Admission requests answered, by ring and by what was decided. The ring is "unknown" if there is none of that name.
+				# HELP clusterring_assigner_admission_requests_total Admission requests answered, by ring and outcome. The ring is "unknown" if no ring has that name.
 				# TYPE clusterring_assigner_admission_requests_total counter
 				clusterring_assigner_admission_requests_total{outcome=%q,ring=%q} 1
 			`, c.outcome, c.ring)), "clusterring_assigner_admission_requests_total"))

@@ -1,12 +1,11 @@
 package webhook
 
 import (
-	"fmt"
 	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/clusterring/clusterring/services/assigner/admission"
+	"github.com/clusterring/clusterring/services/internal/admission"
 )
 
 // unknown stands for every ring that does not exist, so that callers cannot make up values of a label.
@@ -19,16 +18,16 @@ type Metrics struct {
 	duration prometheus.Histogram
 }
 
-// NewMetrics registers the metrics. It returns an error if others have been registered under their names.
-func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
-	m := &Metrics{
+// NewMetrics returns metrics that have counted nothing. Register their [Metrics.Collectors].
+func NewMetrics() *Metrics {
+	return &Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "clusterring_assigner_admission_requests_total",
-			Help: "Admission requests answered, by ring and by what was decided. The ring is \"unknown\" if there is none of that name.",
+			Help: "Admission requests answered, by ring and outcome. The ring is \"unknown\" if no ring has that name.",
 		}, []string{"ring", "outcome"}),
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "clusterring_assigner_admission_errors_total",
-			Help: "HTTP requests that were no admission review and were answered with an error, by status code.",
+			Help: "HTTP requests that were not admission reviews and were answered with an error, by status code.",
 		}, []string{"code"}),
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "clusterring_assigner_admission_duration_seconds",
@@ -36,14 +35,11 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 			Buckets: prometheus.ExponentialBuckets(25e-6, 2, 16), // 25 µs to 0.8 s
 		}),
 	}
+}
 
-	for _, c := range []prometheus.Collector{m.requests, m.errors, m.duration} {
-		if err := registry.Register(c); err != nil {
-			return nil, fmt.Errorf("register metrics of the webhook: %w", err)
-		}
-	}
-
-	return m, nil
+// Collectors returns the metrics for the registry of the service.
+func (m *Metrics) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.requests, m.errors, m.duration}
 }
 
 // Forget removes the counters of a ring that is gone.

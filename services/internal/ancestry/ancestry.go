@@ -1,8 +1,9 @@
-// Package ancestry knows who controls the objects that stand between a main object and those which follow it: the ReplicaSets between a
-// Deployment and its Pods.
+// Package ancestry remembers who controls the objects that stand between a main object and the objects that follow it, such as the
+// ReplicaSets between a Deployment and its Pods.
 //
-// It reads the metadata of such an object from the API server when somebody asks for it first, and remembers who controls it for some time.
-// That hardly ever changes; a service that goes over all objects says what it sees, so that neither has to be read then. It writes nothing.
+// When it is first asked about such an object, it reads the object's metadata from the API server, and remembers the controller for
+// some time, because a controller hardly ever changes. A service that passes over all objects reports what it sees, so that most of
+// these reads are not necessary. The package writes nothing.
 package ancestry
 
 import (
@@ -25,39 +26,40 @@ import (
 const (
 	// patience is how long one read may take.
 	patience = 2 * time.Second
-	// absent is for how long it is remembered that there is no such object. Nobody can get its UID, but a reader may be ahead of others.
+	// absent is how long the absence of an object is remembered. No other object can get its UID, but a reader may be ahead of
+	// others.
 	absent = 5 * time.Second
 )
 
-// Options are what a [Book] needs. All fields are required.
+// Options configure a [Book]. All fields are required.
 type Options struct {
-	// Read reads the metadata of an object. Its error is NotFound if there is none.
+	// Read reads the metadata of an object. Its error is NotFound if the object does not exist.
 	Read func(ctx context.Context, gvr schema.GroupVersionResource, name types.NamespacedName) (*metav1.PartialObjectMetadata, error)
-	// Size is how many objects are remembered at most, at some 300 bytes each, and Remember for how long. Whoever is looked for longest ago goes
-	// first.
+	// Size is the maximum number of remembered objects, at some 300 bytes each, and Remember is how long they are remembered. The
+	// least recently used object is dropped first.
 	Size     int
 	Remember time.Duration
 	Clock    clock.PassiveClock
 }
 
-// Book implements [resources.Ancestors]. Make it with [New]; it may be used by several goroutines.
+// Book implements [resources.Ancestors]. Create it with [New]. It may be used by several goroutines.
 type Book struct {
 	options Options
 	entries *cache.LRUExpireCache
 	reads   singleflight.Group
 
 	mu sync.RWMutex
-	// between are the resources of those that were asked for.
+	// between are the resources of the objects that were asked for.
 	between sets.Set[schema.GroupResource]
 }
 
-// entry is what is remembered of an object.
+// entry is what is remembered about an object.
 type entry struct {
 	controller *metav1.OwnerReference
 	found      bool
 }
 
-// New returns a book in which nothing is written yet.
+// New returns an empty book.
 func New(o Options) *Book {
 	return &Book{options: o, entries: cache.NewLRUExpireCacheWithClock(o.Size, o.Clock), between: sets.New[schema.GroupResource]()}
 }
@@ -73,7 +75,7 @@ func (b *Book) ControllerOf(ctx context.Context, of resources.Owner) (controller
 
 	read, err, _ := b.reads.Do(string(of.UID), func() (any, error) { return b.read(context.WithoutCancel(ctx), of) })
 	if err != nil {
-		return nil, false, fmt.Errorf("find out who controls %s %s: %w", of.Resource.GroupResource(), of.NamespacedName, err)
+		return nil, false, fmt.Errorf("determine who controls %s %s: %w", of.Resource.GroupResource(), of.NamespacedName, err)
 	}
 
 	e, _ := read.(entry)
@@ -92,7 +94,7 @@ func (b *Book) asked(gr schema.GroupResource) {
 	b.between.Insert(gr)
 }
 
-// Between reports whether an object of the resource was ever asked for, because another follows it.
+// Between reports whether an object of the resource was ever asked for, because another object follows it.
 func (b *Book) Between(gr schema.GroupResource) bool {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -100,7 +102,7 @@ func (b *Book) Between(gr schema.GroupResource) bool {
 	return b.between.Has(gr)
 }
 
-// Saw notes who controls an object, nil if nobody does. Of resources that nobody has asked for nothing is kept.
+// Saw records the controller of an object; nil if it has none. It ignores resources that nobody has asked for.
 func (b *Book) Saw(gr schema.GroupResource, uid types.UID, controller *metav1.OwnerReference) {
 	if b.Between(gr) {
 		b.entries.Add(uid, entry{controller: slim(controller), found: true}, b.options.Remember)
@@ -127,7 +129,7 @@ func (b *Book) read(ctx context.Context, of resources.Owner) (entry, error) {
 	return e, nil
 }
 
-// slim returns a reference without what nobody reads.
+// slim returns a reference without unused fields.
 func slim(ref *metav1.OwnerReference) *metav1.OwnerReference {
 	if ref == nil {
 		return nil

@@ -23,7 +23,7 @@ var (
 	errAway     = errors.New("the API server is away")
 )
 
-// server is an API server with some objects, and how often it was asked.
+// server is an API server with some objects. It counts requests.
 type server struct {
 	mu      sync.Mutex
 	objects map[string]*metav1.PartialObjectMetadata
@@ -75,7 +75,7 @@ func newBook(s *server, size int) (*ancestry.Book, *clocktesting.FakePassiveCloc
 	return ancestry.New(ancestry.Options{Read: s.read, Size: size, Remember: time.Minute, Clock: clk}), clk
 }
 
-// An object is read when somebody asks for it first, and again after some time.
+// An object is read when it is first asked for, and again after some time.
 func TestReadsOnce(t *testing.T) {
 	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"rs": replicaSet("rs", *by("web")), "alone": replicaSet("alone")}}
 	b, clk := newBook(s, 10)
@@ -102,7 +102,7 @@ func TestReadsOnce(t *testing.T) {
 	require.Equal(t, by("other"), controller)
 }
 
-// That there is no object, or another one of that name, is remembered for a moment; what could not be found out is not.
+// The absence of an object, or another object of the same name, is remembered for a moment. A failure is not.
 func TestAbsence(t *testing.T) {
 	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"rs": replicaSet("rs", *by("web"))}}
 	b, clk := newBook(s, 10)
@@ -123,7 +123,7 @@ func TestAbsence(t *testing.T) {
 	for i := range 2 {
 		_, _, err := b.ControllerOf(t.Context(), the("gone", "gone"))
 		require.ErrorIs(t, err, errAway)
-		require.ErrorContains(t, err, "find out who controls replicasets.apps ns/gone")
+		require.ErrorContains(t, err, "determine who controls replicasets.apps ns/gone")
 		require.Equal(t, 3+i, s.times())
 	}
 
@@ -133,7 +133,7 @@ func TestAbsence(t *testing.T) {
 	require.ErrorIs(t, err, s.err, "a path that is not served says nothing about the object")
 }
 
-// Who sees objects anyway says so, and nobody has to read them.
+// A service that sees objects anyway reports them, so that they need not be read.
 func TestSaw(t *testing.T) {
 	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"rs": replicaSet("rs", *by("web"))}}
 	b, _ := newBook(s, 10)
@@ -155,7 +155,7 @@ func TestSaw(t *testing.T) {
 	require.Equal(t, 1, s.times())
 }
 
-// What is remembered is bounded.
+// The number of remembered objects is bounded.
 func TestForgets(t *testing.T) {
 	s := &server{objects: map[string]*metav1.PartialObjectMetadata{}}
 	for _, name := range []string{"a", "b", "c"} {

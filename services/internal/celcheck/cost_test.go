@@ -12,9 +12,8 @@ import (
 	"github.com/clusterring/clusterring/services/internal/key"
 )
 
-// staticLimit is the most that the API server lets the rule of a CustomResourceDefinition cost by estimate
-// (StaticEstimatedCostLimit of k8s.io/apiextensions-apiserver, which is not worth a dependency). Admission policies
-// have no such limit.
+// staticLimit is the maximum estimated cost of a rule of a CustomResourceDefinition (StaticEstimatedCostLimit of
+// k8s.io/apiextensions-apiserver, which is not worth a dependency). Admission policies have no such limit.
 const staticLimit = 10_000_000
 
 func TestCostIsWithinTheLimitOfTheAPIServer(t *testing.T) {
@@ -45,7 +44,7 @@ func TestEstimatedCostIsWithinTheLimitOfTheAPIServer(t *testing.T) {
 	require.Less(t, estimate.Max, uint64(staticLimit))
 }
 
-// sizes are the greatest lengths of variables, as a schema declares them.
+// sizes are the maximum lengths of variables, as declared by a schema.
 type sizes map[string]int
 
 func (s sizes) EstimateSize(element checker.AstNode) *checker.SizeEstimate {

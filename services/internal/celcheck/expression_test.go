@@ -24,15 +24,15 @@ var longest = key.Key{
 	Name:      strings.Repeat("very-long-name-", 17)[:253],
 }
 
-// oldest is what the API server of Kubernetes 1.33 keeps new expressions compatible with, and the first version whose
-// libraries the expression can do with.
+// oldest is the version that the API server of Kubernetes 1.33 keeps new expressions compatible with. It is the first version
+// with all libraries that the expression needs.
 var oldest = version.MajorMinor(1, 32)
 
-// evaluator computes hashes by the expression that key renders.
+// evaluator computes hashes with the expression that key renders.
 type evaluator struct{ program cel.Program }
 
-// newEvaluator compiles the expression as the API server of the given version does for one that it has not stored
-// before (New) or has (Stored).
+// newEvaluator compiles the expression like the API server of the given version, for an expression that it has not stored before
+// (New) or has (Stored).
 func newEvaluator(t testing.TB, ver *version.Version, kind environment.Type) evaluator {
 	t.Helper()
 	return evaluator{program: compile(t, environmentOf(t, ver, kind, partVariables...), partsExpression)}
@@ -67,7 +67,7 @@ func compile(t testing.TB, env *cel.Env, expression string) cel.Program {
 	return program
 }
 
-// hash returns the hash of k and what computing it cost.
+// hash returns the hash of k and the cost of computing it.
 func (e evaluator) hash(k key.Key) (h int64, cost uint64, err error) {
 	value, details, err := e.program.Eval(map[string]any{
 		"group": k.Group, "kind": k.Kind, "ns": k.Namespace, "name": k.Name,
@@ -86,7 +86,7 @@ func (e evaluator) requireEqual(t testing.TB, k key.Key) {
 	require.Equal(t, int64(k.Hash()), got, "CEL's hash of %q is not Go's", k)
 }
 
-// telling are keys that are worth a look: real ones, extreme ones, and ones that no API server admits.
+// telling are interesting keys: real ones, extreme ones, and ones that no API server admits.
 var telling = []key.Key{
 	{},
 	{Kind: "Namespace", Name: "default"},
@@ -104,7 +104,7 @@ var telling = []key.Key{
 	{Name: "a/b/c"},
 	longest,
 	{Name: strings.Repeat("_", 637)},  // the last position has its own multiplier
-	{Name: strings.Repeat("_", 638)},  // the first that shares one
+	{Name: strings.Repeat("_", 638)},  // the first position that shares one
 	{Name: strings.Repeat("_", 2000)}, // several rounds of multipliers, the highest value of the alphabet
 }
 
@@ -124,7 +124,7 @@ func TestCELAgreesOnTellingKeys(t *testing.T) {
 	}
 }
 
-// The corpus is the same in each run; go test -fuzz looks further.
+// The corpus is the same in each run; go test -fuzz explores further.
 func TestCELAgreesOnRandomKeys(t *testing.T) {
 	const keys = 3000
 	e := newEvaluator(t, environment.DefaultCompatibilityVersion(), environment.StoredExpressions)
@@ -155,7 +155,7 @@ func randomPart(random *rand.Rand, most int, alphabet string) string {
 	return string(part)
 }
 
-// In admission the parts come from the request and the object, whose fields have no static type.
+// In admission, the parts come from the request and the object, whose fields have no static type.
 func TestCELAgreesOnAdmissionVariables(t *testing.T) {
 	env := environmentOf(t, environment.DefaultCompatibilityVersion(), environment.StoredExpressions,
 		cel.Variable("request", cel.DynType), cel.Variable("object", cel.DynType))
@@ -171,7 +171,7 @@ func TestCELAgreesOnAdmissionVariables(t *testing.T) {
 	require.Equal(t, int64(key.Key{Kind: "Namespace", Name: "default"}.Hash()), value.Value())
 }
 
-// FuzzCEL takes valid UTF-8 only: nothing else is in an object that an API server has decoded.
+// FuzzCEL uses only valid UTF-8: an object that an API server has decoded contains nothing else.
 func FuzzCEL(f *testing.F) {
 	for _, k := range telling {
 		f.Add(k.Group, k.Kind, k.Namespace, k.Name)

@@ -13,11 +13,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// bundleInterval is how often the file of a bundle is looked at. A mounted Secret takes longer than that to change.
+// bundleInterval is how often the file of a bundle is checked. A mounted Secret takes longer than that to change.
 const bundleInterval = 10 * time.Second
 
-// BundleFile is a file with the certificates of authorities, in PEM, that is read again from time to time. It is a
-// manager.Runnable for every replica, and safe for concurrent use. Create it with [NewBundleFile].
+// BundleFile is a PEM file with CA certificates that is read again periodically. It is a manager.Runnable for every replica, and
+// safe for concurrent use. Create it with [NewBundleFile].
 type BundleFile struct {
 	path    string
 	clock   clock.WithTicker
@@ -25,9 +25,9 @@ type BundleFile struct {
 	pem     atomic.Pointer[[]byte]
 }
 
-// NewBundleFile reads the file, and returns an error that names it if it is missing or holds no certificates. From
-// [BundleFile.Start] on, changed is called with the content whenever that has become another; a file that cannot be used any more
-// is logged, and the content stays as it was.
+// NewBundleFile reads the file. It returns an error that names the file if the file is missing or contains no certificates. After
+// [BundleFile.Start], changed is called with the content whenever it has changed. If the file becomes unusable, the error is
+// logged and the content remains as it was.
 func NewBundleFile(path string, clk clock.WithTicker, changed func(pem []byte)) (*BundleFile, error) {
 	b := &BundleFile{path: path, clock: clk, changed: changed}
 	if _, err := b.read(); err != nil {
@@ -37,7 +37,7 @@ func NewBundleFile(path string, clk clock.WithTicker, changed func(pem []byte)) 
 	return b, nil
 }
 
-// PEM returns what the file held when it was last of use. It must not be changed.
+// PEM returns the last usable content of the file. It must not be changed.
 func (b *BundleFile) PEM() []byte { return *b.pem.Load() }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable: every replica follows the file.
@@ -56,7 +56,7 @@ func (b *BundleFile) Start(ctx context.Context) error {
 		}
 
 		if changed, err := b.read(); err != nil {
-			log.FromContext(ctx).Error(err, "CA bundle stays as it was")
+			log.FromContext(ctx).Error(err, "Keeping the previous CA bundle")
 		} else if changed {
 			log.FromContext(ctx).Info("CA bundle has changed", "file", b.path)
 			b.changed(b.PEM())
@@ -64,7 +64,7 @@ func (b *BundleFile) Start(ctx context.Context) error {
 	}
 }
 
-// read reads the file and says whether it has changed.
+// read reads the file and reports whether it has changed.
 func (b *BundleFile) read() (changed bool, err error) {
 	pem, err := os.ReadFile(b.path)
 	if err != nil {

@@ -17,40 +17,40 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// ConfigMap shows the bundle of a [Secret] to clients, under the key ca.crt of a ConfigMap: unlike the Secret, it may be read by
-// everybody. Every replica may maintain it. Its exported fields must be set before use.
+// ConfigMap publishes the bundle of a [Secret] to clients, under the key ca.crt of a ConfigMap: unlike the Secret, everybody may
+// read it. Every replica may maintain it. Its exported fields must be set before use.
 type ConfigMap struct {
-	// Client reads the ConfigMap, from a cache that holds nothing but it, and writes it.
+	// Client writes the ConfigMap, and reads it from a cache that contains nothing else.
 	Client client.Client
 	// Live reads the ConfigMap and the Secret from the API server.
 	Live client.Reader
-	// Name is the ConfigMap's.
+	// Name is the name of the ConfigMap.
 	Name types.NamespacedName
-	// Secret is where the bundle comes from.
+	// Secret is the source of the bundle.
 	Secret *Secret
 
 	published atomic.Bool
 }
 
-// SetupWith adds to the manager what maintains the ConfigMap. It runs in every replica.
+// SetupWith adds the controller of the ConfigMap to the manager. It runs in every replica.
 func (c *ConfigMap) SetupWith(mgr manager.Manager) error {
-	// The Secret tells of every change of the bundle, and so of the first.
+	// The Secret reports every change of the bundle, including the first.
 	return maintainer{
 		controller: "authorities", kind: "ConfigMap", name: c.Name, obj: &corev1.ConfigMap{}, subscribe: c.Secret.Subscribe,
 	}.setup(mgr, c)
 }
 
-// Ready is a readiness check: it fails until the ConfigMap has held the bundle once. A ConfigMap that is lost later is restored,
-// and is no reason not to serve.
+// Ready is a readiness check: it fails until the ConfigMap has contained the bundle once. A ConfigMap that is lost later is
+// restored, and does not affect readiness.
 func (c *ConfigMap) Ready(*http.Request) error {
 	if !c.published.Load() {
-		return fmt.Errorf("the authorities have not been written to ConfigMap %s yet", c.Name)
+		return fmt.Errorf("the CA certificates have not been written to ConfigMap %s yet", c.Name)
 	}
 
 	return nil
 }
 
-// Reconcile puts the bundle into the ConfigMap, if it is not there.
+// Reconcile writes the bundle into the ConfigMap if it is missing.
 func (c *ConfigMap) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	bundle := c.Secret.Bundle()
 	if req.NamespacedName != c.Name || bundle == nil {
@@ -75,12 +75,12 @@ func (c *ConfigMap) Reconcile(ctx context.Context, req reconcile.Request) (recon
 	return reconcile.Result{}, err
 }
 
-// errLost says that the Secret is about to be restored.
-var errLost = errors.New("the Secret holds nothing usable")
+// errLost means that the Secret is about to be restored.
+var errLost = errors.New("the Secret contains nothing usable")
 
-// publish writes the bundle of the Secret, as it is now, to the ConfigMap. Caches of replicas differ in age, and would have them
-// undo each other's writes. But the Secret is read after the version of the ConfigMap that is replaced: if another replica has
-// written a newer bundle by then, either that is read here, too, or this write fails.
+// publish writes the current bundle of the Secret to the ConfigMap. The caches of replicas differ in age, so replicas could undo
+// each other's writes. However, the Secret is read after the version of the ConfigMap that is replaced: if another replica has
+// written a newer bundle by then, either this read returns it, or this write fails.
 func (c *ConfigMap) publish(ctx context.Context) error {
 	found, err := c.read(ctx, c.Live)
 	if err != nil {
@@ -102,19 +102,19 @@ func (c *ConfigMap) publish(ctx context.Context) error {
 	}
 
 	found.Data[keyBundle] = string(bundle)
-	delete(found.BinaryData, keyBundle) // a key may be in one of them only
+	delete(found.BinaryData, keyBundle) // a key may be in only one of them
 
-	reason, write := "its authorities were not those of the Secret", c.update
+	reason, write := "its CA certificates differed from those of the Secret", c.update
 
 	switch {
 	case found.ResourceVersion == "":
-		reason, write = "there was none", c.create
+		reason, write = "it did not exist", c.create
 	case !there:
-		reason = "it had no authorities"
+		reason = "it had no CA certificates"
 	}
 
 	if err := write(ctx, found); err != nil {
-		return fmt.Errorf("write the authorities to ConfigMap %s: %w", c.Name, err)
+		return fmt.Errorf("write the CA certificates to ConfigMap %s: %w", c.Name, err)
 	}
 
 	log.FromContext(ctx).Info("Authorities published", "configMap", c.Name.String(), "reason", reason)
@@ -125,14 +125,14 @@ func (c *ConfigMap) publish(ctx context.Context) error {
 func (c *ConfigMap) create(ctx context.Context, m *corev1.ConfigMap) error {
 	m.ObjectMeta = metav1.ObjectMeta{Namespace: c.Name.Namespace, Name: c.Name.Name}
 
-	return c.Client.Create(ctx, m) //nolint:wrapcheck // the caller says what it was doing
+	return c.Client.Create(ctx, m) //nolint:wrapcheck // the caller adds what it was doing
 }
 
 func (c *ConfigMap) update(ctx context.Context, m *corev1.ConfigMap) error {
-	return c.Client.Update(ctx, m) //nolint:wrapcheck // the caller says what it was doing
+	return c.Client.Update(ctx, m) //nolint:wrapcheck // the caller adds what it was doing
 }
 
-// read returns the ConfigMap, which has no resourceVersion if there is none.
+// read returns the ConfigMap; if it does not exist, the result has no resourceVersion.
 func (c *ConfigMap) read(ctx context.Context, from client.Reader) (*corev1.ConfigMap, error) {
 	found := &corev1.ConfigMap{}
 	if err := from.Get(ctx, c.Name, found); err != nil && !apierrors.IsNotFound(err) {

@@ -16,7 +16,7 @@ import (
 	"github.com/clusterring/clusterring/tools/localplane"
 )
 
-// replica is one of several that maintain the same Secret and ConfigMap. It looks when it is told to.
+// replica is one of several replicas that maintain the same Secret and ConfigMap. It looks when it is told to.
 type replica struct {
 	*Secret
 
@@ -35,7 +35,7 @@ func newReplica(t *testing.T, namespace string, clk *clocktesting.FakePassiveClo
 	}}
 }
 
-// look makes the replica look at an object once, and says when it wants to look again.
+// look makes the replica look at an object once, and returns when it wants to look again.
 func look(t *testing.T, who reconcile.Reconciler, at types.NamespacedName) time.Duration {
 	t.Helper()
 
@@ -58,7 +58,7 @@ func (r *replica) published() *corev1.ConfigMap {
 	return found
 }
 
-// rotate makes the replica replace the authority, for lack of its key.
+// rotate makes the replica replace the CA, because its key is missing.
 func (r *replica) rotate() {
 	r.t.Helper()
 
@@ -72,7 +72,7 @@ func (r *replica) rotate() {
 	require.NotEqual(r.t, before, r.Bundle())
 }
 
-// TestReplicasFromNothing: of many that begin at once, all serve the one certificate that is in the Secret.
+// TestReplicasFromNothing: of many replicas that start at the same time, all serve the one certificate in the Secret.
 func TestReplicasFromNothing(t *testing.T) {
 	namespace, clk := localplane.Shared(t).Namespace(t), clocktesting.NewFakePassiveClock(birth)
 
@@ -107,7 +107,7 @@ func TestReplicasFromNothing(t *testing.T) {
 	require.Equal(t, string(all[0].Bundle()), all[0].published().Data[keyBundle])
 }
 
-// TestRotationHasOneWinner: of many that want to replace the authority at once, nobody serves what another has overwritten.
+// TestRotationHasOneWinner: if many replicas replace the CA at the same time, none serves what another has overwritten.
 func TestRotationHasOneWinner(t *testing.T) {
 	namespace, clk := localplane.Shared(t).Namespace(t), clocktesting.NewFakePassiveClock(birth)
 
@@ -176,7 +176,7 @@ func TestOlderBundleIsNotPublished(t *testing.T) {
 	})
 }
 
-// interrupted does something once after it has read something.
+// interrupted runs a function once after a read.
 type interrupted struct {
 	client.Reader
 
@@ -191,7 +191,7 @@ func (i *interrupted) Get(ctx context.Context, key client.ObjectKey, into client
 	return err
 }
 
-// TestNothingIsPublishedOfALostSecret: what is about to be restored says nothing about what is served.
+// TestNothingIsPublishedOfALostSecret: a Secret that is about to be restored does not describe what is served.
 func TestNothingIsPublishedOfALostSecret(t *testing.T) {
 	r := newReplica(t, localplane.Shared(t).Namespace(t), clocktesting.NewFakePassiveClock(birth))
 	require.Zero(t, r.lookAtConfigMap(), "the Secret tells when there is something")

@@ -21,8 +21,8 @@ type Files struct {
 
 var _ Source = (*Files)(nil)
 
-// NewFiles reads the serving certificate with its private key and, unless bundlePath is empty, the bundle; all of them PEM.
-// It returns an error that names the file which is missing or cannot be used.
+// NewFiles reads the serving certificate with its private key and, unless bundlePath is empty, the bundle. All files are PEM. It
+// returns an error that names the file that is missing or unusable.
 func NewFiles(certPath, keyPath, bundlePath string, clk clock.WithTicker) (*Files, error) {
 	for _, path := range []string{certPath, keyPath} {
 		if _, err := os.Stat(path); err != nil {
@@ -38,7 +38,7 @@ func NewFiles(certPath, keyPath, bundlePath string, clk clock.WithTicker) (*File
 		}
 	}
 
-	// Last, for it has a goroutine from its beginning.
+	// This comes last, because it starts a goroutine.
 	certificate, err := certwatcher.New(certPath, keyPath)
 	if err != nil {
 		return nil, fmt.Errorf("read the serving certificate from %s and its key from %s: %w", certPath, keyPath, err)
@@ -80,5 +80,5 @@ func (f *Files) Bundle() []byte {
 	return f.bundle.PEM()
 }
 
-// Ready implements [Source]. The files have been read before there is a Files.
+// Ready implements [Source]. A Files always has content.
 func (f *Files) Ready(*http.Request) error { return nil }

@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
 
-// TestBundleFile: a bundle that changes is noticed, one that is destroyed is not.
+// TestBundleFile: a changed bundle is used, and a corrupted bundle is not.
 func TestBundleFile(t *testing.T) {
 	dir := t.TempDir()
 	m := fresh(t, policy, birth)

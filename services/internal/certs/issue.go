@@ -15,10 +15,10 @@ import (
 	"k8s.io/client-go/util/keyutil"
 )
 
-// organization is whose all certificates are.
+// organization is the organization in all certificates.
 const organization = "clusterring"
 
-// apply does what was decided and returns the new material; m is not changed.
+// apply carries out the decision and returns the new material; m is not changed.
 func (p Policy) apply(now time.Time, m Material, d Decision) (Material, error) {
 	switch d.Action {
 	case RotateCA:
@@ -30,8 +30,8 @@ func (p Policy) apply(now time.Time, m Material, d Decision) (Material, error) {
 	}
 }
 
-// rotate makes a new authority. The one that signed the serving certificate stays trusted beside it, while the
-// certificate is served and until the next rotation, as replicas do not all switch at the same instant.
+// rotate creates a new CA. The CA that signed the serving certificate stays trusted while the certificate is served and until the
+// next rotation, because replicas do not all switch at the same moment.
 func (p Policy) rotate(now time.Time, m Material) (Material, error) {
 	key, keyPEM, err := newKey()
 	if err != nil {
@@ -63,7 +63,7 @@ func (p Policy) rotate(now time.Time, m Material) (Material, error) {
 	return p.issue(now, m)
 }
 
-// issue makes a new serving certificate.
+// issue creates a new serving certificate.
 func (p Policy) issue(now time.Time, m Material) (Material, error) {
 	signer, err := m.signer()
 	if err != nil {
@@ -102,8 +102,8 @@ func (p Policy) issue(now time.Time, m Material) (Material, error) {
 	return parse(m.data()), nil
 }
 
-// hosts returns the names of the next serving certificate: ours, and those of the current one if ours are new. Replicas of
-// an old and a new configuration must not take each other's certificate away while one follows the other.
+// hosts returns the names of the next serving certificate: ours, and those of the current certificate if ours are new. During an
+// update, replicas with the old and the new configuration must not replace each other's certificate.
 func (p Policy) hosts(m Material) []string {
 	hosts := slices.Clone(p.Hosts)
 
@@ -134,7 +134,7 @@ func (p Policy) template(now time.Time, lifetime time.Duration) *x509.Certificat
 func newKey() (*ecdsa.PrivateKey, []byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, nil, fmt.Errorf("make a private key: %w", err)
+		return nil, nil, fmt.Errorf("create a private key: %w", err)
 	}
 
 	pem, err := keyutil.MarshalPrivateKeyToPEM(key)
@@ -148,7 +148,7 @@ func newKey() (*ecdsa.PrivateKey, []byte, error) {
 func sign(template, parent *x509.Certificate, public *ecdsa.PublicKey, signer any) (*x509.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
-		return nil, fmt.Errorf("make a serial number: %w", err)
+		return nil, fmt.Errorf("create a serial number: %w", err)
 	}
 
 	template.SerialNumber = serial
@@ -160,7 +160,7 @@ func sign(template, parent *x509.Certificate, public *ecdsa.PublicKey, signer an
 
 	c, err := x509.ParseCertificate(der)
 	if err != nil {
-		return nil, fmt.Errorf("read the certificate just signed: %w", err)
+		return nil, fmt.Errorf("parse the new certificate: %w", err)
 	}
 
 	return c, nil

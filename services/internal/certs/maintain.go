@@ -15,21 +15,21 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 )
 
-// staleRetry is how long to wait for the cache after somebody else wrote the object first.
+// staleRetry is how long to wait for the cache after somebody else has written the object first.
 const staleRetry = 100 * time.Millisecond
 
 // maintainer is a controller of one object, which may not exist yet.
 type maintainer struct {
-	// controller is its name, kind and name are the object's, and obj is any object of the kind.
+	// controller is the name of the controller, kind and name identify the object, and obj is any object of the kind.
 	controller, kind string
 	name             types.NamespacedName
 	obj              client.Object
-	// subscribe is given a function that has the controller look; nil if the object's events say it all.
+	// subscribe receives a function that triggers the controller; nil if the object's events are sufficient.
 	subscribe func(look func())
 }
 
-// setup adds the controller to the manager. It runs in every replica, and looks once at the beginning: without the object there
-// would be no event to begin with.
+// setup adds the controller to the manager. It runs in every replica, and once at the start: without the object, there would be
+// no event to start with.
 func (m maintainer) setup(mgr manager.Manager, r reconcile.Reconciler) error {
 	begin := func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		look := func() { queue.Add(reconcile.Request{NamespacedName: m.name}) }

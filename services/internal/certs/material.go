@@ -11,30 +11,29 @@ import (
 	"k8s.io/client-go/util/keyutil"
 )
 
-// Keys of the Secret's data, besides those that every TLS Secret has. The private key of the authority is in the Secret as
-// well, for any replica may have to sign; who can read it can read the serving key anyway.
+// Keys of the Secret's data, in addition to those of every TLS Secret. The Secret also contains the private key of the CA,
+// because any replica may have to sign. Whoever can read it can also read the serving key.
 const (
 	keyBundle = "ca.crt"
 	keyCAKey  = "ca.key"
 )
 
-// Material is what the Secret holds. Certificates and keys come in pairs that belong together: what is there without its
-// other half counts as missing.
+// Material is the content of the Secret. Certificates and keys come in pairs: one without the other counts as missing.
 type Material struct {
-	// Bundle are the authorities that clients shall trust.
+	// Bundle are the CA certificates that clients must trust.
 	Bundle []*x509.Certificate
-	// CA is the one of them that signs; nil if there is none with its key.
+	// CA is the CA certificate that signs; nil if there is none with its key.
 	CA *x509.Certificate
 	// Cert is the serving certificate; nil if there is none with its key.
 	Cert *x509.Certificate
 
 	caKey []byte
 	pair  tls.Certificate
-	// certPEM and keyPEM are what pair was read from.
+	// certPEM and keyPEM are the source of pair.
 	certPEM, keyPEM []byte
 }
 
-// parse reads what is usable of a Secret's data. Whatever is not is left out: the policy asks for a new one then.
+// parse reads what is usable of a Secret's data. It omits everything else, and the policy requests a new one.
 func parse(data map[string][]byte) Material {
 	var m Material
 
@@ -58,7 +57,7 @@ func parse(data map[string][]byte) Material {
 	return m
 }
 
-// data returns what parse reads.
+// data returns the data that parse reads.
 func (m Material) data() map[string][]byte {
 	return map[string][]byte{
 		keyBundle:               m.bundlePEM(),
@@ -70,7 +69,7 @@ func (m Material) data() map[string][]byte {
 
 func (m Material) bundlePEM() []byte { return encodeCerts(m.Bundle...) }
 
-// withoutCAKey returns the material that goes on being served after the Secret has been lost.
+// withoutCAKey returns the material that is served after the Secret was lost.
 func (m Material) withoutCAKey() Material {
 	m.CA, m.caKey = nil, nil
 
@@ -89,11 +88,11 @@ func encodeCerts(certs ...*x509.Certificate) []byte {
 	return b.Bytes()
 }
 
-// signer returns the authority's private key.
+// signer returns the private key of the CA.
 func (m Material) signer() (any, error) {
 	key, err := keyutil.ParsePrivateKeyPEM(m.caKey)
 	if err != nil {
-		return nil, fmt.Errorf("read the private key of the authority: %w", err)
+		return nil, fmt.Errorf("read the private key of the CA: %w", err)
 	}
 
 	return key, nil

@@ -9,22 +9,22 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// maxOverlap is how long a new authority is known before it signs, unless certificates live too short a time for that.
+// maxOverlap is how long a new CA is published before it signs, unless certificates live too short a time for that.
 const maxOverlap = time.Hour
 
-// SecretOptions are the flags of a service that makes its certificates itself.
+// SecretOptions are the flags of a service that creates its certificates itself.
 type SecretOptions struct {
-	// Name is the Secret's.
+	// Name is the name of the Secret.
 	Name string
-	// CALifetime and CertLifetime are those of [Policy].
+	// CALifetime and CertLifetime are the fields of [Policy].
 	CALifetime, CertLifetime time.Duration
 }
 
-// AddFlags registers the flags with their defaults; name is that of --tls-secret.
+// AddFlags registers the flags with their defaults; name is the default of --tls-secret.
 func (o *SecretOptions) AddFlags(fs *pflag.FlagSet, name string) {
-	fs.StringVar(&o.Name, "tls-secret", name, "`name` of the Secret in --namespace that keeps authority and certificate; for --ca-mode secret")
-	fs.DurationVar(&o.CALifetime, "tls-ca-lifetime", 365*24*time.Hour, "`time` that an authority lives; for --ca-mode secret")
-	fs.DurationVar(&o.CertLifetime, "tls-cert-lifetime", 90*24*time.Hour, "`time` that a serving certificate lives, at most a third of --tls-ca-lifetime; for --ca-mode secret")
+	fs.StringVar(&o.Name, "tls-secret", name, "`name` of the Secret in --namespace that contains the CA and the certificate; for --ca-mode secret")
+	fs.DurationVar(&o.CALifetime, "tls-ca-lifetime", 365*24*time.Hour, "`time` until a CA expires; for --ca-mode secret")
+	fs.DurationVar(&o.CertLifetime, "tls-cert-lifetime", 90*24*time.Hour, "`time` until a serving certificate expires, at most a third of --tls-ca-lifetime; for --ca-mode secret")
 }
 
 // Validate returns everything that is wrong with the flags, or nil.
@@ -43,8 +43,8 @@ func (o *SecretOptions) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Policy returns how certificates of the service are made for these hosts. A new authority is known for an hour before it
-// signs, or for a tenth of a certificate's lifetime if that is less.
+// Policy returns the policy for the service's certificates with these hosts. A new CA is published for an hour before it signs,
+// or for a tenth of a certificate's lifetime if that is less.
 func (o *SecretOptions) Policy(service string, hosts ...string) Policy {
 	return Policy{
 		Service:      service,

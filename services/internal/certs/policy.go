@@ -6,53 +6,52 @@ import (
 	"time"
 )
 
-// backdate is how long before its making a certificate is valid, for peers whose clocks are behind.
+// backdate is how long before its creation a certificate is valid, for peers whose clocks are behind.
 const backdate = time.Hour
 
-// Policy says how long certificates live and when they are replaced. All fields must be set.
+// Policy determines how long certificates live and when they are replaced. All fields must be set.
 type Policy struct {
-	// Service is the name of the service, which the certificates say; it decides nothing.
+	// Service is the name of the service in the certificates; no decision depends on it.
 	Service string
-	// CALifetime is the time from the making of a certificate authority to its expiry; at least three times CertLifetime,
-	// so that no serving certificate outlives its authority.
+	// CALifetime is the time from the creation of a CA to its expiry. It must be at least three times CertLifetime, so that no
+	// serving certificate outlives its CA.
 	CALifetime time.Duration
 	// CertLifetime is the same for serving certificates.
 	CertLifetime time.Duration
-	// Overlap is how long a new authority is known before the first certificate that it signs is served.
+	// Overlap is how long a new CA is published before the first certificate that it signs is served.
 	Overlap time.Duration
-	// Hosts are the DNS names and IP addresses that the service is called by. At least one.
+	// Hosts are the DNS names and IP addresses of the service; at least one.
 	Hosts []string
 }
 
-// Action is what has to be done about the certificates.
+// Action is what to do about the certificates.
 type Action string
 
 // Actions.
 const (
-	// Keep means that all is well.
+	// Keep changes nothing.
 	Keep Action = "keep"
-	// Issue means that a new serving certificate is signed by the current authority.
+	// Issue creates a new serving certificate, signed by the current CA.
 	Issue Action = "issue"
-	// RotateCA means that a new authority is made, and joins those that are trusted. The serving certificate stays, unless
-	// there is none that works.
+	// RotateCA creates a new CA and adds it to the trusted ones. The serving certificate stays, unless it does not work.
 	RotateCA Action = "rotate CA"
 )
 
-// Decision is what to do now, and why.
+// Decision is what to do now, and the reason.
 type Decision struct {
 	Action Action
 	// Reason is for the log; empty for Keep.
 	Reason string
-	// CheckAfter is when to decide again, if nothing changes meanwhile. Positive for Keep, else 0.
+	// CheckAfter is when to decide again if nothing changes meanwhile; positive for Keep, otherwise 0.
 	CheckAfter time.Duration
 }
 
 // Next decides about the material at a given time.
 //
-// An authority is replaced when a third of its life is left, a serving certificate likewise. A new authority is first
-// published, in the bundle of those that are trusted, and signs only [Policy.Overlap] later: by then every client has
-// the new bundle, and at no time is a certificate served that some client does not trust. Only a certificate that would expire
-// before that, as when lifetimes have just been made longer, is replaced earlier: when a tenth of its life is left.
+// A CA or a serving certificate is replaced when a third of its lifetime is left. A new CA is first published in the bundle of
+// trusted CAs, and signs only [Policy.Overlap] later. By then, every client has the new bundle, so a served certificate is always
+// trusted by all clients. A certificate that would expire before that, for example after an increase of lifetimes, is replaced
+// when a tenth of its lifetime is left.
 func (p Policy) Next(now time.Time, m Material) Decision {
 	if why := p.unusableCA(now, m); why != "" {
 		return Decision{Action: RotateCA, Reason: why}
@@ -68,7 +67,7 @@ func (p Policy) Next(now time.Time, m Material) Decision {
 			return Decision{Action: Keep, CheckAfter: wait}
 		}
 
-		return Decision{Action: Issue, Reason: "the authority was replaced"}
+		return Decision{Action: Issue, Reason: "the CA was replaced"}
 	}
 
 	renew := m.Cert.NotAfter.Add(-p.CertLifetime / 3)
@@ -84,15 +83,15 @@ func (p Policy) Next(now time.Time, m Material) Decision {
 func (p Policy) unusableCA(now time.Time, m Material) string {
 	switch {
 	case m.CA == nil:
-		return "there is no authority with its key"
+		return "there is no CA with its key"
 	case !now.Before(m.CA.NotAfter.Add(-p.CALifetime / 3)):
-		return "the authority expires soon"
+		return "the CA expires soon"
 	default:
 		return ""
 	}
 }
 
-// unusableCert says why the serving certificate cannot be served, or nothing if it can.
+// unusableCert returns why the serving certificate cannot be served, or "" if it can.
 func (p Policy) unusableCert(now time.Time, m Material) string {
 	switch {
 	case m.Cert == nil:
@@ -100,7 +99,7 @@ func (p Policy) unusableCert(now time.Time, m Material) string {
 	case !now.Before(m.Cert.NotAfter):
 		return "the serving certificate has expired"
 	case !slices.ContainsFunc(m.Bundle, func(ca *x509.Certificate) bool { return signedBy(m.Cert, ca) && now.Before(ca.NotAfter) }):
-		return "the serving certificate is signed by no trusted authority"
+		return "the serving certificate is not signed by a trusted CA"
 	}
 
 	for _, h := range p.Hosts {
@@ -112,7 +111,7 @@ func (p Policy) unusableCert(now time.Time, m Material) string {
 	return ""
 }
 
-// born returns when a certificate was made.
+// born returns when a certificate was created.
 func born(c *x509.Certificate) time.Time { return c.NotBefore.Add(backdate) }
 
 func signedBy(c, ca *x509.Certificate) bool { return c.CheckSignatureFrom(ca) == nil }

@@ -21,7 +21,7 @@ var (
 	policy = Policy{Service: "assigner", CALifetime: caLife, CertLifetime: certLife, Overlap: overlap, Hosts: []string{"assigner.sharding-system.svc", "127.0.0.1"}}
 )
 
-// fresh is what a new installation has.
+// fresh is the material of a new installation.
 func fresh(t *testing.T, p Policy, now time.Time) Material {
 	t.Helper()
 
@@ -34,7 +34,7 @@ func fresh(t *testing.T, p Policy, now time.Time) Material {
 	return m
 }
 
-// step does what the policy asks for and returns what that was.
+// step carries out the decision of the policy and returns it.
 func step(t *testing.T, now time.Time, m *Material) Action {
 	t.Helper()
 
@@ -47,7 +47,7 @@ func step(t *testing.T, now time.Time, m *Material) Action {
 	return d.Action
 }
 
-// trusts says whether a client with this bundle accepts the certificate.
+// trusts reports whether a client with this bundle accepts the certificate.
 func trusts(now time.Time, bundle Material, served Material) error {
 	roots := x509.NewCertPool()
 	for _, ca := range bundle.Bundle {
@@ -115,8 +115,8 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// TestYears plays ten years, in which clients learn of a bundle half an hour late. At every moment they must trust what
-// is served.
+// TestYears simulates ten years, in which clients learn about a bundle half an hour late. They must trust the served certificate
+// at all times.
 func TestYears(t *testing.T) {
 	m := fresh(t, policy, birth)
 
@@ -150,7 +150,7 @@ func TestYears(t *testing.T) {
 	require.Less(t, count[Issue], 2*3650/60)
 }
 
-// TestLostSecret: whoever remembers what was served goes on with it beside a new authority.
+// TestLostSecret: a replica that remembers what was served continues with it, together with a new CA.
 func TestLostSecret(t *testing.T) {
 	m := fresh(t, policy, birth)
 	known, now := m, birth.Add(day)
@@ -184,7 +184,8 @@ func TestHostsAgree(t *testing.T) {
 	require.Error(t, m.Cert.VerifyHostname("127.0.0.1"), "names that nobody asks for go with the next certificate")
 }
 
-// TestLongerLifetimes: what was made for a short life is replaced before its end, though a new authority is to be known for longer.
+// TestLongerLifetimes: a certificate with a short lifetime is replaced before it expires, although a new CA must be published for
+// longer.
 func TestLongerLifetimes(t *testing.T) {
 	short := policy
 	short.CertLifetime, short.CALifetime, short.Overlap = time.Minute, 3*time.Minute, 6*time.Second

@@ -23,9 +23,9 @@ import (
 
 // Secret is a [Source] that maintains a Secret. Its exported fields must be set before use.
 type Secret struct {
-	// Client reads the Secret, from a cache that holds nothing but it, and writes it.
+	// Client writes the Secret, and reads it from a cache that contains nothing else.
 	Client client.Client
-	// Name is the Secret's.
+	// Name is the name of the Secret.
 	Name types.NamespacedName
 	// Policy decides.
 	Policy Policy
@@ -43,7 +43,7 @@ func (s *Secret) SetupWith(mgr manager.Manager) error {
 	return maintainer{controller: "certificates", kind: "Secret", name: s.Name, obj: &corev1.Secret{}}.setup(mgr, s)
 }
 
-// Reconcile serves what the Secret holds, and changes the Secret if the policy asks for it.
+// Reconcile serves the content of the Secret, and changes the Secret if the policy requires it.
 func (s *Secret) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	if req.NamespacedName != s.Name {
 		return reconcile.Result{}, nil
@@ -81,7 +81,7 @@ func (s *Secret) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	return reconcile.Result{RequeueAfter: staleRetry}, nil
 }
 
-// remember puts what is served now in the place of material that nothing can be done with.
+// remember replaces unusable material with what is served now.
 func (s *Secret) remember(now time.Time, m Material) Material {
 	served := s.current.Load()
 	if m.CA != nil || served == nil || s.Policy.unusableCert(now, m) == "" || s.Policy.unusableCert(now, *served) != "" {
@@ -91,7 +91,7 @@ func (s *Secret) remember(now time.Time, m Material) Material {
 	return served.withoutCAKey()
 }
 
-// write stores the material in the Secret that was read, or in a new one if there was none.
+// write stores the material in the Secret that was read, or in a new Secret if there was none.
 func (s *Secret) write(ctx context.Context, secret *corev1.Secret, m Material) error {
 	if secret.ResourceVersion == "" {
 		secret = &corev1.Secret{
@@ -121,7 +121,7 @@ func (s *Secret) write(ctx context.Context, secret *corev1.Secret, m Material) e
 	return nil
 }
 
-// stored returns the bundle that the Secret holds, or errLost if it is about to be restored.
+// stored returns the bundle in the Secret, or errLost if the Secret is about to be restored.
 func (s *Secret) stored(ctx context.Context, from client.Reader) ([]byte, error) {
 	secret := &corev1.Secret{}
 	if err := from.Get(ctx, s.Name, secret); apierrors.IsNotFound(err) {
@@ -138,11 +138,11 @@ func (s *Secret) stored(ctx context.Context, from client.Reader) ([]byte, error)
 	return m.bundlePEM(), nil
 }
 
-// load begins to serve the material, which has been in the Secret.
+// load starts to serve the material, which has been in the Secret.
 func (s *Secret) load(ctx context.Context, m Material) {
 	before := s.current.Swap(&m)
 	if before == nil || !before.Cert.Equal(m.Cert) {
-		log.FromContext(ctx).Info("Certificate is served", "secret", s.Name.String(), "expires", m.Cert.NotAfter)
+		log.FromContext(ctx).Info("Serving a certificate", "secret", s.Name.String(), "expires", m.Cert.NotAfter)
 	}
 
 	if before == nil || !bytes.Equal(before.bundlePEM(), m.bundlePEM()) {
@@ -180,5 +180,5 @@ func (s *Secret) Ready(*http.Request) error {
 }
 
 func (s *Secret) missing() error {
-	return fmt.Errorf("Secret %s has not been read or made yet", s.Name)
+	return fmt.Errorf("Secret %s has not been read or created yet", s.Name)
 }

@@ -9,27 +9,27 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
 
-// Source provides the serving certificate and the bundle of authorities. It is safe for concurrent use.
+// Source provides the serving certificate and the bundle of CA certificates. It is safe for concurrent use.
 type Source interface {
-	// SetupWith adds to the manager what keeps the source up to date. It runs in every replica.
+	// SetupWith adds the controllers that keep the source up to date to the manager. They run in every replica.
 	SetupWith(mgr manager.Manager) error
-	// GetCertificate returns the current serving certificate, for tls.Config. It fails as long as there is none.
+	// GetCertificate returns the current serving certificate, for tls.Config. It fails while there is none.
 	GetCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error)
-	// Bundle returns the PEM of the authorities that shall be trusted; nil if that is not known, or not yet.
+	// Bundle returns the PEM of the trusted CA certificates; nil if they are not known (yet).
 	Bundle() []byte
-	// Subscribe registers a function to be called when the bundle has changed.
+	// Subscribe registers a function that is called when the bundle has changed.
 	Subscribe(changed func())
-	// Ready is a readiness check: it fails as long as there is nothing to serve with.
+	// Ready is a readiness check: it fails while there is no certificate to serve.
 	Ready(r *http.Request) error
 }
 
-// subscribers are told of changes. The zero value is ready for use.
+// subscribers are notified of changes. The zero value is ready to use.
 type subscribers struct {
 	mu    sync.Mutex
 	calls []func()
 }
 
-// Subscribe registers a function to be called when the bundle has changed, with no lock held.
+// Subscribe registers a function that is called, without a lock held, when the bundle has changed.
 func (s *subscribers) Subscribe(changed func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -5,12 +5,12 @@ import (
 	"strings"
 )
 
-// CELExpression returns a Kubernetes CEL expression of type int that computes [Key.Hash]. The arguments are CEL
-// expressions of type string for the parts of the key, for example "request.kind.group" or "object.metadata.name".
+// CELExpression returns a Kubernetes CEL expression of type int that computes [Key.Hash]. The arguments are CEL expressions of
+// type string for the parts of the key, for example "request.kind.group" or "object.metadata.name".
 //
-// It is rendered from the constants that Go uses, needs the libraries that every API server has had since Kubernetes
-// 1.33 (two-variable comprehensions), and evaluates each argument once. A list of one element and map stand in for the
-// local variables that CEL lacks.
+// It is rendered from the same constants that Go uses. It needs libraries that every API server has had since Kubernetes 1.33
+// (two-variable comprehensions), and evaluates each argument once. Lists of one element and map replace the local variables that
+// CEL does not have.
 func CELExpression(group, kind, namespace, name string) string {
 	var m strings.Builder
 	for i, n := range multipliers {

@@ -14,20 +14,20 @@ type Hash uint32
 const Prime = 1<<31 - 1
 
 const (
-	// alphabet holds the characters that names, namespaces, kinds and groups are made of, the slash between them, and
-	// the few others that names of some kinds (RBAC) have. A character's value is its index plus one; every other
-	// character has the value 0. All are ASCII, so that an index in bytes is one in code points.
+	// alphabet contains the characters of names, namespaces, kinds, and groups, the slash between them, and the few other
+	// characters in names of some kinds (RBAC). The value of a character is its index plus one; all other characters have the
+	// value 0. All characters are ASCII, so an index in bytes is an index in code points.
 	alphabet = "abcdefghijklmnopqrstuvwxyz0123456789-./" + "ABCDEFGHIJKLMNOPQRSTUVWXYZ" + ":_"
 
 	// positions is the number of multipliers. The longest key of a custom resource has 253 (group) + 63 (kind) + 63
 	// (namespace) + 253 (name) + 3 (slashes) = 635 code points.
 	positions = 640
 
-	// seed is what all multipliers are derived from; they have no other origin. Changing it changes every owner.
+	// All multipliers are derived from seed and from nothing else. Changing it changes every owner.
 	seed = "clusterring key hash v1"
 )
 
-// values is the alphabet turned around: the value of each ASCII character.
+// values is the inverse of the alphabet: the value of each ASCII character.
 var values = func() (v [utf8.RuneSelf]uint8) {
 	for i := range len(alphabet) {
 		v[alphabet[i]] = uint8(i + 1)
@@ -35,7 +35,7 @@ var values = func() (v [utf8.RuneSelf]uint8) {
 	return v
 }()
 
-// multipliers are the M of the package doc.
+// multipliers are the M of the package documentation.
 var multipliers = func() (m [positions]uint64) {
 	for i := range m {
 		m[i] = constant(strconv.Itoa(i))
@@ -43,7 +43,7 @@ var multipliers = func() (m [positions]uint64) {
 	return m
 }()
 
-// The remaining constants of the package doc.
+// The remaining constants of the package documentation.
 var (
 	lengthMultiplier = constant("length")        // L
 	offset           = constant("offset")        // C
@@ -51,15 +51,15 @@ var (
 	finalOffset      = constant("multiply then") // B
 )
 
-// constant derives a number in [1, Prime) from seed and a label: the first 8 bytes, read as a big-endian number, of
-// sha256(seed + "/" + label), modulo Prime - 1, plus 1.
+// constant derives a number in [1, Prime) from seed and a label: the first 8 bytes, read as a big-endian number, of sha256(seed +
+// "/" + label), modulo Prime - 1, plus 1.
 func constant(label string) uint64 {
 	sum := sha256.Sum256([]byte(seed + "/" + label))
 	return binary.BigEndian.Uint64(sum[:8])%(Prime-1) + 1
 }
 
-// Hash returns the key's place in the hash space: the hash of [Key.String] as the package doc describes it. It takes
-// any strings, allocates nothing, and gives the same number in every process and version.
+// Hash returns the key's place in the hash space: the hash of [Key.String] as described in the package documentation. It accepts
+// any strings, allocates nothing, and returns the same number in every process and version.
 func (k Key) Hash() Hash {
 	var s sum
 	s.add(k.Group)
@@ -72,9 +72,9 @@ func (k Key) Hash() Hash {
 	return s.hash()
 }
 
-// sum is step 2 of the hash while it is being computed.
+// sum is the state of step 2 of the hash.
 type sum struct {
-	total    uint64 // of value * multiplier; kept far below 2^63 by reducing it once per round of multipliers
+	total    uint64 // of value * multiplier; reduced once per round of multipliers, so it stays far below 2^63
 	position int    // of the next code point, modulo positions
 	rounds   uint64 // completed rounds of positions
 }

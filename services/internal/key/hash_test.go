@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The golden hashes keep every owner of every object where it is. If one changes, all clusters move their objects.
+// The golden hashes pin the owner of every object. If one changes, all clusters move their objects.
 func TestHashGolden(t *testing.T) {
 	for _, tc := range []struct {
 		key  Key
@@ -27,7 +27,7 @@ func TestHashGolden(t *testing.T) {
 	}
 }
 
-// The numbers are those of the package doc.
+// The numbers are those in the package documentation.
 func TestWorkedExample(t *testing.T) {
 	k := Key{Kind: "ConfigMap", Namespace: "default", Name: "a"}
 	require.Equal(t, "/ConfigMap/default/a", k.String())
@@ -40,13 +40,13 @@ func TestWorkedExample(t *testing.T) {
 	require.Equal(t, Hash(720116427), k.Hash())
 }
 
-// longestKey has as many characters in each part as an API server admits for a custom resource.
+// longestKey has the maximum number of characters in each part that an API server admits for a custom resource.
 func longestKey() Key {
 	subdomain := strings.Repeat("custom-resource-", 16)[:253]
 	return Key{Group: subdomain, Kind: strings.Repeat("Kind", 16)[:63], Namespace: strings.Repeat("team-", 13)[:63], Name: subdomain}
 }
 
-// linear is step 2 of the package doc, written down literally.
+// linear is a literal implementation of step 2 of the package documentation.
 func linear(s string) uint64 {
 	p, total := big.NewInt(Prime), new(big.Int)
 	points := []rune(s)
@@ -61,7 +61,7 @@ func linear(s string) uint64 {
 	return total.Mod(total, p).Uint64()
 }
 
-// reference is the whole hash of the package doc, written down literally.
+// reference is a literal implementation of the complete hash of the package documentation.
 func reference(s string) Hash {
 	p := big.NewInt(Prime)
 	y := new(big.Int).Exp(new(big.Int).SetUint64(linear(s)), big.NewInt(5), p)

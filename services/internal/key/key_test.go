@@ -64,14 +64,14 @@ func FuzzHash(f *testing.F) {
 		if h >= key.Prime {
 			t.Errorf("hash %d of %q is not below %d", h, k, key.Prime)
 		}
-		// The hash is one of the written form, wherever the parts end.
+		// The hash depends on the written form, wherever the parts end.
 		if whole := reassemble(k.String()).Hash(); whole != h {
 			t.Errorf("%q has the hash %d, its written form %d", k, h, whole)
 		}
 	})
 }
 
-// reassemble returns a key that is written as s, which has at least three slashes: all that is left is the name.
+// reassemble returns a key whose written form is s, which has at least three slashes: the rest is the name.
 func reassemble(s string) key.Key {
 	parts := strings.SplitN(s, "/", 4)
 	return key.Key{Group: parts[0], Kind: parts[1], Namespace: parts[2], Name: parts[3]}

@@ -7,17 +7,17 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/clusterring/clusterring/services/internal/hashring"
 	"github.com/clusterring/clusterring/services/internal/key"
-	"github.com/clusterring/clusterring/services/internal/ring"
 )
 
-// With SHA-256 in place of the hash, the fullest of 3 shards has 1.020 times the mean of 8,200 objects, on average over
-// many such series: 1.01 are the table's, the rest is chance. The hash must be as good as that on names that count up.
+// With SHA-256 instead of the hash, the fullest of 3 shards has 1.020 times the mean of 8,200 objects, averaged over many such
+// series: 1.01 comes from the table, the rest from chance. The hash must be as good for names that count up.
 func TestSequentialNamesSpreadEvenly(t *testing.T) {
 	const objects, shards, series = 8200, 3, 40
 	total, worst := 0.0, 0.0
 	for s := range series {
-		r := ring.New([]string{fmt.Sprintf("shard-%d-0", s), fmt.Sprintf("shard-%d-1", s), fmt.Sprintf("shard-%d-2", s)})
+		r := hashring.New([]string{fmt.Sprintf("shard-%d-0", s), fmt.Sprintf("shard-%d-1", s), fmt.Sprintf("shard-%d-2", s)})
 		owned := map[string]int{}
 		fullest := 0
 		for i := range objects {
@@ -36,8 +36,7 @@ func TestSequentialNamesSpreadEvenly(t *testing.T) {
 	require.Less(t, worst, 1.07)
 }
 
-// Objects are dealt into 1,024 equal parts of the hash space; chi-squared per degree of freedom is 1.00 ± 0.045 by
-// chance.
+// Objects are distributed over 1,024 equal parts of the hash space; chi-squared per degree of freedom is 1.00 ± 0.045 by chance.
 func TestHashSpacePartsAreUsedEvenly(t *testing.T) {
 	const objects, parts = 65536, 1024
 	for shape, name := range map[string]func(i int) key.Key{

@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// NewCommand returns the command of a service. Run it by [Main], or by ExecuteContext within tests: cancelling the context
-// is what a signal is to a process. Several commands may run in one process.
+// NewCommand returns the command of a service. Run it with [Main], or with ExecuteContext in tests: cancelling the context has
+// the effect of a signal. Several commands may run in one process.
 func NewCommand(s Service) *cobra.Command {
 	o := &Options{}
 	hint := func(err error) error {
@@ -29,7 +29,7 @@ func NewCommand(s Service) *cobra.Command {
 		SilenceUsage:  true,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return hint(fmt.Errorf("unexpected argument %q: everything is set by flags", args[0]))
+				return hint(fmt.Errorf("unexpected argument %q: use flags", args[0]))
 			}
 			return nil
 		},
@@ -66,8 +66,8 @@ func validate(s Service, o *Options, cmd *cobra.Command) error {
 	return s.Validate()
 }
 
-// Main runs the command until it ends or the process gets SIGINT or SIGTERM, and returns the exit code: 0 after a
-// graceful stop, 1 after an error, which it prints as one line to stderr. A second signal ends the process at once.
+// Main runs the command until it ends or the process gets SIGINT or SIGTERM. It returns the exit code: 0 after a graceful stop,
+// or 1 after an error, which it prints to stderr as one line. A second signal ends the process immediately.
 func Main(cmd *cobra.Command) int {
 	ctx, stop := signalContext(cmd.ErrOrStderr())
 	defer stop()
@@ -98,7 +98,7 @@ func signalContext(out io.Writer) (context.Context, context.CancelFunc) {
 				return
 			case <-signals:
 				if ctx.Err() != nil {
-					fmt.Fprintln(out, "error: second signal: exiting at once")
+					fmt.Fprintln(out, "error: second signal: exiting immediately")
 					os.Exit(1) //nolint:revive // the point of a second signal
 				}
 				cancel()

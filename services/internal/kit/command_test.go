@@ -33,11 +33,11 @@ func TestMistakes(t *testing.T) {
 	unreachable := writeKubeconfig(t, "https://127.0.0.1:1")
 	for args, want := range map[string]string{
 		"--frobnicate":                       "error: unknown flag: --frobnicate" + hint,
-		"start":                              `error: unexpected argument "start": everything is set by flags` + hint,
+		"start":                              `error: unexpected argument "start": use flags` + hint,
 		"--shutdown-grace=ten":               `error: invalid argument "ten" for "--shutdown-grace" flag: time: invalid duration "ten"` + hint,
 		"--shutdown-grace=0s":                "error: --shutdown-grace must be greater than 0, not 0s" + hint,
 		"--shutdown-delay=-1s":               "error: --shutdown-delay must not be negative, it is -1s" + hint,
-		"--log-level=loud":                   `error: --log-level must be debug, info or error, not "loud"` + hint,
+		"--log-level=loud":                   `error: --log-level must be debug, info, or error, not "loud"` + hint,
 		"--log-format=xml":                   `error: --log-format must be json or text, not "xml"` + hint,
 		"--kube-api-qps=0":                   "error: --kube-api-qps must be greater than 0, not 0" + hint,
 		"--kube-api-burst=0":                 "error: --kube-api-burst must be at least 1, not 0" + hint,
@@ -48,9 +48,9 @@ func TestMistakes(t *testing.T) {
 		"--leader-elect-lease-duration=1.5s": "error: --leader-elect-lease-duration must be whole seconds, at least 1s, not 1.5s" + hint,
 		"--leader-elect-renew-deadline=2s":   "error: --leader-elect-renew-deadline (2s) must be greater than 1.2 times --leader-elect-retry-period (2s)" + hint,
 		"--leader-elect-retry-period=0s":     "error: --leader-elect-retry-period must be greater than 0, not 0s" + hint,
-		"--log-level=x --log-format=y":       `error: --log-level must be debug, info or error, not "x"; --log-format must be json or text, not "y"` + hint,
-		"--kubeconfig=/does/not/exist":       "error: --kubeconfig /does/not/exist: there is no such file\n",
-		"":                                   "error: no Kubernetes API server known: set --kubeconfig or $KUBECONFIG, or run in a Pod\n",
+		"--log-level=x --log-format=y":       `error: --log-level must be debug, info, or error, not "x"; --log-format must be json or text, not "y"` + hint,
+		"--kubeconfig=/does/not/exist":       "error: --kubeconfig /does/not/exist: no such file\n",
+		"":                                   "error: no Kubernetes API server configured: set --kubeconfig or $KUBECONFIG, or run in a Pod\n",
 		"--kubeconfig=" + unreachable:        "error: cannot reach the Kubernetes API server at https://127.0.0.1:1: connection refused; check --kubeconfig and that the server runs\n",
 	} {
 		t.Run(args, func(t *testing.T) {
@@ -168,7 +168,7 @@ func TestRejectedCredentials(t *testing.T) {
 
 	code, _, stderr := runMain(kit.Service{Name: service, Setup: nothing}, "--kubeconfig="+path, "--metrics-bind-address=0", "--health-probe-bind-address=0")
 	require.Equal(t, 1, code)
-	require.Contains(t, stderr, "does not accept our credentials; check that the token or certificate in --kubeconfig is valid")
+	require.Contains(t, stderr, "does not accept the credentials; check that the token or certificate in --kubeconfig is valid")
 }
 
 func TestSetupFails(t *testing.T) {
@@ -192,7 +192,7 @@ func TestSignals(t *testing.T) {
 	p.waitStatus(t, http.StatusInternalServerError)
 	require.NoError(t, p.cmd.Process.Signal(os.Interrupt))
 	require.EqualError(t, p.cmd.Wait(), "exit status 1")
-	require.Contains(t, p.out.String(), "error: second signal: exiting at once\n")
+	require.Contains(t, p.out.String(), "error: second signal: exiting immediately\n")
 }
 
 // TestStopsWhileCachesAreNotFilled: a service that waits for rights ends when it is told to, without waiting any longer.

@@ -34,7 +34,7 @@ func loadConfig(flag, env string) (*rest.Config, error) {
 	default:
 		config, err := rest.InClusterConfig()
 		if errors.Is(err, rest.ErrNotInCluster) {
-			return nil, errors.New("no Kubernetes API server known: set --kubeconfig or $KUBECONFIG, or run in a Pod")
+			return nil, errors.New("no Kubernetes API server configured: set --kubeconfig or $KUBECONFIG, or run in a Pod")
 		}
 		if err != nil {
 			return nil, fmt.Errorf("use the Pod's service account: %w", err)
@@ -45,9 +45,9 @@ func loadConfig(flag, env string) (*rest.Config, error) {
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		return nil, fmt.Errorf("%s: there is no such file", source)
+		return nil, fmt.Errorf("%s: no such file", source)
 	case clientcmd.IsEmptyConfig(err): // files of $KUBECONFIG need not exist
-		return nil, fmt.Errorf("%s: there is no such file, or it names no cluster", source)
+		return nil, fmt.Errorf("%s: no such file, or it names no cluster", source)
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", source, err)
 	}

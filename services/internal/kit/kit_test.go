@@ -18,6 +18,7 @@ import (
 
 	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/membership"
+	"github.com/clusterring/clusterring/services/internal/shardleases"
 	"github.com/clusterring/clusterring/tools/localplane"
 )
 
@@ -41,7 +42,8 @@ const (
 
 // watch is the least that a service does.
 func watch(ctx context.Context, rt *kit.Runtime) error {
-	return kit.WatchLeases(ctx, rt, membership.NewIndex())
+	_, err := shardleases.Watch(ctx, rt, membership.NewIndex())
+	return err
 }
 
 func nothing(context.Context, *kit.Runtime) error { return nil }

@@ -15,7 +15,7 @@ import (
 )
 
 // errStillWorking refuses a release of the leader Lease.
-var errStillWorking = errors.New("the leader Lease is kept, for this process may still be working")
+var errStillWorking = errors.New("the leader Lease is kept, because this process may still be working")
 
 // leadership is the leader Lease as the manager's elector sees it, made safe in two ways that the elector is not:
 //
@@ -41,7 +41,7 @@ type leadership struct {
 func newLeadership(config *rest.Config, name string, o *Options, workersGone *latch) (*leadership, error) {
 	host, err := os.Hostname()
 	if err != nil {
-		return nil, fmt.Errorf("find the host name for the leader Lease: %w", err)
+		return nil, fmt.Errorf("determine the host name for the leader Lease: %w", err)
 	}
 	lock, err := resourcelock.NewFromKubeconfig(resourcelock.LeasesResourceLock, o.Namespace, name,
 		resourcelock.ResourceLockConfig{Identity: host + "_" + string(uuid.NewUUID())}, config, o.LeaderElectRenewDeadline)
@@ -76,7 +76,7 @@ func (l *leadership) Create(ctx context.Context, record resourcelock.LeaderElect
 	return err //nolint:wrapcheck // the elector asks for the API's own errors
 }
 
-// Update implements resourcelock.Interface: it acquires, renews and, without a holder, releases.
+// Update implements resourcelock.Interface: it acquires, renews, and, without a holder, releases the Lease.
 func (l *leadership) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	if record.HolderIdentity == "" {
 		return l.release(ctx, record)
@@ -120,7 +120,7 @@ func (l *leadership) lose(why string) {
 	}
 	l.leads = false
 	select {
-	case l.lost <- fmt.Errorf("lost the leader Lease %s: %s; exiting at once, so that no two instances work", l.Describe(), why):
+	case l.lost <- fmt.Errorf("lost the leader Lease %s: %s; exiting immediately, so that no two instances work", l.Describe(), why):
 	default:
 	}
 }

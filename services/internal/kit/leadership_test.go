@@ -58,7 +58,7 @@ func TestTermCountsFromTheRequest(t *testing.T) {
 	require.Empty(t, l.lost)
 	server.clock.Step(time.Millisecond)
 	require.Len(t, l.lost, 1)
-	require.EqualError(t, <-l.lost, "lost the leader Lease ns/service: it could not be renewed for 13s; exiting at once, so that no two instances work")
+	require.EqualError(t, <-l.lost, "lost the leader Lease ns/service: it could not be renewed for 13s; exiting immediately, so that no two instances work")
 }
 
 // TestFailedRenewalsEndTheTerm: the elector may go on trying; the term ends.

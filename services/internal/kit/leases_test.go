@@ -12,6 +12,7 @@ import (
 
 	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/membership"
+	"github.com/clusterring/clusterring/services/internal/shardleases"
 	"github.com/clusterring/clusterring/tools/localplane"
 	"github.com/clusterring/clusterring/tools/localplane/leasetest"
 )
@@ -30,12 +31,12 @@ func TestOnlyLeasesOfShardsAreWatched(t *testing.T) {
 	cached, awaited := make(chan client.Reader, 1), make(chan []string, 1)
 	s := kit.Service{Name: service, Setup: func(ctx context.Context, rt *kit.Runtime) error {
 		cached <- rt.Manager.GetCache()
-		require.ErrorContains(t, rt.AwaitLeases(ctx), "call WatchLeases first")
-		if err := kit.WatchLeases(ctx, rt, index); err != nil {
+		leases, err := shardleases.Watch(ctx, rt, index)
+		if err != nil {
 			return err
 		}
 		return rt.Manager.Add(manager.RunnableFunc(func(ctx context.Context) error {
-			if err := rt.AwaitLeases(ctx); err != nil {
+			if err := leases.Await(ctx); err != nil {
 				return err
 			}
 			awaited <- index.View(ring).AvailableShards()
@@ -81,12 +82,13 @@ func TestFollowedLeasesAreNotKept(t *testing.T) {
 	index := membership.NewIndex()
 	first := make(chan []string, 1)
 	s := kit.Service{Name: service, Setup: func(_ context.Context, rt *kit.Runtime) error {
-		if err := kit.FollowLeases(rt, index); err != nil {
+		leases, err := shardleases.Follow(rt, index)
+		if err != nil {
 			return err
 		}
 		return rt.Manager.Add(manager.RunnableFunc(func(ctx context.Context) error {
 			first <- index.View(ring).AvailableShards()
-			return rt.AwaitLeases(ctx)
+			return leases.Await(ctx)
 		}))
 	}}
 	i := start(t, s, kubeconfig(t))

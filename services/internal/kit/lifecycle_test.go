@@ -179,7 +179,7 @@ func TestLostLeadership(t *testing.T) {
 		lease.Spec.LeaseDurationSeconds = ptr.To[int32](1)
 		return p.Client.Update(t.Context(), lease) == nil
 	}, soon, tick)
-	require.EqualError(t, i.wait(t), `lost the leader Lease sharding-system/leasemonitor: "usurper" holds it now; exiting at once, so that no two instances work`)
+	require.EqualError(t, i.wait(t), `lost the leader Lease sharding-system/leasemonitor: "usurper" holds it now; exiting immediately, so that no two instances work`)
 	require.Equal(t, "usurper", leaderLease(t))
 	w.letGo()
 }

@@ -31,7 +31,7 @@ func parseLevel(level string) (zapcore.Level, error) {
 	case "error":
 		return zapcore.ErrorLevel, nil
 	}
-	return 0, fmt.Errorf("--log-level must be debug, info or error, not %q", level)
+	return 0, fmt.Errorf("--log-level must be debug, info, or error, not %q", level)
 }
 
 // newLogger returns a logger that writes to out. Options must be valid.

@@ -11,7 +11,7 @@ import (
 // buildInfo tells dashboards which version of which service a process is.
 var buildInfo = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 	Name: "clusterring_build_info",
-	Help: "Always 1; the labels say which service this is and how it was built.",
+	Help: "Always 1; the labels identify the service and its build.",
 }, []string{"service", "version", "commit", "go_version"})
 
 var registerBuildInfo = sync.OnceFunc(func() { metrics.Registry.MustRegister(buildInfo) })

@@ -13,50 +13,50 @@ import (
 
 // Options are the values of the flags that every service has. NewCommand fills them in.
 type Options struct {
-	// Kubeconfig is a path; empty means $KUBECONFIG, else the Pod's service account.
+	// Kubeconfig is a path. If it is empty, $KUBECONFIG is used, or else the Pod's service account.
 	Kubeconfig string
-	// Namespace is where the service keeps what is its own: its leader Lease, its Secrets.
+	// Namespace contains the service's own objects: its leader Lease and its Secrets.
 	Namespace string
-	// MetricsBindAddress, HealthProbeBindAddress and PprofBindAddress are host:port; "0" or empty turns the server off.
+	// MetricsBindAddress, HealthProbeBindAddress, and PprofBindAddress are host:port; "0" or empty turns the server off.
 	MetricsBindAddress, HealthProbeBindAddress, PprofBindAddress string
-	// LogLevel is debug, info or error; LogFormat is json or text.
+	// LogLevel is debug, info, or error; LogFormat is json or text.
 	LogLevel, LogFormat string
-	// KubeAPIQPS is the sustained number of requests per second to the API server, KubeAPIBurst its short-time bound.
+	// KubeAPIQPS is the sustained number of requests per second to the API server, and KubeAPIBurst is the limit of a burst.
 	KubeAPIQPS   float32
 	KubeAPIBurst int
 	// LeaderElect is always false in services without leader election.
 	LeaderElect bool
-	// LeaderElectLeaseDuration is how long a leader that has vanished keeps others waiting, LeaderElectRenewDeadline how
-	// long a leader tries to renew before it gives up, LeaderElectRetryPeriod the pause between tries.
+	// LeaderElectLeaseDuration is how long other replicas wait after a leader has vanished, LeaderElectRenewDeadline is how long
+	// a leader tries to renew before it gives up, and LeaderElectRetryPeriod is the pause between attempts.
 	LeaderElectLeaseDuration, LeaderElectRenewDeadline, LeaderElectRetryPeriod time.Duration
-	// ShutdownDelay is the time between "not ready" and stopping to serve, ShutdownGrace bounds the stop after that.
+	// ShutdownDelay is the time between reporting not ready and ceasing to serve. ShutdownGrace limits the shutdown after that.
 	ShutdownDelay, ShutdownGrace time.Duration
 }
 
 // addFlags registers the common flags with their defaults.
 func (o *Options) addFlags(fs *pflag.FlagSet, leaderElection bool) {
-	fs.StringVar(&o.Kubeconfig, "kubeconfig", "", "path of a kubeconfig `file`; default $KUBECONFIG, else the Pod's service account")
-	fs.StringVar(&o.Namespace, "namespace", v1alpha1.SystemNamespace, "`namespace` of what the service keeps for itself, such as its leader Lease")
+	fs.StringVar(&o.Kubeconfig, "kubeconfig", "", "path of a kubeconfig `file`; default: $KUBECONFIG, or the Pod's service account")
+	fs.StringVar(&o.Namespace, "namespace", v1alpha1.SystemNamespace, "`namespace` of the service's own objects, such as its leader Lease")
 	fs.Float32Var(&o.KubeAPIQPS, "kube-api-qps", 100, "sustained requests per second to the API server")
-	fs.IntVar(&o.KubeAPIBurst, "kube-api-burst", 200, "requests to the API server that may be sent at once")
+	fs.IntVar(&o.KubeAPIBurst, "kube-api-burst", 200, "maximum burst of requests to the API server")
 
 	fs.StringVar(&o.MetricsBindAddress, "metrics-bind-address", ":8080", "`address` that serves /metrics; 0 turns it off")
 	fs.StringVar(&o.HealthProbeBindAddress, "health-probe-bind-address", ":8081", "`address` that serves /healthz and /readyz; 0 turns it off")
-	fs.StringVar(&o.PprofBindAddress, "pprof-bind-address", "", "`address` that serves /debug/pprof; off by default, for it shows the inside of the process")
+	fs.StringVar(&o.PprofBindAddress, "pprof-bind-address", "", "`address` that serves /debug/pprof; off by default, because it exposes the internals of the process")
 
-	fs.StringVar(&o.LogLevel, "log-level", "info", "`level` of logs: debug, info or error")
+	fs.StringVar(&o.LogLevel, "log-level", "info", "`level` of logs: debug, info, or error")
 	fs.StringVar(&o.LogFormat, "log-format", "json", "`format` of logs: json or text")
 
-	fs.DurationVar(&o.ShutdownDelay, "shutdown-delay", 0, "`time` between reporting not ready and stopping to serve, so that load balancers notice")
-	fs.DurationVar(&o.ShutdownGrace, "shutdown-grace", 30*time.Second, "`time` that running work gets to finish after that; then the process ends and keeps its leader Lease until it expires")
+	fs.DurationVar(&o.ShutdownDelay, "shutdown-delay", 0, "`time` between reporting not ready and ceasing to serve, so that load balancers can react")
+	fs.DurationVar(&o.ShutdownGrace, "shutdown-grace", 30*time.Second, "`time` that running work has to finish after that; then the process ends without releasing its leader Lease")
 
 	if !leaderElection {
 		return
 	}
-	fs.BoolVar(&o.LeaderElect, "leader-elect", true, "let one replica at a time work; turn off only where there is one replica")
-	fs.DurationVar(&o.LeaderElectLeaseDuration, "leader-elect-lease-duration", 15*time.Second, "`time` after which others may replace a leader that vanished")
+	fs.BoolVar(&o.LeaderElect, "leader-elect", true, "let only one replica work at a time; turn off only if there is one replica")
+	fs.DurationVar(&o.LeaderElectLeaseDuration, "leader-elect-lease-duration", 15*time.Second, "`time` after which another replica may replace a leader that has vanished")
 	fs.DurationVar(&o.LeaderElectRenewDeadline, "leader-elect-renew-deadline", 10*time.Second, "`time` that a leader tries to renew before it gives up and exits")
-	fs.DurationVar(&o.LeaderElectRetryPeriod, "leader-elect-retry-period", 2*time.Second, "`time` between attempts to get or renew the leader Lease")
+	fs.DurationVar(&o.LeaderElectRetryPeriod, "leader-elect-retry-period", 2*time.Second, "`time` between attempts to acquire or renew the leader Lease")
 }
 
 // validate returns everything that is wrong with the common flags, or nil.

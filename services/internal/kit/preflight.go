@@ -29,7 +29,7 @@ func preflight(ctx context.Context, config *rest.Config) error {
 	config.Timeout = preflightTimeout
 	client, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
-		return fmt.Errorf("make a client for %s: %w", config.Host, err)
+		return fmt.Errorf("create a client for %s: %w", config.Host, err)
 	}
 	gv := v1alpha1.GroupVersion.String()
 	list, err := client.ServerResourcesForGroupVersionWithContext(ctx, gv)
@@ -54,9 +54,9 @@ func explainAPIError(err error, host, gv string) error {
 	case apierrors.IsNotFound(err):
 		return errMissingCRD(host, gv)
 	case apierrors.IsUnauthorized(err):
-		return fmt.Errorf("the API server at %s does not accept our credentials; check that the token or certificate in --kubeconfig is valid: %w", host, err)
+		return fmt.Errorf("the API server at %s does not accept the credentials; check that the token or certificate in --kubeconfig is valid: %w", host, err)
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("the API server at %s does not let us discover its API; check the rights of the service account: %w", host, err)
+		return fmt.Errorf("the API server at %s does not allow discovery; check the permissions of the service account: %w", host, err)
 	}
 	return fmt.Errorf("cannot reach the Kubernetes API server at %s: %w; check --kubeconfig and that the server runs", host, rootCause(err))
 }

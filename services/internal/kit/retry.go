@@ -15,9 +15,9 @@ const (
 	retryJitter = 0.2
 )
 
-// RateLimiter returns what paces the retries of a controller: from 5 ms, doubling, to at most 30 s, each up to a fifth
-// shorter by chance. (The default of controller-runtime goes up to 1,000 s.) Every controller needs one of its own. It is
-// safe for concurrent use.
+// RateLimiter returns a rate limiter for the retries of a controller. Pauses start at 5 ms and double up to 30 s; each is
+// shortened at random by up to a fifth. (The default of controller-runtime goes up to 1,000 s.) Each controller needs its own
+// rate limiter. It is safe for concurrent use.
 func RateLimiter[T comparable]() workqueue.TypedRateLimiter[T] {
 	return jittered[T]{workqueue.NewTypedItemExponentialFailureRateLimiter[T](firstRetry, lastRetry)}
 }

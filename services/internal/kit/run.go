@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
@@ -51,8 +52,8 @@ func run(ctx context.Context, s Service, o *Options, cmd *cobra.Command) error {
 	}
 	r := &running{service: s, options: o, flags: cmd.Flags(), log: log, clock: clock.RealClock{}, draining: newLatch()}
 
-	// The manager outlives ctx by the shutdown delay, so it has a context of its own.
-	managerCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	// The manager outlives ctx by the shutdown delay, so it has a context of its own, with our logger.
+	managerCtx, stop := context.WithCancel(ctrllog.IntoContext(context.WithoutCancel(ctx), log))
 	defer stop()
 	if err := r.prepare(managerCtx, restConfig); err != nil {
 		return explainListen(r.flags, err)
@@ -185,7 +186,7 @@ func (r *running) supervise(ctx, managerCtx context.Context, stop context.Cancel
 // drain reports not ready and goes on serving for the shutdown delay. It returns true, with the reason, when the service
 // ended before that time was over.
 func (r *running) drain(done, lost <-chan error) (bool, error) {
-	r.log.Info("Stopping: not ready any more", "delay", r.options.ShutdownDelay.String(), "grace", r.options.ShutdownGrace.String())
+	r.log.Info("Stopping: no longer ready", "delay", r.options.ShutdownDelay.String(), "grace", r.options.ShutdownGrace.String())
 	r.draining.close()
 	if !r.phases.started.closed() {
 		// The manager cannot be stopped while it waits for its caches. Nothing has begun that would have to end in order.

@@ -7,7 +7,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
-	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -15,26 +14,26 @@ import (
 
 // Service describes a service to [NewCommand]. Name and Setup are required; everything else has a useful zero value.
 type Service struct {
-	// Name of the binary, and so of the leader Lease, of the user agent and of the field manager.
+	// Name is the name of the binary, and therefore of the leader Lease, the user agent, and the field manager.
 	Name string
-	// Short, Long and Example are the help texts: one line, what it reads, decides and writes, and commands to copy.
+	// Short, Long, and Example are the help texts: one line; what the service reads, decides, and writes; and commands to copy.
 	Short, Long, Example string
-	// LeaderElection says that at most one replica runs the controllers. It adds the --leader-elect flags.
-	// What must run in every replica (a webhook, a server) says so by NeedLeaderElection() false.
+	// LeaderElection lets at most one replica run the controllers, and adds the --leader-elect flags. Runnables that must run in
+	// every replica (a webhook, a server) return false from NeedLeaderElection().
 	LeaderElection bool
-	// AddFlags adds the service's own flags. A flag whose name ends in "bind-address" is a listening address: its
-	// value is checked, and that it is free, before anything starts.
+	// AddFlags adds the service's own flags. A flag whose name ends in "bind-address" is a listening address: before anything
+	// starts, its value is validated, and the address must be free.
 	AddFlags func(flags *pflag.FlagSet)
-	// Validate checks the service's own flags once they are parsed. Its error is shown with a hint to --help.
+	// Validate checks the service's own flags after they are parsed. Its error is shown with a hint to --help.
 	Validate func() error
 	// Configure may change the manager's options, for example what is cached. It cannot change how the service stops.
 	Configure func(options *manager.Options)
-	// Setup adds the service's controllers, servers and checks to rt.Manager. It runs once, before the caches start;
-	// an error ends the command. ctx ends when the manager is told to stop, which is --shutdown-delay after Draining.
+	// Setup adds the service's controllers, servers, and checks to rt.Manager. It runs once, before the caches start. An error
+	// ends the command. ctx ends when the manager is told to stop, which is --shutdown-delay after Draining.
 	Setup func(ctx context.Context, rt *Runtime) error
 }
 
-// Runtime is what a running service works with. It is made by the kit and handed to [Service.Setup].
+// Runtime is the environment of a running service. The kit creates it and passes it to [Service.Setup].
 type Runtime struct {
 	// Manager runs whatever Setup adds to it.
 	Manager manager.Manager
@@ -42,12 +41,11 @@ type Runtime struct {
 	Options *Options
 	// Log carries the service's name.
 	Log logr.Logger
-	// Clock is the real clock; pass it on, so that tests can pass another.
+	// Clock is the real clock. Pass it on, so that tests can pass another one.
 	Clock clock.WithTicker
 
 	draining <-chan struct{}
-	checks   []namedCheck           // what /readyz asks
-	leases   toolscache.DoneChecker // whether WatchLeases has seen all Leases
+	checks   []namedCheck // what /readyz asks
 }
 
 // namedCheck is a part of /readyz.
@@ -56,12 +54,12 @@ type namedCheck struct {
 	check healthz.Checker
 }
 
-// Draining returns a channel that closes as soon as the service is told to stop. From then on /readyz fails, while
-// requests are still served for --shutdown-delay. Safe for concurrent use.
+// Draining returns a channel that closes as soon as the service is told to stop. From then on, /readyz fails, while requests are
+// still served for --shutdown-delay. It is safe for concurrent use.
 func (rt *Runtime) Draining() <-chan struct{} { return rt.draining }
 
-// AddReady makes /readyz depend on check as well; name shows up in /readyz?verbose. Call it within Setup. It panics once
-// the service has started: a check that nobody asks would be a readiness that lies.
+// AddReady adds a check to /readyz. The name appears in /readyz?verbose. Call it in Setup. It panics after the service has
+// started, because a check that is never called would make readiness misleading.
 func (rt *Runtime) AddReady(name string, check healthz.Checker) {
 	if err := rt.Manager.AddReadyzCheck(name, check); err != nil {
 		panic(fmt.Sprintf("kit: readiness check %q was added after Setup: %v", name, err))
@@ -69,8 +67,8 @@ func (rt *Runtime) AddReady(name string, check healthz.Checker) {
 	rt.checks = append(rt.checks, namedCheck{name, check})
 }
 
-// Ready returns nil exactly while /readyz passes, and otherwise why it does not. It serves health protocols other than
-// HTTP. Call it after Setup; it is then safe for concurrent use.
+// Ready returns nil exactly while /readyz passes, and otherwise the reason why it does not. It serves health protocols other than
+// HTTP. Call it after Setup. It is then safe for concurrent use.
 func (rt *Runtime) Ready() error {
 	for _, c := range rt.checks {
 		if err := c.check(&http.Request{}); err != nil {

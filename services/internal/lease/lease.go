@@ -1,8 +1,8 @@
-// Package lease decides, from a shard's Lease and the time since it changed, whether the shard lives, what it may own,
-// and what is to be done about it.
+// Package lease decides, from a shard's Lease and the time since it changed, whether the shard is alive, what it may own, and
+// what to do with the Lease.
 //
-// A shard holds the Lease of its own name and renews it in the manner of leader election. D is the Lease's duration,
-// age the time that this process has measured since it saw the Lease change last:
+// A shard holds the Lease of its own name and renews it as in leader election. D is the duration of the Lease, and age is the
+// time that this process has measured since it last saw the Lease change:
 //
 //	state      holder         age            available  action
 //	ready      the shard      below D        yes        none
@@ -11,30 +11,30 @@
 //	dead       anybody else   below D + 1m   no         none
 //	orphaned   anybody else   D + 1m or more no         delete the Lease
 //
-// Two things modify that. Where most shards of a ring fall silent at once, their Leases are taken after 3D. And while objects
-// of a dead shard are still to be moved, its Lease is kept from it: a taken one is renewed every D/2 until 20×D have passed,
-// a released one is taken.
+// There are two exceptions. If most shards of a ring fall silent at the same time, their Leases are taken after 3D. While
+// objects of a dead shard still have to move, its Lease is kept from it: a Lease that was taken is renewed every D/2 until 20×D
+// have passed, and a Lease that was released is taken.
 //
 // # Invariants
 //
-//  1. Whether a shard is available depends on the holder alone. Whoever reads the same Leases knows the same available
-//     shards, without a clock.
+//  1. Whether a shard is available depends only on the holder. Whoever reads the same Leases knows the same available shards,
+//     without a clock.
 //
-//  2. No clock of another machine has a say. The times in a Lease are compared for being different, never with a time
-//     of ours: a shard whose clock is years off lives while its Lease keeps changing.
+//  2. No clock of another machine matters. The times in a Lease are only compared with each other for changes, never with a
+//     local time: a shard whose clock is years off stays alive while its Lease keeps changing.
 //
-//  3. A shard is given up by taking its Lease, and by nothing else. A shard that lost it cannot renew it, and
-//     one that renews it first wins against the taker, since the API server decides between two updates of one version.
+//  3. A shard is declared dead only by taking its Lease. A shard that has lost its Lease cannot renew it. If the shard renews
+//     first, it wins against the taker, because the API server accepts only one of two updates of the same version.
 //
-//  4. Only time counts in which the observer could have seen a renewal, and shards could have written it: after an outage
-//     of the API server, and after a time in which the observer was frozen, every age begins at zero. See [Sight].
+//  4. Only time counts in which the observer could have seen a renewal, and in which shards could have written it. After an
+//     outage of the API server, or after the observer was frozen, every age restarts at zero. See [Sight].
 //
-//  5. A Lease in deletion is judged as any other. Only its deletion is not repeated.
+//  5. A Lease that is being deleted is judged like any other, except that its deletion is not repeated.
 //
-// The age is lost when the process restarts, and starts at zero when it first sees a Lease. So a restart can make a
-// shard look younger, and a failed one live up to 2D longer, but never take a Lease from a shard that renews it.
+// The age is lost when the process restarts, and is zero when the process first sees a Lease. Therefore, a restart can make a
+// shard look younger, and let a failed shard live up to 2D longer, but it never takes a Lease from a shard that renews it.
 //
-// The package reads Leases that it is given and returns decisions; it calls nobody and knows no clock.
+// The package receives Leases and returns decisions. It sends no requests and has no clock.
 package lease
 
 import (
@@ -49,34 +49,33 @@ import (
 )
 
 const (
-	// DefaultDuration is the duration of a Lease that states none, or none above zero.
+	// DefaultDuration is the duration of a Lease that specifies none, or none above zero.
 	DefaultDuration = 15 * time.Second
 
-	// MaxDuration is the longest duration that counts. A Lease that states more is treated as if it stated this, so
-	// that a mistaken value delays the loss of a shard by two days, not by a lifetime. It is no less, because the contract
-	// has a shard live for 2D, whatever D is; those who would wait for such a Lease bound their wait themselves.
+	// MaxDuration is the longest duration that counts; a longer one is treated as this one. A mistaken value then delays the loss
+	// of a shard by two days, not by a lifetime. The limit is not lower, because the contract lets a shard live for 2D for any D.
+	// Waiters for such a Lease limit their wait themselves.
 	MaxDuration = 24 * time.Hour
 
-	// OrphanedAfter is how long a Lease that its shard does not hold must have been expired until it is deleted.
+	// OrphanedAfter is how long a Lease that its shard does not hold must have been expired before it is deleted.
 	OrphanedAfter = time.Minute
 )
 
-// Record is what a renewal of a Lease changes, and what decisions are made from. Labels and other metadata are no part
-// of it: a write that only labels a Lease is no sign of life. The zero value is the record of a Lease that nobody
-// holds.
+// Record contains what a renewal of a Lease changes, and what decisions are based on. It does not contain labels and other
+// metadata: a write that only labels a Lease is no sign of life. The zero value is the record of a Lease that nobody holds.
 type Record struct {
-	// Holder is the holder's identity, empty if nobody holds the Lease.
+	// Holder is the identity of the holder; empty if nobody holds the Lease.
 	Holder string
-	// Duration is the Lease's duration, at most MaxDuration. Zero counts as DefaultDuration.
+	// Duration is the duration of the Lease, at most MaxDuration. Zero counts as DefaultDuration.
 	Duration time.Duration
-	// AcquireTime and RenewTime are what the holder's clock said. They serve to notice a renewal, nothing else.
+	// AcquireTime and RenewTime come from the holder's clock. They only serve to detect renewals.
 	AcquireTime, RenewTime time.Time
 	// Transitions counts the changes of holder.
 	Transitions int32
 }
 
-// RecordOf returns the record of a Lease: absent fields are zero, but for the duration, which is between 1 s and
-// MaxDuration, and DefaultDuration if it is absent or not positive.
+// RecordOf returns the record of a Lease. Absent fields are zero, except the duration: it is between 1 s and MaxDuration, and
+// DefaultDuration if it is absent or not positive.
 func RecordOf(l *coordinationv1.Lease) Record {
 	return Record{
 		Holder:      ptr.Deref(l.Spec.HolderIdentity, ""),
@@ -101,7 +100,7 @@ func timeOf(t *metav1.MicroTime) time.Time {
 	return t.Time
 }
 
-// duration is the duration that counts: DefaultDuration where there is none.
+// duration returns the effective duration: DefaultDuration if there is none.
 func (r Record) duration() time.Duration {
 	if r.Duration <= 0 {
 		return DefaultDuration
@@ -109,23 +108,23 @@ func (r Record) duration() time.Duration {
 	return r.Duration
 }
 
-// Equal reports whether nothing was renewed between the two records. Times are equal if they are the same instant, in
-// whatever zone.
+// Equal reports whether no renewal happened between the two records. Times are equal if they are the same instant, in any time
+// zone.
 func (r Record) Equal(other Record) bool {
 	return r.Holder == other.Holder && r.Duration == other.Duration && r.Transitions == other.Transitions &&
 		r.AcquireTime.Equal(other.AcquireTime) && r.RenewTime.Equal(other.RenewTime)
 }
 
-// HeldBy reports whether the shard of the given name holds the Lease, which is all that its availability depends on. The
-// identity that Leases are taken with is no shard's, not even if a Lease has that name.
+// HeldBy reports whether the shard with the given name holds the Lease. Its availability depends on nothing else. The identity
+// that takes Leases belongs to no shard, even if a Lease has that name.
 func (r Record) HeldBy(shard string) bool {
 	return r.Holder != "" && r.Holder == shard && r.Holder != v1alpha1.LeaseControllerIdentity
 }
 
-// Acquired returns the Lease as it is to be updated to take it from its shard: held by the lease controller for twice the
-// duration d, acquired and renewed now, one transition more. A number of transitions that cannot grow begins anew, for the
-// shard has to count on when it comes back. The argument is left as it is. The result keeps its resourceVersion, so that
-// the update fails if the shard has renewed in the meantime. The time now is for readers; no decision uses it.
+// Acquired returns an update of the Lease that takes it from its shard: the lease controller holds it for twice the duration d,
+// it is acquired and renewed now, and transitions grows by one. A number of transitions that cannot grow restarts, because the
+// shard must see a change to know when it can come back. The argument is not changed. The result keeps its resourceVersion, so
+// the update fails if the shard has renewed in the meantime. The time now is informational; no decision uses it.
 func Acquired(l *coordinationv1.Lease, d time.Duration, now time.Time) *coordinationv1.Lease {
 	taken := l.DeepCopy()
 	at := metav1.NewMicroTime(now)
@@ -140,9 +139,9 @@ func Acquired(l *coordinationv1.Lease, d time.Duration, now time.Time) *coordina
 	return taken
 }
 
-// TakenFor returns the duration D to take a Lease with: that of the Lease if its shard holds it. One that was released
-// does not tell (client-go writes 1 s); then it is the shard's own, as far as that is known, and at most DefaultDuration,
-// for the shard waits for twice as long when it comes back.
+// TakenFor returns the duration D to take a Lease with: its own duration if its shard holds it. A released Lease does not contain
+// it (client-go writes 1 s). In this case, TakenFor returns the shard's own duration, as far as it is known, and at most
+// DefaultDuration, because a shard that comes back waits for twice as long.
 func TakenFor(s Snapshot, own time.Duration) time.Duration {
 	if s.HeldBy(s.Shard) {
 		return s.duration()
@@ -153,8 +152,8 @@ func TakenFor(s Snapshot, own time.Duration) time.Duration {
 	return min(own, DefaultDuration)
 }
 
-// Renewed returns the Lease, which was taken from its shard, as it is to be updated to keep it from the shard for longer.
-// The argument is left as it is, and so are all fields but renewTime.
+// Renewed returns an update of a Lease that was taken from its shard, which keeps it from the shard for longer. The argument is
+// not changed, and neither are fields other than renewTime.
 func Renewed(l *coordinationv1.Lease, now time.Time) *coordinationv1.Lease {
 	kept := l.DeepCopy()
 	at := metav1.NewMicroTime(now)

@@ -104,7 +104,7 @@ func TestAcquiredDoublesAtMostTheLongestDuration(t *testing.T) {
 	require.EqualValues(t, 2*24*60*60, *lease.Acquired(l, d, monday.Time).Spec.LeaseDurationSeconds)
 }
 
-// A shard that comes back counts on, in 32 bits, and the API server refuses negative numbers.
+// A shard that comes back continues to count, in 32 bits, and the API server rejects negative numbers.
 func TestTransitionsThatCannotGrowBeginAnew(t *testing.T) {
 	l := held()
 	l.Spec.LeaseTransitions = new(int32(1<<31 - 1))

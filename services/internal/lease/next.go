@@ -6,10 +6,10 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
-// State is what is known of a shard from its Lease, in the words of the state label.
+// State is the state of a shard according to its Lease, as in the state label.
 type State string
 
-// The states, as on the wire. The package doc has their conditions.
+// The states, as on the wire. The package documentation defines their conditions.
 const (
 	Ready     State = "ready"
 	Expired   State = "expired"
@@ -22,59 +22,59 @@ const (
 // holds its Lease.
 func (s State) Available() bool { return s == Ready || s == Expired || s == Uncertain }
 
-// Action is what is to be done with a Lease. The zero value is None.
+// Action is what to do with a Lease. The zero value is None.
 type Action string
 
-// The actions. Acquire goes with Uncertain and Dead, Renew with Dead, Delete with Orphaned, None with all states.
+// The actions. Acquire occurs with Uncertain and Dead, Renew with Dead, Delete with Orphaned, and None with all states.
 const (
-	// None leaves the Lease alone.
+	// None does nothing.
 	None Action = ""
-	// Acquire takes the Lease: update it to what [Acquired] returns, if it is unchanged.
+	// Acquire takes the Lease: update it to the result of [Acquired], if it is unchanged.
 	Acquire Action = "acquire"
-	// Renew keeps a Lease that was taken: update it to what [Renewed] returns, if it is unchanged.
+	// Renew keeps a Lease that was taken: update it to the result of [Renewed], if it is unchanged.
 	Renew Action = "renew"
 	// Delete deletes the Lease, if it is unchanged.
 	Delete Action = "delete"
 )
 
 const (
-	// ReleasedFor is how long a Lease that its shard has released must have been left alone until it is taken, while objects
-	// of the shard are still to be moved. A shard that restarts quickly takes it back before.
+	// ReleasedFor is how long a Lease that its shard has released stays untouched before it is taken, while objects of the shard
+	// still have to move. A shard that restarts quickly takes it back before.
 	ReleasedFor = 3 * time.Second
 
-	// keptFor bounds, in units of D, how long a Lease is kept from its shard after it was taken, so that a shard comes back
-	// although its objects cannot be moved.
+	// keptFor limits, in units of D, how long a Lease is kept from its shard after it was taken, so that a shard comes back even
+	// if its objects cannot move.
 	keptFor = 20
 )
 
-// Snapshot is a shard's Lease as it was seen last.
+// Snapshot is the last seen state of a shard's Lease.
 type Snapshot struct {
-	// Shard is the name of the Lease and so of the shard.
+	// Shard is the name of the Lease, and therefore of the shard.
 	Shard string
 	Record
-	// Deleting says that the Lease is in deletion and only finalizers keep it. It is no sign of death: the holder may renew.
+	// Deleting is true if the Lease is being deleted and only finalizers keep it. It is no sign of death: the holder may renew.
 	Deleting bool
-	// Moving says that objects of the shard are still to be moved to others, without asking it.
+	// Moving is true if objects of the shard still have to move to others, without asking the shard.
 	Moving bool
-	// Together says that most shards of the ring fell silent at once; see [Together].
+	// Together is true if most shards of the ring fell silent at the same time; see [Together].
 	Together bool
-	// Kept is how long ago the holder was seen to have acquired the Lease.
+	// Kept is how long ago the holder was first seen to have acquired the Lease.
 	Kept time.Duration
 }
 
-// Decision is what follows from a snapshot and its age.
+// Decision is the decision for a snapshot and its age.
 type Decision struct {
 	// State is the shard's state now.
 	State State
-	// Action is what is to be done now.
+	// Action is what to do now.
 	Action Action
-	// CheckAfter is the time until something else follows if the Lease does not change. It is zero when there is nothing to
-	// wait for: then there is an action, or the Lease is in deletion and its end is all that is to come.
+	// CheckAfter is the time until the decision changes if the Lease does not change. It is zero if there is nothing to wait for:
+	// there is an action, or the Lease is being deleted and only its end is left.
 	CheckAfter time.Duration
 }
 
-// Next decides about a shard. The age is the time that the caller has measured since the record was last seen to
-// change, as [Observer] does; a negative one counts as zero.
+// Next decides about a shard. The age is the time that the caller has measured since the record last changed, as [Observer] does.
+// A negative age counts as zero.
 func Next(s Snapshot, age time.Duration) Decision {
 	age = max(age, 0)
 	if s.HeldBy(s.Shard) {
@@ -120,7 +120,7 @@ func nextFree(s Snapshot, age time.Duration) Decision {
 	}
 }
 
-// keep says what keeps a Lease from its shard while objects are moved, and at what age.
+// keep returns the action that keeps a Lease from its shard while objects move, and the age at which it is due.
 func (s Snapshot) keep() (after time.Duration, action Action) {
 	d := s.duration() / 2 // of a Lease that was taken
 	switch {
@@ -133,15 +133,15 @@ func (s Snapshot) keep() (after time.Duration, action Action) {
 	return 0, None
 }
 
-// Observed is a shard's Lease with the age that was measured.
+// Observed is a shard's Lease with its measured age.
 type Observed struct {
 	Snapshot
 	Age time.Duration
 }
 
-// Together reports whether more than half of a ring's shards, and at least two, seem to die at once, given all of its
-// Leases: they have been silent for D, or their Leases were taken less than D ago. Then it is as likely that something
-// else is wrong, and their Leases are taken a whole D later than that of a shard alone. It returns the numbers too.
+// Together reports whether more than half of a ring's shards, and at least two, seem to die at the same time, given all Leases of
+// the ring: they have been silent for D, or their Leases were taken less than D ago. Another cause is then as likely, and their
+// Leases are taken D later than that of a single shard. Together also returns the numbers.
 func Together(shards []Observed) (silent, of int, together bool) {
 	for i := range shards {
 		s := &shards[i]

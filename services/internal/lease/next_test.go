@@ -12,7 +12,7 @@ import (
 	"github.com/clusterring/clusterring/services/internal/lease"
 )
 
-// TestMain makes rapid draw the same in each run, unless -rapid.seed says otherwise.
+// TestMain makes rapid use the same input in each run, unless -rapid.seed is set.
 func TestMain(m *testing.M) {
 	if err := flag.Set("rapid.seed", "1"); err != nil {
 		panic(err)

@@ -7,10 +7,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Observer measures how long Leases have not changed, by one clock: that of its caller. It is safe for concurrent use,
-// and its zero value is ready to use. It remembers every Lease that it was asked about until [Observer.Forget].
+// Observer measures how long Leases have not changed, by the clock of its caller. It is safe for concurrent use, and its zero
+// value is ready to use. It remembers every Lease until [Observer.Forget].
 type Observer struct {
-	// Sight says which time counts; nil means all. Do not change it once the observer is in use.
+	// Sight determines which time counts; nil means all time. Do not change it while the observer is in use.
 	Sight *Sight
 
 	mu   sync.Mutex
@@ -21,33 +21,33 @@ type Observer struct {
 type observation struct {
 	record Record
 	since  time.Time
-	// kept is when this holder was first seen to have acquired it.
+	// kept is when this holder was first seen to have acquired the Lease.
 	kept time.Time
-	// own is the duration with which the shard held it last.
+	// own is the duration with which the shard last held the Lease.
 	own time.Duration
 }
 
-// Seen is what an observer has measured of a Lease. Nothing in it is negative.
+// Seen is what an observer has measured about a Lease. No value is negative.
 type Seen struct {
-	// Age is how long the Lease has been seen with its record. It is zero while the observer cannot see.
+	// Age is how long the Lease has been seen with its record. It is zero while the observer cannot see renewals.
 	Age time.Duration
-	// Kept is how long ago its holder was first seen to have acquired it, all time counted.
+	// Kept is how long ago the holder was first seen to have acquired the Lease; all time counts.
 	Kept time.Duration
-	// Own is the duration of the Lease when its shard held it last, zero if that was not seen.
+	// Own is the duration of the Lease when its shard last held it; zero if that was not seen.
 	Own time.Duration
 }
 
-// Observe returns how long the Lease has been seen with this record: zero if it is new or differs from the last call's,
-// and never less than zero. Pass the times of one clock; those of time.Now carry a monotonic reading, which makes the
-// age immune to changes of the wall clock.
+// Observe returns how long the Lease has been seen with this record. The result is zero if the record is new or differs from
+// that of the last call, and never negative. Pass times of one clock. Times of time.Now contain a monotonic reading, so changes
+// of the wall clock do not affect the age.
 //
-// The age is at most the time since the Lease changed, so a late call errs in favour of the shard. Only time counts in
-// which a change could be seen: see [Sight].
+// The age is at most the time since the Lease changed, so a late call errs in favor of the shard. Only time counts in which a
+// change could be seen: see [Sight].
 func (o *Observer) Observe(id types.NamespacedName, rec Record, now time.Time) time.Duration {
 	return o.Look(id, rec, now).Age
 }
 
-// Look does what Observe does, and returns all that was measured.
+// Look does the same as Observe, and returns everything that was measured.
 func (o *Observer) Look(id types.NamespacedName, rec Record, now time.Time) Seen {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -69,7 +69,7 @@ func (o *Observer) Look(id types.NamespacedName, rec Record, now time.Time) Seen
 	return seen
 }
 
-// next is the observation after the shard's Lease was first seen with this record.
+// next returns the observation after the shard's Lease was first seen with this record.
 func (o observation) next(shard string, rec Record, now time.Time) observation {
 	if o.kept.IsZero() || o.record.Holder != rec.Holder || !o.record.AcquireTime.Equal(rec.AcquireTime) {
 		o.kept = now
@@ -81,7 +81,7 @@ func (o observation) next(shard string, rec Record, now time.Time) observation {
 	return o
 }
 
-// Forget drops what is known of a Lease. If it is seen again, its age starts at zero.
+// Forget drops what is known about a Lease. If the Lease is seen again, its age starts at zero.
 func (o *Observer) Forget(id types.NamespacedName) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

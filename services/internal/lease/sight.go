@@ -5,12 +5,11 @@ import (
 	"time"
 )
 
-// gaps are the longest times between two looks at the API server that count as looking all the time, by [gapOf]. A shard
-// that lives renews its Lease every third of its duration; an outage as long as its gap keeps it from that for less than
-// 2D, down to Leases of 3 s.
+// gaps are the longest times between two looks at the API server that count as continuous sight, by [gapOf]. A live shard renews
+// its Lease every third of its duration; an outage as long as the gap prevents this for less than 2D, for Leases of 3 s or more.
 var gaps = [...]time.Duration{3 * time.Second, 5 * time.Second, 10 * time.Second}
 
-// gapOf says which of the gaps counts for a Lease of this duration.
+// gapOf returns the index of the gap for a Lease of this duration.
 func gapOf(d time.Duration) int {
 	switch {
 	case d < 10*time.Second:
@@ -22,36 +21,36 @@ func gapOf(d time.Duration) int {
 	}
 }
 
-// Sight knows when its owner could see the API server, and so whether a Lease that did not change was not renewed or only
-// not seen. While the API server does not answer, no shard can renew; while the owner is frozen, it sees no renewal.
+// Sight records when its owner could see the API server. It determines whether a Lease that did not change was not renewed or
+// only not seen. While the API server does not answer, no shard can renew; while the owner is frozen, it sees no renewal.
 //
 // Invariants:
 //
-//  1. Time counts only between two looks that succeeded and were no further apart than the gap: 3 s for Leases shorter than
-//     10 s, 5 s for those shorter than 20 s, 10 s for others.
-//  2. After a longer gap everything begins anew, at the end of the look that ended it.
-//  3. From when a look began nothing is known to be later, and what it showed is not known to be earlier than its end: a
-//     slow look, or one during which the owner was frozen, errs in favour of the shard.
+//  1. Time counts only between two successful looks that were no further apart than the gap: 3 s for Leases shorter than 10 s,
+//     5 s for Leases shorter than 20 s, and 10 s for others.
+//  2. After a longer gap, every age restarts at the end of the look that ended the gap.
+//  3. What a look shows is only known to be as old as the beginning of the look, and only known to be seen at its end: a slow
+//     look, or one during which the owner was frozen, errs in favor of the shard.
 //
-// It is safe for concurrent use. The zero value has seen nothing yet. A nil Sight sees all the time.
+// Sight is safe for concurrent use. The zero value has seen nothing yet. A nil Sight sees all the time.
 type Sight struct {
 	mu    sync.Mutex
 	any   bool
-	upTo  time.Time            // when the latest look that succeeded began
-	since [len(gaps)]time.Time // since when it sees without a gap
-	short time.Time            // when a Lease with the shortest gap was asked about last
+	upTo  time.Time            // when the latest successful look began
+	since [len(gaps)]time.Time // since when it has seen without a gap
+	short time.Time            // when a Lease with the shortest gap was last asked about
 }
 
-// pauses between looks: a third of the gap, or less.
+// Pauses between looks: at most a third of the gap.
 const (
 	shortPause = time.Second
 	longPause  = 2 * time.Second
-	// shortFor is how long after the last question about a short Lease there may be more.
+	// shortFor is how long after the last query about a short Lease another one is expected.
 	shortFor = time.Minute
 )
 
-// Saw notes a look that began and ended at these times: the API server answered from its storage. It reports whether the
-// look ended a gap. Pass times of one clock that goes on while the process is frozen, as those of time.Now do.
+// Saw records a look that began and ended at these times: the API server answered from its storage. It reports whether the look
+// ended a gap. Pass times of one clock that continues while the process is frozen, as times of time.Now do.
 func (s *Sight) Saw(began, ended time.Time) (gap bool) {
 	if s == nil {
 		return false
@@ -70,8 +69,8 @@ func (s *Sight) Saw(began, ended time.Time) (gap bool) {
 	return gap
 }
 
-// Since returns since when changes of a Lease of the given duration could be seen without a gap, until now. It reports
-// false if they cannot be seen now.
+// Since returns since when changes of a Lease of the given duration have been visible without a gap, until now. It returns false
+// if they are not visible now.
 func (s *Sight) Since(d time.Duration, now time.Time) (since time.Time, sees bool) {
 	if s == nil {
 		return time.Time{}, true
@@ -85,8 +84,8 @@ func (s *Sight) Since(d time.Duration, now time.Time) (since time.Time, sees boo
 	return s.since[i], s.any && now.Sub(s.upTo) <= gaps[i]
 }
 
-// Pause returns how soon after a look the next should follow, so that a slow one makes no gap: after 2 s, or after 1 s if
-// Leases shorter than 10 s were asked about lately.
+// Pause returns how soon the next look should follow, so that a slow look makes no gap: after 2 s, or after 1 s if Leases shorter
+// than 10 s were asked about recently.
 func (s *Sight) Pause(now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()

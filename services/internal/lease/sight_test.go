@@ -26,7 +26,7 @@ func TestSightBeginsWithTheFirstLook(t *testing.T) {
 	require.True(t, sees, "no sight, no limit")
 }
 
-// The gap counts from the beginning of one look to the end of the next, for that is how far apart they may have been.
+// The gap counts from the beginning of one look to the end of the next, because the looks may have been that far apart.
 func TestSightEndsWithAGap(t *testing.T) {
 	for _, tc := range []struct{ d, gap time.Duration }{
 		{time.Second, 3 * time.Second},
@@ -58,7 +58,7 @@ func TestSightEndsWithAGap(t *testing.T) {
 	}
 }
 
-// A process that is frozen while a look is under way gets the answer when it wakes up.
+// A process that is frozen during a look gets the answer when it wakes up.
 func TestFrozenLookIsAGap(t *testing.T) {
 	var s lease.Sight
 	s.Saw(monday.Time, monday.Time)

@@ -1,7 +1,6 @@
 package lease_test
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"gotest.tools/v3/golden"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -20,12 +20,10 @@ import (
 	"github.com/clusterring/clusterring/services/internal/lease"
 )
 
-var update = flag.Bool("update", false, "rewrite the golden files")
-
 const shard = "web-0"
 
-// TestTranscripts plays each file of testdata: at a time, an event happens to the Lease of shard web-0, and then an
-// observer looks at it. The test compares what follows with the rest of the line. The events:
+// TestTranscripts plays each file in testdata: at a given time, an event happens to the Lease of shard web-0, and then an
+// observer looks at it. The test compares the result with the rest of the line. The events are:
 //
 //	hold               the shard acquires or renews its Lease, with the duration and clock that it has
 //	release            the shard gives its Lease up
@@ -48,14 +46,9 @@ func TestTranscripts(t *testing.T) {
 	require.NotEmpty(t, files)
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			want, err := os.ReadFile(file)
+			transcript, err := os.ReadFile(file)
 			require.NoError(t, err)
-			got := play(t, string(want))
-			if *update {
-				require.NoError(t, os.WriteFile(file, []byte(got), 0o600))
-				return
-			}
-			require.Equal(t, string(want), got)
+			golden.Assert(t, play(t, string(transcript)), filepath.Base(file))
 		})
 	}
 }
@@ -65,7 +58,7 @@ const layout = "%-10s %-36s %-10s %-10s %-8s %s"
 // columns are separated by at least two blanks.
 var columns = regexp.MustCompile(` {2,}`)
 
-// play returns the transcript with all results as they are.
+// play returns the transcript with all actual results.
 func play(t *testing.T, transcript string) string {
 	t.Helper()
 	w := newWorld()

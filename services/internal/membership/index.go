@@ -11,35 +11,37 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/hashring"
+	"github.com/clusterring/clusterring/services/internal/invariants"
 	"github.com/clusterring/clusterring/services/internal/lease"
-	"github.com/clusterring/clusterring/services/internal/ring"
 )
 
-// ringsKept is how many hash rings an Index shares between the views that it makes.
+// ringsKept is how many tables an Index shares between the views that it creates.
 const ringsKept = 128
 
 // Index keeps the current view of every ring. It is safe for concurrent use; create it with [NewIndex].
 //
-// A renewal, which is nearly every event, costs a comparison. Anything else that happens to a Lease drops the view of
-// its ring, and the next call of [Index.View] makes a new one: a burst of changes costs one view.
+// A renewal, which is nearly every event, costs a comparison. Any other change of a Lease drops the view of its ring, and the
+// next call of [Index.View] creates a new one: a burst of changes costs one view.
 type Index struct {
-	cache *ring.Cache
+	cache *hashring.Cache
+	pace  invariants.Pace
 
 	mu          sync.RWMutex
-	leases      map[types.NamespacedName]string // the ring of each
+	leases      map[types.NamespacedName]string // the ring of each Lease
 	rings       map[string]*members             // only rings that have a Lease
 	subscribers []func(ring string)
-	batches     int             // how many are under way
-	batched     map[string]bool // the rings that have changed since the first of them began
+	batches     int             // how many are running
+	batched     map[string]bool // the rings that have changed since the first batch began
 }
 
-// members are the Leases of one ring, and their view, unless something has changed since it was made.
+// members are the Leases of one ring, and their view unless something has changed since it was created.
 type members struct {
 	leases map[types.NamespacedName]facts
 	view   *View
 }
 
-// facts are what a Lease says besides its name. There may be tens of thousands.
+// facts are the content of a Lease except its name. There may be tens of thousands.
 type facts struct {
 	uid      types.UID
 	holder   string
@@ -49,7 +51,7 @@ type facts struct {
 // NewIndex returns an index without Leases.
 func NewIndex() *Index {
 	return &Index{
-		cache:  ring.NewCache(ringsKept),
+		cache:  hashring.NewCache(ringsKept),
 		leases: map[types.NamespacedName]string{},
 		rings:  map[string]*members{},
 
@@ -57,10 +59,10 @@ func NewIndex() *Index {
 	}
 }
 
-// Upsert takes note of a Lease as it is now. One without a ring's label is forgotten, one whose label has changed
-// leaves its old ring for the new. The Lease is neither kept nor changed.
+// Upsert records the current state of a Lease. If the Lease has no ring label, it is forgotten. If its label has changed, it
+// moves from its old ring to the new one. The index neither keeps nor changes the Lease.
 func (x *Index) Upsert(l *coordinationv1.Lease) {
-	// Names that thousands of Leases have in common are kept once.
+	// Strings that thousands of Leases share are stored once.
 	id := types.NamespacedName{Namespace: unique.Make(l.Namespace).Value(), Name: l.Name}
 	ring := unique.Make(l.Labels[v1alpha1.LabelClusterRing]).Value()
 	if ring == "" {
@@ -75,12 +77,13 @@ func (x *Index) Upsert(l *coordinationv1.Lease) {
 	x.notify(x.put(id, ring, now))
 }
 
-// Delete forgets the Lease of the given name, if it is known.
+// Delete forgets the Lease with the given name, if it is known.
 func (x *Index) Delete(id types.NamespacedName) {
 	x.mu.Lock()
 	ring, known := x.leases[id]
 	if known {
 		x.remove(id, ring)
+		x.changed()
 	}
 	x.mu.Unlock()
 	if known {
@@ -88,8 +91,8 @@ func (x *Index) Delete(id types.NamespacedName) {
 	}
 }
 
-// Retain forgets every Lease whose name keep refuses: after a list of all, those that are not in it. It is called with a lock
-// held, and must not call the index.
+// Retain forgets every Lease for which keep returns false: after a list of all Leases, those that it does not contain. keep is
+// called with a lock held and must not call the index.
 func (x *Index) Retain(keep func(id types.NamespacedName) bool) {
 	changed := map[string]bool{}
 	x.mu.Lock()
@@ -99,11 +102,12 @@ func (x *Index) Retain(keep func(id types.NamespacedName) bool) {
 			changed[ring] = true
 		}
 	}
+	x.changed()
 	x.mu.Unlock()
 	x.notify(slices.Sorted(maps.Keys(changed)))
 }
 
-// View returns the current view of a ring. That of a ring without Leases, known or not, has no shards; it is never nil.
+// View returns the current view of a ring. It is never nil. A ring without Leases, known or not, has no shards.
 func (x *Index) View(ringName string) *View {
 	x.mu.RLock()
 	m, ok := x.rings[ringName]
@@ -121,17 +125,16 @@ func (x *Index) View(ringName string) *View {
 	return x.refresh(ringName)
 }
 
-// Subscribe registers a function to be called with the name of every ring whose view has changed. It is called after
-// the change, so that View answers with the new view or a newer one, by the goroutine that reported the Lease and with
-// no lock held; it should return quickly. Calls may come concurrently, and more than one may see the same view. There
-// is no call for a renewal.
+// Subscribe registers a function that is called with the name of every ring whose view has changed. It is called after the
+// change, so View returns the new view or a newer one. It runs on the goroutine that reported the Lease, without a lock held, and
+// should return quickly. Calls may be concurrent, and several calls may see the same view. A renewal causes no call.
 func (x *Index) Subscribe(changed func(ring string)) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.subscribers = append(x.subscribers, changed)
 }
 
-// put stores what is known of a Lease and returns the rings whose view that changed.
+// put stores what is known about a Lease and returns the rings whose view has changed.
 func (x *Index) put(id types.NamespacedName, ring string, now facts) (changed []string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -150,10 +153,11 @@ func (x *Index) put(id types.NamespacedName, ring string, now facts) (changed []
 	}
 	x.leases[id] = ring
 	m.leases[id], m.view = now, nil
+	x.changed()
 	return append(changed, ring)
 }
 
-// remove forgets a Lease that is known, of the given ring. The caller holds mu.
+// remove forgets a known Lease of the given ring. The caller holds mu.
 func (x *Index) remove(id types.NamespacedName, ring string) {
 	delete(x.leases, id)
 	m := x.rings[ring]
@@ -164,7 +168,7 @@ func (x *Index) remove(id types.NamespacedName, ring string) {
 	}
 }
 
-// refresh makes the view of a ring if nobody else has meanwhile.
+// refresh creates the view of a ring, unless another goroutine has done so meanwhile.
 func (x *Index) refresh(ringName string) *View {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -178,12 +182,20 @@ func (x *Index) refresh(ringName string) *View {
 			shards = append(shards, Shard{Namespace: id.Namespace, Name: id.Name, UID: f.uid, Holder: f.holder, Duration: f.duration})
 		}
 		m.view = newView(ringName, shards, x.cache)
+		x.changed()
 	}
 	return m.view
 }
 
-// Batch runs a function that reports many Leases. Whose view has changed until it returns is told of that once, and then: a
-// view, and the hash ring that belongs to it, are not made for each of the sets in between.
+// changed checks the invariants after a change. The caller holds mu.
+func (x *Index) changed() {
+	if invariants.Enabled {
+		x.check()
+	}
+}
+
+// Batch calls a function that reports many Leases. Subscribers are notified of each changed ring once, when the function has
+// returned, so that no views and tables are created for the sets in between.
 func (x *Index) Batch(report func()) {
 	x.mu.Lock()
 	x.batches++
@@ -199,6 +211,7 @@ func (x *Index) endBatch() {
 		changed = slices.Sorted(maps.Keys(x.batched))
 		clear(x.batched)
 	}
+	x.changed()
 	x.mu.Unlock()
 	x.notify(changed)
 }
@@ -214,7 +227,7 @@ func (x *Index) notify(rings []string) {
 	}
 }
 
-// toTell returns whom to tell of changed rings now: nobody during a batch, which tells later.
+// toTell returns the subscribers to notify of changed rings now: none during a batch, which notifies later.
 func (x *Index) toTell(rings []string) []func(ring string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

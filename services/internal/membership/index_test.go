@@ -16,7 +16,7 @@ import (
 	"github.com/clusterring/clusterring/services/internal/membership"
 )
 
-// watched returns an index and a function that returns the rings changed since its last call.
+// watched returns an index and a function that returns the rings that have changed since its last call.
 func watched() (x *membership.Index, changes func() []string) {
 	x = membership.NewIndex()
 	var rings []string
@@ -110,7 +110,7 @@ func TestIndexIgnoresRenewals(t *testing.T) {
 	x.Upsert(renewed)
 	require.Equal(t, []string{"r"}, changes())
 	require.Equal(t, 30*time.Second, x.View("r").Shards()[0].Duration)
-	require.Same(t, before.Ring(), x.View("r").Ring(), "the set of available shards is the same")
+	require.Same(t, before.Table(), x.View("r").Table(), "the set of available shards is the same")
 }
 
 func TestIndexNoticesALeaseThatMovesToAnotherRing(t *testing.T) {
@@ -166,7 +166,7 @@ func TestSubscriberSeesTheChange(t *testing.T) {
 	require.Equal(t, [][]string{{"a"}, nil}, seen)
 }
 
-// events are Upserts and Deletes (of a Lease without a ring, too) in any order; the last of each name counts.
+// events are Upserts and Deletes (even of a Lease without a ring) in any order; the last one for each name counts.
 func events() *rapid.Generator[[]*coordinationv1.Lease] {
 	return rapid.SliceOf(rapid.Custom(func(t *rapid.T) *coordinationv1.Lease {
 		return leaseOf(
@@ -210,7 +210,7 @@ func TestAnyOrderOfEventsGivesTheViewOfTheFinalSet(t *testing.T) {
 	})
 }
 
-// A subscriber that renders the view at each call has the final view after the last one.
+// A subscriber that reads the view at each call has the final view after the last call.
 func TestIndexIsSafeForConcurrentUse(t *testing.T) {
 	const shards, rounds = 8, 50
 	x := membership.NewIndex()
@@ -249,7 +249,7 @@ func TestIndexIsSafeForConcurrentUse(t *testing.T) {
 	require.Empty(t, latest["r-1"].Shards())
 }
 
-// largeIndex has 500 shards in each of 50 rings, and returns their Leases.
+// largeIndex returns an index with 500 shards in each of 50 rings, and their Leases.
 func largeIndex() (*membership.Index, []*coordinationv1.Lease) {
 	x := membership.NewIndex()
 	var leases []*coordinationv1.Lease
@@ -274,7 +274,7 @@ func BenchmarkRenewal(b *testing.B) {
 	}
 }
 
-// The first view after a change, without and with the ring.
+// The first view after a change, without and with the table.
 func BenchmarkViewAfterChange(b *testing.B) {
 	for _, withRing := range []bool{false, true} {
 		b.Run(fmt.Sprintf("ring=%t", withRing), func(b *testing.B) {
@@ -289,7 +289,7 @@ func BenchmarkViewAfterChange(b *testing.B) {
 				}
 				x.Upsert(l)
 				if v := x.View("ring-0"); withRing {
-					v.Ring()
+					v.Table()
 				}
 			}
 		})

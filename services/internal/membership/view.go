@@ -1,13 +1,13 @@
-// Package membership says which shards a ring has and which of them are available, from the Leases that carry the
-// ring's label.
+// Package membership determines which shards a ring has, and which of them are available, from the Leases that carry the ring's
+// label.
 //
-// A shard is available exactly if its Lease is held under its own name, that name can be written into a label, and no
-// Lease of the same name is held for the same ring in another namespace. This depends on the Leases' holders alone: no
-// clock, no state label and no order of events has a say, so every replica of every service that has seen the same
-// Leases gives an object the same owner.
+// A shard is available exactly if the Lease is held under its own name, the name is a valid label value, and no Lease of the
+// same name is held for the same ring in another namespace. Availability depends only on the holders of the Leases, not on a
+// clock, a state label, or the order of events. Therefore, every replica of every service that has seen the same Leases assigns
+// an object to the same owner.
 //
-// [View] is that knowledge at one moment and never changes; [Index] keeps the current view of every ring while Leases
-// come and go. The package is told of Leases and answers questions; it watches nothing itself.
+// [View] is this knowledge at one moment and never changes. [Index] keeps the current view of every ring while Leases come and
+// go. The package receives Leases and answers queries; it watches nothing itself.
 package membership
 
 import (
@@ -23,47 +23,46 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/hashring"
 	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/lease"
-	"github.com/clusterring/clusterring/services/internal/ring"
 )
 
-// Shard is what a ring knows of one Lease.
+// Shard is what a ring knows about one Lease.
 type Shard struct {
-	// Namespace is the Lease's.
+	// Namespace is the namespace of the Lease.
 	Namespace string
-	// Name is the Lease's, and therefore the shard's.
+	// Name is the name of the Lease, and therefore of the shard.
 	Name string
-	// Holder is the identity that holds the Lease, empty after a release.
+	// Holder is the identity that holds the Lease; empty after a release.
 	Holder string
-	// UID is the Lease's: one that was deleted and made anew has another.
+	// UID is the UID of the Lease. A Lease that was deleted and recreated has another UID.
 	UID types.UID
-	// Duration is the Lease's duration as [lease.RecordOf] gives it.
+	// Duration is the duration of the Lease as returned by [lease.RecordOf].
 	Duration time.Duration
-	// Available says whether the shard may own objects.
+	// Available reports whether the shard may own objects.
 	Available bool
-	// Problem says, for people, why a shard that holds its Lease is not available all the same. It is empty otherwise.
+	// Problem explains why a shard that holds its Lease is not available; otherwise empty.
 	Problem string
 }
 
-// View is an immutable picture of a ring's shards. It may be used by any number of goroutines.
+// View is an immutable snapshot of a ring's shards. It may be used by any number of goroutines.
 //
 // # Invariants
 //
-//  1. Equal sets of Leases give equal views, whatever the order in which they were seen.
+//  1. Equal sets of Leases result in equal views, in whatever order they were seen.
 //  2. Every available name belongs to exactly one Lease and is a valid, non-empty label value.
 //  3. The renewal of a Lease changes no view.
 type View struct {
 	ringName  string
 	shards    []Shard  // sorted by name, then namespace
 	available []string // sorted
-	ring      func() *ring.Ring
+	table     func() *hashring.Table
 }
 
-// NewView returns the view of the ring with the given name. Leases that do not carry the ring's label are left out. The
-// hash ring is taken from rings when it is first needed, or built for this view alone if rings is nil. It keeps none of
-// the Leases.
-func NewView(ringName string, leases []*coordinationv1.Lease, rings *ring.Cache) *View {
+// NewView returns the view of the ring with the given name. It ignores Leases that do not carry the ring's label, and keeps none
+// of the Leases. The table is taken from rings when it is first needed. If rings is nil, it is built for this view alone.
+func NewView(ringName string, leases []*coordinationv1.Lease, rings *hashring.Cache) *View {
 	var shards []Shard
 	for _, l := range leases {
 		if name := l.Labels[v1alpha1.LabelClusterRing]; name != "" && name == ringName {
@@ -73,13 +72,13 @@ func NewView(ringName string, leases []*coordinationv1.Lease, rings *ring.Cache)
 	return newView(ringName, shards, rings)
 }
 
-// newView completes and keeps the given shards, which shardOf has made.
-func newView(ringName string, shards []Shard, rings *ring.Cache) *View {
+// newView completes and keeps the given shards, which shardOf has created.
+func newView(ringName string, shards []Shard, rings *hashring.Cache) *View {
 	slices.SortFunc(shards, func(a, b Shard) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Namespace, b.Namespace))
 	})
 	available := judge(shards)
-	build := ring.New
+	build := hashring.New
 	if rings != nil {
 		build = rings.Get
 	}
@@ -87,22 +86,27 @@ func newView(ringName string, shards []Shard, rings *ring.Cache) *View {
 		ringName:  ringName,
 		shards:    shards,
 		available: available,
-		ring:      sync.OnceValue(func() *ring.Ring { return build(available) }),
+		table:     sync.OnceValue(func() *hashring.Table { return build(available) }),
 	}
 }
 
-// shardOf returns what a Lease says for itself; judge fills in what depends on others.
+// shardOf returns what a Lease alone determines; judge adds what depends on others.
 func shardOf(l *coordinationv1.Lease) Shard {
 	record := lease.RecordOf(l)
 	return Shard{Namespace: l.Namespace, Name: l.Name, UID: l.UID, Holder: record.Holder, Duration: record.Duration}
 }
 
-// MaxShards is how many shards of a ring may be available. A table of so many takes two tenths of a second to build, in every replica of
-// every service, and a list that names them all some 300 kB; a ring should stay far below. What is beyond is not available, the last
-// ones by name: as all else, this follows from the set of Leases alone.
+// SameShard reports whether two states of one Lease report the same about a ring's shards: a renewal changes nothing.
+func SameShard(a, b *coordinationv1.Lease) bool {
+	return a.Labels[v1alpha1.LabelClusterRing] == b.Labels[v1alpha1.LabelClusterRing] && shardOf(a) == shardOf(b)
+}
+
+// MaxShards is how many shards of a ring may be available. A table for this number takes 0.2 s to build, in every replica of
+// every service, and a list of all names has some 300 kB; a ring should stay far below. The shards beyond it, by the order of
+// their names, are not available. Like everything else, this depends only on the set of Leases.
 const MaxShards = 5000
 
-// judge decides about each of the sorted shards whether it is available, and returns the names of those that are.
+// judge determines which of the sorted shards are available, and returns their names.
 func judge(shards []Shard) (available []string) {
 	for start := 0; start < len(shards); {
 		end := start + 1
@@ -120,17 +124,17 @@ func judge(shards []Shard) (available []string) {
 	return available
 }
 
-// refuse makes a shard unavailable that would be one too many.
+// refuse makes a shard unavailable that exceeds the limit.
 func refuse(shards []Shard) {
 	for i := range shards {
 		if shards[i].Available {
 			shards[i].Available = false
-			shards[i].Problem = fmt.Sprintf("a ring has at most %d shards, in the order of their names: shard the objects by several rings", MaxShards)
+			shards[i].Problem = fmt.Sprintf("a ring has at most %d shards, in the order of their names: use several rings", MaxShards)
 		}
 	}
 }
 
-// judgeName does so for all shards of one name, of which at most one can be available.
+// judgeName does the same for all shards of one name. At most one of them can be available.
 func judgeName(shards []Shard) (available bool) {
 	var held []int
 	var namespaces []string
@@ -147,8 +151,8 @@ func judgeName(shards []Shard) (available bool) {
 	return available
 }
 
-// problem says why the shard, which holds its Lease, is not available, or nothing if it is. The namespaces are all
-// those in which its name is held.
+// problem explains why the shard, which holds its Lease, is not available, or returns nothing if it is. The namespaces are all
+// namespaces in which the name is held.
 func problem(s Shard, namespaces []string) string {
 	if errs := validation.IsValidLabelValue(s.Name); s.Name == "" || len(errs) > 0 {
 		return fmt.Sprintf("the name cannot be the value of a label (%s): start the shard under a name that can",
@@ -164,29 +168,29 @@ func problem(s Shard, namespaces []string) string {
 // RingName returns the name of the ClusterRing.
 func (v *View) RingName() string { return v.ringName }
 
-// Shards returns all shards, sorted by name, then namespace. The slice is the caller's.
+// Shards returns all shards, sorted by name, then namespace. The caller owns the slice.
 func (v *View) Shards() []Shard { return slices.Clone(v.shards) }
 
-// Available says whether the shard may own objects.
+// Available reports whether the shard may own objects.
 func (v *View) Available(shard string) bool {
 	_, ok := slices.BinarySearch(v.available, shard)
 	return ok
 }
 
-// AvailableShards returns the names of all shards that may own objects, sorted. The slice is the caller's.
+// AvailableShards returns the names of all shards that may own objects, sorted. The caller owns the slice.
 func (v *View) AvailableShards() []string { return slices.Clone(v.available) }
 
-// Owner returns the available shard that the ring gives the key to, or ok false if none is available.
-func (v *View) Owner(k key.Key) (shard string, ok bool) { return v.Ring().Owner(k.Hash()) }
+// Owner returns the available shard that owns the key. ok is false if no shard is available.
+func (v *View) Owner(k key.Key) (shard string, ok bool) { return v.Table().Owner(k.Hash()) }
 
-// Ring returns the hash ring of the available shards, which is built by the first call for them.
-func (v *View) Ring() *ring.Ring { return v.ring() }
+// Table returns the table of the available shards. The first call for a set of shards builds it.
+func (v *View) Table() *hashring.Table { return v.table() }
 
-// Fingerprint returns that of the hash ring: it is equal wherever the set of available shards is.
-func (v *View) Fingerprint() string { return v.Ring().Fingerprint() }
+// Fingerprint returns the fingerprint of the table: it is equal for equal sets of available shards.
+func (v *View) Fingerprint() string { return v.Table().Fingerprint() }
 
-// Problems returns a message for people about every shard that has a problem, beginning with namespace/name; in order
-// of the shards.
+// Problems returns a message for every shard that has a problem. Each message begins with namespace/name, and messages are in the
+// order of the shards.
 func (v *View) Problems() []string {
 	var problems []string
 	for _, s := range v.shards {

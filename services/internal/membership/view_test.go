@@ -14,12 +14,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/hashring"
 	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/membership"
-	"github.com/clusterring/clusterring/services/internal/ring"
 )
 
-// TestMain makes rapid draw the same in each run, unless -rapid.seed says otherwise.
+// TestMain makes rapid use the same input in each run, unless -rapid.seed is set.
 func TestMain(m *testing.M) {
 	if err := flag.Set("rapid.seed", "1"); err != nil {
 		panic(err)
@@ -111,7 +111,7 @@ func TestAvailability(t *testing.T) {
 			require.ElementsMatch(t, tc.available, v.AvailableShards())
 			require.True(t, slices.IsSorted(v.AvailableShards()))
 			require.Equal(t, tc.problems, v.Problems())
-			require.Equal(t, ring.New(tc.available).Fingerprint(), v.Fingerprint())
+			require.Equal(t, hashring.New(tc.available).Fingerprint(), v.Fingerprint())
 			for _, s := range v.Shards() {
 				require.Equal(t, s.Available, v.Available(s.Name) && s.Holder == s.Name, "%s/%s", s.Namespace, s.Name)
 				require.False(t, s.Available && s.Problem != "", "%s/%s", s.Namespace, s.Name)
@@ -149,20 +149,20 @@ func TestOwner(t *testing.T) {
 }
 
 func TestViewsOfEqualSetsShareTheirRing(t *testing.T) {
-	rings := ring.NewCache(2)
+	rings := hashring.NewCache(2)
 	a := membership.NewView("r", []*coordinationv1.Lease{leaseOf("r", "ns/a", "a"), leaseOf("r", "ns/b", "b")}, rings)
 	b := membership.NewView("s", []*coordinationv1.Lease{leaseOf("s", "ns/b", "b"), leaseOf("s", "other/a", "a")}, rings)
-	require.Same(t, a.Ring(), b.Ring())
+	require.Same(t, a.Table(), b.Table())
 }
 
-// A look-up in a view is on the path of every write to a sharded resource.
+// A lookup in a view is on the path of every write to a sharded resource.
 func TestOwnerAllocatesNothing(t *testing.T) {
 	v := membership.NewView("r", []*coordinationv1.Lease{leaseOf("r", "ns/a", "a"), leaseOf("r", "ns/b", "b")}, nil)
 	k := key.Key{Kind: "ConfigMap", Namespace: "default", Name: "a"}
 	require.Zero(t, testing.AllocsPerRun(100, func() { _, _ = v.Owner(k) }))
 }
 
-// A ring takes so many shards and no more; which, depends on the set alone.
+// A ring has at most this number of available shards. Which ones depends only on the set.
 func TestShardsAreCapped(t *testing.T) {
 	leases := make([]*coordinationv1.Lease, 0, membership.MaxShards+2)
 	for i := range membership.MaxShards + 2 {
@@ -178,8 +178,8 @@ func TestShardsAreCapped(t *testing.T) {
 	require.False(t, view.Available("shard-05000"))
 	require.True(t, view.Available("shard-04999"))
 	require.Equal(t, []string{
-		"shard ns/shard-05000: a ring has at most 5000 shards, in the order of their names: shard the objects by several rings",
-		"shard ns/shard-05001: a ring has at most 5000 shards, in the order of their names: shard the objects by several rings",
+		"shard ns/shard-05000: a ring has at most 5000 shards, in the order of their names: use several rings",
+		"shard ns/shard-05001: a ring has at most 5000 shards, in the order of their names: use several rings",
 	}, view.Problems())
 }
 
@@ -189,6 +189,6 @@ func BenchmarkLargestRing(b *testing.B) {
 		names[i] = fmt.Sprintf("shard-%05d", i)
 	}
 	for b.Loop() {
-		ring.New(names)
+		hashring.New(names)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/clusterring/clusterring/services/internal/plan"
 )
 
-// view is that of a ring of n shards.
+// view returns the view of a ring of n shards.
 func view(n int) *membership.View {
 	leases := make([]*coordinationv1.Lease, n)
 	for i := range leases {
@@ -26,7 +26,7 @@ func view(n int) *membership.View {
 	return membership.NewView("ring", leases, nil)
 }
 
-// BenchmarkDecide plans for one object: to whom it belongs, from its name, and what there is to do.
+// BenchmarkDecide plans for one object: which shard it belongs to, from its name, and what to do.
 func BenchmarkDecide(b *testing.B) {
 	for _, n := range []int{3, 500} {
 		v := view(n)

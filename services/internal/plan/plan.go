@@ -1,45 +1,45 @@
-// Package plan decides what shall happen to the shard and drain labels of one object.
+// Package plan decides what happens to the shard label and the drain label of one object.
 //
-// It reads what the object carries, what its ring owns where, and for a controlled object where its owner is; it returns one
-// [Action]. It does nothing itself, and it knows neither time nor limits: the engine may postpone an action, never change it.
+// It reads the labels of the object, where the ring assigns the object, and for a controlled object where its owner is. It returns
+// one [Action]. It has no side effects, and knows neither time nor limits: the engine may postpone an action, but never change it.
 package plan
 
-// Ring says which shards count.
+// Ring determines which shards are available.
 type Ring interface {
-	// Available says whether objects may be assigned to the shard.
+	// Available reports whether objects may be assigned to the shard.
 	Available(shard string) bool
 }
 
-// Object is what a decision needs to know of an object.
+// Object is what a decision needs to know about an object.
 type Object struct {
 	// Shard is the value of the shard label; empty if there is no label, or one without a value.
 	Shard string
-	// Labelled says whether the shard label is present.
+	// Labelled reports whether the shard label is present.
 	Labelled bool
-	// Draining says whether the drain label is present.
+	// Draining reports whether the drain label is present.
 	Draining bool
-	// Belongs says whether the ring covers the object: its resource is in the ring, its namespace is selected, the ring is
-	// not being deleted and, for a controlled object, its controller is one of the ring's main objects.
+	// Belongs reports whether the ring covers the object: its resource is in the ring, its namespace is selected, the ring is not
+	// being deleted, and, for a controlled object, its controller is one of the ring's main objects.
 	Belongs bool
-	// Desired is the shard that the ring gives the object's key to; empty if there is no available shard.
+	// Desired is the shard that owns the object's key; empty if no shard is available.
 	Desired string
-	// Controlled says whether the object follows an owner.
+	// Controlled reports whether the object follows an owner.
 	Controlled bool
-	// Parent says whether others may follow the object.
+	// Parent reports whether other objects may follow the object.
 	Parent bool
-	// Owner is the owner of a controlled object. It is not looked at where Controlled is false or [Object.NeedsOwner] is.
+	// Owner is the owner of a controlled object. It is ignored unless [Object.NeedsOwner] is true.
 	Owner Owner
 }
 
-// Owner is what a decision needs to know of the main object that controls another one.
+// Owner is what a decision needs to know about the main object that controls another object.
 type Owner struct {
-	// Exists is false if there is no such object (any more).
+	// Exists is false if the object does not exist (any more).
 	Exists bool
 	// Shard is the value of its shard label; empty if it has none.
 	Shard string
-	// Draining says whether its drain label is present.
+	// Draining reports whether its drain label is present.
 	Draining bool
-	// Belongs says whether the ring covers the owner.
+	// Belongs reports whether the ring covers the owner.
 	Belongs bool
 }
 
@@ -51,51 +51,52 @@ const (
 	None Verb = "none"
 	// Assign writes the shard label and removes the drain label.
 	Assign Verb = "assign"
-	// Drain adds the drain label; it names the shard that comes next, if that may have the object at once.
+	// Drain adds the drain label. It names the next shard if that shard may have the object immediately.
 	Drain Verb = "drain"
 	// Withdraw removes the drain label.
 	Withdraw Verb = "withdraw"
-	// Release removes both labels: the object is no longer the ring's business.
+	// Release removes both labels: the object is no longer part of the ring.
 	Release Verb = "release"
-	// AwaitAcknowledgement leaves the object to its shard, which was asked to give it up, or to give its owner up.
+	// AwaitAcknowledgement leaves the object to its shard, which was asked to release the object or its owner.
 	AwaitAcknowledgement Verb = "await-acknowledgement"
-	// AwaitShard leaves the object until there is an available shard.
+	// AwaitShard leaves the object until a shard is available.
 	AwaitShard Verb = "await-shard"
 )
 
-// Action is what to do with an object's labels, and under which condition.
+// Action is what to do with an object's labels, and under which conditions.
 type Action struct {
 	// Verb is what to do.
 	Verb Verb
-	// To is the shard to assign to, or the one that a drain names; empty with a drain that names none.
+	// To is the shard to assign to, or the shard that a drain names; empty for a drain that names none.
 	To string
-	// ChildrenFirst says that all that follows the object has to be at the shard to assign to before the object is.
+	// ChildrenFirst requires that everything that follows the object is at the shard to assign to before the object is.
 	ChildrenFirst bool
-	// TakenFrom is a shard that loses the object without having been asked. It must be confirmed, by a live read of its
-	// Lease, that the shard does not hold it; until then the action must wait. Empty if nothing is to be confirmed.
+	// TakenFrom is a shard that loses the object without having been asked. A live read of its Lease must confirm that the shard
+	// does not hold it; until then, the action must wait. Empty if nothing must be confirmed.
 	TakenFrom string
 }
 
-// NeedsOwner says whether [Decide] looks at the owner of the object.
+// NeedsOwner reports whether [Decide] uses the owner of the object.
 func (o Object) NeedsOwner() bool { return o.Controlled && o.Labels() }
 
-// Labels says whether the object carries a label of the ring, or should carry one.
+// Labels reports whether the object carries a label of the ring, or should carry one.
 func (o Object) Labels() bool { return o.Labelled || o.Draining || o.Belongs }
 
 // Decide returns what to do with an object.
 //
 // For main objects:
 //
-//  1. An object without a shard is assigned, after all that follows it.
-//  2. An object of a shard that is not available is assigned anew likewise, once that shard is known not to hold its Lease.
-//  3. An object of an available shard that belongs to another one is drained; its shard gives it up, to the other one at once if nothing
-//     follows the object.
-//  4. A drain that the ring no longer wants is withdrawn.
-//  5. An object that the ring does not cover is drained and then left without labels.
+//  1. An object without a shard is assigned, after everything that follows it.
+//  2. An object of a shard that is not available is reassigned in the same way, when that shard is known not to hold its Lease.
+//  3. An object of an available shard that belongs to another shard is drained. Its shard releases it. If nothing follows the
+//     object, the shard hands it directly to the other shard.
+//  4. A drain that the ring no longer needs is withdrawn.
+//  5. An object that the ring does not cover is drained, and then loses its labels.
 //
-// A controlled object goes to where its owner, the main object, is, unless the owner is about to leave. Once nobody works on the owner
-// it goes to where the owner will be, and is there first: the shard that acknowledged the owner's drain has stopped working on all that the owner controls, and
-// the next one begins with the owner, when it sees all of it. What follows a controlled object goes before that one in turn.
+// A controlled object goes to the shard of its owner, the main object, unless the owner is about to leave. When no shard works on
+// the owner, the controlled object goes to the owner's next shard, before the owner. This is safe: the shard that acknowledged the
+// owner's drain has stopped working on everything that the owner controls, and the next shard starts with the owner when it sees
+// everything. Objects that follow a controlled object go before that object.
 func Decide(r Ring, o Object) Action {
 	switch {
 	case !o.Labels():
@@ -147,7 +148,7 @@ func leave(r Ring, o Object) Action {
 func decideControlled(r Ring, o Object) Action {
 	switch {
 	case !o.Belongs && o.Owner.Exists && !o.Owner.Belongs && o.Owner.Shard != "":
-		// The ring leaves the owner first.
+		// The owner leaves the ring first.
 		return Action{Verb: AwaitAcknowledgement}
 	case !o.Belongs:
 		return Action{Verb: Release}
@@ -156,19 +157,19 @@ func decideControlled(r Ring, o Object) Action {
 	case !o.Owner.Exists && r.Available(o.Shard):
 		return moveTo(r, o, o.Shard)
 	case !o.Owner.Exists:
-		// The garbage collector is about to take the object. Until then somebody may have to handle its finalizers.
+		// The garbage collector is about to delete the object. Until then, a shard may have to handle its finalizers.
 		return moveTo(r, o, o.Desired)
 	case !r.Available(o.Owner.Shard):
-		return moveTo(r, o, o.Desired) // and the owner comes after it
+		return moveTo(r, o, o.Desired) // and the owner follows it
 	case o.Owner.Draining && o.Shard != o.Owner.Shard && r.Available(o.Shard):
-		// The owner is about to move on: moving twice would help nobody.
+		// The owner is about to move: moving twice has no benefit.
 		return Action{Verb: AwaitAcknowledgement}
 	}
 
 	return moveTo(r, o, o.Owner.Shard)
 }
 
-// moveTo takes a controlled object to the shard of its owner.
+// moveTo moves a controlled object to the shard of its owner.
 func moveTo(r Ring, o Object, shard string) Action {
 	switch {
 	case o.Shard == shard && o.Draining:

@@ -1,19 +1,16 @@
 package plan
 
 import (
-	"flag"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"gotest.tools/v3/golden"
 )
 
-var update = flag.Bool("update", false, "rewrite testdata")
-
-// ring has the available shards "here" and "there"; the key of every object belongs to "here", "gone" is not available.
+// ring has the available shards "here" and "there". The key of every object belongs to "here". The shard "gone" is not available.
 type ring struct{}
 
 func (ring) Available(shard string) bool { return shard == "here" || shard == "there" }
@@ -77,7 +74,7 @@ func orDash(s string) string {
 	return s
 }
 
-// mainObjects returns every main object that makes a difference.
+// mainObjects returns every combination of relevant properties of a main object.
 func mainObjects() []Object {
 	var all []Object
 
@@ -100,7 +97,7 @@ func mainObjects() []Object {
 	return all
 }
 
-// parents returns the same of a resource that has controlled ones.
+// parents returns the same for a resource that has controlled ones.
 func parents() []Object {
 	all := mainObjects()
 	for i := range all {
@@ -110,7 +107,7 @@ func parents() []Object {
 	return all
 }
 
-// controlledObjects returns every controlled object that makes a difference.
+// controlledObjects returns every combination of relevant properties of a controlled object.
 func controlledObjects() []Object {
 	owners := []Owner{{}}
 
@@ -151,19 +148,12 @@ func TestDecide(t *testing.T) {
 				fmt.Fprintf(&got, "%s → %s\n", o.describe(), Decide(ring{}, o).describe())
 			}
 
-			path := "testdata/" + file
-			if *update {
-				require.NoError(t, os.WriteFile(path, []byte(got.String()), 0o600))
-			}
-
-			want, err := os.ReadFile(path)
-			require.NoError(t, err)
-			require.Equal(t, string(want), got.String())
+			golden.Assert(t, got.String(), file)
 		})
 	}
 }
 
-// What must hold of every decision, whatever the table says.
+// These properties must hold for every decision, whatever the table contains.
 func TestDecideNeverEndangers(t *testing.T) {
 	for _, o := range slices.Concat(mainObjects(), parents(), controlledObjects()) {
 		a := Decide(ring{}, o)

@@ -7,9 +7,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// IsGone reports whether the error of a request about one object says that there is no such object. An API server that does not
-// serve the resource, or not in that version, says "not found", too, and nothing about the object: about a path nobody but its mux
-// answers, and that sends no Status, which the client notes.
+// IsGone reports whether the error of a request for one object means that the object does not exist. If an API server does not
+// serve the resource, or not in that version, it also answers "not found", which proves nothing about the object. In that case,
+// only its mux answers; it sends no Status, and the client records this.
 func IsGone(err error) bool {
 	var status apierrors.APIStatus
 

@@ -11,34 +11,35 @@ import (
 	"github.com/clusterring/clusterring/services/internal/key"
 )
 
-// Ancestors tell who controls the objects that stand between a main object and those which follow it. They may be asked by several goroutines.
+// Ancestors returns the controllers of objects that stand between a main object and the objects that follow it. It is safe for
+// concurrent use.
 type Ancestors interface {
-	// ControllerOf returns the owner reference of an object's controller; nil if it has none. found is false if there is no object of that name
-	// and UID (any more).
+	// ControllerOf returns the owner reference of an object's controller; nil if it has none. found is false if no object with
+	// that name and UID exists (any more).
 	ControllerOf(ctx context.Context, of Owner) (controller *metav1.OwnerReference, found bool, err error)
 }
 
-// Kin is whom an object follows.
+// Kin is what an object follows.
 type Kin struct {
-	// Key is the partition key: that of the main object.
+	// Key is the partition key, which is that of the main object.
 	Key key.Key
-	// Owner is the main object that a controlled object follows; nil for a main object. Where somebody between them is no more, it is that
-	// one, as nobody knows whom it followed: such an owner does not exist.
+	// Owner is the main object that a controlled object follows; nil for a main object. If an object between them no longer
+	// exists, Owner is that object, because what it followed is not known: such an owner does not exist.
 	Owner *Owner
-	// Between are those between the object and its owner, the nearest first. They exist.
+	// Between are the objects between the object and its owner, the nearest first. They exist.
 	Between []Owner
 }
 
-// Subject is an object, and what its resource is to the ring; see [Set.Find].
+// Subject is an object, and the role of its resource in the ring; see [Set.Find].
 type Subject struct {
 	Resource Resource
 	Role     Role
 	Object   metav1.Object
 }
 
-// KinOf returns whom an object follows. ok is false if the object is no business of the ring: a controlled object without a
-// controller; or whose controller, or that one's, is of none of the ring's kinds; or with too many between; see [v1alpha1.MaxDepth]. An error is that
-// of the ancestors, which are asked for nothing else than who stands between.
+// KinOf returns what an object follows. ok is false if the object is not part of the ring: it is a controlled object without a
+// controller, or its controller, or one further up, is of none of the ring's kinds, or too many objects are in between; see
+// [v1alpha1.MaxDepth]. An error is that of the ancestors, which are only asked about objects in between.
 func (s *Set) KinOf(ctx context.Context, of Subject, ancestors Ancestors) (kin Kin, ok bool, err error) {
 	obj := of.Object
 	if of.Role == Main {
@@ -74,12 +75,14 @@ func (s *Set) KinOf(ctx context.Context, of Subject, ancestors Ancestors) (kin K
 	return kin, true, nil
 }
 
-// ControllerOf returns the object that controls another one, and the role of its resource; ok is false if there is none among the ring's kinds.
+// ControllerOf returns the object that controls another one, and the role of its resource. ok is false if there is none among the
+// ring's kinds.
 func (s *Set) ControllerOf(obj metav1.Object) (owner *Owner, role Role, ok bool) {
 	return s.controller(obj.GetNamespace(), metav1.GetControllerOfNoCopy(obj))
 }
 
-// controller returns the object that a reference from the namespace names. Whoever is in no namespace has nobody in one for an owner.
+// controller returns the object that a reference from the namespace names. A cluster-scoped object cannot have an owner in a
+// namespace.
 func (s *Set) controller(namespace string, ref *metav1.OwnerReference) (*Owner, Role, bool) {
 	if ref == nil {
 		return nil, "", false

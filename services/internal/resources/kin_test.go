@@ -18,7 +18,7 @@ import (
 
 var errAway = errors.New("the API server is away")
 
-// people are objects by UID, with who controls them; nil if nobody does.
+// people are objects by UID, with their controllers; nil if an object has none.
 type people map[types.UID]*metav1.OwnerReference
 
 func (p people) ControllerOf(_ context.Context, of Owner) (controller *metav1.OwnerReference, found bool, err error) {
@@ -54,7 +54,7 @@ func chains() *Set {
 	}})
 }
 
-// An object follows the main object at the end of the chain of its controllers, as long as all of them are the ring's.
+// An object follows the main object at the end of its chain of controllers, if all of them are part of the ring.
 func TestKinOf(t *testing.T) {
 	all := people{
 		"rs":      by("Deployment", "web"),
@@ -114,7 +114,7 @@ func TestKinOf(t *testing.T) {
 	})
 }
 
-// Whom others may follow is found out from the ring alone.
+// Which resources others may follow depends only on the ring.
 func TestControls(t *testing.T) {
 	for _, tc := range []struct {
 		controlled    []v1alpha1.ControlledResource

@@ -22,29 +22,29 @@ import (
 )
 
 const (
-	// lookEvery is how often discovery is asked in any case: what the API server serves may change, and nobody says so
-	// without the right to watch CustomResourceDefinitions and API services.
+	// lookEvery is how often discovery is queried in any case: what the API server serves may change, and watching
+	// CustomResourceDefinitions and API services requires additional permissions.
 	lookEvery = 15 * time.Second
-	// missingEvery is how often it is asked while some ring misses a resource, after a few earlier attempts.
+	// missingEvery is how often discovery is queried while a ring misses a resource, after a few earlier attempts.
 	missingEvery = 5 * time.Second
-	// lookGap is the least time between the beginnings of two looks.
+	// lookGap is the minimum time between the starts of two looks.
 	lookGap = time.Second
-	// lookTimeout ends a look that gets no answer.
+	// lookTimeout ends a look without an answer.
 	lookTimeout = 30 * time.Second
-	// forgetAfter is how long it is remembered that a resource was missed, if nobody misses it any more.
+	// forgetAfter is how long a missed resource is remembered after it was last missed.
 	forgetAfter = 10 * time.Minute
 )
 
-// errNotAsked is why nothing is known before the first look.
+// errNotAsked is the reason why nothing is known before the first look.
 var errNotAsked = errors.New("it has not been asked yet")
 
-// Discovery tells what an API server serves. A partial answer comes with a [discovery.ErrGroupDiscoveryFailed].
+// Discovery returns what an API server serves. A partial answer comes with a [discovery.ErrGroupDiscoveryFailed].
 type Discovery interface {
 	GroupsAndResources(ctx context.Context) ([]*metav1.APIGroup, []*metav1.APIResourceList, error)
 }
 
 // Connect returns the discovery of an API server. An answer takes two requests; an API server before Kubernetes 1.27 takes one
-// more per group version. The client needs no more rights than everybody has by the ClusterRole system:discovery.
+// more per group version. The client needs only the permissions that everybody has from the ClusterRole system:discovery.
 func Connect(config *rest.Config, client *http.Client) (Discovery, error) {
 	c, err := discovery.NewDiscoveryClientForConfigAndClient(config, client)
 	if err != nil {
@@ -56,33 +56,33 @@ func Connect(config *rest.Config, client *http.Client) (Discovery, error) {
 
 type connected struct{ client *discovery.DiscoveryClient }
 
-// GroupsAndResources asks once; the client's own method of that name would ask twice if a group fails.
+// GroupsAndResources queries once; the client's own method of that name would query twice if a group fails.
 func (c connected) GroupsAndResources(ctx context.Context) ([]*metav1.APIGroup, []*metav1.APIResourceList, error) {
-	return discovery.ServerGroupsAndResourcesWithContext(ctx, c.client) //nolint:wrapcheck // looked at by its type
+	return discovery.ServerGroupsAndResourcesWithContext(ctx, c.client) //nolint:wrapcheck // the type of the error matters
 }
 
-// Resolver knows what the API server serves, and so what the resources of rings are. One serves all rings of a process. It
-// asks discovery every 15 seconds, every 5 while a ring misses a resource, and soon after somebody told it to, at most once a
-// second and never twice at a time; it answers from memory. Create it with [Follow], or with [NewResolver] and let a manager
-// start it: it needs no leader election. All its methods may be called at any time by several goroutines.
+// Resolver tracks what the API server serves, and therefore what the resources of rings are. One Resolver serves all rings of a
+// process. It queries discovery every 15 seconds, every 5 seconds while a ring misses a resource, and soon after a request, but
+// at most once a second and never concurrently. It answers from memory. Create it with [Follow], or create it with [NewResolver]
+// and let a manager start it: it needs no leader election. All its methods are safe for concurrent use at any time.
 //
 // # Invariants
 //
-//  1. A resource that was served is so for the Resolver until a look at its whole group, which succeeded, did not show it: a
-//     group whose discovery fails is not known, never gone.
+//  1. A resource that was served counts as served until a successful look at its whole group did not show it: a group whose
+//     discovery fails is unknown, never gone.
 //  2. A resource is gone only after a look that began after the resource was first missed.
-//  3. The same state of knowledge gives equal answers to all rings.
+//  3. The same state of knowledge results in equal answers for all rings.
 type Resolver struct {
 	discovery Discovery
 	clock     clock.WithTicker
 	log       logr.Logger
-	asked     chan struct{} // holds a token if there is to be another look
-	looked    chan struct{} // closed when the first look has ended
+	asked     chan struct{} // holds a value if another look is due
+	looked    chan struct{} // closed after the first look
 
 	mu          sync.Mutex
 	known       *snapshot
 	begun       int64 // the number of looks that have begun
-	done        int64 // the number of the look that known is from
+	done        int64 // the number of the look that known comes from
 	revision    int64
 	missed      map[schema.GroupResource]*missed
 	subscribers []func()
@@ -90,10 +90,10 @@ type Resolver struct {
 
 // missed is a resource that a ring names and that is not known to be served.
 type missed struct {
-	// since is how many looks had begun when it was first missed.
+	// since is how many looks had begun when the resource was first missed.
 	since int64
 	last  time.Time
-	// gone is the answer that was last given, or could have been.
+	// gone is the answer that was last given, or could have been given.
 	gone bool
 }
 
@@ -107,7 +107,7 @@ func NewResolver(d Discovery, clk clock.WithTicker, log logr.Logger) *Resolver {
 	}
 }
 
-// Follow returns a Resolver that asks the API server of a manager, which starts it in every replica.
+// Follow returns a Resolver that queries the API server of a manager. The manager starts it in every replica.
 func Follow(mgr manager.Manager, clk clock.WithTicker, log logr.Logger) (*Resolver, error) {
 	d, err := Connect(mgr.GetConfig(), mgr.GetHTTPClient())
 	if err != nil {
@@ -122,10 +122,10 @@ func Follow(mgr manager.Manager, clk clock.WithTicker, log logr.Logger) (*Resolv
 	return r, nil
 }
 
-// NeedLeaderElection tells the manager to run it in every replica.
+// NeedLeaderElection makes the manager run the Resolver in every replica.
 func (r *Resolver) NeedLeaderElection() bool { return false }
 
-// Start asks discovery until ctx ends.
+// Start queries discovery until ctx ends.
 func (r *Resolver) Start(ctx context.Context) error {
 	for attempts := 0; ctx.Err() == nil; {
 		begun := r.clock.Now()
@@ -147,7 +147,7 @@ func (r *Resolver) Start(ctx context.Context) error {
 	return nil
 }
 
-// await waits until then, for the end of ctx or, if it may be hurried, until somebody asks, which it reports.
+// await waits until then, until ctx ends, or, if hurried is true, until somebody asks, which it reports.
 func (r *Resolver) await(ctx context.Context, then time.Time, hurried bool) (asked bool) {
 	timer := r.clock.NewTimer(then.Sub(r.clock.Now()))
 	defer timer.Stop()
@@ -167,10 +167,10 @@ func (r *Resolver) await(ctx context.Context, then time.Time, hurried bool) (ask
 	return false
 }
 
-// look asks discovery once, and tells those who have subscribed if that makes a difference.
+// look queries discovery once, and notifies subscribers if that changes an answer.
 func (r *Resolver) look(ctx context.Context) {
 	select {
-	case <-r.asked: // whoever has asked until now gets the answer
+	case <-r.asked: // earlier requests get the answer of this look
 	default:
 	}
 
@@ -215,22 +215,22 @@ func (r *Resolver) look(ctx context.Context) {
 	}
 }
 
-// tell logs what begins or ceases to fail.
+// tell logs groups that begin or cease to fail.
 func (r *Resolver) tell(before, after *snapshot) {
 	if after.err != nil && (before.err == nil || before.err.Error() != after.err.Error()) {
-		r.log.Error(after.err, "Discovery fails; what is known of resources stays as it is")
+		r.log.Error(after.err, "Discovery fails; the known state of resources remains valid")
 	}
 
 	switch groups := after.failing(); {
 	case slices.Equal(groups, before.failing()):
 	case len(groups) > 0:
-		r.log.Info("Discovery of API groups fails; what is known of them stays as it is", "groups", groups)
+		r.log.Info("Discovery of API groups fails; their known state remains valid", "groups", groups)
 	default:
 		r.log.Info("Discovery of all API groups works again")
 	}
 }
 
-// review goes over what was missed, after a look. It reports whether an answer is another one than before. The caller holds mu.
+// review checks, after a look, what was missed. It reports whether an answer has changed. The caller holds mu.
 func (r *Resolver) review() (changed bool) {
 	maps.DeleteFunc(r.missed, func(gr schema.GroupResource, m *missed) bool {
 		_, err := r.known.find(gr)
@@ -263,17 +263,17 @@ func (r *Resolver) lacking() bool {
 	return r.known.err != nil || len(r.missed) > 0
 }
 
-// Ask has discovery asked soon: at once, but for the second that is between two looks. It returns at once. Ask when a resource was
-// refused that should be served; those who have subscribed are told if the answer is news.
+// Ask requests a look soon: immediately, or when a second has passed since the last look. It does not block. Call it when a
+// resource was refused that should be served. Subscribers are notified if the answer has changed.
 func (r *Resolver) Ask() {
 	select {
 	case r.asked <- struct{}{}:
-	default: // somebody has asked already
+	default: // a request is already pending
 	}
 }
 
-// Await waits until discovery has been asked for the first time. It returns an error if ctx ends before, or if as yet nothing
-// is known at all.
+// Await waits until discovery has been queried for the first time. It returns an error if ctx ends before, or if nothing is known
+// yet.
 func (r *Resolver) Await(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -284,7 +284,7 @@ func (r *Resolver) Await(ctx context.Context) error {
 	return r.Known()
 }
 
-// Known returns an error as long as nothing is known at all.
+// Known returns an error while nothing is known at all.
 func (r *Resolver) Known() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -296,9 +296,9 @@ func (r *Resolver) Known() error {
 	return nil
 }
 
-// Resolve returns what a ring's resources are, from memory. It does not fail as a whole: what is not served, or not known, is
-// in [Set.Missing], and discovery is asked soon for what was not missing before. A resource that is listed as main and as controlled
-// is taken as main. The spec is not changed.
+// Resolve returns the resources of a ring, from memory. It does not fail as a whole: what is not served, or not known, is in
+// [Set.Missing], and discovery is queried soon for what was not missing before. A resource that is listed as main and as
+// controlled counts as main. The spec is not changed.
 func (r *Resolver) Resolve(spec v1alpha1.ClusterRingSpec) *Set {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -323,8 +323,8 @@ func (r *Resolver) Resolve(spec v1alpha1.ClusterRingSpec) *Set {
 	})
 }
 
-// Find returns one resource, from memory, whether or not a ring has it. It returns a [NotServedError] if it is not served, any
-// other error if that is not known. Discovery is not asked for it.
+// Find returns one resource, from memory, whether or not it is part of a ring. It returns a [NotServedError] if the resource is
+// not served, and another error if that is not known. It does not cause a query of discovery.
 func (r *Resolver) Find(gr schema.GroupResource) (Resource, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -332,7 +332,7 @@ func (r *Resolver) Find(gr schema.GroupResource) (Resource, error) {
 	return r.known.find(gr)
 }
 
-// OfKind returns the resource whose objects are of a kind; else as [Resolver.Find].
+// OfKind returns the resource of a kind; otherwise, it is like [Resolver.Find].
 func (r *Resolver) OfKind(gk schema.GroupKind) (Resource, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -340,7 +340,7 @@ func (r *Resolver) OfKind(gk schema.GroupKind) (Resource, error) {
 	return r.known.ofKind(gk)
 }
 
-// Revision returns a number that grows when an answer may be another one than before.
+// Revision returns a number that grows when an answer may have changed.
 func (r *Resolver) Revision() int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -348,8 +348,8 @@ func (r *Resolver) Revision() int64 {
 	return r.revision
 }
 
-// Subscribe registers a function to be called, with no lock held, after a look that may have changed the answer for some ring.
-// It should return quickly.
+// Subscribe registers a function that is called, without a lock held, after a look that may have changed the answer for some
+// ring. It should return quickly.
 func (r *Resolver) Subscribe(changed func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

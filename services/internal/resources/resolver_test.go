@@ -21,17 +21,17 @@ import (
 
 const sites = "example.org"
 
-// served is what a fake API server serves. It is used by one goroutine at a time.
+// served is what a fake API server serves. Only one goroutine uses it at a time.
 type served struct {
 	// versions of the group, the preferred one first, with the resources of each.
 	versions []string
 	lists    map[string][]metav1.APIResource
 	failed   map[string]bool
-	// err refuses all.
+	// err fails all requests.
 	err error
-	// only hides everything but the core group.
+	// only hides everything except the core group.
 	only bool
-	// took is how long an answer takes.
+	// took is the duration of an answer.
 	took time.Duration
 
 	asked, at atomic.Int64
@@ -109,14 +109,14 @@ func (s *served) GroupsAndResources(ctx context.Context) ([]*metav1.APIGroup, []
 	return groups, lists, nil
 }
 
-// bubble is a test in virtual time, with a resolver that runs.
+// bubble is a test in virtual time, with a running resolver.
 type bubble struct {
 	*testing.T
 
 	r *Resolver
 }
 
-// resolving runs a resolver until f returns, in a bubble.
+// resolving runs a resolver in a bubble until f returns.
 func resolving(t *testing.T, s *served, f func(t bubble)) {
 	t.Helper()
 
@@ -133,10 +133,10 @@ func resolving(t *testing.T, s *served, f func(t bubble)) {
 	})
 }
 
-// changes orders what a test changes before the looks that follow, for the race detector: time passing does not.
+// changes orders a test's changes before the following looks, for the race detector: the passage of time does not.
 var changes atomic.Int64
 
-// pass lets time pass, and what it sets off end.
+// pass lets time pass, and waits until its effects are over.
 func pass(d time.Duration) {
 	changes.Add(1)
 
@@ -222,7 +222,7 @@ func TestResolverBelievesAbsenceOnlyAfterAskingAgain(t *testing.T) {
 		r.Ask()
 		pass(time.Millisecond)
 
-		// While a look is on its way, whose answer may be from before.
+		// A look is in progress, whose answer may be older.
 		m := missingOf(t, r, "others")
 		require.True(t, m.Absent())
 		require.False(t, m.Gone())
@@ -277,7 +277,7 @@ func TestResolverKeepsGroupsThatFail(t *testing.T) {
 		require.False(t, missingOf(t, r, "websits").Gone(), "nobody can know")
 		require.Empty(t, r.Resolve(v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{Resource: "configmaps"}}}).Missing())
 
-		// A version that can be seen again, without the resource: that of the version that fails is not known.
+		// A version is visible again, without the resource: the content of the failing version is not known.
 		s.failed = map[string]bool{"v1beta1": true}
 		s.lists["v1"] = nil
 
@@ -298,7 +298,7 @@ func TestResolverKeepsGroupsThatFail(t *testing.T) {
 	})
 }
 
-// A client without the right to ask gets an empty answer from client-go, and an API server that starts may give a short one.
+// A client without permission gets an empty answer from client-go, and a starting API server may return a short one.
 func TestResolverDoesNotBelieveAnEmptyAnswer(t *testing.T) {
 	s := serving("v1")
 	resolving(t, s, func(t bubble) {
@@ -358,7 +358,7 @@ func TestResolverFindsKinds(t *testing.T) {
 	})
 }
 
-// TestResolverAsks: how often discovery is asked, whatever the rings want to know.
+// TestResolverAsks checks how often discovery is queried, whatever the rings need.
 func TestResolverAsks(t *testing.T) {
 	s := serving("v1")
 	resolving(t, s, func(t bubble) {
@@ -388,7 +388,7 @@ func TestResolverAsks(t *testing.T) {
 		pass(time.Millisecond)
 		require.EqualValues(t, 1, since())
 
-		// A resource that is missing is looked for at once, then ever less often.
+		// A missing resource is looked for immediately, then less and less often.
 		pass(lookEvery)
 		since()
 		pass(lookGap)
@@ -404,7 +404,7 @@ func TestResolverAsks(t *testing.T) {
 			require.EqualValues(t, 1, since())
 		}
 
-		// Another one is a reason to hurry again, the same one is none.
+		// Another missing resource is a reason to look soon again; the same one is not.
 		r.Resolve(ringOf("others"))
 		pass(lookGap)
 		require.Zero(t, since())
@@ -443,7 +443,7 @@ func TestResolverWithoutAnyAnswer(t *testing.T) {
 
 		s.took = 0
 
-		pass(lookTimeout + missingEvery) // another look is under way
+		pass(lookTimeout + missingEvery) // another look is in progress
 		require.NoError(t, r.Await(t.Context()))
 		require.Empty(t, r.Resolve(ringOf("websites")).Missing())
 

@@ -1,6 +1,6 @@
-// Package resources says what a ring's resources are on one API server, and which partition key an object of them has.
+// Package resources determines which resources of a ring one API server serves, and which partition key their objects have.
 //
-// A ring names resources; objects and owner references name kinds. One [Resolver] per process knows by discovery what the
+// A ring names resources; objects and owner references name kinds. One [Resolver] per process uses discovery to track what the
 // API server serves, and answers for all rings from memory with a [Set], which is immutable. It writes nothing.
 package resources
 
@@ -18,48 +18,48 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
-// Role is what a resource is to a ring. Its zero value is not a role.
+// Role is the role of a resource in a ring. Its zero value is not a role.
 type Role string
 
 const (
 	// Main is a resource whose objects are assigned by their own names.
 	Main Role = "main"
-	// Controlled is a resource whose objects follow the main object that controls them, or that controls who controls them.
+	// Controlled is a resource whose objects follow the main object that controls them, directly or through other objects.
 	Controlled Role = "controlled"
 )
 
 // Resource is a resource as the API server serves it.
 type Resource struct {
-	// GVR names the resource in the version that the API server prefers.
+	// GVR identifies the resource in the API server's preferred version.
 	GVR schema.GroupVersionResource
 	// Kind is the kind of its objects, in the same version.
 	Kind schema.GroupVersionKind
 	// Namespaced is false for a cluster-scoped resource.
 	Namespaced bool
-	// Controls reports whether objects of other resources of the ring may follow those of this one: every main resource may be followed, if there
-	// is a controlled one, and every controlled one by another.
+	// Controls reports whether objects of other resources of the ring may follow objects of this one. If there is a controlled
+	// resource, this is true for every main resource; if there are several, it is also true for every controlled one.
 	Controls bool
 }
 
-// Missing is a resource of a ring that is not served, or of which that is not known.
+// Missing is a resource of a ring that is not served, or not known to be served.
 type Missing struct {
 	schema.GroupResource
-	// Err says why: a [NotServedError] (which [meta.IsNoMatchError] knows) if the API server said so when it was last asked,
-	// else why that could not be found out.
+	// Err is the reason: a [NotServedError] (for which [meta.IsNoMatchError] is true) if the API server did not serve the
+	// resource at the last query; otherwise, why this is not known.
 	Err error
 
 	gone bool
 }
 
-// Gone reports whether the API server surely does not serve the resource, in any version: its group was looked at completely,
-// and after the resource was first missed. There are no objects of it then. While it is false, there may be some.
+// Gone reports whether the API server certainly does not serve the resource in any version: a look at its complete group
+// succeeded after the resource was first missed. The resource then has no objects. While Gone is false, it may have some.
 func (m Missing) Gone() bool { return m.gone }
 
-// Absent reports whether the API server did not serve the resource when it was last asked, which may be just a moment in the
-// life of a CustomResourceDefinition. Whatever is gone is absent.
+// Absent reports whether the API server did not serve the resource at the last query. This may be a brief moment in the life of a
+// CustomResourceDefinition. A resource that is gone is also absent.
 func (m Missing) Absent() bool { return meta.IsNoMatchError(m.Err) }
 
-// Set is what a ring's resources are. The zero value has none.
+// Set contains the resources of a ring. The zero value has none.
 type Set struct {
 	main       []Resource
 	controlled []Resource
@@ -73,7 +73,7 @@ type entry struct {
 	role     Role
 }
 
-// Recorded returns the resources whose objects may carry labels of a ring, as its status says; none if the status is nil.
+// Recorded returns the resources whose objects may carry labels of a ring, according to its status; none if the status is nil.
 func Recorded(status *v1alpha1.AssignmentStatus) sets.Set[schema.GroupResource] {
 	if status == nil {
 		return sets.New[schema.GroupResource]()
@@ -102,17 +102,17 @@ func Named[R v1alpha1.RingResource | v1alpha1.AssignedResource](list []R) sets.S
 type Owner struct {
 	// Resource is the owner's resource, one of the ring's.
 	Resource Resource
-	// NamespacedName names the owner; the namespace is empty if its resource is cluster-scoped.
+	// NamespacedName identifies the owner; the namespace is empty if its resource is cluster-scoped.
 	types.NamespacedName
-	// UID is the owner's, as the reference has it.
+	// UID is the UID of the owner, from the reference.
 	UID types.UID
 }
 
-// lookup finds a resource. If there is none, it says why, and whether it is surely gone.
+// lookup finds a resource. If it fails, it returns the reason, and whether the resource is certainly gone.
 type lookup func(schema.GroupResource) (r Resource, gone bool, err error)
 
-// newSet looks up every resource of a ring. It does not fail as a whole: what cannot be found is in [Set.Missing], and the
-// rest works. A resource that is listed as main and as controlled is taken as main.
+// newSet looks up every resource of a ring. It does not fail as a whole: what cannot be found is in [Set.Missing], and the rest
+// works. A resource that is listed as main and as controlled counts as main.
 func newSet(spec v1alpha1.ClusterRingSpec, find lookup) *Set {
 	s := &Set{
 		byResource: map[schema.GroupResource]entry{},
@@ -168,20 +168,19 @@ func (s *Set) add(find lookup, gr schema.GroupResource, role Role, controls bool
 // GroupResource returns the resource without its version.
 func (r Resource) GroupResource() schema.GroupResource { return r.GVR.GroupResource() }
 
-// Main returns the main resources that are served, in the order of the ring. The result is shared: do not change it.
+// Main returns the served main resources, in the order of the ring. The result is shared: do not change it.
 func (s *Set) Main() []Resource { return s.main }
 
-// Controlled returns the controlled resources that are served, in the order of the ring. The result is shared: do not
-// change it.
+// Controlled returns the served controlled resources, in the order of the ring. The result is shared: do not change it.
 func (s *Set) Controlled() []Resource { return s.controlled }
 
 // Missing returns the resources that could not be resolved. The result is shared: do not change it.
 func (s *Set) Missing() []Missing { return s.missing }
 
-// MissingMessage says in one sentence which resources are missing, in a stable order; empty if none is.
+// MissingMessage describes in one sentence which resources are missing, in a stable order; empty if none is missing.
 func (s *Set) MissingMessage() string { return Message(s.missing) }
 
-// Message says in one sentence that these resources are missing, and why, in a stable order; empty if there is none.
+// Message describes in one sentence that these resources are missing, and why, in a stable order; empty if there are none.
 func Message(missing []Missing) string {
 	var absent, unknown, parts []string
 
@@ -220,8 +219,8 @@ func (s *Set) Find(gr schema.GroupResource) (r Resource, role Role, ok bool) {
 	return e.resource, e.role, ok
 }
 
-// Equal reports whether two sets hold the same resources, in the same versions, roles and scopes, and miss the same ones, for
-// whatever reason.
+// Equal reports whether two sets contain the same resources, in the same versions, roles, and scopes, and miss the same ones, for
+// any reason.
 func (s *Set) Equal(o *Set) bool {
 	gr := func(a, b Missing) int { return cmp.Compare(a.String(), b.String()) }
 	missing := func(s *Set) []Missing { return slices.SortedFunc(slices.Values(s.missing), gr) }

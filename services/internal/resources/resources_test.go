@@ -90,7 +90,7 @@ func TestWhatIsMissingDoesNotSpoilTheRest(t *testing.T) {
 	require.False(t, set.Equal(Resolve(mapper(t), spec(deployments))))
 }
 
-// The API refuses such a ring; one that was stored before must not flap.
+// The API rejects such a ring; one that was stored before must not flap.
 func TestMainAndControlledIsMain(t *testing.T) {
 	set := Resolve(mapper(t), spec(deployments, v1alpha1.RingResource{Resource: "configmaps"}))
 

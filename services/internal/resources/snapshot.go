@@ -15,21 +15,21 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
-// snapshot is what the API server serves, as far as one look and those before it have told. It is not changed.
+// snapshot is what the API server serves, according to one look and those before it. It is immutable.
 type snapshot struct {
 	groups map[string]*group
-	// err says why the last look did not even see which groups there are; all is as it was before.
+	// err is why the last look did not even see the list of groups; everything else is as before.
 	err error
 }
 
-// group is what is known of an API group.
+// group is what is known about an API group.
 type group struct {
-	// resources are those of the group by their plural names, each in the version that the API server prefers among those
-	// which serve it.
+	// resources are the resources of the group by plural name. Each is in the version that the API server prefers among the
+	// versions that serve it.
 	resources map[string]Resource
-	// aliases lead from singular and short names and kinds, in lower case, to plural names.
+	// aliases map singular and short names and kinds, in lower case, to plural names.
 	aliases map[string]string
-	// err says why the group was not seen completely; nil if it was.
+	// err is why the group was not seen completely; nil if it was.
 	err error
 }
 
@@ -37,8 +37,7 @@ func newGroup() *group {
 	return &group{resources: map[string]Resource{}, aliases: map[string]string{}}
 }
 
-// after returns what is known after one more look, given what discovery returned. Of what could not be seen remains what was
-// known before.
+// after returns what is known after one more look, based on the result of discovery. What could not be seen remains as it was.
 func (s *snapshot) after(groups []*metav1.APIGroup, lists []*metav1.APIResourceList, err error) *snapshot {
 	failed, partly := errors.AsType[*discovery.ErrGroupDiscoveryFailed](err)
 	if err != nil && !partly {
@@ -55,7 +54,7 @@ func (s *snapshot) after(groups []*metav1.APIGroup, lists []*metav1.APIResourceL
 		next.groups[g.Name] = read(g, byVersion)
 	}
 
-	// A client that may not look, or an API server that is about to start, shows next to nothing, without an error.
+	// For a client without permission, or an API server that is about to start, discovery shows almost nothing, without an error.
 	for _, sure := range []string{"", v1alpha1.GroupVersion.Group} {
 		if _, ok := next.groups[sure]; !ok {
 			return &snapshot{groups: s.groups, err: fmt.Errorf("discovery does not show the API group %q, which must be there", sure)}
@@ -69,7 +68,7 @@ func (s *snapshot) after(groups []*metav1.APIGroup, lists []*metav1.APIResourceL
 	return next
 }
 
-// read returns what discovery says of one group.
+// read returns the content of one group.
 func read(g *metav1.APIGroup, lists map[string]*metav1.APIResourceList) *group {
 	out := newGroup()
 
@@ -90,7 +89,7 @@ func read(g *metav1.APIGroup, lists map[string]*metav1.APIResourceList) *group {
 	return out
 }
 
-// add adds the resources of a version, but those that a version before it serves.
+// add adds the resources of a version, except those that an earlier version serves.
 func (g *group) add(gv schema.GroupVersion, list []metav1.APIResource) {
 	for i := range list {
 		r := &list[i]
@@ -114,7 +113,7 @@ func (g *group) add(gv schema.GroupVersion, list []metav1.APIResource) {
 	}
 }
 
-// complete takes over from before what is known of versions that could not be seen.
+// complete adds what was known before about versions that could not be seen.
 func (s *snapshot) complete(before *snapshot, failed map[schema.GroupVersion]error) {
 	for _, gv := range slices.SortedFunc(maps.Keys(failed), func(a, b schema.GroupVersion) int {
 		return cmp.Compare(a.String(), b.String())
@@ -146,7 +145,7 @@ func (s *snapshot) complete(before *snapshot, failed map[schema.GroupVersion]err
 	}
 }
 
-// find returns a resource. If there is none, the error is a [NotServedError] if its group was seen completely.
+// find returns a resource. If there is none and its group was seen completely, the error is a [NotServedError].
 func (s *snapshot) find(gr schema.GroupResource) (Resource, error) {
 	g := s.groups[gr.Group]
 	if g != nil {
@@ -165,7 +164,7 @@ func (s *snapshot) find(gr schema.GroupResource) (Resource, error) {
 	}
 }
 
-// ofKind returns the resource whose objects are of a kind; errors are those of find.
+// ofKind returns the resource of a kind; errors are those of find.
 func (s *snapshot) ofKind(gk schema.GroupKind) (Resource, error) {
 	alias := schema.GroupResource{Group: gk.Group, Resource: strings.ToLower(gk.Kind)}
 
@@ -184,14 +183,14 @@ func (s *snapshot) ofKind(gk schema.GroupKind) (Resource, error) {
 		}
 	}
 
-	if _, ok := g.resources[alias.Resource]; ok { // a plural that is not the kind's
+	if _, ok := g.resources[alias.Resource]; ok { // a plural that does not belong to the kind
 		return Resource{}, &NotServedError{GroupResource: alias}
 	}
 
 	return s.find(alias)
 }
 
-// same reports whether two snapshots give the same answers, but for the wording of errors.
+// same reports whether two snapshots give the same answers, except for the wording of errors.
 func (s *snapshot) same(o *snapshot) bool {
 	return (s.err == nil) == (o.err == nil) && maps.EqualFunc(s.groups, o.groups, func(a, b *group) bool {
 		return (a.err == nil) == (b.err == nil) && maps.Equal(a.resources, b.resources)

@@ -8,14 +8,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// NotServedError says that the API server does not serve a resource in any version. It is one that [meta.IsNoMatchError] knows.
+// NotServedError means that the API server does not serve a resource in any version. [meta.IsNoMatchError] is true for it.
 type NotServedError struct {
 	schema.GroupResource
-	// Suggestion is a resource that is served and may have been meant; empty if there is none.
+	// Suggestion is a served resource that may have been meant; empty if there is none.
 	Suggestion string
 }
 
-// Error says it to people.
+// Error implements error.
 func (e *NotServedError) Error() string {
 	said := "the API server does not serve " + e.String()
 	if e.Suggestion != "" {
@@ -25,16 +25,16 @@ func (e *NotServedError) Error() string {
 	return said
 }
 
-// Unwrap returns the error that API machinery has for it.
+// Unwrap returns the corresponding error of API machinery.
 func (e *NotServedError) Unwrap() error {
 	return &meta.NoResourceMatchError{PartialResource: e.WithVersion("")}
 }
 
-// typos is how many letters may be wrong in a name that is still taken for a typo.
+// typos is how many letters may differ in a name that still counts as a typo.
 const typos = 2
 
-// suggest returns what may have been meant by a resource that is not served: what has the name as its singular, its short name
-// or its kind, what is written nearly so, or what is called so in other groups; empty if there is none such.
+// suggest returns what may have been meant by a resource that is not served: a resource with this name as its singular, short
+// name, or kind; one with a similar name; or one with the same name in another group. It returns "" if there is none.
 func (s *snapshot) suggest(gr schema.GroupResource) string {
 	if g := s.groups[gr.Group]; g != nil {
 		if name, ok := g.aliases[gr.Resource]; ok {
@@ -64,7 +64,7 @@ func (s *snapshot) suggest(gr schema.GroupResource) string {
 	return ""
 }
 
-// distance returns how many bytes have to be inserted, deleted or replaced to make b of a.
+// distance returns how many bytes must be inserted, deleted, or replaced to turn a into b.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -1,7 +1,7 @@
-// Package status writes one service's part of a ring's status.
+// Package status writes one service's part of the status of a ring.
 //
-// Several services write into one status, each under its own field manager and by server-side apply, so that none
-// overwrites another's part and a service that is gone leaves its last word behind.
+// Several services write into one status, each with its own field manager and server-side apply. Therefore, no service overwrites
+// the part of another, and the last report of a stopped service remains.
 package status
 
 import (
@@ -23,18 +23,18 @@ import (
 // maxMessage is the longest message of a condition that the API accepts, in bytes.
 const maxMessage = 32 * 1024
 
-// Part is what one service says of a ring. A nil field is not this service's to say. A service must always give all of its
-// part: what it leaves out is removed.
+// Part is what one service reports about a ring. A nil field does not belong to this service. A service must always pass its
+// complete part: what it omits is removed.
 type Part struct {
-	// ObservedGeneration is the generation of the spec that was seen.
+	// ObservedGeneration is the last generation of the spec that the service saw.
 	ObservedGeneration *int64
 	// Shards is the number of shards with a Lease.
 	Shards *int32
-	// AvailableShards is the number of shards that objects are assigned to.
+	// AvailableShards is the number of shards that can get objects.
 	AvailableShards *int32
-	// Assignment is what is known of the ring's objects.
+	// Assignment is what is known about the ring's objects.
 	Assignment *v1alpha1.AssignmentStatus
-	// Conditions are the conditions of this service; type, status and reason are required, times are filled in.
+	// Conditions are the conditions of this service. Type, status, and reason are required; times are filled in.
 	Conditions []metav1.Condition
 }
 
@@ -44,13 +44,13 @@ type Writer struct {
 	Client client.Client
 	// Owner is the field manager: the name of the service.
 	Owner string
-	// Clock gives the time of a condition's transition.
+	// Clock provides the time of a condition's transition.
 	Clock clock.PassiveClock
 }
 
-// Write applies the part to the status of the ring. It sends nothing if the ring, as given, shows the part already. The
-// time of a transition is kept unless a condition's status changes. It returns the API server's error, which is NotFound if
-// the ring is gone; ring is not changed.
+// Write applies the part to the status of the ring. It sends nothing if the given ring already contains the part. The time of a
+// transition is kept unless a condition's status changes. It returns the API server's error, which is NotFound if the ring is
+// gone; ring is not changed.
 func (w Writer) Write(ctx context.Context, ring *v1alpha1.ClusterRing, p Part) error {
 	conditions := w.conditions(ring, p.Conditions)
 	if shows(ring, p, conditions) {
@@ -65,12 +65,12 @@ func (w Writer) Write(ctx context.Context, ring *v1alpha1.ClusterRing, p Part) e
 	return w.apply(ctx, ring, body)
 }
 
-// Shown reports whether the ring, as given, shows the part already: [Writer.Write] would send nothing.
+// Shown reports whether the given ring already contains the part, so that [Writer.Write] would send nothing.
 func (w Writer) Shown(ring *v1alpha1.ClusterRing, p Part) bool {
 	return shows(ring, p, w.conditions(ring, p.Conditions))
 }
 
-// encode returns the part as an apply configuration: what it does not hold is not there.
+// encode returns the part as an apply configuration, without the fields that are not set.
 func encode(p Part, conditions []metav1.Condition) (map[string]any, error) {
 	body := map[string]any{}
 	if p.ObservedGeneration != nil {
@@ -125,7 +125,7 @@ func (w Writer) apply(ctx context.Context, ring *v1alpha1.ClusterRing, body map[
 	return nil
 }
 
-// conditions completes the given conditions with times and generation.
+// conditions adds times and the generation to the given conditions.
 func (w Writer) conditions(ring *v1alpha1.ClusterRing, given []metav1.Condition) []metav1.Condition {
 	out := make([]metav1.Condition, 0, len(given))
 

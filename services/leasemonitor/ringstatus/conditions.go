@@ -1,7 +1,8 @@
-// Package ringstatus says in a ring's status how its shards are, and whether the ring as a whole does its job.
+// Package ringstatus reports in a ring's status which shards it has, and whether the ring as a whole does its job.
 //
-// It reads the ClusterRing and the Leases that carry its name, and writes the lease monitor's part of the status:
-// observedGeneration, shards, availableShards, ShardsAvailable and Ready, which sums up the conditions of all services.
+// It reads the ClusterRing and the Leases that carry its name. It writes the lease monitor's part of the status:
+// observedGeneration, shards, availableShards, and the conditions ShardsAvailable and Ready. Ready summarizes the conditions of all
+// services.
 package ringstatus
 
 import (
@@ -20,8 +21,8 @@ import (
 // maxProblems is the number of problems that a message names, so that it stays readable.
 const maxProblems = 3
 
-// Of returns the lease monitor's part of the ring's status. It takes the conditions of other services from the ring, and a
-// message about each Lease that cannot be taken over. It changes no argument.
+// Of returns the lease monitor's part of the ring's status. The conditions of other services come from the ring. notTaken
+// contains a message about each Lease that cannot be taken over. Of changes no argument.
 func Of(ring *v1alpha1.ClusterRing, view *membership.View, notTaken []string) status.Part {
 	shards, available := int32(len(view.Shards())), int32(len(view.AvailableShards()))
 	shardsAvailable := shardsAvailable(view, notTaken)
@@ -34,7 +35,7 @@ func Of(ring *v1alpha1.ClusterRing, view *membership.View, notTaken []string) st
 	}
 }
 
-// shardsAvailable says whether there is a shard to assign objects to, which Leases are held in vain, and which of them are
+// shardsAvailable reports whether there is a shard to assign objects to, which Leases are held in vain, and which of them are
 // held by shards that are dead.
 func shardsAvailable(view *membership.View, notTaken []string) metav1.Condition {
 	c := metav1.Condition{
@@ -110,7 +111,7 @@ func ready(ring *v1alpha1.ClusterRing, shardsAvailable metav1.Condition) metav1.
 	}
 }
 
-// harmless says whether a condition that is False means only that work is under way.
+// harmless reports whether a condition that is False means only that work is under way.
 func harmless(c *metav1.Condition) bool {
 	return c.Type == v1alpha1.ConditionAssigned && c.Reason == v1alpha1.ReasonMoving
 }

@@ -1,13 +1,11 @@
 package ringstatus_test
 
 import (
-	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/require"
+	"gotest.tools/v3/golden"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -15,8 +13,6 @@ import (
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/leasemonitor/ringstatus"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // held and free return the Lease of a shard that holds it, and of one that does not.
 func held(namespace, name string) *coordinationv1.Lease { return leaseOf(namespace, name, name) }
@@ -35,7 +31,7 @@ func condition(kind string, status metav1.ConditionStatus, reason, message strin
 	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message}
 }
 
-// TestConditions shows what people read in a ring's status. The golden file is the specification.
+// TestConditions shows what people read in a ring's status. The table file is the specification.
 func TestConditions(t *testing.T) {
 	many := func() (leases []*coordinationv1.Lease) {
 		for i := range 5 {
@@ -45,7 +41,7 @@ func TestConditions(t *testing.T) {
 	}
 	three := []*coordinationv1.Lease{held("default", "a"), held("default", "b"), held("default", "c")}
 
-	var golden strings.Builder
+	var table strings.Builder
 	for _, c := range []struct {
 		name     string
 		leases   []*coordinationv1.Lease
@@ -88,20 +84,12 @@ func TestConditions(t *testing.T) {
 		ring.Status.Conditions = c.others
 		part := ringstatus.Of(ring, membership.NewView("example", c.leases, nil), c.notTaken)
 
-		fmt.Fprintf(&golden, "# %s\nobservedGeneration=%d shards=%d availableShards=%d\n", c.name, *part.ObservedGeneration, *part.Shards, *part.AvailableShards)
+		fmt.Fprintf(&table, "# %s\nobservedGeneration=%d shards=%d availableShards=%d\n", c.name, *part.ObservedGeneration, *part.Shards, *part.AvailableShards)
 		for _, got := range part.Conditions {
-			fmt.Fprintf(&golden, "%s=%s (%s) %s\n", got.Type, got.Status, got.Reason, got.Message)
+			fmt.Fprintf(&table, "%s=%s (%s) %s\n", got.Type, got.Status, got.Reason, got.Message)
 		}
-		golden.WriteByte('\n')
+		table.WriteByte('\n')
 	}
 
-	const file = "testdata/conditions.txt"
-	if *update {
-		require.NoError(t, os.MkdirAll("testdata", 0o755))
-		require.NoError(t, os.WriteFile(file, []byte(golden.String()), 0o644))
-	}
-
-	want, err := os.ReadFile(file)
-	require.NoError(t, err)
-	require.Equal(t, string(want), golden.String())
+	golden.Assert(t, table.String(), "conditions.txt")
 }

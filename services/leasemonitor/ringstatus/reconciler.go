@@ -12,7 +12,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -26,17 +29,17 @@ import (
 type Reconciler struct {
 	// Client reads ClusterRings and Leases from a cache.
 	Client client.Reader
-	// Status writes.
+	// Status writes the status.
 	Status status.Writer
-	// NotTaken knows the Leases that cannot be taken over.
+	// NotTaken provides the Leases that cannot be taken over.
 	NotTaken NotTaken
 }
 
-// NotTaken says which Leases cannot be taken over from shards that do not renew them.
+// NotTaken provides the Leases that cannot be taken over from shards that do not renew them.
 type NotTaken interface {
-	// Of returns a message for people about each such Lease of the ring.
+	// Of returns a message about each such Lease of the ring.
 	Of(ring string) []string
-	// Subscribe has tell called with the name of each ring for which Of may say something else.
+	// Subscribe registers a function that is called with the name of each ring for which Of may return something else.
 	Subscribe(tell func(ring string))
 }
 
@@ -64,8 +67,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return reconcile.Result{}, err
 }
 
-// view reads the ring's Leases. The index is not asked: it learns of them a moment later, and right after a start it would
-// say that all shards are gone.
+// view reads the ring's Leases.
 func (r *Reconciler) view(ctx context.Context, ring string) (*membership.View, error) {
 	list := &coordinationv1.LeaseList{}
 	if err := r.Client.List(ctx, list, client.MatchingLabels{v1alpha1.LabelClusterRing: ring}, client.UnsafeDisableDeepCopy); err != nil {
@@ -80,16 +82,16 @@ func (r *Reconciler) view(ctx context.Context, ring string) (*membership.View, e
 	return membership.NewView(ring, leases, nil), nil
 }
 
-// AddTo adds a controller to the manager that calls the reconciler for every ring that changes, and whenever the shards of
-// one change in the index or NotTaken says something else of them, while this replica leads.
-func (r *Reconciler) AddTo(mgr manager.Manager, index *membership.Index) error {
+// SetupWithManager adds a controller to the manager that calls the reconciler for every ring that changes, and whenever the Leases of
+// its shards change otherwise than by a renewal or NotTaken says something else of them, while this replica leads.
+func (r *Reconciler) SetupWithManager(mgr manager.Manager) error {
 	changes := &changes{}
-	index.Subscribe(changes.enqueue)
 	r.NotTaken.Subscribe(changes.enqueue)
 
 	err := builder.ControllerManagedBy(mgr).
 		Named("ringstatus").
 		For(&v1alpha1.ClusterRing{}).
+		Watches(&coordinationv1.Lease{}, handler.EnqueueRequestsFromMapFunc(ringOf), builder.WithPredicates(shardChanged)).
 		WatchesRawSource(source.Func(changes.start)).
 		WithOptions(controller.Options{RateLimiter: kit.RateLimiter[reconcile.Request]()}).
 		Complete(r)
@@ -98,6 +100,27 @@ func (r *Reconciler) AddTo(mgr manager.Manager, index *membership.Index) error {
 	}
 
 	return nil
+}
+
+// ringOf names the ring of a Lease, whether that exists or not. Of a Lease that leaves a ring for another, both are named.
+func ringOf(_ context.Context, l client.Object) []reconcile.Request {
+	if ring := l.GetLabels()[v1alpha1.LabelClusterRing]; ring != "" {
+		return []reconcile.Request{requestFor(ring)}
+	}
+
+	return nil
+}
+
+// shardChanged leaves out the renewals of Leases, which are nearly all of their changes.
+var shardChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	before, ok := e.ObjectOld.(*coordinationv1.Lease)
+	after, also := e.ObjectNew.(*coordinationv1.Lease)
+
+	return !ok || !also || !membership.SameShard(before, after)
+}}
+
+func requestFor(ring string) reconcile.Request {
+	return reconcile.Request{NamespacedName: types.NamespacedName{Name: ring}}
 }
 
 // changes hands the names of rings to the queue of a controller, once that runs. Before, there is nothing to hand on: a
@@ -113,6 +136,6 @@ func (c *changes) start(_ context.Context, queue workqueue.TypedRateLimitingInte
 
 func (c *changes) enqueue(ring string) {
 	if queue := c.queue.Load(); queue != nil {
-		(*queue).Add(reconcile.Request{NamespacedName: types.NamespacedName{Name: ring}})
+		(*queue).Add(requestFor(ring))
 	}
 }

@@ -22,22 +22,22 @@ var (
 		kind:   corev1.EventTypeWarning,
 		reason: "ShardFailed",
 		action: "TakeOver",
-		note:   "Shard %s has not renewed its Lease for %s: took the Lease over, its objects go to other shards",
-		log:    "Shard failed: took its Lease over",
+		note:   "Shard %s has not renewed its Lease for %s: took over the Lease, its objects go to other shards",
+		log:    "Shard failed: took over its Lease",
 	}
 	kept = news{
 		kind:   corev1.EventTypeNormal,
 		reason: "LeaseKept",
 		action: "TakeOver",
 		note:   "Shard %s has released its Lease and not taken it back for %s: took the Lease while its objects go to other shards",
-		log:    "Shard does not come back: took its Lease while its objects are moved",
+		log:    "Shard has not come back: took its Lease while its objects move",
 	}
 	doubted = news{
 		kind:   corev1.EventTypeWarning,
 		reason: "ManyShardsSilent",
 		action: "Wait",
-		note: "%d of %d shards have stopped to renew their Leases at once, which may be the fault of something else: " +
-			"takes the Leases of those that stay silent for another lease duration",
+		note: "%d of %d shards have stopped renewing their Leases at the same time, which may have another cause: " +
+			"taking the Leases of shards that stay silent for another lease duration",
 	}
 	collected = news{
 		kind:   corev1.EventTypeNormal,
@@ -50,7 +50,7 @@ var (
 
 // announceDoubt tells people that most shards of the ring fell silent at once.
 func (r *Reconciler) announceDoubt(ctx context.Context, judged *judgement, silent, of int) {
-	ctrllog.FromContext(ctx).Info("Most shards of a ring fell silent at once: waits before it takes their Leases",
+	ctrllog.FromContext(ctx).Info("Most shards of a ring fell silent at the same time: waiting before taking their Leases",
 		"ring", judged.ring(), "silent", silent, "shards", of)
 	r.tell(ctx, judged, doubted, silent, of)
 }

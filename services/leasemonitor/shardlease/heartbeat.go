@@ -20,18 +20,18 @@ const (
 	beatTimeout = 2 * time.Second
 )
 
-// Heartbeat looks at the API server every other second, or every second if there are Leases shorter than 10 s, so that
-// [lease.Sight] knows when renewals of shards could be seen: a watch that is silent does not tell. A look is a read of one
-// object, whether it exists or not, which the API server answers from its storage. That is all that it costs, in each
-// replica, for all rings and shards together. All fields are required.
+// Heartbeat looks at the API server every other second, or every second if there are Leases shorter than 10 s. It tells
+// [lease.Sight] when renewals of shards could be seen, which a silent watch does not. A look is a read of one object, existing or
+// not, which the API server answers from its storage. This is the total cost, per replica, for all rings and shards. All fields
+// are required.
 type Heartbeat struct {
-	// Live reads from the API server. No limit of requests may hold it up.
+	// Live reads from the API server. No rate limit may delay it.
 	Live client.Reader
-	// Lease is what it reads.
+	// Lease is the object that it reads.
 	Lease types.NamespacedName
-	// Clock is that of the ages.
+	// Clock is the clock of the ages.
 	Clock clock.WithTicker
-	// Sight is told.
+	// Sight records the looks.
 	Sight *lease.Sight
 }
 
@@ -46,7 +46,7 @@ func (h *Heartbeat) Start(ctx context.Context) error {
 	for last := (time.Time{}); ; {
 		if now := h.Clock.Now(); last.IsZero() || now.Sub(last) >= h.Sight.Pause(now) {
 			if gap := h.look(ctx); gap && !last.IsZero() {
-				ctrllog.FromContext(ctx).Info("The API server could not be seen for a while: the ages of Leases begin anew")
+				ctrllog.FromContext(ctx).Info("The API server was not visible for a while: the ages of Leases restart at zero")
 			}
 
 			last = now

@@ -1,21 +1,18 @@
 package shardlease_test
 
 import (
-	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"gotest.tools/v3/golden"
 	testclock "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // TestLifeOfAShard tells what becomes of a shard's Lease, moment by moment. The transcript is the specification.
 func TestLifeOfAShard(t *testing.T) {
@@ -63,13 +60,5 @@ func TestLifeOfAShard(t *testing.T) {
 	at(50*time.Second+time.Minute+time.Second, "is gone for long", nil)
 	at(2*time.Minute, "joins again", acquire)
 
-	const file = "testdata/life.txt"
-	if *update {
-		require.NoError(t, os.MkdirAll("testdata", 0o755))
-		require.NoError(t, os.WriteFile(file, []byte(transcript.String()), 0o644))
-	}
-
-	want, err := os.ReadFile(file)
-	require.NoError(t, err)
-	require.Equal(t, string(want), transcript.String())
+	golden.Assert(t, transcript.String(), "life.txt")
 }

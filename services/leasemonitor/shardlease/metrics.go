@@ -28,13 +28,14 @@ var (
 		"Leases of shards, by ring and state. Reported by the replica that leads.", []string{"ring", "state"}, nil)
 )
 
-func init() { metrics.Registry.MustRegister(takeovers, collections) }
+// Collectors returns the metrics of the package for the registry of the service. [Census] registers its own while it counts.
+func Collectors() []prometheus.Collector { return []prometheus.Collector{takeovers, collections} }
 
 // scrapeTimeout bounds reading the cache for one scrape.
 const scrapeTimeout = 5 * time.Second
 
-// Census counts the shards by ring and state whenever metrics are read. Add it to a manager: it counts only in the replica
-// that leads, so that sums over replicas are right. All fields are required.
+// Census counts the shards by ring and state whenever metrics are read. Add it to a manager: it counts only in the replica that
+// leads, so that sums over replicas are correct. All fields are required.
 type Census struct {
 	// Leases reads Leases of shards from a cache.
 	Leases client.Reader

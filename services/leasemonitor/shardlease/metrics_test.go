@@ -71,6 +71,8 @@ func TestTakeOversAndCollectionsAreCounted(t *testing.T) {
 	}
 }
 
+func init() { metrics.Registry.MustRegister(shardlease.Collectors()...) }
+
 // counter returns the value of a counter of a ring, in the registry that /metrics serves.
 func counter(t *testing.T, name, ring string) float64 {
 	t.Helper()

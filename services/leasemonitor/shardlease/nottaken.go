@@ -13,12 +13,12 @@ import (
 	"github.com/clusterring/clusterring/services/internal/lease"
 )
 
-// toldAfter is how long the work on a Lease must have failed until people are told: what passes by itself is no news.
-const toldAfter = time.Second
+// reportAfter is how long the work on a Lease must have failed until people are reported: what passes by itself is no news.
+const reportAfter = time.Second
 
-// NotTaken knows the Leases that are due to be taken over and cannot be: the API server refuses the write, or the read
-// before it. Their shards hold them, and so keep their objects, although nobody works on those. The zero value knows none,
-// and it is safe for concurrent use.
+// NotTaken tracks the Leases that are due to be taken over but cannot be: the API server refuses the write, or the read before
+// it. Their shards hold them, and therefore keep their objects, although no shard works on these objects. The zero value contains
+// none, and NotTaken is safe for concurrent use.
 type NotTaken struct {
 	mu          sync.Mutex
 	failures    map[types.NamespacedName]failure
@@ -33,13 +33,13 @@ type failure struct {
 	// due says that the Lease is to be taken over, and silent since when its shard has not renewed it.
 	due    bool
 	silent time.Time
-	// told says that people are to know, and what the error that they read.
-	told bool
-	what string
+	// reported says that people are to know, and what the error that they read.
+	reported bool
+	what     string
 }
 
-// Subscribe has tell called, from then on, with the name of a ring for which [NotTaken.Of] may say something else. It is
-// called by the goroutine that works on the Lease, and must not block.
+// Subscribe registers a function that is called with the name of each ring for which [NotTaken.Of] may return something else. It
+// is called on the goroutine that works on the Lease, and must not block.
 func (n *NotTaken) Subscribe(tell func(ring string)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -47,8 +47,8 @@ func (n *NotTaken) Subscribe(tell func(ring string)) {
 	n.subscribers = append(n.subscribers, tell)
 }
 
-// Of returns a message for people about each Lease of the ring that cannot be taken over, in the order of the Leases'
-// namespaces and names. A message stays the same as long as the error does.
+// Of returns a message about each Lease of the ring that cannot be taken over, ordered by namespace and name of the Leases. A
+// message stays the same as long as the error does.
 func (n *NotTaken) Of(ring string) []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -60,7 +60,7 @@ func (n *NotTaken) Of(ring string) []string {
 	var messages []string
 
 	for _, id := range ids {
-		if f := n.failures[id]; f.told && f.ring == ring {
+		if f := n.failures[id]; f.reported && f.ring == ring {
 			messages = append(messages, fmt.Sprintf("shard %s has not renewed its Lease since %s and its objects wait, because the Lease cannot be taken over: %s",
 				id, f.silent.UTC().Format(time.RFC3339), f.what))
 		}
@@ -69,7 +69,7 @@ func (n *NotTaken) Of(ring string) []string {
 	return messages
 }
 
-// failed notes that work on the Lease fails, now. Since and told are filled in.
+// failed notes that work on the Lease fails, now. Since and reported are filled in.
 func (n *NotTaken) failed(id types.NamespacedName, f failure, now time.Time) {
 	n.set(id, func(before failure, ok bool) (failure, bool) {
 		f.since = now
@@ -78,10 +78,10 @@ func (n *NotTaken) failed(id types.NamespacedName, f failure, now time.Time) {
 		}
 
 		if before.due {
-			f.silent = before.silent // what has been told does not change by a moment
+			f.silent = before.silent // what was reported does not change by a moment
 		}
 
-		f.told = f.due && now.Sub(f.since) >= toldAfter
+		f.reported = f.due && now.Sub(f.since) >= reportAfter
 
 		return f, true
 	})
@@ -120,15 +120,15 @@ func (n *NotTaken) set(id types.NamespacedName, next func(before failure, ok boo
 
 // changed names the rings whose people read something else after the change.
 func changed(before, after failure) (rings []string) {
-	if before.told == after.told && before.ring == after.ring && before.what == after.what {
+	if before.reported == after.reported && before.ring == after.ring && before.what == after.what {
 		return nil
 	}
 
-	if before.told {
+	if before.reported {
 		rings = append(rings, before.ring)
 	}
 
-	if after.told && !slices.Contains(rings, after.ring) {
+	if after.reported && !slices.Contains(rings, after.ring) {
 		rings = append(rings, after.ring)
 	}
 

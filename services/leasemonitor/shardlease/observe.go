@@ -13,13 +13,12 @@ import (
 
 // Informer is the part of an informer that Observe needs.
 type Informer interface {
-	// AddEventHandler calls the handler for every object that is known, and for every change from then on.
+	// AddEventHandler calls the handler for every known object, and then for every change.
 	AddEventHandler(handler toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error)
 }
 
-// Observe notes in ages when each Lease of the informer was last seen to change. It does so from now until the informer
-// stops, in replicas that lead and in those that do not. The function that it returns says whether all Leases that there
-// were at first have been noted.
+// Observe records in ages when each Lease of the informer was last seen to change. It does so until the informer stops, in
+// leading and other replicas. The returned function reports whether all Leases that existed at the start have been recorded.
 func Observe(informer Informer, ages *lease.Observer, clk clock.PassiveClock) (synced func() bool, err error) {
 	seen := func(obj any) {
 		if l, ok := obj.(*coordinationv1.Lease); ok {

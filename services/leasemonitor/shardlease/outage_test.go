@@ -108,8 +108,8 @@ func TestMostShardsSilentAtOnceGetAnotherLook(t *testing.T) {
 	m.lookAtAll(shards)
 	m.lookAtAll(shards)
 	require.Equal(t, []string{"shard-0", "shard-1", "shard-2"}, m.holders(shards))
-	require.Equal(t, "Warning ManyShardsSilent 3 of 3 shards have stopped to renew their Leases at once, which may be the fault of something else: "+
-		"takes the Leases of those that stay silent for another lease duration", <-m.events.Events)
+	require.Equal(t, "Warning ManyShardsSilent 3 of 3 shards have stopped renewing their Leases at the same time, which may have another cause: "+
+		"taking the Leases of shards that stay silent for another lease duration", <-m.events.Events)
 	require.Empty(t, m.events.Events, "once is enough")
 
 	// Two come back. The third is slower, and still gets the whole time.

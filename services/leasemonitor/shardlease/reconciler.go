@@ -1,19 +1,20 @@
-// Package shardlease keeps the Lease of every shard in the state that its shard is in.
+// Package shardlease keeps the Lease of every shard in line with the state of the shard.
 //
-// It reads Leases that carry a ring's label and measures how long each has not changed, asks [lease.Next] what follows, and
-// writes: the state label; the Lease of a failed shard, which it takes over; and the deletion of one that nobody holds
-// any more. While the ring's status says that objects of a dead shard are still to be moved, it keeps the shard's Lease.
+// It reads the Leases that carry a ring's label, measures how long each has not changed, and asks [lease.Next] for a decision. It
+// writes the state label, takes over the Lease of a failed shard, and deletes a Lease that nobody holds any more. While the ring's
+// status reports that objects of a dead shard still have to move, it keeps the Lease from the shard.
 //
 // # Invariants
 //
-//  1. Nothing is taken or deleted that is not, at that moment and on the API server, what was judged: a late cache delays, and
-//     never decides.
-//  2. The age of a Lease is what this replica has measured itself. Every replica measures, also while it does not lead, so
-//     that after a change of leader nothing is taken too early, and nobody waits again.
+//  1. A Lease is taken or deleted only if, at that moment and on the API server, it is the Lease that was judged: a late cache
+//     delays, but never decides.
+//  2. The age of a Lease is what this replica has measured itself. Every replica measures, even while it does not lead.
+//     Therefore, after a change of leader, nothing is taken too early, and no wait starts again.
 //  3. Only time counts in which this replica could see the API server; see [Heartbeat].
-//  4. Where most shards of a ring fall silent at once, nothing is taken before each of them has been read live twice, D apart,
-//     and found silent.
-//  5. A write that comes too late (conflict, not found) is no error: somebody else was first, and the watch says what is next.
+//  4. If most shards of a ring fall silent at the same time, a Lease is taken only after it has been read live twice, D apart,
+//     and found silent both times.
+//  5. A write that comes too late (conflict, not found) is not an error: somebody else was first, and the watch shows the new
+//     state.
 package shardlease
 
 import (
@@ -37,25 +38,26 @@ import (
 // lookAgainAfter is when a Lease that was written to is looked at again, should the watch not have brought it by then.
 const lookAgainAfter = time.Second
 
-// Reconciler reads one Lease, decides about it and acts. All exported fields are required. It may work on different Leases at once.
+// Reconciler reads one Lease, decides about it, and acts. All exported fields are required. It may work on different Leases
+// concurrently.
 type Reconciler struct {
-	// Client reads from a cache and writes.
+	// Client writes, and reads from a cache.
 	Client client.Client
 	// Live reads from the API server.
 	Live client.Reader
-	// Clock measures ages, and gives the time that is written into a Lease that is taken over.
+	// Clock measures ages, and provides the time that is written into a Lease that is taken over.
 	Clock clock.PassiveClock
-	// Ages remembers since when each Lease has not changed; see [Observe]. Its Sight is told by [Heartbeat].
+	// Ages records since when each Lease has not changed; see [Observe]. [Heartbeat] updates its Sight.
 	Ages *lease.Observer
-	// Events tells people about shards that are given up.
+	// Events reports shards that are declared dead.
 	Events events.EventRecorder
-	// NotTaken is told of Leases that cannot be taken over.
+	// NotTaken records Leases that cannot be taken over.
 	NotTaken *NotTaken
 
 	doubts doubts
 }
 
-// Reconcile implements [reconcile.Reconciler]. It returns errors of the API server other than NotFound and Conflict.
+// Reconcile implements [reconcile.Reconciler]. It returns errors of the API server except NotFound and Conflict.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	judged, err := r.decide(ctx, req.NamespacedName)
 	if apierrors.IsNotFound(err) || err == nil && !judged.ours() {

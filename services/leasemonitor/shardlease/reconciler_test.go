@@ -386,7 +386,7 @@ func TestPeopleAreTold(t *testing.T) {
 	m.look()
 	m.lookAt(2*d + time.Second)
 	require.Equal(t, "Warning ShardFailed Shard "+m.id().String()+
-		" has not renewed its Lease for 21s: took the Lease over, its objects go to other shards", <-m.events.Events)
+		" has not renewed its Lease for 21s: took over the Lease, its objects go to other shards", <-m.events.Events)
 
 	m.look()
 	m.lookAt(time.Hour)

@@ -26,9 +26,9 @@ import (
 // workers is the number of Leases that are worked on at once: one slow write must not keep other failed shards waiting.
 const workers = 5
 
-// AddTo adds a controller to the manager that calls the reconciler for every Lease in the manager's cache, and for those of
+// SetupWithManager adds a controller to the manager that calls the reconciler for every Lease in the manager's cache, and for those of
 // shards that a ring's status begins to name as lost, while this replica leads. The clock is what the controller waits by.
-func (r *Reconciler) AddTo(mgr manager.Manager, clk clock.WithTicker) error {
+func (r *Reconciler) SetupWithManager(mgr manager.Manager, clk clock.WithTicker) error {
 	err := builder.ControllerManagedBy(mgr).
 		Named("shardlease").
 		For(&coordinationv1.Lease{}).

@@ -194,12 +194,12 @@ func TestNothingIsKeptOfWhatIsOver(t *testing.T) {
 
 	w.e.mu.Lock()
 	_, timers := w.e.table.Next()
-	empty, suspected := w.e.table.Empty(), w.e.passes.suspects.any()
+	empty, looks := w.e.table.Empty(), w.e.passes.extent.any()
 	w.e.mu.Unlock()
 
 	require.True(t, empty)
 	require.False(t, timers, "no timer runs")
-	require.False(t, suspected)
+	require.False(t, looks)
 	require.True(t, w.e.turns.Idle())
 	require.Zero(t, series(t, w.ring, "clusterring_rebalancer_late_drains_total"), "shards come and go, each with a name of its own")
 
@@ -304,6 +304,8 @@ func (u *underway) wrote(name string) bool {
 
 	return u.written[name]
 }
+
+func init() { metrics.Registry.MustRegister(Collectors()...) }
 
 // series counts the time series about a ring, of one metric or with "" of all.
 func series(t *testing.T, ring, metric string) (n int) {

@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
 
+	"github.com/clusterring/clusterring/services/internal/takeover"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
-	"github.com/clusterring/clusterring/services/rebalancer/takeover"
 )
 
 // Who reads an owner, or goes over all objects, may have seen a drain just before it was acknowledged, and tell of it just after: nobody

@@ -1,11 +1,3 @@
-// Package engine keeps every object of one ring at the shard it belongs to. It wires the parts of which each knows one thing:
-//
-//	source → obligation → plan → move → source
-//
-// Sources find objects that may be out of place: a watch per resource for those without an available shard, one for those that are
-// being drained; a list of the objects of lost shards, when the set of shards has changed; a pass over all that is labelled after any
-// change, until one has found nothing; and the audit, which is the same pass, all the time and within a budget. What they find is an
-// obligation until it was seen in its place. Workers take what is due and move it one step.
 package engine
 
 import (
@@ -13,18 +5,18 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/clusterring/clusterring/services/internal/ancestry"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/plan"
+	"github.com/clusterring/clusterring/services/internal/takeover"
 	"github.com/clusterring/clusterring/services/rebalancer/move"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 	"github.com/clusterring/clusterring/services/rebalancer/obligation"
 	"github.com/clusterring/clusterring/services/rebalancer/placement"
-	"github.com/clusterring/clusterring/services/rebalancer/takeover"
 )
 
 const (
@@ -69,7 +61,6 @@ type Config struct {
 	Namespaces Namespaces
 	Limits     Limits
 	Clock      clock.WithTicker
-	Log        logr.Logger
 	// Changed is called, at most a few times a second, when [Engine.Report] may give something new. It must not block.
 	Changed func()
 	// Late is called when a drain was not acknowledged in time. It must not block.
@@ -81,9 +72,9 @@ type Config struct {
 // Engine moves the objects of one ring. Create it with [New], run it once, and give it a target whenever one is known.
 type Engine struct {
 	Config
-	mover *move.Mover
-	turns *move.Turns
-	quiet quiet
+	mover      *move.Mover
+	turns      *move.Turns
+	failureLog sparseLog
 	*state
 	// wake says that there is another target.
 	wake chan struct{}
@@ -136,7 +127,7 @@ func (e *Engine) Observe(view *membership.View) {
 // Lost returns the available shards of the present target that are not available in another one, sorted.
 func (e *Engine) Lost(t *Target) []string { return sets.List(lostShards(e.Target(), t)) }
 
-// Run works until ctx ends, and returns when nothing of the engine runs any more.
+// Run works until ctx ends, logs as ctx says, and returns when nothing of the engine runs any more.
 func (e *Engine) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -178,7 +169,7 @@ func (e *Engine) work(ctx context.Context) {
 		}
 
 		if out.Event == obligation.Failed && !out.Brief {
-			e.failed(job.Object.ID, out.Reason)
+			e.failed(ctx, job.Object.ID, out.Reason)
 		}
 
 		if late, news := e.report(job.Object.ID, out); news {
@@ -189,34 +180,34 @@ func (e *Engine) work(ctx context.Context) {
 }
 
 // failed tells of an attempt that failed: of each in a metric, of one every few seconds in a log, for there may be very many.
-func (e *Engine) failed(id objects.ID, reason string) {
+func (e *Engine) failed(ctx context.Context, id objects.ID, reason string) {
 	countFailure(e.Ring)
 
-	if others, say := e.quiet.say(e.Clock.Now()); say {
-		e.Log.Error(nil, "cannot move an object; will try again", "object", id.String(), "reason", reason, "others since the last such line", others)
+	if others, say := e.failureLog.say(e.Clock.Now()); say {
+		log.FromContext(ctx).Error(nil, "Cannot move an object; will try again", "object", id.String(), "reason", reason, "others since the last such line", others)
 	}
 }
 
-// quiet lets one of many lines be written in a while.
-type quiet struct {
+// sparseLog lets one of many lines be written in a while.
+type sparseLog struct {
 	mu     sync.Mutex
 	next   time.Time
 	others int
 }
 
 // say reports whether a line is to be written now, and how many were not since the last one.
-func (q *quiet) say(now time.Time) (others int, say bool) {
+func (l *sparseLog) say(now time.Time) (others int, say bool) {
 	const every = 10 * time.Second
 
-	q.mu.Lock()
-	defer q.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 
-	if now.Before(q.next) {
-		q.others++
+	if now.Before(l.next) {
+		l.others++
 		return 0, false
 	}
 
-	others, q.others, q.next = q.others, 0, now.Add(every)
+	others, l.others, l.next = l.others, 0, now.Add(every)
 
 	return others, true
 }

@@ -6,7 +6,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -70,17 +69,19 @@ func TestListOfFollowersMayBeOld(t *testing.T) {
 
 // An object that follows another may be without a shard. The other one waits until all of these are seen, but not for ever, and for nothing else.
 func TestOwnersWaitUntilUnassignedObjectsAreSeen(t *testing.T) {
-	for source, waits := range map[string]bool{
-		unassignedPrefix + "secrets":                       true,
-		unassignedPrefix + "secrets" + inNamespace + "one": true,
-		newTarget:                       true,
-		unassignedPrefix + "configmaps": false,
-		"lost secrets":                  false,
-		"draining secrets":              false,
+	secrets, configMaps := schema.GroupResource{Resource: "secrets"}, schema.GroupResource{Resource: "configmaps"}
+
+	for source, waits := range map[sourceID]bool{
+		{looksFor: forUnassigned, resource: secrets}:                   true,
+		{looksFor: forUnassigned, resource: secrets, namespace: "one"}: true,
+		newTarget: true,
+		{looksFor: forUnassigned, resource: configMaps}: false,
+		{looksFor: forLost, resource: secrets}:          false,
+		{looksFor: forDraining, resource: secrets}:      false,
 	} {
-		t.Run(source, func(t *testing.T) {
+		t.Run(source.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				e := New(Config{Ring: "ring", Clock: clock.RealClock{}, Log: logr.Discard()})
+				e := New(Config{Ring: "ring", Clock: clock.RealClock{}})
 				followAtOnce(e, target("ring", "secrets"))
 
 				look := func() (over *atomic.Bool) {
@@ -227,7 +228,7 @@ func (w *ringOfTwo) giveUp(obj client.Object) {
 	require.NoError(w, w.client.Patch(w.Context(), obj, client.MergeFrom(before)))
 }
 
-// waits says whether an object waits for what follows it.
+// waits reports whether an object waits for what follows it.
 func (w *ringOfTwo) waits(obj client.Object) bool {
 	w.e.mu.Lock()
 	defer w.e.mu.Unlock()

@@ -23,9 +23,9 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/resources"
+	"github.com/clusterring/clusterring/services/internal/takeover"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 	"github.com/clusterring/clusterring/services/rebalancer/obligation"
-	"github.com/clusterring/clusterring/services/rebalancer/takeover"
 	"github.com/clusterring/clusterring/tools/localplane"
 )
 
@@ -90,7 +90,7 @@ func (g *gate) hold(of string) (letGo func()) {
 	}
 }
 
-// has says whether a write to an object was sent.
+// has reports whether a write to an object was sent.
 func (g *gate) has(of string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -98,7 +98,7 @@ func (g *gate) has(of string) bool {
 	return slices.Contains(g.sent, of)
 }
 
-// asked says whether an object was read.
+// asked reports whether an object was read.
 func (g *gate) asked(of string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -239,7 +239,7 @@ func (w *ringOfTwo) await(condition func() bool, message string, args ...any) {
 	require.Eventually(w, condition, 30*time.Second, 5*time.Millisecond, append([]any{message}, args...)...)
 }
 
-// putOff says whether the named object waits for the turn of others to end, or for its owner to come to its place.
+// putOff reports whether the named object waits for the turn of others to end, or for its owner to come to its place.
 func (w *ringOfTwo) putOff(of client.Object, resource string, owner objects.ID) bool {
 	w.e.mu.Lock()
 	defer w.e.mu.Unlock()

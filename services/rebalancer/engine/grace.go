@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"fmt"
 	"time"
 )
 
@@ -37,16 +36,3 @@ func (g *grace) retarget(now time.Time, available, leases int, joined bool) {
 
 // wait returns how long objects of lost shards have to wait; not positive if they have not.
 func (g *grace) wait(now time.Time) time.Duration { return g.until.Sub(now) }
-
-// Grace implements [move.Obligations].
-func (s *state) Grace() (wait time.Duration, reason string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	if wait = s.grace.wait(s.clock.Now()); wait <= 0 {
-		return 0, ""
-	}
-
-	return wait, fmt.Sprintf("%d of %d shards have come back; others may follow within %s",
-		len(s.target.View.AvailableShards()), s.grace.known, comeback)
-}

@@ -41,7 +41,7 @@ func TestGrace(t *testing.T) {
 
 func TestLinesAreFew(t *testing.T) {
 	now := time.Unix(1_000_000_000, 0)
-	q := &quiet{}
+	q := &sparseLog{}
 
 	_, say := q.say(now)
 	require.True(t, say)

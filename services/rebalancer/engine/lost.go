@@ -15,9 +15,9 @@ import (
 // lister lists the objects of one resource that lost shards have left behind. Whatever happens to the ring meanwhile, a list that has
 // begun is finished: the next change would interrupt it again.
 type lister struct {
-	e    *Engine
-	name string
-	gvr  schema.GroupVersionResource
+	e   *Engine
+	id  sourceID
+	gvr schema.GroupVersionResource
 
 	mu      sync.Mutex
 	pending sets.Set[string]
@@ -30,12 +30,12 @@ func (l *lister) add(shards []string) {
 	defer l.mu.Unlock()
 
 	l.pending.Insert(shards...)
-	l.e.listing(l.name)
+	l.e.listing(l.id)
 	notify(l.wake)
 }
 
 func (l *lister) run(ctx context.Context) {
-	next := source.Attempts(l.name)
+	next := source.Attempts(l.id.String())
 
 	for {
 		select {
@@ -49,7 +49,7 @@ func (l *lister) run(ctx context.Context) {
 			return
 		}
 
-		l.e.troubled(l.name, err)
+		l.e.troubled(l.id, err)
 
 		if err == nil {
 			next.Reset()
@@ -82,7 +82,7 @@ func (l *lister) list(ctx context.Context) error {
 	defer l.mu.Unlock()
 
 	if l.pending.Len() == 0 {
-		l.e.listed(l.name)
+		l.e.listed(l.id)
 	}
 
 	return nil

@@ -4,7 +4,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/clusterring/clusterring/services/internal/plan"
 )
@@ -32,8 +31,9 @@ var (
 	}, []string{"ring", "state"})
 )
 
-func init() {
-	metrics.Registry.MustRegister(moves, failures, lateDrains, audited, objectsNow)
+// Collectors returns the metrics of all engines for the registry of the service.
+func Collectors() []prometheus.Collector {
+	return []prometheus.Collector{moves, failures, lateDrains, audited, objectsNow}
 }
 
 func countMove(ring string, gr schema.GroupResource, verb plan.Verb) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
@@ -29,8 +30,6 @@ const (
 	auditBudget = 0.01
 	// perObject is what it costs the API server and the rebalancer to go over one object: docs/performance.md has the figure.
 	perObject = 25 * time.Microsecond
-
-	passPrefix = "labelled "
 )
 
 // passes decides when to go over the labelled objects, and where. Create it with newPasses.
@@ -45,8 +44,8 @@ type passes struct {
 	settle time.Duration
 	budget float64
 
-	// suspects are the shards where a pass has to look now.
-	suspects suspects
+	// extent is where a pass has to look now.
+	extent extent
 	// since is when the ring came to want what it wants now.
 	since    time.Time
 	verified bool
@@ -67,9 +66,9 @@ func newPasses(ring string, l Limits) passes {
 	return passes{settle: l.Settle, budget: l.AuditBudget, backoff: source.NewPauses("passes of "+ring, 100*time.Millisecond, 30*time.Second)}
 }
 
-// retarget notes that the ring wants something else, and where objects may be out of place therefore.
-func (p *passes) retarget(now time.Time, turned suspects) {
-	p.suspects.add(turned)
+// retarget notes that the ring wants something else, and where objects may be misplaced therefore.
+func (p *passes) retarget(now time.Time, more extent) {
+	p.extent.add(more)
 	p.since, p.verified, p.began = now, false, time.Time{}
 	p.next = time.Time{}
 
@@ -83,10 +82,10 @@ func (p *passes) retarget(now time.Time, turned suspects) {
 // owe notes that something has to be looked for.
 func (p *passes) owe(d obligation.Debt) {
 	if d.All {
-		p.suspects.addAll()
+		p.extent.addAll()
 	}
 
-	p.suspects.addShards(d.Misplaced)
+	p.extent.addShards(d.Misplaced)
 
 	if d.All || d.Unseen || len(d.Misplaced) > 0 {
 		p.verified, p.began = false, time.Time{}
@@ -112,7 +111,7 @@ const (
 func (p *passes) due(now time.Time, t *obligation.Table, listing bool) (k kind, at time.Time) {
 	still := t.Empty() && !listing
 
-	if !p.verified && still && !p.began.IsZero() && p.moved == t.Moved() && !p.suspects.any() && !p.began.Before(p.since.Add(p.settle)) {
+	if !p.verified && still && !p.began.IsZero() && p.moved == t.Moved() && !p.extent.any() && !p.began.Before(p.since.Add(p.settle)) {
 		p.verified = true
 		p.backoff.Reset()
 	}
@@ -128,7 +127,7 @@ func (p *passes) due(now time.Time, t *obligation.Table, listing bool) (k kind, 
 	auditAt := later(p.ended.Add(p.pace()))
 
 	switch {
-	case p.suspects.any():
+	case p.extent.any():
 		k, at = change, later(p.since)
 	case !p.verified && still:
 		k, at = check, later(p.since.Add(p.settle))
@@ -157,11 +156,11 @@ func (p *passes) pace() time.Duration {
 func (p *passes) begin(now time.Time, k kind, table *obligation.Table, t *Target) (shards []string, all, owners bool) {
 	all = true
 	if k == change && now.Before(p.ended.Add(overdue*p.pace())) {
-		shards, all = p.suspects.among(t.View)
-		owners = p.suspects.owners() && len(t.Set.Controlled()) > 0
+		shards, all = p.extent.among(t.View)
+		owners = p.extent.owners() && len(t.Set.Controlled()) > 0
 	}
 
-	p.suspects.clear()
+	p.extent.clear()
 
 	if p.began = (time.Time{}); all && !owners {
 		p.began, p.moved = now, table.Moved()
@@ -228,12 +227,12 @@ func (e *Engine) once(ctx context.Context, k kind) {
 
 	e.mu.Lock()
 	t := e.target
-	owed := e.passes.suspects
-	calm := e.passes.verified && e.table.Empty()
+	owed := e.passes.extent
+	converged := e.passes.verified && e.table.Empty()
 	shards, all, owners := e.passes.begin(e.Clock.Now(), k, e.table, t)
 	e.mu.Unlock()
 
-	p := &round{e: e, t: t, full: all && !owners, audited: k == audit && calm}
+	p := &round{e: e, t: t, full: all && !owners, audited: k == audit && converged}
 	if k == change { // much may have to move, while nothing is found in other passes
 		p.held = calmHeld
 	}
@@ -257,7 +256,7 @@ func (e *Engine) once(ctx context.Context, k kind) {
 }
 
 // finish notes how a pass has ended.
-func (e *Engine) finish(k kind, p *round, owed suspects, err error) {
+func (e *Engine) finish(k kind, p *round, owed extent, err error) {
 	e.update(func(now time.Time) {
 		ps := &e.passes
 
@@ -267,11 +266,11 @@ func (e *Engine) finish(k kind, p *round, owed suspects, err error) {
 
 		switch {
 		case !e.target.Same(p.t):
-			// What was owed then is part of what is suspected since, if it is another ring's business at all.
-			ps.suspects.add(owed)
+			// What was owed then is part of the extent since, if it is another ring's business at all.
+			ps.extent.add(owed)
 			ps.began = time.Time{}
 		case err != nil:
-			ps.suspects.add(owed)
+			ps.extent.add(owed)
 			ps.began = time.Time{}
 			ps.verified = ps.verified && k == audit
 			ps.next = now.Add(ps.backoff.Next())
@@ -324,7 +323,6 @@ type round struct {
 
 // over goes over the labelled objects of one resource, of some shards or of all.
 func (p *round) over(ctx context.Context, r resources.Resource, shards []string, all bool) error {
-	name := passPrefix + r.GroupResource().String()
 	scope := objects.Scope{GVR: r.GVR, Selector: p.e.Objects.ShardLabel()}
 	chunks := [][]string{nil}
 
@@ -352,7 +350,7 @@ func (p *round) over(ctx context.Context, r resources.Resource, shards []string,
 	}
 
 	if ctx.Err() == nil && p.e.Target().Same(p.t) {
-		p.e.troubled(name, err)
+		p.e.troubled(idOf(forMisplaced, r), err)
 	}
 
 	return err
@@ -370,7 +368,7 @@ func (p *round) look(ctx context.Context, world placement.World, s sight) {
 	at, inPlace := p.e.observed(ctx, world, s)
 	if p.audited && !inPlace && !known && p.e.undisturbed() {
 		countAudited(p.e.Ring)
-		p.e.Log.Info("the audit has found an object out of its place", "object", o.String(), "shard", o.Shard, "belongs to", at.Desired)
+		log.FromContext(ctx).Info("The audit has found an object out of its place", "object", o.String(), "shard", o.Shard, "belongs to", at.Desired)
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
@@ -33,7 +32,7 @@ type pass struct {
 	g     *goingOver
 	kind  kind
 	round *round
-	owed  suspects
+	owed  extent
 	// shards are those where it looks; nil if at all.
 	shards []string
 }
@@ -45,7 +44,7 @@ func newGoingOver(t *testing.T, budget float64) *goingOver {
 
 	g := &goingOver{T: t, clock: testclock.NewFakeClock(time.Unix(1_000_000_000, 0)), base: target("passes")}
 	g.e = New(Config{
-		Ring: "passes", Clock: g.clock, Log: logr.Discard(),
+		Ring: "passes", Clock: g.clock,
 		Limits: Limits{Total: 10, PerShard: 10, DrainTimeout: time.Minute, Settle: settlePeriod, AuditBudget: budget},
 	})
 	g.ring("a", "b", "c")
@@ -61,7 +60,7 @@ func followAtOnce(e *Engine, t *Target) {
 	e.retarget(t)
 	e.takeLost()
 
-	for _, who := range []string{newTarget, beingAsked} {
+	for _, who := range []sourceID{newTarget, beingAsked} {
 		e.listed(who)
 	}
 }
@@ -89,7 +88,7 @@ func (g *goingOver) begin(want kind) *pass {
 	k, _ := g.due()
 	require.Equal(g, want, k)
 
-	p := &pass{g: g, kind: k, owed: g.e.passes.suspects, round: &round{e: g.e, t: g.e.Target()}}
+	p := &pass{g: g, kind: k, owed: g.e.passes.extent, round: &round{e: g.e, t: g.e.Target()}}
 	shards, all, owners := g.e.passes.begin(g.clock.Now(), k, g.e.table, g.e.Target())
 
 	p.round.full = all && !owners
@@ -198,13 +197,13 @@ func TestPassesWaitForLists(t *testing.T) {
 	g.begin(change).end(nil)
 	g.clock.Step(settlePeriod)
 	p := g.begin(check)
-	g.e.listing("x")
+	g.e.listing(sourceID{looksFor: "x"})
 	p.end(nil)
 	require.False(t, g.verified())
 
 	_, in := g.due()
 	require.Positive(t, in, "a check would be in vain")
-	g.e.listed("x")
+	g.e.listed(sourceID{looksFor: "x"})
 	require.True(t, g.verified())
 }
 
@@ -246,7 +245,7 @@ func TestPassesForgetNothing(t *testing.T) {
 			g.ring("a", "b", "c", "d", "e")
 			g.ring("a", "b", "c", "d")
 			p.end(nil)
-			require.True(t, g.e.passes.suspects.any())
+			require.True(t, g.e.passes.extent.any())
 			require.False(t, g.verified())
 
 			g.begin(change).end(nil)
@@ -304,11 +303,11 @@ func TestPassesAreSpacedOut(t *testing.T) {
 		"failing": func(g *goingOver) { g.begin(change).end(errors.New("503")) },
 		"finding": func(g *goingOver) { g.begin(change).end(nil); g.e.passes.owe(obligation.Debt{All: true}) },
 		"failing to check": func(g *goingOver) {
-			g.e.passes.suspects.clear()
+			g.e.passes.extent.clear()
 			g.begin(check).end(errors.New("503"))
 		},
 		"moving": func(g *goingOver) {
-			g.e.passes.suspects.clear()
+			g.e.passes.extent.clear()
 			p := g.begin(check)
 			g.e.passes.owe(obligation.Debt{Unseen: true})
 			p.end(nil)
@@ -462,7 +461,7 @@ func TestPassesLetUrgentObjectsGoFirst(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				e := New(Config{Ring: "urgent", Clock: clock.RealClock{}, Log: logr.Discard(), Limits: Limits{Total: 10, PerShard: 10}})
+				e := New(Config{Ring: "urgent", Clock: clock.RealClock{}, Limits: Limits{Total: 10, PerShard: 10}})
 				followAtOnce(e, of(target("urgent"), "a", "b"))
 
 				ctx, cancel := context.WithCancel(t.Context())

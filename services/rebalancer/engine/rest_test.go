@@ -23,8 +23,8 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/membership"
+	"github.com/clusterring/clusterring/services/internal/takeover"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
-	"github.com/clusterring/clusterring/services/rebalancer/takeover"
 	"github.com/clusterring/clusterring/tools/localplane"
 )
 

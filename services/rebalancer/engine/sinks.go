@@ -41,8 +41,8 @@ func (e *Engine) observed(ctx context.Context, world placement.World, seen sight
 }
 
 // troubled notes that a source cannot be read.
-func (e *Engine) troubled(source string, err error) {
-	e.fail(source, err)
+func (e *Engine) troubled(id sourceID, err error) {
+	e.fail(id, err)
 
 	if err != nil && e.Trouble != nil {
 		e.Trouble()
@@ -51,11 +51,9 @@ func (e *Engine) troubled(source string, err error) {
 
 // unassigned takes the objects that have no available shard.
 type unassigned struct {
-	e    *Engine
-	name string
-	gvr  schema.GroupVersionResource
-	// namespace is the one that is watched; empty for all.
-	namespace string
+	e   *Engine
+	id  sourceID
+	gvr schema.GroupVersionResource
 	// listed are the objects of the list that is being read which are out of place.
 	listed sets.Set[objects.ID]
 }
@@ -63,7 +61,7 @@ type unassigned struct {
 func (s *unassigned) Begin() {
 	s.listed = sets.New[objects.ID]()
 	s.e.anew()
-	s.e.listing(s.name)
+	s.e.listing(s.id)
 }
 
 func (s *unassigned) Present(ctx context.Context, o objects.Object) {
@@ -82,26 +80,26 @@ func (s *unassigned) Gone(id objects.ID, resourceVersion string) {
 
 func (s *unassigned) Listed() {
 	s.e.unlistedBut(func(id objects.ID) bool {
-		return id.GVR == s.gvr && (s.namespace == "" || s.namespace == id.Namespace) && !s.listed.Has(id)
+		return id.GVR == s.gvr && (s.id.namespace == "" || s.id.namespace == id.Namespace) && !s.listed.Has(id)
 	})
 	s.listed = nil
-	s.e.listed(s.name)
+	s.e.listed(s.id)
 }
 
 func (s *unassigned) Failed(err error) {
 	if err != nil {
 		s.listed = nil
-		s.e.listed(s.name) // nobody knows when it will be
+		s.e.listed(s.id) // nobody knows when it will be
 	}
 
-	s.e.troubled(s.name, err)
+	s.e.troubled(s.id, err)
 }
 
 // drains takes the objects that carry the drain label.
 type drains struct {
-	e    *Engine
-	name string
-	gvr  schema.GroupVersionResource
+	e   *Engine
+	id  sourceID
+	gvr schema.GroupVersionResource
 	// known are the drains that were under way when the list began that is being read, by the version in which they were seen last;
 	// listed those that are in it. Both are nil between lists.
 	known  map[objects.ID]string
@@ -110,7 +108,7 @@ type drains struct {
 
 func (s *drains) Begin() {
 	s.known, s.listed = s.e.drainsOf(s.gvr), sets.New[objects.ID]()
-	s.e.listing(s.name)
+	s.e.listing(s.id)
 }
 
 func (s *drains) Present(ctx context.Context, o objects.Object) {
@@ -135,14 +133,14 @@ func (s *drains) Listed() {
 	}
 
 	s.known, s.listed = nil, nil
-	s.e.listed(s.name)
+	s.e.listed(s.id)
 }
 
 func (s *drains) Failed(err error) {
 	if err != nil {
 		s.known, s.listed = nil, nil
-		s.e.listed(s.name)
+		s.e.listed(s.id)
 	}
 
-	s.e.troubled(s.name, err)
+	s.e.troubled(s.id, err)
 }

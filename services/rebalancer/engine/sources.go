@@ -19,17 +19,11 @@ import (
 // namedAtOnce is how many shards one list names. A name has up to 63 characters, and an API server takes no more than 1 MB of them.
 const namedAtOnce = 1000
 
-// Streams of unassigned objects are named after what they watch.
-const (
-	unassignedPrefix = "unassigned "
-	inNamespace      = " in "
-)
-
 // sources are the streams and lists that follow the present target. One goroutine uses it.
 type sources struct {
 	e     *Engine
-	all   map[string]*following
-	lists map[string]*lister
+	all   map[sourceID]*following
+	lists map[sourceID]*lister
 }
 
 // following is a source that runs.
@@ -40,11 +34,11 @@ type following struct {
 }
 
 func newSources(e *Engine) *sources {
-	return &sources{e: e, all: map[string]*following{}, lists: map[string]*lister{}}
+	return &sources{e: e, all: map[sourceID]*following{}, lists: map[sourceID]*lister{}}
 }
 
-// run starts a source under a name.
-func (s *sources) run(ctx context.Context, name string, f *following, run func(context.Context)) {
+// run starts a source.
+func (s *sources) run(ctx context.Context, id sourceID, f *following, run func(context.Context)) {
 	ctx, cancel := context.WithCancel(ctx)
 
 	var wg sync.WaitGroup
@@ -55,19 +49,19 @@ func (s *sources) run(ctx context.Context, name string, f *following, run func(c
 		cancel()
 		wg.Wait()
 	}
-	s.all[name] = f
+	s.all[id] = f
 }
 
 // follow follows a target until there is another one. What serves it too goes on: a stream whose selector alone has changed takes the new
 // one up where it is, and the objects of lost shards are listed.
 func (s *sources) follow(ctx context.Context, t *Target) {
-	wanted := sets.New[string]()
+	wanted := sets.New[sourceID]()
 	ask := s.owed()
 
 	for _, r := range everything(t.Set) {
-		name := "draining " + r.GroupResource().String()
-		wanted.Insert(name)
-		s.stream(ctx, name, objects.Scope{GVR: r.GVR, Selector: s.e.Objects.DrainLabel()}, &drains{e: s.e, name: name, gvr: r.GVR})
+		id := idOf(forDraining, r)
+		wanted.Insert(id)
+		s.stream(ctx, id, objects.Scope{GVR: r.GVR, Selector: s.e.Objects.DrainLabel()}, &drains{e: s.e, id: id, gvr: r.GVR})
 
 		available := t.View.AvailableShards()
 		if len(available) == 0 || t.Leaving[r.GroupResource()] {
@@ -77,21 +71,17 @@ func (s *sources) follow(ctx context.Context, t *Target) {
 		scope := objects.Scope{GVR: r.GVR, Selector: selector(s.e.Objects.ShardLabel(), "notin", available)}
 
 		for _, scope := range narrowed(scope, r, t.Narrow) {
-			name := unassignedPrefix + r.GroupResource().String()
-			if scope.Namespace != "" {
-				name += inNamespace + scope.Namespace
-			}
-
-			wanted.Insert(name)
-			s.stream(ctx, name, scope, &unassigned{e: s.e, name: name, gvr: r.GVR, namespace: scope.Namespace})
+			id := idOf(forUnassigned, r).in(scope.Namespace)
+			wanted.Insert(id)
+			s.stream(ctx, id, scope, &unassigned{e: s.e, id: id, gvr: r.GVR})
 		}
 
 		wanted.Insert(s.list(ctx, r))
 	}
 
-	for name, f := range s.all {
-		if !wanted.Has(name) {
-			s.drop(name, f)
+	for id, f := range s.all {
+		if !wanted.Has(id) {
+			s.drop(id, f)
 		}
 	}
 
@@ -120,8 +110,8 @@ func narrowed(scope objects.Scope, r resources.Resource, n placement.Narrowing) 
 }
 
 // stream sees to it that a stream runs and selects what it should.
-func (s *sources) stream(ctx context.Context, name string, scope objects.Scope, sink source.Sink) {
-	if f, ok := s.all[name]; ok {
+func (s *sources) stream(ctx context.Context, id sourceID, scope objects.Scope, sink source.Sink) {
+	if f, ok := s.all[id]; ok {
 		if f.scope.GVR == scope.GVR && f.scope.Fields == scope.Fields {
 			if f.scope.Selector != scope.Selector {
 				f.scope.Selector = scope.Selector
@@ -131,31 +121,31 @@ func (s *sources) stream(ctx context.Context, name string, scope objects.Scope, 
 			return
 		}
 
-		s.drop(name, f)
+		s.drop(id, f)
 	}
 
 	f := &following{scope: scope, stream: source.NewStream(s.e.Objects, scope, sink, s.e.Clock)}
-	s.e.listing(name)
-	s.run(ctx, name, f, f.stream.Run)
+	s.e.listing(id)
+	s.run(ctx, id, f, f.stream.Run)
 }
 
 // list sees to it that somebody lists the objects of lost shards.
-func (s *sources) list(ctx context.Context, r resources.Resource) string {
-	name := "lost " + r.GroupResource().String()
+func (s *sources) list(ctx context.Context, r resources.Resource) sourceID {
+	id := idOf(forLost, r)
 
-	if f, ok := s.all[name]; ok {
+	if f, ok := s.all[id]; ok {
 		if f.scope.GVR == r.GVR {
-			return name
+			return id
 		}
 
-		s.drop(name, f)
+		s.drop(id, f)
 	}
 
-	l := &lister{e: s.e, name: name, gvr: r.GVR, pending: sets.New[string](), wake: make(chan struct{}, 1)}
-	s.lists[name] = l
-	s.run(ctx, name, &following{scope: objects.Scope{GVR: r.GVR}}, l.run)
+	l := &lister{e: s.e, id: id, gvr: r.GVR, pending: sets.New[string](), wake: make(chan struct{}, 1)}
+	s.lists[id] = l
+	s.run(ctx, id, &following{scope: objects.Scope{GVR: r.GVR}}, l.run)
 
-	return name
+	return id
 }
 
 // owed takes what is owed, and returns what has the sources list it. A stream that begins in between lists all by itself.
@@ -170,9 +160,9 @@ func (s *sources) owed() (ask func()) {
 			}
 		}
 
-		for name, f := range s.all {
-			if relist && running[name] == f && f.stream != nil && strings.HasPrefix(name, unassignedPrefix) {
-				s.e.listing(name)
+		for id, f := range s.all {
+			if relist && running[id] == f && id.looksFor == forUnassigned {
+				s.e.listing(id)
 				f.stream.Relist()
 			}
 		}
@@ -181,11 +171,11 @@ func (s *sources) owed() (ask func()) {
 	}
 }
 
-func (s *sources) drop(name string, f *following) {
+func (s *sources) drop(id sourceID, f *following) {
 	f.end()
-	delete(s.all, name)
-	delete(s.lists, name)
-	s.e.forget(name)
+	delete(s.all, id)
+	delete(s.lists, id)
+	s.e.forget(id)
 }
 
 func (s *sources) stop() {

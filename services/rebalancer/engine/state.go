@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"maps"
-	"strings"
 	"sync"
 	"time"
 
@@ -12,13 +11,21 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/services/internal/ancestry"
+	"github.com/clusterring/clusterring/services/internal/invariants"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 	"github.com/clusterring/clusterring/services/rebalancer/obligation"
 )
 
 // state is what the goroutines of an engine share. Every method may be called by any of them.
+//
+// Invariants, whenever nobody has the lock:
+//
+//  1. Everything was seen in its place only if no pass has to look for what is not.
+//  2. What the table wants to be looked at at some time is looked at then.
+//  3. A family has one name and one UID, by which it is known. No more members are kept than the bound allows.
 type state struct {
 	clock clock.WithTicker
+	pace  invariants.Pace
 
 	mu     sync.Mutex
 	target *Target
@@ -34,8 +41,8 @@ type state struct {
 	families  families
 	ancestors *ancestry.Book
 	// failures are the sources that cannot be read, with the reason; unlisted those that have not listed yet.
-	failures map[string]string
-	unlisted sets.Set[string]
+	failures map[sourceID]string
+	unlisted sets.Set[sourceID]
 
 	due, room *sync.Cond
 	// armed is when tick looks at the table next; zero if never.
@@ -56,8 +63,8 @@ func newState(c Config, ancestors *ancestry.Book) *state {
 		lost:     sets.New[string](),
 		history:  newHistory(),
 		families: newFamilies(), ancestors: ancestors,
-		failures: map[string]string{},
-		unlisted: sets.New[string](),
+		failures: map[sourceID]string{},
+		unlisted: sets.New[sourceID](),
 		timer:    make(chan struct{}, 1), news: make(chan struct{}, 1), poke: make(chan struct{}, 1), owed: make(chan struct{}, 1),
 		gather: make(chan struct{}, 1),
 	}
@@ -105,6 +112,10 @@ func (s *state) changed() {
 
 	notify(s.news)
 	notify(s.poke)
+
+	if invariants.Enabled {
+		s.check()
+	}
 }
 
 // tick wakes what the table was asked to wake at some time.
@@ -245,48 +256,6 @@ func (s *state) see(o sight) {
 	s.changed()
 }
 
-// See implements [move.Obligations].
-func (s *state) See(o objects.Object) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	s.see(sight{object: o})
-}
-
-// Has implements [move.Obligations].
-func (s *state) Has(id objects.ID) (objects.Object, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	return s.table.Has(id)
-}
-
-// Grant implements [move.Obligations].
-func (s *state) Grant(id objects.ID, shard string) (granted bool) {
-	s.update(func(now time.Time) { granted = s.table.Grant(now, id, shard) })
-
-	return granted
-}
-
-// Held implements [move.Obligations].
-func (s *state) Held(shard string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	return s.table.Held(shard)
-}
-
-// Free implements [move.Obligations].
-func (s *state) Free(shard string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	if s.table.Waits(obligation.HeldBy(shard)) {
-		s.table.Wake(obligation.HeldBy(shard))
-		s.changed()
-	}
-}
-
 // Target returns the present target; nil if there is none yet.
 func (s *state) Target() *Target {
 	s.mu.Lock()
@@ -314,10 +283,10 @@ func (s *state) retarget(t *Target) (differs bool) {
 		s.lost = s.lost.Union(lost)
 		s.history.lose(lost)
 		s.relist = s.relist || old != nil && !old.Covers(t) // what was nobody's concern may be ours now
-		s.passes.retarget(now, suspectsOf(old, t))
+		s.passes.retarget(now, extentOf(old, t))
 		s.grace.retarget(now, len(t.View.AvailableShards()), len(t.View.Shards()), lostShards(t, old).Len() > 0)
-		maps.DeleteFunc(s.failures, func(source, _ string) bool { // the next pass shows
-			return strings.HasPrefix(source, passPrefix) || strings.HasPrefix(source, familyPrefix)
+		maps.DeleteFunc(s.failures, func(id sourceID, _ string) bool { // the next pass shows
+			return id.looksFor == forMisplaced || id.looksFor == forFollowers
 		})
 		s.table.Recheck(now, t.View.Available, func(id objects.ID) bool {
 			r, _, ok := t.Set.Find(id.GVR.GroupResource())
@@ -330,13 +299,6 @@ func (s *state) retarget(t *Target) (differs bool) {
 
 // looking reports whether some source has objects to tell of that it has not told yet; the lock is held.
 func (s *state) looking() bool { return s.unlisted.Len() > 0 || s.lost.Len() > 0 || s.relist }
-
-const (
-	// newTarget stands for the sources of a target that do not follow it yet.
-	newTarget = "new target"
-	// beingAsked stands for those that are just being asked to list what is owed.
-	beingAsked = "being asked"
-)
 
 // followed notes that the sources follow a target.
 func (s *state) followed(t *Target) {
@@ -363,31 +325,31 @@ func lostShards(before, after *Target) sets.Set[string] {
 }
 
 // fail notes that a source cannot be read; a nil error that it can.
-func (s *state) fail(source string, err error) {
+func (s *state) fail(id sourceID, err error) {
 	s.update(func(time.Time) {
 		if err != nil {
-			s.failures[source] = err.Error()
+			s.failures[id] = err.Error()
 		} else {
-			delete(s.failures, source)
+			delete(s.failures, id)
 		}
 	})
 }
 
 // listing notes that a source has objects to tell of that it has not told yet.
-func (s *state) listing(source string) {
-	s.update(func(time.Time) { s.unlisted.Insert(source) })
+func (s *state) listing(id sourceID) {
+	s.update(func(time.Time) { s.unlisted.Insert(id) })
 }
 
 // listed notes that a source has told of all.
-func (s *state) listed(source string) {
-	s.update(func(time.Time) { s.unlisted.Delete(source) })
+func (s *state) listed(id sourceID) {
+	s.update(func(time.Time) { s.unlisted.Delete(id) })
 }
 
 // forget forgets a source that is no more.
-func (s *state) forget(source string) {
+func (s *state) forget(id sourceID) {
 	s.update(func(time.Time) {
-		delete(s.failures, source)
-		s.unlisted.Delete(source)
+		delete(s.failures, id)
+		s.unlisted.Delete(id)
 	})
 }
 

@@ -1,12 +1,6 @@
-// Package move takes one object towards its place.
-//
-// It reads what a decision needs to know that nobody has seen yet: the object, if it has changed; the owner of a controlled one; and,
-// through the guard, the Lease of a shard that loses the object without being asked. It asks the plan, writes, and reports what it
-// has seen as an [obligation.Outcome]. It keeps nothing.
 package move
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -18,10 +12,10 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/plan"
 	"github.com/clusterring/clusterring/services/internal/resources"
+	"github.com/clusterring/clusterring/services/internal/takeover"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 	"github.com/clusterring/clusterring/services/rebalancer/obligation"
 	"github.com/clusterring/clusterring/services/rebalancer/placement"
-	"github.com/clusterring/clusterring/services/rebalancer/takeover"
 )
 
 const (
@@ -71,129 +65,125 @@ type Mover struct {
 	Moved func(o objects.Object, verb plan.Verb)
 }
 
-// Move does what the plan says about one object now. The target is asked for again when the object's turn has come.
-func (m *Mover) Move(ctx context.Context, target func() *placement.Target, job obligation.Job) obligation.Outcome {
-	if !job.Stale {
-		if _, out := m.look(ctx, target(), job.Object); out != nil {
-			return *out
-		}
+// glance saves the turn at the API server if there is nothing to do there.
+func (m *Mover) glance(ctx context.Context, w *walk) *obligation.Outcome {
+	if w.stale {
+		return nil
 	}
 
-	// Before anything is asked: the turn may be long in coming, and what is found out, of the owner or of a Lease, is acted on without a
-	// pause.
+	return m.place(ctx, w)
+}
+
+// enter comes before all requests: the turn may be long in coming, and what is found out, of the owner or of a Lease, is acted on without a
+// pause.
+func (m *Mover) enter(ctx context.Context, w *walk) *obligation.Outcome {
 	leave, err := m.Objects.Enter(ctx)
 	if err != nil {
 		return failed(nil, err)
 	}
-	defer leave()
 
-	o := job.Object
+	w.atEnd(leave)
 
-	if job.Stale {
-		if o, err = m.get(ctx, o.ID); err != nil {
-			return failed(nil, err)
-		}
-	}
-
-	return m.step(ctx, target(), o)
+	return nil
 }
 
-// look finds out where an object belongs. If that is all that there is to do now, it returns the outcome. It asks nobody.
-func (m *Mover) look(ctx context.Context, t *placement.Target, o objects.Object) (placement.Assessment, *obligation.Outcome) {
-	a, err := t.Assess(ctx, m.World, o)
-	o.Above = a.Above
-
-	var out obligation.Outcome
-
-	switch {
-	case err != nil:
-		out = failed(&o, err)
-	case a.InPlace:
-		out = obligation.Outcome{Object: &o, Event: obligation.SeenInPlace}
-	case m.waitsForOwner(t, a, o):
-		out = m.blocked(o, a)
-	case o.Shard != "" && !t.View.Available(o.Shard) && m.Obligations.Held(o.Shard):
-		out = obligation.Outcome{Object: &o, Event: obligation.Blocked, Cause: obligation.HeldBy(o.Shard)}
-	default:
-		return a, nil
+// read reads an object that has changed since it was seen.
+func (m *Mover) read(ctx context.Context, w *walk) *obligation.Outcome {
+	if !w.stale {
+		return nil
 	}
 
-	return a, &out
+	o, err := m.get(ctx, w.object.ID)
+	if err != nil {
+		return failed(nil, err)
+	}
+
+	w.object = o
+
+	return nil
 }
 
-// step takes an object one step towards its place.
-func (m *Mover) step(ctx context.Context, t *placement.Target, o objects.Object) obligation.Outcome {
-	a, out := m.look(ctx, t, o)
-	if out != nil {
-		return *out
+// place finds out where the object belongs, and whether something is to be done about it. It sends no request.
+func (m *Mover) place(ctx context.Context, w *walk) (out *obligation.Outcome) {
+	var err error
+
+	w.target = w.present()
+	w.at, err = w.target.Assess(ctx, m.World, w.object)
+	w.object.Above = w.at.Above
+
+	if err != nil {
+		return failed(&w.object, err)
 	}
 
-	o.Above = a.Above
+	shard := w.object.Shard
+	w.follows = m.followed(w)
+	w.kept = shard != "" && !w.target.View.Available(shard) && m.Obligations.Held(shard)
 
-	end, ok := m.Turn(a.OwnerID(o), o.ID)
+	return w.resting()
+}
+
+// followed returns what is known of the object that another one follows.
+func (m *Mover) followed(w *walk) (f followed) {
+	if w.at.Owner == nil {
+		return followed{}
+	}
+
+	id := w.ownerID()
+	f.object, f.moving = m.Obligations.Has(id)
+	f.given = m.Obligations.Given(id, w.at.Owner.UID)
+
+	return f
+}
+
+// turn asks for the turn to decide about the object.
+func (m *Mover) turn(_ context.Context, w *walk) *obligation.Outcome {
+	end, ok := m.Turn(w.ownerID(), w.object.ID)
 	if !ok {
-		return obligation.Outcome{Object: &o, Event: obligation.Blocked, Cause: obligation.TurnOf(o.ID)}
-	}
-	defer end()
-
-	in := a.Input(o)
-	if a.Owner != nil && in.NeedsOwner() {
-		var err error
-		if in.Owner, err = m.owner(ctx, t, a); err != nil {
-			return failed(&o, err)
-		}
-
-		if m.ownerIsBetween(t, a, in.Owner) {
-			return m.blocked(o, a)
-		}
+		return w.blocked(obligation.TurnOf(w.object.ID))
 	}
 
-	return m.carryOut(ctx, t, step{object: o, at: a, action: plan.Decide(t.View, in)})
+	w.atEnd(end)
+
+	return nil
 }
 
-// waitsForOwner reports whether a controlled object has to wait until its owner is in its place, or is about to be, and whether that is known
-// without a request: the object has a shard that may as well keep it, or the owner has none that it could get.
-func (m *Mover) waitsForOwner(t *placement.Target, a placement.Assessment, o objects.Object) bool {
-	if a.Owner == nil || !a.Belongs || o.Draining {
-		return false
+// owner finds out where the owner of a controlled object is. The owner is read, unless it is known that nobody works on it: then it is our turn
+// to give it a shard.
+func (m *Mover) owner(ctx context.Context, w *walk) *obligation.Outcome {
+	if !w.needsOwner() {
+		return nil
 	}
 
-	owner, onTheMove := m.Obligations.Has(a.OwnerID(o))
+	var err error
 
-	return onTheMove && owner.UID == a.Owner.UID && !m.Obligations.Given(owner.ID, owner.UID) &&
-		(t.View.Available(o.Shard) || !t.View.Available(owner.Shard))
-}
-
-// ownerIsBetween reports whether an owner has no shard that it could be followed to, and is not yet about to get one.
-func (m *Mover) ownerIsBetween(t *placement.Target, a placement.Assessment, owner plan.Owner) bool {
-	return a.Belongs && owner.Exists && !t.View.Available(owner.Shard) && len(t.View.AvailableShards()) > 0 &&
-		!m.Obligations.Given(a.OwnerID(objects.Object{}), a.Owner.UID)
-}
-
-func (m *Mover) blocked(o objects.Object, a placement.Assessment) obligation.Outcome {
-	return obligation.Outcome{Object: &o, Event: obligation.Blocked, Cause: obligation.OwnerOf(a.OwnerID(o))}
-}
-
-// owner says where the owner of a controlled object is. It is read, unless it is known that nobody works on it: then it is our turn to give it a
-// shard. If it is not in its place, that is taken note of.
-func (m *Mover) owner(ctx context.Context, t *placement.Target, a placement.Assessment) (plan.Owner, error) {
-	known, onTheMove := m.Obligations.Has(a.OwnerID(objects.Object{}))
-	if onTheMove && m.Obligations.Given(known.ID, a.Owner.UID) {
-		return plan.Owner{Exists: true, Shard: known.Shard, Draining: known.Draining, Belongs: a.OwnerBelongs}, nil
+	if w.follows = m.followed(w); w.follows.moving && w.follows.given {
+		o := w.follows.object
+		w.owned = plan.Owner{Exists: true, Shard: o.Shard, Draining: o.Draining, Belongs: w.at.OwnerBelongs}
+	} else if w.owned, err = m.readOwner(ctx, w); err != nil {
+		return failed(&w.object, err)
 	}
 
-	o, err := m.get(ctx, a.OwnerID(objects.Object{}))
+	if w.follows = m.followed(w); w.ownerIsBetween() {
+		return w.blocked(obligation.OwnerOf(w.ownerID()))
+	}
+
+	return nil
+}
+
+// readOwner reads the owner of a controlled object. If it is not in its place, that is taken note of.
+func (m *Mover) readOwner(ctx context.Context, w *walk) (plan.Owner, error) {
+	o, err := m.get(ctx, w.ownerID())
 
 	switch {
 	case resources.IsGone(err):
 		return plan.Owner{}, nil
 	case err != nil:
 		return plan.Owner{}, fmt.Errorf("find the owner: %w", err)
-	case o.UID != a.Owner.UID:
+	case o.UID != w.at.Owner.UID:
 		return plan.Owner{}, nil
 	}
 
-	at, err := t.Assess(ctx, m.World, o)
+	at, err := w.target.Assess(ctx, m.World, o)
 	if err != nil {
 		return plan.Owner{}, fmt.Errorf("find where the owner belongs: %w", err)
 	}
@@ -202,7 +192,132 @@ func (m *Mover) owner(ctx context.Context, t *placement.Target, a placement.Asse
 		m.Obligations.See(o)
 	}
 
-	return plan.Owner{Exists: true, Shard: o.Shard, Draining: o.Draining, Belongs: a.OwnerBelongs}, nil
+	return plan.Owner{Exists: true, Shard: o.Shard, Draining: o.Draining, Belongs: w.at.OwnerBelongs}, nil
+}
+
+// decide asks the plan.
+func (m *Mover) decide(_ context.Context, w *walk) *obligation.Outcome {
+	w.action = w.planned()
+
+	return nil
+}
+
+// grace lets objects wait for shards that may come back at once.
+func (m *Mover) grace(_ context.Context, w *walk) *obligation.Outcome {
+	if w.action.TakenFrom == "" || w.action.Verb != plan.Assign {
+		return nil
+	}
+
+	wait, reason := m.Obligations.Grace()
+	if wait <= 0 {
+		return nil
+	}
+
+	out := w.blocked(obligation.HeldBy(w.action.TakenFrom))
+	out.RetryAfter, out.Reason = wait, reason
+
+	return out
+}
+
+// confirm finds out whether the object may be taken from its shard without asking that, and until when.
+func (m *Mover) confirm(ctx context.Context, w *walk) *obligation.Outcome {
+	shard := w.action.TakenFrom
+	if shard == "" {
+		return nil
+	}
+
+	ctx, done := context.WithTimeout(ctx, confirmWithin)
+	defer done()
+
+	verdict, err := m.Guard.MayTake(ctx, shard)
+
+	switch {
+	case err != nil:
+		out := w.blocked(obligation.HeldBy(shard))
+		out.RetryAfter, out.Reason = askAgain, fmt.Sprintf("confirm that shard %s does not hold its Lease: %v", shard, err)
+
+		return out
+	case !verdict.Allowed:
+		out := w.blocked(obligation.HeldBy(shard))
+		out.RetryAfter, out.Reason = verdict.RetryAfter, verdict.Reason
+
+		return out
+	}
+
+	m.Obligations.Free(shard)
+
+	w.until = verdict.Until
+
+	return nil
+}
+
+// gather lets all go first that follows the object.
+func (m *Mover) gather(_ context.Context, w *walk) *obligation.Outcome {
+	if !w.action.ChildrenFirst {
+		return nil
+	}
+
+	var all bool
+	if w.handover, all = m.Obligations.Gathered(w.object, w.action.To); !all {
+		return w.blocked(obligation.FollowersOf(w.object.UID))
+	}
+
+	return nil
+}
+
+// grant takes a slot for a drain.
+func (m *Mover) grant(_ context.Context, w *walk) *obligation.Outcome {
+	if w.action.Verb == plan.Drain && !m.Obligations.Grant(w.object.ID, w.object.Shard) {
+		return w.blocked(obligation.SlotOf(w.object.Shard))
+	}
+
+	return nil
+}
+
+// act writes what the plan says, or reports what the object waits for if the plan has nothing written.
+func (m *Mover) act(ctx context.Context, w *walk) *obligation.Outcome {
+	change, ok := w.change()
+	if !ok {
+		w.follows = m.followed(w)
+
+		return w.waiting()
+	}
+
+	if !w.until.IsZero() {
+		var cancel context.CancelFunc
+
+		ctx, cancel = context.WithTimeout(ctx, w.until.Sub(m.Clock.Now()))
+		defer cancel()
+	}
+
+	return m.write(ctx, w, change)
+}
+
+// write writes labels, and reports the object as it is then. If it has changed since it was seen, it is read and decided anew.
+func (m *Mover) write(ctx context.Context, w *walk, change objects.Change) *obligation.Outcome {
+	limited, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+
+	now, err := m.Objects.Label(limited, w.object, change)
+	if apierrors.IsConflict(err) {
+		return &obligation.Outcome{Object: &w.object, Event: obligation.Failed, Stale: true, Brief: true, Reason: "it changes all the time"}
+	}
+
+	if err != nil {
+		out := failed(&w.object, err)
+		out.Stale = true // it may have been carried out all the same
+
+		return out
+	}
+
+	m.Moved(w.object, w.action.Verb)
+
+	at, err := w.target.Assess(ctx, m.World, now)
+	if now.Above = at.Above; err != nil {
+		return failed(&now, err)
+	}
+
+	return w.written(now, at)
 }
 
 func (m *Mover) get(ctx context.Context, id objects.ID) (objects.Object, error) {
@@ -210,165 +325,4 @@ func (m *Mover) get(ctx context.Context, id objects.ID) (objects.Object, error) 
 	defer cancel()
 
 	return m.Objects.Get(ctx, id)
-}
-
-// step is what the plan says about an object.
-type step struct {
-	object objects.Object
-	at     placement.Assessment
-	action plan.Action
-}
-
-// carryOut does one step, or says what it waits for.
-func (m *Mover) carryOut(ctx context.Context, t *placement.Target, s step) obligation.Outcome {
-	o := s.object
-
-	from := s.action.TakenFrom
-	if from != "" && s.action.Verb == plan.Assign {
-		if wait, reason := m.Obligations.Grace(); wait > 0 {
-			return obligation.Outcome{Object: &o, Event: obligation.Blocked, Cause: obligation.HeldBy(from), RetryAfter: wait, Reason: reason}
-		}
-	}
-
-	if from != "" {
-		limited, cancel, held := m.confirm(ctx, from)
-		if held != nil {
-			held.Object = &o
-			return *held
-		}
-		defer cancel()
-
-		ctx = limited
-	}
-
-	var handover v1alpha1.Handover
-
-	if s.action.ChildrenFirst {
-		var all bool
-		if handover, all = m.Obligations.Gathered(o, s.action.To); !all {
-			return obligation.Outcome{Object: &o, Event: obligation.Blocked, Cause: obligation.FollowersOf(o.UID)}
-		}
-	}
-
-	switch s.action.Verb {
-	case plan.Assign:
-		change := objects.Change{Shard: s.action.To, RemoveDrain: o.Draining}
-		if s.action.ChildrenFirst {
-			change.Handover = new(handover.String())
-		}
-
-		return m.write(ctx, t, s, change)
-	case plan.Withdraw:
-		return m.write(ctx, t, s, objects.Change{RemoveDrain: true})
-	case plan.Release:
-		return m.write(ctx, t, s, objects.Change{RemoveShard: o.Labelled, RemoveDrain: o.Draining})
-	case plan.Drain:
-		if !m.Obligations.Grant(o.ID, o.Shard) {
-			return obligation.Outcome{Object: &o, Event: obligation.Blocked, Cause: obligation.SlotOf(o.Shard)}
-		}
-
-		return m.write(ctx, t, s, objects.Change{Drain: cmp.Or(s.action.To, v1alpha1.DrainValue)})
-	case plan.AwaitAcknowledgement, plan.AwaitShard, plan.None:
-	}
-
-	return m.await(s)
-}
-
-// await says what an object waits for that cannot be written to now.
-func (m *Mover) await(s step) obligation.Outcome {
-	o := s.object
-
-	if s.at.Owner != nil {
-		if _, onTheMove := m.Obligations.Has(s.at.OwnerID(o)); onTheMove {
-			return m.blocked(o, s.at)
-		}
-	}
-
-	switch {
-	case s.action.Verb != plan.AwaitAcknowledgement:
-		return obligation.Outcome{Object: &o, Event: obligation.SeenInPlace} // it is where its owner is, or can be nowhere else
-	case s.at.Role == resources.Main:
-		return obligation.Outcome{Object: &o, Event: obligation.Asked}
-	}
-
-	// The owner has come to its place since it was looked at, or is about to be seen.
-	return obligation.Outcome{
-		Object: &o, Event: obligation.Blocked, Cause: obligation.OwnerOf(s.at.OwnerID(o)), RetryAfter: ownerSoon,
-	}
-}
-
-// confirm finds out whether objects may be taken from a shard without asking it, and for how long. If not, held says so.
-func (m *Mover) confirm(ctx context.Context, shard string) (limited context.Context, cancel func(), held *obligation.Outcome) {
-	reading, done := context.WithTimeout(ctx, confirmWithin)
-	defer done()
-
-	verdict, err := m.Guard.MayTake(reading, shard)
-
-	switch {
-	case err != nil:
-		return nil, nil, &obligation.Outcome{
-			Event: obligation.Blocked, Cause: obligation.HeldBy(shard), RetryAfter: askAgain,
-			Reason: fmt.Sprintf("confirm that shard %s does not hold its Lease: %v", shard, err),
-		}
-	case !verdict.Allowed:
-		return nil, nil, &obligation.Outcome{
-			Event: obligation.Blocked, Cause: obligation.HeldBy(shard), RetryAfter: verdict.RetryAfter, Reason: verdict.Reason,
-		}
-	}
-
-	m.Obligations.Free(shard)
-
-	limited, cancel = context.WithTimeout(ctx, verdict.Until.Sub(m.Clock.Now()))
-
-	return limited, cancel, nil
-}
-
-// write writes labels, and reports the object as it is then. If it has changed since it was seen, it is read and decided anew.
-func (m *Mover) write(ctx context.Context, t *placement.Target, s step, change objects.Change) obligation.Outcome {
-	limited, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-
-	now, err := m.Objects.Label(limited, s.object, change)
-	if apierrors.IsConflict(err) {
-		return obligation.Outcome{Object: &s.object, Event: obligation.Failed, Stale: true, Brief: true, Reason: "it changes all the time"}
-	}
-
-	if err != nil {
-		out := failed(&s.object, err)
-		out.Stale = true // it may have been carried out all the same
-
-		return out
-	}
-
-	m.Moved(s.object, s.action.Verb)
-
-	return m.seen(ctx, t, s, now)
-}
-
-// seen reports an object as it is after a write.
-func (m *Mover) seen(ctx context.Context, t *placement.Target, s step, now objects.Object) obligation.Outcome {
-	a, err := t.Assess(ctx, m.World, now)
-	now.Above = a.Above
-
-	switch {
-	case err != nil:
-		return failed(&now, err)
-	case a.InPlace:
-		return obligation.Outcome{Object: &now, Event: obligation.SeenInPlace}
-	case s.action.Verb == plan.Drain && now.Draining:
-		return obligation.Outcome{Object: &now, Event: obligation.Asked}
-	case now.Shard != s.object.Shard || now.Draining != s.object.Draining:
-		return obligation.Outcome{Object: &now, Event: obligation.Woken} // a step further
-	}
-
-	return obligation.Outcome{Object: &now, Event: obligation.Failed, Reason: "something takes back what is written"}
-}
-
-// failed reports an error of a request. That an object is gone is none.
-func failed(o *objects.Object, err error) obligation.Outcome {
-	if resources.IsGone(err) {
-		return obligation.Outcome{Event: obligation.SeenInPlace}
-	}
-
-	return obligation.Outcome{Object: o, Event: obligation.Failed, Reason: err.Error(), Stale: o == nil}
 }

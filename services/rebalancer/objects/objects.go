@@ -59,10 +59,10 @@ type Object struct {
 	ID
 	UID             types.UID
 	ResourceVersion string
-	// Shard is the value of the ring's shard label; Labelled says whether it is present.
+	// Shard is the value of the ring's shard label; Labelled reports whether it is present.
 	Shard    string
 	Labelled bool
-	// Draining says whether the ring's drain label is present.
+	// Draining reports whether the ring's drain label is present.
 	Draining bool
 	// Controller is the owner reference of the object's controller; nil if there is none.
 	Controller *metav1.OwnerReference

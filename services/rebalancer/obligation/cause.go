@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/clusterring/clusterring/services/internal/invariants"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
 
@@ -114,9 +115,9 @@ func (t *Table) park(now time.Time, e *entry, out Outcome) {
 	case c.kind == kindSlot && t.free(c.shard):
 		t.wakeSlots(now)
 	case c.kind == kindOwner && !t.known(c.owner):
-		t.Wake(c)
+		t.wake(c)
 	case c.kind == kindFollowers && t.together(e):
-		t.Wake(c)
+		t.wake(c)
 	case c.kind == kindFollowers && e.follows != (objects.Lineage{}) && t.tally.between > t.limits.Parked:
 		t.scatter(now, e)
 	case c.kind == kindHeld && w.try.IsZero() && w.probe == nil:
@@ -168,6 +169,10 @@ func (t *Table) found(w *waiting) (n int) {
 
 // Recount says that all labelled objects are about to be seen again, and so are those among them that found no room.
 func (t *Table) Recount() {
+	if invariants.Enabled {
+		defer t.check()
+	}
+
 	for _, w := range t.parked {
 		if w.dropped > 0 {
 			t.tally.dropped -= w.roomless()
@@ -250,6 +255,14 @@ func (t *Table) Held(shard string) bool {
 
 // Wake has all looked at that wait for the cause.
 func (t *Table) Wake(c Cause) {
+	if invariants.Enabled {
+		defer t.check()
+	}
+
+	t.wake(c)
+}
+
+func (t *Table) wake(c Cause) {
 	w, ok := t.parked[c]
 	if !ok {
 		return
@@ -361,6 +374,10 @@ func (w *waiting) first() *entry {
 
 // Expire wakes what was to wait until now.
 func (t *Table) Expire(now time.Time) {
+	if invariants.Enabled {
+		defer t.check()
+	}
+
 	for {
 		next, ok := t.firstTimer()
 		if !ok || next.at.After(now) {
@@ -408,11 +425,15 @@ func (t *Table) tried(e *entry) {
 
 // Again has an object looked at whose turn has come.
 func (t *Table) Again(id objects.ID) {
+	if invariants.Enabled {
+		defer t.check()
+	}
+
 	if e, ok := t.entries[id]; ok && e.phase == Moving {
 		e.anew()
 	}
 
-	t.Wake(TurnOf(id))
+	t.wake(TurnOf(id))
 }
 
 // Next returns when something will be due that is not now; ok is false if nothing will.

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
+	"github.com/clusterring/clusterring/services/internal/invariants"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
 
@@ -32,6 +33,10 @@ func FollowersOf(owner types.UID) Cause { return Cause{kind: kindFollowers, uid:
 
 // Gathered says that all that follows the object of the UID was seen since it was last given up, so that [Table.Followers] knows.
 func (t *Table) Gathered(owner types.UID) {
+	if invariants.Enabled {
+		defer t.check()
+	}
+
 	t.families.known.Insert(owner)
 	t.reunite(owner)
 
@@ -42,6 +47,10 @@ func (t *Table) Gathered(owner types.UID) {
 
 // Scattered says that nobody knows any more what follows the object of the UID. It is for the end of a move, too.
 func (t *Table) Scattered(owner types.UID) {
+	if invariants.Enabled {
+		defer t.check()
+	}
+
 	t.families.known.Delete(owner)
 	t.families.roomless.Delete(owner)
 
@@ -61,7 +70,11 @@ func (t *Table) Followers(o objects.Object) (n int, all bool) {
 
 // Given has those looked at again that wait for an object, or may be about to: it is nobody's, and they go before it.
 func (t *Table) Given(owner objects.Object) {
-	t.Wake(OwnerOf(owner.ID))
+	if invariants.Enabled {
+		defer t.check()
+	}
+
+	t.wake(OwnerOf(owner.ID))
 
 	for e := range t.moving {
 		if slices.Contains(e.follows[:], owner.UID) {
@@ -72,8 +85,12 @@ func (t *Table) Given(owner objects.Object) {
 
 // Redirect has those looked at again that follow the object of the UID and wait for what follows them.
 func (t *Table) Redirect(owner types.UID) {
+	if invariants.Enabled {
+		defer t.check()
+	}
+
 	for _, uid := range sets.List(t.families.waiting[owner]) {
-		t.Wake(FollowersOf(uid))
+		t.wake(FollowersOf(uid))
 	}
 }
 
@@ -100,7 +117,7 @@ func (t *Table) lookAgain(uid types.UID) {
 		}
 	}
 
-	t.Wake(FollowersOf(uid))
+	t.wake(FollowersOf(uid))
 }
 
 // recount counts an obligation as [Table.follow] does, wakes nobody, and returns those whom nothing follows any more.
@@ -157,7 +174,7 @@ func (t *Table) scatter(now time.Time, e *entry) {
 func (t *Table) reunite(owner types.UID) {
 	w, ok := t.parked[FollowersOf(owner)]
 	if ok && slices.ContainsFunc(w.entries, func(p place) bool { return p.waits() && t.together(p.entry) }) {
-		t.Wake(FollowersOf(owner))
+		t.wake(FollowersOf(owner))
 	}
 }
 

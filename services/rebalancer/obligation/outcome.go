@@ -3,6 +3,7 @@ package obligation
 import (
 	"time"
 
+	"github.com/clusterring/clusterring/services/internal/invariants"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
 
@@ -67,6 +68,10 @@ func sum(name string) (n uint32) {
 
 // Report takes note of what a worker has come to. If the drain of the object is late, and that is news, it says so.
 func (t *Table) Report(now time.Time, id objects.ID, out Outcome) (late Late, news bool) {
+	if invariants.Enabled {
+		defer t.check()
+	}
+
 	e, ok := t.entries[id]
 	if !ok || e.phase != Moving {
 		return Late{}, false // the ring does not have the resource any more

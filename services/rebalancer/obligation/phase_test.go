@@ -2,17 +2,14 @@ package obligation
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/require"
+	"gotest.tools/v3/golden"
 )
 
 // TestNext compares all of next with testdata/next.table.
 func TestNext(t *testing.T) {
-	file := filepath.Join("testdata", "next.table")
 	table := fmt.Sprintf("%-15s", "")
 
 	for p := range phases {
@@ -30,11 +27,5 @@ func TestNext(t *testing.T) {
 		table += strings.TrimRight(row, " ") + "\n"
 	}
 
-	if *update {
-		require.NoError(t, os.WriteFile(file, []byte(table), 0o600))
-	}
-
-	want, err := os.ReadFile(file)
-	require.NoError(t, err)
-	require.Equal(t, string(want), table)
+	golden.Assert(t, table, "next.table")
 }

@@ -3,6 +3,7 @@ package obligation
 import (
 	"time"
 
+	"github.com/clusterring/clusterring/services/internal/invariants"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
 
@@ -47,6 +48,10 @@ func (t *Table) free(shard string) bool {
 
 // Grant gives the object, which a worker has, a slot of its shard, and reports whether there was one.
 func (t *Table) Grant(now time.Time, id objects.ID, shard string) bool {
+	if invariants.Enabled {
+		defer t.check()
+	}
+
 	e, ok := t.entries[id]
 	if !ok || e.phase != Moving || e.holds != shard && !t.free(shard) {
 		return false

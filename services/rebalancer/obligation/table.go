@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
+	"github.com/clusterring/clusterring/services/internal/invariants"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
 
@@ -48,11 +49,13 @@ type Job struct {
 //     woken because the slot is free, or was granted it and is with the worker.
 //  5. What is parked costs nothing until [Table.Wake] names its cause, or the time for another try has come: then one of all that
 //     wait for the same cause goes first.
+//  6. What is counted is what there is.
 //
 // An alternative that was refused: to end an obligation with the write, and to leave the rest to a later pass. A pass that finds
 // much does not tell what was dropped from what is new, and a ring at rest has none.
 type Table struct {
 	limits   Limits
+	pace     invariants.Pace
 	entries  map[objects.ID]*entry
 	moving   map[*entry]struct{}
 	ready    queue // due, of objects that have waited for what follows them, when all of that has gone before
@@ -112,6 +115,10 @@ func New(l Limits) *Table {
 
 // See takes note of an object that was seen, out of its place or in it. What is in its place ends its obligation, or leaves none.
 func (t *Table) See(now time.Time, o objects.Object, inPlace bool) {
+	if invariants.Enabled {
+		defer t.check()
+	}
+
 	e, known := t.entries[o.ID]
 
 	switch {
@@ -142,6 +149,10 @@ func (t *Table) See(now time.Time, o objects.Object, inPlace bool) {
 // Doubt has an object read that was seen to carry the drain label by somebody else than who is told when that label goes: it may have
 // gone before, and nobody would tell again.
 func (t *Table) Doubt(id objects.ID) {
+	if invariants.Enabled {
+		defer t.check()
+	}
+
 	if e, ok := t.entries[id]; ok {
 		t.look(e, e.seen)
 	}
@@ -162,7 +173,7 @@ func (t *Table) replace(e *entry, o objects.Object) {
 	t.follow(e, o.Lineage())
 
 	if changed {
-		t.Wake(OwnerOf(o.ID))
+		t.wake(OwnerOf(o.ID))
 	}
 }
 
@@ -171,6 +182,10 @@ func (e *entry) anew() { e.again, e.inPlace, e.doubted = true, false, true }
 
 // Unsure takes note that an object has come to a resource version which was not seen, and may be in its place.
 func (t *Table) Unsure(id objects.ID, resourceVersion string) {
+	if invariants.Enabled {
+		defer t.check()
+	}
+
 	e, known := t.entries[id]
 	if !known || e.phase == Draining || objects.Older(resourceVersion, e.seen) || resourceVersion == e.seen && !e.stale {
 		return
@@ -196,6 +211,10 @@ func (t *Table) look(e *entry, seen string) {
 // Released takes note that an object has lost its drain label by a resource version. If nobody has seen it since, the obligation
 // ends, and a debt says that it was not seen. It reports whether that is so.
 func (t *Table) Released(now time.Time, id objects.ID, resourceVersion string) bool {
+	if invariants.Enabled {
+		defer t.check()
+	}
+
 	e, known := t.entries[id]
 
 	switch {
@@ -233,6 +252,10 @@ func (t *Table) Drains(of func(objects.ID) bool) map[objects.ID]string {
 // Unlisted has objects looked at that have no available shard, as far as is known, and were not in a list of all such: somebody
 // may have put them where they belong while nobody watched.
 func (t *Table) Unlisted(of func(objects.ID) bool) {
+	if invariants.Enabled {
+		defer t.check()
+	}
+
 	for _, id := range t.sorted() {
 		if e := t.entries[id]; e.counted.class == unassigned && of(id) {
 			t.look(e, e.seen)
@@ -243,6 +266,10 @@ func (t *Table) Unlisted(of func(objects.ID) bool) {
 // Recheck has every obligation looked at again: the ring wants something else. The function says which shards are available now.
 // Those that keep refuses are forgotten: their resource is not served so any more, and if it is otherwise, it is listed anew.
 func (t *Table) Recheck(now time.Time, available func(shard string) bool, keep func(objects.ID) bool) {
+	if invariants.Enabled {
+		defer t.check()
+	}
+
 	t.available = available
 	for _, id := range t.sorted() {
 		e := t.entries[id]
@@ -269,6 +296,10 @@ func (t *Table) Recheck(now time.Time, available func(shard string) bool, keep f
 // Take hands out what is due: first what is one write away from its place because all that follows it has gone before, so that of many
 // objects one after another gets there, and not all at the end; then what nobody works on. ok is false if nothing is due.
 func (t *Table) Take(now time.Time) (job Job, ok bool) {
+	if invariants.Enabled {
+		defer t.check()
+	}
+
 	t.Expire(now)
 
 	for _, q := range []*queue{&t.ready, &t.urgent, &t.regular} {
@@ -339,7 +370,7 @@ func (t *Table) end(now time.Time, e *entry) {
 	e.timer++
 	t.hold(now, e, "")
 	t.wakeSlots(now)
-	t.Wake(OwnerOf(e.object.ID))
+	t.wake(OwnerOf(e.object.ID))
 	t.follow(e, objects.Lineage{})
 
 	if t.families.roomless.Delete(e.object.UID); len(t.entries) == 0 {

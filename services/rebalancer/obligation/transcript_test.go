@@ -1,7 +1,6 @@
 package obligation
 
 import (
-	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -14,12 +13,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"gotest.tools/v3/golden"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // TestTranscripts plays each file of testdata: at a time, an event happens to a table, and the test compares what follows with the rest
 // of the line. An object is written as its resource version, its shard ("-" is none) and "drain" if it carries the drain label: "v3 a drain".
@@ -45,16 +43,9 @@ func TestTranscripts(t *testing.T) {
 
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			want, err := os.ReadFile(file)
+			transcript, err := os.ReadFile(file)
 			require.NoError(t, err)
-
-			got := play(t, string(want))
-			if *update {
-				require.NoError(t, os.WriteFile(file, []byte(got), 0o600))
-				return
-			}
-
-			require.Equal(t, string(want), got)
+			golden.Assert(t, play(t, string(transcript)), filepath.Base(file))
 		})
 	}
 }

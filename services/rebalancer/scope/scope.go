@@ -1,4 +1,4 @@
-// Package scope says what the labels of a ring may be on: the resources of its spec, and those that have left it and are not clean yet.
+// Package scope says what the labels of a ring may be on: the resources of its spec, and those that have left it and may still carry labels.
 //
 // It reads a ClusterRing, whose status remembers the latter, and what the API server serves of them. It asks nobody.
 package scope
@@ -79,9 +79,9 @@ func (s *Scope) keep(old v1alpha1.AssignedResource, present sets.Set[schema.Grou
 	s.Spec.Resources[i].ControlledResources = append(s.Spec.Resources[i].ControlledResources, controlled...)
 }
 
-// Clean returns what the status is to say may carry labels once a pass over all that is served has found everything in its place: what the
+// Converged returns what the status is to say may carry labels once a pass over all that is served has found everything in its place: what the
 // ring's spec names, and what may carry labels and cannot be looked at. The set is that of the ring's scope.
-func Clean(ring *v1alpha1.ClusterRing, set *resources.Set) []v1alpha1.AssignedResource {
+func Converged(ring *v1alpha1.ClusterRing, set *resources.Set) []v1alpha1.AssignedResource {
 	unseen := map[schema.GroupResource]bool{}
 	leaving := Of(ring).Leaving
 

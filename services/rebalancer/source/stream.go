@@ -182,14 +182,14 @@ func (s *Stream) follow(ctx context.Context, version string) (string, error) {
 
 	s.sink.Failed(nil)
 
-	quiet := s.clock.NewTimer(silence)
-	defer quiet.Stop()
+	silent := s.clock.NewTimer(silence)
+	defer silent.Stop()
 
 	for {
 		select {
 		case <-ctx.Done():
 			return version, ctx.Err() //nolint:wrapcheck // the caller's own
-		case <-quiet.C():
+		case <-silent.C():
 			return "", nil // after a restore of its storage, an API server tells nothing of what comes below the version
 		case <-s.again:
 			return "", nil
@@ -211,7 +211,7 @@ func (s *Stream) follow(ctx context.Context, version string) (string, error) {
 				return version, err
 			}
 
-			quiet.Reset(silence) // the sink may have taken its time
+			silent.Reset(silence) // the sink may have taken its time
 		}
 	}
 }

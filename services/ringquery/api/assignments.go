@@ -9,13 +9,11 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/ringquery/query"
-	"github.com/clusterring/clusterring/services/ringquery/query/assignment"
 )
 
 // Pages of assignments, as the .proto file documents them.
@@ -23,16 +21,6 @@ const (
 	defaultAssignments = 500
 	maxAssignments     = 5000
 )
-
-// assignmentStates are the states of the API.
-var assignmentStates = map[assignment.State]pb.AssignmentState{
-	assignment.Assigned:   pb.AssignmentState_ASSIGNMENT_STATE_ASSIGNED,
-	assignment.Misplaced:  pb.AssignmentState_ASSIGNMENT_STATE_MISPLACED,
-	assignment.Draining:   pb.AssignmentState_ASSIGNMENT_STATE_DRAINING,
-	assignment.DeadShard:  pb.AssignmentState_ASSIGNMENT_STATE_DEAD_SHARD,
-	assignment.Unassigned: pb.AssignmentState_ASSIGNMENT_STATE_UNASSIGNED,
-	assignment.Foreign:    pb.AssignmentState_ASSIGNMENT_STATE_FOREIGN,
-}
 
 // ListAssignments implements the method of the same name.
 func (s *Service) ListAssignments(ctx context.Context, req *pb.ListAssignmentsRequest) (*pb.ListAssignmentsResponse, error) {
@@ -42,38 +30,17 @@ func (s *Service) ListAssignments(ctx context.Context, req *pb.ListAssignmentsRe
 			return nil, err
 		}
 
-		found, err := s.Answers.Assignments(ctx, q)
+		res, err := query.List(ctx, s.Rings, q)
 		if err != nil {
 			return nil, err
 		}
 
-		res := &pb.ListAssignmentsResponse{Remaining: found.Remaining, Fingerprint: found.Fingerprint}
-		for i := range found.Items {
-			res.Assignments = append(res.Assignments, assignmentOf(&found.Items[i]))
-		}
-
-		if found.Continue != "" {
-			res.NextPageToken = assignmentsToken(req, found.Continue)
+		if res.GetNextPageToken() != "" {
+			res.NextPageToken = assignmentsToken(req, res.GetNextPageToken())
 		}
 
 		return res, nil
 	})
-}
-
-func assignmentOf(a *query.Assignment) *pb.Assignment {
-	res := &pb.Assignment{
-		Namespace:    a.Namespace,
-		Name:         a.Name,
-		Shard:        a.Shard,
-		DesiredShard: a.Desired,
-		State:        assignmentStates[a.State],
-		Owner:        a.Owner,
-	}
-	if !a.DrainTime.IsZero() {
-		res.DrainTime = timestamppb.New(a.DrainTime)
-	}
-
-	return res
 }
 
 // assignmentsQuery returns what a request for assignments asks.
@@ -113,26 +80,18 @@ func assignmentsQuery(req *pb.ListAssignmentsRequest) (query.AssignmentsQuery, e
 }
 
 // states returns the states that a list is limited to; none: it is not.
-func (v *violations) states(wanted []pb.AssignmentState) (states []assignment.State) {
-	every := slices.Contains(wanted, pb.AssignmentState_ASSIGNMENT_STATE_UNSPECIFIED)
-
+func (v *violations) states(wanted []pb.AssignmentState) []pb.AssignmentState {
 	for _, w := range wanted {
 		if _, known := pb.AssignmentState_name[int32(w)]; !known {
 			v.add("states", "%d is not a state that this server knows", w)
 		}
 	}
 
-	if every {
+	if slices.Contains(wanted, pb.AssignmentState_ASSIGNMENT_STATE_UNSPECIFIED) {
 		return nil
 	}
 
-	for state, w := range assignmentStates {
-		if slices.Contains(wanted, w) {
-			states = append(states, state)
-		}
-	}
-
-	return states
+	return wanted
 }
 
 // A page token of assignments is the digest of the request, then where the API server goes on.

@@ -1,5 +1,5 @@
-// Package api is the gRPC face of package query: it checks requests, translates questions and answers, and turns errors into
-// status codes. It knows nothing of connections.
+// Package api is the gRPC face of packages query and explain: it checks requests, translates questions, and turns errors into status
+// codes. It knows nothing of connections.
 package api
 
 import (
@@ -14,6 +14,7 @@ import (
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/ringquery/fanout"
 	"github.com/clusterring/clusterring/services/ringquery/query"
+	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
 // Service implements clusterring.diagnostics.v1alpha1.DiagnosticsService. It is safe for concurrent use.
@@ -21,8 +22,8 @@ type Service struct {
 	// A method that this server does not have yet is answered with UNIMPLEMENTED.
 	pb.UnimplementedDiagnosticsServiceServer
 
-	// Answers gives the answers.
-	Answers *query.Answerer
+	// Rings knows what answers follow from.
+	Rings *rings.Rings
 	// Ready returns nil once everything that answers follow from has been read.
 	Ready func() error
 	// Clock is that of the service; only WatchRing needs it.
@@ -47,18 +48,18 @@ func (s *Service) ListRings(ctx context.Context, req *pb.ListRingsRequest) (*pb.
 			return nil, err
 		}
 
-		rings, more, err := s.Answers.Rings(ctx, after, limit)
+		found, more, err := s.Rings.Page(ctx, after, limit)
 		if err != nil {
 			return nil, err
 		}
 
 		res := &pb.ListRingsResponse{}
-		for _, r := range rings {
-			res.Rings = append(res.Rings, ringOf(r))
+		for _, ring := range found {
+			res.Rings = append(res.Rings, ring.Message())
 		}
 
 		if more {
-			res.NextPageToken = pageToken(rings[len(rings)-1].Name)
+			res.NextPageToken = pageToken(found[len(found)-1].Name)
 		}
 
 		return res, nil
@@ -73,14 +74,14 @@ func (s *Service) GetRing(ctx context.Context, req *pb.GetRingRequest) (*pb.GetR
 			return nil, err
 		}
 
-		ring, shards, err := s.Answers.Ring(ctx, name)
+		ring, err := s.Rings.Get(ctx, name)
 		if err != nil {
 			return nil, err
 		}
 
-		res := &pb.GetRingResponse{Ring: ringOf(ring)}
-		for _, shard := range shards {
-			res.Shards = append(res.Shards, shardOf(shard))
+		res := &pb.GetRingResponse{Ring: ring.Message()}
+		for _, shard := range s.Rings.Shards(ring) {
+			res.Shards = append(res.Shards, shard.Message())
 		}
 
 		return res, nil
@@ -99,17 +100,12 @@ func (s *Service) locate(ctx context.Context, req *pb.LocateRequest) (*pb.Locate
 		return nil, err
 	}
 
-	locations, err := s.Answers.Locate(ctx, q)
+	locations, err := query.Locate(ctx, s.Rings, q)
 	if err != nil {
 		return nil, err
 	}
 
-	res := &pb.LocateResponse{}
-	for _, l := range locations {
-		res.Locations = append(res.Locations, locationOf(l))
-	}
-
-	return res, nil
+	return &pb.LocateResponse{Locations: locations}, nil
 }
 
 // answer returns what f returns, with its error made into a status.
@@ -146,10 +142,10 @@ func (s *Service) ready() error {
 	return nil
 }
 
-// notReadyError gives a reason for query.ErrNotReady.
+// notReadyError gives a reason for rings.ErrNotReady.
 type notReadyError struct{ reason error }
 
 func (e *notReadyError) Error() string {
 	return "try again, or ask another server: " + e.reason.Error()
 }
-func (*notReadyError) Unwrap() error { return query.ErrNotReady }
+func (*notReadyError) Unwrap() error { return rings.ErrNotReady }

@@ -7,7 +7,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
-	hashring "github.com/clusterring/clusterring/services/internal/ring"
 	"github.com/clusterring/clusterring/services/ringquery/query"
 )
 
@@ -17,22 +16,16 @@ const maxChanges = 1000
 // Simulate implements the method of the same name.
 func (s *Service) Simulate(ctx context.Context, req *pb.SimulateRequest) (*pb.SimulateResponse, error) {
 	return answer(ctx, s, func() (*pb.SimulateResponse, error) {
-		c, err := change(req)
-		if err != nil {
+		if err := checkChange(req); err != nil {
 			return nil, err
 		}
 
-		sim, err := s.Answers.Simulate(ctx, req.GetRing(), c, req.GetCountObjects())
-		if err != nil {
-			return nil, err
-		}
-
-		return simulationOf(&sim), nil
+		return query.Simulate(ctx, s.Rings, req)
 	})
 }
 
-// change returns what a request wants to try.
-func change(req *pb.SimulateRequest) (c query.Change, err error) {
+// checkChange says what is wrong with a request to try a change.
+func checkChange(req *pb.SimulateRequest) error {
 	var v violations
 	v.check("ring", validateRing(req.GetRing()))
 
@@ -46,7 +39,7 @@ func change(req *pb.SimulateRequest) (c query.Change, err error) {
 	}
 
 	if len(v) > 0 { // do not look at what is too much
-		return query.Change{}, v.err()
+		return v.err()
 	}
 
 	for i, name := range req.GetAdd() {
@@ -57,14 +50,12 @@ func change(req *pb.SimulateRequest) (c query.Change, err error) {
 		v.check(fmt.Sprintf("remove[%d]", i), validateShard(name))
 	}
 
-	c = query.Change{Add: req.GetAdd(), Remove: req.GetRemove()}
 	for i, r := range req.GetRename() {
 		v.check(fmt.Sprintf("rename[%d].from", i), validateShard(r.GetFrom()))
 		v.check(fmt.Sprintf("rename[%d].to", i), validateShard(r.GetTo()))
-		c.Rename = append(c.Rename, query.Rename{From: r.GetFrom(), To: r.GetTo()})
 	}
 
-	return c, v.err()
+	return v.err()
 }
 
 // validateShard says what the name of a shard may not be, if objects are to be assigned to it.
@@ -74,30 +65,4 @@ func validateShard(name string) []string {
 	}
 
 	return validation.IsValidLabelValue(name)
-}
-
-func simulationOf(sim *query.Simulation) *pb.SimulateResponse {
-	res := &pb.SimulateResponse{
-		Moved: sim.Moved, Least: sim.Least, FingerprintBefore: sim.Before, FingerprintAfter: sim.After,
-	}
-
-	for _, s := range sim.Shards {
-		res.Shards = append(res.Shards, &pb.SimulatedShard{
-			Name:          s.Name,
-			TokensBefore:  int32(s.TokensBefore),
-			TokensAfter:   int32(s.TokensAfter),
-			ShareBefore:   float64(s.TokensBefore) / hashring.Tokens,
-			ShareAfter:    float64(s.TokensAfter) / hashring.Tokens,
-			ObjectsBefore: s.ObjectsBefore,
-			ObjectsAfter:  s.ObjectsAfter,
-		})
-	}
-
-	for _, c := range sim.Counted {
-		res.Counted = append(res.Counted, &pb.CountedResource{
-			Group: c.Group, Resource: c.Resource, Objects: c.Objects, Moved: c.Moved, Problem: c.Problem,
-		})
-	}
-
-	return res
 }

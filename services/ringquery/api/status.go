@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/protoadapt"
 
 	"github.com/clusterring/clusterring/services/ringquery/metadata"
-	"github.com/clusterring/clusterring/services/ringquery/query"
+	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
 // ErrorDomain is the domain of the google.rpc.ErrorInfo in errors of this service.
@@ -27,17 +27,17 @@ type outcome struct {
 // outcomes is the one place where errors become status codes. The first that matches counts; an error that none matches is a
 // fault of the server. The codes are documented on the service in the .proto file.
 var outcomes = []outcome{
-	{query.ErrInvalid, codes.InvalidArgument, "INVALID"},
-	{query.ErrRingNotFound, codes.NotFound, "RING_NOT_FOUND"},
-	{query.ErrNotSharded, codes.FailedPrecondition, "NOT_SHARDED"},
-	{query.ErrOwnerNeeded, codes.FailedPrecondition, "OWNER_NEEDED"},
-	{query.ErrNotReadable, codes.FailedPrecondition, "NOT_READABLE"},
+	{rings.ErrInvalid, codes.InvalidArgument, "INVALID"},
+	{rings.ErrRingNotFound, codes.NotFound, "RING_NOT_FOUND"},
+	{rings.ErrNotSharded, codes.FailedPrecondition, "NOT_SHARDED"},
+	{rings.ErrOwnerNeeded, codes.FailedPrecondition, "OWNER_NEEDED"},
+	{rings.ErrNotReadable, codes.FailedPrecondition, "NOT_READABLE"},
 	{metadata.ErrForbidden, codes.FailedPrecondition, "NOT_READABLE"},
 	{metadata.ErrNotServed, codes.FailedPrecondition, "NOT_SERVED"},
 	{metadata.ErrNotFound, codes.NotFound, "OBJECT_NOT_FOUND"},
 	{metadata.ErrExpired, codes.Aborted, "PAGE_EXPIRED"},
 	{metadata.ErrUnavailable, codes.Unavailable, "API_SERVER_UNAVAILABLE"},
-	{query.ErrNotReady, codes.Unavailable, "NOT_READY"},
+	{rings.ErrNotReady, codes.Unavailable, "NOT_READY"},
 	{context.Canceled, codes.Canceled, ""},
 	{context.DeadlineExceeded, codes.DeadlineExceeded, ""},
 }
@@ -68,7 +68,7 @@ func withDetails(st *status.Status, reason string, err error) *status.Status {
 
 	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: reason, Domain: ErrorDomain}}
 
-	if invalid, ok := errors.AsType[*query.InvalidError](err); ok {
+	if invalid, ok := errors.AsType[*rings.InvalidError](err); ok {
 		request := &errdetails.BadRequest{}
 		for _, v := range invalid.Violations {
 			request.FieldViolations = append(request.FieldViolations,

@@ -22,7 +22,7 @@ import (
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/ringquery/metadata"
-	"github.com/clusterring/clusterring/services/ringquery/query"
+	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
 // TestEveryErrorHasACode finds all sentinels of the packages that give answers, and fails if one is not in the table.
@@ -30,8 +30,8 @@ func TestEveryErrorHasACode(t *testing.T) {
 	table, err := os.ReadFile("status.go")
 	require.NoError(t, err)
 
-	sentinels := append(exportedErrors(t, "query"), exportedErrors(t, "metadata")...)
-	require.Contains(t, sentinels, "query.ErrRingNotFound")
+	sentinels := append(exportedErrors(t, "rings"), exportedErrors(t, "metadata")...)
+	require.Contains(t, sentinels, "rings.ErrRingNotFound")
 	for _, name := range sentinels {
 		if name == "metadata.ErrInvalid" { // a request of this server's own making: a fault, unless a page token explains it
 			continue
@@ -100,11 +100,11 @@ func TestErrorsTellProgramsAndPeople(t *testing.T) {
 		message string
 		reason  string
 	}{
-		{query.Invalid("object.name", "must be set"), codes.InvalidArgument, "object.name must be set", "INVALID"},
-		{fmt.Errorf("%w: x", query.ErrRingNotFound), codes.NotFound, "no such ring: x", "RING_NOT_FOUND"},
-		{fmt.Errorf("%w: x", query.ErrNotSharded), codes.FailedPrecondition, "not sharded: x", "NOT_SHARDED"},
-		{fmt.Errorf("%w: x", query.ErrOwnerNeeded), codes.FailedPrecondition, "owner needed: x", "OWNER_NEEDED"},
-		{fmt.Errorf("%w: x", query.ErrNotReadable), codes.FailedPrecondition, "not readable: x", "NOT_READABLE"},
+		{rings.Invalid("object.name", "must be set"), codes.InvalidArgument, "object.name must be set", "INVALID"},
+		{fmt.Errorf("%w: x", rings.ErrRingNotFound), codes.NotFound, "no such ring: x", "RING_NOT_FOUND"},
+		{fmt.Errorf("%w: x", rings.ErrNotSharded), codes.FailedPrecondition, "not sharded: x", "NOT_SHARDED"},
+		{fmt.Errorf("%w: x", rings.ErrOwnerNeeded), codes.FailedPrecondition, "owner needed: x", "OWNER_NEEDED"},
+		{fmt.Errorf("%w: x", rings.ErrNotReadable), codes.FailedPrecondition, "not readable: x", "NOT_READABLE"},
 		{fmt.Errorf("x: %w", metadata.ErrForbidden), codes.FailedPrecondition, "x: not allowed", "NOT_READABLE"},
 		{fmt.Errorf("x: %w", metadata.ErrNotServed), codes.FailedPrecondition, "x: no such resource", "NOT_SERVED"},
 		{fmt.Errorf("x: %w", metadata.ErrNotFound), codes.NotFound, "x: no such object", "OBJECT_NOT_FOUND"},

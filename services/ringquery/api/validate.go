@@ -10,6 +10,7 @@ import (
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/ringquery/query"
+	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
 // Limits of requests, as the .proto files document them.
@@ -27,10 +28,10 @@ const (
 const tokenPrefix = "after/"
 
 // violations collects what is wrong with a request.
-type violations []query.Violation
+type violations []rings.Violation
 
 func (v *violations) add(field, format string, args ...any) {
-	*v = append(*v, query.Violation{Field: field, Description: fmt.Sprintf(format, args...)})
+	*v = append(*v, rings.Violation{Field: field, Description: fmt.Sprintf(format, args...)})
 }
 
 // check adds the messages of a validating function of Kubernetes, if there are any.
@@ -46,7 +47,7 @@ func (v *violations) err() error {
 		return nil
 	}
 
-	return &query.InvalidError{Violations: *v}
+	return &rings.InvalidError{Violations: *v}
 }
 
 // page returns what a request for a page asks for.
@@ -114,19 +115,10 @@ func question(req *pb.LocateRequest) (query.Question, error) {
 		v.check("ring", validateRing(req.GetRing()))
 	}
 
-	q := query.Question{Ring: req.GetRing(), Next: defaultNextShards}
-
-	if o := req.GetObject(); o == nil {
-		v.add("object", "must be set")
-	} else {
-		q.Object = query.Reference{
-			Group: o.GetGroup(), Kind: o.GetKind(), Resource: o.GetResource(), Namespace: o.GetNamespace(), Name: o.GetName(),
-		}
-		v.reference("object", q.Object)
-	}
+	q := query.Question{Ring: req.GetRing(), Object: v.object(req.GetObject()), Next: defaultNextShards}
 
 	if o := req.GetOwner(); o != nil {
-		q.Owner = &query.Reference{Group: o.GetGroup(), Kind: o.GetKind(), Resource: o.GetResource(), Name: o.GetName()}
+		q.Owner = &rings.Reference{Group: o.GetGroup(), Kind: o.GetKind(), Resource: o.GetResource(), Name: o.GetName()}
 		v.reference("owner", *q.Owner)
 	}
 
@@ -141,7 +133,22 @@ func question(req *pb.LocateRequest) (query.Question, error) {
 	return q, v.err()
 }
 
-func (v *violations) reference(field string, r query.Reference) {
+// object returns the object that is asked about.
+func (v *violations) object(o *pb.ObjectReference) rings.Reference {
+	if o == nil {
+		v.add("object", "must be set")
+		return rings.Reference{}
+	}
+
+	ref := rings.Reference{
+		Group: o.GetGroup(), Kind: o.GetKind(), Resource: o.GetResource(), Namespace: o.GetNamespace(), Name: o.GetName(),
+	}
+	v.reference("object", ref)
+
+	return ref
+}
+
+func (v *violations) reference(field string, r rings.Reference) {
 	if r.Group != "" {
 		v.check(field+".group", validation.IsDNS1123Subdomain(r.Group))
 	}

@@ -9,7 +9,7 @@ import (
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/ringquery/fanout"
-	"github.com/clusterring/clusterring/services/ringquery/query"
+	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
 // picture is a ring with its shards at one moment. It is shared by all who watch the ring, and nobody changes it.
@@ -19,26 +19,26 @@ type picture struct {
 	available []string // sorted
 
 	// ageless are the shards without what passes by itself.
-	ageless []query.Shard
+	ageless []rings.Shard
 }
 
 // picture reads how a ring is.
 func (s *Service) picture(ctx context.Context, name string) (*picture, error) {
-	ring, shards, err := s.Answers.Ring(ctx, name)
+	ring, err := s.Rings.Get(ctx, name)
 	if err != nil {
 		return nil, err
 	}
 
-	p := &picture{ring: ringOf(ring), available: ring.View.AvailableShards(), ageless: shards}
-	for i := range shards {
-		p.shards = append(p.shards, shardOf(shards[i]))
-		shards[i].Age = query.Age{}
+	p := &picture{ring: ring.Message(), available: ring.View.AvailableShards(), ageless: s.Rings.Shards(ring)}
+	for i := range p.ageless {
+		p.shards = append(p.shards, p.ageless[i].Message())
+		p.ageless[i].Age = rings.Age{}
 	}
 
 	return p, nil
 }
 
-// same says whether two pictures differ in nothing but ages.
+// same reports whether two pictures differ in nothing but ages.
 func (p *picture) same(o *picture) bool {
 	return slices.Equal(p.ageless, o.ageless) && proto.Equal(p.ring, o.ring)
 }

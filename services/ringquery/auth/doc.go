@@ -1,9 +1,10 @@
 // Package auth decides who asks and what they may ask, by Kubernetes' own users and rights.
 //
-// A caller is known by a client certificate (its common name is the user, its organizations are the groups) or by a bearer
-// token, which the API server reviews. What the caller may do is what the API server's own authorization says: to ask about a
+// A client certificate (its common name is the user, its organizations are the groups) or a bearer token, which the API server
+// reviews, identifies a caller. What the caller may do is what the API server's own authorization says: to ask about a
 // ring takes the right to "get" the subresource "diagnostics" of that ClusterRing, and to ask about several at once takes that
-// right on all of them. [Guard] stands before every call and keeps to it.
+// right on all of them. [Guard] stands before every call and keeps to it. The authenticators of aggregated API servers
+// find out who a caller is.
 //
 // # Invariants
 //
@@ -15,6 +16,9 @@
 //
 // # Refused
 //
-// k8s.io/apiserver has authenticators and authorizers that do the same for HTTP. It would bring the dependencies of an API
-// server, among them those that this repository keeps to its tools. What is left of it here is a cache in front of two requests.
+// The factory authenticatorfactory does not tell a token that is not valid from an API server that does not answer, and asks again
+// about every token that is not valid. The cache for tokens does both with a reviewer of our own.
+//
+// The authorizer of k8s.io/apiserver asks once for each of a thousand watchers of one user. It also brings CEL and an exporter of
+// traces, for match conditions that nobody has here.
 package auth

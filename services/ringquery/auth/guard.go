@@ -2,22 +2,27 @@ package auth
 
 import (
 	"context"
-	"crypto/x509"
-	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/logging"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/peer"
+	"k8s.io/apimachinery/pkg/util/cache"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	tokencache "k8s.io/apiserver/pkg/authentication/token/cache"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	authenticationclient "k8s.io/client-go/kubernetes/typed/authentication/v1"
+	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
 	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
+
+// refusalTTL is the longest time that a refusal is remembered: who has just got a right should not wait for it.
+const refusalTTL = 5 * time.Second
 
 // Guard lets a call pass if its caller may make it. Its methods Unary and Stream are gRPC's interceptors. Health is open to
 // everybody, as probes have no credentials; reflection is open to everybody who is known; all else takes the right to the
@@ -25,40 +30,64 @@ import (
 type Guard struct {
 	// Options are validated; their mode is ModeKubernetes.
 	Options Options
-	// Client makes TokenReviews and SubjectAccessReviews.
-	Client client.Writer
 	// RingOf returns the name of the ring that a request is about; empty: it is about several, or not known.
 	RingOf func(request any) string
 	// Domain is that of the google.rpc.ErrorInfo in errors.
 	Domain string
 	// Clock and Log are those of the service.
-	Clock clock.WithTicker
+	Clock clock.PassiveClock
 	Log   logr.Logger
 
-	tokens       *tokens
+	tokens       authenticator.Token
 	rights       *rights
-	certificates *certificates // nil if client certificates are not taken
+	certificates authenticator.Request // nil if client certificates are not taken
 }
 
 // AddTo sets the guard up, and makes the manager run what follows the authorities of client certificates. It reads their file, so
 // that a mistake shows at once.
 func (g *Guard) AddTo(mgr manager.Manager) error {
-	g.tokens, g.rights = newTokens(g.Client, &g.Options, g.Clock), newRights(g.Client, &g.Options, g.Clock)
+	if err := g.takeCertificates(mgr); err != nil {
+		return err
+	}
 
+	authentication, err := authenticationclient.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
+	if err != nil {
+		return fmt.Errorf("make a client for TokenReviews: %w", err)
+	}
+
+	authorization, err := authorizationclient.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
+	if err != nil {
+		return fmt.Errorf("make a client for SubjectAccessReviews: %w", err)
+	}
+
+	ttl, refusal := g.Options.TTL, min(g.Options.TTL, refusalTTL)
+	g.tokens = tokencache.New(&reviewer{authentication.TokenReviews(), g.Options.Audiences}, false, ttl, refusal)
+	g.rights = &rights{
+		reviews: authorization.SubjectAccessReviews(), ttl: ttl, refusal: refusal, answers: cache.NewLRUExpireCache(remembered),
+	}
+
+	return nil
+}
+
+// takeCertificates takes client certificates if there is a file of authorities.
+func (g *Guard) takeCertificates(mgr manager.Manager) error {
 	if g.Options.ClientCAFile == "" {
 		return nil
 	}
 
-	c, err := newCertificates(&g.Options, g.Clock)
+	file, err := dynamiccertificates.NewDynamicCAContentFromFile("client-ca", g.Options.ClientCAFile)
 	if err != nil {
-		return err
+		return fmt.Errorf("take client certificates (--client-ca-file): %w", err)
 	}
 
-	if err := mgr.Add(c.file); err != nil {
+	if err := mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
+		file.Run(ctx, 1)
+		return nil
+	})); err != nil {
 		return fmt.Errorf("follow the authorities of client certificates: %w", err)
 	}
 
-	g.certificates = c
+	g.certificates = certificates(file, g.Clock)
 
 	return nil
 }
@@ -92,7 +121,7 @@ func (g *Guard) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 		if err != nil {
 			return nil, err
 		}
-		logging.AddFields(ctx, logging.Fields{"user", who.Name})
+		logging.AddFields(ctx, logging.Fields{"user", who.GetName()})
 
 		if n == permission {
 			ring := g.RingOf(req)
@@ -121,7 +150,7 @@ func (g *Guard) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServe
 	if err != nil {
 		return err
 	}
-	logging.AddFields(stream.Context(), logging.Fields{"user", who.Name})
+	logging.AddFields(stream.Context(), logging.Fields{"user", who.GetName()})
 
 	if n == identification {
 		return handler(srv, stream)
@@ -187,101 +216,15 @@ func (s *guardedStream) check(ring string) error {
 	return err
 }
 
-// caller is what a call shows of who makes it.
-type caller struct {
-	guard *Guard
-
-	// malformed says what is wrong with the authorization that was sent; then there is no token.
-	malformed error
-	token     string
-	tokenKey  string
-
-	chain    []*x509.Certificate
-	chainKey string
-}
-
-// caller reads what a call shows.
-func (g *Guard) caller(ctx context.Context) *caller {
-	c := &caller{guard: g}
-	c.token, c.malformed = bearer(metadata.ValueFromIncomingContext(ctx, "authorization"))
-	c.tokenKey = digest([]byte(c.token))
-
-	if g.certificates == nil {
-		return c
-	}
-
-	if p, ok := peer.FromContext(ctx); ok {
-		if info, ok := p.AuthInfo.(credentials.TLSInfo); ok {
-			c.chain = info.State.PeerCertificates
-		}
-	}
-
-	raw := make([][]byte, 0, len(c.chain))
-	for _, certificate := range c.chain {
-		raw = append(raw, certificate.Raw)
-	}
-
-	c.chainKey = digest(raw...)
-
-	return c
-}
-
-// bearer returns the token of an authorization; none if there is no authorization.
-func bearer(authorization []string) (string, error) {
-	switch len(authorization) {
-	case 0:
-		return "", nil
-	case 1:
-	default:
-		return "", errors.New("the metadata has more than one authorization: send one")
-	}
-
-	scheme, token, _ := strings.Cut(strings.TrimSpace(authorization[0]), " ")
-	if token = strings.TrimSpace(token); !strings.EqualFold(scheme, "bearer") || token == "" {
-		return "", errors.New(`the authorization is of another kind than "Bearer <token>"`)
-	}
-
-	return token, nil
-}
-
-// identify returns who the caller is: by the certificate, else by the token, as Kubernetes does. The error is a status.
-func (c *caller) identify(ctx context.Context) (*identity, error) {
-	var problems []error
-
-	if len(c.chain) > 0 {
-		who, err := c.guard.certificates.user(ctx, c.chain, c.chainKey)
-		if err == nil {
-			return who, nil
-		}
-
-		problems = append(problems, err)
-	}
-
-	if c.token != "" {
-		who, err := c.guard.tokens.user(ctx, c.token, c.tokenKey)
-		if err == nil {
-			return who, nil
-		}
-
-		if !errors.Is(err, errInvalidToken) {
-			return nil, c.guard.unknown(ctx, err, "who asks")
-		}
-
-		problems = append(problems, err)
-	}
-
-	return nil, c.guard.unauthenticated(append(problems, c.malformed)...)
-}
-
 // permit returns nil if the user may ask about the ring, else a status.
-func (g *Guard) permit(ctx context.Context, who *identity, ring string) error {
+func (g *Guard) permit(ctx context.Context, who user.Info, ring string) error {
 	allowed, err := g.rights.may(ctx, who, ring)
 
 	switch {
 	case err != nil:
 		return g.unknown(ctx, err, "what the caller may ask")
 	case !allowed:
-		return g.denied(who.Name, ring)
+		return g.denied(who.GetName(), ring)
 	default:
 		return nil
 	}

@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,6 +16,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+
+	"github.com/clusterring/clusterring/services/internal/ancestry"
+	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
 // namespaces is the resource of namespaces.
@@ -98,6 +103,14 @@ func (r *Reader) NamespaceLabels(ctx context.Context, namespace string) (map[str
 	}
 
 	return object.Labels, nil
+}
+
+// between is of how many objects that stand between others it is remembered whom they follow while one question is answered.
+const between = 1000
+
+// Ancestors returns who finds out, for one answer, whom objects follow.
+func (r *Reader) Ancestors() resources.Ancestors {
+	return ancestry.New(ancestry.Options{Read: r.Get, Size: between, Remember: time.Hour, Clock: clock.RealClock{}})
 }
 
 // name returns the name as a person writes it.

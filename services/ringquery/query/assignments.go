@@ -4,20 +4,18 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/services/internal/ancestry"
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/resources"
+	"github.com/clusterring/clusterring/services/ringquery/assignment"
 	"github.com/clusterring/clusterring/services/ringquery/metadata"
-	"github.com/clusterring/clusterring/services/ringquery/query/assignment"
+	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
 // AssignmentsQuery asks where the objects of a resource are.
@@ -29,91 +27,62 @@ type AssignmentsQuery struct {
 	// Namespace and Shard limit the list; empty: they do not.
 	Namespace, Shard string
 	// States limits the list; empty: it does not.
-	States []assignment.State
+	States []pb.AssignmentState
 	// Limit is the greatest number of objects to look at.
 	Limit int
 	// Continue is that of the page before; empty: the first page.
 	Continue string
 }
 
-// Assignment is where an object is.
-type Assignment struct {
-	// Namespace and Name name the object.
-	Namespace, Name string
-	// Shard is the value of the shard label, Desired the shard that the ring gives the object to; empty: none.
-	Shard, Desired string
-	// State sums it up.
-	State assignment.State
-	// DrainTime is since when the object carries the drain label; zero: it does not, or it does not tell.
-	DrainTime time.Time
-	// Owner is the main object that controls this one, as in "ConfigMap/a"; empty: none.
-	Owner string
-}
-
-// Assignments is one page of objects.
-type Assignments struct {
-	// Items are sorted by namespace, then name.
-	Items []Assignment
-	// Continue gets the next page; empty: this is the last one.
-	Continue string
-	// Remaining is how many objects follow, as far as the API server tells.
-	Remaining int64
-	// Fingerprint names the set of available shards.
-	Fingerprint string
-}
-
-// Assignments reads one page of objects from the API server and says where they are. It fails with [ErrRingNotFound],
-// [ErrNotSharded], [ErrNotReadable], [ErrInvalid], or as metadata.Reader.List does.
-func (a *Answerer) Assignments(ctx context.Context, q AssignmentsQuery) (Assignments, error) {
-	r, err := a.named(ctx, q.Ring)
+// List reads one page of objects from the API server and says where they are. It fails with [rings.ErrRingNotFound],
+// [rings.ErrNotSharded], [rings.ErrNotReadable], [rings.ErrInvalid], or as metadata.Reader.List does. The token of the next page is
+// that of the API server.
+func List(ctx context.Context, from *rings.Rings, q AssignmentsQuery) (*pb.ListAssignmentsResponse, error) {
+	ring, err := from.Get(ctx, q.Ring)
 	if err != nil {
-		return Assignments{}, err
+		return nil, err
 	}
 
-	ring := a.ring(r)
-	resource, role, err := find(ring, Reference{Group: q.Resource.Group, Resource: q.Resource.Resource})
+	resource, role, err := ring.Find(rings.Reference{Group: q.Resource.Group, Resource: q.Resource.Resource})
 	if err != nil {
-		return Assignments{}, err
+		return nil, err
 	}
 
 	if q.Namespace != "" && !resource.Namespaced {
-		return Assignments{}, Invalid("namespace", "must be empty: "+q.Resource.String()+" are cluster-scoped")
+		return nil, rings.Invalid("namespace", "must be empty: "+q.Resource.String()+" are cluster-scoped")
 	}
 
-	spaces, err := a.namespacesOf(r)
+	spaces, err := namespacesOf(ring, from.Objects)
 	if err != nil {
-		return Assignments{}, err
+		return nil, err
 	}
 
-	page, err := a.Objects.List(ctx, metadata.Query{
+	page, err := from.Objects.List(ctx, metadata.Query{
 		GVR: resource.GVR, Namespace: q.Namespace, Selector: ofShard(q.Ring, q.Shard), Limit: int64(q.Limit), Continue: q.Continue,
 	})
 	if errors.Is(err, metadata.ErrInvalid) && q.Continue != "" {
-		return Assignments{}, Invalid("page_token", "must be the next_page_token of an earlier answer")
+		return nil, rings.Invalid("page_token", "must be the next_page_token of an earlier answer")
 	}
 
 	if err != nil {
-		return Assignments{}, readable(err, q.Resource.String())
+		return nil, readable(err, q.Resource.String())
 	}
 
 	if err := spaces.learn(ctx, page.Items); err != nil {
-		return Assignments{}, err
+		return nil, err
 	}
 
-	items, err := judge(ctx, ring, member{resource, role, spaces, a.ancestors()}, page.Items)
+	items, err := judge(ctx, ring, member{resource, role, spaces, from.Objects.Ancestors()}, page.Items)
 	if err != nil {
-		return Assignments{}, readable(err, q.Resource.String())
+		return nil, readable(err, q.Resource.String())
 	}
 
 	if len(q.States) > 0 {
-		items = slices.DeleteFunc(items, func(a Assignment) bool { return !slices.Contains(q.States, a.State) })
+		items = slices.DeleteFunc(items, func(a *pb.Assignment) bool { return !slices.Contains(q.States, a.GetState()) })
 	}
 
-	return Assignments{
-		Items:       items,
-		Continue:    page.Continue,
-		Remaining:   page.Remaining,
-		Fingerprint: ring.View.Fingerprint(),
+	return &pb.ListAssignmentsResponse{
+		Assignments: items, NextPageToken: page.Continue, Remaining: page.Remaining, Fingerprint: ring.View.Fingerprint(),
 	}, nil
 }
 
@@ -135,45 +104,37 @@ type member struct {
 	ancestors resources.Ancestors
 }
 
-// between is of how many objects that stand between others it is remembered whom they follow while one question is answered.
-const between = 1000
-
-// ancestors returns who finds out, for one answer, whom objects follow.
-func (a *Answerer) ancestors() resources.Ancestors {
-	return ancestry.New(ancestry.Options{Read: a.Objects.Get, Size: between, Remember: time.Hour, Clock: clock.RealClock{}})
-}
-
 // judge says where the objects are, of those that have to do with the ring. The error is that of the look at those they follow.
-func judge(ctx context.Context, r Ring, m member, objects []metav1.PartialObjectMetadata) ([]Assignment, error) {
-	var all []Assignment
+func judge(ctx context.Context, r rings.Ring, m member, objects []metav1.PartialObjectMetadata) ([]*pb.Assignment, error) {
+	var all []*pb.Assignment
 
 	for i := range objects {
-		a, ok, err := assignmentOf(ctx, r, m, &objects[i])
+		a, err := assignmentOf(ctx, r, m, &objects[i])
 		if err != nil {
 			return nil, err
 		}
 
-		if ok {
+		if a.GetState() != assignment.None {
 			all = append(all, a)
 		}
 	}
 
-	slices.SortFunc(all, func(a, b Assignment) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	slices.SortFunc(all, func(a, b *pb.Assignment) int {
+		return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()))
 	})
 
 	return all, nil
 }
 
-// assignmentOf says where an object is; ok is false if it has nothing to do with the ring. The error is that of the look at those it follows.
-func assignmentOf(ctx context.Context, r Ring, m member, obj *metav1.PartialObjectMetadata) (a Assignment, ok bool, err error) {
-	o := assignment.Labels(r.Name, obj.Labels)
-
+// assignmentOf says where an object is; its state is None if it has nothing to do with the ring. The error is that of the look at
+// those it follows.
+func assignmentOf(ctx context.Context, r rings.Ring, m member, obj *metav1.PartialObjectMetadata) (*pb.Assignment, error) {
 	kin, keyed, err := r.Resources.KinOf(ctx, resources.Subject{Resource: m.Resource, Role: m.role, Object: obj}, m.ancestors)
 	if err != nil {
-		return Assignment{}, false, err
+		return nil, err
 	}
 
+	o := assignment.Labels(r.Name, obj.Labels)
 	o.Controlled = m.role == resources.Controlled
 	o.Belongs = keyed && r.DeletionTimestamp.IsZero() && m.spaces.covers(obj.Namespace)
 
@@ -181,13 +142,5 @@ func assignmentOf(ctx context.Context, r Ring, m member, obj *metav1.PartialObje
 		o.Desired, _ = r.View.Owner(kin.Key)
 	}
 
-	a = Assignment{Namespace: obj.Namespace, Name: obj.Name, Shard: o.Shard, Desired: o.Desired}
-	a.State, ok = assignment.StateOf(r.View, o)
-	a.DrainTime, _ = assignment.DrainTime(r.Name, obj)
-
-	if owner := kin.Owner; owner != nil {
-		a.Owner = fmt.Sprintf("%s/%s", owner.Resource.Kind.Kind, owner.Name)
-	}
-
-	return a, ok, nil
+	return assignment.Of(r.View, o, obj, kin.Owner), nil
 }

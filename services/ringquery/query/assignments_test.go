@@ -10,12 +10,13 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
-	"github.com/clusterring/clusterring/services/ringquery/query/assignment"
+	"github.com/clusterring/clusterring/services/ringquery/assignment"
+	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
 // TestPageIsSorted by namespace, then name: the API server sorts by both in one, where "a-b/x" comes before "a/x".
 func TestPageIsSorted(t *testing.T) {
-	r := Ring{
+	r := rings.Ring{
 		ClusterRing: &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: "ring"}},
 		View:        membership.NewView("ring", nil, nil),
 		Resources:   &resources.Set{},
@@ -36,8 +37,8 @@ func TestPageIsSorted(t *testing.T) {
 
 	var names []string
 	for _, a := range all {
-		require.Equal(t, assignment.Unassigned, a.State)
-		names = append(names, a.Namespace+"/"+a.Name)
+		require.Equal(t, assignment.Unassigned, a.GetState())
+		names = append(names, a.GetNamespace()+"/"+a.GetName())
 	}
 	require.Equal(t, []string{"a/x", "a/y", "a-b/x"}, names)
 }

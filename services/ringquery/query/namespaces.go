@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/sets"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/ringquery/metadata"
+	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
 const (
@@ -24,7 +24,7 @@ const (
 // namespaces knows, for the time of one question, which namespaces a ring covers. It reads only what names do not tell. It is
 // for one goroutine.
 type namespaces struct {
-	ring     *v1alpha1.ClusterRing
+	ring     rings.Ring
 	objects  *metadata.Reader
 	selector labels.Selector
 
@@ -32,14 +32,14 @@ type namespaces struct {
 	listed bool // all namespaces that are not known are not covered
 }
 
-// namespacesOf returns the knowledge for a ring. It fails with [ErrNotSharded] if the ring's selector cannot be used.
-func (a *Answerer) namespacesOf(ring *v1alpha1.ClusterRing) (*namespaces, error) {
+// namespacesOf returns the knowledge for a ring. It fails with [rings.ErrNotSharded] if the ring's selector cannot be used.
+func namespacesOf(ring rings.Ring, objects *metadata.Reader) (*namespaces, error) {
 	selector, err := metav1.LabelSelectorAsSelector(ring.Spec.EffectiveNamespaceSelector())
 	if err != nil {
-		return nil, fmt.Errorf("%w: the namespaceSelector of ring %s cannot be used: %w", ErrNotSharded, ring.Name, err)
+		return nil, fmt.Errorf("%w: the namespaceSelector of ring %s cannot be used: %w", rings.ErrNotSharded, ring.Name, err)
 	}
 
-	return &namespaces{ring: ring, objects: a.Objects, selector: selector, known: map[string]bool{"": true}}, nil
+	return &namespaces{ring: ring, objects: objects, selector: selector, known: map[string]bool{"": true}}, nil
 }
 
 // learn finds out about the namespaces of the objects.
@@ -52,10 +52,10 @@ func (n *namespaces) learn(ctx context.Context, objects []metav1.PartialObjectMe
 			continue
 		}
 
-		switch Covers(n.ring, name) {
-		case Covered:
+		switch n.ring.Covers(name) {
+		case rings.Covered:
 			n.known[name] = true
-		case NotCovered:
+		case rings.NotCovered:
 			n.known[name] = false
 		default:
 			unknown.Insert(name)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/ringquery/metadata"
+	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
 // pages hands all objects of a list to yield, page by page. If the list expires on the way, it goes on from the same place
@@ -54,5 +55,5 @@ func readable(err error, resource string) error {
 	}
 
 	return fmt.Errorf("%w: this server may not list %s: grant it get and list, by a ClusterRole with the label %s=true: %w",
-		ErrNotReadable, resource, v1alpha1.LabelAggregateToRingQuery, err)
+		rings.ErrNotReadable, resource, v1alpha1.LabelAggregateToRingQuery, err)
 }

@@ -7,97 +7,56 @@ import (
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/hashring"
 	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/resources"
-	hashring "github.com/clusterring/clusterring/services/internal/ring"
 	"github.com/clusterring/clusterring/services/ringquery/metadata"
+	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
-// Change is what would happen to the shards of a ring.
-type Change struct {
-	// Add are shards that would become available, Remove those that would not be any more.
-	Add, Remove []string
-	// Rename are shards that would get another name.
-	Rename []Rename
-}
-
-// Rename gives a shard another name.
-type Rename struct{ From, To string }
-
-// Simulation is what a change would do.
-type Simulation struct {
-	// Shards are all that are available before or after, in the order of their names.
-	Shards []SimulatedShard
-	// Moved is the fraction of the hash space that would get another owner, Least what has to move with equal shares.
-	Moved, Least float64
-	// Before and After are the fingerprints.
-	Before, After string
-	// Counted has an entry for each main resource, if objects were to be counted.
-	Counted []Counted
-}
-
-// SimulatedShard is a shard before and after a change.
-type SimulatedShard struct {
-	Name string
-	// TokensBefore and TokensAfter are how many of all [hashring.Tokens] it owns.
-	TokensBefore, TokensAfter int
-	// ObjectsBefore and ObjectsAfter are how many of the objects that were counted the ring gives to it.
-	ObjectsBefore, ObjectsAfter int64
-}
-
-// Counted says how many objects of a main resource were counted.
-type Counted struct {
-	schema.GroupResource
-	// Objects is how many the ring covers, Moved how many of them would belong to another shard.
-	Objects, Moved int64
-	// Problem says why they were not counted, or not all; empty: they were.
-	Problem string
-}
-
-// Simulate says what a change would do to a ring; with count, to its real main objects, too. It fails with [ErrInvalid],
-// [ErrRingNotFound], or [ErrNotSharded] if the ring is being deleted.
-func (a *Answerer) Simulate(ctx context.Context, name string, c Change, count bool) (Simulation, error) {
-	r, err := a.named(ctx, name)
+// Simulate says what a change would do to a ring; with count, to its real main objects, too. The request is valid. It fails with
+// [rings.ErrInvalid], [rings.ErrRingNotFound], or [rings.ErrNotSharded] if the ring is being deleted.
+func Simulate(ctx context.Context, from *rings.Rings, req *pb.SimulateRequest) (*pb.SimulateResponse, error) {
+	ring, err := from.Get(ctx, req.GetRing())
 	if err != nil {
-		return Simulation{}, err
+		return nil, err
 	}
 
-	if !r.DeletionTimestamp.IsZero() {
-		return Simulation{}, fmt.Errorf("%w: ring %s is being deleted and assigns nothing", ErrNotSharded, name)
+	if !ring.DeletionTimestamp.IsZero() {
+		return nil, fmt.Errorf("%w: ring %s is being deleted and assigns nothing", rings.ErrNotSharded, ring.Name)
 	}
 
-	ring := a.ring(r)
-	before := ring.View.Ring()
+	before := ring.View.Table()
 
-	names, err := c.apply(before)
+	names, err := apply(before, req)
 	if err != nil {
-		return Simulation{}, err
+		return nil, err
 	}
 	after := hashring.New(names)
 	sim := compare(before, after)
 
-	if count {
-		if sim.Counted, err = a.count(ctx, ring, newTally(before, after, sim.Shards)); err != nil {
-			return Simulation{}, err
+	if req.GetCountObjects() {
+		if sim.Counted, err = count(ctx, from.Objects, ring, newTally(before, after, sim.GetShards())); err != nil {
+			return nil, err
 		}
 	}
 
 	return sim, nil
 }
 
-// apply returns the names of the shards after the change. It fails with [ErrInvalid] if the change does not go with the shards
+// apply returns the names of the shards after the change. It fails with [rings.ErrInvalid] if the change does not go with the shards
 // that there are, or not with itself.
-func (c Change) apply(before *hashring.Ring) ([]string, error) {
+func apply(before *hashring.Table, c *pb.SimulateRequest) ([]string, error) {
 	var (
-		violations []Violation
+		violations []rings.Violation
 		mentioned  = map[string]string{}
 		gone       = map[string]bool{}
 		after      []string
 	)
 	complain := func(field, format string, args ...any) {
-		violations = append(violations, Violation{Field: field, Description: fmt.Sprintf(format, args...)})
+		violations = append(violations, rings.Violation{Field: field, Description: fmt.Sprintf(format, args...)})
 	}
 	leave := func(field, name string) {
 		if first, twice := mentioned[name]; twice {
@@ -117,21 +76,21 @@ func (c Change) apply(before *hashring.Ring) ([]string, error) {
 		after = append(after, name)
 	}
 
-	for i, name := range c.Remove {
+	for i, name := range c.GetRemove() {
 		leave(fmt.Sprintf("remove[%d]", i), name)
 	}
 
-	for i, r := range c.Rename {
-		leave(fmt.Sprintf("rename[%d].from", i), r.From)
-		join(fmt.Sprintf("rename[%d].to", i), r.To)
+	for i, r := range c.GetRename() {
+		leave(fmt.Sprintf("rename[%d].from", i), r.GetFrom())
+		join(fmt.Sprintf("rename[%d].to", i), r.GetTo())
 	}
 
-	for i, name := range c.Add {
+	for i, name := range c.GetAdd() {
 		join(fmt.Sprintf("add[%d]", i), name)
 	}
 
 	if len(violations) > 0 {
-		return nil, &InvalidError{Violations: violations}
+		return nil, &rings.InvalidError{Violations: violations}
 	}
 
 	for _, name := range before.Shards() {
@@ -144,34 +103,38 @@ func (c Change) apply(before *hashring.Ring) ([]string, error) {
 }
 
 // compare says what moves from one ring to the other.
-func compare(before, after *hashring.Ring) Simulation {
+func compare(before, after *hashring.Table) *pb.SimulateResponse {
 	names := append(before.Shards(), after.Shards()...)
 	slices.Sort(names)
 	names = slices.Compact(names)
 
-	sim := Simulation{Before: before.Fingerprint(), After: after.Fingerprint(), Least: least(before, after, len(names))}
+	sim := &pb.SimulateResponse{
+		FingerprintBefore: before.Fingerprint(), FingerprintAfter: after.Fingerprint(), Least: least(before, after, len(names)),
+	}
 	for _, name := range names {
-		sim.Shards = append(sim.Shards, SimulatedShard{
-			Name: name, TokensBefore: before.TokensOf(name), TokensAfter: after.TokensOf(name),
+		was, is := before.PartitionsOf(name), after.PartitionsOf(name)
+		sim.Shards = append(sim.Shards, &pb.SimulatedShard{
+			Name: name, PartitionsBefore: int32(was), PartitionsAfter: int32(is),
+			ShareBefore: float64(was) / hashring.Partitions, ShareAfter: float64(is) / hashring.Partitions,
 		})
 	}
 
 	moved := 0
-	for token := range hashring.Tokens {
-		was, _ := before.OwnerOf(token)
-		is, _ := after.OwnerOf(token)
+	for partition := range hashring.Partitions {
+		was, _ := before.OwnerOf(partition)
+		is, _ := after.OwnerOf(partition)
 		if was != is {
 			moved++
 		}
 	}
-	sim.Moved = float64(moved) / hashring.Tokens
+	sim.Moved = float64(moved) / hashring.Partitions
 
 	return sim
 }
 
 // least returns the fraction of the hash space that no scheme with equal shares can leave where it is: every shard that stays
 // keeps the smaller of its two shares at most. All is the number of names in either ring.
-func least(before, after *hashring.Ring, all int) float64 {
+func least(before, after *hashring.Table, all int) float64 {
 	larger := max(before.Len(), after.Len())
 	if larger == 0 {
 		return 0
@@ -183,15 +146,15 @@ func least(before, after *hashring.Ring, all int) float64 {
 
 // tally counts objects by the shards that they belong to.
 type tally struct {
-	before, after *hashring.Ring
-	shards        map[string]*SimulatedShard
+	before, after *hashring.Table
+	shards        map[string]*pb.SimulatedShard
 }
 
 // newTally counts for these shards, which are all of both rings.
-func newTally(before, after *hashring.Ring, shards []SimulatedShard) *tally {
-	t := &tally{before: before, after: after, shards: make(map[string]*SimulatedShard, len(shards))}
-	for i := range shards {
-		t.shards[shards[i].Name] = &shards[i]
+func newTally(before, after *hashring.Table, shards []*pb.SimulatedShard) *tally {
+	t := &tally{before: before, after: after, shards: make(map[string]*pb.SimulatedShard, len(shards))}
+	for _, s := range shards {
+		t.shards[s.GetName()] = s
 	}
 
 	return t
@@ -213,20 +176,20 @@ func (t *tally) add(k key.Key) (moved bool) {
 }
 
 // count counts the main objects of the ring. What cannot be read is said in the result; it fails if ctx ends.
-func (a *Answerer) count(ctx context.Context, r Ring, t *tally) ([]Counted, error) {
-	var all []Counted
+func count(ctx context.Context, objects *metadata.Reader, r rings.Ring, t *tally) ([]*pb.CountedResource, error) {
+	var all []*pb.CountedResource
 
-	spaces, err := a.namespacesOf(r.ClusterRing)
+	spaces, err := namespacesOf(r, objects)
 	if err != nil {
 		return nil, err
 	}
 
 	for _, main := range r.Spec.Resources {
-		c := Counted{GroupResource: schema.GroupResource{Group: main.Group, Resource: main.Resource}}
+		c := &pb.CountedResource{Group: main.Group, Resource: main.Resource}
 
-		if resource, _, err := find(r, Reference{Group: main.Group, Resource: main.Resource}); err != nil {
+		if resource, _, err := r.Find(rings.Reference{Group: main.Group, Resource: main.Resource}); err != nil {
 			c.Problem = "the API server does not serve it (yet)"
-		} else if err := a.countOf(ctx, member{Resource: resource, role: resources.Main, spaces: spaces}, t, &c); err != nil {
+		} else if err := countOf(ctx, member{Resource: resource, role: resources.Main, spaces: spaces}, t, c); err != nil {
 			if ctx.Err() != nil {
 				return nil, err
 			}
@@ -238,10 +201,10 @@ func (a *Answerer) count(ctx context.Context, r Ring, t *tally) ([]Counted, erro
 	return all, nil
 }
 
-func (a *Answerer) countOf(ctx context.Context, m member, t *tally, c *Counted) error {
+func countOf(ctx context.Context, m member, t *tally, c *pb.CountedResource) error {
 	q := metadata.Query{GVR: m.GVR, Limit: listSize}
 
-	err := pages(ctx, a.Objects, q, func(objects []metav1.PartialObjectMetadata) error {
+	err := pages(ctx, m.spaces.objects, q, func(objects []metav1.PartialObjectMetadata) error {
 		if err := m.spaces.learn(ctx, objects); err != nil {
 			return err
 		}
@@ -260,7 +223,7 @@ func (a *Answerer) countOf(ctx context.Context, m member, t *tally, c *Counted) 
 		return nil
 	})
 
-	return readable(err, c.String())
+	return readable(err, m.GroupResource().String())
 }
 
 // problemOf says to a person why objects were not counted.

@@ -6,48 +6,50 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/hashring"
 	"github.com/clusterring/clusterring/services/internal/key"
-	hashring "github.com/clusterring/clusterring/services/internal/ring"
+	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
 func TestChangesOfShards(t *testing.T) {
 	ring := hashring.New([]string{"a", "b", "c"})
 
 	for name, c := range map[string]struct {
-		change Change
+		change *pb.SimulateRequest
 		want   []string
 		fields []string
 	}{
-		"nothing":    {Change{}, []string{"a", "b", "c"}, nil},
-		"add":        {Change{Add: []string{"e", "d"}}, []string{"a", "b", "c", "d", "e"}, nil},
-		"remove":     {Change{Remove: []string{"b"}}, []string{"a", "c"}, nil},
-		"remove all": {Change{Remove: []string{"a", "b", "c"}}, nil, nil},
-		"rename":     {Change{Rename: []Rename{{"a", "z"}}}, []string{"b", "c", "z"}, nil},
+		"nothing":    {&pb.SimulateRequest{}, []string{"a", "b", "c"}, nil},
+		"add":        {&pb.SimulateRequest{Add: []string{"e", "d"}}, []string{"a", "b", "c", "d", "e"}, nil},
+		"remove":     {&pb.SimulateRequest{Remove: []string{"b"}}, []string{"a", "c"}, nil},
+		"remove all": {&pb.SimulateRequest{Remove: []string{"a", "b", "c"}}, nil, nil},
+		"rename":     {&pb.SimulateRequest{Rename: []*pb.Rename{{From: "a", To: "z"}}}, []string{"b", "c", "z"}, nil},
 		"all at once": {
-			Change{Add: []string{"d"}, Remove: []string{"c"}, Rename: []Rename{{"a", "x"}, {"b", "y"}}}, []string{"d", "x", "y"}, nil,
+			&pb.SimulateRequest{Add: []string{"d"}, Remove: []string{"c"}, Rename: []*pb.Rename{{From: "a", To: "x"}, {From: "b", To: "y"}}}, []string{"d", "x", "y"}, nil,
 		},
 
-		"added twice":          {Change{Add: []string{"d", "d"}}, nil, []string{"add[1]"}},
-		"add what is there":    {Change{Add: []string{"a"}}, nil, []string{"add[0]"}},
-		"remove what is not":   {Change{Remove: []string{"d"}}, nil, []string{"remove[0]"}},
-		"removed twice":        {Change{Remove: []string{"a", "a"}}, nil, []string{"remove[1]"}},
-		"removed and added":    {Change{Add: []string{"a"}, Remove: []string{"a"}}, nil, []string{"add[0]"}},
-		"rename what is not":   {Change{Rename: []Rename{{"d", "e"}}}, nil, []string{"rename[0].from"}},
-		"rename to itself":     {Change{Rename: []Rename{{"a", "a"}}}, nil, []string{"rename[0].to"}},
-		"rename to what is":    {Change{Rename: []Rename{{"a", "b"}}}, nil, []string{"rename[0].to"}},
-		"renamed and removed":  {Change{Remove: []string{"a"}, Rename: []Rename{{"a", "d"}}}, nil, []string{"rename[0].from"}},
-		"renamed to the added": {Change{Add: []string{"d"}, Rename: []Rename{{"a", "d"}}}, nil, []string{"add[0]"}},
-		"every mistake":        {Change{Add: []string{"a"}, Remove: []string{"x"}, Rename: []Rename{{"y", "b"}}}, nil, []string{"remove[0]", "rename[0].from", "rename[0].to", "add[0]"}},
+		"added twice":          {&pb.SimulateRequest{Add: []string{"d", "d"}}, nil, []string{"add[1]"}},
+		"add what is there":    {&pb.SimulateRequest{Add: []string{"a"}}, nil, []string{"add[0]"}},
+		"remove what is not":   {&pb.SimulateRequest{Remove: []string{"d"}}, nil, []string{"remove[0]"}},
+		"removed twice":        {&pb.SimulateRequest{Remove: []string{"a", "a"}}, nil, []string{"remove[1]"}},
+		"removed and added":    {&pb.SimulateRequest{Add: []string{"a"}, Remove: []string{"a"}}, nil, []string{"add[0]"}},
+		"rename what is not":   {&pb.SimulateRequest{Rename: []*pb.Rename{{From: "d", To: "e"}}}, nil, []string{"rename[0].from"}},
+		"rename to itself":     {&pb.SimulateRequest{Rename: []*pb.Rename{{From: "a", To: "a"}}}, nil, []string{"rename[0].to"}},
+		"rename to what is":    {&pb.SimulateRequest{Rename: []*pb.Rename{{From: "a", To: "b"}}}, nil, []string{"rename[0].to"}},
+		"renamed and removed":  {&pb.SimulateRequest{Remove: []string{"a"}, Rename: []*pb.Rename{{From: "a", To: "d"}}}, nil, []string{"rename[0].from"}},
+		"renamed to the added": {&pb.SimulateRequest{Add: []string{"d"}, Rename: []*pb.Rename{{From: "a", To: "d"}}}, nil, []string{"add[0]"}},
+		"every mistake":        {&pb.SimulateRequest{Add: []string{"a"}, Remove: []string{"x"}, Rename: []*pb.Rename{{From: "y", To: "b"}}}, nil, []string{"remove[0]", "rename[0].from", "rename[0].to", "add[0]"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			names, err := c.change.apply(ring)
+			names, err := apply(ring, c.change)
 			if c.fields == nil {
 				require.NoError(t, err)
 				require.ElementsMatch(t, c.want, names)
 
 				return
 			}
-			var invalid *InvalidError
+			var invalid *rings.InvalidError
 			require.ErrorAs(t, err, &invalid)
 			var fields []string
 			for _, v := range invalid.Violations {
@@ -86,21 +88,21 @@ func TestWhatMoves(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			before, after := hashring.New(c.before), hashring.New(c.after)
 			sim := compare(before, after)
-			require.InDelta(t, c.least, sim.Least, 1e-9)
-			require.GreaterOrEqual(t, sim.Moved, c.least*0.98)
-			require.LessOrEqual(t, sim.Moved, c.most)
-			require.Equal(t, before.Fingerprint(), sim.Before)
-			require.Equal(t, after.Fingerprint(), sim.After)
+			require.InDelta(t, c.least, sim.GetLeast(), 1e-9)
+			require.GreaterOrEqual(t, sim.GetMoved(), c.least*0.98)
+			require.LessOrEqual(t, sim.GetMoved(), c.most)
+			require.Equal(t, before.Fingerprint(), sim.GetFingerprintBefore())
+			require.Equal(t, after.Fingerprint(), sim.GetFingerprintAfter())
 
 			was, is := 0, 0
-			for i, s := range sim.Shards {
-				require.True(t, i == 0 || sim.Shards[i-1].Name < s.Name)
-				require.True(t, before.Has(s.Name) || after.Has(s.Name))
-				was, is = was+s.TokensBefore, is+s.TokensAfter
+			for i, s := range sim.GetShards() {
+				require.True(t, i == 0 || sim.GetShards()[i-1].GetName() < s.GetName())
+				require.True(t, before.Has(s.GetName()) || after.Has(s.GetName()))
+				was, is = was+int(s.GetPartitionsBefore()), is+int(s.GetPartitionsAfter())
 			}
-			require.Contains(t, []int{0, hashring.Tokens}, was)
+			require.Contains(t, []int{0, hashring.Partitions}, was)
 			require.Equal(t, len(c.before) > 0, was > 0)
-			require.Equal(t, len(c.after) > 0, is == hashring.Tokens)
+			require.Equal(t, len(c.after) > 0, is == hashring.Partitions)
 		})
 	}
 }
@@ -108,7 +110,7 @@ func TestWhatMoves(t *testing.T) {
 func TestObjectsAreCountedWhereTheyBelong(t *testing.T) {
 	before, after := hashring.New([]string{"a", "b"}), hashring.New([]string{"a", "c"})
 	sim := compare(before, after)
-	count := newTally(before, after, sim.Shards)
+	count := newTally(before, after, sim.GetShards())
 
 	const objects = 1000
 	moved := 0
@@ -117,12 +119,12 @@ func TestObjectsAreCountedWhereTheyBelong(t *testing.T) {
 			moved++
 		}
 	}
-	require.InDelta(t, sim.Moved, float64(moved)/objects, 0.05)
-	a, b, c := sim.Shards[0], sim.Shards[1], sim.Shards[2]
-	require.EqualValues(t, objects, a.ObjectsBefore+b.ObjectsBefore)
-	require.EqualValues(t, objects, a.ObjectsAfter+c.ObjectsAfter)
-	require.Zero(t, b.ObjectsAfter)
-	require.Zero(t, c.ObjectsBefore)
+	require.InDelta(t, sim.GetMoved(), float64(moved)/objects, 0.05)
+	a, b, c := sim.GetShards()[0], sim.GetShards()[1], sim.GetShards()[2]
+	require.EqualValues(t, objects, a.GetObjectsBefore()+b.GetObjectsBefore())
+	require.EqualValues(t, objects, a.GetObjectsAfter()+c.GetObjectsAfter())
+	require.Zero(t, b.GetObjectsAfter())
+	require.Zero(t, c.GetObjectsBefore())
 
 	none := newTally(hashring.New(nil), hashring.New(nil), nil)
 	require.False(t, none.add(key.Key{Name: "x"}))

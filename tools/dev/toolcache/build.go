@@ -113,7 +113,7 @@ func (b *Builder) download(ctx context.Context, p Program) (packages int, err er
 			modules++
 			b.Progress.set("downloading modules, %d so far", modules)
 		}
-	}, "list", "-mod=readonly", "-deps", p.Package)
+	}, p.args("list", "-deps", p.Package)...)
 	return bytes.Count(packageList, []byte("\n")), err
 }
 
@@ -122,9 +122,9 @@ func (b *Builder) compile(ctx context.Context, p Program, binary string, total i
 	compiled := 0
 	_, err := b.run(ctx, p, func(string) {
 		compiled++
-		b.Progress.set("compiling, %d packages so far, at most %d", compiled, total)
-	}, "build", "-v", "-mod=readonly", "-trimpath", "-buildvcs=false",
-		"-ldflags", strings.TrimSpace("-s -w "+p.LDFlags), "-o", binary, p.Package)
+		b.Progress.compiled(compiled, total)
+	}, p.args("build", "-v", "-trimpath", "-buildvcs=false",
+		"-ldflags", strings.TrimSpace("-s -w "+p.LDFlags), "-o", binary, p.Package)...)
 	return err
 }
 

@@ -166,3 +166,53 @@ func TestProgressSaysWhatHappens(t *testing.T) {
 		t.Errorf("got:\n%swant:\n%s", out.String(), want)
 	}
 }
+
+func TestProgressSaysHowLongTheRestMayTake(t *testing.T) {
+	var out strings.Builder
+	now := time.Unix(0, 0)
+	p := &Progress{Out: &out, Now: func() time.Time { return now }}
+	defer p.start("hello v1")(nil)
+	now = now.Add(time.Hour) // of another phase
+	p.phase("compiling %d packages", 3000)
+	for _, at := range []struct{ seconds, done int }{{20, 10}, {100, 1000}, {100, 2900}, {0, 3100}} {
+		now = now.Add(time.Duration(at.seconds) * time.Second)
+		p.compiled(at.done, 3000)
+		p.write(false)
+	}
+	want := `hello v1: compiling 3000 packages (3600s)
+hello v1: compiling, 10 packages so far, at most 3000 (3620s)
+hello v1: compiling, 1000 packages so far, at most 3000, about 4 min left (3720s)
+hello v1: compiling, 2900 packages so far, at most 3000, less than a minute left (3820s)
+hello v1: compiling, 3100 packages so far, at most 3000, less than a minute left (3820s)
+`
+	if out.String() != want {
+		t.Errorf("got:\n%swant:\n%s", out.String(), want)
+	}
+}
+
+// Whatever else is in the directory, what pins the program is the file that it names.
+func TestModfilePinsTheProgram(t *testing.T) {
+	p := program(t, source)
+	write(t, filepath.Join(p.Module, "hello.mod"), "module example.org/other\n\ngo 1.26.0\n")
+	plain, err := p.dir("cache")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Modfile = "hello.mod"
+	pinned := build(t, &Builder{Cache: t.TempDir()}, p)
+	out, err := exec.CommandContext(t.Context(), "go", "version", "-m", filepath.Join(pinned, "hello")).Output()
+	if err != nil || !strings.Contains(string(out), "example.org/other") {
+		t.Errorf("built as:\n%s%v", out, err)
+	}
+	if filepath.Base(pinned) == filepath.Base(plain) {
+		t.Error("what go.mod pins and what hello.mod pins have one directory")
+	}
+	write(t, filepath.Join(p.Module, "hello.sum"), "")
+	summed, err := p.dir("cache")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if filepath.Base(summed) == filepath.Base(pinned) {
+		t.Error("hello.sum does not count")
+	}
+}

@@ -1,11 +1,12 @@
 // Package toolcache builds a Go program once and keeps it in the user's cache.
 //
-// A program is known by what goes into it: the go.mod and go.sum that pin its dependencies, its own source files,
+// A program is known by what goes into it: the files that pin its dependencies, its own source files,
 // and how it is linked. The directory in the cache carries the hash of these, so a change gives a new directory, and a
 // directory that exists is complete: it is built aside and renamed into place, under a lock.
 package toolcache
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -25,6 +26,9 @@ type Program struct {
 	Version string
 	// Module is the directory of the module whose go.mod pins the program.
 	Module string
+	// Modfile pins the program in place of go.mod, as the go command's flag -modfile does: a file of Module whose name ends
+	// in .mod, with a .sum beside it. Empty for go.mod.
+	Modfile string
 	// Package is what to build: an import path, or a directory of the module that starts with "./".
 	Package string
 	// Binary is the file name of the executable.
@@ -37,7 +41,9 @@ type Program struct {
 
 // hash identifies everything that the executable depends on, in 12 hex digits.
 func (p Program) hash() (string, error) {
-	files := []string{filepath.Join(p.Module, "go.mod"), filepath.Join(p.Module, "go.sum")}
+	mod := filepath.Join(p.Module, cmp.Or(p.Modfile, "go.mod"))
+	sum := strings.TrimSuffix(mod, ".mod") + ".sum"
+	files := []string{mod, sum}
 	if strings.HasPrefix(p.Package, "./") {
 		own, err := filepath.Glob(filepath.Join(p.Module, filepath.FromSlash(p.Package), "*.go"))
 		if err != nil {
@@ -52,7 +58,7 @@ func (p Program) hash() (string, error) {
 	}
 	for _, name := range files {
 		content, err := os.ReadFile(name)
-		if errors.Is(err, fs.ErrNotExist) && filepath.Base(name) == "go.sum" {
+		if errors.Is(err, fs.ErrNotExist) && name == sum {
 			continue // a module without dependencies has none
 		}
 		if err != nil {
@@ -87,4 +93,13 @@ func (p Program) completeIn(dir string) bool {
 func Executable(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0
+}
+
+// args returns the arguments of the go command, for what pins the program. The first names the go command's own command.
+func (p Program) args(command string, rest ...string) []string {
+	pinned := []string{command, "-mod=readonly"}
+	if p.Modfile != "" {
+		pinned = append(pinned, "-modfile="+p.Modfile)
+	}
+	return append(pinned, rest...)
 }

@@ -19,10 +19,11 @@ type Progress struct {
 	// Ticks says when to write a line; nil for the begin of phases only.
 	Ticks <-chan time.Time
 
-	mu    sync.Mutex
-	title string
-	state string
-	begin time.Time
+	mu     sync.Mutex
+	title  string
+	state  string
+	begin  time.Time
+	phased time.Time // when the phase began
 }
 
 // start names what is being built, and reports at every tick until finish is called with the outcome.
@@ -31,7 +32,7 @@ func (p *Progress) start(title string) (finish func(error)) {
 		return func(error) {}
 	}
 	p.mu.Lock()
-	p.title, p.begin = title, p.Now()
+	p.title, p.begin, p.phased = title, p.Now(), p.Now()
 	p.mu.Unlock()
 	done := make(chan struct{})
 	var loop sync.WaitGroup
@@ -60,7 +61,37 @@ func (p *Progress) start(title string) (finish func(error)) {
 // phase says at once what happens now.
 func (p *Progress) phase(format string, args ...any) {
 	p.set(format, args...)
+	if p != nil {
+		p.mu.Lock()
+		p.phased = p.Now()
+		p.mu.Unlock()
+	}
 	p.write(false)
+}
+
+// compiled changes what the next line will say: how many packages of a phase are compiled, and how long the others may take. Packages
+// differ, but among hundreds of them the mean of those done is a fair guess.
+func (p *Progress) compiled(done, total int) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	passed := p.Now().Sub(p.phased)
+	p.mu.Unlock()
+	p.set("compiling, %d packages so far, at most %d%s", done, total, left(passed, done, total))
+}
+
+// left says how long it may take until all is done, once enough is done to tell.
+func left(passed time.Duration, done, total int) string {
+	const enough = 50
+	if done < enough || passed < 5*time.Second {
+		return ""
+	}
+	rest := passed * time.Duration(max(total-done, 0)) / time.Duration(done)
+	if rest < time.Minute {
+		return ", less than a minute left"
+	}
+	return fmt.Sprintf(", about %d min left", int(rest.Round(time.Minute).Minutes()))
 }
 
 // set changes what the next line will say.

@@ -54,8 +54,8 @@ func (c *Cluster) writeKubeconfig(ctx context.Context, account *corev1.ServiceAc
 	}
 	err = clientcmd.WriteToFile(clientcmdapi.Config{
 		Clusters: map[string]*clientcmdapi.Cluster{"cluster": {
-			Server: c.config.Host, TLSServerName: c.config.ServerName, InsecureSkipTLSVerify: c.config.Insecure,
-			CertificateAuthority: c.config.CAFile, CertificateAuthorityData: c.config.CAData,
+			Server: c.Config.Host, TLSServerName: c.Config.ServerName, InsecureSkipTLSVerify: c.Config.Insecure,
+			CertificateAuthority: c.Config.CAFile, CertificateAuthorityData: c.Config.CAData,
 		}},
 		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"account": {Token: token.Status.Token}},
 		Contexts:       map[string]*clientcmdapi.Context{"account": {Cluster: "cluster", AuthInfo: "account"}},

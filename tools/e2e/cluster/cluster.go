@@ -37,6 +37,8 @@ const look = 200 * time.Millisecond
 type Cluster struct {
 	// Client reads and writes any object, and does not limit its rate.
 	Client client.WithWatch
+	// Config is how to reach it, without a limit of the rate.
+	Config *rest.Config
 	// Clients is for logs, proxies and discovery.
 	Clients kubernetes.Interface
 	// Clock is the real one.
@@ -45,7 +47,6 @@ type Cluster struct {
 	ExampleImage string
 
 	kubectl string
-	config  *rest.Config
 }
 
 // Connect returns the cluster of $KUBECONFIG, or of the default file. The kubectl program given is a path, or a name to be found in
@@ -70,7 +71,7 @@ func Connect(kubectl string) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a client of the cluster: %w", err)
 	}
-	return &Cluster{Client: c, Clients: clients, Clock: clock.RealClock{}, kubectl: kubectl, config: config}, nil
+	return &Cluster{Client: c, Clients: clients, Config: config, Clock: clock.RealClock{}, kubectl: kubectl}, nil
 }
 
 // mapper knows what the tests ask for without asking the server, which does not have all of it all the time.

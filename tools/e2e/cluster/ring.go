@@ -15,8 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/tools/e2e/owner"
 	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
+	"github.com/clusterring/clusterring/tools/lab/check"
 )
 
 // Example is the example as it is installed. Other rings are made after it.
@@ -144,7 +144,7 @@ func (c *Cluster) Leases(ctx context.Context, ring Ring) ([]coordinationv1.Lease
 }
 
 // Objects returns the Websites of the ring's namespace and what they control, as they are stored.
-func (c *Cluster) Objects(ctx context.Context, ring Ring) ([]owner.Object, error) {
+func (c *Cluster) Objects(ctx context.Context, ring Ring) ([]check.Version, error) {
 	var pages corev1.ConfigMapList
 	if err := c.Client.List(ctx, &pages, client.InNamespace(ring.Namespace())); err != nil {
 		return nil, fmt.Errorf("list ConfigMaps of %s: %w", ring.Namespace(), err)
@@ -153,24 +153,25 @@ func (c *Cluster) Objects(ctx context.Context, ring Ring) ([]owner.Object, error
 	if err := c.Client.List(ctx, &sites, client.InNamespace(ring.Namespace())); err != nil {
 		return nil, fmt.Errorf("list Websites of %s: %w", ring.Namespace(), err)
 	}
-	var objects []owner.Object
+	var objects []check.Version
+	known := map[string]bool{}
 	for i := range sites.Items {
 		site := &sites.Items[i]
-		object := ring.object("Website", site)
-		object.Done = site.Done()
-		objects = append(objects, object)
+		object := ring.object(check.Website, site)
+		object.Complete = site.Done()
+		known[object.UID], objects = true, append(objects, object)
 	}
 	for i := range pages.Items {
-		if object := ring.object("ConfigMap", &pages.Items[i]); object.Owner != "" {
+		if object := ring.object(check.ConfigMap, &pages.Items[i]); known[object.Owner] { // else it is nobody's, or being collected
 			objects = append(objects, object)
 		}
 	}
 	return objects, nil
 }
 
-func (r Ring) object(kind string, o client.Object) owner.Object {
+func (r Ring) object(kind string, o client.Object) check.Version {
 	_, draining := o.GetLabels()[shardingv1alpha1.DrainLabel(r.Name)]
-	object := owner.Object{
+	object := check.Version{
 		Kind: kind, Name: o.GetName(), UID: string(o.GetUID()),
 		Shard: o.GetLabels()[shardingv1alpha1.ShardLabel(r.Name)], Draining: draining,
 	}
@@ -194,9 +195,12 @@ func (c *Cluster) Complete(ctx context.Context, ring Ring, shards int) error {
 	if err != nil {
 		return err
 	}
-	if problems := owner.Problems(objects, available); len(problems) > 0 {
-		return fmt.Errorf("ring %s: %d problems with %d objects: %s", ring.Name, len(problems), len(objects),
-			strings.Join(problems[:min(len(problems), 5)], "; "))
+	if problems := check.Final(check.State{Versions: objects, Available: available}); len(problems) > 0 {
+		var texts []string
+		for _, p := range problems[:min(len(problems), 5)] {
+			texts = append(texts, p.Text)
+		}
+		return fmt.Errorf("ring %s: %d problems with %d objects: %s", ring.Name, len(problems), len(objects), strings.Join(texts, "; "))
 	}
 	return c.content(ctx, ring, shards)
 }
@@ -207,20 +211,8 @@ func (c *Cluster) content(ctx context.Context, ring Ring, shards int) error {
 	if err := c.Client.Get(ctx, client.ObjectKey{Name: ring.Name}, stored); err != nil {
 		return fmt.Errorf("read ring %s: %w", ring.Name, err)
 	}
-	if stored.Status.AvailableShards != int32(shards) { //nolint:gosec // a few
-		return fmt.Errorf("ring %s says that %d shards are available, not %d", ring.Name, stored.Status.AvailableShards, shards)
-	}
-	for _, t := range []string{
-		shardingv1alpha1.ConditionReady, shardingv1alpha1.ConditionShardsAvailable,
-		shardingv1alpha1.ConditionWebhookRegistered, shardingv1alpha1.ConditionAssigned,
-	} {
-		found := meta.FindStatusCondition(stored.Status.Conditions, t)
-		if found == nil {
-			return fmt.Errorf("ring %s has no condition %s", ring.Name, t)
-		}
-		if found.Status != metav1.ConditionTrue {
-			return fmt.Errorf("ring %s has condition %s %s: %s: %s", ring.Name, t, found.Status, found.Reason, found.Message)
-		}
+	if problems := check.Status(stored, shards); len(problems) > 0 {
+		return fmt.Errorf("ring %s: %s", ring.Name, strings.Join(problems, "; "))
 	}
 	return nil
 }

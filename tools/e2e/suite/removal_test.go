@@ -40,7 +40,7 @@ func (s *suite) removalAtOnce(t *testing.T) {
 	began := s.Clock.Now()
 	example := filepath.Join(s.root, "deploy/example")
 	_, err := s.Kubectl(ctx, "delete", "-k", example, "--timeout=180s")
-	require.ErrorContains(t, err, "ring example is there", "the rights stay as long as the ring")
+	require.ErrorContains(t, err, "ring example exists", "the rights stay as long as the ring")
 	// After such an error, kubectl does not wait.
 	_, err = s.Kubectl(ctx, "wait", "--for=delete", "clusterring", "--all", "--timeout=180s")
 	require.NoError(t, err)

@@ -14,9 +14,10 @@ import (
 	"github.com/clusterring/clusterring/tools/e2e/cluster"
 	"github.com/clusterring/clusterring/tools/e2e/podlog"
 	"github.com/clusterring/clusterring/tools/e2e/report"
-	"github.com/clusterring/clusterring/tools/e2e/ships"
 	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/example/history"
+	"github.com/clusterring/clusterring/tools/lab/check"
+	"github.com/clusterring/clusterring/tools/lab/record"
 )
 
 // stirring is the time between two changes of Websites.
@@ -93,9 +94,11 @@ func (s *suite) withShards(t *testing.T, name string, events func(cluster.Ring) 
 func (s *suite) sail(t *testing.T, ring cluster.Ring) (noneTwice func(*testing.T)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	history, err := ships.Follow(ctx, s.Client, ring.Namespace())
-	stop := func() { cancel(); history.Wait() }
+	recorder, err := record.Start(ctx, s.Config, record.Options{Ring: ring.Name, Objects: []record.Objects{
+		{Kind: check.Fleet, Namespace: ring.Namespace()}, {Kind: check.Ship, Namespace: ring.Namespace()},
+	}})
 	require.NoError(t, err)
+	stop := func() { cancel(); recorder.Wait() }
 	t.Cleanup(stop)
 	require.NoError(t, s.AddFleets(t.Context(), ring, s.size.fleets))
 
@@ -107,9 +110,10 @@ func (s *suite) sail(t *testing.T, ring cluster.Ring) (noneTwice func(*testing.T
 			fleets, err = s.Fleets(ctx, ring)
 			return err
 		}))
-		excess, missing, err := history.Excess(fleets)
+		versions, err := recorder.Versions()
 		require.NoError(t, err)
 		stop()
+		excess, missing := check.Excess(versions)
 		s.note(t, "Fleets", len(fleets))
 		s.demand(t, report.Figure{Name: "Ships made twice", Value: excess, Limit: "none", Kept: excess == 0})
 		s.demand(t, report.Figure{Name: "Ships that are missing", Value: missing, Limit: "none", Kept: missing == 0 && len(fleets) == s.size.fleets})

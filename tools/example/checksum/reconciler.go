@@ -1,8 +1,8 @@
-// Package checksum is a second controller of the example: it notes the checksum of each page beside it, so that consumers
-// see at a glance whether it has changed.
+// Package checksum is a second controller of the example: it writes the checksum of each page into an annotation, so that consumers
+// can see whether the page has changed.
 //
-// It reconciles a controlled kind. Its reconciles count for the Website that a ConfigMap belongs to: a Website is not given
-// up while they run.
+// It reconciles a controlled kind. Its reconciles count for the Website that a ConfigMap belongs to: the Website is not released
+// while they run.
 package checksum
 
 import (
@@ -22,15 +22,15 @@ import (
 	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 )
 
-// Annotation of a ConfigMap: the checksum of its data.
+// Annotation of a ConfigMap that contains the checksum of its data.
 const Annotation = "example.clusterring.dev/checksum"
 
-// afterConflict is when a ConfigMap that has just changed is looked at again, if its event does not come first.
+// afterConflict is when a ConfigMap that has just changed is reconciled again, if its event does not come first.
 const afterConflict = 100 * time.Millisecond
 
 // Reconciler reconciles the ConfigMaps of Websites.
 type Reconciler struct {
-	// Client reads from the shard's cache and writes.
+	// Client writes, and reads from the shard's cache.
 	Client client.Client
 }
 
@@ -57,7 +57,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	case apierrors.IsConflict(err):
 		return reconcile.Result{RequeueAfter: afterConflict}, nil
 	default:
-		return reconcile.Result{}, fmt.Errorf("note the checksum: %w", err)
+		return reconcile.Result{}, fmt.Errorf("write the checksum: %w", err)
 	}
 }
 

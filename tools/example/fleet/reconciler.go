@@ -1,8 +1,9 @@
-// Package fleet keeps as many ships as each Fleet shall have.
+// Package fleet maintains the desired number of ships of each Fleet.
 //
-// It counts them in its cache, and those that it makes have generated names: as the controllers of ReplicaSets and Jobs do, and most that
-// scale something. To such a controller a ship that its cache does not show yet is one that is missing. Those that it has made itself it
-// waits for; that it sees those which another shard has made before it counts for the first time is what the shard library sees to.
+// It counts the ships in its cache and creates ships with generated names, as the controllers of ReplicaSets, Jobs, and most other
+// resources that scale do. For such a controller, a ship that its cache does not show yet is a missing ship. The controller waits
+// for the ships that it has created itself. The shard library ensures that the controller sees the ships that another shard has
+// created before it counts for the first time.
 package fleet
 
 import (
@@ -28,13 +29,13 @@ const (
 	// OwnerIndex is the index of the cache in which the Reconciler finds the ships of a fleet; see [ByOwner].
 	OwnerIndex = ".metadata.controller.uid"
 
-	// afterConflict is when a fleet that has just changed is looked at again, if its event does not come first.
+	// afterConflict is when a fleet that has just changed is reconciled again, if its event does not come first.
 	afterConflict = 100 * time.Millisecond
-	// atOnce is how many ships one reconcile makes, so that none takes long.
+	// atOnce is how many ships one reconcile creates at most, so that none takes long.
 	atOnce = 50
 )
 
-// ByOwner returns under what a Ship is found in the [OwnerIndex].
+// ByOwner returns the key of a Ship in the [OwnerIndex].
 func ByOwner(obj client.Object) []string {
 	if owner := metav1.GetControllerOf(obj); owner != nil {
 		return []string{string(owner.UID)}
@@ -43,12 +44,12 @@ func ByOwner(obj client.Object) []string {
 	return nil
 }
 
-// Reconciler reconciles Fleets. Make it with [New]; it may be used by several goroutines.
+// Reconciler reconciles Fleets. Create it with [New]. It may be used by several goroutines.
 type Reconciler struct {
 	client client.Client
 
 	mu sync.Mutex
-	// made are the ships that were made and have not been seen.
+	// made are the ships that were created and have not been seen.
 	made map[types.NamespacedName]expected
 }
 
@@ -58,7 +59,7 @@ type expected struct {
 	ships sets.Set[string]
 }
 
-// New returns a reconciler with a client that reads from the shard's cache, which has the [OwnerIndex], and writes.
+// New returns a reconciler with a client that writes, and reads from the shard's cache, which has the [OwnerIndex].
 func New(c client.Client) *Reconciler {
 	return &Reconciler{client: c, made: map[types.NamespacedName]expected{}}
 }
@@ -69,7 +70,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 
 	err := r.client.Get(ctx, req.NamespacedName, fleet)
 	if apierrors.IsNotFound(err) || err == nil && !fleet.DeletionTimestamp.IsZero() {
-		r.forget(req.NamespacedName) // it is another shard's, or its ships are collected with it
+		r.forget(req.NamespacedName) // the fleet is another shard's, or its ships are garbage-collected with it
 		return reconcile.Result{}, nil
 	}
 	if err != nil {
@@ -82,7 +83,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 
 	if !r.seen(fleet, ships.Items) {
-		return reconcile.Result{}, nil // the ship that is missing comes with an event
+		return reconcile.Result{}, nil // the missing ship comes with an event
 	}
 
 	err = r.scale(ctx, fleet, ships.Items)
@@ -96,15 +97,15 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return reconcile.Result{}, err
 }
 
-// scale makes what is missing, or removes the youngest of what is too much.
+// scale creates missing ships, or deletes the youngest of the excess ships.
 func (r *Reconciler) scale(ctx context.Context, fleet *v1alpha1.Fleet, ships []v1alpha1.Ship) error {
 	for range min(int(fleet.Spec.Replicas)-len(ships), atOnce) {
 		ship := &v1alpha1.Ship{ObjectMeta: metav1.ObjectMeta{Namespace: fleet.Namespace, GenerateName: fleet.Name + "-"}}
 		if err := controllerutil.SetControllerReference(fleet, ship, r.client.Scheme()); err != nil {
-			return fmt.Errorf("make the fleet the ship's controller: %w", err)
+			return fmt.Errorf("set the fleet as the ship's controller: %w", err)
 		}
 		if err := r.client.Create(ctx, ship); err != nil {
-			return fmt.Errorf("make a ship: %w", err)
+			return fmt.Errorf("create a ship: %w", err)
 		}
 
 		r.expect(fleet, ship.Name)
@@ -117,14 +118,14 @@ func (r *Reconciler) scale(ctx context.Context, fleet *v1alpha1.Fleet, ships []v
 	for i := range max(len(ships)-int(fleet.Spec.Replicas), 0) {
 		err := client.IgnoreNotFound(r.client.Delete(ctx, &ships[i], client.Preconditions{UID: &ships[i].UID}))
 		if err != nil {
-			return fmt.Errorf("remove a ship: %w", err)
+			return fmt.Errorf("delete a ship: %w", err)
 		}
 	}
 
 	return nil
 }
 
-// seen reports whether the cache shows all ships that were made here.
+// seen reports whether the cache shows all ships that were created here.
 func (r *Reconciler) seen(fleet *v1alpha1.Fleet, ships []v1alpha1.Ship) bool {
 	key := client.ObjectKeyFromObject(fleet)
 

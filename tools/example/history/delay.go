@@ -8,8 +8,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// Delay makes every reconcile take longer by the given time, so that overlaps, if there were any, would show. The added
-// work heeds its context.
+// Delay makes every reconcile take longer by the given time, so that overlaps become visible, if there are any. The added work
+// respects its context.
 func Delay(clock clock.Clock, duration time.Duration, inner reconcile.Reconciler) reconcile.Reconciler {
 	if duration <= 0 {
 		return inner

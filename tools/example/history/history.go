@@ -1,9 +1,9 @@
-// Package history writes down when which shard worked on which object, so that a test can prove that no two shards worked
-// on one object at the same time. A controller needs none of it.
+// Package history records when which shard worked on which object, so that a test can prove that no two shards worked on one
+// object at the same time. A controller needs none of it.
 //
 // It writes one line of JSON when a reconcile starts and one when it ends, each in a single write to a file opened for
 // appending. A process that is killed leaves starts without ends. [Reader] reads these lines into [Span]s, and [Overlaps] finds
-// spans that should not have been.
+// spans that must not overlap but do.
 package history
 
 import (
@@ -39,13 +39,13 @@ type Entry struct {
 	Shard string `json:"shard"`
 	// Controller is the name of the controller.
 	Controller string `json:"controller"`
-	// Kind, Namespace, Name and UID identify the object.
+	// Kind, Namespace, Name, and UID identify the object.
 	Kind      string    `json:"kind"`
 	Namespace string    `json:"namespace,omitempty"`
 	Name      string    `json:"name"`
 	UID       types.UID `json:"uid"`
 	Stamp
-	// Error is what the reconciler has returned, in an end.
+	// Error is the error that the reconciler returned; only in an end.
 	Error string `json:"error,omitempty"`
 }
 
@@ -53,8 +53,8 @@ type Entry struct {
 type Stamp struct {
 	// Time by the wall clock.
 	Time time.Time `json:"time"`
-	// Monotonic is the time since the machine started, in nanoseconds. It never jumps and is the same for all processes of
-	// one machine: order by it. Zero where it cannot be had.
+	// Monotonic is the time since the machine started, in nanoseconds. It never jumps and is the same for all processes of one
+	// machine: order by it. Zero if it is not available.
 	Monotonic int64 `json:"monotonic,omitempty"`
 }
 
@@ -69,7 +69,7 @@ type Recorder struct {
 	sequence uint64
 }
 
-// NewRecorder returns a recorder for the process of the given number and shard. Each line is one call of out.Write.
+// NewRecorder returns a recorder for the process with the given number and shard. Each line is one call of out.Write.
 func NewRecorder(out io.Writer, process int, shard string, now func() Stamp) *Recorder {
 	return &Recorder{process: process, shard: shard, now: now, out: out}
 }
@@ -80,12 +80,12 @@ type Subject struct {
 	Controller string
 	// Object is an empty object of the kind.
 	Object client.Object
-	// Reader finds out the object's UID; the manager's cached client will do.
+	// Reader determines the object's UID; the manager's cached client is sufficient.
 	Reader client.Client
 }
 
-// Reconciler wraps a reconciler so that its work is recorded. What is not in the cache is passed on unrecorded: there is
-// nothing to work on. If a start cannot be written, the reconciler is not called; no work goes unrecorded.
+// Reconciler wraps a reconciler so that its work is recorded. If the object is not in the cache, there is nothing to work on, and
+// the reconciler is called without a record. If a start cannot be written, the reconciler is not called: no work goes unrecorded.
 func (r *Recorder) Reconciler(s Subject, inner reconcile.Reconciler) reconcile.Reconciler {
 	return reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 		obj, _ := s.Object.DeepCopyObject().(client.Object)
@@ -114,7 +114,7 @@ func (r *Recorder) Reconciler(s Subject, inner reconcile.Reconciler) reconcile.R
 	})
 }
 
-// entry completes what is the same in the start and the end of a reconcile.
+// entry fills in the fields that the start and the end of a reconcile have in common.
 func (r *Recorder) entry(e Entry) Entry {
 	r.mu.Lock()
 	defer r.mu.Unlock()

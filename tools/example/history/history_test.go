@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
 
-// stamps returns one second after the other.
+// stamps returns times one second apart.
 func stamps() func() history.Stamp {
 	var seconds int64
 

@@ -11,8 +11,7 @@ import (
 	"time"
 )
 
-// Reader reads what recorders of one machine have written. The zero value is ready to use; it is not safe for concurrent
-// use.
+// Reader reads what the recorders of one machine have written. The zero value is ready to use. It is not safe for concurrent use.
 type Reader struct {
 	spans []Span
 	open  map[call]int
@@ -25,11 +24,11 @@ type call struct {
 	sequence uint64
 }
 
-// Spans returns what has been read so far, in the order of the starts as they were read.
+// Spans returns what has been read so far, in the order in which the starts were read.
 func (r *Reader) Spans() []Span { return r.spans }
 
-// Instant returns where a time of day is on the axis of Start and End. The first line read says how the two clocks go
-// together; before there is one, the time counts from 1970.
+// Instant converts a time of day into a point on the axis of Start and End. The first line read relates the two clocks; before
+// that, the time counts from 1970.
 func (r *Reader) Instant(t time.Time) time.Duration {
 	if r.epoch.IsZero() {
 		return time.Duration(t.UnixNano())
@@ -38,7 +37,7 @@ func (r *Reader) Instant(t time.Time) time.Duration {
 	return t.Sub(r.epoch)
 }
 
-// Time returns the time of day at a point of the axis of Start and End; it is the inverse of Instant.
+// Time converts a point on the axis of Start and End into a time of day; it is the inverse of Instant.
 func (r *Reader) Time(at time.Duration) time.Time {
 	if r.epoch.IsZero() {
 		return time.Unix(0, int64(at))
@@ -47,7 +46,7 @@ func (r *Reader) Time(at time.Duration) time.Time {
 	return r.epoch.Add(at)
 }
 
-// ReadFile reads a whole file. A last line that is cut short, for its writer was killed or is just writing it, is ignored.
+// ReadFile reads a whole file. It ignores a truncated last line, whose writer was killed or is still writing it.
 func (r *Reader) ReadFile(path string) error {
 	file, err := os.Open(path)
 	if err != nil {
@@ -63,7 +62,7 @@ func (r *Reader) Read(in io.Reader) error {
 	for number := 1; ; number++ {
 		text, err := buffered.ReadBytes('\n')
 		if errors.Is(err, io.EOF) {
-			return nil // what comes after the last newline is a line cut short
+			return nil // what follows the last newline is a truncated line
 		}
 		if err != nil {
 			return fmt.Errorf("read the history of reconciles: %w", err)

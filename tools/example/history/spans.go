@@ -10,28 +10,28 @@ import (
 
 // Worker is a process that reconciles.
 type Worker struct {
-	// Shard is the name of the shard, PID the process that bears it: a shard may come back as another process.
+	// Shard is the name of the shard, and PID is the process that runs it: a shard may come back as another process.
 	Shard string
 	PID   int
 }
 
-// Span is one reconcile of one object, as its start and its end say.
+// Span is one reconcile of one object, from its start to its end.
 type Span struct {
-	// Kind, Namespace, Name and UID identify the object.
+	// Kind, Namespace, Name, and UID identify the object.
 	Kind, Namespace, Name, UID string
 	Worker
-	// Start and End are by the machine's monotonic clock, which its processes share: see [Stamp]. Where there is none, they
+	// Start and End come from the machine's monotonic clock, which its processes share: see [Stamp]. Without such a clock, they
 	// count from 1970. A zero End means that no end was recorded.
 	Start, End time.Duration
 }
 
-// String says who worked on what, and when.
+// String describes who worked on what, and when.
 func (s Span) String() string {
 	return fmt.Sprintf("%s (process %d) worked on %s %s/%s from %s to %s", s.Shard, s.PID, s.Kind, s.Namespace, s.Name, s.Start, s.End)
 }
 
-// Close returns the spans with an end for each: those without one get the time at which their process ended, by ended (which
-// is by process id), and where that has no entry, for the process lives, now. A process that is gone does not work any more.
+// Close returns the spans with an end for each. A span without an end gets the time at which its process ended, from ended (by
+// process ID). If ended contains no entry, the process is alive, and the span gets now. A process that has ended no longer works.
 func Close(spans []Span, ended map[int]time.Duration, now time.Duration) []Span {
 	closed := slices.Clone(spans)
 	for i := range closed {
@@ -53,8 +53,8 @@ type Pause struct {
 	From, Until time.Duration
 }
 
-// Without returns closed spans with the pause taken out of those of its process: a span that lasted longer than the pause on
-// both sides becomes two.
+// Without returns closed spans, with the pause removed from those of its process: a span that extends beyond the pause on both
+// sides becomes two.
 func Without(spans []Span, p Pause) []Span {
 	var worked []Span
 	for _, s := range spans {
@@ -83,15 +83,15 @@ type Overlap struct {
 	First, Second Span
 }
 
-// String says who overlapped whom on what, and for how long.
+// String describes who overlapped with whom on what, and for how long.
 func (o Overlap) String() string {
 	return fmt.Sprintf("%s, %s: both for %s", o.First, o.Second, min(o.First.End, o.Second.End)-o.Second.Start)
 }
 
-// Overlaps returns pairs of closed spans of one unit that overlap though their workers differ, in the order in which the
-// overlaps began. A unit is what one worker at a time may work on; unit says which one a span belongs to. Every span that
-// began during another worker's is in a pair, with that worker's span which ends last. A span that begins at the instant at
-// which another ends does not overlap it.
+// Overlaps returns pairs of closed spans of one unit that overlap although their workers differ, in the order in which the
+// overlaps began. A unit is what one worker at a time may work on; unit returns the unit of a span. Every span that began during
+// another worker's span is in a pair with that worker's span that ends last. A span that begins when another ends does not
+// overlap with it.
 func Overlaps(spans []Span, unit func(Span) string) []Overlap {
 	units := map[string][]Span{}
 	for _, s := range spans {
@@ -106,7 +106,7 @@ func Overlaps(spans []Span, unit func(Span) string) []Overlap {
 	return found
 }
 
-// overlaps are those of one unit.
+// overlaps returns the overlaps of one unit.
 func overlaps(spans []Span) []Overlap {
 	slices.SortFunc(spans, func(a, b Span) int {
 		return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.End, b.End), compareWorkers(a.Worker, b.Worker))

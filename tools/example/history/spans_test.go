@@ -84,7 +84,7 @@ func TestClose(t *testing.T) {
 
 	require.Equal(t, []time.Duration{at(50), at(1000), at(5)}, []time.Duration{closed[0].End, closed[1].End, closed[2].End})
 	require.Zero(t, spans[0].End, "the argument is unchanged")
-	// What a killed shard had begun ends with it: its successor may begin right then, and not before.
+	// The work of a killed shard ends with it: its successor may begin at that moment, but not earlier.
 	require.Empty(t, history.Overlaps([]history.Span{closed[0], span("x", "b", 50, 60)}, byName))
 	require.Len(t, history.Overlaps([]history.Span{closed[0], span("x", "b", 49, 60)}, byName), 1)
 }
@@ -121,7 +121,7 @@ func TestRead(t *testing.T) {
 
 	worker := history.Worker{Shard: "a", PID: 7}
 	require.Equal(t, []history.Span{
-		{Kind: "Website", Namespace: "n", Name: "x", UID: "u", Worker: worker, Start: at(1), End: at(5)}, // though the clock was set meanwhile
+		{Kind: "Website", Namespace: "n", Name: "x", UID: "u", Worker: worker, Start: at(1), End: at(5)}, // although the clock was set meanwhile
 		{Kind: "Website", Namespace: "n", Name: "y", Worker: worker, Start: at(2)},
 	}, r.Spans())
 

@@ -1,8 +1,8 @@
-// Package website keeps the ConfigMap of each Website: it renders the Website's page into it, creates it anew when it was
-// deleted, and corrects it when it was changed.
+// Package website maintains the ConfigMap of each Website: it renders the Website's page into the ConfigMap, recreates the
+// ConfigMap after it was deleted, and corrects it after it was changed.
 //
-// Nothing here knows of sharding. The cache holds only what carries this shard's label; but when a reconcile begins, it holds all that follows
-// the Website.
+// The package contains nothing about sharding. The cache contains only objects with this shard's label, but when a reconcile
+// begins, it contains everything that follows the Website.
 package website
 
 import (
@@ -29,10 +29,10 @@ const afterConflict = 100 * time.Millisecond
 
 // Reconciler reconciles Websites.
 type Reconciler struct {
-	// Client reads from the shard's cache and writes.
+	// Client writes, and reads from the shard's cache.
 	Client client.Client
 
-	// made has the UIDs of the Websites, by name, whose ConfigMap was made here and has not been seen.
+	// made contains the UIDs of the Websites, by name, whose ConfigMap was created here and has not been seen.
 	made sync.Map
 }
 
@@ -45,7 +45,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 	if !site.DeletionTimestamp.IsZero() {
 		r.made.Delete(req.NamespacedName)
-		return reconcile.Result{}, nil // its ConfigMap is collected with it
+		return reconcile.Result{}, nil // its ConfigMap is garbage-collected with it
 	}
 
 	ready, err := r.ensureConfigMap(ctx, site)
@@ -59,7 +59,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return reconcile.Result{}, err
 }
 
-// ensureConfigMap makes the Website's ConfigMap what it shall be, and returns the Website's condition.
+// ensureConfigMap creates or corrects the Website's ConfigMap, and returns the Website's condition.
 func (r *Reconciler) ensureConfigMap(ctx context.Context, site *v1alpha1.Website) (metav1.Condition, error) {
 	ready := metav1.Condition{
 		Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonRendered,
@@ -72,7 +72,7 @@ func (r *Reconciler) ensureConfigMap(ctx context.Context, site *v1alpha1.Website
 	}
 	if configMap == nil || !metav1.IsControlledBy(configMap, site) {
 		ready.Status, ready.Reason = metav1.ConditionFalse, v1alpha1.ReasonConfigMapTaken
-		ready.Message = "a ConfigMap of this name exists and is not this Website's: delete it or rename the Website"
+		ready.Message = "a ConfigMap with this name exists but does not belong to this Website: delete it or rename the Website"
 
 		return ready, nil
 	}
@@ -81,7 +81,7 @@ func (r *Reconciler) ensureConfigMap(ctx context.Context, site *v1alpha1.Website
 	if maps.Equal(configMap.Data, data) && len(configMap.BinaryData) == 0 {
 		return ready, nil
 	}
-	// A patch of what differs leaves the labels alone, which are the assignment to a shard.
+	// A patch of the difference does not change the labels, which assign the object to a shard.
 	before := configMap.DeepCopy()
 	configMap.Data, configMap.BinaryData = data, nil
 	if err := r.Client.Patch(ctx, configMap, unchangedSince(before)); err != nil {
@@ -91,7 +91,8 @@ func (r *Reconciler) ensureConfigMap(ctx context.Context, site *v1alpha1.Website
 	return ready, nil
 }
 
-// findOrCreate returns the ConfigMap of the Website's name, whoever made it; nil if it is somebody else's and cannot be seen.
+// findOrCreate returns the ConfigMap with the Website's name, whoever created it; nil if it belongs to somebody else and is not
+// visible.
 func (r *Reconciler) findOrCreate(ctx context.Context, site *v1alpha1.Website) (*corev1.ConfigMap, error) {
 	key := client.ObjectKeyFromObject(site)
 	configMap := &corev1.ConfigMap{}
@@ -109,16 +110,16 @@ func (r *Reconciler) findOrCreate(ctx context.Context, site *v1alpha1.Website) (
 		Data:       Render(site.Spec),
 	}
 	if err := controllerutil.SetControllerReference(site, configMap, r.Client.Scheme()); err != nil {
-		return nil, fmt.Errorf("make the Website the ConfigMap's controller: %w", err)
+		return nil, fmt.Errorf("set the Website as the ConfigMap's controller: %w", err)
 	}
 	err := r.Client.Create(ctx, configMap)
 	switch {
 	case apierrors.IsAlreadyExists(err):
 		if made, ok := r.made.Load(key); ok && made == site.UID {
-			return configMap, nil // it is not in the cache yet; when it is, that is an event
+			return configMap, nil // it is not in the cache yet; its arrival is an event
 		}
 
-		return nil, nil //nolint:nilnil // that there is one that cannot be seen is an answer
+		return nil, nil //nolint:nilnil // a ConfigMap that is not visible is a valid answer
 	case err != nil:
 		return nil, fmt.Errorf("create the ConfigMap: %w", err)
 	}

@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/tools/example/history"
-	"github.com/clusterring/clusterring/tools/faults/record"
+	"github.com/clusterring/clusterring/tools/lab/record"
 )
 
 // Options are the flags, those of the example that fault runs set. Make them with [Flags].

@@ -15,7 +15,7 @@ import (
 
 	diagnosticsv1alpha1 "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
-	"github.com/clusterring/clusterring/tools/faults/check"
+	"github.com/clusterring/clusterring/tools/lab/check"
 )
 
 // OwnersAgree waits until every replica of ringquery says of every object of each ring that is left what its label says (I3).

@@ -14,8 +14,8 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
-	"github.com/clusterring/clusterring/tools/faults/check"
-	"github.com/clusterring/clusterring/tools/faults/record"
+	"github.com/clusterring/clusterring/tools/lab/check"
+	"github.com/clusterring/clusterring/tools/lab/record"
 )
 
 // Ring is the ring of every run that does not name others, and Namespace holds its objects.

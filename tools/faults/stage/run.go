@@ -13,17 +13,16 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
+	"github.com/clusterring/clusterring/tools/example/history"
 	"github.com/clusterring/clusterring/tools/example/website"
-	"github.com/clusterring/clusterring/tools/faults/check"
 	"github.com/clusterring/clusterring/tools/faults/proxy"
-	"github.com/clusterring/clusterring/tools/faults/record"
+	"github.com/clusterring/clusterring/tools/lab/check"
+	"github.com/clusterring/clusterring/tools/lab/record"
 )
 
 const (
@@ -262,17 +261,7 @@ func (w *World) Newest() []check.Version {
 
 // ringProblems says what in a ring's status is not as it should be once all is in place.
 func ringProblems(ring *v1alpha1.ClusterRing, shards string) []string {
-	var problems []string
-	for _, t := range []string{
-		v1alpha1.ConditionReady, v1alpha1.ConditionShardsAvailable, v1alpha1.ConditionWebhookRegistered, v1alpha1.ConditionAssigned,
-	} {
-		if c := meta.FindStatusCondition(ring.Status.Conditions, t); c == nil || c.Status != metav1.ConditionTrue {
-			problems = append(problems, fmt.Sprintf("the ring's condition %s: %+v", t, c))
-		}
-	}
-	if n := len(strings.Fields(shards)); int(ring.Status.AvailableShards) != n {
-		problems = append(problems, fmt.Sprintf("the ring says that %d shards are available, not %d", ring.Status.AvailableShards, n))
-	}
+	problems := check.Status(ring, len(strings.Fields(shards)))
 	if a := ring.Status.Assignment; a == nil || a.Fingerprint == "" || a.Unassigned+a.Misplaced+a.Draining > 0 {
 		problems = append(problems, fmt.Sprintf("the ring's assignment: %+v", a))
 	}
@@ -321,25 +310,28 @@ func (w *World) pagesIn(ctx context.Context, namespace string) ([]string, error)
 func (w *World) records() (check.Run, error) {
 	run := check.Run{Frozen: w.frozen, Bound: bound}
 	ended := map[int]time.Duration{}
-	var errs []error
 	for _, m := range w.Members(true) {
 		for _, life := range m.Lives() {
-			ended[life.PID] = life.Ended
+			if !life.Ended.IsZero() {
+				ended[life.PID] = record.At(life.Ended)
+			}
 		}
 	}
-	files, err := filepath.Glob(filepath.Join(w.dir, "history-*.jsonl"))
-	errs = append(errs, err)
-	for _, file := range files {
-		content, err := os.ReadFile(file)
-		errs = append(errs, err)
-		spans, err := check.Spans(bytes.NewReader(content), ended, record.Now())
-		errs = append(errs, err)
-		run.Spans = append(run.Spans, spans...)
-	}
-	if err := errors.Join(errs...); err != nil {
+	reader, err := w.work("*")
+	if err != nil {
 		return run, fmt.Errorf("gather the records: %w", err)
 	}
+	run.Spans = history.Close(reader.Spans(), ended, record.Now())
 	return run, nil
+}
+
+// work reads what a shard has recorded of its reconciles in all of its lives; of all shards for "*".
+func (w *World) work(shard string) (*history.Reader, error) {
+	files, err := filepath.Glob(filepath.Join(w.dir, "history-"+shard+"-*.jsonl"))
+	if err != nil {
+		return nil, fmt.Errorf("find histories: %w", err)
+	}
+	return record.Histories(files...)
 }
 
 // givenUp notes which versions a shard wrote to give an object up.
@@ -365,7 +357,7 @@ func (w *World) ended() []string {
 	var found []string
 	for _, m := range w.order {
 		for _, life := range m.Lives() {
-			if life.Ended != 0 && !life.Told {
+			if !life.Ended.IsZero() && !life.Told {
 				found = append(found, fmt.Sprintf("%s (process %d, %v)%s", m.Name, life.PID, life.Err, w.lastError(m)))
 			}
 		}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"syscall"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -20,8 +19,8 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/example/checksum"
-	"github.com/clusterring/clusterring/tools/faults/check"
-	"github.com/clusterring/clusterring/tools/faults/record"
+	"github.com/clusterring/clusterring/tools/lab/check"
+	"github.com/clusterring/clusterring/tools/lab/record"
 )
 
 // Phase is a part of the scenario.
@@ -106,13 +105,13 @@ func (w *World) fail(ctx context.Context) error {
 	for _, r := range w.rings {
 		w.Expect(r.Shards[0], false)
 		w.Expect(r.Shards[1], false)
-		errs = append(errs, w.members[r.Shards[0]].Process().Retire(syscall.SIGKILL, stopTimeout))
+		errs = append(errs, w.members[r.Shards[0]].Process().Destroy())
 	}
 	for _, namespace := range w.namespaces() {
 		errs = append(errs, w.createIn(ctx, namespace, "site-7"), w.editIn(ctx, namespace, "site-2"), w.editIn(ctx, namespace, "site-6"))
 	}
 	for _, r := range w.rings {
-		errs = append(errs, w.members[r.Shards[1]].Process().Retire(syscall.SIGTERM, stopTimeout))
+		errs = append(errs, w.members[r.Shards[1]].Process().Stop(stopTimeout))
 	}
 	return errors.Join(errs...)
 }

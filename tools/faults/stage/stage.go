@@ -30,7 +30,8 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
-	"github.com/clusterring/clusterring/tools/faults/check"
+	"github.com/clusterring/clusterring/tools/lab/check"
+	"github.com/clusterring/clusterring/tools/lab/services"
 	"github.com/clusterring/clusterring/tools/localplane"
 )
 
@@ -45,10 +46,10 @@ const (
 
 // Services are the names of the services' binaries.
 const (
-	LeaseMonitor = "leasemonitor"
-	Assigner     = "assigner"
-	Rebalancer   = "rebalancer"
-	RingQuery    = "ringquery"
+	LeaseMonitor = services.LeaseMonitor
+	Assigner     = services.Assigner
+	Rebalancer   = services.Rebalancer
+	RingQuery    = services.RingQuery
 )
 
 // The binaries of shards.
@@ -119,13 +120,15 @@ func New(ctx context.Context, plane *localplane.Plane, bin string) (*Stage, erro
 	if s.client, err = client.New(plane.Config, client.Options{Scheme: scheme}); err != nil {
 		return nil, fmt.Errorf("make a client: %w", err)
 	}
-	for binary, account := range map[string][2]string{
-		LeaseMonitor: {v1alpha1.SystemNamespace, LeaseMonitor}, Assigner: {v1alpha1.SystemNamespace, Assigner},
-		Rebalancer: {v1alpha1.SystemNamespace, Rebalancer}, RingQuery: {v1alpha1.SystemNamespace, RingQuery},
+	accounts := map[string][2]string{
 		shardBinary: {shardNamespace, shardAccount}, workerBinary: {shardNamespace, shardAccount},
 		plainBinary: {shardNamespace, shardAccount},
 		viewer:      {shardNamespace, "faults-viewer"},
-	} {
+	}
+	for _, name := range services.All {
+		accounts[name] = [2]string{v1alpha1.SystemNamespace, name}
+	}
+	for binary, account := range accounts {
 		if s.kubeconfigs[binary], err = plane.ServiceAccountKubeconfig(ctx, account[0], account[1]); err != nil {
 			return nil, fmt.Errorf("get the rights of %s: %w", binary, err)
 		}

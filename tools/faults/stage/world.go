@@ -1,7 +1,6 @@
 package stage
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,17 +9,20 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
+	"time"
 
 	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/tools/faults/check"
-	"github.com/clusterring/clusterring/tools/faults/process"
 	"github.com/clusterring/clusterring/tools/faults/proxy"
-	"github.com/clusterring/clusterring/tools/faults/record"
-	local "github.com/clusterring/clusterring/tools/localplane/process"
+	"github.com/clusterring/clusterring/tools/lab/check"
+	"github.com/clusterring/clusterring/tools/lab/process"
+	"github.com/clusterring/clusterring/tools/lab/record"
+	"github.com/clusterring/clusterring/tools/lab/services"
 )
+
+// again is the pause before a process that has ended by itself is started again.
+const again = 300 * time.Millisecond
 
 // Member is a process of a run and the proxy that it goes through.
 type Member struct {
@@ -132,21 +134,21 @@ func (w *World) addServices(c Case) error {
 			case Rebalancer:
 				args = append(args, "--settle-period=100ms", "--drain-timeout=5s")
 			case RingQuery:
-				free, err := local.FreePorts(1)
+				free, err := process.FreePorts(1)
 				if err != nil {
 					return err
 				}
 				w.queries = append(w.queries, free[0])
 				args = append(args[:2:2], "--plaintext", "--grpc-bind-address="+free[0]) // nobody leads
 			case Assigner:
-				free, err := local.FreePorts(1)
+				free, err := process.FreePorts(1)
 				if err != nil {
 					return err
 				}
 				if webhook == "" {
 					webhook = free[0] // the API server asks the first replica alone
 				}
-				args = append(args, "--webhook-bind-address="+free[0], "--webhook-mode=url", "--webhook-url=https://"+webhook)
+				args = append(args, services.Webhook(free[0], webhook)...)
 			}
 			if err := w.add(&Member{Name: name, binary: binary, args: args}); err != nil {
 				return err
@@ -212,16 +214,15 @@ func (w *World) Start(m *Member) error {
 	}
 	m.mu.Lock() // held, so that nobody looks for the process before it is known
 	defer m.mu.Unlock()
-	p, err := process.Start(process.Spec{
-		Name: m.Name, Path: filepath.Join(w.bin, m.binary), LogFile: filepath.Join(w.dir, m.Name+".log"),
-		Args: func() []string {
-			if !m.IsShard() {
-				return m.args
-			}
-
-			return append(slices.Clone(m.args), fmt.Sprintf("--history-file=%s/history-%s-%d.jsonl", w.dir, m.Name, m.histories.Add(1)))
-		},
-	})
+	spec := process.Spec{
+		Name: m.Name, Path: filepath.Join(w.bin, m.binary), Args: m.args, LogFile: filepath.Join(w.dir, m.Name+".log"), Again: again,
+	}
+	if m.IsShard() {
+		spec.More = func() []string {
+			return []string{fmt.Sprintf("--history-file=%s/history-%s-%d.jsonl", w.dir, m.Name, m.histories.Add(1))}
+		}
+	}
+	p, err := process.Start(spec, nil)
 	if err != nil {
 		return fmt.Errorf("start a process: %w", err)
 	}
@@ -265,7 +266,7 @@ func (w *World) endAll() error {
 	var errs []error
 	for _, m := range w.order {
 		if p := m.Process(); p != nil {
-			errs = append(errs, p.Retire(syscall.SIGKILL, stopTimeout))
+			errs = append(errs, p.Destroy())
 		}
 	}
 	return errors.Join(errs...)
@@ -273,18 +274,6 @@ func (w *World) endAll() error {
 
 // AtWork says whether a shard is in a reconcile right now, by its history.
 func (w *World) AtWork(shard string) bool {
-	files, err := filepath.Glob(filepath.Join(w.dir, "history-"+shard+"-*.jsonl"))
-	if err != nil {
-		return false
-	}
-	for _, file := range files {
-		content, err := os.ReadFile(file)
-		if err != nil {
-			return false
-		}
-		if bytes.Count(content, []byte(`"event":"start"`)) > bytes.Count(content, []byte(`"event":"end"`)) {
-			return true
-		}
-	}
-	return false
+	reader, err := w.work(shard)
+	return err == nil && slices.ContainsFunc(reader.Spans(), func(s check.Span) bool { return s.End == 0 })
 }

@@ -7,15 +7,14 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/tools/faults/check"
 	"github.com/clusterring/clusterring/tools/faults/proxy"
-	"github.com/clusterring/clusterring/tools/faults/record"
 	"github.com/clusterring/clusterring/tools/faults/stage"
+	"github.com/clusterring/clusterring/tools/lab/check"
+	"github.com/clusterring/clusterring/tools/lab/record"
 )
 
 // taken waits until the shard's Lease was taken from it.
@@ -117,10 +116,11 @@ func TestReplicas(t *testing.T) {
 	}
 	kill := func(second bool) func(context.Context, *stage.World) error {
 		return func(_ context.Context, w *stage.World) error {
+			var errs []error
 			for _, name := range of(second, stage.LeaseMonitor, stage.Assigner, stage.Rebalancer) {
-				w.Member(name).Process().Kill()
+				errs = append(errs, w.Member(name).Process().Kill())
 			}
-			return nil
+			return errors.Join(errs...)
 		}
 	}
 	killed := stage.Case{
@@ -131,11 +131,11 @@ func TestReplicas(t *testing.T) {
 		return func(ctx context.Context, w *stage.World) error {
 			names := of(second, stage.LeaseMonitor, stage.Rebalancer)
 			for _, name := range names {
-				w.Member(name).Process().Freeze()
+				_ = w.Member(name).Process().Freeze() // one that is gone is frozen enough
 			}
 			err := w.AwaitInPlace(ctx)
 			for _, name := range names {
-				w.Member(name).Process().Thaw()
+				err = errors.Join(err, w.Member(name).Process().Thaw())
 			}
 			return err
 		}
@@ -145,10 +145,11 @@ func TestReplicas(t *testing.T) {
 		During: during{stage.Join: freeze(false), stage.Fail: freeze(true)},
 	}
 	all := func(_ context.Context, w *stage.World) error {
+		var errs []error
 		for _, m := range w.Members(false) {
-			m.Process().Kill()
+			errs = append(errs, m.Process().Kill())
 		}
-		return nil
+		return errors.Join(errs...)
 	}
 	s.run(t, killed, frozen, stage.Case{
 		Name:   "all services are killed in each phase",
@@ -187,7 +188,7 @@ func TestDisconnected(t *testing.T) {
 			}
 			w.Expect("c", false)
 			err := w.Await(ctx, "the shard has ended with an error", func() []string {
-				if first := c.Lives()[0]; first.Ended == 0 || first.Err == nil {
+				if first := c.Lives()[0]; first.Ended.IsZero() || first.Err == nil {
 					return []string{"it has not"}
 				}
 				return nil
@@ -239,13 +240,15 @@ func freezeAtWork(ctx context.Context, w *stage.World) error {
 	}); err != nil {
 		return err
 	}
-	pid := b.Process().Freeze()
-	from := record.Now()
-	b.Process().Quit()
+	if err := b.Process().Freeze(); err != nil {
+		return err
+	}
+	from, pid := record.Now(), b.Process().PID()
+	b.Process().MayEnd()
 	w.Expect(name, false)
 	err := errors.Join(taken(ctx, w, name), w.AwaitInPlace(ctx))
 	before := len(b.Proxy.Done())
-	b.Process().Thaw()
+	err = errors.Join(err, b.Process().Thaw())
 	w.Froze(check.Frozen{PID: pid, From: from, Until: record.Now()})
 	if err != nil {
 		return err
@@ -259,10 +262,10 @@ func awaitEnd(m *stage.Member) error {
 	timer := time.NewTimer(soon)
 	defer timer.Stop()
 	select {
-	case <-m.Process().Over():
+	case <-m.Process().Exited():
 	case <-timer.C:
 		return errors.Join(fmt.Errorf("I1: shard %s still runs %s after it was woken without its Lease", m.Name, soon),
-			m.Process().Retire(syscall.SIGKILL, soon))
+			m.Process().Destroy())
 	}
 	lives := m.Lives()
 	if last := lives[len(lives)-1]; last.Err == nil {

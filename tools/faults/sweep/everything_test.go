@@ -15,10 +15,11 @@ func TestEverythingAtOnce(t *testing.T) {
 	s := theSuite(t)
 	kill := func(suffix string) func(context.Context, *stage.World) error {
 		return func(_ context.Context, w *stage.World) error {
+			var errs []error
 			for _, name := range []string{stage.LeaseMonitor, stage.Assigner, stage.Rebalancer, stage.RingQuery} {
-				w.Member(name + suffix).Process().Kill()
+				errs = append(errs, w.Member(name+suffix).Process().Kill())
 			}
-			return nil
+			return errors.Join(errs...)
 		}
 	}
 	agree := func(ctx context.Context, w *stage.World) error { return w.OwnersAgree(ctx) }

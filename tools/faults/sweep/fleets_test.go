@@ -5,14 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/clusterring/clusterring/tools/faults/check"
 	"github.com/clusterring/clusterring/tools/faults/stage"
+	"github.com/clusterring/clusterring/tools/lab/check"
 )
 
 // moving has shards stop, die, stay frozen and come back, one after the other, while there is work on all Fleets.
@@ -34,13 +33,14 @@ func (m moving) play(ctx context.Context, w *stage.World) error {
 // around loses each shard in turn, and has it come back.
 func (m moving) around(ctx context.Context, w *stage.World) error {
 	for i := range m.rounds {
-		name, how := m.ring.Shards[i%len(m.ring.Shards)], syscall.SIGTERM
-		if i%3 == 1 {
-			how = syscall.SIGKILL
-		}
+		name := m.ring.Shards[i%len(m.ring.Shards)]
 		member := w.Member(name)
+		lose := func() error { return member.Process().Stop(soon) }
+		if i%3 == 1 {
+			lose = member.Process().Destroy
+		}
 		w.Expect(name, false)
-		if err := errors.Join(member.Process().Retire(how, soon), w.AwaitInPlace(ctx), w.Start(member), w.AwaitInPlace(ctx)); err != nil {
+		if err := errors.Join(lose(), w.AwaitInPlace(ctx), w.Start(member), w.AwaitInPlace(ctx)); err != nil {
 			return fmt.Errorf("round %d, shard %s: %w", i+1, name, err)
 		}
 	}

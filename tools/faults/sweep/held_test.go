@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/tools/faults/check"
 	"github.com/clusterring/clusterring/tools/faults/proxy"
 	"github.com/clusterring/clusterring/tools/faults/stage"
+	"github.com/clusterring/clusterring/tools/lab/check"
 )
 
 const (

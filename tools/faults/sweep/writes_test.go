@@ -130,9 +130,9 @@ func (k *killing) asCase() stage.Case {
 					}
 					k.reached.Store(true)
 					if k.after {
-						return proxy.Action{Lose: true, Applied: func(proxy.Done) { m.Process().Kill() }}
+						return proxy.Action{Lose: true, Applied: func(proxy.Done) { _ = m.Process().Kill() }} // one that is gone will do
 					}
-					m.Process().Kill()
+					_ = m.Process().Kill()
 					return proxy.Action{Abort: true}
 				})
 			}

@@ -2,59 +2,59 @@ package v1alpha1
 
 // Types of conditions of a ClusterRing.
 const (
-	// ConditionReady says whether the ring does its job; it sums up the other conditions. Written by the lease monitor.
+	// ConditionReady reports whether the ring does its job. It summarizes the other conditions. The lease monitor writes it.
 	ConditionReady = "Ready"
-	// ConditionShardsAvailable says whether there is a shard to assign objects to. Written by the lease monitor.
+	// ConditionShardsAvailable reports whether there is a shard to assign objects to. The lease monitor writes it.
 	ConditionShardsAvailable = "ShardsAvailable"
-	// ConditionWebhookRegistered says whether the API server calls the assigner for the ring's resources. Written by the
-	// assigner.
+	// ConditionWebhookRegistered reports whether the API server calls the assigner for the ring's resources. The assigner writes
+	// it.
 	ConditionWebhookRegistered = "WebhookRegistered"
-	// ConditionAssigned says whether every object is at the shard it belongs to. Written by the rebalancer.
+	// ConditionAssigned reports whether every object is at the shard that it belongs to. The rebalancer writes it.
 	ConditionAssigned = "Assigned"
 )
 
 // Reasons of [ConditionReady].
 const (
-	// ReasonReconciliationSucceeded goes with Ready=True.
+	// ReasonReconciliationSucceeded is the reason of Ready=True.
 	ReasonReconciliationSucceeded = "ReconciliationSucceeded"
-	// ReasonReconciliationFailed goes with Ready=False; the message names the condition that is at fault.
+	// ReasonReconciliationFailed is a reason of Ready=False. The message names the condition that is not True.
 	ReasonReconciliationFailed = "ReconciliationFailed"
 )
 
 // Reasons of [ConditionShardsAvailable].
 const (
-	// ReasonShardsAvailable goes with True: every shard that holds its Lease is available.
+	// ReasonShardsAvailable is a reason of True: every shard that holds its Lease is available.
 	ReasonShardsAvailable = "ShardsAvailable"
-	// ReasonShardsIgnored goes with True: some shards are available, and others hold a Lease that cannot be used.
+	// ReasonShardsIgnored is a reason of True: some shards are available, but others hold a Lease that cannot be used.
 	ReasonShardsIgnored = "ShardsIgnored"
-	// ReasonLeasesNotTaken goes with False: a shard has not renewed its Lease for too long, and the Lease cannot be taken over;
-	// objects of that shard wait.
+	// ReasonLeasesNotTaken is a reason of False: a shard has not renewed its Lease for too long, and the Lease cannot be taken
+	// over. Objects of that shard wait.
 	ReasonLeasesNotTaken = "LeasesNotTaken"
-	// ReasonNoShards goes with False: no shard is available. It is a reason of [ConditionAssigned] too.
+	// ReasonNoShards is a reason of False: no shard is available. It is also a reason of [ConditionAssigned].
 	ReasonNoShards = "NoShards"
 )
 
 // Reasons of [ConditionWebhookRegistered].
 const (
-	// ReasonRegistered goes with True.
+	// ReasonRegistered is the reason of True.
 	ReasonRegistered = "Registered"
-	// ReasonRegistrationFailed goes with False: the webhook configuration could not be written.
+	// ReasonRegistrationFailed is a reason of False: the webhook configuration could not be written.
 	ReasonRegistrationFailed = "RegistrationFailed"
-	// ReasonResourcesMissing goes with False: the API server does not serve some resource of the ring (yet). It is a
-	// reason of [ConditionAssigned] too.
+	// ReasonResourcesMissing is a reason of False: the API server does not serve a resource of the ring (yet). It is also a
+	// reason of [ConditionAssigned].
 	ReasonResourcesMissing = "ResourcesMissing"
-	// ReasonDeleting goes with False: the ring is being deleted. It is a reason of [ConditionAssigned] too.
+	// ReasonDeleting is a reason of False: the ring is being deleted. It is also a reason of [ConditionAssigned].
 	ReasonDeleting = "Deleting"
 )
 
 // Reasons of [ConditionAssigned].
 const (
-	// ReasonAllAssigned goes with True.
+	// ReasonAllAssigned is the reason of True.
 	ReasonAllAssigned = "AllAssigned"
-	// ReasonMoving goes with False: objects are on their way, as they should be after a change of shards.
+	// ReasonMoving is a reason of False: objects are moving, as expected after a change of shards.
 	ReasonMoving = "Moving"
-	// ReasonDrainsLate goes with False: a shard has not given up an object in time.
+	// ReasonDrainsLate is a reason of False: a shard has not released an object in time.
 	ReasonDrainsLate = "DrainsLate"
-	// ReasonAssignmentFailed goes with False: objects could not be listed, watched or written.
+	// ReasonAssignmentFailed is a reason of False: objects could not be listed, watched, or written.
 	ReasonAssignmentFailed = "AssignmentFailed"
 )

@@ -1,7 +1,7 @@
-// Package v1alpha1 is the contract of ClusterRing on the wire: the ClusterRing API and every label, name and path that
-// shards and services agree on.
+// Package v1alpha1 defines the contract of ClusterRing on the wire: the ClusterRing API, and every label, name, and path that
+// shards and services share.
 //
-// It decides nothing. Whatever a shard, a service or another implementation must spell the same way is spelled here, once.
+// It makes no decisions. It defines, once, every string that shards, services, and other implementations must spell the same way.
 //
 // +kubebuilder:object:generate=true
 // +groupName=sharding.timebertt.dev

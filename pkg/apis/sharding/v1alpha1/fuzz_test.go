@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Whatever a ring is called, its labels and names are ones that the API server accepts, and they say which ring they are of.
+// For any name of a ring, the API server accepts its labels and names, and they identify the ring.
 func FuzzNamesOfARing(f *testing.F) {
 	for _, ring := range []string{
 		"example", "my-clusterring", "", "a", "a.b.c", "Ring_1", "r\x00ng", "\xff\xfe",
@@ -32,12 +32,12 @@ func FuzzNamesOfARing(f *testing.F) {
 		require.Empty(t, validation.IsDNS1123Subdomain(WebhookConfigurationName(ring)))
 		require.True(t, strings.HasSuffix(WebhookPath(ring), "/"+ring))
 
-		// What was cut is told apart by the digits.
+		// The digits distinguish names that were cut.
 		require.NotEqual(t, suffix, RingSuffix(ring+"-2"))
 	})
 }
 
-// ringName makes a valid ring name of most seeds, with separators in places where the suffix may be cut.
+// ringName derives a valid ring name from most seeds, with separators where the suffix may be cut.
 func ringName(seed []byte) (string, bool) {
 	const alphabet = "abcdefghijklmnopqrstuvwxyz0123456789--..."
 	name := make([]byte, min(len(seed), validation.LabelValueMaxLength))

@@ -10,24 +10,25 @@ import (
 )
 
 const (
-	// AnnotationHandoverPrefix begins the annotation that says what has to be seen before an object is worked on; see [Handover].
+	// AnnotationHandoverPrefix begins the annotation that lists what a shard must see before it works on an object; see
+	// [Handover].
 	AnnotationHandoverPrefix = "handover.alpha.sharding.timebertt.dev/"
-	// maxHandover bounds the resources that a handover names: as many as a ring may have.
+	// maxHandover limits the resources that a handover names: as many as a ring may have.
 	maxHandover = 1024
 )
 
 // HandoverAnnotation returns the key of the annotation for the ring's handovers.
 func HandoverAnnotation(ring string) string { return AnnotationHandoverPrefix + RingSuffix(ring) }
 
-// Handover says, for each resource whose objects follow an object, the highest resource version in which one of them came to the shard of that
-// object. It is written along with that shard. Who works on the object by a cache of these resources waits until the cache has reached
-// that version, or makes again what it does not see yet. Resource versions of one resource are comparable since Kubernetes 1.35. The
-// zero value says that nothing follows the object.
+// Handover maps each resource whose objects follow an object to the highest resource version in which one of these objects came
+// to the object's shard. It is written together with that shard. A shard that works on the object from a cache of these resources
+// waits until the cache has reached that version; otherwise, it would create again what it does not see yet. Versions of one
+// resource are comparable since Kubernetes 1.35. The zero value means that nothing follows the object.
 type Handover map[schema.GroupResource]string
 
 var errHandover = errors.New("not a handover")
 
-// String returns the value of the annotation; empty if there is nothing to say.
+// String returns the value of the annotation; empty if the handover is empty.
 func (h Handover) String() string {
 	if len(h) == 0 {
 		return ""
@@ -46,8 +47,8 @@ func (h Handover) String() string {
 	return string(body)
 }
 
-// Reached notes that an object of the resource came to its shard in a resource version. It keeps the higher one; versions that are no numbers
-// replace what was noted.
+// Reached records that an object of the resource came to its shard in a resource version. It keeps the higher version. A version
+// that is not a number replaces the recorded one.
 func (h Handover) Reached(gr schema.GroupResource, version string) {
 	was, errWas := strconv.ParseUint(h[gr], 10, 64)
 	is, errIs := strconv.ParseUint(version, 10, 64)
@@ -57,7 +58,7 @@ func (h Handover) Reached(gr schema.GroupResource, version string) {
 	}
 }
 
-// ParseHandover reads the value of the annotation. An empty value says that nothing follows the object.
+// ParseHandover parses the value of the annotation. An empty value means that nothing follows the object.
 func ParseHandover(value string) (Handover, error) {
 	if value == "" {
 		return nil, nil
@@ -69,7 +70,7 @@ func ParseHandover(value string) (Handover, error) {
 	}
 
 	if len(text) > maxHandover {
-		return nil, fmt.Errorf("%w: it names %d resources, and may name %d", errHandover, len(text), maxHandover)
+		return nil, fmt.Errorf("%w: it names %d resources, at most %d are allowed", errHandover, len(text), maxHandover)
 	}
 
 	h := make(Handover, len(text))

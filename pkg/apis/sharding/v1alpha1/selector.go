@@ -5,8 +5,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// EffectiveNamespaceSelector returns the selector of the namespaces that the ring covers: a copy of the spec's own, or the
-// default, every namespace but kube-system and [SystemNamespace]. It is never nil. It applies to namespaced objects only.
+// EffectiveNamespaceSelector returns the selector of the namespaces that the ring covers: a copy of the spec's selector, or the
+// default, which selects every namespace except kube-system and [SystemNamespace]. It is never nil. It applies only to namespaced
+// objects.
 func (s ClusterRingSpec) EffectiveNamespaceSelector() *metav1.LabelSelector {
 	if s.NamespaceSelector != nil {
 		return s.NamespaceSelector.DeepCopy()

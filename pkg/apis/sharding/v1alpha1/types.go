@@ -2,8 +2,8 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// ClusterRing declares which resources are sharded: every object of them is assigned to exactly one of the shards whose
-// Leases carry the ring's name.
+// ClusterRing declares which resources are sharded. Every object of these resources is assigned to exactly one of the shards
+// whose Leases carry the ring's name.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -21,10 +21,10 @@ type ClusterRing struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Spec says what is sharded.
+	// Spec declares what is sharded.
 	// +required
 	Spec ClusterRingSpec `json:"spec"`
-	// Status says how far the services have come.
+	// Status reports the progress of the services.
 	// +optional
 	Status ClusterRingStatus `json:"status,omitempty"`
 }
@@ -40,12 +40,12 @@ type ClusterRingList struct {
 	Items []ClusterRing `json:"items"`
 }
 
-// ClusterRingSpec says which resources, in which namespaces, are sharded.
+// ClusterRingSpec declares which resources are sharded, and in which namespaces.
 //
 // +kubebuilder:validation:XValidation:rule="self.resources.all(r, !has(r.controlledResources) || r.controlledResources.all(c, self.resources.all(m, m.resource != c.resource || m.group != c.group)))",message="a resource must not be listed both as a main and as a controlled resource"
 // +kubebuilder:validation:XValidation:rule="self.resources.all(r, !has(r.controlledResources) || r.controlledResources.all(c, self.resources.exists_one(o, has(o.controlledResources) && c in o.controlledResources)))",message="a resource must not be listed as controlled more than once"
 type ClusterRingSpec struct {
-	// Resources are the main resources of the ring: each of their objects is assigned by its own name.
+	// Resources are the main resources of the ring. Each of their objects is assigned by its own name.
 	// +required
 	// +listType=map
 	// +listMapKey=group
@@ -53,31 +53,31 @@ type ClusterRingSpec struct {
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=32
 	Resources []RingResource `json:"resources"`
-	// NamespaceSelector selects the namespaces whose objects are sharded. By default these are all but kube-system and
-	// sharding-system. It does not apply to cluster-scoped objects.
+	// NamespaceSelector selects the namespaces whose objects are sharded. By default, these are all namespaces except kube-system
+	// and sharding-system. It does not apply to cluster-scoped objects.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, e.operator == 'In' || e.operator == 'NotIn' ? has(e.values) && size(e.values) > 0 : (e.operator == 'Exists' || e.operator == 'DoesNotExist') && !(has(e.values) && size(e.values) > 0))",message="an expression needs the operator In or NotIn with values, or Exists or DoesNotExist without"
 	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
 }
 
-// RingResource is a main resource of a ring with the resources that its controller makes from it.
+// RingResource is a main resource of a ring, with the resources that its controller creates from it.
 type RingResource struct {
-	// Group is the API group of the resource; empty is the core group.
+	// Group is the API group of the resource; empty for the core group.
 	// +optional
 	// +kubebuilder:default=""
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)?$`
 	Group string `json:"group"`
-	// Resource is the plural name of the resource, as in the API's path.
+	// Resource is the plural name of the resource, as in the path of the API.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Resource string `json:"resource"`
-	// ControlledResources are the resources whose objects follow their controller (by its owner reference), if that is an object of a main
-	// resource, or of a controlled one that follows such an object in turn: a Pod follows the Deployment of its ReplicaSet if both
-	// replicasets.apps and pods are listed here. Four levels are followed at most. Name higher levels first, or it costs more to go over
-	// them. Objects with another controller, or none, are left alone.
+	// ControlledResources are the resources whose objects follow their controller (the controller owner reference), if it is an
+	// object of a main resource, or of a controlled resource that follows such an object: a Pod follows the Deployment of its
+	// ReplicaSet if both replicasets.apps and pods are listed here. A chain has at most four levels. List higher levels first;
+	// otherwise, passes over the objects cost more. Objects with another controller, or with none, are not sharded.
 	// +optional
 	// +listType=map
 	// +listMapKey=group
@@ -88,13 +88,13 @@ type RingResource struct {
 
 // ControlledResource names a controlled resource.
 type ControlledResource struct {
-	// Group is the API group of the resource; empty is the core group.
+	// Group is the API group of the resource; empty for the core group.
 	// +optional
 	// +kubebuilder:default=""
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)?$`
 	Group string `json:"group"`
-	// Resource is the plural name of the resource, as in the API's path.
+	// Resource is the plural name of the resource, as in the path of the API.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
@@ -102,54 +102,54 @@ type ControlledResource struct {
 	Resource string `json:"resource"`
 }
 
-// ClusterRingStatus says how far the services have come. Each field and condition has one writer.
+// ClusterRingStatus reports the progress of the services. Each field and each condition has one writer.
 type ClusterRingStatus struct {
-	// ObservedGeneration is the generation of the spec that the lease monitor saw last.
+	// ObservedGeneration is the generation of the spec that the lease monitor last saw.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// Shards is the number of Leases that carry the ring's name.
 	// +optional
 	Shards int32 `json:"shards"`
-	// AvailableShards is the number of shards that objects are assigned to.
+	// AvailableShards is the number of shards that can get objects.
 	// +optional
 	AvailableShards int32 `json:"availableShards"`
-	// Assignment is what the rebalancer knows of the ring's objects; absent until it has looked.
+	// Assignment is what the rebalancer knows about the ring's objects; absent until the rebalancer has looked at them.
 	// +optional
 	Assignment *AssignmentStatus `json:"assignment,omitempty"`
-	// Conditions are Ready, ShardsAvailable, WebhookRegistered and Assigned.
+	// Conditions are Ready, ShardsAvailable, WebhookRegistered, and Assigned.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// MaxLostShards is how many [AssignmentStatus.LostShards] there may be.
+// MaxLostShards is the maximum number of [AssignmentStatus.LostShards].
 const MaxLostShards = 5000
 
-// AssignmentStatus is what the rebalancer knows of the ring's objects.
+// AssignmentStatus is what the rebalancer knows about the ring's objects.
 type AssignmentStatus struct {
-	// Fingerprint names the set of available shards for which every object was last found in its place. While it differs
-	// from the fingerprint of the set that is available now, moves may be under way. Empty until the first pass has ended.
+	// Fingerprint identifies the set of available shards for which every object was last found in its place. While it differs
+	// from the fingerprint of the currently available shards, moves may be in progress. Empty until the first pass has ended.
 	// +optional
 	Fingerprint string `json:"fingerprint,omitempty"`
 	// Unassigned is the number of objects that wait for a shard.
 	// +optional
 	Unassigned int32 `json:"unassigned"`
-	// Misplaced is the number of objects that have a shard which is not the one they belong to.
+	// Misplaced is the number of objects that have a shard other than the one they belong to.
 	// +optional
 	Misplaced int32 `json:"misplaced"`
-	// Draining is the number of objects whose shard was asked to give them up and has not yet done so.
+	// Draining is the number of objects whose shard was asked to release them and has not yet done so.
 	// +optional
 	Draining int32 `json:"draining"`
-	// LostShards are shards that do not hold their Leases and from which objects are still to be taken without asking them.
-	// The lease monitor keeps their Leases from them meanwhile.
+	// LostShards are shards that do not hold their Leases, and from which objects must still be taken without asking them. Until
+	// then, the lease monitor keeps the Leases from these shards.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=5000
 	// +kubebuilder:validation:items:MaxLength=63
 	LostShards []string `json:"lostShards,omitempty"`
-	// Resources are the resources whose objects may carry labels of the ring: those of its spec that are served or have been,
-	// and those that have left it and are not clean yet.
+	// Resources are the resources whose objects may carry labels of the ring: resources of its spec that are or were served, and
+	// resources that have left the spec and whose labels have not all been removed yet.
 	// +optional
 	// +listType=map
 	// +listMapKey=group
@@ -157,18 +157,18 @@ type AssignmentStatus struct {
 	Resources []AssignedResource `json:"resources,omitempty"`
 }
 
-// AssignedResource is a main resource whose objects may carry labels of the ring. It may control more resources than one of a
-// spec: those of several specs, one after another. There are never more than the API server serves.
+// AssignedResource is a main resource whose objects may carry labels of the ring. It may have more controlled resources than any
+// single spec: those of several successive specs. There are never more than the API server serves.
 type AssignedResource struct {
-	// Group is the API group of the resource; empty is the core group.
+	// Group is the API group of the resource; empty for the core group.
 	// +optional
 	// +kubebuilder:default=""
 	Group string `json:"group"`
-	// Resource is the plural name of the resource, as in the API's path.
+	// Resource is the plural name of the resource, as in the path of the API.
 	// +required
 	Resource string `json:"resource"`
-	// ControlledResources are the resources whose objects may carry labels of the ring because they followed the object of a main
-	// resource.
+	// ControlledResources are the resources whose objects may carry labels of the ring because they followed an object of the
+	// main resource.
 	// +optional
 	// +listType=map
 	// +listMapKey=group

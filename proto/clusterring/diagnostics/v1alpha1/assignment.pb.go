@@ -22,21 +22,21 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// AssignmentState sums up where an object is. If several apply, it is the one that is listed last.
+// AssignmentState summarizes where an object is. If several values apply, the last one in this list is used.
 type AssignmentState int32
 
 const (
-	// ASSIGNMENT_STATE_UNSPECIFIED is never sent; in a request it stands for every state.
+	// ASSIGNMENT_STATE_UNSPECIFIED is never sent. In a request, it means every state.
 	AssignmentState_ASSIGNMENT_STATE_UNSPECIFIED AssignmentState = 0
 	// ASSIGNMENT_STATE_ASSIGNED: the object is at the shard that it belongs to.
 	AssignmentState_ASSIGNMENT_STATE_ASSIGNED AssignmentState = 1
-	// ASSIGNMENT_STATE_MISPLACED: the object is at a live shard, and the ring gives it to another.
+	// ASSIGNMENT_STATE_MISPLACED: the object is at a live shard, but belongs to another.
 	AssignmentState_ASSIGNMENT_STATE_MISPLACED AssignmentState = 2
-	// ASSIGNMENT_STATE_DRAINING: the object's shard has been asked to give it up and has not done so yet.
+	// ASSIGNMENT_STATE_DRAINING: the object's shard was asked to release it and has not done so yet.
 	AssignmentState_ASSIGNMENT_STATE_DRAINING AssignmentState = 3
-	// ASSIGNMENT_STATE_DEAD_SHARD: the object carries the label of a shard that is not available: nobody works on it.
+	// ASSIGNMENT_STATE_DEAD_SHARD: the object carries the label of a shard that is not available. No shard works on it.
 	AssignmentState_ASSIGNMENT_STATE_DEAD_SHARD AssignmentState = 4
-	// ASSIGNMENT_STATE_UNASSIGNED: the object should have a shard and has none: nobody works on it.
+	// ASSIGNMENT_STATE_UNASSIGNED: the object should have a shard but has none. No shard works on it.
 	AssignmentState_ASSIGNMENT_STATE_UNASSIGNED AssignmentState = 5
 	// ASSIGNMENT_STATE_FOREIGN: the object carries labels of the ring although the ring does not cover it.
 	AssignmentState_ASSIGNMENT_STATE_FOREIGN AssignmentState = 6
@@ -91,7 +91,7 @@ func (AssignmentState) EnumDescriptor() ([]byte, []int) {
 	return file_clusterring_diagnostics_v1alpha1_assignment_proto_rawDescGZIP(), []int{0}
 }
 
-// Assignment is an object that a ring shards, or that carries a label of the ring, and where it is.
+// Assignment is an object that a ring shards, or that carries a label of the ring, and its location.
 type Assignment struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// namespace of the object. Empty: it is cluster-scoped.
@@ -100,16 +100,15 @@ type Assignment struct {
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// shard is the value of the object's shard label. Empty: it has none.
 	Shard string `protobuf:"bytes,3,opt,name=shard,proto3" json:"shard,omitempty"`
-	// desired_shard is the shard that the ring gives the object to. Empty: no shard is available, or the ring does not cover
-	// the object.
+	// desired_shard is the shard that the object belongs to. Empty: no shard is available, or the ring does not cover the object.
 	DesiredShard string `protobuf:"bytes,4,opt,name=desired_shard,json=desiredShard,proto3" json:"desired_shard,omitempty"`
-	// state sums up the labels, the Lease and the ring. Never ASSIGNMENT_STATE_UNSPECIFIED.
+	// state summarizes the labels, the Lease, and the ring. Never ASSIGNMENT_STATE_UNSPECIFIED.
 	State AssignmentState `protobuf:"varint,5,opt,name=state,proto3,enum=clusterring.diagnostics.v1alpha1.AssignmentState" json:"state,omitempty"`
-	// drain_time is since when the object's shard has been asked to give it up, by the clock of the API server. Absent: it has
-	// not, or the object does not tell.
+	// drain_time is when the object's shard was asked to release it, by the clock of the API server. Absent: the shard was not
+	// asked, or the object does not contain the time.
 	DrainTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=drain_time,json=drainTime,proto3" json:"drain_time,omitempty"`
-	// owner names the object that controls this one, as in "Website/blog". Empty: the object is a main object, or nothing that
-	// the ring shards controls it.
+	// owner is the object that controls this one, such as "Website/blog". Empty: the object is a main object, or no object that the
+	// ring shards controls it.
 	Owner         string `protobuf:"bytes,7,opt,name=owner,proto3" json:"owner,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -4,13 +4,13 @@
 // 	protoc        (unknown)
 // source: clusterring/diagnostics/v1alpha1/diagnostics_service.proto
 
-// Package clusterring.diagnostics.v1alpha1 answers who owns what, and why.
+// Package clusterring.diagnostics.v1alpha1 answers which shard owns an object, and why.
 //
-// Everything in it is read-only and is answered from what the server knows of Leases and ClusterRings; Explain, ListAssignments
-// and Simulate also read metadata of objects, with the server's rights. Servers that know of the same available shards give the same
-// owners; the fingerprint in an answer names the set that it holds for.
+// The API is read-only. The server answers from what it knows about Leases and ClusterRings. Explain, ListAssignments, and Simulate
+// also read metadata of objects, with the permissions of the server. Servers that know the same available shards return the same
+// owners. The fingerprint in an answer identifies the set of shards that the answer holds for.
 //
-// Fields and methods are only ever added. A client must ignore fields, and treat values of enums, that it does not know.
+// Fields and methods are only ever added. A client must ignore unknown fields, and handle unknown values of enums.
 
 package diagnosticsv1alpha1
 
@@ -29,12 +29,12 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// ListRingsRequest asks for one page of the rings.
+// ListRingsRequest requests one page of the rings.
 type ListRingsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// page_size is the greatest number of rings to return. 0: 50. More than 500 is taken as 500. Must not be negative.
+	// page_size is the maximum number of rings to return. 0: 50. Values above 500 count as 500. Must not be negative.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// page_token is the next_page_token of the page before. Empty: the first page.
+	// page_token is the next_page_token of the previous page. Empty: the first page.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -87,10 +87,10 @@ func (x *ListRingsRequest) GetPageToken() string {
 // ListRingsResponse is one page of the rings.
 type ListRingsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// rings of this page, in the order of their names. A ring that is created or deleted between two pages may be missed, but
-	// none is returned twice.
+	// rings of this page, in the order of their names. The list may miss a ring that is created or deleted between two pages, but
+	// it returns no ring twice.
 	Rings []*Ring `protobuf:"bytes,1,rep,name=rings,proto3" json:"rings,omitempty"`
-	// next_page_token gets the page after this one. Empty: this is the last page.
+	// next_page_token is the token for the next page. Empty: this is the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -140,7 +140,7 @@ func (x *ListRingsResponse) GetNextPageToken() string {
 	return ""
 }
 
-// GetRingRequest asks for one ring.
+// GetRingRequest requests one ring.
 type GetRingRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// name is the name of the ring. Must be set.
@@ -189,10 +189,10 @@ func (x *GetRingRequest) GetName() string {
 // GetRingResponse is one ring with its shards.
 type GetRingResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// ring is what the ring declares, and how it does. Always set.
+	// ring is what the ring declares, and its status. Always set.
 	Ring *Ring `protobuf:"bytes,1,opt,name=ring,proto3" json:"ring,omitempty"`
-	// shards are the ring's Leases, in the order of their names, then namespaces: those that take part and those that do
-	// not (dead, or held but not usable). Empty: no Lease carries the ring's name.
+	// shards are the ring's Leases, in the order of their names, then namespaces, including those that are not available (dead, or
+	// held but not usable). Empty: no Lease carries the ring's name.
 	Shards        []*Shard `protobuf:"bytes,2,rep,name=shards,proto3" json:"shards,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -245,16 +245,16 @@ func (x *GetRingResponse) GetShards() []*Shard {
 // LocateRequest asks where an object belongs.
 type LocateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// ring is the name of the ring to ask. Empty: every ring that shards the object.
+	// ring is the name of the ring. Empty: every ring that shards the object.
 	Ring string `protobuf:"bytes,1,opt,name=ring,proto3" json:"ring,omitempty"`
 	// object is the object in question. Must be set.
 	Object *ObjectReference `protobuf:"bytes,2,opt,name=object,proto3" json:"object,omitempty"`
-	// owner is the object that controls the object in question, as its owner reference with "controller: true" says. Needed if
-	// the ring lists the object's resource as controlled, because such an object is where its owner is; ignored by a ring
-	// that lists it as a main resource. Absent: none named.
+	// owner is the object that controls the object in question, according to its owner reference with "controller: true". Required
+	// if the ring lists the object's resource as controlled, because such an object is where its owner is. A ring that lists it as
+	// a main resource ignores this field. Absent: no owner.
 	Owner *OwnerReference `protobuf:"bytes,3,opt,name=owner,proto3" json:"owner,omitempty"`
-	// next_shards is the number of shards to name in Location.next_shards, from 0 to 10. Absent: 2. In a ring of many shards, each
-	// takes the server tens of microseconds, and all else takes a few: whoever asks about a million objects asks for 0.
+	// next_shards is the number of shards to return in Location.next_shards, from 0 to 10. Absent: 2. In a ring of many shards,
+	// each of them takes the server tens of microseconds, and everything else takes a few. To ask about a million objects, use 0.
 	NextShards    *int32 `protobuf:"varint,4,opt,name=next_shards,json=nextShards,proto3,oneof" json:"next_shards,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -318,11 +318,11 @@ func (x *LocateRequest) GetNextShards() int32 {
 	return 0
 }
 
-// LocateResponse says where an object belongs.
+// LocateResponse tells where an object belongs.
 type LocateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// locations has one entry per ring that shards the object, in the order of their names; never empty. There is more than
-	// one only if no ring was named and several shard the object: each of them puts a label of its own on it.
+	// locations contains one entry per ring that shards the object, in the order of their names. Never empty. It contains several
+	// entries only if the request names no ring and several rings shard the object: each ring has its own label on the object.
 	Locations     []*Location `protobuf:"bytes,1,rep,name=locations,proto3" json:"locations,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -365,12 +365,12 @@ func (x *LocateResponse) GetLocations() []*Location {
 	return nil
 }
 
-// LocateAllRequest is one question of many.
+// LocateAllRequest is one of many questions.
 type LocateAllRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// id is any text of the client's, up to 256 bytes, which the answer repeats. May be empty.
+	// id is any text chosen by the client, up to 256 bytes. The answer repeats it. May be empty.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// question is what Locate would be asked. Must be set.
+	// question is the request for Locate. Must be set.
 	Question      *LocateRequest `protobuf:"bytes,2,opt,name=question,proto3" json:"question,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -423,9 +423,9 @@ func (x *LocateAllRequest) GetQuestion() *LocateRequest {
 // LocateAllResponse is the answer to one question.
 type LocateAllResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// id is that of the question.
+	// id is the id of the question.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// result is one or the other.
+	// result is the answer or an error.
 	//
 	// Types that are valid to be assigned to Result:
 	//
@@ -503,12 +503,12 @@ type isLocateAllResponse_Result interface {
 }
 
 type LocateAllResponse_Answer struct {
-	// answer is what Locate would answer.
+	// answer is what Locate would return.
 	Answer *LocateResponse `protobuf:"bytes,2,opt,name=answer,proto3,oneof"`
 }
 
 type LocateAllResponse_Error struct {
-	// error is how Locate would fail.
+	// error is the error that Locate would return.
 	Error *LocateError `protobuf:"bytes,3,opt,name=error,proto3,oneof"`
 }
 
@@ -516,16 +516,16 @@ func (*LocateAllResponse_Answer) isLocateAllResponse_Result() {}
 
 func (*LocateAllResponse_Error) isLocateAllResponse_Result() {}
 
-// LocateError says why one question of many could not be answered.
+// LocateError tells why one of many questions could not be answered.
 type LocateError struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// code is the gRPC status code, such as 3 for INVALID_ARGUMENT.
 	Code int32 `protobuf:"varint,1,opt,name=code,proto3" json:"code,omitempty"`
-	// message is for people. Never empty.
+	// message is a human-readable message. Never empty.
 	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
-	// reason is the word for programs that Locate would have in its google.rpc.ErrorInfo.
+	// reason is the machine-readable reason that Locate would return in its google.rpc.ErrorInfo.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// violations say what is wrong with fields of the question, each as in "object.name: must be set".
+	// violations describe what is wrong with fields of the question, each in the form "object.name: must be set".
 	Violations    []string `protobuf:"bytes,4,rep,name=violations,proto3" json:"violations,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -589,7 +589,7 @@ func (x *LocateError) GetViolations() []string {
 	return nil
 }
 
-// WatchRingRequest asks to follow one ring.
+// WatchRingRequest requests to watch one ring.
 type WatchRingRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// name is the name of the ring. Must be set.
@@ -635,20 +635,21 @@ func (x *WatchRingRequest) GetName() string {
 	return ""
 }
 
-// WatchRingResponse is the ring as it is now.
+// WatchRingResponse is the current state of the ring.
 type WatchRingResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// ring is what the ring declares, and how it does. Always set.
+	// ring is what the ring declares, and its status. Always set.
 	Ring *Ring `protobuf:"bytes,1,opt,name=ring,proto3" json:"ring,omitempty"`
-	// shards are the ring's Leases, in the order of their names, then namespaces. Ages are those of this moment; that a Lease was
-	// renewed is not told.
+	// shards are the ring's Leases, in the order of their names, then namespaces. Ages are those of this moment. The renewal of a
+	// Lease alone causes no message.
 	Shards []*Shard `protobuf:"bytes,2,rep,name=shards,proto3" json:"shards,omitempty"`
-	// joined are the shards that have become available since the message before, in the order of their names. Empty in the first.
+	// joined are the shards that have become available since the previous message, in the order of their names. Empty in the first
+	// message.
 	Joined []string `protobuf:"bytes,3,rep,name=joined,proto3" json:"joined,omitempty"`
-	// left are the shards that are no longer available since the message before, in the order of their names.
+	// left are the shards that have ceased to be available since the previous message, in the order of their names.
 	Left []string `protobuf:"bytes,4,rep,name=left,proto3" json:"left,omitempty"`
-	// revision counts the changes that the server has seen since the stream began: 0 in the first message. If it grows by
-	// more than one, the messages in between were left out, because the reader was slow or they came at once.
+	// revision counts the changes that the server has seen since the stream began. It is 0 in the first message. If it grows by
+	// more than one, the messages in between were skipped, because the reader was slow or several changes happened at once.
 	Revision      int64 `protobuf:"varint,5,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -722,10 +723,10 @@ func (x *WatchRingResponse) GetRevision() int64 {
 // ExplainRequest asks about one object.
 type ExplainRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// object is the object in question. Must be set. A kind or a resource that no ring lists is looked up on the API server.
+	// object is the object in question. Must be set. A kind or resource that no ring lists is looked up on the API server.
 	Object *ObjectReference `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
-	// ring is the name of the ring to explain, which must list the object's resource, or have listed it. Empty: every ring that
-	// lists the object's resource or that the object carries a label of.
+	// ring is the name of the ring to explain. The ring must list the object's resource, or must have listed it. Empty: every ring
+	// that lists the object's resource or whose label the object carries.
 	Ring          string `protobuf:"bytes,2,opt,name=ring,proto3" json:"ring,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -775,16 +776,16 @@ func (x *ExplainRequest) GetRing() string {
 	return ""
 }
 
-// ExplainResponse says where an object is, and why.
+// ExplainResponse tells where an object is, and why.
 type ExplainResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// object is the object, as the API server has it. Always set.
+	// object is the object as the API server returned it. Always set.
 	Object *ExplainedObject `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
-	// rings has an entry for each ring that has to do with the object, in the order of their names. Empty: none has.
+	// rings contains an entry for each ring that concerns the object, in the order of their names. Empty: none does.
 	Rings []*RingExplanation `protobuf:"bytes,2,rep,name=rings,proto3" json:"rings,omitempty"`
-	// findings say it all to a person, in the order in which they should be read. Never empty.
+	// findings describe the result to a person, in reading order. Never empty.
 	Findings []*Finding `protobuf:"bytes,3,rep,name=findings,proto3" json:"findings,omitempty"`
-	// healthy is true if no finding is more than INFO.
+	// healthy is true if no finding is more severe than INFO.
 	Healthy       bool `protobuf:"varint,4,opt,name=healthy,proto3" json:"healthy,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -848,7 +849,7 @@ func (x *ExplainResponse) GetHealthy() bool {
 	return false
 }
 
-// ListAssignmentsRequest asks for one page of the objects of a resource.
+// ListAssignmentsRequest requests one page of the objects of a resource.
 type ListAssignmentsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// ring is the name of the ring. Must be set.
@@ -857,16 +858,17 @@ type ListAssignmentsRequest struct {
 	Group string `protobuf:"bytes,2,opt,name=group,proto3" json:"group,omitempty"`
 	// resource is the plural name of a resource that the ring lists. Must be set.
 	Resource string `protobuf:"bytes,3,opt,name=resource,proto3" json:"resource,omitempty"`
-	// namespace to which the list is limited. Empty: all.
+	// namespace limits the list to one namespace. Empty: all.
 	Namespace string `protobuf:"bytes,4,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	// shard to which the list is limited: objects that carry its label. Empty: all objects.
+	// shard limits the list to objects that carry the label of this shard. Empty: all objects.
 	Shard string `protobuf:"bytes,5,opt,name=shard,proto3" json:"shard,omitempty"`
-	// states to which the list is limited. Empty: all.
+	// states limit the list to objects in these states. Empty: all.
 	States []AssignmentState `protobuf:"varint,6,rep,packed,name=states,proto3,enum=clusterring.diagnostics.v1alpha1.AssignmentState" json:"states,omitempty"`
-	// page_size is the greatest number of objects to look at, not to return: a page may have fewer, even none, and not be the
-	// last. 0: 500. More than 5000 is taken as 5000. Must not be negative.
+	// page_size is the maximum number of objects to examine, not to return: a page may contain fewer objects, or even none, without
+	// being the last one. 0: 500. Values above 5000 count as 5000. Must not be negative.
 	PageSize int32 `protobuf:"varint,7,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// page_token is the next_page_token of the page before, with all else in the request unchanged. Empty: the first page.
+	// page_token is the next_page_token of the previous page. All other fields of the request must be unchanged. Empty: the first
+	// page.
 	PageToken     string `protobuf:"bytes,8,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -961,14 +963,14 @@ func (x *ListAssignmentsRequest) GetPageToken() string {
 // ListAssignmentsResponse is one page of objects.
 type ListAssignmentsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// assignments of this page, in the order of namespaces, then names, as far as they match the filters.
+	// assignments of this page that match the filters, in the order of namespaces, then names.
 	Assignments []*Assignment `protobuf:"bytes,1,rep,name=assignments,proto3" json:"assignments,omitempty"`
-	// next_page_token gets the page after this one. Empty: this is the last page.
+	// next_page_token is the token for the next page. Empty: this is the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	// remaining is how many objects there are after this page, matching or not, as far as the API server tells. 0: not known, or
-	// none.
+	// remaining is how many objects follow this page, whether or not they match, as far as the API server reports it. 0: not known,
+	// or none.
 	Remaining int64 `protobuf:"varint,3,opt,name=remaining,proto3" json:"remaining,omitempty"`
-	// fingerprint of the set of available shards that desired shards follow from; see Ring.fingerprint.
+	// fingerprint of the set of available shards that desired shards depend on; see Ring.fingerprint.
 	Fingerprint   string `protobuf:"bytes,4,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1032,20 +1034,20 @@ func (x *ListAssignmentsResponse) GetFingerprint() string {
 	return ""
 }
 
-// SimulateRequest says what would change.
+// SimulateRequest describes the change to simulate.
 type SimulateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// ring is the name of the ring. Must be set.
 	Ring string `protobuf:"bytes,1,opt,name=ring,proto3" json:"ring,omitempty"`
-	// add are names of shards that would become available, at most 1000. Each must be a valid value of a label, and not be
-	// available yet.
+	// add are names of shards that would become available, at most 1000. Each must be a valid label value and must not be available
+	// yet.
 	Add []string `protobuf:"bytes,2,rep,name=add,proto3" json:"add,omitempty"`
-	// remove are names of available shards that would not be available any more, at most 1000.
+	// remove are names of available shards that would no longer be available, at most 1000.
 	Remove []string `protobuf:"bytes,3,rep,name=remove,proto3" json:"remove,omitempty"`
-	// rename are shards that would get another name, at most 1000. What is removed, renamed and added must be different.
+	// rename are shards that would get another name, at most 1000. Removed, renamed, and added names must be different.
 	Rename []*Rename `protobuf:"bytes,4,rep,name=rename,proto3" json:"rename,omitempty"`
-	// count_objects asks to count the real main objects of every shard. The server lists their metadata, page by page, where
-	// it may; that takes the API server time.
+	// count_objects requests the number of real main objects per shard. The server lists their metadata in pages, where it has
+	// permission. This costs the API server time.
 	CountObjects  bool `protobuf:"varint,5,opt,name=count_objects,json=countObjects,proto3" json:"count_objects,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1116,20 +1118,20 @@ func (x *SimulateRequest) GetCountObjects() bool {
 	return false
 }
 
-// SimulateResponse says what would move.
+// SimulateResponse tells what would move.
 type SimulateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// shards are all that are available before or after, in the order of their names. Empty: there is none.
+	// shards are all shards that are available before or after the change, in the order of their names. Empty: there are none.
 	Shards []*SimulatedShard `protobuf:"bytes,1,rep,name=shards,proto3" json:"shards,omitempty"`
-	// moved is the fraction of the hash space that would get another owner, from 0 to 1.
+	// moved is the fraction of the hash space whose owner would change, from 0 to 1.
 	Moved float64 `protobuf:"fixed64,2,opt,name=moved,proto3" json:"moved,omitempty"`
-	// least is the fraction that has to move in any scheme with equal shares; moved is at least about that.
+	// least is the fraction that must move in any scheme with equal shares. moved is at least about this value.
 	Least float64 `protobuf:"fixed64,3,opt,name=least,proto3" json:"least,omitempty"`
-	// fingerprint_before is that of the shards that are available now; see Ring.fingerprint.
+	// fingerprint_before is the fingerprint of the shards that are available now; see Ring.fingerprint.
 	FingerprintBefore string `protobuf:"bytes,4,opt,name=fingerprint_before,json=fingerprintBefore,proto3" json:"fingerprint_before,omitempty"`
-	// fingerprint_after is that of the shards that would be.
+	// fingerprint_after is the fingerprint of the shards that would be available.
 	FingerprintAfter string `protobuf:"bytes,5,opt,name=fingerprint_after,json=fingerprintAfter,proto3" json:"fingerprint_after,omitempty"`
-	// counted says how many objects there are of each main resource. Empty: objects were not asked for.
+	// counted is the number of objects of each main resource. Empty: the request did not ask for objects.
 	Counted       []*CountedResource `protobuf:"bytes,6,rep,name=counted,proto3" json:"counted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

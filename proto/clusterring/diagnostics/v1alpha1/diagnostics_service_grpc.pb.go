@@ -4,13 +4,13 @@
 // - protoc             (unknown)
 // source: clusterring/diagnostics/v1alpha1/diagnostics_service.proto
 
-// Package clusterring.diagnostics.v1alpha1 answers who owns what, and why.
+// Package clusterring.diagnostics.v1alpha1 answers which shard owns an object, and why.
 //
-// Everything in it is read-only and is answered from what the server knows of Leases and ClusterRings; Explain, ListAssignments
-// and Simulate also read metadata of objects, with the server's rights. Servers that know of the same available shards give the same
-// owners; the fingerprint in an answer names the set that it holds for.
+// The API is read-only. The server answers from what it knows about Leases and ClusterRings. Explain, ListAssignments, and Simulate
+// also read metadata of objects, with the permissions of the server. Servers that know the same available shards return the same
+// owners. The fingerprint in an answer identifies the set of shards that the answer holds for.
 //
-// Fields and methods are only ever added. A client must ignore fields, and treat values of enums, that it does not know.
+// Fields and methods are only ever added. A client must ignore unknown fields, and handle unknown values of enums.
 
 package diagnosticsv1alpha1
 
@@ -41,50 +41,51 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// DiagnosticsService answers who owns what, and why.
+// DiagnosticsService answers which shard owns an object, and why.
 //
-// Each method may fail with the following codes. The details of an error hold a google.rpc.ErrorInfo whose reason is a word
-// for programs, but for CANCELLED, DEADLINE_EXCEEDED, INTERNAL, and what the transport itself refuses.
+// Each method may fail with the following codes. The details of an error contain a google.rpc.ErrorInfo with a machine-readable
+// reason, except for CANCELLED, DEADLINE_EXCEEDED, INTERNAL, and errors of the transport itself.
 //
-//   - INVALID_ARGUMENT: a field of the request is malformed. The details hold a google.rpc.BadRequest with one violation
+//   - INVALID_ARGUMENT: a field of the request is malformed. The details contain a google.rpc.BadRequest with one violation
 //     per field.
-//   - UNAUTHENTICATED: the server wants to know who asks, and the call has no credentials, or none that are valid.
+//   - UNAUTHENTICATED: the server requires authentication, and the call has no valid credentials.
 //   - PERMISSION_DENIED: the caller may not "get" the subresource "diagnostics" of the ring, or of all rings if the call is about
 //     several.
 //   - NOT_FOUND: the ring, or the object to explain, does not exist.
-//   - FAILED_PRECONDITION: the request is well formed, but the rings are not such that it can be answered. The message
-//     says what is missing.
-//   - ABORTED: a page token has expired. Begin again with the first page.
-//   - RESOURCE_EXHAUSTED: a message is larger than the server or the client takes, or there are too many streams.
-//   - UNAVAILABLE: the server has not yet seen all Leases and ClusterRings, is about to stop, or cannot reach the API server. Try
-//     again, best with another server.
-//   - CANCELLED, DEADLINE_EXCEEDED: the caller gave up, or its deadline passed.
-//   - INTERNAL: a fault of the server. Its log says more.
+//   - FAILED_PRECONDITION: the request is well formed, but the state of the rings does not allow an answer. The message
+//     describes what is missing.
+//   - ABORTED: a page token has expired. Start again with the first page.
+//   - RESOURCE_EXHAUSTED: a message is larger than the server or the client accepts, or there are too many streams.
+//   - UNAVAILABLE: the server has not seen all Leases and ClusterRings yet, is about to stop, or cannot reach the API server.
+//     Retry, preferably with another server.
+//   - CANCELLED, DEADLINE_EXCEEDED: the caller has cancelled the call, or its deadline has passed.
+//   - INTERNAL: a bug in the server. Its log contains the details.
 type DiagnosticsServiceClient interface {
-	// ListRings returns the rings in the order of their names, page by page.
+	// ListRings returns the rings in the order of their names, one page at a time.
 	ListRings(ctx context.Context, in *ListRingsRequest, opts ...grpc.CallOption) (*ListRingsResponse, error)
 	// GetRing returns one ring with its shards: their state and their share of the hash space.
 	GetRing(ctx context.Context, in *GetRingRequest, opts ...grpc.CallOption) (*GetRingResponse, error)
-	// Locate says which shard an object belongs to, and how that follows: partition key, hash, token, and who would be next.
+	// Locate returns which shard an object belongs to, and the reason: partition key, hash, partition, and the shards that would be
+	// next.
 	//
-	// The object need not exist: the answer follows from its name alone. It says where the object belongs, and not which
-	// label it has at the moment.
+	// The object need not exist: the answer depends only on its name. It tells where the object belongs, not which label it has at
+	// the moment.
 	Locate(ctx context.Context, in *LocateRequest, opts ...grpc.CallOption) (*LocateResponse, error)
-	// LocateAll answers many questions over one stream, in their order. A question that cannot be answered gets an error of its
-	// own and does not end the stream, but for one about a ring that the caller may not ask about, or no longer. The stream ends when
-	// the client has sent all and has got all answers.
+	// LocateAll answers many questions over one stream, in their order. If a question cannot be answered, its answer contains an
+	// error, and the stream continues. If the caller may not ask about a ring, or no longer, the stream ends. The stream also ends
+	// when the client has sent all questions and received all answers.
 	LocateAll(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[LocateAllRequest, LocateAllResponse], error)
-	// WatchRing returns one ring with its shards, and again whenever its shards, their state, or the ring changes. Every message
-	// is complete; a reader that is slow gets the latest and misses what was in between. The stream ends with NOT_FOUND when
-	// the ring is gone, and with UNAVAILABLE when the server stops: watch again, and compare the fingerprint. A caller that has lost
-	// its right gets PERMISSION_DENIED in the place of the next change.
+	// WatchRing returns one ring with its shards, and returns them again whenever the shards, their state, or the ring changes.
+	// Every message is complete; a slow reader gets the latest one and misses those in between. The stream ends with NOT_FOUND when
+	// the ring is gone, and with UNAVAILABLE when the server stops. In the latter case, watch again, and compare the fingerprint.
+	// If a caller has lost its permission, it gets PERMISSION_DENIED instead of the next change.
 	WatchRing(ctx context.Context, in *WatchRingRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchRingResponse], error)
-	// Explain says where an object is, where it belongs, why, and what will happen next and by whom.
+	// Explain tells where an object is, where it belongs and why, and what will happen next and by whom.
 	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
-	// ListAssignments returns the objects of one resource of a ring and where they are, page by page. The server reads their
-	// metadata from the API server for each page and keeps nothing.
+	// ListAssignments returns the objects of one resource of a ring and where they are, one page at a time. For each page, the
+	// server reads their metadata from the API server. It keeps nothing.
 	ListAssignments(ctx context.Context, in *ListAssignmentsRequest, opts ...grpc.CallOption) (*ListAssignmentsResponse, error)
-	// Simulate says what would move if shards were added, removed or renamed. It changes nothing.
+	// Simulate returns what would move if shards were added, removed, or renamed. It changes nothing.
 	Simulate(ctx context.Context, in *SimulateRequest, opts ...grpc.CallOption) (*SimulateResponse, error)
 }
 
@@ -192,50 +193,51 @@ func (c *diagnosticsServiceClient) Simulate(ctx context.Context, in *SimulateReq
 // All implementations must embed UnimplementedDiagnosticsServiceServer
 // for forward compatibility.
 //
-// DiagnosticsService answers who owns what, and why.
+// DiagnosticsService answers which shard owns an object, and why.
 //
-// Each method may fail with the following codes. The details of an error hold a google.rpc.ErrorInfo whose reason is a word
-// for programs, but for CANCELLED, DEADLINE_EXCEEDED, INTERNAL, and what the transport itself refuses.
+// Each method may fail with the following codes. The details of an error contain a google.rpc.ErrorInfo with a machine-readable
+// reason, except for CANCELLED, DEADLINE_EXCEEDED, INTERNAL, and errors of the transport itself.
 //
-//   - INVALID_ARGUMENT: a field of the request is malformed. The details hold a google.rpc.BadRequest with one violation
+//   - INVALID_ARGUMENT: a field of the request is malformed. The details contain a google.rpc.BadRequest with one violation
 //     per field.
-//   - UNAUTHENTICATED: the server wants to know who asks, and the call has no credentials, or none that are valid.
+//   - UNAUTHENTICATED: the server requires authentication, and the call has no valid credentials.
 //   - PERMISSION_DENIED: the caller may not "get" the subresource "diagnostics" of the ring, or of all rings if the call is about
 //     several.
 //   - NOT_FOUND: the ring, or the object to explain, does not exist.
-//   - FAILED_PRECONDITION: the request is well formed, but the rings are not such that it can be answered. The message
-//     says what is missing.
-//   - ABORTED: a page token has expired. Begin again with the first page.
-//   - RESOURCE_EXHAUSTED: a message is larger than the server or the client takes, or there are too many streams.
-//   - UNAVAILABLE: the server has not yet seen all Leases and ClusterRings, is about to stop, or cannot reach the API server. Try
-//     again, best with another server.
-//   - CANCELLED, DEADLINE_EXCEEDED: the caller gave up, or its deadline passed.
-//   - INTERNAL: a fault of the server. Its log says more.
+//   - FAILED_PRECONDITION: the request is well formed, but the state of the rings does not allow an answer. The message
+//     describes what is missing.
+//   - ABORTED: a page token has expired. Start again with the first page.
+//   - RESOURCE_EXHAUSTED: a message is larger than the server or the client accepts, or there are too many streams.
+//   - UNAVAILABLE: the server has not seen all Leases and ClusterRings yet, is about to stop, or cannot reach the API server.
+//     Retry, preferably with another server.
+//   - CANCELLED, DEADLINE_EXCEEDED: the caller has cancelled the call, or its deadline has passed.
+//   - INTERNAL: a bug in the server. Its log contains the details.
 type DiagnosticsServiceServer interface {
-	// ListRings returns the rings in the order of their names, page by page.
+	// ListRings returns the rings in the order of their names, one page at a time.
 	ListRings(context.Context, *ListRingsRequest) (*ListRingsResponse, error)
 	// GetRing returns one ring with its shards: their state and their share of the hash space.
 	GetRing(context.Context, *GetRingRequest) (*GetRingResponse, error)
-	// Locate says which shard an object belongs to, and how that follows: partition key, hash, token, and who would be next.
+	// Locate returns which shard an object belongs to, and the reason: partition key, hash, partition, and the shards that would be
+	// next.
 	//
-	// The object need not exist: the answer follows from its name alone. It says where the object belongs, and not which
-	// label it has at the moment.
+	// The object need not exist: the answer depends only on its name. It tells where the object belongs, not which label it has at
+	// the moment.
 	Locate(context.Context, *LocateRequest) (*LocateResponse, error)
-	// LocateAll answers many questions over one stream, in their order. A question that cannot be answered gets an error of its
-	// own and does not end the stream, but for one about a ring that the caller may not ask about, or no longer. The stream ends when
-	// the client has sent all and has got all answers.
+	// LocateAll answers many questions over one stream, in their order. If a question cannot be answered, its answer contains an
+	// error, and the stream continues. If the caller may not ask about a ring, or no longer, the stream ends. The stream also ends
+	// when the client has sent all questions and received all answers.
 	LocateAll(grpc.BidiStreamingServer[LocateAllRequest, LocateAllResponse]) error
-	// WatchRing returns one ring with its shards, and again whenever its shards, their state, or the ring changes. Every message
-	// is complete; a reader that is slow gets the latest and misses what was in between. The stream ends with NOT_FOUND when
-	// the ring is gone, and with UNAVAILABLE when the server stops: watch again, and compare the fingerprint. A caller that has lost
-	// its right gets PERMISSION_DENIED in the place of the next change.
+	// WatchRing returns one ring with its shards, and returns them again whenever the shards, their state, or the ring changes.
+	// Every message is complete; a slow reader gets the latest one and misses those in between. The stream ends with NOT_FOUND when
+	// the ring is gone, and with UNAVAILABLE when the server stops. In the latter case, watch again, and compare the fingerprint.
+	// If a caller has lost its permission, it gets PERMISSION_DENIED instead of the next change.
 	WatchRing(*WatchRingRequest, grpc.ServerStreamingServer[WatchRingResponse]) error
-	// Explain says where an object is, where it belongs, why, and what will happen next and by whom.
+	// Explain tells where an object is, where it belongs and why, and what will happen next and by whom.
 	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
-	// ListAssignments returns the objects of one resource of a ring and where they are, page by page. The server reads their
-	// metadata from the API server for each page and keeps nothing.
+	// ListAssignments returns the objects of one resource of a ring and where they are, one page at a time. For each page, the
+	// server reads their metadata from the API server. It keeps nothing.
 	ListAssignments(context.Context, *ListAssignmentsRequest) (*ListAssignmentsResponse, error)
-	// Simulate says what would move if shards were added, removed or renamed. It changes nothing.
+	// Simulate returns what would move if shards were added, removed, or renamed. It changes nothing.
 	Simulate(context.Context, *SimulateRequest) (*SimulateResponse, error)
 	mustEmbedUnimplementedDiagnosticsServiceServer()
 }

@@ -22,7 +22,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Found says whether an object was read.
+// Found tells whether an object was read.
 type Found int32
 
 const (
@@ -32,7 +32,7 @@ const (
 	Found_FOUND_YES Found = 1
 	// FOUND_NO: it does not exist.
 	Found_FOUND_NO Found = 2
-	// FOUND_FORBIDDEN: the server may not read it. What follows from its name alone is explained.
+	// FOUND_FORBIDDEN: the server may not read it. The explanation contains what depends only on its name.
 	Found_FOUND_FORBIDDEN Found = 3
 )
 
@@ -85,21 +85,21 @@ type NextStep int32
 const (
 	// NEXT_STEP_UNSPECIFIED is never sent.
 	NextStep_NEXT_STEP_UNSPECIFIED NextStep = 0
-	// NEXT_STEP_NONE: nothing. The object is where it should be, or is not sharded; or it was not read.
+	// NEXT_STEP_NONE: nothing. The object is where it should be, is not sharded, or was not read.
 	NextStep_NEXT_STEP_NONE NextStep = 1
 	// NEXT_STEP_ASSIGN: it gets the label of its shard.
 	NextStep_NEXT_STEP_ASSIGN NextStep = 2
 	// NEXT_STEP_TAKE_OVER: it is taken from a shard that does not hold its Lease, as soon as a live read confirms that.
 	NextStep_NEXT_STEP_TAKE_OVER NextStep = 3
-	// NEXT_STEP_DRAIN: its shard is asked to give it up.
+	// NEXT_STEP_DRAIN: its shard is asked to release it.
 	NextStep_NEXT_STEP_DRAIN NextStep = 4
-	// NEXT_STEP_ACKNOWLEDGE: its shard gives it up.
+	// NEXT_STEP_ACKNOWLEDGE: its shard releases it.
 	NextStep_NEXT_STEP_ACKNOWLEDGE NextStep = 5
-	// NEXT_STEP_WITHDRAW: the request to give it up is taken back.
+	// NEXT_STEP_WITHDRAW: the drain is withdrawn.
 	NextStep_NEXT_STEP_WITHDRAW NextStep = 6
 	// NEXT_STEP_RELEASE: the ring's labels are removed.
 	NextStep_NEXT_STEP_RELEASE NextStep = 7
-	// NEXT_STEP_FOLLOW_OWNER: it gets a shard once its owner has one, or once the owner has moved.
+	// NEXT_STEP_FOLLOW_OWNER: it gets a shard when its owner has one, or when the owner has moved.
 	NextStep_NEXT_STEP_FOLLOW_OWNER NextStep = 8
 	// NEXT_STEP_AWAIT_SHARD: nothing can happen until a shard holds its Lease.
 	NextStep_NEXT_STEP_AWAIT_SHARD NextStep = 9
@@ -160,17 +160,18 @@ func (NextStep) EnumDescriptor() ([]byte, []int) {
 	return file_clusterring_diagnostics_v1alpha1_explanation_proto_rawDescGZIP(), []int{1}
 }
 
-// Severity says whether somebody has to act.
+// Severity tells whether somebody must act.
 type Severity int32
 
 const (
 	// SEVERITY_UNSPECIFIED is never sent.
 	Severity_SEVERITY_UNSPECIFIED Severity = 0
-	// SEVERITY_INFO: as it should be.
+	// SEVERITY_INFO: as expected.
 	Severity_SEVERITY_INFO Severity = 1
-	// SEVERITY_WARNING: under way, or worth knowing. It should pass by itself.
+	// SEVERITY_WARNING: in progress, or worth knowing. It should resolve without intervention.
 	Severity_SEVERITY_WARNING Severity = 2
-	// SEVERITY_ERROR: nobody works on the object, or it does not get where it belongs, and that may not pass by itself.
+	// SEVERITY_ERROR: no shard works on the object, or the object does not get to where it belongs. This may not resolve without
+	// intervention.
 	Severity_SEVERITY_ERROR Severity = 3
 )
 
@@ -217,7 +218,7 @@ func (Severity) EnumDescriptor() ([]byte, []int) {
 	return file_clusterring_diagnostics_v1alpha1_explanation_proto_rawDescGZIP(), []int{2}
 }
 
-// ExplainedObject is the object that an explanation is about, as the API server has it.
+// ExplainedObject is the object that an explanation is about, as the API server returned it.
 type ExplainedObject struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// group is the API group. Empty: the core group.
@@ -232,13 +233,13 @@ type ExplainedObject struct {
 	Name string `protobuf:"bytes,5,opt,name=name,proto3" json:"name,omitempty"`
 	// uid of the object. Empty: the object was not read; see found.
 	Uid string `protobuf:"bytes,6,opt,name=uid,proto3" json:"uid,omitempty"`
-	// found says whether the object was read. Never FOUND_UNSPECIFIED.
+	// found tells whether the object was read. Never FOUND_UNSPECIFIED.
 	Found Found `protobuf:"varint,7,opt,name=found,proto3,enum=clusterring.diagnostics.v1alpha1.Found" json:"found,omitempty"`
 	// create_time is when the object was created, by the clock of the API server. Absent: it was not read.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	// deleting is true if the object waits for its finalizers.
 	Deleting bool `protobuf:"varint,9,opt,name=deleting,proto3" json:"deleting,omitempty"`
-	// controller names the object that controls it, as in "Website/blog". Empty: none does, or it was not read.
+	// controller is the object that controls it, such as "Website/blog". Empty: no object does, or the object was not read.
 	Controller    string `protobuf:"bytes,10,opt,name=controller,proto3" json:"controller,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -344,33 +345,32 @@ func (x *ExplainedObject) GetController() string {
 	return ""
 }
 
-// RingExplanation is what one ring makes of the object.
+// RingExplanation explains the object from the point of view of one ring.
 type RingExplanation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// ring is the name of the ring. Never empty.
 	Ring string `protobuf:"bytes,1,opt,name=ring,proto3" json:"ring,omitempty"`
-	// role of the object's resource in the ring. ROLE_UNSPECIFIED: the ring does not list it, and the object carries one of its
-	// labels all the same.
+	// role of the object's resource in the ring. ROLE_UNSPECIFIED: the ring does not list the resource, but the object carries one
+	// of the ring's labels.
 	Role Role `protobuf:"varint,2,opt,name=role,proto3,enum=clusterring.diagnostics.v1alpha1.Role" json:"role,omitempty"`
-	// covered is true if the ring shards the object: its resource is listed, its namespace selected, the ring is not being
-	// deleted and, for a controlled resource, a main object of the ring controls it.
+	// covered is true if the ring shards the object: the ring lists its resource, selects its namespace, and is not being deleted.
+	// For a controlled resource, a main object of the ring must also control the object.
 	Covered bool `protobuf:"varint,3,opt,name=covered,proto3" json:"covered,omitempty"`
-	// assignment is where the object is and where it belongs. Absent: the object was not read, or the ring neither covers it nor
-	// has a label on it.
+	// assignment is where the object is and where it belongs. Absent: the object was not read, or the ring does not cover it and
+	// has no label on it.
 	Assignment *Assignment `protobuf:"bytes,4,opt,name=assignment,proto3" json:"assignment,omitempty"`
-	// location is how the object's shard follows. Absent: the ring does not cover the object.
+	// location explains the object's shard. Absent: the ring does not cover the object.
 	Location *Location `protobuf:"bytes,5,opt,name=location,proto3" json:"location,omitempty"`
-	// actual_shard is the Lease of the shard that the object carries the label of. Absent: there is no label, or no Lease of
-	// that name.
+	// actual_shard is the Lease of the shard whose label the object carries. Absent: there is no label, or no Lease with that name.
 	ActualShard *Shard `protobuf:"bytes,6,opt,name=actual_shard,json=actualShard,proto3" json:"actual_shard,omitempty"`
 	// desired_shard is the Lease of the shard that the object belongs to. Absent: no shard is available.
 	DesiredShard *Shard `protobuf:"bytes,7,opt,name=desired_shard,json=desiredShard,proto3" json:"desired_shard,omitempty"`
-	// owner is where the object that controls this one is. Absent: the resource is a main resource, or no main object of the
-	// ring controls the object.
+	// owner is where the object that controls this one is. Absent: the resource is a main resource, or no main object of the ring
+	// controls the object.
 	Owner *ExplainedOwner `protobuf:"bytes,8,opt,name=owner,proto3" json:"owner,omitempty"`
 	// next is what will happen to the object's labels next. Never NEXT_STEP_UNSPECIFIED.
 	Next NextStep `protobuf:"varint,9,opt,name=next,proto3,enum=clusterring.diagnostics.v1alpha1.NextStep" json:"next,omitempty"`
-	// next_actor is who will do that: "rebalancer", "lease monitor", "assigner", "shard x" or "you". Empty: nothing will happen.
+	// next_actor is who will do it: "rebalancer", "lease monitor", "assigner", "shard x", or "you". Empty: nothing will happen.
 	NextActor     string `protobuf:"bytes,10,opt,name=next_actor,json=nextActor,proto3" json:"next_actor,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -476,7 +476,7 @@ func (x *RingExplanation) GetNextActor() string {
 	return ""
 }
 
-// ExplainedOwner is where the owner of a controlled object is.
+// ExplainedOwner tells where the owner of a controlled object is.
 type ExplainedOwner struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// resource is the plural name and group, such as "websites.example.org". Never empty.
@@ -485,11 +485,11 @@ type ExplainedOwner struct {
 	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// name of the owner. Never empty.
 	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
-	// found is FOUND_NO if the owner does not exist, or another object has its name by now.
+	// found is FOUND_NO if the owner does not exist, or if another object now has its name.
 	Found Found `protobuf:"varint,4,opt,name=found,proto3,enum=clusterring.diagnostics.v1alpha1.Found" json:"found,omitempty"`
 	// shard is the value of the owner's shard label. Empty: it has none, or the owner was not read.
 	Shard string `protobuf:"bytes,5,opt,name=shard,proto3" json:"shard,omitempty"`
-	// draining is true if the owner's shard has been asked to give it up.
+	// draining is true if the owner's shard was asked to release it.
 	Draining      bool `protobuf:"varint,6,opt,name=draining,proto3" json:"draining,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -567,18 +567,18 @@ func (x *ExplainedOwner) GetDraining() bool {
 	return false
 }
 
-// Finding is one statement about an object, for a person.
+// Finding is one human-readable statement about an object.
 type Finding struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// severity says whether somebody has to act. Never SEVERITY_UNSPECIFIED.
+	// severity tells whether somebody must act. Never SEVERITY_UNSPECIFIED.
 	Severity Severity `protobuf:"varint,1,opt,name=severity,proto3,enum=clusterring.diagnostics.v1alpha1.Severity" json:"severity,omitempty"`
-	// reason is a word for programs, such as "SHARD_DEAD". Never empty; new ones may be added.
+	// reason is a machine-readable reason, such as "SHARD_DEAD". Never empty. New reasons may be added.
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	// ring that the finding is about. Empty: it is about the object itself.
 	Ring string `protobuf:"bytes,3,opt,name=ring,proto3" json:"ring,omitempty"`
-	// message says what is the case and why. Never empty.
+	// message describes the finding and its cause. Never empty.
 	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
-	// advice says what a person can do. Empty: there is nothing to do.
+	// advice describes what a person can do. Empty: there is nothing to do.
 	Advice        string `protobuf:"bytes,5,opt,name=advice,proto3" json:"advice,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -21,16 +21,16 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// NamespaceCoverage says whether a ring shards objects in a namespace.
+// NamespaceCoverage tells whether a ring shards objects in a namespace.
 type NamespaceCoverage int32
 
 const (
 	// NAMESPACE_COVERAGE_UNSPECIFIED is never sent.
 	NamespaceCoverage_NAMESPACE_COVERAGE_UNSPECIFIED NamespaceCoverage = 0
-	// NAMESPACE_COVERAGE_COVERED: the ring's selector selects the namespace, or the object has none.
+	// NAMESPACE_COVERAGE_COVERED: the ring's selector selects the namespace, or the object is cluster-scoped.
 	NamespaceCoverage_NAMESPACE_COVERAGE_COVERED NamespaceCoverage = 1
-	// NAMESPACE_COVERAGE_UNKNOWN: it depends on labels of the namespace that the server has not read. The object belongs to
-	// the shard if the ring's selector selects its namespace, and to none otherwise.
+	// NAMESPACE_COVERAGE_UNKNOWN: it depends on labels of the namespace that the server has not read. If the ring's selector
+	// selects the namespace, the object belongs to the shard; otherwise, it belongs to none.
 	NamespaceCoverage_NAMESPACE_COVERAGE_UNKNOWN NamespaceCoverage = 2
 )
 
@@ -75,8 +75,8 @@ func (NamespaceCoverage) EnumDescriptor() ([]byte, []int) {
 	return file_clusterring_diagnostics_v1alpha1_location_proto_rawDescGZIP(), []int{0}
 }
 
-// ObjectReference names an object of the Kubernetes API by its kind or by its resource. The version is left out: one object
-// has one owner through every version of its API.
+// ObjectReference identifies an object of the Kubernetes API by its kind or by its resource. It contains no version: an object
+// has the same owner in every version of its API.
 type ObjectReference struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// group is the API group. Empty: the core group.
@@ -88,7 +88,7 @@ type ObjectReference struct {
 	//	*ObjectReference_Kind
 	//	*ObjectReference_Resource
 	Type isObjectReference_Type `protobuf_oneof:"type"`
-	// namespace of the object. Must be empty for an object of a cluster-scoped resource, and set for any other.
+	// namespace of the object. Must be empty for a cluster-scoped resource, and set otherwise.
 	Namespace string `protobuf:"bytes,4,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// name of the object. Must be set.
 	Name          string `protobuf:"bytes,5,opt,name=name,proto3" json:"name,omitempty"`
@@ -190,8 +190,8 @@ func (*ObjectReference_Kind) isObjectReference_Type() {}
 
 func (*ObjectReference_Resource) isObjectReference_Type() {}
 
-// OwnerReference names the object that controls another. Its namespace is that of the other, or none if its resource is
-// cluster-scoped.
+// OwnerReference identifies the object that controls another. Its namespace is that of the other object, or none if its resource
+// is cluster-scoped.
 type OwnerReference struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// group is the API group. Empty: the core group.
@@ -296,28 +296,27 @@ func (*OwnerReference_Kind) isOwnerReference_Type() {}
 
 func (*OwnerReference_Resource) isOwnerReference_Type() {}
 
-// Location says where an object belongs in one ring, and how that follows.
+// Location tells where an object belongs in one ring, and why.
 type Location struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// ring is the name of the ring. Never empty.
 	Ring string `protobuf:"bytes,1,opt,name=ring,proto3" json:"ring,omitempty"`
-	// role says whether the object's own name decides, or that of its owner. Never ROLE_UNSPECIFIED.
+	// role tells whether the object's own name or the name of its owner determines the shard. Never ROLE_UNSPECIFIED.
 	Role Role `protobuf:"varint,2,opt,name=role,proto3,enum=clusterring.diagnostics.v1alpha1.Role" json:"role,omitempty"`
-	// namespace_coverage says whether the ring shards objects in the object's namespace. Never
-	// NAMESPACE_COVERAGE_UNSPECIFIED.
+	// namespace_coverage tells whether the ring shards objects in the object's namespace. Never NAMESPACE_COVERAGE_UNSPECIFIED.
 	NamespaceCoverage NamespaceCoverage `protobuf:"varint,3,opt,name=namespace_coverage,json=namespaceCoverage,proto3,enum=clusterring.diagnostics.v1alpha1.NamespaceCoverage" json:"namespace_coverage,omitempty"`
 	// partition_key is what is hashed. Always set.
 	PartitionKey *PartitionKey `protobuf:"bytes,4,opt,name=partition_key,json=partitionKey,proto3" json:"partition_key,omitempty"`
 	// hash of the partition key, from 0 to 2147483646 (2^31 - 2).
 	Hash uint32 `protobuf:"varint,5,opt,name=hash,proto3" json:"hash,omitempty"`
-	// token is the partition of the hash space that the hash falls into, from 0 to 16383.
-	Token int32 `protobuf:"varint,6,opt,name=token,proto3" json:"token,omitempty"`
-	// shard that owns the token, and so the object. Empty: no shard is available.
+	// partition is the partition of the hash, from 0 to 16383.
+	Partition int32 `protobuf:"varint,6,opt,name=partition,proto3" json:"partition,omitempty"`
+	// shard is the owner of the partition, and therefore of the object. Empty: no shard is available.
 	Shard string `protobuf:"bytes,7,opt,name=shard,proto3" json:"shard,omitempty"`
-	// next_shards are the shards that would own the object, in this order, if those before them failed. Empty: there is no
-	// other.
+	// next_shards are the shards that would own the object, in this order, if the shards before them failed. Empty: there are no
+	// others.
 	NextShards []string `protobuf:"bytes,8,rep,name=next_shards,json=nextShards,proto3" json:"next_shards,omitempty"`
-	// fingerprint of the set of available shards that this follows from; see Ring.fingerprint.
+	// fingerprint of the set of available shards that this answer depends on; see Ring.fingerprint.
 	Fingerprint   string `protobuf:"bytes,9,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -388,9 +387,9 @@ func (x *Location) GetHash() uint32 {
 	return 0
 }
 
-func (x *Location) GetToken() int32 {
+func (x *Location) GetPartition() int32 {
 	if x != nil {
-		return x.Token
+		return x.Partition
 	}
 	return 0
 }
@@ -416,7 +415,7 @@ func (x *Location) GetFingerprint() string {
 	return ""
 }
 
-// PartitionKey is what is hashed to find an object's shard: four parts that name the object, or its owner if the object is
+// PartitionKey is what is hashed to find an object's shard: four parts that identify the object, or its owner if the object is
 // controlled.
 type PartitionKey struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -507,14 +506,14 @@ const file_clusterring_diagnostics_v1alpha1_location_proto_rawDesc = "" +
 	"\x04kind\x18\x02 \x01(\tH\x00R\x04kind\x12\x1c\n" +
 	"\bresource\x18\x03 \x01(\tH\x00R\bresource\x12\x12\n" +
 	"\x04name\x18\x04 \x01(\tR\x04nameB\x06\n" +
-	"\x04type\"\x96\x03\n" +
+	"\x04type\"\x9e\x03\n" +
 	"\bLocation\x12\x12\n" +
 	"\x04ring\x18\x01 \x01(\tR\x04ring\x12:\n" +
 	"\x04role\x18\x02 \x01(\x0e2&.clusterring.diagnostics.v1alpha1.RoleR\x04role\x12b\n" +
 	"\x12namespace_coverage\x18\x03 \x01(\x0e23.clusterring.diagnostics.v1alpha1.NamespaceCoverageR\x11namespaceCoverage\x12S\n" +
 	"\rpartition_key\x18\x04 \x01(\v2..clusterring.diagnostics.v1alpha1.PartitionKeyR\fpartitionKey\x12\x12\n" +
-	"\x04hash\x18\x05 \x01(\rR\x04hash\x12\x14\n" +
-	"\x05token\x18\x06 \x01(\x05R\x05token\x12\x14\n" +
+	"\x04hash\x18\x05 \x01(\rR\x04hash\x12\x1c\n" +
+	"\tpartition\x18\x06 \x01(\x05R\tpartition\x12\x14\n" +
 	"\x05shard\x18\a \x01(\tR\x05shard\x12\x1f\n" +
 	"\vnext_shards\x18\b \x03(\tR\n" +
 	"nextShards\x12 \n" +

@@ -23,15 +23,15 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Role says what decides which shard an object belongs to.
+// Role tells what determines which shard an object belongs to.
 type Role int32
 
 const (
 	// ROLE_UNSPECIFIED is never sent.
 	Role_ROLE_UNSPECIFIED Role = 0
-	// ROLE_MAIN: the object's own name decides.
+	// ROLE_MAIN: the object's own name.
 	Role_ROLE_MAIN Role = 1
-	// ROLE_CONTROLLED: the name of the object that controls it decides.
+	// ROLE_CONTROLLED: the name of the object that controls it.
 	Role_ROLE_CONTROLLED Role = 2
 )
 
@@ -76,8 +76,8 @@ func (Role) EnumDescriptor() ([]byte, []int) {
 	return file_clusterring_diagnostics_v1alpha1_ring_proto_rawDescGZIP(), []int{0}
 }
 
-// ShardState is the state of a shard's Lease, which is held for D, its duration. Times are measured by the lease
-// monitor since it last saw the Lease change, and are never differences between clocks of two machines.
+// ShardState is the state of a shard's Lease. D is the duration of the Lease. The lease monitor measures the time since it last
+// saw the Lease change, on its own clock. It never compares the clocks of two machines.
 type ShardState int32
 
 const (
@@ -142,29 +142,29 @@ func (ShardState) EnumDescriptor() ([]byte, []int) {
 	return file_clusterring_diagnostics_v1alpha1_ring_proto_rawDescGZIP(), []int{1}
 }
 
-// Ring is a ClusterRing: what it declares, and how it does.
+// Ring is a ClusterRing: what it declares, and its status.
 type Ring struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// name of the ClusterRing. Never empty.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// resources that the ring shards: each main resource is followed by the resources that it controls. Never empty.
+	// resources that the ring shards. Each main resource is followed by the resources that it controls. Never empty.
 	Resources []*RingResource `protobuf:"bytes,2,rep,name=resources,proto3" json:"resources,omitempty"`
-	// namespace_selector selects the namespaces whose objects are sharded, in the form of kubectl's --selector. If the
-	// ring declares none, it is the default that then applies. Empty: every namespace.
+	// namespace_selector selects the namespaces whose objects are sharded, in the format of kubectl's --selector. If the ring
+	// declares none, it is the default. Empty: every namespace.
 	NamespaceSelector string `protobuf:"bytes,3,opt,name=namespace_selector,json=namespaceSelector,proto3" json:"namespace_selector,omitempty"`
-	// shards is the number of Leases that carry the ring's name. 0: none has ever joined, or all are gone.
+	// shards is the number of Leases that carry the ring's name. 0: no shard has ever joined, or all are gone.
 	Shards int32 `protobuf:"varint,4,opt,name=shards,proto3" json:"shards,omitempty"`
-	// available_shards is the number of shards that objects are assigned to. 0: no object can be assigned.
+	// available_shards is the number of shards that can get objects. 0: no object can be assigned.
 	AvailableShards int32 `protobuf:"varint,5,opt,name=available_shards,json=availableShards,proto3" json:"available_shards,omitempty"`
-	// fingerprint of the set of available shards, 16 hexadecimal digits: equal on every server that knows of the same set,
-	// and equal to status.assignment.fingerprint once every object is in its place. Never empty; the set of no shards has
-	// one, too.
+	// fingerprint of the set of available shards, 16 hexadecimal digits. It is equal on every server that knows the same set, and
+	// equal to status.assignment.fingerprint when every object is in its place. Never empty, even if no shard is available.
 	Fingerprint string `protobuf:"bytes,6,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
-	// conditions of the ClusterRing, as its status has them, in the order of their types. Empty: no service has reported yet.
+	// conditions in the status of the ClusterRing, in the order of their types. Empty: no service has reported yet.
 	Conditions []*Condition `protobuf:"bytes,7,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	// create_time is when the ClusterRing was created, by the clock of the API server. Always set.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	// deleting is true while the ClusterRing waits until no object carries its labels any more. Nothing is assigned then.
+	// deleting is true while the ClusterRing is being deleted and objects still carry its labels. During this time, nothing is
+	// assigned.
 	Deleting      bool `protobuf:"varint,9,opt,name=deleting,proto3" json:"deleting,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -270,7 +270,7 @@ type RingResource struct {
 	Group string `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
 	// resource is the plural name, as in the path of the API. Never empty.
 	Resource string `protobuf:"bytes,2,opt,name=resource,proto3" json:"resource,omitempty"`
-	// role says what decides about the resource's objects. Never ROLE_UNSPECIFIED.
+	// role tells what determines the shard of the resource's objects. Never ROLE_UNSPECIFIED.
 	Role Role `protobuf:"varint,3,opt,name=role,proto3,enum=clusterring.diagnostics.v1alpha1.Role" json:"role,omitempty"`
 	// kind of the resource's objects. Empty: the API server does not serve the resource (yet).
 	Kind          string `protobuf:"bytes,4,opt,name=kind,proto3" json:"kind,omitempty"`
@@ -341,15 +341,15 @@ type Condition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// type of the condition, such as "Ready". Never empty.
 	Type string `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
-	// status is "True", "False" or "Unknown".
+	// status is "True", "False", or "Unknown".
 	Status string `protobuf:"bytes,2,opt,name=status,proto3" json:"status,omitempty"`
-	// reason is one word for programs. Never empty.
+	// reason is a machine-readable word. Never empty.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// message is for people. May be empty.
+	// message is a human-readable message. May be empty.
 	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
 	// last_transition_time is when the status last changed, by the clock of the service that wrote it.
 	LastTransitionTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=last_transition_time,json=lastTransitionTime,proto3" json:"last_transition_time,omitempty"`
-	// observed_generation is the metadata.generation of the ClusterRing that the condition speaks of. 0: not said.
+	// observed_generation is the metadata.generation of the ClusterRing that the condition refers to. 0: not set.
 	ObservedGeneration int64 `protobuf:"varint,6,opt,name=observed_generation,json=observedGeneration,proto3" json:"observed_generation,omitempty"`
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
@@ -434,27 +434,28 @@ type Shard struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// namespace of the Lease. Never empty.
 	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	// holder is the identity that holds the Lease: the shard's own name while it lives, "shardlease-controller" after the
+	// holder is the identity that holds the Lease: the shard's own name while it is alive, or "shardlease-controller" after the
 	// Lease was taken from a failed shard. Empty: released.
 	Holder string `protobuf:"bytes,3,opt,name=holder,proto3" json:"holder,omitempty"`
-	// state that the lease monitor last wrote on the Lease. It informs: availability depends on the holder alone.
-	// SHARD_STATE_UNSPECIFIED: none written yet, or one that this server does not know.
+	// state that the lease monitor last wrote on the Lease. It is informational: availability depends only on the holder.
+	// SHARD_STATE_UNSPECIFIED: none written yet, or unknown to this server.
 	State ShardState `protobuf:"varint,4,opt,name=state,proto3,enum=clusterring.diagnostics.v1alpha1.ShardState" json:"state,omitempty"`
-	// available is true if objects are assigned to the shard.
+	// available is true if the shard can get objects.
 	Available bool `protobuf:"varint,5,opt,name=available,proto3" json:"available,omitempty"`
-	// problem says why a Lease that is held does not make its shard available. Empty: it does, or it is not held.
+	// problem explains why a shard that holds its Lease is not available. Empty: it is available, or it does not hold the Lease.
 	Problem string `protobuf:"bytes,6,opt,name=problem,proto3" json:"problem,omitempty"`
-	// lease_duration is how long a renewal counts, in whole seconds: the default of 15 s where the Lease says nothing usable.
+	// lease_duration is how long a renewal counts, in whole seconds. It is the default of 15 s if the Lease contains no usable
+	// value.
 	LeaseDuration *durationpb.Duration `protobuf:"bytes,7,opt,name=lease_duration,json=leaseDuration,proto3" json:"lease_duration,omitempty"`
-	// tokens is how many of the ring's equal partitions of the hash space the shard owns. 0: it is not available.
-	Tokens int32 `protobuf:"varint,8,opt,name=tokens,proto3" json:"tokens,omitempty"`
-	// share is the fraction of the hash space that the shard owns, from 0 to 1; over all shards it adds up to 1 if any is
-	// available. 0: it is not available.
+	// partitions is how many of the equal parts of the hash space the shard owns. 0: the shard is not available.
+	Partitions int32 `protobuf:"varint,8,opt,name=partitions,proto3" json:"partitions,omitempty"`
+	// share is the fraction of the hash space that the shard owns, from 0 to 1. The shares of all shards add up to 1 if any shard
+	// is available. 0: the shard is not available.
 	Share float64 `protobuf:"fixed64,9,opt,name=share,proto3" json:"share,omitempty"`
-	// renewal_age is how long ago this server saw the Lease change, by its own clock. Until a server has seen it change, it
-	// is how long the server has known the Lease, and age_is_lower_bound is true. Servers that were started at different times may differ.
+	// renewal_age is how long ago this server saw the Lease change, by its own clock. Until a server has seen it change, it is how
+	// long the server has known the Lease, and age_is_lower_bound is true. Servers that were started at different times may differ.
 	RenewalAge *durationpb.Duration `protobuf:"bytes,10,opt,name=renewal_age,json=renewalAge,proto3" json:"renewal_age,omitempty"`
-	// age_is_lower_bound is true if the last renewal may have been longer ago than renewal_age says.
+	// age_is_lower_bound is true if the last renewal may be longer ago than renewal_age.
 	AgeIsLowerBound bool `protobuf:"varint,11,opt,name=age_is_lower_bound,json=ageIsLowerBound,proto3" json:"age_is_lower_bound,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -539,9 +540,9 @@ func (x *Shard) GetLeaseDuration() *durationpb.Duration {
 	return nil
 }
 
-func (x *Shard) GetTokens() int32 {
+func (x *Shard) GetPartitions() int32 {
 	if x != nil {
-		return x.Tokens
+		return x.Partitions
 	}
 	return 0
 }
@@ -596,7 +597,7 @@ const file_clusterring_diagnostics_v1alpha1_ring_proto_rawDesc = "" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
 	"\amessage\x18\x04 \x01(\tR\amessage\x12L\n" +
 	"\x14last_transition_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x12lastTransitionTime\x12/\n" +
-	"\x13observed_generation\x18\x06 \x01(\x03R\x12observedGeneration\"\xa6\x03\n" +
+	"\x13observed_generation\x18\x06 \x01(\x03R\x12observedGeneration\"\xae\x03\n" +
 	"\x05Shard\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x16\n" +
@@ -604,8 +605,10 @@ const file_clusterring_diagnostics_v1alpha1_ring_proto_rawDesc = "" +
 	"\x05state\x18\x04 \x01(\x0e2,.clusterring.diagnostics.v1alpha1.ShardStateR\x05state\x12\x1c\n" +
 	"\tavailable\x18\x05 \x01(\bR\tavailable\x12\x18\n" +
 	"\aproblem\x18\x06 \x01(\tR\aproblem\x12@\n" +
-	"\x0elease_duration\x18\a \x01(\v2\x19.google.protobuf.DurationR\rleaseDuration\x12\x16\n" +
-	"\x06tokens\x18\b \x01(\x05R\x06tokens\x12\x14\n" +
+	"\x0elease_duration\x18\a \x01(\v2\x19.google.protobuf.DurationR\rleaseDuration\x12\x1e\n" +
+	"\n" +
+	"partitions\x18\b \x01(\x05R\n" +
+	"partitions\x12\x14\n" +
 	"\x05share\x18\t \x01(\x01R\x05share\x12:\n" +
 	"\vrenewal_age\x18\n" +
 	" \x01(\v2\x19.google.protobuf.DurationR\n" +

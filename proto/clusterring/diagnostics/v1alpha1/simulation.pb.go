@@ -26,7 +26,7 @@ type Rename struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// from is the name of a shard that is available. Must be set.
 	From string `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`
-	// to is its new name. Must be set, and be a valid value of a label.
+	// to is its new name. Must be set, and must be a valid label value.
 	To            string `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -76,22 +76,22 @@ func (x *Rename) GetTo() string {
 	return ""
 }
 
-// SimulatedShard is a shard before and after a change that did not happen.
+// SimulatedShard is a shard before and after a simulated change.
 type SimulatedShard struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// name of the shard. Never empty. A shard that is renamed appears under both names.
+	// name of the shard. Never empty. A renamed shard appears under both names.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// tokens_before is how many of the 16384 partitions of the hash space it owns now. 0: it is not available.
-	TokensBefore int32 `protobuf:"varint,2,opt,name=tokens_before,json=tokensBefore,proto3" json:"tokens_before,omitempty"`
-	// tokens_after is how many it would own. 0: it would not be available.
-	TokensAfter int32 `protobuf:"varint,3,opt,name=tokens_after,json=tokensAfter,proto3" json:"tokens_after,omitempty"`
-	// share_before is the fraction of the hash space that it owns now, from 0 to 1.
+	// partitions_before is how many of the 16384 partitions of the hash space the shard owns now. 0: it is not available.
+	PartitionsBefore int32 `protobuf:"varint,2,opt,name=partitions_before,json=partitionsBefore,proto3" json:"partitions_before,omitempty"`
+	// partitions_after is how many the shard would own. 0: it would not be available.
+	PartitionsAfter int32 `protobuf:"varint,3,opt,name=partitions_after,json=partitionsAfter,proto3" json:"partitions_after,omitempty"`
+	// share_before is the fraction of the hash space that the shard owns now, from 0 to 1.
 	ShareBefore float64 `protobuf:"fixed64,4,opt,name=share_before,json=shareBefore,proto3" json:"share_before,omitempty"`
-	// share_after is the fraction that it would own, from 0 to 1.
+	// share_after is the fraction that the shard would own, from 0 to 1.
 	ShareAfter float64 `protobuf:"fixed64,5,opt,name=share_after,json=shareAfter,proto3" json:"share_after,omitempty"`
-	// objects_before is how many main objects the ring gives to it now. 0 also if objects were not counted.
+	// objects_before is how many main objects belong to the shard now. Also 0 if objects were not counted.
 	ObjectsBefore int64 `protobuf:"varint,6,opt,name=objects_before,json=objectsBefore,proto3" json:"objects_before,omitempty"`
-	// objects_after is how many main objects the ring would give to it. 0 also if objects were not counted.
+	// objects_after is how many main objects would belong to the shard. Also 0 if objects were not counted.
 	ObjectsAfter  int64 `protobuf:"varint,7,opt,name=objects_after,json=objectsAfter,proto3" json:"objects_after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -134,16 +134,16 @@ func (x *SimulatedShard) GetName() string {
 	return ""
 }
 
-func (x *SimulatedShard) GetTokensBefore() int32 {
+func (x *SimulatedShard) GetPartitionsBefore() int32 {
 	if x != nil {
-		return x.TokensBefore
+		return x.PartitionsBefore
 	}
 	return 0
 }
 
-func (x *SimulatedShard) GetTokensAfter() int32 {
+func (x *SimulatedShard) GetPartitionsAfter() int32 {
 	if x != nil {
-		return x.TokensAfter
+		return x.PartitionsAfter
 	}
 	return 0
 }
@@ -176,7 +176,7 @@ func (x *SimulatedShard) GetObjectsAfter() int64 {
 	return 0
 }
 
-// CountedResource says how many objects of a resource were counted.
+// CountedResource is the number of objects of a resource.
 type CountedResource struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// group is the API group. Empty: the core group.
@@ -187,7 +187,7 @@ type CountedResource struct {
 	Objects int64 `protobuf:"varint,3,opt,name=objects,proto3" json:"objects,omitempty"`
 	// moved is how many of them would belong to another shard.
 	Moved int64 `protobuf:"varint,4,opt,name=moved,proto3" json:"moved,omitempty"`
-	// problem says why they were not counted, or not all. Empty: they were.
+	// problem explains why they were not counted, or not all of them. Empty: all were counted.
 	Problem       string `protobuf:"bytes,5,opt,name=problem,proto3" json:"problem,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -265,11 +265,11 @@ const file_clusterring_diagnostics_v1alpha1_simulation_proto_rawDesc = "" +
 	"1clusterring/diagnostics/v1alpha1/simulation.proto\x12 clusterring.diagnostics.v1alpha1\",\n" +
 	"\x06Rename\x12\x12\n" +
 	"\x04from\x18\x01 \x01(\tR\x04from\x12\x0e\n" +
-	"\x02to\x18\x02 \x01(\tR\x02to\"\xfc\x01\n" +
+	"\x02to\x18\x02 \x01(\tR\x02to\"\x8c\x02\n" +
 	"\x0eSimulatedShard\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12#\n" +
-	"\rtokens_before\x18\x02 \x01(\x05R\ftokensBefore\x12!\n" +
-	"\ftokens_after\x18\x03 \x01(\x05R\vtokensAfter\x12!\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12+\n" +
+	"\x11partitions_before\x18\x02 \x01(\x05R\x10partitionsBefore\x12)\n" +
+	"\x10partitions_after\x18\x03 \x01(\x05R\x0fpartitionsAfter\x12!\n" +
 	"\fshare_before\x18\x04 \x01(\x01R\vshareBefore\x12\x1f\n" +
 	"\vshare_after\x18\x05 \x01(\x01R\n" +
 	"shareAfter\x12%\n" +

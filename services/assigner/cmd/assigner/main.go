@@ -1,4 +1,4 @@
-// Command assigner gives every new object of a ring its shard.
+// Command assigner assigns a shard to every new object of a ring.
 package main
 
 import (

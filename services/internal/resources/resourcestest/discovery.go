@@ -1,4 +1,4 @@
-// Package resourcestest helps to test what depends on what an API server serves.
+// Package resourcestest provides a fake discovery for tests.
 package resourcestest
 
 import (
@@ -16,8 +16,8 @@ import (
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
-// Discovery is a made-up API server, as far as discovery goes, with one version of each group. Its zero value serves ConfigMaps. It is
-// safe for concurrent use.
+// Discovery is a fake API server that only supports discovery, with one version of each group. Its zero value serves ConfigMaps.
+// It is safe for concurrent use.
 type Discovery struct {
 	mu     sync.Mutex
 	served []resources.Resource
@@ -25,7 +25,7 @@ type Discovery struct {
 	asked  int
 }
 
-// Serve has it serve these resources besides ConfigMaps, and answer.
+// Serve makes it serve these resources in addition to ConfigMaps, and answer again.
 func (d *Discovery) Serve(served ...resources.Resource) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -33,7 +33,7 @@ func (d *Discovery) Serve(served ...resources.Resource) {
 	d.served, d.err = served, nil
 }
 
-// Fail has it refuse to answer.
+// Fail makes it refuse to answer.
 func (d *Discovery) Fail(err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -41,7 +41,7 @@ func (d *Discovery) Fail(err error) {
 	d.err = err
 }
 
-// Asked returns how often it was asked.
+// Asked returns how often it was queried.
 func (d *Discovery) Asked() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -49,7 +49,7 @@ func (d *Discovery) Asked() int {
 	return d.asked
 }
 
-// GroupsAndResources answers.
+// GroupsAndResources implements resources.Discovery.
 func (d *Discovery) GroupsAndResources(context.Context) ([]*metav1.APIGroup, []*metav1.APIResourceList, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -102,8 +102,8 @@ func Namespaced(group, version, resource, kind string) resources.Resource {
 	return resources.Resource{GVR: gv.WithResource(resource), Kind: gv.WithKind(kind), Namespaced: true}
 }
 
-// Resolver returns a resolver that asks d, as often as real time has it, until the test ends. In a bubble of synctest, that is
-// virtual time. It has looked once.
+// Resolver returns a resolver that queries d until the test ends, at real-time intervals; in a synctest bubble, this is virtual
+// time. It has looked once.
 func Resolver(t *testing.T, d *Discovery) *resources.Resolver {
 	t.Helper()
 

@@ -1,4 +1,4 @@
-// Command leasemonitor watches over the Leases of shards; see its --help.
+// Command leasemonitor monitors the Leases of shards; see its --help.
 package main
 
 import (

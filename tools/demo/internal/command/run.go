@@ -14,7 +14,8 @@ import (
 	"github.com/clusterring/clusterring/tools/demo/internal/scenario"
 	"github.com/clusterring/clusterring/tools/demo/internal/state"
 	"github.com/clusterring/clusterring/tools/demo/internal/system"
-	"github.com/clusterring/clusterring/tools/localplane/process"
+	"github.com/clusterring/clusterring/tools/lab/process"
+	"github.com/clusterring/clusterring/tools/lab/services"
 )
 
 // shownLines of a log are printed after a failure.
@@ -155,7 +156,7 @@ func upperFirst(text string) string {
 
 // showLogs prints the last lines of the logs that tell most about a failure.
 func (r *runner) showLogs(stateDir string, suspects []string, err error) {
-	if fault, is := errors.AsType[*system.FaultError](err); is {
+	if fault, is := errors.AsType[*services.FaultError](err); is {
 		suspects = []string{fault.Process}
 	}
 	for _, name := range suspects {

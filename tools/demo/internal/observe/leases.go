@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/lab/record"
 )
 
 // Turn is how a Lease was from a change in more than a renewal on, until the next.
@@ -40,31 +41,20 @@ type Leases struct {
 // WatchLeases watches the Leases of a ring in a namespace until the context ends.
 func WatchLeases(ctx context.Context, c kubernetes.Interface, namespace, ring string) (*Leases, error) {
 	l := &Leases{turns: map[string][]Turn{}}
-	of := c.CoordinationV1().Leases(namespace)
-	options := metav1.ListOptions{LabelSelector: v1alpha1.LabelClusterRing + "=" + ring}
-	list, err := of.List(ctx, options)
-	if err != nil {
-		return nil, fmt.Errorf("list Leases: %w", err)
-	}
-	for i := range list.Items {
-		l.add(&list.Items[i])
-	}
-	from := func(ctx context.Context, more metav1.ListOptions) (watch.Interface, error) {
-		more.LabelSelector = options.LabelSelector
-		return of.Watch(ctx, more)
-	}
-	err = follow(ctx, list.ResourceVersion, from, func(event watch.Event) {
-		switch lease, is := event.Object.(*coordinationv1.Lease); {
-		case is && (event.Type == watch.Added || event.Type == watch.Modified):
-			l.add(lease)
-		case event.Type == watch.Error:
+	_, err := record.Follow(ctx, c.CoordinationV1().Leases(namespace), v1alpha1.LabelClusterRing+"="+ring, record.Observer[*coordinationv1.Lease]{
+		See: func(event watch.EventType, lease *coordinationv1.Lease) {
+			if event != watch.Deleted {
+				l.add(lease)
+			}
+		},
+		Fail: func(err error) {
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			l.err = fmt.Errorf("the watch of Leases failed: %v", event.Object)
-		}
+			l.err = fmt.Errorf("follow Leases: %w", err)
+		},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("watch Leases: %w", err)
+		return nil, fmt.Errorf("follow Leases: %w", err)
 	}
 	return l, nil
 }

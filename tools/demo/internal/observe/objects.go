@@ -14,10 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/metadata"
-	"k8s.io/client-go/tools/cache"
-	watchtools "k8s.io/client-go/tools/watch"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/lab/record"
 )
 
 // Key identifies an object.
@@ -84,49 +83,21 @@ type Objects struct {
 func WatchObjects(ctx context.Context, c metadata.Interface, ring string, resources ...schema.GroupVersionResource) (*Objects, error) {
 	o := &Objects{shardLabel: v1alpha1.ShardLabel(ring), drainLabel: v1alpha1.DrainLabel(ring), now: map[Key]State{}}
 	for _, resource := range resources {
-		list, err := c.Resource(resource).List(ctx, metav1.ListOptions{})
-		if err != nil {
-			return nil, fmt.Errorf("list %s: %w", resource.Resource, err)
-		}
-		for i := range list.Items {
-			o.set(resource.Resource, &list.Items[i], false)
-		}
-		err = follow(ctx, list.ResourceVersion, c.Resource(resource).Watch, func(event watch.Event) {
-			o.observe(resource.Resource, event)
+		_, err := record.Follow(ctx, c.Resource(resource), "", record.Observer[*metav1.PartialObjectMetadata]{
+			See: func(event watch.EventType, object *metav1.PartialObjectMetadata) {
+				o.set(resource.Resource, object, event == watch.Deleted)
+			},
+			Fail: func(err error) {
+				o.mu.Lock()
+				defer o.mu.Unlock()
+				o.err = fmt.Errorf("follow %s: %w", resource.Resource, err)
+			},
 		})
 		if err != nil {
-			return nil, fmt.Errorf("watch %s: %w", resource.Resource, err)
+			return nil, fmt.Errorf("follow %s: %w", resource.Resource, err)
 		}
 	}
 	return o, nil
-}
-
-// follow calls a function for each event of a watch, from a goroutine of its own, until the context ends. A watch that
-// breaks goes on where it was: no event is lost.
-func follow(ctx context.Context, version string, watchFunc cache.WatchFuncWithContext, each func(watch.Event)) error {
-	events, err := watchtools.NewRetryWatcherWithContext(ctx, version, &cache.ListWatch{WatchFuncWithContext: watchFunc})
-	if err != nil {
-		return fmt.Errorf("begin: %w", err)
-	}
-	go func() {
-		for event := range events.ResultChan() {
-			each(event)
-		}
-	}()
-	return nil
-}
-
-func (o *Objects) observe(resource string, event watch.Event) {
-	object, is := event.Object.(*metav1.PartialObjectMetadata)
-	switch {
-	case event.Type == watch.Bookmark:
-	case event.Type == watch.Error || !is:
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		o.err = fmt.Errorf("the watch of %s failed: %v", resource, event.Object)
-	default:
-		o.set(resource, object, event.Type == watch.Deleted)
-	}
 }
 
 func (o *Objects) set(resource string, object *metav1.PartialObjectMetadata, deleted bool) {

@@ -162,7 +162,7 @@ func TestStable(t *testing.T) {
 		`"nextPageToken": ""`:                           `"nextPageToken": ""` + "\n",
 		"at the shard s":                                "at the shard s\n",
 		"asked: 127.0.0.1:41235 without TLS":            "asked: 127.0.0.1:8090 without TLS\n",
-		"token 5461, hash 1234567890":                   "token 5461, hash 1234567890\n",
+		"partition 5461, hash 1234567890":               "partition 5461, hash 1234567890\n",
 		"its Lease (6s)":                                "its Lease (6s)\n",
 	} {
 		require.Equal(t, want, page.Stable(output))

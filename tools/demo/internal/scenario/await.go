@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -15,6 +14,7 @@ import (
 	diagnosticsv1alpha1 "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/tools/demo/internal/observe"
 	"github.com/clusterring/clusterring/tools/demo/internal/system"
+	"github.com/clusterring/clusterring/tools/lab/check"
 )
 
 const (
@@ -68,19 +68,8 @@ func (s *Story) awaitReady(ctx context.Context) error {
 		if err != nil {
 			return false, "", err
 		}
-		if got := ring.Status.AvailableShards; int(got) != want {
-			return false, fmt.Sprintf("the ring has %d of %d available shards", got, want), nil
-		}
-		for _, condition := range []string{
-			v1alpha1.ConditionShardsAvailable, v1alpha1.ConditionWebhookRegistered, v1alpha1.ConditionAssigned, v1alpha1.ConditionReady,
-		} {
-			c := meta.FindStatusCondition(ring.Status.Conditions, condition)
-			if c == nil {
-				return false, fmt.Sprintf("the ring has no condition %s yet", condition), nil
-			}
-			if c.Status != "True" {
-				return false, fmt.Sprintf("the ring is not %s: %s: %s", condition, c.Reason, c.Message), nil
-			}
+		if problems := check.Status(ring, want); len(problems) > 0 {
+			return false, problems[0], nil
 		}
 		answer, err := s.query.GetRing(ctx, &diagnosticsv1alpha1.GetRingRequest{Name: system.Ring})
 		if err != nil {

@@ -1,9 +1,12 @@
 package scenario
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -78,7 +81,7 @@ func (s *Story) noExcess() error {
 	var found []string
 	for owner, names := range made {
 		if len(names) != shipsOfEach {
-			found = append(found, fmt.Sprintf("of %s %d Ships were made, and it shall have %d", owner, len(names), shipsOfEach))
+			found = append(found, fmt.Sprintf("of %s %d Ships were made, and it shall have %d:\n%s", owner, len(names), shipsOfEach, s.story(owner)))
 		}
 	}
 	if len(made) != fleetsMade {
@@ -90,4 +93,25 @@ func (s *Story) noExcess() error {
 	s.ok("%d Fleets left their shards %d times, and their controllers count: of %d Ships none was made twice, none is missing",
 		fleetsMade, moves, fleetsMade*shipsOfEach)
 	return nil
+}
+
+// story tells what has become of a Fleet and its Ships, one change a line, the oldest first.
+func (s *Story) story(fleet observe.Key) string {
+	var told []observe.Change
+	for _, c := range s.fleets.Since(0) {
+		ofIt := c.Key.Resource == ships && c.Key.Namespace == fleet.Namespace && fleet.Name == cmp.Or(c.After.Owner, c.Before.Owner)
+		if c.Key == fleet || ofIt {
+			told = append(told, c)
+		}
+	}
+	slices.SortStableFunc(told, func(a, b observe.Change) int { return cmp.Compare(a.Version, b.Version) })
+	var text strings.Builder
+	for _, c := range told {
+		now := c.After.String()
+		if c.Deleted {
+			now = "deleted"
+		}
+		fmt.Fprintf(&text, "    %s version %d: %s is %s\n", c.At.Format("15:04:05.000"), c.Version, c.Key, now)
+	}
+	return strings.TrimSuffix(text.String(), "\n")
 }

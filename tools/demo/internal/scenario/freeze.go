@@ -20,6 +20,8 @@ import (
 	"github.com/clusterring/clusterring/tools/example/checksum"
 	"github.com/clusterring/clusterring/tools/example/history"
 	"github.com/clusterring/clusterring/tools/example/website"
+	"github.com/clusterring/clusterring/tools/lab/process"
+	"github.com/clusterring/clusterring/tools/lab/services"
 )
 
 // idleFor is how long shards have had nothing to do when the frozen one is woken. A last event may be on its way to them.
@@ -73,7 +75,7 @@ func (s *Story) freeze(ctx context.Context) error {
 
 // freezeAtWork freezes the shard while it is in a reconcile, at least. It returns how many it has begun so far, and how many of
 // these have not ended.
-func (s *Story) freezeAtWork(ctx context.Context, shard *system.Shard) (begun, open int, err error) {
+func (s *Story) freezeAtWork(ctx context.Context, shard *process.Process) (begun, open int, err error) {
 	look := func() (int, int, error) {
 		reader, err := s.work()
 		if err != nil {
@@ -103,7 +105,7 @@ func (s *Story) freezeAtWork(ctx context.Context, shard *system.Shard) (begun, o
 
 // wake wakes a frozen shard that has lost its Lease, and waits until it has ended by itself. It checks that it ended with an
 // error, without a write to any object of the ring, and without its Lease. It returns how long that took.
-func (s *Story) wake(ctx context.Context, shard *system.Shard, asleep time.Time) (time.Duration, error) {
+func (s *Story) wake(ctx context.Context, shard *process.Process, asleep time.Time) (time.Duration, error) {
 	before, err := s.versions(ctx)
 	if err != nil {
 		return 0, err
@@ -117,7 +119,7 @@ func (s *Story) wake(ctx context.Context, shard *system.Shard, asleep time.Time)
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	fault := func(format string, args ...any) error {
-		return &system.FaultError{Process: shard.Name, Err: fmt.Errorf(shard.Name+" was woken without its Lease, and "+format, args...)}
+		return &services.FaultError{Process: shard.Name, Err: fmt.Errorf(shard.Name+" was woken without its Lease, and "+format, args...)}
 	}
 	select {
 	case <-shard.Exited():
@@ -143,13 +145,13 @@ func (s *Story) wake(ctx context.Context, shard *system.Shard, asleep time.Time)
 }
 
 // beganNothing checks that a process has begun no more reconciles than it had when it was frozen.
-func (s *Story) beganNothing(shard *system.Shard, begun int) error {
+func (s *Story) beganNothing(shard *process.Process, begun int) error {
 	reader, err := s.work()
 	if err != nil {
 		return err
 	}
 	if spans, _ := spansOf(reader.Spans(), shard.PID()); len(spans) != begun {
-		return &system.FaultError{
+		return &services.FaultError{
 			Process: shard.Name, Err: fmt.Errorf("%s was woken without its Lease, and began %d reconciles", shard.Name, len(spans)-begun),
 		}
 	}

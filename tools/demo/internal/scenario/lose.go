@@ -9,6 +9,7 @@ import (
 	"github.com/clusterring/clusterring/tools/demo/internal/observe"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	"github.com/clusterring/clusterring/tools/demo/internal/system"
+	"github.com/clusterring/clusterring/tools/lab/services"
 )
 
 // kill ends a shard without a warning.
@@ -153,7 +154,7 @@ func (s *Story) leave(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	if err := shard.Err(); err != nil {
-		return &system.FaultError{Process: shard.Name, Err: fmt.Errorf("%s did not stop in order: %w", shard.Name, err)}
+		return &services.FaultError{Process: shard.Name, Err: fmt.Errorf("%s did not stop in order: %w", shard.Name, err)}
 	}
 	mine, err := s.onlyMoved(before, mark, shard.Name)
 	if err != nil {

@@ -16,7 +16,8 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	"github.com/clusterring/clusterring/tools/demo/internal/system"
-	"github.com/clusterring/clusterring/tools/localplane/process"
+	"github.com/clusterring/clusterring/tools/lab/process"
+	"github.com/clusterring/clusterring/tools/lab/services"
 )
 
 // afterwardsToo is how many Websites users create once the ring is gone.
@@ -174,8 +175,8 @@ func (s *Story) unregistered(ctx context.Context) error {
 
 // review checks what has to hold from the first to the last moment.
 func (s *Story) review(ctx context.Context) error {
-	for _, err := range s.system.Unhealthy(ctx) {
-		return err // one is enough
+	if err := s.system.Ready(ctx); err != nil {
+		return err
 	}
 	s.ok("all services are ready; no process has ended by itself, but for the one that was woken")
 	if err := errors.Join(s.noOverlap(), s.noExcess()); err != nil {
@@ -191,7 +192,7 @@ func (s *Story) review(ctx context.Context) error {
 			return err
 		}
 		if len(found) > 0 {
-			return &system.FaultError{Process: name, Err: fmt.Errorf("%s has logged: %s", name, found[0])}
+			return &services.FaultError{Process: name, Err: fmt.Errorf("%s has logged: %s", name, found[0])}
 		}
 	}
 	s.ok("no log of %d services and shards says forbidden or panic", len(names))

@@ -25,6 +25,7 @@ import (
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	"github.com/clusterring/clusterring/tools/demo/internal/system"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
+	"github.com/clusterring/clusterring/tools/lab/process"
 )
 
 // The sharded resources of deploy/example.
@@ -76,12 +77,12 @@ type Story struct {
 	fleets  *observe.Objects // and their Ships
 	leases  *observe.Leases
 
-	shards  []*system.Shard          // all that were ever started; a name may be there twice
-	named   int                      // names of shards that were used
-	lost    map[*system.Shard]string // those that are gone: how
-	pauses  []pause                  // in which one was frozen
-	created int                      // Websites
-	checked []string                 // by the current step
+	shards  []*process.Process          // all that were ever started; a name may be there twice
+	named   int                         // names of shards that were used
+	lost    map[*process.Process]string // those that are gone: how
+	pauses  []pause                     // in which one was frozen
+	created int                         // Websites
+	checked []string                    // by the current step
 }
 
 // New begins to watch the system. The watches last until the context ends.
@@ -104,7 +105,7 @@ func New(ctx context.Context, s *system.System, console *report.Console, o Optio
 	if err != nil {
 		return nil, fmt.Errorf("make a client for metadata: %w", err)
 	}
-	story := &Story{Options: o, system: s, console: console, client: c, lost: map[*system.Shard]string{}}
+	story := &Story{Options: o, system: s, console: console, client: c, lost: map[*process.Process]string{}}
 	if story.objects, err = observe.WatchObjects(ctx, meta, system.Ring, websitesGVR, configMapGVR); err != nil {
 		return nil, err
 	}
@@ -219,7 +220,7 @@ const (
 )
 
 // victim returns the first shard that lives, and takes it for lost.
-func (s *Story) victim(how string) *system.Shard {
+func (s *Story) victim(how string) *process.Process {
 	for _, shard := range s.shards {
 		if _, gone := s.lost[shard]; !gone {
 			s.lost[shard] = how
@@ -230,7 +231,7 @@ func (s *Story) victim(how string) *system.Shard {
 }
 
 // living returns the process that bears the name of a shard now, nil if there is none.
-func (s *Story) living(name string) *system.Shard {
+func (s *Story) living(name string) *process.Process {
 	for _, shard := range s.shards {
 		if _, gone := s.lost[shard]; !gone && shard.Name == name {
 			return shard

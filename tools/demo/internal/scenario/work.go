@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/clusterring/clusterring/tools/example/history"
+	"github.com/clusterring/clusterring/tools/lab/record"
 )
 
 // pause is a time in which a process was frozen.
@@ -17,18 +18,13 @@ type pause struct {
 
 // work reads what all shards, those that are gone included, have recorded of their reconciles.
 func (s *Story) work() (*history.Reader, error) {
-	reader := &history.Reader{}
-	var names []string
+	var files []string
 	for _, shard := range s.shards {
-		if slices.Contains(names, shard.Name) {
-			continue
-		}
-		names = append(names, shard.Name)
-		if err := reader.ReadFile(s.system.HistoryFile(shard.Name)); err != nil {
-			return nil, err
+		if file := s.system.HistoryFile(shard.Name); !slices.Contains(files, file) {
+			files = append(files, file)
 		}
 	}
-	return reader, nil
+	return record.Histories(files...)
 }
 
 // spansOf returns the reconciles of a process, and how many of them have no end.

@@ -6,7 +6,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/clusterring/clusterring/tools/localplane/process"
+	"github.com/clusterring/clusterring/tools/lab/process"
+	"github.com/clusterring/clusterring/tools/lab/services"
 )
 
 // Each reconcile takes a while, and many are made at once, so that two of one object would overlap if they could.
@@ -15,58 +16,33 @@ const (
 	concurrency  = 64
 )
 
-// Shard is a shard of the example controller, under one name.
-type Shard struct {
-	*process.Process
-	health string
-}
-
 // HistoryFile is where a shard records its reconciles.
 func (s *System) HistoryFile(shard string) string {
 	return filepath.Join(s.StateDir, "history", shard+".jsonl")
 }
 
-// StartShards starts shards at once and waits until each holds its Lease.
-func (s *System) StartShards(ctx context.Context, names ...string) ([]*Shard, error) {
-	var shards []*Shard
-	kubeconfig, err := s.ShardKubeconfig(ctx)
-	if err != nil {
-		return nil, err
-	}
-	free, err := process.FreePorts(2 * len(names))
-	if err != nil {
-		return nil, err
-	}
-	for i, name := range names {
-		health, metrics := free[2*i], free[2*i+1]
-		p, err := s.start(name, "example", []string{
-			"--kubeconfig=" + kubeconfig, "--ring=" + Ring, "--shard-name=" + name, "--lease-namespace=" + ShardNamespace,
+// StartShards starts shards of the example controller at once and waits until each holds its Lease. It returns those that were started
+// even if there is an error.
+func (s *System) StartShards(ctx context.Context, names ...string) (shards []*process.Process, err error) {
+	var specs []services.Spec
+	for _, name := range names {
+		specs = append(specs, services.Spec{Name: name, Binary: "example", Namespace: ShardNamespace, Account: ShardAccount, Args: []string{
+			"--ring=" + Ring, "--shard-name=" + name, "--lease-namespace=" + ShardNamespace,
 			"--lease-duration=" + LeaseDuration.String(), "--lease-renew-deadline=" + renewDeadline.String(),
 			"--lease-retry-period=" + retryPeriod.String(), "--history-file=" + s.HistoryFile(name), "--work-duration=" + workDuration.String(),
-			"--concurrency=" + strconv.Itoa(concurrency), "--kube-api-qps=150", "--kube-api-burst=150", "--log-format=json",
-			"--health-probe-bind-address=" + health, "--metrics-bind-address=" + metrics,
-		})
-		if err != nil {
-			return shards, err
-		}
-		shards = append(shards, &Shard{Process: p, health: health})
+			"--concurrency=" + strconv.Itoa(concurrency), "--kube-api-qps=150", "--kube-api-burst=150",
+		}})
 	}
-	for _, shard := range shards {
-		if err := s.awaitReady(ctx, shard.Process, shard.health); err != nil {
-			return shards, err
+	err = s.group.Start(ctx, specs...)
+	for _, name := range names {
+		if p := s.group.Process(name); p != nil {
+			shards = append(shards, p)
 		}
 	}
-	return shards, nil
+	return shards, err
 }
 
 // ShardKubeconfig returns the path of the kubeconfig of the shards' service account.
 func (s *System) ShardKubeconfig(ctx context.Context) (string, error) {
-	if s.shardConf == "" {
-		kubeconfig, err := s.Plane.ServiceAccountKubeconfig(ctx, ShardNamespace, ShardAccount)
-		if err != nil {
-			return "", err
-		}
-		s.shardConf = kubeconfig
-	}
-	return s.shardConf, nil
+	return s.group.Kubeconfig(ctx, ShardNamespace, ShardAccount)
 }

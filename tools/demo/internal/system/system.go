@@ -10,12 +10,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/clusterring/clusterring/tools/demo/internal/balance"
+	"github.com/clusterring/clusterring/tools/lab/process"
+	"github.com/clusterring/clusterring/tools/lab/services"
 	"github.com/clusterring/clusterring/tools/localplane"
-	"github.com/clusterring/clusterring/tools/localplane/process"
 )
 
 const (
@@ -33,8 +33,8 @@ const (
 	renewDeadline = 5500 * time.Millisecond
 	retryPeriod   = 800 * time.Millisecond
 
-	// stopTimeout is how long a process may take to stop.
-	stopTimeout = 20 * time.Second
+	// logs is the directory of the logs, below that of the state.
+	logs = "logs"
 )
 
 // Console is where progress is shown.
@@ -60,33 +60,28 @@ type System struct {
 	// Plane is the control plane.
 	Plane *localplane.Plane
 
-	services  []*service
-	front     *balance.Forwarder // of the assigner's replicas
-	open      string             // address of ringquery-1
-	guarded   string             // address of ringquery-2
-	cert      certificate        // of ringquery-2
-	shardConf string             // kubeconfig of the shards
-	death     chan error
-
-	mu        sync.Mutex
-	processes []*process.Process
+	group   *services.Group      // nil until the control plane runs
+	front   *balance.Forwarder   // of the assigner's replicas
+	open    string               // address of ringquery-1
+	guarded string               // address of ringquery-2
+	cert    services.Certificate // of ringquery-2
 }
 
 // binaries are what BinDir has to hold.
-var binaries = []string{"leasemonitor", "assigner", "rebalancer", "ringquery", "example", "kubectl-ring", "grpcurl"}
+var binaries = slices.Concat(services.All, []string{"example", "kubectl-ring", "grpcurl"})
 
-// CheckBinaries tells whether everything that is needed has been built.
+// CheckBinaries returns an error unless everything that is needed has been built.
 func CheckBinaries(binDir string) error { return process.CheckBinaries(binDir, binaries...) }
 
 // Start starts the control plane, installs the manifests and starts the services. It returns when all are ready. What it
 // returns has to be stopped even if there is an error, unless it is nil.
 func Start(ctx context.Context, o Options) (*System, error) {
-	for _, dir := range []string{"logs", "history"} {
+	for _, dir := range []string{logs, "history"} {
 		if err := os.MkdirAll(filepath.Join(o.StateDir, dir), 0o700); err != nil {
 			return nil, fmt.Errorf("prepare the state directory: %w", err)
 		}
 	}
-	s := &System{Options: o, death: make(chan error, 1)}
+	s := &System{Options: o}
 	for _, step := range []func(context.Context) error{s.startPlane, s.install, s.startServices} {
 		if err := step(ctx); err != nil {
 			return s, err
@@ -120,75 +115,28 @@ func (s *System) install(ctx context.Context) error {
 }
 
 // Died gets an error when a process has ended though nobody has told it to.
-func (s *System) Died() <-chan error { return s.death }
-
-// start starts a process and remembers it.
-func (s *System) start(name, binary string, args []string) (*process.Process, error) {
-	p, err := process.Start(process.Spec{
-		Name: name, Path: filepath.Join(s.BinDir, binary), Args: args, LogFile: s.LogFile(name),
-	}, func(p *process.Process) {
-		select {
-		case s.death <- &FaultError{Process: p.Name, Err: fmt.Errorf("%s has ended by itself: %w", p.Name, orExitCode(p.Err()))}:
-		default: // one death is enough
-		}
-	})
-	if err != nil {
-		return nil, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.processes = append(s.processes, p)
-	return p, nil
-}
-
-func orExitCode(err error) error {
-	if err == nil {
-		return errors.New("exit status 0")
-	}
-	return err
-}
+func (s *System) Died() <-chan error { return s.group.Died() }
 
 // LogFile returns the path of the log of a process.
-func (s *System) LogFile(name string) string { return filepath.Join(s.StateDir, "logs", name+".log") }
+func (s *System) LogFile(name string) string { return s.group.LogFile(name) }
 
 // Processes returns all processes that were ever started: services and shards.
-func (s *System) Processes() []*process.Process {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.processes)
-}
+func (s *System) Processes() []*process.Process { return s.group.Started() }
 
 // Stop stops everything: shards, services, control plane.
 func (s *System) Stop() error {
-	all := s.Processes()
-	errs := make([]error, len(all))
-	var stopping sync.WaitGroup
-	for i, p := range all {
-		stopping.Go(func() { errs[i] = p.Stop(stopTimeout) })
+	var errs []error
+	if s.group != nil {
+		errs = append(errs, s.group.Stop())
 	}
-	stopping.Wait()
-	err := errors.Join(errs...)
 	if s.front != nil {
-		err = errors.Join(err, s.front.Close())
+		errs = append(errs, s.front.Close())
 	}
 	if s.Plane != nil {
-		err = errors.Join(err, s.Plane.Stop())
+		errs = append(errs, s.Plane.Stop())
 	}
-	return err
+	return errors.Join(errs...)
 }
-
-// FaultError is an error that a process is to blame for.
-type FaultError struct {
-	// Process is the name of the process, whose log tells more.
-	Process string
-	Err     error
-}
-
-// Error implements error.
-func (f *FaultError) Error() string { return f.Err.Error() }
-
-// Unwrap returns what went wrong.
-func (f *FaultError) Unwrap() error { return f.Err }
 
 // Display returns a path as short as it can be typed from the working directory.
 func Display(path string) string {

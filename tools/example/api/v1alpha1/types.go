@@ -11,11 +11,11 @@ const (
 	ConditionReady = "Ready"
 	// ReasonRendered: the page is in the ConfigMap.
 	ReasonRendered = "Rendered"
-	// ReasonConfigMapTaken: a ConfigMap of the Website's name exists and is not the Website's.
+	// ReasonConfigMapTaken: a ConfigMap with the Website's name exists, but does not belong to the Website.
 	ReasonConfigMapTaken = "ConfigMapTaken"
 )
 
-// Website is one page. Its HTML is kept in a ConfigMap of the same name.
+// Website is one page. A ConfigMap of the same name contains its HTML.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -27,9 +27,9 @@ type Website struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Spec is what the page shall say.
+	// Spec is the content of the page.
 	Spec WebsiteSpec `json:"spec"`
-	// Status is how far the controller has come.
+	// Status is the progress of the controller.
 	// +optional
 	Status WebsiteStatus `json:"status,omitempty"`
 }
@@ -39,7 +39,7 @@ func (w *Website) Done() bool {
 	return w.Status.ObservedGeneration == w.Generation && meta.IsStatusConditionTrue(w.Status.Conditions, ConditionReady)
 }
 
-// WebsiteSpec is what the page shall say. Both texts are plain; the controller escapes them.
+// WebsiteSpec is the content of the page. Both texts are plain; the controller escapes them.
 type WebsiteSpec struct {
 	// Title is the heading of the page.
 	// +kubebuilder:validation:MinLength=1
@@ -51,9 +51,9 @@ type WebsiteSpec struct {
 	Body string `json:"body,omitempty"`
 }
 
-// WebsiteStatus is how far the controller has come.
+// WebsiteStatus is the progress of the controller.
 type WebsiteStatus struct {
-	// ObservedGeneration is the generation that the conditions speak of.
+	// ObservedGeneration is the generation that the conditions refer to.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// Conditions of the Website; see the constants of this package.
@@ -74,7 +74,7 @@ type WebsiteList struct {
 	Items []Website `json:"items"`
 }
 
-// Fleet is so many Ships, of which each has a generated name.
+// Fleet is a number of Ships, each with a generated name.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -86,19 +86,19 @@ type Fleet struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Spec is how large the fleet shall be.
+	// Spec is the desired size of the fleet.
 	Spec FleetSpec `json:"spec"`
-	// Status is how large it is.
+	// Status is its observed size.
 	// +optional
 	Status FleetStatus `json:"status,omitempty"`
 }
 
-// Done reports whether the fleet was seen to be as large as it shall be.
+// Done reports whether the fleet was observed at its desired size.
 func (f *Fleet) Done() bool {
 	return f.Status.ObservedGeneration == f.Generation && f.Status.Ships == f.Spec.Replicas
 }
 
-// FleetSpec is how large a fleet shall be.
+// FleetSpec is the desired size of a fleet.
 type FleetSpec struct {
 	// Replicas is the number of ships.
 	// +kubebuilder:validation:Minimum=0
@@ -106,12 +106,12 @@ type FleetSpec struct {
 	Replicas int32 `json:"replicas"`
 }
 
-// FleetStatus is how large a fleet is.
+// FleetStatus is the observed size of a fleet.
 type FleetStatus struct {
-	// ObservedGeneration is the generation that was seen.
+	// ObservedGeneration is the generation that was observed.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// Ships is the number of ships that were seen.
+	// Ships is the number of ships that were observed.
 	// +optional
 	Ships int32 `json:"ships,omitempty"`
 }
@@ -127,7 +127,7 @@ type FleetList struct {
 	Items []Fleet `json:"items"`
 }
 
-// Ship is one of a Fleet. There is nothing to say of it but its name.
+// Ship is one ship of a Fleet. It has nothing but a name.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Namespaced

@@ -1,5 +1,5 @@
-// Command example is a small controller that runs as one shard of a ring. Copy it for your own: what sharding adds to an
-// ordinary controller is marked in run.go.
+// Command example is a small controller that runs as one shard of a ring. Copy it for your own controller. Comments in run.go mark
+// what sharding adds to an ordinary controller.
 package main
 
 import (
@@ -17,8 +17,8 @@ func main() {
 	os.Exit(start(os.Args[1:]))
 }
 
-// start returns the exit code. It must not be zero when the shard has lost its Lease: workers may still be running, and only
-// the end of the process stops them for sure.
+// start returns the exit code. It must not be zero when the shard has lost its Lease: workers may still be running, and only the
+// end of the process stops them for certain.
 func start(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

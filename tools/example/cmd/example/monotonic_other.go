@@ -2,5 +2,5 @@
 
 package main
 
-// monotonic returns zero: there is no such clock that processes share.
+// monotonic returns zero: this system has no such clock that processes share.
 func monotonic() int64 { return 0 }

@@ -19,7 +19,7 @@ Start it several times with different names, or as a Deployment with several rep
 Flags:
 `
 
-// options are the flags.
+// options are the values of the flags.
 type options struct {
 	kubeconfig string
 	qps        float32
@@ -50,26 +50,26 @@ func parse(args []string, out io.Writer) (options, error) {
 	flags.SortFlags = false
 	flags.Usage = func() { fmt.Fprint(out, usage, flags.FlagUsages()) }
 
-	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "file that says how to reach the API server (default: $KUBECONFIG, then the cluster this runs in)")
+	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "path of a kubeconfig file (default: $KUBECONFIG, or the Pod's service account)")
 	flags.Float32Var(&o.qps, "kube-api-qps", 100, "requests per second to the API server")
-	flags.IntVar(&o.burst, "kube-api-burst", 200, "requests that may exceed that for a moment")
+	flags.IntVar(&o.burst, "kube-api-burst", 200, "maximum burst of requests to the API server")
 
 	flags.StringVar(&o.ring, "ring", "example", "name of the ClusterRing")
 	flags.StringVar(&o.shardName, "shard-name", "", "name of this shard and its Lease (default: the host name, which is the Pod's name)")
 	flags.StringVar(&o.leaseNamespace, "lease-namespace", "", "namespace of the Lease (default: the Pod's)")
-	flags.DurationVar(&o.leaseDuration, "lease-duration", 15*time.Second, "how long the Lease is healthy after a renewal")
-	flags.DurationVar(&o.renewDeadline, "lease-renew-deadline", 0, "how long to try to renew the Lease (default: 2/3 of its duration)")
+	flags.DurationVar(&o.leaseDuration, "lease-duration", 15*time.Second, "how long the Lease counts as healthy after a renewal")
+	flags.DurationVar(&o.renewDeadline, "lease-renew-deadline", 0, "how long to work without a successful renewal of the Lease (default: 2/3 of its duration)")
 	flags.DurationVar(&o.retryPeriod, "lease-retry-period", 0, "time between renewals (default: 2/15 of its duration)")
-	flags.DurationVar(&o.holdOff, "lease-hold-off", 0, "how long to wait before working with a Lease that was free (default: 2s)")
+	flags.DurationVar(&o.holdOff, "lease-hold-off", 0, "how long to wait before work after taking a free Lease (default: 2s)")
 
 	flags.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "address of /metrics; 0 for none")
 	flags.StringVar(&o.probeAddress, "health-probe-bind-address", ":8081", "address of /healthz and /readyz; 0 for none")
-	flags.StringVar(&o.logLevel, "log-level", "info", "debug, info or error")
+	flags.StringVar(&o.logLevel, "log-level", "info", "debug, info, or error")
 	flags.StringVar(&o.logFormat, "log-format", "text", "text or json")
 
-	flags.IntVar(&o.concurrency, "concurrency", 4, "objects of one controller that are reconciled at once")
-	flags.StringVar(&o.historyFile, "history-file", "", "append each reconcile's start and end to this file, as lines of JSON; - for standard output")
-	flags.DurationVar(&o.workDuration, "work-duration", 0, "make each reconcile take longer by this time")
+	flags.IntVar(&o.concurrency, "concurrency", 4, "number of objects that one controller reconciles concurrently")
+	flags.StringVar(&o.historyFile, "history-file", "", "append the start and end of each reconcile to this file, as lines of JSON; - for standard output")
+	flags.DurationVar(&o.workDuration, "work-duration", 0, "time added to each reconcile")
 
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {

@@ -29,7 +29,7 @@ func TestBadInput(t *testing.T) {
 		{"concurrency", []string{"--concurrency", "0"}, "at least 1"},
 		{"work", []string{"--work-duration", "-1s"}, "must not be negative"},
 		{"rate", []string{"--kube-api-qps", "0"}, "must be positive"},
-		{"log level", []string{"--log-level", "loud"}, "debug, info or error"},
+		{"log level", []string{"--log-level", "loud"}, "debug, info, or error"},
 		{"log format", []string{"--log-format", "xml"}, "text or json"},
 		{"kubeconfig", []string{"--kubeconfig", "/no/such/file"}, "/no/such/file"},
 	} {

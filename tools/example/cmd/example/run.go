@@ -34,8 +34,8 @@ import (
 	"github.com/clusterring/clusterring/tools/example/website"
 )
 
-// run runs the shard until the context ends, or until it loses its Lease, which is an error. Lines that are there because
-// of sharding are marked.
+// run runs the shard until the context ends, or until it loses its Lease, which is an error. Comments mark the lines that
+// sharding adds.
 func run(ctx context.Context, o options) error {
 	log, err := newLogger(o)
 	if err != nil {
@@ -49,7 +49,7 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 
-	// Sharding: who am I?
+	// Sharding: name the ring.
 	s, err := shard.New(shard.Options{
 		Ring: o.ring, Name: o.shardName, Namespace: o.leaseNamespace,
 		LeaseDuration: o.leaseDuration, RenewDeadline: o.renewDeadline, RetryPeriod: o.retryPeriod,
@@ -66,7 +66,7 @@ func run(ctx context.Context, o options) error {
 		HealthProbeBindAddress: o.probeAddress,
 		Controller:             config.Controller{MaxConcurrentReconciles: o.concurrency},
 	}
-	// Sharding: hold my Lease, watch only my objects.
+	// Sharding: hold the shard's Lease, and watch only the shard's objects.
 	if err := s.ConfigureManager(restConfig, &managerOptions, &v1alpha1.Website{}, &corev1.ConfigMap{}, &v1alpha1.Fleet{}, &v1alpha1.Ship{}); err != nil {
 		return fmt.Errorf("set up the shard: %w", err)
 	}
@@ -92,7 +92,7 @@ func run(ctx context.Context, o options) error {
 	}
 
 	log.Info("Starting shard", "ring", s.Ring(), "shard", s.Name(), "lease", s.Namespace()+"/"+s.Name())
-	// Sharding: this returns an error when the Lease is lost.
+	// Sharding: Start returns an error when the Lease is lost.
 	if err := mgr.Start(ctx); err != nil {
 		return fmt.Errorf("run the shard: %w", err) // workers may still write their history
 	}
@@ -105,7 +105,7 @@ type decorate func(controller string, obj client.Object, inner reconcile.Reconci
 
 // addControllers adds the three controllers.
 func addControllers(ctx context.Context, mgr ctrl.Manager, s *shard.Shard, decorate decorate) error {
-	// Sharding: write nothing once the Lease is lost, nor to an object that has moved.
+	// Sharding: do not write after the Lease is lost, or to an object that has moved.
 	c := s.Client(mgr.GetClient())
 
 	websites := decorate("website", &v1alpha1.Website{}, &website.Reconciler{Client: c})
@@ -113,7 +113,7 @@ func addControllers(ctx context.Context, mgr ctrl.Manager, s *shard.Shard, decor
 		// Sharding: a drain is a change of labels, which the predicate alone would hide.
 		For(&v1alpha1.Website{}, builder.WithPredicates(s.Predicate(predicate.GenerationChangedPredicate{}))).
 		Owns(&corev1.ConfigMap{}).
-		// Sharding: acknowledge drains, work on my objects only.
+		// Sharding: acknowledge drains, and work only on the shard's objects.
 		Complete(s.Reconciler(c, &v1alpha1.Website{}, websites))
 	if err != nil {
 		return fmt.Errorf("set up the controller of Websites: %w", err)
@@ -143,7 +143,8 @@ func addControllers(ctx context.Context, mgr ctrl.Manager, s *shard.Shard, decor
 	return nil
 }
 
-// decorator returns what records and prolongs reconciles as the options say, and a function that closes the record.
+// decorator returns a function that records and prolongs reconciles according to the options, and a function that closes the
+// record.
 func decorator(o options, shardName string, c client.Client) (decorate, func() error, error) {
 	record := func(_ string, _ client.Object, inner reconcile.Reconciler) reconcile.Reconciler { return inner }
 	closeFile := func() error { return nil }
@@ -174,7 +175,7 @@ func closer(file io.Closer) func() error {
 	}
 }
 
-// addChecks adds /healthz, and a /readyz that holds while the shard has its Lease and was not told to stop.
+// addChecks adds /healthz, and a /readyz that passes while the shard holds its Lease and was not told to stop.
 func addChecks(ctx context.Context, mgr ctrl.Manager) error {
 	holding := func(*http.Request) error {
 		select {
@@ -206,7 +207,7 @@ func loadConfig(o options) (*rest.Config, error) {
 	rules.ExplicitPath = o.kubeconfig
 	restConfig, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
 	if err != nil {
-		return nil, fmt.Errorf("find out how to reach the API server (set --kubeconfig or KUBECONFIG): %w", err)
+		return nil, fmt.Errorf("determine how to reach the API server (set --kubeconfig or KUBECONFIG): %w", err)
 	}
 	restConfig.QPS, restConfig.Burst = o.qps, o.burst
 

@@ -40,7 +40,7 @@ const (
 
 func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
 
-// suite is one running shard. The test assigns objects itself: no service runs.
+// suite is one running shard. No service runs: the test assigns objects itself.
 type suite struct {
 	*testing.T
 	admin   client.Client
@@ -49,7 +49,7 @@ type suite struct {
 	stop    context.CancelFunc
 }
 
-// The shard runs with the rights of deploy/example, so that missing ones show.
+// The shard runs with the permissions of deploy/example, so that missing ones are detected.
 func TestShard(t *testing.T) {
 	p := localplane.Shared(t)
 	o := options{
@@ -140,7 +140,8 @@ func (s *suite) leavesForeign(t *testing.T) {
 	require.Empty(t, other.Status.Conditions, "not assigned to this shard")
 }
 
-// A fleet has as many ships as it shall have, and no other was ever made: a ship that the cache does not show yet is waited for.
+// A fleet has the desired number of ships, and no other ship was ever created: the controller waits for ships that the cache does
+// not show yet.
 func (s *suite) makesShips(t *testing.T) {
 	fleet := &v1alpha1.Fleet{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "fleet", Labels: map[string]string{sharding.ShardLabel(ring): shardName}},
@@ -165,7 +166,7 @@ func (s *suite) makesShips(t *testing.T) {
 
 	eventually(t, func() bool { return len(ships()) == 3 })
 
-	for i := range 3 { // until the last one it is not known how many there are
+	for i := range 3 { // until the last one, their number is not known
 		list := ships()
 		require.Len(t, list, 3)
 		require.NoError(t, s.admin.Get(t.Context(), client.ObjectKeyFromObject(fleet), fleet))
@@ -263,14 +264,14 @@ func (s *suite) website(t *testing.T, name string, change ...func(*v1alpha1.Webs
 	return site
 }
 
-// assign gives the object to the shard, as the services would.
+// assign assigns the object to the shard, as the services would.
 func assign(t *testing.T, s *suite, obj client.Object) {
 	t.Helper()
 	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`, sharding.ShardLabel(ring), shardName)
 	require.NoError(t, s.admin.Patch(t.Context(), obj, client.RawPatch(types.MergePatchType, []byte(patch))))
 }
 
-// configMap waits until there is a ConfigMap as it shall be, and returns it.
+// configMap waits until a matching ConfigMap exists, and returns it.
 func (s *suite) configMap(t *testing.T, name string, as func(*corev1.ConfigMap) bool) *corev1.ConfigMap {
 	t.Helper()
 	var configMap *corev1.ConfigMap
@@ -294,7 +295,7 @@ func (s *suite) ready(t *testing.T, site *v1alpha1.Website, status metav1.Condit
 	})
 }
 
-// get waits until the URL answers with success, and returns the answer.
+// get waits until the URL returns success, and returns the body.
 func (s *suite) get(address, path string) string {
 	s.Helper()
 	var body []byte
@@ -313,7 +314,8 @@ func (s *suite) get(address, path string) string {
 	return string(body)
 }
 
-// eventually waits until the condition holds. It asks in the goroutine of the test, which the condition may fail.
+// eventually waits until the condition holds. It calls the condition on the goroutine of the test, so the condition may fail the
+// test.
 func eventually(t testing.TB, condition func() bool) {
 	t.Helper()
 	err := wait.PollUntilContextTimeout(t.Context(), interval, patience, true, func(context.Context) (bool, error) {

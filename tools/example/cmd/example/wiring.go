@@ -19,7 +19,7 @@ func logger(level, format string) (logr.Logger, error) {
 	formats := map[string]zap.Opts{"text": zap.ConsoleEncoder(), "json": zap.JSONEncoder()}
 	at, known := levels[level]
 	if !known {
-		return logr.Logger{}, fmt.Errorf("--log-level is %q: it must be debug, info or error", level)
+		return logr.Logger{}, fmt.Errorf("--log-level is %q: it must be debug, info, or error", level)
 	}
 	encode, known := formats[format]
 	if !known {
@@ -29,8 +29,8 @@ func logger(level, format string) (logr.Logger, error) {
 	return zap.New(zap.Level(at), encode), nil
 }
 
-// openHistory opens the file so that each write is appended as a whole, whoever else writes to it. The path "-" is standard
-// output, which nothing else is written to: a pod's log then has the history between what is logged.
+// openHistory opens the file so that each write is appended as a whole, even if others write to it. The path "-" is standard
+// output, which contains nothing else from this process: the log of a Pod then contains the history between the log messages.
 func openHistory(path string) (io.WriteCloser, error) {
 	if path == "-" {
 		return output{os.Stdout}, nil
@@ -43,7 +43,7 @@ func openHistory(path string) (io.WriteCloser, error) {
 	return file, nil
 }
 
-// output is standard output, which outlives the history.
+// output is standard output, which must not be closed.
 type output struct{ io.Writer }
 
 // Close implements io.Closer.

@@ -14,18 +14,13 @@ import (
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/render"
 )
 
-// states are the names of states on the command line.
-var states = map[string]pb.AssignmentState{
-	"assigned":   pb.AssignmentState_ASSIGNMENT_STATE_ASSIGNED,
-	"misplaced":  pb.AssignmentState_ASSIGNMENT_STATE_MISPLACED,
-	"draining":   pb.AssignmentState_ASSIGNMENT_STATE_DRAINING,
-	"dead-shard": pb.AssignmentState_ASSIGNMENT_STATE_DEAD_SHARD,
-	"unassigned": pb.AssignmentState_ASSIGNMENT_STATE_UNASSIGNED,
-	"foreign":    pb.AssignmentState_ASSIGNMENT_STATE_FOREIGN,
-}
-
-// stateNames are the keys of states, from good to bad.
+// stateNames are the names of states on the command line, from good to bad.
 var stateNames = []string{"assigned", "misplaced", "draining", "dead-shard", "unassigned", "foreign"}
+
+// stateOf returns the state of a name.
+func stateOf(name string) pb.AssignmentState {
+	return pb.AssignmentState(pb.AssignmentState_value["ASSIGNMENT_STATE_"+strings.ToUpper(strings.ReplaceAll(name, "-", "_"))])
+}
 
 // listing is the command assignments with its flags.
 type listing struct {
@@ -82,13 +77,13 @@ func (l *listing) run(ctx context.Context, args []string) error {
 		if err := oneOf("--state", name, stateNames); err != nil {
 			return err
 		}
-		req.States = append(req.States, states[name])
+		req.States = append(req.States, stateOf(name))
 	}
 	if !l.all {
 		req.Namespace = *l.app.kube.Namespace
 	}
 	return l.app.ask(ctx, func(s *asker) error {
-		ring, err := once(ctx, s, plain(s.GetRing), &pb.GetRingRequest{Name: args[0]})
+		ring, err := once(ctx, s, s.GetRing, &pb.GetRingRequest{Name: args[0]})
 		if err != nil {
 			return err
 		}
@@ -161,7 +156,7 @@ func (l *listing) asCluster(ring *pb.Ring, written string) ([]*pb.RingResource, 
 func pages(ctx context.Context, s *asker, req *pb.ListAssignmentsRequest, page func(*pb.ListAssignmentsResponse) error) error {
 	req.PageToken = ""
 	for {
-		res, err := once(ctx, s, plain(s.ListAssignments), req)
+		res, err := once(ctx, s, s.ListAssignments, req)
 		if err != nil {
 			return err
 		}

@@ -71,7 +71,7 @@ func (a *app) explainRequest(args []string) (*pb.ExplainRequest, error) {
 }
 
 func (a *app) explainObject(ctx context.Context, s *asker, o *output, req *pb.ExplainRequest) error {
-	res, err := once(ctx, s, plain(s.Explain), req)
+	res, err := once(ctx, s, s.Explain, req)
 	if err != nil {
 		return err
 	}
@@ -153,9 +153,8 @@ func (a *app) printRingExplanation(ring *pb.RingExplanation) error {
 		row("owner", ownerText(owner))
 	}
 	if at := ring.GetLocation(); at != nil {
-		key := at.GetPartitionKey()
-		row("key", strings.Join([]string{key.GetGroup(), key.GetKind(), key.GetNamespace(), key.GetName()}, "/"))
-		row("hash, token", fmt.Sprintf("%d, %d", at.GetHash(), at.GetToken()))
+		row("key", keyText(at.GetPartitionKey()))
+		row("hash, partition", fmt.Sprintf("%d, %d", at.GetHash(), at.GetPartition()))
 		row("next shards", strings.Join(at.GetNextShards(), ", "))
 		row("fingerprint", at.GetFingerprint())
 	}

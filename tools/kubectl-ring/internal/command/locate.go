@@ -160,7 +160,7 @@ func (l *locating) one(ctx context.Context, object kinds.Object) error {
 		return err
 	}
 	return l.app.ask(ctx, func(s *asker) error {
-		res, err := once(ctx, s, plain(s.Locate), req)
+		res, err := once(ctx, s, s.Locate, req)
 		if err != nil {
 			return err
 		}
@@ -174,7 +174,7 @@ func (l *locating) one(ctx context.Context, object kinds.Object) error {
 }
 
 func (l *locating) table() *render.Table {
-	return l.out.table([]string{"OBJECT", "RING", "SHARD", "NEXT", "ROLE", "COVERED"}, "KEY", "HASH", "TOKEN", "FINGERPRINT")
+	return l.out.table([]string{"OBJECT", "RING", "SHARD", "NEXT", "ROLE", "COVERED"}, "KEY", "HASH", "PARTITION", "FINGERPRINT")
 }
 
 // rows adds an answer to the table, or prints the names of shards.
@@ -195,9 +195,7 @@ func (l *locating) rows(table *render.Table, object string, res *pb.LocateRespon
 			coverage(at.GetNamespaceCoverage()),
 		}
 		if l.out.wide() {
-			key := at.GetPartitionKey()
-			row = append(row, strings.Join([]string{key.GetGroup(), key.GetKind(), key.GetNamespace(), key.GetName()}, "/"),
-				at.GetHash(), at.GetToken(), at.GetFingerprint())
+			row = append(row, keyText(at.GetPartitionKey()), at.GetHash(), at.GetPartition(), at.GetFingerprint())
 		}
 		table.Row(row...)
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/failure"
@@ -48,7 +47,7 @@ func allRings(ctx context.Context, s *asker) ([]*pb.Ring, error) {
 	var rings []*pb.Ring
 	req := &pb.ListRingsRequest{PageSize: 500}
 	for {
-		res, err := once(ctx, s, plain(s.ListRings), req)
+		res, err := once(ctx, s, s.ListRings, req)
 		if err != nil {
 			return nil, err
 		}
@@ -57,11 +56,6 @@ func allRings(ctx context.Context, s *asker) ([]*pb.Ring, error) {
 			return rings, nil
 		}
 	}
-}
-
-// plain makes a method one without options.
-func plain[Q, A any](method func(context.Context, Q, ...grpc.CallOption) (A, error)) func(context.Context, Q) (A, error) {
-	return func(ctx context.Context, question Q) (A, error) { return method(ctx, question) }
 }
 
 func (a *app) printRings(o *output, rings []*pb.Ring) error {
@@ -152,7 +146,7 @@ func (a *app) getRings(ctx context.Context, s *asker, o *output, names []string)
 		}
 	}
 	for i, name := range names {
-		res, err := once(ctx, s, plain(s.GetRing), &pb.GetRingRequest{Name: name})
+		res, err := once(ctx, s, s.GetRing, &pb.GetRingRequest{Name: name})
 		if err != nil {
 			return err
 		}
@@ -212,10 +206,10 @@ func (a *app) printHead(ring *pb.Ring) error {
 }
 
 func shardTable(o *output, shards []*pb.Shard) error {
-	table := o.table([]string{"SHARD", "STATE", "AVAILABLE", "SHARE", "TOKENS", "RENEWED", "PROBLEM"}, "NAMESPACE", "HOLDER", "LEASE")
+	table := o.table([]string{"SHARD", "STATE", "AVAILABLE", "SHARE", "PARTITIONS", "RENEWED", "PROBLEM"}, "NAMESPACE", "HOLDER", "LEASE")
 	for _, shard := range shards {
 		row := []any{
-			shard.GetName(), shardState(shard.GetState()), yes(shard.GetAvailable()), render.Percent(shard.GetShare()), shard.GetTokens(),
+			shard.GetName(), shardState(shard.GetState()), yes(shard.GetAvailable()), render.Percent(shard.GetShare()), shard.GetPartitions(),
 			renewed(shard), render.Warn.In(shard.GetProblem()),
 		}
 		if o.wide() {

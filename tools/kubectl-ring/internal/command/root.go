@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/client-go/rest"
@@ -273,7 +274,9 @@ func limited(ctx context.Context, timeout time.Duration) (context.Context, conte
 }
 
 // once asks one question with the time that it may take.
-func once[Q, A any](ctx context.Context, s *asker, method func(context.Context, Q) (A, error), question Q) (A, error) {
+func once[Q, A any](
+	ctx context.Context, s *asker, method func(context.Context, Q, ...grpc.CallOption) (A, error), question Q,
+) (A, error) {
 	ctx, cancel := limited(ctx, s.timeout)
 	defer cancel()
 	return method(ctx, question)

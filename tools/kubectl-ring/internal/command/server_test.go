@@ -118,11 +118,11 @@ func shards() []*pb.Shard {
 	return []*pb.Shard{
 		{
 			Name: "shard-1", Namespace: "websites", Holder: "shard-1", State: pb.ShardState_SHARD_STATE_READY, Available: true,
-			LeaseDuration: durationpb.New(15 * time.Second), Tokens: 8192, Share: 0.5, RenewalAge: durationpb.New(3200 * time.Millisecond),
+			LeaseDuration: durationpb.New(15 * time.Second), Partitions: 8192, Share: 0.5, RenewalAge: durationpb.New(3200 * time.Millisecond),
 		},
 		{
 			Name: "shard-2", Namespace: "websites", Holder: "shard-2", State: pb.ShardState_SHARD_STATE_EXPIRED, Available: true,
-			LeaseDuration: durationpb.New(15 * time.Second), Tokens: 8192, Share: 0.5,
+			LeaseDuration: durationpb.New(15 * time.Second), Partitions: 8192, Share: 0.5,
 			RenewalAge: durationpb.New(20 * time.Second), AgeIsLowerBound: true,
 		},
 		{
@@ -184,7 +184,7 @@ func (s *server) Locate(_ context.Context, req *pb.LocateRequest) (*pb.LocateRes
 	at := &pb.Location{
 		Ring: "example", Role: pb.Role_ROLE_MAIN, NamespaceCoverage: pb.NamespaceCoverage_NAMESPACE_COVERAGE_COVERED,
 		PartitionKey: &pb.PartitionKey{Group: "example.clusterring.dev", Kind: "Website", Namespace: object.GetNamespace(), Name: object.GetName()},
-		Hash:         1234567890, Token: 9418, Shard: "shard-1", NextShards: []string{"shard-2"}, Fingerprint: "0123456789abcdef",
+		Hash:         1234567890, Partition: 9418, Shard: "shard-1", NextShards: []string{"shard-2"}, Fingerprint: "0123456789abcdef",
 	}
 	if req.GetOwner() != nil {
 		at.Role, at.PartitionKey.Name = pb.Role_ROLE_CONTROLLED, req.GetOwner().GetName()
@@ -255,7 +255,7 @@ func (s *server) Explain(_ context.Context, req *pb.ExplainRequest) (*pb.Explain
 			},
 			Location: &pb.Location{
 				Ring: "example", PartitionKey: &pb.PartitionKey{Group: "example.clusterring.dev", Kind: "Website", Namespace: "default", Name: "blog"},
-				Hash: 1234567890, Token: 9418, Shard: "shard-1", NextShards: []string{"shard-2"}, Fingerprint: "0123456789abcdef",
+				Hash: 1234567890, Partition: 9418, Shard: "shard-1", NextShards: []string{"shard-2"}, Fingerprint: "0123456789abcdef",
 			},
 			ActualShard: shards()[2], DesiredShard: shards()[0],
 			Owner: &pb.ExplainedOwner{
@@ -319,10 +319,10 @@ func (s *server) Simulate(_ context.Context, req *pb.SimulateRequest) (*pb.Simul
 	s.mu.Unlock()
 	res := &pb.SimulateResponse{
 		Shards: []*pb.SimulatedShard{
-			{Name: "new-1", TokensAfter: 5461, ShareAfter: 0.3333},
-			{Name: "shard-1", TokensBefore: 8192, TokensAfter: 5462, ShareBefore: 0.5, ShareAfter: 0.3334},
-			{Name: "shard-2", TokensBefore: 8192, ShareBefore: 0.5},
-			{Name: "shard-9", TokensAfter: 5461, ShareAfter: 0.3333},
+			{Name: "new-1", PartitionsAfter: 5461, ShareAfter: 0.3333},
+			{Name: "shard-1", PartitionsBefore: 8192, PartitionsAfter: 5462, ShareBefore: 0.5, ShareAfter: 0.3334},
+			{Name: "shard-2", PartitionsBefore: 8192, ShareBefore: 0.5},
+			{Name: "shard-9", PartitionsAfter: 5461, ShareAfter: 0.3333},
 		},
 		Moved: 0.667, Least: 0.6667, FingerprintBefore: "0123456789abcdef", FingerprintAfter: "00000000deadbeef",
 	}

@@ -70,7 +70,7 @@ func (a *app) simulateChange(ctx context.Context, s *asker, o *output, req reque
 	if err := addShards(ctx, s, req); err != nil {
 		return err
 	}
-	res, err := once(ctx, s, plain(s.Simulate), req.SimulateRequest)
+	res, err := once(ctx, s, s.Simulate, req.SimulateRequest)
 	if err != nil {
 		return err
 	}
@@ -100,7 +100,7 @@ func addShards(ctx context.Context, s *asker, req request) error {
 	if number > most {
 		return failure.New("name from 1 to "+strconv.Itoa(most)+" in all", "--add: %d shards are too many", number)
 	}
-	ring, err := once(ctx, s, plain(s.GetRing), &pb.GetRingRequest{Name: req.GetRing()})
+	ring, err := once(ctx, s, s.GetRing, &pb.GetRingRequest{Name: req.GetRing()})
 	if err != nil {
 		return err
 	}
@@ -131,7 +131,7 @@ func (a *app) printSimulation(o *output, res *pb.SimulateResponse, counted bool)
 	if counted {
 		columns = append(columns, "OBJECTS BEFORE", "AFTER", "CHANGE")
 	}
-	table := o.table(columns, "TOKENS BEFORE", "AFTER")
+	table := o.table(columns, "PARTITIONS BEFORE", "AFTER")
 	largest := 0.0
 	for _, shard := range res.GetShards() {
 		largest = max(largest, shard.GetShareBefore(), shard.GetShareAfter())
@@ -142,14 +142,14 @@ func (a *app) printSimulation(o *output, res *pb.SimulateResponse, counted bool)
 			bar = render.Bar(shard.GetShareAfter()/largest, barWidth)
 		}
 		row := []any{
-			shard.GetName(), shareText(shard.GetTokensBefore(), shard.GetShareBefore()), shareText(shard.GetTokensAfter(), shard.GetShareAfter()),
+			shard.GetName(), shareText(shard.GetPartitionsBefore(), shard.GetShareBefore()), shareText(shard.GetPartitionsAfter(), shard.GetShareAfter()),
 			bar, changeCell(shard),
 		}
 		if counted {
 			row = append(row, shard.GetObjectsBefore(), shard.GetObjectsAfter(), fmt.Sprintf("%+d", shard.GetObjectsAfter()-shard.GetObjectsBefore()))
 		}
 		if o.wide() {
-			row = append(row, shard.GetTokensBefore(), shard.GetTokensAfter())
+			row = append(row, shard.GetPartitionsBefore(), shard.GetPartitionsAfter())
 		}
 		table.Row(row...)
 	}
@@ -171,8 +171,8 @@ func (a *app) printSimulation(o *output, res *pb.SimulateResponse, counted bool)
 	return nil
 }
 
-func shareText(tokens int32, share float64) string {
-	if tokens == 0 {
+func shareText(partitions int32, share float64) string {
+	if partitions == 0 {
 		return "-"
 	}
 	return render.Percent(share)
@@ -180,9 +180,9 @@ func shareText(tokens int32, share float64) string {
 
 func changeCell(shard *pb.SimulatedShard) render.Cell {
 	switch {
-	case shard.GetTokensBefore() == 0:
+	case shard.GetPartitionsBefore() == 0:
 		return render.Good.In("comes")
-	case shard.GetTokensAfter() == 0:
+	case shard.GetPartitionsAfter() == 0:
 		return render.Bad.In("goes")
 	default:
 		return render.Cell{Text: fmt.Sprintf("%+.1f%%", (shard.GetShareAfter()-shard.GetShareBefore())*100)}

@@ -178,7 +178,7 @@ func (w *watching) draw(now *pb.WatchRingResponse, at string) error {
 	ring := now.GetRing()
 	fmt.Fprintf(&b, "%s%s  %s, fingerprint %s, changed %s\n\n", clearScreen, w.app.paint(render.Bold, failure.Clean(ring.GetName())),
 		available(ring), failure.Clean(ring.GetFingerprint()), at)
-	table := w.out.table([]string{"SHARD", "STATE", "AVAILABLE", "SHARE", "", "PROBLEM"}, "NAMESPACE", "HOLDER", "TOKENS")
+	table := w.out.table([]string{"SHARD", "STATE", "AVAILABLE", "SHARE", "", "PROBLEM"}, "NAMESPACE", "HOLDER", "PARTITIONS")
 	table.W = &b
 	largest := 0.0
 	for _, shard := range now.GetShards() {
@@ -194,7 +194,7 @@ func (w *watching) draw(now *pb.WatchRingResponse, at string) error {
 			render.Warn.In(shard.GetProblem()),
 		}
 		if w.out.wide() {
-			row = append(row, shard.GetNamespace(), shard.GetHolder(), shard.GetTokens())
+			row = append(row, shard.GetNamespace(), shard.GetHolder(), shard.GetPartitions())
 		}
 		table.Row(row...)
 	}

@@ -30,45 +30,33 @@ func roleWord(role pb.Role) string { return word(role, "ROLE") }
 
 // coverage says whether a ring shards the objects of a namespace.
 func coverage(c pb.NamespaceCoverage) render.Cell {
-	switch c {
-	case pb.NamespaceCoverage_NAMESPACE_COVERAGE_COVERED:
-		return render.Good.In("yes")
-	case pb.NamespaceCoverage_NAMESPACE_COVERAGE_UNKNOWN:
-		return render.Warn.In("unknown")
-	default:
-		return render.Cell{Text: word(c, "NAMESPACE_COVERAGE")}
+	if c == pb.NamespaceCoverage_NAMESPACE_COVERAGE_COVERED {
+		return yes(true)
 	}
+	return styled(word(c, "NAMESPACE_COVERAGE"))
 }
 
 func nextWord(next pb.NextStep) string { return word(next, "NEXT_STEP") }
 
-func shardState(state pb.ShardState) render.Cell {
-	cell := render.Cell{Text: word(state, "SHARD_STATE")}
-	switch state {
-	case pb.ShardState_SHARD_STATE_READY:
-		cell.Style = render.Good
-	case pb.ShardState_SHARD_STATE_EXPIRED, pb.ShardState_SHARD_STATE_UNCERTAIN:
-		cell.Style = render.Warn
-	case pb.ShardState_SHARD_STATE_DEAD, pb.ShardState_SHARD_STATE_ORPHANED:
-		cell.Style = render.Bad
-	default:
-	}
-	return cell
-}
+func shardState(state pb.ShardState) render.Cell { return styled(word(state, "SHARD_STATE")) }
 
 func assignmentState(state pb.AssignmentState) render.Cell {
-	cell := render.Cell{Text: word(state, "ASSIGNMENT_STATE")}
-	switch state {
-	case pb.AssignmentState_ASSIGNMENT_STATE_ASSIGNED:
-		cell.Style = render.Good
-	case pb.AssignmentState_ASSIGNMENT_STATE_MISPLACED, pb.AssignmentState_ASSIGNMENT_STATE_DRAINING:
-		cell.Style = render.Warn
-	case pb.AssignmentState_ASSIGNMENT_STATE_DEAD_SHARD, pb.AssignmentState_ASSIGNMENT_STATE_UNASSIGNED,
-		pb.AssignmentState_ASSIGNMENT_STATE_FOREIGN:
-		cell.Style = render.Bad
-	default:
-	}
-	return cell
+	return styled(word(state, "ASSIGNMENT_STATE"))
+}
+
+// styles are those of words; others are plain.
+var styles = map[string]render.Style{
+	"ready": render.Good, "expired": render.Warn, "uncertain": render.Warn, "dead": render.Bad, "orphaned": render.Bad,
+	"assigned": render.Good, "misplaced": render.Warn, "draining": render.Warn,
+	"dead shard": render.Bad, "unassigned": render.Bad, "foreign": render.Bad,
+	"unknown": render.Warn,
+}
+
+func styled(word string) render.Cell { return styles[word].In(word) }
+
+// keyText writes a partition key as it is hashed.
+func keyText(key *pb.PartitionKey) string {
+	return strings.Join([]string{key.GetGroup(), key.GetKind(), key.GetNamespace(), key.GetName()}, "/")
 }
 
 func yes(b bool) render.Cell {

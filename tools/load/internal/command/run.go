@@ -118,46 +118,60 @@ func (r *runner) run(c *cobra.Command) error {
 func (r *runner) measure(ctx context.Context) (rows []result.Row, series []result.Series, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	s, err := r.system(ctx)
-	if s != nil {
-		defer func() {
-			fmt.Fprintln(r.plan.Progress, "==> stopping everything")
-			err = errors.Join(err, s.Stop())
-		}()
+	stopping := func(stop func() error) {
+		fmt.Fprintln(r.plan.Progress, "==> stopping everything")
+		err = errors.Join(err, stop())
+	}
+	if r.kubeconfig != "" {
+		s, err := system.Connect(ctx, r.kubeconfig)
+		if s != nil {
+			defer stopping(s.Stop)
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		return r.do(ctx, run.Bench{System: s})
+	}
+	local, err := r.start(ctx)
+	if local != nil {
+		defer stopping(local.Stop)
 	}
 	if err != nil {
 		return nil, nil, err
 	}
 	go func() {
 		select {
-		case died := <-s.Died():
+		case died := <-local.Died():
 			cancel(died)
 		case <-ctx.Done():
 		}
 	}()
-	writer, err := objects.New(s.Writer, connections)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer writer.Close()
 	if r.profile {
 		dir := filepath.Join(r.out, "pprof")
-		r.plan.Profile = func(ctx context.Context, name string) func() error { return s.Profile(ctx, dir, name) }
+		r.plan.Profile = func(ctx context.Context, name string) func() error { return local.Profile(ctx, dir, name) }
 	}
-	return r.plan.Do(ctx, run.Bench{System: s, Objects: writer, Scale: run.Scale(r.scale), Clock: r.clock})
+	return r.do(ctx, run.Bench{System: local.System, Local: local})
 }
 
-func (r *runner) system(ctx context.Context) (*system.System, error) {
-	options := system.Options{BinDir: r.binDir, Assets: r.assets, Profile: r.profile, Progress: r.plan.Progress}
-	if r.kubeconfig != "" {
-		return system.Connect(ctx, r.kubeconfig, options)
-	}
-	if options.Assets == "" {
+// start starts what is measured on this machine.
+func (r *runner) start(ctx context.Context) (*system.Local, error) {
+	if r.assets == "" {
 		assets, err := localplane.Binaries(ctx, os.Stderr)
 		if err != nil {
 			return nil, err
 		}
-		options.Assets = assets
+		r.assets = assets
 	}
-	return system.Start(ctx, options)
+	return system.Start(ctx, system.Options{BinDir: r.binDir, Assets: r.assets, Profile: r.profile, Progress: r.plan.Progress})
+}
+
+// do measures what is running.
+func (r *runner) do(ctx context.Context, b run.Bench) ([]result.Row, []result.Series, error) {
+	writer, err := objects.New(b.System.Writer, connections)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer writer.Close()
+	b.Objects, b.Scale, b.Clock = writer, run.Scale(r.scale), r.clock
+	return r.plan.Do(ctx, b)
 }

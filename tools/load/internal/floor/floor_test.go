@@ -15,8 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/clusterring/clusterring/tools/lab/process"
+	"github.com/clusterring/clusterring/tools/lab/services"
 	"github.com/clusterring/clusterring/tools/load/internal/floor"
-	"github.com/clusterring/clusterring/tools/localplane/process"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -40,7 +41,7 @@ func TestHandler(t *testing.T) {
 }
 
 func TestServe(t *testing.T) {
-	certificate, err := floor.NewCertificate(t.TempDir(), time.Now())
+	certificate, err := services.NewCertificate(t.TempDir(), "noop-webhook", time.Now())
 	require.NoError(t, err)
 	free, err := process.FreePorts(1)
 	require.NoError(t, err)

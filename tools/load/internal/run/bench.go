@@ -34,6 +34,8 @@ const (
 type Bench struct {
 	// System is what is measured; its services are ready.
 	System *system.System
+	// Local is the same, where all of it are processes of this machine; nil for a cluster, which measurements get that can do without.
+	Local *system.Local
 	// Objects writes as an administrator, over several connections.
 	Objects *objects.Client
 	Scale   Scale
@@ -129,12 +131,12 @@ func (p *Plan) Do(ctx context.Context, with Bench) (rows []result.Row, series []
 	}
 	var errs []error
 	for i, m := range selected {
-		if !with.System.Local() && !m.ClusterToo {
+		if with.Local == nil && !m.ClusterToo {
 			fmt.Fprintf(p.Progress, "==> %d/%d %s: left out, it needs processes on this machine\n", i+1, len(selected), m.Name)
 			continue
 		}
 		fmt.Fprintf(p.Progress, "==> %d/%d %s\n", i+1, len(selected), m.Name)
-		with.last = i == len(selected)-1 && with.System.Local()
+		with.last = i == len(selected)-1 && with.Local != nil
 		newRows, newSeries, err := p.one(ctx, m, with)
 		rows, series = append(rows, newRows...), append(series, newSeries...)
 		if ctx.Err() != nil {

@@ -19,7 +19,7 @@ const sliceSeconds = 2
 // Profile begins to profile the services and the API server into files of dir, until the function that it returns is called: the CPU
 // as name-service-cpu-N.pb.gz, and at the end the heap as name-service-heap.pb.gz. The services must have been started with
 // [Options].Profile. Profiling costs them a few percent of CPU.
-func (s *System) Profile(ctx context.Context, dir, name string) (stop func() error) {
+func (l *Local) Profile(ctx context.Context, dir, name string) (stop func() error) {
 	var group errgroup.Group
 	over := make(chan struct{})
 	profile := func(process string, get func(path string) (string, error)) {
@@ -40,10 +40,11 @@ func (s *System) Profile(ctx context.Context, dir, name string) (stop func() err
 			return save("/debug/pprof/heap", "-heap.pb.gz")
 		})
 	}
-	for _, service := range s.services {
-		profile(service.name, func(path string) (string, error) { return getOK(ctx, http.DefaultClient, "http://"+service.pprof+path) })
+	for _, name := range Services {
+		at := l.Addresses(name).Profiles
+		profile(name, func(path string) (string, error) { return get(ctx, http.DefaultClient, "http://"+at+path) })
 	}
-	profile(APIServer, func(path string) (string, error) { return rawGet(ctx, s.Writer, path) })
+	profile(APIServer, func(path string) (string, error) { return rawGet(ctx, l.Writer, path) })
 	end := sync.OnceFunc(func() { close(over) })
 	return func() error {
 		end()

@@ -18,13 +18,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/lab/process"
+	"github.com/clusterring/clusterring/tools/lab/services"
 	"github.com/clusterring/clusterring/tools/load/internal/floor"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
 	"github.com/clusterring/clusterring/tools/load/internal/shards"
 	"github.com/clusterring/clusterring/tools/load/internal/system"
-	"github.com/clusterring/clusterring/tools/localplane/process"
 )
 
 const (
@@ -150,7 +151,7 @@ func (e *experiment) prepare(ctx context.Context) (err error) {
 // launchNoop starts this program once more, as the no-op webhook, and registers it. It gives every object to the same shard, so that
 // its objects are as little work for the rebalancer as those of the ring: none.
 func (e *experiment) launchNoop(ctx context.Context, shard string) error {
-	s := e.bench.System
+	s := e.bench.Local
 	self, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
@@ -159,7 +160,7 @@ func (e *experiment) launchNoop(ctx context.Context, shard string) error {
 	if err != nil {
 		return err
 	}
-	certificate, err := floor.NewCertificate(s.StateDir(), e.bench.Clock.Now())
+	certificate, err := services.NewCertificate(s.StateDir(), noop, e.bench.Clock.Now())
 	if err != nil {
 		return err
 	}
@@ -172,7 +173,7 @@ func (e *experiment) launchNoop(ctx context.Context, shard string) error {
 	err = s.Launch(ctx, process.Spec{Name: noop, Path: self, Args: []string{
 		noop, "--bind-address=" + free[0], "--tls-cert-file=" + certificate.CertFile, "--tls-private-key-file=" + certificate.KeyFile,
 		"--label=" + e.label(), "--value=" + shard,
-	}}, e.noop.url+floor.ReadyPath, probe.client)
+	}}, process.Readiness{URL: e.noop.url + floor.ReadyPath, Client: probe.client})
 	if err != nil {
 		return err
 	}
@@ -209,7 +210,7 @@ func (e *experiment) register(ctx context.Context, name, namespace string, condi
 
 // remove takes away all that prepare has made.
 func (e *experiment) remove(ctx context.Context) error {
-	s := e.bench.System
+	s := e.bench.Local
 	errs := []error{e.deregister(ctx, noop)}
 	if _, runs := s.Processes()[noop]; runs {
 		errs = append(errs, s.End(noop))

@@ -126,7 +126,7 @@ func serverCPU(rounds [][]creation) []float64 {
 
 // created creates the objects of a batch, checks that all have the label, and deletes them.
 func created(ctx context.Context, b *run.Bench, batch objects.Batch, label string) (c creation, err error) {
-	if err := b.System.Calm(ctx); err != nil {
+	if err := b.Local.Calm(ctx); err != nil {
 		return c, err
 	}
 	reader := b.System.Usage()

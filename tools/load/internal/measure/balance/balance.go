@@ -73,7 +73,7 @@ type experiment struct {
 }
 
 func measure(ctx context.Context, b *run.Bench) (rows []result.Row, series []result.Series, err error) {
-	connection, err := grpc.NewClient(b.System.RingQueryAddress(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	connection, err := grpc.NewClient(b.Local.RingQueryAddress(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return nil, nil, fmt.Errorf("connect to the ring query service: %w", err)
 	}
@@ -119,7 +119,7 @@ func (e *experiment) set(ctx context.Context, set int, sizes []int) error {
 		if _, err := e.fleet.Join(ctx, size-len(e.fleet.Held())); err != nil {
 			return err
 		}
-		tokens, err := e.tokens(ctx)
+		partitions, err := e.partitions(ctx)
 		if err != nil {
 			return fmt.Errorf("%d shards: %w", size, err)
 		}
@@ -127,13 +127,13 @@ func (e *experiment) set(ctx context.Context, set int, sizes []int) error {
 		if err != nil {
 			return fmt.Errorf("%d shards: %w", size, err)
 		}
-		e.found.add(size, fullest(tokens), moved)
+		e.found.add(size, fullest(partitions), moved)
 	}
 	return nil
 }
 
-// tokens returns how many parts of the hash space each shard has, once the ring query service knows all shards.
-func (e *experiment) tokens(ctx context.Context) (tokens []int32, err error) {
+// partitions returns how many parts of the hash space each shard has, once the ring query service knows all shards.
+func (e *experiment) partitions(ctx context.Context) (partitions []int32, err error) {
 	held := map[string]bool{}
 	for _, shard := range e.fleet.Held() {
 		held[shard] = true
@@ -143,15 +143,15 @@ func (e *experiment) tokens(ctx context.Context) (tokens []int32, err error) {
 		if err != nil {
 			return false, fmt.Errorf("ask for the ring: %w", err)
 		}
-		tokens = tokens[:0]
+		partitions = partitions[:0]
 		for _, shard := range answer.GetShards() {
 			if shard.GetAvailable() && held[shard.GetName()] {
-				tokens = append(tokens, shard.GetTokens())
+				partitions = append(partitions, shard.GetPartitions())
 			}
 		}
-		return len(tokens) == len(held) && int(answer.GetRing().GetAvailableShards()) == len(held), nil
+		return len(partitions) == len(held) && int(answer.GetRing().GetAvailableShards()) == len(held), nil
 	})
-	return tokens, err
+	return partitions, err
 }
 
 // moved returns what would move if a shard joined, as a multiple of what that shard gets, which has to move: the mean of several

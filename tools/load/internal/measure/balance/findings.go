@@ -23,12 +23,12 @@ func (f *findings) add(shards int, fullest, moved float64) {
 }
 
 // fullest returns what the fullest shard has, as a multiple of the mean. There has to be a shard.
-func fullest(tokens []int32) float64 {
+func fullest(partitions []int32) float64 {
 	sum := 0
-	for _, n := range tokens {
+	for _, n := range partitions {
 		sum += int(n)
 	}
-	return float64(slices.Max(tokens)) * float64(len(tokens)) / float64(sum)
+	return float64(slices.Max(partitions)) * float64(len(partitions)) / float64(sum)
 }
 
 // rows returns those that are wanted.

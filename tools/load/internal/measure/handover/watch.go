@@ -8,14 +8,12 @@ import (
 	"sync"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/tools/cache"
-	toolswatch "k8s.io/client-go/tools/watch"
 	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/lab/record"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
 )
 
@@ -24,11 +22,11 @@ const patience = time.Minute
 
 // history is what the watches of owners and children have told.
 type history struct {
-	clock   clock.PassiveClock
-	label   string
-	watches []watch.Interface
-	running sync.WaitGroup
-	news    chan struct{}
+	clock  clock.PassiveClock
+	label  string
+	cancel context.CancelFunc
+	waits  []func()
+	news   chan struct{}
 
 	mu sync.Mutex
 	// writes counts events. left is when an owner was given up last, by name; nobodys for how long, came when it came to another shard; version
@@ -47,44 +45,45 @@ func (o *owners) watch(ctx context.Context) (*history, error) {
 		clock: o.bench.Clock, label: v1alpha1.ShardLabel(o.ring.Name), news: make(chan struct{}, 1),
 		left: map[string]time.Time{}, nobodys: map[string]time.Duration{}, came: map[string]time.Time{}, version: map[string]string{},
 	}
+	ctx, h.cancel = context.WithCancel(ctx)
 	for _, kind := range []objects.Kind{objects.Websites, objects.ConfigMaps} {
-		list, err := o.list(ctx, kind)
-		if err != nil {
-			h.stop()
-			return nil, err
-		}
-		// The API server ends a watch that cannot keep up; the next one goes on from where it was.
-		w, err := toolswatch.NewRetryWatcherWithContext(ctx, list.ResourceVersion, &cache.ListWatch{
-			WatchFuncWithContext: o.bench.Objects.Metadata.Resource(kind.GroupVersionResource).Namespace(o.ring.Namespace).Watch,
+		of := o.bench.Objects.Metadata.Resource(kind.GroupVersionResource).Namespace(o.ring.Namespace)
+		wait, err := record.Follow(ctx, of, "", record.Observer[*metav1.PartialObjectMetadata]{
+			See:  func(event watch.EventType, object *metav1.PartialObjectMetadata) { h.see(kind, event, object) },
+			Fail: func(err error) { h.fail(fmt.Errorf("follow %s: %w", kind.Resource, err)) },
 		})
 		if err != nil {
 			h.stop()
-			return nil, fmt.Errorf("watch %s: %w", kind.Resource, err)
+			return nil, fmt.Errorf("follow %s: %w", kind.Resource, err)
 		}
-		h.watches = append(h.watches, w)
-		h.running.Go(func() {
-			for event := range w.ResultChan() {
-				h.see(kind, event)
-			}
-		})
+		h.waits = append(h.waits, wait)
 	}
 	return h, nil
 }
 
 // see takes note of an event.
-func (h *history) see(kind objects.Kind, event watch.Event) {
+func (h *history) see(kind objects.Kind, event watch.EventType, object *metav1.PartialObjectMetadata) {
+	if event != watch.Modified {
+		return
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	object, is := event.Object.(*metav1.PartialObjectMetadata)
-	switch {
-	case event.Type == watch.Error || !is:
-		h.err = fmt.Errorf("watch %s: %w", kind.Resource, apierrors.FromObject(event.Object))
-	case event.Type == watch.Modified:
-		h.writes++
-		if kind == objects.Websites {
-			h.owner(object)
-		}
+	h.writes++
+	if kind == objects.Websites {
+		h.owner(object)
 	}
+	h.tell()
+}
+
+func (h *history) fail(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.err = err
+	h.tell()
+}
+
+// tell wakes who waits for news.
+func (h *history) tell() {
 	select {
 	case h.news <- struct{}{}:
 	default:
@@ -144,8 +143,8 @@ func (h *history) look(theirs map[string]string, began time.Time) (m moved, all 
 
 // stop ends the watches.
 func (h *history) stop() {
-	for _, w := range h.watches {
-		w.Stop()
+	h.cancel()
+	for _, wait := range h.waits {
+		wait()
 	}
-	h.running.Wait()
 }

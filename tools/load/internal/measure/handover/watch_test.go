@@ -24,7 +24,7 @@ func TestHistory(t *testing.T) {
 	see := func(after time.Duration, kind objects.Kind, name, version, shard string) {
 		clk.SetTime(began.Add(after))
 		o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: version, Labels: map[string]string{"shard": shard}}}
-		h.see(kind, watch.Event{Type: watch.Modified, Object: o})
+		h.see(kind, watch.Modified, o)
 	}
 	see(time.Second, objects.Websites, "a", "1", "old") // asked for
 	see(2*time.Second, objects.Websites, "a", "2", "")

@@ -60,7 +60,7 @@ func rememberedRings(ctx context.Context, b *run.Bench) (rows []result.Row, seri
 	}
 	var values []float64
 	for range run.Pick(b, 1, 3) {
-		if err := b.System.Restart(ctx, system.Assigner); err != nil {
+		if err := b.Local.Restart(ctx, system.Assigner); err != nil {
 			return nil, nil, err
 		}
 		// What it took to read the Leases is given back within a moment, if ever.

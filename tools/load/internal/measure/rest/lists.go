@@ -42,7 +42,7 @@ func (m *multitude) list(ctx context.Context, size int) error {
 
 // listed returns the API server's CPU time per object, in microseconds, of a list, which returns how many objects it has seen.
 func (m *multitude) listed(ctx context.Context, size int, list func(context.Context) (int, error)) (float64, error) {
-	if err := m.bench.System.Calm(ctx); err != nil {
+	if err := m.bench.Local.Calm(ctx); err != nil {
 		return 0, err
 	}
 	reader := m.bench.System.Usage()

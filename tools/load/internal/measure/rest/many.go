@@ -282,7 +282,7 @@ func (m *multitude) passRows() []result.Row {
 		{
 			ID: manyElse, Title: "what follows the moves after a death before that, per object of the ring, " + m.title(), Unit: "µs",
 			Values: []float64{most.died.Rest}, Judge: result.JudgeValue,
-			Notes: []string{note, "The objects of the shards that have lost tokens to others are gone over, and those drained that have to move between shards which live."},
+			Notes: []string{note, "The objects of the shards that have lost partitions to others are gone over, and those drained that have to move between shards which live."},
 		},
 		{
 			ID: manyFlat, Title: "the same, against a pass over " + figure.Number(compared) + " objects", Unit: "µs",

@@ -56,14 +56,14 @@ func Open(ctx context.Context, b *run.Bench, name string, size int) (w *World, e
 	w.Fleet = shards.NewFleet(shards.Options{
 		Objects: b.Objects, Client: b.System.Client, Ring: w.Ring, Concurrency: concurrency, Now: b.Clock.Now,
 	})
-	config, err := b.System.As(ctx, v1alpha1.SystemNamespace, system.Rebalancer)
+	config, err := b.Local.As(ctx, v1alpha1.SystemNamespace, system.Rebalancer)
 	if err != nil {
 		return nil, err
 	}
 	if w.raw, err = objects.New(config, 1); err != nil {
 		return nil, err
 	}
-	if w.store, err = store.Open(b.System.Etcd(), b.Objects); err != nil {
+	if w.store, err = store.Open(b.Local.Etcd(), b.Objects); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -131,7 +131,7 @@ func (w *World) Grow(ctx context.Context, total int) error {
 
 // owners asks the ring query service where the objects of the batch belong, from the first on.
 func (w *World) owners(ctx context.Context, batch objects.Batch, first int) (owners []string, err error) {
-	connection, err := grpc.NewClient(w.bench.System.RingQueryAddress(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	connection, err := grpc.NewClient(w.bench.Local.RingQueryAddress(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return nil, fmt.Errorf("connect to the ring query service: %w", err)
 	}
@@ -203,7 +203,7 @@ func (w *World) Restart(ctx context.Context, more ...string) error {
 		if name != system.Rebalancer {
 			args = nil
 		}
-		if err := w.bench.System.Restart(ctx, name, args...); err != nil {
+		if err := w.bench.Local.Restart(ctx, name, args...); err != nil {
 			return err
 		}
 	}

@@ -3,6 +3,6 @@ package assigner
 
 import (
 	_ "github.com/clusterring/clusterring/services/assignerx"
-	_ "github.com/clusterring/clusterring/services/rebalancer/takeover"
+	_ "github.com/clusterring/clusterring/services/rebalancer/move"
 	_ "github.com/clusterring/clusterring/tools/localplane"
 )

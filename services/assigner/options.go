@@ -1,0 +1,213 @@
+package assigner
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/assigner/registration"
+	"github.com/clusterring/clusterring/services/internal/certs"
+)
+
+// Values of --webhook-mode.
+const (
+	modeService = "service"
+	modeURL     = "url"
+)
+
+// Values of --ca-mode.
+const (
+	caSecret      = "secret"
+	caFile        = "file"
+	caCertManager = "cert-manager"
+)
+
+// minConnectionAge keeps handshakes rare against calls.
+const minConnectionAge = 100 * time.Millisecond
+
+// options are the values of the service's own flags.
+type options struct {
+	bindAddress   string
+	connectionAge time.Duration
+
+	mode             string
+	serviceName      string
+	serviceNamespace string
+	servicePort      int32
+	url              string
+
+	caMode       string
+	secret       certs.SecretOptions
+	caBundleFile string
+	injectCAFrom string
+	certFile     string
+	keyFile      string
+
+	rebalancer string
+}
+
+func (o *options) addFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.bindAddress, "webhook-bind-address", ":9443", "`address` that serves the webhook with TLS")
+
+	fs.DurationVar(&o.connectionAge, "max-connection-age", time.Second, "`time` after which an API server is asked to connect again, plus up to half of it at random; an API server sends all calls over one connection, so reconnecting spreads them over the replicas; 0 for never")
+
+	fs.StringVar(&o.mode, "webhook-mode", modeService, "how API servers reach the webhook: service or url")
+	fs.StringVar(&o.serviceName, "webhook-service-name", name, "`name` of the Service in front of the webhook; for --webhook-mode service")
+	fs.StringVar(&o.serviceNamespace, "webhook-service-namespace", "", "`namespace` of that Service; default: --namespace")
+	fs.Int32Var(&o.servicePort, "webhook-service-port", 443, "`port` of that Service")
+	fs.StringVar(&o.url, "webhook-url", "", "base `URL` of the webhook, such as https://assigner.example.com:9443; for --webhook-mode url")
+
+	fs.StringVar(&o.caMode, "ca-mode", caSecret, "where certificates come from: secret (created and rotated by the service itself), file, or cert-manager")
+	o.secret.AddFlags(fs, "assigner-tls")
+	fs.StringVar(&o.caBundleFile, "ca-bundle-file", "", "PEM `file` with the CA certificates that API servers verify the webhook with; for --ca-mode file")
+	fs.StringVar(&o.injectCAFrom, "cert-manager-inject-ca-from", "", "cert-manager's Certificate, as `namespace/name`, whose CA is injected into the webhook configuration; for --ca-mode cert-manager")
+	fs.StringVar(&o.certFile, "tls-cert-file", "", "PEM `file` of the serving certificate, read again when it changes; for --ca-mode file and cert-manager")
+	fs.StringVar(&o.keyFile, "tls-private-key-file", "", "PEM `file` of the private key of the serving certificate")
+
+	fs.StringVar(&o.rebalancer, "rebalancer-username", "system:serviceaccount:"+v1alpha1.SystemNamespace+":rebalancer",
+		"`user` of the rebalancer; the API server does not call the webhook for its writes; empty for none")
+}
+
+// validate returns everything that is wrong with the flags, or nil.
+func (o *options) validate() error {
+	var errs []error
+
+	if _, _, err := o.address(); err != nil {
+		errs = append(errs, err)
+	}
+
+	if o.connectionAge < 0 || o.connectionAge > 0 && o.connectionAge < minConnectionAge {
+		errs = append(errs, fmt.Errorf("--max-connection-age must be 0 or at least %s, not %s", minConnectionAge, o.connectionAge))
+	}
+
+	switch o.mode {
+	case modeService:
+		errs = append(errs, o.validateService())
+	case modeURL:
+		errs = append(errs, o.validateURL())
+	default:
+		errs = append(errs, fmt.Errorf("--webhook-mode must be %s or %s, not %q", modeService, modeURL, o.mode))
+	}
+
+	switch o.caMode {
+	case caSecret:
+		errs = append(errs, o.validateSecret())
+	case caFile:
+		errs = append(errs, o.validateFiles(), required("ca-bundle-file", o.caBundleFile, o.caMode))
+	case caCertManager:
+		errs = append(errs, o.validateFiles())
+		if parts := strings.Split(o.injectCAFrom, "/"); len(parts) != 2 || parts[0] == "" || parts[1] == "" {
+			errs = append(errs, fmt.Errorf("--cert-manager-inject-ca-from must name a Certificate as namespace/name, not %q", o.injectCAFrom))
+		}
+	default:
+		errs = append(errs, fmt.Errorf("--ca-mode must be %s, %s or %s, not %q", caSecret, caFile, caCertManager, o.caMode))
+	}
+
+	return errors.Join(errs...)
+}
+
+// address splits the address of the webhook. Port 0 would let the system choose one that nobody can know.
+func (o *options) address() (host string, port int, err error) {
+	host, number, err := net.SplitHostPort(o.bindAddress)
+	if err != nil {
+		return "", 0, fmt.Errorf("--webhook-bind-address %q is no address: want host:port or :port", o.bindAddress)
+	}
+
+	port, err = strconv.Atoi(number)
+	if err != nil || port < 1 || port > 65535 {
+		return "", 0, fmt.Errorf("--webhook-bind-address %q: port must be a number from 1 to 65535", o.bindAddress)
+	}
+
+	return host, port, nil
+}
+
+func (o *options) validateService() error {
+	var errs []error
+
+	for _, msg := range validation.IsDNS1035Label(o.serviceName) {
+		errs = append(errs, fmt.Errorf("--webhook-service-name %q is no name of a Service: %s", o.serviceName, msg))
+	}
+
+	if o.servicePort < 1 || o.servicePort > 65535 {
+		errs = append(errs, fmt.Errorf("--webhook-service-port must be from 1 to 65535, not %d", o.servicePort))
+	}
+
+	if o.url != "" {
+		errs = append(errs, fmt.Errorf("--webhook-url is for --webhook-mode %s", modeURL))
+	}
+
+	return errors.Join(errs...)
+}
+
+// validateURL asks for what the API server asks for.
+func (o *options) validateURL() error {
+	u, err := url.Parse(o.url)
+	if err != nil || u.Scheme != "https" || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
+		return fmt.Errorf("--webhook-url must be like https://host:port, not %q", o.url)
+	}
+
+	return nil
+}
+
+func (o *options) validateSecret() error {
+	errs := []error{o.secret.Validate()}
+
+	if o.certFile != "" || o.keyFile != "" {
+		errs = append(errs, fmt.Errorf("--tls-cert-file and --tls-private-key-file are for --ca-mode %s and %s", caFile, caCertManager))
+	}
+
+	return errors.Join(errs...)
+}
+
+func (o *options) validateFiles() error {
+	return errors.Join(required("tls-cert-file", o.certFile, o.caMode), required("tls-private-key-file", o.keyFile, o.caMode))
+}
+
+func required(flag, value, mode string) error {
+	if value == "" {
+		return fmt.Errorf("--%s is required with --ca-mode %s", flag, mode)
+	}
+
+	return nil
+}
+
+// target returns how API servers reach the webhook; namespace is the default of the Service's.
+func (o *options) target(namespace string) registration.Target {
+	t := registration.Target{RebalancerUsername: o.rebalancer}
+
+	if o.caMode == caCertManager {
+		t.InjectCAFrom = o.injectCAFrom
+	}
+
+	if o.mode == modeURL {
+		t.URL = o.url
+		return t
+	}
+
+	if o.serviceNamespace != "" {
+		namespace = o.serviceNamespace
+	}
+
+	t.Service = admissionregistrationv1.ServiceReference{Namespace: namespace, Name: o.serviceName, Port: new(o.servicePort)}
+
+	return t
+}
+
+// policy returns how certificates are made for the target.
+func (o *options) policy(t registration.Target) certs.Policy {
+	host := t.Service.Name + "." + t.Service.Namespace + ".svc"
+	if u, err := url.Parse(t.URL); t.URL != "" && err == nil { // validated
+		host = u.Hostname()
+	}
+
+	return o.secret.Policy(name, host)
+}

@@ -1,0 +1,158 @@
+package admission
+
+import (
+	"context"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/clusterring/clusterring/services/internal/key"
+	"github.com/clusterring/clusterring/services/internal/resources"
+)
+
+// Operation is what a request does to an object, spelled as in an AdmissionReview.
+type Operation string
+
+// Operations that a decision is made for.
+const (
+	Create Operation = "CREATE"
+	Update Operation = "UPDATE"
+)
+
+// Object is the part of an object's metadata that a decision depends on. The deletionTimestamp is not part of it: an object that
+// is being deleted needs a shard like any other, because a shard must handle its finalizers.
+type Object struct {
+	// Name is empty if the API server has yet to generate it.
+	Name string
+	// Namespace is empty for cluster-scoped objects.
+	Namespace string
+	// Labels may be nil.
+	Labels map[string]string
+	// OwnerReferences may be nil.
+	OwnerReferences []metav1.OwnerReference
+}
+
+// Request is one write.
+type Request struct {
+	// Ring is the name of the ring, from the path of the call.
+	Ring string
+	// Operation is the operation of the write.
+	Operation Operation
+	// Resource is the resource of the written object.
+	Resource schema.GroupResource
+	// SubResource is empty for a write of the object itself.
+	SubResource string
+	// Object is the object after the write; nil if it could not be read.
+	Object *Object
+	// Old is the object before an update; nil otherwise, or if it could not be read.
+	Old *Object
+}
+
+// Answer is what to do with the labels of the written object. The write is always allowed.
+type Answer struct {
+	// Outcome is the decision and its reason.
+	Outcome Outcome
+	// Shard is the new value of the shard label; empty if the label does not change.
+	Shard string
+	// RemoveDrain is true if the drain label is removed.
+	RemoveDrain bool
+	// Warning is shown to the author of the write; empty if no user can do anything about it.
+	Warning string
+}
+
+// Decide answers a request for the ring; ring is nil if no ring has that name. It changes neither. It asks the ancestors about an
+// object whose controller is of one of the ring's controlled resources, and passes them the context.
+func Decide(ctx context.Context, ring *Ring, req *Request, ancestors resources.Ancestors) Answer {
+	if ring == nil {
+		return Answer{Outcome: UnknownRing, Warning: unknownRing(req.Ring)}
+	}
+
+	if ring.facts.Deleting {
+		return Answer{Outcome: RingDeleting}
+	}
+
+	if req.Operation != Create && req.Operation != Update || req.SubResource != "" {
+		return Answer{Outcome: NotAsked}
+	}
+
+	resource, role, ok := ring.facts.Resources.Find(req.Resource)
+	if !ok {
+		return Answer{Outcome: UnknownResource}
+	}
+
+	if req.Object == nil {
+		return Answer{Outcome: Undecodable}
+	}
+
+	if _, labelled := req.Object.Labels[ring.shardLabel]; labelled {
+		return Answer{Outcome: Labelled}
+	}
+
+	meta := metav1.ObjectMeta{Name: req.Object.Name, OwnerReferences: req.Object.OwnerReferences}
+	if resource.Namespaced {
+		meta.Namespace = req.Object.Namespace
+	}
+
+	kin, ok, err := ring.facts.Resources.KinOf(ctx, resources.Subject{Resource: resource, Role: role, Object: &meta}, ancestors)
+
+	switch {
+	case err != nil:
+		return Answer{Outcome: OwnerUnread, Warning: ring.ownerUnread(err)}
+	case !ok:
+		return Answer{Outcome: ForeignOwner}
+	}
+
+	return ring.assign(req, resource, role, kin.Key)
+}
+
+// assign answers for an object of the ring without a shard label after the write.
+func (r *Ring) assign(req *Request, resource resources.Resource, role resources.Role, k key.Key) Answer {
+	if shard, dropped := r.dropped(req); dropped {
+		return Answer{Outcome: Restored, Shard: shard, Warning: r.restored(shard)}
+	}
+
+	if k.Name == "" {
+		return Answer{Outcome: NameUnknown}
+	}
+
+	if !r.facts.Recorded.Has(resource.GroupResource()) {
+		return Answer{Outcome: Unrecorded}
+	}
+
+	shard, ok := r.facts.View.Owner(k)
+	if !ok {
+		return Answer{Outcome: NoShard, Warning: r.noShard()}
+	}
+
+	// What follows the object is not at its next shard yet. Nothing follows a new object.
+	if role == resources.Main && resource.Controls && req.Operation == Update {
+		return Answer{Outcome: Handover}
+	}
+
+	// While objects are moving, the owner may still be at another shard than its key's, and two shards must not work on an owner
+	// and its child. Only the rebalancer can read where the owner is.
+	if role == resources.Controlled && !r.settled {
+		return Answer{Outcome: Moving}
+	}
+
+	_, drain := req.Object.Labels[r.drainLabel]
+
+	return Answer{Outcome: Assigned, Shard: shard, RemoveDrain: drain}
+}
+
+// dropped returns the shard that an update takes an object from without a drain. It does so even if the shard looks dead from
+// here: what this replica knows about Leases may be old, and the shard may have started to work since. The rebalancer asks the
+// API server before it assigns the object to another shard.
+func (r *Ring) dropped(req *Request) (shard string, ok bool) {
+	if req.Operation != Update || req.Old == nil {
+		return "", false
+	}
+
+	if _, drain := req.Old.Labels[r.drainLabel]; drain {
+		return "", false
+	}
+
+	shard = req.Old.Labels[r.shardLabel]
+
+	return shard, shard != ""
+}

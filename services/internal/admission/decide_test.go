@@ -1,0 +1,386 @@
+package admission_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"gotest.tools/v3/golden"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/admission"
+	"github.com/clusterring/clusterring/services/internal/key"
+	"github.com/clusterring/clusterring/services/internal/membership"
+	"github.com/clusterring/clusterring/services/internal/resources"
+)
+
+const ring = "example"
+
+var (
+	shardLabel = v1alpha1.ShardLabel(ring)
+	drainLabel = v1alpha1.DrainLabel(ring)
+
+	websites   = schema.GroupResource{Group: "example.org", Resource: "websites"}
+	clusters   = schema.GroupResource{Group: "example.org", Resource: "clusters"}
+	configmaps = schema.GroupResource{Resource: "configmaps"}
+	pods       = schema.GroupResource{Resource: "pods"}
+)
+
+// resolve returns the resources of the test ring: websites and the cluster-scoped clusters, which control configmaps.
+func resolve() *resources.Set {
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Website"}, meta.RESTScopeNamespace)
+	mapper.Add(schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Cluster"}, meta.RESTScopeRoot)
+	mapper.AddSpecific(schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"},
+		schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
+		schema.GroupVersionResource{Version: "v1", Resource: "configmap"}, meta.RESTScopeNamespace)
+
+	return resources.Resolve(mapper, v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{
+		{Group: "example.org", Resource: "websites", ControlledResources: []v1alpha1.ControlledResource{{Resource: "configmaps"}}},
+		{Group: "example.org", Resource: "clusters"},
+		{Group: "example.org", Resource: "notyet"},
+	}})
+}
+
+// view contains a shard for every name. A name of the form "name:holder" is not available, and "namespace/name" is in another
+// namespace than the others.
+func view(shards ...string) *membership.View {
+	var leases []*coordinationv1.Lease
+
+	for _, s := range shards {
+		name, holder, other := strings.Cut(s, ":")
+		namespace := "default"
+
+		if before, after, found := strings.Cut(name, "/"); found {
+			namespace, name = before, after
+		}
+
+		if !other {
+			holder = name
+		}
+
+		leases = append(leases, &coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{v1alpha1.LabelClusterRing: ring}},
+			Spec:       coordinationv1.LeaseSpec{HolderIdentity: new(holder)},
+		})
+	}
+
+	return membership.NewView(ring, leases, nil)
+}
+
+// state is a ring in which nothing moves.
+func state(shards ...string) *admission.Ring {
+	v := view(shards...)
+
+	return admission.NewRing(admission.Facts{
+		Name: ring, Resources: resolve(), Recorded: recorded("websites.example.org", "configmaps", "clusters.example.org"),
+		View: v, AssignedFingerprint: v.Fingerprint(),
+	})
+}
+
+func recorded(names ...string) sets.Set[schema.GroupResource] {
+	all := sets.New[schema.GroupResource]()
+	for _, name := range names {
+		all.Insert(schema.ParseGroupResource(name))
+	}
+
+	return all
+}
+
+// unrecorded is a ring whose status contains resources other than websites.
+func unrecorded(shards ...string) *admission.Ring {
+	f := state(shards...).Facts()
+	f.Recorded = recorded("configmaps", "clusters.example.org")
+
+	return admission.NewRing(f)
+}
+
+func moving(shards ...string) *admission.Ring {
+	f := state(shards...).Facts()
+	f.AssignedFingerprint = view("a").Fingerprint()
+
+	return admission.NewRing(f)
+}
+
+// childless is a ring with only clusters, which nothing follows.
+func childless(shards ...string) *admission.Ring {
+	f := state(shards...).Facts()
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Cluster"}, meta.RESTScopeRoot)
+	f.Resources = resources.Resolve(mapper, v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{Group: "example.org", Resource: "clusters"}}})
+
+	return admission.NewRing(f)
+}
+
+// people are ancestors: the object with UID 2 follows the website blog, the object with UID 3 follows nothing, the controller of
+// the object with UID 4 cannot be determined, and no other objects exist.
+type people struct{}
+
+func (people) ControllerOf(_ context.Context, of resources.Owner) (controller *metav1.OwnerReference, found bool, err error) {
+	switch of.UID {
+	case "2":
+		return &controlledBy("example.org/v1", "Website", "blog")[1], true, nil
+	case "3":
+		return nil, true, nil
+	case "4":
+		return nil, false, errors.New("configmaps default/between is forbidden")
+	}
+
+	return nil, false, nil
+}
+
+// grandchild follows the object with this UID, which is itself controlled.
+func grandchild(uid string, l map[string]string) *admission.Object {
+	refs := controlledBy("v1", "ConfigMap", "between")
+	refs[1].UID = types.UID(uid)
+
+	return &admission.Object{Namespace: "default", Name: "blog-1-1", Labels: l, OwnerReferences: refs}
+}
+
+func deleting(shards ...string) *admission.Ring {
+	f := state(shards...).Facts()
+	f.Deleting = true
+
+	return admission.NewRing(f)
+}
+
+func labels(kv ...string) map[string]string {
+	m := map[string]string{}
+	for i := 0; i < len(kv); i += 2 {
+		m[kv[i]] = kv[i+1]
+	}
+
+	return m
+}
+
+func controlledBy(apiVersion, kind, name string) []metav1.OwnerReference {
+	return []metav1.OwnerReference{
+		{APIVersion: "v1", Kind: "Node", Name: "bystander", UID: "1"},
+		{APIVersion: apiVersion, Kind: kind, Name: name, UID: "2", Controller: new(true)},
+	}
+}
+
+func website(l map[string]string) *admission.Object {
+	return &admission.Object{Namespace: "default", Name: "blog", Labels: l}
+}
+
+func child(l map[string]string) *admission.Object {
+	return &admission.Object{Namespace: "default", Name: "blog-1", Labels: l, OwnerReferences: controlledBy("example.org/v1beta1", "Website", "blog")}
+}
+
+type example struct {
+	what string
+	ring *admission.Ring
+	req  admission.Request
+	want admission.Outcome
+}
+
+func create(gr schema.GroupResource, obj *admission.Object) admission.Request {
+	return admission.Request{Ring: ring, Operation: admission.Create, Resource: gr, Object: obj}
+}
+
+func updating(gr schema.GroupResource, old, obj *admission.Object) admission.Request {
+	return admission.Request{Ring: ring, Operation: admission.Update, Resource: gr, Object: obj, Old: old}
+}
+
+func examples() []example {
+	abc, alone := state("a", "b", "c"), childless("a", "b", "c")
+	other := labels("app", "x")
+	atA, drained := labels(shardLabel, "a"), labels(shardLabel, "a", drainLabel, "true")
+
+	foreign := child(nil)
+	foreign.OwnerReferences = controlledBy("apps/v1", "ReplicaSet", "blog")
+
+	unowned := child(nil)
+	unowned.OwnerReferences[1].Controller = nil
+
+	generated := child(nil)
+	generated.Name = ""
+
+	ofCluster := child(nil)
+	ofCluster.OwnerReferences = controlledBy("example.org/v1", "Cluster", "blog")
+
+	status := updating(websites, website(nil), website(nil))
+	status.SubResource = "status"
+
+	remove := create(websites, website(nil))
+	remove.Operation = "DELETE"
+
+	return []example{
+		{"a new main object", abc, create(websites, website(nil)), admission.Assigned},
+		{"a new main object with labels", abc, create(websites, website(other)), admission.Assigned},
+		{"a new main object with an empty map of labels", abc, create(websites, website(labels())), admission.Assigned},
+		{"a new main object while objects move", moving("a", "b", "c"), create(websites, website(nil)), admission.Assigned},
+		{"a new cluster-scoped main object", abc, create(clusters, &admission.Object{Name: "blog"}), admission.Assigned},
+		{"the same with a namespace, which the request of a Namespace has", abc, create(clusters, &admission.Object{Name: "blog", Namespace: "blog"}), admission.Assigned},
+		{"an update of an unassigned object", abc, updating(websites, website(nil), website(other)), admission.Handover},
+		{"an update of an unassigned object, and nothing follows the object", alone, updating(clusters, website(nil), website(other)), admission.Assigned},
+		{"a main object whose name is still to be generated", abc, create(websites, &admission.Object{Namespace: "default"}), admission.NameUnknown},
+		{"a main object that has a shard", abc, create(websites, website(atA)), admission.Labelled},
+		{"a main object with an empty shard label", abc, create(websites, website(labels(shardLabel, ""))), admission.Labelled},
+		{"a left-over drain label", abc, updating(websites, website(other), website(labels(drainLabel, "yes"))), admission.Handover},
+		{"a left-over drain label, and nothing follows the object", alone, updating(clusters, website(other), website(labels(drainLabel, "yes"))), admission.Assigned},
+
+		{"a new child", abc, create(configmaps, child(nil)), admission.Assigned},
+		{"a new child whose name is still to be generated", abc, create(configmaps, generated), admission.Assigned},
+		{"a new child of a cluster-scoped owner", abc, create(configmaps, ofCluster), admission.Assigned},
+		{"a new child while objects move", moving("a", "b", "c"), create(configmaps, child(nil)), admission.Moving},
+		{"an object of a controlled resource with a foreign controller", abc, create(configmaps, foreign), admission.ForeignOwner},
+		{"an object of a controlled resource with an owner that does not control it", abc, create(configmaps, unowned), admission.ForeignOwner},
+
+		{"a new grandchild", abc, create(configmaps, grandchild("2", nil)), admission.Assigned},
+		{"a new grandchild while objects move", moving("a", "b", "c"), create(configmaps, grandchild("2", nil)), admission.Moving},
+		{"a new grandchild whose controller nobody controls", abc, create(configmaps, grandchild("3", nil)), admission.ForeignOwner},
+		{"a new grandchild whose controller cannot be read", abc, create(configmaps, grandchild("4", nil)), admission.OwnerUnread},
+		{"a new grandchild whose controller is no more", abc, create(configmaps, grandchild("5", nil)), admission.Assigned},
+		{"a dropped label of a grandchild", abc, updating(configmaps, grandchild("2", atA), grandchild("2", nil)), admission.Restored},
+		{"a dropped label of a grandchild that follows nobody any more", abc, updating(configmaps, grandchild("3", atA), grandchild("3", nil)), admission.ForeignOwner},
+		{"a grandchild with a label, whose controller cannot be read", abc, updating(configmaps, grandchild("4", atA), grandchild("4", atA)), admission.Labelled},
+
+		{"a dropped label", abc, updating(websites, website(atA), website(nil)), admission.Restored},
+		{"a dropped label, others stay", abc, updating(websites, website(atA), website(other)), admission.Restored},
+		{"a dropped label, and a drain label that was not there before", abc, updating(websites, website(atA), website(labels(drainLabel, "true"))), admission.Restored},
+		{"a dropped label of a child", moving("a", "b", "c"), updating(configmaps, child(atA), child(nil)), admission.Restored},
+		{"a dropped label of a child that now is somebody else's", abc, updating(configmaps, child(atA), foreign), admission.ForeignOwner},
+		{"a dropped label of a shard that released its Lease", state("a:", "b", "c"), updating(websites, website(atA), website(nil)), admission.Restored},
+		{"a dropped label of a shard whose Lease was taken", state("a:shardlease-controller", "b", "c"), updating(websites, website(atA), website(nil)), admission.Restored},
+		{"a dropped label of a shard whose Lease is gone", state("b", "c"), updating(websites, website(atA), website(nil)), admission.Restored},
+		{"a dropped label where no shard is left", state(), updating(websites, website(atA), website(nil)), admission.Restored},
+		{"a dropped label that was empty", abc, updating(websites, website(labels(shardLabel, "")), website(nil)), admission.Handover},
+		{"a dropped label that was empty, and nothing follows the object", alone, updating(clusters, website(labels(shardLabel, "")), website(nil)), admission.Assigned},
+		{"a dropped label of a shard whose name is held twice", state("a", "other/a", "b"), updating(websites, website(atA), website(nil)), admission.Restored},
+		{"a dropped label of a shard whose name is held once", state("a:", "other/a", "b"), updating(websites, website(atA), website(nil)), admission.Restored},
+		{"an acknowledged drain", abc, updating(websites, website(drained), website(other)), admission.Handover},
+		{"an acknowledged drain, and nothing follows the object", alone, updating(clusters, website(drained), website(other)), admission.Assigned},
+		{"half an acknowledged drain", abc, updating(websites, website(drained), website(labels(drainLabel, "true"))), admission.Handover},
+		{"half an acknowledged drain, and nothing follows the object", alone, updating(clusters, website(drained), website(labels(drainLabel, "true"))), admission.Assigned},
+		{"an acknowledged drain after the last shard has gone", state(), updating(websites, website(drained), website(nil)), admission.NoShard},
+		{"another shard, by hand", abc, updating(websites, website(atA), website(labels(shardLabel, "b"))), admission.Labelled},
+
+		{"no shard", state(), create(websites, website(nil)), admission.NoShard},
+		{"no shard for a child", moving(), create(configmaps, child(nil)), admission.NoShard},
+		{"no shard whose name can be a label", state("-"), create(websites, website(nil)), admission.NoShard},
+		{"no such ring", nil, create(websites, website(nil)), admission.UnknownRing},
+		{"a ring that is being deleted", deleting("a"), create(websites, website(nil)), admission.RingDeleting},
+		{"a dropped label in a ring that is being deleted", deleting("a"), updating(websites, website(atA), website(nil)), admission.RingDeleting},
+		{"a resource that the ring's status does not name yet", unrecorded("a"), create(websites, website(nil)), admission.Unrecorded},
+		{"a child of it, whose own resource it names", unrecorded("a"), create(configmaps, child(nil)), admission.Assigned},
+		{"a dropped label of a resource that the ring's status does not name", unrecorded("a"), updating(websites, website(atA), website(nil)), admission.Restored},
+		{"a resource of another ring", abc, create(pods, website(nil)), admission.UnknownResource},
+		{"a resource that is not served yet", abc, create(schema.GroupResource{Group: "example.org", Resource: "notyet"}, website(nil)), admission.UnknownResource},
+		{"a resource of the same name in another group", abc, create(schema.GroupResource{Resource: "websites"}, website(nil)), admission.UnknownResource},
+		{"a status", abc, status, admission.NotAsked},
+		{"a deletion", abc, remove, admission.NotAsked},
+		{"an object that cannot be read", abc, create(websites, nil), admission.Undecodable},
+	}
+}
+
+// TestDecide checks the outcome of every example, and compares the answers with the reviewed answers in testdata.
+func TestDecide(t *testing.T) {
+	var table strings.Builder
+
+	for _, e := range examples() {
+		t.Run(e.what, func(t *testing.T) {
+			a := admission.Decide(t.Context(), e.ring, &e.req, people{})
+			require.Equal(t, e.want, a.Outcome)
+
+			writes := a.Outcome == admission.Assigned || a.Outcome == admission.Restored
+			require.Equal(t, writes, a.Shard != "")
+
+			fmt.Fprintf(&table, "%s\n  outcome: %s\n", e.what, a.Outcome)
+
+			if writes {
+				if a.Outcome == admission.Assigned {
+					require.True(t, e.ring.Facts().View.Available(a.Shard), "shard %q is available", a.Shard)
+				}
+
+				patch, err := e.ring.Patch(a, e.req.Object)
+				require.NoError(t, err)
+				fmt.Fprintf(&table, "  patch: %s\n", patch)
+			}
+
+			if a.Warning != "" {
+				fmt.Fprintf(&table, "  warning: %s\n", a.Warning)
+			}
+		})
+	}
+
+	golden.Assert(t, table.String(), "decisions.txt")
+}
+
+// A replica may not know yet that a shard that released its Lease, or whose Lease was taken, holds it again.
+func TestRestoredToTheShardThatHadIt(t *testing.T) {
+	for _, r := range []*admission.Ring{state("a", "b", "c"), state("a:", "b:shardlease-controller", "c"), moving("c"), state()} {
+		for _, shard := range []string{"a", "b", "c"} {
+			req := updating(websites, website(labels(shardLabel, shard)), website(nil))
+			a := admission.Decide(t.Context(), r, &req, people{})
+			require.Equal(t, admission.Restored, a.Outcome)
+			require.Equal(t, shard, a.Shard)
+			require.Contains(t, a.Warning, shardLabel)
+		}
+	}
+}
+
+func TestChildGoesWithItsOwner(t *testing.T) {
+	abc := state("a", "b", "c")
+
+	for i := range 100 {
+		name := fmt.Sprintf("site-%d", i)
+
+		owner := create(websites, &admission.Object{Namespace: "default", Name: name})
+		c := create(configmaps, &admission.Object{Namespace: "default", Name: "any", OwnerReferences: controlledBy("example.org/v7", "Website", name)})
+
+		want, ok := abc.Facts().View.Owner(key.Key{Group: "example.org", Kind: "Website", Namespace: "default", Name: name})
+		require.True(t, ok)
+		require.Equal(t, want, admission.Decide(t.Context(), abc, &owner, people{}).Shard)
+		require.Equal(t, want, admission.Decide(t.Context(), abc, &c, people{}).Shard)
+	}
+}
+
+// Clusters are cluster-scoped, so neither of their keys may have a namespace.
+func TestClusterScoped(t *testing.T) {
+	abc := state("a", "b", "c")
+	want, _ := abc.Facts().View.Owner(key.Key{Group: "example.org", Kind: "Cluster", Name: "blog"})
+
+	for _, req := range []admission.Request{
+		create(clusters, &admission.Object{Name: "blog"}),
+		create(clusters, &admission.Object{Name: "blog", Namespace: "blog"}),
+		create(configmaps, &admission.Object{Namespace: "default", Name: "x", OwnerReferences: controlledBy("example.org/v1", "Cluster", "blog")}),
+	} {
+		require.Equal(t, want, admission.Decide(t.Context(), abc, &req, people{}).Shard)
+	}
+}
+
+func BenchmarkDecide(b *testing.B) {
+	for _, n := range []int{3, 50, 500} {
+		shards := make([]string, 0, n)
+		for i := range n {
+			shards = append(shards, fmt.Sprintf("shard-%d", i))
+		}
+
+		r := state(shards...)
+		for _, c := range []struct {
+			what string
+			req  admission.Request
+		}{{"main", create(websites, website(nil))}, {"child", create(configmaps, child(nil))}} {
+			b.Run(fmt.Sprintf("%s/shards=%d", c.what, n), func(b *testing.B) {
+				b.ReportAllocs()
+
+				for b.Loop() {
+					if admission.Decide(b.Context(), r, &c.req, people{}).Shard == "" {
+						b.Fatal("not assigned")
+					}
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,44 @@
+package admission
+
+// Outcome is the decision about an object and its reason. Its values are those of the metric's label.
+type Outcome string
+
+// Outcomes. In all cases except [Assigned] and [Restored], the object is admitted unchanged.
+const (
+	// Assigned objects got the shard that owns their key.
+	Assigned Outcome = "assigned"
+	// Restored objects got back the shard label that the write had dropped.
+	Restored Outcome = "restored"
+	// Labelled objects already have a shard.
+	Labelled Outcome = "labelled"
+	// ForeignOwner is a controlled object that follows no main object of the ring, and is not part of the ring.
+	ForeignOwner Outcome = "foreign_owner"
+	// OwnerUnread is a controlled object that follows another one that could not be read, so its main object is not known.
+	OwnerUnread Outcome = "owner_unread"
+	// NameUnknown is a main object whose name the API server has yet to generate.
+	NameUnknown Outcome = "name_unknown"
+	// NoShard means that the ring has no available shard.
+	NoShard Outcome = "no_shard"
+	// Moving is a controlled object whose owner may be moving between shards.
+	Moving Outcome = "moving"
+	// Handover is a main object that was released and that other objects follow: the rebalancer moves these to the next shard
+	// first.
+	Handover Outcome = "handover"
+	// UnknownRing means that the ring does not exist.
+	UnknownRing Outcome = "unknown_ring"
+	// RingDeleting means that the ring is being deleted.
+	RingDeleting Outcome = "ring_deleting"
+	// UnknownResource means that the resource is not part of the ring, or not yet.
+	UnknownResource Outcome = "unknown_resource"
+	// Unrecorded means that the rebalancer has not yet recorded in the ring's status that objects of the resource may carry
+	// labels.
+	Unrecorded Outcome = "unrecorded"
+	// NotAsked is a request that the registration does not cover: another operation, or a subresource.
+	NotAsked Outcome = "not_asked"
+	// Undecodable means that the object's metadata could not be read.
+	Undecodable Outcome = "undecodable"
+	// Starting means that the rings have not been read yet.
+	Starting Outcome = "starting"
+	// Failed means that the decision failed because of a bug in the program.
+	Failed Outcome = "failed"
+)

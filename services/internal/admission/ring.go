@@ -1,0 +1,87 @@
+// Package admission decides, from the state of a ring and the content of a write, which shard label an object gets in that write.
+//
+// It takes no lock and has no clock: the answer depends on the request and one immutable [Ring]. Only if the controller of an
+// object follows another object does it ask for that object.
+//
+// # Invariants
+//
+//  1. Every request is allowed. What cannot be assigned now is admitted unchanged, and the rebalancer assigns it.
+//  2. A shard label is only written with the name of an available shard, or with its previous value.
+//  3. An object that carries a shard label after the write is not changed.
+//  4. No shard loses an object without a drain label on the object: if a write drops the shard label from an object that was
+//     not asked to move, the label is restored, whatever is known about the shard.
+//  5. Equal rings and requests result in equal answers.
+//  6. An object gets a label only if the ring's status records that objects of its resource may carry one.
+package admission
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/membership"
+	"github.com/clusterring/clusterring/services/internal/resources"
+)
+
+// Facts are the known state of a ring at one moment.
+type Facts struct {
+	// Name is the name of the ring.
+	Name string
+	// Resources are the ring's resources as the API server serves them.
+	Resources *resources.Set
+	// Recorded are the resources in status.assignment.resources of the ring. Objects of other resources get no label: if the
+	// resource left the ring before the rebalancer has looked, the rebalancer would not know that it must remove a label.
+	Recorded sets.Set[schema.GroupResource]
+	// View contains the ring's shards.
+	View *membership.View
+	// AssignedFingerprint is status.assignment.fingerprint of the ring: the set of shards for which every object was last found
+	// in its place. Empty if that is not known.
+	AssignedFingerprint string
+	// Deleting is true if the ring is being deleted.
+	Deleting bool
+}
+
+// Ring is what [Decide] knows about a ring. It is immutable and safe for concurrent use; create it with [NewRing].
+type Ring struct {
+	facts      Facts
+	shardLabel string
+	drainLabel string
+	// settled is true if no object is known to be moving between shards.
+	settled bool
+}
+
+// NewRing prepares facts for decisions. It builds the table, so that no request has to wait for it. The resources and the view of
+// the facts must not be nil.
+func NewRing(f Facts) *Ring {
+	return &Ring{
+		facts:      f,
+		shardLabel: v1alpha1.ShardLabel(f.Name),
+		drainLabel: v1alpha1.DrainLabel(f.Name),
+		settled:    f.View.Fingerprint() == f.AssignedFingerprint,
+	}
+}
+
+// Facts returns what the ring was created from.
+func (r *Ring) Facts() Facts { return r.facts }
+
+// unknownRing warns about a ring that does not exist. A ring's name has at most 63 characters; the registration has not written a
+// longer one.
+func unknownRing(name string) string {
+	return fmt.Sprintf("ClusterRing %.63q does not exist: the object was not assigned to a shard", name)
+}
+
+func (r *Ring) noShard() string {
+	return fmt.Sprintf("ClusterRing %q has no available shard: the object waits unassigned until there is one", r.facts.Name)
+}
+
+func (r *Ring) ownerUnread(err error) string {
+	return fmt.Sprintf("ClusterRing %q: the object waits unassigned until the rebalancer has found its owner: %v (is the assigner allowed to read it? "+
+		"This requires a ClusterRole with the label %s: \"true\")", r.facts.Name, err, v1alpha1.LabelAggregateToAssigner)
+}
+
+func (r *Ring) restored(shard string) string {
+	return fmt.Sprintf("ClusterRing %q: label %s was restored, because shard %q may be working on the object; the rebalancer moves the object when necessary",
+		r.facts.Name, r.shardLabel, shard)
+}

@@ -1,0 +1,146 @@
+package model
+
+import (
+	"flag"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+var large = flag.Bool("large", false, "explore also what takes minutes and gigabytes")
+
+// protocol holds, with all faults of its scopes.
+var protocol = []Scope{
+	{Name: "one shard suffers everything", Shards: 2, Faulty: 1, Time: true, Freeze: true, DeleteLease: true, DropLabel: true},
+	{Name: "two shards suffer", Shards: 2, Faulty: 2, Time: true},
+	{Name: "three shards", Shards: 3, Faulty: 2},
+	{Name: "an owner and its child", Shards: 2, Faulty: 1, Time: true, DeleteLease: true, DropLabel: true, Child: true},
+	{Name: "the ring leaves", Shards: 2, Faulty: 1, Child: true, DeleteRing: true},
+	// This is an exposure: the child may leave a shard that has its owner. But it does not make two shards work at the same time.
+	{
+		Name: "the child is written late", Shards: 2, Faulty: 1, Child: true, DropLabel: true,
+		Exposed: LateChild, Forgiven: []Property{ChildStays},
+	},
+}
+
+// more is the same in wider scopes: some twenty-eight million states, about ten minutes.
+var more = []Scope{
+	{Name: "two shards, owner and child", Shards: 2, Faulty: 2, Child: true, DropLabel: true},
+	{Name: "three shards, all suffer", Shards: 3, Faulty: 3},
+	{Name: "three shards, the ring leaves", Shards: 3, Faulty: 2, DeleteRing: true},
+	{Name: "two shards suffer everything", Shards: 2, Faulty: 2, Time: true, Freeze: true, DeleteLease: true},
+	{
+		Name: "everything", Shards: 2, Faulty: 1, Time: true, Freeze: true, DeleteLease: true, DropLabel: true, Child: true,
+		DeleteRing: true,
+	},
+}
+
+func TestProtocol(t *testing.T) {
+	scopes := protocol
+	if *large {
+		scopes = append(scopes, more...)
+	}
+
+	var happened [kinds]bool
+
+	total, begin := 0, time.Now() //nolint:forbidigo // for people
+
+	for _, s := range scopes {
+		t.Run(s.Name, func(t *testing.T) {
+			begin := time.Now() //nolint:forbidigo // for people
+			g, violation := explored(t, s)
+			t.Logf("%d states, %d steps, depth %d, in %s",
+				len(g.states), g.steps, g.depth(), time.Since(begin).Round(time.Millisecond)) //nolint:forbidigo // for people
+
+			if violation != nil {
+				t.Fatal(violation.Trace)
+			}
+
+			for k, did := range g.happened {
+				happened[k] = happened[k] || did
+			}
+
+			total += len(g.states)
+		})
+	}
+
+	t.Logf("%d states in %s", total, time.Since(begin).Round(time.Second)) //nolint:forbidigo // for people
+
+	for k, did := range happened {
+		require.True(t, did, "in no scope this happens: %s %s", texts[k][0], texts[k][1])
+	}
+}
+
+func explored(t *testing.T, s Scope) (*graph, *Violation) {
+	t.Helper()
+
+	g, violation, err := explore(s)
+	require.NoError(t, err)
+
+	return g, violation
+}
+
+// only forgives every property except one, so that a counterexample to that one is found.
+func only(p Property) (others []Property) {
+	for _, other := range breaches[1:] {
+		if other != p {
+			others = append(others, other)
+		}
+	}
+
+	return others
+}
+
+func TestInvalidScopes(t *testing.T) {
+	for _, tc := range []struct {
+		scope Scope
+		says  string
+	}{
+		{Scope{}, "0 shards: there can be 1 to 3"},
+		{Scope{Shards: 4}, "4 shards: there can be 1 to 3"},
+		{Scope{Shards: 1, Faulty: 2}, "2 of 1 shards are faulty"},
+		{Scope{Shards: 1, Faulty: -1}, "-1 of 1 shards are faulty"},
+		{Scope{Shards: 1, Freeze: true}, "need Time"},
+		{Scope{Shards: 1, DeleteLease: true}, "need Time"},
+	} {
+		_, err := Explore(tc.scope)
+		require.ErrorContains(t, err, tc.says)
+	}
+}
+
+// The result does not depend on the iteration order of maps.
+func TestExploreIsDeterministic(t *testing.T) {
+	scope := Scope{Shards: 2, Faulty: 2, Mutation: AckInside}
+
+	first, err := Explore(scope)
+	require.NoError(t, err)
+
+	second, err := Explore(scope)
+	require.NoError(t, err)
+	require.Equal(t, first, second)
+}
+
+func TestStatesSurvivePacking(t *testing.T) {
+	g, violation := explored(t, Scope{Shards: 3, Faulty: 1, Time: true, Freeze: true, DeleteRing: true, Child: true, Mutation: EarlyFinish})
+	require.NotNil(t, violation)
+
+	for _, p := range g.states {
+		require.Equal(t, p, pack(p.unpack()))
+	}
+
+	// Every field, each with its largest value, next to zeros.
+	big := shard{
+		process: stopping, frozen: true, inMain: true, inChild: true, lease: taken, settled: true, since: 2, age: 2,
+		main: acknowledging, child: true, guard: guards - 1, trust: true,
+	}
+	op := operation{verb: release, to: 3, from: 3, confirmed: true, former: true}
+
+	for _, s := range []state{
+		{}, {shards: [MaxShards]shard{big, {}, big}}, {shards: [MaxShards]shard{1: big}},
+		{main: labels{3, true}, child: 3, childOp: op, ring: gone},
+		{hasChild: true, mainOp: op, planKnows: true}, {allKnow: true, main: labels{drain: true}},
+	} {
+		require.Equal(t, s, pack(s).unpack())
+	}
+}

@@ -1,0 +1,223 @@
+package model
+
+// process emits what happens to the process of a shard, and what it does for its Lease.
+func (m *machine) process(n name) {
+	if int(n) > m.Faulty {
+		return
+	}
+
+	sh := m.from.at(n)
+
+	if !m.fair {
+		m.fate(n, sh)
+	}
+
+	if sh.frozen || !sh.inTerm() {
+		return
+	}
+
+	m.keep(n, sh)
+
+	if sh.process == holdOff {
+		m.begin(n)
+	}
+
+	if idle := !sh.inside() || m.Mutation == ReleaseInside; sh.process == stopping && idle && sh.main != acknowledging {
+		to := m.from
+		to.setLease(n, sh.lease.givenBack())
+
+		if !sh.inside() {
+			to.end(n)
+		}
+
+		m.emit(by(releases, n), &to)
+	}
+}
+
+// fate emits what may happen at any time, and what it makes possible.
+func (m *machine) fate(n name, sh *shard) {
+	to := m.from
+
+	if sh.process == down {
+		m.start(n, sh)
+
+		return
+	}
+
+	to.end(n)
+	m.emit(by(crashes, n), &to)
+
+	if m.Freeze {
+		to = m.from
+		to.at(n).frozen = !sh.frozen
+
+		if sh.frozen {
+			m.emit(by(wakes, n), &to)
+		} else {
+			m.emit(by(freezes, n), &to)
+		}
+	}
+
+	if !sh.frozen && sh.process != stopping {
+		to = m.from
+		to.at(n).process = stopping
+
+		if sh.process == holdOff {
+			to.end(n) // nothing has begun
+			to.setLease(n, sh.lease.givenBack())
+		}
+
+		m.emit(by(stops, n), &to)
+	}
+}
+
+// start begins a process that takes the Lease. It may have to wait; what it sees meanwhile is useless. If it finds the Lease held
+// under its name, and not just acquired, it works immediately on what it then reads.
+func (m *machine) start(n name, sh *shard) {
+	resumes := sh.settled || m.Mutation == ResumeAtOnce && sh.lease == held || m.Mutation == NoHoldOff
+
+	to := m.from
+	to.setLease(n, held)
+	to.at(n).process = holdOff
+
+	switch {
+	case resumes:
+		to.at(n).process = running
+		to.readAll(n)
+	case m.Mutation == NoCatchUp:
+		to.readAll(n)
+	}
+
+	m.emit(by(starts, n), &to)
+}
+
+// readAll brings the caches of a shard up to date.
+func (s *state) readAll(n name) {
+	s.at(n).main, s.at(n).child = s.content(n), s.hasChild && s.child == n
+}
+
+// begin emits the end of a hold-off. The hold-off is longer than the validity of a guard's answer and of a write that relies on
+// it. The shard lists what had been written by then before it works.
+func (m *machine) begin(n name) {
+	to := m.from
+	sh := to.at(n)
+	sh.process = running
+	sh.settled = sh.lease == held
+
+	if fresh := sh.keeps() || sh.lease == held; fresh && m.Exposed != SlowTake {
+		sh.trust = false
+
+		for _, op := range []*operation{&to.mainOp, &to.childOp} {
+			if op.from == n && op.confirmed {
+				*op = operation{}
+			}
+		}
+	}
+
+	if m.Mutation != NoCatchUp {
+		to.readAll(n)
+	}
+
+	m.emit(by(begins, n), &to)
+}
+
+// keep emits the renewal of a Lease, or that the process detects its loss.
+func (m *machine) keep(n name, sh *shard) {
+	to := m.from
+
+	recreates := sh.lease == absent && (sh.keeps() || m.Mutation == LateRecreation)
+	if sh.lease == held || recreates {
+		to.setLease(n, held)
+		to.at(n).since = 0
+		m.emit(by(renews, n), &to)
+
+		return
+	}
+
+	to.end(n)
+	m.emit(by(loses, n), &to)
+}
+
+// work emits what the workers of a shard do.
+func (m *machine) work(n name) {
+	sh := m.from.at(n)
+
+	if sh.main == acknowledging {
+		m.acknowledge(n)
+	}
+
+	if sh.frozen || sh.process == down || sh.process == holdOff {
+		return
+	}
+
+	m.workers(n, sh)
+
+	idle := !sh.inside() || m.Mutation == AckInside
+	if idle && sh.main == draining && m.from.content(n) == draining && m.Mutation != NoAcknowledgement {
+		to := m.from
+		to.at(n).main = acknowledging
+		m.emit(by(givesUp, n), &to)
+	}
+
+	if sh.main != acknowledging {
+		to := m.from
+		to.at(n).main = to.content(n)
+		m.emit(by(seesMain, n), &to)
+	}
+
+	to := m.from
+	to.at(n).child = to.hasChild && to.child == n
+	m.emit(by(seesChild, n), &to)
+}
+
+// workers emits how workers enter and leave objects. A worker that enters the child also enters its owner, and must find it
+// there.
+func (m *machine) workers(n name, sh *shard) {
+	to := m.from
+
+	switch {
+	case sh.inMain:
+		to.at(n).inMain = false
+		m.emit(by(leavesMain, n), &to)
+	case sh.process == running && sh.main == mine:
+		to.at(n).inMain = true
+		m.emit(by(entersMain, n), &to)
+	}
+
+	to = m.from
+
+	switch {
+	case sh.inChild:
+		to.at(n).inChild = false
+		m.emit(by(leavesChild, n), &to)
+	case sh.process == running && sh.child && m.mayEnterChild(sh):
+		to.at(n).inChild = true
+		m.emit(by(entersChild, n), &to)
+	}
+}
+
+// mayEnterChild reports whether a worker that finds the child in its cache may work on it. The worker also looks for the owner in
+// the cache. If the owner is missing and the child is in deletion, the worker asks the API server, which always contains the
+// owner in this model.
+func (m *machine) mayEnterChild(sh *shard) bool {
+	return sh.main == mine || m.Mutation == ChildAnywhere || m.Mutation == NoLiveOwner && sh.main == notMine
+}
+
+// acknowledge emits the results of the write that releases the object. The write either sets the shard label to the shard that
+// the drain names, or removes both labels, like a shard that ignores the name. The object has not changed since the drain was
+// seen; otherwise, the write would have failed.
+func (m *machine) acknowledge(n name) {
+	if m.from.next != nobody && m.from.next != n {
+		to := m.from
+		to.main = labels{shard: m.from.next}
+		m.mainWritten(&to)
+		m.emit(by(passesOn, n), &to)
+	}
+
+	m.admitted(write{old: m.from.main}, false, func(l labels, view int8) {
+		to := m.from
+		to.main = l
+		m.mainWritten(&to)
+		m.emit(event{kind: acknowledges, who: n, view: view}, &to)
+	})
+}

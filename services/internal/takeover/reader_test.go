@@ -1,0 +1,41 @@
+package takeover
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// countingReader counts the lists that go to the API server.
+type countingReader struct {
+	client.Reader
+
+	mu    sync.Mutex
+	lists int
+	one   bool // whether the last one was of a single shard
+}
+
+func (c *countingReader) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	c.mu.Lock()
+	c.lists++
+	c.one = slices.ContainsFunc(opts, func(o client.ListOption) bool { _, ok := o.(client.MatchingFields); return ok })
+	c.mu.Unlock()
+
+	return c.Reader.List(ctx, list, opts...)
+}
+
+// slowReader reports when a list begins, and then waits.
+type slowReader struct {
+	client.Reader
+
+	begins, goOn chan struct{}
+}
+
+func (s *slowReader) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	s.begins <- struct{}{}
+	<-s.goOn
+
+	return s.Reader.List(ctx, list, opts...)
+}

@@ -1,0 +1,461 @@
+// Package takeover decides whether objects may be taken from a shard without asking it.
+//
+// It reads the shard's Lease from the API server's storage, because a cache that shows "not available" may be older than a shard
+// that has taken its Lease back. It remembers when Leases vanished, because the deletion of a Lease proves nothing about the
+// process that held it.
+package takeover
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/invariants"
+	"github.com/clusterring/clusterring/services/internal/lease"
+	"github.com/clusterring/clusterring/services/internal/membership"
+)
+
+const (
+	// trust is how long an answer "not held" is used without another read. It is far shorter than the time that any shard needs
+	// to notice that it lost its Lease and to start to work again.
+	trust = 250 * time.Millisecond
+	// renew is how long before the end of its time such an answer is renewed, so that nobody waits for the next one.
+	renew = trust / 2
+	// few is the maximum number of shards that are read one by one. To find one Lease, the API server scans all Leases, as it
+	// does to find all Leases of a ring. Therefore, an answer for a thousand shards costs as much as a few reads of one.
+	few = 4
+	// lately is how long a shard counts as recently asked about. Objects of many shards are processed in any order.
+	lately = time.Second
+	// askAgain is the pause after an answer that cannot tell when it will change. If a shard continues to hold its Lease, the
+	// pause grows to seldom: this is the case while a name is held twice, and [Guard.Observe] reports the end.
+	askAgain = time.Second
+	seldom   = 30 * time.Second
+	// forget is how long a shard without a Lease is remembered.
+	forget = time.Hour
+	// longestWait limits the wait for a process whose Lease was deleted, whatever the durations of the Leases.
+	longestWait = 5 * time.Minute
+)
+
+// Verdict tells whether objects may be taken from a shard.
+type Verdict struct {
+	// Allowed is true if the shard does not hold its Lease.
+	Allowed bool
+	// Until is, by the guard's clock, the time until which the shard certainly does not work, if Allowed is true. Writes that
+	// take its objects must be complete by then. Ask again for more time.
+	Until time.Time
+	// RetryAfter is when to ask again if Allowed is false; it is then always positive.
+	RetryAfter time.Duration
+	// Reason explains why Allowed is false.
+	Reason string
+}
+
+// Guard answers for the shards of one ring. It may be used by several goroutines.
+//
+// Invariants:
+//
+//  1. No answer allows objects to be taken from a shard that held its Lease less than a quarter of a second ago.
+//  2. If a Lease was deleted while it was held, its shard keeps its objects until the Lease has been absent for 2×D: only then
+//     would a process that renews it have noticed, and have stopped or recreated the Lease. This is at most 5 minutes. It
+//     applies to each Lease of the name: another Lease, in another namespace or created since, proves nothing about the process.
+//  3. A shard that has had no Lease since this guard started is treated as if its Lease had been deleted when the guard
+//     started, with the longest duration of the ring's Leases.
+//  4. No process works as a shard between the answer that allows its objects to be taken and the end of Until. The rules U1 to
+//     U5 explain why.
+type Guard struct {
+	pace   invariants.Pace
+	ring   string
+	reader client.Reader
+	clock  clock.PassiveClock
+	began  time.Time
+
+	together gate // held during a live read of all shards
+
+	mu      sync.Mutex
+	longest time.Duration
+	shards  map[string]*shard
+}
+
+type shard struct {
+	reading gate // held during a live read of this shard, so that only one runs at a time
+
+	// Guard.mu guards the rest.
+	held        bool // whether a Lease of the name was held when last seen, cached or live; true before anything was seen
+	duration    time.Duration
+	own         time.Duration     // duration while the shard held the Lease; zero if that was not seen
+	holders     map[string]holder // who was seen to hold a Lease of the name, by its namespace, and not to have released it
+	past        past              // results of live reads, while there is at most one Lease
+	holdOff     *time.Duration    // the last hold-off that a Lease of this name announced
+	vanished    time.Time         // since when there is no Lease of the name; zero while there is one
+	heldSince   time.Time         // since when all live reads have found that the shard holds its Lease; zero if the last one did not
+	asked       time.Time         // when the last query came; zero if none has
+	read        time.Time         // when the read that verdict comes from began
+	verdict     Verdict
+	allowedTill time.Time
+}
+
+// holder is a process that holds a Lease, or held it when the Lease was deleted.
+type holder struct {
+	lease    types.UID
+	duration time.Duration
+	vanished time.Time // zero while the Lease exists
+}
+
+// sighting is one Lease with a shard's name, cached or live.
+type sighting struct {
+	namespace string
+	lease     types.UID
+	held      bool
+	duration  time.Duration
+}
+
+// gate admits one at a time, like a mutex. A waiter leaves when its context ends.
+type gate chan struct{}
+
+func newGate() gate { return make(gate, 1) }
+
+func (g gate) enter(ctx context.Context) error {
+	select {
+	case g <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (g gate) tryEnter() bool {
+	select {
+	case g <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (g gate) leave() { <-g }
+
+// New returns a guard for the named ring. The reader must not be a cache. The guard's observation starts now: pass every later
+// view of the ring to [Guard.Observe].
+func New(ring string, reader client.Reader, clk clock.PassiveClock) *Guard {
+	return &Guard{
+		ring: ring, reader: reader, clock: clk, began: clk.Now(),
+		longest: lease.DefaultDuration, shards: map[string]*shard{}, together: newGate(),
+	}
+}
+
+// Observe records the ring's Leases as the cache shows them. It returns the shards that have stopped holding their Leases, in the
+// view's order. For these shards, ask again immediately.
+func (g *Guard) Observe(view *membership.View) (released []string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+
+	now := g.clock.Now()
+	seen := map[string][]sighting{}
+
+	for _, s := range view.Shards() {
+		seen[s.Name] = append(seen[s.Name], sighting{s.Namespace, s.UID, s.Holder == s.Name, s.Duration})
+		g.longest = max(g.longest, s.Duration)
+	}
+
+	for _, name := range slices.Sorted(maps.Keys(seen)) {
+		known := g.shard(name)
+		before := known.held
+
+		known.see(now, seen[name])
+		known.duration = seen[name][len(seen[name])-1].duration
+
+		if before && !known.held {
+			released = append(released, name)
+		}
+	}
+
+	for name, known := range g.shards {
+		if len(seen[name]) == 0 {
+			known.see(now, nil)
+		}
+
+		if !known.vanished.IsZero() && now.Sub(known.vanished) > forget {
+			delete(g.shards, name)
+		}
+	}
+
+	g.changed()
+
+	return released
+}
+
+// changed checks the invariants after a change. The caller holds g.mu.
+func (g *Guard) changed() {
+	if invariants.Enabled {
+		g.check()
+	}
+}
+
+// shard returns what is known about a shard. The caller holds g.mu.
+func (g *Guard) shard(name string) *shard {
+	known, ok := g.shards[name]
+	if !ok {
+		known = &shard{
+			held: true, duration: g.longest, vanished: g.began, reading: newGate(),
+			holders: map[string]holder{nowhere: {duration: g.longest, vanished: g.began}},
+		}
+		g.shards[name] = known
+	}
+
+	return known
+}
+
+// MayTake reports whether objects may be taken from the named shard, based on one live read of its Lease or on an answer that is
+// fresh enough. Concurrent queries about one shard share the read. While a valid answer is being renewed, all other callers get
+// the old one. If many shards are asked about, one read serves them all. The error is that of the API server.
+func (g *Guard) MayTake(ctx context.Context, name string) (Verdict, error) {
+	q := g.ask(name)
+
+	switch {
+	case q.left > renew:
+		return q.last, nil
+	case q.left <= 0:
+		if err := q.reading.enter(ctx); err != nil {
+			return Verdict{}, fmt.Errorf("wait for the Lease of shard %s: %w", name, err)
+		}
+	case !q.reading.tryEnter():
+		return q.last, nil
+	}
+	defer q.reading.leave()
+
+	if v, ok := g.answered(q); ok { // the read that this query waited for
+		return v, nil
+	}
+
+	if q.many {
+		return g.readAll(ctx, q)
+	}
+
+	return g.readOne(ctx, q)
+}
+
+// question is a query about a shard at one moment.
+type question struct {
+	name  string
+	known *shard
+	at    time.Time
+	// last is the last answer.
+	last Verdict
+	// left is how long the last answer still allows objects to be taken from the shard; not positive if it does not.
+	left time.Duration
+	// many is true if so many shards are asked about that they are read together.
+	many bool
+	// reading is the gate to hold during a read.
+	reading gate
+}
+
+func (g *Guard) ask(name string) question {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+
+	known, now := g.shard(name), g.clock.Now()
+	known.asked = now
+	q := question{name: name, known: known, at: now, last: known.verdict, left: known.allowedTill.Sub(now), reading: known.reading}
+
+	if q.left <= renew && g.askedLately(now) > few {
+		q.many, q.reading = true, g.together
+	}
+
+	return q
+}
+
+// askedLately counts the shards that may soon be asked about again. The caller holds g.mu.
+func (g *Guard) askedLately(now time.Time) int {
+	n := 0
+
+	for _, s := range g.shards {
+		if now.Sub(s.asked) < lately {
+			n++
+		}
+	}
+
+	return n
+}
+
+// answered returns the result of a read that began after the query.
+func (g *Guard) answered(q question) (Verdict, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+
+	good := q.known.allowedTill.Sub(g.clock.Now()) > renew
+
+	return q.known.verdict, good || q.known.read.After(q.at)
+}
+
+func (g *Guard) readOne(ctx context.Context, q question) (Verdict, error) {
+	began := g.clock.Now()
+
+	leases, err := g.list(ctx, client.MatchingFields{"metadata.name": q.name})
+	if err != nil {
+		return Verdict{}, fmt.Errorf("read the Lease of shard %s: %w", q.name, err)
+	}
+
+	g.mu.Lock()
+	defer g.mu.Unlock()
+
+	q.known.answer(q.name, leases, span{began, g.clock.Now()})
+	g.changed()
+
+	return q.known.verdict, nil
+}
+
+// readAll reads the Leases of all shards, and answers for each known shard.
+func (g *Guard) readAll(ctx context.Context, q question) (Verdict, error) {
+	began := g.clock.Now()
+
+	leases, err := g.list(ctx)
+	if err != nil {
+		return Verdict{}, fmt.Errorf("read the Leases of shard %s and others: %w", q.name, err)
+	}
+
+	byName := map[string][]coordinationv1.Lease{}
+	for i := range leases {
+		byName[leases[i].Name] = append(byName[leases[i].Name], leases[i])
+	}
+
+	g.mu.Lock()
+	defer g.mu.Unlock()
+
+	at := span{began, g.clock.Now()}
+	for name, s := range g.shards {
+		s.answer(name, byName[name], at)
+	}
+
+	g.changed()
+
+	return q.known.verdict, nil
+}
+
+// list reads Leases of the ring from the API server's storage.
+func (g *Guard) list(ctx context.Context, opts ...client.ListOption) ([]coordinationv1.Lease, error) {
+	var leases coordinationv1.LeaseList
+
+	err := g.reader.List(ctx, &leases, append(opts, client.MatchingLabels{v1alpha1.LabelClusterRing: g.ring})...)
+
+	return leases.Items, err //nolint:wrapcheck // the callers add what they read
+}
+
+// answer records the state of the Leases of this name, which were read at that time, unless a read that began later has already
+// been recorded.
+func (s *shard) answer(name string, leases []coordinationv1.Lease, at span) {
+	if at.began.Before(s.read) {
+		return
+	}
+
+	s.verdict, s.read, s.allowedTill = s.judge(name, leases, at), at.began, time.Time{}
+
+	if s.verdict.Allowed {
+		s.allowedTill = at.began.Add(trust)
+		if s.verdict.Until.Before(s.allowedTill) {
+			s.allowedTill = s.verdict.Until
+		}
+	}
+}
+
+// judge decides based on the Leases of this name, read at that time.
+func (s *shard) judge(name string, leases []coordinationv1.Lease, at span) Verdict {
+	until := s.until(leases, at)
+	s.see(at.began, sightings(name, leases))
+
+	if s.held {
+		if s.heldSince.IsZero() {
+			s.heldSince = at.began
+		}
+
+		wait := min(max(at.began.Sub(s.heldSince), askAgain), seldom)
+
+		return Verdict{RetryAfter: wait, Reason: "shard " + name + " holds its Lease"}
+	}
+
+	s.heldSince = time.Time{}
+
+	if wait := s.absent(at.began); wait > 0 {
+		return Verdict{RetryAfter: wait, Reason: "the Lease of shard " + name + " was deleted, and its process may still work"}
+	}
+
+	if len(leases) == 0 && at.began.Sub(s.vanished) >= min(2*s.duration, longestWait) {
+		until = at.began.Add(longGone) // U5
+	}
+
+	if !until.After(at.ended) {
+		return Verdict{RetryAfter: askAgain, Reason: "shard " + name + " may take its Lease and start to work before a move has ended"}
+	}
+
+	return Verdict{Allowed: true, Until: until}
+}
+
+// nowhere is the namespace of the Lease that a shard may have had before the guard started.
+const nowhere = ""
+
+// sightings returns the Leases of a shard.
+func sightings(name string, leases []coordinationv1.Lease) []sighting {
+	seen := make([]sighting, len(leases))
+
+	for i := range leases {
+		rec := lease.RecordOf(&leases[i])
+		seen[i] = sighting{leases[i].Namespace, leases[i].UID, rec.Holder == name, rec.Duration}
+	}
+
+	return seen
+}
+
+// see records all Leases of the shard's name.
+func (s *shard) see(now time.Time, leases []sighting) {
+	before := s.holders
+	s.held, s.holders = false, map[string]holder{}
+
+	for _, l := range leases {
+		if l.held {
+			s.held, s.duration, s.own = true, l.duration, l.duration
+			s.holders[l.namespace] = holder{lease: l.lease, duration: l.duration}
+		}
+	}
+
+	for namespace, h := range before {
+		_, again := s.holders[namespace]
+		gaveUp := slices.ContainsFunc(leases, func(l sighting) bool { return l.namespace == namespace && l.lease == h.lease })
+
+		if again || gaveUp || namespace == nowhere && len(leases) > 0 {
+			continue
+		}
+
+		if h.vanished.IsZero() {
+			h.vanished = now
+		}
+
+		s.holders[namespace] = h
+	}
+
+	switch {
+	case len(leases) > 0:
+		s.vanished = time.Time{}
+	case s.vanished.IsZero():
+		s.vanished = now
+	}
+}
+
+// absent returns how long to wait for processes whose Lease was deleted.
+func (s *shard) absent(now time.Time) (wait time.Duration) {
+	for namespace, h := range s.holders {
+		if left := h.vanished.Add(min(2*h.duration, longestWait)).Sub(now); left > 0 {
+			wait = max(wait, left)
+		} else {
+			delete(s.holders, namespace)
+		}
+	}
+
+	return wait
+}

@@ -1,0 +1,451 @@
+package takeover
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	testclock "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/membership"
+	"github.com/clusterring/clusterring/tools/localplane"
+	"github.com/clusterring/clusterring/tools/localplane/leasetest"
+)
+
+func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
+
+// world is a guard with its own clock in front of the real API server.
+type world struct {
+	*testing.T
+	plane *localplane.Plane
+	ring  string
+	ns    string
+	clock *testclock.FakePassiveClock
+	guard *Guard
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+
+	plane := localplane.Shared(t)
+	ns := plane.Namespace(t)
+	clk := testclock.NewFakePassiveClock(time.Unix(1_000_000_000, 0))
+
+	return &world{T: t, plane: plane, ring: ns, ns: ns, clock: clk, guard: New(ns, plane.Client, clk)}
+}
+
+func (w *world) shard() *leasetest.Shard {
+	return &leasetest.Shard{Client: w.plane.Client, Ring: w.ring, Namespace: w.ns, Name: "a", Duration: 10 * time.Second}
+}
+
+// observe shows the guard the current Leases, as a cache would. It returns the result of the guard.
+func (w *world) observe() (released []string) {
+	w.Helper()
+
+	var list coordinationv1.LeaseList
+	require.NoError(w, w.plane.Client.List(w.Context(), &list, client.MatchingLabels{v1alpha1.LabelClusterRing: w.ring}))
+
+	var leases []*coordinationv1.Lease
+	for i := range list.Items {
+		leases = append(leases, &list.Items[i])
+	}
+
+	return w.guard.Observe(membership.NewView(w.ring, leases, nil))
+}
+
+func (w *world) ask(shard string) Verdict {
+	w.Helper()
+
+	v, err := w.guard.MayTake(w.Context(), shard)
+	require.NoError(w, err)
+
+	return v
+}
+
+// keeps expects that shard a, whose Lease was deleted, keeps its objects for exactly this time.
+func (w *world) keeps(d time.Duration) {
+	w.Helper()
+
+	require.Equal(w, d, w.ask("a").RetryAfter)
+	w.step(d - time.Millisecond)
+
+	v := w.ask("a")
+	require.False(w, v.Allowed)
+	require.Contains(w, v.Reason, "deleted")
+
+	w.step(time.Millisecond)
+	require.True(w, w.ask("a").Allowed)
+}
+
+// slowly makes the guard read as slowly as the test wants, and returns how to ask it from another goroutine.
+func (w *world) slowly() (slow *slowReader, ask func() <-chan bool) {
+	slow = &slowReader{Reader: w.plane.Client, begins: make(chan struct{}), goOn: make(chan struct{})}
+	w.guard = New(w.ring, slow, w.clock)
+
+	return slow, func() <-chan bool {
+		allowed := make(chan bool, 1)
+
+		go func() {
+			v, err := w.guard.MayTake(w.Context(), "a")
+			allowed <- v.Allowed && err == nil
+		}()
+
+		return allowed
+	}
+}
+
+func (w *world) step(d time.Duration) { w.clock.SetTime(w.clock.Now().Add(d)) }
+
+func TestHeldLeaseIsNeverTaken(t *testing.T) {
+	w := newWorld(t)
+	a := w.shard()
+
+	require.NoError(t, a.Acquire(t.Context()))
+	require.NoError(t, a.Release(t.Context()))
+	w.observe() // the cache shows the Lease as released
+
+	require.NoError(t, a.Acquire(t.Context())) // and does not show that it was taken back
+	require.False(t, w.ask("a").Allowed)
+
+	w.step(24 * time.Hour)
+	require.False(t, w.ask("a").Allowed, "no time is long enough")
+}
+
+func TestReleasedLeaseAllowsAtOnce(t *testing.T) {
+	w := newWorld(t)
+	a := w.shard()
+
+	require.NoError(t, a.Acquire(t.Context()))
+	w.observe()
+	require.NoError(t, a.Release(t.Context()))
+	require.Equal(t, Verdict{Allowed: true, Until: w.clock.Now().Add(time.Second)}, w.ask("a"))
+}
+
+func TestAnswerIsTrustedBriefly(t *testing.T) {
+	w := newWorld(t)
+	a := w.shard()
+
+	require.NoError(t, a.Acquire(t.Context()))
+	require.NoError(t, a.Release(t.Context()))
+	require.True(t, w.ask("a").Allowed)
+	require.NoError(t, a.Acquire(t.Context()))
+
+	w.step(trust - renew - time.Millisecond)
+	require.True(t, w.ask("a").Allowed, "no second read so soon")
+
+	w.step(time.Millisecond)
+	require.False(t, w.ask("a").Allowed)
+}
+
+// An answer that is renewed in time delays nobody, and a new answer counts from when it arrives.
+func TestAnswerIsGoodWhileItIsRenewed(t *testing.T) {
+	w := newWorld(t)
+	a := w.shard()
+
+	require.NoError(t, a.Acquire(t.Context()))
+	require.NoError(t, a.Release(t.Context()))
+
+	slow, ask := w.slowly()
+
+	first := ask()
+	<-slow.begins
+	slow.goOn <- struct{}{}
+	require.True(t, <-first)
+
+	w.step(trust - renew)
+
+	second := ask()
+	<-slow.begins
+	require.True(t, <-ask(), "nobody waits for the second read")
+
+	w.step(renew)
+
+	waits := ask() // until the second read ends, because the first answer is too old
+
+	require.NoError(t, a.Acquire(t.Context()))
+	slow.goOn <- struct{}{}
+	require.False(t, <-second)
+	<-slow.begins
+	slow.goOn <- struct{}{}
+	require.False(t, <-waits)
+}
+
+func TestAnswerEndsWhenTheLeaseIsSeenHeld(t *testing.T) {
+	w := newWorld(t)
+	a := w.shard()
+
+	require.NoError(t, a.Acquire(t.Context()))
+	require.NoError(t, a.Release(t.Context()))
+
+	slow, ask := w.slowly()
+
+	first := ask()
+	<-slow.begins
+	slow.goOn <- struct{}{}
+	require.True(t, <-first)
+
+	require.NoError(t, a.Acquire(t.Context()))
+	w.step(trust - renew)
+
+	second := ask()
+	<-slow.begins
+	slow.goOn <- struct{}{}
+	require.False(t, <-second)
+
+	third := ask()
+	<-slow.begins // and while it reads, nobody uses the first answer any more
+
+	fourth := ask()
+	slow.goOn <- struct{}{}
+	require.False(t, <-third)
+	<-slow.begins
+	slow.goOn <- struct{}{}
+	require.False(t, <-fourth)
+}
+
+func TestDeletedLeaseOfHolderHoldsForTwiceItsDuration(t *testing.T) {
+	w := newWorld(t)
+	a := w.shard()
+
+	require.NoError(t, a.Acquire(t.Context()))
+	w.observe()
+	w.step(time.Hour)
+	require.NoError(t, a.Delete(t.Context()))
+	w.observe()
+
+	w.keeps(20 * time.Second)
+}
+
+// The live read may see the deletion before the cache does.
+func TestDeletionThatTheCacheHasNotSeen(t *testing.T) {
+	w := newWorld(t)
+	a := w.shard()
+
+	require.NoError(t, a.Acquire(t.Context()))
+	w.observe()
+	w.step(time.Hour)
+	require.NoError(t, a.Delete(t.Context()))
+
+	require.Equal(t, 20*time.Second, w.ask("a").RetryAfter)
+}
+
+func TestLeaseThatComesBackStartsAnew(t *testing.T) {
+	w := newWorld(t)
+	a := w.shard()
+
+	require.NoError(t, a.Acquire(t.Context()))
+	w.observe()
+	require.NoError(t, a.Delete(t.Context()))
+	w.observe()
+	w.step(15 * time.Second)
+	require.NoError(t, a.Acquire(t.Context()))
+	w.observe()
+	require.NoError(t, a.Delete(t.Context()))
+	w.observe()
+	w.step(15 * time.Second)
+	require.False(t, w.ask("a").Allowed)
+}
+
+// Another Lease of the name, which nobody holds, proves nothing about the process whose Lease was deleted.
+func TestDeletedLeaseCountsBesideAnother(t *testing.T) {
+	for what, seen := range map[string]func(w *world){
+		"both seen by the cache": func(w *world) { w.observe() },
+		"both seen live":         func(w *world) { w.ask("a") },
+	} {
+		t.Run(what, func(t *testing.T) {
+			w := newWorld(t)
+			a, namesake := w.shard(), w.shard()
+			namesake.Namespace = w.plane.Namespace(t)
+
+			require.NoError(t, namesake.Acquire(t.Context()))
+			require.NoError(t, namesake.Release(t.Context()))
+			require.NoError(t, a.Acquire(t.Context()))
+			seen(w)
+			require.NoError(t, a.Delete(t.Context()))
+
+			w.keeps(20 * time.Second)
+		})
+	}
+}
+
+// Neither does a Lease that somebody has created in its place.
+func TestDeletedLeaseCountsBesideOneMadeSince(t *testing.T) {
+	w := newWorld(t)
+	a := w.shard()
+
+	require.NoError(t, a.Acquire(t.Context()))
+	w.observe()
+	require.NoError(t, a.Delete(t.Context()))
+	require.NoError(t, w.plane.Client.Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
+		Namespace: w.ns, Name: "a", Labels: map[string]string{v1alpha1.LabelClusterRing: w.ring},
+	}}))
+	w.observe()
+	w.keeps(20 * time.Second)
+}
+
+func TestDeletedLeaseThatNobodyHeldAllowsAtOnce(t *testing.T) {
+	w := newWorld(t)
+	a := w.shard()
+
+	require.NoError(t, a.Acquire(t.Context()))
+	require.NoError(t, a.Release(t.Context()))
+	w.observe()
+	require.NoError(t, a.Delete(t.Context()))
+	w.observe()
+	require.True(t, w.ask("a").Allowed)
+}
+
+// An object that was restored from a backup may carry the label of a shard that nobody has ever seen.
+func TestUnknownShardCountsFromTheBeginning(t *testing.T) {
+	w := newWorld(t)
+
+	require.Equal(t, 30*time.Second, w.ask("unknown").RetryAfter, "the guard has just begun to watch")
+	w.step(30 * time.Second)
+	require.True(t, w.ask("unknown").Allowed)
+	require.True(t, w.ask("another").Allowed, "a guard that has watched for long knows at once")
+}
+
+func TestOneReadServesConcurrentQuestions(t *testing.T) {
+	w := newWorld(t)
+	a := w.shard()
+
+	require.NoError(t, a.Acquire(t.Context()))
+	require.NoError(t, a.Release(t.Context()))
+
+	counter := &countingReader{Reader: w.plane.Client}
+	w.guard = New(w.ring, counter, w.clock)
+
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			v, err := w.guard.MayTake(t.Context(), "a")
+			if err != nil || !v.Allowed {
+				t.Errorf("got %+v, %v", v, err)
+			}
+		})
+	}
+
+	wg.Wait()
+	require.Equal(t, 1, counter.lists)
+}
+
+// When a third of a thousand shards has died, a read per shard would send thousands of requests per second to the API server.
+func TestOneReadServesManyShards(t *testing.T) {
+	w := newWorld(t)
+	counted := &countingReader{Reader: w.plane.Client}
+	w.guard = New(w.ring, counted, w.clock)
+
+	var names []string
+
+	for i := range 5 * few {
+		s := w.shard()
+		s.Name = fmt.Sprintf("many-%d", i)
+		names = append(names, s.Name)
+		require.NoError(t, s.Acquire(t.Context()))
+
+		if i > 0 {
+			require.NoError(t, s.Release(t.Context()))
+		}
+	}
+
+	w.observe()
+
+	all := func() {
+		t.Helper()
+
+		for _, name := range names[1:] {
+			require.True(t, w.ask(name).Allowed, name)
+		}
+	}
+
+	all()
+	require.Equal(t, few+1, counted.lists, "a few by themselves, the others together")
+
+	w.step(trust)
+	all()
+	require.Equal(t, few+2, counted.lists, "all together")
+	require.False(t, counted.one)
+	require.False(t, w.ask(names[0]).Allowed, "which does not make those dead that live")
+
+	// What is read together is judged like what is read alone.
+	a := w.shard()
+	a.Name = names[0]
+	require.NoError(t, a.Delete(t.Context()))
+	w.step(lately / 2)
+	all()
+	require.Equal(t, 2*a.Duration, w.ask(names[0]).RetryAfter)
+
+	b := w.shard()
+	b.Name = names[1]
+	require.NoError(t, b.Acquire(t.Context()))
+	w.step(trust)
+	require.False(t, w.ask(names[1]).Allowed)
+
+	w.step(lately)
+
+	before := counted.lists
+
+	require.True(t, w.ask(names[2]).Allowed)
+	require.Equal(t, before+1, counted.lists)
+	require.True(t, counted.one, "nobody asks about the others any more")
+}
+
+// A read of one shard may be slower than a read of all shards that began after it.
+func TestLaterReadCounts(t *testing.T) {
+	earlier := time.Unix(1_000_000_000, 0)
+	lease := func(holder string) []coordinationv1.Lease {
+		return []coordinationv1.Lease{{
+			ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder},
+		}}
+	}
+
+	var s shard
+
+	at := func(since time.Duration) span { return span{earlier.Add(since), earlier.Add(since)} }
+
+	s.answer("a", lease("a"), at(time.Millisecond))
+	require.False(t, s.verdict.Allowed)
+	s.answer("a", lease("nobody"), at(0))
+	require.False(t, s.verdict.Allowed)
+	require.Zero(t, s.allowedTill)
+	s.answer("a", lease("nobody"), at(time.Second))
+	require.True(t, s.verdict.Allowed)
+}
+
+// A name that is held twice is not available, and may stay so for days.
+func TestShardThatGoesOnHoldingItsLeaseIsAskedAboutMoreAndMoreSeldom(t *testing.T) {
+	w := newWorld(t)
+	a := w.shard()
+
+	require.NoError(t, a.Acquire(t.Context()))
+	require.Empty(t, w.observe())
+
+	var pauses []time.Duration
+
+	for range 8 {
+		v := w.ask("a")
+		require.False(t, v.Allowed)
+
+		pauses = append(pauses, v.RetryAfter)
+		w.step(v.RetryAfter)
+	}
+
+	s := time.Second
+	require.Equal(t, []time.Duration{s, s, 2 * s, 4 * s, 8 * s, 16 * s, 30 * s, 30 * s}, pauses)
+
+	require.NoError(t, a.Release(t.Context()))
+	require.Equal(t, []string{"a"}, w.observe(), "whoever waits for it need not wait for that long")
+	require.Empty(t, w.observe())
+	require.True(t, w.ask("a").Allowed)
+
+	require.NoError(t, a.Acquire(t.Context()))
+	w.step(time.Minute)
+	require.Equal(t, s, w.ask("a").RetryAfter, "it begins anew")
+}

@@ -1,0 +1,59 @@
+// Package leasemonitor is the service that detects failed shards.
+//
+// It reads ClusterRings and the Leases that carry a ring's label, and decides with package lease. It writes the state of each Lease
+// on it, takes over the Lease of a shard that has stopped renewing, deletes a Lease that nobody holds any more, and reports in each
+// ring's status how many shards it has. Only one replica writes at a time. The others watch, so that they know the age of every
+// Lease when they take over.
+package leasemonitor
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/clusterring/clusterring/services/internal/kit"
+)
+
+// name is that of the binary, of the leader Lease and of the field manager.
+const name = "leasemonitor"
+
+// NewCommand returns the command of the service.
+func NewCommand() *cobra.Command {
+	return kit.NewCommand(kit.Service{
+		Name:           name,
+		Short:          "Monitors the Leases of shards: is each shard alive?",
+		Long:           long,
+		Example:        example,
+		LeaderElection: true,
+		Setup:          setup,
+	})
+}
+
+const long = `leasemonitor monitors the Leases of shards: is each shard alive?
+
+It measures how long each Lease with the label alpha.sharding.timebertt.dev/clusterring=<ring> has not been renewed. It uses
+its own clock, counts from when it saw the Lease change, and does not count the time in which it could not see the API server.
+It writes the shard's state into the label alpha.sharding.timebertt.dev/state. D is the Lease's leaseDurationSeconds:
+
+  ready      held by the shard, renewed less than D ago
+  expired    held by the shard, renewed D to 2D ago
+  uncertain  held by the shard, renewed more than 2D ago:  the Lease is taken over
+  dead       not held by the shard: released, or taken over; its objects go to other shards
+  orphaned   dead, and expired for a minute:               the Lease is deleted
+
+If more than half of a ring's shards fall silent at the same time, it emits an event and waits for another D. While the ring's
+status (lostShards) reports that objects of a dead shard are still being moved, it keeps the Lease from the shard.
+
+It also writes the numbers of shards and the conditions ShardsAvailable and Ready into the status of each ClusterRing. Both
+are False while the Lease of a shard that has stopped renewing cannot be taken over.
+
+Any number of replicas may run. One of them writes. The others also watch, so that a failed shard is detected in time while
+the writing replica is replaced.`
+
+const example = `  # in a cluster, with the permissions of its service account
+  leasemonitor
+
+  # on your machine, next to other services: every port is a flag
+  leasemonitor --kubeconfig ~/.kube/config --log-format text --metrics-bind-address :9080 --health-probe-bind-address :9081
+
+  # the state of your shards
+  kubectl get leases -A -L alpha.sharding.timebertt.dev/clusterring,alpha.sharding.timebertt.dev/state
+  kubectl get clusterrings`

@@ -1,0 +1,89 @@
+package leasemonitor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/services/internal/kit"
+	"github.com/clusterring/clusterring/services/internal/lease"
+	"github.com/clusterring/clusterring/services/internal/status"
+	"github.com/clusterring/clusterring/services/leasemonitor/ringstatus"
+	"github.com/clusterring/clusterring/services/leasemonitor/shardlease"
+)
+
+// setup adds the controllers to the manager, and the observation of Leases, which runs in every replica.
+func setup(ctx context.Context, rt *kit.Runtime) error {
+	ages := &lease.Observer{Sight: &lease.Sight{}}
+
+	informer, err := rt.Manager.GetCache().GetInformer(ctx, &coordinationv1.Lease{})
+	if err != nil {
+		return fmt.Errorf("watch the Leases of shards: %w", err)
+	}
+
+	synced, err := shardlease.Observe(informer, ages, rt.Clock)
+	if err != nil {
+		return err
+	}
+
+	rt.AddReady("ages", func(*http.Request) error {
+		if !synced() {
+			return errors.New("the ages of Leases have not been measured yet")
+		}
+
+		return nil
+	})
+
+	if err := addHeartbeat(rt, ages.Sight); err != nil {
+		return err
+	}
+
+	c := rt.Manager.GetClient()
+	if err := rt.Manager.Add(&shardlease.Census{Leases: c, Clock: rt.Clock, Ages: ages}); err != nil {
+		return fmt.Errorf("add the census of shards: %w", err)
+	}
+
+	notTaken := &shardlease.NotTaken{}
+	shards := &shardlease.Reconciler{
+		Client:   c,
+		Live:     rt.Manager.GetAPIReader(),
+		Clock:    rt.Clock,
+		Ages:     ages,
+		Events:   rt.Manager.GetEventRecorder(name),
+		NotTaken: notTaken,
+	}
+	if err := shards.SetupWithManager(rt.Manager, rt.Clock); err != nil {
+		return err
+	}
+
+	rings := &ringstatus.Reconciler{Client: c, Status: status.Writer{Client: c, Owner: name, Clock: rt.Clock}, NotTaken: notTaken}
+
+	return rings.SetupWithManager(rt.Manager)
+}
+
+// addHeartbeat has every replica look at the API server. What is read is this service's leader Lease, which is there or not.
+func addHeartbeat(rt *kit.Runtime, sight *lease.Sight) error {
+	config := rest.AddUserAgent(rest.CopyConfig(rt.Manager.GetConfig()), "heartbeat")
+	// A look must not wait in line behind the writes that many dead shards cause.
+	config.QPS, config.RateLimiter = -1, nil
+
+	live, err := client.New(config, client.Options{Scheme: rt.Manager.GetScheme(), Mapper: rt.Manager.GetRESTMapper()})
+	if err != nil {
+		return fmt.Errorf("create the client of the heartbeat: %w", err)
+	}
+
+	err = rt.Manager.Add(&shardlease.Heartbeat{
+		Live: live, Lease: types.NamespacedName{Namespace: rt.Options.Namespace, Name: name}, Clock: rt.Clock, Sight: sight,
+	})
+	if err != nil {
+		return fmt.Errorf("add the heartbeat: %w", err)
+	}
+
+	return nil
+}

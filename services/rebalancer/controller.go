@@ -1,0 +1,79 @@
+package rebalancer
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/kit"
+	"github.com/clusterring/clusterring/services/internal/shardleases"
+)
+
+// ringsAtOnce bounds the rings whose status is written at a time; one that is slow holds up few others.
+const ringsAtOnce = 4
+
+// SetupWithManager adds a controller to the manager that calls the reconciler for every ring that changes, and whenever something that it
+// depends on does. It begins when the Leases of shards have been read.
+func (r *reconciler) SetupWithManager(mgr manager.Manager, queue *notifier, leases *shardleases.Synced) error {
+	err := builder.ControllerManagedBy(mgr).Named(name).
+		For(&v1alpha1.ClusterRing{}).
+		WithOptions(controller.Options{MaxConcurrentReconciles: ringsAtOnce, RateLimiter: kit.RateLimiter[reconcile.Request]()}).
+		Watches(&corev1.Namespace{}, relabelled(r.fleet)).
+		WatchesRawSource(source.Func(func(ctx context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+			queue.set(q)
+			r.index.Subscribe(queue.notify)
+			r.resources.Subscribe(func() { queue.all(ctx, r.client) })
+
+			if err := leases.Await(ctx); err != nil {
+				return fmt.Errorf("wait for Leases: %w", err)
+			}
+
+			_ = r.resources.Await(ctx) // while it fails, the rings' conditions say so
+
+			return ctx.Err()
+		})).
+		Complete(r)
+	if err != nil {
+		return fmt.Errorf("set up the controller of rings: %w", err)
+	}
+
+	return nil
+}
+
+// relabelled makes the rings look again that select a namespace by labels which have changed, and those that watch the namespaces they
+// cover one by one, when there is one more or less.
+func relabelled(f *fleet) handler.EventHandler {
+	add := func(q workqueue.TypedRateLimitingInterface[reconcile.Request], rings []string) {
+		for _, ring := range rings {
+			q.Add(requestFor(ring))
+		}
+	}
+
+	return handler.Funcs{
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			add(q, f.narrowed(labels.Set(e.Object.GetLabels())))
+		},
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			add(q, f.relabelled(labels.Set(e.ObjectOld.GetLabels()), labels.Set(e.ObjectNew.GetLabels())))
+		},
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			add(q, f.narrowed(labels.Set(e.Object.GetLabels())))
+		},
+	}
+}
+
+func requestFor(ring string) reconcile.Request {
+	return reconcile.Request{NamespacedName: types.NamespacedName{Name: ring}}
+}

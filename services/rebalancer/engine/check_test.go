@@ -1,0 +1,37 @@
+//go:build invariants
+
+package engine
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/utils/clock"
+
+	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/obligation"
+)
+
+// What must not be is noticed by the next change.
+func TestCorruptEnginePanics(t *testing.T) {
+	for name, corrupt := range map[string]func(s *state){
+		"1: verified while a pass has to look": func(s *state) { s.passes.verified = true },
+		"2: what is due is not looked at": func(s *state) {
+			o := objects.Object{ID: objects.ID{Name: "o"}}
+			s.table.See(s.clock.Now(), o, false)
+			s.table.Take(s.clock.Now())
+			s.table.Report(s.clock.Now(), o.ID, obligation.Outcome{Object: &o, Event: obligation.Failed})
+		},
+		"3: a family has no name":          func(s *state) { s.families.byUID["uid"] = &family{} },
+		"3: members are counted that left": func(s *state) { s.families.members = 1 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := New(Config{Ring: "ring", Clock: clock.RealClock{}})
+			require.NotPanics(t, func() { e.update(func(time.Time) {}) })
+
+			corrupt(e.state)
+			require.Panics(t, e.check)
+		})
+	}
+}

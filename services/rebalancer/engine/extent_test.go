@@ -1,0 +1,141 @@
+package engine
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/clusterring/clusterring/services/internal/key"
+)
+
+// of returns the target with these available shards instead.
+func of(t *Target, shards ...string) *Target {
+	other := *t
+	other.View = viewOf(t.View.RingName(), shards...)
+
+	return &other
+}
+
+func TestExtent(t *testing.T) {
+	base := target("r")
+	another := *base
+	another.Revision++
+
+	for what, tc := range map[string]struct {
+		way  []*Target
+		want []string
+		all  bool
+	}{
+		"nothing is known yet":               {way: []*Target{nil, of(base, "a", "b", "c")}, all: true},
+		"something else has changed":         {way: []*Target{of(base, "a", "b"), of(&another, "a", "b")}, all: true},
+		"the dead shard's objects are found": {way: []*Target{of(base, "a", "b", "c"), of(base, "a", "b")}},
+		"all lose to a new one":              {way: []*Target{of(base, "a", "b", "c"), of(base, "a", "b", "c", "d")}, all: true},
+		"back again, with what was decided meanwhile": {
+			way: []*Target{of(base, "a", "b", "c", "d", "e"), of(base, "a", "b", "c", "d"), of(base, "a", "b", "c", "d", "e")}, all: true,
+		},
+		"the first one there": {way: []*Target{of(base), of(base, "a", "b", "c")}, all: true},
+		"nobody is left":      {way: []*Target{of(base, "a", "b"), of(base)}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			var s extent
+
+			s.clear()
+
+			for i, after := range tc.way[1:] {
+				s.add(extentOf(tc.way[i], after))
+			}
+
+			shards, all := s.among(tc.way[len(tc.way)-1].View)
+			require.Equal(t, tc.all, all)
+
+			if !tc.all {
+				require.Equal(t, tc.want, shards)
+			}
+		})
+	}
+
+	var s extent
+
+	_, all := s.among(base.View)
+	require.True(t, all, "the zero value is everywhere")
+}
+
+// Whoever follows the shards of a ring from change to change, and puts in place what each shard of the extent has, leaves no object
+// out of place, wherever the watch for dead shards finds the rest.
+func TestExtentIsEnough(t *testing.T) {
+	names := []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"}
+	base, chance, away := target("r"), rand.New(rand.NewPCG(1, 2)), map[string]bool{} //nolint:gosec // the same in each run
+
+	var before *Target
+
+	at := map[int]string{} // by object
+	k := func(i int) key.Key { return key.Key{Kind: "ConfigMap", Namespace: "n", Name: string(rune('A' + i))} }
+
+	var s extent
+
+	named := 0 // how often it was not everywhere
+
+	for step := range 200 {
+		var shards []string
+		for _, name := range names {
+			// Most stay. Now and then nobody does.
+			if away[name] = away[name] != (chance.IntN(8) == 0); !away[name] && step%50 != 49 {
+				shards = append(shards, name)
+			}
+		}
+
+		after := of(base, shards...)
+		s.add(extentOf(before, after))
+
+		// Some changes follow so fast that nothing is put in place between them.
+		if step%3 != 0 {
+			shards, all := s.among(after.View)
+			if !all {
+				named++
+			}
+
+			for i := range 2000 {
+				misplaced := !after.View.Available(at[i])
+				if misplaced || all || slices.Contains(shards, at[i]) {
+					at[i], _ = after.View.Owner(k(i))
+				}
+			}
+
+			for i := range at {
+				owner, _ := after.View.Owner(k(i))
+				require.Equal(t, owner, at[i], "step %d, object %d", step, i)
+			}
+
+			if step%2 == 0 {
+				s.clear()
+			}
+		}
+
+		before = after
+	}
+
+	require.Positive(t, named)
+}
+
+// A change of shards puts main objects out of place, and what follows them comes with them. Elsewhere, anything may be misplaced.
+func TestExtentOfOwners(t *testing.T) {
+	base := target("r")
+	joined := extentOf(of(base, "a"), of(base, "a", "b"))
+	require.True(t, joined.owners())
+	require.False(t, new(extent).owners(), "the zero value is everywhere")
+
+	joined.addShards(nil)
+	require.True(t, joined.owners())
+	joined.addShards([]string{"a"})
+	require.False(t, joined.owners(), "something found no room, or was not seen")
+
+	others := extentOf(of(base, "a"), of(base, "a", "b"))
+	others.add(joined)
+	require.False(t, others.owners())
+	others.clear()
+	require.True(t, others.owners())
+	others.addAll()
+	require.False(t, others.owners())
+}

@@ -1,0 +1,112 @@
+package engine
+
+import (
+	"fmt"
+	"maps"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/obligation"
+)
+
+// What a move asks the engine about, and reports on its way. [move.Obligations] documents each method.
+
+// See implements [move.Obligations].
+func (s *state) See(o objects.Object) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	s.see(sight{object: o})
+}
+
+// Has implements [move.Obligations].
+func (s *state) Has(id objects.ID) (objects.Object, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return s.table.Has(id)
+}
+
+// Grant implements [move.Obligations].
+func (s *state) Grant(id objects.ID, shard string) (granted bool) {
+	s.update(func(now time.Time) { granted = s.table.Grant(now, id, shard) })
+
+	return granted
+}
+
+// Held implements [move.Obligations].
+func (s *state) Held(shard string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return s.table.Held(shard)
+}
+
+// Free implements [move.Obligations].
+func (s *state) Free(shard string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if s.table.Waits(obligation.HeldBy(shard)) {
+		s.table.Wake(obligation.HeldBy(shard))
+		s.changed()
+	}
+}
+
+// Gathered implements [move.Obligations].
+func (s *state) Gathered(o objects.Object, to string) (h v1alpha1.Handover, all bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	uid, f := s.familyOf(o)
+
+	switch {
+	case f == nil && o.Controller != nil && !s.ancestors.Between(o.GVR.GroupResource()):
+		return nil, true // as far as was ever seen, nothing follows the like of it
+	case f == nil:
+		uid, f = o.UID, &family{owner: o.ID, since: s.clock.Now(), members: map[objects.ID]objects.Object{}}
+		s.arrived(o.ID) // another of that name
+		s.families.byUID[uid], s.families.byName[o.ID] = f, uid
+		s.table.Given(o)
+	case uid == o.UID && f.owner != o.ID: // it is served in another version
+		delete(s.families.byName, f.owner)
+		f.owner, s.families.byName[o.ID] = o.ID, uid
+	}
+
+	if f.to != to {
+		f.to = to
+		s.redirect(uid, f)
+		s.changed()
+	}
+
+	n, known := s.table.Followers(o)
+	if !known {
+		notify(s.gather)
+	}
+
+	return maps.Clone(f.handover), known && n == 0
+}
+
+// Given implements [move.Obligations].
+func (s *state) Given(owner objects.ID, uid types.UID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return s.families.byUID[uid] != nil && s.families.byName[owner] == uid
+}
+
+// Grace implements [move.Obligations].
+func (s *state) Grace() (wait time.Duration, reason string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if wait = s.grace.wait(s.clock.Now()); wait <= 0 {
+		return 0, ""
+	}
+
+	return wait, fmt.Sprintf("%d of %d shards have come back; others may follow within %s",
+		len(s.target.View.AvailableShards()), s.grace.known, comeback)
+}

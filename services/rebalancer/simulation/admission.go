@@ -1,0 +1,171 @@
+package simulation
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/admission"
+	"github.com/clusterring/clusterring/services/internal/resources"
+	"github.com/clusterring/clusterring/services/rebalancer/simulation/apiserver"
+)
+
+// assigner is one replica of the assigner. What it knows is as old as its watches are.
+type assigner struct {
+	w    *World
+	feed *feed
+	// known is what the resources are, for all replicas: the lag of discovery is not what this is about.
+	known *resources.Resolver
+
+	mu     sync.Mutex
+	ring   *v1alpha1.ClusterRing
+	leases map[types.NamespacedName]*coordinationv1.Lease
+	// decides is made from what is known when it is needed; nil if something has changed since.
+	decides *admission.Ring
+}
+
+func newAssigner(w *World, name string, known *resources.Resolver) *assigner {
+	a := &assigner{w: w, feed: newFeed(), known: known, leases: map[types.NamespacedName]*coordinationv1.Lease{}}
+
+	w.server.FollowLeases(name, func(id types.NamespacedName, l *coordinationv1.Lease, lag time.Duration) {
+		a.feed.put(lag, func() {
+			if renewal := a.leases[id] != nil && l != nil && holderOf(a.leases[id]) == holderOf(l); !renewal {
+				a.learn(func() { keep(a.leases, id, l) })
+			}
+		})
+	})
+	w.followRing(name, a.feed, func(r *v1alpha1.ClusterRing) { a.learn(func() { a.ring = r }) })
+
+	known.Subscribe(func() { a.learn(func() {}) })
+
+	return a
+}
+
+// keep notes a Lease as it is now; nil if it is gone.
+func keep(leases map[types.NamespacedName]*coordinationv1.Lease, id types.NamespacedName, l *coordinationv1.Lease) {
+	if l == nil {
+		delete(leases, id)
+	} else {
+		leases[id] = l
+	}
+}
+
+func (a *assigner) learn(change func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	change()
+
+	a.decides = nil
+
+	if a.ring != nil {
+		a.decides = admission.NewRing(admission.Facts{
+			Name: ringName, Resources: a.known.Resolve(a.ring.Spec), Recorded: resources.Recorded(a.ring.Status.Assignment), View: viewOf(a.leases),
+			AssignedFingerprint: fingerprintOf(a.ring), Deleting: a.ring.DeletionTimestamp != nil,
+		})
+	}
+}
+
+func fingerprintOf(r *v1alpha1.ClusterRing) string {
+	if r.Status.Assignment == nil {
+		return ""
+	}
+
+	return r.Status.Assignment.Fingerprint
+}
+
+// admit is the admission of a write, with the lock of the server held.
+func (w *World) admit(write apiserver.Write) {
+	w.mu.Lock()
+	w.assigned, w.admitted = false, false
+	w.mu.Unlock()
+
+	if strings.HasPrefix(write.Client, "user/around") || len(w.assigners) == 0 {
+		return
+	}
+
+	w.mu.Lock()
+	w.asked++
+	a := w.assigners[chance(w.h.Seed, "assigner", w.asked)%uint64(len(w.assigners))]
+	fails := w.clock.Now().Before(w.noWebhook)
+	team := w.teams[write.Namespace]
+	w.mu.Unlock()
+
+	if fails {
+		return
+	}
+
+	assigned := a.answer(write, team)
+	if assigned == nil {
+		return
+	}
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	w.admitted = true
+	// What is known too late is put where it does not belong.
+	late := w.ring == nil || w.ring.Generation != assigned.ring.Generation || w.view().Fingerprint() != assigned.view.Fingerprint()
+	if w.assigned = !late; late {
+		w.touch(write.ID)
+	}
+}
+
+// answer labels an object as the webhook does, if the API server would ask it. It returns what it was decided by; nil if there is no label.
+func (a *assigner) answer(write apiserver.Write, team string) *facts {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	if a.decides == nil || !a.asked(write, team) {
+		return nil
+	}
+
+	req := &admission.Request{Ring: ringName, Operation: admission.Update, Resource: write.GroupResource, Object: admitted(write.New)}
+	if write.Old != nil {
+		req.Old = admitted(write.Old)
+	} else {
+		req.Operation = admission.Create
+	}
+
+	answer := admission.Decide(context.Background(), a.decides, req, stored(write.Stored))
+	if answer.Shard != "" {
+		metav1.SetMetaDataLabel(&write.New.ObjectMeta, shardLabel, answer.Shard)
+	}
+
+	if answer.RemoveDrain {
+		delete(write.New.Labels, drainLabel)
+	}
+
+	if answer.Shard == "" {
+		return nil
+	}
+
+	return &facts{ring: a.ring, view: a.decides.Facts().View}
+}
+
+// asked reports whether the selectors of the webhook configuration select a write.
+func (a *assigner) asked(write apiserver.Write, team string) bool {
+	_, labelled := write.New.Labels[shardLabel]
+	if write.Old != nil && labelled {
+		_, labelled = write.Old.Labels[shardLabel]
+	}
+
+	if labelled {
+		return false
+	}
+
+	selector, err := metav1.LabelSelectorAsSelector(a.ring.Spec.EffectiveNamespaceSelector())
+
+	return err == nil && (write.Namespace == "" || selector.Matches(labels.Set(namespaceLabels(write.Namespace, team))))
+}
+
+func admitted(o *metav1.PartialObjectMetadata) *admission.Object {
+	return &admission.Object{Name: o.Name, Namespace: o.Namespace, Labels: o.Labels, OwnerReferences: o.OwnerReferences}
+}

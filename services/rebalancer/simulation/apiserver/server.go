@@ -1,0 +1,339 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/clock"
+)
+
+// Config is what a server is made from.
+type Config struct {
+	// Seed decides about everything that is left to chance.
+	Seed uint64
+	// Page is the largest number of objects in one page of a list; 0 leaves it to who asks.
+	Page int
+	// Streaming reports whether a watch may begin with what there is (sendInitialEvents).
+	Streaming bool
+	// Admit may change an object before it is stored, as an admission webhook does. It is called with the server's lock held, and
+	// must not call the server. It may be nil.
+	Admit func(w Write)
+	// Asked is told of every request when it comes, with the server's lock held. It may be nil.
+	Asked func(client, verb, resource, what string)
+	// Written is told of every change, with the server's lock held. It may be nil.
+	Written func(w Write)
+}
+
+// Write is a change of one object.
+type Write struct {
+	// Client names who writes.
+	Client string
+	// Verb is create, update, patch or delete.
+	Verb string
+	ID
+	// Old is the object before, nil for a new one; New the object after, nil for a deleted one. Only [Config.Admit] may change
+	// New.
+	Old, New *metav1.PartialObjectMetadata
+	// Others visits all objects as they are now; [Config.Written] alone may call it.
+	Others func(visit func(ID, *metav1.PartialObjectMetadata))
+	// Stored returns another object as it is now, nil if there is none. It is for [Config.Admit], and set for that alone.
+	Stored func(ID) *metav1.PartialObjectMetadata
+}
+
+// ID names an object, whatever version it is read in.
+type ID struct {
+	schema.GroupResource
+	Namespace, Name string
+}
+
+// String returns "resource.group namespace/name".
+func (id ID) String() string {
+	if id.Namespace == "" {
+		return id.GroupResource.String() + " " + id.Name
+	}
+
+	return id.GroupResource.String() + " " + id.Namespace + "/" + id.Name
+}
+
+// Server is an API server in memory. It may be used by any number of goroutines of one bubble.
+type Server struct {
+	config Config
+	clock  clock.Clock
+	group  sync.WaitGroup
+
+	mu        sync.Mutex
+	version   int64
+	compacted int64
+	stores    map[schema.GroupResource]*store
+	served    map[schema.GroupResource]Served
+	leases    *leases
+	faults    []*Fault
+	watchers  map[*watcher]struct{}
+	counts    map[string]int
+	nth       map[string]uint64
+	last      map[string]time.Time
+}
+
+// New returns a server without objects, that serves no resource.
+func New(c Config) *Server {
+	return &Server{
+		config: c, clock: clock.RealClock{}, version: 1, stores: map[schema.GroupResource]*store{},
+		served: map[schema.GroupResource]Served{}, leases: newLeases(), watchers: map[*watcher]struct{}{},
+		counts: map[string]int{}, nth: map[string]uint64{}, last: map[string]time.Time{},
+	}
+}
+
+// Wait waits until nothing of the server runs any more. All who use it must have ended.
+func (s *Server) Wait() { s.group.Wait() }
+
+// Client is an API server as one client sees it. It implements objects.Server.
+type Client struct {
+	server *Server
+	name   string
+	class  string
+}
+
+// Client returns the server as the named client sees it. What is before the first slash of the name is its class, by which
+// faults and counts tell clients apart.
+func (s *Server) Client(name string) *Client {
+	class, _, _ := strings.Cut(name, "/")
+
+	return &Client{server: s, name: name, class: class}
+}
+
+// Counts returns how many requests there have been, by "class verb resource".
+func (s *Server) Counts() map[string]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return maps.Clone(s.counts)
+}
+
+// request is what a client asks for.
+type request struct {
+	verb     string
+	resource schema.GroupResource
+	// what tells this request from others of the client, for its time.
+	what string
+	// kind tells requests apart for the counts, beside verb and resource.
+	kind string
+}
+
+func (r request) writes() bool {
+	return r.verb == "create" || r.verb == "update" || r.verb == "patch" || r.verb == "delete"
+}
+
+// course is what becomes of one request.
+type course struct {
+	before, after time.Duration
+	// stored is the part of before that comes after admission.
+	stored time.Duration
+	fault  *Fault
+	// applied says that a write is carried out although who has sent it does not wait for it.
+	applied bool
+}
+
+// do carries out a request: apply is called with the lock held, once, unless a fault or the end of ctx prevents it.
+func (c *Client) do(ctx context.Context, r request, apply func() error) error {
+	s := c.server
+
+	s.mu.Lock()
+	way := s.course(c, r)
+	s.mu.Unlock()
+
+	locked := func() error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+
+		return apply()
+	}
+
+	if left, err := s.pause(ctx, way.before); err != nil {
+		admitted := left <= way.stored // what is still in admission ends with the connection
+
+		if r.writes() && way.applied && admitted && way.fault.carriesOut() {
+			s.group.Go(func() { // The server has it, and goes on with it.
+				if _, err := s.pause(context.WithoutCancel(ctx), left); err == nil {
+					_ = locked()
+				}
+			})
+		}
+
+		return fmt.Errorf("%s %s: %w", r.verb, r.resource, err)
+	}
+
+	var err error
+
+	switch {
+	case way.fault.hangs():
+		if way.applied && r.writes() {
+			_ = locked() // nobody will know
+		}
+
+		return s.hang(ctx, r, way.fault)
+	case way.fault.carriesOut():
+		err = locked()
+	default:
+		err = way.fault.error(r)
+	}
+
+	if _, ended := s.pause(ctx, way.after); ended != nil {
+		return fmt.Errorf("%s %s: %w", r.verb, r.resource, ended)
+	}
+
+	if way.fault.loses() {
+		return way.fault.error(r)
+	}
+
+	return err
+}
+
+// connectionLost is after how long a client gives up a connection on which nothing comes.
+const connectionLost = 45 * time.Second
+
+// hang waits until the fault is over, or the client notices that the connection is lost.
+func (s *Server) hang(ctx context.Context, r request, f *Fault) error {
+	if _, err := s.pause(ctx, min(connectionLost, f.Until.Sub(s.clock.Now()))); err != nil {
+		return fmt.Errorf("%s %s: %w", r.verb, r.resource, err)
+	}
+
+	return fmt.Errorf("%s %s: %w", r.verb, r.resource, errConnectionLost)
+}
+
+// course decides what becomes of a request, and counts it.
+func (s *Server) course(c *Client, r request) course {
+	s.counts[c.class+" "+r.verb+r.kind+" "+r.resource.String()]++
+
+	if s.config.Asked != nil {
+		s.config.Asked(c.name, r.verb+r.kind, r.resource.String(), r.what)
+	}
+
+	key := c.name + " " + r.verb + " " + r.resource.String() + " " + r.what
+	h := s.hash(key, s.count(key))
+
+	before, after := latency(r.verb, h)
+	way := course{before: before, after: after, stored: before, applied: h&1 == 0}
+
+	for _, f := range s.faults {
+		if !f.hits(s.clock.Now(), c.class, r, mix(h, 3)) {
+			continue
+		}
+
+		if f.Effect == Slow {
+			way.before += f.Delay
+			continue
+		}
+
+		if way.fault == nil {
+			way.fault = f
+		}
+	}
+
+	return way
+}
+
+// count returns how often something was asked before. What is asked several times at one instant counts once: who of those that ask was
+// first is not for chance to decide.
+func (s *Server) count(key string) uint64 {
+	if now := s.clock.Now(); !now.Equal(s.last[key]) {
+		s.last[key] = now
+		s.nth[key]++
+	}
+
+	return s.nth[key]
+}
+
+// latency returns how long a request takes before and after it is carried out.
+func latency(verb string, h uint64) (before, after time.Duration) {
+	least := map[string]time.Duration{"list": 4 * time.Millisecond, "get": time.Millisecond, "watch": 2 * time.Millisecond}[verb]
+	if least == 0 {
+		least = 3 * time.Millisecond
+	}
+
+	// Odd times, so that no two requests end at the same nanosecond.
+	before = least + time.Duration(mix(h, 1)%uint64(3*least))
+	after = least/4 + time.Duration(mix(h, 2)%uint64(least))
+
+	return before, after
+}
+
+// Lag returns after what time a watch of the client would tell it of a change of the named object now.
+func (s *Server) Lag(client string, gr schema.GroupResource, name string) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return s.lag(client, gr, name)
+}
+
+func (s *Server) lag(client string, gr schema.GroupResource, name string) time.Duration {
+	class, _, _ := strings.Cut(client, "/")
+	key := "lag " + client + " " + gr.String() + " " + name
+	s.nth[key]++
+
+	return time.Millisecond + time.Duration(s.hash(key, s.nth[key])%uint64(30*time.Millisecond)) +
+		s.stall(class, request{verb: "watch", resource: gr})
+}
+
+// stall returns for how long watches say nothing from now on.
+func (s *Server) stall(class string, r request) (d time.Duration) {
+	now := s.clock.Now()
+
+	for _, f := range s.faults {
+		if f.Effect == Stall && f.concerns(class, r) && !now.Before(f.From) && now.Before(f.Until) {
+			d = max(d, f.Until.Sub(now))
+		}
+	}
+
+	return d
+}
+
+// Call carries out a request that is about none of the server's own objects, such as one to a ring.
+func (c *Client) Call(ctx context.Context, verb string, gr schema.GroupResource, apply func() error) error {
+	return c.do(ctx, request{verb: verb, resource: gr}, apply)
+}
+
+// pause waits; if ctx ends meanwhile it returns what is left to wait, and the error of ctx.
+func (s *Server) pause(ctx context.Context, d time.Duration) (left time.Duration, err error) {
+	until := s.clock.Now().Add(d)
+	timer := s.clock.NewTimer(d)
+
+	defer timer.Stop()
+
+	select {
+	case <-timer.C():
+		return 0, nil
+	case <-ctx.Done():
+		return until.Sub(s.clock.Now()), ctx.Err()
+	}
+}
+
+// hash mixes the seed, a key and a number.
+func (s *Server) hash(key string, n uint64) uint64 {
+	h := uint64(14695981039346656037)
+	for i := range len(key) {
+		h = (h ^ uint64(key[i])) * 1099511628211
+	}
+
+	return mix(mix(h, s.config.Seed), n)
+}
+
+// mix is the finalizer of splitmix64 over two numbers.
+func mix(a, b uint64) uint64 {
+	z := a + (b+1)*0x9e3779b97f4a7c15
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+
+	return z ^ z>>31
+}
+
+// notServed is what an API server says of a path that it does not know.
+func notServed(r request) error {
+	return apierrors.NewGenericServerResponse(404, r.verb, r.resource, "", "404 page not found", 0, true)
+}

@@ -1,0 +1,274 @@
+package simulation
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// mutation puts a fault back into the source.
+type mutation struct {
+	// name says what goes wrong.
+	name  string
+	edits []replacement
+	// from is the first seed that is tried.
+	from int
+	// net are edits that take away a second net: what is left undone, something else does in time. A seed finds the fault then that finds
+	// nothing where the net alone is gone.
+	net []replacement
+}
+
+// replacement replaces a text that occurs once in a file, whose path begins at services/.
+type replacement struct{ file, old, becomes string }
+
+const (
+	table    = "rebalancer/obligation/table.go"
+	outcome  = "rebalancer/obligation/outcome.go"
+	cause    = "rebalancer/obligation/cause.go"
+	slots    = "rebalancer/obligation/slots.go"
+	passes   = "rebalancer/engine/passes.go"
+	state    = "rebalancer/engine/state.go"
+	report   = "rebalancer/engine/report.go"
+	sources  = "rebalancer/engine/sources.go"
+	stream   = "rebalancer/source/stream.go"
+	move     = "rebalancer/move/move.go"
+	turns    = "rebalancer/move/turns.go"
+	placing  = "rebalancer/placement/placement.go"
+	guard    = "internal/takeover/takeover.go"
+	pauses   = "rebalancer/source/pauses.go"
+	wiring   = "rebalancer/engine/engine.go"
+	tally    = "rebalancer/obligation/tally.go"
+	resolver = "internal/resources/resolver.go"
+	snapshot = "internal/resources/snapshot.go"
+	leasing  = "internal/lease/lease.go"
+	judging  = "internal/lease/next.go"
+	modelled = "rebalancer/simulation/shard.go"
+	plan     = "internal/plan/plan.go"
+	sight    = "internal/lease/sight.go"
+	client   = "rebalancer/objects/objects.go"
+	gone     = "internal/resources/gone.go"
+	listing  = "rebalancer/objects/stream.go"
+	kin      = "rebalancer/engine/families.go"
+	gather   = "rebalancer/engine/gather.go"
+	asked    = "rebalancer/engine/obligations.go"
+	lineage  = "rebalancer/obligation/family.go"
+)
+
+// unchecked takes away the passes over everything: the one that has to find nothing, and the audit.
+var unchecked = []replacement{
+	{passes, "\tcase !p.verified && still:\n\t\tk, at = check", "\tcase !p.verified && still && p.verified:\n\t\tk, at = check"},
+	{passes, "if !p.verified && still && !p.began.IsZero() && p.moved == t.Moved() && !p.extent.any() && !p.began.Before(p.since.Add(p.settle)) {", "if !p.verified && still && !p.extent.any() {"},
+	{passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"},
+}
+
+var mutations = []mutation{
+	{name: "a write that fails is forgotten", edits: []replacement{{outcome, "\tcase Failed:\n\t\te.failures++\n\t\tt.after(now, e, e.pause(out.Brief))\n\tcase Blocked:", "\tcase Failed:\n\t\tt.end(now, e)\n\t\treturn Late{}, false\n\tcase Blocked:"}}},
+	{name: "a conflict is forgotten", edits: []replacement{{outcome, "\tcase Failed:\n\t\te.failures++\n\t\tt.after(now, e, e.pause(out.Brief))\n\tcase Blocked:", "\tcase Failed:\n\t\tif out.Brief {\n\t\t\tt.end(now, e)\n\t\t\treturn Late{}, false\n\t\t}\n\t\te.failures++\n\t\tt.after(now, e, e.pause(out.Brief))\n\tcase Blocked:"}}},
+	{name: "a write that has failed is sent again as it was", edits: []replacement{{outcome, "\te.stale = out.Stale\n", "\te.stale = false\n"}}},
+	{name: "an acknowledged drain leaves no debt, nor is there an audit", edits: []replacement{{passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}, {table, "\tt.debt.Unseen = true\n\tt.moved++\n\tt.end(now, e)", "\tt.end(now, e)"}}},
+	{name: "a drain that nobody wants is not withdrawn", edits: []replacement{{plan, "\tcase o.Draining:\n\t\treturn Action{Verb: Withdraw}\n\t}\n\n\treturn Action{Verb: None}\n}\n\n// leave frees", "\t}\n\n\treturn Action{Verb: None}\n}\n\n// leave frees"}}},
+	{name: "a source that cannot be read says nothing", edits: []replacement{{state, "\t\tif err != nil {\n\t\t\ts.failures[id] = err.Error()", "\t\tif false {\n\t\t\ts.failures[id] = err.Error()"}}},
+	{name: "silence is believed", edits: []replacement{{stream, "silence = 150 * time.Second", "silence = 150 * time.Hour"}}},
+	{name: "discovery is not asked again", edits: []replacement{
+		{resolver, "lookEvery = 15 * time.Second", "lookEvery = 15 * time.Hour"},
+		{resolver, "missingEvery = 5 * time.Second", "missingEvery = 5 * time.Hour"},
+		{resolver, "\tcase r.asked <- struct{}{}:\n\tdefault:", "\tdefault:"},
+	}},
+	{name: "404 says that an object is gone", edits: []replacement{{gone, "!apierrors.HasStatusCause(err,", "(true || apierrors.HasStatusCause(err,"}, {gone, "ServerResponse)", "ServerResponse))"}}},
+	{name: "a forced move may take a second", edits: []replacement{{move, "w.until.Sub(m.Clock.Now())", "time.Second"}}},
+	{name: "a drain that hangs holds a slot of all", edits: []replacement{{slots, "t.slots.own[shard] < t.limits.PerShard && t.slots.inTime", "len(t.slots.late) == 0 && t.slots.inTime"}}},
+	{name: "a change of shards begins all lists anew", edits: []replacement{{sources, "\twanted := sets.New[sourceID]()\n", "\twanted := sets.New[sourceID]()\n\tfor id, f := range s.all {\n\t\ts.drop(id, f)\n\t}\n"}}},
+	{name: "what cannot move is tried all the time", edits: []replacement{{outcome, "\tcase Blocked:\n\t\te.cause = out.Cause\n\t\te.failures = 0\n", "\tcase Blocked:\n\t\te.cause = out.Cause\n\t\te.failures = 0\n\t\tout.RetryAfter = 50e6\n"}}},
+	{name: "a child of what is not covered belongs", edits: []replacement{{placing, "a.Belongs = a.Belongs && a.OwnerBelongs", "_ = a.OwnerBelongs"}}},
+	{name: "there is no audit", edits: []replacement{{passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}}},
+	{name: "only what a change concerns is gone over", edits: []replacement{{passes, "shards, all = p.extent.among(t.View)\n", "shards, all = p.extent.among(t.View)\n\t\tall = false\n"}, {passes, "\tcase !p.verified && still:\n\t\tk, at = check", "\tcase !p.verified && still && p.verified:\n\t\tk, at = check"}, {passes, "if !p.verified && still && !p.began.IsZero() && p.moved == t.Moved() && !p.extent.any() && !p.began.Before(p.since.Add(p.settle)) {", "if !p.verified && still && !p.extent.any() {"}, {passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}}},
+	{name: "converged without a look at all", edits: []replacement{{passes, "if !p.verified && still && !p.began.IsZero() && p.moved == t.Moved() && !p.extent.any() && !p.began.Before(p.since.Add(p.settle)) {", "if !p.verified {"}}},
+	{name: "a change and another one back are not seen during an audit", from: 400, edits: []replacement{{passes, "!known && p.e.undisturbed() {", "!known && p.e.Target().Same(p.t) {"}}},
+	{name: "shards that come and go put off a look at all", from: 4100, edits: []replacement{{passes, "if k == change && now.Before(p.ended.Add(overdue*p.pace())) {", "if k == change {"}}},
+	{name: "an owner goes before unassigned objects were looked for", from: 8700, edits: []replacement{{gather, "return !e.unseen(controlled) || e.table.Full()", "return true"}}},
+	{name: "a deleted Lease does not count beside another of its name", from: 8700, edits: []replacement{{guard, "namespace == nowhere && len(leases) > 0", "len(leases) > 0"}}},
+	{name: "a pass that failed has seen all", edits: []replacement{{passes, "e.finish(k, p, owed, errors.Join(errs...))", "e.finish(k, p, owed, errors.Join(errs[:0]...))"}}},
+	{name: "a Lease that nobody saw is taken as one that nobody renewed", edits: []replacement{{sight, "gaps = [...]time.Duration{3 * time.Second, 5 * time.Second, 10 * time.Second}", "gaps = [...]time.Duration{3 * time.Hour, 5 * time.Hour, 10 * time.Hour}"}}},
+	{name: "what was seen earlier replaces what was seen later", edits: []replacement{{table, "\tcase objects.Older(o.ResourceVersion, e.seen), o.Res", "\tcase o.Res"}}},
+	{name: "objects are taken without a look at the Lease", edits: []replacement{{guard, "rec.Holder == name, rec.Duration}", "rec.Holder == name && false, rec.Duration}"}}},
+	{name: "a Lease that was deleted is taken for a death", edits: []replacement{{guard, "if wait := s.absent(at.began); wait > 0 {", "if wait := s.absent(at.began); wait > time.Hour {"}}},
+	{name: "a waiting child is not woken", edits: []replacement{
+		{table, "\tt.wake(OwnerOf(e.object.ID))\n", ""}, {table, "\tif changed {\n\t\tt.wake(OwnerOf(o.ID))\n\t}\n", ""},
+	}},
+	{name: "slots are not handed on", edits: []replacement{{table, "\tt.hold(now, e, \"\")\n\tt.wakeSlots(now)\n", "\tt.hold(now, e, \"\")\n"}}},
+	{name: "history that is gone is waited for", edits: []replacement{{stream, "\tif history(err) {\n\t\treturn nil, errRelist\n\t}\n", ""}, {stream, "\t\tif history(err) {\n\t\t\treturn version, errRelist\n\t\t}\n", ""}}},
+	{name: "a list ends with its first page", edits: []replacement{{client, "\t\tif list.Continue == \"\" {\n", "\t\tif true {\n"}}},
+	{name: "what changes its namespace's labels is not looked for", edits: []replacement{{placing, "t.Revision != o.Revision ||", ""}}},
+	{name: "what is woken while a worker has it is lost", edits: []replacement{{table, "\t\t\te.left = !keep(id)\n\t\t\te.anew()\n", "\t\t\te.left = !keep(id)\n"}}, net: unchecked},
+	{name: "a typo is taken for what cannot be found out", edits: []replacement{{snapshot, "\t\treturn Resource{}, &NotServedError{GroupResource: gr, Suggestion: s.suggest(gr)}", "\t\tif meant := s.suggest(gr); meant != \"\" {\n\t\t\treturn Resource{}, fmt.Errorf(\"did you mean %s?\", meant)\n\t\t}\n\n\t\treturn Resource{}, &NotServedError{GroupResource: gr}"}}},
+	{name: "pauses between attempts at an object have no bound", edits: []replacement{{outcome, "longestPause = 30 * time.Second", "longestPause = 1000 * time.Second"}}},
+	{name: "pauses between attempts at a source have no bound", edits: []replacement{{pauses, "200*time.Millisecond, 30*time.Second", "200*time.Millisecond, 1000*time.Second"}}},
+	{name: "pauses between passes have no bound", edits: []replacement{{passes, "100*time.Millisecond, 30*time.Second", "100*time.Millisecond, 1000*time.Second"}}},
+	{name: "a Lease is taken once more than can be counted", edits: []replacement{{leasing, "transitions = -1", "transitions = math.MaxInt32"}}},
+	{name: "a Lease in deletion is left alone", edits: []replacement{{judging, "\tage = max(age, 0)\n", "\tage = max(age, 0)\n\tif s.Deleting {\n\t\treturn Decision{State: Ready, CheckAfter: time.Minute}\n\t}\n"}}},
+	{name: "one Lease of a day has all others waited for two", edits: []replacement{{guard, "longestWait = 5 * time.Minute", "longestWait = 500 * time.Hour"}}},
+	{name: "what waits counts against a bound", edits: []replacement{{wiring, "maxActive = 20_000", "maxActive = 2"}, {tally, "y.phases[Delayed] + y.first }", "y.phases[Delayed] + y.phases[Parked] }"}}},
+	{name: "an owner goes before what follows it", edits: []replacement{{asked, "\treturn maps.Clone(f.handover), known && n == 0\n", "\treturn maps.Clone(f.handover), true || known && n == 0\n"}}},
+	{name: "an owner does not wait until what follows it was looked for", edits: []replacement{{asked, "\treturn maps.Clone(f.handover), known && n == 0\n", "\treturn maps.Clone(f.handover), n == 0\n"}}},
+	{name: "what follows those that follow an object does not count", edits: []replacement{{placing, "\tabove[n] = kin.Owner.UID\n", "\tabove[n] = \"\"\n"}}},
+	{name: "an old sight of an owner forgets what follows it", edits: []replacement{{kin, "\tif _, still := s.table.Has(id); !still {\n", "\tif o, still := s.table.Has(id); !still || o.Shard == \"\" {\n"}}},
+	{name: "an owner that is served in another version is somebody else", edits: []replacement{{asked, "\tcase uid == o.UID && f.owner != o.ID:", "\tcase uid == o.UID && f.owner != o.ID && uid == \"\":"}}},
+	{name: "a shard works by what it saw before it lost its Lease", edits: []replacement{{modelled, "\tp.cache = nil\n\tp.settle()\n", "\tstale := p.cache\n\tp.cache = nil\n\tp.settle()\n\n\tif len(stale) > 0 {\n\t\tp.cache = stale\n\t}\n"}, {modelled, "\tp.cache = map[apiserver.ID]*metav1.PartialObjectMetadata{}\n\tp.given = map[apiserver.ID]int64{}\n\tp.acknowledging = map[apiserver.ID]bool{}\n", "\tif p.cache == nil {\n\t\tp.cache = map[apiserver.ID]*metav1.PartialObjectMetadata{}\n\t}\n\n\tp.given = map[apiserver.ID]int64{}\n\tp.acknowledging = map[apiserver.ID]bool{}\n\tp.settle()\n"}}},
+	{name: "a shard works before its hold-off is over", edits: []replacement{{modelled, "\t\t\tpause(term, p.w.clock, holdOff, nil)\n", ""}}},
+}
+
+// apply writes the files of a mutation into a directory, and returns what go build needs to use them.
+func (m mutation) apply(t *testing.T, dir string) (overlay string) {
+	t.Helper()
+
+	services, err := filepath.Abs("../..")
+	require.NoError(t, err)
+
+	changed := map[string]string{}
+
+	for _, e := range m.edits {
+		path := filepath.Join(services, e.file)
+		if _, ok := changed[path]; !ok {
+			text, err := os.ReadFile(path)
+			require.NoError(t, err)
+
+			changed[path] = string(text)
+		}
+
+		require.Equal(t, 1, strings.Count(changed[path], e.old), "%s: the text to replace is not there once in %s:\n%s", m.name, e.file, e.old)
+		changed[path] = strings.Replace(changed[path], e.old, e.becomes, 1)
+	}
+
+	replace := map[string]string{}
+
+	for path, text := range changed {
+		mutated := filepath.Join(dir, strings.ReplaceAll(strings.TrimPrefix(path, services), string(filepath.Separator), "_"))
+		require.NoError(t, os.WriteFile(mutated, []byte(text), 0o600))
+		replace[path] = mutated
+	}
+
+	text, err := json.Marshal(map[string]any{"Replace": replace})
+	require.NoError(t, err)
+
+	overlay = filepath.Join(dir, "overlay.json")
+	require.NoError(t, os.WriteFile(overlay, text, 0o600))
+
+	return overlay
+}
+
+// Each mutation is still one: what it replaces is there.
+func TestMutationsApply(t *testing.T) {
+	for _, m := range mutations {
+		m.apply(t, t.TempDir())
+	}
+}
+
+var failure = regexp.MustCompile(`failed: seed (\d+): (.*)`)
+
+// found is a seed that fails, and by what.
+type found struct {
+	seed int
+	what string
+}
+
+// run builds the simulation with edits and runs seeds, and returns those that fail, in order.
+func (m mutation) run(t *testing.T, env ...string) (all []found, out []byte) {
+	t.Helper()
+
+	dir := t.TempDir()
+	binary := filepath.Join(dir, "mutated.test")
+
+	out, err := exec.Command("go", "test", "-c", "-overlay", m.apply(t, dir), "-o", binary, ".").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+
+	cmd := exec.Command(binary, "-test.run", "^TestSeeds$", "-test.v", "-test.timeout", "20m")
+	cmd.Env = append(os.Environ(), env...)
+	out, _ = cmd.CombinedOutput() // it fails if all is well
+
+	for _, match := range failure.FindAllSubmatch(out, -1) {
+		all = append(all, found{atoi(t, string(match[1])), string(match[2])})
+	}
+
+	return all, out
+}
+
+// first returns the first seed that finds the mutation; ok is false if none does.
+func (m mutation) first(t *testing.T, seeds string) (first found, ok bool, out []byte) {
+	t.Helper()
+
+	if len(m.net) == 0 {
+		all, out := m.run(t, "ONLY=first", "SEED=", "FROM="+strconv.Itoa(m.from), "SEEDS="+seeds)
+		if len(all) == 0 {
+			return found{}, false, out
+		}
+
+		return all[0], true, out
+	}
+
+	both := mutation{name: m.name, edits: append(slices.Clone(m.edits), m.net...)}
+	all, out := both.run(t, "ONLY=all", "SEED=", "FROM="+strconv.Itoa(m.from), "SEEDS="+seeds)
+
+	var names []string
+	for _, f := range all {
+		names = append(names, strconv.Itoa(f.seed))
+	}
+
+	if len(names) == 0 {
+		return found{}, false, out
+	}
+
+	alone, _ := mutation{name: m.name, edits: m.net}.run(t, "ONLY=all", "SEED="+strings.Join(names, ","))
+	all = slices.DeleteFunc(all, func(f found) bool {
+		return slices.ContainsFunc(alone, func(other found) bool { return other.seed == f.seed })
+	})
+
+	if len(all) == 0 {
+		return found{}, false, out
+	}
+
+	return all[0], true, out
+}
+
+// TestMutations builds the simulation with each mutation and lets the seeds find it; it prints how many that takes. It runs if MUTATIONS
+// is a regular expression that some names match.
+func TestMutations(t *testing.T) {
+	if os.Getenv("MUTATIONS") == "" {
+		t.Skip("it takes a while: make test-simulation MUTATIONS=.")
+	}
+
+	wanted := regexp.MustCompile(os.Getenv("MUTATIONS"))
+	rows := []string{fmt.Sprintf("%-62s %6s  %s", "mutation", "seeds", "what breaks first")}
+
+	for _, m := range mutations {
+		if !wanted.MatchString(m.name) {
+			continue
+		}
+
+		t.Run(m.name, func(t *testing.T) {
+			first, ok, out := m.first(t, strconv.Itoa(number(t, "SEEDS", 2000)))
+			row := fmt.Sprintf("%-62s %6s  %s", m.name, "-", "nobody notices")
+
+			if ok {
+				row = fmt.Sprintf("%-62s %6d  %.140s", m.name, first.seed+1-m.from, first.what)
+			}
+
+			fmt.Fprintln(os.Stderr, row)
+
+			rows = append(rows, row)
+			require.True(t, ok, "no seed notices the mutation:\n%s", tail(out))
+		})
+	}
+
+	t.Log("\n" + strings.Join(rows, "\n"))
+}
+
+func tail(out []byte) string { return string(out[max(0, len(out)-2000):]) }

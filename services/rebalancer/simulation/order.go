@@ -1,0 +1,124 @@
+package simulation
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/resources"
+	"github.com/clusterring/clusterring/services/rebalancer/simulation/apiserver"
+)
+
+// lately is how long the rebalancer may not know of a child that somebody has made, or has given to somebody else.
+const lately = 5 * time.Second
+
+// checkOrder checks I9 for a write of the rebalancer: what follows an object comes to its shard before it does. The lock of the world is held.
+func (w *World) checkOrder(write apiserver.Write) {
+	if write.Old == nil || write.New == nil || !strings.HasPrefix(write.Client, "rebalancer/") {
+		return
+	}
+
+	to := write.New.Labels[shardLabel]
+	if to == "" || to == write.Old.Labels[shardLabel] || w.ring == nil || !parent(w.ring.Spec.Resources, write.GroupResource) || w.hampered() || w.restless() {
+		return
+	}
+
+	controllers := map[types.UID]*metav1.OwnerReference{}
+	write.Others(func(_ apiserver.ID, o *metav1.PartialObjectMetadata) {
+		controllers[o.UID] = metav1.GetControllerOfNoCopy(o)
+	})
+
+	write.Others(func(id apiserver.ID, o *metav1.PartialObjectMetadata) {
+		if !w.follows(id, o, write.New.UID, controllers) || o.Labels[shardLabel] == to {
+			return
+		}
+
+		if w.covered(id.Namespace) && !w.touched[id.String()] && w.clock.Since(w.changed[o.UID]) > lately {
+			w.violate(Order, "%s comes to %s, and %s is at %q", write.ID, to, id, o.Labels[shardLabel])
+		}
+	})
+}
+
+// follows reports whether an object of a controlled resource follows the one of the UID, through others of such resources or not. Nobody who follows
+// one that a user has touched just now is expected to. The lock is held.
+func (w *World) follows(id apiserver.ID, o *metav1.PartialObjectMetadata, owner types.UID, controllers map[types.UID]*metav1.OwnerReference) bool {
+	uid := o.UID
+
+	for range v1alpha1.MaxDepth - 1 {
+		role, ok := roleIn(w.ring.Spec.Resources, id.GroupResource)
+		ref := controllers[uid]
+
+		switch {
+		case !ok || role != resources.Controlled || ref == nil || w.clock.Since(w.changed[uid]) <= lately:
+			return false
+		case ref.UID == owner:
+			return true
+		}
+
+		uid, id = ref.UID, object(resourceOf(ref.Kind), id.Namespace, ref.Name)
+	}
+
+	return false
+}
+
+// covered reports whether the ring covers a namespace; the lock is held.
+func (w *World) covered(namespace string) bool {
+	selector, err := metav1.LabelSelectorAsSelector(w.ring.Spec.EffectiveNamespaceSelector())
+
+	return err == nil && (namespace == "" || selector.Matches(labels.Set(namespaceLabels(namespace, w.teams[namespace]))))
+}
+
+// restless reports whether the ring, or what its resources are, has changed so lately that the rebalancer may not know.
+func (w *World) restless() bool {
+	now := w.now()
+
+	return w.h.Lasting == Refused || slices.ContainsFunc(w.h.Steps, func(s Step) bool {
+		switch s.Act { //nolint:exhaustive // others change nothing about that
+		case EditRing, CreateRing, Team, Serve, Withdraw, Break, Remove, Rescope:
+			return s.At <= now && now <= s.At+s.For+30*time.Second
+		}
+
+		return false
+	})
+}
+
+// parent reports whether others may follow the main objects of the resource.
+func parent(list []v1alpha1.RingResource, gr schema.GroupResource) bool {
+	role, ok := roleIn(list, gr)
+
+	return ok && role == resources.Main && slices.ContainsFunc(list, func(r v1alpha1.RingResource) bool { return len(r.ControlledResources) > 0 })
+}
+
+// line returns whom an object follows, its controller first; the last one may not exist.
+func (w *World) line(id apiserver.ID, o *metav1.PartialObjectMetadata) (line []apiserver.ID) {
+	for o != nil && len(line) < v1alpha1.MaxDepth {
+		if id = w.scoped(ownerID(id, o)); id.Name == "" {
+			return line
+		}
+
+		line = append(line, id)
+		o = w.server.Object(id)
+	}
+
+	return line
+}
+
+// stored returns an object as it is stored, nil if there is none. It says whom those follow that others follow.
+type stored func(apiserver.ID) *metav1.PartialObjectMetadata
+
+// ControllerOf implements [resources.Ancestors].
+func (s stored) ControllerOf(_ context.Context, of resources.Owner) (controller *metav1.OwnerReference, found bool, err error) {
+	o := s(apiserver.ID{GroupResource: of.Resource.GroupResource(), Namespace: of.Namespace, Name: of.Name})
+	if o == nil || o.UID != of.UID {
+		return nil, false, nil
+	}
+
+	return metav1.GetControllerOf(o), true, nil
+}

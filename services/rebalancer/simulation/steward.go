@@ -1,0 +1,461 @@
+package simulation
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/utils/clock"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/lease"
+	"github.com/clusterring/clusterring/services/internal/resources"
+	"github.com/clusterring/clusterring/services/internal/takeover"
+	"github.com/clusterring/clusterring/services/rebalancer/engine"
+	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/placement"
+	"github.com/clusterring/clusterring/services/rebalancer/scope"
+	"github.com/clusterring/clusterring/services/rebalancer/simulation/apiserver"
+)
+
+// steward is what the rebalancer has around the engine of a ring: it gives the engine its target, and keeps the ring's status.
+type steward struct {
+	w      *World
+	client *apiserver.Client
+	feed   *feed
+	wake   chan struct{}
+
+	mu       sync.Mutex
+	ring     *v1alpha1.ClusterRing
+	leases   map[types.NamespacedName]*coordinationv1.Lease
+	teams    map[string]string
+	known    *resources.Resolver
+	revision int64
+	// guarded are the Leases that the engine's guard has seen held by their shards.
+	guarded map[types.NamespacedName]types.UID
+	// looks is how often it has looked after the ring.
+	looks int
+	away  time.Time
+	// engine works towards the target, for the ring of that uid.
+	engine *engine.Engine
+	stop   func()
+	uid    types.UID
+}
+
+// longest is when the steward looks after a ring of which nobody has told anything.
+const longest = 10 * time.Minute
+
+// moment is how long the steward waits before it looks: what happens at the instant at which it was woken has all happened then, in
+// whatever order the goroutines of that instant have run.
+const moment = 17 * time.Microsecond
+
+func newSteward(w *World) *steward {
+	s := &steward{
+		w: w, client: w.server.Client("rebalancer/0"), feed: newFeed(), wake: make(chan struct{}, 1),
+		leases: map[types.NamespacedName]*coordinationv1.Lease{}, teams: map[string]string{},
+		known: resources.NewResolver(discovery{w.server.Client("rebalancer/0")}, clock.RealClock{}, logr.Discard()),
+	}
+	s.known.Subscribe(s.changed)
+
+	w.server.FollowLeases("rebalancer/0", func(id types.NamespacedName, l *coordinationv1.Lease, lag time.Duration) {
+		s.feed.put(lag, func() {
+			renewal := s.leases[id] != nil && l != nil && holderOf(s.leases[id]) == holderOf(l)
+			s.learn(func() { keep(s.leases, id, l) }, !renewal)
+		})
+	})
+	w.followRing("rebalancer/0", s.feed, func(r *v1alpha1.ClusterRing) { s.learn(func() { s.ring = r }, true) })
+	w.followTeams("rebalancer/0", s.feed, func(name, team string) {
+		s.learn(func() {
+			before, known := s.teams[name]
+			s.teams[name] = team
+
+			if t := s.pursued(); known && t != nil &&
+				t.Selector.Matches(labels.Set(namespaceLabels(name, before))) != t.Selector.Matches(labels.Set(namespaceLabels(name, team))) {
+				s.revision++
+			}
+		}, true)
+	})
+
+	return s
+}
+
+// pursued is what the engine works towards; the lock is held.
+func (s *steward) pursued() *engine.Target {
+	if s.engine == nil {
+		return nil
+	}
+
+	return s.engine.Target()
+}
+
+func (s *steward) learn(change func(), wake bool) {
+	s.mu.Lock()
+	change()
+	s.mu.Unlock()
+
+	if wake {
+		s.changed()
+	}
+}
+
+func (s *steward) changed() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Selects implements [engine.Namespaces].
+func (s *steward) Selects(_ context.Context, namespace string, selector labels.Selector) (bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	team, ok := s.teams[namespace]
+
+	return ok && selector.Matches(labels.Set(namespaceLabels(namespace, team))), nil
+}
+
+// restart has another replica lead, after a time.
+func (s *steward) restart(after time.Duration) {
+	s.mu.Lock()
+	s.away = s.w.clock.Now().Add(after)
+	s.mu.Unlock()
+	s.changed()
+}
+
+func (s *steward) run(ctx context.Context) {
+	s.w.group.Go(func() { s.feed.run(ctx) })
+	s.w.group.Go(func() { _ = s.known.Start(ctx) })
+
+	if s.known.Await(ctx) != nil {
+		s.w.say("discovery does not answer")
+	}
+
+	for ctx.Err() == nil {
+		s.mu.Lock()
+		away := s.away.Sub(s.w.clock.Now())
+		s.mu.Unlock()
+
+		if away > 0 {
+			s.halt()
+			pause(ctx, s.w.clock, away, nil)
+
+			continue
+		}
+
+		pause(ctx, s.w.clock, moment, nil)
+
+		s.mu.Lock()
+		s.looks++
+		s.mu.Unlock()
+
+		wait := longest
+		if err := s.reconcile(ctx); err != nil {
+			wait = time.Second
+		}
+
+		pause(ctx, s.w.clock, 50*time.Millisecond, nil)
+		pause(ctx, s.w.clock, wait, s.wake)
+	}
+
+	s.halt()
+}
+
+// halt stops the engine, if one runs.
+func (s *steward) halt() {
+	s.mu.Lock()
+	stop := s.stop
+	s.stop, s.engine, s.guarded = nil, nil, nil
+	s.mu.Unlock()
+
+	if stop != nil {
+		stop()
+	}
+}
+
+// reconcile looks once after the ring, as the rebalancer's reconciler does.
+func (s *steward) reconcile(ctx context.Context) error {
+	s.mu.Lock()
+	ring, uid := s.ring, s.uid
+	s.mu.Unlock()
+
+	if ring == nil || s.engine != nil && uid != ring.UID {
+		s.halt()
+
+		if ring == nil {
+			return nil
+		}
+	}
+
+	if len(ring.Finalizers) == 0 {
+		if ring.DeletionTimestamp != nil {
+			s.halt()
+			return nil
+		}
+
+		return s.write(ctx, ring, func(r *v1alpha1.ClusterRing) { r.Finalizers = []string{v1alpha1.FinalizerRebalancer} })
+	}
+
+	t, sc, held := s.aimAt(ring)
+
+	if s.engine == nil {
+		s.begin(ctx, ring)
+	}
+
+	if !s.engine.Pursues(t) {
+		s.engine.Observe(t.View)
+		s.guard(held)
+
+		report := s.engine.Report()
+		report.Converged = false
+		report.Lost = sets.List(sets.New(report.Lost...).Insert(s.engine.Lost(t)...).Delete(t.View.AvailableShards()...))
+
+		if err := s.write(ctx, ring, func(r *v1alpha1.ClusterRing) { r.Status.Assignment = assignment(r, sc, t, report) }); err != nil {
+			return err
+		}
+
+		s.engine.SetTarget(t)
+
+		return nil
+	}
+
+	s.engine.SetTarget(t)
+	s.guard(held)
+
+	report := s.engine.Report()
+	if err := s.write(ctx, ring, func(r *v1alpha1.ClusterRing) { r.Status.Assignment = assignment(r, sc, t, report) }); err != nil {
+		return err
+	}
+
+	if ring.DeletionTimestamp != nil && report.Converged && !missing(t) {
+		s.halt()
+		return s.write(ctx, ring, func(r *v1alpha1.ClusterRing) { r.Finalizers = nil })
+	}
+
+	return nil
+}
+
+// begin starts an engine.
+func (s *steward) begin(ctx context.Context, ring *v1alpha1.ClusterRing) {
+	ctx, cancel := context.WithCancel(logr.NewContext(ctx, s.log()))
+	ended := make(chan struct{})
+
+	e := engine.New(engine.Config{
+		Ring: ringName, Objects: objects.NewClient(s.client, ringName), Guard: takeover.New(ringName, s.client.Leases(), clock.RealClock{}),
+		Namespaces: s, Limits: s.w.h.limits(), Clock: clock.RealClock{}, Changed: s.changed,
+		Trouble: s.known.Ask,
+		Late: func(id objects.ID, shard string, after time.Duration) {
+			s.w.say("engine: shard %s has not given up %s after %s", shard, id, after)
+		},
+	})
+
+	s.mu.Lock()
+	s.engine, s.uid = e, ring.UID
+	s.stop = func() {
+		cancel()
+		<-ended
+	}
+	s.mu.Unlock()
+
+	go func() {
+		defer close(ended)
+		e.Run(ctx)
+	}()
+}
+
+// log returns a log of which only what an audit finds is read, unless all of it is to be in the trace.
+func (s *steward) log() logr.Logger {
+	if s.w.h.Verbose {
+		return logr.New(sink{s.w, funcr.New(func(_, args string) { s.w.say("engine: %s", args) }, funcr.Options{Verbosity: 1}).GetSink()})
+	}
+
+	return logr.New(sink{s.w, nil})
+}
+
+// sink reads what the engine logs.
+type sink struct {
+	w    *World
+	next logr.LogSink
+}
+
+func (k sink) Init(logr.RuntimeInfo)          {}
+func (k sink) Enabled(int) bool               { return true }
+func (k sink) WithValues(...any) logr.LogSink { return k }
+func (k sink) WithName(string) logr.LogSink   { return k }
+func (k sink) Error(err error, msg string, kv ...any) {
+	k.pass(func() { k.next.Error(err, msg, kv...) })
+}
+
+func (k sink) Info(level int, msg string, kv ...any) {
+	k.pass(func() { k.next.Info(level, msg, kv...) })
+
+	if strings.HasPrefix(msg, "The audit has found") && len(kv) > 1 {
+		k.w.auditFound(fmt.Sprint(kv[1]))
+	}
+}
+
+func (k sink) pass(log func()) {
+	if k.next != nil {
+		log()
+	}
+}
+
+// guard notes which Leases the guard has seen held.
+func (s *steward) guard(held map[types.NamespacedName]types.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	s.guarded = held
+}
+
+// guards reports whether the guard has seen this very Lease held by its shard.
+func (s *steward) guards(id types.NamespacedName, l *coordinationv1.Lease) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return s.guarded[id] != "" && s.guarded[id] == l.UID
+}
+
+// aimAt returns what the engine is to work towards, and the Leases that are held there.
+func (s *steward) aimAt(ring *v1alpha1.ClusterRing) (*engine.Target, *scope.Scope, map[types.NamespacedName]types.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	held := map[types.NamespacedName]types.UID{}
+
+	for id, l := range s.leases {
+		if lease.RecordOf(l).HeldBy(id.Name) {
+			held[id] = l.UID
+		}
+	}
+
+	sc := scope.Of(ring)
+
+	selector, err := metav1.LabelSelectorAsSelector(ring.Spec.EffectiveNamespaceSelector())
+	if err != nil {
+		panic("a selector that is not valid: " + err.Error())
+	}
+
+	covered := make(map[string]bool, len(s.teams))
+	for name, team := range s.teams {
+		covered[name] = selector.Matches(labels.Set(namespaceLabels(name, team)))
+	}
+
+	var before placement.Narrowing
+	if now := s.pursued(); now != nil {
+		before = now.Narrow
+	}
+
+	return &engine.Target{
+		Narrow: placement.Narrow(before, covered),
+		View:   viewOf(s.leases), Set: s.known.Resolve(sc.Spec), Leaving: sc.Leaving, Selector: selector, Revision: s.revision,
+	}, &sc, held
+}
+
+// missing reports whether a resource of the ring is not served. One that has left the ring is not missed once it is gone.
+func missing(t *engine.Target) bool {
+	return slices.ContainsFunc(t.Set.Missing(), func(m resources.Missing) bool { return !t.Leaving[m.GroupResource] || !m.Gone() })
+}
+
+// assignment is what the status says of the ring's objects.
+func assignment(ring *v1alpha1.ClusterRing, sc *scope.Scope, t *engine.Target, report engine.Report) *v1alpha1.AssignmentStatus {
+	a := &v1alpha1.AssignmentStatus{LostShards: report.Lost, Resources: sc.Remember(t.Set)}
+
+	if report.Converged {
+		a.Resources = scope.Converged(ring, t.Set)
+	}
+
+	if report.Converged && !missing(t) {
+		a.Fingerprint = t.View.Fingerprint()
+	}
+
+	return a
+}
+
+// write changes the ring on the API server, if that changes anything and it is still the one that was read.
+func (s *steward) write(ctx context.Context, read *v1alpha1.ClusterRing, change func(r *v1alpha1.ClusterRing)) error {
+	becomes := read.DeepCopy()
+	if change(becomes); fmt.Sprint(becomes.Finalizers, becomes.Status.Assignment) == fmt.Sprint(read.Finalizers, read.Status.Assignment) {
+		return nil
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+
+	return s.client.Call(ctx, "update", rings, func() error {
+		s.w.mu.Lock()
+		defer s.w.mu.Unlock()
+
+		now := s.w.ring
+		if now == nil || now.UID != read.UID || now.Generation != read.Generation {
+			return fmt.Errorf("write ring %s: %w", ringName, errNotHeld)
+		}
+
+		next := now.DeepCopy()
+		change(next)
+
+		if len(next.Finalizers) == 0 && next.DeletionTimestamp != nil {
+			next = nil
+		}
+
+		s.w.setRing(next)
+		s.w.note("the status of the ring: %s", spoken(next))
+
+		return nil
+	})
+}
+
+func spoken(r *v1alpha1.ClusterRing) string {
+	switch {
+	case r == nil:
+		return "gone"
+	case fingerprintOf(r) != "":
+		return "converged"
+	}
+
+	return "not converged"
+}
+
+// claim returns what the steward knows, and whether the engine says that it has converged there.
+func (s *steward) claim() (f facts, converged bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	f = facts{ring: s.ring, view: viewOf(s.leases), teams: maps.Clone(s.teams), served: s.w.server.Resources()}
+	if s.engine == nil || s.engine.Target() == nil || s.ring == nil {
+		return f, false
+	}
+
+	return f, s.engine.Target().View.Fingerprint() == f.view.Fingerprint() && s.engine.Report().Converged
+}
+
+// looked returns how often the steward has looked after the ring.
+func (s *steward) looked() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return s.looks
+}
+
+// report returns what the engine says; running is false if there is none.
+func (s *steward) report() (r engine.Report, running bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if s.engine == nil {
+		return engine.Report{}, false
+	}
+
+	return s.engine.Report(), true
+}

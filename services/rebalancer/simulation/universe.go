@@ -1,0 +1,111 @@
+package simulation
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/rebalancer/simulation/apiserver"
+)
+
+// ringName is the name of the ring.
+const ringName = "ring"
+
+var (
+	shardLabel = v1alpha1.ShardLabel(ringName)
+	drainLabel = v1alpha1.DrainLabel(ringName)
+)
+
+// The resources that there are. All may be main or controlled.
+var (
+	websites   = schema.GroupResource{Group: "example.com", Resource: "websites"}
+	databases  = schema.GroupResource{Group: "example.com", Resource: "databases"}
+	tenants    = schema.GroupResource{Group: "example.com", Resource: "tenants"}
+	configMaps = schema.GroupResource{Resource: "configmaps"}
+	secrets    = schema.GroupResource{Resource: "secrets"}
+	rings      = schema.GroupResource{Group: v1alpha1.GroupVersion.Group, Resource: "clusterrings"}
+)
+
+// served is how they are served at first.
+var served = map[schema.GroupResource]apiserver.Served{
+	websites:   {Version: "v1beta1", Kind: "Website", Namespaced: true},
+	databases:  {Version: "v1", Others: []string{"v1beta1"}, Kind: "Database", Namespaced: true},
+	tenants:    {Version: "v1", Kind: "Tenant"},
+	configMaps: {Version: "v1", Kind: "ConfigMap", Namespaced: true},
+	secrets:    {Version: "v1", Kind: "Secret", Namespaced: true},
+}
+
+func resource(gr schema.GroupResource, controlled ...schema.GroupResource) v1alpha1.RingResource {
+	r := v1alpha1.RingResource{Group: gr.Group, Resource: gr.Resource}
+	for _, c := range controlled {
+		r.ControlledResources = append(r.ControlledResources, v1alpha1.ControlledResource{Group: c.Group, Resource: c.Resource})
+	}
+
+	return r
+}
+
+// specs are what a ring may be made to say. The first is what it says at first, if nothing else is drawn.
+var specs = []v1alpha1.ClusterRingSpec{
+	{Resources: []v1alpha1.RingResource{resource(websites, configMaps)}},
+	{Resources: []v1alpha1.RingResource{resource(websites, configMaps, secrets), resource(databases)}},
+	{Resources: []v1alpha1.RingResource{resource(databases, configMaps)}},
+	{Resources: []v1alpha1.RingResource{resource(websites, configMaps), resource(tenants, secrets)}},
+	{Resources: []v1alpha1.RingResource{resource(websites), resource(databases, configMaps, secrets)}},
+	{Resources: []v1alpha1.RingResource{resource(tenants)}},
+	{Resources: []v1alpha1.RingResource{resource(configMaps)}},
+	{Resources: []v1alpha1.RingResource{resource(websites, configMaps), resource(databases, configMaps)}},
+	{Resources: []v1alpha1.RingResource{resource(databases), resource(websites, secrets)}, NamespaceSelector: teamA},
+	{Resources: []v1alpha1.RingResource{resource(websites, configMaps)}, NamespaceSelector: teamA},
+	{Resources: []v1alpha1.RingResource{resource(websites, configMaps), {Group: websites.Group, Resource: "website"}}}, // a typo
+	{Resources: []v1alpha1.RingResource{resource(websites, configMaps, schema.GroupResource{Resource: "secret"}), resource(databases)}},
+	{Resources: []v1alpha1.RingResource{resource(schema.GroupResource{Group: databases.Group, Resource: "databasses"}, configMaps), resource(tenants)}},
+}
+
+// misspelt are those of the specs that name a resource which does not exist.
+var misspelt = []int{10, 11, 12}
+
+var teamA = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "a"}}
+
+// namespaces are those that there are, with the team that each belongs to at first.
+var namespaces = map[string]string{"n1": "a", "n2": "a", "n3": "b", metav1.NamespaceSystem: "b"}
+
+// namespaceLabels are those of a namespace that belongs to a team.
+func namespaceLabels(name, team string) map[string]string {
+	return map[string]string{"team": team, corev1.LabelMetadataName: name}
+}
+
+// mapperOf returns what the resources that are served so are, whatever their versions.
+func mapperOf(all map[schema.GroupResource]apiserver.Served) meta.RESTMapper {
+	var versions []schema.GroupVersion
+
+	for gr, how := range all {
+		versions = append(versions, schema.GroupVersion{Group: gr.Group, Version: how.Version})
+	}
+
+	slices.SortFunc(versions, func(a, b schema.GroupVersion) int {
+		if a.String() < b.String() {
+			return -1
+		}
+
+		return 1
+	})
+
+	m := meta.NewDefaultRESTMapper(versions)
+
+	for gr, how := range all {
+		scope := meta.RESTScopeRoot
+		if how.Namespaced {
+			scope = meta.RESTScopeNamespace
+		}
+
+		gv := schema.GroupVersion{Group: gr.Group, Version: how.Version}
+		singular := gv.WithResource(gr.Resource[:len(gr.Resource)-1])
+		m.AddSpecific(gv.WithKind(how.Kind), gv.WithResource(gr.Resource), singular, scope)
+	}
+
+	return m
+}

@@ -1,0 +1,397 @@
+package simulation
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/resources"
+	"github.com/clusterring/clusterring/services/rebalancer/simulation/apiserver"
+)
+
+// happen has one step happen. Requests of users take their time, and nobody waits for them.
+func (w *World) happen(ctx context.Context, s Step) {
+	w.say("* %s", s)
+
+	switch s.Act {
+	case Flap:
+		w.group.Go(func() { w.flap(ctx, s) })
+	case Join, Leave, Crash, Freeze, Hang:
+		w.shardStep(ctx, s)
+	case DeleteLease, PinLease, LongLease, FullLease:
+		w.group.Go(func() { w.leaseStep(ctx, s) })
+	case EditRing, DeleteRing, CreateRing, Team:
+		w.ringStep(s)
+	case Serve, Withdraw, Break, Remove, Rescope:
+		w.resourceStep(ctx, s)
+	case RestartRebalancer:
+		w.steward.restart(s.For)
+	case RestartMonitor:
+		w.monitor.restart(s.For)
+	case NoAdmission:
+		w.mu.Lock()
+		w.noWebhook = w.clock.Now().Add(s.For)
+		w.mu.Unlock()
+	case Cut:
+		w.server.Cut(apiserver.Break(s.Value), s.Who, "")
+	case Compact:
+		w.server.Compact()
+	case Disturb:
+		f := s.Fault
+		f.From, f.Until = w.clock.Now(), w.clock.Now().Add(s.For)
+		w.server.Inject(f)
+	case Create, Restore, Delete, Orphan, Relabel, Drain, Undrain, Reparent, Touch:
+		w.group.Go(func() { w.userStep(ctx, s) })
+	}
+}
+
+func (w *World) shardStep(ctx context.Context, s Step) {
+	id := types.NamespacedName{Namespace: or(s.Value, "shards"), Name: s.Who}
+	if s.Act == Join {
+		w.join(ctx, id, s.N)
+		return
+	}
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	p := w.processes[id]
+	if p == nil {
+		return
+	}
+
+	if w.h.Lasting == HungShard && w.h.Whom == s.Who && s.Value == "" && s.Act != Hang || w.h.Lasting == Namesakes && w.h.Whom == s.Who {
+		return // it stays
+	}
+
+	switch s.Act { //nolint:exhaustive // these are all
+	case Leave:
+		if !p.leaving() {
+			close(p.leave)
+		}
+	case Crash:
+		p.end()
+		p.stop()
+		delete(w.processes, id)
+	case Freeze:
+		p.frozen = w.clock.Now().Add(s.For)
+	case Hang:
+		p.hung = w.clock.Now().Add(max(s.For, p.hung.Sub(w.clock.Now())))
+	}
+}
+
+// leaseStep is what a user does to the Lease of a shard. A Lease that the rebalancer has not seen held is left alone: how it works says what
+// becomes of the shard's objects then.
+func (w *World) leaseStep(ctx context.Context, s Step) {
+	client, id, l := w.server.Client("user/x").Leases(), types.NamespacedName{Namespace: "shards", Name: s.Who}, &coordinationv1.Lease{}
+
+	if client.Get(ctx, id, l) != nil {
+		return
+	}
+
+	switch s.Act { //nolint:exhaustive // these are all
+	case DeleteLease:
+		if w.steward.guards(id, l) {
+			_ = client.Delete(ctx, l)
+		}
+
+		return
+	case PinLease:
+		l.Finalizers = []string{"example.com/kept"}
+	case LongLease:
+		l.Spec.LeaseDurationSeconds = new(int32(24 * time.Hour / time.Second))
+	case FullLease:
+		l.Spec.LeaseTransitions = new(int32(math.MaxInt32))
+	}
+
+	if client.Update(ctx, l) == nil && s.Act == PinLease && client.Get(ctx, id, l) == nil {
+		_ = client.Delete(ctx, l)
+	}
+}
+
+// retrain notes that objects which were main ones are controlled from now on. Who edits a ring like that has to restart its shards: they
+// work on these objects as before until they see them move. The lock is held.
+func (w *World) retrain(before, after []v1alpha1.RingResource) {
+	for _, p := range w.processes {
+		for uid, id := range p.works {
+			was, _ := roleIn(before, id.GroupResource)
+			if is, _ := roleIn(after, id.GroupResource); was == resources.Main && is == resources.Controlled {
+				w.excusedUntilSeen(uid, p)
+			}
+		}
+	}
+}
+
+// flap has a shard come and go until ctx ends.
+func (w *World) flap(ctx context.Context, s Step) {
+	for i := 0; ctx.Err() == nil; i++ {
+		s.Act = Join
+		if i%2 == 1 {
+			s.Act = Leave
+		}
+
+		w.shardStep(ctx, s)
+		pause(ctx, w.clock, 500*time.Millisecond+time.Duration(chance(w.h.Seed, "flap", i)%uint64(3*time.Second)), nil)
+	}
+}
+
+func (w *World) ringStep(s Step) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	if s.Act == Team {
+		w.teams[s.Who] = s.Value
+		for _, seen := range w.teamSeen {
+			seen(s.Who, s.Value)
+		}
+
+		return
+	}
+
+	if w.ring == nil {
+		if s.Act == CreateRing {
+			w.makeRing(s.N)
+		}
+
+		return
+	}
+
+	r := w.ring.DeepCopy()
+
+	switch {
+	case s.Act == EditRing:
+		r.Spec = *specs[s.N].DeepCopy()
+		r.Generation++
+		w.retrain(w.ring.Spec.Resources, r.Spec.Resources)
+	case s.Act == DeleteRing && r.DeletionTimestamp == nil:
+		r.DeletionTimestamp = new(metav1.NewTime(w.clock.Now()))
+		r.Generation++
+
+		if len(r.Finalizers) == 0 {
+			r = nil
+		}
+	default:
+		return
+	}
+
+	w.setRing(r)
+}
+
+func (w *World) resourceStep(ctx context.Context, s Step) {
+	gr := s.Object.GroupResource
+
+	how, ok := w.server.Resources()[gr]
+	if !ok {
+		return
+	}
+
+	switch s.Act { //nolint:exhaustive // these are all
+	case Serve:
+		if how.Others = nil; s.N == 0 && s.Value != how.Version {
+			how.Others = []string{how.Version}
+		}
+
+		how.Version = s.Value
+		w.server.Serve(gr, how)
+	case Withdraw, Remove, Break:
+		how.Down = false
+
+		switch s.Act {
+		case Remove:
+			w.server.DeleteAll("user/gc", gr)
+			w.server.Withdraw(gr)
+		case Withdraw:
+			w.server.Withdraw(gr)
+		default:
+			down := how
+			down.Down = true
+			w.server.Serve(gr, down)
+		}
+
+		w.group.Go(func() {
+			pause(ctx, w.clock, s.For, nil)
+			w.server.Serve(gr, how)
+			w.say("* %s is served again", gr)
+		})
+	case Rescope:
+		w.server.DeleteAll("user/gc", gr)
+
+		how.Namespaced = !how.Namespaced
+		w.server.Serve(gr, how)
+	}
+}
+
+// userStep is what a user does to an object, or the garbage collector after that.
+func (w *World) userStep(ctx context.Context, s Step) {
+	client := w.server.Client("user/" + map[bool]string{false: "x", true: "around"}[s.Around])
+	id := w.scoped(s.Object)
+
+	switch s.Act {
+	case Create, Restore:
+		if o := w.fresh(s); o != nil {
+			_ = client.Create(ctx, id, o)
+		}
+	case Delete, Orphan:
+		o := w.server.Object(id)
+		if o == nil {
+			return
+		}
+
+		if s.Act == Orphan {
+			w.orphan(ctx, o.UID)
+		}
+
+		_ = client.Delete(ctx, id)
+
+		w.mu.Lock()
+		w.buried[id] = o
+		w.mu.Unlock()
+	case Touch:
+		for i := range s.N {
+			_ = client.Edit(ctx, id, func(o *metav1.PartialObjectMetadata) {
+				metav1.SetMetaDataAnnotation(&o.ObjectMeta, "touched", fmt.Sprintf("%s %d", s.At, i))
+			})
+		}
+	default:
+		references := w.references(s)
+		_ = client.Edit(ctx, id, func(o *metav1.PartialObjectMetadata) { edit(s, o, references) })
+	}
+}
+
+// scoped leaves the namespace out where the resource, as it is now, is one of the cluster.
+func (w *World) scoped(id apiserver.ID) apiserver.ID {
+	if how, ok := w.server.Resources()[id.GroupResource]; ok && !how.Namespaced {
+		id.Namespace = ""
+	} else if ok && id.Namespace == "" {
+		id.Namespace = "n1"
+	}
+
+	return id
+}
+
+func edit(s Step, o *metav1.PartialObjectMetadata, references []metav1.OwnerReference) {
+	labels := maps.Clone(o.Labels)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+
+	switch s.Act { //nolint:exhaustive // these are all
+	case Relabel:
+		if labels[shardLabel] = s.Value; s.Value == "" {
+			delete(labels, shardLabel)
+		}
+	case Drain:
+		labels[drainLabel] = v1alpha1.DrainValue
+	case Undrain:
+		delete(labels, drainLabel)
+	case Reparent:
+		o.OwnerReferences = references
+	}
+
+	o.Labels = labels
+}
+
+// fresh returns the object that the step creates; nil if its owner is not there.
+func (w *World) fresh(s Step) *metav1.PartialObjectMetadata {
+	o := &metav1.PartialObjectMetadata{}
+
+	if s.Act == Restore {
+		w.mu.Lock()
+		buried := w.buried[w.scoped(s.Object)]
+		w.mu.Unlock()
+
+		if buried == nil {
+			return nil
+		}
+
+		o.Labels, o.OwnerReferences = maps.Clone(buried.Labels), buried.OwnerReferences
+	}
+
+	if s.Value != "" {
+		metav1.SetMetaDataLabel(&o.ObjectMeta, shardLabel, s.Value)
+	}
+
+	if s.Act == Create && s.Owner.Name != "" {
+		o.OwnerReferences = w.references(s)
+		if o.OwnerReferences == nil {
+			return nil
+		}
+	}
+
+	return o
+}
+
+// references makes Owner the controller; nil if it is not there, or in another namespace.
+func (w *World) references(s Step) []metav1.OwnerReference {
+	id := w.scoped(s.Owner)
+
+	owner := w.server.Object(id)
+	if owner == nil || id.Namespace != "" && id.Namespace != s.Object.Namespace {
+		return nil
+	}
+
+	how, ok := w.server.Resources()[id.GroupResource]
+	if !ok {
+		return nil
+	}
+
+	return []metav1.OwnerReference{{
+		APIVersion: schema.GroupVersion{Group: id.Group, Version: how.Version}.String(), Kind: how.Kind, Name: id.Name,
+		UID: owner.UID, Controller: new(true),
+	}}
+}
+
+// orphan takes the references away from the children of an object, as the garbage collector does before that is deleted.
+func (w *World) orphan(ctx context.Context, owner types.UID) {
+	children := map[apiserver.ID]bool{}
+
+	w.server.Objects(func(id apiserver.ID, o *metav1.PartialObjectMetadata) {
+		for _, r := range o.OwnerReferences {
+			if r.UID == owner {
+				children[id] = true
+			}
+		}
+	})
+
+	for _, id := range sortedKeys(children) {
+		_ = w.server.Client("gc/0").Edit(ctx, id, func(o *metav1.PartialObjectMetadata) { o.OwnerReferences = nil })
+	}
+}
+
+// collect is the garbage collector: it deletes what has an owner that it has missed for a while.
+func (w *World) collect(ctx context.Context) {
+	missed := map[types.UID]bool{}
+
+	for ctx.Err() == nil {
+		pause(ctx, w.clock, 7*time.Second, nil)
+
+		alive := map[types.UID]bool{}
+		owned := map[apiserver.ID]types.UID{}
+
+		w.server.Objects(func(id apiserver.ID, o *metav1.PartialObjectMetadata) {
+			alive[o.UID] = true
+
+			for _, r := range o.OwnerReferences {
+				owned[id] = r.UID
+			}
+		})
+
+		for _, id := range sortedKeys(owned) {
+			switch owner := owned[id]; {
+			case alive[owner]:
+			case missed[owner]:
+				_ = w.server.Client("gc/0").Delete(ctx, id)
+			default:
+				missed[owner] = true
+			}
+		}
+	}
+}

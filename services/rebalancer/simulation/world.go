@@ -1,0 +1,402 @@
+package simulation
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/hashring"
+	"github.com/clusterring/clusterring/services/internal/membership"
+	"github.com/clusterring/clusterring/services/internal/resources"
+	"github.com/clusterring/clusterring/services/rebalancer/scope"
+	"github.com/clusterring/clusterring/services/rebalancer/simulation/apiserver"
+)
+
+// tables are the hash rings of all worlds: they follow from the names of shards, of which there are few.
+var tables = hashring.NewCache(256)
+
+// World is where a history happens.
+type World struct {
+	h      History
+	clock  clock.Clock
+	begun  time.Time
+	server *apiserver.Server
+	group  sync.WaitGroup
+
+	assigners []*assigner
+	steward   *steward
+	monitor   *monitor
+
+	// mu is held for a moment only, with no call of the server.
+	mu         sync.Mutex
+	lines      []string
+	ring       *v1alpha1.ClusterRing   // nil if there is none; what is here never changes
+	labelled   []v1alpha1.RingResource // what may carry its labels
+	ringsMade  int
+	told       int
+	asked      int
+	admitted   bool // the assigner has labelled what is being written
+	assigned   bool // and rightly so
+	ringSeen   []func(r *v1alpha1.ClusterRing)
+	teams      map[string]string
+	teamSeen   []func(name, team string)
+	leases     map[types.NamespacedName]*coordinationv1.Lease
+	processes  map[types.NamespacedName]*process
+	working    map[types.UID]map[*process]bool
+	tampered   map[types.UID]map[*process]bool
+	overridden map[types.UID]int64 // the version that a user has written last who was not bound to the protocol
+	unrelated  map[types.UID]schema.GroupResource
+	touched    map[string]bool
+	changed    map[types.UID]time.Time // when a user has written last
+	givenUp    map[types.UID]time.Time // when an object has lost its shard last
+	noWebhook  time.Time
+	buried     map[apiserver.ID]*metav1.PartialObjectMetadata
+	violations []string
+	over       bool
+}
+
+// newWorld returns a world in which nothing has happened yet. It must be called in a bubble.
+func newWorld(h History) *World {
+	w := &World{
+		h: h, clock: clock.RealClock{}, teams: map[string]string{},
+		leases:    map[types.NamespacedName]*coordinationv1.Lease{},
+		processes: map[types.NamespacedName]*process{},
+		working:   map[types.UID]map[*process]bool{}, tampered: map[types.UID]map[*process]bool{}, overridden: map[types.UID]int64{},
+		unrelated: map[types.UID]schema.GroupResource{}, touched: map[string]bool{}, changed: map[types.UID]time.Time{}, givenUp: map[types.UID]time.Time{}, buried: map[apiserver.ID]*metav1.PartialObjectMetadata{},
+	}
+	w.begun = w.clock.Now()
+	config := apiserver.Config{Seed: h.Seed, Page: h.Page, Streaming: h.Streaming, Admit: w.admit, Written: w.written}
+	if h.Verbose {
+		config.Asked = func(client, verb, resource, what string) {
+			if strings.HasPrefix(client, "rebalancer/") {
+				w.say("%s: %s %s %s", client, verb, resource, what)
+			}
+		}
+	}
+
+	w.server = apiserver.New(config)
+
+	for gr, how := range served {
+		w.server.Serve(gr, how)
+	}
+
+	maps.Copy(w.teams, namespaces)
+
+	w.makeRing(h.Spec)
+
+	return w
+}
+
+// start lets the services run until ctx ends.
+func (w *World) start(ctx context.Context) {
+	w.server.FollowLeases("world", func(id types.NamespacedName, l *coordinationv1.Lease, _ time.Duration) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+
+		if old := w.leases[id]; old == nil || l == nil || holderOf(old) != holderOf(l) {
+			w.note("Lease %s is %s", id, holderOf(l))
+		}
+
+		keep(w.leases, id, l)
+	})
+
+	known := resources.NewResolver(discovery{w.server.Client("assigner/0")}, clock.RealClock{}, logr.Discard())
+	w.group.Go(func() { _ = known.Start(ctx) })
+
+	for i := range 2 {
+		a := newAssigner(w, fmt.Sprintf("assigner/%d", i), known)
+		w.assigners = append(w.assigners, a)
+		w.group.Go(func() { a.feed.run(ctx) })
+	}
+
+	w.group.Go(func() { w.collect(ctx) })
+
+	w.monitor = newMonitor(w)
+	w.group.Go(func() { w.monitor.run(ctx) })
+
+	w.steward = newSteward(w)
+	w.group.Go(func() { w.steward.run(ctx) })
+}
+
+func holderOf(l *coordinationv1.Lease) string {
+	if l == nil {
+		return "deleted"
+	}
+
+	if l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "" {
+		return "released"
+	}
+
+	return "held by " + *l.Spec.HolderIdentity
+}
+
+// now is the time since the beginning.
+func (w *World) now() time.Duration { return w.clock.Since(w.begun) }
+
+// note writes a line into the trace; mu is held.
+func (w *World) note(format string, args ...any) {
+	if w.over {
+		return
+	}
+
+	w.lines = append(w.lines, fmt.Sprintf("%12.6fs  ", w.now().Seconds())+fmt.Sprintf(format, args...))
+}
+
+// say writes a line into the trace.
+func (w *World) say(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	w.note(format, args...)
+}
+
+// violate notes that something happened that must not; mu is held.
+func (w *World) violate(property, format string, args ...any) {
+	text := property + ": " + fmt.Sprintf(format, args...)
+	w.note("VIOLATED %s", text)
+	w.violations = append(w.violations, text)
+}
+
+// written is told of every change of an object, with the lock of the server held.
+func (w *World) written(write apiserver.Write) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	w.note("%s %ss %s: %s -> %s", write.Client, write.Verb, write.ID, placed(write.Old), placed(write.New))
+
+	if write.Old != nil && write.New != nil && write.Old.Labels[shardLabel] != "" && write.New.Labels[shardLabel] == "" {
+		w.givenUp[write.New.UID] = w.clock.Now()
+	}
+
+	if strings.HasPrefix(write.Client, "user/") || strings.HasPrefix(write.Client, "gc/") {
+		if write.New != nil {
+			w.changed[write.New.UID] = w.clock.Now()
+		}
+
+		w.tamper(write)
+	} else {
+		w.checkTaking(write)
+		w.checkOrder(write)
+	}
+}
+
+func placed(o *metav1.PartialObjectMetadata) string {
+	if o == nil {
+		return "nothing"
+	}
+
+	text := "no shard"
+	if shard, ok := o.Labels[shardLabel]; ok {
+		text = shard
+	}
+
+	if drain, ok := o.Labels[drainLabel]; ok {
+		text += " draining:" + drain
+	}
+
+	for _, r := range o.OwnerReferences {
+		text += " of " + r.Name
+	}
+
+	return text + " v" + o.ResourceVersion
+}
+
+// tamper notes that somebody has written who is not bound to any protocol: who works on the object now may go on until it has
+// seen that. mu is held.
+func (w *World) tamper(write apiserver.Write) {
+	for _, o := range []*metav1.PartialObjectMetadata{write.Old, write.New} {
+		if o == nil {
+			continue
+		}
+
+		for p := range w.working[o.UID] {
+			w.excusedUntilSeen(o.UID, p)
+		}
+	}
+
+	if write.New == nil {
+		return
+	}
+
+	if write.Old != nil && !samePlace(write.Old, write.New) {
+		w.overridden[write.New.UID] = version(write.New)
+	}
+
+	if write.Old == nil && labelled(write.New) && !w.assigned || write.Old != nil && !samePlace(write.Old, write.New) {
+		w.touch(write.ID)
+	}
+
+	// Labels that a user writes on what is not on record, or is about to leave the ring, are no business of the ring.
+	if labelled(write.New) && (write.Old == nil || !labelled(write.Old)) && !w.admitted && !w.concerned(write.GroupResource) {
+		w.unrelated[write.New.UID] = write.GroupResource
+	}
+}
+
+// excusedUntilSeen notes that a process may go on with an object until it has seen that it is another's; mu is held.
+func (w *World) excusedUntilSeen(uid types.UID, p *process) {
+	if w.tampered[uid] == nil {
+		w.tampered[uid] = map[*process]bool{}
+	}
+
+	w.tampered[uid][p] = true
+}
+
+// samePlace reports whether nothing has changed that says where an object is or belongs.
+func samePlace(a, b *metav1.PartialObjectMetadata) bool {
+	x, y := metav1.GetControllerOfNoCopy(a), metav1.GetControllerOfNoCopy(b)
+
+	return a.Labels[shardLabel] == b.Labels[shardLabel] && a.Labels[drainLabel] == b.Labels[drainLabel] &&
+		(x == nil && y == nil || x != nil && y != nil && x.UID == y.UID)
+}
+
+// labelled reports whether the object carries a label of the ring.
+func labelled(o *metav1.PartialObjectMetadata) bool {
+	_, shard := o.Labels[shardLabel]
+	_, drain := o.Labels[drainLabel]
+
+	return shard || drain
+}
+
+// concerned reports whether objects of the resource are the ring's business for good: it names the resource, and its status knows; mu is held.
+func (w *World) concerned(gr schema.GroupResource) bool {
+	if w.ring == nil || w.ring.DeletionTimestamp != nil {
+		return false
+	}
+
+	_, names := roleIn(w.ring.Spec.Resources, gr)
+
+	return names && resources.Recorded(w.ring.Status.Assignment).Has(gr)
+}
+
+func roleIn[R v1alpha1.RingResource | v1alpha1.AssignedResource](list []R, gr schema.GroupResource) (role resources.Role, ok bool) {
+	for i := range list {
+		r := v1alpha1.RingResource(list[i])
+		if (schema.GroupResource{Group: r.Group, Resource: r.Resource}) == gr {
+			return resources.Main, true
+		}
+
+		for _, c := range r.ControlledResources {
+			if (schema.GroupResource{Group: c.Group, Resource: c.Resource}) == gr {
+				role, ok = resources.Controlled, true
+			}
+		}
+	}
+
+	return role, ok
+}
+
+// view is what the Leases say now; mu is held.
+func (w *World) view() *membership.View { return viewOf(w.leases) }
+
+func viewOf(leases map[types.NamespacedName]*coordinationv1.Lease) *membership.View {
+	all := make([]*coordinationv1.Lease, 0, len(leases))
+	for _, l := range leases {
+		all = append(all, l)
+	}
+
+	return membership.NewView(ringName, all, tables)
+}
+
+// setRing makes the ring another; nil if it is gone. Everybody who follows rings learns of it, late. mu is held.
+func (w *World) setRing(r *v1alpha1.ClusterRing) {
+	w.ring, w.labelled = r, nil
+	if r != nil {
+		w.labelled = scope.Of(r).Spec.Resources
+	}
+
+	// What concerns the ring, the rebalancer looks after, whoever has labelled it.
+	maps.DeleteFunc(w.unrelated, func(_ types.UID, gr schema.GroupResource) bool { return w.concerned(gr) })
+
+	for _, seen := range w.ringSeen {
+		seen(r)
+	}
+}
+
+func (w *World) makeRing(spec int) {
+	w.ringsMade++
+	r := &v1alpha1.ClusterRing{Spec: *specs[spec].DeepCopy()}
+	r.Name, r.UID, r.Generation = ringName, types.UID(fmt.Sprintf("ring-%d", w.ringsMade)), 1
+	w.setRing(r)
+}
+
+// followRing has seen called, by way of the feed, for the ring as it is and for each change.
+func (w *World) followRing(client string, f *feed, seen func(r *v1alpha1.ClusterRing)) {
+	hand := func(r *v1alpha1.ClusterRing) { f.put(w.lag(client, rings), func() { seen(r) }) }
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	w.ringSeen = append(w.ringSeen, hand)
+	hand(w.ring)
+}
+
+// followTeams has seen called likewise for every namespace.
+func (w *World) followTeams(client string, f *feed, seen func(name, team string)) {
+	hand := func(name, team string) {
+		f.put(w.lag(client, schema.GroupResource{Resource: "namespaces"}), func() { seen(name, team) })
+	}
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	w.teamSeen = append(w.teamSeen, hand)
+
+	for _, name := range slices.Sorted(maps.Keys(w.teams)) {
+		hand(name, w.teams[name])
+	}
+}
+
+// lag is after what time a client learns of what happens now to something that the server does not keep; mu is held.
+func (w *World) lag(client string, gr schema.GroupResource) time.Duration {
+	w.told++
+
+	class, _, _ := strings.Cut(client, "/")
+	lag := time.Millisecond + time.Duration(chance(w.h.Seed, "lag "+client, w.told)%uint64(30*time.Millisecond))
+
+	for _, s := range w.h.Steps {
+		f, now := s.Fault, w.now()
+		if s.Act == Disturb && f.Effect == apiserver.Stall && (f.Client == "" || f.Client == class) &&
+			(f.Resource == "" || f.Resource == gr.String()) && now >= s.At && now < s.At+s.For {
+			lag = max(lag, s.At+s.For-now)
+		}
+	}
+
+	return lag
+}
+
+// chance is a number that follows from the seed, a text and a number.
+func chance(seed uint64, text string, n int) uint64 {
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%d %s %d", seed, text, n)
+
+	return rand.New(rand.NewPCG(h.Sum64(), seed)).Uint64() //nolint:gosec // it shall be known
+}
+
+// sortedKeys returns the keys of a map in the order of their text.
+func sortedKeys[K interface {
+	comparable
+	fmt.Stringer
+}, V any](m map[K]V) []K {
+	keys := make([]K, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+
+	slices.SortFunc(keys, func(a, b K) int { return strings.Compare(a.String(), b.String()) })
+
+	return keys
+}

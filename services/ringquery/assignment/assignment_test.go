@@ -1,0 +1,117 @@
+package assignment_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/plan"
+	"github.com/clusterring/clusterring/services/ringquery/assignment"
+)
+
+// live are the available shards.
+type live map[string]bool
+
+func (l live) Available(shard string) bool { return l[shard] }
+
+// TestStates has every combination of what decides, and the state that is listed last of those that apply.
+func TestStates(t *testing.T) {
+	shards := live{"a": true, "b": true}
+
+	for _, c := range []struct {
+		labelled, belongs bool
+		shard, desired    string
+		plain, draining   assignment.State // without and with the drain label
+	}{
+		{false, false, "", "", assignment.None, assignment.Foreign},
+		{true, false, "", "", assignment.Foreign, assignment.Foreign},
+		{true, false, "a", "", assignment.Foreign, assignment.Foreign},
+		{true, false, "dead", "", assignment.Foreign, assignment.Foreign},
+		{false, true, "", "a", assignment.Unassigned, assignment.Unassigned},
+		{false, true, "", "", assignment.Unassigned, assignment.Unassigned},
+		{true, true, "", "a", assignment.Unassigned, assignment.Unassigned},
+		{true, true, "dead", "a", assignment.DeadShard, assignment.DeadShard},
+		{true, true, "dead", "dead", assignment.DeadShard, assignment.DeadShard},
+		{true, true, "dead", "", assignment.DeadShard, assignment.DeadShard},
+		{true, true, "a", "b", assignment.Misplaced, assignment.Draining},
+		{true, true, "a", "a", assignment.Assigned, assignment.Draining},
+	} {
+		for _, draining := range []bool{false, true} {
+			want := c.plain
+			if draining {
+				want = c.draining
+			}
+			for _, controlled := range []bool{false, true} {
+				o := plan.Object{
+					Labelled: c.labelled, Belongs: c.belongs, Shard: c.shard, Desired: c.desired, Draining: draining, Controlled: controlled,
+				}
+				require.Equal(t, want, assignment.StateOf(shards, o), "%+v", o)
+			}
+		}
+	}
+
+	got := assignment.StateOf(live{}, plan.Object{Labelled: true, Belongs: true, Shard: "a"})
+	require.Equal(t, assignment.DeadShard, got, "no shard is available")
+}
+
+// TestEveryStateOfAnAssignmentHasAName: none of the API is left out.
+func TestEveryStateOfAnAssignmentHasAName(t *testing.T) {
+	known := map[assignment.State]bool{
+		assignment.None: true, assignment.Assigned: true, assignment.Misplaced: true, assignment.Draining: true,
+		assignment.DeadShard: true, assignment.Unassigned: true, assignment.Foreign: true,
+	}
+	require.Len(t, known, len(pb.AssignmentState_name))
+}
+
+func TestLabels(t *testing.T) {
+	shard, drain := v1alpha1.ShardLabel("example"), v1alpha1.DrainLabel("example")
+
+	for _, c := range []struct {
+		labels map[string]string
+		want   plan.Object
+	}{
+		{nil, plan.Object{}},
+		{map[string]string{shard: "a"}, plan.Object{Shard: "a", Labelled: true}},
+		{map[string]string{shard: ""}, plan.Object{Labelled: true}},
+		{map[string]string{shard: "a", drain: ""}, plan.Object{Shard: "a", Labelled: true, Draining: true}},
+		{map[string]string{drain: "true"}, plan.Object{Draining: true}},
+		{map[string]string{v1alpha1.ShardLabel("other"): "a", v1alpha1.DrainLabel("other"): "true"}, plan.Object{}},
+	} {
+		require.Equal(t, c.want, assignment.Labels("example", c.labels))
+	}
+}
+
+func TestDrainTime(t *testing.T) {
+	drain := v1alpha1.DrainLabel("example")
+	at := func(minute int) *metav1.Time { return new(metav1.Date(2026, 1, 2, 3, minute, 0, 0, time.UTC)) }
+	entry := func(when *metav1.Time, fields string) metav1.ManagedFieldsEntry {
+		return metav1.ManagedFieldsEntry{Time: when, FieldsV1: metav1.NewFieldsV1(fields)}
+	}
+	ours := `{"f:metadata":{"f:labels":{".":{},"f:` + drain + `":{}}}}`
+	others := `{"f:metadata":{"f:labels":{"f:` + v1alpha1.DrainLabel("other") + `":{}}}}`
+	labels := map[string]string{drain: "true"}
+
+	for name, c := range map[string]struct {
+		labels map[string]string
+		fields []metav1.ManagedFieldsEntry
+		want   *metav1.Time
+	}{
+		"not draining":         {nil, []metav1.ManagedFieldsEntry{entry(at(1), ours)}, nil},
+		"no managed fields":    {labels, nil, nil},
+		"another's label":      {labels, []metav1.ManagedFieldsEntry{entry(at(1), others)}, nil},
+		"one manager":          {labels, []metav1.ManagedFieldsEntry{entry(at(1), others), entry(at(2), ours), entry(at(3), `{}`)}, at(2)},
+		"the first of several": {labels, []metav1.ManagedFieldsEntry{entry(at(4), ours), entry(at(2), ours), entry(at(3), ours)}, at(2)},
+		"no time":              {labels, []metav1.ManagedFieldsEntry{entry(nil, ours)}, nil},
+		"nonsense":             {labels, []metav1.ManagedFieldsEntry{entry(at(1), `[`), {Time: at(1)}}, nil},
+	} {
+		got, ok := assignment.DrainTime("example", &metav1.ObjectMeta{Labels: c.labels, ManagedFields: c.fields})
+		require.Equal(t, c.want != nil, ok, name)
+		if c.want != nil {
+			require.True(t, c.want.Time.Equal(got), name)
+		}
+	}
+}

@@ -1,0 +1,162 @@
+package auth
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/group"
+	x509request "k8s.io/apiserver/pkg/authentication/request/x509"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	authenticationclient "k8s.io/client-go/kubernetes/typed/authentication/v1"
+	"k8s.io/utils/clock"
+)
+
+// reviewTimeout is how long the API server has for an answer.
+const reviewTimeout = 10 * time.Second
+
+// What is wrong with what a caller shows.
+var (
+	errInvalidToken = errors.New("the token is not valid: it is unknown, expired, revoked, or for another audience")
+	errNobody       = errors.New("the client certificate names no user: its subject has no common name")
+)
+
+// reviewer asks the API server whose a token is. It implements authenticator.Token.
+type reviewer struct {
+	reviews   authenticationclient.TokenReviewInterface
+	audiences []string
+}
+
+// AuthenticateToken returns whose the token is; ok is false if the token is not valid. An error means that this is not known.
+func (r *reviewer) AuthenticateToken(ctx context.Context, token string) (who *authenticator.Response, ok bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
+	defer cancel()
+
+	review, err := r.reviews.Create(ctx, &authenticationv1.TokenReview{
+		Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: r.audiences},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return nil, false, fmt.Errorf("review a token: %w", err)
+	}
+
+	status := &review.Status
+	if !status.Authenticated || status.User.Username == "" || !r.meant(status.Audiences) {
+		return nil, false, nil
+	}
+
+	extra := make(map[string][]string, len(status.User.Extra))
+	for key, values := range status.User.Extra {
+		extra[key] = values
+	}
+
+	return &authenticator.Response{User: &user.DefaultInfo{
+		Name: status.User.Username, UID: status.User.UID, Groups: status.User.Groups, Extra: extra,
+	}}, true, nil
+}
+
+// meant reports whether a token is for one of the audiences that were asked for. A server that does not know of audiences
+// answers without any, and so knows nothing of ours.
+func (r *reviewer) meant(audiences []string) bool {
+	return len(r.audiences) == 0 || slices.ContainsFunc(audiences, func(a string) bool { return slices.Contains(r.audiences, a) })
+}
+
+// certificates returns who finds out whose a client certificate is, by the authorities in the file.
+//
+// TLS itself asks for a certificate and does not judge it. It is judged with every call: a connection outlives certificates and
+// authorities, and a caller whose certificate has expired deserves an answer that says so.
+func certificates(file *dynamiccertificates.DynamicFileCAContent, clk clock.PassiveClock) authenticator.Request {
+	return group.NewAuthenticatedGroupAdder(x509request.NewDynamic(func() (x509.VerifyOptions, bool) {
+		options, ok := file.VerifyOptions()
+		options.CurrentTime = clk.Now()
+
+		return options, ok
+	}, x509request.CommonNameUserConversion))
+}
+
+// caller is what a call shows of who makes it.
+type caller struct {
+	guard *Guard
+
+	// malformed says what is wrong with the authorization that was sent; then there is no token.
+	malformed error
+	token     string
+	tls       tls.ConnectionState
+}
+
+// caller reads what a call shows.
+func (g *Guard) caller(ctx context.Context) *caller {
+	c := &caller{guard: g}
+	c.token, c.malformed = bearer(metadata.ValueFromIncomingContext(ctx, "authorization"))
+
+	if p, ok := peer.FromContext(ctx); ok {
+		if info, ok := p.AuthInfo.(credentials.TLSInfo); ok {
+			c.tls = info.State
+		}
+	}
+
+	return c
+}
+
+// bearer returns the token of an authorization; none if there is no authorization.
+func bearer(authorization []string) (string, error) {
+	switch len(authorization) {
+	case 0:
+		return "", nil
+	case 1:
+	default:
+		return "", errors.New("the metadata has more than one authorization: send one")
+	}
+
+	scheme, token, _ := strings.Cut(strings.TrimSpace(authorization[0]), " ")
+	if token = strings.TrimSpace(token); !strings.EqualFold(scheme, "bearer") || token == "" {
+		return "", errors.New(`the authorization is of another kind than "Bearer <token>"`)
+	}
+
+	return token, nil
+}
+
+// identify returns who the caller is: by the certificate, else by the token, as Kubernetes does. The error is a status.
+func (c *caller) identify(ctx context.Context) (user.Info, error) {
+	var problems []error
+
+	if c.guard.certificates != nil && len(c.tls.PeerCertificates) > 0 {
+		found, ok, err := c.guard.certificates.AuthenticateRequest(&http.Request{TLS: &c.tls})
+
+		switch {
+		case err != nil:
+			problems = append(problems, fmt.Errorf("the client certificate is not valid: %w", err))
+		case !ok:
+			problems = append(problems, errNobody)
+		default:
+			return found.User, nil
+		}
+	}
+
+	if c.token != "" {
+		found, ok, err := c.guard.tokens.AuthenticateToken(ctx, c.token)
+
+		switch {
+		case err != nil:
+			return nil, c.guard.unknown(ctx, err, "who asks")
+		case !ok:
+			problems = append(problems, errInvalidToken)
+		default:
+			return found.User, nil
+		}
+	}
+
+	return nil, c.guard.unauthenticated(append(problems, c.malformed)...)
+}

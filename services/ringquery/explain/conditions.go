@@ -1,0 +1,71 @@
+package explain
+
+import (
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)
+
+// conditions adds what the services say of the ring. As long as the object itself is fine, that is no more than worth knowing.
+func (c *ringCase) conditions() {
+	severity := min(c.worst(), Warning)
+	if !c.in.Belongs {
+		severity = Info
+	}
+
+	conditions := c.Status.Conditions
+	webhook := meta.FindStatusCondition(conditions, v1alpha1.ConditionWebhookRegistered)
+	assigned := meta.FindStatusCondition(conditions, v1alpha1.ConditionAssigned)
+	told := false
+
+	if isFalse(assigned) && assigned.Reason != v1alpha1.ReasonNoShards {
+		told = true
+		severity := severity
+
+		if assigned.Reason == v1alpha1.ReasonDeleting {
+			severity = Info // as it should be, and it says what the ring waits for
+		}
+
+		if c.actor == Rebalancer && (assigned.Reason == v1alpha1.ReasonAssignmentFailed || assigned.Reason == v1alpha1.ReasonResourcesMissing) {
+			severity = c.worst() // it may be what keeps this object
+		}
+
+		c.add(severity, ReasonNotAssigned, c.quote("The rebalancer says", assigned), "")
+	}
+
+	if isFalse(webhook) && webhook.Reason != v1alpha1.ReasonDeleting {
+		told = true
+		c.add(severity, ReasonWebhookNotRegistered, c.quote("The assigner says", webhook)+
+			" Until that is mended, new objects get their shard from the rebalancer, a little later.", "")
+	}
+
+	ready := meta.FindStatusCondition(conditions, v1alpha1.ConditionReady)
+	shards := meta.FindStatusCondition(conditions, v1alpha1.ConditionShardsAvailable)
+
+	stuck := isFalse(shards) && shards.Reason == v1alpha1.ReasonLeasesNotTaken
+	if isFalse(ready) && !told && (stuck || !isFalse(shards)) && !isFalse(assigned) && !isFalse(webhook) {
+		c.add(severity, ReasonNotReady, c.quote("The lease monitor says", ready), "")
+	}
+
+	if c.actor == Rebalancer && assigned == nil && c.worst() > Info {
+		c.add(Error, ReasonRebalancerSilent, fmt.Sprintf("The rebalancer has never said anything about ring %s: it seems not to run, and nothing will move.", c.name),
+			"Start it, or see why it does not: kubectl -n "+v1alpha1.SystemNamespace+" get pods -l app.kubernetes.io/name=rebalancer")
+	}
+}
+
+func isFalse(c *metav1.Condition) bool { return c != nil && c.Status != metav1.ConditionTrue }
+
+// quote repeats what a condition says.
+func (c *ringCase) quote(who string, condition *metav1.Condition) string {
+	message := condition.Message
+	if message == "" {
+		message = condition.Reason
+	}
+
+	return fmt.Sprintf("%s of ring %s, since %s: %s is %s (%s): %s.", who, c.name, condition.LastTransitionTime.UTC().Format(time.RFC3339),
+		condition.Type, condition.Status, condition.Reason, message)
+}

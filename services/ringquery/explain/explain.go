@@ -1,0 +1,258 @@
+package explain
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/key"
+	"github.com/clusterring/clusterring/services/internal/plan"
+	"github.com/clusterring/clusterring/services/internal/resources"
+	"github.com/clusterring/clusterring/services/ringquery/assignment"
+	"github.com/clusterring/clusterring/services/ringquery/rings"
+)
+
+// nextShards is the number of shards in an explanation that would be next.
+const nextShards = 2
+
+// Explain returns what follows from the facts: what there is to say to a person, the most important first, and the same for programs,
+// ring by ring.
+func Explain(f *Facts) *pb.ExplainResponse {
+	e := &pb.ExplainResponse{Object: f.Object.message(), Findings: object(f)}
+
+	for i := range f.Rings {
+		c := newRingCase(f, &f.Rings[i])
+		c.explain()
+		e.Findings = append(e.Findings, c.findings...)
+		e.Rings = append(e.Rings, c.message())
+	}
+
+	slices.SortStableFunc(e.GetFindings(), func(a, b *pb.Finding) int { return cmp.Compare(b.GetSeverity(), a.GetSeverity()) })
+	e.Healthy = len(e.GetFindings()) > 0 && e.GetFindings()[0].GetSeverity() == Info
+
+	return e
+}
+
+// ringCase is one object in one ring.
+type ringCase struct {
+	facts *Facts
+	*Ring
+
+	name string
+	in   plan.Object
+	act  plan.Action
+	// owner is the main object that the object follows; nil if there is none. between are those between the two, the nearest first.
+	owner   *resources.Owner
+	between []resources.Owner
+	// gone says that the owner does not exist any more; replaced, that another object has its name.
+	gone, replaced bool
+
+	// key decides where the object belongs; nil if it is not known or there is none.
+	key *key.Key
+	// told is what programs are told of the owner; nil if no main object of the ring controls the object.
+	told *pb.ExplainedOwner
+	// next is what will happen to the object's labels next, and actor who will do that; empty if nothing will happen.
+	next  pb.NextStep
+	actor string
+
+	findings []*pb.Finding
+}
+
+func newRingCase(f *Facts, r *Ring) *ringCase {
+	c := &ringCase{facts: f, Ring: r, name: r.Name, next: Nothing}
+
+	meta := f.Object.metadata()
+	c.in = assignment.Labels(c.name, meta.Labels)
+	c.in.Controlled = r.Role == resources.Controlled
+
+	if r.Role == "" || f.Object.Meta == nil && c.in.Controlled {
+		return c
+	}
+
+	kin := r.Kin
+	if r.Role == resources.Main {
+		kin = &resources.Kin{Key: key.OfObject(f.Object.Resource.Kind.GroupKind(), meta)}
+	}
+
+	if kin != nil {
+		c.key = &kin.Key
+		c.in.Belongs = c.covers()
+	}
+
+	if c.in.Belongs {
+		c.in.Desired, _ = r.View.Owner(kin.Key)
+	}
+
+	if kin != nil {
+		c.addOwner(kin)
+	}
+
+	if f.Object.Meta != nil {
+		c.act = plan.Decide(r.View, c.in)
+	}
+
+	return c
+}
+
+// message returns what programs are told of the ring.
+func (c *ringCase) message() *pb.RingExplanation {
+	res := &pb.RingExplanation{
+		Ring: c.name, Role: rings.RoleOf(c.Role), Covered: c.in.Belongs, Owner: c.told, Next: c.next, NextActor: c.actor,
+		ActualShard: pick(c.Shards, c.in.Shard), DesiredShard: pick(c.Shards, c.in.Desired),
+	}
+
+	if c.Role != "" && c.facts.Object.Meta != nil && c.in.Labels() {
+		res.Assignment = assignment.Of(c.View, c.in, c.facts.Object.Meta, c.owner)
+	}
+
+	if c.in.Belongs {
+		coverage := rings.Covered
+		if c.Coverage == rings.Unknown {
+			coverage = rings.Unknown
+		}
+
+		res.Location = c.Locate(rings.Place{Role: c.Role, Coverage: coverage, Key: *c.key}, nextShards)
+	}
+
+	return res
+}
+
+// pick returns the Lease of that name: the available one, if there are several.
+func pick(shards []rings.Shard, name string) *pb.Shard {
+	var found *rings.Shard
+	for i := range shards {
+		if name != "" && shards[i].Name == name && (found == nil || shards[i].Available) {
+			found = &shards[i]
+		}
+	}
+
+	if found == nil {
+		return nil
+	}
+
+	return found.Message()
+}
+
+// covers reports whether the ring shards objects of that resource in that namespace. If that is not known, it is assumed.
+func (c *ringCase) covers() bool {
+	return c.DeletionTimestamp.IsZero() && !c.Leaving && c.Coverage != rings.NotCovered
+}
+
+// addOwner takes note of the owner of a controlled object.
+func (c *ringCase) addOwner(kin *resources.Kin) {
+	owner := kin.Owner
+	if owner == nil {
+		return
+	}
+
+	c.owner, c.between = owner, kin.Between
+	found := c.Owner.Found
+
+	if found == Read && c.Owner.Meta.UID != owner.UID {
+		found, c.replaced = Missing, true
+	}
+
+	c.gone = found == Missing
+	c.told = &pb.ExplainedOwner{
+		Resource: owner.Resource.GroupResource().String(), Namespace: owner.Namespace, Name: owner.Name, Found: pb.Found_FOUND_FORBIDDEN,
+	}
+
+	switch found {
+	case Read:
+		at := assignment.Labels(c.name, c.Owner.Meta.Labels)
+		c.told.Found, c.told.Shard, c.told.Draining = pb.Found_FOUND_YES, at.Shard, at.Draining
+		c.in.Owner = plan.Owner{Exists: true, Shard: at.Shard, Draining: at.Draining, Belongs: c.ownerStays()}
+	case NotRead, Forbidden:
+		// The best that can be assumed; a finding says that it is no more than that.
+		c.in.Owner = plan.Owner{Exists: true, Shard: c.in.Desired, Belongs: c.ownerStays()}
+	case Missing:
+		c.told.Found = pb.Found_FOUND_NO
+	}
+}
+
+// ownerStays reports whether the ring covers the owner. Its resource is a main one, so it may stay where the object's leaves.
+func (c *ringCase) ownerStays() bool {
+	if !c.DeletionTimestamp.IsZero() {
+		return false
+	}
+
+	listed := slices.ContainsFunc(c.Spec.Resources, func(r v1alpha1.RingResource) bool {
+		gr := c.owner.Resource.GroupResource()
+		return r.Group == gr.Group && r.Resource == gr.Resource
+	})
+
+	return listed && (!c.owner.Resource.Namespaced || c.Coverage != rings.NotCovered)
+}
+
+// explain says what is to be said about the ring.
+func (c *ringCase) explain() {
+	switch {
+	case c.Role == "":
+		c.stray()
+		return
+	case c.facts.Object.Meta == nil:
+		c.unread()
+		return
+	}
+
+	c.steps()
+
+	if !c.coverage() {
+		c.leave()
+	} else {
+		c.place()
+	}
+
+	c.conditions()
+}
+
+// add adds a finding about the ring.
+func (c *ringCase) add(severity pb.Severity, reason Reason, message, advice string) {
+	c.findings = append(c.findings, &pb.Finding{Severity: severity, Reason: string(reason), Ring: c.name, Message: message, Advice: advice})
+}
+
+// worst returns the highest severity so far.
+func (c *ringCase) worst() pb.Severity {
+	worst := Info
+	for _, f := range c.findings {
+		worst = max(worst, f.GetSeverity())
+	}
+
+	return worst
+}
+
+// unread says what follows from the object's name alone.
+func (c *ringCase) unread() {
+	if c.in.Controlled {
+		c.add(Info, ReasonBelongs, fmt.Sprintf("Ring %s lists %s as controlled: the object is where the object is that controls it.",
+			c.name, c.facts.Object.Resource.GroupResource()), "")
+
+		return
+	}
+
+	if !c.coverage() {
+		return
+	}
+
+	if c.in.Desired == "" {
+		c.noShards()
+		return
+	}
+
+	c.add(Info, ReasonBelongs, fmt.Sprintf("By its name it belongs to shard %s of ring %s (%s). Whether it is there is not known.",
+		c.in.Desired, c.name, c.why(*c.key)), "")
+	c.conditions()
+}
+
+// why says how the shard of a key follows.
+func (c *ringCase) why(k key.Key) string {
+	return fmt.Sprintf("its key %s falls on partition %d", keyText(k), c.View.Table().Partition(k.Hash()))
+}
+
+// keyText writes a key as it is hashed.
+func keyText(k key.Key) string {
+	return strings.Join([]string{k.Group, k.Kind, k.Namespace, k.Name}, "/")
+}

@@ -1,0 +1,268 @@
+package explain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/resources"
+	"github.com/clusterring/clusterring/services/ringquery/metadata"
+	"github.com/clusterring/clusterring/services/ringquery/rings"
+)
+
+// Question asks about one object.
+type Question struct {
+	// Ring limits the answer to one ring; empty: it is about every ring that has to do with the object.
+	Ring string
+	// Object is the object in question.
+	Object rings.Reference
+	// Now is the time of the answer.
+	Now time.Time
+}
+
+// Answer reads an object and says where it is, why, and who will do what next: in every ring that has to do with it, or in
+// the one that is named. It fails with [rings.ErrInvalid], [rings.ErrRingNotFound], [rings.ErrNotSharded] if a ring is named that does
+// not list the resource (which is then not read: who may ask about a ring must not learn of other objects), or as metadata.Reader.Get
+// does, but for what is forbidden: of that is said what follows from its name.
+func Answer(ctx context.Context, from *rings.Rings, question Question) (*pb.ExplainResponse, error) {
+	q, err := inquire(ctx, from, question)
+	if err != nil {
+		return nil, err
+	}
+
+	if err := q.read(ctx); err != nil {
+		return nil, err
+	}
+
+	for _, r := range q.rings {
+		if err := q.add(ctx, r); err != nil {
+			return nil, err
+		}
+	}
+
+	return Explain(&q.facts), nil
+}
+
+// inquiry collects the facts about one object.
+type inquiry struct {
+	from  *rings.Rings
+	rings []rings.Ring
+	facts Facts
+
+	ancestors resources.Ancestors
+	owners    map[resources.Owner]Owner
+}
+
+// inquire finds out what the question is about.
+func inquire(ctx context.Context, from *rings.Rings, question Question) (*inquiry, error) {
+	ref := question.Object
+	q := &inquiry{
+		from: from, ancestors: from.Objects.Ancestors(), owners: map[resources.Owner]Owner{},
+		facts: Facts{Now: question.Now, Object: Object{Namespace: ref.Namespace, Name: ref.Name}},
+	}
+
+	about := q.allRings
+	if question.Ring != "" {
+		about = func(ctx context.Context, ref rings.Reference) error { return q.oneRing(ctx, ref, question.Ring) }
+	}
+
+	if err := about(ctx, ref); err != nil {
+		return nil, err
+	}
+
+	return q, ref.CheckNamespace(q.facts.Object.Resource)
+}
+
+// oneRing takes a question about one ring, which has to list the resource, or to have listed it.
+func (q *inquiry) oneRing(ctx context.Context, ref rings.Reference, name string) error {
+	ring, err := q.from.Get(ctx, name)
+	if err != nil {
+		return err
+	}
+
+	q.rings = []rings.Ring{ring}
+
+	found, _, err := ring.Find(ref)
+	if err != nil {
+		set := q.from.Resources.Remembered(ring)
+		if set == nil {
+			return err
+		}
+
+		var leaving bool
+		if found, _, leaving = rings.Lookup(set, ref); !leaving {
+			return err
+		}
+	}
+
+	q.facts.Object.Resource = found
+
+	return nil
+}
+
+// allRings takes a question about whatever rings have to do with the object.
+func (q *inquiry) allRings(ctx context.Context, ref rings.Reference) (err error) {
+	if q.rings, err = q.from.All(ctx); err != nil {
+		return err
+	}
+
+	q.facts.Known = make([]string, 0, len(q.rings))
+	for _, r := range q.rings {
+		q.facts.Known = append(q.facts.Known, r.Name)
+	}
+
+	q.facts.Object.Resource, err = q.from.Resources.Find(ref)
+
+	return err
+}
+
+// read reads the object and the labels of its namespace.
+func (q *inquiry) read(ctx context.Context) error {
+	o := &q.facts.Object
+
+	obj, err := q.from.Objects.Get(ctx, o.Resource.GVR, types.NamespacedName{Namespace: o.Namespace, Name: o.Name})
+
+	switch {
+	case errors.Is(err, metadata.ErrNotFound):
+		return fmt.Errorf("%w: %s", metadata.ErrNotFound,
+			rings.Reference{Group: o.Resource.GVR.Group, Resource: o.Resource.GVR.Resource, Namespace: o.Namespace, Name: o.Name})
+	case errors.Is(err, metadata.ErrForbidden):
+	case err != nil:
+		return err
+	default:
+		o.Meta = obj
+	}
+
+	if o.Namespace == "" {
+		return nil
+	}
+
+	has, err := q.from.Objects.NamespaceLabels(ctx, o.Namespace)
+	if err != nil && !errors.Is(err, metadata.ErrForbidden) && !errors.Is(err, metadata.ErrNotFound) {
+		return err
+	}
+
+	if err == nil && has == nil {
+		has = map[string]string{}
+	}
+
+	q.facts.NamespaceLabels = has
+
+	return nil
+}
+
+// add adds the facts about one ring, if it has to do with the object.
+func (q *inquiry) add(ctx context.Context, r rings.Ring) error {
+	o := &q.facts.Object
+	fact := Ring{Ring: r, Coverage: q.coverage(r)}
+
+	if _, role, ok := r.Resources.Find(o.Resource.GroupResource()); ok {
+		fact.Role = role
+	} else if set := q.from.Resources.Remembered(r); set != nil {
+		_, fact.Role, fact.Leaving = set.Find(o.Resource.GroupResource())
+		fact.Resources = set
+	}
+
+	if fact.Role == "" && !q.carries(r.Name) {
+		if q.controls(r) {
+			q.facts.Controlling = append(q.facts.Controlling, r.Name)
+		}
+
+		return nil
+	}
+
+	if err := q.readOwner(ctx, &fact); err != nil {
+		return err
+	}
+
+	fact.Shards = q.from.Shards(r)
+	q.facts.Rings = append(q.facts.Rings, fact)
+
+	return nil
+}
+
+// carries reports whether the object carries a label of the ring.
+func (q *inquiry) carries(ring string) bool {
+	if q.facts.Object.Meta == nil {
+		return false
+	}
+
+	_, shard := q.facts.Object.Meta.Labels[v1alpha1.ShardLabel(ring)]
+	_, drain := q.facts.Object.Meta.Labels[v1alpha1.DrainLabel(ring)]
+
+	return shard || drain
+}
+
+// controls reports whether the object's controller is of a kind of the ring.
+func (q *inquiry) controls(r rings.Ring) bool {
+	if q.facts.Object.Meta == nil {
+		return false
+	}
+
+	_, _, ok := r.Resources.ControllerOf(q.facts.Object.Meta)
+
+	return ok
+}
+
+// coverage reports whether the ring selects the object's namespace, as far as is known.
+func (q *inquiry) coverage(r rings.Ring) rings.Coverage {
+	switch {
+	case q.facts.Object.Namespace == "":
+		return rings.Covered
+	case q.facts.NamespaceLabels == nil:
+		return r.Covers(q.facts.Object.Namespace)
+	default:
+		return r.CoversLabels(q.facts.NamespaceLabels)
+	}
+}
+
+// readOwner finds out whom the object follows, and reads the main object, if there is one.
+func (q *inquiry) readOwner(ctx context.Context, r *Ring) error {
+	if r.Role != resources.Controlled || q.facts.Object.Meta == nil {
+		return nil
+	}
+
+	kin, ok, err := r.Resources.KinOf(ctx, resources.Subject{Resource: q.facts.Object.Resource, Role: r.Role, Object: q.facts.Object.Meta}, q.ancestors)
+
+	switch {
+	case errors.Is(err, metadata.ErrForbidden):
+		nearest, _, _ := r.Resources.ControllerOf(q.facts.Object.Meta)
+		r.Unread = nearest.Resource.Kind.Kind + " " + nearest.Name
+
+		return nil
+	case err != nil:
+		return err
+	case !ok:
+		return nil
+	}
+
+	r.Kin = &kin
+	owner := kin.Owner
+
+	known, ok := q.owners[*owner]
+	if !ok {
+		obj, err := q.from.Objects.Get(ctx, owner.Resource.GVR, owner.NamespacedName)
+
+		switch {
+		case errors.Is(err, metadata.ErrNotFound):
+			known.Found = Missing
+		case errors.Is(err, metadata.ErrForbidden):
+			known.Found = Forbidden
+		case err != nil:
+			return err
+		default:
+			known = Owner{Found: Read, Meta: obj}
+		}
+
+		q.owners[*owner] = known
+	}
+
+	r.Owner = known
+
+	return nil
+}

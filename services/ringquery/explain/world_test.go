@@ -1,0 +1,241 @@
+package explain
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/key"
+	"github.com/clusterring/clusterring/services/internal/lease"
+	"github.com/clusterring/clusterring/services/internal/membership"
+	"github.com/clusterring/clusterring/services/internal/resources"
+	"github.com/clusterring/clusterring/services/ringquery/rings"
+)
+
+// now is when all explanations of the tests are given.
+var now = time.Date(2026, 3, 4, 3, 0, 0, 0, time.UTC)
+
+var (
+	website   = schema.GroupVersionKind{Group: "example.dev", Version: "v1", Kind: "Website"}
+	configMap = schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}
+	pod       = schema.GroupVersionKind{Version: "v1", Kind: "Pod"}
+	scopes    = map[schema.GroupVersionKind]meta.RESTScope{
+		website: meta.RESTScopeNamespace, configMap: meta.RESTScopeNamespace, pod: meta.RESTScopeNamespace,
+	}
+)
+
+// mapper serves the kinds above.
+func mapper() meta.RESTMapper {
+	m := meta.NewDefaultRESTMapper(nil)
+	for kind, scope := range scopes {
+		m.Add(kind, scope)
+	}
+
+	return m
+}
+
+// resourceOf returns the resource of a kind.
+func resourceOf(kind schema.GroupVersionKind) resources.Resource {
+	plural, _ := meta.UnsafeGuessKindToResource(kind)
+	return resources.Resource{GVR: plural, Kind: kind, Namespaced: true}
+}
+
+// holding is a Lease in a test: who holds it, and how it is seen.
+type holding struct {
+	namespace, name, holder string
+	state                   lease.State
+	age                     time.Duration
+	atLeast                 bool
+}
+
+// alive, released and taken are the usual Leases.
+func alive(name string) holding {
+	return holding{"ctl", name, name, lease.Ready, 2 * time.Second, false}
+}
+func released(name string) holding { return holding{"ctl", name, "", lease.Dead, time.Minute, false} }
+func taken(name string) holding {
+	return holding{"ctl", name, v1alpha1.LeaseControllerIdentity, lease.Dead, time.Minute, false}
+}
+
+func silent(name string, age time.Duration) holding {
+	return holding{"ctl", name, name, lease.Ready, age, false}
+}
+
+// ringOf returns a ring of Websites that control ConfigMaps, with these Leases.
+func ringOf(name string, leases ...holding) Ring {
+	declared := &v1alpha1.ClusterRing{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{
+			Group: website.Group, Resource: "websites", ControlledResources: []v1alpha1.ControlledResource{{Resource: "configmaps"}},
+		}}},
+		Status: v1alpha1.ClusterRingStatus{Conditions: []metav1.Condition{
+			condition(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonReconciliationSucceeded, ""),
+			condition(v1alpha1.ConditionAssigned, metav1.ConditionTrue, v1alpha1.ReasonAllAssigned, ""),
+			condition(v1alpha1.ConditionWebhookRegistered, metav1.ConditionTrue, v1alpha1.ReasonRegistered, ""),
+		}},
+	}
+
+	r := Ring{
+		Ring: rings.Ring{ClusterRing: declared, Resources: resources.Resolve(mapper(), declared.Spec)},
+		Role: resources.Main, Coverage: rings.Covered,
+	}
+	r.has(leases...)
+
+	return r
+}
+
+func condition(kind string, status metav1.ConditionStatus, reason, message string) metav1.Condition {
+	return metav1.Condition{
+		Type: kind, Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.NewTime(now.Add(-time.Hour)),
+	}
+}
+
+// says sets a condition.
+func (r *Ring) says(c metav1.Condition) {
+	meta.SetStatusCondition(&r.Status.Conditions, c)
+}
+
+// isSettled lets the rebalancer have found every object in place.
+func (r *Ring) isSettled() {
+	r.Status.Assignment = &v1alpha1.AssignmentStatus{Fingerprint: r.View.Fingerprint()}
+}
+
+// has gives the ring these Leases, and no others.
+func (r *Ring) has(leases ...holding) {
+	all := make([]*coordinationv1.Lease, 0, len(leases))
+	for _, h := range leases {
+		all = append(all, &coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: h.namespace, Name: h.name, Labels: map[string]string{v1alpha1.LabelClusterRing: r.Name},
+			},
+			Spec: coordinationv1.LeaseSpec{HolderIdentity: new(h.holder), LeaseDurationSeconds: new(int32(15))},
+		})
+	}
+
+	r.View, r.Shards = membership.NewView(r.Name, all, nil), nil
+	for _, s := range r.View.Shards() {
+		for _, h := range leases {
+			if h.namespace == s.Namespace && h.name == s.Name {
+				r.Shards = append(r.Shards, rings.Shard{Shard: s, State: h.state, Age: rings.Age{Time: h.age, AtLeast: h.atLeast}})
+			}
+		}
+	}
+}
+
+// named returns the name of a Website in namespace default that belongs to the shard.
+func (r *Ring) named(shard string) string {
+	for i := 0; ; i++ {
+		name := fmt.Sprint("web-", i)
+		k := key.Key{Group: website.Group, Kind: website.Kind, Namespace: "default", Name: name}
+		if owner, _ := r.View.Owner(k); owner == shard {
+			return name
+		}
+	}
+}
+
+// anObject returns an object of the kind, an hour old.
+func anObject(kind schema.GroupVersionKind, name string, marks map[string]string) Object {
+	return Object{Resource: resourceOf(kind), Namespace: "default", Name: name, Meta: metaOf(name, marks)}
+}
+
+func metaOf(name string, marks map[string]string) *metav1.PartialObjectMetadata {
+	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "default", Name: name, UID: "uid-of-object", Labels: marks, CreationTimestamp: metav1.NewTime(now.Add(-time.Hour)),
+	}}
+}
+
+// at returns the labels of an object at the shard, of ring "example".
+func at(shard string) map[string]string {
+	if shard == "" {
+		return map[string]string{}
+	}
+
+	return map[string]string{v1alpha1.ShardLabel("example"): shard}
+}
+
+// drained adds the drain label.
+func drained(labels map[string]string) map[string]string {
+	labels = maps.Clone(labels)
+	labels[v1alpha1.DrainLabel("example")] = v1alpha1.DrainValue
+
+	return labels
+}
+
+// wrote lets a manager have written a label some time ago.
+func (o *Object) wrote(manager, label string, ago time.Duration) {
+	fields := fmt.Sprintf(`{"f:metadata":{"f:labels":{"f:%s":{}}}}`, label)
+	o.Meta.ManagedFields = append(o.Meta.ManagedFields, metav1.ManagedFieldsEntry{
+		Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, Time: new(metav1.NewTime(now.Add(-ago))),
+		FieldsV1: metav1.NewFieldsV1(fields),
+	})
+}
+
+// controlledBy lets an object control this one.
+func (o *Object) controlledBy(kind schema.GroupVersionKind, name string) {
+	o.Meta.OwnerReferences = []metav1.OwnerReference{{
+		APIVersion: kind.GroupVersion().String(), Kind: kind.Kind, Name: name, UID: "uid-of-object", Controller: new(true),
+	}}
+}
+
+// text renders an explanation for a golden file.
+func text(e *pb.ExplainResponse) string {
+	var b strings.Builder
+
+	fmt.Fprintf(&b, "healthy: %t\n", e.GetHealthy())
+
+	for _, f := range e.GetFindings() {
+		fmt.Fprintf(&b, "\n%s %s", strings.ToUpper(word(f.GetSeverity(), "SEVERITY_")), f.GetReason())
+		if f.GetRing() != "" {
+			fmt.Fprintf(&b, " (ring %s)", f.GetRing())
+		}
+
+		fmt.Fprintf(&b, "\n%s\n", f.GetMessage())
+		if f.GetAdvice() != "" {
+			fmt.Fprintf(&b, "→ %s\n", f.GetAdvice())
+		}
+	}
+
+	for _, r := range e.GetRings() {
+		b.WriteString("\n" + ringText(r))
+	}
+
+	return b.String()
+}
+
+// word returns what an enum says: nothing if it is unspecified.
+func word(value fmt.Stringer, prefix string) string {
+	name := strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(value.String(), prefix), "_", " "))
+	return strings.TrimPrefix(name, "unspecified")
+}
+
+func ringText(r *pb.RingExplanation) string {
+	a := r.GetAssignment()
+	shard := cmp.Or(a.GetShard(), r.GetActualShard().GetName())
+	text := fmt.Sprintf("ring %s: role %q, covered %t, state %q, shard %q, desired %q", r.GetRing(), word(r.GetRole(), "ROLE_"), r.GetCovered(),
+		word(a.GetState(), "ASSIGNMENT_STATE_"), shard, r.GetLocation().GetShard())
+	if a.GetDrainTime() != nil {
+		text += ", drain since " + a.GetDrainTime().AsTime().Format(time.TimeOnly)
+	}
+
+	if o := r.GetOwner(); o != nil {
+		text += fmt.Sprintf("\n  owner %s %s/%s: %s, shard %q, draining %t", o.GetResource(), o.GetNamespace(), o.GetName(),
+			map[pb.Found]string{pb.Found_FOUND_YES: "found", pb.Found_FOUND_NO: "missing", pb.Found_FOUND_FORBIDDEN: "forbidden"}[o.GetFound()],
+			o.GetShard(), o.GetDraining())
+	}
+
+	next := word(r.GetNext(), "NEXT_STEP_")
+	if r.GetNext() == Nothing {
+		next = "nothing"
+	}
+
+	return text + fmt.Sprintf("\n  next: %s by %q\n", next, r.GetNextActor())
+}

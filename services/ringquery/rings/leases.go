@@ -1,0 +1,170 @@
+package rings
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/lease"
+)
+
+// Leases remembers what this server has seen of each Lease beyond its membership: its labelled state, and when it was renewed.
+// Create it with [NewLeases]. It is safe for concurrent use.
+type Leases struct {
+	clock    clock.PassiveClock
+	observer lease.Observer
+
+	mu   sync.RWMutex
+	seen map[types.NamespacedName]seenLease
+}
+
+type seenLease struct {
+	record lease.Record
+	// changed says whether the record was another one before.
+	changed bool
+	state   lease.State
+}
+
+// Age is how long ago a Lease was renewed, by this server's clock.
+type Age struct {
+	// Time since this server saw the Lease change, or since it first saw the Lease.
+	Time time.Duration
+	// AtLeast is true if the server has not seen the Lease change: the last renewal may have been before.
+	AtLeast bool
+}
+
+// NewLeases returns a memory that measures by the given clock.
+func NewLeases(clk clock.PassiveClock) *Leases {
+	return &Leases{clock: clk, seen: map[types.NamespacedName]seenLease{}}
+}
+
+// Of returns the labelled state of a Lease, empty if there is none, and its age. One that was never seen has an age of at
+// least nothing.
+func (l *Leases) Of(id types.NamespacedName) (lease.State, Age) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+
+	s, ok := l.seen[id]
+	if !ok {
+		return "", Age{AtLeast: true}
+	}
+
+	return s.state, Age{Time: l.observer.Observe(id, s.record, l.clock.Now()), AtLeast: !s.changed}
+}
+
+// upsert takes note of a Lease, and says whether its labelled state is another than before.
+func (l *Leases) upsert(obj *coordinationv1.Lease) (changed bool) {
+	id := types.NamespacedName{Namespace: obj.Namespace, Name: obj.Name}
+	record := lease.RecordOf(obj)
+
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	before, known := l.seen[id]
+	now := seenLease{
+		record:  record,
+		changed: before.changed || known && !before.record.Equal(record),
+		state:   lease.State(obj.Labels[v1alpha1.LabelState]),
+	}
+	l.seen[id] = now
+	l.observer.Observe(id, record, l.clock.Now())
+
+	return before.state != now.state
+}
+
+// remove forgets a Lease.
+func (l *Leases) remove(id types.NamespacedName) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	delete(l.seen, id)
+	l.observer.Forget(id)
+}
+
+// Follow keeps the memory up to date with the informer's Leases, and calls changed with the name of every ring of which a
+// shard's labelled state, or the ring itself, has changed. Members that come, go or change hands are for membership.Index to
+// tell. It returns at once; synced says whether all that existed at the beginning has been seen.
+func (l *Leases) Follow(ctx context.Context, informers cache.Informers, changed func(ring string)) (synced func() bool, err error) {
+	leases, err := add(ctx, informers, &coordinationv1.Lease{}, l.leaseHandler(changed))
+	if err != nil {
+		return nil, err
+	}
+
+	rings, err := add(ctx, informers, &v1alpha1.ClusterRing{}, ringHandler(changed))
+	if err != nil {
+		return nil, err
+	}
+
+	return func() bool { return leases.HasSynced() && rings.HasSynced() }, nil
+}
+
+// add makes the handler follow the objects of a type.
+func add(
+	ctx context.Context, informers cache.Informers, obj client.Object, handler toolscache.ResourceEventHandler,
+) (toolscache.ResourceEventHandlerRegistration, error) {
+	informer, err := informers.GetInformer(ctx, obj)
+	if err != nil {
+		return nil, fmt.Errorf("watch %T: %w", obj, err)
+	}
+
+	registration, err := informer.AddEventHandler(handler)
+	if err != nil {
+		return nil, fmt.Errorf("watch %T: %w", obj, err)
+	}
+
+	return registration, nil
+}
+
+func (l *Leases) leaseHandler(changed func(ring string)) toolscache.ResourceEventHandler {
+	upsert := func(obj any) {
+		if o, ok := obj.(*coordinationv1.Lease); ok && l.upsert(o) {
+			changed(o.Labels[v1alpha1.LabelClusterRing])
+		}
+	}
+
+	return toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    upsert,
+		UpdateFunc: func(_, obj any) { upsert(obj) },
+		DeleteFunc: func(obj any) {
+			if name, err := toolscache.DeletionHandlingObjectToName(obj); err == nil {
+				l.remove(name.AsNamespacedName())
+			}
+		},
+	}
+}
+
+func ringHandler(changed func(ring string)) toolscache.ResourceEventHandler {
+	tell := func(obj any) {
+		if name, err := toolscache.DeletionHandlingObjectToName(obj); err == nil {
+			changed(name.Name)
+		}
+	}
+
+	return toolscache.ResourceEventHandlerFuncs{
+		AddFunc: tell,
+		UpdateFunc: func(before, now any) {
+			b, ok := before.(*v1alpha1.ClusterRing)
+			n, isRing := now.(*v1alpha1.ClusterRing)
+			if ok && isRing && !looksLike(b, n) {
+				changed(n.Name)
+			}
+		},
+		DeleteFunc: tell,
+	}
+}
+
+// looksLike says whether all that answers tell of a ring is the same in both.
+func looksLike(a, b *v1alpha1.ClusterRing) bool {
+	return a.UID == b.UID && a.Generation == b.Generation && a.DeletionTimestamp.IsZero() == b.DeletionTimestamp.IsZero() &&
+		equality.Semantic.DeepEqual(a.Status.Conditions, b.Status.Conditions)
+}

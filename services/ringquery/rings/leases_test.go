@@ -1,0 +1,98 @@
+package rings
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	testclock "k8s.io/utils/clock/testing"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/lease"
+)
+
+// TestAges goes through the life of a Lease whose shard's clock is years off.
+func TestAges(t *testing.T) {
+	clk := testclock.NewFakePassiveClock(time.Unix(1000, 0))
+	leases := NewLeases(clk)
+	var changed []string
+	handler := leases.leaseHandler(func(ring string) { changed = append(changed, ring) })
+	id := types.NamespacedName{Namespace: "ns", Name: "a"}
+	written := func(renewed int64, state string) *coordinationv1.Lease {
+		l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
+			Namespace: id.Namespace, Name: id.Name, Labels: map[string]string{v1alpha1.LabelClusterRing: "ring"},
+		}}
+		if state != "" {
+			l.Labels[v1alpha1.LabelState] = state
+		}
+		l.Spec.RenewTime = new(metav1.NewMicroTime(time.Unix(renewed, 0)))
+
+		return l
+	}
+	pass := func(d time.Duration) { clk.SetTime(clk.Now().Add(d)) }
+	expect := func(state lease.State, age time.Duration, atLeast bool) {
+		t.Helper()
+		gotState, gotAge := leases.Of(id)
+		require.Equal(t, state, gotState)
+		require.Equal(t, Age{Time: age, AtLeast: atLeast}, gotAge)
+	}
+
+	expect("", 0, true) // never heard of
+
+	handler.OnAdd(written(1, ""), true)
+	pass(3 * time.Second)
+	expect("", 3*time.Second, true) // it may have been renewed long ago
+
+	handler.OnUpdate(nil, written(1, "ready"))
+	expect("ready", 3*time.Second, true) // a label is no renewal
+	require.Equal(t, []string{"ring"}, changed)
+
+	handler.OnUpdate(nil, written(2, "ready"))
+	expect("ready", 0, false)
+	pass(5 * time.Second)
+	expect("ready", 5*time.Second, false)
+
+	handler.OnUpdate(nil, written(1, "ready")) // a clock that goes back
+	expect("ready", 0, false)
+	require.Len(t, changed, 1, "renewals are not told")
+
+	handler.OnDelete(toolscache.DeletedFinalStateUnknown{Key: id.String()})
+	expect("", 0, true)
+	handler.OnAdd(written(1, "dead"), false)
+	expect("dead", 0, true)
+	require.Equal(t, []string{"ring", "ring"}, changed)
+}
+
+func TestChangesOfRingsThatShow(t *testing.T) {
+	var changed []string
+	handler := ringHandler(func(ring string) { changed = append(changed, ring) })
+	old := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: "ring", UID: "1", Generation: 1}}
+
+	for name, c := range map[string]struct {
+		change func(*v1alpha1.ClusterRing)
+		shows  bool
+	}{
+		"nothing":   {func(*v1alpha1.ClusterRing) {}, false},
+		"a label":   {func(r *v1alpha1.ClusterRing) { r.Labels = map[string]string{"a": "b"} }, false},
+		"a count":   {func(r *v1alpha1.ClusterRing) { r.Status.Shards = 3 }, false},
+		"spec":      {func(r *v1alpha1.ClusterRing) { r.Generation++ }, true},
+		"deletion":  {func(r *v1alpha1.ClusterRing) { r.DeletionTimestamp = new(metav1.Now()) }, true},
+		"condition": {func(r *v1alpha1.ClusterRing) { r.Status.Conditions = []metav1.Condition{{Type: "Ready"}} }, true},
+		"another":   {func(r *v1alpha1.ClusterRing) { r.UID = "2" }, true},
+	} {
+		changed = nil
+		now := old.DeepCopy()
+		c.change(now)
+		handler.OnUpdate(old, now)
+		require.Equal(t, c.shows, len(changed) == 1, name)
+	}
+
+	changed = nil
+	handler.OnAdd(old, false)
+	handler.OnDelete(toolscache.DeletedFinalStateUnknown{Key: "ring", Obj: old})
+	require.Equal(t, []string{"ring", "ring"}, changed)
+}

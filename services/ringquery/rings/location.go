@@ -1,0 +1,77 @@
+package rings
+
+import (
+	"slices"
+
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/key"
+	"github.com/clusterring/clusterring/services/internal/resources"
+)
+
+const (
+	// smallerKept is the number of tables of 64 KiB each that are kept to tell which shards would be next: all that two failures
+	// can leave of a ring of 16 shards.
+	smallerKept = 256
+	// largeRing is the number of shards from which on they are not kept: there would be too many, and a ring of so many says
+	// who would be next in tens of microseconds.
+	largeRing = 17
+)
+
+// coverages has what the API tells of objects that the ring may shard.
+var coverages = map[Coverage]pb.NamespaceCoverage{
+	Covered: pb.NamespaceCoverage_NAMESPACE_COVERAGE_COVERED,
+	Unknown: pb.NamespaceCoverage_NAMESPACE_COVERAGE_UNKNOWN,
+}
+
+// Place is what decides where an object belongs in a ring.
+type Place struct {
+	// Role says whether the object's own name decides.
+	Role resources.Role
+	// Coverage says whether the ring covers the object's namespace; never NotCovered.
+	Coverage Coverage
+	// Key is the partition key.
+	Key key.Key
+}
+
+// Locate returns where an object of that place belongs, how that follows, and the n shards that would be next.
+func (r Ring) Locate(p Place, n int) *pb.Location {
+	table, hash := r.View.Table(), p.Key.Hash()
+	partition := table.Partition(hash)
+	owner, _ := table.OwnerOf(partition)
+
+	return &pb.Location{
+		Ring:              r.Name,
+		Role:              roles[p.Role],
+		NamespaceCoverage: coverages[p.Coverage],
+		PartitionKey: &pb.PartitionKey{
+			Group: p.Key.Group, Kind: p.Key.Kind, Namespace: p.Key.Namespace, Name: p.Key.Name,
+		},
+		Hash:        uint32(hash),
+		Partition:   int32(partition),
+		Shard:       owner,
+		NextShards:  r.next(partition, n),
+		Fingerprint: table.Fingerprint(),
+	}
+}
+
+// next returns the n shards that would own the partition, one after the other, if those before them failed. It is what the hash
+// ring's Ranking says; in a small ring, the tables without these shards are kept, which takes a look-up each.
+func (r Ring) next(partition, n int) (names []string) {
+	table := r.View.Table()
+	if n == 0 || table.Len() < 2 {
+		return nil
+	}
+
+	if table.Len() >= largeRing || r.smaller == nil {
+		return table.Ranking(partition, n+1)[1:]
+	}
+
+	for len(names) < n && table.Len() > 1 {
+		owner, _ := table.OwnerOf(partition)
+		table = r.smaller.Get(slices.DeleteFunc(table.Shards(), func(shard string) bool { return shard == owner }))
+		next, _ := table.OwnerOf(partition)
+		names = append(names, next)
+	}
+
+	return names
+}

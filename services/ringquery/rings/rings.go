@@ -1,0 +1,222 @@
+// Package rings gathers what the answers about rings follow from: the rings as they are declared, which shards are available, what
+// their Leases tell, what their resources are, and where a key falls.
+//
+// It reads ClusterRings and Leases from a cache, and decides nothing itself: shards, partition keys and owners are those of the
+// packages that the assigner and the rebalancer use, so that answers are theirs. It writes nothing.
+package rings
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/hashring"
+	"github.com/clusterring/clusterring/services/internal/lease"
+	"github.com/clusterring/clusterring/services/internal/membership"
+	"github.com/clusterring/clusterring/services/internal/resources"
+	"github.com/clusterring/clusterring/services/ringquery/metadata"
+)
+
+// Rings knows all rings as they are now. All fields are required. It is safe for concurrent use.
+type Rings struct {
+	// Reader reads ClusterRings and Leases from a cache.
+	Reader client.Reader
+	// Index has the current view of every ring.
+	Index *membership.Index
+	// Resources resolves what rings name.
+	Resources *Resources
+	// Leases has the states and ages of Leases.
+	Leases *Leases
+	// Objects reads the metadata of sharded objects, live.
+	Objects *metadata.Reader
+
+	once    sync.Once
+	smaller *hashring.Cache // made once; tables without some of their shards
+}
+
+// Ring is a ring as it is now. Its fields are shared: do not change what they point to.
+type Ring struct {
+	*v1alpha1.ClusterRing
+
+	// View is its shards.
+	View *membership.View
+	// Resources is what its resources are.
+	Resources *resources.Set
+
+	smaller *hashring.Cache
+}
+
+// Shard is a shard of a ring as it is now.
+type Shard struct {
+	membership.Shard
+
+	// State is the label that the lease monitor last wrote; empty if there is none.
+	State lease.State
+	// Age is how long ago the Lease was renewed.
+	Age Age
+	// Partitions is how many of all [hashring.Partitions] the shard owns; none if it is not available.
+	Partitions int
+}
+
+// Page returns at most limit rings in the order of their names, beginning after the given name, and whether there are more.
+func (r *Rings) Page(ctx context.Context, after string, limit int) (rings []Ring, more bool, err error) {
+	all, err := r.All(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+
+	all = slices.DeleteFunc(all, func(ring Ring) bool { return ring.Name <= after })
+
+	return all[:min(limit, len(all))], len(all) > limit, nil
+}
+
+// Get returns a ring by its name. It fails with [ErrRingNotFound].
+func (r *Rings) Get(ctx context.Context, name string) (Ring, error) {
+	declared := &v1alpha1.ClusterRing{}
+
+	err := r.Reader.Get(ctx, types.NamespacedName{Name: name}, declared, client.UnsafeDisableDeepCopy)
+	if apierrors.IsNotFound(err) {
+		return Ring{}, fmt.Errorf("%w: %s", ErrRingNotFound, name)
+	}
+
+	if err != nil {
+		return Ring{}, fmt.Errorf("read ring %s: %w", name, err)
+	}
+
+	return r.ring(declared), nil
+}
+
+// All returns all rings in the order of their names.
+func (r *Rings) All(ctx context.Context) ([]Ring, error) {
+	list := &v1alpha1.ClusterRingList{}
+	if err := r.Reader.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list rings: %w", err)
+	}
+
+	declared := make([]*v1alpha1.ClusterRing, 0, len(list.Items))
+	for i := range list.Items {
+		declared = append(declared, &list.Items[i])
+	}
+
+	slices.SortFunc(declared, func(a, b *v1alpha1.ClusterRing) int { return cmp.Compare(a.Name, b.Name) })
+	r.Resources.Keep(declared)
+
+	all := make([]Ring, 0, len(declared))
+	for _, d := range declared {
+		all = append(all, r.ring(d))
+	}
+
+	return all, nil
+}
+
+// ring gathers what else is known of a ring. What it points to belongs to the cache.
+func (r *Rings) ring(declared *v1alpha1.ClusterRing) Ring {
+	r.once.Do(func() { r.smaller = hashring.NewCache(smallerKept) })
+
+	return Ring{ClusterRing: declared, View: r.Index.View(declared.Name), Resources: r.Resources.Of(declared), smaller: r.smaller}
+}
+
+// Shards returns the ring's shards, sorted by name, then namespace.
+func (r *Rings) Shards(ring Ring) []Shard {
+	members := ring.View.Shards()
+	shards := make([]Shard, 0, len(members))
+
+	for _, m := range members {
+		s := Shard{Shard: m}
+		s.State, s.Age = r.Leases.Of(types.NamespacedName{Namespace: m.Namespace, Name: m.Name})
+		if m.Available {
+			s.Partitions = ring.View.Table().PartitionsOf(m.Name)
+		}
+
+		shards = append(shards, s)
+	}
+
+	return shards
+}
+
+// The enums of the API; what is in none of them is the zero value.
+var (
+	roles = map[resources.Role]pb.Role{
+		resources.Main:       pb.Role_ROLE_MAIN,
+		resources.Controlled: pb.Role_ROLE_CONTROLLED,
+	}
+	states = map[lease.State]pb.ShardState{
+		lease.Ready:     pb.ShardState_SHARD_STATE_READY,
+		lease.Expired:   pb.ShardState_SHARD_STATE_EXPIRED,
+		lease.Uncertain: pb.ShardState_SHARD_STATE_UNCERTAIN,
+		lease.Dead:      pb.ShardState_SHARD_STATE_DEAD,
+		lease.Orphaned:  pb.ShardState_SHARD_STATE_ORPHANED,
+	}
+)
+
+// RoleOf returns the role of a resource as the API has it; unspecified if it has none.
+func RoleOf(role resources.Role) pb.Role { return roles[role] }
+
+// Message returns the ring as the API tells it.
+func (r Ring) Message() *pb.Ring {
+	ring := &pb.Ring{
+		Name:              r.Name,
+		NamespaceSelector: r.Selector(),
+		Shards:            int32(len(r.View.Shards())),
+		AvailableShards:   int32(len(r.View.AvailableShards())),
+		Fingerprint:       r.View.Fingerprint(),
+		CreateTime:        timestamppb.New(r.CreationTimestamp.Time),
+		Deleting:          !r.DeletionTimestamp.IsZero(),
+	}
+
+	for _, main := range r.Spec.Resources {
+		ring.Resources = append(ring.Resources, r.resource(main.Group, main.Resource, resources.Main))
+		for _, c := range main.ControlledResources {
+			ring.Resources = append(ring.Resources, r.resource(c.Group, c.Resource, resources.Controlled))
+		}
+	}
+
+	for _, c := range r.Status.Conditions {
+		ring.Conditions = append(ring.Conditions, &pb.Condition{
+			Type:               c.Type,
+			Status:             string(c.Status),
+			Reason:             c.Reason,
+			Message:            c.Message,
+			LastTransitionTime: timestamppb.New(c.LastTransitionTime.Time),
+			ObservedGeneration: c.ObservedGeneration,
+		})
+	}
+
+	slices.SortFunc(ring.GetConditions(), func(a, b *pb.Condition) int { return cmp.Compare(a.GetType(), b.GetType()) })
+
+	return ring
+}
+
+func (r Ring) resource(group, name string, role resources.Role) *pb.RingResource {
+	found, _, _ := r.Resources.Find(schema.GroupResource{Group: group, Resource: name})
+
+	return &pb.RingResource{Group: group, Resource: name, Role: roles[role], Kind: found.Kind.Kind}
+}
+
+// Message returns the shard as the API tells it.
+func (s Shard) Message() *pb.Shard {
+	return &pb.Shard{
+		Name:            s.Name,
+		Namespace:       s.Namespace,
+		Holder:          s.Holder,
+		State:           states[s.State],
+		Available:       s.Available,
+		Problem:         s.Problem,
+		LeaseDuration:   durationpb.New(s.Duration),
+		Partitions:      int32(s.Partitions),
+		Share:           float64(s.Partitions) / hashring.Partitions,
+		RenewalAge:      durationpb.New(s.Age.Time),
+		AgeIsLowerBound: s.Age.AtLeast,
+	}
+}

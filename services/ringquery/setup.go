@@ -1,0 +1,156 @@
+package ringquery
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync/atomic"
+
+	"google.golang.org/grpc"
+
+	"github.com/clusterring/clusterring/services/internal/kit"
+	"github.com/clusterring/clusterring/services/internal/membership"
+	"github.com/clusterring/clusterring/services/internal/resources"
+	"github.com/clusterring/clusterring/services/internal/shardleases"
+	"github.com/clusterring/clusterring/services/ringquery/api"
+	"github.com/clusterring/clusterring/services/ringquery/auth"
+	"github.com/clusterring/clusterring/services/ringquery/metadata"
+	"github.com/clusterring/clusterring/services/ringquery/rings"
+	"github.com/clusterring/clusterring/services/ringquery/transport"
+)
+
+// setup makes the server and what it answers from.
+func setup(ctx context.Context, rt *kit.Runtime, options *options) error {
+	ready := &readiness{ask: rt.Ready}
+
+	service, err := answers(ctx, rt, ready.ever)
+	if err != nil {
+		return err
+	}
+
+	server := &transport.Server{
+		Options:   options.transport,
+		Name:      name,
+		Namespace: rt.Options.Namespace,
+		Services:  []func(grpc.ServiceRegistrar){service.Register},
+		Ready:     ready.now,
+		Draining:  rt.Draining(),
+		DrainTime: rt.Options.ShutdownGrace * 4 / 5, // the rest is for all else that has to stop
+		Clock:     rt.Clock,
+		Log:       rt.Log,
+	}
+
+	if err := guard(rt, options.access, server); err != nil {
+		return err
+	}
+
+	if err := server.AddTo(rt.Manager); err != nil {
+		return err
+	}
+
+	rt.AddReady("certificate", server.CertificateReady)
+
+	return nil
+}
+
+// guard puts the one who knows what callers may do before the server.
+func guard(rt *kit.Runtime, options auth.Options, server *transport.Server) error {
+	if options.Mode == auth.ModeNone {
+		return nil
+	}
+
+	g := &auth.Guard{
+		Options: options,
+		RingOf:  api.RingOf,
+		Domain:  api.ErrorDomain,
+		Clock:   rt.Clock,
+		Log:     rt.Log,
+	}
+	if err := g.AddTo(rt.Manager); err != nil {
+		return err
+	}
+
+	server.ClientCertificates = options.ClientCAFile != ""
+	server.Unary, server.Stream = []grpc.UnaryServerInterceptor{g.Unary}, []grpc.StreamServerInterceptor{g.Stream}
+
+	return nil
+}
+
+// readiness is that of the service, with a memory.
+type readiness struct {
+	// ask returns nil while the service is ready.
+	ask func() error
+	was atomic.Bool
+}
+
+// now returns nil while the service is ready.
+func (r *readiness) now() error {
+	err := r.ask()
+	if err == nil {
+		r.was.Store(true)
+	}
+
+	return err
+}
+
+// ever returns nil once the service has been ready: what has been read stays read, and calls are answered while the service
+// is about to stop.
+func (r *readiness) ever() error {
+	if r.was.Load() {
+		return nil
+	}
+
+	return r.now()
+}
+
+// answers makes the service that answers, and lets it follow Leases and ClusterRings.
+func answers(ctx context.Context, rt *kit.Runtime, ready func() error) (*api.Service, error) {
+	objects, err := metadata.NewReader(rt.Manager.GetConfig(), rt.Manager.GetHTTPClient())
+	if err != nil {
+		return nil, err
+	}
+
+	known, err := resources.Follow(rt.Manager, rt.Clock, rt.Log)
+	if err != nil {
+		return nil, err
+	}
+
+	rt.AddReady("resources", func(*http.Request) error { return known.Known() })
+
+	index, leases := membership.NewIndex(), rings.NewLeases(rt.Clock)
+	service := &api.Service{
+		Rings: &rings.Rings{
+			Reader:    rt.Manager.GetClient(),
+			Index:     index,
+			Resources: rings.NewResources(known),
+			Leases:    leases,
+			Objects:   objects,
+		},
+		Ready: ready,
+		Clock: rt.Clock,
+		Log:   rt.Log,
+	}
+
+	index.Subscribe(service.RingChanged)
+
+	if _, err := shardleases.Watch(ctx, rt, index); err != nil {
+		return nil, err
+	}
+
+	// This also makes the cache read all rings at the start: one that is first asked for them by a call would make that
+	// call wait, and readiness a lie.
+	synced, err := leases.Follow(ctx, rt.Manager.GetCache(), service.RingChanged)
+	if err != nil {
+		return nil, err
+	}
+
+	rt.AddReady("shard-states", func(*http.Request) error {
+		if !synced() {
+			return errors.New("the states of shards and the ClusterRings have not been read yet")
+		}
+
+		return nil
+	})
+
+	return service, nil
+}

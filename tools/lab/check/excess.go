@@ -1,0 +1,73 @@
+package check
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// made returns the Fleets, as they were last, and the Ships that were ever made of each, as they were first. Both are by UID.
+func made(versions []Version) (fleets map[string]Version, ships map[string]map[string]Version) {
+	fleets, ships = map[string]Version{}, map[string]map[string]Version{}
+	for _, v := range versions {
+		switch v.Kind {
+		case Fleet:
+			fleets[v.UID] = v
+		case Ship:
+			if ships[v.Owner] == nil {
+				ships[v.Owner] = map[string]Version{}
+			}
+			if _, known := ships[v.Owner][v.UID]; !known {
+				ships[v.Owner][v.UID] = v
+			}
+		}
+	}
+	return fleets, ships
+}
+
+// Excess returns how many more Ships were made than the Fleets shall have, in all, and how many fewer.
+func Excess(versions []Version) (excess, missing int) {
+	fleets, ships := made(versions)
+	for uid := range fleets {
+		made, shall := len(ships[uid]), fleets[uid].Replicas
+		excess += max(made-shall, 0)
+		missing += max(shall-made, 0)
+	}
+	return excess, missing
+}
+
+// excess finds Fleets of which more Ships were made than they shall have.
+func (r Run) excess() []Violation {
+	fleets, ships := made(r.Versions)
+	var found []Violation
+	for _, uid := range slices.Sorted(maps.Keys(fleets)) {
+		fleet, made := fleets[uid], ships[uid]
+		if len(made) <= fleet.Replicas {
+			continue
+		}
+		all := slices.SortedFunc(maps.Values(made), func(a, b Version) int { return int(a.Number) - int(b.Number) }) //nolint:gosec // far from their limits
+		first := all[fleet.Replicas]
+		found = append(found, Violation{
+			Invariant: "I9",
+			Text: fmt.Sprintf("%d Ships of Fleet %s were made, which shall have %d; %s, in version %d, is the first one in excess",
+				len(made), fleet.Name, fleet.Replicas, first.Name, first.Number),
+			Excerpt: r.excerpt(first.At, first.At, append(slices.Collect(maps.Keys(made)), uid), nil),
+		})
+	}
+	return found
+}
+
+// Moves counts how often a Fleet has come to another shard.
+func Moves(versions []Version) int {
+	at, moves := map[string]string{}, 0
+	for _, v := range versions {
+		if v.Kind != Fleet || v.Shard == "" {
+			continue
+		}
+		if before := at[v.UID]; before != "" && before != v.Shard {
+			moves++
+		}
+		at[v.UID] = v.Shard
+	}
+	return moves
+}

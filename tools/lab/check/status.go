@@ -1,0 +1,29 @@
+package check
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)
+
+// Status returns what in a ring's status is not as it should be once all is in place among so many shards.
+func Status(ring *v1alpha1.ClusterRing, shards int) []string {
+	var problems []string
+	if n := int(ring.Status.AvailableShards); n != shards {
+		problems = append(problems, fmt.Sprintf("the ring has %d available shards, not %d", n, shards))
+	}
+	for _, t := range []string{
+		v1alpha1.ConditionShardsAvailable, v1alpha1.ConditionWebhookRegistered, v1alpha1.ConditionAssigned, v1alpha1.ConditionReady,
+	} {
+		switch c := meta.FindStatusCondition(ring.Status.Conditions, t); {
+		case c == nil:
+			problems = append(problems, fmt.Sprintf("the ring has no condition %s", t))
+		case c.Status != metav1.ConditionTrue:
+			problems = append(problems, fmt.Sprintf("the ring has condition %s %s: %s: %s", t, c.Status, c.Reason, c.Message))
+		}
+	}
+	return problems
+}

@@ -1,0 +1,341 @@
+// Package process supervises programs of this repository as processes of their own, each with its log in a file: it starts them,
+// waits until they are ready, ends, freezes and thaws them, and starts those again that shall go on, as a kubelet does.
+package process
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// freezeTimeout is how long the threads of a process may take to stop.
+const freezeTimeout = 10 * time.Second
+
+// Spec is what to run.
+type Spec struct {
+	// Name is that of the process among those of its owner.
+	Name string
+	// Path is the binary, Args are its arguments.
+	Path string
+	Args []string
+	// More, unless nil, returns more arguments, for each life anew.
+	More func() []string
+	// LogFile gets standard output and error of all lives, after what it holds already.
+	LogFile string
+	// Again is the pause before a process that has ended by itself is started again. Zero means that the process has one life.
+	Again time.Duration
+}
+
+// Command returns the command line as one would type it into a shell.
+func (s Spec) Command() string { return Quote(append([]string{s.Path}, s.Args...)...) }
+
+// Life is one life of a process.
+type Life struct {
+	PID int
+	// Ended is when the process was seen to be gone; zero while it runs.
+	Ended time.Time
+	// Err is how it ended; nil while it runs and after exit code 0.
+	Err error
+	// Told means that the process was told to end.
+	Told bool
+}
+
+// life is a life with what ends it.
+type life struct {
+	Life
+	cmd  *exec.Cmd
+	gone chan struct{} // closed when it has ended
+}
+
+// Process is a process that was started. [Start] makes it. It is safe for concurrent use.
+type Process struct {
+	Spec
+	onDeath func(*Process)
+	log     *os.File
+	retired chan struct{} // closed when no other life begins
+	over    chan struct{} // closed when it has ended for good
+
+	mu             sync.Mutex
+	lives          []*life
+	mayEnd, frozen bool // frozen is of the present life
+}
+
+// Start starts a process in a process group of its own, so that Ctrl-C at a terminal does not reach it: who starts it, stops
+// it. onDeath, if not nil, is called from another goroutine if the process ends for good though nobody has told it to.
+func Start(spec Spec, onDeath func(*Process)) (*Process, error) {
+	log, err := os.OpenFile(spec.LogFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the log of %s: %w", spec.Name, err)
+	}
+	p := &Process{Spec: spec, onDeath: onDeath, log: log, retired: make(chan struct{}), over: make(chan struct{})}
+	if err := p.begin(); err != nil {
+		return nil, errors.Join(err, log.Close())
+	}
+	if spec.Again == 0 {
+		close(p.retired)
+	}
+	go p.keep()
+	return p, nil
+}
+
+// begin begins a life.
+func (p *Process) begin() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if closed(p.retired) {
+		return fmt.Errorf("%s is not started again", p.Name)
+	}
+	args := p.Args
+	if p.More != nil {
+		args = slices.Concat(args, p.More())
+	}
+	cmd := exec.Command(p.Path, args...)
+	cmd.Stdout, cmd.Stderr = p.log, p.log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", p.Name, err)
+	}
+	p.frozen = false
+	p.lives = append(p.lives, &life{Life: Life{PID: cmd.Process.Pid}, cmd: cmd, gone: make(chan struct{})})
+	return nil
+}
+
+// keep waits for the end of each life and begins the next one.
+func (p *Process) keep() {
+	byItself := p.live()
+	for p.startsAgain(byItself) && p.begin() == nil {
+		byItself = p.live()
+	}
+	_ = p.log.Close() // nothing is written any more
+	close(p.over)
+	if byItself && p.onDeath != nil {
+		p.onDeath(p)
+	}
+}
+
+// live waits for the end of the present life, and reports whether it ended though nobody had told it to.
+func (p *Process) live() (byItself bool) {
+	l := p.present()
+	err := l.cmd.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	l.Ended, l.Err = time.Now(), err
+	close(l.gone)
+	return !l.Told && !p.mayEnd
+}
+
+// startsAgain waits as long as another life has to wait, and reports whether there is one.
+func (p *Process) startsAgain(byItself bool) bool {
+	if closed(p.retired) || !byItself {
+		return !closed(p.retired)
+	}
+	timer := time.NewTimer(p.Again)
+	defer timer.Stop()
+	select {
+	case <-p.retired:
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// present returns the present life, or the last one.
+func (p *Process) present() *life {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.lives[len(p.lives)-1]
+}
+
+// Lives returns all lives so far; the last one is the present one.
+func (p *Process) Lives() []Life {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	lives := make([]Life, len(p.lives))
+	for i, l := range p.lives {
+		lives[i] = l.Life
+	}
+	return lives
+}
+
+// PID returns the process id of the present life.
+func (p *Process) PID() int { return p.present().PID }
+
+// Exited is closed when the process has ended for good.
+func (p *Process) Exited() <-chan struct{} { return p.over }
+
+// Running reports whether the process has not ended for good yet.
+func (p *Process) Running() bool { return !closed(p.over) }
+
+// EndedAt returns when the process ended for good, and the zero time while it runs.
+func (p *Process) EndedAt() time.Time {
+	if p.Running() {
+		return time.Time{}
+	}
+	return p.present().Ended
+}
+
+// Err returns how the process ended for good: nil while it runs and after exit code 0.
+func (p *Process) Err() error {
+	if p.Running() {
+		return nil
+	}
+	return p.present().Err
+}
+
+// Terminate asks the process to stop for good (SIGTERM) and returns at once. One that is frozen is thawed, so that it can.
+func (p *Process) Terminate() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.retire()
+	err := p.tell(syscall.SIGTERM)
+	if p.frozen {
+		p.frozen = false
+		err = errors.Join(err, p.signal(syscall.SIGCONT))
+	}
+	return err
+}
+
+// Kill ends the present life (SIGKILL), frozen or not, and returns when it is gone. If the process has more than one life, the next
+// one begins at once.
+func (p *Process) Kill() error {
+	p.mu.Lock()
+	gone := p.lives[len(p.lives)-1].gone
+	err := p.tell(syscall.SIGKILL)
+	if closed(p.retired) {
+		gone = p.over
+	}
+	p.mu.Unlock()
+	if err == nil {
+		<-gone
+	}
+	return err
+}
+
+// Destroy ends the process for good (SIGKILL), frozen or not, and returns when it is gone.
+func (p *Process) Destroy() error {
+	p.mu.Lock()
+	p.retire()
+	err := p.tell(syscall.SIGKILL)
+	p.mu.Unlock()
+	if err == nil {
+		<-p.over
+	}
+	return err
+}
+
+// MayEnd allows the process to end by itself from now on, and then for good: its owner has done something to it that should make it.
+func (p *Process) MayEnd() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mayEnd = true
+	p.retire()
+}
+
+// Freeze stops the process from outside (SIGSTOP): it does nothing at all until it is thawed, and does not know. Freeze
+// returns when none of its threads runs any more, or an error if that takes too long or the process is gone. Where the system
+// does not tell what its threads do, they are taken for stopped.
+func (p *Process) Freeze() error {
+	p.mu.Lock()
+	present := p.lives[len(p.lives)-1]
+	p.frozen = true
+	err := p.signal(syscall.SIGSTOP)
+	p.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	timeout := time.NewTimer(freezeTimeout)
+	defer timeout.Stop()
+	ticker := time.NewTicker(time.Millisecond)
+	defer ticker.Stop()
+	for someThreadRuns(present.PID) {
+		select {
+		case <-ticker.C:
+		case <-timeout.C:
+			return fmt.Errorf("%s still runs %s after SIGSTOP", p.Name, freezeTimeout)
+		}
+	}
+	if closed(present.gone) {
+		return fmt.Errorf("%s has ended before it could be frozen", p.Name)
+	}
+	return nil
+}
+
+// Thaw lets a frozen process go on (SIGCONT), and returns at once.
+func (p *Process) Thaw() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.frozen = false
+	return p.signal(syscall.SIGCONT)
+}
+
+// Stop asks the process to stop for good, waits, and kills it if it has not stopped in time, which is an error.
+func (p *Process) Stop(within time.Duration) error {
+	if !p.Running() {
+		return nil
+	}
+	if err := p.Terminate(); err != nil {
+		return err
+	}
+	return p.AwaitExit(within)
+}
+
+// AwaitExit waits for a process that was told to stop, and kills it if it has not stopped in time, which is an error.
+func (p *Process) AwaitExit(within time.Duration) error {
+	timer := time.NewTimer(within)
+	defer timer.Stop()
+	select {
+	case <-p.over:
+		return nil
+	case <-timer.C:
+		return errors.Join(fmt.Errorf("%s did not stop in %s and was killed", p.Name, within), p.Destroy())
+	}
+}
+
+// retire lets no other life begin. The lock is held, as it is for tell and signal.
+func (p *Process) retire() {
+	if !closed(p.retired) {
+		close(p.retired)
+	}
+}
+
+// tell sends a signal that ends the present life.
+func (p *Process) tell(s syscall.Signal) error {
+	p.lives[len(p.lives)-1].Told = true
+	return p.signal(s)
+}
+
+func (p *Process) signal(s syscall.Signal) error {
+	if err := p.lives[len(p.lives)-1].cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("send %s to %s: %w", s, p.Name, err)
+	}
+	return nil
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// someThreadRuns reports whether a thread of the process is neither stopped nor gone. Where the system does not tell, none is.
+func someThreadRuns(pid int) bool {
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil {
+		return false
+	}
+	return slices.ContainsFunc(files, func(file string) bool {
+		content, err := os.ReadFile(file)
+		_, state, found := strings.Cut(string(content), ") ") // after the name, which is in parentheses
+		return err == nil && found && !strings.ContainsAny(state[:1], "TtZX")
+	})
+}

@@ -1,0 +1,95 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+)
+
+const (
+	// readyTimeout is how long a process may take to become ready, answerTimeout how long one answer may take.
+	readyTimeout  = 60 * time.Second
+	answerTimeout = 10 * time.Second
+	readyPoll     = 50 * time.Millisecond
+)
+
+// Readiness is where a process answers whether it is ready.
+type Readiness struct {
+	// URL is answered with status 200 if it is.
+	URL string
+	// Client asks; nil means http.DefaultClient.
+	Client *http.Client
+	// Waiting, unless nil, is called with each answer.
+	Waiting func(answer string)
+}
+
+// AwaitReady waits until the process is ready, for a minute at most. The error is the cause of the context's end, or names the last
+// answer.
+func (p *Process) AwaitReady(ctx context.Context, r Readiness) error {
+	answer := ""
+	err := wait.PollUntilContextTimeout(ctx, readyPoll, readyTimeout, true, func(ctx context.Context) (bool, error) {
+		if !p.Running() {
+			return false, fmt.Errorf("it has ended: %w", p.End())
+		}
+		var ok bool
+		ok, answer = r.Ask(ctx)
+		if r.Waiting != nil {
+			r.Waiting(answer)
+		}
+		return ok, nil
+	})
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	}
+	return fmt.Errorf("%s did not become ready (%s): %w", p.Name, answer, err)
+}
+
+// End returns how the process ended, as an error also after exit code 0.
+func (p *Process) End() error {
+	if err := p.Err(); err != nil {
+		return err
+	}
+	return errors.New("exit status 0")
+}
+
+// Ask asks once, and returns the answer in one line: of a list of checks those that fail.
+func (r Readiness) Ask(ctx context.Context) (ok bool, answer string) {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, r.URL, http.NoBody)
+	if err != nil {
+		return false, err.Error()
+	}
+	client := r.Client
+	if client == nil {
+		client = http.DefaultClient
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return false, "no answer yet"
+	}
+	body, _ := io.ReadAll(response.Body)
+	_ = response.Body.Close() // was only read
+	if response.StatusCode == http.StatusOK {
+		return true, "ready"
+	}
+	var failing []string
+	for line := range strings.Lines(string(body)) {
+		if check, fails := strings.CutPrefix(line, "[-]"); fails {
+			failing = append(failing, strings.TrimSpace(check))
+		}
+	}
+	if failing == nil {
+		return false, strings.Join(strings.Fields(string(body)), " ")
+	}
+	return false, strings.Join(failing, ", ")
+}

@@ -1,0 +1,14 @@
+package record
+
+import "github.com/clusterring/clusterring/tools/example/history"
+
+// Histories reads what processes of this machine have recorded of their reconciles, each in files of its own.
+func Histories(files ...string) (*history.Reader, error) {
+	reader := &history.Reader{}
+	for _, file := range files {
+		if err := reader.ReadFile(file); err != nil {
+			return nil, err
+		}
+	}
+	return reader, nil
+}

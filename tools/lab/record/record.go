@@ -1,0 +1,202 @@
+// Package record keeps what the API server stored about the objects of a ring and the Leases of its shards.
+//
+// It watches objects and Leases as an administrator, directly at the API server, and keeps every version that
+// differs in what sharding is about. It decides nothing.
+package record
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/lab/check"
+)
+
+// Now returns the time since the machine started, which is the same for all its processes.
+func Now() time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		panic(err) // every system that this builds for has it
+	}
+	return time.Duration(ts.Nano())
+}
+
+// start is a point in time by both clocks.
+var start = struct {
+	wall  time.Time
+	since time.Duration
+}{time.Now(), Now()}
+
+// At returns what [Now] was at a time that this process has taken.
+func At(t time.Time) time.Duration { return start.since + t.Sub(start.wall) }
+
+// Options say what to record.
+type Options struct {
+	// Ring is the name of the ring. LeaseNamespace holds the Leases of its shards; if it is empty, they are not recorded.
+	Ring, LeaseNamespace string
+	// Objects are those of the ring.
+	Objects []Objects
+}
+
+// Objects are those of one kind in one namespace.
+type Objects struct {
+	// Kind is that of their versions: one of package check's, but not the Lease's.
+	Kind string
+	// Namespace is theirs; empty for cluster-scoped ones.
+	Namespace string
+}
+
+// Recorder records until the context ends that it was started with. It is safe for concurrent use.
+type Recorder struct {
+	options Options
+	began   time.Duration
+	waits   []func()
+
+	mu       sync.Mutex
+	versions []check.Version
+	newest   map[string]check.Version // by UID
+	err      error
+}
+
+// watched are the kinds that are recorded.
+var watched = map[string]schema.GroupVersionResource{
+	check.Website:   {Group: "example.clusterring.dev", Version: "v1alpha1", Resource: "websites"},
+	check.Theme:     {Group: "faults.clusterring.dev", Version: "v1", Resource: "themes"},
+	check.Palette:   {Group: "faults.clusterring.dev", Version: "v1", Resource: "palettes"},
+	check.ConfigMap: {Version: "v1", Resource: "configmaps"},
+	check.Fleet:     {Group: "example.clusterring.dev", Version: "v1alpha1", Resource: "fleets"},
+	check.Ship:      {Group: "example.clusterring.dev", Version: "v1alpha1", Resource: "ships"},
+	check.Lease:     {Group: "coordination.k8s.io", Version: "v1", Resource: "leases"},
+}
+
+// Start begins to record: all that is there, and all that changes. The context ends it; then [Recorder.Wait] for it.
+func Start(ctx context.Context, config *rest.Config, o Options) (*Recorder, error) {
+	c, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make a client to record with: %w", err)
+	}
+	r := &Recorder{options: o, began: Now(), newest: map[string]check.Version{}}
+	if o.LeaseNamespace != "" {
+		of := c.Resource(watched[check.Lease]).Namespace(o.LeaseNamespace)
+		if err := r.follow(ctx, check.Lease, of, v1alpha1.LabelClusterRing+"="+o.Ring); err != nil {
+			return nil, err
+		}
+	}
+	for _, of := range o.Objects {
+		if err := r.follow(ctx, of.Kind, c.Resource(watched[of.Kind]).Namespace(of.Namespace), ""); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// Began returns when recording began.
+func (r *Recorder) Began() time.Duration { return r.began }
+
+func (r *Recorder) follow(ctx context.Context, kind string, of dynamic.ResourceInterface, selector string) error {
+	wait, err := Follow(ctx, of, selector, Observer[*unstructured.Unstructured]{
+		See: func(event watch.EventType, object *unstructured.Unstructured) {
+			r.add(kind, object, event == watch.Deleted)
+		},
+		Fail: func(err error) { r.fail(fmt.Errorf("the record of %ss is not complete: %w", kind, err)) },
+	})
+	if err != nil {
+		return fmt.Errorf("record %ss: %w", kind, err)
+	}
+	r.waits = append(r.waits, wait)
+	return nil
+}
+
+func (r *Recorder) fail(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.err = err
+}
+
+// add keeps a version if it differs from the one before.
+func (r *Recorder) add(kind string, o *unstructured.Unstructured, deleted bool) {
+	v := check.Version{
+		Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: string(o.GetUID()), At: Now(), Deleted: deleted,
+		Shard: o.GetLabels()[v1alpha1.ShardLabel(r.options.Ring)],
+	}
+	_, v.Draining = o.GetLabels()[v1alpha1.DrainLabel(r.options.Ring)]
+	number, err := strconv.ParseUint(o.GetResourceVersion(), 10, 64)
+	if err != nil {
+		r.fail(fmt.Errorf("resource version of %s %s: %w", kind, v.Name, err))
+		return
+	}
+	v.Number = number
+	if owner := metav1.GetControllerOfNoCopy(o); owner != nil {
+		v.Owner = string(owner.UID)
+	}
+	if kind == check.Lease {
+		v.Holder, _, _ = unstructured.NestedString(o.Object, "spec", "holderIdentity")
+		seconds, _, _ := unstructured.NestedInt64(o.Object, "spec", "leaseDurationSeconds")
+		v.Duration = time.Duration(seconds) * time.Second
+	}
+	switch kind {
+	case check.Website, check.Theme:
+		v.Complete = complete(o)
+	case check.Fleet:
+		replicas, _, _ := unstructured.NestedInt64(o.Object, "spec", "replicas")
+		ships, _, _ := unstructured.NestedInt64(o.Object, "status", "ships")
+		observed, _, _ := unstructured.NestedInt64(o.Object, "status", "observedGeneration")
+		v.Replicas, v.Complete = int(replicas), ships == replicas && observed == o.GetGeneration()
+	}
+
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before := r.newest[v.UID]
+	r.newest[v.UID] = v
+	before.At, before.Number = v.At, v.Number
+	if before != v {
+		r.versions = append(r.versions, v)
+	}
+}
+
+// complete says whether the condition Ready is true for the present generation.
+func complete(o *unstructured.Unstructured) bool {
+	observed, _, _ := unstructured.NestedInt64(o.Object, "status", "observedGeneration")
+	conditions, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
+	return observed == o.GetGeneration() && slices.ContainsFunc(conditions, func(c any) bool {
+		condition, _ := c.(map[string]any)
+		return condition["type"] == "Ready" && condition["status"] == "True"
+	})
+}
+
+// Versions returns what was recorded so far. The error says that something is missing.
+func (r *Recorder) Versions() ([]check.Version, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.versions), r.err
+}
+
+// Newest returns the newest version of every object that was ever there, deleted or not.
+func (r *Recorder) Newest() []check.Version {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := make([]check.Version, 0, len(r.newest))
+	for _, v := range r.newest {
+		all = append(all, v)
+	}
+	return all
+}
+
+// Wait returns when nothing is recorded any more, after the context has ended.
+func (r *Recorder) Wait() {
+	for _, wait := range r.waits {
+		wait()
+	}
+}

@@ -1,0 +1,77 @@
+package record_test
+
+import (
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/lab/check"
+	"github.com/clusterring/clusterring/tools/lab/record"
+	"github.com/clusterring/clusterring/tools/localplane"
+)
+
+func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
+
+const (
+	ring     = "recorded"
+	patience = 20 * time.Second
+)
+
+func TestRecorder(t *testing.T) {
+	plane := localplane.Shared(t)
+	require.NoError(t, plane.Install(t.Context(), "deploy/example/crd"))
+	ns := plane.Namespace(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	r, err := record.Start(ctx, plane.Config, record.Options{Ring: ring, LeaseNamespace: ns, Objects: []record.Objects{{Kind: check.Website, Namespace: ns}, {Kind: check.ConfigMap, Namespace: ns}}})
+	require.NoError(t, err)
+	t.Cleanup(func() { cancel(); r.Wait() })
+
+	c := plane.Client
+	lease := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "a", Labels: map[string]string{v1alpha1.LabelClusterRing: ring}},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("a"), LeaseDurationSeconds: new(int32(2))},
+	}
+	require.NoError(t, c.Create(ctx, lease))
+	lease.Spec.RenewTime = new(metav1.NowMicro())
+	require.NoError(t, c.Update(ctx, lease), "a renewal changes nothing of interest")
+
+	owner := metav1.OwnerReference{APIVersion: "v1", Kind: "X", Name: "x", UID: "owner", Controller: new(true)}
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+		Namespace: ns, Name: "cm", Labels: map[string]string{v1alpha1.ShardLabel(ring): "a"}, OwnerReferences: []metav1.OwnerReference{owner},
+	}}
+	require.NoError(t, c.Create(ctx, cm))
+	cm.Labels[v1alpha1.DrainLabel(ring)] = ""
+	require.NoError(t, c.Update(ctx, cm))
+	cm.Labels = nil
+	require.NoError(t, c.Update(ctx, cm))
+	require.NoError(t, c.Delete(ctx, cm))
+
+	require.Eventually(t, func() bool {
+		versions, err := r.Versions()
+		return err == nil && len(versions) == 5
+	}, patience, time.Millisecond)
+	versions, err := r.Versions()
+	require.NoError(t, err)
+	var got []check.Version
+	for _, v := range versions {
+		require.NotZero(t, v.Number)
+		require.NotEmpty(t, v.UID)
+		require.Greater(t, v.At, r.Began())
+		v.Number, v.UID, v.At, v.Namespace = 0, "", 0, ""
+		got = append(got, v)
+	}
+	want := check.Version{Kind: check.ConfigMap, Name: "cm", Owner: "owner"}
+	at, draining, deleted := want, want, want
+	at.Shard, draining.Shard, draining.Draining, deleted.Deleted = "a", "a", true, true
+	require.ElementsMatch(t, []check.Version{
+		{Kind: check.Lease, Name: "a", Holder: "a", Duration: 2 * time.Second}, at, draining, want, deleted,
+	}, got)
+	require.Len(t, r.Newest(), 2)
+}

@@ -1,0 +1,336 @@
+// Package services runs the four services, shards beside them, and what else is to be run with them, as processes of this machine:
+// each service and shard with the rights of its own service account, and with ports of its own.
+package services
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/lab/process"
+	"github.com/clusterring/clusterring/tools/localplane"
+)
+
+// Names of the services: of their binaries, and of their service accounts in the system namespace.
+const (
+	LeaseMonitor = "leasemonitor"
+	Assigner     = "assigner"
+	Rebalancer   = "rebalancer"
+	RingQuery    = "ringquery"
+)
+
+// All are the names of the services.
+var All = []string{LeaseMonitor, Assigner, Rebalancer, RingQuery}
+
+// SettlePeriod is how long the rebalancer shall wait until it looks a last time, after a change of shards: nobody wants to wait for it.
+const SettlePeriod = time.Second
+
+// stopTimeout is how long a process may take to stop.
+const stopTimeout = 20 * time.Second
+
+// Webhook returns the arguments of an assigner that listens on an address, for an API server that calls it at another, or the same.
+func Webhook(listens, called string) []string {
+	return []string{"--webhook-bind-address=" + listens, "--webhook-mode=url", "--webhook-url=https://" + called}
+}
+
+// OpenQueries returns the arguments of a ringquery that answers everybody on this machine, without TLS.
+func OpenQueries(address string) []string {
+	return []string{"--grpc-bind-address=" + address, "--plaintext", "--authentication=none"}
+}
+
+// Spec is a service or a shard.
+type Spec struct {
+	// Name is that of the process, Binary that of its program.
+	Name, Binary string
+	// Namespace and Account are of its service account; empty for that of the service.
+	Namespace, Account string
+	// Args are its arguments, besides those that every one has.
+	Args []string
+}
+
+// Options say how to run services and shards.
+type Options struct {
+	Plane *localplane.Plane
+	// BinDir holds the binaries, LogDir gets the logs.
+	BinDir, LogDir string
+	// Profile has each of them serve profiles.
+	Profile bool
+	// ShownLines of its log are part of an error that a process is to blame for.
+	ShownLines int
+	// Waiting, unless nil, is called with each answer of a process that is waited for.
+	Waiting func(name, answer string)
+}
+
+// Addresses are where a service or a shard listens.
+type Addresses struct {
+	Health, Metrics string
+	// Profiles is empty unless it serves them.
+	Profiles string
+}
+
+// member is a service or a shard, running or not.
+type member struct {
+	Addresses
+	binary string
+	args   []string
+}
+
+// Group is services, shards and what else runs with them. Make it with [New]; it is safe for concurrent use, but for Stop, which has to
+// be the last.
+type Group struct {
+	options Options
+	death   chan error
+
+	accounts    sync.Mutex        // held while a kubeconfig is made
+	kubeconfigs map[string]string // by namespace and name of the account
+
+	mu      sync.Mutex
+	members map[string]*member
+	running map[string]*process.Process
+	started []*process.Process
+}
+
+// New returns a group in which nothing runs.
+func New(o Options) *Group {
+	return &Group{
+		options: o, death: make(chan error, 1), kubeconfigs: map[string]string{}, members: map[string]*member{}, running: map[string]*process.Process{},
+	}
+}
+
+// Start starts services or shards at once, for the first time, and waits until they are ready.
+func (g *Group) Start(ctx context.Context, specs ...Spec) error {
+	var names []string
+	for _, s := range specs {
+		m, err := g.prepare(ctx, s)
+		if err != nil {
+			return err
+		}
+		g.mu.Lock()
+		g.members[s.Name] = m
+		g.mu.Unlock()
+		names = append(names, s.Name)
+	}
+	return g.Resume(ctx, names...)
+}
+
+// prepare gives rights and ports to a service or a shard.
+func (g *Group) prepare(ctx context.Context, s Spec) (*member, error) {
+	namespace, account := s.Namespace, s.Account
+	if account == "" {
+		namespace, account = v1alpha1.SystemNamespace, s.Binary
+	}
+	kubeconfig, err := g.Kubeconfig(ctx, namespace, account)
+	if err != nil {
+		return nil, err
+	}
+	const ports = 3
+	free, err := process.FreePorts(ports)
+	if err != nil {
+		return nil, err
+	}
+	m := &member{binary: s.Binary, Addresses: Addresses{Health: free[0], Metrics: free[1]}}
+	m.args = []string{
+		"--kubeconfig=" + kubeconfig, "--log-format=json", "--health-probe-bind-address=" + m.Health, "--metrics-bind-address=" + m.Metrics,
+	}
+	if g.options.Profile {
+		m.Profiles = free[2]
+		m.args = append(m.args, "--pprof-bind-address="+m.Profiles)
+	}
+	m.args = append(m.args, s.Args...)
+	return m, nil
+}
+
+// Kubeconfig returns the path of the kubeconfig of a service account, which has to exist.
+func (g *Group) Kubeconfig(ctx context.Context, namespace, account string) (string, error) {
+	g.accounts.Lock()
+	defer g.accounts.Unlock()
+	name := namespace + "/" + account
+	if g.kubeconfigs[name] == "" {
+		path, err := g.options.Plane.ServiceAccountKubeconfig(ctx, namespace, account)
+		if err != nil {
+			return "", err
+		}
+		g.kubeconfigs[name] = path
+	}
+	return g.kubeconfigs[name], nil
+}
+
+// Resume starts services or shards that have ended, at once, and waits until they are ready.
+func (g *Group) Resume(ctx context.Context, names ...string) error {
+	for _, name := range names {
+		if err := g.begin(name); err != nil {
+			return err
+		}
+	}
+	for _, name := range names {
+		if err := g.awaitReady(ctx, g.Process(name), g.readiness(name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Restart ends a service and starts it again, this time with more arguments, and returns when it is ready.
+func (g *Group) Restart(ctx context.Context, name string, more ...string) error {
+	if err := g.End(name); err != nil {
+		return err
+	}
+	if err := g.begin(name, more...); err != nil {
+		return err
+	}
+	return g.awaitReady(ctx, g.Process(name), g.readiness(name))
+}
+
+// begin starts a service or a shard that was prepared.
+func (g *Group) begin(name string, more ...string) error {
+	g.mu.Lock()
+	m, known := g.members[name]
+	g.mu.Unlock()
+	if !known {
+		return fmt.Errorf("there is no service %s on this machine", name)
+	}
+	_, err := g.launch(process.Spec{Name: name, Path: filepath.Join(g.options.BinDir, m.binary), Args: slices.Concat(m.args, more), LogFile: g.LogFile(name)})
+	return err
+}
+
+// Launch starts another program, and returns when it is ready.
+func (g *Group) Launch(ctx context.Context, spec process.Spec, r process.Readiness) error {
+	spec.LogFile = g.LogFile(spec.Name)
+	p, err := g.launch(spec)
+	if err != nil {
+		return err
+	}
+	return g.awaitReady(ctx, p, r)
+}
+
+func (g *Group) launch(spec process.Spec) (*process.Process, error) {
+	p, err := process.Start(spec, func(p *process.Process) {
+		select {
+		case g.death <- g.blame(p, fmt.Errorf("%s has ended by itself: %w", p.Name, p.End())):
+		default: // one death is enough
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.running[spec.Name] = p
+	g.started = append(g.started, p)
+	return p, nil
+}
+
+// readiness is where a service or a shard says whether it is ready.
+func (g *Group) readiness(name string) process.Readiness {
+	r := process.Readiness{URL: "http://" + g.Addresses(name).Health + "/readyz?verbose"}
+	if g.options.Waiting != nil {
+		r.Waiting = func(answer string) { g.options.Waiting(name, answer) }
+	}
+	return r
+}
+
+func (g *Group) awaitReady(ctx context.Context, p *process.Process, r process.Readiness) error {
+	err := p.AwaitReady(ctx, r)
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	return g.blame(p, err)
+}
+
+// blame returns an error that the process is to blame for.
+func (g *Group) blame(p *process.Process, err error) error {
+	if g.options.ShownLines > 0 {
+		err = fmt.Errorf("%w\n%s", err, process.Tail(p.LogFile, g.options.ShownLines))
+	}
+	return &FaultError{Process: p.Name, Err: err}
+}
+
+// Ready asks services or shards whether they are ready, and returns an error for each that does not say so.
+func (g *Group) Ready(ctx context.Context, names ...string) error {
+	var errs []error
+	for _, name := range names {
+		if ok, answer := g.readiness(name).Ask(ctx); !ok {
+			errs = append(errs, &FaultError{Process: name, Err: fmt.Errorf("%s is not ready: %s", name, answer)})
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// End asks processes to stop, at once, and waits until they have.
+func (g *Group) End(names ...string) error {
+	var errs []error
+	var told []*process.Process
+	for _, name := range names {
+		p := g.Process(name)
+		if p == nil {
+			errs = append(errs, fmt.Errorf("there is no process %s", name))
+			continue
+		}
+		told = append(told, p)
+		errs = append(errs, p.Terminate())
+	}
+	for _, p := range told {
+		errs = append(errs, p.AwaitExit(stopTimeout))
+	}
+	return errors.Join(errs...)
+}
+
+// Stop stops all that was ever started.
+func (g *Group) Stop() error {
+	all := g.Started()
+	errs := make([]error, len(all))
+	var stopping sync.WaitGroup
+	for i, p := range all {
+		stopping.Go(func() { errs[i] = p.Stop(stopTimeout) })
+	}
+	stopping.Wait()
+	return errors.Join(errs...)
+}
+
+// Died gets an error when a process has ended though nobody has told it to.
+func (g *Group) Died() <-chan error { return g.death }
+
+// Process returns the process that was started last under the name, nil if there is none.
+func (g *Group) Process(name string) *process.Process {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.running[name]
+}
+
+// Started returns all processes that were ever started.
+func (g *Group) Started() []*process.Process {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Clone(g.started)
+}
+
+// Addresses returns where a service or a shard listens.
+func (g *Group) Addresses(name string) Addresses {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if m, known := g.members[name]; known {
+		return m.Addresses
+	}
+	return Addresses{}
+}
+
+// LogFile returns the path of the log of a process.
+func (g *Group) LogFile(name string) string { return filepath.Join(g.options.LogDir, name+".log") }
+
+// FaultError is an error that a process is to blame for.
+type FaultError struct {
+	// Process is the name of the process, whose log tells more.
+	Process string
+	Err     error
+}
+
+// Error implements error.
+func (f *FaultError) Error() string { return f.Err.Error() }
+
+// Unwrap returns what went wrong.
+func (f *FaultError) Unwrap() error { return f.Err }

@@ -1,0 +1,2 @@
+// Package kit promises one thing.
+package kit

@@ -1,0 +1,6 @@
+// Package hashring promises one thing.
+package hashring
+
+import (
+	_ "github.com/clusterring/clusterring/services/internal/key"
+)

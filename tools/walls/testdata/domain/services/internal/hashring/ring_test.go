@@ -1,0 +1,5 @@
+package hashring
+
+import (
+	_ "github.com/clusterring/clusterring/tools/localplane"
+)

@@ -1,5 +1,0 @@
-package ring
-
-import (
-	_ "github.com/clusterring/clusterring/tools/localplane"
-)
