@@ -70,6 +70,9 @@ var unchecked = []replacement{
 	{passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"},
 }
 
+// mutations are faults that were there once, put back, with the seed to begin with. Two more are too rare for histories to meet, and found by
+// other tests: what is woken while a worker has it is lost (TestEveryHistory of package obligation), and what follows those that follow an
+// object does not count (TestGrandchildrenComeBeforeChildren of package engine).
 var mutations = []mutation{
 	{name: "a write that fails is forgotten", edits: []replacement{{outcome, "\tcase Failed:\n\t\te.failures++\n\t\tt.after(now, e, e.pause(out.Brief))\n\tcase Blocked:", "\tcase Failed:\n\t\tt.end(now, e)\n\t\treturn Late{}, false\n\tcase Blocked:"}}},
 	{name: "a conflict is forgotten", edits: []replacement{{outcome, "\tcase Failed:\n\t\te.failures++\n\t\tt.after(now, e, e.pause(out.Brief))\n\tcase Blocked:", "\tcase Failed:\n\t\tif out.Brief {\n\t\t\tt.end(now, e)\n\t\t\treturn Late{}, false\n\t\t}\n\t\te.failures++\n\t\tt.after(now, e, e.pause(out.Brief))\n\tcase Blocked:"}}},
@@ -108,7 +111,6 @@ var mutations = []mutation{
 	{name: "history that is gone is waited for", edits: []replacement{{stream, "\tif history(err) {\n\t\treturn nil, errRelist\n\t}\n", ""}, {stream, "\t\tif history(err) {\n\t\t\treturn version, errRelist\n\t\t}\n", ""}}},
 	{name: "a list ends with its first page", edits: []replacement{{client, "\t\tif list.Continue == \"\" {\n", "\t\tif true {\n"}}},
 	{name: "what changes its namespace's labels is not looked for", edits: []replacement{{placing, "t.Revision != o.Revision ||", ""}}},
-	{name: "what is woken while a worker has it is lost", edits: []replacement{{table, "\t\t\te.left = !keep(id)\n\t\t\te.anew()\n", "\t\t\te.left = !keep(id)\n"}}, net: unchecked},
 	{name: "a typo is taken for what cannot be found out", edits: []replacement{{snapshot, "\t\treturn Resource{}, &NotServedError{GroupResource: gr, Suggestion: s.suggest(gr)}", "\t\tif meant := s.suggest(gr); meant != \"\" {\n\t\t\treturn Resource{}, fmt.Errorf(\"did you mean %s?\", meant)\n\t\t}\n\n\t\treturn Resource{}, &NotServedError{GroupResource: gr}"}}},
 	{name: "pauses between attempts at an object have no bound", edits: []replacement{{outcome, "longestPause = 30 * time.Second", "longestPause = 1000 * time.Second"}}},
 	{name: "pauses between attempts at a source have no bound", edits: []replacement{{pauses, "200*time.Millisecond, 30*time.Second", "200*time.Millisecond, 1000*time.Second"}}},
@@ -119,7 +121,6 @@ var mutations = []mutation{
 	{name: "what waits counts against a bound", edits: []replacement{{wiring, "maxActive = 20_000", "maxActive = 2"}, {tally, "y.phases[Delayed] + y.first }", "y.phases[Delayed] + y.phases[Parked] }"}}},
 	{name: "an owner goes before what follows it", edits: []replacement{{asked, "\treturn maps.Clone(f.handover), known && n == 0\n", "\treturn maps.Clone(f.handover), true || known && n == 0\n"}}},
 	{name: "an owner does not wait until what follows it was looked for", edits: []replacement{{asked, "\treturn maps.Clone(f.handover), known && n == 0\n", "\treturn maps.Clone(f.handover), n == 0\n"}}},
-	{name: "what follows those that follow an object does not count", edits: []replacement{{placing, "\tabove[n] = kin.Owner.UID\n", "\tabove[n] = \"\"\n"}}},
 	{name: "an old sight of an owner forgets what follows it", edits: []replacement{{kin, "\tif _, still := s.table.Has(id); !still {\n", "\tif o, still := s.table.Has(id); !still || o.Shard == \"\" {\n"}}},
 	{name: "an owner that is served in another version is somebody else", edits: []replacement{{asked, "\tcase uid == o.UID && f.owner != o.ID:", "\tcase uid == o.UID && f.owner != o.ID && uid == \"\":"}}},
 	{name: "a shard works by what it saw before it lost its Lease", edits: []replacement{{modelled, "\tp.cache = nil\n\tp.settle()\n", "\tstale := p.cache\n\tp.cache = nil\n\tp.settle()\n\n\tif len(stale) > 0 {\n\t\tp.cache = stale\n\t}\n"}, {modelled, "\tp.cache = map[apiserver.ID]*metav1.PartialObjectMetadata{}\n\tp.given = map[apiserver.ID]int64{}\n\tp.acknowledging = map[apiserver.ID]bool{}\n", "\tif p.cache == nil {\n\t\tp.cache = map[apiserver.ID]*metav1.PartialObjectMetadata{}\n\t}\n\n\tp.given = map[apiserver.ID]int64{}\n\tp.acknowledging = map[apiserver.ID]bool{}\n\tp.settle()\n"}}},
