@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -22,9 +21,6 @@ type mutation struct {
 	edits []replacement
 	// from is the first seed that is tried.
 	from int
-	// net are edits that take away a second net: what is left undone, something else does in time. A seed finds the fault then that finds
-	// nothing where the net alone is gone.
-	net []replacement
 }
 
 // replacement replaces a text that occurs once in a file, whose path begins at services/.
@@ -62,13 +58,6 @@ const (
 	asked    = "rebalancer/engine/obligations.go"
 	lineage  = "rebalancer/obligation/family.go"
 )
-
-// unchecked takes away the passes over everything: the one that has to find nothing, and the audit.
-var unchecked = []replacement{
-	{passes, "\tcase !p.verified && still:\n\t\tk, at = check", "\tcase !p.verified && still && p.verified:\n\t\tk, at = check"},
-	{passes, "if !p.verified && still && !p.began.IsZero() && p.moved == t.Moved() && !p.extent.any() && !p.began.Before(p.since.Add(p.settle)) {", "if !p.verified && still && !p.extent.any() {"},
-	{passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"},
-}
 
 // mutations are faults that were there once, put back, with the seed to begin with. Two more are too rare for histories to meet, and found by
 // other tests: what is woken while a worker has it is lost (TestEveryHistory of package obligation), and what follows those that follow an
@@ -206,32 +195,7 @@ func (m mutation) run(t *testing.T, env ...string) (all []found, out []byte) {
 func (m mutation) first(t *testing.T, seeds string) (first found, ok bool, out []byte) {
 	t.Helper()
 
-	if len(m.net) == 0 {
-		all, out := m.run(t, "ONLY=first", "SEED=", "FROM="+strconv.Itoa(m.from), "SEEDS="+seeds)
-		if len(all) == 0 {
-			return found{}, false, out
-		}
-
-		return all[0], true, out
-	}
-
-	both := mutation{name: m.name, edits: append(slices.Clone(m.edits), m.net...)}
-	all, out := both.run(t, "ONLY=all", "SEED=", "FROM="+strconv.Itoa(m.from), "SEEDS="+seeds)
-
-	var names []string
-	for _, f := range all {
-		names = append(names, strconv.Itoa(f.seed))
-	}
-
-	if len(names) == 0 {
-		return found{}, false, out
-	}
-
-	alone, _ := mutation{name: m.name, edits: m.net}.run(t, "ONLY=all", "SEED="+strings.Join(names, ","))
-	all = slices.DeleteFunc(all, func(f found) bool {
-		return slices.ContainsFunc(alone, func(other found) bool { return other.seed == f.seed })
-	})
-
+	all, out := m.run(t, "ONLY=first", "SEED=", "FROM="+strconv.Itoa(m.from), "SEEDS="+seeds)
 	if len(all) == 0 {
 		return found{}, false, out
 	}
