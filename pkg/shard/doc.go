@@ -47,7 +47,9 @@
 //
 // NotFound means that the object no longer belongs to this shard: usually it was deleted, but it may have moved to another
 // shard. A reconciler must therefore not destroy anything outside the cluster because of NotFound; use a finalizer, as in any
-// controller. Owned objects carry a controller owner reference to their main object, so that they are assigned with it.
+// controller. A reconciler is called for an absent object only if it has run for that object before: any other absent object
+// may belong to another shard, or be on its way to this one. Owned objects carry a controller owner reference to their main
+// object, so that they are assigned with it.
 //
 // # Losing the Lease
 //

@@ -51,9 +51,11 @@ func (s *Shard) Handler(r Resource, sync SyncFunc) func(context.Context, types.N
 		s.register(k)
 	}
 
+	w := s.wrap(k)
+
 	return func(ctx context.Context, name types.NamespacedName) (time.Duration, error) {
 		ctx = logr.NewContext(ctx, klog.FromContext(ctx))
-		result, err := s.work(ctx, k, name, func(ctx context.Context) (reconcile.Result, error) {
+		result, err := w.work(ctx, name, func(ctx context.Context) (reconcile.Result, error) {
 			return reconcile.Result{}, sync(ctx, name)
 		})
 

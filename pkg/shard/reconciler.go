@@ -36,10 +36,11 @@ const recheck = 2 * time.Second
 // The wrapper uses nothing from the cache before the API server has confirmed it once in the term: the first reconcile of a
 // kind lists the shard's objects of that kind.
 //
-// The inner reconciler is also called for an object that is no longer in the cache; see NotFound in the package documentation.
+// The inner reconciler is also called for an object that it has worked on and that was deleted; see NotFound in the package
+// documentation.
 // Its results and errors are passed on. If the wrapper cannot decide yet, the object is reconciled again a little later.
 func (s *Shard) Reconciler(c client.Client, obj client.Object, inner reconcile.Reconciler) reconcile.Reconciler {
-	return &reconciler{shard: s, kind: s.kindOf(c, obj), inner: inner}
+	return &reconciler{wrapped: s.wrap(s.kindOf(c, obj)), inner: inner}
 }
 
 // Follows registers a kind whose objects stand between main objects and the objects of a wrapped reconciler, if no reconciler of
@@ -231,43 +232,46 @@ func (s *Shard) view(obj metav1.Object) view {
 }
 
 type reconciler struct {
-	shard *Shard
-	kind  *kind
+	*wrapped
 	inner reconcile.Reconciler
 }
 
 // Reconcile implements reconcile.Reconciler.
 func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	return r.shard.work(ctx, r.kind, req.NamespacedName, func(ctx context.Context) (reconcile.Result, error) {
+	return r.work(ctx, req.NamespacedName, func(ctx context.Context) (reconcile.Result, error) {
 		return r.inner.Reconcile(ctx, req)
 	})
 }
 
 // work calls the function if this process may work on the object, and acknowledges drains before and after.
-func (s *Shard) work(ctx context.Context, k *kind, name types.NamespacedName, inner workFunc) (result reconcile.Result, err error) {
-	if k.err != nil {
-		return reconcile.Result{}, reconcile.TerminalError(k.err) //nolint:wrapcheck // it is wrapped
+func (w *wrapped) work(ctx context.Context, name types.NamespacedName, inner workFunc) (result reconcile.Result, err error) {
+	if w.kind.err != nil {
+		return reconcile.Result{}, reconcile.TerminalError(w.kind.err) //nolint:wrapcheck // it is wrapped
 	}
-	ctx, end, err := s.term.begin(ctx)
+	ctx, end, err := w.shard.term.begin(ctx)
 	if err != nil {
 		return later(err)
 	}
 	defer end()
 
-	v := &visit{shard: s}
+	v := &visit{shard: w.shard}
 	defer func() { result, err = v.leave(ctx, result, err) }()
 
-	may, err := v.enter(ctx, k, name)
+	may, err := v.enter(ctx, w.kind, name)
 	switch {
 	case err != nil:
 		return later(err)
-	case may == run || may == absent:
-		return inner(ctx)
+	case may == run:
+		return w.call(ctx, name, inner)
+	case may == absent:
+		return w.absent(ctx, name, inner)
 	case may == early:
 		return reconcile.Result{RequeueAfter: soon}, nil
 	case may == drained || may == unclear:
 		return reconcile.Result{RequeueAfter: recheck}, nil
 	default:
+		w.forget(name)
+
 		return reconcile.Result{}, nil
 	}
 }

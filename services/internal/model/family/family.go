@@ -28,6 +28,8 @@ const (
 	NoBarrier Mutation = "there is no barrier"
 	// NoDrain moves what an owner controls before the owner was released.
 	NoDrain Mutation = "children go before the owner is drained"
+	// BeginsEarly lets a shard work on an owner that comes after the shard has looked for its barrier.
+	BeginsEarly Mutation = "a reconcile of an owner begins before the owner comes"
 )
 
 // Scope limits how often events happen that nothing requires.
@@ -119,6 +121,8 @@ type process struct {
 	given int8
 	// expects are the objects that it has created and not seen yet.
 	expects [amount]bool
+	// begun is true while a reconcile of the owner has begun without the owner, and has not counted yet.
+	begun bool
 }
 
 // state is the state of the whole system.
@@ -190,6 +194,7 @@ func (m machine) steps(from state) (all []step) {
 			try(name+[...]string{"sees an owner", "sees a child", "sees a grandchild"}[l], true, func(s *state) bool { return s.process(of).see(l) })
 		}
 
+		try(name+"begins without the owner", false, func(s *state) bool { return m.begin(s.process(of)) })
 		try(name+"makes a child", true, func(s *state) bool { return m.makeChild(s, of) })
 		try(name+"makes a grandchild", true, func(s *state) bool { return m.makeGrandchild(s, of) })
 		try(name+"gives the owner up", true, func(s *state) bool { return m.giveUp(s, of) })
@@ -226,6 +231,17 @@ func (p *process) see(l level) bool {
 	return true
 }
 
+// begin begins a reconcile of an owner that the cache does not contain. With several children, the event of the first one leads to it.
+func (m machine) begin(p *process) bool {
+	if m.Mutation != BeginsEarly || p.dead || p.begun || p.cache[owner].made {
+		return false
+	}
+
+	p.begun = true
+
+	return true
+}
+
 // works reports whether the controllers of a shard may work on the owner and what it controls.
 func (m machine) works(p *process) bool {
 	o := p.cache[owner]
@@ -253,6 +269,12 @@ func (p *process) has(l level, parent int8) bool {
 // makeChild is the controller of owners: it counts the children in its cache.
 func (m machine) makeChild(s *state, of shard) bool {
 	p := s.process(of)
+
+	if p.begun && p.cache[owner].made {
+		p.begun = false
+
+		return !p.has(children, owner) && s.create(p, children, owner)
+	}
 
 	return m.works(p) && !p.has(children, owner) && s.create(p, children, owner)
 }

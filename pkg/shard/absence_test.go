@@ -1,0 +1,197 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)
+
+// slow delays what the API server says about Secrets until the gate is open.
+type slow struct {
+	http.RoundTripper
+	gate <-chan struct{}
+}
+
+func (s slow) RoundTrip(r *http.Request) (*http.Response, error) {
+	response, err := s.RoundTripper.RoundTrip(r)
+	if err == nil && strings.HasSuffix(r.URL.Path, "/secrets") && r.URL.Query().Get("watch") != "" {
+		response.Body = slowBody{response.Body, r.Context(), s.gate}
+	}
+
+	return response, err
+}
+
+type slowBody struct {
+	io.ReadCloser
+	ctx  context.Context //nolint:containedctx // that of the request
+	gate <-chan struct{}
+}
+
+func (b slowBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if strings.Contains(string(p[:n]), "late-") {
+		select {
+		case <-b.gate:
+		case <-b.ctx.Done():
+		}
+	}
+
+	return n, err
+}
+
+// What follows an object comes to the shard before the object does, and its events lead to the object. A reconcile that begins then
+// must not see the object arrive before everything that follows it is in the cache.
+func TestAnObjectDoesNotArriveDuringAReconcile(t *testing.T) {
+	f := newFixture(t)
+	s, before := f.shard("shard-0"), f.shard("shard-1")
+	owner := f.configMap(before, "owner")
+	first := f.secretOf(before, owner, configMapKind, "first")
+	second := f.secretOf(before, owner, configMapKind, "late-second")
+
+	open := make(chan struct{})
+	f.config = rest.CopyConfig(f.config)
+	f.config.Wrap(func(inner http.RoundTripper) http.RoundTripper { return slow{inner, open} })
+
+	counted := make(chan int, 100)
+	looked := make(chan struct{}, 100)
+
+	p := f.start(s, func(mgr ctrl.Manager) {
+		c := mgr.GetClient()
+		count := reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+			looked <- struct{}{}
+
+			arrived := func(ctx context.Context) (bool, error) {
+				return c.Get(ctx, req.NamespacedName, &corev1.ConfigMap{}) == nil, nil
+			}
+			if err := wait.PollUntilContextCancel(ctx, interval, true, arrived); err != nil {
+				return reconcile.Result{}, err
+			}
+
+			var secrets corev1.SecretList
+			err := c.List(ctx, &secrets, client.InNamespace(f.namespace))
+			counted <- len(secrets.Items)
+
+			return reconcile.Result{}, err
+		})
+		wrapped := s.Reconciler(c, &corev1.ConfigMap{}, count)
+
+		require.NoError(f, ctrl.NewControllerManagedBy(mgr).Named("test").For(&corev1.ConfigMap{}).Owns(&corev1.Secret{}).
+			Complete(reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+				defer func() { looked <- struct{}{} }()
+				return wrapped.Reconcile(ctx, req)
+			})))
+	})
+	f.eventually("the shard works", func() bool { return s.term.held() == nil })
+
+	f.label(first, s.shardKey, s.Name())
+	receive(f, looked, "the event of what came first leads to the owner")
+	f.label(second, s.shardKey, s.Name())
+
+	handover := v1alpha1.Handover{}
+	handover.Reached(corev1.Resource("secrets"), second.ResourceVersion)
+	f.refresh(owner)
+	metav1.SetMetaDataAnnotation(&owner.ObjectMeta, v1alpha1.HandoverAnnotation(f.ring), handover.String())
+	owner.Labels = map[string]string{s.shardKey: s.Name()}
+	require.NoError(t, f.admin.Update(t.Context(), owner))
+	f.eventually("the owner is in the cache", func() bool {
+		return p.mgr.GetClient().Get(t.Context(), client.ObjectKeyFromObject(owner), &corev1.ConfigMap{}) == nil
+	})
+
+	f.eventually("the owner waits for its cache", func() bool { return len(counted) > 0 || waitingOf(t, f.ring) == 1 })
+	require.Empty(t, counted, "a reconcile counted while the cache was behind")
+	close(open)
+	require.Equal(t, 2, receive(f, counted, "the cache shows everything"))
+}
+
+// An absent object is reported once to a reconciler that has run for it, and to no other.
+func TestReportsOnlyObjectsThatWereThere(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	s.term.unlimited()
+	cache := f.cacheView()
+
+	var (
+		calls   int
+		failure error
+	)
+
+	r := s.Reconciler(cache, &corev1.ConfigMap{}, reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
+		calls++
+		return reconcile.Result{}, failure
+	}))
+	look := func(version *corev1.ConfigMap) int {
+		cache.object = version
+		before := calls
+		_, err := r.Reconcile(t.Context(), request(live(f)))
+		require.ErrorIs(t, err, failure)
+
+		return calls - before
+	}
+
+	require.Equal(t, 0, look(nil), "it has never been there")
+
+	cm := f.configMap(s, "a")
+	require.Equal(t, 1, look(cm))
+
+	failure = errors.New("broken")
+	require.Equal(t, 1, look(nil), "it was there")
+
+	failure = nil
+	require.Equal(t, 1, look(nil), "the first call failed")
+	require.Equal(t, 0, look(nil), "it was reported")
+}
+
+// An object that has left the cache since an earlier stretch of the term may have been taken, and come back at any time.
+func TestAsksForObjectsOfAnEarlierStretch(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	s.term.unlimited()
+	cm := f.configMap(s, "a")
+	name := client.ObjectKeyFromObject(cm)
+
+	for what, tc := range map[string]struct {
+		answer error
+		calls  int
+		fails  bool
+		knows  bool
+	}{
+		"it exists":       {nil, 0, false, false},
+		"it is deleted":   {apierrors.NewNotFound(corev1.Resource("configmaps"), "a"), 1, false, false},
+		"nobody can tell": {errors.New("broken"), 0, true, true},
+	} {
+		t.Run(what, func(t *testing.T) {
+			calls := 0
+			w := s.wrap(&kind{live: func(context.Context, types.NamespacedName) (metav1.Object, error) { return cm, tc.answer }})
+			inner := func(context.Context) (reconcile.Result, error) {
+				calls++
+				return reconcile.Result{}, nil
+			}
+
+			_, err := w.call(t.Context(), name, inner)
+			require.NoError(t, err)
+
+			calls = 0
+			w.ran[name]-- // a stretch ago
+			_, err = w.absent(t.Context(), name, inner)
+			require.Equal(t, tc.fails, err != nil, "%v", err)
+			require.Equal(t, tc.calls, calls)
+			require.Equal(t, tc.knows, len(w.ran) > 0)
+		})
+	}
+}
