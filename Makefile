@@ -103,10 +103,10 @@ test: go-present ## Run all tests with the race detector against a real API serv
 ##@ Build
 
 .PHONY: build
-build: $(SERVICES:%=$(BIN)/%) $(BIN)/example $(BIN)/demo $(BIN)/load $(BIN)/kubectl-ring $(BIN)/grpcurl ## Build the services, the example, the demo, the load tool, the kubectl plugin, and grpcurl into bin/
+build: $(SERVICES:%=$(BIN)/%) $(BIN)/example $(BIN)/demo $(BIN)/load $(BIN)/kubectl-ring $(BIN)/grpcurl $(BIN)/kubectl ## Build the services, the example, the demo, the load tool, the kubectl plugin, grpcurl, and kubectl into bin/
 
 # The go command determines what is out of date.
-.PHONY: $(SERVICES:%=$(BIN)/%) $(BIN)/example $(BIN)/demo $(BIN)/load $(BIN)/kubectl-ring $(BIN)/grpcurl
+.PHONY: $(SERVICES:%=$(BIN)/%) $(BIN)/example $(BIN)/demo $(BIN)/load $(BIN)/kubectl-ring $(BIN)/grpcurl $(BIN)/kubectl
 $(SERVICES:%=$(BIN)/%): $(BIN)/%: go-present
 	$(call step,build $@)
 	@$(GOBUILD) -o $@ ./services/$*/cmd/$*
@@ -123,6 +123,11 @@ $(BIN)/kubectl-ring: go-present
 $(BIN)/grpcurl: go-present
 	$(call step,build $@)
 	@path=$$($(TOOL) grpcurl) && mkdir -p $(BIN) && cp -f "$$path" $@
+
+# The demo needs no kubectl, so that its first run builds less.
+$(BIN)/kubectl: go-present
+	$(call step,build $@)
+	@dir=$$($(CONTROLPLANE) kubectl) && mkdir -p $(BIN) && cp -f "$$dir/kubectl" $@
 
 .PHONY: images
 images: go-present ## Build the images; to push them: make images IMAGE_REPO=registry.example.com/clusterring [OVERLAY=deploy/overlays/...]
@@ -142,7 +147,7 @@ images: go-present ## Build the images; to push them: make images IMAGE_REPO=reg
 		echo 'To install them: kubectl apply -k $(INSTALL) (and the example, after that: -k $(dir $(INSTALL))example)'
 
 .PHONY: control-plane
-control-plane: go-present ## Build etcd, kube-apiserver, kube-controller-manager, and kubectl, and print their path
+control-plane: go-present ## Build etcd, kube-apiserver, and kube-controller-manager, and print their path
 	@$(CONTROLPLANE)
 
 .PHONY: tool-%

@@ -1,8 +1,9 @@
-// Command controlplane makes sure that the binaries of a Kubernetes control plane are on this machine, and prints the
-// directory that holds them: etcd, kube-apiserver, kube-controller-manager and kubectl.
+// Command controlplane ensures that the binaries of a Kubernetes control plane are on this machine, and prints the directory that
+// contains them: etcd, kube-apiserver, and kube-controller-manager. With the argument kubectl, it does the same for kubectl.
 //
-// They are built from Go modules, once, into the user's cache. A directory named by KUBEBUILDER_ASSETS is used
-// instead, as it is. This command needs the standard library alone, so that it costs nothing when there is nothing to do.
+// They are built from Go modules, once, into the user's cache. A directory named by KUBEBUILDER_ASSETS replaces
+// the control plane; nothing in it is changed. This command needs only the standard library, so that it is quick when there is nothing
+// to do.
 package main
 
 import (
@@ -53,10 +54,14 @@ func run(ctx context.Context, args []string, out io.Writer, builder *toolcache.B
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	if flags.NArg() > 0 {
-		return fmt.Errorf("unexpected argument %q: the command takes flags only", flags.Arg(0))
+	program, ready := controlPlane(), os.Getenv(assetsVariable)
+	switch {
+	case flags.NArg() == 1 && flags.Arg(0) == "kubectl":
+		program, ready = kubectl(), ""
+	case flags.NArg() > 0:
+		return fmt.Errorf("unexpected argument %q: the only argument is kubectl", flags.Arg(0))
 	}
-	dir, err := directory(ctx, *output, builder)
+	dir, err := directory(ctx, program, *output, ready, builder)
 	if err != nil {
 		return err
 	}
@@ -64,16 +69,17 @@ func run(ctx context.Context, args []string, out io.Writer, builder *toolcache.B
 	return err
 }
 
-func directory(ctx context.Context, output string, builder *toolcache.Builder) (string, error) {
+// directory returns the directory of a program: the output if it is set, or the one with ready-made binaries, or one in the cache.
+func directory(ctx context.Context, program toolcache.Program, output, ready string, builder *toolcache.Builder) (string, error) {
 	if output != "" {
 		dir, err := filepath.Abs(output)
 		if err != nil {
 			return "", fmt.Errorf("find %s: %w", output, err)
 		}
-		return dir, builder.BuildIn(ctx, controlPlane(), dir)
+		return dir, builder.BuildIn(ctx, program, dir)
 	}
-	if dir := os.Getenv(assetsVariable); dir != "" {
-		return dir, checkAssets(dir)
+	if ready != "" {
+		return ready, checkAssets(ready)
 	}
 	if builder.Cache == "" {
 		cache, err := toolcache.DefaultCache()
@@ -82,7 +88,7 @@ func directory(ctx context.Context, output string, builder *toolcache.Builder) (
 		}
 		builder.Cache = cache
 	}
-	return builder.Build(ctx, controlPlane())
+	return builder.Build(ctx, program)
 }
 
 // checkAssets tells what a directory of ready-made binaries lacks.
@@ -100,20 +106,24 @@ func checkAssets(dir string) error {
 	return nil
 }
 
-// controlPlane is the program to build, from this module. The version is stamped as Kubernetes' own build does.
+// controlPlane is the control plane as one program of this module.
 func controlPlane() toolcache.Program {
+	p := program("controlplane")
+	p.Links = []string{"etcd", "kube-apiserver", "kube-controller-manager"}
+	return p
+}
+
+// kubectl is kubectl.
+func kubectl() toolcache.Program { return program("kubectl") }
+
+// program is a program of this module. The version is stamped as Kubernetes' own build does.
+func program(name string) toolcache.Program {
 	var stamps []string
 	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
 		stamps = append(stamps, "-X "+pkg+".gitVersion="+kubernetesVersion,
 			"-X "+pkg+".gitMajor="+kubernetesMajor, "-X "+pkg+".gitMinor="+kubernetesMinor, "-X "+pkg+".gitTreeState=clean")
 	}
 	return toolcache.Program{
-		Name:    "controlplane",
-		Version: kubernetesVersion,
-		Module:  ".",
-		Package: "./cmd/controlplane",
-		Binary:  "controlplane",
-		Links:   []string{"etcd", "kube-apiserver", "kube-controller-manager", "kubectl"},
-		LDFlags: strings.Join(stamps, " "),
+		Name: name, Version: kubernetesVersion, Module: ".", Package: "./cmd/" + name, Binary: name, LDFlags: strings.Join(stamps, " "),
 	}
 }

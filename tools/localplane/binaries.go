@@ -33,7 +33,7 @@ func Root() string {
 	}
 }
 
-// Binaries returns the directory that holds etcd, kube-apiserver, kube-controller-manager and kubectl: the one that
+// Binaries returns the directory that holds etcd, kube-apiserver and kube-controller-manager: the one that
 // $KUBEBUILDER_ASSETS names, else that of tools/controlplane, which builds them into the user's cache if they are not
 // there yet. The first build takes minutes and shows its progress on progress, which may be nil.
 func Binaries(ctx context.Context, progress io.Writer) (string, error) {

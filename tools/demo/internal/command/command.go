@@ -97,13 +97,13 @@ type common struct {
 func (c *common) add(flags *pflag.FlagSet, defaultState string) {
 	flags.StringVar(&c.binDir, "bin-dir", "bin", "`directory` with the binaries that make build makes")
 	flags.StringVar(&c.assets, "assets", "",
-		"`directory` with etcd, kube-apiserver, kube-controller-manager and kubectl (default: $KUBEBUILDER_ASSETS, else those of make control-plane, which are built if need be)")
+		"`directory` with etcd, kube-apiserver and kube-controller-manager (default: $KUBEBUILDER_ASSETS, else those of make control-plane, which are built if need be)")
 	flags.StringVar(&c.stateDir, "state-dir", "",
 		"new `directory` for data, logs and kubeconfigs, which is removed in the end (default: "+defaultState+")")
 }
 
 // prepare makes paths absolute and checks what can be checked before anything is started.
-func (c *common) prepare(ctx context.Context) error {
+func (c *common) prepare(ctx context.Context, others ...string) error {
 	if localplane.Root() == "" {
 		return errors.New("run this in the repository: the manifests that it installs are in deploy/")
 	}
@@ -111,7 +111,7 @@ func (c *common) prepare(ctx context.Context) error {
 	if c.binDir, err = filepath.Abs(c.binDir); err != nil {
 		return fmt.Errorf("find --bin-dir: %w", err)
 	}
-	if err := system.CheckBinaries(c.binDir); err != nil {
+	if err := system.CheckBinaries(c.binDir, others...); err != nil {
 		return err
 	}
 	if c.assets == "" {
@@ -122,7 +122,7 @@ func (c *common) prepare(ctx context.Context) error {
 	if c.assets, err = filepath.Abs(c.assets); err != nil {
 		return fmt.Errorf("find --assets: %w", err)
 	}
-	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kubectl"} {
+	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager"} {
 		if _, err := os.Stat(filepath.Join(c.assets, name)); err != nil {
 			return fmt.Errorf("there is no %s in %s: run make control-plane, and give --assets the directory that it prints", name, c.assets)
 		}

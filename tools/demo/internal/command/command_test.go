@@ -75,13 +75,26 @@ func build(dir string) error {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the binaries: %w\n%s", err, out)
 	}
-	grpcurl := exec.Command("go", "run", ".", "grpcurl")
-	grpcurl.Dir, grpcurl.Env, grpcurl.Stderr = filepath.Join(localplane.Root(), "tools", "dev"), append(os.Environ(), "GOWORK=off"), os.Stderr
-	path, err := grpcurl.Output()
+	grpcurl, err := printed("dev", "grpcurl")
 	if err != nil {
-		return fmt.Errorf("build grpcurl: %w", err)
+		return err
 	}
-	return os.Symlink(strings.TrimSpace(string(path)), filepath.Join(dir, "grpcurl"))
+	kubectl, err := printed("controlplane", "kubectl")
+	if err != nil {
+		return err
+	}
+	return errors.Join(os.Symlink(grpcurl, filepath.Join(dir, "grpcurl")), os.Symlink(filepath.Join(kubectl, "kubectl"), filepath.Join(dir, "kubectl")))
+}
+
+// printed returns the path that the command in a directory of tools prints for a program, which it builds if necessary.
+func printed(tool, program string) (string, error) {
+	cmd := exec.Command("go", "run", ".", program)
+	cmd.Dir, cmd.Env, cmd.Stderr = filepath.Join(localplane.Root(), "tools", tool), append(os.Environ(), "GOWORK=off"), os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("build %s: %w", program, err)
+	}
+	return strings.TrimSpace(string(out)), nil
 }
 
 // demo returns a command that was not started yet, and its output.

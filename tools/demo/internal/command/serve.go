@@ -55,7 +55,7 @@ type user func(ctx context.Context, stateDir string, how *usage) error
 
 // run runs everything for the user, and leaves nothing behind.
 func (s *server) run(ctx context.Context, kind state.Kind, use user) error {
-	if err := s.prepare(ctx); err != nil {
+	if err := s.prepare(ctx, "kubectl"); err != nil {
 		return err
 	}
 	claim, err := s.registry.Claim(kind, s.stateDir)

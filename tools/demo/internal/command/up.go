@@ -61,7 +61,7 @@ func defaultUpDir() string {
 }
 
 func (u *upper) run(ctx context.Context) error {
-	if err := u.prepare(ctx); err != nil {
+	if err := u.prepare(ctx, "kubectl"); err != nil {
 		return err
 	}
 	if u.stateDir == "" {

@@ -71,7 +71,9 @@ type System struct {
 var binaries = slices.Concat(services.All, []string{"example", "kubectl-ring", "grpcurl"})
 
 // CheckBinaries returns an error unless everything that is needed has been built.
-func CheckBinaries(binDir string) error { return process.CheckBinaries(binDir, binaries...) }
+func CheckBinaries(binDir string, others ...string) error {
+	return process.CheckBinaries(binDir, slices.Concat(binaries, others)...)
+}
 
 // Start starts the control plane, installs the manifests and starts the services. It returns when all are ready. What it
 // returns has to be stopped even if there is an error, unless it is nil.
