@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	testclock "k8s.io/utils/clock/testing"
 
-	"github.com/clusterring/clusterring/tools/localplane/leasetest"
+	"github.com/clusterring/clusterring/tools/lab/localplane/leasetest"
 )
 
 // line is how an instance reaches the API server. It can be cut, which leaves requests without an answer until it is mended.

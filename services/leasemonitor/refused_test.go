@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/tools/localplane/leasetest"
+	"github.com/clusterring/clusterring/tools/lab/localplane/leasetest"
 )
 
 // refusal is what the API server says.

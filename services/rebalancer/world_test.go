@@ -20,8 +20,8 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/membership"
-	"github.com/clusterring/clusterring/tools/localplane"
-	"github.com/clusterring/clusterring/tools/localplane/leasetest"
+	"github.com/clusterring/clusterring/tools/lab/localplane"
+	"github.com/clusterring/clusterring/tools/lab/localplane/leasetest"
 )
 
 func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }

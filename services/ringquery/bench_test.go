@@ -23,8 +23,8 @@ import (
 	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/ringquery/api"
 	"github.com/clusterring/clusterring/services/ringquery/transport"
-	"github.com/clusterring/clusterring/tools/localplane"
-	"github.com/clusterring/clusterring/tools/localplane/leasetest"
+	"github.com/clusterring/clusterring/tools/lab/localplane"
+	"github.com/clusterring/clusterring/tools/lab/localplane/leasetest"
 )
 
 // Questions of one caller to one server, which has one core for both: what one core of a server gives is more than that.

@@ -65,18 +65,18 @@ var house = slices.Concat([]zone{
 		bans: []ban{heavy, testHelp},
 	},
 	{
-		dir: "services/internal", may: []string{"pkg"}, tests: []string{"tools/localplane"},
-		rule: "services/internal imports pkg (its tests also tools/localplane), so that every service can use it",
+		dir: "services/internal", may: []string{"pkg"}, tests: []string{"tools/lab/localplane"},
+		rule: "services/internal imports pkg (its tests also tools/lab/localplane), so that every service can use it",
 		bans: []ban{heavy, testHelp},
 	},
 	{
-		dir: "services/*", may: []string{"pkg", "proto", "services/internal"}, tests: []string{"tools/localplane"},
-		rule: "a service imports pkg, proto and services/internal (its tests also tools/localplane), and no other service",
+		dir: "services/*", may: []string{"pkg", "proto", "services/internal"}, tests: []string{"tools/lab/localplane"},
+		rule: "a service imports pkg, proto and services/internal (its tests also tools/lab/localplane), and no other service",
 		bans: []ban{heavy, testHelp},
 	},
 	{
-		dir: "services/ringquery/auth", may: []string{"pkg"}, tests: []string{"services/ringquery/certtest", "tools/localplane"},
-		rule: "access to the ring query service imports pkg alone (its tests also certtest and tools/localplane)",
+		dir: "services/ringquery/auth", may: []string{"pkg"}, tests: []string{"services/ringquery/certtest", "tools/lab/localplane"},
+		rule: "access to the ring query service imports pkg alone (its tests also certtest and tools/lab/localplane)",
 		bans: []ban{heavy, testHelp},
 		// What aggregated API servers authenticate by.
 		spares: []string{"k8s.io/apiserver/pkg/authentication", "k8s.io/apiserver/pkg/server/dynamiccertificates"},
@@ -105,8 +105,8 @@ var house = slices.Concat([]zone{
 		rule: "tools import pkg, proto and tools; they use the services' binaries, never their code",
 	},
 	{
-		dir: "tools/example", may: []string{"pkg"}, tests: []string{"tools/localplane"},
-		rule: "the example imports pkg alone (its tests also tools/localplane), as its readers would",
+		dir: "tools/example", may: []string{"pkg"}, tests: []string{"tools/lab/localplane"},
+		rule: "the example imports pkg alone (its tests also tools/lab/localplane), as its readers would",
 		bans: []ban{heavy, testHelp},
 	},
 }, pure("key", "hashring", "invariants", "lease", "membership", "plan"))

@@ -15,7 +15,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/key"
-	"github.com/clusterring/clusterring/tools/localplane"
+	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
 
 func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }

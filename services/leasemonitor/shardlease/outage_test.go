@@ -21,7 +21,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/services/leasemonitor/shardlease"
-	"github.com/clusterring/clusterring/tools/localplane/leasetest"
+	"github.com/clusterring/clusterring/tools/lab/localplane/leasetest"
 )
 
 // A monitor that was frozen, or could not reach the API server, cannot know whether a Lease was not renewed because its

@@ -10,7 +10,7 @@ import (
 
 	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
-	"github.com/clusterring/clusterring/tools/localplane/leasetest"
+	"github.com/clusterring/clusterring/tools/lab/localplane/leasetest"
 )
 
 // When a shard is lost, the watch for objects without an available shard goes on from where it is. What it repeats of objects that the

@@ -24,7 +24,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/takeover"
-	"github.com/clusterring/clusterring/tools/localplane/leasetest"
+	"github.com/clusterring/clusterring/tools/lab/localplane/leasetest"
 )
 
 // asked is what an engine asks of the API server.

@@ -10,7 +10,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/services/internal/resources"
-	"github.com/clusterring/clusterring/tools/localplane"
+	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
 
 // Whatever there is to do, the API server is asked so many times a second, but for twice as many at first.

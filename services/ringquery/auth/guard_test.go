@@ -34,7 +34,7 @@ import (
 
 	"github.com/clusterring/clusterring/services/ringquery/auth"
 	"github.com/clusterring/clusterring/services/ringquery/certtest"
-	"github.com/clusterring/clusterring/tools/localplane"
+	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
 
 // The library makes its queue before it reads a file of authorities, and leaves it behind if there is none.

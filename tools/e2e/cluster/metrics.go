@@ -6,7 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/clusterring/clusterring/tools/localplane/metrics"
+	"github.com/clusterring/clusterring/tools/lab/localplane/metrics"
 )
 
 // metricsPort is where every program of the project serves /metrics.

@@ -13,8 +13,8 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/check"
+	"github.com/clusterring/clusterring/tools/lab/localplane"
 	"github.com/clusterring/clusterring/tools/lab/record"
-	"github.com/clusterring/clusterring/tools/localplane"
 )
 
 func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }

@@ -15,9 +15,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/clusterring/clusterring/tools/lab/localplane"
 	"github.com/clusterring/clusterring/tools/lab/process"
 	"github.com/clusterring/clusterring/tools/lab/services"
-	"github.com/clusterring/clusterring/tools/localplane"
 )
 
 // TestMain makes this binary play the part of a service, if it gets a service's arguments.

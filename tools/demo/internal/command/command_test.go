@@ -18,7 +18,7 @@ import (
 
 	"github.com/clusterring/clusterring/tools/demo/internal/command"
 	"github.com/clusterring/clusterring/tools/demo/internal/state"
-	"github.com/clusterring/clusterring/tools/localplane"
+	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
 
 const (

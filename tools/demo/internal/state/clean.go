@@ -10,7 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/wait"
 
-	"github.com/clusterring/clusterring/tools/localplane"
+	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
 
 const (

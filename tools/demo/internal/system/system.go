@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/clusterring/clusterring/tools/demo/internal/balance"
+	"github.com/clusterring/clusterring/tools/lab/localplane"
 	"github.com/clusterring/clusterring/tools/lab/process"
 	"github.com/clusterring/clusterring/tools/lab/services"
-	"github.com/clusterring/clusterring/tools/localplane"
 )
 
 const (

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/clusterring/clusterring/tools/localplane"
+	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")

@@ -9,9 +9,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/tools/lab/localplane"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
 	"github.com/clusterring/clusterring/tools/load/internal/store"
-	"github.com/clusterring/clusterring/tools/localplane"
 )
 
 func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }

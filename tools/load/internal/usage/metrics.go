@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/clusterring/clusterring/tools/localplane/metrics"
+	"github.com/clusterring/clusterring/tools/lab/localplane/metrics"
 )
 
 // Metrics reads the usage of processes from what they say of themselves at /metrics. Make it with [NewMetrics].

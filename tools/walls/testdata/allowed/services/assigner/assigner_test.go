@@ -2,5 +2,5 @@ package assigner_test
 
 import (
 	_ "github.com/clusterring/clusterring/services/assigner"
-	_ "github.com/clusterring/clusterring/tools/localplane"
+	_ "github.com/clusterring/clusterring/tools/lab/localplane"
 )

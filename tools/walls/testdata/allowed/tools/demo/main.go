@@ -4,5 +4,5 @@ package main
 import (
 	_ "github.com/clusterring/clusterring/pkg/shard"
 	_ "github.com/clusterring/clusterring/proto/v1"
-	_ "github.com/clusterring/clusterring/tools/localplane"
+	_ "github.com/clusterring/clusterring/tools/lab/localplane"
 )

@@ -1,5 +1,5 @@
 package shard
 
 import (
-	_ "github.com/clusterring/clusterring/tools/localplane"
+	_ "github.com/clusterring/clusterring/tools/lab/localplane"
 )

@@ -4,5 +4,5 @@ package assigner
 import (
 	_ "github.com/clusterring/clusterring/services/assignerx"
 	_ "github.com/clusterring/clusterring/services/rebalancer/move"
-	_ "github.com/clusterring/clusterring/tools/localplane"
+	_ "github.com/clusterring/clusterring/tools/lab/localplane"
 )

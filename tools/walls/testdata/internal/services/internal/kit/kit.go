@@ -4,5 +4,5 @@ package kit
 import (
 	_ "github.com/clusterring/clusterring/proto/v1"
 	_ "github.com/clusterring/clusterring/services/assigner"
-	_ "github.com/clusterring/clusterring/tools/localplane"
+	_ "github.com/clusterring/clusterring/tools/lab/localplane"
 )

@@ -5,5 +5,5 @@ import (
 	_ "github.com/clusterring/clusterring/services/assigner/webhook"
 	_ "github.com/clusterring/clusterring/services/internal/kit"
 	_ "github.com/clusterring/clusterring/services/rebalancer/engine"
-	_ "github.com/clusterring/clusterring/tools/localplane"
+	_ "github.com/clusterring/clusterring/tools/lab/localplane"
 )

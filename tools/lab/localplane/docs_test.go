@@ -11,16 +11,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	"github.com/clusterring/clusterring/tools/localplane"
+	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
 
 // TestObjectsOfDocs: the API server takes every object that a page shows, without a field that it does not know.
 func TestObjectsOfDocs(t *testing.T) {
 	p := localplane.Shared(t)
-	pages, err := filepath.Glob("../../docs/*.md")
+	pages, err := filepath.Glob("../../../docs/*.md")
 	require.NoError(t, err)
 	taken := 0
-	for _, page := range append(pages, "../../README.md") {
+	for _, page := range append(pages, "../../../README.md") {
 		content, err := os.ReadFile(page) //nolint:gosec // a page of the repository
 		require.NoError(t, err)
 		for _, block := range strings.Split(string(content), "\n```yaml\n")[1:] {

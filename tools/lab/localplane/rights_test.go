@@ -7,13 +7,13 @@ import (
 	"github.com/stretchr/testify/require"
 	authorizationv1 "k8s.io/api/authorization/v1"
 
-	"github.com/clusterring/clusterring/tools/localplane"
+	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
 
 // TestRights asks the API server what each service may do: what it writes, and nothing of what others write.
 func TestRights(t *testing.T) {
 	p := localplane.Shared(t)
-	require.NoError(t, p.Install(t.Context(), "tools/localplane/testdata/ring-rights.yaml"))
+	require.NoError(t, p.Install(t.Context(), "tools/lab/localplane/testdata/ring-rights.yaml"))
 
 	for service, may := range map[string]map[string]bool{
 		"leasemonitor": {

@@ -13,8 +13,8 @@ import (
 	testclock "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 
-	"github.com/clusterring/clusterring/tools/localplane"
-	"github.com/clusterring/clusterring/tools/localplane/leasetest"
+	"github.com/clusterring/clusterring/tools/lab/localplane"
+	"github.com/clusterring/clusterring/tools/lab/localplane/leasetest"
 )
 
 func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }

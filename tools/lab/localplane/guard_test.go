@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/tools/localplane"
+	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
 
 // guarded are kinds of what deploy/base installs, with one object of each that Install applies.

@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/clusterring/clusterring/tools/localplane/metrics"
+	"github.com/clusterring/clusterring/tools/lab/localplane/metrics"
 )
 
 const text = `# HELP calls_total Calls.
