@@ -69,6 +69,8 @@ func (r *reconciler) reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err := r.client.Get(ctx, req.NamespacedName, ring); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.fleet.stop(req.Name)
+			r.index.Count(req.Name, nil)
+
 			return reconcile.Result{}, nil
 		}
 
@@ -79,7 +81,7 @@ func (r *reconciler) reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, err
 	}
 
-	t, err := targetOf(ring, r.resources, r.index.View(ring.Name))
+	t, err := targetOf(ring, r.resources, r.index.ViewOf(ring))
 	if err != nil {
 		return reconcile.Result{}, r.refuse(ctx, ring, t)
 	}

@@ -142,7 +142,7 @@ func (w *world) view() *membership.View {
 		leases = append(leases, &list.Items[i])
 	}
 
-	return membership.NewView(w.ring.Name, leases, nil)
+	return membership.Namespaces(w.ring.Spec.ShardNamespaces).View(w.ring.Name, leases, nil)
 }
 
 // owner returns the shard that the ring gives the named ConfigMap to.

@@ -120,6 +120,7 @@ func (k *Keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 		delete(k.known, req.Name)
 		k.mu.Unlock()
 		k.Store.remove(req.Name)
+		k.Store.index.Count(req.Name, nil)
 
 		return reconcile.Result{}, nil
 	} else if err != nil {
@@ -135,6 +136,7 @@ func (k *Keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 		fingerprint = a.Fingerprint
 	}
 
+	k.Store.index.Count(ring.Name, ring.Spec.ShardNamespaces)
 	k.Store.put(admission.Facts{
 		Name:                ring.Name,
 		Resources:           k.resolve(ring),

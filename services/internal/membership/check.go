@@ -47,7 +47,7 @@ func (m *members) checkView(ring string) {
 		return
 	}
 
-	if m.view.ringName != ring || len(m.view.shards) != len(m.leases) {
+	if m.view.ringName != ring || len(m.view.shards)+m.view.ignored != len(m.leases) {
 		invariants.Violated("2: the view of ring %s is that of ring %s, with %d Leases instead of %d", ring, m.view.ringName, len(m.view.shards), len(m.leases))
 	}
 

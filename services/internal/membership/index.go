@@ -30,6 +30,7 @@ type Index struct {
 	mu          sync.RWMutex
 	leases      map[types.NamespacedName]string // the ring of each Lease
 	rings       map[string]*members             // only rings that have a Lease
+	namespaces  map[string]Namespaces           // only rings for which not all namespaces count
 	subscribers []func(ring string)
 	batches     int             // how many are running
 	batched     map[string]bool // the rings that have changed since the first batch began
@@ -55,7 +56,8 @@ func NewIndex() *Index {
 		leases: map[types.NamespacedName]string{},
 		rings:  map[string]*members{},
 
-		batched: map[string]bool{},
+		namespaces: map[string]Namespaces{},
+		batched:    map[string]bool{},
 	}
 }
 
@@ -75,6 +77,41 @@ func (x *Index) Upsert(l *coordinationv1.Lease) {
 		now.holder = id.Name
 	}
 	x.notify(x.put(id, ring, now))
+}
+
+// ViewOf returns the current view of a ring, for which Leases count as its spec demands. View returns the same until ViewOf or
+// Count is called again.
+func (x *Index) ViewOf(ring *v1alpha1.ClusterRing) *View {
+	x.Count(ring.Name, ring.Spec.ShardNamespaces)
+
+	return x.View(ring.Name)
+}
+
+// Count sets the namespaces whose Leases count for a ring; none stands for all. Call it with none for a ring that is gone. Leases
+// in other namespaces are kept, and count as soon as their namespace does.
+func (x *Index) Count(ring string, from Namespaces) {
+	if x.count(ring, from) {
+		x.notify([]string{ring})
+	}
+}
+
+func (x *Index) count(ring string, from Namespaces) (changed bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if slices.Equal(x.namespaces[ring], from) {
+		return false
+	}
+	if len(from) == 0 {
+		delete(x.namespaces, ring)
+	} else {
+		x.namespaces[ring] = slices.Clone(from)
+	}
+	m, known := x.rings[ring]
+	if known {
+		m.view = nil
+	}
+	x.changed()
+	return known
 }
 
 // Delete forgets the Lease with the given name, if it is known.
@@ -115,9 +152,10 @@ func (x *Index) View(ringName string) *View {
 	if ok {
 		view = m.view
 	}
+	from := x.namespaces[ringName]
 	x.mu.RUnlock()
 	if !ok {
-		return newView(ringName, nil, x.cache)
+		return newView(ringName, from, nil, x.cache)
 	}
 	if view != nil {
 		return view
@@ -174,14 +212,14 @@ func (x *Index) refresh(ringName string) *View {
 	defer x.mu.Unlock()
 	m, ok := x.rings[ringName]
 	if !ok {
-		return newView(ringName, nil, x.cache)
+		return newView(ringName, x.namespaces[ringName], nil, x.cache)
 	}
 	if m.view == nil {
 		shards := make([]Shard, 0, len(m.leases))
 		for id, f := range m.leases {
 			shards = append(shards, Shard{Namespace: id.Namespace, Name: id.Name, UID: f.uid, Holder: f.holder, Duration: f.duration})
 		}
-		m.view = newView(ringName, shards, x.cache)
+		m.view = newView(ringName, x.namespaces[ringName], shards, x.cache)
 		x.changed()
 	}
 	return m.view

@@ -50,30 +50,49 @@ type Shard struct {
 //
 // # Invariants
 //
-//  1. Equal sets of Leases result in equal views, in whatever order they were seen.
+//  1. Equal sets of Leases that count result in equal views, in whatever order they were seen.
 //  2. Every available name belongs to exactly one Lease and is a valid, non-empty label value.
 //  3. The renewal of a Lease changes no view.
 type View struct {
 	ringName  string
+	from      Namespaces
+	ignored   int
 	shards    []Shard  // sorted by name, then namespace
 	available []string // sorted
 	table     func() *hashring.Table
 }
 
-// NewView returns the view of the ring with the given name. It ignores Leases that do not carry the ring's label, and keeps none
-// of the Leases. The table is taken from rings when it is first needed. If rings is nil, it is built for this view alone.
+// Namespaces are the namespaces whose Leases count for a ring (spec.shardNamespaces). If there are none, Leases in all namespaces
+// count.
+type Namespaces []string
+
+// Count reports whether Leases in a namespace count.
+func (n Namespaces) Count(namespace string) bool {
+	return len(n) == 0 || slices.Contains(n, namespace)
+}
+
+// NewView returns the view of a ring for which Leases in all namespaces count, as [Namespaces.View] does.
 func NewView(ringName string, leases []*coordinationv1.Lease, rings *hashring.Cache) *View {
+	return Namespaces{}.View(ringName, leases, rings)
+}
+
+// View returns the view of the ring with the given name. It ignores Leases that do not carry the ring's label, and those in
+// namespaces that do not count. It keeps none of the Leases. The table is taken from rings when it is first needed. If rings is
+// nil, it is built for this view alone.
+func (n Namespaces) View(ringName string, leases []*coordinationv1.Lease, rings *hashring.Cache) *View {
 	var shards []Shard
 	for _, l := range leases {
 		if name := l.Labels[v1alpha1.LabelClusterRing]; name != "" && name == ringName {
 			shards = append(shards, shardOf(l))
 		}
 	}
-	return newView(ringName, shards, rings)
+	return newView(ringName, n, shards, rings)
 }
 
-// newView completes and keeps the given shards, which shardOf has created.
-func newView(ringName string, shards []Shard, rings *hashring.Cache) *View {
+// newView completes and keeps those of the given shards that count. shardOf has created them.
+func newView(ringName string, from Namespaces, all []Shard, rings *hashring.Cache) *View {
+	shards := slices.DeleteFunc(all, func(s Shard) bool { return !from.Count(s.Namespace) })
+	ignored := len(all) - len(shards)
 	slices.SortFunc(shards, func(a, b Shard) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Namespace, b.Namespace))
 	})
@@ -84,6 +103,8 @@ func newView(ringName string, shards []Shard, rings *hashring.Cache) *View {
 	}
 	return &View{
 		ringName:  ringName,
+		from:      from,
+		ignored:   ignored,
 		shards:    shards,
 		available: available,
 		table:     sync.OnceValue(func() *hashring.Table { return build(available) }),
@@ -167,6 +188,12 @@ func problem(s Shard, namespaces []string) string {
 
 // RingName returns the name of the ClusterRing.
 func (v *View) RingName() string { return v.ringName }
+
+// Namespaces returns the namespaces whose Leases count. The caller must not change them.
+func (v *View) Namespaces() Namespaces { return v.from }
+
+// Ignored returns the number of Leases that carry the ring's label in namespaces that do not count.
+func (v *View) Ignored() int { return v.ignored }
 
 // Shards returns all shards, sorted by name, then namespace. The caller owns the slice.
 func (v *View) Shards() []Shard { return slices.Clone(v.shards) }

@@ -66,6 +66,7 @@ type Verdict struct {
 //  2. If a Lease was deleted while it was held, its shard keeps its objects until the Lease has been absent for 2×D: only then
 //     would a process that renews it have noticed, and have stopped or recreated the Lease. This is at most 5 minutes. It
 //     applies to each Lease of the name: another Lease, in another namespace or created since, proves nothing about the process.
+//     A Lease in a namespace that no longer counts is like a deleted one.
 //  3. A shard that has had no Lease since this guard started is treated as if its Lease had been deleted when the guard
 //     started, with the longest duration of the ring's Leases.
 //  4. No process works as a shard between the answer that allows its objects to be taken and the end of Until. The rules U1 to
@@ -81,6 +82,7 @@ type Guard struct {
 
 	mu      sync.Mutex
 	longest time.Duration
+	from    membership.Namespaces
 	shards  map[string]*shard
 }
 
@@ -159,6 +161,7 @@ func (g *Guard) Observe(view *membership.View) (released []string) {
 
 	now := g.clock.Now()
 	seen := map[string][]sighting{}
+	g.from = view.Namespaces()
 
 	for _, s := range view.Shards() {
 		seen[s.Name] = append(seen[s.Name], sighting{s.Namespace, s.UID, s.Holder == s.Name, s.Duration})
@@ -306,7 +309,7 @@ func (g *Guard) readOne(ctx context.Context, q question) (Verdict, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
-	q.known.answer(q.name, leases, span{began, g.clock.Now()})
+	q.known.answer(q.name, g.counted(leases), span{began, g.clock.Now()})
 	g.changed()
 
 	return q.known.verdict, nil
@@ -321,13 +324,13 @@ func (g *Guard) readAll(ctx context.Context, q question) (Verdict, error) {
 		return Verdict{}, fmt.Errorf("read the Leases of shard %s and others: %w", q.name, err)
 	}
 
-	byName := map[string][]coordinationv1.Lease{}
-	for i := range leases {
-		byName[leases[i].Name] = append(byName[leases[i].Name], leases[i])
-	}
-
 	g.mu.Lock()
 	defer g.mu.Unlock()
+
+	byName := map[string][]coordinationv1.Lease{}
+	for _, l := range g.counted(leases) {
+		byName[l.Name] = append(byName[l.Name], l)
+	}
 
 	at := span{began, g.clock.Now()}
 	for name, s := range g.shards {
@@ -346,6 +349,11 @@ func (g *Guard) list(ctx context.Context, opts ...client.ListOption) ([]coordina
 	err := g.reader.List(ctx, &leases, append(opts, client.MatchingLabels{v1alpha1.LabelClusterRing: g.ring})...)
 
 	return leases.Items, err //nolint:wrapcheck // the callers add what they read
+}
+
+// counted returns the Leases that count for the ring, according to the last view. The caller holds g.mu.
+func (g *Guard) counted(leases []coordinationv1.Lease) []coordinationv1.Lease {
+	return slices.DeleteFunc(leases, func(l coordinationv1.Lease) bool { return !g.from.Count(l.Namespace) })
 }
 
 // answer records the state of the Leases of this name, which were read at that time, unless a read that began later has already

@@ -29,6 +29,7 @@ type world struct {
 	ns    string
 	clock *testclock.FakePassiveClock
 	guard *Guard
+	from  membership.Namespaces
 }
 
 func newWorld(t *testing.T) *world {
@@ -57,7 +58,7 @@ func (w *world) observe() (released []string) {
 		leases = append(leases, &list.Items[i])
 	}
 
-	return w.guard.Observe(membership.NewView(w.ring, leases, nil))
+	return w.guard.Observe(w.from.View(w.ring, leases, nil))
 }
 
 func (w *world) ask(shard string) Verdict {
@@ -69,9 +70,11 @@ func (w *world) ask(shard string) Verdict {
 	return v
 }
 
-// keeps expects that shard a, whose Lease was deleted, keeps its objects for exactly this time.
-func (w *world) keeps(d time.Duration) {
+// keeps expects that shard a, whose Lease was deleted, keeps its objects for exactly twice the duration of the Lease.
+func (w *world) keeps() {
 	w.Helper()
+
+	const d = 20 * time.Second
 
 	require.Equal(w, d, w.ask("a").RetryAfter)
 	w.step(d - time.Millisecond)
@@ -220,7 +223,7 @@ func TestDeletedLeaseOfHolderHoldsForTwiceItsDuration(t *testing.T) {
 	require.NoError(t, a.Delete(t.Context()))
 	w.observe()
 
-	w.keeps(20 * time.Second)
+	w.keeps()
 }
 
 // The live read may see the deletion before the cache does.
@@ -270,7 +273,7 @@ func TestDeletedLeaseCountsBesideAnother(t *testing.T) {
 			seen(w)
 			require.NoError(t, a.Delete(t.Context()))
 
-			w.keeps(20 * time.Second)
+			w.keeps()
 		})
 	}
 }
@@ -287,7 +290,7 @@ func TestDeletedLeaseCountsBesideOneMadeSince(t *testing.T) {
 		Namespace: w.ns, Name: "a", Labels: map[string]string{v1alpha1.LabelClusterRing: w.ring},
 	}}))
 	w.observe()
-	w.keeps(20 * time.Second)
+	w.keeps()
 }
 
 func TestDeletedLeaseThatNobodyHeldAllowsAtOnce(t *testing.T) {

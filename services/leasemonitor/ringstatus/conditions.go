@@ -26,12 +26,14 @@ const maxProblems = 3
 func Of(ring *v1alpha1.ClusterRing, view *membership.View, notTaken []string) status.Part {
 	shards, available := int32(len(view.Shards())), int32(len(view.AvailableShards()))
 	shardsAvailable := shardsAvailable(view, notTaken)
+	ready := ready(ring, shardsAvailable)
+	shardsAvailable.Message += "; " + counted(view)
 
 	return status.Part{
 		ObservedGeneration: &ring.Generation,
 		Shards:             &shards,
 		AvailableShards:    &available,
-		Conditions:         []metav1.Condition{shardsAvailable, ready(ring, shardsAvailable)},
+		Conditions:         []metav1.Condition{shardsAvailable, ready},
 	}
 }
 
@@ -68,13 +70,37 @@ func shardsAvailable(view *membership.View, notTaken []string) metav1.Condition 
 // count says how many shards there are of which kind.
 func count(view *membership.View) string {
 	shards, available := len(view.Shards()), len(view.AvailableShards())
-	if shards == 0 {
+
+	switch n := view.Ignored(); {
+	case shards == 0 && n > 0:
+		return fmt.Sprintf("no shard has joined: spec.shardNamespaces does not list the namespaces of the %d Leases with the label %s=%s",
+			n, v1alpha1.LabelClusterRing, view.RingName())
+	case shards == 0:
 		return fmt.Sprintf("no shard has joined: there is no Lease with the label %s=%s", v1alpha1.LabelClusterRing, view.RingName())
 	}
 
 	message := fmt.Sprintf("%d of %d shards available", available, shards)
 	if gone := shards - available - len(view.Problems()); gone > 0 {
 		message += fmt.Sprintf(", %d without their Lease", gone)
+	}
+
+	return message
+}
+
+// counted reports which Leases count, and how many do not.
+func counted(view *membership.View) string {
+	from := view.Namespaces()
+	if len(from) == 0 {
+		return "Leases in all namespaces count, because spec.shardNamespaces is not set"
+	}
+
+	message := "Leases count in the namespaces " + strings.Join(from, ", ")
+	if len(from) == 1 {
+		message = "Leases count in namespace " + from[0]
+	}
+
+	if n := view.Ignored(); n > 0 {
+		message += fmt.Sprintf(", and %d in other namespaces are ignored", n)
 	}
 
 	return message

@@ -47,6 +47,7 @@ func TestConditions(t *testing.T) {
 		leases   []*coordinationv1.Lease
 		others   []metav1.Condition
 		notTaken []string
+		from     []string
 	}{
 		{name: "no shard has joined"},
 		{name: "three shards", leases: three},
@@ -79,10 +80,13 @@ func TestConditions(t *testing.T) {
 			condition(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonReconciliationFailed, "old"),
 			condition(v1alpha1.ConditionShardsAvailable, metav1.ConditionFalse, v1alpha1.ReasonNoShards, "old"),
 		}},
+		{name: "a tenant holds Leases elsewhere", leases: append([]*coordinationv1.Lease{held("tenant", "a"), held("tenant", "d")}, three...), from: []string{"default"}},
+		{name: "several namespaces count", leases: three, from: []string{"default", "more"}},
+		{name: "the wrong namespace counts", leases: three, from: []string{"deflt"}},
 	} {
 		ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: "example", Generation: 7}}
 		ring.Status.Conditions = c.others
-		part := ringstatus.Of(ring, membership.NewView("example", c.leases, nil), c.notTaken)
+		part := ringstatus.Of(ring, membership.Namespaces(c.from).View("example", c.leases, nil), c.notTaken)
 
 		fmt.Fprintf(&table, "# %s\nobservedGeneration=%d shards=%d availableShards=%d\n", c.name, *part.ObservedGeneration, *part.Shards, *part.AvailableShards)
 		for _, got := range part.Conditions {

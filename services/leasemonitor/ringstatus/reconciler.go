@@ -54,7 +54,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, fmt.Errorf("read ring %s: %w", req.Name, err)
 	}
 
-	view, err := r.view(ctx, req.Name)
+	view, err := r.view(ctx, ring)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -68,10 +68,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 }
 
 // view reads the ring's Leases.
-func (r *Reconciler) view(ctx context.Context, ring string) (*membership.View, error) {
+func (r *Reconciler) view(ctx context.Context, ring *v1alpha1.ClusterRing) (*membership.View, error) {
 	list := &coordinationv1.LeaseList{}
-	if err := r.Client.List(ctx, list, client.MatchingLabels{v1alpha1.LabelClusterRing: ring}, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list the Leases of ring %s: %w", ring, err)
+	if err := r.Client.List(ctx, list, client.MatchingLabels{v1alpha1.LabelClusterRing: ring.Name}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list the Leases of ring %s: %w", ring.Name, err)
 	}
 
 	leases := make([]*coordinationv1.Lease, 0, len(list.Items))
@@ -79,7 +79,7 @@ func (r *Reconciler) view(ctx context.Context, ring string) (*membership.View, e
 		leases = append(leases, &list.Items[i])
 	}
 
-	return membership.NewView(ring, leases, nil), nil
+	return membership.Namespaces(ring.Spec.ShardNamespaces).View(ring.Name, leases, nil), nil
 }
 
 // SetupWithManager adds a controller to the manager that calls the reconciler for every ring that changes, and whenever the Leases of

@@ -75,6 +75,11 @@ func (r *Reconciler) together(ctx context.Context, judged *judgement) (bool, err
 		return true, nil
 	}
 
+	ring, err := r.ringOf(ctx, now.ring)
+	if err != nil {
+		return false, err
+	}
+
 	leases := &coordinationv1.LeaseList{}
 	if err := r.Client.List(ctx, leases, client.MatchingLabels{v1alpha1.LabelClusterRing: now.ring}, client.UnsafeDisableDeepCopy); err != nil {
 		return false, fmt.Errorf("list the Leases of ring %s: %w", now.ring, err)
@@ -84,6 +89,10 @@ func (r *Reconciler) together(ctx context.Context, judged *judgement) (bool, err
 
 	for i := range leases.Items {
 		l := &leases.Items[i]
+		if !ring.Spec.CountsShardsIn(l.Namespace) {
+			continue
+		}
+
 		record := lease.RecordOf(l)
 		seen := r.Ages.Look(client.ObjectKeyFromObject(l), record, r.Clock.Now())
 		shards = append(shards, lease.Observed{

@@ -136,6 +136,8 @@ type judgement struct {
 	snapshot lease.Snapshot
 	seen     lease.Seen
 	lease    *coordinationv1.Lease
+	// counts is true if the Lease carries the label of a ring for which its namespace counts.
+	counts bool
 }
 
 // judge reads a Lease and decides about it.
@@ -151,29 +153,24 @@ func (r *Reconciler) judge(ctx context.Context, reader client.Reader, id types.N
 		Shard: l.Name, Record: record, Deleting: !l.DeletionTimestamp.IsZero(), Kept: judged.seen.Kept,
 	}
 
-	if !judged.ours() {
+	if judged.ring() == "" {
 		return judged, nil
 	}
 
-	if err := r.complete(ctx, judged); err != nil {
+	ring, err := r.ringOf(ctx, judged.ring())
+	if err != nil {
 		return nil, err
 	}
 
-	return judged, nil
-}
-
-// complete decides, and looks up what that takes.
-func (r *Reconciler) complete(ctx context.Context, judged *judgement) (err error) {
-	s := &judged.snapshot
-	if !s.HeldBy(s.Shard) {
-		if s.Moving, err = r.moving(ctx, judged.ring(), s.Shard); err != nil {
-			return err
-		}
+	if judged.counts = ring.Spec.CountsShardsIn(l.Namespace); !judged.counts {
+		return judged, nil
 	}
 
+	s := &judged.snapshot
+	s.Moving = !s.HeldBy(s.Shard) && slices.Contains(lostShards(ring), s.Shard)
 	judged.Decision = lease.Next(*s, judged.seen.Age)
 
-	return nil
+	return judged, nil
 }
 
 // judgeLive does what judge does with the Lease as it is on the API server now, and looks at the shard's companions before it
@@ -193,21 +190,20 @@ func (r *Reconciler) judgeLive(ctx context.Context, id types.NamespacedName) (*j
 	return judged, nil
 }
 
-// moving reports whether the ring's status names the shard among those from which objects are to be taken. There may be no
-// such ring.
-func (r *Reconciler) moving(ctx context.Context, ring, shard string) (bool, error) {
-	obj := &v1alpha1.ClusterRing{}
+// ringOf returns a ring from the cache. If it does not exist, it is empty: every Lease counts, and nothing moves.
+func (r *Reconciler) ringOf(ctx context.Context, name string) (*v1alpha1.ClusterRing, error) {
+	ring := &v1alpha1.ClusterRing{}
 
-	err := r.Client.Get(ctx, types.NamespacedName{Name: ring}, obj, client.UnsafeDisableDeepCopy)
+	err := r.Client.Get(ctx, types.NamespacedName{Name: name}, ring, client.UnsafeDisableDeepCopy)
 	if client.IgnoreNotFound(err) != nil {
-		return false, fmt.Errorf("read ring %s: %w", ring, err)
+		return nil, fmt.Errorf("read ring %s: %w", name, err)
 	}
 
-	return err == nil && slices.Contains(lostShards(obj), shard), nil
+	return ring, nil
 }
 
-// ours reports whether the Lease is that of a shard.
-func (j *judgement) ours() bool { return j.ring() != "" }
+// ours reports whether the Lease is that of a shard, in a namespace that counts for the ring.
+func (j *judgement) ours() bool { return j.counts }
 
 func (j *judgement) ring() string { return j.lease.Labels[v1alpha1.LabelClusterRing] }
 

@@ -202,6 +202,31 @@ func TestLeaseOfNoRingIsLeftAlone(t *testing.T) {
 	require.Equal(t, before, m.lease())
 }
 
+// A Lease in a namespace that does not count is not a shard's, and is left alone until its namespace counts.
+func TestLeaseInANamespaceThatDoesNotCountIsLeftAlone(t *testing.T) {
+	m := newMonitor(t)
+	m.shard.Ring = "ring-of-" + m.shard.Namespace
+	ring := &v1alpha1.ClusterRing{
+		ObjectMeta: metav1.ObjectMeta{Name: m.shard.Ring},
+		Spec: v1alpha1.ClusterRingSpec{
+			Resources: []v1alpha1.RingResource{{Resource: "configmaps"}}, ShardNamespaces: []string{"elsewhere"},
+		},
+	}
+	require.NoError(t, m.admin.Create(t.Context(), ring))
+	require.NoError(t, m.shard.Acquire(t.Context()))
+
+	before := m.lease()
+	m.look()
+	m.lookAt(10 * d)
+	m.lookAt(time.Hour)
+	require.Equal(t, before, m.lease())
+
+	ring.Spec.ShardNamespaces = append(ring.Spec.ShardNamespaces, m.shard.Namespace)
+	require.NoError(t, m.admin.Update(t.Context(), ring))
+	m.look()
+	require.Equal(t, "uncertain", m.state())
+}
+
 func TestMissingLeaseIsNoError(t *testing.T) {
 	require.Zero(t, newMonitor(t).look())
 }

@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -26,13 +25,13 @@ import (
 // workers is the number of Leases that are worked on at once: one slow write must not keep other failed shards waiting.
 const workers = 5
 
-// SetupWithManager adds a controller to the manager that calls the reconciler for every Lease in the manager's cache, and for those of
-// shards that a ring's status begins to name as lost, while this replica leads. The clock is what the controller waits by.
+// SetupWithManager adds a controller to the manager that calls the reconciler for every Lease in the manager's cache, for those of
+// shards that a ring's status begins to name as lost, and for those of a ring whose shard namespaces change, while this replica leads. The clock is what the controller waits by.
 func (r *Reconciler) SetupWithManager(mgr manager.Manager, clk clock.WithTicker) error {
 	err := builder.ControllerManagedBy(mgr).
 		Named("shardlease").
 		For(&coordinationv1.Lease{}).
-		Watches(&v1alpha1.ClusterRing{}, handler.EnqueueRequestsFromMapFunc(r.leasesOfLost), builder.WithPredicates(lostChanged)).
+		Watches(&v1alpha1.ClusterRing{}, handler.Funcs{CreateFunc: r.created, UpdateFunc: r.updated}).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: workers,
 			RateLimiter:             kit.RateLimiter[reconcile.Request](),
@@ -49,38 +48,42 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager, clk clock.WithTicker)
 	return nil
 }
 
-// lostChanged lets changes through of the shards from which objects are to be taken.
-var lostChanged = predicate.Funcs{
-	UpdateFunc: func(e event.UpdateEvent) bool {
-		before, ok := e.ObjectOld.(*v1alpha1.ClusterRing)
-		after, also := e.ObjectNew.(*v1alpha1.ClusterRing)
+// queue is where Leases wait for the reconciler.
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-		return ok && also && !slices.Equal(lostShards(before), lostShards(after))
-	},
+// created queues the Leases of the lost shards of a ring that has just been seen.
+func (r *Reconciler) created(ctx context.Context, e event.CreateEvent, q queue) {
+	if ring, ok := e.Object.(*v1alpha1.ClusterRing); ok && len(lostShards(ring)) > 0 {
+		r.enqueue(ctx, ring.Name, sets.New(lostShards(ring)...).Has, q)
+	}
 }
 
-// leasesOfLost names the Leases of a ring's lost shards, in whatever namespaces. A Lease whose shard is named no more needs
-// no look: it is just not renewed.
-func (r *Reconciler) leasesOfLost(ctx context.Context, obj client.Object) []reconcile.Request {
-	ring, ok := obj.(*v1alpha1.ClusterRing)
-	if !ok || len(lostShards(ring)) == 0 {
-		return nil
-	}
+// updated queues the Leases of a ring's lost shards when these change, and all Leases of the ring when other namespaces count. A
+// Lease whose shard is no longer lost needs no look: it is just not renewed.
+func (r *Reconciler) updated(ctx context.Context, e event.UpdateEvent, q queue) {
+	before, ok := e.ObjectOld.(*v1alpha1.ClusterRing)
+	after, also := e.ObjectNew.(*v1alpha1.ClusterRing)
 
+	switch {
+	case !ok || !also:
+	case !slices.Equal(before.Spec.ShardNamespaces, after.Spec.ShardNamespaces):
+		r.enqueue(ctx, after.Name, func(string) bool { return true }, q)
+	case len(lostShards(after)) > 0 && !slices.Equal(lostShards(before), lostShards(after)):
+		r.enqueue(ctx, after.Name, sets.New(lostShards(after)...).Has, q)
+	}
+}
+
+// enqueue queues the Leases of a ring whose names are wanted, in whatever namespaces.
+func (r *Reconciler) enqueue(ctx context.Context, ring string, wanted func(name string) bool, q queue) {
 	leases := &coordinationv1.LeaseList{}
-	if err := r.Client.List(ctx, leases, client.MatchingLabels{v1alpha1.LabelClusterRing: ring.Name}, client.UnsafeDisableDeepCopy); err != nil {
-		ctrllog.FromContext(ctx).Error(err, "Cannot list the Leases of a ring", "ring", ring.Name)
-		return nil
+	if err := r.Client.List(ctx, leases, client.MatchingLabels{v1alpha1.LabelClusterRing: ring}, client.UnsafeDisableDeepCopy); err != nil {
+		ctrllog.FromContext(ctx).Error(err, "Cannot list the Leases of a ring", "ring", ring)
+		return
 	}
 
-	lost := sets.New(lostShards(ring)...)
-
-	var requests []reconcile.Request
 	for i := range leases.Items {
-		if l := &leases.Items[i]; lost.Has(l.Name) {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(l)})
+		if l := &leases.Items[i]; wanted(l.Name) {
+			q.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(l)})
 		}
 	}
-
-	return requests
 }

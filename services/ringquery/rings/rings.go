@@ -124,7 +124,7 @@ func (r *Rings) All(ctx context.Context) ([]Ring, error) {
 func (r *Rings) ring(declared *v1alpha1.ClusterRing) Ring {
 	r.once.Do(func() { r.smaller = hashring.NewCache(smallerKept) })
 
-	return Ring{ClusterRing: declared, View: r.Index.View(declared.Name), Resources: r.Resources.Of(declared), smaller: r.smaller}
+	return Ring{ClusterRing: declared, View: r.Index.ViewOf(declared), Resources: r.Resources.Of(declared), smaller: r.smaller}
 }
 
 // Shards returns the ring's shards, sorted by name, then namespace.

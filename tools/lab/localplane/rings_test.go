@@ -67,12 +67,22 @@ func TestInvalidRings(t *testing.T) {
 		"long selector value":   {ringOf("r", &metav1.LabelSelector{MatchLabels: map[string]string{"k": strings.Repeat("a", 64)}}, pods), "Too long"},
 		"expression value":      {ringOf("r", expression(metav1.LabelSelectorOpIn, "a", "b/c"), pods), "namespaceSelector.matchExpressions[0].values[1]"},
 		"expression key":        {ringOf("r", &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a b", Operator: "Exists"}}}, pods), "namespaceSelector.matchExpressions[0].key"},
+		"shards twice":          {shardsIn("a", "a"), "Duplicate value"},
+		"no namespace's name":   {shardsIn("a b"), "spec.shardNamespaces[0]"},
 		"value but no operator": {ringOf("r", expression(metav1.LabelSelectorOpExists, "v"), pods), "needs the operator In or NotIn with values"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.ErrorContains(t, p.Client.Create(t.Context(), tc.ring, client.DryRunAll), tc.want)
 		})
 	}
+}
+
+// shardsIn returns a ring whose shards are in these namespaces.
+func shardsIn(namespaces ...string) *v1alpha1.ClusterRing {
+	ring := ringOf("r", nil, v1alpha1.RingResource{Resource: "pods"})
+	ring.Spec.ShardNamespaces = namespaces
+
+	return ring
 }
 
 func TestValidRings(t *testing.T) {

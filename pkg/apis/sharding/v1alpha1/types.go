@@ -1,6 +1,10 @@
 package v1alpha1
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 // ClusterRing declares which resources are sharded. Every object of these resources is assigned to exactly one of the shards
 // whose Leases carry the ring's name.
@@ -58,6 +62,22 @@ type ClusterRingSpec struct {
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, e.operator == 'In' || e.operator == 'NotIn' ? has(e.values) && size(e.values) > 0 : (e.operator == 'Exists' || e.operator == 'DoesNotExist') && !(has(e.values) && size(e.values) > 0))",message="an expression needs the operator In or NotIn with values, or Exists or DoesNotExist without"
 	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
+	// ShardNamespaces are the namespaces in which the shards of the ring hold their Leases. Leases in other namespaces do not count,
+	// whatever labels they carry. If it is not set, Leases in all namespaces count: then everyone who may create a Lease in any
+	// namespace can add a shard, which gets objects of the ring. Stop the shards of a namespace before you remove it: their objects
+	// go to other shards after twice the Lease duration, even if the shards still run.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=63
+	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	ShardNamespaces []string `json:"shardNamespaces,omitempty"`
+}
+
+// CountsShardsIn reports whether Leases in a namespace count as shards of the ring.
+func (s ClusterRingSpec) CountsShardsIn(namespace string) bool {
+	return len(s.ShardNamespaces) == 0 || slices.Contains(s.ShardNamespaces, namespace)
 }
 
 // RingResource is a main resource of a ring, with the resources that its controller creates from it.
