@@ -61,7 +61,14 @@ func run(ctx context.Context, args []string, out io.Writer, builder *toolcache.B
 	case flags.NArg() > 0:
 		return fmt.Errorf("unexpected argument %q: the only argument is kubectl", flags.Arg(0))
 	}
-	dir, err := directory(ctx, program, *output, ready, builder)
+	if *output == "" && ready != "" {
+		if err := checkAssets(ready); err != nil {
+			return err
+		}
+		_, err := fmt.Fprintln(out, ready)
+		return err
+	}
+	dir, err := directory(ctx, program, *output, builder)
 	if err != nil {
 		return err
 	}
@@ -69,17 +76,14 @@ func run(ctx context.Context, args []string, out io.Writer, builder *toolcache.B
 	return err
 }
 
-// directory returns the directory of a program: the output if it is set, or the one with ready-made binaries, or one in the cache.
-func directory(ctx context.Context, program toolcache.Program, output, ready string, builder *toolcache.Builder) (string, error) {
+// directory returns the directory that a program was built into: the output if it is set, or else one in the cache.
+func directory(ctx context.Context, program toolcache.Program, output string, builder *toolcache.Builder) (string, error) {
 	if output != "" {
 		dir, err := filepath.Abs(output)
 		if err != nil {
 			return "", fmt.Errorf("find %s: %w", output, err)
 		}
 		return dir, builder.BuildIn(ctx, program, dir)
-	}
-	if ready != "" {
-		return ready, checkAssets(ready)
 	}
 	if builder.Cache == "" {
 		cache, err := toolcache.DefaultCache()
