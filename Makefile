@@ -36,6 +36,9 @@ TOOLMODULES = tools/dev tools/controlplane
 # Each developer tool has a file like a go.mod, for the go command's -modfile.
 PINS        = $(wildcard tools/dev/pins/*.mod)
 # The modules that are tagged in each release: those that others import or install, and the modules that these require.
+# The standard library of earlier releases has known vulnerabilities. Only builds of this repository use this version: whoever imports
+# a module chooses their own.
+TOOLCHAIN  := go1.26.8
 RELEASED   := pkg proto tools tools/example tools/kubectl-ring
 SERVICES  := leasemonitor assigner rebalancer ringquery
 # What the demo runs.
@@ -261,7 +264,10 @@ verify-versions: go-present ## All modules use one version of each dependency (f
 			else if (first[$$1] != $$2) { \
 				printf "%s: %s in %s, %s in %s\n", $$1, first[$$1], where[$$1], $$2, FILENAME; bad = 1 } } \
 		END { if (bad) print "error: run make fix-versions"; exit bad }' $(MODULES:%=%/go.mod) >&2
+	@other=$$(grep -L '^toolchain $(TOOLCHAIN)$$' go.work $(MODULES:%=%/go.mod) $(TOOLMODULES:%=%/go.mod)); \
+		if [ -n "$$other" ]; then printf '%s: its toolchain is not $(TOOLCHAIN)\n' $$other >&2; echo 'error: run make fix-versions' >&2; exit 1; fi
 fix-versions: tidy
+	@go work edit -toolchain=$(TOOLCHAIN) && for module in $(MODULES) $(TOOLMODULES); do go mod edit -toolchain=$(TOOLCHAIN) $$module/go.mod || exit; done
 
 .PHONY: verify-build
 verify-build: go-present ## Every module builds and passes go vet on its own, outside the workspace

@@ -2,6 +2,8 @@ module github.com/clusterring/clusterring/services/rebalancer
 
 go 1.26.0
 
+toolchain go1.26.8
+
 require (
 	github.com/clusterring/clusterring/pkg v0.1.0
 	github.com/clusterring/clusterring/services/internal v0.1.0

@@ -2,6 +2,8 @@ module github.com/clusterring/clusterring/tools/controlplane
 
 go 1.26.0
 
+toolchain go1.26.8
+
 require (
 	go.etcd.io/etcd/server/v3 v3.7.0
 	k8s.io/client-go v0.37.1
