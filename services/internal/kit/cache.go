@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/lease"
 )
 
 // newScheme returns a scheme that knows Kubernetes' own types and ClusterRings. Every manager gets its own.
@@ -27,7 +28,8 @@ func newScheme() (*runtime.Scheme, error) {
 }
 
 // cacheOptions keeps memory small: of all the Leases of a cluster (one per node, one per controller, renewed every few
-// seconds) only those of shards are watched, and nothing keeps managedFields, which nobody reads from a cache.
+// seconds) only those of shards are watched, and of these only what is used is kept. Nothing keeps managedFields, which nobody
+// reads from a cache.
 func cacheOptions() (cache.Options, error) {
 	ofRing, err := labels.NewRequirement(v1alpha1.LabelClusterRing, selection.Exists, nil)
 	if err != nil {
@@ -36,7 +38,15 @@ func cacheOptions() (cache.Options, error) {
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
-			&coordinationv1.Lease{}: {Label: labels.NewSelector().Add(*ofRing)},
+			&coordinationv1.Lease{}: {Label: labels.NewSelector().Add(*ofRing), Transform: slimLease},
 		},
 	}, nil
+}
+
+// slimLease is [lease.Slim] for a cache.
+func slimLease(obj any) (any, error) {
+	if l, ok := obj.(*coordinationv1.Lease); ok {
+		return lease.Slim(l), nil
+	}
+	return obj, nil
 }

@@ -39,6 +39,7 @@ package lease
 
 import (
 	"math"
+	"strings"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -74,16 +75,52 @@ type Record struct {
 	Transitions int32
 }
 
+// maxHolder is how many bytes of a holder's identity are used. The identity of a shard is its name, which is shorter.
+const maxHolder = 256
+
 // RecordOf returns the record of a Lease. Absent fields are zero, except the duration: it is between 1 s and MaxDuration, and
-// DefaultDuration if it is absent or not positive.
+// DefaultDuration if it is absent or not positive. Of a holder, it contains at most 256 bytes.
 func RecordOf(l *coordinationv1.Lease) Record {
 	return Record{
-		Holder:      ptr.Deref(l.Spec.HolderIdentity, ""),
+		Holder:      holder(l.Spec.HolderIdentity),
 		Duration:    duration(l.Spec.LeaseDurationSeconds),
 		AcquireTime: timeOf(l.Spec.AcquireTime),
 		RenewTime:   timeOf(l.Spec.RenewTime),
 		Transitions: ptr.Deref(l.Spec.LeaseTransitions, 0),
 	}
+}
+
+func holder(identity *string) string {
+	name := ptr.Deref(identity, "")
+	if len(name) <= maxHolder {
+		return name
+	}
+	return strings.Clone(name[:maxHolder]) // the rest may be large
+}
+
+// Slim returns a copy of a Lease that contains only what the services use. Whoever may write Leases could otherwise fill the
+// memory of caches. The copy must not be written to the API server: this would remove the rest.
+func Slim(l *coordinationv1.Lease) *coordinationv1.Lease {
+	slim := &coordinationv1.Lease{
+		TypeMeta: l.TypeMeta,
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: l.Namespace, Name: l.Name, UID: l.UID, ResourceVersion: l.ResourceVersion,
+			CreationTimestamp: l.CreationTimestamp, DeletionTimestamp: l.DeletionTimestamp, Labels: map[string]string{},
+		},
+		Spec: coordinationv1.LeaseSpec{
+			LeaseDurationSeconds: l.Spec.LeaseDurationSeconds, LeaseTransitions: l.Spec.LeaseTransitions,
+			AcquireTime: l.Spec.AcquireTime, RenewTime: l.Spec.RenewTime,
+		},
+	}
+	if l.Spec.HolderIdentity != nil {
+		slim.Spec.HolderIdentity = new(holder(l.Spec.HolderIdentity))
+	}
+	for _, key := range []string{v1alpha1.LabelClusterRing, v1alpha1.LabelState} {
+		if value, has := l.Labels[key]; has {
+			slim.Labels[key] = value
+		}
+	}
+	return slim
 }
 
 func duration(seconds *int32) time.Duration {
