@@ -117,7 +117,7 @@ func (s *service) setup(ctx context.Context, rt *kit.Runtime) error {
 	}
 
 	// On the mux, not by the server's Register: that would measure every call a second time.
-	handler := &webhook.Handler{Rings: store, Ancestors: ancestors, Metrics: admissions, Clock: rt.Clock, Log: rt.Log}
+	handler := &webhook.Handler{Rings: store, Ancestors: ancestors, Bodies: webhook.NewBodies(), Metrics: admissions, Clock: rt.Clock, Log: rt.Log}
 	s.mux.Handle(v1alpha1.WebhookPathPrefix, webhook.NewAging(handler, s.connectionAge, rt.Clock))
 
 	listening := mgr.GetWebhookServer().StartedChecker()

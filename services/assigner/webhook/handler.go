@@ -9,7 +9,6 @@ package webhook
 import (
 	"bytes"
 	"context"
-	"errors"
 	"mime"
 	"net/http"
 	"runtime/debug"
@@ -26,8 +25,6 @@ import (
 )
 
 const (
-	// maxBody is more than an API server sends: it accepts objects of at most 3 MiB, and an update has two.
-	maxBody = 8 << 20
 	// maxPooled is the largest buffer that is kept for the next request.
 	maxPooled = 1 << 20
 
@@ -48,9 +45,11 @@ type Handler struct {
 	Rings Rings
 	// Ancestors determine what an object follows if its controller is itself a controlled object.
 	Ancestors resources.Ancestors
-	Metrics   *Metrics
-	Clock     clock.PassiveClock
-	Log       logr.Logger
+	// Bodies bounds the memory of bodies.
+	Bodies  *Bodies
+	Metrics *Metrics
+	Clock   clock.PassiveClock
+	Log     logr.Logger
 }
 
 var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
@@ -68,7 +67,10 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}()
 
-	if status, msg := read(w, r, buf); status != http.StatusOK {
+	release, status, msg := h.read(w, r, buf)
+	defer release()
+
+	if status != http.StatusOK {
 		h.refuse(w, status, msg)
 		return
 	}
@@ -89,8 +91,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(body) // the caller is gone if this fails, and has been told to go on without us
 }
 
-// read takes the body of a request. A status other than 200 says what is wrong with the request.
-func read(w http.ResponseWriter, r *http.Request, buf *bytes.Buffer) (status int, msg string) {
+// acceptable reports what is wrong with the header of a request; 200 stands for nothing.
+func acceptable(w http.ResponseWriter, r *http.Request) (status int, msg string) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
 		return http.StatusMethodNotAllowed, "an AdmissionReview requires POST"
@@ -102,22 +104,11 @@ func read(w http.ResponseWriter, r *http.Request, buf *bytes.Buffer) (status int
 		}
 	}
 
-	if n := r.ContentLength; n > 0 && n <= maxBody {
-		buf.Grow(int(n) + bytes.MinRead) // ReadFrom wants that much room to see the end
-	}
-
-	_, err := buf.ReadFrom(http.MaxBytesReader(w, r.Body, maxBody))
-
-	var tooLarge *http.MaxBytesError
-
-	switch {
-	case errors.As(err, &tooLarge):
+	if r.ContentLength > maxBody {
 		return http.StatusRequestEntityTooLarge, "the body is larger than 8 MiB"
-	case err != nil:
-		return http.StatusBadRequest, "the body could not be read"
-	default:
-		return http.StatusOK, ""
 	}
+
+	return http.StatusOK, ""
 }
 
 // answer decides about a request that could be identified, and counts what was decided.
