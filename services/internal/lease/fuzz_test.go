@@ -37,7 +37,7 @@ func FuzzNext(f *testing.F) {
 		require.LessOrEqual(t, d.CheckAfter, 4*lease.MaxDuration, "it is looked at again")
 
 		before := l.DeepCopy()
-		own := time.Duration(age) % lease.MaxDuration / time.Second * time.Second // that of a record
+		own := (time.Duration(age) % lease.MaxDuration).Truncate(time.Second) // that of a record
 		taken := lease.Acquired(l, lease.TakenFor(s, own), tuesday.Time)
 		require.Equal(t, v1alpha1.LeaseControllerIdentity, *taken.Spec.HolderIdentity)
 		require.Positive(t, *taken.Spec.LeaseDurationSeconds)
