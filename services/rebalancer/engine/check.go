@@ -4,7 +4,7 @@ import (
 	"github.com/clusterring/clusterring/services/internal/invariants"
 )
 
-// check panics if an invariant of the engine does not hold; the lock is held.
+// check panics if an invariant of the engine does not hold. The lock must be held.
 func (s *state) check() {
 	if !s.pace.Due(len(s.families.byUID) + s.families.members) {
 		return

@@ -12,8 +12,8 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/source"
 )
 
-// lister lists the objects of one resource that lost shards have left behind. Whatever happens to the ring meanwhile, a list that has
-// begun is finished: the next change would interrupt it again.
+// lister lists the objects of one resource that lost shards have left behind. It completes every list, whatever happens to the
+// ring meanwhile: otherwise the next change would interrupt the list again.
 type lister struct {
 	e   *Engine
 	id  sourceID
@@ -24,7 +24,7 @@ type lister struct {
 	wake    chan struct{}
 }
 
-// add has the objects of more shards listed.
+// add requests a list of the objects of more shards.
 func (l *lister) add(shards []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -61,7 +61,7 @@ func (l *lister) run(ctx context.Context) {
 	}
 }
 
-// list lists what is pending. After an error all of it still is.
+// list lists what is pending. After an error, all of it is still pending.
 func (l *lister) list(ctx context.Context) error {
 	shards := l.take()
 
@@ -88,7 +88,7 @@ func (l *lister) list(ctx context.Context) error {
 	return nil
 }
 
-// back has shards listed again.
+// back makes shards pending again.
 func (l *lister) back(shards sets.Set[string]) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
