@@ -21,7 +21,7 @@ func (t *Table) check() {
 	}
 }
 
-// verify counts everything anew and returns what the invariants say must not be at any one moment.
+// verify recounts everything and returns the first violated invariant.
 func (t *Table) verify() error {
 	n := count{tally: newTally(), slots: newSlots(), following: map[types.UID]int{}, queued: map[*entry]int{}, waits: map[Cause]int{}}
 
@@ -54,7 +54,7 @@ func (t *Table) verify() error {
 	return t.verifyCounts(&n)
 }
 
-// verifyCounts compares what was counted anew with what is known.
+// verifyCounts compares the recounted values with the stored ones.
 func (t *Table) verifyCounts(n *count) error {
 	for c, w := range t.parked {
 		n.tally.dropped += w.roomless()
@@ -87,7 +87,7 @@ func (t *Table) verifyCounts(n *count) error {
 	return nil
 }
 
-// count is what a table knows, counted anew.
+// count contains the recounted values of a table.
 type count struct {
 	tally     tally
 	slots     slots
@@ -115,7 +115,7 @@ func (n *count) add(e *entry, as counted) {
 	}
 }
 
-// verifySlot verifies invariant 4: who has a slot carries the drain label, or is on the way to it.
+// verifySlot verifies invariant 4: an obligation with a slot carries the drain label, or is about to get it.
 func (e *entry) verifySlot() error {
 	o := e.object
 
@@ -130,7 +130,7 @@ func (e *entry) verifySlot() error {
 	return nil
 }
 
-// verifyWaiting verifies invariant 5: what is parked will be woken.
+// verifyWaiting verifies invariant 5: every parked obligation will be woken.
 func (t *Table) verifyWaiting(c Cause, w *waiting, n int) error {
 	switch {
 	case w.n != n:
