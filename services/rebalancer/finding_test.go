@@ -87,7 +87,7 @@ func TestNothingIsForgottenWhileDrainsFail(t *testing.T) {
 
 	require.Eventually(t, func() bool {
 		c := w.assigned(v1alpha1.ReasonMoving)
-		return strings.Contains(c.Message, "20 at another shard") && strings.Contains(c.Message, "failed calling webhook")
+		return strings.Contains(c.Message, "20 misplaced") && strings.Contains(c.Message, "failed calling webhook")
 	}, 20*time.Second, 10*time.Millisecond, "the condition says what is wrong")
 	require.Eventually(t, func() bool { return w.failures() >= 80 }, 20*time.Second, 10*time.Millisecond, "all are tried again")
 	w.assigned(v1alpha1.ReasonMoving)

@@ -28,17 +28,17 @@ import (
 )
 
 const (
-	// catchUp is how long the cache gets to bring what somebody else has written meanwhile.
+	// catchUp is how long the cache gets to receive concurrent writes.
 	catchUp = 50 * time.Millisecond
-	// countsEvery is how often the status says how many objects are on the move, while it is nothing else that changes:
-	// every service reads each write, and a write to a ring costs the API server as much as ten to an object.
+	// countsEvery is the interval at which the status reports how many objects are on the move while nothing else changes:
+	// every service reads each write, and a write to a ring costs the API server as much as ten writes to an object.
 	countsEvery = time.Second
-	// countsPerSecond is how often it does so for all rings together: where many move objects at once, the writes would cost as much as
-	// the moves.
+	// countsPerSecond limits these writes for all rings together: if many rings move objects at once, the writes would cost
+	// as much as the moves.
 	countsPerSecond = 5
 )
 
-// reconciler gives every ring's engine its target and writes what the engine reports into the ring's status.
+// reconciler gives the engine of every ring its target, and writes the reports of the engine into the status of the ring.
 type reconciler struct {
 	client    client.Client
 	live      client.Reader
@@ -46,19 +46,19 @@ type reconciler struct {
 	index     *membership.Index
 	fleet     *fleet
 	status    status.Writer
-	// counts bounds how often numbers alone are written, by the clock of status.
+	// counts limits writes that change only numbers, by the clock of status.
 	counts   *rate.Limiter
 	recorder events.EventRecorder
 }
 
-// Reconcile looks after one ring.
+// Reconcile implements [reconcile.Reconciler] for rings.
 func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	result, err := r.reconcile(ctx, req)
 
 	if stopping := ctx.Err() != nil; stopping {
-		err = nil // what was under way has failed, and that is no error
+		err = nil // requests that were cancelled by the stop have failed
 	} else if apierrors.IsConflict(err) {
-		result, err = reconcile.Result{RequeueAfter: catchUp}, nil // the cache was behind, which is none either
+		result, err = reconcile.Result{RequeueAfter: catchUp}, nil // the cache was out of date
 	}
 
 	return result, err
@@ -87,8 +87,8 @@ func (r *reconciler) reconcile(ctx context.Context, req reconcile.Request) (reco
 	return r.pursue(ctx, ring, t)
 }
 
-// ensureFinalizer sees to it that a ring cannot vanish before its labels do. done says that there is nothing more to do for
-// the ring, or not with this copy of it.
+// ensureFinalizer ensures that a ring cannot disappear before its labels. If done is true, nothing more can be done for the
+// ring, or for this copy of it.
 func (r *reconciler) ensureFinalizer(ctx context.Context, ring *v1alpha1.ClusterRing) (done bool, err error) {
 	has := controllerutil.ContainsFinalizer(ring, v1alpha1.FinalizerRebalancer)
 
@@ -115,7 +115,7 @@ func (r *reconciler) patchFinalizers(ctx context.Context, ring, base *v1alpha1.C
 	return nil
 }
 
-// refuse reports a spec that cannot be worked with. The engine, if there is one, keeps its last target.
+// refuse reports an invalid spec. The engine, if there is one, keeps its last target.
 func (r *reconciler) refuse(ctx context.Context, ring *v1alpha1.ClusterRing, t *target) error {
 	assignment := &v1alpha1.AssignmentStatus{Resources: t.scope.Remember(t.Set)}
 
@@ -165,14 +165,15 @@ func (r *reconciler) pursue(ctx context.Context, ring *v1alpha1.ClusterRing, t *
 	return reconcile.Result{}, nil
 }
 
-// redirect gives the engine another target, but first it has the status say that not everything is in its place any more,
-// and what may carry labels from now on: by the former the assigner knows that objects move, the latter is what a rebalancer
-// cleans up that knows nothing else. Until that is written, the engine keeps its target.
+// redirect gives the engine another target. Before that, it writes into the status that not all objects are in their places,
+// and which resources may carry labels from now on. The assigner relies on the former to know that objects move. A restarted
+// rebalancer relies on the latter to clean up. Until the status is written, the engine keeps its target.
 //
-// What the status says already, an old copy of the ring cannot tell: with such a copy nothing is done, the newer one is on its
-// way into the cache. It is not old if others alone have written since, as the lease monitor does whenever a shard comes or goes.
+// An outdated copy of the ring does not show what the status already contains. redirect therefore does nothing with such a
+// copy: the newer one is on its way into the cache. A copy is not outdated if only other services have written since, as the
+// lease monitor does whenever a shard joins or leaves.
 func (r *reconciler) redirect(ctx context.Context, e *running, ring *v1alpha1.ClusterRing, t *target) (reconcile.Result, error) {
-	e.Observe(t.View) // now, whatever becomes of the status
+	e.Observe(t.View) // immediately, even if the status cannot be written
 
 	latest := &v1alpha1.ClusterRing{}
 
@@ -198,23 +199,24 @@ func (r *reconciler) redirect(ctx context.Context, e *running, ring *v1alpha1.Cl
 
 	e.SetTarget(t.Target)
 
-	return reconcile.Result{}, nil // until, soon, the engine has something to report
+	return reconcile.Result{}, nil // the engine will soon report
 }
 
-// alike reports whether two copies of a ring are the same in all that a target follows from, and in this service's part of the status.
+// alike reports whether two copies of a ring are equal in everything that determines a target, and in this service's part of
+// the status.
 func alike(a, b *v1alpha1.ClusterRing) bool {
 	return a.UID == b.UID && a.Generation == b.Generation && a.DeletionTimestamp.IsZero() == b.DeletionTimestamp.IsZero() &&
 		equality.Semantic.DeepEqual(a.Status.Assignment, b.Status.Assignment)
 }
 
-// progress is how far an engine is with a target.
+// progress is the progress of an engine towards a target.
 type progress struct {
 	*target
 	report engine.Report
 }
 
-// report writes the status, and an event when something begins to be wrong. If nothing has changed but counts, and they were
-// written a moment ago, it writes nothing and returns how long to wait.
+// report writes the status, and an event when a problem begins. If only numbers have changed since a recent write, it writes
+// nothing and returns how long to wait.
 func (r *reconciler) report(ctx context.Context, e *running, ring *v1alpha1.ClusterRing, s progress) (wait time.Duration, err error) {
 	is := situation{
 		deleting: !ring.DeletionTimestamp.IsZero(),
@@ -252,8 +254,8 @@ func (r *reconciler) report(ctx context.Context, e *running, ring *v1alpha1.Clus
 	return 0, nil
 }
 
-// announce writes an event when something begins to be wrong, or to keep a deleted ring. If a resource begins to fail, it has
-// discovery asked: the resource may be served in another way than before.
+// announce emits an event when a problem begins, or when a problem begins to keep a deleted ring. If a resource begins to
+// fail, it also queries discovery: the resource may be served in another version or scope than before.
 func (r *reconciler) announce(e *running, ring *v1alpha1.ClusterRing, is situation) {
 	c := assigned(is)
 	old := meta.FindStatusCondition(ring.Status.Conditions, c.Type)
@@ -282,7 +284,7 @@ func (r *reconciler) announce(e *running, ring *v1alpha1.ClusterRing, is situati
 	}
 }
 
-// note shortens a message to what an event takes.
+// note shortens a message to the maximum length of an event.
 func note(message string) string {
 	const most = 1024
 
@@ -295,7 +297,7 @@ func note(message string) string {
 	return strings.ToValidUTF8(message[:most-len(more)], "") + more
 }
 
-// lastReport is what the status of a ring was made to say last. The cache may not know it yet.
+// lastReport is the last written status of a ring. The cache may not contain it yet.
 type lastReport struct {
 	at         time.Time
 	generation int64
@@ -303,8 +305,8 @@ type lastReport struct {
 	assignment *v1alpha1.AssignmentStatus
 }
 
-// justCounts reports whether the condition and the assignment differ from the last report in numbers of objects alone, and in
-// examples of them. If there is none, they do not.
+// justCounts reports whether the condition and the assignment differ from the last report only in numbers of objects, and in
+// examples. It is false if there is no last report.
 func (o lastReport) justCounts(ring *v1alpha1.ClusterRing, c metav1.Condition, a *v1alpha1.AssignmentStatus) bool {
 	return o.assignment != nil && o.generation == ring.Generation &&
 		o.condition.Status == c.Status && o.condition.Reason == c.Reason &&
@@ -312,7 +314,7 @@ func (o lastReport) justCounts(ring *v1alpha1.ClusterRing, c metav1.Condition, a
 		sets.New(o.assignment.LostShards...).HasAll(a.LostShards...)
 }
 
-// finish lets a deleted ring go: nothing carries its labels any more.
+// finish removes the finalizer of a deleted ring: nothing carries its labels anymore.
 func (r *reconciler) finish(ctx context.Context, ring *v1alpha1.ClusterRing) error {
 	base := ring.DeepCopy()
 	controllerutil.RemoveFinalizer(ring, v1alpha1.FinalizerRebalancer)
@@ -322,7 +324,7 @@ func (r *reconciler) finish(ctx context.Context, ring *v1alpha1.ClusterRing) err
 	}
 
 	r.fleet.stop(ring.Name)
-	log.FromContext(ctx).Info("Ring deleted, no label is left", "ring", ring.Name)
+	log.FromContext(ctx).Info("Ring deleted: no label is left", "ring", ring.Name)
 
 	return nil
 }

@@ -313,7 +313,7 @@ func TestDeletedRingSaysWhatItWaitsFor(t *testing.T) {
 			})
 		}, noticed, 50*time.Millisecond, "an event should say %s", reason)
 	}
-	says("1 were not given up in time, such as configmaps " + w.ns + "/held at shard hung")
+	says("1 were not released in time, such as configmaps " + w.ns + "/held at shard hung")
 
 	require.Eventually(t, func() bool { return w.placed(cm).Drain }, noticed, 20*time.Millisecond)
 	w.acknowledge(cm)

@@ -49,7 +49,7 @@ func setup(ctx context.Context, rt *kit.Runtime, o *options) error {
 			obj := &v1alpha1.ClusterRing{}
 			if err := mgr.GetClient().Get(ctx, types.NamespacedName{Name: ring}, obj); err == nil {
 				recorder.Eventf(obj, nil, "Warning", v1alpha1.ReasonDrainsLate, "Drain",
-					"shard %s has not given up %s in %s", shard, id, after)
+					"shard %s has not released %s within %s", shard, id, after)
 			}
 		},
 	}

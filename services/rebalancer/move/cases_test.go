@@ -80,9 +80,9 @@ func TestMoveOfAMainObject(t *testing.T) {
 		"an unknown namespace":   {prepare: fails("namespace", errors.New("not synced")), expected: expected{" 1", is(obligation.Failed), nil}},
 		"not its turn":           {prepare: func(a *api, _ objects.ID) { a.noTurn = true }, expected: expected{" 1", obligation.Outcome{Event: obligation.Blocked, Cause: obligation.TurnOf(objects.ID{GVR: owners, Namespace: "n", Name: name})}, nil}},
 		"goes after others":      {prepare: func(a *api, _ objects.ID) { a.scattered = true }, expected: expected{" 1", obligation.Outcome{Event: obligation.Blocked, Cause: obligation.FollowersOf(types.UID("uid of " + name))}, []string{"gather what follows " + name + " at b"}}},
-		"taken back":             {prepare: admission(func(l map[string]string) { delete(l, shardKey) }), expected: expected{" 10", obligation.Outcome{Event: obligation.Failed, Reason: "takes back"}, assigned}},
+		"taken back":             {prepare: admission(func(l map[string]string) { delete(l, shardKey) }), expected: expected{" 10", obligation.Outcome{Event: obligation.Failed, Reason: "reverts the labels"}, assigned}},
 		"put elsewhere":          {prepare: admission(func(l map[string]string) { l[shardKey] = "a" }), expected: expected{"a 10", is(obligation.Woken), assigned}},
-		"its drain taken back":   {shard: "a", prepare: admission(func(l map[string]string) { delete(l, drainKey) }), expected: expected{"a 10", obligation.Outcome{Event: obligation.Failed, Reason: "takes back"}, asked}},
+		"its drain taken back":   {shard: "a", prepare: admission(func(l map[string]string) { delete(l, drainKey) }), expected: expected{"a 10", obligation.Outcome{Event: obligation.Failed, Reason: "reverts the labels"}, asked}},
 		"given up while drained": {shard: "a", prepare: admission(func(l map[string]string) { delete(l, drainKey); delete(l, shardKey) }), expected: expected{" 10", is(obligation.Woken), asked}},
 	} {
 		t.Run(what, func(t *testing.T) { run(t, "owner", tc) })
