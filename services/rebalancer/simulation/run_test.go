@@ -15,7 +15,7 @@ func run(t *testing.T, h History) (result Result) {
 
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		w := newWorld(h)
+		w := newCluster(h)
 		w.start(ctx)
 		w.live(ctx)
 		cancel()
@@ -29,7 +29,7 @@ func run(t *testing.T, h History) (result Result) {
 }
 
 // live goes through the history, and then through the time in which all must come right.
-func (w *World) live(ctx context.Context) {
+func (w *Cluster) live(ctx context.Context) {
 	since := map[apiserver.ID]time.Time{}
 	wait := func(until time.Duration) {
 		for w.now() < until {
