@@ -1,4 +1,4 @@
-package rebalancer
+package rings
 
 import (
 	"context"

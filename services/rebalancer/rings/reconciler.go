@@ -1,4 +1,9 @@
-package rebalancer
+// Package rings reconciles the rings: it runs one engine per ring, gives it its target, and writes its report into the status of the
+// ring.
+//
+// It reads ClusterRings, namespaces, and what other packages know about Leases and resources. It writes the finalizer of each ring,
+// status.assignment, the condition Assigned, and events. The engines do everything else; see package engine.
+package rings
 
 import (
 	"context"
@@ -13,8 +18,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -25,6 +32,7 @@ import (
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/internal/status"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
+	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
 
 const (
@@ -38,21 +46,70 @@ const (
 	countsPerSecond = 5
 )
 
-// reconciler gives the engine of every ring its target, and writes the reports of the engine into the status of the ring.
-type reconciler struct {
+// Config configures a reconciler. All fields are required.
+type Config struct {
+	// Name is the field manager of the status, and the name of the controller.
+	Name string
+	// Client writes, and reads from a cache.
+	Client client.Client
+	// Live reads from the API server.
+	Live client.Reader
+	// Objects reads and writes the sharded objects of all rings.
+	Objects objects.Server
+	// Resources knows what the API server serves.
+	Resources *resources.Resolver
+	// Index contains the Leases of shards.
+	Index *membership.Index
+	// Limits apply to each engine.
+	Limits   engine.Limits
+	Clock    clock.WithTicker
+	Recorder events.EventRecorder
+}
+
+// Reconciler gives the engine of every ring its target, and writes the reports of the engine into the status of the ring. Create it
+// with [New].
+type Reconciler struct {
+	name      string
 	client    client.Client
 	live      client.Reader
 	resources *resources.Resolver
 	index     *membership.Index
 	fleet     *fleet
+	queue     notifier
 	status    status.Writer
 	// counts limits writes that change only numbers, by the clock of status.
 	counts   *rate.Limiter
 	recorder events.EventRecorder
 }
 
+// New returns a reconciler without engines. ctx ends when the service stops.
+func New(ctx context.Context, c Config) *Reconciler {
+	r := &Reconciler{
+		name: c.Name, client: c.Client, live: c.Live, resources: c.Resources, index: c.Index,
+		status:   status.Writer{Client: c.Client, Owner: c.Name, Clock: c.Clock},
+		counts:   rate.NewLimiter(countsPerSecond, countsPerSecond),
+		recorder: c.Recorder,
+	}
+	r.fleet = &fleet{
+		api: c.Objects, live: c.Live,
+		namespaces: namespaces{cached: c.Client, live: c.Live},
+		limits:     c.Limits, clock: c.Clock,
+		ask:     c.Resources.Ask,
+		changed: r.queue.notify,
+		late: func(ring string, id objects.ID, shard string, after time.Duration) {
+			obj := &v1alpha1.ClusterRing{}
+			if err := c.Client.Get(ctx, types.NamespacedName{Name: ring}, obj); err == nil {
+				c.Recorder.Eventf(obj, nil, "Warning", v1alpha1.ReasonDrainsLate, "Drain",
+					"shard %s has not released %s within %s", shard, id, after)
+			}
+		},
+	}
+
+	return r
+}
+
 // Reconcile implements [reconcile.Reconciler] for rings.
-func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	result, err := r.reconcile(ctx, req)
 
 	if stopping := ctx.Err() != nil; stopping {
@@ -64,7 +121,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return result, err
 }
 
-func (r *reconciler) reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+func (r *Reconciler) reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	ring := &v1alpha1.ClusterRing{}
 	if err := r.client.Get(ctx, req.NamespacedName, ring); err != nil {
 		if apierrors.IsNotFound(err) {
@@ -89,7 +146,7 @@ func (r *reconciler) reconcile(ctx context.Context, req reconcile.Request) (reco
 
 // ensureFinalizer ensures that a ring cannot disappear before its labels. If done is true, nothing more can be done for the
 // ring, or for this copy of it.
-func (r *reconciler) ensureFinalizer(ctx context.Context, ring *v1alpha1.ClusterRing) (done bool, err error) {
+func (r *Reconciler) ensureFinalizer(ctx context.Context, ring *v1alpha1.ClusterRing) (done bool, err error) {
 	has := controllerutil.ContainsFinalizer(ring, v1alpha1.FinalizerRebalancer)
 
 	switch {
@@ -106,7 +163,7 @@ func (r *reconciler) ensureFinalizer(ctx context.Context, ring *v1alpha1.Cluster
 	return false, nil
 }
 
-func (r *reconciler) patchFinalizers(ctx context.Context, ring, base *v1alpha1.ClusterRing) error {
+func (r *Reconciler) patchFinalizers(ctx context.Context, ring, base *v1alpha1.ClusterRing) error {
 	err := r.client.Patch(ctx, ring, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("write the finalizer of ring %s: %w", ring.Name, err)
@@ -116,7 +173,7 @@ func (r *reconciler) patchFinalizers(ctx context.Context, ring, base *v1alpha1.C
 }
 
 // refuse reports an invalid spec. The engine, if there is one, keeps its last target.
-func (r *reconciler) refuse(ctx context.Context, ring *v1alpha1.ClusterRing, t *target) error {
+func (r *Reconciler) refuse(ctx context.Context, ring *v1alpha1.ClusterRing, t *target) error {
 	assignment := &v1alpha1.AssignmentStatus{Resources: t.scope.Remember(t.Set)}
 
 	err := r.status.Write(ctx, ring, status.Part{Assignment: assignment, Conditions: []metav1.Condition{{
@@ -130,7 +187,7 @@ func (r *reconciler) refuse(ctx context.Context, ring *v1alpha1.ClusterRing, t *
 	return nil
 }
 
-func (r *reconciler) pursue(ctx context.Context, ring *v1alpha1.ClusterRing, t *target) (reconcile.Result, error) {
+func (r *Reconciler) pursue(ctx context.Context, ring *v1alpha1.ClusterRing, t *target) (reconcile.Result, error) {
 	e := r.fleet.engine(ring.Name)
 	if e == nil {
 		return reconcile.Result{}, errors.New("the rebalancer is stopping")
@@ -172,7 +229,7 @@ func (r *reconciler) pursue(ctx context.Context, ring *v1alpha1.ClusterRing, t *
 // An outdated copy of the ring does not show what the status already contains. redirect therefore does nothing with such a
 // copy: the newer one is on its way into the cache. A copy is not outdated if only other services have written since, as the
 // lease monitor does whenever a shard joins or leaves.
-func (r *reconciler) redirect(ctx context.Context, e *running, ring *v1alpha1.ClusterRing, t *target) (reconcile.Result, error) {
+func (r *Reconciler) redirect(ctx context.Context, e *running, ring *v1alpha1.ClusterRing, t *target) (reconcile.Result, error) {
 	e.Observe(t.View) // immediately, even if the status cannot be written
 
 	latest := &v1alpha1.ClusterRing{}
@@ -217,7 +274,7 @@ type progress struct {
 
 // report writes the status, and an event when a problem begins. If only numbers have changed since a recent write, it writes
 // nothing and returns how long to wait.
-func (r *reconciler) report(ctx context.Context, e *running, ring *v1alpha1.ClusterRing, s progress) (wait time.Duration, err error) {
+func (r *Reconciler) report(ctx context.Context, e *running, ring *v1alpha1.ClusterRing, s progress) (wait time.Duration, err error) {
 	is := situation{
 		deleting: !ring.DeletionTimestamp.IsZero(),
 		shards:   len(s.View.AvailableShards()),
@@ -256,7 +313,7 @@ func (r *reconciler) report(ctx context.Context, e *running, ring *v1alpha1.Clus
 
 // announce emits an event when a problem begins, or when a problem begins to keep a deleted ring. If a resource begins to
 // fail, it also queries discovery: the resource may be served in another version or scope than before.
-func (r *reconciler) announce(e *running, ring *v1alpha1.ClusterRing, is situation) {
+func (r *Reconciler) announce(e *running, ring *v1alpha1.ClusterRing, is situation) {
 	c := assigned(is)
 	old := meta.FindStatusCondition(ring.Status.Conditions, c.Type)
 
@@ -315,7 +372,7 @@ func (o lastReport) justCounts(ring *v1alpha1.ClusterRing, c metav1.Condition, a
 }
 
 // finish removes the finalizer of a deleted ring: nothing carries its labels anymore.
-func (r *reconciler) finish(ctx context.Context, ring *v1alpha1.ClusterRing) error {
+func (r *Reconciler) finish(ctx context.Context, ring *v1alpha1.ClusterRing) error {
 	base := ring.DeepCopy()
 	controllerutil.RemoveFinalizer(ring, v1alpha1.FinalizerRebalancer)
 

@@ -1,4 +1,4 @@
-package rebalancer
+package rings
 
 import (
 	"context"
@@ -24,17 +24,21 @@ import (
 // ringsAtOnce limits how many rings are reconciled at a time, so that a slow one delays only few others.
 const ringsAtOnce = 4
 
-// SetupWithManager adds a controller to the manager. It calls the reconciler for every ring that changes, and whenever a
+// SetupWithManager adds the engines and a controller to the manager. It calls the reconciler for every ring that changes, and whenever a
 // dependency of the ring changes. It starts when the Leases of shards have been read.
-func (r *reconciler) SetupWithManager(mgr manager.Manager, queue *notifier, leases *shardleases.Synced) error {
-	err := builder.ControllerManagedBy(mgr).Named(name).
+func (r *Reconciler) SetupWithManager(mgr manager.Manager, leases *shardleases.Synced) error {
+	if err := mgr.Add(r.fleet); err != nil {
+		return fmt.Errorf("set up the engines: %w", err)
+	}
+
+	err := builder.ControllerManagedBy(mgr).Named(r.name).
 		For(&v1alpha1.ClusterRing{}).
 		WithOptions(controller.Options{MaxConcurrentReconciles: ringsAtOnce, RateLimiter: kit.RateLimiter[reconcile.Request]()}).
 		Watches(&corev1.Namespace{}, relabelled(r.fleet)).
 		WatchesRawSource(source.Func(func(ctx context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-			queue.set(q)
-			r.index.Subscribe(queue.notify)
-			r.resources.Subscribe(func() { queue.all(ctx, r.client) })
+			r.queue.set(q)
+			r.index.Subscribe(r.queue.notify)
+			r.resources.Subscribe(func() { r.queue.all(ctx, r.client) })
 
 			if err := leases.Await(ctx); err != nil {
 				return fmt.Errorf("wait for Leases: %w", err)
