@@ -18,7 +18,7 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/placement"
 )
 
-// moved is one case: the object, what is done to the world before the move, and what the move comes to.
+// moved is one case: the object, what happens before the move, and the result of the move.
 type moved struct {
 	shard    string
 	drain    bool
@@ -50,7 +50,7 @@ func run(t *testing.T, gvr string, tc moved) *api {
 	return a
 }
 
-// TestMoveOfAMainObject: the object belongs to shard b.
+// In TestMoveOfAMainObject, the object belongs to shard b.
 func TestMoveOfAMainObject(t *testing.T) {
 	name := ownerAtB()
 	get, patch := "get configmaps "+name, "patch configmaps "+name
@@ -89,7 +89,7 @@ func TestMoveOfAMainObject(t *testing.T) {
 	}
 }
 
-// With the shard of an object comes when all that follows it came there; what an earlier one said goes.
+// The write of the shard label also writes since when the followers are there, and removes what an earlier handover has written.
 func TestHandoverIsWritten(t *testing.T) {
 	for what, handover := range map[string]v1alpha1.Handover{"nothing follows": {}, "something does": {children.GroupResource(): "17"}} {
 		t.Run(what, func(t *testing.T) {
@@ -109,7 +109,7 @@ func TestHandoverIsWritten(t *testing.T) {
 	}
 }
 
-// A drain names the shard that comes next where nothing follows the object.
+// A drain names the next shard if nothing follows the object.
 func TestDrainNamesTheNextShard(t *testing.T) {
 	for what, tc := range map[string]struct {
 		parent bool
@@ -135,7 +135,7 @@ func admission(change func(map[string]string)) func(*api, objects.ID) {
 	return func(a *api, _ objects.ID) { a.admission = change }
 }
 
-// A write of which nobody knows whether it was carried out is looked up, and not sent again.
+// If the result of a write is unknown, the object is read, and the write is not repeated.
 func TestMoveLooksUpAWriteWithoutAnAnswer(t *testing.T) {
 	a := newAPI(t)
 	id := a.put(owners, ownerAtB(), "", false)
@@ -149,7 +149,7 @@ func TestMoveLooksUpAWriteWithoutAnAnswer(t *testing.T) {
 	a.expect(expected{"b 10", obligation.Outcome{Event: obligation.SeenInPlace}, []string{"patch configmaps " + id.Name, "get configmaps " + id.Name}}, out)
 }
 
-// TestMoveOfAControlledObject: the owner belongs to shard b.
+// In TestMoveOfAControlledObject, the owner belongs to shard b.
 func TestMoveOfAControlledObject(t *testing.T) {
 	name := ownerAtB()
 	owner := objects.ID{GVR: owners, Namespace: "n", Name: name}
@@ -198,7 +198,7 @@ func TestMoveOfAControlledObject(t *testing.T) {
 	}
 }
 
-// TestMoveFromADeadShard: the shard named dead is not available, and may still work on its objects.
+// In TestMoveFromADeadShard, the shard "dead" is not available, and may still work on its objects.
 func TestMoveFromADeadShard(t *testing.T) {
 	name := ownerAtB()
 	lease, patch := "lease ", "patch configmaps "+name
@@ -223,12 +223,12 @@ func TestMoveFromADeadShard(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			tc.shard = "dead"
 			a := run(t, "owner", tc)
-			require.LessOrEqual(t, a.within, time.Second, "a write has no longer than the shard surely does not work")
+			require.LessOrEqual(t, a.within, time.Second, "a write should not take longer than the shard certainly does not work")
 		})
 	}
 }
 
-// Objects of shards that may come back wait, and nothing is asked.
+// Objects of shards that may come back wait without any requests.
 func TestMoveWaitsForShardsThatComeBack(t *testing.T) {
 	a := newAPI(t)
 	a.grace = time.Minute
@@ -240,7 +240,7 @@ func TestMoveWaitsForShardsThatComeBack(t *testing.T) {
 	}}, out)
 }
 
-// A move may wait long for its turn. What it acts on, the target and the shard's Lease, is as it is then.
+// A move may wait long for its turn. It uses the target and the shard's Lease as they are after the wait.
 func TestMoveLooksWhenItsTurnHasCome(t *testing.T) {
 	a := newAPI(t)
 	a.leases = []coordinationv1.Lease{leaseOf("dead", "dead")}

@@ -79,7 +79,7 @@ func TestLabelChangesJustTheTwoLabels(t *testing.T) {
 		require.NoError(t, err)
 		o, err = w.c.Get(t.Context(), w.a())
 		require.NoError(t, err)
-		require.Equal(t, o, written, "the answer says how the object is now")
+		require.Equal(t, o, written, "the answer should be the current object")
 		require.NoError(t, w.plain.Get(t.Context(), client.ObjectKeyFromObject(cm), cm))
 		require.Equal(t, step.want, cm.Labels)
 		require.Equal(t, cm.ResourceVersion, o.ResourceVersion)
@@ -135,7 +135,7 @@ func TestPagesHoldOnePageAtATime(t *testing.T) {
 	w.streams(Scope{GVR: configMaps, Namespace: w.ns, Selector: "of=many"}, PageSize+1)
 }
 
-// What costs an API server more with each page comes in larger ones where there are many.
+// Pages grow in long lists, because each page costs the API server more than its objects.
 func TestPagesGrow(t *testing.T) {
 	p := &pages{left: 7}
 	_, err := NewClient(p, ring).Pages(t.Context(), Scope{GVR: configMaps}, func([]Object) error { return nil })
@@ -143,7 +143,7 @@ func TestPagesGrow(t *testing.T) {
 	require.Equal(t, []int64{PageSize, PageSize, PageSize, PageSize, PageSize, largePage, largePage}, p.asked)
 }
 
-// pages is an API server that has so many pages left, whatever their size.
+// pages is an API server with the given number of pages left, whatever their size.
 type pages struct {
 	Server
 

@@ -52,7 +52,7 @@ func (w *world) create(name string, labels map[string]string) *corev1.ConfigMap 
 	return cm
 }
 
-// sink writes down what a stream says.
+// sink records the calls of a stream.
 type sink struct{ said chan string }
 
 func (s sink) Begin() { s.said <- "begin" }
@@ -72,7 +72,7 @@ func (s sink) expect(t *testing.T, want ...string) {
 	t.Helper()
 
 	for _, w := range want {
-		require.Equal(t, w, <-s.said) // the test run's timeout ends a wait in vain, and shows where
+		require.Equal(t, w, <-s.said) // if nothing comes, the timeout of the test run shows where
 	}
 }
 
@@ -123,7 +123,7 @@ func TestStreamReportsFailureAndGoesOn(t *testing.T) {
 	s.expect(t, "begin", "failed", "begin", "failed")
 
 	go func() {
-		for range s.said { // let it go
+		for range s.said { // let it finish
 		}
 	}()
 
