@@ -229,6 +229,7 @@ func TestRingWithMuchToDoStarvesNoOther(t *testing.T) {
 	busy.await(func() bool { return on.most() == atOnce }, "the ring should use all its writes")
 
 	cm := idle.owner(idle.namesAt(idle.target, "a", "single", 1)[0], "")
+	idle.target.Set = resourcesOf() // nothing follows the object, so its write waits for no search
 	idle.e.SetTarget(idle.target)
 	idle.run()
 	idle.await(func() bool { return idle.e.Report().Unassigned == 1 }, "the other ring should have work")
