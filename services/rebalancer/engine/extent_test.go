@@ -36,7 +36,7 @@ func TestExtent(t *testing.T) {
 			way: []*Target{of(base, "a", "b", "c", "d", "e"), of(base, "a", "b", "c", "d"), of(base, "a", "b", "c", "d", "e")}, all: true,
 		},
 		"the first one there": {way: []*Target{of(base), of(base, "a", "b", "c")}, all: true},
-		"nobody is left":      {way: []*Target{of(base, "a", "b"), of(base)}},
+		"no shard is left":    {way: []*Target{of(base, "a", "b"), of(base)}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			var s extent

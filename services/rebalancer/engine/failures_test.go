@@ -179,13 +179,13 @@ func TestHangingDrainDoesNotStopTheChildrenOfOthers(t *testing.T) {
 	owner := w.owners("owner", "a", 1)[0]
 	child := w.child(owner, "child", "a")
 	settled := w.owners("settled", "b", 1)[0]
-	astray := w.child(settled, "astray", "a")
+	misplaced := w.child(settled, "misplaced", "a")
 
 	w.e.SetTarget(w.target)
 	w.run()
 	w.comes(hanging, "a", true)
 	w.comes(owner, "a", true)
-	w.comes(astray, "b", false)
+	w.comes(misplaced, "b", false)
 
 	var lists counter
 

@@ -145,14 +145,14 @@ func TestPassesVerify(t *testing.T) {
 func TestPassesDoNotVerify(t *testing.T) {
 	for what, during := range map[string]func(g *goingOver, p *pass){
 		"it fails":            func(_ *goingOver, p *pass) { p.end(errors.New("503")) },
-		"something was found": func(g *goingOver, p *pass) { g.misplaced(); p.end(nil) },
-		"something was moved": func(g *goingOver, p *pass) {
+		"an object was found": func(g *goingOver, p *pass) { g.misplaced(); p.end(nil) },
+		"an object was moved": func(g *goingOver, p *pass) {
 			g.misplaced()
 			_, _ = g.e.table.Take(g.clock.Now())
 			g.e.report(g.object("", "", false).ID, obligation.Outcome{Object: new(g.object("b", "2", false)), Event: obligation.SeenInPlace})
 			p.end(nil)
 		},
-		"something was given up": func(g *goingOver, p *pass) {
+		"an object was released": func(g *goingOver, p *pass) {
 			g.e.See(g.object("a", "1", true))
 			g.e.released(g.object("", "", false).ID, "2")
 			p.end(nil)

@@ -66,7 +66,7 @@ func TestMoveOfAMainObject(t *testing.T) {
 		"assigned":               {expected: expected{"b 10", is(obligation.SeenInPlace), assigned}},
 		"in place":               {shard: "b", expected: expected{"b 1", is(obligation.SeenInPlace), nil}},
 		"drained":                {shard: "a", expected: expected{"a 10 drain", is(obligation.Asked), asked}},
-		"not given up yet":       {shard: "a", drain: true, expected: expected{"a 1 drain", is(obligation.Asked), nil}},
+		"not released yet":       {shard: "a", drain: true, expected: expected{"a 1 drain", is(obligation.Asked), nil}},
 		"no longer to be given":  {shard: "b", drain: true, expected: expected{"b 10", is(obligation.SeenInPlace), []string{patch, "moved " + name + ": withdraw"}}},
 		"no slot":                {shard: "a", prepare: func(a *api, _ objects.ID) { a.noSlots = true }, expected: expected{"a 1", obligation.Outcome{Event: obligation.Blocked, Cause: obligation.SlotOf("a")}, nil}},
 		"read, and in place":     {stale: true, prepare: func(a *api, id objects.ID) { a.stored[id].Labels[shardKey] = "b" }, expected: expected{"b 1", is(obligation.SeenInPlace), []string{get}}},
@@ -83,7 +83,7 @@ func TestMoveOfAMainObject(t *testing.T) {
 		"taken back":             {prepare: admission(func(l map[string]string) { delete(l, shardKey) }), expected: expected{" 10", obligation.Outcome{Event: obligation.Failed, Reason: "reverts the labels"}, assigned}},
 		"put elsewhere":          {prepare: admission(func(l map[string]string) { l[shardKey] = "a" }), expected: expected{"a 10", is(obligation.Woken), assigned}},
 		"its drain taken back":   {shard: "a", prepare: admission(func(l map[string]string) { delete(l, drainKey) }), expected: expected{"a 10", obligation.Outcome{Event: obligation.Failed, Reason: "reverts the labels"}, asked}},
-		"given up while drained": {shard: "a", prepare: admission(func(l map[string]string) { delete(l, drainKey); delete(l, shardKey) }), expected: expected{" 10", is(obligation.Woken), asked}},
+		"released while drained": {shard: "a", prepare: admission(func(l map[string]string) { delete(l, drainKey); delete(l, shardKey) }), expected: expected{" 10", is(obligation.Woken), asked}},
 	} {
 		t.Run(what, func(t *testing.T) { run(t, "owner", tc) })
 	}
@@ -175,7 +175,7 @@ func TestMoveOfAControlledObject(t *testing.T) {
 		"to an owner out of its place":          {prepare: ownerAt("a", false), expected: expected{"a 10", obligation.Outcome{Event: obligation.Woken}, []string{get, see, patch, assigned}}},
 		"there is with an owner out of place":   {shard: "a", prepare: ownerAt("a", false), expected: expected{"a 1", waits, []string{get, see}}},
 		"and its owner has no shard":            {prepare: ownerAt("", false), expected: expected{" 1", waits, []string{get, see}}},
-		"and its owner is being given up":       {shard: "b", drain: true, prepare: ownerAt("a", true), expected: expected{"b 1 drain", waits, []string{get, see}}},
+		"and its owner is being drained":        {shard: "b", drain: true, prepare: ownerAt("a", true), expected: expected{"b 1 drain", waits, []string{get, see}}},
 		"has a shard, its owner is on the move": {shard: "a", prepare: known("a"), expected: expected{"a 1", waits, nil}},
 		"has none, and its owner neither":       {prepare: known(""), expected: expected{" 1", waits, nil}},
 		"goes before its owner":                 {prepare: given, expected: expected{"b 10", settled, []string{patch, assigned}}},
@@ -211,10 +211,10 @@ func TestMoveFromADeadShard(t *testing.T) {
 	taken := expected{"b 10", obligation.Outcome{Event: obligation.SeenInPlace}, []string{lease, "free dead", patch, "moved " + name + ": assign"}}
 
 	for what, tc := range map[string]moved{
-		"its Lease is free":     {prepare: holds(""), expected: taken},
-		"it holds its Lease":    {prepare: holds("dead"), expected: expected{"dead 1", blocked(time.Second, "holds its Lease"), []string{lease}}},
-		"nobody knows":          {prepare: func(a *api, _ objects.ID) { a.fails["lease"] = apierrors.NewForbidden(owners.GroupResource(), "", nil) }, expected: expected{"dead 1", blocked(askAgain, "confirm that shard dead"), []string{lease}}},
-		"somebody asks already": {prepare: func(a *api, _ objects.ID) { a.held["dead"] = true }, expected: expected{"dead 1", blocked(0, ""), nil}},
+		"its Lease is free":    {prepare: holds(""), expected: taken},
+		"it holds its Lease":   {prepare: holds("dead"), expected: expected{"dead 1", blocked(time.Second, "holds its Lease"), []string{lease}}},
+		"Lease cannot be read": {prepare: func(a *api, _ objects.ID) { a.fails["lease"] = apierrors.NewForbidden(owners.GroupResource(), "", nil) }, expected: expected{"dead 1", blocked(askAgain, "confirm that shard dead"), []string{lease}}},
+		"another one retries":  {prepare: func(a *api, _ objects.ID) { a.held["dead"] = true }, expected: expected{"dead 1", blocked(0, ""), nil}},
 		"no answer to a write": {
 			prepare:  func(a *api, id objects.ID) { holds("")(a, id); a.fails["patch configmaps"] = context.DeadlineExceeded },
 			expected: expected{"dead 1", obligation.Outcome{Event: obligation.Failed, Stale: true}, []string{lease, "free dead", patch}},

@@ -173,7 +173,7 @@ func TestAllEndsWithTheErrorOfTheReader(t *testing.T) {
 type noPages struct{ Server }
 
 func (noPages) List(context.Context, schema.GroupVersionResource, string, metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
-	return nil, errors.New("asked for pages")
+	return nil, errors.New("request for a page")
 }
 
 // streams checks that the real API server streams the given number of objects, and that a watch can continue from there.

@@ -56,7 +56,7 @@ func explore(t *testing.T, all budget) (states int) {
 			seen[key] = true
 
 			if !s.found() {
-				require.Fail(t, "nobody finds the object", "%s\n%s", strings.Join(next, "\n"), s)
+				require.Fail(t, "no source finds the object", "%s\n%s", strings.Join(next, "\n"), s)
 			}
 
 			queue = append(queue, next)

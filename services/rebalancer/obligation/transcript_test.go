@@ -22,21 +22,22 @@ import (
 // TestTranscripts plays each file of testdata: at a given time, an event happens to a table, and the test compares the result
 // with the rest of the line. An object is written as its resource version, its shard ("-" means none), and "drain" if it
 // carries the drain label: "v3 a drain".
+//
 // The events:
 //
 //	limits drains=N per-shard=N timeout=D parked=N   begins with an empty table that has these limits
 //	see NAME OBJECT [in place]     a source has seen the object
 //	unsure NAME vN, released NAME vN, unlisted NAME, again NAME, recheck SHARD... [without NAME]
-//	                               what the table is told otherwise
+//	                               other notifications of the table
 //	free SHARD                     the shard was found not to work on its objects
 //	take                           a worker takes what is due
 //	grant NAME SHARD               the worker asks for a slot
 //	report NAME EVENT [OBJECT] [for CAUSE] [retry=D] [stale] [brief]
 //	                               the worker reports; "gone" is an object that does not exist
 //	work EVENT ...                 both: the worker reports the same of whatever is due
-//	wait                           time goes by
+//	wait                           time passes
 //
-// "N times" before an event has it happen so often, with 1 to N for "#". "says" is what the table answers and owes.
+// "N times" before an event repeats it, with 1 to N in place of "#". "says" is what the table returns and owes.
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("testdata", "*.txt"))
 	require.NoError(t, err)

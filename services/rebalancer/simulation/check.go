@@ -379,9 +379,9 @@ func (w *Cluster) final() {
 
 		switch said, is := w.excuse(id, o, f); {
 		case !is:
-			w.fail(Placed, "%s is %s; the engine says: %+v", id, wrong[id], report)
+			w.fail(Placed, "%s is %s; the engine reports: %+v", id, wrong[id], report)
 		case !said(report):
-			w.fail(Unsaid, "%s is %s; the engine says: %+v", id, wrong[id], report)
+			w.fail(Unsaid, "%s is %s; the engine reports: %+v", id, wrong[id], report)
 		default:
 			excused++
 		}
@@ -392,9 +392,9 @@ func (w *Cluster) final() {
 
 	switch {
 	case f.ring != nil && f.ring.DeletionTimestamp != nil && calm:
-		w.fail(NoLabel, "the engine runs: %t; it says: %+v", running, report)
+		w.fail(NoLabel, "the engine runs: %t; it reports: %+v", running, report)
 	case f.ring != nil && f.ring.DeletionTimestamp == nil && !converged && calm:
-		w.fail(Converged, "the engine says: %+v", report)
+		w.fail(Converged, "the engine reports: %+v", report)
 	case f.ring != nil && f.ring.DeletionTimestamp == nil && calm && !f.misspelt() && fingerprintOf(f.ring) != f.view.Fingerprint():
 		w.fail(Converged, "the status does not say so")
 	}
@@ -449,7 +449,7 @@ func (w *Cluster) rest(before, after map[string]int, news int) {
 	defer w.mu.Unlock()
 
 	if news > 5*int(resting/time.Minute) && (w.h.Lasting == Fine || w.h.Lasting == SlowAdmission) {
-		w.violate(Rest, "%d times the engine says that something has changed", news)
+		w.violate(Rest, "the engine has announced %d new reports", news)
 	}
 
 	for _, what := range slices.Sorted(maps.Keys(after)) {

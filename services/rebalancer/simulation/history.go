@@ -134,7 +134,7 @@ func (s Step) String() string {
 	}
 
 	if f := s.Fault; s.Act == Disturb {
-		add("%s of %s %s by %s", f.Effect, or(f.Verb, "every request"), or(f.Resource, "to anything"), or(f.Client, "anybody"))
+		add("%s of %s %s by %s", f.Effect, or(f.Verb, "every request"), or(f.Resource, "to anything"), or(f.Client, "any client"))
 
 		if f.Code != 0 {
 			add("with %d", f.Code)
@@ -200,7 +200,7 @@ func (h History) String() string {
 	fmt.Fprintf(&b, "%9.3fs  all disturbances are over\n", h.End.Seconds())
 
 	if h.Lasting != Fine {
-		fmt.Fprintf(&b, "but for ever %s: %s\n", h.Lasting, or(h.Whom, "all"))
+		fmt.Fprintf(&b, "and forever %s: %s\n", h.Lasting, or(h.Whom, "all"))
 	}
 
 	return b.String()

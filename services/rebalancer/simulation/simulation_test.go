@@ -140,7 +140,7 @@ func explain(t *testing.T, h History) {
 
 	properties := run(t, h).Properties()
 	if len(properties) == 0 {
-		t.Errorf("seed %d failed, and does not any more: it depends on more than its history", h.Seed)
+		t.Errorf("seed %d failed, but does not fail again: it depends on more than its history", h.Seed)
 		return
 	}
 

@@ -256,7 +256,7 @@ func (s *steward) begin(ctx context.Context, ring *v1alpha1.ClusterRing) {
 		Namespaces: s, Limits: s.w.h.limits(), Clock: clock.RealClock{}, Changed: s.changed,
 		Trouble: s.known.Ask,
 		Late: func(id objects.ID, shard string, after time.Duration) {
-			s.w.say("engine: shard %s has not given up %s after %s", shard, id, after)
+			s.w.say("engine: shard %s has not released %s after %s", shard, id, after)
 		},
 	})
 
