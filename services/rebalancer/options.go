@@ -37,7 +37,7 @@ func (o *options) addFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&l.DrainTimeout, "drain-timeout", l.DrainTimeout,
 		"time after which a drain that the shard has not acknowledged is reported as late; objects are never taken by force")
 	flags.DurationVar(&l.Settle, "settle-period", l.Settle,
-		"minimum time between a change of a ring and the begin of the pass that verifies that all objects are in their places")
+		"minimum time between a change of a ring and the start of the pass that verifies that all objects are in their places")
 	flags.Float64Var(&l.AuditBudget, "audit-budget", l.AuditBudget,
 		"share of a core, for API server and rebalancer together, that audits of a ring may use while nothing changes; at most one audit per minute")
 }

@@ -31,7 +31,7 @@ const (
 	rememberFor = time.Hour
 )
 
-// Limits limits what an engine does at a time. All fields are positive, except Settle and AuditBudget, which may be 0.
+// Limits are the limits on what an engine does at a time. All fields are positive, except Settle and AuditBudget, which may be 0.
 type Limits struct {
 	// Workers is the number of objects that are processed at a time.
 	Workers int
@@ -40,7 +40,7 @@ type Limits struct {
 	Total, PerShard int
 	// DrainTimeout is the time after which an unacknowledged drain is reported.
 	DrainTimeout time.Duration
-	// Settle is the time between a change of the ring and the begin of the pass that may prove convergence: a replica of the
+	// Settle is the time between a change of the ring and the start of the pass that may prove convergence: a replica of the
 	// assigner may see the change late.
 	Settle time.Duration
 	// AuditBudget is the share of a core that the audit may use, API server and rebalancer together. 0 means 0.01.
@@ -88,16 +88,16 @@ func New(c Config) *Engine {
 	e.state = newState(c, ancestry.New(ancestry.Options{Read: c.Objects.Metadata, Size: maxBetween, Remember: rememberFor, Clock: c.Clock}))
 	e.turns = move.NewTurns(e.again)
 	e.mover = &move.Mover{
-		Objects: c.Objects, Guard: c.Guard, World: e.world(), Obligations: e.state, Clock: c.Clock, Turn: e.turns.Begin,
+		Objects: c.Objects, Guard: c.Guard, Lookup: e.lookup(), Obligations: e.state, Clock: c.Clock, Turn: e.turns.Begin,
 		Moved: func(o objects.Object, verb plan.Verb) { countMove(c.Ring, o.GVR.GroupResource(), verb) },
 	}
 
 	return e
 }
 
-// world returns the sources of information that an assessment of objects needs.
-func (e *Engine) world() placement.World {
-	return placement.World{Namespaces: e.Namespaces, Ancestors: e.ancestors}
+// lookup returns the sources of information that an assessment of objects needs.
+func (e *Engine) lookup() placement.Lookup {
+	return placement.Lookup{Namespaces: e.Namespaces, Ancestors: e.ancestors}
 }
 
 // Pursues reports whether the current target of the engine is equivalent to t.

@@ -228,7 +228,7 @@ func (e *Engine) gatherOne(ctx context.Context, o objects.Object, missing search
 	}
 
 	if missing[o.Controller.UID].family == nil {
-		if o.Above, err = e.Target().Above(ctx, e.world(), o); err != nil {
+		if o.Above, err = e.Target().Above(ctx, e.lookup(), o); err != nil {
 			return err
 		}
 	}
@@ -239,7 +239,7 @@ func (e *Engine) gatherOne(ctx context.Context, o objects.Object, missing search
 	}
 
 	room := func() bool { return !e.table.FullOfFollowers() }
-	if at, inPlace := e.observed(ctx, e.world(), sight{object: o, room: room}); at.Belongs || !inPlace {
+	if at, inPlace := e.observed(ctx, e.lookup(), sight{object: o, room: room}); at.Belongs || !inPlace {
 		o.Above = at.Above
 
 		e.mu.Lock()

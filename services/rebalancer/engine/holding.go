@@ -23,7 +23,7 @@ const (
 // [Engine.hold].
 type holding struct {
 	e       *Engine
-	world   placement.World
+	lookup  placement.Lookup
 	until   time.Time
 	begun   bool
 	objects []objects.Object
@@ -32,8 +32,8 @@ type holding struct {
 
 // hold returns a holding for a list that begins now. It holds objects back for at most the given time; 0 holds nothing back.
 // It also holds nothing back if the ring has few objects, because such a list is short, and cheap to repeat.
-func (e *Engine) hold(world placement.World, atMost time.Duration) *holding {
-	return &holding{e: e, world: world, until: e.Clock.Now().Add(atMost), over: atMost == 0 || e.few()}
+func (e *Engine) hold(lookup placement.Lookup, atMost time.Duration) *holding {
+	return &holding{e: e, lookup: lookup, until: e.Clock.Now().Add(atMost), over: atMost == 0 || e.few()}
 }
 
 // list lists the objects of a scope and passes each to take, which observes it. It returns the resource version of the list.
@@ -69,7 +69,7 @@ func (h *holding) release(ctx context.Context) {
 	h.over = true
 
 	for _, o := range h.objects {
-		h.e.observe(ctx, h.world, o)
+		h.e.observe(ctx, h.lookup, o)
 	}
 
 	h.objects = nil

@@ -25,7 +25,7 @@ func found(g *goingOver, h *holding, from, to int) int {
 	for i := from; i < to; i++ {
 		id := objects.ID{GVR: corev1.SchemeGroupVersion.WithResource("configmaps"), Namespace: "n", Name: fmt.Sprint("lost-", i)}
 		o := objects.Object{ID: id, ResourceVersion: "1", Shard: "lost", Labelled: true}
-		g.e.observed(g.Context(), g.e.world(), sight{object: o, held: h})
+		g.e.observed(g.Context(), g.e.lookup(), sight{object: o, held: h})
 	}
 
 	return g.e.table.Ready()
@@ -36,14 +36,14 @@ func found(g *goingOver, h *holding, from, to int) int {
 func TestListsKeepBackWhatTheyFind(t *testing.T) {
 	g := newGoingOver(t, 1)
 	g.e.Namespaces = everywhere{}
-	h := g.e.hold(g.e.world(), time.Second)
+	h := g.e.hold(g.e.lookup(), time.Second)
 	require.Equal(t, 1, found(g, h, 0, 100), "moves should begin immediately")
 
 	h.release(t.Context())
 	require.Equal(t, 100, found(g, h, 0, 0))
 	require.Equal(t, 101, found(g, h, 100, 101), "the list has ended")
 
-	h = g.e.hold(g.e.world(), time.Second)
+	h = g.e.hold(g.e.lookup(), time.Second)
 	require.Equal(t, 102, found(g, h, 101, 150))
 	g.clock.Step(time.Second + 1)
 	require.Equal(t, 151, found(g, h, 150, 151), "the list lasts too long")
@@ -55,7 +55,7 @@ func TestListsKeepBackWhatTheyFind(t *testing.T) {
 func TestListsKeepBackSome(t *testing.T) {
 	g := newGoingOver(t, 1)
 	g.e.Namespaces = everywhere{}
-	h := g.e.hold(g.e.world(), time.Hour)
+	h := g.e.hold(g.e.lookup(), time.Hour)
 	require.Equal(t, 1, found(g, h, 0, heldAtMost+1))
 	require.Equal(t, heldAtMost+2, found(g, h, heldAtMost+1, heldAtMost+2))
 }

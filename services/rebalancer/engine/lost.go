@@ -67,9 +67,9 @@ func (l *lister) list(ctx context.Context) error {
 
 	for names := range slices.Chunk(sets.List(shards), namedAtOnce) {
 		scope := objects.Scope{GVR: l.gvr, Selector: selector(l.e.Objects.ShardLabel(), "in", names)}
-		world := l.e.world()
+		lookup := l.e.lookup()
 
-		_, err := l.e.hold(world, urgentHeld).list(ctx, scope, func(s sight) { l.e.observed(ctx, world, s) })
+		_, err := l.e.hold(lookup, urgentHeld).list(ctx, scope, func(s sight) { l.e.observed(ctx, lookup, s) })
 		if err != nil {
 			l.back(shards)
 			return err

@@ -31,7 +31,7 @@ func TestNamespacesThatAreLeftOutAreNotWatched(t *testing.T) {
 			all := target(r.ring)
 			all.Narrow = narrow(r, other)
 			r.e.Namespaces = these{r.ns, other}
-			r.e.mover.World.Namespaces = r.e.Namespaces
+			r.e.mover.Lookup.Namespaces = r.e.Namespaces
 
 			r.e.SetTarget(all)
 			r.run()

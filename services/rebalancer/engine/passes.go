@@ -37,7 +37,7 @@ const (
 // Invariants:
 //
 //  1. The ring becomes verified only by a pass over all objects that ended without an error. It began when the target had
-//     not changed for the settle period. No object moved from its begin until there was no obligation.
+//     not changed for the settle period. No object moved from its start until there was no obligation.
 //  2. A debt is dropped only when a pass that began after it has ended.
 //  3. The intervals between failing passes, and between passes that find something repeatedly, grow up to half a minute.
 type passes struct {
@@ -334,8 +334,8 @@ func (p *round) over(ctx context.Context, r resources.Resource, shards []string,
 		chunks = slices.Collect(slices.Chunk(shards, namedAtOnce))
 	}
 
-	world := p.e.world()
-	world.Namespaces = &remembered{Namespaces: p.e.Namespaces}
+	lookup := p.e.lookup()
+	lookup.Namespaces = &remembered{Namespaces: p.e.Namespaces}
 
 	var err error
 
@@ -346,7 +346,7 @@ func (p *round) over(ctx context.Context, r resources.Resource, shards []string,
 
 		var version string
 
-		if version, err = p.e.hold(world, p.held).list(ctx, scope, func(s sight) { p.look(ctx, world, s) }); err != nil {
+		if version, err = p.e.hold(lookup, p.held).list(ctx, scope, func(s sight) { p.look(ctx, lookup, s) }); err != nil {
 			break
 		}
 
@@ -360,7 +360,7 @@ func (p *round) over(ctx context.Context, r resources.Resource, shards []string,
 	return err
 }
 
-func (p *round) look(ctx context.Context, world placement.World, s sight) {
+func (p *round) look(ctx context.Context, lookup placement.Lookup, s sight) {
 	o := s.object
 	p.objects++
 
@@ -369,7 +369,7 @@ func (p *round) look(ctx context.Context, world placement.World, s sight) {
 		_, known = p.e.Has(o.ID)
 	}
 
-	at, inPlace := p.e.observed(ctx, world, s)
+	at, inPlace := p.e.observed(ctx, lookup, s)
 	if p.audited && !inPlace && !known && p.e.undisturbed() {
 		countAudited(p.e.Ring)
 		log.FromContext(ctx).Info("The audit has found a misplaced object", "object", o.String(), "shard", o.Shard, "desired", at.Desired)

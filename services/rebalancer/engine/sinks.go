@@ -12,17 +12,17 @@ import (
 
 // observe records an object that a source has seen, when there is room. If the check of its namespace or of its owner fails,
 // the object counts as out of place: a worker will check again.
-func (e *Engine) observe(ctx context.Context, world placement.World, o objects.Object) (at placement.Assessment, inPlace bool) {
-	return e.observed(ctx, world, sight{object: o})
+func (e *Engine) observe(ctx context.Context, lookup placement.Lookup, o objects.Object) (at placement.Assessment, inPlace bool) {
+	return e.observed(ctx, lookup, sight{object: o})
 }
 
-func (e *Engine) observed(ctx context.Context, world placement.World, seen sight) (at placement.Assessment, inPlace bool) {
+func (e *Engine) observed(ctx context.Context, lookup placement.Lookup, seen sight) (at placement.Assessment, inPlace bool) {
 	e.ancestors.Saw(seen.object.GVR.GroupResource(), seen.object.UID, seen.object.Controller)
 
 	for {
 		t := e.Target()
 
-		at, err := t.Assess(ctx, world, seen.object)
+		at, err := t.Assess(ctx, lookup, seen.object)
 		seen.inPlace, seen.object.Above = err == nil && at.InPlace, at.Above
 
 		if !seen.inPlace && seen.held.keep(ctx, seen.object) {
@@ -69,7 +69,7 @@ func (s *unassigned) Present(ctx context.Context, o objects.Object) {
 		return
 	}
 
-	if _, inPlace := s.e.observe(ctx, s.e.world(), o); !inPlace && s.listed != nil {
+	if _, inPlace := s.e.observe(ctx, s.e.lookup(), o); !inPlace && s.listed != nil {
 		s.listed.Insert(o.ID)
 	}
 }
@@ -116,7 +116,7 @@ func (s *drains) Present(ctx context.Context, o objects.Object) {
 		s.listed.Insert(o.ID)
 	}
 
-	s.e.observed(ctx, s.e.world(), sight{object: o, watched: true})
+	s.e.observed(ctx, s.e.lookup(), sight{object: o, watched: true})
 }
 
 func (s *drains) Gone(id objects.ID, resourceVersion string) { s.e.released(id, resourceVersion) }

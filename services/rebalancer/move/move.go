@@ -57,7 +57,7 @@ type Obligations interface {
 type Mover struct {
 	Objects     *objects.Client
 	Guard       *takeover.Guard
-	World       placement.World
+	Lookup      placement.Lookup
 	Obligations Obligations
 	// Clock is the clock of the guard.
 	Clock clock.PassiveClock
@@ -110,7 +110,7 @@ func (m *Mover) place(ctx context.Context, w *walk) (out *obligation.Outcome) {
 	var err error
 
 	w.target = w.present()
-	w.at, err = w.target.Assess(ctx, m.World, w.object)
+	w.at, err = w.target.Assess(ctx, m.Lookup, w.object)
 	w.object.Above = w.at.Above
 
 	if err != nil {
@@ -185,7 +185,7 @@ func (m *Mover) readOwner(ctx context.Context, w *walk) (plan.Owner, error) {
 		return plan.Owner{}, nil
 	}
 
-	at, err := w.target.Assess(ctx, m.World, o)
+	at, err := w.target.Assess(ctx, m.Lookup, o)
 	if err != nil {
 		return plan.Owner{}, fmt.Errorf("find where the owner belongs: %w", err)
 	}
@@ -315,7 +315,7 @@ func (m *Mover) write(ctx context.Context, w *walk, change objects.Change) *obli
 
 	m.Moved(w.object, w.action.Verb)
 
-	at, err := w.target.Assess(ctx, m.World, now)
+	at, err := w.target.Assess(ctx, m.Lookup, now)
 	if now.Above = at.Above; err != nil {
 		return failed(&now, err)
 	}

@@ -220,7 +220,7 @@ func (a *api) mover() *Mover {
 	clk.SetTime(start.Add(time.Hour))
 
 	return &Mover{
-		Objects: objects.NewClient(server{a}, ring), Guard: guard, World: placement.World{Namespaces: a}, Obligations: a, Clock: clk,
+		Objects: objects.NewClient(server{a}, ring), Guard: guard, Lookup: placement.Lookup{Namespaces: a}, Obligations: a, Clock: clk,
 		Turn: func(objects.ID, objects.ID) (func(), bool) { return func() {}, !a.noTurn },
 		Moved: func(o objects.Object, verb plan.Verb) {
 			a.requests = append(a.requests, fmt.Sprintf("moved %s: %s", o.Name, verb))

@@ -177,7 +177,7 @@ func (noPages) List(context.Context, schema.GroupVersionResource, string, metav1
 }
 
 // streams checks that the real API server streams the given number of objects, and that a watch can continue from there.
-func (w *world) streams(scope Scope, n int) {
+func (w *namespace) streams(scope Scope, n int) {
 	w.Helper()
 
 	c := NewClient(noPages{w.c.server}, ring)

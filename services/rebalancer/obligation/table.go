@@ -15,14 +15,14 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
 
-// Limits limits what a table stores and hands out. All fields are positive.
+// Limits are the limits on what a table stores and hands out. All fields are positive.
 type Limits struct {
 	// Drains is the number of drains in flight. PerShard is the number of drains in flight of one shard. A late drain counts
 	// only against its shard.
 	Drains, PerShard int
 	// DrainTimeout is the time after which an unacknowledged drain is reported.
 	DrainTimeout time.Duration
-	// Active is the number of obligations in progress from which [Table.Full] holds sources back.
+	// Active is the number of obligations in progress at which [Table.Full] makes sources wait.
 	Active int
 	// Parked is the number of obligations that are stored while they wait for their causes. Beyond it, only the cause is
 	// stored. If the cause is a shard, one obligation is also stored, which retries.

@@ -24,8 +24,8 @@ type Namespaces interface {
 	Selects(ctx context.Context, namespace string, selector labels.Selector) (bool, error)
 }
 
-// World contains the sources of information about an object beyond the object itself.
-type World struct {
+// Lookup contains the sources of information about an object beyond the object itself.
+type Lookup struct {
 	Namespaces
 	// Ancestors return the objects that an object's controller follows. They are not asked if the controller is a main
 	// object.
@@ -93,7 +93,7 @@ type Assessment struct {
 }
 
 // Assess determines where an object belongs. It returns an error if its namespace, or an object that it follows, cannot be looked up.
-func (t *Target) Assess(ctx context.Context, world World, o objects.Object) (Assessment, error) {
+func (t *Target) Assess(ctx context.Context, lookup Lookup, o objects.Object) (Assessment, error) {
 	r, role, ok := t.Set.Find(o.GVR.GroupResource())
 	if !ok {
 		return Assessment{InPlace: true}, nil
@@ -101,7 +101,7 @@ func (t *Target) Assess(ctx context.Context, world World, o objects.Object) (Ass
 
 	a := Assessment{Role: role, Parent: r.Controls}
 
-	kin, concerned, err := t.Set.KinOf(ctx, subject(r, role, o), world.Ancestors)
+	kin, concerned, err := t.Set.KinOf(ctx, subject(r, role, o), lookup.Ancestors)
 	if err != nil {
 		return a, err
 	}
@@ -112,7 +112,7 @@ func (t *Target) Assess(ctx context.Context, world World, o objects.Object) (Ass
 		return a, nil
 	}
 
-	covered, err := t.covers(ctx, world, r, o.Namespace)
+	covered, err := t.covers(ctx, lookup, r, o.Namespace)
 	if err != nil {
 		return a, err
 	}
@@ -121,7 +121,7 @@ func (t *Target) Assess(ctx context.Context, world World, o objects.Object) (Ass
 
 	if owner := kin.Owner; owner != nil {
 		a.Owner, a.Above = owner, above(kin)
-		if a.OwnerBelongs, err = t.covers(ctx, world, owner.Resource, owner.Namespace); err != nil {
+		if a.OwnerBelongs, err = t.covers(ctx, lookup, owner.Resource, owner.Namespace); err != nil {
 			return a, err
 		}
 
@@ -164,13 +164,13 @@ func (a Assessment) OwnerID(o objects.Object) objects.ID {
 
 // Above returns the objects that the object's controller follows, like [Assessment.Above]; none if the object does not concern
 // the ring. It returns an error if they cannot be looked up.
-func (t *Target) Above(ctx context.Context, world World, o objects.Object) (objects.Above, error) {
+func (t *Target) Above(ctx context.Context, lookup Lookup, o objects.Object) (objects.Above, error) {
 	r, role, ok := t.Set.Find(o.GVR.GroupResource())
 	if !ok {
 		return objects.Above{}, nil
 	}
 
-	kin, _, err := t.Set.KinOf(ctx, subject(r, role, o), world.Ancestors)
+	kin, _, err := t.Set.KinOf(ctx, subject(r, role, o), lookup.Ancestors)
 
 	return above(kin), err
 }
