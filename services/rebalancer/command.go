@@ -1,8 +1,8 @@
-// Package rebalancer keeps every object at the shard it belongs to.
+// Package rebalancer is the service that keeps every object at the shard to which it belongs.
 //
-// It reads Leases, ClusterRings, namespaces and the metadata of sharded objects; it decides which objects are without a
-// shard, at a shard that is gone or at another one than the ring gives them to; it writes their shard and drain labels, and
-// for each ring the condition Assigned. One replica works, the others stand by.
+// It reads Leases, ClusterRings, namespaces and the metadata of sharded objects. It decides which objects have no shard, are
+// at a lost shard, or are at another shard than the ring assigns them to. It writes their shard and drain labels, and the
+// condition Assigned of each ring. One replica works. The others stand by.
 package rebalancer
 
 import (
@@ -14,16 +14,16 @@ import (
 	"github.com/clusterring/clusterring/services/internal/kit"
 )
 
-// name is the service's name.
+// name is the name of the binary, of the leader Lease and of the field manager.
 const name = "rebalancer"
 
-// NewCommand returns the command of the rebalancer.
+// NewCommand returns the command of the service.
 func NewCommand() *cobra.Command {
 	o := newOptions()
 
 	return kit.NewCommand(kit.Service{
 		Name:           name,
-		Short:          "Is every object where it belongs?",
+		Short:          "Keeps every object at the shard to which it belongs",
 		Long:           long,
 		Example:        example,
 		LeaderElection: true,
@@ -33,22 +33,24 @@ func NewCommand() *cobra.Command {
 	})
 }
 
-const long = `The rebalancer keeps every object of every ClusterRing at the shard that the ring gives it to.
+const long = `rebalancer keeps every object of every ClusterRing at the shard to which the ring assigns it.
 
-It labels objects that admission has missed and objects of shards that are gone, at once and by itself. When shards join, it
-asks the present shards to give up what belongs to the new ones, by the drain label, and waits for their acknowledgement: an
-object of a shard that is alive is never taken from it. Objects that are controlled by others follow their owners.
+It labels objects that admission has missed, and objects of lost shards. When shards join, it asks the present shards to release
+the objects that now belong to the new ones: it adds the drain label and waits for the acknowledgement. It never takes an object
+from a live shard. Objects that are controlled by other objects follow their owners.
 
-Objects that are in place cost next to nothing: it watches only those without an available shard and those that are being
-drained, and goes over all labelled objects after the shards or the ring have changed, and otherwise once in a while
-(--audit-budget). Whatever it finds out of place it keeps until it has seen it in its place.
+Objects in their places cost almost nothing: it watches only the objects without an available shard and the objects that are being
+drained. It visits all labeled objects after the shards or the ring have changed, and otherwise from time to time (--audit-budget).
+An object that it finds out of place stays an obligation until it was seen in its place.
 
-On every ring it maintains the condition Assigned and status.assignment. It needs rights on each ring's resources (get, list,
-watch, patch), granted by a ClusterRole with the label ` + v1alpha1.LabelAggregateToRebalancer + `: "true".`
+It writes the condition Assigned and status.assignment of every ring. It needs permissions on each ring's resources (get, list,
+watch, patch), from a ClusterRole with the label ` + v1alpha1.LabelAggregateToRebalancer + `: "true".
 
-const example = `  # In a cluster, with the Pod's service account
+Any number of replicas may run. One of them works. The others stand by.`
+
+const example = `  # in a cluster, with the permissions of its service account
   rebalancer
 
-  # On a workstation, next to other services, with readable logs
+  # on your machine, next to other services: every port is a flag
   rebalancer --kubeconfig ~/.kube/config --leader-elect=false --log-format text \
     --metrics-bind-address 127.0.0.1:8083 --health-probe-bind-address 127.0.0.1:8084`

@@ -19,7 +19,7 @@ import (
 )
 
 // class creates a cluster-scoped main object at a shard.
-func (w *world) class(name, shard string) *networkingv1.IngressClass {
+func (w *testRing) class(name, shard string) *networkingv1.IngressClass {
 	w.Helper()
 
 	c := &networkingv1.IngressClass{
@@ -33,10 +33,10 @@ func (w *world) class(name, shard string) *networkingv1.IngressClass {
 }
 
 func TestClusterScopedObjectsMove(t *testing.T) {
-	w := newWorld(t, func(r *v1alpha1.ClusterRing) {
+	w := newTestRing(t, func(r *v1alpha1.ClusterRing) {
 		r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Group: "networking.k8s.io", Resource: "ingressclasses"})
 	})
-	// A name that belongs to b as soon as b has joined.
+	// A name that belongs to b when b has joined.
 	w.join("a", "b")
 
 	name := ""
@@ -63,9 +63,9 @@ func TestClusterScopedObjectsMove(t *testing.T) {
 	w.eventually(placed{Shard: "a"}, c)
 }
 
-// Two processes that hold Leases of one name would both take the label for theirs.
+// Two processes that hold Leases of the same name would both consider the label theirs.
 func TestNamesakesGetNothingAndLoseNothing(t *testing.T) {
-	w := newWorld(t)
+	w := newTestRing(t)
 	w.join("a", "b")
 
 	cm := w.main(w.namesOf("b", 1)[0], "b")
@@ -92,7 +92,7 @@ func TestNamesakesGetNothingAndLoseNothing(t *testing.T) {
 }
 
 func TestLeaseNameThatIsNoLabelValueIsPassedOver(t *testing.T) {
-	w := newWorld(t)
+	w := newTestRing(t)
 	w.join("a", strings.Repeat("x", 64))
 	w.start()
 
@@ -102,7 +102,7 @@ func TestLeaseNameThatIsNoLabelValueIsPassedOver(t *testing.T) {
 }
 
 func TestWithoutShardsNothingIsWritten(t *testing.T) {
-	w := newWorld(t)
+	w := newTestRing(t)
 	w.join("a")
 
 	unassigned := w.main("unassigned", "")
@@ -123,9 +123,9 @@ func TestWithoutShardsNothingIsWritten(t *testing.T) {
 	w.eventually(placed{Shard: "b"}, unassigned, assigned, child)
 }
 
-// A create may carry the label of a shard that is gone: restored from a backup, or copied.
+// A new object may carry the label of a shard that no longer exists: it was restored from a backup, or copied.
 func TestLabelOfGoneShardIsCorrectedAtOnce(t *testing.T) {
-	w := newWorld(t)
+	w := newTestRing(t)
 	w.join("a", "gone")
 	w.start()
 	w.atRest()
@@ -139,7 +139,7 @@ func TestLabelOfGoneShardIsCorrectedAtOnce(t *testing.T) {
 }
 
 func TestObjectsThatVanishMidMoveHinderNobody(t *testing.T) {
-	w := newWorld(t)
+	w := newTestRing(t)
 	w.join("a", "b")
 
 	var all []*corev1.ConfigMap
@@ -164,7 +164,7 @@ func TestObjectsThatVanishMidMoveHinderNobody(t *testing.T) {
 
 // Several rings on one resource neither see nor touch each other's labels.
 func TestTwoRingsOnOneResource(t *testing.T) {
-	one, two := newWorld(t), newWorld(t)
+	one, two := newTestRing(t), newTestRing(t)
 	two.ns = one.ns
 	require.NoError(t, two.client.Get(t.Context(), client.ObjectKeyFromObject(two.ring), two.ring))
 	two.ring.Spec.NamespaceSelector = one.ring.Spec.NamespaceSelector
@@ -190,9 +190,9 @@ func TestTwoRingsOnOneResource(t *testing.T) {
 	require.Equal(t, placed{Shard: "x"}, two.placed(cm))
 }
 
-// A leader that stops gives up its work at once, whatever is in flight.
+// A leader that stops ends its work immediately, whatever is in progress.
 func TestStopsWithMovesInFlight(t *testing.T) {
-	w := newWorld(t)
+	w := newTestRing(t)
 	w.join("a", "b")
 
 	for _, name := range w.namesOf("a", 5) {
@@ -205,7 +205,7 @@ func TestStopsWithMovesInFlight(t *testing.T) {
 		require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(w.ring), w.ring))
 		return w.ring.Status.Assignment != nil && w.ring.Status.Assignment.Draining == 1
 	}, 20*time.Second, 20*time.Millisecond)
-	require.NoError(t, w.shards["b"].Delete(t.Context())) // objects wait for the confirmation that their shard is gone
+	require.NoError(t, w.shards["b"].Delete(t.Context())) // objects wait until it is confirmed that their shard is gone
 	require.Eventually(t, func() bool {
 		return strings.Contains(w.assigned(v1alpha1.ReasonMoving).Message, "cannot move yet")
 	}, 20*time.Second, 20*time.Millisecond)

@@ -18,9 +18,9 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
-// refuseUpdates has the API server refuse each update of a ConfigMap of the namespace, as it does while the validating webhook of a
-// resource is away, until it is called off.
-func (w *world) refuseUpdates() (callOff func()) {
+// refuseUpdates makes the API server refuse each update of a ConfigMap of the namespace, until callOff is called. The same
+// happens while the validating webhook of a resource is down.
+func (w *testRing) refuseUpdates() (callOff func()) {
 	w.Helper()
 
 	nowhere := "https://127.0.0.1:1/"
@@ -47,13 +47,13 @@ func (w *world) refuseUpdates() (callOff func()) {
 	probe := w.main("probe", "")
 	require.Eventually(w, func() bool {
 		return apierrors.IsInternalError(w.client.Update(w.Context(), probe, client.DryRunAll))
-	}, 20*time.Second, 10*time.Millisecond, "the API server takes the webhook up")
+	}, 20*time.Second, 10*time.Millisecond, "the API server should use the webhook")
 
 	return callOff
 }
 
-// isGone reports whether the ring is no more.
-func (w *world) isGone() bool {
+// isGone reports whether the ring no longer exists.
+func (w *testRing) isGone() bool {
 	w.Helper()
 
 	err := w.client.Get(w.Context(), client.ObjectKeyFromObject(w.ring), w.ring)
@@ -62,8 +62,8 @@ func (w *world) isGone() bool {
 	return apierrors.IsNotFound(err)
 }
 
-// labelled returns the ConfigMaps with the ring's label.
-func (w *world) labelled() []corev1.ConfigMap {
+// labelled returns the ConfigMaps that carry the ring's label.
+func (w *testRing) labelled() []corev1.ConfigMap {
 	w.Helper()
 
 	var list corev1.ConfigMapList
@@ -72,9 +72,9 @@ func (w *world) labelled() []corev1.ConfigMap {
 	return list.Items
 }
 
-// While objects cannot be drained, the ring says so and why, and does not say that it is in order. When they can be, all are.
+// While objects cannot be drained, the ring reports this and the reason, and is not converged. When they can be drained, all of them are.
 func TestNothingIsForgottenWhileDrainsFail(t *testing.T) {
-	w := newWorld(t)
+	w := newTestRing(t)
 	w.join("a", "b")
 
 	var misplaced []client.Object
@@ -87,11 +87,11 @@ func TestNothingIsForgottenWhileDrainsFail(t *testing.T) {
 
 	require.Eventually(t, func() bool {
 		c := w.assigned(v1alpha1.ReasonMoving)
-		return strings.Contains(c.Message, "20 at another shard") && strings.Contains(c.Message, "failed calling webhook")
-	}, 20*time.Second, 10*time.Millisecond, "the condition says what is wrong")
-	require.Eventually(t, func() bool { return w.failures() >= 80 }, 20*time.Second, 10*time.Millisecond, "all are tried again")
+		return strings.Contains(c.Message, "20 misplaced") && strings.Contains(c.Message, "failed calling webhook")
+	}, 20*time.Second, 10*time.Millisecond, "the condition should report the problem")
+	require.Eventually(t, func() bool { return w.failures() >= 80 }, 20*time.Second, 10*time.Millisecond, "all drains should be retried")
 	w.assigned(v1alpha1.ReasonMoving)
-	require.Empty(t, w.ring.Status.Assignment.Fingerprint, "children of misplaced objects would be assigned as if these were in place")
+	require.Empty(t, w.ring.Status.Assignment.Fingerprint, "otherwise children of misplaced objects would be assigned as if their owners were in place")
 
 	callOff()
 	w.eventually(placed{Shard: "a", Drain: true}, misplaced...)
@@ -105,7 +105,7 @@ func TestNothingIsForgottenWhileDrainsFail(t *testing.T) {
 }
 
 // failures returns how many attempts to move an object of the ring have failed.
-func (w *world) failures() (n float64) {
+func (w *testRing) failures() (n float64) {
 	w.Helper()
 
 	families, err := metrics.Registry.Gather()
@@ -122,9 +122,9 @@ func (w *world) failures() (n float64) {
 	return n
 }
 
-// A deleted ring stays while any object carries its labels, and says what it waits for.
+// A deleted ring stays while any object carries its labels, and reports what it waits for.
 func TestDeletedRingWaitsForDrainsThatFail(t *testing.T) {
-	w := newWorld(t)
+	w := newTestRing(t)
 	w.join("a")
 
 	var all []client.Object
@@ -139,7 +139,7 @@ func TestDeletedRingWaitsForDrainsThatFail(t *testing.T) {
 	require.NoError(t, w.client.Delete(t.Context(), w.ring))
 	require.Eventually(t, func() bool {
 		return strings.Contains(w.assigned(v1alpha1.ReasonDeleting).Message, "failed calling webhook")
-	}, 20*time.Second, 10*time.Millisecond, "the condition says what it waits for")
+	}, 20*time.Second, 10*time.Millisecond, "the condition should report what it waits for")
 	require.Len(t, w.labelled(), 20)
 
 	callOff()
@@ -154,9 +154,9 @@ func TestDeletedRingWaitsForDrainsThatFail(t *testing.T) {
 	require.Empty(t, w.labelled())
 }
 
-// A child of an owner whose resource has left the ring waits for nobody, though the resource of the child is still in the ring.
+// A child of an owner whose resource has left the ring waits for nothing, although the resource of the child is still in the ring.
 func TestChildOfAReleasedOwnerIsNotWaitedFor(t *testing.T) {
-	w := newWorld(t, func(r *v1alpha1.ClusterRing) {
+	w := newTestRing(t, func(r *v1alpha1.ClusterRing) {
 		r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Group: "networking.k8s.io", Resource: "ingressclasses"})
 	})
 	w.join("a")
@@ -176,7 +176,7 @@ func TestChildOfAReleasedOwnerIsNotWaitedFor(t *testing.T) {
 
 	child := w.child(released, "")
 
-	// When this one has its shard, the other one has been seen.
+	// When this object has its shard, the other one has been seen.
 	other := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "other"}}
 	require.NoError(t, controllerutil.SetControllerReference(class, other, w.client.Scheme()))
 	require.NoError(t, w.client.Create(t.Context(), other))
@@ -192,5 +192,5 @@ func TestChildOfAReleasedOwnerIsNotWaitedFor(t *testing.T) {
 		a := w.ring.Status.Assignment
 
 		return a.Fingerprint != "" && len(a.Resources) == 1 && a.Resources[0].Resource == "ingressclasses"
-	}, 20*time.Second, 20*time.Millisecond, "nothing of it is remembered: %+v", w.ring.Status.Assignment)
+	}, 20*time.Second, 20*time.Millisecond, "the status should not remember it: %+v", w.ring.Status.Assignment)
 }

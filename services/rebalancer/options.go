@@ -16,7 +16,7 @@ type options struct {
 	bounds objects.Bounds
 }
 
-// newOptions returns the defaults.
+// newOptions returns the default options.
 func newOptions() *options {
 	return &options{
 		limits: engine.Limits{
@@ -29,17 +29,17 @@ func newOptions() *options {
 func (o *options) addFlags(flags *pflag.FlagSet) {
 	l, b := &o.limits, &o.bounds
 
-	flags.IntVar(&l.Workers, "concurrent-writes", l.Workers, "Number of objects of a ring that are moved at a time")
-	flags.IntVar(&b.AtOnce, "concurrent-requests", b.AtOnce, "Number of reads and writes of single objects at a time, of all rings; rings get equal shares")
-	flags.IntVar(&b.PerSecond, "objects-qps", b.PerSecond, "Sustained requests per second for the objects of all rings; --kube-api-qps is for everything else")
-	flags.IntVar(&l.Total, "max-drains", l.Total, "Number of objects of a ring that may be drained at a time")
-	flags.IntVar(&l.PerShard, "max-drains-per-shard", l.PerShard, "Number of objects of one shard that may be drained at a time")
+	flags.IntVar(&l.Workers, "concurrent-writes", l.Workers, "number of objects of a ring that are moved at a time")
+	flags.IntVar(&b.AtOnce, "concurrent-requests", b.AtOnce, "number of reads and writes of single objects at a time, for all rings; rings get equal shares")
+	flags.IntVar(&b.PerSecond, "objects-qps", b.PerSecond, "sustained requests per second for the objects of all rings; --kube-api-qps applies to everything else")
+	flags.IntVar(&l.Total, "max-drains", l.Total, "number of objects of a ring that may be drained at a time")
+	flags.IntVar(&l.PerShard, "max-drains-per-shard", l.PerShard, "number of objects of one shard that may be drained at a time")
 	flags.DurationVar(&l.DrainTimeout, "drain-timeout", l.DrainTimeout,
-		"Time that a shard may take to acknowledge a drain until it is reported as late; nothing is ever forced")
+		"time after which a drain that the shard has not acknowledged is reported as late; objects are never taken by force")
 	flags.DurationVar(&l.Settle, "settle-period", l.Settle,
-		"Time after a change of a ring until the pass over its objects may begin that shows all of them in their place")
+		"minimum time between a change of a ring and the start of the pass that verifies that all objects are in their places")
 	flags.Float64Var(&l.AuditBudget, "audit-budget", l.AuditBudget,
-		"Part of a core, of API server and rebalancer together, that may go into looking at all objects of a ring although nothing has changed; an audit comes every minute at most")
+		"share of a core, for API server and rebalancer together, that audits of a ring may use while nothing changes; at most one audit per minute")
 }
 
 // validate returns what is wrong with the flags, or nil.

@@ -17,11 +17,11 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
-// latecomers is a resource that the API server does not always have.
+// latecomers is a resource that the API server does not always serve.
 var latecomers = schema.GroupVersionKind{Group: "late.example.clusterring.dev", Version: "v1", Kind: "Latecomer"}
 
 func TestAssignsWhatAdmissionMissed(t *testing.T) {
-	w := newWorld(t, func(r *v1alpha1.ClusterRing) {
+	w := newTestRing(t, func(r *v1alpha1.ClusterRing) {
 		r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Group: "networking.k8s.io", Resource: "ingressclasses"})
 	})
 	w.join("a", "b")
@@ -43,11 +43,11 @@ func TestAssignsWhatAdmissionMissed(t *testing.T) {
 	require.NoError(t, w.client.Create(t.Context(), class))
 	t.Cleanup(func() { _ = w.client.Delete(t.Context(), class) })
 	require.Eventually(t, func() bool { return w.placed(class).Shard != "" }, 20*time.Second, 10*time.Millisecond,
-		"cluster-scoped objects are assigned too")
+		"cluster-scoped objects should be assigned too")
 }
 
 func TestLeavesForeignObjectsAlone(t *testing.T) {
-	w := newWorld(t)
+	w := newTestRing(t)
 	w.join("a")
 
 	elsewhere := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.plane.Namespace(t), Name: "elsewhere"}}
@@ -62,7 +62,7 @@ func TestLeavesForeignObjectsAlone(t *testing.T) {
 	versions := w.versions(elsewhere, other, loner)
 
 	w.start()
-	// Written later than the others, to the same resources: when these have a shard, those have been seen.
+	// This object is written after the others, to the same resources: when it has a shard, the others have been seen.
 	last := w.main("last", "")
 	w.eventually(placed{Shard: "a"}, last, w.child(last, ""))
 	w.atRest()
@@ -70,7 +70,7 @@ func TestLeavesForeignObjectsAlone(t *testing.T) {
 }
 
 func TestForeignObjectLosesLabels(t *testing.T) {
-	w := newWorld(t)
+	w := newTestRing(t)
 	w.join("a")
 
 	other := foreign(w.ns, "foreign")
@@ -82,10 +82,10 @@ func TestForeignObjectLosesLabels(t *testing.T) {
 }
 
 func TestChildGoesWhereItsOwnerIs(t *testing.T) {
-	w := newWorld(t)
+	w := newTestRing(t)
 	w.join("a", "b")
 
-	// The owner is on its way from b to a: b has not given it up.
+	// The owner is on its way from b to a: b has not released it.
 	name := w.namesOf("a", 1)[0]
 	owner := w.main(name, "b")
 
@@ -100,7 +100,7 @@ func TestChildGoesWhereItsOwnerIs(t *testing.T) {
 }
 
 func TestMovesObjectsOfDeadShard(t *testing.T) {
-	w := newWorld(t)
+	w := newTestRing(t)
 	w.join("a", "b", "c")
 
 	var moving, staying []client.Object
@@ -133,11 +133,11 @@ func TestMovesObjectsOfDeadShard(t *testing.T) {
 	}
 
 	w.atRest()
-	require.Equal(t, versions, w.versions(staying...), "objects of live shards are not written to")
+	require.Equal(t, versions, w.versions(staying...), "no object of a live shard should be written")
 }
 
 func TestDeadShardLosesTheDrainToo(t *testing.T) {
-	w := newWorld(t)
+	w := newTestRing(t)
 	w.join("a", "b")
 
 	cm := w.main(w.namesOf("a", 1)[0], "b")
@@ -148,9 +148,9 @@ func TestDeadShardLosesTheDrainToo(t *testing.T) {
 	w.eventually(placed{Shard: "a"}, cm)
 }
 
-// A Lease that somebody deletes says nothing about the shard's process, which will make it anew.
+// If somebody deletes a Lease, this proves nothing about the shard's process, which will recreate the Lease.
 func TestDeletedLeaseTakesNothingFromLiveShard(t *testing.T) {
-	w := newWorld(t)
+	w := newTestRing(t)
 	w.join("a", "b")
 
 	cm := w.main(w.namesOf("b", 1)[0], "b")
@@ -174,7 +174,7 @@ func TestDeletedLeaseTakesNothingFromLiveShard(t *testing.T) {
 }
 
 func TestDeletedLeaseOfDeadShardFreesItsObjects(t *testing.T) {
-	w := newWorld(t)
+	w := newTestRing(t)
 	w.join("a")
 
 	w.shards["b"] = w.shard("b", time.Second)
@@ -189,7 +189,7 @@ func TestDeletedLeaseOfDeadShardFreesItsObjects(t *testing.T) {
 }
 
 func TestJoinDrainsWithinLimitsAndChildrenFollow(t *testing.T) {
-	w := newWorld(t)
+	w := newTestRing(t)
 	w.join("a")
 
 	var all []*corev1.ConfigMap
@@ -222,7 +222,7 @@ func TestJoinDrainsWithinLimitsAndChildrenFollow(t *testing.T) {
 		for _, cm := range moving {
 			if p := w.placed(cm); p.Drain {
 				require.Equal(t, "a", p.Shard)
-				require.Equal(t, placed{Shard: "a"}, w.placed(children[cm.Name]), "no child moves before its owner")
+				require.Equal(t, placed{Shard: "a"}, w.placed(children[cm.Name]), "no child should move before its owner is released")
 
 				asked++
 			}
@@ -248,7 +248,7 @@ func TestJoinDrainsWithinLimitsAndChildrenFollow(t *testing.T) {
 }
 
 func TestUnwantedDrainIsWithdrawn(t *testing.T) {
-	w := newWorld(t)
+	w := newTestRing(t)
 	w.join("a", "b")
 
 	cm := w.main(w.namesOf("b", 1)[0], "a")
@@ -260,7 +260,7 @@ func TestUnwantedDrainIsWithdrawn(t *testing.T) {
 }
 
 func TestLateDrainIsReportedAndNotForced(t *testing.T) {
-	w := newWorld(t)
+	w := newTestRing(t)
 	w.join("a", "b")
 
 	names := w.namesOf("a", 2)
@@ -283,7 +283,7 @@ func TestLateDrainIsReportedAndNotForced(t *testing.T) {
 		}
 
 		return false
-	}, 10*time.Second, 50*time.Millisecond, "an event tells of the late drain")
+	}, 10*time.Second, 50*time.Millisecond, "an event should report the late drain")
 
 	w.acknowledge(late)
 	w.eventually(placed{Shard: "a"}, late)
@@ -291,7 +291,7 @@ func TestLateDrainIsReportedAndNotForced(t *testing.T) {
 }
 
 func TestDeletedRingLeavesNoLabel(t *testing.T) {
-	w := newWorld(t)
+	w := newTestRing(t)
 	w.join("a", "b")
 
 	alive := w.main(w.namesOf("a", 1)[0], "a")
@@ -309,7 +309,7 @@ func TestDeletedRingLeavesNoLabel(t *testing.T) {
 	require.NoError(t, w.client.Delete(t.Context(), w.ring))
 
 	w.eventually(placed{Shard: "a", Drain: true}, alive)
-	require.Equal(t, placed{Shard: "a"}, w.placed(aliveChild), "the child waits for its owner")
+	require.Equal(t, placed{Shard: "a"}, w.placed(aliveChild), "the child should wait for its owner")
 
 	if p := w.placed(dead); p.Drain {
 		w.acknowledge(dead) // it had been assigned to a live shard first
@@ -320,12 +320,12 @@ func TestDeletedRingLeavesNoLabel(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return client.IgnoreNotFound(w.client.Get(t.Context(), client.ObjectKeyFromObject(w.ring), w.ring)) == nil &&
 			w.client.Get(t.Context(), client.ObjectKeyFromObject(w.ring), w.ring) != nil
-	}, 20*time.Second, 20*time.Millisecond, "the ring goes once its labels are gone")
+	}, 20*time.Second, 20*time.Millisecond, "the ring should disappear when its labels are gone")
 }
 
-// TestDeletedRingWhoseResourceGoesToo deletes a ring, and what it shards, at once, as removing a controller with its API does.
+// TestDeletedRingWhoseResourceGoesToo deletes a ring and its resource at the same time, as when a controller and its API are removed.
 func TestDeletedRingWhoseResourceGoesToo(t *testing.T) {
-	w := newWorld(t, func(r *v1alpha1.ClusterRing) {
+	w := newTestRing(t, func(r *v1alpha1.ClusterRing) {
 		r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Group: latecomers.Group, Resource: "latecomers"})
 	})
 	require.NoError(t, w.plane.Install(t.Context(), "services/rebalancer/testdata/latecomers.yaml"))
@@ -349,11 +349,11 @@ func TestDeletedRingWhoseResourceGoesToo(t *testing.T) {
 	require.NoError(t, w.client.Delete(t.Context(), definition))
 	require.Eventually(t, func() bool {
 		return apierrors.IsNotFound(w.client.Get(t.Context(), client.ObjectKeyFromObject(w.ring), w.ring))
-	}, time.Minute, 20*time.Millisecond, "the ring goes, for nobody can acknowledge what is not there any more")
+	}, time.Minute, 20*time.Millisecond, "the ring should disappear: objects that no longer exist cannot be acknowledged")
 }
 
 func TestNamespaceThatLeaves(t *testing.T) {
-	w := newWorld(t)
+	w := newTestRing(t)
 	w.join("a")
 
 	cm := w.main("leaving", "a")
@@ -371,7 +371,7 @@ func TestNamespaceThatLeaves(t *testing.T) {
 }
 
 func TestResourceThatLeaves(t *testing.T) {
-	w := newWorld(t, func(r *v1alpha1.ClusterRing) {
+	w := newTestRing(t, func(r *v1alpha1.ClusterRing) {
 		r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Group: "networking.k8s.io", Resource: "ingressclasses"})
 	})
 	w.join("a")
@@ -383,7 +383,7 @@ func TestResourceThatLeaves(t *testing.T) {
 	w.atRest()
 	stop()
 
-	// While no rebalancer runs: the ring's status remembers what must be cleaned.
+	// No rebalancer runs now: the ring's status remembers which labels have to be removed.
 	w.edit(func(s *v1alpha1.ClusterRingSpec) { s.Resources = s.Resources[1:] })
 	w.start()
 	w.eventually(placed{Shard: "a", Drain: true}, cm)
@@ -400,7 +400,7 @@ func TestResourceThatLeaves(t *testing.T) {
 }
 
 func TestControlledResourceThatLeavesAlone(t *testing.T) {
-	w := newWorld(t)
+	w := newTestRing(t)
 	w.join("a")
 
 	cm := w.main("staying", "a")
@@ -414,7 +414,7 @@ func TestControlledResourceThatLeavesAlone(t *testing.T) {
 }
 
 func TestMissingResourceIsReportedAndWorksOnceItAppears(t *testing.T) {
-	w := newWorld(t, func(r *v1alpha1.ClusterRing) {
+	w := newTestRing(t, func(r *v1alpha1.ClusterRing) {
 		r.Spec.Resources = append(r.Spec.Resources,
 			v1alpha1.RingResource{Group: "late.example.clusterring.dev", Resource: "latecomers"})
 	})
@@ -439,7 +439,7 @@ func TestMissingResourceIsReportedAndWorksOnceItAppears(t *testing.T) {
 }
 
 func TestForbiddenResourceIsReportedAndStopsNoOther(t *testing.T) {
-	w := newWorld(t, func(r *v1alpha1.ClusterRing) {
+	w := newTestRing(t, func(r *v1alpha1.ClusterRing) {
 		r.Spec.Resources = append([]v1alpha1.RingResource{{Group: "discovery.k8s.io", Resource: "endpointslices"}}, r.Spec.Resources...)
 	})
 	w.join("a")
@@ -454,7 +454,7 @@ func TestForbiddenResourceIsReportedAndStopsNoOther(t *testing.T) {
 }
 
 func TestRestartFindsWhatHappenedMeanwhile(t *testing.T) {
-	w := newWorld(t)
+	w := newTestRing(t)
 	w.join("a", "b")
 
 	stop := w.start()

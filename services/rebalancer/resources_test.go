@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -15,21 +14,17 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
-	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/services/internal/resources/resourcestest"
 	"github.com/clusterring/clusterring/services/internal/status"
-	"github.com/clusterring/clusterring/services/rebalancer/engine"
-	"github.com/clusterring/clusterring/services/rebalancer/obligation"
 )
 
 const changing = "changing.example.clusterring.dev"
 
-// noticed is more than the 15 seconds within which the rebalancer has to know that the API server serves something else.
+// noticed is longer than the 15 seconds within which the rebalancer has to notice that the API server's resources have changed.
 const noticed = time.Minute
 
 func definitionNamed(name string) *unstructured.Unstructured {
@@ -40,7 +35,8 @@ func definitionNamed(name string) *unstructured.Unstructured {
 	return u
 }
 
-// changelings returns a CustomResourceDefinition with both versions, of which the given are served, the first stored.
+// changelings returns a CustomResourceDefinition with both versions. The given versions are served, and the first of them is
+// stored.
 func changelings(scope string, served ...string) *unstructured.Unstructured {
 	u := definitionNamed("changelings." + changing)
 
@@ -60,8 +56,8 @@ func changelings(scope string, served ...string) *unstructured.Unstructured {
 	return u
 }
 
-// define has the API server serve the changelings so, from anew if asked to.
-func (w *world) define(definition *unstructured.Unstructured, anew bool) {
+// define creates or updates the definition of the changelings. If anew is true, it deletes the existing one first.
+func (w *testRing) define(definition *unstructured.Unstructured, anew bool) {
 	w.Helper()
 
 	if anew {
@@ -85,8 +81,8 @@ func (w *world) define(definition *unstructured.Unstructured, anew bool) {
 	}, time.Minute, 20*time.Millisecond)
 }
 
-// edit changes the ring's spec, whoever else writes to the ring.
-func (w *world) edit(change func(*v1alpha1.ClusterRingSpec)) {
+// edit changes the ring's spec, even if others write to the ring at the same time.
+func (w *testRing) edit(change func(*v1alpha1.ClusterRingSpec)) {
 	w.Helper()
 	require.NoError(w, retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		if err := w.client.Get(w.Context(), client.ObjectKeyFromObject(w.ring), w.ring); err != nil {
@@ -99,12 +95,12 @@ func (w *world) edit(change func(*v1alpha1.ClusterRingSpec)) {
 	}))
 }
 
-func (w *world) undefine() {
+func (w *testRing) undefine() {
 	require.NoError(w, client.IgnoreNotFound(w.client.Delete(context.Background(), definitionNamed("changelings."+changing))))
 }
 
-// changeling creates one in a version as soon as that is served.
-func (w *world) changeling(version, namespace, name string) *unstructured.Unstructured {
+// changeling creates a changeling in a version as soon as that version is served.
+func (w *testRing) changeling(version, namespace, name string) *unstructured.Unstructured {
 	w.Helper()
 
 	u := &unstructured.Unstructured{}
@@ -112,7 +108,7 @@ func (w *world) changeling(version, namespace, name string) *unstructured.Unstru
 	u.SetNamespace(namespace)
 	u.SetName(name)
 
-	// A client of its own: the others' idea of scopes may be old.
+	// This client is new, because the other ones may have outdated scopes.
 	require.Eventually(w, func() bool {
 		c, err := client.New(w.plane.Config, client.Options{})
 		require.NoError(w, err)
@@ -123,8 +119,8 @@ func (w *world) changeling(version, namespace, name string) *unstructured.Unstru
 	return u
 }
 
-// getsShard waits until an object has the only shard.
-func (w *world) getsShard(u *unstructured.Unstructured) {
+// getsShard waits until an object is assigned to the only shard.
+func (w *testRing) getsShard(u *unstructured.Unstructured) {
 	w.Helper()
 
 	c, err := client.New(w.plane.Config, client.Options{})
@@ -136,10 +132,10 @@ func (w *world) getsShard(u *unstructured.Unstructured) {
 	}, noticed, 20*time.Millisecond, "%s should get a shard", u.GetName())
 }
 
-func newChangingWorld(t *testing.T) *world {
+func newChangingRing(t *testing.T) *testRing {
 	t.Helper()
 
-	w := newWorld(t, func(r *v1alpha1.ClusterRing) {
+	w := newTestRing(t, func(r *v1alpha1.ClusterRing) {
 		r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Group: changing, Resource: "changelings"})
 	})
 	w.define(changelings("Namespaced", "v1beta1"), true)
@@ -150,7 +146,7 @@ func newChangingWorld(t *testing.T) *world {
 }
 
 func TestResourceThatGoesToAnotherVersion(t *testing.T) {
-	w := newChangingWorld(t)
+	w := newChangingRing(t)
 	w.changeling("v1beta1", w.ns, "before")
 	w.start()
 	w.atRest()
@@ -159,7 +155,7 @@ func TestResourceThatGoesToAnotherVersion(t *testing.T) {
 	w.getsShard(w.changeling("v1", w.ns, "after"))
 	w.atRest()
 
-	// And when the ring lets go of it, it does so in the version that is served.
+	// When the ring releases it, it does so in the version that is served.
 	w.join("b")
 	w.edit(func(s *v1alpha1.ClusterRingSpec) { s.Resources = s.Resources[:1] })
 	w.drained(w.changelingNamed("v1", "before"))
@@ -171,7 +167,7 @@ func TestResourceThatGoesToAnotherVersion(t *testing.T) {
 		w.drained(u)
 		require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(w.ring), w.ring))
 		require.Contains(t, w.ring.Status.Assignment.Resources, v1alpha1.AssignedResource{Group: changing, Resource: "changelings"},
-			"it is served in another version, and not gone")
+			"it should be served in another version, and not be gone")
 		w.acknowledge(u)
 	}
 
@@ -181,7 +177,7 @@ func TestResourceThatGoesToAnotherVersion(t *testing.T) {
 	}, noticed, 20*time.Millisecond)
 }
 
-func (w *world) changelingNamed(version, name string) *unstructured.Unstructured {
+func (w *testRing) changelingNamed(version, name string) *unstructured.Unstructured {
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(schema.GroupVersionKind{Group: changing, Version: version, Kind: "Changeling"})
 	u.SetNamespace(w.ns)
@@ -190,11 +186,11 @@ func (w *world) changelingNamed(version, name string) *unstructured.Unstructured
 	return u
 }
 
-func (w *world) drained(u *unstructured.Unstructured) {
+func (w *testRing) drained(u *unstructured.Unstructured) {
 	w.Helper()
 	require.Eventually(w, func() bool {
 		if err := w.client.Get(w.Context(), client.ObjectKeyFromObject(u), u); err != nil {
-			return false // the version is about to be served
+			return false // the version will soon be served
 		}
 
 		_, drain := u.GetLabels()[v1alpha1.DrainLabel(w.ring.Name)]
@@ -204,7 +200,7 @@ func (w *world) drained(u *unstructured.Unstructured) {
 }
 
 func TestResourceThatChangesItsScope(t *testing.T) {
-	w := newChangingWorld(t)
+	w := newChangingRing(t)
 	w.start()
 	w.getsShard(w.changeling("v1beta1", w.ns, "before"))
 	w.atRest()
@@ -216,7 +212,7 @@ func TestResourceThatChangesItsScope(t *testing.T) {
 }
 
 func TestTypoIsRepaired(t *testing.T) {
-	w := newWorld(t, func(r *v1alpha1.ClusterRing) {
+	w := newTestRing(t, func(r *v1alpha1.ClusterRing) {
 		r.Spec.Resources = []v1alpha1.RingResource{{Resource: "configmap", ControlledResources: []v1alpha1.ControlledResource{{Resource: "secret"}}}}
 	})
 	w.join("a")
@@ -228,7 +224,7 @@ func TestTypoIsRepaired(t *testing.T) {
 
 	c := w.assigned(v1alpha1.ReasonResourcesMissing)
 	require.Contains(t, c.Message, "configmap (did you mean configmaps?), secret (did you mean secrets?)")
-	require.Empty(t, w.ring.Status.Assignment.Resources, "what never was served carries no labels")
+	require.Empty(t, w.ring.Status.Assignment.Resources, "a resource that was never served carries no labels")
 
 	w.edit(func(s *v1alpha1.ClusterRingSpec) {
 		s.Resources = []v1alpha1.RingResource{{Resource: "configmaps", ControlledResources: []v1alpha1.ControlledResource{{Resource: "secrets"}}}}
@@ -241,9 +237,9 @@ func TestTypoIsRepaired(t *testing.T) {
 	}}, w.ring.Status.Assignment.Resources)
 }
 
-// TestTypoThatIsRemembered: an earlier version has put it into the status.
+// TestTypoThatIsRemembered covers a typo that an earlier version has written into the status.
 func TestTypoThatIsRemembered(t *testing.T) {
-	w := newWorld(t)
+	w := newTestRing(t)
 	w.join("a")
 	require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(w.ring), w.ring))
 
@@ -258,15 +254,15 @@ func TestTypoThatIsRemembered(t *testing.T) {
 	require.Equal(t, "configmaps", w.ring.Status.Assignment.Resources[0].Resource)
 }
 
-func (w *world) gone() {
+func (w *testRing) gone() {
 	w.Helper()
 	require.Eventually(w, func() bool {
 		return apierrors.IsNotFound(w.client.Get(w.Context(), client.ObjectKeyFromObject(w.ring), w.ring))
-	}, noticed, 20*time.Millisecond, "the ring should go: %+v", w.ring.Status)
+	}, noticed, 20*time.Millisecond, "the ring should disappear: %+v", w.ring.Status)
 }
 
 func TestDeletedRingWithTypo(t *testing.T) {
-	w := newWorld(t, func(r *v1alpha1.ClusterRing) {
+	w := newTestRing(t, func(r *v1alpha1.ClusterRing) {
 		r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Resource: "configmap"})
 	})
 	w.join("a")
@@ -282,9 +278,9 @@ func TestDeletedRingWithTypo(t *testing.T) {
 	w.eventually(placed{}, cm)
 }
 
-// TestDeletedRingSaysWhatItWaitsFor: in its condition, and by an event.
+// TestDeletedRingSaysWhatItWaitsFor verifies that the condition and an event report what the ring waits for.
 func TestDeletedRingSaysWhatItWaitsFor(t *testing.T) {
-	w := newWorld(t)
+	w := newTestRing(t)
 	w.join("hung")
 
 	cm := w.main("held", "hung")
@@ -302,7 +298,7 @@ func TestDeletedRingSaysWhatItWaitsFor(t *testing.T) {
 			c = w.assigned(v1alpha1.ReasonDeleting)
 
 			return strings.Contains(c.Message, reason)
-		}, noticed, 20*time.Millisecond, "the ring should say %s, but says %s", reason, &c)
+		}, noticed, 20*time.Millisecond, "the ring should report %s, but reports %s", reason, &c)
 
 		require.Eventually(t, func() bool {
 			var list eventsv1.EventList
@@ -311,18 +307,18 @@ func TestDeletedRingSaysWhatItWaitsFor(t *testing.T) {
 			return slices.ContainsFunc(list.Items, func(e eventsv1.Event) bool {
 				return e.Regarding.Name == w.ring.Name && e.Reason == v1alpha1.ReasonDeleting && strings.Contains(e.Note, reason)
 			})
-		}, noticed, 50*time.Millisecond, "an event should say %s", reason)
+		}, noticed, 50*time.Millisecond, "an event should report %s", reason)
 	}
-	says("1 were not given up in time, such as configmaps " + w.ns + "/held at shard hung")
+	says("1 were not released in time, such as configmaps " + w.ns + "/held at shard hung")
 
 	require.Eventually(t, func() bool { return w.placed(cm).Drain }, noticed, 20*time.Millisecond)
 	w.acknowledge(cm)
 	w.gone()
 }
 
-// TestDeletedRingThatMayNotRead waits for a right that somebody has to grant, and says so.
+// TestDeletedRingThatMayNotRead verifies that the ring waits for a missing permission, and reports it.
 func TestDeletedRingThatMayNotRead(t *testing.T) {
-	w := newWorld(t, func(r *v1alpha1.ClusterRing) {
+	w := newTestRing(t, func(r *v1alpha1.ClusterRing) {
 		r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Group: "discovery.k8s.io", Resource: "endpointslices"})
 	})
 	w.start()
@@ -336,9 +332,9 @@ func TestDeletedRingThatMayNotRead(t *testing.T) {
 	}, noticed, 20*time.Millisecond)
 }
 
-// TestRingStoredWithInvalidSelector: the API server has accepted such once, and must not have to keep it for ever.
+// TestRingStoredWithInvalidSelector covers a ring that the API server once accepted. The ring must not stay forever.
 func TestRingStoredWithInvalidSelector(t *testing.T) {
-	w := newWorld(t)
+	w := newTestRing(t)
 	definition := definitionNamed("clusterrings." + v1alpha1.GroupVersion.Group)
 	require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(definition), definition))
 
@@ -359,14 +355,14 @@ func TestRingStoredWithInvalidSelector(t *testing.T) {
 		w.ring.Spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "a b"}}
 
 		return w.client.Update(t.Context(), w.ring) == nil
-	}, time.Minute, 50*time.Millisecond, "the API server takes a moment to accept it")
+	}, time.Minute, 50*time.Millisecond, "the API server should accept it soon")
 	w.specify(strict)
 	require.Eventually(t, func() bool {
 		again := w.ring.DeepCopy()
 		again.ObjectMeta = metav1.ObjectMeta{Name: "another"}
 
 		return apierrors.IsInvalid(w.client.Create(t.Context(), again, client.DryRunAll))
-	}, time.Minute, 50*time.Millisecond, "the API server takes a moment to refuse it")
+	}, time.Minute, 50*time.Millisecond, "the API server should refuse it soon")
 
 	cm := w.main("main", "nobody")
 	child := w.child(cm, "nobody")
@@ -375,7 +371,7 @@ func TestRingStoredWithInvalidSelector(t *testing.T) {
 
 	c := w.assigned(v1alpha1.ReasonAssignmentFailed)
 	require.Contains(t, c.Message, "spec.namespaceSelector")
-	require.Equal(t, placed{Shard: "nobody"}, w.placed(cm), "nothing is released for that")
+	require.Equal(t, placed{Shard: "nobody"}, w.placed(cm), "no object should be released because of that")
 
 	require.NoError(t, w.client.Delete(t.Context(), w.ring))
 	w.gone()
@@ -383,7 +379,7 @@ func TestRingStoredWithInvalidSelector(t *testing.T) {
 }
 
 // specify writes a CustomResourceDefinition.
-func (w *world) specify(definition *unstructured.Unstructured) {
+func (w *testRing) specify(definition *unstructured.Unstructured) {
 	w.Helper()
 
 	have := definitionNamed(definition.GetName())
@@ -396,9 +392,9 @@ func (w *world) specify(definition *unstructured.Unstructured) {
 	}, time.Minute, 20*time.Millisecond)
 }
 
-// TestManyResourcesThatLeave: of more resources than a ring may name, none is forgotten, and the status can be written.
+// TestManyResourcesThatLeave verifies that the status can remember more resources than a ring may name.
 func TestManyResourcesThatLeave(t *testing.T) {
-	w := newWorld(t)
+	w := newTestRing(t)
 
 	served := w.servedResources()
 	require.Greater(t, len(served), 40)
@@ -421,8 +417,8 @@ func TestManyResourcesThatLeave(t *testing.T) {
 	remembers(len(served))
 }
 
-// servedResources returns resources that the rebalancer may not read, so that none of them is ever found clean.
-func (w *world) servedResources() []v1alpha1.ControlledResource {
+// servedResources returns resources that the rebalancer may not read, so that no pass ever completes for them.
+func (w *testRing) servedResources() []v1alpha1.ControlledResource {
 	w.Helper()
 
 	c, err := discovery.NewDiscoveryClientForConfig(w.plane.Config)
@@ -446,45 +442,4 @@ func (w *world) servedResources() []v1alpha1.ControlledResource {
 	}
 
 	return all
-}
-
-// TestWhatBeginsToFailIsToldOnce, and discovery is asked whether the resource is served in another way by now.
-func TestWhatBeginsToFailIsToldOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := &resourcestest.Discovery{}
-		recorder := events.NewFakeRecorder(100)
-		r := &reconciler{resources: resourcestest.Resolver(t, d), recorder: recorder}
-		e, ring := &running{}, &v1alpha1.ClusterRing{}
-		asked := d.Asked()
-
-		tell := func(is situation) (told int) {
-			t.Helper()
-
-			for range 3 {
-				r.announce(e, ring, is)
-			}
-
-			<-clock.RealClock{}.After(2 * time.Second)
-
-			for ; len(recorder.Events) > 0; told++ {
-				<-recorder.Events
-			}
-
-			return told
-		}
-
-		late := engine.Report{Summary: obligation.Summary{Late: 1, LateExample: "one"}}
-
-		require.Zero(t, tell(situation{deleting: true}), "it is on its way")
-		require.Zero(t, tell(situation{deleting: true, missing: "a typo"}), "which is soon known to be gone")
-		require.Equal(t, asked, d.Asked())
-		require.Equal(t, 1, tell(situation{deleting: true, report: engine.Report{Summary: obligation.Summary{Draining: 3}}}))
-		require.Equal(t, 1, tell(situation{deleting: true, report: late}))
-		late.LateExample = "another"
-		require.Zero(t, tell(situation{deleting: true, report: late}))
-		require.Equal(t, 1, tell(situation{deleting: true, missing: "it", unknown: "it"}))
-		require.Equal(t, asked, d.Asked())
-		require.Equal(t, 1, tell(situation{deleting: true, report: engine.Report{Failures: []string{"gone"}}}))
-		require.Equal(t, asked+1, d.Asked(), "the resource may be served in another way")
-	})
 }

@@ -20,8 +20,8 @@ import (
 
 const travellers = "versions.example.clusterring.dev"
 
-// in returns an empty Traveller of a version.
-func (w *world) in(version, name string) *unstructured.Unstructured {
+// in returns an empty Traveller in a version.
+func (w *testRing) in(version, name string) *unstructured.Unstructured {
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(schema.GroupVersionKind{Group: travellers, Version: version, Kind: "Traveller"})
 	u.SetNamespace(w.ns)
@@ -30,16 +30,16 @@ func (w *world) in(version, name string) *unstructured.Unstructured {
 	return u
 }
 
-// placements notes how the travellers of a namespace were placed, one after another.
+// placements records the successive placements of the travellers of a namespace.
 type placements struct {
 	watch watch.Interface
 	ring  string
 	seen  map[string][]placed
-	// writes counts what was written to each after it was created.
+	// writes counts the writes to each traveller after its creation.
 	writes map[string]int
 }
 
-func (w *world) watchTravellers() *placements {
+func (w *testRing) watchTravellers() *placements {
 	w.Helper()
 
 	c, err := client.NewWithWatch(w.plane.Config, client.Options{Scheme: w.client.Scheme()})
@@ -55,7 +55,7 @@ func (w *world) watchTravellers() *placements {
 	return &placements{watch: watched, ring: w.ring.Name, seen: map[string][]placed{}, writes: map[string]int{}}
 }
 
-// until takes events until every named object was seen placed as given.
+// until receives events until every named object was seen in the given place.
 func (p *placements) until(t *testing.T, want map[string]placed) {
 	t.Helper()
 
@@ -97,9 +97,9 @@ func (p *placements) until(t *testing.T, want map[string]placed) {
 	}
 }
 
-// A ring of several resources, one of them served in two versions: an object is the same in both, has one key and moves once.
+// In a ring with several resources, one is served in two versions: an object is the same in both, has one key and moves once.
 func TestResourceOfSeveralVersions(t *testing.T) {
-	w := newWorld(t, func(r *v1alpha1.ClusterRing) {
+	w := newTestRing(t, func(r *v1alpha1.ClusterRing) {
 		r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Group: travellers, Resource: "travellers"})
 	})
 	require.NoError(t, w.plane.Install(t.Context(), "services/rebalancer/testdata/travellers.yaml"))
@@ -135,10 +135,10 @@ func TestResourceOfSeveralVersions(t *testing.T) {
 
 	for name, at := range want {
 		w.eventually(at, w.in("v1alpha1", name), w.in("v1", name), secrets[name])
-		require.Equal(t, []placed{{}, at}, moves.seen[name], "%s is assigned once", name)
+		require.Equal(t, []placed{{}, at}, moves.seen[name], "%s should be assigned once", name)
 	}
 
-	// A shard is gone, and its objects move; then it returns and asks for them.
+	// A shard leaves, and its objects move; then it comes back and gets them back.
 	before := want
 	require.NoError(t, w.shards["c"].Release(t.Context()))
 
@@ -179,7 +179,7 @@ func TestResourceOfSeveralVersions(t *testing.T) {
 			all = append(all, at, placed{Shard: at.Shard, Drain: true}, placed{}, before[name])
 		}
 
-		require.Equal(t, all, moves.seen[name], "%s moves once each time", name)
+		require.Equal(t, all, moves.seen[name], "%s should move once each time", name)
 		require.Equal(t, len(all)-1, moves.writes[name])
 	}
 }

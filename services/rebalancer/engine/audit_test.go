@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 )
 
-// A label that names an available shard matches no watch, however wrong it is. The audit finds it, and counts it.
+// A label that names an available shard matches no watch, even if it is wrong. The audit finds and counts such objects.
 func TestAuditRepairsLabelsThatNameLivingShards(t *testing.T) {
 	for what, spoil := range map[string]func(w *meddled) (spoilt client.Object, shard string, drain bool){
 		"an object restored from a backup": func(w *meddled) (client.Object, string, bool) {
@@ -68,12 +68,12 @@ func TestAuditRepairsLabelsThatNameLivingShards(t *testing.T) {
 			}
 
 			w.converges()
-			require.InDelta(t, 1, w.audited(), 0, "it is counted once")
+			require.InDelta(t, 1, w.audited(), 0, "it should be counted once")
 		})
 	}
 }
 
-// rest waits until the ring has converged and an audit has just been: the next is a minute away.
+// rest waits until the ring has converged and an audit has just ended: the next one is due in a minute.
 func (w *meddled) rest() {
 	w.Helper()
 	w.converges()
@@ -89,11 +89,11 @@ func (w *meddled) rest() {
 	w.eventually(func() bool {
 		w.goesBy(1)
 		return ended().After(before)
-	}, "an audit comes once a minute")
+	}, "an audit should run once a minute")
 	w.converges()
 }
 
-// audited returns how many objects the audit has found out of place.
+// audited returns the number of misplaced objects that the audit has found.
 func (w *meddled) audited() (n float64) {
 	w.Helper()
 

@@ -17,7 +17,7 @@ import (
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
 
-// smallTable has the table hold no more than some obligations.
+// smallTable replaces the table with one that holds only a few obligations.
 func (w *meddled) smallTable(active, parked int) {
 	l := w.e.Limits
 	w.e.table = obligation.New(obligation.Limits{
@@ -34,8 +34,8 @@ func (w *meddled) many(prefix, shard string, n int) (all []client.Object) {
 	return all
 }
 
-// More objects than the table holds wait for a shard that may still work on them. A new object does not wait with them, they cost some
-// requests a second and no more, and move when the shard is found to be gone.
+// More objects than fit into the table wait for a shard that may still work on them. A new object does not wait with them. The
+// waiting objects cost only a few requests per second, and move when the shard is gone.
 func TestObjectsThatCannotMoveHinderNobody(t *testing.T) {
 	const n = 120
 
@@ -44,14 +44,14 @@ func TestObjectsThatCannotMoveHinderNobody(t *testing.T) {
 			w := newMeddled(t, byHand)
 			w.smallTable(20, parked)
 
-			c := w.lease("c", true) // held, but not available: another one holds a Lease of the same name, say
+			c := w.lease("c", true) // held, but not available, for example because another process holds a Lease of the same name
 			waiting := w.many("waiting", "c", n)
 
 			w.e.SetTarget(w.target)
 			w.run()
-			w.eventually(func() bool { return w.e.Report().Blocked >= 20 }, "they wait")
+			w.eventually(func() bool { return w.e.Report().Blocked >= 20 }, "objects should wait")
 			w.comes(w.owner(w.namesAt(w.target, "a", "new", 1)[0], ""), "a", false)
-			w.eventually(func() bool { return w.e.Report().Blocked >= n }, "they all wait")
+			w.eventually(func() bool { return w.e.Report().Blocked >= n }, "all objects should wait")
 			require.Equal(t, []string{"c"}, w.e.Report().Lost)
 			require.Contains(t, w.e.Report().BlockedExample, "shard c ")
 
@@ -75,7 +75,7 @@ func TestObjectsThatCannotMoveHinderNobody(t *testing.T) {
 	}
 }
 
-// A Lease that cannot be read keeps the objects of its shard where they are: the ring says so, and why, and looks again now and then.
+// A Lease that cannot be read keeps the objects of its shard in place: the ring reports this and the reason, and retries now and then.
 func TestLeaseThatCannotBeReadIsNamed(t *testing.T) {
 	w := newMeddled(t, byHand)
 	w.lease("c", false)
@@ -84,7 +84,7 @@ func TestLeaseThatCannotBeReadIsNamed(t *testing.T) {
 
 	w.e.SetTarget(w.target)
 	w.run()
-	w.eventually(func() bool { return w.e.Report().Blocked == 10 }, "all wait")
+	w.eventually(func() bool { return w.e.Report().Blocked == 10 }, "all objects should wait")
 	require.Contains(t, w.e.Report().BlockedExample, "refused by the test")
 	require.Equal(t, []string{"c"}, w.e.Report().Lost)
 
@@ -103,7 +103,7 @@ func TestLeaseThatCannotBeReadIsNamed(t *testing.T) {
 	w.converges()
 }
 
-// However many objects follow an owner that cannot get a shard yet, nothing is asked while they wait.
+// However many objects follow an owner that cannot get a shard yet, they send no requests while they wait.
 func TestChildrenThatWaitForTheirOwnerAskNothing(t *testing.T) {
 	w := newMeddled(t, byHand)
 	c := w.lease("c", true)
@@ -116,16 +116,16 @@ func TestChildrenThatWaitForTheirOwnerAskNothing(t *testing.T) {
 
 	w.e.SetTarget(w.target)
 	w.run()
-	w.eventually(func() bool { return w.e.Report().Blocked == 61 }, "all wait")
+	w.eventually(func() bool { return w.e.Report().Blocked == 61 }, "all objects should wait")
 
 	gets := w.times("GET configmaps", "GET secrets")
 
 	w.goesBy(20)
-	w.eventually(func() bool { return w.e.Report().Blocked == 61 }, "they still do")
+	w.eventually(func() bool { return w.e.Report().Blocked == 61 }, "all objects should still wait")
 	require.LessOrEqual(t, w.times("GET configmaps", "GET secrets")-gets, 20)
 
 	require.NoError(t, c.Release(t.Context()))
-	w.eventually(func() bool { return !w.placed(owner, "c", false) }, "the owner moves")
+	w.eventually(func() bool { return !w.placed(owner, "c", false) }, "the owner should move")
 
 	for _, child := range children {
 		w.comes(child, owner.Labels[w.e.Objects.ShardLabel()], false)
@@ -134,11 +134,11 @@ func TestChildrenThatWaitForTheirOwnerAskNothing(t *testing.T) {
 	w.converges()
 }
 
-// A shard that gives up nothing is asked for no more than it may be, and the others go on.
+// A shard that acknowledges nothing gets no more drains than allowed, and the other shards continue.
 func TestSlowShardHoldsUpNoOther(t *testing.T) {
 	w := newMeddled(t, func(_ *meddled, c *Config) { c.Limits.PerShard = 2 })
 	w.target = w.targetOf("a", "b", "c")
-	slow := w.owners("a-slow", "a", 8) // first by name, too
+	slow := w.owners("a-slow", "a", 8) // these are also first by name
 	quick := w.owners("quick", "c", 8)
 
 	w.e.SetTarget(w.target)
@@ -154,7 +154,7 @@ func TestSlowShardHoldsUpNoOther(t *testing.T) {
 		return n
 	}
 
-	w.eventually(func() bool { return asked() == 2 }, "some are asked for")
+	w.eventually(func() bool { return asked() == 2 }, "some should be drained")
 
 	for _, cm := range quick {
 		w.eventually(func() bool {
@@ -165,12 +165,12 @@ func TestSlowShardHoldsUpNoOther(t *testing.T) {
 			}
 
 			return w.placed(cm, "b", false)
-		}, "%s moves", cm.Name)
+		}, "%s should move", cm.Name)
 		require.Equal(t, 2, asked())
 	}
 }
 
-// What is kept of objects, drains and shards goes with them.
+// Data about objects, drains and shards is dropped with them.
 func TestNothingIsKeptOfWhatIsOver(t *testing.T) {
 	late := make(chan string, 1)
 
@@ -182,11 +182,11 @@ func TestNothingIsKeptOfWhatIsOver(t *testing.T) {
 	w.run()
 	w.comes(cm, "a", true)
 	w.goesBy(60)
-	w.eventually(func() bool { return w.e.Report().Late == 1 }, "the drain is late")
+	w.eventually(func() bool { return w.e.Report().Late == 1 }, "the drain should become late")
 	require.Equal(t, "a", <-late)
 	require.Equal(t, 1, series(t, w.ring, "clusterring_rebalancer_late_drains_total"))
 
-	// The shard goes, and takes its Lease with it.
+	// The shard leaves, and its Lease is deleted.
 	w.lease("a", false)
 	w.e.SetTarget(w.targetOf("b"))
 	w.comes(cm, "b", false)
@@ -198,10 +198,10 @@ func TestNothingIsKeptOfWhatIsOver(t *testing.T) {
 	w.e.mu.Unlock()
 
 	require.True(t, empty)
-	require.False(t, timers, "no timer runs")
+	require.False(t, timers, "no timer should run")
 	require.False(t, looks)
 	require.True(t, w.e.turns.Idle())
-	require.Zero(t, series(t, w.ring, "clusterring_rebalancer_late_drains_total"), "shards come and go, each with a name of its own")
+	require.Zero(t, series(t, w.ring, "clusterring_rebalancer_late_drains_total"), "every new shard may have a name of its own")
 
 	w.stop()
 	w.e.Report().Publish(w.ring)
@@ -210,7 +210,7 @@ func TestNothingIsKeptOfWhatIsOver(t *testing.T) {
 	require.Zero(t, series(t, w.ring, ""))
 }
 
-// A ring with a lot to do leaves another one its share of the requests.
+// A busy ring leaves another ring its share of the requests.
 func TestRingWithMuchToDoStarvesNoOther(t *testing.T) {
 	const (
 		atOnce = 2
@@ -226,25 +226,26 @@ func TestRingWithMuchToDoStarvesNoOther(t *testing.T) {
 	busy.many("busy", "", much)
 	busy.e.SetTarget(busy.target)
 	busy.run()
-	busy.await(func() bool { return on.most() == atOnce }, "the ring writes as much as it may")
+	busy.await(func() bool { return on.most() == atOnce }, "the ring should use all its writes")
 
 	cm := idle.owner(idle.namesAt(idle.target, "a", "single", 1)[0], "")
+	idle.target.Set = resourcesOf() // nothing follows the object, so its write waits for no search
 	idle.e.SetTarget(idle.target)
 	idle.run()
-	idle.await(func() bool { return idle.e.Report().Unassigned == 1 }, "the other ring has something to do")
+	idle.await(func() bool { return idle.e.Report().Unassigned == 1 }, "the other ring should have work")
 
 	for sent := 0; !on.wrote(cm.Name); sent++ {
-		require.Less(t, sent, much/2, "the other ring's turn has come")
+		require.Less(t, sent, much/2, "the other ring should get its turn")
 
 		on.pass <- struct{}{}
 	}
 
 	close(on.pass)
 	idle.becomes(cm, "a", false)
-	require.Equal(t, atOnce, on.most(), "so many are on their way at a time")
+	require.Equal(t, atOnce, on.most(), "this many writes should be in progress at a time")
 }
 
-// share has the engines of two rings use one connection to the API server, on which so much may be on its way at a time.
+// share makes the engines of two rings use one connection to the API server, with a limit on the requests in progress.
 func (w *meddled) share(atOnce int, other *meddled) {
 	w.Helper()
 
@@ -258,7 +259,7 @@ func (w *meddled) share(atOnce int, other *meddled) {
 	}
 }
 
-// underway holds all writes back until each is let pass.
+// underway holds back all writes until the test lets each pass.
 type underway struct {
 	pass chan struct{}
 
@@ -307,7 +308,7 @@ func (u *underway) wrote(name string) bool {
 
 func init() { metrics.Registry.MustRegister(Collectors()...) }
 
-// series counts the time series about a ring, of one metric or with "" of all.
+// series counts the time series of a ring, of one metric, or of all metrics if it is "".
 func series(t *testing.T, ring, metric string) (n int) {
 	t.Helper()
 	measured(t, ring, metric, func(float64) { n++ })
@@ -315,7 +316,7 @@ func series(t *testing.T, ring, metric string) (n int) {
 	return n
 }
 
-// measured tells of the time series about a ring, of one metric or with "" of all: the value, if it is a counter.
+// measured visits the time series of a ring, of one metric, or of all metrics if it is "", with the value of counters.
 func measured(t *testing.T, ring, metric string, tell func(value float64)) {
 	t.Helper()
 

@@ -4,18 +4,18 @@ import (
 	"github.com/clusterring/clusterring/services/internal/invariants"
 )
 
-// check panics if an invariant of the engine does not hold; the lock is held.
+// check panics if an invariant of the engine does not hold. The lock must be held.
 func (s *state) check() {
 	if !s.pace.Due(len(s.families.byUID) + s.families.members) {
 		return
 	}
 
 	if s.passes.verified && s.passes.extent.any() {
-		invariants.Violated("1: everything was seen in its place, and a pass has to look for what is not")
+		invariants.Violated("1: the ring is verified, but a pass has to look for misplaced objects")
 	}
 
 	if at, ok := s.table.Next(); ok && (s.armed.IsZero() || s.armed.After(at)) {
-		invariants.Violated("2: something is due at %s, and is looked at at %s", at, s.armed)
+		invariants.Violated("2: an obligation is due at %s, but the table is checked at %s", at, s.armed)
 	}
 
 	s.families.check()
@@ -29,12 +29,12 @@ func (all *families) check() {
 		members += len(f.members)
 
 		if all.byName[f.owner] != uid {
-			invariants.Violated("3: %s is known by UID %s, and by name as UID %q", f.owner, uid, all.byName[f.owner])
+			invariants.Violated("3: %s has UID %s, but its name has UID %q", f.owner, uid, all.byName[f.owner])
 		}
 	}
 
 	if len(all.byName) != len(all.byUID) || members != all.members || members > maxMembers {
-		invariants.Violated("3: %d families have %d members, and %d names and %d members are known",
+		invariants.Violated("3: %d families have %d members, but there are %d names and %d counted members",
 			len(all.byUID), members, len(all.byName), all.members)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/obligation"
 )
 
-// What must not be is noticed by the next change.
+// The next change detects a violated invariant.
 func TestCorruptEnginePanics(t *testing.T) {
 	for name, corrupt := range map[string]func(s *state){
 		"1: verified while a pass has to look": func(s *state) { s.passes.verified = true },

@@ -12,10 +12,10 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
 
-// Who reads an owner, or goes over all objects, may have seen a drain just before it was acknowledged, and tell of it just after: nobody
-// tells of the acknowledgement again. So such an object is read once more.
+// A read of an owner, or a pass, may see a drain just before it is acknowledged, and report it just after. The acknowledgement
+// is not reported again. Such an object is therefore read once more.
 func TestDrainThatTheWatchHasNotToldOfIsReadAgain(t *testing.T) {
-	for name, watched := range map[string]bool{"told by the watch": true, "told by somebody else": false} {
+	for name, watched := range map[string]bool{"reported by the watch": true, "reported by another source": false} {
 		t.Run(name, func(t *testing.T) {
 			ring := target("ring")
 			e := New(Config{

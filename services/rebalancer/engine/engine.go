@@ -20,39 +20,40 @@ import (
 )
 
 const (
-	// maxActive is the number of undecided objects at which the sources that find them are held back, maxParked that of those which
-	// wait for something that are kept one by one: some 10 MB each.
+	// maxActive is the number of undecided objects at which their sources pause. maxParked is the number of parked objects
+	// that are stored one by one. Each takes about 10 MB.
 	maxActive = 20_000
 	maxParked = 20_000
-	// maxBetween is of how many objects it is remembered whom they follow that are followed themselves, 60 MB; of others that is read when it is
-	// needed. Each pass renews what is remembered, so that it may be old.
+	// maxBetween limits the number of objects for which the engine remembers whom they follow, if other objects follow them
+	// in turn: 60 MB. Beyond it, the engine reads this from the API server when needed. Each pass renews the memory, so
+	// entries may be old.
 	maxBetween  = 200_000
 	rememberFor = time.Hour
 )
 
-// Limits bound what an engine does at a time. All are positive, but for Settle and AuditBudget.
+// Limits are the limits on what an engine does at a time. All fields are positive, except Settle and AuditBudget, which may be 0.
 type Limits struct {
-	// Workers is the number of objects dealt with at a time.
+	// Workers is the number of objects that are processed at a time.
 	Workers int
-	// Total is the number of drains in flight, PerShard that of one shard. Drains that are late count against their shard
-	// alone.
+	// Total is the number of drains in flight. PerShard is the number of drains in flight of one shard. A late drain counts
+	// only against its shard.
 	Total, PerShard int
-	// DrainTimeout is how long a shard may take to acknowledge a drain until that is reported.
+	// DrainTimeout is the time after which an unacknowledged drain is reported.
 	DrainTimeout time.Duration
-	// Settle is how long after a change of the ring the pass has to begin that shows everything in its place: a replica of the
-	// assigner may learn of the change late.
+	// Settle is the time between a change of the ring and the start of the pass that may prove convergence: a replica of the
+	// assigner may see the change late.
 	Settle time.Duration
-	// AuditBudget is the part of a core that the audit may take, of API server and rebalancer together; 0.01 if it is 0.
+	// AuditBudget is the share of a core that the audit may use, API server and rebalancer together. 0 means 0.01.
 	AuditBudget float64
 }
 
-// Namespaces says which namespaces a selector selects.
+// Namespaces reports which namespaces a selector selects.
 type Namespaces = placement.Namespaces
 
-// Target is what an engine works towards. It is not changed once it was given to an engine.
+// Target is the desired state of an engine. It must not be changed after an engine has received it.
 type Target = placement.Target
 
-// Config is what an engine needs. All fields are required, but for Trouble.
+// Config configures an engine. All fields are required, except Trouble.
 type Config struct {
 	// Ring is the ring's name.
 	Ring       string
@@ -61,22 +62,23 @@ type Config struct {
 	Namespaces Namespaces
 	Limits     Limits
 	Clock      clock.WithTicker
-	// Changed is called, at most a few times a second, when [Engine.Report] may give something new. It must not block.
+	// Changed is called, at most a few times a second, when [Engine.Report] may return something new. It must not block.
 	Changed func()
 	// Late is called when a drain was not acknowledged in time. It must not block.
 	Late func(id objects.ID, shard string, after time.Duration)
-	// Trouble is called when a resource cannot be read: what the API server serves may have changed. It must not block.
+	// Trouble is called when a resource cannot be read: the set of resources that the API server serves may have changed. It
+	// must not block. It may be nil.
 	Trouble func()
 }
 
-// Engine moves the objects of one ring. Create it with [New], run it once, and give it a target whenever one is known.
+// Engine moves the objects of one ring. Create it with [New], run it once, and give it every new target.
 type Engine struct {
 	Config
 	mover      *move.Mover
 	turns      *move.Turns
 	failureLog sparseLog
 	*state
-	// wake says that there is another target.
+	// wake reports a new target.
 	wake chan struct{}
 }
 
@@ -86,22 +88,22 @@ func New(c Config) *Engine {
 	e.state = newState(c, ancestry.New(ancestry.Options{Read: c.Objects.Metadata, Size: maxBetween, Remember: rememberFor, Clock: c.Clock}))
 	e.turns = move.NewTurns(e.again)
 	e.mover = &move.Mover{
-		Objects: c.Objects, Guard: c.Guard, World: e.world(), Obligations: e.state, Clock: c.Clock, Turn: e.turns.Begin,
+		Objects: c.Objects, Guard: c.Guard, Lookup: e.lookup(), Obligations: e.state, Clock: c.Clock, Turn: e.turns.Begin,
 		Moved: func(o objects.Object, verb plan.Verb) { countMove(c.Ring, o.GVR.GroupResource(), verb) },
 	}
 
 	return e
 }
 
-// world is what has to be asked about objects.
-func (e *Engine) world() placement.World {
-	return placement.World{Namespaces: e.Namespaces, Ancestors: e.ancestors}
+// lookup returns the sources of information that an assessment of objects needs.
+func (e *Engine) lookup() placement.Lookup {
+	return placement.Lookup{Namespaces: e.Namespaces, Ancestors: e.ancestors}
 }
 
-// Pursues reports whether the engine works towards t, or towards what is the same to it.
+// Pursues reports whether the current target of the engine is equivalent to t.
 func (e *Engine) Pursues(t *Target) bool { return e.Target().Same(t) }
 
-// SetTarget says what to work towards from now on. It returns at once and may be called at any time.
+// SetTarget sets the target. It returns immediately and may be called at any time.
 func (e *Engine) SetTarget(t *Target) {
 	e.Observe(t.View)
 
@@ -117,17 +119,17 @@ func (e *Engine) SetTarget(t *Target) {
 	}
 }
 
-// Observe takes note of the ring's Leases, whatever target may follow from them.
+// Observe records the Leases of the ring, independent of the target.
 func (e *Engine) Observe(view *membership.View) {
 	for _, shard := range e.Guard.Observe(view) {
 		e.Free(shard)
 	}
 }
 
-// Lost returns the available shards of the present target that are not available in another one, sorted.
+// Lost returns the available shards of the current target that are not available in t, sorted.
 func (e *Engine) Lost(t *Target) []string { return sets.List(lostShards(e.Target(), t)) }
 
-// Run works until ctx ends, logs as ctx says, and returns when nothing of the engine runs any more.
+// Run works until ctx ends, and logs to the logger of ctx. It returns when no goroutine of the engine runs anymore.
 func (e *Engine) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -179,23 +181,23 @@ func (e *Engine) work(ctx context.Context) {
 	}
 }
 
-// failed tells of an attempt that failed: of each in a metric, of one every few seconds in a log, for there may be very many.
+// failed reports a failed attempt. A metric counts each, and the log shows one every few seconds, because there may be many.
 func (e *Engine) failed(ctx context.Context, id objects.ID, reason string) {
 	countFailure(e.Ring)
 
 	if others, say := e.failureLog.say(e.Clock.Now()); say {
-		log.FromContext(ctx).Error(nil, "Cannot move an object; will try again", "object", id.String(), "reason", reason, "others since the last such line", others)
+		log.FromContext(ctx).Error(nil, "Cannot move an object; will retry", "object", id.String(), "reason", reason, "othersSinceLastLine", others)
 	}
 }
 
-// sparseLog lets one of many lines be written in a while.
+// sparseLog limits how often similar lines are logged.
 type sparseLog struct {
 	mu     sync.Mutex
 	next   time.Time
 	others int
 }
 
-// say reports whether a line is to be written now, and how many were not since the last one.
+// say reports whether a line may be logged now, and how many lines were suppressed since the last one.
 func (l *sparseLog) say(now time.Time) (others int, say bool) {
 	const every = 10 * time.Second
 
@@ -212,8 +214,8 @@ func (l *sparseLog) say(now time.Time) (others int, say bool) {
 	return others, true
 }
 
-// tell calls Changed after changes, at most four times a second. It does not look whether a report differs from the one
-// before: others take reports too, and would be left with one from in between.
+// tell calls Changed after changes, at most four times a second. It does not compare reports: others also take reports, and
+// would be left with an intermediate one.
 func (e *Engine) tell(ctx context.Context) {
 	for {
 		select {
@@ -226,7 +228,7 @@ func (e *Engine) tell(ctx context.Context) {
 	}
 }
 
-// awaitFor waits until the condition holds, which is asked with the lock held, but for no longer than d.
+// awaitFor waits until the condition holds, but not longer than d. The condition is evaluated with the lock held.
 func (e *Engine) awaitFor(ctx context.Context, d time.Duration, condition func() bool) {
 	e.mu.Lock()
 	now := condition()

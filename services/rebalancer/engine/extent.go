@@ -7,23 +7,23 @@ import (
 	"github.com/clusterring/clusterring/services/internal/membership"
 )
 
-// extent is where a pass has to look: the available shards at which objects may be misplaced. It grows from one target to the next until a pass
-// over all objects has found nothing, when it is empty.
+// extent is where a pass has to look: the available shards that may have misplaced objects. It grows with each new target. It
+// is empty after a pass over all objects has found nothing.
 //
-// An object that was in place then, or was put in place since, is misplaced if its partition has gone to another shard since: its shard is one of
-// those that have lost partitions from some target to the next. Or its shard was lost in between, and what was decided meanwhile has not reached
-// the object. Objects of shards that are not available are found by the watch for those. What a replica of the assigner with an older view
-// misplaces is none of these; that is what the pass over all objects is for.
+// Consider an object that was in its place at that time, or that was moved to its place since. It is misplaced in two cases:
+// its partition has moved to another shard since, so that its shard has lost partitions between two targets; or its shard was
+// lost in between, and a decision of that time reaches the object later. A watch finds the objects of shards that are not
+// available. The pass over all objects finds the objects that a replica of the assigner with an older view has misplaced.
 type extent struct {
-	// notAll says that it is the shards alone, and not any shard; so the zero value is everywhere.
+	// notAll limits the extent to shards. The zero value is therefore everywhere.
 	notAll bool
 	shards sets.Set[string]
-	// kin says that objects which follow others may be misplaced there by themselves. When partitions go from shard to shard those follow their
-	// owners, who have them looked for.
+	// kin reports whether objects that follow others may be misplaced there independently of their owners. When partitions
+	// move between shards, these objects follow their owners, whose moves search for them.
 	kin bool
 }
 
-// extentOf returns where objects may be misplaced because one target has followed another.
+// extentOf returns where objects may be misplaced after the target has changed.
 func extentOf(before, after *Target) extent {
 	if !before.Covers(after) {
 		return extent{}
@@ -48,10 +48,10 @@ func (x *extent) add(other extent) {
 	x.kin = x.kin || other.kin
 }
 
-// addAll makes it everywhere.
+// addAll extends it to everywhere.
 func (x *extent) addAll() { *x = extent{} }
 
-// addShards adds some shards, for whatever they have.
+// addShards adds shards, with all kinds of objects.
 func (x *extent) addShards(names []string) {
 	if len(names) > 0 {
 		x.shards = x.shards.Union(sets.New(names...))
@@ -59,16 +59,16 @@ func (x *extent) addShards(names []string) {
 	}
 }
 
-// owners reports whether main objects alone may be misplaced.
+// owners reports whether only main objects may be misplaced.
 func (x *extent) owners() bool { return x.notAll && !x.kin }
 
 // any reports whether a pass has to look anywhere.
 func (x *extent) any() bool { return !x.notAll || x.shards.Len() > 0 }
 
-// clear makes it empty.
+// clear empties it.
 func (x *extent) clear() { *x = extent{notAll: true} }
 
-// among returns the shards of it that are available; all if it is most of them, so that naming them would be of little use.
+// among returns its available shards; all is true if these are most of the shards, so that naming them would save little.
 func (x *extent) among(view *membership.View) (shards []string, all bool) {
 	available := view.AvailableShards()
 

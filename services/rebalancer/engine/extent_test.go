@@ -10,7 +10,7 @@ import (
 	"github.com/clusterring/clusterring/services/internal/key"
 )
 
-// of returns the target with these available shards instead.
+// of returns the target with other available shards.
 func of(t *Target, shards ...string) *Target {
 	other := *t
 	other.View = viewOf(t.View.RingName(), shards...)
@@ -36,7 +36,7 @@ func TestExtent(t *testing.T) {
 			way: []*Target{of(base, "a", "b", "c", "d", "e"), of(base, "a", "b", "c", "d"), of(base, "a", "b", "c", "d", "e")}, all: true,
 		},
 		"the first one there": {way: []*Target{of(base), of(base, "a", "b", "c")}, all: true},
-		"nobody is left":      {way: []*Target{of(base, "a", "b"), of(base)}},
+		"no shard is left":    {way: []*Target{of(base, "a", "b"), of(base)}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			var s extent
@@ -59,11 +59,11 @@ func TestExtent(t *testing.T) {
 	var s extent
 
 	_, all := s.among(base.View)
-	require.True(t, all, "the zero value is everywhere")
+	require.True(t, all, "the zero value should be everywhere")
 }
 
-// Whoever follows the shards of a ring from change to change, and puts in place what each shard of the extent has, leaves no object
-// out of place, wherever the watch for dead shards finds the rest.
+// If the objects of the extent are moved to their places after each change of shards, no object stays out of place, assuming
+// that the watch finds the objects of dead shards.
 func TestExtentIsEnough(t *testing.T) {
 	names := []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"}
 	base, chance, away := target("r"), rand.New(rand.NewPCG(1, 2)), map[string]bool{} //nolint:gosec // the same in each run
@@ -75,12 +75,12 @@ func TestExtentIsEnough(t *testing.T) {
 
 	var s extent
 
-	named := 0 // how often it was not everywhere
+	named := 0 // how often the extent was not everywhere
 
 	for step := range 200 {
 		var shards []string
 		for _, name := range names {
-			// Most stay. Now and then nobody does.
+			// Most shards stay. Sometimes, none does.
 			if away[name] = away[name] != (chance.IntN(8) == 0); !away[name] && step%50 != 49 {
 				shards = append(shards, name)
 			}
@@ -89,7 +89,7 @@ func TestExtentIsEnough(t *testing.T) {
 		after := of(base, shards...)
 		s.add(extentOf(before, after))
 
-		// Some changes follow so fast that nothing is put in place between them.
+		// Some changes follow so quickly that no object moves between them.
 		if step%3 != 0 {
 			shards, all := s.among(after.View)
 			if !all {
@@ -119,17 +119,17 @@ func TestExtentIsEnough(t *testing.T) {
 	require.Positive(t, named)
 }
 
-// A change of shards puts main objects out of place, and what follows them comes with them. Elsewhere, anything may be misplaced.
+// A change of shards misplaces main objects, and their followers move with them. After other changes, anything may be misplaced.
 func TestExtentOfOwners(t *testing.T) {
 	base := target("r")
 	joined := extentOf(of(base, "a"), of(base, "a", "b"))
 	require.True(t, joined.owners())
-	require.False(t, new(extent).owners(), "the zero value is everywhere")
+	require.False(t, new(extent).owners(), "the zero value should be everywhere")
 
 	joined.addShards(nil)
 	require.True(t, joined.owners())
 	joined.addShards([]string{"a"})
-	require.False(t, joined.owners(), "something found no room, or was not seen")
+	require.False(t, joined.owners(), "some objects found no room, or were not seen")
 
 	others := extentOf(of(base, "a"), of(base, "a", "b"))
 	others.add(joined)

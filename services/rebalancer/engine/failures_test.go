@@ -14,8 +14,8 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
-// However often the write fails that asks an object's shard for it, the object is asked for in the end, and until then the ring is
-// not said to be in order.
+// However often the write of a drain fails, the object is drained in the end. Until then, the ring is not reported as
+// converged.
 func TestFailedDrainIsTriedAgain(t *testing.T) {
 	w := newMeddled(t)
 	all := w.owners("misplaced", "a", 20)
@@ -42,8 +42,8 @@ func TestFailedDrainIsTriedAgain(t *testing.T) {
 	w.await(func() bool {
 		require.False(t, w.e.Report().Converged)
 		return attempts.least(names...) >= 4
-	}, "every object is tried again and again")
-	w.await(func() bool { return strings.Contains(w.e.Report().BlockedExample, "refused by the test") }, "the cause is told")
+	}, "every object should be retried repeatedly")
+	w.await(func() bool { return strings.Contains(w.e.Report().BlockedExample, "refused by the test") }, "the cause should be reported")
 	require.Equal(t, 20, w.e.Report().Misplaced)
 
 	w.meddle(nil)
@@ -53,7 +53,7 @@ func TestFailedDrainIsTriedAgain(t *testing.T) {
 	}
 }
 
-// An object that somebody else writes to whenever the engine does is drained all the same.
+// An object that another client changes whenever the engine writes it is drained anyway.
 func TestObjectThatChangesAllTheTimeIsDrained(t *testing.T) {
 	w := newMeddled(t)
 	cm := w.owners("busy", "a", 1)[0]
@@ -75,11 +75,11 @@ func TestObjectThatChangesAllTheTimeIsDrained(t *testing.T) {
 	w.await(func() bool {
 		require.False(t, w.e.Report().Converged)
 		return w.placed(cm, "a", true)
-	}, "it is drained")
+	}, "it should be drained")
 	require.Equal(t, 13, attempts.least(cm.Name))
 }
 
-// A ring that is being deleted has not come to its end before the last label is gone.
+// A ring that is being deleted does not end before the last label is removed.
 func TestLabelsThatCannotBeRemovedAreNotForgotten(t *testing.T) {
 	w := newMeddled(t)
 	cm := w.owner("released", "a")
@@ -101,7 +101,7 @@ func TestLabelsThatCannotBeRemovedAreNotForgotten(t *testing.T) {
 
 	becomes := func(shard string, drain bool) func() bool {
 		return func() bool {
-			converged := w.e.Report().Converged // before the look: what is gone does not come back
+			converged := w.e.Report().Converged // read first: a deleted object does not come back
 			there := w.placed(cm, shard, drain)
 			require.True(t, !converged || w.placed(cm, "", false))
 
@@ -109,13 +109,13 @@ func TestLabelsThatCannotBeRemovedAreNotForgotten(t *testing.T) {
 		}
 	}
 
-	w.await(becomes("a", true), "it is drained")
-	w.relabel(cm, map[string]any{v1alpha1.ShardLabel(w.ring): nil}) // whoever it was, the drain label stays
-	w.await(becomes("", false), "the last label goes")
+	w.await(becomes("a", true), "it should be drained")
+	w.relabel(cm, map[string]any{v1alpha1.ShardLabel(w.ring): nil}) // the drain label stays
+	w.await(becomes("", false), "the last label should be removed")
 	w.converges()
 }
 
-// A watch or a list that is refused is told of, the ring is not in order meanwhile, and the API server is not asked all the time.
+// A refused watch or list is reported. Meanwhile, the ring is not converged, and the API server gets few requests.
 func TestSourceThatIsRefusedIsReported(t *testing.T) {
 	for _, verb := range []string{"WATCH", "LIST"} {
 		for code, reason := range map[int]metav1.StatusReason{
@@ -126,7 +126,7 @@ func TestSourceThatIsRefusedIsReported(t *testing.T) {
 			http.StatusServiceUnavailable:  metav1.StatusReasonServiceUnavailable,
 		} {
 			if verb == "LIST" && code > http.StatusMethodNotAllowed {
-				continue // as for other reasons
+				continue // the same as for other reasons
 			}
 
 			t.Run(verb+" "+string(reason), func(t *testing.T) {
@@ -151,7 +151,7 @@ func TestSourceThatIsRefusedIsReported(t *testing.T) {
 				}
 
 				w.cut()
-				w.eventually(func() bool { return w.failure("refused by the test") && !w.e.Report().Converged }, "the failure is reported")
+				w.eventually(func() bool { return w.failure("refused by the test") && !w.e.Report().Converged }, "the failure should be reported")
 
 				unseen := w.owner("unseen", "")
 				before := w.times("LIST configmaps", "WATCH configmaps")
@@ -161,10 +161,10 @@ func TestSourceThatIsRefusedIsReported(t *testing.T) {
 					require.False(t, w.e.Report().Converged)
 				}
 
-				require.LessOrEqual(t, w.times("LIST configmaps", "WATCH configmaps")-before, 60, "of three sources in half a minute")
+				require.LessOrEqual(t, w.times("LIST configmaps", "WATCH configmaps")-before, 60, "three sources in half a minute should send few requests")
 
 				w.meddle(nil)
-				w.eventually(func() bool { return !w.placed(unseen, "", false) }, "what came meanwhile is found")
+				w.eventually(func() bool { return !w.placed(unseen, "", false) }, "objects of the meantime should be found")
 				w.converges()
 				require.Empty(t, w.e.Report().Failures)
 			})
@@ -172,20 +172,20 @@ func TestSourceThatIsRefusedIsReported(t *testing.T) {
 	}
 }
 
-// Children of an owner that has moved follow it, whatever becomes of the drains of others, and even if the list of children fails.
+// Children of an owner that has moved follow it, even if drains of other objects hang, and even if the list of children fails.
 func TestHangingDrainDoesNotStopTheChildrenOfOthers(t *testing.T) {
 	w := newMeddled(t)
 	hanging := w.owners("hanging", "a", 1)[0]
 	owner := w.owners("owner", "a", 1)[0]
 	child := w.child(owner, "child", "a")
 	settled := w.owners("settled", "b", 1)[0]
-	astray := w.child(settled, "astray", "a")
+	misplaced := w.child(settled, "misplaced", "a")
 
 	w.e.SetTarget(w.target)
 	w.run()
 	w.comes(hanging, "a", true)
 	w.comes(owner, "a", true)
-	w.comes(astray, "b", false)
+	w.comes(misplaced, "b", false)
 
 	var lists counter
 
@@ -203,11 +203,11 @@ func TestHangingDrainDoesNotStopTheChildrenOfOthers(t *testing.T) {
 	require.False(t, w.e.Report().Converged)
 }
 
-// heldLists wait until the test lets them go, or the engine gives them up.
+// heldLists holds back lists until the test releases them, or the engine cancels them.
 type heldLists struct {
 	mu   sync.Mutex
-	free chan struct{} // closed when those go that have begun since the last change
-	held int           // of those
+	free chan struct{} // closed when the lists that began since the last change are released
+	held int           // the number of these lists
 }
 
 // answer holds a list back.
@@ -232,7 +232,7 @@ func (h *heldLists) any() bool {
 	return h.held > 0
 }
 
-// change lets those go that have begun until now, once the function has returned: what begins meanwhile is held back on.
+// change releases the lists that have begun, after the function has returned. It holds back later lists.
 func (h *heldLists) change(meanwhile func()) {
 	h.mu.Lock()
 	begun := h.free
@@ -243,7 +243,7 @@ func (h *heldLists) change(meanwhile func()) {
 	close(begun)
 }
 
-// The shards change more often than a list takes. What a dead shard had is found all the same.
+// The shards change more often than a list takes. The objects of a dead shard are found anyway.
 func TestListsAreNotCutOffByTheNextChange(t *testing.T) {
 	w := newMeddled(t)
 	w.lease("c", false)
@@ -272,20 +272,20 @@ func TestListsAreNotCutOffByTheNextChange(t *testing.T) {
 	w.e.SetTarget(w.targetOf("a", "b")) // c is dead
 
 	for i := range 6 {
-		w.await(func() bool { return lists.any() || !w.placed(cm, "c", false) }, "the objects of c are listed")
+		w.await(func() bool { return lists.any() || !w.placed(cm, "c", false) }, "the objects of c should be listed")
 
 		lists.change(func() {
 			change := fmt.Sprintf("d%d", i)
 			w.e.SetTarget(w.targetOf("a", "b", change))
-			w.await(func() bool { return seen.least(w.e.Objects.ShardLabel()+" notin (a,b,"+change+")") > 0 }, "the change is taken up")
+			w.await(func() bool { return seen.least(w.e.Objects.ShardLabel()+" notin (a,b,"+change+")") > 0 }, "the watches should use the change")
 		})
 	}
 
-	w.await(func() bool { return !w.placed(cm, "c", false) }, "the dead shard's object moves")
+	w.await(func() bool { return !w.placed(cm, "c", false) }, "the object of the dead shard should move")
 }
 
-// What comes while a watch is there, but tells nothing, is found: an API server whose storage was restored tells nothing to who asks
-// for what comes after a version that it has not reached.
+// Objects are found even if they appear while a watch is open and silent: after a restore of its storage, an API server
+// reports nothing to a watch from a version that it has not reached.
 func TestBlindWatchIsNotBelieved(t *testing.T) {
 	w := newMeddled(t, byHand)
 	w.e.SetTarget(w.target)
@@ -305,5 +305,5 @@ func TestBlindWatchIsNotBelieved(t *testing.T) {
 	w.eventually(func() bool {
 		w.goesBy(5)
 		return !w.placed(cm, "", false)
-	}, "a list shows it")
+	}, "a list should show it")
 }

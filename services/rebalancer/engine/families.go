@@ -12,32 +12,34 @@ import (
 )
 
 const (
-	// believed is for how long what was found is believed to be all that follows an object, if that is to go elsewhere; maxMembers is up to how
-	// many that follow are kept for it, of all objects: 5 MB.
+	// believed is how long a complete search for the followers of an object stays valid if the object then gets another
+	// shard. maxMembers limits how many followers of all objects are stored for this case: 5 MB.
 	believed   = 30 * time.Second
 	maxMembers = 10_000
 )
 
-// family is an object that others follow: they go to its next shard before it does. Nobody works on it; or it follows an object itself that is in
-// its place.
+// family is an object that others follow. They move to its next shard before it does. No shard works on it, or it follows an
+// object that is in its place.
 type family struct {
 	owner objects.ID
-	// to is where it goes; since is when it was given up.
+	// to is its next shard. since is when its shard released it.
 	to    string
 	since time.Time
-	// members are those that follow, as they were seen last; nil if they are not kept. complete is when all were looked for.
+	// members are the objects that follow it, as they were last seen; nil if they are not stored. complete is when a search
+	// last found all of them.
 	members  map[objects.ID]objects.Object
 	complete time.Time
-	// handover says when those that follow have come to where it goes; asked counts how often they have to be looked for anew.
+	// handover contains the resource versions of the followers that have reached the next shard. asked counts how often the
+	// search had to be repeated.
 	handover v1alpha1.Handover
 	asked    int
 }
 
-// families are those on the move, by the UID of the object that the others follow, and by its name.
+// families are the families on the move, by the UID and by the name of the object that the others follow.
 type families struct {
 	byUID  map[types.UID]*family
 	byName map[objects.ID]types.UID
-	// members is how many are kept.
+	// members is the number of stored members of all families.
 	members int
 }
 
@@ -45,7 +47,7 @@ func newFamilies() families {
 	return families{byUID: map[types.UID]*family{}, byName: map[objects.ID]types.UID{}}
 }
 
-// familyOf returns the family of an object, or of one that it follows; the lock is held. It is nil if there is none.
+// familyOf returns the family of an object, or of an object that it follows; nil if there is none. The lock must be held.
 func (s *state) familyOf(o objects.Object) (types.UID, *family) {
 	if f := s.families.byUID[o.UID]; f != nil {
 		return o.UID, f
@@ -60,19 +62,20 @@ func (s *state) familyOf(o objects.Object) (types.UID, *family) {
 	return "", nil
 }
 
-// redirect has all that follows an object go where that goes now; the lock is held. Where that is not known, it is looked for.
+// redirect sends all followers of an object to its new next shard. If they are not known, they are searched again. The lock
+// must be held.
 func (s *state) redirect(uid types.UID, f *family) {
 	f.handover = v1alpha1.Handover{}
 
 	switch {
 	case f.members == nil:
-		f.asked++ // what a list under way has shown is not known any more
+		f.asked++ // the results of a list in progress are not stored
 		s.table.Scattered(uid)
 	case s.clock.Since(f.complete) > believed:
 		s.table.Scattered(uid)
 	}
 
-	for _, id := range slices.SortedFunc(maps.Keys(f.members), objects.Compare) { // what is seen in an order of its own cannot be seen again
+	for _, id := range slices.SortedFunc(maps.Keys(f.members), objects.Compare) { // a random order could not be replayed
 		o := f.members[id]
 		if o.Shard == f.to && !o.Draining {
 			f.handover.Reached(o.GVR.GroupResource(), o.ResourceVersion)
@@ -84,7 +87,8 @@ func (s *state) redirect(uid types.UID, f *family) {
 	s.table.Redirect(uid)
 }
 
-// follows takes note of an object that follows others; the lock is held. Those of them that wait for it will know from when on.
+// follows records an object that follows others. The families that wait for it learn the version at which it arrived. The lock
+// must be held.
 func (s *state) follows(o objects.Object) {
 	for _, uid := range o.Lineage() {
 		if f := s.families.byUID[uid]; f != nil {
@@ -93,7 +97,7 @@ func (s *state) follows(o objects.Object) {
 	}
 }
 
-// keep takes note of an object that follows the family's.
+// keep records an object that follows the family's object.
 func (all *families) keep(f *family, o objects.Object) {
 	if f.to == o.Shard && !o.Draining {
 		f.handover.Reached(o.GVR.GroupResource(), o.ResourceVersion)
@@ -116,14 +120,15 @@ func (all *families) keep(f *family, o objects.Object) {
 	f.members[o.ID] = o
 }
 
-// ended forgets the family of an object that is no obligation any more; the lock is held. What was seen of an object may be old: the table knows.
+// ended drops the family of an object that is no longer an obligation. It asks the table, because a sight of the object may be
+// old. The lock must be held.
 func (s *state) ended(id objects.ID) {
 	if _, still := s.table.Has(id); !still {
 		s.arrived(id)
 	}
 }
 
-// arrived takes note that an object is where it belongs, whom others follow, or is no more; the lock is held.
+// arrived drops the family of an object that has reached its place or no longer exists. The lock must be held.
 func (s *state) arrived(id objects.ID) {
 	if uid, ok := s.families.byName[id]; ok {
 		s.table.Scattered(uid)

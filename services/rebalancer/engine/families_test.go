@@ -18,7 +18,7 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/obligation"
 )
 
-// What follows an object that was given up comes to the next shard before it does, and it says when that was.
+// Objects that follow a released object reach the next shard before it does. The object contains their resource versions.
 func TestChildrenComeFirst(t *testing.T) {
 	w := newRingOfTwo(t)
 	owner := w.owner(w.nameAtB("owner"), "a")
@@ -28,14 +28,14 @@ func TestChildrenComeFirst(t *testing.T) {
 	w.e.SetTarget(w.target)
 	w.run()
 	w.becomes(owner, "a", true)
-	require.Equal(t, v1alpha1.DrainValue, owner.Labels[v1alpha1.DrainLabel(w.ring)], "what follows it goes first, to nobody at once")
+	require.Equal(t, v1alpha1.DrainValue, owner.Labels[v1alpha1.DrainLabel(w.ring)], "its followers move first, so it must not name the next shard")
 
 	w.giveUp(owner)
 
 	w.becomes(first, "b", false)
-	w.await(func() bool { return w.has("secrets/second") }, "the other one is on its way")
+	w.await(func() bool { return w.has("secrets/second") }, "the other child should be moving")
 	require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(owner), owner))
-	require.Empty(t, owner.Labels, "the owner waits for it")
+	require.Empty(t, owner.Labels, "the owner should wait for it")
 
 	letGo()
 	w.becomes(owner, "b", false)
@@ -43,7 +43,7 @@ func TestChildrenComeFirst(t *testing.T) {
 	require.Equal(t, v1alpha1.Handover{{Resource: "secrets"}: second.ResourceVersion}, w.handover(owner))
 }
 
-// A list of what follows an object may have begun before some of that moved. That is not moved again.
+// A list of followers may have begun before some of them moved. They are not moved again.
 func TestListOfFollowersMayBeOld(t *testing.T) {
 	w := newRingOfTwo(t)
 	owner := w.owner(w.nameAtB("owner"), "a")
@@ -53,7 +53,7 @@ func TestListOfFollowersMayBeOld(t *testing.T) {
 
 	w.runUntilGivenUp(owner)
 	w.becomes(first, "b", false)
-	w.await(func() bool { _, moves := w.e.Has(before.ID); return !moves && w.has("secrets/second") }, "it was seen to have moved")
+	w.await(func() bool { _, moves := w.e.Has(before.ID); return !moves && w.has("secrets/second") }, "its move should be seen")
 
 	w.e.mu.Lock()
 	missing := search{owner.UID: sought{family: w.e.families.byUID[owner.UID]}}
@@ -67,7 +67,8 @@ func TestListOfFollowersMayBeOld(t *testing.T) {
 	w.becomes(second, "b", false)
 }
 
-// An object that follows another may be without a shard. The other one waits until all of these are seen, but not for ever, and for nothing else.
+// A follower may have no shard. The object that it follows waits until all followers without a shard have been seen, but not
+// forever, and for nothing else.
 func TestOwnersWaitUntilUnassignedObjectsAreSeen(t *testing.T) {
 	secrets, configMaps := schema.GroupResource{Resource: "secrets"}, schema.GroupResource{Resource: "configmaps"}
 
@@ -104,7 +105,7 @@ func TestOwnersWaitUntilUnassignedObjectsAreSeen(t *testing.T) {
 
 				e.listing(source)
 				over = look()
-				time.Sleep(withoutThem) //nolint:forbidigo // in a bubble, where time is not real
+				time.Sleep(withoutThem) //nolint:forbidigo // the time of the bubble is not real
 				synctest.Wait()
 				require.True(t, over.Load())
 			})
@@ -112,8 +113,8 @@ func TestOwnersWaitUntilUnassignedObjectsAreSeen(t *testing.T) {
 	}
 }
 
-// What follows an object goes before it at every level: a ServiceAccount before the Secret that controls them, and that before its owner. What is between
-// says, too, what has to be seen.
+// Followers move first at every level: a ServiceAccount before the Secret that controls it, and the Secret before its owner.
+// The Secret also contains the resource versions that have to be seen.
 func TestGrandchildrenComeBeforeChildren(t *testing.T) {
 	w := newRingOfTwo(t)
 	w.target = w.chained("a", "b")
@@ -125,11 +126,11 @@ func TestGrandchildrenComeBeforeChildren(t *testing.T) {
 	w.runUntilGivenUp(owner)
 
 	w.becomes(stray, "b", false)
-	w.await(func() bool { return w.has("serviceaccounts/grandchild") }, "the grandchild is on its way")
-	w.await(func() bool { return w.waits(child) }, "the child waits for it")
+	w.await(func() bool { return w.has("serviceaccounts/grandchild") }, "the grandchild should be moving")
+	w.await(func() bool { return w.waits(child) }, "the child should wait for it")
 	require.False(t, w.has("secrets/child"))
 	require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(owner), owner))
-	require.Empty(t, owner.Labels, "the owner waits for both")
+	require.Empty(t, owner.Labels, "the owner should wait for both")
 
 	letGo()
 	w.becomes(owner, "b", false)
@@ -140,8 +141,8 @@ func TestGrandchildrenComeBeforeChildren(t *testing.T) {
 	require.Equal(t, v1alpha1.Handover{{Resource: "serviceaccounts"}: grandchild.ResourceVersion, {Resource: "secrets"}: child.ResourceVersion}, w.handover(owner))
 }
 
-// A child that is out of its place while its owner is not: what follows the child goes first all the same, as soon as it is known that something
-// may.
+// A child can be out of its place while its owner is in its place. The followers of the child move first anyway, as soon as it
+// is known that there may be any.
 func TestGrandchildrenComeBeforeAChildWhoseOwnerStays(t *testing.T) {
 	w := newRingOfTwo(t)
 	w.target = w.chained("a", "b")
@@ -156,8 +157,8 @@ func TestGrandchildrenComeBeforeAChildWhoseOwnerStays(t *testing.T) {
 	child := w.child(owner, "child", "dead")
 	grandchild := w.grandchild(child, "grandchild", "dead")
 
-	w.await(func() bool { return w.has("serviceaccounts/grandchild") }, "the grandchild is on its way")
-	w.await(func() bool { return w.waits(child) }, "the child waits for it")
+	w.await(func() bool { return w.has("serviceaccounts/grandchild") }, "the grandchild should be moving")
+	w.await(func() bool { return w.waits(child) }, "the child should wait for it")
 	require.False(t, w.has("secrets/child"))
 	letGo()
 	w.becomes(child, "b", false)
@@ -165,7 +166,7 @@ func TestGrandchildrenComeBeforeAChildWhoseOwnerStays(t *testing.T) {
 	require.Equal(t, v1alpha1.Handover{{Resource: "serviceaccounts"}: grandchild.ResourceVersion}, w.handover(child))
 }
 
-// Who follows somebody that follows nobody any more loses the label, and so does who follows a stranger.
+// An object loses its label if the object that it follows no longer follows any other, or if it follows an object outside the ring.
 func TestGrandchildrenOfOrphansAreReleased(t *testing.T) {
 	w := newRingOfTwo(t)
 	w.target = w.chained("a", "b")
@@ -176,7 +177,7 @@ func TestGrandchildrenOfOrphansAreReleased(t *testing.T) {
 	w.e.Limits.AuditBudget = 1
 	w.e.SetTarget(w.target)
 	w.run()
-	w.await(func() bool { return w.e.Report().Converged }, "all is in place")
+	w.await(func() bool { return w.e.Report().Converged }, "the ring should converge")
 
 	before := child.DeepCopy()
 	child.OwnerReferences = nil
@@ -187,7 +188,7 @@ func TestGrandchildrenOfOrphansAreReleased(t *testing.T) {
 	w.becomes(grandchild, "", false)
 }
 
-// chained is a target of a ring of ConfigMaps, their Secrets and the ServiceAccounts of these.
+// chained returns a target of a ring with ConfigMaps, their Secrets, and the ServiceAccounts of these.
 func (w *ringOfTwo) chained(shards ...string) *Target {
 	t := w.targetOf(shards...)
 	t.Set = resourcesOf("secrets", "serviceaccounts")
@@ -195,7 +196,7 @@ func (w *ringOfTwo) chained(shards ...string) *Target {
 	return t
 }
 
-// renewed is the present target, with all to be looked at again.
+// renewed returns the current target with another revision, so that all objects are checked again.
 func (w *ringOfTwo) renewed() *Target {
 	t := *w.target
 	t.Revision++
@@ -211,7 +212,7 @@ func (w *ringOfTwo) grandchild(of *corev1.Secret, name, shard string) *corev1.Se
 	return e
 }
 
-// runUntilGivenUp lets the engine work, and gives an object of a up as soon as it is drained.
+// runUntilGivenUp runs the engine, and releases an object of a as soon as it is drained.
 func (w *ringOfTwo) runUntilGivenUp(obj client.Object) {
 	w.Helper()
 	w.e.SetTarget(w.target)
@@ -220,7 +221,7 @@ func (w *ringOfTwo) runUntilGivenUp(obj client.Object) {
 	w.giveUp(obj)
 }
 
-// giveUp gives an object up as shards do.
+// giveUp releases an object as shards do.
 func (w *ringOfTwo) giveUp(obj client.Object) {
 	before, _ := obj.DeepCopyObject().(client.Object)
 	delete(obj.GetLabels(), v1alpha1.DrainLabel(w.ring))
@@ -228,7 +229,7 @@ func (w *ringOfTwo) giveUp(obj client.Object) {
 	require.NoError(w, w.client.Patch(w.Context(), obj, client.MergeFrom(before)))
 }
 
-// waits reports whether an object waits for what follows it.
+// waits reports whether an object waits for its followers.
 func (w *ringOfTwo) waits(obj client.Object) bool {
 	w.e.mu.Lock()
 	defer w.e.mu.Unlock()

@@ -29,7 +29,7 @@ import (
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
 
-// gate holds back the writes to some objects, and notes of what every request is.
+// gate holds back the writes to some objects, and records the object of every request.
 type gate struct {
 	next http.RoundTripper
 
@@ -73,7 +73,7 @@ func objectIn(path string) string {
 	return strings.Join(parts[len(parts)-2:], "/")
 }
 
-// hold holds writes to an object back until it is let go.
+// hold holds back writes to an object until it is released.
 func (g *gate) hold(of string) (letGo func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -106,7 +106,7 @@ func (g *gate) asked(of string) bool {
 	return slices.Contains(g.read, of)
 }
 
-// ringOfTwo is an engine at a real API server behind a gate, for a ring of ConfigMaps and their Secrets at shards a and b.
+// ringOfTwo is an engine at a real API server behind a gate, for a ring of ConfigMaps and their Secrets with the shards a and b.
 type ringOfTwo struct {
 	*testing.T
 	*gate
@@ -159,7 +159,7 @@ func (w *ringOfTwo) targetOf(shards ...string) *Target {
 	}
 }
 
-// resourcesOf returns ConfigMaps, and what they control.
+// resourcesOf returns ConfigMaps, and the resources that they control.
 func resourcesOf(controlled ...string) *resources.Set {
 	mapper := meta.NewDefaultRESTMapper(nil)
 	for _, kind := range []string{"ConfigMap", "Secret", "ServiceAccount"} {
@@ -174,7 +174,7 @@ func resourcesOf(controlled ...string) *resources.Set {
 	return resources.Resolve(mapper, v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{r}})
 }
 
-// run lets the engine work until the test ends or stop is called.
+// run runs the engine until the test ends or stop is called.
 func (w *ringOfTwo) run() {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -191,7 +191,7 @@ func (w *ringOfTwo) run() {
 	w.Cleanup(w.stop)
 }
 
-// nameAtB returns a name that the ring gives to b.
+// nameAtB returns a name that belongs to b.
 func (w *ringOfTwo) nameAtB(prefix string) string {
 	for name := prefix; ; name += "x" {
 		if at, _ := w.target.View.Owner(key.Key{Kind: "ConfigMap", Namespace: w.ns, Name: name}); at == "b" {
@@ -231,7 +231,7 @@ func (w *ringOfTwo) becomes(obj client.Object, shard string, drain bool) {
 		_, draining := obj.GetLabels()[v1alpha1.DrainLabel(w.ring)]
 
 		return obj.GetLabels()[v1alpha1.ShardLabel(w.ring)] == shard && draining == drain
-	}, "%s should come to be at %q, drained: %t; it has %v", obj.GetName(), shard, drain, obj.GetLabels())
+	}, "%s should be at %q, drained: %t; it has %v", obj.GetName(), shard, drain, obj.GetLabels())
 }
 
 func (w *ringOfTwo) await(condition func() bool, message string, args ...any) {
@@ -239,7 +239,7 @@ func (w *ringOfTwo) await(condition func() bool, message string, args ...any) {
 	require.Eventually(w, condition, 30*time.Second, 5*time.Millisecond, append([]any{message}, args...)...)
 }
 
-// putOff reports whether the named object waits for the turn of others to end, or for its owner to come to its place.
+// putOff reports whether the named object waits for the turn of others to end, or for its owner to reach its place.
 func (w *ringOfTwo) putOff(of client.Object, resource string, owner objects.ID) bool {
 	w.e.mu.Lock()
 	defer w.e.mu.Unlock()
@@ -249,8 +249,8 @@ func (w *ringOfTwo) putOff(of client.Object, resource string, owner objects.ID) 
 	return w.e.table.Waits(obligation.TurnOf(id)) || owner.Name != "" && w.e.table.Waits(obligation.OwnerOf(owner))
 }
 
-// A child goes to where its owner was seen. If the owner could move on before the child's label is written, the child would
-// come to a shard that has just said that it works on nothing of this owner any more.
+// A child moves to the shard at which its owner was seen. If the owner could move on before the child's label is written, the
+// child would reach a shard that has just stopped to work on this owner.
 func TestOwnerStaysWhileItsChildIsAssigned(t *testing.T) {
 	w := newRingOfTwo(t)
 	owner := w.owner(w.nameAtB("owner"), "a")
@@ -260,22 +260,22 @@ func TestOwnerStaysWhileItsChildIsAssigned(t *testing.T) {
 
 	w.e.SetTarget(w.targetOf("a"))
 	w.run()
-	w.await(func() bool { return w.has("secrets/first") && w.has("secrets/second") }, "children of one owner do not wait for each other")
+	w.await(func() bool { return w.has("secrets/first") && w.has("secrets/second") }, "children of one owner should not wait for each other")
 
 	w.e.SetTarget(w.target) // b has joined
-	w.await(func() bool { return w.has("configmaps/"+owner.Name) || w.putOff(owner, "configmaps", objects.ID{}) }, "the owner is at the wrong shard")
-	require.False(t, w.has("configmaps/"+owner.Name), "the owner is drained while its children are being assigned to where it was")
-	w.becomes(other, "a", true) // others do not wait
+	w.await(func() bool { return w.has("configmaps/"+owner.Name) || w.putOff(owner, "configmaps", objects.ID{}) }, "the owner should be processed")
+	require.False(t, w.has("configmaps/"+owner.Name), "the owner is drained while its children are being assigned to its old shard")
+	w.becomes(other, "a", true) // other objects do not wait
 
 	letFirstGo()
 	w.becomes(first, "a", false)
-	require.False(t, w.has("configmaps/"+owner.Name), "one child's write is still under way")
+	require.False(t, w.has("configmaps/"+owner.Name), "the write of one child is still in progress")
 	letSecondGo()
 	w.becomes(second, "a", false)
 	w.becomes(owner, "a", true)
 }
 
-// What is read of an owner whose labels are just being written may be wrong a moment later.
+// A read of an owner whose labels are being written may be out of date a moment later.
 func TestChildIsDecidedAfterItsOwner(t *testing.T) {
 	w := newRingOfTwo(t)
 	owner := w.owner(w.nameAtB("owner"), "")
@@ -283,13 +283,13 @@ func TestChildIsDecidedAfterItsOwner(t *testing.T) {
 
 	w.e.SetTarget(w.target)
 	w.run()
-	w.await(func() bool { return w.has("configmaps/" + owner.Name) }, "the owner is without a shard")
+	w.await(func() bool { return w.has("configmaps/" + owner.Name) }, "the owner should be assigned")
 
 	child := w.child(owner, "child", "b")
 	stray := w.child(owner, "stray", "")
 	id := objects.ID{GVR: corev1.SchemeGroupVersion.WithResource("configmaps"), Namespace: w.ns, Name: owner.Name}
 	looked := func() bool { return w.putOff(stray, "secrets", id) || w.asked("configmaps/"+owner.Name) }
-	w.await(looked, "a child without a shard is looked at")
+	w.await(looked, "the child without a shard should be processed")
 	require.True(t, w.putOff(stray, "secrets", id), "the owner is read while it is being written")
 
 	letGo()
@@ -298,14 +298,14 @@ func TestChildIsDecidedAfterItsOwner(t *testing.T) {
 	w.becomes(child, "b", false)
 }
 
-// A stop waits neither for those whose turn it is, nor for those that are put off.
+// A stop does not wait for objects that have the turn, or that were deferred.
 func TestStopsAmidATurn(t *testing.T) {
 	w := newRingOfTwo(t)
 	owner := w.owner(w.nameAtB("owner"), "")
 	w.hold("configmaps/" + owner.Name)
 	w.e.SetTarget(w.target)
 	w.run()
-	w.await(func() bool { return w.has("configmaps/" + owner.Name) }, "the owner is being written")
+	w.await(func() bool { return w.has("configmaps/" + owner.Name) }, "the owner should be written")
 	w.stop()
 	require.True(t, w.e.turns.Idle())
 }

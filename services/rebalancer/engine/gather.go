@@ -19,35 +19,37 @@ import (
 )
 
 const (
-	// gatherAtOnce is how many lists are made at a time.
+	// gatherAtOnce is how many lists run at a time.
 	gatherAtOnce = 4
-	// gatherWith is for how long others are waited for before anything is looked for, and gatherBusy for how long if every worker has something to
-	// do meanwhile: who has to be looked for by then is looked for together. After a look these pauses are once and gatherShare times as long as that
-	// took of CPU, not of time: whatever else goes on makes it last.
+	// gatherWith is how long a search waits for more objects whose followers have to be found. It waits up to gatherBusy
+	// while every worker is busy. One search then serves all of them. After a search, the next one waits for the CPU time
+	// that the search took, and up to gatherShare times as long while every worker is busy. CPU time is used, because other
+	// load makes a search last longer.
 	gatherWith  = 2 * time.Millisecond
 	gatherBusy  = 250 * time.Millisecond
 	gatherShare = 16
-	// withoutThem is after what time a resource is not waited for that cannot be listed, or of which the objects without a shard have not all been
-	// seen yet. Somebody has to work on an object.
+	// withoutThem is how long a search waits for a resource that cannot be listed, or whose objects without a shard have not
+	// all been seen yet. After that, it continues without them, because a shard has to work on the object.
 	withoutThem = 10 * time.Second
-	// fewObjects is up to how many of a ring's are listed in pages; docs/performance.md compares what pages and streams cost.
+	// fewObjects is the number of objects of a ring up to which lists use pages; docs/performance.md compares the cost of
+	// pages and streams.
 	fewObjects = 20_000
-	// fewNamespaces is up to how many namespaces are listed one by one: a list costs the API server a millisecond, and all objects of a million
-	// as many as a pass.
+	// fewNamespaces is the number of namespaces up to which each is listed separately: a list costs the API server a
+	// millisecond, and a list of a million objects costs as much as a pass.
 	fewNamespaces = 100
 )
 
-// search is which objects have all looked for that follows them, by UID.
+// search contains the objects whose followers a search has to find, by UID.
 type search map[types.UID]sought
 
-// sought is a family, with its asked of when the search began.
+// sought is a family, with the value of its asked when the search began.
 type sought struct {
 	*family
 
 	begun int
 }
 
-// ungathered returns the families of which nobody knows who is missing, and forgets those whose objects are looked after no more.
+// ungathered returns the families whose followers are not all known. It drops families whose object is no longer an obligation.
 func (s *state) ungathered() search {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,12 +71,12 @@ func (s *state) ungathered() search {
 	return missing
 }
 
-// gathered notes that all was looked for that follows the objects.
+// gathered records that all followers of the objects were found.
 func (s *state) gathered(found search) {
 	s.update(func(now time.Time) {
 		for _, uid := range slices.Sorted(maps.Keys(found)) {
 			f := found[uid]
-			if s.families.byUID[uid] == f.family && f.asked == f.begun { // it still waits, for the same
+			if s.families.byUID[uid] == f.family && f.asked == f.begun { // it still waits for the same search
 				f.complete = now
 				s.table.Gathered(uid)
 			}
@@ -82,7 +84,7 @@ func (s *state) gathered(found search) {
 	})
 }
 
-// gatherer looks for what follows objects, whenever some wait for that, until ctx ends.
+// gatherer searches for the followers of objects whenever an object waits for that, until ctx ends.
 func (e *Engine) gatherer(ctx context.Context) {
 	next := source.Attempts("followers " + e.Ring)
 
@@ -96,7 +98,7 @@ func (e *Engine) gatherer(ctx context.Context) {
 		e.withOthers(ctx, gatherWith, gatherBusy)
 
 		select {
-		case <-e.gather: // all that have come meanwhile
+		case <-e.gather: // this search includes all objects that came meanwhile
 		default:
 		}
 
@@ -114,7 +116,8 @@ func (e *Engine) gatherer(ctx context.Context) {
 	}
 }
 
-// withOthers pauses for the least time, and up to the most as long as every worker has something to do: what is found could not go sooner.
+// withOthers pauses for the least time, and for up to the most while every worker is busy: the objects that are found could
+// not move earlier anyway.
 func (e *Engine) withOthers(ctx context.Context, least, most time.Duration) {
 	e.pause(ctx, least)
 
@@ -123,8 +126,8 @@ func (e *Engine) withOthers(ctx context.Context, least, most time.Duration) {
 	}
 }
 
-// gatherAll looks once for what follows all objects that wait for that. It returns how many objects it saw, and reports whether it has to be done
-// again.
+// gatherAll searches once for the followers of all objects that wait for that. It returns how many objects it saw, and whether
+// the search has to be repeated.
 func (e *Engine) gatherAll(ctx context.Context) (seen int, again bool) {
 	controlled := e.Target().Set.Controlled()
 	e.awaitFor(ctx, withoutThem, func() bool { return !e.unseen(controlled) || e.table.Full() })
@@ -134,7 +137,7 @@ func (e *Engine) gatherAll(ctx context.Context) (seen int, again bool) {
 	var (
 		lists = errgroup.Group{}
 		errs  = make([]error, len(controlled))
-		mu    sync.Mutex // of errs and seen
+		mu    sync.Mutex // guards errs and seen
 	)
 
 	lists.SetLimit(gatherAtOnce)
@@ -155,7 +158,7 @@ func (e *Engine) gatherAll(ctx context.Context) (seen int, again bool) {
 		}
 	}
 
-	_ = lists.Wait() // errs has them
+	_ = lists.Wait() // errs contains the errors
 
 	if ctx.Err() != nil {
 		return seen, false
@@ -178,8 +181,8 @@ func (e *Engine) gatherAll(ctx context.Context) (seen int, again bool) {
 	return seen, again
 }
 
-// unseen reports whether there may be objects of the resources that have no shard, and follow others, and were not seen; the lock is held. That is so
-// until the streams of such objects have begun.
+// unseen reports whether objects of the resources may exist that have no shard, follow others, and were not seen yet. This is
+// the case until the streams of such objects have completed their first list. The lock must be held.
 func (s *state) unseen(of []resources.Resource) bool {
 	for id := range s.unlisted {
 		among := func(r resources.Resource) bool { return r.GroupResource() == id.resource }
@@ -191,7 +194,8 @@ func (s *state) unseen(of []resources.Resource) bool {
 	return false
 }
 
-// gatherOf looks for the objects of one resource in a namespace, or in all, that follow others. It returns how many objects it saw.
+// gatherOf searches one resource for objects that follow others, in one namespace or in all. It returns how many objects it
+// saw.
 func (e *Engine) gatherOf(ctx context.Context, r resources.Resource, namespace string, missing search) (seen int, err error) {
 	scope := objects.Scope{GVR: r.GVR, Namespace: namespace, Selector: e.Objects.ShardLabel()}
 
@@ -217,14 +221,14 @@ func (s *state) few() bool {
 	return s.passes.objects > 0 && s.passes.objects <= fewObjects
 }
 
-// gatherOne takes note of an object if it follows one of those that are looked for.
+// gatherOne records an object if it follows an object of the search.
 func (e *Engine) gatherOne(ctx context.Context, o objects.Object, missing search) (err error) {
 	if e.ancestors.Saw(o.GVR.GroupResource(), o.UID, o.Controller); o.Controller == nil {
 		return nil
 	}
 
 	if missing[o.Controller.UID].family == nil {
-		if o.Above, err = e.Target().Above(ctx, e.world(), o); err != nil {
+		if o.Above, err = e.Target().Above(ctx, e.lookup(), o); err != nil {
 			return err
 		}
 	}
@@ -235,7 +239,7 @@ func (e *Engine) gatherOne(ctx context.Context, o objects.Object, missing search
 	}
 
 	room := func() bool { return !e.table.FullOfFollowers() }
-	if at, inPlace := e.observed(ctx, e.world(), sight{object: o, room: room}); at.Belongs || !inPlace {
+	if at, inPlace := e.observed(ctx, e.lookup(), sight{object: o, room: room}); at.Belongs || !inPlace {
 		o.Above = at.Above
 
 		e.mu.Lock()
@@ -247,7 +251,8 @@ func (e *Engine) gatherOne(ctx context.Context, o objects.Object, missing search
 	return nil
 }
 
-// awaited reports whether something on the move waits for an object, and it was not seen later than the list that has it now.
+// awaited reports whether an object on the move waits for the object, and the object was not seen in a later version than the
+// list shows.
 func (s *state) awaited(o objects.Object) (waits bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -265,7 +270,7 @@ func (s *state) awaited(o objects.Object) (waits bool) {
 	return waits
 }
 
-// namespacesOf returns where objects of the resource are that follow others: "" for everywhere.
+// namespacesOf returns the namespaces in which objects of the resource can follow others; "" means all namespaces.
 func namespacesOf(r resources.Resource, missing search) []string {
 	if len(missing) == 0 {
 		return nil

@@ -4,23 +4,24 @@ import (
 	"time"
 )
 
-// comeback is how long a ring waits for more of its shards after one has come back: about as long as it takes to start a process that
-// takes its Lease.
+// comeback is how long a ring waits for more of its shards after one has come back: about as long as a process takes to start
+// and to acquire its Lease.
 const comeback = 15 * time.Second
 
-// grace keeps the first shard that comes back after a disruption from getting everything. Where less than half of the shards are there
-// that were there when the ring had converged last, and one has just come back, the objects of the others wait for a while: they would
-// go to the few, and back again as the others follow. Objects without a shard do not wait, and neither do those of shards that leave while
-// none comes back.
+// grace prevents the first shard that comes back after a disruption from getting all objects. The objects of lost shards wait
+// for a while if fewer than half of the shards are available that were available when the ring last converged, and one has
+// just come back. Otherwise, these objects would move to the few available shards, and back again when the other shards
+// follow. Objects without a shard do not wait. Objects of shards that leave do not wait either while no shard comes back.
 type grace struct {
-	// known is the number of available shards when the ring had converged last; until it has, that of the Leases that there were at first,
-	// whoever holds them.
+	// known is the number of shards that were available when the ring last converged. Before the first convergence, it is the
+	// initial number of Leases, whoever holds them.
 	known int
-	// until is how long objects wait; zero if they do not.
+	// until is the end of the wait; zero if objects do not wait.
 	until time.Time
 }
 
-// retarget takes note of another set of available shards; joined reports whether one has come, leases is how many Leases there are.
+// retarget records another set of available shards. joined reports whether a shard has joined, and leases is the number of
+// Leases.
 func (g *grace) retarget(now time.Time, available, leases int, joined bool) {
 	if g.known == 0 {
 		g.known = leases
@@ -34,5 +35,5 @@ func (g *grace) retarget(now time.Time, available, leases int, joined bool) {
 	}
 }
 
-// wait returns how long objects of lost shards have to wait; not positive if they have not.
+// wait returns how long objects of lost shards have to wait; zero or negative if they do not have to.
 func (g *grace) wait(now time.Time) time.Duration { return g.until.Sub(now) }

@@ -19,24 +19,24 @@ func TestGrace(t *testing.T) {
 	g := &grace{}
 
 	g.retarget(begin, 1, 1, true)
-	require.LessOrEqual(t, g.wait(begin), time.Duration(0), "of a ring of which nothing is known nobody is waited for")
+	require.LessOrEqual(t, g.wait(begin), time.Duration(0), "no wait in a ring of which nothing is known")
 
 	g.known = 4
 	g.retarget(begin, 1, 4, false)
 	require.LessOrEqual(t, g.wait(begin), time.Duration(0), "three have left, and none has come back")
 	g.retarget(begin, 0, 4, false)
 	g.retarget(begin, 1, 4, true)
-	require.Equal(t, comeback, g.wait(begin), "the first one is back")
-	require.LessOrEqual(t, g.wait(begin.Add(comeback)), time.Duration(0), "but not for ever")
+	require.Equal(t, comeback, g.wait(begin), "the first one has come back")
+	require.LessOrEqual(t, g.wait(begin.Add(comeback)), time.Duration(0), "the wait has an end")
 
 	later := begin.Add(comeback / 2)
 	g.retarget(later, 2, 4, true)
-	require.LessOrEqual(t, g.wait(later), time.Duration(0), "half of them are there")
+	require.LessOrEqual(t, g.wait(later), time.Duration(0), "half of them are available")
 
 	g = &grace{}
 	g.retarget(begin, 0, 4, false)
 	g.retarget(begin, 1, 4, true)
-	require.Equal(t, comeback, g.wait(begin), "whose leader is new knows the Leases of those that are away")
+	require.Equal(t, comeback, g.wait(begin), "a new leader knows the Leases of shards that are not available")
 }
 
 func TestLinesAreFew(t *testing.T) {
@@ -56,7 +56,7 @@ func TestLinesAreFew(t *testing.T) {
 	require.Equal(t, 3, others)
 }
 
-// After a disruption of all shards the first one that is back would get everything, and give it back as the others follow.
+// After a disruption of all shards, the first shard that comes back would get all objects, and give them back when the others follow.
 func TestFirstShardThatComesBackDoesNotGetEverything(t *testing.T) {
 	r := newResting(t)
 	all := target(r.ring)
@@ -100,7 +100,7 @@ func TestFirstShardThatComesBackDoesNotGetEverything(t *testing.T) {
 
 	r.e.SetTarget(three)
 	r.settle()
-	require.Equal(t, mine, at("a"), "nobody's objects have moved")
+	require.Equal(t, mine, at("a"), "no objects should have moved")
 
 	r.e.SetTarget(of(all))
 	r.e.SetTarget(of(all, "a"))

@@ -9,16 +9,17 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
 
-// manyLost is how many lost shards are remembered.
+// manyLost is the number of lost shards that are remembered.
 const manyLost = 1000
 
-// history tells what a watch has to tell from what it repeats. When a shard is lost, the watch for objects without an available shard goes
-// on with another selector from where it is, which may be a minute ago. So it tells of objects that were at that shard in the meantime,
-// wherever they are by now. Those that are still there are listed; nothing else of that time is of any use, and each would cost a look.
+// history distinguishes news of a watch from repetitions. When a shard is lost, the watch for objects without an available
+// shard continues with another selector from its current position, which may be a minute old. It therefore delivers objects
+// that were at that shard in the meantime, wherever they are now. The objects that are still there are listed. All other
+// objects of that time are useless, and each would cost a request.
 type history struct {
-	// reached are resource versions that the API server has surely reached.
+	// reached are resource versions that the API server has certainly reached.
 	reached map[schema.GroupVersionResource]string
-	// until are, for shards that were lost, the versions that were reached before their objects were listed.
+	// until contains, for each lost shard, the versions that were reached before its objects were listed.
 	until map[string]map[schema.GroupVersionResource]string
 }
 
@@ -29,17 +30,17 @@ func newHistory() history {
 	}
 }
 
-// note takes note of a version that was reached.
+// note records a version that was reached.
 func (h *history) note(gvr schema.GroupVersionResource, version string) {
 	if was, ok := h.reached[gvr]; !ok || objects.Older(was, version) {
 		h.reached[gvr] = version
 	}
 }
 
-// lose takes note of shards whose objects are about to be listed.
+// lose records shards whose objects are about to be listed.
 func (h *history) lose(shards sets.Set[string]) {
 	if len(h.until)+shards.Len() > manyLost {
-		clear(h.until) // what is repeated is looked at
+		clear(h.until) // the watches' repetitions are then processed
 	}
 
 	reached := maps.Clone(h.reached)
@@ -48,14 +49,14 @@ func (h *history) lose(shards sets.Set[string]) {
 	}
 }
 
-// past reports whether an object is as it was before the list of the objects of its shard, which is lost.
+// past reports whether the object is not newer than the list of the objects of its lost shard.
 func (h *history) past(o objects.Object) bool {
 	until, ok := h.until[o.Shard][o.GVR]
 
 	return ok && (o.ResourceVersion == until || objects.Older(o.ResourceVersion, until))
 }
 
-// reached takes note of a version that the API server has reached.
+// reached records a version that the API server has reached.
 func (s *state) reached(gvr schema.GroupVersionResource, version string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,7 +64,8 @@ func (s *state) reached(gvr schema.GroupVersionResource, version string) {
 	s.history.note(gvr, version)
 }
 
-// anew forgets the past: a watch begins anew, and its API server's versions may be others after a restore of its storage.
+// anew clears the history: a watch starts from scratch, and after a restore of its storage, the API server may use other
+// versions.
 func (s *state) anew() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,7 +73,7 @@ func (s *state) anew() {
 	s.history = newHistory()
 }
 
-// past reports whether an object that a watch tells of is as it was in the past, so that a list tells of it.
+// past reports whether a watch delivers an object in a past state, so that a list delivers the object.
 func (s *state) past(o objects.Object) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

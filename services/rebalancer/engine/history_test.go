@@ -13,8 +13,8 @@ import (
 	"github.com/clusterring/clusterring/tools/lab/localplane/leasetest"
 )
 
-// When a shard is lost, the watch for objects without an available shard goes on from where it is. What it repeats of objects that the
-// shard had in the meantime, and has no more, costs nothing.
+// When a shard is lost, the watch for objects without an available shard continues from its position. Repeated events about
+// objects that the shard once had, and has no longer, cost nothing.
 func TestPastOfALostShardCostsNoRequest(t *testing.T) {
 	r := newResting(t)
 	all := target(r.ring)
@@ -39,7 +39,7 @@ func TestPastOfALostShardCostsNoRequest(t *testing.T) {
 
 	still := r.create(name, "b")
 
-	r.eventually(func() bool { // until the audit has reached what has happened
+	r.eventually(func() bool { // until the audit has reached these versions
 		r.clock.Step(auditEvery)
 
 		r.e.mu.Lock()
@@ -69,7 +69,7 @@ func TestHistory(t *testing.T) {
 
 	h := newHistory()
 	h.lose(sets.New("unknown"))
-	require.False(t, h.past(at("unknown", "1")), "nothing is known to have been reached")
+	require.False(t, h.past(at("unknown", "1")), "no version is known to have been reached")
 
 	h.note(gvr, "9")
 	h.note(gvr, "10")
@@ -78,10 +78,10 @@ func TestHistory(t *testing.T) {
 	h.note(gvr, "11")
 
 	require.True(t, h.past(at("b", "9")))
-	require.True(t, h.past(at("b", "10")), "the list has begun after it")
+	require.True(t, h.past(at("b", "10")), "the list began after it")
 	require.False(t, h.past(at("b", "11")))
-	require.False(t, h.past(at("", "9")), "nobody lists it")
-	require.False(t, h.past(at("c", "9")), "nobody lists it")
+	require.False(t, h.past(at("", "9")), "no list contains it")
+	require.False(t, h.past(at("c", "9")), "no list contains it")
 
 	many := sets.New[string]()
 	for i := range manyLost {
@@ -89,5 +89,5 @@ func TestHistory(t *testing.T) {
 	}
 
 	h.lose(many)
-	require.Len(t, h.until, manyLost, "what is kept is bounded")
+	require.Len(t, h.until, manyLost, "the history should be limited")
 }

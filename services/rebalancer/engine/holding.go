@@ -9,32 +9,34 @@ import (
 )
 
 const (
-	// heldAtMost is how many objects a list keeps back, fewer than maxActive: 7 MB.
+	// heldAtMost is how many objects a list holds back, fewer than maxActive: 7 MB.
 	heldAtMost = 15_000
-	// urgentHeld and calmHeld are how long objects are kept back that nobody works on, and those that their shard goes on working on.
+	// urgentHeld and calmHeld are how long objects are held back: objects that no shard works on, and objects that their
+	// shard continues to work on.
 	urgentHeld = 5 * time.Second
 	calmHeld   = 30 * time.Second
 )
 
-// holding keeps back what a list finds out of place until the list is over, but no more than heldAtMost, and not for long. The writes that move
-// objects would have the API server end the list, for it keeps no more than some of them for one watcher; then the list begins anew in pages. One
-// goroutine uses it. Create it with [Engine.hold].
+// holding holds back the misplaced objects that a list finds until the list is complete, but no more than heldAtMost, and not
+// for long. Without it, the API server would end the list, because it keeps only a limited number of writes for a watcher, and
+// every move is a write. The list would then start again in pages. Only one goroutine may use a holding. Create it with
+// [Engine.hold].
 type holding struct {
 	e       *Engine
-	world   placement.World
+	lookup  placement.Lookup
 	until   time.Time
 	begun   bool
 	objects []objects.Object
 	over    bool
 }
 
-// hold returns a holding for a list that begins now, which keeps objects back for no longer than the given time; 0 keeps nothing back. The list
-// of few objects is over so soon, or costs so little when it begins anew, that nothing is kept back.
-func (e *Engine) hold(world placement.World, atMost time.Duration) *holding {
-	return &holding{e: e, world: world, until: e.Clock.Now().Add(atMost), over: atMost == 0 || e.few()}
+// hold returns a holding for a list that begins now. It holds objects back for at most the given time; 0 holds nothing back.
+// It also holds nothing back if the ring has few objects, because such a list is short, and cheap to repeat.
+func (e *Engine) hold(lookup placement.Lookup, atMost time.Duration) *holding {
+	return &holding{e: e, lookup: lookup, until: e.Clock.Now().Add(atMost), over: atMost == 0 || e.few()}
 }
 
-// list lists what is in a scope, and hands it to take as it is to be observed. It returns the resource version of the list.
+// list lists the objects of a scope and passes each to take, which observes it. It returns the resource version of the list.
 func (h *holding) list(ctx context.Context, scope objects.Scope, take func(sight)) (resourceVersion string, err error) {
 	defer h.release(ctx)
 
@@ -44,7 +46,7 @@ func (h *holding) list(ctx context.Context, scope objects.Scope, take func(sight
 	})
 }
 
-// keep reports whether the object is kept back. The first is not, so that moving begins at once.
+// keep reports whether the object is held back. The first object is not, so that moves begin immediately.
 func (h *holding) keep(ctx context.Context, o objects.Object) bool {
 	switch {
 	case h == nil || h.over:
@@ -62,12 +64,12 @@ func (h *holding) keep(ctx context.Context, o objects.Object) bool {
 	return true
 }
 
-// release has everything observed that was kept back. Nothing is from now on.
+// release observes all objects that were held back. From then on, nothing is held back.
 func (h *holding) release(ctx context.Context) {
 	h.over = true
 
 	for _, o := range h.objects {
-		h.e.observe(ctx, h.world, o)
+		h.e.observe(ctx, h.lookup, o)
 	}
 
 	h.objects = nil

@@ -18,31 +18,32 @@ type everywhere struct{}
 
 func (everywhere) Selects(context.Context, string, labels.Selector) (bool, error) { return true, nil }
 
-// found gives a holding so many objects that are at no available shard, and returns how many the engine knows of in all.
+// found passes objects without an available shard to a holding, and returns how many objects the engine knows in total.
 func found(g *goingOver, h *holding, from, to int) int {
 	g.Helper()
 
 	for i := from; i < to; i++ {
 		id := objects.ID{GVR: corev1.SchemeGroupVersion.WithResource("configmaps"), Namespace: "n", Name: fmt.Sprint("lost-", i)}
 		o := objects.Object{ID: id, ResourceVersion: "1", Shard: "lost", Labelled: true}
-		g.e.observed(g.Context(), g.e.world(), sight{object: o, held: h})
+		g.e.observed(g.Context(), g.e.lookup(), sight{object: o, held: h})
 	}
 
 	return g.e.table.Ready()
 }
 
-// While a list is read, objects that it finds are not moved but for some: the API server would end it. They do not wait for ever.
+// While a list is read, only some of its objects are moved: otherwise the API server would end the list. They do not wait
+// forever.
 func TestListsKeepBackWhatTheyFind(t *testing.T) {
 	g := newGoingOver(t, 1)
 	g.e.Namespaces = everywhere{}
-	h := g.e.hold(g.e.world(), time.Second)
-	require.Equal(t, 1, found(g, h, 0, 100), "moving begins at once")
+	h := g.e.hold(g.e.lookup(), time.Second)
+	require.Equal(t, 1, found(g, h, 0, 100), "moves should begin immediately")
 
 	h.release(t.Context())
 	require.Equal(t, 100, found(g, h, 0, 0))
-	require.Equal(t, 101, found(g, h, 100, 101), "the list is over")
+	require.Equal(t, 101, found(g, h, 100, 101), "the list has ended")
 
-	h = g.e.hold(g.e.world(), time.Second)
+	h = g.e.hold(g.e.lookup(), time.Second)
 	require.Equal(t, 102, found(g, h, 101, 150))
 	g.clock.Step(time.Second + 1)
 	require.Equal(t, 151, found(g, h, 150, 151), "the list lasts too long")
@@ -50,11 +51,11 @@ func TestListsKeepBackWhatTheyFind(t *testing.T) {
 	require.Empty(t, h.objects)
 }
 
-// A list keeps back no more than there is room for.
+// A list does not hold back more objects than allowed.
 func TestListsKeepBackSome(t *testing.T) {
 	g := newGoingOver(t, 1)
 	g.e.Namespaces = everywhere{}
-	h := g.e.hold(g.e.world(), time.Hour)
+	h := g.e.hold(g.e.lookup(), time.Hour)
 	require.Equal(t, 1, found(g, h, 0, heldAtMost+1))
 	require.Equal(t, heldAtMost+2, found(g, h, heldAtMost+1, heldAtMost+2))
 }

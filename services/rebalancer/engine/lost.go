@@ -12,8 +12,8 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/source"
 )
 
-// lister lists the objects of one resource that lost shards have left behind. Whatever happens to the ring meanwhile, a list that has
-// begun is finished: the next change would interrupt it again.
+// lister lists the objects of one resource that lost shards have left behind. It completes every list, whatever happens to the
+// ring meanwhile: otherwise the next change would interrupt the list again.
 type lister struct {
 	e   *Engine
 	id  sourceID
@@ -24,7 +24,7 @@ type lister struct {
 	wake    chan struct{}
 }
 
-// add has the objects of more shards listed.
+// add requests a list of the objects of more shards.
 func (l *lister) add(shards []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -61,15 +61,15 @@ func (l *lister) run(ctx context.Context) {
 	}
 }
 
-// list lists what is pending. After an error all of it still is.
+// list lists what is pending. After an error, all of it is still pending.
 func (l *lister) list(ctx context.Context) error {
 	shards := l.take()
 
 	for names := range slices.Chunk(sets.List(shards), namedAtOnce) {
 		scope := objects.Scope{GVR: l.gvr, Selector: selector(l.e.Objects.ShardLabel(), "in", names)}
-		world := l.e.world()
+		lookup := l.e.lookup()
 
-		_, err := l.e.hold(world, urgentHeld).list(ctx, scope, func(s sight) { l.e.observed(ctx, world, s) })
+		_, err := l.e.hold(lookup, urgentHeld).list(ctx, scope, func(s sight) { l.e.observed(ctx, lookup, s) })
 		if err != nil {
 			l.back(shards)
 			return err
@@ -88,7 +88,7 @@ func (l *lister) list(ctx context.Context) error {
 	return nil
 }
 
-// back has shards listed again.
+// back makes shards pending again.
 func (l *lister) back(shards sets.Set[string]) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

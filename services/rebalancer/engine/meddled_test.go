@@ -27,18 +27,18 @@ import (
 	"github.com/clusterring/clusterring/tools/lab/localplane/leasetest"
 )
 
-// asked is what an engine asks of the API server.
+// asked is a request of an engine to the API server.
 type asked struct {
 	verb     string // LIST, WATCH, GET or PATCH
 	resource string
 	name     string // empty for LIST and WATCH
 	selector string
-	ctx      context.Context //nolint:containedctx // that of the request
+	ctx      context.Context //nolint:containedctx // the context of the request
 }
 
 func (a asked) of(verb, resource string) bool { return a.verb == verb && a.resource == resource }
 
-// askedBy returns what a request asks of the core API.
+// askedBy returns the request for the core API that an HTTP request represents.
 func askedBy(req *http.Request) asked {
 	query := req.URL.Query()
 	a := asked{verb: req.Method, selector: query.Get("labelSelector"), ctx: req.Context()}
@@ -62,7 +62,7 @@ func askedBy(req *http.Request) asked {
 	return a
 }
 
-// meddler is a way to the API server on which the test answers what it wants to. It counts what is asked.
+// meddler is a connection to the API server that the test can interfere with. It counts requests.
 type meddler struct {
 	next http.RoundTripper
 
@@ -96,7 +96,8 @@ func (m *meddler) RoundTrip(req *http.Request) (*http.Response, error) {
 	return res, err
 }
 
-// meddle has the function answer from now on. Where it returns nothing, the API server answers. It may block; nil does nothing.
+// meddle sets the function that answers requests. If it returns nothing, the API server answers. The function may block; nil
+// answers nothing.
 func (m *meddler) meddle(answer func(asked) (*http.Response, error)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -112,11 +113,11 @@ func (m *meddler) cut() {
 	m.mu.Unlock()
 
 	for _, body := range all {
-		_ = body.Close() // the connection goes on
+		_ = body.Close() // the connection stays open
 	}
 }
 
-// times returns how often something was asked, such as "LIST secrets".
+// times returns how often requests were sent, such as "LIST secrets".
 func (m *meddler) times(what ...string) (n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -130,7 +131,7 @@ func (m *meddler) times(what ...string) (n int) {
 	return n
 }
 
-// refused is the answer of an API server that says no.
+// refused is the answer of an API server that refuses a request.
 func refused(code int, reason metav1.StatusReason) (*http.Response, error) {
 	body, err := json.Marshal(metav1.Status{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
@@ -147,7 +148,7 @@ func refusedAsInternal() (*http.Response, error) {
 	return refused(http.StatusInternalServerError, metav1.StatusReasonInternalError)
 }
 
-// silent is the answer to a watch of which nothing ever comes.
+// silent is the answer to a watch that never delivers an event.
 func silent(r asked) *http.Response {
 	body, end := io.Pipe()
 	context.AfterFunc(r.ctx, func() { _ = end.CloseWithError(r.ctx.Err()) })
@@ -155,7 +156,7 @@ func silent(r asked) *http.Response {
 	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: body}
 }
 
-// leaseReader counts how often Leases are listed, and may refuse that.
+// leaseReader counts lists of Leases, and can refuse them.
 type leaseReader struct {
 	client.Reader
 
@@ -164,7 +165,7 @@ type leaseReader struct {
 	err error
 }
 
-// refuse has every list fail; with nil none.
+// refuse makes every list fail with the error; nil ends that.
 func (r *leaseReader) refuse(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -192,12 +193,12 @@ func (r *leaseReader) lists() int {
 	return r.n
 }
 
-// meddled is an engine for ConfigMaps and their Secrets at shards a and b, on whose requests the test may meddle.
+// meddled is an engine for ConfigMaps and their Secrets at the shards a and b. The test can interfere with its requests.
 type meddled struct {
 	*ringOfTwo
 	*meddler
 	leases *leaseReader
-	fake   *testclock.FakeClock // nil if time goes by itself
+	fake   *testclock.FakeClock // nil if the real time is used
 }
 
 func newMeddled(t *testing.T, change ...func(*meddled, *Config)) *meddled {
@@ -221,24 +222,24 @@ func newMeddled(t *testing.T, change ...func(*meddled, *Config)) *meddled {
 	return w
 }
 
-// byHand lets time go by only when the test says so.
+// byHand makes time pass only when the test says so.
 func byHand(w *meddled, c *Config) {
 	w.fake = testclock.NewFakeClock(time.Unix(1_000_000_000, 0))
 	c.Clock = w.fake
 }
 
-// goesBy lets some seconds go by. A second lasts as long as some requests; what it sets off is not waited for.
+// goesBy lets some seconds pass. A second lasts as long as a few requests. goesBy does not wait for the effects.
 func (w *meddled) goesBy(seconds int) {
 	for range seconds {
 		w.fake.Step(time.Second)
 
 		for range 3 {
-			_ = w.client.Get(w.Context(), client.ObjectKey{Name: w.ns}, &corev1.Namespace{}) // whatever it says
+			_ = w.client.Get(w.Context(), client.ObjectKey{Name: w.ns}, &corev1.Namespace{}) // the result is irrelevant
 		}
 	}
 }
 
-// eventually waits for a condition. Meanwhile time goes by.
+// eventually waits for a condition while time passes.
 func (w *meddled) eventually(condition func() bool, message string, args ...any) {
 	w.Helper()
 	w.await(func() bool {
@@ -255,10 +256,10 @@ func (w *meddled) converges() {
 	w.eventually(func() bool { return w.e.Report().Converged }, "the ring should converge")
 }
 
-// placed reports whether an object is at a shard, and drained or not.
+// placed reports whether an object is at a shard, and whether it is drained.
 func (w *meddled) placed(obj client.Object, shard string, drain bool) bool {
 	if w.client.Get(w.Context(), client.ObjectKeyFromObject(obj), obj) != nil {
-		return false // the wait tells
+		return false // the caller reports it
 	}
 
 	_, draining := obj.GetLabels()[v1alpha1.DrainLabel(w.ring)]
@@ -269,10 +270,10 @@ func (w *meddled) placed(obj client.Object, shard string, drain bool) bool {
 // comes waits until an object is at a shard, and drained or not.
 func (w *meddled) comes(obj client.Object, shard string, drain bool) {
 	w.Helper()
-	w.eventually(func() bool { return w.placed(obj, shard, drain) }, "%s should come to be at %q, drained: %t", obj.GetName(), shard, drain)
+	w.eventually(func() bool { return w.placed(obj, shard, drain) }, "%s should be at %q, drained: %t", obj.GetName(), shard, drain)
 }
 
-// namesAt returns names that the target gives to a shard.
+// namesAt returns names that belong to a shard.
 func (w *meddled) namesAt(t *Target, shard, prefix string, n int) []string {
 	var names []string
 
@@ -296,7 +297,7 @@ func (w *meddled) owners(prefix, shard string, n int) []*corev1.ConfigMap {
 	return all
 }
 
-// relabel writes labels behind everybody's back.
+// relabel writes labels as another client.
 func (w *meddled) relabel(obj client.Object, labels map[string]any) {
 	w.Helper()
 
@@ -311,7 +312,7 @@ func (w *meddled) acknowledge(obj client.Object) {
 	w.relabel(obj, map[string]any{v1alpha1.ShardLabel(w.ring): nil, v1alpha1.DrainLabel(w.ring): nil})
 }
 
-// lease makes the Lease of a shard, held or not.
+// lease creates the Lease of a shard, held or not.
 func (w *meddled) lease(name string, held bool) *leasetest.Shard {
 	w.Helper()
 
@@ -325,12 +326,12 @@ func (w *meddled) lease(name string, held bool) *leasetest.Shard {
 	return s
 }
 
-// failure reports whether the engine reports a failure with these words.
+// failure reports whether the engine reports a failure that contains the text.
 func (w *meddled) failure(words string) bool {
 	return slices.ContainsFunc(w.e.Report().Failures, func(f string) bool { return strings.Contains(f, words) })
 }
 
-// counter counts by name. The zero value has counted nothing.
+// counter counts by name. The zero value is ready to use.
 type counter struct {
 	mu sync.Mutex
 	by map[string]int

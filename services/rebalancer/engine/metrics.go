@@ -11,11 +11,11 @@ import (
 var (
 	moves = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "clusterring_rebalancer_writes_total",
-		Help: "Writes of labels by ring, resource and what was done: assign, drain, withdraw or release.",
+		Help: "Writes of labels, by ring, resource and action: assign, drain, withdraw or release.",
 	}, []string{"ring", "resource", "verb"})
 	failures = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "clusterring_rebalancer_failures_total",
-		Help: "Attempts to move an object that failed and will be repeated, by ring. Conflicts do not count.",
+		Help: "Failed attempts to move an object, which will be retried, by ring. Conflicts do not count.",
 	}, []string{"ring"})
 	lateDrains = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "clusterring_rebalancer_late_drains_total",
@@ -23,11 +23,11 @@ var (
 	}, []string{"ring", "shard"})
 	audited = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "clusterring_rebalancer_audit_found_total",
-		Help: "Objects that the audit found out of their place while the ring was converged, by ring. It should stay 0: nothing else had found them.",
+		Help: "Objects that only the audit found out of place, while the ring was converged, by ring. It should stay 0.",
 	}, []string{"ring"})
 	objectsNow = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "clusterring_rebalancer_objects",
-		Help: "Objects that are not in their place, by ring and why: unassigned, blocked, misplaced, draining or late.",
+		Help: "Objects that are not in their place, by ring and state: unassigned, blocked, misplaced, draining or late.",
 	}, []string{"ring", "state"})
 )
 
@@ -55,7 +55,7 @@ func (r Report) Publish(ring string) {
 	}
 }
 
-// forgetShards drops the metrics of shards that are no more: each that comes may have a name of its own.
+// forgetShards drops the metrics of shards that no longer exist: every new shard may have a name of its own.
 func forgetShards(before, after *Target) {
 	if before == nil {
 		return
@@ -73,7 +73,7 @@ func forgetShards(before, after *Target) {
 	}
 }
 
-// Forget drops all metrics of a ring that is gone.
+// Forget drops all metrics of a deleted ring.
 func Forget(ring string) {
 	of := prometheus.Labels{"ring": ring}
 	moves.DeletePartialMatch(of)

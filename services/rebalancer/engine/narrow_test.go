@@ -15,7 +15,7 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/placement"
 )
 
-// A namespace that the ring leaves out costs nothing: what happens there is no event of any watch for objects without a shard.
+// A namespace that the ring does not cover costs nothing: its changes are no events of watches for objects without a shard.
 func TestNamespacesThatAreLeftOutAreNotWatched(t *testing.T) {
 	for name, narrow := range map[string]func(r *resting, other string) placement.Narrowing{
 		"few are left out": func(_ *resting, other string) placement.Narrowing {
@@ -31,7 +31,7 @@ func TestNamespacesThatAreLeftOutAreNotWatched(t *testing.T) {
 			all := target(r.ring)
 			all.Narrow = narrow(r, other)
 			r.e.Namespaces = these{r.ns, other}
-			r.e.mover.World.Namespaces = r.e.Namespaces
+			r.e.mover.Lookup.Namespaces = r.e.Namespaces
 
 			r.e.SetTarget(all)
 			r.run()
@@ -49,7 +49,7 @@ func TestNamespacesThatAreLeftOutAreNotWatched(t *testing.T) {
 
 			r.eventuallyAssigned(r.create("mine", ""))
 
-			// It is to watch the other one, too, from now on.
+			// From now on, the ring also has to watch the other namespace.
 			wider := *all
 			if wider.Narrow.Except = nil; wider.Narrow.Single {
 				wider.Narrow.Only = []string{other, r.ns}
@@ -60,7 +60,7 @@ func TestNamespacesThatAreLeftOutAreNotWatched(t *testing.T) {
 			cm := r.create("others", "")
 			r.e.SetTarget(&wider)
 			r.eventuallyAssigned(cm)
-			require.Equal(t, before, r.passes(0), "what is watched has changed, and nothing else")
+			require.Equal(t, before, r.passes(0), "only the watches have changed")
 		})
 	}
 }

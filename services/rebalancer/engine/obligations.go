@@ -12,7 +12,7 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/obligation"
 )
 
-// What a move asks the engine about, and reports on its way. [move.Obligations] documents each method.
+// These methods are what a move asks the engine and reports to it. [move.Obligations] documents each method.
 
 // See implements [move.Obligations].
 func (s *state) See(o objects.Object) {
@@ -65,13 +65,13 @@ func (s *state) Gathered(o objects.Object, to string) (h v1alpha1.Handover, all 
 
 	switch {
 	case f == nil && o.Controller != nil && !s.ancestors.Between(o.GVR.GroupResource()):
-		return nil, true // as far as was ever seen, nothing follows the like of it
+		return nil, true // nothing has ever followed an object of this kind
 	case f == nil:
 		uid, f = o.UID, &family{owner: o.ID, since: s.clock.Now(), members: map[objects.ID]objects.Object{}}
-		s.arrived(o.ID) // another of that name
+		s.arrived(o.ID) // another object of that name
 		s.families.byUID[uid], s.families.byName[o.ID] = f, uid
 		s.table.Given(o)
-	case uid == o.UID && f.owner != o.ID: // it is served in another version
+	case uid == o.UID && f.owner != o.ID: // the resource is served in another version
 		delete(s.families.byName, f.owner)
 		f.owner, s.families.byName[o.ID] = o.ID, uid
 	}

@@ -17,42 +17,44 @@ import (
 )
 
 const (
-	// urgentFirst is how long a pass waits for what is more urgent without seeing any of it done, urgentAtMost how long it does so at all:
-	// some fifty thousand moves.
+	// urgentFirst is how long a pass waits for more urgent work without seeing progress. urgentAtMost is how long it waits in
+	// total: about fifty thousand moves.
 	urgentFirst  = 10 * time.Second
 	urgentAtMost = 12 * urgentFirst
 	// auditEvery is the shortest time from one audit to the next.
 	auditEvery = time.Minute
-	// overdue is after how many times the pace of audits a change has everything looked at: shards may come and go for ever, so that no check
-	// and no audit is due.
+	// overdue is the number of audit intervals after which a change triggers a pass over all objects. Shards may come and go
+	// forever, so that neither a check nor an audit becomes due.
 	overdue = 2
-	// auditBudget is the part of a core that audits may take, unless it is set.
+	// auditBudget is the default share of a core that audits may use.
 	auditBudget = 0.01
-	// perObject is what it costs the API server and the rebalancer to go over one object: docs/performance.md has the figure.
+	// perObject is the cost of visiting one object, for the API server and the rebalancer: see docs/performance.md.
 	perObject = 25 * time.Microsecond
 )
 
-// passes decides when to go over the labelled objects, and where. Create it with newPasses.
+// passes decides when to visit the labeled objects, and which of them. Create it with newPasses.
 //
 // Invariants:
 //
-//  1. The ring is verified only by a pass over all that began when the ring had wanted the same for the settle period, was finished
-//     without an error, and from whose begin until there was no obligation no object was moved.
-//  2. What is owed is forgotten only when a pass that began later has been finished.
-//  3. Failing, and passes that find something again and again, are spaced out up to half a minute.
+//  1. The ring becomes verified only by a pass over all objects that ended without an error. It began when the target had
+//     not changed for the settle period. No object moved from its start until there was no obligation.
+//  2. A debt is dropped only when a pass that began after it has ended.
+//  3. The intervals between failing passes, and between passes that find something repeatedly, grow up to half a minute.
 type passes struct {
 	settle time.Duration
 	budget float64
 
-	// extent is where a pass has to look now.
+	// extent is where a pass has to look.
 	extent extent
-	// since is when the ring came to want what it wants now.
+	// since is the time of the last change of the target.
 	since    time.Time
 	verified bool
-	// began is when the last pass over all began, and moved the table's count then; zero if it is not to be relied on.
+	// began is when the last pass over all objects began; zero if that pass proves nothing. moved is the table's count of
+	// moves then.
 	began time.Time
 	moved uint64
-	// ended is when the last pass over all ended, or when the first was due; objects is how many it saw.
+	// ended is when the last pass over all objects ended, or when the first was due. objects is the number of objects that it
+	// saw.
 	ended   time.Time
 	objects int
 	// next is when the next pass may begin.
@@ -60,13 +62,13 @@ type passes struct {
 	backoff source.Pauses
 }
 
-// newPasses returns the passes of a ring that has yet to be gone over. Failing passes, and those that find something again and again, are
-// spaced out from 0.1 s to 30 s.
+// newPasses returns the passes of a ring that no pass has visited yet. The intervals between failing passes, and between
+// passes that find something repeatedly, grow from 0.1 s to 30 s.
 func newPasses(ring string, l Limits) passes {
 	return passes{settle: l.Settle, budget: l.AuditBudget, backoff: source.NewPauses("passes of "+ring, 100*time.Millisecond, 30*time.Second)}
 }
 
-// retarget notes that the ring wants something else, and where objects may be misplaced therefore.
+// retarget records that the target has changed, and where objects may therefore be misplaced.
 func (p *passes) retarget(now time.Time, more extent) {
 	p.extent.add(more)
 	p.since, p.verified, p.began = now, false, time.Time{}
@@ -79,7 +81,7 @@ func (p *passes) retarget(now time.Time, more extent) {
 	p.backoff.Reset()
 }
 
-// owe notes that something has to be looked for.
+// owe records what passes have to look for.
 func (p *passes) owe(d obligation.Debt) {
 	if d.All {
 		p.extent.addAll()
@@ -92,22 +94,22 @@ func (p *passes) owe(d obligation.Debt) {
 	}
 }
 
-// kind is why there is a pass.
+// kind is the reason for a pass.
 type kind uint8
 
 const (
-	// noPass says that there is nothing to do.
+	// noPass means that no pass is due.
 	noPass kind = iota
-	// change looks where a change may have put objects out of place.
+	// change looks where a change may have misplaced objects.
 	change
-	// check looks whether everything is in its place.
+	// check verifies that every object is in its place.
 	check
-	// audit does so although nothing says that it is not.
+	// audit does the same without a reason to expect misplaced objects.
 	audit
 )
 
-// due decides what to do now, or when to ask again; at is zero if only a change is worth another look. The table must be that of the
-// same ring; listing says that some source has more to tell.
+// due decides which pass is due now, or when to ask again. at is zero if only a change can make a pass due. The table must
+// belong to the same ring. listing reports whether some source may still find objects.
 func (p *passes) due(now time.Time, t *obligation.Table, listing bool) (k kind, at time.Time) {
 	still := t.Empty() && !listing
 
@@ -142,7 +144,7 @@ func (p *passes) due(now time.Time, t *obligation.Table, listing bool) (k kind, 
 	return k, at
 }
 
-// pace is the time from the end of one audit to the next, by the budget.
+// pace returns the time from the end of one audit to the next, according to the budget.
 func (p *passes) pace() time.Duration {
 	budget := p.budget
 	if budget <= 0 {
@@ -152,7 +154,8 @@ func (p *passes) pace() time.Duration {
 	return max(auditEvery, time.Duration(float64(p.objects)*float64(perObject)/budget))
 }
 
-// begin notes that a pass begins, and returns where it has to look: at some shards or all, and at main objects alone or at all.
+// begin records that a pass begins. It returns where the pass has to look: at some shards or at all, and at main objects only
+// or at all objects.
 func (p *passes) begin(now time.Time, k kind, table *obligation.Table, t *Target) (shards []string, all, owners bool) {
 	all = true
 	if k == change && now.Before(p.ended.Add(overdue*p.pace())) {
@@ -170,7 +173,7 @@ func (p *passes) begin(now time.Time, k kind, table *obligation.Table, t *Target
 	return shards, all, owners
 }
 
-// pass goes over labelled objects whenever that is due.
+// pass visits labeled objects whenever a pass is due.
 func (e *Engine) pass(ctx context.Context) {
 	for ctx.Err() == nil {
 		var (
@@ -233,7 +236,7 @@ func (e *Engine) once(ctx context.Context, k kind) {
 	e.mu.Unlock()
 
 	p := &round{e: e, t: t, full: all && !owners, audited: k == audit && converged}
-	if k == change { // much may have to move, while nothing is found in other passes
+	if k == change { // many objects may have to move; other passes find nothing
 		p.held = calmHeld
 	}
 
@@ -255,7 +258,7 @@ func (e *Engine) once(ctx context.Context, k kind) {
 	}
 }
 
-// finish notes how a pass has ended.
+// finish records the result of a pass.
 func (e *Engine) finish(k kind, p *round, owed extent, err error) {
 	e.update(func(now time.Time) {
 		ps := &e.passes
@@ -266,7 +269,7 @@ func (e *Engine) finish(k kind, p *round, owed extent, err error) {
 
 		switch {
 		case !e.target.Same(p.t):
-			// What was owed then is part of the extent since, if it is another ring's business at all.
+			// The extent now contains what was owed then, if it still concerns this ring.
 			ps.extent.add(owed)
 			ps.began = time.Time{}
 		case err != nil:
@@ -284,9 +287,9 @@ func (e *Engine) finish(k kind, p *round, owed extent, err error) {
 	})
 }
 
-// awaitUrgent lets objects without an available shard go first: nobody works on them, and a pass over very many objects would keep the
-// API server busy. It waits as long as there are fewer of them after each urgentFirst, or more, for they are just being found; and for
-// urgentAtMost, for there may always be another one.
+// awaitUrgent lets objects without an available shard go first: no shard works on them, and a pass over very many objects
+// would keep the API server busy. It continues to wait as long as their number changes within each urgentFirst: it may also
+// grow, because sources are still finding them. It waits for at most urgentAtMost, because there may always be another object.
 func (e *Engine) awaitUrgent(ctx context.Context) {
 	left := -1
 
@@ -298,7 +301,8 @@ func (e *Engine) awaitUrgent(ctx context.Context) {
 	}
 }
 
-// urgent waits for urgentFirst until nothing is urgent, and returns how many objects are still to be dealt with.
+// urgent waits until nothing is urgent, for at most urgentFirst. It returns the number of objects that still have to be
+// processed.
 func (e *Engine) urgent(ctx context.Context) (left int) {
 	e.awaitFor(ctx, urgentFirst, func() bool {
 		left = e.table.Busy()
@@ -312,16 +316,16 @@ func (e *Engine) urgent(ctx context.Context) (left int) {
 type round struct {
 	e *Engine
 	t *Target
-	// held is how long what is out of place is kept back.
+	// held is how long misplaced objects are held back.
 	held time.Duration
-	// full says that it goes over everything.
+	// full reports whether it visits all objects.
 	full bool
-	// audited says that everything was in its place when it began.
+	// audited reports whether it is an audit, and the ring was converged when it began.
 	audited bool
 	objects int
 }
 
-// over goes over the labelled objects of one resource, of some shards or of all.
+// over visits the labeled objects of one resource, of some shards or of all.
 func (p *round) over(ctx context.Context, r resources.Resource, shards []string, all bool) error {
 	scope := objects.Scope{GVR: r.GVR, Selector: p.e.Objects.ShardLabel()}
 	chunks := [][]string{nil}
@@ -330,8 +334,8 @@ func (p *round) over(ctx context.Context, r resources.Resource, shards []string,
 		chunks = slices.Collect(slices.Chunk(shards, namedAtOnce))
 	}
 
-	world := p.e.world()
-	world.Namespaces = &remembered{Namespaces: p.e.Namespaces}
+	lookup := p.e.lookup()
+	lookup.Namespaces = &remembered{Namespaces: p.e.Namespaces}
 
 	var err error
 
@@ -342,7 +346,7 @@ func (p *round) over(ctx context.Context, r resources.Resource, shards []string,
 
 		var version string
 
-		if version, err = p.e.hold(world, p.held).list(ctx, scope, func(s sight) { p.look(ctx, world, s) }); err != nil {
+		if version, err = p.e.hold(lookup, p.held).list(ctx, scope, func(s sight) { p.look(ctx, lookup, s) }); err != nil {
 			break
 		}
 
@@ -356,7 +360,7 @@ func (p *round) over(ctx context.Context, r resources.Resource, shards []string,
 	return err
 }
 
-func (p *round) look(ctx context.Context, world placement.World, s sight) {
+func (p *round) look(ctx context.Context, lookup placement.Lookup, s sight) {
 	o := s.object
 	p.objects++
 
@@ -365,15 +369,15 @@ func (p *round) look(ctx context.Context, world placement.World, s sight) {
 		_, known = p.e.Has(o.ID)
 	}
 
-	at, inPlace := p.e.observed(ctx, world, s)
+	at, inPlace := p.e.observed(ctx, lookup, s)
 	if p.audited && !inPlace && !known && p.e.undisturbed() {
 		countAudited(p.e.Ring)
-		log.FromContext(ctx).Info("The audit has found an object out of its place", "object", o.String(), "shard", o.Shard, "belongs to", at.Desired)
+		log.FromContext(ctx).Info("The audit has found a misplaced object", "object", o.String(), "shard", o.Shard, "desired", at.Desired)
 	}
 }
 
-// undisturbed reports whether nothing has changed, and nothing is owed, since the ring was verified: a ring that changes, and changes back, may
-// have put objects out of their places.
+// undisturbed reports whether nothing has changed, and nothing was owed, since the ring was verified. A ring that changes and
+// changes back may have misplaced objects.
 func (e *Engine) undisturbed() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -381,7 +385,7 @@ func (e *Engine) undisturbed() bool {
 	return e.passes.verified
 }
 
-// remembered asks about each namespace once in a while: a pass has many objects, and few namespaces.
+// remembered caches the answer for each namespace for a while: a pass visits many objects in few namespaces.
 type remembered struct {
 	Namespaces
 

@@ -19,7 +19,7 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/obligation"
 )
 
-// goingOver is an engine whose passes are begun and ended by a test.
+// goingOver is an engine whose passes the test begins and ends.
 type goingOver struct {
 	*testing.T
 	e     *Engine
@@ -27,13 +27,13 @@ type goingOver struct {
 	base  *Target
 }
 
-// pass is one that is under way.
+// pass is a pass in progress.
 type pass struct {
 	g     *goingOver
 	kind  kind
 	round *round
 	owed  extent
-	// shards are those where it looks; nil if at all.
+	// shards are the shards at which it looks; nil means everywhere.
 	shards []string
 }
 
@@ -52,10 +52,10 @@ func newGoingOver(t *testing.T, budget float64) *goingOver {
 	return g
 }
 
-// ring changes which shards are available. The sources have followed at once.
+// ring changes the available shards. The sources follow immediately.
 func (g *goingOver) ring(shards ...string) { followAtOnce(g.e, of(g.base, shards...)) }
 
-// followAtOnce gives an engine without sources a target, as if these had followed it.
+// followAtOnce gives a target to an engine without sources, as if they had followed it.
 func followAtOnce(e *Engine, t *Target) {
 	e.retarget(t)
 	e.takeLost()
@@ -71,7 +71,7 @@ func (g *goingOver) due() (kind, time.Duration) {
 	return k, at.Sub(g.clock.Now())
 }
 
-// nothing expects that no pass is due for as long as that, and lets it go by.
+// nothing expects that no pass is due for the given time, and lets the time pass.
 func (g *goingOver) nothing(d time.Duration) {
 	g.Helper()
 
@@ -107,11 +107,11 @@ func (g *goingOver) verified() bool {
 	return g.e.passes.verified
 }
 
-// verify lets the ring be verified.
+// verify makes the ring verified.
 func (g *goingOver) verify() {
 	g.Helper()
 	g.begin(change).end(nil)
-	require.False(g, g.verified(), "a pass that began before the settle period has passed")
+	require.False(g, g.verified(), "the pass began before the end of the settle period")
 	g.clock.Step(settlePeriod)
 	g.begin(check).end(nil)
 	require.True(g, g.verified())
@@ -123,7 +123,7 @@ func (g *goingOver) object(shard, version string, drain bool) objects.Object {
 	return objects.Object{ID: id, ResourceVersion: version, Shard: shard, Labelled: true, Draining: drain}
 }
 
-// misplaced has an object seen out of its place; put has it seen in its place.
+// misplaced makes the object seen out of its place. put makes it seen in its place.
 func (g *goingOver) misplaced() { g.e.See(g.object("a", "1", false)) }
 func (g *goingOver) put() {
 	g.e.saw(g.e.Target(), sight{object: g.object("b", "9", false), inPlace: true})
@@ -137,22 +137,22 @@ func TestPassesVerify(t *testing.T) {
 	require.True(t, g.verified())
 
 	g.ring("a", "b", "c", "d")
-	require.False(t, g.verified(), "the ring wants something else")
+	require.False(t, g.verified(), "the target has changed")
 	g.verify()
 }
 
-// A ring is verified by a pass alone that says how all is, now.
+// Only a pass that shows the current state of all objects verifies a ring.
 func TestPassesDoNotVerify(t *testing.T) {
 	for what, during := range map[string]func(g *goingOver, p *pass){
 		"it fails":            func(_ *goingOver, p *pass) { p.end(errors.New("503")) },
-		"something was found": func(g *goingOver, p *pass) { g.misplaced(); p.end(nil) },
-		"something was moved": func(g *goingOver, p *pass) {
+		"an object was found": func(g *goingOver, p *pass) { g.misplaced(); p.end(nil) },
+		"an object was moved": func(g *goingOver, p *pass) {
 			g.misplaced()
 			_, _ = g.e.table.Take(g.clock.Now())
 			g.e.report(g.object("", "", false).ID, obligation.Outcome{Object: new(g.object("b", "2", false)), Event: obligation.SeenInPlace})
 			p.end(nil)
 		},
-		"something was given up": func(g *goingOver, p *pass) {
+		"an object was released": func(g *goingOver, p *pass) {
 			g.e.See(g.object("a", "1", true))
 			g.e.released(g.object("", "", false).ID, "2")
 			p.end(nil)
@@ -191,7 +191,7 @@ func TestPassesDoNotVerify(t *testing.T) {
 	}
 }
 
-// What a source has yet to list may be out of place. Once it is listed, and is not, the pass counts.
+// An object that a source has yet to list may be out of place. The pass counts when the list is complete and the object is not.
 func TestPassesWaitForLists(t *testing.T) {
 	g := newGoingOver(t, 0)
 	g.begin(change).end(nil)
@@ -202,18 +202,18 @@ func TestPassesWaitForLists(t *testing.T) {
 	require.False(t, g.verified())
 
 	_, in := g.due()
-	require.Positive(t, in, "a check would be in vain")
+	require.Positive(t, in, "a check would prove nothing")
 	g.e.listed(sourceID{looksFor: "x"})
 	require.True(t, g.verified())
 }
 
-// A pass that began before what is owed came to be owed does not pay it, nor does one that fails.
+// A pass that began before a debt does not settle the debt, and neither does a pass that fails.
 func TestPassesForgetNothing(t *testing.T) {
 	owes := func(d obligation.Debt) func(*goingOver) { return func(g *goingOver) { g.e.passes.owe(d) } }
 
 	for what, tc := range map[string]struct {
 		owe    func(g *goingOver)
-		shards []string // nil is all
+		shards []string // nil means all
 		kind   kind
 	}{
 		"a pass":           {owe: owes(obligation.Debt{All: true}), kind: change},
@@ -228,7 +228,7 @@ func TestPassesForgetNothing(t *testing.T) {
 			before := g.begin(audit)
 			tc.owe(g)
 			before.end(nil)
-			require.False(t, g.verified(), "the audit began before")
+			require.False(t, g.verified(), "the audit began earlier")
 
 			for range 3 {
 				p := g.begin(tc.kind)
@@ -240,7 +240,7 @@ func TestPassesForgetNothing(t *testing.T) {
 				g.clock.Step(in)
 			}
 
-			// The ring changes under the pass.
+			// The ring changes during the pass.
 			p := g.begin(tc.kind)
 			g.ring("a", "b", "c", "d", "e")
 			g.ring("a", "b", "c", "d")
@@ -277,7 +277,7 @@ func TestPassesForgetNothing(t *testing.T) {
 		_, in := g.due()
 		g.clock.Step(in)
 		p := g.begin(change)
-		g.ring("a", "b") // of which it follows for no other shard that it has objects out of their place
+		g.ring("a", "b") // after which no other shard can have misplaced objects
 		p.end(nil)
 		require.Equal(t, []string{"b"}, g.begin(change).shards)
 	})
@@ -289,7 +289,7 @@ func TestPassesForgetNothing(t *testing.T) {
 		_, in := g.due()
 		g.clock.Step(in)
 		g.begin(change).end(nil)
-		require.False(t, g.verified(), "it has not looked everywhere")
+		require.False(t, g.verified(), "it has not visited all objects")
 		_, in = g.due()
 		g.clock.Step(in)
 		g.begin(check).end(nil)
@@ -297,7 +297,7 @@ func TestPassesForgetNothing(t *testing.T) {
 	})
 }
 
-// A pass that fails, or after which another one is due at once, is not begun again and again.
+// A pass that fails, or that makes another one due immediately, is not repeated without pauses.
 func TestPassesAreSpacedOut(t *testing.T) {
 	for what, once := range map[string]func(g *goingOver){
 		"failing": func(g *goingOver) { g.begin(change).end(errors.New("503")) },
@@ -334,14 +334,14 @@ func TestPassesAreSpacedOut(t *testing.T) {
 
 			once(g)
 			g.ring("a", "b", "c", "d")
-			g.begin(change).end(errors.New("503")) // at once
+			g.begin(change).end(errors.New("503")) // immediately
 			_, in := g.due()
-			require.Less(t, in, time.Second, "the pauses begin anew")
+			require.Less(t, in, time.Second, "the pauses should restart")
 		})
 	}
 }
 
-// Once a ring was verified, the pauses begin anew.
+// The pauses restart when a ring is verified.
 func TestPassesOfAVerifiedRingBeginAnew(t *testing.T) {
 	g := newGoingOver(t, 0)
 	for range 12 {
@@ -360,7 +360,7 @@ func TestPassesOfAVerifiedRingBeginAnew(t *testing.T) {
 	require.Less(t, in, time.Second)
 }
 
-// TestAudit: the audit takes no more than its budget, and repairs a ring that cannot be verified, too.
+// TestAudit verifies that the audit stays within its budget, and also repairs a ring that cannot be verified.
 func TestAudit(t *testing.T) {
 	g := newGoingOver(t, 0.02)
 	g.verify()
@@ -372,7 +372,7 @@ func TestAudit(t *testing.T) {
 	g.nothing(1_000_000 * perObject * 50)
 
 	g.begin(audit).end(errors.New("503"))
-	require.True(t, g.verified(), "what is not seen says nothing")
+	require.True(t, g.verified(), "unseen objects prove nothing")
 	g.nothing(1_000_000 * perObject * 50)
 
 	p = g.begin(audit)
@@ -387,13 +387,14 @@ func TestAudit(t *testing.T) {
 	g.nothing(time.Minute)
 	g.begin(audit).end(nil)
 	g.put()
-	require.NotEqual(t, g.e.passes.moved, g.e.table.Moved(), "it was put elsewhere since")
+	require.NotEqual(t, g.e.passes.moved, g.e.table.Moved(), "it has moved since")
 	require.False(t, g.verified())
 	g.begin(check).end(nil)
 	require.True(t, g.verified())
 }
 
-// A look at everything that had to wait for urgent objects for longer than the settle period is the last one: nothing follows others in this ring.
+// If a pass over all objects had to wait for urgent objects for longer than the settle period, no other pass has to follow it,
+// because no object of this ring follows another.
 func TestLateLookIsEnough(t *testing.T) {
 	g := newGoingOver(t, 1)
 	g.verify()
@@ -413,10 +414,10 @@ func TestLateLookIsEnough(t *testing.T) {
 	g.ring("a", "b", "c", "d", "e", "f")
 	g.clock.Step(settlePeriod)
 	g.begin(change).end(nil)
-	require.False(t, g.verified(), "it has looked at main objects alone")
+	require.False(t, g.verified(), "it has visited only main objects")
 }
 
-// Shards that come and go for ever do not keep a look at everything from being made.
+// Shards that continuously come and go do not prevent a pass over all objects.
 func TestChangesDoNotPutOffALookAtEverything(t *testing.T) {
 	g := newGoingOver(t, 0)
 	g.base = target("passes", "secrets")
@@ -430,7 +431,7 @@ func TestChangesDoNotPutOffALookAtEverything(t *testing.T) {
 		g.clock.Step(time.Second)
 
 		p := g.begin(change)
-		g.ring("a", "b") // meanwhile
+		g.ring("a", "b") // during the pass
 		p.end(nil)
 
 		if p.round.full {
@@ -440,16 +441,16 @@ func TestChangesDoNotPutOffALookAtEverything(t *testing.T) {
 		require.Less(t, g.clock.Since(looked), (overdue+1)*auditEvery)
 	}
 
-	require.GreaterOrEqual(t, g.clock.Since(looked), overdue*auditEvery, "what a change concerns goes first")
+	require.GreaterOrEqual(t, g.clock.Since(looked), overdue*auditEvery, "passes after changes should go first")
 
 	g.ring("a", "b", "c")
-	require.False(t, g.begin(change).round.full, "it has just been made")
+	require.False(t, g.begin(change).round.full, "a pass over all objects has just run")
 }
 
-// A pass over very many objects is not in the way of objects that nobody works on, as long as these are moved, or found.
+// A pass over very many objects does not delay objects that no shard works on, as long as these objects are moved, or found.
 func TestPassesLetUrgentObjectsGoFirst(t *testing.T) {
 	for what, tc := range map[string]struct {
-		// left are the objects that are to be dealt with when each 10 s are half over.
+		// left are the numbers of objects in progress in the middle of each 10 s.
 		left  []int
 		waits time.Duration
 	}{

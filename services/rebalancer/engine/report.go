@@ -9,17 +9,17 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/obligation"
 )
 
-// Report is how far an engine is with its target.
+// Report is the progress of an engine towards its target.
 type Report struct {
 	obligation.Summary
 	// Failures are messages about resources that cannot be read, sorted.
 	Failures []string
-	// Converged reports whether there is no obligation, every source is healthy, and a pass over all labelled objects that began
-	// after the last change, and after the settle period, has found nothing.
+	// Converged reports whether there is no obligation, every source is healthy, and a pass over all labeled objects has
+	// found nothing. The pass began after the last change and after the settle period.
 	Converged bool
 }
 
-// Report returns how far the engine is.
+// Report returns the progress of the engine.
 func (e *Engine) Report() Report {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -30,7 +30,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
 
-// requests notes what an engine asks of the API server.
+// requests records the requests of an engine to the API server.
 type requests struct {
 	next http.RoundTripper
 
@@ -65,7 +65,7 @@ func suffix(fields string) string {
 	return " " + fields
 }
 
-// since returns what came after the first n.
+// since returns the requests after the first n.
 func (r *requests) since(n int) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -73,14 +73,14 @@ func (r *requests) since(n int) []string {
 	return slices.Clone(r.seen[n:])
 }
 
-// allOf selects one namespace alone.
+// allOf selects one namespace.
 type allOf string
 
 func (a allOf) Selects(_ context.Context, namespace string, _ labels.Selector) (bool, error) {
 	return namespace == string(a), nil
 }
 
-// resting is an engine for ConfigMaps of one namespace, whose requests are noted. Its time goes by only when the test says so.
+// resting is an engine for the ConfigMaps of one namespace. Its requests are recorded, and time passes only when the test says so.
 type resting struct {
 	*testing.T
 	*requests
@@ -118,7 +118,7 @@ func newResting(t *testing.T) *resting {
 	return r
 }
 
-// run lets the engine run until the test ends, and returns when it has settled.
+// run runs the engine until the test ends, and returns when the ring has converged.
 func (r *resting) run() {
 	r.Helper()
 
@@ -137,7 +137,7 @@ func (r *resting) run() {
 	r.settle()
 }
 
-// settle lets time go by until the engine has settled: the settle period has to pass.
+// settle lets time pass until the ring has converged, because the settle period has to pass.
 func (r *resting) settle() {
 	r.Helper()
 	r.eventually(func() bool {
@@ -151,7 +151,7 @@ func (r *resting) eventually(condition func() bool) {
 	require.Eventually(r, condition, 20*time.Second, 10*time.Millisecond)
 }
 
-// create makes an object of a shard; with "" of none.
+// create creates an object of a shard, or without a shard if shard is "".
 func (r *resting) create(name, shard string) *corev1.ConfigMap {
 	r.Helper()
 
@@ -165,7 +165,7 @@ func (r *resting) create(name, shard string) *corev1.ConfigMap {
 	return cm
 }
 
-// An engine at rest asks nothing but for its audits, however many objects there are.
+// At rest, an engine sends only the requests of its audits, however many objects exist.
 func TestAtRestNothingIsAskedButByTheAudit(t *testing.T) {
 	r := newResting(t)
 	for i := range 20 {
@@ -176,7 +176,7 @@ func TestAtRestNothingIsAskedButByTheAudit(t *testing.T) {
 	r.run()
 
 	before := len(r.since(0))
-	r.eventually(func() bool { // until an audit, which no time goes by after
+	r.eventually(func() bool { // until an audit has ended; no time passes after it
 		if r.passes(before) > 0 {
 			return true
 		}
@@ -193,12 +193,12 @@ func TestAtRestNothingIsAskedButByTheAudit(t *testing.T) {
 		r.clock.Step(time.Second)
 	}
 
-	// What the steps have set off has been asked before this object is labelled: one patch, and nothing else.
+	// All requests that the steps have caused were sent before this object is labeled: it takes one patch and nothing else.
 	late := r.create("late", "")
 	r.eventuallyAssigned(late)
 
 	after := r.since(before)
-	require.Len(t, after, 1, "at rest nothing is asked")
+	require.Len(t, after, 1, "no requests should be sent at rest")
 	require.True(t, strings.HasPrefix(after[0], "PATCH"), after[0])
 
 	for want := 1; want < 4; want++ {
@@ -207,11 +207,11 @@ func TestAtRestNothingIsAskedButByTheAudit(t *testing.T) {
 			r.clock.Step(time.Second)
 			return r.passes(before) == want
 		})
-		require.True(t, want == 1 || r.clock.Since(began) >= auditEvery-time.Second, "an audit comes no more often")
+		require.True(t, want == 1 || r.clock.Since(began) >= auditEvery-time.Second, "audits should not be more frequent")
 	}
 }
 
-// lastPass returns when the last pass over all objects has ended.
+// lastPass returns when the last pass over all objects ended.
 func (e *Engine) lastPass() time.Time {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -219,21 +219,21 @@ func (e *Engine) lastPass() time.Time {
 	return e.passes.ended
 }
 
-// passes counts the passes over all labelled objects.
+// passes counts the passes over all labeled objects.
 func (r *resting) passes(since int) int {
 	return len(slices.DeleteFunc(r.since(since), func(request string) bool {
 		return request != "LIST /api/v1/configmaps "+v1alpha1.ShardLabel(r.ring)
 	}))
 }
 
-// Objects of shards that have lost nothing are in place, and are not looked at to find that out: there may be very many. When all
-// has been quiet for a while, they are looked at once.
+// Objects of shards that have lost no partitions are in their places. They are not visited to verify this immediately, because
+// there may be very many. They are visited once when the shards have not changed for a while.
 func TestDeathIsDealtWithWithoutALookAtAllObjects(t *testing.T) {
 	r := newResting(t)
 	all := target(r.ring)
 	three := of(all, "a", "b", "c")
 
-	for i := range 100 { // so many that some belong to whoever joins, whatever the namespace is called
+	for i := range 100 { // enough objects that some belong to a shard that joins, whatever the namespace is called
 		name := fmt.Sprintf("at-rest-%d", i)
 		owner, _ := three.View.Owner(key.Key{Kind: "ConfigMap", Namespace: r.ns, Name: name})
 
@@ -245,14 +245,14 @@ func TestDeathIsDealtWithWithoutALookAtAllObjects(t *testing.T) {
 	r.e.SetTarget(three)
 	r.run()
 
-	require.NotZero(t, r.passes(0), "of a ring of which nothing is known")
+	require.NotZero(t, r.passes(0), "nothing is known about the ring yet")
 
 	before := len(r.since(0))
 	r.e.SetTarget(of(all, "a", "b"))
 	r.eventually(func() bool {
 		return slices.ContainsFunc(r.since(before), func(s string) bool { return strings.HasSuffix(s, "in (c)") })
 	})
-	require.Zero(t, r.passes(before), "those of c alone are listed")
+	require.Zero(t, r.passes(before), "only the objects of c should be listed")
 	require.False(t, r.e.Report().Converged)
 
 	r.settle()
@@ -261,10 +261,10 @@ func TestDeathIsDealtWithWithoutALookAtAllObjects(t *testing.T) {
 	before = len(r.since(0))
 	r.e.SetTarget(of(all, "a", "b", "d"))
 	r.eventually(func() bool { return r.e.Report().Misplaced+r.e.Report().Draining > 0 })
-	require.Equal(t, 1, r.passes(before), "all lose something to a shard that joins")
+	require.Equal(t, 1, r.passes(before), "all shards lose partitions to a shard that joins")
 }
 
-// target returns a target of a ring of ConfigMaps, and what they control.
+// target returns a target of a ring of ConfigMaps, and the resources that they control.
 func target(ring string, controlled ...string) *Target {
 	return &Target{
 		View:     viewOf(ring, "a"),
@@ -274,7 +274,8 @@ func target(ring string, controlled ...string) *Target {
 	}
 }
 
-// viewOf returns the view of a ring with these available shards. It does not say where their Leases are, so that live ones count in their place.
+// viewOf returns the view of a ring with the given available shards. The Leases have no namespaces, so live Leases are used
+// instead.
 func viewOf(ring string, shards ...string) *membership.View {
 	leases := make([]*coordinationv1.Lease, len(shards))
 	for i, name := range shards {

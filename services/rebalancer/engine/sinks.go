@@ -10,19 +10,19 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/placement"
 )
 
-// observe takes note of an object that some source has seen, when there is room. An error of the look at its namespace, or at whom it
-// follows, counts as out of place: a worker will look again.
-func (e *Engine) observe(ctx context.Context, world placement.World, o objects.Object) (at placement.Assessment, inPlace bool) {
-	return e.observed(ctx, world, sight{object: o})
+// observe records an object that a source has seen, when there is room. If the check of its namespace or of its owner fails,
+// the object counts as out of place: a worker will check again.
+func (e *Engine) observe(ctx context.Context, lookup placement.Lookup, o objects.Object) (at placement.Assessment, inPlace bool) {
+	return e.observed(ctx, lookup, sight{object: o})
 }
 
-func (e *Engine) observed(ctx context.Context, world placement.World, seen sight) (at placement.Assessment, inPlace bool) {
+func (e *Engine) observed(ctx context.Context, lookup placement.Lookup, seen sight) (at placement.Assessment, inPlace bool) {
 	e.ancestors.Saw(seen.object.GVR.GroupResource(), seen.object.UID, seen.object.Controller)
 
 	for {
 		t := e.Target()
 
-		at, err := t.Assess(ctx, world, seen.object)
+		at, err := t.Assess(ctx, lookup, seen.object)
 		seen.inPlace, seen.object.Above = err == nil && at.InPlace, at.Above
 
 		if !seen.inPlace && seen.held.keep(ctx, seen.object) {
@@ -40,7 +40,7 @@ func (e *Engine) observed(ctx context.Context, world placement.World, seen sight
 	}
 }
 
-// troubled notes that a source cannot be read.
+// troubled records that a source cannot be read.
 func (e *Engine) troubled(id sourceID, err error) {
 	e.fail(id, err)
 
@@ -49,12 +49,12 @@ func (e *Engine) troubled(id sourceID, err error) {
 	}
 }
 
-// unassigned takes the objects that have no available shard.
+// unassigned receives the objects that have no available shard.
 type unassigned struct {
 	e   *Engine
 	id  sourceID
 	gvr schema.GroupVersionResource
-	// listed are the objects of the list that is being read which are out of place.
+	// listed are the misplaced objects of the current list.
 	listed sets.Set[objects.ID]
 }
 
@@ -69,7 +69,7 @@ func (s *unassigned) Present(ctx context.Context, o objects.Object) {
 		return
 	}
 
-	if _, inPlace := s.e.observe(ctx, s.e.world(), o); !inPlace && s.listed != nil {
+	if _, inPlace := s.e.observe(ctx, s.e.lookup(), o); !inPlace && s.listed != nil {
 		s.listed.Insert(o.ID)
 	}
 }
@@ -89,19 +89,19 @@ func (s *unassigned) Listed() {
 func (s *unassigned) Failed(err error) {
 	if err != nil {
 		s.listed = nil
-		s.e.listed(s.id) // nobody knows when it will be
+		s.e.listed(s.id) // when the list will succeed is unknown
 	}
 
 	s.e.troubled(s.id, err)
 }
 
-// drains takes the objects that carry the drain label.
+// drains receives the objects that carry the drain label.
 type drains struct {
 	e   *Engine
 	id  sourceID
 	gvr schema.GroupVersionResource
-	// known are the drains that were under way when the list began that is being read, by the version in which they were seen last;
-	// listed those that are in it. Both are nil between lists.
+	// known are the drains that existed when the current list began, with the version in which each was last seen. listed are
+	// the objects of the list. Both are nil between lists.
 	known  map[objects.ID]string
 	listed sets.Set[objects.ID]
 }
@@ -116,13 +116,13 @@ func (s *drains) Present(ctx context.Context, o objects.Object) {
 		s.listed.Insert(o.ID)
 	}
 
-	s.e.observed(ctx, s.e.world(), sight{object: o, watched: true})
+	s.e.observed(ctx, s.e.lookup(), sight{object: o, watched: true})
 }
 
 func (s *drains) Gone(id objects.ID, resourceVersion string) { s.e.released(id, resourceVersion) }
 
-// Listed ends the drains that were under way and are not in the list: their label was removed while nobody watched, and no
-// event will tell. Of a drain that began meanwhile, or was seen since, the watch tells.
+// Listed ends the drains that existed before the list and are not in the list: their label was removed while no watch was
+// open, and no event will report the removal. The watch reports drains that began meanwhile, or that were seen since.
 func (s *drains) Listed() {
 	now := s.e.drainsOf(s.gvr)
 

@@ -16,17 +16,18 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/source"
 )
 
-// namedAtOnce is how many shards one list names. A name has up to 63 characters, and an API server takes no more than 1 MB of them.
+// namedAtOnce is how many shards one list names. A name has up to 63 characters, and the API server accepts at most 1 MB of
+// names.
 const namedAtOnce = 1000
 
-// sources are the streams and lists that follow the present target. One goroutine uses it.
+// sources are the streams and lists that follow the current target. Only one goroutine may use them.
 type sources struct {
 	e     *Engine
 	all   map[sourceID]*following
 	lists map[sourceID]*lister
 }
 
-// following is a source that runs.
+// following is a running source.
 type following struct {
 	scope  objects.Scope
 	stream *source.Stream // nil for a lister
@@ -52,8 +53,8 @@ func (s *sources) run(ctx context.Context, id sourceID, f *following, run func(c
 	s.all[id] = f
 }
 
-// follow follows a target until there is another one. What serves it too goes on: a stream whose selector alone has changed takes the new
-// one up where it is, and the objects of lost shards are listed.
+// follow makes the sources follow a target. Sources that also serve the new target continue: a stream of which only the
+// selector has changed continues from its position with the new selector. The objects of lost shards are listed.
 func (s *sources) follow(ctx context.Context, t *Target) {
 	wanted := sets.New[sourceID]()
 	ask := s.owed()
@@ -65,7 +66,7 @@ func (s *sources) follow(ctx context.Context, t *Target) {
 
 		available := t.View.AvailableShards()
 		if len(available) == 0 || t.Leaving[r.GroupResource()] {
-			continue // nobody could get the objects, or the pass frees them
+			continue // no shard could get the objects, or the pass frees them
 		}
 
 		scope := objects.Scope{GVR: r.GVR, Selector: selector(s.e.Objects.ShardLabel(), "notin", available)}
@@ -109,7 +110,7 @@ func narrowed(scope objects.Scope, r resources.Resource, n placement.Narrowing) 
 	return scopes
 }
 
-// stream sees to it that a stream runs and selects what it should.
+// stream ensures that a stream runs with the given scope.
 func (s *sources) stream(ctx context.Context, id sourceID, scope objects.Scope, sink source.Sink) {
 	if f, ok := s.all[id]; ok {
 		if f.scope.GVR == scope.GVR && f.scope.Fields == scope.Fields {
@@ -129,7 +130,7 @@ func (s *sources) stream(ctx context.Context, id sourceID, scope objects.Scope, 
 	s.run(ctx, id, f, f.stream.Run)
 }
 
-// list sees to it that somebody lists the objects of lost shards.
+// list ensures that a lister for the objects of lost shards runs.
 func (s *sources) list(ctx context.Context, r resources.Resource) sourceID {
 	id := idOf(forLost, r)
 
@@ -148,7 +149,8 @@ func (s *sources) list(ctx context.Context, r resources.Resource) sourceID {
 	return id
 }
 
-// owed takes what is owed, and returns what has the sources list it. A stream that begins in between lists all by itself.
+// owed takes what is owed, and returns a function that requests the lists from the sources. A stream that starts between the
+// two calls lists everything anyway.
 func (s *sources) owed() (ask func()) {
 	shards, relist := s.e.takeLost()
 	running := maps.Clone(s.all)

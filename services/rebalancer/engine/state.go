@@ -16,13 +16,13 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/obligation"
 )
 
-// state is what the goroutines of an engine share. Every method may be called by any of them.
+// state is the shared state of the goroutines of an engine. All methods are safe for concurrent use.
 //
-// Invariants, whenever nobody has the lock:
+// Invariants while the lock is free:
 //
-//  1. Everything was seen in its place only if no pass has to look for what is not.
-//  2. What the table wants to be looked at at some time is looked at then.
-//  3. A family has one name and one UID, by which it is known. No more members are kept than the bound allows.
+//  1. If the ring is verified, no pass has to look for misplaced objects.
+//  2. The table is checked at every time that it has requested.
+//  3. A family has one name and one UID, and both identify it. The number of stored members stays within its limit.
 type state struct {
 	clock clock.WithTicker
 	pace  invariants.Pace
@@ -32,23 +32,25 @@ type state struct {
 	table  *obligation.Table
 	passes passes
 	grace  grace
-	// lost are shards whose objects have to be listed, until somebody does; relist asks for all without an available shard.
+	// lost are the shards whose objects still have to be listed. relist requests a list of all objects without an available
+	// shard.
 	lost   sets.Set[string]
 	relist bool
-	// history is what is known of the past of shards that were lost.
+	// history records the past of lost shards.
 	history history
-	// families are the objects that go after those that follow them; ancestors know who may be followed.
+	// families are the objects that move after their followers. ancestors know which objects can be followed.
 	families  families
 	ancestors *ancestry.Book
-	// failures are the sources that cannot be read, with the reason; unlisted those that have not listed yet.
+	// failures are the sources that cannot be read, with the reason. unlisted are the sources that have not completed their
+	// list yet.
 	failures map[sourceID]string
 	unlisted sets.Set[sourceID]
 
 	due, room *sync.Cond
-	// armed is when tick looks at the table next; zero if never.
+	// armed is when tick checks the table next; zero if never.
 	armed time.Time
 	timer chan struct{}
-	// news wakes whoever reports, poke whoever passes over all objects, owed whoever lists, gather whoever looks for what follows others.
+	// news wakes the reporter, poke wakes the passes, owed wakes the listers, and gather wakes the search for followers.
 	news, poke, owed, gather chan struct{}
 }
 
@@ -73,7 +75,7 @@ func newState(c Config, ancestors *ancestry.Book) *state {
 	return s
 }
 
-// notify wakes whoever waits on a channel of one notice.
+// notify sends on a channel that buffers one notification.
 func notify(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -81,7 +83,7 @@ func notify(c chan struct{}) {
 	}
 }
 
-// update changes the state under the lock, and wakes who waits for what follows.
+// update changes the state under the lock, and triggers what follows from the change.
 func (s *state) update(change func(now time.Time)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,7 +92,7 @@ func (s *state) update(change func(now time.Time)) {
 	s.changed()
 }
 
-// changed does what follows from a change of the table, with the lock held.
+// changed triggers what follows from a change of the table. The lock must be held.
 func (s *state) changed() {
 	if d, ok := s.table.Debt(); ok {
 		s.passes.owe(d)
@@ -118,7 +120,7 @@ func (s *state) changed() {
 	}
 }
 
-// tick wakes what the table was asked to wake at some time.
+// tick wakes entries of the table at the times that the table has requested.
 func (s *state) tick(ctx context.Context) {
 	for {
 		s.mu.Lock()
@@ -151,7 +153,8 @@ func (s *state) tick(ctx context.Context) {
 	}
 }
 
-// await blocks until the condition holds, which is asked with the lock held after every change; false if ctx ended first.
+// await blocks until the condition holds. The condition is evaluated with the lock held, after every change. It returns false
+// if ctx ended first.
 func (s *state) await(ctx context.Context, on *sync.Cond, condition func() bool) bool {
 	stop := context.AfterFunc(ctx, func() {
 		s.mu.Lock()
@@ -186,7 +189,7 @@ func (s *state) next(ctx context.Context) (job obligation.Job, ok bool) {
 	})
 }
 
-// report takes note of what became of a job.
+// report records the outcome of a job.
 func (s *state) report(id objects.ID, out obligation.Outcome) (late obligation.Late, news bool) {
 	s.update(func(now time.Time) {
 		if late, news = s.table.Report(now, id, out); out.Object != nil {
@@ -200,7 +203,7 @@ func (s *state) report(id objects.ID, out obligation.Outcome) (late obligation.L
 	return late, news
 }
 
-// queued reports whether there is more to do than workers are doing.
+// queued reports whether there is more work than the workers are doing.
 func (s *state) queued() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -215,15 +218,17 @@ func (s *state) again(id objects.ID) {
 // sight is an object that was seen.
 type sight struct {
 	object objects.Object
-	// inPlace says that it was in its place; watched that whoever saw it is told when it loses its drain label.
+	// inPlace reports whether it was in its place. watched reports whether its source also reports the removal of its drain
+	// label.
 	inPlace, watched bool
-	// room reports whether there is room for it, with the lock held; nil if that is to be asked as for most.
+	// room reports whether there is room for the object. It is called with the lock held. If it is nil, the default check
+	// applies.
 	room func() bool
-	// held keeps it back if it is out of place; nil keeps nothing back.
+	// held holds the object back if it is out of place; nil holds nothing back.
 	held *holding
 }
 
-// saw takes note of a sight, as the given target has it. It reports whether that is the present one.
+// saw records a sight that was assessed for the given target. It reports whether that is still the current target.
 func (s *state) saw(t *Target, o sight) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -241,7 +246,7 @@ func (s *state) saw(t *Target, o sight) bool {
 	return true
 }
 
-// see takes note of a sight, with the lock held.
+// see records a sight. The lock must be held.
 func (s *state) see(o sight) {
 	s.follows(o.object)
 
@@ -256,7 +261,7 @@ func (s *state) see(o sight) {
 	s.changed()
 }
 
-// Target returns the present target; nil if there is none yet.
+// Target returns the current target; nil if there is none yet.
 func (s *state) Target() *Target {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -264,10 +269,10 @@ func (s *state) Target() *Target {
 	return s.target
 }
 
-// retarget sets the target, and reports whether it differs from the one before in any way.
+// retarget sets the target, and reports whether it differs from the previous one in any way.
 func (s *state) retarget(t *Target) (differs bool) {
 	if old := s.Target(); old.Same(t) && old.Narrow.Equal(t.Narrow) {
-		return false // and nobody is told: who is told sets the target
+		return false // no notification: its receiver sets the target
 	}
 
 	s.update(func(now time.Time) {
@@ -276,16 +281,16 @@ func (s *state) retarget(t *Target) (differs bool) {
 		s.unlisted.Insert(newTarget) // until the sources follow it
 
 		if old.Same(t) {
-			return // it is about the same objects, watched otherwise
+			return // the same objects, only watched differently
 		}
 
 		lost := lostShards(old, t)
 		s.lost = s.lost.Union(lost)
 		s.history.lose(lost)
-		s.relist = s.relist || old != nil && !old.Covers(t) // what was nobody's concern may be ours now
+		s.relist = s.relist || old != nil && !old.Covers(t) // the ring may now include objects that it did not include before
 		s.passes.retarget(now, extentOf(old, t))
 		s.grace.retarget(now, len(t.View.AvailableShards()), len(t.View.Shards()), lostShards(t, old).Len() > 0)
-		maps.DeleteFunc(s.failures, func(id sourceID, _ string) bool { // the next pass shows
+		maps.DeleteFunc(s.failures, func(id sourceID, _ string) bool { // the next pass shows whether they persist
 			return id.looksFor == forMisplaced || id.looksFor == forFollowers
 		})
 		s.table.Recheck(now, t.View.Available, func(id objects.ID) bool {
@@ -297,10 +302,10 @@ func (s *state) retarget(t *Target) (differs bool) {
 	return true
 }
 
-// looking reports whether some source has objects to tell of that it has not told yet; the lock is held.
+// looking reports whether some source may still find objects that it has not reported. The lock must be held.
 func (s *state) looking() bool { return s.unlisted.Len() > 0 || s.lost.Len() > 0 || s.relist }
 
-// followed notes that the sources follow a target.
+// followed records that the sources follow a target.
 func (s *state) followed(t *Target) {
 	s.update(func(time.Time) {
 		if s.target == t || s.target.Same(t) {
@@ -309,7 +314,7 @@ func (s *state) followed(t *Target) {
 	})
 }
 
-// lostShards returns the shards that were available before and are not after; none if either is not known.
+// lostShards returns the shards that were available before and are not available after; none if either target is nil.
 func lostShards(before, after *Target) sets.Set[string] {
 	lost := sets.New[string]()
 
@@ -324,7 +329,7 @@ func lostShards(before, after *Target) sets.Set[string] {
 	return lost
 }
 
-// fail notes that a source cannot be read; a nil error that it can.
+// fail records that a source cannot be read; with a nil error, that it can be read again.
 func (s *state) fail(id sourceID, err error) {
 	s.update(func(time.Time) {
 		if err != nil {
@@ -335,17 +340,17 @@ func (s *state) fail(id sourceID, err error) {
 	})
 }
 
-// listing notes that a source has objects to tell of that it has not told yet.
+// listing records that a source has objects that it has not reported yet.
 func (s *state) listing(id sourceID) {
 	s.update(func(time.Time) { s.unlisted.Insert(id) })
 }
 
-// listed notes that a source has told of all.
+// listed records that a source has reported all objects.
 func (s *state) listed(id sourceID) {
 	s.update(func(time.Time) { s.unlisted.Delete(id) })
 }
 
-// forget forgets a source that is no more.
+// forget drops a source that no longer exists.
 func (s *state) forget(id sourceID) {
 	s.update(func(time.Time) {
 		delete(s.failures, id)
@@ -353,7 +358,8 @@ func (s *state) forget(id sourceID) {
 	})
 }
 
-// takeLost returns the shards whose objects have to be listed, and whether all without an available shard have to be.
+// takeLost returns the shards whose objects have to be listed, and whether all objects without an available shard have to be
+// listed.
 func (s *state) takeLost() (shards []string, relist bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -365,7 +371,7 @@ func (s *state) takeLost() (shards []string, relist bool) {
 	return shards, relist
 }
 
-// unsure has an object looked at that came to a version which nobody has seen.
+// unsure requests a read of an object that has reached a version which no source has seen.
 func (s *state) unsure(id objects.ID, resourceVersion string) {
 	s.update(func(time.Time) {
 		s.history.note(id.GVR, resourceVersion)
@@ -373,7 +379,7 @@ func (s *state) unsure(id objects.ID, resourceVersion string) {
 	})
 }
 
-// released takes note that an object has lost its drain label.
+// released records that an object has lost its drain label.
 func (s *state) released(id objects.ID, resourceVersion string) {
 	s.update(func(now time.Time) {
 		s.history.note(id.GVR, resourceVersion)
@@ -381,7 +387,7 @@ func (s *state) released(id objects.ID, resourceVersion string) {
 	})
 }
 
-// drainsOf returns the drains of a resource that are under way, by the version in which they were seen last.
+// drainsOf returns the current drains of a resource, with the resource version in which each was last seen.
 func (s *state) drainsOf(gvr schema.GroupVersionResource) map[objects.ID]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -389,7 +395,7 @@ func (s *state) drainsOf(gvr schema.GroupVersionResource) map[objects.ID]string 
 	return s.table.Drains(func(id objects.ID) bool { return id.GVR == gvr })
 }
 
-// unlistedBut has objects looked at that have no available shard, as far as is known, and were not listed.
+// unlistedBut requests a read of the objects that have no available shard, as far as is known, and were not in the list.
 func (s *state) unlistedBut(of func(objects.ID) bool) {
 	s.update(func(time.Time) { s.table.Unlisted(of) })
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/placement"
 )
 
-// moved is one case: the object, what is done to the world before the move, and what the move comes to.
+// moved is one case: the object, what happens before the move, and the result of the move.
 type moved struct {
 	shard    string
 	drain    bool
@@ -50,7 +50,7 @@ func run(t *testing.T, gvr string, tc moved) *api {
 	return a
 }
 
-// TestMoveOfAMainObject: the object belongs to shard b.
+// In TestMoveOfAMainObject, the object belongs to shard b.
 func TestMoveOfAMainObject(t *testing.T) {
 	name := ownerAtB()
 	get, patch := "get configmaps "+name, "patch configmaps "+name
@@ -66,7 +66,7 @@ func TestMoveOfAMainObject(t *testing.T) {
 		"assigned":               {expected: expected{"b 10", is(obligation.SeenInPlace), assigned}},
 		"in place":               {shard: "b", expected: expected{"b 1", is(obligation.SeenInPlace), nil}},
 		"drained":                {shard: "a", expected: expected{"a 10 drain", is(obligation.Asked), asked}},
-		"not given up yet":       {shard: "a", drain: true, expected: expected{"a 1 drain", is(obligation.Asked), nil}},
+		"not released yet":       {shard: "a", drain: true, expected: expected{"a 1 drain", is(obligation.Asked), nil}},
 		"no longer to be given":  {shard: "b", drain: true, expected: expected{"b 10", is(obligation.SeenInPlace), []string{patch, "moved " + name + ": withdraw"}}},
 		"no slot":                {shard: "a", prepare: func(a *api, _ objects.ID) { a.noSlots = true }, expected: expected{"a 1", obligation.Outcome{Event: obligation.Blocked, Cause: obligation.SlotOf("a")}, nil}},
 		"read, and in place":     {stale: true, prepare: func(a *api, id objects.ID) { a.stored[id].Labels[shardKey] = "b" }, expected: expected{"b 1", is(obligation.SeenInPlace), []string{get}}},
@@ -80,16 +80,16 @@ func TestMoveOfAMainObject(t *testing.T) {
 		"an unknown namespace":   {prepare: fails("namespace", errors.New("not synced")), expected: expected{" 1", is(obligation.Failed), nil}},
 		"not its turn":           {prepare: func(a *api, _ objects.ID) { a.noTurn = true }, expected: expected{" 1", obligation.Outcome{Event: obligation.Blocked, Cause: obligation.TurnOf(objects.ID{GVR: owners, Namespace: "n", Name: name})}, nil}},
 		"goes after others":      {prepare: func(a *api, _ objects.ID) { a.scattered = true }, expected: expected{" 1", obligation.Outcome{Event: obligation.Blocked, Cause: obligation.FollowersOf(types.UID("uid of " + name))}, []string{"gather what follows " + name + " at b"}}},
-		"taken back":             {prepare: admission(func(l map[string]string) { delete(l, shardKey) }), expected: expected{" 10", obligation.Outcome{Event: obligation.Failed, Reason: "takes back"}, assigned}},
+		"taken back":             {prepare: admission(func(l map[string]string) { delete(l, shardKey) }), expected: expected{" 10", obligation.Outcome{Event: obligation.Failed, Reason: "reverts the labels"}, assigned}},
 		"put elsewhere":          {prepare: admission(func(l map[string]string) { l[shardKey] = "a" }), expected: expected{"a 10", is(obligation.Woken), assigned}},
-		"its drain taken back":   {shard: "a", prepare: admission(func(l map[string]string) { delete(l, drainKey) }), expected: expected{"a 10", obligation.Outcome{Event: obligation.Failed, Reason: "takes back"}, asked}},
-		"given up while drained": {shard: "a", prepare: admission(func(l map[string]string) { delete(l, drainKey); delete(l, shardKey) }), expected: expected{" 10", is(obligation.Woken), asked}},
+		"its drain taken back":   {shard: "a", prepare: admission(func(l map[string]string) { delete(l, drainKey) }), expected: expected{"a 10", obligation.Outcome{Event: obligation.Failed, Reason: "reverts the labels"}, asked}},
+		"released while drained": {shard: "a", prepare: admission(func(l map[string]string) { delete(l, drainKey); delete(l, shardKey) }), expected: expected{" 10", is(obligation.Woken), asked}},
 	} {
 		t.Run(what, func(t *testing.T) { run(t, "owner", tc) })
 	}
 }
 
-// With the shard of an object comes when all that follows it came there; what an earlier one said goes.
+// The write of the shard label also writes since when the followers are there, and removes what an earlier handover has written.
 func TestHandoverIsWritten(t *testing.T) {
 	for what, handover := range map[string]v1alpha1.Handover{"nothing follows": {}, "something does": {children.GroupResource(): "17"}} {
 		t.Run(what, func(t *testing.T) {
@@ -109,7 +109,7 @@ func TestHandoverIsWritten(t *testing.T) {
 	}
 }
 
-// A drain names the shard that comes next where nothing follows the object.
+// A drain names the next shard if nothing follows the object.
 func TestDrainNamesTheNextShard(t *testing.T) {
 	for what, tc := range map[string]struct {
 		parent bool
@@ -135,7 +135,7 @@ func admission(change func(map[string]string)) func(*api, objects.ID) {
 	return func(a *api, _ objects.ID) { a.admission = change }
 }
 
-// A write of which nobody knows whether it was carried out is looked up, and not sent again.
+// If the result of a write is unknown, the object is read, and the write is not repeated.
 func TestMoveLooksUpAWriteWithoutAnAnswer(t *testing.T) {
 	a := newAPI(t)
 	id := a.put(owners, ownerAtB(), "", false)
@@ -149,7 +149,7 @@ func TestMoveLooksUpAWriteWithoutAnAnswer(t *testing.T) {
 	a.expect(expected{"b 10", obligation.Outcome{Event: obligation.SeenInPlace}, []string{"patch configmaps " + id.Name, "get configmaps " + id.Name}}, out)
 }
 
-// TestMoveOfAControlledObject: the owner belongs to shard b.
+// In TestMoveOfAControlledObject, the owner belongs to shard b.
 func TestMoveOfAControlledObject(t *testing.T) {
 	name := ownerAtB()
 	owner := objects.ID{GVR: owners, Namespace: "n", Name: name}
@@ -175,7 +175,7 @@ func TestMoveOfAControlledObject(t *testing.T) {
 		"to an owner out of its place":          {prepare: ownerAt("a", false), expected: expected{"a 10", obligation.Outcome{Event: obligation.Woken}, []string{get, see, patch, assigned}}},
 		"there is with an owner out of place":   {shard: "a", prepare: ownerAt("a", false), expected: expected{"a 1", waits, []string{get, see}}},
 		"and its owner has no shard":            {prepare: ownerAt("", false), expected: expected{" 1", waits, []string{get, see}}},
-		"and its owner is being given up":       {shard: "b", drain: true, prepare: ownerAt("a", true), expected: expected{"b 1 drain", waits, []string{get, see}}},
+		"and its owner is being drained":        {shard: "b", drain: true, prepare: ownerAt("a", true), expected: expected{"b 1 drain", waits, []string{get, see}}},
 		"has a shard, its owner is on the move": {shard: "a", prepare: known("a"), expected: expected{"a 1", waits, nil}},
 		"has none, and its owner neither":       {prepare: known(""), expected: expected{" 1", waits, nil}},
 		"goes before its owner":                 {prepare: given, expected: expected{"b 10", settled, []string{patch, assigned}}},
@@ -198,7 +198,7 @@ func TestMoveOfAControlledObject(t *testing.T) {
 	}
 }
 
-// TestMoveFromADeadShard: the shard named dead is not available, and may still work on its objects.
+// In TestMoveFromADeadShard, the shard "dead" is not available, and may still work on its objects.
 func TestMoveFromADeadShard(t *testing.T) {
 	name := ownerAtB()
 	lease, patch := "lease ", "patch configmaps "+name
@@ -211,10 +211,10 @@ func TestMoveFromADeadShard(t *testing.T) {
 	taken := expected{"b 10", obligation.Outcome{Event: obligation.SeenInPlace}, []string{lease, "free dead", patch, "moved " + name + ": assign"}}
 
 	for what, tc := range map[string]moved{
-		"its Lease is free":     {prepare: holds(""), expected: taken},
-		"it holds its Lease":    {prepare: holds("dead"), expected: expected{"dead 1", blocked(time.Second, "holds its Lease"), []string{lease}}},
-		"nobody knows":          {prepare: func(a *api, _ objects.ID) { a.fails["lease"] = apierrors.NewForbidden(owners.GroupResource(), "", nil) }, expected: expected{"dead 1", blocked(askAgain, "confirm that shard dead"), []string{lease}}},
-		"somebody asks already": {prepare: func(a *api, _ objects.ID) { a.held["dead"] = true }, expected: expected{"dead 1", blocked(0, ""), nil}},
+		"its Lease is free":    {prepare: holds(""), expected: taken},
+		"it holds its Lease":   {prepare: holds("dead"), expected: expected{"dead 1", blocked(time.Second, "holds its Lease"), []string{lease}}},
+		"Lease cannot be read": {prepare: func(a *api, _ objects.ID) { a.fails["lease"] = apierrors.NewForbidden(owners.GroupResource(), "", nil) }, expected: expected{"dead 1", blocked(askAgain, "confirm that shard dead"), []string{lease}}},
+		"another one retries":  {prepare: func(a *api, _ objects.ID) { a.held["dead"] = true }, expected: expected{"dead 1", blocked(0, ""), nil}},
 		"no answer to a write": {
 			prepare:  func(a *api, id objects.ID) { holds("")(a, id); a.fails["patch configmaps"] = context.DeadlineExceeded },
 			expected: expected{"dead 1", obligation.Outcome{Event: obligation.Failed, Stale: true}, []string{lease, "free dead", patch}},
@@ -223,12 +223,12 @@ func TestMoveFromADeadShard(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			tc.shard = "dead"
 			a := run(t, "owner", tc)
-			require.LessOrEqual(t, a.within, time.Second, "a write has no longer than the shard surely does not work")
+			require.LessOrEqual(t, a.within, time.Second, "a write should not take longer than the shard certainly does not work")
 		})
 	}
 }
 
-// Objects of shards that may come back wait, and nothing is asked.
+// Objects of shards that may come back wait without any requests.
 func TestMoveWaitsForShardsThatComeBack(t *testing.T) {
 	a := newAPI(t)
 	a.grace = time.Minute
@@ -240,7 +240,7 @@ func TestMoveWaitsForShardsThatComeBack(t *testing.T) {
 	}}, out)
 }
 
-// A move may wait long for its turn. What it acts on, the target and the shard's Lease, is as it is then.
+// A move may wait long for its turn. It uses the target and the shard's Lease as they are after the wait.
 func TestMoveLooksWhenItsTurnHasCome(t *testing.T) {
 	a := newAPI(t)
 	a.leases = []coordinationv1.Lease{leaseOf("dead", "dead")}

@@ -11,9 +11,9 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/placement"
 )
 
-// Nothing in this file asks anybody: it follows from what the walk knows.
+// Nothing in this file sends a request: everything follows from what the walk knows.
 
-// resting returns the outcome if nothing is to be done about the object now; nil if something is.
+// resting returns the outcome if nothing has to be done about the object now; otherwise nil.
 func (w *walk) resting() *obligation.Outcome {
 	switch {
 	case w.at.InPlace:
@@ -27,8 +27,8 @@ func (w *walk) resting() *obligation.Outcome {
 	return nil
 }
 
-// waitsForOwner reports whether a controlled object has to wait until its owner is in its place, or is about to be, and whether that is known
-// without a request: the object has a shard that may as well keep it, or the owner has none that it could get.
+// waitsForOwner reports whether it is known without a request that a controlled object has to wait until its owner is in its
+// place, or is about to be: the object may keep its shard meanwhile, or its owner has no shard to which it could move.
 func (w *walk) waitsForOwner() bool {
 	if w.at.Owner == nil || !w.at.Belongs || w.object.Draining {
 		return false
@@ -40,16 +40,16 @@ func (w *walk) waitsForOwner() bool {
 		(w.target.View.Available(w.object.Shard) || !w.target.View.Available(owner.object.Shard))
 }
 
-// ownerIsBetween reports whether the owner has no shard that it could be followed to, and is not yet about to get one.
+// ownerIsBetween reports whether the owner has no shard to which the object could follow it, and is not about to get one.
 func (w *walk) ownerIsBetween() bool {
 	return w.at.Belongs && w.owned.Exists && !w.target.View.Available(w.owned.Shard) && len(w.target.View.AvailableShards()) > 0 &&
 		!w.follows.given
 }
 
-// needsOwner reports whether the plan looks at the owner.
+// needsOwner reports whether the plan depends on the owner.
 func (w *walk) needsOwner() bool { return w.at.Owner != nil && w.at.Input(w.object).NeedsOwner() }
 
-// planned returns what the plan says.
+// planned returns the action that the plan requests.
 func (w *walk) planned() plan.Action {
 	in := w.at.Input(w.object)
 	in.Owner = w.owned
@@ -57,7 +57,7 @@ func (w *walk) planned() plan.Action {
 	return plan.Decide(w.target.View, in)
 }
 
-// change returns what the plan has written; ok is false if that is nothing.
+// change returns the change that the action writes; ok is false if it writes nothing.
 func (w *walk) change() (c objects.Change, ok bool) {
 	switch w.action.Verb {
 	case plan.Assign:
@@ -78,25 +78,25 @@ func (w *walk) change() (c objects.Change, ok bool) {
 	return c, true
 }
 
-// waiting returns what an object waits for that is not written to.
+// waiting returns what the object waits for if the action writes nothing.
 func (w *walk) waiting() *obligation.Outcome {
 	switch {
 	case w.at.Owner != nil && w.follows.moving:
 		return w.blocked(obligation.OwnerOf(w.ownerID()))
 	case w.action.Verb != plan.AwaitAcknowledgement:
-		return w.outcome(obligation.SeenInPlace) // it is where its owner is, or can be nowhere else
+		return w.outcome(obligation.SeenInPlace) // it is at the shard of its owner, or has no other place
 	case w.at.Role == resources.Main:
 		return w.outcome(obligation.Asked)
 	}
 
-	// The owner has come to its place since it was looked at, or is about to be seen.
+	// The owner has reached its place since it was read, or is about to be seen there.
 	out := w.blocked(obligation.OwnerOf(w.ownerID()))
 	out.RetryAfter = ownerSoon
 
 	return out
 }
 
-// written returns what an object has come to that is this way after a write.
+// written returns the outcome of a write, given the object after the write.
 func (w *walk) written(now objects.Object, at placement.Assessment) *obligation.Outcome {
 	before := w.object
 	w.object = now
@@ -107,16 +107,16 @@ func (w *walk) written(now objects.Object, at placement.Assessment) *obligation.
 	case w.action.Verb == plan.Drain && now.Draining:
 		return w.outcome(obligation.Asked)
 	case now.Shard != before.Shard || now.Draining != before.Draining:
-		return w.outcome(obligation.Woken) // a step further
+		return w.outcome(obligation.Woken) // one step further
 	}
 
 	out := w.outcome(obligation.Failed)
-	out.Reason = "something takes back what is written"
+	out.Reason = "another client reverts the labels"
 
 	return out
 }
 
-// ownerID names the main object that the object follows; a main object follows itself.
+// ownerID returns the ID of the main object that the object follows. A main object follows itself.
 func (w *walk) ownerID() objects.ID { return w.at.OwnerID(w.object) }
 
 func (w *walk) outcome(event obligation.Event) *obligation.Outcome {
@@ -127,7 +127,8 @@ func (w *walk) blocked(cause obligation.Cause) *obligation.Outcome {
 	return &obligation.Outcome{Object: &w.object, Event: obligation.Blocked, Cause: cause}
 }
 
-// failed reports an error of a request. That an object is gone is none. The object is nil if it could not be read.
+// failed returns the outcome of a request error. An error that reports a deleted object is not a failure. o is nil if it could
+// not be read.
 func failed(o *objects.Object, err error) *obligation.Outcome {
 	if resources.IsGone(err) {
 		return &obligation.Outcome{Event: obligation.SeenInPlace}

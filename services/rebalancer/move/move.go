@@ -19,53 +19,55 @@ import (
 )
 
 const (
-	// patience is how long one request may take. What becomes of it after that, the next look at the object shows.
+	// patience is the timeout of one request. The next read of the object shows the effect of a request that has timed out.
 	patience = 30 * time.Second
-	// ownerSoon is the pause between two looks at an owner of which nothing tells when it gets a shard.
+	// ownerSoon is the pause between two reads of an owner, if no event reports when the owner gets a shard.
 	ownerSoon = time.Second
-	// askAgain is the pause after a Lease that could not be read.
+	// askAgain is the pause after a Lease could not be read.
 	askAgain = time.Second
-	// confirmWithin is how long the confirmation that a shard does not hold its Lease may take. What it allows counts from when it
-	// was asked for, so that a late one allows little.
+	// confirmWithin is the timeout for the confirmation that a shard does not hold its Lease. The period that it allows
+	// starts with the request, so a late confirmation allows little.
 	confirmWithin = 10 * time.Second
 )
 
-// Obligations are those of the ring, as far as one move concerns others. Its methods may be called by several goroutines.
+// Obligations are the obligations of the ring, as far as one move depends on others. Its methods must be safe for concurrent use.
 type Obligations interface {
-	// See takes note of an object that is not in its place.
+	// See records an object that is not in its place.
 	See(o objects.Object)
-	// Has returns an object that is not in its place, as it was last seen.
+	// Has returns an object that is not in its place, as it was last seen; false if there is no obligation for it.
 	Has(id objects.ID) (objects.Object, bool)
-	// Grant gives an object a slot of its shard, if there is one.
+	// Grant gives an object a slot of its shard. It reports whether a slot was free.
 	Grant(id objects.ID, shard string) bool
-	// Held reports whether objects of the shard wait because it may still work on them; when to ask again is known then.
+	// Held reports whether objects of the shard wait because the shard may still work on them, and a retry is scheduled.
 	Held(shard string) bool
-	// Free says that a shard was found not to work on its objects.
+	// Free records that a shard does not work on its objects.
 	Free(shard string)
-	// Gathered reports whether all that follows an object is at the shard where the object goes, and from when on. If not, it is looked for, and
-	// may go there. Nobody works on the object, or it follows another one itself.
+	// Gathered reports whether all followers of an object are at the shard to, and from which resource versions on. If not,
+	// it starts a search for them, and they may move to that shard. The object must not have a shard that works on it, or
+	// must follow another object.
 	Gathered(o objects.Object, to string) (from v1alpha1.Handover, all bool)
-	// Given reports whether nobody works on an object of which this is the name and UID, and it waits for all that follows it.
+	// Given reports whether no shard works on the object with this name and UID, and the object waits for its followers.
 	Given(owner objects.ID, uid types.UID) bool
-	// Grace returns how long objects of shards that are gone have to wait for these to come back, and why; not positive if not.
+	// Grace returns how long objects of lost shards have to wait for their shards to come back, and the reason. A wait of
+	// zero or less means that they do not have to wait.
 	Grace() (wait time.Duration, reason string)
 }
 
-// Mover moves the objects of one ring. All fields are required. It may be used by several goroutines.
+// Mover moves the objects of one ring. All fields are required. It is safe for concurrent use.
 type Mover struct {
 	Objects     *objects.Client
 	Guard       *takeover.Guard
-	World       placement.World
+	Lookup      placement.Lookup
 	Obligations Obligations
-	// Clock is that of the guard.
+	// Clock is the clock of the guard.
 	Clock clock.PassiveClock
-	// Turn asks for the turn to decide about an object that follows the owner, or is the owner: see [Turns.Begin].
+	// Turn requests the turn to decide about an object: see [Turns.Begin].
 	Turn func(owner, id objects.ID) (end func(), ok bool)
-	// Moved is called after each write that has succeeded.
+	// Moved is called after each successful write.
 	Moved func(o objects.Object, verb plan.Verb)
 }
 
-// glance saves the turn at the API server if there is nothing to do there.
+// glance avoids the queue of the API server if nothing has to be done.
 func (m *Mover) glance(ctx context.Context, w *walk) *obligation.Outcome {
 	if w.stale {
 		return nil
@@ -74,8 +76,8 @@ func (m *Mover) glance(ctx context.Context, w *walk) *obligation.Outcome {
 	return m.place(ctx, w)
 }
 
-// enter comes before all requests: the turn may be long in coming, and what is found out, of the owner or of a Lease, is acted on without a
-// pause.
+// enter precedes all requests: the object may have to wait long in the queue. What later stages find out about the owner or a
+// Lease is used without delay.
 func (m *Mover) enter(ctx context.Context, w *walk) *obligation.Outcome {
 	leave, err := m.Objects.Enter(ctx)
 	if err != nil {
@@ -103,12 +105,12 @@ func (m *Mover) read(ctx context.Context, w *walk) *obligation.Outcome {
 	return nil
 }
 
-// place finds out where the object belongs, and whether something is to be done about it. It sends no request.
+// place determines where the object belongs, and whether something has to be done about it. It sends no request.
 func (m *Mover) place(ctx context.Context, w *walk) (out *obligation.Outcome) {
 	var err error
 
 	w.target = w.present()
-	w.at, err = w.target.Assess(ctx, m.World, w.object)
+	w.at, err = w.target.Assess(ctx, m.Lookup, w.object)
 	w.object.Above = w.at.Above
 
 	if err != nil {
@@ -122,7 +124,7 @@ func (m *Mover) place(ctx context.Context, w *walk) (out *obligation.Outcome) {
 	return w.resting()
 }
 
-// followed returns what is known of the object that another one follows.
+// followed returns what is known about the object that the object follows.
 func (m *Mover) followed(w *walk) (f followed) {
 	if w.at.Owner == nil {
 		return followed{}
@@ -135,7 +137,7 @@ func (m *Mover) followed(w *walk) (f followed) {
 	return f
 }
 
-// turn asks for the turn to decide about the object.
+// turn requests the turn to decide about the object.
 func (m *Mover) turn(_ context.Context, w *walk) *obligation.Outcome {
 	end, ok := m.Turn(w.ownerID(), w.object.ID)
 	if !ok {
@@ -147,8 +149,8 @@ func (m *Mover) turn(_ context.Context, w *walk) *obligation.Outcome {
 	return nil
 }
 
-// owner finds out where the owner of a controlled object is. The owner is read, unless it is known that nobody works on it: then it is our turn
-// to give it a shard.
+// owner determines the shard of a controlled object's owner. It reads the owner, unless no shard works on the owner as far as
+// is known: only the rebalancer can then assign it.
 func (m *Mover) owner(ctx context.Context, w *walk) *obligation.Outcome {
 	if !w.needsOwner() {
 		return nil
@@ -170,7 +172,7 @@ func (m *Mover) owner(ctx context.Context, w *walk) *obligation.Outcome {
 	return nil
 }
 
-// readOwner reads the owner of a controlled object. If it is not in its place, that is taken note of.
+// readOwner reads the owner of a controlled object. If the owner is not in its place, it records this.
 func (m *Mover) readOwner(ctx context.Context, w *walk) (plan.Owner, error) {
 	o, err := m.get(ctx, w.ownerID())
 
@@ -183,7 +185,7 @@ func (m *Mover) readOwner(ctx context.Context, w *walk) (plan.Owner, error) {
 		return plan.Owner{}, nil
 	}
 
-	at, err := w.target.Assess(ctx, m.World, o)
+	at, err := w.target.Assess(ctx, m.Lookup, o)
 	if err != nil {
 		return plan.Owner{}, fmt.Errorf("find where the owner belongs: %w", err)
 	}
@@ -202,7 +204,7 @@ func (m *Mover) decide(_ context.Context, w *walk) *obligation.Outcome {
 	return nil
 }
 
-// grace lets objects wait for shards that may come back at once.
+// grace lets objects wait for shards that may come back soon.
 func (m *Mover) grace(_ context.Context, w *walk) *obligation.Outcome {
 	if w.action.TakenFrom == "" || w.action.Verb != plan.Assign {
 		return nil
@@ -219,7 +221,7 @@ func (m *Mover) grace(_ context.Context, w *walk) *obligation.Outcome {
 	return out
 }
 
-// confirm finds out whether the object may be taken from its shard without asking that, and until when.
+// confirm determines whether the object may be taken from its shard without asking the shard, and until when.
 func (m *Mover) confirm(ctx context.Context, w *walk) *obligation.Outcome {
 	shard := w.action.TakenFrom
 	if shard == "" {
@@ -251,7 +253,7 @@ func (m *Mover) confirm(ctx context.Context, w *walk) *obligation.Outcome {
 	return nil
 }
 
-// gather lets all go first that follows the object.
+// gather lets all objects that follow the object move first.
 func (m *Mover) gather(_ context.Context, w *walk) *obligation.Outcome {
 	if !w.action.ChildrenFirst {
 		return nil
@@ -274,7 +276,7 @@ func (m *Mover) grant(_ context.Context, w *walk) *obligation.Outcome {
 	return nil
 }
 
-// act writes what the plan says, or reports what the object waits for if the plan has nothing written.
+// act writes what the plan requests. If the plan writes nothing, act reports what the object waits for.
 func (m *Mover) act(ctx context.Context, w *walk) *obligation.Outcome {
 	change, ok := w.change()
 	if !ok {
@@ -293,26 +295,27 @@ func (m *Mover) act(ctx context.Context, w *walk) *obligation.Outcome {
 	return m.write(ctx, w, change)
 }
 
-// write writes labels, and reports the object as it is then. If it has changed since it was seen, it is read and decided anew.
+// write writes labels, and reports the object as it is afterwards. If the object has changed since it was seen, the outcome
+// requests another read and decision.
 func (m *Mover) write(ctx context.Context, w *walk, change objects.Change) *obligation.Outcome {
 	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 
 	now, err := m.Objects.Label(limited, w.object, change)
 	if apierrors.IsConflict(err) {
-		return &obligation.Outcome{Object: &w.object, Event: obligation.Failed, Stale: true, Brief: true, Reason: "it changes all the time"}
+		return &obligation.Outcome{Object: &w.object, Event: obligation.Failed, Stale: true, Brief: true, Reason: "the object keeps changing"}
 	}
 
 	if err != nil {
 		out := failed(&w.object, err)
-		out.Stale = true // it may have been carried out all the same
+		out.Stale = true // the write may have been executed anyway
 
 		return out
 	}
 
 	m.Moved(w.object, w.action.Verb)
 
-	at, err := w.target.Assess(ctx, m.World, now)
+	at, err := w.target.Assess(ctx, m.Lookup, now)
 	if now.Above = at.Above; err != nil {
 		return failed(&now, err)
 	}

@@ -42,23 +42,23 @@ var (
 	start    = time.Unix(1_000_000_000, 0)
 )
 
-// api is an API server with a few objects, and with the ring's other obligations: whatever a move asks for, and what it is told.
+// api is an API server with a few objects, and the ring's other obligations: everything that a move asks for and reports to.
 type api struct {
 	*testing.T
-	objects.Server // lists and watches are not asked for
+	objects.Server // lists and watches are not used
 	client.Reader  // reads Leases
 
 	stored   map[objects.ID]*metav1.PartialObjectMetadata
 	requests []string
-	// fails is what a request is answered with, by what it is: "get configmaps", "patch secrets", "lease", "namespace".
+	// fails contains the errors of requests, by request: "get configmaps", "patch secrets", "lease", "namespace".
 	fails map[string]error
-	// lost says that writes are carried out all the same; admission changes what is written.
+	// lost reports whether failing writes are executed anyway. admission changes what is written.
 	lost      bool
 	admission func(labels map[string]string)
 	leases    []coordinationv1.Lease
-	within    time.Duration // which the last write has had
+	within    time.Duration // the timeout of the last write
 
-	// entered is called when a move asks for its turn at the API server; inside says how many have it.
+	// entered is called when a move asks for its turn at the API server. inside is the number of moves that have it.
 	entered func()
 	inside  int
 
@@ -66,7 +66,7 @@ type api struct {
 	noSlots bool
 	noTurn  bool
 	held    map[string]bool
-	// scattered says that what follows an object is not where the object goes, handover since when it is.
+	// scattered reports whether followers are not where the object goes. handover is since when they are there.
 	scattered bool
 	handover  v1alpha1.Handover
 	given     map[objects.ID]bool
@@ -82,7 +82,7 @@ func (a *api) Enter(context.Context) (leave func(), err error) {
 }
 
 func (a *api) ask(what, name string) error {
-	require.Equal(a, 1, a.inside, "asked without a turn: %s %s", what, name)
+	require.Equal(a, 1, a.inside, "request without a turn: %s %s", what, name)
 
 	a.requests = append(a.requests, what+" "+name)
 
@@ -152,7 +152,7 @@ func (a *api) Patch(ctx context.Context, id objects.ID, body []byte) (*metav1.Pa
 
 // List reads Leases.
 func (a *api) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
-	list.(*coordinationv1.LeaseList).Items = a.leases //nolint:forcetypeassert // or the test fails
+	list.(*coordinationv1.LeaseList).Items = a.leases //nolint:forcetypeassert // otherwise the test fails
 
 	return a.ask("lease", "")
 }
@@ -162,7 +162,7 @@ func (a *api) Selects(context.Context, string, labels.Selector) (bool, error) {
 	return true, a.fails["namespace"]
 }
 
-// Gathered says that all that follows an object has come, unless it is said to be scattered.
+// Gathered reports that all followers have arrived, unless scattered is set.
 func (a *api) Gathered(o objects.Object, to string) (v1alpha1.Handover, bool) {
 	if a.scattered {
 		a.requests = append(a.requests, "gather what follows "+o.Name+" at "+to)
@@ -171,7 +171,7 @@ func (a *api) Gathered(o objects.Object, to string) (v1alpha1.Handover, bool) {
 	return a.handover, !a.scattered
 }
 
-// Given says that nobody works on an owner, if it was given.
+// Given reports whether an owner is given.
 func (a *api) Given(owner objects.ID, _ types.UID) bool { return a.given[owner] }
 
 func (a *api) See(o objects.Object) {
@@ -190,7 +190,7 @@ func (a *api) Held(shard string) bool         { return a.held[shard] }
 func (a *api) Grace() (time.Duration, string) { return a.grace, "others may follow" }
 func (a *api) Free(shard string)              { a.requests = append(a.requests, "free "+shard) }
 
-// reader and server are the two sides of the API server, whose methods bear the same names.
+// reader and server are the two interfaces of the API server, which have methods of the same names.
 type reader struct{ *api }
 
 func (r reader) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
@@ -220,7 +220,7 @@ func (a *api) mover() *Mover {
 	clk.SetTime(start.Add(time.Hour))
 
 	return &Mover{
-		Objects: objects.NewClient(server{a}, ring), Guard: guard, World: placement.World{Namespaces: a}, Obligations: a, Clock: clk,
+		Objects: objects.NewClient(server{a}, ring), Guard: guard, Lookup: placement.Lookup{Namespaces: a}, Obligations: a, Clock: clk,
 		Turn: func(objects.ID, objects.ID) (func(), bool) { return func() {}, !a.noTurn },
 		Moved: func(o objects.Object, verb plan.Verb) {
 			a.requests = append(a.requests, fmt.Sprintf("moved %s: %s", o.Name, verb))
@@ -266,7 +266,7 @@ func setOf(controlled ...v1alpha1.ControlledResource) *resources.Set {
 	}}})
 }
 
-// ownerAtB is a name that the ring gives to b.
+// ownerAtB returns a name that belongs to b.
 func ownerAtB() string {
 	for name := "owner"; ; name += "x" {
 		if at, _ := target().View.Owner(key.Key{Kind: "ConfigMap", Namespace: "n", Name: name}); at == "b" {
@@ -275,7 +275,7 @@ func ownerAtB() string {
 	}
 }
 
-// put stores an object at version 1, with the labels that "shard" or "shard drain" says.
+// put stores an object at version 1, with labels in the notation "shard" or "shard drain".
 func (a *api) put(gvr schema.GroupVersionResource, name, shard string, drain bool) objects.ID {
 	m := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "n", Name: name, UID: types.UID("uid of " + name), ResourceVersion: "1", Labels: map[string]string{},
@@ -304,10 +304,11 @@ func (a *api) seen(id objects.ID) objects.Object {
 	return objects.NewClient(server{a}, ring).Object(id.GVR, a.stored[id])
 }
 
-// errNotServed is a 404 that says nothing about the object.
+// errNotServed is a 404 that proves nothing about the object.
 var errNotServed = apierrors.NewGenericServerResponse(http.StatusNotFound, "patch", owners.GroupResource(), "", "404 page not found", 0, true)
 
-// expected is what a move comes to. Reasons are compared only where they are given; the object is "shard version", or "-" if there is none.
+// expected is the result of a move. A reason is compared only if it is given. The object is written as "shard version", or "-"
+// if there is none.
 type expected struct {
 	object   string
 	out      obligation.Outcome

@@ -8,44 +8,46 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
 
-// Turns keeps decisions about a main object apart from those about the objects that follow it: between the look at an owner
-// and the end of the write that builds on it, the owner is neither drained nor moved. Its methods may be called by any
-// goroutine.
+// Turns separates decisions about a main object from decisions about the objects that follow it: between the read of an owner
+// and the end of the write that is based on it, the owner is neither drained nor moved. Its methods are safe for concurrent
+// use.
 //
 // Invariants:
 //
-//  1. While a main object is decided, nothing that follows it is, and the other way round. Objects that follow one owner are
-//     decided side by side, and different owners have nothing to do with each other.
-//  2. Nobody waits: an object whose turn it is not goes back into the queue when the turn of the others ends. So no worker
-//     is held up, none can lock another out, and a stop has nothing to wake.
-//  3. Once an owner is put off, no more of its followers join the turn, and it comes into the queue before those that are
-//     put off after it: however many there are, its turn comes.
-//  4. An owner is known here only while it, or one of its followers, is decided.
+//  1. While a main object is processed, no object that follows it is processed, and vice versa. Objects that follow the
+//     same owner are processed concurrently. Different owners are independent of each other.
+//  2. No call blocks: an object that does not get the turn returns to the queue when the turn of the others ends.
+//     Therefore, no worker is delayed, there are no deadlocks, and nothing has to be woken when the service stops.
+//  3. When an owner has been deferred, no more of its followers join the turn. The owner returns to the queue before the
+//     followers that are deferred after it. It therefore gets its turn, however many followers there are.
+//  4. An owner is stored only while it, or one of its followers, is processed.
 type Turns struct {
-	// again puts an object into the queue that was put off.
+	// again returns a deferred object to the queue.
 	again func(objects.ID)
 
 	mu     sync.Mutex
 	owners map[objects.ID]*turn
 }
 
-// turn is the present turn around one owner.
+// turn is the current turn of one owner or its followers.
 type turn struct {
-	// deciding counts the decisions under way; there is at least one.
+	// deciding counts the decisions in progress; it is at least 1.
 	deciding int
-	// own says that the owner itself is decided.
+	// own reports whether the decision is about the owner itself.
 	own bool
-	// owners and followers are who was put off. The former is the owner alone, as whoever decides about it names it.
+	// owners and followers are the deferred objects. owners contains only the owner, in the versions in which workers named
+	// it.
 	owners, followers sets.Set[objects.ID]
 }
 
-// NewTurns returns turns of which nobody has one. The function puts an object into the queue that was put off.
+// NewTurns returns Turns without any turn. The function again returns a deferred object to the queue.
 func NewTurns(again func(objects.ID)) *Turns {
 	return &Turns{again: again, owners: map[objects.ID]*turn{}}
 }
 
-// Begin asks for the turn to decide about an object: about the owner itself, if both IDs name one object, or about what
-// follows it. If ok, end must be called once the decision is carried out. If not, the object comes into the queue again.
+// Begin requests the turn to decide about an object: about the owner itself if both IDs identify the same object, or about a
+// follower of it. If ok is true, end must be called after the decision has been carried out. If ok is false, the object will
+// return to the queue.
 func (t *Turns) Begin(owner, id objects.ID) (end func(), ok bool) {
 	owner, own := anyVersion(owner), anyVersion(owner) == anyVersion(id)
 
@@ -72,7 +74,7 @@ func (t *Turns) Begin(owner, id objects.ID) (end func(), ok bool) {
 	return func() { t.end(owner, now) }, true
 }
 
-// Idle reports whether nobody decides about anything.
+// Idle reports whether no decision is in progress.
 func (t *Turns) Idle() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -103,7 +105,7 @@ func (t *Turns) end(owner objects.ID, now *turn) {
 	}
 }
 
-// anyVersion names an object whatever version it was read in.
+// anyVersion returns an ID that does not depend on the version in which the object was read.
 func anyVersion(id objects.ID) objects.ID {
 	id.GVR.Version = ""
 

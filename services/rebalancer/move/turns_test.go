@@ -37,21 +37,21 @@ func TestTurns(t *testing.T) {
 	}
 	putOff := func(owner, id objects.ID) {
 		_, ok := turns.Begin(owner, id)
-		require.False(t, ok, "%s should be put off", id)
+		require.False(t, ok, "%s should be deferred", id)
 	}
 
 	one, two := begins(owner, child(1)), begins(owner, child(2))
-	begins(other, other)() // is free of the others
+	begins(other, other)() // is independent of the others
 
 	putOff(owner, owner)
-	putOff(sameOwner, sameOwner) // however it is named
-	putOff(owner, child(3))      // its owner comes first
+	putOff(sameOwner, sameOwner) // in any version
+	putOff(owner, child(3))      // its owner goes first
 	putOff(owner, child(3))
 	one()
 	require.Empty(t, again)
 	two()
-	require.ElementsMatch(t, []objects.ID{owner, sameOwner}, again[:2], "the owner first")
-	require.Equal(t, []objects.ID{child(3)}, again[2:], "each once")
+	require.ElementsMatch(t, []objects.ID{owner, sameOwner}, again[:2], "the owner should be first")
+	require.Equal(t, []objects.ID{child(3)}, again[2:], "each should be returned once")
 
 	again = nil
 	self := begins(owner, owner)
@@ -59,10 +59,10 @@ func TestTurns(t *testing.T) {
 	putOff(sameOwner, child(2))
 	self()
 	require.ElementsMatch(t, []objects.ID{child(1), child(2)}, again)
-	require.Empty(t, turns.owners, "nothing is kept between turns")
+	require.Empty(t, turns.owners, "nothing should be stored between turns")
 }
 
-// Whatever the order: no owner is ever decided along with what follows it, nothing is lost and nothing is kept.
+// In any order, an owner is never processed together with its followers, no object is lost, and nothing stays stored.
 func TestTurnsOfMany(t *testing.T) {
 	const workers, owners, followers, rounds = 8, 3, 5, 50
 
@@ -115,11 +115,11 @@ func TestTurnsOfMany(t *testing.T) {
 			along[i].Add(1)
 
 			if alone[i].Load() != 0 {
-				t.Errorf("%s is decided along with its owner", id)
+				t.Errorf("%s is processed together with its owner", id)
 			}
 		}
 
-		runtime.Gosched() // so that others may come in between
+		runtime.Gosched() // so that other goroutines can run in between
 
 		if todo[id].Add(-1) > 0 {
 			queue <- id
@@ -140,7 +140,7 @@ func TestTurnsOfMany(t *testing.T) {
 	require.Empty(t, turns.owners)
 }
 
-// An owner that is put off comes before what is put off after it, and nothing more joins the turn it waits for.
+// A deferred owner goes before objects that are deferred after it, and no other object joins the turn for which it waits.
 func TestOwnerIsNotStarved(t *testing.T) {
 	var again []objects.ID
 

@@ -1,30 +1,32 @@
-// Package move takes one object one step towards its place.
+// Package move takes an object one step towards its place.
 //
-// Three files tell all of it. This one lists the stages of the way, in order. In decide.go is what follows from what is known; nothing there
-// asks anybody. In move.go are the reads and the writes. The package keeps nothing: what it has seen is reported as an [obligation.Outcome].
+// It consists of three files. This file lists the stages of a move in order. decide.go contains what follows from known facts,
+// without any requests. move.go contains the reads and the writes. The package stores nothing: it reports everything that it
+// has seen as an [obligation.Outcome].
 //
-// # The way of an object
+// # The stages of a move
 //
-//	stage    asks                  the way goes on if
-//	glance   nobody                something is to be done about the object as it was seen, and nothing known is in the way
-//	enter    the API server queue  the object may be read and written; what is found out from now on does not get old in a queue
+//	stage    asks                  the move continues if
+//	glance   nobody                something has to be done about the object as it was seen, and nothing known prevents it
+//	enter    the API server queue  the object may be read and written; later results do not become outdated in a queue
 //	read     the API server        the object exists; it is read only if it has changed since it was seen
-//	place    nobody                the same as glance, by the present target
-//	turn     [Turns]               nobody decides about what the object follows, or what follows it
+//	place    nobody                the same as for glance, for the current target
+//	turn     [Turns]               no decision is in progress about the object's owner, or about its followers
 //	owner    the API server        the shard of a controlled object's owner is known, or the owner is about to get one
 //	decide   [plan.Decide]         always
-//	grace    [Obligations]         shards that are gone are not expected back
+//	grace    [Obligations]         lost shards are not expected to come back
 //	confirm  [takeover.Guard]      a shard that loses the object without being asked does not hold its Lease
-//	gather   [Obligations]         all that follows the object has gone before it
+//	gather   [Obligations]         all objects that follow the object have moved before it
 //	grant    [Obligations]         one more object of the shard may be drained
 //	act      the API server        never: it writes, or reports what the object waits for
 //
-// A way that ends before act costs nothing to repeat: the object waits for what ended it.
+// A move that ends before act costs nothing to repeat: the object waits for whatever has ended the move.
 //
-// # What was refused
+// # Rejected alternative
 //
-// To gather all facts first, and to decide once. Nearly all objects need few of the facts, most facts cost a request, and some of them change
-// something: a slot is taken, what follows the object is looked for. So each fact is asked for only by who has all those before it.
+// The alternative is to collect all facts first, and to decide once. Almost all objects need only a few of the facts, and most
+// facts cost a request. Some have side effects: a slot is taken, or a search for followers begins. Therefore, a stage asks for
+// its fact only when all previous stages have passed.
 package move
 
 import (
@@ -39,10 +41,10 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/placement"
 )
 
-// stage is one stage of the way. It returns nil if the way goes on, and otherwise what the object has come to.
+// stage is one stage of a move. It returns nil if the move continues, and otherwise the outcome of the move.
 type stage func(m *Mover, ctx context.Context, w *walk) *obligation.Outcome
 
-// way lists the stages in order. The last one, act, is not among them: it always ends the way.
+// way lists the stages in order, except act, which always ends the move.
 var way = [...]stage{
 	(*Mover).glance,
 	(*Mover).enter,
@@ -57,40 +59,41 @@ var way = [...]stage{
 	(*Mover).grant,
 }
 
-// walk is one object on its way, with what the stages have found out.
+// walk is one move of an object, with the results of its stages.
 type walk struct {
-	// present returns the present target; stale says that the object has changed since it was seen.
+	// present returns the current target. stale reports whether the object has changed since it was seen.
 	present func() *placement.Target
 	stale   bool
 
 	object objects.Object
-	// target, at, kept and follows are set by glance, and again by place.
+	// glance sets target, at, kept and follows, and place sets them again.
 	target *placement.Target
 	at     placement.Assessment
-	// kept says that the object is at a shard that may still work on it, and that others wait for the same shard.
+	// kept reports whether the object is at a shard that may still work on it, and other objects wait for the same shard.
 	kept    bool
 	follows followed
-	// action is set by decide.
+	// action is the result of decide.
 	action plan.Action
-	// owned is set by owner.
+	// owned is the result of owner.
 	owned plan.Owner
-	// until is set by confirm: when a write has to be done. It is zero if no shard loses the object without being asked.
+	// until is the result of confirm: the deadline of a write. It is zero if no shard loses the object without being asked.
 	until time.Time
-	// handover is set by gather.
+	// handover is the result of gather.
 	handover v1alpha1.Handover
 
-	// ends are called when the way ends, the last one first.
+	// ends are called in reverse order when the move ends.
 	ends []func()
 }
 
-// followed is what is known without a request of the main object that a controlled one follows.
+// followed is what is known without a request about the main object that a controlled object follows.
 type followed struct {
 	object objects.Object
-	// moving says that it is not in its place; given that nobody works on it, and that it waits for all that follows it.
+	// moving reports whether the object is out of its place. given reports whether no shard works on it, and it waits for its
+	// followers.
 	moving, given bool
 }
 
-// Move takes an object along its way. It asks for the target again when the object may be read and written.
+// Move moves an object one step. It asks for the target again when the object may be read and written.
 func (m *Mover) Move(ctx context.Context, target func() *placement.Target, job obligation.Job) obligation.Outcome {
 	w := &walk{present: target, stale: job.Stale, object: job.Object}
 	defer w.end()
@@ -104,7 +107,7 @@ func (m *Mover) Move(ctx context.Context, target func() *placement.Target, job o
 	return *m.act(ctx, w)
 }
 
-// atEnd has a function called when the way ends.
+// atEnd registers a function that is called when the move ends.
 func (w *walk) atEnd(end func()) { w.ends = append(w.ends, end) }
 
 func (w *walk) end() {

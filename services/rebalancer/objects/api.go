@@ -15,23 +15,24 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 )
 
-// Bounds are what all rings of a service together may ask of the API server. Both are positive.
+// Bounds limit the requests of all rings of a service together. Both are positive.
 type Bounds struct {
-	// PerSecond is the number of requests per second; twice as many may come at once.
+	// PerSecond is the number of requests per second. Bursts may be twice as large.
 	PerSecond int
-	// AtOnce is the number of single objects that are read and written at a time. Who waits goes first come, first served: a ring with
-	// much to do has as many in the queue as it has workers, so that rings get equal shares.
+	// AtOnce is the number of single objects that are read and written at a time. The queue is first come, first served: a
+	// busy ring has at most as many objects in the queue as it has workers, so rings get equal shares.
 	AtOnce int
 }
 
 // api is the API server behind a configuration.
 type api struct {
 	meta metadata.Interface
-	// turns bounds the single objects dealt with. Lists and watches are few, and last.
+	// turns limits the number of single objects in progress. It excludes lists and watches, which are few and long.
 	turns *semaphore.Weighted
 }
 
-// Connect returns the API server of the configuration, by the connections of c, within bounds that hold for all who use it.
+// Connect returns the API server of the configuration. It uses the connections of c. The bounds apply to all users of the
+// result together.
 func Connect(cfg *rest.Config, c *http.Client, b Bounds) (Server, error) {
 	bounded := metadata.ConfigFor(cfg)
 	bounded.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(float32(b.PerSecond), 2*b.PerSecond)
@@ -44,7 +45,7 @@ func Connect(cfg *rest.Config, c *http.Client, b Bounds) (Server, error) {
 	return &api{meta: meta, turns: semaphore.NewWeighted(int64(b.AtOnce))}, nil
 }
 
-//nolint:wrapcheck // Client says what was asked
+//nolint:wrapcheck // Client adds the context
 func (a *api) Enter(ctx context.Context) (leave func(), err error) {
 	if err := a.turns.Acquire(ctx, 1); err != nil {
 		return nil, err
@@ -77,14 +78,14 @@ func (a *api) Watch(
 	return drained{w}, nil
 }
 
-// drained is a watch whose end does not leave a goroutine behind: the metadata client's hands every event on through a
-// channel without a buffer, and would wait for ever for somebody to take the last one.
+// drained is a watch that leaves no goroutine behind when it stops: the metadata client passes every event through a channel
+// without a buffer, and would wait forever for a receiver of the last one.
 type drained struct{ watch.Interface }
 
 func (d drained) Stop() {
 	d.Interface.Stop()
 
-	for range d.ResultChan() { // The events are not wanted any more.
+	for range d.ResultChan() { // The remaining events are discarded.
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
 
-// Whatever there is to do, the API server is asked so many times a second, but for twice as many at first.
+// The number of requests per second is limited, except for a burst at the beginning.
 func TestRequestsPerSecondAreBounded(t *testing.T) {
 	plane := localplane.Shared(t)
 

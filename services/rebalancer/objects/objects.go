@@ -1,7 +1,7 @@
 // Package objects reads and labels the metadata of sharded objects of one ring.
 //
-// It lists as a stream or page by page, so that memory does not follow the number of objects, watches by label selector, and
-// writes labels under the precondition that the object is still the one that was read. It decides nothing.
+// It lists objects as a stream or in pages, so that memory does not grow with the number of objects, and watches them by label
+// selector. It writes labels on the condition that the object has not changed since it was read. It decides nothing.
 package objects
 
 import (
@@ -24,22 +24,23 @@ import (
 )
 
 const (
-	// PageSize is the number of objects in one page of a list: at 2 to 5 KiB of metadata each 2 to 5 MiB.
+	// PageSize is the number of objects in one page of a list. With 2 to 5 KiB of metadata per object, a page has 2 to 5 MiB.
 	PageSize = 1000
-	// largePage is their number in the pages of a list that has had smallPages already. To answer a page, an API server gathers all that
-	// is left to list: a million objects in pages of 1,000 cost it 70 s of CPU, and a fifth of that in these.
+	// largePage is the size of further pages of a list after smallPages pages. To answer a page, an API server collects
+	// everything that is left to list: a million objects in pages of 1,000 cost it 70 s of CPU, and in large pages a fifth of
+	// that.
 	largePage  = 5 * PageSize
 	smallPages = 5
 )
 
-// ID names an object.
+// ID identifies an object.
 type ID struct {
 	GVR       schema.GroupVersionResource
 	Namespace string
 	Name      string
 }
 
-// String returns "resource.group namespace/name", as kubectl would name it.
+// String returns "resource.group namespace/name", in the notation of kubectl.
 func (id ID) String() string {
 	name := id.Name
 	if id.Namespace != "" {
@@ -54,26 +55,28 @@ func Compare(a, b ID) int {
 	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name), strings.Compare(a.GVR.Resource, b.GVR.Resource))
 }
 
-// Object is what is kept of an object's metadata.
+// Object is the part of an object's metadata that is stored.
 type Object struct {
 	ID
 	UID             types.UID
 	ResourceVersion string
-	// Shard is the value of the ring's shard label; Labelled reports whether it is present.
+	// Shard is the value of the ring's shard label. Labelled reports whether the label is present.
 	Shard    string
 	Labelled bool
 	// Draining reports whether the ring's drain label is present.
 	Draining bool
 	// Controller is the owner reference of the object's controller; nil if there is none.
 	Controller *metav1.OwnerReference
-	// Above are those that the controller follows. The object does not say that itself: it is filled in when it was found out.
+	// Above are the objects that the controller follows. The object itself does not contain them; they are added when they
+	// have been determined.
 	Above Above
 }
 
-// Above are the UIDs of those that an object's controller follows, up to the main object, the nearest first; what is left is empty.
+// Above are the UIDs of the objects that an object's controller follows, up to the main object, nearest first. Unused elements
+// are empty.
 type Above [v1alpha1.MaxDepth - 2]types.UID
 
-// Lineage returns the UIDs of whom an object follows, its controller first; what is left is empty.
+// Lineage returns the UIDs of the objects that an object follows, controller first. Unused elements are empty.
 func (o Object) Lineage() (all Lineage) {
 	if o.Controller != nil {
 		all[0] = o.Controller.UID
@@ -83,24 +86,25 @@ func (o Object) Lineage() (all Lineage) {
 	return all
 }
 
-// Lineage is an object's controller, and those that it follows.
+// Lineage contains an object's controller, and the objects that the controller follows.
 type Lineage [v1alpha1.MaxDepth - 1]types.UID
 
-// Change is what to do with the two labels. The zero value changes nothing.
+// Change is a change of labels. The zero value changes nothing.
 type Change struct {
-	// Shard is the new value of the shard label. Empty leaves the label alone.
+	// Shard is the new value of the shard label. Empty does not change the label.
 	Shard string
 	// RemoveShard removes the shard label.
 	RemoveShard bool
-	// Drain is the value of the drain label, which is added: v1alpha1.DrainValue, or the shard that comes next. Empty leaves the label alone.
+	// Drain is the value of the drain label to add: v1alpha1.DrainValue, or the name of the next shard. Empty does not change
+	// the label.
 	Drain string
 	// RemoveDrain removes the drain label.
 	RemoveDrain bool
-	// Handover is the value of the handover annotation; an empty one removes it. Nil leaves it alone.
+	// Handover is the value of the handover annotation. Empty removes the annotation; nil does not change it.
 	Handover *string
 }
 
-// Client reads and labels objects of one ring. It may be used by several goroutines.
+// Client reads and labels objects of one ring. It is safe for concurrent use.
 type Client struct {
 	server     Server
 	shardLabel string
@@ -116,10 +120,11 @@ func NewClient(s Server, ring string) *Client {
 // ShardLabel returns the key of the ring's shard label.
 func (c *Client) ShardLabel() string { return c.shardLabel }
 
-// DrainLabel returns the key of the ring's drain label; alone it is the label selector for its presence.
+// DrainLabel returns the key of the ring's drain label. The key is also a label selector for the presence of the label.
 func (c *Client) DrainLabel() string { return c.drainLabel }
 
-// Enter waits until one more object may be read and written, of all rings that share the API server; leave ends that.
+// Enter waits until one more object may be read and written, counted over all rings that share the API server; leave ends
+// that.
 func (c *Client) Enter(ctx context.Context) (leave func(), err error) {
 	if leave, err = c.server.Enter(ctx); err != nil {
 		return nil, fmt.Errorf("wait for a turn to read and write an object: %w", err)
@@ -128,12 +133,12 @@ func (c *Client) Enter(ctx context.Context) (leave func(), err error) {
 	return leave, nil
 }
 
-// Metadata reads the metadata of one object from the API server's storage, not from a cache. Its error is NotFound if there is none.
+// Metadata reads the metadata of one object from the API server's storage, not from a cache. If there is none, the error is NotFound.
 func (c *Client) Metadata(ctx context.Context, gvr schema.GroupVersionResource, name types.NamespacedName) (*metav1.PartialObjectMetadata, error) {
 	return c.server.Get(ctx, ID{GVR: gvr, Namespace: name.Namespace, Name: name.Name})
 }
 
-// Get reads one object from the API server's storage, not from a cache. Its error is NotFound if there is none.
+// Get reads one object from the API server's storage, not from a cache. If there is none, the error is NotFound.
 func (c *Client) Get(ctx context.Context, id ID) (Object, error) {
 	m, err := c.server.Get(ctx, id)
 	if err != nil {
@@ -143,7 +148,7 @@ func (c *Client) Get(ctx context.Context, id ID) (Object, error) {
 	return c.Object(id.GVR, m), nil
 }
 
-// pageSize returns how many objects the next page of a list is to have that has had n already.
+// pageSize returns the size of the next page of a list that has already returned n objects.
 func pageSize(n int) int64 {
 	if n < smallPages {
 		return PageSize
@@ -152,12 +157,11 @@ func pageSize(n int) int64 {
 	return largePage
 }
 
-// Pages lists the objects that match a label selector, in one namespace or with "" in all, and hands them to yield page by
-// page. The slice is yield's to keep. Pages ends with yield's error, or the API server's. It returns the resource version of
-// the list, from which a watch can go on.
+// Pages lists the objects of a scope and passes them to yield page by page. yield may keep the slice. Pages ends with the
+// error of yield or of the API server. It returns the resource version from which a watch can continue.
 //
-// Where the API server has compacted a list away before its last page, the list goes on from the same place at a newer
-// version; the version of the first page is returned then, so that a watch sees all that has changed meanwhile.
+// If the API server has compacted the list before the last page, the list continues from the same place at a newer version.
+// Pages then returns the version of the first page, so that a watch sees all changes since.
 func (c *Client) Pages(ctx context.Context, scope Scope, yield func([]Object) error) (resourceVersion string, err error) {
 	opts := scope.options()
 
@@ -194,7 +198,7 @@ func (c *Client) Pages(ctx context.Context, scope Scope, yield func([]Object) er
 	}
 }
 
-// continuation returns the token that an API server offers with the error that a list has expired.
+// continuation returns the token that an API server includes in the error for an expired list.
 func continuation(err error) (token string, expired bool) {
 	if !apierrors.IsResourceExpired(err) {
 		return "", false
@@ -208,10 +212,10 @@ func continuation(err error) (token string, expired bool) {
 	return "", true
 }
 
-// Scope is what to list or watch.
+// Scope selects what to list or watch.
 type Scope struct {
 	GVR schema.GroupVersionResource
-	// Namespace restricts to one namespace; empty is all.
+	// Namespace restricts the scope to one namespace; empty means all namespaces.
 	Namespace string
 	// Selector is a label selector; empty selects everything.
 	Selector string
@@ -223,7 +227,7 @@ func (s Scope) options() metav1.ListOptions {
 	return metav1.ListOptions{LabelSelector: s.Selector, FieldSelector: s.Fields}
 }
 
-// Watch watches from a resource version on; the API server is asked for bookmarks. Whoever stops the watch waits until it has ended.
+// Watch watches from a resource version on, with bookmarks. Stopping the watch waits until the watch has ended.
 func (c *Client) Watch(ctx context.Context, scope Scope, resourceVersion string) (watch.Interface, error) {
 	opts := scope.options()
 	opts.AllowWatchBookmarks = true
@@ -237,7 +241,7 @@ func (c *Client) Watch(ctx context.Context, scope Scope, resourceVersion string)
 	return w, nil
 }
 
-// patch is a JSON merge patch of labels; a label that is null is removed.
+// patch is a JSON merge patch of labels; null removes a label.
 type patch struct {
 	Metadata patchMetadata `json:"metadata"`
 }
@@ -248,8 +252,9 @@ type patchMetadata struct {
 	Annotations     map[string]*string `json:"annotations,omitempty"`
 }
 
-// Label changes the labels of an object in one write, which succeeds only if the object is still as it was read, and returns it as
-// it is then, with what admission has added. Conflict says that it has changed, NotFound that it is gone.
+// Label changes the labels of an object in one write, and returns the object afterwards, including what admission has added.
+// The write succeeds only if the object has not changed since it was read. The error is Conflict if it has changed, and
+// NotFound if it is gone.
 func (c *Client) Label(ctx context.Context, o Object, change Change) (Object, error) {
 	labels := map[string]*string{}
 	if change.Shard != "" {
@@ -277,7 +282,7 @@ func (c *Client) Label(ctx context.Context, o Object, change Change) (Object, er
 		}
 	}
 
-	// A resource version belongs to one object alone, also among those that bear one name after another.
+	// A resource version belongs to only one object, even among successive objects with the same name.
 	body, err := json.Marshal(patch{patchMetadata{o.ResourceVersion, labels, annotations}})
 	if err != nil {
 		return Object{}, fmt.Errorf("encode the labels of %s: %w", o.ID, err)
@@ -291,7 +296,7 @@ func (c *Client) Label(ctx context.Context, o Object, change Change) (Object, er
 	return c.Object(o.GVR, now), nil
 }
 
-// Object returns what is kept of an object's metadata.
+// Object returns the part of an object's metadata that is stored.
 func (c *Client) Object(gvr schema.GroupVersionResource, m *metav1.PartialObjectMetadata) Object {
 	shard, labelled := m.Labels[c.shardLabel]
 	_, draining := m.Labels[c.drainLabel]
@@ -313,7 +318,7 @@ func (c *Client) Object(gvr schema.GroupVersionResource, m *metav1.PartialObject
 	return o
 }
 
-// Older reports whether one resource version of an object comes before another; false if they cannot be compared.
+// Older reports whether the resource version a of an object precedes b; false if they are not comparable.
 func Older(a, b string) bool {
 	x, err := strconv.ParseUint(a, 10, 64)
 	if err != nil {

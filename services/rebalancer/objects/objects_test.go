@@ -25,14 +25,14 @@ const ring = "example"
 
 var configMaps = corev1.SchemeGroupVersion.WithResource("configmaps")
 
-type world struct {
+type namespace struct {
 	*testing.T
 	plain client.Client
 	ns    string
 	c     *Client
 }
 
-func newWorld(t *testing.T) *world {
+func newNamespace(t *testing.T) *namespace {
 	t.Helper()
 
 	plane := localplane.Shared(t)
@@ -42,10 +42,10 @@ func newWorld(t *testing.T) *world {
 	api, err := Connect(plane.Config, httpClient, Bounds{PerSecond: 10000, AtOnce: 64})
 	require.NoError(t, err)
 
-	return &world{T: t, plain: plane.Client, ns: plane.Namespace(t), c: NewClient(api, ring)}
+	return &namespace{T: t, plain: plane.Client, ns: plane.Namespace(t), c: NewClient(api, ring)}
 }
 
-func (w *world) create(name string, labels map[string]string) *corev1.ConfigMap {
+func (w *namespace) create(name string, labels map[string]string) *corev1.ConfigMap {
 	w.Helper()
 
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: name, Labels: labels}}
@@ -54,10 +54,10 @@ func (w *world) create(name string, labels map[string]string) *corev1.ConfigMap 
 	return cm
 }
 
-func (w *world) a() ID { return ID{GVR: configMaps, Namespace: w.ns, Name: "a"} }
+func (w *namespace) a() ID { return ID{GVR: configMaps, Namespace: w.ns, Name: "a"} }
 
 func TestLabelChangesJustTheTwoLabels(t *testing.T) {
-	w := newWorld(t)
+	w := newNamespace(t)
 	cm := w.create("a", map[string]string{"mine": "stays"})
 
 	o, err := w.c.Get(t.Context(), w.a())
@@ -79,7 +79,7 @@ func TestLabelChangesJustTheTwoLabels(t *testing.T) {
 		require.NoError(t, err)
 		o, err = w.c.Get(t.Context(), w.a())
 		require.NoError(t, err)
-		require.Equal(t, o, written, "the answer says how the object is now")
+		require.Equal(t, o, written, "the answer should be the current object")
 		require.NoError(t, w.plain.Get(t.Context(), client.ObjectKeyFromObject(cm), cm))
 		require.Equal(t, step.want, cm.Labels)
 		require.Equal(t, cm.ResourceVersion, o.ResourceVersion)
@@ -90,7 +90,7 @@ func TestLabelChangesJustTheTwoLabels(t *testing.T) {
 }
 
 func TestLabelFailsIfTheObjectIsAnother(t *testing.T) {
-	w := newWorld(t)
+	w := newNamespace(t)
 	cm := w.create("a", nil)
 
 	old, err := w.c.Get(t.Context(), w.a())
@@ -114,7 +114,7 @@ func TestLabelFailsIfTheObjectIsAnother(t *testing.T) {
 }
 
 func TestPagesHoldOnePageAtATime(t *testing.T) {
-	w := newWorld(t)
+	w := newNamespace(t)
 
 	for i := range PageSize + 1 {
 		w.create(fmt.Sprintf("cm-%d", i), map[string]string{"of": "many"})
@@ -135,7 +135,7 @@ func TestPagesHoldOnePageAtATime(t *testing.T) {
 	w.streams(Scope{GVR: configMaps, Namespace: w.ns, Selector: "of=many"}, PageSize+1)
 }
 
-// What costs an API server more with each page comes in larger ones where there are many.
+// Pages grow in long lists, because each page costs the API server more than its objects.
 func TestPagesGrow(t *testing.T) {
 	p := &pages{left: 7}
 	_, err := NewClient(p, ring).Pages(t.Context(), Scope{GVR: configMaps}, func([]Object) error { return nil })
@@ -143,7 +143,7 @@ func TestPagesGrow(t *testing.T) {
 	require.Equal(t, []int64{PageSize, PageSize, PageSize, PageSize, PageSize, largePage, largePage}, p.asked)
 }
 
-// pages is an API server that has so many pages left, whatever their size.
+// pages is an API server with the given number of pages left, whatever their size.
 type pages struct {
 	Server
 
@@ -161,7 +161,7 @@ func (p *pages) List(_ context.Context, _ schema.GroupVersionResource, _ string,
 }
 
 func TestPagesEndWithTheErrorOfTheReader(t *testing.T) {
-	w := newWorld(t)
+	w := newNamespace(t)
 	w.create("a", nil)
 
 	_, err := w.c.Pages(t.Context(), Scope{GVR: configMaps, Namespace: w.ns}, func([]Object) error { return context.Canceled })

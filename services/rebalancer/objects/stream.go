@@ -12,19 +12,20 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// stalled is how long a streaming list may bring nothing. An API server that does not know such lists brings what changes, and
-// never says that the list is over.
+// stalled is how long a streaming list may deliver nothing. An API server that does not know streaming lists delivers only
+// changes, and never ends the list.
 const stalled = 30 * time.Second
 
-// errNoStream reports that the API server does not serve a list as a stream, or not to its end.
+// errNoStream reports that the API server does not serve a list as a stream, or ended the stream early.
 var errNoStream = errors.New("the API server does not serve streaming lists")
 
-// All hands the objects that match a scope to yield, one after another, and returns the resource version from which a watch can
-// go on. It ends with yield's error, or the API server's. An object that changes meanwhile may come more than once.
+// All passes the objects that match a scope to yield, one after another, and returns the resource version from which a watch
+// can continue. It ends with the error of yield or of the API server. An object that changes meanwhile may be passed more than
+// once.
 //
-// The API server sends them as a stream, which costs it the same for each object however many there are
-// (https://kep.k8s.io/3157). Where it does not serve that, they come in pages; so they do where it ends the stream early, as it does
-// when more is written meanwhile than it keeps for one watcher: then the next stream would end early, too.
+// The API server sends the objects as a stream. Its cost per object does not depend on their number (https://kep.k8s.io/3157).
+// All uses pages if the API server does not serve streams, or ends the stream early. It does the latter if more is written
+// meanwhile than it keeps for one watcher; the next stream would also end early.
 func (c *Client) All(ctx context.Context, clk clock.Clock, scope Scope, yield func(Object) error) (resourceVersion string, err error) {
 	version, err := c.streamed(ctx, clk, scope, yield)
 	if !errors.Is(err, errNoStream) {
@@ -34,8 +35,8 @@ func (c *Client) All(ctx context.Context, clk clock.Clock, scope Scope, yield fu
 	return c.Few(ctx, scope, yield)
 }
 
-// Few does the same as [Client.All] in pages alone. Up to some ten thousand objects these cost the API server no more than a stream, and no stream
-// ends early because the objects are written to meanwhile.
+// Few does the same as [Client.All], but always in pages. Up to about ten thousand objects, pages cost the API server no more
+// than a stream, and concurrent writes to the objects do not end them early.
 func (c *Client) Few(ctx context.Context, scope Scope, yield func(Object) error) (resourceVersion string, err error) {
 	return c.Pages(ctx, scope, func(page []Object) error {
 		for _, o := range page {
@@ -58,7 +59,7 @@ func (c *Client) streamed(ctx context.Context, clk clock.Clock, scope Scope, yie
 
 	switch {
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsMethodNotSupported(err):
-		return "", errNoStream // a request that is wrong otherwise is refused in pages, too
+		return "", errNoStream // an otherwise invalid request also fails in pages
 	case err != nil:
 		return "", fmt.Errorf("list %s: %w", scope.GVR.GroupResource(), err)
 	}
@@ -82,12 +83,12 @@ func (c *Client) streamed(ctx context.Context, clk clock.Clock, scope Scope, yie
 				return version, err
 			}
 
-			silence.Reset(stalled) // who takes the objects may have taken some time
+			silence.Reset(stalled) // yield may have taken some time
 		}
 	}
 }
 
-// listed takes one event of a streaming list. It returns the version of the list with the event that ends it.
+// listed processes one event of a streaming list. The event that ends the list returns its version.
 func (c *Client) listed(scope Scope, event watch.Event, yield func(Object) error) (version string, err error) {
 	if event.Type == watch.Error {
 		return "", fmt.Errorf("list %s: %w", scope.GVR.GroupResource(), apierrors.FromObject(event.Object))

@@ -16,7 +16,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// lists is an API server that lists "a" and "b" in pages, and sends as a stream what a test says.
+// lists is an API server that lists "a" and "b" in pages, and streams the events of a test.
 type lists struct {
 	Server
 
@@ -64,7 +64,7 @@ func endOfList() watch.Event {
 	return watch.Event{Type: watch.Bookmark, Object: m}
 }
 
-// status is an error as a watch brings it.
+// status is an error event of a watch.
 func status(err *apierrors.StatusError) watch.Event {
 	return watch.Event{Type: watch.Error, Object: new(err.Status())}
 }
@@ -83,8 +83,8 @@ func TestAll(t *testing.T) {
 	for what, tc := range map[string]struct {
 		refuse error
 		events []watch.Event
-		ends   bool          // the stream does, after the events
-		slow   time.Duration // how long it takes to take an object
+		ends   bool          // whether the stream ends after the events
+		slow   time.Duration // how long yield takes
 		want   []string
 		err    string
 		asked  []string
@@ -127,7 +127,7 @@ func TestAll(t *testing.T) {
 
 				require.Equal(t, tc.want, got)
 				require.Equal(t, tc.asked, server.asked)
-				require.Equal(t, tc.refuse == nil, server.stopped, "a watch that was opened is stopped")
+				require.Equal(t, tc.refuse == nil, server.stopped, "an open watch should be stopped")
 
 				if tc.err != "" {
 					require.EqualError(t, err, tc.err)
@@ -169,15 +169,15 @@ func TestAllEndsWithTheErrorOfTheReader(t *testing.T) {
 	require.True(t, server.stopped)
 }
 
-// noPages is an API server that is not to be asked for pages.
+// noPages is an API server that must not receive requests for pages.
 type noPages struct{ Server }
 
 func (noPages) List(context.Context, schema.GroupVersionResource, string, metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
-	return nil, errors.New("asked for pages")
+	return nil, errors.New("request for a page")
 }
 
-// streams checks that the real API server sends so many objects as a stream, and that a watch can go on from there.
-func (w *world) streams(scope Scope, n int) {
+// streams checks that the real API server streams the given number of objects, and that a watch can continue from there.
+func (w *namespace) streams(scope Scope, n int) {
 	w.Helper()
 
 	c := NewClient(noPages{w.c.server}, ring)
@@ -201,5 +201,5 @@ func (w *world) streams(scope Scope, n int) {
 
 	first := <-later.ResultChan()
 	require.Equal(w, watch.Added, first.Type)
-	require.Equal(w, "later", first.Object.(*metav1.PartialObjectMetadata).Name) //nolint:forcetypeassert // or the test fails
+	require.Equal(w, "later", first.Object.(*metav1.PartialObjectMetadata).Name) //nolint:forcetypeassert // otherwise the test fails
 }

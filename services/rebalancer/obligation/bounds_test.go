@@ -10,8 +10,8 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
 
-// What is over costs nothing: an object that changes all the time while it is drained, one that fails, and many that come and go leave
-// neither timers nor places behind.
+// Finished work costs nothing: an object that changes continuously while it is drained, one that fails, and many that come and
+// go leave neither timers nor places behind.
 func TestNothingGrowsWithChanges(t *testing.T) {
 	now := time.Unix(1_000_000_000, 0)
 	x := New(defaults)
@@ -42,12 +42,12 @@ func TestNothingGrowsWithChanges(t *testing.T) {
 		}
 	}
 
-	require.Len(t, x.entries, 2, "the drain, and the first of the others")
+	require.Len(t, x.entries, 2, "only the drain and the first of the others should be stored")
 	require.LessOrEqual(t, len(x.timers.all), 2*fewTimers)
 	require.Empty(t, x.parked)
 	require.LessOrEqual(t, len(x.urgent.entries)+len(x.regular.entries), 4096)
 
-	for i := range 20_000 { // with something that stays
+	for i := range 20_000 { // with an object that stays
 		o := objects.Object{ID: id("z"), ResourceVersion: fmt.Sprint(i), Shard: "c"}
 		x.See(now, o, false)
 
@@ -65,7 +65,7 @@ func TestNothingGrowsWithChanges(t *testing.T) {
 	require.LessOrEqual(t, len(x.parked[HeldBy("c")].entries), 100)
 }
 
-// What found no room is seen again by each pass, and counted once.
+// Each pass sees the objects that found no room again, and they are counted once.
 func TestWhatFindsNoRoomIsCountedOnce(t *testing.T) {
 	now := time.Unix(1_000_000_000, 0)
 	limits := defaults
@@ -95,7 +95,7 @@ func TestWhatFindsNoRoomIsCountedOnce(t *testing.T) {
 
 	pass(8)
 	pass(8)
-	require.Equal(t, 8, x.Summary().Blocked, "the others are gone, and nobody has said so")
+	require.Equal(t, 8, x.Summary().Blocked, "the others are gone, which is not known yet")
 
 	x.Wake(HeldBy("c"))
 

@@ -29,59 +29,59 @@ const (
 	kindTurn      = "turn"
 )
 
-// HeldBy says that a shard which is not available may still work on its objects.
+// HeldBy is the cause that a shard which is not available may still work on its objects.
 func HeldBy(shard string) Cause { return Cause{kind: kindHeld, shard: shard} }
 
-// SlotOf says that no more objects of a shard may be drained now. It is woken by the table itself.
+// SlotOf is the cause that no more objects of a shard may be drained now. The table itself wakes it.
 func SlotOf(shard string) Cause { return Cause{kind: kindSlot, shard: shard} }
 
-// Ready returns the number of objects that are due now.
+// Ready returns the number of obligations that are due now.
 func (t *Table) Ready() int { return t.tally.phases[Due] }
 
-// Busy returns the number of objects that are due, or with a worker.
+// Busy returns the number of obligations that are due, or with a worker.
 func (t *Table) Busy() int { return t.tally.phases[Due] + t.tally.phases[Moving] }
 
-// OwnerOf says that the owner of a controlled object is not in its place. It is woken by the table itself, when the owner's
-// obligation ends, or its labels change.
+// OwnerOf is the cause that the owner of a controlled object is not in its place. The table itself wakes it when the
+// obligation of the owner ends, or when the labels of the owner change.
 func OwnerOf(owner objects.ID) Cause {
 	return Cause{kind: kindOwner, owner: anyVersion(owner)}
 }
 
-// TurnOf says that the object, or one that follows it, or whom it follows, is being decided about.
+// TurnOf is the cause that a worker is processing the object, an object that follows it, or an object that it follows.
 func TurnOf(id objects.ID) Cause { return Cause{kind: kindTurn, owner: id} }
 
-// String returns the cause for people.
+// String returns the cause as a text for messages.
 func (c Cause) String() string {
 	switch c.kind {
 	case kindHeld:
 		return "shard " + c.shard + " may still work on it"
 	case kindSlot:
-		return "shard " + c.shard + " is giving up as many objects as it may at a time"
+		return "shard " + c.shard + " is already releasing as many objects as it may at a time"
 	case kindOwner:
 		return "its owner " + c.owner.String() + " is on the move"
 	case kindFollowers:
-		return "what it controls goes before it"
+		return "objects that follow it have to move first"
 	}
 
-	return "its turn has not come"
+	return "a related object is being moved"
 }
 
-// waiting is what waits for one cause.
+// waiting contains the obligations that wait for one cause.
 type waiting struct {
-	entries []place // in order; those that wait no more are passed over
-	n       int     // of them that wait
-	// dropped counts those that found no room, since the last pass over all began; before is what it was then. Where they are is known by
-	// the cause, unless others is set.
+	entries []place // in order, including those that no longer wait
+	n       int     // the number of those that wait
+	// dropped counts the obligations that found no room since the last pass over all objects began. before is the count
+	// until then. The cause determines where these objects are, unless others is set.
 	dropped, before int
 	others          bool
-	// try is when one of them tries again; zero if none does. probe is the one that does just now.
+	// try is the time of the next retry; zero if there is none. probe is the obligation that is retrying now.
 	try   time.Time
 	probe *entry
-	// reason says, for people, more than the cause does.
+	// reason is a text that is more specific than the cause.
 	reason string
 }
 
-// place is that of an obligation among those that wait for a cause.
+// place is the place of an obligation among those that wait for a cause.
 type place struct {
 	*entry
 
@@ -91,7 +91,7 @@ type place struct {
 // waits reports whether the obligation has not left its place.
 func (p place) waits() bool { return p.phase == Parked && p.place == p.number }
 
-// park notes what an obligation waits for. A cause that has changed since the worker looked is not waited for.
+// park makes an obligation wait for its cause, unless the cause has changed since the worker checked it.
 func (t *Table) park(now time.Time, e *entry, out Outcome) {
 	w := t.waitingFor(out.Cause)
 
@@ -101,7 +101,7 @@ func (t *Table) park(now time.Time, e *entry, out Outcome) {
 	}
 
 	if out.Reason != "" {
-		w.reason = out.Reason // others wait without having asked, and know no more
+		w.reason = out.Reason // others wait without having checked, and have no reason
 	}
 
 	w.add(e)
@@ -121,14 +121,14 @@ func (t *Table) park(now time.Time, e *entry, out Outcome) {
 	case c.kind == kindFollowers && e.follows != (objects.Lineage{}) && t.tally.between > t.limits.Parked:
 		t.scatter(now, e)
 	case c.kind == kindHeld && w.try.IsZero() && w.probe == nil:
-		t.try(c, w) // or nobody would
+		t.try(c, w) // otherwise none would retry
 	case c.kind != kindFollowers && t.tally.parked-t.tally.first > t.limits.Parked && (w.n > 1 || c.shard == ""):
 		t.drop(now, e, w)
 	}
 }
 
-// drop forgets an obligation but for its cause, along with those that wait for it: they would be woken by its end, find it out of its
-// place, and wait for it, again and again.
+// drop stores only the cause of an obligation, and drops the obligations that wait for it too: its end would wake them, and
+// they would wait for it again, repeatedly.
 func (t *Table) drop(now time.Time, e *entry, w *waiting) {
 	t.without(w, 1)
 
@@ -148,17 +148,17 @@ func (t *Table) drop(now time.Time, e *entry, w *waiting) {
 	t.scatter(now, e)
 }
 
-// roomless is how many found no room, as far as is known: they are seen again by each pass.
+// roomless returns how many obligations found no room, as far as is known. Each pass sees them again.
 func (w *waiting) roomless() int { return max(w.dropped, w.before) }
 
-// without counts some more that found no room.
+// without counts n more obligations that found no room.
 func (t *Table) without(w *waiting, n int) {
 	t.tally.dropped -= w.roomless()
 	w.dropped += n
 	t.tally.dropped += w.roomless()
 }
 
-// found counts none any more, and returns how many there were.
+// found resets this count, and returns it.
 func (t *Table) found(w *waiting) (n int) {
 	n = w.roomless()
 	w.dropped, w.before = 0, 0
@@ -167,7 +167,7 @@ func (t *Table) found(w *waiting) (n int) {
 	return n
 }
 
-// Recount says that all labelled objects are about to be seen again, and so are those among them that found no room.
+// Recount records that a pass is about to see all labeled objects again, including those that found no room.
 func (t *Table) Recount() {
 	if invariants.Enabled {
 		defer t.check()
@@ -182,7 +182,7 @@ func (t *Table) Recount() {
 	}
 }
 
-// known reports whether there is an obligation for an object, in whatever version it was read.
+// known reports whether there is an obligation for an object, in any version of its resource.
 func (t *Table) known(id objects.ID) bool {
 	_, ok := t.tally.owners[anyVersion(id)]
 
@@ -209,7 +209,7 @@ func (t *Table) waitingFor(c Cause) *waiting {
 	return w
 }
 
-// forget forgets a cause that nothing waits for.
+// forget drops a cause that no obligation waits for.
 func (t *Table) forget(c Cause) {
 	delete(t.parked, c)
 
@@ -219,7 +219,7 @@ func (t *Table) forget(c Cause) {
 }
 
 func (w *waiting) add(e *entry) {
-	if len(w.entries) > 2*w.n+64 { // most of them wait no more
+	if len(w.entries) > 2*w.n+64 { // most of them no longer wait
 		w.entries = slices.DeleteFunc(w.entries, func(p place) bool { return !p.waits() })
 	}
 
@@ -227,7 +227,7 @@ func (w *waiting) add(e *entry) {
 	w.n++
 }
 
-// unpark notes that an obligation waits no more.
+// unpark records that an obligation no longer waits.
 func (t *Table) unpark(e *entry) {
 	w := t.parked[e.cause]
 	w.n--
@@ -243,17 +243,17 @@ func (t *Table) unpark(e *entry) {
 	}
 }
 
-// Waits reports whether anything waits for the cause.
+// Waits reports whether any obligation waits for the cause.
 func (t *Table) Waits(c Cause) bool { return t.parked[c] != nil }
 
-// Held reports whether objects wait for the shard, and it is known when one of them tries again.
+// Held reports whether obligations wait for the shard, and a retry is scheduled.
 func (t *Table) Held(shard string) bool {
 	w, ok := t.parked[HeldBy(shard)]
 
 	return ok && !w.try.IsZero()
 }
 
-// Wake has all looked at that wait for the cause.
+// Wake wakes all obligations that wait for the cause.
 func (t *Table) Wake(c Cause) {
 	if invariants.Enabled {
 		defer t.check()
@@ -275,7 +275,7 @@ func (t *Table) wake(c Cause) {
 	t.repay(c, w)
 }
 
-// repay has those looked for again that found no room while they waited.
+// repay requests a search for the objects that found no room while they waited for the cause.
 func (t *Table) repay(c Cause, w *waiting) {
 	if t.found(w) == 0 {
 		return
@@ -300,7 +300,7 @@ func (t *Table) repay(c Cause, w *waiting) {
 	}
 }
 
-// take removes and returns all that wait.
+// take removes and returns all obligations that wait.
 func (w *waiting) take() (all []*entry) {
 	for _, p := range w.entries {
 		if p.waits() {
@@ -313,7 +313,7 @@ func (w *waiting) take() (all []*entry) {
 	return all
 }
 
-// wakeSlots has as many looked at as there are slots free, the shards in turn. They hold their slot from now on.
+// wakeSlots wakes as many obligations as there are free slots, the shards in turn. They hold their slots from now on.
 func (t *Table) wakeSlots(now time.Time) {
 	if len(t.slots.wanted) == 0 {
 		return
@@ -337,7 +337,7 @@ func (t *Table) wakeSlots(now time.Time) {
 	}
 }
 
-// wakeSlot gives one object that waits for a slot of the shard its slot, and reports whether there was one.
+// wakeSlot gives a slot of the shard to one obligation that waits for it, and reports whether there was one.
 func (t *Table) wakeSlot(now time.Time, shard string) bool {
 	c := SlotOf(shard)
 
@@ -358,7 +358,7 @@ func (t *Table) wakeSlot(now time.Time, shard string) bool {
 	return true
 }
 
-// first removes and returns the first one that waits; nil if none does.
+// first removes and returns the first obligation that waits; nil if none does.
 func (w *waiting) first() *entry {
 	for len(w.entries) > 0 {
 		p := w.entries[0]
@@ -372,7 +372,7 @@ func (w *waiting) first() *entry {
 	return nil
 }
 
-// Expire wakes what was to wait until now.
+// Expire wakes everything whose time has come.
 func (t *Table) Expire(now time.Time) {
 	if invariants.Enabled {
 		defer t.check()
@@ -399,7 +399,7 @@ func (t *Table) Expire(now time.Time) {
 	}
 }
 
-// try has one of those that wait for the cause try again. Where only the cause was kept, they are looked for.
+// try lets one of the obligations with the cause retry. If only the cause is stored, their objects are searched.
 func (t *Table) try(c Cause, w *waiting) {
 	if e := w.first(); e != nil {
 		w.probe, e.probes = e, c
@@ -411,7 +411,7 @@ func (t *Table) try(c Cause, w *waiting) {
 	t.repay(c, w)
 }
 
-// tried has another one try if an obligation that did has come to something else, so that nobody knows when to try again.
+// tried lets another obligation retry if one that did has ended up in another state, so that no retry is scheduled.
 func (t *Table) tried(e *entry) {
 	c := e.probes
 	e.probes = Cause{}
@@ -423,7 +423,7 @@ func (t *Table) tried(e *entry) {
 	}
 }
 
-// Again has an object looked at whose turn has come.
+// Again wakes an obligation whose turn has come.
 func (t *Table) Again(id objects.ID) {
 	if invariants.Enabled {
 		defer t.check()
@@ -436,19 +436,19 @@ func (t *Table) Again(id objects.ID) {
 	t.wake(TurnOf(id))
 }
 
-// Next returns when something will be due that is not now; ok is false if nothing will.
+// Next returns when the next obligation will become due; ok is false if none will.
 func (t *Table) Next() (at time.Time, ok bool) {
 	next, ok := t.firstTimer()
 
 	return next.at, ok
 }
 
-// sorted returns the IDs of all obligations in an order that is always the same.
+// sorted returns the IDs of all obligations in a deterministic order.
 func (t *Table) sorted() []objects.ID {
 	return slices.SortedFunc(maps.Keys(t.entries), objects.Compare)
 }
 
-// repayAll has everything looked for again that found no room.
+// repayAll requests a search for everything that found no room.
 func (t *Table) repayAll() {
 	for c, w := range t.parked {
 		t.repay(c, w)

@@ -21,7 +21,7 @@ func (t *Table) check() {
 	}
 }
 
-// verify counts everything anew and returns what the invariants say must not be at any one moment.
+// verify recounts everything and returns the first violated invariant.
 func (t *Table) verify() error {
 	n := count{tally: newTally(), slots: newSlots(), following: map[types.UID]int{}, queued: map[*entry]int{}, waits: map[Cause]int{}}
 
@@ -33,11 +33,11 @@ func (t *Table) verify() error {
 
 	for id, e := range t.entries {
 		if _, moving := t.moving[e]; moving != (e.phase == Moving) {
-			return fmt.Errorf("3: %s is %s, and it is %t that a worker has it", id, e.phase, moving)
+			return fmt.Errorf("3: %s is %s; a worker has it: %t", id, e.phase, moving)
 		}
 
 		if id != e.object.ID || e.phase == None || (e.phase == Due) != (n.queued[e] == 1) {
-			return fmt.Errorf("3: %s is %s, is kept as %s, and is queued %d times", e.object.ID, e.phase, id, n.queued[e])
+			return fmt.Errorf("3: %s is %s, is stored as %s, and is queued %d times", e.object.ID, e.phase, id, n.queued[e])
 		}
 
 		if err := e.verifySlot(); err != nil {
@@ -54,7 +54,7 @@ func (t *Table) verify() error {
 	return t.verifyCounts(&n)
 }
 
-// verifyCounts compares what was counted anew with what is known.
+// verifyCounts compares the recounted values with the stored ones.
 func (t *Table) verifyCounts(n *count) error {
 	for c, w := range t.parked {
 		n.tally.dropped += w.roomless()
@@ -69,7 +69,7 @@ func (t *Table) verifyCounts(n *count) error {
 
 	for c, waiting := range n.waits {
 		if t.parked[c] == nil {
-			return fmt.Errorf("5: %d wait because %s, and nobody knows", waiting, c)
+			return fmt.Errorf("5: %d wait because %s, and the cause is unknown", waiting, c)
 		}
 	}
 
@@ -77,17 +77,17 @@ func (t *Table) verifyCounts(n *count) error {
 
 	switch {
 	case !reflect.DeepEqual(n.tally, t.tally):
-		return fmt.Errorf("6: counted anew: %+v, not %+v", n.tally, t.tally)
+		return fmt.Errorf("6: the recount is %+v, not %+v", n.tally, t.tally)
 	case !reflect.DeepEqual(n.slots, t.slots):
-		return fmt.Errorf("4: counted anew: %+v, not %+v", n.slots, t.slots)
+		return fmt.Errorf("4: the recount is %+v, not %+v", n.slots, t.slots)
 	case !maps.Equal(n.following, t.families.following):
-		return fmt.Errorf("6: counted anew, %v follow, not %v", n.following, t.families.following)
+		return fmt.Errorf("6: the recount of followers is %v, not %v", n.following, t.families.following)
 	}
 
 	return nil
 }
 
-// count is what a table knows, counted anew.
+// count contains the recounted values of a table.
 type count struct {
 	tally     tally
 	slots     slots
@@ -115,13 +115,13 @@ func (n *count) add(e *entry, as counted) {
 	}
 }
 
-// verifySlot verifies invariant 4: who has a slot carries the drain label, or is on the way to it.
+// verifySlot verifies invariant 4: an obligation with a slot carries the drain label, or is about to get it.
 func (e *entry) verifySlot() error {
 	o := e.object
 
 	switch {
 	case e.holds != "" && e.since.IsZero():
-		return fmt.Errorf("4: %s holds a slot since ever", e.object.ID)
+		return fmt.Errorf("4: %s holds a slot without a start time", e.object.ID)
 	case e.phase == Moving:
 	case o.Draining && o.Shard != "" && e.holds != o.Shard, !o.Draining && e.holds != "" && e.phase != Due:
 		return fmt.Errorf("4: %s is %s at %q, drain: %t, and holds a slot of %q", o.ID, e.phase, o.Shard, o.Draining, e.holds)
@@ -130,7 +130,7 @@ func (e *entry) verifySlot() error {
 	return nil
 }
 
-// verifyWaiting verifies invariant 5: what is parked will be woken.
+// verifyWaiting verifies invariant 5: every parked obligation will be woken.
 func (t *Table) verifyWaiting(c Cause, w *waiting, n int) error {
 	switch {
 	case w.n != n:

@@ -9,13 +9,13 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
 
-// checkTable verifies what the invariants say of any one moment.
+// checkTable verifies the invariants.
 func checkTable(t require.TestingT, x *Table) {
 	require.NoError(t, x.verify())
 	x.Summary()
 }
 
-// What must not be is found.
+// Violated invariants are found.
 func TestCorruptTableIsFound(t *testing.T) {
 	now := time.Unix(1_000_000_000, 0)
 

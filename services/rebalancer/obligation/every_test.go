@@ -13,9 +13,9 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
 
-// TestEveryHistory goes through all that can happen to one object, in every order, while its ring, its users and the requests change and fail as
-// often as the budgets say. In every state, whoever is out of place is an obligation, or something is on its way that will tell of it;
-// and from every state, once nothing goes wrong any more, the object comes to its place and leaves nothing behind.
+// TestEveryHistory explores everything that can happen to one object, in every order, while its ring and its users change and
+// requests fail as often as the budgets allow. In every state, an object that is out of its place is an obligation, or will be
+// reported. From every state, once nothing fails anymore, the object reaches its place and leaves nothing behind.
 func TestEveryHistory(t *testing.T) {
 	for name, all := range map[string]budget{
 		"failures":           {failures: 2},
@@ -26,14 +26,14 @@ func TestEveryHistory(t *testing.T) {
 			t.Parallel()
 
 			states := explore(t, all)
-			require.Greater(t, states, 300, "little can happen")
+			require.Greater(t, states, 300, "there should be many states")
 			t.Logf("%d states", states)
 		})
 	}
 }
 
-// explore visits every state that can be reached within a budget, nearest first, and returns how many there are. A state is reached again by
-// doing what led to it.
+// explore visits every state that is reachable within a budget, nearest first, and returns the number of states. It reaches a
+// state again by repeating its history.
 func explore(t *testing.T, all budget) (states int) {
 	t.Helper()
 
@@ -56,7 +56,7 @@ func explore(t *testing.T, all budget) (states int) {
 			seen[key] = true
 
 			if !s.found() {
-				require.Fail(t, "nobody finds the object", "%s\n%s", strings.Join(next, "\n"), s)
+				require.Fail(t, "no source finds the object", "%s\n%s", strings.Join(next, "\n"), s)
 			}
 
 			queue = append(queue, next)
@@ -70,39 +70,39 @@ func explore(t *testing.T, all budget) (states int) {
 	return len(seen)
 }
 
-// budget is how often something may happen that nobody of ours does.
+// budget is how often external events may happen.
 type budget struct{ edits, failures, rings int }
 
-// single is a world of one object, the watches and passes that tell of it, and one worker.
+// single contains one object, the watches and passes that report it, and one worker.
 type single struct {
 	table *Table
 	now   time.Time
 	left  budget
 
-	// desired is where the ring wants the object, available which shards are.
+	// desired is the shard of the object according to the ring. available are the available shards.
 	desired   string
 	available map[string]bool
 
 	is   objects.Object
 	last int
-	// lacking and drains are what the two watches will tell, in order; passes what a pass will, which has begun. owed says that another
-	// has to begin.
+	// lacking and drains are what the two watches will report, in order. passes is what the current pass will report. owed
+	// reports whether another pass has to begin.
 	lacking, drains, passes []telling
 	owed                    bool
-	// audited says that nobody but the audit can know where the object is.
+	// audited reports whether only the audit can know where the object is.
 	audited bool
 
-	// job is what the worker has, nil if nothing. It goes by the ring as that was then.
+	// job is the job of the worker; nil if there is none. The worker uses the ring as it was when it took the job.
 	job     *Job
 	wants   string
 	reached map[string]bool
 	decided *Outcome
 }
 
-// passes is what happens when time passes until the table wants to be asked again.
+// passes is the event in which time passes until the next time that the table requests.
 const passes = "time passes"
 
-// telling is what a source will tell: of the object as it was, or of what a list did not have.
+// telling is what a source will report: the object as it was, or that a list did not contain it.
 type telling struct {
 	what   string
 	object objects.Object
@@ -114,7 +114,7 @@ func replay(all budget, path []string) *single {
 		desired: "a", available: map[string]bool{"a": true, "b": true},
 	}
 	s.table.Recheck(s.now, s.isAvailable, func(objects.ID) bool { return true })
-	s.becomes("", false) // it is made, and admission has missed it
+	s.becomes("", false) // it is created, and admission has missed it
 
 	for _, what := range path {
 		s.do(what)
@@ -127,7 +127,7 @@ func (s *single) isAvailable(shard string) bool { return s.available[shard] }
 
 func (s *single) inPlace(o objects.Object) bool { return o.Shard == s.desired && !o.Draining }
 
-// becomes gives the object another version, of which the watches will tell that it concerns.
+// becomes gives the object another version, which the affected watches will report.
 func (s *single) becomes(shard string, draining bool) {
 	before := s.is
 	s.last++
@@ -149,7 +149,7 @@ func (s *single) becomes(shard string, draining bool) {
 	}
 }
 
-// possible returns all that can happen now.
+// possible returns all possible events.
 func (s *single) possible() (all []string) {
 	can := func(what string, is bool) {
 		if is {
@@ -190,7 +190,7 @@ func (s *single) do(what string) {
 	case "a user removes the label", "a user writes a", "a user writes b":
 		s.left.edits--
 		s.becomes(strings.TrimPrefix(strings.TrimPrefix(what, "a user removes the label"), "a user writes "), false)
-		s.audited = s.available[s.is.Shard] // no watch tells of a label that names an available shard
+		s.audited = s.available[s.is.Shard] // no watch reports a label that names an available shard
 	case "the ring wants a", "the ring wants b":
 		s.left.rings--
 		s.edit(strings.TrimPrefix(what, "the ring wants "), map[string]bool{"a": true, "b": true})
@@ -231,7 +231,7 @@ func (s *single) do(what string) {
 	}
 }
 
-// edit has the ring want something else. What a shard had that is lost is listed, and a pass goes over everything else.
+// edit changes the target. The objects of a lost shard are listed, and a pass visits all other objects.
 func (s *single) edit(desired string, available map[string]bool) {
 	lost := s.available["a"] && !available["a"]
 	s.desired, s.available, s.owed = desired, available, true
@@ -242,7 +242,7 @@ func (s *single) edit(desired string, available map[string]bool) {
 	}
 }
 
-// listed is what a list of a watch will tell, which ends with what it did not have.
+// listed returns what the list of a watch will report. The end of the list reports what it did not contain.
 func (s *single) listed(before []telling, has bool, none string) []telling {
 	if has {
 		before = append(before, telling{"see", s.is})
@@ -252,7 +252,7 @@ func (s *single) listed(before []telling, has bool, none string) []telling {
 	return append(before, telling{none, s.is})
 }
 
-// tell tells the table of the first of what there is to tell.
+// tell passes the first pending report to the table.
 func (s *single) tell(all []telling) []telling {
 	o := all[0].object
 
@@ -276,7 +276,7 @@ func (s *single) tell(all []telling) []telling {
 	return all[1:]
 }
 
-// work is what a worker does.
+// work executes an event of the worker.
 func (s *single) work(what string) {
 	switch what {
 	case "the worker takes it":
@@ -302,7 +302,7 @@ func (s *single) work(what string) {
 	}
 }
 
-// act does what the plan would say, and returns what the worker will report.
+// act does what the plan would request, and returns what the worker will report.
 func (s *single) act(carriedOut, answered bool) *Outcome {
 	o := s.job.Object
 	shard, drain := s.wants, false
@@ -337,7 +337,7 @@ func (s *single) act(carriedOut, answered bool) *Outcome {
 	return &Outcome{Object: &after, Event: SeenInPlace}
 }
 
-// found reports whether the object is in its place, or is an obligation, or will be told of.
+// found reports whether the object is in its place, is an obligation, or will be reported.
 func (s *single) found() bool {
 	if s.inPlace(s.is) || !s.table.Empty() || s.owed || s.audited {
 		return true
@@ -354,12 +354,12 @@ func (s *single) found() bool {
 	return false
 }
 
-// atRest reports whether nothing more will happen by itself.
+// atRest reports whether nothing else will happen without external events.
 func (s *single) atRest() bool {
 	return len(s.lacking)+len(s.drains)+len(s.passes) == 0 && !s.owed && s.job == nil
 }
 
-// settle lets everything go well, until nothing more happens: the audit comes, too.
+// settle lets everything succeed until nothing else happens, including an audit.
 func (s *single) settle() {
 	s.left = budget{}
 	s.owed = s.owed || s.audited
@@ -379,7 +379,7 @@ func (s *single) settle() {
 	}
 }
 
-// String describes all by which states differ.
+// String describes everything that distinguishes states.
 func (s *single) String() string {
 	text := fmt.Sprintf("%v, %s of %v: %s, owed: %t, audited: %t;", s.left, s.desired, s.available, shown(s.is), s.owed, s.audited)
 	for _, list := range [][]telling{s.lacking, s.drains, s.passes} {

@@ -11,16 +11,16 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
 
-// families says what follows the objects that others follow. What follows an object, and is out of its place, is an obligation like any
-// other; here is only how many there are, and whether that is all.
+// families counts the obligations that follow other objects. A follower that is out of its place is an obligation like any
+// other. This type only knows how many there are, and whether all followers have been found.
 type families struct {
-	// following counts obligations by the UIDs of all whom they follow.
+	// following counts obligations by the UIDs of all objects that they follow.
 	following map[types.UID]int
-	// known has whom all that follows was looked for. What follows those that follow is part of that.
+	// known contains the objects whose followers have all been found, including the followers of followers.
 	known sets.Set[types.UID]
-	// roomless are those of whom something that follows them found no room, so that it has to be looked for once more.
+	// roomless contains the objects with a follower that found no room in the table, so that the followers must be searched again.
 	roomless sets.Set[types.UID]
-	// waiting has, by the UIDs of whom they follow, the UIDs of those that wait for what follows them in turn.
+	// waiting contains the objects that wait for their own followers, by the UIDs of the objects that they follow.
 	waiting map[types.UID]sets.Set[types.UID]
 }
 
@@ -28,10 +28,11 @@ func newFamilies() families {
 	return families{following: map[types.UID]int{}, known: sets.New[types.UID](), roomless: sets.New[types.UID](), waiting: map[types.UID]sets.Set[types.UID]{}}
 }
 
-// FollowersOf says that objects which follow the one of this UID are not in their places. It is woken by the table itself, when all of them are.
+// FollowersOf is the cause that objects which follow the object with this UID are not in their places. The table itself wakes
+// it when all of them are.
 func FollowersOf(owner types.UID) Cause { return Cause{kind: kindFollowers, uid: owner} }
 
-// Gathered says that all that follows the object of the UID was seen since it was last given up, so that [Table.Followers] knows.
+// Gathered records that all followers of the object have been seen since it was last released; see [Table.Followers].
 func (t *Table) Gathered(owner types.UID) {
 	if invariants.Enabled {
 		defer t.check()
@@ -45,7 +46,7 @@ func (t *Table) Gathered(owner types.UID) {
 	}
 }
 
-// Scattered says that nobody knows any more what follows the object of the UID. It is for the end of a move, too.
+// Scattered records that the followers of the object are no longer all known. Call it also when a move ends.
 func (t *Table) Scattered(owner types.UID) {
 	if invariants.Enabled {
 		defer t.check()
@@ -59,8 +60,8 @@ func (t *Table) Scattered(owner types.UID) {
 	}
 }
 
-// Followers returns how many objects follow one, or follow one that does, and are out of their places. If all is false there may be more: they
-// were not looked for, or did not find room.
+// Followers returns how many direct and indirect followers of an object are out of their places. If all is false, there may be
+// more: they have not been searched, or found no room.
 func (t *Table) Followers(o objects.Object) (n int, all bool) {
 	lineage := o.Lineage()
 	all = t.families.known.Has(o.UID) || slices.ContainsFunc(lineage[:], t.families.known.Has)
@@ -68,7 +69,7 @@ func (t *Table) Followers(o objects.Object) (n int, all bool) {
 	return t.families.following[o.UID], all && !t.families.roomless.Has(o.UID)
 }
 
-// Given has those looked at again that wait for an object, or may be about to: it is nobody's, and they go before it.
+// Given wakes the objects that wait for an object, or are about to: the object has no shard now, and they move before it.
 func (t *Table) Given(owner objects.Object) {
 	if invariants.Enabled {
 		defer t.check()
@@ -78,12 +79,12 @@ func (t *Table) Given(owner objects.Object) {
 
 	for e := range t.moving {
 		if slices.Contains(e.follows[:], owner.UID) {
-			e.anew() // the worker may have looked before
+			e.anew() // the worker may have read the object's previous state
 		}
 	}
 }
 
-// Redirect has those looked at again that follow the object of the UID and wait for what follows them.
+// Redirect wakes the followers of the object that wait for their own followers.
 func (t *Table) Redirect(owner types.UID) {
 	if invariants.Enabled {
 		defer t.check()
@@ -94,8 +95,8 @@ func (t *Table) Redirect(owner types.UID) {
 	}
 }
 
-// follow counts an obligation among those that follow others, or ceases to. Whoever has nothing left that follows it, but for what found no room,
-// has that looked for.
+// follow updates the objects that an obligation is counted as following. If the last follower of an object is gone, the object
+// is woken; if followers found no room, they are searched again instead.
 func (t *Table) follow(e *entry, now objects.Lineage) {
 	for _, uid := range t.recount(e, now) {
 		if t.families.roomless.Has(uid) {
@@ -106,7 +107,7 @@ func (t *Table) follow(e *entry, now objects.Lineage) {
 	}
 }
 
-// lookAgain has that looked for which follows an object and found no room.
+// lookAgain requests another search for the followers of an object, because some found no room.
 func (t *Table) lookAgain(uid types.UID) {
 	t.families.roomless.Delete(uid)
 	t.families.known.Delete(uid)
@@ -120,7 +121,7 @@ func (t *Table) lookAgain(uid types.UID) {
 	t.wake(FollowersOf(uid))
 }
 
-// recount counts an obligation as [Table.follow] does, wakes nobody, and returns those whom nothing follows any more.
+// recount updates the counts for [Table.follow], wakes nothing, and returns the objects that have lost their last follower.
 func (t *Table) recount(e *entry, now objects.Lineage) (alone []types.UID) {
 	before := e.follows
 	if before == now {
@@ -158,7 +159,8 @@ func (t *Table) recount(e *entry, now objects.Lineage) (alone []types.UID) {
 	return alone
 }
 
-// scatter forgets an obligation that finds no room. Those it follows are not looked at, or all would be looked for again at once.
+// scatter drops an obligation that finds no room. It does not wake the objects that it follows: otherwise all followers would
+// immediately be searched again.
 func (t *Table) scatter(now time.Time, e *entry) {
 	for _, uid := range e.follows {
 		if uid != "" {
@@ -170,7 +172,7 @@ func (t *Table) scatter(now time.Time, e *entry) {
 	t.end(now, e)
 }
 
-// reunite wakes an object if all that follows it has gone before.
+// reunite wakes an object if all its followers have moved.
 func (t *Table) reunite(owner types.UID) {
 	w, ok := t.parked[FollowersOf(owner)]
 	if ok && slices.ContainsFunc(w.entries, func(p place) bool { return p.waits() && t.together(p.entry) }) {
@@ -178,19 +180,20 @@ func (t *Table) reunite(owner types.UID) {
 	}
 }
 
-// awaited reports whether an object goes before one that waits for it: the sooner it does, the sooner somebody works on that one again.
+// awaited reports whether an object that waits for this one exists. The earlier this one moves, the earlier a shard works on
+// that object again.
 func (t *Table) awaited(e *entry) bool {
 	return slices.ContainsFunc(e.follows[:], func(uid types.UID) bool { return uid != "" && t.Waits(FollowersOf(uid)) })
 }
 
-// together reports whether all that follows an object is known to be in its place.
+// together reports whether all followers of an object are known to be in their places.
 func (t *Table) together(e *entry) bool {
 	n, all := t.Followers(e.object)
 
 	return n == 0 && all
 }
 
-// waitsBelow notes that an object which follows others waits for what follows it, or ceases to.
+// waitsBelow records whether an object that follows others waits for its own followers.
 func (t *Table) waitsBelow(e *entry, now bool) {
 	for _, uid := range e.follows {
 		switch waiting := t.families.waiting[uid]; {

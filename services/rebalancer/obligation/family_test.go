@@ -12,7 +12,7 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
 
-// kinfolk is a table of an owner, its children and their children.
+// kinfolk is a table with an owner, its children and their children.
 type kinfolk struct {
 	*testing.T
 
@@ -27,7 +27,7 @@ func newKinfolk(t *testing.T, parked int) *kinfolk {
 	return &kinfolk{T: t, table: New(Limits{Drains: 10, PerShard: 10, DrainTimeout: time.Minute, Active: 100, Parked: parked}), now: time.Unix(1e9, 0)}
 }
 
-// one is an object that follows those of the lineage, its controller first.
+// one returns an object that follows the objects of the lineage, controller first.
 func (k *kinfolk) one(name string, lineage ...types.UID) objects.Object {
 	k.version++
 
@@ -40,7 +40,7 @@ func (k *kinfolk) one(name string, lineage ...types.UID) objects.Object {
 	return o
 }
 
-// seen has the table see objects that are out of their places.
+// seen makes the table see objects that are out of their places.
 func (k *kinfolk) seen(all ...objects.Object) {
 	for _, o := range all {
 		k.table.See(k.now, o, false)
@@ -71,7 +71,8 @@ func (k *kinfolk) done(o objects.Object) {
 	k.table.Report(k.now, o.ID, Outcome{Object: &o, Event: SeenInPlace})
 }
 
-// An owner waits until all that follows it was looked for, and is in its place; one between waits for what follows it alone.
+// An owner waits until all its followers have been searched, and are in their places. An object between them waits only for
+// its own followers.
 func TestOwnersWaitForWhatFollowsThem(t *testing.T) {
 	k := newKinfolk(t, 100)
 	owner, child, other, grandchild := k.one("o"), k.one("c", "o"), k.one("c2", "o"), k.one("g", "c", "o")
@@ -79,14 +80,14 @@ func TestOwnersWaitForWhatFollowsThem(t *testing.T) {
 	k.take()
 	k.blocked(owner, FollowersOf("o"))
 	k.blocked(child, FollowersOf("c"))
-	require.Empty(t, k.take(), "nobody has looked for what follows them")
+	require.Empty(t, k.take(), "their followers have not been searched")
 
 	k.seen(other, grandchild)
 	k.table.Gathered("o")
-	require.Len(t, k.take(), 2, "the grandchild and the child without any are due")
+	require.Len(t, k.take(), 2, "the grandchild and the child without children should be due")
 
 	k.done(grandchild)
-	require.Contains(t, k.take(), "c", "what follows the owner's child was looked for with it")
+	require.Contains(t, k.take(), "c", "the followers of the owner's child were searched with it")
 	k.done(child)
 	require.Empty(t, k.take())
 	k.done(other)
@@ -95,7 +96,7 @@ func TestOwnersWaitForWhatFollowsThem(t *testing.T) {
 	require.Empty(t, k.table.families.following)
 }
 
-// Whoever has waited for what follows it goes before all that follows others: those move one after the other, and not all at the end.
+// An object that has waited for its followers goes before all followers: owners move one after another, and not all at the end.
 func TestOwnersDoNotWaitForEachOther(t *testing.T) {
 	k := newKinfolk(t, 100)
 	owner, child := k.one("o"), k.one("c", "o")
@@ -118,11 +119,11 @@ func TestOwnersDoNotWaitForEachOther(t *testing.T) {
 	k.table.Gathered("o2")
 	require.Equal(t, "c", next().Name)
 	k.done(child)
-	require.Equal(t, "o", next().Name, "all that follows it has moved")
+	require.Equal(t, "o", next().Name, "all its followers have moved")
 	require.Equal(t, "c2", next().Name)
 }
 
-// A worker that has looked at a child before its owner was given up does not leave it waiting for the owner.
+// If a worker has read a child before its owner was released, the child does not keep waiting for the owner.
 func TestChildIsLookedAtAgainWhenItsOwnerIsGivenUp(t *testing.T) {
 	k := newKinfolk(t, 100)
 	owner, child := k.one("o"), k.one("c", "o")
@@ -140,7 +141,7 @@ func TestChildIsLookedAtAgainWhenItsOwnerIsGivenUp(t *testing.T) {
 	require.Contains(t, k.take(), "c")
 }
 
-// What follows an object and finds no room is looked for again when the rest has gone, and not before.
+// A follower that finds no room is searched again when the others have moved, and not before.
 func TestFollowersWithoutRoomAreLookedForAgain(t *testing.T) {
 	k := newKinfolk(t, 1)
 	owner := k.one("o")
@@ -159,7 +160,7 @@ func TestFollowersWithoutRoomAreLookedForAgain(t *testing.T) {
 	}
 
 	k.table.Gathered("o")
-	require.Len(t, k.table.entries, 5, "two of the parents have found no room")
+	require.Len(t, k.table.entries, 5, "two of the parents should find no room")
 
 	for _, g := range children {
 		k.done(g)
@@ -173,12 +174,12 @@ func TestFollowersWithoutRoomAreLookedForAgain(t *testing.T) {
 		k.done(c)
 	}
 
-	require.Contains(t, k.take(), "o", "it asks for the rest to be looked for")
+	require.Contains(t, k.take(), "o", "it should request a search for the rest")
 	_, all := k.table.Followers(owner)
 	require.False(t, all)
 }
 
-// Whoever cannot find out whom an object follows leaves what was known of that.
+// A source that cannot determine what an object follows does not overwrite what is known.
 func TestLineageIsKept(t *testing.T) {
 	k := newKinfolk(t, 100)
 	owner := k.one("o")

@@ -7,42 +7,42 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
 
-// Outcome is what a worker reports of a job.
+// Outcome is the result of a job.
 type Outcome struct {
-	// Object is the object as the worker has seen it last, by reading it or by the answer to a write; nil if it does not exist.
+	// Object is the object as the worker last saw it, in a read or in the response to a write; nil if it does not exist.
 	Object *objects.Object
-	// Event says what is to follow: [SeenInPlace], [Woken] to go on at once, [Asked], [Blocked] or [Failed].
+	// Event is what happens next: [SeenInPlace], [Woken] to continue immediately, [Asked], [Blocked] or [Failed].
 	Event Event
-	// Cause is what a blocked object waits for. RetryAfter is when one of all that wait for it tries again; not if it is zero.
+	// Cause is what a blocked object waits for. RetryAfter is when one of all objects with this cause retries; 0 means never.
 	Cause      Cause
 	RetryAfter time.Duration
-	// Reason says, for people, why nothing can be done or what has failed.
+	// Reason is a text that explains why nothing can be done, or what has failed.
 	Reason string
-	// Stale says that the object may have changed, nobody knows how: a write was given up that may have been carried out.
+	// Stale reports whether the object may have changed in an unknown way: an abandoned write may have been executed.
 	Stale bool
-	// Brief says that the next attempt may well succeed: pauses between attempts stay short.
+	// Brief reports whether the next attempt is likely to succeed, so that pauses stay short.
 	Brief bool
 }
 
 // Late is a drain that was not acknowledged in time.
 type Late struct {
-	// ID names the object, Shard the shard that has not given it up.
+	// ID identifies the object, and Shard is the shard that has not released it.
 	ID    objects.ID
 	Shard string
-	// After is how long ago it was asked.
+	// After is the time since the drain began.
 	After time.Duration
 }
 
 const (
-	// firstPause and longestPause bound the pause after a failure. It doubles with each.
+	// firstPause and longestPause limit the pause after a failure, which doubles with each failure.
 	firstPause   = 10 * time.Millisecond
 	longestPause = 30 * time.Second
-	// briefPause bounds it where nothing but another change of the object was in the way.
+	// briefPause limits it if only another change of the object has caused the failure.
 	briefPause = 100 * time.Millisecond
 )
 
-// pause returns how long to wait after so many failures. It is spread by the object, so that many that fail together do not try again
-// together.
+// pause returns the pause after the current number of failures. It depends on the name of the object, so that objects that
+// fail together do not retry together.
 func (e *entry) pause(brief bool) time.Duration {
 	d := longestPause
 	if brief {
@@ -66,7 +66,7 @@ func sum(name string) (n uint32) {
 	return n % 1000
 }
 
-// Report takes note of what a worker has come to. If the drain of the object is late, and that is news, it says so.
+// Report records the result of a job. If the drain of the object has just become late, it returns the drain, and news is true.
 func (t *Table) Report(now time.Time, id objects.ID, out Outcome) (late Late, news bool) {
 	if invariants.Enabled {
 		defer t.check()
@@ -74,7 +74,7 @@ func (t *Table) Report(now time.Time, id objects.ID, out Outcome) (late Late, ne
 
 	e, ok := t.entries[id]
 	if !ok || e.phase != Moving {
-		return Late{}, false // the ring does not have the resource any more
+		return Late{}, false // the ring no longer has the resource
 	}
 
 	switch {
@@ -109,12 +109,12 @@ func (t *Table) Report(now time.Time, id objects.ID, out Outcome) (late Late, ne
 	t.move(e, out.Event)
 	t.slot(now, e)
 
-	switch e.phase { //nolint:exhaustive // the others have no more to it
+	switch e.phase { //nolint:exhaustive // nothing to do in other phases
 	case Delayed:
 		e.reason = out.Reason
-		return Late{}, false // it tries again, also for others
+		return Late{}, false // it retries, also for others
 	case Due:
-		return Late{}, false // it goes on
+		return Late{}, false // it continues
 	case Parked:
 		t.park(now, e, out)
 	case Draining:
@@ -128,13 +128,14 @@ func (t *Table) Report(now time.Time, id objects.ID, out Outcome) (late Late, ne
 	return late, news
 }
 
-// outdated reports whether what was seen while the worker had the object is no newer than what the worker has seen of it.
+// outdated reports whether everything that was seen while the worker had the object is at most as new as what the worker has
+// seen.
 func (t *Table) outdated(e *entry, out Outcome) bool {
 	return out.Object != nil && !out.Stale &&
 		(out.Object.ResourceVersion == e.seen || objects.Older(e.seen, out.Object.ResourceVersion))
 }
 
-// reportLater ends the worker's turn with an object that was seen to change after what the worker reports.
+// reportLater ends a job whose object was seen to change after the state that the worker reports.
 func (t *Table) reportLater(now time.Time, e *entry, out Outcome) {
 	if o := out.Object; o != nil {
 		seen := e.seen
@@ -148,7 +149,7 @@ func (t *Table) reportLater(now time.Time, e *entry, out Outcome) {
 			e.seen = seen
 		}
 
-		// What is newer than the version that a write builds on has come after it, or has kept it from being carried out.
+		// A version that is newer than the base of the write came after the write, or has prevented its execution.
 		e.stale = e.stale || out.Stale && !objects.Older(o.ResourceVersion, e.object.ResourceVersion)
 	}
 
@@ -157,7 +158,7 @@ func (t *Table) reportLater(now time.Time, e *entry, out Outcome) {
 		return
 	}
 
-	if out.Event == Failed { // or it would be tried without a pause while the object changes
+	if out.Event == Failed { // otherwise it would be retried without a pause while the object changes
 		e.failures++
 		t.after(now, e, e.pause(out.Brief))
 		t.move(e, Failed)
@@ -168,7 +169,7 @@ func (t *Table) reportLater(now time.Time, e *entry, out Outcome) {
 	t.slot(now, e)
 }
 
-// await has a drain looked at when it is late, and again and again from then on.
+// await schedules a check of a drain for when it becomes late, and then repeatedly.
 func (t *Table) await(now time.Time, e *entry) (late Late, news bool) {
 	due := e.since.Add(t.limits.DrainTimeout)
 	if now.Before(due) {
@@ -186,7 +187,7 @@ func (t *Table) await(now time.Time, e *entry) (late Late, news bool) {
 	e.late = true
 	t.slots.count(e.holds, true, 1)
 	t.count(e)
-	t.wakeSlots(now) // it holds none of the total any more
+	t.wakeSlots(now) // it no longer holds a slot of the total
 
 	return Late{ID: e.object.ID, Shard: e.holds, After: now.Sub(e.since).Round(time.Second)}, true
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
 
-// A table that is corrupt panics at the next change.
+// A corrupt table panics at the next change.
 func TestCorruptTablePanics(t *testing.T) {
 	now := time.Unix(1_000_000_000, 0)
 	x := New(Limits{Drains: 1, PerShard: 1, DrainTimeout: time.Minute, Active: 10, Parked: 10})

@@ -1,21 +1,21 @@
 package obligation
 
-// Phase is how far an obligation is. The zero value says that there is none.
+// Phase is the state of an obligation. The zero value means that there is no obligation.
 type Phase uint8
 
 // The phases.
 const (
-	// None says that nothing is known to be out of place.
+	// None means that the object is not known to be out of place.
 	None Phase = iota
-	// Due waits for a worker to decide what to do.
+	// Due means that the obligation waits for a worker.
 	Due
-	// Moving is with a worker, who reads, decides and writes.
+	// Moving means that a worker has the obligation: it reads, decides and writes.
 	Moving
-	// Draining waits for the object's shard to acknowledge.
+	// Draining means that the obligation waits for the object's shard to acknowledge the drain.
 	Draining
-	// Parked waits for its cause to change.
+	// Parked means that the obligation waits for its cause to change.
 	Parked
-	// Delayed waits for some time to pass, after a failure.
+	// Delayed means that the obligation waits for a pause to end, after a failure.
 	Delayed
 )
 
@@ -26,21 +26,21 @@ func (p Phase) String() string { return phases[p] }
 // Event is what happens to an obligation.
 type Event uint8
 
-// The events. All but the first four are reported by the worker that has the obligation.
+// The events. The worker that has the obligation reports all events except the first four.
 const (
-	// SeenMisplaced says that the object was seen out of place, or is not known to be in it.
+	// SeenMisplaced means that the object was seen out of place, or is not known to be in its place.
 	SeenMisplaced Event = iota
-	// SeenInPlace says that the object was seen in its place, or to be nobody's concern, or not to exist.
+	// SeenInPlace means that the object was seen in its place, or not to concern the ring, or not to exist.
 	SeenInPlace
-	// Woken says that the cause has changed, the time has passed, the ring wants something else, or a worker has come a step further.
+	// Woken means that the cause or the ring has changed, that the pause has ended, or that a worker has completed a step.
 	Woken
-	// Taken says that a worker has begun.
+	// Taken means that a worker has begun.
 	Taken
-	// Asked says that the object's shard has been asked to give it up, and has not yet.
+	// Asked means that the object's shard was asked to release it, and has not released it yet.
 	Asked
-	// Blocked says that nothing can be done until some cause changes.
+	// Blocked means that nothing can be done until a cause changes.
 	Blocked
-	// Failed says that a request has failed, or that a write has not brought the object to its place.
+	// Failed means that a request has failed, or that a write has not brought the object to its place.
 	Failed
 )
 
@@ -48,10 +48,10 @@ var events = [...]string{"seen misplaced", "seen in place", "woken", "taken", "a
 
 func (e Event) String() string { return events[e] }
 
-// next returns the phase after an event. It never returns [None] but for [SeenInPlace].
+// next returns the phase after an event. It returns [None] only for [SeenInPlace], or if p is None.
 //
-// While a worker has the object, what is seen meanwhile only makes it look again: the worker's own report says how the object is
-// after the write, and the table tells it from what was seen before by the resource version.
+// While a worker has the object, sights of it only make the worker's result subject to another look: the worker itself reports
+// the object as it is after the write, and the table compares it with earlier sights by the resource version.
 func next(p Phase, e Event) Phase {
 	switch {
 	case e == SeenInPlace:
@@ -66,7 +66,7 @@ func next(p Phase, e Event) Phase {
 	switch e {
 	case SeenMisplaced:
 		if p == Delayed {
-			return Delayed // or a change every few milliseconds would take the pauses away
+			return Delayed // otherwise a change every few milliseconds would end the pauses
 		}
 
 		return Due

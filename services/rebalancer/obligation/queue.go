@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// queue holds obligations in the order in which they came to be due. The zero value is empty.
+// queue contains obligations in the order in which they became due. The zero value is empty.
 type queue struct {
 	entries []*entry
 	head    int
@@ -14,7 +14,7 @@ type queue struct {
 
 func (q *queue) push(e *entry) { q.entries = append(q.entries, e) }
 
-// pop returns the first one, nil if there is none.
+// pop removes and returns the first obligation; nil if there is none.
 func (q *queue) pop() *entry {
 	if q.head == len(q.entries) {
 		q.entries, q.head = nil, 0
@@ -31,28 +31,28 @@ func (q *queue) pop() *entry {
 	return e
 }
 
-// timer is when an obligation, or one of all that wait for a cause, is looked at again.
+// timer is a time at which an obligation, or one of all obligations with a cause, is due again.
 type timer struct {
 	at    time.Time
 	entry *entry // nil for a cause
-	// number is that of the entry's timer; if the entry has another, this one is over.
+	// number is the number of the entry's timer. If the entry has another one, this timer is obsolete.
 	number int
 	cause  Cause
 	order  int
 }
 
-// timers are sorted by time, and among equals by the order in which they came.
+// timers are sorted by time, and then by insertion order.
 type timers struct {
 	all    timerHeap
 	orders int
-	// room is how many there may be until those that are over are dropped.
+	// room is the number of timers at which obsolete ones are dropped.
 	room int
 }
 
-// fewTimers is how many timers there may be without a look at which of them are over.
+// fewTimers is the number of timers up to which obsolete ones are not dropped.
 const fewTimers = 1024
 
-// set sets a timer. Those that are over are dropped whenever they may be half of all.
+// set sets a timer. It drops obsolete timers whenever they may be half of all.
 func (t *Table) set(next timer) {
 	x := &t.timers
 	if len(x.all) >= max(x.room, fewTimers) {
@@ -66,7 +66,7 @@ func (t *Table) set(next timer) {
 	heap.Push(&x.all, next)
 }
 
-// over reports whether nothing waits for a timer any more.
+// over reports whether a timer is obsolete.
 func (t *Table) over(n timer) bool {
 	if n.entry != nil {
 		return n.entry.timer != n.number
@@ -77,7 +77,7 @@ func (t *Table) over(n timer) bool {
 	return !ok || !w.try.Equal(n.at)
 }
 
-// firstTimer returns the next timer that is not over.
+// firstTimer returns the next timer that is not obsolete.
 func (t *Table) firstTimer() (timer, bool) {
 	for len(t.timers.all) > 0 {
 		if next := t.timers.all[0]; !t.over(next) {

@@ -7,15 +7,15 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
 
-// slots counts what holds a slot: what was granted one, and what carries the drain label.
+// slots counts the obligations that hold a slot: it was granted to them, or they carry the drain label.
 type slots struct {
-	// inTime are all but the drains that are late.
+	// inTime counts all of them, except late drains.
 	inTime int
-	// own are all of a shard, late its drains that are late. There is no entry of 0.
+	// own counts them by shard, and late counts the late drains by shard. There is no entry of 0.
 	own, late map[string]int
-	// wanted are the shards of which objects wait for a slot.
+	// wanted are the shards with obligations that wait for a slot.
 	wanted map[string]struct{}
-	// turn is the shard whose waiting objects got the last slot, so that the next is another's.
+	// turn is the shard that got the last free slot, so that the next one goes to another shard.
 	turn string
 }
 
@@ -23,7 +23,7 @@ func newSlots() slots {
 	return slots{own: map[string]int{}, late: map[string]int{}, wanted: map[string]struct{}{}}
 }
 
-// count adds n, 1 or -1, drains or grants of the shard.
+// count adds n drains or grants of the shard; n is 1 or -1.
 func (s *slots) count(shard string, late bool, n int) {
 	add(s.own, shard, n)
 
@@ -40,13 +40,13 @@ func add(counts map[string]int, key string, n int) {
 	}
 }
 
-// free reports whether one more object of the shard may be drained. A shard with late drains does not acknowledge: it is asked for no
-// more. Late drains hold no slot of the total.
+// free reports whether one more object of the shard may be drained. A shard with late drains does not acknowledge drains, so
+// it gets no more. Late drains hold no slot of the total.
 func (t *Table) free(shard string) bool {
 	return t.slots.late[shard] == 0 && t.slots.own[shard] < t.limits.PerShard && t.slots.inTime < t.limits.Drains
 }
 
-// Grant gives the object, which a worker has, a slot of its shard, and reports whether there was one.
+// Grant gives the object, which a worker has, a slot of its shard. It reports whether a slot was free.
 func (t *Table) Grant(now time.Time, id objects.ID, shard string) bool {
 	if invariants.Enabled {
 		defer t.check()
@@ -60,7 +60,7 @@ func (t *Table) Grant(now time.Time, id objects.ID, shard string) bool {
 	if e.holds != shard {
 		t.hold(now, e, shard)
 		t.count(e)
-		t.wakeSlots(now) // it may have held one of another shard
+		t.wakeSlots(now) // it may have released a slot of another shard
 	}
 
 	e.since = now
@@ -68,7 +68,7 @@ func (t *Table) Grant(now time.Time, id objects.ID, shard string) bool {
 	return true
 }
 
-// slot sees to it that an object which no worker has holds a slot just while it carries the drain label.
+// slot ensures that an object which no worker has holds a slot exactly while it carries the drain label.
 func (t *Table) slot(now time.Time, e *entry) {
 	shard := ""
 	if e.object.Draining {
@@ -85,7 +85,7 @@ func (t *Table) slot(now time.Time, e *entry) {
 	t.count(e)
 }
 
-// hold gives an obligation a slot of the shard, or with "" none.
+// hold gives an obligation a slot of the shard; "" takes its slot away.
 func (t *Table) hold(now time.Time, e *entry, shard string) {
 	if e.holds != "" {
 		t.slots.count(e.holds, e.late, -1)

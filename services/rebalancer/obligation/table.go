@@ -1,8 +1,8 @@
-// Package obligation keeps what is out of place, until it was seen in its place.
+// Package obligation stores the objects that are out of place, until each was seen in its place.
 //
-// An obligation is one value for one object: the object as it was last seen, how far its move is, and what it waits for. A [Table]
-// holds those of one ring. It is told what is seen, hands out what is due to workers, and is told what came of it. It asks nobody
-// and knows no clock: the time is an argument.
+// An obligation is one value for one object: the object as it was last seen, the state of its move, and what it waits for. A
+// [Table] stores the obligations of one ring. It receives what was seen, hands out what is due to workers, and receives their
+// results. It sends no requests and has no clock: the time is an argument.
 package obligation
 
 import (
@@ -15,24 +15,25 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
 
-// Limits bound what a table holds and hands out. All are positive.
+// Limits are the limits on what a table stores and hands out. All fields are positive.
 type Limits struct {
-	// Drains is the number of drains in flight, PerShard that of one shard. Drains that are late count against their shard alone.
+	// Drains is the number of drains in flight. PerShard is the number of drains in flight of one shard. A late drain counts
+	// only against its shard.
 	Drains, PerShard int
-	// DrainTimeout is how long a shard may take to acknowledge a drain until that is reported.
+	// DrainTimeout is the time after which an unacknowledged drain is reported.
 	DrainTimeout time.Duration
-	// Active is the number of obligations that workers have still to deal with from which [Table.Full] holds back who finds more.
+	// Active is the number of obligations in progress at which [Table.Full] makes sources wait.
 	Active int
-	// Parked is the number of obligations kept while they wait for their cause. Of what is beyond it, the cause alone is kept, and where
-	// that is a shard, one obligation, which tries again.
+	// Parked is the number of obligations that are stored while they wait for their causes. Beyond it, only the cause is
+	// stored. If the cause is a shard, one obligation is also stored, which retries.
 	Parked int
 }
 
-// Job is an obligation that a worker deals with.
+// Job is an obligation that a worker processes.
 type Job struct {
 	// Object is the object as it was last seen.
 	Object objects.Object
-	// Stale says that the object has changed since, nobody knows how: it is to be read.
+	// Stale reports whether the object has changed since in an unknown way, so that the worker has to read it.
 	Stale bool
 }
 
@@ -40,27 +41,28 @@ type Job struct {
 //
 // Invariants:
 //
-//  1. An obligation ends only when its object was seen in its place, seen to be nobody's concern, or seen not to exist; or when
-//     its shard has acknowledged a drain. The latter leaves a debt: a pass over all objects has to begin after it. So does what
-//     finds no room in the table. Neither a write that was sent nor one that failed ends anything.
-//  2. What was seen earlier never replaces what was seen later, by the resource version.
-//  3. A worker has an object at most once at a time. What is seen of it meanwhile is looked at after that.
-//  4. An object holds a slot of its shard exactly while it carries the drain label, as far as is known, or is on its way to: it was
-//     woken because the slot is free, or was granted it and is with the worker.
-//  5. What is parked costs nothing until [Table.Wake] names its cause, or the time for another try has come: then one of all that
-//     wait for the same cause goes first.
-//  6. What is counted is what there is.
+//  1. An obligation ends only when its object was seen in its place, seen not to concern the ring, or seen not to exist;
+//     or when its shard has acknowledged a drain. The acknowledgement leaves a debt: a pass over all objects has to begin
+//     after it. An object that finds no room in the table also leaves a debt. A write never ends an obligation, whether
+//     it succeeds or fails.
+//  2. An earlier sight never replaces a later one, by the resource version.
+//  3. At most one worker has an object at a time. Sights of the object meanwhile are processed afterwards.
+//  4. An object holds a slot of its shard exactly while it carries the drain label, as far as is known, or is about to
+//     get the label: it was woken because the slot is free, or it was granted the slot and is with the worker.
+//  5. Parked obligations cost nothing until [Table.Wake] names their cause, or a retry is due. In a retry, one of all
+//     obligations with the same cause goes first.
+//  6. All counts are correct.
 //
-// An alternative that was refused: to end an obligation with the write, and to leave the rest to a later pass. A pass that finds
-// much does not tell what was dropped from what is new, and a ring at rest has none.
+// Rejected alternative: to end an obligation with the write, and to leave the rest to a later pass. A pass that finds many
+// objects cannot distinguish dropped objects from new ones, and a ring at rest has no pass.
 type Table struct {
 	limits   Limits
 	pace     invariants.Pace
 	entries  map[objects.ID]*entry
 	moving   map[*entry]struct{}
-	ready    queue // due, of objects that have waited for what follows them, when all of that has gone before
-	urgent   queue // due, of objects that nobody works on, and of those that have to go before one
-	regular  queue // due, of all others
+	ready    queue // due, with followers that have all moved
+	urgent   queue // due, without a shard that works on them, or awaited by an object without one
+	regular  queue // due, all others
 	timers   timers
 	parked   map[Cause]*waiting
 	slots    slots
@@ -78,30 +80,32 @@ type entry struct {
 	phase  Phase
 	// cause is what it waits for while it is parked.
 	cause Cause
-	// stale says that the object has changed, nobody knows how.
+	// stale reports whether the object has changed in an unknown way.
 	stale bool
-	// seen is the newest version that anybody told of. If it is not that of the object as it is kept, the object is stale.
+	// seen is the newest reported version. If the stored object has another version, the object is stale.
 	seen string
-	// again says that something was seen or woken while a worker had the object; inPlace that the object, as it is kept, was seen in its
-	// place meanwhile; doubted that something else than the object has changed, by which the worker may have decided.
+	// again reports whether something was seen or woken while a worker had the object. inPlace reports whether the stored
+	// object was seen in its place meanwhile. doubted reports whether something else has changed that the worker may have
+	// used for its decision.
 	again, inPlace, doubted bool
-	// left says that the ring has no such resource any more; a worker still has the object.
+	// left reports whether the resource has left the ring while a worker still has the object.
 	left bool
-	// failures counts the attempts that failed one after another.
+	// failures counts consecutive failed attempts.
 	failures int
-	// holds is the shard of which it holds a slot; since is when it began to, late that it is late to acknowledge.
+	// holds is the shard of which it holds a slot. since is when it got the slot, and late reports whether the drain is late.
 	holds string
 	since time.Time
 	late  bool
-	// timer is the number of its present timer, place that of its place among those that wait for its cause; others are over.
+	// timer is the number of its current timer, and place is the number of its place among the obligations with the same
+	// cause. Other numbers are obsolete.
 	timer, place int
-	// probes is the cause for all those that wait for which it tries.
+	// probes is the cause for which it retries on behalf of all obligations with that cause.
 	probes Cause
-	// follows are those that the object follows, as they are counted.
+	// follows are the objects for which it is counted as a follower.
 	follows objects.Lineage
-	// reason says, for people, why it is delayed.
+	// reason is a text that explains why it is delayed.
 	reason string
-	// counted is what it is counted as.
+	// counted is what the tally contains for it.
 	counted counted
 }
 
@@ -113,7 +117,7 @@ func New(l Limits) *Table {
 	}
 }
 
-// See takes note of an object that was seen, out of its place or in it. What is in its place ends its obligation, or leaves none.
+// See records an object that was seen, out of its place or in it. An object in its place ends its obligation, or causes none.
 func (t *Table) See(now time.Time, o objects.Object, inPlace bool) {
 	if invariants.Enabled {
 		defer t.check()
@@ -128,7 +132,7 @@ func (t *Table) See(now time.Time, o objects.Object, inPlace bool) {
 		e = &entry{object: o, seen: o.ResourceVersion}
 		t.entries[o.ID] = e
 	case objects.Older(o.ResourceVersion, e.seen), o.ResourceVersion == e.object.ResourceVersion && (e.stale || !inPlace):
-		return // that it was so is known
+		return // this state is already known
 	}
 
 	t.replace(e, o)
@@ -146,8 +150,8 @@ func (t *Table) See(now time.Time, o objects.Object, inPlace bool) {
 	}
 }
 
-// Doubt has an object read that was seen to carry the drain label by somebody else than who is told when that label goes: it may have
-// gone before, and nobody would tell again.
+// Doubt requests a read of an object with a drain label that was seen by another source than the one that reports the removal
+// of that label: the label may already be gone, and no event would report it again.
 func (t *Table) Doubt(id objects.ID) {
 	if invariants.Enabled {
 		defer t.check()
@@ -158,7 +162,7 @@ func (t *Table) Doubt(id objects.ID) {
 	}
 }
 
-// replace keeps an object as it is now. If its labels have changed, those that wait for it are looked at.
+// replace stores the current state of an object. If its labels have changed, the obligations that wait for it are woken.
 func (t *Table) replace(e *entry, o objects.Object) {
 	changed := e.object.Shard != o.Shard || e.object.Draining != o.Draining
 	if changed && t.available(e.object.Shard) {
@@ -166,7 +170,7 @@ func (t *Table) replace(e *entry, o objects.Object) {
 	}
 
 	if before := e.object; o.Above == (objects.Above{}) && before.Lineage()[0] == o.Lineage()[0] {
-		o.Above = before.Above // whoever tells now could not find it out
+		o.Above = before.Above // the source of this sight could not find it out
 	}
 
 	e.object, e.seen = o, o.ResourceVersion
@@ -177,10 +181,10 @@ func (t *Table) replace(e *entry, o objects.Object) {
 	}
 }
 
-// anew has a worker's report believed for what it says of the object alone: it decided by what is no longer so.
+// anew makes the table use only the object of the worker's next report: the worker's decision is out of date.
 func (e *entry) anew() { e.again, e.inPlace, e.doubted = true, false, true }
 
-// Unsure takes note that an object has come to a resource version which was not seen, and may be in its place.
+// Unsure records that an object has reached a resource version that was not seen. It may be in its place.
 func (t *Table) Unsure(id objects.ID, resourceVersion string) {
 	if invariants.Enabled {
 		defer t.check()
@@ -194,7 +198,7 @@ func (t *Table) Unsure(id objects.ID, resourceVersion string) {
 	t.look(e, resourceVersion)
 }
 
-// look has an object looked at again, and read before.
+// look requests another read of an object.
 func (t *Table) look(e *entry, seen string) {
 	e.stale, e.seen = true, seen
 
@@ -208,8 +212,8 @@ func (t *Table) look(e *entry, seen string) {
 	t.move(e, Woken)
 }
 
-// Released takes note that an object has lost its drain label by a resource version. If nobody has seen it since, the obligation
-// ends, and a debt says that it was not seen. It reports whether that is so.
+// Released records that an object has lost its drain label by a resource version. If the object has not been seen since, the
+// obligation ends and leaves a debt, because the object was not seen in its place. It reports whether this is the case.
 func (t *Table) Released(now time.Time, id objects.ID, resourceVersion string) bool {
 	if invariants.Enabled {
 		defer t.check()
@@ -221,7 +225,7 @@ func (t *Table) Released(now time.Time, id objects.ID, resourceVersion string) b
 	case !known, objects.Older(resourceVersion, e.seen):
 		return false
 	case !e.object.Draining:
-		t.Unsure(id, resourceVersion) // whoever asked for the drain has not told yet
+		t.Unsure(id, resourceVersion) // the drain has not been reported yet
 		return false
 	case e.phase == Moving:
 		t.look(e, resourceVersion)
@@ -235,8 +239,8 @@ func (t *Table) Released(now time.Time, id objects.ID, resourceVersion string) b
 	return true
 }
 
-// Drains returns the objects that are known to carry the drain label, and of which no worker is writing it. After a list of all
-// that carry it, the others have lost it.
+// Drains returns the objects that are known to carry the drain label, and whose label no worker is writing. If they are
+// missing in a complete list of objects with that label, they have lost it.
 func (t *Table) Drains(of func(objects.ID) bool) map[objects.ID]string {
 	drains := map[objects.ID]string{}
 
@@ -249,8 +253,8 @@ func (t *Table) Drains(of func(objects.ID) bool) map[objects.ID]string {
 	return drains
 }
 
-// Unlisted has objects looked at that have no available shard, as far as is known, and were not in a list of all such: somebody
-// may have put them where they belong while nobody watched.
+// Unlisted requests a read of the objects that have no available shard, as far as is known, and were missing in a complete
+// list of such objects: they may have been assigned while no watch was open.
 func (t *Table) Unlisted(of func(objects.ID) bool) {
 	if invariants.Enabled {
 		defer t.check()
@@ -263,8 +267,9 @@ func (t *Table) Unlisted(of func(objects.ID) bool) {
 	}
 }
 
-// Recheck has every obligation looked at again: the ring wants something else. The function says which shards are available now.
-// Those that keep refuses are forgotten: their resource is not served so any more, and if it is otherwise, it is listed anew.
+// Recheck wakes every obligation, because the target has changed. available reports which shards are available now. Recheck
+// drops the obligations that keep refuses: their resource is no longer served in this way. If it is served in another way, it
+// is listed again.
 func (t *Table) Recheck(now time.Time, available func(shard string) bool, keep func(objects.ID) bool) {
 	if invariants.Enabled {
 		defer t.check()
@@ -293,8 +298,9 @@ func (t *Table) Recheck(now time.Time, available func(shard string) bool, keep f
 	t.repayAll()
 }
 
-// Take hands out what is due: first what is one write away from its place because all that follows it has gone before, so that of many
-// objects one after another gets there, and not all at the end; then what nobody works on. ok is false if nothing is due.
+// Take hands out an obligation that is due. Objects whose followers have all moved come first, because they are one write away
+// from their place: this completes owners one after another, and not all at the end. Objects that no shard works on come
+// second. ok is false if nothing is due.
 func (t *Table) Take(now time.Time) (job Job, ok bool) {
 	if invariants.Enabled {
 		defer t.check()
@@ -316,7 +322,7 @@ func (t *Table) Take(now time.Time) (job Job, ok bool) {
 	return Job{}, false
 }
 
-// move changes the phase of an obligation, and does what belongs to it.
+// move changes the phase of an obligation and updates what depends on it.
 func (t *Table) move(e *entry, event Event) {
 	before := e.phase
 	e.phase = next(before, event)
@@ -340,7 +346,7 @@ func (t *Table) move(e *entry, event Event) {
 	t.count(e)
 }
 
-// requeue puts all that is due into the queues anew: who is urgent has changed.
+// requeue rebuilds the queues, because the set of urgent objects has changed.
 func (t *Table) requeue() {
 	t.ready, t.urgent, t.regular = queue{}, queue{}, queue{}
 
@@ -351,7 +357,7 @@ func (t *Table) requeue() {
 	}
 }
 
-// queue has workers deal with an obligation.
+// queue adds an obligation to the queue that fits it.
 func (t *Table) queue(e *entry) {
 	switch {
 	case e.cause.kind == kindFollowers && t.together(e):
@@ -363,7 +369,7 @@ func (t *Table) queue(e *entry) {
 	}
 }
 
-// end forgets an obligation.
+// end drops an obligation.
 func (t *Table) end(now time.Time, e *entry) {
 	t.move(e, SeenInPlace)
 	delete(t.entries, e.object.ID)
@@ -380,14 +386,14 @@ func (t *Table) end(now time.Time, e *entry) {
 	t.tried(e)
 }
 
-// Full reports whether so much is still to be dealt with that who finds more should wait.
+// Full reports whether so many obligations are in progress that sources should wait.
 func (t *Table) Full() bool { return t.tally.active() >= t.limits.Active }
 
-// FullOfFollowers reports whether so many objects that follow others are to be dealt with that who looks for more of them should wait. It is
-// apart from [Table.Full], for those that wait for them are part of that.
+// FullOfFollowers reports whether so many followers are in progress that the search for more should wait. It is separate from
+// [Table.Full], because the objects that wait for followers count there.
 func (t *Table) FullOfFollowers() bool { return t.tally.follows >= t.limits.Active }
 
-// Empty reports whether there is no obligation, not even one of which only the cause is kept.
+// Empty reports whether there is no obligation, including those of which only the cause is stored.
 func (t *Table) Empty() bool { return len(t.entries) == 0 && len(t.parked) == 0 }
 
 // Has reports whether there is an obligation for the object, and returns the object as it was last seen.

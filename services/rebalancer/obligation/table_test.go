@@ -10,8 +10,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Any history of a ring leaves a table that keeps its invariants at each step. Once the faults have stopped, and each object as it is
-// has been seen, the table becomes empty, and every object is in its place.
+// In any history of a ring, the table keeps its invariants at each step. When the faults have stopped, and the current state
+// of each object has been seen, the table becomes empty, and every object is in its place.
 func TestAnyHistory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)
@@ -42,7 +42,7 @@ func TestAnyHistory(t *testing.T) {
 			"recount":   func(*rapid.T) { w.table.Recount() },
 		}
 
-		for range 3 { // histories that are long enough to get tangled
+		for range 3 { // long histories, with more combinations
 			t.Repeat(actions)
 		}
 
@@ -50,8 +50,8 @@ func TestAnyHistory(t *testing.T) {
 	})
 }
 
-// before returns what there are obligations for, but for what has left the ring.
-func (w *world) before() (all []string) {
+// before returns the obligations, except those of resources that have left the ring.
+func (w *reference) before() (all []string) {
 	for _, o := range w.table.sorted() {
 		if !w.table.entries[o].left {
 			all = append(all, o.Name)
@@ -61,9 +61,9 @@ func (w *world) before() (all []string) {
 	return all
 }
 
-// ended checks invariants 1 and 2 of each obligation that has ended: the newest version that anybody has told of was in its place, or
-// somebody will look for the object.
-func (w *world) ended(before []string) {
+// ended checks invariants 1 and 2 for each obligation that has ended: the newest reported version was in its place, or a debt
+// requests a search for the object.
+func (w *reference) ended(before []string) {
 	owed, _ := w.table.Debt()
 	w.owe(owed)
 
@@ -76,19 +76,19 @@ func (w *world) ended(before []string) {
 
 		switch {
 		case name == w.released:
-			require.True(w, owed.Unseen, "%s was given up, and nobody will look", name)
+			require.True(w, owed.Unseen, "%s was released, and no pass is requested", name)
 		case w.table.tally.dropped > 0 || owed.All || len(owed.Lost) > 0 || len(owed.Misplaced) > 0:
 		default:
-			require.True(w, !last.exists || w.wants.inPlace(name, last.Object), "%s is forgotten, though it was seen at %s", name, describe(last.Object))
-			require.False(w, w.doubt[name] > 0 && w.doubt[name] >= w.newest[name], "%s is forgotten, though a write may have been carried out", name)
+			require.True(w, !last.exists || w.wants.inPlace(name, last.Object), "%s is forgotten, although it was seen at %s", name, describe(last.Object))
+			require.False(w, w.doubt[name] > 0 && w.doubt[name] >= w.newest[name], "%s is forgotten, although a write may have been executed", name)
 		}
 	}
 
 	w.forget()
 }
 
-// forget forgets what the table was told of objects that are no obligations.
-func (w *world) forget() {
+// forget drops the records about objects that are no obligations.
+func (w *reference) forget() {
 	for _, name := range names {
 		if _, known := w.table.Has(id(name)); !known {
 			delete(w.newest, name)
@@ -97,13 +97,13 @@ func (w *world) forget() {
 	}
 }
 
-func (w *world) owe(d Debt) {
+func (w *reference) owe(d Debt) {
 	if d.All || d.Unseen || d.Relist || len(d.Lost)+len(d.Misplaced) > 0 {
 		w.owed = Debt{All: true}
 	}
 }
 
-func (w *world) check(t *rapid.T) {
+func (w *reference) check(t *rapid.T) {
 	checkTable(t, w.table)
 
 	limit := w.table.limits.Parked + len(shards)*2
@@ -114,13 +114,13 @@ func (w *world) check(t *rapid.T) {
 			continue
 		}
 
-		require.NotNil(t, p.probe, "nobody tries %s", c)
+		require.NotNil(t, p.probe, "no retry for %s", c)
 		require.Equal(t, c, p.probe.probes)
 	}
 }
 
-// settle lets the faults stop, and everybody do what there is to do.
-func (w *world) settle(t *rapid.T) {
+// settle stops the faults, and lets sources and workers finish.
+func (w *reference) settle(t *rapid.T) {
 	w.calm, w.held = true, map[string]bool{}
 
 	for range 300 {
@@ -147,18 +147,18 @@ func (w *world) settle(t *rapid.T) {
 
 		if w.table.Empty() && w.settled() {
 			_, later := w.table.Next()
-			require.False(t, later, "something is to be woken")
+			require.False(t, later, "an obligation is woken later")
 			return
 		}
 
 		w.now = w.now.Add(time.Second)
 	}
 
-	require.Fail(t, "the table never becomes empty", "%s", w.describe(names...))
+	require.Fail(t, "the table should become empty", "%s", w.describe(names...))
 }
 
-// finish lets a worker come to an end.
-func (w *world) finish(t *rapid.T, k *worker) {
+// finish lets a worker finish its job.
+func (w *reference) finish(t *rapid.T, k *worker) {
 	if k.stale && !k.decided {
 		w.reads(t, k)
 	}
@@ -170,21 +170,21 @@ func (w *world) finish(t *rapid.T, k *worker) {
 	w.reports(k)
 }
 
-func (w *world) finishAll(t *rapid.T) {
+func (w *reference) finishAll(t *rapid.T) {
 	for len(w.workers) > 0 {
 		w.finish(t, w.workers[0])
 	}
 }
 
-func (w *world) settled() bool {
+func (w *reference) settled() bool {
 	return !slices.ContainsFunc(names, func(name string) bool {
 		o := w.at(name)
 		return o.exists && !w.wants.inPlace(name, o.Object)
 	})
 }
 
-// describe says what the table knows of some objects, and how they are.
-func (w *world) describe(names ...string) (s string) {
+// describe describes objects, and what the table knows about them.
+func (w *reference) describe(names ...string) (s string) {
 	for _, name := range names {
 		if e, ok := w.table.entries[id(name)]; ok {
 			s += fmt.Sprintf("%s is %s with %s, seen %s; ", name, e.phase, describe(e.object), e.seen)

@@ -7,35 +7,36 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
 
-// Summary is what a table says of its obligations.
+// Summary summarizes the obligations of a table.
 type Summary struct {
-	// Unassigned is the number of objects without an available shard, Misplaced that of those at another shard than they belong to
-	// that have not been asked for, Draining that of those that carry the drain label.
+	// Unassigned is the number of objects without an available shard. Misplaced is the number of objects at the wrong
+	// available shard that are not being drained. Draining is the number of objects that carry the drain label.
 	Unassigned, Misplaced, Draining int
-	// Late is the number of draining objects that have not been given up in time, LateExample one of them with its shard.
+	// Late is the number of drains that were not acknowledged in time. LateExample is one of them, with its shard.
 	Late        int
 	LateExample string
-	// Blocked is the number of objects that cannot be moved now, BlockedExample one of them with the reason.
+	// Blocked is the number of objects that cannot move now. BlockedExample is one of them, with the reason.
 	Blocked        int
 	BlockedExample string
 	// Lost are the shards that are not available and still have objects, as far as is known; sorted.
 	Lost []string
 }
 
-// Debt is what has to be looked for again, because it was not kept or not seen.
+// Debt is what has to be searched again, because it was not stored or not seen.
 type Debt struct {
-	// All says that a pass over all labelled objects has to begin, Unseen that it has to because objects were given up.
+	// All requests a pass over all labeled objects. Unseen requests the same, because drains were acknowledged and their
+	// objects not seen.
 	All, Unseen bool
-	// Relist says that the objects without an available shard have to be listed.
+	// Relist requests a list of the objects without an available shard.
 	Relist bool
-	// Lost are shards of which the objects have to be listed, Misplaced those where a pass has to look.
+	// Lost are shards whose objects have to be listed. Misplaced are shards at which a pass has to look.
 	Lost, Misplaced []string
 }
 
 func (d *Debt) lose(shard string)     { d.Lost = append(d.Lost, shard) }
 func (d *Debt) misplace(shard string) { d.Misplaced = append(d.Misplaced, shard) }
 
-// Debt returns what is owed, and forgets it. ok is false if nothing is.
+// Debt returns what is owed, and clears it. ok is false if nothing is owed.
 func (t *Table) Debt() (d Debt, ok bool) {
 	d = t.debt
 	t.debt = Debt{}
@@ -46,10 +47,11 @@ func (t *Table) Debt() (d Debt, ok bool) {
 	return d, d.All || d.Unseen || d.Relist || len(d.Lost) > 0 || len(d.Misplaced) > 0
 }
 
-// Moved counts the objects that a living shard had and that were put elsewhere, or asked for. Between two equal counts nothing was.
+// Moved counts how often objects of live shards have moved or were asked for. If two counts are equal, no object moved in
+// between.
 func (t *Table) Moved() uint64 { return t.moved }
 
-// class is what an obligation is counted as.
+// class is the class in which an obligation is counted.
 type class uint8
 
 const (
@@ -59,18 +61,19 @@ const (
 	draining
 )
 
-// counted is what one obligation adds to the tally.
+// counted is what one obligation contributes to the tally.
 type counted struct {
 	phase   Phase
 	class   class
 	late    bool
 	blocked bool
 	lost    string
-	// first says that what follows the object goes first, between that it follows another, too; follows that it is active and follows another.
+	// first reports whether the object waits for its followers. between reports whether it also follows another object.
+	// follows reports whether it is in progress and follows another object.
 	first, between, follows bool
 }
 
-// tally counts obligations, so that a summary does not go over them.
+// tally counts obligations, so that a summary does not visit them.
 type tally struct {
 	phases          [Delayed + 1]int
 	classes         [draining + 1]int
@@ -79,17 +82,17 @@ type tally struct {
 	between         int
 	lost            map[string]int
 	parked, dropped int
-	// owners counts obligations by object, in whatever version it was read.
+	// owners counts obligations by object, in any version of the resource.
 	owners map[objects.ID]int
 }
 
 func newTally() tally { return tally{lost: map[string]int{}, owners: map[objects.ID]int{}} }
 
-// active counts what workers have still to deal with. An object that waits for those which follow it is part of that: they are being looked
-// for, or moved.
+// active returns the number of obligations in progress. This includes objects that wait for their followers: a search or a
+// move of these is running.
 func (y *tally) active() int { return y.phases[Due] + y.phases[Moving] + y.phases[Delayed] + y.first }
 
-// count counts an obligation as what it is now.
+// count updates what an obligation contributes to the tally.
 func (t *Table) count(e *entry) {
 	now := t.countedAs(e)
 	if now == e.counted {
@@ -170,7 +173,7 @@ func (y *tally) add(id objects.ID, c counted, n int) {
 	}
 }
 
-// Summary returns what there is to say of the obligations.
+// Summary returns a summary of the obligations.
 func (t *Table) Summary() Summary {
 	y := &t.tally
 	s := Summary{
@@ -202,7 +205,7 @@ func (t *Table) Summary() Summary {
 	return s
 }
 
-// why says why an object cannot be moved.
+// why returns the reason why an object cannot move, with the name of the object.
 func (t *Table) why(e *entry) string {
 	reason := e.reason
 
@@ -227,7 +230,7 @@ func (t *Table) droppedCause() string {
 	return slices.Min(all)
 }
 
-// least returns the first obligation, by name, of which the condition holds, so that a summary of the same state is the same.
+// least returns the first obligation, by name, for which the condition holds. A summary of the same state is therefore always the same.
 func (t *Table) least(holds func(*entry) bool) *entry {
 	var first *entry
 

@@ -19,23 +19,25 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
 
-// TestTranscripts plays each file of testdata: at a time, an event happens to a table, and the test compares what follows with the rest
-// of the line. An object is written as its resource version, its shard ("-" is none) and "drain" if it carries the drain label: "v3 a drain".
+// TestTranscripts plays each file of testdata: at a given time, an event happens to a table, and the test compares the result
+// with the rest of the line. An object is written as its resource version, its shard ("-" means none), and "drain" if it
+// carries the drain label: "v3 a drain".
+//
 // The events:
 //
 //	limits drains=N per-shard=N timeout=D parked=N   begins with an empty table that has these limits
 //	see NAME OBJECT [in place]     a source has seen the object
 //	unsure NAME vN, released NAME vN, unlisted NAME, again NAME, recheck SHARD... [without NAME]
-//	                               what the table is told otherwise
+//	                               other notifications of the table
 //	free SHARD                     the shard was found not to work on its objects
 //	take                           a worker takes what is due
 //	grant NAME SHARD               the worker asks for a slot
 //	report NAME EVENT [OBJECT] [for CAUSE] [retry=D] [stale] [brief]
 //	                               the worker reports; "gone" is an object that does not exist
 //	work EVENT ...                 both: the worker reports the same of whatever is due
-//	wait                           time goes by
+//	wait                           time passes
 //
-// "N times" before an event has it happen so often, with 1 to N for "#". "says" is what the table answers and owes.
+// "N times" before an event repeats it, with 1 to N in place of "#". "says" is what the table returns and owes.
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("testdata", "*.txt"))
 	require.NoError(t, err)
@@ -52,10 +54,10 @@ func TestTranscripts(t *testing.T) {
 
 const layout = "%-7s %-46s %-32s %-44s %-20s %s"
 
-// columns are separated by at least two blanks.
+// Columns are separated by at least two blanks.
 var columns = regexp.MustCompile(` {2,}`)
 
-// play returns the transcript with all results as they are.
+// play returns the transcript with the actual results.
 func play(t *testing.T, transcript string) string {
 	t.Helper()
 
@@ -125,7 +127,7 @@ func (p *player) duration(s string) time.Duration {
 	return d
 }
 
-// step lets an event happen, and returns the line of the transcript.
+// step executes a line, and returns the line with its results.
 func (p *player) step(at, event string) string {
 	p.now, p.says = p.start.Add(p.duration(at)), nil
 	times, each, moves := 1, event, p.table.Moved()
@@ -154,7 +156,7 @@ func (p *player) step(at, event string) string {
 	return fmt.Sprintf(layout, at, event, p.object(name), p.counts(), p.slots(), strings.Join(p.says, "; "))
 }
 
-// happen lets an event happen, and names the object that it is about.
+// happen executes an event, and returns the name of its object.
 func (p *player) happen(words []string) (name string) {
 	verb, words := words[0], words[1:]
 	if len(words) > 0 {
@@ -180,7 +182,7 @@ func (p *player) happen(words []string) (name string) {
 		p.table.Wake(HeldBy(name))
 		return ""
 	case "grant":
-		require.Equal(p, Moving, p.table.entries[id(name)].phase, "%s is with no worker", name)
+		require.Equal(p, Moving, p.table.entries[id(name)].phase, "no worker has %s", name)
 		p.say("%s", map[bool]string{true: "granted", false: "refused"}[p.table.Grant(p.now, id(name), words[1])])
 	case "take":
 		return p.take()
@@ -227,7 +229,7 @@ func (p *player) take() string {
 }
 
 func (p *player) report(name string, words []string) {
-	require.Equal(p, Moving, p.table.entries[id(name)].phase, "%s is with no worker", name)
+	require.Equal(p, Moving, p.table.entries[id(name)].phase, "no worker has %s", name)
 
 	var out Outcome
 
@@ -240,7 +242,7 @@ func (p *player) report(name string, words []string) {
 	default:
 		i := slices.Index(events[:], kind)
 		require.GreaterOrEqual(p, i, 0, kind)
-		out.Event = Event(i) //nolint:gosec // there are a few
+		out.Event = Event(i) //nolint:gosec // a small number
 	}
 
 	if len(words) > 0 && strings.HasPrefix(words[0], "v") {
@@ -286,7 +288,7 @@ func (p *player) say(format string, args ...any) {
 	p.says = append(p.says, fmt.Sprintf(format, args...))
 }
 
-// owed says what the table owes now.
+// owed returns what the table owes now.
 func (p *player) owed() {
 	d, ok := p.table.Debt()
 	if !ok {
@@ -314,7 +316,7 @@ func (p *player) owed() {
 	p.say("owes %s", strings.Join(owes, ", "))
 }
 
-// object says how far the obligation for an object is.
+// object returns the state of the obligation for an object.
 func (p *player) object(name string) string {
 	e, ok := p.table.entries[id(name)]
 

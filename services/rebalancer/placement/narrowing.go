@@ -7,22 +7,23 @@ import (
 )
 
 const (
-	// fewLeftOut is up to how many namespaces are left out of a watch by name; fewCovered up to how many are watched one by one.
+	// fewLeftOut is the number of namespaces up to which a watch excludes them by name. fewCovered is the number of
+	// namespaces up to which they are watched one by one.
 	fewLeftOut, fewCovered = 32, 4
 )
 
-// Narrowing says which namespaces need not be watched for objects without a shard: a core resource has many objects, and many
-// changes, that are no business of a ring. The zero value leaves out none.
+// Narrowing describes which namespaces do not have to be watched for objects without a shard: a core resource has many objects
+// and changes that do not concern a ring. The zero value excludes no namespace.
 type Narrowing struct {
-	// Except are the namespaces to leave out, sorted. Each of them is one that the ring does not cover.
+	// Except are the namespaces to exclude, sorted. The ring covers none of them.
 	Except []string
-	// Only are the namespaces to watch, sorted, if Single: all that the ring covers.
+	// Only are the namespaces to watch if Single is true, sorted: all that the ring covers.
 	Only   []string
 	Single bool
 }
 
-// Narrow returns how to watch the namespaces that a ring covers, of all that there are by name. What was done before is kept while it is
-// right, for a change costs a list.
+// Narrow returns how to watch the namespaces that a ring covers. covered contains all existing namespaces by name. The result
+// of an earlier call is kept while it is correct, because a change costs a list.
 func Narrow(before Narrowing, covered map[string]bool) Narrowing {
 	var only, except []string
 
@@ -46,12 +47,12 @@ func Narrow(before Narrowing, covered map[string]bool) Narrowing {
 	return Narrowing{Except: except[:min(len(except), fewLeftOut)]}
 }
 
-// Equal reports whether both narrow down to the same.
+// Equal reports whether both watch the same namespaces in the same way.
 func (n Narrowing) Equal(o Narrowing) bool {
 	return n.Single == o.Single && slices.Equal(n.Only, o.Only) && slices.Equal(n.Except, o.Except)
 }
 
-// Fields returns the field selector that leaves namespaces out.
+// Fields returns the field selector that excludes namespaces.
 func (n Narrowing) Fields() string {
 	terms := make([]string, 0, len(n.Except))
 	for _, name := range n.Except {

@@ -36,5 +36,5 @@ func TestNarrow(t *testing.T) {
 		})
 	}
 
-	require.Len(t, Narrow(Narrowing{}, many).Except, fewLeftOut, "a selector stays short")
+	require.Len(t, Narrow(Narrowing{}, many).Except, fewLeftOut, "a selector should stay short")
 }

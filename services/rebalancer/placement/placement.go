@@ -1,7 +1,7 @@
-// Package placement says where an object of a ring belongs, by all that can be known without a request.
+// Package placement determines where an object of a ring belongs, as far as this is known without a request.
 //
-// It reads a [Target], which is what the ring wants now, and an object's metadata; it returns an [Assessment]. Only where a
-// controlled object's owner is, it does not know: it takes for granted that the owner is where the ring would have it.
+// It reads a [Target], which is the desired state of the ring, and an object's metadata; it returns an [Assessment]. It does
+// not know where the owner of a controlled object is: it assumes that the owner is in its place.
 package placement
 
 import (
@@ -18,41 +18,42 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
 
-// Namespaces says which namespaces a selector selects.
+// Namespaces reports which namespaces a selector selects.
 type Namespaces interface {
 	// Selects reports whether the namespace exists and is selected.
 	Selects(ctx context.Context, namespace string, selector labels.Selector) (bool, error)
 }
 
-// World is what has to be asked about an object beyond the object itself.
-type World struct {
+// Lookup contains the sources of information about an object beyond the object itself.
+type Lookup struct {
 	Namespaces
-	// Ancestors say whom those follow that an object follows. They are not asked about an object whose controller is a main one.
+	// Ancestors return the objects that an object's controller follows. They are not asked if the controller is a main
+	// object.
 	resources.Ancestors
 }
 
-// Target is what a ring wants. It is immutable and may be used by several goroutines.
+// Target is the desired state of a ring. It is immutable and safe for concurrent use.
 type Target struct {
-	// View says which shards are available and what they own.
+	// View contains the available shards and what they own.
 	View *membership.View
-	// Set holds the ring's resources, and those that have left it and may still carry labels.
+	// Set contains the ring's resources, and the resources that have left the ring and may still carry labels.
 	Set *resources.Set
-	// Leaving are the resources that have left the ring; all, if the ring is being deleted.
+	// Leaving are the resources that have left the ring; all resources if the ring is being deleted.
 	Leaving map[schema.GroupResource]bool
 	// Selector selects the namespaces that the ring covers.
 	Selector labels.Selector
-	// Revision differs if anything else has changed by which objects may be out of place.
+	// Revision changes whenever anything else changes that may put objects out of place.
 	Revision int64
-	// Narrow says which namespaces need not be watched. It changes nothing about where objects belong.
+	// Narrow contains the namespaces that do not have to be watched. It does not affect where objects belong.
 	Narrow Narrowing
 }
 
-// Same reports whether the way to one target is the way to the other too. A nil target is the same as none.
+// Same reports whether both targets are equivalent. A nil target is equivalent only to nil.
 func (t *Target) Same(o *Target) bool {
 	return t.Covers(o) && t.View.Fingerprint() == o.View.Fingerprint()
 }
 
-// Covers reports whether both targets are about the same objects. A nil target covers the same as none.
+// Covers reports whether both targets are about the same objects. A nil target covers only the same as nil.
 func (t *Target) Covers(o *Target) bool {
 	if t == nil || o == nil || t.Revision != o.Revision || t.Selector.String() != o.Selector.String() ||
 		!t.Set.Equal(o.Set) || len(t.Leaving) != len(o.Leaving) {
@@ -68,29 +69,31 @@ func (t *Target) Covers(o *Target) bool {
 	return true
 }
 
-// Assessment is where an object belongs.
+// Assessment is the result of an assessment of an object: where it belongs.
 type Assessment struct {
-	// Role is what the object's resource is to the ring; empty if the ring does not have it, or it is not served.
+	// Role is the role of the object's resource in the ring; empty if the ring does not have the resource, or it is not served.
 	Role resources.Role
-	// Parent reports whether others may follow the object.
+	// Parent reports whether other objects may follow the object.
 	Parent bool
-	// Belongs reports whether the ring covers the object, and for a controlled one its owner.
+	// Belongs reports whether the ring covers the object, and also its owner if it is a controlled object.
 	Belongs bool
-	// Desired is the shard that the ring gives the object's key to; empty if it does not belong, or no shard is available.
+	// Desired is the shard that owns the object's key; empty if the object does not belong to the ring, or no shard is
+	// available.
 	Desired string
-	// Owner is the main object that a controlled object follows, see [resources.Kin]; nil for a main object, and for one that follows none.
+	// Owner is the main object that a controlled object follows, see [resources.Kin]. It is nil for a main object, and for an
+	// object that follows none.
 	Owner *resources.Owner
-	// Above are those that the object's controller follows in turn, the nearest first; all empty if that is the owner.
+	// Above are the objects that the object's controller follows, nearest first. It is empty if the controller is the owner.
 	Above objects.Above
 	// OwnerBelongs reports whether the ring covers the owner.
 	OwnerBelongs bool
-	// InPlace reports whether nothing is to be done about the object: it is where it belongs, or nobody's concern, or no shard is
-	// available.
+	// InPlace reports whether nothing has to be done about the object: it is in its place, or does not concern the ring, or
+	// no shard is available.
 	InPlace bool
 }
 
-// Assess says where an object belongs. The error is that of the look at its namespace, or at those it follows.
-func (t *Target) Assess(ctx context.Context, world World, o objects.Object) (Assessment, error) {
+// Assess determines where an object belongs. It returns an error if its namespace, or an object that it follows, cannot be looked up.
+func (t *Target) Assess(ctx context.Context, lookup Lookup, o objects.Object) (Assessment, error) {
 	r, role, ok := t.Set.Find(o.GVR.GroupResource())
 	if !ok {
 		return Assessment{InPlace: true}, nil
@@ -98,18 +101,18 @@ func (t *Target) Assess(ctx context.Context, world World, o objects.Object) (Ass
 
 	a := Assessment{Role: role, Parent: r.Controls}
 
-	kin, concerned, err := t.Set.KinOf(ctx, subject(r, role, o), world.Ancestors)
+	kin, concerned, err := t.Set.KinOf(ctx, subject(r, role, o), lookup.Ancestors)
 	if err != nil {
 		return a, err
 	}
 
 	if !concerned && !o.Labelled && !o.Draining {
-		a.InPlace = true // as nearly all objects of a core resource are: their namespaces need not be looked up
+		a.InPlace = true // as for almost all objects of a core resource: their namespaces do not have to be looked up
 
 		return a, nil
 	}
 
-	covered, err := t.covers(ctx, world, r, o.Namespace)
+	covered, err := t.covers(ctx, lookup, r, o.Namespace)
 	if err != nil {
 		return a, err
 	}
@@ -118,7 +121,7 @@ func (t *Target) Assess(ctx context.Context, world World, o objects.Object) (Ass
 
 	if owner := kin.Owner; owner != nil {
 		a.Owner, a.Above = owner, above(kin)
-		if a.OwnerBelongs, err = t.covers(ctx, world, owner.Resource, owner.Namespace); err != nil {
+		if a.OwnerBelongs, err = t.covers(ctx, lookup, owner.Resource, owner.Namespace); err != nil {
 			return a, err
 		}
 
@@ -141,7 +144,7 @@ func (t *Target) Assess(ctx context.Context, world World, o objects.Object) (Ass
 	return a, nil
 }
 
-// Input returns what the plan needs to know of an object that was assessed; [plan.Object.Owner] is left out.
+// Input returns the input of the plan for an assessed object, without [plan.Object.Owner].
 func (a Assessment) Input(o objects.Object) plan.Object {
 	return plan.Object{
 		Shard: o.Shard, Labelled: o.Labelled, Draining: o.Draining,
@@ -149,7 +152,8 @@ func (a Assessment) Input(o objects.Object) plan.Object {
 	}
 }
 
-// OwnerID names the main object that an object follows. A main object follows itself, and so does one that follows none.
+// OwnerID returns the ID of the main object that an object follows. A main object, and an object that follows none, follows
+// itself.
 func (a Assessment) OwnerID(o objects.Object) objects.ID {
 	if a.Owner == nil {
 		return o.ID
@@ -158,20 +162,20 @@ func (a Assessment) OwnerID(o objects.Object) objects.ID {
 	return objects.ID{GVR: a.Owner.Resource.GVR, Namespace: a.Owner.Namespace, Name: a.Owner.Name}
 }
 
-// Above returns those that the object's controller follows, as [Assessment.Above] does; none if the ring has nothing to do with the object. The error
-// is that of the look at them.
-func (t *Target) Above(ctx context.Context, world World, o objects.Object) (objects.Above, error) {
+// Above returns the objects that the object's controller follows, like [Assessment.Above]; none if the object does not concern
+// the ring. It returns an error if they cannot be looked up.
+func (t *Target) Above(ctx context.Context, lookup Lookup, o objects.Object) (objects.Above, error) {
 	r, role, ok := t.Set.Find(o.GVR.GroupResource())
 	if !ok {
 		return objects.Above{}, nil
 	}
 
-	kin, _, err := t.Set.KinOf(ctx, subject(r, role, o), world.Ancestors)
+	kin, _, err := t.Set.KinOf(ctx, subject(r, role, o), lookup.Ancestors)
 
 	return above(kin), err
 }
 
-// above returns those that the object's controller follows.
+// above returns the objects that the object's controller follows.
 func above(kin resources.Kin) (above objects.Above) {
 	if len(kin.Between) == 0 {
 		return above
@@ -188,7 +192,7 @@ func above(kin resources.Kin) (above objects.Above) {
 	return above
 }
 
-// subject returns an object as [resources.Set.KinOf] asks for it.
+// subject returns an object in the form that [resources.Set.KinOf] requires.
 func subject(r resources.Resource, role resources.Role, o objects.Object) resources.Subject {
 	meta := &metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name}
 	if o.Controller != nil {

@@ -1,6 +1,7 @@
-// Package scope says what the labels of a ring may be on: the resources of its spec, and those that have left it and may still carry labels.
+// Package scope determines which resources may carry labels of a ring: the resources of its spec, and those that have left the
+// spec and may still carry labels.
 //
-// It reads a ClusterRing, whose status remembers the latter, and what the API server serves of them. It asks nobody.
+// It reads a ClusterRing, whose status remembers the latter, and what the API server serves of them. It sends no requests.
 package scope
 
 import (
@@ -13,17 +14,18 @@ import (
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
-// Scope is what a ring's labels may be on.
+// Scope contains the resources that may carry labels of a ring.
 type Scope struct {
-	// Spec names the resources of the ring and those that have left it and may still carry labels.
+	// Spec lists the resources of the ring, and the resources that have left it and may still carry labels.
 	Spec v1alpha1.ClusterRingSpec
-	// Leaving are the latter; all, if the ring is being deleted.
+	// Leaving are the resources that have left the ring; all resources if the ring is being deleted.
 	Leaving map[schema.GroupResource]bool
-	// remembered are those that the status names already.
+	// remembered are the resources that the status already lists.
 	remembered sets.Set[schema.GroupResource]
 }
 
-// Of returns what the labels of a ring may be on: what its spec names, and what its status remembers. The ring is not changed.
+// Of returns the resources that may carry labels of a ring: the resources of its spec, and the resources that its status
+// remembers. It does not change the ring.
 func Of(ring *v1alpha1.ClusterRing) Scope {
 	s := Scope{
 		Spec:       *ring.Spec.DeepCopy(),
@@ -47,7 +49,7 @@ func Of(ring *v1alpha1.ClusterRing) Scope {
 	return s
 }
 
-// keep adds what the status remembers of a resource and the spec does not name any more.
+// keep adds what the status remembers about a resource and the spec no longer names.
 func (s *Scope) keep(old v1alpha1.AssignedResource, present sets.Set[schema.GroupResource]) {
 	var controlled []v1alpha1.ControlledResource
 
@@ -72,15 +74,16 @@ func (s *Scope) keep(old v1alpha1.AssignedResource, present sets.Set[schema.Grou
 		return
 	}
 
-	// The main resource stays, or has become controlled; any entry will do to carry what it controlled.
+	// The main resource stays, or has become controlled. Any entry may list what it controlled.
 	i := max(0, slices.IndexFunc(s.Spec.Resources, func(r v1alpha1.RingResource) bool {
 		return r.Group == old.Group && r.Resource == old.Resource
 	}))
 	s.Spec.Resources[i].ControlledResources = append(s.Spec.Resources[i].ControlledResources, controlled...)
 }
 
-// Converged returns what the status is to say may carry labels once a pass over all that is served has found everything in its place: what the
-// ring's spec names, and what may carry labels and cannot be looked at. The set is that of the ring's scope.
+// Converged returns the resources that the status lists as possibly labeled after a pass over all served resources has found
+// every object in its place: the resources of the ring's spec, and remembered resources that cannot be read. The set is the
+// set of the ring's scope.
 func Converged(ring *v1alpha1.ClusterRing, set *resources.Set) []v1alpha1.AssignedResource {
 	unseen := map[schema.GroupResource]bool{}
 	leaving := Of(ring).Leaving
@@ -99,7 +102,7 @@ func Converged(ring *v1alpha1.ClusterRing, set *resources.Set) []v1alpha1.Assign
 	return s.Remember(set)
 }
 
-// keptOf returns those of the remembered resources that are among the given ones, with a main one for each that is controlled.
+// keptOf returns the remembered resources that are in which, and a main resource for each of them that is controlled.
 func keptOf(remembered []v1alpha1.AssignedResource, which map[schema.GroupResource]bool) (kept []v1alpha1.AssignedResource) {
 	for _, r := range remembered {
 		r.ControlledResources = slices.DeleteFunc(slices.Clone(r.ControlledResources), func(c v1alpha1.ControlledResource) bool {
@@ -114,8 +117,9 @@ func keptOf(remembered []v1alpha1.AssignedResource, which map[schema.GroupResour
 	return kept
 }
 
-// Remember returns what the status is to say that may carry labels: of the scope, all but what never was served. Of that, nobody
-// has labelled anything; it may be a typo, and to remember it would make the ring wait for it even after it was corrected.
+// Remember returns the resources that the status lists as possibly labeled: all resources of the scope, except those that were
+// never served. Nothing has labeled objects of such a resource. It may be a typo, and the ring would wait for it even after a
+// correction.
 func (s *Scope) Remember(set *resources.Set) []v1alpha1.AssignedResource {
 	never := map[schema.GroupResource]bool{}
 
@@ -141,7 +145,7 @@ func (s *Scope) Remember(set *resources.Set) []v1alpha1.AssignedResource {
 		all = append(all, v1alpha1.AssignedResource{Group: r.Group, Resource: r.Resource, ControlledResources: controlled})
 	}
 
-	if len(all) > 0 { // else nothing of them follows anything
+	if len(all) > 0 { // otherwise nothing of them follows anything
 		all[0].ControlledResources = append(all[0].ControlledResources, orphans...)
 	}
 

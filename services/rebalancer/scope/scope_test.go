@@ -68,12 +68,12 @@ func TestOf(t *testing.T) {
 			}
 
 			require.Equal(t, leaving, s.Leaving)
-			require.Equal(t, before, tc.ring, "the ring is not changed")
+			require.Equal(t, before, tc.ring, "the ring should not be changed")
 		})
 	}
 }
 
-// away is a mapper that does not know of one resource whether it is served.
+// away is a mapper that does not know whether one resource is served.
 type away struct{ meta.RESTMapper }
 
 func (a away) KindFor(r schema.GroupVersionResource) (schema.GroupVersionKind, error) {
@@ -84,7 +84,7 @@ func (a away) KindFor(r schema.GroupVersionResource) (schema.GroupVersionKind, e
 	return a.RESTMapper.KindFor(r)
 }
 
-// What cannot be looked at stays on record, and keeps nothing else on it.
+// A resource that cannot be looked up stays in the status, without keeping any other resource there.
 func TestClean(t *testing.T) {
 	mapper := meta.NewDefaultRESTMapper(nil)
 	for _, kind := range []string{"A", "B", "C"} {

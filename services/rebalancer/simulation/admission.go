@@ -17,21 +17,21 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/simulation/apiserver"
 )
 
-// assigner is one replica of the assigner. What it knows is as old as its watches are.
+// assigner is one replica of the assigner. Its knowledge is as old as its watches are.
 type assigner struct {
-	w    *World
+	w    *Cluster
 	feed *feed
-	// known is what the resources are, for all replicas: the lag of discovery is not what this is about.
+	// known contains the resources, for all replicas: delays of discovery are not simulated here.
 	known *resources.Resolver
 
 	mu     sync.Mutex
 	ring   *v1alpha1.ClusterRing
 	leases map[types.NamespacedName]*coordinationv1.Lease
-	// decides is made from what is known when it is needed; nil if something has changed since.
+	// decides is built from this knowledge when needed; nil if something has changed since.
 	decides *admission.Ring
 }
 
-func newAssigner(w *World, name string, known *resources.Resolver) *assigner {
+func newAssigner(w *Cluster, name string, known *resources.Resolver) *assigner {
 	a := &assigner{w: w, feed: newFeed(), known: known, leases: map[types.NamespacedName]*coordinationv1.Lease{}}
 
 	w.server.FollowLeases(name, func(id types.NamespacedName, l *coordinationv1.Lease, lag time.Duration) {
@@ -48,7 +48,7 @@ func newAssigner(w *World, name string, known *resources.Resolver) *assigner {
 	return a
 }
 
-// keep notes a Lease as it is now; nil if it is gone.
+// keep records the current state of a Lease; nil means that it was deleted.
 func keep(leases map[types.NamespacedName]*coordinationv1.Lease, id types.NamespacedName, l *coordinationv1.Lease) {
 	if l == nil {
 		delete(leases, id)
@@ -81,8 +81,8 @@ func fingerprintOf(r *v1alpha1.ClusterRing) string {
 	return r.Status.Assignment.Fingerprint
 }
 
-// admit is the admission of a write, with the lock of the server held.
-func (w *World) admit(write apiserver.Write) {
+// admit is the admission of a write. The lock of the server is held.
+func (w *Cluster) admit(write apiserver.Write) {
 	w.mu.Lock()
 	w.assigned, w.admitted = false, false
 	w.mu.Unlock()
@@ -111,14 +111,15 @@ func (w *World) admit(write apiserver.Write) {
 	defer w.mu.Unlock()
 
 	w.admitted = true
-	// What is known too late is put where it does not belong.
+	// Late knowledge misplaces the object.
 	late := w.ring == nil || w.ring.Generation != assigned.ring.Generation || w.view().Fingerprint() != assigned.view.Fingerprint()
 	if w.assigned = !late; late {
 		w.touch(write.ID)
 	}
 }
 
-// answer labels an object as the webhook does, if the API server would ask it. It returns what it was decided by; nil if there is no label.
+// answer labels an object as the webhook does, if the API server would call it. It returns the facts of the decision; nil if
+// there is no label.
 func (a *assigner) answer(write apiserver.Write, team string) *facts {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -20,40 +20,40 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/simulation/apiserver"
 )
 
-// The properties, as violations begin with them.
+// The properties. Each violation begins with one of them.
 const (
-	// OneWorker is I1.
+	// OneWorker is I1: at most one shard works on an object.
 	OneWorker = "I1 two shards work on one object"
-	// Order is what I9 asks of the rebalancer.
+	// Order is the part of I9 that the rebalancer must ensure.
 	Order = "I9 an object comes to a shard before what follows it"
-	// NoTaking is I6.
+	// NoTaking is I6: no object is taken from a shard that works on it.
 	NoTaking = "I6 an object is taken from a shard that works on it"
-	// Honest means that a ring that is said to have converged has.
-	Honest = "I10 said to have converged"
-	// Found means that audits find nothing but what somebody has put in a wrong place.
+	// Honest means that a ring which claims convergence has converged.
+	Honest = "I10 the ring claims convergence"
+	// Found means that audits find only objects that somebody has put into a wrong place.
 	Found = "I10 only an audit has found"
-	// Alive means that no shard loses its Lease that lives and can renew it.
-	Alive = "I6 a shard that lives loses its Lease"
-	// Prompt is the "within seconds" of I2, while nothing goes wrong.
-	Prompt = "I2 out of place for long, while nothing goes wrong"
-	// Unsaid means that it is said what keeps objects out of their places.
-	Unsaid = "I10 it is not said why"
-	// Placed means that in the end every object is where it belongs, or it is said why not.
+	// Alive means that no live shard loses its Lease while it can renew it.
+	Alive = "I6 a live shard loses its Lease"
+	// Prompt is the "within seconds" of I2, while nothing fails.
+	Prompt = "I2 out of place for too long, while nothing fails"
+	// Unsaid means that the ring reports why objects are out of their places.
+	Unsaid = "I10 the reason is not reported"
+	// Placed means that in the end every object is in its place, or the ring reports why not.
 	Placed = "I2 out of place in the end"
-	// Converged means that this is said then.
-	Converged = "I10 not said to have converged in the end"
-	// Nothing means that what has left the ring carries no label.
+	// Converged means that the ring claims convergence then.
+	Converged = "I10 the ring does not claim convergence in the end"
+	// NoLabel means that objects of resources that have left the ring carry no label.
 	NoLabel = "I8 the ring is still there"
-	// Dead means that a shard which is dead loses its Lease.
-	Dead = "I2 a shard that is dead holds its Lease"
-	// Remembered means that the status remembers nothing that never was.
-	Remembered = "I8 the status remembers what never was"
-	// Rest means that nothing is asked then.
-	Rest = "I5 no rest in the end"
+	// Dead means that a dead shard loses its Lease.
+	Dead = "I2 a dead shard holds its Lease"
+	// Remembered means that the status remembers nothing that never existed.
+	Remembered = "I8 the status remembers a resource that never existed"
+	// Rest means that nothing sends requests without need then.
+	Rest = "I5 requests at rest"
 )
 
-// beginsWork notes that a process begins to work on an object, and checks I1; the lock of the world is held.
-func (w *World) beginsWork(p *process, uid types.UID, id apiserver.ID) {
+// beginsWork records that a process begins to work on an object, and checks I1. The lock of the cluster is held.
+func (w *Cluster) beginsWork(p *process, uid types.UID, id apiserver.ID) {
 	if w.working[uid] == nil {
 		w.working[uid] = map[*process]bool{}
 	}
@@ -69,16 +69,16 @@ func (w *World) beginsWork(p *process, uid types.UID, id apiserver.ID) {
 	w.working[uid][p] = true
 }
 
-// unaware reports whether a process works on an object as it was before a user has given it to somebody else. The lock is held.
-func (w *World) unaware(p *process, uid types.UID, id apiserver.ID) bool {
+// unaware reports whether a process works on an object as it was before a user gave it to another shard. The lock is held.
+func (w *Cluster) unaware(p *process, uid types.UID, id apiserver.ID) bool {
 	o := p.cache[id]
 
 	return o != nil && o.UID == uid && version(o) < w.overridden[uid]
 }
 
-// givenUpFor notes that a process is about to give an object up that another one of the same name may work on: who lets two processes have
-// one name lets one answer for the other. The lock is held.
-func (w *World) givenUpFor(p *process, uid types.UID) {
+// givenUpFor records that a process is about to release an object on which another process of the same name may work:
+// processes that share a name also answer for each other. The lock is held.
+func (w *Cluster) givenUpFor(p *process, uid types.UID) {
 	for q := range w.working[uid] {
 		if q != p && q.id.Name == p.id.Name {
 			w.excusedUntilSeen(uid, q)
@@ -86,7 +86,7 @@ func (w *World) givenUpFor(p *process, uid types.UID) {
 	}
 }
 
-func (w *World) stopsWork(p *process, uid types.UID) {
+func (w *Cluster) stopsWork(p *process, uid types.UID) {
 	delete(w.working[uid], p)
 	delete(w.tampered[uid], p)
 
@@ -96,8 +96,8 @@ func (w *World) stopsWork(p *process, uid types.UID) {
 	}
 }
 
-// checkTaking checks I6 for a write of who is bound to the protocol; the lock of the world is held.
-func (w *World) checkTaking(write apiserver.Write) {
+// checkTaking checks I6 for a write of a client that follows the protocol. The lock of the cluster is held.
+func (w *Cluster) checkTaking(write apiserver.Write) {
 	if write.Old == nil || write.New == nil || !strings.HasPrefix(write.Client, "rebalancer/") {
 		return
 	}
@@ -117,8 +117,8 @@ func (w *World) checkTaking(write apiserver.Write) {
 	}
 }
 
-// taken checks that a Lease is not taken from a shard that lives: it tries every few seconds to renew it, also after an outage.
-func (w *World) taken(id types.NamespacedName, was lease.Record) {
+// taken checks that no Lease is taken from a live shard: the shard tries to renew it every few seconds, also after an outage.
+func (w *Cluster) taken(id types.NamespacedName, was lease.Record) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
@@ -127,7 +127,7 @@ func (w *World) taken(id types.NamespacedName, was lease.Record) {
 	}
 }
 
-// facts are what decides about where objects belong.
+// facts determine where objects belong.
 type facts struct {
 	ring   *v1alpha1.ClusterRing
 	view   *membership.View
@@ -137,8 +137,8 @@ type facts struct {
 	selector labels.Selector
 }
 
-// actual are the facts as they are.
-func (w *World) actual() facts {
+// actual returns the current facts.
+func (w *Cluster) actual() facts {
 	all := w.server.Resources()
 
 	w.mu.Lock()
@@ -147,8 +147,8 @@ func (w *World) actual() facts {
 	return facts{ring: w.ring, view: w.view(), teams: maps.Clone(w.teams), served: all}
 }
 
-// outOfPlace returns the objects that are not where they belong, with what is wrong.
-func (w *World) outOfPlace(f facts) map[apiserver.ID]string {
+// outOfPlace returns the objects that are out of their places, with the reason.
+func (w *Cluster) outOfPlace(f facts) map[apiserver.ID]string {
 	found := map[apiserver.ID]string{}
 	objects := map[apiserver.ID]*metav1.PartialObjectMetadata{}
 
@@ -185,7 +185,7 @@ func (w *World) outOfPlace(f facts) map[apiserver.ID]string {
 	return found
 }
 
-// wrong says what is wrong with the place of one object; nothing if it is right.
+// wrong returns what is wrong with the place of one object; empty if the object is in its place.
 func (f facts) wrong(
 	set *resources.Set, id apiserver.ID, o *metav1.PartialObjectMetadata, all map[apiserver.ID]*metav1.PartialObjectMetadata,
 ) string {
@@ -199,7 +199,7 @@ func (f facts) wrong(
 
 	if set != nil {
 		if r, role, ok := set.Find(id.GroupResource); ok {
-			kin, ok, _ := set.KinOf(context.Background(), resources.Subject{Resource: r, Role: role, Object: o}, stored(func(id apiserver.ID) *metav1.PartialObjectMetadata { return all[id] })) // they have no errors
+			kin, ok, _ := set.KinOf(context.Background(), resources.Subject{Resource: r, Role: role, Object: o}, stored(func(id apiserver.ID) *metav1.PartialObjectMetadata { return all[id] })) // stored returns no errors
 			owner, belongs = kin.Owner, ok && f.covers(r, id.Namespace)
 			want, _ = f.view.Owner(kin.Key)
 		}
@@ -239,23 +239,23 @@ func (f facts) covers(r resources.Resource, namespace string) bool {
 }
 
 const (
-	// audit is how long an object with a shard label may be out of place with nobody knowing it; silence is how long one without
-	// may, for a watch that has become blind is believed that long.
+	// audit is how long an object with a shard label may be out of place without being detected. silence is how long an
+	// object without a shard label may be: a watch that has become blind is trusted that long.
 	audit   = 90 * time.Second
 	silence = 210 * time.Second
-	// prompt is how long it may take to move an object that is known to be out of place, while nothing else happens: as long as the longest
-	// pause between two attempts, and some seconds.
+	// prompt is how long the move of an object that is known to be out of place may take while nothing else happens: the
+	// longest pause between two attempts, and some seconds.
 	prompt = 50 * time.Second
-	// triedAgain is after what time all has been tried again that has failed, and who had to wait for that has had its turn.
+	// triedAgain is the time after which everything that failed was retried, and everything that waited for it has had its turn.
 	triedAgain = 75 * time.Second
-	// bound is how long it may take, after all disturbances, until everything is right.
+	// bound is the time after all disturbances within which everything must recover.
 	bound = 8 * time.Minute
-	// resting is how long nothing may be asked then.
+	// resting is how long the time of rest lasts.
 	resting = 4 * time.Minute
 )
 
-// lies looks whether a ring is said to have converged that has not. Since is when each object was first seen out of place.
-func (w *World) lies(since map[apiserver.ID]time.Time) {
+// lies checks whether a ring claims convergence wrongly. since contains when each object was first seen out of place.
+func (w *Cluster) lies(since map[apiserver.ID]time.Time) {
 	f, converged := w.steward.claim()
 	if f.ring == nil {
 		clear(since)
@@ -286,7 +286,7 @@ func (w *World) lies(since map[apiserver.ID]time.Time) {
 			w.violate(Honest, "%s is %s, since %s", id, wrong[id], since[id].Sub(w.begun))
 			w.mu.Unlock()
 
-			since[id] = now.Add(time.Hour) // said once
+			since[id] = now.Add(time.Hour) // report it once
 		}
 
 		if calm && now.Sub(since[id]) > prompt && w.shouldMove(id, f) {
@@ -297,8 +297,8 @@ func (w *World) lies(since map[apiserver.ID]time.Time) {
 	}
 }
 
-// calm reports whether for some time nothing has happened that anybody would have to wait for.
-func (w *World) calm() bool {
+// calm reports whether for some time nothing has happened for which anything would have to wait.
+func (w *Cluster) calm() bool {
 	now := w.now()
 
 	return (w.h.Lasting == Fine || w.h.Lasting == HungShard) && !slices.ContainsFunc(w.h.Steps, func(s Step) bool {
@@ -306,7 +306,7 @@ func (w *World) calm() bool {
 
 		switch {
 		case s.Act == Hang && s.For == forever:
-			after = prompt - forever // all but its own objects are to move all the same
+			after = prompt - forever // all objects except its own have to move anyway
 		case s.Act == Disturb && s.Fault.Client != "" && s.Fault.Client != "rebalancer":
 		case s.Act == Disturb && (s.Fault.Effect == apiserver.Blind || s.Fault.Effect == apiserver.Hang || s.Fault.Effect == apiserver.Stall):
 			after = silence
@@ -318,8 +318,8 @@ func (w *World) calm() bool {
 	})
 }
 
-// shouldMove reports whether nothing is in the way of an object that is out of place, and no audit is needed to find it.
-func (w *World) shouldMove(id apiserver.ID, f facts) bool {
+// shouldMove reports whether nothing prevents the move of an object that is out of place, and no audit is needed to find it.
+func (w *Cluster) shouldMove(id apiserver.ID, f facts) bool {
 	o := w.server.Object(id)
 	if o == nil || f.ring == nil {
 		return false
@@ -341,21 +341,21 @@ func (w *World) shouldMove(id apiserver.ID, f facts) bool {
 	touched := slices.ContainsFunc(append(line, id), func(id apiserver.ID) bool { return w.touched[id.String()] })
 
 	is := o.Labels[shardLabel]
-	if is == "" { // whoever has seen to that; but nothing can follow an owner that cannot be taken yet, nor go before what follows it and cannot be
+	if is == "" { // but nothing can follow an owner that cannot be taken yet, or move before a follower that cannot move
 		return !waits && (ownerAt == nil || ownerAt.Labels[shardLabel] == "" || f.view.Available(ownerAt.Labels[shardLabel]))
 	}
 
 	hangs := w.h.Lasting == HungShard && (is == w.h.Whom || ownerAt != nil && ownerAt.Labels[shardLabel] == w.h.Whom)
 
 	if ownerAt != nil && !f.view.Available(ownerAt.Labels[shardLabel]) {
-		return false // it is about to get one, or is late itself
+		return false // the owner is about to get a shard, or is late itself
 	}
 
 	return !hangs && !touched && f.view.Available(is)
 }
 
-// hampered reports whether requests of the rebalancer have gone wrong lately in a way that may make an audit take longer.
-func (w *World) hampered() bool {
+// hampered reports whether requests of the rebalancer have recently failed in a way that may delay an audit.
+func (w *Cluster) hampered() bool {
 	now := w.now()
 
 	return slices.ContainsFunc(w.h.Steps, func(s Step) bool {
@@ -363,8 +363,8 @@ func (w *World) hampered() bool {
 	})
 }
 
-// final checks what shall be true in the end.
-func (w *World) final() {
+// final checks what has to hold in the end.
+func (w *Cluster) final() {
 	f := w.actual()
 	wrong := w.outOfPlace(f)
 	_, converged := w.steward.claim()
@@ -379,9 +379,9 @@ func (w *World) final() {
 
 		switch said, is := w.excuse(id, o, f); {
 		case !is:
-			w.fail(Placed, "%s is %s; the engine says: %+v", id, wrong[id], report)
+			w.fail(Placed, "%s is %s; the engine reports: %+v", id, wrong[id], report)
 		case !said(report):
-			w.fail(Unsaid, "%s is %s; the engine says: %+v", id, wrong[id], report)
+			w.fail(Unsaid, "%s is %s; the engine reports: %+v", id, wrong[id], report)
 		default:
 			excused++
 		}
@@ -392,9 +392,9 @@ func (w *World) final() {
 
 	switch {
 	case f.ring != nil && f.ring.DeletionTimestamp != nil && calm:
-		w.fail(NoLabel, "the engine runs: %t; it says: %+v", running, report)
+		w.fail(NoLabel, "the engine runs: %t; it reports: %+v", running, report)
 	case f.ring != nil && f.ring.DeletionTimestamp == nil && !converged && calm:
-		w.fail(Converged, "the engine says: %+v", report)
+		w.fail(Converged, "the engine reports: %+v", report)
 	case f.ring != nil && f.ring.DeletionTimestamp == nil && calm && !f.misspelt() && fingerprintOf(f.ring) != f.view.Fingerprint():
 		w.fail(Converged, "the status does not say so")
 	}
@@ -410,7 +410,7 @@ func (w *World) final() {
 	w.buriedShards()
 }
 
-// misspelt reports whether the ring names a resource that there is not.
+// misspelt reports whether the ring names a resource that does not exist.
 func (f facts) misspelt() bool {
 	for gr := range resources.Named(f.ring.Spec.Resources) {
 		if _, is := f.served[gr]; !is {
@@ -421,8 +421,9 @@ func (f facts) misspelt() bool {
 	return false
 }
 
-// buriedShards checks that no Lease is held by a shard that is long dead, unless somebody has made it so long that nobody can know yet.
-func (w *World) buriedShards() {
+// buriedShards checks that no long-dead shard holds a Lease, unless somebody has made the duration of the Lease so long that
+// its death cannot be known yet.
+func (w *Cluster) buriedShards() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
@@ -434,21 +435,21 @@ func (w *World) buriedShards() {
 	}
 }
 
-// fail notes that something is not as it must be.
-func (w *World) fail(property, format string, args ...any) {
+// fail records a violation in the end.
+func (w *Cluster) fail(property, format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
 	w.violate(property, format, args...)
 }
 
-// rest checks what was asked in the time of rest, and how often the engine has said that it has something to report.
-func (w *World) rest(before, after map[string]int, news int) {
+// rest checks the requests during the time of rest, and how often the engine has announced a new report.
+func (w *Cluster) rest(before, after map[string]int, news int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
 	if news > 5*int(resting/time.Minute) && (w.h.Lasting == Fine || w.h.Lasting == SlowAdmission) {
-		w.violate(Rest, "%d times the engine says that something has changed", news)
+		w.violate(Rest, "the engine has announced %d new reports", news)
 	}
 
 	for _, what := range slices.Sorted(maps.Keys(after)) {
@@ -459,21 +460,21 @@ func (w *World) rest(before, after map[string]int, news int) {
 	}
 }
 
-// allowed is how often something may be asked while all is at rest, but for what lasts.
-func (w *World) allowed(what string) int {
+// allowed returns how often a request may be sent during the time of rest, depending on the lasting fault.
+func (w *Cluster) allowed(what string) int {
 	const audits = int(resting / (45 * time.Second))
 
 	verb := strings.Fields(what)[1]
 
 	switch {
 	case w.h.Lasting == Flapping:
-		return 10_000 // no rest
+		return 10_000 // there is no rest
 	case strings.Contains(what, "discovery") || strings.HasSuffix(what, rings.String()):
 		return int(resting/(2*time.Second)) + 1 // while a resource is missing
 	case w.h.Lasting == Namesakes && verb == "list":
-		return int(resting/time.Second) + 8*audits // of Leases
+		return int(resting/time.Second) + 8*audits // lists of Leases
 	case w.h.Lasting == Namesakes && verb == "get":
-		return int(resting / time.Second) // one of all that wait looks whether it can be moved
+		return int(resting / time.Second) // one of all objects that wait checks whether it can move
 	case w.h.Lasting == HungShard && verb == "get":
 		return 20 * int(resting/limits.DrainTimeout)
 	case w.h.Lasting == Refused:

@@ -14,10 +14,10 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/simulation/apiserver"
 )
 
-// discovery is what the API server tells a client that it serves. It implements resources.Discovery.
+// discovery is the discovery API of the API server for one client. It implements resources.Discovery.
 type discovery struct{ client *apiserver.Client }
 
-// GroupsAndResources asks once.
+// GroupsAndResources queries once.
 func (d discovery) GroupsAndResources(ctx context.Context) (groups []*metav1.APIGroup, lists []*metav1.APIResourceList, err error) {
 	err = d.client.Call(ctx, "get", schema.GroupResource{Resource: "discovery"}, func() error {
 		groups, lists, err = discovered(d.client.Discover())
@@ -27,8 +27,8 @@ func (d discovery) GroupsAndResources(ctx context.Context) (groups []*metav1.API
 	return groups, lists, err
 }
 
-// discovered returns what discovery says of resources that are served so. The error names the versions of which nothing is known, for a
-// server is down.
+// discovered returns the discovery of resources that are served in this way. The error names the versions of which nothing is
+// known, because a server is down.
 func discovered(all map[schema.GroupResource]apiserver.Served) (groups []*metav1.APIGroup, lists []*metav1.APIResourceList, err error) {
 	down := map[schema.GroupVersion]error{}
 	byVersion := map[schema.GroupVersion]*metav1.APIResourceList{}
@@ -76,7 +76,7 @@ func discovered(all map[schema.GroupResource]apiserver.Served) (groups []*metav1
 	})
 
 	for _, g := range groups {
-		// As the API server does: v1 before v1beta1, v2 before v1.
+		// The order of the API server: v1 before v1beta1, v2 before v1.
 		slices.SortFunc(g.Versions, func(a, b metav1.GroupVersionForDiscovery) int {
 			return -apiversion.CompareKubeAwareVersionStrings(a.Version, b.Version)
 		})

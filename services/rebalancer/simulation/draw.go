@@ -23,7 +23,7 @@ type drawing struct {
 
 // Draw returns the history of a seed.
 func Draw(seed uint64) History {
-	d := &drawing{Rand: rand.New(rand.NewPCG(seed, 0x5eed))} //nolint:gosec // it shall be known
+	d := &drawing{Rand: rand.New(rand.NewPCG(seed, 0x5eed))} //nolint:gosec // it has to be reproducible
 	d.length = time.Duration(1+d.IntN(8)) * time.Minute
 	d.h = History{Seed: seed, Page: pick(d, 0, 3, 7), Streaming: d.IntN(4) > 0, Crowd: d.IntN(4) == 0, End: d.length}
 
@@ -53,9 +53,9 @@ func Draw(seed uint64) History {
 
 func pick[T any](d *drawing, from ...T) T { return from[d.IntN(len(from))] }
 
-// at is a time at which something may happen.
+// at draws a time at which something may happen.
 func (d *drawing) at() time.Duration {
-	// Often soon after something else: that is where it hurts.
+	// It is often shortly after another event, because that causes the most problems.
 	if n := len(d.h.Steps); n > 0 && d.IntN(2) == 0 {
 		return min(d.length, d.h.Steps[d.IntN(n)].At+time.Duration(d.Int64N(int64(3*time.Second))))
 	}
@@ -63,7 +63,7 @@ func (d *drawing) at() time.Duration {
 	return time.Duration(d.Int64N(int64(d.length)))
 }
 
-// span is how long something may last.
+// span draws how long something may last.
 func (d *drawing) span() time.Duration {
 	return pick(d, 200*time.Millisecond, 2*time.Second, 10*time.Second, 40*time.Second, 2*time.Minute) +
 		time.Duration(d.Int64N(int64(time.Second)))
@@ -77,7 +77,7 @@ func (d *drawing) step(s Step) {
 	d.h.Steps = append(d.h.Steps, s)
 }
 
-// begin draws the world at first: shards and objects.
+// begin draws the initial cluster: shards and objects.
 func (d *drawing) begin() {
 	for i := range 2 + d.IntN(3) {
 		name := fmt.Sprintf("shard-%c", 'a'+i)
@@ -132,14 +132,15 @@ func (d *drawing) create(id apiserver.ID, at time.Duration) Step {
 	return s
 }
 
-// owner is an object that may own another one: a main object of the same namespace, or of none; or, sometimes, a ConfigMap that owns a Secret.
+// owner draws an object that may own another one: a main object of the same namespace, or a cluster-scoped one; sometimes a
+// ConfigMap that owns a Secret.
 func (d *drawing) owner(of apiserver.ID) apiserver.ID {
 	main := d.main(of)
 
 	between := slices.DeleteFunc(slices.Clone(d.others), func(id apiserver.ID) bool {
 		return id.GroupResource != configMaps || id.Namespace != of.Namespace
 	})
-	drawn := chance(d.h.Seed, "who owns "+of.String(), len(d.h.Steps)) // not from the other draws: these shall stay as they are
+	drawn := chance(d.h.Seed, "who owns "+of.String(), len(d.h.Steps)) // independent of the other draws, which must not change
 
 	if of.GroupResource == secrets && len(between) > 0 && drawn%2 == 0 {
 		return between[drawn/2%uint64(len(between))]
@@ -148,7 +149,7 @@ func (d *drawing) owner(of apiserver.ID) apiserver.ID {
 	return main
 }
 
-// main is a main object that may own the object.
+// main draws a main object that may own the object.
 func (d *drawing) main(of apiserver.ID) apiserver.ID {
 	fits := slices.DeleteFunc(slices.Clone(d.mains), func(id apiserver.ID) bool {
 		return id.Namespace != "" && id.Namespace != of.Namespace
@@ -160,7 +161,7 @@ func (d *drawing) main(of apiserver.ID) apiserver.ID {
 	return fits[d.IntN(len(fits))]
 }
 
-// label is a shard that somebody may write.
+// label draws a shard that somebody may write.
 func (d *drawing) label() string {
 	return pick(d, d.shards[d.IntN(len(d.shards))], d.shards[d.IntN(len(d.shards))], "shard-unknown")
 }
@@ -169,7 +170,7 @@ func (d *drawing) disturbShards() {
 	for range 1 + d.IntN(8) {
 		s := Step{At: d.at(), Act: pick(d, Join, Join, Leave, Crash, Crash, Freeze, Hang), Who: d.shards[d.IntN(len(d.shards))]}
 
-		switch s.Act { //nolint:exhaustive // the others need nothing else
+		switch s.Act { //nolint:exhaustive // the others need no parameters
 		case Join:
 			s.N = d.IntN(3)
 
@@ -202,7 +203,7 @@ func (d *drawing) disturbUsers() {
 			Act: pick(d, Create, Create, Restore, Delete, Orphan, Relabel, Relabel, Drain, Undrain, Reparent, Touch, Touch, Touch),
 		}
 
-		switch s.Act { //nolint:exhaustive // the others need nothing else
+		switch s.Act { //nolint:exhaustive // the others need no parameters
 		case Create, Restore:
 			act := s.Act
 			s = d.create(id, s.At)

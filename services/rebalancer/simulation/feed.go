@@ -8,7 +8,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// feed is the way of news to one who is told of them late, but in order.
+// feed delivers news late, but in order.
 type feed struct {
 	clock clock.Clock
 	wake  chan struct{}
@@ -24,7 +24,7 @@ type news struct {
 
 func newFeed() *feed { return &feed{clock: clock.RealClock{}, wake: make(chan struct{}, 1)} }
 
-// put has tell called after the delay, and after all that was put before. It may be called with any lock held.
+// put schedules a call of tell after the delay, and after everything that was put before. It may be called with any lock held.
 func (f *feed) put(delay time.Duration, tell func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -42,7 +42,7 @@ func (f *feed) put(delay time.Duration, tell func()) {
 	}
 }
 
-// run tells until ctx ends.
+// run delivers news until ctx ends.
 func (f *feed) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		f.mu.Lock()
@@ -68,7 +68,7 @@ func (f *feed) run(ctx context.Context) {
 	}
 }
 
-// pause waits for the time, for somebody who wakes it, or for the end of ctx.
+// pause waits for the time, for a message on wake, or for the end of ctx.
 func pause(ctx context.Context, c clock.Clock, d time.Duration, wake <-chan struct{}) {
 	timer := c.NewTimer(max(d, 1))
 	defer timer.Stop()

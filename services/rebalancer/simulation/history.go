@@ -8,97 +8,97 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/simulation/apiserver"
 )
 
-// Act is what happens in a step.
+// Act is the kind of a step.
 type Act string
 
-// What can happen. Who acts on what is not there, or is so already, does nothing.
+// The acts. An act on something that does not exist, or that already is in the desired state, does nothing.
 const (
-	// Join starts a process of the shard Who, in the namespace Value if that is not the usual one; the slower it is to give
-	// objects up, the larger N.
+	// Join starts a process of the shard Who, in the namespace Value if it is not empty. The larger N, the slower the process
+	// releases objects.
 	Join Act = "joins"
-	// Leave has it stop and release its Lease, Crash has it end at once.
+	// Leave makes it stop and release its Lease. Crash makes it end immediately.
 	Leave Act = "leaves"
 	Crash Act = "crashes"
-	// Freeze stops it for a time, with all that it is doing.
+	// Freeze stops it for a time, with everything that it is doing.
 	Freeze Act = "freezes"
-	// Flap has it come and go every few seconds.
+	// Flap makes it join and leave every few seconds.
 	Flap Act = "comes and goes"
-	// Hang has it acknowledge nothing, for a time.
+	// Hang makes it acknowledge nothing for a time.
 	Hang Act = "hangs"
 
-	// DeleteLease deletes the Lease of the shard Who, if the rebalancer has seen the shard hold it; PinLease does so while a finalizer keeps
-	// it. LongLease writes a day into it as its duration, FullLease the largest number of transitions.
+	// DeleteLease deletes the Lease of the shard Who, if the rebalancer has seen the shard hold it. PinLease does the same
+	// while a finalizer keeps it. LongLease sets its duration to a day. FullLease sets the largest number of transitions.
 	DeleteLease Act = "has its Lease deleted"
 	PinLease    Act = "has its Lease deleted, which a finalizer keeps"
 	LongLease   Act = "is said to hold its Lease for a day"
 	FullLease   Act = "is said to have taken its Lease as often as can be"
 
-	// Create makes an object, with the label Value if it is not empty, controlled by Owner if that has a name. Restore does so
-	// with what was there deleted before.
+	// Create creates an object, with the label Value if it is not empty, controlled by Owner if that has a name. Restore does
+	// the same with an object that was deleted before.
 	Create  Act = "create"
 	Restore Act = "restore"
-	// Delete deletes an object, and later what it controls; Orphan leaves that alone.
+	// Delete deletes an object, and later the objects that it controls. Orphan does not delete the latter.
 	Delete Act = "delete"
 	Orphan Act = "delete, orphaning its children"
-	// Relabel writes the shard label Value, or removes the label if it is empty.
+	// Relabel writes the shard label Value, or removes the label if Value is empty.
 	Relabel Act = "relabel"
 	// Drain writes the drain label, Undrain removes it.
 	Drain   Act = "write the drain label of"
 	Undrain Act = "remove the drain label of"
-	// Reparent gives a child to Owner, or to nobody.
+	// Reparent makes Owner the controller of a child, or removes the controller.
 	Reparent Act = "re-parent"
-	// Touch changes something else about an object, N times in quick succession.
+	// Touch makes another change to an object, N times in quick succession.
 	Touch Act = "touch"
 
-	// EditRing has the ring say specs[N]; DeleteRing deletes it, CreateRing makes it anew.
+	// EditRing sets the spec of the ring to specs[N]. DeleteRing deletes the ring, and CreateRing creates it again.
 	EditRing   Act = "edit the ring"
 	DeleteRing Act = "delete the ring"
 	CreateRing Act = "create the ring"
 
-	// Team gives the namespace Who to the team Value.
+	// Team moves the namespace Who to the team Value.
 	Team Act = "is given to team"
 
-	// Serve serves the resource of Object in the version Value, and with N = 1 in that alone. Withdraw does not serve it for a moment,
-	// as while its definition changes; Break has the server behind it not answer for a time; Remove deletes it, with its objects,
-	// for a time. Rescope deletes its objects and serves it in the other scope.
+	// Serve serves the resource of Object in the version Value, and only in this version if N is 1. Withdraw does not serve
+	// it for a moment, as while its definition changes. Break makes its server not answer for a time. Remove deletes it with
+	// its objects for a time. Rescope deletes its objects and serves it with the other scope.
 	Serve    Act = "is served as"
 	Withdraw Act = "is not served"
 	Break    Act = "is served by a server that is down"
 	Remove   Act = "is deleted with its definition"
 	Rescope  Act = "changes its scope"
 
-	// RestartRebalancer has another replica lead, after a time; RestartMonitor likewise.
+	// RestartRebalancer makes another replica lead, after a time. RestartMonitor does the same.
 	RestartRebalancer Act = "the rebalancer restarts"
 	RestartMonitor    Act = "the lease monitor restarts"
 
-	// NoAdmission has the webhook fail, for a time.
+	// NoAdmission makes the webhook fail for a time.
 	NoAdmission Act = "admission fails"
-	// Cut ends watches, Compact forgets history.
+	// Cut ends watches. Compact drops the history of the API server.
 	Cut     Act = "watches end"
 	Compact Act = "history is compacted"
-	// Disturb is a fault of the API server, for a time.
+	// Disturb injects a fault of the API server for a time.
 	Disturb Act = "fault"
 )
 
-// Step is something that happens at some time.
+// Step is an event of a history.
 type Step struct {
-	// At is when, from the beginning; For is how long it lasts, if it does.
+	// At is the time since the beginning. For is the duration, if the act has one.
 	At, For time.Duration
 	Act     Act
-	// Who is the shard or namespace that it is about, Object the object.
+	// Who is the shard or namespace, and Object the object of the act.
 	Who    string
 	Object apiserver.ID
-	// Owner, Value and N are what the Act says.
+	// Owner, Value and N are parameters of the Act.
 	Owner apiserver.ID
 	Value string
 	N     int
-	// Around says that a write passes admission by.
+	// Around makes a write bypass admission.
 	Around bool
-	// Fault says what goes wrong, but for when.
+	// Fault is the fault to inject, without its times.
 	Fault apiserver.Fault
 }
 
-// String describes the step for people.
+// String describes the step in words.
 func (s Step) String() string {
 	words := []string{fmt.Sprintf("%9.3fs ", s.At.Seconds())}
 	add := func(format string, args ...any) { words = append(words, fmt.Sprintf(format, args...)) }
@@ -134,7 +134,7 @@ func (s Step) String() string {
 	}
 
 	if f := s.Fault; s.Act == Disturb {
-		add("%s of %s %s by %s", f.Effect, or(f.Verb, "every request"), or(f.Resource, "to anything"), or(f.Client, "anybody"))
+		add("%s of %s %s by %s", f.Effect, or(f.Verb, "every request"), or(f.Resource, "to anything"), or(f.Client, "any client"))
 
 		if f.Code != 0 {
 			add("with %d", f.Code)
@@ -164,29 +164,29 @@ func or(s, otherwise string) string {
 	return s
 }
 
-// History is all that happens to a world, and what kind of world it is.
+// History contains everything that happens to a cluster, and the properties of the cluster.
 type History struct {
-	// Seed decides about what the history does not say: how long requests take, and whom a fault hits that hits some.
+	// Seed determines what the history does not specify: how long requests take, and which clients a partial fault hits.
 	Seed uint64
-	// Page is the largest page of a list; 0 is any. Streaming reports whether lists can be streamed.
+	// Page is the maximum size of pages of a list; 0 means no limit. Streaming reports whether lists can be streamed.
 	Page      int
 	Streaming bool
-	// Crowd says that many workers move objects at a time.
+	// Crowd reports whether many workers move objects at a time.
 	Crowd bool
-	// Lasting is what goes wrong for ever, Whom the shard or the resource that it is about.
+	// Lasting is the fault that lasts forever. Whom is the shard or the resource that it affects.
 	Lasting Condition
 	Whom    string
-	// Spec is what the ring says at first.
+	// Spec is the index of the initial spec of the ring.
 	Spec int
-	// Steps are what happens, in order.
+	// Steps are the steps, in order.
 	Steps []Step
-	// Verbose has the trace tell what the engine logs.
+	// Verbose adds the log of the engine to the trace.
 	Verbose bool
-	// End is when all faults and disturbances are over.
+	// End is when all faults and disturbances have ended.
 	End time.Duration
 }
 
-// String returns the history for people to read.
+// String returns a readable description of the history.
 func (h History) String() string {
 	var b strings.Builder
 
@@ -200,7 +200,7 @@ func (h History) String() string {
 	fmt.Fprintf(&b, "%9.3fs  all disturbances are over\n", h.End.Seconds())
 
 	if h.Lasting != Fine {
-		fmt.Fprintf(&b, "but for ever %s: %s\n", h.Lasting, or(h.Whom, "all"))
+		fmt.Fprintf(&b, "and forever %s: %s\n", h.Lasting, or(h.Whom, "all"))
 	}
 
 	return b.String()

@@ -13,37 +13,38 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/simulation/apiserver"
 )
 
-// Condition is something that goes wrong for ever. All that it does not concern has to come right all the same, and what it does concern
-// has to be said.
+// Condition is a fault that lasts forever. Everything that it does not affect must recover anyway, and the ring must report
+// what it affects.
 type Condition string
 
 // The conditions.
 const (
-	// Fine is none.
+	// Fine is no fault.
 	Fine Condition = ""
-	// SlowAdmission has every write of an object take longer than a second.
+	// SlowAdmission makes every write of an object take longer than a second.
 	SlowAdmission Condition = "admission is slow"
-	// HungShard has a shard acknowledge nothing.
+	// HungShard makes a shard acknowledge nothing.
 	HungShard Condition = "a shard hangs"
-	// Namesakes have two processes call themselves by one name, in two namespaces.
+	// Namesakes makes two processes use the same name, in two namespaces.
 	Namesakes Condition = "two shards have one name"
-	// Refused has the API server refuse to tell the rebalancer of a resource.
+	// Refused makes the API server refuse the rebalancer's requests for a resource.
 	Refused Condition = "a resource is refused"
-	// Flapping has a shard come and go every few seconds, while lists take a while.
+	// Flapping makes a shard join and leave every few seconds, while lists take a while.
 	Flapping Condition = "a shard comes and goes"
 )
 
 // forever is longer than any history.
 const forever = 24 * time.Hour
 
-// handover is how long an object that moves again and again may be nobody's, while what follows it is looked for by slow lists.
+// handover is how long an object that moves repeatedly may have no shard, while slow lists search for its followers.
 const handover = 20 * time.Second
 
-// flapper is the shard that comes and goes.
+// flapper is the shard that joins and leaves.
 const flapper = "shard-z"
 
-// excuse says by which property of the report an object that is out of place has to be explained; excused is false if it must not be.
-func (w *World) excuse(id apiserver.ID, o *metav1.PartialObjectMetadata, f facts) (said func(engine.Report) bool, excused bool) {
+// excuse returns the property by which the report must explain an object that is out of place. excused is false if the object
+// must not be out of place.
+func (w *Cluster) excuse(id apiserver.ID, o *metav1.PartialObjectMetadata, f facts) (said func(engine.Report) bool, excused bool) {
 	is := o.Labels[shardLabel]
 
 	switch w.h.Lasting {
@@ -67,7 +68,7 @@ func (w *World) excuse(id apiserver.ID, o *metav1.PartialObjectMetadata, f facts
 		between := w.clock.Since(w.givenUp[o.UID]) < handover
 		w.mu.Unlock()
 
-		// Where there is no other shard, each list ends with the shard that it was begun for.
+		// Without another shard, each list ends with the shard for which it began.
 		return func(engine.Report) bool { return true }, is == flapper || f.view.Available(is) || len(others) == 0 || between
 	case Fine, SlowAdmission:
 	}
@@ -75,8 +76,8 @@ func (w *World) excuse(id apiserver.ID, o *metav1.PartialObjectMetadata, f facts
 	return nil, false
 }
 
-// concerns reports whether a condition concerns an object: itself, or whom it follows.
-func (w *World) concerns(id apiserver.ID, o *metav1.PartialObjectMetadata, is func(apiserver.ID, *metav1.PartialObjectMetadata) bool) bool {
+// concerns reports whether a condition affects an object: the object itself, or an object that it follows.
+func (w *Cluster) concerns(id apiserver.ID, o *metav1.PartialObjectMetadata, is func(apiserver.ID, *metav1.PartialObjectMetadata) bool) bool {
 	if is(id, o) {
 		return true
 	}
@@ -88,8 +89,8 @@ func (w *World) concerns(id apiserver.ID, o *metav1.PartialObjectMetadata, is fu
 	})
 }
 
-// followed reports whether a condition concerns something that follows an object, and that goes before it.
-func (w *World) followed(id apiserver.ID, is func(apiserver.ID, *metav1.PartialObjectMetadata) bool) (concerned bool) {
+// followed reports whether a condition affects an object that follows the given one, and moves before it.
+func (w *Cluster) followed(id apiserver.ID, is func(apiserver.ID, *metav1.PartialObjectMetadata) bool) (concerned bool) {
 	all := map[apiserver.ID]*metav1.PartialObjectMetadata{}
 	w.server.Objects(func(id apiserver.ID, o *metav1.PartialObjectMetadata) { all[id] = o })
 
@@ -100,7 +101,7 @@ func (w *World) followed(id apiserver.ID, is func(apiserver.ID, *metav1.PartialO
 	return concerned
 }
 
-// last draws a condition that lasts.
+// last draws a condition.
 func (d *drawing) last() {
 	at := time.Duration(d.Int64N(int64(d.length)))
 	lasts := func(s Step) {
@@ -120,7 +121,7 @@ func (d *drawing) last() {
 		lasts(Step{Act: Join, Who: d.h.Whom})
 		lasts(Step{Act: Hang, Who: d.h.Whom, For: forever})
 
-		// What the others have to give up, while drains of this one are late.
+		// These shards make the others release objects, while drains of this one are late.
 		for i := range d.IntN(3) {
 			d.step(Step{At: at + d.span() + time.Duration(i)*time.Minute, Act: Join, Who: fmt.Sprintf("shard-%c", 'w'+i), N: d.IntN(3)})
 		}
@@ -135,7 +136,7 @@ func (d *drawing) last() {
 			Effect: apiserver.Refuse, Verb: pick(d, "", "list", "watch"), Resource: gr.String(), Client: "rebalancer", Code: pick(d, 403, 404, 500, 503),
 		})
 	case Flapping:
-		slow := pick(d, 600*time.Millisecond, 4*time.Second) // some lists take longer than a shard stays
+		slow := pick(d, 600*time.Millisecond, 4*time.Second) // some lists take longer than the shard stays
 
 		for gr := range served {
 			fault(apiserver.Fault{Effect: apiserver.Slow, Verb: "list", Resource: gr.String(), Client: "rebalancer", Delay: slow})
@@ -146,9 +147,9 @@ func (d *drawing) last() {
 	}
 }
 
-// disturbed reports whether a shard could not renew its Lease lately for a reason that the lease monitor could not know: then it is right to
-// take the Lease.
-func (w *World) disturbed(p *process) bool {
+// disturbed reports whether a shard recently could not renew its Lease for a reason that the lease monitor could not know. The
+// lease monitor may then take the Lease.
+func (w *Cluster) disturbed(p *process) bool {
 	now, lately := w.now(), 2*leaseDuration+renewDeadline
 
 	if !p.frozen.IsZero() && p.frozen.Add(lately).After(w.clock.Now()) {
@@ -163,7 +164,7 @@ func (w *World) disturbed(p *process) bool {
 		}
 
 		seenByMonitor := f.Client == "" && (f.Verb == "" || f.Verb == "get") && f.Percent == 0 && f.Effect != apiserver.Slow && f.Effect != apiserver.Lose &&
-			f.Code != http.StatusNotFound // which says that there is no such Lease
+			f.Code != http.StatusNotFound // 404 means that there is no such Lease
 		if !seenByMonitor {
 			return true
 		}
@@ -172,12 +173,13 @@ func (w *World) disturbed(p *process) bool {
 	return false
 }
 
-// leases are what Leases are called.
+// leases is the resource name of Leases.
 var leases = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
 
-// auditFound takes note of what the engine logs that an audit has found: that may only be what somebody has put there who should not have, or
-// what is left of an owner that was deleted: it stays where it is, but who has not looked for its owner does not know that.
-func (w *World) auditFound(object string) {
+// auditFound records that an audit has found an object, according to the engine's log. This is allowed only for an object that
+// somebody has put into a wrong place, and for a child of a deleted owner: it stays where it is, and only a read of its owner
+// shows why.
+func (w *Cluster) auditFound(object string) {
 	var (
 		of  apiserver.ID
 		its *metav1.PartialObjectMetadata
@@ -204,5 +206,5 @@ func (w *World) auditFound(object string) {
 	}
 }
 
-// touch notes that somebody has put an object where it does not belong, or may have; the lock is held.
-func (w *World) touch(id apiserver.ID) { w.touched[id.String()] = true }
+// touch records that somebody has put an object into a wrong place, or may have. The lock is held.
+func (w *Cluster) touch(id apiserver.ID) { w.touched[id.String()] = true }

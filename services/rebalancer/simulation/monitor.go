@@ -15,9 +15,9 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/simulation/apiserver"
 )
 
-// monitor is the loop around lease.Next: it takes the Leases of shards that have failed, and deletes those of shards that have gone.
+// monitor is the loop around lease.Next: it takes the Leases of shards that have failed, and deletes the Leases of shards that are gone.
 type monitor struct {
-	w      *World
+	w      *Cluster
 	client apiserver.LeaseClient
 	feed   *feed
 	wake   chan struct{}
@@ -25,22 +25,22 @@ type monitor struct {
 	mu    sync.Mutex
 	known map[types.NamespacedName]*coordinationv1.Lease
 	ages  *lease.Observer
-	// doubts are the Leases of shards that fell silent together.
+	// doubts are the Leases of shards that fell silent at the same time.
 	doubts map[types.NamespacedName]lease.Record
-	// lost are the shards from which objects are to be taken, as the status of the ring has it.
+	// lost are the shards from which objects have to be taken, according to the status of the ring.
 	lost []string
-	// away is until when nobody monitors; the ages begin anew then.
+	// away is the end of a period without a monitor. The ages restart then.
 	away time.Time
 }
 
 const (
-	// beat is how often the monitor looks whether it still sees anything.
+	// beat is how often the monitor checks whether it can see the API server.
 	beat = 2 * time.Second
-	// again is when it tries again what has failed.
+	// again is the pause after a failure.
 	again = 5 * time.Second
 )
 
-func newMonitor(w *World) *monitor {
+func newMonitor(w *Cluster) *monitor {
 	m := &monitor{
 		w: w, client: w.server.Client("monitor/0").Leases(), feed: newFeed(), wake: make(chan struct{}, 1),
 		known: map[types.NamespacedName]*coordinationv1.Lease{}, ages: &lease.Observer{Sight: &lease.Sight{}},
@@ -87,7 +87,7 @@ func (m *monitor) learn(id types.NamespacedName, l *coordinationv1.Lease) {
 	m.poke()
 }
 
-// restart has another replica, that knows no ages, carry on after a time.
+// restart makes another replica continue after a time. It knows no ages.
 func (m *monitor) restart(after time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -117,7 +117,7 @@ func (m *monitor) run(ctx context.Context) {
 	}
 }
 
-// look finds out whether the API server answers. Time in which it does not says nothing about shards.
+// look checks whether the API server answers. Time in which it does not answer proves nothing about shards.
 func (m *monitor) look(ctx context.Context) {
 	for ctx.Err() == nil {
 		m.mu.Lock()
@@ -137,7 +137,7 @@ func (m *monitor) look(ctx context.Context) {
 	}
 }
 
-// judge does what is to be done about one Lease, and returns when to look again.
+// judge does what has to be done about one Lease, and returns when to check it again.
 func (m *monitor) judge(ctx context.Context, id types.NamespacedName) time.Duration {
 	m.mu.Lock()
 	l, ok := m.known[id]
@@ -149,7 +149,7 @@ func (m *monitor) judge(ctx context.Context, id types.NamespacedName) time.Durat
 
 	switch d, _ := m.decide(id, l, false); {
 	case d.Action != lease.None:
-	case d.CheckAfter == 0: // it is in deletion, and its end is all that is to come
+	case d.CheckAfter == 0: // it is being deleted, and only its end will follow
 		return time.Minute
 	default:
 		return d.CheckAfter
@@ -184,8 +184,8 @@ func (m *monitor) judge(ctx context.Context, id types.NamespacedName) time.Durat
 	return time.Second
 }
 
-// decide decides about a Lease, and for how long it would be taken. Live says that it was read just now; then it matters whether most
-// shards are silent.
+// decide decides about a Lease. It also returns for how long the Lease would be taken. live reports whether the Lease was just
+// read from the API server; only then, it matters whether most shards are silent.
 func (m *monitor) decide(id types.NamespacedName, l *coordinationv1.Lease, live bool) (d lease.Decision, taken time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -204,7 +204,7 @@ func (m *monitor) decide(id types.NamespacedName, l *coordinationv1.Lease, live 
 	return d, lease.TakenFor(s, seen.Own)
 }
 
-// together reports whether a silent shard is one of most; the lock is held.
+// together reports whether most shards are silent, including this one. The lock is held.
 func (m *monitor) together(id types.NamespacedName, record lease.Record, now time.Time) bool {
 	if doubt, ok := m.doubts[id]; ok && doubt.Equal(record) {
 		return true

@@ -14,16 +14,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// mutation puts a fault back into the source.
+// mutation is a fault that is put back into the source.
 type mutation struct {
-	// name says what goes wrong.
+	// name describes what goes wrong.
 	name  string
 	edits []replacement
-	// from is the first seed that is tried.
+	// from is the first seed to try.
 	from int
 }
 
-// replacement replaces a text that occurs once in a file, whose path begins at services/.
+// replacement replaces a text that occurs exactly once in a file. The path of the file is relative to services/.
 type replacement struct{ file, old, becomes string }
 
 const (
@@ -59,9 +59,9 @@ const (
 	lineage  = "rebalancer/obligation/family.go"
 )
 
-// mutations are faults that were there once, put back, with the seed to begin with. Two more are too rare for histories to meet, and found by
-// other tests: what is woken while a worker has it is lost (TestEveryHistory of package obligation), and what follows those that follow an
-// object does not count (TestGrandchildrenComeBeforeChildren of package engine).
+// mutations are former faults, with the seed to begin with. Two more are too rare for histories, and other tests find them: an
+// obligation is lost if it is woken while a worker has it (TestEveryHistory of package obligation), and followers of followers
+// do not count (TestGrandchildrenComeBeforeChildren of package engine).
 var mutations = []mutation{
 	{name: "a write that fails is forgotten", edits: []replacement{{outcome, "\tcase Failed:\n\t\te.failures++\n\t\tt.after(now, e, e.pause(out.Brief))\n\tcase Blocked:", "\tcase Failed:\n\t\tt.end(now, e)\n\t\treturn Late{}, false\n\tcase Blocked:"}}},
 	{name: "a conflict is forgotten", edits: []replacement{{outcome, "\tcase Failed:\n\t\te.failures++\n\t\tt.after(now, e, e.pause(out.Brief))\n\tcase Blocked:", "\tcase Failed:\n\t\tif out.Brief {\n\t\t\tt.end(now, e)\n\t\t\treturn Late{}, false\n\t\t}\n\t\te.failures++\n\t\tt.after(now, e, e.pause(out.Brief))\n\tcase Blocked:"}}},
@@ -116,7 +116,7 @@ var mutations = []mutation{
 	{name: "a shard works before its hold-off is over", edits: []replacement{{modelled, "\t\t\tpause(term, p.w.clock, holdOff, nil)\n", ""}}},
 }
 
-// apply writes the files of a mutation into a directory, and returns what go build needs to use them.
+// apply writes the files of a mutation into a directory, and returns the overlay that go build needs to use them.
 func (m mutation) apply(t *testing.T, dir string) (overlay string) {
 	t.Helper()
 
@@ -155,7 +155,7 @@ func (m mutation) apply(t *testing.T, dir string) (overlay string) {
 	return overlay
 }
 
-// Each mutation is still one: what it replaces is there.
+// Each mutation still applies: the text that it replaces exists.
 func TestMutationsApply(t *testing.T) {
 	for _, m := range mutations {
 		m.apply(t, t.TempDir())
@@ -164,13 +164,13 @@ func TestMutationsApply(t *testing.T) {
 
 var failure = regexp.MustCompile(`failed: seed (\d+): (.*)`)
 
-// found is a seed that fails, and by what.
+// found is a failing seed, and its failure.
 type found struct {
 	seed int
 	what string
 }
 
-// run builds the simulation with edits and runs seeds, and returns those that fail, in order.
+// run builds the simulation with the edits, runs seeds, and returns those that fail, in order.
 func (m mutation) run(t *testing.T, env ...string) (all []found, out []byte) {
 	t.Helper()
 
@@ -182,7 +182,7 @@ func (m mutation) run(t *testing.T, env ...string) (all []found, out []byte) {
 
 	cmd := exec.Command(binary, "-test.run", "^TestSeeds$", "-test.v", "-test.timeout", "20m")
 	cmd.Env = append(os.Environ(), env...)
-	out, _ = cmd.CombinedOutput() // it fails if all is well
+	out, _ = cmd.CombinedOutput() // it should fail
 
 	for _, match := range failure.FindAllSubmatch(out, -1) {
 		all = append(all, found{atoi(t, string(match[1])), string(match[2])})
@@ -203,8 +203,8 @@ func (m mutation) first(t *testing.T, seeds string) (first found, ok bool, out [
 	return all[0], true, out
 }
 
-// TestMutations builds the simulation with each mutation and lets the seeds find it; it prints how many that takes. It runs if MUTATIONS
-// is a regular expression that some names match.
+// TestMutations builds the simulation with each mutation, runs the seeds, and prints how many seeds it takes to find the
+// mutation. It runs only the mutations whose name matches the regular expression MUTATIONS, if that is set.
 func TestMutations(t *testing.T) {
 	if os.Getenv("MUTATIONS") == "" {
 		t.Skip("it takes a while: make test-simulation MUTATIONS=.")
@@ -220,7 +220,7 @@ func TestMutations(t *testing.T) {
 
 		t.Run(m.name, func(t *testing.T) {
 			first, ok, out := m.first(t, strconv.Itoa(number(t, "SEEDS", 2000)))
-			row := fmt.Sprintf("%-62s %6s  %s", m.name, "-", "nobody notices")
+			row := fmt.Sprintf("%-62s %6s  %s", m.name, "-", "not found")
 
 			if ok {
 				row = fmt.Sprintf("%-62s %6d  %.140s", m.name, first.seed+1-m.from, first.what)
@@ -229,7 +229,7 @@ func TestMutations(t *testing.T) {
 			fmt.Fprintln(os.Stderr, row)
 
 			rows = append(rows, row)
-			require.True(t, ok, "no seed notices the mutation:\n%s", tail(out))
+			require.True(t, ok, "no seed finds the mutation:\n%s", tail(out))
 		})
 	}
 

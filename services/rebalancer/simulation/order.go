@@ -16,11 +16,12 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/simulation/apiserver"
 )
 
-// lately is how long the rebalancer may not know of a child that somebody has made, or has given to somebody else.
+// lately is how long the rebalancer may not know about a child that was created, or that has got another owner.
 const lately = 5 * time.Second
 
-// checkOrder checks I9 for a write of the rebalancer: what follows an object comes to its shard before it does. The lock of the world is held.
-func (w *World) checkOrder(write apiserver.Write) {
+// checkOrder checks I9 for a write of the rebalancer: the objects that follow an object reach its shard before it. The lock of
+// the cluster is held.
+func (w *Cluster) checkOrder(write apiserver.Write) {
 	if write.Old == nil || write.New == nil || !strings.HasPrefix(write.Client, "rebalancer/") {
 		return
 	}
@@ -46,9 +47,9 @@ func (w *World) checkOrder(write apiserver.Write) {
 	})
 }
 
-// follows reports whether an object of a controlled resource follows the one of the UID, through others of such resources or not. Nobody who follows
-// one that a user has touched just now is expected to. The lock is held.
-func (w *World) follows(id apiserver.ID, o *metav1.PartialObjectMetadata, owner types.UID, controllers map[types.UID]*metav1.OwnerReference) bool {
+// follows reports whether an object of a controlled resource follows the object with the UID, directly or through others. An
+// object that follows an object which a user has just touched is not expected to. The lock is held.
+func (w *Cluster) follows(id apiserver.ID, o *metav1.PartialObjectMetadata, owner types.UID, controllers map[types.UID]*metav1.OwnerReference) bool {
 	uid := o.UID
 
 	for range v1alpha1.MaxDepth - 1 {
@@ -68,19 +69,19 @@ func (w *World) follows(id apiserver.ID, o *metav1.PartialObjectMetadata, owner 
 	return false
 }
 
-// covered reports whether the ring covers a namespace; the lock is held.
-func (w *World) covered(namespace string) bool {
+// covered reports whether the ring covers a namespace. The lock is held.
+func (w *Cluster) covered(namespace string) bool {
 	selector, err := metav1.LabelSelectorAsSelector(w.ring.Spec.EffectiveNamespaceSelector())
 
 	return err == nil && (namespace == "" || selector.Matches(labels.Set(namespaceLabels(namespace, w.teams[namespace]))))
 }
 
-// restless reports whether the ring, or what its resources are, has changed so lately that the rebalancer may not know.
-func (w *World) restless() bool {
+// restless reports whether the ring, or the definition of its resources, has changed so recently that the rebalancer may not know.
+func (w *Cluster) restless() bool {
 	now := w.now()
 
 	return w.h.Lasting == Refused || slices.ContainsFunc(w.h.Steps, func(s Step) bool {
-		switch s.Act { //nolint:exhaustive // others change nothing about that
+		switch s.Act { //nolint:exhaustive // other acts do not change this
 		case EditRing, CreateRing, Team, Serve, Withdraw, Break, Remove, Rescope:
 			return s.At <= now && now <= s.At+s.For+30*time.Second
 		}
@@ -89,15 +90,15 @@ func (w *World) restless() bool {
 	})
 }
 
-// parent reports whether others may follow the main objects of the resource.
+// parent reports whether other objects may follow the main objects of the resource.
 func parent(list []v1alpha1.RingResource, gr schema.GroupResource) bool {
 	role, ok := roleIn(list, gr)
 
 	return ok && role == resources.Main && slices.ContainsFunc(list, func(r v1alpha1.RingResource) bool { return len(r.ControlledResources) > 0 })
 }
 
-// line returns whom an object follows, its controller first; the last one may not exist.
-func (w *World) line(id apiserver.ID, o *metav1.PartialObjectMetadata) (line []apiserver.ID) {
+// line returns the objects that an object follows, controller first. The last one may not exist.
+func (w *Cluster) line(id apiserver.ID, o *metav1.PartialObjectMetadata) (line []apiserver.ID) {
 	for o != nil && len(line) < v1alpha1.MaxDepth {
 		if id = w.scoped(ownerID(id, o)); id.Name == "" {
 			return line
@@ -110,7 +111,7 @@ func (w *World) line(id apiserver.ID, o *metav1.PartialObjectMetadata) (line []a
 	return line
 }
 
-// stored returns an object as it is stored, nil if there is none. It says whom those follow that others follow.
+// stored returns a stored object, nil if there is none. As [resources.Ancestors], it returns the controllers of objects.
 type stored func(apiserver.ID) *metav1.PartialObjectMetadata
 
 // ControllerOf implements [resources.Ancestors].

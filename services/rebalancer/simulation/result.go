@@ -1,11 +1,11 @@
 package simulation
 
-// Result is how a history ended.
+// Result is the result of a history.
 type Result struct {
-	// Violations are the properties that did not hold, each with what happened; none if all is well.
+	// Violations are the violated properties, each with what happened; empty if there are none.
 	Violations []string
-	// Trace is what happened, line by line. The order of what happened at one instant is nobody's.
+	// Trace is what happened, line by line. The order of lines of the same instant is random.
 	Trace []string
-	// Requests is how many requests there were, by class of client, verb and resource.
+	// Requests is the number of requests by class of client, verb and resource.
 	Requests map[string]int
 }

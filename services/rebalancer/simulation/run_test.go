@@ -9,13 +9,13 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/simulation/apiserver"
 )
 
-// run lets a history happen, in a bubble of its own. It fails t in no case but the deadlock of the bubble.
+// run runs a history in a bubble of its own. It fails t only in case of a deadlock of the bubble.
 func run(t *testing.T, h History) (result Result) {
 	t.Helper()
 
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		w := newWorld(h)
+		w := newCluster(h)
 		w.start(ctx)
 		w.live(ctx)
 		cancel()
@@ -28,8 +28,8 @@ func run(t *testing.T, h History) (result Result) {
 	return result
 }
 
-// live goes through the history, and then through the time in which all must come right.
-func (w *World) live(ctx context.Context) {
+// live runs the history, and then the time in which everything must recover.
+func (w *Cluster) live(ctx context.Context) {
 	since := map[apiserver.ID]time.Time{}
 	wait := func(until time.Duration) {
 		for w.now() < until {
@@ -56,5 +56,5 @@ func (w *World) live(ctx context.Context) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	w.over = true // what follows is no part of the history
+	w.over = true // the history has ended
 }

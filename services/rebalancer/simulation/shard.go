@@ -17,7 +17,7 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/simulation/apiserver"
 )
 
-// What package pkg/shard does by default.
+// The defaults of package pkg/shard.
 const (
 	leaseDuration = 15 * time.Second
 	renewDeadline = 10 * time.Second
@@ -25,10 +25,10 @@ const (
 	holdOff       = 2 * time.Second
 )
 
-// process is one that calls itself by the name of a shard. When it loses its Lease it ends and is started again, until it has
-// left or crashed.
+// process is a process that runs under the name of a shard. When it loses its Lease, it ends and is restarted, until it leaves
+// or crashes.
 type process struct {
-	w      *World
+	w      *Cluster
 	id     types.NamespacedName
 	slow   time.Duration
 	client *apiserver.Client
@@ -36,22 +36,22 @@ type process struct {
 	stop   context.CancelFunc
 	leave  chan struct{}
 
-	// The rest is guarded by the lock of the world. Began is when it was started.
+	// The lock of the cluster guards the remaining fields. began is when the process was started.
 	began, frozen, hung time.Time
 	// until is when it stops to work unless it renews its Lease before.
 	until time.Time
-	// term says that it works; cache is what it sees then.
+	// term reports whether it works. cache contains what it sees then.
 	term  bool
 	cache map[apiserver.ID]*metav1.PartialObjectMetadata
-	// given are the objects that it has given up, with the version in which it saw them then.
+	// given are the objects that it has released, with the version in which it last saw each.
 	given map[apiserver.ID]int64
-	// acknowledging are those that it is about to.
+	// acknowledging are the objects that it is about to release.
 	acknowledging map[apiserver.ID]bool
 	works         map[types.UID]apiserver.ID
 }
 
 // join starts a process.
-func (w *World) join(ctx context.Context, id types.NamespacedName, slow int) {
+func (w *Cluster) join(ctx context.Context, id types.NamespacedName, slow int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
@@ -68,7 +68,7 @@ func (w *World) join(ctx context.Context, id types.NamespacedName, slow int) {
 	w.group.Go(func() { p.run(ctx) })
 }
 
-// gone notes that the process has ended for good.
+// gone records that the process has ended for good.
 func (p *process) gone() {
 	p.stop()
 
@@ -82,7 +82,7 @@ func (p *process) gone() {
 	}
 }
 
-// run is the life of the process, and of those that are started after it under its name.
+// run is the life of the process, and of its successors under the same name.
 func (p *process) run(ctx context.Context) {
 	defer p.gone()
 
@@ -100,7 +100,8 @@ func (p *process) run(ctx context.Context) {
 	}
 }
 
-// acquire waits until the process holds its Lease; nil if it has left or ended before. Settled says that the Lease was not free.
+// acquire waits until the process holds its Lease; it returns nil if the process has left or ended before. settled reports
+// whether the Lease was not free.
 func (p *process) acquire(ctx context.Context) (held *coordinationv1.Lease, settled bool) {
 	var (
 		seen  lease.Record
@@ -154,7 +155,7 @@ func (p *process) acquire(ctx context.Context) (held *coordinationv1.Lease, sett
 
 var errNotHeld = fmt.Errorf("held by another")
 
-// renewed returns the Lease as the process writes it.
+// renewed returns the Lease with the renewal of the process.
 func (p *process) renewed(l *coordinationv1.Lease, now time.Time) *coordinationv1.Lease {
 	if l == nil {
 		l = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
@@ -163,7 +164,7 @@ func (p *process) renewed(l *coordinationv1.Lease, now time.Time) *coordinationv
 	}
 
 	l = l.DeepCopy()
-	if p.id.Name != "shard-b" { // which is made with another library
+	if p.id.Name != "shard-b" { // this shard uses another library
 		metav1.SetMetaDataAnnotation(&l.ObjectMeta, v1alpha1.AnnotationHoldOff, holdOff.String())
 	}
 
@@ -189,7 +190,7 @@ func (p *process) leaving() bool {
 	}
 }
 
-// thaw waits as long as the process is frozen; false if ctx has ended.
+// thaw waits while the process is frozen. It returns false if ctx has ended.
 func (p *process) thaw(ctx context.Context) bool {
 	for {
 		p.w.mu.Lock()
@@ -204,7 +205,7 @@ func (p *process) thaw(ctx context.Context) bool {
 	}
 }
 
-// work is one term: the process renews its Lease and works, until it loses the Lease, ends or leaves.
+// work is one term: the process renews its Lease and works until it loses the Lease, ends or leaves.
 func (p *process) work(ctx context.Context, held *coordinationv1.Lease, settled bool) (left bool) {
 	term, end := context.WithCancel(ctx)
 	defer func() {
@@ -267,7 +268,7 @@ func (p *process) prolong(until time.Time) {
 	p.until = until
 }
 
-// renew renews the Lease once, and waits for the answer no longer than the term lasts; nil if that did not work.
+// renew renews the Lease once, and waits for the answer at most until the term ends. It returns nil if the renewal failed.
 func (p *process) renew(ctx context.Context, held *coordinationv1.Lease, now, until time.Time) (next *coordinationv1.Lease, lost bool) {
 	ctx, cancel := context.WithTimeout(ctx, min(renewDeadline/2, until.Sub(now)))
 	defer cancel()
@@ -289,7 +290,7 @@ func (p *process) renew(ctx context.Context, held *coordinationv1.Lease, now, un
 	return live, false
 }
 
-// release gives the Lease back. Workers have stopped before.
+// release releases the Lease. All workers have stopped before.
 func (p *process) release(ctx context.Context, held *coordinationv1.Lease) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -301,10 +302,10 @@ func (p *process) release(ctx context.Context, held *coordinationv1.Lease) {
 
 	live.Spec.HolderIdentity = new("")
 	live.Spec.RenewTime = new(metav1.NewMicroTime(p.w.clock.Now()))
-	_ = p.client.Leases().Update(ctx, live) // or it runs out
+	_ = p.client.Leases().Update(ctx, live) // otherwise it expires
 }
 
-// begin begins to work: with caches that are newer than the Lease.
+// begin starts to work with caches that are newer than the Lease.
 func (p *process) begin(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
@@ -323,7 +324,7 @@ func (p *process) begin(ctx context.Context) {
 	}
 }
 
-// end stops all work; the lock of the world is held.
+// end stops all work. The lock of the cluster is held.
 func (p *process) end() {
 	if p.term {
 		p.w.note("shard %s works no more", p.id)

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Shrink leaves out of a history what it fails without, one part after another, as long as there is something. Fails runs a history and
+// Shrink removes parts of a history one after another, as long as it still fails without them. fails runs a history and
 // reports whether it fails in the same way.
 func Shrink(h History, fails func(h History) bool) History {
 	for size := max(1, len(h.Steps)/2); size > 0; size /= 2 {
@@ -35,7 +35,7 @@ func Shrink(h History, fails func(h History) bool) History {
 	return h
 }
 
-// Properties returns which properties did not hold, without repetition and in order.
+// Properties returns the violated properties, without repetition and in order.
 func (r Result) Properties() []string {
 	var all []string
 

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// number reads a number from the environment; make test-simulation has words for them.
+// number reads a number from the environment; the Makefile target test-simulation sets it.
 func number(t *testing.T, name string, otherwise int) int {
 	t.Helper()
 
@@ -45,8 +45,8 @@ func atoi(t *testing.T, text string) int {
 	return n
 }
 
-// enough returns when no more seeds are begun: never, where their number was asked for; else when half of the time that the tests have is
-// over, for a machine may be slow.
+// enough reports whether no more seeds should begin: never if their number was given, and otherwise when half of the tests'
+// time has passed, because a machine may be slow.
 func enough(t *testing.T, began time.Time) time.Time {
 	t.Helper()
 
@@ -58,7 +58,7 @@ func enough(t *testing.T, began time.Time) time.Time {
 	return began.Add(deadline.Sub(began) / 2)
 }
 
-// wanted returns the seeds to run: those that SEED names, separated by commas, or else as many as SEEDS says, from FROM on.
+// wanted returns the seeds to run: the comma-separated seeds in SEED, or otherwise SEEDS seeds from FROM on.
 func wanted(t *testing.T) (seeds []int) {
 	t.Helper()
 
@@ -78,8 +78,8 @@ func wanted(t *testing.T) (seeds []int) {
 	return seeds
 }
 
-// TestSeeds lets the histories of many seeds happen. One that fails is printed, shrunk, with what happened in it. With ONLY=all those that
-// fail are only named; with ONLY=first no other runs after one that has failed.
+// TestSeeds runs the histories of many seeds. It shrinks and prints a failing history with its trace. With ONLY=all, failing
+// seeds are only named. With ONLY=first, no other seed runs after a failing one.
 func TestSeeds(t *testing.T) {
 	var (
 		seeds      = wanted(t)
@@ -134,13 +134,13 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
-// explain fails with the shortest history that fails like this one.
+// explain fails with the shortest history that fails in the same way.
 func explain(t *testing.T, h History) {
 	t.Helper()
 
 	properties := run(t, h).Properties()
 	if len(properties) == 0 {
-		t.Errorf("seed %d failed, and does not any more: it depends on more than its history", h.Seed)
+		t.Errorf("seed %d failed, but does not fail again: it depends on more than its history", h.Seed)
 		return
 	}
 
@@ -158,9 +158,9 @@ func explain(t *testing.T, h History) {
 		short, strings.Join(r.Trace, "\n"), strings.Join(r.Violations, "\n"))
 }
 
-// A history ends alike each time. REPLAYS says how many are tried, and four of five have to: now and then it matters who is first of several goroutines
-// that are woken at one instant of virtual time, and that is left to the scheduler. Whatever depends on the order of a map, or on the machine's
-// clock, makes most of them differ.
+// A history always ends in the same way. REPLAYS is the number of histories, of which four out of five must be equal: the
+// scheduler decides the order of goroutines that are woken at the same instant of virtual time, and this order sometimes
+// matters. A dependency on the order of a map, or on the machine's clock, makes most of them differ.
 func TestReplay(t *testing.T) {
 	tries := number(t, "REPLAYS", 20)
 
@@ -181,7 +181,7 @@ func TestReplay(t *testing.T) {
 	require.LessOrEqual(t, 5*len(differ), tries, "%d of %d histories end otherwise when they are run again:\n%s", len(differ), tries, strings.Join(differ, "\n"))
 }
 
-// mismatch returns where two texts begin to differ, -1 if they do not.
+// mismatch returns the position at which two texts begin to differ; -1 if they are equal.
 func mismatch(a, b []string) int {
 	for i := range max(len(a), len(b)) {
 		if i >= len(a) || i >= len(b) || a[i] != b[i] {

@@ -29,9 +29,9 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/simulation/apiserver"
 )
 
-// steward is what the rebalancer has around the engine of a ring: it gives the engine its target, and keeps the ring's status.
+// steward plays the part of the rebalancer around an engine: it gives the engine its target, and writes the ring's status.
 type steward struct {
-	w      *World
+	w      *Cluster
 	client *apiserver.Client
 	feed   *feed
 	wake   chan struct{}
@@ -44,23 +44,23 @@ type steward struct {
 	revision int64
 	// guarded are the Leases that the engine's guard has seen held by their shards.
 	guarded map[types.NamespacedName]types.UID
-	// looks is how often it has looked after the ring.
+	// looks counts the reconciles of the ring.
 	looks int
 	away  time.Time
-	// engine works towards the target, for the ring of that uid.
+	// engine works towards the target of the ring with this uid.
 	engine *engine.Engine
 	stop   func()
 	uid    types.UID
 }
 
-// longest is when the steward looks after a ring of which nobody has told anything.
+// longest is the interval at which the steward reconciles a ring without news.
 const longest = 10 * time.Minute
 
-// moment is how long the steward waits before it looks: what happens at the instant at which it was woken has all happened then, in
-// whatever order the goroutines of that instant have run.
+// moment is how long the steward waits before a reconcile: everything of the instant at which it was woken has then happened,
+// in whatever order the goroutines of that instant have run.
 const moment = 17 * time.Microsecond
 
-func newSteward(w *World) *steward {
+func newSteward(w *Cluster) *steward {
 	s := &steward{
 		w: w, client: w.server.Client("rebalancer/0"), feed: newFeed(), wake: make(chan struct{}, 1),
 		leases: map[types.NamespacedName]*coordinationv1.Lease{}, teams: map[string]string{},
@@ -90,7 +90,7 @@ func newSteward(w *World) *steward {
 	return s
 }
 
-// pursued is what the engine works towards; the lock is held.
+// pursued returns the target of the engine. The lock is held.
 func (s *steward) pursued() *engine.Target {
 	if s.engine == nil {
 		return nil
@@ -126,7 +126,7 @@ func (s *steward) Selects(_ context.Context, namespace string, selector labels.S
 	return ok && selector.Matches(labels.Set(namespaceLabels(namespace, team))), nil
 }
 
-// restart has another replica lead, after a time.
+// restart makes another replica lead after a time.
 func (s *steward) restart(after time.Duration) {
 	s.mu.Lock()
 	s.away = s.w.clock.Now().Add(after)
@@ -184,7 +184,7 @@ func (s *steward) halt() {
 	}
 }
 
-// reconcile looks once after the ring, as the rebalancer's reconciler does.
+// reconcile reconciles the ring once, as the rebalancer's reconciler does.
 func (s *steward) reconcile(ctx context.Context) error {
 	s.mu.Lock()
 	ring, uid := s.ring, s.uid
@@ -256,7 +256,7 @@ func (s *steward) begin(ctx context.Context, ring *v1alpha1.ClusterRing) {
 		Namespaces: s, Limits: s.w.h.limits(), Clock: clock.RealClock{}, Changed: s.changed,
 		Trouble: s.known.Ask,
 		Late: func(id objects.ID, shard string, after time.Duration) {
-			s.w.say("engine: shard %s has not given up %s after %s", shard, id, after)
+			s.w.say("engine: shard %s has not released %s after %s", shard, id, after)
 		},
 	})
 
@@ -274,7 +274,7 @@ func (s *steward) begin(ctx context.Context, ring *v1alpha1.ClusterRing) {
 	}()
 }
 
-// log returns a log of which only what an audit finds is read, unless all of it is to be in the trace.
+// log returns a logger that only detects findings of audits, unless the trace contains the whole log.
 func (s *steward) log() logr.Logger {
 	if s.w.h.Verbose {
 		return logr.New(sink{s.w, funcr.New(func(_, args string) { s.w.say("engine: %s", args) }, funcr.Options{Verbosity: 1}).GetSink()})
@@ -283,9 +283,9 @@ func (s *steward) log() logr.Logger {
 	return logr.New(sink{s.w, nil})
 }
 
-// sink reads what the engine logs.
+// sink reads the log of the engine.
 type sink struct {
-	w    *World
+	w    *Cluster
 	next logr.LogSink
 }
 
@@ -311,7 +311,7 @@ func (k sink) pass(log func()) {
 	}
 }
 
-// guard notes which Leases the guard has seen held.
+// guard records the Leases that the guard has seen held.
 func (s *steward) guard(held map[types.NamespacedName]types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -327,7 +327,7 @@ func (s *steward) guards(id types.NamespacedName, l *coordinationv1.Lease) bool 
 	return s.guarded[id] != "" && s.guarded[id] == l.UID
 }
 
-// aimAt returns what the engine is to work towards, and the Leases that are held there.
+// aimAt returns the target of the engine, and the Leases that are held there.
 func (s *steward) aimAt(ring *v1alpha1.ClusterRing) (*engine.Target, *scope.Scope, map[types.NamespacedName]types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -363,12 +363,12 @@ func (s *steward) aimAt(ring *v1alpha1.ClusterRing) (*engine.Target, *scope.Scop
 	}, &sc, held
 }
 
-// missing reports whether a resource of the ring is not served. One that has left the ring is not missed once it is gone.
+// missing reports whether a resource of the ring is not served. A resource that has left the ring is not missing once it is gone.
 func missing(t *engine.Target) bool {
 	return slices.ContainsFunc(t.Set.Missing(), func(m resources.Missing) bool { return !t.Leaving[m.GroupResource] || !m.Gone() })
 }
 
-// assignment is what the status says of the ring's objects.
+// assignment returns the assignment for the status of the ring.
 func assignment(ring *v1alpha1.ClusterRing, sc *scope.Scope, t *engine.Target, report engine.Report) *v1alpha1.AssignmentStatus {
 	a := &v1alpha1.AssignmentStatus{LostShards: report.Lost, Resources: sc.Remember(t.Set)}
 
@@ -383,7 +383,7 @@ func assignment(ring *v1alpha1.ClusterRing, sc *scope.Scope, t *engine.Target, r
 	return a
 }
 
-// write changes the ring on the API server, if that changes anything and it is still the one that was read.
+// write changes the ring on the API server, if that changes anything and the ring has not changed since it was read.
 func (s *steward) write(ctx context.Context, read *v1alpha1.ClusterRing, change func(r *v1alpha1.ClusterRing)) error {
 	becomes := read.DeepCopy()
 	if change(becomes); fmt.Sprint(becomes.Finalizers, becomes.Status.Assignment) == fmt.Sprint(read.Finalizers, read.Status.Assignment) {
@@ -427,7 +427,7 @@ func spoken(r *v1alpha1.ClusterRing) string {
 	return "not converged"
 }
 
-// claim returns what the steward knows, and whether the engine says that it has converged there.
+// claim returns what the steward knows, and whether the engine claims convergence for it.
 func (s *steward) claim() (f facts, converged bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -440,7 +440,7 @@ func (s *steward) claim() (f facts, converged bool) {
 	return f, s.engine.Target().View.Fingerprint() == f.view.Fingerprint() && s.engine.Report().Converged
 }
 
-// looked returns how often the steward has looked after the ring.
+// looked returns the number of reconciles of the ring.
 func (s *steward) looked() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -448,7 +448,7 @@ func (s *steward) looked() int {
 	return s.looks
 }
 
-// report returns what the engine says; running is false if there is none.
+// report returns the report of the engine; running is false if there is no engine.
 func (s *steward) report() (r engine.Report, running bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -8,11 +8,11 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/simulation/apiserver"
 )
 
-// storm draws several disturbances that go together, because each of them does no harm without the others.
+// storm draws several disturbances that are harmful only in combination.
 func (d *drawing) storm() {
 	at := 20*time.Second + time.Duration(d.Int64N(int64(d.length)))
 
-	pick(d, []func(time.Duration){ // some more often than others
+	pick(d, []func(time.Duration){ // some occur more often than others
 		d.stormOfLeases, d.stormOfLeases, d.outage, d.outage, d.unknownVersion, d.slowLists, d.slowReads, d.allGone, d.allGone,
 		d.stormOfLeases, d.namespacesChange, d.typo, d.slowLists, d.refusedPasses, d.deniedWrites, d.longRefusal,
 	}...)(at)
@@ -24,7 +24,7 @@ func (d *drawing) fault(at, lasts time.Duration, f apiserver.Fault) {
 	d.step(Step{At: at, For: lasts, Act: Disturb, Fault: f})
 }
 
-// past draws objects that are made past admission, so that they have no shard.
+// past draws objects that bypass admission, so that they have no shard.
 func (d *drawing) past(at, within time.Duration, n int) {
 	for i := range n {
 		gr := pick(d, websites, websites, databases)
@@ -35,7 +35,7 @@ func (d *drawing) past(at, within time.Duration, n int) {
 	}
 }
 
-// stormOfLeases has somebody tamper with the Leases of shards that live, and of some that end then.
+// stormOfLeases makes users tamper with the Leases of live shards, some of which end then.
 func (d *drawing) stormOfLeases(at time.Duration) {
 	for range 1 + d.IntN(4) {
 		who := d.shards[d.IntN(len(d.shards))]
@@ -43,7 +43,7 @@ func (d *drawing) stormOfLeases(at time.Duration) {
 		d.step(Step{At: at, Act: act, Who: who})
 
 		switch {
-		case act == LongLease: // who takes over next knows of that Lease, and nothing of another shard that objects name
+		case act == LongLease: // the next leader knows about that Lease, and nothing about another shard that objects name
 			at += d.span()
 			d.step(Step{At: at, Act: RestartRebalancer, For: time.Second})
 
@@ -58,7 +58,7 @@ func (d *drawing) stormOfLeases(at time.Duration) {
 	}
 }
 
-// outage has the API server answer nobody for a while, in which no shard can renew its Lease.
+// outage makes the API server answer nobody for a while, in which no shard can renew its Lease.
 func (d *drawing) outage(at time.Duration) {
 	d.step(Step{At: at, Act: Disturb, For: 35*time.Second + time.Duration(d.Int64N(int64(90*time.Second))), Fault: apiserver.Fault{
 		Effect: pick(d, apiserver.Refuse, apiserver.Refuse, apiserver.Hang), Code: http.StatusServiceUnavailable,
@@ -66,14 +66,14 @@ func (d *drawing) outage(at time.Duration) {
 	}})
 }
 
-// unknownVersion has one of several API servers not know a version yet, while objects are to be moved.
+// unknownVersion makes one of several API servers not know a version yet, while objects have to move.
 func (d *drawing) unknownVersion(at time.Duration) {
 	f := apiserver.Fault{Effect: apiserver.Refuse, Code: http.StatusNotFound, Verb: "write", Percent: pick(d, 0, 50)}
 	d.fault(at, 3*time.Second, f)
 	d.past(at, 3*time.Second, 4)
 }
 
-// slowLists has pages come so slowly that they tell of what is long past, while nothing can be written.
+// slowLists makes pages so slow that they are long out of date, while nothing can be written.
 func (d *drawing) slowLists(at time.Duration) {
 	d.h.Streaming, d.h.Page = false, 3
 
@@ -83,7 +83,7 @@ func (d *drawing) slowLists(at time.Duration) {
 	d.fault(at+time.Second, 25*time.Second, apiserver.Fault{
 		Effect: apiserver.Refuse, Verb: "write", Resource: websites.String(), Code: http.StatusInternalServerError,
 	})
-	d.step(Step{At: at + 500*time.Millisecond, Act: Join, Who: "shard-x"}) // or there would be no list
+	d.step(Step{At: at + 500*time.Millisecond, Act: Join, Who: "shard-x"}) // otherwise there would be no list
 
 	for i := range 9 {
 		id := object(websites, pick(d, "n1", "n2"), fmt.Sprintf("w-slow-%d", i))
@@ -92,7 +92,7 @@ func (d *drawing) slowLists(at time.Duration) {
 	}
 }
 
-// deniedWrites has objects refused to be written for longer than any pause between attempts may be.
+// deniedWrites refuses writes of objects for longer than the longest pause between attempts.
 func (d *drawing) deniedWrites(at time.Duration) {
 	lasts := time.Minute + time.Duration(d.Int64N(int64(time.Minute)))
 	gr := pick(d, websites, databases).String()
@@ -101,7 +101,7 @@ func (d *drawing) deniedWrites(at time.Duration) {
 	d.past(at, 10*time.Second, 4)
 }
 
-// slowReads has the rebalancer read an object for so long that the ring wants something else when it knows it.
+// slowReads makes a read of the rebalancer so slow that the target changes before the answer.
 func (d *drawing) slowReads(at time.Duration) {
 	d.fault(at, 25*time.Second, apiserver.Fault{Effect: apiserver.Slow, Verb: "get", Delay: 20 * time.Second})
 	d.fault(at, time.Second, apiserver.Fault{Effect: apiserver.Lose, Verb: "write"})
@@ -109,7 +109,7 @@ func (d *drawing) slowReads(at time.Duration) {
 	d.step(Step{At: at + time.Second + time.Duration(d.Int64N(int64(8*time.Second))), Act: Join, Who: "shard-x"})
 }
 
-// allGone has no shard be there for a while, so that many objects wait for the first that comes.
+// allGone removes all shards for a while, so that many objects wait for the first one that joins.
 func (d *drawing) allGone(at time.Duration) {
 	d.h.Page = 3
 
@@ -128,7 +128,7 @@ func (d *drawing) allGone(at time.Duration) {
 	}
 }
 
-// namespacesChange has namespaces come to the ring and leave it.
+// namespacesChange makes namespaces join and leave the ring.
 func (d *drawing) namespacesChange(at time.Duration) {
 	d.step(Step{At: at, Act: EditRing, N: pick(d, 8, 9)})
 
@@ -138,7 +138,7 @@ func (d *drawing) namespacesChange(at time.Duration) {
 	}
 }
 
-// typo has the ring name a resource that there is not, until somebody sees that or deletes the ring.
+// typo makes the ring name a resource that does not exist, until somebody notices it or deletes the ring.
 func (d *drawing) typo(at time.Duration) {
 	d.step(Step{At: at, Act: EditRing, N: pick(d, misspelt...)})
 
@@ -151,7 +151,7 @@ func (d *drawing) typo(at time.Duration) {
 	}
 }
 
-// refusedPasses has lists refused while a shard joins or leaves.
+// refusedPasses refuses lists while a shard joins or leaves.
 func (d *drawing) refusedPasses(at time.Duration) {
 	d.fault(at, 8*time.Second+d.span(), apiserver.Fault{
 		Effect: apiserver.Refuse, Verb: "list", Code: http.StatusInternalServerError, Resource: pick(d, "", websites.String(), databases.String()),
@@ -159,7 +159,7 @@ func (d *drawing) refusedPasses(at time.Duration) {
 	d.step(Step{At: at + time.Duration(d.Int64N(int64(3*time.Second))), Act: pick(d, Join, Leave, Crash), Who: pick(d, "shard-x", d.shards[0])})
 }
 
-// longRefusal has the rebalancer not be told of a resource for so long that pauses between attempts grow as long as they may.
+// longRefusal refuses the rebalancer's requests for a resource for so long that pauses between attempts reach their maximum.
 func (d *drawing) longRefusal(at time.Duration) {
 	gr := pick(d, websites, databases).String()
 	lasts := 18*time.Minute + time.Duration(d.Int64N(int64(6*time.Minute)))

@@ -20,7 +20,7 @@ var (
 	drainLabel = v1alpha1.DrainLabel(ringName)
 )
 
-// The resources that there are. All may be main or controlled.
+// The existing resources. Each may be a main or a controlled resource.
 var (
 	websites   = schema.GroupResource{Group: "example.com", Resource: "websites"}
 	databases  = schema.GroupResource{Group: "example.com", Resource: "databases"}
@@ -30,7 +30,7 @@ var (
 	rings      = schema.GroupResource{Group: v1alpha1.GroupVersion.Group, Resource: "clusterrings"}
 )
 
-// served is how they are served at first.
+// served is how the resources are served at first.
 var served = map[schema.GroupResource]apiserver.Served{
 	websites:   {Version: "v1beta1", Kind: "Website", Namespaced: true},
 	databases:  {Version: "v1", Others: []string{"v1beta1"}, Kind: "Database", Namespaced: true},
@@ -48,7 +48,7 @@ func resource(gr schema.GroupResource, controlled ...schema.GroupResource) v1alp
 	return r
 }
 
-// specs are what a ring may be made to say. The first is what it says at first, if nothing else is drawn.
+// specs are the possible specs of a ring. The first is the initial one, unless another is drawn.
 var specs = []v1alpha1.ClusterRingSpec{
 	{Resources: []v1alpha1.RingResource{resource(websites, configMaps)}},
 	{Resources: []v1alpha1.RingResource{resource(websites, configMaps, secrets), resource(databases)}},
@@ -65,20 +65,20 @@ var specs = []v1alpha1.ClusterRingSpec{
 	{Resources: []v1alpha1.RingResource{resource(schema.GroupResource{Group: databases.Group, Resource: "databasses"}, configMaps), resource(tenants)}},
 }
 
-// misspelt are those of the specs that name a resource which does not exist.
+// misspelt are the specs that name a resource which does not exist.
 var misspelt = []int{10, 11, 12}
 
 var teamA = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "a"}}
 
-// namespaces are those that there are, with the team that each belongs to at first.
+// namespaces are the existing namespaces, with the initial team of each.
 var namespaces = map[string]string{"n1": "a", "n2": "a", "n3": "b", metav1.NamespaceSystem: "b"}
 
-// namespaceLabels are those of a namespace that belongs to a team.
+// namespaceLabels returns the labels of a namespace that belongs to a team.
 func namespaceLabels(name, team string) map[string]string {
 	return map[string]string{"team": team, corev1.LabelMetadataName: name}
 }
 
-// mapperOf returns what the resources that are served so are, whatever their versions.
+// mapperOf returns a mapper for resources that are served in this way, independent of their versions.
 func mapperOf(all map[schema.GroupResource]apiserver.Served) meta.RESTMapper {
 	var versions []schema.GroupVersion
 

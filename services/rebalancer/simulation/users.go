@@ -17,8 +17,8 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/simulation/apiserver"
 )
 
-// happen has one step happen. Requests of users take their time, and nobody waits for them.
-func (w *World) happen(ctx context.Context, s Step) {
+// happen executes one step. Requests of users take time, and happen does not wait for them.
+func (w *Cluster) happen(ctx context.Context, s Step) {
 	w.say("* %s", s)
 
 	switch s.Act {
@@ -53,7 +53,7 @@ func (w *World) happen(ctx context.Context, s Step) {
 	}
 }
 
-func (w *World) shardStep(ctx context.Context, s Step) {
+func (w *Cluster) shardStep(ctx context.Context, s Step) {
 	id := types.NamespacedName{Namespace: or(s.Value, "shards"), Name: s.Who}
 	if s.Act == Join {
 		w.join(ctx, id, s.N)
@@ -69,10 +69,10 @@ func (w *World) shardStep(ctx context.Context, s Step) {
 	}
 
 	if w.h.Lasting == HungShard && w.h.Whom == s.Who && s.Value == "" && s.Act != Hang || w.h.Lasting == Namesakes && w.h.Whom == s.Who {
-		return // it stays
+		return // the shard stays
 	}
 
-	switch s.Act { //nolint:exhaustive // these are all
+	switch s.Act { //nolint:exhaustive // all acts of shards
 	case Leave:
 		if !p.leaving() {
 			close(p.leave)
@@ -88,16 +88,16 @@ func (w *World) shardStep(ctx context.Context, s Step) {
 	}
 }
 
-// leaseStep is what a user does to the Lease of a shard. A Lease that the rebalancer has not seen held is left alone: how it works says what
-// becomes of the shard's objects then.
-func (w *World) leaseStep(ctx context.Context, s Step) {
+// leaseStep does what a user does to the Lease of a shard. It leaves a Lease alone that the rebalancer has not seen held:
+// docs/how-it-works.md describes what happens to the objects of the shard then.
+func (w *Cluster) leaseStep(ctx context.Context, s Step) {
 	client, id, l := w.server.Client("user/x").Leases(), types.NamespacedName{Namespace: "shards", Name: s.Who}, &coordinationv1.Lease{}
 
 	if client.Get(ctx, id, l) != nil {
 		return
 	}
 
-	switch s.Act { //nolint:exhaustive // these are all
+	switch s.Act { //nolint:exhaustive // all acts on Leases
 	case DeleteLease:
 		if w.steward.guards(id, l) {
 			_ = client.Delete(ctx, l)
@@ -117,9 +117,9 @@ func (w *World) leaseStep(ctx context.Context, s Step) {
 	}
 }
 
-// retrain notes that objects which were main ones are controlled from now on. Who edits a ring like that has to restart its shards: they
-// work on these objects as before until they see them move. The lock is held.
-func (w *World) retrain(before, after []v1alpha1.RingResource) {
+// retrain records that main objects have become controlled objects. After such an edit of a ring, the shards have to be
+// restarted: they work on these objects as before until they see them move. The lock is held.
+func (w *Cluster) retrain(before, after []v1alpha1.RingResource) {
 	for _, p := range w.processes {
 		for uid, id := range p.works {
 			was, _ := roleIn(before, id.GroupResource)
@@ -130,8 +130,8 @@ func (w *World) retrain(before, after []v1alpha1.RingResource) {
 	}
 }
 
-// flap has a shard come and go until ctx ends.
-func (w *World) flap(ctx context.Context, s Step) {
+// flap makes a shard join and leave until ctx ends.
+func (w *Cluster) flap(ctx context.Context, s Step) {
 	for i := 0; ctx.Err() == nil; i++ {
 		s.Act = Join
 		if i%2 == 1 {
@@ -143,7 +143,7 @@ func (w *World) flap(ctx context.Context, s Step) {
 	}
 }
 
-func (w *World) ringStep(s Step) {
+func (w *Cluster) ringStep(s Step) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
@@ -185,7 +185,7 @@ func (w *World) ringStep(s Step) {
 	w.setRing(r)
 }
 
-func (w *World) resourceStep(ctx context.Context, s Step) {
+func (w *Cluster) resourceStep(ctx context.Context, s Step) {
 	gr := s.Object.GroupResource
 
 	how, ok := w.server.Resources()[gr]
@@ -193,7 +193,7 @@ func (w *World) resourceStep(ctx context.Context, s Step) {
 		return
 	}
 
-	switch s.Act { //nolint:exhaustive // these are all
+	switch s.Act { //nolint:exhaustive // all acts on resources
 	case Serve:
 		if how.Others = nil; s.N == 0 && s.Value != how.Version {
 			how.Others = []string{how.Version}
@@ -229,8 +229,8 @@ func (w *World) resourceStep(ctx context.Context, s Step) {
 	}
 }
 
-// userStep is what a user does to an object, or the garbage collector after that.
-func (w *World) userStep(ctx context.Context, s Step) {
+// userStep does what a user does to an object, and then what the garbage collector does.
+func (w *Cluster) userStep(ctx context.Context, s Step) {
 	client := w.server.Client("user/" + map[bool]string{false: "x", true: "around"}[s.Around])
 	id := w.scoped(s.Object)
 
@@ -266,8 +266,8 @@ func (w *World) userStep(ctx context.Context, s Step) {
 	}
 }
 
-// scoped leaves the namespace out where the resource, as it is now, is one of the cluster.
-func (w *World) scoped(id apiserver.ID) apiserver.ID {
+// scoped removes the namespace from an ID if the resource is currently cluster-scoped.
+func (w *Cluster) scoped(id apiserver.ID) apiserver.ID {
 	if how, ok := w.server.Resources()[id.GroupResource]; ok && !how.Namespaced {
 		id.Namespace = ""
 	} else if ok && id.Namespace == "" {
@@ -283,7 +283,7 @@ func edit(s Step, o *metav1.PartialObjectMetadata, references []metav1.OwnerRefe
 		labels = map[string]string{}
 	}
 
-	switch s.Act { //nolint:exhaustive // these are all
+	switch s.Act { //nolint:exhaustive // all acts that edit an object
 	case Relabel:
 		if labels[shardLabel] = s.Value; s.Value == "" {
 			delete(labels, shardLabel)
@@ -299,8 +299,8 @@ func edit(s Step, o *metav1.PartialObjectMetadata, references []metav1.OwnerRefe
 	o.Labels = labels
 }
 
-// fresh returns the object that the step creates; nil if its owner is not there.
-func (w *World) fresh(s Step) *metav1.PartialObjectMetadata {
+// fresh returns the object that the step creates; nil if its owner does not exist.
+func (w *Cluster) fresh(s Step) *metav1.PartialObjectMetadata {
 	o := &metav1.PartialObjectMetadata{}
 
 	if s.Act == Restore {
@@ -329,8 +329,8 @@ func (w *World) fresh(s Step) *metav1.PartialObjectMetadata {
 	return o
 }
 
-// references makes Owner the controller; nil if it is not there, or in another namespace.
-func (w *World) references(s Step) []metav1.OwnerReference {
+// references makes Owner the controller. It returns nil if Owner does not exist, or is in another namespace.
+func (w *Cluster) references(s Step) []metav1.OwnerReference {
 	id := w.scoped(s.Owner)
 
 	owner := w.server.Object(id)
@@ -349,8 +349,8 @@ func (w *World) references(s Step) []metav1.OwnerReference {
 	}}
 }
 
-// orphan takes the references away from the children of an object, as the garbage collector does before that is deleted.
-func (w *World) orphan(ctx context.Context, owner types.UID) {
+// orphan removes the owner references from the children of an object, as the garbage collector does before it deletes the object.
+func (w *Cluster) orphan(ctx context.Context, owner types.UID) {
 	children := map[apiserver.ID]bool{}
 
 	w.server.Objects(func(id apiserver.ID, o *metav1.PartialObjectMetadata) {
@@ -366,8 +366,8 @@ func (w *World) orphan(ctx context.Context, owner types.UID) {
 	}
 }
 
-// collect is the garbage collector: it deletes what has an owner that it has missed for a while.
-func (w *World) collect(ctx context.Context) {
+// collect is the garbage collector: it deletes objects whose owner has been missing for a while.
+func (w *Cluster) collect(ctx context.Context) {
 	missed := map[types.UID]bool{}
 
 	for ctx.Err() == nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/simulation/apiserver"
 )
 
-// follow keeps the cache of one resource.
+// follow maintains the cache of one resource.
 func (p *process) follow(ctx context.Context, gr schema.GroupResource) {
 	for ctx.Err() == nil {
 		if how, ok := p.w.server.Resources()[gr]; ok {
@@ -62,7 +62,7 @@ func idIn(gvr schema.GroupVersionResource, o *metav1.PartialObjectMetadata) apis
 	return apiserver.ID{GroupResource: gvr.GroupResource(), Namespace: o.Namespace, Name: o.Name}
 }
 
-// watch follows one watch to its end, and reports whether another may go on from there.
+// watch follows one watch to its end, and reports whether another watch can continue from there.
 func (p *process) watch(ctx context.Context, gvr schema.GroupVersionResource, opts *metav1.ListOptions) bool {
 	w, err := p.client.Watch(ctx, gvr, "", *opts)
 	if err != nil {
@@ -96,7 +96,7 @@ func (p *process) watch(ctx context.Context, gvr schema.GroupVersionResource, op
 	return ctx.Err() == nil
 }
 
-// see changes the cache, and does what follows.
+// see changes the cache and triggers what follows from the change.
 func (p *process) see(change func()) {
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()
@@ -109,7 +109,8 @@ func (p *process) see(change func()) {
 	p.settle()
 }
 
-// settle works on what is the shard's, and no longer on what is not, and sees to the drains. The lock of the world is held.
+// settle starts work on the objects of the shard, stops work on other objects, and processes drains. The lock of the cluster
+// is held.
 func (p *process) settle() {
 	now := map[types.UID]apiserver.ID{}
 
@@ -140,7 +141,7 @@ func (p *process) settle() {
 	p.works = now
 }
 
-// may reports whether the process works on an object of its cache; the lock of the world is held.
+// may reports whether the process may work on an object of its cache. The lock of the cluster is held.
 func (p *process) may(id apiserver.ID, o *metav1.PartialObjectMetadata) bool {
 	_, drain := o.Labels[drainLabel]
 
@@ -149,13 +150,13 @@ func (p *process) may(id apiserver.ID, o *metav1.PartialObjectMetadata) bool {
 	}
 
 	if p.w.isMain(id, o) {
-		// Who is inside an object when the drain comes leaves it before the acknowledgement.
+		// A worker that is busy when the drain arrives stops before the acknowledgement.
 		_, inside := p.works[o.UID]
 
 		return !drain || inside
 	}
 
-	// What it follows has to be the shard's, too, up to the main object.
+	// The objects that it follows must also be on this shard, up to the main object.
 	for range v1alpha1.MaxDepth - 1 {
 		owner := ownerID(id, o)
 
@@ -176,8 +177,8 @@ func (p *process) may(id apiserver.ID, o *metav1.PartialObjectMetadata) bool {
 	return false
 }
 
-// isMain reports whether shards take the object for a main one; the lock of the world is held.
-func (w *World) isMain(id apiserver.ID, o *metav1.PartialObjectMetadata) bool {
+// isMain reports whether shards consider the object a main object. The lock of the cluster is held.
+func (w *Cluster) isMain(id apiserver.ID, o *metav1.PartialObjectMetadata) bool {
 	role, ok := roleIn(w.labelled, id.GroupResource)
 	if !ok {
 		return metav1.GetControllerOfNoCopy(o) == nil
@@ -186,7 +187,7 @@ func (w *World) isMain(id apiserver.ID, o *metav1.PartialObjectMetadata) bool {
 	return role == resources.Main
 }
 
-// ownerID returns what controls an object.
+// ownerID returns the ID of the controller of an object.
 func ownerID(id apiserver.ID, o *metav1.PartialObjectMetadata) apiserver.ID {
 	ref := metav1.GetControllerOfNoCopy(o)
 	if ref == nil {
@@ -207,7 +208,7 @@ func resourceOf(kind string) schema.GroupResource {
 	return schema.GroupResource{}
 }
 
-// acknowledge gives an object up that the shard was asked for.
+// acknowledge releases an object that the shard was asked for.
 func (p *process) acknowledge(id apiserver.ID, drained int64) {
 	ctx, c := p.ctx, p.w.clock
 	job := time.Duration(chance(p.w.h.Seed, p.id.String()+" leaves "+id.String(), int(drained))%uint64(100*time.Millisecond+p.slow)) + 1
@@ -253,8 +254,8 @@ func (p *process) acknowledge(id apiserver.ID, drained int64) {
 	}
 }
 
-// toGive returns the object to acknowledge, which the process works on no more; or when to look again; or neither, if there is
-// nothing to acknowledge any more. The lock of the world is held.
+// toGive returns the object to acknowledge, on which the process no longer works; or when to look again; or neither, if there
+// is nothing left to acknowledge. The lock of the cluster is held.
 func (p *process) toGive(id apiserver.ID) (o *metav1.PartialObjectMetadata, wait time.Duration) {
 	now := p.w.clock.Now()
 
@@ -287,12 +288,12 @@ func (p *process) toGive(id apiserver.ID) (o *metav1.PartialObjectMetadata, wait
 	return o, 0
 }
 
-// confirmed reports whether the API server has said that the object was given up in a later version than this.
+// confirmed reports whether the API server has confirmed the release of the object in a later version than this.
 func (p *process) confirmed(id apiserver.ID, o *metav1.PartialObjectMetadata) bool {
 	return p.given[id] > version(o)
 }
 
-// acknowledgement is the patch that gives an object up.
+// acknowledgement is the patch that releases an object.
 func acknowledgement(o *metav1.PartialObjectMetadata) []byte {
 	becomes := map[string]any{shardLabel: nil, drainLabel: nil}
 	if next := o.Labels[drainLabel]; next != v1alpha1.DrainValue && next != "" {

@@ -19,18 +19,18 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
 
-// fake is an API server that has one object, "x" at version 10, and opens watches of which the test says what comes.
+// fake is an API server that has one object, "x" at version 10, and opens watches whose events the test determines.
 type fake struct {
-	objects.Server // Get and Patch are not asked for
+	objects.Server // Get and Patch are not used
 
 	mu       sync.Mutex
 	requests []string
 	open     []*watching
-	// refuse is the error of the next lists and watches, by "list" and "watch".
+	// refuse contains the errors of the next lists and watches, by "list" and "watch".
 	refuse map[string]error
 }
 
-// watching is a watch. Whoever stops it is noted.
+// watching is a watch that records its stop.
 type watching struct {
 	events  chan watch.Event
 	once    sync.Once
@@ -105,11 +105,11 @@ func meta(name, version string) *metav1.PartialObjectMetadata {
 	}}
 }
 
-// notes is a sink that writes down what a stream says.
+// notes is a sink that records the calls of a stream.
 type notes struct {
 	mu   sync.Mutex
 	said []string
-	// slow is how long it takes to take an object.
+	// slow is how long the sink takes for an object.
 	slow time.Duration
 }
 
@@ -138,7 +138,7 @@ func (n *notes) Failed(err error) {
 	}
 }
 
-// bubble is a stream of a fake API server, in time that goes by when nothing else is to be done.
+// bubble is a stream of a fake API server in virtual time.
 type bubble struct {
 	*testing.T
 	*fake
@@ -165,7 +165,7 @@ func inBubble(t *testing.T, body func(b *bubble)) {
 		wg.Wait()
 
 		for _, w := range b.open {
-			<-w.stopped // or the bubble says that it waits for ever
+			<-w.stopped // otherwise the bubble reports a deadlock
 		}
 	})
 }
@@ -176,7 +176,7 @@ func (b *bubble) begins() {
 	b.expect("list one, watch one from 10", "begin, present x 10, listed, well, well")
 }
 
-// expect waits until nothing more happens now, and compares what the stream has asked for and said since it was called last.
+// expect waits until nothing more happens now, and compares the requests and calls of the stream since its last call.
 func (b *bubble) expect(requests, said string) {
 	b.Helper()
 	synctest.Wait()
@@ -190,13 +190,13 @@ func (b *bubble) expect(requests, said string) {
 	b.requests, b.said = nil, nil
 }
 
-// pass lets time go by.
+// pass lets time pass.
 func (b *bubble) pass(d time.Duration) {
 	clock.RealClock{}.Sleep(d)
 	synctest.Wait()
 }
 
-// send has something come by the watch that was opened last.
+// send sends an event through the watch that was opened last.
 func (b *bubble) send(kind watch.EventType, name, version string) {
 	b.last().events <- watch.Event{Type: kind, Object: meta(name, version)}
 }
@@ -208,7 +208,7 @@ func (b *bubble) last() *watching {
 	return b.open[len(b.open)-1]
 }
 
-// set says what the API server refuses from now on; a nil error is none.
+// set sets the error of the API server from now on; nil means no error.
 func (b *bubble) set(what string, err error) {
 	b.fake.mu.Lock()
 	defer b.fake.mu.Unlock()
@@ -216,7 +216,7 @@ func (b *bubble) set(what string, err error) {
 	b.refuse[what] = err
 }
 
-// count returns how many requests there were since it was called last.
+// count returns the number of requests since its last call.
 func (b *bubble) count() int {
 	b.fake.mu.Lock()
 	defer b.fake.mu.Unlock()

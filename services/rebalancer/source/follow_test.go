@@ -15,7 +15,7 @@ import (
 
 var gr = schema.GroupResource{Resource: "configmaps"}
 
-// refusals are what an API server says that cannot serve a resource just now.
+// refusals are errors of an API server that cannot serve a resource at the moment.
 var refusals = map[string]error{
 	"404": apierrors.NewGenericServerResponse(http.StatusNotFound, "get", gr, "", "404 page not found", 0, true),
 	"403": apierrors.NewForbidden(gr, "", errors.New("no")),
@@ -24,7 +24,7 @@ var refusals = map[string]error{
 	"429": apierrors.NewTooManyRequests("later", 1),
 }
 
-// gone is how API servers may say, too, that they no longer have the history.
+// gone is another error of API servers that no longer have the history.
 var gone = &apierrors.StatusError{ErrStatus: metav1.Status{
 	Status: metav1.StatusFailure, Code: http.StatusGone, Reason: metav1.StatusReasonGone, Message: "too old",
 }}
@@ -44,7 +44,7 @@ func TestStreamFollows(t *testing.T) {
 	})
 }
 
-// An error is told when it comes. When the API server serves the resource again, the stream goes on from where it was.
+// An error is reported when it occurs. When the API server serves the resource again, the stream continues from its position.
 func TestStreamTellsErrors(t *testing.T) {
 	for what, err := range refusals {
 		t.Run("of a watch, "+what, func(t *testing.T) {
@@ -94,7 +94,7 @@ func TestStreamTellsErrors(t *testing.T) {
 	}
 }
 
-// 405 is what an API server says of a watch, or of a streaming list, that it does not serve. Pages may still be.
+// 405 is the error for a watch or a streaming list that is not served. Pages may still be served.
 func TestStreamTellsWhatIsNotServed(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		b.begins()
@@ -113,7 +113,7 @@ func TestStreamTellsWhatIsNotServed(t *testing.T) {
 	})
 }
 
-// What the API server cannot tell any more is listed.
+// The stream lists what the API server can no longer deliver.
 func TestStreamListsAgain(t *testing.T) {
 	tooLarge := apierrors.NewTimeoutError("Too large resource version", 1)
 	tooLarge.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge}}
@@ -161,7 +161,7 @@ func TestStreamListsAgain(t *testing.T) {
 	})
 }
 
-// A watch that has lasted is followed at once by whatever comes after it, however it has ended.
+// After a watch that has lasted, the next one is opened immediately, however the watch has ended.
 func TestStreamGoesOnAtOnceAfterALongWatch(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		b.begins()
@@ -179,7 +179,7 @@ func TestStreamGoesOnAtOnceAfterALongWatch(t *testing.T) {
 	})
 }
 
-// A watch that brings nothing, not even a bookmark, is not believed.
+// A watch that delivers nothing, not even a bookmark, is not trusted.
 func TestStreamDoesNotBelieveSilence(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		b.begins()
@@ -196,7 +196,7 @@ func TestStreamDoesNotBelieveSilence(t *testing.T) {
 	})
 }
 
-// A sink that takes its time is not the API server's silence.
+// A slow sink is not mistaken for a silent API server.
 func TestStreamWaitsForTheSink(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		b.begins()
@@ -213,7 +213,7 @@ func TestStreamWaitsForTheSink(t *testing.T) {
 	})
 }
 
-// The next selector is followed from where the last was left, without a list and without a gap.
+// A new selector continues from the position of the old one, without a list and without a gap.
 func TestStreamSelects(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		b.begins()
@@ -224,7 +224,7 @@ func TestStreamSelects(t *testing.T) {
 		b.send(watch.Added, "y", "31")
 		b.expect("", "present y 31")
 
-		// While the next one cannot be opened, that is told, and the last selector is not gone back to.
+		// While the next watch cannot be opened, this is reported, and the old selector is not used again.
 		err := refusals["503"]
 		b.set("watch", err)
 		b.stream.Select("three")
@@ -241,7 +241,7 @@ func TestStreamSelects(t *testing.T) {
 	})
 }
 
-// Whatever an API server does to a watch, it is not asked more and more.
+// Whatever an API server does to watches, the number of requests stays limited.
 func TestStreamDoesNotSpin(t *testing.T) {
 	for what, end := range map[string]func(b *bubble){
 		"cut": func(b *bubble) { close(b.last().events) },
@@ -264,7 +264,7 @@ func TestStreamDoesNotSpin(t *testing.T) {
 					b.pass(100 * time.Millisecond)
 				}
 
-				require.Less(t, b.count(), 2*(10*2+10), "requests of a minute or two would be that many more")
+				require.Less(t, b.count(), 2*(10*2+10), "there should be only the requests of a minute or two")
 			})
 		})
 	}
@@ -281,7 +281,7 @@ func TestStreamDoesNotSpin(t *testing.T) {
 	})
 }
 
-// opened reports whether a watch was opened since it was called last.
+// opened reports whether a watch was opened since its last call.
 func (b *bubble) opened() bool {
 	b.fake.mu.Lock()
 	defer b.fake.mu.Unlock()
@@ -292,7 +292,7 @@ func (b *bubble) opened() bool {
 	return news
 }
 
-// A list that is asked for does not wait until the API server lets anybody watch.
+// A requested list does not wait until the API server accepts watches.
 func TestStreamListsWhileItMayNotWatch(t *testing.T) {
 	inBubble(t, func(b *bubble) {
 		err := refusals["503"]

@@ -17,7 +17,7 @@ func TestPausesGrowToTheirBoundAndAreSpread(t *testing.T) {
 		d := p.Next()
 		require.GreaterOrEqual(t, d, least)
 		require.LessOrEqual(t, d, least*6/5)
-		require.Equal(t, d, same.Next(), "a history repeats itself")
+		require.Equal(t, d, same.Next(), "pauses should be reproducible")
 
 		if other.Next() != d {
 			differ++

@@ -1,8 +1,8 @@
-// Package source finds objects: it follows what matches a selector, and goes over all that is labelled.
+// Package source finds objects: it follows the objects that match a selector.
 //
-// It reads the API server, hands what it sees to a [Sink], and says how it fares: an error is told when it comes, not retried in
-// silence, and a watch that brings nothing for longer than the API server leaves one alone is not believed. It keeps no object
-// and decides nothing.
+// It reads from the API server, passes what it sees to a [Sink], and reports its own state: it reports errors when they occur,
+// instead of retrying silently. It stops trusting a watch that has delivered nothing for longer than an API server normally
+// leaves a watch silent. It stores no objects and decides nothing.
 package source
 
 import (
@@ -20,27 +20,26 @@ import (
 )
 
 const (
-	// silence is how long a watch may bring nothing until a list shows what there is. API servers send a bookmark every minute to
-	// who asks for them; one that is late by half as long again may be busy. Where an API server sends none, this is the price: a
-	// list now and then.
+	// silence is how long a watch may deliver nothing until a list shows the current objects. API servers send a bookmark
+	// every minute to clients that request it. A busy API server may send one up to 90 s late. If an API
+	// server sends no bookmarks, this costs a list now and then.
 	silence = 150 * time.Second
-	// calm is how long a watch must have lasted for the next to be opened without a pause.
+	// calm is how long a watch must have lasted for the next one to be opened without a pause.
 	calm = 10 * time.Second
 )
 
-// Sink takes what a [Stream] sees. Its methods are called by one goroutine, in order; a call that blocks holds the stream
-// back.
+// Sink receives what a [Stream] sees. One goroutine calls its methods in order. A call that blocks holds the stream back.
 type Sink interface {
-	// Begin says that a list begins, at once or after a pause: what was seen before may be outdated. When it begins after a pause, it is said
-	// again.
+	// Begin reports that a list begins, immediately or after a pause: earlier sights may be outdated. If the list begins
+	// after a pause, Begin is called again.
 	Begin()
-	// Present says that the object matches: it was listed, or has changed.
+	// Present reports an object that matches: it was listed, or has changed.
 	Present(ctx context.Context, o objects.Object)
-	// Gone says that the object no longer matches, or has been deleted, by the given resource version.
+	// Gone reports that the object no longer matches, or was deleted, by the given resource version.
 	Gone(id objects.ID, resourceVersion string)
-	// Listed says that the list which began is complete: all that is said from now on has changed since.
+	// Listed reports that the list is complete: later calls report changes since.
 	Listed()
-	// Failed says that the stream cannot be read, and why; it will be tried again. A nil error says that it can be read.
+	// Failed reports that the stream cannot be read, and why; the stream retries. A nil error reports that it can be read.
 	Failed(err error)
 }
 
@@ -49,38 +48,40 @@ type Sink interface {
 //
 // Invariants:
 //
-//  1. What matches when a list begins, and whatever comes to match after, is said by Present, if the stream can be read.
-//  2. While it cannot be read, Failed has said so last. While a list is missing, Begin has.
-//  3. A watch that brings nothing, not even a bookmark, is not believed for longer than the silence.
-//  4. Another selector takes effect without a list: whatever comes to match it after what was seen with the old one is said. Who
-//     matches it already, and did not match the old one, is not; whoever selects knows, and lists these.
+//  1. Present reports every object that matches when a list begins, or that matches later, if the stream can be read.
+//  2. While the stream cannot be read, the last call was Failed with an error. While a list is missing, the last call was
+//     Begin.
+//  3. A watch that delivers nothing, not even a bookmark, is not trusted for longer than silence.
+//  4. A new selector takes effect without a list. Present reports the objects that come to match it after the last event
+//     of the old one. It does not report objects that already match the new selector and did not match the old one: the
+//     caller of Select knows and lists them.
 type Stream struct {
 	client *objects.Client
 	sink   Sink
 	clock  clock.Clock
 	scope  objects.Scope
-	// selected holds the selector that is wanted now, until Run takes it.
+	// selected contains the latest selector, until Run takes it.
 	selected chan string
-	// again asks for another list.
+	// again requests another list.
 	again chan struct{}
 }
 
-// NewStream returns a stream of what is in a scope. Run it once.
+// NewStream returns a stream of the objects of a scope. Run it once.
 func NewStream(c *objects.Client, scope objects.Scope, sink Sink, clk clock.Clock) *Stream {
 	return &Stream{client: c, sink: sink, clock: clk, scope: scope, selected: make(chan string, 1), again: make(chan struct{}, 1)}
 }
 
-// Select gives the stream another label selector. It returns at once; one goroutine may call it.
+// Select sets another label selector. It returns immediately. Only one goroutine may call it.
 func (s *Stream) Select(selector string) {
 	select {
-	case <-s.selected: // nobody has taken the one before
+	case <-s.selected: // the previous one was not taken
 	default:
 	}
 
 	s.selected <- selector
 }
 
-// Relist has the stream list again. It returns at once, and may be called by any goroutine.
+// Relist requests another list. It returns immediately and is safe for concurrent use.
 func (s *Stream) Relist() {
 	select {
 	case s.again <- struct{}{}:
@@ -88,7 +89,7 @@ func (s *Stream) Relist() {
 	}
 }
 
-// asked reports whether another list has been asked for that has not begun.
+// asked reports whether another list was requested and has not begun.
 func (s *Stream) asked() bool {
 	select {
 	case <-s.again:
@@ -98,7 +99,7 @@ func (s *Stream) asked() bool {
 	}
 }
 
-// errRelist ends a watch whose history the API server no longer has, or that is not that of the same storage.
+// errRelist ends a watch if the API server no longer has its history, or if the history belongs to another state of the storage.
 var errRelist = errors.New("the history is gone")
 
 // Run follows the stream until ctx ends.
@@ -108,7 +109,7 @@ func (s *Stream) Run(ctx context.Context) {
 
 	for ctx.Err() == nil {
 		began := s.clock.Now()
-		if s.asked() { // however long it takes until the API server lets anybody watch
+		if s.asked() { // even if the API server accepts no watch for a long time
 			version = ""
 		}
 
@@ -131,7 +132,7 @@ func (s *Stream) Run(ctx context.Context) {
 			continue
 		case errors.Is(err, errRelist):
 			version = ""
-			s.sink.Begin() // nothing is told during the pause
+			s.sink.Begin() // nothing is reported during the pause
 		case err != nil:
 			s.sink.Failed(err)
 		}
@@ -143,7 +144,7 @@ func (s *Stream) Run(ctx context.Context) {
 	}
 }
 
-// list tells of all that matches, and returns from where to watch.
+// list reports all objects that match, and returns the version from which to watch.
 func (s *Stream) list(ctx context.Context) (version string, err error) {
 	s.take()
 	s.sink.Begin()
@@ -162,7 +163,7 @@ func (s *Stream) list(ctx context.Context) (version string, err error) {
 	return version, nil
 }
 
-// take takes the selector that is wanted now.
+// take takes the latest selector.
 func (s *Stream) take() {
 	select {
 	case s.scope.Selector = <-s.selected:
@@ -170,7 +171,7 @@ func (s *Stream) take() {
 	}
 }
 
-// follow watches until the watch ends, and returns from where to go on.
+// follow watches until the watch ends, and returns the version from which to continue.
 func (s *Stream) follow(ctx context.Context, version string) (string, error) {
 	s.take()
 
@@ -190,11 +191,11 @@ func (s *Stream) follow(ctx context.Context, version string) (string, error) {
 		case <-ctx.Done():
 			return version, ctx.Err() //nolint:wrapcheck // the caller's own
 		case <-silent.C():
-			return "", nil // after a restore of its storage, an API server tells nothing of what comes below the version
+			return "", nil // after a restore of its storage, an API server reports nothing below the version
 		case <-s.again:
 			return "", nil
 		case s.scope.Selector = <-s.selected:
-			// The old watch stays until the new one is there.
+			// The old watch stays open until the new one is open.
 			other, err := s.open(ctx, version)
 			if err != nil {
 				return version, err
@@ -211,7 +212,7 @@ func (s *Stream) follow(ctx context.Context, version string) (string, error) {
 				return version, err
 			}
 
-			silent.Reset(silence) // the sink may have taken its time
+			silent.Reset(silence) // the sink may have blocked for some time
 		}
 	}
 }
@@ -225,13 +226,13 @@ func (s *Stream) open(ctx context.Context, version string) (watch.Interface, err
 	return w, err
 }
 
-// history reports whether an API server cannot go on from a resource version: it is too old, or newer than all that there is, as
-// after a restore of its storage.
+// history reports whether the API server cannot continue from a resource version: the version is too old, or newer than all
+// existing versions, as after a restore of the storage.
 func history(err error) bool {
 	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) || apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge)
 }
 
-// event hands one event on, and returns from where to go on after it.
+// event passes on one event, and returns the version from which to continue.
 func (s *Stream) event(ctx context.Context, version string, event watch.Event) (string, error) {
 	if event.Type == watch.Error {
 		err := apierrors.FromObject(event.Object)
@@ -248,7 +249,7 @@ func (s *Stream) event(ctx context.Context, version string, event watch.Event) (
 	}
 
 	if objects.Older(m.ResourceVersion, version) {
-		return version, errRelist // versions do not go backwards, but for a restore of the storage
+		return version, errRelist // versions decrease only after a restore of the storage
 	}
 
 	//exhaustive:ignore

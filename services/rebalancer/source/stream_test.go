@@ -23,14 +23,14 @@ const ring = "example"
 
 var configMaps = corev1.SchemeGroupVersion.WithResource("configmaps")
 
-type world struct {
+type namespace struct {
 	*testing.T
 	plain client.Client
 	ns    string
 	c     *objects.Client
 }
 
-func newWorld(t *testing.T) *world {
+func newNamespace(t *testing.T) *namespace {
 	t.Helper()
 
 	plane := localplane.Shared(t)
@@ -40,10 +40,10 @@ func newWorld(t *testing.T) *world {
 	api, err := objects.Connect(plane.Config, httpClient, objects.Bounds{PerSecond: 10000, AtOnce: 64})
 	require.NoError(t, err)
 
-	return &world{T: t, plain: plane.Client, ns: plane.Namespace(t), c: objects.NewClient(api, ring)}
+	return &namespace{T: t, plain: plane.Client, ns: plane.Namespace(t), c: objects.NewClient(api, ring)}
 }
 
-func (w *world) create(name string, labels map[string]string) *corev1.ConfigMap {
+func (w *namespace) create(name string, labels map[string]string) *corev1.ConfigMap {
 	w.Helper()
 
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: name, Labels: labels}}
@@ -52,7 +52,7 @@ func (w *world) create(name string, labels map[string]string) *corev1.ConfigMap 
 	return cm
 }
 
-// sink writes down what a stream says.
+// sink records the calls of a stream.
 type sink struct{ said chan string }
 
 func (s sink) Begin() { s.said <- "begin" }
@@ -72,12 +72,12 @@ func (s sink) expect(t *testing.T, want ...string) {
 	t.Helper()
 
 	for _, w := range want {
-		require.Equal(t, w, <-s.said) // the test run's timeout ends a wait in vain, and shows where
+		require.Equal(t, w, <-s.said) // if nothing comes, the timeout of the test run shows where
 	}
 }
 
 func TestStream(t *testing.T) {
-	w := newWorld(t)
+	w := newNamespace(t)
 	label := func(shard string) map[string]string { return map[string]string{v1alpha1.ShardLabel(ring): shard} }
 
 	w.create("at-one", label("one"))
@@ -108,7 +108,7 @@ func TestStream(t *testing.T) {
 }
 
 func TestStreamReportsFailureAndGoesOn(t *testing.T) {
-	w := newWorld(t)
+	w := newNamespace(t)
 	s := sink{said: make(chan string)}
 	stream := NewStream(w.c, objects.Scope{GVR: corev1.SchemeGroupVersion.WithResource("ghosts")}, s, clock.RealClock{})
 
@@ -123,7 +123,7 @@ func TestStreamReportsFailureAndGoesOn(t *testing.T) {
 	s.expect(t, "begin", "failed", "begin", "failed")
 
 	go func() {
-		for range s.said { // let it go
+		for range s.said { // let it finish
 		}
 	}()
 

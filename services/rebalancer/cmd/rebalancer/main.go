@@ -1,4 +1,4 @@
-// Command rebalancer keeps every object at the shard it belongs to.
+// Command rebalancer keeps every object at the shard to which it belongs.
 package main
 
 import (

@@ -24,22 +24,22 @@ import (
 var (
 	websites = schema.GroupResource{Group: "example.com", Resource: "websites"}
 	v1       = websites.WithVersion("v1")
-	now      = clock.RealClock{}.Now // of the bubble
+	now      = clock.RealClock{}.Now // the clock of the bubble
 )
 
-// world is a server with one client, in a bubble of its own.
-type world struct {
+// bubble is a server with one client, in a bubble of its own.
+type bubble struct {
 	*testing.T
 	server *apiserver.Server
 	c      *apiserver.Client
 }
 
 // in runs a test in a bubble.
-func in(t *testing.T, c apiserver.Config, test func(w *world)) {
+func in(t *testing.T, c apiserver.Config, test func(w *bubble)) {
 	t.Helper()
 
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{T: t, server: apiserver.New(c)}
+		w := &bubble{T: t, server: apiserver.New(c)}
 		w.c = w.server.Client("tester/0")
 		w.server.Serve(websites, apiserver.Served{Version: "v1", Others: []string{"v1beta1"}, Kind: "Website", Namespaced: true})
 		test(w)
@@ -52,7 +52,7 @@ func id(name string) apiserver.ID {
 
 func objectID(name string) objects.ID { return objects.ID{GVR: v1, Namespace: "n", Name: name} }
 
-func (w *world) create(name, label string) {
+func (w *bubble) create(name, label string) {
 	w.Helper()
 
 	o := &metav1.PartialObjectMetadata{}
@@ -63,16 +63,16 @@ func (w *world) create(name, label string) {
 	require.NoError(w, w.c.Create(w.Context(), id(name), o))
 }
 
-func (w *world) label(name, label string) {
+func (w *bubble) label(name, label string) {
 	w.Helper()
 	require.NoError(w, w.c.Edit(w.Context(), id(name), func(o *metav1.PartialObjectMetadata) { o.Labels = map[string]string{"l": label} }))
 }
 
-func (w *world) patch(name, body string) (*metav1.PartialObjectMetadata, error) {
+func (w *bubble) patch(name, body string) (*metav1.PartialObjectMetadata, error) {
 	return w.c.Patch(w.Context(), objectID(name), []byte(body))
 }
 
-func (w *world) list(opts metav1.ListOptions) (*metav1.PartialObjectMetadataList, []string, error) {
+func (w *bubble) list(opts metav1.ListOptions) (*metav1.PartialObjectMetadataList, []string, error) {
 	list, err := w.c.List(w.Context(), v1, "", opts)
 	if err != nil {
 		return nil, nil, err
@@ -86,8 +86,8 @@ func (w *world) list(opts metav1.ListOptions) (*metav1.PartialObjectMetadataList
 	return list, names, nil
 }
 
-// watch opens a watch and returns what says which event comes next: until it ends, or for so long.
-func (w *world) watch(opts metav1.ListOptions) (next func() string) {
+// watch opens a watch, and returns a function that returns the next event, or reports silence after a while.
+func (w *bubble) watch(opts metav1.ListOptions) (next func() string) {
 	w.Helper()
 
 	opened, err := w.c.Watch(w.Context(), v1, "", opts)
@@ -118,7 +118,7 @@ func told(e watch.Event) string {
 		return "error " + string(apierrors.ReasonForError(apierrors.FromObject(e.Object)))
 	}
 
-	o := e.Object.(*metav1.PartialObjectMetadata) //nolint:forcetypeassert // nothing else comes
+	o := e.Object.(*metav1.PartialObjectMetadata) //nolint:forcetypeassert // there are no other types
 
 	text := fmt.Sprintf("%s %s", e.Type, o.Name)
 	if l, ok := o.Labels["l"]; ok {
@@ -133,20 +133,20 @@ func told(e watch.Event) string {
 }
 
 func TestListsAreOfOneVersion(t *testing.T) {
-	in(t, apiserver.Config{Page: 2}, func(w *world) {
+	in(t, apiserver.Config{Page: 2}, func(w *bubble) {
 		for _, name := range []string{"b", "a", "d"} {
 			w.create(name, "")
 		}
 
 		page, names, err := w.list(metav1.ListOptions{Limit: 500})
 		require.NoError(w, err)
-		require.Equal(w, []string{"a", "b"}, names, "a server may make pages smaller than asked")
+		require.Equal(w, []string{"a", "b"}, names, "a server may make pages smaller than requested")
 
 		w.create("c", "")
 
 		rest, names, err := w.list(metav1.ListOptions{Limit: 500, Continue: page.Continue})
 		require.NoError(w, err)
-		require.Equal(w, []string{"d"}, names, "c came later")
+		require.Equal(w, []string{"d"}, names, "c was created later")
 		require.Equal(w, page.ResourceVersion, rest.ResourceVersion)
 		require.Empty(w, rest.Continue)
 
@@ -160,12 +160,12 @@ func TestListsAreOfOneVersion(t *testing.T) {
 
 		_, names, err = w.list(metav1.ListOptions{Limit: 500, Continue: status.Status().Continue})
 		require.NoError(w, err)
-		require.Equal(w, []string{"c", "d"}, names, "from the same place at a newer version")
+		require.Equal(w, []string{"c", "d"}, names, "the list should continue from the same place at a newer version")
 	})
 }
 
 func TestSelectors(t *testing.T) {
-	in(t, apiserver.Config{}, func(w *world) {
+	in(t, apiserver.Config{}, func(w *bubble) {
 		w.create("a", "one")
 		w.create("b", "two")
 		w.create("c", "")
@@ -192,7 +192,7 @@ func TestSelectors(t *testing.T) {
 }
 
 func TestWatchFollowsItsSelector(t *testing.T) {
-	in(t, apiserver.Config{}, func(w *world) {
+	in(t, apiserver.Config{}, func(w *bubble) {
 		w.create("a", "one") // v2
 		next := w.watch(metav1.ListOptions{LabelSelector: "l=one", ResourceVersion: "2"})
 
@@ -201,7 +201,7 @@ func TestWatchFollowsItsSelector(t *testing.T) {
 		require.Equal(w, "ADDED b=one v4", next())
 
 		w.label("a", "two")
-		require.Equal(w, "DELETED a=one v5", next(), "as it was before, in the version of the change")
+		require.Equal(w, "DELETED a=one v5", next(), "the previous object, in the version of the change")
 
 		require.NoError(w, w.c.Edit(w.Context(), id("b"), func(o *metav1.PartialObjectMetadata) {
 			o.Annotations = map[string]string{"x": "y"}
@@ -213,17 +213,17 @@ func TestWatchFollowsItsSelector(t *testing.T) {
 		require.Equal(w, "silence", next())
 
 		again := w.watch(metav1.ListOptions{LabelSelector: "l=two", ResourceVersion: "3"})
-		require.Equal(w, "DELETED b=two v4", again(), "what has been since")
+		require.Equal(w, "DELETED b=two v4", again(), "the changes since")
 		require.Equal(w, "ADDED a=two v5", again())
 	})
 }
 
 func TestWatchesEnd(t *testing.T) {
-	in(t, apiserver.Config{}, func(w *world) {
+	in(t, apiserver.Config{}, func(w *bubble) {
 		open := w.watch(metav1.ListOptions{ResourceVersion: "1"})
 		w.create("a", "")
 		w.server.Compact()
-		require.Equal(w, "ADDED a v2", open(), "an open watch goes on")
+		require.Equal(w, "ADDED a v2", open(), "an open watch continues")
 
 		late := w.watch(metav1.ListOptions{ResourceVersion: "1"})
 		require.Equal(w, "error Expired", late())
@@ -241,7 +241,7 @@ func TestWatchesEnd(t *testing.T) {
 }
 
 func TestBookmarksComeEveryMinute(t *testing.T) {
-	in(t, apiserver.Config{}, func(w *world) {
+	in(t, apiserver.Config{}, func(w *bubble) {
 		opened, err := w.c.Watch(w.Context(), v1, "", metav1.ListOptions{ResourceVersion: "1", AllowWatchBookmarks: true, LabelSelector: "l"})
 		require.NoError(w, err)
 		w.create("a", "")
@@ -262,7 +262,7 @@ func TestStreamingLists(t *testing.T) {
 		SendInitialEvents: new(true), ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan, AllowWatchBookmarks: true, LabelSelector: "l",
 	}
 
-	in(t, apiserver.Config{Streaming: true}, func(w *world) {
+	in(t, apiserver.Config{Streaming: true}, func(w *bubble) {
 		w.create("b", "one")
 		w.create("a", "one")
 		w.create("c", "")
@@ -280,12 +280,12 @@ func TestStreamingLists(t *testing.T) {
 		require.True(w, apierrors.IsInvalid(err), "%v", err)
 	})
 
-	in(t, apiserver.Config{}, func(w *world) {
+	in(t, apiserver.Config{}, func(w *bubble) {
 		_, err := w.c.Watch(w.Context(), v1, "", opts)
 		require.True(w, apierrors.IsInvalid(err), "%v", err)
 	})
 
-	in(t, apiserver.Config{Streaming: true}, func(w *world) {
+	in(t, apiserver.Config{Streaming: true}, func(w *bubble) {
 		w.server.Inject(apiserver.Fault{
 			From: now(), Until: now().Add(time.Minute), Effect: apiserver.Refuse, Code: http.StatusForbidden, Verb: "list",
 		})
@@ -300,7 +300,7 @@ func TestStreamingLists(t *testing.T) {
 
 func TestPatch(t *testing.T) {
 	admitted := 0
-	in(t, apiserver.Config{Admit: func(apiserver.Write) { admitted++ }}, func(w *world) {
+	in(t, apiserver.Config{Admit: func(apiserver.Write) { admitted++ }}, func(w *bubble) {
 		w.create("a", "one") // v2
 
 		o, err := w.patch("a", `{"metadata":{"resourceVersion":"2","labels":{"l":null,"m":"two"},"annotations":{"x":"y"}}}`)
@@ -321,12 +321,12 @@ func TestPatch(t *testing.T) {
 
 		o, err = w.patch("a", `{"metadata":{"labels":{"m":"two"}}}`)
 		require.NoError(w, err)
-		require.Equal(w, "3", o.ResourceVersion, "nothing was changed")
+		require.Equal(w, "3", o.ResourceVersion, "nothing should be changed")
 	})
 }
 
 func TestResourcesChange(t *testing.T) {
-	in(t, apiserver.Config{}, func(w *world) {
+	in(t, apiserver.Config{}, func(w *bubble) {
 		w.create("a", "")
 
 		read := func(version string) error {
@@ -344,7 +344,7 @@ func TestResourcesChange(t *testing.T) {
 
 		err := read("v1")
 		require.True(w, apierrors.IsNotFound(err))
-		require.False(w, resources.IsGone(err), "it says nothing about the object")
+		require.False(w, resources.IsGone(err), "it proves nothing about the object")
 
 		w.server.Serve(websites, apiserver.Served{Version: "v2", Kind: "Website", Namespaced: true, Down: true})
 		require.True(w, apierrors.IsServiceUnavailable(read("v2")))
@@ -355,14 +355,14 @@ func TestResourcesChange(t *testing.T) {
 }
 
 func TestFaults(t *testing.T) {
-	during := func(w *world, f apiserver.Fault, do func()) {
+	during := func(w *bubble, f apiserver.Fault, do func()) {
 		f.From, f.Until = now(), now().Add(time.Minute)
 		w.server.Inject(f)
 		do()
 		<-(clock.RealClock{}).After(f.Until.Sub(now()))
 	}
 
-	in(t, apiserver.Config{}, func(w *world) {
+	in(t, apiserver.Config{}, func(w *bubble) {
 		w.create("a", "one")
 
 		during(w, apiserver.Fault{Effect: apiserver.Refuse, Code: http.StatusForbidden, Verb: "write", Client: "tester"}, func() {
@@ -375,7 +375,7 @@ func TestFaults(t *testing.T) {
 		during(w, apiserver.Fault{Effect: apiserver.Lose, Resource: websites.String()}, func() {
 			_, err := w.patch("a", `{"metadata":{"labels":{"l":"lost"}}}`)
 			require.True(w, apierrors.IsTimeout(err), "%v", err)
-			require.Equal(w, "lost", w.server.Object(id("a")).Labels["l"], "it was carried out")
+			require.Equal(w, "lost", w.server.Object(id("a")).Labels["l"], "it should be executed")
 		})
 
 		during(w, apiserver.Fault{Effect: apiserver.Hang}, func() {
@@ -401,7 +401,7 @@ func TestFaults(t *testing.T) {
 }
 
 func TestWatchesThatAreBlindOrLate(t *testing.T) {
-	in(t, apiserver.Config{}, func(w *world) {
+	in(t, apiserver.Config{}, func(w *bubble) {
 		late := w.watch(metav1.ListOptions{ResourceVersion: "1"})
 		w.server.Inject(apiserver.Fault{Effect: apiserver.Stall, From: now(), Until: now().Add(15 * time.Second)})
 		w.create("a", "")
@@ -415,16 +415,16 @@ func TestWatchesThatAreBlindOrLate(t *testing.T) {
 		<-(clock.RealClock{}).After(20 * time.Second)
 		w.create("b", "")
 		w.server.Cut(apiserver.Closed, "", "")
-		require.Equal(w, "silence", late(), "it is blind for ever, and does not even see its end")
+		require.Equal(w, "silence", late(), "it is blind forever, and does not even deliver its end")
 		require.Equal(w, "silence", during())
 		require.Equal(w, "ADDED b v3", w.watch(metav1.ListOptions{ResourceVersion: "2"})())
 	})
 }
 
-// The time that a request takes follows from the seed, from what is asked and how often it was before; and from nothing else.
+// The duration of a request depends only on the seed, the request, and the number of earlier equal requests.
 func TestTimesRepeatThemselves(t *testing.T) {
 	times := func(seed uint64, noise int) (all []time.Duration) {
-		in(t, apiserver.Config{Seed: seed}, func(w *world) {
+		in(t, apiserver.Config{Seed: seed}, func(w *bubble) {
 			w.create("a", "")
 
 			for range noise {
@@ -450,12 +450,12 @@ func TestTimesRepeatThemselves(t *testing.T) {
 	require.NotEqual(t, first[0], first[1])
 }
 
-// A write whose sender has gone may be carried out all the same, once.
+// A write whose sender is gone may be executed anyway, once.
 func TestWritesOutliveTheirSender(t *testing.T) {
 	carried := 0
 
 	for seed := range uint64(20) {
-		in(t, apiserver.Config{Seed: seed}, func(w *world) {
+		in(t, apiserver.Config{Seed: seed}, func(w *bubble) {
 			w.create("a", "one")
 
 			ctx, cancel := context.WithTimeout(w.Context(), time.Microsecond)

@@ -11,40 +11,40 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Effect is what a fault does to requests.
+// Effect is the effect of a fault on requests.
 type Effect string
 
 const (
-	// Refuse answers with an error, and does nothing.
+	// Refuse answers with an error and does nothing.
 	Refuse Effect = "refuse"
-	// Lose carries the request out, and answers that it took too long.
+	// Lose executes the request, and answers that it took too long.
 	Lose Effect = "lose"
-	// Hang does not answer, until the client gives up. Every other write is carried out all the same.
+	// Hang does not answer until the client gives up. It still executes every second write.
 	Hang Effect = "hang"
-	// Slow makes requests take longer, before they are carried out.
+	// Slow delays requests before they are executed.
 	Slow Effect = "slow"
-	// Blind makes watches say nothing any more, for ever: those that are open, and those that are opened meanwhile.
+	// Blind silences watches forever: the open ones, and those that are opened meanwhile.
 	Blind Effect = "blind"
-	// Stall keeps back what watches have to say until the fault is over.
+	// Stall holds back the events of watches until the fault is over.
 	Stall Effect = "stall"
 )
 
-// Fault is something that goes wrong for a while.
+// Fault is a temporary failure.
 type Fault struct {
 	From, Until time.Time
-	// Client is the class of clients that it hits; empty for all.
+	// Client is the class of clients that it affects; empty for all.
 	Client string
-	// Verb is get, list, watch, create, update, patch, delete, or "write" for the last four; empty for all. A streaming list is a watch and
-	// a list.
+	// Verb is get, list, watch, create, update, patch, delete, or "write" for the last four; empty for all. A streaming list
+	// counts as a watch and a list.
 	Verb string
-	// Resource is what it hits, as schema.GroupResource writes it; empty for all.
+	// Resource is the affected resource, in the notation of schema.GroupResource; empty for all.
 	Resource string
 	Effect   Effect
-	// Code is the HTTP status of what is refused.
+	// Code is the HTTP status of refused requests.
 	Code int
-	// Delay is how much longer slow requests take.
+	// Delay is the delay of slow requests.
 	Delay time.Duration
-	// Percent is the share of requests that it hits; 0 is all.
+	// Percent is the share of affected requests; 0 means all.
 	Percent int
 }
 
@@ -69,14 +69,14 @@ func (s *Server) Inject(faults ...Fault) {
 	}
 }
 
-// hits reports whether the fault hits a request now; h decides where it hits some.
+// hits reports whether the fault affects a request now. h selects the affected requests of a partial fault.
 func (f *Fault) hits(now time.Time, class string, r request, h uint64) bool {
 	if now.Before(f.From) || !now.Before(f.Until) || !f.concerns(class, r) {
 		return false
 	}
 
 	if f.Effect == Blind || f.Effect == Stall {
-		return false // not the request
+		return false // another request
 	}
 
 	return f.Percent == 0 || h%100 < uint64(f.Percent) //nolint:gosec // a percentage
@@ -88,7 +88,7 @@ func (f *Fault) concerns(class string, r request) bool {
 		(f.Resource == "" || f.Resource == r.resource.String())
 }
 
-// The methods below may be called of no fault.
+// The receiver of the following methods may be nil, which means no fault.
 
 func (f *Fault) carriesOut() bool { return f == nil || f.Effect != Refuse && f.Effect != Hang }
 func (f *Fault) hangs() bool      { return f != nil && f.Effect == Hang }
@@ -102,7 +102,7 @@ func (f *Fault) error(r request) error {
 	return refused(f.Code, r)
 }
 
-// refused is the error of a request that the server refuses by itself.
+// refused is the error for a request that the server itself refuses.
 func refused(code int, r request) error {
 	switch code {
 	case http.StatusForbidden:
@@ -120,19 +120,19 @@ func refused(code int, r request) error {
 	return apierrors.NewGenericServerResponse(code, r.verb, r.resource, "", "", 0, true)
 }
 
-// Break says how watches end.
+// Break is the way in which watches end.
 type Break string
 
 const (
-	// Closed ends watches without a word, as at the end of their time.
+	// Closed ends watches silently, as after their maximum duration.
 	Closed Break = "closed"
-	// Expired ends them with the error that their version is too old.
+	// Expired ends them with the error for an expired version.
 	Expired Break = "expired"
 	// Failed ends them with an internal error.
 	Failed Break = "failed"
 )
 
-// Cut ends the open watches of a class of clients and a resource; empty stands for all.
+// Cut ends the open watches of a class of clients and a resource; empty means all.
 func (s *Server) Cut(how Break, class, resource string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -146,7 +146,7 @@ func (s *Server) Cut(how Break, class, resource string) {
 	}
 }
 
-// Compact forgets all history.
+// Compact drops the whole history.
 func (s *Server) Compact() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -160,18 +160,18 @@ func (s *Server) Compact() {
 
 // Served is how a resource is served.
 type Served struct {
-	// Version is the version that is preferred; Others those that are served besides.
+	// Version is the preferred version. Others are the other served versions.
 	Version string
 	Others  []string
-	// Kind is the kind of the objects.
+	// Kind is the kind of its objects.
 	Kind string
-	// Namespaced is false for a resource of the cluster.
+	// Namespaced is false for a cluster-scoped resource.
 	Namespaced bool
-	// Down says that the server behind it does not answer.
+	// Down means that the server behind it does not answer.
 	Down bool
 }
 
-// Serve serves a resource from now on as said. Watches of versions that are no longer served end.
+// Serve serves a resource in this way from now on. Watches of versions that are no longer served end.
 func (s *Server) Serve(gr schema.GroupResource, how Served) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,7 +180,7 @@ func (s *Server) Serve(gr schema.GroupResource, how Served) {
 	s.endUnserved(gr)
 }
 
-// Withdraw serves a resource no longer; its objects stay, and are there again when it is served again.
+// Withdraw stops serving a resource. Its objects stay, and are available when it is served again.
 func (s *Server) Withdraw(gr schema.GroupResource) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,13 +202,13 @@ func (c *Client) Discover() map[schema.GroupResource]Served { return maps.Clone(
 
 func (s *Server) endUnserved(gr schema.GroupResource) {
 	for w := range s.watchers {
-		if w.gvr.GroupResource() == gr { // the storage is made anew, also for the versions that stay
+		if w.gvr.GroupResource() == gr { // the storage is rebuilt, also for versions that stay
 			w.end(Closed)
 		}
 	}
 }
 
-// refuses returns the error of a request for a version that is not served; nil if it is.
+// refuses returns the error for a request of a version that is not served; nil if it is served.
 func (s *Server) refuses(gvr schema.GroupVersionResource, r request) error {
 	how, ok := s.served[gvr.GroupResource()]
 	if !ok || how.Version != gvr.Version && !slices.Contains(how.Others, gvr.Version) {

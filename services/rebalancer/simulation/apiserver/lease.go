@@ -19,16 +19,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// leaseResource is what Leases are called.
+// leaseResource is the resource of Leases.
 var leaseResource = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
 
-// leases are those of all rings. What is stored never changes.
+// leases contains all Leases. Stored Leases never change.
 type leases struct {
 	objects   map[types.NamespacedName]*coordinationv1.Lease
 	followers []follower
 }
 
-// follower is told of changes.
+// follower receives changes.
 type follower struct {
 	client string
 	seen   func(id types.NamespacedName, l *coordinationv1.Lease, delay time.Duration)
@@ -36,8 +36,8 @@ type follower struct {
 
 func newLeases() *leases { return &leases{objects: map[types.NamespacedName]*coordinationv1.Lease{}} }
 
-// FollowLeases has seen called for every Lease that there is and for every change from now on, with the lock held; l is nil if
-// it was deleted. The delay is after what time the client's watch would tell it.
+// FollowLeases calls seen for every existing Lease and for every later change, with the lock held; l is nil if the Lease was
+// deleted. delay is the time after which the client's watch would deliver the event.
 func (s *Server) FollowLeases(client string, seen func(id types.NamespacedName, l *coordinationv1.Lease, delay time.Duration)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -49,7 +49,7 @@ func (s *Server) FollowLeases(client string, seen func(id types.NamespacedName, 
 	}
 }
 
-// Leases returns all Leases as they are now, in the order of their names. They must not be changed.
+// Leases returns the current Leases, sorted by name. They must not be changed.
 func (s *Server) Leases() []*coordinationv1.Lease {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,7 +88,7 @@ func (s *Server) putLease(id types.NamespacedName, l *coordinationv1.Lease) {
 	}
 }
 
-// LeaseClient reads and writes Leases. It implements client.Reader, for Leases alone.
+// LeaseClient reads and writes Leases. It implements client.Reader, but only for Leases.
 type LeaseClient struct{ c *Client }
 
 var _ client.Reader = LeaseClient{}
@@ -96,7 +96,7 @@ var _ client.Reader = LeaseClient{}
 // Leases returns a client for Leases.
 func (c *Client) Leases() LeaseClient { return LeaseClient{c} }
 
-// errLeases is returned for what is no Lease.
+// errLeases is the error for other objects than Leases.
 var errLeases = errors.New("the simulated API server has Leases alone")
 
 // Get reads one Lease.
@@ -117,7 +117,7 @@ func (l LeaseClient) Get(ctx context.Context, key client.ObjectKey, obj client.O
 	})
 }
 
-// List reads the Leases that are selected by labels, namespace and name.
+// List reads the Leases that match labels, namespace and name.
 func (l LeaseClient) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
 	into, ok := list.(*coordinationv1.LeaseList)
 	if !ok {
@@ -173,7 +173,7 @@ func (l LeaseClient) Create(ctx context.Context, lease *coordinationv1.Lease) er
 	})
 }
 
-// Update writes a Lease, if it has not changed since it was read. Its error is Invalid if the Lease counts fewer than no transitions.
+// Update writes a Lease if it has not changed since it was read. The error is Invalid if the number of transitions is negative.
 func (l LeaseClient) Update(ctx context.Context, lease *coordinationv1.Lease) error {
 	if n := lease.Spec.LeaseTransitions; n != nil && *n < 0 {
 		return apierrors.NewInvalid(coordinationv1.SchemeGroupVersion.WithKind("Lease").GroupKind(), lease.Name,
@@ -183,7 +183,7 @@ func (l LeaseClient) Update(ctx context.Context, lease *coordinationv1.Lease) er
 	return l.unchanged(ctx, "update", lease, lease.DeepCopy())
 }
 
-// Delete deletes a Lease, if it has not changed since it was read. One that has a finalizer stays, in deletion.
+// Delete deletes a Lease if it has not changed since it was read. A Lease with a finalizer stays, and is being deleted.
 func (l LeaseClient) Delete(ctx context.Context, lease *coordinationv1.Lease) error {
 	if len(lease.Finalizers) == 0 {
 		return l.unchanged(ctx, "delete", lease, nil)
@@ -214,7 +214,7 @@ func (l LeaseClient) unchanged(ctx context.Context, verb string, read, becomes *
 	})
 }
 
-// do carries out a request about one Lease; found is nil if there is none.
+// do executes a request for one Lease; found is nil if there is none.
 func (l LeaseClient) do(ctx context.Context, verb string, key client.ObjectKey, apply func(found *coordinationv1.Lease) error) error {
 	return l.c.do(ctx, request{verb: verb, resource: leaseResource, what: key.String()}, func() error {
 		return apply(l.c.server.leases.objects[key])

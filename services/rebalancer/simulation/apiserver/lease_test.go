@@ -13,7 +13,7 @@ import (
 )
 
 func TestLeases(t *testing.T) {
-	in(t, apiserver.Config{}, func(w *world) {
+	in(t, apiserver.Config{}, func(w *bubble) {
 		leases := w.c.Leases()
 		key := client.ObjectKey{Namespace: "n", Name: "a"}
 		l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "a", Labels: map[string]string{"ring": "r"}}}
@@ -39,7 +39,7 @@ func TestLeases(t *testing.T) {
 		require.NoError(w, leases.Delete(w.Context(), one))
 		require.NoError(w, leases.Get(w.Context(), key, one))
 		require.NotNil(w, one.DeletionTimestamp)
-		require.NoError(w, leases.Update(w.Context(), one), "it may be written in deletion")
+		require.NoError(w, leases.Update(w.Context(), one), "it may be written while it is being deleted")
 
 		var list coordinationv1.LeaseList
 		require.NoError(w, leases.List(w.Context(), &list, client.MatchingLabels{"ring": "r"}, client.MatchingFields{"metadata.name": "a"}))

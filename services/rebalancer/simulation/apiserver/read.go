@@ -16,10 +16,10 @@ import (
 
 var _ objects.Server = (*Client)(nil)
 
-// Enter does not wait: one ring has the server for itself.
+// Enter does not wait: only one ring uses the server.
 func (c *Client) Enter(context.Context) (leave func(), err error) { return func() {}, nil }
 
-// Get reads one object. Its error is NotFound if there is none.
+// Get reads one object. The error is NotFound if there is none.
 func (c *Client) Get(ctx context.Context, id objects.ID) (*metav1.PartialObjectMetadata, error) {
 	r := request{verb: "get", resource: id.GVR.GroupResource(), what: id.GVR.Version + " " + id.Namespace + "/" + id.Name}
 
@@ -41,7 +41,7 @@ func (c *Client) Get(ctx context.Context, id objects.ID) (*metav1.PartialObjectM
 	return found.DeepCopy(), nil
 }
 
-// token says where a list goes on.
+// token is the position at which a list continues.
 type token struct {
 	Version int64
 	After   string
@@ -69,7 +69,7 @@ func parseToken(text string) (t token, err error) {
 	return t, nil
 }
 
-// List lists by page what is selected: all pages are of one version, unless it was compacted away meanwhile.
+// List lists the selected objects in pages. All pages have the same version, unless it was compacted meanwhile.
 func (c *Client) List(
 	ctx context.Context, gvr schema.GroupVersionResource, namespace string, opts metav1.ListOptions,
 ) (*metav1.PartialObjectMetadataList, error) {
@@ -139,7 +139,7 @@ func (s *Server) list(gr schema.GroupResource, f filter, opts metav1.ListOptions
 	return list, nil
 }
 
-// place orders objects as lists do.
+// place is the position of an object in lists.
 func place(o *metav1.PartialObjectMetadata) string { return o.Namespace + "\x00" + o.Name }
 
 func (s *Server) find(id ID) (*metav1.PartialObjectMetadata, error) {

@@ -14,40 +14,40 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Config is what a server is made from.
+// Config configures a server.
 type Config struct {
-	// Seed decides about everything that is left to chance.
+	// Seed determines everything that is random.
 	Seed uint64
-	// Page is the largest number of objects in one page of a list; 0 leaves it to who asks.
+	// Page is the maximum number of objects in one page of a list; 0 means no limit.
 	Page int
-	// Streaming reports whether a watch may begin with what there is (sendInitialEvents).
+	// Streaming reports whether a watch may begin with the existing objects (sendInitialEvents).
 	Streaming bool
-	// Admit may change an object before it is stored, as an admission webhook does. It is called with the server's lock held, and
-	// must not call the server. It may be nil.
+	// Admit may change an object before it is stored, like an admission webhook. It is called with the server's lock held,
+	// and must not call the server. It may be nil.
 	Admit func(w Write)
-	// Asked is told of every request when it comes, with the server's lock held. It may be nil.
+	// Asked is called for every request when it arrives, with the server's lock held. It may be nil.
 	Asked func(client, verb, resource, what string)
-	// Written is told of every change, with the server's lock held. It may be nil.
+	// Written is called for every change, with the server's lock held. It may be nil.
 	Written func(w Write)
 }
 
 // Write is a change of one object.
 type Write struct {
-	// Client names who writes.
+	// Client is the name of the writer.
 	Client string
 	// Verb is create, update, patch or delete.
 	Verb string
 	ID
-	// Old is the object before, nil for a new one; New the object after, nil for a deleted one. Only [Config.Admit] may change
-	// New.
+	// Old is the object before the change; nil for a new one. New is the object after the change; nil for a deleted one. Only
+	// [Config.Admit] may change New.
 	Old, New *metav1.PartialObjectMetadata
-	// Others visits all objects as they are now; [Config.Written] alone may call it.
+	// Others visits all current objects. Only [Config.Written] may call it.
 	Others func(visit func(ID, *metav1.PartialObjectMetadata))
-	// Stored returns another object as it is now, nil if there is none. It is for [Config.Admit], and set for that alone.
+	// Stored returns the current state of another object; nil if there is none. It is set only for [Config.Admit].
 	Stored func(ID) *metav1.PartialObjectMetadata
 }
 
-// ID names an object, whatever version it is read in.
+// ID identifies an object, independent of the version in which it is read.
 type ID struct {
 	schema.GroupResource
 	Namespace, Name string
@@ -62,7 +62,7 @@ func (id ID) String() string {
 	return id.GroupResource.String() + " " + id.Namespace + "/" + id.Name
 }
 
-// Server is an API server in memory. It may be used by any number of goroutines of one bubble.
+// Server is an API server in memory. It is safe for concurrent use by the goroutines of one bubble.
 type Server struct {
 	config Config
 	clock  clock.Clock
@@ -81,7 +81,7 @@ type Server struct {
 	last      map[string]time.Time
 }
 
-// New returns a server without objects, that serves no resource.
+// New returns a server without objects that serves no resource.
 func New(c Config) *Server {
 	return &Server{
 		config: c, clock: clock.RealClock{}, version: 1, stores: map[schema.GroupResource]*store{},
@@ -90,25 +90,25 @@ func New(c Config) *Server {
 	}
 }
 
-// Wait waits until nothing of the server runs any more. All who use it must have ended.
+// Wait waits until no goroutine of the server runs anymore. All its users must have ended.
 func (s *Server) Wait() { s.group.Wait() }
 
-// Client is an API server as one client sees it. It implements objects.Server.
+// Client is the server for one client. It implements objects.Server.
 type Client struct {
 	server *Server
 	name   string
 	class  string
 }
 
-// Client returns the server as the named client sees it. What is before the first slash of the name is its class, by which
-// faults and counts tell clients apart.
+// Client returns the server for the named client. The part of the name before the first slash is its class. Faults and counts
+// distinguish clients by class.
 func (s *Server) Client(name string) *Client {
 	class, _, _ := strings.Cut(name, "/")
 
 	return &Client{server: s, name: name, class: class}
 }
 
-// Counts returns how many requests there have been, by "class verb resource".
+// Counts returns the number of requests by "class verb resource".
 func (s *Server) Counts() map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,13 +116,13 @@ func (s *Server) Counts() map[string]int {
 	return maps.Clone(s.counts)
 }
 
-// request is what a client asks for.
+// request is a request of a client.
 type request struct {
 	verb     string
 	resource schema.GroupResource
-	// what tells this request from others of the client, for its time.
+	// what distinguishes this request from others of the client; its duration depends on it.
 	what string
-	// kind tells requests apart for the counts, beside verb and resource.
+	// kind distinguishes requests in the counts, in addition to verb and resource.
 	kind string
 }
 
@@ -130,17 +130,17 @@ func (r request) writes() bool {
 	return r.verb == "create" || r.verb == "update" || r.verb == "patch" || r.verb == "delete"
 }
 
-// course is what becomes of one request.
+// course is what happens to one request.
 type course struct {
 	before, after time.Duration
 	// stored is the part of before that comes after admission.
 	stored time.Duration
 	fault  *Fault
-	// applied says that a write is carried out although who has sent it does not wait for it.
+	// applied reports whether a write is executed although its sender no longer waits for it.
 	applied bool
 }
 
-// do carries out a request: apply is called with the lock held, once, unless a fault or the end of ctx prevents it.
+// do executes a request: it calls apply once with the lock held, unless a fault or the end of ctx prevents it.
 func (c *Client) do(ctx context.Context, r request, apply func() error) error {
 	s := c.server
 
@@ -156,10 +156,10 @@ func (c *Client) do(ctx context.Context, r request, apply func() error) error {
 	}
 
 	if left, err := s.pause(ctx, way.before); err != nil {
-		admitted := left <= way.stored // what is still in admission ends with the connection
+		admitted := left <= way.stored // a request that is still in admission ends with the connection
 
 		if r.writes() && way.applied && admitted && way.fault.carriesOut() {
-			s.group.Go(func() { // The server has it, and goes on with it.
+			s.group.Go(func() { // The server has received the request and continues it.
 				if _, err := s.pause(context.WithoutCancel(ctx), left); err == nil {
 					_ = locked()
 				}
@@ -174,7 +174,7 @@ func (c *Client) do(ctx context.Context, r request, apply func() error) error {
 	switch {
 	case way.fault.hangs():
 		if way.applied && r.writes() {
-			_ = locked() // nobody will know
+			_ = locked() // nobody receives the answer
 		}
 
 		return s.hang(ctx, r, way.fault)
@@ -195,10 +195,10 @@ func (c *Client) do(ctx context.Context, r request, apply func() error) error {
 	return err
 }
 
-// connectionLost is after how long a client gives up a connection on which nothing comes.
+// connectionLost is the time after which a client gives up a silent connection.
 const connectionLost = 45 * time.Second
 
-// hang waits until the fault is over, or the client notices that the connection is lost.
+// hang waits until the fault is over, or the client gives up the connection.
 func (s *Server) hang(ctx context.Context, r request, f *Fault) error {
 	if _, err := s.pause(ctx, min(connectionLost, f.Until.Sub(s.clock.Now()))); err != nil {
 		return fmt.Errorf("%s %s: %w", r.verb, r.resource, err)
@@ -207,7 +207,7 @@ func (s *Server) hang(ctx context.Context, r request, f *Fault) error {
 	return fmt.Errorf("%s %s: %w", r.verb, r.resource, errConnectionLost)
 }
 
-// course decides what becomes of a request, and counts it.
+// course determines what happens to a request, and counts it.
 func (s *Server) course(c *Client, r request) course {
 	s.counts[c.class+" "+r.verb+r.kind+" "+r.resource.String()]++
 
@@ -239,8 +239,8 @@ func (s *Server) course(c *Client, r request) course {
 	return way
 }
 
-// count returns how often something was asked before. What is asked several times at one instant counts once: who of those that ask was
-// first is not for chance to decide.
+// count returns how often the same request was sent before. Equal requests at the same instant count once: their order must
+// not have an effect.
 func (s *Server) count(key string) uint64 {
 	if now := s.clock.Now(); !now.Equal(s.last[key]) {
 		s.last[key] = now
@@ -250,21 +250,21 @@ func (s *Server) count(key string) uint64 {
 	return s.nth[key]
 }
 
-// latency returns how long a request takes before and after it is carried out.
+// latency returns how long a request takes before and after its execution.
 func latency(verb string, h uint64) (before, after time.Duration) {
 	least := map[string]time.Duration{"list": 4 * time.Millisecond, "get": time.Millisecond, "watch": 2 * time.Millisecond}[verb]
 	if least == 0 {
 		least = 3 * time.Millisecond
 	}
 
-	// Odd times, so that no two requests end at the same nanosecond.
+	// Odd durations, so that no two requests end at the same nanosecond.
 	before = least + time.Duration(mix(h, 1)%uint64(3*least))
 	after = least/4 + time.Duration(mix(h, 2)%uint64(least))
 
 	return before, after
 }
 
-// Lag returns after what time a watch of the client would tell it of a change of the named object now.
+// Lag returns the delay after which a watch of the client would deliver a change of the named object now.
 func (s *Server) Lag(client string, gr schema.GroupResource, name string) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -281,7 +281,7 @@ func (s *Server) lag(client string, gr schema.GroupResource, name string) time.D
 		s.stall(class, request{verb: "watch", resource: gr})
 }
 
-// stall returns for how long watches say nothing from now on.
+// stall returns for how long watches are silent from now on.
 func (s *Server) stall(class string, r request) (d time.Duration) {
 	now := s.clock.Now()
 
@@ -294,12 +294,12 @@ func (s *Server) stall(class string, r request) (d time.Duration) {
 	return d
 }
 
-// Call carries out a request that is about none of the server's own objects, such as one to a ring.
+// Call executes a request that is not about the server's own objects, such as a request for a ring.
 func (c *Client) Call(ctx context.Context, verb string, gr schema.GroupResource, apply func() error) error {
 	return c.do(ctx, request{verb: verb, resource: gr}, apply)
 }
 
-// pause waits; if ctx ends meanwhile it returns what is left to wait, and the error of ctx.
+// pause waits. If ctx ends meanwhile, it returns the remaining time and the error of ctx.
 func (s *Server) pause(ctx context.Context, d time.Duration) (left time.Duration, err error) {
 	until := s.clock.Now().Add(d)
 	timer := s.clock.NewTimer(d)
@@ -333,7 +333,7 @@ func mix(a, b uint64) uint64 {
 	return z ^ z>>31
 }
 
-// notServed is what an API server says of a path that it does not know.
+// notServed is the error of an API server for an unknown path.
 func notServed(r request) error {
 	return apierrors.NewGenericServerResponse(404, r.verb, r.resource, "", "404 page not found", 0, true)
 }

@@ -14,14 +14,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// store holds the objects of one resource. Objects that are stored never change: a write stores another.
+// store contains the objects of one resource. Stored objects never change: a write stores a new one.
 type store struct {
 	objects map[types.NamespacedName]*metav1.PartialObjectMetadata
-	// history holds what has changed since the last compaction, oldest first.
+	// history contains the changes since the last compaction, oldest first.
 	history []change
 }
 
-// change is one write; before is nil for a new object, after for a deleted one.
+// change is one write; before is nil for a new object, and after is nil for a deleted one.
 type change struct {
 	version       int64
 	before, after *metav1.PartialObjectMetadata
@@ -37,7 +37,7 @@ func (s *Server) store(gr schema.GroupResource) *store {
 	return st
 }
 
-// at returns the objects as they were at a version, which must not be older than the history.
+// at returns the objects at a version, which must not be older than the history.
 func (st *store) at(version int64) map[types.NamespacedName]*metav1.PartialObjectMetadata {
 	if len(st.history) == 0 || st.history[len(st.history)-1].version <= version {
 		return st.objects
@@ -60,7 +60,7 @@ func (st *store) at(version int64) map[types.NamespacedName]*metav1.PartialObjec
 	return then
 }
 
-// put stores an object in a new version; nil deletes the one that was there. It tells everybody who watches.
+// put stores an object in a new version; nil deletes the existing one. It notifies all watches.
 func (s *Server) put(w Write) {
 	s.version++
 
@@ -96,7 +96,7 @@ type filter struct {
 	fields    fields.Selector
 }
 
-// newFilter reads the selectors of a request. Its error is BadRequest.
+// newFilter parses the selectors of a request. The error is BadRequest.
 func newFilter(namespace string, opts metav1.ListOptions) (filter, error) {
 	byLabel, err := labels.Parse(opts.LabelSelector)
 	if err != nil {
@@ -117,7 +117,7 @@ func newFilter(namespace string, opts metav1.ListOptions) (filter, error) {
 	return filter{namespace, byLabel, byField}, nil
 }
 
-// matches reports whether an object is selected; nil is not.
+// matches reports whether an object is selected; false for nil.
 func (f filter) matches(o *metav1.PartialObjectMetadata) bool {
 	if o == nil || f.namespace != "" && f.namespace != o.Namespace || !f.labels.Matches(labels.Set(o.Labels)) {
 		return false
@@ -126,7 +126,7 @@ func (f filter) matches(o *metav1.PartialObjectMetadata) bool {
 	return f.fields.Empty() || f.fields.Matches(fields.Set{"metadata.name": o.Name, "metadata.namespace": o.Namespace})
 }
 
-// selected returns what the filter selects, in the order of namespaces and names.
+// selected returns the selected objects, sorted by namespace and name.
 func (f filter) selected(objects map[types.NamespacedName]*metav1.PartialObjectMetadata) []*metav1.PartialObjectMetadata {
 	var all []*metav1.PartialObjectMetadata
 

@@ -16,14 +16,14 @@ import (
 )
 
 const (
-	// bookmarks is how often a watch that allows it is told how far it is.
+	// bookmarks is the interval of bookmarks.
 	bookmarks = time.Minute
-	// longest is when a watch ends that does not say how long it shall be.
+	// longest is the duration of a watch that requests no timeout.
 	longest = 30 * time.Minute
 )
 
-// Watch tells what changes from a version on: ADDED when an object begins to be selected, DELETED, with the object as it was
-// before, when it ceases to be. With sendInitialEvents, or without a version, it begins with what there is.
+// Watch delivers changes from a version on: ADDED when an object begins to match, and DELETED with the previous object when it
+// no longer matches. With sendInitialEvents, or without a version, it begins with the existing objects.
 func (c *Client) Watch(
 	ctx context.Context, gvr schema.GroupVersionResource, namespace string, opts metav1.ListOptions,
 ) (watch.Interface, error) {
@@ -68,7 +68,7 @@ func (c *Client) Watch(
 	return w, nil
 }
 
-// refusesStreaming returns what the server says of options for a streaming list that it does not take.
+// refusesStreaming returns the error for a streaming list with options that the server does not accept.
 func (s *Server) refusesStreaming(opts metav1.ListOptions) error {
 	var reason string
 
@@ -87,7 +87,7 @@ func (s *Server) refusesStreaming(opts metav1.ListOptions) error {
 		field.ErrorList{field.Forbidden(field.NewPath("sendInitialEvents"), reason)})
 }
 
-// watcher is an open watch. What it has to say waits in line, each event for its time.
+// watcher is an open watch. Its events wait in line, each for its time.
 type watcher struct {
 	server  *Server
 	client  *Client
@@ -101,22 +101,22 @@ type watcher struct {
 	stopped chan struct{}
 	wake    chan struct{}
 
-	// The rest is guarded by the server's lock.
+	// The lock of the server guards the remaining fields.
 	line  []item
-	last  time.Time // when the last in line is due
+	last  time.Time // when the last item in line is due
 	said  uint64
 	blind bool
-	over  bool // nothing more comes into the line
+	over  bool // no more items are added
 	done  bool // Stop was called
 }
 
-// item is one event in line; the end of the watch, if it has no type.
+// item is one event in line. Without a type, it is the end of the watch.
 type item struct {
 	due   time.Time
 	event watch.Event
 }
 
-// open makes a watcher. The lock is held.
+// open creates a watcher. The lock is held.
 func (s *Server) open(c *Client, r request, opts metav1.ListOptions) *watcher {
 	key := "watcher " + c.name + " " + r.resource.String() + " " + r.what
 	s.nth[key]++
@@ -142,7 +142,7 @@ func (s *Server) open(c *Client, r request, opts metav1.ListOptions) *watcher {
 	return w
 }
 
-// begin puts in line what has been from the version on, and joins those who are told. The lock is held.
+// begin adds the changes since the version to the line, and registers the watcher. The lock is held.
 func (w *watcher) begin(opts metav1.ListOptions, initial bool) {
 	s := w.server
 	from, err := strconv.ParseInt(opts.ResourceVersion, 10, 64)
@@ -170,7 +170,7 @@ func (w *watcher) begin(opts metav1.ListOptions, initial bool) {
 	s.watchers[w] = struct{}{}
 }
 
-// notice puts in line what a change is to this watch. The lock is held.
+// notice adds the event that a change causes in this watch to the line. The lock is held.
 func (w *watcher) notice(c change) {
 	before, after := w.filter.matches(c.before), w.filter.matches(c.after)
 
@@ -192,7 +192,7 @@ func (w *watcher) mark(annotations map[string]string) {
 	w.say(watch.Bookmark, o, w.server.version)
 }
 
-// say puts an event in line. The lock is held.
+// say adds an event to the line. The lock is held.
 func (w *watcher) say(what watch.EventType, o runtime.Object, version int64) {
 	if w.over {
 		return
@@ -218,7 +218,7 @@ func (w *watcher) say(what watch.EventType, o runtime.Object, version int64) {
 	}
 }
 
-// end puts the end of the watch in line. The lock is held.
+// end adds the end of the watch to the line. The lock is held.
 func (w *watcher) end(how Break) {
 	switch how {
 	case Expired:
@@ -235,10 +235,10 @@ func (w *watcher) end(how Break) {
 	w.over = true
 }
 
-// ResultChan returns the channel of events, which is closed when the watch has ended.
+// ResultChan returns the channel of events. It is closed when the watch has ended.
 func (w *watcher) ResultChan() <-chan watch.Event { return w.results }
 
-// Stop ends the watch. It may be called several times, by anybody.
+// Stop ends the watch. It may be called several times and is safe for concurrent use.
 func (w *watcher) Stop() {
 	w.server.mu.Lock()
 	defer w.server.mu.Unlock()
@@ -250,7 +250,7 @@ func (w *watcher) Stop() {
 	}
 }
 
-// run hands on what is in line until the watch ends.
+// run delivers the items in line until the watch ends.
 func (w *watcher) run(ctx context.Context) {
 	defer close(w.results)
 	defer w.Stop()
@@ -295,7 +295,7 @@ func (w *watcher) run(ctx context.Context) {
 			if !w.sleep(ctx, wait) {
 				return
 			}
-		case blind: // neither events nor the end come through
+		case blind: // neither events nor the end are delivered
 		case next.event.Type == "":
 			return
 		case !w.deliver(ctx, next.event):
@@ -304,7 +304,7 @@ func (w *watcher) run(ctx context.Context) {
 	}
 }
 
-// sleep waits until there may be something to do; false if the watch has ended.
+// sleep waits until there may be something to do. It returns false if the watch has ended.
 func (w *watcher) sleep(ctx context.Context, d time.Duration) bool {
 	timer := w.server.clock.NewTimer(max(d, 1))
 	defer timer.Stop()

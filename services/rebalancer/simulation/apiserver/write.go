@@ -27,7 +27,7 @@ func (id ID) key() types.NamespacedName {
 	return types.NamespacedName{Namespace: id.Namespace, Name: id.Name}
 }
 
-// patch is what a JSON merge patch of the two labels may contain.
+// patch is the content of a JSON merge patch of labels and annotations.
 type patch struct {
 	Metadata struct {
 		UID             types.UID          `json:"uid"`
@@ -37,8 +37,8 @@ type patch struct {
 	} `json:"metadata"`
 }
 
-// Patch applies a JSON merge patch to the metadata of an object. Its error is Conflict if the patch names a resource version,
-// or a uid, that the object does not have.
+// Patch applies a JSON merge patch to the metadata of an object. The error is Conflict if the patch contains another resource
+// version or uid than the object has.
 func (c *Client) Patch(ctx context.Context, id objects.ID, body []byte) (*metav1.PartialObjectMetadata, error) {
 	r := request{verb: "patch", resource: id.GVR.GroupResource(), what: id.GVR.Version + " " + id.Namespace + "/" + id.Name}
 
@@ -101,7 +101,7 @@ func merged(values map[string]string, changes map[string]*string) map[string]str
 	return values
 }
 
-// Edit changes an object as somebody does who reads it and writes it back in one go: with the admission of an update.
+// Edit changes an object atomically, with the admission of an update.
 func (c *Client) Edit(ctx context.Context, id ID, edit func(o *metav1.PartialObjectMetadata)) error {
 	return c.do(ctx, request{verb: "update", resource: id.GroupResource, what: id.Namespace + "/" + id.Name}, func() error {
 		_, err := c.server.change(c, "update", id, func(o *metav1.PartialObjectMetadata) error {
@@ -113,7 +113,7 @@ func (c *Client) Edit(ctx context.Context, id ID, edit func(o *metav1.PartialObj
 	})
 }
 
-// change stores an object as edit leaves a copy of it, unless it leaves it as it was. The lock is held.
+// change applies edit to a copy of an object, and stores the copy if it differs. The lock is held.
 func (s *Server) change(c *Client, verb string, id ID, edit func(o *metav1.PartialObjectMetadata) error) (*metav1.PartialObjectMetadata, error) {
 	old, err := s.find(id)
 	if err != nil {
@@ -153,7 +153,7 @@ func same(a, b *metav1.PartialObjectMetadata) bool {
 	return true
 }
 
-// Create stores a new object. Its error is AlreadyExists if there is one of that name.
+// Create stores a new object. The error is AlreadyExists if an object of that name exists.
 func (c *Client) Create(ctx context.Context, id ID, o *metav1.PartialObjectMetadata) error {
 	s := c.server
 
@@ -183,7 +183,7 @@ func (c *Client) Create(ctx context.Context, id ID, o *metav1.PartialObjectMetad
 	})
 }
 
-// Delete deletes an object at once.
+// Delete deletes an object immediately.
 func (c *Client) Delete(ctx context.Context, id ID) error {
 	s := c.server
 
@@ -199,7 +199,7 @@ func (c *Client) Delete(ctx context.Context, id ID) error {
 	})
 }
 
-// DeleteAll deletes all objects of a resource, as when its definition is deleted.
+// DeleteAll deletes all objects of a resource, as after the deletion of its definition.
 func (s *Server) DeleteAll(client string, gr schema.GroupResource) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -210,7 +210,7 @@ func (s *Server) DeleteAll(client string, gr schema.GroupResource) {
 	}
 }
 
-// Objects returns all objects of a resource, as they are now. They must not be changed.
+// Objects returns the current objects of a resource. They must not be changed.
 func (s *Server) Objects(visit func(id ID, o *metav1.PartialObjectMetadata)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -226,12 +226,12 @@ func (s *Server) each(visit func(id ID, o *metav1.PartialObjectMetadata)) {
 	}
 }
 
-// stored returns one object as it is now; nil if there is none. The lock is held.
+// stored returns the current state of an object; nil if there is none. The lock is held.
 func (s *Server) stored(id ID) *metav1.PartialObjectMetadata {
 	return s.store(id.GroupResource).objects[id.key()]
 }
 
-// Object returns one object as it is now, without a request; nil if there is none. It must not be changed.
+// Object returns the current state of an object without a request; nil if there is none. It must not be changed.
 func (s *Server) Object(id ID) *metav1.PartialObjectMetadata {
 	s.mu.Lock()
 	defer s.mu.Unlock()

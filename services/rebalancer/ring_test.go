@@ -26,9 +26,9 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
 
-// world is one ring on the real API server, in a namespace of its own: ConfigMaps are its main resource, Secrets its
-// controlled one. The rebalancer runs in it with the rights of its service account; the test plays shards and people.
-type world struct {
+// testRing is one ring on the real API server, in a namespace of its own: ConfigMaps are its main resource, Secrets are its
+// controlled resource. The rebalancer runs with the permissions of its service account. The test plays shards and users.
+type testRing struct {
 	*testing.T
 	plane  *localplane.Plane
 	client client.Client
@@ -37,13 +37,13 @@ type world struct {
 	shards map[string]*leasetest.Shard
 }
 
-func newWorld(t *testing.T, change ...func(*v1alpha1.ClusterRing)) *world {
+func newTestRing(t *testing.T, change ...func(*v1alpha1.ClusterRing)) *testRing {
 	t.Helper()
 
 	plane := localplane.Shared(t)
 	require.NoError(t, plane.Install(t.Context(), "services/rebalancer/testdata/rights.yaml"))
 
-	w := &world{T: t, plane: plane, client: plane.Client, ns: plane.Namespace(t), shards: map[string]*leasetest.Shard{}}
+	w := &testRing{T: t, plane: plane, client: plane.Client, ns: plane.Namespace(t), shards: map[string]*leasetest.Shard{}}
 	w.ring = &v1alpha1.ClusterRing{
 		ObjectMeta: metav1.ObjectMeta{Name: "ring-" + w.ns},
 		Spec: v1alpha1.ClusterRingSpec{
@@ -66,7 +66,7 @@ func newWorld(t *testing.T, change ...func(*v1alpha1.ClusterRing)) *world {
 	return w
 }
 
-func (w *world) labelNamespace(labels map[string]string) {
+func (w *testRing) labelNamespace(labels map[string]string) {
 	w.Helper()
 
 	ns := &corev1.Namespace{}
@@ -75,8 +75,8 @@ func (w *world) labelNamespace(labels map[string]string) {
 	require.NoError(w, w.client.Update(w.Context(), ns))
 }
 
-// removeRing takes the ring away from later tests, whatever state it is in.
-func (w *world) removeRing() {
+// removeRing removes the ring for later tests, whatever state it is in.
+func (w *testRing) removeRing() {
 	ctx := context.Background()
 	none := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
 	require.NoError(w, client.IgnoreNotFound(w.client.Patch(ctx, w.ring, none)))
@@ -87,8 +87,8 @@ func (w *world) removeRing() {
 	}
 }
 
-// join has shards acquire their Leases.
-func (w *world) join(names ...string) {
+// join makes shards acquire their Leases.
+func (w *testRing) join(names ...string) {
 	w.Helper()
 
 	for _, name := range names {
@@ -101,7 +101,7 @@ func (w *world) join(names ...string) {
 }
 
 // start runs the rebalancer until the test ends or stop is called.
-func (w *world) start(args ...string) (stop func()) {
+func (w *testRing) start(args ...string) (stop func()) {
 	w.Helper()
 
 	cmd := NewCommand()
@@ -130,8 +130,8 @@ func (w *world) start(args ...string) (stop func()) {
 	return stop
 }
 
-// view is what the ring is according to its Leases.
-func (w *world) view() *membership.View {
+// view returns the view of the ring's current Leases.
+func (w *testRing) view() *membership.View {
 	w.Helper()
 
 	var list coordinationv1.LeaseList
@@ -145,8 +145,8 @@ func (w *world) view() *membership.View {
 	return membership.Namespaces(w.ring.Spec.ShardNamespaces).View(w.ring.Name, leases, nil)
 }
 
-// owner returns the shard that the ring gives the named ConfigMap to.
-func (w *world) owner(name string) string {
+// owner returns the shard that owns the key of the named ConfigMap.
+func (w *testRing) owner(name string) string {
 	w.Helper()
 
 	shard, ok := w.view().Owner(key.Key{Kind: "ConfigMap", Namespace: w.ns, Name: name})
@@ -155,8 +155,8 @@ func (w *world) owner(name string) string {
 	return shard
 }
 
-// namesOf returns n names of ConfigMaps that the ring, as it is now, gives to the shard.
-func (w *world) namesOf(shard string, n int) []string {
+// namesOf returns n names of ConfigMaps whose keys the shard currently owns.
+func (w *testRing) namesOf(shard string, n int) []string {
 	w.Helper()
 
 	view := w.view()
@@ -164,7 +164,7 @@ func (w *world) namesOf(shard string, n int) []string {
 	var names []string
 
 	for i := 0; len(names) < n; i++ {
-		require.Less(w, i, 10_000, "the ring gives nothing to %s", shard)
+		require.Less(w, i, 10_000, "shard %s owns nothing", shard)
 
 		name := fmt.Sprintf("main-%s-%d", shard, i)
 		if owner, ok := view.Owner(key.Key{Kind: "ConfigMap", Namespace: w.ns, Name: name}); ok && owner == shard {
@@ -176,7 +176,7 @@ func (w *world) namesOf(shard string, n int) []string {
 }
 
 // main creates a ConfigMap at a shard; with "" it is unassigned.
-func (w *world) main(name, shard string) *corev1.ConfigMap {
+func (w *testRing) main(name, shard string) *corev1.ConfigMap {
 	w.Helper()
 
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: name, Labels: w.labels(shard)}}
@@ -186,7 +186,7 @@ func (w *world) main(name, shard string) *corev1.ConfigMap {
 }
 
 // child creates a Secret that the ConfigMap controls, at a shard; with "" it is unassigned.
-func (w *world) child(of *corev1.ConfigMap, shard string) *corev1.Secret {
+func (w *testRing) child(of *corev1.ConfigMap, shard string) *corev1.Secret {
 	w.Helper()
 
 	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: of.Namespace, Name: of.Name, Labels: w.labels(shard)}}
@@ -196,7 +196,7 @@ func (w *world) child(of *corev1.ConfigMap, shard string) *corev1.Secret {
 	return s
 }
 
-func (w *world) labels(shard string) map[string]string {
+func (w *testRing) labels(shard string) map[string]string {
 	if shard == "" {
 		return nil
 	}
@@ -204,13 +204,13 @@ func (w *world) labels(shard string) map[string]string {
 	return map[string]string{v1alpha1.ShardLabel(w.ring.Name): shard}
 }
 
-// placed is what the ring's labels say of an object.
+// placed is the content of the ring's labels of an object.
 type placed struct {
 	Shard string
 	Drain bool
 }
 
-func (w *world) placed(obj client.Object) placed {
+func (w *testRing) placed(obj client.Object) placed {
 	w.Helper()
 	require.NoError(w, w.client.Get(w.Context(), client.ObjectKeyFromObject(obj), obj))
 
@@ -219,18 +219,18 @@ func (w *world) placed(obj client.Object) placed {
 	return placed{Shard: obj.GetLabels()[v1alpha1.ShardLabel(w.ring.Name)], Drain: drain}
 }
 
-// eventually waits until the object is placed so.
-func (w *world) eventually(want placed, objs ...client.Object) {
+// eventually waits until the objects are placed as wanted.
+func (w *testRing) eventually(want placed, objs ...client.Object) {
 	w.Helper()
 
 	for _, obj := range objs {
 		require.Eventually(w, func() bool { return w.placed(obj) == want }, 20*time.Second, 10*time.Millisecond,
-			"%T %s should come to be %+v", obj, obj.GetName(), want)
+			"%T %s should become %+v", obj, obj.GetName(), want)
 	}
 }
 
 // acknowledge does what a shard does with a drained object.
-func (w *world) acknowledge(obj client.Object) {
+func (w *testRing) acknowledge(obj client.Object) {
 	w.Helper()
 
 	body := fmt.Sprintf(`{"metadata":{"resourceVersion":%q,"labels":{%q:null,%q:null}}}`,
@@ -239,7 +239,7 @@ func (w *world) acknowledge(obj client.Object) {
 }
 
 // assigned waits until the condition Assigned has a reason, and returns it.
-func (w *world) assigned(reason string) metav1.Condition {
+func (w *testRing) assigned(reason string) metav1.Condition {
 	w.Helper()
 
 	var c *metav1.Condition
@@ -249,13 +249,13 @@ func (w *world) assigned(reason string) metav1.Condition {
 		c = meta.FindStatusCondition(w.ring.Status.Conditions, v1alpha1.ConditionAssigned)
 
 		return c != nil && c.Reason == reason
-	}, 30*time.Second, 20*time.Millisecond, "the ring should come to be Assigned for the reason %s; last: %+v", reason, &c)
+	}, 30*time.Second, 20*time.Millisecond, "the condition Assigned should have the reason %s; last: %+v", reason, &c)
 
 	return *c
 }
 
-// atRest waits until the rebalancer has seen the ring as it is now, and found everything in its place, twice.
-func (w *world) atRest() {
+// atRest waits until the ring has converged for the current shards.
+func (w *testRing) atRest() {
 	w.Helper()
 
 	want := w.view().Fingerprint()
@@ -264,11 +264,11 @@ func (w *world) atRest() {
 		require.NoError(w, w.client.Get(w.Context(), client.ObjectKeyFromObject(w.ring), w.ring))
 
 		return w.ring.Status.Assignment != nil && w.ring.Status.Assignment.Fingerprint == want
-	}, 30*time.Second, 20*time.Millisecond, "the ring should come to rest: %+v", w.ring.Status)
+	}, 30*time.Second, 20*time.Millisecond, "the ring should converge: %+v", w.ring.Status)
 }
 
-// versions notes the resource versions of objects, to find out what was written to.
-func (w *world) versions(objs ...client.Object) []string {
+// versions returns the resource versions of objects, to detect writes.
+func (w *testRing) versions(objs ...client.Object) []string {
 	w.Helper()
 
 	var all []string
@@ -287,7 +287,7 @@ func foreign(ns, name string) *corev1.Secret {
 	}}}}
 }
 
-// shard makes a shard with a lease duration of its own.
-func (w *world) shard(name string, d time.Duration) *leasetest.Shard {
+// shard returns a shard with another Lease duration.
+func (w *testRing) shard(name string, d time.Duration) *leasetest.Shard {
 	return &leasetest.Shard{Client: w.client, Ring: w.ring.Name, Namespace: w.ns, Name: name, Duration: d}
 }

@@ -26,11 +26,11 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/simulation/apiserver"
 )
 
-// tables are the hash rings of all worlds: they follow from the names of shards, of which there are few.
+// tables are the hash rings of all clusters: they depend only on the names of shards, of which there are few.
 var tables = hashring.NewCache(256)
 
-// World is where a history happens.
-type World struct {
+// Cluster is the simulated cluster in which a history runs.
+type Cluster struct {
 	h      History
 	clock  clock.Clock
 	begun  time.Time
@@ -41,16 +41,16 @@ type World struct {
 	steward   *steward
 	monitor   *monitor
 
-	// mu is held for a moment only, with no call of the server.
+	// mu is held only briefly, and never during a call of the server.
 	mu         sync.Mutex
 	lines      []string
-	ring       *v1alpha1.ClusterRing   // nil if there is none; what is here never changes
-	labelled   []v1alpha1.RingResource // what may carry its labels
+	ring       *v1alpha1.ClusterRing   // nil if there is none; the stored object never changes
+	labelled   []v1alpha1.RingResource // the resources that may carry its labels
 	ringsMade  int
 	told       int
 	asked      int
-	admitted   bool // the assigner has labelled what is being written
-	assigned   bool // and rightly so
+	admitted   bool // whether the assigner has labeled the object that is being written
+	assigned   bool // whether the label was correct
 	ringSeen   []func(r *v1alpha1.ClusterRing)
 	teams      map[string]string
 	teamSeen   []func(name, team string)
@@ -58,20 +58,20 @@ type World struct {
 	processes  map[types.NamespacedName]*process
 	working    map[types.UID]map[*process]bool
 	tampered   map[types.UID]map[*process]bool
-	overridden map[types.UID]int64 // the version that a user has written last who was not bound to the protocol
+	overridden map[types.UID]int64 // the last version that was written by a user who follows no protocol
 	unrelated  map[types.UID]schema.GroupResource
 	touched    map[string]bool
-	changed    map[types.UID]time.Time // when a user has written last
-	givenUp    map[types.UID]time.Time // when an object has lost its shard last
+	changed    map[types.UID]time.Time // the last write of a user
+	givenUp    map[types.UID]time.Time // when an object last lost its shard
 	noWebhook  time.Time
 	buried     map[apiserver.ID]*metav1.PartialObjectMetadata
 	violations []string
 	over       bool
 }
 
-// newWorld returns a world in which nothing has happened yet. It must be called in a bubble.
-func newWorld(h History) *World {
-	w := &World{
+// newCluster returns a cluster in which nothing has happened yet. It must be called in a bubble.
+func newCluster(h History) *Cluster {
+	w := &Cluster{
 		h: h, clock: clock.RealClock{}, teams: map[string]string{},
 		leases:    map[types.NamespacedName]*coordinationv1.Lease{},
 		processes: map[types.NamespacedName]*process{},
@@ -101,8 +101,8 @@ func newWorld(h History) *World {
 	return w
 }
 
-// start lets the services run until ctx ends.
-func (w *World) start(ctx context.Context) {
+// start runs the services until ctx ends.
+func (w *Cluster) start(ctx context.Context) {
 	w.server.FollowLeases("world", func(id types.NamespacedName, l *coordinationv1.Lease, _ time.Duration) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -144,11 +144,11 @@ func holderOf(l *coordinationv1.Lease) string {
 	return "held by " + *l.Spec.HolderIdentity
 }
 
-// now is the time since the beginning.
-func (w *World) now() time.Duration { return w.clock.Since(w.begun) }
+// now returns the time since the beginning.
+func (w *Cluster) now() time.Duration { return w.clock.Since(w.begun) }
 
-// note writes a line into the trace; mu is held.
-func (w *World) note(format string, args ...any) {
+// note adds a line to the trace. mu is held.
+func (w *Cluster) note(format string, args ...any) {
 	if w.over {
 		return
 	}
@@ -156,23 +156,23 @@ func (w *World) note(format string, args ...any) {
 	w.lines = append(w.lines, fmt.Sprintf("%12.6fs  ", w.now().Seconds())+fmt.Sprintf(format, args...))
 }
 
-// say writes a line into the trace.
-func (w *World) say(format string, args ...any) {
+// say adds a line to the trace.
+func (w *Cluster) say(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
 	w.note(format, args...)
 }
 
-// violate notes that something happened that must not; mu is held.
-func (w *World) violate(property, format string, args ...any) {
+// violate records that a property was violated. mu is held.
+func (w *Cluster) violate(property, format string, args ...any) {
 	text := property + ": " + fmt.Sprintf(format, args...)
 	w.note("VIOLATED %s", text)
 	w.violations = append(w.violations, text)
 }
 
-// written is told of every change of an object, with the lock of the server held.
-func (w *World) written(write apiserver.Write) {
+// written is called for every change of an object, with the lock of the server held.
+func (w *Cluster) written(write apiserver.Write) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
@@ -215,9 +215,9 @@ func placed(o *metav1.PartialObjectMetadata) string {
 	return text + " v" + o.ResourceVersion
 }
 
-// tamper notes that somebody has written who is not bound to any protocol: who works on the object now may go on until it has
-// seen that. mu is held.
-func (w *World) tamper(write apiserver.Write) {
+// tamper records a write by somebody who follows no protocol: a shard that works on the object now may continue until it has
+// seen the write. mu is held.
+func (w *Cluster) tamper(write apiserver.Write) {
 	for _, o := range []*metav1.PartialObjectMetadata{write.Old, write.New} {
 		if o == nil {
 			continue
@@ -240,14 +240,14 @@ func (w *World) tamper(write apiserver.Write) {
 		w.touch(write.ID)
 	}
 
-	// Labels that a user writes on what is not on record, or is about to leave the ring, are no business of the ring.
+	// The ring is not concerned with labels that a user writes on objects of resources that it does not remember, or that are about to leave.
 	if labelled(write.New) && (write.Old == nil || !labelled(write.Old)) && !w.admitted && !w.concerned(write.GroupResource) {
 		w.unrelated[write.New.UID] = write.GroupResource
 	}
 }
 
-// excusedUntilSeen notes that a process may go on with an object until it has seen that it is another's; mu is held.
-func (w *World) excusedUntilSeen(uid types.UID, p *process) {
+// excusedUntilSeen records that a process may continue to work on an object until it has seen that the object has moved. mu is held.
+func (w *Cluster) excusedUntilSeen(uid types.UID, p *process) {
 	if w.tampered[uid] == nil {
 		w.tampered[uid] = map[*process]bool{}
 	}
@@ -255,7 +255,7 @@ func (w *World) excusedUntilSeen(uid types.UID, p *process) {
 	w.tampered[uid][p] = true
 }
 
-// samePlace reports whether nothing has changed that says where an object is or belongs.
+// samePlace reports whether nothing has changed that determines where an object is or belongs.
 func samePlace(a, b *metav1.PartialObjectMetadata) bool {
 	x, y := metav1.GetControllerOfNoCopy(a), metav1.GetControllerOfNoCopy(b)
 
@@ -271,8 +271,8 @@ func labelled(o *metav1.PartialObjectMetadata) bool {
 	return shard || drain
 }
 
-// concerned reports whether objects of the resource are the ring's business for good: it names the resource, and its status knows; mu is held.
-func (w *World) concerned(gr schema.GroupResource) bool {
+// concerned reports whether the ring cares for objects of the resource permanently: it names the resource, and its status knows. mu is held.
+func (w *Cluster) concerned(gr schema.GroupResource) bool {
 	if w.ring == nil || w.ring.DeletionTimestamp != nil {
 		return false
 	}
@@ -299,8 +299,8 @@ func roleIn[R v1alpha1.RingResource | v1alpha1.AssignedResource](list []R, gr sc
 	return role, ok
 }
 
-// view is what the Leases say now; mu is held.
-func (w *World) view() *membership.View { return viewOf(w.leases) }
+// view returns the view of the current Leases. mu is held.
+func (w *Cluster) view() *membership.View { return viewOf(w.leases) }
 
 func viewOf(leases map[types.NamespacedName]*coordinationv1.Lease) *membership.View {
 	all := make([]*coordinationv1.Lease, 0, len(leases))
@@ -311,14 +311,14 @@ func viewOf(leases map[types.NamespacedName]*coordinationv1.Lease) *membership.V
 	return membership.NewView(ringName, all, tables)
 }
 
-// setRing makes the ring another; nil if it is gone. Everybody who follows rings learns of it, late. mu is held.
-func (w *World) setRing(r *v1alpha1.ClusterRing) {
+// setRing replaces the ring; nil deletes it. All services that follow rings learn this later. mu is held.
+func (w *Cluster) setRing(r *v1alpha1.ClusterRing) {
 	w.ring, w.labelled = r, nil
 	if r != nil {
 		w.labelled = scope.Of(r).Spec.Resources
 	}
 
-	// What concerns the ring, the rebalancer looks after, whoever has labelled it.
+	// The rebalancer cares for the objects of these resources, whoever has labeled them.
 	maps.DeleteFunc(w.unrelated, func(_ types.UID, gr schema.GroupResource) bool { return w.concerned(gr) })
 
 	for _, seen := range w.ringSeen {
@@ -326,15 +326,15 @@ func (w *World) setRing(r *v1alpha1.ClusterRing) {
 	}
 }
 
-func (w *World) makeRing(spec int) {
+func (w *Cluster) makeRing(spec int) {
 	w.ringsMade++
 	r := &v1alpha1.ClusterRing{Spec: *specs[spec].DeepCopy()}
 	r.Name, r.UID, r.Generation = ringName, types.UID(fmt.Sprintf("ring-%d", w.ringsMade)), 1
 	w.setRing(r)
 }
 
-// followRing has seen called, by way of the feed, for the ring as it is and for each change.
-func (w *World) followRing(client string, f *feed, seen func(r *v1alpha1.ClusterRing)) {
+// followRing calls seen through the feed for the current ring and for each change.
+func (w *Cluster) followRing(client string, f *feed, seen func(r *v1alpha1.ClusterRing)) {
 	hand := func(r *v1alpha1.ClusterRing) { f.put(w.lag(client, rings), func() { seen(r) }) }
 
 	w.mu.Lock()
@@ -344,8 +344,8 @@ func (w *World) followRing(client string, f *feed, seen func(r *v1alpha1.Cluster
 	hand(w.ring)
 }
 
-// followTeams has seen called likewise for every namespace.
-func (w *World) followTeams(client string, f *feed, seen func(name, team string)) {
+// followTeams does the same for every namespace.
+func (w *Cluster) followTeams(client string, f *feed, seen func(name, team string)) {
 	hand := func(name, team string) {
 		f.put(w.lag(client, schema.GroupResource{Resource: "namespaces"}), func() { seen(name, team) })
 	}
@@ -360,8 +360,8 @@ func (w *World) followTeams(client string, f *feed, seen func(name, team string)
 	}
 }
 
-// lag is after what time a client learns of what happens now to something that the server does not keep; mu is held.
-func (w *World) lag(client string, gr schema.GroupResource) time.Duration {
+// lag returns the delay after which a client learns a change of something that the server does not store. mu is held.
+func (w *Cluster) lag(client string, gr schema.GroupResource) time.Duration {
 	w.told++
 
 	class, _, _ := strings.Cut(client, "/")
@@ -378,15 +378,15 @@ func (w *World) lag(client string, gr schema.GroupResource) time.Duration {
 	return lag
 }
 
-// chance is a number that follows from the seed, a text and a number.
+// chance returns a number that depends on the seed, a text and a number.
 func chance(seed uint64, text string, n int) uint64 {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%d %s %d", seed, text, n)
 
-	return rand.New(rand.NewPCG(h.Sum64(), seed)).Uint64() //nolint:gosec // it shall be known
+	return rand.New(rand.NewPCG(h.Sum64(), seed)).Uint64() //nolint:gosec // it has to be reproducible
 }
 
-// sortedKeys returns the keys of a map in the order of their text.
+// sortedKeys returns the keys of a map, sorted by their text.
 func sortedKeys[K interface {
 	comparable
 	fmt.Stringer

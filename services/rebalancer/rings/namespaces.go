@@ -1,4 +1,4 @@
-package rebalancer
+package rings
 
 import (
 	"context"
@@ -10,8 +10,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// namespaces answers by the labels of namespaces, from the cache, and about namespaces that the cache does not know yet by
-// a live read. It keeps nothing.
+// namespaces answers from the labels of namespaces in the cache. If the cache does not contain a namespace yet, it reads the
+// namespace live. It stores nothing.
 type namespaces struct {
 	cached client.Reader
 	live   client.Reader
@@ -21,7 +21,7 @@ type namespaces struct {
 func (n namespaces) Selects(ctx context.Context, name string, selector labels.Selector) (bool, error) {
 	ns := &corev1.Namespace{}
 
-	err := n.cached.Get(ctx, client.ObjectKey{Name: name}, ns, client.UnsafeDisableDeepCopy) // asked for every object of a pass
+	err := n.cached.Get(ctx, client.ObjectKey{Name: name}, ns, client.UnsafeDisableDeepCopy) // called for every object of a pass
 	if apierrors.IsNotFound(err) {
 		err = n.live.Get(ctx, client.ObjectKey{Name: name}, ns)
 	}
@@ -37,7 +37,7 @@ func (n namespaces) Selects(ctx context.Context, name string, selector labels.Se
 	return selector.Matches(labels.Set(ns.Labels)), nil
 }
 
-// Covered says of each namespace that the cache knows whether the selector selects it.
+// Covered reports for each namespace in the cache whether the selector selects it.
 func (n namespaces) Covered(ctx context.Context, selector labels.Selector) (map[string]bool, error) {
 	list := &corev1.NamespaceList{}
 	if err := n.cached.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {

@@ -1,4 +1,4 @@
-package rebalancer
+package rings
 
 import (
 	"fmt"
@@ -14,17 +14,17 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/scope"
 )
 
-// target is what the engine of a ring is to work towards.
+// target is the target of a ring's engine, with the data that only the reconciler needs.
 type target struct {
 	*engine.Target
 
 	scope scope.Scope
-	// invalid says what is wrong with the ring, and that the target is what can be done all the same; nil if nothing is.
+	// invalid is the reason why the ring is invalid; the target then contains what can be done anyway. It is nil if the ring is valid.
 	invalid error
 }
 
-// targetOf returns what the engine of a ring is to work towards. It returns an error if the ring's namespace selector is
-// not valid, unless the ring is being deleted: that takes no selector.
+// targetOf returns the target of a ring. It returns an error if the ring's namespace selector is invalid, unless the ring is
+// being deleted: a deletion needs no selector.
 func targetOf(ring *v1alpha1.ClusterRing, known *resources.Resolver, view *membership.View) (*target, error) {
 	s := scope.Of(ring)
 	t := &target{scope: s, Target: &engine.Target{View: view, Set: known.Resolve(s.Spec), Leaving: s.Leaving}}
@@ -43,8 +43,8 @@ func targetOf(ring *v1alpha1.ClusterRing, known *resources.Resolver, view *membe
 	return t, nil
 }
 
-// missing returns the resources that are not served and may have labelled objects, or should have. One that has left the ring
-// is not missed once it is gone: its objects, and their labels, are gone with it.
+// missing returns the resources that are not served and have, or may have, labeled objects. A resource that has left the ring
+// is not missing once it is gone: its objects are gone too, and so are their labels.
 func (t *target) missing() []resources.Missing {
 	return slices.DeleteFunc(slices.Clone(t.Set.Missing()), func(m resources.Missing) bool {
 		return t.Leaving[m.GroupResource] && m.Gone()

@@ -1,4 +1,9 @@
-package rebalancer
+// Package rings reconciles the rings: it runs one engine per ring, gives it its target, and writes its report into the status of the
+// ring.
+//
+// It reads ClusterRings, namespaces, and what other packages know about Leases and resources. It writes the finalizer of each ring,
+// status.assignment, the condition Assigned, and events. The engines do everything else; see package engine.
+package rings
 
 import (
 	"context"
@@ -13,8 +18,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -25,46 +32,96 @@ import (
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/internal/status"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
+	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
 
 const (
-	// catchUp is how long the cache gets to bring what somebody else has written meanwhile.
+	// catchUp is how long the cache gets to receive concurrent writes.
 	catchUp = 50 * time.Millisecond
-	// countsEvery is how often the status says how many objects are on the move, while it is nothing else that changes:
-	// every service reads each write, and a write to a ring costs the API server as much as ten to an object.
+	// countsEvery is the interval at which the status reports how many objects are on the move while nothing else changes:
+	// every service reads each write, and a write to a ring costs the API server as much as ten writes to an object.
 	countsEvery = time.Second
-	// countsPerSecond is how often it does so for all rings together: where many move objects at once, the writes would cost as much as
-	// the moves.
+	// countsPerSecond limits these writes for all rings together: if many rings move objects at once, the writes would cost
+	// as much as the moves.
 	countsPerSecond = 5
 )
 
-// reconciler gives every ring's engine its target and writes what the engine reports into the ring's status.
-type reconciler struct {
+// Config configures a reconciler. All fields are required.
+type Config struct {
+	// Name is the field manager of the status, and the name of the controller.
+	Name string
+	// Client writes, and reads from a cache.
+	Client client.Client
+	// Live reads from the API server.
+	Live client.Reader
+	// Objects reads and writes the sharded objects of all rings.
+	Objects objects.Server
+	// Resources knows what the API server serves.
+	Resources *resources.Resolver
+	// Index contains the Leases of shards.
+	Index *membership.Index
+	// Limits apply to each engine.
+	Limits   engine.Limits
+	Clock    clock.WithTicker
+	Recorder events.EventRecorder
+}
+
+// Reconciler gives the engine of every ring its target, and writes the reports of the engine into the status of the ring. Create it
+// with [New].
+type Reconciler struct {
+	name      string
 	client    client.Client
 	live      client.Reader
 	resources *resources.Resolver
 	index     *membership.Index
 	fleet     *fleet
+	queue     notifier
 	status    status.Writer
-	// counts bounds how often numbers alone are written, by the clock of status.
+	// counts limits writes that change only numbers, by the clock of status.
 	counts   *rate.Limiter
 	recorder events.EventRecorder
 }
 
-// Reconcile looks after one ring.
-func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+// New returns a reconciler without engines. ctx ends when the service stops.
+func New(ctx context.Context, c Config) *Reconciler {
+	r := &Reconciler{
+		name: c.Name, client: c.Client, live: c.Live, resources: c.Resources, index: c.Index,
+		status:   status.Writer{Client: c.Client, Owner: c.Name, Clock: c.Clock},
+		counts:   rate.NewLimiter(countsPerSecond, countsPerSecond),
+		recorder: c.Recorder,
+	}
+	r.fleet = &fleet{
+		api: c.Objects, live: c.Live,
+		namespaces: namespaces{cached: c.Client, live: c.Live},
+		limits:     c.Limits, clock: c.Clock,
+		ask:     c.Resources.Ask,
+		changed: r.queue.notify,
+		late: func(ring string, id objects.ID, shard string, after time.Duration) {
+			obj := &v1alpha1.ClusterRing{}
+			if err := c.Client.Get(ctx, types.NamespacedName{Name: ring}, obj); err == nil {
+				c.Recorder.Eventf(obj, nil, "Warning", v1alpha1.ReasonDrainsLate, "Drain",
+					"shard %s has not released %s within %s", shard, id, after)
+			}
+		},
+	}
+
+	return r
+}
+
+// Reconcile implements [reconcile.Reconciler] for rings.
+func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	result, err := r.reconcile(ctx, req)
 
 	if stopping := ctx.Err() != nil; stopping {
-		err = nil // what was under way has failed, and that is no error
+		err = nil // requests that were cancelled by the stop have failed
 	} else if apierrors.IsConflict(err) {
-		result, err = reconcile.Result{RequeueAfter: catchUp}, nil // the cache was behind, which is none either
+		result, err = reconcile.Result{RequeueAfter: catchUp}, nil // the cache was out of date
 	}
 
 	return result, err
 }
 
-func (r *reconciler) reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+func (r *Reconciler) reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	ring := &v1alpha1.ClusterRing{}
 	if err := r.client.Get(ctx, req.NamespacedName, ring); err != nil {
 		if apierrors.IsNotFound(err) {
@@ -89,9 +146,9 @@ func (r *reconciler) reconcile(ctx context.Context, req reconcile.Request) (reco
 	return r.pursue(ctx, ring, t)
 }
 
-// ensureFinalizer sees to it that a ring cannot vanish before its labels do. done says that there is nothing more to do for
-// the ring, or not with this copy of it.
-func (r *reconciler) ensureFinalizer(ctx context.Context, ring *v1alpha1.ClusterRing) (done bool, err error) {
+// ensureFinalizer ensures that a ring cannot disappear before its labels. If done is true, nothing more can be done for the
+// ring, or for this copy of it.
+func (r *Reconciler) ensureFinalizer(ctx context.Context, ring *v1alpha1.ClusterRing) (done bool, err error) {
 	has := controllerutil.ContainsFinalizer(ring, v1alpha1.FinalizerRebalancer)
 
 	switch {
@@ -108,7 +165,7 @@ func (r *reconciler) ensureFinalizer(ctx context.Context, ring *v1alpha1.Cluster
 	return false, nil
 }
 
-func (r *reconciler) patchFinalizers(ctx context.Context, ring, base *v1alpha1.ClusterRing) error {
+func (r *Reconciler) patchFinalizers(ctx context.Context, ring, base *v1alpha1.ClusterRing) error {
 	err := r.client.Patch(ctx, ring, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("write the finalizer of ring %s: %w", ring.Name, err)
@@ -117,8 +174,8 @@ func (r *reconciler) patchFinalizers(ctx context.Context, ring, base *v1alpha1.C
 	return nil
 }
 
-// refuse reports a spec that cannot be worked with. The engine, if there is one, keeps its last target.
-func (r *reconciler) refuse(ctx context.Context, ring *v1alpha1.ClusterRing, t *target) error {
+// refuse reports an invalid spec. The engine, if there is one, keeps its last target.
+func (r *Reconciler) refuse(ctx context.Context, ring *v1alpha1.ClusterRing, t *target) error {
 	assignment := &v1alpha1.AssignmentStatus{Resources: t.scope.Remember(t.Set)}
 
 	err := r.status.Write(ctx, ring, status.Part{Assignment: assignment, Conditions: []metav1.Condition{{
@@ -132,7 +189,7 @@ func (r *reconciler) refuse(ctx context.Context, ring *v1alpha1.ClusterRing, t *
 	return nil
 }
 
-func (r *reconciler) pursue(ctx context.Context, ring *v1alpha1.ClusterRing, t *target) (reconcile.Result, error) {
+func (r *Reconciler) pursue(ctx context.Context, ring *v1alpha1.ClusterRing, t *target) (reconcile.Result, error) {
 	e := r.fleet.engine(ring.Name)
 	if e == nil {
 		return reconcile.Result{}, errors.New("the rebalancer is stopping")
@@ -167,14 +224,15 @@ func (r *reconciler) pursue(ctx context.Context, ring *v1alpha1.ClusterRing, t *
 	return reconcile.Result{}, nil
 }
 
-// redirect gives the engine another target, but first it has the status say that not everything is in its place any more,
-// and what may carry labels from now on: by the former the assigner knows that objects move, the latter is what a rebalancer
-// cleans up that knows nothing else. Until that is written, the engine keeps its target.
+// redirect gives the engine another target. Before that, it writes into the status that not all objects are in their places,
+// and which resources may carry labels from now on. The assigner relies on the former to know that objects move. A restarted
+// rebalancer relies on the latter to clean up. Until the status is written, the engine keeps its target.
 //
-// What the status says already, an old copy of the ring cannot tell: with such a copy nothing is done, the newer one is on its
-// way into the cache. It is not old if others alone have written since, as the lease monitor does whenever a shard comes or goes.
-func (r *reconciler) redirect(ctx context.Context, e *running, ring *v1alpha1.ClusterRing, t *target) (reconcile.Result, error) {
-	e.Observe(t.View) // now, whatever becomes of the status
+// An outdated copy of the ring does not show what the status already contains. redirect therefore does nothing with such a
+// copy: the newer one is on its way into the cache. A copy is not outdated if only other services have written since, as the
+// lease monitor does whenever a shard joins or leaves.
+func (r *Reconciler) redirect(ctx context.Context, e *running, ring *v1alpha1.ClusterRing, t *target) (reconcile.Result, error) {
+	e.Observe(t.View) // immediately, even if the status cannot be written
 
 	latest := &v1alpha1.ClusterRing{}
 
@@ -200,24 +258,25 @@ func (r *reconciler) redirect(ctx context.Context, e *running, ring *v1alpha1.Cl
 
 	e.SetTarget(t.Target)
 
-	return reconcile.Result{}, nil // until, soon, the engine has something to report
+	return reconcile.Result{}, nil // the engine will soon report
 }
 
-// alike reports whether two copies of a ring are the same in all that a target follows from, and in this service's part of the status.
+// alike reports whether two copies of a ring are equal in everything that determines a target, and in this service's part of
+// the status.
 func alike(a, b *v1alpha1.ClusterRing) bool {
 	return a.UID == b.UID && a.Generation == b.Generation && a.DeletionTimestamp.IsZero() == b.DeletionTimestamp.IsZero() &&
 		equality.Semantic.DeepEqual(a.Status.Assignment, b.Status.Assignment)
 }
 
-// progress is how far an engine is with a target.
+// progress is the progress of an engine towards a target.
 type progress struct {
 	*target
 	report engine.Report
 }
 
-// report writes the status, and an event when something begins to be wrong. If nothing has changed but counts, and they were
-// written a moment ago, it writes nothing and returns how long to wait.
-func (r *reconciler) report(ctx context.Context, e *running, ring *v1alpha1.ClusterRing, s progress) (wait time.Duration, err error) {
+// report writes the status, and an event when a problem begins. If only numbers have changed since a recent write, it writes
+// nothing and returns how long to wait.
+func (r *Reconciler) report(ctx context.Context, e *running, ring *v1alpha1.ClusterRing, s progress) (wait time.Duration, err error) {
 	is := situation{
 		deleting: !ring.DeletionTimestamp.IsZero(),
 		shards:   len(s.View.AvailableShards()),
@@ -254,9 +313,9 @@ func (r *reconciler) report(ctx context.Context, e *running, ring *v1alpha1.Clus
 	return 0, nil
 }
 
-// announce writes an event when something begins to be wrong, or to keep a deleted ring. If a resource begins to fail, it has
-// discovery asked: the resource may be served in another way than before.
-func (r *reconciler) announce(e *running, ring *v1alpha1.ClusterRing, is situation) {
+// announce emits an event when a problem begins, or when a problem begins to keep a deleted ring. If a resource begins to
+// fail, it also queries discovery: the resource may be served in another version or scope than before.
+func (r *Reconciler) announce(e *running, ring *v1alpha1.ClusterRing, is situation) {
 	c := assigned(is)
 	old := meta.FindStatusCondition(ring.Status.Conditions, c.Type)
 
@@ -284,7 +343,7 @@ func (r *reconciler) announce(e *running, ring *v1alpha1.ClusterRing, is situati
 	}
 }
 
-// note shortens a message to what an event takes.
+// note shortens a message to the maximum length of an event.
 func note(message string) string {
 	const most = 1024
 
@@ -297,7 +356,7 @@ func note(message string) string {
 	return strings.ToValidUTF8(message[:most-len(more)], "") + more
 }
 
-// lastReport is what the status of a ring was made to say last. The cache may not know it yet.
+// lastReport is the last written status of a ring. The cache may not contain it yet.
 type lastReport struct {
 	at         time.Time
 	generation int64
@@ -305,8 +364,8 @@ type lastReport struct {
 	assignment *v1alpha1.AssignmentStatus
 }
 
-// justCounts reports whether the condition and the assignment differ from the last report in numbers of objects alone, and in
-// examples of them. If there is none, they do not.
+// justCounts reports whether the condition and the assignment differ from the last report only in numbers of objects, and in
+// examples. It is false if there is no last report.
 func (o lastReport) justCounts(ring *v1alpha1.ClusterRing, c metav1.Condition, a *v1alpha1.AssignmentStatus) bool {
 	return o.assignment != nil && o.generation == ring.Generation &&
 		o.condition.Status == c.Status && o.condition.Reason == c.Reason &&
@@ -314,8 +373,8 @@ func (o lastReport) justCounts(ring *v1alpha1.ClusterRing, c metav1.Condition, a
 		sets.New(o.assignment.LostShards...).HasAll(a.LostShards...)
 }
 
-// finish lets a deleted ring go: nothing carries its labels any more.
-func (r *reconciler) finish(ctx context.Context, ring *v1alpha1.ClusterRing) error {
+// finish removes the finalizer of a deleted ring: nothing carries its labels anymore.
+func (r *Reconciler) finish(ctx context.Context, ring *v1alpha1.ClusterRing) error {
 	base := ring.DeepCopy()
 	controllerutil.RemoveFinalizer(ring, v1alpha1.FinalizerRebalancer)
 
@@ -324,7 +383,7 @@ func (r *reconciler) finish(ctx context.Context, ring *v1alpha1.ClusterRing) err
 	}
 
 	r.fleet.stop(ring.Name)
-	log.FromContext(ctx).Info("Ring deleted, no label is left", "ring", ring.Name)
+	log.FromContext(ctx).Info("Ring deleted: no label is left", "ring", ring.Name)
 
 	return nil
 }

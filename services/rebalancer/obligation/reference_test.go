@@ -11,52 +11,54 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
 
-// version is an object at a version; a nil one is deleted.
+// version is an object at a version; nil means deleted.
 type version struct {
 	objects.Object
 
 	exists bool
 }
 
-// sighting is what a source is about to tell.
+// sighting is what a source is about to report.
 type sighting struct {
 	name string
 	at   int // version
 	kind string
 }
 
-// worker is one that has a job.
+// worker is a worker with a job.
 type worker struct {
 	name    string
 	object  objects.Object
-	gone    int // the version by which it does not exist
+	gone    int // the version at which it was deleted
 	stale   bool
 	ring    *rings
 	decided bool
 	out     Outcome
 }
 
-// rings is what the ring wants.
+// rings is the target of the ring.
 type rings struct {
 	available map[string]bool
 	wants     map[string]string
 }
 
-// world is a reference: objects with all their versions, sources that tell of them late, twice and in any order, and workers that fail.
-type world struct {
+// reference is a reference model: objects with all their versions, sources that report them late, repeatedly and in any order,
+// and workers that fail.
+type reference struct {
 	*rapid.T
 	now     time.Time
 	table   *Table
 	last    int
 	history map[string]map[int]version
 	current map[string]int
-	// newest is the newest version that the table was told of, doubt that a write which may have been carried out builds on.
+	// newest is the newest version that was reported to the table. doubt is the base version of a write that may have been
+	// executed.
 	newest, doubt map[string]int
 	sightings     []sighting
 	workers       []*worker
 	wants         *rings
-	held          map[string]bool // by a Lease
-	turns         map[string]bool // who is put off
+	held          map[string]bool // shards that hold their Leases
+	turns         map[string]bool // deferred objects
 	calm          bool
 	owed          Debt
 	released      string
@@ -68,8 +70,8 @@ var (
 	owners = map[string]string{"c1": "o1", "c2": "o1"}
 )
 
-func newWorld(t *rapid.T) *world {
-	w := &world{
+func newWorld(t *rapid.T) *reference {
+	w := &reference{
 		T: t, now: time.Unix(1_000_000_000, 0),
 		history: map[string]map[int]version{}, current: map[string]int{}, newest: map[string]int{}, doubt: map[string]int{},
 		held: map[string]bool{}, turns: map[string]bool{},
@@ -88,10 +90,10 @@ func newWorld(t *rapid.T) *world {
 	return w
 }
 
-func (w *world) at(name string) version { return w.history[name][w.current[name]] }
+func (w *reference) at(name string) version { return w.history[name][w.current[name]] }
 
 // becomes gives an object another version.
-func (w *world) becomes(name string, shard string, draining, exists bool) objects.Object {
+func (w *reference) becomes(name string, shard string, draining, exists bool) objects.Object {
 	before := w.at(name)
 	w.last++
 
@@ -116,19 +118,19 @@ func (w *world) becomes(name string, shard string, draining, exists bool) object
 	return o
 }
 
-func (w *world) unassigned(o objects.Object) bool { return !w.wants.available[o.Shard] }
+func (w *reference) unassigned(o objects.Object) bool { return !w.wants.available[o.Shard] }
 
 func (r *rings) inPlace(name string, o objects.Object) bool {
 	return r.wants[name] == "" || o.Shard == r.wants[name] && !o.Draining
 }
 
-// edit is a user who does something to an object, and maybe makes it.
-func (w *world) edit(t *rapid.T) {
+// edit changes an object as a user does, and may create it.
+func (w *reference) edit(t *rapid.T) {
 	name := rapid.SampledFrom(names).Draw(t, "name")
 	o := w.at(name)
 
 	switch rapid.IntRange(0, 3).Draw(t, "edit") {
-	case 0: // no label of ours
+	case 0: // no label of the ring
 		w.becomes(name, o.Shard, o.Draining, true)
 	case 1:
 		w.becomes(name, "", false, true)
@@ -138,15 +140,15 @@ func (w *world) edit(t *rapid.T) {
 	}
 }
 
-func (w *world) delete(t *rapid.T) {
+func (w *reference) delete(t *rapid.T) {
 	name := rapid.SampledFrom(names).Draw(t, "name")
 	if o := w.at(name); o.exists {
 		w.becomes(name, o.Shard, o.Draining, false)
 	}
 }
 
-// list is a source that will tell of each object as it is.
-func (w *world) list(*rapid.T) {
+// list is a source that will report each object in its current state.
+func (w *reference) list(*rapid.T) {
 	for _, name := range names {
 		if w.at(name).exists {
 			w.sightings = append(w.sightings, sighting{name, w.current[name], "see"})
@@ -154,8 +156,8 @@ func (w *world) list(*rapid.T) {
 	}
 }
 
-// sight tells the table of something, in any order, and maybe again.
-func (w *world) sight(t *rapid.T) {
+// sight reports something to the table, in any order, and possibly again.
+func (w *reference) sight(t *rapid.T) {
 	if len(w.sightings) == 0 {
 		t.Skip()
 	}
@@ -173,7 +175,7 @@ func (w *world) sight(t *rapid.T) {
 	w.tell(s)
 }
 
-func (w *world) tell(s sighting) {
+func (w *reference) tell(s sighting) {
 	before := w.before()
 	o := w.history[s.name][s.at].Object
 	_, known := w.table.Has(id(s.name))
@@ -201,12 +203,12 @@ func (w *world) tell(s sighting) {
 	w.released = ""
 }
 
-// unlisted is a list of the objects without an available shard that does not have all that the table knows.
-func (w *world) unlisted(*rapid.T) {
+// unlisted is a list of the objects without an available shard that does not contain everything that the table knows.
+func (w *reference) unlisted(*rapid.T) {
 	w.table.Unlisted(func(id objects.ID) bool { return !w.unassigned(w.at(id.Name).Object) || !w.at(id.Name).exists })
 }
 
-func (w *world) take(t *rapid.T) {
+func (w *reference) take(t *rapid.T) {
 	if len(w.workers) >= 3 {
 		t.Skip()
 	}
@@ -227,16 +229,16 @@ func (w *world) take(t *rapid.T) {
 	w.workers = append(w.workers, &worker{name: job.Object.Name, object: job.Object, stale: job.Stale, ring: w.wants})
 }
 
-// work has a worker take something, and finish it.
-func (w *world) work(t *rapid.T) {
+// work makes a worker take a job, and finish it.
+func (w *reference) work(t *rapid.T) {
 	before := len(w.workers)
 	if w.take(t); len(w.workers) > before {
 		w.finish(t, w.workers[before])
 	}
 }
 
-// seeAll is a source that has told of each object as it is.
-func (w *world) seeAll(*rapid.T) {
+// seeAll is a source that has reported each object in its current state.
+func (w *reference) seeAll(*rapid.T) {
 	for _, name := range names {
 		if w.at(name).exists {
 			w.tell(sighting{name, w.current[name], "see"})
@@ -244,8 +246,8 @@ func (w *world) seeAll(*rapid.T) {
 	}
 }
 
-// pick returns a worker of which the condition holds.
-func (w *world) pick(t *rapid.T, holds func(*worker) bool) *worker {
+// pick returns a worker for which the condition holds.
+func (w *reference) pick(t *rapid.T, holds func(*worker) bool) *worker {
 	var all []*worker
 
 	for _, k := range w.workers {
@@ -261,12 +263,12 @@ func (w *world) pick(t *rapid.T, holds func(*worker) bool) *worker {
 	return rapid.SampledFrom(all).Draw(t, "worker")
 }
 
-// read is a worker that reads the object it has.
-func (w *world) read(t *rapid.T) {
+// read makes a worker read its object.
+func (w *reference) read(t *rapid.T) {
 	w.reads(t, w.pick(t, func(k *worker) bool { return k.stale && !k.decided }))
 }
 
-func (w *world) reads(t *rapid.T, k *worker) {
+func (w *reference) reads(t *rapid.T, k *worker) {
 	if w.fails(t) {
 		k.decided, k.out = true, Outcome{Event: Failed, Stale: true, Reason: "read"}
 		return
@@ -280,14 +282,16 @@ func (w *world) reads(t *rapid.T, k *worker) {
 	}
 }
 
-func (w *world) fails(t *rapid.T) bool { return !w.calm && rapid.IntRange(0, 3).Draw(t, "fails") == 0 }
+func (w *reference) fails(t *rapid.T) bool {
+	return !w.calm && rapid.IntRange(0, 3).Draw(t, "fails") == 0
+}
 
-// decide is a worker that does what the plan would say, as far as the table is concerned.
-func (w *world) decide(t *rapid.T) {
+// decide makes a worker do what the plan would request, as far as it concerns the table.
+func (w *reference) decide(t *rapid.T) {
 	w.decides(t, w.pick(t, func(k *worker) bool { return !k.stale && !k.decided }))
 }
 
-func (w *world) decides(t *rapid.T, k *worker) {
+func (w *reference) decides(t *rapid.T, k *worker) {
 	o := k.object
 	k.decided = true
 	owner, controlled := owners[k.name]
@@ -316,8 +320,8 @@ func (w *world) decides(t *rapid.T, k *worker) {
 	}
 }
 
-// force takes an object from a shard that is not available, if its Lease allows to.
-func (w *world) force(t *rapid.T, k *worker) {
+// force takes an object from a shard that is not available, if the Lease of the shard allows it.
+func (w *reference) force(t *rapid.T, k *worker) {
 	o := k.object
 
 	switch {
@@ -331,8 +335,8 @@ func (w *world) force(t *rapid.T, k *worker) {
 	}
 }
 
-// write is a write that may fail, before or after it was carried out.
-func (w *world) write(t *rapid.T, k *worker, shard string, drain bool) {
+// write is a write that may fail, before or after its execution.
+func (w *reference) write(t *rapid.T, k *worker, shard string, drain bool) {
 	o, now := k.object, w.at(k.name)
 	failed, carriedOut := w.fails(t), !w.calm && rapid.Bool().Draw(t, "carried out")
 
@@ -361,11 +365,11 @@ func (w *world) write(t *rapid.T, k *worker, shard string, drain bool) {
 	}
 }
 
-func (w *world) report(t *rapid.T) {
+func (w *reference) report(t *rapid.T) {
 	w.reports(w.pick(t, func(k *worker) bool { return k.decided }))
 }
 
-func (w *world) reports(k *worker) {
+func (w *reference) reports(k *worker) {
 	w.workers = slices.DeleteFunc(w.workers, func(o *worker) bool { return o == k })
 
 	if _, known := w.table.Has(id(k.name)); known {
@@ -379,8 +383,8 @@ func (w *world) reports(k *worker) {
 	w.ended(before)
 }
 
-// learn notes what a report tells.
-func (w *world) learn(k *worker) {
+// learn records what a report contains.
+func (w *reference) learn(k *worker) {
 	told := k.gone
 	if o := k.out.Object; o != nil {
 		told = number(o)
@@ -401,7 +405,7 @@ func number(o *objects.Object) int {
 	return n
 }
 
-func (w *world) time(t *rapid.T) {
+func (w *reference) time(t *rapid.T) {
 	d := []time.Duration{time.Millisecond, 20 * time.Millisecond, time.Second, 11 * time.Second}
 	w.now = w.now.Add(rapid.SampledFrom(d).Draw(t, "time"))
 
@@ -410,8 +414,8 @@ func (w *world) time(t *rapid.T) {
 	w.ended(before)
 }
 
-// ring is a change of what the ring wants: some shards are available, and each object belongs to one.
-func (w *world) ring(t *rapid.T) {
+// ring changes the target of the ring: some shards are available, and each object belongs to one of them.
+func (w *reference) ring(t *rapid.T) {
 	r := &rings{available: map[string]bool{}, wants: map[string]string{}}
 	all := append([]string{"a"}, rapid.SliceOfNDistinct(rapid.SampledFrom(shards[1:]), 0, 2, rapid.ID).Draw(t, "available")...)
 
@@ -440,13 +444,13 @@ func (w *world) ring(t *rapid.T) {
 	w.forget()
 }
 
-// lease is a Lease that is taken or given up without a word.
-func (w *world) lease(t *rapid.T) {
+// lease makes a shard take or release its Lease without a notification.
+func (w *reference) lease(t *rapid.T) {
 	s := rapid.SampledFrom(shards).Draw(t, "shard")
 	w.held[s] = !w.held[s]
 }
 
-func (w *world) turn(t *rapid.T) {
+func (w *reference) turn(t *rapid.T) {
 	for _, name := range names {
 		if w.turns[name] && (w.calm || rapid.Bool().Draw(t, name)) {
 			delete(w.turns, name)
@@ -455,8 +459,8 @@ func (w *world) turn(t *rapid.T) {
 	}
 }
 
-// acknowledge is a shard that gives an object up, or somebody else who does it for the shard.
-func (w *world) acknowledge(t *rapid.T) {
+// acknowledge releases an object as its shard does, or another client instead of the shard.
+func (w *reference) acknowledge(t *rapid.T) {
 	name := rapid.SampledFrom(names).Draw(t, "name")
 	if o := w.at(name); o.exists && o.Draining {
 		w.becomes(name, rapid.SampledFrom([]string{"", w.wants.wants[name]}).Draw(t, "to"), false, true)

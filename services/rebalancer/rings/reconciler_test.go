@@ -1,4 +1,4 @@
-package rebalancer
+package rings
 
 import (
 	"context"
@@ -32,20 +32,20 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
 
-// stepped is the rebalancer's reconciler, with the rights of its service, called by the test alone. What goes through its
-// client may be interfered with.
+// stepped is a reconciler with the permissions of its service, which only the test calls. The test can interfere with the
+// requests of its client.
 type stepped struct {
-	*reconciler
-	*world
+	*Reconciler
+	*testRing
 	live client.WithWatch
 }
 
-func newStepped(w *world, interfere interceptor.Funcs) *stepped {
+func newStepped(w *testRing, interfere interceptor.Funcs) *stepped {
 	w.Helper()
 
-	cfg, err := clientcmd.BuildConfigFromFlags("", w.plane.ServiceKubeconfig(w, name))
+	cfg, err := clientcmd.BuildConfigFromFlags("", w.plane.ServiceKubeconfig(w, "rebalancer"))
 	require.NoError(w, err)
-	cfg.QPS = -1 // there is no cache, and other tests leave many objects to ask about
+	cfg.QPS = -1 // there is no cache, and other tests leave many objects to read
 	live, err := client.NewWithWatch(cfg, client.Options{Scheme: w.client.Scheme()})
 	require.NoError(w, err)
 	httpClient, err := rest.HTTPClientFor(cfg)
@@ -87,9 +87,9 @@ func newStepped(w *world, interfere interceptor.Funcs) *stepped {
 
 	c := interceptor.NewClient(live, interfere)
 
-	return &stepped{world: w, live: live, reconciler: &reconciler{
+	return &stepped{testRing: w, live: live, Reconciler: &Reconciler{
 		client: c, live: live, resources: known, index: membership.NewIndex(), fleet: f,
-		recorder: events.NewFakeRecorder(100), status: status.Writer{Client: c, Owner: name, Clock: clock.RealClock{}},
+		recorder: events.NewFakeRecorder(100), status: status.Writer{Client: c, Owner: "rebalancer", Clock: clock.RealClock{}},
 		counts: rate.NewLimiter(countsPerSecond, countsPerSecond),
 	}}
 }
@@ -97,7 +97,7 @@ func newStepped(w *world, interfere interceptor.Funcs) *stepped {
 func (s *stepped) reconcileOnce() (reconcile.Result, error) {
 	s.Helper()
 
-	// What the watch of Leases would have told by now.
+	// The state that the watch of Leases would have delivered by now.
 	var list coordinationv1.LeaseList
 	require.NoError(s, s.live.List(s.Context(), &list, client.MatchingLabels{v1alpha1.LabelClusterRing: s.ring.Name}))
 
@@ -108,7 +108,7 @@ func (s *stepped) reconcileOnce() (reconcile.Result, error) {
 	return s.Reconcile(s.Context(), requestFor(s.ring.Name))
 }
 
-// settle reconciles until everything is found in its place.
+// settle reconciles until the ring has converged.
 func (s *stepped) settle() {
 	s.Helper()
 
@@ -131,20 +131,20 @@ func (s *stepped) assignment() v1alpha1.AssignmentStatus {
 	return *ring.Status.Assignment
 }
 
-// While status.assignment.fingerprint is that of the present shards, the assigner gives children to where the ring has their
-// owners. So it must be gone before the first owner is asked for.
+// While status.assignment.fingerprint matches the current shards, the assigner assigns children to the shards of their owners'
+// keys. The fingerprint must therefore be removed before the first owner is drained.
 func TestStatusIsWrittenBeforeTheEngineGetsAnotherTarget(t *testing.T) {
-	for what, change := range map[string]func(*world){
-		"shards": func(w *world) { w.join("b") },
-		"selector": func(w *world) {
+	for what, change := range map[string]func(*testRing){
+		"shards": func(w *testRing) { w.join("b") },
+		"selector": func(w *testRing) {
 			w.ring.Spec.NamespaceSelector.MatchLabels = map[string]string{"ring": "another"}
 		},
-		"resources": func(w *world) {
+		"resources": func(w *testRing) {
 			w.ring.Spec.Resources = []v1alpha1.RingResource{{Group: "networking.k8s.io", Resource: "ingressclasses"}}
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
-			w := newWorld(t)
+			w := newTestRing(t)
 			w.join("a", "b")
 
 			cm := w.main(w.namesOf("b", 1)[0], "a") // leaves a, whatever changes
@@ -179,7 +179,7 @@ func TestStatusIsWrittenBeforeTheEngineGetsAnotherTarget(t *testing.T) {
 			for range 3 {
 				_, err := s.reconcileOnce()
 				require.ErrorContains(t, err, "the status cannot be written")
-				require.Same(t, old, e.Target(), "the engine has another target, and the status says that all is in its place")
+				require.Same(t, old, e.Target(), "the engine has another target, but the status claims convergence")
 			}
 
 			require.Equal(t, versions, w.versions(cm))
@@ -197,9 +197,9 @@ func TestStatusIsWrittenBeforeTheEngineGetsAnotherTarget(t *testing.T) {
 	}
 }
 
-// An old copy of the ring does not tell that the status says more by now.
+// An outdated copy of the ring does not show what the status already contains.
 func TestOldCopyOfTheRingRedirectsNothing(t *testing.T) {
-	w := newWorld(t)
+	w := newTestRing(t)
 	w.join("a", "b")
 
 	var old atomic.Pointer[v1alpha1.ClusterRing]
@@ -233,9 +233,9 @@ func TestOldCopyOfTheRingRedirectsNothing(t *testing.T) {
 	require.Empty(t, s.assignment().Fingerprint)
 }
 
-// A shard that goes is written into the status by the lease monitor at the same moment. Objects do not wait for that.
+// When a shard leaves, the lease monitor writes this into the status at the same moment. Objects do not wait for that.
 func TestCopyThatOthersHaveWrittenSinceRedirects(t *testing.T) {
-	w := newWorld(t)
+	w := newTestRing(t)
 	w.join("a", "b")
 
 	var old atomic.Pointer[v1alpha1.ClusterRing]
@@ -259,9 +259,9 @@ func TestCopyThatOthersHaveWrittenSinceRedirects(t *testing.T) {
 	require.Empty(t, s.assignment().Fingerprint)
 }
 
-// Each write of a ring's status costs as much as moving some ten objects, and would be the occasion for the next.
+// Each write of a ring's status costs as much as moving about ten objects, and would trigger the next one.
 func TestNumbersAreWrittenOnceInAWhile(t *testing.T) {
-	w := newWorld(t)
+	w := newTestRing(t)
 	w.join("a", "b")
 
 	names := w.namesOf("b", 2)
@@ -292,7 +292,7 @@ func TestNumbersAreWrittenOnceInAWhile(t *testing.T) {
 
 	result, err := s.reconcileOnce()
 	require.NoError(t, err)
-	require.EqualValues(t, 2, s.assignment().Draining, "too soon for another number")
+	require.EqualValues(t, 2, s.assignment().Draining, "it is too early to update the numbers")
 	require.Equal(t, time.Millisecond, result.RequeueAfter)
 
 	now.SetTime(now.Now().Add(result.RequeueAfter))
@@ -300,7 +300,7 @@ func TestNumbersAreWrittenOnceInAWhile(t *testing.T) {
 
 	result, err = s.reconcileOnce()
 	require.NoError(t, err)
-	require.EqualValues(t, 2, s.assignment().Draining, "other rings have told numbers")
+	require.EqualValues(t, 2, s.assignment().Draining, "other rings have used up the writes of numbers")
 	require.Equal(t, countsEvery, result.RequeueAfter)
 
 	now.SetTime(now.Now().Add(result.RequeueAfter))
@@ -310,13 +310,13 @@ func TestNumbersAreWrittenOnceInAWhile(t *testing.T) {
 	require.EqualValues(t, 1, s.assignment().Draining)
 
 	w.acknowledge(second)
-	s.settle() // which no number has to wait for
+	s.settle() // this change does not wait like numbers
 	w.assigned(v1alpha1.ReasonAllAssigned)
 }
 
-// What was written a moment ago, the cache may not know yet. It is not written again for that.
+// The cache may not contain a recent write yet. The reconciler does not repeat the write because of that.
 func TestOldCopyOfTheRingWritesNothingAgain(t *testing.T) {
-	w := newWorld(t)
+	w := newTestRing(t)
 	w.join("a", "b")
 	w.main(w.namesOf("b", 1)[0], "b")
 
@@ -339,12 +339,12 @@ func TestOldCopyOfTheRingWritesNothingAgain(t *testing.T) {
 
 	result, err := s.reconcileOnce()
 	require.NoError(t, err)
-	require.Positive(t, result.RequeueAfter, "soon the cache will know")
+	require.Positive(t, result.RequeueAfter, "the cache will soon be up to date")
 }
 
-// That a ring has been written to by another one is nothing to tell anybody about.
+// A conflicting write of another client is not an error.
 func TestConflictIsNoError(t *testing.T) {
-	w := newWorld(t)
+	w := newTestRing(t)
 	w.join("a")
 
 	var old atomic.Pointer[v1alpha1.ClusterRing]
@@ -368,7 +368,7 @@ func TestConflictIsNoError(t *testing.T) {
 	require.Contains(t, w.ring.Finalizers, v1alpha1.FinalizerRebalancer)
 }
 
-// oldCopies lets reads of rings find what a cache would have that is behind.
+// oldCopies makes reads of rings return an old copy, like a cache that lags.
 func oldCopies(old *atomic.Pointer[v1alpha1.ClusterRing]) func(
 	context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption,
 ) error {

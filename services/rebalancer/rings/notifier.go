@@ -1,4 +1,4 @@
-package rebalancer
+package rings
 
 import (
 	"context"
@@ -12,8 +12,8 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
-// notifier lets others have a ring reconciled, once there is a queue. What comes before needs no notice: every ring is
-// reconciled when the controller starts.
+// notifier lets other components trigger the reconciliation of a ring when there is a queue. Before that, no trigger is
+// needed: every ring is reconciled when the controller starts.
 type notifier struct {
 	mu    sync.Mutex
 	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
@@ -26,12 +26,12 @@ func (n *notifier) set(q workqueue.TypedRateLimitingInterface[reconcile.Request]
 	n.queue = q
 }
 
-// all has every ring reconciled that the reader knows. One that it does not know yet has still to be reconciled for the first time.
+// all reconciles every ring that the reader knows. A ring that it does not know yet will be reconciled for the first time anyway.
 func (n *notifier) all(ctx context.Context, rings client.Reader) {
 	list := &v1alpha1.ClusterRingList{}
 	if err := rings.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 		if ctx.Err() == nil {
-			log.FromContext(ctx).Error(err, "Rings are not told that the API server serves something else now")
+			log.FromContext(ctx).Error(err, "Cannot update rings after the API server's resources have changed")
 		}
 
 		return

@@ -1,4 +1,4 @@
-package rebalancer
+package rings
 
 import (
 	"context"
@@ -21,26 +21,30 @@ import (
 	"github.com/clusterring/clusterring/services/internal/shardleases"
 )
 
-// ringsAtOnce bounds the rings whose status is written at a time; one that is slow holds up few others.
+// ringsAtOnce limits how many rings are reconciled at a time, so that a slow one delays only few others.
 const ringsAtOnce = 4
 
-// SetupWithManager adds a controller to the manager that calls the reconciler for every ring that changes, and whenever something that it
-// depends on does. It begins when the Leases of shards have been read.
-func (r *reconciler) SetupWithManager(mgr manager.Manager, queue *notifier, leases *shardleases.Synced) error {
-	err := builder.ControllerManagedBy(mgr).Named(name).
+// SetupWithManager adds the engines and a controller to the manager. It calls the reconciler for every ring that changes, and whenever a
+// dependency of the ring changes. It starts when the Leases of shards have been read.
+func (r *Reconciler) SetupWithManager(mgr manager.Manager, leases *shardleases.Synced) error {
+	if err := mgr.Add(r.fleet); err != nil {
+		return fmt.Errorf("set up the engines: %w", err)
+	}
+
+	err := builder.ControllerManagedBy(mgr).Named(r.name).
 		For(&v1alpha1.ClusterRing{}).
 		WithOptions(controller.Options{MaxConcurrentReconciles: ringsAtOnce, RateLimiter: kit.RateLimiter[reconcile.Request]()}).
 		Watches(&corev1.Namespace{}, relabelled(r.fleet)).
 		WatchesRawSource(source.Func(func(ctx context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-			queue.set(q)
-			r.index.Subscribe(queue.notify)
-			r.resources.Subscribe(func() { queue.all(ctx, r.client) })
+			r.queue.set(q)
+			r.index.Subscribe(r.queue.notify)
+			r.resources.Subscribe(func() { r.queue.all(ctx, r.client) })
 
 			if err := leases.Await(ctx); err != nil {
 				return fmt.Errorf("wait for Leases: %w", err)
 			}
 
-			_ = r.resources.Await(ctx) // while it fails, the rings' conditions say so
+			_ = r.resources.Await(ctx) // the conditions of rings report a failure
 
 			return ctx.Err()
 		})).
@@ -52,8 +56,8 @@ func (r *reconciler) SetupWithManager(mgr manager.Manager, queue *notifier, leas
 	return nil
 }
 
-// relabelled makes the rings look again that select a namespace by labels which have changed, and those that watch the namespaces they
-// cover one by one, when there is one more or less.
+// relabelled reconciles the rings that select a namespace by labels which have changed. When a namespace is created or
+// deleted, it reconciles the rings that watch the namespaces they cover one by one.
 func relabelled(f *fleet) handler.EventHandler {
 	add := func(q workqueue.TypedRateLimitingInterface[reconcile.Request], rings []string) {
 		for _, ring := range rings {

@@ -1,4 +1,4 @@
-package rebalancer
+package rings
 
 import (
 	"context"
@@ -16,14 +16,14 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/placement"
 )
 
-// fleet runs one engine per ring while this replica is the leader.
+// fleet runs one engine per ring while this replica is the leader. Its methods are safe for concurrent use.
 type fleet struct {
 	api        objects.Server
 	live       client.Reader
 	namespaces namespaces
 	limits     engine.Limits
 	clock      clock.WithTicker
-	// ask has discovery asked soon. It is to be called when the API server refuses a resource that it should serve.
+	// ask requests a query of discovery. It is called when the API server refuses a resource that it should serve.
 	ask func()
 	// changed is called when an engine has something to report.
 	changed func(ring string)
@@ -31,7 +31,7 @@ type fleet struct {
 	late func(ring string, id objects.ID, shard string, after time.Duration)
 
 	mu      sync.Mutex
-	ctx     context.Context //nolint:containedctx // the life of the engines, which is that of Start
+	ctx     context.Context //nolint:containedctx // the context of Start, in which the engines run
 	engines map[string]*running
 }
 
@@ -39,14 +39,14 @@ type running struct {
 	*engine.Engine
 	revision int64
 	stop     func()
-	// reported is what the reconciler last wrote of what the engine reports; nobody else touches it.
+	// reported is what the reconciler last wrote. Only the reconciler uses it, and the next two fields.
 	reported lastReport
-	// failures are those that it reported last, stuck is what it announced last that a deleted ring waits for; the same.
+	// failures are the failures that it last reported. stuck is the last announced reason why a deleted ring waits.
 	failures []string
 	stuck    string
 }
 
-// Start lets engines run until ctx ends, and returns when all have stopped.
+// Start runs the engines until ctx ends, and returns when all of them have stopped.
 func (f *fleet) Start(ctx context.Context) error {
 	f.mu.Lock()
 	f.ctx = ctx
@@ -66,7 +66,7 @@ func (f *fleet) Start(ctx context.Context) error {
 	return nil
 }
 
-// engine returns the engine of a ring, and starts it if there is none; nil while the fleet does not run.
+// engine returns the engine of a ring, and starts it if there is none. It returns nil while the fleet does not run.
 func (f *fleet) engine(ring string) *running {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -115,7 +115,7 @@ func (f *fleet) engine(ring string) *running {
 	return r
 }
 
-// stop ends the engine of a ring, if there is one, and drops its metrics.
+// stop stops the engine of a ring, if there is one, and drops its metrics.
 func (f *fleet) stop(ring string) {
 	f.mu.Lock()
 	r := f.engines[ring]
@@ -128,8 +128,8 @@ func (f *fleet) stop(ring string) {
 	}
 }
 
-// relabelled makes the engines look again whose selector selects just one of the two label sets of a namespace. It returns
-// their rings.
+// relabelled returns the rings whose selector selects exactly one of the two label sets of a namespace, and makes their
+// engines look for misplaced objects.
 func (f *fleet) relabelled(before, after labels.Set) []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -146,8 +146,8 @@ func (f *fleet) relabelled(before, after labels.Set) []string {
 	return rings
 }
 
-// narrowed returns the rings that watch the namespaces they cover one by one, and would cover one with these labels: there is one more
-// of them, or one less.
+// narrowed returns the rings that watch the namespaces they cover one by one, and that cover a namespace with these labels,
+// which was created or deleted.
 func (f *fleet) narrowed(present labels.Set) []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -163,8 +163,8 @@ func (f *fleet) narrowed(present labels.Set) []string {
 	return rings
 }
 
-// revise puts the target into the revision that relabelled namespaces call for, and says which namespaces need not be watched. It comes
-// before the engine gets the target.
+// revise completes a target with its revision, which depends on relabelled namespaces, and with the namespaces that do not
+// have to be watched. Call it before the engine gets the target.
 func (f *fleet) revise(ctx context.Context, r *running, t *engine.Target) error {
 	covered, err := f.namespaces.Covered(ctx, t.Selector)
 	if err != nil {

@@ -1,4 +1,4 @@
-package rebalancer
+package rings
 
 import (
 	"testing"
@@ -16,7 +16,7 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/scope"
 )
 
-// What has left the ring is not waited for because the ring misses something else.
+// Resources that have left the ring are forgotten, although another resource of the ring is missing.
 func TestATypoHoldsUpNothingElse(t *testing.T) {
 	main := func(name string, controlled ...string) v1alpha1.RingResource {
 		r := v1alpha1.RingResource{Resource: name}
@@ -41,9 +41,9 @@ func TestATypoHoldsUpNothingElse(t *testing.T) {
 	}}
 
 	a := assignment(r, reached, engine.Report{Converged: true})
-	require.Empty(t, a.Fingerprint, "something is missing")
+	require.Empty(t, a.Fingerprint, "a resource is missing")
 	require.Equal(t, []v1alpha1.AssignedResource{{Resource: "pods", ControlledResources: []v1alpha1.ControlledResource{{Resource: "services"}}}}, a.Resources)
 
 	a = assignment(r, reached, engine.Report{})
-	require.Len(t, a.Resources, 2, "what has left may still carry labels")
+	require.Len(t, a.Resources, 2, "resources that have left may still carry labels")
 }

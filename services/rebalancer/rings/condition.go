@@ -1,4 +1,4 @@
-package rebalancer
+package rings
 
 import (
 	"fmt"
@@ -12,24 +12,24 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/scope"
 )
 
-// situation is what the condition Assigned is decided by.
+// situation is the input of the condition Assigned.
 type situation struct {
-	// deleting says that the ring is being deleted.
+	// deleting reports whether the ring is being deleted.
 	deleting bool
 	// shards is the number of available shards.
 	shards int
-	// missing says which resources are not served; empty if none is missing.
+	// missing lists the resources that are not served; empty if none is missing.
 	missing string
-	// unknown says of which resources it is not known whether they are served; empty if there is none.
+	// unknown lists the resources of which it is unknown whether they are served; empty if there is none.
 	unknown string
-	// invalid says what is wrong with the ring's spec; empty if nothing is.
+	// invalid is the reason why the ring's spec is invalid; empty if it is valid.
 	invalid string
-	// report is how far the engine is.
+	// report is the progress of the engine.
 	report engine.Report
 }
 
-// assigned returns the condition Assigned. Of several things to say the one comes first that keeps the others from
-// happening, and that a person can mend.
+// assigned returns the condition Assigned. If there are several problems, it reports the one that blocks the others, and that
+// an operator can fix.
 func assigned(s situation) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionAssigned, Status: metav1.ConditionFalse}
 	r := s.report
@@ -37,7 +37,7 @@ func assigned(s situation) metav1.Condition {
 	switch {
 	case s.deleting:
 		c.Reason = v1alpha1.ReasonDeleting
-		c.Message = "the ring is being deleted, and waits: " + strings.Join(waits(s), "; ")
+		c.Message = "the ring is being deleted and waits: " + strings.Join(waits(s), "; ")
 	case len(r.Failures) > 0:
 		c.Reason = v1alpha1.ReasonAssignmentFailed
 		c.Message = strings.Join(r.Failures, "; ") + hint(r.Failures)
@@ -61,18 +61,18 @@ func assigned(s situation) metav1.Condition {
 	return c
 }
 
-// waits says what keeps a deleted ring from going.
+// waits returns what keeps a deleted ring.
 func waits(s situation) []string {
 	r := s.report
 
 	var all []string
 
 	if s.invalid != "" {
-		all = append(all, s.invalid+" (which selects nothing, so that all labels go)")
+		all = append(all, s.invalid+" (it selects nothing, so that all labels are removed)")
 	}
 
 	if len(r.Failures) > 0 {
-		all = append(all, "its labels cannot be removed where they may be: "+strings.Join(r.Failures, "; ")+hint(r.Failures))
+		all = append(all, "its labels cannot be removed: "+strings.Join(r.Failures, "; ")+hint(r.Failures))
 	}
 
 	if s.missing != "" {
@@ -84,18 +84,18 @@ func waits(s situation) []string {
 	}
 
 	if r.Blocked > 0 {
-		all = append(all, fmt.Sprintf("%d cannot be given up yet, such as %s", r.Blocked, r.BlockedExample))
+		all = append(all, fmt.Sprintf("%d cannot be released yet, such as %s", r.Blocked, r.BlockedExample))
 	}
 
 	return append(all, counts(r))
 }
 
-// stuck names what a deleted ring waits for by kind, in words that do not change while objects do, and reports whether it will wait
-// for ever if nobody acts; empty if it is on its way.
+// stuck returns the kinds of problems that keep a deleted ring, in a text that does not change while objects move; empty if
+// there are none. grave reports whether the ring will wait until somebody acts.
 func stuck(s situation) (grave bool, why string) {
 	kinds := slices.Clone(s.report.Failures)
 
-	if s.unknown != "" { // what is not served is soon known to be gone
+	if s.unknown != "" { // a resource that is not served will soon be known to be gone
 		kinds = append(kinds, s.unknown)
 	}
 
@@ -111,7 +111,7 @@ func stuck(s situation) (grave bool, why string) {
 }
 
 func late(r engine.Report) string {
-	return fmt.Sprintf("%d were not given up in time, such as %s; is that shard working?", r.Late, r.LateExample)
+	return fmt.Sprintf("%d were not released in time, such as %s; check whether that shard is working", r.Late, r.LateExample)
 }
 
 func counts(r engine.Report) string {
@@ -119,14 +119,14 @@ func counts(r engine.Report) string {
 		return "looking for objects that are out of place"
 	}
 
-	return fmt.Sprintf("%d objects without a shard, %d at another shard, %d asked for", r.Unassigned, r.Misplaced, r.Draining)
+	return fmt.Sprintf("%d objects unassigned, %d misplaced, %d draining", r.Unassigned, r.Misplaced, r.Draining)
 }
 
-// hint tells what to do about failures that have a usual reason.
+// hint returns what to do about failures that have a usual cause.
 func hint(failures []string) string {
 	for _, f := range failures {
 		if strings.Contains(f, "forbidden") {
-			return "; grant get, list, watch and patch on the ring's resources by a ClusterRole with the label " +
+			return "; grant get, list, watch and patch on the ring's resources with a ClusterRole that has the label " +
 				v1alpha1.LabelAggregateToRebalancer + `: "true"`
 		}
 	}
@@ -134,7 +134,7 @@ func hint(failures []string) string {
 	return ""
 }
 
-// assignment returns what the status says of the ring's objects.
+// assignment returns the assignment for the status of the ring.
 func assignment(ring *v1alpha1.ClusterRing, t *target, r engine.Report) *v1alpha1.AssignmentStatus {
 	a := &v1alpha1.AssignmentStatus{
 		Unassigned: int32(r.Unassigned), Misplaced: int32(r.Misplaced), Draining: int32(r.Draining), //nolint:gosec // far below
