@@ -17,7 +17,7 @@ import (
 // A tenant who may create Leases takes no object and holds none back if the ring names the namespaces of its shards. Without that,
 // the tenant's shards get objects of other namespaces.
 func TestTenantsTakeNoObjects(t *testing.T) {
-	w := newWorld(t, func(r *v1alpha1.ClusterRing) { r.Spec.ShardNamespaces = []string{r.Name[len("ring-"):]} })
+	w := newTestRing(t, func(r *v1alpha1.ClusterRing) { r.Spec.ShardNamespaces = []string{r.Name[len("ring-"):]} })
 	w.join("a", "b")
 
 	var sites []*corev1.ConfigMap
