@@ -36,6 +36,7 @@ TOOLMODULES = tools/dev tools/controlplane
 # Each developer tool has a file like a go.mod, for the go command's -modfile.
 PINS        = $(wildcard tools/dev/pins/*.mod)
 # The modules that are tagged in each release: those that others import or install, and the modules that these require.
+# tools/outside reads this line.
 RELEASED   := pkg proto tools tools/example tools/kubectl-ring
 SERVICES  := leasemonitor assigner rebalancer ringquery
 # What the demo runs.
