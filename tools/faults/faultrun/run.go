@@ -1,4 +1,4 @@
-package stage
+package faultrun
 
 import (
 	"bytes"
@@ -115,7 +115,7 @@ func (r Result) String() string {
 }
 
 // Run plays the scenario with the fault of the case. Logs and histories go to the directory.
-func (s *Stage) Run(ctx context.Context, dir string, c Case) Result {
+func (s *Runner) Run(ctx context.Context, dir string, c Case) Result {
 	w, err := s.enter(ctx, dir, c)
 	if err != nil {
 		if w != nil {

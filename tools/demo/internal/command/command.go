@@ -16,9 +16,9 @@ import (
 	"k8s.io/klog/v2"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	"github.com/clusterring/clusterring/tools/demo/internal/state"
-	"github.com/clusterring/clusterring/tools/demo/internal/system"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
 
@@ -111,7 +111,7 @@ func (c *common) prepare(ctx context.Context, others ...string) error {
 	if c.binDir, err = filepath.Abs(c.binDir); err != nil {
 		return fmt.Errorf("find --bin-dir: %w", err)
 	}
-	if err := system.CheckBinaries(c.binDir, others...); err != nil {
+	if err := localsystem.CheckBinaries(c.binDir, others...); err != nil {
 		return err
 	}
 	if c.assets == "" {
@@ -130,6 +130,6 @@ func (c *common) prepare(ctx context.Context, others ...string) error {
 	return nil
 }
 
-func (c *common) options(stateDir string, console *report.Console) system.Options {
-	return system.Options{BinDir: c.binDir, Assets: c.assets, StateDir: stateDir, Console: console}
+func (c *common) options(stateDir string, console *report.Console) localsystem.Options {
+	return localsystem.Options{BinDir: c.binDir, Assets: c.assets, StateDir: stateDir, Console: console}
 }

@@ -10,10 +10,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	"github.com/clusterring/clusterring/tools/demo/internal/scenario"
 	"github.com/clusterring/clusterring/tools/demo/internal/state"
-	"github.com/clusterring/clusterring/tools/demo/internal/system"
 	"github.com/clusterring/clusterring/tools/lab/process"
 	"github.com/clusterring/clusterring/tools/lab/services"
 )
@@ -100,7 +100,7 @@ func (r *runner) tell(ctx context.Context, stateDir string) (rows []report.Row, 
 	r.console.Heading("The system starts (state in %s)", stateDir)
 	start := report.Row{Step: "the system starts"}
 	begin := time.Now()
-	s, err := system.Start(ctx, r.options(stateDir, r.console))
+	s, err := localsystem.Start(ctx, r.options(stateDir, r.console))
 	if s != nil {
 		defer func() {
 			cancel(nil) // nobody shall watch what goes away
@@ -181,6 +181,6 @@ func (r *runner) cleanUp(ctx context.Context, claim *state.Claim, keep bool) err
 		}
 	}
 	r.console.Text(fmt.Sprintf("\nLogs are kept in %s, histories of reconciles in %s; %s down removes them.",
-		filepath.Join(claim.Dir, "logs"), filepath.Join(claim.Dir, "history"), system.Display(filepath.Join(r.binDir, "demo"))))
+		filepath.Join(claim.Dir, "logs"), filepath.Join(claim.Dir, "history"), localsystem.Display(filepath.Join(r.binDir, "demo"))))
 	return errors.Join(append(errs, claim.Release(true))...)
 }

@@ -13,10 +13,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	"github.com/clusterring/clusterring/tools/demo/internal/scenario"
 	"github.com/clusterring/clusterring/tools/demo/internal/state"
-	"github.com/clusterring/clusterring/tools/demo/internal/system"
 )
 
 const (
@@ -24,7 +24,7 @@ const (
 	servedObjects = 50
 )
 
-var shardLabel = v1alpha1.ShardLabel(system.Ring)
+var shardLabel = v1alpha1.ShardLabel(localsystem.Ring)
 
 // server runs everything for somebody to use it: for people, as the supervisor that demo up leaves behind, or for demo docs.
 type server struct {
@@ -71,7 +71,7 @@ func (s *server) run(ctx context.Context, kind state.Kind, use user) error {
 func (s *server) serve(ctx context.Context, stateDir string, use user) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	sys, err := system.Start(ctx, s.options(stateDir, s.console))
+	sys, err := localsystem.Start(ctx, s.options(stateDir, s.console))
 	if sys != nil {
 		defer func() {
 			cancel() // nobody shall watch what goes away
@@ -97,7 +97,7 @@ func (s *server) serve(ctx context.Context, stateDir string, use user) (err erro
 }
 
 // usage returns how to use what runs.
-func (s *server) usage(ctx context.Context, sys *system.System) (*usage, error) {
+func (s *server) usage(ctx context.Context, sys *localsystem.System) (*usage, error) {
 	kubeconfig, err := sys.ShardKubeconfig(ctx)
 	if err != nil {
 		return nil, err
@@ -110,7 +110,7 @@ func (s *server) usage(ctx context.Context, sys *system.System) (*usage, error) 
 		Path: []string{sys.BinDir, sys.Plane.BinDir()},
 		MoreShards: []string{
 			filepath.Join(sys.BinDir, "example"), "--kubeconfig=" + kubeconfig, fmt.Sprintf("--shard-name=shard-%d", servedShards+1),
-			"--lease-namespace=" + system.ShardNamespace, "--lease-duration=" + system.LeaseDuration.String(),
+			"--lease-namespace=" + localsystem.ShardNamespace, "--lease-duration=" + localsystem.LeaseDuration.String(),
 			"--metrics-bind-address=0", "--health-probe-bind-address=0",
 		},
 	}

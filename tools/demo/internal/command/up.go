@@ -15,10 +15,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	"github.com/clusterring/clusterring/tools/demo/internal/scenario"
 	"github.com/clusterring/clusterring/tools/demo/internal/state"
-	"github.com/clusterring/clusterring/tools/demo/internal/system"
 	"github.com/clusterring/clusterring/tools/lab/process"
 )
 
@@ -218,7 +218,7 @@ func (h *usage) text(stateDir, demo string) string {
 		line("  %s", strings.ReplaceAll(process.Quote(append([]string{"grpcurl"}, q.Args(address)...)...), "'"+address+"'", address))
 	}
 	line("\nMake something happen, and look again:\n")
-	line("  kill -9 $PID_SHARD_1   # shard-1 is dead after twice the duration of its Lease, %s; its objects move", 2*system.LeaseDuration)
+	line("  kill -9 $PID_SHARD_1   # shard-1 is dead after twice the duration of its Lease, %s; its objects move", 2*localsystem.LeaseDuration)
 	line("  kill $PID_SHARD_2      # shard-2 stops in order; its objects move at once")
 	line("  %s", process.Quote(h.MoreShards...))
 	line("                         # one more shard, until you press Ctrl-C")

@@ -15,8 +15,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	diagnosticsv1alpha1 "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/observe"
-	"github.com/clusterring/clusterring/tools/demo/internal/system"
 	"github.com/clusterring/clusterring/tools/lab/process"
 )
 
@@ -40,7 +40,7 @@ func Queries() []Query {
 	return []Query{
 		{},
 		{Method: queryService + "/ListRings"},
-		{Method: queryService + "/GetRing", Request: fmt.Sprintf(`{"name":%q}`, system.Ring), from: `"shards": [`},
+		{Method: queryService + "/GetRing", Request: fmt.Sprintf(`{"name":%q}`, localsystem.Ring), from: `"shards": [`},
 		{Method: queryService + "/Locate", Request: fmt.Sprintf(
 			`{"object":{"group":%q,"kind":%q,"namespace":%q,"name":"site-0"}}`, websiteGVK.Group, websiteGVK.Kind, namespaceOf(0))},
 	}
@@ -87,8 +87,8 @@ func (s *Story) ask(ctx context.Context) error {
 			return fmt.Errorf("decode what grpcurl printed: %w", err)
 		}
 	}
-	if len(rings.Rings) != 1 || rings.Rings[0].Name != system.Ring {
-		return fmt.Errorf("ListRings does not return just the ring %s", system.Ring)
+	if len(rings.Rings) != 1 || rings.Rings[0].Name != localsystem.Ring {
+		return fmt.Errorf("ListRings does not return just the ring %s", localsystem.Ring)
 	}
 	share, available := 0.0, 0
 	for _, shard := range ring.Shards {
@@ -103,7 +103,7 @@ func (s *Story) ask(ctx context.Context) error {
 		return fmt.Errorf("GetRing returns %d available shards with a share of %.3f, not %d with 1", available, share, len(s.available()))
 	}
 	s.ok("grpcurl: list, ListRings, GetRing: %d shards share the hash space", available)
-	if len(located.Locations) != 1 || located.Locations[0].Ring != system.Ring {
+	if len(located.Locations) != 1 || located.Locations[0].Ring != localsystem.Ring {
 		return errors.New("Locate does not return just one location") //nolint:staticcheck // the name of the method
 	}
 	return s.locateAll(ctx, located.Locations[0].Shard)
@@ -112,7 +112,7 @@ func (s *Story) ask(ctx context.Context) error {
 // grpcurl runs the real program and shows command and output.
 func (s *Story) grpcurl(ctx context.Context, q Query) (string, error) {
 	path, args := filepath.Join(s.system.BinDir, "grpcurl"), q.Args(s.system.QueryAddress())
-	s.console.Note("$ %s", process.Quote(append([]string{system.Display(path)}, args...)...))
+	s.console.Note("$ %s", process.Quote(append([]string{localsystem.Display(path)}, args...)...))
 	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr

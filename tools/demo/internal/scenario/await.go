@@ -12,8 +12,8 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	diagnosticsv1alpha1 "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/observe"
-	"github.com/clusterring/clusterring/tools/demo/internal/system"
 	"github.com/clusterring/clusterring/tools/lab/check"
 )
 
@@ -53,7 +53,7 @@ func (s *Story) await(ctx context.Context, condition func(context.Context) (done
 // ring returns the ClusterRing.
 func (s *Story) ring(ctx context.Context) (*v1alpha1.ClusterRing, error) {
 	ring := &v1alpha1.ClusterRing{}
-	if err := s.client.Get(ctx, client.ObjectKey{Name: system.Ring}, ring); err != nil {
+	if err := s.client.Get(ctx, client.ObjectKey{Name: localsystem.Ring}, ring); err != nil {
 		return nil, fmt.Errorf("get the ClusterRing: %w", err)
 	}
 	return ring, nil
@@ -71,7 +71,7 @@ func (s *Story) awaitReady(ctx context.Context) error {
 		if problems := check.Status(ring, want); len(problems) > 0 {
 			return false, problems[0], nil
 		}
-		answer, err := s.query.GetRing(ctx, &diagnosticsv1alpha1.GetRingRequest{Name: system.Ring})
+		answer, err := s.query.GetRing(ctx, &diagnosticsv1alpha1.GetRingRequest{Name: localsystem.Ring})
 		if err != nil {
 			return false, "", fmt.Errorf("ask for the ring: %w", err)
 		}

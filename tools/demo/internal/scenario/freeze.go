@@ -13,9 +13,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/observe"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
-	"github.com/clusterring/clusterring/tools/demo/internal/system"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/example/checksum"
 	"github.com/clusterring/clusterring/tools/example/history"
@@ -69,7 +69,7 @@ func (s *Story) freeze(ctx context.Context) error {
 		return err
 	}
 	s.ok("woken in the middle of %d reconciles, it wrote to no object, began no reconcile and ended itself in %s", cut, report.Seconds(took))
-	s.console.Note("a Deployment would start it again; here it stays away, for that process would have to wait %s for its Lease", 2*system.LeaseDuration)
+	s.console.Note("a Deployment would start it again; here it stays away, for that process would have to wait %s for its Lease", 2*localsystem.LeaseDuration)
 	return s.noOverlap()
 }
 
@@ -164,7 +164,7 @@ func (s *Story) versions(ctx context.Context) (map[string]string, error) {
 	for _, kind := range shardedKinds {
 		list := &metav1.PartialObjectMetadataList{}
 		list.SetGroupVersionKind(kind)
-		if err := s.client.List(ctx, list, client.HasLabels{v1alpha1.ShardLabel(system.Ring)}); err != nil {
+		if err := s.client.List(ctx, list, client.HasLabels{v1alpha1.ShardLabel(localsystem.Ring)}); err != nil {
 			return nil, fmt.Errorf("list %ss: %w", kind.Kind, err)
 		}
 		for i := range list.Items {

@@ -10,9 +10,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	"github.com/clusterring/clusterring/tools/demo/internal/spread"
-	"github.com/clusterring/clusterring/tools/demo/internal/system"
 )
 
 // join starts the first shards.
@@ -37,7 +37,7 @@ func (s *Story) join(ctx context.Context) error {
 		}
 	}
 	webhook := &admissionregistrationv1.MutatingWebhookConfiguration{}
-	if err := s.client.Get(ctx, client.ObjectKey{Name: v1alpha1.WebhookConfigurationName(system.Ring)}, webhook); err != nil {
+	if err := s.client.Get(ctx, client.ObjectKey{Name: v1alpha1.WebhookConfigurationName(localsystem.Ring)}, webhook); err != nil {
 		return fmt.Errorf("get the webhook configuration of the ring: %w", err)
 	}
 	s.ok("every Lease is ready, the webhook is registered")

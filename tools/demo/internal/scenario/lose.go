@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/observe"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
-	"github.com/clusterring/clusterring/tools/demo/internal/system"
 	"github.com/clusterring/clusterring/tools/lab/services"
 )
 
@@ -23,7 +23,7 @@ func (s *Story) kill(ctx context.Context) error {
 	if err := shard.Kill(); err != nil {
 		return err
 	}
-	s.console.Note("%s was killed; nobody has told its Lease, which lasts %s", shard.Name, system.LeaseDuration)
+	s.console.Note("%s was killed; nobody has told its Lease, which lasts %s", shard.Name, localsystem.LeaseDuration)
 	if err := s.replaced(ctx, loss{shard.Name, shard.EndedAt(), before, mark}); err != nil {
 		return err
 	}
@@ -123,12 +123,12 @@ func (s *Story) followDeath(ctx context.Context, shard string, silent time.Time)
 		return taken, fmt.Errorf("the Lease of %s went through the states %v, not expired, uncertain, dead", shard, path)
 	case taken.Holder != v1alpha1.LeaseControllerIdentity:
 		return taken, fmt.Errorf("the Lease of %s was taken by %q", shard, taken.Holder)
-	case kept < 2*system.LeaseDuration:
+	case kept < 2*localsystem.LeaseDuration:
 		return taken, fmt.Errorf("the Lease of %s was taken %s after its last renewal, which is less than twice its duration, %s",
-			shard, report.Seconds(kept), system.LeaseDuration)
+			shard, report.Seconds(kept), localsystem.LeaseDuration)
 	}
 	after := func(state string) string { return report.Seconds(at[state].Sub(silent)) }
-	s.ok("its Lease (%s) was expired after %s, uncertain after %s, dead after %s", system.LeaseDuration,
+	s.ok("its Lease (%s) was expired after %s, uncertain after %s, dead after %s", localsystem.LeaseDuration,
 		after("expired"), after("uncertain"), after("dead"))
 	return taken, nil
 }

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/observe"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
-	"github.com/clusterring/clusterring/tools/demo/internal/system"
 )
 
 // during is how many Websites are created while the assigner is stopped, and afterwards again how many.
@@ -16,7 +16,7 @@ const during, afterwards = 50, 20
 // outage stops every replica of the assigner, and brings them back.
 func (s *Story) outage(ctx context.Context) error {
 	mark := s.objects.Mark()
-	if err := s.system.StopServices(system.Assigner1, system.Assigner2); err != nil {
+	if err := s.system.StopServices(localsystem.Assigner1, localsystem.Assigner2); err != nil {
 		return err
 	}
 	made, err := s.createWebsites(ctx, during)
@@ -32,7 +32,7 @@ func (s *Story) outage(ctx context.Context) error {
 	}
 	s.ok("the rebalancer assigned each within %s, ConfigMaps follow", report.Seconds(s.longestWait(mark, websites)))
 
-	if err := s.system.StartServices(ctx, system.Assigner1, system.Assigner2); err != nil {
+	if err := s.system.StartServices(ctx, localsystem.Assigner1, localsystem.Assigner2); err != nil {
 		return err
 	}
 	made, err = s.createWebsites(ctx, afterwards)

@@ -14,8 +14,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
-	"github.com/clusterring/clusterring/tools/demo/internal/system"
 	"github.com/clusterring/clusterring/tools/lab/process"
 	"github.com/clusterring/clusterring/tools/lab/services"
 )
@@ -158,7 +158,7 @@ func (s *Story) unlabelled(ctx context.Context, kind schema.GroupVersionKind) (i
 
 // unregistered waits until the webhook configuration is gone.
 func (s *Story) unregistered(ctx context.Context) error {
-	name := v1alpha1.WebhookConfigurationName(system.Ring)
+	name := v1alpha1.WebhookConfigurationName(localsystem.Ring)
 	err := s.await(ctx, func(ctx context.Context) (bool, string, error) {
 		err := s.client.Get(ctx, client.ObjectKey{Name: name}, &admissionregistrationv1.MutatingWebhookConfiguration{})
 		if apierrors.IsNotFound(err) {

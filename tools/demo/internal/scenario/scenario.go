@@ -21,9 +21,9 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	diagnosticsv1alpha1 "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/observe"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
-	"github.com/clusterring/clusterring/tools/demo/internal/system"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/process"
 )
@@ -66,7 +66,7 @@ func (o Options) Validate() error {
 // Story is the demo under way. New makes it; it is not safe for concurrent use.
 type Story struct {
 	Options
-	system  *system.System
+	system  *localsystem.System
 	console *report.Console
 
 	client client.Client
@@ -86,7 +86,7 @@ type Story struct {
 }
 
 // New begins to watch the system. The watches last until the context ends.
-func New(ctx context.Context, s *system.System, console *report.Console, o Options) (*Story, error) {
+func New(ctx context.Context, s *localsystem.System, console *report.Console, o Options) (*Story, error) {
 	config := rest.CopyConfig(s.Plane.Config)
 	config.QPS = -1 // a user's client would be slowed down on purpose
 	scheme := apimeta.NewScheme()
@@ -106,14 +106,14 @@ func New(ctx context.Context, s *system.System, console *report.Console, o Optio
 		return nil, fmt.Errorf("make a client for metadata: %w", err)
 	}
 	story := &Story{Options: o, system: s, console: console, client: c, lost: map[*process.Process]string{}}
-	if story.objects, err = observe.WatchObjects(ctx, meta, system.Ring, websitesGVR, configMapGVR); err != nil {
+	if story.objects, err = observe.WatchObjects(ctx, meta, localsystem.Ring, websitesGVR, configMapGVR); err != nil {
 		return nil, err
 	}
 	group := websiteGVK.GroupVersion()
-	if story.fleets, err = observe.WatchObjects(ctx, meta, system.Ring, group.WithResource(fleets), group.WithResource(ships)); err != nil {
+	if story.fleets, err = observe.WatchObjects(ctx, meta, localsystem.Ring, group.WithResource(fleets), group.WithResource(ships)); err != nil {
 		return nil, err
 	}
-	if story.leases, err = observe.WatchLeases(ctx, typed, system.ShardNamespace, system.Ring); err != nil {
+	if story.leases, err = observe.WatchLeases(ctx, typed, localsystem.ShardNamespace, localsystem.Ring); err != nil {
 		return nil, err
 	}
 	story.conn, err = grpc.NewClient(s.QueryAddress(), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -143,17 +143,17 @@ type Step struct {
 
 // Steps returns the whole story.
 func (s *Story) Steps() []Step {
-	assigners := []string{system.Assigner1, system.Assigner2}
+	assigners := []string{localsystem.Assigner1, localsystem.Assigner2}
 	return []Step{
-		{fmt.Sprintf("%d shards join", s.Shards), []string{system.LeaseMonitor, system.Rebalancer}, s.join},
-		{fmt.Sprintf("%d objects are created", s.Objects), append(assigners, system.Rebalancer), s.create},
-		{"a shard is killed (SIGKILL)", []string{system.LeaseMonitor, system.Rebalancer}, s.kill},
-		{"a shard stops (SIGTERM)", []string{system.Rebalancer, system.LeaseMonitor}, s.leave},
-		{"two shards join under load", []string{system.Rebalancer}, s.grow},
-		{"a frozen shard wakes up", []string{system.LeaseMonitor, system.Rebalancer}, s.freeze},
-		{"the assigner is stopped", append(assigners, system.Rebalancer), s.outage},
-		{"who owns what? (gRPC)", []string{system.RingQuery1}, s.ask},
-		{"the ring is deleted under load", append(assigners, system.Rebalancer), s.remove},
+		{fmt.Sprintf("%d shards join", s.Shards), []string{localsystem.LeaseMonitor, localsystem.Rebalancer}, s.join},
+		{fmt.Sprintf("%d objects are created", s.Objects), append(assigners, localsystem.Rebalancer), s.create},
+		{"a shard is killed (SIGKILL)", []string{localsystem.LeaseMonitor, localsystem.Rebalancer}, s.kill},
+		{"a shard stops (SIGTERM)", []string{localsystem.Rebalancer, localsystem.LeaseMonitor}, s.leave},
+		{"two shards join under load", []string{localsystem.Rebalancer}, s.grow},
+		{"a frozen shard wakes up", []string{localsystem.LeaseMonitor, localsystem.Rebalancer}, s.freeze},
+		{"the assigner is stopped", append(assigners, localsystem.Rebalancer), s.outage},
+		{"who owns what? (gRPC)", []string{localsystem.RingQuery1}, s.ask},
+		{"the ring is deleted under load", append(assigners, localsystem.Rebalancer), s.remove},
 		{"the whole story, looked over", nil, s.review},
 	}
 }

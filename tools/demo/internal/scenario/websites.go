@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/tools/demo/internal/system"
+	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 )
 
 const (
@@ -73,7 +73,7 @@ func (s *Story) createWebsites(ctx context.Context, n int) (*creation, error) {
 			done.mu.Lock()
 			defer done.mu.Unlock()
 			done.slowest = max(done.slowest, time.Since(sent))
-			done.assigned[site.GetLabels()[v1alpha1.ShardLabel(system.Ring)]]++
+			done.assigned[site.GetLabels()[v1alpha1.ShardLabel(localsystem.Ring)]]++
 			done.answered++
 			s.console.Progress("creating Websites: %d of %d", done.answered, n)
 			return nil
@@ -163,7 +163,7 @@ func (s *Story) createOne(ctx context.Context, l *load, n int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.creates++
-	if site.GetLabels()[v1alpha1.ShardLabel(system.Ring)] != "" {
+	if site.GetLabels()[v1alpha1.ShardLabel(localsystem.Ring)] != "" {
 		l.labelled++
 	}
 	l.slowest = max(l.slowest, time.Since(begin))

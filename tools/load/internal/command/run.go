@@ -17,7 +17,7 @@ import (
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
-	"github.com/clusterring/clusterring/tools/load/internal/system"
+	"github.com/clusterring/clusterring/tools/load/internal/target"
 )
 
 // Version is that of the binaries. The linker sets it.
@@ -123,7 +123,7 @@ func (r *runner) measure(ctx context.Context) (rows []result.Row, series []resul
 		err = errors.Join(err, stop())
 	}
 	if r.kubeconfig != "" {
-		s, err := system.Connect(ctx, r.kubeconfig)
+		s, err := target.Connect(ctx, r.kubeconfig)
 		if s != nil {
 			defer stopping(s.Stop)
 		}
@@ -154,7 +154,7 @@ func (r *runner) measure(ctx context.Context) (rows []result.Row, series []resul
 }
 
 // start starts what is measured on this machine.
-func (r *runner) start(ctx context.Context) (*system.Local, error) {
+func (r *runner) start(ctx context.Context) (*target.Local, error) {
 	if r.assets == "" {
 		assets, err := localplane.Binaries(ctx, os.Stderr)
 		if err != nil {
@@ -162,7 +162,7 @@ func (r *runner) start(ctx context.Context) (*system.Local, error) {
 		}
 		r.assets = assets
 	}
-	return system.Start(ctx, system.Options{BinDir: r.binDir, Assets: r.assets, Profile: r.profile, Progress: r.plan.Progress})
+	return target.Start(ctx, target.Options{BinDir: r.binDir, Assets: r.assets, Profile: r.profile, Progress: r.plan.Progress})
 }
 
 // do measures what is running.

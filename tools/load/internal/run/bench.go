@@ -14,7 +14,7 @@ import (
 
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
 	"github.com/clusterring/clusterring/tools/load/internal/result"
-	"github.com/clusterring/clusterring/tools/load/internal/system"
+	"github.com/clusterring/clusterring/tools/load/internal/target"
 )
 
 // Scale is how large and how long measurements are.
@@ -33,9 +33,9 @@ const (
 // Bench is what measurements work with. Each measurement gets one of its own.
 type Bench struct {
 	// System is what is measured; its services are ready.
-	System *system.System
+	System *target.System
 	// Local is the same, where all of it are processes of this machine; nil for a cluster, which measurements get that can do without.
-	Local *system.Local
+	Local *target.Local
 	// Objects writes as an administrator, over several connections.
 	Objects *objects.Client
 	Scale   Scale

@@ -1,6 +1,6 @@
-// Package system is what is measured: a control plane and the four services, started as processes of this machine ([Local]), or those
+// Package target is what is measured: a control plane and the four services, started as processes of this machine ([Local]), or those
 // of a cluster, where they are installed already.
-package system
+package target
 
 import (
 	"context"

@@ -36,7 +36,7 @@ func (u Usage) Add(other Usage) Usage {
 
 // Reader reads usages. Implementations are safe for concurrent use.
 type Reader interface {
-	// Read returns the usage of each service, the API server and etcd, by the names of package system. What cannot be known in
+	// Read returns the usage of each service, the API server and etcd, by the names of package target. What cannot be known in
 	// that place, such as etcd in a cluster, is missing. A service of several replicas is their sum.
 	Read(ctx context.Context) (map[string]Usage, error)
 	// ResetPeaks makes PeakMemory begin anew.

@@ -25,7 +25,7 @@ import (
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
 	"github.com/clusterring/clusterring/tools/load/internal/shards"
-	"github.com/clusterring/clusterring/tools/load/internal/system"
+	"github.com/clusterring/clusterring/tools/load/internal/target"
 )
 
 const (
@@ -240,7 +240,7 @@ func (e *experiment) grow(ctx context.Context, size int) error {
 		return err
 	}
 	defer c.close()
-	err = system.Until(ctx, fmt.Sprintf("the assigner knows %d shards", size), func(ctx context.Context) (bool, error) {
+	err = target.Until(ctx, fmt.Sprintf("the assigner knows %d shards", size), func(ctx context.Context) (bool, error) {
 		seen := map[string]bool{}
 		for _, body := range e.bodies {
 			shard, err := c.shard(ctx, e.ring.Name, body)
@@ -340,7 +340,7 @@ func (e *experiment) cpu(ctx context.Context, b *run.Bench, http2 bool) (values,
 
 // called waits until an object of the batch gets the label when it is created.
 func called(ctx context.Context, c *objects.Client, batch objects.Batch, label string) error {
-	return system.Until(ctx, "the API server calls the webhook that gives label "+label, func(ctx context.Context) (bool, error) {
+	return target.Until(ctx, "the API server calls the webhook that gives label "+label, func(ctx context.Context) (bool, error) {
 		object, err := c.DryRun(ctx, batch, 0)
 		return err == nil && object.Labels[label] != "", err
 	})

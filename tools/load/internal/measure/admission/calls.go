@@ -18,7 +18,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
-	"github.com/clusterring/clusterring/tools/load/internal/system"
+	"github.com/clusterring/clusterring/tools/load/internal/target"
 	"github.com/clusterring/clusterring/tools/load/internal/usage"
 )
 
@@ -65,7 +65,7 @@ func ofRing(ctx context.Context, c client.Client, ring string, http2 bool) (*cal
 	if webhook.ClientConfig.URL == nil {
 		return nil, fmt.Errorf("the registration of ring %s has no URL", ring)
 	}
-	return newCaller(endpoint{process: system.Assigner, url: *webhook.ClientConfig.URL, ca: webhook.ClientConfig.CABundle}, http2)
+	return newCaller(endpoint{process: target.Assigner, url: *webhook.ClientConfig.URL, ca: webhook.ClientConfig.CABundle}, http2)
 }
 
 // registered returns the webhook that is registered for a ring.

@@ -10,7 +10,7 @@ import (
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
-	"github.com/clusterring/clusterring/tools/load/internal/system"
+	"github.com/clusterring/clusterring/tools/load/internal/target"
 	"github.com/clusterring/clusterring/tools/load/internal/usage"
 )
 
@@ -150,6 +150,6 @@ func created(ctx context.Context, b *run.Bench, batch objects.Batch, label strin
 	if without > 0 {
 		return c, fmt.Errorf("%d of %d objects in %s were created without the label: the webhook was not called", without, batch.Count, batch.Namespace)
 	}
-	c = creation{objects: batch.Count, took: took, server: usage.Difference(before, after)[system.APIServer].CPU}
+	c = creation{objects: batch.Count, took: took, server: usage.Difference(before, after)[target.APIServer].CPU}
 	return c, b.Objects.Delete(ctx, batch)
 }

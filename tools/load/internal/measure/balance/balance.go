@@ -20,7 +20,7 @@ import (
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
 	"github.com/clusterring/clusterring/tools/load/internal/shards"
-	"github.com/clusterring/clusterring/tools/load/internal/system"
+	"github.com/clusterring/clusterring/tools/load/internal/target"
 )
 
 const (
@@ -138,7 +138,7 @@ func (e *experiment) partitions(ctx context.Context) (partitions []int32, err er
 	for _, shard := range e.fleet.Held() {
 		held[shard] = true
 	}
-	err = system.Until(ctx, fmt.Sprintf("the ring query service knows the %d shards", len(held)), func(ctx context.Context) (bool, error) {
+	err = target.Until(ctx, fmt.Sprintf("the ring query service knows the %d shards", len(held)), func(ctx context.Context) (bool, error) {
 		answer, err := e.query.GetRing(ctx, &pb.GetRingRequest{Name: name})
 		if err != nil {
 			return false, fmt.Errorf("ask for the ring: %w", err)

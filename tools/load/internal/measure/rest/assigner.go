@@ -19,7 +19,7 @@ import (
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
 	"github.com/clusterring/clusterring/tools/load/internal/shards"
-	"github.com/clusterring/clusterring/tools/load/internal/system"
+	"github.com/clusterring/clusterring/tools/load/internal/target"
 )
 
 const (
@@ -60,7 +60,7 @@ func rememberedRings(ctx context.Context, b *run.Bench) (rows []result.Row, seri
 	}
 	var values []float64
 	for range run.Pick(b, 1, 3) {
-		if err := b.Local.Restart(ctx, system.Assigner); err != nil {
+		if err := b.Local.Restart(ctx, target.Assigner); err != nil {
 			return nil, nil, err
 		}
 		// What it took to read the Leases is given back within a moment, if ever.
@@ -73,7 +73,7 @@ func rememberedRings(ctx context.Context, b *run.Bench) (rows []result.Row, seri
 		if err != nil {
 			return nil, nil, fmt.Errorf("read what the assigner uses: %w", err)
 		}
-		u := used[system.Assigner]
+		u := used[target.Assigner]
 		b.Progress("%d shards × %d rings: %.1f MiB, at the peak %.1f MiB", c.members, c.rings, float64(u.Memory)/mebibyte, float64(u.PeakMemory)/mebibyte)
 		values = append(values, float64(u.PeakMemory)/mebibyte)
 	}

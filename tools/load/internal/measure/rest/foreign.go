@@ -13,7 +13,7 @@ import (
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
 	"github.com/clusterring/clusterring/tools/load/internal/shards"
-	"github.com/clusterring/clusterring/tools/load/internal/system"
+	"github.com/clusterring/clusterring/tools/load/internal/target"
 	"github.com/clusterring/clusterring/tools/load/internal/usage"
 )
 
@@ -143,5 +143,5 @@ func spent(ctx context.Context, b *run.Bench, do func(context.Context) error) (c
 	if err != nil {
 		return 0, 0, fmt.Errorf("read what the rebalancer uses: %w", err)
 	}
-	return usage.Difference(before, after)[system.Rebalancer].CPU, b.Clock.Since(began), nil
+	return usage.Difference(before, after)[target.Rebalancer].CPU, b.Clock.Since(began), nil
 }

@@ -12,7 +12,7 @@ import (
 
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
-	"github.com/clusterring/clusterring/tools/load/internal/system"
+	"github.com/clusterring/clusterring/tools/load/internal/target"
 	"github.com/clusterring/clusterring/tools/load/internal/usage"
 )
 
@@ -61,7 +61,7 @@ func (m *multitude) listed(ctx context.Context, size int, list func(context.Cont
 	if seen < size {
 		return 0, fmt.Errorf("a list has %d of %d objects", seen, size)
 	}
-	return float64(usage.Difference(before, after)[system.APIServer].CPU) / float64(time.Microsecond) / float64(seen), nil
+	return float64(usage.Difference(before, after)[target.APIServer].CPU) / float64(time.Microsecond) / float64(seen), nil
 }
 
 // stream lists all objects as a stream.

@@ -12,7 +12,7 @@ import (
 	"github.com/clusterring/clusterring/tools/load/internal/measure/world"
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
-	"github.com/clusterring/clusterring/tools/load/internal/system"
+	"github.com/clusterring/clusterring/tools/load/internal/target"
 )
 
 const (
@@ -111,7 +111,7 @@ func (m *multitude) with(ctx context.Context, size int, most bool) error {
 		}
 	}
 	if size == 0 {
-		m.empty = m.apart[0][system.APIServer].memory
+		m.empty = m.apart[0][target.APIServer].memory
 		return nil
 	}
 	if most {
@@ -168,7 +168,7 @@ func (m *multitude) settle(size int) time.Duration {
 
 // idle is what API server and rebalancer take without objects, in ms/s.
 func (m *multitude) idle() float64 {
-	return m.apart[0][system.APIServer].cpu + m.apart[0][system.Rebalancer].cpu
+	return m.apart[0][target.APIServer].cpu + m.apart[0][target.Rebalancer].cpu
 }
 
 // audit waits for an audit, and measures it. The services must have begun less than a minute ago.
@@ -199,8 +199,8 @@ func (m *multitude) audit(ctx context.Context, size int) error {
 		if err != nil {
 			return fmt.Errorf("read what the services use: %w", err)
 		}
-		received := now[system.Rebalancer].Received - before[system.Rebalancer].Received
-		if now[system.Rebalancer].Received-last[system.Rebalancer].Received > quiet {
+		received := now[target.Rebalancer].Received - before[target.Rebalancer].Received
+		if now[target.Rebalancer].Received-last[target.Rebalancer].Received > quiet {
 			still = 0
 		} else {
 			still++
@@ -210,7 +210,7 @@ func (m *multitude) audit(ctx context.Context, size int) error {
 		case still < over:
 		case received > each*int64(size):
 			took := m.bench.Clock.Since(from)
-			cpu := now[system.APIServer].CPU + now[system.Rebalancer].CPU - before[system.APIServer].CPU - before[system.Rebalancer].CPU
+			cpu := now[target.APIServer].CPU + now[target.Rebalancer].CPU - before[target.APIServer].CPU - before[target.Rebalancer].CPU
 			cpu -= time.Duration(m.idle() * took.Seconds() * float64(time.Millisecond))
 			m.audits = append(m.audits, float64(cpu)/float64(time.Microsecond)/float64(size))
 			m.bench.Progress("%d objects, an audit: %.1f µs per object, %.1f s", size, m.audits[0], took.Seconds())
@@ -231,7 +231,7 @@ func (m *multitude) memory(ctx context.Context) error {
 	for name, u := range used {
 		m.peaks[name] = float64(u.PeakMemory) / mebibyte
 	}
-	m.grown = m.apart[m.most()][system.APIServer].memory - m.empty
+	m.grown = m.apart[m.most()][target.APIServer].memory - m.empty
 	return nil
 }
 
@@ -327,7 +327,7 @@ func (m *multitude) memoryRows() []result.Row {
 	return []result.Row{
 		{
 			ID: manyPeak, Title: "rebalancer memory at its peak, from its start through a death and a join, " + m.title(), Unit: "MiB",
-			Values: []float64{m.peaks[system.Rebalancer]}, Judge: result.JudgeValue, Target: result.Target{Bound: result.AtMost, Value: peak, Unit: "MiB"},
+			Values: []float64{m.peaks[target.Rebalancer]}, Judge: result.JudgeValue, Target: result.Target{Bound: result.AtMost, Value: peak, Unit: "MiB"},
 			Notes: []string{"At their peaks: " + strings.Join(peaks, ", ") + "."},
 		},
 		{

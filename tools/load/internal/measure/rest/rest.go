@@ -14,7 +14,7 @@ import (
 	"github.com/clusterring/clusterring/tools/load/internal/measure/world"
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
-	"github.com/clusterring/clusterring/tools/load/internal/system"
+	"github.com/clusterring/clusterring/tools/load/internal/target"
 	"github.com/clusterring/clusterring/tools/load/internal/usage"
 )
 
@@ -151,7 +151,7 @@ func (g *growth) atRest(ctx context.Context, size int) error {
 func (g *growth) look(ctx context.Context, window time.Duration) (all sample, apart map[string]sample, err error) {
 	s, clock := g.bench.System, g.bench.Clock
 	requests := map[string]int{}
-	for _, name := range system.Services {
+	for _, name := range target.Services {
 		if requests[name], err = s.Requests(ctx, name); err != nil {
 			return all, nil, err
 		}
@@ -172,8 +172,8 @@ func (g *growth) look(ctx context.Context, window time.Duration) (all sample, ap
 	}
 	seconds := clock.Since(began).Seconds()
 	used := usage.Difference(before, after)
-	apart = map[string]sample{system.APIServer: sampleOf(used[system.APIServer], seconds)}
-	for _, name := range system.Services {
+	apart = map[string]sample{target.APIServer: sampleOf(used[target.APIServer], seconds)}
+	for _, name := range target.Services {
 		now, err := s.Requests(ctx, name)
 		if err != nil {
 			return all, nil, err
@@ -221,7 +221,7 @@ func (g *growth) moving(ctx context.Context, size int) error {
 	if err != nil {
 		return fmt.Errorf("read what the services use: %w", err)
 	}
-	g.peak = float64(used[system.Rebalancer].PeakMemory) / mebibyte
+	g.peak = float64(used[target.Rebalancer].PeakMemory) / mebibyte
 	g.bench.Progress("%d objects, a join: %v; peak of the rebalancer's memory: %.1f MiB", size, joined, g.peak)
 	g.point(peakSeries, size, g.peak, 0)
 	return nil

@@ -12,7 +12,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
-	"github.com/clusterring/clusterring/tools/load/internal/system"
+	"github.com/clusterring/clusterring/tools/load/internal/target"
 	"github.com/clusterring/clusterring/tools/load/internal/usage"
 )
 
@@ -169,7 +169,7 @@ func (c *Crowd) watched(ctx context.Context, count int, action func(context.Cont
 	for name, u := range usage.Difference(before, after) {
 		cost.CPU[name] = float64(u.CPU) / float64(time.Millisecond) / float64(count)
 	}
-	cost.APIServer, cost.Rebalancer = cost.CPU[system.APIServer], cost.CPU[system.Rebalancer]
+	cost.APIServer, cost.Rebalancer = cost.CPU[target.APIServer], cost.CPU[target.Rebalancer]
 	return cost, c.Settle(ctx)
 }
 

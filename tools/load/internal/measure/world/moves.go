@@ -16,7 +16,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
 	"github.com/clusterring/clusterring/tools/load/internal/shards"
-	"github.com/clusterring/clusterring/tools/load/internal/system"
+	"github.com/clusterring/clusterring/tools/load/internal/target"
 	"github.com/clusterring/clusterring/tools/load/internal/usage"
 )
 
@@ -242,14 +242,14 @@ func (w *World) watched(ctx context.Context, what watching, action func(context.
 	for name, u := range usage.Difference(before, moved) {
 		c.CPU[name] = float64(u.CPU) / float64(time.Millisecond) / float64(n)
 	}
-	c.APIServer, c.Rebalancer = c.CPU[system.APIServer], c.CPU[system.Rebalancer]
+	c.APIServer, c.Rebalancer = c.CPU[target.APIServer], c.CPU[target.Rebalancer]
 	c.Pass, c.Rest = w.each(usage.Difference(calmed, rested)), w.each(usage.Difference(moved, after))
 	return c, nil
 }
 
 // each returns the CPU time of API server and rebalancer, in microseconds per object of the ring.
 func (w *World) each(used map[string]usage.Usage) float64 {
-	return float64(used[system.APIServer].CPU+used[system.Rebalancer].CPU) / float64(time.Microsecond) / float64(w.made)
+	return float64(used[target.APIServer].CPU+used[target.Rebalancer].CPU) / float64(time.Microsecond) / float64(w.made)
 }
 
 // rest waits until the rebalancer has nothing to do, and returns what all have used until then.
@@ -264,7 +264,7 @@ func (w *World) rest(ctx context.Context) (map[string]usage.Usage, error) {
 		case <-w.bench.Clock.After(look):
 		}
 		var now map[string]usage.Usage
-		if now, err = w.usage(ctx); err == nil && now[system.Rebalancer].Received-last[system.Rebalancer].Received > still {
+		if now, err = w.usage(ctx); err == nil && now[target.Rebalancer].Received-last[target.Rebalancer].Received > still {
 			n = -1
 		}
 		last = now

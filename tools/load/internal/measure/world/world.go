@@ -22,7 +22,7 @@ import (
 	"github.com/clusterring/clusterring/tools/load/internal/run"
 	"github.com/clusterring/clusterring/tools/load/internal/shards"
 	"github.com/clusterring/clusterring/tools/load/internal/store"
-	"github.com/clusterring/clusterring/tools/load/internal/system"
+	"github.com/clusterring/clusterring/tools/load/internal/target"
 )
 
 const (
@@ -56,7 +56,7 @@ func Open(ctx context.Context, b *run.Bench, name string, size int) (w *World, e
 	w.Fleet = shards.NewFleet(shards.Options{
 		Objects: b.Objects, Client: b.System.Client, Ring: w.Ring, Concurrency: concurrency, Now: b.Clock.Now,
 	})
-	config, err := b.Local.As(ctx, v1alpha1.SystemNamespace, system.Rebalancer)
+	config, err := b.Local.As(ctx, v1alpha1.SystemNamespace, target.Rebalancer)
 	if err != nil {
 		return nil, err
 	}
@@ -198,9 +198,9 @@ func (w *World) Restart(ctx context.Context, more ...string) error {
 		return err
 	}
 	before := assignedSince(ring)
-	for _, name := range system.Services {
+	for _, name := range target.Services {
 		args := more
-		if name != system.Rebalancer {
+		if name != target.Rebalancer {
 			args = nil
 		}
 		if err := w.bench.Local.Restart(ctx, name, args...); err != nil {
