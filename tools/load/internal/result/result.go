@@ -122,6 +122,15 @@ func Spread(values []float64) (median, low, high float64) {
 	return median, sorted[0], sorted[len(sorted)-1]
 }
 
+// Column returns one figure of each element of a list.
+func Column[T any](list []T, figure func(T) float64) []float64 {
+	figures := make([]float64, len(list))
+	for i, element := range list {
+		figures[i] = figure(element)
+	}
+	return figures
+}
+
 // Ratios returns value / floor, round by round. Where both are zero it is 1, where only the floor is, it is infinite. Rounds
 // without a floor are left out.
 func Ratios(values, floor []float64) []float64 {

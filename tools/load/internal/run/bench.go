@@ -14,6 +14,7 @@ import (
 
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
 	"github.com/clusterring/clusterring/tools/load/internal/result"
+	"github.com/clusterring/clusterring/tools/load/internal/shards"
 	"github.com/clusterring/clusterring/tools/load/internal/target"
 )
 
@@ -75,6 +76,29 @@ func (b *Bench) More(last bool) *Bench {
 	return &part
 }
 
+// Pause waits for a time, and returns the cause if ctx ends before.
+func (b *Bench) Pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-b.Clock.After(d):
+		return nil
+	}
+}
+
+// Concurrency is how many requests measurements send at a time: as many as the rebalancer sends by default.
+const Concurrency = 16
+
+// Fleet returns the shards of a ring, none yet. It declares nothing. If the ring has no namespace, it gets a new one of its name.
+func (b *Bench) Fleet(ctx context.Context, ring shards.Ring) (f *shards.Fleet, err error) {
+	if ring.Namespace == "" {
+		if ring.Namespace, err = b.System.Namespace(ctx, ring.Name); err != nil {
+			return nil, err
+		}
+	}
+	return shards.NewFleet(shards.Options{Objects: b.Objects, Client: b.System.Client, Ring: ring, Concurrency: Concurrency, Now: b.Clock.Now}), nil
+}
+
 // Progress shows a line to whoever waits.
 func (b *Bench) Progress(format string, args ...any) {
 	fmt.Fprintf(b.progress, "    "+format+"\n", args...)
@@ -91,8 +115,8 @@ type Measurement struct {
 	Budget map[Scale]time.Duration
 	// ClusterToo says that it can measure a cluster; others need processes on this machine.
 	ClusterToo bool
-	// Run makes those rows and series that the bench wants. The services have to be as before when it returns, and what it has
-	// created has to be gone, unless [Bench.Last] says otherwise.
+	// Run returns at least the rows and series that the bench wants; others are dropped. When it returns, the services must be as before,
+	// and what it created must be gone, unless [Bench.Last] reports true.
 	Run func(ctx context.Context, b *Bench) ([]result.Row, []result.Series, error)
 }
 
@@ -170,6 +194,8 @@ func (p *Plan) one(ctx context.Context, m Measurement, b Bench) (rows []result.R
 		defer func() { err = errors.Join(err, stop()) }()
 	}
 	rows, series, err = m.Run(ctx, &b)
+	rows = slices.DeleteFunc(rows, func(r result.Row) bool { return !b.Wants(r.ID) })
+	series = slices.DeleteFunc(series, func(s result.Series) bool { return !b.Wants(s.ID) })
 	for i := range rows {
 		if err := rows[i].Check(); err != nil {
 			return nil, nil, err

@@ -80,7 +80,7 @@ func (d *Drains) end(ctx context.Context, err error) {
 }
 
 func (d *Drains) work(ctx context.Context, f *Fleet, queue <-chan drained) {
-	ring := f.options.Ring.Name
+	ring := f.Ring.Name
 	for {
 		select {
 		case <-ctx.Done():
@@ -120,8 +120,8 @@ func acknowledgement(ring, version, next string) ([]byte, error) {
 
 // follow puts every object that has or gets a drain label into the queue.
 func (f *Fleet) follow(ctx context.Context, kind objects.Kind, queue chan<- drained) error {
-	resource := f.options.Objects.Metadata.Resource(kind.GroupVersionResource).Namespace(f.options.Ring.Namespace)
-	selector := v1alpha1.DrainLabel(f.options.Ring.Name)
+	resource := f.options.Objects.Metadata.Resource(kind.GroupVersionResource).Namespace(f.Ring.Namespace)
+	selector := v1alpha1.DrainLabel(f.Ring.Name)
 	put := func(o *metav1.PartialObjectMetadata) {
 		select {
 		case queue <- drained{kind, o.Namespace, o.Name, o.ResourceVersion, v1alpha1.NextShard(o.Labels[selector])}:

@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/tools/load/internal/usage"
 )
 
 // metricsPort is where every service serves /metrics in a cluster.
@@ -54,21 +53,6 @@ func Connect(ctx context.Context, kubeconfig string) (*System, error) {
 		}
 	}
 	return c.System, c.grant(ctx)
-}
-
-// usage reads what services say of themselves.
-func (c *cluster) usage() usage.Reader {
-	return usage.NewMetrics(func(ctx context.Context) (map[string][]string, error) {
-		all := map[string][]string{}
-		for _, name := range append(slices.Clone(Services), APIServer) {
-			texts, err := c.System.metricsOf(ctx, name)
-			if err != nil {
-				return nil, err
-			}
-			all[name] = texts
-		}
-		return all, nil
-	})
 }
 
 func (c *cluster) metricsOf(ctx context.Context, name string) ([]string, error) {

@@ -200,7 +200,8 @@ func (l *Local) Processes() map[string]int {
 	return pids
 }
 
-func (l *Local) usage() usage.Reader { return usage.Local{Processes: l.Processes} }
+// Usage returns a reader of what the services, the API server, and etcd use, and of what else was launched.
+func (l *Local) Usage() usage.Reader { return usage.Reader{Processes: l.Processes} }
 
 func (l *Local) metricsOf(ctx context.Context, name string) ([]string, error) {
 	at := l.Addresses(name).Metrics

@@ -25,10 +25,9 @@ import (
 	"github.com/clusterring/clusterring/tools/lab/localplane/metrics"
 	"github.com/clusterring/clusterring/tools/lab/services"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
-	"github.com/clusterring/clusterring/tools/load/internal/usage"
 )
 
-// Names of what is measured, as in the results of [System.Usage].
+// Names of what is measured, as in the results of [Local.Usage].
 const (
 	LeaseMonitor = services.LeaseMonitor
 	Assigner     = services.Assigner
@@ -64,8 +63,6 @@ type System struct {
 
 // place is where the services run.
 type place interface {
-	// usage returns a reader of what services, API server and etcd use.
-	usage() usage.Reader
 	// metricsOf returns the metrics of each replica of a service.
 	metricsOf(ctx context.Context, name string) ([]string, error)
 	// remember has the object deleted by stop, if it would outlive that.
@@ -126,13 +123,10 @@ func (s *System) Namespace(ctx context.Context, prefix string, labels ...string)
 	return ns.Name, nil
 }
 
-// Usage returns a reader of what services, API server and etcd use, and what was launched besides.
-func (s *System) Usage() usage.Reader { return s.place.usage() }
-
-// Metric returns the sum over the series of a metric of a service (all its replicas), or of the API server, that have all the given
-// labels, each written as name="value". Without any series it is 0. Asking costs the service some CPU time.
+// Metric returns the sum over the series of a metric of a service (all its replicas) that have all the given labels, each written as
+// name="value". Without any series it is 0. Each call costs the service some CPU time.
 func (s *System) Metric(ctx context.Context, name, metric string, labels ...string) (float64, error) {
-	texts, err := s.metricsOf(ctx, name)
+	texts, err := s.place.metricsOf(ctx, name)
 	if err != nil {
 		return 0, fmt.Errorf("read metrics of %s: %w", name, err)
 	}
@@ -145,14 +139,6 @@ func (s *System) Metric(ctx context.Context, name, metric string, labels ...stri
 		total += value
 	}
 	return total, nil
-}
-
-func (s *System) metricsOf(ctx context.Context, name string) ([]string, error) {
-	if name != APIServer {
-		return s.place.metricsOf(ctx, name)
-	}
-	text, err := rawGet(ctx, s.Config, "/metrics")
-	return []string{text}, err
 }
 
 // Requests returns how many requests a service has sent to the API server since it began, watches among them.

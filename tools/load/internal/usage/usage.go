@@ -1,11 +1,7 @@
-// Package usage reads what processes have used: CPU time, memory and bytes, from the accounting of this machine for
-// processes that run here, and from their own metrics for those of a cluster.
+// Package usage reads how much CPU time, memory, and I/O the processes of this machine use.
 package usage
 
-import (
-	"context"
-	"time"
-)
+import "time"
 
 // Usage is what one service has used since it began. What a source does not tell is 0.
 type Usage struct {
@@ -24,23 +20,6 @@ func (u Usage) Since(before Usage) Usage {
 	u.Received -= before.Received
 	u.Sent -= before.Sent
 	return u
-}
-
-// Add returns the sum of what two processes have used. Peaks add up as if both had been at the same time.
-func (u Usage) Add(other Usage) Usage {
-	return Usage{
-		CPU: u.CPU + other.CPU, Memory: u.Memory + other.Memory, PeakMemory: u.PeakMemory + other.PeakMemory,
-		Received: u.Received + other.Received, Sent: u.Sent + other.Sent,
-	}
-}
-
-// Reader reads usages. Implementations are safe for concurrent use.
-type Reader interface {
-	// Read returns the usage of each service, the API server and etcd, by the names of package target. What cannot be known in
-	// that place, such as etcd in a cluster, is missing. A service of several replicas is their sum.
-	Read(ctx context.Context) (map[string]Usage, error)
-	// ResetPeaks makes PeakMemory begin anew.
-	ResetPeaks(ctx context.Context) error
 }
 
 // Difference returns what each service has used between two reads. One that is missing from either is left out.

@@ -17,20 +17,18 @@ import (
 // foreign counts calls for objects of a controlled resource that no object of the ring controls.
 func foreign(ctx context.Context, b *run.Bench) (rows []result.Row, series []result.Series, err error) {
 	s := b.System
-	namespace, err := s.Namespace(ctx, "load-foreign")
+	fleet, err := b.Fleet(ctx, shards.Ring{
+		Name: "load-foreign", Main: objects.Deployments, Controlled: []schema.GroupResource{objects.ConfigMaps.GroupResource()},
+	})
 	if err != nil {
 		return nil, nil, err
 	}
-	ring := shards.Ring{Name: "load-foreign", Namespace: namespace, Main: objects.Deployments, Controlled: []schema.GroupResource{objects.ConfigMaps.GroupResource()}}
-	fleet := shards.NewFleet(shards.Options{Objects: b.Objects, Client: s.Client, Ring: ring, Concurrency: concurrency, Now: b.Clock.Now})
-	defer func() {
-		ctx := context.WithoutCancel(ctx)
-		err = errors.Join(err, ring.Remove(ctx, s.Client), fleet.Remove(ctx))
-	}()
+	namespace := fleet.Ring.Namespace
+	defer func() { err = errors.Join(err, fleet.Close(context.WithoutCancel(ctx))) }()
 	if _, err := fleet.Join(ctx, 1); err != nil {
 		return nil, nil, err
 	}
-	if err := ring.Declare(ctx, s.Client); err != nil {
+	if err := fleet.Declare(ctx); err != nil {
 		return nil, nil, err
 	}
 	// One that the ring controls is asked about: the webhook is in place.
@@ -68,7 +66,7 @@ const (
 // foreignWrites creates and changes ConfigMaps without an owner, and returns the calls of the webhook per write.
 func foreignWrites(ctx context.Context, b *run.Bench, namespace string) (float64, error) {
 	const writesEach = 2
-	batch := objects.Batch{Kind: objects.ConfigMaps, Namespace: namespace, Prefix: "foreign", Count: run.Pick(b, 100, 1000), Concurrency: concurrency}
+	batch := objects.Batch{Kind: objects.ConfigMaps, Namespace: namespace, Prefix: "foreign", Count: run.Pick(b, 100, 1000), Concurrency: run.Concurrency}
 	before, err := b.System.Metric(ctx, target.Assigner, callsTotal, ofForeign)
 	if err != nil {
 		return 0, err

@@ -85,7 +85,7 @@ func many(ctx context.Context, b *run.Bench) (rows []result.Row, series []result
 		}
 	}
 	all := slices.Concat(m.restRows(manyPrefix, m.title()), m.moveRows(), m.passRows(), m.memoryRows())
-	return slices.DeleteFunc(all, func(r result.Row) bool { return len(r.Values) == 0 || !b.Wants(r.ID) }), nil, nil
+	return slices.DeleteFunc(all, func(r result.Row) bool { return len(r.Values) == 0 }), nil, nil
 }
 
 // with measures with so many objects; those between none and most are there to be compared with.
@@ -183,21 +183,19 @@ func (m *multitude) audit(ctx context.Context, size int) error {
 		// audit is over after so many looks.
 		each, quiet, over = 20, 8 << 10, 5
 	)
-	reader, began := m.bench.System.Usage(), m.bench.Clock.Now()
-	before, err := reader.Read(ctx)
+	reader, began := m.bench.Local.Usage(), m.bench.Clock.Now()
+	before, err := reader.Read()
 	if err != nil {
-		return fmt.Errorf("read what the services use: %w", err)
+		return err
 	}
 	last, still, from := before, 0, began
 	for m.bench.Clock.Since(began) < patience {
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-m.bench.Clock.After(look):
+		if err := m.bench.Pause(ctx, look); err != nil {
+			return err
 		}
-		now, err := reader.Read(ctx)
+		now, err := reader.Read()
 		if err != nil {
-			return fmt.Errorf("read what the services use: %w", err)
+			return err
 		}
 		received := now[target.Rebalancer].Received - before[target.Rebalancer].Received
 		if now[target.Rebalancer].Received-last[target.Rebalancer].Received > quiet {
@@ -224,9 +222,9 @@ func (m *multitude) audit(ctx context.Context, size int) error {
 
 // memory notes how much memory everything takes, and has taken.
 func (m *multitude) memory(ctx context.Context) error {
-	used, err := m.bench.System.Usage().Read(ctx)
+	used, err := m.bench.Local.Usage().Read()
 	if err != nil {
-		return fmt.Errorf("read what the services use: %w", err)
+		return err
 	}
 	for name, u := range used {
 		m.peaks[name] = float64(u.PeakMemory) / mebibyte
