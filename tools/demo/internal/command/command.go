@@ -6,57 +6,20 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 
-	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"k8s.io/klog/v2"
-	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	"github.com/clusterring/clusterring/tools/demo/internal/state"
+	"github.com/clusterring/clusterring/tools/lab/commandline"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
 
-var (
-	// errInterrupted ends what runs when a person, or a parent, says so.
-	errInterrupted = errors.New("interrupted")
-	// errShown stands for a failure that has been shown in full.
-	errShown = errors.New("the demo has failed")
-)
-
 // Main runs the command line of this process and returns its exit code.
-func Main() int {
-	ctx, cancel := context.WithCancelCause(context.Background())
-	defer cancel(nil)
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	defer signal.Stop(signals)
-	go func() {
-		<-signals
-		cancel(errInterrupted)
-		// Further signals change nothing: what was started is being stopped, which takes seconds and must not be cut short.
-	}()
-
-	// What libraries have to say about a system that is being killed on purpose helps nobody.
-	klog.SetLogger(logr.Discard())
-	ctrllog.SetLogger(logr.Discard())
-
-	err := New(state.Default()).ExecuteContext(ctx)
-	switch {
-	case err == nil:
-		return 0
-	case errors.Is(err, errInterrupted):
-		return 130 // 128 + SIGINT, as shells have it
-	case !errors.Is(err, errShown):
-		fmt.Fprintln(os.Stderr, "error:", err)
-	}
-	return 1
-}
+func Main() int { return commandline.Run(New(state.Default())) }
 
 const long = `demo runs all of ClusterRing on this machine: etcd, an API server and a controller manager, the four services (each
 with a token of its own service account), and several shards of an example controller, all as processes of their own on
@@ -72,19 +35,7 @@ The binaries come from "make build" (--bin-dir), those of the control plane from
 
 // New returns the command. The registry is where it looks for other demos, and records its own.
 func New(registry state.Registry) *cobra.Command {
-	root := &cobra.Command{
-		Use:           "demo",
-		Short:         "Run all of ClusterRing on this machine and see it keep its promises",
-		Long:          long,
-		Args:          cobra.NoArgs,
-		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
-		SilenceUsage:  true,
-		SilenceErrors: true,
-	}
-	root.CompletionOptions.DisableDefaultCmd = true
-	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return fmt.Errorf("%w; see %s --help", err, c.CommandPath())
-	})
+	root := commandline.Root("demo", "Run all of ClusterRing on this machine and see it keep its promises", long)
 	root.AddCommand(newRun(registry), newUp(registry), newDown(registry), newEnv(registry), newDocs(registry), newServe(registry))
 	return root
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	"github.com/clusterring/clusterring/tools/demo/internal/scenario"
 	"github.com/clusterring/clusterring/tools/demo/internal/state"
+	"github.com/clusterring/clusterring/tools/lab/commandline"
 	"github.com/clusterring/clusterring/tools/lab/process"
 	"github.com/clusterring/clusterring/tools/lab/services"
 )
@@ -71,7 +72,7 @@ func (r *runner) run(ctx context.Context) error {
 		return err
 	}
 	rows, suspects, err := r.tell(ctx, claim.Dir)
-	interrupted := errors.Is(err, errInterrupted)
+	interrupted := errors.Is(err, commandline.ErrInterrupted)
 	switch {
 	case interrupted:
 		r.console.Text("Interrupted: everything was stopped.")
@@ -82,12 +83,12 @@ func (r *runner) run(ctx context.Context) error {
 	keep := r.keep || (err != nil && !interrupted)
 	err = errors.Join(err, r.cleanUp(ctx, claim, keep))
 	if interrupted {
-		return err
+		return errors.Join(err, commandline.ErrShown)
 	}
 	r.console.Text("")
 	r.console.Table(rows)
 	if err != nil {
-		return errShown
+		return commandline.ErrShown
 	}
 	return nil
 }

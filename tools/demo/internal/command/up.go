@@ -19,6 +19,7 @@ import (
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	"github.com/clusterring/clusterring/tools/demo/internal/scenario"
 	"github.com/clusterring/clusterring/tools/demo/internal/state"
+	"github.com/clusterring/clusterring/tools/lab/commandline"
 	"github.com/clusterring/clusterring/tools/lab/process"
 )
 
@@ -143,7 +144,7 @@ func (u *upper) follow(ctx context.Context, supervisor *os.Process, output strin
 			shown = end
 		}
 		if over {
-			return fmt.Errorf("%w: the supervisor has ended: %w", errShown, orZero(ended))
+			return fmt.Errorf("%w: the supervisor has ended: %w", commandline.ErrShown, orZero(ended))
 		}
 		if _, err := os.Stat(filepath.Join(u.stateDir, usageFile)); err == nil {
 			return nil

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/clusterring/clusterring/tools/lab/commandline"
 	"github.com/clusterring/clusterring/tools/load/internal/floor"
 )
 
@@ -19,7 +20,7 @@ answers a JSON Patch that is always the same. It serves TLS, by HTTP/2 or HTTP/1
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			err := floor.Serve(c.Context(), o)
-			if err == nil && errors.Is(context.Cause(c.Context()), errInterrupted) {
+			if err == nil && errors.Is(context.Cause(c.Context()), commandline.ErrInterrupted) {
 				return nil // that is how it ends
 			}
 			return err

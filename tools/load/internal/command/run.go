@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/utils/clock"
 
+	"github.com/clusterring/clusterring/tools/lab/commandline"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 	"github.com/clusterring/clusterring/tools/load/internal/machine"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
@@ -108,7 +109,7 @@ func (r *runner) run(c *cobra.Command) error {
 	found := &result.Report{Began: r.clock.Now(), Scale: r.scale, Version: Version, Machine: machine.This()}
 	found.Rows, found.Series, err = r.measure(c.Context())
 	found.Took = r.clock.Since(found.Began).Round(time.Millisecond)
-	if len(found.Rows)+len(found.Series) > 0 && !errors.Is(err, errInterrupted) {
+	if len(found.Rows)+len(found.Series) > 0 && !errors.Is(err, commandline.ErrInterrupted) {
 		err = errors.Join(err, write(r.out, found, c.OutOrStdout()))
 	}
 	return err
