@@ -71,7 +71,7 @@ func TestRoundsKeepTheBudget(t *testing.T) {
 		values, _, err := Rounds(t.Context(), b, value, floor)
 		require.NoError(t, err)
 		require.Len(t, values, tc.rounds)
-		require.Contains(t, shown.String(), "for want of time")
+		require.Contains(t, shown.String(), "to keep the time budget")
 	}
 }
 
@@ -127,7 +127,7 @@ func TestPlan(t *testing.T) {
 	rows, _, err := p.Do(t.Context(), with)
 	require.EqualError(t, err, "two: broken")
 	require.Len(t, rows, 3, "also those of the others")
-	require.Contains(t, shown.String(), "==> 3/3 local: left out, it needs processes on this machine")
+	require.Contains(t, shown.String(), "==> 3/3 local: skipped, it needs processes on this machine")
 	require.Equal(t, "one end two end ", profiled)
 
 	p.Only = regexp.MustCompile("^a-2$")
@@ -138,7 +138,7 @@ func TestPlan(t *testing.T) {
 
 	p.Only = regexp.MustCompile("^x")
 	_, _, err = p.Do(t.Context(), with)
-	require.ErrorContains(t, err, `no measurement makes "^x"; there are [a-1 a-2 b-1 c-1]`)
+	require.ErrorContains(t, err, `no measurement has an id that matches "^x"; the ids are [a-1 a-2 b-1 c-1]`)
 }
 
 func TestPlanRefusesRowsThatSayNothing(t *testing.T) {

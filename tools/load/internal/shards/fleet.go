@@ -25,7 +25,7 @@ import (
 const (
 	// leaseDuration is longer than any measurement, so that no shard has to renew its Lease.
 	leaseDuration = 24 * time.Hour
-	// taker is who holds the Lease of a shard that was declared dead.
+	// taker is the holder of the Lease of a dead shard.
 	taker = "shardlease-controller"
 )
 
@@ -42,23 +42,23 @@ type Fleet struct {
 	held map[string]bool
 }
 
-// Options say whose shards they are.
+// Options configure a Fleet.
 type Options struct {
 	// Objects writes the Leases, Client reads the ring.
 	Objects *objects.Client
 	Client  client.Client
 	// Ring is the ring; the Leases are in its namespace.
 	Ring Ring
-	// Concurrency is how many Leases are written at a time.
+	// Concurrency is the number of concurrent writes of Leases.
 	Concurrency int
-	// Now tells the time that is written into Leases.
+	// Now returns the time for the timestamps of Leases.
 	Now func() time.Time
 }
 
 // NewFleet returns a fleet without shards. It sends no request.
 func NewFleet(o Options) *Fleet { return &Fleet{Ring: o.Ring, options: o, held: map[string]bool{}} }
 
-// Join makes n more shards at once and returns their names. No name is used twice.
+// Join adds n shards and returns their names. Names are never reused.
 func (f *Fleet) Join(ctx context.Context, n int) ([]string, error) {
 	f.mu.Lock()
 	names := make([]string, n)
@@ -90,13 +90,12 @@ func (f *Fleet) Held() []string {
 	return slices.Sorted(maps.Keys(f.held))
 }
 
-// Release lets a shard give up its Lease, as one does that stops: its holder is cleared. It returns when the API server has
-// accepted it.
+// Release clears the holder of a shard's Lease, as a shard does that stops gracefully.
 func (f *Fleet) Release(ctx context.Context, name string) error {
 	return f.leave(ctx, name, map[string]any{"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": f.now()})
 }
 
-// Lose has a shard declared dead, as the lease monitor does with one that does not renew its Lease: it takes the Lease.
+// Lose takes the Lease of a shard, as the lease monitor does if a shard stops renewing.
 func (f *Fleet) Lose(ctx context.Context, name string) error {
 	return f.leave(ctx, name, map[string]any{
 		"holderIdentity": taker, "leaseDurationSeconds": int(2 * leaseDuration / time.Second), "acquireTime": f.now(), "renewTime": f.now(), "leaseTransitions": 1,

@@ -16,18 +16,18 @@ import (
 )
 
 const (
-	// patience is how long the services may take to do what is waited for here; a machine that is measured is busy.
+	// patience limits waits for the services. It is long, because the machine is busy.
 	patience = 5 * time.Minute
 	look     = 250 * time.Millisecond
 )
 
-// Ring says what a ring shards.
+// Ring describes a ring.
 type Ring struct {
-	// Name is that of the ring. Namespace is where its Leases are, and the only one whose objects it shards, if Label is empty.
+	// Namespace contains the Leases. If Label is empty, the ring shards only the objects of this namespace.
 	Name, Namespace string
-	// Label is the key of a label: the ring shards the objects of the namespaces that have it.
+	// Label is the key of a namespace label: if set, the ring shards the objects of all namespaces that have it.
 	Label string
-	// Main is sharded; Controlled follows its owners of Main, and may be empty.
+	// Main is the main resource. Controlled are its controlled resources, possibly none.
 	Main       schema.GroupResource
 	Controlled []schema.GroupResource
 }

@@ -119,5 +119,5 @@ func TestAcknowledgeOfNothing(t *testing.T) {
 	unknown.Resource = "unknown"
 	drains := f.Acknowledge(t.Context(), 1, unknown)
 	require.Eventually(t, func() bool { return drains.Err() != nil }, patience, tick)
-	require.ErrorContains(t, drains.Stop(), "list unknown that shall be drained")
+	require.ErrorContains(t, drains.Stop(), "list draining unknown")
 }
