@@ -35,10 +35,11 @@ MODULES    = $(shell sed -n 's|^[[:space:]]*\./||p' go.work)
 TOOLMODULES = tools/dev tools/controlplane
 # Each developer tool has a file like a go.mod, for the go command's -modfile.
 PINS        = $(wildcard tools/dev/pins/*.mod)
-# The modules that are tagged in each release: those that others import or install, and the modules that these require.
 # The standard library of earlier releases has known vulnerabilities. Only builds of this repository use this version: whoever imports
 # a module chooses their own.
 TOOLCHAIN  := go1.26.8
+# The modules that are tagged in each release: those that others import or install, and the modules that these require.
+# tools/outside reads this line.
 RELEASED   := pkg proto tools tools/example tools/kubectl-ring
 SERVICES  := leasemonitor assigner rebalancer ringquery
 # What the demo runs.

@@ -1,4 +1,4 @@
-// Command demo shows on one machine what ClusterRing promises, with checks that can fail.
+// Command demo runs ClusterRing on one machine and verifies its guarantees.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Command load measures what sharding costs, each measurement against its floor, and writes a report.
+// Command load measures what sharding costs, compares each measurement with its floor, and writes a report.
 package main
 
 import (

@@ -1,3 +1,3 @@
-// Package outside checks that the modules of this repository serve people who do not have it: its test imports and installs them as
-// the go command finds them under a tag, without the workspace.
+// Package outside tests the released modules as their users get them: it imports and installs them through the go command at a version
+// tag, without the workspace.
 package outside

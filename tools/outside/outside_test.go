@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -19,8 +20,21 @@ const (
 	root       = "../.."
 )
 
-// released are the modules that a release tags: RELEASED of the Makefile.
-var released = []string{"pkg", "proto", "tools", "tools/example", "tools/kubectl-ring"}
+// releasedLine matches the Makefile's list of the modules that a release tags.
+var releasedLine = regexp.MustCompile(`(?m)^RELEASED\s*:=(.*)$`)
+
+// released returns the directories of the modules that a release tags, as the Makefile lists them.
+func released(t *testing.T) []string {
+	t.Helper()
+
+	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
+	require.NoError(t, err)
+
+	line := releasedLine.FindSubmatch(makefile)
+	require.NotNil(t, line, "the Makefile has no line that matches %s", releasedLine)
+
+	return strings.Fields(string(line[1]))
+}
 
 // controller is what somebody writes who shards a controller.
 const controller = `package main
@@ -60,14 +74,14 @@ func TestTaggedModulesServeOthers(t *testing.T) {
 
 // A module that others install is refused by the go command if it has a directive that changes what it requires.
 func TestReleasedModulesRequireEachOtherAtOneVersion(t *testing.T) {
-	want := version(t)
+	want, modules := version(t), released(t)
 
-	for _, dir := range released {
+	for _, dir := range modules {
 		mod := parse(t, dir)
 		for _, r := range mod.Require {
 			if strings.HasPrefix(r.Mod.Path, repository) {
 				require.Equal(t, want, r.Mod.Version, "%s in %s/go.mod", r.Mod.Path, dir)
-				require.Contains(t, released, strings.TrimPrefix(r.Mod.Path, repository), "%s/go.mod requires what is not released", dir)
+				require.Contains(t, modules, strings.TrimPrefix(r.Mod.Path, repository), "%s/go.mod requires what is not released", dir)
 			}
 		}
 	}
@@ -134,7 +148,7 @@ func newOutsider(t *testing.T, version string) outsider {
 func (o outsider) publish() string {
 	proxy := o.TempDir()
 
-	for _, dir := range released {
+	for _, dir := range released(o.T) {
 		at := filepath.Join(proxy, filepath.FromSlash(repository+dir), "@v")
 		require.NoError(o, os.MkdirAll(at, 0o700))
 

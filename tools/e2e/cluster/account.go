@@ -8,11 +8,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
 
 // AddAsker makes a service account of the given name in the ring's namespace that may do no more than ask about this ring, by way of
@@ -52,17 +51,5 @@ func (c *Cluster) writeKubeconfig(ctx context.Context, account *corev1.ServiceAc
 	if err != nil {
 		return fmt.Errorf("get a token of service account %s/%s: %w", account.Namespace, account.Name, err)
 	}
-	err = clientcmd.WriteToFile(clientcmdapi.Config{
-		Clusters: map[string]*clientcmdapi.Cluster{"cluster": {
-			Server: c.Config.Host, TLSServerName: c.Config.ServerName, InsecureSkipTLSVerify: c.Config.Insecure,
-			CertificateAuthority: c.Config.CAFile, CertificateAuthorityData: c.Config.CAData,
-		}},
-		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"account": {Token: token.Status.Token}},
-		Contexts:       map[string]*clientcmdapi.Context{"account": {Cluster: "cluster", AuthInfo: "account"}},
-		CurrentContext: "account",
-	}, path)
-	if err != nil {
-		return fmt.Errorf("write a kubeconfig: %w", err)
-	}
-	return nil
+	return localplane.WriteKubeconfig(path, c.Config, token.Status.Token, "")
 }

@@ -16,6 +16,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -24,6 +25,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -139,96 +141,89 @@ func (d Deployment) String() string { return d.Namespace + "/" + d.Name }
 
 // Scale sets the number of replicas.
 func (c *Cluster) Scale(ctx context.Context, d Deployment, replicas int) error {
-	patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas)
-	return c.patch(ctx, d, patch)
+	return c.patch(ctx, d, types.MergePatchType, fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, replicas))
 }
 
 // Restart rolls the Deployment, as kubectl rollout restart does.
 func (c *Cluster) Restart(ctx context.Context, d Deployment) error {
-	patch := fmt.Appendf(nil, `{"spec":{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":%q}}}}}`,
-		c.Clock.Now().Format(time.RFC3339Nano))
-	return c.patch(ctx, d, patch)
+	return c.patch(ctx, d, types.MergePatchType, fmt.Appendf(nil,
+		`{"spec":{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":%q}}}}}`, c.Clock.Now().Format(time.RFC3339Nano)))
 }
 
 // Image returns the image of the Deployment's first container.
 func (c *Cluster) Image(ctx context.Context, d Deployment) (string, error) {
-	deployment := &appsv1.Deployment{}
-	if err := c.Client.Get(ctx, d.key(), deployment); err != nil {
-		return "", fmt.Errorf("read Deployment %s: %w", d, err)
+	deployment, err := c.deployment(ctx, d)
+	if err != nil {
+		return "", err
 	}
 	return deployment.Spec.Template.Spec.Containers[0].Image, nil
 }
 
-// SetImage sets the image of the Deployment's first container, which rolls it if that is another.
+// SetImage sets the image of the Deployment's first container. If the image changes, the Deployment rolls.
 func (c *Cluster) SetImage(ctx context.Context, d Deployment, image string) error {
-	deployment := &appsv1.Deployment{}
-	deployment.Namespace, deployment.Name = d.Namespace, d.Name
-	patch := fmt.Appendf(nil, `[{"op":"replace","path":"/spec/template/spec/containers/0/image","value":%q}]`, image)
-	if err := c.Client.Patch(ctx, deployment, client.RawPatch("application/json-patch+json", patch)); err != nil {
-		return fmt.Errorf("change the image of Deployment %s: %w", d, err)
+	return c.setContainer(ctx, d, "image", image)
+}
+
+// Arguments returns the arguments of the Deployment's first container.
+func (c *Cluster) Arguments(ctx context.Context, d Deployment) ([]string, error) {
+	deployment, err := c.deployment(ctx, d)
+	if err != nil {
+		return nil, err
 	}
-	return nil
+	return deployment.Spec.Template.Spec.Containers[0].Args, nil
 }
 
-func (c *Cluster) patch(ctx context.Context, d Deployment, patch []byte) error {
-	return c.patchAs(ctx, d, types.MergePatchType, patch)
+// SetArguments sets the arguments of the Deployment's first container. If they change, the Deployment rolls.
+func (c *Cluster) SetArguments(ctx context.Context, d Deployment, arguments []string) error {
+	return c.setContainer(ctx, d, "args", arguments)
 }
 
-func (c *Cluster) patchAs(ctx context.Context, d Deployment, kind types.PatchType, patch []byte) error {
-	deployment := &appsv1.Deployment{}
-	deployment.Namespace, deployment.Name = d.Namespace, d.Name
+// setContainer replaces a field of the Deployment's first container.
+func (c *Cluster) setContainer(ctx context.Context, d Deployment, field string, value any) error {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return fmt.Errorf("encode %s for Deployment %s: %w", field, d, err)
+	}
+	return c.patch(ctx, d, types.JSONPatchType, fmt.Appendf(nil, `[{"op":"replace","path":"/spec/template/spec/containers/0/%s","value":%s}]`, field, text))
+}
+
+func (c *Cluster) patch(ctx context.Context, d Deployment, kind types.PatchType, patch []byte) error {
+	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: d.Namespace, Name: d.Name}}
 	if err := c.Client.Patch(ctx, deployment, client.RawPatch(kind, patch)); err != nil {
 		return fmt.Errorf("change Deployment %s: %w", d, err)
 	}
 	return nil
 }
 
-// Arguments returns those of the Deployment's first container.
-func (c *Cluster) Arguments(ctx context.Context, d Deployment) ([]string, error) {
-	deployment := &appsv1.Deployment{}
-	if err := c.Client.Get(ctx, d.key(), deployment); err != nil {
-		return nil, fmt.Errorf("read Deployment %s: %w", d, err)
-	}
-	return deployment.Spec.Template.Spec.Containers[0].Args, nil
-}
-
-// SetArguments gives the Deployment's first container other arguments, which rolls it, unless it has just these.
-func (c *Cluster) SetArguments(ctx context.Context, d Deployment, arguments []string) error {
-	list, err := json.Marshal(arguments)
-	if err != nil {
-		return fmt.Errorf("encode arguments for Deployment %s: %w", d, err)
-	}
-	patch := fmt.Appendf(nil, `[{"op":"replace","path":"/spec/template/spec/containers/0/args","value":%s}]`, list)
-	return c.patchAs(ctx, d, types.JSONPatchType, patch)
-}
-
-// Replicas returns how many replicas the Deployment shall have.
+// Replicas returns the desired number of replicas of the Deployment.
 func (c *Cluster) Replicas(ctx context.Context, d Deployment) (int, error) {
-	deployment := &appsv1.Deployment{}
-	if err := c.Client.Get(ctx, d.key(), deployment); err != nil {
-		return 0, fmt.Errorf("read Deployment %s: %w", d, err)
+	deployment, err := c.deployment(ctx, d)
+	if err != nil {
+		return 0, err
 	}
-	if deployment.Spec.Replicas == nil {
-		return 1, nil
-	}
-	return int(*deployment.Spec.Replicas), nil
+	return int(ptr.Deref(deployment.Spec.Replicas, 1)), nil
 }
 
 func (d Deployment) key() client.ObjectKey {
 	return client.ObjectKey{Namespace: d.Namespace, Name: d.Name}
 }
 
+func (c *Cluster) deployment(ctx context.Context, d Deployment) (*appsv1.Deployment, error) {
+	deployment := &appsv1.Deployment{}
+	if err := c.Client.Get(ctx, d.key(), deployment); err != nil {
+		return nil, fmt.Errorf("read Deployment %s: %w", d, err)
+	}
+	return deployment, nil
+}
+
 // Rolled waits until exactly the pods that shall be are there, all of the newest template, ready, and none about to go.
 func (c *Cluster) Rolled(ctx context.Context, d Deployment, limit time.Duration) error {
 	err := c.Until(ctx, limit, func(ctx context.Context) error {
-		deployment := &appsv1.Deployment{}
-		if err := c.Client.Get(ctx, d.key(), deployment); err != nil {
-			return fmt.Errorf("read it: %w", err)
+		deployment, err := c.deployment(ctx, d)
+		if err != nil {
+			return err
 		}
-		want, got := int32(1), deployment.Status
-		if deployment.Spec.Replicas != nil {
-			want = *deployment.Spec.Replicas
-		}
+		want, got := ptr.Deref(deployment.Spec.Replicas, 1), deployment.Status
 		pods, err := c.Pods(ctx, d)
 		if err != nil {
 			return err

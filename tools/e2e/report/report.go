@@ -15,15 +15,16 @@ type Table struct {
 }
 
 type row struct {
-	scenario, figure, value, limit string
-	kept                           bool
+	Figure
+
+	scenario string
 }
 
 // Add adds a figure: of which scenario, what it is, its value, and what is asked of it ("" for nothing).
 func (t *Table) Add(scenario string, f Figure) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.rows = append(t.rows, row{scenario, f.Name, fmt.Sprint(f.Value), f.Limit, f.Kept})
+	t.rows = append(t.rows, row{f, scenario})
 }
 
 // Figure is one thing that was measured.
@@ -46,10 +47,10 @@ func (t *Table) Print(out io.Writer) error {
 	fmt.Fprintln(w, " \tSCENARIO\tFIGURE\tVALUE\tASKED")
 	for _, r := range t.rows {
 		mark := " "
-		if r.limit != "" && !r.kept {
+		if r.Limit != "" && !r.Kept {
 			mark = "!"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", mark, r.scenario, r.figure, r.value, r.limit)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%v\t%s\n", mark, r.scenario, r.Name, r.Value, r.Limit)
 	}
 	if err := w.Flush(); err != nil {
 		return fmt.Errorf("print the table of figures: %w", err)

@@ -11,14 +11,14 @@ import (
 	"time"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/faults/faultrun"
 	"github.com/clusterring/clusterring/tools/faults/proxy"
-	"github.com/clusterring/clusterring/tools/faults/stage"
 	"github.com/clusterring/clusterring/tools/lab/check"
 	"github.com/clusterring/clusterring/tools/lab/record"
 )
 
 // taken waits until the shard's Lease was taken from it.
-func taken(ctx context.Context, w *stage.World, shard string) error {
+func taken(ctx context.Context, w *faultrun.World, shard string) error {
 	return w.Await(ctx, "the Lease of shard "+shard+" is taken", func() []string {
 		for _, v := range w.Newest() {
 			if v.Kind == check.Lease && v.Name == shard && v.Holder == v1alpha1.LeaseControllerIdentity {
@@ -33,9 +33,9 @@ func taken(ctx context.Context, w *stage.World, shard string) error {
 func TestBusy(t *testing.T) {
 	s := theSuite(t)
 	const work = 300 * time.Millisecond
-	s.run(t, stage.Case{
+	s.run(t, faultrun.Case{
 		Name: "objects move while they are worked on", WorkDuration: work,
-		During: during{stage.Join: func(ctx context.Context, w *stage.World) error {
+		During: during{faultrun.Join: func(ctx context.Context, w *faultrun.World) error {
 			return w.Await(ctx, "objects are given up", func() []string {
 				sites := slices.DeleteFunc(w.Newest(), func(v check.Version) bool { return v.Kind != check.Website || v.Deleted })
 				asked := slices.ContainsFunc(sites, func(v check.Version) bool { return v.Draining })
@@ -62,17 +62,17 @@ func TestBusy(t *testing.T) {
 // join and fail. The other replica, which registers webhooks, and all else go on.
 func TestStaleAssigner(t *testing.T) {
 	s := theSuite(t)
-	hold := func(hold bool) func(context.Context, *stage.World) error {
-		return func(_ context.Context, w *stage.World) error {
-			w.Member(stage.Assigner).Proxy.Watches(proxy.Watching{Hold: hold})
+	hold := func(hold bool) func(context.Context, *faultrun.World) error {
+		return func(_ context.Context, w *faultrun.World) error {
+			w.Member(faultrun.Assigner).Proxy.Watches(proxy.Watching{Hold: hold})
 			return nil
 		}
 	}
-	s.run(t, stage.Case{
+	s.run(t, faultrun.Case{
 		Name: "the replica of the assigner that is asked has stale caches", Replicas: 2,
-		After: during{stage.Begin: hold(true), stage.Join: hold(true)},
+		After: during{faultrun.Begin: hold(true), faultrun.Join: hold(true)},
 		During: during{
-			stage.Join: func(ctx context.Context, w *stage.World) error {
+			faultrun.Join: func(ctx context.Context, w *faultrun.World) error {
 				var errs []error
 				for i := range 24 {
 					errs = append(errs, w.Create(ctx, fmt.Sprintf("stale-%d", i)))
@@ -95,7 +95,7 @@ func TestStaleAssigner(t *testing.T) {
 				}))...)
 				return errors.Join(err, hold(false)(ctx, w))
 			},
-			stage.Fail: func(ctx context.Context, w *stage.World) error {
+			faultrun.Fail: func(ctx context.Context, w *faultrun.World) error {
 				return errors.Join(taken(ctx, w, "a"), w.Create(ctx, "late"), hold(false)(ctx, w))
 			},
 		},
@@ -114,22 +114,22 @@ func TestReplicas(t *testing.T) {
 		}
 		return services
 	}
-	kill := func(second bool) func(context.Context, *stage.World) error {
-		return func(_ context.Context, w *stage.World) error {
+	kill := func(second bool) func(context.Context, *faultrun.World) error {
+		return func(_ context.Context, w *faultrun.World) error {
 			var errs []error
-			for _, name := range of(second, stage.LeaseMonitor, stage.Assigner, stage.Rebalancer) {
+			for _, name := range of(second, faultrun.LeaseMonitor, faultrun.Assigner, faultrun.Rebalancer) {
 				errs = append(errs, w.Member(name).Process().Kill())
 			}
 			return errors.Join(errs...)
 		}
 	}
-	killed := stage.Case{
+	killed := faultrun.Case{
 		Name: "leaders are killed", Replicas: 2,
-		During: during{stage.Join: kill(false), stage.Fail: kill(true)},
+		During: during{faultrun.Join: kill(false), faultrun.Fail: kill(true)},
 	}
-	freeze := func(second bool) func(context.Context, *stage.World) error {
-		return func(ctx context.Context, w *stage.World) error {
-			names := of(second, stage.LeaseMonitor, stage.Rebalancer)
+	freeze := func(second bool) func(context.Context, *faultrun.World) error {
+		return func(ctx context.Context, w *faultrun.World) error {
+			names := of(second, faultrun.LeaseMonitor, faultrun.Rebalancer)
 			for _, name := range names {
 				_ = w.Member(name).Process().Freeze() // one that is gone is frozen enough
 			}
@@ -140,20 +140,20 @@ func TestReplicas(t *testing.T) {
 			return err
 		}
 	}
-	frozen := stage.Case{
+	frozen := faultrun.Case{
 		Name: "leaders are frozen, and woken when others lead", Replicas: 2,
-		During: during{stage.Join: freeze(false), stage.Fail: freeze(true)},
+		During: during{faultrun.Join: freeze(false), faultrun.Fail: freeze(true)},
 	}
-	all := func(_ context.Context, w *stage.World) error {
+	all := func(_ context.Context, w *faultrun.World) error {
 		var errs []error
 		for _, m := range w.Members(false) {
 			errs = append(errs, m.Process().Kill())
 		}
 		return errors.Join(errs...)
 	}
-	s.run(t, killed, frozen, stage.Case{
+	s.run(t, killed, frozen, faultrun.Case{
 		Name:   "all services are killed in each phase",
-		During: during{stage.Begin: all, stage.Join: all, stage.Fail: all},
+		During: during{faultrun.Begin: all, faultrun.Join: all, faultrun.Fail: all},
 	})
 }
 
@@ -162,22 +162,22 @@ func TestReplicas(t *testing.T) {
 // Then it cuts the services off while shards join and fail.
 func TestDisconnected(t *testing.T) {
 	s := theSuite(t)
-	cut := func(_ context.Context, w *stage.World) error {
+	cut := func(_ context.Context, w *faultrun.World) error {
 		for _, m := range w.Members(false) {
 			m.Proxy.Cut()
 		}
 		return nil
 	}
-	restore := func(ctx context.Context, w *stage.World) error {
+	restore := func(ctx context.Context, w *faultrun.World) error {
 		err := wait(ctx, 2500*time.Millisecond)
 		for _, m := range w.Members(false) {
 			m.Proxy.Restore()
 		}
 		return err
 	}
-	shardCut := stage.Case{
-		Name: "a shard is cut off", WorkDuration: 100 * time.Millisecond, Phases: []stage.Phase{stage.Join},
-		During: during{stage.Join: func(ctx context.Context, w *stage.World) error {
+	shardCut := faultrun.Case{
+		Name: "a shard is cut off", WorkDuration: 100 * time.Millisecond, Phases: []faultrun.Phase{faultrun.Join},
+		During: during{faultrun.Join: func(ctx context.Context, w *faultrun.World) error {
 			c := w.Member("c")
 			c.Proxy.Cut()
 			if err := taken(ctx, w, "c"); err != nil {
@@ -201,10 +201,10 @@ func TestDisconnected(t *testing.T) {
 			return nil
 		}},
 	}
-	s.run(t, shardCut, stage.Case{
+	s.run(t, shardCut, faultrun.Case{
 		Name:   "all services are cut off for 2.5 s",
-		After:  during{stage.Begin: cut, stage.Join: cut},
-		During: during{stage.Join: restore, stage.Fail: restore},
+		After:  during{faultrun.Begin: cut, faultrun.Join: cut},
+		During: during{faultrun.Join: restore, faultrun.Fail: restore},
 	})
 }
 
@@ -212,17 +212,17 @@ func TestDisconnected(t *testing.T) {
 // wakes it. It may end the reconciles that it was in, with writes that fail; it must not begin another one, and must end.
 func TestFrozen(t *testing.T) {
 	s := theSuite(t)
-	var rounds []stage.Case
+	var rounds []faultrun.Case
 	for i := range 3 {
-		rounds = append(rounds, stage.Case{
-			Name: fmt.Sprintf("a shard is frozen and woken, %d", i+1), WorkDuration: 300 * time.Millisecond, Phases: []stage.Phase{stage.Join},
-			After: during{stage.Join: freezeAtWork},
+		rounds = append(rounds, faultrun.Case{
+			Name: fmt.Sprintf("a shard is frozen and woken, %d", i+1), WorkDuration: 300 * time.Millisecond, Phases: []faultrun.Phase{faultrun.Join},
+			After: during{faultrun.Join: freezeAtWork},
 		})
 	}
 	s.run(t, rounds...)
 }
 
-func freezeAtWork(ctx context.Context, w *stage.World) error {
+func freezeAtWork(ctx context.Context, w *faultrun.World) error {
 	const name = "b"
 	b := w.Member(name)
 	for _, v := range w.Newest() {
@@ -257,7 +257,7 @@ func freezeAtWork(ctx context.Context, w *stage.World) error {
 }
 
 // awaitEnd waits until a process has ended by itself.
-func awaitEnd(m *stage.Member) error {
+func awaitEnd(m *faultrun.Member) error {
 	const soon = 5 * time.Second
 	timer := time.NewTimer(soon)
 	defer timer.Stop()

@@ -1,4 +1,4 @@
 // Package sweep holds the fault-injection runs, which are tests: make test-faults runs them.
 //
-// It reads nothing, decides which faults are tried where, and leaves it to package stage to play each run.
+// It reads nothing, decides which faults are tried where, and leaves it to package faultrun to play each run.
 package sweep

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/clusterring/clusterring/tools/faults/stage"
+	"github.com/clusterring/clusterring/tools/faults/faultrun"
 )
 
 // TestEverythingAtOnce has two rings that share a resource and a namespace, one of them with a cluster-scoped resource, too;
@@ -13,25 +13,25 @@ import (
 // first the one and then the other is killed; shards that join, fail and leave in both rings; and one ring that is deleted.
 func TestEverythingAtOnce(t *testing.T) {
 	s := theSuite(t)
-	kill := func(suffix string) func(context.Context, *stage.World) error {
-		return func(_ context.Context, w *stage.World) error {
+	kill := func(suffix string) func(context.Context, *faultrun.World) error {
+		return func(_ context.Context, w *faultrun.World) error {
 			var errs []error
-			for _, name := range []string{stage.LeaseMonitor, stage.Assigner, stage.Rebalancer, stage.RingQuery} {
+			for _, name := range []string{faultrun.LeaseMonitor, faultrun.Assigner, faultrun.Rebalancer, faultrun.RingQuery} {
 				errs = append(errs, w.Member(name+suffix).Process().Kill())
 			}
 			return errors.Join(errs...)
 		}
 	}
-	agree := func(ctx context.Context, w *stage.World) error { return w.OwnersAgree(ctx) }
-	s.run(t, stage.Case{
+	agree := func(ctx context.Context, w *faultrun.World) error { return w.OwnersAgree(ctx) }
+	s.run(t, faultrun.Case{
 		Name: "two rings, several resources and versions, leaders killed", Replicas: 2, Query: true,
-		Rings: []stage.RingSpec{
+		Rings: []faultrun.RingSpec{
 			{Name: "first", Namespaces: []string{"only-first", "both"}, Shards: []string{"a", "b", "c", "d"}},
 			{Name: "second", Namespaces: []string{"both", "only-second"}, Shards: []string{"e", "f", "g", "h"}, Themes: true},
 		},
-		During: during{stage.Join: kill(""), stage.Fail: kill("-2")},
-		After: during{stage.Begin: agree, stage.Join: agree, stage.Fail: func(ctx context.Context, w *stage.World) error {
+		During: during{faultrun.Join: kill(""), faultrun.Fail: kill("-2")},
+		After: during{faultrun.Begin: agree, faultrun.Join: agree, faultrun.Fail: func(ctx context.Context, w *faultrun.World) error {
 			return errors.Join(agree(ctx, w), w.Overlaps("first", "second"))
-		}, stage.Delete: agree},
+		}, faultrun.Delete: agree},
 	})
 }

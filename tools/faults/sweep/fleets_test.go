@@ -10,17 +10,17 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/clusterring/clusterring/tools/faults/stage"
+	"github.com/clusterring/clusterring/tools/faults/faultrun"
 	"github.com/clusterring/clusterring/tools/lab/check"
 )
 
 // moving has shards stop, die, stay frozen and come back, one after the other, while there is work on all Fleets.
 type moving struct {
-	ring   stage.RingSpec
+	ring   faultrun.RingSpec
 	rounds int
 }
 
-func (m moving) play(ctx context.Context, w *stage.World) error {
+func (m moving) play(ctx context.Context, w *faultrun.World) error {
 	loaded, stop := context.WithCancel(ctx)
 	defer stop()
 	users, loaded := errgroup.WithContext(loaded)
@@ -31,7 +31,7 @@ func (m moving) play(ctx context.Context, w *stage.World) error {
 }
 
 // around loses each shard in turn, and has it come back.
-func (m moving) around(ctx context.Context, w *stage.World) error {
+func (m moving) around(ctx context.Context, w *faultrun.World) error {
 	for i := range m.rounds {
 		name := m.ring.Shards[i%len(m.ring.Shards)]
 		member := w.Member(name)
@@ -51,17 +51,17 @@ func (m moving) around(ctx context.Context, w *stage.World) error {
 // twice (I9). FAULTS=all moves a thousand.
 func TestFleets(t *testing.T) {
 	s := theSuite(t)
-	m := moving{rounds: 3, ring: stage.RingSpec{
-		Name: stage.Ring, Namespaces: []string{stage.Namespace}, Shards: []string{"a", "b", "c", "d"}, Fleets: 20,
+	m := moving{rounds: 3, ring: faultrun.RingSpec{
+		Name: faultrun.Ring, Namespaces: []string{faultrun.Namespace}, Shards: []string{"a", "b", "c", "d"}, Fleets: 20,
 	}}
 	least := 20
 	if os.Getenv(variable) == "all" {
 		m.rounds, m.ring.Fleets, least = 24, 100, 1000
 	}
-	s.run(t, stage.Case{
-		Name: fmt.Sprintf("%d Fleets while shards go and come back", m.ring.Fleets), Rings: []stage.RingSpec{m.ring}, WorkDuration: time.Millisecond,
-		Phases: []stage.Phase{stage.Join},
-		After: during{stage.Join: func(ctx context.Context, w *stage.World) error {
+	s.run(t, faultrun.Case{
+		Name: fmt.Sprintf("%d Fleets while shards go and come back", m.ring.Fleets), Rings: []faultrun.RingSpec{m.ring}, WorkDuration: time.Millisecond,
+		Phases: []faultrun.Phase{faultrun.Join},
+		After: during{faultrun.Join: func(ctx context.Context, w *faultrun.World) error {
 			if err := m.play(ctx, w); err != nil {
 				return err
 			}
@@ -81,14 +81,14 @@ func TestFleetsOfPlainShards(t *testing.T) {
 	if os.Getenv(variable) != "all" {
 		t.Skip("is counted, not judged: FAULTS=all runs it")
 	}
-	m := moving{rounds: 12, ring: stage.RingSpec{
-		Name: stage.Ring, Namespaces: []string{stage.Namespace}, Shards: []string{"a", "b", "c", "d"}, Fleets: 50, Plain: true,
+	m := moving{rounds: 12, ring: faultrun.RingSpec{
+		Name: faultrun.Ring, Namespaces: []string{faultrun.Namespace}, Shards: []string{"a", "b", "c", "d"}, Fleets: 50, Plain: true,
 	}}
 	moves := 0
-	results := s.run(t, stage.Case{
-		Name: "50 Fleets while plain shards go and come back", Rings: []stage.RingSpec{m.ring}, WorkDuration: time.Millisecond,
-		Phases: []stage.Phase{stage.Join}, Uncounted: []string{"I1", "I9"},
-		After: during{stage.Join: func(ctx context.Context, w *stage.World) error {
+	results := s.run(t, faultrun.Case{
+		Name: "50 Fleets while plain shards go and come back", Rings: []faultrun.RingSpec{m.ring}, WorkDuration: time.Millisecond,
+		Phases: []faultrun.Phase{faultrun.Join}, Uncounted: []string{"I1", "I9"},
+		After: during{faultrun.Join: func(ctx context.Context, w *faultrun.World) error {
 			err := m.play(ctx, w)
 			versions, errOfVersions := w.Versions()
 			moves = check.Moves(versions)

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/faults/faultrun"
 	"github.com/clusterring/clusterring/tools/faults/proxy"
-	"github.com/clusterring/clusterring/tools/faults/stage"
 	"github.com/clusterring/clusterring/tools/lab/check"
 )
 
@@ -66,7 +66,7 @@ func (d *drainDuringWork) object() (name, shard string) {
 }
 
 // choose makes the Website the one whose drain is held, if there is none yet, and has its shard work.
-func (d *drainDuringWork) choose(ctx context.Context, w *stage.World, name string) {
+func (d *drainDuringWork) choose(ctx context.Context, w *faultrun.World, name string) {
 	d.mu.Lock()
 	chosen := d.name == ""
 	if chosen {
@@ -83,9 +83,9 @@ func (d *drainDuringWork) choose(ctx context.Context, w *stage.World, name strin
 	}
 }
 
-func (d *drainDuringWork) prepare(ctx context.Context, w *stage.World) {
-	w.Member(stage.Rebalancer).Proxy.Hook(func(write proxy.Write) proxy.Action {
-		if value := write.Labels()[v1alpha1.DrainLabel(stage.Ring)]; write.Resource != "websites" || value == nil {
+func (d *drainDuringWork) prepare(ctx context.Context, w *faultrun.World) {
+	w.Member(faultrun.Rebalancer).Proxy.Hook(func(write proxy.Write) proxy.Action {
+		if value := write.Labels()[v1alpha1.DrainLabel(faultrun.Ring)]; write.Resource != "websites" || value == nil {
 			return proxy.Action{}
 		}
 		d.choose(ctx, w, write.Name)
@@ -117,10 +117,10 @@ func (d *drainDuringWork) prepare(ctx context.Context, w *stage.World) {
 func TestDrainDuringWork(t *testing.T) {
 	s := theSuite(t)
 	d := &drainDuringWork{working: newEvent(), drained: newEvent(), over: newEvent()}
-	s.run(t, stage.Case{
-		Name: "a drain comes in while the second controller works", Phases: []stage.Phase{stage.Join},
-		Prepare: func(w *stage.World) { d.prepare(t.Context(), w) },
-		During: during{stage.Join: func(ctx context.Context, _ *stage.World) error {
+	s.run(t, faultrun.Case{
+		Name: "a drain comes in while the second controller works", Phases: []faultrun.Phase{faultrun.Join},
+		Prepare: func(w *faultrun.World) { d.prepare(t.Context(), w) },
+		During: during{faultrun.Join: func(ctx context.Context, _ *faultrun.World) error {
 			return d.over.await(ctx, "the drain had come in during work", 3*soon)
 		}},
 	})
@@ -134,10 +134,10 @@ type heldAcknowledgements struct {
 	released *event
 }
 
-func (h *heldAcknowledgements) prepare(ctx context.Context, w *stage.World) {
+func (h *heldAcknowledgements) prepare(ctx context.Context, w *faultrun.World) {
 	for _, m := range w.Members(true) {
 		m.Proxy.Hook(func(write proxy.Write) proxy.Action {
-			value, set := write.Labels()[v1alpha1.ShardLabel(stage.Ring)]
+			value, set := write.Labels()[v1alpha1.ShardLabel(faultrun.Ring)]
 			if write.Resource != "websites" || !set || value != nil || !h.hold(m.Name, write.Name) {
 				return proxy.Action{}
 			}
@@ -179,17 +179,17 @@ func TestChildrenFollowTheirOwner(t *testing.T) {
 	s := theSuite(t)
 	const more = 24 // of which the new shard gets two or three from each
 	h := &heldAcknowledgements{first: map[string]string{}, held: map[string]int{}, released: newEvent()}
-	s.run(t, stage.Case{
-		Name: "children of objects that are given up and of those that are not yet", Phases: []stage.Phase{stage.Join},
-		Prepare: func(w *stage.World) { h.prepare(t.Context(), w) },
-		After: during{stage.Begin: func(ctx context.Context, w *stage.World) error {
+	s.run(t, faultrun.Case{
+		Name: "children of objects that are given up and of those that are not yet", Phases: []faultrun.Phase{faultrun.Join},
+		Prepare: func(w *faultrun.World) { h.prepare(t.Context(), w) },
+		After: during{faultrun.Begin: func(ctx context.Context, w *faultrun.World) error {
 			var errs []error
 			for i := range more {
 				errs = append(errs, w.Create(ctx, fmt.Sprintf("more-%d", i)))
 			}
 			return errors.Join(append(errs, w.AwaitInPlace(ctx))...)
 		}},
-		During: during{stage.Join: func(ctx context.Context, w *stage.World) error {
+		During: during{faultrun.Join: func(ctx context.Context, w *faultrun.World) error {
 			err := w.Await(ctx, "what the first one controls has followed", func() []string { return h.followed(w.Newest()) })
 			err = errors.Join(err, wait(ctx, time.Second)) // all that would move has done so by then
 			h.released.give()

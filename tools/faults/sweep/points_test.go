@@ -8,8 +8,8 @@ import (
 	"sync"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/faults/faultrun"
 	"github.com/clusterring/clusterring/tools/faults/proxy"
-	"github.com/clusterring/clusterring/tools/faults/stage"
 )
 
 // shard stands for any shard.
@@ -18,7 +18,7 @@ const shard = "shard"
 // class is a kind of write: who writes what, and in which phase.
 type class struct {
 	who   string // a service, or "shard" for any
-	phase stage.Phase
+	phase faultrun.Phase
 	write string
 }
 
@@ -35,7 +35,7 @@ type point struct {
 func (p point) String() string { return fmt.Sprintf("%s #%d", p.class, p.ordinal) }
 
 // classify says what a write does: method, resource, and for labels what becomes of them.
-func classify(w *stage.World, m *stage.Member, write proxy.Write) class {
+func classify(w *faultrun.World, m *faultrun.Member, write proxy.Write) class {
 	who := m.Name
 	if m.IsShard() {
 		who = shard
@@ -86,7 +86,7 @@ func (c *counter) classes() []class {
 	for k := range c.counts {
 		all = append(all, k)
 	}
-	order := []stage.Phase{stage.Begin, stage.Join, stage.Fail, stage.Delete}
+	order := []faultrun.Phase{faultrun.Begin, faultrun.Join, faultrun.Fail, faultrun.Delete}
 	slices.SortFunc(all, func(a, b class) int {
 		return cmp.Or(cmp.Compare(a.who, b.who), cmp.Compare(slices.Index(order, a.phase), slices.Index(order, b.phase)),
 			cmp.Compare(a.write, b.write))

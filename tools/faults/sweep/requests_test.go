@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/clusterring/clusterring/tools/faults/faultrun"
 	"github.com/clusterring/clusterring/tools/faults/proxy"
-	"github.com/clusterring/clusterring/tools/faults/stage"
 )
 
 // failures are the ways in which a write fails.
@@ -28,7 +28,7 @@ var failures = []struct {
 // all shards, but for the renewals of their Leases.
 func TestWrites(t *testing.T) {
 	s := theSuite(t)
-	var cases []stage.Case
+	var cases []faultrun.Case
 	for _, f := range failures {
 		for _, shards := range []bool{false, true} {
 			who := "services"
@@ -36,7 +36,7 @@ func TestWrites(t *testing.T) {
 				who = "shards"
 			}
 			var counted counter
-			cases = append(cases, stage.Case{Name: f.name + " for writes of " + who, Prepare: func(w *stage.World) {
+			cases = append(cases, faultrun.Case{Name: f.name + " for writes of " + who, Prepare: func(w *faultrun.World) {
 				for _, m := range w.Members(shards) {
 					m.Proxy.Hook(func(write proxy.Write) proxy.Action {
 						renewal := shards && write.Resource == "leases"
@@ -64,41 +64,41 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-type during = map[stage.Phase]func(context.Context, *stage.World) error
+type during = map[faultrun.Phase]func(context.Context, *faultrun.World) error
 
 // TestWatches delays the events of watches by a second, and loses them for longer than it takes to give a shard up.
 func TestWatches(t *testing.T) {
 	s := theSuite(t)
-	everybody := []string{"", stage.LeaseMonitor, stage.Assigner, stage.Rebalancer, shard}
-	var cases []stage.Case
+	everybody := []string{"", faultrun.LeaseMonitor, faultrun.Assigner, faultrun.Rebalancer, shard}
+	var cases []faultrun.Case
 	for _, who := range everybody {
-		concerned := func(w *stage.World) []*stage.Member {
+		concerned := func(w *faultrun.World) []*faultrun.Member {
 			switch who {
 			case "":
 				return w.Members(false)
 			case shard:
 				return w.Members(true)
 			default:
-				return []*stage.Member{w.Member(who)}
+				return []*faultrun.Member{w.Member(who)}
 			}
 		}
 		name := who
 		if who == "" {
 			name = "every service"
 		}
-		set := func(watching proxy.Watching) func(context.Context, *stage.World) error {
-			return func(_ context.Context, w *stage.World) error {
+		set := func(watching proxy.Watching) func(context.Context, *faultrun.World) error {
+			return func(_ context.Context, w *faultrun.World) error {
 				for _, m := range concerned(w) {
 					m.Proxy.Watches(watching)
 				}
 				return nil
 			}
 		}
-		cases = append(cases, stage.Case{
+		cases = append(cases, faultrun.Case{
 			Name:    "events come a second late to " + name,
-			Prepare: func(w *stage.World) { _ = set(proxy.Watching{Delay: time.Second})(nil, w) },
+			Prepare: func(w *faultrun.World) { _ = set(proxy.Watching{Delay: time.Second})(nil, w) },
 		})
-		again := func(ctx context.Context, w *stage.World) error {
+		again := func(ctx context.Context, w *faultrun.World) error {
 			if err := wait(ctx, 2500*time.Millisecond); err != nil {
 				return err
 			}
@@ -108,10 +108,10 @@ func TestWatches(t *testing.T) {
 			}
 			return nil
 		}
-		cases = append(cases, stage.Case{
+		cases = append(cases, faultrun.Case{
 			Name:   "events of 2.5 s are lost to " + name,
-			After:  during{stage.Begin: set(proxy.Watching{Drop: true}), stage.Join: set(proxy.Watching{Drop: true})},
-			During: during{stage.Join: again, stage.Fail: again},
+			After:  during{faultrun.Begin: set(proxy.Watching{Drop: true}), faultrun.Join: set(proxy.Watching{Drop: true})},
+			During: during{faultrun.Join: again, faultrun.Fail: again},
 		})
 	}
 	s.run(t, cases...)

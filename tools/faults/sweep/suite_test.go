@@ -24,16 +24,16 @@ import (
 	"golang.org/x/sys/unix"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/clusterring/clusterring/tools/faults/stage"
+	"github.com/clusterring/clusterring/tools/faults/faultrun"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
 
 // variable asks for the runs, which take minutes. FAULTS=all tries every write, not the first and last of its kind.
 const variable = "FAULTS"
 
-// mostStages bounds how many runs go on at once. Half of a run is waiting, so that each core can take one; beyond four the
+// mostRunners bounds how many runs go on at once. Half of a run is waiting, so that each core can take one; beyond four the
 // memory of the control planes is the limit.
-const mostStages = 4
+const mostRunners = 4
 
 // suite is what all runs of a test process share.
 type suite struct {
@@ -41,12 +41,12 @@ type suite struct {
 	bin   string
 	began time.Time
 	most  int
-	free  chan *stage.Stage
+	free  chan *faultrun.Runner
 
 	mu      sync.Mutex
-	stages  []*stage.Stage
+	runners []*faultrun.Runner
 	planes  []*localplane.Plane
-	claimed int // stages that are there or are being made
+	claimed int // runners that are there or are being made
 	runs    int
 	tallies map[string]*tally // by test
 	notes   []string
@@ -116,7 +116,7 @@ func newSuite(ctx context.Context) (*suite, error) {
 	if err != nil {
 		return nil, err
 	}
-	most := mostStages
+	most := mostRunners
 	if f := flag.Lookup("test.parallel"); f != nil {
 		if n, ok := f.Value.(flag.Getter).Get().(int); ok {
 			most = min(most, n)
@@ -124,10 +124,10 @@ func newSuite(ctx context.Context) (*suite, error) {
 	}
 	s := &suite{
 		dir: dir, bin: filepath.Join(dir, "bin"), began: time.Now(), most: most,
-		free: make(chan *stage.Stage, most), tallies: map[string]*tally{},
+		free: make(chan *faultrun.Runner, most), tallies: map[string]*tally{},
 	}
 	root := localplane.Root()
-	for _, pkg := range stage.Packages {
+	for _, pkg := range faultrun.Packages {
 		cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", filepath.Join(s.bin, filepath.Base(pkg)), "./"+pkg)
 		cmd.Dir = root
 		if out, err := cmd.CombinedOutput(); err != nil {
@@ -137,9 +137,9 @@ func newSuite(ctx context.Context) (*suite, error) {
 	return s, nil
 }
 
-// take returns a stage that nobody plays on: one that is free, or a new one, or the first that becomes free. Give it back by
+// take returns a runner that nobody uses: one that is free, or a new one, or the first that becomes free. Give it back by
 // s.free.
-func (s *suite) take(ctx context.Context) (*stage.Stage, error) {
+func (s *suite) take(ctx context.Context) (*faultrun.Runner, error) {
 	select {
 	case free := <-s.free:
 		return free, nil
@@ -152,7 +152,7 @@ func (s *suite) take(ctx context.Context) (*stage.Stage, error) {
 	}
 	s.mu.Unlock()
 	if more {
-		return s.newStage(ctx)
+		return s.newRunner(ctx)
 	}
 	select {
 	case free := <-s.free:
@@ -162,7 +162,7 @@ func (s *suite) take(ctx context.Context) (*stage.Stage, error) {
 	}
 }
 
-func (s *suite) newStage(ctx context.Context) (*stage.Stage, error) {
+func (s *suite) newRunner(ctx context.Context) (*faultrun.Runner, error) {
 	plane, err := localplane.Start(localplane.Options{Log: os.Stderr})
 	if err != nil {
 		return nil, err
@@ -174,23 +174,23 @@ func (s *suite) newStage(ctx context.Context) (*stage.Stage, error) {
 	if stopped {
 		return nil, errors.Join(errors.New("interrupted"), plane.Stop())
 	}
-	made, err := stage.New(ctx, plane, s.bin)
+	made, err := faultrun.New(ctx, plane, s.bin)
 	if err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.stages = append(s.stages, made)
+	s.runners = append(s.runners, made)
 	return made, nil
 }
 
 // stop ends every process of the runs and every control plane.
 func (s *suite) stop() error {
 	s.mu.Lock()
-	stages, planes := slices.Clone(s.stages), slices.Clone(s.planes)
+	runners, planes := slices.Clone(s.runners), slices.Clone(s.planes)
 	s.stopped = true
 	s.mu.Unlock()
-	for _, of := range stages {
+	for _, of := range runners {
 		of.Abort()
 	}
 	errs := make([]error, len(planes))
@@ -264,13 +264,13 @@ func (s *suite) note(format string, args ...any) {
 
 // trial is a case and when it is not to be played.
 type trial struct {
-	stage.Case
+	faultrun.Case
 	// Skip, unless nil, is asked when it is the case's turn.
 	Skip func() bool
 }
 
-// run plays cases as subtests, begun in this order, as many at a time as there are stages. It returns what came of each.
-func (s *suite) run(t *testing.T, cases ...stage.Case) []stage.Result {
+// run plays cases as subtests, begun in this order, as many at a time as there are runners. It returns what came of each.
+func (s *suite) run(t *testing.T, cases ...faultrun.Case) []faultrun.Result {
 	t.Helper()
 	trials := make([]trial, len(cases))
 	for i, c := range cases {
@@ -280,9 +280,9 @@ func (s *suite) run(t *testing.T, cases ...stage.Case) []stage.Result {
 }
 
 // try is run for cases that may be left out; their results are zero.
-func (s *suite) try(t *testing.T, trials []trial) []stage.Result {
+func (s *suite) try(t *testing.T, trials []trial) []faultrun.Result {
 	t.Helper()
-	results := make([]stage.Result, len(trials))
+	results := make([]faultrun.Result, len(trials))
 	var next atomic.Int64
 	var playing sync.WaitGroup
 	for range min(s.most, len(trials)) {
@@ -301,7 +301,7 @@ func (s *suite) try(t *testing.T, trials []trial) []stage.Result {
 }
 
 // play plays one case.
-func (s *suite) play(t *testing.T, progress string, c stage.Case) stage.Result {
+func (s *suite) play(t *testing.T, progress string, c faultrun.Case) faultrun.Result {
 	t.Helper()
 	on, err := s.take(t.Context())
 	require.NoError(t, err)
@@ -350,7 +350,7 @@ func (s *suite) count(test string, took time.Duration, ok bool) {
 // say tells how far the tests are, though they are not asked to be verbose.
 func say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
 
-func restarts(r stage.Result) string {
+func restarts(r faultrun.Result) string {
 	if len(r.Ended) == 0 {
 		return ""
 	}

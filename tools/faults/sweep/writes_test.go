@@ -10,8 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/clusterring/clusterring/tools/faults/faultrun"
 	"github.com/clusterring/clusterring/tools/faults/proxy"
-	"github.com/clusterring/clusterring/tools/faults/stage"
 )
 
 // enough is how long all tests may have taken when the sweep, the last of them, begins to leave out what is not the first
@@ -22,7 +22,7 @@ const enough = 9 * time.Minute
 func (s *suite) countWrites(t *testing.T) *counter {
 	t.Helper()
 	var c counter
-	results := s.run(t, stage.Case{Name: "no fault, writes are counted", Prepare: func(w *stage.World) {
+	results := s.run(t, faultrun.Case{Name: "no fault, writes are counted", Prepare: func(w *faultrun.World) {
 		for _, m := range append(w.Members(false), w.Members(true)...) {
 			m.Proxy.Hook(func(write proxy.Write) proxy.Action {
 				c.next(classify(w, m, write))
@@ -78,7 +78,7 @@ func TestKill(t *testing.T) {
 func points(c *counter, every bool) (firsts, more []point) {
 	for _, k := range c.classes() {
 		renewal := k.who == shard && k.write == "PUT leases"
-		if renewal && k.phase == stage.Begin {
+		if renewal && k.phase == faultrun.Begin {
 			continue
 		}
 		firsts = append(firsts, point{k, 1})
@@ -114,15 +114,15 @@ func (k *killing) String() string {
 
 // asCase is the scenario up to the phase of the write, in which whoever makes it is killed just before it is forwarded, or just
 // after it was applied.
-func (k *killing) asCase() stage.Case {
+func (k *killing) asCase() faultrun.Case {
 	var counted counter
-	phases := map[stage.Phase][]stage.Phase{
-		stage.Begin: {}, stage.Join: {stage.Join}, stage.Fail: {stage.Join, stage.Fail}, stage.Delete: {},
+	phases := map[faultrun.Phase][]faultrun.Phase{
+		faultrun.Begin: {}, faultrun.Join: {faultrun.Join}, faultrun.Fail: {faultrun.Join, faultrun.Fail}, faultrun.Delete: {},
 	}
-	return stage.Case{
+	return faultrun.Case{
 		Name:   k.String(),
 		Phases: phases[k.phase],
-		Prepare: func(w *stage.World) {
+		Prepare: func(w *faultrun.World) {
 			for _, m := range append(w.Members(false), w.Members(true)...) {
 				m.Proxy.Hook(func(write proxy.Write) proxy.Action {
 					if of := classify(w, m, write); of != k.class || counted.next(of) != k.point {

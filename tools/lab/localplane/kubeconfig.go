@@ -8,6 +8,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/utils/ptr"
@@ -29,18 +30,24 @@ func (p *Plane) ServiceAccountKubeconfig(ctx context.Context, namespace, name st
 	if err := p.Client.SubResource("token").Create(ctx, account, request); err != nil {
 		return "", fmt.Errorf("get a token of service account %s/%s: %w", namespace, name, err)
 	}
+	path := p.path("kubeconfig", namespace+"."+name+".yaml")
+	return path, WriteKubeconfig(path, p.Config, request.Status.Token, namespace)
+}
+
+// WriteKubeconfig writes a kubeconfig to path that reaches the API server of the configuration with a token, by default in the namespace.
+func WriteKubeconfig(path string, server *rest.Config, token, namespace string) error {
 	const only = "localplane"
 	config := clientcmdapi.Config{
-		Clusters: map[string]*clientcmdapi.Cluster{
-			only: {Server: p.Config.Host, CertificateAuthorityData: p.Config.CAData},
-		},
-		AuthInfos:      map[string]*clientcmdapi.AuthInfo{only: {Token: request.Status.Token}},
+		Clusters: map[string]*clientcmdapi.Cluster{only: {
+			Server: server.Host, TLSServerName: server.ServerName, InsecureSkipTLSVerify: server.Insecure,
+			CertificateAuthority: server.CAFile, CertificateAuthorityData: server.CAData,
+		}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{only: {Token: token}},
 		Contexts:       map[string]*clientcmdapi.Context{only: {Cluster: only, AuthInfo: only, Namespace: namespace}},
 		CurrentContext: only,
 	}
-	path := p.path("kubeconfig", namespace+"."+name+".yaml")
 	if err := clientcmd.WriteToFile(config, path); err != nil {
-		return "", fmt.Errorf("write the kubeconfig of service account %s/%s: %w", namespace, name, err)
+		return fmt.Errorf("write kubeconfig %s: %w", path, err)
 	}
-	return path, nil
+	return nil
 }

@@ -1,4 +1,4 @@
-// Package command is the command line of the demo.
+// Package command implements the command line of the demo.
 package command
 
 import (
@@ -6,112 +6,63 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 
-	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"k8s.io/klog/v2"
-	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	"github.com/clusterring/clusterring/tools/demo/internal/state"
-	"github.com/clusterring/clusterring/tools/demo/internal/system"
+	"github.com/clusterring/clusterring/tools/lab/commandline"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
 
-var (
-	// errInterrupted ends what runs when a person, or a parent, says so.
-	errInterrupted = errors.New("interrupted")
-	// errShown stands for a failure that has been shown in full.
-	errShown = errors.New("the demo has failed")
-)
-
 // Main runs the command line of this process and returns its exit code.
-func Main() int {
-	ctx, cancel := context.WithCancelCause(context.Background())
-	defer cancel(nil)
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	defer signal.Stop(signals)
-	go func() {
-		<-signals
-		cancel(errInterrupted)
-		// Further signals change nothing: what was started is being stopped, which takes seconds and must not be cut short.
-	}()
+func Main() int { return commandline.Run(New(state.Default())) }
 
-	// What libraries have to say about a system that is being killed on purpose helps nobody.
-	klog.SetLogger(logr.Discard())
-	ctrllog.SetLogger(logr.Discard())
+const long = `demo runs all of ClusterRing on this machine: etcd, an API server, a controller manager, the four services (each with a
+token of its own service account), and several shards of an example controller. Each is a process on a free port of 127.0.0.1. The demo
+needs no cluster, no containers, and no network.
 
-	err := New(state.Default()).ExecuteContext(ctx)
-	switch {
-	case err == nil:
-		return 0
-	case errors.Is(err, errInterrupted):
-		return 130 // 128 + SIGINT, as shells have it
-	case !errors.Is(err, errShown):
-		fmt.Fprintln(os.Stderr, "error:", err)
-	}
-	return 1
-}
+  demo run    demonstrates each guarantee in ten steps, verifies it, and leaves nothing behind
+  demo up     starts the same system and leaves it running, so that you can experiment
+  demo env    prints shell variables for the system that demo up has started
+  demo down   stops the system that demo up has started, and removes what killed demos have left behind
+  demo docs   runs the commands of a documentation page and records their output
 
-const long = `demo runs all of ClusterRing on this machine: etcd, an API server and a controller manager, the four services (each
-with a token of its own service account), and several shards of an example controller, all as processes of their own on
-free ports of 127.0.0.1. Nothing else is needed: no cluster, no containers, no network.
+Run "make build" to build the binaries (--bin-dir), and "make control-plane" to build those of the control plane (--assets).`
 
-  demo run    tells the whole story in ten steps, each with checks that can fail, and leaves nothing behind
-  demo up     starts the same and leaves it running, for you to play with
-  demo env    prints variables for your shell that lead to what demo up has started
-  demo down   stops what demo up has started, and whatever a killed demo has left behind
-  demo docs   runs the commands of a page of documentation and writes down what they print
-
-The binaries come from "make build" (--bin-dir), those of the control plane from "make control-plane" (--assets).`
-
-// New returns the command. The registry is where it looks for other demos, and records its own.
+// New returns the command. It finds other demos in the registry and records its own there.
 func New(registry state.Registry) *cobra.Command {
-	root := &cobra.Command{
-		Use:           "demo",
-		Short:         "Run all of ClusterRing on this machine and see it keep its promises",
-		Long:          long,
-		Args:          cobra.NoArgs,
-		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
-		SilenceUsage:  true,
-		SilenceErrors: true,
-	}
-	root.CompletionOptions.DisableDefaultCmd = true
-	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return fmt.Errorf("%w; see %s --help", err, c.CommandPath())
-	})
+	root := commandline.Root("demo", "Run all of ClusterRing on this machine and verify its guarantees", long)
 	root.AddCommand(newRun(registry), newUp(registry), newDown(registry), newEnv(registry), newDocs(registry), newServe(registry))
 	return root
 }
 
-// common are the flags of what starts a system.
+// common holds the flags of the commands that start a system.
 type common struct {
 	binDir, assets, stateDir string
 }
 
 func (c *common) add(flags *pflag.FlagSet, defaultState string) {
-	flags.StringVar(&c.binDir, "bin-dir", "bin", "`directory` with the binaries that make build makes")
+	flags.StringVar(&c.binDir, "bin-dir", "bin", "`directory` with the binaries that make build builds")
 	flags.StringVar(&c.assets, "assets", "",
-		"`directory` with etcd, kube-apiserver and kube-controller-manager (default: $KUBEBUILDER_ASSETS, else those of make control-plane, which are built if need be)")
+		"`directory` with etcd, kube-apiserver and kube-controller-manager (default: $KUBEBUILDER_ASSETS, else those of make control-plane, built if necessary)")
 	flags.StringVar(&c.stateDir, "state-dir", "",
-		"new `directory` for data, logs and kubeconfigs, which is removed in the end (default: "+defaultState+")")
+		"new `directory` for data, logs and kubeconfigs, removed at the end (default: "+defaultState+")")
 }
 
-// prepare makes paths absolute and checks what can be checked before anything is started.
+// prepare makes paths absolute and checks the flags before anything starts.
 func (c *common) prepare(ctx context.Context, others ...string) error {
 	if localplane.Root() == "" {
-		return errors.New("run this in the repository: the manifests that it installs are in deploy/")
+		return errors.New("run this command in the repository: it installs manifests from deploy/")
 	}
 	var err error
 	if c.binDir, err = filepath.Abs(c.binDir); err != nil {
 		return fmt.Errorf("find --bin-dir: %w", err)
 	}
-	if err := system.CheckBinaries(c.binDir, others...); err != nil {
+	if err := localsystem.CheckBinaries(c.binDir, others...); err != nil {
 		return err
 	}
 	if c.assets == "" {
@@ -124,12 +75,12 @@ func (c *common) prepare(ctx context.Context, others ...string) error {
 	}
 	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager"} {
 		if _, err := os.Stat(filepath.Join(c.assets, name)); err != nil {
-			return fmt.Errorf("there is no %s in %s: run make control-plane, and give --assets the directory that it prints", name, c.assets)
+			return fmt.Errorf("%s is missing in %s: run make control-plane, and set --assets to the directory that it prints", name, c.assets)
 		}
 	}
 	return nil
 }
 
-func (c *common) options(stateDir string, console *report.Console) system.Options {
-	return system.Options{BinDir: c.binDir, Assets: c.assets, StateDir: stateDir, Console: console}
+func (c *common) options(stateDir string, console *report.Console) localsystem.Options {
+	return localsystem.Options{BinDir: c.binDir, Assets: c.assets, StateDir: stateDir, Console: console}
 }

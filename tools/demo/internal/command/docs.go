@@ -15,19 +15,19 @@ import (
 	"github.com/clusterring/clusterring/tools/demo/internal/state"
 )
 
-// pageTimeout is how long all commands of a page may take together.
+// pageTimeout limits the time for all commands of a page.
 const pageTimeout = 10 * time.Minute
 
 func newDocs(registry state.Registry) *cobra.Command {
 	s := &server{registry: registry}
 	c := &cobra.Command{
 		Use:   "docs PAGE",
-		Short: "Run the commands of a page of documentation, and write down what they print",
-		Long: `docs starts what demo up starts, beside it if that runs, and executes every command of a Markdown page in one shell: the lines
-that begin with "$ " in blocks of the language console. The shell has the variables that demo env prints. What the commands print
-takes the place of what the page says they print; what differs from run to run, such as ages and ports, is written in
-one way. In the end all is stopped. If a command cannot be run, the page stays as it was.`,
-		Example: `  make docs                        builds everything first
+		Short: "Run the commands of a documentation page and record their output",
+		Long: `docs starts a system like that of demo up, and runs all commands of a Markdown page in one shell. A command is a line that begins
+with "$ " in a code block of the language console. The shell has the variables that demo env prints. The output of each command
+replaces the output on the page. Values that differ between runs, such as ages and ports, are normalized. At the end, everything
+is stopped. If a command cannot run, the page does not change.`,
+		Example: `  make docs                        builds everything, then runs this
   bin/demo docs docs/queries.md`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -55,14 +55,14 @@ type document struct {
 	page *page.Page
 }
 
-// shell says how to start a shell that knows how to use what runs.
+// shell holds the directory and the environment of a shell for the running system.
 type shell struct {
 	dir string
 	env []string
 }
 
-// shell returns the shell in which the commands of a page are run. Beside the variables of demo env it has nothing of its user's
-// but PATH and what programs need to find their files.
+// shell returns the shell that runs the commands of a page. Its environment consists of the variables of demo env, PATH, and the
+// variables by which programs find their files.
 func (h *usage) shell(stateDir string) shell {
 	env := []string{
 		"PATH=" + strings.Join(append(h.Path, os.Getenv("PATH")), string(os.PathListSeparator)),
@@ -74,12 +74,12 @@ func (h *usage) shell(stateDir string) shell {
 	return shell{filepath.Join(stateDir, "page"), env}
 }
 
-// update runs the commands of a page and writes it.
+// update runs the commands of a page and writes the page.
 func (s *server) update(ctx context.Context, d document, in shell) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
 	defer cancel()
 	if err := os.Mkdir(in.dir, 0o700); err != nil {
-		return fmt.Errorf("make a directory for the shell: %w", err)
+		return fmt.Errorf("create a directory for the shell: %w", err)
 	}
 	sh, err := page.NewShell(in.dir, in.env)
 	if err != nil {
@@ -94,13 +94,13 @@ func (s *server) update(ctx context.Context, d document, in shell) (err error) {
 		return fmt.Errorf("%s: %w", d.file, err)
 	}
 	for _, c := range changed {
-		s.console.Note("%s:%d has another output: $ %s", d.file, c.Line, c.Text)
+		s.console.Note("%s:%d: the output changed: $ %s", d.file, c.Line, c.Text)
 	}
-	s.console.OK("%s: %d commands were run, %d have another output than before", d.file, len(d.page.Commands()), len(changed))
+	s.console.OK("%s: %d commands ran, the output of %d changed", d.file, len(d.page.Commands()), len(changed))
 	if len(changed) == 0 {
 		return nil
 	}
-	if err := os.WriteFile(d.file, []byte(d.page.String()), 0o644); err != nil { //nolint:gosec // everybody may read it
+	if err := os.WriteFile(d.file, []byte(d.page.String()), 0o644); err != nil { //nolint:gosec // world-readable
 		return fmt.Errorf("write the page: %w", err)
 	}
 	return nil

@@ -14,10 +14,10 @@ import (
 func newDown(registry state.Registry) *cobra.Command {
 	return &cobra.Command{
 		Use:   "down",
-		Short: "Stop what demo up has started, and remove what any demo has left behind",
-		Long: `down stops every demo of this user, running or killed, and removes its files: the one that demo up has started, what is left
-of a demo run that was killed, and kept logs. It finds processes by the state directory in their arguments, so it does not
-matter which of them has died.`,
+		Short: "Stop the system that demo up has started, and remove what all demos have left behind",
+		Long: `down stops every demo of this user, running or killed, and removes its files: the system that demo up has started, what a killed
+demo run has left behind, and kept logs. It finds processes by the state directory in their arguments, so it also works after some of
+them have died.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return down(c.Context(), registry, report.NewConsole(c.OutOrStdout()))
@@ -44,14 +44,14 @@ func down(ctx context.Context, registry state.Registry, console *report.Console)
 		}
 		console.Text("Removed demo " + string(record.Kind) + " (" + what + ") with its state in " + record.Dir + ".")
 	}
-	// Records may have been deleted with all else in the user's cache.
+	// The records may have been deleted with the rest of the user's cache.
 	if _, err := os.Stat(defaultUpDir()); err == nil {
 		found = true
 		errs = append(errs, state.Discard(ctx, defaultUpDir()))
-		console.Text("Removed " + defaultUpDir() + ", which demo up has left behind.")
+		console.Text("Removed " + defaultUpDir() + ", which demo up had left behind.")
 	}
 	if !found {
-		console.Text("No demo runs here, and none has left anything behind.")
+		console.Text("No demo is running, and none has left anything behind.")
 	}
 	return errors.Join(errs...)
 }

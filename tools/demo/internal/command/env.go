@@ -15,10 +15,14 @@ import (
 func newEnv(registry state.Registry) *cobra.Command {
 	return &cobra.Command{
 		Use:   "env",
-		Short: "Print variables that lead to what demo up has started, for your shell",
-		Long: `env prints commands for a POSIX shell that set variables: KUBECONFIG and PATH for kubectl, kubectl ring and grpcurl; RINGQUERY,
-the address of a query service that answers everybody on this machine, without TLS; RINGQUERY_TLS, that of one with TLS which wants
-to know who asks, and RINGQUERY_CA, the authority of its certificate; and PID_SHARD_1 and the like, the ids of the processes.`,
+		Short: "Print shell variables for the system that demo up has started",
+		Long: `env prints commands for a POSIX shell that set these variables:
+
+  KUBECONFIG, PATH   for kubectl, kubectl ring, and grpcurl
+  RINGQUERY          address of a query service without TLS and authentication
+  RINGQUERY_TLS      address of a query service with TLS and authentication
+  RINGQUERY_CA       CA of its certificate
+  PID_SHARD_1, ...   ids of the processes`,
 		Example: `  eval "$(bin/demo env)"`,
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -27,7 +31,7 @@ to know who asks, and RINGQUERY_CA, the authority of its certificate; and PID_SH
 				return err
 			}
 			if up == nil || !up.Alive() {
-				return errors.New("demo up does not run: start it with make up")
+				return errors.New("demo up is not running: start it with make up")
 			}
 			how, err := readUsage(up.Dir)
 			if err != nil {

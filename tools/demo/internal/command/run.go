@@ -10,15 +10,16 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	"github.com/clusterring/clusterring/tools/demo/internal/scenario"
 	"github.com/clusterring/clusterring/tools/demo/internal/state"
-	"github.com/clusterring/clusterring/tools/demo/internal/system"
+	"github.com/clusterring/clusterring/tools/lab/commandline"
 	"github.com/clusterring/clusterring/tools/lab/process"
 	"github.com/clusterring/clusterring/tools/lab/services"
 )
 
-// shownLines of a log are printed after a failure.
+// shownLines is the number of lines of a log that are printed after a failure.
 const shownLines = 8
 
 // runner is one demo run.
@@ -35,17 +36,17 @@ func newRun(registry state.Registry) *cobra.Command {
 	r := &runner{registry: registry}
 	c := &cobra.Command{
 		Use:   "run",
-		Short: "Tell the whole story, with checks, and leave nothing behind",
-		Long: `run starts everything and tells the story in ten steps: shards join, objects are created, a shard is killed, one stops,
-two join under load, one freezes and wakes up, the assigner fails, questions are answered, the ring is deleted under load, and in
-the end all is looked over.
+		Short: "Demonstrate and verify each guarantee, and leave nothing behind",
+		Long: `run starts everything and demonstrates each guarantee in ten steps: shards join, objects are created, a shard is killed, a shard
+stops, two shards join under load, a shard freezes and resumes, the assigner fails, queries are answered, the ring is deleted under
+load, and final checks.
 
-Every step does something and then checks what was promised for that case. The exit code is 0 only if all of it held.
-Nothing is left behind, also after Ctrl-C. After a failure the logs are kept, and you are told where; "demo down" removes them.`,
-		Example: `  make demo                          builds everything first
-  bin/demo run                       three shards, 500 objects
-  bin/demo run --objects 5000        takes longer
-  bin/demo run --keep                keep logs, data and histories, to look at them`,
+Every step does something and then checks what is guaranteed for that case. The exit code is 0 only if all checks pass. The command
+leaves nothing behind, also after Ctrl-C. After a failure, it keeps the logs and prints their location; "demo down" removes them.`,
+		Example: `  make demo                          builds everything, then runs this
+  bin/demo run                       with 3 shards and 500 objects
+  bin/demo run --objects 5000        with more objects
+  bin/demo run --keep                keep logs, data, and histories`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			r.console = report.NewConsole(c.OutOrStdout())
@@ -53,9 +54,9 @@ Nothing is left behind, also after Ctrl-C. After a failure the logs are kept, an
 		},
 	}
 	r.add(c.Flags(), "a temporary directory")
-	c.Flags().IntVar(&r.story.Shards, "shards", 3, "`number` of shards that join at first")
-	c.Flags().IntVar(&r.story.Objects, "objects", 500, "`number` of objects that are created at first")
-	c.Flags().BoolVar(&r.keep, "keep", false, "keep the state directory; its processes are stopped all the same")
+	c.Flags().IntVar(&r.story.Shards, "shards", 3, "`number` of shards that join first")
+	c.Flags().IntVar(&r.story.Objects, "objects", 500, "`number` of objects that are created first")
+	c.Flags().BoolVar(&r.keep, "keep", false, "keep the state directory; its processes are stopped anyway")
 	return c
 }
 
@@ -71,7 +72,7 @@ func (r *runner) run(ctx context.Context) error {
 		return err
 	}
 	rows, suspects, err := r.tell(ctx, claim.Dir)
-	interrupted := errors.Is(err, errInterrupted)
+	interrupted := errors.Is(err, commandline.ErrInterrupted)
 	switch {
 	case interrupted:
 		r.console.Text("Interrupted: everything was stopped.")
@@ -82,17 +83,17 @@ func (r *runner) run(ctx context.Context) error {
 	keep := r.keep || (err != nil && !interrupted)
 	err = errors.Join(err, r.cleanUp(ctx, claim, keep))
 	if interrupted {
-		return err
+		return errors.Join(err, commandline.ErrShown)
 	}
 	r.console.Text("")
 	r.console.Table(rows)
 	if err != nil {
-		return errShown
+		return commandline.ErrShown
 	}
 	return nil
 }
 
-// tell runs the system and the story, and returns the row of each step, the suspects of the one that failed, and its error.
+// tell runs the system and the story. It returns the row of each step, and the suspects and the error of the step that failed.
 func (r *runner) tell(ctx context.Context, stateDir string) (rows []report.Row, suspects []string, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -100,10 +101,10 @@ func (r *runner) tell(ctx context.Context, stateDir string) (rows []report.Row, 
 	r.console.Heading("The system starts (state in %s)", stateDir)
 	start := report.Row{Step: "the system starts"}
 	begin := time.Now()
-	s, err := system.Start(ctx, r.options(stateDir, r.console))
+	s, err := localsystem.Start(ctx, r.options(stateDir, r.console))
 	if s != nil {
 		defer func() {
-			cancel(nil) // nobody shall watch what goes away
+			cancel(nil) // stop watching before the system stops
 			r.console.Progress("stopping everything")
 			err = errors.Join(err, s.Stop())
 		}()
@@ -112,7 +113,7 @@ func (r *runner) tell(ctx context.Context, stateDir string) (rows []report.Row, 
 	if err != nil {
 		return []report.Row{start}, nil, err
 	}
-	start.Checked = []string{"control plane, manifests, 6 service processes, each with its own rights only"}
+	start.Checked = []string{"control plane, manifests, and 6 service processes, each with only its own permissions"}
 	rows = append(rows, start)
 
 	go func() {
@@ -131,7 +132,7 @@ func (r *runner) tell(ctx context.Context, stateDir string) (rows []report.Row, 
 	return append(rows, more...), suspects, errors.Join(err, story.Close())
 }
 
-// steps tells the story until a step fails.
+// steps runs the steps of the story until one fails.
 func (r *runner) steps(ctx context.Context, story *scenario.Story) (rows []report.Row, suspects []string, failure error) {
 	for i, step := range story.Steps() {
 		row := report.Row{Step: fmt.Sprintf("%d %s", i+1, step.Title), Skipped: failure != nil}
@@ -154,7 +155,7 @@ func upperFirst(text string) string {
 	return text
 }
 
-// showLogs prints the last lines of the logs that tell most about a failure.
+// showLogs prints the last lines of the most relevant logs after a failure.
 func (r *runner) showLogs(stateDir string, suspects []string, err error) {
 	if fault, is := errors.AsType[*services.FaultError](err); is {
 		suspects = []string{fault.Process}
@@ -168,7 +169,7 @@ func (r *runner) showLogs(stateDir string, suspects []string, err error) {
 	}
 }
 
-// cleanUp ends the claim. Of what is kept after a failure, only the logs and histories are of use.
+// cleanUp ends the claim. After a failure, it keeps only logs and histories.
 func (r *runner) cleanUp(ctx context.Context, claim *state.Claim, keep bool) error {
 	ctx = context.WithoutCancel(ctx)
 	if !keep {
@@ -181,6 +182,6 @@ func (r *runner) cleanUp(ctx context.Context, claim *state.Claim, keep bool) err
 		}
 	}
 	r.console.Text(fmt.Sprintf("\nLogs are kept in %s, histories of reconciles in %s; %s down removes them.",
-		filepath.Join(claim.Dir, "logs"), filepath.Join(claim.Dir, "history"), system.Display(filepath.Join(r.binDir, "demo"))))
+		filepath.Join(claim.Dir, "logs"), filepath.Join(claim.Dir, "history"), localsystem.Display(filepath.Join(r.binDir, "demo"))))
 	return errors.Join(append(errs, claim.Release(true))...)
 }

@@ -13,10 +13,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	"github.com/clusterring/clusterring/tools/demo/internal/scenario"
 	"github.com/clusterring/clusterring/tools/demo/internal/state"
-	"github.com/clusterring/clusterring/tools/demo/internal/system"
 )
 
 const (
@@ -24,9 +24,9 @@ const (
 	servedObjects = 50
 )
 
-var shardLabel = v1alpha1.ShardLabel(system.Ring)
+var shardLabel = v1alpha1.ShardLabel(localsystem.Ring)
 
-// server runs everything for somebody to use it: for people, as the supervisor that demo up leaves behind, or for demo docs.
+// server runs the system for a user: for people, as the background process of demo up, or for demo docs.
 type server struct {
 	common
 	registry state.Registry
@@ -38,7 +38,7 @@ func newServe(registry state.Registry) *cobra.Command {
 	s := &server{registry: registry}
 	c := &cobra.Command{
 		Use:    "serve",
-		Short:  "Run everything until told to stop; demo up starts this in the background",
+		Short:  "Run everything until a signal; demo up starts this in the background",
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -50,10 +50,10 @@ func newServe(registry state.Registry) *cobra.Command {
 	return c
 }
 
-// user uses what runs, and returns when it may stop.
+// user uses the running system, and returns when the system may stop.
 type user func(ctx context.Context, stateDir string, how *usage) error
 
-// run runs everything for the user, and leaves nothing behind.
+// run runs the system for the user, and leaves nothing behind.
 func (s *server) run(ctx context.Context, kind state.Kind, use user) error {
 	if err := s.prepare(ctx, "kubectl"); err != nil {
 		return err
@@ -67,14 +67,14 @@ func (s *server) run(ctx context.Context, kind state.Kind, use user) error {
 	return errors.Join(err, state.Discard(ctx, claim.Dir), claim.Release(false))
 }
 
-// serve runs everything until the user is done.
+// serve runs the system until the user returns.
 func (s *server) serve(ctx context.Context, stateDir string, use user) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	sys, err := system.Start(ctx, s.options(stateDir, s.console))
+	sys, err := localsystem.Start(ctx, s.options(stateDir, s.console))
 	if sys != nil {
 		defer func() {
-			cancel() // nobody shall watch what goes away
+			cancel() // stop watching before the system stops
 			err = errors.Join(err, sys.Stop())
 		}()
 	}
@@ -96,8 +96,8 @@ func (s *server) serve(ctx context.Context, stateDir string, use user) (err erro
 	return use(ctx, stateDir, how)
 }
 
-// usage returns how to use what runs.
-func (s *server) usage(ctx context.Context, sys *system.System) (*usage, error) {
+// usage returns how to use the running system.
+func (s *server) usage(ctx context.Context, sys *localsystem.System) (*usage, error) {
 	kubeconfig, err := sys.ShardKubeconfig(ctx)
 	if err != nil {
 		return nil, err
@@ -110,7 +110,7 @@ func (s *server) usage(ctx context.Context, sys *system.System) (*usage, error) 
 		Path: []string{sys.BinDir, sys.Plane.BinDir()},
 		MoreShards: []string{
 			filepath.Join(sys.BinDir, "example"), "--kubeconfig=" + kubeconfig, fmt.Sprintf("--shard-name=shard-%d", servedShards+1),
-			"--lease-namespace=" + system.ShardNamespace, "--lease-duration=" + system.LeaseDuration.String(),
+			"--lease-namespace=" + localsystem.ShardNamespace, "--lease-duration=" + localsystem.LeaseDuration.String(),
 			"--metrics-bind-address=0", "--health-probe-bind-address=0",
 		},
 	}
@@ -120,13 +120,13 @@ func (s *server) usage(ctx context.Context, sys *system.System) (*usage, error) 
 	return how, nil
 }
 
-// stay writes down how to use what runs, which says that everything does, and waits until it is told to stop.
+// stay writes the usage file, which also reports that everything is ready, and waits until ctx ends.
 func (s *server) stay(ctx context.Context, stateDir string, how *usage) error {
 	content, err := json.MarshalIndent(how, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encode how to use the demo: %w", err)
 	}
-	// Whoever sees the file may read it at once.
+	// A reader that sees the file can read all of it.
 	temporary := filepath.Join(stateDir, usageFile+".new")
 	if err := os.WriteFile(temporary, content, 0o600); err != nil {
 		return fmt.Errorf("write how to use the demo: %w", err)
@@ -134,7 +134,7 @@ func (s *server) stay(ctx context.Context, stateDir string, how *usage) error {
 	if err := os.Rename(temporary, filepath.Join(stateDir, usageFile)); err != nil {
 		return fmt.Errorf("write how to use the demo: %w", err)
 	}
-	// From here on a process that ends is none of our business: people are invited to kill some.
+	// From here on, processes may end: users are invited to kill some.
 	<-ctx.Done()
 	return nil
 }

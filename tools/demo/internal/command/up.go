@@ -15,16 +15,17 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	"github.com/clusterring/clusterring/tools/demo/internal/scenario"
 	"github.com/clusterring/clusterring/tools/demo/internal/state"
-	"github.com/clusterring/clusterring/tools/demo/internal/system"
+	"github.com/clusterring/clusterring/tools/lab/commandline"
 	"github.com/clusterring/clusterring/tools/lab/process"
 )
 
 const (
 	poll = 100 * time.Millisecond
-	// supervisorLog is the name of the log of demo serve.
+	// supervisorLog is the log name of demo serve.
 	supervisorLog = "demo"
 )
 
@@ -39,10 +40,10 @@ func newUp(registry state.Registry) *cobra.Command {
 	u := &upper{registry: registry}
 	c := &cobra.Command{
 		Use:   "up",
-		Short: "Start everything, leave it running, and say how to use it",
-		Long: `up starts control plane, services and three shards in the background, creates some objects, and prints how to use all
-that: with kubectl, with grpcurl, by killing and adding shards. "demo down" ends it. There is one such demo at a time.`,
-		Example: `  make up          builds everything first
+		Short: "Start everything, leave it running, and print how to use it",
+		Long: `up starts a control plane, the services, and three shards in the background, creates some objects, and prints how to use the system:
+with kubectl, with grpcurl, and by killing and adding shards. "demo down" stops it. Only one such demo can run at a time.`,
+		Example: `  make up          builds everything, then runs this
   bin/demo up
   bin/demo down`,
 		Args: cobra.NoArgs,
@@ -55,7 +56,7 @@ that: with kubectl, with grpcurl, by killing and adding shards. "demo down" ends
 	return c
 }
 
-// defaultUpDir is always the same, so that a kubeconfig that was exported once stays right.
+// defaultUpDir is always the same, so that an exported kubeconfig path stays valid.
 func defaultUpDir() string {
 	return filepath.Join(os.TempDir(), "clusterring-demo-"+strconv.Itoa(os.Getuid()))
 }
@@ -72,11 +73,11 @@ func (u *upper) run(ctx context.Context) error {
 		return err
 	}
 	if before != nil && before.Alive() {
-		u.console.Text("It is already running.")
+		u.console.Text("The demo is already running.")
 		return u.explain(before.Dir)
 	}
 	if before != nil {
-		u.console.Note("removing what a demo that was killed has left in %s", before.Dir)
+		u.console.Note("removing what a killed demo has left in %s", before.Dir)
 		if err := before.Remove(ctx); err != nil {
 			return err
 		}
@@ -84,7 +85,7 @@ func (u *upper) run(ctx context.Context) error {
 	return u.start(ctx)
 }
 
-// start starts the supervisor and shows its output until it says that everything runs.
+// start starts the supervisor and shows its output until everything runs.
 func (u *upper) start(ctx context.Context) error {
 	if u.stateDir, _ = filepath.Abs(u.stateDir); u.stateDir == "" {
 		return errors.New("find --state-dir: there is no working directory")
@@ -130,7 +131,7 @@ func (u *upper) follow(ctx context.Context, supervisor *os.Process, output strin
 			over = true
 		case <-ctx.Done():
 			u.console.Note("stopping everything")
-			_ = supervisor.Signal(syscall.SIGTERM) // if it has ended meanwhile, so much the better
+			_ = supervisor.Signal(syscall.SIGTERM) // it may have ended already
 			return errors.Join(context.Cause(ctx), orNothing(<-exited))
 		case <-ticker.C:
 		}
@@ -143,7 +144,7 @@ func (u *upper) follow(ctx context.Context, supervisor *os.Process, output strin
 			shown = end
 		}
 		if over {
-			return fmt.Errorf("%w: the supervisor has ended: %w", errShown, orZero(ended))
+			return fmt.Errorf("%w: the supervisor has ended: %w", commandline.ErrShown, orZero(ended))
 		}
 		if _, err := os.Stat(filepath.Join(u.stateDir, usageFile)); err == nil {
 			return nil
@@ -158,11 +159,11 @@ func orZero(err error) error {
 	return err
 }
 
-// usage is what a person needs to know of a running demo. The supervisor writes it when everything runs.
+// usage describes how to use a running demo. The supervisor writes it when everything runs.
 type usage struct {
-	// Variables are those that commands about the demo use; without PATH.
+	// Variables are the variables that demo env prints, without PATH.
 	Variables []variable `json:"variables"`
-	// Path are the directories of programs.
+	// Path lists the directories of programs.
 	Path []string `json:"path"`
 	// MoreShards starts another shard, in the foreground.
 	MoreShards []string `json:"moreShards"`
@@ -176,7 +177,7 @@ type variable struct {
 
 const usageFile = "usage.json"
 
-// explain prints how to use what runs.
+// explain prints how to use the running system.
 func (u *upper) explain(stateDir string) error {
 	how, err := readUsage(stateDir)
 	if err != nil {
@@ -186,11 +187,11 @@ func (u *upper) explain(stateDir string) error {
 	return nil
 }
 
-// readUsage reads what the supervisor of a demo has written.
+// readUsage reads the usage file of a demo.
 func readUsage(stateDir string) (*usage, error) {
 	content, err := os.ReadFile(filepath.Join(stateDir, usageFile))
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("it is still starting, see %s; or stop it with demo down", filepath.Join(stateDir, "logs"))
+		return nil, fmt.Errorf("the demo is still starting: see %s, or stop it with demo down", filepath.Join(stateDir, "logs"))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read how to use the demo: %w", err)
@@ -205,29 +206,29 @@ func readUsage(stateDir string) (*usage, error) {
 func (h *usage) text(stateDir, demo string) string {
 	var out strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&out, format+"\n", args...) }
-	line("\nEverything runs. Let your shell know of it, and look at it with kubectl:\n")
+	line("\nEverything is running. Set the variables in your shell, and look at the objects with kubectl:\n")
 	line("  eval \"$(%s env)\"", process.Quote(demo))
 	line("  kubectl get clusterrings")
 	line("  kubectl get leases -n example -L alpha.sharding.timebertt.dev/state")
 	line("  kubectl get websites,configmaps -A -L %s", shardLabel)
-	line("\nAsk who owns what, and why (docs/queries.md has every question, and what is answered):\n")
+	line("\nQuery who owns what, and why (docs/queries.md shows all queries and their output):\n")
 	line("  kubectl ring explain websites/site-0 -n web-1 --endpoint $RINGQUERY --plaintext")
 	line("  kubectl ring get example --endpoint $RINGQUERY --plaintext")
 	for _, q := range scenario.Queries() {
-		const address = "$RINGQUERY" // which the shell has to see
+		const address = "$RINGQUERY" // expanded by the shell
 		line("  %s", strings.ReplaceAll(process.Quote(append([]string{"grpcurl"}, q.Args(address)...)...), "'"+address+"'", address))
 	}
-	line("\nMake something happen, and look again:\n")
-	line("  kill -9 $PID_SHARD_1   # shard-1 is dead after twice the duration of its Lease, %s; its objects move", 2*system.LeaseDuration)
-	line("  kill $PID_SHARD_2      # shard-2 stops in order; its objects move at once")
+	line("\nChange something, and look again:\n")
+	line("  kill -9 $PID_SHARD_1   # shard-1 is dead after twice the duration of its Lease (%s); then its objects move", 2*localsystem.LeaseDuration)
+	line("  kill $PID_SHARD_2      # shard-2 stops gracefully; its objects move immediately")
 	line("  %s", process.Quote(h.MoreShards...))
-	line("                         # one more shard, until you press Ctrl-C")
+	line("                         # starts one more shard, until you press Ctrl-C")
 	line("\nLogs are in %s. To stop everything:\n", filepath.Join(stateDir, "logs"))
 	line("  make down              # or %s down", demo)
 	return strings.TrimRight(out.String(), "\n")
 }
 
-// orNothing drops the exit code of a process that was told to stop.
+// orNothing drops the exit code of a process that received SIGTERM.
 func orNothing(err error) error {
 	if _, is := errors.AsType[*exec.ExitError](err); is {
 		return nil

@@ -15,8 +15,8 @@ import (
 	"k8s.io/utils/ptr"
 
 	diagnosticsv1alpha1 "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/observe"
-	"github.com/clusterring/clusterring/tools/demo/internal/system"
 	"github.com/clusterring/clusterring/tools/lab/process"
 )
 
@@ -25,22 +25,22 @@ const (
 	shownLines   = 22
 )
 
-// Query is a question to the query service, as grpcurl asks it.
+// Query is a request to the query service that grpcurl sends.
 type Query struct {
 	// Method is the full name of the method; empty lists the services.
 	Method string
 	// Request is JSON; empty for none.
 	Request string
-	// from is in the line of the answer from which on it is shown; empty: from the first one.
+	// from is part of the first line of the response that is shown; empty for the first line.
 	from string
 }
 
-// Queries returns the questions that the demo asks, the last of them about one object.
+// Queries returns the queries of the demo. The last one is about one object.
 func Queries() []Query {
 	return []Query{
 		{},
 		{Method: queryService + "/ListRings"},
-		{Method: queryService + "/GetRing", Request: fmt.Sprintf(`{"name":%q}`, system.Ring), from: `"shards": [`},
+		{Method: queryService + "/GetRing", Request: fmt.Sprintf(`{"name":%q}`, localsystem.Ring), from: `"shards": [`},
 		{Method: queryService + "/Locate", Request: fmt.Sprintf(
 			`{"object":{"group":%q,"kind":%q,"namespace":%q,"name":"site-0"}}`, websiteGVK.Group, websiteGVK.Kind, namespaceOf(0))},
 	}
@@ -58,7 +58,7 @@ func (q Query) Args(address string) []string {
 	return append(args, address, q.Method)
 }
 
-// ask asks the query service, and compares its answers with the labels.
+// ask queries the query service, and compares the responses with the labels.
 func (s *Story) ask(ctx context.Context) error {
 	var answers []string
 	for _, q := range Queries() {
@@ -87,13 +87,13 @@ func (s *Story) ask(ctx context.Context) error {
 			return fmt.Errorf("decode what grpcurl printed: %w", err)
 		}
 	}
-	if len(rings.Rings) != 1 || rings.Rings[0].Name != system.Ring {
-		return fmt.Errorf("ListRings does not return just the ring %s", system.Ring)
+	if len(rings.Rings) != 1 || rings.Rings[0].Name != localsystem.Ring {
+		return fmt.Errorf("ListRings does not return exactly the ring %s", localsystem.Ring)
 	}
 	share, available := 0.0, 0
 	for _, shard := range ring.Shards {
 		if shard.Available != s.isAvailable(shard.Name) {
-			return fmt.Errorf("GetRing says that %s is available: %t", shard.Name, shard.Available)
+			return fmt.Errorf("GetRing reports for %s available=%t", shard.Name, shard.Available)
 		}
 		if shard.Available {
 			share, available = share+shard.Share, available+1
@@ -103,16 +103,16 @@ func (s *Story) ask(ctx context.Context) error {
 		return fmt.Errorf("GetRing returns %d available shards with a share of %.3f, not %d with 1", available, share, len(s.available()))
 	}
 	s.ok("grpcurl: list, ListRings, GetRing: %d shards share the hash space", available)
-	if len(located.Locations) != 1 || located.Locations[0].Ring != system.Ring {
-		return errors.New("Locate does not return just one location") //nolint:staticcheck // the name of the method
+	if len(located.Locations) != 1 || located.Locations[0].Ring != localsystem.Ring {
+		return errors.New("Locate does not return exactly one location") //nolint:staticcheck // the name of the method
 	}
 	return s.locateAll(ctx, located.Locations[0].Shard)
 }
 
-// grpcurl runs the real program and shows command and output.
+// grpcurl runs grpcurl and shows the command and its output.
 func (s *Story) grpcurl(ctx context.Context, q Query) (string, error) {
 	path, args := filepath.Join(s.system.BinDir, "grpcurl"), q.Args(s.system.QueryAddress())
-	s.console.Note("$ %s", process.Quote(append([]string{system.Display(path)}, args...)...))
+	s.console.Note("$ %s", process.Quote(append([]string{localsystem.Display(path)}, args...)...))
 	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
@@ -123,7 +123,7 @@ func (s *Story) grpcurl(ctx context.Context, q Query) (string, error) {
 	return stdout.String(), nil
 }
 
-// excerpt returns some lines of a text, beginning with the one that from is in, and says how many it leaves out.
+// excerpt returns some lines of a text, from the line that contains from, and the number of lines that it omits.
 func excerpt(text, from string, lines int) string {
 	all := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	first := max(0, slices.IndexFunc(all, func(line string) bool { return strings.Contains(line, from) }))
@@ -138,14 +138,14 @@ func excerpt(text, from string, lines int) string {
 	return strings.Join(shown, "\n")
 }
 
-// locateAll asks where each object belongs, and compares that with its label; shown is what Locate said of the first one.
+// locateAll locates each object, and compares the result with its label. shown is the result for the first object.
 func (s *Story) locateAll(ctx context.Context, shown string) error {
 	all, err := s.everything()
 	if err != nil {
 		return err
 	}
 	if first := all[observe.Key{Resource: websites, Namespace: namespaceOf(0), Name: "site-0"}]; first.Shard != shown {
-		return fmt.Errorf("the label of the Website site-0 says %q, Locate says %q", first.Shard, shown)
+		return fmt.Errorf("the label of the Website site-0 is %q, but Locate returns %q", first.Shard, shown)
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(users)
@@ -156,7 +156,7 @@ func (s *Story) locateAll(ctx context.Context, shown string) error {
 				return fmt.Errorf("locate %s: %w", key, err)
 			}
 			if got := answer.GetLocations()[0].GetShard(); got != state.Shard {
-				return fmt.Errorf("the label of %s says %q, Locate says %q", key, state.Shard, got)
+				return fmt.Errorf("the label of %s is %q, but Locate returns %q", key, state.Shard, got)
 			}
 			return nil
 		})

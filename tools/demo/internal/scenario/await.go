@@ -12,20 +12,20 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	diagnosticsv1alpha1 "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/observe"
-	"github.com/clusterring/clusterring/tools/demo/internal/system"
 	"github.com/clusterring/clusterring/tools/lab/check"
 )
 
 const (
 	poll = 50 * time.Millisecond
-	// Anything that has no bound of its own may take this long, and longer with many objects. A machine may be slow.
+	// patience limits waits that have no bound of their own. patiencePerObject is added for each object, for slow machines.
 	patience          = 60 * time.Second
 	patiencePerObject = 20 * time.Millisecond
 )
 
-// await waits until the condition holds. It says in words how far things are; that is shown while they are on their way,
-// and is part of the error if they do not get there in time.
+// await waits until the condition holds. The condition also returns its progress, which is shown meanwhile, and is part of the error after
+// a timeout.
 func (s *Story) await(ctx context.Context, condition func(context.Context) (done bool, how string, err error)) error {
 	begin, last, within := time.Now(), "", patience+time.Duration(s.created)*patiencePerObject
 	err := wait.PollUntilContextTimeout(ctx, poll, within, true, func(ctx context.Context) (bool, error) {
@@ -44,7 +44,7 @@ func (s *Story) await(ctx context.Context, condition func(context.Context) (done
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case wait.Interrupted(err):
-		return errors.Join(fmt.Errorf("still not so after %s: %s", within, last), wrong("objects that are not in their place", s.restless()))
+		return errors.Join(fmt.Errorf("the condition does not hold after %s: %s", within, last), wrong("objects that are not in place", s.misplaced()))
 	default:
 		return fmt.Errorf("while waiting: %s: %w", last, err)
 	}
@@ -53,14 +53,14 @@ func (s *Story) await(ctx context.Context, condition func(context.Context) (done
 // ring returns the ClusterRing.
 func (s *Story) ring(ctx context.Context) (*v1alpha1.ClusterRing, error) {
 	ring := &v1alpha1.ClusterRing{}
-	if err := s.client.Get(ctx, client.ObjectKey{Name: system.Ring}, ring); err != nil {
+	if err := s.client.Get(ctx, client.ObjectKey{Name: localsystem.Ring}, ring); err != nil {
 		return nil, fmt.Errorf("get the ClusterRing: %w", err)
 	}
 	return ring, nil
 }
 
-// awaitReady waits until the ring is Ready with as many shards available as live, all conditions are true, and the
-// rebalancer has found every object in its place for just these shards.
+// awaitReady waits until the ring is Ready, all running shards are available, all conditions are true, and the rebalancer has seen every
+// object in place for exactly these shards.
 func (s *Story) awaitReady(ctx context.Context) error {
 	want := len(s.available())
 	return s.await(ctx, func(ctx context.Context) (bool, string, error) {
@@ -71,19 +71,19 @@ func (s *Story) awaitReady(ctx context.Context) error {
 		if problems := check.Status(ring, want); len(problems) > 0 {
 			return false, problems[0], nil
 		}
-		answer, err := s.query.GetRing(ctx, &diagnosticsv1alpha1.GetRingRequest{Name: system.Ring})
+		answer, err := s.query.GetRing(ctx, &diagnosticsv1alpha1.GetRingRequest{Name: localsystem.Ring})
 		if err != nil {
 			return false, "", fmt.Errorf("ask for the ring: %w", err)
 		}
 		if a := ring.Status.Assignment; a == nil || a.Fingerprint != answer.GetRing().GetFingerprint() {
-			return false, "the rebalancer has not yet found every object in its place", nil
+			return false, "the rebalancer has not yet seen every object in place", nil
 		}
 		return true, "", nil
 	})
 }
 
-// settled says whether every Website is at an available shard, and its ConfigMap, which has to exist, at the same; and every Fleet with its Ships.
-func (s *Story) settled() (done bool, how string, err error) {
+// inPlace reports whether every Website has an available shard and a ConfigMap with the same shard, and every Fleet has its Ships with it.
+func (s *Story) inPlace() (done bool, how string, err error) {
 	sites, err := s.objects.Now(websites)
 	if err != nil {
 		return false, "", err
@@ -104,14 +104,14 @@ func (s *Story) settled() (done bool, how string, err error) {
 		}
 	}
 	sailing, err := s.fleetsComplete()
-	how = fmt.Sprintf("of %d Websites %d are at an available shard, %d with their ConfigMap; of %d Fleets %d with their Ships",
+	how = fmt.Sprintf("of %d Websites, %d have an available shard, %d with their ConfigMap; of %d Fleets, %d with their Ships",
 		s.created, placed, complete, fleetsMade, sailing)
 	return len(sites) == s.created && placed == s.created && complete == s.created && sailing == fleetsMade, how, err
 }
 
-// awaitSettled waits until everything is where it can stay.
-func (s *Story) awaitSettled(ctx context.Context) error {
-	return s.await(ctx, func(context.Context) (bool, string, error) { return s.settled() })
+// awaitInPlace waits until all objects are in place.
+func (s *Story) awaitInPlace(ctx context.Context) error {
+	return s.await(ctx, func(context.Context) (bool, string, error) { return s.inPlace() })
 }
 
 // everything returns Websites and their ConfigMaps.
@@ -132,8 +132,8 @@ func (s *Story) everything() (observe.Snapshot, error) {
 	return sites, nil
 }
 
-// restless returns the Websites and ConfigMaps that are not where they can stay, each with the way that it has gone.
-func (s *Story) restless() []string {
+// misplaced returns the Websites and ConfigMaps that are not in place, each with its history.
+func (s *Story) misplaced() []string {
 	all, err := s.everything()
 	if err != nil {
 		return []string{err.Error()}

@@ -19,8 +19,8 @@ const (
 	fleets = "fleets"
 	ships  = "ships"
 
-	// fleetsMade is the number of Fleets, shipsOfEach that of the Ships of each. Their controller counts the Ships in its cache, and makes those that
-	// it misses with generated names: one that does not see a Ship makes another one.
+	// fleetsMade is the number of Fleets, shipsOfEach the number of Ships of each. The controller counts the Ships in its cache and creates
+	// missing Ships with generated names. If it does not see a Ship, it creates another one.
 	fleetsMade  = 100
 	shipsOfEach = 3
 )
@@ -44,7 +44,7 @@ func (s *Story) createFleets(ctx context.Context) error {
 	return group.Wait() //nolint:wrapcheck // wrapped above
 }
 
-// complete says how many Fleets are at an available shard, and all of their Ships with them.
+// fleetsComplete counts the Fleets with an available shard whose Ships all have the same shard.
 func (s *Story) fleetsComplete() (n int, err error) {
 	main, err := s.fleets.Now(fleets)
 	children, errOfShips := s.fleets.Now(ships)
@@ -63,7 +63,7 @@ func (s *Story) fleetsComplete() (n int, err error) {
 	return n, errors.Join(err, errOfShips)
 }
 
-// noExcess checks, by all that was ever seen, that no Ship was made twice, and that none is missing.
+// noExcess checks the recorded changes: no Ship was created twice, and none is missing.
 func (s *Story) noExcess() error {
 	made, moves := map[observe.Key]map[string]bool{}, 0
 	for _, c := range s.fleets.Since(0) {
@@ -81,21 +81,21 @@ func (s *Story) noExcess() error {
 	var found []string
 	for owner, names := range made {
 		if len(names) != shipsOfEach {
-			found = append(found, fmt.Sprintf("of %s %d Ships were made, and it shall have %d:\n%s", owner, len(names), shipsOfEach, s.story(owner)))
+			found = append(found, fmt.Sprintf("%d Ships of %s were created instead of %d:\n%s", len(names), owner, shipsOfEach, s.story(owner)))
 		}
 	}
 	if len(made) != fleetsMade {
 		found = append(found, fmt.Sprintf("%d of %d Fleets have Ships", len(made), fleetsMade))
 	}
-	if err := wrong("a move has made a controller make what was there, or miss something", found); err != nil {
+	if err := wrong("a move made a controller create an object twice or miss an object", found); err != nil {
 		return err
 	}
-	s.ok("%d Fleets left their shards %d times, and their controllers count: of %d Ships none was made twice, none is missing",
+	s.ok("%d Fleets moved %d times, and their controllers counted correctly: of %d Ships, none was created twice, none is missing",
 		fleetsMade, moves, fleetsMade*shipsOfEach)
 	return nil
 }
 
-// story tells what has become of a Fleet and its Ships, one change a line, the oldest first.
+// story returns the changes of a Fleet and its Ships, one per line, the oldest first.
 func (s *Story) story(fleet observe.Key) string {
 	var told []observe.Change
 	for _, c := range s.fleets.Since(0) {

@@ -13,9 +13,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/observe"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
-	"github.com/clusterring/clusterring/tools/demo/internal/system"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/example/checksum"
 	"github.com/clusterring/clusterring/tools/example/history"
@@ -24,10 +24,10 @@ import (
 	"github.com/clusterring/clusterring/tools/lab/services"
 )
 
-// idleFor is how long shards have had nothing to do when the frozen one is woken. A last event may be on its way to them.
+// idleFor is how long the other shards must be idle before the frozen one is resumed, because events may still be on their way.
 const idleFor = time.Second
 
-// freeze stops a shard from outside in the middle of its work, lets others take its objects over, and wakes it.
+// freeze freezes a shard during its work, waits until other shards have its objects, and resumes it.
 func (s *Story) freeze(ctx context.Context) error {
 	before, err := s.everything()
 	if err != nil {
@@ -37,13 +37,13 @@ func (s *Story) freeze(ctx context.Context) error {
 	popular := before[observe.Key{Resource: websites, Namespace: namespaceOf(0), Name: "site-0"}]
 	shard := s.living(popular.Shard)
 	if shard == nil {
-		return fmt.Errorf("the Website site-0 is at %q, which does not live", popular.Shard)
+		return fmt.Errorf("the Website site-0 has the shard %q, which is not running", popular.Shard)
 	}
 	users := s.edit(ctx)
 	begun, cut, err := s.freezeAtWork(ctx, shard)
 	asleep := time.Now()
 	if err == nil {
-		s.console.Note("%s was frozen (SIGSTOP) in the middle of %d reconciles, while users edit its Websites", shard.Name, cut)
+		s.console.Note("%s was frozen (SIGSTOP) during %d reconciles, while users edit its Websites", shard.Name, cut)
 		err = s.replaced(ctx, loss{shard.Name, asleep, before, mark})
 	}
 	if err == nil {
@@ -52,15 +52,15 @@ func (s *Story) freeze(ctx context.Context) error {
 	if err := errors.Join(err, s.end(users)); err != nil {
 		return err
 	}
-	s.console.Note("users made %d edits meanwhile, none failed, the slowest took %s", users.edits, report.Seconds(users.slowest))
-	// Whatever is written from here on, no other shard has written it, nor is at work on anything.
+	s.console.Note("meanwhile, users made %d edits: none failed, the slowest took %s", users.edits, report.Seconds(users.slowest))
+	// From here on, the other shards are idle: any write comes from the resumed shard.
 	if err := s.awaitRendered(ctx); err != nil {
 		return err
 	}
 	if err := s.awaitIdle(ctx); err != nil {
 		return err
 	}
-	s.console.Note("%s is woken (SIGCONT) after %s", shard.Name, seconds(asleep))
+	s.console.Note("%s is resumed (SIGCONT) after %s", shard.Name, seconds(asleep))
 	took, err := s.wake(ctx, shard, asleep)
 	if err != nil {
 		return err
@@ -68,13 +68,13 @@ func (s *Story) freeze(ctx context.Context) error {
 	if err := s.beganNothing(shard, begun); err != nil {
 		return err
 	}
-	s.ok("woken in the middle of %d reconciles, it wrote to no object, began no reconcile and ended itself in %s", cut, report.Seconds(took))
-	s.console.Note("a Deployment would start it again; here it stays away, for that process would have to wait %s for its Lease", 2*system.LeaseDuration)
+	s.ok("resumed during %d reconciles, it wrote no object, started no reconcile, and exited within %s", cut, report.Seconds(took))
+	s.console.Note("a Deployment would restart it; the demo does not, because the new process would wait %s for its Lease", 2*localsystem.LeaseDuration)
 	return s.noOverlap()
 }
 
-// freezeAtWork freezes the shard while it is in a reconcile, at least. It returns how many it has begun so far, and how many of
-// these have not ended.
+// freezeAtWork freezes the shard during at least one reconcile. It returns how many reconciles have begun so far, and how many of these
+// have not ended.
 func (s *Story) freezeAtWork(ctx context.Context, shard *process.Process) (begun, open int, err error) {
 	look := func() (int, int, error) {
 		reader, err := s.work()
@@ -85,7 +85,7 @@ func (s *Story) freezeAtWork(ctx context.Context, shard *process.Process) (begun
 		return len(spans), open, nil
 	}
 	err = s.await(ctx, func(context.Context) (bool, string, error) {
-		idle := shard.Name + " is not at work"
+		idle := shard.Name + " is idle"
 		if _, open, err = look(); err != nil || open == 0 {
 			return false, idle, err
 		}
@@ -103,8 +103,8 @@ func (s *Story) freezeAtWork(ctx context.Context, shard *process.Process) (begun
 	return begun, open, err
 }
 
-// wake wakes a frozen shard that has lost its Lease, and waits until it has ended by itself. It checks that it ended with an
-// error, without a write to any object of the ring, and without its Lease. It returns how long that took.
+// wake resumes a frozen shard that has lost its Lease, and waits until it exits. It checks that the shard exited with an error, wrote no
+// object of the ring, and does not hold its Lease. It returns how long the exit took.
 func (s *Story) wake(ctx context.Context, shard *process.Process, asleep time.Time) (time.Duration, error) {
 	before, err := s.versions(ctx)
 	if err != nil {
@@ -119,32 +119,32 @@ func (s *Story) wake(ctx context.Context, shard *process.Process, asleep time.Ti
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	fault := func(format string, args ...any) error {
-		return &services.FaultError{Process: shard.Name, Err: fmt.Errorf(shard.Name+" was woken without its Lease, and "+format, args...)}
+		return &services.FaultError{Process: shard.Name, Err: fmt.Errorf(shard.Name+" was resumed without its Lease, and "+format, args...)}
 	}
 	select {
 	case <-shard.Exited():
 	case <-ctx.Done():
 		return 0, context.Cause(ctx)
 	case <-timer.C:
-		return 0, fault("still runs %s later", patience)
+		return 0, fault("is still running %s later", patience)
 	}
 	if shard.Err() == nil {
-		return 0, fault("ended with exit code 0, as if nothing had happened")
+		return 0, fault("exited with code 0")
 	}
 	after, err := s.versions(ctx)
 	if err != nil {
 		return 0, err
 	}
-	if err := wrong("objects changed though only the woken shard could have written to them", differing(before, after)); err != nil {
+	if err := wrong("objects changed although only the resumed shard could have written them", differing(before, after)); err != nil {
 		return 0, err
 	}
 	if turns, err := s.leases.Of(shard.Name); err != nil || len(turns) == 0 || turns[len(turns)-1].Holder == shard.Name {
-		return 0, errors.Join(err, fault("took it back"))
+		return 0, errors.Join(err, fault("took the Lease back"))
 	}
 	return shard.EndedAt().Sub(woken), nil
 }
 
-// beganNothing checks that a process has begun no more reconciles than it had when it was frozen.
+// beganNothing checks that a process has begun no reconcile since it was frozen.
 func (s *Story) beganNothing(shard *process.Process, begun int) error {
 	reader, err := s.work()
 	if err != nil {
@@ -152,19 +152,19 @@ func (s *Story) beganNothing(shard *process.Process, begun int) error {
 	}
 	if spans, _ := spansOf(reader.Spans(), shard.PID()); len(spans) != begun {
 		return &services.FaultError{
-			Process: shard.Name, Err: fmt.Errorf("%s was woken without its Lease, and began %d reconciles", shard.Name, len(spans)-begun),
+			Process: shard.Name, Err: fmt.Errorf("%s was resumed without its Lease, and began %d reconciles", shard.Name, len(spans)-begun),
 		}
 	}
 	return nil
 }
 
-// versions returns the resourceVersion of every object that has a shard, read afresh.
+// versions returns the resourceVersion of every object that has a shard, read from the API server.
 func (s *Story) versions(ctx context.Context) (map[string]string, error) {
 	versions := map[string]string{}
 	for _, kind := range shardedKinds {
 		list := &metav1.PartialObjectMetadataList{}
 		list.SetGroupVersionKind(kind)
-		if err := s.client.List(ctx, list, client.HasLabels{v1alpha1.ShardLabel(system.Ring)}); err != nil {
+		if err := s.client.List(ctx, list, client.HasLabels{v1alpha1.ShardLabel(localsystem.Ring)}); err != nil {
 			return nil, fmt.Errorf("list %ss: %w", kind.Kind, err)
 		}
 		for i := range list.Items {
@@ -174,7 +174,7 @@ func (s *Story) versions(ctx context.Context) (map[string]string, error) {
 	return versions, nil
 }
 
-// differing returns what is not the same in both.
+// differing returns the objects whose versions differ.
 func differing(before, after map[string]string) []string {
 	var found []string
 	all := maps.Clone(before)
@@ -187,8 +187,8 @@ func differing(before, after map[string]string) []string {
 	return found
 }
 
-// awaitRendered waits until shards have no more work to do: every Website's page is in its ConfigMap with its checksum, and the
-// Website says so.
+// awaitRendered waits until the shards have no more work: every Website's page is in its ConfigMap with its checksum, and the status of the
+// Website is up to date.
 func (s *Story) awaitRendered(ctx context.Context) error {
 	return s.await(ctx, func(ctx context.Context) (bool, string, error) {
 		var sites examplev1alpha1.WebsiteList
@@ -210,11 +210,11 @@ func (s *Story) awaitRendered(ctx context.Context) error {
 				done++
 			}
 		}
-		return done == s.created, fmt.Sprintf("of %d Websites %d are rendered", s.created, done), nil
+		return done == s.created, fmt.Sprintf("of %d Websites, %d are rendered", s.created, done), nil
 	})
 }
 
-// awaitIdle waits until the shards that live have not worked on anything for a while.
+// awaitIdle waits until the running shards have been idle for idleFor.
 func (s *Story) awaitIdle(ctx context.Context) error {
 	return s.await(ctx, func(context.Context) (bool, string, error) {
 		reader, err := s.work()
@@ -229,14 +229,14 @@ func (s *Story) awaitIdle(ctx context.Context) error {
 			spans, open := spansOf(reader.Spans(), shard.PID())
 			recent := slices.ContainsFunc(spans, func(span history.Span) bool { return span.End > now-idleFor })
 			if open > 0 || recent {
-				return false, fmt.Sprintf("%s is in %d reconciles, or was a moment ago", shard.Name, open), nil
+				return false, fmt.Sprintf("%s is in %d reconciles, or was recently", shard.Name, open), nil
 			}
 		}
 		return true, "", nil
 	})
 }
 
-// rendered says whether there is nothing left to do for a Website.
+// rendered reports whether a Website needs no more work.
 func rendered(site *examplev1alpha1.Website, page *corev1.ConfigMap) (bool, error) {
 	if page == nil || site.Status.ObservedGeneration != site.Generation || !maps.Equal(page.Data, website.Render(site.Spec)) {
 		return false, nil

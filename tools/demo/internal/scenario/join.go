@@ -10,9 +10,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	"github.com/clusterring/clusterring/tools/demo/internal/spread"
-	"github.com/clusterring/clusterring/tools/demo/internal/system"
 )
 
 // join starts the first shards.
@@ -37,7 +37,7 @@ func (s *Story) join(ctx context.Context) error {
 		}
 	}
 	webhook := &admissionregistrationv1.MutatingWebhookConfiguration{}
-	if err := s.client.Get(ctx, client.ObjectKey{Name: v1alpha1.WebhookConfigurationName(system.Ring)}, webhook); err != nil {
+	if err := s.client.Get(ctx, client.ObjectKey{Name: v1alpha1.WebhookConfigurationName(localsystem.Ring)}, webhook); err != nil {
 		return fmt.Errorf("get the webhook configuration of the ring: %w", err)
 	}
 	s.ok("every Lease is ready, the webhook is registered")
@@ -52,7 +52,7 @@ func (s *Story) awaitState(ctx context.Context, shard, state string) error {
 			return false, fmt.Sprintf("%s has no Lease", shard), err
 		}
 		is := turns[len(turns)-1].State
-		return is == state, fmt.Sprintf("the Lease of %s shall be %s, is %s", shard, state, is), nil
+		return is == state, fmt.Sprintf("the Lease of %s is %[3]s, not %[2]s", shard, state, is), nil
 	})
 }
 
@@ -66,25 +66,25 @@ func (s *Story) create(ctx context.Context) error {
 		return err
 	}
 	if n := made.inAdmission(s.available()); n != s.Objects {
-		return fmt.Errorf("only %d of %d creates were answered with a shard: admission has missed the others", n, s.Objects)
+		return fmt.Errorf("only %d of %d objects were assigned in admission", n, s.Objects)
 	}
-	s.ok("%d of %d Websites got their shard in admission (in %s, slowest create %s)", s.Objects, s.Objects,
+	s.ok("%d of %d Websites were assigned in admission (in %s, slowest create %s)", s.Objects, s.Objects,
 		report.Seconds(made.took), report.Seconds(made.slowest))
 
 	if err := s.createFleets(ctx); err != nil {
 		return err
 	}
-	if err := s.awaitSettled(ctx); err != nil {
+	if err := s.awaitInPlace(ctx); err != nil {
 		return err
 	}
-	s.ok("%d ConfigMaps were made, each at the shard of its Website; and %d Ships of %d Fleets", s.Objects, fleetsMade*shipsOfEach, fleetsMade)
+	s.ok("%d ConfigMaps were created, each with the shard of its Website; also %d Ships of %d Fleets", s.Objects, fleetsMade*shipsOfEach, fleetsMade)
 	if err := s.spreadOut(); err != nil {
 		return err
 	}
 	return s.awaitReady(ctx)
 }
 
-// inAdmission returns how many creates were answered with one of the shards.
+// inAdmission counts the created objects that admission assigned to one of the shards.
 func (c *creation) inAdmission(shards []string) int {
 	n := 0
 	for _, shard := range shards {
@@ -93,7 +93,7 @@ func (c *creation) inAdmission(shards []string) int {
 	return n
 }
 
-// spreadOut shows how the Websites are spread over the available shards, and checks it.
+// spreadOut shows and checks how evenly the Websites are spread over the available shards.
 func (s *Story) spreadOut() error {
 	sites, err := s.objects.Now(websites)
 	if err != nil {
@@ -103,7 +103,7 @@ func (s *Story) spreadOut() error {
 	over := spread.Spread(sites.Count(s.available()))
 	s.console.Block(over.Bars(width))
 	if over.MaxToMean() > over.Bound() {
-		return fmt.Errorf("uneven: %s", over)
+		return fmt.Errorf("the spread is uneven: %s", over)
 	}
 	s.ok("spread: %s", over)
 	return nil

@@ -6,13 +6,13 @@ import (
 	"time"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/observe"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
-	"github.com/clusterring/clusterring/tools/demo/internal/system"
 	"github.com/clusterring/clusterring/tools/lab/services"
 )
 
-// kill ends a shard without a warning.
+// kill kills a shard.
 func (s *Story) kill(ctx context.Context) error {
 	before, err := s.everything()
 	if err != nil {
@@ -23,15 +23,15 @@ func (s *Story) kill(ctx context.Context) error {
 	if err := shard.Kill(); err != nil {
 		return err
 	}
-	s.console.Note("%s was killed; nobody has told its Lease, which lasts %s", shard.Name, system.LeaseDuration)
+	s.console.Note("%s was killed without releasing its Lease of %s", shard.Name, localsystem.LeaseDuration)
 	if err := s.replaced(ctx, loss{shard.Name, shard.EndedAt(), before, mark}); err != nil {
 		return err
 	}
-	s.ok("none of the %d objects of other shards was touched", len(before)-len(before.At(shard.Name)))
+	s.ok("none of the %d objects of other shards changed", len(before)-len(before.At(shard.Name)))
 	return s.awaitReady(ctx)
 }
 
-// loss is a shard that is silent, since when, and what there was before.
+// loss describes a shard that stopped renewing its Lease: when, and the objects before.
 type loss struct {
 	shard  string
 	at     time.Time
@@ -39,14 +39,14 @@ type loss struct {
 	mark   int
 }
 
-// replaced waits until the Lease of a silent shard was taken and others have its objects, and checks that nothing moved before
-// that, and no object of another shard.
+// replaced waits until the Lease of a lost shard was taken and other shards have its objects. It checks that no object moved before, and
+// that no object of another shard moved.
 func (s *Story) replaced(ctx context.Context, l loss) error {
 	dead, err := s.followDeath(ctx, l.shard, l.at)
 	if err != nil {
 		return err
 	}
-	if err := s.awaitSettled(ctx); err != nil {
+	if err := s.awaitInPlace(ctx); err != nil {
 		return err
 	}
 	mine, err := s.onlyMoved(l.before, l.mark, l.shard)
@@ -59,12 +59,12 @@ func (s *Story) replaced(ctx context.Context, l loss) error {
 		}
 	}
 	_, last := s.movedBetween(l.mark)
-	s.ok("all its %d objects moved: none before that, the last %s later", mine, report.Seconds(last.Sub(dead.At)))
+	s.ok("all of its %d objects moved: none before the Lease was dead, the last %s after", mine, report.Seconds(last.Sub(dead.At)))
 	return nil
 }
 
-// onlyMoved checks that since the mark all objects of the lost shard have moved, and nothing has happened to any other, and
-// returns their number.
+// onlyMoved checks that since the mark, all objects of the lost shard have moved and no other object has changed. It returns the number of
+// moved objects.
 func (s *Story) onlyMoved(before observe.Snapshot, mark int, lost string) (int, error) {
 	after, err := s.everything()
 	if err != nil {
@@ -75,10 +75,10 @@ func (s *Story) onlyMoved(before observe.Snapshot, mark int, lost string) (int, 
 	if moves.Moved != mine {
 		return 0, fmt.Errorf("%d objects moved, but %s had %d", moves.Moved, lost, mine)
 	}
-	return mine, wrong("objects moved that had no reason to", append(moves.Wrong, s.disturbed(mark, lost)...))
+	return mine, wrong("objects moved for no reason", append(moves.Wrong, s.disturbed(mark, lost)...))
 }
 
-// disturbed returns changes since the mark of the labels of objects that were at other shards than the lost one.
+// disturbed returns the label changes since the mark of objects that had another shard than the lost one.
 func (s *Story) disturbed(mark int, lost string) []string {
 	var found []string
 	for _, c := range s.objects.Since(mark) {
@@ -89,8 +89,8 @@ func (s *Story) disturbed(mark int, lost string) []string {
 	return found
 }
 
-// followDeath waits until the Lease of a shard that is silent since then is dead, checks the way there, and returns the turn in
-// which the Lease was taken.
+// followDeath waits until the Lease of a shard that has been silent since the given time is dead, checks its states on the way, and returns
+// the turn in which the Lease was taken.
 func (s *Story) followDeath(ctx context.Context, shard string, silent time.Time) (observe.Turn, error) {
 	if err := s.awaitState(ctx, shard, "dead"); err != nil {
 		return observe.Turn{}, err
@@ -117,23 +117,23 @@ func (s *Story) followDeath(ctx context.Context, shard string, silent time.Time)
 			taken = turn
 		}
 	}
-	// Shards and the monitor read the same clock here. How long a taking is late says how busy the machine is, and nothing else.
+	// Shards and the monitor share one clock here. There is no upper bound: a late taking only shows that the machine is busy.
 	switch kept := taken.Renewed.Sub(renewed); {
 	case fmt.Sprint(path) != "[expired uncertain dead]" && fmt.Sprint(path) != "[ready expired uncertain dead]":
 		return taken, fmt.Errorf("the Lease of %s went through the states %v, not expired, uncertain, dead", shard, path)
 	case taken.Holder != v1alpha1.LeaseControllerIdentity:
 		return taken, fmt.Errorf("the Lease of %s was taken by %q", shard, taken.Holder)
-	case kept < 2*system.LeaseDuration:
+	case kept < 2*localsystem.LeaseDuration:
 		return taken, fmt.Errorf("the Lease of %s was taken %s after its last renewal, which is less than twice its duration, %s",
-			shard, report.Seconds(kept), system.LeaseDuration)
+			shard, report.Seconds(kept), localsystem.LeaseDuration)
 	}
 	after := func(state string) string { return report.Seconds(at[state].Sub(silent)) }
-	s.ok("its Lease (%s) was expired after %s, uncertain after %s, dead after %s", system.LeaseDuration,
+	s.ok("its Lease (%s) was expired after %s, uncertain after %s, dead after %s", localsystem.LeaseDuration,
 		after("expired"), after("uncertain"), after("dead"))
 	return taken, nil
 }
 
-// leave tells a shard to stop.
+// leave stops a shard with SIGTERM.
 func (s *Story) leave(ctx context.Context) error {
 	before, err := s.everything()
 	if err != nil {
@@ -145,7 +145,7 @@ func (s *Story) leave(ctx context.Context) error {
 	if err := shard.Terminate(); err != nil {
 		return err
 	}
-	if err := s.awaitSettled(ctx); err != nil {
+	if err := s.awaitInPlace(ctx); err != nil {
 		return err
 	}
 	select {
@@ -154,7 +154,7 @@ func (s *Story) leave(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	if err := shard.Err(); err != nil {
-		return &services.FaultError{Process: shard.Name, Err: fmt.Errorf("%s did not stop in order: %w", shard.Name, err)}
+		return &services.FaultError{Process: shard.Name, Err: fmt.Errorf("%s did not stop gracefully: %w", shard.Name, err)}
 	}
 	mine, err := s.onlyMoved(before, mark, shard.Name)
 	if err != nil {
@@ -164,14 +164,14 @@ func (s *Story) leave(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.ok("%s finished its work and gave its Lease back after %s", shard.Name, report.Seconds(released.Sub(told)))
+	s.ok("%s finished its work and released its Lease after %s", shard.Name, report.Seconds(released.Sub(told)))
 	first, last := s.movedBetween(mark)
-	s.ok("its %d objects moved at once, from %s to %s after the signal; nothing else did", mine,
+	s.ok("its %d objects moved %s to %s after the signal; no other object moved", mine,
 		report.Seconds(first.Sub(told)), report.Seconds(last.Sub(told)))
 	return s.awaitReady(ctx)
 }
 
-// releasedAt returns when the shard gave its Lease back, and checks that nobody has waited for the Lease to expire.
+// releasedAt returns when the shard released its Lease, and checks that the Lease did not expire.
 func (s *Story) releasedAt(shard string, told time.Time) (time.Time, error) {
 	turns, err := s.leases.Of(shard)
 	if err != nil {
@@ -182,13 +182,13 @@ func (s *Story) releasedAt(shard string, told time.Time) (time.Time, error) {
 		switch {
 		case turn.At.Before(told):
 		case turn.State == "expired" || turn.State == "uncertain":
-			return time.Time{}, fmt.Errorf("the Lease of %s was %s after its shard had been told to stop: somebody has waited for that", shard, turn.State)
+			return time.Time{}, fmt.Errorf("the Lease of %s was %s after the shard received SIGTERM", shard, turn.State)
 		case turn.Holder == "" && released.IsZero():
 			released = turn.At
 		}
 	}
 	if released.IsZero() {
-		return time.Time{}, fmt.Errorf("%s has not given its Lease back", shard)
+		return time.Time{}, fmt.Errorf("%s has not released its Lease", shard)
 	}
 	return released, nil
 }

@@ -5,18 +5,18 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/observe"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
-	"github.com/clusterring/clusterring/tools/demo/internal/system"
 )
 
-// during is how many Websites are created while the assigner is stopped, and afterwards again how many.
+// during and afterwards are the numbers of Websites that are created while the assigner is stopped, and after it is back.
 const during, afterwards = 50, 20
 
-// outage stops every replica of the assigner, and brings them back.
+// outage stops all replicas of the assigner and starts them again.
 func (s *Story) outage(ctx context.Context) error {
 	mark := s.objects.Mark()
-	if err := s.system.StopServices(system.Assigner1, system.Assigner2); err != nil {
+	if err := s.system.StopServices(localsystem.Assigner1, localsystem.Assigner2); err != nil {
 		return err
 	}
 	made, err := s.createWebsites(ctx, during)
@@ -24,15 +24,15 @@ func (s *Story) outage(ctx context.Context) error {
 		return err
 	}
 	if n := made.inAdmission(s.available()); n != 0 {
-		return fmt.Errorf("%d objects were assigned in admission, though no assigner runs", n)
+		return fmt.Errorf("%d objects were assigned in admission although no assigner was running", n)
 	}
-	s.ok("no assigner: %d of %d creates succeeded, unassigned (slowest %s)", during, during, report.Seconds(made.slowest))
-	if err := s.awaitSettled(ctx); err != nil {
+	s.ok("without an assigner, %d of %d creates succeeded, unassigned (slowest %s)", during, during, report.Seconds(made.slowest))
+	if err := s.awaitInPlace(ctx); err != nil {
 		return err
 	}
-	s.ok("the rebalancer assigned each within %s, ConfigMaps follow", report.Seconds(s.longestWait(mark, websites)))
+	s.ok("the rebalancer assigned each within %s, and their ConfigMaps followed", report.Seconds(s.longestWait(mark, websites)))
 
-	if err := s.system.StartServices(ctx, system.Assigner1, system.Assigner2); err != nil {
+	if err := s.system.StartServices(ctx, localsystem.Assigner1, localsystem.Assigner2); err != nil {
 		return err
 	}
 	made, err = s.createWebsites(ctx, afterwards)
@@ -40,16 +40,16 @@ func (s *Story) outage(ctx context.Context) error {
 		return err
 	}
 	if n := made.inAdmission(s.available()); n != afterwards {
-		return fmt.Errorf("the assigner is back, but only %d of %d creates were answered with a shard", n, afterwards)
+		return fmt.Errorf("with the assigner back, only %d of %d creates were assigned in admission", n, afterwards)
 	}
-	s.ok("the assigner is back: %d of %d creates assigned in admission", afterwards, afterwards)
-	if err := s.awaitSettled(ctx); err != nil {
+	s.ok("with the assigner back, %d of %d creates were assigned in admission", afterwards, afterwards)
+	if err := s.awaitInPlace(ctx); err != nil {
 		return err
 	}
 	return s.awaitReady(ctx)
 }
 
-// longestWait returns how long an object created since the mark was without a shard, at most.
+// longestWait returns the longest time that an object created since the mark was unassigned.
 func (s *Story) longestWait(mark int, resource string) time.Duration {
 	created, longest := map[observe.Key]time.Time{}, time.Duration(0)
 	for _, c := range s.objects.Since(mark) {

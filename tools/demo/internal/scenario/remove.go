@@ -14,16 +14,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
-	"github.com/clusterring/clusterring/tools/demo/internal/system"
 	"github.com/clusterring/clusterring/tools/lab/process"
 	"github.com/clusterring/clusterring/tools/lab/services"
 )
 
-// afterwardsToo is how many Websites users create once the ring is gone.
+// afterwardsToo is the number of Websites that users create after the ring is gone.
 const afterwardsToo = 20
 
-// remove deletes the ring, while its shards work, and users edit and create Websites.
+// remove deletes the ring while its shards work and users edit and create Websites.
 func (s *Story) remove(ctx context.Context) error {
 	before, err := s.everything()
 	if err != nil {
@@ -35,7 +35,7 @@ func (s *Story) remove(ctx context.Context) error {
 	if err := errors.Join(err, s.end(users)); err != nil {
 		return err
 	}
-	s.ok("its finalizer let the ring go after %s; %d creates and %d edits meanwhile: none failed (slowest %s)",
+	s.ok("the ring was gone after %s; of %d creates and %d edits meanwhile, none failed (slowest %s)",
 		report.Seconds(deletion.gone.Sub(deletion.began)), deletion.creates, deletion.edits, report.Seconds(users.slowest))
 	if err := s.unregistered(ctx); err != nil {
 		return err
@@ -57,25 +57,25 @@ func (s *Story) remove(ctx context.Context) error {
 		}
 	}
 	if worked == 0 {
-		return errors.New("no shard was at work while the ring was deleted: that shows nothing")
+		return errors.New("no shard worked while the ring was deleted, so the step proves nothing")
 	}
-	s.ok("shards gave each up first, its ConfigMap after it, amid %d reconciles", worked)
+	s.ok("shards released each object first, then its ConfigMap, during %d reconciles", worked)
 	return s.noOverlap()
 }
 
 // deletion is what happened while the ring was deleted.
 type deletion struct {
 	began, gone time.Time
-	// edits and creates were answered meanwhile, createsBefore before it.
+	// edits and creates succeeded meanwhile, createsBefore before the deletion.
 	edits, creates, createsBefore int
 }
 
-// deleteRing deletes the ring once there is work, waits until it is gone, and then for some more creates.
+// deleteRing deletes the ring when there is work, and waits until it is gone and some more objects were created.
 func (s *Story) deleteRing(ctx context.Context, users *load) (deletion, error) {
 	d := deletion{}
 	err := s.await(ctx, func(context.Context) (bool, string, error) {
 		edits, creates := users.count()
-		return edits > 0 && creates > 0 || users.over(), "users have begun to edit and create Websites", nil
+		return edits > 0 && creates > 0 || users.over(), "waiting for the first edits and creates", nil
 	})
 	if err != nil {
 		return d, err
@@ -98,7 +98,7 @@ func (s *Story) deleteRing(ctx context.Context, users *load) (deletion, error) {
 		if apierrors.IsNotFound(err) {
 			return true, "", nil
 		}
-		return false, fmt.Sprintf("the ring has the finalizers %v; %d of %d objects have no shard any more",
+		return false, fmt.Sprintf("the ring has the finalizers %v; %d of %d objects are unassigned",
 			ring.Finalizers, len(left.At("")), len(left)), err
 	})
 	if err != nil {
@@ -109,12 +109,12 @@ func (s *Story) deleteRing(ctx context.Context, users *load) (deletion, error) {
 	d.edits, d.creates, d.createsBefore = edits-editsBefore, creates-createsBefore, createsBefore
 	return d, s.await(ctx, func(context.Context) (bool, string, error) {
 		_, now := users.count()
-		return now >= creates+afterwardsToo || users.over(), fmt.Sprintf("users have created %d Websites since the ring is gone", now-creates), nil
+		return now >= creates+afterwardsToo || users.over(), fmt.Sprintf("users have created %d Websites since the ring was gone", now-creates), nil
 	})
 }
 
-// leftAlone checks that no object has a label of the ring: not by a fresh read, and not by what the watches say either. Of the
-// Websites, so many were created since the ring was deleted.
+// leftAlone checks that no object has a label of the ring, with a fresh list and with the watches. created is the number of Websites that
+// were created since the deletion began.
 func (s *Story) leftAlone(ctx context.Context, created int) error {
 	total := 0
 	for _, kind := range shardedKinds {
@@ -123,7 +123,7 @@ func (s *Story) leftAlone(ctx context.Context, created int) error {
 			return err
 		}
 		if kind == websiteGVK && n != s.created {
-			return fmt.Errorf("there are %d Websites, but %d were created", n, s.created)
+			return fmt.Errorf("%d Websites exist, but %d were created", n, s.created)
 		}
 		total += n
 	}
@@ -138,7 +138,7 @@ func (s *Story) leftAlone(ctx context.Context, created int) error {
 	return nil
 }
 
-// unlabelled reads all objects of a kind afresh and returns their number, or an error if one has a label of the ring.
+// unlabelled lists all objects of a kind and returns their number, or an error if one has a label of the ring.
 func (s *Story) unlabelled(ctx context.Context, kind schema.GroupVersionKind) (int, error) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(kind)
@@ -158,7 +158,7 @@ func (s *Story) unlabelled(ctx context.Context, kind schema.GroupVersionKind) (i
 
 // unregistered waits until the webhook configuration is gone.
 func (s *Story) unregistered(ctx context.Context) error {
-	name := v1alpha1.WebhookConfigurationName(system.Ring)
+	name := v1alpha1.WebhookConfigurationName(localsystem.Ring)
 	err := s.await(ctx, func(ctx context.Context) (bool, string, error) {
 		err := s.client.Get(ctx, client.ObjectKey{Name: name}, &admissionregistrationv1.MutatingWebhookConfiguration{})
 		if apierrors.IsNotFound(err) {
@@ -173,12 +173,12 @@ func (s *Story) unregistered(ctx context.Context) error {
 	return nil
 }
 
-// review checks what has to hold from the first to the last moment.
+// review checks what must hold throughout the demo.
 func (s *Story) review(ctx context.Context) error {
 	if err := s.system.Ready(ctx); err != nil {
 		return err
 	}
-	s.ok("all services are ready; no process has ended by itself, but for the one that was woken")
+	s.ok("all services are ready; no process exited by itself, except the resumed shard")
 	if err := errors.Join(s.noOverlap(), s.noExcess()); err != nil {
 		return err
 	}
@@ -195,6 +195,6 @@ func (s *Story) review(ctx context.Context) error {
 			return &services.FaultError{Process: name, Err: fmt.Errorf("%s has logged: %s", name, found[0])}
 		}
 	}
-	s.ok("no log of %d services and shards says forbidden or panic", len(names))
+	s.ok("no log of %d services and shards contains forbidden or panic", len(names))
 	return nil
 }

@@ -1,5 +1,5 @@
-// Package scenario tells the story of the demo in steps: shards come, die, leave, freeze and return while there is work, a
-// service fails, and the ring is deleted. Each step does something to the system and then checks what was promised for that case.
+// Package scenario runs the steps of the demo: shards join, crash, leave, freeze, and resume under load, a service fails, and the ring is
+// deleted. Each step does something to the system and then checks what is guaranteed for that case.
 package scenario
 
 import (
@@ -21,9 +21,9 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	diagnosticsv1alpha1 "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/observe"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
-	"github.com/clusterring/clusterring/tools/demo/internal/system"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/process"
 )
@@ -43,30 +43,30 @@ const (
 	configMaps = "configmaps"
 )
 
-// Options say how large the story is.
+// Options set the size of the story.
 type Options struct {
-	// Shards is the number of shards that join at first; two of them will be lost, so at least 3.
+	// Shards is the number of shards that join first, at least 3, because two of them are lost.
 	Shards int
-	// Objects is the number of Websites that are created at first.
+	// Objects is the number of Websites that are created first.
 	Objects int
 }
 
-// Validate returns what is wrong with the options.
+// Validate returns an error if the options are invalid.
 func (o Options) Validate() error {
 	const fewest, mostShards, mostObjects = 3, 20, 20_000
 	switch {
 	case o.Shards < fewest || o.Shards > mostShards:
-		return fmt.Errorf("--shards must be between %d and %d (two of them are lost on the way), not %d", fewest, mostShards, o.Shards)
+		return fmt.Errorf("--shards must be between %d and %d (two of them are lost), not %d", fewest, mostShards, o.Shards)
 	case o.Objects < 1 || o.Objects > mostObjects:
 		return fmt.Errorf("--objects must be between 1 and %d, not %d", mostObjects, o.Objects)
 	}
 	return nil
 }
 
-// Story is the demo under way. New makes it; it is not safe for concurrent use.
+// Story is a running demo. Create it with New. It is not safe for concurrent use.
 type Story struct {
 	Options
-	system  *system.System
+	system  *localsystem.System
 	console *report.Console
 
 	client client.Client
@@ -77,18 +77,18 @@ type Story struct {
 	fleets  *observe.Objects // and their Ships
 	leases  *observe.Leases
 
-	shards  []*process.Process          // all that were ever started; a name may be there twice
-	named   int                         // names of shards that were used
-	lost    map[*process.Process]string // those that are gone: how
-	pauses  []pause                     // in which one was frozen
+	shards  []*process.Process          // all that were ever started; a name may occur twice
+	named   int                         // number of shard names used so far
+	lost    map[*process.Process]string // lost shards: how
+	pauses  []pause                     // times in which a shard was frozen
 	created int                         // Websites
 	checked []string                    // by the current step
 }
 
-// New begins to watch the system. The watches last until the context ends.
-func New(ctx context.Context, s *system.System, console *report.Console, o Options) (*Story, error) {
+// New starts to watch the system. The watches last until the context ends.
+func New(ctx context.Context, s *localsystem.System, console *report.Console, o Options) (*Story, error) {
 	config := rest.CopyConfig(s.Plane.Config)
-	config.QPS = -1 // a user's client would be slowed down on purpose
+	config.QPS = -1 // no client-side rate limit
 	scheme := apimeta.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme), examplev1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, fmt.Errorf("make a scheme: %w", err)
@@ -106,14 +106,14 @@ func New(ctx context.Context, s *system.System, console *report.Console, o Optio
 		return nil, fmt.Errorf("make a client for metadata: %w", err)
 	}
 	story := &Story{Options: o, system: s, console: console, client: c, lost: map[*process.Process]string{}}
-	if story.objects, err = observe.WatchObjects(ctx, meta, system.Ring, websitesGVR, configMapGVR); err != nil {
+	if story.objects, err = observe.WatchObjects(ctx, meta, localsystem.Ring, websitesGVR, configMapGVR); err != nil {
 		return nil, err
 	}
 	group := websiteGVK.GroupVersion()
-	if story.fleets, err = observe.WatchObjects(ctx, meta, system.Ring, group.WithResource(fleets), group.WithResource(ships)); err != nil {
+	if story.fleets, err = observe.WatchObjects(ctx, meta, localsystem.Ring, group.WithResource(fleets), group.WithResource(ships)); err != nil {
 		return nil, err
 	}
-	if story.leases, err = observe.WatchLeases(ctx, typed, system.ShardNamespace, system.Ring); err != nil {
+	if story.leases, err = observe.WatchLeases(ctx, typed, localsystem.ShardNamespace, localsystem.Ring); err != nil {
 		return nil, err
 	}
 	story.conn, err = grpc.NewClient(s.QueryAddress(), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -136,29 +136,29 @@ func (s *Story) Close() error {
 type Step struct {
 	// Title says what happens.
 	Title string
-	// Suspects are the processes whose logs tell most if it fails.
+	// Suspects are the processes whose logs are most relevant if the step fails.
 	Suspects []string
 	do       func(ctx context.Context) error
 }
 
-// Steps returns the whole story.
+// Steps returns the steps of the story.
 func (s *Story) Steps() []Step {
-	assigners := []string{system.Assigner1, system.Assigner2}
+	assigners := []string{localsystem.Assigner1, localsystem.Assigner2}
 	return []Step{
-		{fmt.Sprintf("%d shards join", s.Shards), []string{system.LeaseMonitor, system.Rebalancer}, s.join},
-		{fmt.Sprintf("%d objects are created", s.Objects), append(assigners, system.Rebalancer), s.create},
-		{"a shard is killed (SIGKILL)", []string{system.LeaseMonitor, system.Rebalancer}, s.kill},
-		{"a shard stops (SIGTERM)", []string{system.Rebalancer, system.LeaseMonitor}, s.leave},
-		{"two shards join under load", []string{system.Rebalancer}, s.grow},
-		{"a frozen shard wakes up", []string{system.LeaseMonitor, system.Rebalancer}, s.freeze},
-		{"the assigner is stopped", append(assigners, system.Rebalancer), s.outage},
-		{"who owns what? (gRPC)", []string{system.RingQuery1}, s.ask},
-		{"the ring is deleted under load", append(assigners, system.Rebalancer), s.remove},
-		{"the whole story, looked over", nil, s.review},
+		{fmt.Sprintf("%d shards join", s.Shards), []string{localsystem.LeaseMonitor, localsystem.Rebalancer}, s.join},
+		{fmt.Sprintf("%d objects are created", s.Objects), append(assigners, localsystem.Rebalancer), s.create},
+		{"a shard is killed (SIGKILL)", []string{localsystem.LeaseMonitor, localsystem.Rebalancer}, s.kill},
+		{"a shard stops (SIGTERM)", []string{localsystem.Rebalancer, localsystem.LeaseMonitor}, s.leave},
+		{"two shards join under load", []string{localsystem.Rebalancer}, s.grow},
+		{"a frozen shard is resumed", []string{localsystem.LeaseMonitor, localsystem.Rebalancer}, s.freeze},
+		{"the assigner is stopped", append(assigners, localsystem.Rebalancer), s.outage},
+		{"who owns what? (gRPC)", []string{localsystem.RingQuery1}, s.ask},
+		{"the ring is deleted under load", append(assigners, localsystem.Rebalancer), s.remove},
+		{"final checks", nil, s.review},
 	}
 }
 
-// Do does a step and returns what was checked, in words.
+// Do runs a step and returns what was checked.
 func (s *Story) Do(ctx context.Context, step Step) ([]string, error) {
 	s.checked = nil
 	err := step.do(ctx)
@@ -168,13 +168,13 @@ func (s *Story) Do(ctx context.Context, step Step) ([]string, error) {
 	return s.checked, err
 }
 
-// ok reports something that was checked and held.
+// ok reports a check that passed.
 func (s *Story) ok(format string, args ...any) {
 	s.console.OK(format, args...)
 	s.checked = append(s.checked, fmt.Sprintf(format, args...))
 }
 
-// wrong returns an error with the first few of what was found to be wrong, nil if that is nothing.
+// wrong returns an error with the first few findings, nil if there are none.
 func wrong(what string, findings []string) error {
 	const few = 5
 	if len(findings) == 0 {
@@ -187,7 +187,7 @@ func wrong(what string, findings []string) error {
 	return errors.Join(errs...)
 }
 
-// available returns the names of the shards that live, in the order in which they were started.
+// available returns the names of the running shards in the order in which they were started.
 func (s *Story) available() []string {
 	var names []string
 	for _, shard := range s.shards {
@@ -219,7 +219,7 @@ const (
 	frozen  = "frozen"
 )
 
-// victim returns the first shard that lives, and takes it for lost.
+// victim returns the first running shard, and marks it as lost.
 func (s *Story) victim(how string) *process.Process {
 	for _, shard := range s.shards {
 		if _, gone := s.lost[shard]; !gone {
@@ -230,7 +230,7 @@ func (s *Story) victim(how string) *process.Process {
 	return nil
 }
 
-// living returns the process that bears the name of a shard now, nil if there is none.
+// living returns the running process with the name of a shard, nil if there is none.
 func (s *Story) living(name string) *process.Process {
 	for _, shard := range s.shards {
 		if _, gone := s.lost[shard]; !gone && shard.Name == name {
@@ -240,10 +240,10 @@ func (s *Story) living(name string) *process.Process {
 	return nil
 }
 
-// seconds formats a time since then.
+// seconds formats the time since a point in time.
 func seconds(since time.Time) string { return report.Seconds(time.Since(since)) }
 
-// Prologue lets the first shards join and creates the first objects, for somebody else to go on from there.
+// Prologue lets the first shards join and creates the first objects.
 func (s *Story) Prologue(ctx context.Context) error {
 	if err := s.join(ctx); err != nil {
 		return err

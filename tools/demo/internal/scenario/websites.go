@@ -16,13 +16,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/tools/demo/internal/system"
+	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 )
 
 const (
 	// namespaces is the number of namespaces that the Websites are spread over.
 	namespaces = 5
-	// users is the number of requests that are made at a time.
+	// users is the number of concurrent requests.
 	users = 16
 )
 
@@ -48,17 +48,17 @@ func (s *Story) createNamespaces(ctx context.Context) error {
 	return nil
 }
 
-// creation is what creates have come to.
+// creation is the result of creates.
 type creation struct {
 	mu sync.Mutex
-	// assigned counts creates whose answer had the label of an available shard already, by shard; "" those without.
+	// assigned counts the created objects by the shard label in the response; "" counts those without a label.
 	assigned map[string]int
 	answered int
 	slowest  time.Duration
 	took     time.Duration
 }
 
-// createWebsites creates n more Websites, several at a time. Every create has to succeed.
+// createWebsites creates n more Websites concurrently. Every create must succeed.
 func (s *Story) createWebsites(ctx context.Context, n int) (*creation, error) {
 	done := &creation{assigned: map[string]int{}}
 	begin := time.Now()
@@ -73,7 +73,7 @@ func (s *Story) createWebsites(ctx context.Context, n int) (*creation, error) {
 			done.mu.Lock()
 			defer done.mu.Unlock()
 			done.slowest = max(done.slowest, time.Since(sent))
-			done.assigned[site.GetLabels()[v1alpha1.ShardLabel(system.Ring)]]++
+			done.assigned[site.GetLabels()[v1alpha1.ShardLabel(localsystem.Ring)]]++
 			done.answered++
 			s.console.Progress("creating Websites: %d of %d", done.answered, n)
 			return nil
@@ -85,7 +85,7 @@ func (s *Story) createWebsites(ctx context.Context, n int) (*creation, error) {
 	return done, err //nolint:wrapcheck // wrapped above
 }
 
-// load is users who edit Websites, or create some too, all the time.
+// load is users who continuously edit Websites, and possibly create some.
 type load struct {
 	stop  context.CancelFunc
 	done  <-chan struct{}
@@ -94,12 +94,12 @@ type load struct {
 	mu      sync.Mutex
 	edits   int
 	creates int
-	// labelled counts creates that were answered with a shard.
+	// labelled counts the created objects that were assigned in admission.
 	labelled int
 	slowest  time.Duration
 }
 
-// count returns how many edits and creates have been made so far.
+// count returns the number of edits and creates so far.
 func (l *load) count() (edits, creates int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -109,15 +109,15 @@ func (l *load) count() (edits, creates int) {
 const (
 	editors  = 4
 	creators = 2
-	// interval is how long each of them waits before the next edit or create.
+	// interval is the pause of each user between edits or creates.
 	interval = 50 * time.Millisecond
-	// popular is the number of Websites that they all edit: few, so that there is hardly a moment without work on each.
+	// popular is the number of Websites that are edited: few, so that there is nearly always work on each.
 	popular = 40
 )
 
-// edit lets some users begin to edit popular Websites.
+// edit starts users who edit popular Websites.
 func (s *Story) edit(ctx context.Context) *load {
-	unhurried := context.WithoutCancel(ctx) // what has begun is finished
+	unhurried := context.WithoutCancel(ctx) // requests under way are completed
 	users, ctx := errgroup.WithContext(ctx)
 	ctx, cancel := context.WithCancel(ctx)
 	l := &load{done: ctx.Done(), stop: cancel, users: users}
@@ -125,8 +125,8 @@ func (s *Story) edit(ctx context.Context) *load {
 	return l
 }
 
-// editAndCreate lets some users begin to edit popular Websites, and others to create new ones. Until [Story.end], nobody
-// else may create any.
+// editAndCreate starts users who edit popular Websites and users who create new ones. Until [Story.end], nothing else may create
+// Websites.
 func (s *Story) editAndCreate(ctx context.Context) *load {
 	l := s.edit(ctx)
 	next := atomic.Int64{}
@@ -135,7 +135,7 @@ func (s *Story) editAndCreate(ctx context.Context) *load {
 	return l
 }
 
-// start lets some users do something again and again until the load ends, or one of them fails.
+// start starts users who repeat an action until the load ends or one of them fails.
 func (l *load) start(users int, do func() error) {
 	for range users {
 		l.users.Go(func() error {
@@ -163,7 +163,7 @@ func (s *Story) createOne(ctx context.Context, l *load, n int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.creates++
-	if site.GetLabels()[v1alpha1.ShardLabel(system.Ring)] != "" {
+	if site.GetLabels()[v1alpha1.ShardLabel(localsystem.Ring)] != "" {
 		l.labelled++
 	}
 	l.slowest = max(l.slowest, time.Since(begin))
@@ -184,7 +184,7 @@ func (s *Story) editOne(ctx context.Context, l *load) error {
 	return nil
 }
 
-// over says whether the load has ended before it was told to: somebody has failed.
+// over reports whether the load has ended because a user failed.
 func (l *load) over() bool {
 	select {
 	case <-l.done:
@@ -194,7 +194,7 @@ func (l *load) over() bool {
 	}
 }
 
-// end ends the load and returns when nothing is under way any more: an error if an edit or a create has failed.
+// end stops the load and waits for its requests. It returns an error if an edit or a create failed.
 func (s *Story) end(l *load) error {
 	l.stop()
 	err := l.users.Wait()

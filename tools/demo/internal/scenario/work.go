@@ -10,13 +10,13 @@ import (
 	"github.com/clusterring/clusterring/tools/lab/record"
 )
 
-// pause is a time in which a process was frozen.
+// pause is a period in which a process was frozen.
 type pause struct {
 	pid         int
 	from, until time.Time
 }
 
-// work reads what all shards, those that are gone included, have recorded of their reconciles.
+// work reads the reconciles that all shards have recorded, including lost shards.
 func (s *Story) work() (*history.Reader, error) {
 	var files []string
 	for _, shard := range s.shards {
@@ -27,7 +27,7 @@ func (s *Story) work() (*history.Reader, error) {
 	return record.Histories(files...)
 }
 
-// spansOf returns the reconciles of a process, and how many of them have no end.
+// spansOf returns the reconciles of a process, and the number of those that have not ended.
 func spansOf(all []history.Span, pid int) (spans []history.Span, open int) {
 	for _, span := range all {
 		if span.PID != pid {
@@ -41,8 +41,8 @@ func spansOf(all []history.Span, pid int) (spans []history.Span, open int) {
 	return spans, open
 }
 
-// noOverlap checks what all shards have recorded: no two of them were at work on one object, or on an object and what it
-// controls, at the same time. While a process is frozen it does nothing.
+// noOverlap checks the recorded reconciles: no two shards worked at the same time on one object, or on an object and an object that it
+// controls. A frozen process does no work.
 func (s *Story) noOverlap() error {
 	reader, err := s.work()
 	if err != nil {
@@ -59,7 +59,7 @@ func (s *Story) noOverlap() error {
 		if _, gone := ended[span.PID]; gone && span.End == 0 {
 			cut[how[span.PID]]++
 			if how[span.PID] == stopped {
-				return fmt.Errorf("%s stopped in order, but in the middle of %s %s/%s", span.Shard, span.Kind, span.Namespace, span.Name)
+				return fmt.Errorf("%s stopped gracefully, but during a reconcile of %s %s/%s", span.Shard, span.Kind, span.Namespace, span.Name)
 			}
 		}
 	}
@@ -75,24 +75,23 @@ func (s *Story) noOverlap() error {
 	if err := wrong("two shards worked on one object at the same time", found); err != nil {
 		return err
 	}
-	s.ok("%d reconciles recorded (%s): never two shards at one object", len(reader.Spans()), cuts(cut))
+	s.ok("%d reconciles recorded (%s): no two shards worked on one object at the same time", len(reader.Spans()), cuts(cut))
 	return nil
 }
 
-// cuts says how many reconciles were cut short, by what had happened to their shards.
+// cuts counts the interrupted reconciles by what happened to their shards.
 func cuts(by map[string]int) string {
 	var texts []string
 	for _, c := range []struct{ how, what string }{{killed, "the kill"}, {frozen, "the freeze"}} {
 		if n, some := by[c.how]; some {
-			texts = append(texts, fmt.Sprintf("%d cut by %s", n, c.what))
+			texts = append(texts, fmt.Sprintf("%d interrupted by %s", n, c.what))
 		}
 	}
 	if len(texts) == 0 {
-		return "none cut short"
+		return "none interrupted"
 	}
 	return strings.Join(texts, ", ")
 }
 
-// family names the Website that a reconcile counts for: a Website and its ConfigMap have one name, and who works on one of
-// them must be the only one to work on either.
+// family returns the key that a Website and its ConfigMap share: they have the same name, and only one shard may work on either at a time.
 func family(span history.Span) string { return span.Namespace + "/" + span.Name }

@@ -11,7 +11,7 @@ import (
 	"github.com/clusterring/clusterring/tools/load/internal/run"
 )
 
-// measurements are all that there are, in the order in which they are made.
+// measurements returns all measurements in the order in which they run.
 func measurements() []run.Measurement {
 	return slices.Concat(
 		admission.Measurements(),

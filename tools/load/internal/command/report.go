@@ -19,8 +19,8 @@ func newReport() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "report FILE.json",
 		Short: "Write the report of an earlier run again",
-		Long: `report reads the figures that "load run" has written, and writes tables and plots from them. With --page it also puts them into a
-page in Markdown, in place of what is between its markers, and the plots into a directory beside the page, of its name.`,
+		Long: `report reads the figures that "load run" wrote, and writes tables and plots. With --page, it also replaces the content between the
+markers of a Markdown page, and writes the plots into a directory beside the page, with the name of the page.`,
 		Example: `  bin/load report dist/load/report.json --page docs/performance.md`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -39,21 +39,21 @@ page in Markdown, in place of what is between its markers, and the plots into a 
 			return write(out, found, c.OutOrStdout())
 		},
 	}
-	c.Flags().StringVar(&out, "out", "", "`directory` that gets the report (default: that of the file)")
-	c.Flags().StringVar(&page, "page", "", "`file` in Markdown that gets the tables and the plots, too")
+	c.Flags().StringVar(&out, "out", "", "`directory` of the report (default: the directory of FILE.json)")
+	c.Flags().StringVar(&page, "page", "", "Markdown `file` to update with the tables and plots")
 	return c
 }
 
 func read(path string) (found *result.Report, err error) {
 	file, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("open the figures of a run: %w", err)
+		return nil, fmt.Errorf("open the figures of an earlier run: %w", err)
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
 	return result.Read(file)
 }
 
-// intoPage puts a report into a page.
+// intoPage updates the page with the report.
 func intoPage(page string, found *result.Report) error {
 	before, err := os.ReadFile(page)
 	if err != nil {
@@ -62,7 +62,7 @@ func intoPage(page string, found *result.Report) error {
 	dir := strings.TrimSuffix(page, filepath.Ext(page))
 	after, err := report.Splice(string(before), found, filepath.Base(dir))
 	if err != nil {
-		return fmt.Errorf("put the report into %s: %w", page, err)
+		return fmt.Errorf("update %s: %w", page, err)
 	}
 	pictures, err := report.Pictures(found)
 	if err != nil {
@@ -74,7 +74,7 @@ func intoPage(page string, found *result.Report) error {
 	return writeFiles(filepath.Dir(page), map[string][]byte{filepath.Base(page): []byte(after)})
 }
 
-// write writes a report into a directory, and its table to out.
+// write writes the report into a directory and its table to out.
 func write(dir string, found *result.Report, out io.Writer) error {
 	files, err := report.Files(found)
 	if err != nil {
@@ -86,13 +86,13 @@ func write(dir string, found *result.Report, out io.Writer) error {
 	if err := report.Print(out, found); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "\nThe report is %s.\n", filepath.Join(dir, report.Page))
+	fmt.Fprintf(out, "\nThe report is in %s.\n", filepath.Join(dir, report.Page))
 	return nil
 }
 
 func writeFiles(dir string, files map[string][]byte) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("make the directory of the report: %w", err)
+		return fmt.Errorf("create the report directory: %w", err)
 	}
 	for name, content := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), content, 0o644); err != nil { //nolint:gosec // for everybody to read

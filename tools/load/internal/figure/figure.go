@@ -1,5 +1,4 @@
-// Package figure writes numbers as people read them: with as many digits as say something, with commas between thousands, with
-// their unit.
+// Package figure formats numbers for people: with significant digits only, commas between thousands, and units.
 package figure
 
 import (
@@ -8,8 +7,8 @@ import (
 	"strings"
 )
 
-// Number returns a number with about three digits: all of an integer, "1.05", "12.3", "1,234". What is no number is "–", what is
-// infinite "∞".
+// Number formats a number with about three digits ("1.05", "12.3"), and integers with all their digits ("1,234"). NaN is "–", infinity
+// is "∞".
 func Number(v float64) string {
 	switch magnitude := math.Abs(v); {
 	case math.IsNaN(v):
@@ -27,10 +26,10 @@ func Number(v float64) string {
 	}
 }
 
-// Exact returns a finite number with all its digits: that of a target, of which none is left out.
+// Exact formats a finite number with all its digits.
 func Exact(v float64) string { return Fixed(v, -1) }
 
-// Fixed returns a finite number with so many decimals; fewer than none is as many as it has.
+// Fixed formats a finite number with the given number of decimals; -1 means all of them.
 func Fixed(v float64, decimals int) string {
 	text := strconv.FormatFloat(math.Abs(v), 'f', decimals, 64)
 	whole, fraction, _ := strings.Cut(text, ".")
@@ -46,11 +45,10 @@ func Fixed(v float64, decimals int) string {
 	return whole
 }
 
-// none is what is no number.
+// none stands for NaN.
 const none = "–"
 
-// With returns a number, written already, with its unit: "12.3 µs", but "1.05×" and "10%". Without a unit it is the number, and
-// what is no number has no unit.
+// With appends the unit to a formatted number: "12.3 µs", "1.05×", "10%". It appends nothing to NaN.
 func With(number, unit string) string {
 	switch {
 	case number == none:

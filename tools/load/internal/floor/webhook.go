@@ -1,5 +1,5 @@
-// Package floor is the least that an admission webhook can be: it reads a review as the API server sends it, and answers that a
-// constant label shall be added. What a real webhook costs more than that is its own.
+// Package floor is a minimal admission webhook: it decodes a review from the API server, and answers with a patch that adds a constant
+// label. The cost of a real webhook beyond this floor is the cost of its own work.
 package floor
 
 import (
@@ -25,17 +25,17 @@ const (
 	stopTimeout   = 5 * time.Second
 )
 
-// Options say where the webhook serves.
+// Options configure the webhook.
 type Options struct {
-	// Address is host and port.
+	// Address is the host and port to listen on.
 	Address string
 	// CertFile and KeyFile are PEM files.
 	CertFile, KeyFile string
-	// Label and Value are added to every object, which must have no labels: those would be lost.
+	// Label and Value are added to every object. Objects must have no labels, because the patch replaces them.
 	Label, Value string
 }
 
-// Serve serves until ctx ends: TLS with HTTP/2 or HTTP/1.1, whichever the client wants.
+// Serve serves TLS, over HTTP/2 or HTTP/1.1, until ctx ends.
 func Serve(ctx context.Context, o Options) error {
 	listener, err := net.Listen("tcp", o.Address)
 	if err != nil {
@@ -64,7 +64,7 @@ func Serve(ctx context.Context, o Options) error {
 	return nil
 }
 
-// Handler returns what answers reviews: with encoding/json, into and from the types of Kubernetes, as most webhooks do.
+// Handler answers reviews. It decodes and encodes the Kubernetes types with encoding/json, as most webhooks do.
 func Handler(label, value string) (http.Handler, error) {
 	patch, err := json.Marshal([]map[string]any{{"op": "add", "path": "/metadata/labels", "value": map[string]string{label: value}}})
 	if err != nil {
@@ -77,7 +77,7 @@ func Handler(label, value string) (http.Handler, error) {
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(answer) // the caller is gone if this fails
+		_, _ = w.Write(answer) // fails only if the client is gone
 	}), nil
 }
 
@@ -91,7 +91,7 @@ func review(in io.Reader, patch []byte) ([]byte, error) {
 		return nil, fmt.Errorf("decode the review: %w", err)
 	}
 	if review.Request == nil {
-		return nil, errors.New("decode the review: it has no request")
+		return nil, errors.New("decode the review: the request is missing")
 	}
 	review.Response = &admissionv1.AdmissionResponse{
 		UID: review.Request.UID, Allowed: true, PatchType: ptr.To(admissionv1.PatchTypeJSONPatch), Patch: patch,

@@ -1,4 +1,4 @@
-// Package machine says on what machine a run is made.
+// Package machine describes the machine of a run.
 package machine
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 )
 
-// This returns what is known of this machine. On other systems than Linux it knows less.
+// This describes this machine. On systems other than Linux, some fields are empty.
 func This() result.Machine {
 	return of(read("/proc/cpuinfo"), read("/proc/meminfo"), read("/proc/sys/kernel/osrelease"))
 }
@@ -27,7 +27,7 @@ func of(cpu, memory, release string) result.Machine {
 	return m
 }
 
-// field returns what follows the name and a colon, in the first line that begins with it.
+// field returns the value of the first line of the form "name: value".
 func field(text, name string) string {
 	for line := range strings.Lines(text) {
 		if key, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == name {
@@ -37,7 +37,7 @@ func field(text, name string) string {
 	return ""
 }
 
-// read returns what a file holds; one that cannot be read holds nothing.
+// read returns the content of a file, empty if it cannot be read.
 func read(path string) string {
 	content, err := os.ReadFile(path)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// pageSize is how many objects are listed or deleted by one request.
+// pageSize is the number of objects per list request.
 const pageSize = 5000
 
 // Kind is a kind of object.
@@ -26,15 +26,15 @@ type Kind struct {
 	Kind string
 }
 
-// Kinds that are created here.
+// The kinds that measurements create.
 var (
 	ConfigMaps = Kind{schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, "ConfigMap"}
 	Websites   = Kind{schema.GroupVersionResource{Group: "example.clusterring.dev", Version: "v1alpha1", Resource: "websites"}, "Website"}
 	Leases     = Kind{schema.GroupVersionResource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}, "Lease"}
 )
 
-// Path returns the path of an object, or of all in the namespace if name is empty. An empty namespace means all, or that the
-// kind has none.
+// Path returns the path of an object, or of the collection if name is empty. The namespace is empty for all namespaces and for
+// cluster-scoped kinds.
 func (k Kind) Path(namespace, name string) string {
 	var path strings.Builder
 	if k.Group == "" {
@@ -52,7 +52,7 @@ func (k Kind) Path(namespace, name string) string {
 	return path.String()
 }
 
-// Deployments are main objects of rings that nothing is created of.
+// Deployments are main resources of rings without main objects.
 var Deployments = schema.GroupResource{Group: "apps", Resource: "deployments"}
 
 // Batch names objects: Prefix-0 to Prefix-(Count-1).
@@ -60,11 +60,11 @@ type Batch struct {
 	Kind              Kind
 	Namespace, Prefix string
 	Count             int
-	// Concurrency is how many requests are under way at a time; 0 means one.
+	// Concurrency is the number of concurrent requests; 0 means one.
 	Concurrency int
-	// Labels returns the labels of one object when it is created; nil means none. It is called from several goroutines.
+	// Labels returns the labels of a new object; nil means none. It is called concurrently.
 	Labels func(i int) map[string]string
-	// Owner is the controller of all of them; nil for none.
+	// Owner is the controller of all objects; nil for none.
 	Owner *metav1.OwnerReference
 }
 
@@ -106,7 +106,7 @@ func (c *Client) Create(ctx context.Context, b Batch) error {
 	})
 }
 
-// Patch sends a JSON merge patch for each object of a batch. The patch may be the same bytes each time.
+// Patch sends a JSON merge patch for each object of a batch.
 func (c *Client) Patch(ctx context.Context, b Batch, patch func(i int) []byte) error {
 	return Each(ctx, b.Count, b.Concurrency, func(ctx context.Context, i int) error {
 		return c.MergePatch(ctx, b.Kind.Path(b.Namespace, b.Name(i)), patch(i))
@@ -118,7 +118,7 @@ func (c *Client) MergePatch(ctx context.Context, path string, patch []byte) erro
 	return c.Do(ctx, Request{Method: http.MethodPatch, Path: path, ContentType: string(types.MergePatchType), Body: patch}, nil)
 }
 
-// Delete deletes the objects of a batch. One that is gone already is no error.
+// Delete deletes the objects of a batch. Objects that are already gone are ignored.
 func (c *Client) Delete(ctx context.Context, b Batch) error {
 	return Each(ctx, b.Count, b.Concurrency, func(ctx context.Context, i int) error {
 		err := c.Do(ctx, Request{Method: http.MethodDelete, Path: b.Kind.Path(b.Namespace, b.Name(i))}, nil)
@@ -129,16 +129,16 @@ func (c *Client) Delete(ctx context.Context, b Batch) error {
 	})
 }
 
-// Selection names objects that exist.
+// Selection selects existing objects.
 type Selection struct {
 	Kind Kind
-	// Namespace may be empty: all.
+	// Namespace is empty for all namespaces.
 	Namespace string
-	// Labels is a label selector; empty means all.
+	// Labels is a label selector; empty selects all.
 	Labels string
 }
 
-// DeleteAll deletes what is selected, the given number at a time, and returns when there is none.
+// DeleteAll deletes the selected objects with the given concurrency, until a list returns none.
 func (c *Client) DeleteAll(ctx context.Context, s Selection, concurrency int) error {
 	for {
 		var paths []string
@@ -159,21 +159,21 @@ func (c *Client) DeleteAll(ctx context.Context, s Selection, concurrency int) er
 	}
 }
 
-// CountBy counts what is selected by the value of a label. Objects without that label count under "".
+// CountBy counts the selected objects by the value of a label. Objects without the label count under "".
 func (c *Client) CountBy(ctx context.Context, s Selection, label string) (map[string]int, error) {
 	counts := map[string]int{}
 	err := c.pages(ctx, s, func(o *metav1.PartialObjectMetadata) { counts[o.Labels[label]]++ })
 	return counts, err
 }
 
-// Count counts what is selected.
+// Count counts the selected objects.
 func (c *Client) Count(ctx context.Context, s Selection) (int, error) {
 	n := 0
 	err := c.pages(ctx, s, func(*metav1.PartialObjectMetadata) { n++ })
 	return n, err
 }
 
-// pages shows the metadata of what is selected, page by page.
+// pages calls show with the metadata of each selected object. It lists page by page.
 func (c *Client) pages(ctx context.Context, s Selection, show func(*metav1.PartialObjectMetadata)) error {
 	options := metav1.ListOptions{LabelSelector: s.Labels, Limit: pageSize}
 	for {
@@ -190,7 +190,7 @@ func (c *Client) pages(ctx context.Context, s Selection, show func(*metav1.Parti
 	}
 }
 
-// DryRun creates an object of the batch without keeping it, and returns the metadata that it would have. Admission webhooks are asked.
+// DryRun creates an object of the batch with a dry run, which calls admission webhooks, and returns its metadata.
 func (c *Client) DryRun(ctx context.Context, b Batch, i int) (*metav1.PartialObjectMetadata, error) {
 	body, err := b.Body(i)
 	if err != nil {

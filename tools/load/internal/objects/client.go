@@ -1,5 +1,5 @@
-// Package objects creates, patches, deletes and counts objects in bulk, at no more cost for this machine than HTTP itself: bodies
-// are bytes, answers are not decoded, nothing limits the rate but the concurrency that is asked for.
+// Package objects creates, patches, deletes, and counts objects in bulk. On this machine it costs little more than HTTP: bodies are
+// bytes, responses are not decoded, and only the concurrency limits the rate.
 package objects
 
 import (
@@ -21,15 +21,15 @@ import (
 
 const (
 	jsonType = "application/json"
-	// metadataOnly asks the API server for the metadata of an object in place of the object.
+	// metadataOnly requests only the metadata of an object.
 	metadataOnly = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-	// maxAnswer is how much of an error's text is read.
+	// maxAnswer limits the size of an error text, in bytes.
 	maxAnswer = 64 << 10
 )
 
-// Client sends requests to an API server over several HTTP/2 connections. Make it with [New]; it is safe for concurrent use.
+// Client sends requests to an API server over several HTTP/2 connections. Create it with [New]; it is safe for concurrent use.
 type Client struct {
-	// Metadata reads metadata over one of the connections, decoded.
+	// Metadata reads decoded metadata over one of the connections.
 	Metadata metadata.Interface
 
 	base       string // without a slash at the end
@@ -38,12 +38,12 @@ type Client struct {
 	next       atomic.Uint64
 }
 
-// New returns a client with the given number of connections, at least one. Each carries 250 requests at a time at most, so
-// connections × 250 is the highest concurrency. Close it when it is no longer needed.
+// New returns a client with the given number of connections, at least one. Each connection carries at most 250 concurrent requests, so
+// the maximum concurrency is connections × 250. Call Close when the client is no longer needed.
 func New(config *rest.Config, connections int) (*Client, error) {
 	base, _, err := rest.DefaultServerUrlFor(config)
 	if err != nil {
-		return nil, fmt.Errorf("find the address of the API server: %w", err)
+		return nil, fmt.Errorf("parse the address of the API server: %w", err)
 	}
 	c := &Client{base: strings.TrimRight(base.String(), "/")}
 	for range max(1, connections) {
@@ -62,12 +62,12 @@ func New(config *rest.Config, connections int) (*Client, error) {
 	unlimited := rest.CopyConfig(config)
 	unlimited.QPS = -1
 	if c.Metadata, err = metadata.NewForConfigAndClient(metadata.ConfigFor(unlimited), c.clients[0]); err != nil {
-		return nil, fmt.Errorf("make a client of metadata: %w", err)
+		return nil, fmt.Errorf("create a metadata client: %w", err)
 	}
 	return c, nil
 }
 
-// Close ends the connections that rest.
+// Close closes idle connections.
 func (c *Client) Close() {
 	for _, t := range c.transports {
 		t.CloseIdleConnections()
@@ -76,17 +76,17 @@ func (c *Client) Close() {
 
 // Request is one request to the API server.
 type Request struct {
-	// Method and Path are those of HTTP; the path may end with a query. Kind.Path makes paths.
+	// Method is the HTTP method. Path may end with a query; see [Kind.Path].
 	Method, Path string
-	// ContentType is that of Body; empty means JSON.
+	// ContentType is the type of Body; empty means JSON.
 	ContentType string
 	Body        []byte
-	// Accept is the form of the answer; empty asks for metadata alone.
+	// Accept is the type of the response; empty means JSON with only the metadata.
 	Accept string
 }
 
-// Do sends a request and reads the answer into answer, or away if that is nil. An error that the API server answers is an
-// [apierrors.APIStatus], so that apierrors.IsNotFound and the like know it.
+// Do sends a request and copies the response into answer, or discards it if answer is nil. Errors of the API server are an
+// [apierrors.APIStatus], so that functions such as apierrors.IsNotFound work.
 func (c *Client) Do(ctx context.Context, r Request, answer io.Writer) error {
 	request, err := http.NewRequestWithContext(ctx, r.Method, c.base+r.Path, bytes.NewReader(r.Body))
 	if err != nil {
@@ -114,7 +114,7 @@ func (c *Client) Do(ctx context.Context, r Request, answer io.Writer) error {
 	return nil
 }
 
-// failure is what the API server answered in place of a success.
+// failure returns the error in a response of the API server.
 func failure(response *http.Response) error {
 	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 	if err != nil {
@@ -130,8 +130,8 @@ func failure(response *http.Response) error {
 	return &apierrors.StatusError{ErrStatus: status}
 }
 
-// Each calls do with 0 to n-1, at most concurrency of them at a time, and returns the first error, after which no other call
-// begins.
+// Each calls do with 0 to n-1, with at most the given concurrency. After the first error, it starts no further calls, and returns the
+// error.
 func Each(ctx context.Context, n, concurrency int, do func(ctx context.Context, i int) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	var next atomic.Int64

@@ -1,8 +1,8 @@
-// Package plot draws how a cost grows: a [result.Series] as a picture in SVG, with a line through the medians, a band from the
-// lowest to the highest round, and a dashed line for the floor. It reads no file and writes none.
+// Package plot draws a [result.Series] as SVG: a line through the medians, a band from the lowest to the highest round, and a dashed line
+// for the floor.
 //
-// It draws by itself. What it needs is one kind of chart; gonum.org/v1/plot, the library that is best kept, needs some ten modules
-// more (fonts, LaTeX, PDF) for it, and draws in fixed colours, which suit a light page or a dark one, not both.
+// It uses no library, because it needs only one kind of chart. gonum.org/v1/plot, the best-maintained library, would add about ten modules
+// (fonts, LaTeX, PDF), and draws in fixed colors, which suit either a light or a dark page.
 package plot
 
 import (
@@ -29,8 +29,8 @@ const (
 	paddingTop, legendHeight = 16, 36
 )
 
-// SVG returns the picture of a series. It is the same for the same series, whatever the order of its points. Points without a
-// value are left out; it fails if there is no other, or if a figure is negative or no number, since nothing measured here is.
+// SVG returns the plot of a series. The result does not depend on the order of the points. Points without a value are omitted. It returns
+// an error if no point remains, or if a figure is negative or not finite.
 func SVG(s *result.Series) (string, error) {
 	points, err := pointsOf(s)
 	if err != nil {
@@ -78,7 +78,7 @@ func pointsOf(s *result.Series) ([]point, error) {
 		points = append(points, drawn)
 	}
 	if len(points) == 0 {
-		return nil, fmt.Errorf("it has no values")
+		return nil, fmt.Errorf("no values")
 	}
 	slices.SortStableFunc(points, func(a, b point) int { return cmp.Compare(a.x, b.x) })
 	return points, nil

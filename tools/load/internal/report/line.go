@@ -13,10 +13,10 @@ import (
 // ratio is the unit of ratios.
 const ratio = "×"
 
-// nothing stands where there is nothing to say.
+// nothing stands for an empty cell.
 const nothing = "–"
 
-// line is a row as it is printed.
+// line is a formatted row.
 type line struct {
 	title, floorTitle, priorArt, target, met string
 	floorMedian                              string // with unit; empty without floor
@@ -72,7 +72,7 @@ func (l line) result() string {
 	return text
 }
 
-// number writes ratios alike, with two decimals, unless they are large.
+// number formats ratios with two decimals, unless they are large.
 func number(v float64, unit string) string {
 	const large = 10
 	if unit == ratio && math.Abs(v) < large {
@@ -81,7 +81,7 @@ func number(v float64, unit string) string {
 	return figure.Number(v)
 }
 
-// closeTo writes a median with as many digits as it takes to tell it from a target that it misses.
+// closeTo formats a median with enough digits to distinguish it from a missed target.
 func closeTo(median float64, unit string, r *result.Row) string {
 	text := number(median, unit)
 	if r.Met() || math.IsNaN(median) || math.IsInf(median, 0) {
@@ -128,7 +128,7 @@ func orNothing(text string) string {
 	return text
 }
 
-// Print writes the table for a terminal, with one line per row; one that misses its target begins with "!". It fails if out does.
+// Print writes the table for a terminal, with one line per row. Lines of missed targets begin with "!". Errors are those of out.
 func Print(out io.Writer, r *result.Report) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, " \tMEASUREMENT\tRESULT\tRANGE\tTARGET\tPRIOR ART\tMEASURED\tFLOOR")

@@ -1,5 +1,5 @@
-// Package report says what a run of measurements has found: as a page for people, as a table on a terminal, as JSON for
-// machines, as pictures. It makes text of data; whoever calls it writes the files.
+// Package report renders the results of a run: as a Markdown page, as a table for terminals, as JSON, and as plots. The caller writes the
+// files.
 package report
 
 import (
@@ -22,8 +22,8 @@ const (
 	Data = "report.json"
 )
 
-// Files returns all that a report consists of, by the names of the files, which belong into one directory. It fails if a series
-// cannot be drawn or the report cannot be written as JSON.
+// Files returns all files of a report by name, for one directory. It returns an error if a series cannot be drawn or the report cannot be
+// encoded as JSON.
 func Files(r *result.Report) (map[string][]byte, error) {
 	files, err := Pictures(r)
 	if err != nil {
@@ -38,7 +38,7 @@ func Files(r *result.Report) (map[string][]byte, error) {
 	return files, nil
 }
 
-// Pictures returns the plots of all series, by the names of their files.
+// Pictures returns the plots of all series by file name.
 func Pictures(r *result.Report) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	for i := range r.Series {
@@ -53,7 +53,7 @@ func Pictures(r *result.Report) (map[string][]byte, error) {
 
 func pictureOf(s *result.Series) string { return s.ID + ".svg" }
 
-// Markdown returns the page: on what the run was made, the table, the plots (as links to files beside it), how to read them.
+// Markdown returns the page: a description of the run, the table, links to the plots, and an explanation.
 func Markdown(r *result.Report) string {
 	var b strings.Builder
 	b.WriteString("# What sharding costs\n\n")
@@ -73,7 +73,7 @@ const howToRead = "Each measurement was made several times, in turn with its flo
 	"median that was measured stands behind it. Prior art is what others reach in the same measurement. CPU is that of the\n" +
 	"processes' own accounting, not time on a clock.\n"
 
-// results returns a line about the run, and the table with its notes.
+// results returns a description of the run, and the table with its notes.
 func results(r *result.Report) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s.\n\n", about(r))
@@ -131,7 +131,7 @@ func plots(r *result.Report, dir string) string {
 	return strings.Join(links, "\n")
 }
 
-// about says when, how and on what the run was made.
+// about describes when, how, and on which machine the run was made.
 func about(r *result.Report) string {
 	machine := []string{fmt.Sprintf("%d cores", r.Machine.Cores)}
 	if r.Machine.Cores == 1 {

@@ -7,10 +7,9 @@ import (
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 )
 
-// Splice returns a page in Markdown with the table of the report in place of what is between the lines "<!-- results -->" and
-// "<!-- end of results -->", and with links to its pictures between "<!-- plots -->" and "<!-- end of plots -->". The pictures are
-// those of [Pictures], in the directory of the given path, seen from the page. All else stays. It fails if the page has not
-// exactly one of each of these lines, in this order.
+// Splice replaces two parts of a Markdown page: the part between the lines "<!-- results -->" and "<!-- end of results -->" with the table
+// of the report, and the part between "<!-- plots -->" and "<!-- end of plots -->" with links to the files of [Pictures]. pictures is their
+// directory relative to the page. It returns an error unless the page has exactly one of each of these lines, in this order.
 func Splice(page string, r *result.Report, pictures string) (string, error) {
 	if pictures != "" && !strings.HasSuffix(pictures, "/") {
 		pictures += "/"

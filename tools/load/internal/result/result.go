@@ -1,5 +1,5 @@
-// Package result holds what a run of measurements has found: rows with a value, a floor and a target, and series that show
-// how a cost grows. It is data with a little arithmetic, written to JSON and read from it again.
+// Package result defines the results of a run: rows with a value, a floor, and a target, and series that show how a cost grows. It encodes
+// and decodes them as JSON.
 package result
 
 import (
@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// What a row is judged by.
+// The values of [Row.Judge].
 const (
 	// JudgeRatio is value / floor of the same round.
 	JudgeRatio = "ratio"
@@ -19,25 +19,25 @@ const (
 	JudgeValue = "value"
 )
 
-// What a target bounds.
+// The values of [Target.Bound].
 const (
-	// AtMost says that the result may not be above the target.
+	// AtMost means that the result must not exceed the target.
 	AtMost = "at most"
-	// AtLeast says that the result may not be below the target.
+	// AtLeast means that the result must not fall below the target.
 	AtLeast = "at least"
 )
 
-// What a series is over.
+// The values of [Series.Over].
 const (
-	// OverShards says that X counts shards.
+	// OverShards means that X counts shards.
 	OverShards = "shards"
-	// OverObjects says that X counts objects.
+	// OverObjects means that X counts objects.
 	OverObjects = "objects"
 )
 
-// Report is a run of measurements. Make it, and change it, through a pointer; a copy is good for reading and for JSON.
+// Report contains the results of a run. Change it through a pointer; copies are for reading and for JSON.
 type Report struct { //nolint:recvcheck // MarshalJSON has to work on copies, too
-	// Began is when the run started, and Took how long it lasted: in seconds, in JSON.
+	// Began is the start of the run, Took its duration (in seconds in JSON).
 	Began time.Time
 	Took  time.Duration
 	// Scale is small, full or million, Version that of the binaries measured.
@@ -48,7 +48,7 @@ type Report struct { //nolint:recvcheck // MarshalJSON has to work on copies, to
 	Series  []Series
 }
 
-// Machine says what a run was made on. What is not known is empty.
+// Machine describes the machine of a run. Unknown fields are empty.
 type Machine struct {
 	// CPU is the model of the processor.
 	CPU string
@@ -60,9 +60,9 @@ type Machine struct {
 	OS string
 }
 
-// Row is one measurement against its floor and its target.
+// Row is one measurement with its floor and its target.
 type Row struct {
-	// ID names the row on command lines: letters, digits and dashes. Title says to a person what was measured.
+	// ID identifies the row on command lines: letters, digits, and dashes. Title describes it for people.
 	ID, Title string
 	// Unit is that of Values and Floor, for example "µs" or "objects/s"; empty for plain numbers.
 	Unit string
@@ -74,17 +74,17 @@ type Row struct {
 	// Judge is what Target bounds: JudgeRatio or JudgeValue.
 	Judge  string
 	Target Target
-	// PriorArt says what others reach in the same measurement; empty if nobody has measured it.
+	// PriorArt is the result of the prior art in the same measurement; empty if it was not measured.
 	PriorArt string
-	// Notes say what a reader has to know to take the figures for what they are.
+	// Notes explain the figures to readers.
 	Notes []string
 }
 
-// Target is what a result should keep to. The zero value asks for nothing.
+// Target is the bound that a result should keep. The zero value is no target.
 type Target struct {
 	// Bound is AtMost or AtLeast; empty for no target.
 	Bound string
-	// Value is the limit, itself allowed, in Unit: that of the row, or "×" for a ratio.
+	// Value is the inclusive limit. Unit is the unit of the row, or "×" for a ratio.
 	Value float64
 	Unit  string
 }
@@ -122,6 +122,15 @@ func Spread(values []float64) (median, low, high float64) {
 	return median, sorted[0], sorted[len(sorted)-1]
 }
 
+// Column returns one figure of each element of a list.
+func Column[T any](list []T, figure func(T) float64) []float64 {
+	figures := make([]float64, len(list))
+	for i, element := range list {
+		figures[i] = figure(element)
+	}
+	return figures
+}
+
 // Ratios returns value / floor, round by round. Where both are zero it is 1, where only the floor is, it is infinite. Rounds
 // without a floor are left out.
 func Ratios(values, floor []float64) []float64 {
@@ -136,8 +145,7 @@ func Ratios(values, floor []float64) []float64 {
 	return ratios
 }
 
-// Result returns the median and the range of what the row is judged by: the ratios of its rounds, or its values. Without any
-// they are NaN.
+// Result returns the median and the range of the ratios or values that the row is judged by, NaN if there are none.
 func (r *Row) Result() (median, low, high float64) {
 	if r.Judge == JudgeRatio {
 		return Spread(Ratios(r.Values, r.Floor))
@@ -145,7 +153,7 @@ func (r *Row) Result() (median, low, high float64) {
 	return Spread(r.Values)
 }
 
-// Met reports whether the median keeps to the target. A row without a target has met it; one without a result has not.
+// Met reports whether the median keeps the target. It is true for a row without a target, and false for a row without a result.
 func (r *Row) Met() bool {
 	median, _, _ := r.Result()
 	switch r.Target.Bound {
@@ -158,7 +166,7 @@ func (r *Row) Met() bool {
 	}
 }
 
-// Check returns an error if a row says nothing, or something that JSON cannot hold.
+// Check returns an error if a row has no value, is inconsistent, or has a value that JSON cannot encode.
 func (r *Row) Check() error {
 	known := r.Judge == JudgeValue || r.Judge == JudgeRatio
 	finite := !slices.ContainsFunc(slices.Concat(r.Values, r.Floor), func(v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) })
@@ -166,7 +174,7 @@ func (r *Row) Check() error {
 	case len(r.Values) == 0:
 		return fmt.Errorf("row %q has no value", r.ID)
 	case !finite:
-		return fmt.Errorf("row %q has a value that is no number: %v, floor %v", r.ID, r.Values, r.Floor)
+		return fmt.Errorf("row %q has a value that is not finite: %v, floor %v", r.ID, r.Values, r.Floor)
 	case !known:
 		return fmt.Errorf("row %q is judged by %q, which is unknown", r.ID, r.Judge)
 	case len(r.Floor) > 0 && len(r.Floor) != len(r.Values), r.Judge == JudgeRatio && len(r.Floor) == 0:

@@ -1,4 +1,4 @@
-// Package run makes measurements one after the other: in rounds, each side by side with its floor, within a budget of time.
+// Package run runs measurements one after the other: in rounds that alternate with their floor, within a time budget.
 package run
 
 import (
@@ -14,44 +14,45 @@ import (
 
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
 	"github.com/clusterring/clusterring/tools/load/internal/result"
-	"github.com/clusterring/clusterring/tools/load/internal/system"
+	"github.com/clusterring/clusterring/tools/load/internal/shards"
+	"github.com/clusterring/clusterring/tools/load/internal/target"
 )
 
-// Scale is how large and how long measurements are.
+// Scale sets the size and duration of measurements.
 type Scale string
 
 // Scales.
 const (
-	// Small shows in 4 minutes that everything can be measured.
+	// Small runs every measurement, in 4 minutes.
 	Small Scale = "small"
-	// Full gives figures to go by, in 25 minutes on 2 cores.
+	// Full gives meaningful figures, in 25 minutes on 2 cores.
 	Full Scale = "full"
-	// Million is Full, but where most objects are measured, there are a million: 10 more minutes, and 16 GiB of memory.
+	// Million is Full, with a million objects in the measurement with the most objects. It takes 10 more minutes and 16 GiB of memory.
 	Million Scale = "million"
 )
 
-// Bench is what measurements work with. Each measurement gets one of its own.
+// Bench provides what measurements need. Each measurement gets its own.
 type Bench struct {
-	// System is what is measured; its services are ready.
-	System *system.System
-	// Local is the same, where all of it are processes of this machine; nil for a cluster, which measurements get that can do without.
-	Local *system.Local
-	// Objects writes as an administrator, over several connections.
+	// System is the system to measure. Its services are ready.
+	System *target.System
+	// Local is the same system if it runs on this machine. It is nil for a cluster, which only measurements with ClusterToo receive.
+	Local *target.Local
+	// Objects writes objects with administrator rights over several connections.
 	Objects *objects.Client
 	Scale   Scale
-	// Clock is the real one, but for tests.
+	// Clock is the real clock, except in tests.
 	Clock clock.WithTicker
 
 	name     string
 	rounds   int
-	times    int // of that many rounds one is shown; 0 means each
+	times    int // one of as many rounds is shown; 0 means all
 	only     *regexp.Regexp
 	last     bool
 	deadline time.Time // until when another round may end; zero for always
 	progress io.Writer
 }
 
-// Pick returns what is meant for the bench's scale.
+// Pick returns small at scale [Small], and full otherwise.
 func Pick[T any](b *Bench, small, full T) T {
 	if b.Scale == Small {
 		return small
@@ -59,57 +60,79 @@ func Pick[T any](b *Bench, small, full T) T {
 	return full
 }
 
-// Wants reports whether one of the ids, of rows or series, was asked for.
+// Wants reports whether one of the ids of rows or series is selected.
 func (b *Bench) Wants(ids ...string) bool { return wants(b.only, ids) }
 
-// Asked reports whether one of the ids was asked for by name, and not only because all were.
+// Asked reports whether one of the ids is selected explicitly, not only because all are.
 func (b *Bench) Asked(ids ...string) bool { return b.only != nil && wants(b.only, ids) }
 
-// Last says that the control plane is thrown away after this measurement, so that nothing needs to be removed.
+// Last reports whether the control plane is discarded after this measurement, so that nothing has to be removed.
 func (b *Bench) Last() bool { return b.last }
 
-// More returns the bench for a part of a measurement that another part follows, unless that is the last: what it makes is removed.
+// More returns the bench for a part of a measurement. Only the last part may leave objects behind.
 func (b *Bench) More(last bool) *Bench {
 	part := *b
 	part.last = b.last && last
 	return &part
 }
 
-// Progress shows a line to whoever waits.
+// Pause waits for a time, and returns the cause if ctx ends before.
+func (b *Bench) Pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-b.Clock.After(d):
+		return nil
+	}
+}
+
+// Concurrency is how many requests measurements send at a time: as many as the rebalancer sends by default.
+const Concurrency = 16
+
+// Fleet returns the shards of a ring, none yet. It declares nothing. If the ring has no namespace, it gets a new one of its name.
+func (b *Bench) Fleet(ctx context.Context, ring shards.Ring) (f *shards.Fleet, err error) {
+	if ring.Namespace == "" {
+		if ring.Namespace, err = b.System.Namespace(ctx, ring.Name); err != nil {
+			return nil, err
+		}
+	}
+	return shards.NewFleet(shards.Options{Objects: b.Objects, Client: b.System.Client, Ring: ring, Concurrency: Concurrency, Now: b.Clock.Now}), nil
+}
+
+// Progress prints a progress line.
 func (b *Bench) Progress(format string, args ...any) {
 	fmt.Fprintf(b.progress, "    "+format+"\n", args...)
 }
 
-// Measurement is one or more rows that are measured together, because they come from the same experiment.
+// Measurement measures one or more rows and series in one experiment.
 type Measurement struct {
-	// Name says in progress and names of profiles what it is: letters, digits and dashes.
+	// Name is used in progress lines and names of profiles: letters, digits, and dashes.
 	Name string
-	// IDs are those of all rows and series that it can make.
+	// IDs are the ids of all rows and series that it can measure.
 	IDs []string
-	// Budget is how long it should take at most, by scale; that of Full is that of Million, too, unless it has its own. Rounds are left
-	// out, down to one, to keep it.
+	// Budget limits the time by scale. Million defaults to the budget of Full. To keep the budget, fewer rounds are made, at least one.
 	Budget map[Scale]time.Duration
-	// ClusterToo says that it can measure a cluster; others need processes on this machine.
+	// ClusterToo is true if it can also measure a cluster. Others need processes on this machine.
 	ClusterToo bool
-	// Run makes those rows and series that the bench wants. The services have to be as before when it returns, and what it has
-	// created has to be gone, unless [Bench.Last] says otherwise.
+	// Run returns at least the rows and series that the bench wants; others are dropped. When it returns, the services must be as before,
+	// and what it created must be gone, unless [Bench.Last] reports true.
 	Run func(ctx context.Context, b *Bench) ([]result.Row, []result.Series, error)
 }
 
-// Plan is what is to be measured, and how.
+// Plan selects and runs measurements.
 type Plan struct {
 	Measurements []Measurement
 	// Only selects measurements by the ids of their rows and series; nil selects all.
 	Only *regexp.Regexp
-	// Rounds is how often each side is measured, after a first time that does not count; 0 means what the scale says.
+	// Rounds is the number of rounds after a warm-up that does not count; 0 means the default of the scale.
 	Rounds int
-	// Profile is called when a measurement begins, and what it returns when it ends; nil for neither.
+	// Profile is called when a measurement begins; the returned function is called when it ends. It may be nil.
 	Profile func(ctx context.Context, name string) (stop func() error)
 	// Progress gets a line for each measurement and each round.
 	Progress io.Writer
 }
 
-// Selected returns the measurements that Only selects. It is an error if there is none.
+// Selected returns the measurements that Only selects. It returns an error if there are none.
 func (p *Plan) Selected() ([]Measurement, error) {
 	selected := slices.DeleteFunc(slices.Clone(p.Measurements), func(m Measurement) bool { return !wants(p.Only, m.IDs) })
 	if len(selected) == 0 {
@@ -117,13 +140,13 @@ func (p *Plan) Selected() ([]Measurement, error) {
 		for _, m := range p.Measurements {
 			ids = append(ids, m.IDs...)
 		}
-		return nil, fmt.Errorf("no measurement makes %q; there are %v", p.Only, ids)
+		return nil, fmt.Errorf("no measurement has an id that matches %q; the ids are %v", p.Only, ids)
 	}
 	return selected, nil
 }
 
-// Do makes all selected measurements, with the tools of the bench given. It returns what has been measured even if there is an
-// error: that of each measurement that could not be made.
+// Do runs all selected measurements with the given bench. It returns the results also if there is an error, which joins the errors of the
+// failed measurements.
 func (p *Plan) Do(ctx context.Context, with Bench) (rows []result.Row, series []result.Series, err error) {
 	selected, err := p.Selected()
 	if err != nil {
@@ -132,7 +155,7 @@ func (p *Plan) Do(ctx context.Context, with Bench) (rows []result.Row, series []
 	var errs []error
 	for i, m := range selected {
 		if with.Local == nil && !m.ClusterToo {
-			fmt.Fprintf(p.Progress, "==> %d/%d %s: left out, it needs processes on this machine\n", i+1, len(selected), m.Name)
+			fmt.Fprintf(p.Progress, "==> %d/%d %s: skipped, it needs processes on this machine\n", i+1, len(selected), m.Name)
 			continue
 		}
 		fmt.Fprintf(p.Progress, "==> %d/%d %s\n", i+1, len(selected), m.Name)
@@ -170,6 +193,8 @@ func (p *Plan) one(ctx context.Context, m Measurement, b Bench) (rows []result.R
 		defer func() { err = errors.Join(err, stop()) }()
 	}
 	rows, series, err = m.Run(ctx, &b)
+	rows = slices.DeleteFunc(rows, func(r result.Row) bool { return !b.Wants(r.ID) })
+	series = slices.DeleteFunc(series, func(s result.Series) bool { return !b.Wants(s.ID) })
 	for i := range rows {
 		if err := rows[i].Check(); err != nil {
 			return nil, nil, err

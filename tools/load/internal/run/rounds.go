@@ -6,20 +6,20 @@ import (
 	"time"
 )
 
-// Trial is one side of an experiment. It returns what it has measured.
+// Trial is one side of an experiment. It returns the measured value.
 type Trial[T any] func(ctx context.Context) (T, error)
 
-// Rounds measures value and floor in turns, so that whatever else the machine does hits both alike: floor and value, then value and
-// floor, and so on, after one of each that does not count. A floor of nil is none, and gets no results.
+// Rounds measures value and floor in turns (floor and value, then value and floor, and so on), so that other load on the machine affects
+// both equally. A warm-up round does not count. If floor is nil, there are no floor results.
 //
-// It makes the bench's number of rounds, but fewer, at least one, if the next would end after the measurement's budget, as far as
-// the slowest so far tells. Several calls in one measurement share its budget: [Bench.Share] gives each its part.
+// It runs the bench's number of rounds. It stops earlier, after at least one round, if a round as slow as the slowest one would exceed the
+// budget of the measurement. If a measurement calls Rounds several times, [Bench.Share] divides the budget.
 func Rounds[T any](ctx context.Context, b *Bench, value, floor Trial[T]) (values, floors []T, err error) {
 	var slowest time.Duration
 	for round := range b.rounds + 1 {
 		began := b.Clock.Now()
 		if round > 1 && !b.deadline.IsZero() && began.Add(slowest).After(b.deadline) {
-			b.Progress("%d of %d rounds, for want of time", round-1, b.rounds)
+			b.Progress("%d of %d rounds, to keep the time budget", round-1, b.rounds)
 			break
 		}
 		v, f, err := pair(ctx, round%2 == 0, value, floor)
@@ -43,7 +43,7 @@ func Rounds[T any](ctx context.Context, b *Bench, value, floor Trial[T]) (values
 	return values, floors, nil
 }
 
-// pair makes both trials, the floor first or last.
+// pair runs both trials, the floor first or last.
 func pair[T any](ctx context.Context, floorFirst bool, value, floor Trial[T]) (v, f T, err error) {
 	if floor != nil && floorFirst {
 		if f, err = floor(ctx); err != nil {
@@ -75,8 +75,8 @@ func figure(v any) string {
 	return fmt.Sprintf("%+v", v)
 }
 
-// Share returns a bench for one of several parts of a measurement: its rounds have to end within an equal part of the time that is
-// left, where remaining counts the parts that are still to come, this one with them.
+// Share returns a bench for one of several parts of a measurement. Its budget is an equal share of the remaining time, where remaining is
+// the number of remaining parts, including this one.
 func (b *Bench) Share(remaining int) *Bench {
 	part := *b
 	if !b.deadline.IsZero() {
@@ -86,8 +86,8 @@ func (b *Bench) Share(remaining int) *Bench {
 	return &part
 }
 
-// Times returns a bench that makes as many times more rounds, and shows one of as many: short rounds, often in turns, suffer less
-// from what else a machine does.
+// Times returns a bench that makes factor times as many rounds, and prints every factor-th one. Many short rounds are less sensitive to
+// other load on the machine.
 func (b *Bench) Times(factor int) *Bench {
 	more := *b
 	more.rounds *= factor

@@ -13,7 +13,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/clusterring/clusterring/tools/load/internal/result"
-	"github.com/clusterring/clusterring/tools/load/internal/system"
+	"github.com/clusterring/clusterring/tools/load/internal/target"
 )
 
 // bench returns a bench with a clock that stands still, and what it shows.
@@ -71,7 +71,7 @@ func TestRoundsKeepTheBudget(t *testing.T) {
 		values, _, err := Rounds(t.Context(), b, value, floor)
 		require.NoError(t, err)
 		require.Len(t, values, tc.rounds)
-		require.Contains(t, shown.String(), "for want of time")
+		require.Contains(t, shown.String(), "to keep the time budget")
 	}
 }
 
@@ -122,12 +122,12 @@ func TestPlan(t *testing.T) {
 			return func() error { profiled += "end "; return nil }
 		},
 	}
-	with := Bench{System: &system.System{}, Clock: clocktesting.NewFakeClock(time.Unix(0, 0))} // a cluster, for it has no control plane here
+	with := Bench{System: &target.System{}, Clock: clocktesting.NewFakeClock(time.Unix(0, 0))} // a cluster, for it has no control plane here
 
 	rows, _, err := p.Do(t.Context(), with)
 	require.EqualError(t, err, "two: broken")
 	require.Len(t, rows, 3, "also those of the others")
-	require.Contains(t, shown.String(), "==> 3/3 local: left out, it needs processes on this machine")
+	require.Contains(t, shown.String(), "==> 3/3 local: skipped, it needs processes on this machine")
 	require.Equal(t, "one end two end ", profiled)
 
 	p.Only = regexp.MustCompile("^a-2$")
@@ -138,7 +138,7 @@ func TestPlan(t *testing.T) {
 
 	p.Only = regexp.MustCompile("^x")
 	_, _, err = p.Do(t.Context(), with)
-	require.ErrorContains(t, err, `no measurement makes "^x"; there are [a-1 a-2 b-1 c-1]`)
+	require.ErrorContains(t, err, `no measurement has an id that matches "^x"; the ids are [a-1 a-2 b-1 c-1]`)
 }
 
 func TestPlanRefusesRowsThatSayNothing(t *testing.T) {
@@ -146,7 +146,7 @@ func TestPlanRefusesRowsThatSayNothing(t *testing.T) {
 		return []result.Row{{ID: "e"}}, nil, nil
 	}}
 	p := &Plan{Measurements: []Measurement{empty}, Progress: &bytes.Buffer{}}
-	_, _, err := p.Do(t.Context(), Bench{System: &system.System{}, Clock: clocktesting.NewFakeClock(time.Unix(0, 0))})
+	_, _, err := p.Do(t.Context(), Bench{System: &target.System{}, Clock: clocktesting.NewFakeClock(time.Unix(0, 0))})
 	require.ErrorContains(t, err, `empty: row "e" has no value`)
 }
 
@@ -158,7 +158,7 @@ func TestPlanEndsWhenInterrupted(t *testing.T) {
 		return nil, nil, ctx.Err()
 	}}
 	p := &Plan{Measurements: []Measurement{first, measurement("never", nil, "n")}, Progress: &bytes.Buffer{}}
-	rows, _, err := p.Do(ctx, Bench{System: &system.System{}, Clock: clocktesting.NewFakeClock(time.Unix(0, 0))})
+	rows, _, err := p.Do(ctx, Bench{System: &target.System{}, Clock: clocktesting.NewFakeClock(time.Unix(0, 0))})
 	require.ErrorIs(t, err, interrupted)
 	require.Empty(t, rows)
 }

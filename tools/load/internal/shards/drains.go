@@ -15,7 +15,7 @@ import (
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
 )
 
-// Drains acknowledges the drains of all shards of a ring. Make it with [Fleet.Acknowledge]; it is safe for concurrent use.
+// Drains acknowledges the drains of all shards of a ring. Create it with [Fleet.Acknowledge]; it is safe for concurrent use.
 type Drains struct {
 	acknowledged, conflicts atomic.Int64
 
@@ -32,9 +32,10 @@ type drained struct {
 	next string
 }
 
-// Acknowledge begins to acknowledge every drain of objects of the kinds, which have to be those of the ring, until [Drains.Stop]:
-// one watch of metadata with the drain label per kind, and one patch per object, which removes the drain label from exactly the version
-// that was seen, and writes the shard that it names, as shards of pkg/shard do, or removes that label, too. At most concurrency patches are under way at a time.
+// Acknowledge acknowledges all drains of objects of the given kinds, which must be kinds of the ring, until [Drains.Stop]. It uses one
+// metadata watch per kind, and one patch per object, as pkg/shard does: the patch is conditional on the resource version, removes the drain
+// label, and sets the shard label to the next shard, or removes it if the drain label names none. At most concurrency patches are sent at
+// a time.
 func (f *Fleet) Acknowledge(ctx context.Context, concurrency int, kinds ...objects.Kind) *Drains {
 	ctx, cancel := context.WithCancel(ctx)
 	d := &Drains{cancel: cancel}
@@ -49,21 +50,20 @@ func (f *Fleet) Acknowledge(ctx context.Context, concurrency int, kinds ...objec
 	return d
 }
 
-// Acknowledged returns how many drains have been acknowledged, Conflicts how many patches came too late because the object had
-// changed since.
+// Acknowledged returns the number of acknowledged drains.
 func (d *Drains) Acknowledged() int { return int(d.acknowledged.Load()) }
 
-// Conflicts is described at Acknowledged.
+// Conflicts returns the number of patches that failed because the object had changed.
 func (d *Drains) Conflicts() int { return int(d.conflicts.Load()) }
 
-// Stop ends it and returns the first error, if there was one.
+// Stop stops the acknowledgements and returns the first error, if any.
 func (d *Drains) Stop() error {
 	d.cancel()
 	d.group.Wait()
 	return d.Err()
 }
 
-// Err returns the error by which it has ended before [Drains.Stop], if it has.
+// Err returns the error that ended the acknowledgements before [Drains.Stop], if any.
 func (d *Drains) Err() error {
 	if err := d.err.Load(); err != nil {
 		return *err
@@ -71,7 +71,7 @@ func (d *Drains) Err() error {
 	return nil
 }
 
-// end notes an error that did not come from being stopped.
+// end records an error, unless [Drains.Stop] caused it.
 func (d *Drains) end(ctx context.Context, err error) {
 	if err != nil && ctx.Err() == nil {
 		d.err.CompareAndSwap(nil, &err)
@@ -80,7 +80,7 @@ func (d *Drains) end(ctx context.Context, err error) {
 }
 
 func (d *Drains) work(ctx context.Context, f *Fleet, queue <-chan drained) {
-	ring := f.options.Ring.Name
+	ring := f.Ring.Name
 	for {
 		select {
 		case <-ctx.Done():
@@ -102,7 +102,7 @@ func (d *Drains) work(ctx context.Context, f *Fleet, queue <-chan drained) {
 	}
 }
 
-// acknowledgement is the patch by which a shard gives up an object of the given version, to the next one if that is known.
+// acknowledgement returns the patch by which a shard releases an object of the given version, to the next shard if that is known.
 func acknowledgement(ring, version, next string) ([]byte, error) {
 	var shard any
 	if next != "" {
@@ -118,10 +118,10 @@ func acknowledgement(ring, version, next string) ([]byte, error) {
 	return patch, nil
 }
 
-// follow puts every object that has or gets a drain label into the queue.
+// follow queues every object that has or gets a drain label.
 func (f *Fleet) follow(ctx context.Context, kind objects.Kind, queue chan<- drained) error {
-	resource := f.options.Objects.Metadata.Resource(kind.GroupVersionResource).Namespace(f.options.Ring.Namespace)
-	selector := v1alpha1.DrainLabel(f.options.Ring.Name)
+	resource := f.options.Objects.Metadata.Resource(kind.GroupVersionResource).Namespace(f.Ring.Namespace)
+	selector := v1alpha1.DrainLabel(f.Ring.Name)
 	put := func(o *metav1.PartialObjectMetadata) {
 		select {
 		case queue <- drained{kind, o.Namespace, o.Name, o.ResourceVersion, v1alpha1.NextShard(o.Labels[selector])}:
@@ -131,25 +131,25 @@ func (f *Fleet) follow(ctx context.Context, kind objects.Kind, queue chan<- drai
 	for ctx.Err() == nil {
 		list, err := resource.List(ctx, metav1.ListOptions{LabelSelector: selector})
 		if err != nil {
-			return fmt.Errorf("list %s that shall be drained: %w", kind.Resource, err)
+			return fmt.Errorf("list draining %s: %w", kind.Resource, err)
 		}
 		for i := range list.Items {
 			put(&list.Items[i])
 		}
 		watching, err := resource.Watch(ctx, metav1.ListOptions{LabelSelector: selector, ResourceVersion: list.ResourceVersion})
 		if err != nil {
-			return fmt.Errorf("watch %s that shall be drained: %w", kind.Resource, err)
+			return fmt.Errorf("watch draining %s: %w", kind.Resource, err)
 		}
 		err = drainsOf(watching, put)
 		watching.Stop()
 		if err != nil {
-			return fmt.Errorf("watch %s that shall be drained: %w", kind.Resource, err)
+			return fmt.Errorf("watch draining %s: %w", kind.Resource, err)
 		}
 	}
 	return nil
 }
 
-// drainsOf shows the objects of a watch until it ends. One that is too old for the API server ends without an error, too.
+// drainsOf calls put for the objects of a watch until it ends. It returns no error if the resource version has expired.
 func drainsOf(watching watch.Interface, put func(*metav1.PartialObjectMetadata)) error {
 	for event := range watching.ResultChan() {
 		switch event.Type {
@@ -162,7 +162,7 @@ func drainsOf(watching watch.Interface, put func(*metav1.PartialObjectMetadata))
 			if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 				return nil
 			}
-			return fmt.Errorf("the API server has sent an error: %w", err)
+			return fmt.Errorf("the API server sent an error: %w", err)
 		default:
 		}
 	}

@@ -1,11 +1,13 @@
-// Package shards plays the shards of a ring: it holds their Leases, thousands of them if need be, lets them join, leave and die,
-// and acknowledges their drains as fast as it is asked to.
+// Package shards simulates the shards of a ring, up to thousands of them: it holds their Leases, lets them join, leave, and die, and
+// acknowledges their drains.
 package shards
 
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -23,12 +25,16 @@ import (
 const (
 	// leaseDuration is longer than any measurement, so that no shard has to renew its Lease.
 	leaseDuration = 24 * time.Hour
-	// taker is who holds the Lease of a shard that was declared dead.
+	// taker is the holder of the Lease of a dead shard.
 	taker = "shardlease-controller"
 )
 
-// Fleet is the shards of one ring. Make it with [NewFleet]; it is safe for concurrent use.
+// Fleet is a ring and its shards. Create it with [NewFleet]; it is safe for concurrent use.
 type Fleet struct {
+	Ring Ring
+	// State is the state label of new Leases; empty for none. Set it before the first shard joins.
+	State string
+
 	options Options
 
 	mu   sync.Mutex
@@ -36,33 +42,33 @@ type Fleet struct {
 	held map[string]bool
 }
 
-// Options say whose shards they are.
+// Options configure a Fleet.
 type Options struct {
 	// Objects writes the Leases, Client reads the ring.
 	Objects *objects.Client
 	Client  client.Client
 	// Ring is the ring; the Leases are in its namespace.
 	Ring Ring
-	// Concurrency is how many Leases are written at a time.
+	// Concurrency is the number of concurrent writes of Leases.
 	Concurrency int
-	// Now tells the time that is written into Leases.
+	// Now returns the time for the timestamps of Leases.
 	Now func() time.Time
 }
 
 // NewFleet returns a fleet without shards. It sends no request.
-func NewFleet(o Options) *Fleet { return &Fleet{options: o, held: map[string]bool{}} }
+func NewFleet(o Options) *Fleet { return &Fleet{Ring: o.Ring, options: o, held: map[string]bool{}} }
 
-// Join makes n more shards at once and returns their names. No name is used twice.
+// Join adds n shards and returns their names. Names are never reused.
 func (f *Fleet) Join(ctx context.Context, n int) ([]string, error) {
 	f.mu.Lock()
 	names := make([]string, n)
 	for i := range names {
-		names[i] = f.options.Ring.Name + "-" + strconv.Itoa(f.made+i)
+		names[i] = f.Ring.Name + "-" + strconv.Itoa(f.made+i)
 	}
 	f.made += n
 	f.mu.Unlock()
 
-	path := objects.Leases.Path(f.options.Ring.Namespace, "")
+	path := objects.Leases.Path(f.Ring.Namespace, "")
 	err := objects.Each(ctx, n, f.options.Concurrency, func(ctx context.Context, i int) error {
 		body, err := json.Marshal(f.lease(names[i]))
 		if err != nil {
@@ -81,41 +87,40 @@ func (f *Fleet) Join(ctx context.Context, n int) ([]string, error) {
 func (f *Fleet) Held() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	names := make([]string, 0, len(f.held))
-	for name := range f.held {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
+	return slices.Sorted(maps.Keys(f.held))
 }
 
-// Release lets a shard give up its Lease, as one does that stops: its holder is cleared. It returns when the API server has
-// accepted it.
+// Release clears the holder of a shard's Lease, as a shard does that stops gracefully.
 func (f *Fleet) Release(ctx context.Context, name string) error {
 	return f.leave(ctx, name, map[string]any{"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": f.now()})
 }
 
-// Lose has a shard declared dead, as the lease monitor does with one that does not renew its Lease: it takes the Lease.
+// Lose takes the Lease of a shard, as the lease monitor does if a shard stops renewing.
 func (f *Fleet) Lose(ctx context.Context, name string) error {
 	return f.leave(ctx, name, map[string]any{
 		"holderIdentity": taker, "leaseDurationSeconds": int(2 * leaseDuration / time.Second), "acquireTime": f.now(), "renewTime": f.now(), "leaseTransitions": 1,
 	})
 }
 
-// Await waits until the ring's status counts as many available shards as hold their Leases.
-func (f *Fleet) Await(ctx context.Context) error {
+// AwaitShards waits until the ring's status counts as many available shards as hold their Leases.
+func (f *Fleet) AwaitShards(ctx context.Context) error {
 	want := len(f.Held())
-	return f.options.Ring.Await(ctx, f.options.Client, fmt.Sprintf("%d shards are available", want), func(ring *v1alpha1.ClusterRing) bool {
+	return f.Await(ctx, fmt.Sprintf("%d shards are available", want), func(ring *v1alpha1.ClusterRing) bool {
 		return int(ring.Status.AvailableShards) == want
 	})
 }
 
-// Remove deletes all Leases of the ring, those of shards that are gone, too.
-func (f *Fleet) Remove(ctx context.Context) error {
+// Close removes the ring and its Leases, in this order: if the Leases went first, the rebalancer would see shards vanish.
+func (f *Fleet) Close(ctx context.Context) error {
+	return errors.Join(f.removeRing(ctx), f.RemoveLeases(ctx))
+}
+
+// RemoveLeases deletes all Leases of the ring, including those of shards that are gone.
+func (f *Fleet) RemoveLeases(ctx context.Context) error {
 	f.mu.Lock()
 	clear(f.held)
 	f.mu.Unlock()
-	all := objects.Selection{Kind: objects.Leases, Namespace: f.options.Ring.Namespace, Labels: v1alpha1.LabelClusterRing + "=" + f.options.Ring.Name}
+	all := objects.Selection{Kind: objects.Leases, Namespace: f.Ring.Namespace, Labels: v1alpha1.LabelClusterRing + "=" + f.Ring.Name}
 	return f.options.Objects.DeleteAll(ctx, all, f.options.Concurrency)
 }
 
@@ -124,7 +129,7 @@ func (f *Fleet) leave(ctx context.Context, name string, spec map[string]any) err
 	if err != nil {
 		return fmt.Errorf("encode a patch of Lease %s: %w", name, err)
 	}
-	if err := f.options.Objects.MergePatch(ctx, objects.Leases.Path(f.options.Ring.Namespace, name), patch); err != nil {
+	if err := f.options.Objects.MergePatch(ctx, objects.Leases.Path(f.Ring.Namespace, name), patch); err != nil {
 		return err
 	}
 	f.set(name, false)
@@ -144,14 +149,18 @@ func (f *Fleet) set(name string, held bool) {
 func (f *Fleet) now() metav1.MicroTime { return metav1.NewMicroTime(f.options.Now()) }
 
 func (f *Fleet) lease(name string) *coordinationv1.Lease {
-	return &coordinationv1.Lease{
+	lease := &coordinationv1.Lease{
 		TypeMeta: metav1.TypeMeta{APIVersion: coordinationv1.SchemeGroupVersion.String(), Kind: "Lease"},
 		ObjectMeta: metav1.ObjectMeta{
-			Name: name, Namespace: f.options.Ring.Namespace, Labels: map[string]string{v1alpha1.LabelClusterRing: f.options.Ring.Name},
+			Name: name, Namespace: f.Ring.Namespace, Labels: map[string]string{v1alpha1.LabelClusterRing: f.Ring.Name},
 		},
 		Spec: coordinationv1.LeaseSpec{
 			HolderIdentity: new(name), LeaseDurationSeconds: new(int32(leaseDuration / time.Second)),
 			AcquireTime: new(f.now()), RenewTime: new(f.now()), LeaseTransitions: new(int32(0)),
 		},
 	}
+	if f.State != "" {
+		lease.Labels[v1alpha1.LabelState] = f.State
+	}
+	return lease
 }

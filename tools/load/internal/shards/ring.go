@@ -16,25 +16,25 @@ import (
 )
 
 const (
-	// patience is how long the services may take to do what is waited for here; a machine that is measured is busy.
+	// patience limits waits for the services. It is long, because the machine is busy.
 	patience = 5 * time.Minute
 	look     = 250 * time.Millisecond
 )
 
-// Ring says what a ring shards.
+// Ring describes a ring.
 type Ring struct {
-	// Name is that of the ring. Namespace is where its Leases are, and the only one whose objects it shards, if Label is empty.
+	// Namespace contains the Leases. If Label is empty, the ring shards only the objects of this namespace.
 	Name, Namespace string
-	// Label is the key of a label: the ring shards the objects of the namespaces that have it.
+	// Label is the key of a namespace label: if set, the ring shards the objects of all namespaces that have it.
 	Label string
-	// Main is sharded; Controlled follows its owners of Main, and may be empty.
+	// Main is the main resource. Controlled are its controlled resources, possibly none.
 	Main       schema.GroupResource
 	Controlled []schema.GroupResource
 }
 
-// Declare creates the ring and waits until the assigner has registered its webhook. It may still take a second until the API server
-// has noticed.
-func (r Ring) Declare(ctx context.Context, c client.Client) error {
+// Declare creates the ring and waits until the assigner has registered its webhook. The API server may take another second to call it.
+func (f *Fleet) Declare(ctx context.Context) error {
+	r := f.Ring
 	resource := v1alpha1.RingResource{Group: r.Main.Group, Resource: r.Main.Resource}
 	for _, controlled := range r.Controlled {
 		resource.ControlledResources = append(resource.ControlledResources, v1alpha1.ControlledResource{Group: controlled.Group, Resource: controlled.Resource})
@@ -47,22 +47,22 @@ func (r Ring) Declare(ctx context.Context, c client.Client) error {
 		ObjectMeta: metav1.ObjectMeta{Name: r.Name},
 		Spec:       v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{resource}, NamespaceSelector: selector},
 	}
-	if err := c.Create(ctx, ring); err != nil {
+	if err := f.options.Client.Create(ctx, ring); err != nil {
 		return fmt.Errorf("create ClusterRing %s: %w", r.Name, err)
 	}
-	return r.Await(ctx, c, "its webhook is registered", func(ring *v1alpha1.ClusterRing) bool {
+	return f.Await(ctx, "its webhook is registered", func(ring *v1alpha1.ClusterRing) bool {
 		return meta.IsStatusConditionTrue(ring.Status.Conditions, v1alpha1.ConditionWebhookRegistered)
 	})
 }
 
-// AwaitAssigned waits until the rebalancer has found every object in its place.
-func (r Ring) AwaitAssigned(ctx context.Context, c client.Client) error {
-	return r.Await(ctx, c, "has everything in its place", func(ring *v1alpha1.ClusterRing) bool {
+// AwaitAssigned waits until a shard is available and every object is in place.
+func (f *Fleet) AwaitAssigned(ctx context.Context) error {
+	return f.Await(ctx, "every object is in place", func(ring *v1alpha1.ClusterRing) bool {
 		return ring.Status.AvailableShards > 0 && meta.IsStatusConditionTrue(ring.Status.Conditions, v1alpha1.ConditionAssigned)
 	})
 }
 
-// Fingerprint names the shards among which every object is in its place; it is empty while that is not so.
+// Fingerprint identifies the set of shards among which every object is in place. It is empty while an object is out of place.
 func Fingerprint(ring *v1alpha1.ClusterRing) string {
 	if ring.Status.Assignment == nil {
 		return ""
@@ -70,51 +70,55 @@ func Fingerprint(ring *v1alpha1.ClusterRing) string {
 	return ring.Status.Assignment.Fingerprint
 }
 
-// Present returns the fingerprint of now.
-func (r Ring) Present(ctx context.Context, c client.Client) (fingerprint string, err error) {
+// Read returns the ring as it is stored.
+func (f *Fleet) Read(ctx context.Context) (*v1alpha1.ClusterRing, error) {
 	ring := &v1alpha1.ClusterRing{}
-	if err := c.Get(ctx, client.ObjectKey{Name: r.Name}, ring); err != nil {
-		return "", fmt.Errorf("read ClusterRing %s: %w", r.Name, err)
+	if err := f.options.Client.Get(ctx, client.ObjectKey{Name: f.Ring.Name}, ring); err != nil {
+		return nil, fmt.Errorf("read ClusterRing %s: %w", f.Ring.Name, err)
 	}
-	return Fingerprint(ring), nil
+	return ring, nil
 }
 
-// Settle waits until so many shards are available, and every object is in its place among other shards than those of a fingerprint.
-func (r Ring) Settle(ctx context.Context, c client.Client, shards int, before string) error {
-	return r.Await(ctx, c, "is settled", func(ring *v1alpha1.ClusterRing) bool {
-		f := Fingerprint(ring)
-		return int(ring.Status.AvailableShards) == shards && f != "" && f != before &&
+// AwaitConverged waits until as many shards are available as hold their Leases, and every object is in place among another set of shards
+// than the one with the fingerprint before.
+func (f *Fleet) AwaitConverged(ctx context.Context, before string) error {
+	want := len(f.Held())
+	return f.Await(ctx, "has converged", func(ring *v1alpha1.ClusterRing) bool {
+		now := Fingerprint(ring)
+		return int(ring.Status.AvailableShards) == want && now != "" && now != before &&
 			meta.IsStatusConditionTrue(ring.Status.Conditions, v1alpha1.ConditionAssigned)
 	})
 }
 
-// Await waits until the ring is as the condition says; what names that in the error if it takes too long.
-func (r Ring) Await(ctx context.Context, c client.Client, what string, condition func(*v1alpha1.ClusterRing) bool) error {
+// Await waits until the condition holds for the ring. The text what describes the condition in the error.
+func (f *Fleet) Await(ctx context.Context, what string, condition func(*v1alpha1.ClusterRing) bool) error {
 	ring := &v1alpha1.ClusterRing{}
 	err := wait.PollUntilContextTimeout(ctx, look, patience, true, func(ctx context.Context) (bool, error) {
-		if err := c.Get(ctx, client.ObjectKey{Name: r.Name}, ring); err != nil {
-			return false, err //nolint:wrapcheck // wrapped below
+		stored, err := f.Read(ctx)
+		if err != nil {
+			return false, err
 		}
+		ring = stored
 		return condition(ring), nil
 	})
 	if err != nil {
-		return fmt.Errorf("wait until of ClusterRing %s %s (status %+v): %w", r.Name, what, ring.Status, err)
+		return fmt.Errorf("wait for ClusterRing %s: %s: %w (status %+v)", f.Ring.Name, what, err, ring.Status)
 	}
 	return nil
 }
 
-// Remove deletes the ring and waits until it is gone: until the rebalancer has removed its labels from all objects.
-func (r Ring) Remove(ctx context.Context, c client.Client) error {
-	ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: r.Name}}
-	if err := client.IgnoreNotFound(c.Delete(ctx, ring)); err != nil {
-		return fmt.Errorf("delete ClusterRing %s: %w", r.Name, err)
+// removeRing deletes the ring and waits until it is gone: until the rebalancer has removed the ring's labels from all objects.
+func (f *Fleet) removeRing(ctx context.Context) error {
+	ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: f.Ring.Name}}
+	if err := client.IgnoreNotFound(f.options.Client.Delete(ctx, ring)); err != nil {
+		return fmt.Errorf("delete ClusterRing %s: %w", f.Ring.Name, err)
 	}
 	err := wait.PollUntilContextTimeout(ctx, look, patience, true, func(ctx context.Context) (bool, error) {
-		err := c.Get(ctx, client.ObjectKeyFromObject(ring), ring)
+		err := f.options.Client.Get(ctx, client.ObjectKeyFromObject(ring), ring)
 		return err != nil && client.IgnoreNotFound(err) == nil, client.IgnoreNotFound(err)
 	})
 	if err != nil {
-		return fmt.Errorf("wait until ClusterRing %s is gone: %w", r.Name, err)
+		return fmt.Errorf("wait until ClusterRing %s is gone: %w", f.Ring.Name, err)
 	}
 	return nil
 }

@@ -61,7 +61,7 @@ func TestFleet(t *testing.T) {
 	require.NoError(t, err)
 	require.NotContains(t, joined, more[0], "no name is used twice")
 
-	require.NoError(t, f.Remove(t.Context()))
+	require.NoError(t, f.RemoveLeases(t.Context()))
 	require.Empty(t, f.Held())
 	var left coordinationv1.LeaseList
 	require.NoError(t, p.Client.List(t.Context(), &left, client.InNamespace(namespace)))
@@ -119,5 +119,5 @@ func TestAcknowledgeOfNothing(t *testing.T) {
 	unknown.Resource = "unknown"
 	drains := f.Acknowledge(t.Context(), 1, unknown)
 	require.Eventually(t, func() bool { return drains.Err() != nil }, patience, tick)
-	require.ErrorContains(t, drains.Stop(), "list unknown that shall be drained")
+	require.ErrorContains(t, drains.Stop(), "list draining unknown")
 }

@@ -1,7 +1,7 @@
-// Package store puts objects into the storage of the API server of this machine, and removes them, without asking it: some ten
-// thousand a second, where the API server takes a thousand. The API server learns of them as of what another replica of it writes.
+// Package store writes objects directly into the etcd of the API server of this machine, and removes them: about ten thousand per second,
+// compared with a thousand through the API server. The API server sees these writes like those of another replica.
 //
-// One object is made by the API server. All others are that one, as it is stored, with another name, UID and labels.
+// The API server creates the first object. All others are copies of its stored form with another name, UID, and labels.
 package store
 
 import (
@@ -30,34 +30,34 @@ import (
 const (
 	// prefix begins the keys of all ConfigMaps.
 	prefix = "/registry/configmaps/"
-	// mark is a key that is nobody's: written, it gives etcd a revision of which there is nothing to tell a watch.
+	// mark is a key that nobody watches. Writing it yields a new revision of etcd.
 	mark = "/clusterring/mark"
-	// atOnce is how many objects are written by one transaction; etcd takes 128.
+	// atOnce is the number of objects per transaction; etcd accepts 128.
 	atOnce = 100
-	// pageSize is how many are removed by one request.
+	// pageSize is the number of objects that one request removes.
 	pageSize = 5000
-	// concurrency is how many transactions are under way at a time.
+	// concurrency is the number of concurrent transactions.
 	concurrency = 4
 
 	dialTimeout = 10 * time.Second
-	// patience is how long the API server may take to learn of all that was written.
+	// patience limits the wait until the API server has seen all writes.
 	patience = 5 * time.Minute
 	look     = 100 * time.Millisecond
 )
 
-// magic begins what an API server stores as Protobuf.
+// magic is the prefix of objects that an API server stores as Protobuf.
 var magic = []byte("k8s\x00") //nolint:gochecknoglobals // a constant
 
-// errForm says that an object is stored in another form than it is here.
+// errForm is the error for objects that are not stored as Protobuf.
 var errForm = errors.New("the API server does not store ConfigMaps as Protobuf")
 
-// Store is the storage of an API server. Make it with [Open]; it is safe for concurrent use.
+// Store is the storage of an API server. Create it with [Open]; it is safe for concurrent use.
 type Store struct {
 	etcd    *clientv3.Client
 	objects *objects.Client
 }
 
-// Open returns the storage of the API server that the client talks to, by the URL of its etcd. Close it when it is no longer needed.
+// Open connects to the etcd at the URL, which must be the storage of the API server of the client. Call Close when it is no longer needed.
 func Open(etcd string, c *objects.Client) (*Store, error) {
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{etcd}, DialTimeout: dialTimeout, Logger: zap.NewNop()})
 	if err != nil {
@@ -66,7 +66,7 @@ func Open(etcd string, c *objects.Client) (*Store, error) {
 	return &Store{etcd: client, objects: c}, nil
 }
 
-// Close ends the connection.
+// Close closes the connection.
 func (s *Store) Close() error {
 	if err := s.etcd.Close(); err != nil {
 		return fmt.Errorf("disconnect from etcd: %w", err)
@@ -74,8 +74,8 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// Create creates the objects of a batch of ConfigMaps, from the first on, and returns when the API server knows all of them. The first
-// is created by the API server. Concurrency and owner of the batch do not matter.
+// Create creates the ConfigMaps of a batch, starting with number first, and returns when the API server has seen all of them. It ignores
+// the concurrency and the owner of the batch.
 func (s *Store) Create(ctx context.Context, b objects.Batch, first int) error {
 	body, err := b.Body(first)
 	if err != nil {
@@ -95,13 +95,13 @@ func (s *Store) Create(ctx context.Context, b objects.Batch, first int) error {
 	if err != nil {
 		return err
 	}
-	return s.settle(ctx, b.Kind, b.Namespace, b.Name(b.Count-1))
+	return s.await(ctx, b.Kind, b.Namespace, b.Name(b.Count-1))
 }
 
-// Clear removes all ConfigMaps of a namespace, and returns when the API server knows.
+// Clear removes all ConfigMaps of a namespace, and returns when the API server has seen that.
 func (s *Store) Clear(ctx context.Context, namespace string) error {
 	for more := true; more; {
-		// Not all at once: each that watches etcd gets what one request has removed in one message.
+		// In pages, because etcd sends the deletions of one request to each watcher in one message.
 		page, err := s.etcd.Get(ctx, prefix+namespace+"/", clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(pageSize))
 		if err == nil && len(page.Kvs) > 0 {
 			last := string(page.Kvs[len(page.Kvs)-1].Key)
@@ -112,10 +112,10 @@ func (s *Store) Clear(ctx context.Context, namespace string) error {
 		}
 		more = page.More
 	}
-	return s.settle(ctx, objects.ConfigMaps, namespace, "none")
+	return s.await(ctx, objects.ConfigMaps, namespace, "none")
 }
 
-// write writes some objects of a batch, from one on.
+// write writes one transaction of objects, starting with number from.
 func (s *Store) write(ctx context.Context, m mold, b objects.Batch, from int) error {
 	to := min(from+atOnce, b.Count)
 	puts := make([]clientv3.Op, 0, to-from)
@@ -136,10 +136,9 @@ func (s *Store) write(ctx context.Context, m mold, b objects.Batch, from int) er
 	return nil
 }
 
-// settle waits until the API server has learned of all that was written until now: it answers what is at least as new from its
-// cache, and no sooner. All writes of a transaction have one revision, and the first of them brings the cache there; that it is past
-// it, the cache hears from etcd once it was told of all.
-func (s *Store) settle(ctx context.Context, kind objects.Kind, namespace, name string) error {
+// await waits until the API server has seen all previous writes: only then does it answer a list from its cache at the revision of a write
+// that follows them. All writes of a transaction have one revision, so a list at that revision could still miss some of them.
+func (s *Store) await(ctx context.Context, kind objects.Kind, namespace, name string) error {
 	now, err := s.etcd.Put(ctx, mark, "")
 	if err != nil {
 		return fmt.Errorf("write a revision into etcd: %w", err)
@@ -151,11 +150,11 @@ func (s *Store) settle(ctx context.Context, kind objects.Kind, namespace, name s
 	query.Set("resourceVersion", strconv.FormatInt(now.Header.Revision, 10))
 	cached := path + query.Encode()
 	err = wait.PollUntilContextTimeout(ctx, look, patience, true, func(ctx context.Context) (bool, error) {
-		// Asked for the latest, it makes etcd tell its cache how far that is; or, if it takes long, answers without its cache.
+		// A list of the latest version makes etcd report its revision to the cache.
 		for _, path := range []string{latest, cached} {
 			err := s.objects.Do(ctx, objects.Request{Method: http.MethodGet, Path: path, Accept: listOfMetadata}, nil)
 			if apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsTooManyRequests(err) {
-				return false, nil // it is behind
+				return false, nil // its cache lags behind
 			}
 			if err != nil {
 				return false, err
@@ -164,15 +163,15 @@ func (s *Store) settle(ctx context.Context, kind objects.Kind, namespace, name s
 		return true, nil
 	})
 	if err != nil {
-		return fmt.Errorf("wait until the API server knows what was written into etcd: %w", err)
+		return fmt.Errorf("wait until the API server has seen the writes to etcd: %w", err)
 	}
 	return nil
 }
 
-// listOfMetadata asks for the metadata of a list.
+// listOfMetadata requests only the metadata of a list.
 const listOfMetadata = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
-// mold is an object as it is stored, of which others are made.
+// mold is a stored object from which others are copied.
 type mold struct {
 	envelope runtime.Unknown
 	object   corev1.ConfigMap
@@ -185,7 +184,7 @@ func (s *Store) mold(ctx context.Context, namespace, name string) (mold, error) 
 		return mold{}, fmt.Errorf("read %s from etcd: %w", key, err)
 	}
 	if len(answer.Kvs) != 1 {
-		return mold{}, fmt.Errorf("read %s from etcd: there are %d", key, len(answer.Kvs))
+		return mold{}, fmt.Errorf("read %s from etcd: found %d", key, len(answer.Kvs))
 	}
 	return moldOf(answer.Kvs[0].Value)
 }
@@ -204,9 +203,9 @@ func moldOf(stored []byte) (m mold, err error) {
 	return m, nil
 }
 
-// cast returns another object, as it is stored.
+// cast returns the stored form of another object.
 func (m mold) cast(name string, uid types.UID, labels map[string]string) ([]byte, error) {
-	object := m.object // what is changed is no part of what they share
+	object := m.object // the changed fields are not shared
 	object.Name, object.UID, object.Labels = name, uid, maps.Clone(labels)
 	raw, err := object.Marshal()
 	if err != nil {

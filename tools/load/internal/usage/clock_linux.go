@@ -8,8 +8,7 @@ import (
 
 // cpuTime reads the CPU clock of a process.
 func cpuTime(pid int) (time.Duration, error) {
-	// How clock_getcpuclockid(3) makes the id of a clock: the low bits say that it is of a process, and that it counts what the
-	// scheduler has counted.
+	// As clock_getcpuclockid(3) builds the id of a clock: the low bits select a process clock that counts scheduled time.
 	const scheduled = 2
 	var ts unix.Timespec
 	if err := unix.ClockGettime(int32(^pid<<3|scheduled), &ts); err != nil {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// cpuTime has nothing to read.
+// cpuTime is not supported.
 func cpuTime(int) (time.Duration, error) {
-	return 0, errors.New("the accounting of processes is read on Linux alone: run this on Linux, or measure a cluster with --kubeconfig")
+	return 0, errors.New("process accounting works only on Linux: run this on Linux, or measure a cluster with --kubeconfig")
 }

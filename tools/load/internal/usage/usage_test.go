@@ -1,7 +1,6 @@
 package usage
 
 import (
-	"context"
 	"math"
 	"os"
 	"runtime"
@@ -31,8 +30,8 @@ func TestLocal(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("the accounting is read on Linux alone")
 	}
-	local := Local{Processes: func() map[string]int { return map[string]int{"self": os.Getpid()} }}
-	before, err := local.Read(t.Context())
+	local := Reader{Processes: func() map[string]int { return map[string]int{"self": os.Getpid()} }}
+	before, err := local.Read()
 	require.NoError(t, err)
 	require.Positive(t, before["self"].CPU)
 	require.Positive(t, before["self"].Memory)
@@ -44,37 +43,28 @@ func TestLocal(t *testing.T) {
 		for i := range hole {
 			hole[i] = byte(math.Sqrt(float64(i)))
 		}
-		after, err := local.Read(t.Context())
+		after, err := local.Read()
 		return err == nil && Difference(before, after)["self"].CPU > work && Difference(before, after)["self"].Received > 0
 	}, time.Minute, time.Millisecond)
 
-	require.NoError(t, local.ResetPeaks(t.Context()))
-	after, err := local.Read(t.Context())
+	require.NoError(t, local.ResetPeaks())
+	after, err := local.Read()
 	require.NoError(t, err)
 	require.InDelta(t, float64(after["self"].Memory), float64(after["self"].PeakMemory), 16<<20, "the peak begins anew")
 }
 
 func TestLocalOfNobody(t *testing.T) {
-	local := Local{Processes: func() map[string]int { return map[string]int{"nobody": math.MaxInt32} }}
-	_, err := local.Read(t.Context())
-	require.ErrorContains(t, err, "read what nobody uses")
-	require.ErrorContains(t, local.ResetPeaks(t.Context()), "reset the peak of the memory of nobody")
+	local := Reader{Processes: func() map[string]int { return map[string]int{"nobody": math.MaxInt32} }}
+	_, err := local.Read()
+	require.ErrorContains(t, err, "read the usage of nobody")
+	require.ErrorContains(t, local.ResetPeaks(), "reset the peak memory of nobody")
 }
 
-func TestMetrics(t *testing.T) {
-	memory := "4096"
-	m := NewMetrics(func(context.Context) (map[string][]string, error) {
-		one := "process_cpu_seconds_total 1.5\nprocess_resident_memory_bytes " + memory + "\nprocess_network_receive_bytes_total 7\n"
-		return map[string][]string{"assigner": {one, one}}, nil
-	})
-	read := func() Usage {
-		all, err := m.Read(t.Context())
-		require.NoError(t, err)
-		return all["assigner"]
-	}
-	require.Equal(t, Usage{CPU: 3 * time.Second, Memory: 8192, PeakMemory: 8192, Received: 14}, read())
-	memory = "1000"
-	require.Equal(t, Usage{CPU: 3 * time.Second, Memory: 2000, PeakMemory: 8192, Received: 14}, read())
-	require.NoError(t, m.ResetPeaks(t.Context()))
-	require.EqualValues(t, 2000, read().PeakMemory)
+func TestDuring(t *testing.T) {
+	none := Reader{Processes: func() map[string]int { return nil }}
+	used, err := none.During(func() error { return nil })
+	require.NoError(t, err)
+	require.Empty(t, used)
+	_, err = none.During(func() error { return os.ErrInvalid })
+	require.ErrorIs(t, err, os.ErrInvalid)
 }

@@ -25,12 +25,10 @@ import (
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
 	"github.com/clusterring/clusterring/tools/load/internal/shards"
-	"github.com/clusterring/clusterring/tools/load/internal/system"
+	"github.com/clusterring/clusterring/tools/load/internal/target"
 )
 
 const (
-	// concurrency is how many calls, or creates, are under way at a time.
-	concurrency = 16
 	// distinct is how many different objects are asked about.
 	distinct = 4000
 
@@ -86,7 +84,6 @@ func idsAt(size int) []string {
 // in another.
 type experiment struct {
 	bench *run.Bench
-	ring  shards.Ring
 	fleet *shards.Fleet
 	noop  struct {
 		url, namespace string
@@ -115,30 +112,24 @@ func webhooks(ctx context.Context, b *run.Bench) (rows []result.Row, series []re
 			return nil, nil, fmt.Errorf("%d shards: %w", size, err)
 		}
 	}
-	if b.Wants(cpuSeries) {
-		series = append(series, e.series)
-	}
-	return e.rows, series, nil
+	return e.rows, []result.Series{e.series}, nil
 }
 
 // label is the one that both webhooks give.
-func (e *experiment) label() string { return v1alpha1.ShardLabel(e.ring.Name) }
+func (e *experiment) label() string { return v1alpha1.ShardLabel(e.fleet.Ring.Name) }
 
 func (e *experiment) prepare(ctx context.Context) (err error) {
 	s := e.bench.System
-	namespace, err := s.Namespace(ctx, "load-admission")
-	if err != nil {
+	if e.fleet, err = e.bench.Fleet(ctx, shards.Ring{Name: "load-admission", Main: objects.ConfigMaps.GroupResource()}); err != nil {
 		return err
 	}
 	if e.noop.namespace, err = s.Namespace(ctx, "load-noop"); err != nil {
 		return err
 	}
-	if e.bodies, err = reviews(namespace, distinct); err != nil {
+	if e.bodies, err = reviews(e.fleet.Ring.Namespace, distinct); err != nil {
 		return err
 	}
-	e.ring = shards.Ring{Name: "load-admission", Namespace: namespace, Main: objects.ConfigMaps.GroupResource()}
-	e.fleet = shards.NewFleet(shards.Options{Objects: e.bench.Objects, Client: s.Client, Ring: e.ring, Concurrency: concurrency, Now: e.bench.Clock.Now})
-	if err := e.ring.Declare(ctx, s.Client); err != nil {
+	if err := e.fleet.Declare(ctx); err != nil {
 		return err
 	}
 	first, err := e.fleet.Join(ctx, 1)
@@ -216,7 +207,7 @@ func (e *experiment) remove(ctx context.Context) error {
 		errs = append(errs, s.End(noop))
 	}
 	if e.fleet != nil {
-		errs = append(errs, e.ring.Remove(ctx, s.Client), e.fleet.Remove(ctx))
+		errs = append(errs, e.fleet.Close(ctx))
 	}
 	return errors.Join(errs...)
 }
@@ -228,22 +219,22 @@ func (e *experiment) deregister(ctx context.Context, name string) error {
 
 // grow lets shards join until there are as many as given, and waits until the assigner gives objects to nearly all of them.
 func (e *experiment) grow(ctx context.Context, size int) error {
-	s := e.bench.System
+	ring := e.fleet.Ring.Name
 	if _, err := e.fleet.Join(ctx, size-len(e.fleet.Held())); err != nil {
 		return err
 	}
-	if err := e.fleet.Await(ctx); err != nil {
+	if err := e.fleet.AwaitShards(ctx); err != nil {
 		return err
 	}
-	c, err := ofRing(ctx, s.Client, e.ring.Name, true)
+	c, err := ofRing(ctx, e.bench.System.Client, ring, true)
 	if err != nil {
 		return err
 	}
 	defer c.close()
-	err = system.Until(ctx, fmt.Sprintf("the assigner knows %d shards", size), func(ctx context.Context) (bool, error) {
+	err = target.Until(ctx, fmt.Sprintf("the assigner knows %d shards", size), func(ctx context.Context) (bool, error) {
 		seen := map[string]bool{}
 		for _, body := range e.bodies {
-			shard, err := c.shard(ctx, e.ring.Name, body)
+			shard, err := c.shard(ctx, ring, body)
 			if errors.Is(err, errNoPatch) {
 				return false, nil
 			}
@@ -265,7 +256,7 @@ func (e *experiment) grow(ctx context.Context, size int) error {
 
 // inPlace waits until the API server calls both webhooks.
 func (e *experiment) inPlace(ctx context.Context) error {
-	for _, namespace := range []string{e.ring.Namespace, e.noop.namespace} {
+	for _, namespace := range []string{e.fleet.Ring.Namespace, e.noop.namespace} {
 		if err := called(ctx, e.bench.Objects, objects.Batch{Kind: objects.ConfigMaps, Namespace: namespace, Prefix: "probe"}, e.label()); err != nil {
 			return err
 		}
@@ -319,8 +310,8 @@ func (e *experiment) cpuRow(id, title string, values, floors []float64) result.R
 
 // cpu measures CPU time per call.
 func (e *experiment) cpu(ctx context.Context, b *run.Bench, http2 bool) (values, floors []float64, err error) {
-	s := b.System
-	assigner, err := ofRing(ctx, s.Client, e.ring.Name, http2)
+	reader := b.Local.Usage()
+	assigner, err := ofRing(ctx, b.System.Client, e.fleet.Ring.Name, http2)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -332,15 +323,15 @@ func (e *experiment) cpu(ctx context.Context, b *run.Bench, http2 bool) (values,
 	defer least.close()
 	calls := run.Pick(b, 2500, 5000)
 	return run.Rounds(ctx, b, func(ctx context.Context) (float64, error) {
-		return assigner.cost(ctx, s.Usage(), e.bodies, calls)
+		return assigner.cost(ctx, reader, e.bodies, calls)
 	}, func(ctx context.Context) (float64, error) {
-		return least.cost(ctx, s.Usage(), e.bodies, calls)
+		return least.cost(ctx, reader, e.bodies, calls)
 	})
 }
 
 // called waits until an object of the batch gets the label when it is created.
 func called(ctx context.Context, c *objects.Client, batch objects.Batch, label string) error {
-	return system.Until(ctx, "the API server calls the webhook that gives label "+label, func(ctx context.Context) (bool, error) {
+	return target.Until(ctx, "the API server calls the webhook that gives label "+label, func(ctx context.Context) (bool, error) {
 		object, err := c.DryRun(ctx, batch, 0)
 		return err == nil && object.Labels[label] != "", err
 	})

@@ -18,7 +18,8 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
-	"github.com/clusterring/clusterring/tools/load/internal/system"
+	"github.com/clusterring/clusterring/tools/load/internal/run"
+	"github.com/clusterring/clusterring/tools/load/internal/target"
 	"github.com/clusterring/clusterring/tools/load/internal/usage"
 )
 
@@ -46,7 +47,7 @@ func newCaller(e endpoint, http2 bool) (*caller, error) {
 		return nil, fmt.Errorf("the registration of %s has no CA bundle", e.url)
 	}
 	transport := &http.Transport{
-		TLSClientConfig: &tls.Config{RootCAs: authorities, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: http2, MaxIdleConnsPerHost: concurrency,
+		TLSClientConfig: &tls.Config{RootCAs: authorities, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: http2, MaxIdleConnsPerHost: run.Concurrency,
 	}
 	if !http2 {
 		transport.Protocols = new(http.Protocols)
@@ -65,7 +66,7 @@ func ofRing(ctx context.Context, c client.Client, ring string, http2 bool) (*cal
 	if webhook.ClientConfig.URL == nil {
 		return nil, fmt.Errorf("the registration of ring %s has no URL", ring)
 	}
-	return newCaller(endpoint{process: system.Assigner, url: *webhook.ClientConfig.URL, ca: webhook.ClientConfig.CABundle}, http2)
+	return newCaller(endpoint{process: target.Assigner, url: *webhook.ClientConfig.URL, ca: webhook.ClientConfig.CABundle}, http2)
 }
 
 // registered returns the webhook that is registered for a ring.
@@ -109,23 +110,17 @@ func (c *caller) call(ctx context.Context, body []byte, out io.Writer) error {
 
 // cost calls the webhook n times and returns the CPU time that its process has used per call, in microseconds.
 func (c *caller) cost(ctx context.Context, reader usage.Reader, bodies [][]byte, n int) (float64, error) {
-	before, err := reader.Read(ctx)
+	used, err := reader.During(func() error {
+		return objects.Each(ctx, n, run.Concurrency, func(ctx context.Context, i int) error { return c.call(ctx, bodies[i%len(bodies)], nil) })
+	})
 	if err != nil {
 		return 0, err
 	}
-	err = objects.Each(ctx, n, concurrency, func(ctx context.Context, i int) error { return c.call(ctx, bodies[i%len(bodies)], nil) })
-	if err != nil {
-		return 0, err
-	}
-	after, err := reader.Read(ctx)
-	if err != nil {
-		return 0, err
-	}
-	used, ok := usage.Difference(before, after)[c.process]
+	own, ok := used[c.process]
 	if !ok {
 		return 0, fmt.Errorf("no usage of %s is known", c.process)
 	}
-	return float64(used.CPU.Nanoseconds()) / float64(time.Microsecond) / float64(n), nil
+	return float64(own.CPU.Nanoseconds()) / float64(time.Microsecond) / float64(n), nil
 }
 
 // errNoPatch says that a webhook did not give a label.

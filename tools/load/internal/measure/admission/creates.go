@@ -10,8 +10,7 @@ import (
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
-	"github.com/clusterring/clusterring/tools/load/internal/system"
-	"github.com/clusterring/clusterring/tools/load/internal/usage"
+	"github.com/clusterring/clusterring/tools/load/internal/target"
 )
 
 // creation is what creating objects came to.
@@ -31,7 +30,7 @@ func (c creation) perSecond() float64 { return float64(c.objects) / c.took.Secon
 // The floor's objects are created in a namespace of the no-op webhook.
 func (e *experiment) throughput(ctx context.Context, b *run.Bench, least string) (values, floors [][]creation, err error) {
 	n, times := run.Pick(b, 75, 250), run.Pick(b, 5, 8)
-	mine := objects.Batch{Kind: objects.ConfigMaps, Namespace: e.ring.Namespace, Prefix: "created", Count: n, Concurrency: concurrency}
+	mine := objects.Batch{Kind: objects.ConfigMaps, Namespace: e.fleet.Ring.Namespace, Prefix: "created", Count: n, Concurrency: run.Concurrency}
 	other := mine
 	other.Namespace = least
 	turns, lowest, err := run.Rounds(ctx, b.Times(times), func(ctx context.Context) (creation, error) {
@@ -58,7 +57,7 @@ func together(turns []creation, times int) [][]creation {
 // matched compares with the no-op webhook under the match conditions of the ring's registration.
 func (e *experiment) matched(ctx context.Context, b *run.Bench, size int) (err error) {
 	s := b.System
-	registration, err := registered(ctx, s.Client, e.ring.Name)
+	registration, err := registered(ctx, s.Client, e.fleet.Ring.Name)
 	if err != nil {
 		return err
 	}
@@ -98,30 +97,23 @@ func (e *experiment) createsRow(size int, values, floors [][]creation) result.Ro
 
 // rates returns the creates per second of each round: the median of its turns.
 func rates(rounds [][]creation) []float64 {
-	figures := make([]float64, len(rounds))
-	for i, turns := range rounds {
-		all := make([]float64, len(turns))
-		for k, turn := range turns {
-			all[k] = turn.perSecond()
-		}
-		figures[i], _, _ = result.Spread(all)
-	}
-	return figures
+	return result.Column(rounds, func(turns []creation) float64 {
+		median, _, _ := result.Spread(result.Column(turns, creation.perSecond))
+		return median
+	})
 }
 
 // serverCPU returns the CPU time of the API server per object, of each round, in microseconds. The system accounts for it too coarsely
 // for single turns.
 func serverCPU(rounds [][]creation) []float64 {
-	figures := make([]float64, len(rounds))
-	for i, turns := range rounds {
+	return result.Column(rounds, func(turns []creation) float64 {
 		var sum creation
 		for _, turn := range turns {
 			sum.objects += turn.objects
 			sum.server += turn.server
 		}
-		figures[i] = float64(sum.server.Nanoseconds()) / float64(time.Microsecond) / float64(sum.objects)
-	}
-	return figures
+		return float64(sum.server.Nanoseconds()) / float64(time.Microsecond) / float64(sum.objects)
+	})
 }
 
 // created creates the objects of a batch, checks that all have the label, and deletes them.
@@ -129,17 +121,11 @@ func created(ctx context.Context, b *run.Bench, batch objects.Batch, label strin
 	if err := b.Local.Calm(ctx); err != nil {
 		return c, err
 	}
-	reader := b.System.Usage()
-	before, err := reader.Read(ctx)
-	if err != nil {
-		return c, err
-	}
-	began := b.Clock.Now()
-	if err := b.Objects.Create(ctx, batch); err != nil {
-		return c, err
-	}
-	took := b.Clock.Since(began)
-	after, err := reader.Read(ctx)
+	used, err := b.Local.Usage().During(func() error {
+		began := b.Clock.Now()
+		defer func() { c.took = b.Clock.Since(began) }()
+		return b.Objects.Create(ctx, batch)
+	})
 	if err != nil {
 		return c, err
 	}
@@ -150,6 +136,6 @@ func created(ctx context.Context, b *run.Bench, batch objects.Batch, label strin
 	if without > 0 {
 		return c, fmt.Errorf("%d of %d objects in %s were created without the label: the webhook was not called", without, batch.Count, batch.Namespace)
 	}
-	c = creation{objects: batch.Count, took: took, server: usage.Difference(before, after)[system.APIServer].CPU}
+	c.objects, c.server = batch.Count, used[target.APIServer].CPU
 	return c, b.Objects.Delete(ctx, batch)
 }

@@ -20,12 +20,11 @@ import (
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
 	"github.com/clusterring/clusterring/tools/load/internal/shards"
-	"github.com/clusterring/clusterring/tools/load/internal/system"
+	"github.com/clusterring/clusterring/tools/load/internal/target"
 )
 
 const (
-	name        = "load-balance"
-	concurrency = 16
+	name = "load-balance"
 	// few is the number of shards above which there are fewer sets, for want of time, and because larger rings differ less.
 	few = 50
 
@@ -78,23 +77,13 @@ func measure(ctx context.Context, b *run.Bench) (rows []result.Row, series []res
 		return nil, nil, fmt.Errorf("connect to the ring query service: %w", err)
 	}
 	defer func() { err = errors.Join(err, connection.Close()) }()
-	namespace, err := b.System.Namespace(ctx, name)
+	fleet, err := b.Fleet(ctx, shards.Ring{Name: name, Main: objects.ConfigMaps.GroupResource()})
 	if err != nil {
 		return nil, nil, err
 	}
-	ring := shards.Ring{Name: name, Namespace: namespace, Main: objects.ConfigMaps.GroupResource()}
-	e := &experiment{
-		bench: b,
-		fleet: shards.NewFleet(shards.Options{
-			Objects: b.Objects, Client: b.System.Client, Ring: ring, Concurrency: concurrency, Now: b.Clock.Now,
-		}),
-		query: pb.NewDiagnosticsServiceClient(connection),
-	}
-	defer func() {
-		ctx := context.WithoutCancel(ctx)
-		err = errors.Join(err, e.fleet.Remove(ctx), ring.Remove(ctx, b.System.Client))
-	}()
-	if err := ring.Declare(ctx, b.System.Client); err != nil {
+	defer func() { err = errors.Join(err, fleet.Close(context.WithoutCancel(ctx))) }()
+	e := &experiment{bench: b, fleet: fleet, query: pb.NewDiagnosticsServiceClient(connection)}
+	if err := fleet.Declare(ctx); err != nil {
 		return nil, nil, err
 	}
 	sizes, sets := run.Pick(b, []int{3, 10, 50, 500}, []int{3, 5, 10, 20, 50, 100, 200, 500, 1000}), run.Pick(b, 3, 5)
@@ -112,7 +101,7 @@ func measure(ctx context.Context, b *run.Bench) (rows []result.Row, series []res
 
 // set lets shards with new names join one after the other, and measures at each size.
 func (e *experiment) set(ctx context.Context, set int, sizes []int) error {
-	if err := e.fleet.Remove(ctx); err != nil {
+	if err := e.fleet.RemoveLeases(ctx); err != nil {
 		return err
 	}
 	for _, size := range sizes {
@@ -138,7 +127,7 @@ func (e *experiment) partitions(ctx context.Context) (partitions []int32, err er
 	for _, shard := range e.fleet.Held() {
 		held[shard] = true
 	}
-	err = system.Until(ctx, fmt.Sprintf("the ring query service knows the %d shards", len(held)), func(ctx context.Context) (bool, error) {
+	err = target.Until(ctx, fmt.Sprintf("the ring query service knows the %d shards", len(held)), func(ctx context.Context) (bool, error) {
 		answer, err := e.query.GetRing(ctx, &pb.GetRingRequest{Name: name})
 		if err != nil {
 			return false, fmt.Errorf("ask for the ring: %w", err)

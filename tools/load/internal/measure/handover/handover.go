@@ -53,23 +53,13 @@ func all(ctx context.Context, b *run.Bench) (rows []result.Row, series []result.
 		if err != nil {
 			return nil, nil, fmt.Errorf("%d children: %w", children, err)
 		}
-		for _, row := range rowsOf(children, values, floors) {
-			if b.Wants(row.ID) {
-				rows = append(rows, row)
-			}
-		}
+		rows = append(rows, rowsOf(children, values, floors)...)
 	}
 	return rows, nil, nil
 }
 
 func rowsOf(children int, values, floors []moved) []result.Row {
-	of := func(list []moved, what func(moved) float64) []float64 {
-		figures := make([]float64, len(list))
-		for i, m := range list {
-			figures[i] = what(m)
-		}
-		return figures
-	}
+	of := result.Column[moved]
 	with := fmt.Sprintf("an owner of %d children", children)
 	return []result.Row{
 		{

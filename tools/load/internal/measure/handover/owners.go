@@ -18,8 +18,6 @@ import (
 )
 
 const (
-	// concurrency is how many requests are under way at a time: as many as the rebalancer sends by default.
-	concurrency = 16
 	// shardsAtFirst is how many shards there are before one joins.
 	shardsAtFirst = 3
 	// turnLabel is what raw patches change, so that nobody minds.
@@ -29,7 +27,6 @@ const (
 // owners are Websites of a ring with so many ConfigMaps each. Make them with [open]; they are for one goroutine.
 type owners struct {
 	bench    *run.Bench
-	ring     shards.Ring
 	fleet    *shards.Fleet
 	drains   *shards.Drains
 	children int
@@ -48,25 +45,22 @@ func withChildren(ctx context.Context, b *run.Bench, children int) (values, floo
 }
 
 func open(ctx context.Context, b *run.Bench, children int) (*owners, error) {
-	name := fmt.Sprintf("load-owners-%d", children)
-	namespace, err := b.System.Namespace(ctx, name)
+	ring := shards.Ring{Name: fmt.Sprintf("load-owners-%d", children), Main: objects.Websites.GroupResource()}
+	if children > 0 {
+		ring.Controlled = []schema.GroupResource{objects.ConfigMaps.GroupResource()}
+	}
+	fleet, err := b.Fleet(ctx, ring)
 	if err != nil {
 		return nil, err
 	}
-	o := &owners{bench: b, children: children, ring: shards.Ring{Name: name, Namespace: namespace, Main: objects.Websites.GroupResource()}}
-	if children > 0 {
-		o.ring.Controlled = []schema.GroupResource{objects.ConfigMaps.GroupResource()}
-	}
-	o.fleet = shards.NewFleet(shards.Options{
-		Objects: b.Objects, Client: b.System.Client, Ring: o.ring, Concurrency: concurrency, Now: b.Clock.Now,
-	})
+	o := &owners{bench: b, children: children, fleet: fleet}
 	if _, err := o.fleet.Join(ctx, shardsAtFirst); err != nil {
 		return o, err
 	}
-	if err := o.ring.Declare(ctx, b.System.Client); err != nil {
+	if err := o.fleet.Declare(ctx); err != nil {
 		return o, err
 	}
-	o.drains = o.fleet.Acknowledge(ctx, concurrency, objects.Websites)
+	o.drains = o.fleet.Acknowledge(ctx, run.Concurrency, objects.Websites)
 	if err := o.fill(ctx, o.count()); err != nil {
 		return o, err
 	}
@@ -91,7 +85,7 @@ func (o *owners) writes() int {
 
 // fill creates the objects, and waits until all are in their places.
 func (o *owners) fill(ctx context.Context, count int) error {
-	sites := objects.Batch{Kind: objects.Websites, Namespace: o.ring.Namespace, Prefix: "owner", Count: count, Concurrency: concurrency}
+	sites := objects.Batch{Kind: objects.Websites, Namespace: o.fleet.Ring.Namespace, Prefix: "owner", Count: count, Concurrency: run.Concurrency}
 	if err := o.bench.Objects.Create(ctx, sites); err != nil {
 		return err
 	}
@@ -102,14 +96,14 @@ func (o *owners) fill(ctx context.Context, count int) error {
 	for i := range list.Items {
 		site := &list.Items[i]
 		children := objects.Batch{
-			Kind: objects.ConfigMaps, Namespace: o.ring.Namespace, Prefix: "of-" + site.Name, Count: o.children, Concurrency: concurrency,
+			Kind: objects.ConfigMaps, Namespace: o.fleet.Ring.Namespace, Prefix: "of-" + site.Name, Count: o.children, Concurrency: run.Concurrency,
 			Owner: metav1.NewControllerRef(site, objects.Websites.GroupVersion().WithKind(objects.Websites.Kind)),
 		}
 		if err := o.bench.Objects.Create(ctx, children); err != nil {
 			return err
 		}
 	}
-	return o.settle(ctx, "")
+	return o.fleet.AwaitConverged(ctx, "")
 }
 
 // close removes all of it, unless all that there is ends with this measurement.
@@ -122,27 +116,22 @@ func (o *owners) close(ctx context.Context) error {
 		return errors.Join(errs...)
 	}
 	for _, kind := range []objects.Kind{objects.ConfigMaps, objects.Websites} {
-		errs = append(errs, o.bench.Objects.DeleteAll(ctx, objects.Selection{Kind: kind, Namespace: o.ring.Namespace}, concurrency))
+		errs = append(errs, o.bench.Objects.DeleteAll(ctx, objects.Selection{Kind: kind, Namespace: o.fleet.Ring.Namespace}, run.Concurrency))
 	}
-	return errors.Join(append(errs, o.ring.Remove(ctx, o.bench.System.Client), o.fleet.Remove(ctx))...)
-}
-
-// settle waits until all is in its place among other shards than those of the fingerprint.
-func (o *owners) settle(ctx context.Context, before string) error {
-	return o.ring.Settle(ctx, o.bench.System.Client, len(o.fleet.Held()), before)
+	return errors.Join(append(errs, o.fleet.Close(ctx))...)
 }
 
 func (o *owners) list(ctx context.Context, kind objects.Kind) (*metav1.PartialObjectMetadataList, error) {
-	list, err := o.bench.Objects.Metadata.Resource(kind.GroupVersionResource).Namespace(o.ring.Namespace).List(ctx, metav1.ListOptions{})
+	list, err := o.bench.Objects.Metadata.Resource(kind.GroupVersionResource).Namespace(o.fleet.Ring.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("list the %s of ring %s: %w", kind.Resource, o.ring.Name, err)
+		return nil, fmt.Errorf("list the %s of ring %s: %w", kind.Resource, o.fleet.Ring.Name, err)
 	}
 	return list, nil
 }
 
 // join lets a shard join, sees the owners come to it, and has the first shard leave, so that the next round finds as many.
 func (o *owners) join(ctx context.Context) (moved, error) {
-	before, err := o.ring.Present(ctx, o.bench.System.Client)
+	before, err := o.fleet.Read(ctx)
 	if err != nil {
 		return moved{}, err
 	}
@@ -156,7 +145,7 @@ func (o *owners) join(ctx context.Context) (moved, error) {
 	if err != nil {
 		return moved{}, err
 	}
-	if err := o.settle(ctx, before); err != nil {
+	if err := o.fleet.AwaitConverged(ctx, shards.Fingerprint(before)); err != nil {
 		return moved{}, err
 	}
 	list, err := o.list(ctx, objects.Websites)
@@ -165,7 +154,7 @@ func (o *owners) join(ctx context.Context) (moved, error) {
 	}
 	theirs := map[string]string{} // by name, the version of now
 	for i := range list.Items {
-		if list.Items[i].Labels[v1alpha1.ShardLabel(o.ring.Name)] == names[0] {
+		if list.Items[i].Labels[v1alpha1.ShardLabel(o.fleet.Ring.Name)] == names[0] {
 			theirs[list.Items[i].Name] = list.Items[i].ResourceVersion
 		}
 	}
@@ -181,14 +170,14 @@ func (o *owners) join(ctx context.Context) (moved, error) {
 
 // lose has the first shard declared dead, and waits until its objects have moved.
 func (o *owners) lose(ctx context.Context) error {
-	before, err := o.ring.Present(ctx, o.bench.System.Client)
+	before, err := o.fleet.Read(ctx)
 	if err != nil {
 		return err
 	}
 	if err := o.fleet.Lose(ctx, o.fleet.Held()[0]); err != nil {
 		return err
 	}
-	return o.settle(ctx, before)
+	return o.fleet.AwaitConverged(ctx, shards.Fingerprint(before))
 }
 
 // raw sends as many writes for as many owners, those of the first shard, as a join takes.
@@ -199,7 +188,7 @@ func (o *owners) raw(ctx context.Context) (moved, error) {
 	}
 	first := o.fleet.Held()[0]
 	sites := slices.DeleteFunc(list.Items, func(site metav1.PartialObjectMetadata) bool {
-		return site.Labels[v1alpha1.ShardLabel(o.ring.Name)] != first
+		return site.Labels[v1alpha1.ShardLabel(o.fleet.Ring.Name)] != first
 	})
 	if len(sites) == 0 {
 		return moved{}, errors.New("the first shard has no owner: there are too few")
@@ -210,7 +199,7 @@ func (o *owners) raw(ctx context.Context) (moved, error) {
 	}
 	defer seen.stop()
 	began := o.bench.Clock.Now()
-	err = objects.Each(ctx, len(sites), concurrency, func(ctx context.Context, i int) error { return o.rawOne(ctx, sites[i].Name) })
+	err = objects.Each(ctx, len(sites), run.Concurrency, func(ctx context.Context, i int) error { return o.rawOne(ctx, sites[i].Name) })
 	if err != nil {
 		return moved{}, err
 	}
@@ -219,10 +208,10 @@ func (o *owners) raw(ctx context.Context) (moved, error) {
 
 // rawOne sends the writes for one owner, one after the other.
 func (o *owners) rawOne(ctx context.Context, name string) error {
-	owner := objects.Websites.Path(o.ring.Namespace, name)
+	owner := objects.Websites.Path(o.fleet.Ring.Namespace, name)
 	paths := []string{owner, owner}
 	for i := range o.children {
-		paths = append(paths, objects.ConfigMaps.Path(o.ring.Namespace, "of-"+name+"-"+strconv.Itoa(i)))
+		paths = append(paths, objects.ConfigMaps.Path(o.fleet.Ring.Namespace, "of-"+name+"-"+strconv.Itoa(i)))
 	}
 	if o.children > 0 {
 		paths = append(paths, owner)

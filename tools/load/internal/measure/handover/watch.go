@@ -42,12 +42,12 @@ type history struct {
 // watch begins to watch owners and children as they are now.
 func (o *owners) watch(ctx context.Context) (*history, error) {
 	h := &history{
-		clock: o.bench.Clock, label: v1alpha1.ShardLabel(o.ring.Name), news: make(chan struct{}, 1),
+		clock: o.bench.Clock, label: v1alpha1.ShardLabel(o.fleet.Ring.Name), news: make(chan struct{}, 1),
 		left: map[string]time.Time{}, nobodys: map[string]time.Duration{}, came: map[string]time.Time{}, version: map[string]string{},
 	}
 	ctx, h.cancel = context.WithCancel(ctx)
 	for _, kind := range []objects.Kind{objects.Websites, objects.ConfigMaps} {
-		of := o.bench.Objects.Metadata.Resource(kind.GroupVersionResource).Namespace(o.ring.Namespace)
+		of := o.bench.Objects.Metadata.Resource(kind.GroupVersionResource).Namespace(o.fleet.Ring.Namespace)
 		wait, err := record.Follow(ctx, of, "", record.Observer[*metav1.PartialObjectMetadata]{
 			See:  func(event watch.EventType, object *metav1.PartialObjectMetadata) { h.see(kind, event, object) },
 			Fail: func(err error) { h.fail(fmt.Errorf("follow %s: %w", kind.Resource, err)) },

@@ -85,12 +85,7 @@ func three(ctx context.Context, b *run.Bench) (rows []result.Row, series []resul
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, row := range rowsOf(w.Objects(), values, floors) {
-		if b.Wants(row.ID) {
-			rows = append(rows, row)
-		}
-	}
-	return rows, nil, nil
+	return append(rows, rowsOf(w.Objects(), values, floors)...), nil, nil
 }
 
 // turn has n shards die and as many join.
@@ -118,33 +113,27 @@ func floor(ctx context.Context, w *world.World, n int) (t turnaround, err error)
 }
 
 func rowsOf(objects int, values, floors []turnaround) []result.Row {
-	rate := func(c world.Cost) float64 { return c.Rate }
-	apiServer := func(c world.Cost) float64 { return c.APIServer }
 	death := func(t turnaround) world.Cost { return t.death }
 	join := func(t turnaround) world.Cost { return t.join }
 	of := func(list []turnaround, which func(turnaround) world.Cost, what func(world.Cost) float64) []float64 {
-		figures := make([]float64, len(list))
-		for i, t := range list {
-			figures[i] = what(which(t))
-		}
-		return figures
+		return result.Column(list, func(t turnaround) float64 { return what(which(t)) })
 	}
 	with := fmt.Sprintf("%d objects, %d shards", objects, threeShards)
 	return []result.Row{
 		{
 			ID: deathRow, Title: "objects moved per second after a shard's death, " + with, Unit: "objects/s",
-			Values: of(values, death, rate), FloorTitle: patch, Floor: of(floors, death, rate), Judge: result.JudgeRatio,
+			Values: of(values, death, rateOf), FloorTitle: patch, Floor: of(floors, death, rateOf), Judge: result.JudgeRatio,
 			Target: result.Target{Bound: result.AtLeast, Value: 0.85, Unit: "×"}, PriorArt: "0.21 / 0.51",
 			Notes: []string{"The time counts from the loss of the Lease to the last object."},
 		},
 		{
 			ID: apiServerRow, Title: "API server CPU per moved object", Unit: "ms",
-			Values: of(values, death, apiServer), FloorTitle: "same raw PATCH", Floor: of(floors, death, apiServer), Judge: result.JudgeRatio,
+			Values: of(values, death, apiServerOf), FloorTitle: "same raw PATCH", Floor: of(floors, death, apiServerOf), Judge: result.JudgeRatio,
 			Target: result.Target{Bound: result.AtMost, Value: 1.2, Unit: "×"}, PriorArt: "3.0 / 1.7", Notes: []string{countedTo},
 		},
 		{
 			ID: cpuRow, Title: "rebalancer CPU per moved object", Unit: "ms",
-			Values: of(values, death, func(c world.Cost) float64 { return c.Rebalancer }), Judge: result.JudgeValue,
+			Values: of(values, death, rebalancerOf), Judge: result.JudgeValue,
 			Target: result.Target{Bound: result.AtMost, Value: 0.2, Unit: "ms"}, PriorArt: "0.68 / 0.48 ms", Notes: []string{countedTo},
 		},
 		{
@@ -154,7 +143,7 @@ func rowsOf(objects int, values, floors []turnaround) []result.Row {
 		},
 		{
 			ID: joinRow, Title: "join: objects drained and given up to the new shard per second, " + with, Unit: "objects/s",
-			Values: of(values, join, rate), FloorTitle: "two raw PATCHes per object", Floor: of(floors, join, rate), Judge: result.JudgeRatio,
+			Values: of(values, join, rateOf), FloorTitle: "two raw PATCHes per object", Floor: of(floors, join, rateOf), Judge: result.JudgeRatio,
 			Target: result.Target{Bound: result.AtLeast, Value: 0.9, Unit: "×"}, PriorArt: "0.36 / 0.64",
 			Notes: []string{"The drain names the shard that comes next, and who gives the object up writes that name: nobody else is asked."},
 		},
@@ -176,13 +165,7 @@ func release(ctx context.Context, b *run.Bench, w *world.World) ([]result.Row, e
 	if err != nil {
 		return nil, fmt.Errorf("release: %w", err)
 	}
-	of := func(list []world.Cost, what func(world.Cost) float64) []float64 {
-		figures := make([]float64, len(list))
-		for i, c := range list {
-			figures[i] = what(c)
-		}
-		return figures
-	}
+	of := result.Column[world.Cost]
 	first := func(c world.Cost) float64 { return c.First }
 	mark := func(c world.Cost) float64 { return c.Mark }
 	return []result.Row{
@@ -210,40 +193,31 @@ func byShards(ctx context.Context, b *run.Bench) (rows []result.Row, series []re
 		if err != nil {
 			return nil, nil, fmt.Errorf("%d shards: %w", size, err)
 		}
-		if i == len(sizes)-1 && b.Wants(manyRow) {
+		if i == len(sizes)-1 {
 			rows = append(rows, rowOfMany(size, values, floors))
 		}
-		points := [...]result.Point{{X: float64(size)}, {X: float64(size)}, {X: float64(size)}}
-		for round, v := range values {
-			points[0].Values, points[0].Floor = append(points[0].Values, v.Rate), append(points[0].Floor, floors[round].Rate)
-			points[1].Values, points[1].Floor = append(points[1].Values, v.APIServer), append(points[1].Floor, floors[round].APIServer)
-			points[2].Values = append(points[2].Values, v.Rebalancer)
-		}
-		for k, s := range []*result.Series{&rate, &apiServer, &cpu} {
-			s.Points = append(s.Points, points[k])
-		}
+		x := float64(size)
+		rate.Points = append(rate.Points, result.Point{X: x, Values: result.Column(values, rateOf), Floor: result.Column(floors, rateOf)})
+		apiServer.Points = append(apiServer.Points, result.Point{X: x, Values: result.Column(values, apiServerOf), Floor: result.Column(floors, apiServerOf)})
+		cpu.Points = append(cpu.Points, result.Point{X: x, Values: result.Column(values, rebalancerOf)})
 	}
-	for _, s := range []result.Series{rate, apiServer, cpu} {
-		if b.Wants(s.ID) {
-			series = append(series, s)
-		}
-	}
-	return rows, series, nil
+	return rows, []result.Series{rate, apiServer, cpu}, nil
 }
 
 // dying is how many of so many shards die: a third, but not more than 300.
 func dying(size int) int { return min(size/threeShards, threeHundred) }
 
 func rowOfMany(size int, values, floors []world.Cost) result.Row {
-	row := result.Row{
+	return result.Row{
 		ID: manyRow, Title: fmt.Sprintf("objects moved per second after the death of %d of %s shards", dying(size), figure.Number(float64(size))),
 		Unit: "objects/s", FloorTitle: patch, Judge: result.JudgeRatio, Target: result.Target{Bound: result.AtLeast, Value: 0.85, Unit: "×"},
+		Values: result.Column(values, rateOf), Floor: result.Column(floors, rateOf),
 	}
-	for i, v := range values {
-		row.Values, row.Floor = append(row.Values, v.Rate), append(row.Floor, floors[i].Rate)
-	}
-	return row
 }
+
+func rateOf(c world.Cost) float64       { return c.Rate }
+func apiServerOf(c world.Cost) float64  { return c.APIServer }
+func rebalancerOf(c world.Cost) float64 { return c.Rebalancer }
 
 // atSize makes a ring of so many shards, and measures one death: after that the ring is another one.
 func atSize(ctx context.Context, b *run.Bench, size int) (values, floors []world.Cost, err error) {

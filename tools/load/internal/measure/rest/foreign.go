@@ -13,8 +13,7 @@ import (
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
 	"github.com/clusterring/clusterring/tools/load/internal/shards"
-	"github.com/clusterring/clusterring/tools/load/internal/system"
-	"github.com/clusterring/clusterring/tools/load/internal/usage"
+	"github.com/clusterring/clusterring/tools/load/internal/target"
 )
 
 const (
@@ -53,15 +52,14 @@ func foreign(ctx context.Context, b *run.Bench) (rows []result.Row, series []res
 	if err != nil {
 		return nil, nil, err
 	}
-	ring := shards.Ring{
+	fleet, err := b.Fleet(ctx, shards.Ring{
 		Name: ringName, Namespace: covered[0], Label: coveredMark,
 		Main: objects.Deployments, Controlled: []schema.GroupResource{objects.ConfigMaps.GroupResource()},
+	})
+	if err != nil {
+		return nil, nil, err
 	}
-	fleet := shards.NewFleet(shards.Options{Objects: b.Objects, Client: b.System.Client, Ring: ring, Concurrency: writers, Now: b.Clock.Now})
-	defer func() {
-		ctx := context.WithoutCancel(ctx)
-		err = errors.Join(err, ring.Remove(ctx, b.System.Client), fleet.Remove(ctx))
-	}()
+	defer func() { err = errors.Join(err, fleet.Close(context.WithoutCancel(ctx))) }()
 	if _, err := fleet.Join(ctx, 1); err != nil {
 		return nil, nil, err
 	}
@@ -71,10 +69,10 @@ func foreign(ctx context.Context, b *run.Bench) (rows []result.Row, series []res
 			return nil, nil, err
 		}
 	}
-	if err := ring.Declare(ctx, b.System.Client); err != nil {
+	if err := fleet.Declare(ctx); err != nil {
 		return nil, nil, err
 	}
-	if err := ring.AwaitAssigned(ctx, b.System.Client); err != nil {
+	if err := fleet.AwaitAssigned(ctx); err != nil {
 		return nil, nil, err
 	}
 	places := []struct{ id, title, namespace string }{
@@ -101,7 +99,7 @@ func foreign(ctx context.Context, b *run.Bench) (rows []result.Row, series []res
 
 // strangers writes ConfigMaps of a namespace, and returns the rebalancer's CPU time per write, in milliseconds.
 func strangers(ctx context.Context, b *run.Bench, namespace string) (values []float64, err error) {
-	batch := objects.Batch{Kind: objects.ConfigMaps, Namespace: namespace, Prefix: "stranger", Count: run.Pick(b, 300, 2000), Concurrency: writers}
+	batch := objects.Batch{Kind: objects.ConfigMaps, Namespace: namespace, Prefix: "stranger", Count: run.Pick(b, 300, 2000), Concurrency: run.Concurrency}
 	if err := b.Objects.Create(ctx, batch); err != nil {
 		return nil, err
 	}
@@ -125,23 +123,12 @@ func strangers(ctx context.Context, b *run.Bench, namespace string) (values []fl
 
 // spent returns the rebalancer's CPU time while something is done and until it has surely seen that, and how long that was.
 func spent(ctx context.Context, b *run.Bench, do func(context.Context) error) (cpu, took time.Duration, err error) {
-	reader := b.System.Usage()
-	before, err := reader.Read(ctx)
-	if err != nil {
-		return 0, 0, fmt.Errorf("read what the rebalancer uses: %w", err)
-	}
 	began := b.Clock.Now()
-	if err := do(ctx); err != nil {
-		return 0, 0, err
-	}
-	select {
-	case <-ctx.Done():
-		return 0, 0, context.Cause(ctx)
-	case <-b.Clock.After(quiet):
-	}
-	after, err := reader.Read(ctx)
-	if err != nil {
-		return 0, 0, fmt.Errorf("read what the rebalancer uses: %w", err)
-	}
-	return usage.Difference(before, after)[system.Rebalancer].CPU, b.Clock.Since(began), nil
+	used, err := b.Local.Usage().During(func() error {
+		if err := do(ctx); err != nil {
+			return err
+		}
+		return b.Pause(ctx, quiet)
+	})
+	return used[target.Rebalancer].CPU, b.Clock.Since(began), err
 }

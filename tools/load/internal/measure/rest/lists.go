@@ -12,8 +12,7 @@ import (
 
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
-	"github.com/clusterring/clusterring/tools/load/internal/system"
-	"github.com/clusterring/clusterring/tools/load/internal/usage"
+	"github.com/clusterring/clusterring/tools/load/internal/target"
 )
 
 // list compares the two ways to list the metadata of all objects of the ring: as a stream, and in pages where they are not too many.
@@ -45,23 +44,18 @@ func (m *multitude) listed(ctx context.Context, size int, list func(context.Cont
 	if err := m.bench.Local.Calm(ctx); err != nil {
 		return 0, err
 	}
-	reader := m.bench.System.Usage()
-	before, err := reader.Read(ctx)
-	if err != nil {
-		return 0, fmt.Errorf("read what the API server uses: %w", err)
-	}
-	seen, err := list(ctx)
+	seen := 0
+	used, err := m.bench.Local.Usage().During(func() (err error) {
+		seen, err = list(ctx)
+		return err
+	})
 	if err != nil {
 		return 0, err
-	}
-	after, err := reader.Read(ctx)
-	if err != nil {
-		return 0, fmt.Errorf("read what the API server uses: %w", err)
 	}
 	if seen < size {
 		return 0, fmt.Errorf("a list has %d of %d objects", seen, size)
 	}
-	return float64(usage.Difference(before, after)[system.APIServer].CPU) / float64(time.Microsecond) / float64(seen), nil
+	return float64(used[target.APIServer].CPU) / float64(time.Microsecond) / float64(seen), nil
 }
 
 // stream lists all objects as a stream.

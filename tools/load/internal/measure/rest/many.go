@@ -12,7 +12,7 @@ import (
 	"github.com/clusterring/clusterring/tools/load/internal/measure/world"
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
-	"github.com/clusterring/clusterring/tools/load/internal/system"
+	"github.com/clusterring/clusterring/tools/load/internal/target"
 )
 
 const (
@@ -85,7 +85,7 @@ func many(ctx context.Context, b *run.Bench) (rows []result.Row, series []result
 		}
 	}
 	all := slices.Concat(m.restRows(manyPrefix, m.title()), m.moveRows(), m.passRows(), m.memoryRows())
-	return slices.DeleteFunc(all, func(r result.Row) bool { return len(r.Values) == 0 || !b.Wants(r.ID) }), nil, nil
+	return slices.DeleteFunc(all, func(r result.Row) bool { return len(r.Values) == 0 }), nil, nil
 }
 
 // with measures with so many objects; those between none and most are there to be compared with.
@@ -111,7 +111,7 @@ func (m *multitude) with(ctx context.Context, size int, most bool) error {
 		}
 	}
 	if size == 0 {
-		m.empty = m.apart[0][system.APIServer].memory
+		m.empty = m.apart[0][target.APIServer].memory
 		return nil
 	}
 	if most {
@@ -168,7 +168,7 @@ func (m *multitude) settle(size int) time.Duration {
 
 // idle is what API server and rebalancer take without objects, in ms/s.
 func (m *multitude) idle() float64 {
-	return m.apart[0][system.APIServer].cpu + m.apart[0][system.Rebalancer].cpu
+	return m.apart[0][target.APIServer].cpu + m.apart[0][target.Rebalancer].cpu
 }
 
 // audit waits for an audit, and measures it. The services must have begun less than a minute ago.
@@ -183,24 +183,22 @@ func (m *multitude) audit(ctx context.Context, size int) error {
 		// audit is over after so many looks.
 		each, quiet, over = 20, 8 << 10, 5
 	)
-	reader, began := m.bench.System.Usage(), m.bench.Clock.Now()
-	before, err := reader.Read(ctx)
+	reader, began := m.bench.Local.Usage(), m.bench.Clock.Now()
+	before, err := reader.Read()
 	if err != nil {
-		return fmt.Errorf("read what the services use: %w", err)
+		return err
 	}
 	last, still, from := before, 0, began
 	for m.bench.Clock.Since(began) < patience {
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-m.bench.Clock.After(look):
+		if err := m.bench.Pause(ctx, look); err != nil {
+			return err
 		}
-		now, err := reader.Read(ctx)
+		now, err := reader.Read()
 		if err != nil {
-			return fmt.Errorf("read what the services use: %w", err)
+			return err
 		}
-		received := now[system.Rebalancer].Received - before[system.Rebalancer].Received
-		if now[system.Rebalancer].Received-last[system.Rebalancer].Received > quiet {
+		received := now[target.Rebalancer].Received - before[target.Rebalancer].Received
+		if now[target.Rebalancer].Received-last[target.Rebalancer].Received > quiet {
 			still = 0
 		} else {
 			still++
@@ -210,7 +208,7 @@ func (m *multitude) audit(ctx context.Context, size int) error {
 		case still < over:
 		case received > each*int64(size):
 			took := m.bench.Clock.Since(from)
-			cpu := now[system.APIServer].CPU + now[system.Rebalancer].CPU - before[system.APIServer].CPU - before[system.Rebalancer].CPU
+			cpu := now[target.APIServer].CPU + now[target.Rebalancer].CPU - before[target.APIServer].CPU - before[target.Rebalancer].CPU
 			cpu -= time.Duration(m.idle() * took.Seconds() * float64(time.Millisecond))
 			m.audits = append(m.audits, float64(cpu)/float64(time.Microsecond)/float64(size))
 			m.bench.Progress("%d objects, an audit: %.1f µs per object, %.1f s", size, m.audits[0], took.Seconds())
@@ -224,14 +222,14 @@ func (m *multitude) audit(ctx context.Context, size int) error {
 
 // memory notes how much memory everything takes, and has taken.
 func (m *multitude) memory(ctx context.Context) error {
-	used, err := m.bench.System.Usage().Read(ctx)
+	used, err := m.bench.Local.Usage().Read()
 	if err != nil {
-		return fmt.Errorf("read what the services use: %w", err)
+		return err
 	}
 	for name, u := range used {
 		m.peaks[name] = float64(u.PeakMemory) / mebibyte
 	}
-	m.grown = m.apart[m.most()][system.APIServer].memory - m.empty
+	m.grown = m.apart[m.most()][target.APIServer].memory - m.empty
 	return nil
 }
 
@@ -327,7 +325,7 @@ func (m *multitude) memoryRows() []result.Row {
 	return []result.Row{
 		{
 			ID: manyPeak, Title: "rebalancer memory at its peak, from its start through a death and a join, " + m.title(), Unit: "MiB",
-			Values: []float64{m.peaks[system.Rebalancer]}, Judge: result.JudgeValue, Target: result.Target{Bound: result.AtMost, Value: peak, Unit: "MiB"},
+			Values: []float64{m.peaks[target.Rebalancer]}, Judge: result.JudgeValue, Target: result.Target{Bound: result.AtMost, Value: peak, Unit: "MiB"},
 			Notes: []string{"At their peaks: " + strings.Join(peaks, ", ") + "."},
 		},
 		{

@@ -14,7 +14,7 @@ import (
 	"github.com/clusterring/clusterring/tools/load/internal/measure/world"
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
-	"github.com/clusterring/clusterring/tools/load/internal/system"
+	"github.com/clusterring/clusterring/tools/load/internal/target"
 	"github.com/clusterring/clusterring/tools/load/internal/usage"
 )
 
@@ -97,17 +97,12 @@ func byObjects(ctx context.Context, b *run.Bench) (rows []result.Row, series []r
 			return nil, nil, fmt.Errorf("%d objects: %w", size, err)
 		}
 	}
-	for _, row := range g.rows() {
-		if b.Wants(row.ID) {
-			rows = append(rows, row)
-		}
-	}
 	for _, id := range []string{restSeries, memorySeries, rateSeries, apiServerSeries, cpuSeries, passSeries, peakSeries} {
-		if s := g.series[id]; s != nil && b.Wants(id) {
+		if s := g.series[id]; s != nil {
 			series = append(series, *s)
 		}
 	}
-	return rows, series, nil
+	return g.rows(), series, nil
 }
 
 // at measures with so many objects.
@@ -151,29 +146,19 @@ func (g *growth) atRest(ctx context.Context, size int) error {
 func (g *growth) look(ctx context.Context, window time.Duration) (all sample, apart map[string]sample, err error) {
 	s, clock := g.bench.System, g.bench.Clock
 	requests := map[string]int{}
-	for _, name := range system.Services {
+	for _, name := range target.Services {
 		if requests[name], err = s.Requests(ctx, name); err != nil {
 			return all, nil, err
 		}
 	}
-	before, err := s.Usage().Read(ctx)
-	if err != nil {
-		return all, nil, fmt.Errorf("read what the services use: %w", err)
-	}
 	began := clock.Now()
-	select {
-	case <-ctx.Done():
-		return all, nil, context.Cause(ctx)
-	case <-clock.After(window):
-	}
-	after, err := s.Usage().Read(ctx)
+	used, err := g.bench.Local.Usage().During(func() error { return g.bench.Pause(ctx, window) })
 	if err != nil {
-		return all, nil, fmt.Errorf("read what the services use: %w", err)
+		return all, nil, err
 	}
 	seconds := clock.Since(began).Seconds()
-	used := usage.Difference(before, after)
-	apart = map[string]sample{system.APIServer: sampleOf(used[system.APIServer], seconds)}
-	for _, name := range system.Services {
+	apart = map[string]sample{target.APIServer: sampleOf(used[target.APIServer], seconds)}
+	for _, name := range target.Services {
 		now, err := s.Requests(ctx, name)
 		if err != nil {
 			return all, nil, err
@@ -209,19 +194,19 @@ func (g *growth) moving(ctx context.Context, size int) error {
 	g.point(apiServerSeries, size, died.APIServer, least.APIServer)
 	g.point(cpuSeries, size, died.Rebalancer, 0)
 	g.point(passSeries, size, died.Pass, 0)
-	reader := g.bench.System.Usage()
-	if err := reader.ResetPeaks(ctx); err != nil {
-		return fmt.Errorf("reset the peaks of memory: %w", err)
+	reader := g.bench.Local.Usage()
+	if err := reader.ResetPeaks(); err != nil {
+		return err
 	}
 	joined, err := g.world.Join(ctx, 1)
 	if err != nil {
 		return err
 	}
-	used, err := reader.Read(ctx)
+	used, err := reader.Read()
 	if err != nil {
-		return fmt.Errorf("read what the services use: %w", err)
+		return err
 	}
-	g.peak = float64(used[system.Rebalancer].PeakMemory) / mebibyte
+	g.peak = float64(used[target.Rebalancer].PeakMemory) / mebibyte
 	g.bench.Progress("%d objects, a join: %v; peak of the rebalancer's memory: %.1f MiB", size, joined, g.peak)
 	g.point(peakSeries, size, g.peak, 0)
 	return nil

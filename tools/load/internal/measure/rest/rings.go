@@ -79,12 +79,7 @@ func crowded(ctx context.Context, b *run.Bench) (rows []result.Row, err error) {
 		b.Progress("%d rings, a death in each: %v; floor: %v", count, died, least)
 		values, floors = []world.Cost{died}, []world.Cost{least}
 	}
-	for _, row := range append(ringRestRows(count, alone, together), ringDeathRows(count, values, floors)...) {
-		if b.Wants(row.ID) && len(row.Values) > 0 {
-			rows = append(rows, row)
-		}
-	}
-	return rows, nil
+	return append(ringRestRows(count, alone, together), ringDeathRows(count, values, floors)...), nil
 }
 
 // atRestNow returns what the services use while nothing happens, one sample per window.
@@ -122,12 +117,7 @@ func ringRestRows(count int, alone, together []sample) []result.Row {
 }
 
 func ringDeathRows(count int, values, floors []world.Cost) []result.Row {
-	of := func(list []world.Cost, what func(world.Cost) float64) (figures []float64) {
-		for _, c := range list {
-			figures = append(figures, what(c))
-		}
-		return figures
-	}
+	of := result.Column[world.Cost]
 	rate := func(c world.Cost) float64 { return c.Rate }
 	return []result.Row{
 		{
@@ -164,7 +154,7 @@ func fairness(ctx context.Context, b *run.Bench) (row result.Row, err error) {
 	alone := func(ctx context.Context) (float64, error) {
 		took, err := small.Orphan(ctx, nil)
 		if err == nil {
-			err = small.Settle(ctx)
+			err = small.AwaitConverged(ctx, "")
 		}
 		return took.Seconds(), err
 	}
@@ -174,7 +164,7 @@ func fairness(ctx context.Context, b *run.Bench) (row result.Row, err error) {
 			return err
 		})
 		if err == nil {
-			err = large.Settle(ctx)
+			err = large.AwaitConverged(ctx, "")
 		}
 		return took, err
 	}, alone)

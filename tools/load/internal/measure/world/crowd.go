@@ -12,8 +12,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
-	"github.com/clusterring/clusterring/tools/load/internal/system"
-	"github.com/clusterring/clusterring/tools/load/internal/usage"
+	"github.com/clusterring/clusterring/tools/load/internal/target"
 )
 
 // openers is how many rings are made or removed at a time.
@@ -67,9 +66,9 @@ func (c *Crowd) Grow(ctx context.Context, each int) error {
 	return c.all(ctx, func(ctx context.Context, w *World) error { return w.Grow(ctx, each) })
 }
 
-// Settle waits until all rings are settled.
-func (c *Crowd) Settle(ctx context.Context) error {
-	return c.all(ctx, func(ctx context.Context, w *World) error { return w.Settle(ctx) })
+// AwaitConverged waits until all rings have converged.
+func (c *Crowd) AwaitConverged(ctx context.Context) error {
+	return c.all(ctx, func(ctx context.Context, w *World) error { return w.AwaitConverged(ctx, "") })
 }
 
 func (c *Crowd) all(ctx context.Context, do func(context.Context, *World) error) error {
@@ -104,7 +103,7 @@ func (c *Crowd) Die(ctx context.Context) (Cost, error) {
 		return Cost{}, err
 	}
 	return c.watched(ctx, count, func(ctx context.Context) error {
-		return objects.Each(ctx, len(theirs), concurrency, func(ctx context.Context, i int) error {
+		return objects.Each(ctx, len(theirs), run.Concurrency, func(ctx context.Context, i int) error {
 			return theirs[i].world.Fleet.Lose(ctx, theirs[i].shard)
 		})
 	})
@@ -129,7 +128,7 @@ func (c *Crowd) Raw(ctx context.Context) (Cost, error) {
 	w := c.Worlds[0]
 	turn := w.turn()
 	return c.watched(ctx, count, func(ctx context.Context) error {
-		return objects.Each(ctx, len(all), concurrency, func(ctx context.Context, i int) error {
+		return objects.Each(ctx, len(all), run.Concurrency, func(ctx context.Context, i int) error {
 			return w.patch(ctx, all[i].world.Ring.Namespace, all[i].object, turn)
 		})
 	})
@@ -149,28 +148,24 @@ func (c *Crowd) watched(ctx context.Context, count int, action func(context.Cont
 	if err := c.Worlds[0].calm(ctx); err != nil {
 		return Cost{}, err
 	}
-	before, err := c.bench.System.Usage().Read(ctx)
-	if err != nil {
-		return Cost{}, fmt.Errorf("read what the services use: %w", err)
-	}
+	var times times
 	began := c.bench.Clock.Now()
-	if err := action(ctx); err != nil {
-		return Cost{}, err
-	}
-	times, err := seen.await(ctx, count)
+	used, err := c.bench.Local.Usage().During(func() (err error) {
+		if err := action(ctx); err != nil {
+			return err
+		}
+		times, err = seen.await(ctx, count)
+		return err
+	})
 	if err != nil {
 		return Cost{}, err
-	}
-	after, err := c.bench.System.Usage().Read(ctx)
-	if err != nil {
-		return Cost{}, fmt.Errorf("read what the services use: %w", err)
 	}
 	cost := Cost{Moved: count, Rate: float64(count) / times.last.Sub(began).Seconds(), First: times.first.Sub(began).Seconds(), CPU: map[string]float64{}}
-	for name, u := range usage.Difference(before, after) {
+	for name, u := range used {
 		cost.CPU[name] = float64(u.CPU) / float64(time.Millisecond) / float64(count)
 	}
-	cost.APIServer, cost.Rebalancer = cost.CPU[system.APIServer], cost.CPU[system.Rebalancer]
-	return cost, c.Settle(ctx)
+	cost.APIServer, cost.Rebalancer = cost.CPU[target.APIServer], cost.CPU[target.Rebalancer]
+	return cost, c.AwaitConverged(ctx)
 }
 
 // version returns the present version of all ConfigMaps.

@@ -15,8 +15,9 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
+	"github.com/clusterring/clusterring/tools/load/internal/run"
 	"github.com/clusterring/clusterring/tools/load/internal/shards"
-	"github.com/clusterring/clusterring/tools/load/internal/system"
+	"github.com/clusterring/clusterring/tools/load/internal/target"
 	"github.com/clusterring/clusterring/tools/load/internal/usage"
 )
 
@@ -89,7 +90,7 @@ func (w *World) lose(ctx context.Context, n int, what watching, lose func(contex
 	}
 	what.selector, what.version, what.leaves, what.count, what.changes = selector, version, true, len(theirs), true
 	return w.watched(ctx, what, func(ctx context.Context) (int, error) {
-		return len(theirs), objects.Each(ctx, n, concurrency, func(ctx context.Context, i int) error { return lose(ctx, held[i]) })
+		return len(theirs), objects.Each(ctx, n, run.Concurrency, func(ctx context.Context, i int) error { return lose(ctx, held[i]) })
 	})
 }
 
@@ -101,7 +102,7 @@ func (w *World) Join(ctx context.Context, n int) (Cost, error) {
 	if err != nil {
 		return Cost{}, err
 	}
-	ring, err := w.read(ctx)
+	ring, err := w.Read(ctx)
 	if err != nil {
 		return Cost{}, err
 	}
@@ -112,7 +113,7 @@ func (w *World) Join(ctx context.Context, n int) (Cost, error) {
 			return 0, err
 		}
 		// How many come to them is known once all have come.
-		if err := w.settleAnew(ctx, shards.Fingerprint(ring)); err != nil {
+		if err := w.AwaitConverged(ctx, shards.Fingerprint(ring)); err != nil {
 			return 0, err
 		}
 		theirs, _, err := w.list(ctx, in(label, names))
@@ -147,7 +148,7 @@ func (w *World) Raw(ctx context.Context, n, limit int) (Cost, error) {
 	turn := w.turn()
 	before := turnLabel + " notin (" + turn + ")"
 	return w.watched(ctx, watching{selector: selector + "," + before, version: version, leaves: true, count: len(list), mark: len(list)}, func(ctx context.Context) (int, error) {
-		return len(list), objects.Each(ctx, len(list), concurrency, func(ctx context.Context, i int) error {
+		return len(list), objects.Each(ctx, len(list), run.Concurrency, func(ctx context.Context, i int) error {
 			return w.patch(ctx, w.Ring.Namespace, list[i], turn)
 		})
 	})
@@ -182,11 +183,11 @@ func (w *World) watched(ctx context.Context, what watching, action func(context.
 	if err := w.calm(ctx); err != nil {
 		return Cost{}, err
 	}
-	ring, err := w.read(ctx)
+	ring, err := w.Read(ctx)
 	if err != nil {
 		return Cost{}, err
 	}
-	before, err := w.usage(ctx)
+	before, err := w.bench.Local.Usage().Read()
 	if err != nil {
 		return Cost{}, err
 	}
@@ -202,7 +203,7 @@ func (w *World) watched(ctx context.Context, what watching, action func(context.
 	if err != nil {
 		return Cost{}, err
 	}
-	after, err := w.usage(ctx)
+	after, err := w.bench.Local.Usage().Read()
 	if err != nil {
 		return Cost{}, err
 	}
@@ -217,7 +218,7 @@ func (w *World) watched(ctx context.Context, what watching, action func(context.
 		if err := w.bench.Local.Calm(ctx); err != nil {
 			return Cost{}, err
 		}
-		if calmed, err = w.usage(ctx); err != nil {
+		if calmed, err = w.bench.Local.Usage().Read(); err != nil {
 			return Cost{}, err
 		}
 	}
@@ -225,10 +226,10 @@ func (w *World) watched(ctx context.Context, what watching, action func(context.
 	if what.changes {
 		old = shards.Fingerprint(ring)
 	}
-	if err := w.settleAnew(ctx, old); err != nil {
+	if err := w.AwaitConverged(ctx, old); err != nil {
 		return Cost{}, err
 	}
-	rested, err := w.usage(ctx)
+	rested, err := w.bench.Local.Usage().Read()
 	if err != nil {
 		return Cost{}, err
 	}
@@ -242,29 +243,27 @@ func (w *World) watched(ctx context.Context, what watching, action func(context.
 	for name, u := range usage.Difference(before, moved) {
 		c.CPU[name] = float64(u.CPU) / float64(time.Millisecond) / float64(n)
 	}
-	c.APIServer, c.Rebalancer = c.CPU[system.APIServer], c.CPU[system.Rebalancer]
+	c.APIServer, c.Rebalancer = c.CPU[target.APIServer], c.CPU[target.Rebalancer]
 	c.Pass, c.Rest = w.each(usage.Difference(calmed, rested)), w.each(usage.Difference(moved, after))
 	return c, nil
 }
 
 // each returns the CPU time of API server and rebalancer, in microseconds per object of the ring.
 func (w *World) each(used map[string]usage.Usage) float64 {
-	return float64(used[system.APIServer].CPU+used[system.Rebalancer].CPU) / float64(time.Microsecond) / float64(w.made)
+	return float64(used[target.APIServer].CPU+used[target.Rebalancer].CPU) / float64(time.Microsecond) / float64(w.made)
 }
 
 // rest waits until the rebalancer has nothing to do, and returns what all have used until then.
 func (w *World) rest(ctx context.Context) (map[string]usage.Usage, error) {
 	// At rest it receives fewer than still bytes between two looks. The API server may take some looks to answer.
 	const look, looks, still = 200 * time.Millisecond, 15, 8 << 10
-	last, err := w.usage(ctx)
+	last, err := w.bench.Local.Usage().Read()
 	for n := 0; err == nil && n < looks; n++ {
-		select {
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		case <-w.bench.Clock.After(look):
+		if err := w.bench.Pause(ctx, look); err != nil {
+			return nil, err
 		}
 		var now map[string]usage.Usage
-		if now, err = w.usage(ctx); err == nil && now[system.Rebalancer].Received-last[system.Rebalancer].Received > still {
+		if now, err = w.bench.Local.Usage().Read(); err == nil && now[target.Rebalancer].Received-last[target.Rebalancer].Received > still {
 			n = -1
 		}
 		last = now
@@ -277,16 +276,7 @@ func (w *World) calm(ctx context.Context) error {
 	if err := w.bench.Local.Calm(ctx); err != nil {
 		return err
 	}
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-w.bench.Clock.After(quiet):
-		return nil
-	}
-}
-
-func (w *World) usage(ctx context.Context) (map[string]usage.Usage, error) {
-	return w.bench.System.Usage().Read(ctx)
+	return w.bench.Pause(ctx, quiet)
 }
 
 // list returns the objects that a selector names, and the version of the list.

@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
@@ -22,19 +21,12 @@ import (
 	"github.com/clusterring/clusterring/tools/load/internal/run"
 	"github.com/clusterring/clusterring/tools/load/internal/shards"
 	"github.com/clusterring/clusterring/tools/load/internal/store"
-	"github.com/clusterring/clusterring/tools/load/internal/system"
-)
-
-const (
-	// concurrency is how many requests are under way at a time: as many as the rebalancer sends by default.
-	concurrency = 16
+	"github.com/clusterring/clusterring/tools/load/internal/target"
 )
 
 // World is a ring with its shards and objects. Make it with [Open]; it is for one goroutine.
 type World struct {
-	// Ring is the ring, Fleet are its shards.
-	Ring  shards.Ring
-	Fleet *shards.Fleet
+	*shards.Fleet
 
 	bench  *run.Bench
 	drains *shards.Drains
@@ -48,15 +40,12 @@ type World struct {
 // Open declares a ring of the given name with so many shards, and no objects. From now on drains are acknowledged as soon as they
 // are seen. Close ends that.
 func Open(ctx context.Context, b *run.Bench, name string, size int) (w *World, err error) {
-	namespace, err := b.System.Namespace(ctx, name)
+	fleet, err := b.Fleet(ctx, shards.Ring{Name: name, Main: objects.ConfigMaps.GroupResource()})
 	if err != nil {
 		return nil, err
 	}
-	w = &World{bench: b, Ring: shards.Ring{Name: name, Namespace: namespace, Main: objects.ConfigMaps.GroupResource()}}
-	w.Fleet = shards.NewFleet(shards.Options{
-		Objects: b.Objects, Client: b.System.Client, Ring: w.Ring, Concurrency: concurrency, Now: b.Clock.Now,
-	})
-	config, err := b.Local.As(ctx, v1alpha1.SystemNamespace, system.Rebalancer)
+	w = &World{bench: b, Fleet: fleet}
+	config, err := b.Local.As(ctx, v1alpha1.SystemNamespace, target.Rebalancer)
 	if err != nil {
 		return nil, err
 	}
@@ -74,11 +63,11 @@ func Open(ctx context.Context, b *run.Bench, name string, size int) (w *World, e
 	if _, err := w.Fleet.Join(ctx, size); err != nil {
 		return w, err
 	}
-	if err := w.Ring.Declare(ctx, b.System.Client); err != nil {
+	if err := w.Declare(ctx); err != nil {
 		return w, err
 	}
-	w.drains = w.Fleet.Acknowledge(ctx, concurrency, objects.ConfigMaps)
-	if err := w.Settle(ctx); err != nil {
+	w.drains = w.Fleet.Acknowledge(ctx, run.Concurrency, objects.ConfigMaps)
+	if err := w.AwaitConverged(ctx, ""); err != nil {
 		return w, err
 	}
 	return w, nil
@@ -92,16 +81,10 @@ func (w *World) Close(ctx context.Context) error {
 	}
 	w.raw.Close()
 	if !w.bench.Last() {
-		// Without objects nothing has to be drained; and as long as there are Leases, none of them has vanished.
-		errs = append(errs, w.shrink(ctx), w.Ring.Remove(ctx, w.bench.System.Client), w.Fleet.Remove(ctx))
+		// Without objects, nothing has to be drained.
+		errs = append(errs, w.store.Clear(ctx, w.Ring.Namespace), w.Fleet.Close(ctx))
 	}
 	return errors.Join(append(errs, w.store.Close())...)
-}
-
-// shrink deletes all objects.
-func (w *World) shrink(ctx context.Context) error {
-	w.made = 0
-	return w.store.Clear(ctx, w.Ring.Namespace)
 }
 
 // Objects returns how many objects there are.
@@ -182,35 +165,29 @@ func (w *World) question(batch objects.Batch, first, i int) *pb.LocateAllRequest
 	}}
 }
 
-// Settle waits until the rebalancer has found every object in its place, and rests.
-func (w *World) Settle(ctx context.Context) error { return w.settleAnew(ctx, "") }
-
-// settleAnew waits until it does so with other shards than those of a fingerprint.
-func (w *World) settleAnew(ctx context.Context, before string) error {
-	return w.Ring.Settle(ctx, w.bench.System.Client, len(w.Fleet.Held()), before)
-}
-
 // Restart starts all services anew, the rebalancer with more arguments, and waits until the new ones have gone over the ring's objects
 // and rest. The ring has to be settled.
 func (w *World) Restart(ctx context.Context, more ...string) error {
-	ring, err := w.read(ctx)
+	ring, err := w.Read(ctx)
 	if err != nil {
 		return err
 	}
 	before := assignedSince(ring)
-	for _, name := range system.Services {
+	for _, name := range target.Services {
 		args := more
-		if name != system.Rebalancer {
+		if name != target.Rebalancer {
 			args = nil
 		}
 		if err := w.bench.Local.Restart(ctx, name, args...); err != nil {
 			return err
 		}
 	}
-	// A new rebalancer says first that it has not looked yet.
-	return w.await(ctx, "is settled anew", func(ring *v1alpha1.ClusterRing) bool {
-		return assignedSince(ring) != before && shards.Fingerprint(ring) != ""
-	})
+	// A new rebalancer first reports that it has not looked yet.
+	err = w.Await(ctx, "its assignment is reported again", func(ring *v1alpha1.ClusterRing) bool { return assignedSince(ring) != before })
+	if err != nil {
+		return err
+	}
+	return w.AwaitConverged(ctx, "")
 }
 
 // assignedSince returns when the condition Assigned has last changed.
@@ -219,21 +196,4 @@ func assignedSince(ring *v1alpha1.ClusterRing) metav1.Time {
 		return c.LastTransitionTime
 	}
 	return metav1.Time{}
-}
-
-func (w *World) read(ctx context.Context) (*v1alpha1.ClusterRing, error) {
-	ring := &v1alpha1.ClusterRing{}
-	if err := w.bench.System.Client.Get(ctx, client.ObjectKey{Name: w.Ring.Name}, ring); err != nil {
-		return nil, fmt.Errorf("read ring %s: %w", w.Ring.Name, err)
-	}
-	return ring, nil
-}
-
-// await waits until all shards are known, everything is in its place, and the condition holds.
-func (w *World) await(ctx context.Context, what string, condition func(*v1alpha1.ClusterRing) bool) error {
-	want := len(w.Fleet.Held())
-	return w.Ring.Await(ctx, w.bench.System.Client, what, func(ring *v1alpha1.ClusterRing) bool {
-		return int(ring.Status.AvailableShards) == want && condition(ring) &&
-			meta.IsStatusConditionTrue(ring.Status.Conditions, v1alpha1.ConditionAssigned)
-	})
 }

@@ -1,4 +1,4 @@
-package system
+package target
 
 import (
 	"context"
@@ -27,27 +27,27 @@ import (
 const (
 	// statePrefix begins the name of every temporary state directory.
 	statePrefix = "clusterring-load-"
-	// writerName is the ServiceAccount that objects are written as, and the binding of its rights.
+	// writerName is the name of the ServiceAccount that writes objects, and of its role binding.
 	writerName = "load-writer"
-	// shownLines of a log are part of an error.
+	// shownLines is the number of log lines in an error.
 	shownLines = 5
 )
 
-// Options say what to start. BinDir has to be set.
+// Options configure the system. BinDir is required.
 type Options struct {
-	// BinDir holds the binaries of the services. Assets holds those of the control plane; empty means what localplane finds or builds.
+	// BinDir contains the binaries of the services, Assets those of the control plane. If Assets is empty, localplane finds or builds them.
 	BinDir, Assets string
-	// StateDir is a new directory for data, logs and kubeconfigs. Empty means a temporary one, which Stop removes.
+	// StateDir is a new directory for data, logs, and kubeconfigs. If it is empty, a temporary directory is used, which Stop removes.
 	StateDir string
-	// Args are more arguments of services, by their names.
+	// Args are additional arguments by service name.
 	Args map[string][]string
-	// Profile has every service serve profiles: see [Local.Profile].
+	// Profile makes every service serve profiles; see [Local.Profile].
 	Profile bool
-	// Progress gets a line for each thing that takes a while.
+	// Progress receives progress lines.
 	Progress io.Writer
 }
 
-// Local is a system whose parts are processes of this machine. [Start] makes it.
+// Local is a system that runs on this machine. Create it with [Start].
 type Local struct {
 	*System
 	*services.Group
@@ -56,11 +56,11 @@ type Local struct {
 	temporary bool
 	plane     *localplane.Plane
 	pids      map[string]int // of the control plane
-	queries   string         // where ringquery answers
+	queries   string         // address of ringquery
 }
 
-// Start starts a control plane and the four services, one replica each, and returns when all are ready. ConfigMaps and the example's
-// Websites can be sharded there. What it returns has to be stopped even if there is an error, unless it is nil.
+// Start starts a control plane and the four services with one replica each, and returns when all are ready. Rings can shard ConfigMaps and
+// the example's Websites. Call Stop on the result, also after an error, unless it is nil.
 func Start(ctx context.Context, o Options) (*Local, error) {
 	if err := process.CheckBinaries(o.BinDir, Services...); err != nil {
 		return nil, err
@@ -111,7 +111,7 @@ func (l *Local) startPlane(context.Context) error {
 }
 
 func (l *Local) install(ctx context.Context) error {
-	l.progress("installing deploy/base, and rights on what is measured")
+	l.progress("installing deploy/base and the permissions on the measured resources")
 	if err := l.grant(ctx); err != nil {
 		return err
 	}
@@ -141,7 +141,7 @@ func (l *Local) startServices(ctx context.Context) error {
 	return l.Start(ctx, specs...)
 }
 
-// becomeWriter makes the ServiceAccount that objects are written as.
+// becomeWriter creates the ServiceAccount that writes objects.
 func (l *Local) becomeWriter(ctx context.Context) error {
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: writerName}}
 	binding := &rbacv1.ClusterRoleBinding{
@@ -150,14 +150,14 @@ func (l *Local) becomeWriter(ctx context.Context) error {
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: account.Namespace, Name: account.Name}},
 	}
 	if err := errors.Join(l.Client.Create(ctx, account), l.Client.Create(ctx, binding)); err != nil {
-		return fmt.Errorf("make the ServiceAccount that writes objects: %w", err)
+		return fmt.Errorf("create the ServiceAccount that writes objects: %w", err)
 	}
 	var err error
 	l.Writer, err = l.As(ctx, account.Namespace, account.Name)
 	return err
 }
 
-// As returns a configuration with the rights of a ServiceAccount, which has to exist, and its name as that of the client.
+// As returns a configuration with the permissions of an existing ServiceAccount. The user agent is the name of the account.
 func (l *Local) As(ctx context.Context, namespace, name string) (*rest.Config, error) {
 	kubeconfig, err := l.Kubeconfig(ctx, namespace, name)
 	if err != nil {
@@ -171,11 +171,11 @@ func (l *Local) As(ctx context.Context, namespace, name string) (*rest.Config, e
 	return config, nil
 }
 
-// Calm has the API server collect its garbage. That costs it as much as hundreds of writes, again and again; what is measured right
-// after it has as much until the next time as what it is compared with.
+// Calm makes the API server collect its garbage. A collection costs as much CPU as hundreds of writes. If each trial starts right after
+// one, the next collection is equally far away in all trials.
 func (l *Local) Calm(ctx context.Context) error {
 	if _, err := rawGet(ctx, l.Writer, "/debug/pprof/heap?gc=1"); err != nil {
-		return fmt.Errorf("have the API server collect its garbage: %w", err)
+		return fmt.Errorf("make the API server collect its garbage: %w", err)
 	}
 	return nil
 }
@@ -183,13 +183,13 @@ func (l *Local) Calm(ctx context.Context) error {
 // Etcd returns the URL of etcd.
 func (l *Local) Etcd() string { return l.plane.Etcd() }
 
-// StateDir returns the directory of what runs.
+// StateDir returns the state directory.
 func (l *Local) StateDir() string { return l.options.StateDir }
 
-// RingQueryAddress returns where the ring query service answers, in plain text and without asking who it is.
+// RingQueryAddress returns the address of the ring query service, which serves without TLS and authentication.
 func (l *Local) RingQueryAddress() string { return l.queries }
 
-// Processes returns the process ids of all that runs, by name.
+// Processes returns the ids of all running processes by name.
 func (l *Local) Processes() map[string]int {
 	pids := maps.Clone(l.pids)
 	for _, p := range l.Started() {
@@ -200,7 +200,8 @@ func (l *Local) Processes() map[string]int {
 	return pids
 }
 
-func (l *Local) usage() usage.Reader { return usage.Local{Processes: l.Processes} }
+// Usage returns a reader of what the services, the API server, and etcd use, and of what else was launched.
+func (l *Local) Usage() usage.Reader { return usage.Reader{Processes: l.Processes} }
 
 func (l *Local) metricsOf(ctx context.Context, name string) ([]string, error) {
 	at := l.Addresses(name).Metrics
@@ -211,7 +212,7 @@ func (l *Local) metricsOf(ctx context.Context, name string) ([]string, error) {
 	return []string{text}, err
 }
 
-// remember has nothing to do: all that is created ends with the control plane.
+// remember does nothing: all objects end with the control plane.
 func (*Local) remember(client.Object) {}
 
 // Stop stops everything that was started.

@@ -1,6 +1,6 @@
-// Package system runs all of ClusterRing on this machine: a control plane, the services with the rights of their service
+// Package localsystem runs all of ClusterRing on this machine: a control plane, the services with the rights of their service
 // accounts, and shards of the example controller, each as a process of its own.
-package system
+package localsystem
 
 import (
 	"context"

@@ -1,7 +1,6 @@
-package stage
+package faultrun
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +21,7 @@ import (
 	"github.com/clusterring/clusterring/tools/example/website"
 	"github.com/clusterring/clusterring/tools/faults/proxy"
 	"github.com/clusterring/clusterring/tools/lab/check"
+	"github.com/clusterring/clusterring/tools/lab/process"
 	"github.com/clusterring/clusterring/tools/lab/record"
 )
 
@@ -115,7 +115,7 @@ func (r Result) String() string {
 }
 
 // Run plays the scenario with the fault of the case. Logs and histories go to the directory.
-func (s *Stage) Run(ctx context.Context, dir string, c Case) Result {
+func (s *Runner) Run(ctx context.Context, dir string, c Case) Result {
 	w, err := s.enter(ctx, dir, c)
 	if err != nil {
 		if w != nil {
@@ -384,14 +384,9 @@ func (w *World) lastError(m *Member) string {
 func (w *World) panics() error {
 	var errs []error
 	for _, m := range w.order {
-		content, err := os.ReadFile(filepath.Join(w.dir, m.Name+".log"))
-		if err != nil {
-			continue // it was never started
-		}
-		for _, word := range []string{"panic:", "DATA RACE", "Observed a panic"} {
-			if bytes.Contains(content, []byte(word)) {
-				errs = append(errs, fmt.Errorf("the log of %s has %q", m.Name, word))
-			}
+		found, err := process.Find(filepath.Join(w.dir, m.Name+".log"), 1, "panic:", "DATA RACE", "Observed a panic")
+		if err == nil && len(found) > 0 { // a process that never started has no log
+			errs = append(errs, fmt.Errorf("the log of %s has %q", m.Name, found[0]))
 		}
 	}
 	return errors.Join(errs...)

@@ -1,4 +1,4 @@
-package system
+package target
 
 import (
 	"context"
@@ -14,13 +14,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/tools/load/internal/usage"
 )
 
-// metricsPort is where every service serves /metrics in a cluster.
+// metricsPort is the port on which every service serves /metrics in a cluster.
 const metricsPort = "8080"
 
-// cluster is a place where the services are installed.
+// cluster is a cluster where the services are installed.
 type cluster struct {
 	*System
 	clients kubernetes.Interface
@@ -29,20 +28,20 @@ type cluster struct {
 	created []client.Object
 }
 
-// Connect returns the cluster of a kubeconfig file, where the services have to run. It creates what grants rights on the measured resources
-// to them. What it returns has to be stopped even if there is an error, unless it is nil.
+// Connect connects to the cluster of a kubeconfig file, where the services must be running. It grants them permissions on the measured
+// resources. Call Stop on the result, also after an error, unless it is nil.
 func Connect(ctx context.Context, kubeconfig string) (*System, error) {
 	rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: kubeconfig}
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
 	if err != nil {
-		return nil, fmt.Errorf("find out how to reach the cluster: %w", err)
+		return nil, fmt.Errorf("load the configuration of the cluster: %w", err)
 	}
 	c := &cluster{}
 	if c.System, err = newSystem(config, c); err != nil {
 		return nil, err
 	}
 	if c.clients, err = kubernetes.NewForConfig(c.Config); err != nil {
-		return nil, fmt.Errorf("make a client of the cluster: %w", err)
+		return nil, fmt.Errorf("create a client for the cluster: %w", err)
 	}
 	for _, name := range Services {
 		pods, err := c.pods(ctx, name)
@@ -50,25 +49,10 @@ func Connect(ctx context.Context, kubeconfig string) (*System, error) {
 			return nil, err
 		}
 		if len(pods) == 0 {
-			return nil, fmt.Errorf("no pod of %s runs in namespace %s: install deploy/ first", name, v1alpha1.SystemNamespace)
+			return nil, fmt.Errorf("no pod of %s is running in namespace %s: install deploy/ first", name, v1alpha1.SystemNamespace)
 		}
 	}
 	return c.System, c.grant(ctx)
-}
-
-// usage reads what services say of themselves.
-func (c *cluster) usage() usage.Reader {
-	return usage.NewMetrics(func(ctx context.Context) (map[string][]string, error) {
-		all := map[string][]string{}
-		for _, name := range append(slices.Clone(Services), APIServer) {
-			texts, err := c.System.metricsOf(ctx, name)
-			if err != nil {
-				return nil, err
-			}
-			all[name] = texts
-		}
-		return all, nil
-	})
 }
 
 func (c *cluster) metricsOf(ctx context.Context, name string) ([]string, error) {
@@ -104,7 +88,7 @@ func (c *cluster) remember(o client.Object) {
 	c.created = append(c.created, o)
 }
 
-// stop removes what was created.
+// stop removes the created objects.
 func (c *cluster) stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()

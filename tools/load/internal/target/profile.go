@@ -1,4 +1,4 @@
-package system
+package target
 
 import (
 	"context"
@@ -13,12 +13,12 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// sliceSeconds is how long one CPU profile lasts. The profile of a longer time is several files, which `go tool pprof` adds up.
+// sliceSeconds is the duration of one CPU profile. Longer profiles consist of several files, which `go tool pprof` merges.
 const sliceSeconds = 2
 
-// Profile begins to profile the services and the API server into files of dir, until the function that it returns is called: the CPU
-// as name-service-cpu-N.pb.gz, and at the end the heap as name-service-heap.pb.gz. The services must have been started with
-// [Options].Profile. Profiling costs them a few percent of CPU.
+// Profile profiles the services and the API server until the returned function is called. It writes CPU profiles to
+// dir/name-service-cpu-N.pb.gz, and a heap profile at the end to dir/name-service-heap.pb.gz. [Options].Profile must be set. Profiling
+// costs a few percent of CPU.
 func (l *Local) Profile(ctx context.Context, dir, name string) (stop func() error) {
 	var group errgroup.Group
 	over := make(chan struct{})

@@ -1,42 +1,54 @@
 package usage
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"strconv"
 	"strings"
 )
 
-// Local reads the usage of processes of this machine, from the kernel's accounting.
+// Reader reads the usage of processes of this machine from the kernel's accounting. It is safe for concurrent use.
 //
-// CPU time is that of the process's CPU clock (clock_getcpuclockid): exact to the nanosecond, complete with threads that have
-// ended, and read without disturbing the process. The files below /proc/<pid> know less: stat counts in steps of 10 ms, and the
-// sum over task/*/schedstat forgets threads that have ended. It works on Linux alone; elsewhere Read returns an error that says so.
-type Local struct {
+// It reads the CPU time from the CPU clock of the process (clock_getcpuclockid): exact to the nanosecond, including threads that have
+// ended, and without disturbing the process. The files below /proc/<pid> are less exact: stat counts in steps of 10 ms, and the sum over
+// task/*/schedstat omits threads that have ended. It works on Linux only; on other systems Read returns an error.
+type Reader struct {
 	// Processes returns the ids of the processes to read, by name. It must be safe for concurrent use.
 	Processes func() map[string]int
 }
 
-// Read implements [Reader].
-func (l Local) Read(context.Context) (map[string]Usage, error) {
+// Read returns the usage of each process by name.
+func (r Reader) Read() (map[string]Usage, error) {
 	all := map[string]Usage{}
-	for name, pid := range l.Processes() {
+	for name, pid := range r.Processes() {
 		u, err := ofProcess(pid)
 		if err != nil {
-			return nil, fmt.Errorf("read what %s uses: %w", name, err)
+			return nil, fmt.Errorf("read the usage of %s: %w", name, err)
 		}
 		all[name] = u
 	}
 	return all, nil
 }
 
-// ResetPeaks implements [Reader].
-func (l Local) ResetPeaks(context.Context) error {
-	for name, pid := range l.Processes() {
+// During returns what each process uses while do runs, and the error of do.
+func (r Reader) During(do func() error) (map[string]Usage, error) {
+	before, err := r.Read()
+	if err != nil {
+		return nil, err
+	}
+	if err := do(); err != nil {
+		return nil, err
+	}
+	after, err := r.Read()
+	return Difference(before, after), err
+}
+
+// ResetPeaks restarts the measurement of PeakMemory.
+func (r Reader) ResetPeaks() error {
+	for name, pid := range r.Processes() {
 		const peak = "5" // see proc(5), clear_refs
 		if err := os.WriteFile(procFile(pid, "clear_refs"), []byte(peak), 0); err != nil {
-			return fmt.Errorf("reset the peak of the memory of %s: %w", name, err)
+			return fmt.Errorf("reset the peak memory of %s: %w", name, err)
 		}
 	}
 	return nil

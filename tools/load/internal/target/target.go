@@ -1,6 +1,6 @@
-// Package system is what is measured: a control plane and the four services, started as processes of this machine ([Local]), or those
-// of a cluster, where they are installed already.
-package system
+// Package target provides the system to measure: a control plane and the four services, either started on this machine ([Local]), or
+// already installed on a cluster.
+package target
 
 import (
 	"context"
@@ -25,10 +25,9 @@ import (
 	"github.com/clusterring/clusterring/tools/lab/localplane/metrics"
 	"github.com/clusterring/clusterring/tools/lab/services"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
-	"github.com/clusterring/clusterring/tools/load/internal/usage"
 )
 
-// Names of what is measured, as in the results of [System.Usage].
+// Names of what is measured, as in the results of [Local.Usage].
 const (
 	LeaseMonitor = services.LeaseMonitor
 	Assigner     = services.Assigner
@@ -44,37 +43,34 @@ var Services = services.All
 const (
 	pollInterval = 50 * time.Millisecond
 	stopTimeout  = 20 * time.Second
-	// patience is how long the services may take to do what is waited for.
+	// patience limits waits for the services.
 	patience = 2 * time.Minute
 )
 
-// System is what is measured, wherever it runs. It is made by [Start] or [Connect]. Its methods are safe for concurrent use, but for Stop,
-// which has to be the last.
+// System is the system to measure, wherever it runs. Create it with [Start] or [Connect]. Its methods are safe for concurrent use, except
+// Stop, which must be called last.
 type System struct {
-	// Config and Client act as an administrator and do not limit their rate. Client reads from the API server, and knows Kubernetes'
-	// types and ClusterRings.
+	// Config and Client have administrator rights and no rate limit. Client does not cache, and knows the Kubernetes types and ClusterRings.
 	Config *rest.Config
 	Client client.WithWatch
-	// Writer is whom objects are written as, with all rights, too. On this machine it has the token of a ServiceAccount, as shards have:
-	// an API server remembers tokens, but verifies a client certificate in each request, at the cost of a twentieth of a write.
+	// Writer is the configuration for writing objects, also with all rights. On this machine it uses the token of a ServiceAccount, as
+	// shards do: the API server caches tokens, but verifies a client certificate in each request, which costs a twentieth of a write.
 	Writer *rest.Config
 
 	place place
 }
 
-// place is where the services run.
+// place is the place where the services run.
 type place interface {
-	// usage returns a reader of what services, API server and etcd use.
-	usage() usage.Reader
 	// metricsOf returns the metrics of each replica of a service.
 	metricsOf(ctx context.Context, name string) ([]string, error)
-	// remember has the object deleted by stop, if it would outlive that.
+	// remember makes stop delete the object if it would otherwise remain.
 	remember(client.Object)
-	// stop ends what was started, and removes what was created.
+	// stop stops the started processes and removes the created objects.
 	stop() error
 }
 
-// newSystem makes the clients.
+// newSystem creates the clients.
 func newSystem(config *rest.Config, p place) (*System, error) {
 	s := &System{Config: rest.CopyConfig(config), place: p}
 	s.Config.QPS = -1
@@ -90,7 +86,7 @@ func newSystem(config *rest.Config, p place) (*System, error) {
 	return s, nil
 }
 
-// grant gives the services the rights on what is sharded in measurements, as whoever makes a ring does.
+// grant gives the services the permissions on the measured resources, as the creator of a ring does.
 func (s *System) grant(ctx context.Context) error {
 	for label, verbs := range map[string][]string{
 		v1alpha1.LabelAggregateToRebalancer: {"get", "list", "watch", "patch"},
@@ -112,8 +108,8 @@ func (s *System) grant(ctx context.Context) error {
 	return nil
 }
 
-// Namespace makes a new namespace for objects and Leases, whose name begins with the prefix, with labels of the given keys. Stop removes it
-// from a cluster; here it lasts as long as the control plane.
+// Namespace creates a namespace for objects and Leases. Its name begins with the prefix, and it has labels with the given keys. On a
+// cluster, Stop removes it.
 func (s *System) Namespace(ctx context.Context, prefix string, labels ...string) (string, error) {
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: prefix + "-", Labels: map[string]string{}}}
 	for _, key := range labels {
@@ -126,13 +122,10 @@ func (s *System) Namespace(ctx context.Context, prefix string, labels ...string)
 	return ns.Name, nil
 }
 
-// Usage returns a reader of what services, API server and etcd use, and what was launched besides.
-func (s *System) Usage() usage.Reader { return s.place.usage() }
-
-// Metric returns the sum over the series of a metric of a service (all its replicas), or of the API server, that have all the given
-// labels, each written as name="value". Without any series it is 0. Asking costs the service some CPU time.
+// Metric returns the sum over the series of a metric of a service (all its replicas) that have all the given labels, each written as
+// name="value". Without any series it is 0. Each call costs the service some CPU time.
 func (s *System) Metric(ctx context.Context, name, metric string, labels ...string) (float64, error) {
-	texts, err := s.metricsOf(ctx, name)
+	texts, err := s.place.metricsOf(ctx, name)
 	if err != nil {
 		return 0, fmt.Errorf("read metrics of %s: %w", name, err)
 	}
@@ -147,21 +140,13 @@ func (s *System) Metric(ctx context.Context, name, metric string, labels ...stri
 	return total, nil
 }
 
-func (s *System) metricsOf(ctx context.Context, name string) ([]string, error) {
-	if name != APIServer {
-		return s.place.metricsOf(ctx, name)
-	}
-	text, err := rawGet(ctx, s.Config, "/metrics")
-	return []string{text}, err
-}
-
-// Requests returns how many requests a service has sent to the API server since it began, watches among them.
+// Requests returns the number of requests, including watches, that a service has sent to the API server since its start.
 func (s *System) Requests(ctx context.Context, name string) (int, error) {
 	n, err := s.Metric(ctx, name, "rest_client_requests_total")
 	return int(n), err
 }
 
-// Stop stops everything that was started, and removes what was created in a cluster.
+// Stop stops everything that was started, and removes created objects from a cluster.
 func (s *System) Stop() error { return s.place.stop() }
 
 // rawGet reads a path of the API server.
@@ -173,7 +158,7 @@ func rawGet(ctx context.Context, config *rest.Config, path string) (string, erro
 	return get(ctx, httpClient, strings.TrimRight(config.Host, "/")+path)
 }
 
-// get returns what a URL answers with status 200.
+// get returns the body of a response with status 200.
 func get(ctx context.Context, client *http.Client, url string) (string, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
@@ -194,7 +179,7 @@ func get(ctx context.Context, client *http.Client, url string) (string, error) {
 	return string(body), nil
 }
 
-// Until waits until the condition holds, for two minutes at most; what names it in the error.
+// Until waits at most two minutes until the condition holds. The text what describes the condition in the error.
 func Until(ctx context.Context, what string, condition func(context.Context) (bool, error)) error {
 	err := wait.PollUntilContextTimeout(ctx, pollInterval, patience, true, condition)
 	if err != nil && ctx.Err() != nil {

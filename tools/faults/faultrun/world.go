@@ -1,4 +1,4 @@
-package stage
+package faultrun
 
 import (
 	"context"
@@ -66,7 +66,7 @@ func (m *Member) IsShard() bool { return m.ring != "" }
 
 // World is one run.
 type World struct {
-	*Stage
+	*Runner
 	dir     string
 	rings   []*ring
 	queries []string // where ringquery answers
@@ -85,14 +85,14 @@ type World struct {
 }
 
 // enter makes the proxies of a run and begins to record it. Nothing runs yet.
-func (s *Stage) enter(ctx context.Context, dir string, c Case) (*World, error) {
+func (s *Runner) enter(ctx context.Context, dir string, c Case) (*World, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make a directory for logs: %w", err)
 	}
 	if err := s.clear(ctx, c.rings()); err != nil {
 		return nil, err
 	}
-	w := &World{Stage: s, dir: dir, members: map[string]*Member{}, shards: map[string]bool{}, phase: Begin}
+	w := &World{Runner: s, dir: dir, members: map[string]*Member{}, shards: map[string]bool{}, phase: Begin}
 	recording, stop := context.WithCancel(context.WithoutCancel(ctx))
 	w.stop = stop
 	for _, spec := range c.rings() {

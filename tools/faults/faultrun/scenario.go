@@ -1,7 +1,8 @@
-package stage
+package faultrun
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -192,9 +193,8 @@ func (w *World) TouchFleets(ctx context.Context, ring RingSpec) error {
 		case <-timer.C:
 		}
 		fleet := &examplev1alpha1.Fleet{ObjectMeta: metav1.ObjectMeta{Namespace: ring.Namespaces[0], Name: fleetName(i % ring.Fleets)}}
-		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"touched":"%d"}}}`, record.Now())
-		if err := w.client.Patch(context.WithoutCancel(ctx), fleet, client.RawPatch(types.MergePatchType, patch)); err != nil {
-			return fmt.Errorf("a user's request failed (I4): patch: %w", err)
+		if err := w.annotate(context.WithoutCancel(ctx), fleet, touched, record.Now().String()); err != nil {
+			return err
 		}
 	}
 }
@@ -249,21 +249,28 @@ func (w *World) editIn(ctx context.Context, namespace, name string) error {
 	return nil
 }
 
-// Touch makes the ConfigMap of a Website look changed.
+// touched is an annotation that no controller reads.
+const touched = "touched"
+
+// Touch changes the ConfigMap of a Website without changing its content.
 func (w *World) Touch(ctx context.Context, name string) error {
 	configMap := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: name}}
-	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"touched":"%d"}}}`, record.Now())
-	if err := w.client.Patch(ctx, configMap, client.RawPatch(types.MergePatchType, patch)); err != nil {
-		return fmt.Errorf("a user's request failed (I4): patch: %w", err)
-	}
-	return nil
+	return w.annotate(ctx, configMap, touched, record.Now().String())
 }
 
-// ClearChecksum has the second controller of the example write into the ConfigMap of a Website, and the first one not.
+// ClearChecksum makes the second controller of the example write the ConfigMap of a Website again, without work for the first one.
 func (w *World) ClearChecksum(ctx context.Context, name string) error {
 	configMap := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: name}}
-	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null}}}`, checksum.Annotation)
-	if err := w.client.Patch(ctx, configMap, client.RawPatch(types.MergePatchType, patch)); err != nil {
+	return w.annotate(ctx, configMap, checksum.Annotation, nil)
+}
+
+// annotate sets an annotation of an object; nil removes it.
+func (w *World) annotate(ctx context.Context, object client.Object, key string, value any) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{key: value}}})
+	if err == nil {
+		err = w.client.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch))
+	}
+	if err != nil {
 		return fmt.Errorf("a user's request failed (I4): patch: %w", err)
 	}
 	return nil

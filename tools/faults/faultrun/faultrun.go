@@ -1,10 +1,10 @@
-// Package stage runs the services and some shards of the example controller through one scenario, with a fault in it, and
+// Package faultrun runs the services and some shards of the example controller through one scenario, with a fault in it, and
 // says which promises were broken.
 //
 // Every process is a real one, with the rights of its service account, and reaches the API server through a proxy of its own.
 // Runs follow one another on one control plane, in one namespace, under the same names: since names decide about owners, a
 // run without a fault moves the same objects each time. Each run starts with new processes and nothing left of the one before.
-package stage
+package faultrun
 
 import (
 	"context"
@@ -79,8 +79,8 @@ var Packages = []string{
 	"tools/faults/plain",
 }
 
-// Stage is where runs happen. [New] makes it. One run at a time.
-type Stage struct {
+// Runner plays runs on one control plane, one run at a time. Make it with [New].
+type Runner struct {
 	plane       *localplane.Plane
 	client      client.Client
 	bin         string
@@ -91,7 +91,7 @@ type Stage struct {
 }
 
 // Abort ends the processes of the run that is under way, if there is one, for the calling process is about to end.
-func (s *Stage) Abort() {
+func (s *Runner) Abort() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.current != nil {
@@ -99,24 +99,24 @@ func (s *Stage) Abort() {
 	}
 }
 
-func (s *Stage) setCurrent(w *World) {
+func (s *Runner) setCurrent(w *World) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.current = w
 }
 
 // New prepares a control plane. The directory holds the binaries of the services and of the example.
-func New(ctx context.Context, plane *localplane.Plane, bin string) (*Stage, error) {
+func New(ctx context.Context, plane *localplane.Plane, bin string) (*Runner, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme), examplev1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, fmt.Errorf("make a scheme: %w", err)
 	}
 	err := plane.Install(ctx, "deploy/base", "deploy/example/crd", "deploy/example/namespace.yaml",
-		"deploy/example/rbac.yaml", "deploy/example/services-rbac.yaml", "tools/faults/stage/extra.yaml")
+		"deploy/example/rbac.yaml", "deploy/example/services-rbac.yaml", "tools/faults/faultrun/extra.yaml")
 	if err != nil {
 		return nil, fmt.Errorf("install the manifests: %w", err)
 	}
-	s := &Stage{plane: plane, bin: bin, kubeconfigs: map[string]string{}}
+	s := &Runner{plane: plane, bin: bin, kubeconfigs: map[string]string{}}
 	if s.client, err = client.New(plane.Config, client.Options{Scheme: scheme}); err != nil {
 		return nil, fmt.Errorf("make a client: %w", err)
 	}
@@ -140,7 +140,7 @@ func New(ctx context.Context, plane *localplane.Plane, bin string) (*Stage, erro
 }
 
 // serveNewVersion has the API server serve Websites in a second version, of the same schema.
-func (s *Stage) serveNewVersion(ctx context.Context) error {
+func (s *Runner) serveNewVersion(ctx context.Context) error {
 	const old = "v1alpha1"
 	definition := &unstructured.Unstructured{}
 	definition.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
@@ -179,7 +179,7 @@ func websiteKind(version string) schema.GroupVersionKind {
 }
 
 // clear removes all that a run has left, whatever state it is in, and makes the namespaces of the next one. No service may run.
-func (s *Stage) clear(ctx context.Context, rings []RingSpec) error {
+func (s *Runner) clear(ctx context.Context, rings []RingSpec) error {
 	none := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
 	var stored v1alpha1.ClusterRingList
 	errs := []error{s.client.List(ctx, &stored)}
@@ -221,6 +221,6 @@ func (s *Stage) clear(ctx context.Context, rings []RingSpec) error {
 
 // kubeconfigPath is where a process finds its kubeconfig: in the directory of the control plane, so that whoever clears up
 // after a killed parent finds the process by it.
-func (s *Stage) kubeconfigPath(name string) string {
+func (s *Runner) kubeconfigPath(name string) string {
 	return filepath.Join(s.plane.Dir(), "kubeconfig", "faults-"+name+".yaml")
 }
