@@ -69,7 +69,7 @@ func run(ctx context.Context, args []string, out io.Writer, builder *toolcache.B
 	return err
 }
 
-// directory returns the directory of a program: the output if it is set, or the one with ready-made binaries, or one in the cache.
+// directory returns the directory of a program: output if it is set, the directory of ready-made binaries, or one in the cache.
 func directory(ctx context.Context, program toolcache.Program, output, ready string, builder *toolcache.Builder) (string, error) {
 	if output != "" {
 		dir, err := filepath.Abs(output)
@@ -91,7 +91,7 @@ func directory(ctx context.Context, program toolcache.Program, output, ready str
 	return builder.Build(ctx, program)
 }
 
-// checkAssets tells what a directory of ready-made binaries lacks.
+// checkAssets returns an error if a directory of ready-made binaries lacks one.
 func checkAssets(dir string) error {
 	var missing []string
 	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager"} {
@@ -116,7 +116,7 @@ func controlPlane() toolcache.Program {
 // kubectl is kubectl.
 func kubectl() toolcache.Program { return program("kubectl") }
 
-// program is a program of this module. The version is stamped as Kubernetes' own build does.
+// program returns a program of this module. The version is stamped as in the build of Kubernetes.
 func program(name string) toolcache.Program {
 	var stamps []string
 	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
