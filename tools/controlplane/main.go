@@ -95,7 +95,7 @@ func directory(ctx context.Context, program toolcache.Program, output string, bu
 	return builder.Build(ctx, program)
 }
 
-// checkAssets tells what a directory of ready-made binaries lacks.
+// checkAssets returns an error if a directory of ready-made binaries lacks one.
 func checkAssets(dir string) error {
 	var missing []string
 	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager"} {
@@ -120,7 +120,7 @@ func controlPlane() toolcache.Program {
 // kubectl is kubectl.
 func kubectl() toolcache.Program { return program("kubectl") }
 
-// program is a program of this module. The version is stamped as Kubernetes' own build does.
+// program returns a program of this module. The version is stamped as in the build of Kubernetes.
 func program(name string) toolcache.Program {
 	var stamps []string
 	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {

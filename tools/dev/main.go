@@ -1,7 +1,7 @@
-// Command dev prints the path of a developer's tool, after building the pinned version into the user's cache if need be.
+// Command dev prints the path of a developer tool. If necessary, it builds the pinned version into the user's cache.
 //
-// Each tool has a file of its own in pins, in the form of a go.mod: it names the tool and pins its version. So no tool chooses the
-// dependencies of another, or of the services.
+// Each tool has its own file in pins, in the format of a go.mod, which names the tool and pins its version. So no tool affects the
+// dependencies of another tool or of the services.
 package main
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/clusterring/clusterring/tools/dev/toolcache"
 )
 
-const usage = `Usage: dev TOOL...    print the path of each tool, built if need be
+const usage = `Usage: dev TOOL...    print the path of each tool, built if necessary
        dev -list     print each tool and its version
 `
 
@@ -62,7 +62,7 @@ func (d dev) run(ctx context.Context, args []string) error {
 	}
 	if flags.NArg() == 0 {
 		flags.Usage()
-		return errors.New("name a tool")
+		return errors.New("no tool is given")
 	}
 	return d.printPaths(ctx, tools, flags.Args())
 }

@@ -13,10 +13,10 @@ import (
 	"github.com/clusterring/clusterring/tools/dev/toolcache"
 )
 
-// pins is the directory of the files that pin tools. Each has the form of a go.mod, for the go command's flag -modfile.
+// pins is the directory of the files that pin tools. Each has the format of a go.mod, for the go command's flag -modfile.
 const pins = "pins"
 
-// tool is a program that a file of pins pins.
+// tool is a pinned program.
 type tool struct {
 	name    string // of the file and of the executable
 	modfile string
@@ -31,7 +31,7 @@ func discover(ctx context.Context, root string) ([]tool, error) {
 		return nil, fmt.Errorf("look for tools: %w", err)
 	}
 	if len(files) == 0 {
-		return nil, fmt.Errorf("no tools in %s: run this in tools/dev", root)
+		return nil, fmt.Errorf("no tools in %s: run this command in tools/dev", root)
 	}
 	var tools []tool
 	for _, file := range files {
@@ -68,7 +68,7 @@ func readTool(ctx context.Context, file string) (tool, error) {
 		}
 	}
 	if t.version == "" {
-		return tool{}, fmt.Errorf("%s requires no module that has %s: run make tidy", file, t.pkg)
+		return tool{}, fmt.Errorf("%s requires no module that contains %s: run make tidy", file, t.pkg)
 	}
 	return t, nil
 }
@@ -77,10 +77,10 @@ func readTool(ctx context.Context, file string) (tool, error) {
 func ensure(ctx context.Context, name string, tools []tool, builder *toolcache.Builder) (string, error) {
 	i := slices.IndexFunc(tools, func(t tool) bool { return t.name == name })
 	if i < 0 {
-		return "", fmt.Errorf("no tool %q: -list shows those there are", name)
+		return "", fmt.Errorf("unknown tool %q: -list prints all tools", name)
 	}
 	t := tools[i]
-	// These variables are where tools look for their version; the linker skips those that a tool does not have.
+	// Tools read their version from these variables. The linker ignores variables that a tool does not have.
 	number := strings.TrimPrefix(t.version, "v")
 	stamps := "-X main.version=" + number + " -X main.date=pinned -X sigs.k8s.io/controller-tools/pkg/version.version=" + t.version
 	dir, err := builder.Build(ctx, toolcache.Program{

@@ -24,7 +24,7 @@ func TestListNamesEveryTool(t *testing.T) {
 func TestUnknownToolIsReported(t *testing.T) {
 	d := dev{out: &strings.Builder{}, builder: &toolcache.Builder{Cache: t.TempDir()}}
 	err := d.run(t.Context(), []string{"hammer"})
-	if err == nil || !strings.Contains(err.Error(), `no tool "hammer"`) {
+	if err == nil || !strings.Contains(err.Error(), `unknown tool "hammer"`) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -33,7 +33,7 @@ func TestFileMustPinItsTool(t *testing.T) {
 	cases := map[string]string{
 		"module x\n": "one tool directive",
 		"module x\n\ntool example.org/other\n\nrequire example.org v1.0.0\n":      "for a package named hammer",
-		"module x\n\ntool example.org/cmd/hammer\n\nrequire example.com v1.0.0\n": "requires no module that has",
+		"module x\n\ntool example.org/cmd/hammer\n\nrequire example.com v1.0.0\n": "requires no module that contains",
 	}
 	for content, want := range cases {
 		file := filepath.Join(t.TempDir(), "hammer.mod")

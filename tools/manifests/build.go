@@ -33,8 +33,7 @@ func Build(dir string) ([]*unstructured.Unstructured, error) {
 	return objects, nil
 }
 
-// Find returns the directories below root, in order, that have a kustomization which can be built by itself: components are
-// parts of others.
+// Find returns the sorted directories below root that contain a kustomization, except components, which cannot be built alone.
 func Find(root string) ([]string, error) {
 	var found []string
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
@@ -49,7 +48,7 @@ func Find(root string) ([]string, error) {
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("look for kustomizations: %w", err)
+		return nil, fmt.Errorf("find kustomizations: %w", err)
 	}
 	slices.Sort(found)
 	return found, nil

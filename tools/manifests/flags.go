@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// Flag is a flag of a program, as its --help tells.
+// Flag is a flag of a program, parsed from its --help.
 type Flag struct {
-	// Name has no dashes; Value names what it takes, empty for none.
+	// Name has no dashes. Value names the argument; empty for none.
 	Name, Value string
-	// Default is empty where the help names none.
+	// Default is empty if the help contains none.
 	Default string
-	// Does is what it is for.
+	// Does describes the flag.
 	Does string
 }
 
@@ -21,7 +21,7 @@ var (
 	flagDefault = regexp.MustCompile(`^(.*) \(default "?(.*?)"?\)$`)
 )
 
-// ParseHelp returns the flags in the output of --help, in their order, but for those of the help itself.
+// ParseHelp returns the flags in the output of --help in their order, except help and version.
 func ParseHelp(help string) []Flag {
 	_, list, _ := strings.Cut(help, "\nFlags:\n")
 	var flags []Flag

@@ -11,8 +11,7 @@ import (
 	"k8s.io/pod-security-admission/policy"
 )
 
-// Problems returns what is wrong with the pods of a Deployment, one sentence each; none if they keep to what this repository
-// promises of its pods.
+// Problems returns the problems of the pods of a Deployment, one sentence each.
 func Problems(d *appsv1.Deployment) ([]string, error) {
 	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
 	if err != nil {
@@ -58,12 +57,12 @@ func podProblems(spec *corev1.PodSpec) []string {
 	return problems
 }
 
-// duration returns the value that a container's arguments give to a flag, 0 if they do not.
+// duration returns the value of a duration flag in a container's arguments, 0 if it is not set.
 func duration(c *corev1.Container, flag string) time.Duration {
 	var d time.Duration
 	for _, arg := range c.Args {
 		if value, ok := strings.CutPrefix(arg, flag+"="); ok {
-			d, _ = time.ParseDuration(value) // the program says what is wrong with it
+			d, _ = time.ParseDuration(value) // the program rejects invalid values
 		}
 	}
 	return d

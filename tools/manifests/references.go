@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Installation is what one kustomization puts on a cluster, as far as objects refer to each other.
+// Installation contains the objects of one kustomization that refer to each other.
 type Installation struct {
 	Deployments []*appsv1.Deployment
 	services    []*corev1.Service
@@ -35,7 +35,7 @@ type binding struct {
 	subjects        []rbacv1.Subject
 }
 
-// Read sorts objects into an Installation. It is an error if one has a field that its kind does not have.
+// Read builds an Installation from objects. It returns an error if an object has an unknown field.
 func Read(objects []*unstructured.Unstructured) (*Installation, error) {
 	in := &Installation{namespaces: map[string]map[string]string{}}
 	for _, o := range objects {
@@ -90,7 +90,7 @@ func convert(o *unstructured.Unstructured, typed any) error {
 	return nil
 }
 
-// Dangling returns what refers to something that is not there, one sentence each.
+// Dangling returns the references to missing objects, one sentence each.
 func (in *Installation) Dangling() []string {
 	var found []string
 	report := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }
@@ -127,7 +127,7 @@ func (in *Installation) Dangling() []string {
 	return append(found, slices.Concat(in.danglingPorts(), in.danglingAutoscalers(), in.danglingRights())...)
 }
 
-// selects reports whether a selector finds the pods of the Deployment of that name, or of any if it is empty.
+// selects reports whether a selector matches the pods of the named Deployment, or of any Deployment if the name is empty.
 func (in *Installation) selects(namespace string, selector *metav1.LabelSelector, name string) bool {
 	s, err := metav1.LabelSelectorAsSelector(selector)
 	return err == nil && slices.ContainsFunc(in.Deployments, func(d *appsv1.Deployment) bool {

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Config is a document of skaffold.yaml, as far as it says what is built from which files and deployed from which directories.
+// Config contains the fields of a skaffold.yaml document that define artifacts, their files, and the deployed directories.
 type Config struct {
 	Metadata struct {
 		Name string `json:"name"`
@@ -34,14 +34,14 @@ type Config struct {
 	} `json:"profiles"`
 }
 
-// ManifestPaths names the directories of kustomizations.
+// ManifestPaths lists the directories of kustomizations.
 type ManifestPaths struct {
 	Kustomize struct {
 		Paths []string `json:"paths"`
 	} `json:"kustomize"`
 }
 
-// Artifact is an image, and what it is built from.
+// Artifact is an image with its sources.
 type Artifact struct {
 	Image string `json:"image"`
 	Ko    struct {
@@ -73,13 +73,13 @@ func ReadSkaffold(content []byte) ([]Config, error) {
 	}
 }
 
-// Watches reports whether a change of the file, named from the root of the repository, makes skaffold build the image again.
+// Watches reports whether skaffold rebuilds the image after a change of the file. The path is relative to the root of the repository.
 func (a *Artifact) Watches(file string) bool {
 	match := func(pattern string) bool { return glob(pattern).MatchString(file) }
 	return slices.ContainsFunc(a.Ko.Dependencies.Paths, match) && !slices.ContainsFunc(a.Ko.Dependencies.Ignore, match)
 }
 
-// glob translates a pattern: ** stands for any number of directories, * for anything within a name.
+// glob translates a pattern to a regular expression: ** matches any number of directories, * anything within a name.
 func glob(pattern string) *regexp.Regexp {
 	quoted := regexp.QuoteMeta(pattern)
 	quoted = strings.ReplaceAll(quoted, `\*\*/`, `(.*/)?`)

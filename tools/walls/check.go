@@ -1,8 +1,7 @@
-// Package walls decides whether the code of this repository respects the walls of the house: which part may import
-// which, and that every package says what it promises.
+// Package walls checks the import rules of this repository, and that every package has a package comment.
 //
-// The table in house.go is the specification. It reads import clauses and package comments, not types, so it takes
-// no time and works on code that does not compile.
+// The table in house.go specifies the rules. The check reads only import clauses and package comments, so it is fast and works on code that
+// does not compile.
 package walls
 
 import (
@@ -19,7 +18,7 @@ import (
 	"strings"
 )
 
-// Violation is one place where a wall is crossed. Its text names the place, what is wrong and what is allowed.
+// Violation is a violation of a rule. Its text contains the location, the problem, and the rule.
 type Violation struct {
 	File    string // slash-separated, from the root of the repository
 	Line    int
@@ -30,10 +29,10 @@ func (v Violation) String() string {
 	return fmt.Sprintf("%s:%d: %s", v.File, v.Line, v.Problem)
 }
 
-// file is what the rules need to know of a source file.
+// file contains the properties of a source file that the rules need.
 type file struct {
 	name    string // slash-separated, from the root
-	test    bool   // a test, or of a package that helps tests: see helpsTests
+	test    bool   // a test, or in a package for tests: see helpsTests
 	pkg     string
 	doc     string
 	line    int // of the package clause
@@ -45,8 +44,7 @@ type imported struct {
 	line int
 }
 
-// Check reads every Go file below root and returns all violations, sorted by file and line. An error means that
-// something could not be read, so that nothing can be said.
+// Check reads all Go files below root and returns all violations, sorted by file and line. It returns an error if a file cannot be read.
 func Check(root string) ([]Violation, error) {
 	files, err := read(root)
 	if err != nil {
@@ -63,7 +61,7 @@ func Check(root string) ([]Violation, error) {
 	return found, nil
 }
 
-// read parses all Go files below root, but those that the go command would not see either.
+// read parses all Go files below root, except those that the go command ignores.
 func read(root string) ([]file, error) {
 	var files []file
 	set := token.NewFileSet()
@@ -105,7 +103,7 @@ func describe(set *token.FileSet, parsed *ast.File, name string) file {
 	for _, spec := range parsed.Imports {
 		importPath, err := strconv.Unquote(spec.Path.Value)
 		if err != nil {
-			continue // the parser has accepted it: cannot happen
+			continue // impossible: the parser has accepted it
 		}
 		f.imports = append(f.imports, imported{importPath, set.Position(spec.Pos()).Line})
 	}
@@ -117,7 +115,7 @@ func helpsTests(pkg string) bool {
 	return strings.HasPrefix(pkg, "test") || strings.HasSuffix(pkg, "test")
 }
 
-// checkDocs finds the packages of which no file says what the package is for. Test packages need not.
+// checkDocs finds packages without a package comment, except test packages.
 func checkDocs(files []file) []Violation {
 	documented := map[string]bool{}
 	first := map[string]file{}
@@ -135,14 +133,14 @@ func checkDocs(files []file) []Violation {
 	for dir, f := range first {
 		if !documented[dir] {
 			found = append(found, Violation{f.name, f.line, fmt.Sprintf(
-				"package %s has no package comment: one of its files must begin with %q and what it promises",
+				"package %s has no package comment: one of its files must begin with %q",
 				f.pkg, "// "+opening(f))})
 		}
 	}
 	return found
 }
 
-// opening is how a package comment begins, so that go doc reads well.
+// opening returns the required beginning of a package comment.
 func opening(f file) string {
 	if f.pkg == "main" {
 		return "Command " + path.Base(path.Dir(f.name)) + " "

@@ -10,23 +10,23 @@ import (
 // root is the import path of the repository.
 const root = "github.com/clusterring/clusterring"
 
-// zone is a part of the house: a directory with all below it, except what a more specific zone takes out.
+// zone is a directory tree, except the parts that belong to a more specific zone.
 type zone struct {
-	// dir may end in "/*": then each directory there is a zone of its own.
+	// dir may end in "/*": then each directory there is a separate zone.
 	dir string
-	// may lists the directories of the repository whose packages the zone imports, besides its own.
+	// may lists other directories of the repository whose packages the zone may import.
 	may []string
-	// tests lists what only its tests import.
+	// tests lists directories that only its tests may import.
 	tests []string
-	// rule says the above to a person.
+	// rule describes the rule for people.
 	rule string
-	// bans lists what it must not import from elsewhere, tests aside.
+	// bans lists external packages that it must not import, except in tests.
 	bans []ban
-	// spares lists import paths that the bans leave alone.
+	// spares lists import paths that are exempt from the bans.
 	spares []string
 }
 
-// ban excludes import paths that begin with one of the prefixes, whole path elements at a time.
+// ban excludes import paths that begin with one of the prefixes, compared by path element.
 type ban struct {
 	what     string
 	prefixes []string
@@ -43,7 +43,7 @@ var (
 	metrics = ban{"metrics", []string{
 		"github.com/prometheus", "k8s.io/component-base/metrics", "go.opentelemetry.io", "expvar",
 	}}
-	// heavy are the dependencies of tools. They would raise the versions of everything that imports them.
+	// heavy bans dependencies of tools, because they would raise the versions of dependencies in all importers.
 	heavy = ban{"a dependency of the tools", []string{
 		"k8s.io/kubernetes", "k8s.io/apiserver", "k8s.io/kubectl", "go.etcd.io/etcd", "github.com/google/cel-go", "cel.dev",
 		"sigs.k8s.io/controller-tools", "sigs.k8s.io/controller-runtime/pkg/envtest", "github.com/bufbuild",
@@ -54,7 +54,7 @@ var (
 	}}
 )
 
-// house is the specification. Where several zones match, the most specific one counts.
+// house is the specification. If several zones match, the most specific one applies.
 var house = slices.Concat([]zone{
 	{
 		dir: "pkg", rule: "pkg is for everyone, so it imports nothing else of this repository",
@@ -111,7 +111,7 @@ var house = slices.Concat([]zone{
 	},
 }, pure("key", "hashring", "invariants", "lease", "membership", "plan"))
 
-// pure returns the zones of the domain: they decide, and leave it to others to ask, wait and tell.
+// pure returns the zones of the domain, which makes decisions without clients, clocks, and logs.
 func pure(names ...string) []zone {
 	domain := []string{"pkg/apis"}
 	for _, name := range names {
@@ -128,7 +128,7 @@ func pure(names ...string) []zone {
 	return zones
 }
 
-// zoneOf returns the most specific zone of a directory, with the directory that matched it.
+// zoneOf returns the most specific zone of a directory, and the matching directory.
 func zoneOf(dir string) (z zone, at string, ok bool) {
 	for _, candidate := range house {
 		match, matches := within(dir, candidate.dir)
@@ -162,7 +162,7 @@ func checkImports(f file) []Violation {
 	dir := path.Dir(f.name)
 	z, at, ok := zoneOf(dir)
 	if !ok {
-		return []Violation{{f.name, f.line, fmt.Sprintf("directory %s is in no part of the house: add it to tools/walls/house.go", dir)}}
+		return []Violation{{f.name, f.line, fmt.Sprintf("directory %s is in no zone: add it to tools/walls/house.go", dir)}}
 	}
 	var found []Violation
 	for _, i := range f.imports {
@@ -173,7 +173,7 @@ func checkImports(f file) []Violation {
 	return found
 }
 
-// problemOf says what is wrong with an import by a file of the zone, or nothing.
+// problemOf returns the problem of an import by a file of the zone, empty if there is none.
 func problemOf(z zone, at string, test bool, importPath string) string {
 	dir, own := strings.CutPrefix(importPath, root+"/")
 	if !own {

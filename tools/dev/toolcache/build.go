@@ -21,11 +21,11 @@ type Builder struct {
 	Cache string
 	// Go is the go command; empty for "go".
 	Go string
-	// Progress is told what happens; nil for quiet.
+	// Progress reports the progress; nil means none.
 	Progress *Progress
 }
 
-// DefaultCache returns the directory "clusterring" of the user's cache (XDG_CACHE_HOME or the platform's custom).
+// DefaultCache returns the directory "clusterring" in the user's cache (XDG_CACHE_HOME or the platform's default).
 func DefaultCache() (string, error) {
 	dir, err := os.UserCacheDir()
 	if err != nil {
@@ -34,8 +34,8 @@ func DefaultCache() (string, error) {
 	return filepath.Join(dir, "clusterring"), nil
 }
 
-// Build returns the directory that holds the program, building it first if the cache does not have it. A second
-// caller waits for the first. When it fails or ctx ends, nothing half-built stays under a name that counts.
+// Build returns the directory of the program, and builds the program first if it is not in the cache. Concurrent callers wait for the first
+// one. After an error or the end of ctx, the cache contains no incomplete program.
 func (b *Builder) Build(ctx context.Context, p Program) (dir string, err error) {
 	dir, err = p.dir(b.Cache)
 	if err != nil || p.completeIn(dir) {
@@ -44,7 +44,7 @@ func (b *Builder) Build(ctx context.Context, p Program) (dir string, err error) 
 	finish := b.Progress.start(strings.TrimSpace(p.Binary + " " + p.Version))
 	defer func() { finish(err) }()
 	unlock, err := lock(ctx, filepath.Join(filepath.Dir(dir), ".lock"), func() {
-		b.Progress.phase("waiting for another process that builds it")
+		b.Progress.phase("waiting for another process that builds this program")
 	})
 	if err != nil {
 		return "", err
@@ -56,18 +56,17 @@ func (b *Builder) Build(ctx context.Context, p Program) (dir string, err error) 
 	return dir, b.replace(ctx, p, dir)
 }
 
-// BuildIn builds the program into dir, which must not hold anything yet, whatever the cache has.
+// BuildIn builds the program into dir, which must be empty or missing, without the cache.
 func (b *Builder) BuildIn(ctx context.Context, p Program, dir string) (err error) {
 	if entries, err := os.ReadDir(dir); err == nil && len(entries) > 0 {
-		return fmt.Errorf("%s is not empty: name a new directory", dir)
+		return fmt.Errorf("%s is not empty: choose a new directory", dir)
 	}
 	finish := b.Progress.start(strings.TrimSpace(p.Binary + " " + p.Version))
 	defer func() { finish(err) }()
 	return b.replace(ctx, p, dir)
 }
 
-// replace builds beside dir and renames into place. The caller holds the lock, so whatever is beside dir is a
-// leftover of a process that was killed.
+// replace builds beside dir and renames the result. The caller holds the lock, so anything beside dir was left behind by a killed process.
 func (b *Builder) replace(ctx context.Context, p Program, dir string) error {
 	building := dir + ".building"
 	if err := os.RemoveAll(building); err != nil {
@@ -76,7 +75,7 @@ func (b *Builder) replace(ctx context.Context, p Program, dir string) error {
 	if err := b.buildTo(ctx, p, building); err != nil {
 		return errors.Join(err, os.RemoveAll(building))
 	}
-	if err := os.RemoveAll(dir); err != nil { // incomplete, or we would not build
+	if err := os.RemoveAll(dir); err != nil { // incomplete
 		return fmt.Errorf("remove an incomplete build: %w", err)
 	}
 	if err := os.Rename(building, dir); err != nil {
@@ -104,7 +103,7 @@ func (b *Builder) buildTo(ctx context.Context, p Program, dir string) error {
 	return nil
 }
 
-// download fetches the modules that the program's packages come from, and counts the packages.
+// download fetches the modules of the program's packages, and counts the packages.
 func (b *Builder) download(ctx context.Context, p Program) (packages int, err error) {
 	b.Progress.phase("looking up modules")
 	modules := 0
@@ -128,17 +127,17 @@ func (b *Builder) compile(ctx context.Context, p Program, binary string, total i
 	return err
 }
 
-// run runs the go command for the program and returns its standard output. Each line of standard error goes to
-// each; the lines that are not progress explain a failure.
+// run runs the go command for the program and returns its standard output. It passes each line of standard error to each. Lines other than
+// progress are part of the error.
 func (b *Builder) run(ctx context.Context, p Program, each func(line string), args ...string) ([]byte, error) {
 	command := b.Go
 	if command == "" {
 		command = "go"
 	}
 	cmd := exec.CommandContext(ctx, command, args...)
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // go removes its temporary files
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // lets go remove its temporary files
 	cmd.Dir = p.Module
-	// The program runs here and now, whatever the caller builds for; and its module is no part of a workspace.
+	// Build for this machine, whatever the target of the caller, and outside of a workspace.
 	cmd.Env = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0", "GOOS="+runtime.GOOS, "GOARCH="+runtime.GOARCH)
 	var stdout bytes.Buffer
 	cmd.Stdout = &stdout
@@ -156,7 +155,7 @@ func (b *Builder) run(ctx context.Context, p Program, each func(line string), ar
 	return stdout.Bytes(), nil
 }
 
-// explain passes each line on and returns the last of those that may say what went wrong.
+// explain passes each line to each, and returns the last lines that may explain a failure.
 func explain(stderr io.Reader, each func(line string)) string {
 	const enough = 40
 	var said []string

@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// lock takes the lock file for this process, waiting for whoever holds it, and returns what gives it back. The kernel
-// gives it back when the process dies, so a killed build blocks nobody. Called waiting, if it must wait.
+// lock locks the file, waits for another holder if necessary, and returns a function that unlocks it. The kernel unlocks the file when the
+// process dies, so a killed build does not block others. lock calls waiting if it has to wait.
 func lock(ctx context.Context, path string, waiting func()) (unlock func(), err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("make the cache directory: %w", err)
@@ -28,10 +28,10 @@ func lock(ctx context.Context, path string, waiting func()) (unlock func(), err 
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), file.Close())
 	}
-	return func() { _ = file.Close() }, nil // closing unlocks; nothing was written that could be lost
+	return func() { _ = file.Close() }, nil // closing unlocks; nothing was written
 }
 
-// wait blocks until the lock is ours or ctx ends. In the latter case the goroutine stays until the process ends.
+// wait blocks until the lock is acquired or ctx ends. If ctx ends, a goroutine remains until the process exits.
 func wait(ctx context.Context, fd int) error {
 	got := make(chan error, 1)
 	go func() {

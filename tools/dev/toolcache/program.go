@@ -1,8 +1,8 @@
 // Package toolcache builds a Go program once and keeps it in the user's cache.
 //
-// A program is known by what goes into it: the files that pin its dependencies, its own source files,
-// and how it is linked. The directory in the cache carries the hash of these, so a change gives a new directory, and a
-// directory that exists is complete: it is built aside and renamed into place, under a lock.
+// The inputs identify a program: the files that pin its dependencies, its source files, and its linker flags. Its directory in the cache is
+// named by their hash, so a change yields a new directory. An existing directory is complete, because it is built elsewhere and renamed,
+// under a lock.
 package toolcache
 
 import (
@@ -18,28 +18,28 @@ import (
 	"strings"
 )
 
-// Program says what to build and what to call it. The zero value builds nothing.
+// Program describes a program to build. The zero value is invalid.
 type Program struct {
-	// Name is the program's directory under the cache, slash-separated.
+	// Name is the slash-separated directory of the program in the cache.
 	Name string
-	// Version is shown in the directory's name and in the progress; the hash tells versions apart, not this.
+	// Version appears in the directory name and in the progress. The hash, not Version, distinguishes versions.
 	Version string
 	// Module is the directory of the module whose go.mod pins the program.
 	Module string
-	// Modfile pins the program in place of go.mod, as the go command's flag -modfile does: a file of Module whose name ends
-	// in .mod, with a .sum beside it. Empty for go.mod.
+	// Modfile replaces go.mod, as the go command's flag -modfile does: a file in Module whose name ends in .mod, with a .sum file beside
+	// it. Empty for go.mod.
 	Modfile string
-	// Package is what to build: an import path, or a directory of the module that starts with "./".
+	// Package is the import path to build, or a directory of the module that starts with "./".
 	Package string
 	// Binary is the file name of the executable.
 	Binary string
-	// Links are further names of the executable, made as symbolic links.
+	// Links are further names of the executable, created as symbolic links.
 	Links []string
 	// LDFlags are added to -s -w for the linker.
 	LDFlags string
 }
 
-// hash identifies everything that the executable depends on, in 12 hex digits.
+// hash returns a hash of all inputs of the executable, in 12 hex digits.
 func (p Program) hash() (string, error) {
 	mod := filepath.Join(p.Module, cmp.Or(p.Modfile, "go.mod"))
 	sum := strings.TrimSuffix(mod, ".mod") + ".sum"
@@ -59,7 +59,7 @@ func (p Program) hash() (string, error) {
 	for _, name := range files {
 		content, err := os.ReadFile(name)
 		if errors.Is(err, fs.ErrNotExist) && name == sum {
-			continue // a module without dependencies has none
+			continue // a module without dependencies has no go.sum
 		}
 		if err != nil {
 			return "", fmt.Errorf("hash the source of %s: %w", p.Name, err)
@@ -70,7 +70,7 @@ func (p Program) hash() (string, error) {
 	return hex.EncodeToString(h.Sum(nil))[:12], nil
 }
 
-// dir is where the program lives under the cache.
+// dir returns the directory of the program in the cache.
 func (p Program) dir(cache string) (string, error) {
 	hash, err := p.hash()
 	if err != nil {
@@ -79,7 +79,7 @@ func (p Program) dir(cache string) (string, error) {
 	return filepath.Join(cache, filepath.FromSlash(p.Name), p.Version+"-"+hash), nil
 }
 
-// completeIn reports whether every name of the program is an executable in dir.
+// completeIn reports whether dir contains an executable for every name of the program.
 func (p Program) completeIn(dir string) bool {
 	for _, name := range append([]string{p.Binary}, p.Links...) {
 		if !Executable(filepath.Join(dir, name)) {
@@ -89,13 +89,13 @@ func (p Program) completeIn(dir string) bool {
 	return true
 }
 
-// Executable reports whether path is a file (or a link to one) that may be executed.
+// Executable reports whether path is an executable file or a link to one.
 func Executable(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0
 }
 
-// args returns the arguments of the go command, for what pins the program. The first names the go command's own command.
+// args returns the arguments of the go command, with the flag -modfile if necessary. The first argument is the go subcommand.
 func (p Program) args(command string, rest ...string) []string {
 	pinned := []string{command, "-mod=readonly"}
 	if p.Modfile != "" {

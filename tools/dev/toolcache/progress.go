@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// Progress tells a waiting person what a build is doing: a line at the begin of each phase and at each tick.
-// It reports one build at a time, and is safe for concurrent use by that build. A nil Progress tells nothing.
+// Progress prints the progress of a build: a line at the start of each phase and at each tick. It reports one build at a time, and is safe
+// for concurrent use by that build. A nil Progress prints nothing.
 type Progress struct {
 	// Out receives the lines.
 	Out io.Writer
-	// Terminal says that Out is a terminal: each line overwrites the one before.
+	// Terminal is true if Out is a terminal: each line overwrites the previous one.
 	Terminal bool
 	// Now reads the clock.
 	Now func() time.Time
-	// Ticks says when to write a line; nil for the begin of phases only.
+	// Ticks triggers a line at each tick; nil means only at the start of phases.
 	Ticks <-chan time.Time
 
 	mu     sync.Mutex
@@ -26,7 +26,7 @@ type Progress struct {
 	phased time.Time // when the phase began
 }
 
-// start names what is being built, and reports at every tick until finish is called with the outcome.
+// start sets the title, and prints a line at every tick until finish is called with the outcome.
 func (p *Progress) start(title string) (finish func(error)) {
 	if p == nil {
 		return func(error) {}
@@ -58,7 +58,7 @@ func (p *Progress) start(title string) (finish func(error)) {
 	}
 }
 
-// phase says at once what happens now.
+// phase starts a phase and prints a line immediately.
 func (p *Progress) phase(format string, args ...any) {
 	p.set(format, args...)
 	if p != nil {
@@ -69,8 +69,8 @@ func (p *Progress) phase(format string, args ...any) {
 	p.write(false)
 }
 
-// compiled changes what the next line will say: how many packages of a phase are compiled, and how long the others may take. Packages
-// differ, but among hundreds of them the mean of those done is a fair guess.
+// compiled updates the next line: the number of compiled packages, and the estimated time for the others, from the mean of the compiled
+// ones.
 func (p *Progress) compiled(done, total int) {
 	if p == nil {
 		return
@@ -81,7 +81,7 @@ func (p *Progress) compiled(done, total int) {
 	p.set("compiling, %d packages so far, at most %d%s", done, total, left(passed, done, total))
 }
 
-// left says how long it may take until all is done, once enough is done to tell.
+// left estimates the remaining time; it returns an empty text if too little is done.
 func left(passed time.Duration, done, total int) string {
 	const enough = 50
 	if done < enough || passed < 5*time.Second {
@@ -94,7 +94,7 @@ func left(passed time.Duration, done, total int) string {
 	return fmt.Sprintf(", about %d min left", int(rest.Round(time.Minute).Minutes()))
 }
 
-// set changes what the next line will say.
+// set updates the next line.
 func (p *Progress) set(format string, args ...any) {
 	if p == nil {
 		return
@@ -111,7 +111,7 @@ func (p *Progress) write(last bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	line := fmt.Sprintf("%s: %s (%ds)", p.title, p.state, int(p.Now().Sub(p.begin).Seconds()))
-	switch { // errors are ignored: who closed the terminal does not read it
+	switch { // errors are ignored: the terminal may be closed
 	case !p.Terminal:
 		_, _ = fmt.Fprintln(p.Out, line)
 	case last:

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Console reports to a file as it is read there: every second over one line of a terminal, else a line every five
-// seconds. Meant for the standard error of a command: it lives as long as the process.
+// Console returns a Progress for a file: on a terminal, it updates one line every second, otherwise it writes a line every five seconds. It is
+// meant for the standard error of a command and lasts as long as the process.
 func Console(file *os.File) *Progress {
 	interval, terminal := 5*time.Second, false
 	if info, err := file.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {

@@ -14,8 +14,8 @@ import (
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
 
-// AddAsker makes a service account of the given name in the ring's namespace that may do no more than ask about this ring, by way of
-// the API server, and writes a kubeconfig with its token to the path. It returns what has to be deleted when the ring is.
+// AddAsker creates a service account of the given name in the ring's namespace that may only query this ring, through the API server, and
+// writes a kubeconfig with its token to the path. It returns the objects to delete with the ring.
 func (c *Cluster) AddAsker(ctx context.Context, ring Ring, name, path string) ([]client.Object, error) {
 	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: ring.Namespace(), Name: name}}
 	scoped := metav1.ObjectMeta{Name: ring.Name + "-" + name}
@@ -35,7 +35,7 @@ func (c *Cluster) AddAsker(ctx context.Context, ring Ring, name, path string) ([
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: ring.Namespace(), Name: name}}
 	for _, o := range append([]client.Object{account}, outside...) {
 		if err := c.Client.Create(ctx, o); err != nil {
-			return outside, fmt.Errorf("make the account %s: create %T: %w", name, o, err)
+			return outside, fmt.Errorf("create the account %s: create %T: %w", name, o, err)
 		}
 	}
 	return outside, c.writeKubeconfig(ctx, account, path)
@@ -45,7 +45,7 @@ func roleRef(kind, name string) rbacv1.RoleRef {
 	return rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: name}
 }
 
-// writeKubeconfig writes how to reach the cluster as the service account.
+// writeKubeconfig writes a kubeconfig of the service account.
 func (c *Cluster) writeKubeconfig(ctx context.Context, account *corev1.ServiceAccount, path string) error {
 	token, err := c.Clients.CoreV1().ServiceAccounts(account.Namespace).CreateToken(ctx, account.Name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	if err != nil {

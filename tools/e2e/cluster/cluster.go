@@ -1,5 +1,5 @@
-// Package cluster does to a cluster what its administrators do: it applies kustomizations, scales and restarts Deployments, deletes
-// pods, reads metrics of pods, and adds rings with shards of their own.
+// Package cluster performs the actions of administrators on a cluster: it applies kustomizations, scales and restarts Deployments, deletes
+// pods, reads metrics of pods, and adds rings with their own shards.
 package cluster
 
 import (
@@ -32,36 +32,36 @@ import (
 	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 )
 
-// look is how often conditions are looked at.
+// look is the interval between checks of a condition.
 const look = 200 * time.Millisecond
 
-// Cluster is the cluster of the current context. Make it with [Connect]; it is safe for concurrent use.
+// Cluster is the cluster of the current context. Create it with [Connect]; it is safe for concurrent use.
 type Cluster struct {
-	// Client reads and writes any object, and does not limit its rate.
+	// Client reads and writes any object, without a rate limit.
 	Client client.WithWatch
-	// Config is how to reach it, without a limit of the rate.
+	// Config is the client configuration, without a rate limit.
 	Config *rest.Config
 	// Clients is for logs, proxies and discovery.
 	Clients kubernetes.Interface
-	// Clock is the real one.
+	// Clock is the real clock.
 	Clock clock.WithTicker
-	// ExampleImage is what the shards of added rings run; empty for what the example runs.
+	// ExampleImage is the image of the shards of added rings; empty for the image of the installed example.
 	ExampleImage string
 
 	kubectl string
 }
 
-// Connect returns the cluster of $KUBECONFIG, or of the default file. The kubectl program given is a path, or a name to be found in
+// Connect connects to the cluster of $KUBECONFIG or the default kubeconfig. kubectl is the path of the kubectl program, or its name in
 // $PATH.
 func Connect(kubectl string) (*Cluster, error) {
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(clientcmd.NewDefaultClientConfigLoadingRules(), nil).ClientConfig()
 	if err != nil {
-		return nil, fmt.Errorf("find out how to reach the cluster (set KUBECONFIG): %w", err)
+		return nil, fmt.Errorf("load the configuration of the cluster (set KUBECONFIG): %w", err)
 	}
 	config.QPS = -1
 	clients, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return nil, fmt.Errorf("make a client of the cluster: %w", err)
+		return nil, fmt.Errorf("create a client for the cluster: %w", err)
 	}
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, shardingv1alpha1.AddToScheme, v1alpha1.AddToScheme} {
@@ -71,12 +71,12 @@ func Connect(kubectl string) (*Cluster, error) {
 	}
 	c, err := client.NewWithWatch(config, client.Options{Scheme: scheme, Mapper: mapper()})
 	if err != nil {
-		return nil, fmt.Errorf("make a client of the cluster: %w", err)
+		return nil, fmt.Errorf("create a client for the cluster: %w", err)
 	}
 	return &Cluster{Client: c, Clients: clients, Config: config, Clock: clock.RealClock{}, kubectl: kubectl}, nil
 }
 
-// mapper knows what the tests ask for without asking the server, which does not have all of it all the time.
+// mapper knows the kinds of the tests without discovery, because the server does not serve all of them all the time.
 func mapper() meta.RESTMapper {
 	m := meta.NewDefaultRESTMapper(nil)
 	for gvk := range clientgoscheme.Scheme.AllKnownTypes() {
@@ -94,17 +94,17 @@ func mapper() meta.RESTMapper {
 	return m
 }
 
-// Kubectl runs kubectl and returns what it printed. The error of a command that fails has its complaint.
+// Kubectl runs kubectl and returns its output. The error of a failed command contains its standard error.
 func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
 	return Command(ctx, c.kubectl, args...)
 }
 
-// Command runs a program and returns what it printed. The error of one that fails has its complaint.
+// Command runs a program and returns its output. The error of a failed program contains its standard error.
 func Command(ctx context.Context, program string, args ...string) (string, error) {
 	return CommandWith(ctx, nil, program, args...)
 }
 
-// CommandWith is [Command] with more variables in the program's environment, each as NAME=value: what shall not show in an error.
+// CommandWith is [Command] with additional environment variables, each as NAME=value. They do not appear in errors.
 func CommandWith(ctx context.Context, more []string, program string, args ...string) (string, error) {
 	var out, complaint bytes.Buffer
 	command := exec.CommandContext(ctx, program, args...)
@@ -115,7 +115,7 @@ func CommandWith(ctx context.Context, more []string, program string, args ...str
 	return out.String(), nil
 }
 
-// Until looks at a condition until it has no problems, or for the given time; then the error names the problems that remained.
+// Until polls a condition until it returns no problem, at most for the given time. The error contains the last problem.
 func (c *Cluster) Until(ctx context.Context, limit time.Duration, problem func(context.Context) error) error {
 	var last error
 	err := wait.PollUntilContextTimeout(ctx, look, limit, true, func(ctx context.Context) (bool, error) {
@@ -216,7 +216,7 @@ func (c *Cluster) deployment(ctx context.Context, d Deployment) (*appsv1.Deploym
 	return deployment, nil
 }
 
-// Rolled waits until exactly the pods that shall be are there, all of the newest template, ready, and none about to go.
+// Rolled waits until exactly the desired number of pods exist, all from the newest template, ready, and not terminating.
 func (c *Cluster) Rolled(ctx context.Context, d Deployment, limit time.Duration) error {
 	err := c.Until(ctx, limit, func(ctx context.Context) error {
 		deployment, err := c.deployment(ctx, d)
@@ -260,7 +260,7 @@ func phases(pods []corev1.Pod) string {
 	return strings.Join(all, ", ")
 }
 
-// Pods returns the Deployment's pods, also those that are being deleted.
+// Pods returns the Deployment's pods, including terminating ones.
 func (c *Cluster) Pods(ctx context.Context, d Deployment) ([]corev1.Pod, error) {
 	var pods corev1.PodList
 	if err := c.Client.List(ctx, &pods, client.InNamespace(d.Namespace), client.MatchingLabels{"app.kubernetes.io/name": d.Name}); err != nil {
@@ -269,7 +269,7 @@ func (c *Cluster) Pods(ctx context.Context, d Deployment) ([]corev1.Pod, error) 
 	return pods.Items, nil
 }
 
-// DeletePods deletes all pods of the Deployment at once.
+// DeletePods deletes all pods of the Deployment.
 func (c *Cluster) DeletePods(ctx context.Context, d Deployment) error {
 	err := c.Client.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(d.Namespace), client.MatchingLabels{"app.kubernetes.io/name": d.Name})
 	if err != nil {

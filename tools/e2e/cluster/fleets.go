@@ -14,7 +14,7 @@ import (
 // shipsOfEach is the size of a Fleet.
 const shipsOfEach = 3
 
-// AddFleets has a ring shard Fleets and their Ships, too, and creates the given number of Fleets.
+// AddFleets adds Fleets and their Ships to the resources of a ring, and creates the given number of Fleets.
 func (c *Cluster) AddFleets(ctx context.Context, ring Ring, count int) error {
 	stored := &shardingv1alpha1.ClusterRing{}
 	if err := c.Client.Get(ctx, client.ObjectKey{Name: ring.Name}, stored); err != nil {
@@ -26,7 +26,7 @@ func (c *Cluster) AddFleets(ctx context.Context, ring Ring, count int) error {
 		Group: group, Resource: "fleets", ControlledResources: []shardingv1alpha1.ControlledResource{{Group: group, Resource: "ships"}},
 	})
 	if err := c.Client.Patch(ctx, stored, client.MergeFrom(before)); err != nil {
-		return fmt.Errorf("have ring %s shard Fleets: %w", ring.Name, err)
+		return fmt.Errorf("add Fleets to ring %s: %w", ring.Name, err)
 	}
 	for i := range count {
 		fleet := &v1alpha1.Fleet{
@@ -40,8 +40,7 @@ func (c *Cluster) AddFleets(ctx context.Context, ring Ring, count int) error {
 	return nil
 }
 
-// Fleets returns the Fleets of the ring, and an error that names one of which not all Ships are at its shard, or which does not say that it is
-// complete.
+// Fleets returns the Fleets of the ring. It returns an error if a Fleet is not complete, or a Ship has another shard than its Fleet.
 func (c *Cluster) Fleets(ctx context.Context, ring Ring) ([]v1alpha1.Fleet, error) {
 	var (
 		fleets v1alpha1.FleetList
@@ -62,7 +61,7 @@ func (c *Cluster) Fleets(ctx context.Context, ring Ring) ([]v1alpha1.Fleet, erro
 	for i := range fleets.Items {
 		fleet := &fleets.Items[i]
 		if with := at[string(fleet.UID)+" "+fleet.Labels[label]]; with != int(fleet.Spec.Replicas) || !fleet.Done() || fleet.Labels[label] == "" {
-			return nil, fmt.Errorf("ring %s: Fleet %s is at shard %q with %d of %d Ships, and says %+v",
+			return nil, fmt.Errorf("ring %s: Fleet %s has the shard %q with %d of %d Ships, and the status %+v",
 				ring.Name, fleet.Name, fleet.Labels[label], with, fleet.Spec.Replicas, fleet.Status)
 		}
 	}

@@ -9,18 +9,18 @@ import (
 	"strings"
 )
 
-// Forward says what kubectl port-forward reaches, and as whom.
+// Forward configures kubectl port-forward.
 type Forward struct {
-	// Kubeconfig is the path of the file that says who asks.
+	// Kubeconfig is the path of the kubeconfig.
 	Kubeconfig string
-	// Namespace and Target name what is reached; Target is such as service/ringquery.
+	// Namespace and Target identify the target, for example service/ringquery.
 	Namespace, Target string
-	// Port is the target's.
+	// Port is the port of the target.
 	Port int
 }
 
-// Forward runs kubectl port-forward and returns the address on this machine at which it listens, a free one, once it does. Call stop in
-// the end, which waits until kubectl is gone; it is never nil. The end of the context ends kubectl, too.
+// Forward runs kubectl port-forward and returns the local address on which it listens. stop, which is never nil, stops kubectl and waits for
+// its exit. The end of ctx also stops kubectl.
 func (c *Cluster) Forward(ctx context.Context, f Forward) (address string, stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var complaint bytes.Buffer

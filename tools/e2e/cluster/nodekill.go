@@ -11,18 +11,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Killer ends processes of pods from the side of their nodes. Make it with [Cluster.AddKiller]; it is safe for concurrent use.
+// Killer kills processes of pods from their nodes. Create it with [Cluster.AddKiller]; it is safe for concurrent use.
 type Killer struct {
 	cluster   *Cluster
 	namespace string
 	image     string
 }
 
-// AddKiller makes a namespace of the given name, whose pods may do anything to their nodes, for pods of the image, which runs
-// tools/e2e/cmd/nodekill. Delete the namespace when it is no longer needed.
+// AddKiller creates a namespace for privileged pods of the image, which runs tools/e2e/cmd/nodekill. Delete the namespace when it is no longer
+// needed.
 func (c *Cluster) AddKiller(ctx context.Context, namespace, image string) (*Killer, error) {
 	if image == "" {
-		return nil, errors.New("the image of nodekill is not known: set E2E_NODEKILL_IMAGE, as make e2e does")
+		return nil, errors.New("the image of nodekill is unknown: set E2E_NODEKILL_IMAGE, as make e2e does")
 	}
 	if err := c.Client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: map[string]string{
 		"pod-security.kubernetes.io/enforce": "privileged",
@@ -32,8 +32,8 @@ func (c *Cluster) AddKiller(ctx context.Context, namespace, image string) (*Kill
 	return &Killer{cluster: c, namespace: namespace, image: image}, nil
 }
 
-// Kill ends the processes of the pod's only container by SIGKILL, and waits until the kubelet has said in the pod's status that it has
-// started the container again. The pod stays the same. It returns an error if that takes longer than the limit.
+// Kill kills the processes of the pod's only container, and waits until the pod's status reports the restart of the container. It returns an
+// error if that takes longer than the limit.
 func (k *Killer) Kill(ctx context.Context, victim corev1.Pod, limit time.Duration) error {
 	if len(victim.Status.ContainerStatuses) != 1 {
 		return fmt.Errorf("kill a process of pod %s/%s: it has %d containers with a status, not one",
@@ -53,17 +53,17 @@ func (k *Killer) Kill(ctx context.Context, victim corev1.Pod, limit time.Duratio
 			return fmt.Errorf("read pod %s/%s: %w", victim.Namespace, victim.Name, err)
 		}
 		if now.UID != victim.UID {
-			return fmt.Errorf("pod %s/%s is another one now", victim.Namespace, victim.Name)
+			return fmt.Errorf("pod %s/%s was replaced by another pod", victim.Namespace, victim.Name)
 		}
 		status := now.Status.ContainerStatuses[0]
 		if status.RestartCount <= before.RestartCount || status.State.Running == nil {
-			return fmt.Errorf("pod %s/%s: the container has not been started again, after %d restarts", victim.Namespace, victim.Name, status.RestartCount)
+			return fmt.Errorf("pod %s/%s: the container was not restarted; it has %d restarts", victim.Namespace, victim.Name, status.RestartCount)
 		}
 		return nil
 	})
 }
 
-// done returns an error unless the pod has done its work.
+// done returns an error unless the pod has succeeded.
 func (k *Killer) done(ctx context.Context, killer *corev1.Pod) error {
 	if err := k.cluster.Client.Get(ctx, client.ObjectKeyFromObject(killer), killer); err != nil {
 		return fmt.Errorf("read pod %s/%s: %w", killer.Namespace, killer.Name, err)
@@ -74,7 +74,7 @@ func (k *Killer) done(ctx context.Context, killer *corev1.Pod) error {
 	return fmt.Errorf("pod %s/%s is %s: %s", killer.Namespace, killer.Name, killer.Status.Phase, k.said(killer))
 }
 
-// said returns what a pod has left when it ended.
+// said returns the termination message of a pod.
 func (k *Killer) said(killer *corev1.Pod) string {
 	for _, s := range killer.Status.ContainerStatuses {
 		switch {
@@ -87,7 +87,7 @@ func (k *Killer) said(killer *corev1.Pod) string {
 	return killer.Status.Message
 }
 
-// pod returns one that ends the processes of a container of the victim, on the same node.
+// pod returns a pod that kills the processes of a container of the victim on its node.
 func (k *Killer) pod(victim corev1.Pod, container string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: k.namespace, GenerateName: victim.Name + "-"},

@@ -19,10 +19,10 @@ import (
 	"github.com/clusterring/clusterring/tools/lab/check"
 )
 
-// Example is the example as it is installed. Other rings are made after it.
+// Example is the installed example. Other rings are modeled on it.
 var Example = Ring{Name: "example", Shards: Deployment{"example", "example-shard"}}
 
-// Ring is a ring that shards the Websites of one namespace, that of its shards.
+// Ring is a ring that shards the Websites in the namespace of its shards.
 type Ring struct {
 	Name string
 	// Shards is the Deployment whose pods are the shards.
@@ -32,12 +32,12 @@ type Ring struct {
 // Namespace returns the namespace of the ring's shards and Websites.
 func (r Ring) Namespace() string { return r.Shards.Namespace }
 
-// AddRing makes a ring of the given name like that of the example: a namespace of that name, as many shards as given, of the example's
-// image and with its rights, and the ring itself. The shards write their history to their logs.
+// AddRing creates a ring like that of the example: a namespace with the name of the ring, the given number of shards with the image and the
+// permissions of the example, and the ClusterRing. The shards write their history to their logs.
 func (c *Cluster) AddRing(ctx context.Context, name string, shards int) (Ring, error) {
 	template := &appsv1.Deployment{}
 	if err := c.Client.Get(ctx, Example.Shards.key(), template); err != nil {
-		return Ring{}, fmt.Errorf("make ring %s: read the example's Deployment: %w", name, err)
+		return Ring{}, fmt.Errorf("create ring %s: read the example's Deployment: %w", name, err)
 	}
 	if c.ExampleImage != "" {
 		template.Spec.Template.Spec.Containers[0].Image = c.ExampleImage
@@ -45,13 +45,13 @@ func (c *Cluster) AddRing(ctx context.Context, name string, shards int) (Ring, e
 	ring := Ring{Name: name, Shards: Deployment{name, Example.Shards.Name}}
 	for _, o := range ring.objects(template, shards) {
 		if err := c.Client.Create(ctx, o); err != nil {
-			return Ring{}, fmt.Errorf("make ring %s: create %T %s: %w", name, o, o.GetName(), err)
+			return Ring{}, fmt.Errorf("create ring %s: create %T %s: %w", name, o, o.GetName(), err)
 		}
 	}
 	return ring, nil
 }
 
-// RemoveRing removes what AddRing has made, the ring first. It does not wait.
+// RemoveRing deletes the objects of AddRing, the ring first. It does not wait.
 func (c *Cluster) RemoveRing(ctx context.Context, ring Ring) error {
 	for _, o := range []client.Object{
 		&shardingv1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: ring.Name}},
@@ -65,7 +65,7 @@ func (c *Cluster) RemoveRing(ctx context.Context, ring Ring) error {
 	return nil
 }
 
-// objects are those that make the ring.
+// objects returns the objects of the ring.
 func (r Ring) objects(template *appsv1.Deployment, shards int) []client.Object {
 	own := metav1.ObjectMeta{Namespace: r.Namespace(), Name: r.Shards.Name}
 	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: own.Namespace, Name: own.Name}}
@@ -105,7 +105,7 @@ func (r Ring) objects(template *appsv1.Deployment, shards int) []client.Object {
 	}
 }
 
-// AddWebsites creates the given number of Websites, named by the prefix and a number.
+// AddWebsites creates the given number of Websites. Their names consist of the prefix and a number.
 func (c *Cluster) AddWebsites(ctx context.Context, ring Ring, prefix string, count int) error {
 	for i := range count {
 		site := &v1alpha1.Website{
@@ -143,7 +143,7 @@ func (c *Cluster) Leases(ctx context.Context, ring Ring) ([]coordinationv1.Lease
 	return leases.Items, nil
 }
 
-// Objects returns the Websites of the ring's namespace and what they control, as they are stored.
+// Objects returns the stored Websites in the ring's namespace and the ConfigMaps that they control.
 func (c *Cluster) Objects(ctx context.Context, ring Ring) ([]check.Version, error) {
 	var pages corev1.ConfigMapList
 	if err := c.Client.List(ctx, &pages, client.InNamespace(ring.Namespace())); err != nil {
@@ -162,7 +162,7 @@ func (c *Cluster) Objects(ctx context.Context, ring Ring) ([]check.Version, erro
 		known[object.UID], objects = true, append(objects, object)
 	}
 	for i := range pages.Items {
-		if object := ring.object(check.ConfigMap, &pages.Items[i]); known[object.Owner] { // else it is nobody's, or being collected
+		if object := ring.object(check.ConfigMap, &pages.Items[i]); known[object.Owner] { // others have no owner, or their owner is gone
 			objects = append(objects, object)
 		}
 	}
@@ -181,8 +181,8 @@ func (r Ring) object(kind string, o client.Object) check.Version {
 	return object
 }
 
-// Complete returns an error that names what is missing, unless the ring has exactly the given number of available shards, says that
-// it is ready and all is assigned, and every object is where it should be.
+// Complete returns an error unless the ring has exactly the given number of available shards, its conditions are true, and all objects are in
+// place.
 func (c *Cluster) Complete(ctx context.Context, ring Ring, shards int) error {
 	available, err := c.Available(ctx, ring)
 	if err != nil {
@@ -205,7 +205,7 @@ func (c *Cluster) Complete(ctx context.Context, ring Ring, shards int) error {
 	return c.content(ctx, ring, shards)
 }
 
-// content returns an error if the ring's status is not as it should be.
+// content returns an error if the ring's status reports a problem.
 func (c *Cluster) content(ctx context.Context, ring Ring, shards int) error {
 	stored := &shardingv1alpha1.ClusterRing{}
 	if err := c.Client.Get(ctx, client.ObjectKey{Name: ring.Name}, stored); err != nil {

@@ -77,7 +77,7 @@ while :; do sleep 0.05; done`)
 		require.Eventually(t, func() bool { return session.Watching(times) == nil }, time.Minute, 10*time.Millisecond)
 	}
 	eventually(1)
-	require.ErrorContains(t, session.Watching(2), "has deployed 1 times, not 2; it printed last: dev -p development")
+	require.ErrorContains(t, session.Watching(2), "has deployed 1 times, not 2; last output: dev -p development")
 	require.NoError(t, os.WriteFile(filepath.Join(s.Dir, "edit"), nil, 0o600))
 	eventually(2)
 
@@ -94,7 +94,7 @@ func TestSessionEndsByItself(t *testing.T) {
 	require.Eventually(t, func() bool { return session.Watching(0) != nil }, time.Minute, 10*time.Millisecond)
 	err = session.Watching(0)
 	require.ErrorIs(t, err, development.ErrEnded)
-	require.ErrorContains(t, err, "exit status 1; it printed last: there is no cluster")
+	require.ErrorContains(t, err, "exit status 1; last output: there is no cluster")
 	require.ErrorContains(t, session.Interrupt(), "exit status 1")
 
 	_, err = development.Skaffold{Program: filepath.Join(t.TempDir(), "none")}.Start(t.Context())

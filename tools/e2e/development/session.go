@@ -1,4 +1,4 @@
-// Package development runs skaffold on a copy of the source, so that what it builds anew when a file is edited is nobody's work.
+// Package development runs skaffold on a copy of the source, so that edits do not affect the working tree.
 package development
 
 import (
@@ -13,25 +13,25 @@ import (
 	"time"
 )
 
-// parting is how long skaffold may take to clean up once it is interrupted, until it is killed.
+// parting limits the time for skaffold to clean up after an interrupt. Then it is killed.
 const parting = 2 * time.Minute
 
-// Skaffold says how skaffold is run.
+// Skaffold configures skaffold.
 type Skaffold struct {
-	// Program is its path, or a name to be found in $PATH.
+	// Program is its path, or its name in $PATH.
 	Program string
-	// Dir has the skaffold.yaml.
+	// Dir contains the skaffold.yaml.
 	Dir string
-	// Repository is where images go, such as registry.example.com/clusterring; if empty, skaffold decides.
+	// Repository is the destination of images, for example registry.example.com/clusterring; if it is empty, skaffold decides.
 	Repository string
-	// Cache is a file in which it remembers what it has built; it need not exist.
+	// Cache is the path of skaffold's cache file, which need not exist.
 	Cache string
 }
 
 func (s Skaffold) command(ctx context.Context, args ...string) *exec.Cmd {
 	command := exec.CommandContext(ctx, s.Program, args...) //nolint:gosec // the caller says what to run
 	command.Dir = s.Dir
-	// It asks nobody anything, and looks for no newer version of itself.
+	// No questions, and no check for a newer version.
 	command.Env = append(os.Environ(), "SKAFFOLD_INTERACTIVE=false", "SKAFFOLD_UPDATE_CHECK=false", "SKAFFOLD_CACHE_FILE="+s.Cache)
 	if s.Repository != "" {
 		command.Env = append(command.Env, "SKAFFOLD_DEFAULT_REPO="+s.Repository)
@@ -41,7 +41,7 @@ func (s Skaffold) command(ctx context.Context, args ...string) *exec.Cmd {
 	return command
 }
 
-// Run runs a command of skaffold and returns what it printed. The error of one that fails has its complaint.
+// Run runs a command of skaffold and returns its output. The error of a failed command contains its standard error.
 func (s Skaffold) Run(ctx context.Context, args ...string) (string, error) {
 	command := s.command(ctx, args...)
 	var out, complaint bytes.Buffer
@@ -52,7 +52,7 @@ func (s Skaffold) Run(ctx context.Context, args ...string) (string, error) {
 	return out.String(), nil
 }
 
-// Session is a skaffold dev that runs. It is safe for concurrent use.
+// Session is a running skaffold dev. It is safe for concurrent use.
 type Session struct {
 	interrupt context.CancelFunc
 	done      chan struct{}
@@ -62,7 +62,7 @@ type Session struct {
 	output bytes.Buffer
 }
 
-// ErrEnded is the error of a skaffold dev that is not there any more.
+// ErrEnded is the error of a skaffold dev that has ended.
 var ErrEnded = errors.New("skaffold dev has ended")
 
 // Start starts skaffold dev with the given arguments. It is interrupted when the context ends.
@@ -78,30 +78,30 @@ func (s Skaffold) Start(ctx context.Context, args ...string) (*Session, error) {
 	go func() {
 		defer close(session.done)
 		defer interrupt()
-		// That it was interrupted is no mishap.
+		// The interrupt is not an error.
 		if err := command.Wait(); err != nil && !errors.Is(err, context.Canceled) {
-			session.err = fmt.Errorf("skaffold dev: %w; it printed last: %s", err, tail(session.Output()))
+			session.err = fmt.Errorf("skaffold dev: %w; last output: %s", err, tail(session.Output()))
 		}
 	}()
 	return session, nil
 }
 
-// Write takes what skaffold prints.
+// Write records the output of skaffold.
 func (s *Session) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.output.Write(p) //nolint:wrapcheck // it never fails
 }
 
-// Output returns what skaffold has printed until now, the logs of the pods included.
+// Output returns the output so far, including the logs of the pods.
 func (s *Session) Output() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.output.String()
 }
 
-// Watching returns an error until skaffold has deployed the given number of times and waits for the next edit. The error matches
-// [ErrEnded] if that cannot be any more.
+// Watching returns an error until skaffold has deployed the given number of times and waits for the next edit. The error is [ErrEnded] if
+// skaffold has ended.
 func (s *Session) Watching(times int) error {
 	select {
 	case <-s.done:
@@ -110,20 +110,19 @@ func (s *Session) Watching(times int) error {
 	}
 	output := s.Output()
 	if n := strings.Count(output, "Watching for changes..."); n < times {
-		return fmt.Errorf("skaffold dev has deployed %d times, not %d; it printed last: %s", n, times, tail(output))
+		return fmt.Errorf("skaffold dev has deployed %d times, not %d; last output: %s", n, times, tail(output))
 	}
 	return nil
 }
 
-// Interrupt does what Ctrl-C does, and returns when skaffold has ended: it cleans up before. The error says that it ended in another
-// way than it should.
+// Interrupt interrupts skaffold like Ctrl-C, and returns when skaffold has cleaned up and ended. It returns an error if skaffold failed.
 func (s *Session) Interrupt() error {
 	s.interrupt()
 	<-s.done
 	return s.err
 }
 
-// tail returns the last of what was printed.
+// tail returns the end of a text.
 func tail(text string) string {
 	const most = 2000
 	return strings.TrimSpace(text[max(0, len(text)-most):])

@@ -1,5 +1,5 @@
-// Package load creates Websites at a steady rate, as users would, and measures what sharding did to their writes. It creates no more than
-// the shards can do: where they are slow, on a machine that is slow, it waits for them.
+// Package load creates Websites at a steady rate, as users would, and measures the effect of sharding on these writes. If the shards cannot
+// keep up, for example on a slow machine, it waits for them.
 package load
 
 import (
@@ -19,54 +19,54 @@ import (
 )
 
 const (
-	// patience is how long one create may take before it has failed.
+	// patience limits the time of one create.
 	patience = 15 * time.Second
-	// look is how often an object without a shard is looked at.
+	// look is the interval between checks of an unassigned object.
 	look = 50 * time.Millisecond
-	// remembered is how many errors are kept.
+	// remembered is the number of errors to keep.
 	remembered = 5
-	// sampled is how many objects stand for one that is followed until the work on it is done; ahead is for how long the load may be ahead
-	// of the shards, at its rate; lookAgain is how often an object is looked at.
+	// One of sampled objects is followed until its work is done. ahead limits how far the load may be ahead of the shards, as time at its
+	// rate. lookAgain is the interval between checks of a followed object.
 	sampled   = 10
 	ahead     = 5 * time.Second
 	lookAgain = time.Second
 )
 
-// Options say what to create.
+// Options configure a load.
 type Options struct {
-	// Client creates the Websites; it must not limit its own rate.
+	// Client creates the Websites. It must not have a rate limit.
 	Client client.Client
 	// Namespace and Ring of the Websites.
 	Namespace, Ring string
-	// Prefix begins their names; a number follows.
+	// Prefix is the first part of their names; a number follows.
 	Prefix string
-	// Rate is how many are created per second, unless the shards are behind; it must be positive.
+	// Rate is the number of creates per second while the shards keep up; it must be positive.
 	Rate int
-	// Clock measures.
+	// Clock measures durations.
 	Clock clock.WithTicker
 }
 
-// Result is what happened to the creates.
+// Result is the result of a load.
 type Result struct {
-	// Created counts creates that succeeded, Failed those that did not.
+	// Created counts successful creates, Failed failed ones.
 	Created, Failed int
-	// Admitted counts objects that had a shard when the create returned.
+	// Admitted counts the objects that were assigned in admission.
 	Admitted int
-	// Slowest is the longest time between the return of a create and a shard, for the objects that had none then. An object that has
-	// none at the end counts until the end.
+	// Slowest is the longest time between the return of a create and the assignment, for objects that admission did not assign. For objects
+	// that are unassigned at the end, it counts until the end.
 	Slowest time.Duration
-	// Typical and Late are the median and the 99th percentile of how long creates took.
+	// Typical and Late are the median and the 99th percentile of the duration of creates.
 	Typical, Late time.Duration
-	// Took is how long the load lasted, Held for how long of that it has waited for the shards.
+	// Took is the duration of the load, Held the part of it in which the load waited for the shards.
 	Took, Held time.Duration
 	// Errors are the first few errors of creates.
 	Errors []string
 }
 
-// Rate returns how many were created per second.
+// Rate returns the number of created objects per second.
 func (r Result) Rate() float64 { return float64(r.Created) / max(r.Took.Seconds(), 1e-9) }
 
-// AdmittedPercent returns the share of the created objects that had a shard when the create returned, 0 to 100.
+// AdmittedPercent returns the percentage of created objects that were assigned in admission.
 func (r Result) AdmittedPercent() float64 {
 	if r.Created == 0 {
 		return 0
@@ -74,7 +74,7 @@ func (r Result) AdmittedPercent() float64 {
 	return 100 * float64(r.Admitted) / float64(r.Created)
 }
 
-// Run is a load that is going on. Make it with [Start].
+// Run is a running load. Create it with [Start].
 type Run struct {
 	options Options
 	label   string
@@ -85,11 +85,11 @@ type Run struct {
 	mu     sync.Mutex
 	result Result
 	took   []time.Duration
-	// undone is how many of the objects that are followed are not done.
+	// undone is the number of followed objects whose work is not done.
 	undone int
 }
 
-// Start begins to create Websites, until [Run.Stop] is called or the context ends.
+// Start creates Websites until [Run.Stop] or the end of ctx.
 func Start(ctx context.Context, o Options) *Run {
 	creating, stop := context.WithCancel(ctx)
 	r := &Run{options: o, label: shardingv1alpha1.ShardLabel(o.Ring), stop: stop, began: o.Clock.Now()}
@@ -97,8 +97,7 @@ func Start(ctx context.Context, o Options) *Run {
 	return r
 }
 
-// Stop ends the load, waits for the creates under way and until every object has a shard or the time that one may take is over, and
-// returns what has happened.
+// Stop stops the load, waits for pending creates and, for a limited time, until every object has a shard, and returns the result.
 func (r *Run) Stop() Result {
 	r.stop()
 	took := r.options.Clock.Since(r.began)
@@ -115,18 +114,18 @@ func (r *Run) Stop() Result {
 	return r.result
 }
 
-// Rate returns how many creates are begun per second.
+// Rate returns the configured number of creates per second.
 func (r *Run) Rate() int { return r.options.Rate }
 
-// Created returns how many objects have been created so far.
+// Created returns the number of created objects so far.
 func (r *Run) Created() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.result.Created
 }
 
-// tick starts the creates that are due; one that is slow does not hold up the next, and a late tick starts those that were missed, but for
-// those that were due while the shards were behind. What has begun outlives creating, not ctx.
+// tick starts the creates that are due. A slow create does not delay the next one. A late tick also starts the missed creates, except those
+// that were due while the shards were behind. Started creates continue after creating ends, until ctx ends.
 func (r *Run) tick(ctx, creating context.Context) {
 	ticker := r.options.Clock.NewTicker(time.Second / time.Duration(r.options.Rate))
 	defer ticker.Stop()
@@ -147,7 +146,7 @@ func (r *Run) tick(ctx, creating context.Context) {
 	}
 }
 
-// hold lets the load wait for a time that has passed, if the shards have as much to do as they may. It returns how long it has waited in all.
+// hold counts the passed time as held if the shards are too far behind. It returns the total held time.
 func (r *Run) hold(passed time.Duration) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -157,7 +156,7 @@ func (r *Run) hold(passed time.Duration) time.Duration {
 	return r.result.Held
 }
 
-// follow looks at an object until the work on it is done, or the load ends. One that is deleted counts as done.
+// follow checks an object until its work is done or the load ends. A deleted object counts as done.
 func (r *Run) follow(creating context.Context, key client.ObjectKey) {
 	defer r.more(-1)
 	ticker := r.options.Clock.NewTicker(lookAgain)
@@ -220,7 +219,7 @@ func (r *Run) count(took time.Duration, admitted bool, err error) {
 	}
 }
 
-// wait looks at an object until it has a shard, and notes how long that took.
+// wait checks an object until it has a shard, and records how long that took.
 func (r *Run) wait(ctx context.Context, site *v1alpha1.Website, since time.Time) {
 	ctx, cancel := context.WithTimeout(ctx, 2*patience)
 	defer cancel()

@@ -1,8 +1,8 @@
-// Package podlog follows the logs of a ring's pods, from each one's first line to its last, and reads from them who worked on what
-// and when. It wants controllers that write their history to standard output, as the example does with --history-file=-.
+// Package podlog follows the complete logs of a ring's pods, and reads the recorded reconciles from them. The controllers must write their
+// history to standard output, as the example does with --history-file=-.
 //
-// A pod that is gone has no log any more, nor has a container that was started again. So the logs are followed from the moment the pods
-// start, and not read at the end.
+// The logs are followed from the start of the pods instead of read at the end, because the logs of deleted pods and of restarted containers
+// are lost.
 package podlog
 
 import (
@@ -28,13 +28,13 @@ import (
 	"github.com/clusterring/clusterring/tools/example/history"
 )
 
-// again is when pods are looked at again, and when a log that broke off is read again.
+// again is the interval between lists of pods, and the pause before a broken log is read again.
 const again = 250 * time.Millisecond
 
-// marker begins a line of the history; all else is what the program logs.
+// marker is the prefix of history lines. All other lines are logs.
 var marker = []byte(`{"event":"`)
 
-// Collector follows the logs of one namespace. Make it with [Follow]; it is safe for concurrent use.
+// Collector follows the logs of one namespace. Create it with [Follow]; it is safe for concurrent use.
 type Collector struct {
 	clients   kubernetes.Interface
 	namespace string
@@ -51,33 +51,33 @@ type container struct {
 	restarts int32
 }
 
-// log is what one container has written so far.
+// log is the log of one container so far.
 type log struct {
 	id        container
 	pod, node string
-	// lines counts all lines that were read, first is the first of them; text are those of the history.
+	// lines counts the lines read, first is the first line, and text contains the history lines.
 	lines int
 	first []byte
 	text  bytes.Buffer
-	// ended is when the log was seen to end, zero while it goes on. died is the latest time at which the container can have ended, as
-	// the kubelet says; zero if that is not known.
+	// ended is when the end of the log was seen, zero before. died is the latest possible end of the container according to the kubelet;
+	// zero if unknown.
 	ended, died time.Time
 }
 
-// errAnother says that a log is no longer, or not yet, that of the container that it was asked for.
-var errAnother = errors.New("the log is that of another container")
+// errAnother is the error for a log of another container of the pod than the requested one.
+var errAnother = errors.New("the log belongs to another container")
 
-// Follow begins to follow every pod that is or will be in the namespace, until the context ends.
+// Follow follows all current and future pods of the namespace until ctx ends.
 func Follow(ctx context.Context, clients kubernetes.Interface, namespace string, clk clock.Clock) *Collector {
 	c := &Collector{clients: clients, namespace: namespace, clock: clk, logs: map[container]*log{}}
 	c.group.Go(func() { c.find(ctx) })
 	return c
 }
 
-// Wait returns once nothing is followed any more, which is soon after the context has ended.
+// Wait returns when all logs have ended, soon after the end of ctx.
 func (c *Collector) Wait() { c.group.Wait() }
 
-// Lines returns how many lines of history have been read.
+// Lines returns the number of history lines read.
 func (c *Collector) Lines() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -88,16 +88,16 @@ func (c *Collector) Lines() int {
 	return n
 }
 
-// Spans returns the reconciles that were recorded until now, closed: one without an end ends when its container does, or now. That is
-// when its log is seen to end, which can be seconds late, or, if it was started again, when the kubelet says or when the next one works.
-// Start and End count from 1970. Pods of one node are compared by its monotonic clock, those of different nodes by their times of
-// day, which clusters keep together. It returns an error if the logs are not what they should be, or could not be found.
+// Spans returns the reconciles recorded so far. A reconcile without an end ends with its container, or now. The end of a container is the
+// end of its log, which can be seconds late, or if the container was restarted, the time that the kubelet reports or the first reconcile of
+// the next container. Start and End count from 1970. Times of one node use its monotonic clock; times of different nodes use their
+// synchronized wall clocks. It returns an error if a log is malformed.
 func (c *Collector) Spans() ([]history.Span, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.clock.Now()
 	epochs := map[string]time.Time{}  // by node: when its monotonic clock began
-	next := map[types.UID]time.Time{} // by pod: when the container after the one looked at worked first
+	next := map[types.UID]time.Time{} // by pod: the first reconcile of the next container
 	var spans []history.Span
 	logs := slices.SortedFunc(maps.Values(c.logs), func(a, b *log) int {
 		return cmp.Or(strings.Compare(a.pod, b.pod), cmp.Compare(b.id.restarts, a.id.restarts))
@@ -129,7 +129,7 @@ func (c *Collector) Spans() ([]history.Span, error) {
 	return spans, nil
 }
 
-// earliest returns the first of the times that are not zero.
+// earliest returns the earliest nonzero time.
 func earliest(times ...time.Time) time.Time {
 	return slices.MinFunc(slices.DeleteFunc(times, time.Time.IsZero), time.Time.Compare)
 }
@@ -147,7 +147,7 @@ func (c *Collector) find(ctx context.Context) {
 	}
 }
 
-// begin follows the pod's container, if it has started and is not followed already.
+// begin follows the pod's container if it has started and is not followed yet.
 func (c *Collector) begin(ctx context.Context, pod *corev1.Pod) {
 	id, started := current(pod)
 	if !started {
@@ -160,14 +160,14 @@ func (c *Collector) begin(ctx context.Context, pod *corev1.Pod) {
 	}
 	last := pod.Status.ContainerStatuses[0].LastTerminationState.Terminated
 	if before := c.logs[container{id.pod, id.restarts - 1}]; before != nil && last != nil && !last.FinishedAt.IsZero() {
-		before.died = last.FinishedAt.Add(time.Second) // it is cut to seconds
+		before.died = last.FinishedAt.Add(time.Second) // truncated to seconds
 	}
 	l := &log{id: id, pod: pod.Name, node: pod.Spec.NodeName}
 	c.logs[id] = l
 	c.group.Go(func() { c.follow(ctx, l) })
 }
 
-// current returns the container that the pod runs or ran last.
+// current returns the current or last container of the pod.
 func current(pod *corev1.Pod) (id container, started bool) {
 	if len(pod.Status.ContainerStatuses) == 0 {
 		return container{}, false
@@ -176,7 +176,7 @@ func current(pod *corev1.Pod) (id container, started bool) {
 	return container{pod.UID, status.RestartCount}, status.State.Running != nil || status.State.Terminated != nil
 }
 
-// follow reads a log to its end. A log that breaks off though its container runs, for all that the API server knows, is read again.
+// follow reads a log to its end. If the log ends while the container is running according to the API server, follow reads it again.
 func (c *Collector) follow(ctx context.Context, l *log) {
 	var ended time.Time
 	for ctx.Err() == nil {
@@ -209,7 +209,7 @@ func (c *Collector) end(l *log, at time.Time) {
 	l.ended = at
 }
 
-// podOf returns the pod, or an empty one in place of none.
+// podOf returns the pod, or an empty pod instead of nil.
 func podOf(pod *corev1.Pod) *corev1.Pod {
 	if pod == nil {
 		return &corev1.Pod{}
@@ -217,8 +217,8 @@ func podOf(pod *corev1.Pod) *corev1.Pod {
 	return pod
 }
 
-// read reads the lines that were not read before. A kubelet gives the log of the container that runs, which may be a newer one than the
-// API server knows of: its first line tells.
+// read reads the new lines of a log. The kubelet returns the log of the running container, which may be newer than the API server knows. The
+// first line identifies the container.
 func (c *Collector) read(ctx context.Context, l *log) error {
 	stream, err := c.clients.CoreV1().Pods(c.namespace).GetLogs(l.pod, &corev1.PodLogOptions{Follow: true}).Stream(ctx)
 	if err != nil {
@@ -229,7 +229,7 @@ func (c *Collector) read(ctx context.Context, l *log) error {
 	for number := 1; ; number++ {
 		line, err := lines.ReadBytes('\n')
 		if err != nil {
-			return err //nolint:wrapcheck // most often the end
+			return err //nolint:wrapcheck // mostly io.EOF
 		}
 		if number == 1 && !c.own(l, line) {
 			return errAnother
@@ -246,8 +246,8 @@ func (c *Collector) read(ctx context.Context, l *log) error {
 	}
 }
 
-// own says whether a log that begins with this line is that of the container, which then has it for good. Lines have their time, so no
-// two containers of a pod begin with the same.
+// own reports whether a log with this first line belongs to the container, and assigns it. Lines contain timestamps, so the logs of two
+// containers of a pod have different first lines.
 func (c *Collector) own(l *log, first []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,5 +1,4 @@
-// Package process finds the processes of a pod's container among those of a node, by the control groups that the node's kernel lists
-// for each. It reads /proc, or what is given in its place.
+// Package process finds the processes of a pod's container among the processes of a node by their control groups.
 package process
 
 import (
@@ -11,33 +10,33 @@ import (
 	"strings"
 )
 
-// shortest is the least number of characters of a container's ID that says which container is meant.
+// shortest is the minimum length of a container ID.
 const shortest = 12
 
 // Container is a container of a pod, as the kubelet names them.
 type Container struct {
 	// Pod is the pod's UID.
 	Pod string
-	// ID is the container's, without the name of the runtime before it.
+	// ID is the ID of the container, without the prefix of the runtime.
 	ID string
 }
 
-// Parse returns the container of the given pod whose status has the given ID, such as containerd://0123456789ab. It returns an error
-// if one of them is none.
+// Parse returns the container of the pod UID and the container ID of a status, for example containerd://0123456789ab. It returns an error if
+// one of them is invalid.
 func Parse(pod, id string) (Container, error) {
 	c := Container{Pod: pod, ID: id[strings.LastIndexByte(id, '/')+1:]}
 	if c.Pod == "" {
 		return Container{}, errors.New("the pod's UID is empty")
 	}
 	if len(c.ID) < shortest {
-		return Container{}, fmt.Errorf("%q is no ID of a container, such as containerd://0123456789abcdef", id)
+		return Container{}, fmt.Errorf("%q is not a container ID such as containerd://0123456789abcdef", id)
 	}
 	return c, nil
 }
 
-// In says whether a process with this /proc/PID/cgroup is in the container. Each of its lines ends with the path of a control group.
-// The kubelet names that of the pod by its UID, with underscores where systemd is asked for the groups, and the container's runtime
-// names the one below by the container's ID. So it is in both versions of control groups.
+// In reports whether a process with this /proc/PID/cgroup is in the container. Each line ends with the path of a control group. The kubelet
+// names the group of the pod by its UID (with underscores if systemd manages the groups), and the container runtime names the group below it
+// by the container ID. This applies to both versions of control groups.
 func (c Container) In(cgroup []byte) bool {
 	for line := range bytes.Lines(cgroup) {
 		path := string(bytes.TrimSpace(line))
@@ -49,8 +48,8 @@ func (c Container) In(cgroup []byte) bool {
 	return false
 }
 
-// Find returns the numbers of the container's processes, lowest first; none if it has no process. proc is the node's /proc; processes
-// that end meanwhile are left out.
+// Find returns the sorted ids of the container's processes, possibly none. proc is the node's /proc. Processes that end meanwhile are
+// omitted.
 func Find(proc fs.FS, c Container) ([]int, error) {
 	entries, err := fs.ReadDir(proc, ".")
 	if err != nil {

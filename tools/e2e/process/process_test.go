@@ -47,7 +47,7 @@ func TestParse(t *testing.T) {
 	require.ErrorContains(t, err, "UID is empty")
 	for _, bad := range []string{"", "containerd://", "cri-o://0123"} {
 		_, err := process.Parse(uid, bad)
-		require.ErrorContains(t, err, "is no ID of a container", "%q would be in many groups", bad)
+		require.ErrorContains(t, err, "is not a container ID", "%q would be in many groups", bad)
 	}
 }
 

@@ -1,4 +1,4 @@
-// Package report keeps the figures of the scenarios and prints them as one table.
+// Package report collects the figures of the scenarios and prints them as one table.
 package report
 
 import (
@@ -8,7 +8,7 @@ import (
 	"text/tabwriter"
 )
 
-// Table is a list of figures in the order in which they were added. It is safe for concurrent use; the zero value is empty.
+// Table is a list of figures in insertion order. It is safe for concurrent use. The zero value is empty.
 type Table struct {
 	mu   sync.Mutex
 	rows []row
@@ -20,31 +20,31 @@ type row struct {
 	scenario string
 }
 
-// Add adds a figure: of which scenario, what it is, its value, and what is asked of it ("" for nothing).
+// Add adds a figure of a scenario.
 func (t *Table) Add(scenario string, f Figure) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.rows = append(t.rows, row{f, scenario})
 }
 
-// Figure is one thing that was measured.
+// Figure is a measured value.
 type Figure struct {
-	// Name says what was measured.
+	// Name describes the value.
 	Name string
-	// Value is printed as fmt.Sprint does.
+	// Value is printed with the format %v.
 	Value any
-	// Limit says what is asked of the value, such as "at most 2s"; empty if nothing is.
+	// Limit is the limit for the value, for example "at most 2s"; empty for none.
 	Limit string
-	// Kept is true if the value is as asked. It counts only where there is a limit.
+	// Kept is true if the value keeps the limit. It is ignored without a limit.
 	Kept bool
 }
 
-// Print writes the table. A line whose limit was not kept begins with "!".
+// Print writes the table. Lines whose limit was not kept begin with "!".
 func (t *Table) Print(out io.Writer) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, " \tSCENARIO\tFIGURE\tVALUE\tASKED")
+	fmt.Fprintln(w, " \tSCENARIO\tFIGURE\tVALUE\tLIMIT")
 	for _, r := range t.rows {
 		mark := " "
 		if r.Limit != "" && !r.Kept {

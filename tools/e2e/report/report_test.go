@@ -19,7 +19,7 @@ func TestPrint(t *testing.T) {
 	var out strings.Builder
 	require.NoError(t, table.Print(&out))
 	require.Equal(t, ""+
-		"   SCENARIO  FIGURE      VALUE  ASKED\n"+
+		"   SCENARIO  FIGURE      VALUE  LIMIT\n"+
 		"   assigner  creates     500    \n"+
 		"   assigner  failed      0      none\n"+
 		"!  assigner  unassigned  3s     at most 2s\n", out.String())

@@ -1,9 +1,9 @@
-// Package faultrun runs the services and some shards of the example controller through one scenario, with a fault in it, and
-// says which promises were broken.
+// Package faultrun runs the services and some shards of the example controller through one scenario with a fault, and reports violated
+// guarantees.
 //
-// Every process is a real one, with the rights of its service account, and reaches the API server through a proxy of its own.
-// Runs follow one another on one control plane, in one namespace, under the same names: since names decide about owners, a
-// run without a fault moves the same objects each time. Each run starts with new processes and nothing left of the one before.
+// Every process is a real one, has the permissions of its service account, and reaches the API server through its own proxy. Runs follow
+// one another on one control plane, in the same namespaces and with the same names. Because owners depend on names only, every run without
+// a fault moves the same objects. Each run starts with new processes, and without objects of earlier runs.
 package faultrun
 
 import (
@@ -36,7 +36,7 @@ import (
 )
 
 const (
-	// shardNamespace and shardAccount are those of deploy/example.
+	// shardNamespace and shardAccount are as in deploy/example.
 	shardNamespace = "example"
 	shardAccount   = "example-shard"
 
@@ -44,7 +44,7 @@ const (
 	stopTimeout  = 15 * time.Second
 )
 
-// Services are the names of the services' binaries.
+// The binaries of the services.
 const (
 	LeaseMonitor = services.LeaseMonitor
 	Assigner     = services.Assigner
@@ -59,20 +59,20 @@ const (
 	plainBinary  = "plain"
 )
 
-// viewer is who asks ringquery.
+// viewer is the client of ringquery.
 const viewer = "viewer"
 
-// newVersion is one that Websites are served in besides v1alpha1. The services prefer it, the example does not know it.
+// newVersion is a second served version of Websites. The services prefer it; the example only knows v1alpha1.
 const newVersion = "v1beta1"
 
-// themes are cluster-scoped, and control palettes, which are not.
+// themes are cluster-scoped, and control namespaced palettes.
 var (
 	themes   = schema.GroupVersionResource{Group: "faults.clusterring.dev", Version: "v1", Resource: "themes"}
 	palettes = themes.GroupVersion().WithResource("palettes")
 )
 
-// Packages are those of the binaries that [New] wants to find, by their directories from the root of the repository. A binary
-// has the last part of that as its name.
+// Packages are the packages of the binaries that runs need, relative to the root of the repository. The name of a binary is the last path
+// element.
 var Packages = []string{
 	"services/leasemonitor/cmd/leasemonitor", "services/assigner/cmd/assigner", "services/rebalancer/cmd/rebalancer",
 	"services/ringquery/cmd/ringquery", "tools/example/cmd/example", "tools/faults/worker",
@@ -84,18 +84,18 @@ type Runner struct {
 	plane       *localplane.Plane
 	client      client.Client
 	bin         string
-	kubeconfigs map[string]string // by binary, and that of the viewer
+	kubeconfigs map[string]string // by binary, and of the viewer
 
 	mu      sync.Mutex
 	current *World
 }
 
-// Abort ends the processes of the run that is under way, if there is one, for the calling process is about to end.
+// Abort kills the processes of a current run. Call it before the calling process exits.
 func (s *Runner) Abort() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.current != nil {
-		_ = s.current.endAll() // there is nobody left to tell
+		_ = s.current.endAll() // the process exits anyway
 	}
 }
 
@@ -105,7 +105,7 @@ func (s *Runner) setCurrent(w *World) {
 	s.current = w
 }
 
-// New prepares a control plane. The directory holds the binaries of the services and of the example.
+// New prepares a control plane for runs. The directory bin contains the binaries of [Packages].
 func New(ctx context.Context, plane *localplane.Plane, bin string) (*Runner, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme), examplev1alpha1.AddToScheme(scheme)); err != nil {
@@ -130,7 +130,7 @@ func New(ctx context.Context, plane *localplane.Plane, bin string) (*Runner, err
 	}
 	for binary, account := range accounts {
 		if s.kubeconfigs[binary], err = plane.ServiceAccountKubeconfig(ctx, account[0], account[1]); err != nil {
-			return nil, fmt.Errorf("get the rights of %s: %w", binary, err)
+			return nil, fmt.Errorf("get the kubeconfig of %s: %w", binary, err)
 		}
 	}
 	if err := s.serveNewVersion(ctx); err != nil {
@@ -139,7 +139,7 @@ func New(ctx context.Context, plane *localplane.Plane, bin string) (*Runner, err
 	return s, nil
 }
 
-// serveNewVersion has the API server serve Websites in a second version, of the same schema.
+// serveNewVersion makes the API server serve Websites in a second version with the same schema.
 func (s *Runner) serveNewVersion(ctx context.Context) error {
 	const old = "v1alpha1"
 	definition := &unstructured.Unstructured{}
@@ -178,7 +178,7 @@ func websiteKind(version string) schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: examplev1alpha1.SchemeGroupVersion.Group, Version: version, Kind: check.Website}
 }
 
-// clear removes all that a run has left, whatever state it is in, and makes the namespaces of the next one. No service may run.
+// clear removes all objects of the previous run, and creates the namespaces of the next one. No service may be running.
 func (s *Runner) clear(ctx context.Context, rings []RingSpec) error {
 	none := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
 	var stored v1alpha1.ClusterRingList
@@ -214,7 +214,7 @@ func (s *Runner) clear(ctx context.Context, rings []RingSpec) error {
 			s.client.DeleteAllOf(ctx, palette, in))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("clear away the run before: %w", err)
+		return fmt.Errorf("remove the objects of the previous run: %w", err)
 	}
 	return nil
 }

@@ -18,32 +18,32 @@ import (
 	"github.com/clusterring/clusterring/tools/lab/check"
 )
 
-// OwnersAgree waits until every replica of ringquery says of every object of each ring that is left what its label says (I3).
+// OwnersAgree waits until every replica of ringquery agrees with the labels of all objects of the remaining rings (I3).
 func (w *World) OwnersAgree(ctx context.Context) error {
 	if len(w.queries) == 0 {
-		return errors.New("no ringquery runs in this case")
+		return errors.New("this case has no ringquery")
 	}
 	var clients []diagnosticsv1alpha1.DiagnosticsServiceClient
 	var connections []*grpc.ClientConn
 	defer func() {
 		for _, c := range connections {
-			_ = c.Close() // there is nothing to save
+			_ = c.Close() // nothing to save
 		}
 	}()
 	for _, address := range w.queries {
 		connection, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
-			return fmt.Errorf("reach ringquery: %w", err)
+			return fmt.Errorf("connect to ringquery: %w", err)
 		}
 		connections = append(connections, connection)
 		clients = append(clients, diagnosticsv1alpha1.NewDiagnosticsServiceClient(connection))
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", w.kubeconfigs[viewer])
 	if err != nil {
-		return fmt.Errorf("read who asks ringquery: %w", err)
+		return fmt.Errorf("read the kubeconfig of the viewer: %w", err)
 	}
 	ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+config.BearerToken)
-	return w.await(ctx, "all owners are what every ringquery says (I3)", func(ctx context.Context) ([]string, error) {
+	return w.await(ctx, "every ringquery agrees with all labels (I3)", func(ctx context.Context) ([]string, error) {
 		var problems []string
 		for _, r := range w.left() {
 			problems = append(problems, r.disagreements(ctx, clients)...)
@@ -52,14 +52,14 @@ func (w *World) OwnersAgree(ctx context.Context) error {
 	})
 }
 
-// disagreements says of which objects somebody says something else than their labels.
+// disagreements returns the objects whose labels differ from the response of a replica, and the objects on which replicas differ.
 func (r *ring) disagreements(ctx context.Context, clients []diagnosticsv1alpha1.DiagnosticsServiceClient) []string {
 	const within = 2 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	newest := slices.DeleteFunc(r.recorder.Newest(), func(v check.Version) bool { return v.Deleted || v.Kind == check.Lease })
 	if len(newest) == 0 {
-		return []string{r.Name + ": there are no objects to ask for"}
+		return []string{r.Name + ": no objects to locate"}
 	}
 	var problems []string
 	for _, v := range newest {
@@ -76,11 +76,11 @@ func (r *ring) disagreements(ctx context.Context, clients []diagnosticsv1alpha1.
 			case first == nil:
 				first = answer
 			case !proto.Equal(first, answer):
-				problems = append(problems, fmt.Sprintf("%s: %s %s/%s: the replicas say %v and %v", r.Name, v.Kind, v.Namespace, v.Name, first, answer))
+				problems = append(problems, fmt.Sprintf("%s: %s %s/%s: the replicas return %v and %v", r.Name, v.Kind, v.Namespace, v.Name, first, answer))
 			}
 			for _, l := range answer.GetLocations() {
 				if l.GetShard() != v.Shard {
-					problems = append(problems, fmt.Sprintf("%s: %s %s/%s: ringquery %d says %q, the label %q", r.Name, v.Kind, v.Namespace, v.Name, i+1, l.GetShard(), v.Shard))
+					problems = append(problems, fmt.Sprintf("%s: %s %s/%s: ringquery %d returns %q, the label is %q", r.Name, v.Kind, v.Namespace, v.Name, i+1, l.GetShard(), v.Shard))
 				}
 			}
 		}
@@ -88,7 +88,7 @@ func (r *ring) disagreements(ctx context.Context, clients []diagnosticsv1alpha1.
 	return problems
 }
 
-// question asks for an object; nil if it has nobody to follow.
+// question returns the request for an object; nil if the owner of a controlled object does not exist.
 func (r *ring) question(v check.Version, all []check.Version) *diagnosticsv1alpha1.LocateRequest {
 	object := &diagnosticsv1alpha1.ObjectReference{
 		Group: groups[v.Kind], Type: &diagnosticsv1alpha1.ObjectReference_Kind{Kind: v.Kind}, Namespace: v.Namespace, Name: v.Name,
@@ -107,7 +107,7 @@ func (r *ring) question(v check.Version, all []check.Version) *diagnosticsv1alph
 	return request
 }
 
-// groups are the API groups of the kinds of a ring's objects.
+// groups maps kinds to API groups.
 var groups = map[string]string{
 	check.Website: examplev1alpha1.SchemeGroupVersion.Group, check.Theme: themes.Group, check.Palette: palettes.Group,
 	check.Fleet: examplev1alpha1.SchemeGroupVersion.Group, check.Ship: examplev1alpha1.SchemeGroupVersion.Group,

@@ -18,41 +18,41 @@ import (
 	"github.com/clusterring/clusterring/tools/lab/record"
 )
 
-// Ring is the ring of every run that does not name others, and Namespace holds its objects.
+// Ring is the default ring of a run, and Namespace the namespace of its objects.
 const (
 	Ring      = "faults"
 	Namespace = "faults"
 )
 
-// RingSpec is a ring of a run. All rings have Websites, and the ConfigMaps that they control.
+// RingSpec describes a ring of a run. All rings shard Websites and the ConfigMaps that they control.
 type RingSpec struct {
-	// Name is the ring's. No two rings of a run have the same.
+	// Name is the name of the ring. It is unique in a run.
 	Name string
-	// Namespaces are those that the ring selects. Rings may have some in common.
+	// Namespaces are the namespaces that the ring selects. Rings may share namespaces.
 	Namespaces []string
-	// Shards are the names of the ring's shards, four, which no other ring of the run has. The last one joins in phase Join;
-	// in phase Fail the first one is killed and the second one leaves.
+	// Shards are the names of the ring's four shards, unique in a run. The last one joins in phase Join. In phase Fail, the first one is
+	// killed and the second one leaves.
 	Shards []string
-	// Themes adds a cluster-scoped resource, which controls Palettes in the last of the namespaces. The shards of such a ring are
-	// workers; others are those of the example.
+	// Themes adds a cluster-scoped resource that controls Palettes in the last of the namespaces. The shards of such a ring run
+	// tools/faults/worker; others run the example.
 	Themes bool
-	// Fleets adds that many Fleets of three Ships in each of the namespaces. The shards of such a ring are those of the example.
+	// Fleets adds as many Fleets of three Ships in each of the namespaces. The shards of such a ring run the example.
 	Fleets int
-	// Plain has shards that use no library of ours: see tools/faults/plain.
+	// Plain selects shards that do not use pkg/shard: see tools/faults/plain.
 	Plain bool
 }
 
-// theOne is the ring of runs that name none.
+// theOne is the default of [Case.Rings].
 var theOne = []RingSpec{{Name: Ring, Namespaces: []string{Namespace}, Shards: []string{"a", "b", "c", "d"}}}
 
-// ring is a ring of the run that is under way.
+// ring is a ring of the current run.
 type ring struct {
 	RingSpec
 	recorder *record.Recorder
 	ended    time.Duration // when its deletion began; zero before
 }
 
-// manifest returns the ring as users write it.
+// manifest returns the ClusterRing.
 func (s RingSpec) manifest() *v1alpha1.ClusterRing {
 	configMaps := []v1alpha1.ControlledResource{{Resource: "configmaps"}}
 	resources := []v1alpha1.RingResource{{
@@ -81,7 +81,7 @@ func (s RingSpec) manifest() *v1alpha1.ClusterRing {
 	}
 }
 
-// binary returns that of the ring's shards.
+// binary returns the binary of the ring's shards.
 func (s RingSpec) binary() string {
 	switch {
 	case s.Themes:
@@ -106,7 +106,7 @@ func (s RingSpec) shardArgs(name string, c Case) []string {
 	return append(args, "--metrics-bind-address=0", "--health-probe-bind-address=0")
 }
 
-// recorded says what is recorded of the ring's objects.
+// recorded returns which objects of the ring are recorded.
 func (s RingSpec) recorded() []record.Objects {
 	var all []record.Objects
 	for _, namespace := range s.Namespaces {
@@ -121,12 +121,12 @@ func (s RingSpec) recorded() []record.Objects {
 	return all
 }
 
-// left are the rings that are not being deleted.
+// left returns the rings that are not being deleted.
 func (w *World) left() []*ring {
 	return slices.DeleteFunc(slices.Clone(w.rings), func(r *ring) bool { return r.ended != 0 })
 }
 
-// namespaces are those of all rings, each once.
+// namespaces returns the namespaces of all rings, each once.
 func (w *World) namespaces() []string {
 	var all []string
 	for _, r := range w.rings {
@@ -136,7 +136,7 @@ func (w *World) namespaces() []string {
 	return slices.Compact(all)
 }
 
-// expected and available name shards of a ring, sorted.
+// expected returns the sorted names of the shards that are expected to hold their Leases.
 func (w *World) expected(r *ring) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -161,7 +161,7 @@ func (r *ring) available() string {
 	return strings.Join(names, " ")
 }
 
-// statusProblems says what in the status of the rings that are left is not as it should be.
+// statusProblems returns the problems in the status of the remaining rings.
 func (w *World) statusProblems(ctx context.Context) ([]string, error) {
 	var problems []string
 	for _, r := range w.left() {
@@ -180,7 +180,7 @@ func (w *World) statusProblems(ctx context.Context) ([]string, error) {
 	return problems, nil
 }
 
-// objectProblems says which objects of the rings that are left are not in place.
+// objectProblems returns which objects of the remaining rings are not in place.
 func (w *World) objectProblems() []string {
 	var problems []string
 	for _, r := range w.left() {
@@ -191,7 +191,7 @@ func (w *World) objectProblems() []string {
 	return problems
 }
 
-// Overlaps says what is wrong if no object carries the labels of both rings.
+// Overlaps returns an error if no object has the labels of both rings.
 func (w *World) Overlaps(one, other string) error {
 	rings := map[string]map[string]bool{}
 	for _, r := range w.rings {
@@ -208,7 +208,7 @@ func (w *World) Overlaps(one, other string) error {
 	return fmt.Errorf("no object belongs to both rings, %s and %s", one, other)
 }
 
-// judge checks what was recorded of each ring. Objects of a ring that was never deleted had a right to a shard until the end.
+// judge checks the records of each ring. Objects of a ring that was not deleted must have a shard until the end.
 func (w *World) judge(all check.Run, end time.Duration) ([]check.Violation, []check.Run, error) {
 	var found []check.Violation
 	var runs []check.Run

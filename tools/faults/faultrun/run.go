@@ -26,33 +26,32 @@ import (
 )
 
 const (
-	// patience is how long a phase may take; longer is stuck.
+	// patience limits the time of each wait.
 	patience = 40 * time.Second
-	// bound is how long an object may be without an available shard while there is one. A service that was killed needs
-	// a second to be back.
+	// bound limits the time that an object is without an available shard while a shard is available. A killed service is back after a
+	// second.
 	bound = 10 * time.Second
 )
 
-// Case is one run: the scenario and a fault.
+// Case is one run: the scenario with a fault.
 type Case struct {
-	// Name says what is wrong in this run.
+	// Name describes the fault.
 	Name string
-	// Replicas is the number of replicas of each service; several elect a leader. Zero means one.
+	// Replicas is the number of replicas of each service, which elect a leader. Zero means one.
 	Replicas int
 	// Query adds ringquery to the services.
 	Query bool
-	// Rings are those of the run; nil means one, named [Ring]. The last one is deleted in the end.
+	// Rings are the rings of the run; nil means one, named [Ring]. The last one is deleted at the end.
 	Rings []RingSpec
-	// WorkDuration is how long each reconcile takes longer. Zero means 20 ms.
+	// WorkDuration is added to the duration of each reconcile. Zero means 20 ms.
 	WorkDuration time.Duration
-	// Prepare, unless nil, is called before any process runs, to set hooks on proxies.
+	// Prepare, unless nil, is called before any process starts, for example to set hooks on proxies.
 	Prepare func(*World)
-	// Phases are those that are played; nil means all. Begin and Delete are always played.
+	// Phases are the phases to run; nil means all. Begin and Delete always run.
 	Phases []Phase
-	// Uncounted names invariants that the run is not judged by: where they are broken is counted in [Result.Uncounted].
+	// Uncounted lists invariants whose violations are only counted, in [Result.Uncounted].
 	Uncounted []string
-	// During is called in a phase, when what happens in it has happened, and before it is waited for that all is in place;
-	// After when all was in place.
+	// During is called in a phase after its actions, before the wait until all objects are in place. After is called after that wait.
 	During, After map[Phase]func(context.Context, *World) error
 }
 
@@ -80,26 +79,26 @@ func (c Case) workDuration() time.Duration {
 	return 20 * time.Millisecond
 }
 
-// Result is what came of a run.
+// Result is the result of a run.
 type Result struct {
-	// Violations are the promises that were broken.
+	// Violations are the violated guarantees.
 	Violations []check.Violation
-	// Uncounted are how many violations there were of invariants that the run is not judged by.
+	// Uncounted counts the violations of the invariants in [Case.Uncounted].
 	Uncounted map[string]int
-	// Err says why the run could not be judged, or what never happened.
+	// Err is why the run could not be judged, or which condition was never reached.
 	Err error
-	// Ended are the processes that ended though nobody had told them to, with the reason.
+	// Ended lists the processes that exited by themselves, with the reason.
 	Ended []string
-	// Took says how long each phase took.
+	// Took lists the duration of each phase.
 	Took []string
-	// Spans and Versions count what was recorded.
+	// Spans and Versions are the numbers of recorded reconciles and versions.
 	Spans, Versions int
 }
 
-// OK says whether nothing was wrong.
+// OK reports whether the run had no error and no violation.
 func (r Result) OK() bool { return r.Err == nil && len(r.Violations) == 0 }
 
-// String lists what was wrong.
+// String lists violations and errors.
 func (r Result) String() string {
 	var out strings.Builder
 	for _, v := range r.Violations {
@@ -114,7 +113,7 @@ func (r Result) String() string {
 	return out.String()
 }
 
-// Run plays the scenario with the fault of the case. Logs and histories go to the directory.
+// Run runs the scenario with the fault of the case. It writes logs and histories to the directory.
 func (s *Runner) Run(ctx context.Context, dir string, c Case) Result {
 	w, err := s.enter(ctx, dir, c)
 	if err != nil {
@@ -161,7 +160,7 @@ func (s *Runner) Run(ctx context.Context, dir string, c Case) Result {
 	return result
 }
 
-// play goes through all phases but the last.
+// play runs all phases except the last.
 func (w *World) play(ctx context.Context, c Case) error {
 	for _, s := range scenario {
 		if c.Phases != nil && s.phase != Begin && !slices.Contains(c.Phases, s.phase) {
@@ -187,7 +186,7 @@ func (w *World) play(ctx context.Context, c Case) error {
 	return nil
 }
 
-// Await waits until there are no problems any more, and else names them.
+// Await waits until look returns no problems. The error lists the remaining problems.
 func (w *World) Await(ctx context.Context, what string, look func() []string) error {
 	return w.await(ctx, what, func(context.Context) ([]string, error) { return look(), nil })
 }
@@ -200,14 +199,14 @@ func (w *World) await(ctx context.Context, what string, look func(context.Contex
 		return len(problems) == 0, err
 	})
 	if err != nil {
-		return fmt.Errorf("stuck: waited %s until %s: %w\n    %s", patience, what, err, strings.Join(problems, "\n    "))
+		return fmt.Errorf("timeout after %s: %s: %w\n    %s", patience, what, err, strings.Join(problems, "\n    "))
 	}
 	return nil
 }
 
-// AwaitInPlace waits until all is as I7 wants it, with the shards that are expected to hold their Leases.
+// AwaitInPlace waits until I7 holds, and exactly the expected shards hold their Leases.
 func (w *World) AwaitInPlace(ctx context.Context) error {
-	return w.await(ctx, "all is in place (I7)", func(ctx context.Context) ([]string, error) {
+	return w.await(ctx, "all objects are in place (I7)", func(ctx context.Context) ([]string, error) {
 		problems, err := w.statusProblems(ctx)
 		if err != nil {
 			return nil, err
@@ -220,14 +219,14 @@ func (w *World) AwaitInPlace(ctx context.Context) error {
 	})
 }
 
-// GivenUp returns the versions in which a shard has given an object up, with that shard: what is recorded of them so far.
+// GivenUp returns the versions recorded so far by which shards released objects, by shard.
 func (w *World) GivenUp() map[string][]check.Version {
 	numbers, found := map[uint64]string{}, map[string][]check.Version{}
 	for _, m := range w.Members(true) {
 		givenUp(numbers, m)
 	}
 	for _, r := range w.rings {
-		versions, _ := r.recorder.Versions() // whether they are complete is asked at the end
+		versions, _ := r.recorder.Versions() // judge checks whether they are complete
 		for _, v := range versions {
 			if shard, ok := numbers[v.Number]; ok {
 				found[shard] = append(found[shard], v)
@@ -237,7 +236,7 @@ func (w *World) GivenUp() map[string][]check.Version {
 	return found
 }
 
-// Versions returns all that is recorded so far of the objects of all rings. The error says that something is missing.
+// Versions returns the versions recorded so far of all rings. It returns an error if a record is incomplete.
 func (w *World) Versions() ([]check.Version, error) {
 	var (
 		all  []check.Version
@@ -250,7 +249,7 @@ func (w *World) Versions() ([]check.Version, error) {
 	return all, errors.Join(errs...)
 }
 
-// Newest returns the newest versions of all that is recorded: of an object of two rings, one for each.
+// Newest returns the newest versions of all objects: for an object of two rings, one for each.
 func (w *World) Newest() []check.Version {
 	var all []check.Version
 	for _, r := range w.rings {
@@ -259,7 +258,7 @@ func (w *World) Newest() []check.Version {
 	return all
 }
 
-// ringProblems says what in a ring's status is not as it should be once all is in place.
+// ringProblems returns the problems of a ring's status, given that all objects are in place.
 func ringProblems(ring *v1alpha1.ClusterRing, shards string) []string {
 	problems := check.Status(ring, len(strings.Fields(shards)))
 	if a := ring.Status.Assignment; a == nil || a.Fingerprint == "" || a.Unassigned+a.Misplaced+a.Draining > 0 {
@@ -268,7 +267,7 @@ func ringProblems(ring *v1alpha1.ClusterRing, shards string) []string {
 	return problems
 }
 
-// pages says which ConfigMaps do not have the page of their Website, where the example makes them.
+// pages returns which ConfigMaps of the example do not contain the page of their Website.
 func (w *World) pages(ctx context.Context) ([]string, error) {
 	var problems []string
 	for _, r := range w.left() {
@@ -306,7 +305,7 @@ func (w *World) pagesIn(ctx context.Context, namespace string) ([]string, error)
 	return problems, nil
 }
 
-// records puts together what processes have recorded.
+// records collects the histories of all processes.
 func (w *World) records() (check.Run, error) {
 	run := check.Run{Frozen: w.frozen, Bound: bound}
 	ended := map[int]time.Duration{}
@@ -319,13 +318,13 @@ func (w *World) records() (check.Run, error) {
 	}
 	reader, err := w.work("*")
 	if err != nil {
-		return run, fmt.Errorf("gather the records: %w", err)
+		return run, fmt.Errorf("collect the records: %w", err)
 	}
 	run.Spans = history.Close(reader.Spans(), ended, record.Now())
 	return run, nil
 }
 
-// work reads what a shard has recorded of its reconciles in all of its lives; of all shards for "*".
+// work reads the reconciles that a shard has recorded in all of its lives; "*" means all shards.
 func (w *World) work(shard string) (*history.Reader, error) {
 	files, err := filepath.Glob(filepath.Join(w.dir, "history-"+shard+"-*.jsonl"))
 	if err != nil {
@@ -334,7 +333,7 @@ func (w *World) work(shard string) (*history.Reader, error) {
 	return record.Histories(files...)
 }
 
-// givenUp notes which versions a shard wrote to give an object up.
+// givenUp records the versions by which a shard released objects.
 func givenUp(all map[uint64]string, m *Member) {
 	for _, d := range m.Proxy.Done() {
 		next, present := d.Labels()[v1alpha1.ShardLabel(m.ring)]
@@ -352,7 +351,7 @@ func versionNumber(d proxy.Done) uint64 {
 	return number
 }
 
-// ended lists the processes that ended by themselves.
+// ended lists the processes that exited by themselves.
 func (w *World) ended() []string {
 	var found []string
 	for _, m := range w.order {
@@ -365,7 +364,7 @@ func (w *World) ended() []string {
 	return found
 }
 
-// lastError returns what a process said last of why it ended.
+// lastError returns the last error in the log of a process.
 func (w *World) lastError(m *Member) string {
 	content, err := os.ReadFile(filepath.Join(w.dir, m.Name+".log"))
 	if err != nil {
@@ -380,7 +379,7 @@ func (w *World) lastError(m *Member) string {
 	return text
 }
 
-// panics looks through the logs.
+// panics searches the logs for panics and data races.
 func (w *World) panics() error {
 	var errs []error
 	for _, m := range w.order {
@@ -392,7 +391,7 @@ func (w *World) panics() error {
 	return errors.Join(errs...)
 }
 
-// dump saves the records of a run that went wrong.
+// dump saves the records of a failed run.
 func (w *World) dump(runs []check.Run) error {
 	var out strings.Builder
 	for i, run := range runs {

@@ -24,19 +24,19 @@ import (
 	"github.com/clusterring/clusterring/tools/lab/record"
 )
 
-// Phase is a part of the scenario.
+// Phase is a phase of the scenario.
 type Phase string
 
-// The phases, in their order. Each ends when all is in place.
+// The phases in their order. Each ends when all objects are in place.
 const (
-	// Begin: services and three shards of each ring start; eight Websites are made in each namespace, two of them with generated
-	// names; four Themes are made where a ring has them.
+	// Begin: the services and three shards of each ring start. Eight Websites are created in each namespace, two of them with generated
+	// names. Four Themes are created if a ring has them.
 	Begin Phase = "begin"
-	// Join: a fourth shard joins each ring; in each namespace a Website is made, one changed, one deleted.
+	// Join: a fourth shard joins each ring. In each namespace, a Website is created, one changed, and one deleted.
 	Join Phase = "join"
-	// Fail: a shard of each ring is killed for good, and another one stops; in each namespace a Website is made, some changed.
+	// Fail: a shard of each ring is killed for good, and another one stops. In each namespace, a Website is created, and some are changed.
 	Fail Phase = "fail"
-	// Delete: the last ring is deleted, and the others stay.
+	// Delete: the last ring is deleted. Other rings remain.
 	Delete Phase = "delete"
 )
 
@@ -45,7 +45,7 @@ type step struct {
 	play  func(*World, context.Context) error
 }
 
-// scenario is what happens in a run, but for its fault.
+// scenario lists the phases of a run, except Delete.
 var scenario = []step{
 	{Begin, (*World).begin},
 	{Join, (*World).join},
@@ -117,7 +117,7 @@ func (w *World) fail(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// delete deletes the last ring and waits until nothing of it is left; what is left of other rings stays in place.
+// delete deletes the last ring and waits until nothing of it is left. Objects of other rings must stay in place.
 func (w *World) delete(ctx context.Context) error {
 	r := w.rings[len(w.rings)-1]
 	r.ended = record.Now()
@@ -138,7 +138,7 @@ func (w *World) delete(ctx context.Context) error {
 			return nil, fmt.Errorf("read webhook configurations: %w", err)
 		}
 		for i := range webhooks.Items {
-			problems = append(problems, "there still is the webhook configuration "+webhooks.Items[i].Name)
+			problems = append(problems, "the webhook configuration still exists: "+webhooks.Items[i].Name)
 		}
 		for _, v := range r.recorder.Newest() {
 			if !v.Deleted && (v.Shard != "" || v.Draining) {
@@ -153,7 +153,7 @@ func (w *World) delete(ctx context.Context) error {
 	return w.AwaitInPlace(ctx)
 }
 
-// createTheme makes a Theme if a ring has them.
+// createTheme creates a Theme if a ring has them.
 func (w *World) createTheme(ctx context.Context, name string) error {
 	if !slices.ContainsFunc(w.rings, func(r *ring) bool { return r.Themes }) {
 		return nil
@@ -182,7 +182,7 @@ func (w *World) createFleet(ctx context.Context, namespace, name string) error {
 	return nil
 }
 
-// TouchFleets makes the ring's Fleets look changed, one after the other, so that there is always work on some of them, until the context ends.
+// TouchFleets annotates the ring's Fleets one after the other until ctx ends, so that there is always work on some of them.
 func (w *World) TouchFleets(ctx context.Context, ring RingSpec) error {
 	for i := 0; ; i++ {
 		timer := time.NewTimer(pollInterval)
@@ -199,12 +199,12 @@ func (w *World) TouchFleets(ctx context.Context, ring RingSpec) error {
 	}
 }
 
-// Create makes a Website; without a name its name is generated.
+// Create creates a Website. If name is empty, the name is generated.
 func (w *World) Create(ctx context.Context, name string) error {
 	return w.createIn(ctx, Namespace, name)
 }
 
-// createIn makes a Website through one version of its API or the other, in turns.
+// createIn creates a Website, alternately through both versions of its API.
 func (w *World) createIn(ctx context.Context, namespace, name string) error {
 	site := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"title": "first"}}}
 	site.SetGroupVersionKind(websiteKind(w.nextVersion()))
@@ -226,7 +226,7 @@ func (w *World) nextVersion() string {
 	return examplev1alpha1.SchemeGroupVersion.Version
 }
 
-// Edit changes what a Website shall say.
+// Edit changes the spec of a Website.
 func (w *World) Edit(ctx context.Context, name string) error { return w.editIn(ctx, Namespace, name) }
 
 func (w *World) editIn(ctx context.Context, namespace, name string) error {

@@ -21,14 +21,14 @@ import (
 	"github.com/clusterring/clusterring/tools/lab/services"
 )
 
-// again is the pause before a process that has ended by itself is started again.
+// again is the pause before a process that exited by itself is restarted.
 const again = 300 * time.Millisecond
 
-// Member is a process of a run and the proxy that it goes through.
+// Member is a process of a run with its proxy.
 type Member struct {
-	// Name is that of the process: a service's binary, for a second replica with "-2", or a shard's name.
+	// Name is the binary of a service, with the suffix "-2" for a second replica, or the name of a shard.
 	Name string
-	// Proxy is there from the beginning.
+	// Proxy runs from the beginning of the run.
 	Proxy *proxy.Proxy
 
 	binary string
@@ -40,7 +40,7 @@ type Member struct {
 	histories atomic.Int32
 }
 
-// Process returns the process as it was started last; nil before the first time.
+// Process returns the latest process; nil before the first start.
 func (m *Member) Process() *process.Process {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -50,7 +50,7 @@ func (m *Member) Process() *process.Process {
 	return m.processes[len(m.processes)-1]
 }
 
-// Lives returns all lives so far, also those before the process was started once more.
+// Lives returns the lives of all processes so far.
 func (m *Member) Lives() []process.Life {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -61,18 +61,18 @@ func (m *Member) Lives() []process.Life {
 	return lives
 }
 
-// IsShard says whether it is a shard.
+// IsShard reports whether it is a shard.
 func (m *Member) IsShard() bool { return m.ring != "" }
 
-// World is one run.
+// World is the state of one run.
 type World struct {
 	*Runner
 	dir     string
 	rings   []*ring
-	queries []string // where ringquery answers
+	queries []string // addresses of ringquery
 	stop    context.CancelFunc
 
-	written atomic.Int32 // writes of users to Websites so far, which take turns in the version
+	written atomic.Int32 // writes to Websites so far, which alternate between the versions
 
 	took []string
 
@@ -81,10 +81,10 @@ type World struct {
 	members map[string]*Member
 	order   []*Member
 	frozen  []check.Frozen
-	shards  map[string]bool // that are expected to hold their Leases
+	shards  map[string]bool // expected to hold their Leases
 }
 
-// enter makes the proxies of a run and begins to record it. Nothing runs yet.
+// enter creates the proxies of a run and starts recording. No process runs yet.
 func (s *Runner) enter(ctx context.Context, dir string, c Case) (*World, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make a directory for logs: %w", err)
@@ -139,14 +139,14 @@ func (w *World) addServices(c Case) error {
 					return err
 				}
 				w.queries = append(w.queries, free[0])
-				args = append(args[:2:2], "--plaintext", "--grpc-bind-address="+free[0]) // nobody leads
+				args = append(args[:2:2], "--plaintext", "--grpc-bind-address="+free[0]) // without leader election
 			case Assigner:
 				free, err := process.FreePorts(1)
 				if err != nil {
 					return err
 				}
 				if webhook == "" {
-					webhook = free[0] // the API server asks the first replica alone
+					webhook = free[0] // the API server calls only the first replica
 				}
 				args = append(args, services.Webhook(free[0], webhook)...)
 			}
@@ -158,7 +158,7 @@ func (w *World) addServices(c Case) error {
 	return nil
 }
 
-// add makes the proxy of a process.
+// add creates the proxy of a process.
 func (w *World) add(m *Member) error {
 	p, err := proxy.Start(proxy.Options{Name: m.Name, Server: w.plane.Config, Ignore: uncounted, Clock: clock.RealClock{}})
 	if err != nil {
@@ -169,7 +169,7 @@ func (w *World) add(m *Member) error {
 	return p.Kubeconfig(w.kubeconfigs[m.binary], w.kubeconfigPath(m.Name))
 }
 
-// uncounted are the writes that no object depends on: events, leader election, and what shards write into their own Leases.
+// uncounted reports whether a write does not affect objects: events and leader election.
 func uncounted(w proxy.Write) bool {
 	switch w.Resource {
 	case "events":
@@ -180,7 +180,7 @@ func uncounted(w proxy.Write) bool {
 	return false
 }
 
-// Member returns the process of that name; there must be one.
+// Member returns the process with the name, which must exist.
 func (w *World) Member(name string) *Member { return w.members[name] }
 
 // Members returns all services, or all shards.
@@ -194,7 +194,7 @@ func (w *World) Members(shards bool) []*Member {
 	return found
 }
 
-// Phase returns where the scenario is.
+// Phase returns the current phase.
 func (w *World) Phase() Phase {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -207,12 +207,12 @@ func (w *World) enterPhase(p Phase) {
 	w.phase = p
 }
 
-// Start starts a process that does not run.
+// Start starts a process that is not running.
 func (w *World) Start(m *Member) error {
 	if m.IsShard() {
 		w.Expect(m.Name, true)
 	}
-	m.mu.Lock() // held, so that nobody looks for the process before it is known
+	m.mu.Lock() // held until the process is known
 	defer m.mu.Unlock()
 	spec := process.Spec{
 		Name: m.Name, Path: filepath.Join(w.bin, m.binary), Args: m.args, LogFile: filepath.Join(w.dir, m.Name+".log"), Again: again,
@@ -230,7 +230,7 @@ func (w *World) Start(m *Member) error {
 	return nil
 }
 
-// Expect says whether the shard shall hold its Lease from now on.
+// Expect sets whether the shard is expected to hold its Lease.
 func (w *World) Expect(shard string, holds bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -241,14 +241,14 @@ func (w *World) Expect(shard string, holds bool) {
 	}
 }
 
-// Froze notes that a process was stopped from outside.
+// Froze records that a process was frozen.
 func (w *World) Froze(f check.Frozen) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.frozen = append(w.frozen, f)
 }
 
-// leave ends every process and all else of the run.
+// leave stops all processes, proxies, and recorders of the run.
 func (w *World) leave() error {
 	err := w.endAll()
 	w.setCurrent(nil)
@@ -272,7 +272,7 @@ func (w *World) endAll() error {
 	return errors.Join(errs...)
 }
 
-// AtWork says whether a shard is in a reconcile right now, by its history.
+// AtWork reports whether a shard is in a reconcile, according to its history.
 func (w *World) AtWork(shard string) bool {
 	reader, err := w.work(shard)
 	return err == nil && slices.ContainsFunc(reader.Spans(), func(s check.Span) bool { return s.End == 0 })

@@ -35,8 +35,8 @@ import (
 
 func main() {
 	o := program.Flags()
-	pflag.String("metrics-bind-address", "0", "is not looked at")
-	pflag.String("health-probe-bind-address", "0", "is not looked at")
+	pflag.String("metrics-bind-address", "0", "is ignored")
+	pflag.String("health-probe-bind-address", "0", "is ignored")
 	pflag.Parse()
 	os.Exit(program.Main(func(ctx context.Context) error { return run(ctx, o) }))
 }
@@ -96,7 +96,7 @@ func add(ctx context.Context, mgr ctrl.Manager, o *program.Options, recorder pro
 	return nil
 }
 
-// sharded gives objects up that are drained, and works on the others.
+// sharded releases draining objects, and reconciles the others.
 type sharded struct {
 	client      client.Client
 	empty       client.Object
@@ -114,7 +114,7 @@ func (s *sharded) Reconcile(ctx context.Context, req reconcile.Request) (reconci
 		return reconcile.Result{}, nil
 	}
 	if _, drained := obj.GetLabels()[shardingv1alpha1.DrainLabel(s.ring)]; !drained {
-		return s.inner.Reconcile(ctx, req) //nolint:wrapcheck // it is passed on
+		return s.inner.Reconcile(ctx, req) //nolint:wrapcheck // unchanged
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"resourceVersion": obj.GetResourceVersion(),
@@ -124,7 +124,7 @@ func (s *sharded) Reconcile(ctx context.Context, req reconcile.Request) (reconci
 		err = s.client.Patch(ctx, obj, client.RawPatch(types.MergePatchType, patch))
 	}
 	if client.IgnoreNotFound(err) != nil {
-		return reconcile.Result{}, fmt.Errorf("give an object up: %w", err)
+		return reconcile.Result{}, fmt.Errorf("release an object: %w", err)
 	}
 	return reconcile.Result{}, nil
 }

@@ -1,4 +1,4 @@
-// Package program is what the shards of fault runs have in common that are not the example: flags, logs, a client, and a history of what they do.
+// Package program contains the common parts of the shards of fault runs that do not run the example: flags, logs, a client, and a history.
 package program
 
 import (
@@ -22,21 +22,21 @@ import (
 	"github.com/clusterring/clusterring/tools/lab/record"
 )
 
-// Options are the flags, those of the example that fault runs set. Make them with [Flags].
+// Options are the flags of the example that fault runs set. Create them with [Flags].
 type Options struct {
-	// Ring is the name of the ClusterRing, Name that of the shard and its Lease, Namespace that of the Lease.
+	// Ring is the name of the ClusterRing, Name the name of the shard and its Lease, Namespace the namespace of the Lease.
 	Ring, Name, Namespace string
-	// LeaseDuration, RenewDeadline and RetryPeriod are those of the Lease.
+	// LeaseDuration, RenewDeadline, and RetryPeriod configure the Lease.
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
 
 	kubeconfig, historyFile string
 	work                    time.Duration
 }
 
-// Flags adds the flags to those of the command line. The options hold their values when these are parsed.
+// Flags adds the flags to the command line. The options contain their values after parsing.
 func Flags() *Options {
 	o := &Options{}
-	pflag.StringVar(&o.kubeconfig, "kubeconfig", "", "file that says how to reach the API server")
+	pflag.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file of the API server")
 	pflag.StringVar(&o.Ring, "ring", "", "name of the ClusterRing")
 	pflag.StringVar(&o.Name, "shard-name", "", "name of the shard and its Lease")
 	pflag.StringVar(&o.Namespace, "lease-namespace", "", "namespace of the Lease")
@@ -48,7 +48,7 @@ func Flags() *Options {
 	return o
 }
 
-// Main runs a program until it ends, or is asked to by a signal, and returns its exit code. An error is printed, and makes that 1.
+// Main runs a program until it returns or a signal ends its context, and returns the exit code. It prints an error and returns 1 for it.
 func Main(run func(context.Context) error) (code int) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -60,7 +60,7 @@ func Main(run func(context.Context) error) (code int) {
 	return 0
 }
 
-// Config returns how to reach the API server.
+// Config returns the client configuration.
 func (o *Options) Config() (*rest.Config, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
 	if err != nil {
@@ -70,7 +70,7 @@ func (o *Options) Config() (*rest.Config, error) {
 	return config, nil
 }
 
-// Run has add give controllers to the manager, and runs that until ctx ends.
+// Run calls add, which adds controllers to the manager, and runs the manager until ctx ends.
 func (o *Options) Run(ctx context.Context, mgr ctrl.Manager, add func(Recorder) error) error {
 	file, err := os.OpenFile(o.historyFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -88,18 +88,18 @@ func (o *Options) Run(ctx context.Context, mgr ctrl.Manager, add func(Recorder) 
 	return nil
 }
 
-// now is a point in time, by a clock that all processes share.
+// now returns the current time, also by a clock that all processes share.
 func now() history.Stamp {
 	return history.Stamp{Time: time.Now(), Monotonic: record.Now().Nanoseconds()}
 }
 
-// Recorder writes a history of reconciles. It is safe for concurrent use.
+// Recorder records a history of reconciles. It is safe for concurrent use.
 type Recorder struct {
 	work    time.Duration
 	history *history.Recorder
 }
 
-// Reconciler returns one that does what inner does, takes as much longer as the flags say, and writes that down.
+// Reconciler wraps a reconciler: it adds the work duration of the flags, and records each reconcile.
 func (r Recorder) Reconciler(s history.Subject, inner reconcile.Reconciler) reconcile.Reconciler {
 	return r.history.Reconciler(s, history.Delay(clock.RealClock{}, r.work, inner))
 }

@@ -1,19 +1,19 @@
-// Package proxy stands between one process and the API server and makes the network and the API server fail as told.
+// Package proxy is a proxy between one process and the API server that injects failures of the network and the API server.
 //
-// It reads every request of that process. It numbers the writes, asks a hook what shall become of each, and records what the
-// API server has answered; it passes the events of watches on, keeps them back or loses them; and it can cut the process off.
-// It decides nothing itself. The process keeps its own identity: its token is passed on.
+// It reads every request of the process. It numbers the writes, calls a hook that decides about each, and records the responses. It can
+// forward, delay, or drop the events of watches, and it can cut the process off. It makes no decisions. The process keeps its identity,
+// because its token is forwarded.
 //
 // Invariants:
 //
-//  1. A write that the hook does not touch reaches the API server once, and its answer the client. It is recorded even if the
-//     client has given it up meanwhile.
-//  2. The hook is asked before the API server sees the write; [Action.Applied] is called after it was applied and before the
-//     client can know.
-//  3. Events of a watch keep their order; none is lost that the proxy was not told to lose.
+//  1. A write that the hook does not change reaches the API server once, and its response reaches the client. It is recorded even if
+//     the client has abandoned it meanwhile.
+//  2. The hook is called before the API server sees the write. [Action.Applied] is called after the write was applied and before the
+//     client receives the response.
+//  3. Events of a watch keep their order. No event is lost unless the policy drops it.
 //
-// The client speaks TLS to the proxy, without which it would keep its token to itself, and gets all answers as JSON, so that events can be
-// told apart.
+// The client uses TLS to the proxy, because it does not send its token otherwise. All responses are JSON, so that the proxy can separate
+// events.
 package proxy
 
 import (
@@ -40,10 +40,10 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// errLost says that the answer to a write is not handed on.
-var errLost = errors.New("the answer was lost")
+// errLost is the error for a response that is not forwarded.
+var errLost = errors.New("the response was dropped")
 
-// Proxy stands between one process and the API server. [Start] makes it. It is safe for concurrent use.
+// Proxy is the proxy of one process. Create it with [Start]. It is safe for concurrent use.
 type Proxy struct {
 	name     string
 	listener net.Listener
@@ -64,13 +64,13 @@ type Proxy struct {
 	isCut   bool
 }
 
-// Options say what to stand between. All fields but Ignore are required.
+// Options configure a Proxy. All fields except Ignore are required.
 type Options struct {
-	// Name is that of the process.
+	// Name is the name of the process.
 	Name string
-	// Server is the API server; of it the host and the authorities are used, and no credentials.
+	// Server is the API server. Only its host and CA are used, not its credentials.
 	Server *rest.Config
-	// Ignore names writes that are neither numbered nor shown to the hook. Nil ignores none.
+	// Ignore reports which writes are neither numbered nor passed to the hook. Nil means none.
 	Ignore func(Write) bool
 	// Clock measures delays.
 	Clock clock.Clock
@@ -120,7 +120,7 @@ func Start(o Options) (*Proxy, error) {
 	return p, nil
 }
 
-// rewrite asks for JSON, uncompressed, whatever the client would rather have.
+// rewrite requests uncompressed JSON, whatever the client accepts.
 func rewrite(r *httputil.ProxyRequest, target *url.URL) {
 	r.SetURL(target)
 	r.Out.Header.Del("Accept-Encoding")
@@ -128,7 +128,7 @@ func rewrite(r *httputil.ProxyRequest, target *url.URL) {
 	r.Out.Header.Set("Accept", accept)
 }
 
-// certificate is what all proxies of a process show, and what their clients trust.
+// certificate is the certificate of all proxies of this process, which their clients trust.
 type certificate struct {
 	pair tls.Certificate
 	pem  []byte
@@ -146,9 +146,9 @@ var identity = sync.OnceValues(func() (certificate, error) {
 	return certificate{pair, pem}, nil
 })
 
-// Stop ends all connections and returns when nothing of the proxy runs any more.
+// Stop closes all connections and returns when all goroutines of the proxy have ended.
 func (p *Proxy) Stop() {
-	_ = p.server.Close() // there is nothing to save
+	_ = p.server.Close() // nothing to save
 	p.mu.Lock()
 	p.cut()
 	p.mu.Unlock()
@@ -157,7 +157,7 @@ func (p *Proxy) Stop() {
 	p.upstream.CloseIdleConnections()
 }
 
-// Kubeconfig rewrites a kubeconfig so that its user speaks to the proxy, and saves it under another path.
+// Kubeconfig rewrites a kubeconfig to use the proxy, and saves it to another path.
 func (p *Proxy) Kubeconfig(from, to string) error {
 	certificate, err := identity()
 	if err != nil {
@@ -176,21 +176,21 @@ func (p *Proxy) Kubeconfig(from, to string) error {
 	return nil
 }
 
-// Hook sets what is asked about every write from now on; nil forwards all. The hook is called by several goroutines.
+// Hook sets the hook for all further writes; nil forwards all writes. The hook is called concurrently.
 func (p *Proxy) Hook(hook func(Write) Action) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.hook = hook
 }
 
-// Done returns the writes that the API server has answered so far, in the order of its answers.
+// Done returns the writes so far with a response of the API server, in the order of the responses.
 func (p *Proxy) Done() []Done {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.done)
 }
 
-// Watches says what becomes of events from now on, also of those that are kept back at present.
+// Watches sets the policy for further events and for events that are held at present.
 func (p *Proxy) Watches(w Watching) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -198,7 +198,7 @@ func (p *Proxy) Watches(w Watching) {
 	p.policy = policy{Watching: w, changed: make(chan struct{})}
 }
 
-// CloseWatches ends all watches. What is kept back is lost to them; clients watch again from what they have seen last.
+// CloseWatches closes all watches. Held events are lost; clients watch again from the last version that they have seen.
 func (p *Proxy) CloseWatches() {
 	p.mu.Lock()
 	all := make([]*stream, 0, len(p.streams))
@@ -211,7 +211,7 @@ func (p *Proxy) CloseWatches() {
 	}
 }
 
-// Cut cuts the process off: what is under way fails, and nothing gets through, until [Proxy.Restore].
+// Cut cuts the process off until [Proxy.Restore]: current and further requests fail.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	p.isCut = true
@@ -278,7 +278,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, forward http.Handl
 	case action.Status != 0 && !action.Lose:
 		fail(w, action.Status)
 	default:
-		// What may be applied is seen through and recorded, even if the client is gone by then.
+		// A write that may be applied is completed and recorded even if the client is gone.
 		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		defer cancel()
 		under := &underway{write: write, action: action, alive: alive}
@@ -286,7 +286,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, forward http.Handl
 	}
 }
 
-// ask numbers the write and asks the hook about it.
+// ask numbers the write and calls the hook.
 func (p *Proxy) ask(w *Write) Action {
 	p.mu.Lock()
 	p.number++
@@ -301,14 +301,14 @@ func (p *Proxy) ask(w *Write) Action {
 
 type key struct{}
 
-// underway is a write on its way.
+// underway is a write in progress.
 type underway struct {
 	write  Write
 	action Action
 	alive  context.Context // ends when the client is cut off
 }
 
-// lossy tells the client the status of the action where that is what a lost answer looks like.
+// lossy returns a writer that replaces a dropped response with the status of the action, if it has one.
 func lossy(w http.ResponseWriter, under *underway) http.ResponseWriter {
 	if under.action.Lose && under.action.Status != 0 {
 		return &replaced{ResponseWriter: w, status: under.action.Status}
@@ -316,7 +316,7 @@ func lossy(w http.ResponseWriter, under *underway) http.ResponseWriter {
 	return w
 }
 
-// replaced answers with a failure instead of what it is given.
+// replaced replaces the response with a failure.
 type replaced struct {
 	http.ResponseWriter
 	status int
@@ -331,7 +331,7 @@ func (r *replaced) WriteHeader(int) {
 // Write implements http.ResponseWriter.
 func (r *replaced) Write(b []byte) (int, error) { return len(b), nil }
 
-// answered sees every answer of the API server before the client.
+// answered handles every response of the API server before the client receives it.
 func (p *Proxy) answered(response *http.Response) error {
 	if under, ok := response.Request.Context().Value(key{}).(*underway); ok {
 		return p.written(response, under)
@@ -350,7 +350,7 @@ func isWatch(u *url.URL) bool {
 	return false
 }
 
-// written records the answer to a write.
+// written records the response to a write.
 func (p *Proxy) written(response *http.Response, under *underway) error {
 	body, err := io.ReadAll(response.Body)
 	if err != nil {
@@ -362,7 +362,7 @@ func (p *Proxy) written(response *http.Response, under *underway) error {
 	var object struct {
 		Metadata metav1.ObjectMeta `json:"metadata"`
 	}
-	_ = json.Unmarshal(body, &object) // what is no object has no version
+	_ = json.Unmarshal(body, &object) // other responses have no version
 	done := Done{Write: under.write, Status: response.StatusCode, ResourceVersion: object.Metadata.ResourceVersion, Lost: under.action.Lose}
 	p.mu.Lock()
 	p.done = append(p.done, done)
@@ -376,7 +376,7 @@ func (p *Proxy) written(response *http.Response, under *underway) error {
 	return nil
 }
 
-// reasons are those that clients tell failures by.
+// reasons maps status codes to the reasons that clients distinguish.
 var reasons = map[int]metav1.StatusReason{
 	http.StatusConflict:            metav1.StatusReasonConflict,
 	http.StatusTooManyRequests:     metav1.StatusReasonTooManyRequests,
@@ -384,7 +384,7 @@ var reasons = map[int]metav1.StatusReason{
 	http.StatusGatewayTimeout:      metav1.StatusReasonTimeout,
 }
 
-// fail answers as the API server does.
+// fail responds with a failure in the format of the API server.
 func fail(w http.ResponseWriter, code int) {
 	status := metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
@@ -396,5 +396,5 @@ func fail(w http.ResponseWriter, code int) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(status) // a client that is gone cannot be told
+	_ = json.NewEncoder(w).Encode(status) // fails only if the client is gone
 }

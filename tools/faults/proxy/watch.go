@@ -7,23 +7,23 @@ import (
 	"time"
 )
 
-// Watching is what becomes of the events of watches. The zero value passes them on.
+// Watching is what happens to the events of watches. The zero value forwards them.
 type Watching struct {
-	// Delay is the time that each event is kept back.
+	// Delay is the delay of each event.
 	Delay time.Duration
-	// Hold keeps all events back until the proxy is told otherwise; then they arrive in their order.
+	// Hold holds all events until the policy changes; then they are forwarded in order.
 	Hold bool
-	// Drop loses the events. Clients notice only when their watch ends: see [Proxy.CloseWatches].
+	// Drop drops the events. Clients notice only when their watch ends: see [Proxy.CloseWatches].
 	Drop bool
 }
 
-// policy is the present Watching; changed is closed when there is another one.
+// policy is the current Watching; changed is closed when it is replaced.
 type policy struct {
 	Watching
 	changed chan struct{}
 }
 
-// stream passes the events of one watch on as the policy says.
+// stream forwards the events of one watch according to the policy.
 type stream struct {
 	proxy *Proxy
 	body  io.ReadCloser
@@ -37,7 +37,7 @@ type event struct {
 	at   time.Time
 }
 
-// newStream returns what the client reads instead of the API server's events.
+// newStream returns the body that the client reads instead of the API server's events.
 func newStream(p *Proxy, body io.ReadCloser) io.ReadCloser {
 	in, out := io.Pipe()
 	s := &stream{proxy: p, body: body, out: out, over: make(chan struct{})}
@@ -48,7 +48,7 @@ func newStream(p *Proxy, body io.ReadCloser) io.ReadCloser {
 	return &watchBody{PipeReader: in, stream: s}
 }
 
-// watchBody ends the stream when the client is gone.
+// watchBody closes the stream when the client is gone.
 type watchBody struct {
 	*io.PipeReader
 	stream *stream
@@ -60,11 +60,11 @@ func (b *watchBody) Close() error {
 	return nil
 }
 
-// close ends the watch on both sides; the client sees the error, or an orderly end.
+// close closes the watch on both sides; the client sees the error, or a regular end.
 func (s *stream) close(err error) {
 	s.end.Do(func() {
 		close(s.over)
-		_ = s.body.Close() // it is given up anyway
+		_ = s.body.Close() // nothing to save
 		_ = s.out.CloseWithError(err)
 		s.proxy.untrack(s)
 	})

@@ -10,15 +10,15 @@ import (
 type Write struct {
 	// Number counts the writes of one proxy, from 1.
 	Number int
-	// Client is the name of the proxy that it came through.
+	// Client is the name of the proxy.
 	Client string
 	// Method is the HTTP method: POST, PUT, PATCH or DELETE.
 	Method string
-	// Group, Resource and Subresource say what is written; Subresource is mostly empty.
+	// Group, Resource, and Subresource identify the resource; Subresource is mostly empty.
 	Group, Resource, Subresource string
-	// Namespace and Name are empty where the path has none.
+	// Namespace and Name are empty if the path has none.
 	Namespace, Name string
-	// Body is what was sent.
+	// Body is the body of the request.
 	Body []byte
 }
 
@@ -44,30 +44,30 @@ func (w Write) Labels() map[string]*string {
 	return body.Metadata.Labels
 }
 
-// Done is a write that the API server has answered.
+// Done is a write with a response of the API server.
 type Done struct {
 	Write
-	// Status is the API server's, whatever the client was told.
+	// Status is the status of the API server, whatever the client received.
 	Status int
-	// ResourceVersion is that of the object as written; empty where the answer has none.
+	// ResourceVersion is the version of the written object; empty if the response has none.
 	ResourceVersion string
-	// Lost says that the client did not get the answer.
+	// Lost is true if the client did not receive the response.
 	Lost bool
 }
 
-// Action is what becomes of a write. The zero value forwards it.
+// Action is what happens to a write. The zero value forwards it.
 type Action struct {
-	// Status, unless zero, is what the client is told: instead of forwarding the write, or with Lose, after it was applied.
+	// Status, unless zero, is the status that the client receives: instead of forwarding the write, or with Lose, after it was applied.
 	Status int
 	// Abort closes the connection instead of forwarding the write.
 	Abort bool
-	// Lose forwards the write, and keeps the API server's answer from the client: the connection is closed, or Status told.
+	// Lose forwards the write, and drops the response: the connection is closed, or the client receives Status.
 	Lose bool
-	// Applied, unless nil, is called when the API server has answered and before the client gets to know.
+	// Applied, unless nil, is called after the response of the API server and before the client receives it.
 	Applied func(Done)
 }
 
-// parse returns the write that a request is; ok is false for reads and for what is no request for a resource.
+// parse returns the write of a request; ok is false for reads and for requests that are not for a resource.
 func parse(request *http.Request) (w Write, ok bool) {
 	switch request.Method {
 	case http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete:

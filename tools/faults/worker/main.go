@@ -1,7 +1,7 @@
-// Command worker is a shard for objects of any kinds. It runs in fault runs, for rings that the example knows nothing of.
+// Command worker is a shard for objects of any kinds. Fault runs use it for rings with resources that the example does not support.
 //
-// For each object of its main kinds it makes one that the object controls, and says in the object's status that this is done;
-// on each of the controlled objects it leaves a mark.
+// For each object of its main kinds, it creates a controlled object, and reports that in the object's status. It annotates each controlled
+// object.
 package main
 
 import (
@@ -37,8 +37,8 @@ type options struct {
 
 func main() {
 	o := options{Options: program.Flags()}
-	pflag.StringVar(&o.childNamespace, "child-namespace", "", "namespace of what cluster-scoped objects control")
-	pflag.StringArrayVar(&o.kinds, "main", nil, "a main kind and the one that it controls, as Kind.version.group=Kind.version.group")
+	pflag.StringVar(&o.childNamespace, "child-namespace", "", "namespace of the objects that cluster-scoped objects control")
+	pflag.StringArrayVar(&o.kinds, "main", nil, "a main kind and the kind that it controls, as Kind.version.group=Kind.version.group")
 	pflag.Parse()
 	os.Exit(program.Main(func(ctx context.Context) error { return run(ctx, o) }))
 }
@@ -99,7 +99,7 @@ type worker struct {
 	recorder   program.Recorder
 }
 
-// empty returns an object of the kind without anything.
+// empty returns an empty object of the kind.
 func empty(gvk schema.GroupVersionKind) *unstructured.Unstructured {
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(gvk)
@@ -125,7 +125,7 @@ func (w *worker) add(gvk schema.GroupVersionKind) error {
 	return nil
 }
 
-// complete does the work on a main object.
+// complete reconciles a main object.
 func (w *worker) complete(ctx context.Context, obj, child *unstructured.Unstructured, req reconcile.Request) (reconcile.Result, error) {
 	if err := w.client.Get(ctx, req.NamespacedName, obj); err != nil || obj.GetDeletionTimestamp() != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
@@ -133,7 +133,7 @@ func (w *worker) complete(ctx context.Context, obj, child *unstructured.Unstruct
 	if err := w.ensure(ctx, obj, child); err != nil {
 		return reconcile.Result{}, err
 	}
-	// Websites have such a status, which the example writes, too. Whoever comes second has nothing to do.
+	// The example writes the same status of Websites. The second writer has nothing to do.
 	observed, _, _ := unstructured.NestedInt64(obj.Object, "status", "observedGeneration")
 	if observed == obj.GetGeneration() {
 		return reconcile.Result{}, nil
@@ -146,7 +146,7 @@ func (w *worker) complete(ctx context.Context, obj, child *unstructured.Unstruct
 	return again(w.client.Status().Patch(ctx, obj, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})))
 }
 
-// ensure makes what an object controls.
+// ensure creates the controlled object.
 func (w *worker) ensure(ctx context.Context, obj, child *unstructured.Unstructured) error {
 	child.SetNamespace(cmp.Or(obj.GetNamespace(), w.childNamespace))
 	child.SetName(strings.ToLower(obj.GetKind()) + "-" + w.Ring + "-" + obj.GetName())
@@ -161,13 +161,13 @@ func (w *worker) ensure(ctx context.Context, obj, child *unstructured.Unstructur
 		return fmt.Errorf("control an object: %w", err)
 	}
 	err = w.client.Create(ctx, child)
-	if client.IgnoreAlreadyExists(err) != nil { // it may be there without its label
+	if client.IgnoreAlreadyExists(err) != nil { // it may exist without its label
 		return fmt.Errorf("make what it controls: %w", err)
 	}
 	return nil
 }
 
-// mark does the work on a controlled object.
+// mark reconciles a controlled object.
 func (w *worker) mark(ctx context.Context, gvk schema.GroupVersionKind, req reconcile.Request) (reconcile.Result, error) {
 	obj := empty(gvk)
 	if err := w.client.Get(ctx, req.NamespacedName, obj); err != nil {
@@ -187,7 +187,7 @@ func (w *worker) mark(ctx context.Context, gvk schema.GroupVersionKind, req reco
 	return again(w.client.Patch(ctx, obj, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})))
 }
 
-// again has a write tried once more if somebody else wrote in between.
+// again requeues after a conflict.
 func again(err error) (reconcile.Result, error) {
 	const soon = 100 * time.Millisecond
 	if apierrors.IsConflict(err) {

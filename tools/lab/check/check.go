@@ -1,20 +1,20 @@
-// Package check decides from the records of a run whether sharding kept its promises.
+// Package check decides from the records of a run whether sharding kept its guarantees.
 //
-// It reads what the API server stored (versions of objects and Leases), which of these were written by a shard to give an
-// object up, and what shards recorded of their reconciles; it returns [Violation]s. It is pure: the same records give the
-// same answer, so a failed run can be looked at again.
+// Its input is what the API server stored (versions of objects and Leases), the versions by which shards released objects, and the
+// reconciles that shards recorded. Its output is a list of [Violation]s. It is pure: the same records give the same result, so a failed run
+// can be checked again.
 //
 // The invariants, by the numbers of docs/how-it-works.md:
 //
-//	I1  At most one process works on a main object, or on what that object controls, at a time. Nobody begins to work after
-//	    its Lease was seen to be another's.
-//	I2  An object is without an available shard for a bounded time only, while there is one.
+//	I1  At most one process at a time works on a main object and on the objects that it controls. No process begins a reconcile
+//	    after its Lease was seen with another holder.
+//	I2  While a shard is available, an object is without an available shard for a bounded time only.
 //	I6  While a shard holds its Lease, a main object leaves it only by the shard's own write, after a drain; a controlled
-//	    object leaves it only after its owner has. A deleted Lease counts as held for twice its duration.
-//	I7  In the end all is in place: see [Final].
-//	I9  Of a Fleet there never were more Ships than it shall have: nobody deletes any, and none is made twice.
+//	    object leaves it only after its owner. A deleted Lease counts as held for twice its duration.
+//	I7  At the end, all objects are in place: see [Final].
+//	I9  A Fleet never has more Ships than its spec demands: nothing deletes Ships, and none is created twice.
 //
-// One exception is documented: a process that was frozen may finish the reconciles that it was in when it was frozen.
+// There is one documented exception: a process that was frozen may finish the reconciles that it had begun before.
 package check
 
 import (
@@ -27,35 +27,35 @@ import (
 	"github.com/clusterring/clusterring/tools/example/history"
 )
 
-// Kinds of versions.
+// The values of [Version.Kind].
 const (
-	// Lease is a shard's Lease: its name is the shard's.
+	// Lease is the Lease of a shard. It has the name of the shard.
 	Lease = "Lease"
 	// Website is a main object.
 	Website = "Website"
-	// Theme is a main object, too, and cluster-scoped.
+	// Theme is a cluster-scoped main object.
 	Theme = "Theme"
-	// Palette is controlled by a Theme, and namespaced.
+	// Palette is a namespaced object that a Theme controls.
 	Palette = "Palette"
 	// ConfigMap is a controlled object, if it has an owner.
 	ConfigMap = "ConfigMap"
-	// Fleet is a main object, which has so many Ships.
+	// Fleet is a main object with a number of Ships.
 	Fleet = "Fleet"
-	// Ship is controlled by a Fleet; its name is generated.
+	// Ship is an object with a generated name that a Fleet controls.
 	Ship = "Ship"
 )
 
-// isMain says whether objects of the kind are main ones.
+// isMain reports whether objects of the kind are main objects.
 func isMain(kind string) bool { return kind == Website || kind == Theme || kind == Fleet }
 
-// Version is an object as the API server stored it once.
+// Version is one stored version of an object.
 type Version struct {
 	Kind, Namespace, Name, UID string
 	// Number is the resourceVersion. Numbers order all versions of one API server.
 	Number uint64
-	// At is when it was seen, by the machine's monotonic clock: never before it was stored.
+	// At is when the watch reported it, by the machine's monotonic clock.
 	At time.Duration
-	// Deleted says that the object was deleted with this version.
+	// Deleted is true if this version is the deletion of the object.
 	Deleted bool
 
 	// Shard is the value of the shard label, Draining the presence of the drain label.
@@ -63,9 +63,9 @@ type Version struct {
 	Draining bool
 	// Owner is the UID of the controller of a controlled object.
 	Owner string
-	// Complete says of a main object that the work on its present specification is done.
+	// Complete is true if the work on the current spec of a main object is done.
 	Complete bool
-	// Replicas is, of a Fleet, how many Ships it shall have.
+	// Replicas is the desired number of Ships of a Fleet.
 	Replicas int
 
 	// Holder and Duration are of Leases.
@@ -96,34 +96,34 @@ type Worker = history.Worker
 // Span is one reconcile of one object. Times are by the machine's monotonic clock.
 type Span = history.Span
 
-// Frozen is a time in which a process was stopped from outside and did not know.
+// Frozen is a period in which a process was frozen.
 type Frozen struct {
 	PID         int
 	From, Until time.Duration
 }
 
-// Run is the records of one run.
+// Run contains the records of one run.
 type Run struct {
 	// Versions are those of the main and controlled objects and of the Leases, in any order.
 	Versions []Version
-	// GivenUp has, for versions that a shard wrote to give an object up, the shard.
+	// GivenUp maps the versions by which shards released objects to these shards.
 	GivenUp map[uint64]string
-	// Spans are the reconciles of all processes; those without an end of their own end with their process.
+	// Spans are the reconciles of all processes. Interrupted reconciles end with their process.
 	Spans  []Span
 	Frozen []Frozen
-	// Bound is how long an object may be without an available shard while there is one.
+	// Bound limits the time that an object is without an available shard while a shard is available.
 	Bound time.Duration
-	// End is when objects have no right to a shard any more, for the ring is being deleted. Zero means never.
+	// End is when the deletion of the ring begins, after which objects need no shard. Zero means never.
 	End time.Duration
 }
 
-// Violation is a promise that was not kept.
+// Violation is a violated guarantee.
 type Violation struct {
-	// Invariant is the promise: I1, I2, I6, I7 or I9.
+	// Invariant is I1, I2, I6, I7, or I9.
 	Invariant string
-	// Text says what happened.
+	// Text describes what happened.
 	Text string
-	// Excerpt is what the records say about it, in the order of time.
+	// Excerpt contains the related records in chronological order.
 	Excerpt []string
 }
 
@@ -132,7 +132,7 @@ func (v Violation) String() string {
 	return v.Invariant + ": " + v.Text + "\n    " + strings.Join(v.Excerpt, "\n    ")
 }
 
-// Check returns where the run broke I1, I2, I6 or I9.
+// Check returns the violations of I1, I2, I6, and I9.
 func Check(r Run) []Violation {
 	r.Versions = slices.Clone(r.Versions)
 	slices.SortFunc(r.Versions, func(a, b Version) int { return cmp.Compare(a.Number, b.Number) })

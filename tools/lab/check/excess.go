@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// made returns the Fleets, as they were last, and the Ships that were ever made of each, as they were first. Both are by UID.
+// made returns the last versions of the Fleets, and the first versions of all Ships that were ever created for each. Both are by UID.
 func made(versions []Version) (fleets map[string]Version, ships map[string]map[string]Version) {
 	fleets, ships = map[string]Version{}, map[string]map[string]Version{}
 	for _, v := range versions {
@@ -25,7 +25,7 @@ func made(versions []Version) (fleets map[string]Version, ships map[string]map[s
 	return fleets, ships
 }
 
-// Excess returns how many more Ships were made than the Fleets shall have, in all, and how many fewer.
+// Excess returns the total numbers of excess and missing Ships.
 func Excess(versions []Version) (excess, missing int) {
 	fleets, ships := made(versions)
 	for uid := range fleets {
@@ -36,7 +36,7 @@ func Excess(versions []Version) (excess, missing int) {
 	return excess, missing
 }
 
-// excess finds Fleets of which more Ships were made than they shall have.
+// excess finds Fleets with excess Ships.
 func (r Run) excess() []Violation {
 	fleets, ships := made(r.Versions)
 	var found []Violation
@@ -49,7 +49,7 @@ func (r Run) excess() []Violation {
 		first := all[fleet.Replicas]
 		found = append(found, Violation{
 			Invariant: "I9",
-			Text: fmt.Sprintf("%d Ships of Fleet %s were made, which shall have %d; %s, in version %d, is the first one in excess",
+			Text: fmt.Sprintf("%d Ships of Fleet %s were created instead of %d; the first excess Ship is %s, in version %d",
 				len(made), fleet.Name, fleet.Replicas, first.Name, first.Number),
 			Excerpt: r.excerpt(first.At, first.At, append(slices.Collect(maps.Keys(made)), uid), nil),
 		})
@@ -57,7 +57,7 @@ func (r Run) excess() []Violation {
 	return found
 }
 
-// Moves counts how often a Fleet has come to another shard.
+// Moves counts the moves of Fleets to other shards.
 func Moves(versions []Version) int {
 	at, moves := map[string]string{}, 0
 	for _, v := range versions {

@@ -6,18 +6,18 @@ import (
 	"slices"
 )
 
-// State is what is stored at the end of a run.
+// State is the stored state at the end of a run.
 type State struct {
-	// Versions are the newest ones of all objects, deleted ones or not.
+	// Versions are the newest versions of all objects, including deleted ones.
 	Versions []Version
 	// Available are the shards that hold their Leases.
 	Available []string
-	// Ring has the problems of the ring's status.
+	// Ring lists problems of the ring's status.
 	Ring []string
 }
 
-// Final returns what is not in place: an object without an available shard or with a drain; a main object without its work
-// done or its child; a child elsewhere than its owner; a ring that says that something is wrong.
+// Final returns what is not in place: objects without an available shard or with a drain label; main objects whose work is not done or that
+// have no controlled object; controlled objects with another shard than their owner; problems in the ring's status.
 func Final(s State) []Violation {
 	problems := slices.Clone(s.Ring)
 	mains, children := map[string]Version{}, map[string]int{}
@@ -32,27 +32,27 @@ func Final(s State) []Violation {
 		}
 		name := v.Kind + " " + v.Name
 		if !slices.Contains(s.Available, v.Shard) {
-			problems = append(problems, fmt.Sprintf("%s is at shard %q, which is not available", name, v.Shard))
+			problems = append(problems, fmt.Sprintf("%s has the shard %q, which is not available", name, v.Shard))
 		}
 		if v.Draining {
-			problems = append(problems, name+" is still to be given up")
+			problems = append(problems, name+" is still draining")
 		}
 		if owner, exists := mains[v.Owner]; exists {
 			children[v.Owner]++
 			if owner.Shard != v.Shard {
-				problems = append(problems, fmt.Sprintf("%s is at %s, its owner at %s", name, v.Shard, owner.Shard))
+				problems = append(problems, fmt.Sprintf("%s has the shard %s, its owner has %s", name, v.Shard, owner.Shard))
 			}
 		}
 	}
 	for _, uid := range slices.Sorted(maps.Keys(mains)) {
 		switch has, shall := children[uid], mains[uid].Replicas; {
 		case mains[uid].Kind == Fleet && has != shall:
-			problems = append(problems, fmt.Sprintf("Fleet %s has %d Ships, and shall have %d", mains[uid].Name, has, shall))
+			problems = append(problems, fmt.Sprintf("Fleet %s has %d Ships instead of %d", mains[uid].Name, has, shall))
 		case mains[uid].Kind != Fleet && has == 0:
 			problems = append(problems, mains[uid].Kind+" "+mains[uid].Name+" has no ConfigMap")
 		}
 		if !mains[uid].Complete {
-			problems = append(problems, mains[uid].Kind+" "+mains[uid].Name+" does not say that the work on it is done")
+			problems = append(problems, mains[uid].Kind+" "+mains[uid].Name+" is not complete")
 		}
 	}
 	var found []Violation

@@ -7,28 +7,28 @@ import (
 	"time"
 )
 
-// leases replays who held which Lease.
+// leases contains the current version of each Lease during a replay.
 type leases map[string]Version
 
-// see takes note of the next version.
+// see records the next version.
 func (l leases) see(v Version) {
 	if v.Kind != Lease {
 		return
 	}
 	if v.Deleted {
-		// What counts is who held it until then, and for how long that is trusted.
+		// The last holder and duration count.
 		v.Holder, v.Duration = l[v.Name].Holder, l[v.Name].Duration
 	}
 	l[v.Name] = v
 }
 
-// holds says whether the shard may be at work at the time of a version.
+// holds reports whether the shard may be working at the time of a version.
 func (l leases) holds(shard string, at Version) bool {
 	v, known := l[shard]
 	return known && v.Holder == shard && (!v.Deleted || at.At-v.At < 2*v.Duration)
 }
 
-// available says whether objects are assigned to the shard.
+// available reports whether the shard is available.
 func (l leases) available(shard string) bool {
 	v, known := l[shard]
 	return known && v.Holder == shard && !v.Deleted
@@ -43,7 +43,7 @@ func (l leases) some() bool {
 	return false
 }
 
-// leavings finds objects that left a shard which held its Lease, without its consent.
+// leavings finds objects that left a shard that held its Lease, without being released by it.
 func (r Run) leavings() []Violation {
 	now, objects := leases{}, map[string]Version{}
 	var found []Violation
@@ -69,7 +69,7 @@ func (r Run) leavings() []Violation {
 	return found
 }
 
-// unasked says what is wrong with an object's leaving a shard that held its Lease; empty if nothing is.
+// unasked returns why an object must not have left a shard that held its Lease; empty if it was allowed to.
 func (r Run) unasked(before, after Version, objects map[string]Version) string {
 	if after.Owner != "" {
 		owner, exists := objects[after.Owner]
@@ -82,12 +82,12 @@ func (r Run) unasked(before, after Version, objects map[string]Version) string {
 	case !before.Draining:
 		return "it was not draining"
 	case r.GivenUp[after.Number] != before.Shard:
-		return fmt.Sprintf("the shard did not give it up (%q did)", r.GivenUp[after.Number])
+		return fmt.Sprintf("the shard did not release it (%q did)", r.GivenUp[after.Number])
 	}
 	return ""
 }
 
-// unowned finds objects that were without an available shard for too long.
+// unowned finds objects that had no available shard for too long.
 func (r Run) unowned() []Violation {
 	now, objects, since := leases{}, map[string]Version{}, map[string]time.Duration{}
 	var found []Violation

@@ -9,7 +9,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
-// Status returns what in a ring's status is not as it should be once all is in place among so many shards.
+// Status returns the problems of a ring's status, which must report the given number of available shards and that all conditions are true.
 func Status(ring *v1alpha1.ClusterRing, shards int) []string {
 	var problems []string
 	if n := int(ring.Status.AvailableShards); n != shards {

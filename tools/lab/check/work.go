@@ -9,7 +9,7 @@ import (
 	"github.com/clusterring/clusterring/tools/example/history"
 )
 
-// units returns, by the UID of each object, that of the main object that it is or is controlled by.
+// units maps the UID of each object to the UID of its main object: itself or its owner.
 func (r Run) units() map[string]string {
 	units := map[string]string{}
 	for _, v := range r.Versions {
@@ -18,7 +18,7 @@ func (r Run) units() map[string]string {
 	return units
 }
 
-// overlaps finds two processes at work on one unit at the same time.
+// overlaps finds two processes that worked on one unit at the same time.
 func (r Run) overlaps() []Violation {
 	units := r.units()
 	var found []Violation
@@ -39,14 +39,14 @@ func (r Run) overlap(a, b Span) Violation {
 	}
 }
 
-// excused says whether the process was frozen within the span before the other one began.
+// excused reports whether the process was frozen during the span before the other span began.
 func (r Run) excused(s Span, other time.Duration) bool {
 	return slices.ContainsFunc(r.Frozen, func(f Frozen) bool {
 		return f.PID == s.PID && s.Start <= f.From && f.From < s.End && f.From <= other
 	})
 }
 
-// lateStarts finds reconciles that began after the Lease of their process was seen to be no longer its own.
+// lateStarts finds reconciles that began after the Lease of their process was seen with another holder.
 func (r Run) lateStarts() []Violation {
 	lost := map[string][]Version{}
 	held := map[string]bool{}
@@ -55,7 +55,7 @@ func (r Run) lateStarts() []Violation {
 			continue
 		}
 		holds := v.Holder == v.Name && !v.Deleted
-		// A deletion proves nothing about the process; that a Lease has another holder does.
+		// A deletion proves nothing about the process, unlike another holder.
 		if held[v.Name] && !holds && !v.Deleted {
 			lost[v.Name] = append(lost[v.Name], v)
 		}
@@ -73,7 +73,7 @@ func (r Run) lateStarts() []Violation {
 			if first[s.Worker] < v.At && v.At < s.Start {
 				found = append(found, Violation{
 					Invariant: "I1",
-					Text: fmt.Sprintf("%s (process %d) began to work on %s %s at %s, though its Lease was %q's since %s at the latest",
+					Text: fmt.Sprintf("%s (process %d) began to work on %s %s at %s, although its Lease was held by %q since %s at the latest",
 						s.Shard, s.PID, s.Kind, s.Name, s.Start, v.Holder, v.At),
 					Excerpt: r.excerpt(v.At, s.Start, []string{s.UID}, []string{s.Shard}),
 				})

@@ -14,8 +14,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// aggregate does at once what kube-controller-manager does in the background: it gives every ClusterRole with an aggregation
-// rule the rules of the roles that it selects. Tests would otherwise need that process, or wait for it.
+// aggregate does what kube-controller-manager does in the background: it gives every ClusterRole with an aggregation rule the rules of the
+// selected roles. Without it, tests would need that process and wait for it.
 func (p *Plane) aggregate(ctx context.Context) error {
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		var roles rbacv1.ClusterRoleList
@@ -36,7 +36,7 @@ func (p *Plane) aggregate(ctx context.Context) error {
 	return nil
 }
 
-// aggregateInto completes one role from all the others.
+// aggregateInto aggregates the rules of all other roles into one role.
 func (p *Plane) aggregateInto(ctx context.Context, role *rbacv1.ClusterRole, all []rbacv1.ClusterRole) error {
 	if role.AggregationRule == nil {
 		return nil

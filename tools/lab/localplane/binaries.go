@@ -12,10 +12,10 @@ import (
 	"strings"
 )
 
-// assetsVariable is the variable by which controller-runtime's users name a directory of ready-made binaries.
+// assetsVariable names a directory with ready-made binaries, as in controller-runtime.
 const assetsVariable = "KUBEBUILDER_ASSETS"
 
-// Root returns the root directory of the repository that the working directory lies in, and "" outside of it.
+// Root returns the root directory of the repository that contains the working directory, and "" outside of it.
 func Root() string {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -33,9 +33,9 @@ func Root() string {
 	}
 }
 
-// Binaries returns the directory that holds etcd, kube-apiserver and kube-controller-manager: the one that
-// $KUBEBUILDER_ASSETS names, else that of tools/controlplane, which builds them into the user's cache if they are not
-// there yet. The first build takes minutes and shows its progress on progress, which may be nil.
+// Binaries returns the directory that contains etcd, kube-apiserver, and kube-controller-manager: $KUBEBUILDER_ASSETS if it is set, or else
+// the directory of tools/controlplane, which builds missing binaries into the user's cache. The first build takes minutes and prints its
+// progress to progress, which may be nil.
 func Binaries(ctx context.Context, progress io.Writer) (string, error) {
 	if dir := os.Getenv(assetsVariable); dir != "" {
 		return dir, checkBinary(dir, "etcd", "kube-apiserver")
@@ -60,7 +60,7 @@ func Binaries(ctx context.Context, progress io.Writer) (string, error) {
 	return dir, checkBinary(dir, "etcd", "kube-apiserver", "kube-controller-manager")
 }
 
-// checkBinary tells which of the names are missing in dir.
+// checkBinary returns an error for each binary that is missing in dir.
 func checkBinary(dir string, names ...string) error {
 	var errs []error
 	for _, name := range names {

@@ -1,13 +1,11 @@
-// Package localplane runs a real Kubernetes control plane on this machine, for tests and the demo: etcd, kube-apiserver and,
-// if wanted, kube-controller-manager, on free ports of 127.0.0.1, with RBAC, under a state directory.
+// Package localplane runs a real Kubernetes control plane on this machine for tests and tools: etcd, kube-apiserver, and optionally
+// kube-controller-manager, on free ports of 127.0.0.1, with RBAC, in a state directory.
 //
-// [Start] starts one and [Plane.Stop] ends it; [Plane.Install] applies the manifests of deploy/, so that services run with
-// the same rights as in a cluster. Tests use [Main] and [Shared]: one control plane per test process, started by the first
-// test that asks for it.
+// [Start] starts a control plane, and [Plane.Stop] stops it. [Plane.Install] applies the manifests of deploy/, so that services have the
+// same permissions as in a cluster. Tests use [Main] and [Shared], which start one control plane per test process on first use.
 //
-// There is no kubelet and no scheduler. Without the controller manager nothing collects garbage or empties a deleted
-// namespace; tests take a new namespace each instead ([Plane.Namespace]).
+// There is no kubelet and no scheduler. Without the controller manager, there is no garbage collection, and deleted namespaces are not
+// emptied. Therefore each test creates a new namespace ([Plane.Namespace]).
 //
-// Every process that is started names the state directory in its arguments, so that what a killed parent left behind can
-// be found by it ([RemoveState]).
+// All processes have the state directory in their arguments, so that [RemoveState] finds the processes of a killed parent.
 package localplane

@@ -14,20 +14,20 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// fieldOwner is the field manager of what Install applies.
+// fieldOwner is the field manager of Install.
 const fieldOwner = client.FieldOwner("localplane")
 
-// installed are the kinds that Install applies, in this order; Deployments, Services and the like need a node.
+// installed lists the kinds that Install applies, in this order. Other kinds, such as Deployments, need nodes.
 var installed = []string{
 	"CustomResourceDefinition", "Namespace", "ServiceAccount", "ClusterRole", "Role", "ClusterRoleBinding", "RoleBinding",
 	"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ClusterRing",
 }
 
-// Install applies manifests by server-side apply: custom resource definitions (and waits until they are served), namespaces,
-// service accounts, RBAC, admission policies and ClusterRings. Objects of other kinds are skipped.
+// Install applies manifests with server-side apply: custom resource definitions (it waits until they are served), namespaces, service
+// accounts, RBAC, admission policies, and ClusterRings. It skips objects of other kinds.
 //
-// A path is a YAML file, or a directory with a kustomization.yaml whose resources are followed; relative paths count from
-// the root of the repository. Rights that ClusterRoles aggregate are complete on return, also where no controller manager runs.
+// A path is a YAML file, or a directory with a kustomization.yaml whose resources are followed. Relative paths start at the root of the
+// repository. On return, aggregated ClusterRoles are complete, also without a controller manager.
 func (p *Plane) Install(ctx context.Context, paths ...string) error {
 	var objects []*unstructured.Unstructured
 	for _, path := range paths {
@@ -62,11 +62,11 @@ func (p *Plane) apply(ctx context.Context, o *unstructured.Unstructured) error {
 	return nil
 }
 
-// waitServed waits until every version of the custom resource definitions among objects can be used.
+// waitServed waits until all versions of the custom resource definitions among the objects are served.
 func (p *Plane) waitServed(ctx context.Context, objects []*unstructured.Unstructured) error {
 	finder, err := discovery.NewDiscoveryClientForConfig(p.Config)
 	if err != nil {
-		return fmt.Errorf("make a discovery client: %w", err)
+		return fmt.Errorf("create a discovery client: %w", err)
 	}
 	for _, o := range objects {
 		if o.GetKind() != "CustomResourceDefinition" {
@@ -105,7 +105,7 @@ func serves(ctx context.Context, finder *discovery.DiscoveryClient, gv, plural s
 	return false
 }
 
-// crdProblem returns what the API server says against the definition, such as names that are taken.
+// crdProblem returns the conditions of the definition, which report problems such as names in use.
 func (p *Plane) crdProblem(ctx context.Context, name string) error {
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))

@@ -14,14 +14,14 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// tokenLifetime is how long the token of a service account lasts: longer than anybody leaves a demo running.
+// tokenLifetime is the lifetime of service account tokens: longer than any demo runs.
 const tokenLifetime = 7 * 24 * time.Hour
 
 // Kubeconfig returns the path of the administrator's kubeconfig.
 func (p *Plane) Kubeconfig() string { return p.path("kubeconfig", "admin.yaml") }
 
-// ServiceAccountKubeconfig writes a kubeconfig with a new token of the service account, which has to exist, and returns its
-// path. A process that uses it has exactly the rights of the service account.
+// ServiceAccountKubeconfig writes a kubeconfig with a new token of an existing service account, and returns its path. A process that uses it
+// has exactly the permissions of the service account.
 func (p *Plane) ServiceAccountKubeconfig(ctx context.Context, namespace, name string) (string, error) {
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		ExpirationSeconds: ptr.To(int64(tokenLifetime / time.Second)),
@@ -34,7 +34,7 @@ func (p *Plane) ServiceAccountKubeconfig(ctx context.Context, namespace, name st
 	return path, WriteKubeconfig(path, p.Config, request.Status.Token, namespace)
 }
 
-// WriteKubeconfig writes a kubeconfig to path that reaches the API server of the configuration with a token, by default in the namespace.
+// WriteKubeconfig writes a kubeconfig to path with the API server of the configuration, the token, and a default namespace, which may be empty.
 func WriteKubeconfig(path string, server *rest.Config, token, namespace string) error {
 	const only = "localplane"
 	config := clientcmdapi.Config{

@@ -18,13 +18,12 @@ import (
 const (
 	// temporaryPrefix begins the name of every temporary state directory.
 	temporaryPrefix = "clusterring-plane-"
-	// ownerFile holds, in a temporary state directory, the process id of the process that will remove it.
+	// ownerFile contains the id of the process that removes the temporary state directory.
 	ownerFile = "owner"
 )
 
-// RemoveState kills the processes of this user whose arguments name the state directory, except the calling process and
-// its ancestors, and removes the directory. It cleans up after a parent that was killed; a directory that does not exist is
-// no error.
+// RemoveState kills the processes of this user that have the state directory in their arguments, except the calling process and its
+// ancestors, and removes the directory. It cleans up after a killed parent. It ignores a missing directory.
 func RemoveState(dir string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -37,7 +36,7 @@ func RemoveState(dir string) error {
 	return errors.Join(errs...)
 }
 
-// killNaming kills the processes that name the directory and waits until they are gone, so that they write no more.
+// killNaming kills the processes that name the directory, and waits until they are gone.
 func killNaming(dir string) error {
 	err := wait.PollUntilContextTimeout(context.Background(), pollInterval, stopTimeout, true, func(context.Context) (bool, error) {
 		pids, err := processesNaming(dir)
@@ -57,17 +56,17 @@ func killNaming(dir string) error {
 	return nil
 }
 
-// sweep removes the temporary control planes whose owners are gone: of a test process that was killed, or timed out.
+// sweep removes temporary control planes of test processes that were killed or timed out.
 func sweep() error {
 	dirs, err := filepath.Glob(filepath.Join(os.TempDir(), temporaryPrefix+"*"))
 	if err != nil {
-		return fmt.Errorf("look for left-over control planes: %w", err)
+		return fmt.Errorf("list left-over control planes: %w", err)
 	}
 	var errs []error
 	for _, dir := range dirs {
 		content, err := os.ReadFile(filepath.Join(dir, ownerFile))
 		if err != nil {
-			continue // not ours, or about to be made
+			continue // not a state directory, or incomplete
 		}
 		owner, err := strconv.Atoi(strings.TrimSpace(string(content)))
 		if err != nil || alive(owner) {
@@ -83,7 +82,7 @@ func alive(pid int) bool {
 	return err == nil || errors.Is(err, syscall.EPERM)
 }
 
-// processesNaming returns the ids of this user's processes with an argument that names dir or something in it.
+// processesNaming returns the ids of this user's processes with an argument that is dir or a path in it.
 func processesNaming(dir string) ([]int, error) {
 	all, err := listProcesses()
 	if err != nil {
@@ -102,7 +101,7 @@ func processesNaming(dir string) ([]int, error) {
 	return pids, nil
 }
 
-// namesPath reports whether args hold dir as a whole path: /tmp/a, /tmp/a/b, --x=/tmp/a, but not /tmp/ab.
+// namesPath reports whether args contain dir as a whole path: /tmp/a, /tmp/a/b, --x=/tmp/a, but not /tmp/ab.
 func namesPath(args, dir string) bool {
 	for rest := args; ; {
 		_, after, found := strings.Cut(rest, dir)
@@ -116,13 +115,13 @@ func namesPath(args, dir string) bool {
 	}
 }
 
-// processInfo is what we need to know of a process.
+// processInfo describes a process.
 type processInfo struct {
 	parent, uid int
 	args        string
 }
 
-// listProcesses reads /proc, and asks ps where there is none.
+// listProcesses reads /proc, or runs ps if /proc does not exist.
 func listProcesses() (map[int]processInfo, error) {
 	if _, err := os.Stat("/proc/self/cmdline"); err == nil {
 		return readProc()

@@ -19,7 +19,7 @@ const (
 	pollInterval = 50 * time.Millisecond
 )
 
-// controllers are those whose work tests and demo rely on. Workloads are not among them: nothing runs Pods here.
+// controllers are the controllers that tests and the demo need. Workload controllers are missing, because nothing runs Pods.
 var controllers = []string{
 	"garbage-collector-controller",
 	"namespace-controller",
@@ -55,7 +55,7 @@ func (p *Plane) startControllerManager() error {
 	if p.manager, err = process.Start(spec, nil); err != nil {
 		return err
 	}
-	// The process has made its own certificate a moment ago; whether it lives is all we ask.
+	// The process has just created a self-signed certificate, and only its health matters.
 	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true} //nolint:gosec // see above
 	healthy := process.Readiness{URL: "https://127.0.0.1:" + port + "/healthz", Client: &http.Client{Transport: transport}}
 	if err := p.manager.AwaitReady(context.Background(), healthy); err != nil {
@@ -64,7 +64,7 @@ func (p *Plane) startControllerManager() error {
 	return nil
 }
 
-// tail returns the last lines of log files, for an error message; files that cannot be read have no lines.
+// tail returns the last lines of log files for an error message. It skips files that cannot be read.
 func tail(files ...string) string {
 	const lines = 5
 	var out strings.Builder

@@ -14,15 +14,15 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// kustomization is the part of a kustomization.yaml that this package understands. Anything else is an error: applying
-// manifests without the patches that belong to them would test something that no cluster gets.
+// kustomization is the supported part of a kustomization.yaml. Other fields are an error: without their patches, the manifests would differ
+// from those of a cluster.
 type kustomization struct {
 	APIVersion string   `json:"apiVersion"`
 	Kind       string   `json:"kind"`
 	Resources  []string `json:"resources"`
 }
 
-// fromRoot makes a path absolute, taking relative ones from the root of the repository.
+// fromRoot makes a path absolute. Relative paths start at the root of the repository.
 func fromRoot(path string) string {
 	if filepath.IsAbs(path) {
 		return path
@@ -46,7 +46,7 @@ func readManifests(path string) ([]*unstructured.Unstructured, error) {
 	}
 	var k kustomization
 	if err := yaml.UnmarshalStrict(content, &k); err != nil {
-		return nil, fmt.Errorf("read %s (only resources are understood): %w", file, err)
+		return nil, fmt.Errorf("read %s (only resources are supported): %w", file, err)
 	}
 	var objects []*unstructured.Unstructured
 	for _, resource := range k.Resources {

@@ -8,11 +8,10 @@ import (
 	"strings"
 )
 
-// programs are what a control plane consists of.
+// programs are the programs of a control plane.
 var programs = []string{"etcd", "kube-apiserver", "kube-controller-manager"}
 
-// Processes returns the process ids of what runs, by program: etcd, kube-apiserver and, if it was asked for,
-// kube-controller-manager. What does not run is missing.
+// Processes returns the ids of the running processes by program: etcd, kube-apiserver, and kube-controller-manager.
 func (p *Plane) Processes() (map[string]int, error) {
 	all, err := listProcesses()
 	if err != nil {
@@ -21,7 +20,7 @@ func (p *Plane) Processes() (map[string]int, error) {
 	return programsOf(all, os.Getpid(), p.dir), nil
 }
 
-// programsOf returns the children of a process that are parts of the control plane of a state directory.
+// programsOf returns the child processes that belong to the control plane of a state directory.
 func programsOf(all map[int]processInfo, parent int, dir string) map[string]int {
 	pids := map[string]int{}
 	for pid, info := range all {

@@ -20,26 +20,26 @@ import (
 	"github.com/clusterring/clusterring/tools/lab/process"
 )
 
-// etcdQuota is how large etcd's files may become: a million objects and their history, for which its default, 2 GiB, is close.
+// etcdQuota limits the size of etcd's database. The default of 2 GiB is tight for a million objects and their history.
 const etcdQuota = "8589934592"
 
-// Options say what to start. The zero value starts etcd and an API server in a temporary directory.
+// Options configure a control plane. The zero value starts etcd and an API server in a temporary directory.
 type Options struct {
-	// Dir is the state directory: data, certificates, logs, kubeconfigs. It is created if need be, must not hold another
-	// control plane, and is left behind by Stop. Empty means a temporary directory, which Stop removes.
+	// Dir is the state directory for data, certificates, logs, and kubeconfigs. It is created if necessary, must not contain another
+	// control plane, and remains after Stop. If it is empty, a temporary directory is used, which Stop removes.
 	Dir string
-	// BinDir holds the binaries. Empty means what Binaries finds or builds.
+	// BinDir contains the binaries. If it is empty, Binaries finds or builds them.
 	BinDir string
-	// ControllerManager adds kube-controller-manager with the controllers that matter here: garbage collection, deletion
-	// of namespaces, default service accounts, aggregation of cluster roles.
+	// ControllerManager adds kube-controller-manager with some controllers: garbage collection, deletion of namespaces, default service
+	// accounts, and aggregation of cluster roles.
 	ControllerManager bool
-	// Log gets the progress of a first build. Nil means nowhere.
+	// Log receives the progress of a first build. It may be nil.
 	Log io.Writer
 }
 
-// Plane is a running control plane. Start makes it. It is safe for concurrent use.
+// Plane is a running control plane. Create it with Start. It is safe for concurrent use.
 type Plane struct {
-	// Config and Client act as an administrator. Client reads from the API server and knows Kubernetes' types and ClusterRings.
+	// Config and Client have administrator rights. Client does not cache, and knows the Kubernetes types and ClusterRings.
 	Config *rest.Config
 	Client client.Client
 
@@ -53,8 +53,7 @@ type Plane struct {
 	stopErr error
 }
 
-// Start starts a control plane and returns when its API server is ready, after two to four seconds unless the binaries
-// have to be built first.
+// Start starts a control plane and returns when its API server is ready, after two to four seconds if the binaries exist.
 func Start(opts Options) (*Plane, error) {
 	p := &Plane{dir: opts.Dir, binDir: opts.BinDir}
 	if p.binDir == "" {
@@ -76,13 +75,13 @@ func Start(opts Options) (*Plane, error) {
 // Dir returns the absolute path of the state directory.
 func (p *Plane) Dir() string { return p.dir }
 
-// BinDir returns the directory of the binaries that run.
+// BinDir returns the directory of the binaries.
 func (p *Plane) BinDir() string { return p.binDir }
 
-// Etcd returns the URL of etcd, which serves whoever asks: what is written there, the API server has not seen.
+// Etcd returns the URL of etcd, which requires no authentication. Writes to etcd bypass the API server.
 func (p *Plane) Etcd() string { return p.env.ControlPlane.Etcd.URL.String() }
 
-// Stop ends every process of the control plane and removes a temporary state directory. Further calls return the same.
+// Stop stops all processes of the control plane and removes a temporary state directory. Further calls return the same result.
 func (p *Plane) Stop() error {
 	p.stop.Do(func() { p.stopErr = p.stopAll() })
 	return p.stopErr
@@ -91,7 +90,7 @@ func (p *Plane) Stop() error {
 func (p *Plane) stopAll() error {
 	var errs []error
 	if p.manager != nil {
-		if err := p.manager.Stop(stopTimeout); p.manager.Running() { // one that had to be killed has ended, too
+		if err := p.manager.Stop(stopTimeout); p.manager.Running() { // a killed process has stopped, too
 			errs = append(errs, err)
 		}
 	}
@@ -127,7 +126,7 @@ func (p *Plane) prepareDir() error {
 	}
 	p.dir = dir
 	if _, err := os.Stat(p.path("etcd")); err == nil {
-		return fmt.Errorf("state directory %s holds a control plane already: stop it and remove the directory, or choose another", p.dir)
+		return fmt.Errorf("state directory %s already contains a control plane: stop it and remove the directory, or choose another one", p.dir)
 	}
 	for _, sub := range []string{"etcd", "apiserver", "controller-manager", "kubeconfig", "logs"} {
 		if err := os.MkdirAll(p.path(sub), 0o700); err != nil {
@@ -185,7 +184,7 @@ func (p *Plane) startAPIServer() error {
 	if p.Config, err = env.Start(); err != nil {
 		return fmt.Errorf("start the control plane (logs in %s):\n%s%w", p.path("logs"), tail(serverLog.Name(), etcdLog.Name()), err)
 	}
-	// Certificates for webhooks, made in any case and outside of the state directory. Nobody uses them.
+	// Unused certificates for webhooks outside of the state directory.
 	if err := os.RemoveAll(env.WebhookInstallOptions.LocalServingCertDir); err != nil {
 		return fmt.Errorf("remove unused certificates: %w", err)
 	}

@@ -18,25 +18,25 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
-// shared is the control plane of this test process.
+// shared is the control plane of the test process.
 var shared struct {
 	sync.Mutex
 	plane *Plane
 	err   error
 }
 
-// Main runs the tests of a package, ends the control plane if one of them has started it, and then fails if a goroutine
-// leaked. TestMain returns its result: os.Exit(localplane.Main(m)). An interrupt ends the control plane, too.
+// Main runs the tests of a package, stops the shared control plane if a test has started it, and then fails if a goroutine leaked. TestMain
+// exits with its result: os.Exit(localplane.Main(m)). Signals also stop the control plane.
 func Main(m *testing.M, options ...goleak.Option) int {
-	ctrllog.SetLogger(logr.Discard()) // else the library prints a stack trace after 30 seconds
+	ctrllog.SetLogger(logr.Discard()) // otherwise, the library prints a stack trace after 30 seconds
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	over := make(chan struct{})
 	go func() {
 		select {
 		case <-signals:
-			_ = stopShared() // we are leaving, whatever it says
-			os.Exit(1)       //nolint:revive // an interrupted test run has nothing left to return to
+			_ = stopShared() // the process exits anyway
+			os.Exit(1)       //nolint:revive // the test run is interrupted
 		case <-over:
 		}
 	}()
@@ -57,8 +57,8 @@ func Main(m *testing.M, options ...goleak.Option) int {
 	return code
 }
 
-// Shared returns the control plane of this test process, with deploy/base installed. The first call starts it. TestMain
-// must use [Main], which ends it.
+// Shared returns the control plane of the test process, with deploy/base installed. The first call starts it. TestMain must use [Main], which
+// stops it.
 func Shared(t testing.TB) *Plane {
 	t.Helper()
 	shared.Lock()
@@ -96,7 +96,7 @@ func stopShared() error {
 	return shared.plane.Stop()
 }
 
-// Namespace makes a new namespace and returns its name. It stays until the control plane ends.
+// Namespace creates a namespace and returns its name. It is not removed.
 func (p *Plane) Namespace(t testing.TB) string {
 	t.Helper()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}
@@ -106,8 +106,8 @@ func (p *Plane) Namespace(t testing.TB) string {
 	return ns.Name
 }
 
-// ServiceKubeconfig returns the path of a kubeconfig with which a test runs a service under its own rights: those of the
-// service account of that name in the system namespace.
+// ServiceKubeconfig returns the path of a kubeconfig with the permissions of a service: those of its service account in the system
+// namespace.
 func (p *Plane) ServiceKubeconfig(t testing.TB, service string) string {
 	t.Helper()
 	path, err := p.ServiceAccountKubeconfig(t.Context(), v1alpha1.SystemNamespace, service)

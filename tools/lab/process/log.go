@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Tail returns the last lines of a log file; one that cannot be read has none.
+// Tail returns the last lines of a log file, empty if it cannot be read.
 func Tail(file string, lines int) string {
 	content, err := os.ReadFile(file)
 	if err != nil || len(bytes.TrimSpace(content)) == 0 {
@@ -18,7 +18,7 @@ func Tail(file string, lines int) string {
 	return string(bytes.Join(all[max(0, len(all)-lines):], []byte("\n")))
 }
 
-// Find returns the lines of a log file that have one of the words in them, in whatever case, at most limit of them.
+// Find returns the lines of a log file that contain one of the words in any case, at most limit lines.
 func Find(file string, limit int, words ...string) ([]string, error) {
 	in, err := os.Open(file)
 	if err != nil {
@@ -44,7 +44,7 @@ func Find(file string, limit int, words ...string) ([]string, error) {
 	return found, nil
 }
 
-// Quote returns words as a shell takes them for one command.
+// Quote returns the words as a command for a POSIX shell.
 func Quote(words ...string) string {
 	quoted := make([]string, len(words))
 	for i, word := range words {

@@ -11,23 +11,22 @@ import (
 )
 
 const (
-	// Ports are taken from below those that Linux gives to connections by default (net.ipv4.ip_local_port_range), so that none
-	// becomes the port of a connection before a process listens there, or while it is restarted.
+	// Ports are below the default range of Linux for outgoing connections (net.ipv4.ip_local_port_range), so that no connection takes a
+	// port before a process listens there, or while the process restarts.
 	lowestPort, highestPort = 10_240, 32_767
-	// tries is how many ports are tried for each that is wanted.
+	// tries is the number of attempts for each port.
 	tries = 100
-	// remembered is how many ports are not given a second time: who got them may not listen yet.
+	// remembered is the number of recent ports that are not returned again, because their users may not listen yet.
 	remembered = 100
 )
 
-// given are the addresses that were given last.
+// given contains the addresses that were returned recently.
 var given struct {
 	sync.Mutex
 	addresses []string
 }
 
-// FreePorts returns as many different addresses of the loopback interface whose ports were free a moment ago, none of which was
-// returned lately.
+// FreePorts returns n different addresses of the loopback interface with free ports. It does not return recently returned addresses.
 func FreePorts(n int) ([]string, error) {
 	given.Lock()
 	defer given.Unlock()
@@ -55,7 +54,7 @@ func FreePorts(n int) ([]string, error) {
 	if len(listeners) < n {
 		errs = append(errs, last)
 	}
-	// Only now, so that no port is given twice.
+	// Closed only now, so that no port is chosen twice.
 	for _, listener := range listeners {
 		errs = append(errs, listener.Close())
 	}

@@ -1,5 +1,5 @@
-// Package process supervises programs of this repository as processes of their own, each with its log in a file: it starts them,
-// waits until they are ready, ends, freezes and thaws them, and starts those again that shall go on, as a kubelet does.
+// Package process supervises processes that run programs of this repository, each with a log file: it starts them, waits until they are
+// ready, stops, freezes, and thaws them, and restarts them if requested, as a kubelet does.
 package process
 
 import (
@@ -15,60 +15,60 @@ import (
 	"time"
 )
 
-// freezeTimeout is how long the threads of a process may take to stop.
+// freezeTimeout limits the time until all threads of a process are stopped.
 const freezeTimeout = 10 * time.Second
 
-// Spec is what to run.
+// Spec describes a process.
 type Spec struct {
-	// Name is that of the process among those of its owner.
+	// Name identifies the process for its owner.
 	Name string
 	// Path is the binary, Args are its arguments.
 	Path string
 	Args []string
-	// More, unless nil, returns more arguments, for each life anew.
+	// More, unless nil, returns additional arguments for each life.
 	More func() []string
-	// LogFile gets standard output and error of all lives, after what it holds already.
+	// LogFile receives the standard output and error of all lives. Existing content is kept.
 	LogFile string
-	// Again is the pause before a process that has ended by itself is started again. Zero means that the process has one life.
+	// Again is the pause before a process that exited by itself is restarted. Zero means no restart: one life.
 	Again time.Duration
 }
 
-// Command returns the command line as one would type it into a shell.
+// Command returns the command line for a shell.
 func (s Spec) Command() string { return Quote(append([]string{s.Path}, s.Args...)...) }
 
-// Life is one life of a process.
+// Life is one life of a process: from a start to the exit.
 type Life struct {
 	PID int
-	// Ended is when the process was seen to be gone; zero while it runs.
+	// Ended is when the process exited; zero while it runs.
 	Ended time.Time
-	// Err is how it ended; nil while it runs and after exit code 0.
+	// Err is the exit error; nil while it runs and after exit code 0.
 	Err error
-	// Told means that the process was told to end.
+	// Told is true if this package sent a signal to end the process.
 	Told bool
 }
 
-// life is a life with what ends it.
+// life is a life with its command.
 type life struct {
 	Life
 	cmd  *exec.Cmd
-	gone chan struct{} // closed when it has ended
+	gone chan struct{} // closed after the exit
 }
 
-// Process is a process that was started. [Start] makes it. It is safe for concurrent use.
+// Process is a started process. Create it with [Start]. It is safe for concurrent use.
 type Process struct {
 	Spec
 	onDeath func(*Process)
 	log     *os.File
-	retired chan struct{} // closed when no other life begins
-	over    chan struct{} // closed when it has ended for good
+	retired chan struct{} // closed when no further life begins
+	over    chan struct{} // closed after the exit for good
 
 	mu             sync.Mutex
 	lives          []*life
-	mayEnd, frozen bool // frozen is of the present life
+	mayEnd, frozen bool // frozen applies to the present life
 }
 
-// Start starts a process in a process group of its own, so that Ctrl-C at a terminal does not reach it: who starts it, stops
-// it. onDeath, if not nil, is called from another goroutine if the process ends for good though nobody has told it to.
+// Start starts a process in its own process group, so that Ctrl-C in a terminal does not reach it. The caller must stop it. onDeath, if not
+// nil, is called from another goroutine if the process exits for good by itself.
 func Start(spec Spec, onDeath func(*Process)) (*Process, error) {
 	log, err := os.OpenFile(spec.LogFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -120,7 +120,7 @@ func (p *Process) keep() {
 	}
 }
 
-// live waits for the end of the present life, and reports whether it ended though nobody had told it to.
+// live waits for the end of the present life, and reports whether the process exited by itself.
 func (p *Process) live() (byItself bool) {
 	l := p.present()
 	err := l.cmd.Wait()
@@ -131,7 +131,7 @@ func (p *Process) live() (byItself bool) {
 	return !l.Told && !p.mayEnd
 }
 
-// startsAgain waits as long as another life has to wait, and reports whether there is one.
+// startsAgain waits for the pause before the next life, and reports whether there is one.
 func (p *Process) startsAgain(byItself bool) bool {
 	if closed(p.retired) || !byItself {
 		return !closed(p.retired)
@@ -167,13 +167,13 @@ func (p *Process) Lives() []Life {
 // PID returns the process id of the present life.
 func (p *Process) PID() int { return p.present().PID }
 
-// Exited is closed when the process has ended for good.
+// Exited returns a channel that is closed when the process has exited for good.
 func (p *Process) Exited() <-chan struct{} { return p.over }
 
-// Running reports whether the process has not ended for good yet.
+// Running reports whether the process has not yet exited for good.
 func (p *Process) Running() bool { return !closed(p.over) }
 
-// EndedAt returns when the process ended for good, and the zero time while it runs.
+// EndedAt returns when the process exited for good, and the zero time while it runs.
 func (p *Process) EndedAt() time.Time {
 	if p.Running() {
 		return time.Time{}
@@ -181,7 +181,7 @@ func (p *Process) EndedAt() time.Time {
 	return p.present().Ended
 }
 
-// Err returns how the process ended for good: nil while it runs and after exit code 0.
+// Err returns the exit error of the last life: nil while the process runs and after exit code 0.
 func (p *Process) Err() error {
 	if p.Running() {
 		return nil
@@ -189,7 +189,7 @@ func (p *Process) Err() error {
 	return p.present().Err
 }
 
-// Terminate asks the process to stop for good (SIGTERM) and returns at once. One that is frozen is thawed, so that it can.
+// Terminate sends SIGTERM to stop the process for good, thaws it if it is frozen, and returns immediately.
 func (p *Process) Terminate() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -202,8 +202,8 @@ func (p *Process) Terminate() error {
 	return err
 }
 
-// Kill ends the present life (SIGKILL), frozen or not, and returns when it is gone. If the process has more than one life, the next
-// one begins at once.
+// Kill ends the present life with SIGKILL, and returns after the exit. If the process has more than one life, the next one begins
+// immediately.
 func (p *Process) Kill() error {
 	p.mu.Lock()
 	gone := p.lives[len(p.lives)-1].gone
@@ -218,7 +218,7 @@ func (p *Process) Kill() error {
 	return err
 }
 
-// Destroy ends the process for good (SIGKILL), frozen or not, and returns when it is gone.
+// Destroy ends the process for good with SIGKILL, and returns after the exit.
 func (p *Process) Destroy() error {
 	p.mu.Lock()
 	p.retire()
@@ -230,7 +230,7 @@ func (p *Process) Destroy() error {
 	return err
 }
 
-// MayEnd allows the process to end by itself from now on, and then for good: its owner has done something to it that should make it.
+// MayEnd allows the process to exit by itself from now on, and prevents further lives. Call it before an action that makes the process exit.
 func (p *Process) MayEnd() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -238,9 +238,8 @@ func (p *Process) MayEnd() {
 	p.retire()
 }
 
-// Freeze stops the process from outside (SIGSTOP): it does nothing at all until it is thawed, and does not know. Freeze
-// returns when none of its threads runs any more, or an error if that takes too long or the process is gone. Where the system
-// does not tell what its threads do, they are taken for stopped.
+// Freeze stops the process with SIGSTOP until it is thawed. It returns when all threads are stopped, or an error if that takes too long or
+// the process is gone. Where the system does not report the state of threads, they count as stopped.
 func (p *Process) Freeze() error {
 	p.mu.Lock()
 	present := p.lives[len(p.lives)-1]
@@ -267,7 +266,7 @@ func (p *Process) Freeze() error {
 	return nil
 }
 
-// Thaw lets a frozen process go on (SIGCONT), and returns at once.
+// Thaw resumes a frozen process with SIGCONT, and returns immediately.
 func (p *Process) Thaw() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -275,7 +274,7 @@ func (p *Process) Thaw() error {
 	return p.signal(syscall.SIGCONT)
 }
 
-// Stop asks the process to stop for good, waits, and kills it if it has not stopped in time, which is an error.
+// Stop terminates the process and waits. If the process does not exit in time, Stop kills it and returns an error.
 func (p *Process) Stop(within time.Duration) error {
 	if !p.Running() {
 		return nil
@@ -286,7 +285,7 @@ func (p *Process) Stop(within time.Duration) error {
 	return p.AwaitExit(within)
 }
 
-// AwaitExit waits for a process that was told to stop, and kills it if it has not stopped in time, which is an error.
+// AwaitExit waits for the exit of a terminated process. If it does not exit in time, AwaitExit kills it and returns an error.
 func (p *Process) AwaitExit(within time.Duration) error {
 	timer := time.NewTimer(within)
 	defer timer.Stop()
@@ -298,7 +297,7 @@ func (p *Process) AwaitExit(within time.Duration) error {
 	}
 }
 
-// retire lets no other life begin. The lock is held, as it is for tell and signal.
+// retire prevents further lives. The caller holds the lock, also for tell and signal.
 func (p *Process) retire() {
 	if !closed(p.retired) {
 		close(p.retired)
@@ -327,7 +326,7 @@ func closed(c <-chan struct{}) bool {
 	}
 }
 
-// someThreadRuns reports whether a thread of the process is neither stopped nor gone. Where the system does not tell, none is.
+// someThreadRuns reports whether a thread of the process is neither stopped nor gone. It returns false where this is unknown.
 func someThreadRuns(pid int) bool {
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
 	if err != nil {

@@ -13,24 +13,23 @@ import (
 )
 
 const (
-	// readyTimeout is how long a process may take to become ready, answerTimeout how long one answer may take.
+	// readyTimeout limits the time until a process is ready, answerTimeout the time for one response.
 	readyTimeout  = 60 * time.Second
 	answerTimeout = 10 * time.Second
 	readyPoll     = 50 * time.Millisecond
 )
 
-// Readiness is where a process answers whether it is ready.
+// Readiness is the readiness probe of a process.
 type Readiness struct {
-	// URL is answered with status 200 if it is.
+	// URL returns status 200 if the process is ready.
 	URL string
-	// Client asks; nil means http.DefaultClient.
+	// Client sends the requests; nil means http.DefaultClient.
 	Client *http.Client
-	// Waiting, unless nil, is called with each answer.
+	// Waiting, unless nil, is called with each response.
 	Waiting func(answer string)
 }
 
-// AwaitReady waits until the process is ready, for a minute at most. The error is the cause of the context's end, or names the last
-// answer.
+// AwaitReady waits at most a minute until the process is ready. The error is the cause of the end of ctx, or contains the last response.
 func (p *Process) AwaitReady(ctx context.Context, r Readiness) error {
 	answer := ""
 	err := wait.PollUntilContextTimeout(ctx, readyPoll, readyTimeout, true, func(ctx context.Context) (bool, error) {
@@ -53,7 +52,7 @@ func (p *Process) AwaitReady(ctx context.Context, r Readiness) error {
 	return fmt.Errorf("%s did not become ready (%s): %w", p.Name, answer, err)
 }
 
-// End returns how the process ended, as an error also after exit code 0.
+// End returns how the process exited, as an error also after exit code 0.
 func (p *Process) End() error {
 	if err := p.Err(); err != nil {
 		return err
@@ -61,7 +60,7 @@ func (p *Process) End() error {
 	return errors.New("exit status 0")
 }
 
-// Ask asks once, and returns the answer in one line: of a list of checks those that fail.
+// Ask sends one request, and returns the response in one line: the failing checks, if it is a list of checks.
 func (r Readiness) Ask(ctx context.Context) (ok bool, answer string) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()

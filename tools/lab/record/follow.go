@@ -13,7 +13,7 @@ import (
 	watchtools "k8s.io/client-go/tools/watch"
 )
 
-// Lister is a client of one resource, of any kind that client-go has.
+// Lister is any client of client-go for one resource.
 type Lister[L List] interface {
 	List(ctx context.Context, options metav1.ListOptions) (L, error)
 	Watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error)
@@ -25,16 +25,16 @@ type List interface {
 	metav1.ListInterface
 }
 
-// Observer gets what [Follow] sees.
+// Observer receives the events of [Follow].
 type Observer[T metav1.Object] struct {
-	// See is called for each object that is there, as if it had just been added, and then for each change.
+	// See is called for each existing object, as an added one, and then for each change.
 	See func(event watch.EventType, object T)
-	// Fail is called if something may have been missed.
+	// Fail is called if events may have been missed.
 	Fail func(error)
 }
 
-// Follow lists a resource, and then watches it from a goroutine of its own, until the context ends; wait returns after that. A watch
-// that breaks goes on where it was: no event is lost. An empty selector selects all.
+// Follow lists a resource, and then watches it in another goroutine until ctx ends; after that, wait returns. A broken watch resumes at the
+// last event, so no event is lost. An empty selector selects all objects.
 func Follow[L List, T metav1.Object](ctx context.Context, of Lister[L], selector string, o Observer[T]) (wait func(), err error) {
 	list, err := of.List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {

@@ -2,7 +2,7 @@ package record
 
 import "github.com/clusterring/clusterring/tools/example/history"
 
-// Histories reads what processes of this machine have recorded of their reconciles, each in files of its own.
+// Histories reads the reconciles that processes of this machine have recorded in files.
 func Histories(files ...string) (*history.Reader, error) {
 	reader := &history.Reader{}
 	for _, file := range files {

@@ -1,7 +1,7 @@
-// Package record keeps what the API server stored about the objects of a ring and the Leases of its shards.
+// Package record records the versions of a ring's objects and of its shards' Leases.
 //
-// It watches objects and Leases as an administrator, directly at the API server, and keeps every version that
-// differs in what sharding is about. It decides nothing.
+// It watches them at the API server with administrator rights, and keeps every version that differs in a field of [check.Version]. It makes
+// no decisions.
 package record
 
 import (
@@ -24,41 +24,41 @@ import (
 	"github.com/clusterring/clusterring/tools/lab/check"
 )
 
-// Now returns the time since the machine started, which is the same for all its processes.
+// Now returns the time since the start of the machine, which is the same for all processes.
 func Now() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		panic(err) // every system that this builds for has it
+		panic(err) // all supported systems have this clock
 	}
 	return time.Duration(ts.Nano())
 }
 
-// start is a point in time by both clocks.
+// start is one point in time on both clocks.
 var start = struct {
 	wall  time.Time
 	since time.Duration
 }{time.Now(), Now()}
 
-// At returns what [Now] was at a time that this process has taken.
+// At returns the value of [Now] at a time that this process has measured.
 func At(t time.Time) time.Duration { return start.since + t.Sub(start.wall) }
 
-// Options say what to record.
+// Options select what to record.
 type Options struct {
-	// Ring is the name of the ring. LeaseNamespace holds the Leases of its shards; if it is empty, they are not recorded.
+	// Ring is the name of the ring. LeaseNamespace contains the Leases of its shards; if it is empty, Leases are not recorded.
 	Ring, LeaseNamespace string
-	// Objects are those of the ring.
+	// Objects are the objects of the ring.
 	Objects []Objects
 }
 
 // Objects are those of one kind in one namespace.
 type Objects struct {
-	// Kind is that of their versions: one of package check's, but not the Lease's.
+	// Kind is one of the kinds of package check, except Lease.
 	Kind string
-	// Namespace is theirs; empty for cluster-scoped ones.
+	// Namespace is empty for cluster-scoped objects.
 	Namespace string
 }
 
-// Recorder records until the context ends that it was started with. It is safe for concurrent use.
+// Recorder records until the context of [Start] ends. It is safe for concurrent use.
 type Recorder struct {
 	options Options
 	began   time.Duration
@@ -70,7 +70,7 @@ type Recorder struct {
 	err      error
 }
 
-// watched are the kinds that are recorded.
+// watched maps recorded kinds to their resources.
 var watched = map[string]schema.GroupVersionResource{
 	check.Website:   {Group: "example.clusterring.dev", Version: "v1alpha1", Resource: "websites"},
 	check.Theme:     {Group: "faults.clusterring.dev", Version: "v1", Resource: "themes"},
@@ -81,7 +81,7 @@ var watched = map[string]schema.GroupVersionResource{
 	check.Lease:     {Group: "coordination.k8s.io", Version: "v1", Resource: "leases"},
 }
 
-// Start begins to record: all that is there, and all that changes. The context ends it; then [Recorder.Wait] for it.
+// Start records the existing objects and all changes until ctx ends. Then call [Recorder.Wait].
 func Start(ctx context.Context, config *rest.Config, o Options) (*Recorder, error) {
 	c, err := dynamic.NewForConfig(config)
 	if err != nil {
@@ -110,7 +110,7 @@ func (r *Recorder) follow(ctx context.Context, kind string, of dynamic.ResourceI
 		See: func(event watch.EventType, object *unstructured.Unstructured) {
 			r.add(kind, object, event == watch.Deleted)
 		},
-		Fail: func(err error) { r.fail(fmt.Errorf("the record of %ss is not complete: %w", kind, err)) },
+		Fail: func(err error) { r.fail(fmt.Errorf("the record of %ss is incomplete: %w", kind, err)) },
 	})
 	if err != nil {
 		return fmt.Errorf("record %ss: %w", kind, err)
@@ -125,7 +125,7 @@ func (r *Recorder) fail(err error) {
 	r.err = err
 }
 
-// add keeps a version if it differs from the one before.
+// add keeps a version if it differs from the previous one.
 func (r *Recorder) add(kind string, o *unstructured.Unstructured, deleted bool) {
 	v := check.Version{
 		Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: string(o.GetUID()), At: Now(), Deleted: deleted,
@@ -166,7 +166,7 @@ func (r *Recorder) add(kind string, o *unstructured.Unstructured, deleted bool) 
 	}
 }
 
-// complete says whether the condition Ready is true for the present generation.
+// complete reports whether the condition Ready is true for the current generation.
 func complete(o *unstructured.Unstructured) bool {
 	observed, _, _ := unstructured.NestedInt64(o.Object, "status", "observedGeneration")
 	conditions, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
@@ -176,14 +176,14 @@ func complete(o *unstructured.Unstructured) bool {
 	})
 }
 
-// Versions returns what was recorded so far. The error says that something is missing.
+// Versions returns the versions recorded so far. It returns an error if the record is incomplete.
 func (r *Recorder) Versions() ([]check.Version, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.versions), r.err
 }
 
-// Newest returns the newest version of every object that was ever there, deleted or not.
+// Newest returns the newest version of every object, including deleted ones.
 func (r *Recorder) Newest() []check.Version {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -194,7 +194,7 @@ func (r *Recorder) Newest() []check.Version {
 	return all
 }
 
-// Wait returns when nothing is recorded any more, after the context has ended.
+// Wait waits until recording has stopped after the end of the context.
 func (r *Recorder) Wait() {
 	for _, wait := range r.waits {
 		wait()

@@ -15,19 +15,19 @@ import (
 	"time"
 )
 
-// lifetime of a certificate: longer than anybody leaves something running.
+// lifetime is the lifetime of a certificate: longer than any tool runs.
 const lifetime = 7 * 24 * time.Hour
 
-// Certificate is where a certificate for 127.0.0.1 is, and who vouches for it: itself.
+// Certificate is a self-signed certificate for 127.0.0.1.
 type Certificate struct {
-	// CertFile and KeyFile are PEM files. Clients need the former, too.
+	// CertFile and KeyFile are PEM files. Clients verify the server with CertFile.
 	CertFile, KeyFile string
 	// CA is the content of CertFile.
 	CA []byte
 }
 
-// NewCertificate makes a certificate in a directory, for the server of the name, of the same kind as the services' own: an ECDSA key on
-// P-256.
+// NewCertificate creates a certificate in a directory for the named server. Like the certificates of the services, it has an ECDSA P-256
+// key.
 func NewCertificate(dir, name string, now time.Time) (Certificate, error) {
 	c := Certificate{CertFile: filepath.Join(dir, name+".crt"), KeyFile: filepath.Join(dir, name+".key")}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -1,5 +1,5 @@
-// Package services runs the four services, shards beside them, and what else is to be run with them, as processes of this machine:
-// each service and shard with the rights of its own service account, and with ports of its own.
+// Package services runs the four services, shards, and other programs as processes on this machine. Each service and shard has the
+// permissions of its service account and its own ports.
 package services
 
 import (
@@ -27,61 +27,61 @@ const (
 // All are the names of the services.
 var All = []string{LeaseMonitor, Assigner, Rebalancer, RingQuery}
 
-// SettlePeriod is how long the rebalancer shall wait until it looks a last time, after a change of shards: nobody wants to wait for it.
+// SettlePeriod is a short --settle-period for the rebalancer: the time between a change of shards and the last pass.
 const SettlePeriod = time.Second
 
-// stopTimeout is how long a process may take to stop.
+// stopTimeout limits the time for a graceful stop.
 const stopTimeout = 20 * time.Second
 
-// Webhook returns the arguments of an assigner that listens on an address, for an API server that calls it at another, or the same.
+// Webhook returns the arguments of an assigner that listens on one address, and is called by the API server at another or the same address.
 func Webhook(listens, called string) []string {
 	return []string{"--webhook-bind-address=" + listens, "--webhook-mode=url", "--webhook-url=https://" + called}
 }
 
-// OpenQueries returns the arguments of a ringquery that answers everybody on this machine, without TLS.
+// OpenQueries returns the arguments of a ringquery without TLS and authentication.
 func OpenQueries(address string) []string {
 	return []string{"--grpc-bind-address=" + address, "--plaintext", "--authentication=none"}
 }
 
 // Spec is a service or a shard.
 type Spec struct {
-	// Name is that of the process, Binary that of its program.
+	// Name is the name of the process, Binary the name of its program.
 	Name, Binary string
-	// Namespace and Account are of its service account; empty for that of the service.
+	// Namespace and Account identify the service account; empty for the account of the service.
 	Namespace, Account string
-	// Args are its arguments, besides those that every one has.
+	// Args are arguments in addition to the common ones.
 	Args []string
 }
 
-// Options say how to run services and shards.
+// Options configure a Group.
 type Options struct {
 	Plane *localplane.Plane
-	// BinDir holds the binaries, LogDir gets the logs.
+	// BinDir contains the binaries, LogDir the logs.
 	BinDir, LogDir string
-	// Profile has each of them serve profiles.
+	// Profile makes services and shards serve profiles.
 	Profile bool
-	// ShownLines of its log are part of an error that a process is to blame for.
+	// ShownLines is the number of log lines in errors that a process has caused.
 	ShownLines int
-	// Waiting, unless nil, is called with each answer of a process that is waited for.
+	// Waiting, unless nil, is called with each readiness response of a starting process.
 	Waiting func(name, answer string)
 }
 
-// Addresses are where a service or a shard listens.
+// Addresses are the listen addresses of a service or a shard.
 type Addresses struct {
 	Health, Metrics string
-	// Profiles is empty unless it serves them.
+	// Profiles is empty without [Options].Profile.
 	Profiles string
 }
 
-// member is a service or a shard, running or not.
+// member is a service or a shard, whether it runs or not.
 type member struct {
 	Addresses
 	binary string
 	args   []string
 }
 
-// Group is services, shards and what else runs with them. Make it with [New]; it is safe for concurrent use, but for Stop, which has to
-// be the last.
+// Group is a group of services, shards, and other programs. Create it with [New]. It is safe for concurrent use, except Stop, which must be
+// called last.
 type Group struct {
 	options Options
 	death   chan error
@@ -95,14 +95,14 @@ type Group struct {
 	started []*process.Process
 }
 
-// New returns a group in which nothing runs.
+// New returns an empty group.
 func New(o Options) *Group {
 	return &Group{
 		options: o, death: make(chan error, 1), kubeconfigs: map[string]string{}, members: map[string]*member{}, running: map[string]*process.Process{},
 	}
 }
 
-// Start starts services or shards at once, for the first time, and waits until they are ready.
+// Start adds services or shards, starts all of them, and waits until they are ready.
 func (g *Group) Start(ctx context.Context, specs ...Spec) error {
 	var names []string
 	for _, s := range specs {
@@ -118,7 +118,7 @@ func (g *Group) Start(ctx context.Context, specs ...Spec) error {
 	return g.Resume(ctx, names...)
 }
 
-// prepare gives rights and ports to a service or a shard.
+// prepare creates the kubeconfig and chooses the ports of a service or a shard.
 func (g *Group) prepare(ctx context.Context, s Spec) (*member, error) {
 	namespace, account := s.Namespace, s.Account
 	if account == "" {
@@ -145,7 +145,7 @@ func (g *Group) prepare(ctx context.Context, s Spec) (*member, error) {
 	return m, nil
 }
 
-// Kubeconfig returns the path of the kubeconfig of a service account, which has to exist.
+// Kubeconfig returns the path of the kubeconfig of an existing service account.
 func (g *Group) Kubeconfig(ctx context.Context, namespace, account string) (string, error) {
 	g.accounts.Lock()
 	defer g.accounts.Unlock()
@@ -160,7 +160,7 @@ func (g *Group) Kubeconfig(ctx context.Context, namespace, account string) (stri
 	return g.kubeconfigs[name], nil
 }
 
-// Resume starts services or shards that have ended, at once, and waits until they are ready.
+// Resume starts stopped services or shards again, and waits until they are ready.
 func (g *Group) Resume(ctx context.Context, names ...string) error {
 	for _, name := range names {
 		if err := g.begin(name); err != nil {
@@ -175,7 +175,7 @@ func (g *Group) Resume(ctx context.Context, names ...string) error {
 	return nil
 }
 
-// Restart ends a service and starts it again, this time with more arguments, and returns when it is ready.
+// Restart stops a service, starts it with additional arguments, and returns when it is ready.
 func (g *Group) Restart(ctx context.Context, name string, more ...string) error {
 	if err := g.End(name); err != nil {
 		return err
@@ -186,7 +186,7 @@ func (g *Group) Restart(ctx context.Context, name string, more ...string) error 
 	return g.awaitReady(ctx, g.Process(name), g.readiness(name))
 }
 
-// begin starts a service or a shard that was prepared.
+// begin starts a prepared service or shard.
 func (g *Group) begin(name string, more ...string) error {
 	g.mu.Lock()
 	m, known := g.members[name]
@@ -212,7 +212,7 @@ func (g *Group) launch(spec process.Spec) (*process.Process, error) {
 	p, err := process.Start(spec, func(p *process.Process) {
 		select {
 		case g.death <- g.blame(p, fmt.Errorf("%s has ended by itself: %w", p.Name, p.End())):
-		default: // one death is enough
+		default: // only the first one counts
 		}
 	})
 	if err != nil {
@@ -225,7 +225,7 @@ func (g *Group) launch(spec process.Spec) (*process.Process, error) {
 	return p, nil
 }
 
-// readiness is where a service or a shard says whether it is ready.
+// readiness returns the readiness probe of a service or a shard.
 func (g *Group) readiness(name string) process.Readiness {
 	r := process.Readiness{URL: "http://" + g.Addresses(name).Health + "/readyz?verbose"}
 	if g.options.Waiting != nil {
@@ -242,7 +242,7 @@ func (g *Group) awaitReady(ctx context.Context, p *process.Process, r process.Re
 	return g.blame(p, err)
 }
 
-// blame returns an error that the process is to blame for.
+// blame returns an error that the process has caused.
 func (g *Group) blame(p *process.Process, err error) error {
 	if g.options.ShownLines > 0 {
 		err = fmt.Errorf("%w\n%s", err, process.Tail(p.LogFile, g.options.ShownLines))
@@ -250,7 +250,7 @@ func (g *Group) blame(p *process.Process, err error) error {
 	return &FaultError{Process: p.Name, Err: err}
 }
 
-// Ready asks services or shards whether they are ready, and returns an error for each that does not say so.
+// Ready returns an error for each of the services or shards that is not ready.
 func (g *Group) Ready(ctx context.Context, names ...string) error {
 	var errs []error
 	for _, name := range names {
@@ -261,7 +261,7 @@ func (g *Group) Ready(ctx context.Context, names ...string) error {
 	return errors.Join(errs...)
 }
 
-// End asks processes to stop, at once, and waits until they have.
+// End terminates processes, and waits until they have exited.
 func (g *Group) End(names ...string) error {
 	var errs []error
 	var told []*process.Process
@@ -280,7 +280,7 @@ func (g *Group) End(names ...string) error {
 	return errors.Join(errs...)
 }
 
-// Stop stops all that was ever started.
+// Stop stops all processes that were ever started.
 func (g *Group) Stop() error {
 	all := g.Started()
 	errs := make([]error, len(all))
@@ -292,10 +292,10 @@ func (g *Group) Stop() error {
 	return errors.Join(errs...)
 }
 
-// Died gets an error when a process has ended though nobody has told it to.
+// Died returns a channel that receives an error when a process exits by itself.
 func (g *Group) Died() <-chan error { return g.death }
 
-// Process returns the process that was started last under the name, nil if there is none.
+// Process returns the latest process with the name, nil if there is none.
 func (g *Group) Process(name string) *process.Process {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -309,7 +309,7 @@ func (g *Group) Started() []*process.Process {
 	return slices.Clone(g.started)
 }
 
-// Addresses returns where a service or a shard listens.
+// Addresses returns the listen addresses of a service or a shard.
 func (g *Group) Addresses(name string) Addresses {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -322,9 +322,9 @@ func (g *Group) Addresses(name string) Addresses {
 // LogFile returns the path of the log of a process.
 func (g *Group) LogFile(name string) string { return filepath.Join(g.options.LogDir, name+".log") }
 
-// FaultError is an error that a process is to blame for.
+// FaultError is an error that a process has caused.
 type FaultError struct {
-	// Process is the name of the process, whose log tells more.
+	// Process is the name of the process. Its log contains details.
 	Process string
 	Err     error
 }
@@ -332,5 +332,5 @@ type FaultError struct {
 // Error implements error.
 func (f *FaultError) Error() string { return f.Err.Error() }
 
-// Unwrap returns what went wrong.
+// Unwrap returns the underlying error.
 func (f *FaultError) Unwrap() error { return f.Err }

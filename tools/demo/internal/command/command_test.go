@@ -183,7 +183,7 @@ func (d *desk) requireNothingLeft() {
 	entries, err := os.ReadDir(d.temp)
 	require.NoError(d, err)
 	require.Empty(d, entries)
-	require.Contains(d, d.down(), "No demo runs here, and none has left anything behind.")
+	require.Contains(d, d.down(), "No demo is running, and none has left anything behind.")
 }
 
 // output is what a process writes while the test reads it.
@@ -213,7 +213,7 @@ func TestUpAndDown(t *testing.T) {
 
 	again, out := d.demo("up")
 	require.NoError(t, again.Run(), out)
-	require.Contains(t, out.String(), "It is already running.")
+	require.Contains(t, out.String(), "The demo is already running.")
 	require.Contains(t, out.String(), "kubectl ring explain")
 	require.Len(t, d.processes()["example"], 3)
 
@@ -290,7 +290,7 @@ func TestMistakes(t *testing.T) {
 		"no objects":          {[]string{"run", "--objects=0"}, "--objects must be between 1 and 20000, not 0"},
 		"no page":             {[]string{"docs", "testdata/none.md"}, "read the page: open testdata/none.md"},
 		"several pages":       {[]string{"docs", "a.md", "b.md"}, "accepts 1 arg(s), received 2"},
-		"env of nothing":      {[]string{"env"}, "demo up does not run: start it with make up"},
+		"env of nothing":      {[]string{"env"}, "demo up is not running: start it with make up"},
 		"nothing built":       {[]string{"run", "--bin-dir=testdata/none"}, "run make build"},
 		"nothing built, up":   {[]string{"up", "--bin-dir=testdata/none"}, "run make build"},
 		"nothing built, kept": {[]string{"serve", "--bin-dir=testdata/none"}, "run make build"},
@@ -305,7 +305,7 @@ func TestMistakes(t *testing.T) {
 }
 
 func TestHelpTeaches(t *testing.T) {
-	for _, test := range []struct{ command, want string }{{"--help", "demo down"}, {"run", "Nothing is left behind"}, {"up", "kubectl"}, {"env", `eval "$(bin/demo env)"`}, {"docs", "the page stays as it was"}, {"down", "state directory"}} {
+	for _, test := range []struct{ command, want string }{{"--help", "demo down"}, {"run", "leaves nothing behind"}, {"up", "kubectl"}, {"env", `eval "$(bin/demo env)"`}, {"docs", "the page stays as it was"}, {"down", "state directory"}} {
 		c, out := command.New(state.Registry{Dir: t.TempDir()}), &bytes.Buffer{}
 		c.SetArgs([]string{test.command, "--help"})
 		c.SetOut(out)

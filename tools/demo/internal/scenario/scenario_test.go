@@ -39,8 +39,8 @@ func TestWrong(t *testing.T) {
 }
 
 func TestCuts(t *testing.T) {
-	require.Equal(t, "none cut short", cuts(nil))
-	require.Equal(t, "2 cut by the kill, 1 cut by the freeze", cuts(map[string]int{frozen: 1, killed: 2}))
+	require.Equal(t, "none interrupted", cuts(nil))
+	require.Equal(t, "2 interrupted by the kill, 1 interrupted by the freeze", cuts(map[string]int{frozen: 1, killed: 2}))
 }
 
 func TestSpansOf(t *testing.T) {

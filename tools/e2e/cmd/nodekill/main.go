@@ -1,7 +1,7 @@
-// Command nodekill ends the processes of a container from the side of the node that it runs on, as the kernel does when memory is
-// short: by SIGKILL, without the kubelet or the API server knowing of it before.
+// Command nodekill kills the processes of a container from its node with SIGKILL, as the kernel does when memory is short: without notice
+// to the kubelet and the API server.
 //
-// It wants the node's processes (hostPID) and the right to signal them.
+// It needs access to the processes of the node (hostPID) and the right to signal them.
 package main
 
 import (
@@ -17,7 +17,7 @@ import (
 
 func main() {
 	pod := flag.String("pod", "", "`UID` of the pod")
-	container := flag.String("container", "", "`ID` of the container, as the pod's status has it")
+	container := flag.String("container", "", "`ID` of the container from the pod's status")
 	flag.Parse()
 	if err := kill(os.Stdout, *pod, *container); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
@@ -25,15 +25,15 @@ func main() {
 	}
 }
 
-// kill ends the processes of a container, and writes which to out. It is an error if there are none.
+// kill kills the processes of a container, and writes their ids to out. It returns an error if there are none.
 func kill(out io.Writer, pod, id string) error {
 	container, err := process.Parse(pod, id)
 	if err != nil {
-		return fmt.Errorf("which container? %w", err)
+		return fmt.Errorf("parse the container: %w", err)
 	}
 	found, err := process.Find(os.DirFS("/proc"), container)
 	if err != nil {
-		return fmt.Errorf("look for the container: %w", err)
+		return fmt.Errorf("find the container: %w", err)
 	}
 	if len(found) == 0 {
 		return errors.New("the container has no process on this node: does this run with hostPID, on the node of the pod?")

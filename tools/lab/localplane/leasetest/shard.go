@@ -1,5 +1,5 @@
-// Package leasetest plays the part of shards in tests: it holds, renews, loses and releases their Leases exactly as a shard
-// does that uses client-go's leader election with the label of its ring.
+// Package leasetest simulates shards in tests: it acquires, renews, and releases their Leases exactly as a shard that uses client-go's
+// leader election with the label of its ring.
 package leasetest
 
 import (
@@ -18,19 +18,19 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
-// Shard is a shard as far as others can see it: its Lease. Client, Ring, Namespace and Name are required. Nothing happens
-// by itself: a shard that is not renewed looks like one that has crashed. Not safe for concurrent use.
+// Shard is the Lease of a shard. Client, Ring, Namespace, and Name are required. Nothing happens automatically: a shard that is not renewed
+// looks like a crashed shard. It is not safe for concurrent use.
 type Shard struct {
 	Client          client.Client
 	Ring            string
 	Namespace, Name string
 	// Duration is the lease duration; zero means 15 s. It is written in whole seconds.
 	Duration time.Duration
-	// Clock gives the times that are written; nil means the real clock.
+	// Clock returns the times for timestamps; nil means the real clock.
 	Clock clock.PassiveClock
 }
 
-// Acquire takes the Lease, creating it if need be, whoever held it before. That is how a shard joins, and how one returns.
+// Acquire takes the Lease from any holder, and creates it if necessary. This is how a shard joins and comes back.
 func (s *Shard) Acquire(ctx context.Context) error {
 	lease, err := s.Lease(ctx)
 	if apierrors.IsNotFound(err) {
@@ -51,7 +51,7 @@ func (s *Shard) Acquire(ctx context.Context) error {
 	return s.wrap("acquire", s.Client.Update(ctx, lease))
 }
 
-// Renew renews the Lease. It fails if the shard does not hold it any more, as a shard would notice.
+// Renew renews the Lease. It returns an error if the shard no longer holds the Lease.
 func (s *Shard) Renew(ctx context.Context) error {
 	lease, err := s.Lease(ctx)
 	if err != nil {
@@ -64,7 +64,7 @@ func (s *Shard) Renew(ctx context.Context) error {
 	return s.wrap("renew", s.Client.Update(ctx, lease))
 }
 
-// Release gives the Lease up: a graceful stop.
+// Release releases the Lease, as in a graceful stop.
 func (s *Shard) Release(ctx context.Context) error {
 	lease, err := s.Lease(ctx)
 	if err != nil {
@@ -77,14 +77,14 @@ func (s *Shard) Release(ctx context.Context) error {
 	return s.wrap("release", s.Client.Update(ctx, lease))
 }
 
-// Delete removes the Lease, as a person might.
+// Delete deletes the Lease, as a user could.
 func (s *Shard) Delete(ctx context.Context) error {
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name}}
 	return s.wrap("delete", s.Client.Delete(ctx, lease))
 }
 
-// Run renews the Lease three times per duration until ctx ends, which leaves the Lease held, as a crash does. It returns
-// nil then, and an error when a renewal fails; conflicts with others who write labels are tried again.
+// Run renews the Lease three times per duration until ctx ends. Then it returns nil and leaves the Lease held, as a crash does. It returns an
+// error if a renewal fails. It retries conflicts with writers of labels.
 func (s *Shard) Run(ctx context.Context) error {
 	err := wait.PollUntilContextCancel(ctx, s.duration()/3, true, func(ctx context.Context) (bool, error) {
 		if err := s.Renew(ctx); err != nil && !apierrors.IsConflict(err) {
@@ -93,12 +93,12 @@ func (s *Shard) Run(ctx context.Context) error {
 		return false, nil
 	})
 	if ctx.Err() != nil {
-		return nil //nolint:nilerr // whatever failed, failed because we were told to stop
+		return nil //nolint:nilerr // the end of ctx caused the error
 	}
 	return err //nolint:wrapcheck // Renew has said what failed
 }
 
-// Lease returns the Lease as it is on the API server.
+// Lease reads the Lease from the API server.
 func (s *Shard) Lease(ctx context.Context) (*coordinationv1.Lease, error) {
 	lease := &coordinationv1.Lease{}
 	if err := s.Client.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: s.Name}, lease); err != nil {
@@ -107,7 +107,7 @@ func (s *Shard) Lease(ctx context.Context) (*coordinationv1.Lease, error) {
 	return lease, nil
 }
 
-// hold writes what a holder writes.
+// hold sets the fields of a holder.
 func (s *Shard) hold(lease *coordinationv1.Lease) {
 	now := s.now()
 	lease.Spec.HolderIdentity = new(s.Name)

@@ -1,4 +1,4 @@
-// Package metrics reads what a program serves at /metrics.
+// Package metrics reads the metrics that a program serves at /metrics.
 package metrics
 
 import (
@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Sum returns the sum over the series of a metric, in the text format of Prometheus, that have all the given labels, each written as
-// name="value". Without any series it is 0. An error names the metric whose value is no number.
+// Sum returns the sum over the series of a metric that have all the given labels, each written as name="value". text is in the text format of
+// Prometheus. Without any series, the sum is 0. It returns an error if a value is not a number.
 func Sum(text, name string, labels ...string) (float64, error) {
 	total := 0.0
 	for line := range strings.Lines(text) {

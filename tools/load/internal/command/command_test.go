@@ -45,7 +45,7 @@ func TestMistakes(t *testing.T) {
 		`--profile needs services on this machine`:                {"run", "--profile", "--kubeconfig=x"},
 		`not built yet, in`:                                       {"run", "--bin-dir=" + t.TempDir(), "--assets=x", "--only=admission"},
 		`required flag(s) "tls-cert-file", "tls-private-key-file`: {"noop-webhook"},
-		`open the figures of a run`:                               {"report", "missing.json"},
+		`open the figures of an earlier run`:                               {"report", "missing.json"},
 		`unknown flag: --x; see load run --help`:                  {"run", "--x"},
 	} {
 		_, _, err := load(t, args...)
