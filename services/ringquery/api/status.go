@@ -69,12 +69,7 @@ func withDetails(st *status.Status, reason string, err error) *status.Status {
 	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: reason, Domain: ErrorDomain}}
 
 	if invalid, ok := errors.AsType[*rings.InvalidError](err); ok {
-		request := &errdetails.BadRequest{}
-		for _, v := range invalid.Violations {
-			request.FieldViolations = append(request.FieldViolations,
-				&errdetails.BadRequest_FieldViolation{Field: v.Field, Description: v.Description})
-		}
-		details = append(details, request)
+		details = append(details, &errdetails.BadRequest{FieldViolations: invalid.Violations})
 	}
 
 	full, err := st.WithDetails(details...)

@@ -4,12 +4,12 @@
 package assignment
 
 import (
-	"encoding/json"
 	"iter"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
@@ -18,25 +18,18 @@ import (
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
-// State sums up where an object is.
+// State of an object in a ring. The API documents its values.
 type State = pb.AssignmentState
 
-// States of an object.
+// Short names of the states. An object whose state is None is neither covered nor labelled.
 const (
-	// None says that the object is no business of the ring: neither covered nor labelled.
-	None = pb.AssignmentState_ASSIGNMENT_STATE_UNSPECIFIED
-	// Assigned says that the object is at the shard that it belongs to.
-	Assigned = pb.AssignmentState_ASSIGNMENT_STATE_ASSIGNED
-	// Misplaced says that the object is at a live shard, and the ring gives it to another.
-	Misplaced = pb.AssignmentState_ASSIGNMENT_STATE_MISPLACED
-	// Draining says that the object's shard has been asked to give it up and has not done so yet.
-	Draining = pb.AssignmentState_ASSIGNMENT_STATE_DRAINING
-	// DeadShard says that the object carries the label of a shard that is not available.
-	DeadShard = pb.AssignmentState_ASSIGNMENT_STATE_DEAD_SHARD
-	// Unassigned says that the object should have a shard and has none.
+	None       = pb.AssignmentState_ASSIGNMENT_STATE_UNSPECIFIED
+	Assigned   = pb.AssignmentState_ASSIGNMENT_STATE_ASSIGNED
+	Misplaced  = pb.AssignmentState_ASSIGNMENT_STATE_MISPLACED
+	Draining   = pb.AssignmentState_ASSIGNMENT_STATE_DRAINING
+	DeadShard  = pb.AssignmentState_ASSIGNMENT_STATE_DEAD_SHARD
 	Unassigned = pb.AssignmentState_ASSIGNMENT_STATE_UNASSIGNED
-	// Foreign says that the object carries labels of the ring although the ring does not cover it.
-	Foreign = pb.AssignmentState_ASSIGNMENT_STATE_FOREIGN
+	Foreign    = pb.AssignmentState_ASSIGNMENT_STATE_FOREIGN
 )
 
 // StateOf returns the state of an object. It does not look at the owner of a controlled object, only at the shard that the ring
@@ -126,21 +119,9 @@ func writers(label string, obj metav1.Object) iter.Seq2[string, time.Time] {
 	}
 }
 
-// manages reports whether the set of fields has the label.
+// manages reports whether the set of fields contains the label.
 func manages(fields *metav1.FieldsV1, label string) bool {
-	if fields == nil {
-		return false
-	}
+	set := &fieldpath.Set{}
 
-	var set struct {
-		Metadata struct {
-			Labels map[string]json.RawMessage `json:"f:labels"`
-		} `json:"f:metadata"`
-	}
-	if json.Unmarshal(fields.GetRawBytes(), &set) != nil {
-		return false
-	}
-	_, ok := set.Metadata.Labels["f:"+label]
-
-	return ok
+	return fields != nil && set.FromJSON(fields.GetRawReader()) == nil && set.Has(fieldpath.MakePathOrDie("metadata", "labels", label))
 }

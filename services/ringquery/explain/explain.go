@@ -109,12 +109,7 @@ func (c *ringCase) message() *pb.RingExplanation {
 	}
 
 	if c.in.Belongs {
-		coverage := rings.Covered
-		if c.Coverage == rings.Unknown {
-			coverage = rings.Unknown
-		}
-
-		res.Location = c.Locate(rings.Place{Role: c.Role, Coverage: coverage, Key: *c.key}, nextShards)
+		res.Location = c.Locate(c.Role, c.Coverage, *c.key, nextShards)
 	}
 
 	return res
@@ -157,19 +152,18 @@ func (c *ringCase) addOwner(kin *resources.Kin) {
 
 	c.gone = found == Missing
 	c.told = &pb.ExplainedOwner{
-		Resource: owner.Resource.GroupResource().String(), Namespace: owner.Namespace, Name: owner.Name, Found: pb.Found_FOUND_FORBIDDEN,
+		Resource: owner.Resource.GroupResource().String(), Namespace: owner.Namespace, Name: owner.Name, Found: cmp.Or(found, Forbidden),
 	}
 
 	switch found {
 	case Read:
 		at := assignment.Labels(c.name, c.Owner.Meta.Labels)
-		c.told.Found, c.told.Shard, c.told.Draining = pb.Found_FOUND_YES, at.Shard, at.Draining
+		c.told.Shard, c.told.Draining = at.Shard, at.Draining
 		c.in.Owner = plan.Owner{Exists: true, Shard: at.Shard, Draining: at.Draining, Belongs: c.ownerStays()}
 	case NotRead, Forbidden:
 		// The best that can be assumed; a finding says that it is no more than that.
 		c.in.Owner = plan.Owner{Exists: true, Shard: c.in.Desired, Belongs: c.ownerStays()}
 	case Missing:
-		c.told.Found = pb.Found_FOUND_NO
 	}
 }
 

@@ -66,14 +66,14 @@ func (o *Object) message() *pb.ExplainedObject {
 		Kind:      o.Resource.Kind.Kind,
 		Namespace: o.Namespace,
 		Name:      o.Name,
-		Found:     pb.Found_FOUND_FORBIDDEN,
+		Found:     Forbidden,
 	}
 
 	if o.Meta == nil {
 		return res
 	}
 
-	res.Found = pb.Found_FOUND_YES
+	res.Found = Read
 	res.Uid = string(o.Meta.UID)
 	res.CreateTime = timestamppb.New(o.Meta.CreationTimestamp.Time)
 	res.Deleting = !o.Meta.DeletionTimestamp.IsZero()
@@ -106,24 +106,10 @@ type Ring struct {
 	Owner Owner
 }
 
-// Found says what came of reading an object. Its zero value is NotRead.
-type Found int
-
-const (
-	// NotRead says that nobody tried.
-	NotRead Found = iota
-	// Read says that there is such an object.
-	Read
-	// Missing says that there is none.
-	Missing
-	// Forbidden says that the server may not read it.
-	Forbidden
-)
-
-// Owner is what was read of an owner.
+// Owner is the result of reading an owner.
 type Owner struct {
-	// Found says what came of it.
-	Found Found
+	// Found is NotRead, Read, Missing, or Forbidden.
+	Found pb.Found
 	// Meta is its metadata if it was found; its uid may be another than that of the reference.
 	Meta *metav1.PartialObjectMetadata
 }

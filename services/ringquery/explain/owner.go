@@ -3,7 +3,6 @@ package explain
 import (
 	"fmt"
 
-	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/plan"
 )
 
@@ -69,7 +68,7 @@ func (c *ringCase) ownerNotes() {
 	}
 
 	switch {
-	case c.told.GetFound() == pb.Found_FOUND_FORBIDDEN:
+	case c.told.GetFound() == Forbidden:
 		c.add(Warning, ReasonOwnerForbidden, fmt.Sprintf("The server may not read the owner %s. It takes for granted that the owner is where it belongs; "+
 			"if it is not, the object goes where the owner is.", c.ownerName()), "")
 	case c.gone:

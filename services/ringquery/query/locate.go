@@ -122,7 +122,7 @@ func locate(r rings.Ring, q Question) (*pb.Location, error) {
 		return nil, err
 	}
 
-	return r.Locate(rings.Place{Role: role, Coverage: coverage, Key: k}, q.Next), nil
+	return r.Locate(role, coverage, k, q.Next), nil
 }
 
 // partitionKey returns the key of the object itself, or that of its owner.

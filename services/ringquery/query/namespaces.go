@@ -80,7 +80,8 @@ func (n *namespaces) learn(ctx context.Context, objects []metav1.PartialObjectMe
 // list finds out about all namespaces there are.
 func (n *namespaces) list(ctx context.Context) error {
 	q := metadata.Query{
-		GVR: corev1.SchemeGroupVersion.WithResource("namespaces"), Selector: n.selector.String(), Limit: listSize,
+		GVR:         corev1.SchemeGroupVersion.WithResource("namespaces"),
+		ListOptions: metav1.ListOptions{LabelSelector: n.selector.String(), Limit: listSize},
 	}
 
 	err := pages(ctx, n.objects, q, func(items []metav1.PartialObjectMetadata) error {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
@@ -50,29 +51,28 @@ func Simulate(ctx context.Context, from *rings.Rings, req *pb.SimulateRequest) (
 // that there are, or not with itself.
 func apply(before *hashring.Table, c *pb.SimulateRequest) ([]string, error) {
 	var (
-		violations []rings.Violation
+		violations []*errdetails.BadRequest_FieldViolation
 		mentioned  = map[string]string{}
 		gone       = map[string]bool{}
 		after      []string
 	)
 	complain := func(field, format string, args ...any) {
-		violations = append(violations, rings.Violation{Field: field, Description: fmt.Sprintf(format, args...)})
+		violations = append(violations, &errdetails.BadRequest_FieldViolation{Field: field, Description: fmt.Sprintf(format, args...)})
 	}
-	leave := func(field, name string) {
+	mention := func(field, name string, available bool, problem string) {
 		if first, twice := mentioned[name]; twice {
 			complain(field, "%q must be different from %s", name, first)
-		} else if !before.Has(name) {
-			complain(field, "%q must be a shard that is available", name)
-		}
-		mentioned[name], gone[name] = field, true
-	}
-	join := func(field, name string) {
-		if first, twice := mentioned[name]; twice {
-			complain(field, "%q must be different from %s", name, first)
-		} else if before.Has(name) {
-			complain(field, "%q must not be available yet", name)
+		} else if before.Has(name) != available {
+			complain(field, "%q must %s", name, problem)
 		}
 		mentioned[name] = field
+	}
+	leave := func(field, name string) {
+		mention(field, name, true, "be a shard that is available")
+		gone[name] = true
+	}
+	join := func(field, name string) {
+		mention(field, name, false, "not be available yet")
 		after = append(after, name)
 	}
 
@@ -202,7 +202,7 @@ func count(ctx context.Context, objects *metadata.Reader, r rings.Ring, t *tally
 }
 
 func countOf(ctx context.Context, m member, t *tally, c *pb.CountedResource) error {
-	q := metadata.Query{GVR: m.GVR, Limit: listSize}
+	q := metadata.Query{GVR: m.GVR, ListOptions: metav1.ListOptions{Limit: listSize}}
 
 	err := pages(ctx, m.spaces.objects, q, func(objects []metav1.PartialObjectMetadata) error {
 		if err := m.spaces.learn(ctx, objects); err != nil {

@@ -3,6 +3,8 @@ package rings
 import (
 	"errors"
 	"strings"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 )
 
 // What an answer can fail with, other than the caller's context or a fault of the server. Errors wrap one of these and say
@@ -22,30 +24,23 @@ var (
 	ErrNotReady = errors.New("not ready")
 )
 
-// Violation is what is wrong with one field of a question.
-type Violation struct {
-	// Field is its path in the request, as in "object.namespace".
-	Field string
-	// Description says what is wrong, and what would be right.
-	Description string
-}
-
-// InvalidError says what is wrong with a question. It wraps [ErrInvalid].
+// InvalidError describes what is wrong with a question. It wraps [ErrInvalid].
 type InvalidError struct {
-	// Violations has at least one entry.
-	Violations []Violation
+	// Violations has at least one entry. A field is its path in the request, such as "object.namespace". The description states
+	// what is wrong and what would be right.
+	Violations []*errdetails.BadRequest_FieldViolation
 }
 
 // Invalid returns an [*InvalidError] about one field.
 func Invalid(field, description string) error {
-	return &InvalidError{Violations: []Violation{{Field: field, Description: description}}}
+	return &InvalidError{Violations: []*errdetails.BadRequest_FieldViolation{{Field: field, Description: description}}}
 }
 
 // Error implements error.
 func (e *InvalidError) Error() string {
 	all := make([]string, 0, len(e.Violations))
 	for _, v := range e.Violations {
-		all = append(all, v.Field+" "+v.Description)
+		all = append(all, v.GetField()+" "+v.GetDescription())
 	}
 
 	return strings.Join(all, "; ")

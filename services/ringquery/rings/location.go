@@ -23,34 +23,23 @@ var coverages = map[Coverage]pb.NamespaceCoverage{
 	Unknown: pb.NamespaceCoverage_NAMESPACE_COVERAGE_UNKNOWN,
 }
 
-// Place is what decides where an object belongs in a ring.
-type Place struct {
-	// Role says whether the object's own name decides.
-	Role resources.Role
-	// Coverage says whether the ring covers the object's namespace; never NotCovered.
-	Coverage Coverage
-	// Key is the partition key.
-	Key key.Key
-}
-
-// Locate returns where an object of that place belongs, how that follows, and the n shards that would be next.
-func (r Ring) Locate(p Place, n int) *pb.Location {
-	table, hash := r.View.Table(), p.Key.Hash()
+// Locate returns the shard of a partition key, how it was derived, and the n shards that would be next. The role and the
+// coverage (never NotCovered) are those of the object.
+func (r Ring) Locate(role resources.Role, coverage Coverage, k key.Key, n int) *pb.Location {
+	table, hash := r.View.Table(), k.Hash()
 	partition := table.Partition(hash)
 	owner, _ := table.OwnerOf(partition)
 
 	return &pb.Location{
 		Ring:              r.Name,
-		Role:              roles[p.Role],
-		NamespaceCoverage: coverages[p.Coverage],
-		PartitionKey: &pb.PartitionKey{
-			Group: p.Key.Group, Kind: p.Key.Kind, Namespace: p.Key.Namespace, Name: p.Key.Name,
-		},
-		Hash:        uint32(hash),
-		Partition:   int32(partition),
-		Shard:       owner,
-		NextShards:  r.next(partition, n),
-		Fingerprint: table.Fingerprint(),
+		Role:              roles[role],
+		NamespaceCoverage: coverages[coverage],
+		PartitionKey:      &pb.PartitionKey{Group: k.Group, Kind: k.Kind, Namespace: k.Namespace, Name: k.Name},
+		Hash:              uint32(hash),
+		Partition:         int32(partition),
+		Shard:             owner,
+		NextShards:        r.next(partition, n),
+		Fingerprint:       table.Fingerprint(),
 	}
 }
 
