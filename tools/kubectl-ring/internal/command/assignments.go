@@ -83,7 +83,7 @@ func (l *listing) run(ctx context.Context, args []string) error {
 		req.Namespace = *l.app.kube.Namespace
 	}
 	return l.app.ask(ctx, func(s *asker) error {
-		ring, err := once(ctx, s, s.GetRing, &pb.GetRingRequest{Name: args[0]})
+		ring, err := s.GetRing(ctx, &pb.GetRingRequest{Name: args[0]})
 		if err != nil {
 			return err
 		}
@@ -156,7 +156,7 @@ func (l *listing) asCluster(ring *pb.Ring, written string) ([]*pb.RingResource, 
 func pages(ctx context.Context, s *asker, req *pb.ListAssignmentsRequest, page func(*pb.ListAssignmentsResponse) error) error {
 	req.PageToken = ""
 	for {
-		res, err := once(ctx, s, s.ListAssignments, req)
+		res, err := s.ListAssignments(ctx, req)
 		if err != nil {
 			return err
 		}

@@ -385,7 +385,7 @@ func TestWatchEnds(t *testing.T) {
 
 	p = newProgram(t)
 	require.Equal(t, command.NoAnswer, p.run(t.Context(), s.at("watch")...))
-	require.Contains(t, p.err.String(), "needs the name of a ring")
+	require.Contains(t, p.err.String(), "use it as: kubectl ring watch RING")
 }
 
 func TestWatchTimesOutBeforeTheFirstMessage(t *testing.T) {

@@ -72,11 +72,7 @@ func (a *app) completeRing(cmd *cobra.Command, args []string, _ string) ([]cobra
 	}
 	return a.suggest(cmd, func(ctx context.Context, s *asker) ([]string, error) {
 		rings, err := allRings(ctx, s)
-		var names []string
-		for _, ring := range rings {
-			names = append(names, ring.GetName())
-		}
-		return names, err
+		return names(rings), err
 	})
 }
 
@@ -93,6 +89,15 @@ func (a *app) completeRingThenResource(cmd *cobra.Command, args []string, toComp
 	default:
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
+}
+
+// names returns the names of rings or shards.
+func names[T interface{ GetName() string }](all []T) []string {
+	var found []string
+	for _, one := range all {
+		found = append(found, one.GetName())
+	}
+	return found
 }
 
 func resourceNames(rings ...*pb.Ring) []string {
@@ -113,11 +118,7 @@ func (a *app) completeShardOfArgument(cmd *cobra.Command, args []string, _ strin
 	}
 	return a.suggest(cmd, func(ctx context.Context, s *asker) ([]string, error) {
 		ring, err := s.GetRing(ctx, &pb.GetRingRequest{Name: args[0]})
-		var names []string
-		for _, shard := range ring.GetShards() {
-			names = append(names, shard.GetName())
-		}
-		return names, err
+		return names(ring.GetShards()), err
 	})
 }
 

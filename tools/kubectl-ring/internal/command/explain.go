@@ -71,7 +71,7 @@ func (a *app) explainRequest(args []string) (*pb.ExplainRequest, error) {
 }
 
 func (a *app) explainObject(ctx context.Context, s *asker, o *output, req *pb.ExplainRequest) error {
-	res, err := once(ctx, s, s.Explain, req)
+	res, err := s.Explain(ctx, req)
 	if err != nil {
 		return err
 	}

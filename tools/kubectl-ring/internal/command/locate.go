@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"os"
 	"strings"
 
@@ -160,7 +161,7 @@ func (l *locating) one(ctx context.Context, object kinds.Object) error {
 		return err
 	}
 	return l.app.ask(ctx, func(s *asker) error {
-		res, err := once(ctx, s, s.Locate, req)
+		res, err := s.Locate(ctx, req)
 		if err != nil {
 			return err
 		}
@@ -208,16 +209,15 @@ type line struct {
 	err       error
 }
 
-// input returns the questions, one after the other, from a file or from what was named.
-func (l *locating) input(objects []kinds.Object) (next func() (line, bool), closing func(), err error) {
+// input returns the questions from the file, or else for the objects.
+func (l *locating) input(objects []kinds.Object) (lines iter.Seq[line], closing func(), err error) {
 	if l.file == "" {
-		return func() (line, bool) {
-			if len(objects) == 0 {
-				return line{}, false
+		return func(yield func(line) bool) {
+			for _, object := range objects {
+				if !yield(line{object: object}) {
+					return
+				}
 			}
-			object := objects[0]
-			objects = objects[1:]
-			return line{object: object}, true
 		}, func() {}, nil
 	}
 	from, closing := l.app.In, func() {}
@@ -228,22 +228,18 @@ func (l *locating) input(objects []kinds.Object) (next func() (line, bool), clos
 		}
 		from, closing = file, func() { _ = file.Close() } // it was only read
 	}
-	scanner := bufio.NewScanner(from)
-	number := 0
-	return func() (line, bool) {
-		for scanner.Scan() {
-			number++
+	return func(yield func(line) bool) {
+		scanner := bufio.NewScanner(from)
+		number := 1
+		for ; scanner.Scan(); number++ {
 			text := strings.TrimSpace(scanner.Text())
-			if text != "" && !strings.HasPrefix(text, "#") {
-				return parseLine(text, number), true
+			if text != "" && !strings.HasPrefix(text, "#") && !yield(parseLine(text, number)) {
+				return
 			}
 		}
 		if err := scanner.Err(); err != nil {
-			read := fmt.Errorf("read line %d: %w", number+1, err)
-			scanner = bufio.NewScanner(strings.NewReader(""))
-			return line{err: read}, true
+			yield(line{err: fmt.Errorf("read line %d: %w", number, err)})
 		}
-		return line{}, false
 	}, closing, nil
 }
 
@@ -264,7 +260,7 @@ func parseLine(text string, number int) line {
 }
 
 // many asks all questions over one stream. Answers come in the order of the questions.
-func (l *locating) many(ctx context.Context, s *asker, next func() (line, bool)) error {
+func (l *locating) many(ctx context.Context, s *asker, lines iter.Seq[line]) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := s.LocateAll(ctx)
@@ -274,7 +270,7 @@ func (l *locating) many(ctx context.Context, s *asker, next func() (line, bool))
 	failed := make(chan bool, 1)
 	asked := make(chan string, 1<<10) // what has been asked and not been answered
 	go func() {
-		failed <- l.send(stream, next, asked)
+		failed <- l.send(stream, lines, asked)
 	}()
 	bad, err := l.receive(stream, asked)
 	if err != nil {
@@ -287,17 +283,13 @@ func (l *locating) many(ctx context.Context, s *asker, next func() (line, bool))
 }
 
 // send sends questions until there are no more. It returns whether some could not be sent; those have been printed.
-func (l *locating) send(stream pb.DiagnosticsService_LocateAllClient, next func() (line, bool), asked chan<- string) (bad bool) {
+func (l *locating) send(stream pb.DiagnosticsService_LocateAllClient, lines iter.Seq[line], asked chan<- string) (bad bool) {
 	defer func() { _ = stream.CloseSend() }() // the receiving side learns how the stream ends
 	complain := func(err error) {
 		failure.Print(l.app.Err, err)
 		bad = true
 	}
-	for {
-		one, ok := next()
-		if !ok {
-			return bad
-		}
+	for one := range lines {
 		if one.err != nil {
 			complain(one.err)
 			continue
@@ -325,6 +317,7 @@ func (l *locating) send(stream pb.DiagnosticsService_LocateAllClient, next func(
 			return bad
 		}
 	}
+	return bad
 }
 
 // receive prints the answers. It returns whether some questions could not be answered; those have been printed.

@@ -89,7 +89,11 @@ func (o *output) table(columns []string, wide ...string) *render.Table {
 	if o.wide() {
 		columns = slices.Concat(columns, wide)
 	}
-	return &render.Table{W: o.app.Out, Colour: o.app.colour, Headers: columns, NoHeaders: o.noHeaders}
+	table := &render.Table{W: o.app.Out, Colour: o.app.colour}
+	if !o.noHeaders {
+		table.Header(columns...)
+	}
+	return table
 }
 
 // paint returns the text in the style if colours are wanted.

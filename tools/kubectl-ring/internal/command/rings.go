@@ -7,7 +7,6 @@ import (
 	"github.com/spf13/cobra"
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
-	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/failure"
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/render"
 )
 
@@ -47,7 +46,7 @@ func allRings(ctx context.Context, s *asker) ([]*pb.Ring, error) {
 	var rings []*pb.Ring
 	req := &pb.ListRingsRequest{PageSize: 500}
 	for {
-		res, err := once(ctx, s, s.ListRings, req)
+		res, err := s.ListRings(ctx, req)
 		if err != nil {
 			return nil, err
 		}
@@ -132,8 +131,8 @@ RENEWED is how long ago the server saw the shard's Lease change. A server that w
 	return cmd
 }
 
-func (a *app) getRings(ctx context.Context, s *asker, o *output, names []string) error {
-	if len(names) == 0 {
+func (a *app) getRings(ctx context.Context, s *asker, o *output, wanted []string) error {
+	if len(wanted) == 0 {
 		rings, err := allRings(ctx, s)
 		if err != nil {
 			return err
@@ -141,12 +140,10 @@ func (a *app) getRings(ctx context.Context, s *asker, o *output, names []string)
 		if len(rings) == 0 {
 			return a.printRings(o, nil)
 		}
-		for _, ring := range rings {
-			names = append(names, ring.GetName())
-		}
+		wanted = names(rings)
 	}
-	for i, name := range names {
-		res, err := once(ctx, s, s.GetRing, &pb.GetRingRequest{Name: name})
+	for i, name := range wanted {
+		res, err := s.GetRing(ctx, &pb.GetRingRequest{Name: name})
 		if err != nil {
 			return err
 		}
@@ -218,9 +215,4 @@ func shardTable(o *output, shards []*pb.Shard) error {
 		table.Row(row...)
 	}
 	return table.Flush()
-}
-
-// noRing is what a command says that needs a ring's name and has got none.
-func noRing(cmd *cobra.Command) error {
-	return failure.New("kubectl ring list names them", "%s needs the name of a ring", cmd.CommandPath())
 }

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/client-go/rest"
@@ -32,8 +31,8 @@ type Streams struct {
 	InTerminal, OutTerminal bool
 	// Getenv returns a variable of the environment, or nothing.
 	Getenv func(name string) string
-	// Clock tells the time, and when to try again.
-	Clock clock.Clock
+	// Clock measures ages and pauses.
+	Clock clock.WithDelayedExecution
 }
 
 // Exit codes.
@@ -221,28 +220,18 @@ func (a *app) namespace() (string, error) {
 	return namespace, nil
 }
 
-// timeout returns how long a call may take. 0: for ever.
-func (a *app) timeout() (time.Duration, error) {
-	timeout, err := clientcmd.ParseTimeout(*a.kube.Timeout)
-	if err != nil {
-		return 0, failure.New("write it as in 10s", "--request-timeout: %w", err)
-	}
-	return timeout, nil
-}
-
 // asker asks a server.
 type asker struct {
 	pb.DiagnosticsServiceClient
 
-	where   func() string
-	timeout time.Duration
+	timeout time.Duration // of one call; 0: none
 }
 
-// ask connects and lets questions be asked.
+// ask connects to the server and calls questions.
 func (a *app) ask(ctx context.Context, questions func(*asker) error) error {
-	timeout, err := a.timeout()
+	timeout, err := clientcmd.ParseTimeout(*a.kube.Timeout)
 	if err != nil {
-		return err
+		return failure.New("write it as in 10s", "--request-timeout: %w", err)
 	}
 	config, err := a.config()
 	if err != nil {
@@ -251,35 +240,17 @@ func (a *app) ask(ctx context.Context, questions func(*asker) error) error {
 	if config == nil && a.connect.Endpoint != "" && *a.kube.BearerToken != "" {
 		config = &rest.Config{BearerToken: *a.kube.BearerToken} // --token needs no kubeconfig
 	}
-	dialling, cancel := limited(ctx, timeout)
-	conn, err := connect.Dial(dialling, &a.connect, config, nil)
-	cancel()
+	a.connect.Timeout = timeout
+	conn, err := connect.Dial(ctx, &a.connect, config, nil)
 	if err != nil {
 		return err
 	}
-	err = questions(&asker{pb.NewDiagnosticsServiceClient(conn), conn.Where, timeout})
+	err = questions(&asker{pb.NewDiagnosticsServiceClient(conn), timeout})
 	where := conn.Where()
 	if closing := conn.Close(); err == nil && closing != nil {
 		return fmt.Errorf("close the connection: %w", closing)
 	}
 	return failure.Of(err, where)
-}
-
-// limited returns a context that ends after the time; 0: with ctx.
-func limited(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
-	if timeout == 0 {
-		return context.WithCancel(ctx)
-	}
-	return context.WithTimeout(ctx, timeout)
-}
-
-// once asks one question with the time that it may take.
-func once[Q, A any](
-	ctx context.Context, s *asker, method func(context.Context, Q, ...grpc.CallOption) (A, error), question Q,
-) (A, error) {
-	ctx, cancel := limited(ctx, s.timeout)
-	defer cancel()
-	return method(ctx, question)
 }
 
 // oneOf says what is wrong with the value of a flag that has to be one of some.

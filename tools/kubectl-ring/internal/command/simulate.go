@@ -70,7 +70,7 @@ func (a *app) simulateChange(ctx context.Context, s *asker, o *output, req reque
 	if err := addShards(ctx, s, req); err != nil {
 		return err
 	}
-	res, err := once(ctx, s, s.Simulate, req.SimulateRequest)
+	res, err := s.Simulate(ctx, req.SimulateRequest)
 	if err != nil {
 		return err
 	}
@@ -100,7 +100,7 @@ func addShards(ctx context.Context, s *asker, req request) error {
 	if number > most {
 		return failure.New("name from 1 to "+strconv.Itoa(most)+" in all", "--add: %d shards are too many", number)
 	}
-	ring, err := once(ctx, s, s.GetRing, &pb.GetRingRequest{Name: req.GetRing()})
+	ring, err := s.GetRing(ctx, &pb.GetRingRequest{Name: req.GetRing()})
 	if err != nil {
 		return err
 	}
@@ -123,8 +123,13 @@ func addShards(ctx context.Context, s *asker, req request) error {
 	return nil
 }
 
-// barWidth is that of the longest bar, in characters.
-const barWidth = 16
+// bar draws a share. The bar of the largest share is 16 characters long.
+func bar(share, largest float64) string {
+	if largest == 0 {
+		return ""
+	}
+	return render.Bar(share/largest, 16)
+}
 
 func (a *app) printSimulation(o *output, res *pb.SimulateResponse, counted bool) error {
 	columns := []string{"SHARD", "BEFORE", "AFTER", "", "CHANGE"}
@@ -137,13 +142,9 @@ func (a *app) printSimulation(o *output, res *pb.SimulateResponse, counted bool)
 		largest = max(largest, shard.GetShareBefore(), shard.GetShareAfter())
 	}
 	for _, shard := range res.GetShards() {
-		bar := ""
-		if largest > 0 {
-			bar = render.Bar(shard.GetShareAfter()/largest, barWidth)
-		}
 		row := []any{
 			shard.GetName(), shareText(shard.GetPartitionsBefore(), shard.GetShareBefore()), shareText(shard.GetPartitionsAfter(), shard.GetShareAfter()),
-			bar, changeCell(shard),
+			bar(shard.GetShareAfter(), largest), changeCell(shard),
 		}
 		if counted {
 			row = append(row, shard.GetObjectsBefore(), shard.GetObjectsAfter(), fmt.Sprintf("%+d", shard.GetObjectsAfter()-shard.GetObjectsBefore()))

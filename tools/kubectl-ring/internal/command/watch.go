@@ -43,12 +43,7 @@ When the server stops or the connection is lost, another connection is made. It 
 		Example: `  kubectl ring watch example
   kubectl ring watch example >changes.log
   kubectl ring watch example -o json | jq -c '{joined, left}'`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return noRing(cmd)
-			}
-			return nil
-		},
+		Args:              arguments(1, 1),
 		ValidArgsFunction: a.completeRing,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.ask(cmd.Context(), func(s *asker) error {
@@ -106,22 +101,13 @@ func (w *watching) run(ctx context.Context, s *asker) error {
 func (w *watching) follow(ctx context.Context, s *asker) (got bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	answered := func() {}
 	if s.timeout > 0 {
-		timer := w.app.Clock.NewTimer(s.timeout)
+		timer := w.app.Clock.AfterFunc(s.timeout, func() { cancel(context.DeadlineExceeded) })
 		defer timer.Stop()
-		first, answered := context.WithCancel(ctx)
-		defer answered()
-		go func() {
-			select {
-			case <-timer.C():
-				cancel(context.DeadlineExceeded)
-			case <-first.Done():
-			}
-		}()
-		got, err = w.read(ctx, s, answered)
-	} else {
-		got, err = w.read(ctx, s, func() {})
+		answered = func() { timer.Stop() }
 	}
+	got, err = w.read(ctx, s, answered)
 	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 		err = context.DeadlineExceeded
 	}
@@ -185,12 +171,8 @@ func (w *watching) draw(now *pb.WatchRingResponse, at string) error {
 		largest = max(largest, shard.GetShare())
 	}
 	for _, shard := range now.GetShards() {
-		bar := ""
-		if largest > 0 {
-			bar = render.Bar(shard.GetShare()/largest, barWidth)
-		}
 		row := []any{
-			shard.GetName(), shardState(shard.GetState()), yes(shard.GetAvailable()), render.Percent(shard.GetShare()), bar,
+			shard.GetName(), shardState(shard.GetState()), yes(shard.GetAvailable()), render.Percent(shard.GetShare()), bar(shard.GetShare(), largest),
 			render.Warn.In(shard.GetProblem()),
 		}
 		if w.out.wide() {
@@ -235,12 +217,15 @@ func changes(before, now *pb.WatchRingResponse) []string {
 			if shard.GetAvailable() {
 				text = "- " + text
 			}
-			found = append(found, failure.Clean(text))
+			found = append(found, text)
 		}
 	}
 	found = append(found, ringChanges(before.GetRing(), ring)...)
 	if before.GetRing().GetFingerprint() != ring.GetFingerprint() {
 		found = append(found, summary)
+	}
+	for i := range found {
+		found[i] = failure.Clean(found[i])
 	}
 	return found
 }
@@ -267,9 +252,6 @@ func shardChanges(was, shard *pb.Shard) []string {
 	}
 	if shard.GetAvailable() == was.GetAvailable() && shard.GetProblem() != was.GetProblem() && shard.GetProblem() != "" {
 		found = append(found, shard.GetName()+": "+shard.GetProblem())
-	}
-	for i := range found {
-		found[i] = failure.Clean(found[i])
 	}
 	return found
 }
@@ -306,9 +288,6 @@ func ringChanges(was, ring *pb.Ring) []string {
 			}
 			found = append(found, text)
 		}
-	}
-	for i := range found {
-		found[i] = failure.Clean(found[i])
 	}
 	return found
 }
