@@ -131,20 +131,18 @@ func (o *Options) limited(ctx context.Context) (context.Context, context.CancelF
 	return context.WithTimeout(ctx, o.Timeout)
 }
 
-// limit applies the timeout to a unary call.
-func (o *Options) limit(
-	ctx context.Context, method string, req, res any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption,
-) error {
-	ctx, cancel := o.limited(ctx)
-	defer cancel()
-	return invoke(ctx, method, req, res, conn, options...)
-}
-
 // security returns the options of a connection. config provides the client certificate, sender the token; nil: none is sent.
 func (o *Options) security(config, sender *rest.Config, roots *x509.CertPool) ([]grpc.DialOption, error) {
+	limit := func(
+		ctx context.Context, method string, req, res any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, call ...grpc.CallOption,
+	) error {
+		ctx, cancel := o.limited(ctx)
+		defer cancel()
+		return invoke(ctx, method, req, res, conn, call...)
+	}
 	options := []grpc.DialOption{
 		grpc.WithUserAgent(o.UserAgent),
-		grpc.WithUnaryInterceptor(o.limit),
+		grpc.WithUnaryInterceptor(limit),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
