@@ -72,14 +72,14 @@ func assignmentsQuery(req *pb.ListAssignmentsRequest) (*pb.ListAssignmentsReques
 	return asked, v.err()
 }
 
-// A page token of assignments is the digest of the request, then where the API server goes on.
+// A page token of assignments consists of the digest of the request and the continue token of the API server.
 
-// assignmentsToken returns the token of the page that goes on there.
+// assignmentsToken returns the page token for a continue token.
 func assignmentsToken(req *pb.ListAssignmentsRequest, next string) string {
 	return base64.RawURLEncoding.EncodeToString([]byte(digest(req) + "/" + next))
 }
 
-// assignmentsToken returns where to go on, after the same request as before.
+// assignmentsToken returns the continue token. Apart from the page token, the request must be the same as before.
 func (v *violations) assignmentsToken(req *pb.ListAssignmentsRequest, token string) (next string) {
 	text, err := base64.RawURLEncoding.DecodeString(token)
 	was, next, ok := strings.Cut(string(text), "/")
@@ -88,20 +88,20 @@ func (v *violations) assignmentsToken(req *pb.ListAssignmentsRequest, token stri
 	case err != nil || !ok || next == "":
 		v.add("page_token", "must be the next_page_token of an earlier answer")
 	case was != digest(req):
-		v.add("page_token", "is that of another request: leave all else in the request as it was, or begin with the first page")
+		v.add("page_token", "belongs to another request: change only the page token of a request, or begin with the first page")
 	}
 
 	return next
 }
 
-// digest stands for all of a request but its page token.
+// digest returns a digest of the request without its page token.
 func digest(req *pb.ListAssignmentsRequest) string {
 	all := proto.CloneOf(req)
 	all.PageToken = ""
 
 	wire, err := proto.MarshalOptions{Deterministic: true}.Marshal(all)
 	if err != nil {
-		return "" // a message that came over the wire can go there
+		return "" // cannot happen: the message was decoded from this form
 	}
 	sum := sha256.Sum256(wire)
 

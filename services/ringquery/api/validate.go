@@ -25,17 +25,17 @@ const (
 	maxName = validation.DNS1123SubdomainMaxLength
 )
 
-// tokenPrefix begins every page token before it is encoded, so that other texts are told apart.
+// tokenPrefix is the prefix of every page token before it is encoded. It identifies page tokens.
 const tokenPrefix = "after/"
 
-// violations collects what is wrong with a request.
+// violations collects the errors in a request.
 type violations []*errdetails.BadRequest_FieldViolation
 
 func (v *violations) add(field, format string, args ...any) {
 	*v = append(*v, &errdetails.BadRequest_FieldViolation{Field: field, Description: fmt.Sprintf(format, args...)})
 }
 
-// check adds the messages of a validating function of Kubernetes, if there are any.
+// check adds the messages of a validation function of Kubernetes.
 func (v *violations) check(field string, messages []string) {
 	if len(messages) > 0 {
 		v.add(field, "%s", strings.Join(messages, "; "))
@@ -58,7 +58,7 @@ func required(value string, validate func(string) []string) []string {
 	return validate(value)
 }
 
-// err returns nil if nothing is wrong.
+// err returns nil if there are no violations.
 func (v *violations) err() error {
 	if len(*v) == 0 {
 		return nil
@@ -67,7 +67,7 @@ func (v *violations) err() error {
 	return &rings.InvalidError{Violations: *v}
 }
 
-// page returns what a request for a page asks for.
+// page returns the start and the size of the requested page.
 func page(req *pb.ListRingsRequest) (after string, limit int, err error) {
 	var v violations
 	limit = int(v.pageSize(req.GetPageSize(), defaultPageSize, maxPageSize))
@@ -84,7 +84,7 @@ func page(req *pb.ListRingsRequest) (after string, limit int, err error) {
 	return after, limit, v.err()
 }
 
-// pageSize returns the size of a page: the default where none is asked for, and at most the greatest there is.
+// pageSize returns the size of a page: the default if none is requested, and at most the maximum.
 func (v *violations) pageSize(asked, byDefault, greatest int32) int32 {
 	switch {
 	case asked < 0:
@@ -102,7 +102,7 @@ func pageToken(after string) string {
 	return base64.RawURLEncoding.EncodeToString([]byte(tokenPrefix + after))
 }
 
-// ringName returns the name of the one ring that is asked for.
+// ringName returns the name of the requested ring.
 func ringName(req interface{ GetName() string }) (string, error) {
 	var v violations
 	v.check("name", validateRing(req.GetName()))
@@ -110,7 +110,7 @@ func ringName(req interface{ GetName() string }) (string, error) {
 	return req.GetName(), v.err()
 }
 
-// bulk checks what a question of many has beside the question.
+// bulk validates a request of a stream, except its question.
 func bulk(req *pb.LocateAllRequest) error {
 	var v violations
 	if len(req.GetId()) > maxID {
@@ -124,7 +124,7 @@ func bulk(req *pb.LocateAllRequest) error {
 	return v.err()
 }
 
-// question returns what a request to locate an object asks.
+// question returns the question of a valid request.
 func question(req *pb.LocateRequest) (query.Question, error) {
 	var v violations
 	v.optional("ring", req.GetRing(), validateRing)
@@ -147,7 +147,7 @@ func question(req *pb.LocateRequest) (query.Question, error) {
 	return q, v.err()
 }
 
-// object returns the object that is asked about.
+// object returns the object in question.
 func (v *violations) object(o *pb.ObjectReference) rings.Reference {
 	if o == nil {
 		v.add("object", "must be set")

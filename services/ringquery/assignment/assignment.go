@@ -1,6 +1,6 @@
-// Package assignment says where an object is: what its labels tell, and what they amount to in a ring.
+// Package assignment reports where an object is: what its labels contain, and which state follows in a ring.
 //
-// It reads metadata that it is given and decides nothing about the object; that is done by package plan, whose terms it uses.
+// It only reads metadata. Package plan makes the decisions, and defines the terms.
 package assignment
 
 import (
@@ -32,8 +32,7 @@ const (
 	Foreign    = pb.AssignmentState_ASSIGNMENT_STATE_FOREIGN
 )
 
-// StateOf returns the state of an object. It does not look at the owner of a controlled object, only at the shard that the ring
-// gives the object to.
+// StateOf returns the state of an object. For a controlled object, it considers only the desired shard of the object, not the owner.
 func StateOf(r plan.Ring, o plan.Object) State {
 	switch {
 	case !o.Labels():
@@ -53,7 +52,7 @@ func StateOf(r plan.Ring, o plan.Object) State {
 	}
 }
 
-// Of returns where an object is, of which o says what decides. The owner is the main object that it follows, nil if there is none.
+// Of returns where an object is, given the facts in o. The owner is the main object that it follows. Nil: there is none.
 func Of(r *membership.View, o plan.Object, obj metav1.Object, owner *resources.Owner) *pb.Assignment {
 	a := &pb.Assignment{
 		Namespace: obj.GetNamespace(), Name: obj.GetName(), Shard: o.Shard, DesiredShard: o.Desired, State: StateOf(r, o),
@@ -70,8 +69,8 @@ func Of(r *membership.View, o plan.Object, obj metav1.Object, owner *resources.O
 	return a
 }
 
-// Labels returns what the labels of an object say in the named ring: Shard, Labelled and Draining of a [plan.Object]; the rest
-// is for the caller to know.
+// Labels returns Shard, Labelled, and Draining of a [plan.Object], from the labels of an object in the named ring. The caller sets the
+// other fields.
 func Labels(ring string, labels map[string]string) plan.Object {
 	shard, labelled := labels[v1alpha1.ShardLabel(ring)]
 	_, draining := labels[v1alpha1.DrainLabel(ring)]
@@ -79,9 +78,9 @@ func Labels(ring string, labels map[string]string) plan.Object {
 	return plan.Object{Shard: shard, Labelled: labelled, Draining: draining}
 }
 
-// DrainTime returns since when the object carries the drain label of the named ring, by the clock of the API server: when the
-// first of those who manage the label last wrote to the object. ok is false if the object does not carry the label, or if its
-// managed fields do not tell.
+// DrainTime returns since when the object has the drain label of the named ring, by the clock of the API server. This is the earliest
+// time at which a manager of the label last wrote to the object. ok is false if the object does not have the label, or if its managed
+// fields do not contain it.
 func DrainTime(ring string, obj metav1.Object) (at time.Time, ok bool) {
 	for _, when := range writers(v1alpha1.DrainLabel(ring), obj) {
 		if !ok || when.Before(at) {
@@ -92,8 +91,8 @@ func DrainTime(ring string, obj metav1.Object) (at time.Time, ok bool) {
 	return at, ok
 }
 
-// Writer returns who manages a label of the object, and when they last wrote to it; the latest if several do. ok is false if the
-// object does not carry the label, or if its managed fields do not tell.
+// Writer returns the manager of a label of the object, and when it last wrote to the object. If there are several, it returns the
+// latest. ok is false if the object does not have the label, or if its managed fields do not contain it.
 func Writer(label string, obj metav1.Object) (manager string, at time.Time, ok bool) {
 	for who, when := range writers(label, obj) {
 		if !ok || when.After(at) {
@@ -104,7 +103,7 @@ func Writer(label string, obj metav1.Object) (manager string, at time.Time, ok b
 	return manager, at, ok
 }
 
-// writers goes through those who manage a label that the object carries, with when they last wrote to it.
+// writers iterates over the managers of a label of the object, with the time when each last wrote to the object.
 func writers(label string, obj metav1.Object) iter.Seq2[string, time.Time] {
 	return func(yield func(string, time.Time) bool) {
 		if _, labelled := obj.GetLabels()[label]; !labelled {

@@ -1,7 +1,7 @@
-// Package metadata reads the metadata of objects from the API server, and says in which of a few ways that failed.
+// Package metadata reads the metadata of objects from the API server, and classifies errors.
 //
-// Each call is one request for the newest state. Nothing is cached or watched, so that the service costs nothing while nobody
-// asks, and an answer is as new as the question. The package decides nothing.
+// Each call is one request for the latest state. The package caches and watches nothing, so that the service costs nothing without
+// queries, and answers are up to date.
 package metadata
 
 import (
@@ -30,8 +30,7 @@ type Reader struct {
 	client metadata.Interface
 }
 
-// NewReader returns a reader that sends its requests with the given client, as the configuration says. It fails if the
-// configuration cannot be used.
+// NewReader returns a reader that uses the given configuration and client. It fails if the configuration is not valid.
 func NewReader(config *rest.Config, client *http.Client) (*Reader, error) {
 	c, err := metadata.NewForConfigAndClient(metadata.ConfigFor(config), client)
 	if err != nil {
@@ -85,15 +84,15 @@ func (r *Reader) NamespaceLabels(ctx context.Context, namespace string) (map[str
 	return object.Labels, nil
 }
 
-// between is of how many objects that stand between others it is remembered whom they follow while one question is answered.
+// between is the maximum number of cached intermediate objects per answer.
 const between = 1000
 
-// Ancestors returns who finds out, for one answer, whom objects follow.
+// Ancestors returns a finder of the objects that others follow. Its cache is for one answer.
 func (r *Reader) Ancestors() resources.Ancestors {
 	return ancestry.New(ancestry.Options{Read: r.Get, Size: between, Remember: time.Hour, Clock: clock.RealClock{}})
 }
 
-// name returns the name as a person writes it.
+// name formats a name for people.
 func name(id types.NamespacedName) string {
 	if id.Namespace == "" {
 		return id.Name

@@ -73,7 +73,7 @@ func List(ctx context.Context, from *rings.Rings, req *pb.ListAssignmentsRequest
 	}, nil
 }
 
-// ofShard returns the label selector for the objects of a shard; empty: all.
+// ofShard returns the label selector for the objects of a shard. Empty: all objects.
 func ofShard(ring, shard string) string {
 	if shard == "" {
 		return ""
@@ -82,7 +82,7 @@ func ofShard(ring, shard string) string {
 	return labels.Set{v1alpha1.ShardLabel(ring): shard}.String()
 }
 
-// member is a resource in a ring, and in which namespaces.
+// member is a resource of a ring, with the namespaces that the ring covers.
 type member struct {
 	resources.Resource
 
@@ -91,7 +91,7 @@ type member struct {
 	ancestors resources.Ancestors
 }
 
-// judge says where the objects are, of those that have to do with the ring. The error is that of the look at those they follow.
+// judge returns where the objects are, without those that are not related to the ring. It fails if it cannot find their owners.
 func judge(ctx context.Context, r rings.Ring, m member, objects []metav1.PartialObjectMetadata) ([]*pb.Assignment, error) {
 	var all []*pb.Assignment
 
@@ -113,8 +113,8 @@ func judge(ctx context.Context, r rings.Ring, m member, objects []metav1.Partial
 	return all, nil
 }
 
-// assignmentOf says where an object is; its state is None if it has nothing to do with the ring. The error is that of the look at
-// those it follows.
+// assignmentOf returns where an object is. The state is None if the object is not related to the ring. It fails if it cannot find the
+// owner.
 func assignmentOf(ctx context.Context, r rings.Ring, m member, obj *metav1.PartialObjectMetadata) (*pb.Assignment, error) {
 	kin, keyed, err := r.Resources.KinOf(ctx, resources.Subject{Resource: m.Resource, Role: m.role, Object: obj}, m.ancestors)
 	if err != nil {

@@ -336,7 +336,7 @@ func TestWatchConnectsAgain(t *testing.T) {
 	code := p.watching(ctx, s.at("watch", "example")...)
 	p.awaitOutput("fingerprint " + two)
 	require.Equal(t, []string{
-		"2 of 2 shards available, fingerprint " + one, "shard-2 is expired", "- shard-2 is not available any more, its Lease is held by shardlease-controller",
+		"2 of 2 shards available, fingerprint " + one, "shard-2 is expired", "- shard-2 is no longer available, its Lease is held by shardlease-controller",
 		"1 of 2 shards available, fingerprint " + two,
 	}, withoutTime(p.out.String()), "what changed while nobody was connected is told, and nothing twice")
 	require.Contains(t, p.err.String(), "connection lost, trying again in 1s: the server is about to stop")
