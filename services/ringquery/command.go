@@ -1,9 +1,8 @@
-// Package ringquery is the service that tells people who owns what, and why.
+// Package ringquery is the service that reports which shard owns which object, and why.
 //
-// It reads Leases that carry a ring's label and ClusterRings (package rings), answers what follows from them (packages query and
-// explain), and serves the answers over gRPC (packages api and transport) to those who may ask (package auth). It writes nothing but
-// its own certificate. Any number of replicas may run; what they know of the same Leases is the same, and so is the certificate that
-// they serve with.
+// It reads ClusterRings and the Leases with a ring's label (package rings), derives answers from them (packages query and explain), and
+// serves the answers over gRPC (packages api and transport) to authorized users (package auth). It writes only its own certificate.
+// Any number of replicas may run. They derive the same answers from the same Leases, and serve with the same certificate.
 package ringquery
 
 import (
@@ -23,7 +22,7 @@ func NewCommand() *cobra.Command {
 
 	return kit.NewCommand(kit.Service{
 		Name:      name,
-		Short:     "Answers over gRPC who owns what, and why",
+		Short:     "Reports over gRPC which shard owns which object, and why",
 		Long:      long,
 		Example:   example,
 		AddFlags:  options.addFlags,
@@ -35,41 +34,44 @@ func NewCommand() *cobra.Command {
 	})
 }
 
-const long = `ringquery answers over gRPC who owns what, and why.
+const long = `ringquery reports over gRPC which shard owns which object, and why.
 
 It serves clusterring.diagnostics.v1alpha1.DiagnosticsService:
 
   ListRings        all rings, page by page
   GetRing          one ring with its shards: holder, state, share of the hash space
-  WatchRing        the same, and again whenever it changes
+  WatchRing        the same as GetRing, and an update after each change
   Locate           where an object belongs: partition key, hash, partition, shard, and the shards that would be next
-  LocateAll        the same for many objects, over one stream
-  Explain          where an object is, where it belongs, why, and what happens next and by whom
+  LocateAll        the same as Locate, for many objects over one stream
+  Explain          where an object is, where it belongs, why, what happens next, and who does it
   ListAssignments  the objects of one resource of a ring and where they are, page by page
   Simulate         what would move if shards were added, removed or renamed
 
-It answers from the Leases and ClusterRings that it watches, and from metadata of objects that it reads when it is asked
-about them. It writes nothing but its own certificate. Any number of replicas may run.
+It watches Leases and ClusterRings. It reads the metadata of an object only to answer a question about the object. It writes
+only its own certificate. Any number of replicas may run.
 
-It serves with TLS. With --ca-mode secret it makes its certificate itself, for ringquery.NAMESPACE.svc, and replaces it in
-time: the Secret --tls-secret keeps it, and the ConfigMap --ca-config-map shows everybody, under ca.crt, the authorities to
-verify it by. Both are restored if they are lost; to have a new certificate, delete the Secret. With --ca-mode file the
-certificate is that of --tls-cert-file, which others maintain. --plaintext serves without TLS.
+It serves with TLS. With --ca-mode secret, it creates its certificate itself, for ringquery.NAMESPACE.svc, and rotates it. The
+Secret --tls-secret contains the certificate. The ConfigMap --ca-config-map publishes the CA certificates under the key ca.crt,
+so that clients can verify the server. If one of the two is lost, ringquery restores it. To request a new certificate, delete
+the Secret. With --ca-mode file, it serves with the certificate in --tls-cert-file, which you maintain. --plaintext serves
+without TLS.
 
-It answers those whom the API server knows, by a bearer token (metadata "authorization: Bearer <token>") or by a client
-certificate (--client-ca-file), and who have the right to "get" clusterrings/diagnostics of the ring, or of all rings if
-a call is about several; ClusterRole clusterring:diagnostics-viewer grants that. --authentication none answers everybody.
+It authenticates users with the API server, by a bearer token (metadata "authorization: Bearer <token>") or by a client
+certificate (--client-ca-file). A query about a ring requires permission to "get" clusterrings/diagnostics of that ring. A
+query about several rings requires it on all rings. The ClusterRole clusterring:diagnostics-viewer grants the permission.
+With --authentication none, it answers everybody.
 
-The server describes itself by gRPC reflection to everybody who is known, and speaks grpc.health.v1 to everybody: it
-reports NOT_SERVING until it has seen all Leases and ClusterRings, and as soon as it is told to stop.`
+All authenticated users can query the description of the service by gRPC reflection. Everybody can query its health by
+grpc.health.v1. Health is NOT_SERVING until the service has seen all Leases and ClusterRings, and from the moment when it
+is asked to stop.`
 
-const example = `  # on your machine, for everybody on it
+const example = `  # on your machine, for all its users
   ringquery --kubeconfig ~/.kube/config --plaintext --authentication none --grpc-bind-address 127.0.0.1:8090
 
-  # in a cluster, behind the Service sharding-system/ringquery, with a certificate of its own
+  # in a cluster, behind the Service sharding-system/ringquery, with its own certificate
   ringquery
 
-  # the same, with a certificate from mounted files, and client certificates beside tokens
+  # the same, with a certificate from mounted files, and with client certificates in addition to tokens
   ringquery --ca-mode file --tls-cert-file /etc/tls/tls.crt --tls-private-key-file /etc/tls/tls.key --client-ca-file /etc/clients/ca.crt
 
   # may I ask about ring "example"?

@@ -30,7 +30,7 @@ func (o *options) validate() error {
 	return errors.Join(o.transport.Validate(), o.access.Validate(o.transport.Plaintext, o.transport.BindAddress))
 }
 
-// configure caches no more than the one Secret and the one ConfigMap of the certificate, and so needs no right to others.
+// configure caches only the Secret and the ConfigMap of the certificate, so that the service needs no permission on others.
 func (o *options) configure(m *manager.Options) {
 	only := func(name string) cache.ByObject {
 		return cache.ByObject{Namespaces: map[string]cache.Config{o.all.Lookup("namespace").Value.String(): {

@@ -19,7 +19,7 @@ import (
 	"github.com/clusterring/clusterring/services/ringquery/transport"
 )
 
-// setup makes the server and what it answers from.
+// setup creates the server and the sources of its answers.
 func setup(ctx context.Context, rt *kit.Runtime, options *options) error {
 	ready := &readiness{ask: rt.Ready}
 
@@ -35,7 +35,7 @@ func setup(ctx context.Context, rt *kit.Runtime, options *options) error {
 		Services:  []func(grpc.ServiceRegistrar){service.Register},
 		Ready:     ready.now,
 		Draining:  rt.Draining(),
-		DrainTime: rt.Options.ShutdownGrace * 4 / 5, // the rest is for all else that has to stop
+		DrainTime: rt.Options.ShutdownGrace * 4 / 5, // the rest is for the other parts that have to stop
 		Clock:     rt.Clock,
 		Log:       rt.Log,
 	}
@@ -53,7 +53,7 @@ func setup(ctx context.Context, rt *kit.Runtime, options *options) error {
 	return nil
 }
 
-// guard puts the one who knows what callers may do before the server.
+// guard adds authentication and authorization to the server.
 func guard(rt *kit.Runtime, options auth.Options, server *transport.Server) error {
 	if options.Mode == auth.ModeNone {
 		return nil
@@ -76,7 +76,7 @@ func guard(rt *kit.Runtime, options auth.Options, server *transport.Server) erro
 	return nil
 }
 
-// readiness is that of the service, with a memory.
+// readiness remembers whether the service has been ready.
 type readiness struct {
 	// ask returns nil while the service is ready.
 	ask func() error
@@ -93,8 +93,7 @@ func (r *readiness) now() error {
 	return err
 }
 
-// ever returns nil once the service has been ready: what has been read stays read, and calls are answered while the service
-// is about to stop.
+// ever returns nil once the service has been ready. The caches stay filled, and the service answers calls while it is about to stop.
 func (r *readiness) ever() error {
 	if r.was.Load() {
 		return nil
@@ -103,7 +102,7 @@ func (r *readiness) ever() error {
 	return r.now()
 }
 
-// answers makes the service that answers, and lets it follow Leases and ClusterRings.
+// answers creates the API and lets it watch Leases and ClusterRings.
 func answers(ctx context.Context, rt *kit.Runtime, ready func() error) (*api.Service, error) {
 	objects, err := metadata.NewReader(rt.Manager.GetConfig(), rt.Manager.GetHTTPClient())
 	if err != nil {
@@ -137,8 +136,8 @@ func answers(ctx context.Context, rt *kit.Runtime, ready func() error) (*api.Ser
 		return nil, err
 	}
 
-	// This also makes the cache read all rings at the start: one that is first asked for them by a call would make that
-	// call wait, and readiness a lie.
+	// This also fills the cache of rings at startup. Otherwise, the first call would fill it and wait, although the service is
+	// ready.
 	synced, err := leases.Follow(ctx, rt.Manager.GetCache(), service.RingChanged)
 	if err != nil {
 		return nil, err

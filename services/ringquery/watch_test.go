@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -293,7 +294,7 @@ func TestAgesOfRenewals(t *testing.T) {
 
 	require.True(t, shard().GetAgeIsLowerBound())
 	age := shard().GetRenewalAge().AsDuration()
-	require.Eventually(t, func() bool { return shard().GetRenewalAge().AsDuration() > age }, patience, interval, "it grows")
+	require.Eventually(t, func() bool { return shard().GetRenewalAge().AsDuration() > age+time.Second }, patience, interval, "it grows")
 	s.label(ns, "a", "ready")
 	require.Eventually(t, func() bool { return shard().GetState() == pb.ShardState_SHARD_STATE_READY }, patience, interval)
 	require.True(t, shard().GetAgeIsLowerBound(), "a label is no renewal")

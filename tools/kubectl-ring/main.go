@@ -1,4 +1,4 @@
-// Command kubectl-ring is a plugin for kubectl: who owns what, and why.
+// Command kubectl-ring is a kubectl plugin that shows which shard owns which object, and why.
 package main
 
 import (
@@ -18,7 +18,7 @@ import (
 func main() { os.Exit(run()) }
 
 func run() int {
-	klog.SetLogger(logr.Discard()) // what the libraries log they return as well, and it is printed once
+	klog.SetLogger(logr.Discard()) // the libraries also return the errors that they log
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	return command.Run(ctx, os.Args[1:], command.Streams{

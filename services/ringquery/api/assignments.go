@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/proto"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
@@ -25,12 +24,12 @@ const (
 // ListAssignments implements the method of the same name.
 func (s *Service) ListAssignments(ctx context.Context, req *pb.ListAssignmentsRequest) (*pb.ListAssignmentsResponse, error) {
 	return answer(ctx, s, func() (*pb.ListAssignmentsResponse, error) {
-		q, err := assignmentsQuery(req)
+		asked, err := assignmentsQuery(req)
 		if err != nil {
 			return nil, err
 		}
 
-		res, err := query.List(ctx, s.Rings, q)
+		res, err := query.List(ctx, s.Rings, asked)
 		if err != nil {
 			return nil, err
 		}
@@ -43,65 +42,44 @@ func (s *Service) ListAssignments(ctx context.Context, req *pb.ListAssignmentsRe
 	})
 }
 
-// assignmentsQuery returns what a request for assignments asks.
-func assignmentsQuery(req *pb.ListAssignmentsRequest) (query.AssignmentsQuery, error) {
+// assignmentsQuery returns a valid request with the page size and the page token of the API server. Its states limit the list; no
+// states: they do not.
+func assignmentsQuery(req *pb.ListAssignmentsRequest) (*pb.ListAssignmentsRequest, error) {
 	var v violations
 	v.check("ring", validateRing(req.GetRing()))
-
-	if req.GetGroup() != "" {
-		v.check("group", validation.IsDNS1123Subdomain(req.GetGroup()))
-	}
-
-	if req.GetResource() == "" {
-		v.add("resource", "must be set")
-	} else {
-		v.check("resource", validation.IsDNS1123Label(req.GetResource()))
-	}
-
-	if req.GetNamespace() != "" {
-		v.check("namespace", validation.IsDNS1123Label(req.GetNamespace()))
-	}
+	v.optional("group", req.GetGroup(), validation.IsDNS1123Subdomain)
+	v.check("resource", required(req.GetResource(), validation.IsDNS1123Label))
+	v.optional("namespace", req.GetNamespace(), validation.IsDNS1123Label)
 	v.check("shard", validation.IsValidLabelValue(req.GetShard()))
 
-	q := query.AssignmentsQuery{
-		Ring:      req.GetRing(),
-		Resource:  schema.GroupResource{Group: req.GetGroup(), Resource: req.GetResource()},
-		Namespace: req.GetNamespace(),
-		Shard:     req.GetShard(),
-		States:    v.states(req.GetStates()),
-		Limit:     v.pageSize(req.GetPageSize(), defaultAssignments, maxAssignments),
-	}
+	asked := proto.CloneOf(req)
+	asked.PageSize = v.pageSize(req.GetPageSize(), defaultAssignments, maxAssignments)
 
-	if token := req.GetPageToken(); token != "" {
-		q.Continue = v.assignmentsToken(req, token)
-	}
-
-	return q, v.err()
-}
-
-// states returns the states that a list is limited to; none: it is not.
-func (v *violations) states(wanted []pb.AssignmentState) []pb.AssignmentState {
-	for _, w := range wanted {
-		if _, known := pb.AssignmentState_name[int32(w)]; !known {
-			v.add("states", "%d is not a state that this server knows", w)
+	for _, state := range req.GetStates() {
+		if _, known := pb.AssignmentState_name[int32(state)]; !known {
+			v.add("states", "%d is not a state that this server knows", state)
 		}
 	}
 
-	if slices.Contains(wanted, pb.AssignmentState_ASSIGNMENT_STATE_UNSPECIFIED) {
-		return nil
+	if slices.Contains(req.GetStates(), pb.AssignmentState_ASSIGNMENT_STATE_UNSPECIFIED) {
+		asked.States = nil
 	}
 
-	return wanted
+	if token := req.GetPageToken(); token != "" {
+		asked.PageToken = v.assignmentsToken(req, token)
+	}
+
+	return asked, v.err()
 }
 
-// A page token of assignments is the digest of the request, then where the API server goes on.
+// A page token of assignments consists of the digest of the request and the continue token of the API server.
 
-// assignmentsToken returns the token of the page that goes on there.
+// assignmentsToken returns the page token for a continue token.
 func assignmentsToken(req *pb.ListAssignmentsRequest, next string) string {
 	return base64.RawURLEncoding.EncodeToString([]byte(digest(req) + "/" + next))
 }
 
-// assignmentsToken returns where to go on, after the same request as before.
+// assignmentsToken returns the continue token. Apart from the page token, the request must be the same as before.
 func (v *violations) assignmentsToken(req *pb.ListAssignmentsRequest, token string) (next string) {
 	text, err := base64.RawURLEncoding.DecodeString(token)
 	was, next, ok := strings.Cut(string(text), "/")
@@ -110,20 +88,20 @@ func (v *violations) assignmentsToken(req *pb.ListAssignmentsRequest, token stri
 	case err != nil || !ok || next == "":
 		v.add("page_token", "must be the next_page_token of an earlier answer")
 	case was != digest(req):
-		v.add("page_token", "is that of another request: leave all else in the request as it was, or begin with the first page")
+		v.add("page_token", "belongs to another request: change only the page token of a request, or begin with the first page")
 	}
 
 	return next
 }
 
-// digest stands for all of a request but its page token.
+// digest returns a digest of the request without its page token.
 func digest(req *pb.ListAssignmentsRequest) string {
 	all := proto.CloneOf(req)
 	all.PageToken = ""
 
 	wire, err := proto.MarshalOptions{Deterministic: true}.Marshal(all)
 	if err != nil {
-		return "" // a message that came over the wire can go there
+		return "" // cannot happen: the message was decoded from this form
 	}
 	sum := sha256.Sum256(wire)
 

@@ -12,8 +12,8 @@ import (
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 )
 
-// LocateAll implements the method of the same name. It reads a question when the answer to the one before is on its way, so
-// that a client that does not read is not read from either.
+// LocateAll implements the method of the same name. It reads the next question after it has sent the previous answer, so that a client
+// that does not read answers cannot fill the memory of the server.
 func (s *Service) LocateAll(stream grpc.BidiStreamingServer[pb.LocateAllRequest, pb.LocateAllResponse]) error {
 	if err := s.ready(); err != nil {
 		return err
@@ -40,7 +40,7 @@ func (s *Service) LocateAll(stream grpc.BidiStreamingServer[pb.LocateAllRequest,
 	}
 }
 
-// locateOne answers one question of many. It fails only if the whole stream does.
+// locateOne answers one question of a stream. An error ends the stream.
 func (s *Service) locateOne(ctx context.Context, req *pb.LocateAllRequest) (*pb.LocateAllResponse, error) {
 	res := &pb.LocateAllResponse{Id: req.GetId()}
 
@@ -52,7 +52,7 @@ func (s *Service) locateOne(ctx context.Context, req *pb.LocateAllRequest) (*pb.
 
 	st := s.statusOf(ctx, err)
 	if ctx.Err() != nil {
-		return nil, st.Err() //nolint:wrapcheck // a status is what a client gets
+		return nil, st.Err() //nolint:wrapcheck // a status already
 	}
 	res.Result = &pb.LocateAllResponse_Error{Error: locateErrorOf(st)}
 
@@ -67,7 +67,7 @@ func (s *Service) locateAsked(ctx context.Context, req *pb.LocateAllRequest) (*p
 	return s.locate(ctx, req.GetQuestion())
 }
 
-// locateErrorOf returns a status as part of an answer.
+// locateErrorOf converts a status to a part of an answer.
 func locateErrorOf(st *status.Status) *pb.LocateError {
 	e := &pb.LocateError{Code: int32(st.Code()), Message: st.Message()}
 

@@ -21,13 +21,10 @@ func (s *Service) Explain(ctx context.Context, req *pb.ExplainRequest) (*pb.Expl
 	})
 }
 
-// explainQuestion returns what a request to explain an object asks.
+// explainQuestion returns what a valid request asks.
 func explainQuestion(req *pb.ExplainRequest) (explain.Question, error) {
 	var v violations
-
-	if req.GetRing() != "" {
-		v.check("ring", validateRing(req.GetRing()))
-	}
+	v.optional("ring", req.GetRing(), validateRing)
 
 	return explain.Question{Ring: req.GetRing(), Object: v.object(req.GetObject())}, v.err()
 }

@@ -4,8 +4,8 @@ import (
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 )
 
-// RingOf returns the name of the ring that a request is about, for who decides whether the caller may ask. It is empty if the
-// request is about several rings or all, if the name cannot be that of a ring, and for anything that is no request.
+// RingOf returns the name of the ring that a request is about, for authorization. It is empty if the request is about several rings, if
+// the name is not valid, and for anything that is not a request.
 func RingOf(request any) string {
 	var name string
 

@@ -1,5 +1,5 @@
-// Package api is the gRPC face of packages query and explain: it checks requests, translates questions, and turns errors into status
-// codes. It knows nothing of connections.
+// Package api is the gRPC interface of packages query and explain. It validates requests and converts errors to status codes. It does
+// not depend on the transport.
 package api
 
 import (
@@ -19,23 +19,23 @@ import (
 
 // Service implements clusterring.diagnostics.v1alpha1.DiagnosticsService. It is safe for concurrent use.
 type Service struct {
-	// A method that this server does not have yet is answered with UNIMPLEMENTED.
+	// A method that this server does not support yet returns UNIMPLEMENTED.
 	pb.UnimplementedDiagnosticsServiceServer
 
-	// Rings knows what answers follow from.
+	// Rings is the source of all answers.
 	Rings *rings.Rings
-	// Ready returns nil once everything that answers follow from has been read.
+	// Ready returns nil once the sources of answers have been read.
 	Ready func() error
-	// Clock is that of the service; only WatchRing needs it.
+	// Clock is that of the service.
 	Clock clock.PassiveClock
-	// Log is told of faults of the server.
+	// Log receives internal errors.
 	Log logr.Logger
 
 	once sync.Once
-	hub  *fanout.Hub[*picture] // made once
+	hub  *fanout.Hub[*picture] // created once
 }
 
-// Register makes the server answer for the service.
+// Register registers the service on the server.
 func (s *Service) Register(server grpc.ServiceRegistrar) {
 	pb.RegisterDiagnosticsServiceServer(server, s)
 }
@@ -93,7 +93,7 @@ func (s *Service) Locate(ctx context.Context, req *pb.LocateRequest) (*pb.Locate
 	return answer(ctx, s, func() (*pb.LocateResponse, error) { return s.locate(ctx, req) })
 }
 
-// locate answers one question, or fails with an error of the domain.
+// locate answers one question.
 func (s *Service) locate(ctx context.Context, req *pb.LocateRequest) (*pb.LocateResponse, error) {
 	q, err := question(req)
 	if err != nil {
@@ -108,7 +108,7 @@ func (s *Service) locate(ctx context.Context, req *pb.LocateRequest) (*pb.Locate
 	return &pb.LocateResponse{Locations: locations}, nil
 }
 
-// answer returns what f returns, with its error made into a status.
+// answer returns the result of f, with its error converted to a status.
 func answer[T any](ctx context.Context, s *Service, f func() (*T, error)) (*T, error) {
 	if err := s.ready(); err != nil {
 		return nil, err
@@ -119,15 +119,15 @@ func answer[T any](ctx context.Context, s *Service, f func() (*T, error)) (*T, e
 		return res, nil
 	}
 
-	return nil, s.statusOf(ctx, err).Err() //nolint:wrapcheck // a status is what a client gets
+	return nil, s.statusOf(ctx, err).Err() //nolint:wrapcheck // a status already
 }
 
-// statusOf returns the status that a client gets for an error of the domain, and logs it if it is a fault of the server.
+// statusOf returns the status for an error. It logs internal errors.
 func (s *Service) statusOf(ctx context.Context, err error) *status.Status {
 	st, fault := statusOf(err)
 	if fault {
 		method, _ := grpc.Method(ctx)
-		s.Log.Error(err, "Could not answer", "method", method)
+		s.Log.Error(err, "Failed to answer", "method", method)
 	}
 
 	return st
@@ -136,13 +136,13 @@ func (s *Service) statusOf(ctx context.Context, err error) *status.Status {
 func (s *Service) ready() error {
 	if err := s.Ready(); err != nil {
 		st, _ := statusOf(&notReadyError{err})
-		return st.Err() //nolint:wrapcheck // a status is what a client gets
+		return st.Err() //nolint:wrapcheck // a status already
 	}
 
 	return nil
 }
 
-// notReadyError gives a reason for rings.ErrNotReady.
+// notReadyError is rings.ErrNotReady with a reason.
 type notReadyError struct{ reason error }
 
 func (e *notReadyError) Error() string {

@@ -10,7 +10,7 @@ import (
 	"github.com/clusterring/clusterring/services/ringquery/query"
 )
 
-// maxChanges is how many shards may be added, removed or renamed at a time.
+// maxChanges is the maximum number of entries per list of changes.
 const maxChanges = 1000
 
 // Simulate implements the method of the same name.
@@ -24,7 +24,7 @@ func (s *Service) Simulate(ctx context.Context, req *pb.SimulateRequest) (*pb.Si
 	})
 }
 
-// checkChange says what is wrong with a request to try a change.
+// checkChange validates a request.
 func checkChange(req *pb.SimulateRequest) error {
 	var v violations
 	v.check("ring", validateRing(req.GetRing()))
@@ -38,31 +38,27 @@ func checkChange(req *pb.SimulateRequest) error {
 		}
 	}
 
-	if len(v) > 0 { // do not look at what is too much
+	if len(v) > 0 { // do not look at too many entries
 		return v.err()
 	}
 
 	for i, name := range req.GetAdd() {
-		v.check(fmt.Sprintf("add[%d]", i), validateShard(name))
+		v.shard(fmt.Sprintf("add[%d]", i), name)
 	}
 
 	for i, name := range req.GetRemove() {
-		v.check(fmt.Sprintf("remove[%d]", i), validateShard(name))
+		v.shard(fmt.Sprintf("remove[%d]", i), name)
 	}
 
 	for i, r := range req.GetRename() {
-		v.check(fmt.Sprintf("rename[%d].from", i), validateShard(r.GetFrom()))
-		v.check(fmt.Sprintf("rename[%d].to", i), validateShard(r.GetTo()))
+		v.shard(fmt.Sprintf("rename[%d].from", i), r.GetFrom())
+		v.shard(fmt.Sprintf("rename[%d].to", i), r.GetTo())
 	}
 
 	return v.err()
 }
 
-// validateShard says what the name of a shard may not be, if objects are to be assigned to it.
-func validateShard(name string) []string {
-	if name == "" {
-		return []string{"must be set"}
-	}
-
-	return validation.IsValidLabelValue(name)
+// shard checks the name of a shard to which objects can be assigned.
+func (v *violations) shard(field, name string) {
+	v.check(field, required(name, validation.IsValidLabelValue))
 }

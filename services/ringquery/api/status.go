@@ -16,16 +16,16 @@ import (
 // ErrorDomain is the domain of the google.rpc.ErrorInfo in errors of this service.
 const ErrorDomain = "diagnostics.sharding.timebertt.dev"
 
-// outcome is how an error of the domain looks to a client.
+// outcome is the status for an error.
 type outcome struct {
 	err  error
 	code codes.Code
-	// reason is the word for programs; none if the code says it all.
+	// reason is that of the google.rpc.ErrorInfo. Empty: the code is sufficient.
 	reason string
 }
 
-// outcomes is the one place where errors become status codes. The first that matches counts; an error that none matches is a
-// fault of the server. The codes are documented on the service in the .proto file.
+// outcomes maps errors to statuses. The first match wins. An error without a match is an internal error. The .proto file of the service
+// documents the codes.
 var outcomes = []outcome{
 	{rings.ErrInvalid, codes.InvalidArgument, "INVALID"},
 	{rings.ErrRingNotFound, codes.NotFound, "RING_NOT_FOUND"},
@@ -42,14 +42,13 @@ var outcomes = []outcome{
 	{context.DeadlineExceeded, codes.DeadlineExceeded, ""},
 }
 
-// statusOf returns the status that a client gets for an error of the domain, and whether the error is a fault of the server,
-// whose text is then kept from the client.
+// statusOf returns the status for an error, and whether it is an internal error, whose text is kept from the client.
 func statusOf(err error) (st *status.Status, fault bool) {
 	if ended, ok := errors.AsType[interface {
 		error
 		GRPCStatus() *status.Status
 	}](err); ok {
-		return ended.GRPCStatus(), false // a stream has ended, and gRPC knows why
+		return ended.GRPCStatus(), false // a stream has ended, and the error is that of gRPC
 	}
 
 	for _, o := range outcomes {
@@ -58,7 +57,7 @@ func statusOf(err error) (st *status.Status, fault bool) {
 		}
 	}
 
-	return status.New(codes.Internal, "the server failed to answer; its log says more"), true
+	return status.New(codes.Internal, "the server failed to answer; see its log"), true
 }
 
 func withDetails(st *status.Status, reason string, err error) *status.Status {
@@ -69,17 +68,12 @@ func withDetails(st *status.Status, reason string, err error) *status.Status {
 	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: reason, Domain: ErrorDomain}}
 
 	if invalid, ok := errors.AsType[*rings.InvalidError](err); ok {
-		request := &errdetails.BadRequest{}
-		for _, v := range invalid.Violations {
-			request.FieldViolations = append(request.FieldViolations,
-				&errdetails.BadRequest_FieldViolation{Field: v.Field, Description: v.Description})
-		}
-		details = append(details, request)
+		details = append(details, &errdetails.BadRequest{FieldViolations: invalid.Violations})
 	}
 
 	full, err := st.WithDetails(details...)
 	if err != nil {
-		return st // the code and the message are worth more than the details
+		return st // the code and the message matter more than the details
 	}
 
 	return full

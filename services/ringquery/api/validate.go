@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -24,24 +25,40 @@ const (
 	maxName = validation.DNS1123SubdomainMaxLength
 )
 
-// tokenPrefix begins every page token before it is encoded, so that other texts are told apart.
+// tokenPrefix is the prefix of every page token before it is encoded. It identifies page tokens.
 const tokenPrefix = "after/"
 
-// violations collects what is wrong with a request.
-type violations []rings.Violation
+// violations collects the errors in a request.
+type violations []*errdetails.BadRequest_FieldViolation
 
 func (v *violations) add(field, format string, args ...any) {
-	*v = append(*v, rings.Violation{Field: field, Description: fmt.Sprintf(format, args...)})
+	*v = append(*v, &errdetails.BadRequest_FieldViolation{Field: field, Description: fmt.Sprintf(format, args...)})
 }
 
-// check adds the messages of a validating function of Kubernetes, if there are any.
+// check adds the messages of a validation function of Kubernetes.
 func (v *violations) check(field string, messages []string) {
 	if len(messages) > 0 {
 		v.add(field, "%s", strings.Join(messages, "; "))
 	}
 }
 
-// err returns nil if nothing is wrong.
+// optional checks a value that may be empty.
+func (v *violations) optional(field, value string, validate func(string) []string) {
+	if value != "" {
+		v.check(field, validate(value))
+	}
+}
+
+// required checks a value that must not be empty.
+func required(value string, validate func(string) []string) []string {
+	if value == "" {
+		return []string{"must be set"}
+	}
+
+	return validate(value)
+}
+
+// err returns nil if there are no violations.
 func (v *violations) err() error {
 	if len(*v) == 0 {
 		return nil
@@ -50,10 +67,10 @@ func (v *violations) err() error {
 	return &rings.InvalidError{Violations: *v}
 }
 
-// page returns what a request for a page asks for.
+// page returns the start and the size of the requested page.
 func page(req *pb.ListRingsRequest) (after string, limit int, err error) {
 	var v violations
-	limit = v.pageSize(req.GetPageSize(), defaultPageSize, maxPageSize)
+	limit = int(v.pageSize(req.GetPageSize(), defaultPageSize, maxPageSize))
 
 	if token := req.GetPageToken(); token != "" {
 		text, err := base64.RawURLEncoding.DecodeString(token)
@@ -67,8 +84,8 @@ func page(req *pb.ListRingsRequest) (after string, limit int, err error) {
 	return after, limit, v.err()
 }
 
-// pageSize returns the size of a page: the default where none is asked for, and at most the greatest there is.
-func (v *violations) pageSize(asked int32, byDefault, greatest int) int {
+// pageSize returns the size of a page: the default if none is requested, and at most the maximum.
+func (v *violations) pageSize(asked, byDefault, greatest int32) int32 {
 	switch {
 	case asked < 0:
 		v.add("page_size", "must not be negative")
@@ -76,7 +93,7 @@ func (v *violations) pageSize(asked int32, byDefault, greatest int) int {
 	case asked == 0:
 		return byDefault
 	default:
-		return min(int(asked), greatest)
+		return min(asked, greatest)
 	}
 }
 
@@ -85,7 +102,7 @@ func pageToken(after string) string {
 	return base64.RawURLEncoding.EncodeToString([]byte(tokenPrefix + after))
 }
 
-// ringName returns the name of the one ring that is asked for.
+// ringName returns the name of the requested ring.
 func ringName(req interface{ GetName() string }) (string, error) {
 	var v violations
 	v.check("name", validateRing(req.GetName()))
@@ -93,7 +110,7 @@ func ringName(req interface{ GetName() string }) (string, error) {
 	return req.GetName(), v.err()
 }
 
-// bulk checks what a question of many has beside the question.
+// bulk validates a request of a stream, except its question.
 func bulk(req *pb.LocateAllRequest) error {
 	var v violations
 	if len(req.GetId()) > maxID {
@@ -107,13 +124,10 @@ func bulk(req *pb.LocateAllRequest) error {
 	return v.err()
 }
 
-// question returns what a request to locate an object asks.
+// question returns the question of a valid request.
 func question(req *pb.LocateRequest) (query.Question, error) {
 	var v violations
-
-	if req.GetRing() != "" {
-		v.check("ring", validateRing(req.GetRing()))
-	}
+	v.optional("ring", req.GetRing(), validateRing)
 
 	q := query.Question{Ring: req.GetRing(), Object: v.object(req.GetObject()), Next: defaultNextShards}
 
@@ -133,7 +147,7 @@ func question(req *pb.LocateRequest) (query.Question, error) {
 	return q, v.err()
 }
 
-// object returns the object that is asked about.
+// object returns the object in question.
 func (v *violations) object(o *pb.ObjectReference) rings.Reference {
 	if o == nil {
 		v.add("object", "must be set")
@@ -149,9 +163,7 @@ func (v *violations) object(o *pb.ObjectReference) rings.Reference {
 }
 
 func (v *violations) reference(field string, r rings.Reference) {
-	if r.Group != "" {
-		v.check(field+".group", validation.IsDNS1123Subdomain(r.Group))
-	}
+	v.optional(field+".group", r.Group, validation.IsDNS1123Subdomain)
 
 	switch {
 	case r.Kind == "" && r.Resource == "":
@@ -162,33 +174,24 @@ func (v *violations) reference(field string, r rings.Reference) {
 		v.check(field+".resource", validation.IsDNS1123Label(r.Resource))
 	}
 
-	if r.Namespace != "" {
-		v.check(field+".namespace", validation.IsDNS1123Label(r.Namespace))
-	}
-
+	v.optional(field+".namespace", r.Namespace, validation.IsDNS1123Label)
 	v.check(field+".name", validateName(r.Name))
 }
 
-// validateName says what no name of an object may be. Some kinds allow more than others; this is what all have in common.
+// validateName validates the name of an object by the rules that all kinds have in common.
 func validateName(name string) []string {
-	switch {
-	case name == "":
-		return []string{"must be set"}
-	case len(name) > maxName:
+	if len(name) > maxName {
 		return []string{validation.MaxLenError(maxName)}
-	default:
-		return content.IsPathSegmentName(name)
 	}
+
+	return required(name, content.IsPathSegmentName)
 }
 
-// validateRing says what the name of a ring may not be; the same as the ClusterRing API itself.
+// validateRing validates the name of a ring by the rules of the ClusterRing API.
 func validateRing(name string) []string {
-	switch {
-	case name == "":
-		return []string{"must be set"}
-	case len(name) > validation.LabelValueMaxLength:
+	if len(name) > validation.LabelValueMaxLength {
 		return []string{validation.MaxLenError(validation.LabelValueMaxLength)}
-	default:
-		return validation.IsDNS1123Subdomain(name)
 	}
+
+	return required(name, validation.IsDNS1123Subdomain)
 }

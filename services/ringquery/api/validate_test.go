@@ -7,10 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
-	"github.com/clusterring/clusterring/services/ringquery/query"
 	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
@@ -196,23 +194,23 @@ func TestAssignmentsRequests(t *testing.T) {
 func TestAssignmentsQueries(t *testing.T) {
 	q, err := assignmentsQuery(assignments(nil))
 	require.NoError(t, err)
-	require.Equal(t, query.AssignmentsQuery{
-		Ring: "example", Resource: schema.GroupResource{Resource: "configmaps"}, Limit: 500,
-	}, q)
+	require.Equal(t, "example", q.GetRing())
+	require.Equal(t, "configmaps", q.GetResource())
+	require.EqualValues(t, 500, q.GetPageSize())
 
 	q, err = assignmentsQuery(assignments(func(r *pb.ListAssignmentsRequest) {
 		r.PageSize = 1 << 30
 		r.States = []pb.AssignmentState{pb.AssignmentState_ASSIGNMENT_STATE_DRAINING, pb.AssignmentState_ASSIGNMENT_STATE_UNASSIGNED}
 	}))
 	require.NoError(t, err)
-	require.Equal(t, 5000, q.Limit)
-	require.ElementsMatch(t, []pb.AssignmentState{pb.AssignmentState_ASSIGNMENT_STATE_DRAINING, pb.AssignmentState_ASSIGNMENT_STATE_UNASSIGNED}, q.States)
+	require.EqualValues(t, 5000, q.GetPageSize())
+	require.ElementsMatch(t, []pb.AssignmentState{pb.AssignmentState_ASSIGNMENT_STATE_DRAINING, pb.AssignmentState_ASSIGNMENT_STATE_UNASSIGNED}, q.GetStates())
 
 	q, err = assignmentsQuery(assignments(func(r *pb.ListAssignmentsRequest) {
 		r.States = []pb.AssignmentState{pb.AssignmentState_ASSIGNMENT_STATE_DRAINING, pb.AssignmentState_ASSIGNMENT_STATE_UNSPECIFIED}
 	}))
 	require.NoError(t, err)
-	require.Empty(t, q.States, "unspecified stands for every state")
+	require.Empty(t, q.GetStates(), "unspecified stands for every state")
 }
 
 // TestPageTokenIsForItsRequest changes each field of a request.
@@ -224,7 +222,7 @@ func TestPageTokenIsForItsRequest(t *testing.T) {
 
 	q, err := assignmentsQuery(assignments(func(r *pb.ListAssignmentsRequest) { r.States, r.PageToken = first.GetStates(), token }))
 	require.NoError(t, err)
-	require.Equal(t, "where/to/go/on", q.Continue)
+	require.Equal(t, "where/to/go/on", q.GetPageToken())
 
 	all := first.ProtoReflect().Descriptor().Fields()
 	for name, change := range map[string]func(*pb.ListAssignmentsRequest){

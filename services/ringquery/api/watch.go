@@ -12,17 +12,17 @@ import (
 	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
-// picture is a ring with its shards at one moment. It is shared by all who watch the ring, and nobody changes it.
+// picture is a ring with its shards at one moment. All watchers of the ring share it. It is immutable.
 type picture struct {
 	ring      *pb.Ring
 	shards    []*pb.Shard
 	available []string // sorted
 
-	// ageless are the shards without what passes by itself.
+	// ageless are the shards without their ages.
 	ageless []rings.Shard
 }
 
-// picture reads how a ring is.
+// picture reads the current state of a ring.
 func (s *Service) picture(ctx context.Context, name string) (*picture, error) {
 	ring, err := s.Rings.Get(ctx, name)
 	if err != nil {
@@ -38,16 +38,16 @@ func (s *Service) picture(ctx context.Context, name string) (*picture, error) {
 	return p, nil
 }
 
-// same reports whether two pictures differ in nothing but ages.
+// same reports whether two pictures differ only in ages.
 func (p *picture) same(o *picture) bool {
 	return slices.Equal(p.ageless, o.ageless) && proto.Equal(p.ring, o.ring)
 }
 
-// RingChanged says that a ring of this name has changed, or one of its shards. Call it after the change has got to what the
-// service answers from. It returns at once.
+// RingChanged notifies the watchers of a ring that the ring or one of its shards has changed. Call it after Rings contains the change.
+// It does not block.
 func (s *Service) RingChanged(name string) { s.watches().Changed(name) }
 
-// watches returns the hub of those who watch rings.
+// watches returns the hub for watchers of rings.
 func (s *Service) watches() *fanout.Hub[*picture] {
 	s.once.Do(func() { s.hub = fanout.NewHub(s.picture, (*picture).same, s.Clock) })
 
@@ -68,7 +68,7 @@ func (s *Service) WatchRing(req *pb.WatchRingRequest, stream grpc.ServerStreamin
 	return err
 }
 
-// watch sends how the ring is until the stream ends.
+// watch sends the state of the ring after each change until the stream ends.
 func (s *Service) watch(name string, stream grpc.ServerStreamingServer[pb.WatchRingResponse]) error {
 	reader := s.watches().Follow(name)
 	defer reader.Close()

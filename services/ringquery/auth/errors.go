@@ -12,19 +12,19 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
-// Reasons of the google.rpc.ErrorInfo in errors: words for programs.
+// Reasons of the google.rpc.ErrorInfo in errors.
 const (
 	reasonUnauthenticated = "UNAUTHENTICATED"
 	reasonDenied          = "PERMISSION_DENIED"
 	reasonUnavailable     = "API_SERVER_UNAVAILABLE"
 )
 
-// viewerRole is the ClusterRole in deploy/base/ringquery that grants the right to ask about all rings.
+// viewerRole is the ClusterRole in deploy/base/ringquery that grants access to all rings.
 const viewerRole = "clusterring:diagnostics-viewer"
 
-// unauthenticated says that the caller is not known, and why. Problems that are nil do not count.
+// unauthenticated returns the error for a caller that was not authenticated, and why. Problems that are nil are ignored.
 func (g *Guard) unauthenticated(problems ...error) error {
-	wanted := `send a token that the API server knows, as metadata "authorization: Bearer <token>"`
+	wanted := `send a token that the API server accepts, as metadata "authorization: Bearer <token>"`
 	if g.certificates != nil {
 		wanted += ", or a client certificate"
 	}
@@ -37,13 +37,13 @@ func (g *Guard) unauthenticated(problems ...error) error {
 	}
 
 	if texts == nil {
-		texts = []string{"the server wants to know who asks"}
+		texts = []string{"the server requires authentication"}
 	}
 
 	return g.status(codes.Unauthenticated, strings.Join(texts, "; ")+": "+wanted, &errdetails.ErrorInfo{Reason: reasonUnauthenticated})
 }
 
-// denied says which right is missing, and how to get it.
+// denied returns the error for a missing permission, and how to get the permission.
 func (g *Guard) denied(user, ring string) error {
 	object, what := resource+"."+v1alpha1.GroupVersion.Group, "all rings at once"
 	if ring != "" {
@@ -55,8 +55,8 @@ func (g *Guard) denied(user, ring string) error {
 		check += "/" + ring
 	}
 
-	message := fmt.Sprintf("user %q may not %s %s/%s of %s: that takes the verb %q on resource %s/%s of API group %s, "+
-		"as ClusterRole %s grants it on all rings; check it by '%s --subresource=%s'",
+	message := fmt.Sprintf("user %q may not %s %s/%s of %s: this requires the verb %q on resource %s/%s of API group %s, "+
+		"which the ClusterRole %s grants on all rings; to check, run '%s --subresource=%s'",
 		user, verb, resource, subresource, what, verb, resource, subresource, v1alpha1.GroupVersion.Group,
 		viewerRole, check, subresource)
 
@@ -65,15 +65,15 @@ func (g *Guard) denied(user, ring string) error {
 	}})
 }
 
-// unknown says that the API server could not be asked. Why is no business of the caller.
+// unknown returns the error for a failed request to the API server. The cause is logged and kept from the caller.
 func (g *Guard) unknown(ctx context.Context, err error, what string) error {
 	if ctx.Err() != nil {
 		return status.FromContextError(ctx.Err()).Err() //nolint:wrapcheck // a status is what a caller gets
 	}
 
-	g.Log.Error(err, "Could not ask the API server", "about", what)
+	g.Log.Error(err, "Failed to ask the API server", "about", what)
 
-	return g.status(codes.Unavailable, "the API server could not be asked "+what+": try again, or ask another server",
+	return g.status(codes.Unavailable, "the API server did not report "+what+": try again, or ask another server",
 		&errdetails.ErrorInfo{Reason: reasonUnavailable})
 }
 
@@ -83,7 +83,7 @@ func (g *Guard) status(code codes.Code, message string, info *errdetails.ErrorIn
 
 	full, err := short.WithDetails(info)
 	if err != nil {
-		return short.Err() //nolint:wrapcheck // the code and the message are worth more than the details
+		return short.Err() //nolint:wrapcheck // the code and the message matter more than the details
 	}
 
 	return full.Err() //nolint:wrapcheck // a status is what a caller gets

@@ -21,16 +21,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
 
-// refusalTTL is the longest time that a refusal is remembered: who has just got a right should not wait for it.
+// refusalTTL is the maximum time to cache a refusal, so that users can use a new permission within seconds.
 const refusalTTL = 5 * time.Second
 
-// Guard lets a call pass if its caller may make it. Its methods Unary and Stream are gRPC's interceptors. Health is open to
-// everybody, as probes have no credentials; reflection is open to everybody who is known; all else takes the right to the
-// ring in question. It is safe for concurrent use once it is set up.
+// Guard authenticates and authorizes calls. Its methods Unary and Stream are gRPC interceptors. Health is open to everybody, because
+// probes have no credentials. Reflection requires authentication. All other methods require permission on the ring in question. It
+// is safe for concurrent use after AddTo.
 type Guard struct {
 	// Options are validated; their mode is ModeKubernetes.
 	Options Options
-	// RingOf returns the name of the ring that a request is about; empty: it is about several, or not known.
+	// RingOf returns the ring that a request is about. Empty: the request is about several rings, or the ring is not known.
 	RingOf func(request any) string
 	// Domain is that of the google.rpc.ErrorInfo in errors.
 	Domain string
@@ -40,11 +40,11 @@ type Guard struct {
 
 	tokens       authenticator.Token
 	rights       *rights
-	certificates authenticator.Request // nil if client certificates are not taken
+	certificates authenticator.Request // nil if client certificates are not accepted
 }
 
-// AddTo sets the guard up, and makes the manager run what follows the authorities of client certificates. It reads their file, so
-// that a mistake shows at once.
+// AddTo sets up the guard, and lets the manager watch the file with the CA certificates of clients. It reads the file, so that a
+// mistake is reported immediately.
 func (g *Guard) AddTo(mgr manager.Manager) error {
 	if err := g.takeCertificates(mgr); err != nil {
 		return err
@@ -69,7 +69,7 @@ func (g *Guard) AddTo(mgr manager.Manager) error {
 	return nil
 }
 
-// takeCertificates takes client certificates if there is a file of authorities.
+// takeCertificates accepts client certificates if there is a file with CA certificates.
 func (g *Guard) takeCertificates(mgr manager.Manager) error {
 	if g.Options.ClientCAFile == "" {
 		return nil
@@ -77,14 +77,14 @@ func (g *Guard) takeCertificates(mgr manager.Manager) error {
 
 	file, err := dynamiccertificates.NewDynamicCAContentFromFile("client-ca", g.Options.ClientCAFile)
 	if err != nil {
-		return fmt.Errorf("take client certificates (--client-ca-file): %w", err)
+		return fmt.Errorf("read the CA certificates of clients (--client-ca-file): %w", err)
 	}
 
 	if err := mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
 		file.Run(ctx, 1)
 		return nil
 	})); err != nil {
-		return fmt.Errorf("follow the authorities of client certificates: %w", err)
+		return fmt.Errorf("watch the CA certificates of clients: %w", err)
 	}
 
 	g.certificates = certificates(file, g.Clock)
@@ -92,7 +92,7 @@ func (g *Guard) takeCertificates(mgr manager.Manager) error {
 	return nil
 }
 
-// need is what a method takes of its caller.
+// need is what a method requires from its caller.
 type need int
 
 const (
@@ -112,7 +112,7 @@ func needOf(method string) need {
 	}
 }
 
-// Unary lets a unary call pass, or refuses it.
+// Unary authorizes a unary call.
 func (g *Guard) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	if n := needOf(info.FullMethod); n != nothing {
 		c := g.caller(ctx)
@@ -136,8 +136,8 @@ func (g *Guard) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 	return handler(ctx, req)
 }
 
-// Stream lets a stream pass, or refuses it. It looks at each request of the stream and, where one request is followed by many
-// answers, once more before each answer.
+// Stream authorizes a stream. It checks each request of the stream. If many answers follow one request, it also checks before each
+// answer.
 func (g *Guard) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	n := needOf(info.FullMethod)
 	if n == nothing {
@@ -160,27 +160,27 @@ func (g *Guard) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServe
 	err = handler(srv, guarded)
 
 	if refusal := guarded.refusal.Load(); refusal != nil {
-		return *refusal // whatever the handler has made of it
+		return *refusal // regardless of what the handler returned
 	}
 
 	return err
 }
 
-// guardedStream looks at the messages of a stream.
+// guardedStream authorizes the messages of a stream.
 type guardedStream struct {
 	grpc.ServerStream
 
 	caller *caller
-	// follows says that there is one request, and that what is sent follows from it.
+	// follows is true if the stream has one request, and all answers follow from it.
 	follows bool
 	ring    string // of the request, if there is one
 	refusal atomic.Pointer[error]
 }
 
-// RecvMsg receives a request that the caller may make, or fails.
+// RecvMsg receives a request and fails if the caller may not make it.
 func (s *guardedStream) RecvMsg(m any) error {
 	if err := s.ServerStream.RecvMsg(m); err != nil {
-		return err //nolint:wrapcheck // the end of the stream, as gRPC tells it
+		return err //nolint:wrapcheck // the end of the stream
 	}
 
 	ring := s.caller.guard.RingOf(m)
@@ -192,7 +192,7 @@ func (s *guardedStream) RecvMsg(m any) error {
 	return s.check(ring)
 }
 
-// SendMsg sends an answer that the caller may still have, or fails.
+// SendMsg sends an answer and fails if the caller may no longer receive it.
 func (s *guardedStream) SendMsg(m any) error {
 	if s.follows {
 		if err := s.check(s.ring); err != nil {
@@ -200,7 +200,7 @@ func (s *guardedStream) SendMsg(m any) error {
 		}
 	}
 
-	return s.ServerStream.SendMsg(m) //nolint:wrapcheck // as gRPC tells it
+	return s.ServerStream.SendMsg(m) //nolint:wrapcheck // a status already
 }
 
 func (s *guardedStream) check(ring string) error {
@@ -216,13 +216,13 @@ func (s *guardedStream) check(ring string) error {
 	return err
 }
 
-// permit returns nil if the user may ask about the ring, else a status.
+// permit returns nil if the user may query the ring, or else a status.
 func (g *Guard) permit(ctx context.Context, who user.Info, ring string) error {
 	allowed, err := g.rights.may(ctx, who, ring)
 
 	switch {
 	case err != nil:
-		return g.unknown(ctx, err, "what the caller may ask")
+		return g.unknown(ctx, err, "what the caller may query")
 	case !allowed:
 		return g.denied(who.GetName(), ring)
 	default:

@@ -28,19 +28,19 @@ import (
 // reviewTimeout is how long the API server has for an answer.
 const reviewTimeout = 10 * time.Second
 
-// What is wrong with what a caller shows.
+// Errors in the credentials of a caller.
 var (
 	errInvalidToken = errors.New("the token is not valid: it is unknown, expired, revoked, or for another audience")
 	errNobody       = errors.New("the client certificate names no user: its subject has no common name")
 )
 
-// reviewer asks the API server whose a token is. It implements authenticator.Token.
+// reviewer authenticates tokens with the API server. It implements authenticator.Token.
 type reviewer struct {
 	reviews   authenticationclient.TokenReviewInterface
 	audiences []string
 }
 
-// AuthenticateToken returns whose the token is; ok is false if the token is not valid. An error means that this is not known.
+// AuthenticateToken returns the user of the token. ok is false if the token is not valid. An error means that the result is unknown.
 func (r *reviewer) AuthenticateToken(ctx context.Context, token string) (who *authenticator.Response, ok bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
 	defer cancel()
@@ -67,16 +67,16 @@ func (r *reviewer) AuthenticateToken(ctx context.Context, token string) (who *au
 	}}, true, nil
 }
 
-// meant reports whether a token is for one of the audiences that were asked for. A server that does not know of audiences
-// answers without any, and so knows nothing of ours.
+// meant reports whether a token is valid for one of the requested audiences. An API server that does not support audiences returns
+// none, so the token does not count as valid for ours.
 func (r *reviewer) meant(audiences []string) bool {
 	return len(r.audiences) == 0 || slices.ContainsFunc(audiences, func(a string) bool { return slices.Contains(r.audiences, a) })
 }
 
-// certificates returns who finds out whose a client certificate is, by the authorities in the file.
+// certificates returns the authenticator of client certificates, by the CA certificates in the file.
 //
-// TLS itself asks for a certificate and does not judge it. It is judged with every call: a connection outlives certificates and
-// authorities, and a caller whose certificate has expired deserves an answer that says so.
+// TLS only requests a certificate. Each call verifies it, because a connection can outlive certificates and CAs, and because a caller
+// with an expired certificate should get an error that says so.
 func certificates(file *dynamiccertificates.DynamicFileCAContent, clk clock.PassiveClock) authenticator.Request {
 	return group.NewAuthenticatedGroupAdder(x509request.NewDynamic(func() (x509.VerifyOptions, bool) {
 		options, ok := file.VerifyOptions()
@@ -86,17 +86,17 @@ func certificates(file *dynamiccertificates.DynamicFileCAContent, clk clock.Pass
 	}, x509request.CommonNameUserConversion))
 }
 
-// caller is what a call shows of who makes it.
+// caller holds the credentials of a call.
 type caller struct {
 	guard *Guard
 
-	// malformed says what is wrong with the authorization that was sent; then there is no token.
+	// malformed is the error in the authorization. If it is set, there is no token.
 	malformed error
 	token     string
 	tls       tls.ConnectionState
 }
 
-// caller reads what a call shows.
+// caller reads the credentials of a call.
 func (g *Guard) caller(ctx context.Context) *caller {
 	c := &caller{guard: g}
 	c.token, c.malformed = bearer(metadata.ValueFromIncomingContext(ctx, "authorization"))
@@ -110,7 +110,7 @@ func (g *Guard) caller(ctx context.Context) *caller {
 	return c
 }
 
-// bearer returns the token of an authorization; none if there is no authorization.
+// bearer returns the token of an authorization. Empty: there is no authorization.
 func bearer(authorization []string) (string, error) {
 	switch len(authorization) {
 	case 0:
@@ -122,13 +122,13 @@ func bearer(authorization []string) (string, error) {
 
 	scheme, token, _ := strings.Cut(strings.TrimSpace(authorization[0]), " ")
 	if token = strings.TrimSpace(token); !strings.EqualFold(scheme, "bearer") || token == "" {
-		return "", errors.New(`the authorization is of another kind than "Bearer <token>"`)
+		return "", errors.New(`the authorization does not have the form "Bearer <token>"`)
 	}
 
 	return token, nil
 }
 
-// identify returns who the caller is: by the certificate, else by the token, as Kubernetes does. The error is a status.
+// identify returns the user: by the certificate, or else by the token, as Kubernetes does. The error is a status.
 func (c *caller) identify(ctx context.Context) (user.Info, error) {
 	var problems []error
 
@@ -150,7 +150,7 @@ func (c *caller) identify(ctx context.Context) (user.Info, error) {
 
 		switch {
 		case err != nil:
-			return nil, c.guard.unknown(ctx, err, "who asks")
+			return nil, c.guard.unknown(ctx, err, "who the caller is")
 		case !ok:
 			problems = append(problems, errInvalidToken)
 		default:

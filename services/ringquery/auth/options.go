@@ -12,37 +12,37 @@ import (
 
 // Values of [Options.Mode].
 const (
-	// ModeNone lets everybody ask everything.
+	// ModeNone allows all queries.
 	ModeNone = "none"
-	// ModeKubernetes lets those ask whom the API server knows and gives the right to.
+	// ModeKubernetes allows queries of users whom the API server authenticates and authorizes.
 	ModeKubernetes = "kubernetes"
 )
 
-// maxTTL bounds how long somebody who has lost a right may still use it.
+// maxTTL limits how long users can use a permission that they have lost.
 const maxTTL = time.Hour
 
-// Options are the flags that say who may ask.
+// Options are the flags for authentication and authorization.
 type Options struct {
 	// Mode is ModeNone or ModeKubernetes.
 	Mode string
-	// ClientCAFile is a PEM file with the authorities of client certificates. Empty: client certificates are not asked for.
+	// ClientCAFile is a PEM file with the CA certificates of clients. Empty: the server requests no client certificates.
 	ClientCAFile string
-	// Audiences that a token must be for. Empty: those of the API server.
+	// Audiences for which a token must be valid. Empty: those of the API server.
 	Audiences []string
-	// TTL is how long an answer of the API server about a token or a right is used again. Zero: it is asked every time.
+	// TTL is how long answers of the API server about tokens and permissions are cached. Zero: they are not cached.
 	TTL time.Duration
 }
 
 // AddFlags registers the flags with their defaults.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&o.Mode, "authentication", ModeKubernetes, "`who` may ask: kubernetes (users that the API server knows, with the right to get clusterrings/diagnostics) or none (everybody who reaches the address)")
-	fs.StringVar(&o.ClientCAFile, "client-ca-file", "", "PEM `file` with the authorities of client certificates, whose common name is the user and whose organizations are the groups; read again when it changes. By default only tokens are taken")
-	fs.StringSliceVar(&o.Audiences, "token-audience", nil, "`audience` that a token must be for; may be repeated. By default that of the API server")
-	fs.DurationVar(&o.TTL, "access-cache-ttl", time.Minute, "`time` for which an answer of the API server about a token or a right is used again, a refusal at most 5s; 0 to ask every time")
+	fs.StringVar(&o.Mode, "authentication", ModeKubernetes, "`mode`: kubernetes (the API server authenticates users, who need permission to get clusterrings/diagnostics) or none (everybody who reaches the address gets answers)")
+	fs.StringVar(&o.ClientCAFile, "client-ca-file", "", "PEM `file` with the CA certificates of clients; the common name of a client certificate is the user, and its organizations are the groups; read again when it changes. By default, only tokens are accepted")
+	fs.StringSliceVar(&o.Audiences, "token-audience", nil, "`audience` for which a token must be valid; may be repeated. By default, that of the API server")
+	fs.DurationVar(&o.TTL, "access-cache-ttl", time.Minute, "`time` for which answers of the API server about tokens and permissions are cached, refusals for at most 5s; 0 disables the cache")
 }
 
-// Validate returns everything that is wrong with the flags, or nil. plaintext says that the server has no TLS, and address is
-// where it listens: tokens must not travel over a network in the clear.
+// Validate returns all errors in the flags, or nil. plaintext is true if the server has no TLS, and address is where it listens:
+// tokens must not travel over a network in the clear.
 func (o *Options) Validate(plaintext bool, address string) error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -51,12 +51,12 @@ func (o *Options) Validate(plaintext bool, address string) error {
 	case o.Mode != ModeNone && o.Mode != ModeKubernetes:
 		fail("--authentication must be %s or %s, not %q", ModeKubernetes, ModeNone, o.Mode)
 	case o.Mode == ModeNone && (o.ClientCAFile != "" || len(o.Audiences) > 0):
-		fail("--client-ca-file and --token-audience say who a caller is, and --authentication none does not ask: choose one")
+		fail("--client-ca-file and --token-audience have no effect with --authentication none: choose one")
 	case o.Mode == ModeKubernetes && plaintext && !loopback(address):
-		fail("--plaintext would send tokens over the network in the clear: serve with TLS, or on 127.0.0.1 alone by "+
-			"--grpc-bind-address, or choose --authentication %s and let everybody ask", ModeNone)
+		fail("--plaintext would send tokens over the network in the clear: serve with TLS, or only on 127.0.0.1 by "+
+			"--grpc-bind-address, or answer everybody with --authentication %s", ModeNone)
 	case plaintext && o.ClientCAFile != "":
-		fail("--client-ca-file needs TLS, and --plaintext has none: choose one")
+		fail("--client-ca-file requires TLS and excludes --plaintext: choose one")
 	}
 
 	for _, audience := range o.Audiences {
@@ -72,7 +72,7 @@ func (o *Options) Validate(plaintext bool, address string) error {
 	return errors.Join(errs...)
 }
 
-// loopback reports whether an address can be reached from this machine alone.
+// loopback reports whether an address can be reached only from this machine.
 func loopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {

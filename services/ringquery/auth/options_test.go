@@ -29,7 +29,7 @@ func TestFlags(t *testing.T) {
 		"plaintext on a network":       {nil, true, "192.0.2.1:8090", "in the clear"},
 		"plaintext on a name":          {nil, true, "localhost.example.com:8090", "in the clear"},
 		"certificates":                 {[]string{"--client-ca-file=ca"}, false, everywhere, ""},
-		"certificates without TLS":     {[]string{"--client-ca-file=ca"}, true, "127.0.0.1:1", "needs TLS"},
+		"certificates without TLS":     {[]string{"--client-ca-file=ca"}, true, "127.0.0.1:1", "requires TLS"},
 		"certificates for nothing":     {[]string{"--client-ca-file=ca", "--authentication=none"}, false, everywhere, "choose one"},
 		"audiences":                    {[]string{"--token-audience=a", "--token-audience=b"}, false, everywhere, ""},
 		"audiences for nothing":        {[]string{"--token-audience=a", "--authentication=none"}, false, everywhere, "choose one"},

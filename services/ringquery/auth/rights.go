@@ -16,18 +16,18 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
-// What it takes the right to, in the words of RBAC.
+// The required permission, in terms of RBAC.
 const (
 	verb        = "get"
 	resource    = "clusterrings"
 	subresource = "diagnostics"
 )
 
-// remembered is how many answers about rights are remembered; the least recently used is forgotten first.
+// remembered is the maximum number of cached answers. The least recently used answer is evicted first.
 const remembered = 4096
 
-// rights finds out whether somebody may ask about a ring. Those who want to know the same at the same time wait for one answer:
-// the watchers of a ring hear of a change at the same moment, and many are the same user.
+// rights finds out whether a user may query a ring. Equal questions at the same time share one request, because all watchers of a ring
+// receive a change at the same moment, and many of them are the same user.
 type rights struct {
 	reviews      authorizationclient.SubjectAccessReviewInterface
 	ttl, refusal time.Duration
@@ -35,8 +35,7 @@ type rights struct {
 	flights      singleflight.Group
 }
 
-// may reports whether the user may ask about the ring of that name, or about all if it is empty. An error means that this is not
-// known.
+// may reports whether the user may query the ring, or all rings if the name is empty. An error means that the result is unknown.
 func (r *rights) may(ctx context.Context, who user.Info, ring string) (bool, error) {
 	spec := authorizationv1.SubjectAccessReviewSpec{
 		User: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups(), Extra: map[string]authorizationv1.ExtraValue{},
@@ -51,7 +50,7 @@ func (r *rights) may(ctx context.Context, who user.Info, ring string) (bool, err
 
 	key, err := json.Marshal(spec) // sorts the keys of maps
 	if err != nil {
-		return false, fmt.Errorf("write down the rights of user %q: %w", who.GetName(), err)
+		return false, fmt.Errorf("encode the review for user %q: %w", who.GetName(), err)
 	}
 
 	if allowed, ok := r.answers.Get(string(key)); ok {
@@ -59,12 +58,12 @@ func (r *rights) may(ctx context.Context, who user.Info, ring string) (bool, err
 	}
 
 	flight := r.flights.DoChan(string(key), func() (any, error) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reviewTimeout) // it goes on for the others when ctx ends
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reviewTimeout) // other callers may still wait for it when ctx ends
 		defer cancel()
 
 		review, err := r.reviews.Create(ctx, &authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
 		if err != nil {
-			return false, fmt.Errorf("review the rights of user %q: %w", who.GetName(), err)
+			return false, fmt.Errorf("review the permissions of user %q: %w", who.GetName(), err)
 		}
 
 		allowed, ttl := review.Status.Allowed && !review.Status.Denied, r.refusal

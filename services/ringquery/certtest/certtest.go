@@ -1,4 +1,4 @@
-// Package certtest makes certificates for tests: of servers on 127.0.0.1, and of their clients.
+// Package certtest creates certificates for tests: of servers on 127.0.0.1, and of their clients.
 package certtest
 
 import (
@@ -18,24 +18,24 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Begin and End are when certificates are valid that do not say otherwise.
+// Begin and End limit the default validity of certificates.
 var (
 	Begin = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 	End   = time.Date(2120, 1, 1, 0, 0, 0, 0, time.UTC)
 )
 
-// Authority signs certificates. Make it with NewAuthority.
+// Authority is a CA. Create it with NewAuthority.
 type Authority struct {
 	certificate *x509.Certificate
 	key         *ecdsa.PrivateKey
 }
 
-// NewAuthority returns an authority that no other trusts.
+// NewAuthority returns a new CA.
 func NewAuthority(t testing.TB) *Authority {
 	t.Helper()
 
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority of a test"}, NotBefore: Begin, NotAfter: End,
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "CA of a test"}, NotBefore: Begin, NotAfter: End,
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
 	}
 	a := &Authority{certificate: template, key: newKey(t)}
@@ -44,12 +44,12 @@ func NewAuthority(t testing.TB) *Authority {
 	return a
 }
 
-// PEM returns the authority's certificate.
+// PEM returns the CA certificate.
 func (a *Authority) PEM() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.certificate.Raw})
 }
 
-// Pool returns a pool that trusts the authority alone.
+// Pool returns a pool that contains only the CA certificate.
 func (a *Authority) Pool() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AddCert(a.certificate)
@@ -60,7 +60,7 @@ func (a *Authority) Pool() *x509.CertPool {
 // Pair is a certificate and its key, both PEM.
 type Pair struct{ Cert, Key []byte }
 
-// Server returns a certificate for 127.0.0.1 with this serial number, until then; a zero end means End.
+// Server returns a certificate for 127.0.0.1 with the serial number. A zero end means End.
 func (a *Authority) Server(t testing.TB, serial int64, end time.Time) Pair {
 	t.Helper()
 
@@ -70,7 +70,7 @@ func (a *Authority) Server(t testing.TB, serial int64, end time.Time) Pair {
 	})
 }
 
-// Client returns a certificate of a user, until then; a zero end means End.
+// Client returns a certificate of a user. A zero end means End.
 func (a *Authority) Client(t testing.TB, end time.Time, user string, groups ...string) Pair {
 	t.Helper()
 
@@ -107,7 +107,7 @@ func (p Pair) Write(t testing.TB, certFile, keyFile string) {
 	require.NoError(t, os.WriteFile(certFile, p.Cert, 0o600))
 }
 
-// TLS returns the pair as TLS wants it.
+// TLS returns the pair for crypto/tls.
 func (p Pair) TLS(t testing.TB) tls.Certificate {
 	t.Helper()
 

@@ -10,7 +10,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
-// conditions adds what the services say of the ring. As long as the object itself is fine, that is no more than worth knowing.
+// conditions adds the problems that the services report about the ring. While the object itself is fine, they are only informative.
 func (c *ringCase) conditions() {
 	severity := min(c.worst(), Warning)
 	if !c.in.Belongs {
@@ -27,20 +27,20 @@ func (c *ringCase) conditions() {
 		severity := severity
 
 		if assigned.Reason == v1alpha1.ReasonDeleting {
-			severity = Info // as it should be, and it says what the ring waits for
+			severity = Info // expected, and it reports what the ring is waiting for
 		}
 
 		if c.actor == Rebalancer && (assigned.Reason == v1alpha1.ReasonAssignmentFailed || assigned.Reason == v1alpha1.ReasonResourcesMissing) {
-			severity = c.worst() // it may be what keeps this object
+			severity = c.worst() // it may be the reason why this object does not move
 		}
 
-		c.add(severity, ReasonNotAssigned, c.quote("The rebalancer says", assigned), "")
+		c.add(severity, ReasonNotAssigned, c.quote("The rebalancer reports", assigned), "")
 	}
 
 	if isFalse(webhook) && webhook.Reason != v1alpha1.ReasonDeleting {
 		told = true
-		c.add(severity, ReasonWebhookNotRegistered, c.quote("The assigner says", webhook)+
-			" Until that is mended, new objects get their shard from the rebalancer, a little later.", "")
+		c.add(severity, ReasonWebhookNotRegistered, c.quote("The assigner reports", webhook)+
+			" Until this is fixed, new objects get their shard from the rebalancer, seconds later.", "")
 	}
 
 	ready := meta.FindStatusCondition(conditions, v1alpha1.ConditionReady)
@@ -48,18 +48,18 @@ func (c *ringCase) conditions() {
 
 	stuck := isFalse(shards) && shards.Reason == v1alpha1.ReasonLeasesNotTaken
 	if isFalse(ready) && !told && (stuck || !isFalse(shards)) && !isFalse(assigned) && !isFalse(webhook) {
-		c.add(severity, ReasonNotReady, c.quote("The lease monitor says", ready), "")
+		c.add(severity, ReasonNotReady, c.quote("The lease monitor reports", ready), "")
 	}
 
 	if c.actor == Rebalancer && assigned == nil && c.worst() > Info {
-		c.add(Error, ReasonRebalancerSilent, fmt.Sprintf("The rebalancer has never said anything about ring %s: it seems not to run, and nothing will move.", c.name),
-			"Start it, or see why it does not: kubectl -n "+v1alpha1.SystemNamespace+" get pods -l app.kubernetes.io/name=rebalancer")
+		c.add(Error, ReasonRebalancerSilent, fmt.Sprintf("The rebalancer has never reported on ring %s: it does not seem to run, and nothing will move.", c.name),
+			"Start it, or find out why it does not start: kubectl -n "+v1alpha1.SystemNamespace+" get pods -l app.kubernetes.io/name=rebalancer")
 	}
 }
 
 func isFalse(c *metav1.Condition) bool { return c != nil && c.Status != metav1.ConditionTrue }
 
-// quote repeats what a condition says.
+// quote describes a condition.
 func (c *ringCase) quote(who string, condition *metav1.Condition) string {
 	message := condition.Message
 	if message == "" {

@@ -19,19 +19,19 @@ func (c *ringCase) coverage() bool {
 
 	switch {
 	case !c.DeletionTimestamp.IsZero():
-		c.uncovered(Warning, ReasonRingDeleting, fmt.Sprintf("Ring %s is being deleted, for %s now: it gives up its objects and assigns none.",
+		c.uncovered(Warning, ReasonRingDeleting, fmt.Sprintf("Ring %s has been in deletion for %s: it releases its objects and assigns none.",
 			c.name, span(c.facts.Now.Sub(c.DeletionTimestamp.Time))), "")
 	case c.Leaving:
-		c.uncovered(Warning, ReasonResourceLeft, fmt.Sprintf("Ring %s does not list %s any more, and gives up what it had of them.", c.name, resource), "")
+		c.uncovered(Warning, ReasonResourceLeft, fmt.Sprintf("Ring %s no longer lists %s, and releases its objects of this resource.", c.name, resource), "")
 	case c.Coverage == rings.NotCovered:
 		c.uncovered(Warning, ReasonNamespaceNotSelected, fmt.Sprintf("Ring %s does not shard objects in namespace %s: its selector is %q, "+
-			"and the namespace's labels are %s.", c.name, c.facts.Object.Namespace, c.Selector(), c.namespaceLabels()), c.selectAdvice())
+			"and the labels of the namespace are %s.", c.name, c.facts.Object.Namespace, c.Selector(), c.namespaceLabels()), c.selectAdvice())
 	case c.facts.Object.Meta != nil && c.in.Controlled && c.owner == nil:
 		c.noOwner(resource.String())
 	default:
 		if c.Coverage == rings.Unknown {
-			c.add(Info, ReasonNamespaceUnknown, fmt.Sprintf("The server could not read the labels of namespace %s. What is said of ring %s holds if "+
-				"its selector %q selects the namespace; if not, the ring does not shard the object.", c.facts.Object.Namespace, c.name, c.Selector()), "")
+			c.add(Info, ReasonNamespaceUnknown, fmt.Sprintf("The server could not read the labels of namespace %s. The findings about ring %s apply if "+
+				"its selector %q selects the namespace. Otherwise, the ring does not shard the object.", c.facts.Object.Namespace, c.name, c.Selector()), "")
 		}
 
 		return true
@@ -40,31 +40,31 @@ func (c *ringCase) coverage() bool {
 	return false
 }
 
-// noOwner explains a controlled resource's object that nothing of the ring controls.
+// noOwner explains an object of a controlled resource that follows no main object of the ring.
 func (c *ringCase) noOwner(resource string) {
-	rule := fmt.Sprintf("Ring %s shards only those %s that follow one of its main objects (%s)", c.name, resource, c.mainKinds())
+	rule := fmt.Sprintf("Ring %s shards only %s that follow one of its main objects (%s)", c.name, resource, c.mainKinds())
 
 	ref := metav1.GetControllerOfNoCopy(c.facts.Object.Meta)
 	if ref == nil {
-		c.uncovered(Info, ReasonNoController, rule+", and nothing controls this one.",
+		c.uncovered(Info, ReasonNoController, rule+", and this object has no controller.",
 			"If it should be sharded, its creator must set an owner reference with controller: true.")
 
 		return
 	}
 
 	if c.Unread != "" {
-		c.uncovered(Warning, ReasonOwnerForbidden, fmt.Sprintf("%s. This one is controlled by %s, which the server may not read: whom it follows is not known.",
-			rule, c.Unread), fmt.Sprintf("Grant get on it by a ClusterRole with the label %s: \"true\".", v1alpha1.LabelAggregateToRingQuery))
+		c.uncovered(Warning, ReasonOwnerForbidden, fmt.Sprintf("%s. This object is controlled by %s, which the server may not read, so its owner is not known.",
+			rule, c.Unread), fmt.Sprintf("Grant get on that resource by a ClusterRole with the label %s: \"true\".", v1alpha1.LabelAggregateToRingQuery))
 
 		return
 	}
 
 	by := fmt.Sprintf("is controlled by %s %s (%s)", ref.Kind, ref.Name, ref.APIVersion)
 	if _, role, ok := c.Resources.ControllerOf(c.facts.Object.Meta); ok && role == resources.Controlled {
-		by += fmt.Sprintf(", which follows none of them either, or through more than %d levels", v1alpha1.MaxDepth)
+		by += fmt.Sprintf(", which also follows none of them, or through more than %d levels", v1alpha1.MaxDepth)
 	}
 
-	c.uncovered(Info, ReasonForeignController, rule+", and this one "+by+".", "")
+	c.uncovered(Info, ReasonForeignController, rule+", and this object "+by+".", "")
 }
 
 func (c *ringCase) mainKinds() string {
@@ -76,40 +76,40 @@ func (c *ringCase) mainKinds() string {
 	return list(kinds)
 }
 
-// uncovered explains why the ring does not shard the object, and what becomes of labels that the object carries all the same. The
-// severity is for an object without labels.
+// uncovered explains why the ring does not shard the object, and what happens to labels that the object still has. The severity is
+// that for an object without labels.
 func (c *ringCase) uncovered(severity pb.Severity, reason Reason, message, advice string) {
 	if c.in.Labelled || c.in.Draining {
 		severity, message = max(severity, Warning), message+" "+c.leftLabels()
 	} else if c.facts.Object.Meta != nil && severity == Warning {
-		message += " No shard of it works on the object."
+		message += " No shard of the ring works on the object."
 	}
 
 	c.add(severity, reason, message, advice)
 }
 
-// leftLabels says what becomes of the labels of an object that the ring does not shard.
+// leftLabels describes what happens to the labels of an object that the ring does not shard.
 func (c *ringCase) leftLabels() string {
-	still := "It still carries a label of the ring; "
+	still := "It still has a label of the ring. "
 	if c.in.Shard != "" {
-		still = "It is still at shard " + c.in.Shard + "; "
+		still = "It is still at shard " + c.in.Shard + ". "
 	}
 
 	switch {
 	case c.act.Verb == plan.Drain:
-		return still + "the rebalancer asks that shard to give it up, and the labels go."
+		return still + "The rebalancer drains it and then removes the labels."
 	case c.act.Verb == plan.AwaitAcknowledgement && c.in.Controlled:
-		return still + "its labels go once its owner's shard has given the owner up."
+		return still + "Its labels are removed when the shard of its owner has released the owner."
 	case c.act.Verb == plan.AwaitAcknowledgement:
-		return still + "that shard was asked to give it up, and the labels go."
+		return still + "The object is draining, and its labels are removed when the shard releases it."
 	case c.act.TakenFrom != "":
-		return still + "that shard is not available, and the labels go once a live read confirms that it does not hold its Lease."
+		return still + "That shard is not available. The labels are removed when a live read confirms that the shard does not hold its Lease."
 	}
 
-	return still + "the rebalancer removes the ring's labels."
+	return still + "The rebalancer removes the labels of the ring."
 }
 
-// leave adds what hinders an object from leaving the ring.
+// leave adds what prevents an object from leaving the ring.
 func (c *ringCase) leave() {
 	switch {
 	case c.act.TakenFrom != "" && held(c.leases(c.act.TakenFrom)):
@@ -124,7 +124,7 @@ func (c *ringCase) leave() {
 
 func (c *ringCase) namespaceLabels() string {
 	if c.facts.NamespaceLabels == nil {
-		return "not known, but for " + corev1.LabelMetadataName + "=" + c.facts.Object.Namespace
+		return "not known, except " + corev1.LabelMetadataName + "=" + c.facts.Object.Namespace
 	}
 
 	return labelText(c.facts.NamespaceLabels)
@@ -133,23 +133,23 @@ func (c *ringCase) namespaceLabels() string {
 func (c *ringCase) selectAdvice() string {
 	ns := c.facts.Object.Namespace
 	if c.Spec.NamespaceSelector == nil {
-		return fmt.Sprintf("By default %s and %s are left out. To shard objects in them, give the ring a namespaceSelector.",
+		return fmt.Sprintf("By default, %s and %s are excluded. To shard objects in them, set a namespaceSelector in the ring.",
 			metav1.NamespaceSystem, v1alpha1.SystemNamespace)
 	}
 
-	return fmt.Sprintf("If it should be sharded, label the namespace (kubectl label namespace %s ...) so that the selector matches, "+
-		"or change the ring's namespaceSelector.", ns)
+	return fmt.Sprintf("If the object should be sharded, label the namespace (kubectl label namespace %s ...) so that the selector matches, "+
+		"or change the namespaceSelector of the ring.", ns)
 }
 
-// stray explains a label of a ring that has nothing to do with the object's resource.
+// stray explains a label of a ring that does not list the object's resource.
 func (c *ringCase) stray() {
 	label, value := v1alpha1.ShardLabel(c.name), c.in.Shard
 	if !c.in.Labelled {
 		label, value = v1alpha1.DrainLabel(c.name), c.facts.Object.Meta.Labels[v1alpha1.DrainLabel(c.name)]
 	}
 
-	c.add(Warning, ReasonStrayLabel, fmt.Sprintf("It carries the label %s=%s, but ring %s does not list %s, and has no record of it: no service gives the "+
-		"label a meaning, or removes it.", label, value, c.name, c.facts.Object.Resource.GroupResource()),
+	c.add(Warning, ReasonStrayLabel, fmt.Sprintf("It has the label %s=%s, but ring %s does not list %s and has no record of it: every service ignores the "+
+		"label, and none removes it.", label, value, c.name, c.facts.Object.Resource.GroupResource()),
 		"Remove it: "+c.facts.Object.labelCommand(label+"-"))
 	c.labelWriter()
 }

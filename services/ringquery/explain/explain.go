@@ -15,11 +15,11 @@ import (
 	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
-// nextShards is the number of shards in an explanation that would be next.
+// nextShards is the number of next shards in an explanation.
 const nextShards = 2
 
-// Explain returns what follows from the facts: what there is to say to a person, the most important first, and the same for programs,
-// ring by ring.
+// Explain derives an explanation from the facts: findings for people, the most severe first, and the same facts for programs, ring by
+// ring.
 func Explain(f *Facts) *pb.ExplainResponse {
 	e := &pb.ExplainResponse{Object: f.Object.message(), Findings: object(f)}
 
@@ -44,17 +44,18 @@ type ringCase struct {
 	name string
 	in   plan.Object
 	act  plan.Action
-	// owner is the main object that the object follows; nil if there is none. between are those between the two, the nearest first.
+	// owner is the main object that the object follows. Nil: there is none. between are the objects between the two, the nearest
+	// first.
 	owner   *resources.Owner
 	between []resources.Owner
-	// gone says that the owner does not exist any more; replaced, that another object has its name.
+	// gone is true if the owner no longer exists, and replaced is true if another object has its name.
 	gone, replaced bool
 
-	// key decides where the object belongs; nil if it is not known or there is none.
+	// key is the partition key of the object. Nil: it is not known, or there is none.
 	key *key.Key
-	// told is what programs are told of the owner; nil if no main object of the ring controls the object.
+	// told is the owner in the answer. Nil: the object follows no main object of the ring.
 	told *pb.ExplainedOwner
-	// next is what will happen to the object's labels next, and actor who will do that; empty if nothing will happen.
+	// next is the next change of the object's labels, and actor makes it. An empty actor means that nothing will happen.
 	next  pb.NextStep
 	actor string
 
@@ -97,7 +98,7 @@ func newRingCase(f *Facts, r *Ring) *ringCase {
 	return c
 }
 
-// message returns what programs are told of the ring.
+// message returns the part of the answer about the ring.
 func (c *ringCase) message() *pb.RingExplanation {
 	res := &pb.RingExplanation{
 		Ring: c.name, Role: rings.RoleOf(c.Role), Covered: c.in.Belongs, Owner: c.told, Next: c.next, NextActor: c.actor,
@@ -109,18 +110,13 @@ func (c *ringCase) message() *pb.RingExplanation {
 	}
 
 	if c.in.Belongs {
-		coverage := rings.Covered
-		if c.Coverage == rings.Unknown {
-			coverage = rings.Unknown
-		}
-
-		res.Location = c.Locate(rings.Place{Role: c.Role, Coverage: coverage, Key: *c.key}, nextShards)
+		res.Location = c.Locate(c.Role, c.Coverage, *c.key, nextShards)
 	}
 
 	return res
 }
 
-// pick returns the Lease of that name: the available one, if there are several.
+// pick returns the shard of that name. If there are several, it prefers the available one.
 func pick(shards []rings.Shard, name string) *pb.Shard {
 	var found *rings.Shard
 	for i := range shards {
@@ -136,12 +132,12 @@ func pick(shards []rings.Shard, name string) *pb.Shard {
 	return found.Message()
 }
 
-// covers reports whether the ring shards objects of that resource in that namespace. If that is not known, it is assumed.
+// covers reports whether the ring shards objects of this resource in this namespace. If this is not known, it returns true.
 func (c *ringCase) covers() bool {
 	return c.DeletionTimestamp.IsZero() && !c.Leaving && c.Coverage != rings.NotCovered
 }
 
-// addOwner takes note of the owner of a controlled object.
+// addOwner records the owner of a controlled object.
 func (c *ringCase) addOwner(kin *resources.Kin) {
 	owner := kin.Owner
 	if owner == nil {
@@ -157,23 +153,23 @@ func (c *ringCase) addOwner(kin *resources.Kin) {
 
 	c.gone = found == Missing
 	c.told = &pb.ExplainedOwner{
-		Resource: owner.Resource.GroupResource().String(), Namespace: owner.Namespace, Name: owner.Name, Found: pb.Found_FOUND_FORBIDDEN,
+		Resource: owner.Resource.GroupResource().String(), Namespace: owner.Namespace, Name: owner.Name, Found: cmp.Or(found, Forbidden),
 	}
 
 	switch found {
 	case Read:
 		at := assignment.Labels(c.name, c.Owner.Meta.Labels)
-		c.told.Found, c.told.Shard, c.told.Draining = pb.Found_FOUND_YES, at.Shard, at.Draining
+		c.told.Shard, c.told.Draining = at.Shard, at.Draining
 		c.in.Owner = plan.Owner{Exists: true, Shard: at.Shard, Draining: at.Draining, Belongs: c.ownerStays()}
 	case NotRead, Forbidden:
-		// The best that can be assumed; a finding says that it is no more than that.
+		// Assume the best. A finding reports that this is an assumption.
 		c.in.Owner = plan.Owner{Exists: true, Shard: c.in.Desired, Belongs: c.ownerStays()}
 	case Missing:
-		c.told.Found = pb.Found_FOUND_NO
 	}
 }
 
-// ownerStays reports whether the ring covers the owner. Its resource is a main one, so it may stay where the object's leaves.
+// ownerStays reports whether the ring covers the owner. The main resource of the owner can stay in the ring when that of the object
+// leaves it.
 func (c *ringCase) ownerStays() bool {
 	if !c.DeletionTimestamp.IsZero() {
 		return false
@@ -187,7 +183,7 @@ func (c *ringCase) ownerStays() bool {
 	return listed && (!c.owner.Resource.Namespaced || c.Coverage != rings.NotCovered)
 }
 
-// explain says what is to be said about the ring.
+// explain adds all findings about the ring.
 func (c *ringCase) explain() {
 	switch {
 	case c.Role == "":
@@ -224,10 +220,10 @@ func (c *ringCase) worst() pb.Severity {
 	return worst
 }
 
-// unread says what follows from the object's name alone.
+// unread adds the findings that follow from the object's name alone.
 func (c *ringCase) unread() {
 	if c.in.Controlled {
-		c.add(Info, ReasonBelongs, fmt.Sprintf("Ring %s lists %s as controlled: the object is where the object is that controls it.",
+		c.add(Info, ReasonBelongs, fmt.Sprintf("Ring %s lists %s as controlled: the object is at the shard of the object that controls it.",
 			c.name, c.facts.Object.Resource.GroupResource()), "")
 
 		return
@@ -242,17 +238,17 @@ func (c *ringCase) unread() {
 		return
 	}
 
-	c.add(Info, ReasonBelongs, fmt.Sprintf("By its name it belongs to shard %s of ring %s (%s). Whether it is there is not known.",
+	c.add(Info, ReasonBelongs, fmt.Sprintf("By its name, it belongs to shard %s of ring %s (%s). It is not known whether it is there.",
 		c.in.Desired, c.name, c.why(*c.key)), "")
 	c.conditions()
 }
 
-// why says how the shard of a key follows.
+// why describes how the shard of a key is determined.
 func (c *ringCase) why(k key.Key) string {
-	return fmt.Sprintf("its key %s falls on partition %d", keyText(k), c.View.Table().Partition(k.Hash()))
+	return fmt.Sprintf("its key %s is in partition %d", keyText(k), c.View.Table().Partition(k.Hash()))
 }
 
-// keyText writes a key as it is hashed.
+// keyText formats a key as it is hashed.
 func keyText(k key.Key) string {
 	return strings.Join([]string{k.Group, k.Kind, k.Namespace, k.Name}, "/")
 }

@@ -4,39 +4,29 @@ import (
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 )
 
-// How bad a finding is. Greater ones are worse.
+// Short names of the enums of the API, which documents them. A greater severity is worse.
 const (
-	// Info is as it should be.
-	Info = pb.Severity_SEVERITY_INFO
-	// Warning is under way, or worth knowing, and should pass by itself.
+	Info    = pb.Severity_SEVERITY_INFO
 	Warning = pb.Severity_SEVERITY_WARNING
-	// Error says that nobody works on the object, or that it does not get where it belongs, and that this may not pass by itself.
-	Error = pb.Severity_SEVERITY_ERROR
-)
+	Error   = pb.Severity_SEVERITY_ERROR
 
-// What will happen to an object's labels next.
-const (
-	// Nothing will happen.
-	Nothing = pb.NextStep_NEXT_STEP_NONE
-	// Assign says that it gets the label of its shard.
-	Assign = pb.NextStep_NEXT_STEP_ASSIGN
-	// TakeOver says that it is taken from a shard that does not hold its Lease, once a live read confirms that.
-	TakeOver = pb.NextStep_NEXT_STEP_TAKE_OVER
-	// Drain says that its shard is asked to give it up.
-	Drain = pb.NextStep_NEXT_STEP_DRAIN
-	// Acknowledge says that its shard gives it up.
+	Nothing     = pb.NextStep_NEXT_STEP_NONE
+	Assign      = pb.NextStep_NEXT_STEP_ASSIGN
+	TakeOver    = pb.NextStep_NEXT_STEP_TAKE_OVER
+	Drain       = pb.NextStep_NEXT_STEP_DRAIN
 	Acknowledge = pb.NextStep_NEXT_STEP_ACKNOWLEDGE
-	// Withdraw says that the request to give it up is taken back.
-	Withdraw = pb.NextStep_NEXT_STEP_WITHDRAW
-	// Release says that the ring's labels are removed.
-	Release = pb.NextStep_NEXT_STEP_RELEASE
-	// FollowOwner says that it gets a shard once its owner has one, or has moved.
+	Withdraw    = pb.NextStep_NEXT_STEP_WITHDRAW
+	Release     = pb.NextStep_NEXT_STEP_RELEASE
 	FollowOwner = pb.NextStep_NEXT_STEP_FOLLOW_OWNER
-	// AwaitShard says that nothing can happen until a shard holds its Lease.
-	AwaitShard = pb.NextStep_NEXT_STEP_AWAIT_SHARD
+	AwaitShard  = pb.NextStep_NEXT_STEP_AWAIT_SHARD
+
+	NotRead   = pb.Found_FOUND_UNSPECIFIED // nobody tried
+	Read      = pb.Found_FOUND_YES
+	Missing   = pb.Found_FOUND_NO
+	Forbidden = pb.Found_FOUND_FORBIDDEN
 )
 
-// Who does something. A shard is "shard " and its name.
+// Actors that take the next step. The actor "shard NAME" is a shard.
 const (
 	Rebalancer   = "rebalancer"
 	LeaseMonitor = "lease monitor"

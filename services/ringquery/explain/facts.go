@@ -1,15 +1,15 @@
-// Package explain says to a person where an object is, where it belongs, why, and who will do what next.
+// Package explain explains where an object is, where it belongs, why, and what happens next.
 //
-// [Answer] gathers [Facts]. [Explain] says what follows from them, as a message of the API; it asks nobody and knows no clock. Package
-// plan, which the rebalancer acts by, decides what happens next, so that the two never disagree.
+// [Answer] gathers [Facts]. [Explain] derives an explanation from them. It sends no requests and uses no clock. Package plan decides what
+// happens next. The rebalancer uses the same package, so that the two never disagree.
 //
 // # Invariants
 //
-//  1. There is always a finding: of an object that is fine, too, it is said why.
-//  2. Findings begin with the most severe; of equally severe ones, what is about the object comes first, then ring by ring what
-//     decides comes before what follows from it.
-//  3. A finding claims no more than the facts show. Times by the clocks of other machines put words into a message and choose between
-//     Info, Warning and Error; nothing else depends on them.
+//  1. There is always a finding. For an object that is fine, it explains why.
+//  2. Findings are sorted by severity, the most severe first. Among equally severe ones, findings about the object come first. Then, ring
+//     by ring, causes come before their effects.
+//  3. A finding claims only what the facts show. Times by the clocks of other machines affect only the text of a message and the choice
+//     between Info, Warning, and Error.
 package explain
 
 import (
@@ -23,19 +23,19 @@ import (
 	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
-// Facts are all that an explanation follows from. They are read only.
+// Facts are the input of an explanation. They are read-only.
 type Facts struct {
 	// Now is the time of the answer.
 	Now time.Time
-	// Object is what is asked about.
+	// Object is the object in question.
 	Object Object
-	// NamespaceLabels are those of the object's namespace; nil if it has none or they could not be read.
+	// NamespaceLabels are those of the object's namespace. Nil: it has no namespace, or the labels could not be read.
 	NamespaceLabels map[string]string
-	// Rings have to do with the object, in the order of their names: they list its resource, or the object carries a label of theirs.
+	// Rings are the rings that list the resource or of which the object has a label, sorted by name.
 	Rings []Ring
-	// Known are the names of all rings there are; nil: the question is about one ring, and nothing is to be said of others.
+	// Known are the names of all rings. Nil: the question is about one ring, and the answer must not reveal others.
 	Known []string
-	// Controlling are the names of the rings that list the kind of the object's controller, and not the object's own resource.
+	// Controlling are the names of the rings that list the kind of the object's controller, but not the object's resource.
 	Controlling []string
 }
 
@@ -45,11 +45,11 @@ type Object struct {
 	Resource resources.Resource
 	// Namespace is empty for a cluster-scoped object.
 	Namespace, Name string
-	// Meta is its metadata; nil if the server may not read it.
+	// Meta is its metadata. Nil: the server may not read it.
 	Meta *metav1.PartialObjectMetadata
 }
 
-// metadata returns what is known of the object's metadata: all that was read, or its name.
+// metadata returns the metadata that was read, or else only the object's name.
 func (o *Object) metadata() *metav1.PartialObjectMetadata {
 	if o.Meta != nil {
 		return o.Meta
@@ -58,7 +58,7 @@ func (o *Object) metadata() *metav1.PartialObjectMetadata {
 	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name}}
 }
 
-// message returns the object as the API tells it.
+// message returns the object as in the API.
 func (o *Object) message() *pb.ExplainedObject {
 	res := &pb.ExplainedObject{
 		Group:     o.Resource.GVR.Group,
@@ -66,14 +66,14 @@ func (o *Object) message() *pb.ExplainedObject {
 		Kind:      o.Resource.Kind.Kind,
 		Namespace: o.Namespace,
 		Name:      o.Name,
-		Found:     pb.Found_FOUND_FORBIDDEN,
+		Found:     Forbidden,
 	}
 
 	if o.Meta == nil {
 		return res
 	}
 
-	res.Found = pb.Found_FOUND_YES
+	res.Found = Read
 	res.Uid = string(o.Meta.UID)
 	res.CreateTime = timestamppb.New(o.Meta.CreationTimestamp.Time)
 	res.Deleting = !o.Meta.DeletionTimestamp.IsZero()
@@ -85,45 +85,31 @@ func (o *Object) message() *pb.ExplainedObject {
 	return res
 }
 
-// Ring is what is known of one ring, and of the object in it.
+// Ring holds the facts about one ring, and about the object in it.
 type Ring struct {
-	// Ring is the ring; its Resources are what it lists and, if Leaving, what it listed before.
+	// Ring is the ring. Its Resources are those that it lists and, if Leaving, those that it listed before.
 	rings.Ring
 
-	// Shards are all Leases of the ring, in the order of their names, then namespaces.
+	// Shards are all Leases of the ring, sorted by name, then namespace.
 	Shards []rings.Shard
-	// Role of the object's resource; empty if neither the ring's spec nor its status names it.
+	// Role of the object's resource. Empty: neither the spec of the ring nor its status contains the resource.
 	Role resources.Role
-	// Leaving says that only the status names it: the ring is about to give up the objects of that resource.
+	// Leaving is true if only the status contains it: the ring is about to release the objects of that resource.
 	Leaving bool
-	// Coverage says whether the ring selects the object's namespace. Objects without a namespace are always selected.
+	// Coverage reports whether the ring selects the object's namespace. Cluster-scoped objects are always covered.
 	Coverage rings.Coverage
-	// Kin is whom a controlled object follows; nil if that is nobody of the ring, or could not be found out. A main object needs none.
+	// Kin is the owner that a controlled object follows. Nil for a main object, or if there is no such owner or it is not known.
 	Kin *resources.Kin
-	// Unread names what stands between the object and its owner and could not be read, so that the owner is not known; empty if nothing.
+	// Unread names an object between the object and its owner that could not be read, so that the owner is not known. Empty: none.
 	Unread string
-	// Owner is what was read of the main object that the object follows; the zero value if there is none.
+	// Owner is the result of reading the main object that the object follows. Zero: there is none.
 	Owner Owner
 }
 
-// Found says what came of reading an object. Its zero value is NotRead.
-type Found int
-
-const (
-	// NotRead says that nobody tried.
-	NotRead Found = iota
-	// Read says that there is such an object.
-	Read
-	// Missing says that there is none.
-	Missing
-	// Forbidden says that the server may not read it.
-	Forbidden
-)
-
-// Owner is what was read of an owner.
+// Owner is the result of reading an owner.
 type Owner struct {
-	// Found says what came of it.
-	Found Found
-	// Meta is its metadata if it was found; its uid may be another than that of the reference.
+	// Found is NotRead, Read, Missing, or Forbidden.
+	Found pb.Found
+	// Meta is its metadata if it was found. Its uid can differ from that of the reference.
 	Meta *metav1.PartialObjectMetadata
 }

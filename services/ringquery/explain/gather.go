@@ -17,7 +17,7 @@ import (
 
 // Question asks about one object.
 type Question struct {
-	// Ring limits the answer to one ring; empty: it is about every ring that has to do with the object.
+	// Ring limits the answer to one ring. Empty: the answer is about every ring that is related to the object.
 	Ring string
 	// Object is the object in question.
 	Object rings.Reference
@@ -25,10 +25,10 @@ type Question struct {
 	Now time.Time
 }
 
-// Answer reads an object and says where it is, why, and who will do what next: in every ring that has to do with it, or in
-// the one that is named. It fails with [rings.ErrInvalid], [rings.ErrRingNotFound], [rings.ErrNotSharded] if a ring is named that does
-// not list the resource (which is then not read: who may ask about a ring must not learn of other objects), or as metadata.Reader.Get
-// does, but for what is forbidden: of that is said what follows from its name.
+// Answer reads an object and explains it in the named ring, or in every ring that is related to it. It fails with [rings.ErrInvalid],
+// [rings.ErrRingNotFound], or as metadata.Reader.Get does. It fails with [rings.ErrNotSharded] if the named ring does not list the
+// resource. It then does not read the object, because a user with access to one ring must not learn about other objects. If the object
+// may not be read, the answer contains what follows from its name.
 func Answer(ctx context.Context, from *rings.Rings, question Question) (*pb.ExplainResponse, error) {
 	q, err := inquire(ctx, from, question)
 	if err != nil {
@@ -58,7 +58,7 @@ type inquiry struct {
 	owners    map[resources.Owner]Owner
 }
 
-// inquire finds out what the question is about.
+// inquire finds the rings and the resource of the question.
 func inquire(ctx context.Context, from *rings.Rings, question Question) (*inquiry, error) {
 	ref := question.Object
 	q := &inquiry{
@@ -78,7 +78,7 @@ func inquire(ctx context.Context, from *rings.Rings, question Question) (*inquir
 	return q, ref.CheckNamespace(q.facts.Object.Resource)
 }
 
-// oneRing takes a question about one ring, which has to list the resource, or to have listed it.
+// oneRing prepares a question about one ring. The ring must list the resource, or must have listed it.
 func (q *inquiry) oneRing(ctx context.Context, ref rings.Reference, name string) error {
 	ring, err := q.from.Get(ctx, name)
 	if err != nil {
@@ -105,7 +105,7 @@ func (q *inquiry) oneRing(ctx context.Context, ref rings.Reference, name string)
 	return nil
 }
 
-// allRings takes a question about whatever rings have to do with the object.
+// allRings prepares a question about all rings.
 func (q *inquiry) allRings(ctx context.Context, ref rings.Reference) (err error) {
 	if q.rings, err = q.from.All(ctx); err != nil {
 		return err
@@ -156,7 +156,7 @@ func (q *inquiry) read(ctx context.Context) error {
 	return nil
 }
 
-// add adds the facts about one ring, if it has to do with the object.
+// add adds the facts about one ring, if it is related to the object.
 func (q *inquiry) add(ctx context.Context, r rings.Ring) error {
 	o := &q.facts.Object
 	fact := Ring{Ring: r, Coverage: q.coverage(r)}
@@ -186,7 +186,7 @@ func (q *inquiry) add(ctx context.Context, r rings.Ring) error {
 	return nil
 }
 
-// carries reports whether the object carries a label of the ring.
+// carries reports whether the object has a label of the ring.
 func (q *inquiry) carries(ring string) bool {
 	if q.facts.Object.Meta == nil {
 		return false
@@ -209,7 +209,7 @@ func (q *inquiry) controls(r rings.Ring) bool {
 	return ok
 }
 
-// coverage reports whether the ring selects the object's namespace, as far as is known.
+// coverage reports whether the ring selects the object's namespace, as far as this is known.
 func (q *inquiry) coverage(r rings.Ring) rings.Coverage {
 	switch {
 	case q.facts.Object.Namespace == "":
@@ -221,7 +221,7 @@ func (q *inquiry) coverage(r rings.Ring) rings.Coverage {
 	}
 }
 
-// readOwner finds out whom the object follows, and reads the main object, if there is one.
+// readOwner finds the main object that the object follows, and reads it.
 func (q *inquiry) readOwner(ctx context.Context, r *Ring) error {
 	if r.Role != resources.Controlled || q.facts.Object.Meta == nil {
 		return nil

@@ -10,7 +10,7 @@ import (
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 )
 
-// object says what is to be said about the object itself.
+// object returns the findings about the object itself.
 func object(f *Facts) []*pb.Finding {
 	var all []*pb.Finding
 
@@ -25,10 +25,10 @@ func object(f *Facts) []*pb.Finding {
 	switch resource := f.Object.Resource.GroupResource(); {
 	case f.Object.Meta != nil:
 	case len(f.Rings) == 0:
-		add(Info, ReasonObjectForbidden, fmt.Sprintf("The server may not read %s, so it does not know whether the object exists, "+
-			"nor whether it carries labels of rings all the same.", resource), "")
+		add(Info, ReasonObjectForbidden, fmt.Sprintf("The server may not read %s, so it does not know whether the object exists "+
+			"or has labels of rings.", resource), "")
 	default:
-		add(Warning, ReasonObjectForbidden, fmt.Sprintf("The server may not read %s, so it does not know where the object is, nor whether it exists.", resource),
+		add(Warning, ReasonObjectForbidden, fmt.Sprintf("The server may not read %s, so it does not know where the object is or whether it exists.", resource),
 			"Grant get and list on it by a ClusterRole with the label "+v1alpha1.LabelAggregateToRingQuery+`: "true".`)
 	}
 
@@ -41,14 +41,14 @@ func object(f *Facts) []*pb.Finding {
 	}
 
 	for _, label := range unknownLabels(f) {
-		add(Warning, ReasonUnknownRingLabel, fmt.Sprintf("It carries the label %s=%s of a ring that does not exist: no service looks at it, or removes it. "+
-			"It may have come from a backup, or from a copy of another object.", label, f.Object.Meta.Labels[label]),
+		add(Warning, ReasonUnknownRingLabel, fmt.Sprintf("It has the label %s=%s of a ring that does not exist: every service ignores it, and none removes it. "+
+			"It may come from a backup or from a copy of another object.", label, f.Object.Meta.Labels[label]),
 			"Remove it: "+f.Object.labelCommand(label+"-"))
 	}
 
 	if covering := covering(f); len(covering) > 1 {
-		add(Info, ReasonSeveralRings, fmt.Sprintf("The rings %s shard it, each with a label of its own: they do not know of each other, "+
-			"and one shard of each works on it.", list(covering)), "")
+		add(Info, ReasonSeveralRings, fmt.Sprintf("The rings %s shard it, each with its own label. The rings are independent, "+
+			"and one shard of each ring works on it.", list(covering)), "")
 	}
 
 	return all
@@ -56,10 +56,10 @@ func object(f *Facts) []*pb.Finding {
 
 func notSharded(f *Facts) string {
 	if len(f.Known) == 0 {
-		return "It is not sharded: there is no ring. Whatever controller handles it does so without any."
+		return "It is not sharded: there is no ring. Its controller, if any, is not sharded."
 	}
 
-	return fmt.Sprintf("It is not sharded: no ring lists %s. Whatever controller handles it does so without any.", f.Object.Resource.GroupResource())
+	return fmt.Sprintf("It is not sharded: no ring lists %s. Its controller, if any, is not sharded.", f.Object.Resource.GroupResource())
 }
 
 func notShardedAdvice(f *Facts) string {
@@ -74,8 +74,8 @@ func notShardedAdvice(f *Facts) string {
 		}
 	}
 
-	return fmt.Sprintf("It is controlled%s, of a kind that is sharded by %s. If the shards are to watch their own only, add %s to the "+
-		"controlledResources there.", controller, list(f.Controlling), f.Object.Resource.GroupResource())
+	return fmt.Sprintf("It is controlled%s, and the kind of its controller is sharded by %s. If each shard should watch only its own objects, add %s to the "+
+		"controlledResources of the ring.", controller, list(f.Controlling), f.Object.Resource.GroupResource())
 }
 
 func deleting(f *Facts, at *metav1.Time) string {
@@ -85,15 +85,15 @@ func deleting(f *Facts, at *metav1.Time) string {
 	}
 
 	if len(finalizers) == 0 {
-		return fmt.Sprintf("It has been deleted %s ago and will be gone in a moment.", span(f.Now.Sub(at.Time)))
+		return fmt.Sprintf("It was deleted %s ago and is about to disappear.", span(f.Now.Sub(at.Time)))
 	}
 
-	return fmt.Sprintf("It was deleted %s ago and stays until those who set its finalizers %s have removed them. "+
-		"An object in deletion has a shard like any other, and that shard has to see to the finalizers of its controller.",
+	return fmt.Sprintf("It was deleted %s ago and stays until its finalizers %s are removed. "+
+		"An object in deletion has a shard like any other object, and that shard must remove the finalizers of its controller.",
 		span(f.Now.Sub(at.Time)), list(finalizers))
 }
 
-// covering returns the names of the rings that list the object's resource and do not leave the object out.
+// covering returns the names of the rings that shard the object.
 func covering(f *Facts) []string {
 	var names []string
 	for i := range f.Rings {

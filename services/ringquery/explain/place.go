@@ -12,14 +12,13 @@ import (
 )
 
 const (
-	// DrainTimeout is how long a shard may take to give an object up until that is an error; the default of the rebalancer's
-	// --drain-timeout.
+	// DrainTimeout is how long a drain can take before it is an error. It is the default of the rebalancer's --drain-timeout.
 	DrainTimeout = time.Minute
-	// young is the age below which an object may still be on its way to its first shard.
+	// young is the age below which an object may not have its first shard yet.
 	young = 5 * time.Second
 )
 
-// place explains where an object is that the ring shards.
+// place explains where a sharded object is.
 func (c *ringCase) place() {
 	switch c.act.Verb {
 	case plan.AwaitShard:
@@ -51,7 +50,7 @@ func (c *ringCase) place() {
 	c.ownerNotes()
 }
 
-// assign explains an object that the rebalancer gives to a shard without asking another one.
+// assign explains an object that the rebalancer assigns without a drain.
 func (c *ringCase) assign() {
 	switch {
 	case c.act.TakenFrom != "":
@@ -61,13 +60,13 @@ func (c *ringCase) assign() {
 	case c.in.Shard == "":
 		c.unassigned()
 	default:
-		c.add(Warning, ReasonOwnerElsewhere, fmt.Sprintf("Its owner %s is at shard %s, and it is still at shard %s: the rebalancer gives it to %s now. "+
-			"Shard %s has given the owner up, and with it all that the owner controls.",
+		c.add(Warning, ReasonOwnerElsewhere, fmt.Sprintf("Its owner %s is at shard %s, but it is still at shard %s: the rebalancer is about to assign it to %s. "+
+			"Shard %s has released the owner and all objects that the owner controls.",
 			c.ownerName(), c.act.To, c.in.Shard, c.act.To, c.in.Shard), c.rebalancerAdvice())
 	}
 }
 
-// unassigned explains an object without a shard that can get one.
+// unassigned explains an object that has no shard and can get one.
 func (c *ringCase) unassigned() {
 	age := c.age()
 
@@ -77,91 +76,91 @@ func (c *ringCase) unassigned() {
 	}
 
 	if age < young {
-		c.add(Info, ReasonUnassigned, fmt.Sprintf("It has no shard of ring %s yet. %s; it is %s old, and the rebalancer is about to assign it.",
+		c.add(Info, ReasonUnassigned, fmt.Sprintf("It has no shard of ring %s yet. %s. It is %s old, and the rebalancer is about to assign it.",
 			c.name, where, span(age)), "")
 
 		return
 	}
 
-	c.add(Error, ReasonUnassigned, fmt.Sprintf("Nobody works on it: it has no shard of ring %s. %s, and the rebalancer should assign it within seconds; "+
+	c.add(Error, ReasonUnassigned, fmt.Sprintf("No shard works on it: it has no shard of ring %s. %s. The rebalancer should assign it within seconds, but "+
 		"it is %s old.", c.name, where, span(age)), c.rebalancerAdvice())
 }
 
-// age is how old the object is, by the clocks of the API server and of this one.
+// age returns the age of the object. It compares the clocks of the API server and of this service.
 func (c *ringCase) age() time.Duration {
 	return max(c.facts.Now.Sub(c.facts.Object.Meta.CreationTimestamp.Time), 0)
 }
 
-// misplaced explains an object that its shard has not yet been asked to give up.
+// misplaced explains a misplaced object that is not draining yet.
 func (c *ringCase) misplaced() {
 	message := fmt.Sprintf("Shard %s works on it, but it belongs to shard %s (%s).", c.in.Shard, c.in.Desired, c.why(*c.key))
 
-	if c.settled() {
+	if c.converged() {
 		drain := v1alpha1.DrainLabel(c.name) + "=" + v1alpha1.DrainValue
-		c.add(Warning, ReasonMisplaced, message+" The rebalancer has found every object in place since the ring's shards last changed, and so does not look "+
-			"for others until they change again: the label has been changed after that, or was put there by an assigner that had not heard of the change.",
-			"Nothing is broken: one shard works on it. To have it moved now, ask its shard to give it up: "+c.facts.Object.labelCommand(drain))
+		c.add(Warning, ReasonMisplaced, message+" The rebalancer has found all objects in place since the shards of the ring last changed, so it does not list objects "+
+			"until the shards change again. The label was changed later, or it was set by an assigner that did not know the change.",
+			"Nothing is broken: one shard works on it. To move it now, drain it: "+c.facts.Object.labelCommand(drain))
 	} else {
-		c.add(Warning, ReasonMisplaced, message+fmt.Sprintf(" The rebalancer goes over the objects after a change of shards, so many at a time, and will ask %s "+
-			"to give it up; then it goes to %s.", c.in.Shard, c.in.Desired), "See how far it is: "+statusCommand(c.name))
+		c.add(Warning, ReasonMisplaced, message+fmt.Sprintf(" After a change of shards, the rebalancer moves objects at a limited rate. It will drain the object from shard %s "+
+			"and then assign it to shard %s.", c.in.Shard, c.in.Desired), "To see the progress: "+statusCommand(c.name))
 	}
 
 	c.labelWriter()
 }
 
-// settled reports whether the rebalancer has found every object in its place for the shards that are available now.
-func (c *ringCase) settled() bool {
+// converged reports whether the rebalancer has found all objects in place for the shards that are available now.
+func (c *ringCase) converged() bool {
 	st := c.Status.Assignment
 
 	return st != nil && st.Fingerprint != "" && st.Fingerprint == c.View.Fingerprint()
 }
 
-// drain explains an object that its shard has been asked to give up.
+// drain explains a draining object.
 func (c *ringCase) drain() {
 	next := v1alpha1.NextShard(c.facts.Object.Meta.GetLabels()[v1alpha1.DrainLabel(c.name)])
 
-	to := "then it gets no other shard"
+	to := "Then it gets no other shard"
 
 	switch {
 	case c.in.Desired != "" && next != "" && next != c.in.Desired:
-		to = fmt.Sprintf("then it goes to shard %s, which the drain names, and from there to shard %s", next, c.in.Desired)
+		to = fmt.Sprintf("Then it moves to shard %s, which the drain names, and from there to shard %s", next, c.in.Desired)
 	case c.in.Desired != "":
-		to = "then it goes to shard " + c.in.Desired
+		to = "Then it moves to shard " + c.in.Desired
 	}
 
 	since, ok := assignment.DrainTime(c.name, c.facts.Object.Meta)
 	if !ok {
-		c.add(Warning, ReasonDrainPending, fmt.Sprintf("Shard %s was asked to give it up; %s. Since when is not known. "+
-			"That shard finishes what it does with the object, starts nothing more, and gives it up.", c.in.Shard, to), "")
+		c.add(Warning, ReasonDrainPending, fmt.Sprintf("Shard %s was asked to release it, at an unknown time. "+
+			"The shard finishes the current reconcile of the object, starts no other, and releases it. %s.", c.in.Shard, to), "")
 
 		return
 	}
 
 	waited := c.facts.Now.Sub(since)
 	if waited < DrainTimeout {
-		c.add(Warning, ReasonDrainPending, fmt.Sprintf("Shard %s was asked %s ago to give it up; %s. "+
-			"That shard finishes what it does with the object, starts nothing more, and gives it up.", c.in.Shard, span(waited), to), "")
+		c.add(Warning, ReasonDrainPending, fmt.Sprintf("Shard %s was asked to release it %s ago. "+
+			"The shard finishes the current reconcile of the object, starts no other, and releases it. %s.", c.in.Shard, span(waited), to), "")
 
 		return
 	}
 
-	advice := "It is never taken from a shard that holds its Lease. See whether a reconcile hangs there"
+	advice := "An object is never taken from a shard that holds its Lease. Check whether a reconcile hangs there"
 	if s, ok := c.actual(); ok {
-		advice += ": kubectl -n " + s.Namespace + " logs " + s.Name + ". If it does, stop that Pod: its objects move once it has released its Lease, or the Lease was taken"
+		advice += ": kubectl -n " + s.Namespace + " logs " + s.Name + ". If so, stop that Pod: its objects move when it has released its Lease, or when the Lease has been taken"
 	}
 
-	c.add(Error, ReasonDrainLate, fmt.Sprintf("Shard %s was asked %s ago to give it up, and has not done so; %s. "+
-		"Either it still works on the object, or its controller does not acknowledge drains of %s.",
-		c.in.Shard, span(waited), to, c.facts.Object.Resource.GroupResource()), advice+".")
+	c.add(Error, ReasonDrainLate, fmt.Sprintf("Shard %s was asked to release it %s ago, and has not done so. "+
+		"Either it still works on the object, or its controller does not acknowledge drains of %s. %s.",
+		c.in.Shard, span(waited), c.facts.Object.Resource.GroupResource(), to), advice+".")
 }
 
-// unwantedDrain explains a drain that is to be withdrawn.
+// unwantedDrain explains a drain that is about to be withdrawn.
 func (c *ringCase) unwantedDrain() {
-	c.add(Warning, ReasonDrainUnwanted, fmt.Sprintf("Shard %s was asked to give it up, and it belongs there again: the rebalancer takes the request back. "+
-		"Until then that shard may give it up, and gets it back.", c.in.Shard), c.rebalancerAdvice())
+	c.add(Warning, ReasonDrainUnwanted, fmt.Sprintf("Shard %s was asked to release it, but it belongs there again: the rebalancer withdraws the drain. "+
+		"If the shard releases it before that, the shard gets it back.", c.in.Shard), c.rebalancerAdvice())
 }
 
-// fine explains why all is well, or would be if the shard were.
+// fine explains an object that is where it belongs.
 func (c *ringCase) fine() {
 	c.health()
 
@@ -174,18 +173,18 @@ func (c *ringCase) fine() {
 
 	switch {
 	case c.gone:
-		why = "where it was when its owner went"
+		why = "where it was when its owner disappeared"
 	case c.in.Controlled:
 		why = "where its owner " + c.ownerName() + " is" + c.through()
 	}
 
-	c.add(Info, ReasonAssigned, fmt.Sprintf("It is at shard %s, where it should be in ring %s (%s), and that shard holds its Lease %s, renewed %s.",
+	c.add(Info, ReasonAssigned, fmt.Sprintf("It is at shard %s, where it should be in ring %s (%s), and the shard holds its Lease %s, renewed %s.",
 		s.Name, c.name, why, id(s), renewed(s)),
-		fmt.Sprintf("If nothing happens to it all the same, ask that shard: kubectl -n %s logs %s", s.Namespace, s.Name))
+		fmt.Sprintf("If it is not reconciled, check the log of the shard: kubectl -n %s logs %s", s.Namespace, s.Name))
 	c.handover()
 }
 
-// handover says what the shard of an object has to have seen before it begins with the object.
+// handover describes what the shard of an object must see before it starts to work on the object.
 func (c *ringCase) handover() {
 	handover, err := v1alpha1.ParseHandover(c.facts.Object.Meta.Annotations[v1alpha1.HandoverAnnotation(c.name)])
 	if err != nil || len(handover) == 0 {
@@ -198,17 +197,17 @@ func (c *ringCase) handover() {
 	}
 
 	slices.Sort(all)
-	c.add(Info, ReasonHandover, fmt.Sprintf("What follows it came to shard %s before it did. The shard has begun with it when its caches showed that: %s.",
-		c.in.Shard, list(all)), "A shard that still waits says so in its log, and in its metric clusterring_shard_waiting_objects.")
+	c.add(Info, ReasonHandover, fmt.Sprintf("The objects that follow it came to shard %s before it did. The shard starts to work on it when its caches contain them: %s.",
+		c.in.Shard, list(all)), "A shard that is still waiting reports this in its log and in its metric clusterring_shard_waiting_objects.")
 }
 
-// labelWriter says in whose write the shard label came, if that is known and was not the rebalancer's.
+// labelWriter reports who wrote the shard label, if this is known and was not the rebalancer.
 func (c *ringCase) labelWriter() {
 	manager, at, ok := assignment.Writer(v1alpha1.ShardLabel(c.name), c.facts.Object.Meta)
 	if !ok || manager == Rebalancer {
 		return
 	}
 
-	c.add(Info, ReasonLabelWriter, fmt.Sprintf("Its shard label came in a write of %q at %s, and not from the rebalancer. That may have been a person; or the assigner, "+
-		"which adds its label to the writes of others.", manager, at.UTC().Format(time.RFC3339)), "")
+	c.add(Info, ReasonLabelWriter, fmt.Sprintf("Its shard label was set in a write of %q at %s, not by the rebalancer. The write may come from a person, or the assigner "+
+		"may have added the label to it.", manager, at.UTC().Format(time.RFC3339)), "")
 }

@@ -11,14 +11,14 @@ import (
 	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
-// monitorMayTake is how long the lease monitor may take to act, beyond the time that it has to wait.
+// monitorMayTake is how long the lease monitor can take to act after the time for which it has to wait.
 const monitorMayTake = 10 * time.Second
 
-// worse has the states of a shard that holds its Lease, from good to bad.
+// worse lists the states of a shard that holds its Lease, from good to bad.
 var worse = []lease.State{lease.Ready, lease.Expired, lease.Uncertain}
 
-// stateNow is the state of a shard that holds its Lease. What this server has seen of renewals counts; until it has seen one, the lease
-// monitor may know better.
+// stateNow returns the state of a shard that holds its Lease. It uses the renewals that this server has seen. If it has seen none, it
+// returns the state that the lease monitor reports, if that is worse.
 func stateNow(s rings.Shard) lease.State {
 	record := lease.Record{Holder: s.Holder, Duration: s.Duration}
 	seen := lease.Next(lease.Snapshot{Shard: s.Name, Record: record}, s.Age.Time).State
@@ -36,7 +36,7 @@ func id(s rings.Shard) string { return s.Namespace + "/" + s.Name }
 // isHeld reports whether the shard itself holds the Lease.
 func isHeld(s rings.Shard) bool { return lease.Record{Holder: s.Holder}.HeldBy(s.Name) }
 
-// renewed says when the Lease was renewed.
+// renewed describes when the Lease was renewed.
 func renewed(s rings.Shard) string {
 	if s.Age.AtLeast {
 		return "at least " + span(s.Age.Time) + " ago"
@@ -77,19 +77,19 @@ func (c *ringCase) unavailable() {
 
 	switch {
 	case len(leases) == 0:
-		c.add(Error, ReasonShardUnknown, fmt.Sprintf("Nobody works on it: it carries the label of shard %s, and ring %s has no Lease of that name. %s "+
-			"It waits until it has seen no such Lease for twice the longest duration of a Lease: a process whose Lease was deleted may still work.",
+		c.add(Error, ReasonShardUnknown, fmt.Sprintf("No shard works on it: it has the label of shard %s, and ring %s has no Lease of that name. %s "+
+			"The rebalancer first waits until it has seen no such Lease for twice the longest duration of a Lease, because a process whose Lease was deleted may still work.",
 			c.in.Shard, c.name, next), c.rebalancerAdvice())
 		c.labelWriter()
 	case held(leases):
 		c.heldButUnusable(leases)
 	default:
-		c.add(Error, ReasonShardDead, fmt.Sprintf("Nobody works on it: its shard %s does not hold its Lease %s: %s. %s",
+		c.add(Error, ReasonShardDead, fmt.Sprintf("No shard works on it: its shard %s does not hold its Lease %s: %s. %s",
 			c.in.Shard, id(leases[0]), lost(leases[0]), next), c.rebalancerAdvice())
 	}
 }
 
-// heldButUnusable explains a shard that holds its Lease and is not available all the same.
+// heldButUnusable explains a shard that holds its Lease but is not available.
 func (c *ringCase) heldButUnusable(leases []rings.Shard) {
 	var problem string
 	var ids []string
@@ -103,21 +103,21 @@ func (c *ringCase) heldButUnusable(leases []rings.Shard) {
 
 	if len(ids) > 1 {
 		c.add(Error, ReasonShardHeldTwice, fmt.Sprintf("Its shard %s exists twice in ring %s, with the Leases %s: more than one process may work on the object, "+
-			"and nothing new is given to that name. It stays as it is while one of them holds its Lease.", c.in.Shard, c.name, strings.Join(ids, " and ")),
-			"Start these shards under different names; or stop one of them.")
+			"and the name gets no new objects. The object stays there while one of them holds its Lease.", c.in.Shard, c.name, strings.Join(ids, " and ")),
+			"Start these shards under different names, or stop one of them.")
 
 		return
 	}
 
-	c.add(Error, ReasonShardDead, fmt.Sprintf("Its shard %s holds the Lease %s and cannot be used: %s.", c.in.Shard, ids[0], problem),
+	c.add(Error, ReasonShardDead, fmt.Sprintf("Its shard %s holds the Lease %s but cannot be used: %s.", c.in.Shard, ids[0], problem),
 		"Start the shard under another name.")
 }
 
-// lost says how a shard lost its Lease.
+// lost describes how a shard lost its Lease.
 func lost(s rings.Shard) string {
 	switch s.Holder {
 	case "":
-		return "it was released, as a shard does when it stops"
+		return "the shard released it, as shards do when they stop"
 	case v1alpha1.LeaseControllerIdentity:
 		return "the lease monitor took it, because the shard had not renewed it for twice its duration"
 	default:
@@ -125,23 +125,23 @@ func lost(s rings.Shard) string {
 	}
 }
 
-// afterTakeOver says what happens to the object of a shard that is not available.
+// afterTakeOver describes what happens to the object of a shard that is not available.
 func (c *ringCase) afterTakeOver() string {
 	switch c.next {
 	case TakeOver:
-		return fmt.Sprintf("The rebalancer gives it to %s as soon as a live read confirms that nobody of that name holds its Lease.", c.act.To)
+		return fmt.Sprintf("The rebalancer assigns it to shard %s as soon as a live read confirms that no shard of that name holds its Lease.", c.act.To)
 	case Release:
-		return "The rebalancer removes the ring's labels as soon as a live read confirms that nobody of that name holds its Lease."
+		return "The rebalancer removes the labels of the ring as soon as a live read confirms that no shard of that name holds its Lease."
 	case FollowOwner:
-		return "It moves once its owner has a shard."
+		return "It moves when its owner has a shard."
 	case AwaitShard:
-		return "It stays so until some shard of the ring holds its Lease."
+		return "It stays there until a shard of the ring holds its Lease."
 	default:
 		return ""
 	}
 }
 
-// health explains the Lease of the available shard that has the object, unless all is well.
+// health explains problems with the Lease of the available shard that has the object.
 func (c *ringCase) health() {
 	s, ok := c.actual()
 	if !ok {
@@ -153,8 +153,8 @@ func (c *ringCase) health() {
 	switch stateNow(s) {
 	case lease.Ready, lease.Dead, lease.Orphaned:
 	case lease.Expired:
-		c.add(Warning, ReasonShardExpired, fmt.Sprintf("Its shard %s has not renewed its Lease %s in time: last %s, and it lasts %s. It keeps the object; "+
-			"after %s without renewal the lease monitor takes the Lease%s, and the object goes to another shard.",
+		c.add(Warning, ReasonShardExpired, fmt.Sprintf("Its shard %s has not renewed its Lease %s in time: it was last renewed %s, and its duration is %s. The shard keeps the object. "+
+			"After %s without a renewal, the lease monitor takes the Lease%s, and the object moves to another shard.",
 			s.Name, id(s), renewed(s), span(s.Duration), span(double), takenIn(s)),
 			shardAdvice(s))
 	case lease.Uncertain:
@@ -162,23 +162,23 @@ func (c *ringCase) health() {
 	}
 }
 
-// uncertain explains a shard whose Lease is to be taken.
+// uncertain explains a shard whose Lease is about to be taken.
 func (c *ringCase) uncertain(s rings.Shard, double time.Duration) {
-	// A lease monitor that has just begun waits as long once more.
+	// A lease monitor that has just started waits for the same time again.
 	if !s.Age.AtLeast && s.Age.Time > 2*double+monitorMayTake {
-		c.add(Error, ReasonLeaseNotTaken, fmt.Sprintf("Its shard %s seems to be dead, and the lease monitor has not taken its Lease %s: it was last renewed %s, and it lasts %s. "+
-			"Until the Lease is taken, nobody else gets the object.", s.Name, id(s), renewed(s), span(s.Duration)),
-			"See whether the lease monitor runs, and what it logs: kubectl -n "+v1alpha1.SystemNamespace+" get pods -l app.kubernetes.io/name=leasemonitor")
+		c.add(Error, ReasonLeaseNotTaken, fmt.Sprintf("Its shard %s seems to be dead, and the lease monitor has not taken its Lease %s: it was last renewed %s, and its duration is %s. "+
+			"Until the Lease is taken, no other shard gets the object.", s.Name, id(s), renewed(s), span(s.Duration)),
+			"Check whether the lease monitor runs, and what it logs: kubectl -n "+v1alpha1.SystemNamespace+" get pods -l app.kubernetes.io/name=leasemonitor")
 
 		return
 	}
 
-	c.add(Error, ReasonShardUncertain, fmt.Sprintf("Its shard %s seems to be dead: its Lease %s was last renewed %s, and it lasts %s. "+
-		"The lease monitor takes the Lease now; then the rebalancer gives the object to another shard.", s.Name, id(s), renewed(s), span(s.Duration)),
+	c.add(Error, ReasonShardUncertain, fmt.Sprintf("Its shard %s seems to be dead: its Lease %s was last renewed %s, and its duration is %s. "+
+		"The lease monitor is about to take the Lease. Then the rebalancer assigns the object to another shard.", s.Name, id(s), renewed(s), span(s.Duration)),
 		shardAdvice(s))
 }
 
-// takenIn says in how long the Lease is taken unless it is renewed, if that is known.
+// takenIn describes when the Lease is taken unless it is renewed, if this is known.
 func takenIn(s rings.Shard) string {
 	if s.Age.AtLeast {
 		return ""
@@ -188,10 +188,10 @@ func takenIn(s rings.Shard) string {
 }
 
 func shardAdvice(s rings.Shard) string {
-	return fmt.Sprintf("See what shard %s does: kubectl -n %s describe pod %s; kubectl -n %s logs %s", s.Name, s.Namespace, s.Name, s.Namespace, s.Name)
+	return fmt.Sprintf("Check shard %s: kubectl -n %s describe pod %s; kubectl -n %s logs %s", s.Name, s.Namespace, s.Name, s.Namespace, s.Name)
 }
 
-// maxShards is how many shards a message names, so that it stays readable.
+// maxShards is the maximum number of shards that a message names.
 const maxShards = 5
 
 // noShards explains that no shard is available.
@@ -215,8 +215,8 @@ func (c *ringCase) noShards() {
 		what = strings.Join(each, "; ")
 	}
 
-	c.add(Error, ReasonNoShards, fmt.Sprintf("Nobody works on it: no shard of ring %s is available (%s). "+
-		"As soon as a shard holds its Lease, the rebalancer gives the object to one.", c.name, what),
-		fmt.Sprintf("Start the controller's shards, or see why they do not hold their Leases: kubectl get leases -A -l %s=%s -L %s",
+	c.add(Error, ReasonNoShards, fmt.Sprintf("No shard works on it: no shard of ring %s is available (%s). "+
+		"As soon as a shard holds its Lease, the rebalancer assigns the object.", c.name, what),
+		fmt.Sprintf("Start the shards of the controller, or find out why they do not hold their Leases: kubectl get leases -A -l %s=%s -L %s",
 			v1alpha1.LabelClusterRing, c.name, v1alpha1.LabelState))
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
-// span writes a time as a person would, to the second or coarser.
+// span formats a duration for people, to the second or coarser.
 func span(d time.Duration) string {
 	d = max(d, 0).Round(time.Second)
 
@@ -29,7 +29,7 @@ func span(d time.Duration) string {
 	}
 }
 
-// list writes names with commas and an "and".
+// list joins names with commas and an "and".
 func list(names []string) string {
 	if len(names) < 2 {
 		return strings.Join(names, "")
@@ -40,7 +40,7 @@ func list(names []string) string {
 	return strings.Join(names[:last], ", ") + " and " + names[last]
 }
 
-// labelText writes labels as kubectl does.
+// labelText formats labels as kubectl does.
 func labelText(set map[string]string) string {
 	if len(set) == 0 {
 		return "none"
@@ -49,7 +49,7 @@ func labelText(set map[string]string) string {
 	return strings.ReplaceAll(labels.Set(set).String(), ",", ", ")
 }
 
-// labelCommand is how a person changes a label of the object; "key-" removes it.
+// labelCommand returns the command that changes a label of the object. "key-" removes the label.
 func (o *Object) labelCommand(change string) string {
 	scope := ""
 	if o.Namespace != "" {
@@ -59,14 +59,14 @@ func (o *Object) labelCommand(change string) string {
 	return fmt.Sprintf("kubectl%s label %s %s %s", scope, o.Resource.GroupResource(), o.Name, change)
 }
 
-// statusCommand is how a person sees what the services say of a ring.
+// statusCommand returns the command that shows the status of a ring.
 func statusCommand(ring string) string {
 	return "kubectl describe clusterring " + ring
 }
 
-// rebalancerAdvice says how to see what the rebalancer does.
+// rebalancerAdvice returns how to check the rebalancer.
 func (c *ringCase) rebalancerAdvice() string {
-	return "If that takes more than some seconds, see what the rebalancer says of the ring, and whether it runs: " + statusCommand(c.name) +
+	return "If this takes more than a few seconds, check what the rebalancer reports about the ring, and whether it runs: " + statusCommand(c.name) +
 		"; kubectl -n " + v1alpha1.SystemNamespace + " get pods -l app.kubernetes.io/name=rebalancer"
 }
 

@@ -1,7 +1,7 @@
-// Package fanout tells any number of readers how a thing is now, each at the reader's own pace.
+// Package fanout delivers the current state of a topic to any number of readers, each at its own pace.
 //
-// A [Hub] is told that something has changed, and reads how it is once for all who follow it. It keeps no queue: a reader that
-// is slow gets the latest state and learns how much it has missed.
+// When a topic changes, a [Hub] reads its state once for all readers. It keeps no queues: a slow reader gets the latest state, and its
+// revision counts the changes that the reader has missed.
 package fanout
 
 import (
@@ -13,21 +13,20 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// fresh is how old a state may be that a reader gets although nothing has changed since: it may hold things that change
-// without being told, such as ages.
+// fresh is the maximum age of a state that is delivered again without a change. A state can contain values that change without a
+// notification, such as ages.
 const fresh = time.Second
 
-// Hub hands out the states of things that have names. Make it with [NewHub]. It is safe for concurrent use.
+// Hub delivers the states of topics. Create it with [NewHub]. It is safe for concurrent use.
 //
 // # Invariants
 //
-//  1. A reader that waits gets every last state: after the last change there is a state that was read later.
+//  1. A waiting reader gets the final state: after the last change, it gets a state that was read after the change.
 //  2. The states of one reader never go back.
-//  3. A change costs as much as waking the readers of that thing, and is no wait for who tells of it.
-//  4. A state is read when a reader wants it, once per change at most while nobody waits longer than for that reading. It is
-//     shared: no reader may change it.
+//  3. A change only wakes the readers of the topic. It does not block the caller.
+//  4. A state is read on demand, at most once per change, and all readers share it. They must not change it.
 //
-// A queue per reader was refused: it has to be cut somewhere, and what is left out must be read anew all the same.
+// We rejected a queue per reader: a queue needs a limit, and beyond the limit, the state must be read again anyway.
 type Hub[T any] struct {
 	read  func(ctx context.Context, name string) (T, error)
 	same  func(a, b T) bool
@@ -37,35 +36,35 @@ type Hub[T any] struct {
 	topics map[string]*topic[T]
 }
 
-// topic is one thing that is followed.
+// topic is followed by at least one reader.
 type topic[T any] struct {
 	readers int // guarded by the hub's mu
 
 	mu       sync.Mutex
-	revision int64         // how many changes there were
+	revision int64         // number of changes
 	changed  chan struct{} // closes with the next change
 
-	reading sync.Mutex // held while the state is read
+	reading sync.Mutex // held during a read of the state
 	last    *snapshot[T]
 }
 
-// snapshot is a state and what it includes.
+// snapshot is a state and its age.
 type snapshot[T any] struct {
 	value    T
-	revision int64 // all changes up to this one, at least
-	version  int64 // grows if the value is not the same as the one before
+	revision int64 // it contains at least all changes up to this one
+	version  int64 // grows if the value differs from the previous one
 	at       time.Time
 }
 
-// NewHub returns a hub that reads states with read and tells by same whether two are worth two messages. An error of read
-// ends the readers that it meets. Its context is that of a reader, but does not end with it.
+// NewHub returns a hub. It reads states with read, and delivers a state only if it is not the same as the previous one. An error of read
+// ends the readers that wait for it. The context of read is that of a reader, but does not end with it.
 func NewHub[T any](
 	read func(ctx context.Context, name string) (T, error), same func(a, b T) bool, clk clock.PassiveClock,
 ) *Hub[T] {
 	return &Hub[T]{read: read, same: same, clock: clk, topics: map[string]*topic[T]{}}
 }
 
-// Changed says that the thing of this name is not as it was, or may not be. Call it after the change. It returns at once.
+// Changed notifies the readers of the topic that its state may have changed. Call it after the change. It does not block.
 func (h *Hub[T]) Changed(name string) {
 	h.mu.Lock()
 	t := h.topics[name]
@@ -82,7 +81,7 @@ func (h *Hub[T]) Changed(name string) {
 	t.changed = make(chan struct{})
 }
 
-// Follow returns a reader of the thing of this name. It must be closed.
+// Follow returns a reader of the topic. The caller must close it.
 func (h *Hub[T]) Follow(name string) *Reader[T] {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -97,7 +96,7 @@ func (h *Hub[T]) Follow(name string) *Reader[T] {
 	return &Reader[T]{hub: h, topic: t, name: name}
 }
 
-// Readers returns how many readers are open.
+// Readers returns the number of open readers.
 func (h *Hub[T]) Readers() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -110,7 +109,7 @@ func (h *Hub[T]) Readers() int {
 	return n
 }
 
-// Reader follows one thing. It is for one goroutine.
+// Reader follows one topic. It is not safe for concurrent use.
 type Reader[T any] struct {
 	hub   *Hub[T]
 	topic *topic[T]
@@ -122,7 +121,7 @@ type Reader[T any] struct {
 	version int64 // that of the last one
 }
 
-// State is how a thing is.
+// State is the state of a topic.
 type State[T any] struct {
 	// Value is shared with other readers.
 	Value T
@@ -130,8 +129,8 @@ type State[T any] struct {
 	Revision int64
 }
 
-// Next returns the state as it is, the first time at once, and from then on as soon as it is another than the one before. It
-// fails if ctx ends, or with what the state could not be read for.
+// Next returns the current state. The first call returns immediately. Each further call waits until the state differs from the previous
+// one. It fails if ctx ends, or if the state cannot be read.
 func (r *Reader[T]) Next(ctx context.Context) (State[T], error) {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -165,7 +164,7 @@ func (r *Reader[T]) Next(ctx context.Context) (State[T], error) {
 	}
 }
 
-// Close ends the reader. It must be called once.
+// Close closes the reader. It must be called exactly once.
 func (r *Reader[T]) Close() {
 	r.hub.mu.Lock()
 	defer r.hub.mu.Unlock()
@@ -176,7 +175,7 @@ func (r *Reader[T]) Close() {
 	}
 }
 
-// now returns the number of changes, and a channel that closes with the next.
+// now returns the number of changes, and a channel that closes at the next change.
 func (t *topic[T]) now() (revision int64, changed <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -184,7 +183,7 @@ func (t *topic[T]) now() (revision int64, changed <-chan struct{}) {
 	return t.revision, t.changed
 }
 
-// current returns a state that includes every change so far, and reads it if need be.
+// current returns a state that contains every change so far. It reads the state if necessary.
 func (h *Hub[T]) current(ctx context.Context, t *topic[T], name string) (*snapshot[T], error) {
 	t.reading.Lock()
 	defer t.reading.Unlock()

@@ -10,24 +10,24 @@ import (
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
-// In which ways a request fails. An error wraps exactly one of these and the API server's own, or the error of the context
-// if that has ended.
+// The ways in which a request fails. An error wraps exactly one of these and the error of the API server, or the error of the context
+// if the context has ended.
 var (
 	// ErrForbidden: the service may not read this.
 	ErrForbidden = errors.New("not allowed")
 	// ErrNotFound: there is no such object.
 	ErrNotFound = errors.New("no such object")
-	// ErrNotServed: the API server does not serve the resource in this version (any more).
+	// ErrNotServed: the API server does not serve the resource in this version.
 	ErrNotServed = errors.New("no such resource")
 	// ErrExpired: the list cannot be continued, because it began too long ago.
 	ErrExpired = errors.New("the list has expired")
-	// ErrInvalid: the API server takes no such request: the selector or the continue token is malformed.
+	// ErrInvalid: the API server rejects the request: the selector or the continue token is malformed.
 	ErrInvalid = errors.New("invalid request")
-	// ErrUnavailable: the API server cannot be reached, or cannot answer at the moment.
+	// ErrUnavailable: the API server cannot be reached, or cannot answer now.
 	ErrUnavailable = errors.New("the API server does not answer")
 )
 
-// classify wraps an error of a request with the way in which it failed.
+// classify wraps the error of a request with one of the errors above.
 func classify(ctx context.Context, what string, err error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s: %w", what, ctx.Err())
@@ -38,7 +38,7 @@ func classify(ctx context.Context, what string, err error) error {
 
 func way(err error) error {
 	switch {
-	// Without valid credentials the service may read nothing either.
+	// Without valid credentials, the service may not read anything either.
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
 		return ErrForbidden
 	case resources.IsGone(err):

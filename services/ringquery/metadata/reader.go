@@ -1,7 +1,7 @@
-// Package metadata reads the metadata of objects from the API server, and says in which of a few ways that failed.
+// Package metadata reads the metadata of objects from the API server, and classifies errors.
 //
-// Each call is one request for the newest state. Nothing is cached or watched, so that the service costs nothing while nobody
-// asks, and an answer is as new as the question. The package decides nothing.
+// Each call is one request for the latest state. The package caches and watches nothing, so that the service costs nothing without
+// queries, and answers are up to date.
 package metadata
 
 import (
@@ -30,8 +30,7 @@ type Reader struct {
 	client metadata.Interface
 }
 
-// NewReader returns a reader that sends its requests with the given client, as the configuration says. It fails if the
-// configuration cannot be used.
+// NewReader returns a reader that uses the given configuration and client. It fails if the configuration is not valid.
 func NewReader(config *rest.Config, client *http.Client) (*Reader, error) {
 	c, err := metadata.NewForConfigAndClient(metadata.ConfigFor(config), client)
 	if err != nil {
@@ -52,47 +51,27 @@ func (r *Reader) Get(ctx context.Context, gvr schema.GroupVersionResource, id ty
 	return object, nil
 }
 
-// Query says which objects to list.
+// Query names the objects to list.
 type Query struct {
+	// ListOptions are those of the API server. Without a limit, the page contains all objects.
+	metav1.ListOptions
+
 	// GVR is their resource.
 	GVR schema.GroupVersionResource
-	// Namespace to which the list is limited; empty: all.
+	// Namespace limits the list. Empty: all namespaces.
 	Namespace string
-	// Selector is a label selector; empty: all objects.
-	Selector string
-	// Limit is the greatest number of objects in the page. 0: no limit.
-	Limit int64
-	// Continue is that of the page before, with all else unchanged; empty: the first page.
-	Continue string
 }
 
-// Page is one page of objects, all as they were at one time, in the order of namespaces, then names.
-type Page struct {
-	// Items are the objects, with their managed fields.
-	Items []metav1.PartialObjectMetadata
-	// Continue gets the next page; empty: this is the last one.
-	Continue string
-	// Remaining is how many objects follow, as far as the API server tells: it does not with a selector. 0: not known, or
-	// none.
-	Remaining int64
-}
-
-// List reads one page of objects. It fails with [ErrExpired] if the pages before are too old to go on (begin again), and with
-// [ErrInvalid], [ErrNotServed], [ErrForbidden], [ErrUnavailable] or the error of the context.
-func (r *Reader) List(ctx context.Context, q Query) (Page, error) {
-	list, err := r.client.Resource(q.GVR).Namespace(q.Namespace).List(ctx, metav1.ListOptions{
-		LabelSelector: q.Selector, Limit: q.Limit, Continue: q.Continue,
-	})
+// List reads one page of objects with their managed fields, all as they were at one time, in the order of namespaces, then names.
+// It fails with [ErrExpired] if the list began too long ago to continue (begin again), and with [ErrInvalid], [ErrNotServed],
+// [ErrForbidden], [ErrUnavailable] or the error of the context.
+func (r *Reader) List(ctx context.Context, q Query) (*metav1.PartialObjectMetadataList, error) {
+	list, err := r.client.Resource(q.GVR).Namespace(q.Namespace).List(ctx, q.ListOptions)
 	if err != nil {
-		return Page{}, classify(ctx, "list "+q.GVR.GroupResource().String(), err)
+		return nil, classify(ctx, "list "+q.GVR.GroupResource().String(), err)
 	}
 
-	page := Page{Items: list.Items, Continue: list.Continue}
-	if list.RemainingItemCount != nil {
-		page.Remaining = *list.RemainingItemCount
-	}
-
-	return page, nil
+	return list, nil
 }
 
 // NamespaceLabels returns the labels of a namespace. It fails as [Reader.Get] does.
@@ -105,15 +84,15 @@ func (r *Reader) NamespaceLabels(ctx context.Context, namespace string) (map[str
 	return object.Labels, nil
 }
 
-// between is of how many objects that stand between others it is remembered whom they follow while one question is answered.
+// between is the maximum number of cached intermediate objects per answer.
 const between = 1000
 
-// Ancestors returns who finds out, for one answer, whom objects follow.
+// Ancestors returns a finder of the objects that others follow. Its cache is for one answer.
 func (r *Reader) Ancestors() resources.Ancestors {
 	return ancestry.New(ancestry.Options{Read: r.Get, Size: between, Remember: time.Hour, Clock: clock.RealClock{}})
 }
 
-// name returns the name as a person writes it.
+// name formats a name for people.
 func name(id types.NamespacedName) string {
 	if id.Namespace == "" {
 		return id.Name

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/tools/lab/localplane"
@@ -74,13 +75,13 @@ func TestListPageByPage(t *testing.T) {
 		})
 	}
 
-	q := Query{GVR: configMaps, Namespace: ns, Limit: 2}
+	q := Query{GVR: configMaps, Namespace: ns, ListOptions: metav1.ListOptions{Limit: 2}}
 	var names []string
 	for remaining := []int64{3, 1, 0}; ; {
 		page, err := r.List(t.Context(), q)
 		require.NoError(t, err)
 		require.LessOrEqual(t, len(page.Items), 2)
-		require.Equal(t, remaining[0], page.Remaining)
+		require.Equal(t, remaining[0], ptr.Deref(page.RemainingItemCount, 0))
 		for _, item := range page.Items {
 			names = append(names, item.Name)
 		}
@@ -91,11 +92,11 @@ func TestListPageByPage(t *testing.T) {
 	}
 	require.Equal(t, []string{"object-0", "object-1", "object-2", "object-3", "object-4"}, names)
 
-	page, err := r.List(t.Context(), Query{GVR: configMaps, Namespace: ns, Selector: "odd=true"})
+	page, err := r.List(t.Context(), Query{GVR: configMaps, Namespace: ns, ListOptions: metav1.ListOptions{LabelSelector: "odd=true"}})
 	require.NoError(t, err)
 	require.Len(t, page.Items, 2)
 
-	page, err = r.List(t.Context(), Query{GVR: configMaps, Selector: "odd=true"})
+	page, err = r.List(t.Context(), Query{GVR: configMaps, ListOptions: metav1.ListOptions{LabelSelector: "odd=true"}})
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, len(page.Items), 2, "all namespaces")
 }
@@ -133,8 +134,8 @@ func TestFailures(t *testing.T) {
 		"list what is not served":      {list(admin, Query{GVR: unknown}), ErrNotServed},
 		"list what is forbidden":       {list(somebody, Query{GVR: secrets}), ErrForbidden},
 		"list what cannot be listed":   {list(admin, Query{GVR: schema.GroupVersionResource{Group: "authorization.k8s.io", Version: "v1", Resource: "subjectaccessreviews"}}), ErrNotServed},
-		"list with a forged token":     {list(admin, Query{GVR: configMaps, Limit: 1, Continue: "forged"}), ErrInvalid},
-		"list with a strange selector": {list(admin, Query{GVR: configMaps, Selector: "??"}), ErrInvalid},
+		"list with a forged token":     {list(admin, Query{GVR: configMaps, ListOptions: metav1.ListOptions{Limit: 1, Continue: "forged"}}), ErrInvalid},
+		"list with a strange selector": {list(admin, Query{GVR: configMaps, ListOptions: metav1.ListOptions{LabelSelector: "??"}}), ErrInvalid},
 		"list from nobody":             {list(nowhere, Query{GVR: configMaps}), ErrUnavailable},
 	} {
 		require.ErrorIs(t, c.err, c.want, name)

@@ -8,7 +8,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
@@ -18,38 +18,23 @@ import (
 	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
-// AssignmentsQuery asks where the objects of a resource are.
-type AssignmentsQuery struct {
-	// Ring is the ring's name.
-	Ring string
-	// Resource is one that the ring lists.
-	Resource schema.GroupResource
-	// Namespace and Shard limit the list; empty: they do not.
-	Namespace, Shard string
-	// States limits the list; empty: it does not.
-	States []pb.AssignmentState
-	// Limit is the greatest number of objects to look at.
-	Limit int
-	// Continue is that of the page before; empty: the first page.
-	Continue string
-}
-
-// List reads one page of objects from the API server and says where they are. It fails with [rings.ErrRingNotFound],
-// [rings.ErrNotSharded], [rings.ErrNotReadable], [rings.ErrInvalid], or as metadata.Reader.List does. The token of the next page is
-// that of the API server.
-func List(ctx context.Context, from *rings.Rings, q AssignmentsQuery) (*pb.ListAssignmentsResponse, error) {
-	ring, err := from.Get(ctx, q.Ring)
+// List reads one page of objects from the API server and returns where they are. The request is valid, and its page size and page
+// token are those of the API server; so is the next page token. It fails with [rings.ErrRingNotFound], [rings.ErrNotSharded],
+// [rings.ErrNotReadable], [rings.ErrInvalid], or as metadata.Reader.List does.
+func List(ctx context.Context, from *rings.Rings, req *pb.ListAssignmentsRequest) (*pb.ListAssignmentsResponse, error) {
+	ring, err := from.Get(ctx, req.GetRing())
 	if err != nil {
 		return nil, err
 	}
 
-	resource, role, err := ring.Find(rings.Reference{Group: q.Resource.Group, Resource: q.Resource.Resource})
+	resource, role, err := ring.Find(rings.Reference{Group: req.GetGroup(), Resource: req.GetResource()})
 	if err != nil {
 		return nil, err
 	}
+	name := resource.GroupResource().String()
 
-	if q.Namespace != "" && !resource.Namespaced {
-		return nil, rings.Invalid("namespace", "must be empty: "+q.Resource.String()+" are cluster-scoped")
+	if req.GetNamespace() != "" && !resource.Namespaced {
+		return nil, rings.Invalid("namespace", "must be empty: "+name+" are cluster-scoped")
 	}
 
 	spaces, err := namespacesOf(ring, from.Objects)
@@ -58,14 +43,16 @@ func List(ctx context.Context, from *rings.Rings, q AssignmentsQuery) (*pb.ListA
 	}
 
 	page, err := from.Objects.List(ctx, metadata.Query{
-		GVR: resource.GVR, Namespace: q.Namespace, Selector: ofShard(q.Ring, q.Shard), Limit: int64(q.Limit), Continue: q.Continue,
+		GVR: resource.GVR, Namespace: req.GetNamespace(), ListOptions: metav1.ListOptions{
+			LabelSelector: ofShard(ring.Name, req.GetShard()), Limit: int64(req.GetPageSize()), Continue: req.GetPageToken(),
+		},
 	})
-	if errors.Is(err, metadata.ErrInvalid) && q.Continue != "" {
+	if errors.Is(err, metadata.ErrInvalid) && req.GetPageToken() != "" {
 		return nil, rings.Invalid("page_token", "must be the next_page_token of an earlier answer")
 	}
 
 	if err != nil {
-		return nil, readable(err, q.Resource.String())
+		return nil, readable(err, name)
 	}
 
 	if err := spaces.learn(ctx, page.Items); err != nil {
@@ -74,19 +61,19 @@ func List(ctx context.Context, from *rings.Rings, q AssignmentsQuery) (*pb.ListA
 
 	items, err := judge(ctx, ring, member{resource, role, spaces, from.Objects.Ancestors()}, page.Items)
 	if err != nil {
-		return nil, readable(err, q.Resource.String())
+		return nil, readable(err, name)
 	}
 
-	if len(q.States) > 0 {
-		items = slices.DeleteFunc(items, func(a *pb.Assignment) bool { return !slices.Contains(q.States, a.GetState()) })
+	if states := req.GetStates(); len(states) > 0 {
+		items = slices.DeleteFunc(items, func(a *pb.Assignment) bool { return !slices.Contains(states, a.GetState()) })
 	}
 
 	return &pb.ListAssignmentsResponse{
-		Assignments: items, NextPageToken: page.Continue, Remaining: page.Remaining, Fingerprint: ring.View.Fingerprint(),
+		Assignments: items, NextPageToken: page.Continue, Remaining: ptr.Deref(page.RemainingItemCount, 0), Fingerprint: ring.View.Fingerprint(),
 	}, nil
 }
 
-// ofShard returns the label selector for the objects of a shard; empty: all.
+// ofShard returns the label selector for the objects of a shard. Empty: all objects.
 func ofShard(ring, shard string) string {
 	if shard == "" {
 		return ""
@@ -95,7 +82,7 @@ func ofShard(ring, shard string) string {
 	return labels.Set{v1alpha1.ShardLabel(ring): shard}.String()
 }
 
-// member is a resource in a ring, and in which namespaces.
+// member is a resource of a ring, with the namespaces that the ring covers.
 type member struct {
 	resources.Resource
 
@@ -104,7 +91,7 @@ type member struct {
 	ancestors resources.Ancestors
 }
 
-// judge says where the objects are, of those that have to do with the ring. The error is that of the look at those they follow.
+// judge returns where the objects are, without those that are not related to the ring. It fails if it cannot find their owners.
 func judge(ctx context.Context, r rings.Ring, m member, objects []metav1.PartialObjectMetadata) ([]*pb.Assignment, error) {
 	var all []*pb.Assignment
 
@@ -126,8 +113,8 @@ func judge(ctx context.Context, r rings.Ring, m member, objects []metav1.Partial
 	return all, nil
 }
 
-// assignmentOf says where an object is; its state is None if it has nothing to do with the ring. The error is that of the look at
-// those it follows.
+// assignmentOf returns where an object is. The state is None if the object is not related to the ring. It fails if it cannot find the
+// owner.
 func assignmentOf(ctx context.Context, r rings.Ring, m member, obj *metav1.PartialObjectMetadata) (*pb.Assignment, error) {
 	kin, keyed, err := r.Resources.KinOf(ctx, resources.Subject{Resource: m.Resource, Role: m.role, Object: obj}, m.ancestors)
 	if err != nil {

@@ -1,8 +1,7 @@
-// Package query answers who owns what: where an object belongs, where the objects of a resource are, and what would move if
-// shards came or went.
+// Package query reports where an object belongs, where the objects of a resource are, and what would move if the shards changed.
 //
-// It asks package rings what there is, and reads the objects that a question is about. Its answers are the messages of the API.
-// It writes nothing.
+// It gets the rings from package rings, and reads the objects in question from the API server. Its answers are messages of the API. It
+// writes nothing.
 package query
 
 import (
@@ -17,19 +16,19 @@ import (
 	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
-// Question asks where an object belongs.
+// Question is the question where an object belongs.
 type Question struct {
-	// Ring is the ring to ask; empty: every ring that shards the object.
+	// Ring limits the answer to one ring. Empty: every ring that shards the object.
 	Ring string
-	// Object is the object in question. It need not exist.
+	// Object is the object in question. It does not have to exist.
 	Object rings.Reference
-	// Owner is the object that controls it, nil if none was named. Its namespace is not used.
+	// Owner is the object that controls it. Nil: none was named. Its namespace is ignored.
 	Owner *rings.Reference
-	// Next is the number of shards to name that would own the object if those before them failed.
+	// Next is the number of next shards: those that would own the object if the shards before them failed.
 	Next int
 }
 
-// Locate says where an object belongs: one location per ring that shards it, in the order of their names, and at least one.
+// Locate returns where an object belongs: at least one location, one per ring that shards it, sorted by the name of the ring.
 // It fails with [rings.ErrInvalid], [rings.ErrRingNotFound], [rings.ErrNotSharded] or [rings.ErrOwnerNeeded].
 func Locate(ctx context.Context, from *rings.Rings, q Question) ([]*pb.Location, error) {
 	if q.Ring != "" {
@@ -77,7 +76,7 @@ func Locate(ctx context.Context, from *rings.Rings, q Question) ([]*pb.Location,
 	return locations, nil
 }
 
-// maxRefusals is the number of rings whose reasons a message names, so that it stays readable.
+// maxRefusals is the maximum number of rings in an error message.
 const maxRefusals = 10
 
 func notShardedAtAll(refusals []string) error {
@@ -86,7 +85,7 @@ func notShardedAtAll(refusals []string) error {
 	}
 
 	if more := len(refusals) - maxRefusals; more > 0 {
-		refusals = append(refusals[:maxRefusals:maxRefusals], fmt.Sprintf("and %d rings more", more))
+		refusals = append(refusals[:maxRefusals:maxRefusals], fmt.Sprintf("and %d more rings", more))
 	}
 
 	return fmt.Errorf("%w: %s", rings.ErrNotSharded, strings.Join(refusals, "; "))
@@ -122,10 +121,10 @@ func locate(r rings.Ring, q Question) (*pb.Location, error) {
 		return nil, err
 	}
 
-	return r.Locate(rings.Place{Role: role, Coverage: coverage, Key: k}, q.Next), nil
+	return r.Locate(role, coverage, k, q.Next), nil
 }
 
-// partitionKey returns the key of the object itself, or that of its owner.
+// partitionKey returns the key of the object or of its owner.
 func partitionKey(r rings.Ring, q Question, resource resources.Resource, role resources.Role) (key.Key, error) {
 	if role == resources.Main {
 		return key.Key{
@@ -137,7 +136,7 @@ func partitionKey(r rings.Ring, q Question, resource resources.Resource, role re
 	}
 
 	if q.Owner == nil {
-		return key.Key{}, fmt.Errorf("%w: in ring %s, %s are where their owners are; name the owner, as the object's owner reference with controller=true does",
+		return key.Key{}, fmt.Errorf("%w: in ring %s, %s are at the shards of their owners; name the owner, that is, the owner reference with controller=true",
 			rings.ErrOwnerNeeded, r.Name, q.Object.TypeName())
 	}
 

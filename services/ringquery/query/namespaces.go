@@ -15,24 +15,24 @@ import (
 )
 
 const (
-	// fewNamespaces is how many namespaces are read one by one; for more, all are listed, 500 at a time.
+	// fewNamespaces is the maximum number of namespaces that are read one by one. For more, all are listed.
 	fewNamespaces = 10
-	// listSize is the number of objects in a page of a list that the service makes for itself.
+	// listSize is the page size of lists that are not part of an answer.
 	listSize = 500
 )
 
-// namespaces knows, for the time of one question, which namespaces a ring covers. It reads only what names do not tell. It is
-// for one goroutine.
+// namespaces caches, for one question, which namespaces a ring covers. It reads a namespace only if its name is not sufficient to
+// decide. It is not safe for concurrent use.
 type namespaces struct {
 	ring     rings.Ring
 	objects  *metadata.Reader
 	selector labels.Selector
 
 	known  map[string]bool
-	listed bool // all namespaces that are not known are not covered
+	listed bool // all namespaces that are not in known are not covered
 }
 
-// namespacesOf returns the knowledge for a ring. It fails with [rings.ErrNotSharded] if the ring's selector cannot be used.
+// namespacesOf returns the namespaces of a ring. It fails with [rings.ErrNotSharded] if the ring's selector cannot be used.
 func namespacesOf(ring rings.Ring, objects *metadata.Reader) (*namespaces, error) {
 	selector, err := metav1.LabelSelectorAsSelector(ring.Spec.EffectiveNamespaceSelector())
 	if err != nil {
@@ -42,7 +42,7 @@ func namespacesOf(ring rings.Ring, objects *metadata.Reader) (*namespaces, error
 	return &namespaces{ring: ring, objects: objects, selector: selector, known: map[string]bool{"": true}}, nil
 }
 
-// learn finds out about the namespaces of the objects.
+// learn finds out which namespaces of the objects are covered.
 func (n *namespaces) learn(ctx context.Context, objects []metav1.PartialObjectMetadata) error {
 	unknown := sets.New[string]()
 
@@ -77,10 +77,11 @@ func (n *namespaces) learn(ctx context.Context, objects []metav1.PartialObjectMe
 	return nil
 }
 
-// list finds out about all namespaces there are.
+// list finds all covered namespaces.
 func (n *namespaces) list(ctx context.Context) error {
 	q := metadata.Query{
-		GVR: corev1.SchemeGroupVersion.WithResource("namespaces"), Selector: n.selector.String(), Limit: listSize,
+		GVR:         corev1.SchemeGroupVersion.WithResource("namespaces"),
+		ListOptions: metav1.ListOptions{LabelSelector: n.selector.String(), Limit: listSize},
 	}
 
 	err := pages(ctx, n.objects, q, func(items []metav1.PartialObjectMetadata) error {
@@ -98,5 +99,5 @@ func (n *namespaces) list(ctx context.Context) error {
 	return nil
 }
 
-// covers says whether the ring shards objects in the namespace, empty for objects without one, after learn was told of it.
+// covers reports whether the ring shards objects in the namespace. Empty: cluster-scoped objects. Call learn first.
 func (n *namespaces) covers(namespace string) bool { return n.known[namespace] }

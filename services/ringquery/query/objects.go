@@ -13,8 +13,8 @@ import (
 	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
-// pages hands all objects of a list to yield, page by page. If the list expires on the way, it goes on from the same place
-// with what there is by then, so that no object is missed that is there all the time.
+// pages calls yield with each page of a list. If the list expires, it continues at the same position in the current state, so that it
+// does not miss objects that exist all the time.
 func pages(ctx context.Context, r *metadata.Reader, q metadata.Query, yield func([]metav1.PartialObjectMetadata) error) error {
 	for {
 		page, err := r.List(ctx, q)
@@ -38,7 +38,7 @@ func pages(ctx context.Context, r *metadata.Reader, q metadata.Query, yield func
 	}
 }
 
-// continuation returns where the API server offers to go on with a list that has expired; empty if it does not.
+// continuation returns the token with which an expired list can continue. Empty: it cannot.
 func continuation(err error) string {
 	var status apierrors.APIStatus
 	if !errors.Is(err, metadata.ErrExpired) || !errors.As(err, &status) {
@@ -48,7 +48,7 @@ func continuation(err error) string {
 	return status.Status().Continue
 }
 
-// readable makes an error of reading objects one that says what to do about it.
+// readable adds advice to an error of reading objects.
 func readable(err error, resource string) error {
 	if !errors.Is(err, metadata.ErrForbidden) {
 		return err

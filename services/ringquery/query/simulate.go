@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
@@ -16,7 +17,7 @@ import (
 	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
-// Simulate says what a change would do to a ring; with count, to its real main objects, too. The request is valid. It fails with
+// Simulate returns the effect of a change on a ring. With count_objects, it includes the main objects. The request is valid. It fails with
 // [rings.ErrInvalid], [rings.ErrRingNotFound], or [rings.ErrNotSharded] if the ring is being deleted.
 func Simulate(ctx context.Context, from *rings.Rings, req *pb.SimulateRequest) (*pb.SimulateResponse, error) {
 	ring, err := from.Get(ctx, req.GetRing())
@@ -46,33 +47,32 @@ func Simulate(ctx context.Context, from *rings.Rings, req *pb.SimulateRequest) (
 	return sim, nil
 }
 
-// apply returns the names of the shards after the change. It fails with [rings.ErrInvalid] if the change does not go with the shards
-// that there are, or not with itself.
+// apply returns the names of the shards after the change. It fails with [rings.ErrInvalid] if the change conflicts with the available
+// shards or with itself.
 func apply(before *hashring.Table, c *pb.SimulateRequest) ([]string, error) {
 	var (
-		violations []rings.Violation
+		violations []*errdetails.BadRequest_FieldViolation
 		mentioned  = map[string]string{}
 		gone       = map[string]bool{}
 		after      []string
 	)
 	complain := func(field, format string, args ...any) {
-		violations = append(violations, rings.Violation{Field: field, Description: fmt.Sprintf(format, args...)})
+		violations = append(violations, &errdetails.BadRequest_FieldViolation{Field: field, Description: fmt.Sprintf(format, args...)})
 	}
-	leave := func(field, name string) {
+	mention := func(field, name string, available bool, problem string) {
 		if first, twice := mentioned[name]; twice {
 			complain(field, "%q must be different from %s", name, first)
-		} else if !before.Has(name) {
-			complain(field, "%q must be a shard that is available", name)
-		}
-		mentioned[name], gone[name] = field, true
-	}
-	join := func(field, name string) {
-		if first, twice := mentioned[name]; twice {
-			complain(field, "%q must be different from %s", name, first)
-		} else if before.Has(name) {
-			complain(field, "%q must not be available yet", name)
+		} else if before.Has(name) != available {
+			complain(field, "%q must %s", name, problem)
 		}
 		mentioned[name] = field
+	}
+	leave := func(field, name string) {
+		mention(field, name, true, "be a shard that is available")
+		gone[name] = true
+	}
+	join := func(field, name string) {
+		mention(field, name, false, "not be available yet")
 		after = append(after, name)
 	}
 
@@ -102,7 +102,7 @@ func apply(before *hashring.Table, c *pb.SimulateRequest) ([]string, error) {
 	return after, nil
 }
 
-// compare says what moves from one ring to the other.
+// compare returns what moves between the two tables.
 func compare(before, after *hashring.Table) *pb.SimulateResponse {
 	names := append(before.Shards(), after.Shards()...)
 	slices.Sort(names)
@@ -132,8 +132,8 @@ func compare(before, after *hashring.Table) *pb.SimulateResponse {
 	return sim
 }
 
-// least returns the fraction of the hash space that no scheme with equal shares can leave where it is: every shard that stays
-// keeps the smaller of its two shares at most. All is the number of names in either ring.
+// least returns the fraction of the hash space that must move in any scheme with equal shares: every shard that stays keeps at most the
+// smaller of its two shares. all is the number of names in both tables together.
 func least(before, after *hashring.Table, all int) float64 {
 	larger := max(before.Len(), after.Len())
 	if larger == 0 {
@@ -150,7 +150,7 @@ type tally struct {
 	shards        map[string]*pb.SimulatedShard
 }
 
-// newTally counts for these shards, which are all of both rings.
+// newTally returns a tally for the shards of both tables.
 func newTally(before, after *hashring.Table, shards []*pb.SimulatedShard) *tally {
 	t := &tally{before: before, after: after, shards: make(map[string]*pb.SimulatedShard, len(shards))}
 	for _, s := range shards {
@@ -160,7 +160,7 @@ func newTally(before, after *hashring.Table, shards []*pb.SimulatedShard) *tally
 	return t
 }
 
-// add counts an object and says whether it would move.
+// add counts an object and reports whether it would move.
 func (t *tally) add(k key.Key) (moved bool) {
 	was, hadOwner := t.before.Owner(k.Hash())
 	if hadOwner {
@@ -175,7 +175,7 @@ func (t *tally) add(k key.Key) (moved bool) {
 	return was != is
 }
 
-// count counts the main objects of the ring. What cannot be read is said in the result; it fails if ctx ends.
+// count counts the main objects of the ring. The result reports resources that cannot be read. It fails if ctx ends.
 func count(ctx context.Context, objects *metadata.Reader, r rings.Ring, t *tally) ([]*pb.CountedResource, error) {
 	var all []*pb.CountedResource
 
@@ -202,7 +202,7 @@ func count(ctx context.Context, objects *metadata.Reader, r rings.Ring, t *tally
 }
 
 func countOf(ctx context.Context, m member, t *tally, c *pb.CountedResource) error {
-	q := metadata.Query{GVR: m.GVR, Limit: listSize}
+	q := metadata.Query{GVR: m.GVR, ListOptions: metav1.ListOptions{Limit: listSize}}
 
 	err := pages(ctx, m.spaces.objects, q, func(objects []metav1.PartialObjectMetadata) error {
 		if err := m.spaces.learn(ctx, objects); err != nil {
@@ -226,7 +226,7 @@ func countOf(ctx context.Context, m member, t *tally, c *pb.CountedResource) err
 	return readable(err, m.GroupResource().String())
 }
 
-// problemOf says to a person why objects were not counted.
+// problemOf describes why objects were not counted.
 func problemOf(err error) string {
 	if errors.Is(err, metadata.ErrForbidden) {
 		return err.Error()

@@ -6,20 +6,20 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// Coverage says whether a ring shards objects in a namespace. Its zero value is Unknown.
+// Coverage reports whether a ring shards objects in a namespace. Its zero value is Unknown.
 type Coverage int
 
 const (
-	// Unknown says that it depends on labels of the namespace, which have not been read.
+	// Unknown means that it depends on labels of the namespace that have not been read.
 	Unknown Coverage = iota
-	// Covered says that it does, whatever labels the namespace has.
+	// Covered means that the ring shards them.
 	Covered
-	// NotCovered says that it does not, whatever labels the namespace has.
+	// NotCovered means that the ring does not shard them.
 	NotCovered
 )
 
-// Covers reports whether the ring covers the namespace, as far as the namespace's name tells: the API server sees to it that
-// every namespace carries its name as a label.
+// Covers reports whether the ring covers the namespace, as far as this follows from the name of the namespace. The API server adds the
+// name to every namespace as a label.
 func (r Ring) Covers(namespace string) Coverage {
 	selector, err := metav1.LabelSelectorAsSelector(r.Spec.EffectiveNamespaceSelector())
 	if err != nil {
@@ -58,8 +58,8 @@ func (r Ring) CoversLabels(has map[string]string) Coverage {
 	}
 }
 
-// Selector returns the selector of the namespaces that the ring covers, in the form of kubectl's --selector; empty: all. One
-// that the API server would not accept in a webhook configuration is returned as the error that says so.
+// Selector returns the selector of the namespaces that the ring covers, in the form of kubectl's --selector. Empty: all namespaces. If the
+// selector is not valid, it returns the error.
 func (r Ring) Selector() string {
 	selector, err := metav1.LabelSelectorAsSelector(r.Spec.EffectiveNamespaceSelector())
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/clusterring/clusterring/services/internal/lease"
 )
 
-// Leases remembers what this server has seen of each Lease beyond its membership: its labelled state, and when it was renewed.
+// Leases records the labelled state of each Lease, and when this server saw the Lease renewed.
 // Create it with [NewLeases]. It is safe for concurrent use.
 type Leases struct {
 	clock    clock.PassiveClock
@@ -30,26 +30,25 @@ type Leases struct {
 
 type seenLease struct {
 	record lease.Record
-	// changed says whether the record was another one before.
+	// changed is true if the record has changed since the Lease was first seen.
 	changed bool
 	state   lease.State
 }
 
-// Age is how long ago a Lease was renewed, by this server's clock.
+// Age is how long ago a Lease was renewed, by the clock of this server.
 type Age struct {
-	// Time since this server saw the Lease change, or since it first saw the Lease.
+	// Time since this server last saw the Lease change, or since it first saw the Lease.
 	Time time.Duration
-	// AtLeast is true if the server has not seen the Lease change: the last renewal may have been before.
+	// AtLeast is true if the server has not seen the Lease change, so that the last renewal may be longer ago.
 	AtLeast bool
 }
 
-// NewLeases returns a memory that measures by the given clock.
+// NewLeases returns an empty record that uses the given clock.
 func NewLeases(clk clock.PassiveClock) *Leases {
 	return &Leases{clock: clk, seen: map[types.NamespacedName]seenLease{}}
 }
 
-// Of returns the labelled state of a Lease, empty if there is none, and its age. One that was never seen has an age of at
-// least nothing.
+// Of returns the labelled state of a Lease (empty: there is none) and its age. The age of an unknown Lease is at least zero.
 func (l *Leases) Of(id types.NamespacedName) (lease.State, Age) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -62,7 +61,7 @@ func (l *Leases) Of(id types.NamespacedName) (lease.State, Age) {
 	return s.state, Age{Time: l.observer.Observe(id, s.record, l.clock.Now()), AtLeast: !s.changed}
 }
 
-// upsert takes note of a Lease, and says whether its labelled state is another than before.
+// upsert records a Lease, and reports whether its labelled state has changed.
 func (l *Leases) upsert(obj *coordinationv1.Lease) (changed bool) {
 	id := types.NamespacedName{Namespace: obj.Namespace, Name: obj.Name}
 	record := lease.RecordOf(obj)
@@ -91,9 +90,9 @@ func (l *Leases) remove(id types.NamespacedName) {
 	l.observer.Forget(id)
 }
 
-// Follow keeps the memory up to date with the informer's Leases, and calls changed with the name of every ring of which a
-// shard's labelled state, or the ring itself, has changed. Members that come, go or change hands are for membership.Index to
-// tell. It returns at once; synced says whether all that existed at the beginning has been seen.
+// Follow keeps the record up to date. It calls changed with the name of each ring that has changed, or of which the labelled state of a
+// shard has changed. membership.Index reports changes of the members. Follow does not block. synced reports whether all initial objects
+// have been seen.
 func (l *Leases) Follow(ctx context.Context, informers cache.Informers, changed func(ring string)) (synced func() bool, err error) {
 	leases, err := add(ctx, informers, &coordinationv1.Lease{}, l.leaseHandler(changed))
 	if err != nil {
@@ -108,7 +107,7 @@ func (l *Leases) Follow(ctx context.Context, informers cache.Informers, changed 
 	return func() bool { return leases.HasSynced() && rings.HasSynced() }, nil
 }
 
-// add makes the handler follow the objects of a type.
+// add registers the handler for the objects of a type.
 func add(
 	ctx context.Context, informers cache.Informers, obj client.Object, handler toolscache.ResourceEventHandler,
 ) (toolscache.ResourceEventHandlerRegistration, error) {
@@ -163,7 +162,7 @@ func ringHandler(changed func(ring string)) toolscache.ResourceEventHandler {
 	}
 }
 
-// looksLike says whether all that answers tell of a ring is the same in both.
+// looksLike reports whether answers about both versions of a ring are equal.
 func looksLike(a, b *v1alpha1.ClusterRing) bool {
 	return a.UID == b.UID && a.Generation == b.Generation && a.DeletionTimestamp.IsZero() == b.DeletionTimestamp.IsZero() &&
 		equality.Semantic.DeepEqual(a.Status.Conditions, b.Status.Conditions)

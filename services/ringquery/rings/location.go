@@ -9,53 +9,42 @@ import (
 )
 
 const (
-	// smallerKept is the number of tables of 64 KiB each that are kept to tell which shards would be next: all that two failures
-	// can leave of a ring of 16 shards.
+	// smallerKept is the number of cached tables (64 KiB each) from which the next shards are read. It is sufficient for any two
+	// failures in a ring of 16 shards.
 	smallerKept = 256
-	// largeRing is the number of shards from which on they are not kept: there would be too many, and a ring of so many says
-	// who would be next in tens of microseconds.
+	// largeRing is the number of shards from which the tables are not cached. There would be too many of them, and a ring of this
+	// size computes the next shards in tens of microseconds.
 	largeRing = 17
 )
 
-// coverages has what the API tells of objects that the ring may shard.
+// coverages maps coverage to the API.
 var coverages = map[Coverage]pb.NamespaceCoverage{
 	Covered: pb.NamespaceCoverage_NAMESPACE_COVERAGE_COVERED,
 	Unknown: pb.NamespaceCoverage_NAMESPACE_COVERAGE_UNKNOWN,
 }
 
-// Place is what decides where an object belongs in a ring.
-type Place struct {
-	// Role says whether the object's own name decides.
-	Role resources.Role
-	// Coverage says whether the ring covers the object's namespace; never NotCovered.
-	Coverage Coverage
-	// Key is the partition key.
-	Key key.Key
-}
-
-// Locate returns where an object of that place belongs, how that follows, and the n shards that would be next.
-func (r Ring) Locate(p Place, n int) *pb.Location {
-	table, hash := r.View.Table(), p.Key.Hash()
+// Locate returns the shard of a partition key, how it was derived, and the n shards that would be next. The role and the
+// coverage (never NotCovered) are those of the object.
+func (r Ring) Locate(role resources.Role, coverage Coverage, k key.Key, n int) *pb.Location {
+	table, hash := r.View.Table(), k.Hash()
 	partition := table.Partition(hash)
 	owner, _ := table.OwnerOf(partition)
 
 	return &pb.Location{
 		Ring:              r.Name,
-		Role:              roles[p.Role],
-		NamespaceCoverage: coverages[p.Coverage],
-		PartitionKey: &pb.PartitionKey{
-			Group: p.Key.Group, Kind: p.Key.Kind, Namespace: p.Key.Namespace, Name: p.Key.Name,
-		},
-		Hash:        uint32(hash),
-		Partition:   int32(partition),
-		Shard:       owner,
-		NextShards:  r.next(partition, n),
-		Fingerprint: table.Fingerprint(),
+		Role:              roles[role],
+		NamespaceCoverage: coverages[coverage],
+		PartitionKey:      &pb.PartitionKey{Group: k.Group, Kind: k.Kind, Namespace: k.Namespace, Name: k.Name},
+		Hash:              uint32(hash),
+		Partition:         int32(partition),
+		Shard:             owner,
+		NextShards:        r.next(partition, n),
+		Fingerprint:       table.Fingerprint(),
 	}
 }
 
-// next returns the n shards that would own the partition, one after the other, if those before them failed. It is what the hash
-// ring's Ranking says; in a small ring, the tables without these shards are kept, which takes a look-up each.
+// next returns the n shards that would own the partition, one after the other, if the shards before them failed. The result is that of
+// the table's Ranking. For a small ring, it looks up each shard in a cached table without the shards before it.
 func (r Ring) next(partition, n int) (names []string) {
 	table := r.View.Table()
 	if n == 0 || table.Len() < 2 {

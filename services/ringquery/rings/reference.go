@@ -9,12 +9,12 @@ import (
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
-// Reference names an object by its kind or by its resource; the other is empty.
+// Reference names an object by its kind or by its resource. The other field is empty.
 type Reference struct {
 	Group, Kind, Resource, Namespace, Name string
 }
 
-// String names the object for people, as in "configmaps default/a".
+// String formats the object for people, such as "configmaps default/a".
 func (r Reference) String() string {
 	name := r.Name
 	if r.Namespace != "" {
@@ -24,7 +24,7 @@ func (r Reference) String() string {
 	return r.TypeName() + " " + name
 }
 
-// TypeName returns the resource or the kind with its group, as in "deployments.apps".
+// TypeName returns the resource or the kind with its group, such as "deployments.apps".
 func (r Reference) TypeName() string {
 	if r.Kind != "" {
 		return r.groupKind().String()
@@ -41,7 +41,7 @@ func (r Reference) groupKind() schema.GroupKind {
 	return schema.GroupKind{Group: r.Group, Kind: r.Kind}
 }
 
-// CheckNamespace sees to it that exactly the objects that have a namespace are asked about with one.
+// CheckNamespace returns an error unless the reference has a namespace exactly if the resource is namespaced.
 func (r Reference) CheckNamespace(resource resources.Resource) error {
 	switch {
 	case resource.Namespaced && r.Namespace == "":
@@ -53,7 +53,7 @@ func (r Reference) CheckNamespace(resource resources.Resource) error {
 	}
 }
 
-// Find returns the ring's resource that the reference names. It fails with [ErrNotSharded].
+// Find returns the resource of the ring to which the reference belongs. It fails with [ErrNotSharded].
 func (r Ring) Find(ref Reference) (resources.Resource, resources.Role, error) {
 	if resource, role, ok := Lookup(r.Resources, ref); ok {
 		return resource, role, nil
@@ -69,7 +69,7 @@ func (r Ring) Find(ref Reference) (resources.Resource, resources.Role, error) {
 	return resources.Resource{}, "", fmt.Errorf("%w: ring %s does not list %s; it lists %s", ErrNotSharded, r.Name, ref.TypeName(), r.Listed())
 }
 
-// Lookup returns the resource of the set that the reference names.
+// Lookup returns the resource of the set to which the reference belongs.
 func Lookup(set *resources.Set, ref Reference) (resources.Resource, resources.Role, bool) {
 	if ref.Kind == "" {
 		return set.Find(ref.groupResource())

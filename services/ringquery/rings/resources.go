@@ -13,7 +13,7 @@ import (
 	"github.com/clusterring/clusterring/services/ringquery/metadata"
 )
 
-// Resources remembers what the resources of each ring are. It is safe for concurrent use; create it with [NewResources].
+// Resources caches the resources of each ring. It is safe for concurrent use; create it with [NewResources].
 type Resources struct {
 	known *resources.Resolver
 
@@ -21,7 +21,7 @@ type Resources struct {
 	rings map[string]resolved
 }
 
-// resolved is what the resources of one ring were when the resolver had some revision.
+// resolved holds the resources of one ring at a revision of the resolver.
 type resolved struct {
 	uid        types.UID
 	generation int64
@@ -29,17 +29,17 @@ type resolved struct {
 	set        *resources.Set
 }
 
-// NewResources returns a memory of what the resolver answers.
+// NewResources returns a cache for the resolver.
 func NewResources(known *resources.Resolver) *Resources {
 	return &Resources{known: known, rings: map[string]resolved{}}
 }
 
-// Of returns what the ring's resources are. It sends no request.
+// Of returns the resources of the ring. It sends no requests.
 func (r *Resources) Of(ring *v1alpha1.ClusterRing) *resources.Set {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	revision := r.known.Revision() // before it is asked: what comes in between may be asked again
+	revision := r.known.Revision() // before Resolve: if the resolver changes in between, the next call resolves again
 	if k := r.rings[ring.Name]; k.set != nil && k.uid == ring.UID && k.generation == ring.Generation && k.revision == revision {
 		return k.set
 	}
@@ -50,7 +50,7 @@ func (r *Resources) Of(ring *v1alpha1.ClusterRing) *resources.Set {
 	return set
 }
 
-// Keep forgets all rings but these.
+// Keep evicts all other rings.
 func (r *Resources) Keep(rings []*v1alpha1.ClusterRing) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -69,8 +69,8 @@ func (r *Resources) Keep(rings []*v1alpha1.ClusterRing) {
 	r.rings = kept
 }
 
-// Find returns the resource that the reference names, whether or not a ring lists it. It sends no request. It fails with
-// metadata.ErrNotServed, or with metadata.ErrUnavailable if that is not known.
+// Find returns the resource of the reference, whether or not a ring lists it. It sends no requests. It fails with metadata.ErrNotServed,
+// or with metadata.ErrUnavailable if it is not known whether the resource is served.
 func (r *Resources) Find(ref Reference) (resources.Resource, error) {
 	find := func() (resources.Resource, error) { return r.known.Find(ref.groupResource()) }
 	if ref.Kind != "" {
@@ -98,7 +98,7 @@ func unserved(ref Reference, err error) error {
 	}
 }
 
-// Remembered returns what the ring lists, and what its status says that it listed before; nil if that is nothing more.
+// Remembered returns the resources that the ring lists and those that its status still contains. Nil: the status contains none.
 func (r *Resources) Remembered(ring Ring) *resources.Set {
 	st := ring.Status.Assignment
 	if st == nil || len(st.Resources) == 0 {

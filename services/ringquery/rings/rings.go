@@ -1,8 +1,8 @@
-// Package rings gathers what the answers about rings follow from: the rings as they are declared, which shards are available, what
-// their Leases tell, what their resources are, and where a key falls.
+// Package rings provides the facts for answers: the ClusterRings, their available shards, the states of their Leases, their resources, and
+// the owners of keys.
 //
-// It reads ClusterRings and Leases from a cache, and decides nothing itself: shards, partition keys and owners are those of the
-// packages that the assigner and the rebalancer use, so that answers are theirs. It writes nothing.
+// It reads ClusterRings and Leases from a cache. Shards, partition keys, and owners come from the packages that the assigner and the
+// rebalancer use, so that answers match their decisions. It writes nothing.
 package rings
 
 import (
@@ -28,48 +28,48 @@ import (
 	"github.com/clusterring/clusterring/services/ringquery/metadata"
 )
 
-// Rings knows all rings as they are now. All fields are required. It is safe for concurrent use.
+// Rings provides the current state of all rings. All fields are required. It is safe for concurrent use.
 type Rings struct {
 	// Reader reads ClusterRings and Leases from a cache.
 	Reader client.Reader
-	// Index has the current view of every ring.
+	// Index contains the current view of every ring.
 	Index *membership.Index
-	// Resources resolves what rings name.
+	// Resources resolves the resources of rings.
 	Resources *Resources
-	// Leases has the states and ages of Leases.
+	// Leases contains the states and ages of Leases.
 	Leases *Leases
-	// Objects reads the metadata of sharded objects, live.
+	// Objects reads the metadata of sharded objects from the API server.
 	Objects *metadata.Reader
 
 	once    sync.Once
-	smaller *hashring.Cache // made once; tables without some of their shards
+	smaller *hashring.Cache // created once; tables without some of their shards
 }
 
-// Ring is a ring as it is now. Its fields are shared: do not change what they point to.
+// Ring is the current state of a ring. Its fields are shared: do not change the values to which they point.
 type Ring struct {
 	*v1alpha1.ClusterRing
 
-	// View is its shards.
+	// View contains its shards.
 	View *membership.View
-	// Resources is what its resources are.
+	// Resources are its resources.
 	Resources *resources.Set
 
 	smaller *hashring.Cache
 }
 
-// Shard is a shard of a ring as it is now.
+// Shard is the current state of a shard of a ring.
 type Shard struct {
 	membership.Shard
 
-	// State is the label that the lease monitor last wrote; empty if there is none.
+	// State is the label that the lease monitor last wrote. Empty: there is none.
 	State lease.State
 	// Age is how long ago the Lease was renewed.
 	Age Age
-	// Partitions is how many of all [hashring.Partitions] the shard owns; none if it is not available.
+	// Partitions is how many of the [hashring.Partitions] the shard owns. Zero if it is not available.
 	Partitions int
 }
 
-// Page returns at most limit rings in the order of their names, beginning after the given name, and whether there are more.
+// Page returns at most limit rings after the given name, sorted by name, and whether there are more.
 func (r *Rings) Page(ctx context.Context, after string, limit int) (rings []Ring, more bool, err error) {
 	all, err := r.All(ctx)
 	if err != nil {
@@ -97,7 +97,7 @@ func (r *Rings) Get(ctx context.Context, name string) (Ring, error) {
 	return r.ring(declared), nil
 }
 
-// All returns all rings in the order of their names.
+// All returns all rings, sorted by name.
 func (r *Rings) All(ctx context.Context) ([]Ring, error) {
 	list := &v1alpha1.ClusterRingList{}
 	if err := r.Reader.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
@@ -120,14 +120,14 @@ func (r *Rings) All(ctx context.Context) ([]Ring, error) {
 	return all, nil
 }
 
-// ring gathers what else is known of a ring. What it points to belongs to the cache.
+// ring returns the state of a ring. The ClusterRing belongs to the cache.
 func (r *Rings) ring(declared *v1alpha1.ClusterRing) Ring {
 	r.once.Do(func() { r.smaller = hashring.NewCache(smallerKept) })
 
 	return Ring{ClusterRing: declared, View: r.Index.ViewOf(declared), Resources: r.Resources.Of(declared), smaller: r.smaller}
 }
 
-// Shards returns the ring's shards, sorted by name, then namespace.
+// Shards returns the shards of the ring, sorted by name, then namespace.
 func (r *Rings) Shards(ring Ring) []Shard {
 	members := ring.View.Shards()
 	shards := make([]Shard, 0, len(members))
@@ -145,7 +145,7 @@ func (r *Rings) Shards(ring Ring) []Shard {
 	return shards
 }
 
-// The enums of the API; what is in none of them is the zero value.
+// These maps convert values to enums of the API. Other values become the zero value.
 var (
 	roles = map[resources.Role]pb.Role{
 		resources.Main:       pb.Role_ROLE_MAIN,
@@ -160,10 +160,10 @@ var (
 	}
 )
 
-// RoleOf returns the role of a resource as the API has it; unspecified if it has none.
+// RoleOf returns the role of a resource as in the API. Unspecified: it has none.
 func RoleOf(role resources.Role) pb.Role { return roles[role] }
 
-// Message returns the ring as the API tells it.
+// Message returns the ring as in the API.
 func (r Ring) Message() *pb.Ring {
 	ring := &pb.Ring{
 		Name:              r.Name,
@@ -204,7 +204,7 @@ func (r Ring) resource(group, name string, role resources.Role) *pb.RingResource
 	return &pb.RingResource{Group: group, Resource: name, Role: roles[role], Kind: found.Kind.Kind}
 }
 
-// Message returns the shard as the API tells it.
+// Message returns the shard as in the API.
 func (s Shard) Message() *pb.Shard {
 	return &pb.Shard{
 		Name:            s.Name,

@@ -13,15 +13,15 @@ import (
 	"github.com/clusterring/clusterring/services/internal/certs"
 )
 
-// certificate is the one that the server shows.
+// certificate is the serving certificate.
 type certificate struct {
-	// get is what tls.Config asks.
+	// get is the callback for tls.Config.
 	get func(*tls.ClientHelloInfo) (*tls.Certificate, error)
-	// ready are checks that clients need to pass before they can verify it.
+	// ready are checks that must pass before clients can verify the certificate.
 	ready []func(*http.Request) error
 }
 
-// fromFiles returns the certificate of the files, which the manager follows.
+// fromFiles returns the certificate in the files, which the manager watches.
 func (s *Server) fromFiles(mgr manager.Manager) (*certificate, error) {
 	source, err := certs.NewFiles(s.Options.CertFile, s.Options.KeyFile, "", s.Clock)
 	if err != nil {
@@ -35,7 +35,7 @@ func (s *Server) fromFiles(mgr manager.Manager) (*certificate, error) {
 	return &certificate{get: source.GetCertificate}, nil
 }
 
-// fromSecret returns the certificate of the Secret, which the manager maintains, with the ConfigMap that clients verify it by.
+// fromSecret returns the certificate in the Secret. The manager maintains the Secret, and the ConfigMap for clients.
 func (s *Server) fromSecret(mgr manager.Manager) (*certificate, error) {
 	secret := &certs.Secret{
 		Client: mgr.GetClient(),
@@ -60,7 +60,7 @@ func (s *Server) fromSecret(mgr manager.Manager) (*certificate, error) {
 	return &certificate{get: secret.GetCertificate, ready: []func(*http.Request) error{secret.Ready, authorities.Ready}}, nil
 }
 
-// check returns nil if clients can verify the certificate at that time.
+// check returns nil if clients can verify the certificate at the given time.
 func (c *certificate) check(now time.Time, r *http.Request) error {
 	for _, ready := range c.ready {
 		if err := ready(r); err != nil {
@@ -79,14 +79,14 @@ func (c *certificate) check(now time.Time, r *http.Request) error {
 	}
 
 	if now.Before(shown.NotBefore) || now.After(shown.NotAfter) {
-		return fmt.Errorf("the server's certificate is valid from %s to %s alone",
+		return fmt.Errorf("the server's certificate is valid only from %s to %s",
 			shown.NotBefore.UTC().Format(time.RFC3339), shown.NotAfter.UTC().Format(time.RFC3339))
 	}
 
 	return nil
 }
 
-// leaf returns the certificate itself, without its issuers.
+// leaf returns the certificate without its issuers.
 func leaf(of *tls.Certificate) (*x509.Certificate, error) {
 	if of.Leaf != nil {
 		return of.Leaf, nil

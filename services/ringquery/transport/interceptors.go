@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
-// calls counts and times calls for all servers of the process.
+// calls counts and times the calls to all servers of the process.
 var calls = sync.OnceValue(func() *grpcprom.ServerMetrics {
 	m := grpcprom.NewServerMetrics(grpcprom.WithServerHandlingTimeHistogram(
 		grpcprom.WithHistogramBuckets([]float64{0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30}),
@@ -25,8 +25,8 @@ var calls = sync.OnceValue(func() *grpcprom.ServerMetrics {
 	return m
 })
 
-// interceptors stand around every call: metrics see what the client sees, then logs; a panic ends one call and not the process;
-// then come limits, and who may call.
+// interceptors returns the interceptors of every call. Metrics and logs come first, so that they record what the client receives. Then
+// come recovery, so that a panic ends only one call, the limits, and authorization.
 func (s *Server) interceptors() []grpc.ServerOption {
 	log := s.Log
 	logger := logging.LoggerFunc(func(_ context.Context, _ logging.Level, msg string, fields ...any) {
@@ -37,7 +37,7 @@ func (s *Server) interceptors() []grpc.ServerOption {
 		method, _ := grpc.Method(ctx)
 		log.Error(fmt.Errorf("panic: %v", p), "Handler panicked", "method", method, "stack", string(debug.Stack()))
 
-		return status.Error(codes.Internal, "the server failed to answer; its log says more")
+		return status.Error(codes.Internal, "the server failed to answer; see its log")
 	})
 
 	unary := []grpc.UnaryServerInterceptor{
@@ -55,7 +55,7 @@ func (s *Server) interceptors() []grpc.ServerOption {
 		s.streams.intercept,
 	}
 
-	// Who is refused takes no place of those who are not.
+	// A stream takes a place only after authorization.
 	return []grpc.ServerOption{
 		grpc.ChainUnaryInterceptor(append(unary, s.Unary...)...),
 		grpc.ChainStreamInterceptor(append(append(stream, s.Stream...), newPlaces(s.Options.MaxTotalStreams).intercept)...),

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// deadline gives every call that is no stream a time to end. A client may have given it less.
+// deadline limits the duration of unary calls. A client can set a shorter deadline.
 func deadline(limit time.Duration) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		ctx, cancel := context.WithTimeout(ctx, limit)
@@ -21,8 +21,8 @@ func deadline(limit time.Duration) grpc.UnaryServerInterceptor {
 	}
 }
 
-// places are what streams take while they last, on all connections together. Those for which nobody has to say who they are have
-// their own, so that they cannot take those of others.
+// places limits the number of streams on all connections. Streams of the health service, which need no authentication, have their own
+// limit, so that they cannot displace other streams.
 type places struct {
 	limit       int
 	all, health *semaphore.Weighted
@@ -32,7 +32,7 @@ func newPlaces(limit int) *places {
 	return &places{limit, semaphore.NewWeighted(int64(limit)), semaphore.NewWeighted(maxOpenStreams)}
 }
 
-// intercept gives a stream a place, or refuses it.
+// intercept rejects a stream if there is no place for it.
 func (p *places) intercept(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	of, limit := p.all, p.limit
 	if strings.HasPrefix(info.FullMethod, "/grpc.health.") {
@@ -40,7 +40,7 @@ func (p *places) intercept(srv any, stream grpc.ServerStream, info *grpc.StreamS
 	}
 
 	if !of.TryAcquire(1) {
-		return status.Errorf(codes.ResourceExhausted, "the server has %d such streams, and takes no more: end some, or ask another server", limit)
+		return status.Errorf(codes.ResourceExhausted, "the server has %d such streams and accepts no more: end some, or ask another server", limit)
 	}
 	defer of.Release(1)
 

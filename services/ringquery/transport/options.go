@@ -1,5 +1,5 @@
-// Package transport serves gRPC: listening, TLS, limits, health, reflection, metrics, logs, and an orderly stop. It knows
-// nothing of the services that it serves.
+// Package transport serves gRPC: listening, TLS, limits, health, reflection, metrics, logs, and graceful shutdown. It does not
+// depend on the services that it serves.
 package transport
 
 import (
@@ -21,54 +21,54 @@ import (
 type Options struct {
 	// BindAddress is host:port.
 	BindAddress string
-	// CAMode is where the certificate comes from: CASecret or CAFile.
+	// CAMode is the source of the certificate: CASecret or CAFile.
 	CAMode string
 	// Secret is for CASecret.
 	Secret certs.SecretOptions
-	// CAConfigMap is the name of the ConfigMap that shows clients the authorities; for CASecret.
+	// CAConfigMap is the name of the ConfigMap that publishes the CA certificates; for CASecret.
 	CAConfigMap string
-	// Hosts are names and addresses that clients call the server by, besides that of its Service; for CASecret.
+	// Hosts are further names and addresses of the server, in addition to that of its Service; for CASecret.
 	Hosts []string
 	// CertFile and KeyFile are PEM files, which are read again when they change; for CAFile.
 	CertFile, KeyFile string
 	// Plaintext serves without TLS.
 	Plaintext bool
-	// MaxRequestBytes is the size of the largest request.
+	// MaxRequestBytes is the maximum size of a request.
 	MaxRequestBytes int
-	// MaxStreams is the number of calls that one connection may have at a time.
+	// MaxStreams is the maximum number of concurrent calls per connection.
 	MaxStreams uint32
-	// MaxTotalStreams is the number of streaming calls that the server may have at a time.
+	// MaxTotalStreams is the maximum number of concurrent streaming calls.
 	MaxTotalStreams int
-	// CallTimeout is how long a call that is no stream may take.
+	// CallTimeout is the maximum duration of a unary call.
 	CallTimeout time.Duration
-	// MaxConnectionAge is when a client is asked to connect again; 0: never.
+	// MaxConnectionAge is the age of a connection at which the client is asked to reconnect. Zero: never.
 	MaxConnectionAge time.Duration
-	// KeepaliveTime is how long a connection may be silent until the client is asked whether it is there, and
-	// KeepaliveTimeout how long it has for the answer.
+	// KeepaliveTime is how long a connection can be silent before the server pings the client. KeepaliveTimeout is how long
+	// the client has to answer.
 	KeepaliveTime, KeepaliveTimeout time.Duration
 
-	// flags is where AddFlags has put the flags; it knows which were set.
+	// flags is the flag set of AddFlags. It knows which flags were set.
 	flags *pflag.FlagSet
 }
 
 // Values of --ca-mode.
 const (
-	// CASecret means that the service makes its certificate and its authority itself, and keeps them in a Secret.
+	// CASecret means that the service creates its certificate and its CA, and stores them in a Secret.
 	CASecret = "secret"
-	// CAFile means that others make them, and put them into files.
+	// CAFile means that the certificate comes from files.
 	CAFile = "file"
 )
 
 const (
-	// minPing is how often a client may ask whether the server is there. grpc-go's clients do so every 10 s at most.
+	// minPing is the minimum interval between pings of a client. Clients of grpc-go ping at most every 10 s.
 	minPing = 10 * time.Second
-	// handshakeTimeout is how long a new connection may take until it speaks gRPC.
+	// handshakeTimeout is the maximum duration of the handshake of a new connection.
 	handshakeTimeout = 10 * time.Second
-	// ageGrace is how long calls may go on after their connection's time is over.
+	// ageGrace is how long calls can continue after the maximum age of their connection.
 	ageGrace = time.Minute
-	// maxOpenStreams is the number of streams that watch the server's health, for which nobody has to say who they are.
+	// maxOpenStreams is the maximum number of streams that watch health, which need no authentication.
 	maxOpenStreams = 128
-	// maxHeaderBytes is the size of the largest set of headers of a call.
+	// maxHeaderBytes is the maximum size of the headers of a call.
 	maxHeaderBytes = 16 << 10
 )
 
@@ -76,29 +76,29 @@ const (
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.BindAddress, "grpc-bind-address", ":8090", "`address` that serves gRPC")
 	o.flags = fs
-	fs.StringVar(&o.CAMode, "ca-mode", CASecret, "where the certificate comes from: secret (made and rotated by the service itself) or file")
+	fs.StringVar(&o.CAMode, "ca-mode", CASecret, "source of the certificate: secret (created and rotated by the service itself) or file")
 	o.Secret.AddFlags(fs, "ringquery-tls")
-	fs.StringVar(&o.CAConfigMap, "ca-config-map", "ringquery-ca", "`name` of the ConfigMap in --namespace that shows clients, under ca.crt, the authorities to verify the server by; for --ca-mode secret")
-	fs.StringSliceVar(&o.Hosts, "tls-host", nil, "more `names` and addresses that the certificate is for, besides ringquery.NAMESPACE.svc; for --ca-mode secret")
-	fs.StringVar(&o.CertFile, "tls-cert-file", "", "PEM `file` with the server's certificate, and those of its issuers after it; read again when it changes; for --ca-mode file")
+	fs.StringVar(&o.CAConfigMap, "ca-config-map", "ringquery-ca", "`name` of the ConfigMap in --namespace that publishes the CA certificates under ca.crt, so that clients can verify the server; for --ca-mode secret")
+	fs.StringSliceVar(&o.Hosts, "tls-host", nil, "further `names` and addresses in the certificate, in addition to ringquery.NAMESPACE.svc; for --ca-mode secret")
+	fs.StringVar(&o.CertFile, "tls-cert-file", "", "PEM `file` with the server's certificate, followed by those of its issuers; read again when it changes; for --ca-mode file")
 	fs.StringVar(&o.KeyFile, "tls-private-key-file", "", "PEM `file` with the private key of --tls-cert-file; read again when it changes; for --ca-mode file")
 	fs.BoolVar(&o.Plaintext, "plaintext", false, "serve without TLS, for a machine or a network where that is acceptable")
-	fs.IntVar(&o.MaxRequestBytes, "grpc-max-request-bytes", 320<<10, "size of the largest request, in `bytes`")
-	fs.Uint32Var(&o.MaxStreams, "grpc-max-concurrent-streams", 128, "`calls` that one connection may have at a time; more wait in the client")
-	fs.IntVar(&o.MaxTotalStreams, "grpc-max-total-streams", 2000, "`streams`, such as those of WatchRing, that all connections may have at a time; more are refused")
-	fs.DurationVar(&o.CallTimeout, "grpc-call-timeout", 30*time.Second, "`time` that a call may take, streams aside")
-	fs.DurationVar(&o.MaxConnectionAge, "grpc-max-connection-age", 10*time.Minute, "`time` after which a client is asked to connect again, so that new replicas get their share; 0 for never")
-	fs.DurationVar(&o.KeepaliveTime, "grpc-keepalive-time", time.Minute, "`time` of silence after which a client is asked whether it is still there")
-	fs.DurationVar(&o.KeepaliveTimeout, "grpc-keepalive-timeout", 20*time.Second, "`time` that it has to answer")
+	fs.IntVar(&o.MaxRequestBytes, "grpc-max-request-bytes", 320<<10, "maximum size of a request, in `bytes`")
+	fs.Uint32Var(&o.MaxStreams, "grpc-max-concurrent-streams", 128, "maximum number of concurrent `calls` per connection; more calls wait in the client")
+	fs.IntVar(&o.MaxTotalStreams, "grpc-max-total-streams", 2000, "maximum number of concurrent `streams`, such as those of WatchRing, on all connections; more are refused")
+	fs.DurationVar(&o.CallTimeout, "grpc-call-timeout", 30*time.Second, "maximum `time` of a unary call")
+	fs.DurationVar(&o.MaxConnectionAge, "grpc-max-connection-age", 10*time.Minute, "`time` after which a client is asked to reconnect, so that new replicas get their share; 0 for never")
+	fs.DurationVar(&o.KeepaliveTime, "grpc-keepalive-time", time.Minute, "`time` of silence after which the server pings the client")
+	fs.DurationVar(&o.KeepaliveTimeout, "grpc-keepalive-timeout", 20*time.Second, "`time` in which the client has to answer the ping")
 }
 
-// Validate returns everything that is wrong with the flags, or nil. It does not read the files.
+// Validate returns all errors in the flags, or nil. It does not read the files.
 func (o *Options) Validate() error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 
 	if o.BindAddress == "" || o.BindAddress == "0" {
-		fail("--grpc-bind-address must be set: serving gRPC is all that this service does")
+		fail("--grpc-bind-address must be set: this service only serves gRPC")
 	}
 
 	errs = append(errs, o.validateTLS())
@@ -130,13 +130,13 @@ func (o *Options) Validate() error {
 	return errors.Join(errs...)
 }
 
-// tlsFlags are the flags that say which certificate to serve with, by the value of --ca-mode that they are for; empty: for all.
+// tlsFlags maps the flags about the certificate to the value of --ca-mode that they require. Empty: any.
 var tlsFlags = map[string]string{
 	"ca-mode": "", "tls-cert-file": CAFile, "tls-private-key-file": CAFile,
 	"tls-secret": CASecret, "tls-ca-lifetime": CASecret, "tls-cert-lifetime": CASecret, "tls-host": CASecret, "ca-config-map": CASecret,
 }
 
-// validateTLS checks that one way to serve is chosen, and nothing that is for another.
+// validateTLS checks that the flags about the certificate do not conflict.
 func (o *Options) validateTLS() error {
 	var errs []error
 
@@ -147,7 +147,7 @@ func (o *Options) validateTLS() error {
 		case given && o.Plaintext:
 			errs = append(errs, fmt.Errorf("--%s and --plaintext exclude each other: choose one", name))
 		case given && mode != "" && mode != o.CAMode && (o.CAMode == CASecret || o.CAMode == CAFile):
-			errs = append(errs, fmt.Errorf("--%s is for --ca-mode %s", name, mode))
+			errs = append(errs, fmt.Errorf("--%s requires --ca-mode %s", name, mode))
 		}
 	}
 
@@ -164,14 +164,14 @@ func (o *Options) validateTLS() error {
 	return errors.Join(errs...)
 }
 
-// given says whether a flag was set.
+// given reports whether a flag was set.
 func (o *Options) given(name string) bool { return o.flags != nil && o.flags.Changed(name) }
 
 func (o *Options) validateSecret() error {
 	errs := []error{o.Secret.Validate()}
 
 	for _, msg := range validation.IsDNS1123Subdomain(o.CAConfigMap) {
-		errs = append(errs, fmt.Errorf("--ca-config-map %q is no name of a ConfigMap: %s", o.CAConfigMap, msg))
+		errs = append(errs, fmt.Errorf("--ca-config-map %q is not a valid name of a ConfigMap: %s", o.CAConfigMap, msg))
 	}
 
 	for _, host := range o.Hosts {

@@ -23,39 +23,40 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
 
-// healthInterval is how often the health that is reported follows that of the service.
+// healthInterval is how often the server updates the reported health.
 const healthInterval = 100 * time.Millisecond
 
-// flushTime is how long clients have to read their last answers when the server stops.
+// flushTime is how long clients have to read the last answers when the server stops.
 const flushTime = 2 * time.Second
 
 // Server serves gRPC until its manager stops it.
 //
 // # Invariants
 //
-//  1. It listens from the start, so that a client learns that it has to wait: health is NOT_SERVING until the service is ready.
-//  2. Health is NOT_SERVING as soon as the service is told to stop, while calls are still answered.
-//  3. When the service stops, calls that run may finish while all they need still runs, until the drain time is over. Streams,
-//     which could go on for ever, end at once with UNAVAILABLE. A client that does not read does not hold up the stop.
+//  1. It listens from the start, so that clients see that they have to wait: health is NOT_SERVING until the service is ready.
+//  2. As soon as the service is asked to stop, health is NOT_SERVING. The server still answers calls.
+//  3. When the service stops, running calls can finish until the drain time is over. Until then, everything that they need keeps
+//     running. Streams could run forever, so they end immediately with UNAVAILABLE. A client that does not read does not delay the
+//     shutdown.
 type Server struct {
 	// Options are validated.
 	Options Options
-	// Name is the service's, and that of the Service in front of it.
+	// Name is that of the service, and of its Kubernetes Service.
 	Name string
-	// Namespace is where that Service is, and what the server keeps for itself.
+	// Namespace is that of the Service, the Secret, and the ConfigMap.
 	Namespace string
-	// ClientCertificates asks clients for a certificate. It is not judged: that is left to Unary and Stream.
+	// ClientCertificates requests certificates of clients. Unary and Stream have to verify them.
 	ClientCertificates bool
 	// Services register themselves on the server.
 	Services []func(grpc.ServiceRegistrar)
-	// Unary and Stream stand before every call, after metrics, logs and the deadline, and decide whether it may be made.
+	// Unary and Stream authorize each call. They run after metrics, logs, and the deadline.
 	Unary  []grpc.UnaryServerInterceptor
 	Stream []grpc.StreamServerInterceptor
 	// Ready returns nil while the service is ready.
 	Ready func() error
-	// Draining closes when the service is told to stop.
+	// Draining closes when the service is asked to stop.
 	Draining <-chan struct{}
-	// DrainTime is how long running calls may take to finish.
+	// DrainTime is how long running calls have to finish.
 	DrainTime time.Duration
 	// Clock and Log are those of the service.
 	Clock clock.WithTicker
@@ -69,7 +70,7 @@ type Server struct {
 	certificate *certificate // nil without TLS
 }
 
-// AddTo makes the manager run the server. It reads the files of the certificate, so that a mistake shows at once.
+// AddTo lets the manager run the server. It reads the files of the certificate, so that a mistake is reported immediately.
 func (s *Server) AddTo(mgr manager.Manager) error {
 	creds, err := s.credentials(mgr)
 	if err != nil {
@@ -100,10 +101,10 @@ func (s *Server) AddTo(mgr manager.Manager) error {
 	return nil
 }
 
-// Address returns where the server listens, or nil if it does not listen yet. It tells the port where the flag says 0.
+// Address returns where the server listens, with the actual port. Nil: it does not listen yet.
 func (s *Server) Address() *net.TCPAddr { return s.address.Load() }
 
-// limits keeps one client from taking what is everybody's.
+// limits prevents one client from using all resources of the server.
 func (s *Server) limits() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(s.Options.MaxRequestBytes),
@@ -120,7 +121,7 @@ func (s *Server) limits() []grpc.ServerOption {
 	}
 }
 
-// credentials returns how connections are secured. The manager keeps the certificate up to date.
+// credentials returns the transport credentials. The manager keeps the certificate up to date.
 func (s *Server) credentials(mgr manager.Manager) (credentials.TransportCredentials, error) {
 	var err error
 
@@ -139,14 +140,13 @@ func (s *Server) credentials(mgr manager.Manager) (credentials.TransportCredenti
 
 	config := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: s.certificate.get}
 	if s.ClientCertificates {
-		config.ClientAuth = tls.RequestClientCert // what they are worth is decided with every call
+		config.ClientAuth = tls.RequestClientCert // each call verifies them
 	}
 
 	return credentials.NewTLS(config), nil
 }
 
-// CertificateReady is a part of readiness: it returns nil if the server has a certificate that clients can verify now, or needs
-// none. It is safe for concurrent use after AddTo.
+// CertificateReady is a part of readiness. It returns nil if clients can verify the certificate now, or if the server uses no TLS. It is safe for concurrent use after AddTo.
 func (s *Server) CertificateReady(r *http.Request) error {
 	if s.certificate == nil {
 		return nil
@@ -155,7 +155,7 @@ func (s *Server) CertificateReady(r *http.Request) error {
 	return s.certificate.check(s.Clock.Now(), r)
 }
 
-// serve listens and answers until ctx ends.
+// serve serves until ctx ends.
 func (s *Server) serve(ctx context.Context) error {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.Options.BindAddress)
 	if err != nil {
@@ -181,7 +181,7 @@ func (s *Server) serve(ctx context.Context) error {
 	return nil
 }
 
-// followHealth reports the service's health until ctx ends or serving does.
+// followHealth reports the health of the service until ctx or serving ends.
 func (s *Server) followHealth(ctx context.Context, done chan error) {
 	ticker := s.Clock.NewTicker(healthInterval)
 	defer ticker.Stop()
@@ -201,7 +201,7 @@ func (s *Server) followHealth(ctx context.Context, done chan error) {
 			done <- err
 			return
 		case <-told:
-			s.health.Shutdown() // NOT_SERVING from now on, whatever is set
+			s.health.Shutdown() // NOT_SERVING from now on, despite later updates
 			told = nil
 		case <-ticker.C():
 		}
@@ -215,7 +215,7 @@ func (s *Server) setHealth(status healthpb.HealthCheckResponse_ServingStatus) {
 	}
 }
 
-// stop lets running calls finish, for the drain time at most.
+// stop waits until running calls have finished, at most for the drain time.
 func (s *Server) stop() {
 	s.health.Shutdown()
 	s.streams.end()
@@ -233,9 +233,9 @@ func (s *Server) stop() {
 	case <-done:
 		return
 	case <-timer.C():
-		s.Log.Info("Ending calls that still run", "drainTime", s.DrainTime.String())
+		s.Log.Info("Ending the calls that are still running", "drainTime", s.DrainTime.String())
 	case <-s.handlers.none():
-		// What is left are answers that clients have not read yet.
+		// Only answers that clients have not read yet are left.
 		flush := s.Clock.NewTimer(flushTime)
 		defer flush.Stop()
 
@@ -251,7 +251,7 @@ func (s *Server) stop() {
 	<-done
 }
 
-// serving runs the server among the manager's caches: from the start, and until all else has stopped.
+// serving runs the server in the manager's group of caches: from the start until all other runnables have stopped.
 type serving struct {
 	*Server
 
@@ -264,10 +264,10 @@ func (r *serving) GetCache() cache.Cache { return r.cache }
 // Start implements manager.Runnable.
 func (r *serving) Start(ctx context.Context) error { return r.serve(ctx) }
 
-// draining ends the server among what the manager stops first.
+// draining drains the server. The manager stops it before the caches.
 type draining struct{ *Server }
 
-// NeedLeaderElection puts the runnable into the group of what runs in every replica.
+// NeedLeaderElection returns false, because the runnable runs in every replica.
 func (*draining) NeedLeaderElection() bool { return false }
 
 // Start implements manager.Runnable.

@@ -9,10 +9,10 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// errStopping is what a client's stream ends with when the server stops.
-var errStopping = status.Error(codes.Unavailable, "the server is about to stop: connect to another")
+// errStopping ends the streams of clients when the server stops.
+var errStopping = status.Error(codes.Unavailable, "the server is about to stop: connect to another server")
 
-// streams ends all streams when the server stops: one client that watches must not keep it from stopping.
+// streams ends all streams when the server stops, so that a watching client does not delay the shutdown.
 type streams struct {
 	stopping context.Context //nolint:containedctx // a signal to all streams, not the context of a call
 	end      context.CancelFunc
@@ -35,7 +35,7 @@ func (s *streams) intercept(srv any, stream grpc.ServerStream, _ *grpc.StreamSer
 	return err
 }
 
-// endingStream is a stream whose context may end before the connection does.
+// endingStream is a stream whose context can end before the connection.
 type endingStream struct {
 	grpc.ServerStream
 
@@ -44,13 +44,13 @@ type endingStream struct {
 
 func (s *endingStream) Context() context.Context { return s.ctx }
 
-// RecvMsg waits for the client no longer than the stream lasts.
+// RecvMsg returns when the stream ends, even if the client sends nothing.
 func (s *endingStream) RecvMsg(m any) error { return s.await(s.ServerStream.RecvMsg, m) }
 
-// SendMsg waits for a client that does not read no longer than the stream lasts.
+// SendMsg returns when the stream ends, even if the client does not read.
 func (s *endingStream) SendMsg(m any) error { return s.await(s.ServerStream.SendMsg, m) }
 
-// await leaves what does not end to itself: it does when the handler has returned.
+// await abandons a call that does not end. The call ends when the handler has returned.
 func (s *endingStream) await(do func(any) error, m any) error {
 	done := make(chan error, 1)
 	go func() { done <- do(m) }()
@@ -63,12 +63,12 @@ func (s *endingStream) await(do func(any) error, m any) error {
 	}
 }
 
-// handlers counts the calls that are being worked on.
+// handlers counts the running handlers.
 type handlers struct {
 	sync.Mutex
 
 	running int
-	idle    chan struct{} // closes when there is none; nil until somebody waits
+	idle    chan struct{} // closes when none is running; nil until none is called
 }
 
 func (h *handlers) begin() {
@@ -88,7 +88,7 @@ func (h *handlers) end() {
 	}
 }
 
-// none returns a channel that closes when no call is being worked on. One goroutine may ask.
+// none returns a channel that closes when no handler is running. Only one goroutine may call it.
 func (h *handlers) none() <-chan struct{} {
 	h.Lock()
 	defer h.Unlock()

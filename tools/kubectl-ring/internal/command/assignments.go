@@ -14,10 +14,10 @@ import (
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/render"
 )
 
-// stateNames are the names of states on the command line, from good to bad.
+// stateNames are the states on the command line, from good to bad.
 var stateNames = []string{"assigned", "misplaced", "draining", "dead-shard", "unassigned", "foreign"}
 
-// stateOf returns the state of a name.
+// stateOf returns the state with the name.
 func stateOf(name string) pb.AssignmentState {
 	return pb.AssignmentState(pb.AssignmentState_value["ASSIGNMENT_STATE_"+strings.ToUpper(strings.ReplaceAll(name, "-", "_"))])
 }
@@ -37,18 +37,21 @@ func (a *app) assignments() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "assignments RING [RESOURCE] [flags]",
 		Aliases: []string{"assignment", "objects"},
-		Short:   "The objects of a ring, and where they are",
-		Long: `The objects of a ring, and where they are: of all its resources, or of one.
+		Short:   "List the objects of a ring, and where they are",
+		Long: `List the objects of a ring, and where they are, for all resources of the ring or for one.
 
-RESOURCE is one that the ring lists, by its plural name or kind, with its group after a dot if need be. Objects of all namespaces
-are listed, unless -n names one.
+RESOURCE is a resource of the ring. Specify its plural name or its kind and, if necessary, its group after a dot. The objects of
+all namespaces are listed, unless -n names a namespace.
 
-States: assigned, where it belongs; misplaced, at a live shard and belongs to another; draining, its shard was asked to give it
-up; dead-shard, labelled with a shard that is not available; unassigned, without a shard; foreign, labelled although the ring does
-not cover it.
+States:
+  assigned     the object is at the shard to which it belongs
+  misplaced    the object is at a live shard, but belongs to another
+  draining     the shard of the object was asked to release it
+  dead-shard   the object has the label of a shard that is not available
+  unassigned   the object has no shard
+  foreign      the object has labels of the ring, but the ring does not cover it
 
-Rows are printed as they come, page by page. -o json and -o yaml print one ListAssignmentsResponse with all of them, for one
-resource.`,
+Rows are printed page by page. With one resource, -o json and -o yaml print one ListAssignmentsResponse with all objects.`,
 		Example: `  kubectl ring assignments example
   kubectl ring assignments example websites -n team-a
   kubectl ring assignments example --shard shard-1 --state draining
@@ -61,10 +64,10 @@ resource.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&l.shard, "shard", "", "`shard` whose label objects must carry")
-	flags.StringSliceVar(&l.state, "state", nil, "`state` that objects must be in; may be given several times: "+strings.Join(stateNames, ", "))
-	flags.BoolVarP(&l.all, "all-namespaces", "A", false, "list objects of all namespaces; so it is without -n, too")
-	flags.Int32Var(&l.chunk, "chunk-size", 500, "`number` of objects that the server looks at for a page, at most 5000")
+	flags.StringVar(&l.shard, "shard", "", "list only objects with the label of this `shard`")
+	flags.StringSliceVar(&l.state, "state", nil, "list only objects in this `state`; may be repeated: "+strings.Join(stateNames, ", "))
+	flags.BoolVarP(&l.all, "all-namespaces", "A", false, "list the objects of all namespaces, which is the default without -n")
+	flags.Int32Var(&l.chunk, "chunk-size", 500, "`number` of objects that the server reads per page, at most 5000")
 	complete(cmd, "shard", a.completeShardOfArgument)
 	complete(cmd, "state", cobra.FixedCompletions(stateNames, cobra.ShellCompDirectiveNoFileComp))
 	l.out = a.addOutput(cmd, asWide, asJSON, asYAML, asName)
@@ -83,7 +86,7 @@ func (l *listing) run(ctx context.Context, args []string) error {
 		req.Namespace = *l.app.kube.Namespace
 	}
 	return l.app.ask(ctx, func(s *asker) error {
-		ring, err := once(ctx, s, s.GetRing, &pb.GetRingRequest{Name: args[0]})
+		ring, err := s.GetRing(ctx, &pb.GetRingRequest{Name: args[0]})
 		if err != nil {
 			return err
 		}
@@ -98,7 +101,7 @@ func (l *listing) run(ctx context.Context, args []string) error {
 	})
 }
 
-// resources returns what to list: the resource that is named, or all of the ring.
+// resources returns the named resource, or all resources of the ring.
 func (l *listing) resources(ring *pb.Ring, named []string) ([]*pb.RingResource, error) {
 	if len(named) == 0 {
 		all := ring.GetResources()
@@ -124,7 +127,7 @@ func (l *listing) resources(ring *pb.Ring, named []string) ([]*pb.RingResource, 
 	}
 }
 
-// means reports whether a name that was written means the resource.
+// means reports whether the written name is a name of the resource.
 func means(written string, r *pb.RingResource) bool {
 	names := []string{r.GetResource(), qualified(r.GetGroup(), r.GetResource())}
 	if r.GetKind() != "" {
@@ -133,7 +136,7 @@ func means(written string, r *pb.RingResource) bool {
 	return slices.ContainsFunc(names, func(name string) bool { return strings.EqualFold(name, written) })
 }
 
-// asCluster asks the cluster what a name means that is none of the ring's: it knows short names.
+// asCluster resolves a name with the API server, which knows short names.
 func (l *listing) asCluster(ring *pb.Ring, written string) ([]*pb.RingResource, error) {
 	unknown := failure.New("name one of "+resources(ring), "ring %s does not list %s", ring.GetName(), written)
 	mapper, err := l.app.mapper()
@@ -156,7 +159,7 @@ func (l *listing) asCluster(ring *pb.Ring, written string) ([]*pb.RingResource, 
 func pages(ctx context.Context, s *asker, req *pb.ListAssignmentsRequest, page func(*pb.ListAssignmentsResponse) error) error {
 	req.PageToken = ""
 	for {
-		res, err := once(ctx, s, s.ListAssignments, req)
+		res, err := s.ListAssignments(ctx, req)
 		if err != nil {
 			return err
 		}

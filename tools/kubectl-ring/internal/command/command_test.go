@@ -336,7 +336,7 @@ func TestWatchConnectsAgain(t *testing.T) {
 	code := p.watching(ctx, s.at("watch", "example")...)
 	p.awaitOutput("fingerprint " + two)
 	require.Equal(t, []string{
-		"2 of 2 shards available, fingerprint " + one, "shard-2 is expired", "- shard-2 is not available any more, its Lease is held by shardlease-controller",
+		"2 of 2 shards available, fingerprint " + one, "shard-2 is expired", "- shard-2 is no longer available, its Lease is held by shardlease-controller",
 		"1 of 2 shards available, fingerprint " + two,
 	}, withoutTime(p.out.String()), "what changed while nobody was connected is told, and nothing twice")
 	require.Contains(t, p.err.String(), "connection lost, trying again in 1s: the server is about to stop")
@@ -385,7 +385,7 @@ func TestWatchEnds(t *testing.T) {
 
 	p = newProgram(t)
 	require.Equal(t, command.NoAnswer, p.run(t.Context(), s.at("watch")...))
-	require.Contains(t, p.err.String(), "needs the name of a ring")
+	require.Contains(t, p.err.String(), "use it as: kubectl ring watch RING")
 }
 
 func TestWatchTimesOutBeforeTheFirstMessage(t *testing.T) {

@@ -12,10 +12,10 @@ import (
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 )
 
-// patience is how long completion waits for the server. Who presses the tab key does not wait long.
+// patience is how long completion waits for the server.
 const patience = 3 * time.Second
 
-// script is what kubectl calls to complete the arguments of this plugin.
+// script is the program that kubectl calls to complete the arguments of this plugin.
 const script = `#!/bin/sh
 # kubectl calls this to complete "kubectl ring ...".
 exec kubectl-ring __complete "$@"
@@ -25,10 +25,10 @@ func (a *app) completion() *cobra.Command {
 	return &cobra.Command{
 		Use:   "completion",
 		Short: "Print the script with which kubectl completes the arguments of this plugin",
-		Long: `Print the script with which kubectl completes the arguments of this plugin: names of rings, shards and resources as well.
+		Long: `Print the script with which kubectl completes the arguments of this plugin, including the names of rings, shards, and resources.
 
-kubectl looks for a program named kubectl_complete-ring on PATH, from version 1.26 on. kubectl's own completion has to be set up in
-your shell; see kubectl completion --help.`,
+kubectl 1.26 and later run the program kubectl_complete-ring in PATH. The completion of kubectl must be set up in your shell; see
+kubectl completion --help.`,
 		Example: `  kubectl ring completion >~/.local/bin/kubectl_complete-ring
   chmod +x ~/.local/bin/kubectl_complete-ring`,
 		Args:              arguments(0, 0),
@@ -40,16 +40,16 @@ your shell; see kubectl completion --help.`,
 	}
 }
 
-// complete says how the value of a flag is completed.
+// complete sets the completion of a flag.
 func complete(cmd *cobra.Command, flag string, completion cobra.CompletionFunc) {
 	if err := cmd.RegisterFlagCompletionFunc(flag, completion); err != nil {
 		panic(fmt.Sprintf("flag %s of %s: %v", flag, cmd.Name(), err)) // a mistake in this program
 	}
 }
 
-// suggest asks the server for words to complete with. If it cannot be asked, there are none: this is no place for errors.
+// suggest asks the server for completions. If that fails, there are none: completion cannot show errors.
 func (a *app) suggest(cmd *cobra.Command, words func(context.Context, *asker) ([]string, error)) ([]cobra.Completion, cobra.ShellCompDirective) {
-	// The context of the command is not set while completing.
+	// The context of the command is not set during completion.
 	ctx, cancel := context.WithTimeout(cmd.Root().Context(), patience)
 	defer cancel()
 	var found []string
@@ -72,11 +72,7 @@ func (a *app) completeRing(cmd *cobra.Command, args []string, _ string) ([]cobra
 	}
 	return a.suggest(cmd, func(ctx context.Context, s *asker) ([]string, error) {
 		rings, err := allRings(ctx, s)
-		var names []string
-		for _, ring := range rings {
-			names = append(names, ring.GetName())
-		}
-		return names, err
+		return names(rings), err
 	})
 }
 
@@ -93,6 +89,15 @@ func (a *app) completeRingThenResource(cmd *cobra.Command, args []string, toComp
 	default:
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
+}
+
+// names returns the names of rings or shards.
+func names[T interface{ GetName() string }](all []T) []string {
+	var found []string
+	for _, one := range all {
+		found = append(found, one.GetName())
+	}
+	return found
 }
 
 func resourceNames(rings ...*pb.Ring) []string {
@@ -113,15 +118,11 @@ func (a *app) completeShardOfArgument(cmd *cobra.Command, args []string, _ strin
 	}
 	return a.suggest(cmd, func(ctx context.Context, s *asker) ([]string, error) {
 		ring, err := s.GetRing(ctx, &pb.GetRingRequest{Name: args[0]})
-		var names []string
-		for _, shard := range ring.GetShards() {
-			names = append(names, shard.GetName())
-		}
-		return names, err
+		return names(ring.GetShards()), err
 	})
 }
 
-// completeType completes TYPE/ with the resources of all rings. Names of objects are not known to the server.
+// completeType completes TYPE/ with the resources of all rings. The server does not know the names of objects.
 func (a *app) completeType(cmd *cobra.Command, _ []string, toComplete string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if strings.Contains(toComplete, "/") {
 		return nil, cobra.ShellCompDirectiveNoFileComp

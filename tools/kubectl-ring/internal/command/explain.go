@@ -18,12 +18,12 @@ func (a *app) explain() *cobra.Command {
 	var ring string
 	cmd := &cobra.Command{
 		Use:   "explain (TYPE/NAME | TYPE NAME) [flags]",
-		Short: "Where an object is, where it belongs, why, and what will happen next",
-		Long: `Where an object is, where it belongs, why, and what will happen next and by whom.
+		Short: "Explain where an object is, where it belongs, why, and what happens next",
+		Long: `Explain where an object is, where it belongs, why, what happens next, and who does it.
 
-Marks: ✓ as it should be, ! under way or worth knowing, ✗ somebody has to act.
+Marks: ✓ as expected, ! in progress or worth knowing, ✗ someone has to act.
 
-Exit codes: 0 nothing is wrong, 1 there is a finding marked ! or ✗, 2 the question could not be answered.`,
+Exit codes: 0 all findings are marked ✓, 1 there is a finding marked ! or ✗, 2 the query failed.`,
 		Example: `  kubectl ring explain websites/blog -n team-a
   kubectl ring explain cm blog -n team-a -o wide
   kubectl ring explain websites/blog -o json | jq -r '.findings[].reason'
@@ -41,7 +41,7 @@ Exit codes: 0 nothing is wrong, 1 there is a finding marked ! or ✗, 2 the ques
 			})
 		},
 	}
-	cmd.Flags().StringVar(&ring, "ring", "", "`ring` to explain; by default every ring that has to do with the object")
+	cmd.Flags().StringVar(&ring, "ring", "", "`ring` to explain; by default, every ring that is related to the object")
 	complete(cmd, "ring", a.completeRing)
 	o = a.addOutput(cmd, asWide, asJSON, asYAML)
 	return cmd
@@ -53,7 +53,7 @@ func (a *app) explainRequest(args []string) (*pb.ExplainRequest, error) {
 		return nil, err
 	}
 	if len(objects) != 1 {
-		return nil, failure.New("ask about each", "explain is about one object, not %d", len(objects))
+		return nil, failure.New("explain each object separately", "explain takes one object, not %d", len(objects))
 	}
 	namespace, err := a.namespace()
 	if err != nil {
@@ -71,7 +71,7 @@ func (a *app) explainRequest(args []string) (*pb.ExplainRequest, error) {
 }
 
 func (a *app) explainObject(ctx context.Context, s *asker, o *output, req *pb.ExplainRequest) error {
-	res, err := once(ctx, s, s.Explain, req)
+	res, err := s.Explain(ctx, req)
 	if err != nil {
 		return err
 	}
@@ -211,13 +211,13 @@ func ownerText(owner *pb.ExplainedOwner) string {
 	case owner.GetShard() == "":
 		return text + ", at no shard"
 	case owner.GetDraining():
-		return text + ", at " + owner.GetShard() + ", which is asked to give it up"
+		return text + ", at " + owner.GetShard() + ", which was asked to release it"
 	default:
 		return text + ", at " + owner.GetShard()
 	}
 }
 
-// printFinding prints a finding, with its ring if there are several.
+// printFinding prints a finding. If there are several rings, it includes the ring.
 func (a *app) printFinding(finding *pb.Finding, several bool) {
 	mark, style := "?", render.Plain
 	switch finding.GetSeverity() {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"os"
 	"strings"
 
@@ -20,9 +21,9 @@ import (
 )
 
 const (
-	// longestID is the size of the largest id of a question, in bytes.
+	// longestID is the maximum size of the id of a question, in bytes.
 	longestID = 256
-	// atOnce is how many rows are aligned with one another when there are many.
+	// atOnce is the number of rows that are aligned and printed together.
 	atOnce = 200
 )
 
@@ -43,20 +44,21 @@ func (a *app) locate() *cobra.Command {
 	l := &locating{app: a}
 	cmd := &cobra.Command{
 		Use:   "locate (TYPE/NAME... | TYPE NAME... | -f FILE) [flags]",
-		Short: "Which shard an object belongs to, and how that follows",
-		Long: `Which shard an object belongs to, and who would be next if that shard failed.
+		Short: "Show to which shard an object belongs",
+		Long: `Show to which shard an object belongs, and which shards would be next if that shard failed.
 
-The object need not exist: the answer follows from its name. It says where the object belongs, not which label it has at the
-moment; explain says both. COVERED is unknown if labels of the namespace decide whether the ring shards it. An object of a controlled resource is where its owner is: name it with --owner.
+The object does not have to exist: the answer follows from its name. The answer is where the object belongs, not the label that
+it has now; explain shows both. COVERED is unknown if it depends on labels of the namespace whether the ring shards the object.
+An object of a controlled resource is at the shard of its owner: name the owner with --owner.
 
-TYPE is what kubectl takes: plural, singular, short name or kind, with the group after a dot if need be. With --endpoint and no
-kubeconfig there is nobody to ask, so that it has to be the plural name or the kind with its group: websites.example.org.
+TYPE is a type as in kubectl: plural, singular, short name, or kind, with the group after a dot if necessary. Without a
+kubeconfig, it must be the plural name or the kind, with its group: websites.example.org.
 
-With -f each line of a file, or of standard input for "-", asks about one object: TYPE/NAME, and after it a namespace if it is
-not that of -n. Empty lines, and those that begin with #, are left out. All are asked over one stream; a question that cannot be
-answered does not keep the others from it.
+With -f, each line of the file, or of standard input for "-", names one object: TYPE/NAME, optionally followed by a namespace
+that overrides -n. Empty lines and lines that begin with # are ignored. All queries use one stream. If a query fails, the others
+are still answered.
 
--o json prints one LocateResponse, or for several objects one LocateAllResponse per line.`,
+-o json prints one LocateResponse or, for several objects, one LocateAllResponse per line.`,
 		Example: `  kubectl ring locate websites/blog -n team-a
   kubectl ring locate website blog shop -o wide
   kubectl ring locate secret/blog-tls --owner website/blog
@@ -70,10 +72,10 @@ answered does not keep the others from it.
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&l.ring, "ring", "", "`ring` to ask; by default every ring that shards the object")
-	flags.StringVar(&l.owner, "owner", "", "`TYPE/NAME` of the object that controls those in question")
-	flags.StringVarP(&l.file, "filename", "f", "", "`file` with one object per line; - for standard input")
-	flags.Int32Var(&l.next, "next", 2, "`number` of shards to name that would own the object if those before them failed, 0 to 10")
+	flags.StringVar(&l.ring, "ring", "", "`ring` to query; by default, every ring that shards the object")
+	flags.StringVar(&l.owner, "owner", "", "`TYPE/NAME` of the object that controls the given objects")
+	flags.StringVarP(&l.file, "filename", "f", "", "`file` with one object per line, or - for standard input")
+	flags.Int32Var(&l.next, "next", 2, "`number` of next shards to show, which would own the object if the shards before them failed; 0 to 10")
 	complete(cmd, "ring", a.completeRing)
 	l.out = a.addOutput(cmd, asWide, asJSON, asYAML, asName)
 	return cmd
@@ -81,7 +83,7 @@ answered does not keep the others from it.
 
 func (l *locating) run(ctx context.Context, args []string) error {
 	if (l.file == "") == (len(args) == 0) {
-		return failure.New("see kubectl ring locate --help", "name objects, or a file with -f, and not both")
+		return failure.New("see kubectl ring locate --help", "specify either objects or a file with -f")
 	}
 	var objects []kinds.Object
 	var err error
@@ -109,7 +111,7 @@ func (l *locating) run(ctx context.Context, args []string) error {
 	return l.app.ask(ctx, func(s *asker) error { return l.many(ctx, s, input) })
 }
 
-// types remembers what names of types mean.
+// types caches resolved names of types.
 type types struct {
 	mapper meta.RESTMapper
 	known  map[string]kinds.Type
@@ -126,7 +128,7 @@ func (t *types) resolve(written string) (kinds.Type, error) {
 	return found, err
 }
 
-// question returns what to ask about an object.
+// question returns the request about an object.
 func (l *locating) question(object kinds.Object, namespace string) (*pb.LocateRequest, error) {
 	kind, err := l.types.resolve(object.Type)
 	if err != nil {
@@ -148,7 +150,7 @@ func (l *locating) question(object kinds.Object, namespace string) (*pb.LocateRe
 	return req, nil
 }
 
-// label names the object of a question for a person.
+// label formats an object for people.
 func label(object *pb.ObjectReference) string {
 	kind := object.GetResource() + object.GetKind()
 	return namespaced(object.GetNamespace(), qualified(object.GetGroup(), kind)+"/"+object.GetName())
@@ -160,7 +162,7 @@ func (l *locating) one(ctx context.Context, object kinds.Object) error {
 		return err
 	}
 	return l.app.ask(ctx, func(s *asker) error {
-		res, err := once(ctx, s, s.Locate, req)
+		res, err := s.Locate(ctx, req)
 		if err != nil {
 			return err
 		}
@@ -201,23 +203,22 @@ func (l *locating) rows(table *render.Table, object string, res *pb.LocateRespon
 	}
 }
 
-// line is one question of many, as it was written.
+// line is one of many questions, as it was written.
 type line struct {
 	object    kinds.Object
 	namespace string // empty: that of -n
 	err       error
 }
 
-// input returns the questions, one after the other, from a file or from what was named.
-func (l *locating) input(objects []kinds.Object) (next func() (line, bool), closing func(), err error) {
+// input returns the questions from the file, or else for the objects.
+func (l *locating) input(objects []kinds.Object) (lines iter.Seq[line], closing func(), err error) {
 	if l.file == "" {
-		return func() (line, bool) {
-			if len(objects) == 0 {
-				return line{}, false
+		return func(yield func(line) bool) {
+			for _, object := range objects {
+				if !yield(line{object: object}) {
+					return
+				}
 			}
-			object := objects[0]
-			objects = objects[1:]
-			return line{object: object}, true
 		}, func() {}, nil
 	}
 	from, closing := l.app.In, func() {}
@@ -228,22 +229,18 @@ func (l *locating) input(objects []kinds.Object) (next func() (line, bool), clos
 		}
 		from, closing = file, func() { _ = file.Close() } // it was only read
 	}
-	scanner := bufio.NewScanner(from)
-	number := 0
-	return func() (line, bool) {
-		for scanner.Scan() {
-			number++
+	return func(yield func(line) bool) {
+		scanner := bufio.NewScanner(from)
+		number := 1
+		for ; scanner.Scan(); number++ {
 			text := strings.TrimSpace(scanner.Text())
-			if text != "" && !strings.HasPrefix(text, "#") {
-				return parseLine(text, number), true
+			if text != "" && !strings.HasPrefix(text, "#") && !yield(parseLine(text, number)) {
+				return
 			}
 		}
 		if err := scanner.Err(); err != nil {
-			read := fmt.Errorf("read line %d: %w", number+1, err)
-			scanner = bufio.NewScanner(strings.NewReader(""))
-			return line{err: read}, true
+			yield(line{err: fmt.Errorf("read line %d: %w", number, err)})
 		}
-		return line{}, false
 	}, closing, nil
 }
 
@@ -263,8 +260,8 @@ func parseLine(text string, number int) line {
 	return l
 }
 
-// many asks all questions over one stream. Answers come in the order of the questions.
-func (l *locating) many(ctx context.Context, s *asker, next func() (line, bool)) error {
+// many sends all questions over one stream. Answers come in the order of the questions.
+func (l *locating) many(ctx context.Context, s *asker, lines iter.Seq[line]) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := s.LocateAll(ctx)
@@ -272,9 +269,9 @@ func (l *locating) many(ctx context.Context, s *asker, next func() (line, bool))
 		return err
 	}
 	failed := make(chan bool, 1)
-	asked := make(chan string, 1<<10) // what has been asked and not been answered
+	asked := make(chan string, 1<<10) // questions without an answer yet
 	go func() {
-		failed <- l.send(stream, next, asked)
+		failed <- l.send(stream, lines, asked)
 	}()
 	bad, err := l.receive(stream, asked)
 	if err != nil {
@@ -286,18 +283,14 @@ func (l *locating) many(ctx context.Context, s *asker, next func() (line, bool))
 	return nil
 }
 
-// send sends questions until there are no more. It returns whether some could not be sent; those have been printed.
-func (l *locating) send(stream pb.DiagnosticsService_LocateAllClient, next func() (line, bool), asked chan<- string) (bad bool) {
-	defer func() { _ = stream.CloseSend() }() // the receiving side learns how the stream ends
+// send sends all questions. It prints those that it cannot send, and returns whether there were any.
+func (l *locating) send(stream pb.DiagnosticsService_LocateAllClient, lines iter.Seq[line], asked chan<- string) (bad bool) {
+	defer func() { _ = stream.CloseSend() }() // the receiver gets the error of the stream
 	complain := func(err error) {
 		failure.Print(l.app.Err, err)
 		bad = true
 	}
-	for {
-		one, ok := next()
-		if !ok {
-			return bad
-		}
+	for one := range lines {
 		if one.err != nil {
 			complain(one.err)
 			continue
@@ -325,9 +318,10 @@ func (l *locating) send(stream pb.DiagnosticsService_LocateAllClient, next func(
 			return bad
 		}
 	}
+	return bad
 }
 
-// receive prints the answers. It returns whether some questions could not be answered; those have been printed.
+// receive prints the answers and the questions that failed. It returns whether any failed.
 func (l *locating) receive(stream pb.DiagnosticsService_LocateAllClient, asked <-chan string) (bad bool, err error) {
 	table := l.table()
 	rows := 0

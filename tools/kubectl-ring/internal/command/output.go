@@ -20,7 +20,7 @@ const (
 	asName  = "name"
 )
 
-// output is how a command prints its answer.
+// output prints the answer of a command.
 type output struct {
 	app       *app
 	format    string
@@ -29,12 +29,12 @@ type output struct {
 	documents int
 }
 
-// addOutput gives a command the flags of its output. formats are those that it knows besides its table.
+// addOutput adds the output flags to a command. formats are those that it supports in addition to the table.
 func (a *app) addOutput(cmd *cobra.Command, formats ...string) *output {
 	o := &output{app: a, formats: formats}
 	flags := cmd.Flags()
 	flags.StringVarP(&o.format, "output", "o", "", fmt.Sprintf("`format` of the answer: %s", join(formats)))
-	flags.BoolVar(&o.noHeaders, "no-headers", false, "print the rows of tables alone")
+	flags.BoolVar(&o.noHeaders, "no-headers", false, "print only the rows of tables")
 	complete(cmd, "output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
 	check := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -48,7 +48,7 @@ func (a *app) addOutput(cmd *cobra.Command, formats ...string) *output {
 	return o
 }
 
-// join writes a list as in "a, b or c".
+// join formats a list such as "a, b or c".
 func join(words []string) string {
 	last := len(words) - 1
 	if last < 1 {
@@ -57,14 +57,13 @@ func join(words []string) string {
 	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
 
-// wide reports whether all columns are wanted.
+// wide reports whether to print all columns.
 func (o *output) wide() bool { return o.format == asWide }
 
-// forProgram reports whether the answer itself is wanted.
+// forProgram reports whether to print the message of the API.
 func (o *output) forProgram() bool { return o.format == asJSON || o.format == asYAML }
 
-// document prints an answer for a program. Several follow one another: as JSON one after the other, as YAML with a line of
-// dashes between them.
+// document prints a message of the API. YAML documents are separated by a line of dashes.
 func (o *output) document(message proto.Message) error {
 	o.documents++
 	if o.format == asJSON {
@@ -76,7 +75,7 @@ func (o *output) document(message proto.Message) error {
 	return render.YAML(o.app.Out, message)
 }
 
-// line prints one of many answers for a program: as JSON in one line.
+// line prints one of many messages of the API. JSON is printed in one line.
 func (o *output) line(message proto.Message) error {
 	if o.format == asJSON {
 		return render.JSONLine(o.app.Out, message)
@@ -89,8 +88,12 @@ func (o *output) table(columns []string, wide ...string) *render.Table {
 	if o.wide() {
 		columns = slices.Concat(columns, wide)
 	}
-	return &render.Table{W: o.app.Out, Colour: o.app.colour, Headers: columns, NoHeaders: o.noHeaders}
+	table := &render.Table{W: o.app.Out, Colour: o.app.colour}
+	if !o.noHeaders {
+		table.Header(columns...)
+	}
+	return table
 }
 
-// paint returns the text in the style if colours are wanted.
+// paint returns the text in the style if colours are enabled.
 func (a *app) paint(style render.Style, text string) string { return style.Paint(text, a.colour) }

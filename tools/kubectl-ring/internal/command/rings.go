@@ -7,11 +7,10 @@ import (
 	"github.com/spf13/cobra"
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
-	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/failure"
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/render"
 )
 
-// Names of objects as kubectl takes them.
+// Prefixes of names of objects, as in kubectl.
 const (
 	ringName  = "clusterring.sharding.timebertt.dev/"
 	shardName = "lease.coordination.k8s.io/"
@@ -22,7 +21,7 @@ func (a *app) list() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls", "rings"},
-		Short:   "All rings, and how they do",
+		Short:   "List all rings and their status",
 		Example: `  kubectl ring list
   kubectl ring list -o wide
   kubectl ring list -o json | jq -r '.rings[] | select(.availableShards == 0) | .name'`,
@@ -47,7 +46,7 @@ func allRings(ctx context.Context, s *asker) ([]*pb.Ring, error) {
 	var rings []*pb.Ring
 	req := &pb.ListRingsRequest{PageSize: 500}
 	for {
-		res, err := once(ctx, s, s.ListRings, req)
+		res, err := s.ListRings(ctx, req)
 		if err != nil {
 			return nil, err
 		}
@@ -111,12 +110,12 @@ func (a *app) get() *cobra.Command {
 	var o *output
 	cmd := &cobra.Command{
 		Use:   "get [RING]",
-		Short: "A ring with its shards, or every ring with its shards",
-		Long: `A ring with its shards: their state, whether objects are assigned to them, and their share of the hash space.
+		Short: "Show a ring with its shards, or all rings",
+		Long: `Show a ring with its shards: their state, whether they get objects, and their share of the hash space.
 
-RENEWED is how long ago the server saw the shard's Lease change. A server that was started lately knows a lower bound.
+RENEWED is how long ago the server saw the Lease of the shard change. A server that started recently shows a lower bound.
 
--o json prints one GetRingResponse, or for every ring one after the other.`,
+-o json prints one GetRingResponse per ring.`,
 		Example: `  kubectl ring get example
   kubectl ring get example -o wide
   kubectl ring get example -o json | jq -r '.shards[] | select(.available | not) | .name'`,
@@ -132,8 +131,8 @@ RENEWED is how long ago the server saw the shard's Lease change. A server that w
 	return cmd
 }
 
-func (a *app) getRings(ctx context.Context, s *asker, o *output, names []string) error {
-	if len(names) == 0 {
+func (a *app) getRings(ctx context.Context, s *asker, o *output, wanted []string) error {
+	if len(wanted) == 0 {
 		rings, err := allRings(ctx, s)
 		if err != nil {
 			return err
@@ -141,12 +140,10 @@ func (a *app) getRings(ctx context.Context, s *asker, o *output, names []string)
 		if len(rings) == 0 {
 			return a.printRings(o, nil)
 		}
-		for _, ring := range rings {
-			names = append(names, ring.GetName())
-		}
+		wanted = names(rings)
 	}
-	for i, name := range names {
-		res, err := once(ctx, s, s.GetRing, &pb.GetRingRequest{Name: name})
+	for i, name := range wanted {
+		res, err := s.GetRing(ctx, &pb.GetRingRequest{Name: name})
 		if err != nil {
 			return err
 		}
@@ -176,7 +173,7 @@ func (a *app) printRing(o *output, res *pb.GetRingResponse) error {
 			return err
 		}
 		if len(res.GetShards()) == 0 {
-			fmt.Fprintln(a.Out, "\nNo Lease carries the ring's name: no shard has joined.")
+			fmt.Fprintln(a.Out, "\nNo Lease has the label of the ring: no shard has joined.")
 			return nil
 		}
 		fmt.Fprintln(a.Out)
@@ -184,12 +181,12 @@ func (a *app) printRing(o *output, res *pb.GetRingResponse) error {
 	return shardTable(o, res.GetShards())
 }
 
-// printHead prints all of a ring but its shards.
+// printHead prints a ring without its shards.
 func (a *app) printHead(ring *pb.Ring) error {
 	head := &render.Table{W: a.Out, Colour: a.colour}
 	head.Row("Ring", render.Bold.In(ring.GetName()))
 	if ring.GetDeleting() {
-		head.Row("Deleting", render.Warn.In("until no object carries its labels any more"))
+		head.Row("Deleting", render.Warn.In("until no object has its labels"))
 	}
 	head.Row("Resources", resources(ring))
 	head.Row("Namespaces", namespaces(ring))
@@ -218,9 +215,4 @@ func shardTable(o *output, shards []*pb.Shard) error {
 		table.Row(row...)
 	}
 	return table.Flush()
-}
-
-// noRing is what a command says that needs a ring's name and has got none.
-func noRing(cmd *cobra.Command) error {
-	return failure.New("kubectl ring list names them", "%s needs the name of a ring", cmd.CommandPath())
 }

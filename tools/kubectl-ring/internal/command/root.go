@@ -1,4 +1,4 @@
-// Package command is the command line of kubectl ring: it reads arguments, asks ringquery, and prints the answers.
+// Package command is the command line of kubectl ring. It parses arguments, queries ringquery, and prints the answers.
 package command
 
 import (
@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/client-go/rest"
@@ -23,33 +22,33 @@ import (
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/failure"
 )
 
-// Streams are what the program reads, writes and looks at.
+// Streams are the inputs and outputs of the program.
 type Streams struct {
 	// In, Out and Err are the standard streams.
 	In       io.Reader
 	Out, Err io.Writer
-	// InTerminal and OutTerminal say whether a person is there.
+	// InTerminal and OutTerminal report whether In and Out are terminals.
 	InTerminal, OutTerminal bool
-	// Getenv returns a variable of the environment, or nothing.
+	// Getenv returns a variable of the environment. Empty: it is not set.
 	Getenv func(name string) string
-	// Clock tells the time, and when to try again.
-	Clock clock.Clock
+	// Clock measures ages and pauses.
+	Clock clock.WithDelayedExecution
 }
 
 // Exit codes.
 const (
-	// Fine: there is an answer, and it is good news where it can be bad.
+	// Fine: there is an answer, and it reports no problem.
 	Fine = 0
-	// Problem: there is an answer, and somebody has to act or to wait.
+	// Problem: the answer reports a problem.
 	Problem = 1
-	// NoAnswer: the question could not be answered.
+	// NoAnswer: the query failed.
 	NoAnswer = 2
 )
 
-// errProblem ends a command whose answer is bad news. It has been printed.
+// errProblem ends a command whose answer reports a problem. The answer has been printed.
 var errProblem = errors.New("there is a problem")
 
-// errPrinted ends a command that has printed what went wrong.
+// errPrinted ends a command that has printed its errors.
 var errPrinted = errors.New("not everything could be answered")
 
 // Run runs the program with its arguments and returns the exit code. It ends early when ctx does.
@@ -84,7 +83,7 @@ type app struct {
 
 func newApp(streams Streams) *app {
 	kube := genericclioptions.NewConfigFlags(true)
-	// What is left out is of no use here, or would be taken for a flag about ringquery.
+	// Omit flags that have no effect here, or that look like flags about ringquery.
 	kube.Insecure, kube.TLSServerName, kube.CAFile, kube.CertFile, kube.KeyFile = nil, nil, nil, nil, nil
 	kube.Impersonate, kube.ImpersonateGroup, kube.ImpersonateUID, kube.ImpersonateUserExtra = nil, nil, nil, nil
 	kube.APIServer, kube.DisableCompression, kube.ProxyURL = nil, nil, nil
@@ -95,32 +94,33 @@ func newApp(streams Streams) *app {
 	}
 }
 
-const long = `Who owns what, and why: asks ringquery, the diagnostics service of ClusterRing.
+const long = `Show which shard owns which object, and why. The answers come from ringquery, the diagnostics service of ClusterRing.
 
-A ring (ClusterRing) spreads the objects of some resources over shards: the replicas of a controller, each with a Lease.
-Every object has one shard. These commands say which, whether that is so by now, and what would be if shards came or went.
+A ring (ClusterRing) distributes the objects of its resources over shards. Shards are replicas of a controller, each with a Lease.
+Every object belongs to one shard. These commands show to which shard it belongs, where it is now, and what would move if the
+shards changed.
 
 How the server is found
-  Without --endpoint, the Service with the label app.kubernetes.io/name=ringquery is looked for in --service-namespace, and
-  one of its ready pods is reached through the API server. You need the rights to list services and pods there and to create
-  pods/portforward. No port is opened on this machine.
+  Without --endpoint, the plugin finds the Service with the label app.kubernetes.io/name=ringquery in --service-namespace, and
+  connects to one of its ready pods through the API server. You need permission to list services and pods, and to create
+  pods/portforward, in that namespace. No port is opened on this machine.
 
-How it is trusted
-  The server's certificate is verified: against --ca-file, or else ca.crt in the ConfigMap ringquery-ca beside the Service, or
-  else this machine's authorities. The bearer token of your kubeconfig's user is sent with each call, if it has one; a client
-  certificate is shown if the server asks. A token is never sent without TLS, nor to an --endpoint that is not verified, unless
-  that is on this machine.
+How the connection is secured
+  The certificate of the server is verified with --ca-file, or else with ca.crt in the ConfigMap ringquery-ca in the namespace of
+  the Service, or else with the CA certificates of this machine. Each call sends the bearer token of your kubeconfig user, if it
+  has one. If the server requests a client certificate, that of your kubeconfig user is sent. A token is sent to an --endpoint on
+  another machine only with TLS and only if the server is verified.
 
 Exit codes
-  0  there is an answer, and nothing is wrong
-  1  explain: something is wrong with the object
-  2  the question could not be answered, or not all of it`
+  0  there is an answer, and it reports no problem
+  1  explain: there is a problem with the object
+  2  a query failed`
 
-const examples = `  # what is there, and how does it do
+const examples = `  # which rings and shards exist, and what is their status
   kubectl ring list
   kubectl ring get example
 
-  # which shard does an object belong to, and is it there
+  # to which shard does an object belong, and is it there
   kubectl ring locate websites/blog -n team-a
   kubectl ring explain websites/blog -n team-a
 
@@ -140,7 +140,7 @@ func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "kubectl-ring",
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl ring"},
-		Short:         "Who owns what, and why: asks ringquery, the diagnostics service of ClusterRing",
+		Short:         "Show which shard owns which object, and why",
 		Long:          long,
 		Example:       examples,
 		SilenceErrors: true,
@@ -166,7 +166,7 @@ func (a *app) root() *cobra.Command {
 	return root
 }
 
-// arguments checks their number and says how the command is used.
+// arguments checks the number of arguments.
 func arguments(least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) < least || len(args) > most {
@@ -176,7 +176,7 @@ func arguments(least, most int) cobra.PositionalArgs {
 	}
 }
 
-// config returns the configuration of the user's cluster, or nil if there is none.
+// config returns the configuration of the user's cluster. Nil: there is none.
 func (a *app) config() (*rest.Config, error) {
 	raw, err := a.kube.ToRawKubeConfigLoader().RawConfig()
 	if err != nil && !clientcmd.IsEmptyConfig(err) {
@@ -192,7 +192,7 @@ func (a *app) config() (*rest.Config, error) {
 	return config, nil
 }
 
-// mapper returns what knows the types of the cluster, or nil if there is no cluster.
+// mapper returns the REST mapper of the cluster. Nil: there is no cluster.
 func (a *app) mapper() (meta.RESTMapper, error) {
 	config, err := a.config()
 	if err != nil || config == nil {
@@ -205,7 +205,7 @@ func (a *app) mapper() (meta.RESTMapper, error) {
 	return mapper, nil
 }
 
-// namespace returns the namespace that is named, or else that of the kubeconfig's context. Empty: there is neither.
+// namespace returns the namespace of -n, or else that of the kubeconfig's context. Empty: there is neither.
 func (a *app) namespace() (string, error) {
 	if *a.kube.Namespace != "" {
 		return *a.kube.Namespace, nil
@@ -221,28 +221,18 @@ func (a *app) namespace() (string, error) {
 	return namespace, nil
 }
 
-// timeout returns how long a call may take. 0: for ever.
-func (a *app) timeout() (time.Duration, error) {
-	timeout, err := clientcmd.ParseTimeout(*a.kube.Timeout)
-	if err != nil {
-		return 0, failure.New("write it as in 10s", "--request-timeout: %w", err)
-	}
-	return timeout, nil
-}
-
-// asker asks a server.
+// asker queries a server.
 type asker struct {
 	pb.DiagnosticsServiceClient
 
-	where   func() string
-	timeout time.Duration
+	timeout time.Duration // of one call; 0: none
 }
 
-// ask connects and lets questions be asked.
+// ask connects to the server and calls questions.
 func (a *app) ask(ctx context.Context, questions func(*asker) error) error {
-	timeout, err := a.timeout()
+	timeout, err := clientcmd.ParseTimeout(*a.kube.Timeout)
 	if err != nil {
-		return err
+		return failure.New("write it as in 10s", "--request-timeout: %w", err)
 	}
 	config, err := a.config()
 	if err != nil {
@@ -251,13 +241,12 @@ func (a *app) ask(ctx context.Context, questions func(*asker) error) error {
 	if config == nil && a.connect.Endpoint != "" && *a.kube.BearerToken != "" {
 		config = &rest.Config{BearerToken: *a.kube.BearerToken} // --token needs no kubeconfig
 	}
-	dialling, cancel := limited(ctx, timeout)
-	conn, err := connect.Dial(dialling, &a.connect, config, nil)
-	cancel()
+	a.connect.Timeout = timeout
+	conn, err := connect.Dial(ctx, &a.connect, config, nil)
 	if err != nil {
 		return err
 	}
-	err = questions(&asker{pb.NewDiagnosticsServiceClient(conn), conn.Where, timeout})
+	err = questions(&asker{pb.NewDiagnosticsServiceClient(conn), timeout})
 	where := conn.Where()
 	if closing := conn.Close(); err == nil && closing != nil {
 		return fmt.Errorf("close the connection: %w", closing)
@@ -265,24 +254,7 @@ func (a *app) ask(ctx context.Context, questions func(*asker) error) error {
 	return failure.Of(err, where)
 }
 
-// limited returns a context that ends after the time; 0: with ctx.
-func limited(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
-	if timeout == 0 {
-		return context.WithCancel(ctx)
-	}
-	return context.WithTimeout(ctx, timeout)
-}
-
-// once asks one question with the time that it may take.
-func once[Q, A any](
-	ctx context.Context, s *asker, method func(context.Context, Q, ...grpc.CallOption) (A, error), question Q,
-) (A, error) {
-	ctx, cancel := limited(ctx, s.timeout)
-	defer cancel()
-	return method(ctx, question)
-}
-
-// oneOf says what is wrong with the value of a flag that has to be one of some.
+// oneOf returns an error if the value of a flag is not one of the known values.
 func oneOf(flag, value string, known []string) error {
 	if slices.Contains(known, value) {
 		return nil

@@ -13,7 +13,7 @@ import (
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/render"
 )
 
-// most is how many shards one question may add.
+// most is the maximum number of shards that one query can add.
 const most = 1000
 
 func (a *app) simulate() *cobra.Command {
@@ -22,11 +22,10 @@ func (a *app) simulate() *cobra.Command {
 	var count bool
 	cmd := &cobra.Command{
 		Use:   "simulate RING (--add N|NAME | --remove NAME | --rename OLD=NEW)... [flags]",
-		Short: "What would move if shards were added, removed or renamed",
-		Long: `What would move if shards were added, removed or renamed. Nothing is changed.
+		Short: "Show what would move if shards were added, removed, or renamed",
+		Long: `Show what would move if shards were added, removed, or renamed. Nothing is changed.
 
---add takes names, or a number of shards whose names do not matter. Flags may be given several times, or their values with
-commas between them.`,
+--add takes names, or a number of shards with arbitrary names. Flags may be repeated, or take several values separated by commas.`,
 		Example: `  kubectl ring simulate example --add 2
   kubectl ring simulate example --add shard-7,shard-8 --remove shard-1
   kubectl ring simulate example --rename shard-1=shard-x --count-objects`,
@@ -50,17 +49,17 @@ commas between them.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringSliceVar(&add, "add", nil, "`number or name` of shards that would come")
-	flags.StringSliceVar(&remove, "remove", nil, "`name` of a shard that would go")
-	flags.StringSliceVar(&rename, "rename", nil, "`OLD=NEW` names of a shard")
-	flags.BoolVar(&count, "count-objects", false, "count the main objects of every shard; the server lists them all for that")
+	flags.StringSliceVar(&add, "add", nil, "`number or name` of shards to add")
+	flags.StringSliceVar(&remove, "remove", nil, "`name` of a shard to remove")
+	flags.StringSliceVar(&rename, "rename", nil, "`OLD=NEW` names of a shard to rename")
+	flags.BoolVar(&count, "count-objects", false, "count the main objects of every shard; the server lists all of them")
 	complete(cmd, "remove", a.completeShardOfArgument)
 	complete(cmd, "rename", a.completeShardOfArgument)
 	o = a.addOutput(cmd, asWide, asJSON, asYAML)
 	return cmd
 }
 
-// request is what to simulate, with the shards to add as they were written.
+// request is the change to simulate, with the shards to add as they were written.
 type request struct {
 	*pb.SimulateRequest
 	add []string
@@ -70,7 +69,7 @@ func (a *app) simulateChange(ctx context.Context, s *asker, o *output, req reque
 	if err := addShards(ctx, s, req); err != nil {
 		return err
 	}
-	res, err := once(ctx, s, s.Simulate, req.SimulateRequest)
+	res, err := s.Simulate(ctx, req.SimulateRequest)
 	if err != nil {
 		return err
 	}
@@ -80,7 +79,7 @@ func (a *app) simulateChange(ctx context.Context, s *asker, o *output, req reque
 	return a.printSimulation(o, res, req.GetCountObjects())
 }
 
-// addShards fills in the shards to add. Those of which there is only a number get names that no shard of the ring has.
+// addShards sets the shards to add. Shards without a name get names that no shard of the ring has.
 func addShards(ctx context.Context, s *asker, req request) error {
 	number := 0
 	for _, written := range req.add {
@@ -89,7 +88,7 @@ func addShards(ctx context.Context, s *asker, req request) error {
 		case err != nil:
 			req.Add = append(req.Add, written)
 		case n < 1 || n > most:
-			return failure.New("name from 1 to "+strconv.Itoa(most), "--add: %d is no number of shards to add", n)
+			return failure.New("name from 1 to "+strconv.Itoa(most), "--add: %d is not a valid number of shards", n)
 		default:
 			number += n
 		}
@@ -100,7 +99,7 @@ func addShards(ctx context.Context, s *asker, req request) error {
 	if number > most {
 		return failure.New("name from 1 to "+strconv.Itoa(most)+" in all", "--add: %d shards are too many", number)
 	}
-	ring, err := once(ctx, s, s.GetRing, &pb.GetRingRequest{Name: req.GetRing()})
+	ring, err := s.GetRing(ctx, &pb.GetRingRequest{Name: req.GetRing()})
 	if err != nil {
 		return err
 	}
@@ -123,8 +122,13 @@ func addShards(ctx context.Context, s *asker, req request) error {
 	return nil
 }
 
-// barWidth is that of the longest bar, in characters.
-const barWidth = 16
+// bar draws a share. The bar of the largest share is 16 characters long.
+func bar(share, largest float64) string {
+	if largest == 0 {
+		return ""
+	}
+	return render.Bar(share/largest, 16)
+}
 
 func (a *app) printSimulation(o *output, res *pb.SimulateResponse, counted bool) error {
 	columns := []string{"SHARD", "BEFORE", "AFTER", "", "CHANGE"}
@@ -137,13 +141,9 @@ func (a *app) printSimulation(o *output, res *pb.SimulateResponse, counted bool)
 		largest = max(largest, shard.GetShareBefore(), shard.GetShareAfter())
 	}
 	for _, shard := range res.GetShards() {
-		bar := ""
-		if largest > 0 {
-			bar = render.Bar(shard.GetShareAfter()/largest, barWidth)
-		}
 		row := []any{
 			shard.GetName(), shareText(shard.GetPartitionsBefore(), shard.GetShareBefore()), shareText(shard.GetPartitionsAfter(), shard.GetShareAfter()),
-			bar, changeCell(shard),
+			bar(shard.GetShareAfter(), largest), changeCell(shard),
 		}
 		if counted {
 			row = append(row, shard.GetObjectsBefore(), shard.GetObjectsAfter(), fmt.Sprintf("%+d", shard.GetObjectsAfter()-shard.GetObjectsBefore()))
@@ -156,7 +156,7 @@ func (a *app) printSimulation(o *output, res *pb.SimulateResponse, counted bool)
 	if err := table.Flush(); err != nil || o.noHeaders {
 		return err
 	}
-	fmt.Fprintf(a.Out, "\n%s of the hash space would move; %s has to in any scheme with equal shares.\n",
+	fmt.Fprintf(a.Out, "\n%s of the hash space would move; in any scheme with equal shares, at least %s must move.\n",
 		a.paint(render.Bold, render.Percent(res.GetMoved())), render.Percent(res.GetLeast()))
 	for _, c := range res.GetCounted() {
 		text := fmt.Sprintf("%s: %d of %d objects would move", qualified(c.GetGroup(), c.GetResource()), c.GetMoved(), c.GetObjects())

@@ -10,7 +10,7 @@ import (
 )
 
 // Version is the released version of this build. Set it with
-// -ldflags "-X github.com/clusterring/clusterring/tools/kubectl-ring/internal/command.Version=v1.2.3". Empty: what go install knows.
+// -ldflags "-X github.com/clusterring/clusterring/tools/kubectl-ring/internal/command.Version=v1.2.3". Empty: the version from go install.
 var Version = ""
 
 func init() {
@@ -27,7 +27,7 @@ func (a *app) version() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
 		Use:               "version",
-		Short:             "The version of this program",
+		Short:             "Show the version of this program",
 		Example:           "  kubectl ring version\n  kubectl ring version -o json",
 		Args:              arguments(0, 0),
 		ValidArgsFunction: cobra.NoFileCompletions,

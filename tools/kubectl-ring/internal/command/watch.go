@@ -19,14 +19,14 @@ import (
 )
 
 const (
-	// firstPause and longestPause are between two attempts to connect again. Each pause is twice as long as the one before.
+	// firstPause and longestPause limit the pause before a reconnect. Each pause is twice as long as the one before.
 	firstPause   = time.Second
 	longestPause = 30 * time.Second
-	// lastEvents is how many changes are shown below the live table.
+	// lastEvents is the maximum number of changes below the live table.
 	lastEvents = 8
 	// clearScreen moves the cursor to the top left corner and clears what is below it.
 	clearScreen = "\x1b[H\x1b[J"
-	// clockFormat is how the time of a change is written.
+	// clockFormat is the format of the time of a change.
 	clockFormat = "15:04:05"
 )
 
@@ -34,21 +34,16 @@ func (a *app) watch() *cobra.Command {
 	var o *output
 	cmd := &cobra.Command{
 		Use:   "watch RING",
-		Short: "Follow the shards of a ring as they come and go",
-		Long: `Follow the shards of a ring as they come and go: a live table on a terminal, one line per change otherwise.
+		Short: "Watch the shards of a ring",
+		Long: `Watch the shards of a ring. On a terminal, it shows a live table. Otherwise, it prints one line per change.
 
-When the server stops or the connection is lost, another connection is made. It ends when the ring is deleted, or with ctrl-c.
+If the server stops or the connection is lost, the command reconnects. It ends when the ring is deleted, or with ctrl-c.
 
 -o json prints one WatchRingResponse per line.`,
 		Example: `  kubectl ring watch example
   kubectl ring watch example >changes.log
   kubectl ring watch example -o json | jq -c '{joined, left}'`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return noRing(cmd)
-			}
-			return nil
-		},
+		Args:              arguments(1, 1),
 		ValidArgsFunction: a.completeRing,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.ask(cmd.Context(), func(s *asker) error {
@@ -71,8 +66,8 @@ type watching struct {
 	events []string
 }
 
-// run follows the ring until it is gone, ctx ends, or something is wrong that does not pass. What makes the first attempt
-// fail is told at once: it may be a mistake. A connection that is lost later is made again.
+// run follows the ring until it is deleted, ctx ends, or there is a permanent error. Any error of the first attempt is returned, because
+// it may be a mistake of the user. If the connection is lost later, run reconnects.
 func (w *watching) run(ctx context.Context, s *asker) error {
 	pause := firstPause
 	for {
@@ -81,7 +76,7 @@ func (w *watching) run(ctx context.Context, s *asker) error {
 		case ctx.Err() != nil:
 			return nil //nolint:nilerr // ctrl-c is how it ends
 		case w.last != nil && status.Code(err) == codes.NotFound:
-			return failure.New("nothing: objects lose its labels", "ring %s has been deleted", w.ring)
+			return failure.New("nothing: its labels are removed from all objects", "ring %s has been deleted", w.ring)
 		case w.last == nil || status.Code(err) != codes.Unavailable:
 			return err
 		}
@@ -101,27 +96,18 @@ func (w *watching) run(ctx context.Context, s *asker) error {
 	}
 }
 
-// follow prints what one stream brings until it ends. got reports whether that was anything. The time that a call may take is for
-// the first message: after that there may be nothing to tell for long.
+// follow prints the messages of one stream until it ends. got reports whether there were any. The timeout applies to the first message,
+// because there may be no changes for a long time after that.
 func (w *watching) follow(ctx context.Context, s *asker) (got bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	answered := func() {}
 	if s.timeout > 0 {
-		timer := w.app.Clock.NewTimer(s.timeout)
+		timer := w.app.Clock.AfterFunc(s.timeout, func() { cancel(context.DeadlineExceeded) })
 		defer timer.Stop()
-		first, answered := context.WithCancel(ctx)
-		defer answered()
-		go func() {
-			select {
-			case <-timer.C():
-				cancel(context.DeadlineExceeded)
-			case <-first.Done():
-			}
-		}()
-		got, err = w.read(ctx, s, answered)
-	} else {
-		got, err = w.read(ctx, s, func() {})
+		answered = func() { timer.Stop() }
 	}
+	got, err = w.read(ctx, s, answered)
 	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 		err = context.DeadlineExceeded
 	}
@@ -136,7 +122,7 @@ func (w *watching) read(ctx context.Context, s *asker, answered func()) (got boo
 	}
 	for {
 		now, err := stream.Recv()
-		if errors.Is(err, io.EOF) { // a server that ends a stream well has no more to say; another may
+		if errors.Is(err, io.EOF) { // the server ended the stream without an error: reconnect
 			return got, status.Error(codes.Unavailable, "the server has ended the stream")
 		}
 		if err != nil {
@@ -150,7 +136,7 @@ func (w *watching) read(ctx context.Context, s *asker, answered func()) (got boo
 	}
 }
 
-// show prints what has changed.
+// show prints the changes.
 func (w *watching) show(now *pb.WatchRingResponse) error {
 	before := w.last
 	w.last = now
@@ -185,12 +171,8 @@ func (w *watching) draw(now *pb.WatchRingResponse, at string) error {
 		largest = max(largest, shard.GetShare())
 	}
 	for _, shard := range now.GetShards() {
-		bar := ""
-		if largest > 0 {
-			bar = render.Bar(shard.GetShare()/largest, barWidth)
-		}
 		row := []any{
-			shard.GetName(), shardState(shard.GetState()), yes(shard.GetAvailable()), render.Percent(shard.GetShare()), bar,
+			shard.GetName(), shardState(shard.GetState()), yes(shard.GetAvailable()), render.Percent(shard.GetShare()), bar(shard.GetShare(), largest),
 			render.Warn.In(shard.GetProblem()),
 		}
 		if w.out.wide() {
@@ -212,7 +194,7 @@ func available(ring *pb.Ring) string {
 	return fmt.Sprintf("%d of %d shards available", ring.GetAvailableShards(), ring.GetShards())
 }
 
-// changes says what is different from the message before; nil: this is the first. The messages may come from different servers.
+// changes describes the differences to the previous message. Nil: there is none. The messages can come from different servers.
 func changes(before, now *pb.WatchRingResponse) []string {
 	ring := now.GetRing()
 	summary := fmt.Sprintf("%s, fingerprint %s", available(ring), failure.Clean(ring.GetFingerprint()))
@@ -231,24 +213,27 @@ func changes(before, now *pb.WatchRingResponse) []string {
 	}
 	for _, shard := range before.GetShards() {
 		if old[shardID(shard)] != nil {
-			text := shard.GetName() + " has no Lease any more"
+			text := shard.GetName() + " no longer has a Lease"
 			if shard.GetAvailable() {
 				text = "- " + text
 			}
-			found = append(found, failure.Clean(text))
+			found = append(found, text)
 		}
 	}
 	found = append(found, ringChanges(before.GetRing(), ring)...)
 	if before.GetRing().GetFingerprint() != ring.GetFingerprint() {
 		found = append(found, summary)
 	}
+	for i := range found {
+		found[i] = failure.Clean(found[i])
+	}
 	return found
 }
 
-// shardID tells Leases of the same name in different namespaces apart.
+// shardID distinguishes Leases with the same name in different namespaces.
 func shardID(shard *pb.Shard) string { return shard.GetNamespace() + "/" + shard.GetName() }
 
-// shardChanges says what is different about a shard. was is nil if it is new.
+// shardChanges describes the changes of a shard. was is nil if the shard is new.
 func shardChanges(was, shard *pb.Shard) []string {
 	var found []string
 	state := shardState(shard.GetState()).Text
@@ -259,7 +244,7 @@ func shardChanges(was, shard *pb.Shard) []string {
 	case shard.GetAvailable() && !was.GetAvailable():
 		found = append(found, "+ "+shard.GetName()+" is available, "+state)
 	case !shard.GetAvailable() && was.GetAvailable():
-		found = append(found, "- "+shard.GetName()+" is not available any more, "+whyNot(shard))
+		found = append(found, "- "+shard.GetName()+" is no longer available, "+whyNot(shard))
 	case was == nil:
 		found = append(found, shard.GetName()+" has a Lease, "+state)
 	case was.GetState() != shard.GetState():
@@ -268,25 +253,22 @@ func shardChanges(was, shard *pb.Shard) []string {
 	if shard.GetAvailable() == was.GetAvailable() && shard.GetProblem() != was.GetProblem() && shard.GetProblem() != "" {
 		found = append(found, shard.GetName()+": "+shard.GetProblem())
 	}
-	for i := range found {
-		found[i] = failure.Clean(found[i])
-	}
 	return found
 }
 
-// whyNot says why a shard is not available. Its state does not tell: the lease monitor writes it a moment later.
+// whyNot describes why a shard is not available. It does not use the state, which the lease monitor writes a moment later.
 func whyNot(shard *pb.Shard) string {
 	switch {
 	case shard.GetProblem() != "":
 		return shard.GetProblem()
 	case shard.GetHolder() == "":
-		return "it has given its Lease up"
+		return "it has released its Lease"
 	default:
 		return "its Lease is held by " + shard.GetHolder()
 	}
 }
 
-// ringChanges says what is different about a ring, but its shards.
+// ringChanges describes the changes of a ring, except its shards.
 func ringChanges(was, ring *pb.Ring) []string {
 	var found []string
 	if ring.GetDeleting() && !was.GetDeleting() {
@@ -306,9 +288,6 @@ func ringChanges(was, ring *pb.Ring) []string {
 			}
 			found = append(found, text)
 		}
-	}
-	for i := range found {
-		found[i] = failure.Clean(found[i])
 	}
 	return found
 }

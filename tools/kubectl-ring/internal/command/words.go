@@ -13,8 +13,8 @@ import (
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/render"
 )
 
-// word returns the value of an enum as a person says it: SHARD_STATE_READY is ready. A value that this program does not know is
-// its number. The first value, which stands for not known, is nothing.
+// word formats the value of an enum for people: SHARD_STATE_READY is "ready". An unknown value is formatted as its number. The
+// unspecified value is empty.
 func word(value interface{ String() string }, prefix string) string {
 	name, ok := strings.CutPrefix(value.String(), prefix+"_")
 	if !ok {
@@ -28,7 +28,7 @@ func word(value interface{ String() string }, prefix string) string {
 
 func roleWord(role pb.Role) string { return word(role, "ROLE") }
 
-// coverage says whether a ring shards the objects of a namespace.
+// coverage formats whether a ring shards the objects of a namespace.
 func coverage(c pb.NamespaceCoverage) render.Cell {
 	if c == pb.NamespaceCoverage_NAMESPACE_COVERAGE_COVERED {
 		return yes(true)
@@ -54,7 +54,7 @@ var styles = map[string]render.Style{
 
 func styled(word string) render.Cell { return styles[word].In(word) }
 
-// keyText writes a partition key as it is hashed.
+// keyText formats a partition key as it is hashed.
 func keyText(key *pb.PartitionKey) string {
 	return strings.Join([]string{key.GetGroup(), key.GetKind(), key.GetNamespace(), key.GetName()}, "/")
 }
@@ -66,7 +66,7 @@ func yes(b bool) render.Cell {
 	return render.Bad.In("no")
 }
 
-// qualified writes a resource with its group, as kubectl does.
+// qualified formats a resource with its group, as kubectl does.
 func qualified(group, resource string) string {
 	if group == "" {
 		return resource
@@ -81,7 +81,7 @@ func namespaced(namespace, name string) string {
 	return namespace + "/" + name
 }
 
-// resources writes what a ring shards, each main resource with those that it controls.
+// resources formats the resources of a ring, each main resource with its controlled resources.
 func resources(ring *pb.Ring) string {
 	var b strings.Builder
 	for i, r := range ring.GetResources() {
@@ -98,7 +98,7 @@ func resources(ring *pb.Ring) string {
 	return b.String()
 }
 
-// age says how long ago a time was.
+// age formats how long ago a time was.
 func (a *app) age(since *timestamppb.Timestamp) string {
 	if !since.IsValid() {
 		return ""
@@ -106,7 +106,7 @@ func (a *app) age(since *timestamppb.Timestamp) string {
 	return duration.HumanDuration(max(a.Clock.Since(since.AsTime()), 0))
 }
 
-// renewed says how long ago a Lease was renewed.
+// renewed formats how long ago a Lease was renewed.
 func renewed(shard *pb.Shard) string {
 	if shard.GetRenewalAge() == nil {
 		return ""
@@ -125,7 +125,7 @@ func human(d *durationpb.Duration) string {
 	return duration.HumanDuration(d.AsDuration().Round(time.Second))
 }
 
-// condition finds a condition of a ring. Nil: it has none of that type.
+// condition returns a condition of a ring. Nil: the ring has no condition of this type.
 func condition(ring *pb.Ring, kind string) *pb.Condition {
 	for _, c := range ring.GetConditions() {
 		if c.GetType() == kind {

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -32,11 +32,10 @@ const maxMessage = 64 << 20
 // Connection is a gRPC connection to a ringquery server. Close it.
 type Connection struct {
 	*grpc.ClientConn
-	where func() string
-}
 
-// Where names the server for a person: how it is reached, which pod it was the last time, how it is verified.
-func (c *Connection) Where() string { return c.where() }
+	// Where describes the server to a person: how it is reached, the last pod, and how it is verified.
+	Where func() string
+}
 
 // Dial returns a connection; it connects with the first call. config is that of the user's cluster; nil: there is none, and an
 // endpoint is needed. tunnel leads into the cluster; nil: [NewTunnel].
@@ -62,10 +61,11 @@ func dialEndpoint(o *Options, config *rest.Config) (*Connection, error) {
 	if err != nil {
 		return nil, err
 	}
-	here := loopback(o.Endpoint)
-	options, err := o.security(config, hostOf(o.Endpoint), roots, sending{
-		token: here || !o.Plaintext && !o.Insecure,
-	})
+	sender := config
+	if !loopback(o.Endpoint) && (o.Plaintext || o.Insecure) {
+		sender = nil
+	}
+	options, err := o.security(config, sender, roots)
 	if err != nil {
 		return nil, err
 	}
@@ -81,6 +81,8 @@ func dialEndpoint(o *Options, config *rest.Config) (*Connection, error) {
 }
 
 func dialService(ctx context.Context, o *Options, config *rest.Config, tunnel Tunnel) (*Connection, error) {
+	ctx, cancel := o.limited(ctx)
+	defer cancel()
 	client, err := typedcorev1.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("make a client: %w", err)
@@ -110,7 +112,7 @@ func dialService(ctx context.Context, o *Options, config *rest.Config, tunnel Tu
 	}
 	// The API server, which is verified, has led us to the pod: what is sent reaches no other machine.
 	name := service.Name + "." + service.Namespace + ".svc"
-	options, err := o.security(config, name, roots, sending{token: true})
+	options, err := o.security(config, config, roots)
 	if err != nil {
 		return nil, err
 	}
@@ -118,16 +120,29 @@ func dialService(ctx context.Context, o *Options, config *rest.Config, tunnel Tu
 	if err != nil {
 		return nil, fmt.Errorf("prepare a connection to %s: %w", name, err)
 	}
-	return &Connection{conn, func() string { return route.current().String() + ", through the API server, " + note }}, nil
+	return &Connection{conn, func() string { return route.target.Load().String() + ", through the API server, " + note }}, nil
 }
 
-// sending says what may be sent.
-type sending struct{ token bool }
+// limited returns a context that ends after the timeout, if there is one.
+func (o *Options) limited(ctx context.Context) (context.Context, context.CancelFunc) {
+	if o.Timeout == 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, o.Timeout)
+}
 
-// security returns how a connection is secured, and what is sent over it.
-func (o *Options) security(config *rest.Config, name string, roots *x509.CertPool, may sending) ([]grpc.DialOption, error) {
+// security returns the options of a connection. config provides the client certificate, sender the token; nil: none is sent.
+func (o *Options) security(config, sender *rest.Config, roots *x509.CertPool) ([]grpc.DialOption, error) {
+	limit := func(
+		ctx context.Context, method string, req, res any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, call ...grpc.CallOption,
+	) error {
+		ctx, cancel := o.limited(ctx)
+		defer cancel()
+		return invoke(ctx, method, req, res, conn, call...)
+	}
 	options := []grpc.DialOption{
 		grpc.WithUserAgent(o.UserAgent),
+		grpc.WithUnaryInterceptor(limit),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveTime, Timeout: keepaliveTimeout}),
@@ -135,65 +150,52 @@ func (o *Options) security(config *rest.Config, name string, roots *x509.CertPoo
 	if o.Plaintext {
 		options = append(options, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	} else {
-		secure, err := o.clientTLS(config, name, roots)
+		secure, err := o.clientTLS(config, roots)
 		if err != nil {
 			return nil, err
 		}
 		options = append(options, grpc.WithTransportCredentials(credentials.NewTLS(secure)))
 	}
-	if config == nil || !may.token {
+	if sender == nil {
 		return options, nil
 	}
-	token, err := newBearer(config, !o.Plaintext)
+	token, err := newBearer(sender, !o.Plaintext)
 	if err != nil {
 		return nil, err
 	}
 	return append(options, grpc.WithPerRPCCredentials(token)), nil
 }
 
-// route leads to a pod of the Service, to another one each time if there are several: whoever connects again has lost the one
-// before. It is safe for concurrent use.
+// route leads to a pod of the Service. Each new connection leads to another pod if there are several, because the previous one was
+// lost. It is safe for concurrent use.
 type route struct {
 	pods    typedcorev1.PodsGetter
 	service *corev1.Service
 	tunnel  Tunnel
 
-	mu     sync.Mutex
-	target Target
-	used   bool // the target has been opened
-}
-
-func (r *route) current() Target {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.target
+	target atomic.Pointer[Target]
+	used   atomic.Bool // the target has been opened
 }
 
 // next chooses a pod.
 func (r *route) next(ctx context.Context) error {
-	target, err := FindPod(ctx, r.pods, r.service, Picker{Avoid: r.current().Pod, Choose: rand.IntN})
-	if err != nil {
-		return err
+	pick := Picker{Choose: rand.IntN}
+	if last := r.target.Load(); last != nil {
+		pick.Avoid = last.Pod
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.target, r.used = target, false
-	return nil
+	target, err := FindPod(ctx, r.pods, r.service, pick)
+	if err == nil {
+		r.target.Store(&target)
+	}
+	return err
 }
 
-// open connects to the pod that was chosen, and the next time to another.
+// open connects to the chosen pod, and next time to another.
 func (r *route) open(ctx context.Context, _ string) (net.Conn, error) {
-	r.mu.Lock()
-	used := r.used
-	r.used = true
-	r.mu.Unlock()
-	if used {
+	if r.used.Swap(true) {
 		if err := r.next(ctx); err != nil {
 			return nil, err
 		}
-		r.mu.Lock()
-		r.used = true
-		r.mu.Unlock()
 	}
-	return r.tunnel.Open(ctx, r.current())
+	return r.tunnel.Open(ctx, *r.target.Load())
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -30,6 +31,8 @@ type Options struct {
 	Insecure bool
 	// Namespace is that of the Service.
 	Namespace string
+	// Timeout limits the search for the server, and each unary call. Zero: no limit.
+	Timeout time.Duration
 	// UserAgent is how the client introduces itself.
 	UserAgent string
 }

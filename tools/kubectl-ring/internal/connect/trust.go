@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
-	"net"
 	"os"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,15 +21,12 @@ const (
 	caKey       = "ca.crt"
 )
 
-// clientTLS returns how to speak to a server of that name. The certificate is always verified, unless that was given up by
-// flag. A server that asks for a certificate gets that of the kubeconfig's user, if there is one.
-func (o *Options) clientTLS(config *rest.Config, name string, roots *x509.CertPool) (*tls.Config, error) {
-	if o.ServerName != "" {
-		name = o.ServerName
-	}
+// clientTLS returns the TLS configuration. Unless a flag disables it, the server's certificate is verified: by default for the
+// host to which gRPC connects. A server that requests a certificate gets that of the kubeconfig's user, if there is one.
+func (o *Options) clientTLS(config *rest.Config, roots *x509.CertPool) (*tls.Config, error) {
 	secure := &tls.Config{
 		MinVersion:         tls.VersionTLS12,
-		ServerName:         name,
+		ServerName:         o.ServerName,
 		RootCAs:            roots,
 		InsecureSkipVerify: o.Insecure,
 	}
@@ -77,13 +73,4 @@ func pool(data []byte, where string) (*x509.CertPool, error) {
 		return nil, failure.New("put PEM certificates into it, or use another with --ca-file", "%s holds no certificate", where)
 	}
 	return roots, nil
-}
-
-// hostOf returns the host of host:port.
-func hostOf(endpoint string) string {
-	host, _, err := net.SplitHostPort(endpoint)
-	if err != nil {
-		return endpoint
-	}
-	return host
 }

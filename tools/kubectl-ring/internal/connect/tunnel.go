@@ -175,10 +175,12 @@ func (c *podConn) Close() error {
 }
 
 // LocalAddr and RemoteAddr name the target: there is no port on this machine.
-func (c *podConn) LocalAddr() net.Addr { return address{c.target} }
+func (c *podConn) LocalAddr() net.Addr {
+	return &net.UnixAddr{Name: c.target.String(), Net: "port-forward"}
+}
 
 // RemoteAddr implements [net.Conn].
-func (c *podConn) RemoteAddr() net.Addr { return address{c.target} }
+func (c *podConn) RemoteAddr() net.Addr { return c.LocalAddr() }
 
 // SetDeadline does nothing: streams have none, and whoever gives up closes the connection.
 func (*podConn) SetDeadline(time.Time) error { return nil }
@@ -188,11 +190,3 @@ func (*podConn) SetReadDeadline(time.Time) error { return nil }
 
 // SetWriteDeadline does nothing, as SetDeadline.
 func (*podConn) SetWriteDeadline(time.Time) error { return nil }
-
-type address struct{ target Target }
-
-// Network implements [net.Addr].
-func (address) Network() string { return "port-forward" }
-
-// String implements [net.Addr].
-func (a address) String() string { return a.target.String() }

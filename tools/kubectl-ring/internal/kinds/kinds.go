@@ -15,19 +15,6 @@ import (
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/failure"
 )
 
-// Scope says whether objects of a type are in a namespace.
-type Scope int
-
-// Scopes.
-const (
-	// Unknown: no cluster was asked.
-	Unknown Scope = iota
-	// Namespaced objects are in a namespace.
-	Namespaced
-	// Cluster: objects are in none.
-	Cluster
-)
-
 // Type is a type of objects. Kind or Resource is set, but not both.
 type Type struct {
 	// Group is the API group. Empty: the core group.
@@ -36,8 +23,8 @@ type Type struct {
 	Kind string
 	// Resource is the plural name.
 	Resource string
-	// Scope says whether its objects are in a namespace.
-	Scope Scope
+	// ClusterScoped is true if its objects are known to have no namespace.
+	ClusterScoped bool
 }
 
 // Resolve returns the type that is meant. mapper knows the types of the cluster; nil: there is none, and what is written is taken
@@ -57,11 +44,10 @@ func Resolve(mapper meta.RESTMapper, written string) (Type, error) {
 	if err != nil {
 		return Type{}, err
 	}
-	scope := Cluster
-	if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
-		scope = Namespaced
-	}
-	return Type{Group: mapping.Resource.Group, Resource: mapping.Resource.Resource, Scope: scope}, nil
+	return Type{
+		Group: mapping.Resource.Group, Resource: mapping.Resource.Resource,
+		ClusterScoped: mapping.Scope.Name() != meta.RESTScopeNameNamespace,
+	}, nil
 }
 
 // mappingFor tries what is written as a resource, with and without a version, and then as a kind.
@@ -112,7 +98,7 @@ func mapping(mapper meta.RESTMapper, kind schema.GroupVersionKind) (*meta.RESTMa
 
 // Reference returns the object of the type. namespace is left out if the type has none.
 func (t Type) Reference(namespace, name string) *pb.ObjectReference {
-	if t.Scope == Cluster {
+	if t.ClusterScoped {
 		namespace = ""
 	}
 	object := &pb.ObjectReference{Group: t.Group, Namespace: namespace, Name: name}

@@ -31,15 +31,15 @@ func mapperOf(t *testing.T, config *rest.Config) meta.RESTMapper {
 // TestNamesOfTypes are those that kubectl takes.
 func TestNamesOfTypes(t *testing.T) {
 	mapper := mapperOf(t, localplane.Shared(t).Config)
-	configMaps := kinds.Type{Resource: "configmaps", Scope: kinds.Namespaced}
-	deployments := kinds.Type{Group: "apps", Resource: "deployments", Scope: kinds.Namespaced}
-	rings := kinds.Type{Group: "sharding.timebertt.dev", Resource: "clusterrings", Scope: kinds.Cluster}
+	configMaps := kinds.Type{Resource: "configmaps"}
+	deployments := kinds.Type{Group: "apps", Resource: "deployments"}
+	rings := kinds.Type{Group: "sharding.timebertt.dev", Resource: "clusterrings", ClusterScoped: true}
 	for written, want := range map[string]kinds.Type{
 		"configmaps": configMaps, "configmap": configMaps, "cm": configMaps, "ConfigMap": configMaps, "CM": configMaps, "configmaps.v1.": configMaps,
 		"deployments": deployments, "deploy": deployments, "deployment.apps": deployments, "Deployment.apps": deployments,
 		"deployments.v1.apps": deployments, "Deployment.v1.apps": deployments,
 		"clusterrings": rings, "ClusterRing": rings, "clusterring.sharding.timebertt.dev": rings, "clusterrings.v1alpha1.sharding.timebertt.dev": rings,
-		"nodes": {Resource: "nodes", Scope: kinds.Cluster},
+		"nodes": {Resource: "nodes", ClusterScoped: true},
 	} {
 		got, err := kinds.Resolve(mapper, written)
 		require.NoError(t, err, written)
@@ -75,7 +75,7 @@ func TestWithoutACluster(t *testing.T) {
 
 func TestReferences(t *testing.T) {
 	kind := kinds.Type{Group: "g", Kind: "K"}
-	resource := kinds.Type{Group: "g", Resource: "ks", Scope: kinds.Cluster}
+	resource := kinds.Type{Group: "g", Resource: "ks", ClusterScoped: true}
 	for name, c := range map[string]struct{ got, want proto.Message }{
 		"kind":              {kind.Reference("ns", "x"), &pb.ObjectReference{Group: "g", Type: &pb.ObjectReference_Kind{Kind: "K"}, Namespace: "ns", Name: "x"}},
 		"cluster-scoped":    {resource.Reference("ns", "x"), &pb.ObjectReference{Group: "g", Type: &pb.ObjectReference_Resource{Resource: "ks"}, Name: "x"}},

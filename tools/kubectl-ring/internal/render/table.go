@@ -43,21 +43,26 @@ func (s Style) Paint(text string, colour bool) string {
 // gap separates columns.
 const gap = 3
 
-// Table aligns rows in columns. Rows appear when it is flushed; columns keep their widths from one flush to the next and
-// only grow, so that a long list can be written piece by piece. It is not for concurrent use.
+// Table aligns rows in columns. Flush writes the rows. Columns keep their widths after a flush and only grow, so that a long list
+// can be written in parts. A table is not safe for concurrent use.
 type Table struct {
 	// W gets the rows.
 	W io.Writer
 	// Colour says that W shows colours.
 	Colour bool
-	// Headers name the columns.
-	Headers []string
-	// NoHeaders leaves them out.
-	NoHeaders bool
 
-	widths  []int
-	rows    [][]Cell
-	started bool
+	widths []int
+	rows   [][]Cell
+}
+
+// Header adds a row with the names of the columns.
+func (t *Table) Header(names ...string) {
+	row := make([]Cell, 0, len(names))
+	for i, name := range names {
+		t.Reserve(i, name)
+		row = append(row, Bold.In(name))
+	}
+	t.rows = append(t.rows, row)
 }
 
 // Reserve makes a column at least as wide as a text that is known to come.
@@ -71,7 +76,7 @@ func (t *Table) Reserve(column int, text string) {
 // Row adds a row. Each value is a Cell or a string; an empty text becomes a dash.
 func (t *Table) Row(values ...any) {
 	row := make([]Cell, 0, len(values))
-	for _, value := range values {
+	for i, value := range values {
 		cell, ok := value.(Cell)
 		if !ok {
 			cell = Cell{Text: fmt.Sprint(value)}
@@ -80,29 +85,14 @@ func (t *Table) Row(values ...any) {
 		if cell.Text == "" {
 			cell = Cell{Text: "-"}
 		}
+		t.Reserve(i, cell.Text)
 		row = append(row, cell)
 	}
 	t.rows = append(t.rows, row)
 }
 
-// Flush writes the rows that have been added since the last time, before them the headers if it is the first.
+// Flush writes the rows that were added since the last flush.
 func (t *Table) Flush() error {
-	if !t.started && !t.NoHeaders && len(t.Headers) > 0 {
-		headers := make([]Cell, 0, len(t.Headers))
-		for _, header := range t.Headers {
-			headers = append(headers, Bold.In(header))
-		}
-		t.rows = append([][]Cell{headers}, t.rows...)
-	}
-	t.started = true
-	for _, row := range t.rows {
-		for i, cell := range row {
-			if i == len(t.widths) {
-				t.widths = append(t.widths, 0)
-			}
-			t.widths[i] = max(t.widths[i], utf8.RuneCountInString(cell.Text))
-		}
-	}
 	var b strings.Builder
 	for _, row := range t.rows {
 		for i, cell := range row {
