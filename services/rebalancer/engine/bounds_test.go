@@ -61,7 +61,7 @@ func TestObjectsThatCannotMoveHinderNobody(t *testing.T) {
 			w.comes(w.owner(w.namesAt(w.target, "b", "new", 1)[0], ""), "b", false)
 			require.LessOrEqual(t, w.leases.lists()-lists, 30, "about one a second")
 			require.Equal(t, requests+1, w.times("GET configmaps", "PATCH configmaps"))
-			require.GreaterOrEqual(t, w.e.Report().Blocked, n)
+			require.GreaterOrEqual(t, w.e.Report().Blocked, n-1, "all should wait, except one that may be retrying")
 			require.False(t, w.e.Report().Converged)
 
 			require.NoError(t, c.Release(t.Context()))

@@ -7,10 +7,10 @@
 // # The stages of a move
 //
 //	stage    asks                  the move continues if
-//	glance   nobody                something has to be done about the object as it was seen, and nothing known prevents it
+//	glance   nothing               something has to be done about the object as it was seen, and nothing known prevents it
 //	enter    the API server queue  the object may be read and written; later results do not become outdated in a queue
 //	read     the API server        the object exists; it is read only if it has changed since it was seen
-//	place    nobody                the same as for glance, for the current target
+//	place    nothing               the same as for glance, for the current target
 //	turn     [Turns]               no decision is in progress about the object's owner, or about its followers
 //	owner    the API server        the shard of a controlled object's owner is known, or the owner is about to get one
 //	decide   [plan.Decide]         always
