@@ -112,7 +112,7 @@ func TestServiceIsFound(t *testing.T) {
 	require.NoError(t, err)
 	_, err = connect.FindService(t.Context(), core, c.ns)
 	require.ErrorContains(t, err, "forbidden")
-	require.ErrorContains(t, err, "ask for the right to list services")
+	require.ErrorContains(t, err, "request permission to list services")
 
 	nowhere, err := typedcorev1.NewForConfig(withToken())
 	require.NoError(t, err)

@@ -284,11 +284,11 @@ echo '{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"
 
 func TestValidate(t *testing.T) {
 	for want, o := range map[string]connect.Options{
-		"":                              {Endpoint: "[::1]:8090", Plaintext: true},
-		"--plaintext goes with none of": {Plaintext: true, CAFile: "a"},
-		"does not go with --ca-file":    {Insecure: true, CAFile: "a"},
-		`"localhost" is not host:port`:  {Endpoint: "localhost"},
-		`"a:b" is not host:port`:        {Endpoint: "a:b"},
+		"":                               {Endpoint: "[::1]:8090", Plaintext: true},
+		"--plaintext excludes --ca-file": {Plaintext: true, CAFile: "a"},
+		"tls-verify excludes --ca-file":  {Insecure: true, CAFile: "a"},
+		`"localhost" is not host:port`:   {Endpoint: "localhost"},
+		`"a:b" is not host:port`:         {Endpoint: "a:b"},
 	} {
 		err := o.Validate()
 		if want == "" {

@@ -20,13 +20,13 @@ import (
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/failure"
 )
 
-// A server that has gone without a word is noticed after these together. ringquery lets clients ask every 10 s.
+// A silent failure of the server is detected after the sum of these. ringquery allows a ping every 10 s.
 const (
 	keepaliveTime    = 30 * time.Second
 	keepaliveTimeout = 20 * time.Second
 )
 
-// maxMessage is the size of the largest answer, in bytes: a page of 5000 objects with the longest names fits well.
+// maxMessage is the maximum size of an answer, in bytes. A page of 5000 objects with the longest names fits.
 const maxMessage = 64 << 20
 
 // Connection is a gRPC connection to a ringquery server. Close it.
@@ -37,18 +37,18 @@ type Connection struct {
 	Where func() string
 }
 
-// Dial returns a connection; it connects with the first call. config is that of the user's cluster; nil: there is none, and an
-// endpoint is needed. tunnel leads into the cluster; nil: [NewTunnel].
+// Dial returns a connection, which connects at the first call. config is that of the user's cluster. Nil: there is none, and an endpoint
+// is required. tunnel leads into the cluster. Nil: [NewTunnel].
 func Dial(ctx context.Context, o *Options, config *rest.Config, tunnel Tunnel) (*Connection, error) {
 	if config != nil && config.Impersonate.UserName != "" {
 		return nil, failure.New("use a kubeconfig user that does not impersonate",
-			"the kubeconfig's user acts as %s, but ringquery would see who you are and answer you", config.Impersonate.UserName)
+			"the kubeconfig's user acts as %s, but ringquery ignores this and identifies you", config.Impersonate.UserName)
 	}
 	if o.Endpoint != "" {
 		return dialEndpoint(o, config)
 	}
 	if config == nil {
-		return nil, failure.New("set KUBECONFIG or --kubeconfig, or name a server with --endpoint", "there is no kubeconfig, so no cluster to look for ringquery in")
+		return nil, failure.New("set KUBECONFIG or --kubeconfig, or name a server with --endpoint", "there is no kubeconfig, so ringquery cannot be found in a cluster")
 	}
 	if tunnel == nil {
 		tunnel = NewTunnel(config)
@@ -92,7 +92,7 @@ func dialService(ctx context.Context, o *Options, config *rest.Config, tunnel Tu
 		return nil, err
 	}
 	route := &route{pods: client, service: service, tunnel: tunnel}
-	// The first pod is found at once: its absence is said better here than by a connection that does not come about.
+	// Find the first pod now, because its absence results in a better error here than after a failed connection.
 	if err := route.next(ctx); err != nil {
 		return nil, err
 	}
@@ -110,7 +110,7 @@ func dialService(ctx context.Context, o *Options, config *rest.Config, tunnel Tu
 	if err != nil {
 		return nil, err
 	}
-	// The API server, which is verified, has led us to the pod: what is sent reaches no other machine.
+	// The token reaches only the pod, because the connection passes through the verified API server.
 	name := service.Name + "." + service.Namespace + ".svc"
 	options, err := o.security(config, config, roots)
 	if err != nil {

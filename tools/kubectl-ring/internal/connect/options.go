@@ -1,7 +1,7 @@
-// Package connect finds a ringquery server and opens a gRPC connection to it that is safe to send a token over.
+// Package connect finds a ringquery server and opens a gRPC connection to it over which it is safe to send a token.
 //
-// Without an endpoint it asks the cluster for the Service, picks one of its ready pods, and reaches it through the API
-// server, as kubectl port-forward does, but without a local port that others on the machine could use.
+// Without an endpoint, it finds the Service in the cluster, chooses one of its ready pods, and connects through the API server, as kubectl
+// port-forward does. It opens no local port, which others on the machine could use.
 package connect
 
 import (
@@ -16,44 +16,44 @@ import (
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/failure"
 )
 
-// Options say where the server is and how to trust it. The zero value is not usable: take that of AddFlags.
+// Options describe where the server is and how to verify it. The zero value is not usable. AddFlags sets the defaults.
 type Options struct {
-	// Endpoint is host:port of a server. Empty: the one in the cluster.
+	// Endpoint is host:port of a server. Empty: the server in the cluster.
 	Endpoint string
-	// Plaintext speaks without TLS.
+	// Plaintext disables TLS.
 	Plaintext bool
-	// CAFile is a PEM file with the certificates of those who may issue the server's. Empty: the ConfigMap of the Service, or
-	// else the authorities of this machine.
+	// CAFile is a PEM file with the CA certificates for the server. Empty: those in the ConfigMap of the Service, or else those of
+	// this machine.
 	CAFile string
 	// ServerName is the name that the server's certificate must have. Empty: the endpoint's host, or the Service's name.
 	ServerName string
-	// Insecure takes any certificate.
+	// Insecure accepts any certificate.
 	Insecure bool
 	// Namespace is that of the Service.
 	Namespace string
 	// Timeout limits the search for the server, and each unary call. Zero: no limit.
 	Timeout time.Duration
-	// UserAgent is how the client introduces itself.
+	// UserAgent is the name of the client.
 	UserAgent string
 }
 
 // AddFlags registers the flags with their defaults.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&o.Endpoint, "endpoint", "", "`host:port` of a ringquery server; by default one is found in the cluster and reached through the API server")
+	flags.StringVar(&o.Endpoint, "endpoint", "", "`host:port` of a ringquery server; by default, the plugin finds one in the cluster and connects through the API server")
 	flags.StringVar(&o.Namespace, "service-namespace", v1alpha1.SystemNamespace, "`namespace` of the Service with the label app.kubernetes.io/name=ringquery")
-	flags.BoolVar(&o.Plaintext, "plaintext", false, "speak to the server without TLS; a token is then sent to this machine and through the API server only")
-	flags.StringVar(&o.CAFile, "ca-file", "", "PEM `file` with the authorities that may vouch for the server; by default the key ca.crt of the ConfigMap ringquery-ca beside the Service, or else this machine's")
-	flags.StringVar(&o.ServerName, "server-name", "", "`name` that the server's certificate must have; by default the host of --endpoint, or SERVICE.NAMESPACE.svc")
-	flags.BoolVar(&o.Insecure, "insecure-skip-tls-verify", false, "take any certificate of the server; with --endpoint no token is then sent to another machine")
+	flags.BoolVar(&o.Plaintext, "plaintext", false, "connect without TLS; a token is then sent only to this machine and through the API server")
+	flags.StringVar(&o.CAFile, "ca-file", "", "PEM `file` with the CA certificates for the server; by default, ca.crt in the ConfigMap ringquery-ca in the namespace of the Service, or else the CA certificates of this machine")
+	flags.StringVar(&o.ServerName, "server-name", "", "`name` that the server's certificate must have; by default, the host of --endpoint, or SERVICE.NAMESPACE.svc")
+	flags.BoolVar(&o.Insecure, "insecure-skip-tls-verify", false, "accept any certificate of the server; with --endpoint, no token is then sent to another machine")
 }
 
-// Validate returns what is wrong with the flags, or nil. It reads no files.
+// Validate returns an error in the flags, or nil. It reads no files.
 func (o *Options) Validate() error {
 	if o.Plaintext && (o.CAFile != "" || o.ServerName != "" || o.Insecure) {
-		return failure.New("leave one out", "--plaintext goes with none of --ca-file, --server-name, --insecure-skip-tls-verify")
+		return failure.New("omit one of them", "--plaintext excludes --ca-file, --server-name, and --insecure-skip-tls-verify")
 	}
 	if o.Insecure && o.CAFile != "" {
-		return failure.New("leave one out", "--insecure-skip-tls-verify does not go with --ca-file")
+		return failure.New("omit one of them", "--insecure-skip-tls-verify excludes --ca-file")
 	}
 	if o.Endpoint == "" {
 		return nil
@@ -68,7 +68,7 @@ func (o *Options) Validate() error {
 	return nil
 }
 
-// loopback reports whether host:port is on this machine. Of names it knows localhost alone, which is never asked of a network.
+// loopback reports whether host:port is on this machine. The only name that it accepts is localhost, which needs no name server.
 func loopback(endpoint string) bool {
 	host, _, err := net.SplitHostPort(endpoint)
 	if err != nil {

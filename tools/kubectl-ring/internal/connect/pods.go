@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	// serviceLabel finds the Service.
+	// serviceLabel selects the Service.
 	serviceLabel = "app.kubernetes.io/name=ringquery"
-	// portName is the name of its port, should it have several.
+	// portName is the name of its port, if it has several.
 	portName = "grpc"
 )
 
@@ -29,19 +29,19 @@ type Target struct {
 	Port           int32
 }
 
-// String names it for a person.
+// String formats the target for people.
 func (t Target) String() string { return fmt.Sprintf("pod %s/%s, port %d", t.Namespace, t.Pod, t.Port) }
 
-// FindService returns the ringquery Service in the namespace. It is an error if there is not exactly one.
+// FindService returns the ringquery Service in the namespace. It fails if there is not exactly one.
 func FindService(ctx context.Context, client typedcorev1.ServicesGetter, namespace string) (*corev1.Service, error) {
 	list, err := client.Services(namespace).List(ctx, metav1.ListOptions{LabelSelector: serviceLabel})
 	if err != nil {
 		return nil, failure.New(unlisted(err, "services"),
-			"look for the Service of ringquery in namespace %s: %w", namespace, err)
+			"find the Service of ringquery in namespace %s: %w", namespace, err)
 	}
 	switch len(list.Items) {
 	case 0:
-		return nil, failure.New("deploy it, or say where it is: --service-namespace, --endpoint",
+		return nil, failure.New("deploy it, or specify where it is: --service-namespace, --endpoint",
 			"namespace %s has no Service with the label %s", namespace, serviceLabel)
 	case 1:
 		return &list.Items[0], nil
@@ -50,15 +50,15 @@ func FindService(ctx context.Context, client typedcorev1.ServicesGetter, namespa
 		for i := range list.Items {
 			names = append(names, list.Items[i].Name)
 		}
-		return nil, failure.New("take the label from all but one, or name a server with --endpoint",
+		return nil, failure.New("remove the label from all but one, or name a server with --endpoint",
 			"namespace %s has several Services with the label %s: %s", namespace, serviceLabel, strings.Join(names, ", "))
 	}
 }
 
-// unlisted says what to do if a list fails.
+// unlisted returns advice for a failed list.
 func unlisted(err error, resource string) string {
 	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
-		return "ask for the right to list " + resource + " there, or name a server with --endpoint"
+		return "request permission to list " + resource + " there, or name a server with --endpoint"
 	}
 	return "check the kubeconfig (--context), or name a server with --endpoint"
 }
@@ -96,13 +96,13 @@ func FindPod(ctx context.Context, client typedcorev1.PodsGetter, service *corev1
 
 // Picker chooses one of several pods.
 type Picker struct {
-	// Avoid is the name of a pod that is taken only if there is no other.
+	// Avoid is the name of a pod that is chosen only if there is no other.
 	Avoid string
-	// Choose picks one of n, from 0 to n-1.
+	// Choose returns a number from 0 to n-1.
 	Choose func(n int) int
 }
 
-// grpcPort returns the port of the Service that is for gRPC.
+// grpcPort returns the gRPC port of the Service.
 func grpcPort(service *corev1.Service) (*corev1.ServicePort, error) {
 	ports := service.Spec.Ports
 	if len(ports) == 1 {
@@ -124,7 +124,7 @@ func isReady(pod *corev1.Pod) bool {
 		})
 }
 
-// containerPort returns the number of the pod's port that the Service's leads to.
+// containerPort returns the number of the pod's port for the port of the Service.
 func containerPort(pod *corev1.Pod, port *corev1.ServicePort) (int32, error) {
 	if port.TargetPort.Type == intstr.Int {
 		if port.TargetPort.IntVal == 0 {

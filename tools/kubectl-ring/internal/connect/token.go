@@ -9,13 +9,13 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// bearer sends the bearer token of a kubeconfig's user with each call, if it has one.
+// bearer sends the bearer token of a kubeconfig user with each call, if the user has one.
 //
-// Where the token comes from (the file itself, another file, a program) is known to client-go's wrappers of HTTP transports
-// alone, as is when to get a new one. So each call lets them wrap a request that goes nowhere, and takes the token from it.
+// The token can come from the kubeconfig, another file, or a program. Only the HTTP transport wrappers of client-go know how to get the
+// token and when to renew it. For each call, they wrap a request that is never sent, and bearer reads the token from that request.
 type bearer struct {
 	wrapped http.RoundTripper
-	// tls is true if the token must not leave without it.
+	// tls is true if the token requires TLS.
 	tls bool
 }
 
@@ -38,7 +38,7 @@ func (b *bearer) GetRequestMetadata(ctx context.Context, _ ...string) (map[strin
 		return nil, fmt.Errorf("get a token for the kubeconfig's user: %w", err)
 	}
 	_ = res.Body.Close() // it is empty
-	// A name and a password are for the API server alone.
+	// A user name and a password are only for the API server.
 	if value := res.Header.Get("Authorization"); strings.HasPrefix(value, "Bearer ") {
 		return map[string]string{"authorization": value}, nil
 	}
@@ -48,7 +48,7 @@ func (b *bearer) GetRequestMetadata(ctx context.Context, _ ...string) (map[strin
 // RequireTransportSecurity implements credentials.PerRPCCredentials.
 func (b *bearer) RequireTransportSecurity() bool { return b.tls }
 
-// mirror answers a request with the headers that it has, and sends nothing.
+// mirror answers a request with the headers of the request, and sends nothing.
 type mirror struct{}
 
 // RoundTrip implements http.RoundTripper.

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// caConfigMap holds, beside the Service, the authorities that issue its certificate. It is no secret, so everybody who uses
-	// the Service can be let to read it, which the Secret with the server's key must not be.
+	// caConfigMap contains the CA certificates of the Service, in the same namespace. Unlike the Secret with the server's key, all
+	// clients can read it.
 	caConfigMap = "ringquery-ca"
 	caKey       = "ca.crt"
 )
@@ -43,10 +43,10 @@ func (o *Options) clientTLS(config *rest.Config, roots *x509.CertPool) (*tls.Con
 	return secure, nil
 }
 
-// fileRoots returns the authorities of --ca-file, or nil, which stands for those of the machine.
+// fileRoots returns the CA certificates in --ca-file. Nil: those of this machine.
 func (o *Options) fileRoots() (*x509.CertPool, error) {
 	if o.CAFile == "" {
-		return nil, nil // this is how crypto/tls names the machine's own
+		return nil, nil // nil stands for the CA certificates of this machine in crypto/tls
 	}
 	data, err := os.ReadFile(o.CAFile)
 	if err != nil {
@@ -55,12 +55,12 @@ func (o *Options) fileRoots() (*x509.CertPool, error) {
 	return pool(data, "--ca-file "+o.CAFile)
 }
 
-// clusterRoots returns the authorities that the cluster names for the Service. If it names none, or we may not read them, those
-// of this machine have to do: the server is verified in any case. note says what was found, to explain a failure later.
+// clusterRoots returns the CA certificates that the cluster publishes for the Service. If they do not exist or may not be read, it returns
+// those of this machine: the server is always verified. note describes the result, to explain a later failure.
 func clusterRoots(ctx context.Context, client typedcorev1.ConfigMapsGetter, namespace string) (roots *x509.CertPool, note string, err error) {
 	found, err := client.ConfigMaps(namespace).Get(ctx, caConfigMap, metav1.GetOptions{})
 	if err != nil {
-		return nil, fmt.Sprintf("verified with this machine's authorities, as %v", err), nil
+		return nil, fmt.Sprintf("verified with the CA certificates of this machine, because %v", err), nil
 	}
 	where := fmt.Sprintf("ConfigMap %s/%s, key %s", namespace, caConfigMap, caKey)
 	roots, err = pool([]byte(found.Data[caKey]), where)

@@ -22,12 +22,12 @@ import (
 
 // Tunnel opens connections to ports of pods.
 type Tunnel interface {
-	// Open returns a connection to the target. It gives up when ctx ends; the connection outlives ctx.
+	// Open returns a connection to the target. It stops when ctx ends. The connection outlives ctx.
 	Open(ctx context.Context, target Target) (net.Conn, error)
 }
 
-// NewTunnel returns a tunnel through the API server, as kubectl port-forward makes it: SPDY within a websocket, and SPDY alone
-// for API servers and proxies that do not know that.
+// NewTunnel returns a tunnel through the API server, as in kubectl port-forward: SPDY over a websocket, or plain SPDY if the API server or
+// a proxy does not support that.
 func NewTunnel(config *rest.Config) Tunnel { return &apiTunnel{config} }
 
 type apiTunnel struct{ config *rest.Config }
@@ -36,7 +36,7 @@ type apiTunnel struct{ config *rest.Config }
 func (t *apiTunnel) Open(ctx context.Context, target Target) (net.Conn, error) {
 	dialer, err := t.dialer(target)
 	if err != nil {
-		return nil, fmt.Errorf("prepare the way to %s: %w", target, err)
+		return nil, fmt.Errorf("prepare the connection to %s: %w", target, err)
 	}
 	type result struct {
 		conn net.Conn
@@ -51,7 +51,7 @@ func (t *apiTunnel) Open(ctx context.Context, target Target) (net.Conn, error) {
 	case r := <-done:
 		return r.conn, r.err
 	case <-ctx.Done():
-		go func() { // the dialer takes no context: whatever it still brings is thrown away
+		go func() { // the dialer takes no context: close the connection if it still comes
 			if r := <-done; r.err == nil {
 				_ = r.conn.Close()
 			}
@@ -90,14 +90,14 @@ func podURL(config *rest.Config, target Target) (*url.URL, error) {
 	return client.Post().Resource("pods").Namespace(target.Namespace).Name(target.Pod).SubResource("portforward").URL(), nil
 }
 
-// open makes one connection: a pair of streams of the port-forward protocol, one for data, one for what goes wrong.
+// open opens one connection: a pair of streams of the port-forward protocol, one for data and one for errors.
 func open(dialer httpstream.Dialer, target Target) (net.Conn, error) {
 	conn, protocol, err := dialer.Dial(portforward.PortForwardProtocolV1Name)
 	if err != nil {
 		return nil, fmt.Errorf("port-forward to %s: %w", target, err)
 	}
 	fail := func(err error) (net.Conn, error) {
-		_ = conn.Close() // the first error tells more
+		_ = conn.Close() // the first error is more useful
 		return nil, fmt.Errorf("port-forward to %s: %w", target, err)
 	}
 	if protocol != portforward.PortForwardProtocolV1Name {
@@ -132,11 +132,11 @@ type podConn struct {
 	once   sync.Once
 	err    error
 
-	done    chan struct{} // closes when nothing more can go wrong
+	done    chan struct{} // closes after the last error
 	problem error         // what the kubelet reported; read after done
 }
 
-// listen reads what the kubelet has to say until it ends, and ends the connection if that is anything.
+// listen reads errors of the kubelet, and ends the connection if there are any.
 func (c *podConn) listen(problems io.Reader) {
 	message, err := io.ReadAll(io.LimitReader(problems, 4096))
 	if len(message) > 0 {
@@ -145,11 +145,11 @@ func (c *podConn) listen(problems io.Reader) {
 	c.problem = err
 	close(c.done)
 	if err != nil {
-		_ = c.Reset() // so that whoever reads learns of it
+		_ = c.Reset() // so that readers get the error
 	}
 }
 
-// Read reads from the pod. At the end it says what the kubelet reported, if anything.
+// Read reads from the pod. At the end, it returns the error of the kubelet, if any.
 func (c *podConn) Read(p []byte) (int, error) {
 	n, err := c.Stream.Read(p)
 	if err == nil {
@@ -162,19 +162,19 @@ func (c *podConn) Read(p []byte) (int, error) {
 		}
 	default:
 	}
-	return n, err //nolint:wrapcheck // io.EOF is to be seen as such
+	return n, err //nolint:wrapcheck // readers compare it with io.EOF
 }
 
 // Close ends the connection. Further calls return the same.
 func (c *podConn) Close() error {
 	c.once.Do(func() {
-		_ = c.Reset() // the connection's own end says whether all went well
+		_ = c.Reset() // the error of the connection is returned
 		c.err = c.conn.Close()
 	})
 	return c.err
 }
 
-// LocalAddr and RemoteAddr name the target: there is no port on this machine.
+// LocalAddr returns the target, because there is no local port.
 func (c *podConn) LocalAddr() net.Addr {
 	return &net.UnixAddr{Name: c.target.String(), Net: "port-forward"}
 }
@@ -182,7 +182,7 @@ func (c *podConn) LocalAddr() net.Addr {
 // RemoteAddr implements [net.Conn].
 func (c *podConn) RemoteAddr() net.Addr { return c.LocalAddr() }
 
-// SetDeadline does nothing: streams have none, and whoever gives up closes the connection.
+// SetDeadline does nothing: streams have no deadlines. Callers close the connection instead.
 func (*podConn) SetDeadline(time.Time) error { return nil }
 
 // SetReadDeadline does nothing, as SetDeadline.

@@ -1,6 +1,6 @@
-// Package failure says what went wrong, where, and what to do about it, to the person at the terminal.
+// Package failure reports to the user what failed, where, and what to do.
 //
-// It reads the details of gRPC's statuses: the reason for programs and the violations of fields.
+// It reads the details of gRPC statuses: the reason and the field violations.
 package failure
 
 import (
@@ -15,21 +15,21 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Error is an error that a person can act on. Empty fields are left out when it is printed.
+// Error is an error with advice. Empty fields are not printed.
 type Error struct {
-	// What is the case, in one sentence. Never empty.
+	// What failed, in one sentence. Never empty.
 	What string
-	// Where it is: the server that was asked, a file, a flag.
+	// Where it failed: the server.
 	Where string
 	// Details follow one per line, such as the fields of a request that the server refused.
 	Details []string
-	// Do is what the person can do.
+	// Do is what the user can do.
 	Do string
-	// Cause is the error beneath, for errors.Is and errors.As. Nil: there is none. It is not printed.
+	// Cause is the wrapped error, for errors.Is and errors.As. Nil: there is none. It is not printed.
 	Cause error
 }
 
-// Error returns what is the case, and what to do.
+// Error returns what failed, and what to do.
 func (f *Error) Error() string {
 	if f.Do == "" {
 		return f.What
@@ -40,13 +40,13 @@ func (f *Error) Error() string {
 // Unwrap returns the cause.
 func (f *Error) Unwrap() error { return f.Cause }
 
-// New returns a failure with an advice.
+// New returns an error with advice.
 func New(do, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
 	return &Error{What: err.Error(), Do: do, Cause: errors.Unwrap(err)}
 }
 
-// In returns an error that says first where in the input it is, such as "line 3". Nil stays nil.
+// In adds a place in the input, such as "line 3", to an error. Nil stays nil.
 func In(place string, err error) error {
 	var f *Error
 	switch {
@@ -61,8 +61,8 @@ func In(place string, err error) error {
 	}
 }
 
-// Of returns the failure of a call to a server; where names the server, for a person. An error that is no gRPC status, or
-// that is a failure already, is returned as it is.
+// Of converts the error of a call to an [Error]. where describes the server. An error that is not a gRPC status, or that is an [Error]
+// already, is returned unchanged.
 func Of(err error, where string) error {
 	var known *Error
 	if err == nil || errors.As(err, &known) {
@@ -73,7 +73,7 @@ func Of(err error, where string) error {
 	}
 	st, ok := status.FromError(err)
 	if !ok {
-		return err //nolint:wrapcheck // it is what was given
+		return err //nolint:wrapcheck // returned unchanged
 	}
 	f := &Error{What: st.Message(), Where: where, Cause: err}
 	reason := ""
@@ -98,7 +98,7 @@ func Of(err error, where string) error {
 	return f
 }
 
-// local reports whether it was not the server that said so.
+// local reports whether the status does not come from the server.
 func local(st *status.Status) bool {
 	switch st.Code() {
 	case codes.Canceled, codes.DeadlineExceeded:
@@ -110,25 +110,25 @@ func local(st *status.Status) bool {
 	}
 }
 
-// unreachable reports whether a message is the client library's own: no connection came about.
+// unreachable reports whether the message comes from the client library: there is no connection.
 func unreachable(message string) bool {
 	return strings.HasPrefix(message, "connection error") || strings.HasPrefix(message, "name resolver error") ||
 		strings.HasPrefix(message, "error reading") || strings.HasPrefix(message, "last connection error") ||
 		strings.HasPrefix(message, "no children to pick from")
 }
 
-// byReason says what to do for some of the words that ringquery has for programs.
+// byReason maps reasons of ringquery to advice.
 var byReason = map[string]string{
 	"RING_NOT_FOUND":   "kubectl ring list names the rings",
 	"OBJECT_NOT_FOUND": "check the name, and the namespace: -n",
 	"OWNER_NEEDED":     "name the object that controls it: --owner TYPE/NAME",
-	"NOT_READABLE":     "let ringquery read it: a ClusterRole with the label sharding.timebertt.dev/aggregate-to-ringquery: \"true\"",
+	"NOT_READABLE":     "allow ringquery to read it, by a ClusterRole with the label sharding.timebertt.dev/aggregate-to-ringquery: \"true\"",
 }
 
-// Advice says what to do about one of ringquery's words for programs. Empty: it does not know the word.
+// Advice returns advice for a reason of ringquery. Empty: there is none.
 func Advice(reason string) string { return byReason[reason] }
 
-// advice says what to do about a status. Empty: its message says it all.
+// advice returns advice for a status. Empty: there is none.
 func advice(st *status.Status, reason string) string {
 	if known := Advice(reason); known != "" {
 		return known
@@ -136,20 +136,20 @@ func advice(st *status.Status, reason string) string {
 	message := st.Message()
 	switch st.Code() {
 	case codes.Unauthenticated:
-		return "the server wants a bearer token or a client certificate; check the user of your kubeconfig (kubectl auth whoami). " +
-			"A token is never sent without TLS to another machine, nor to an --endpoint whose certificate is not verified"
+		return "the server requires a bearer token or a client certificate; check the user of your kubeconfig (kubectl auth whoami). " +
+			"A token is sent to an --endpoint on another machine only with TLS and only if the server is verified"
 	case codes.PermissionDenied:
-		return "ask for the ClusterRole clusterring:diagnostics-viewer; for one ring, get on clusterrings/diagnostics with its name will do"
+		return "request the ClusterRole clusterring:diagnostics-viewer or, for one ring, permission to get clusterrings/diagnostics with its name"
 	case codes.Unavailable:
 		return unavailable(message)
 	case codes.Aborted:
-		return "begin again; a larger --chunk-size takes fewer pages"
+		return "repeat the command; a larger --chunk-size results in fewer pages"
 	case codes.ResourceExhausted:
-		return "ask for less at once: a smaller --chunk-size, fewer objects"
+		return "request less at a time: a smaller --chunk-size or fewer objects"
 	case codes.DeadlineExceeded:
 		return "try again with a longer --request-timeout, or 0 for none"
 	case codes.Unimplemented:
-		return "the server is older than this program, or is not ringquery: update it, or check --endpoint"
+		return "the server is older than this program, or it is not ringquery: update it, or check --endpoint"
 	case codes.Internal:
 		return "look at the log of the server"
 	default:
@@ -160,11 +160,11 @@ func advice(st *status.Status, reason string) string {
 func unavailable(message string) string {
 	switch {
 	case strings.Contains(message, "x509:"):
-		return "verify the server with --ca-file, or, if you trust the way to it, use --insecure-skip-tls-verify"
+		return "verify the server with --ca-file or, if you trust the connection, use --insecure-skip-tls-verify"
 	case strings.Contains(message, "first record does not look like a TLS handshake"):
-		return "the server speaks without TLS: use --plaintext, or check --endpoint"
+		return "the server does not use TLS: use --plaintext, or check --endpoint"
 	case strings.Contains(message, "error reading server preface"):
-		return "the server speaks with TLS, or not gRPC: leave out --plaintext, or check --endpoint"
+		return "the server uses TLS, or is not a gRPC server: omit --plaintext, or check --endpoint"
 	case unreachable(message):
 		return "check that ringquery runs and can be reached: kubectl get pods -A -l app.kubernetes.io/name=ringquery"
 	default:
@@ -172,7 +172,7 @@ func unavailable(message string) string {
 	}
 }
 
-// Print writes an error for a person: one line of what it is, then indented what else is known.
+// Print writes an error for people: one line with the error, then indented details.
 func Print(w io.Writer, err error) {
 	var f *Error
 	if !errors.As(err, &f) {
@@ -191,8 +191,8 @@ func Print(w io.Writer, err error) {
 	}
 }
 
-// Clean returns text that others wrote so that it cannot move the cursor or change colours: line ends become spaces, other
-// control characters question marks.
+// Clean makes text from other sources safe for a terminal: line ends and tabs become spaces, and other control characters become question
+// marks.
 func Clean(text string) string {
 	return strings.Map(func(r rune) rune {
 		switch {

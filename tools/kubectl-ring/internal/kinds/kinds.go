@@ -1,4 +1,4 @@
-// Package kinds understands the names of types as kubectl does: plural, singular, short name or kind, with or without a
+// Package kinds parses the names of types as kubectl does: plural, singular, short name, or kind, with or without a
 // version and group.
 package kinds
 
@@ -27,8 +27,8 @@ type Type struct {
 	ClusterScoped bool
 }
 
-// Resolve returns the type that is meant. mapper knows the types of the cluster; nil: there is none, and what is written is taken
-// as a plural name, or a kind if it begins with a capital, with its group after the first dot.
+// Resolve returns the type with the written name. mapper is that of the cluster. Nil: there is no cluster, and the name is a plural name,
+// or a kind if it begins with a capital letter, with its group after the first dot.
 func Resolve(mapper meta.RESTMapper, written string) (Type, error) {
 	if written == "" || strings.HasPrefix(written, ".") {
 		return Type{}, failure.New("write it as in deployments.apps/web", "%q names no type", written)
@@ -50,7 +50,7 @@ func Resolve(mapper meta.RESTMapper, written string) (Type, error) {
 	}, nil
 }
 
-// mappingFor tries what is written as a resource, with and without a version, and then as a kind.
+// mappingFor tries the name as a resource, with and without a version, and then as a kind.
 func mappingFor(mapper meta.RESTMapper, written string) (*meta.RESTMapping, error) {
 	versioned, resource := schema.ParseResourceArg(strings.ToLower(written))
 	var tried []error
@@ -96,7 +96,7 @@ func mapping(mapper meta.RESTMapper, kind schema.GroupVersionKind) (*meta.RESTMa
 	return found, nil
 }
 
-// Reference returns the object of the type. namespace is left out if the type has none.
+// Reference returns the object with the name. It omits the namespace if the type is cluster-scoped.
 func (t Type) Reference(namespace, name string) *pb.ObjectReference {
 	if t.ClusterScoped {
 		namespace = ""
@@ -110,7 +110,7 @@ func (t Type) Reference(namespace, name string) *pb.ObjectReference {
 	return object
 }
 
-// Owner returns the object of the type as an owner of others.
+// Owner returns the object with the name as an owner.
 func (t Type) Owner(name string) *pb.OwnerReference {
 	owner := &pb.OwnerReference{Group: t.Group, Name: name}
 	if t.Kind != "" {
@@ -124,10 +124,10 @@ func (t Type) Owner(name string) *pb.OwnerReference {
 // Object is the name of an object, as it was written.
 type Object struct{ Type, Name string }
 
-// String writes it as kubectl does.
+// String formats the object as kubectl does.
 func (o Object) String() string { return o.Type + "/" + o.Name }
 
-// Parse returns the objects that arguments name: TYPE/NAME, any number of times, or TYPE NAME...
+// Parse returns the objects in the arguments: TYPE/NAME, any number of times, or TYPE NAME...
 func Parse(args []string) ([]Object, error) {
 	if len(args) == 0 {
 		return nil, failure.New("write TYPE/NAME, or TYPE NAME", "no object is named")
@@ -139,7 +139,7 @@ func Parse(args []string) ([]Object, error) {
 		var objects []Object
 		for _, name := range args[1:] {
 			if strings.Contains(name, "/") {
-				return nil, failure.New("write TYPE/NAME each time, or TYPE NAME...", "%q does not go with %q", name, args[0])
+				return nil, failure.New("write TYPE/NAME each time, or TYPE NAME...", "%q cannot follow %q", name, args[0])
 			}
 			objects = append(objects, Object{args[0], name})
 		}
@@ -156,7 +156,7 @@ func Parse(args []string) ([]Object, error) {
 	return objects, nil
 }
 
-// ParseOne returns the object that TYPE/NAME names.
+// ParseOne returns the object in TYPE/NAME.
 func ParseOne(arg string) (Object, error) {
 	kind, name, ok := strings.Cut(arg, "/")
 	if !ok || kind == "" || name == "" || strings.Contains(name, "/") {

@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// stable writes every field but absent messages, so that scripts find false, 0 and "" where they look for them.
+// stable includes every field except absent messages, so that scripts find false, 0, and "" in their fields.
 var stable = protojson.MarshalOptions{EmitDefaultValues: true}
 
 // JSON writes a message as indented protojson, with the field names of the API in lowerCamelCase.

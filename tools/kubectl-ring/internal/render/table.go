@@ -1,4 +1,4 @@
-// Package render writes answers so that a person reads them, or a program.
+// Package render writes answers for people and for programs.
 package render
 
 import (
@@ -10,10 +10,10 @@ import (
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/failure"
 )
 
-// Style is what a text means. It becomes a colour where colours are wanted.
+// Style is the meaning of a text. If colours are enabled, it is shown as a colour.
 type Style string
 
-// Styles, by what they stand for. The zero value leaves a text as it is.
+// Styles by their meaning. The zero value does not change a text.
 const (
 	Plain Style = ""
 	Good  Style = "32"
@@ -32,7 +32,7 @@ type Cell struct {
 // In returns a cell.
 func (s Style) In(text string) Cell { return Cell{text, s} }
 
-// Paint returns the text in the style if colours are wanted. The text must be clean.
+// Paint returns the text in the style if colours are enabled. The text must be clean.
 func (s Style) Paint(text string, colour bool) string {
 	if !colour || s == Plain || text == "" {
 		return text
@@ -46,9 +46,9 @@ const gap = 3
 // Table aligns rows in columns. Flush writes the rows. Columns keep their widths after a flush and only grow, so that a long list
 // can be written in parts. A table is not safe for concurrent use.
 type Table struct {
-	// W gets the rows.
+	// W receives the rows.
 	W io.Writer
-	// Colour says that W shows colours.
+	// Colour enables colours.
 	Colour bool
 
 	widths []int
@@ -65,7 +65,7 @@ func (t *Table) Header(names ...string) {
 	t.rows = append(t.rows, row)
 }
 
-// Reserve makes a column at least as wide as a text that is known to come.
+// Reserve makes a column at least as wide as a text that will follow.
 func (t *Table) Reserve(column int, text string) {
 	for len(t.widths) <= column {
 		t.widths = append(t.widths, 0)
@@ -73,7 +73,7 @@ func (t *Table) Reserve(column int, text string) {
 	t.widths[column] = max(t.widths[column], utf8.RuneCountInString(text))
 }
 
-// Row adds a row. Each value is a Cell or a string; an empty text becomes a dash.
+// Row adds a row. Each value is a Cell or is formatted as text. An empty text becomes a dash.
 func (t *Table) Row(values ...any) {
 	row := make([]Cell, 0, len(values))
 	for i, value := range values {
@@ -110,10 +110,10 @@ func (t *Table) Flush() error {
 	return nil
 }
 
-// blocks are the eighths of a character cell, from none to seven.
+// blocks are the eighths of a character, from zero to seven.
 var blocks = []rune(" ▏▎▍▌▋▊▉")
 
-// Bar draws a fraction from 0 to 1 as a bar; one is width characters long. Anything above zero is seen.
+// Bar draws a fraction from 0 to 1 as a bar. The bar for 1 is width characters long. Any fraction above zero is visible.
 func Bar(fraction float64, width int) string {
 	fraction = min(max(fraction, 0), 1)
 	eighths := int(fraction*float64(width)*8 + 0.5)
@@ -127,5 +127,5 @@ func Bar(fraction float64, width int) string {
 	return bar
 }
 
-// Percent writes a fraction in per cent, with one digit after the point.
+// Percent formats a fraction in percent, with one digit after the decimal point.
 func Percent(fraction float64) string { return fmt.Sprintf("%.1f%%", fraction*100) }
