@@ -49,7 +49,7 @@ func (r Run) excess() []Violation {
 		first := all[fleet.Replicas]
 		found = append(found, Violation{
 			Invariant: "I9",
-			Text: fmt.Sprintf("%d Ships of Fleet %s were created instead of %d; the first excess Ship is %s, in version %d",
+			Text: fmt.Sprintf("%d Ships of Fleet %s were made, which shall have %d; %s, in version %d, is the first one in excess",
 				len(made), fleet.Name, fleet.Replicas, first.Name, first.Number),
 			Excerpt: r.excerpt(first.At, first.At, append(slices.Collect(maps.Keys(made)), uid), nil),
 		})

@@ -32,27 +32,27 @@ func Final(s State) []Violation {
 		}
 		name := v.Kind + " " + v.Name
 		if !slices.Contains(s.Available, v.Shard) {
-			problems = append(problems, fmt.Sprintf("%s has the shard %q, which is not available", name, v.Shard))
+			problems = append(problems, fmt.Sprintf("%s is at shard %q, which is not available", name, v.Shard))
 		}
 		if v.Draining {
-			problems = append(problems, name+" is still draining")
+			problems = append(problems, name+" is still to be given up")
 		}
 		if owner, exists := mains[v.Owner]; exists {
 			children[v.Owner]++
 			if owner.Shard != v.Shard {
-				problems = append(problems, fmt.Sprintf("%s has the shard %s, its owner has %s", name, v.Shard, owner.Shard))
+				problems = append(problems, fmt.Sprintf("%s is at %s, its owner at %s", name, v.Shard, owner.Shard))
 			}
 		}
 	}
 	for _, uid := range slices.Sorted(maps.Keys(mains)) {
 		switch has, shall := children[uid], mains[uid].Replicas; {
 		case mains[uid].Kind == Fleet && has != shall:
-			problems = append(problems, fmt.Sprintf("Fleet %s has %d Ships instead of %d", mains[uid].Name, has, shall))
+			problems = append(problems, fmt.Sprintf("Fleet %s has %d Ships, and shall have %d", mains[uid].Name, has, shall))
 		case mains[uid].Kind != Fleet && has == 0:
 			problems = append(problems, mains[uid].Kind+" "+mains[uid].Name+" has no ConfigMap")
 		}
 		if !mains[uid].Complete {
-			problems = append(problems, mains[uid].Kind+" "+mains[uid].Name+" is not complete")
+			problems = append(problems, mains[uid].Kind+" "+mains[uid].Name+" does not say that the work on it is done")
 		}
 	}
 	var found []Violation

@@ -82,7 +82,7 @@ func (r Run) unasked(before, after Version, objects map[string]Version) string {
 	case !before.Draining:
 		return "it was not draining"
 	case r.GivenUp[after.Number] != before.Shard:
-		return fmt.Sprintf("the shard did not release it (%q did)", r.GivenUp[after.Number])
+		return fmt.Sprintf("the shard did not give it up (%q did)", r.GivenUp[after.Number])
 	}
 	return ""
 }

@@ -73,7 +73,7 @@ func (r Run) lateStarts() []Violation {
 			if first[s.Worker] < v.At && v.At < s.Start {
 				found = append(found, Violation{
 					Invariant: "I1",
-					Text: fmt.Sprintf("%s (process %d) began to work on %s %s at %s, although its Lease was held by %q since %s at the latest",
+					Text: fmt.Sprintf("%s (process %d) began to work on %s %s at %s, though its Lease was %q's since %s at the latest",
 						s.Shard, s.PID, s.Kind, s.Name, s.Start, v.Holder, v.At),
 					Excerpt: r.excerpt(v.At, s.Start, []string{s.UID}, []string{s.Shard}),
 				})

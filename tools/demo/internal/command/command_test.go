@@ -305,7 +305,7 @@ func TestMistakes(t *testing.T) {
 }
 
 func TestHelpTeaches(t *testing.T) {
-	for _, test := range []struct{ command, want string }{{"--help", "demo down"}, {"run", "leaves nothing behind"}, {"up", "kubectl"}, {"env", `eval "$(bin/demo env)"`}, {"docs", "the page stays as it was"}, {"down", "state directory"}} {
+	for _, test := range []struct{ command, want string }{{"--help", "demo down"}, {"run", "leaves nothing behind"}, {"up", "kubectl"}, {"env", `eval "$(bin/demo env)"`}, {"docs", "the page does not change"}, {"down", "state directory"}} {
 		c, out := command.New(state.Registry{Dir: t.TempDir()}), &bytes.Buffer{}
 		c.SetArgs([]string{test.command, "--help"})
 		c.SetOut(out)

@@ -92,7 +92,7 @@ func TestOrderOfPointsDoesNotMatter(t *testing.T) {
 
 func TestWhatCannotBeDrawn(t *testing.T) {
 	for want, points := range map[string][]result.Point{
-		`draw the series "s": no values`:                  {{X: 3}},
+		`draw the series "s": no values`:                         {{X: 3}},
 		`draw the series "s": at shards 3, NaN cannot be drawn`:  {{X: 3, Values: []float64{math.NaN()}}},
 		`draw the series "s": at shards 3, -1 cannot be drawn`:   {{X: 3, Values: []float64{1}, Floor: []float64{-1}}},
 		`draw the series "s": at shards -3, -3 cannot be drawn`:  {{X: -3, Values: []float64{1}}},

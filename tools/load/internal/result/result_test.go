@@ -55,12 +55,12 @@ func TestMet(t *testing.T) {
 
 func TestCheck(t *testing.T) {
 	for want, row := range map[string]result.Row{
-		"":                                     {ID: "r", Judge: result.JudgeRatio, Values: []float64{1}, Floor: []float64{1}},
-		`row "r" has no value`:                 {ID: "r", Judge: result.JudgeValue},
+		"":                                      {ID: "r", Judge: result.JudgeRatio, Values: []float64{1}, Floor: []float64{1}},
+		`row "r" has no value`:                  {ID: "r", Judge: result.JudgeValue},
 		`has a value that is not finite: [NaN]`: {ID: "r", Judge: result.JudgeValue, Values: []float64{math.NaN()}},
-		`is judged by "luck"`:                  {ID: "r", Judge: "luck", Values: []float64{1}},
-		`has 1 values but 0 of its floor`:      {ID: "r", Judge: result.JudgeRatio, Values: []float64{1}},
-		`has 2 values but 1 of its floor`:      {ID: "r", Judge: result.JudgeValue, Values: []float64{1, 2}, Floor: []float64{1}},
+		`is judged by "luck"`:                   {ID: "r", Judge: "luck", Values: []float64{1}},
+		`has 1 values but 0 of its floor`:       {ID: "r", Judge: result.JudgeRatio, Values: []float64{1}},
+		`has 2 values but 1 of its floor`:       {ID: "r", Judge: result.JudgeValue, Values: []float64{1, 2}, Floor: []float64{1}},
 	} {
 		if err := row.Check(); want == "" {
 			require.NoError(t, err)

@@ -130,7 +130,7 @@ func (m *multitude) with(ctx context.Context, size int, most bool) error {
 		return err
 	}
 	if most {
-		return m.memory(ctx)
+		return m.memory()
 	}
 	return nil
 }
@@ -221,7 +221,7 @@ func (m *multitude) audit(ctx context.Context, size int) error {
 }
 
 // memory notes how much memory everything takes, and has taken.
-func (m *multitude) memory(ctx context.Context) error {
+func (m *multitude) memory() error {
 	used, err := m.bench.Local.Usage().Read()
 	if err != nil {
 		return err

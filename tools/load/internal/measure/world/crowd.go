@@ -104,7 +104,7 @@ func (c *Crowd) Die(ctx context.Context) (Cost, error) {
 	}
 	return c.watched(ctx, count, func(ctx context.Context) error {
 		return objects.Each(ctx, len(theirs), run.Concurrency, func(ctx context.Context, i int) error {
-			return theirs[i].world.Fleet.Lose(ctx, theirs[i].shard)
+			return theirs[i].world.Lose(ctx, theirs[i].shard)
 		})
 	})
 }
@@ -179,7 +179,7 @@ func (c *Crowd) version(ctx context.Context) (string, error) {
 
 // firstUsed returns the first shard that has objects, and these.
 func (w *World) firstUsed(ctx context.Context) (shard string, list []object, err error) {
-	for _, shard := range w.Fleet.Held() {
+	for _, shard := range w.Held() {
 		list, _, err := w.list(ctx, in(v1alpha1.ShardLabel(w.Ring.Name), []string{shard}))
 		if err != nil || len(list) > 0 {
 			return shard, list, err
@@ -207,7 +207,7 @@ func (w *World) Orphan(ctx context.Context, begun func(context.Context) error) (
 	}
 	defer seen.stop()
 	began := w.bench.Clock.Now()
-	if err := w.Fleet.Lose(ctx, shard); err != nil {
+	if err := w.Lose(ctx, shard); err != nil {
 		return 0, err
 	}
 	times, err := seen.await(ctx, 1)

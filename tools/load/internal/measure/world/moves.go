@@ -64,13 +64,13 @@ type object struct{ name, version string }
 // Die has so many shards declared dead, and returns what it took to move their objects, once the ring is settled. Shards come in the
 // order of their names.
 func (w *World) Die(ctx context.Context, n int) (Cost, error) {
-	return w.lose(ctx, n, watching{}, w.Fleet.Lose)
+	return w.lose(ctx, n, watching{}, w.Lose)
 }
 
 // DieAndRest does the same, and measures apart what comes between the moves and the pass. The settle period of the rebalancer has to be longer
 // than that.
 func (w *World) DieAndRest(ctx context.Context, n int) (Cost, error) {
-	return w.lose(ctx, n, watching{rests: true}, w.Fleet.Lose)
+	return w.lose(ctx, n, watching{rests: true}, w.Lose)
 }
 
 // Release lets one shard release its Lease; mark is at how many moved objects the time is taken, too.
@@ -79,7 +79,7 @@ func (w *World) Release(ctx context.Context, mark int) (Cost, error) {
 }
 
 func (w *World) lose(ctx context.Context, n int, what watching, lose func(context.Context, string) error) (Cost, error) {
-	held := w.Fleet.Held()
+	held := w.Held()
 	if n >= len(held) {
 		return Cost{}, fmt.Errorf("%d of %d shards cannot leave: one has to stay", n, len(held))
 	}
@@ -106,7 +106,7 @@ func (w *World) Join(ctx context.Context, n int) (Cost, error) {
 	if err != nil {
 		return Cost{}, err
 	}
-	what := watching{selector: label + " notin (" + join(w.Fleet.Held()) + ")," + label, version: version, changes: true}
+	what := watching{selector: label + " notin (" + join(w.Held()) + ")," + label, version: version, changes: true}
 	return w.watched(ctx, what, func(ctx context.Context) (int, error) {
 		names, err := w.Fleet.Join(ctx, n)
 		if err != nil {
@@ -136,7 +136,7 @@ func (c Cost) Plus(next Cost) Cost {
 // Raw patches the objects of the first n shards by their names, and returns what that took: the floor of Die. At most limit objects
 // are patched; 0 means all. They are watched as those are that move, so that the tool costs the API server as much.
 func (w *World) Raw(ctx context.Context, n, limit int) (Cost, error) {
-	held := w.Fleet.Held()
+	held := w.Held()
 	selector := in(v1alpha1.ShardLabel(w.Ring.Name), held[:min(n, len(held))])
 	list, version, err := w.list(ctx, selector)
 	if err != nil {

@@ -66,7 +66,7 @@ func Open(ctx context.Context, b *run.Bench, name string, size int) (w *World, e
 	if err := w.Declare(ctx); err != nil {
 		return w, err
 	}
-	w.drains = w.Fleet.Acknowledge(ctx, run.Concurrency, objects.ConfigMaps)
+	w.drains = w.Acknowledge(ctx, run.Concurrency, objects.ConfigMaps)
 	if err := w.AwaitConverged(ctx, ""); err != nil {
 		return w, err
 	}
