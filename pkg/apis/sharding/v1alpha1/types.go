@@ -82,7 +82,7 @@ func (s ClusterRingSpec) CountsShardsIn(namespace string) bool {
 
 // RingResource is a main resource of a ring, with the resources that its controller creates from it.
 //
-// +kubebuilder:validation:XValidation:rule="!(self.group in ['admissionregistration.k8s.io', 'events.k8s.io', 'rbac.authorization.k8s.io', 'sharding.timebertt.dev']) && !(self.group == 'coordination.k8s.io' && self.resource == 'leases') && !(self.group == '' && self.resource in ['events', 'nodes'])",message="a ring cannot shard Leases, Events, Nodes, ClusterRings, or objects of admission and RBAC: the services and the cluster depend on them"
+// +kubebuilder:validation:XValidation:rule="!(self.group in ['admissionregistration.k8s.io', 'events.k8s.io', 'rbac.authorization.k8s.io', 'sharding.timebertt.dev']) && !(self.group == 'coordination.k8s.io' && self.resource == 'leases') && !(size(self.group) == 0 && self.resource in ['events', 'nodes'])",message="a ring cannot shard Leases, Events, Nodes, ClusterRings, or objects of admission and RBAC: the services and the cluster depend on them"
 type RingResource struct {
 	// Group is the API group of the resource; empty for the core group.
 	// +optional
@@ -110,7 +110,7 @@ type RingResource struct {
 
 // ControlledResource names a controlled resource.
 //
-// +kubebuilder:validation:XValidation:rule="!(self.group in ['admissionregistration.k8s.io', 'events.k8s.io', 'rbac.authorization.k8s.io', 'sharding.timebertt.dev']) && !(self.group == 'coordination.k8s.io' && self.resource == 'leases') && !(self.group == '' && self.resource in ['events', 'nodes'])",message="a ring cannot shard Leases, Events, Nodes, ClusterRings, or objects of admission and RBAC: the services and the cluster depend on them"
+// +kubebuilder:validation:XValidation:rule="!(self.group in ['admissionregistration.k8s.io', 'events.k8s.io', 'rbac.authorization.k8s.io', 'sharding.timebertt.dev']) && !(self.group == 'coordination.k8s.io' && self.resource == 'leases') && !(size(self.group) == 0 && self.resource in ['events', 'nodes'])",message="a ring cannot shard Leases, Events, Nodes, ClusterRings, or objects of admission and RBAC: the services and the cluster depend on them"
 type ControlledResource struct {
 	// Group is the API group of the resource; empty for the core group.
 	// +optional
