@@ -52,7 +52,7 @@ func TestPatchesAreNotIgnored(t *testing.T) {
 	content := "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nnamePrefix: my-\nresources: []\n"
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(content), 0o600))
 	_, err := readManifests(dir)
-	require.ErrorContains(t, err, "only resources are understood")
+	require.ErrorContains(t, err, "only resources are supported")
 	require.ErrorContains(t, err, `unknown field "namePrefix"`)
 }
 

@@ -61,7 +61,7 @@ func TestOrphansAreFound(t *testing.T) {
 	require.Len(t, processes(t, dir), 2)
 
 	_, err := localplane.Start(localplane.Options{Dir: dir})
-	require.EqualError(t, err, "state directory "+dir+" holds a control plane already: stop it and remove the directory, or choose another")
+	require.EqualError(t, err, "state directory "+dir+" already contains a control plane: stop it and remove the directory, or choose another one")
 
 	require.NoError(t, localplane.RemoveState(dir))
 	require.Eventually(t, func() bool { return len(processes(t, dir)) == 0 }, soon, tick)
