@@ -46,6 +46,11 @@ func (b *Bodies) reserve(ctx context.Context, length int64) (release func(), err
 		room, n = b.small, smallBody
 	}
 
+	release = func() { room.Release(n) }
+	if room.TryAcquire(n) {
+		return release, nil
+	}
+
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 
@@ -53,7 +58,7 @@ func (b *Bodies) reserve(ctx context.Context, length int64) (release func(), err
 		return nil, fmt.Errorf("wait for room for the body: %w", err)
 	}
 
-	return func() { room.Release(n) }, nil
+	return release, nil
 }
 
 // read takes the body of a request. A status other than 200 says what is wrong with the request. The caller must call release in the
