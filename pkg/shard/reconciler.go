@@ -37,8 +37,8 @@ const recheck = 2 * time.Second
 // kind lists the shard's objects of that kind.
 //
 // The inner reconciler is also called for an object that it has worked on and that was deleted; see NotFound in the package
-// documentation.
-// Its results and errors are passed on. If the wrapper cannot decide yet, the object is reconciled again a little later.
+// documentation. Its results and errors are passed on. If the wrapper cannot decide yet, the object is reconciled again a little
+// later.
 func (s *Shard) Reconciler(c client.Client, obj client.Object, inner reconcile.Reconciler) reconcile.Reconciler {
 	return &reconciler{wrapped: s.wrap(s.kindOf(c, obj)), inner: inner}
 }

@@ -62,13 +62,12 @@ type View struct {
 	table     func() *hashring.Table
 }
 
-// Namespaces are the namespaces whose Leases count for a ring (spec.shardNamespaces). If there are none, Leases in all namespaces
-// count.
+// Namespaces are the namespaces whose Leases count for a ring, as in [v1alpha1.ClusterRingSpec].ShardNamespaces.
 type Namespaces []string
 
 // Count reports whether Leases in a namespace count.
 func (n Namespaces) Count(namespace string) bool {
-	return len(n) == 0 || slices.Contains(n, namespace)
+	return v1alpha1.ClusterRingSpec{ShardNamespaces: n}.CountsShardsIn(namespace)
 }
 
 // NewView returns the view of a ring for which Leases in all namespaces count, as [Namespaces.View] does.

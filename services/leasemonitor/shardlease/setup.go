@@ -26,7 +26,8 @@ import (
 const workers = 5
 
 // SetupWithManager adds a controller to the manager that calls the reconciler for every Lease in the manager's cache, for those of
-// shards that a ring's status begins to name as lost, and for those of a ring whose shard namespaces change, while this replica leads. The clock is what the controller waits by.
+// shards that a ring's status begins to name as lost, and for those of a ring whose shard namespaces change, while this replica
+// leads. The clock is what the controller waits by.
 func (r *Reconciler) SetupWithManager(mgr manager.Manager, clk clock.WithTicker) error {
 	err := builder.ControllerManagedBy(mgr).
 		Named("shardlease").

@@ -48,7 +48,6 @@ var controllers = map[string]func(context.Context, *shared) (run func(context.Co
 
 // shared is what the controllers share.
 type shared struct {
-	config    *rest.Config
 	client    kubernetes.Interface
 	metadata  metadata.Interface
 	informers informers.SharedInformerFactory
@@ -141,7 +140,7 @@ func (o *managerOptions) shared() (*shared, error) {
 	}
 
 	return &shared{
-		config: config, client: client, metadata: objects, started: make(chan struct{}),
+		client: client, metadata: objects, started: make(chan struct{}),
 		informers: informers.NewSharedInformerFactory(client, 0), objects: metadatainformer.NewSharedInformerFactory(objects, 0),
 	}, nil
 }
