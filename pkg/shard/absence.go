@@ -66,6 +66,7 @@ func (w *wrapped) absent(ctx context.Context, name types.NamespacedName, inner w
 			w.forget(name)
 			return reconcile.Result{}, nil
 		}
+
 		if !apierrors.IsNotFound(err) {
 			return reconcile.Result{}, fmt.Errorf("determine whether %s %s was deleted: %w", w.kind.gvk.Kind, name, err)
 		}

@@ -84,6 +84,7 @@ func TestAnObjectDoesNotArriveDuringAReconcile(t *testing.T) {
 			}
 
 			var secrets corev1.SecretList
+
 			err := c.List(ctx, &secrets, client.InNamespace(f.namespace))
 			counted <- len(secrets.Items)
 
@@ -124,6 +125,7 @@ func TestReportsOnlyObjectsThatWereThere(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
 	s.term.unlimited()
+
 	cache := f.cacheView()
 
 	var (

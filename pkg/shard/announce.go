@@ -42,6 +42,7 @@ func (a announcingLeases) Get(ctx context.Context, name string, options metav1.G
 // Create implements coordinationv1client.LeaseInterface.
 func (a announcingLeases) Create(ctx context.Context, lease *coordinationv1.Lease, options metav1.CreateOptions) (*coordinationv1.Lease, error) {
 	a.lock.announce(lease)
+
 	written, err := a.LeaseInterface.Create(ctx, lease, options)
 	if err == nil {
 		a.lock.wrote(written)
@@ -53,6 +54,7 @@ func (a announcingLeases) Create(ctx context.Context, lease *coordinationv1.Leas
 // Update implements coordinationv1client.LeaseInterface.
 func (a announcingLeases) Update(ctx context.Context, lease *coordinationv1.Lease, options metav1.UpdateOptions) (*coordinationv1.Lease, error) {
 	a.lock.announce(lease)
+
 	written, err := a.LeaseInterface.Update(ctx, lease, options)
 	if err == nil {
 		a.lock.wrote(written)
@@ -80,9 +82,11 @@ func (l *lock) announce(lease *coordinationv1.Lease) {
 		klog.Background().V(1).Info("Waiting for the longer hold-off that a predecessor has announced", "holdOff", longer)
 		holdOff = longer
 	}
+
 	if lease.Annotations == nil {
 		lease.Annotations = map[string]string{}
 	}
+
 	lease.Annotations[v1alpha1.AnnotationHoldOff] = holdOff.String()
 }
 

@@ -30,6 +30,7 @@ func TestTheLeaseSaysTheHoldOff(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
 			s := f.shard("shard-0")
+
 			l := f.lock(s, f.config)
 			if found != nil {
 				require.NoError(t, f.admin.Create(t.Context(), &coordinationv1.Lease{
@@ -49,6 +50,7 @@ func TestTheLeaseSaysTheHoldOff(t *testing.T) {
 			require.Equal(t, "1.5s", f.said(s))
 
 			f.overwrite(s, func(lease *coordinationv1.Lease) { lease.Annotations = nil })
+
 			_, _, err := l.Get(t.Context())
 			require.NoError(t, err)
 			require.NoError(t, l.Update(t.Context(), record("shard-0", 2)))
@@ -62,7 +64,9 @@ func TestTheLeaseSaysTheHoldOff(t *testing.T) {
 // Whoever has read the hold-off of a predecessor may rely on it.
 func TestALongerHoldOffThatWasSaidIsKept(t *testing.T) {
 	const said = 10 * time.Second
+
 	at := metav1.NewMicroTime(time.Unix(1_700_000_000, 0))
+
 	lease := func(holder string, held time.Duration) coordinationv1.LeaseSpec {
 		return coordinationv1.LeaseSpec{HolderIdentity: &holder, AcquireTime: &at, RenewTime: new(metav1.NewMicroTime(at.Add(held)))}
 	}
@@ -96,6 +100,7 @@ func TestALongerHoldOffThatWasSaidIsKept(t *testing.T) {
 			_, _, err := l.Get(t.Context())
 			require.NoError(t, err)
 			require.NoError(t, l.Update(t.Context(), record("shard-0", 1)))
+
 			if tc.want > 0 {
 				require.Equal(t, tc.want.String(), f.said(s))
 				clk.ahead.Store(int64(tc.want - time.Second))
@@ -121,6 +126,7 @@ func TestTheHoldOffIsKeptWhenTheLeaseIsMadeAnew(t *testing.T) {
 			answers.down.Store(true)
 			require.ErrorIs(f, l.Create(f.Context(), record("shard-0", 3)), errDown)
 			answers.down.Store(false)
+
 			_, _, err := l.Get(f.Context())
 			require.NoError(f, err)
 			require.NoError(f, l.Update(f.Context(), record("shard-0", 4)))
@@ -161,10 +167,12 @@ func TestTheHoldOffIsKeptWhenTheLeaseIsMadeAnew(t *testing.T) {
 			require.NoError(t, s.term.held())
 			_, running, err := s.term.begin(t.Context())
 			require.NoError(t, err)
+
 			defer running()
 
 			require.NoError(t, f.admin.Delete(t.Context(), f.lease(s)))
 			require.Error(t, l.Update(t.Context(), record("shard-0", 2)))
+
 			if name != "by somebody else" {
 				_, _, err = l.Get(t.Context())
 				require.Error(t, err)

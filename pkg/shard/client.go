@@ -58,6 +58,7 @@ func (f fence) patch(ctx context.Context, obj client.Object, patch client.Patch,
 		if err != nil {
 			return err
 		}
+
 		if version == "" {
 			return call(patch)
 		}
@@ -66,6 +67,7 @@ func (f fence) patch(ctx context.Context, obj client.Object, patch client.Patch,
 		if err == nil {
 			data, err = withVersion(patch.Type(), data, version)
 		}
+
 		if err != nil {
 			return fmt.Errorf("add the precondition to the patch of %s: %w", client.ObjectKeyFromObject(obj), err)
 		}
@@ -80,6 +82,7 @@ func (f fence) version(ctx context.Context, obj client.Object) (string, error) {
 	if given != "" && f.shard.Owns(obj) {
 		return given, nil
 	}
+
 	cached, err := f.cached(ctx, obj, client.ObjectKeyFromObject(obj))
 	if cached != "" && given != "" {
 		return given, err
@@ -94,10 +97,12 @@ func (f fence) cached(ctx context.Context, obj runtime.Object, name types.Namesp
 	if err != nil {
 		return "", fmt.Errorf("determine the kind of %T: %w", obj, err)
 	}
+
 	k := f.shard.kind(gvk.GroupKind())
 	if k == nil {
 		return "", nil
 	}
+
 	found, err := k.read(ctx, name)
 	if err != nil || found == nil || !f.shard.owns(found) {
 		return "", err
@@ -117,28 +122,35 @@ func (f fence) applyVersion(ctx context.Context, config runtime.ApplyConfigurati
 	if err != nil {
 		return fmt.Errorf("encode the apply configuration: %w", err)
 	}
+
 	u := &unstructured.Unstructured{}
 	if err := json.Unmarshal(data, &u.Object); err != nil {
 		return fmt.Errorf("decode the apply configuration: %w", err)
 	}
+
 	if u.GetResourceVersion() != "" {
 		return call(config)
 	}
+
 	version, err := f.cached(ctx, u, client.ObjectKeyFromObject(u))
 	if err != nil {
 		return err
 	}
+
 	if version == "" {
 		return call(config)
 	}
 
 	u.SetResourceVersion(version)
+
 	if err := call(client.ApplyConfigurationFromUnstructured(u)); err != nil {
 		return err
 	}
+
 	if data, err = json.Marshal(u.Object); err == nil {
 		err = json.Unmarshal(data, config)
 	}
+
 	if err != nil {
 		return fmt.Errorf("return what was applied to %s: %w", client.ObjectKeyFromObject(u), err)
 	}
@@ -173,11 +185,13 @@ func withVersionField(data []byte, version string) ([]byte, error) {
 	if err := json.Unmarshal(data, &patch); err != nil {
 		return nil, fmt.Errorf("decode the patch: %w", err)
 	}
+
 	if raw, ok := patch["metadata"]; ok {
 		if err := json.Unmarshal(raw, &metadata); err != nil {
 			return nil, fmt.Errorf("decode the patch's metadata: %w", err)
 		}
 	}
+
 	if _, ok := metadata["resourceVersion"]; ok {
 		return data, nil
 	}
@@ -185,14 +199,18 @@ func withVersionField(data []byte, version string) ([]byte, error) {
 	if patch == nil {
 		patch = map[string]json.RawMessage{}
 	}
+
 	if metadata == nil {
 		metadata = map[string]json.RawMessage{}
 	}
+
 	metadata["resourceVersion"] = quoted(version)
+
 	raw, err := json.Marshal(metadata)
 	if err != nil {
 		return nil, fmt.Errorf("encode the patch's metadata: %w", err)
 	}
+
 	patch["metadata"] = raw
 
 	return encoded(patch)
@@ -205,15 +223,18 @@ func withVersionOperation(data []byte, version string) ([]byte, error) {
 	if err := json.Unmarshal(data, &operations); err != nil {
 		return nil, fmt.Errorf("decode the patch: %w", err)
 	}
+
 	for _, raw := range operations {
 		var operation struct{ Path string }
 		if err := json.Unmarshal(raw, &operation); err != nil {
 			return nil, fmt.Errorf("decode an operation of the patch: %w", err)
 		}
+
 		if operation.Path == versionPath {
 			return data, nil
 		}
 	}
+
 	first, err := encoded(map[string]string{"op": "replace", "path": versionPath, "value": version})
 	if err != nil {
 		return nil, err

@@ -23,6 +23,7 @@ func writes(c client.Client, pod *corev1.Pod) map[string]func(context.Context) e
 	sub := c.SubResource("status")
 	config := func() *corev1ac.PodApplyConfiguration { return corev1ac.Pod(pod.Name, pod.Namespace) }
 	owner := client.FieldOwner("test")
+
 	return map[string]func(context.Context) error{
 		"create":             func(ctx context.Context) error { return c.Create(ctx, pod) },
 		"update":             func(ctx context.Context) error { return c.Update(ctx, pod) },
@@ -53,6 +54,7 @@ func TestClientWritesOnlyDuringTheTerm(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: f.meta(s, "a")}
 	all := func(want error) {
 		t.Helper()
+
 		for name, write := range writes(s.Client(f.admin), pod) {
 			require.ErrorIs(t, write(t.Context()), want, name)
 		}
@@ -64,11 +66,13 @@ func TestClientWritesOnlyDuringTheTerm(t *testing.T) {
 	all(ErrNotHeld)
 
 	clk.ahead.Store(int64(testHoldOff / 2))
+
 	cm := &corev1.ConfigMap{ObjectMeta: f.meta(s, "a")}
 	c := s.Client(f.admin)
 	require.NoError(t, c.Create(t.Context(), cm))
 	require.NoError(t, c.Update(t.Context(), cm))
 	require.NoError(t, c.Delete(t.Context(), cm))
+
 	for name, write := range writes(c, pod) {
 		require.NotErrorIs(t, write(t.Context()), ErrNotHeld, name)
 	}
@@ -88,6 +92,7 @@ func patches(f *fixture, c client.Client) map[string]func(*corev1.ConfigMap) err
 	}
 	owner := client.FieldOwner("test")
 	annotation := map[string]string{"touched": "true"}
+
 	return map[string]func(*corev1.ConfigMap) error{
 		"merge":     raw(types.MergePatchType, `{"data":{"a":"b"}}`),
 		"strategic": raw(types.StrategicMergePatchType, `{"metadata":{"annotations":{"a":"b"}}}`),
@@ -119,6 +124,7 @@ func TestPatchesOfAnObjectThatHasMovedConflict(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
 	s.term.unlimited()
+
 	cache := f.cacheView()
 	s.Reconciler(cache, &corev1.ConfigMap{}, reconcile.Func(nothing))
 
@@ -142,6 +148,7 @@ func TestPatchesOfAnObjectThatHasMovedConflict(t *testing.T) {
 
 				err := patch(given())
 				require.True(t, apierrors.IsConflict(err), "%s: %v", form, err)
+
 				data := cm.Data
 				f.refresh(cm)
 				require.Equal(t, "shard-1", cm.Labels[s.shardKey])
@@ -156,6 +163,7 @@ func TestPatchOfAnOldVersionConflicts(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
 	s.term.unlimited()
+
 	cache := f.cacheView()
 	s.Reconciler(cache, &corev1.ConfigMap{}, reconcile.Func(nothing))
 	cm := f.configMap(s, "")
@@ -171,6 +179,7 @@ func TestPatchesThatAreLeftAlone(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
 	s.term.unlimited()
+
 	touch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"touched":"true"}}}`))
 	c := s.Client(f.admin)
 
@@ -191,11 +200,13 @@ func TestPatchesThatAreLeftAlone(t *testing.T) {
 		c := s.Client(f.admin)
 		cache := f.cacheView()
 		s.Reconciler(cache, &corev1.ConfigMap{}, reconcile.Func(nothing))
+
 		config := corev1ac.ConfigMap("new", f.namespace).WithData(map[string]string{"a": "b"})
 		require.NoError(t, c.Apply(t.Context(), config, client.FieldOwner("test")))
 	})
 	t.Run("with a version of their own", func(t *testing.T) {
 		var sent []byte
+
 		recorder := s.Client(interceptor.NewClient(f.adminWithWatch(), interceptor.Funcs{
 			Patch: func(_ context.Context, _ client.WithWatch, obj client.Object, patch client.Patch, _ ...client.PatchOption) (err error) {
 				sent, err = patch.Data(obj)
@@ -203,6 +214,7 @@ func TestPatchesThatAreLeftAlone(t *testing.T) {
 				return err
 			},
 		}))
+
 		cm := f.configMap(s, "")
 		for patchType, patch := range map[types.PatchType]string{
 			types.MergePatchType: `{"metadata":{"resourceVersion":"1"}}`,

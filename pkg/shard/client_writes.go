@@ -72,10 +72,12 @@ type fencedWriter struct {
 // Apply implements client.SubResourceWriter.
 func (w *fencedWriter) Apply(ctx context.Context, config runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption) error {
 	call := func(config runtime.ApplyConfiguration) error { return w.SubResourceWriter.Apply(ctx, config, opts...) }
+
 	var o client.SubResourceApplyOptions
 	if o.ApplyOpts(opts).SubResourceBody == nil {
 		return w.fence.apply(ctx, config, call)
 	}
+
 	return w.fence.do("apply", func() error { return call(config) })
 }
 
@@ -92,6 +94,7 @@ func (w *fencedWriter) Update(ctx context.Context, obj client.Object, opts ...cl
 // Patch implements client.SubResourceWriter.
 func (w *fencedWriter) Patch(ctx context.Context, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
 	call := func(patch client.Patch) error { return w.SubResourceWriter.Patch(ctx, obj, patch, opts...) }
+
 	var o client.SubResourcePatchOptions
 	if o.ApplyOptions(opts).SubResourceBody != nil {
 		return w.fence.do("patch", func() error { return call(patch) })

@@ -52,6 +52,7 @@ func (c *controller) work(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("set up the client: %w", err)
 	}
+
 	metadataClient, err := metadata.NewForConfig(c.config)
 	if err != nil {
 		return fmt.Errorf("set up the client for metadata: %w", err)
@@ -61,6 +62,7 @@ func (c *controller) work(ctx context.Context) error {
 	factory := dynamicinformer.NewFilteredDynamicSharedInformerFactory(dynamicClient, 0, metav1.NamespaceAll, c.shard.TweakListOptions)
 	resource := corev1.SchemeGroupVersion.WithResource("configmaps")
 	informer := factory.ForResource(resource).Informer()
+
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[types.NamespacedName]())
 	if err := enqueue(informer, queue); err != nil {
 		return err
@@ -76,6 +78,7 @@ func (c *controller) work(ctx context.Context) error {
 	defer factory.Shutdown()
 	factory.Start(ctx.Done())
 	factory.WaitForCacheSync(ctx.Done())
+
 	var workers sync.WaitGroup
 	for range 2 {
 		workers.Go(func() {
@@ -97,6 +100,7 @@ func enqueue(informer cache.SharedIndexInformer, queue workqueue.TypedRateLimiti
 			queue.Add(key.AsNamespacedName())
 		}
 	}
+
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: add, UpdateFunc: func(_, obj any) { add(obj) }, DeleteFunc: add,
 	})
@@ -160,13 +164,18 @@ func (r *ring) shard(name string) *shard.Shard {
 // start runs the function until the test ends or calls stop, which returns the function's error.
 func (r *ring) start(run func(context.Context) error) (stop, result func() error) {
 	r.Helper()
+
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
+
 	var err error
+
 	go func() {
 		defer close(done)
+
 		err = run(ctx)
 	}()
+
 	result = func() error {
 		<-done
 
@@ -192,6 +201,7 @@ func (r *ring) eventually(what string, condition func() bool) {
 
 func (r *ring) holder(name string) string {
 	r.Helper()
+
 	lease := &coordinationv1.Lease{}
 	if err := r.admin.Get(r.Context(), client.ObjectKey{Namespace: r.namespace, Name: name}, lease); err != nil {
 		require.NoError(r, client.IgnoreNotFound(err))
@@ -204,6 +214,7 @@ func (r *ring) holder(name string) string {
 
 func (r *ring) renewed(name string) time.Time {
 	r.Helper()
+
 	lease := &coordinationv1.Lease{}
 	require.NoError(r, r.admin.Get(r.Context(), client.ObjectKey{Namespace: r.namespace, Name: name}, lease))
 
@@ -218,6 +229,7 @@ func TestClientGoControllersHandAnObjectOver(t *testing.T) {
 	require.NoError(t, r.admin.Create(t.Context(), cm))
 
 	var mu sync.Mutex
+
 	synced := map[string]int{}
 	count := func(name string) int {
 		mu.Lock()
@@ -227,11 +239,13 @@ func TestClientGoControllersHandAnObjectOver(t *testing.T) {
 	}
 	release := make(chan struct{})
 	stops := map[string]func() error{}
+
 	for _, name := range []string{"shard-0", "shard-1"} {
 		c := &controller{shard: r.shard(name), config: r.config, sync: func(context.Context, types.NamespacedName) error {
 			mu.Lock()
 			synced[name]++
 			mu.Unlock()
+
 			if name == "shard-0" {
 				<-release
 			}
@@ -290,6 +304,7 @@ func TestRunEndsWhenTheLeaseIsLost(t *testing.T) {
 
 		return r.admin.Update(t.Context(), lease) == nil
 	})
+
 	err := result()
 	require.ErrorIs(t, err, shard.ErrLost)
 	require.ErrorContains(t, err, `its holder is now "shardlease-controller"`)
@@ -315,6 +330,7 @@ func TestRunKeepsTheLeaseWhileItsWorkStops(t *testing.T) {
 	result := make(chan error)
 	go func() { result <- stop() }()
 	<-stopping
+
 	before := r.renewed("shard-0")
 	r.eventually("the Lease is renewed after the stop", func() bool { return r.renewed("shard-0").After(before.Add(time.Second)) })
 	close(proceed)
@@ -350,6 +366,7 @@ func TestRunThatIsStoppedBeforeItHoldsTheLease(t *testing.T) {
 			}))
 			s, err := shard.New(shard.Options{Ring: r.namespace, Name: "shard-0", Namespace: r.namespace, HoldOff: time.Hour})
 			require.NoError(t, err)
+
 			stop, _ := r.start(func(ctx context.Context) error {
 				return s.Run(ctx, r.config, func(context.Context) error { return errors.New("it must not work") })
 			})
@@ -414,6 +431,7 @@ func TestHandlerAsksForTheOwnerOfAnObjectInDeletion(t *testing.T) {
 
 func TestHandlerOfAnIncompleteResource(t *testing.T) {
 	s := newRing(t).shard("shard-0")
+
 	_, err := s.Handler(shard.Resource{}, nil)(t.Context(), types.NamespacedName{})
 	for _, part := range []string{"kind:", "resource:", "store:", "client:"} {
 		require.ErrorContains(t, err, part)
@@ -423,6 +441,7 @@ func TestHandlerOfAnIncompleteResource(t *testing.T) {
 func TestTweakListOptionsKeepsWhatIsThere(t *testing.T) {
 	s, err := shard.New(shard.Options{Ring: "example", Name: "shard-0", Namespace: "default"})
 	require.NoError(t, err)
+
 	options := metav1.ListOptions{LabelSelector: "app=a"}
 	s.TweakListOptions(&options)
 	require.Equal(t, "app=a,"+s.Selector().String(), options.LabelSelector)

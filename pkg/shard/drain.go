@@ -23,6 +23,7 @@ func (s *Shard) acknowledge(ctx context.Context, key objectKey, asked drain) err
 	}
 
 	k := s.kind(key.GroupKind)
+
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"resourceVersion": asked.version,
 		"labels":          map[string]any{s.shardKey: next, s.drainKey: nil},

@@ -87,6 +87,7 @@ func ExampleShard_Reconciler() {
 
 		ring.Assign(service, "shard-0")
 		ring.Drain(service)
+
 		if _, err := reconciler.Reconcile(t.Context(), request); err != nil {
 			t.Fatal(err)
 		}

@@ -34,6 +34,7 @@ type watches struct {
 // holdable lets a test hold back the watches of the fixture's config.
 func (f *fixture) holdable() *watches {
 	f.Helper()
+
 	w := &watches{open: make(chan struct{})}
 	close(w.open)
 	f.config.Wrap(func(next http.RoundTripper) http.RoundTripper {
@@ -55,6 +56,7 @@ func (f *fixture) holdable() *watches {
 func (w *watches) hold() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	w.open = make(chan struct{})
 }
 
@@ -62,6 +64,7 @@ func (w *watches) hold() {
 func (w *watches) release() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	select {
 	case <-w.open:
 	default:
@@ -153,6 +156,7 @@ type staleProcess struct {
 // startManager starts a process that uses controller-runtime.
 func (f *fixture) startManager(s *Shard) *staleProcess {
 	f.Helper()
+
 	v := newVisits()
 	p := f.start(s, func(mgr ctrl.Manager) {
 		c := mgr.GetClient()
@@ -179,11 +183,13 @@ func (f *fixture) startManager(s *Shard) *staleProcess {
 // startClientGo starts a process that uses only client-go.
 func (f *fixture) startClientGo(s *Shard) *staleProcess {
 	f.Helper()
+
 	v := newVisits()
 	clientset, err := kubernetes.NewForConfig(f.config)
 	require.NoError(f, err)
 	labels, err := metadata.NewForConfig(f.config)
 	require.NoError(f, err)
+
 	factory := informers.NewSharedInformerFactoryWithOptions(clientset, 0, informers.WithTweakListOptions(s.TweakListOptions))
 	informer := factory.Core().V1().ConfigMaps().Informer()
 	queue := f.queueOf(informer)
@@ -203,6 +209,7 @@ func (f *fixture) startClientGo(s *Shard) *staleProcess {
 
 	ctx, cancel := context.WithCancel(context.Background())
 	factory.Start(ctx.Done())
+
 	done := make(chan error, 1)
 	go func() {
 		done <- s.Run(ctx, f.config, func(ctx context.Context) error {
@@ -272,6 +279,7 @@ func TestNoWorkFromACacheOlderThanALeaseThatWasMadeAnew(t *testing.T) {
 	held := f.holdable()
 	cm := f.configMap(s, "a")
 	worked := make(chan reconcile.Request, 100)
+
 	var again reconcile.Reconciler
 	f.start(s, func(mgr ctrl.Manager) {
 		inner := reconcile.Func(func(_ context.Context, req reconcile.Request) (reconcile.Result, error) {
@@ -285,6 +293,7 @@ func TestNoWorkFromACacheOlderThanALeaseThatWasMadeAnew(t *testing.T) {
 	receive(f, worked, "the object is worked on")
 
 	held.hold()
+
 	before := f.lease(s)
 	require.NoError(t, f.admin.Delete(t.Context(), before))
 	f.label(cm, s.shardKey, other.Name())
@@ -295,6 +304,7 @@ func TestNoWorkFromACacheOlderThanALeaseThatWasMadeAnew(t *testing.T) {
 	})
 	f.eventually("it holds off", func() bool { return errors.Is(s.term.held(), ErrNotHeld) })
 	f.eventually("the hold-off is over", func() bool { return s.term.held() == nil })
+
 	result, err := again.Reconcile(t.Context(), request(cm))
 	require.NoError(t, err)
 	require.Equal(t, recheck, result.RequeueAfter)

@@ -42,6 +42,7 @@ func runAsProcess() int {
 	if err := json.Unmarshal([]byte(os.Getenv(processVariable)), &o); err != nil {
 		panic(err)
 	}
+
 	s, err := New(Options{
 		Ring: o.Ring, Name: o.Name, Namespace: o.Ring,
 		LeaseDuration: o.LeaseDuration, RenewDeadline: 2 * time.Second, RetryPeriod: 200 * time.Millisecond, HoldOff: minHoldOff,
@@ -49,17 +50,22 @@ func runAsProcess() int {
 	if err != nil {
 		panic(err)
 	}
+
 	config := &rest.Config{Host: o.Host, TLSClientConfig: o.TLS}
+
 	options := manager.Options{Metrics: metricsserver.Options{BindAddress: "0"}}
 	if err := s.ConfigureManager(config, &options, &corev1.ConfigMap{}); err != nil {
 		panic(err)
 	}
+
 	mgr, err := manager.New(config, options)
 	if err != nil {
 		panic(err)
 	}
+
 	worker := reconcile.Func(func(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 		tell("begin")
+
 		for o.Deaf {
 			<-context.Background().Done()
 		}
@@ -68,10 +74,12 @@ func runAsProcess() int {
 
 		return reconcile.Result{}, nil
 	})
+
 	err = ctrl.NewControllerManagedBy(mgr).For(&corev1.ConfigMap{}).Complete(s.Reconciler(mgr.GetClient(), &corev1.ConfigMap{}, worker))
 	if err != nil {
 		panic(err)
 	}
+
 	if err := mgr.Start(context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 
@@ -96,13 +104,18 @@ func (f *fixture) frozen(o order, age time.Duration) (told []string, stderr stri
 
 	ctx, cancel := context.WithTimeout(f.Context(), 2*patience)
 	defer cancel()
+
 	cmd := exec.CommandContext(ctx, os.Args[0])
+
 	cmd.Env = append(os.Environ(), processVariable+"="+string(raw))
+
 	var errors bytes.Buffer
+
 	cmd.Stderr = &errors
 	out, err := cmd.StdoutPipe()
 	require.NoError(f, err)
 	require.NoError(f, cmd.Start())
+
 	lines := bufio.NewScanner(out)
 	require.True(f, lines.Scan(), "the first reconcile begins")
 

@@ -102,23 +102,28 @@ func (o *object) judge(v view) verdict {
 	if v.version == "" {
 		return o.judgeAbsence()
 	}
+
 	if o.acknowledged != "" && older(v.version, o.acknowledged) {
 		return unclear
 	}
+
 	if o.drain.version != "" && older(v.version, o.drain.version) {
 		return unclear
 	}
+
 	if !v.owned {
 		o.drain = drain{}
 
 		return foreign
 	}
+
 	o.acknowledged = ""
 	if v.draining {
 		o.drain = drain{v.version, v.next}
 
 		return drained
 	}
+
 	o.drain = drain{}
 	if o.acknowledging {
 		return unclear
@@ -132,6 +137,7 @@ func (o *object) judgeAbsence() verdict {
 		// The cache may show the acknowledgement before its answer arrives.
 		return unclear
 	}
+
 	o.drain = drain{}
 	if o.acknowledged != "" {
 		return gone
@@ -147,6 +153,7 @@ func (g *guard) leave(key objectKey) (asked drain, acknowledge bool) {
 	defer g.mu.Unlock()
 
 	o := g.objects[key]
+
 	o.inside--
 	if o.inside == 0 && o.drain.version != "" && !o.acknowledging {
 		o.acknowledging = true
@@ -170,10 +177,12 @@ func (g *guard) settle(key objectKey, result outcome) {
 	defer g.mu.Unlock()
 
 	o := g.objects[key]
+
 	o.acknowledging = false
 	if result.deleted {
 		o.drain = drain{}
 	}
+
 	if result.version != "" {
 		o.drain, o.acknowledged = drain{}, result.version
 		g.remember(departure{key: key, version: result.version})

@@ -71,15 +71,19 @@ func (r Resource) validate() error {
 	if r.Kind.Kind == "" || r.Kind.Version == "" {
 		errs = append(errs, errors.New("kind: set group, version and kind"))
 	}
+
 	if r.Resource.Resource == "" || r.Resource.Version == "" {
 		errs = append(errs, errors.New("resource: set group, version and resource"))
 	}
+
 	if r.Store == nil {
 		errs = append(errs, errors.New("store: set the informer's store"))
 	}
+
 	if r.Client == nil {
 		errs = append(errs, errors.New("client: set a metadata client"))
 	}
+
 	if len(errs) > 0 {
 		return fmt.Errorf("sharded resource %s: %w", r.Resource.GroupResource(), errors.Join(errs...))
 	}
@@ -109,13 +113,16 @@ func (r Resource) live(ctx context.Context, name types.NamespacedName) (metav1.O
 
 func (r Resource) get(_ context.Context, name types.NamespacedName) (metav1.Object, error) {
 	key := cache.NewObjectName(name.Namespace, name.Name).String()
+
 	item, exists, err := r.Store.GetByKey(key)
 	if err != nil {
 		return nil, fmt.Errorf("read the informer's store: %w", err)
 	}
+
 	if !exists {
 		return nil, apierrors.NewNotFound(r.Resource.GroupResource(), key) //nolint:wrapcheck // made here
 	}
+
 	obj, err := meta.Accessor(item)
 	if err != nil {
 		return nil, fmt.Errorf("the informer's store has no objects: %w", err)

@@ -113,6 +113,7 @@ func (h *handovers) mapped(mapper meta.RESTMapper) {
 // awaits returns what a cache has yet to reach before the object may be worked on, or "" if nothing. The error is that of a list.
 func (h *handovers) awaits(ctx context.Context, key objectKey, obj metav1.Object, now time.Time) (string, error) {
 	value := obj.GetAnnotations()[h.annotation]
+
 	handover, err := v1alpha1.ParseHandover(value)
 	if err != nil {
 		log.FromContext(ctx).Error(err, "Ignoring the handover annotation, because it cannot be read",
@@ -142,6 +143,7 @@ func (h *handovers) awaits(ctx context.Context, key objectKey, obj metav1.Object
 			h.metrics.took.Observe(now.Sub(w.since).Seconds())
 			h.ends(key)
 		}
+
 		if len(unsaid) > 0 {
 			h.listed[key] = value
 		}
@@ -153,11 +155,13 @@ func (h *handovers) awaits(ctx context.Context, key objectKey, obj metav1.Object
 		w = postponed{now, now}
 		h.metrics.objects.Inc()
 	}
+
 	if now.Sub(w.told) >= longWait {
 		w.told = now
 		log.FromContext(ctx).Info("Still waiting until the cache shows what follows the object", "kind", key.Kind, "object", key.NamespacedName,
 			"missing", missing, "waited", now.Sub(w.since).Round(time.Second).String())
 	}
+
 	h.waits[key] = w
 
 	return missing, nil
@@ -180,6 +184,7 @@ func (h *handovers) askedLately(key objectKey, now time.Time) bool {
 	if waits && now.Sub(asked) < recheck {
 		return true
 	}
+
 	h.asked[key] = now
 
 	return false

@@ -220,6 +220,7 @@ func TestEntersAllThatAnObjectFollows(t *testing.T) {
 	} {
 		t.Run(tc.what, func(t *testing.T) {
 			all := map[string]*metav1.PartialObjectMetadata{}
+
 			for i, kind := range kinds {
 				o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 					Namespace: "n", Name: kind, ResourceVersion: "5", Labels: map[string]string{v1alpha1.ShardLabel("ring"): "shard-0"},
@@ -227,6 +228,7 @@ func TestEntersAllThatAnObjectFollows(t *testing.T) {
 				if i > 0 {
 					o.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: kinds[i-1], Name: kinds[i-1], Controller: new(true)}}
 				}
+
 				all[kind] = o
 			}
 			tc.change(all)

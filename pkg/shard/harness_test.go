@@ -109,9 +109,11 @@ type process struct {
 // start runs a manager as the shard until the test ends. By default the shard's kinds are ConfigMap and Secret.
 func (f *fixture) start(s *Shard, setup func(ctrl.Manager), kinds ...client.Object) *process {
 	f.Helper()
+
 	if len(kinds) == 0 {
 		kinds = []client.Object{&corev1.ConfigMap{}, &corev1.Secret{}}
 	}
+
 	options := manager.Options{
 		Cache:      f.cache,
 		Metrics:    metricsserver.Options{BindAddress: "0"},
@@ -123,9 +125,11 @@ func (f *fixture) start(s *Shard, setup func(ctrl.Manager), kinds ...client.Obje
 	setup(mgr)
 
 	ctx, cancel := context.WithCancel(context.Background())
+
 	p := &process{f: f, mgr: mgr, cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(p.done)
+
 		p.err = mgr.Start(ctx)
 	}()
 	f.Cleanup(func() { p.stop() })
@@ -150,7 +154,9 @@ func (p *process) wait() {
 // including the wrapper's part and except those during the hold-off.
 func (f *fixture) controls(mgr ctrl.Manager, s *Shard, obj client.Object, fn reconcile.Func) *atomic.Int64 {
 	f.Helper()
+
 	var ended atomic.Int64
+
 	wrapped := s.Reconciler(mgr.GetClient(), obj, fn)
 	require.NoError(f, ctrl.NewControllerManagedBy(mgr).Named("test").
 		For(obj, forOptions(s, obj)).
@@ -201,14 +207,18 @@ func (f *fixture) meta(s *Shard, name string) metav1.ObjectMeta {
 // label sets labels of the object; an empty value removes one.
 func (f *fixture) label(obj client.Object, keysAndValues ...string) {
 	f.Helper()
+
 	var pairs []string
+
 	for i := 0; i < len(keysAndValues); i += 2 {
 		value := `"` + keysAndValues[i+1] + `"`
 		if value == `""` {
 			value = "null"
 		}
+
 		pairs = append(pairs, `"`+keysAndValues[i]+`":`+value)
 	}
+
 	patch := `{"metadata":{"labels":{` + strings.Join(pairs, ",") + `}}}`
 	require.NoError(f, f.admin.Patch(f.Context(), obj, client.RawPatch(types.MergePatchType, []byte(patch))))
 }
@@ -233,7 +243,9 @@ func (f *fixture) refresh(obj client.Object) {
 // lease returns the shard's Lease, or an empty one if it does not exist.
 func (f *fixture) lease(s *Shard) *coordinationv1.Lease {
 	f.Helper()
+
 	lease := &coordinationv1.Lease{}
+
 	err := f.admin.Get(f.Context(), client.ObjectKey{Namespace: f.namespace, Name: s.Name()}, lease)
 	if !apierrors.IsNotFound(err) {
 		require.NoError(f, err)
@@ -271,6 +283,7 @@ func receive[T any](f *fixture, from <-chan T, what string) T {
 	// The context of the test has ended when the test cleans up.
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
+
 	select {
 	case value := <-from:
 		return value

@@ -97,9 +97,11 @@ func (i *inventory) turn(stretch int, name types.NamespacedName) (loading <-chan
 	if stretch > i.stretch {
 		i.stretch, i.listing, i.lists, i.reads = stretch, nil, backoff{}, backoff{}
 	}
+
 	if i.loading != nil {
 		return i.loading, false, nil
 	}
+
 	wait := i.until(i.lists)
 	switch {
 	case i.listing != nil && (i.listing.revisions != nil || wait > 0 || i.listing.knows(name)):
@@ -107,6 +109,7 @@ func (i *inventory) turn(stretch int, name types.NamespacedName) (loading <-chan
 	case wait > 0:
 		return nil, false, retryError(wait)
 	}
+
 	i.loading = make(chan struct{})
 
 	return i.loading, true, nil
@@ -116,24 +119,30 @@ func (i *inventory) until(b backoff) time.Duration { return b.at.Sub(i.shard.ter
 
 // load makes the list, and wakes those who wait for it.
 func (i *inventory) load(ctx context.Context, stretch int) {
-	var found *listing
-	var err error
+	var (
+		found *listing
+		err   error
+	)
 	// Wake them even after a panic: the others must not wait forever.
 	defer func() {
 		i.mu.Lock()
 		defer i.mu.Unlock()
 		close(i.loading)
+
 		i.loading = nil
 		if i.stretch != stretch {
 			return
 		}
+
 		if found != nil && (found.revisions != nil || i.listing == nil) {
 			i.listing = found
 		}
+
 		if err != nil {
 			i.failed(ctx, &i.lists, err)
 		}
 	}()
+
 	found, err = i.shard.listed(ctx, i.kind)
 }
 
@@ -160,6 +169,7 @@ func (i *inventory) confirm(ctx context.Context, name types.NamespacedName, cach
 	if err != nil || stretch == 0 {
 		return err == nil, err
 	}
+
 	l, may, err := i.judge(stretch, name, cached)
 	if err != nil || may != unsaid {
 		return may == fresh, err
@@ -168,12 +178,15 @@ func (i *inventory) confirm(ctx context.Context, name types.NamespacedName, cach
 	live, err := i.read(ctx, name)
 	i.mu.Lock()
 	defer i.mu.Unlock()
+
 	if err != nil {
 		i.failed(ctx, &i.reads, err)
 
 		return false, retryError(max(i.until(i.reads), 0))
 	}
+
 	i.reads = backoff{}
+
 	if may = compare(cached, live); may == fresh {
 		l.note(name, cached)
 	}
@@ -191,10 +204,12 @@ func (i *inventory) judge(stretch int, name types.NamespacedName, cached view) (
 	if l == nil || i.stretch != stretch {
 		return nil, behind, nil // the Lease was recreated just now
 	}
+
 	may := l.judge(name, cached)
 	if may == fresh && l.knows(name) {
 		l.note(name, cached)
 	}
+
 	if wait := i.until(i.reads); may == unsaid && wait > 0 {
 		return l, behind, retryError(wait)
 	}
@@ -206,10 +221,12 @@ func (i *inventory) judge(stretch int, name types.NamespacedName, cached view) (
 func (i *inventory) read(ctx context.Context, name types.NamespacedName) (view, error) {
 	ctx, cancel := context.WithTimeout(ctx, liveTimeout)
 	defer cancel()
+
 	obj, err := i.kind.live(ctx, name)
 	if apierrors.IsNotFound(err) {
 		return view{}, nil
 	}
+
 	if err != nil {
 		return view{}, fmt.Errorf("read %s %s from the API server: %w", i.kind.gvk.Kind, name, err)
 	}

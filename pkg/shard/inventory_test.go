@@ -27,6 +27,7 @@ func TestListingJudges(t *testing.T) {
 		return &listing{revisions: map[string]string{"": "50"}, objects: map[types.NamespacedName]string{name: version}}
 	}
 	unlisted := &listing{revisions: map[string]string{"": "50"}}
+
 	opaque := &listing{revisions: map[string]string{"": "x50"}}
 	for what, tc := range map[string]struct {
 		listing *listing
@@ -98,6 +99,7 @@ type reads struct {
 func (r *reads) set(answer func(list bool) (*http.Response, error)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	r.answer = answer
 }
 
@@ -110,6 +112,7 @@ func (f *fixture) readable() *reads {
 			if !metadata || req.Method != http.MethodGet || req.URL.Query().Has("watch") {
 				return next.RoundTrip(req)
 			}
+
 			list := strings.HasSuffix(req.URL.Path, "/configmaps")
 			if list {
 				r.lists.Add(1)
@@ -119,6 +122,7 @@ func (f *fixture) readable() *reads {
 			r.mu.Lock()
 			answer := r.answer
 			r.mu.Unlock()
+
 			if answer != nil {
 				if resp, err := answer(list); resp != nil || err != nil {
 					return resp, err
@@ -136,6 +140,7 @@ func forbidden(list bool) (*http.Response, error) {
 	if !list {
 		return nil, nil
 	}
+
 	body := `{"kind":"Status","apiVersion":"v1","status":"Failure","message":"no list for you","reason":"Forbidden","code":403}`
 
 	return &http.Response{
@@ -163,6 +168,7 @@ func (f *fixture) unconfirmed() *unconfirmed {
 	require.NoError(f, err)
 	u.shard.term.acquired(u.clock.Now(), 0)
 	f.Cleanup(func() { u.shard.term.close() })
+
 	u.inner = u.shard.Reconciler(u.cache, &corev1.ConfigMap{}, reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
 		u.calls++
 
@@ -176,10 +182,12 @@ func (f *fixture) unconfirmed() *unconfirmed {
 // when to check the object again.
 func (u *unconfirmed) look(cached *corev1.ConfigMap) (called bool, again time.Duration) {
 	u.Helper()
+
 	u.cache.object = nil
 	if cached != nil {
 		u.cache.object = cached.DeepCopy()
 	}
+
 	sink := funcr.New(func(_, args string) { u.logs = append(u.logs, args) }, funcr.Options{})
 	before := u.calls
 	result, err := u.inner.Reconcile(logr.NewContext(u.Context(), sink), request(live(u.fixture)))
@@ -198,6 +206,7 @@ func TestNothingIsWorkedOnWhileTheAPIServerDoesNotAnswer(t *testing.T) {
 	r.set(func(bool) (*http.Response, error) { return nil, errDown })
 
 	var longest time.Duration
+
 	for attempt := range 12 {
 		called, again := u.look(cm)
 		require.False(t, called)
@@ -217,6 +226,7 @@ func TestNothingIsWorkedOnWhileTheAPIServerDoesNotAnswer(t *testing.T) {
 	require.NoError(t, u.shard.term.held(), "the Lease is kept")
 
 	r.set(nil)
+
 	called, again := u.look(cm)
 	require.True(t, called)
 	require.Zero(t, again)
@@ -229,6 +239,7 @@ func TestShardThatMayNotListReadsEachObject(t *testing.T) {
 	r := f.readable()
 	u := f.unconfirmed()
 	r.set(forbidden)
+
 	cm := f.configMap(u.shard, "a")
 	stale := cm.DeepCopy()
 	f.label(cm, "any", "change")
@@ -240,6 +251,7 @@ func TestShardThatMayNotListReadsEachObject(t *testing.T) {
 
 	called, _ = u.look(cm)
 	require.True(t, called)
+
 	lists, gets := r.lists.Load(), r.gets.Load()
 	u.pass(time.Hour)
 	called, _ = u.look(cm)
@@ -249,8 +261,10 @@ func TestShardThatMayNotListReadsEachObject(t *testing.T) {
 
 	r.set(nil)
 	require.NoError(t, f.admin.Delete(t.Context(), cm))
+
 	called, _ = u.look(nil)
 	require.True(t, called, "it is gone")
+
 	cm = f.configMap(u.shard, "a")
 	called, _ = u.look(cm)
 	require.True(t, called)
@@ -271,12 +285,15 @@ func TestObjectThatCannotBeReadIsNotWorkedOn(t *testing.T) {
 
 		return nil, errDown
 	})
+
 	called, again := u.look(nil)
 	require.False(t, called, "it is listed and not in the cache")
 	require.LessOrEqual(t, again, firstRetry)
 	require.Positive(t, again)
+
 	_, _ = u.look(nil)
 	require.EqualValues(t, 1, r.gets.Load(), "not before the time is up")
+
 	called, _ = u.look(cm)
 	require.True(t, called, "the list is enough")
 	require.EqualValues(t, 1, r.lists.Load())
@@ -295,6 +312,7 @@ func TestObjectThatIsListedAndNotInTheCache(t *testing.T) {
 	_, again = u.look(nil)
 	require.Zero(t, again, "it has left")
 	require.EqualValues(t, 2, r.gets.Load())
+
 	_, again = u.look(nil)
 	require.Zero(t, again)
 	require.EqualValues(t, 2, r.gets.Load(), "it is known to be gone")
@@ -315,14 +333,18 @@ func TestWorkerThatWaitsForTheListStops(t *testing.T) {
 
 		return nil, nil
 	})
+
 	first := make(chan error, 1)
+
 	go func() {
 		_, err := u.inner.Reconcile(t.Context(), request(cm))
 		first <- err
 	}()
 	receive(f, asked, "the list is made")
+
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
+
 	_, err := u.inner.Reconcile(ctx, request(cm))
 	require.ErrorIs(t, err, context.Canceled)
 	close(proceed)
@@ -342,6 +364,7 @@ func TestListOfAnOlderStretchIsThrownAway(t *testing.T) {
 	r.set(func(bool) (*http.Response, error) { // while the list is in progress
 		r.set(nil)
 		u.shard.term.regained(u.clock.Now(), 0)
+
 		go func() { waited <- stock.prepare(t.Context(), client.ObjectKeyFromObject(cm)) }()
 		f.eventually("another worker waits", func() bool {
 			stock.mu.Lock()
@@ -352,6 +375,7 @@ func TestListOfAnOlderStretchIsThrownAway(t *testing.T) {
 
 		return nil, nil
 	})
+
 	called, _ := u.look(cm)
 	require.True(t, called)
 	require.NoError(t, receive(f, waited, "the other worker goes on"))
@@ -361,12 +385,18 @@ func TestListOfAnOlderStretchIsThrownAway(t *testing.T) {
 // A shard begins after few requests, however many objects it has.
 func TestStartWithManyObjectsCostsFewRequests(t *testing.T) {
 	const objects, writers = 2000, 20
+
 	f := newFixture(t)
 	s, err := New(Options{Ring: f.ring, Name: "shard-0", Namespace: f.namespace, HoldOff: minHoldOff}) // with a Lease that outlasts the crowd
 	require.NoError(t, err)
+
 	r := f.readable()
-	var creates sync.WaitGroup
-	var failed atomic.Value
+
+	var (
+		creates sync.WaitGroup
+		failed  atomic.Value
+	)
+
 	for w := range writers {
 		creates.Go(func() {
 			for i := w; i < objects; i += writers {
@@ -379,8 +409,10 @@ func TestStartWithManyObjectsCostsFewRequests(t *testing.T) {
 	creates.Wait()
 	require.Nil(t, failed.Load())
 
-	var worked sync.Map
-	var count atomic.Int64
+	var (
+		worked sync.Map
+		count  atomic.Int64
+	)
 	f.start(s, func(mgr ctrl.Manager) {
 		for range 2 {
 			f.controls(mgr, s, &corev1.ConfigMap{}, func(_ context.Context, req reconcile.Request) (reconcile.Result, error) {

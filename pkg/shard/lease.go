@@ -85,12 +85,14 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	}
 
 	l.settled = false
+
 	record, raw, err := l.LeaseLock.Get(ctx)
 	if err != nil {
 		l.free = l.free || apierrors.IsNotFound(err)
 
 		return nil, nil, err //nolint:wrapcheck // leader election looks for NotFound and logs the Lease's name
 	}
+
 	l.holder = record.HolderIdentity
 	l.settled = l.isSettled(record)
 
@@ -120,9 +122,11 @@ func (l *lock) theft(record *resourcelock.LeaderElectionRecord) error {
 	if l.renewed.IsZero() {
 		return nil
 	}
+
 	if l.holder != l.Identity() {
 		return fmt.Errorf("lease %s was taken from this shard: its holder is now %q", l.Describe(), l.holder)
 	}
+
 	if record.RenewTime.After(l.renewed.Time) {
 		return fmt.Errorf("lease %s is renewed by another process with the same name %q: give every shard its own name", l.Describe(), l.Identity())
 	}
@@ -155,6 +159,7 @@ func (l *lock) hold(record resourcelock.LeaderElectionRecord, write func() error
 	}
 
 	sent := l.term.clock.Now()
+
 	l.failure = write()
 	switch {
 	case l.failure == nil:
@@ -182,6 +187,7 @@ func (l *lock) prolong(sent time.Time) {
 	default:
 		l.term.renewed(sent)
 	}
+
 	l.free = false
 }
 

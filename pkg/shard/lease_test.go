@@ -59,6 +59,7 @@ func TestLeaseIsKeptWhileAWorkerIgnoresItsContext(t *testing.T) {
 	receive(f, b.entered, "the worker starts")
 
 	p.cancel()
+
 	stopped := f.lease(s).Spec.RenewTime
 	f.eventually("the Lease is renewed long after the stop", func() bool {
 		return f.lease(s).Spec.RenewTime.After(stopped.Add(2 * time.Second))
@@ -76,6 +77,7 @@ func TestLeaseIsKeptWhenTheManagerDoesNotWait(t *testing.T) {
 	s := f.shard("shard-0")
 	l := f.lock(s, f.config)
 	require.NoError(t, l.Create(t.Context(), record("shard-0", 1)))
+
 	end := f.begin(s)
 
 	require.ErrorContains(t, l.Update(t.Context(), record("", 2)), "workers still run")
@@ -179,6 +181,7 @@ func TestLeaseWithStrangeTimesIsRenewed(t *testing.T) {
 // lock returns the shard's lock with the given config.
 func (f *fixture) lock(s *Shard, config *rest.Config) *lock {
 	f.Helper()
+
 	l, err := s.newLock(config)
 	require.NoError(f, err)
 
@@ -188,9 +191,11 @@ func (f *fixture) lock(s *Shard, config *rest.Config) *lock {
 // begin lets a worker begin, after the hold-off, and returns a function that ends it.
 func (f *fixture) begin(s *Shard) func() {
 	f.Helper()
+
 	var end func()
 	f.eventually("a worker may begin", func() bool {
 		var err error
+
 		_, end, err = s.term.begin(f.Context())
 
 		return err == nil

@@ -63,6 +63,7 @@ func (l *listing) judge(name types.NamespacedName, v view) freshness {
 	if !ok {
 		revision, ok = l.revisions[metav1.NamespaceAll]
 	}
+
 	if !ok {
 		return unsaid // the cache has more namespaces than declared
 	}
@@ -93,6 +94,7 @@ func notOlder(a, b string) freshness {
 	if a == b {
 		return fresh
 	}
+
 	switch order, err := resourceversion.CompareResourceVersion(a, b); {
 	case err != nil:
 		return unsaid
@@ -150,13 +152,16 @@ func (s *Shard) listPages(ctx context.Context, k *kind, namespace string, l *lis
 		if err != nil {
 			return fmt.Errorf("list this shard's objects of kind %s: %w", k.gvk.Kind, err)
 		}
+
 		if o.Continue == "" {
 			l.revisions[namespace] = page.ResourceVersion
 		}
+
 		for i := range page.Items {
 			item := &page.Items[i]
 			l.objects[types.NamespacedName{Namespace: item.Namespace, Name: item.Name}] = item.ResourceVersion
 		}
+
 		if o.Continue = page.Continue; o.Continue == "" {
 			return nil
 		}

@@ -55,6 +55,7 @@ func TestWorkersStopWhileRenewalsAreStuck(t *testing.T) {
 	s := f.shard("shard-0")
 	exits := exiting(s)
 	f.configMap(s, "a")
+
 	entered, cancelled := make(chan struct{}), make(chan error)
 	proceed := make(chan struct{})
 	n := newStuck(f)
@@ -96,6 +97,7 @@ func TestProcessEndsIfTheLeaseIsLostAfterAStop(t *testing.T) {
 	f.overwrite(s, func(lease *coordinationv1.Lease) { lease.Spec.HolderIdentity = new("shardlease-controller") })
 	require.ErrorContains(t, receive(f, exits, "the process ends"), `its holder is now "shardlease-controller"`)
 	close(b.proceed)
+
 	_ = p.stop()
 	require.Equal(t, "shardlease-controller", holder(f.lease(s)))
 }
@@ -129,11 +131,13 @@ func TestHoldOff(t *testing.T) {
 			s := f.shard("shard-0")
 			clk := &lateClock{}
 			s.term.clock = clk
+
 			if tc.found != nil {
 				require.NoError(t, f.admin.Create(t.Context(), &coordinationv1.Lease{
 					ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shard-0"}, Spec: *tc.found,
 				}))
 			}
+
 			l := f.lock(s, f.config)
 			if _, _, err := l.Get(t.Context()); tc.found != nil {
 				require.NoError(t, err)
@@ -162,6 +166,7 @@ func TestReconcileDuringTheHoldOff(t *testing.T) {
 	cm := f.configMap(s, "a")
 	s.term.acquired(s.term.clock.Now(), time.Hour)
 	t.Cleanup(func() { s.term.close() })
+
 	b := newBlocker()
 	result, err := s.Reconciler(f.admin, &corev1.ConfigMap{}, reconcile.Func(b.reconcile)).Reconcile(t.Context(), request(cm))
 	require.NoError(t, err)

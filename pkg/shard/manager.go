@@ -94,9 +94,11 @@ func (s *Shard) checkOptions(o manager.Options) error {
 	if o.LeaderElectionID != "" || o.LeaderElectionResourceLockInterface != nil {
 		errs = append(errs, errors.New("remove the leader election: each shard holds a Lease of its own"))
 	}
+
 	if o.LeaseDuration != nil || o.RenewDeadline != nil || o.RetryPeriod != nil {
 		errs = append(errs, errors.New("set LeaseDuration, RenewDeadline and RetryPeriod in shard.Options instead"))
 	}
+
 	if o.GracefulShutdownTimeout != nil && *o.GracefulShutdownTimeout >= 0 {
 		errs = append(errs, errors.New("remove GracefulShutdownTimeout: the Lease is released only after all workers have stopped"))
 	}
@@ -109,6 +111,7 @@ func (s *Shard) cacheOptions(sch *runtime.Scheme, o cache.Options, kinds []clien
 	if sch == nil {
 		sch = scheme.Scheme
 	}
+
 	if len(kinds) == 0 {
 		return o, errors.New("name at least one kind whose objects are sharded")
 	}
@@ -129,17 +132,21 @@ func (s *Shard) cacheOptions(sch *runtime.Scheme, o cache.Options, kinds []clien
 	if byObject == nil {
 		byObject = map[client.Object]cache.ByObject{}
 	}
+
 	for _, obj := range kinds {
 		gvk, err := apiutil.GVKForObject(obj, sch)
 		if err != nil {
 			return o, fmt.Errorf("determine the kind of %T: %w", obj, err)
 		}
+
 		key, ok := keys[gvk]
 		if !ok {
 			key, keys[gvk] = obj, obj
 		}
+
 		byObject[key] = s.restrict(byObject[key], o.DefaultLabelSelector)
 	}
+
 	o.ByObject = byObject
 
 	return o, nil
@@ -150,16 +157,20 @@ func namespacesOf(sch *runtime.Scheme, o cache.Options) (map[schema.GroupVersion
 	if sch == nil {
 		sch = scheme.Scheme
 	}
+
 	keys, err := keysOf(sch, o.ByObject)
 	if err != nil {
 		return nil, err
 	}
+
 	namespaces := map[schema.GroupVersionKind][]string{}
+
 	for gvk, key := range keys {
 		configs := o.ByObject[key].Namespaces
 		if configs == nil {
 			configs = o.DefaultNamespaces
 		}
+
 		if _, all := configs[metav1.NamespaceAll]; len(configs) > 0 && !all {
 			namespaces[gvk] = slices.Sorted(maps.Keys(configs))
 		}
@@ -176,6 +187,7 @@ func keysOf(sch *runtime.Scheme, byObject map[client.Object]cache.ByObject) (map
 		if err != nil {
 			return nil, fmt.Errorf("determine the kind of %T: %w", obj, err)
 		}
+
 		keys[gvk] = obj
 	}
 
@@ -187,6 +199,7 @@ func (s *Shard) restrict(o cache.ByObject, defaults labels.Selector) cache.ByObj
 	if o.Label == nil {
 		o.Label = defaults
 	}
+
 	o.Label = s.and(o.Label)
 
 	o.Namespaces = maps.Clone(o.Namespaces)
@@ -206,6 +219,7 @@ func (s *Shard) and(selector labels.Selector) labels.Selector {
 	if selector == nil {
 		return own
 	}
+
 	requirements, selectable := own.Requirements()
 	if !selectable {
 		return own

@@ -66,38 +66,47 @@ type Options struct {
 // complete fills in defaults and validates. Tests pass the host name and the namespace file.
 func (o Options) complete(hostname func() (string, error), namespaceFile string) (Options, error) {
 	var errs []error
+
 	if o.Name == "" {
 		var err error
 		if o.Name, err = hostname(); err == nil && o.Name == "" {
 			err = errEmpty
 		}
+
 		if err != nil {
 			errs = append(errs, fmt.Errorf("name: set it, the host has none: %w", err))
 		}
 	}
+
 	if o.Namespace == "" {
 		namespace, err := os.ReadFile(namespaceFile)
 		if o.Namespace = string(bytes.TrimSpace(namespace)); err == nil && o.Namespace == "" {
 			err = errEmpty
 		}
+
 		if err != nil {
 			errs = append(errs, fmt.Errorf("namespace: set it, outside of a Pod it is not known: %w", err))
 		}
 	}
+
 	if o.LeaseDuration == 0 {
 		o.LeaseDuration = defaultLeaseDuration
 	}
+
 	if o.RenewDeadline == 0 {
 		o.RenewDeadline = o.LeaseDuration * 2 / 3
 	}
+
 	if o.RetryPeriod == 0 {
 		o.RetryPeriod = o.LeaseDuration * 2 / 15
 	}
+
 	if o.HoldOff == 0 {
 		o.HoldOff = defaultHoldOff
 	}
 
 	errs = append(errs, o.validateNames()...)
+
 	errs = append(errs, o.validateTimes()...)
 	if len(errs) > 0 {
 		return o, fmt.Errorf("shard options: %w", errors.Join(errs...))
@@ -112,6 +121,7 @@ func (o Options) validateNames() []error {
 	if o.Ring == "" {
 		errs = append(errs, errors.New("ring: set the name of the shard's ClusterRing"))
 	}
+
 	for _, name := range []struct {
 		option, value string
 		check         func(string) []string
@@ -123,10 +133,12 @@ func (o Options) validateNames() []error {
 		if name.value == "" {
 			continue
 		}
+
 		if problems := name.check(name.value); len(problems) > 0 {
 			errs = append(errs, fmt.Errorf("%s: %q is invalid: %s", name.option, name.value, strings.Join(problems, "; ")))
 		}
 	}
+
 	if o.Name == v1alpha1.LeaseControllerIdentity {
 		errs = append(errs, fmt.Errorf("name: %q is how the lease monitor signs Leases that it has taken; choose another", o.Name))
 	}
@@ -148,12 +160,15 @@ func (o Options) validateTimes() []error {
 	if o.LeaseDuration < time.Second || o.LeaseDuration > maxLeaseDuration || o.LeaseDuration%time.Second != 0 {
 		errs = append(errs, fmt.Errorf("lease duration: %s must be whole seconds, at least one, at most %s", o.LeaseDuration, maxLeaseDuration))
 	}
+
 	if o.RenewDeadline <= 0 || o.RenewDeadline >= o.LeaseDuration {
 		errs = append(errs, fmt.Errorf("renew deadline: %s must be positive and less than the lease duration, %s", o.RenewDeadline, o.LeaseDuration))
 	}
+
 	if o.RetryPeriod <= 0 || float64(o.RetryPeriod)*jitter >= float64(o.RenewDeadline) {
 		errs = append(errs, fmt.Errorf("retry period: %s must be positive and less than the renew deadline, %s, divided by %v", o.RetryPeriod, o.RenewDeadline, jitter))
 	}
+
 	if o.HoldOff < minHoldOff {
 		errs = append(errs, fmt.Errorf("hold-off: %s must be at least %s", o.HoldOff, minHoldOff))
 	}

@@ -23,6 +23,7 @@ import (
 func TestOptionsDefaults(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "namespace")
 	require.NoError(t, os.WriteFile(file, []byte("websites\n"), 0o600))
+
 	hostname := func() (string, error) { return "shard-0", nil }
 
 	got, err := Options{Ring: "example"}.complete(hostname, file)
@@ -40,6 +41,7 @@ func TestOptionsDefaults(t *testing.T) {
 
 func TestOptionsThatAreRefused(t *testing.T) {
 	valid := Options{Ring: "example", Name: "shard-0", Namespace: "websites"}
+
 	for _, tc := range []struct {
 		name   string
 		change func(*Options)
@@ -173,6 +175,7 @@ func TestConfigureManagerCachesOwnObjects(t *testing.T) {
 	require.Equal(t, "app=c,"+own, byObject[secret].Label.String())
 	require.Equal(t, "app=d,"+own, byObject[secret].Namespaces["one"].LabelSelector.String())
 	require.Nil(t, byObject[secret].Namespaces["two"].LabelSelector, "defaults to that of the kind")
+
 	for obj, o := range byObject {
 		if _, ok := obj.(*corev1.ConfigMap); ok {
 			require.Equal(t, "app=a,"+own, o.Label.String(), "the default still applies")
@@ -227,6 +230,7 @@ func TestConfigureManagerRefuses(t *testing.T) {
 // newShard returns the shard shard-0 of the ring example.
 func newShard(t *testing.T) *Shard {
 	t.Helper()
+
 	s, err := New(Options{Ring: "example", Name: "shard-0", Namespace: "default"})
 	require.NoError(t, err)
 

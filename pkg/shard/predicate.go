@@ -26,6 +26,7 @@ func (s *Shard) Predicate(inner ...predicate.Predicate) predicate.Predicate {
 func (s *Shard) reassigned(before, after client.Object) bool {
 	for _, key := range []string{s.shardKey, s.drainKey} {
 		was, had := before.GetLabels()[key]
+
 		is, has := after.GetLabels()[key]
 		if was != is || had != has {
 			return true

@@ -19,8 +19,10 @@ type keyQueue struct {
 // queueOf returns a queue of all events of the informer's objects.
 func (f *fixture) queueOf(informer cache.SharedIndexInformer) *keyQueue {
 	f.Helper()
+
 	q := &keyQueue{workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[types.NamespacedName]())}
 	f.Cleanup(q.ShutDown)
+
 	add := func(obj any) {
 		if key, err := cache.DeletionHandlingObjectToName(obj); err == nil {
 			q.Add(key.AsNamespacedName())

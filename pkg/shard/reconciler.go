@@ -51,6 +51,7 @@ func (s *Shard) Follows(c client.Client, obj client.Object) { s.kindOf(c, obj) }
 // kindOf returns and registers the kind of an object, which is read with the client.
 func (s *Shard) kindOf(c client.Client, obj client.Object) *kind {
 	empty, _ := obj.DeepCopyObject().(client.Object)
+
 	gvk, err := c.GroupVersionKindFor(obj)
 	if err != nil {
 		return &kind{err: fmt.Errorf("determine the kind of %T: %w", obj, err)}
@@ -88,6 +89,7 @@ func (s *Shard) kindOf(c client.Client, obj client.Object) *kind {
 			// The shard has no manager, as in a test: only the client is available.
 			return k.get(ctx, name)
 		}
+
 		r, err := live()
 		if err != nil {
 			return nil, err
@@ -212,6 +214,7 @@ func (k *kind) read(ctx context.Context, name types.NamespacedName) (metav1.Obje
 	if apierrors.IsNotFound(err) {
 		return nil, nil //nolint:nilnil // absence is a valid answer
 	}
+
 	if err != nil {
 		return nil, fmt.Errorf("read %s %s: %w", k.gvk.Kind, name, err)
 	}
@@ -248,6 +251,7 @@ func (w *wrapped) work(ctx context.Context, name types.NamespacedName, inner wor
 	if w.kind.err != nil {
 		return reconcile.Result{}, reconcile.TerminalError(w.kind.err) //nolint:wrapcheck // it is wrapped
 	}
+
 	ctx, end, err := w.shard.term.begin(ctx)
 	if err != nil {
 		return later(err)
@@ -311,10 +315,12 @@ func (v *visit) enter(ctx context.Context, k *kind, name types.NamespacedName) (
 		if controller == nil {
 			return run, nil
 		}
+
 		group, err := schema.ParseGroupVersion(controller.APIVersion)
 		if err != nil {
 			return run, nil //nolint:nilerr // no owner that a reconciler could be wrapped for
 		}
+
 		owner := v.shard.kind(group.WithKind(controller.Kind).GroupKind())
 		if owner == nil {
 			return run, nil
@@ -334,10 +340,12 @@ func (v *visit) enterOwner(
 	ctx context.Context, owner *kind, obj metav1.Object, controller *metav1.OwnerReference,
 ) (metav1.Object, verdict, error) {
 	key := types.NamespacedName{Namespace: obj.GetNamespace(), Name: controller.Name}
+
 	namespaced, err := owner.namespaced()
 	if err != nil {
 		return nil, unclear, fmt.Errorf("determine whether %s is namespaced: %w", owner.gvk.Kind, err)
 	}
+
 	if !namespaced {
 		key.Namespace = ""
 	}
@@ -395,6 +403,7 @@ func (v *visit) look(ctx context.Context, k *kind, name types.NamespacedName) (m
 		if err == nil && !confirmed {
 			log.FromContext(ctx).V(1).Info("Waiting until the cache shows the object as it was in this term", "kind", k.gvk.Kind, "object", name, "cachedVersion", cached.version)
 		}
+
 		if err != nil || !confirmed {
 			return obj, unclear, err
 		}
@@ -434,6 +443,7 @@ func (v *visit) leave(ctx context.Context, result reconcile.Result, err error) (
 			err = ackErr
 		}
 	}
+
 	if err != nil {
 		result = reconcile.Result{}
 	}

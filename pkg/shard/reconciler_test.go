@@ -61,6 +61,7 @@ func TestDrainWaitsForTheSecondController(t *testing.T) {
 	s := f.shard("shard-0")
 	first, second := newBlocker(), newBlocker()
 	cm := f.configMap(s, "a")
+
 	var ended *atomic.Int64
 	f.start(s, func(mgr ctrl.Manager) {
 		ended = f.controls(mgr, s, &corev1.ConfigMap{}, first.reconcile)
@@ -88,11 +89,13 @@ func TestTheLastWorkerAcknowledges(t *testing.T) {
 	cm := f.configMap(s, "a")
 	f.label(cm, s.drainKey, "true")
 	s.term.unlimited()
+
 	key := objectKey{NamespacedName: client.ObjectKeyFromObject(cm)}
 	key.Kind = "ConfigMap"
 
 	worker := s.Reconciler(f.admin, &corev1.ConfigMap{}, reconcile.Func(nothing))
 	s.guard.enter(key)
+
 	result, err := worker.Reconcile(t.Context(), request(cm))
 	require.NoError(t, err)
 	require.Equal(t, recheck, result.RequeueAfter)
@@ -127,6 +130,7 @@ func TestDrainWaitsForControlledObjects(t *testing.T) {
 			children := newBlocker()
 			owner := tc.main(f, s)
 			child := f.secretOf(s, owner, tc.kind, "child")
+
 			var ended *atomic.Int64
 			f.start(s, func(mgr ctrl.Manager) {
 				ended = f.controls(mgr, s, tc.empty, nothing)
@@ -174,6 +178,7 @@ func TestControlledObjectInDeletionWaitsForItsOwner(t *testing.T) {
 			s := f.shard("shard-0")
 			children := newBlocker()
 			close(children.proceed)
+
 			owner := f.configMap(f.shard("shard-1"), "a")
 			child := f.secretOf(s, owner, configMapKind, "child")
 			child.Finalizers = []string{"example.org/test"}
@@ -234,6 +239,7 @@ type cacheView struct {
 
 func (f *fixture) cacheView() *cacheView {
 	f.Helper()
+
 	v := &cacheView{}
 	v.Client = interceptor.NewClient(f.adminWithWatch(), interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, _ ...client.GetOption) error {
@@ -253,6 +259,7 @@ func TestNoReconcileFromAStaleCache(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
 	s.term.unlimited()
+
 	cache := f.cacheView()
 	b := newBlocker()
 	close(b.proceed)
@@ -278,6 +285,7 @@ func TestNoReconcileFromAStaleCache(t *testing.T) {
 
 	require.Equal(t, 0, look(draining), "stale")
 	require.Equal(t, 0, look(assigned), "very stale")
+
 	cache.object = nil
 	require.Equal(t, 0, look(nil), "not deleted, only moved")
 	require.Equal(t, 0, look(draining), "another informer may be behind")
@@ -299,8 +307,11 @@ func TestAcknowledgementThatFails(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
 	s.term.unlimited()
+
 	broken := errors.New("broken")
+
 	var failure error
+
 	c := interceptor.NewClient(f.adminWithWatch(), interceptor.Funcs{
 		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
 			if failure != nil {
@@ -342,6 +353,7 @@ func TestAcknowledgementOfAnObjectThatChanges(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
 	s.term.unlimited()
+
 	cache := f.cacheView()
 	r := s.Reconciler(cache, &corev1.ConfigMap{}, reconcile.Func(nothing))
 
@@ -384,6 +396,7 @@ func TestHandOver(t *testing.T) {
 	f := newFixture(t)
 	shards := []*Shard{f.shard("shard-0"), f.shard("shard-1")}
 	history := &history{inside: map[types.NamespacedName]string{}, count: map[string]int{}}
+
 	for _, s := range shards {
 		f.start(s, func(mgr ctrl.Manager) {
 			f.controls(mgr, s, &corev1.ConfigMap{}, history.reconciler(s, "first", mgr.GetClient()))
@@ -392,10 +405,12 @@ func TestHandOver(t *testing.T) {
 	}
 
 	const objects, rounds = 10, 6
+
 	var configMaps []*corev1.ConfigMap
 	for i := range objects {
 		configMaps = append(configMaps, f.configMap(shards[i%2], fmt.Sprint("object-", i)))
 	}
+
 	for round := range rounds {
 		for i, cm := range configMaps {
 			from, to := shards[(i+round)%2], shards[(i+round+1)%2]
@@ -424,9 +439,11 @@ func (h *history) enter(s *Shard, name types.NamespacedName) {
 	if h.workers == nil {
 		h.workers = map[types.NamespacedName]int{}
 	}
+
 	if h.workers[name] > 0 && h.inside[name] != s.Name() {
 		h.overlaps = append(h.overlaps, fmt.Sprintf("%s: %s while %s", name, s.Name(), h.inside[name]))
 	}
+
 	h.inside[name] = s.Name()
 	h.workers[name]++
 	h.count[s.Name()+name.Name]++
@@ -463,10 +480,12 @@ func (h *history) seen(f *fixture, s *Shard, obj client.Object) {
 	f.eventually("the object is worked on by "+s.Name(), func() bool {
 		h.mu.Lock()
 		defer h.mu.Unlock()
+
 		key := s.Name() + obj.GetName()
 		if h.count[key] == 0 {
 			return false
 		}
+
 		h.count[key] = 0
 
 		return true

@@ -25,7 +25,9 @@ func (s *Shard) Run(ctx context.Context, config *rest.Config, work func(ctx cont
 	if err != nil {
 		return err
 	}
+
 	held, ended := make(chan struct{}), make(chan struct{})
+
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: lock, Name: s.options.Name, ReleaseOnCancel: true,
 		LeaseDuration: s.options.LeaseDuration, RenewDeadline: s.options.RenewDeadline, RetryPeriod: s.options.RetryPeriod,
@@ -40,10 +42,12 @@ func (s *Shard) Run(ctx context.Context, config *rest.Config, work func(ctx cont
 
 	// The Lease outlives ctx until work has returned.
 	electing, stop := context.WithCancel(context.WithoutCancel(ctx))
+
 	go func() {
 		defer close(ended)
 		elector.Run(electing)
 	}()
+
 	defer func() {
 		stop()
 		<-ended
@@ -54,6 +58,7 @@ func (s *Shard) Run(ctx context.Context, config *rest.Config, work func(ctx cont
 		return nil
 	case <-held:
 	}
+
 	if err := s.during(ctx, work); err != nil {
 		return fmt.Errorf("run shard %s: %w", s.options.Name, err)
 	}
@@ -75,9 +80,11 @@ func (s *Shard) during(ctx context.Context, work func(ctx context.Context) error
 		case <-timer.C():
 		}
 	}
+
 	if err != nil {
 		return err
 	}
+
 	defer end()
 
 	return errors.Join(work(working), s.term.lost())
@@ -90,5 +97,6 @@ func (s *Shard) TweakListOptions(o *metav1.ListOptions) {
 	if o.LabelSelector != "" {
 		selector = o.LabelSelector + "," + selector
 	}
+
 	o.LabelSelector = selector
 }

@@ -106,6 +106,7 @@ func (t *term) acquired(sent time.Time, holdOff time.Duration) {
 	if t.phase != waiting {
 		return
 	}
+
 	t.phase = holding
 	t.take(sent, holdOff)
 }
@@ -160,6 +161,7 @@ func (t *term) lose(cause error) {
 	if t.phase == over {
 		return
 	}
+
 	t.end = t.clock.Now().Add(t.leaseDuration - t.renewDeadline)
 	t.finish(cause)
 }
@@ -218,6 +220,7 @@ func (t *term) begin(ctx context.Context) (context.Context, func(), error) {
 	if err := t.mayWork(); err != nil {
 		return nil, nil, err
 	}
+
 	ctx, cancel := context.WithCancelCause(ctx)
 	w := &worker{cancel: cancel}
 	t.workers[w] = struct{}{}
@@ -231,6 +234,7 @@ func (t *term) leave(w *worker) {
 	defer t.mu.Unlock()
 
 	delete(t.workers, w)
+
 	if t.phase == over {
 		t.arm()
 	}
@@ -244,6 +248,7 @@ func (t *term) mayWork() error {
 		return fmt.Errorf("%w: %w", ErrLost, t.cause)
 	case holding:
 	}
+
 	if wait := t.begins.Sub(t.clock.Now()); wait > 0 {
 		return holdOffError(wait)
 	}
@@ -268,6 +273,7 @@ func (t *term) update() error {
 	if t.phase == holding && !t.deadline.IsZero() && !now.Before(t.deadline) {
 		t.finish(errLate)
 	}
+
 	if t.phase == over && len(t.workers) > 0 && !t.end.IsZero() && !now.Before(t.end) {
 		t.end = time.Time{}
 
@@ -296,8 +302,10 @@ func (t *term) arm() {
 	if t.phase == over {
 		next = t.end
 	}
+
 	if next.IsZero() || t.phase == over && len(t.workers) == 0 {
 		return
 	}
+
 	t.timer = t.clock.AfterFunc(next.Sub(t.clock.Now()), t.check)
 }

@@ -79,12 +79,14 @@ func TestTermGoesOneWay(t *testing.T) {
 func TestTermEndsAtTheRenewDeadline(t *testing.T) {
 	testTerm(t, func(t *testing.T, term *term, exits *exits) {
 		t.Helper()
+
 		sent := term.clock.Now()
 		pass(time.Second) // for the answer
 		term.acquired(sent, 0)
 		ctx, end := work(t, term)
 
 		pass(4 * time.Second)
+
 		sent = term.clock.Now()
 		pass(2 * time.Second)
 		term.renewed(sent)
@@ -110,6 +112,7 @@ func TestProcessEndsIfAWorkerDoesNotStop(t *testing.T) {
 		term.acquired(term.clock.Now(), 0)
 		_, end := work(t, term)
 		_, other := work(t, term)
+
 		defer end()
 
 		pass(testDeadline)
@@ -132,6 +135,7 @@ func TestProcessEndsIfAWorkerDoesNotStopAfterTheLeaseCouldNotBeGivenBack(t *test
 	testTerm(t, func(t *testing.T, term *term, exits *exits) {
 		t.Helper()
 		term.acquired(term.clock.Now(), 0)
+
 		_, end := work(t, term)
 		defer end()
 		require.False(t, term.close())
@@ -144,9 +148,11 @@ func TestTakenLeaseEndsTheTermAtOnce(t *testing.T) {
 	testTerm(t, func(t *testing.T, term *term, exits *exits) {
 		t.Helper()
 		term.acquired(term.clock.Now(), 0)
+
 		ctx, end := work(t, term)
 		defer end()
 		pass(time.Second)
+
 		taken := errors.New("taken")
 		term.lose(taken)
 		require.ErrorIs(t, context.Cause(ctx), taken)
@@ -162,12 +168,14 @@ func TestTakenLeaseEndsTheTermAtOnce(t *testing.T) {
 func TestNobodyBeginsDuringTheHoldOff(t *testing.T) {
 	testTerm(t, func(t *testing.T, term *term, _ *exits) {
 		t.Helper()
+
 		sent := term.clock.Now()
 		pass(time.Second)
 		term.acquired(sent, testHoldOff)
 		pass(testHoldOff - time.Millisecond)
 
 		_, _, err := term.begin(t.Context())
+
 		var wait holdOffError
 		require.ErrorAs(t, err, &wait, "it counts from the answer: until then the Lease may have been free")
 		require.Equal(t, time.Millisecond, time.Duration(wait))
@@ -176,6 +184,7 @@ func TestNobodyBeginsDuringTheHoldOff(t *testing.T) {
 
 		term.renewed(term.clock.Now())
 		pass(time.Millisecond)
+
 		_, end := work(t, term)
 		end()
 	})
@@ -218,6 +227,7 @@ func TestProcessThatWasFrozen(t *testing.T) {
 	t.Run("cancels what runs when anybody asks", func(t *testing.T) {
 		frozen(t, 0, func(t *testing.T, term *term, exits *exits) {
 			t.Helper()
+
 			ctx, end := work(t, term)
 			defer end()
 			term.clock.(*lateClock).ahead.Store(int64(testDeadline))
@@ -229,6 +239,7 @@ func TestProcessThatWasFrozen(t *testing.T) {
 	t.Run("ends at once if its Lease has run out", func(t *testing.T) {
 		frozen(t, 0, func(t *testing.T, term *term, exits *exits) {
 			t.Helper()
+
 			_, end := work(t, term)
 			defer end()
 			term.clock.(*lateClock).ahead.Store(int64(testDuration))

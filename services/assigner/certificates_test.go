@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/certtest"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
 
@@ -34,14 +36,21 @@ func (f *fixture) tlsSecret() *corev1.Secret {
 	return s
 }
 
+// roots are the CA certificates that API servers verify the webhook with.
+func (f *fixture) roots() *x509.CertPool {
+	f.t.Helper()
+
+	pool := x509.NewCertPool()
+	require.True(f.t, pool.AppendCertsFromPEM(f.configuration().Webhooks[0].ClientConfig.CABundle))
+
+	return pool
+}
+
 // handshake connects as an API server does that knows the ring's registration, and returns the certificate that is served.
 func (f *fixture) handshake(r *replica) *x509.Certificate {
 	f.t.Helper()
 
-	roots := x509.NewCertPool()
-	require.True(f.t, roots.AppendCertsFromPEM(f.configuration().Webhooks[0].ClientConfig.CABundle))
-
-	dialer := &tls.Dialer{NetDialer: &net.Dialer{Timeout: 5 * time.Second}, Config: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}
+	dialer := &tls.Dialer{NetDialer: &net.Dialer{Timeout: 5 * time.Second}, Config: &tls.Config{RootCAs: f.roots(), MinVersion: tls.VersionTLS12}}
 	conn, err := dialer.DialContext(f.t.Context(), "tcp", strings.TrimPrefix(r.url, "https://"))
 	require.NoError(f.t, err, "what is served is trusted at any time")
 
@@ -90,6 +99,39 @@ func TestRotation(t *testing.T) {
 		require.NoError(t, certificate(t, f.tlsSecret()).VerifyHostname("localhost"))
 		require.NoError(t, certificate(t, f.tlsSecret()).VerifyHostname("127.0.0.1"), "others may still be called by the old one")
 	})
+}
+
+// TestOnlyKnownClientsMayCall: with --client-ca-file, a caller without a certificate of an API server gets no answer.
+func TestOnlyKnownClientsMayCall(t *testing.T) {
+	f := newFixture(t, "clients", "a")
+	authority := certtest.NewAuthority(t)
+	file := filepath.Join(t.TempDir(), "ca.crt")
+
+	cmd := newCommand([]string{"--kubeconfig", f.ServiceKubeconfig(t, "assigner"), "--webhook-mode=url", "--webhook-url=https://127.0.0.1:1",
+		"--webhook-bind-address=" + freeAddress(t), "--metrics-bind-address=0", "--health-probe-bind-address=0", "--client-ca-file=" + file})
+	require.ErrorContains(t, cmd.ExecuteContext(t.Context()), "--client-ca-file")
+
+	require.NoError(t, os.WriteFile(file, authority.PEM(), 0o600))
+	r := start(t, f.Plane, "--client-ca-file="+file)
+	eventually(t, func() bool { return f.configuration() != nil }, "the webhook is registered")
+
+	call := func(pairs ...tls.Certificate) error {
+		transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: f.roots(), Certificates: pairs, MinVersion: tls.VersionTLS12}}
+		defer transport.CloseIdleConnections()
+
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.url, http.NoBody)
+		require.NoError(t, err)
+
+		res, err := transport.RoundTrip(req)
+		if err == nil {
+			require.NoError(t, res.Body.Close())
+		}
+
+		return err
+	}
+
+	require.Error(t, call())
+	require.NoError(t, call(authority.Client(t, time.Time{}, "kube-apiserver").TLS(t)))
 }
 
 func certificate(t *testing.T, s *corev1.Secret) *x509.Certificate {

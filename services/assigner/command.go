@@ -7,8 +7,6 @@
 package assigner
 
 import (
-	"net/http"
-
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -43,7 +41,7 @@ const example = `  # in a cluster, behind the Service sharding-system/assigner, 
 // NewCommand returns the command of the service. Each command may run once. Several commands may run in one process; they share
 // its metrics.
 func NewCommand() *cobra.Command {
-	s := &service{mux: http.NewServeMux()}
+	s := &service{}
 
 	return kit.NewCommand(kit.Service{
 		Name:           name,

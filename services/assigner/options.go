@@ -38,6 +38,7 @@ const minConnectionAge = 100 * time.Millisecond
 type options struct {
 	bindAddress   string
 	connectionAge time.Duration
+	clientCAFile  string
 
 	mode             string
 	serviceName      string
@@ -60,6 +61,8 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 
 	fs.DurationVar(&o.connectionAge, "max-connection-age", time.Second, "`time` after which an API server is asked to connect again, plus up to half of it at random; an API server sends all calls over one connection, so reconnecting spreads them over the replicas; 0 for never")
 
+	fs.StringVar(&o.clientCAFile, "client-ca-file", "", "PEM `file` with the CA certificates of API servers, read again when it changes: whoever calls the webhook needs a client certificate that one of them has signed. By default, whoever reaches the address may call")
+
 	fs.StringVar(&o.mode, "webhook-mode", modeService, "how API servers reach the webhook: service or url")
 	fs.StringVar(&o.serviceName, "webhook-service-name", name, "`name` of the Service in front of the webhook; for --webhook-mode service")
 	fs.StringVar(&o.serviceNamespace, "webhook-service-namespace", "", "`namespace` of that Service; default: --namespace")
@@ -79,11 +82,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 
 // validate returns everything that is wrong with the flags, or nil.
 func (o *options) validate() error {
-	var errs []error
-
-	if _, _, err := o.address(); err != nil {
-		errs = append(errs, err)
-	}
+	errs := []error{o.validateAddress()}
 
 	if o.connectionAge < 0 || o.connectionAge > 0 && o.connectionAge < minConnectionAge {
 		errs = append(errs, fmt.Errorf("--max-connection-age must be 0 or at least %s, not %s", minConnectionAge, o.connectionAge))
@@ -115,19 +114,18 @@ func (o *options) validate() error {
 	return errors.Join(errs...)
 }
 
-// address splits the address of the webhook. Port 0 would let the system choose one that nobody can know.
-func (o *options) address() (host string, port int, err error) {
-	host, number, err := net.SplitHostPort(o.bindAddress)
+// validateAddress returns what is wrong with the address of the webhook. Port 0 would let the system choose one that nobody can know.
+func (o *options) validateAddress() error {
+	_, number, err := net.SplitHostPort(o.bindAddress)
 	if err != nil {
-		return "", 0, fmt.Errorf("--webhook-bind-address %q is no address: want host:port or :port", o.bindAddress)
+		return fmt.Errorf("--webhook-bind-address %q is no address: want host:port or :port", o.bindAddress)
 	}
 
-	port, err = strconv.Atoi(number)
-	if err != nil || port < 1 || port > 65535 {
-		return "", 0, fmt.Errorf("--webhook-bind-address %q: port must be a number from 1 to 65535", o.bindAddress)
+	if port, err := strconv.Atoi(number); err != nil || port < 1 || port > 65535 {
+		return fmt.Errorf("--webhook-bind-address %q: port must be a number from 1 to 65535", o.bindAddress)
 	}
 
-	return host, port, nil
+	return nil
 }
 
 func (o *options) validateService() error {

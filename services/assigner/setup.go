@@ -2,7 +2,7 @@ package assigner
 
 import (
 	"context"
-	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"net/http"
 	"time"
@@ -20,7 +20,6 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/assigner/registration"
@@ -39,12 +38,9 @@ import (
 type service struct {
 	options
 	all *pflag.FlagSet
-	mux *http.ServeMux
-	// source is set once there is one; the webhook's listener asks it for the certificate.
-	source certs.Source
 }
 
-// configure restricts what is cached to what is needed, and sets up the webhook's listener.
+// configure restricts what is cached to what is needed.
 func (s *service) configure(o *manager.Options) {
 	ofRing, _ := labels.NewRequirement(v1alpha1.LabelClusterRing, selection.Exists, nil) // fails for invalid labels only
 	o.Cache.ByObject[&admissionregistrationv1.MutatingWebhookConfiguration{}] = cache.ByObject{
@@ -55,18 +51,6 @@ func (s *service) configure(o *manager.Options) {
 			FieldSelector: fields.OneTermEqualSelector("metadata.name", s.secret.Name),
 		}},
 	}
-
-	host, port, _ := s.address() // validated
-	o.WebhookServer = ctrlwebhook.NewServer(ctrlwebhook.Options{
-		Host:       host,
-		Port:       port,
-		WebhookMux: s.mux,
-		TLSOpts: []func(*tls.Config){func(c *tls.Config) {
-			c.MinVersion = tls.VersionTLS12
-			c.NextProtos = []string{"h2", "http/1.1"}
-			c.GetCertificate = func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) { return s.source.GetCertificate(hello) }
-		}},
-	})
 }
 
 func (s *service) setup(ctx context.Context, rt *kit.Runtime) error {
@@ -76,12 +60,12 @@ func (s *service) setup(ctx context.Context, rt *kit.Runtime) error {
 	index := membership.NewIndex()
 	store := rings.NewStore(index, admissions.Forget)
 
-	var err error
-	if s.source, err = s.certificates(rt, target); err != nil {
+	source, err := s.certificates(rt, target)
+	if err != nil {
 		return err
 	}
 
-	if err := s.source.SetupWith(mgr); err != nil {
+	if err := source.SetupWithManager(mgr); err != nil {
 		return err
 	}
 
@@ -103,7 +87,7 @@ func (s *service) setup(ctx context.Context, rt *kit.Runtime) error {
 		Client: mgr.GetClient(),
 		Live:   mgr.GetAPIReader(),
 		Rings:  store,
-		Bundle: s.source,
+		Bundle: source,
 		Target: target,
 		Status: status.Writer{Client: mgr.GetClient(), Owner: name, Clock: rt.Clock},
 	}
@@ -116,22 +100,48 @@ func (s *service) setup(ctx context.Context, rt *kit.Runtime) error {
 		return err
 	}
 
-	// On the mux, not by the server's Register: that would measure every call a second time.
 	handler := &webhook.Handler{Rings: store, Ancestors: ancestors, Bodies: webhook.NewBodies(), Metrics: admissions, Clock: rt.Clock, Log: rt.Log}
-	s.mux.Handle(v1alpha1.WebhookPathPrefix, webhook.NewAging(handler, s.connectionAge, rt.Clock))
+	mux := http.NewServeMux()
+	mux.Handle(v1alpha1.WebhookPathPrefix, webhook.NewAging(handler, s.connectionAge, rt.Clock))
 
-	listening := mgr.GetWebhookServer().StartedChecker()
+	clients, err := s.clientCAs(rt)
+	if err != nil {
+		return err
+	}
+
+	server := &webhook.Server{Address: s.bindAddress, Handler: mux, GetCertificate: source.GetCertificate, ClientCAs: clients, Log: rt.Log}
+	if err := mgr.Add(server); err != nil {
+		return fmt.Errorf("add the server of the webhook: %w", err)
+	}
 
 	rt.AddReady("rings", keeper.Ready)
-	rt.AddReady("webhook", func(r *http.Request) error {
-		if err := s.source.Ready(r); err != nil {
-			return fmt.Errorf("no certificate: %w", err)
-		}
-
-		return listening(r) // by a handshake, which would be in vain without a certificate
-	})
+	rt.AddReady("certificate", source.Ready)
+	rt.AddReady("webhook", server.Ready)
 
 	return nil
+}
+
+// clientCAs returns where the webhook's server finds the CA certificates of API servers; nil if it asks for no certificate.
+func (s *service) clientCAs(rt *kit.Runtime) (func() *x509.CertPool, error) {
+	if s.clientCAFile == "" {
+		return nil, nil
+	}
+
+	file, err := certs.NewBundleFile(s.clientCAFile, rt.Clock, func([]byte) {}) // each handshake asks for the content
+	if err != nil {
+		return nil, fmt.Errorf("%w (--client-ca-file)", err)
+	}
+
+	if err := rt.Manager.Add(file); err != nil {
+		return nil, fmt.Errorf("follow the CA certificates of API servers: %w", err)
+	}
+
+	return func() *x509.CertPool {
+		pool := x509.NewCertPool()
+		pool.AppendCertsFromPEM(file.PEM()) // it contains certificates: a file without any is refused
+
+		return pool
+	}, nil
 }
 
 const (

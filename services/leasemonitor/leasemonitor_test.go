@@ -73,12 +73,14 @@ func (w *world) join(name string, duration time.Duration) (shard *leasetest.Shar
 	require.NoError(w.t, shard.Acquire(w.t.Context()))
 
 	ctx, cancel := context.WithCancel(w.t.Context())
+
 	done := make(chan error, 1)
 	go func() { done <- shard.Run(ctx) }()
 
 	stopped := false
 	crash = func() {
 		cancel()
+
 		if !stopped {
 			stopped = true
 			require.NoError(w.t, <-done)
@@ -110,6 +112,7 @@ func (w *world) waitShards(available, shards int32) {
 	w.t.Helper()
 
 	ring := &v1alpha1.ClusterRing{}
+
 	defer func() {
 		if w.t.Failed() {
 			w.t.Logf("status: %+v", ring.Status)
@@ -131,8 +134,10 @@ func (w *world) watchStates(name string) (states func() []string) {
 	require.NoError(w.t, err)
 
 	done := make(chan []string)
+
 	go func() {
 		var seen []string
+
 		for e := range watch.ResultChan() {
 			if l, ok := e.Object.(*coordinationv1.Lease); ok {
 				if state := l.Labels[v1alpha1.LabelState]; state != "" {
@@ -203,6 +208,7 @@ func (w *world) hasEvent(reason string) bool {
 // when it is due by the time that both have measured: not earlier, and not after another full wait.
 func TestStandbyKnowsTheAges(t *testing.T) {
 	const d = 100 * time.Second
+
 	w := newWorld(t)
 	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	clock := testclock.NewFakeClock(start)
@@ -221,6 +227,7 @@ func TestStandbyKnowsTheAges(t *testing.T) {
 
 	first.stop()
 	second.waitElected()
+
 	step = func() { pass(beat, second) }
 	require.Eventually(t, func() bool {
 		step()
@@ -276,6 +283,7 @@ func newInstance(t *testing.T, plane *localplane.Plane, clock *testclock.FakeClo
 		t: t, manager: mgr, clock: clock, line: line, cancel: cancel, done: make(chan error, 1),
 		runtime: &kit.Runtime{Manager: mgr, Options: &kit.Options{Namespace: v1alpha1.SystemNamespace}, Log: logr.Discard(), Clock: clock},
 	}
+
 	require.NoError(t, setup(ctx, i.runtime))
 	go func() { i.done <- mgr.Start(ctx) }()
 	t.Cleanup(i.stop)
@@ -288,6 +296,7 @@ func newInstance(t *testing.T, plane *localplane.Plane, clock *testclock.FakeClo
 func (i *instance) stop() {
 	i.t.Helper()
 	i.cancel()
+
 	if i.done != nil {
 		require.NoError(i.t, <-i.done)
 		i.done = nil
@@ -330,9 +339,11 @@ func run(t *testing.T, args ...string) (stop func() error) {
 	stopped := false
 	stop = func() error {
 		cancel()
+
 		if stopped {
 			return nil
 		}
+
 		stopped = true
 
 		return <-done
@@ -373,7 +384,9 @@ func get(t *testing.T, url string) response {
 	require.NoError(t, err)
 	res, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
 	require.NoError(t, err)
+
 	defer res.Body.Close()
+
 	body, err := io.ReadAll(res.Body)
 	require.NoError(t, err)
 

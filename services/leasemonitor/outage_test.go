@@ -72,6 +72,7 @@ func (e *end) pass(r *http.Request) error {
 func (l *line) note(count *int, by int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	*count += by
 	l.changed.Broadcast()
 }
@@ -89,6 +90,7 @@ func (l *line) await(what func() bool) {
 func (l *line) cut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	l.mended = make(chan struct{})
 }
 
@@ -97,6 +99,7 @@ func (l *line) mend() { close(l.mended) }
 // pass lets time pass, after which each instance looks at the API server.
 func pass(d time.Duration, instances ...*instance) {
 	before := map[*instance]int{}
+
 	for _, i := range instances {
 		i.line.await(func() bool { before[i] = i.line.beats; return true })
 	}
@@ -121,6 +124,7 @@ func (i *instance) pass(d time.Duration) {
 // While the API server is away, no shard can renew. The lease monitor is there first when it is back.
 func TestOutageCostsNoShardItsLease(t *testing.T) {
 	const d = 30 * time.Second
+
 	w := newWorld(t)
 	clock := testclock.NewFakeClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 	i := newInstance(t, w.plane, clock)
@@ -158,11 +162,13 @@ func TestOutageCostsNoShardItsLease(t *testing.T) {
 	// And now they are dead. That is most of them at once, so it takes another D.
 	i.pass(2*d + d/2)
 	require.Eventually(t, func() bool { return w.hasEvent("ManyShardsSilent") }, patience, interval)
+
 	for _, s := range shards {
 		require.Equal(t, s.Name, *w.lease(s.Name).Spec.HolderIdentity)
 	}
 
 	i.pass(d)
+
 	for _, s := range shards {
 		w.waitState(s.Name, "dead")
 	}

@@ -56,6 +56,7 @@ func (w *world) refuseTakeOver(shard string) (allow func()) {
 		l := w.lease(shard)
 		patch := client.MergeFrom(l.DeepCopy())
 		l.Spec.HolderIdentity = new("somebody")
+
 		err := w.plane.Client.Patch(w.t.Context(), l, patch, client.DryRunAll)
 		if err != nil {
 			require.ErrorContains(w.t, err, refusal)
@@ -93,6 +94,7 @@ func (w *world) conditions() (available, ready metav1.Condition) {
 // A dead shard whose Lease cannot be taken keeps its objects. The ring says so, and is right again when it can.
 func TestRingTellsOfLeaseThatCannotBeTaken(t *testing.T) {
 	const d = 10 * time.Second
+
 	w := newWorld(t)
 	clock := testclock.NewFakeClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 	i := newInstance(t, w.plane, clock)
@@ -113,6 +115,7 @@ func TestRingTellsOfLeaseThatCannotBeTaken(t *testing.T) {
 	var available metav1.Condition
 	require.Eventually(t, func() bool {
 		i.pass(beat)
+
 		available, ready = w.conditions()
 
 		return available.Status == metav1.ConditionFalse && ready.Status == metav1.ConditionFalse

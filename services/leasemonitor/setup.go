@@ -50,6 +50,7 @@ func setup(ctx context.Context, rt *kit.Runtime) error {
 	}
 
 	notTaken := &shardlease.NotTaken{}
+
 	shards := &shardlease.Reconciler{
 		Client:   c,
 		Live:     rt.Manager.GetAPIReader(),

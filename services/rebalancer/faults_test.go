@@ -15,6 +15,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/key"
+	"github.com/clusterring/clusterring/services/rebalancer/ringtest"
 	"github.com/clusterring/clusterring/tools/lab/localplane/leasetest"
 )
 
@@ -23,11 +24,11 @@ func (w *testRing) class(name, shard string) *networkingv1.IngressClass {
 	w.Helper()
 
 	c := &networkingv1.IngressClass{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: w.labels(shard)},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: w.Labels(shard)},
 		Spec:       networkingv1.IngressClassSpec{Controller: "example.com/test"},
 	}
-	require.NoError(w, w.client.Create(w.Context(), c))
-	w.Cleanup(func() { _ = w.client.Delete(context.Background(), c) })
+	require.NoError(w, w.Client.Create(w.Context(), c))
+	w.Cleanup(func() { _ = w.Client.Delete(context.Background(), c) })
 
 	return c
 }
@@ -37,178 +38,178 @@ func TestClusterScopedObjectsMove(t *testing.T) {
 		r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Group: "networking.k8s.io", Resource: "ingressclasses"})
 	})
 	// A name that belongs to b when b has joined.
-	w.join("a", "b")
+	w.Join("a", "b")
 
 	name := ""
 
 	for i := 0; name == ""; i++ {
-		candidate := fmt.Sprintf("%s-%d", w.ns, i)
-		if shard, _ := w.view().Owner(key.Key{Group: "networking.k8s.io", Kind: "IngressClass", Name: candidate}); shard == "b" {
+		candidate := fmt.Sprintf("%s-%d", w.Namespace, i)
+		if shard, _ := w.View().Owner(key.Key{Group: "networking.k8s.io", Kind: "IngressClass", Name: candidate}); shard == "b" {
 			name = candidate
 		}
 	}
 
-	require.NoError(t, w.shards["b"].Release(t.Context()))
+	require.NoError(t, w.Shards["b"].Release(t.Context()))
 
 	c := w.class(name, "a")
 
 	w.start()
-	w.atRest()
-	w.join("b")
-	w.eventually(placed{Shard: "a", Drain: true}, c)
-	w.acknowledge(c)
-	w.eventually(placed{Shard: "b"}, c)
+	w.AtRest()
+	w.Join("b")
+	w.Eventually(ringtest.Placed{Shard: "a", Drain: true}, c)
+	w.Acknowledge(c)
+	w.Eventually(ringtest.Placed{Shard: "b"}, c)
 
-	require.NoError(t, w.shards["b"].Release(t.Context()))
-	w.eventually(placed{Shard: "a"}, c)
+	require.NoError(t, w.Shards["b"].Release(t.Context()))
+	w.Eventually(ringtest.Placed{Shard: "a"}, c)
 }
 
 // Two processes that hold Leases of the same name would both consider the label theirs.
 func TestNamesakesGetNothingAndLoseNothing(t *testing.T) {
 	w := newTestRing(t)
-	w.join("a", "b")
+	w.Join("a", "b")
 
-	cm := w.main(w.namesOf("b", 1)[0], "b")
-	fresh := w.namesOf("a", 1)[0]
+	cm := w.Main(w.NamesOf("b", 1)[0], "b")
+	fresh := w.NamesOf("a", 1)[0]
 
 	w.start()
-	w.atRest()
+	w.AtRest()
 
-	versions := w.versions(cm)
-	namesake := &leasetest.Shard{Client: w.client, Ring: w.ring.Name, Namespace: w.plane.Namespace(t), Name: "b"}
-	w.shards["namesake"] = namesake // so that it is cleaned up
+	versions := w.Versions(cm)
+	namesake := &leasetest.Shard{Client: w.Client, Ring: w.Ring.Name, Namespace: w.Plane.Namespace(t), Name: "b"}
+	w.Shards["namesake"] = namesake // so that it is cleaned up
 	require.NoError(t, namesake.Acquire(t.Context()))
 
 	require.Eventually(t, func() bool {
-		return strings.Contains(w.assigned(v1alpha1.ReasonMoving).Message, "shard b holds its Lease")
+		return strings.Contains(w.Assigned(v1alpha1.ReasonMoving).Message, "shard b holds its Lease")
 	}, 20*time.Second, 10*time.Millisecond)
 
-	w.eventually(placed{Shard: "a"}, w.main(fresh, ""))
-	require.Equal(t, versions, w.versions(cm))
+	w.Eventually(ringtest.Placed{Shard: "a"}, w.Main(fresh, ""))
+	require.Equal(t, versions, w.Versions(cm))
 
 	require.NoError(t, namesake.Release(t.Context()))
-	w.atRest()
-	require.Equal(t, versions, w.versions(cm))
+	w.AtRest()
+	require.Equal(t, versions, w.Versions(cm))
 }
 
 func TestLeaseNameThatIsNoLabelValueIsPassedOver(t *testing.T) {
 	w := newTestRing(t)
-	w.join("a", strings.Repeat("x", 64))
+	w.Join("a", strings.Repeat("x", 64))
 	w.start()
 
 	for _, name := range []string{"one", "two", "three", "four"} {
-		w.eventually(placed{Shard: "a"}, w.main(name, ""))
+		w.Eventually(ringtest.Placed{Shard: "a"}, w.Main(name, ""))
 	}
 }
 
 func TestWithoutShardsNothingIsWritten(t *testing.T) {
 	w := newTestRing(t)
-	w.join("a")
+	w.Join("a")
 
-	unassigned := w.main("unassigned", "")
-	assigned := w.main("assigned", "a")
-	child := w.child(assigned, "a")
+	unassigned := w.Main("unassigned", "")
+	assigned := w.Main("assigned", "a")
+	child := w.Child(assigned, "a")
 
-	require.NoError(t, w.shards["a"].Release(t.Context()))
+	require.NoError(t, w.Shards["a"].Release(t.Context()))
 
-	versions := w.versions(unassigned, assigned, child)
+	versions := w.Versions(unassigned, assigned, child)
 
 	w.start()
-	c := w.assigned(v1alpha1.ReasonNoShards)
+	c := w.Assigned(v1alpha1.ReasonNoShards)
 	require.Equal(t, metav1.ConditionFalse, c.Status)
-	w.atRest()
-	require.Equal(t, versions, w.versions(unassigned, assigned, child))
+	w.AtRest()
+	require.Equal(t, versions, w.Versions(unassigned, assigned, child))
 
-	w.join("b")
-	w.eventually(placed{Shard: "b"}, unassigned, assigned, child)
+	w.Join("b")
+	w.Eventually(ringtest.Placed{Shard: "b"}, unassigned, assigned, child)
 }
 
 // A new object may carry the label of a shard that no longer exists: it was restored from a backup, or copied.
 func TestLabelOfGoneShardIsCorrectedAtOnce(t *testing.T) {
 	w := newTestRing(t)
-	w.join("a", "gone")
+	w.Join("a", "gone")
 	w.start()
-	w.atRest()
-	require.NoError(t, w.shards["gone"].Release(t.Context()))
-	w.atRest() // the release has been seen
-	require.NoError(t, w.shards["gone"].Delete(t.Context()))
-	w.atRest()
+	w.AtRest()
+	require.NoError(t, w.Shards["gone"].Release(t.Context()))
+	w.AtRest() // the release has been seen
+	require.NoError(t, w.Shards["gone"].Delete(t.Context()))
+	w.AtRest()
 
-	restored := w.main("restored", "gone")
-	w.eventually(placed{Shard: "a"}, restored, w.child(restored, "gone"))
+	restored := w.Main("restored", "gone")
+	w.Eventually(ringtest.Placed{Shard: "a"}, restored, w.Child(restored, "gone"))
 }
 
 func TestObjectsThatVanishMidMoveHinderNobody(t *testing.T) {
 	w := newTestRing(t)
-	w.join("a", "b")
+	w.Join("a", "b")
 
 	var all []*corev1.ConfigMap
-	for _, name := range w.namesOf("b", 40) {
-		all = append(all, w.main(name, "b"))
+	for _, name := range w.NamesOf("b", 40) {
+		all = append(all, w.Main(name, "b"))
 	}
 
 	w.start("--concurrent-writes=1")
-	w.atRest()
-	require.NoError(t, w.shards["b"].Release(t.Context()))
+	w.AtRest()
+	require.NoError(t, w.Shards["b"].Release(t.Context()))
 
 	for i, cm := range all {
 		if i%2 == 0 {
-			require.NoError(t, w.client.Delete(t.Context(), cm))
+			require.NoError(t, w.Client.Delete(t.Context(), cm))
 		} else {
-			w.eventually(placed{Shard: "a"}, cm)
+			w.Eventually(ringtest.Placed{Shard: "a"}, cm)
 		}
 	}
 
-	w.assigned(v1alpha1.ReasonAllAssigned)
+	w.Assigned(v1alpha1.ReasonAllAssigned)
 }
 
 // Several rings on one resource neither see nor touch each other's labels.
 func TestTwoRingsOnOneResource(t *testing.T) {
 	one, two := newTestRing(t), newTestRing(t)
-	two.ns = one.ns
-	require.NoError(t, two.client.Get(t.Context(), client.ObjectKeyFromObject(two.ring), two.ring))
-	two.ring.Spec.NamespaceSelector = one.ring.Spec.NamespaceSelector
-	require.NoError(t, two.client.Update(t.Context(), two.ring))
+	two.Namespace = one.Namespace
+	require.NoError(t, two.Client.Get(t.Context(), client.ObjectKeyFromObject(two.Ring), two.Ring))
+	two.Ring.Spec.NamespaceSelector = one.Ring.Spec.NamespaceSelector
+	require.NoError(t, two.Client.Update(t.Context(), two.Ring))
 
-	one.join("a", "b")
-	two.shards["x"] = &leasetest.Shard{Client: two.client, Ring: two.ring.Name, Namespace: one.ns, Name: "x"}
-	two.join("x")
+	one.Join("a", "b")
+	two.Shards["x"] = &leasetest.Shard{Client: two.Client, Ring: two.Ring.Name, Namespace: one.Namespace, Name: "x"}
+	two.Join("x")
 
-	cm := one.main("shared", "")
+	cm := one.Main("shared", "")
 	one.start()
-	one.eventually(placed{Shard: one.owner("shared")}, cm)
-	two.eventually(placed{Shard: "x"}, cm)
+	one.Eventually(ringtest.Placed{Shard: one.Owner("shared")}, cm)
+	two.Eventually(ringtest.Placed{Shard: "x"}, cm)
 
-	require.NoError(t, one.client.Delete(t.Context(), one.ring))
+	require.NoError(t, one.Client.Delete(t.Context(), one.Ring))
 	require.Eventually(t, func() bool {
-		if one.placed(cm).Drain {
-			one.acknowledge(cm)
+		if one.Placed(cm).Drain {
+			one.Acknowledge(cm)
 		}
 
-		return one.placed(cm) == placed{}
+		return one.Placed(cm) == ringtest.Placed{}
 	}, 20*time.Second, 20*time.Millisecond)
-	require.Equal(t, placed{Shard: "x"}, two.placed(cm))
+	require.Equal(t, ringtest.Placed{Shard: "x"}, two.Placed(cm))
 }
 
 // A leader that stops ends its work immediately, whatever is in progress.
 func TestStopsWithMovesInFlight(t *testing.T) {
 	w := newTestRing(t)
-	w.join("a", "b")
+	w.Join("a", "b")
 
-	for _, name := range w.namesOf("a", 5) {
-		w.main(name, "b")
+	for _, name := range w.NamesOf("a", 5) {
+		w.Main(name, "b")
 	}
 
-	held := w.main("held", "b")
+	held := w.Main("held", "b")
 	stop := w.start("--max-drains-per-shard=1", "--shutdown-grace=5s") // a slower stop is an error
 	require.Eventually(t, func() bool {
-		require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(w.ring), w.ring))
-		return w.ring.Status.Assignment != nil && w.ring.Status.Assignment.Draining == 1
+		require.NoError(t, w.Client.Get(t.Context(), client.ObjectKeyFromObject(w.Ring), w.Ring))
+		return w.Ring.Status.Assignment != nil && w.Ring.Status.Assignment.Draining == 1
 	}, 20*time.Second, 20*time.Millisecond)
-	require.NoError(t, w.shards["b"].Delete(t.Context())) // objects wait until it is confirmed that their shard is gone
+	require.NoError(t, w.Shards["b"].Delete(t.Context())) // objects wait until it is confirmed that their shard is gone
 	require.Eventually(t, func() bool {
-		return strings.Contains(w.assigned(v1alpha1.ReasonMoving).Message, "cannot move yet")
+		return strings.Contains(w.Assigned(v1alpha1.ReasonMoving).Message, "cannot move yet")
 	}, 20*time.Second, 20*time.Millisecond)
 	stop()
-	require.Equal(t, "b", w.placed(held).Shard)
+	require.Equal(t, "b", w.Placed(held).Shard)
 }

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/rebalancer/ringtest"
 	"github.com/clusterring/clusterring/tools/lab/localplane/leasetest"
 )
 
@@ -18,38 +19,38 @@ import (
 // the tenant's shards get objects of other namespaces.
 func TestTenantsTakeNoObjects(t *testing.T) {
 	w := newTestRing(t, func(r *v1alpha1.ClusterRing) { r.Spec.ShardNamespaces = []string{r.Name[len("ring-"):]} })
-	w.join("a", "b")
+	w.Join("a", "b")
 
 	var sites []*corev1.ConfigMap
 	for i := range 30 {
-		sites = append(sites, w.main(fmt.Sprintf("site-%d", i), ""))
+		sites = append(sites, w.Main(fmt.Sprintf("site-%d", i), ""))
 	}
 
 	w.start()
 
 	for _, s := range sites {
-		w.eventually(placed{Shard: w.owner(s.Name)}, s)
+		w.Eventually(ringtest.Placed{Shard: w.Owner(s.Name)}, s)
 	}
 
-	tenant := w.plane.Namespace(t)
+	tenant := w.Plane.Namespace(t)
 	for _, name := range []string{"forged-0", "forged-1", "forged-2", "forged-3", "a", "b"} {
-		forged := &leasetest.Shard{Client: w.client, Ring: w.ring.Name, Namespace: tenant, Name: name, Duration: 24 * time.Hour}
+		forged := &leasetest.Shard{Client: w.Client, Ring: w.Ring.Name, Namespace: tenant, Name: name, Duration: 24 * time.Hour}
 		require.NoError(t, forged.Acquire(t.Context()))
 		t.Cleanup(func() { require.NoError(t, forged.Delete(context.WithoutCancel(t.Context()))) })
 	}
 
 	// The rebalancer sees the release after the Leases of the tenant.
-	require.NoError(t, w.shards["b"].Release(t.Context()))
+	require.NoError(t, w.Shards["b"].Release(t.Context()))
 
 	for _, s := range sites {
-		w.eventually(placed{Shard: "a"}, s)
+		w.Eventually(ringtest.Placed{Shard: "a"}, s)
 	}
 
-	require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(w.ring), w.ring))
-	w.ring.Spec.ShardNamespaces = nil
-	require.NoError(t, w.client.Update(t.Context(), w.ring))
+	require.NoError(t, w.Client.Get(t.Context(), client.ObjectKeyFromObject(w.Ring), w.Ring))
+	w.Ring.Spec.ShardNamespaces = nil
+	require.NoError(t, w.Client.Update(t.Context(), w.Ring))
 
-	last := w.main("last", "")
-	require.Eventually(t, func() bool { return w.placed(last).Shard != "" }, 20*time.Second, 10*time.Millisecond)
-	require.NotEqual(t, "a", last.Labels[v1alpha1.ShardLabel(w.ring.Name)], "all namespaces count: a is held twice, and the tenant gets what is new")
+	last := w.Main("last", "")
+	require.Eventually(t, func() bool { return w.Placed(last).Shard != "" }, 20*time.Second, 10*time.Millisecond)
+	require.NotEqual(t, "a", last.Labels[v1alpha1.ShardLabel(w.Ring.Name)], "all namespaces count: a is held twice, and the tenant gets what is new")
 }

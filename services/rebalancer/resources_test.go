@@ -20,6 +20,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/status"
+	"github.com/clusterring/clusterring/services/rebalancer/ringtest"
 )
 
 const changing = "changing.example.clusterring.dev"
@@ -61,21 +62,21 @@ func (w *testRing) define(definition *unstructured.Unstructured, anew bool) {
 	w.Helper()
 
 	if anew {
-		require.NoError(w, client.IgnoreNotFound(w.client.Delete(w.Context(), definition.DeepCopy())))
+		require.NoError(w, client.IgnoreNotFound(w.Client.Delete(w.Context(), definition.DeepCopy())))
 		require.Eventually(w, func() bool {
-			return apierrors.IsNotFound(w.client.Get(w.Context(), client.ObjectKeyFromObject(definition), definition.DeepCopy()))
+			return apierrors.IsNotFound(w.Client.Get(w.Context(), client.ObjectKeyFromObject(definition), definition.DeepCopy()))
 		}, time.Minute, 20*time.Millisecond)
-		require.NoError(w, w.client.Create(w.Context(), definition))
+		require.NoError(w, w.Client.Create(w.Context(), definition))
 
 		return
 	}
 
 	require.Eventually(w, func() bool {
 		have := definition.DeepCopy()
-		require.NoError(w, w.client.Get(w.Context(), client.ObjectKeyFromObject(have), have))
+		require.NoError(w, w.Client.Get(w.Context(), client.ObjectKeyFromObject(have), have))
 		have.Object["spec"] = definition.Object["spec"]
 
-		err := w.client.Update(w.Context(), have)
+		err := w.Client.Update(w.Context(), have)
 
 		return !apierrors.IsConflict(err) && err == nil
 	}, time.Minute, 20*time.Millisecond)
@@ -85,18 +86,18 @@ func (w *testRing) define(definition *unstructured.Unstructured, anew bool) {
 func (w *testRing) edit(change func(*v1alpha1.ClusterRingSpec)) {
 	w.Helper()
 	require.NoError(w, retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		if err := w.client.Get(w.Context(), client.ObjectKeyFromObject(w.ring), w.ring); err != nil {
+		if err := w.Client.Get(w.Context(), client.ObjectKeyFromObject(w.Ring), w.Ring); err != nil {
 			return err
 		}
 
-		change(&w.ring.Spec)
+		change(&w.Ring.Spec)
 
-		return w.client.Update(w.Context(), w.ring)
+		return w.Client.Update(w.Context(), w.Ring)
 	}))
 }
 
 func (w *testRing) undefine() {
-	require.NoError(w, client.IgnoreNotFound(w.client.Delete(context.Background(), definitionNamed("changelings."+changing))))
+	require.NoError(w, client.IgnoreNotFound(w.Client.Delete(context.Background(), definitionNamed("changelings."+changing))))
 }
 
 // changeling creates a changeling in a version as soon as that version is served.
@@ -110,7 +111,7 @@ func (w *testRing) changeling(version, namespace, name string) *unstructured.Uns
 
 	// This client is new, because the other ones may have outdated scopes.
 	require.Eventually(w, func() bool {
-		c, err := client.New(w.plane.Config, client.Options{})
+		c, err := client.New(w.Plane.Config, client.Options{})
 		require.NoError(w, err)
 
 		return c.Create(w.Context(), u.DeepCopy()) == nil
@@ -123,12 +124,12 @@ func (w *testRing) changeling(version, namespace, name string) *unstructured.Uns
 func (w *testRing) getsShard(u *unstructured.Unstructured) {
 	w.Helper()
 
-	c, err := client.New(w.plane.Config, client.Options{})
+	c, err := client.New(w.Plane.Config, client.Options{})
 	require.NoError(w, err)
 	require.Eventually(w, func() bool {
 		require.NoError(w, c.Get(w.Context(), client.ObjectKeyFromObject(u), u))
 
-		return u.GetLabels()[v1alpha1.ShardLabel(w.ring.Name)] == "a"
+		return u.GetLabels()[v1alpha1.ShardLabel(w.Ring.Name)] == "a"
 	}, noticed, 20*time.Millisecond, "%s should get a shard", u.GetName())
 }
 
@@ -140,23 +141,23 @@ func newChangingRing(t *testing.T) *testRing {
 	})
 	w.define(changelings("Namespaced", "v1beta1"), true)
 	t.Cleanup(w.undefine)
-	w.join("a")
+	w.Join("a")
 
 	return w
 }
 
 func TestResourceThatGoesToAnotherVersion(t *testing.T) {
 	w := newChangingRing(t)
-	w.changeling("v1beta1", w.ns, "before")
+	w.changeling("v1beta1", w.Namespace, "before")
 	w.start()
-	w.atRest()
+	w.AtRest()
 
 	w.define(changelings("Namespaced", "v1"), false)
-	w.getsShard(w.changeling("v1", w.ns, "after"))
-	w.atRest()
+	w.getsShard(w.changeling("v1", w.Namespace, "after"))
+	w.AtRest()
 
 	// When the ring releases it, it does so in the version that is served.
-	w.join("b")
+	w.Join("b")
 	w.edit(func(s *v1alpha1.ClusterRingSpec) { s.Resources = s.Resources[:1] })
 	w.drained(w.changelingNamed("v1", "before"))
 	w.define(changelings("Namespaced", "v1beta1", "v1"), false)
@@ -165,22 +166,22 @@ func TestResourceThatGoesToAnotherVersion(t *testing.T) {
 	for _, name := range []string{"before", "after"} {
 		u := w.changelingNamed("v1beta1", name)
 		w.drained(u)
-		require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(w.ring), w.ring))
-		require.Contains(t, w.ring.Status.Assignment.Resources, v1alpha1.AssignedResource{Group: changing, Resource: "changelings"},
+		require.NoError(t, w.Client.Get(t.Context(), client.ObjectKeyFromObject(w.Ring), w.Ring))
+		require.Contains(t, w.Ring.Status.Assignment.Resources, v1alpha1.AssignedResource{Group: changing, Resource: "changelings"},
 			"it should be served in another version, and not be gone")
-		w.acknowledge(u)
+		w.Acknowledge(u)
 	}
 
 	require.Eventually(t, func() bool {
-		require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(w.ring), w.ring))
-		return len(w.ring.Status.Assignment.Resources) == 1
+		require.NoError(t, w.Client.Get(t.Context(), client.ObjectKeyFromObject(w.Ring), w.Ring))
+		return len(w.Ring.Status.Assignment.Resources) == 1
 	}, noticed, 20*time.Millisecond)
 }
 
 func (w *testRing) changelingNamed(version, name string) *unstructured.Unstructured {
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(schema.GroupVersionKind{Group: changing, Version: version, Kind: "Changeling"})
-	u.SetNamespace(w.ns)
+	u.SetNamespace(w.Namespace)
 	u.SetName(name)
 
 	return u
@@ -189,11 +190,11 @@ func (w *testRing) changelingNamed(version, name string) *unstructured.Unstructu
 func (w *testRing) drained(u *unstructured.Unstructured) {
 	w.Helper()
 	require.Eventually(w, func() bool {
-		if err := w.client.Get(w.Context(), client.ObjectKeyFromObject(u), u); err != nil {
+		if err := w.Client.Get(w.Context(), client.ObjectKeyFromObject(u), u); err != nil {
 			return false // the version will soon be served
 		}
 
-		_, drain := u.GetLabels()[v1alpha1.DrainLabel(w.ring.Name)]
+		_, drain := u.GetLabels()[v1alpha1.DrainLabel(w.Ring.Name)]
 
 		return drain
 	}, noticed, 20*time.Millisecond, "%s should be drained", u.GetName())
@@ -202,92 +203,92 @@ func (w *testRing) drained(u *unstructured.Unstructured) {
 func TestResourceThatChangesItsScope(t *testing.T) {
 	w := newChangingRing(t)
 	w.start()
-	w.getsShard(w.changeling("v1beta1", w.ns, "before"))
-	w.atRest()
+	w.getsShard(w.changeling("v1beta1", w.Namespace, "before"))
+	w.AtRest()
 
 	w.define(changelings("Cluster", "v1beta1"), true)
 	w.getsShard(w.changeling("v1beta1", "", "after"))
 	w.define(changelings("Namespaced", "v1beta1"), true)
-	w.getsShard(w.changeling("v1beta1", w.ns, "again"))
+	w.getsShard(w.changeling("v1beta1", w.Namespace, "again"))
 }
 
 func TestTypoIsRepaired(t *testing.T) {
 	w := newTestRing(t, func(r *v1alpha1.ClusterRing) {
 		r.Spec.Resources = []v1alpha1.RingResource{{Resource: "configmap", ControlledResources: []v1alpha1.ControlledResource{{Resource: "secret"}}}}
 	})
-	w.join("a")
+	w.Join("a")
 
-	cm := w.main("main", "")
-	child := w.child(cm, "")
+	cm := w.Main("main", "")
+	child := w.Child(cm, "")
 
 	w.start()
 
-	c := w.assigned(v1alpha1.ReasonResourcesMissing)
+	c := w.Assigned(v1alpha1.ReasonResourcesMissing)
 	require.Contains(t, c.Message, "configmap (did you mean configmaps?), secret (did you mean secrets?)")
-	require.Empty(t, w.ring.Status.Assignment.Resources, "a resource that was never served carries no labels")
+	require.Empty(t, w.Ring.Status.Assignment.Resources, "a resource that was never served carries no labels")
 
 	w.edit(func(s *v1alpha1.ClusterRingSpec) {
 		s.Resources = []v1alpha1.RingResource{{Resource: "configmaps", ControlledResources: []v1alpha1.ControlledResource{{Resource: "secrets"}}}}
 	})
-	w.eventually(placed{Shard: "a"}, cm, child)
-	w.assigned(v1alpha1.ReasonAllAssigned)
-	w.atRest()
+	w.Eventually(ringtest.Placed{Shard: "a"}, cm, child)
+	w.Assigned(v1alpha1.ReasonAllAssigned)
+	w.AtRest()
 	require.Equal(t, []v1alpha1.AssignedResource{{
 		Resource: "configmaps", ControlledResources: []v1alpha1.ControlledResource{{Resource: "secrets"}},
-	}}, w.ring.Status.Assignment.Resources)
+	}}, w.Ring.Status.Assignment.Resources)
 }
 
 // TestTypoThatIsRemembered covers a typo that an earlier version has written into the status.
 func TestTypoThatIsRemembered(t *testing.T) {
 	w := newTestRing(t)
-	w.join("a")
-	require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(w.ring), w.ring))
+	w.Join("a")
+	require.NoError(t, w.Client.Get(t.Context(), client.ObjectKeyFromObject(w.Ring), w.Ring))
 
-	earlier := status.Writer{Client: w.client, Owner: name, Clock: clock.RealClock{}}
-	require.NoError(t, earlier.Write(t.Context(), w.ring, status.Part{
+	earlier := status.Writer{Client: w.Client, Owner: name, Clock: clock.RealClock{}}
+	require.NoError(t, earlier.Write(t.Context(), w.Ring, status.Part{
 		Assignment: &v1alpha1.AssignmentStatus{Resources: []v1alpha1.AssignedResource{{Resource: "configmap"}}},
 	}))
 	w.start()
-	w.assigned(v1alpha1.ReasonAllAssigned)
-	w.atRest()
-	require.Len(t, w.ring.Status.Assignment.Resources, 1)
-	require.Equal(t, "configmaps", w.ring.Status.Assignment.Resources[0].Resource)
+	w.Assigned(v1alpha1.ReasonAllAssigned)
+	w.AtRest()
+	require.Len(t, w.Ring.Status.Assignment.Resources, 1)
+	require.Equal(t, "configmaps", w.Ring.Status.Assignment.Resources[0].Resource)
 }
 
 func (w *testRing) gone() {
 	w.Helper()
 	require.Eventually(w, func() bool {
-		return apierrors.IsNotFound(w.client.Get(w.Context(), client.ObjectKeyFromObject(w.ring), w.ring))
-	}, noticed, 20*time.Millisecond, "the ring should disappear: %+v", w.ring.Status)
+		return apierrors.IsNotFound(w.Client.Get(w.Context(), client.ObjectKeyFromObject(w.Ring), w.Ring))
+	}, noticed, 20*time.Millisecond, "the ring should disappear: %+v", w.Ring.Status)
 }
 
 func TestDeletedRingWithTypo(t *testing.T) {
 	w := newTestRing(t, func(r *v1alpha1.ClusterRing) {
 		r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Resource: "configmap"})
 	})
-	w.join("a")
+	w.Join("a")
 
-	cm := w.main("main", "")
+	cm := w.Main("main", "")
 
 	w.start()
-	w.assigned(v1alpha1.ReasonResourcesMissing)
-	w.eventually(placed{Shard: "a"}, cm)
-	require.NoError(t, w.shards["a"].Release(t.Context()))
-	require.NoError(t, w.client.Delete(t.Context(), w.ring))
+	w.Assigned(v1alpha1.ReasonResourcesMissing)
+	w.Eventually(ringtest.Placed{Shard: "a"}, cm)
+	require.NoError(t, w.Shards["a"].Release(t.Context()))
+	require.NoError(t, w.Client.Delete(t.Context(), w.Ring))
 	w.gone()
-	w.eventually(placed{}, cm)
+	w.Eventually(ringtest.Placed{}, cm)
 }
 
 // TestDeletedRingSaysWhatItWaitsFor verifies that the condition and an event report what the ring waits for.
 func TestDeletedRingSaysWhatItWaitsFor(t *testing.T) {
 	w := newTestRing(t)
-	w.join("hung")
+	w.Join("hung")
 
-	cm := w.main("held", "hung")
+	cm := w.Main("held", "hung")
 
 	w.start("--drain-timeout=1s")
-	w.atRest()
-	require.NoError(t, w.client.Delete(t.Context(), w.ring))
+	w.AtRest()
+	require.NoError(t, w.Client.Delete(t.Context(), w.Ring))
 
 	says := func(reason string) {
 		t.Helper()
@@ -295,24 +296,24 @@ func TestDeletedRingSaysWhatItWaitsFor(t *testing.T) {
 		var c metav1.Condition
 
 		require.Eventually(t, func() bool {
-			c = w.assigned(v1alpha1.ReasonDeleting)
+			c = w.Assigned(v1alpha1.ReasonDeleting)
 
 			return strings.Contains(c.Message, reason)
 		}, noticed, 20*time.Millisecond, "the ring should report %s, but reports %s", reason, &c)
 
 		require.Eventually(t, func() bool {
 			var list eventsv1.EventList
-			require.NoError(t, w.client.List(t.Context(), &list))
+			require.NoError(t, w.Client.List(t.Context(), &list))
 
 			return slices.ContainsFunc(list.Items, func(e eventsv1.Event) bool {
-				return e.Regarding.Name == w.ring.Name && e.Reason == v1alpha1.ReasonDeleting && strings.Contains(e.Note, reason)
+				return e.Regarding.Name == w.Ring.Name && e.Reason == v1alpha1.ReasonDeleting && strings.Contains(e.Note, reason)
 			})
 		}, noticed, 50*time.Millisecond, "an event should report %s", reason)
 	}
-	says("1 were not released in time, such as configmaps " + w.ns + "/held at shard hung")
+	says("1 were not released in time, such as configmaps " + w.Namespace + "/held at shard hung")
 
-	require.Eventually(t, func() bool { return w.placed(cm).Drain }, noticed, 20*time.Millisecond)
-	w.acknowledge(cm)
+	require.Eventually(t, func() bool { return w.Placed(cm).Drain }, noticed, 20*time.Millisecond)
+	w.Acknowledge(cm)
 	w.gone()
 }
 
@@ -322,11 +323,11 @@ func TestDeletedRingThatMayNotRead(t *testing.T) {
 		r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Group: "discovery.k8s.io", Resource: "endpointslices"})
 	})
 	w.start()
-	w.assigned(v1alpha1.ReasonAssignmentFailed)
-	require.NoError(t, w.client.Delete(t.Context(), w.ring))
+	w.Assigned(v1alpha1.ReasonAssignmentFailed)
+	require.NoError(t, w.Client.Delete(t.Context(), w.Ring))
 
 	require.Eventually(t, func() bool {
-		c := w.assigned(v1alpha1.ReasonDeleting)
+		c := w.Assigned(v1alpha1.ReasonDeleting)
 
 		return strings.Contains(c.Message, "endpointslices.discovery.k8s.io") && strings.Contains(c.Message, "grant get, list, watch and patch")
 	}, noticed, 20*time.Millisecond)
@@ -336,7 +337,7 @@ func TestDeletedRingThatMayNotRead(t *testing.T) {
 func TestRingStoredWithInvalidSelector(t *testing.T) {
 	w := newTestRing(t)
 	definition := definitionNamed("clusterrings." + v1alpha1.GroupVersion.Group)
-	require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(definition), definition))
+	require.NoError(t, w.Client.Get(t.Context(), client.ObjectKeyFromObject(definition), definition))
 
 	strict := definition.DeepCopy()
 	t.Cleanup(func() { w.specify(strict) })
@@ -350,32 +351,32 @@ func TestRingStoredWithInvalidSelector(t *testing.T) {
 	w.specify(lax)
 
 	require.Eventually(t, func() bool {
-		require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(w.ring), w.ring))
+		require.NoError(t, w.Client.Get(t.Context(), client.ObjectKeyFromObject(w.Ring), w.Ring))
 
-		w.ring.Spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "a b"}}
+		w.Ring.Spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "a b"}}
 
-		return w.client.Update(t.Context(), w.ring) == nil
+		return w.Client.Update(t.Context(), w.Ring) == nil
 	}, time.Minute, 50*time.Millisecond, "the API server should accept it soon")
 	w.specify(strict)
 	require.Eventually(t, func() bool {
-		again := w.ring.DeepCopy()
+		again := w.Ring.DeepCopy()
 		again.ObjectMeta = metav1.ObjectMeta{Name: "another"}
 
-		return apierrors.IsInvalid(w.client.Create(t.Context(), again, client.DryRunAll))
+		return apierrors.IsInvalid(w.Client.Create(t.Context(), again, client.DryRunAll))
 	}, time.Minute, 50*time.Millisecond, "the API server should refuse it soon")
 
-	cm := w.main("main", "nobody")
-	child := w.child(cm, "nobody")
+	cm := w.Main("main", "nobody")
+	child := w.Child(cm, "nobody")
 
 	w.start()
 
-	c := w.assigned(v1alpha1.ReasonAssignmentFailed)
+	c := w.Assigned(v1alpha1.ReasonAssignmentFailed)
 	require.Contains(t, c.Message, "spec.namespaceSelector")
-	require.Equal(t, placed{Shard: "nobody"}, w.placed(cm), "no object should be released because of that")
+	require.Equal(t, ringtest.Placed{Shard: "nobody"}, w.Placed(cm), "no object should be released because of that")
 
-	require.NoError(t, w.client.Delete(t.Context(), w.ring))
+	require.NoError(t, w.Client.Delete(t.Context(), w.Ring))
 	w.gone()
-	w.eventually(placed{}, cm, child)
+	w.Eventually(ringtest.Placed{}, cm, child)
 }
 
 // specify writes a CustomResourceDefinition.
@@ -385,10 +386,10 @@ func (w *testRing) specify(definition *unstructured.Unstructured) {
 	have := definitionNamed(definition.GetName())
 	require.Eventually(w, func() bool {
 		ctx := context.Background()
-		require.NoError(w, w.client.Get(ctx, client.ObjectKeyFromObject(have), have))
+		require.NoError(w, w.Client.Get(ctx, client.ObjectKeyFromObject(have), have))
 		have.Object["spec"] = definition.DeepCopy().Object["spec"]
 
-		return w.client.Update(ctx, have) == nil
+		return w.Client.Update(ctx, have) == nil
 	}, time.Minute, 20*time.Millisecond)
 }
 
@@ -405,11 +406,11 @@ func TestManyResourcesThatLeave(t *testing.T) {
 	remembers := func(n int) {
 		t.Helper()
 		require.Eventually(t, func() bool {
-			require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(w.ring), w.ring))
-			a := w.ring.Status.Assignment
+			require.NoError(t, w.Client.Get(t.Context(), client.ObjectKeyFromObject(w.Ring), w.Ring))
+			a := w.Ring.Status.Assignment
 
 			return a != nil && len(a.Resources) == 1 && len(a.Resources[0].ControlledResources) == n
-		}, noticed, 20*time.Millisecond, "the ring should remember %d resources: %+v", n, &w.ring.Status)
+		}, noticed, 20*time.Millisecond, "the ring should remember %d resources: %+v", n, &w.Ring.Status)
 	}
 	remembers(32)
 
@@ -421,7 +422,7 @@ func TestManyResourcesThatLeave(t *testing.T) {
 func (w *testRing) servedResources() []v1alpha1.ControlledResource {
 	w.Helper()
 
-	c, err := discovery.NewDiscoveryClientForConfig(w.plane.Config)
+	c, err := discovery.NewDiscoveryClientForConfig(w.Plane.Config)
 	require.NoError(w, err)
 
 	lists, err := c.ServerPreferredResources()

@@ -16,6 +16,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/key"
+	"github.com/clusterring/clusterring/services/rebalancer/ringtest"
 )
 
 const travellers = "versions.example.clusterring.dev"
@@ -24,7 +25,7 @@ const travellers = "versions.example.clusterring.dev"
 func (w *testRing) in(version, name string) *unstructured.Unstructured {
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(schema.GroupVersionKind{Group: travellers, Version: version, Kind: "Traveller"})
-	u.SetNamespace(w.ns)
+	u.SetNamespace(w.Namespace)
 	u.SetName(name)
 
 	return u
@@ -34,7 +35,7 @@ func (w *testRing) in(version, name string) *unstructured.Unstructured {
 type placements struct {
 	watch watch.Interface
 	ring  string
-	seen  map[string][]placed
+	seen  map[string][]ringtest.Placed
 	// writes counts the writes to each traveller after its creation.
 	writes map[string]int
 }
@@ -42,24 +43,24 @@ type placements struct {
 func (w *testRing) watchTravellers() *placements {
 	w.Helper()
 
-	c, err := client.NewWithWatch(w.plane.Config, client.Options{Scheme: w.client.Scheme()})
+	c, err := client.NewWithWatch(w.Plane.Config, client.Options{Scheme: w.Client.Scheme()})
 	require.NoError(w, err)
 
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(schema.GroupVersionKind{Group: travellers, Version: "v1", Kind: "TravellerList"})
 
-	watched, err := c.Watch(w.Context(), list, client.InNamespace(w.ns))
+	watched, err := c.Watch(w.Context(), list, client.InNamespace(w.Namespace))
 	require.NoError(w, err)
 	w.Cleanup(watched.Stop)
 
-	return &placements{watch: watched, ring: w.ring.Name, seen: map[string][]placed{}, writes: map[string]int{}}
+	return &placements{watch: watched, ring: w.Ring.Name, seen: map[string][]ringtest.Placed{}, writes: map[string]int{}}
 }
 
 // until receives events until every named object was seen in the given place.
-func (p *placements) until(t *testing.T, want map[string]placed) {
+func (p *placements) until(t *testing.T, want map[string]ringtest.Placed) {
 	t.Helper()
 
-	last := map[string]placed{}
+	last := map[string]ringtest.Placed{}
 	done := func() bool {
 		for name, at := range want {
 			if last[name] != at {
@@ -84,7 +85,7 @@ func (p *placements) until(t *testing.T, want map[string]placed) {
 			require.True(t, ok)
 
 			_, drain := o.GetLabels()[v1alpha1.DrainLabel(p.ring)]
-			now := placed{Shard: o.GetLabels()[v1alpha1.ShardLabel(p.ring)], Drain: drain}
+			now := ringtest.Placed{Shard: o.GetLabels()[v1alpha1.ShardLabel(p.ring)], Drain: drain}
 			p.seen[o.GetName()] = append(p.seen[o.GetName()], now)
 			last[o.GetName()] = now
 
@@ -102,81 +103,81 @@ func TestResourceOfSeveralVersions(t *testing.T) {
 	w := newTestRing(t, func(r *v1alpha1.ClusterRing) {
 		r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Group: travellers, Resource: "travellers"})
 	})
-	require.NoError(t, w.plane.Install(t.Context(), "services/rebalancer/testdata/travellers.yaml"))
-	w.join("a", "b", "c")
+	require.NoError(t, w.Plane.Install(t.Context(), "services/rebalancer/testdata/travellers.yaml"))
+	w.Join("a", "b", "c")
 
 	ownerOf := func(name string) string {
-		shard, ok := w.view().Owner(key.Key{Group: travellers, Kind: "Traveller", Namespace: w.ns, Name: name})
+		shard, ok := w.View().Owner(key.Key{Group: travellers, Kind: "Traveller", Namespace: w.Namespace, Name: name})
 		require.True(t, ok)
 
 		return shard
 	}
 
 	moves := w.watchTravellers()
-	want := map[string]placed{}
+	want := map[string]ringtest.Placed{}
 	secrets := map[string]*corev1.Secret{}
 	names := []string{"one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"}
 
 	for i, name := range names {
 		o := w.in([]string{"v1alpha1", "v1"}[i%2], name)
-		require.NoError(t, w.client.Create(t.Context(), o))
+		require.NoError(t, w.Client.Create(t.Context(), o))
 
-		want[name] = placed{Shard: ownerOf(name)}
-		s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "of-" + name}}
-		require.NoError(t, controllerutil.SetControllerReference(o, s, w.client.Scheme()))
-		require.NoError(t, w.client.Create(t.Context(), s))
+		want[name] = ringtest.Placed{Shard: ownerOf(name)}
+		s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: "of-" + name}}
+		require.NoError(t, controllerutil.SetControllerReference(o, s, w.Client.Scheme()))
+		require.NoError(t, w.Client.Create(t.Context(), s))
 
 		secrets[name] = s
 	}
 
 	w.start()
 	moves.until(t, want)
-	w.atRest()
+	w.AtRest()
 
 	for name, at := range want {
-		w.eventually(at, w.in("v1alpha1", name), w.in("v1", name), secrets[name])
-		require.Equal(t, []placed{{}, at}, moves.seen[name], "%s should be assigned once", name)
+		w.Eventually(at, w.in("v1alpha1", name), w.in("v1", name), secrets[name])
+		require.Equal(t, []ringtest.Placed{{}, at}, moves.seen[name], "%s should be assigned once", name)
 	}
 
 	// A shard leaves, and its objects move; then it comes back and gets them back.
 	before := want
-	require.NoError(t, w.shards["c"].Release(t.Context()))
+	require.NoError(t, w.Shards["c"].Release(t.Context()))
 
-	want, moved := map[string]placed{}, map[string]placed{}
+	want, moved := map[string]ringtest.Placed{}, map[string]ringtest.Placed{}
 	for _, name := range names {
-		if want[name] = (placed{Shard: ownerOf(name)}); want[name] != before[name] {
+		if want[name] = (ringtest.Placed{Shard: ownerOf(name)}); want[name] != before[name] {
 			moved[name] = want[name]
 		}
 	}
 
 	require.NotEmpty(t, moved)
 	moves.until(t, want)
-	w.atRest()
-	w.join("c")
+	w.AtRest()
+	w.Join("c")
 
 	for name, at := range moved {
 		at.Drain = true
-		moves.until(t, map[string]placed{name: at})
+		moves.until(t, map[string]ringtest.Placed{name: at})
 
 		// The shard may know the object in either version.
 		for _, version := range []string{"v1", "v1alpha1"} {
-			w.eventually(at, w.in(version, name))
+			w.Eventually(at, w.in(version, name))
 		}
 
 		o := w.in("v1", name)
-		require.Equal(t, at, w.placed(o))
-		w.acknowledge(o)
+		require.Equal(t, at, w.Placed(o))
+		w.Acknowledge(o)
 	}
 
 	moves.until(t, before)
-	w.atRest()
+	w.AtRest()
 
 	for _, name := range names {
-		w.eventually(before[name], w.in("v1alpha1", name), w.in("v1", name), secrets[name])
+		w.Eventually(before[name], w.in("v1alpha1", name), w.in("v1", name), secrets[name])
 
-		all := []placed{{}, before[name]}
+		all := []ringtest.Placed{{}, before[name]}
 		if at, ok := moved[name]; ok {
-			all = append(all, at, placed{Shard: at.Shard, Drain: true}, placed{}, before[name])
+			all = append(all, at, ringtest.Placed{Shard: at.Shard, Drain: true}, ringtest.Placed{}, before[name])
 		}
 
 		require.Equal(t, all, moves.seen[name], "%s should move once each time", name)

@@ -27,7 +27,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
-	"github.com/clusterring/clusterring/services/ringquery/certtest"
+	"github.com/clusterring/clusterring/services/internal/certtest"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
 
@@ -115,6 +115,7 @@ func (s *secured) caller(role string) *caller {
 
 	c := &caller{ServiceAccount: &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: s.plane.Namespace(s.t), Name: "caller"}}}
 	require.NoError(s.t, s.plane.Client.Create(s.t.Context(), c.ServiceAccount))
+
 	request := &authenticationv1.TokenRequest{}
 	require.NoError(s.t, s.plane.Client.SubResource("token").Create(s.t.Context(), c.ServiceAccount, request))
 	c.token = request.Status.Token
@@ -172,6 +173,7 @@ func everyMethod(t *testing.T, conn *grpc.ClientConn, check func(method string, 
 		method := "/" + service.ServiceName + "/" + service.Streams[i].StreamName
 		stream, err := conn.NewStream(t.Context(), &service.Streams[i], method)
 		require.NoError(t, err)
+
 		_ = stream.SendMsg(&emptypb.Empty{}) // fails if the stream has ended; RecvMsg then says why
 		_ = stream.CloseSend()
 		check(method, stream.RecvMsg(&emptypb.Empty{}))
@@ -234,6 +236,7 @@ func TestRefusalSaysWhatIsMissing(t *testing.T) {
 
 	_, err := pb.NewDiagnosticsServiceClient(s.connect(bearer(c.token))).GetRing(t.Context(), &pb.GetRingRequest{Name: "example"})
 	require.Equal(t, codes.PermissionDenied, status.Code(err))
+
 	user := "system:serviceaccount:" + c.Namespace + ":caller"
 	for _, text := range []string{
 		`user "` + user + `" may not get clusterrings/diagnostics of ring "example"`, "API group sharding.timebertt.dev", viewerRole,
@@ -241,6 +244,7 @@ func TestRefusalSaysWhatIsMissing(t *testing.T) {
 	} {
 		require.ErrorContains(t, err, text)
 	}
+
 	info, ok := status.Convert(err).Details()[0].(*errdetails.ErrorInfo)
 	require.True(t, ok)
 	require.Equal(t, map[string]string{
@@ -269,6 +273,7 @@ func TestRightToOneRing(t *testing.T) {
 	conn := s.connect(bearer(s.caller(s.role(mine)).token))
 	ask := pb.NewDiagnosticsServiceClient(conn)
 	s.asks(conn, mine, codes.OK)
+
 	object := &pb.ObjectReference{Type: &pb.ObjectReference_Resource{Resource: "configmaps"}, Namespace: "default", Name: "a"}
 
 	_, err := ask.GetRing(t.Context(), &pb.GetRingRequest{Name: other})
@@ -350,6 +355,7 @@ func TestWatcherThatLosesItsRightGetsNoMore(t *testing.T) {
 			require.NoError(t, lose.how(c))
 			s.asks(conn, ring, lose.want)
 			require.NoError(t, s.shard(ring, namespace, "shard-of-"+name).Acquire(t.Context()))
+
 			_, err = stream.Recv()
 			require.Equal(t, lose.want, status.Code(err), err)
 		})
@@ -361,6 +367,7 @@ func TestHealthIsForEverybodyAndReflectionForThoseWhoAreKnown(t *testing.T) {
 	reflect := func(conn *grpc.ClientConn) error {
 		stream, err := reflectionpb.NewServerReflectionClient(conn).ServerReflectionInfo(t.Context())
 		require.NoError(t, err)
+
 		_ = stream.Send(&reflectionpb.ServerReflectionRequest{ // fails if the stream has ended; Recv then says why
 			MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{},
 		})
@@ -379,6 +386,7 @@ func TestHealthIsForEverybodyAndReflectionForThoseWhoAreKnown(t *testing.T) {
 
 func TestTokensDoNotTravelInTheClear(t *testing.T) {
 	plane := localplane.Shared(t)
+
 	done, cancel := execute(&testLog{t: t}, "--kubeconfig", plane.ServiceKubeconfig(t, "ringquery"), "--plaintext", "--grpc-bind-address", ":0",
 		"--metrics-bind-address", "0", "--health-probe-bind-address", "0")
 	defer cancel()

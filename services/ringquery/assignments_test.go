@@ -54,6 +54,7 @@ func (s *server) list(req *pb.ListAssignmentsRequest) (all []*pb.Assignment) {
 	for {
 		res, err := s.ListAssignments(s.t.Context(), req)
 		require.NoError(s.t, err)
+
 		all = append(all, res.GetAssignments()...)
 		if req.PageToken = res.GetNextPageToken(); req.GetPageToken() == "" {
 			return all
@@ -89,6 +90,7 @@ func TestListAssignmentsHasEveryState(t *testing.T) {
 	s.grant()
 	ring, ns := s.makeRing(configMaps())
 	s.makeShards(ring, ns, "a", "b")
+
 	table := hashring.New([]string{"a", "b"})
 	names := namesAt(table, ns, "a", 6)
 	shard, drain := v1alpha1.ShardLabel(ring), v1alpha1.DrainLabel(ring)
@@ -114,6 +116,7 @@ func TestListAssignmentsHasEveryState(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, table.Fingerprint(), res.GetFingerprint())
 	require.Len(t, res.GetAssignments(), len(want))
+
 	for _, a := range res.GetAssignments() {
 		require.Equal(t, want[a.GetName()], a.GetState(), a)
 		require.Equal(t, ns, a.GetNamespace())
@@ -127,6 +130,7 @@ func TestListAssignmentsHasEveryState(t *testing.T) {
 			Ring: ring, Resource: "configmaps", Namespace: ns, PageSize: 2, States: []pb.AssignmentState{state},
 		})
 		require.NotEmpty(t, found)
+
 		for _, a := range found {
 			require.Equal(t, state, a.GetState())
 		}
@@ -161,6 +165,7 @@ func TestAssignmentsOfControlledObjects(t *testing.T) {
 	s.grant()
 	ring, ns := s.makeRing(configMaps())
 	s.makeShards(ring, ns, "a", "b")
+
 	table := hashring.New([]string{"a", "b"})
 	shard := v1alpha1.ShardLabel(ring)
 	owner := s.configMap(ns, namesAt(table, ns, "b", 1)[0], nil)
@@ -197,6 +202,7 @@ func TestAssignmentsFollowTheLabelsOfNamespaces(t *testing.T) {
 		t.Run(fmt.Sprint(many), func(t *testing.T) {
 			s := startServer(t)
 			s.grant()
+
 			spec := configMaps()
 			team := "team-" + s.plane.Namespace(t)
 			spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": team}}
@@ -204,20 +210,24 @@ func TestAssignmentsFollowTheLabelsOfNamespaces(t *testing.T) {
 			mark := map[string]string{v1alpha1.ShardLabel(ring): "gone"}
 
 			want := map[string]pb.AssignmentState{}
+
 			for i := range many {
 				ns := s.plane.Namespace(t)
 				s.configMap(ns, "x", mark)
+
 				want[ns] = pb.AssignmentState_ASSIGNMENT_STATE_FOREIGN
 				if i%2 == 0 {
 					s.team(ns, team)
 					want[ns] = pb.AssignmentState_ASSIGNMENT_STATE_DEAD_SHARD
 				}
 			}
+
 			list := func() map[string]pb.AssignmentState {
 				got := map[string]pb.AssignmentState{}
 				for _, a := range s.list(&pb.ListAssignmentsRequest{Ring: ring, Resource: "configmaps", Shard: "gone"}) {
 					got[a.GetNamespace()] = a.GetState()
 				}
+
 				return got
 			}
 			require.Equal(t, want, list())
@@ -245,32 +255,41 @@ func TestPagesWhileObjectsChange(t *testing.T) {
 	s := startServer(t)
 	s.grant()
 	ring, ns := s.makeRing(configMaps())
+
 	const objects = 10
+
 	var steady []string
+
 	for i := range objects {
 		name := fmt.Sprintf("steady-%02d", i)
 		s.configMap(ns, name, nil)
 		s.configMap(ns, fmt.Sprintf("steady-%02d-leaves", i), nil)
+
 		steady = append(steady, name)
 	}
 
 	req := &pb.ListAssignmentsRequest{Ring: ring, Resource: "configmaps", Namespace: ns, PageSize: 3}
+
 	var seen []string
+
 	for page := 0; ; page++ {
 		res, err := s.ListAssignments(t.Context(), req)
 		require.NoError(t, err)
 		require.LessOrEqual(t, len(res.GetAssignments()), 3)
+
 		for _, a := range res.GetAssignments() {
 			if !strings.Contains(a.GetName(), "leaves") && !strings.Contains(a.GetName(), "joins") {
 				seen = append(seen, a.GetName())
 			}
 		}
+
 		if req.PageToken = res.GetNextPageToken(); req.GetPageToken() == "" {
 			require.Zero(t, res.GetRemaining())
 			break
 		}
 		require.Positive(t, res.GetRemaining())
 		s.configMap(ns, fmt.Sprintf("steady-%02d-joins", page), nil)
+
 		if page < objects {
 			gone := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: fmt.Sprintf("steady-%02d-leaves", objects-1-page)}}
 			require.NoError(t, s.plane.Client.Delete(t.Context(), gone))
@@ -317,18 +336,22 @@ func TestRingThatIsDeletedCoversNothing(t *testing.T) {
 func TestListAssignmentsFailures(t *testing.T) {
 	s := startServer(t)
 	s.grant()
+
 	spec := configMaps()
 	spec.Resources = append(spec.Resources, v1alpha1.RingResource{Resource: "services"}, v1alpha1.RingResource{Group: "example.com", Resource: "foos"})
+
 	ring, ns := s.makeRing(spec)
 	for i := range 3 {
 		s.configMap(ns, fmt.Sprint(i), nil)
 	}
+
 	first, err := s.ListAssignments(t.Context(), &pb.ListAssignmentsRequest{Ring: ring, Resource: "configmaps", Namespace: ns, PageSize: 1})
 	require.NoError(t, err)
 
 	// The request's part of the token is true, the API server's is not.
 	token, err := base64.RawURLEncoding.DecodeString(first.GetNextPageToken())
 	require.NoError(t, err)
+
 	request, _, _ := strings.Cut(string(token), "/")
 	forged := base64.RawURLEncoding.EncodeToString([]byte(request + "/forged"))
 
@@ -387,6 +410,7 @@ func startProxy(t *testing.T) *proxy {
 	require.NoError(t, err)
 	target, err := url.Parse(config.Host)
 	require.NoError(t, err)
+
 	target.Path = ""
 	p := &proxy{kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
 	forward := httputil.NewSingleHostReverseProxy(target)
@@ -430,15 +454,18 @@ func TestPageThatHasExpired(t *testing.T) {
 	p := startProxy(t)
 	s := startServer(t, "--kubeconfig", p.kubeconfig)
 	s.grant()
+
 	ring, ns := s.makeRing(configMaps())
 	for i := range 2 {
 		s.configMap(ns, fmt.Sprint(i), nil)
 	}
+
 	req := &pb.ListAssignmentsRequest{Ring: ring, Resource: "configmaps", Namespace: ns, PageSize: 1}
 	first, err := s.ListAssignments(t.Context(), req)
 	require.NoError(t, err)
 
 	p.answer(http.StatusGone, expired)
+
 	req.PageToken = first.GetNextPageToken()
 	_, err = s.ListAssignments(t.Context(), req)
 	require.Equal(t, codes.Aborted, status.Code(err), err)
@@ -451,8 +478,10 @@ func TestAPIServerThatDoesNotAnswer(t *testing.T) {
 	s.grant()
 	ring, _ := s.makeRing(configMaps())
 	p.answer(http.StatusServiceUnavailable, `{}`)
+
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
+
 	_, err := s.ListAssignments(ctx, &pb.ListAssignmentsRequest{Ring: ring, Resource: "configmaps"})
 	require.Equal(t, codes.Unavailable, status.Code(err), err)
 	require.Equal(t, "API_SERVER_UNAVAILABLE", reason(err))

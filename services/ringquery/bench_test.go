@@ -54,6 +54,7 @@ func BenchmarkLocate(b *testing.B) {
 			b.Run(fmt.Sprintf("next=%d/stream", next), func(b *testing.B) {
 				stream, err := w.client.LocateAll(b.Context())
 				require.NoError(b, err)
+
 				ends := make(chan error, 1)
 				measureAll(b, func(n int) error {
 					go func() {
@@ -63,6 +64,7 @@ func BenchmarkLocate(b *testing.B) {
 						}
 						ends <- err
 					}()
+
 					for range n {
 						if _, err := stream.Recv(); err != nil {
 							return err
@@ -118,6 +120,7 @@ func measure(b *testing.B, f func(i int) error) {
 
 func measureAll(b *testing.B, f func(n int) error) {
 	b.Helper()
+
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	b.ReportAllocs()
 	b.ResetTimer()
@@ -147,6 +150,7 @@ func startBenched(b *testing.B) *benched {
 	rt := &kit.Runtime{Manager: mgr, Clock: clock.RealClock{}, Log: logr.Discard()}
 	w.service, err = answers(ctx, rt, rt.Ready)
 	require.NoError(b, err)
+
 	server := &transport.Server{
 		Services: []func(grpc.ServiceRegistrar){w.service.Register}, Ready: rt.Ready, DrainTime: time.Second,
 		Clock: clock.RealClock{}, Log: logr.Discard(),
@@ -154,7 +158,8 @@ func startBenched(b *testing.B) *benched {
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	server.Options.AddFlags(flags)
 	require.NoError(b, flags.Parse([]string{"--plaintext", "--grpc-bind-address", "127.0.0.1:0"}))
-	require.NoError(b, server.AddTo(mgr))
+	require.NoError(b, server.SetupWithManager(mgr))
+
 	done := make(chan error, 1)
 	go func() { done <- mgr.Start(ctx) }()
 	b.Cleanup(func() {
@@ -166,6 +171,7 @@ func startBenched(b *testing.B) *benched {
 	conn, err := grpc.NewClient(server.Address().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(b, err)
 	b.Cleanup(func() { _ = conn.Close() })
+
 	w.client = pb.NewDiagnosticsServiceClient(conn)
 
 	return w
@@ -184,6 +190,7 @@ func (w *benched) makeRing(b *testing.B, shards int) string {
 	b.Cleanup(func() {
 		_ = client.IgnoreNotFound(w.plane.Client.Delete(context.WithoutCancel(b.Context()), ring))
 	})
+
 	for i := range shards {
 		shard := &leasetest.Shard{Client: w.plane.Client, Ring: ring.Name, Namespace: namespace, Name: fmt.Sprintf("shard-%03d", i)}
 		require.NoError(b, shard.Acquire(b.Context()))

@@ -26,8 +26,10 @@ func (s *server) ask(questions []*pb.LocateAllRequest) []*pb.LocateAllResponse {
 
 	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
 	defer cancel()
+
 	stream, err := s.LocateAll(ctx)
 	require.NoError(s.t, err)
+
 	go func() {
 		for _, q := range questions {
 			if !assert.NoError(s.t, stream.Send(q)) {
@@ -38,12 +40,14 @@ func (s *server) ask(questions []*pb.LocateAllRequest) []*pb.LocateAllResponse {
 	}()
 
 	var answers []*pb.LocateAllResponse
+
 	for {
 		res, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
 			return answers
 		}
 		require.NoError(s.t, err)
+
 		answers = append(answers, res)
 	}
 }
@@ -69,6 +73,7 @@ func TestLocateAllAnswersAsLocateDoes(t *testing.T) {
 		}},
 		{Ring: ring, Object: byKind("ConfigMap", "default", "last"), NextShards: new(int32(0))},
 	}
+
 	var all []*pb.LocateAllRequest
 	for i, q := range questions {
 		all = append(all, &pb.LocateAllRequest{Id: fmt.Sprint("question ", i), Question: q})
@@ -76,16 +81,20 @@ func TestLocateAllAnswersAsLocateDoes(t *testing.T) {
 
 	answers := s.ask(all)
 	require.Len(t, answers, len(questions))
+
 	seen := map[codes.Code]bool{}
+
 	for i, got := range answers {
 		want, err := s.Locate(t.Context(), questions[i])
 		st := status.Convert(err)
 		seen[st.Code()] = true
 		require.Equal(t, all[i].GetId(), got.GetId())
+
 		if err == nil {
 			require.Truef(t, proto.Equal(want, got.GetAnswer()), "want %v, got %v", want, got)
 			continue
 		}
+
 		e := got.GetError()
 		require.NotNil(t, e)
 		require.EqualValues(t, st.Code(), e.GetCode())
@@ -143,8 +152,10 @@ func TestManyQuestionsAreAnsweredInOrder(t *testing.T) {
 			Ring: ring, Object: byKind("ConfigMap", "default", fmt.Sprint("object-", i)), NextShards: new(int32(0)),
 		}})
 	}
+
 	answers := s.ask(all)
 	require.Len(t, answers, len(all))
+
 	for i, got := range answers {
 		require.Equal(t, all[i].GetId(), got.GetId())
 		require.Equal(t, all[i].GetQuestion().GetObject().GetName(), got.GetAnswer().GetLocations()[0].GetPartitionKey().GetName())
@@ -154,16 +165,21 @@ func TestManyQuestionsAreAnsweredInOrder(t *testing.T) {
 // TestClientThatReadsNoAnswersIsNotReadFrom: it cannot make the server keep answers for it.
 func TestClientThatReadsNoAnswersIsNotReadFrom(t *testing.T) {
 	s := startServer(t)
+
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
+
 	stream, err := s.LocateAll(ctx)
 	require.NoError(t, err)
 
 	const questions = 1 << 20 // 256 MiB of them
+
 	var sent atomic.Int64
+
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
+
 		for sent.Load() < questions && stream.Send(&pb.LocateAllRequest{Id: strings.Repeat("x", 256)}) == nil {
 			sent.Add(1)
 		}
@@ -178,6 +194,7 @@ func TestClientThatReadsNoAnswersIsNotReadFrom(t *testing.T) {
 		return stands
 	}, patience, 20*interval, "it is held up")
 	require.Less(t, sent.Load(), int64(questions/10))
+
 	res, err := stream.Recv()
 	require.NoError(t, err)
 	require.NotNil(t, res.GetError())
@@ -195,6 +212,7 @@ func TestLocateAllThatIsCancelledEnds(t *testing.T) {
 	_, err = stream.Recv()
 	require.NoError(t, err)
 	cancel()
+
 	_, err = stream.Recv()
 	require.Equal(t, codes.Canceled, status.Code(err))
 	require.Eventually(t, func() bool { return cancelled(t, "LocateAll") == before+1 }, patience, interval)

@@ -52,6 +52,7 @@ func newReplicas(t *testing.T) *replicas {
 	config.Impersonate = rest.ImpersonationConfig{UserName: "anybody", Groups: []string{"system:authenticated"}}
 	anybody, err := client.New(config, client.Options{})
 	require.NoError(t, err)
+
 	r.anybody = anybody
 
 	return r
@@ -132,6 +133,7 @@ func (r *replicas) call(s *server) error {
 
 	conn, err := grpc.NewClient(s.address, grpc.WithTransportCredentials(r.trust()))
 	require.NoError(r.t, err)
+
 	defer func() { _ = conn.Close() }()
 
 	_, err = healthpb.NewHealthClient(conn).Check(r.t.Context(), &healthpb.HealthCheckRequest{})
@@ -148,6 +150,7 @@ func (s *server) shown() *x509.Certificate {
 		NextProtos:         []string{"h2"},
 	})
 	require.NoError(s.t, err)
+
 	defer func() { _ = conn.Close() }()
 
 	return conn.ConnectionState().PeerCertificates[0]
@@ -159,10 +162,12 @@ func (r *replicas) agreed(which func(*x509.Certificate) bool) {
 
 	require.Eventually(r.t, func() bool {
 		secret := r.secret()
+
 		pair, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
 		if err != nil || !which(pair.Leaf) || r.published().Data["ca.crt"] != string(secret.Data["ca.crt"]) {
 			return false
 		}
+
 		for _, s := range r.all {
 			if !s.shown().Equal(pair.Leaf) || r.call(s) != nil {
 				return false
@@ -218,8 +223,10 @@ func TestRotationDropsNothing(t *testing.T) {
 
 	// Calls over the one connection, all the time.
 	var calls atomic.Int64
+
 	ctx, stop := context.WithCancel(t.Context())
 	failed := make(chan error, 1)
+
 	go func() {
 		for ctx.Err() == nil {
 			if _, err := s.GetRing(t.Context(), &pb.GetRingRequest{Name: ring}); err != nil {
@@ -238,12 +245,15 @@ func TestRotationDropsNothing(t *testing.T) {
 	overlap := false
 	require.NoError(t, wait.PollUntilContextTimeout(t.Context(), interval, patience, true, func(context.Context) (bool, error) {
 		switched := true
+
 		for _, s := range r.all {
 			if err := r.call(s); err != nil {
 				return false, err
 			}
+
 			switched = switched && !s.shown().Equal(before)
 		}
+
 		overlap = overlap || s.shown().Equal(before) && r.published().Data["ca.crt"] != authorities
 
 		return switched, nil
@@ -252,6 +262,7 @@ func TestRotationDropsNothing(t *testing.T) {
 	r.agreed(func(c *x509.Certificate) bool { return !c.Equal(before) })
 
 	require.NoError(t, s.shard(ring, namespace, "a").Acquire(t.Context()))
+
 	_, err = stream.Recv()
 	require.NoError(t, err, "the stream was dropped")
 	stop()

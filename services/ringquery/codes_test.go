@@ -34,6 +34,7 @@ func TestClientsSeeEveryDocumentedCode(t *testing.T) {
 	ring, ns := s.makeRing(configMaps())
 	s.configMap(ns, "x", nil)
 	s.configMap(ns, "y", nil)
+
 	strict := startServer(t, "--authentication", "kubernetes")
 
 	getRing := func(s pb.DiagnosticsServiceClient, ctx context.Context, name string) error {
@@ -50,6 +51,7 @@ func TestClientsSeeEveryDocumentedCode(t *testing.T) {
 	}
 
 	documented := documentedCodes(t)
+
 	for code, fail := range map[codes.Code]func() error{
 		codes.InvalidArgument: func() error { return getRing(s, t.Context(), "No Name") },
 		codes.Unauthenticated: func() error { return getRing(strict, t.Context(), ring) },
@@ -66,6 +68,7 @@ func TestClientsSeeEveryDocumentedCode(t *testing.T) {
 			first, err := s.ListAssignments(t.Context(), req)
 			require.NoError(t, err)
 			p.answer(http.StatusGone, expired)
+
 			req.PageToken = first.GetNextPageToken()
 			_, err = s.ListAssignments(t.Context(), req)
 
@@ -116,7 +119,9 @@ func documentedCodes(t *testing.T) map[codes.Code]bool {
 
 	text, err := os.ReadFile("../../proto/clusterring/diagnostics/v1alpha1/diagnostics_service.proto")
 	require.NoError(t, err)
+
 	found := map[codes.Code]bool{}
+
 	for _, line := range regexp.MustCompile(`(?m)^// {3}- ([A-Z_, ]+):`).FindAllStringSubmatch(string(text), -1) {
 		for name := range strings.SplitSeq(line[1], ", ") {
 			var code codes.Code
@@ -144,10 +149,13 @@ func serve(t *testing.T, service *api.Service) pb.DiagnosticsServiceClient {
 
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
+
 	server := grpc.NewServer()
 	service.Register(server)
+
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(listener) }()
+
 	conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
 	t.Cleanup(func() {

@@ -69,6 +69,7 @@ func (x *explaining) report(ring, fingerprint string) {
 
 	r := &v1alpha1.ClusterRing{}
 	require.NoError(x.t, x.plane.Client.Get(x.t.Context(), types.NamespacedName{Name: ring}, r))
+
 	r.Status.Assignment = &v1alpha1.AssignmentStatus{Fingerprint: fingerprint}
 	for kind, reason := range map[string]string{
 		v1alpha1.ConditionAssigned: v1alpha1.ReasonAllAssigned, v1alpha1.ConditionWebhookRegistered: v1alpha1.ReasonRegistered,
@@ -122,7 +123,9 @@ func (x *explaining) golden(res *pb.ExplainResponse, names ...string) {
 	x.t.Helper()
 
 	text := explanationText(res)
+
 	replace := append(slices.Clone(names), v1alpha1.RingSuffix(x.name), "<suffix>", x.name, "<ring>", x.ns, "<namespace>")
+
 	text = strings.NewReplacer(replace...).Replace(text)
 	for pattern, name := range map[string]string{
 		`partition \d+`: "partition <partition>", `\d+ s (ago|old)`: "<age> $1", `\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ`: "<time>",
@@ -134,6 +137,7 @@ func (x *explaining) golden(res *pb.ExplainResponse, names ...string) {
 	if *update {
 		require.NoError(x.t, os.WriteFile(path, []byte(text), 0o600))
 	}
+
 	want, err := os.ReadFile(path)
 	require.NoError(x.t, err)
 	require.Equal(x.t, string(want), text)
@@ -149,6 +153,7 @@ func explanationText(res *pb.ExplainResponse) string {
 
 	for _, f := range res.GetFindings() {
 		fmt.Fprintf(&b, "\n%s %s %s\n%s\n", strings.TrimPrefix(f.GetSeverity().String(), "SEVERITY_"), f.GetReason(), f.GetRing(), f.GetMessage())
+
 		if f.GetAdvice() != "" {
 			fmt.Fprintf(&b, "→ %s\n", f.GetAdvice())
 		}
@@ -158,12 +163,15 @@ func explanationText(res *pb.ExplainResponse) string {
 		a := r.GetAssignment()
 		fmt.Fprintf(&b, "\nring %s: %s, covered %t\n  %s: at %q, belongs to %q, owner %q, drain time known %t\n", r.GetRing(), r.GetRole(), r.GetCovered(),
 			a.GetState(), a.GetShard(), a.GetDesiredShard(), a.GetOwner(), a.GetDrainTime() != nil)
+
 		if l := r.GetLocation(); l != nil {
 			fmt.Fprintf(&b, "  location: %s, %s, next %v\n", l.GetShard(), l.GetNamespaceCoverage(), l.GetNextShards())
 		}
+
 		if s := r.GetActualShard(); s != nil {
 			fmt.Fprintf(&b, "  actual shard: %q, holder %q, available %t\n", s.GetName(), s.GetHolder(), s.GetAvailable())
 		}
+
 		if w := r.GetOwner(); w != nil {
 			fmt.Fprintf(&b, "  owner %s %s/%s: %s, at %q, draining %t\n", w.GetResource(), w.GetNamespace(), w.GetName(), w.GetFound(), w.GetShard(), w.GetDraining())
 		}
@@ -310,6 +318,7 @@ func TestExplainTwoRings(t *testing.T) {
 			name = candidate
 		}
 	}
+
 	labels := x.at("b")
 	labels[v1alpha1.ShardLabel(two)] = "gone"
 	object := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}, Value: 1}
@@ -341,6 +350,7 @@ func TestExplainRemembersResources(t *testing.T) {
 	x := startExplaining(t, v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{Resource: "secrets"}}}, "a", "b")
 	name := x.ofB()
 	x.configMap(x.ns, name, x.at("b"))
+
 	ask := func() (*pb.ExplainResponse, error) {
 		return x.Explain(t.Context(), &pb.ExplainRequest{Object: byKind("ConfigMap", x.ns, name), Ring: x.name})
 	}
@@ -353,6 +363,7 @@ func TestExplainRemembersResources(t *testing.T) {
 
 	r := &v1alpha1.ClusterRing{}
 	require.NoError(t, x.plane.Client.Get(t.Context(), types.NamespacedName{Name: x.name}, r))
+
 	r.Status.Assignment.Resources = nil
 	for _, resource := range slices.Concat(configMaps().Resources, r.Spec.Resources) {
 		r.Status.Assignment.Resources = append(r.Status.Assignment.Resources, v1alpha1.AssignedResource(resource))

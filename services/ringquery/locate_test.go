@@ -58,6 +58,7 @@ func TestLocateAgreesWithTheRing(t *testing.T) {
 		name := fmt.Sprint("object-", i)
 		k := key.Key{Kind: "ConfigMap", Namespace: "default", Name: name}
 		owner, _ := table.Owner(k.Hash())
+
 		want := &pb.Location{
 			Ring:              ring,
 			Role:              pb.Role_ROLE_MAIN,
@@ -90,6 +91,7 @@ func TestLocateNamesAsManyNextShardsAsAskedFor(t *testing.T) {
 	require.Empty(t, alone.GetNextShards())
 
 	s.makeShards(ring, ns, "a", "b", "c", "d")
+
 	for asked, want := range map[int32]int{0: 0, 1: 1, 3: 3, 10: 3} {
 		got := s.locate(&pb.LocateRequest{Ring: ring, Object: object, NextShards: new(asked)})
 		require.NotEmpty(t, got.GetShard())
@@ -110,6 +112,7 @@ func TestLocateWithoutRingAsksAllOfThem(t *testing.T) {
 	two, _ := s.makeRing(spec)
 	res, err := s.Locate(t.Context(), &pb.LocateRequest{Object: object})
 	require.NoError(t, err)
+
 	var rings []string
 	for _, l := range res.GetLocations() {
 		rings = append(rings, l.GetRing())
@@ -128,6 +131,7 @@ func TestLocateOfClusterScopedObjects(t *testing.T) {
 
 	main := s.locate(&pb.LocateRequest{Ring: ring, Object: byKind("PersistentVolume", "", "pv")})
 	require.Equal(t, pb.NamespaceCoverage_NAMESPACE_COVERAGE_COVERED, main.GetNamespaceCoverage())
+
 	child := s.locate(&pb.LocateRequest{Ring: ring, Object: byKind("ConfigMap", "default", "x"), Owner: ownerByKind("PersistentVolume", "pv")})
 	require.Empty(t, child.GetPartitionKey().GetNamespace(), "the owner has no namespace")
 	require.Equal(t, main.GetHash(), child.GetHash())
@@ -218,6 +222,7 @@ func TestLocateFailures(t *testing.T) {
 // violated returns the fields that a status complains about.
 func violated(st *status.Status) string {
 	var fields []string
+
 	for _, d := range st.Details() {
 		if bad, ok := d.(*errdetails.BadRequest); ok {
 			for _, v := range bad.GetFieldViolations() {
@@ -237,6 +242,7 @@ func (s *server) makeDeletingRing() string {
 	get := func() *v1alpha1.ClusterRing {
 		ring := &v1alpha1.ClusterRing{}
 		require.NoError(s.t, s.plane.Client.Get(context.WithoutCancel(s.t.Context()), types.NamespacedName{Name: name}, ring))
+
 		return ring
 	}
 	ring := get()
@@ -258,6 +264,7 @@ func TestResourceThatAppearsLaterIsFound(t *testing.T) {
 	group := s.plane.Namespace(t) + ".example.com"
 	ring, ns := s.makeRing(v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{Group: group, Resource: "bars"}}})
 	s.makeShards(ring, ns, "a")
+
 	req := &pb.LocateRequest{Object: &pb.ObjectReference{Group: group, Type: &pb.ObjectReference_Kind{Kind: "Bar"}, Namespace: "default", Name: "x"}}
 	_, err := s.Locate(t.Context(), req)
 	require.Equal(t, codes.FailedPrecondition, status.Code(err))

@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
-	"github.com/clusterring/clusterring/services/ringquery/certtest"
+	"github.com/clusterring/clusterring/services/internal/certtest"
 )
 
 // What a server has to hold: this many who watch, on so many connections, and this much memory at most.
@@ -40,6 +40,7 @@ func TestThousandWatchersFitIntoMemory(t *testing.T) {
 	s, pid := startProcess(t)
 	idle := s.peak(pid)
 	ring, namespace := s.makeRing(configMaps())
+
 	names := make([]string, shardsInMemory)
 	for i := range names {
 		names[i] = fmt.Sprintf("shard-%02d", i)
@@ -48,6 +49,7 @@ func TestThousandWatchersFitIntoMemory(t *testing.T) {
 
 	token := s.caller(viewerRole).token
 	s.asks(s.connect(bearer(token)), ring, codes.OK)
+
 	streams := make([]pb.DiagnosticsService_WatchRingClient, 0, watchers)
 	for range watchers / perConnection {
 		conn := s.connect(bearer(token))
@@ -55,6 +57,7 @@ func TestThousandWatchersFitIntoMemory(t *testing.T) {
 			streams = append(streams, s.follow(conn, ring))
 		}
 	}
+
 	before := s.ring(ring).GetRing().GetFingerprint()
 	s.all(streams, func(res *pb.WatchRingResponse) bool { return res.GetRing().GetFingerprint() == before })
 
@@ -83,6 +86,7 @@ func (s *secured) all(streams []pb.DiagnosticsService_WatchRingClient, wanted fu
 	s.t.Helper()
 
 	var wait sync.WaitGroup
+
 	failed := make(chan error, len(streams))
 	for _, stream := range streams {
 		wait.Go(func() {
@@ -92,6 +96,7 @@ func (s *secured) all(streams []pb.DiagnosticsService_WatchRingClient, wanted fu
 					failed <- err
 					return
 				}
+
 				if wanted(res) {
 					return
 				}
@@ -132,7 +137,9 @@ func (s *secured) peak(pid int) int {
 
 	f, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
 	require.NoError(s.t, err)
+
 	defer func() { _ = f.Close() }()
+
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		if value, ok := strings.CutPrefix(lines.Text(), "VmHWM:"); ok {
 			kib, err := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(value), " kB"))

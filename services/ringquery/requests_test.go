@@ -83,6 +83,7 @@ func TestEveryMistakeIsNamed(t *testing.T) {
 		err := s.send(c.req)
 		if bulk, ok := c.req.(*pb.LocateAllRequest); ok {
 			require.NoError(t, err)
+
 			e := s.ask([]*pb.LocateAllRequest{bulk})[0].GetError()
 			require.EqualValues(t, codes.InvalidArgument, e.GetCode())
 			require.Len(t, e.GetViolations(), 1)

@@ -23,19 +23,25 @@ func TestRestartFailsNoCall(t *testing.T) {
 	ring, _ := leaving.makeRing(configMaps())
 	staying.waitRing(ring)
 
-	var service atomic.Pointer[server]
-	var dialed atomic.Int64
+	var (
+		service atomic.Pointer[server]
+		dialed  atomic.Int64
+	)
 	service.Store(leaving)
+
 	conn, err := grpc.NewClient("passthrough:///ringquery", grpc.WithTransportCredentials(r.trust()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			dialed.Add(1)
 			return (&net.Dialer{}).DialContext(ctx, "tcp", service.Load().address)
 		}))
 	require.NoError(t, err)
+
 	defer func() { _ = conn.Close() }()
 
 	var callers sync.WaitGroup
+
 	busy, stop := context.WithCancel(t.Context())
+
 	failed := make(chan error, 8)
 	for range cap(failed) {
 		callers.Go(func() {

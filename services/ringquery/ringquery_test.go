@@ -117,6 +117,7 @@ func execute(log *testLog, args ...string) (done chan error, cancel context.Canc
 	cmd := ringquery.NewCommand()
 	cmd.SetArgs(args)
 	cmd.SetErr(log)
+
 	done = make(chan error, 1)
 	go func() { done <- cmd.ExecuteContext(ctx) }()
 
@@ -136,6 +137,7 @@ func (l *testLog) Write(line []byte) (int, error) {
 
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
+
 	l.lines = append(l.lines, string(line))
 
 	return len(line), nil
@@ -157,6 +159,7 @@ func (l *testLog) count(text string) int {
 	defer l.mutex.Unlock()
 
 	count := 0
+
 	for _, line := range l.lines {
 		if strings.Contains(line, text) {
 			count++
@@ -231,8 +234,10 @@ func (s *server) ring(name string) *pb.GetRingResponse {
 
 func TestReflectionDescribesTheService(t *testing.T) {
 	s := startServer(t)
+
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
+
 	stream, err := reflectionpb.NewServerReflectionClient(s.conn).ServerReflectionInfo(ctx)
 	require.NoError(t, err)
 	require.NoError(t, stream.Send(&reflectionpb.ServerReflectionRequest{
@@ -279,6 +284,7 @@ func (s *server) probe() (code int, err error) {
 
 	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, "http://"+s.health+"/readyz", http.NoBody)
 	require.NoError(s.t, err)
+
 	res, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
 	if err != nil {
 		return 0, err
@@ -304,6 +310,7 @@ func TestMistakesAreToldAtOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			args := append([]string{"--kubeconfig", plane.ServiceKubeconfig(t, "ringquery")}, append(common, c.args...)...)
+
 			done, cancel := execute(&testLog{t: t}, args...)
 			defer cancel()
 			require.Eventually(t, func() bool { return len(done) > 0 }, patience, interval)
@@ -317,6 +324,7 @@ func TestLargestRequestFits(t *testing.T) {
 	s := startServer(t)
 	ring, _ := s.makeRing(configMaps())
 	req := &pb.SimulateRequest{Ring: ring}
+
 	name := func(kind string, i int) string { return fmt.Sprintf("%s-%04d-%s", kind, i, strings.Repeat("x", 63-7)) }
 	for i := range 1000 {
 		req.Add = append(req.Add, name("a", i))

@@ -25,19 +25,24 @@ func configMaps() v1alpha1.ClusterRingSpec {
 
 func TestListRingsGivesEveryRingOnce(t *testing.T) {
 	s := startServer(t)
+
 	var made []string
+
 	for range 3 {
 		ring, _ := s.makeRing(configMaps())
 		made = append(made, ring)
 	}
 
 	var names []string
+
 	for token := ""; ; {
 		res, err := s.ListRings(t.Context(), &pb.ListRingsRequest{PageSize: 1, PageToken: token})
 		require.NoError(t, err)
+
 		for _, r := range res.GetRings() {
 			names = append(names, r.GetName())
 		}
+
 		if token = res.GetNextPageToken(); token == "" {
 			break
 		}
@@ -60,7 +65,7 @@ func TestGetRingShowsWhatTheRingDeclares(t *testing.T) {
 
 	ring := s.ring(name).GetRing()
 	require.Equal(t, name, ring.GetName())
-	require.Equal(t, "kubernetes.io/metadata.name notin (kube-system,sharding-system)", ring.GetNamespaceSelector())
+	require.Equal(t, "kubernetes.io/metadata.name notin (kube-node-lease,kube-public,kube-system,sharding-system)", ring.GetNamespaceSelector())
 	require.WithinRange(t, ring.GetCreateTime().AsTime(), time.Unix(1, 0), time.Unix(1<<40, 0))
 	require.Len(t, ring.GetFingerprint(), 16)
 	require.Empty(t, ring.GetConditions())
@@ -83,6 +88,7 @@ func TestGetRingShowsItsShards(t *testing.T) {
 	require.NoError(t, gone.Acquire(t.Context()))
 	lease, err := gone.Lease(t.Context())
 	require.NoError(t, err)
+
 	lease.Spec.HolderIdentity, lease.Labels[v1alpha1.LabelState] = nil, "dead"
 	require.NoError(t, s.plane.Client.Update(t.Context(), lease))
 	s.label(ns, "a", "uncertain")
@@ -96,8 +102,11 @@ func TestGetRingShowsItsShards(t *testing.T) {
 	require.EqualValues(t, 3, res.GetRing().GetAvailableShards())
 	require.NotEqual(t, empty, res.GetRing().GetFingerprint())
 
-	var partitions int32
-	var share float64
+	var (
+		partitions int32
+		share      float64
+	)
+
 	for _, shard := range res.GetShards()[:3] {
 		require.True(t, shard.GetAvailable())
 		require.Equal(t, ns, shard.GetNamespace())
@@ -124,6 +133,7 @@ func (s *server) label(namespace, name, state string) {
 
 	lease, err := s.shard("", namespace, name).Lease(s.t.Context())
 	require.NoError(s.t, err)
+
 	patch := []byte(`{"metadata":{"labels":{"` + v1alpha1.LabelState + `":"` + state + `"}}}`)
 	require.NoError(s.t, s.plane.Client.Patch(s.t.Context(), lease, client.RawPatch(types.MergePatchType, patch)))
 }
@@ -137,6 +147,7 @@ func TestGetRingShowsProblemsAndConditions(t *testing.T) {
 
 	ring := &v1alpha1.ClusterRing{}
 	require.NoError(t, s.plane.Client.Get(t.Context(), types.NamespacedName{Name: name}, ring))
+
 	at := metav1.NewTime(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 	ring.Status.Conditions = []metav1.Condition{
 		{Type: "Ready", Status: "False", Reason: "ReconciliationFailed", Message: "why", LastTransitionTime: at, ObservedGeneration: 1},
@@ -152,6 +163,7 @@ func TestGetRingShowsProblemsAndConditions(t *testing.T) {
 		require.False(t, shard.GetAvailable())
 		require.Contains(t, shard.GetProblem(), "held in the namespaces")
 	}
+
 	conditions := res.GetRing().GetConditions()
 	require.Equal(t, "Assigned", conditions[0].GetType())
 	require.Equal(t, "Ready", conditions[1].GetType())

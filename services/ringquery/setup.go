@@ -44,7 +44,7 @@ func setup(ctx context.Context, rt *kit.Runtime, options *options) error {
 		return err
 	}
 
-	if err := server.AddTo(rt.Manager); err != nil {
+	if err := server.SetupWithManager(rt.Manager); err != nil {
 		return err
 	}
 
@@ -66,7 +66,7 @@ func guard(rt *kit.Runtime, options auth.Options, server *transport.Server) erro
 		Clock:   rt.Clock,
 		Log:     rt.Log,
 	}
-	if err := g.AddTo(rt.Manager); err != nil {
+	if err := g.SetupWithManager(rt.Manager); err != nil {
 		return err
 	}
 

@@ -31,6 +31,7 @@ func TestSimulateSaysWhatWouldMove(t *testing.T) {
 	s := startServer(t)
 	ring, ns := s.makeRing(configMaps())
 	s.makeShards(ring, ns, "a", "b", "c")
+
 	before, after := hashring.New([]string{"a", "b", "c"}), hashring.New([]string{"a", "d", "x"})
 
 	res, err := s.Simulate(t.Context(), &pb.SimulateRequest{
@@ -40,7 +41,9 @@ func TestSimulateSaysWhatWouldMove(t *testing.T) {
 	require.Equal(t, before.Fingerprint(), res.GetFingerprintBefore())
 	require.Equal(t, after.Fingerprint(), res.GetFingerprintAfter())
 	require.InDelta(t, 2.0/3, res.GetLeast(), 1e-9)
+
 	moved := 0
+
 	for partition := range hashring.Partitions {
 		was, _ := before.OwnerOf(partition)
 		if is, _ := after.OwnerOf(partition); is != was {
@@ -72,21 +75,27 @@ func TestSimulateCountsRealObjects(t *testing.T) {
 	spec.Resources = append(spec.Resources, v1alpha1.RingResource{Resource: "services"}, v1alpha1.RingResource{Group: "example.com", Resource: "foos"})
 	ring, ns := s.makeRing(spec)
 	s.makeShards(ring, ns, "a", "b")
+
 	before, after := hashring.New([]string{"a", "b"}), hashring.New([]string{"a", "b", "c"})
 
 	const objects = 520
+
 	was, is, moved := map[string]int64{}, map[string]int64{}, int64(0)
+
 	var makers sync.WaitGroup
+
 	for i := range objects {
 		k := key.Key{Kind: "ConfigMap", Namespace: covered, Name: fmt.Sprint("object-", i)}
 		from, _ := before.Owner(k.Hash())
 		to, _ := after.Owner(k.Hash())
 		was[from]++
+
 		is[to]++
 		if from != to {
 			moved++
 		}
 	}
+
 	for maker := range 8 {
 		makers.Go(func() {
 			for i := maker; i < objects; i += 8 {
@@ -100,10 +109,12 @@ func TestSimulateCountsRealObjects(t *testing.T) {
 
 	res, err := s.Simulate(t.Context(), &pb.SimulateRequest{Ring: ring, Add: []string{"c"}, CountObjects: true})
 	require.NoError(t, err)
+
 	for _, shard := range res.GetShards() {
 		require.Equal(t, was[shard.GetName()], shard.GetObjectsBefore(), shard)
 		require.Equal(t, is[shard.GetName()], shard.GetObjectsAfter(), shard)
 	}
+
 	counted := res.GetCounted()
 	require.Len(t, counted, 3)
 	require.Equal(t, "configmaps", counted[0].GetResource())
@@ -130,18 +141,21 @@ func TestCountingGoesOnWhereAListHasExpired(t *testing.T) {
 			return false
 		}
 		w.Header().Set("Content-Type", "application/json")
+
 		if !asked {
 			asked = true
 			w.WriteHeader(http.StatusGone)
 			_, _ = w.Write([]byte(strings.Replace(expired, `"status":`, `"metadata":{"continue":"here"},"status":`, 1)))
 		} else {
 			assert.Equal(t, "here", r.URL.Query().Get("continue"))
+
 			_, _ = w.Write([]byte(`{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","items":[{"metadata":{"namespace":"default","name":"x"}}]}`))
 		}
 
 		return true
 	}
 	p.instead.Store(&once)
+
 	res, err := s.Simulate(t.Context(), req)
 	require.NoError(t, err)
 	require.True(t, asked)
@@ -149,6 +163,7 @@ func TestCountingGoesOnWhereAListHasExpired(t *testing.T) {
 	require.EqualValues(t, 1, res.GetCounted()[0].GetObjects())
 
 	p.answer(http.StatusGone, expired)
+
 	res, err = s.Simulate(t.Context(), req)
 	require.NoError(t, err)
 	require.Contains(t, res.GetCounted()[0].GetProblem(), "not all were counted")

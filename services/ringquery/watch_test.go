@@ -37,6 +37,7 @@ func watch(t *testing.T, client pb.DiagnosticsServiceClient, ring string) *watch
 
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
+
 	stream, err := client.WatchRing(ctx, &pb.WatchRingRequest{Name: ring})
 	require.NoError(t, err)
 
@@ -63,6 +64,7 @@ func (w *watcher) next() *pb.WatchRingResponse {
 		require.ElementsMatch(w.t, available(res), shards)
 		require.True(w.t, slices.IsSorted(res.GetJoined()) && slices.IsSorted(res.GetLeft()))
 	}
+
 	w.last = res
 
 	return res
@@ -98,6 +100,7 @@ func TestWatchRingTellsOfEveryChange(t *testing.T) {
 
 	a := s.shard(ring, ns, "a")
 	require.NoError(t, a.Acquire(t.Context()))
+
 	res := w.until(func(res *pb.WatchRingResponse) bool { return len(res.GetShards()) == 1 })
 	require.Equal(t, []string{"a"}, res.GetJoined())
 	require.Equal(t, "a", res.GetShards()[0].GetHolder())
@@ -109,6 +112,7 @@ func TestWatchRingTellsOfEveryChange(t *testing.T) {
 	require.Equal(t, []string{"b"}, w.until(func(res *pb.WatchRingResponse) bool { return len(res.GetShards()) == 2 }).GetJoined())
 
 	s.label(ns, "b", "expired")
+
 	res = w.until(func(res *pb.WatchRingResponse) bool {
 		return res.GetShards()[1].GetState() == pb.ShardState_SHARD_STATE_EXPIRED
 	})
@@ -116,6 +120,7 @@ func TestWatchRingTellsOfEveryChange(t *testing.T) {
 	require.Empty(t, res.GetLeft())
 
 	require.NoError(t, a.Release(t.Context()))
+
 	res = w.until(func(res *pb.WatchRingResponse) bool { return res.GetShards()[0].GetHolder() == "" })
 	require.Equal(t, []string{"a"}, res.GetLeft())
 	require.Len(t, res.GetShards(), 2)
@@ -133,6 +138,7 @@ func TestWatchRingTellsOfEveryChange(t *testing.T) {
 	w.until(func(res *pb.WatchRingResponse) bool { return len(res.GetRing().GetResources()) == 1 })
 
 	require.NoError(t, s.plane.Client.Delete(t.Context(), object))
+
 	_, err := w.Recv()
 	require.Equal(t, codes.NotFound, status.Code(err), err)
 	require.Equal(t, "RING_NOT_FOUND", reason(err))
@@ -174,6 +180,7 @@ func TestRenewalsAreNoMessages(t *testing.T) {
 		require.NoError(t, s.shard(ring, ns, "a").Renew(t.Context()))
 	}
 	s.label(ns, "a", "ready")
+
 	res := w.next()
 	require.Equal(t, pb.ShardState_SHARD_STATE_READY, res.GetShards()[0].GetState())
 	require.EqualValues(t, 1, res.GetRevision())
@@ -183,13 +190,16 @@ func TestRenewalsAreNoMessages(t *testing.T) {
 // TestSlowReaderGetsTheLastState does not read while a ring changes 200 times, each time with a message of 32 KiB.
 func TestSlowReaderGetsTheLastState(t *testing.T) {
 	const changes = 200
+
 	s := startServer(t)
 	ring, ns := s.makeRing(configMaps())
 	s.condition(ring, strings.Repeat("x", 32<<10))
 	conn, err := grpc.NewClient(s.address, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(1<<20))
 	require.NoError(t, err)
+
 	defer func() { _ = conn.Close() }()
+
 	slow := watch(t, pb.NewDiagnosticsServiceClient(conn), ring)
 	quick := watch(t, s, ring)
 	slow.next()
@@ -204,6 +214,7 @@ func TestSlowReaderGetsTheLastState(t *testing.T) {
 		}
 	}
 	require.NoError(t, s.shard(ring, ns, "the-last").Acquire(t.Context()))
+
 	last := func(res *pb.WatchRingResponse) bool { return slices.Contains(available(res), "the-last") }
 	end := quick.until(last)
 	require.GreaterOrEqual(t, end.GetRevision(), int64(changes+1), "each write is a change")
@@ -256,15 +267,18 @@ func cancelled(t *testing.T, method string) int {
 
 	families, err := metrics.Registry.Gather()
 	require.NoError(t, err)
+
 	for _, family := range families {
 		if family.GetName() != "grpc_server_handled_total" {
 			continue
 		}
+
 		for _, m := range family.GetMetric() {
 			labels := map[string]string{}
 			for _, l := range m.GetLabel() {
 				labels[l.GetName()] = l.GetValue()
 			}
+
 			if labels["grpc_method"] == method && labels["grpc_code"] == "Canceled" {
 				return int(m.GetCounter().GetValue())
 			}
@@ -280,6 +294,7 @@ func TestWatchEndsWhenTheServerStops(t *testing.T) {
 	w := watch(t, s, ring)
 	w.next()
 	s.cancel()
+
 	_, err := w.Recv()
 	require.NotErrorIs(t, err, io.EOF)
 	require.Equal(t, codes.Unavailable, status.Code(err), err)
@@ -290,6 +305,7 @@ func TestAgesOfRenewals(t *testing.T) {
 	s := startServer(t)
 	ring, ns := s.makeRing(configMaps())
 	s.makeShards(ring, ns, "a")
+
 	shard := func() *pb.Shard { return s.ring(ring).GetShards()[0] }
 
 	require.True(t, shard().GetAgeIsLowerBound())

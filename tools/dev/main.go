@@ -29,6 +29,7 @@ func main() {
 func start() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+
 	d := dev{out: os.Stdout, builder: &toolcache.Builder{Progress: toolcache.Console(os.Stderr)}}
 	switch err := d.run(ctx, os.Args[1:]); {
 	case errors.Is(err, flag.ErrHelp):
@@ -37,6 +38,7 @@ func start() int {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		return 1
 	}
+
 	return 0
 }
 
@@ -49,21 +51,26 @@ type dev struct {
 func (d dev) run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("dev", flag.ContinueOnError)
 	flags.Usage = func() { fmt.Fprint(os.Stderr, usage) }
+
 	list := flags.Bool("list", false, "print each tool and its version")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
+
 	tools, err := discover(ctx, ".")
 	if err != nil {
 		return err
 	}
+
 	if *list {
 		return d.printList(tools)
 	}
+
 	if flags.NArg() == 0 {
 		flags.Usage()
 		return errors.New("no tool is given")
 	}
+
 	return d.printPaths(ctx, tools, flags.Args())
 }
 
@@ -73,6 +80,7 @@ func (d dev) printList(tools []tool) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -82,16 +90,20 @@ func (d dev) printPaths(ctx context.Context, tools []tool, names []string) error
 		if err != nil {
 			return err
 		}
+
 		d.builder.Cache = cache
 	}
+
 	for _, name := range names {
 		path, err := ensure(ctx, name, tools, d.builder)
 		if err != nil {
 			return err
 		}
+
 		if _, err := fmt.Fprintln(d.out, path); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }

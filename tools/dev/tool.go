@@ -30,17 +30,22 @@ func discover(ctx context.Context, root string) ([]tool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("look for tools: %w", err)
 	}
+
 	if len(files) == 0 {
 		return nil, fmt.Errorf("no tools in %s: run this command in tools/dev", root)
 	}
+
 	var tools []tool
+
 	for _, file := range files {
 		t, err := readTool(ctx, file)
 		if err != nil {
 			return nil, err
 		}
+
 		tools = append(tools, t)
 	}
+
 	return tools, nil
 }
 
@@ -49,6 +54,7 @@ func readTool(ctx context.Context, file string) (tool, error) {
 	if err != nil {
 		return tool{}, fmt.Errorf("read %s: %w", file, err)
 	}
+
 	var module struct {
 		Tool    []struct{ Path string }
 		Require []struct{ Path, Version string }
@@ -56,20 +62,25 @@ func readTool(ctx context.Context, file string) (tool, error) {
 	if err := json.Unmarshal(output, &module); err != nil {
 		return tool{}, fmt.Errorf("read %s: %w", file, err)
 	}
+
 	name := strings.TrimSuffix(filepath.Base(file), ".mod")
 	if len(module.Tool) != 1 || path.Base(module.Tool[0].Path) != name {
 		return tool{}, fmt.Errorf("%s must have one tool directive, for a package named %s", file, name)
 	}
+
 	t := tool{name: name, modfile: filepath.ToSlash(file), pkg: module.Tool[0].Path}
+
 	longest := ""
 	for _, r := range module.Require { // a package belongs to the module with the longest matching path
 		if strings.HasPrefix(t.pkg+"/", r.Path+"/") && len(r.Path) > len(longest) {
 			longest, t.version = r.Path, r.Version
 		}
 	}
+
 	if t.version == "" {
 		return tool{}, fmt.Errorf("%s requires no module that contains %s: run make tidy", file, t.pkg)
 	}
+
 	return t, nil
 }
 
@@ -79,6 +90,7 @@ func ensure(ctx context.Context, name string, tools []tool, builder *toolcache.B
 	if i < 0 {
 		return "", fmt.Errorf("unknown tool %q: -list prints all tools", name)
 	}
+
 	t := tools[i]
 	// Tools read their version from these variables. The linker ignores variables that a tool does not have.
 	number := strings.TrimPrefix(t.version, "v")
@@ -86,5 +98,6 @@ func ensure(ctx context.Context, name string, tools []tool, builder *toolcache.B
 	dir, err := builder.Build(ctx, toolcache.Program{
 		Name: "tools/" + t.name, Version: t.version, Module: ".", Modfile: t.modfile, Package: t.pkg, Binary: t.name, LDFlags: stamps,
 	})
+
 	return filepath.Join(dir, t.name), err
 }

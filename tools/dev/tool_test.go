@@ -14,6 +14,7 @@ func TestListNamesEveryTool(t *testing.T) {
 	if err := (dev{out: &out}).run(t.Context(), []string{"-list"}); err != nil {
 		t.Fatal(err)
 	}
+
 	for _, name := range []string{"buf", "controller-gen", "golangci-lint", "gotestsum", "grpcurl", "protoc-gen-go-grpc"} {
 		if !strings.Contains(out.String(), name+" ") {
 			t.Errorf("%s is missing in:\n%s", name, out.String())
@@ -23,6 +24,7 @@ func TestListNamesEveryTool(t *testing.T) {
 
 func TestUnknownToolIsReported(t *testing.T) {
 	d := dev{out: &strings.Builder{}, builder: &toolcache.Builder{Cache: t.TempDir()}}
+
 	err := d.run(t.Context(), []string{"hammer"})
 	if err == nil || !strings.Contains(err.Error(), `unknown tool "hammer"`) {
 		t.Errorf("got %v", err)
@@ -40,6 +42,7 @@ func TestFileMustPinItsTool(t *testing.T) {
 		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
+
 		if _, err := readTool(t.Context(), file); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("for %q got %v, want: ...%s...", content, err, want)
 		}

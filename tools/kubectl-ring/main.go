@@ -19,8 +19,10 @@ func main() { os.Exit(run()) }
 
 func run() int {
 	klog.SetLogger(logr.Discard()) // the libraries also return the errors that they log
+
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+
 	return command.Run(ctx, os.Args[1:], command.Streams{
 		In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
 		InTerminal:  term.IsTerminal(int(os.Stdin.Fd())),

@@ -18,24 +18,29 @@ func Build(dir string) ([]*unstructured.Unstructured, error) {
 	if err != nil {
 		return nil, fmt.Errorf("build the kustomization in %s: %w", dir, err)
 	}
+
 	objects := make([]*unstructured.Unstructured, 0, built.Size())
 	for _, resource := range built.Resources() {
 		content, err := resource.MarshalJSON()
 		if err != nil {
 			return nil, fmt.Errorf("build the kustomization in %s: %w", dir, err)
 		}
+
 		object := &unstructured.Unstructured{}
 		if err := json.Unmarshal(content, &object.Object); err != nil {
 			return nil, fmt.Errorf("build the kustomization in %s: %w", dir, err)
 		}
+
 		objects = append(objects, object)
 	}
+
 	return objects, nil
 }
 
 // Find returns the sorted directories below root that contain a kustomization, except components, which cannot be built alone.
 func Find(root string) ([]string, error) {
 	var found []string
+
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
@@ -45,11 +50,13 @@ func Find(root string) ([]string, error) {
 		case entry.Name() == "kustomization.yaml":
 			found = append(found, filepath.Dir(path))
 		}
+
 		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("find kustomizations: %w", err)
 	}
 	slices.Sort(found)
+
 	return found, nil
 }

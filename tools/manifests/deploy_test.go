@@ -34,15 +34,18 @@ var binaries = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	built = dir
 	for name, path := range programs {
 		build := exec.Command("go", "build", "-buildvcs=false", "-o", filepath.Join(dir, name), path)
 		build.Dir = root
+
 		build.Stderr = os.Stderr
 		if err := build.Run(); err != nil {
 			return "", err
 		}
 	}
+
 	return dir, nil
 })
 
@@ -51,6 +54,7 @@ var built string
 
 func TestMain(m *testing.M) {
 	code := m.Run()
+
 	if err := os.RemoveAll(built); err != nil {
 		panic(err)
 	}
@@ -60,9 +64,11 @@ func TestMain(m *testing.M) {
 // eachKustomization runs check on what every kustomization of deploy/ that has Deployments puts on a cluster.
 func eachKustomization(t *testing.T, check func(t *testing.T, in *manifests.Installation)) {
 	t.Helper()
+
 	dirs, err := manifests.Find(filepath.Join(root, "deploy"))
 	require.NoError(t, err)
 	require.Greater(t, len(dirs), 10)
+
 	for _, dir := range dirs {
 		t.Run(strings.TrimPrefix(dir, root+"/"), func(t *testing.T) {
 			objects, err := manifests.Build(dir)
@@ -79,6 +85,7 @@ func eachKustomization(t *testing.T, check func(t *testing.T, in *manifests.Inst
 func TestPodsAreHardened(t *testing.T) {
 	eachKustomization(t, func(t *testing.T, in *manifests.Installation) {
 		t.Helper()
+
 		for _, d := range in.Deployments {
 			problems, err := manifests.Problems(d)
 			require.NoError(t, err)
@@ -91,6 +98,7 @@ func TestPodsAreHardened(t *testing.T) {
 func TestNothingDangles(t *testing.T) {
 	eachKustomization(t, func(t *testing.T, in *manifests.Installation) {
 		t.Helper()
+
 		if len(in.Deployments) == 1 && in.Deployments[0].Name != "example-shard" {
 			t.Skip("a part of deploy/base, whose namespace is elsewhere")
 		}
@@ -105,6 +113,7 @@ func TestProgramsTakeTheirArguments(t *testing.T) {
 	require.NoError(t, err)
 	eachKustomization(t, func(t *testing.T, in *manifests.Installation) {
 		t.Helper()
+
 		for _, d := range in.Deployments {
 			c := d.Spec.Template.Spec.Containers[0]
 			require.Contains(t, programs, image(d), d.Name)
@@ -123,11 +132,15 @@ func image(d *appsv1.Deployment) string {
 
 func help(t *testing.T, program string) string {
 	t.Helper()
+
 	dir, err := binaries()
 	require.NoError(t, err)
+
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
+
 	output, err := exec.CommandContext(ctx, filepath.Join(dir, program), "--help").Output() //nolint:gosec // built above
 	require.NoError(t, err)
+
 	return string(output)
 }

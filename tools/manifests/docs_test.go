@@ -20,6 +20,7 @@ func TestFlagsAreDocumented(t *testing.T) {
 	page := filepath.Join(root, "docs/installation.md")
 	content, err := os.ReadFile(page)
 	require.NoError(t, err)
+
 	before, rest, ok := strings.Cut(string(content), "<!-- flags -->\n")
 	require.True(t, ok, "there is no mark for the tables")
 	_, after, ok := strings.Cut(rest, "<!-- end of flags -->\n")
@@ -36,11 +37,14 @@ func TestFlagsAreDocumented(t *testing.T) {
 // tables returns one table for each service, with what all have, and what the leaders have, in tables of their own.
 func tables(t *testing.T) string {
 	t.Helper()
+
 	services := []string{"leasemonitor", "assigner", "rebalancer", "ringquery"}
+
 	has, all := map[string][]manifests.Flag{}, map[manifests.Flag]int{}
 	for _, service := range services {
 		has[service] = manifests.ParseHelp(help(t, service))
 		require.NotEmpty(t, has[service])
+
 		for _, f := range has[service] {
 			all[f]++
 		}
@@ -50,12 +54,15 @@ func tables(t *testing.T) string {
 	pick := func(service string, shown func(shared int) bool) string {
 		return manifests.Table(slices.DeleteFunc(slices.Clone(has[service]), func(f manifests.Flag) bool { return !shown(all[f]) }))
 	}
+
 	var b strings.Builder
 	b.WriteString("### Every service\n\n" + pick(services[0], func(shared int) bool { return shared == every }))
 	b.WriteString("\n### leasemonitor, assigner and rebalancer\n\nOf these, one replica leads.\n\n" + pick(services[0], func(shared int) bool { return shared == leaders }))
+
 	for _, service := range services[1:] {
 		b.WriteString("\n### " + service + "\n\n" + pick(service, func(shared int) bool { return shared < leaders }))
 	}
+
 	return b.String()
 }
 

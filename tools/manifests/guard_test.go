@@ -19,10 +19,12 @@ import (
 func TestGuardCoversTheBase(t *testing.T) {
 	objects, err := manifests.Build(filepath.Join(root, "deploy/base"))
 	require.NoError(t, err)
+
 	i := slices.IndexFunc(objects, func(o *unstructured.Unstructured) bool {
 		return o.GetKind() == "ValidatingAdmissionPolicy" && o.GetName() == "removal.sharding.timebertt.dev"
 	})
 	require.NotEqual(t, -1, i, "there is no guard")
+
 	var policy admissionregistrationv1.ValidatingAdmissionPolicy
 	require.NoError(t, runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(objects[i].Object, &policy, true))
 	match := policy.Spec.MatchConstraints
@@ -31,6 +33,7 @@ func TestGuardCoversTheBase(t *testing.T) {
 		for key, value := range match.ObjectSelector.MatchLabels {
 			require.Equal(t, value, o.GetLabels()[key], "label %s of %s %s", key, o.GetKind(), o.GetName())
 		}
+
 		resource, _ := meta.UnsafeGuessKindToResource(o.GroupVersionKind())
 		covered := slices.ContainsFunc(match.ResourceRules, func(r admissionregistrationv1.NamedRuleWithOperations) bool {
 			return slices.Contains(r.APIGroups, resource.Group) && slices.Contains(r.Resources, resource.Resource) &&

@@ -14,16 +14,19 @@ import (
 // assigner returns what the base has.
 func assigner(t *testing.T) (*manifests.Installation, *appsv1.Deployment) {
 	t.Helper()
+
 	objects, err := manifests.Build(root + "/deploy/base")
 	require.NoError(t, err)
 	in, err := manifests.Read(objects)
 	require.NoError(t, err)
+
 	for _, d := range in.Deployments {
 		if d.Name == "assigner" {
 			return in, d
 		}
 	}
 	require.Fail(t, "there is no assigner")
+
 	return nil, nil
 }
 

@@ -43,6 +43,7 @@ func Read(objects []*unstructured.Unstructured) (*Installation, error) {
 			return nil, fmt.Errorf("%s %s: %w", o.GetKind(), o.GetName(), err)
 		}
 	}
+
 	return in, nil
 }
 
@@ -69,8 +70,10 @@ func (in *Installation) add(o *unstructured.Unstructured) error {
 		if err := convert(o, b); err != nil {
 			return err
 		}
+
 		in.bindings = append(in.bindings, binding{o.GetName(), o.GetNamespace(), b.RoleRef, b.Subjects})
 	}
+
 	return nil
 }
 
@@ -79,7 +82,9 @@ func into[T any](o *unstructured.Unstructured, list *[]*T) error {
 	if err := convert(o, typed); err != nil {
 		return err
 	}
+
 	*list = append(*list, typed)
+
 	return nil
 }
 
@@ -87,49 +92,60 @@ func convert(o *unstructured.Unstructured, typed any) error {
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(o.Object, typed, true); err != nil {
 		return fmt.Errorf("read it: %w", err)
 	}
+
 	return nil
 }
 
 // Dangling returns the references to missing objects, one sentence each.
 func (in *Installation) Dangling() []string {
 	var found []string
+
 	report := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }
+
 	for _, d := range in.Deployments {
 		if account := d.Namespace + "/" + d.Spec.Template.Spec.ServiceAccountName; !slices.Contains(in.accounts, account) {
 			report("Deployment %s: there is no service account %s", d.Name, account)
 		}
+
 		if in.namespaces[d.Namespace]["pod-security.kubernetes.io/enforce"] != "restricted" {
 			report("Deployment %s: namespace %s does not enforce restricted Pod Security", d.Name, d.Namespace)
 		}
+
 		if !in.selects(d.Namespace, d.Spec.Selector, d.Name) {
 			report("Deployment %s does not select its own pods", d.Name)
 		}
+
 		budgets := 0
 		for _, b := range in.budgets {
 			if in.selects(b.Namespace, b.Spec.Selector, d.Name) {
 				budgets++
 			}
 		}
+
 		if budgets != 1 {
 			report("Deployment %s has %d PodDisruptionBudgets", d.Name, budgets)
 		}
 	}
+
 	for _, b := range in.budgets {
 		if !in.selects(b.Namespace, b.Spec.Selector, "") {
 			report("PodDisruptionBudget %s selects no pods", b.Name)
 		}
 	}
+
 	for _, p := range in.policies {
 		if !in.selects(p.Namespace, &p.Spec.PodSelector, "") {
 			report("NetworkPolicy %s selects no pods", p.Name)
 		}
 	}
+
 	return append(found, slices.Concat(in.danglingPorts(), in.danglingAutoscalers(), in.danglingRights())...)
 }
 
 // selects reports whether a selector matches the pods of the named Deployment, or of any Deployment if the name is empty.
 func (in *Installation) selects(namespace string, selector *metav1.LabelSelector, name string) bool {
 	s, err := metav1.LabelSelectorAsSelector(selector)
+
 	return err == nil && slices.ContainsFunc(in.Deployments, func(d *appsv1.Deployment) bool {
 		return d.Namespace == namespace && (name == "" || d.Name == name) && s.Matches(labels.Set(d.Spec.Template.Labels))
 	})
@@ -137,6 +153,7 @@ func (in *Installation) selects(namespace string, selector *metav1.LabelSelector
 
 func (in *Installation) danglingPorts() []string {
 	var found []string
+
 	for _, s := range in.services {
 		for _, port := range s.Spec.Ports {
 			named := slices.ContainsFunc(in.Deployments, func(d *appsv1.Deployment) bool {
@@ -150,11 +167,13 @@ func (in *Installation) danglingPorts() []string {
 			}
 		}
 	}
+
 	return found
 }
 
 func (in *Installation) danglingAutoscalers() []string {
 	var found []string
+
 	for _, a := range in.autoscalers {
 		i := slices.IndexFunc(in.Deployments, func(d *appsv1.Deployment) bool {
 			return d.Namespace == a.Namespace && d.Name == a.Spec.ScaleTargetRef.Name
@@ -166,24 +185,29 @@ func (in *Installation) danglingAutoscalers() []string {
 			found = append(found, fmt.Sprintf("HorizontalPodAutoscaler %s: each apply would reset the replicas of %s", a.Name, a.Spec.ScaleTargetRef.Name))
 		}
 	}
+
 	return found
 }
 
 func (in *Installation) danglingRights() []string {
 	var found []string
+
 	for _, b := range in.bindings {
 		namespace := b.namespace
 		if b.role.Kind == "ClusterRole" {
 			namespace = ""
 		}
+
 		if role := b.role.Kind + " " + namespace + "/" + b.role.Name; !slices.Contains(in.roles, role) {
 			found = append(found, fmt.Sprintf("binding %s: there is no %s", b.name, role))
 		}
+
 		for _, s := range b.subjects {
 			if account := s.Namespace + "/" + s.Name; s.Kind == rbacv1.ServiceAccountKind && !slices.Contains(in.accounts, account) {
 				found = append(found, fmt.Sprintf("binding %s: there is no service account %s", b.name, account))
 			}
 		}
 	}
+
 	return found
 }

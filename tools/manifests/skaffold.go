@@ -56,19 +56,23 @@ type Artifact struct {
 // ReadSkaffold returns the documents of a skaffold.yaml.
 func ReadSkaffold(content []byte) ([]Config, error) {
 	var configs []Config
+
 	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
 	for {
 		document, err := documents.Read()
 		if errors.Is(err, io.EOF) {
 			return configs, nil
 		}
+
 		if err != nil {
 			return nil, fmt.Errorf("read skaffold.yaml: %w", err)
 		}
+
 		var c Config
 		if err := yaml.Unmarshal(document, &c); err != nil {
 			return nil, fmt.Errorf("read skaffold.yaml: %w", err)
 		}
+
 		configs = append(configs, c)
 	}
 }
@@ -85,5 +89,6 @@ func glob(pattern string) *regexp.Regexp {
 	quoted = strings.ReplaceAll(quoted, `\*\*/`, `(.*/)?`)
 	quoted = strings.ReplaceAll(quoted, `\*\*`, `.*`)
 	quoted = strings.ReplaceAll(quoted, `\*`, `[^/]*`)
+
 	return regexp.MustCompile("^" + quoted + "$")
 }

@@ -17,21 +17,26 @@ import (
 // service does.
 func TestSkaffoldBuildsWhatChanged(t *testing.T) {
 	artifacts := map[string]manifests.Artifact{}
+
 	for _, c := range skaffold(t) {
 		for _, a := range c.Build.Artifacts {
 			artifacts[strings.TrimPrefix(a.Image, "clusterring/")] = a
 		}
+
 		for _, p := range c.Profiles {
 			for _, patch := range p.Patches {
 				artifacts[strings.TrimPrefix(patch.Value.Image, "clusterring/")] = patch.Value
 			}
 		}
 	}
+
 	top, err := filepath.Abs(root)
 	require.NoError(t, err)
+
 	for name, main := range programs {
 		a := artifacts[name]
 		require.Equal(t, main, a.Ko.Main)
+
 		files := []string{"go.work", ".ko.yaml"}
 		list := exec.Command("go", "list", "-deps", "-f", `{{if not .Standard}}{{$d := .Dir}}{{range .GoFiles}}{{$d}}/{{.}}
 {{end}}{{range .EmbedFiles}}{{$d}}/{{.}}
@@ -40,15 +45,18 @@ func TestSkaffoldBuildsWhatChanged(t *testing.T) {
 		list.Dir = root
 		output, err := list.Output()
 		require.NoError(t, err)
+
 		for file := range strings.FieldsSeq(string(output)) {
 			if relative, ok := strings.CutPrefix(file, top+"/"); ok {
 				files = append(files, relative)
 			}
 		}
 		require.Greater(t, len(files), 10)
+
 		for _, file := range files {
 			require.True(t, a.Watches(file), "an edit of %s does not build the image of %s anew", file, name)
 		}
+
 		for other := range programs {
 			if other != name {
 				require.False(t, a.Watches(strings.TrimPrefix(programs[other], "./")+"/main.go"), "an edit of %s builds the image of %s anew", other, name)
@@ -69,6 +77,7 @@ func TestSkaffoldDeploysEveryOverlay(t *testing.T) {
 		for _, a := range config.Build.Artifacts {
 			images = append(images, a.Image)
 		}
+
 		return images
 	}
 	covers := func(paths, images []string) {
@@ -78,6 +87,7 @@ func TestSkaffoldDeploysEveryOverlay(t *testing.T) {
 			in, err := manifests.Read(objects)
 			require.NoError(t, err)
 			require.NotEmpty(t, in.Deployments)
+
 			for _, d := range in.Deployments {
 				require.Contains(t, images, d.Spec.Template.Spec.Containers[0].Image, path)
 			}
@@ -85,9 +95,12 @@ func TestSkaffoldDeploysEveryOverlay(t *testing.T) {
 	}
 	covers(config.Manifests.Kustomize.Paths, built())
 	require.Len(t, config.Profiles, len(overlays))
+
 	for _, p := range config.Profiles {
 		require.Equal(t, []string{"deploy/overlays/" + p.Name}, p.Manifests.Kustomize.Paths)
+
 		var more []string
+
 		for _, patch := range p.Patches {
 			require.Equal(t, []string{"add", "/build/artifacts/-"}, []string{patch.Op, patch.Path})
 			more = append(more, patch.Value.Image)
@@ -98,10 +111,12 @@ func TestSkaffoldDeploysEveryOverlay(t *testing.T) {
 
 func skaffold(t *testing.T) []manifests.Config {
 	t.Helper()
+
 	content, err := os.ReadFile(filepath.Join(root, "skaffold.yaml"))
 	require.NoError(t, err)
 	configs, err := manifests.ReadSkaffold(content)
 	require.NoError(t, err)
 	require.Len(t, configs, 2)
+
 	return configs
 }

@@ -18,6 +18,7 @@ import (
 func TestProgramsOfDocsCompile(t *testing.T) {
 	content, err := os.ReadFile(filepath.Join(root, "docs/sharding-your-controller.md"))
 	require.NoError(t, err)
+
 	programs := fenced(string(content), "go")
 	require.Len(t, programs, 3)
 
@@ -27,6 +28,7 @@ func TestProgramsOfDocsCompile(t *testing.T) {
 	scratch := t.TempDir()
 	overlay := struct{ Replace map[string]string }{map[string]string{}}
 	args := []string{"build", "-overlay", filepath.Join(scratch, "overlay.json")}
+
 	for i, program := range programs {
 		dir := fmt.Sprintf("documented%d", i)
 		file := filepath.Join(scratch, dir+".go")
@@ -37,6 +39,7 @@ func TestProgramsOfDocsCompile(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, string(formatted), program, "program %d of the page is not formatted", i+1)
 	}
+
 	content, err = json.Marshal(overlay)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(args[2], content, 0o600))
@@ -51,11 +54,13 @@ func TestProgramsOfDocsCompile(t *testing.T) {
 // fenced returns the blocks of the language in a page of Markdown.
 func fenced(page, language string) []string {
 	var blocks []string
+
 	for {
 		_, rest, ok := strings.Cut(page, "\n```"+language+"\n")
 		if !ok {
 			return blocks
 		}
+
 		block, after, _ := strings.Cut(rest, "\n```\n")
 		blocks, page = append(blocks, block+"\n"), after
 	}

@@ -50,21 +50,26 @@ func Check(root string) ([]Violation, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	var found []Violation
 	for _, f := range files {
 		found = append(found, checkImports(f)...)
 	}
+
 	found = append(found, checkDocs(files)...)
 	slices.SortStableFunc(found, func(a, b Violation) int {
 		return cmp.Or(strings.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line))
 	})
+
 	return found, nil
 }
 
 // read parses all Go files below root, except those that the go command ignores.
 func read(root string) ([]file, error) {
 	var files []file
+
 	set := token.NewFileSet()
+
 	err := filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
@@ -74,17 +79,21 @@ func read(root string) ([]file, error) {
 		case entry.IsDir() || filepath.Ext(name) != ".go":
 			return nil
 		}
+
 		parsed, err := parser.ParseFile(set, name, nil, parser.ImportsOnly|parser.ParseComments)
 		if err != nil {
 			return fmt.Errorf("parse: %w", err)
 		}
+
 		relative := strings.TrimPrefix(filepath.ToSlash(name), filepath.ToSlash(filepath.Clean(root))+"/")
 		files = append(files, describe(set, parsed, relative))
+
 		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read the source below %s: %w", root, err)
 	}
+
 	return files, nil
 }
 
@@ -105,8 +114,10 @@ func describe(set *token.FileSet, parsed *ast.File, name string) file {
 		if err != nil {
 			continue // impossible: the parser has accepted it
 		}
+
 		f.imports = append(f.imports, imported{importPath, set.Position(spec.Pos()).Line})
 	}
+
 	return f
 }
 
@@ -119,17 +130,22 @@ func helpsTests(pkg string) bool {
 func checkDocs(files []file) []Violation {
 	documented := map[string]bool{}
 	first := map[string]file{}
+
 	for _, f := range files {
 		if strings.HasSuffix(f.name, "_test.go") {
 			continue
 		}
+
 		dir := path.Dir(f.name)
 		if _, seen := first[dir]; !seen {
 			first[dir] = f
 		}
+
 		documented[dir] = documented[dir] || strings.HasPrefix(f.doc, opening(f))
 	}
+
 	var found []Violation
+
 	for dir, f := range first {
 		if !documented[dir] {
 			found = append(found, Violation{f.name, f.line, fmt.Sprintf(
@@ -137,6 +153,7 @@ func checkDocs(files []file) []Violation {
 				f.pkg, "// "+opening(f))})
 		}
 	}
+
 	return found
 }
 
@@ -145,5 +162,6 @@ func opening(f file) string {
 	if f.pkg == "main" {
 		return "Command " + path.Base(path.Dir(f.name)) + " "
 	}
+
 	return "Package " + f.pkg + " "
 }

@@ -75,7 +75,7 @@ var house = slices.Concat([]zone{
 		bans: []ban{heavy, testHelp},
 	},
 	{
-		dir: "services/ringquery/auth", may: []string{"pkg"}, tests: []string{"services/ringquery/certtest", "tools/lab/localplane"},
+		dir: "services/ringquery/auth", may: []string{"pkg"}, tests: []string{"services/internal/certtest", "tools/lab/localplane"},
 		rule: "access to the ring query service imports pkg alone (its tests also certtest and tools/lab/localplane)",
 		bans: []ban{heavy, testHelp},
 		// What aggregated API servers authenticate by.
@@ -117,6 +117,7 @@ func pure(names ...string) []zone {
 	for _, name := range names {
 		domain = append(domain, "services/internal/"+name)
 	}
+
 	var zones []zone
 	for _, name := range names {
 		zones = append(zones, zone{
@@ -125,6 +126,7 @@ func pure(names ...string) []zone {
 			bans: []ban{outside, clocks, logs, metrics, heavy, testHelp},
 		})
 	}
+
 	return zones
 }
 
@@ -136,6 +138,7 @@ func zoneOf(dir string) (z zone, at string, ok bool) {
 			z, at, ok = candidate, match, true
 		}
 	}
+
 	return z, at, ok
 }
 
@@ -145,11 +148,14 @@ func within(dir, pattern string) (match string, ok bool) {
 	if !wildcard {
 		return pattern, under(dir, pattern)
 	}
+
 	rest, ok := strings.CutPrefix(dir, parent+"/")
 	if !ok {
 		return "", false
 	}
+
 	name, _, _ := strings.Cut(rest, "/")
+
 	return parent + "/" + name, true
 }
 
@@ -160,16 +166,20 @@ func under(path, prefix string) bool {
 
 func checkImports(f file) []Violation {
 	dir := path.Dir(f.name)
+
 	z, at, ok := zoneOf(dir)
 	if !ok {
 		return []Violation{{f.name, f.line, fmt.Sprintf("directory %s is in no zone: add it to tools/walls/house.go", dir)}}
 	}
+
 	var found []Violation
+
 	for _, i := range f.imports {
 		if problem := problemOf(z, at, f.test, i.path); problem != "" {
 			found = append(found, Violation{f.name, i.line, problem})
 		}
 	}
+
 	return found
 }
 
@@ -179,17 +189,21 @@ func problemOf(z zone, at string, test bool, importPath string) string {
 	if !own {
 		return banned(z, at, test, importPath)
 	}
+
 	if under(dir, at) {
 		return ""
 	}
+
 	allowed := z.may
 	if test {
 		allowed = slices.Concat(z.may, z.tests)
 	}
+
 	_, _, known := zoneOf(dir)
 	if known && slices.ContainsFunc(allowed, func(a string) bool { return under(dir, a) }) {
 		return ""
 	}
+
 	return fmt.Sprintf("%s imports %s: %s", at, dir, z.rule)
 }
 
@@ -197,10 +211,12 @@ func banned(z zone, at string, test bool, importPath string) string {
 	if test || slices.ContainsFunc(z.spares, func(path string) bool { return under(importPath, path) }) {
 		return ""
 	}
+
 	for _, b := range z.bans {
 		if slices.ContainsFunc(b.prefixes, func(prefix string) bool { return under(importPath, prefix) }) {
 			return fmt.Sprintf("%s imports %s, which is %s: not outside of tests", at, importPath, b.what)
 		}
 	}
+
 	return ""
 }

@@ -16,6 +16,7 @@ func TestRepository(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, v := range found {
 		t.Error(v)
 	}
@@ -37,26 +38,31 @@ func TestCheckFindsViolations(t *testing.T) {
 	if err != nil || len(cases) == 0 {
 		t.Fatalf("no cases in testdata: %v", err)
 	}
+
 	for _, dir := range cases {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
 			found, err := Check(dir)
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			var got strings.Builder
 			for _, v := range found {
 				got.WriteString(v.String() + "\n")
 			}
+
 			golden := filepath.Join(dir, "want.txt")
 			if *update {
 				if err := os.WriteFile(golden, []byte(got.String()), 0o644); err != nil {
 					t.Fatal(err)
 				}
 			}
+
 			want, err := os.ReadFile(golden)
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			if got.String() != string(want) {
 				t.Errorf("violations differ from %s\ngot:\n%s\nwant:\n%s", golden, got.String(), want)
 			}
@@ -67,10 +73,12 @@ func TestCheckFindsViolations(t *testing.T) {
 // Every wall of the house is crossed somewhere in testdata, so that none is there for show.
 func TestEveryRuleIsTested(t *testing.T) {
 	var all strings.Builder
+
 	goldens, err := filepath.Glob("testdata/*/want.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, name := range goldens {
 		content, err := os.ReadFile(name)
 		if err != nil {
@@ -78,10 +86,12 @@ func TestEveryRuleIsTested(t *testing.T) {
 		}
 		all.Write(content)
 	}
+
 	for _, z := range house {
 		if !strings.Contains(all.String(), z.rule) {
 			t.Errorf("no case in testdata violates: %s", z.rule)
 		}
+
 		for _, b := range z.bans {
 			if !strings.Contains(all.String(), b.what) {
 				t.Errorf("no case in testdata imports %s", b.what)
@@ -95,6 +105,7 @@ func TestCheckReportsUnreadableSource(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "broken.go"), []byte("pakkage x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	if _, err := Check(dir); err == nil {
 		t.Fatal("Check says nothing of a file that it cannot parse")
 	}

@@ -36,6 +36,7 @@ var shared struct {
 // Main runs the tests of a package, stops the API server if a test has started it, and returns the exit code.
 func Main(m *testing.M) int {
 	code := m.Run()
+
 	if err := stop(); err != nil {
 		fmt.Fprintln(os.Stderr, "stop the API server:", err)
 
@@ -67,6 +68,7 @@ func Client(t testing.TB) client.Client {
 // Namespace creates a namespace for one test and returns its name. The namespace is not deleted, because nothing would empty it.
 func Namespace(t testing.TB) string {
 	t.Helper()
+
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}
 	require.NoError(t, Client(t).Create(t.Context(), namespace))
 
@@ -86,6 +88,7 @@ func start() {
 		ControlPlaneStartTimeout: startTimeout,
 		ControlPlaneStopTimeout:  startTimeout,
 	}
+
 	shared.config, shared.err = shared.environment.Start()
 	if shared.err == nil {
 		// Tests poll conditions often.
@@ -97,6 +100,7 @@ func stop() error {
 	if shared.environment == nil {
 		return nil
 	}
+
 	if err := shared.environment.Stop(); err != nil {
 		return fmt.Errorf("envtest: %w", err)
 	}
@@ -115,23 +119,30 @@ func assets() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("find the cache of control planes: %w", err)
 	}
+
 	pattern := filepath.Join(caches, "clusterring", "controlplane", "*", "kube-apiserver")
+
 	binaries, err := filepath.Glob(pattern)
 	if err != nil {
 		return "", fmt.Errorf("find the cache of control planes: %w", err)
 	}
 
-	var newest string
-	var built time.Time
+	var (
+		newest string
+		built  time.Time
+	)
+
 	for _, binary := range binaries {
 		info, err := os.Stat(binary)
 		if err != nil || strings.Contains(filepath.Dir(binary), ".building") {
 			continue
 		}
+
 		if newest == "" || info.ModTime().After(built) {
 			newest, built = filepath.Dir(binary), info.ModTime()
 		}
 	}
+
 	if newest == "" {
 		return "", errors.New("no control plane found: run `make control-plane`, or set " + assetsVariable)
 	}

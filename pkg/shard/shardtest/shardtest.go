@@ -44,6 +44,7 @@ func New(t testing.TB, c client.Client, ring string) *Ring {
 // Shard returns a shard of the ring whose reconcilers work without a Lease. Do not use it with the options of a manager.
 func (r *Ring) Shard(name string) *shard.Shard {
 	r.t.Helper()
+
 	s, err := shard.New(shard.Options{Ring: r.name, Name: name, Namespace: "default"})
 	if err != nil {
 		r.t.Fatalf("create shard %q of ring %q: %v", name, r.name, err)
@@ -87,6 +88,7 @@ func (r *Ring) WithdrawDrain(obj client.Object) {
 // nor the drain label.
 func (r *Ring) RequireReleased(obj client.Object) {
 	r.t.Helper()
+
 	if owner, drain := r.read(obj); owner != "" || drain {
 		r.t.Fatalf("%s is not released: it belongs to shard %q, draining: %t", client.ObjectKeyFromObject(obj), owner, drain)
 	}
@@ -95,6 +97,7 @@ func (r *Ring) RequireReleased(obj client.Object) {
 // RequireOwned reads the object into obj and fails the test unless it belongs to the shard, draining or not.
 func (r *Ring) RequireOwned(obj client.Object, shardName string) {
 	r.t.Helper()
+
 	if owner, _ := r.read(obj); owner != shardName {
 		r.t.Fatalf("%s belongs to shard %q, want %q", client.ObjectKeyFromObject(obj), owner, shardName)
 	}
@@ -102,9 +105,11 @@ func (r *Ring) RequireOwned(obj client.Object, shardName string) {
 
 func (r *Ring) read(obj client.Object) (owner string, drain bool) {
 	r.t.Helper()
+
 	if err := r.c.Get(r.t.Context(), client.ObjectKeyFromObject(obj), obj); err != nil {
 		r.t.Fatalf("read %s: %v", client.ObjectKeyFromObject(obj), err)
 	}
+
 	_, drain = obj.GetLabels()[v1alpha1.DrainLabel(r.name)]
 
 	return obj.GetLabels()[v1alpha1.ShardLabel(r.name)], drain
@@ -113,10 +118,12 @@ func (r *Ring) read(obj client.Object) (owner string, drain bool) {
 // label sets labels of an existing object; nil removes one.
 func (r *Ring) label(obj client.Object, labels map[string]any) {
 	r.t.Helper()
+
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": labels}})
 	if err == nil {
 		err = r.c.Patch(r.t.Context(), obj, client.RawPatch(types.MergePatchType, patch))
 	}
+
 	if err != nil {
 		r.t.Fatalf("label %s: %v", client.ObjectKeyFromObject(obj), err)
 	}

@@ -37,6 +37,7 @@ func TestLifeOfAnObject(t *testing.T) {
 			ring := shardtest.New(t, c, "example")
 			cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "life", Labels: ring.Labels("shard-0")}}
 			require.NoError(t, c.Create(t.Context(), cm))
+
 			calls := 0
 			r := ring.Shard("shard-0").Reconciler(c, &corev1.ConfigMap{}, reconcile.Func(
 				func(context.Context, reconcile.Request) (reconcile.Result, error) {
@@ -77,6 +78,7 @@ func TestAssertionsFail(t *testing.T) {
 	c := testenv.Client(t)
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "assertions"}}
 	require.NoError(t, c.Create(t.Context(), cm))
+
 	missing := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "missing"}}
 	shardtest.New(t, c, "example").Assign(cm, "shard-0")
 
@@ -118,6 +120,7 @@ func (r *recorder) Fatalf(format string, args ...any) {
 func failureOf(t *testing.T, fn func(testing.TB)) string {
 	t.Helper()
 	r := &recorder{TB: t}
+
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

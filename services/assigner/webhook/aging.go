@@ -74,6 +74,7 @@ func (a *Aging) old(client string) bool {
 // entry lasts ends early, which does no harm.
 func (a *Aging) forget(now time.Time) {
 	const ages = 10
+
 	if now.Before(a.sweep) {
 		return
 	}

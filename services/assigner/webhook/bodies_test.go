@@ -99,6 +99,7 @@ func TestStalledBodyEnds(t *testing.T) {
 
 			request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+v1alpha1.WebhookPath(ring), r.Body)
 			require.NoError(t, err)
+
 			request.ContentLength, request.Header = length, r.Header
 
 			response, err := server.Client().Do(request)

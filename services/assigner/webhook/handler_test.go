@@ -58,6 +58,7 @@ func newRing(shards int) *admission.Ring {
 		schema.GroupVersionResource{Version: "v1", Resource: "configmap"}, meta.RESTScopeNamespace)
 
 	var leases []*coordinationv1.Lease
+
 	for i := range shards {
 		name := fmt.Sprintf("shard-%d", i)
 		leases = append(leases, &coordinationv1.Lease{

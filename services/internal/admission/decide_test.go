@@ -368,6 +368,7 @@ func BenchmarkDecide(b *testing.B) {
 		}
 
 		r := state(shards...)
+
 		for _, c := range []struct {
 			what string
 			req  admission.Request

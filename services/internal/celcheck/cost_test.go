@@ -35,6 +35,7 @@ func TestEstimatedCostIsWithinTheLimitOfTheAPIServer(t *testing.T) {
 	env := environmentOf(t, environment.DefaultCompatibilityVersion(), environment.StoredExpressions, partVariables...)
 	ast, issues := env.Compile(partsExpression)
 	require.NoError(t, issues.Err())
+
 	estimate, err := env.EstimateCost(ast, &library.CostEstimator{SizeEstimator: sizes{
 		"group": len(longest.Group), "kind": len(longest.Kind), "ns": len(longest.Namespace), "name": len(longest.Name),
 	}})
@@ -53,6 +54,7 @@ func (s sizes) EstimateSize(element checker.AstNode) *checker.SizeEstimate {
 			return &checker.SizeEstimate{Max: uint64(most)}
 		}
 	}
+
 	return nil
 }
 

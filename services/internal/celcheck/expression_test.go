@@ -48,22 +48,26 @@ var partVariables = []cel.EnvOption{
 
 func environmentOf(t testing.TB, ver *version.Version, kind environment.Type, variables ...cel.EnvOption) *cel.Env {
 	t.Helper()
+
 	envs, err := environment.MustBaseEnvSet(ver).Extend(environment.VersionedOptions{
 		IntroducedVersion: version.MajorMinor(1, 0), EnvOptions: variables,
 	})
 	require.NoError(t, err)
 	env, err := envs.Env(kind)
 	require.NoError(t, err)
+
 	return env
 }
 
 func compile(t testing.TB, env *cel.Env, expression string) cel.Program {
 	t.Helper()
+
 	ast, issues := env.Compile(expression)
 	require.NoError(t, issues.Err())
 	require.True(t, ast.OutputType().IsExactType(cel.IntType), "the expression has the type %s", ast.OutputType())
 	program, err := env.Program(ast, cel.InterruptCheckFrequency(celconfig.CheckFrequency))
 	require.NoError(t, err)
+
 	return program
 }
 
@@ -75,12 +79,14 @@ func (e evaluator) hash(k key.Key) (h int64, cost uint64, err error) {
 	if err != nil {
 		return 0, 0, fmt.Errorf("evaluate the hash of %q: %w", k, err)
 	}
+
 	return value.Value().(int64), *details.ActualCost(), nil
 }
 
 // requireEqual fails the test if CEL and Go disagree about k.
 func (e evaluator) requireEqual(t testing.TB, k key.Key) {
 	t.Helper()
+
 	got, _, err := e.hash(k)
 	require.NoError(t, err)
 	require.Equal(t, int64(k.Hash()), got, "CEL's hash of %q is not Go's", k)
@@ -127,9 +133,11 @@ func TestCELAgreesOnTellingKeys(t *testing.T) {
 // The corpus is the same in each run; go test -fuzz explores further.
 func TestCELAgreesOnRandomKeys(t *testing.T) {
 	const keys = 3000
+
 	e := newEvaluator(t, environment.DefaultCompatibilityVersion(), environment.StoredExpressions)
 	random := rand.New(rand.NewPCG(1, 2))
 	longestSeen := 0
+
 	for range keys {
 		k := key.Key{
 			Group:     randomPart(random, 253, "abcdefghijklmnopqrstuvwxyz0123456789-."),
@@ -147,11 +155,14 @@ func randomPart(random *rand.Rand, most int, alphabet string) string {
 	if random.IntN(8) > 0 {
 		most = most/8 + 1
 	}
+
 	characters := []rune(alphabet)
+
 	part := make([]rune, random.IntN(most+1))
 	for i := range part {
 		part[i] = characters[random.IntN(len(characters))]
 	}
+
 	return string(part)
 }
 
@@ -176,6 +187,7 @@ func FuzzCEL(f *testing.F) {
 	for _, k := range telling {
 		f.Add(k.Group, k.Kind, k.Namespace, k.Name)
 	}
+
 	e := newEvaluator(f, environment.DefaultCompatibilityVersion(), environment.StoredExpressions)
 	f.Fuzz(func(t *testing.T, group, kind, namespace, name string) {
 		k := key.Key{Group: group, Kind: kind, Namespace: namespace, Name: name}

@@ -32,8 +32,8 @@ type ConfigMap struct {
 	published atomic.Bool
 }
 
-// SetupWith adds the controller of the ConfigMap to the manager. It runs in every replica.
-func (c *ConfigMap) SetupWith(mgr manager.Manager) error {
+// SetupWithManager adds the controller of the ConfigMap to the manager. It runs in every replica.
+func (c *ConfigMap) SetupWithManager(mgr manager.Manager) error {
 	// The Secret reports every change of the bundle, including the first.
 	return maintainer{
 		controller: "authorities", kind: "ConfigMap", name: c.Name, obj: &corev1.ConfigMap{}, subscribe: c.Secret.Subscribe,

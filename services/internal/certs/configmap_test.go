@@ -90,6 +90,7 @@ func TestReplicasFromNothing(t *testing.T) {
 
 	stored := &corev1.Secret{}
 	require.NoError(t, all[0].Client.Get(t.Context(), all[0].Name, stored))
+
 	for _, r := range all {
 		if m := r.current.Load(); m != nil {
 			require.Equal(t, stored.Data[corev1.TLSCertKey], m.certPEM, "nobody serves what others will never see")
@@ -112,6 +113,7 @@ func TestRotationHasOneWinner(t *testing.T) {
 	namespace, clk := localplane.Shared(t).Namespace(t), clocktesting.NewFakePassiveClock(birth)
 
 	var all []*replica
+
 	for range 8 {
 		r := newReplica(t, namespace, clk)
 		r.lookAtSecret()
@@ -202,6 +204,7 @@ func TestNothingIsPublishedOfALostSecret(t *testing.T) {
 
 	before, secret := r.published(), &corev1.Secret{}
 	require.NoError(t, r.Client.Get(t.Context(), r.Name, secret))
+
 	lost := before.DeepCopy()
 	lost.Data = nil
 	require.NoError(t, r.Client.Update(t.Context(), lost))

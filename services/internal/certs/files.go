@@ -31,6 +31,7 @@ func NewFiles(certPath, keyPath, bundlePath string, clk clock.WithTicker) (*File
 	}
 
 	f := &Files{}
+
 	if bundlePath != "" {
 		var err error
 		if f.bundle, err = NewBundleFile(bundlePath, clk, func([]byte) { f.notify() }); err != nil {
@@ -49,8 +50,8 @@ func NewFiles(certPath, keyPath, bundlePath string, clk clock.WithTicker) (*File
 	return f, nil
 }
 
-// SetupWith implements [Source].
-func (f *Files) SetupWith(mgr manager.Manager) error {
+// SetupWithManager implements [Source].
+func (f *Files) SetupWithManager(mgr manager.Manager) error {
 	if err := mgr.Add(f.certificate); err != nil {
 		return fmt.Errorf("follow the serving certificate: %w", err)
 	}

@@ -36,6 +36,7 @@ func TestBundleFile(t *testing.T) {
 	f.Subscribe(func() { changes <- struct{}{} })
 
 	ctx, cancel := context.WithCancel(t.Context())
+
 	done := make(chan error, 2)
 	go func() { done <- f.bundle.Start(ctx) }()
 	go func() { done <- f.certificate.Start(ctx) }()

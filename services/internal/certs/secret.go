@@ -38,8 +38,8 @@ type Secret struct {
 
 var _ Source = (*Secret)(nil)
 
-// SetupWith implements [Source].
-func (s *Secret) SetupWith(mgr manager.Manager) error {
+// SetupWithManager implements [Source].
+func (s *Secret) SetupWithManager(mgr manager.Manager) error {
 	return maintainer{controller: "certificates", kind: "Secret", name: s.Name, obj: &corev1.Secret{}}.setup(mgr, s)
 }
 

@@ -11,8 +11,8 @@ import (
 
 // Source provides the serving certificate and the bundle of CA certificates. It is safe for concurrent use.
 type Source interface {
-	// SetupWith adds the controllers that keep the source up to date to the manager. They run in every replica.
-	SetupWith(mgr manager.Manager) error
+	// SetupWithManager adds the controllers that keep the source up to date to the manager. They run in every replica.
+	SetupWithManager(mgr manager.Manager) error
 	// GetCertificate returns the current serving certificate, for tls.Config. It fails while there is none.
 	GetCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error)
 	// Bundle returns the PEM of the trusted CA certificates; nil if they are not known (yet).

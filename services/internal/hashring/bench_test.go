@@ -14,6 +14,7 @@ func BenchmarkNew(b *testing.B) {
 		shards := randomNames(rand.New(rand.NewPCG(1, 1)), n)
 		b.Run(fmt.Sprintf("shards=%d", n), func(b *testing.B) {
 			b.ReportAllocs()
+
 			for b.Loop() {
 				hashring.New(shards)
 			}
@@ -24,6 +25,7 @@ func BenchmarkNew(b *testing.B) {
 func BenchmarkOwner(b *testing.B) {
 	r := hashring.New(randomNames(rand.New(rand.NewPCG(1, 1)), 50))
 	b.ReportAllocs()
+
 	h := key.Hash(1)
 	for b.Loop() {
 		_, _ = r.Owner(h)
@@ -38,6 +40,7 @@ func BenchmarkRanking(b *testing.B) {
 		r.Ranking(0, 2) // makes the table
 		b.Run(fmt.Sprintf("shards=%d", n), func(b *testing.B) {
 			b.ReportAllocs()
+
 			partition := 0
 			for b.Loop() {
 				r.Ranking(partition, 3)
@@ -53,8 +56,10 @@ func BenchmarkFirstRanking(b *testing.B) {
 		shards := randomNames(rand.New(rand.NewPCG(1, 1)), n)
 		b.Run(fmt.Sprintf("shards=%d", n), func(b *testing.B) {
 			b.ReportAllocs()
+
 			for b.Loop() {
 				b.StopTimer()
+
 				r := hashring.New(shards)
 				b.StartTimer()
 				r.Ranking(0, 2)
@@ -68,6 +73,7 @@ func BenchmarkCacheHit(b *testing.B) {
 	c := hashring.NewCache(4)
 	c.Get(shards)
 	b.ReportAllocs()
+
 	for b.Loop() {
 		c.Get(shards)
 	}

@@ -44,15 +44,19 @@ func (c *Cache) entry(names []string) *entry {
 	id := fingerprint(names)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	if e, ok := c.entries[id]; ok {
 		c.recent.MoveToFront(e)
 		return e.Value.(*entry)
 	}
+
 	e := &entry{fingerprint: id, table: sync.OnceValue(func() *Table { return c.build(names) })}
+
 	c.entries[id] = c.recent.PushFront(e)
 	if c.recent.Len() > c.size {
 		oldest := c.recent.Remove(c.recent.Back()).(*entry)
 		delete(c.entries, oldest.fingerprint)
 	}
+
 	return e
 }

@@ -17,33 +17,43 @@ func countingCache(size int) (c *Cache, builds *atomic.Int64) {
 		builds.Add(1)
 		return New(shards)
 	}
+
 	return c, builds
 }
 
 func TestCacheBuildsASetOnceForAllWhoAskAtOnce(t *testing.T) {
 	const callers, sets = 32, 4
+
 	c, builds := countingCache(sets)
+
 	rings := [sets]map[*Table]bool{}
 	for i := range rings {
 		rings[i] = map[*Table]bool{}
 	}
-	var mu sync.Mutex
-	var wg sync.WaitGroup
+
+	var (
+		mu sync.Mutex
+		wg sync.WaitGroup
+	)
 	for i := range callers {
 		wg.Go(func() {
 			set := i % sets
+
 			shards := []string{fmt.Sprintf("s-%d", set), "a", "b"}
 			if i%2 == 0 {
 				shards = []string{"b", "a", "b", fmt.Sprintf("s-%d", set)}
 			}
+
 			r := c.Get(shards)
 			mu.Lock()
 			defer mu.Unlock()
+
 			rings[set][r] = true
 		})
 	}
 	wg.Wait()
 	require.EqualValues(t, sets, builds.Load())
+
 	for set := range rings {
 		require.Len(t, rings[set], 1, "set %d was given out as different rings", set)
 	}
@@ -79,8 +89,10 @@ func TestCacheLetsOtherSetsPass(t *testing.T) {
 			close(building)
 			<-finish
 		}
+
 		return New(shards)
 	}
+
 	done := make(chan *Table)
 	go func() { done <- c.Get([]string{"slow"}) }()
 	<-building

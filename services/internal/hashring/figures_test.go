@@ -18,6 +18,7 @@ type figures struct {
 
 func measure(t *testing.T, shards, sets int) (average figures) {
 	t.Helper()
+
 	random := rand.New(rand.NewPCG(uint64(shards), 1))
 	for range sets {
 		members := randomNames(random, shards+1)
@@ -25,39 +26,47 @@ func measure(t *testing.T, shards, sets int) (average figures) {
 		with := hashring.New(members)
 		without := hashring.New(remove(members, joiner))
 		leaver := without.Shards()[random.IntN(shards)]
+
 		fullest := 0
 		for _, shard := range without.Shards() {
 			fullest = max(fullest, without.PartitionsOf(shard))
 		}
+
 		average.balance += float64(fullest) * float64(shards) / hashring.Partitions
 		average.join += moved(t, without, with) / float64(with.PartitionsOf(joiner))
 		average.leave += moved(t, without, hashring.New(remove(without.Shards(), leaver))) / float64(without.PartitionsOf(leaver))
 	}
+
 	average.balance /= float64(sets)
 	average.leave /= float64(sets)
 	average.join /= float64(sets)
+
 	return average
 }
 
 // moved returns how many partitions have different owners.
 func moved(t *testing.T, a, b *hashring.Table) (n float64) {
 	t.Helper()
+
 	before, after := table(t, a), table(t, b)
 	for partition := range before {
 		if before[partition] != after[partition] {
 			n++
 		}
 	}
+
 	return n
 }
 
 func remove(shards []string, shard string) []string {
 	var others []string
+
 	for _, s := range shards {
 		if s != shard {
 			others = append(others, s)
 		}
 	}
+
 	return others
 }
 

@@ -33,15 +33,19 @@ func describe(w *strings.Builder, shards []string) {
 	r := hashring.New(shards)
 	fmt.Fprintf(w, "shards       %s\n", strings.Join(r.Shards(), " "))
 	fmt.Fprintf(w, "fingerprint  %s\n", r.Fingerprint())
+
 	for _, shard := range r.Shards() {
 		fmt.Fprintf(w, "partitions   %-8s %5d  %.4f of the mean\n", shard, r.PartitionsOf(shard), float64(r.PartitionsOf(shard))*float64(r.Len())/hashring.Partitions)
 	}
+
 	digest := sha256.New()
+
 	for partition := range hashring.Partitions {
 		owner, _ := r.OwnerOf(partition)
 		fmt.Fprintf(digest, "%d %s\n", partition, owner)
 	}
 	fmt.Fprintf(w, "table        %s\n", hex.EncodeToString(digest.Sum(nil)))
+
 	for _, partition := range []int{0, 1, 2, 3, 1000, 8191, 16000, hashring.Partitions - 1} {
 		fmt.Fprintf(w, "partition %5d  %s\n", partition, strings.Join(r.Ranking(partition, 3), " > "))
 	}

@@ -21,20 +21,25 @@ func (t *Table) Ranking(partition, n int) []string {
 	if partition < 0 || partition >= len(t.owners) || n <= 0 {
 		return nil
 	}
+
 	ranking := make([]string, 1, min(n, len(t.shards)))
 	owner := t.owners[partition]
+
 	ranking[0] = t.shards[owner]
 	if cap(ranking) == 1 {
 		return ranking
 	}
+
 	f := t.favourites.of(t.shards)
 	left := make([]int32, 0, cap(ranking))
+
 	owned := make([]int32, len(t.shards))
 	for len(ranking) < cap(ranking) {
 		left = append(left, owner)
 		owner = f.ownerWithout(left, partition, owned)
 		ranking = append(ranking, t.shards[owner])
 	}
+
 	return ranking
 }
 
@@ -65,36 +70,48 @@ func newFavourites(shards []string) *favourites {
 	for i, shard := range shards {
 		f.seeds[i] = seedOf(shard)
 	}
+
 	if len(shards) > math.MaxUint16+1 {
 		return f
 	}
+
 	f.kept = min(favouritesKept, len(shards))
+
 	f.table = make([]uint16, 0, Partitions*f.kept)
 	for t := range Partitions {
 		f.table = f.appendBest(f.table, partitionSeed(t))
 	}
+
 	return f
 }
 
 // appendBest appends the favourites of one partition. Of equal scores, the shard with the lowest name comes first, as in assign.
 func (f *favourites) appendBest(table []uint16, partition uint64) []uint16 {
-	var best [favouritesKept]uint16
-	var scores [favouritesKept]uint64
+	var (
+		best   [favouritesKept]uint16
+		scores [favouritesKept]uint64
+	)
+
 	n := 0
+
 	for i, seed := range f.seeds {
 		s := score(seed, partition)
 		if n == f.kept && s <= scores[n-1] {
 			continue
 		}
+
 		if n < f.kept {
 			n++
 		}
+
 		at := n - 1
 		for ; at > 0 && s > scores[at-1]; at-- {
 			best[at], scores[at] = best[at-1], scores[at-1]
 		}
+
 		best[at], scores[at] = uint16(i), s
 	}
+
 	return append(table, best[:n]...)
 }
 
@@ -103,11 +120,14 @@ func (f *favourites) appendBest(table []uint16, partition uint64) []uint16 {
 func (f *favourites) ownerWithout(left []int32, partition int, owned []int32) (owner int32) {
 	limit := bound(len(owned) - len(left))
 	clear(owned)
+
 	for _, i := range left {
 		owned[i] = limit // a full shard gets nothing
 	}
+
 	for t := range partition + 1 {
 		row := f.table[t*f.kept : (t+1)*f.kept]
+
 		at := slices.IndexFunc(row, func(i uint16) bool { return owned[i] < limit })
 		if at >= 0 {
 			owner = int32(row[at])
@@ -116,19 +136,23 @@ func (f *favourites) ownerWithout(left []int32, partition int, owned []int32) (o
 		}
 		owned[owner]++
 	}
+
 	return owner
 }
 
 // bestBelow returns the shard with the highest score for the partition among those that own less than the limit.
 func (f *favourites) bestBelow(limit int32, owned []int32, partition uint64) int32 {
 	best, highest := int32(-1), uint64(0)
+
 	for i, seed := range f.seeds {
 		if owned[i] >= limit {
 			continue
 		}
+
 		if s := score(seed, partition); best < 0 || s > highest {
 			best, highest = int32(i), s
 		}
 	}
+
 	return best
 }

@@ -16,6 +16,7 @@ func numbered(n int) []string {
 	for i := range shards {
 		shards[i] = fmt.Sprintf("shard-%d", i)
 	}
+
 	return shards
 }
 
@@ -23,6 +24,7 @@ func numbered(n int) []string {
 // is compared with the table that is built without the shards before it.
 func TestRankingIsExactInLargeRings(t *testing.T) {
 	const places = 3
+
 	for _, n := range []int{100, 300} {
 		r := New(numbered(n))
 		for _, partition := range []int{0, Partitions / 2, Partitions - 1000, Partitions - 1} {
@@ -31,6 +33,7 @@ func TestRankingIsExactInLargeRings(t *testing.T) {
 				owner, ok := New(left).OwnerOf(partition)
 				require.True(t, ok)
 				require.Equal(t, owner, ranked, "place %d for partition %d of %d shards", place, partition, n)
+
 				left = slices.DeleteFunc(left, func(shard string) bool { return shard == owner })
 			}
 			require.Len(t, left, n-places)
@@ -45,6 +48,7 @@ func TestRankingWithoutFavourites(t *testing.T) {
 	require.Len(t, with.table, Partitions*favouritesKept)
 	without.kept, without.table = 0, nil
 	owned := make([]int32, len(shards))
+
 	for _, left := range [][]int32{{}, {7}, {7, 99}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}} {
 		for partition := 0; partition < Partitions; partition += 1111 {
 			require.Equal(t, without.ownerWithout(left, partition, owned), with.ownerWithout(left, partition, owned), "partition %d without %v", partition, left)
@@ -55,6 +59,7 @@ func TestRankingWithoutFavourites(t *testing.T) {
 
 func TestRankingIsSafeForConcurrentUse(t *testing.T) {
 	r, want := New(numbered(20)), New(numbered(20)).Ranking(77, 5)
+
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() { assert.Equal(t, want, r.Ranking(77, 5)) })

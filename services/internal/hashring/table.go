@@ -93,6 +93,7 @@ func New(shards []string) *Table {
 	names := canonical(shards)
 	r := &Table{shards: names, fingerprint: fingerprint(names)}
 	r.owners, r.owned = assign(names, Partitions)
+
 	return r
 }
 
@@ -108,6 +109,7 @@ func (t *Table) OwnerOf(partition int) (shard string, ok bool) {
 	if partition < 0 || partition >= len(t.owners) {
 		return "", false
 	}
+
 	return t.shards[t.owners[partition]], true
 }
 
@@ -129,6 +131,7 @@ func (t *Table) PartitionsOf(shard string) int {
 	if !ok {
 		return 0
 	}
+
 	return int(t.owned[i])
 }
 
@@ -140,12 +143,15 @@ func LosingShards(before, after *Table) []string {
 		i := before.owners[t]
 		lost[i] = lost[i] || before.shards[i] != after.shards[after.owners[t]]
 	}
+
 	var losing []string
+
 	for i, name := range before.shards {
 		if lost[i] && after.Has(name) {
 			losing = append(losing, name)
 		}
 	}
+
 	return losing
 }
 
@@ -157,6 +163,7 @@ func (t *Table) Fingerprint() string { return t.fingerprint }
 func canonical(shards []string) []string {
 	names := slices.Clone(shards)
 	slices.Sort(names)
+
 	return slices.Compact(names)
 }
 
@@ -168,6 +175,7 @@ func fingerprint(names []string) string {
 		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(s))))
 		h.Write([]byte(s))
 	}
+
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
@@ -188,20 +196,25 @@ func assign(names []string, partitions int) (owners, owned []int32) {
 	if len(names) == 0 {
 		return nil, nil
 	}
+
 	candidates := make([]candidate, len(names))
 	for i, name := range names {
 		candidates[i] = candidate{index: int32(i), seed: seedOf(name)}
 	}
+
 	limit := bound(len(names))
+
 	owners, owned = make([]int32, partitions), make([]int32, len(names))
 	for t := range owners {
 		best := preferred(candidates, partitionSeed(t))
 		i := candidates[best].index
+
 		owners[t] = i
 		if owned[i]++; owned[i] == limit {
 			candidates = slices.Delete(candidates, best, best+1)
 		}
 	}
+
 	return owners, owned
 }
 
@@ -214,6 +227,7 @@ func preferred(candidates []candidate, partition uint64) int {
 			best, highest = i, s
 		}
 	}
+
 	return best
 }
 
@@ -234,5 +248,6 @@ func partitionSeed(partition int) uint64 { return mix(uint64(partition+1) * 0x9e
 func mix(z uint64) uint64 {
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
 	z = (z ^ z>>27) * 0x94d049bb133111eb
+
 	return z ^ z>>31
 }

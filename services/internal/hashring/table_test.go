@@ -32,8 +32,10 @@ func table(t require.TestingT, r *hashring.Table) []string {
 		if !ok {
 			require.FailNow(t, "a partition has no owner", "partition %d", partition)
 		}
+
 		owners[partition] = owner
 	}
+
 	return owners
 }
 
@@ -45,6 +47,7 @@ func names(least, most int) *rapid.Generator[[]string] {
 		rapid.StringMatching(`shard-[0-9a-f]{9}-[a-z0-9]{5}`),
 		rapid.String(),
 	)
+
 	return rapid.SliceOfNDistinct(name, least, most, rapid.ID)
 }
 
@@ -73,8 +76,10 @@ func TestInvariants(t *testing.T) {
 		for _, owner := range table(t, r) {
 			owned[owner]++
 		}
+
 		bound := (105*hashring.Partitions + 100*len(shards) - 1) / (100 * len(shards))
 		total := 0
+
 		for _, shard := range shards {
 			require.True(t, r.Has(shard))
 			require.Equal(t, owned[shard], r.PartitionsOf(shard))
@@ -111,6 +116,7 @@ func TestLeavingMovesFewOtherPartitions(t *testing.T) {
 		full := hashring.New(shards)
 		before, after := table(t, full), table(t, hashring.New(staying))
 		others := 0
+
 		for partition := range before {
 			if before[partition] != leaver && before[partition] != after[partition] {
 				others++
@@ -182,8 +188,10 @@ func TestMoreShardsThanPartitions(t *testing.T) {
 	for i := range shards {
 		shards[i] = fmt.Sprintf("shard-%d", i)
 	}
+
 	r := hashring.New(shards)
 	require.Len(t, table(t, r), hashring.Partitions)
+
 	for _, shard := range shards {
 		require.LessOrEqual(t, r.PartitionsOf(shard), 2)
 	}
@@ -198,10 +206,12 @@ func TestRankingIsExact(t *testing.T) {
 
 		ranking := hashring.New(shards).Ranking(partition, n)
 		require.Len(t, ranking, min(n, len(shards)))
+
 		for _, ranked := range ranking {
 			owner, ok := hashring.New(shards).OwnerOf(partition)
 			require.True(t, ok)
 			require.Equal(t, owner, ranked)
+
 			shards = slices.DeleteFunc(slices.Clone(shards), func(s string) bool { return s == owner })
 		}
 	})
@@ -219,6 +229,7 @@ func TestFingerprintSeparatesNames(t *testing.T) {
 		{"x-1"}, {"x-11"}, {"x-10"}, {"x-1", "x-10"}, {"x-1", "x-11"}, {"x-1", "10"}, {"x-11", "0"}, {"x-110"},
 	}
 	seen := map[string][]string{}
+
 	for _, set := range sets {
 		f := hashring.New(set).Fingerprint()
 		require.Regexp(t, "^[0-9a-f]{16}$", f)
@@ -232,12 +243,14 @@ func TestFingerprintSeparatesNames(t *testing.T) {
 func TestNamesThatLookAlikeShareNothing(t *testing.T) {
 	shards := []string{"x-1", "x-10", "x-11", "x-110", "x-111", "x-1-0", "x-1-10", "x", "x-", "1", "10", "11", "X-1"}
 	r := hashring.New(shards)
+
 	mean := float64(hashring.Partitions) / float64(len(shards))
 	for _, shard := range shards {
 		require.InEpsilon(t, mean, float64(r.PartitionsOf(shard)), 0.12, "partitions of %q", shard)
 	}
 	// The second choice for a shard's partitions is any of the others, not its lookalike.
 	seconds := map[string]int{}
+
 	for partition := range hashring.Partitions {
 		if owner, _ := r.OwnerOf(partition); owner == "x-1" && partition%8 == 0 {
 			seconds[r.Ranking(partition, 2)[1]]++
@@ -252,11 +265,13 @@ func randomNames(random *rand.Rand, n int) []string {
 	for len(set) < n {
 		set[fmt.Sprintf("shard-%08x-%05d", random.Uint32(), random.IntN(100000))] = true
 	}
+
 	shards := make([]string, 0, n)
 	for name := range set {
 		shards = append(shards, name)
 	}
 	slices.Sort(shards)
+
 	return shards
 }
 
@@ -273,10 +288,13 @@ func TestLosingShards(t *testing.T) {
 	for i := range 200 {
 		names = append(names, fmt.Sprintf("shard-%d", i))
 	}
+
 	before, after := hashring.New(names), hashring.New(names[1:])
 	lost := map[string]bool{}
+
 	for partition := range hashring.Partitions {
 		was, _ := before.OwnerOf(partition)
+
 		is, _ := after.OwnerOf(partition)
 		if was != is && was != names[0] {
 			lost[was] = true

@@ -13,12 +13,14 @@ import (
 // CEL does not have.
 func CELExpression(group, kind, namespace, name string) string {
 	var m strings.Builder
+
 	for i, n := range multipliers {
 		if i > 0 {
 			m.WriteByte(',')
 		}
 		fmt.Fprint(&m, n)
 	}
+
 	chars := fmt.Sprintf("((%s) + '/' + (%s) + '/' + (%s) + '/' + (%s)).split('')", group, kind, namespace, name)
 	total := fmt.Sprintf("[[%s]].map(m, chars.transformList(i, c, ('%s'.indexOf(c) + 1) * m[i %% %d]).sum())[0]",
 		m.String(), alphabet, positions)

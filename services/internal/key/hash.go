@@ -32,6 +32,7 @@ var values = func() (v [utf8.RuneSelf]uint8) {
 	for i := range len(alphabet) {
 		v[alphabet[i]] = uint8(i + 1)
 	}
+
 	return v
 }()
 
@@ -40,6 +41,7 @@ var multipliers = func() (m [positions]uint64) {
 	for i := range m {
 		m[i] = constant(strconv.Itoa(i))
 	}
+
 	return m
 }()
 
@@ -69,6 +71,7 @@ func (k Key) Hash() Hash {
 	s.add(k.Namespace)
 	s.addByte('/')
 	s.add(k.Name)
+
 	return s.hash()
 }
 
@@ -93,6 +96,7 @@ func (s *sum) addByte(c byte) { s.addValue(values[c]) }
 
 func (s *sum) addValue(v uint8) {
 	s.total += uint64(v) * multipliers[s.position]
+
 	s.position++
 	if s.position == positions {
 		s.total %= Prime
@@ -104,6 +108,7 @@ func (s *sum) addValue(v uint8) {
 func (s *sum) hash() Hash {
 	length := s.rounds*positions + uint64(s.position)
 	x := (s.total + length%Prime*lengthMultiplier + offset) % Prime
+
 	return Hash((fifthPower(x)*finalMultiplier + finalOffset) % Prime)
 }
 

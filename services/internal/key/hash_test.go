@@ -49,15 +49,18 @@ func longestKey() Key {
 // linear is a literal implementation of step 2 of the package documentation.
 func linear(s string) uint64 {
 	p, total := big.NewInt(Prime), new(big.Int)
+
 	points := []rune(s)
 	for i, c := range points {
 		v := int64(strings.IndexRune(alphabet, c) + 1)
 		m := new(big.Int).SetUint64(multipliers[i%len(multipliers)])
 		total.Add(total, m.Mul(m, big.NewInt(v)))
 	}
+
 	length := new(big.Int).SetUint64(lengthMultiplier)
 	total.Add(total, length.Mul(length, big.NewInt(int64(len(points)))))
 	total.Add(total, new(big.Int).SetUint64(offset))
+
 	return total.Mod(total, p).Uint64()
 }
 
@@ -66,6 +69,7 @@ func reference(s string) Hash {
 	p := big.NewInt(Prime)
 	y := new(big.Int).Exp(new(big.Int).SetUint64(linear(s)), big.NewInt(5), p)
 	y.Mul(y, new(big.Int).SetUint64(finalMultiplier)).Add(y, new(big.Int).SetUint64(finalOffset))
+
 	return Hash(y.Mod(y, p).Uint64())
 }
 
@@ -100,6 +104,7 @@ func TestLongestKeyHasAMultiplierPerCharacter(t *testing.T) {
 
 func TestConstants(t *testing.T) {
 	seen := map[uint64]bool{}
+
 	for _, m := range append(multipliers[:], lengthMultiplier, offset, finalMultiplier, finalOffset) {
 		require.NotZero(t, m)
 		require.Less(t, m, uint64(Prime))
@@ -117,6 +122,7 @@ func TestFifthPowerPermutes(t *testing.T) {
 
 func TestAlphabet(t *testing.T) {
 	seen := map[rune]bool{}
+
 	for _, c := range alphabet {
 		require.Less(t, c, rune(128), "an index in bytes is an index in code points only for ASCII")
 		require.False(t, seen[c], "%q occurs twice", c)
@@ -142,6 +148,7 @@ func BenchmarkHash(b *testing.B) {
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			b.ReportAllocs()
+
 			for b.Loop() {
 				_ = c.key.Hash()
 			}

@@ -45,9 +45,11 @@ func FuzzStringIsInjective(f *testing.F) {
 				t.Skip("no part of a valid key contains a slash")
 			}
 		}
+
 		if (a == b) != (a.String() == b.String()) {
 			t.Errorf("keys %#v and %#v are written %q and %q", a, b, a, b)
 		}
+
 		if a == b && a.Hash() != b.Hash() {
 			t.Errorf("%q has the hashes %d and %d", a, a.Hash(), b.Hash())
 		}
@@ -60,6 +62,7 @@ func FuzzHash(f *testing.F) {
 	f.Add("\xff", "ß", "名前", strings.Repeat("x/", 1000))
 	f.Fuzz(func(t *testing.T, group, kind, namespace, name string) {
 		k := key.Key{Group: group, Kind: kind, Namespace: namespace, Name: name}
+
 		h := k.Hash()
 		if h >= key.Prime {
 			t.Errorf("hash %d of %q is not below %d", h, k, key.Prime)

@@ -15,11 +15,14 @@ import (
 // series: 1.01 comes from the table, the rest from chance. The hash must be as good for names that count up.
 func TestSequentialNamesSpreadEvenly(t *testing.T) {
 	const objects, shards, series = 8200, 3, 40
+
 	total, worst := 0.0, 0.0
+
 	for s := range series {
 		r := hashring.New([]string{fmt.Sprintf("shard-%d-0", s), fmt.Sprintf("shard-%d-1", s), fmt.Sprintf("shard-%d-2", s)})
 		owned := map[string]int{}
 		fullest := 0
+
 		for i := range objects {
 			k := key.Key{Kind: "ConfigMap", Namespace: fmt.Sprintf("ns-%d", s), Name: fmt.Sprintf("object-%d", i)}
 			owner, ok := r.Owner(k.Hash())
@@ -27,6 +30,7 @@ func TestSequentialNamesSpreadEvenly(t *testing.T) {
 			owned[owner]++
 			fullest = max(fullest, owned[owner])
 		}
+
 		ratio := float64(fullest) * shards / objects
 		total, worst = total+ratio, max(worst, ratio)
 	}
@@ -39,6 +43,7 @@ func TestSequentialNamesSpreadEvenly(t *testing.T) {
 // Objects are distributed over 1,024 equal parts of the hash space; chi-squared per degree of freedom is 1.00 ± 0.045 by chance.
 func TestHashSpacePartsAreUsedEvenly(t *testing.T) {
 	const objects, parts = 65536, 1024
+
 	for shape, name := range map[string]func(i int) key.Key{
 		"counting": func(i int) key.Key { return key.Key{Kind: "ConfigMap", Namespace: "default", Name: fmt.Sprint(i)} },
 		"padded": func(i int) key.Key {
@@ -62,7 +67,9 @@ func TestHashSpacePartsAreUsedEvenly(t *testing.T) {
 			for i := range objects {
 				counts[uint64(name(i).Hash())*parts/key.Prime]++
 			}
+
 			const mean = float64(objects) / parts
+
 			chi := 0.0
 			for _, c := range counts {
 				chi += math.Pow(float64(c)-mean, 2) / mean

@@ -22,31 +22,39 @@ func bindFlags(fs *pflag.FlagSet) []*pflag.Flag {
 			flags = append(flags, f)
 		}
 	})
+
 	return flags
 }
 
 // validateAddresses checks the form of every listening address, and that no two flags ask for the same port.
 func validateAddresses(fs *pflag.FlagSet) error {
 	var errs []error
+
 	taken := map[string]string{}
+
 	for _, f := range bindFlags(fs) {
 		address := f.Value.String()
+
 		host, port, err := net.SplitHostPort(address)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("--%s %q is no address: want host:port, :port, or 0 for off", f.Name, address))
 			continue
 		}
+
 		number, err := strconv.ParseUint(port, 10, 16)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("--%s %q: port must be a number from 0 to 65535", f.Name, address))
 			continue
 		}
+
 		key := net.JoinHostPort(host, port)
 		if other, ok := taken[key]; ok && number != 0 {
 			errs = append(errs, fmt.Errorf("--%s and --%s are both %q; each needs a port of its own", other, f.Name, address))
 		}
+
 		taken[key] = f.Name
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -54,16 +62,19 @@ func validateAddresses(fs *pflag.FlagSet) error {
 // filled; a taken port shall be told before anything has happened.
 func probeAddresses(fs *pflag.FlagSet) error {
 	var errs []error
+
 	for _, f := range bindFlags(fs) {
 		listener, err := net.Listen("tcp", f.Value.String())
 		if err != nil {
 			errs = append(errs, listenError(f, err))
 			continue
 		}
+
 		if err := listener.Close(); err != nil {
 			errs = append(errs, fmt.Errorf("close the probe of --%s: %w", f.Name, err))
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -73,12 +84,14 @@ func explainListen(fs *pflag.FlagSet, err error) error {
 	if !errors.As(err, &op) || op.Op != "listen" || op.Addr == nil {
 		return err
 	}
+
 	for _, f := range bindFlags(fs) {
 		address, resolveErr := net.ResolveTCPAddr("tcp", f.Value.String())
 		if resolveErr == nil && address.String() == op.Addr.String() {
 			return listenError(f, op)
 		}
 	}
+
 	return err
 }
 
@@ -86,5 +99,6 @@ func listenError(f *pflag.Flag, err error) error {
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {
 		err = errno
 	}
+
 	return fmt.Errorf("cannot listen on %s (--%s): %w; choose another address or stop what uses it", f.Value, f.Name, err)
 }

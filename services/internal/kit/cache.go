@@ -21,9 +21,11 @@ func newScheme() (*runtime.Scheme, error) {
 	if err := clientgoscheme.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("register Kubernetes types: %w", err)
 	}
+
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("register ClusterRing types: %w", err)
 	}
+
 	return scheme, nil
 }
 
@@ -35,6 +37,7 @@ func cacheOptions() (cache.Options, error) {
 	if err != nil {
 		return cache.Options{}, fmt.Errorf("select the Leases of shards: %w", err)
 	}
+
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
@@ -48,5 +51,6 @@ func slimLease(obj any) (any, error) {
 	if l, ok := obj.(*coordinationv1.Lease); ok {
 		return lease.Slim(l), nil
 	}
+
 	return obj, nil
 }

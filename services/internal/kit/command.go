@@ -31,12 +31,14 @@ func NewCommand(s Service) *cobra.Command {
 			if len(args) > 0 {
 				return hint(fmt.Errorf("unexpected argument %q: use flags", args[0]))
 			}
+
 			return nil
 		},
 		PreRunE: func(cmd *cobra.Command, _ []string) error {
 			if err := validate(s, o, cmd); err != nil {
 				return hint(err)
 			}
+
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -45,11 +47,13 @@ func NewCommand(s Service) *cobra.Command {
 	}
 	cmd.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return hint(err) })
+
 	cmd.Flags().SortFlags = false
 	if s.AddFlags != nil {
 		s.AddFlags(cmd.Flags())
 	}
 	o.addFlags(cmd.Flags(), s.LeaderElection)
+
 	return cmd
 }
 
@@ -57,12 +61,15 @@ func validate(s Service, o *Options, cmd *cobra.Command) error {
 	if err := o.validate(); err != nil {
 		return err
 	}
+
 	if err := validateAddresses(cmd.Flags()); err != nil {
 		return err
 	}
+
 	if s.Validate == nil {
 		return nil
 	}
+
 	return s.Validate()
 }
 
@@ -76,6 +83,7 @@ func Main(cmd *cobra.Command) int {
 		fmt.Fprintln(cmd.ErrOrStderr(), "error: "+oneLine(err))
 		return 1
 	}
+
 	return 0
 }
 
@@ -90,7 +98,9 @@ func signalContext(out io.Writer) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+
 	done := make(chan struct{})
+
 	go func() {
 		for range 2 {
 			select {
@@ -105,6 +115,7 @@ func signalContext(out io.Writer) (context.Context, context.CancelFunc) {
 			}
 		}
 	}()
+
 	return ctx, func() {
 		signal.Stop(signals)
 		close(done)

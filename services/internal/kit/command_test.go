@@ -29,7 +29,9 @@ import (
 func TestMistakes(t *testing.T) {
 	t.Setenv("KUBECONFIG", "")
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+
 	hint := "; see 'leasemonitor --help'\n"
+
 	unreachable := writeKubeconfig(t, "https://127.0.0.1:1")
 	for args, want := range map[string]string{
 		"--frobnicate":                       "error: unknown flag: --frobnicate" + hint,
@@ -58,6 +60,7 @@ func TestMistakes(t *testing.T) {
 			if !strings.Contains(args, "-address") {
 				all = append(all, "--metrics-bind-address=0", "--health-probe-bind-address=0")
 			}
+
 			code, stdout, stderr := runMain(kit.Service{Name: service, LeaderElection: true, Setup: nothing}, all...)
 			require.Equal(t, 1, code)
 			require.Equal(t, want, stderr)
@@ -68,6 +71,7 @@ func TestMistakes(t *testing.T) {
 
 func TestServiceFlagsAreValidated(t *testing.T) {
 	var mode string
+
 	s := kit.Service{
 		Name:     "assigner",
 		AddFlags: func(fs *pflag.FlagSet) { fs.StringVar(&mode, "mode", "service", "how it is reached") },
@@ -75,6 +79,7 @@ func TestServiceFlagsAreValidated(t *testing.T) {
 			if mode != "service" && mode != "url" {
 				return fmt.Errorf("--mode must be service or url, not %q", mode)
 			}
+
 			return nil
 		},
 		Setup: nothing,
@@ -91,6 +96,7 @@ func TestHelpAndVersion(t *testing.T) {
 	}
 	code, stdout, _ := runMain(s, "--help")
 	require.Equal(t, 0, code)
+
 	for _, want := range []string{"The query service answers.", "ringquery --kubeconfig", "--health-probe-bind-address address", "--shutdown-delay time"} {
 		require.Contains(t, stdout, want)
 	}
@@ -104,12 +110,15 @@ func TestHelpAndVersion(t *testing.T) {
 func TestTakenPort(t *testing.T) {
 	listener := listen(t)
 	defer listener.Close()
+
 	taken := listener.Addr().String()
 
 	var webhook string
+
 	s := kit.Service{Name: service, Setup: nothing, AddFlags: func(fs *pflag.FlagSet) {
 		fs.StringVar(&webhook, "webhook-bind-address", "", "a service's own server")
 	}}
+
 	for _, flag := range []string{"health-probe-bind-address", "metrics-bind-address", "pprof-bind-address", "webhook-bind-address"} {
 		args := []string{"--health-probe-bind-address=0", "--metrics-bind-address=0", "--" + flag + "=" + taken}
 		code, _, stderr := runMain(s, args...)
@@ -121,6 +130,7 @@ func TestTakenPort(t *testing.T) {
 // TestPortTakenLater meets a port that was free at the start and is not when the server needs it.
 func TestPortTakenLater(t *testing.T) {
 	var address string
+
 	s := kit.Service{
 		Name: service,
 		AddFlags: func(fs *pflag.FlagSet) {
@@ -129,11 +139,13 @@ func TestPortTakenLater(t *testing.T) {
 		Setup: func(_ context.Context, rt *kit.Runtime) error {
 			return rt.Manager.Add(manager.RunnableFunc(func(context.Context) error {
 				server := &http.Server{Addr: address}
+
 				first, err := net.Listen("tcp", address)
 				if err != nil {
 					return err
 				}
 				defer first.Close()
+
 				return fmt.Errorf("serve queries: %w", server.ListenAndServe())
 			}))
 		},
@@ -145,6 +157,7 @@ func TestPortTakenLater(t *testing.T) {
 
 func TestMissingCRD(t *testing.T) {
 	bare, err := localplane.Start(localplane.Options{})
+
 	require.NoError(t, err)
 	defer func() { require.NoError(t, bare.Stop()) }()
 
@@ -160,9 +173,11 @@ func TestRejectedCredentials(t *testing.T) {
 	require.NoError(t, err)
 	config, err := clientcmd.Load(content)
 	require.NoError(t, err)
+
 	for _, user := range config.AuthInfos {
 		user.Token = "forged"
 	}
+
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	require.NoError(t, clientcmd.WriteToFile(*config, path))
 
@@ -222,9 +237,11 @@ func startProcess(t *testing.T, args ...string) *childProcess {
 	p := &childProcess{out: &buffer{}, health: freeAddress(t)}
 	args = append(args, "--health-probe-bind-address="+p.health, "--metrics-bind-address=0")
 	p.cmd = exec.CommandContext(t.Context(), os.Args[0], args...)
+
 	p.cmd.Env = append(os.Environ(), asService+"=1")
 	p.cmd.Stderr = p.out
 	require.NoError(t, p.cmd.Start())
+
 	return p
 }
 
@@ -243,5 +260,6 @@ func writeKubeconfig(t *testing.T, server string) string {
 		Contexts:       map[string]*clientcmdapi.Context{"c": {Cluster: "c"}},
 		CurrentContext: "c",
 	}, path))
+
 	return path
 }

@@ -17,15 +17,19 @@ func restConfig(o *Options, userAgent string) (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	config.QPS, config.Burst, config.UserAgent = o.KubeAPIQPS, o.KubeAPIBurst, userAgent
 	// Near the API server its network is cheaper than its time, as Kubernetes' own controllers see it.
 	config.DisableCompression = true
+
 	return config, nil
 }
 
 func loadConfig(flag, env string) (*rest.Config, error) {
 	rules := &clientcmd.ClientConfigLoadingRules{}
+
 	var source string
+
 	switch {
 	case flag != "":
 		rules.ExplicitPath, source = flag, "--kubeconfig "+flag
@@ -36,9 +40,11 @@ func loadConfig(flag, env string) (*rest.Config, error) {
 		if errors.Is(err, rest.ErrNotInCluster) {
 			return nil, errors.New("no Kubernetes API server configured: set --kubeconfig or $KUBECONFIG, or run in a Pod")
 		}
+
 		if err != nil {
 			return nil, fmt.Errorf("use the Pod's service account: %w", err)
 		}
+
 		return config, nil
 	}
 
@@ -51,5 +57,6 @@ func loadConfig(flag, env string) (*rest.Config, error) {
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", source, err)
 	}
+
 	return config, nil
 }

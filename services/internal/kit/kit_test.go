@@ -57,12 +57,14 @@ type buffer struct {
 func (b *buffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+
 	return b.buf.Write(p)
 }
 
 func (b *buffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+
 	return b.buf.String()
 }
 
@@ -82,9 +84,11 @@ func start(t *testing.T, s kit.Service, args ...string) *instance {
 	cmd := kit.NewCommand(s)
 	cmd.SetOut(i.out)
 	cmd.SetErr(i.out)
+
 	cmd.SetArgs(append([]string{"--health-probe-bind-address=" + i.health, "--metrics-bind-address=" + i.metrics}, args...))
 	go func() { i.done <- cmd.ExecuteContext(ctx) }()
 	t.Cleanup(cancel)
+
 	return i
 }
 
@@ -92,6 +96,7 @@ func start(t *testing.T, s kit.Service, args ...string) *instance {
 func (i *instance) stop(t *testing.T) error {
 	t.Helper()
 	i.cancel()
+
 	return i.wait(t)
 }
 
@@ -108,6 +113,7 @@ func (i *instance) waitReady(t *testing.T) {
 	require.Eventually(t, func() bool {
 		require.Falsef(t, i.ended(), "the service ended: %s", i.out)
 		code, _ := get("http://" + i.health + "/readyz")
+
 		return code == http.StatusOK
 	}, soon, tick)
 }
@@ -116,22 +122,28 @@ func (i *instance) waitReady(t *testing.T) {
 func get(url string) (int, string) {
 	ctx, cancel := context.WithTimeout(context.Background(), soon)
 	defer cancel()
+
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return 0, err.Error()
 	}
+
 	response, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(request)
 	if err != nil {
 		return 0, err.Error()
 	}
+
 	body, err := io.ReadAll(response.Body)
+
 	return response.StatusCode, fmt.Sprint(string(body), errors.Join(err, response.Body.Close()))
 }
 
 func receive[T any](t *testing.T, ch <-chan T, what string) T {
 	t.Helper()
+
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
+
 	select {
 	case v := <-ch:
 		return v
@@ -146,6 +158,7 @@ func freeAddress(t *testing.T) string {
 	t.Helper()
 	listener := listen(t)
 	require.NoError(t, listener.Close())
+
 	return listener.Addr().String()
 }
 
@@ -153,6 +166,7 @@ func listen(t *testing.T) net.Listener {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
+
 	return listener
 }
 
@@ -165,11 +179,13 @@ func kubeconfig(t *testing.T) string {
 // runMain runs the command as a binary would, and returns the exit code and what it printed.
 func runMain(s kit.Service, args ...string) (code int, stdout, stderr string) {
 	var out, errOut buffer
+
 	cmd := kit.NewCommand(s)
 	cmd.SetOut(&out)
 	cmd.SetErr(&errOut)
 	cmd.SetArgs(args)
 	code = kit.Main(cmd)
+
 	return code, out.String(), errOut.String()
 }
 
@@ -182,9 +198,11 @@ type worker struct {
 
 func newWorker(t *testing.T) *worker {
 	t.Helper()
+
 	w := &worker{working: make(chan struct{}), told: make(chan struct{}), hold: make(chan struct{})}
 	w.letGo = sync.OnceFunc(func() { close(w.hold) })
 	t.Cleanup(w.letGo)
+
 	return w
 }
 
@@ -195,6 +213,7 @@ func (w *worker) service() kit.Service {
 			<-ctx.Done()
 			close(w.told)
 			<-w.hold
+
 			return nil
 		}))
 	}}

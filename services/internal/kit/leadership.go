@@ -43,11 +43,13 @@ func newLeadership(config *rest.Config, name string, o *Options, workersGone *la
 	if err != nil {
 		return nil, fmt.Errorf("determine the host name for the leader Lease: %w", err)
 	}
+
 	lock, err := resourcelock.NewFromKubeconfig(resourcelock.LeasesResourceLock, o.Namespace, name,
 		resourcelock.ResourceLockConfig{Identity: host + "_" + string(uuid.NewUUID())}, config, o.LeaderElectRenewDeadline)
 	if err != nil {
 		return nil, fmt.Errorf("prepare the leader Lease %s/%s: %w", o.Namespace, name, err)
 	}
+
 	return &leadership{
 		Interface:   lock,
 		workersGone: workersGone,
@@ -63,16 +65,19 @@ func (l *leadership) Get(ctx context.Context) (*resourcelock.LeaderElectionRecor
 	if err == nil && record.HolderIdentity != l.Identity() {
 		l.lose(fmt.Sprintf("%q holds it now", record.HolderIdentity))
 	}
+
 	return record, raw, err //nolint:wrapcheck // the elector asks for the API's own errors
 }
 
 // Create implements resourcelock.Interface.
 func (l *leadership) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	sent := l.clock.Now()
+
 	err := l.Interface.Create(ctx, record)
 	if err == nil {
 		l.renewed(sent)
 	}
+
 	return err //nolint:wrapcheck // the elector asks for the API's own errors
 }
 
@@ -81,11 +86,14 @@ func (l *leadership) Update(ctx context.Context, record resourcelock.LeaderElect
 	if record.HolderIdentity == "" {
 		return l.release(ctx, record)
 	}
+
 	sent := l.clock.Now()
+
 	err := l.Interface.Update(ctx, record)
 	if err == nil {
 		l.renewed(sent)
 	}
+
 	return err //nolint:wrapcheck // the elector asks for the API's own errors
 }
 
@@ -97,6 +105,7 @@ func (l *leadership) release(ctx context.Context, record resourcelock.LeaderElec
 	l.mu.Lock()
 	l.endTerm()
 	l.mu.Unlock()
+
 	return l.Interface.Update(ctx, record) //nolint:wrapcheck // the elector asks for the API's own errors
 }
 
@@ -115,9 +124,11 @@ func (l *leadership) renewed(sent time.Time) {
 func (l *leadership) lose(why string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	if !l.leads || l.workersGone.closed() {
 		return
 	}
+
 	l.leads = false
 	select {
 	case l.lost <- fmt.Errorf("lost the leader Lease %s: %s; exiting immediately, so that no two instances work", l.Describe(), why):

@@ -29,9 +29,11 @@ func (l *lock) Create(ctx context.Context, r resourcelock.LeaderElectionRecord) 
 
 func (l *lock) Update(_ context.Context, r resourcelock.LeaderElectionRecord) error {
 	l.clock.Step(l.takes)
+
 	if l.err == nil {
 		l.record = r
 	}
+
 	return l.err
 }
 
@@ -42,6 +44,7 @@ func (l *lock) Describe() string   { return "ns/service" }
 func newTestLeadership() (*leadership, *lock) {
 	fake := testclock.NewFakeClock(time.Unix(0, 0))
 	server := &lock{clock: fake}
+
 	return &leadership{Interface: server, workersGone: newLatch(), clock: fake, term: 13 * time.Second, lost: make(chan error, 1)}, server
 }
 
@@ -65,6 +68,7 @@ func TestTermCountsFromTheRequest(t *testing.T) {
 func TestFailedRenewalsEndTheTerm(t *testing.T) {
 	l, server := newTestLeadership()
 	require.NoError(t, l.Create(t.Context(), held))
+
 	server.err = errors.New("no route to host")
 	for range 6 {
 		server.clock.Step(2 * time.Second)
@@ -102,6 +106,7 @@ func TestOtherHolder(t *testing.T) {
 	require.Empty(t, l.lost, "a standby sees other holders all the time")
 
 	require.NoError(t, l.Update(t.Context(), held))
+
 	server.record.HolderIdentity = "other"
 	_, _, err = l.Get(t.Context())
 	require.NoError(t, err)

@@ -28,6 +28,7 @@ func TestOnlyLeasesOfShardsAreWatched(t *testing.T) {
 	require.NoError(t, p.Client.Create(t.Context(), node))
 	a := &leasetest.Shard{Client: p.Client, Ring: ring, Namespace: ns, Name: "a"}
 	require.NoError(t, a.Acquire(t.Context()))
+
 	large := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
 		Namespace: ns, Name: "large",
 		Labels:      map[string]string{"alpha.sharding.timebertt.dev/clusterring": "large", "alpha.sharding.timebertt.dev/state": "dead", "other": "label"},
@@ -36,6 +37,7 @@ func TestOnlyLeasesOfShardsAreWatched(t *testing.T) {
 	for i := range 5000 {
 		large.Labels[fmt.Sprintf("large-%d", i)] = strings.Repeat("x", 63)
 	}
+
 	large.Spec.HolderIdentity = new(strings.Repeat("x", 200_000))
 	require.NoError(t, p.Client.Create(t.Context(), large))
 
@@ -43,15 +45,18 @@ func TestOnlyLeasesOfShardsAreWatched(t *testing.T) {
 	cached, awaited := make(chan client.Reader, 1), make(chan []string, 1)
 	s := kit.Service{Name: service, Setup: func(ctx context.Context, rt *kit.Runtime) error {
 		cached <- rt.Manager.GetCache()
+
 		leases, err := shardleases.Watch(ctx, rt, index)
 		if err != nil {
 			return err
 		}
+
 		return rt.Manager.Add(manager.RunnableFunc(func(ctx context.Context) error {
 			if err := leases.Await(ctx); err != nil {
 				return err
 			}
 			awaited <- index.View(ring).AvailableShards()
+
 			return rt.Ready()
 		}))
 	}}
@@ -72,6 +77,7 @@ func TestOnlyLeasesOfShardsAreWatched(t *testing.T) {
 
 	var leases coordinationv1.LeaseList
 	require.NoError(t, receive(t, cached, "setup").List(t.Context(), &leases))
+
 	names := map[string]bool{}
 	for _, l := range leases.Items {
 		names[l.Namespace+"/"+l.Name] = true
@@ -99,6 +105,7 @@ func TestFollowedLeasesAreNotKept(t *testing.T) {
 		if err != nil {
 			return err
 		}
+
 		return rt.Manager.Add(manager.RunnableFunc(func(ctx context.Context) error {
 			first <- index.View(ring).AvailableShards()
 			return leases.Await(ctx)

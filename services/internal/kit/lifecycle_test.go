@@ -37,8 +37,10 @@ func TestNotReadyBeforeCachesAreFilled(t *testing.T) {
 		require.Contains(t, body, "[-]caches failed")
 		require.Contains(t, body, "[-]shard-leases failed")
 		require.Contains(t, body, "[+]draining ok")
+
 		return true
 	}, soon, tick)
+
 	code, _ := get("http://" + i.health + "/healthz")
 	require.Equal(t, http.StatusOK, code, "it lives")
 
@@ -65,6 +67,7 @@ func TestReadyAsksTheService(t *testing.T) {
 				return nil
 			}
 		})
+
 		return nil
 	}}
 	i := start(t, s, kubeconfig(t))
@@ -74,6 +77,7 @@ func TestReadyAsksTheService(t *testing.T) {
 	require.Panics(t, func() { rt.AddReady("late", nil) }, "nobody would ask")
 	close(fail)
 	require.EqualError(t, rt.Ready(), "certificate: expired")
+
 	code, body := get("http://" + i.health + "/readyz")
 	require.Equal(t, http.StatusInternalServerError, code)
 	require.Contains(t, body, "[-]certificate failed")
@@ -86,6 +90,7 @@ func TestNotReadyWhileDraining(t *testing.T) {
 	finish := make(chan struct{})
 	s := kit.Service{Name: service, LeaderElection: true, Setup: func(_ context.Context, rt *kit.Runtime) error {
 		draining <- rt.Draining()
+
 		return rt.Manager.Add(manager.RunnableFunc(func(ctx context.Context) error {
 			select {
 			case <-finish:
@@ -102,9 +107,11 @@ func TestNotReadyWhileDraining(t *testing.T) {
 
 	i.cancel()
 	receive(t, told, "draining")
+
 	code, body := get("http://" + i.health + "/readyz")
 	require.Equal(t, http.StatusInternalServerError, code)
 	require.Contains(t, body, "[-]draining failed")
+
 	code, _ = get("http://" + i.metrics + "/metrics")
 	require.Equal(t, http.StatusOK, code, "still serving")
 	require.False(t, i.ended())
@@ -135,6 +142,7 @@ func TestHandOver(t *testing.T) {
 
 	leader.cancel()
 	receive(t, first.told, "stop of the worker")
+
 	code, _ := get("http://" + leader.health + "/readyz")
 	require.Equal(t, http.StatusInternalServerError, code)
 	holder := leaderLease(t)
@@ -177,6 +185,7 @@ func TestLostLeadership(t *testing.T) {
 		lease := getLeaderLease(t)
 		lease.Spec.HolderIdentity = new("usurper")
 		lease.Spec.LeaseDurationSeconds = ptr.To[int32](1)
+
 		return p.Client.Update(t.Context(), lease) == nil
 	}, soon, tick)
 	require.EqualError(t, i.wait(t), `lost the leader Lease sharding-system/leasemonitor: "usurper" holds it now; exiting immediately, so that no two instances work`)
@@ -187,14 +196,17 @@ func TestLostLeadership(t *testing.T) {
 // dropLeaderLease makes a test independent of how another ended.
 func dropLeaderLease(t *testing.T) {
 	t.Helper()
+
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "sharding-system", Name: service}}
 	require.NoError(t, client.IgnoreNotFound(localplane.Shared(t).Client.Delete(t.Context(), lease)))
 }
 
 func getLeaderLease(t *testing.T) *coordinationv1.Lease {
 	t.Helper()
+
 	lease := &coordinationv1.Lease{}
 	require.NoError(t, localplane.Shared(t).Client.Get(t.Context(), client.ObjectKey{Namespace: "sharding-system", Name: service}, lease))
+
 	return lease
 }
 
@@ -211,6 +223,7 @@ func TestMetricsAndProfiles(t *testing.T) {
 	code, body := get("http://" + i.metrics + "/metrics")
 	require.Equal(t, http.StatusOK, code)
 	require.Regexp(t, `(?m)^clusterring_build_info\{commit="[^"]*",go_version="go1\.[^"]+",service="leasemonitor",version="dev"\} 1$`, body)
+
 	code, _ = get("http://" + pprof + "/debug/pprof/cmdline")
 	require.Equal(t, http.StatusOK, code)
 	require.NoError(t, i.stop(t))

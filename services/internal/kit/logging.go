@@ -31,6 +31,7 @@ func parseLevel(level string) (zapcore.Level, error) {
 	case "error":
 		return zapcore.ErrorLevel, nil
 	}
+
 	return 0, fmt.Errorf("--log-level must be debug, info, or error, not %q", level)
 }
 
@@ -40,14 +41,18 @@ func newLogger(o *Options, name string, out io.Writer) (logr.Logger, error) {
 	if err != nil {
 		return logr.Logger{}, err
 	}
+
 	encoding := zap.NewProductionEncoderConfig()
 	encoding.EncodeTime = zapcore.RFC3339NanoTimeEncoder
+
 	encoder := zapcore.NewJSONEncoder(encoding)
 	if o.LogFormat == formatText {
 		encoding.EncodeLevel = zapcore.CapitalLevelEncoder
 		encoder = zapcore.NewConsoleEncoder(encoding)
 	}
+
 	core := zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(out)), level)
+
 	return zapr.NewLogger(zap.New(quietStop{core})).WithName(name), nil
 }
 
@@ -62,6 +67,7 @@ func (q quietStop) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.Che
 	if !q.Enabled(e.Level) {
 		return ce
 	}
+
 	return ce.AddCore(e, q)
 }
 
@@ -71,6 +77,7 @@ func (q quietStop) Write(e zapcore.Entry, fields []zapcore.Field) error {
 			return nil
 		}
 	}
+
 	return q.Core.Write(e, fields) //nolint:wrapcheck // a Core is a pass-through, its errors are zap's own
 }
 
@@ -78,6 +85,7 @@ func isGracefulStop(e zapcore.Entry, err error) bool {
 	if strings.HasSuffix(e.LoggerName, ".leaderelection") {
 		return errors.Is(err, context.Canceled)
 	}
+
 	return strings.HasPrefix(e.Message, "error received after stop sequence was engaged") && err.Error() == "leader election lost"
 }
 
@@ -90,11 +98,13 @@ func setGlobalLoggers(ctx context.Context, o *Options) error {
 	if ctx.Value(ownsProcess{}) == nil {
 		return nil
 	}
+
 	log, err := newLogger(o, "client", os.Stderr)
 	if err != nil {
 		return err
 	}
 	klog.SetLoggerWithOptions(log, klog.ContextualLogger(true))
 	ctrllog.SetLogger(log)
+
 	return nil
 }

@@ -20,6 +20,7 @@ func TestLogs(t *testing.T) {
 		formatText: "*\tINFO\tassigner\tAssigned\t{\"shard\": \"a\"}\n" + "*\tERROR\tassigner.leaderelection\tFailed\t{\"error\": \"no route\"}\n",
 	} {
 		var out bytes.Buffer
+
 		log, err := newLogger(&Options{LogLevel: "info", LogFormat: format}, "assigner", &out)
 		require.NoError(t, err)
 		log.Info("Assigned", "shard", "a")
@@ -36,6 +37,7 @@ func TestLogs(t *testing.T) {
 func TestDebugLevel(t *testing.T) {
 	for level, lines := range map[string]int{"error": 1, "info": 2, "debug": 3} {
 		var out bytes.Buffer
+
 		log, err := newLogger(&Options{LogLevel: level, LogFormat: formatText}, "assigner", &out)
 		require.NoError(t, err)
 		log.Error(nil, "error")

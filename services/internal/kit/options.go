@@ -62,32 +62,41 @@ func (o *Options) addFlags(fs *pflag.FlagSet, leaderElection bool) {
 // validate returns everything that is wrong with the common flags, or nil.
 func (o *Options) validate() error {
 	var errs []error
+
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 
 	for _, msg := range validation.IsDNS1123Label(o.Namespace) {
 		fail("--namespace %q is no namespace name: %s", o.Namespace, msg)
 	}
+
 	if o.KubeAPIQPS <= 0 {
 		fail("--kube-api-qps must be greater than 0, not %v", o.KubeAPIQPS)
 	}
+
 	if o.KubeAPIBurst < 1 {
 		fail("--kube-api-burst must be at least 1, not %d", o.KubeAPIBurst)
 	}
+
 	if _, err := parseLevel(o.LogLevel); err != nil {
 		errs = append(errs, err)
 	}
+
 	if o.LogFormat != formatJSON && o.LogFormat != formatText {
 		fail("--log-format must be %s or %s, not %q", formatJSON, formatText, o.LogFormat)
 	}
+
 	if o.ShutdownDelay < 0 {
 		fail("--shutdown-delay must not be negative, it is %s", o.ShutdownDelay)
 	}
+
 	if o.ShutdownGrace <= 0 {
 		fail("--shutdown-grace must be greater than 0, not %s", o.ShutdownGrace)
 	}
+
 	if o.LeaderElect {
 		errs = append(errs, o.validateLeaderElection())
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -104,5 +113,6 @@ func (o *Options) validateLeaderElection() error {
 	case lease <= renew:
 		return fmt.Errorf("--leader-elect-lease-duration (%s) must be greater than --leader-elect-renew-deadline (%s)", lease, renew)
 	}
+
 	return nil
 }

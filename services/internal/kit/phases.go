@@ -25,9 +25,11 @@ func addPhases(mgr manager.Manager, workersGone *latch) (*phases, error) {
 	if err := mgr.Add(everyReplica{p}); err != nil {
 		return nil, err //nolint:wrapcheck // the caller says what it was doing
 	}
+
 	if err := mgr.Add(amongCaches{p, mgr.GetCache()}); err != nil {
 		return nil, err //nolint:wrapcheck // the caller says what it was doing
 	}
+
 	return p, nil
 }
 
@@ -40,6 +42,7 @@ func (m everyReplica) Start(ctx context.Context) error {
 	m.started.close()
 	<-ctx.Done()
 	m.stopping.close()
+
 	return nil
 }
 
@@ -54,6 +57,7 @@ func (m amongCaches) GetCache() cache.Cache { return m.cache }
 func (m amongCaches) Start(ctx context.Context) error {
 	<-ctx.Done()
 	m.workersGone.close()
+
 	return nil
 }
 

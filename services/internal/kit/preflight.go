@@ -27,20 +27,25 @@ const crdManifest = "deploy/base/crd"
 func preflight(ctx context.Context, config *rest.Config) error {
 	config = rest.CopyConfig(config)
 	config.Timeout = preflightTimeout
+
 	client, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
 		return fmt.Errorf("create a client for %s: %w", config.Host, err)
 	}
+
 	gv := v1alpha1.GroupVersion.String()
+
 	list, err := client.ServerResourcesForGroupVersionWithContext(ctx, gv)
 	if err != nil {
 		return explainAPIError(err, config.Host, gv)
 	}
+
 	for _, r := range list.APIResources {
 		if r.Name == "clusterrings" {
 			return nil
 		}
 	}
+
 	return errMissingCRD(config.Host, gv)
 }
 
@@ -58,6 +63,7 @@ func explainAPIError(err error, host, gv string) error {
 	case apierrors.IsForbidden(err):
 		return fmt.Errorf("the API server at %s does not allow discovery; check the permissions of the service account: %w", host, err)
 	}
+
 	return fmt.Errorf("cannot reach the Kubernetes API server at %s: %w; check --kubeconfig and that the server runs", host, rootCause(err))
 }
 
@@ -72,14 +78,18 @@ func rootCause(err error) error {
 	if errors.As(err, &errno) {
 		return errno
 	}
+
 	if errors.As(err, &timeout) && timeout.Timeout() {
 		return fmt.Errorf("no answer within %s", preflightTimeout)
 	}
+
 	if errors.As(err, &opErr) && opErr.Err != nil {
 		return opErr.Err
 	}
+
 	if errors.As(err, &urlErr) {
 		return urlErr.Err
 	}
+
 	return err
 }

@@ -18,6 +18,7 @@ func TestRetriesAreCappedAndSpreadOut(t *testing.T) {
 	}
 
 	pauses := map[time.Duration]bool{}
+
 	for range 10 {
 		pause := limiter.When("a")
 		require.LessOrEqual(t, pause, 30*time.Second)

@@ -36,34 +36,42 @@ func run(ctx context.Context, s Service, o *Options, cmd *cobra.Command) error {
 	if err := probeAddresses(cmd.Flags()); err != nil {
 		return err
 	}
+
 	restConfig, err := restConfig(o, s.Name+"/"+Version)
 	if err != nil {
 		return err
 	}
+
 	if err := preflight(ctx, restConfig); err != nil {
 		return err
 	}
+
 	log, err := newLogger(o, s.Name, cmd.ErrOrStderr())
 	if err != nil {
 		return err
 	}
+
 	if err := setGlobalLoggers(ctx, o); err != nil {
 		return err
 	}
+
 	r := &running{service: s, options: o, flags: cmd.Flags(), log: log, clock: clock.RealClock{}, draining: newLatch()}
 
 	// The manager outlives ctx by the shutdown delay, so it has a context of its own, with our logger.
 	managerCtx, stop := context.WithCancel(ctrllog.IntoContext(context.WithoutCancel(ctx), log))
 	defer stop()
+
 	if err := r.prepare(managerCtx, restConfig); err != nil {
 		return explainListen(r.flags, err)
 	}
 	recordBuild(s.Name)
 	log.Info("Starting", "version", versionLine(), "server", restConfig.Host)
+
 	if err := r.supervise(ctx, managerCtx, stop); err != nil {
 		return explainListen(r.flags, err)
 	}
 	log.Info("Stopped")
+
 	return nil
 }
 
@@ -75,25 +83,32 @@ func (r *running) prepare(ctx context.Context, restConfig *rest.Config) error {
 		if err != nil {
 			return err
 		}
+
 		r.leader = leader
 	}
+
 	options, err := r.managerOptions()
 	if err != nil {
 		return err
 	}
+
 	if r.manager, err = manager.New(restConfig, options); err != nil {
 		return fmt.Errorf("prepare the manager: %w", err)
 	}
+
 	if r.phases, err = addPhases(r.manager, workersGone); err != nil {
 		return fmt.Errorf("prepare the manager: %w", err)
 	}
+
 	rt := &Runtime{Manager: r.manager, Options: r.options, Log: r.log, Clock: r.clock, draining: r.draining.ch}
 	if err := r.addChecks(rt); err != nil {
 		return err
 	}
+
 	if err := r.service.Setup(ctx, rt); err != nil {
 		return fmt.Errorf("set up %s: %w", r.service.Name, err)
 	}
+
 	return nil
 }
 
@@ -102,10 +117,12 @@ func (r *running) managerOptions() (manager.Options, error) {
 	if err != nil {
 		return manager.Options{}, err
 	}
+
 	cacheOptions, err := cacheOptions()
 	if err != nil {
 		return manager.Options{}, err
 	}
+
 	o := manager.Options{
 		Scheme:                 scheme,
 		Cache:                  cacheOptions,
@@ -119,6 +136,7 @@ func (r *running) managerOptions() (manager.Options, error) {
 	if o.Metrics.BindAddress == "" {
 		o.Metrics.BindAddress = "0" // the manager would take the empty string for its own default
 	}
+
 	if r.service.Configure != nil {
 		r.service.Configure(&o)
 	}
@@ -126,6 +144,7 @@ func (r *running) managerOptions() (manager.Options, error) {
 	// although a worker still runs (engageStopProcedure cancels the elector in either case). supervise bounds the wait: it
 	// gives up by ending the process, which keeps the Lease.
 	o.GracefulShutdownTimeout = new(-1 * r.options.ShutdownGrace)
+
 	o.LeaderElection = r.leader != nil
 	if r.leader != nil {
 		o.LeaderElectionResourceLockInterface = r.leader
@@ -135,6 +154,7 @@ func (r *running) managerOptions() (manager.Options, error) {
 		o.RenewDeadline = &r.options.LeaderElectRenewDeadline
 		o.RetryPeriod = &r.options.LeaderElectRetryPeriod
 	}
+
 	return o, nil
 }
 
@@ -146,20 +166,24 @@ func (r *running) addChecks(rt *Runtime) error {
 		if !r.phases.started.closed() {
 			return errors.New("the caches are not filled yet")
 		}
+
 		return nil
 	})
 	rt.AddReady("draining", func(*http.Request) error {
 		if r.draining.closed() {
 			return errors.New("told to stop")
 		}
+
 		return nil
 	})
+
 	return nil
 }
 
 // supervise runs the manager until ctx ends or something fails, and sees to it that every stop ends.
 func (r *running) supervise(ctx, managerCtx context.Context, stop context.CancelFunc) error {
 	defer r.draining.close()
+
 	done := make(chan error, 1)
 	go func() { done <- r.manager.Start(managerCtx) }()
 
@@ -167,6 +191,7 @@ func (r *running) supervise(ctx, managerCtx context.Context, stop context.Cancel
 	if r.leader != nil {
 		lost = r.leader.lost
 	}
+
 	select {
 	case err := <-done:
 		return r.failed(err, lost)
@@ -180,6 +205,7 @@ func (r *running) supervise(ctx, managerCtx context.Context, stop context.Cancel
 	}
 	r.draining.close()
 	stop()
+
 	return r.await(done, lost)
 }
 
@@ -188,15 +214,19 @@ func (r *running) supervise(ctx, managerCtx context.Context, stop context.Cancel
 func (r *running) drain(done, lost <-chan error) (bool, error) {
 	r.log.Info("Stopping: no longer ready", "delay", r.options.ShutdownDelay.String(), "grace", r.options.ShutdownGrace.String())
 	r.draining.close()
+
 	if !r.phases.started.closed() {
 		// The manager cannot be stopped while it waits for its caches. Nothing has begun that would have to end in order.
 		return true, nil
 	}
+
 	if r.options.ShutdownDelay == 0 {
 		return false, nil
 	}
+
 	delay := r.clock.NewTimer(r.options.ShutdownDelay)
 	defer delay.Stop()
+
 	select {
 	case err := <-done:
 		return true, r.failed(err, lost)
@@ -205,6 +235,7 @@ func (r *running) drain(done, lost <-chan error) (bool, error) {
 	case <-r.phases.stopping.ch:
 	case <-delay.C():
 	}
+
 	return false, nil
 }
 
@@ -212,6 +243,7 @@ func (r *running) drain(done, lost <-chan error) (bool, error) {
 func (r *running) await(done, lost <-chan error) error {
 	grace := r.clock.NewTimer(r.options.ShutdownGrace)
 	defer grace.Stop()
+
 	select {
 	case err := <-done:
 		return r.failed(err, lost)
@@ -227,6 +259,7 @@ func (r *running) failed(err error, lost <-chan error) error {
 	if err == nil {
 		return nil
 	}
+
 	select {
 	case reason := <-lost:
 		return reason

@@ -64,6 +64,7 @@ func (rt *Runtime) AddReady(name string, check healthz.Checker) {
 	if err := rt.Manager.AddReadyzCheck(name, check); err != nil {
 		panic(fmt.Sprintf("kit: readiness check %q was added after Setup: %v", name, err))
 	}
+
 	rt.checks = append(rt.checks, namedCheck{name, check})
 }
 
@@ -75,5 +76,6 @@ func (rt *Runtime) Ready() error {
 			return fmt.Errorf("%s: %w", c.name, err)
 		}
 	}
+
 	return nil
 }

@@ -16,7 +16,9 @@ func commit() string {
 	if !ok {
 		return ""
 	}
+
 	revision, modified := "", ""
+
 	for _, s := range info.Settings {
 		switch {
 		case s.Key == "vcs.revision":
@@ -25,9 +27,11 @@ func commit() string {
 			modified = "+changes"
 		}
 	}
+
 	if revision == "" {
 		return ""
 	}
+
 	return revision + modified
 }
 
@@ -36,5 +40,6 @@ func versionLine() string {
 	if c := commit(); c != "" {
 		return fmt.Sprintf("%s (%s, %s)", Version, c, runtime.Version())
 	}
+
 	return fmt.Sprintf("%s (%s)", Version, runtime.Version())
 }

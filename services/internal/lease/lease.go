@@ -95,6 +95,7 @@ func holder(identity *string) string {
 	if len(name) <= maxHolder {
 		return name
 	}
+
 	return strings.Clone(name[:maxHolder]) // the rest may be large
 }
 
@@ -115,11 +116,13 @@ func Slim(l *coordinationv1.Lease) *coordinationv1.Lease {
 	if l.Spec.HolderIdentity != nil {
 		slim.Spec.HolderIdentity = new(holder(l.Spec.HolderIdentity))
 	}
+
 	for _, key := range []string{v1alpha1.LabelClusterRing, v1alpha1.LabelState} {
 		if value, has := l.Labels[key]; has {
 			slim.Labels[key] = value
 		}
 	}
+
 	return slim
 }
 
@@ -127,6 +130,7 @@ func duration(seconds *int32) time.Duration {
 	if ptr.Deref(seconds, 0) <= 0 {
 		return DefaultDuration
 	}
+
 	return min(time.Duration(*seconds)*time.Second, MaxDuration)
 }
 
@@ -134,6 +138,7 @@ func timeOf(t *metav1.MicroTime) time.Time {
 	if t == nil {
 		return time.Time{}
 	}
+
 	return t.Time
 }
 
@@ -142,6 +147,7 @@ func (r Record) duration() time.Duration {
 	if r.Duration <= 0 {
 		return DefaultDuration
 	}
+
 	return r.Duration
 }
 
@@ -165,14 +171,17 @@ func (r Record) HeldBy(shard string) bool {
 func Acquired(l *coordinationv1.Lease, d time.Duration, now time.Time) *coordinationv1.Lease {
 	taken := l.DeepCopy()
 	at := metav1.NewMicroTime(now)
+
 	transitions := RecordOf(l).Transitions
 	if transitions == math.MaxInt32 {
 		transitions = -1
 	}
+
 	taken.Spec.HolderIdentity = new(v1alpha1.LeaseControllerIdentity)
 	taken.Spec.LeaseDurationSeconds = new(int32(2 * d / time.Second))
 	taken.Spec.AcquireTime, taken.Spec.RenewTime = &at, at.DeepCopy()
 	taken.Spec.LeaseTransitions = new(transitions + 1)
+
 	return taken
 }
 
@@ -183,9 +192,11 @@ func TakenFor(s Snapshot, own time.Duration) time.Duration {
 	if s.HeldBy(s.Shard) {
 		return s.duration()
 	}
+
 	if own <= 0 {
 		return DefaultDuration
 	}
+
 	return min(own, DefaultDuration)
 }
 
@@ -195,5 +206,6 @@ func Renewed(l *coordinationv1.Lease, now time.Time) *coordinationv1.Lease {
 	kept := l.DeepCopy()
 	at := metav1.NewMicroTime(now)
 	kept.Spec.RenewTime = &at
+
 	return kept
 }

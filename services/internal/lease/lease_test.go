@@ -69,6 +69,7 @@ func TestHeldBy(t *testing.T) {
 	require.True(t, lease.Record{Holder: "a"}.HeldBy("a"))
 	require.False(t, lease.Record{Holder: "a"}.HeldBy("b"))
 	require.False(t, lease.Record{}.HeldBy(""), "nobody is no shard")
+
 	taker := v1alpha1.LeaseControllerIdentity
 	require.False(t, lease.Record{Holder: taker}.HeldBy(taker), "a Lease that was taken would look alive if it had the taker's name")
 }

@@ -80,15 +80,18 @@ func Next(s Snapshot, age time.Duration) Decision {
 	if s.HeldBy(s.Shard) {
 		return nextHeld(s, age)
 	}
+
 	return nextFree(s, age)
 }
 
 func nextHeld(s Snapshot, age time.Duration) Decision {
 	d := s.duration()
+
 	silent := 2 * d
 	if s.Together {
 		silent += d
 	}
+
 	switch {
 	case age < d:
 		return Decision{State: Ready, CheckAfter: d - age}
@@ -109,6 +112,7 @@ func nextFree(s Snapshot, age time.Duration) Decision {
 	case wait <= 0:
 		return Decision{State: Orphaned, Action: Delete}
 	}
+
 	after, action := s.keep()
 	switch {
 	case action == None:
@@ -130,6 +134,7 @@ func (s Snapshot) keep() (after time.Duration, action Action) {
 	case s.Holder == v1alpha1.LeaseControllerIdentity && s.Kept < keptFor*d:
 		return d / 2, Renew
 	}
+
 	return 0, None
 }
 
@@ -148,6 +153,7 @@ func Together(shards []Observed) (silent, of int, together bool) {
 		switch {
 		case s.HeldBy(s.Shard):
 			of++
+
 			if s.Age >= s.duration() {
 				silent++
 			}
@@ -156,5 +162,6 @@ func Together(shards []Observed) (silent, of int, together bool) {
 			silent++
 		}
 	}
+
 	return silent, of, silent >= 2 && 2*silent > of
 }

@@ -70,6 +70,7 @@ func TestNextProperties(t *testing.T) {
 		ending := d.State == lease.Orphaned && s.Deleting
 		require.Equal(t, failed || left, d.Action == lease.Acquire)
 		require.Equal(t, d.State == lease.Orphaned && !s.Deleting, d.Action == lease.Delete)
+
 		if d.Action == lease.Renew {
 			require.True(t, d.State == lease.Dead && s.Moving && s.Holder == "shardlease-controller" && s.Kept < 10*s.Duration)
 		}
@@ -80,6 +81,7 @@ func TestNextProperties(t *testing.T) {
 			require.True(t, same(d, lease.Next(s, age+d.CheckAfter-1)), "something follows before the check")
 			require.False(t, same(d, lease.Next(s, age+d.CheckAfter)), "the check finds nothing new")
 		}
+
 		s.AcquireTime, s.RenewTime, s.Transitions = time.Time{}, time.Time{}, 0
 		require.Equal(t, d, lease.Next(s, age), "the times in a Lease have a say")
 	})

@@ -51,21 +51,27 @@ func (o *Observer) Observe(id types.NamespacedName, rec Record, now time.Time) t
 func (o *Observer) Look(id types.NamespacedName, rec Record, now time.Time) Seen {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+
 	last, ok := o.seen[id]
 	if !ok || !last.record.Equal(rec) {
 		last = last.next(id.Name, rec, now)
+
 		if o.seen == nil {
 			o.seen = map[types.NamespacedName]observation{}
 		}
+
 		o.seen[id] = last
 	}
+
 	seen := Seen{Kept: max(now.Sub(last.kept), 0), Own: last.own}
 	if since, sees := o.Sight.Since(rec.duration(), now); sees {
 		if last.since.After(since) {
 			since = last.since
 		}
+
 		seen.Age = max(now.Sub(since), 0)
 	}
+
 	return seen
 }
 
@@ -74,10 +80,13 @@ func (o observation) next(shard string, rec Record, now time.Time) observation {
 	if o.kept.IsZero() || o.record.Holder != rec.Holder || !o.record.AcquireTime.Equal(rec.AcquireTime) {
 		o.kept = now
 	}
+
 	if rec.HeldBy(shard) {
 		o.own = rec.duration()
 	}
+
 	o.record, o.since = rec, now
+
 	return o
 }
 

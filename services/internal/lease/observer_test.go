@@ -19,6 +19,7 @@ var (
 
 func TestObserverMeasuresSinceTheRecordChanged(t *testing.T) {
 	var o lease.Observer
+
 	now := monday.Time
 	record := lease.Record{Holder: shard}
 	require.Zero(t, o.Observe(here, record, now))
@@ -37,6 +38,7 @@ func TestObserverMeasuresSinceTheRecordChanged(t *testing.T) {
 
 func TestObserverNeverMeasuresLessThanNothing(t *testing.T) {
 	var o lease.Observer
+
 	record := lease.Record{Holder: shard}
 	require.Zero(t, o.Observe(here, record, monday.Time))
 	require.Zero(t, o.Observe(here, record, monday.Add(-time.Hour)))
@@ -44,8 +46,10 @@ func TestObserverNeverMeasuresLessThanNothing(t *testing.T) {
 }
 
 func TestObserverIsSafeForConcurrentUse(t *testing.T) {
-	var o lease.Observer
-	var wg sync.WaitGroup
+	var (
+		o  lease.Observer
+		wg sync.WaitGroup
+	)
 	for i := range 8 {
 		wg.Go(func() {
 			id := types.NamespacedName{Name: fmt.Sprintf("web-%d", i%2)}

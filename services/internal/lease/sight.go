@@ -57,15 +57,19 @@ func (s *Sight) Saw(began, ended time.Time) (gap bool) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	for i := range gaps {
 		if !s.any || ended.Sub(s.upTo) > gaps[i] {
 			s.since[i], gap = ended, true
 		}
 	}
+
 	if !s.any || began.After(s.upTo) {
 		s.upTo = began
 	}
+
 	s.any = true
+
 	return gap
 }
 
@@ -77,10 +81,12 @@ func (s *Sight) Since(d time.Duration, now time.Time) (since time.Time, sees boo
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	i := gapOf(d)
 	if i == 0 && now.After(s.short) {
 		s.short = now
 	}
+
 	return s.since[i], s.any && now.Sub(s.upTo) <= gaps[i]
 }
 
@@ -89,8 +95,10 @@ func (s *Sight) Since(d time.Duration, now time.Time) (since time.Time, sees boo
 func (s *Sight) Pause(now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if s.short.IsZero() || now.Sub(s.short) > shortFor {
 		return longPause
 	}
+
 	return shortPause
 }

@@ -11,6 +11,7 @@ import (
 
 func TestSightBeginsWithTheFirstLook(t *testing.T) {
 	var s lease.Sight
+
 	now := monday.Time
 	_, sees := s.Since(lease.DefaultDuration, now)
 	require.False(t, sees)
@@ -37,6 +38,7 @@ func TestSightEndsWithAGap(t *testing.T) {
 		{time.Hour, 10 * time.Second},
 	} {
 		var s lease.Sight
+
 		begin := monday.Time
 		s.Saw(begin, begin)
 
@@ -86,6 +88,7 @@ func TestLateLookChangesNothing(t *testing.T) {
 
 func TestKeptIsSinceTheHolderChanged(t *testing.T) {
 	var o lease.Observer
+
 	taken := lease.Record{Holder: "shardlease-controller", AcquireTime: monday.Time, RenewTime: monday.Time}
 	o.Look(here, lease.Record{Holder: shard, Duration: 20 * time.Second}, monday.Time)
 	require.Equal(t, lease.Seen{Own: 20 * time.Second}, o.Look(here, taken, monday.Time))
@@ -97,6 +100,7 @@ func TestKeptIsSinceTheHolderChanged(t *testing.T) {
 
 func TestTogether(t *testing.T) {
 	const d = 10 * time.Second
+
 	held := func(age time.Duration) lease.Observed {
 		return lease.Observed{Snapshot: lease.Snapshot{Shard: shard, Record: lease.Record{Holder: shard, Duration: d}}, Age: age}
 	}

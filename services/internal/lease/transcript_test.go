@@ -44,6 +44,7 @@ func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("testdata", "*.txt"))
 	require.NoError(t, err)
 	require.NotEmpty(t, files)
+
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
 			transcript, err := os.ReadFile(file)
@@ -61,8 +62,11 @@ var columns = regexp.MustCompile(` {2,}`)
 // play returns the transcript with all actual results.
 func play(t *testing.T, transcript string) string {
 	t.Helper()
+
 	w := newWorld()
+
 	var out []string
+
 	for line := range strings.Lines(transcript) {
 		line = strings.TrimSuffix(line, "\n")
 		switch {
@@ -76,6 +80,7 @@ func play(t *testing.T, transcript string) string {
 			out = append(out, w.step(t, fields[0], fields[1]))
 		}
 	}
+
 	return strings.Join(out, "\n") + "\n"
 }
 
@@ -95,6 +100,7 @@ func newWorld() *world {
 	w := &world{start: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC), observer: observer()}
 	w.see(0)
 	w.create()
+
 	return w
 }
 
@@ -105,6 +111,7 @@ func (w *world) see(until time.Duration) {
 	for ; !w.cut && w.seen < until; w.seen += time.Second {
 		w.observer.Sight.Saw(w.start.Add(w.seen), w.start.Add(w.seen))
 	}
+
 	if w.seen = until; !w.cut {
 		w.observer.Sight.Saw(w.start.Add(until), w.start.Add(until))
 	}
@@ -117,8 +124,10 @@ func (w *world) create() {
 
 func (w *world) step(t *testing.T, at, event string) string {
 	t.Helper()
+
 	elapsed, err := time.ParseDuration(at)
 	require.NoError(t, err)
+
 	now := w.start.Add(elapsed)
 	w.see(elapsed)
 	w.happen(t, event, now)
@@ -134,20 +143,25 @@ func (w *world) step(t *testing.T, at, event string) string {
 	d := lease.Next(snapshot, seen.Age)
 
 	available := map[bool]string{true: "yes", false: "no"}[d.State.Available()]
+
 	action, wait := string(d.Action), d.CheckAfter.String()
 	if d.Action == lease.None {
 		action = "-"
 	}
+
 	if d.CheckAfter == 0 {
 		wait = "-"
 	}
+
 	return fmt.Sprintf(layout, at, event, d.State, available, action, wait)
 }
 
 func (w *world) happen(t *testing.T, event string, now time.Time) {
 	t.Helper()
+
 	verb, argument, _ := strings.Cut(event, " ")
 	spec, clock := &w.lease.Spec, metav1.NewMicroTime(now.Add(w.offset))
+
 	switch verb {
 	case "hold":
 		if ptr.Deref(spec.HolderIdentity, "") != shard {
@@ -155,6 +169,7 @@ func (w *world) happen(t *testing.T, event string, now time.Time) {
 			spec.LeaseTransitions = new(ptr.Deref(spec.LeaseTransitions, 0) + 1)
 			spec.LeaseDurationSeconds = new(int32(15))
 		}
+
 		spec.RenewTime = &clock
 	case "release": // as client-go's leader election does
 		spec.HolderIdentity, spec.LeaseDurationSeconds = new(""), new(int32(1))
@@ -180,6 +195,7 @@ func (w *world) happen(t *testing.T, event string, now time.Time) {
 	case "clock":
 		offset, err := time.ParseDuration(argument)
 		require.NoError(t, err)
+
 		w.offset = offset
 	case "restart":
 		w.observer = observer()
@@ -194,10 +210,12 @@ func (w *world) happen(t *testing.T, event string, now time.Time) {
 
 func (w *world) edit(t *testing.T, assignment string) {
 	t.Helper()
+
 	field, value, _ := strings.Cut(assignment, "=")
 	spec := &w.lease.Spec
 	number, err := strconv.ParseInt(value, 10, 32)
 	absent := value == "none"
+
 	switch field {
 	case "holder":
 		spec.HolderIdentity = new(value)

@@ -66,12 +66,15 @@ func NewIndex() *Index {
 func (x *Index) Upsert(l *coordinationv1.Lease) {
 	// Strings that thousands of Leases share are stored once.
 	id := types.NamespacedName{Namespace: unique.Make(l.Namespace).Value(), Name: l.Name}
+
 	ring := unique.Make(l.Labels[v1alpha1.LabelClusterRing]).Value()
 	if ring == "" {
 		x.Delete(id)
 		return
 	}
+
 	record := lease.RecordOf(l)
+
 	now := facts{uid: l.UID, holder: record.Holder, duration: record.Duration}
 	if now.holder == id.Name {
 		now.holder = id.Name
@@ -98,31 +101,37 @@ func (x *Index) Count(ring string, from Namespaces) {
 func (x *Index) count(ring string, from Namespaces) (changed bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+
 	if slices.Equal(x.namespaces[ring], from) {
 		return false
 	}
+
 	if len(from) == 0 {
 		delete(x.namespaces, ring)
 	} else {
 		x.namespaces[ring] = slices.Clone(from)
 	}
+
 	m, known := x.rings[ring]
 	if known {
 		m.view = nil
 	}
 	x.changed()
+
 	return known
 }
 
 // Delete forgets the Lease with the given name, if it is known.
 func (x *Index) Delete(id types.NamespacedName) {
 	x.mu.Lock()
+
 	ring, known := x.leases[id]
 	if known {
 		x.remove(id, ring)
 		x.changed()
 	}
 	x.mu.Unlock()
+
 	if known {
 		x.notify([]string{ring})
 	}
@@ -148,18 +157,23 @@ func (x *Index) Retain(keep func(id types.NamespacedName) bool) {
 func (x *Index) View(ringName string) *View {
 	x.mu.RLock()
 	m, ok := x.rings[ringName]
+
 	var view *View
 	if ok {
 		view = m.view
 	}
+
 	from := x.namespaces[ringName]
 	x.mu.RUnlock()
+
 	if !ok {
 		return newView(ringName, from, nil, x.cache)
 	}
+
 	if view != nil {
 		return view
 	}
+
 	return x.refresh(ringName)
 }
 
@@ -169,6 +183,7 @@ func (x *Index) View(ringName string) *View {
 func (x *Index) Subscribe(changed func(ring string)) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+
 	x.subscribers = append(x.subscribers, changed)
 }
 
@@ -176,22 +191,27 @@ func (x *Index) Subscribe(changed func(ring string)) {
 func (x *Index) put(id types.NamespacedName, ring string, now facts) (changed []string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+
 	before, known := x.leases[id]
 	if known && before == ring && x.rings[ring].leases[id] == now {
 		return nil
 	}
+
 	if known && before != ring {
 		x.remove(id, before)
 		changed = append(changed, before)
 	}
+
 	m, ok := x.rings[ring]
 	if !ok {
 		m = &members{leases: map[types.NamespacedName]facts{}}
 		x.rings[ring] = m
 	}
+
 	x.leases[id] = ring
 	m.leases[id], m.view = now, nil
 	x.changed()
+
 	return append(changed, ring)
 }
 
@@ -200,6 +220,7 @@ func (x *Index) remove(id types.NamespacedName, ring string) {
 	delete(x.leases, id)
 	m := x.rings[ring]
 	delete(m.leases, id)
+
 	m.view = nil
 	if len(m.leases) == 0 {
 		delete(x.rings, ring)
@@ -210,18 +231,22 @@ func (x *Index) remove(id types.NamespacedName, ring string) {
 func (x *Index) refresh(ringName string) *View {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+
 	m, ok := x.rings[ringName]
 	if !ok {
 		return newView(ringName, x.namespaces[ringName], nil, x.cache)
 	}
+
 	if m.view == nil {
 		shards := make([]Shard, 0, len(m.leases))
 		for id, f := range m.leases {
 			shards = append(shards, Shard{Namespace: id.Namespace, Name: id.Name, UID: f.uid, Holder: f.holder, Duration: f.duration})
 		}
+
 		m.view = newView(ringName, x.namespaces[ringName], shards, x.cache)
 		x.changed()
 	}
+
 	return m.view
 }
 
@@ -237,6 +262,7 @@ func (x *Index) changed() {
 func (x *Index) Batch(report func()) {
 	x.mu.Lock()
 	x.batches++
+
 	x.mu.Unlock()
 	defer x.endBatch()
 	report()
@@ -244,6 +270,7 @@ func (x *Index) Batch(report func()) {
 
 func (x *Index) endBatch() {
 	x.mu.Lock()
+
 	var changed []string
 	if x.batches--; x.batches == 0 {
 		changed = slices.Sorted(maps.Keys(x.batched))
@@ -258,6 +285,7 @@ func (x *Index) notify(rings []string) {
 	if len(rings) == 0 {
 		return
 	}
+
 	for _, changed := range x.toTell(rings) {
 		for _, name := range rings {
 			changed(name)
@@ -269,11 +297,14 @@ func (x *Index) notify(rings []string) {
 func (x *Index) toTell(rings []string) []func(ring string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+
 	if x.batches == 0 {
 		return slices.Clone(x.subscribers)
 	}
+
 	for _, name := range rings {
 		x.batched[name] = true
 	}
+
 	return nil
 }

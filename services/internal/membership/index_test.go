@@ -19,8 +19,10 @@ import (
 // watched returns an index and a function that returns the rings that have changed since its last call.
 func watched() (x *membership.Index, changes func() []string) {
 	x = membership.NewIndex()
+
 	var rings []string
 	x.Subscribe(func(ring string) { rings = append(rings, ring) })
+
 	return x, func() []string {
 		defer func() { rings = nil }()
 		return rings
@@ -96,6 +98,7 @@ func TestIndexIgnoresRenewals(t *testing.T) {
 	l := leaseOf("r", "ns/a", "a")
 	x.Upsert(l)
 	require.Equal(t, []string{"r"}, changes())
+
 	before := x.View("r")
 
 	renewed := l.DeepCopy()
@@ -156,6 +159,7 @@ func TestIndexDoesNotKeepTheLease(t *testing.T) {
 
 func TestSubscriberSeesTheChange(t *testing.T) {
 	x := membership.NewIndex()
+
 	var seen [][]string
 	x.Subscribe(func(ring string) {
 		x.Subscribe(func(string) {}) // no lock is held
@@ -188,17 +192,22 @@ func TestAnyOrderOfEventsGivesTheViewOfTheFinalSet(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		x := membership.NewIndex()
 		final := map[types.NamespacedName]*coordinationv1.Lease{}
+
 		for _, l := range events().Draw(t, "events") {
 			apply(x, l)
+
 			if rapid.Bool().Draw(t, "look in between") {
 				x.View("r")
 			}
+
 			final[types.NamespacedName{Namespace: l.Namespace, Name: l.Name}] = l
 		}
+
 		var leases []*coordinationv1.Lease
 		for _, l := range final {
 			leases = append(leases, l)
 		}
+
 		leases = rapid.Permutation(leases).Draw(t, "order")
 		for _, ringName := range []string{"r", "s", "unknown"} {
 			want, got := membership.NewView(ringName, leases, nil), x.View(ringName)
@@ -213,14 +222,20 @@ func TestAnyOrderOfEventsGivesTheViewOfTheFinalSet(t *testing.T) {
 // A subscriber that reads the view at each call has the final view after the last call.
 func TestIndexIsSafeForConcurrentUse(t *testing.T) {
 	const shards, rounds = 8, 50
+
 	x := membership.NewIndex()
-	var calls atomic.Int64
-	var mu sync.Mutex
+
+	var (
+		calls atomic.Int64
+		mu    sync.Mutex
+	)
+
 	latest := map[string]*membership.View{}
 	x.Subscribe(func(ring string) {
 		calls.Add(1)
 		mu.Lock()
 		defer mu.Unlock()
+
 		latest[ring] = x.View(ring)
 	})
 
@@ -230,6 +245,7 @@ func TestIndexIsSafeForConcurrentUse(t *testing.T) {
 			id := fmt.Sprintf("ns/s-%d", i)
 			for round := range rounds {
 				x.Upsert(leaseOf(fmt.Sprintf("r-%d", round%2), id, fmt.Sprintf("s-%d", i)))
+
 				if round%7 == 0 {
 					x.Delete(name(id))
 				}
@@ -252,7 +268,9 @@ func TestIndexIsSafeForConcurrentUse(t *testing.T) {
 // largeIndex returns an index with 500 shards in each of 50 rings, and their Leases.
 func largeIndex() (*membership.Index, []*coordinationv1.Lease) {
 	x := membership.NewIndex()
+
 	var leases []*coordinationv1.Lease
+
 	for r := range 50 {
 		for s := range 500 {
 			name := fmt.Sprintf("shard-%d-%d", r, s)
@@ -261,12 +279,14 @@ func largeIndex() (*membership.Index, []*coordinationv1.Lease) {
 			leases = append(leases, l)
 		}
 	}
+
 	return x, leases
 }
 
 func BenchmarkRenewal(b *testing.B) {
 	x, leases := largeIndex()
 	b.ReportAllocs()
+
 	i := 0
 	for b.Loop() {
 		x.Upsert(leases[i%len(leases)])
@@ -281,13 +301,16 @@ func BenchmarkViewAfterChange(b *testing.B) {
 			x, leases := largeIndex()
 			l := leases[0]
 			b.ReportAllocs()
+
 			for n := 0; b.Loop(); n++ {
 				holder := fmt.Sprintf("holder-%d", n)
+
 				l.Spec.HolderIdentity = &holder
 				if n%2 == 0 {
 					l.Spec.HolderIdentity = &l.Name
 				}
 				x.Upsert(l)
+
 				if v := x.View("ring-0"); withRing {
 					v.Table()
 				}

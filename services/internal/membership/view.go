@@ -80,11 +80,13 @@ func NewView(ringName string, leases []*coordinationv1.Lease, rings *hashring.Ca
 // nil, it is built for this view alone.
 func (n Namespaces) View(ringName string, leases []*coordinationv1.Lease, rings *hashring.Cache) *View {
 	var shards []Shard
+
 	for _, l := range leases {
 		if name := l.Labels[v1alpha1.LabelClusterRing]; name != "" && name == ringName {
 			shards = append(shards, shardOf(l))
 		}
 	}
+
 	return newView(ringName, n, shards, rings)
 }
 
@@ -96,10 +98,12 @@ func newView(ringName string, from Namespaces, all []Shard, rings *hashring.Cach
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Namespace, b.Namespace))
 	})
 	available := judge(shards)
+
 	build := hashring.New
 	if rings != nil {
 		build = rings.Get
 	}
+
 	return &View{
 		ringName:  ringName,
 		from:      from,
@@ -133,14 +137,17 @@ func judge(shards []Shard) (available []string) {
 		for end < len(shards) && shards[end].Name == shards[start].Name {
 			end++
 		}
+
 		switch is := judgeName(shards[start:end]); {
 		case is && len(available) == MaxShards:
 			refuse(shards[start:end])
 		case is:
 			available = append(available, shards[start].Name)
 		}
+
 		start = end
 	}
+
 	return available
 }
 
@@ -156,18 +163,23 @@ func refuse(shards []Shard) {
 
 // judgeName does the same for all shards of one name. At most one of them can be available.
 func judgeName(shards []Shard) (available bool) {
-	var held []int
-	var namespaces []string
+	var (
+		held       []int
+		namespaces []string
+	)
+
 	for i, s := range shards {
 		if (lease.Record{Holder: s.Holder}).HeldBy(s.Name) {
 			held, namespaces = append(held, i), append(namespaces, s.Namespace)
 		}
 	}
+
 	for _, i := range held {
 		shards[i].Problem = problem(shards[i], namespaces)
 		shards[i].Available = shards[i].Problem == ""
 		available = available || shards[i].Available
 	}
+
 	return available
 }
 
@@ -178,10 +190,12 @@ func problem(s Shard, namespaces []string) string {
 		return fmt.Sprintf("the name cannot be the value of a label (%s): start the shard under a name that can",
 			strings.Join(errs, "; "))
 	}
+
 	if len(namespaces) > 1 {
 		return fmt.Sprintf("the name is held in the namespaces %s: start these shards under different names",
 			strings.Join(namespaces, ", "))
 	}
+
 	return ""
 }
 
@@ -219,10 +233,12 @@ func (v *View) Fingerprint() string { return v.Table().Fingerprint() }
 // order of the shards.
 func (v *View) Problems() []string {
 	var problems []string
+
 	for _, s := range v.shards {
 		if s.Problem != "" {
 			problems = append(problems, fmt.Sprintf("shard %s/%s: %s", s.Namespace, s.Name, s.Problem))
 		}
 	}
+
 	return problems
 }

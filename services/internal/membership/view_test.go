@@ -30,6 +30,7 @@ func TestMain(m *testing.M) {
 // leaseOf returns the Lease namespace/name of a ring, held by holder.
 func leaseOf(ringName, namespacedName, holder string) *coordinationv1.Lease {
 	namespace, name, _ := strings.Cut(namespacedName, "/")
+
 	return &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: name,
@@ -112,6 +113,7 @@ func TestAvailability(t *testing.T) {
 			require.True(t, slices.IsSorted(v.AvailableShards()))
 			require.Equal(t, tc.problems, v.Problems())
 			require.Equal(t, hashring.New(tc.available).Fingerprint(), v.Fingerprint())
+
 			for _, s := range v.Shards() {
 				require.Equal(t, s.Available, v.Available(s.Name) && s.Holder == s.Name, "%s/%s", s.Namespace, s.Name)
 				require.False(t, s.Available && s.Problem != "", "%s/%s", s.Namespace, s.Name)
@@ -169,6 +171,7 @@ func TestShardsAreCapped(t *testing.T) {
 		name := fmt.Sprintf("shard-%05d", i)
 		leases = append(leases, leaseOf("r", "ns/"+name, name))
 	}
+
 	view := membership.NewView("r", leases, nil)
 	slices.Reverse(leases)
 	other := membership.NewView("r", leases, nil)
@@ -188,6 +191,7 @@ func BenchmarkLargestRing(b *testing.B) {
 	for i := range names {
 		names[i] = fmt.Sprintf("shard-%05d", i)
 	}
+
 	for b.Loop() {
 		hashring.New(names)
 	}

@@ -66,6 +66,7 @@ func (f *follower) components() {
 	enter := func(v int32) {
 		order[v], low[v] = counter, counter
 		counter++
+
 		open, path = append(open, v), append(path, v)
 	}
 

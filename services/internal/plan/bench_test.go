@@ -23,6 +23,7 @@ func view(n int) *membership.View {
 			Spec:       coordinationv1.LeaseSpec{HolderIdentity: &name},
 		}
 	}
+
 	return membership.NewView("ring", leases, nil)
 }
 
@@ -32,10 +33,12 @@ func BenchmarkDecide(b *testing.B) {
 		v := view(n)
 		k := key.Key{Group: "example.org", Kind: "Website", Namespace: "default", Name: "blog"}
 		home, _ := v.Owner(k)
+
 		away := "shard-0"
 		if home == away {
 			away = "shard-1"
 		}
+
 		for _, c := range []struct {
 			what string
 			verb plan.Verb
@@ -49,9 +52,11 @@ func BenchmarkDecide(b *testing.B) {
 		} {
 			b.Run(fmt.Sprintf("%s/shards=%d", c.what, n), func(b *testing.B) {
 				b.ReportAllocs()
+
 				for b.Loop() {
 					o := c.o
 					o.Belongs = true
+
 					o.Desired, _ = v.Owner(k)
 					if a := plan.Decide(v, o); a.Verb != c.verb {
 						b.Fatalf("the plan is to %s", a.Verb)

@@ -85,6 +85,7 @@ func (s *served) GroupsAndResources(ctx context.Context) ([]*metav1.APIGroup, []
 	failed := map[schema.GroupVersion]error{}
 
 	var g metav1.APIGroup
+
 	for _, v := range s.versions {
 		gv := schema.GroupVersion{Group: sites, Version: v}
 		if s.failed[v] {
@@ -255,6 +256,7 @@ func TestResolverKeepsGroupsThatFail(t *testing.T) {
 	resolving(t, s, func(t bubble) {
 		r := t.r
 		require.NoError(t, r.Await(t.Context()))
+
 		s.lists["v1beta1"] = append(s.lists["v1beta1"], metav1.APIResource{Name: "news", Kind: "News"})
 
 		known := r.Resolve(ringOf("websites"))
@@ -282,6 +284,7 @@ func TestResolverKeepsGroupsThatFail(t *testing.T) {
 		s.lists["v1"] = nil
 
 		pass(lookEvery)
+
 		m = missingOf(t, r, "websites")
 		require.False(t, m.Absent())
 

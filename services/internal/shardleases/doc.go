@@ -24,8 +24,10 @@ func synced(rt *kit.Runtime, leases toolscache.DoneChecker) *Synced {
 		if !toolscache.IsDone(leases) {
 			return errors.New("the Leases of shards have not been read yet")
 		}
+
 		return nil
 	})
+
 	return &Synced{leases}
 }
 

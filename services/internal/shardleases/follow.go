@@ -37,17 +37,21 @@ var followBackoff = wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Ji
 // before the controllers, which wait for it, and ends after them.
 func Follow(rt *kit.Runtime, index *membership.Index) (*Synced, error) {
 	config := rt.Manager.GetConfig()
+
 	c, err := client.NewWithWatch(config, client.Options{
 		Scheme: rt.Manager.GetScheme(), Mapper: rt.Manager.GetRESTMapper(), HTTPClient: rt.Manager.GetHTTPClient(),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("follow the Leases of shards: %w", err)
 	}
+
 	f := newFollower(c, index, rt.Clock)
+
 	f.Cache = rt.Manager.GetCache()
 	if err := rt.Manager.Add(f); err != nil {
 		return nil, fmt.Errorf("follow the Leases of shards: %w", err)
 	}
+
 	return synced(rt, f), nil
 }
 
@@ -90,6 +94,7 @@ func (f *follower) WaitForCacheSync(ctx context.Context) bool {
 // Start follows the Leases until ctx ends.
 func (f *follower) Start(ctx context.Context) error {
 	next := followBackoff
+
 	for ctx.Err() == nil {
 		listed, reason := f.once(ctx)
 		if listed {
@@ -97,6 +102,7 @@ func (f *follower) Start(ctx context.Context) error {
 		}
 		f.pause(ctx, reason, next.Step())
 	}
+
 	return nil
 }
 
@@ -106,6 +112,7 @@ func (f *follower) pause(ctx context.Context, reason error, d time.Duration) {
 		return
 	}
 	log.FromContext(ctx).Info("The Leases of shards have to be read again", "reason", reason.Error())
+
 	select {
 	case <-ctx.Done():
 	case <-f.clock.After(d):
@@ -116,10 +123,12 @@ func (f *follower) pause(ctx context.Context, reason error, d time.Duration) {
 func (f *follower) once(ctx context.Context) (listed bool, reason error) {
 	var version string
 	f.index.Batch(func() { version, reason = f.list(ctx) })
+
 	if reason != nil {
 		return false, reason
 	}
 	f.seen()
+
 	return true, f.watch(ctx, version)
 }
 
@@ -127,15 +136,18 @@ func (f *follower) once(ctx context.Context) (listed bool, reason error) {
 func (f *follower) list(ctx context.Context) (version string, err error) {
 	seen := sets.New[types.NamespacedName]()
 	options := &client.ListOptions{LabelSelector: shardLeases(), Limit: leasePage}
+
 	for {
 		var page coordinationv1.LeaseList
 		if err := f.client.List(ctx, &page, options); err != nil {
 			return "", fmt.Errorf("list the Leases of shards: %w", err)
 		}
+
 		for i := range page.Items {
 			f.index.Upsert(&page.Items[i])
 			seen.Insert(client.ObjectKeyFromObject(&page.Items[i]))
 		}
+
 		if options.Continue = page.Continue; options.Continue == "" {
 			f.index.Retain(seen.Has)
 			return page.ResourceVersion, nil
@@ -153,6 +165,7 @@ func (f *follower) watch(ctx context.Context, version string) error {
 		w.Stop()
 		<-w.Done()
 	}()
+
 	for event := range w.ResultChan() {
 		l, ok := event.Object.(*coordinationv1.Lease)
 		//exhaustive:ignore
@@ -166,6 +179,7 @@ func (f *follower) watch(ctx context.Context, version string) error {
 			f.index.Upsert(l)
 		}
 	}
+
 	return errors.New("the watch has ended")
 }
 
@@ -184,5 +198,6 @@ func shardLeases() labels.Selector {
 	if err != nil {
 		panic(err) // a constant
 	}
+
 	return selector
 }

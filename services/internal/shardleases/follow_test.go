@@ -38,19 +38,24 @@ func TestWhatHappensWhileNobodyWatchesIsNoticed(t *testing.T) {
 	// The first watch sees nothing, and ends with the news that it has come too late.
 	live, err := client.NewWithWatch(p.Config, client.Options{Scheme: p.Client.Scheme()})
 	require.NoError(t, err)
+
 	deaf := watch.NewFake()
+
 	var watches atomic.Int32
+
 	c := interceptor.NewClient(live, interceptor.Funcs{Watch: func(ctx context.Context, c client.WithWatch, list client.ObjectList,
 		opts ...client.ListOption,
 	) (watch.Interface, error) {
 		if watches.Add(1) == 1 {
 			return deaf, nil
 		}
+
 		return c.Watch(ctx, list, opts...)
 	}})
 	index := membership.NewIndex()
 	f := newFollower(c, index, clock.RealClock{})
 	ctx, cancel := context.WithCancel(t.Context())
+
 	ended := make(chan error, 1)
 	go func() { ended <- f.Start(ctx) }()
 	require.True(t, f.WaitForCacheSync(t.Context()))
@@ -58,8 +63,10 @@ func TestWhatHappensWhileNobodyWatchesIsNoticed(t *testing.T) {
 
 	require.NoError(t, gone.Delete(t.Context()))
 	require.NoError(t, comes.Acquire(t.Context()))
+
 	status := apierrors.NewResourceExpired("too old").Status()
 	deaf.Error(&status)
+
 	available := func() []string { return index.View(ring).AvailableShards() }
 	require.Eventually(t, func() bool { return len(available()) == 2 && available()[0] == "comes" }, 20*time.Second, 10*time.Millisecond)
 	require.Equal(t, []string{"comes", "stays"}, available())

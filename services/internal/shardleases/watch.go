@@ -19,10 +19,12 @@ func Watch(ctx context.Context, rt *kit.Runtime, index *membership.Index) (*Sync
 	if err != nil {
 		return nil, fmt.Errorf("watch the Leases of shards: %w", err)
 	}
+
 	registration, err := informer.AddEventHandler(leaseHandler(index))
 	if err != nil {
 		return nil, fmt.Errorf("watch the Leases of shards: %w", err)
 	}
+
 	return synced(rt, registration.HasSyncedChecker()), nil
 }
 
@@ -33,6 +35,7 @@ func leaseHandler(index *membership.Index) toolscache.ResourceEventHandler {
 			index.Upsert(l)
 		}
 	}
+
 	return toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    upsert,
 		UpdateFunc: func(_, obj any) { upsert(obj) },

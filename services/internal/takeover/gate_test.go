@@ -38,6 +38,7 @@ func TestNobodyWaitsForTheReadOfAnotherBeyondItsTime(t *testing.T) {
 		synctest.Wait()
 
 		began := time.Now() //nolint:forbidigo // of the bubble
+
 		waits, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 

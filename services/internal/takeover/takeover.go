@@ -232,6 +232,7 @@ func (g *Guard) MayTake(ctx context.Context, name string) (Verdict, error) {
 	case !q.reading.tryEnter():
 		return q.last, nil
 	}
+
 	defer q.reading.leave()
 
 	if v, ok := g.answered(q); ok { // the read that this query waited for

@@ -82,6 +82,7 @@ func (s *shard) until(leases []coordinationv1.Lease, at span) time.Time {
 		s.past = past{}
 
 		wait := silentHoldOff
+
 		for i := range leases {
 			if said, ok := holdOff(&leases[i]); ok {
 				wait = min(wait, said)

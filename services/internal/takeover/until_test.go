@@ -70,6 +70,7 @@ func TestFreeLeaseAllowsForTheHoldOff(t *testing.T) {
 			w := newWorld(t)
 			a := w.shard()
 			require.NoError(t, a.Acquire(t.Context()))
+
 			if says != "" {
 				w.says(a, says)
 			}
@@ -136,6 +137,7 @@ func TestTakenLeaseAllowsForItsDuration(t *testing.T) {
 			w := newWorld(t)
 			a := w.shard()
 			require.NoError(t, a.Acquire(t.Context()))
+
 			if says != "" {
 				w.says(a, says)
 			}

@@ -110,6 +110,7 @@ func counted(view *membership.View) string {
 // neither is a service that has not spoken yet.
 func ready(ring *v1alpha1.ClusterRing, shardsAvailable metav1.Condition) metav1.Condition {
 	var faults []string
+
 	for _, c := range []*metav1.Condition{
 		&shardsAvailable,
 		meta.FindStatusCondition(ring.Status.Conditions, v1alpha1.ConditionWebhookRegistered),

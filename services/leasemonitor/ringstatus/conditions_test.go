@@ -37,11 +37,13 @@ func TestConditions(t *testing.T) {
 		for i := range 5 {
 			leases = append(leases, held("default", fmt.Sprintf("%s-%02d", strings.Repeat("x", 64), i)))
 		}
+
 		return leases
 	}
 	three := []*coordinationv1.Lease{held("default", "a"), held("default", "b"), held("default", "c")}
 
 	var table strings.Builder
+
 	for _, c := range []struct {
 		name     string
 		leases   []*coordinationv1.Lease
@@ -89,6 +91,7 @@ func TestConditions(t *testing.T) {
 		part := ringstatus.Of(ring, membership.Namespaces(c.from).View("example", c.leases, nil), c.notTaken)
 
 		fmt.Fprintf(&table, "# %s\nobservedGeneration=%d shards=%d availableShards=%d\n", c.name, *part.ObservedGeneration, *part.Shards, *part.AvailableShards)
+
 		for _, got := range part.Conditions {
 			fmt.Fprintf(&table, "%s=%s (%s) %s\n", got.Type, got.Status, got.Reason, got.Message)
 		}

@@ -126,6 +126,7 @@ func TestReadySumsUpWhatOtherServicesSay(t *testing.T) {
 	}
 
 	say(metav1.ConditionFalse, v1alpha1.ReasonRegistrationFailed)
+
 	ring := f.look()
 	ready := meta.FindStatusCondition(ring.Status.Conditions, v1alpha1.ConditionReady)
 	require.Equal(t, metav1.ConditionFalse, ready.Status)

@@ -60,6 +60,7 @@ func TestTakenLeaseIsKeptWhileObjectsAreMoved(t *testing.T) {
 	for ; at < 30*d; at += d / 2 {
 		m.lookAt(at)
 		m.look()
+
 		if at < 21*d {
 			require.Equal(t, start.Add(at), m.lease().Spec.RenewTime.UTC())
 		}

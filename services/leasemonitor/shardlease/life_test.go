@@ -24,11 +24,13 @@ func TestLifeOfAShard(t *testing.T) {
 	at := func(since time.Duration, event string, act func() error) {
 		t.Helper()
 		m.pass(since)
+
 		if act != nil {
 			require.NoError(t, act())
 		}
 
 		result := m.look()
+
 		line := fmt.Sprintf("%-14s %-18s ", since, event)
 		if l := m.lease(); l == nil {
 			line += "deleted"

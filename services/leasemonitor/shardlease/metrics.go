@@ -76,6 +76,7 @@ func (c *Census) Collect(out chan<- prometheus.Metric) {
 	}
 
 	counts := map[group]float64{}
+
 	for i := range leases.Items {
 		l := &leases.Items[i]
 		ring, record := l.Labels[v1alpha1.LabelClusterRing], lease.RecordOf(l)

@@ -18,10 +18,12 @@ import (
 func TestCensusCountsByRingAndState(t *testing.T) {
 	m := newMonitor(t)
 	ring := "census" + m.shard.Namespace
+
 	for _, name := range []string{"old", "new", "newer"} {
 		if name == "new" {
 			m.pass(d)
 		}
+
 		m.shard = &leasetest.Shard{Client: m.admin, Ring: ring, Namespace: m.shard.Namespace, Name: name, Duration: d}
 		require.NoError(t, m.shard.Acquire(t.Context()))
 		m.look()

@@ -70,6 +70,7 @@ func refused(t *testing.T, how refusing) (m *monitor, api *refusing, due time.Du
 	m.look()
 
 	how.Client = m.Client
+
 	m.Live = &how
 	if how.get == nil {
 		m.Client = &how

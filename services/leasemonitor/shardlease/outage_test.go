@@ -134,6 +134,7 @@ func TestFewSilentShardsAreTakenAtOnce(t *testing.T) {
 	begin := m.clock.Now().Sub(start)
 
 	m.pass(begin + d)
+
 	for _, s := range shards[1:] {
 		s.Clock = clock.RealClock{}
 		require.NoError(t, s.Renew(t.Context()))
@@ -141,6 +142,7 @@ func TestFewSilentShardsAreTakenAtOnce(t *testing.T) {
 	m.lookAtAll(shards)
 
 	m.pass(begin + 2*d - time.Second)
+
 	for _, s := range shards[1:] {
 		require.NoError(t, s.Renew(t.Context()))
 	}
@@ -196,6 +198,7 @@ func TestHeartbeat(t *testing.T) {
 
 				since, sees := sight.Since(lease.DefaultDuration, clock.RealClock{}.Now())
 				require.Equal(t, tc.sees, sees)
+
 				if sees {
 					require.WithinDuration(t, begin, since, 2*time.Second, "without a gap")
 				}

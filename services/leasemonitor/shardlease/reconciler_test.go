@@ -49,6 +49,7 @@ func newMonitor(t *testing.T) *monitor {
 	plane := localplane.Shared(t)
 	config, err := clientcmd.BuildConfigFromFlags("", plane.ServiceKubeconfig(t, "leasemonitor"))
 	require.NoError(t, err)
+
 	config.QPS = -1
 	own, err := client.New(config, client.Options{Scheme: plane.Client.Scheme()})
 	require.NoError(t, err)
@@ -374,6 +375,7 @@ func TestShardThatRenewsRightBeforeTheTakeOverKeepsItsLease(t *testing.T) {
 			m.shard.Clock = testclock.NewFakeClock(start)
 			m.Client = &meddled{Client: m.Client, before: func() { require.NoError(t, change(m)) }}
 			m.lookAt(2*d + time.Second)
+
 			if l := m.lease(); l != nil {
 				require.Equal(t, m.shard.Name, *l.Spec.HolderIdentity)
 			}
@@ -389,6 +391,7 @@ func TestLeaseThatChangesRightBeforeItsDeletionStays(t *testing.T) {
 			if err := m.shard.Delete(m.t.Context()); err != nil {
 				return err
 			}
+
 			return m.shard.Acquire(m.t.Context())
 		},
 	} {

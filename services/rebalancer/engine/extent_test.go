@@ -79,6 +79,7 @@ func TestExtentIsEnough(t *testing.T) {
 
 	for step := range 200 {
 		var shards []string
+
 		for _, name := range names {
 			// Most shards stay. Sometimes, none does.
 			if away[name] = away[name] != (chance.IntN(8) == 0); !away[name] && step%50 != 49 {

@@ -89,6 +89,7 @@ func TestOwnersWaitUntilUnassignedObjectsAreSeen(t *testing.T) {
 
 				look := func() (over *atomic.Bool) {
 					over = &atomic.Bool{}
+
 					go func() {
 						e.gatherAll(t.Context())
 						over.Store(true)
@@ -99,6 +100,7 @@ func TestOwnersWaitUntilUnassignedObjectsAreSeen(t *testing.T) {
 				}
 
 				e.listing(source)
+
 				over := look()
 				require.Equal(t, !waits, over.Load())
 				e.listed(source)
@@ -106,6 +108,7 @@ func TestOwnersWaitUntilUnassignedObjectsAreSeen(t *testing.T) {
 				require.True(t, over.Load())
 
 				e.listing(source)
+
 				over = look()
 				time.Sleep(withoutThem) //nolint:forbidigo // the time of the bubble is not real
 				synctest.Wait()

@@ -265,6 +265,7 @@ func TestPassesForgetNothing(t *testing.T) {
 		require.Equal(t, []string{"b"}, p.shards)
 		g.e.passes.owe(obligation.Debt{Misplaced: []string{"a"}})
 		p.end(nil)
+
 		_, in = g.due()
 		g.clock.Step(in)
 		require.Equal(t, []string{"a"}, g.begin(change).shards)

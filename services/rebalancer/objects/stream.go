@@ -63,6 +63,7 @@ func (c *Client) streamed(ctx context.Context, clk clock.Clock, scope Scope, yie
 	case err != nil:
 		return "", fmt.Errorf("list %s: %w", scope.GVR.GroupResource(), err)
 	}
+
 	defer w.Stop()
 
 	silence := clk.NewTimer(stalled)

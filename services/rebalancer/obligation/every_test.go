@@ -48,6 +48,7 @@ func explore(t *testing.T, all budget) (states int) {
 			next := append(slices.Clip(path), what)
 
 			s := replay(all, next)
+
 			key := s.String()
 			if seen[key] {
 				continue

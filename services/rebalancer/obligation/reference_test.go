@@ -417,6 +417,7 @@ func (w *reference) time(t *rapid.T) {
 // ring changes the target of the ring: some shards are available, and each object belongs to one of them.
 func (w *reference) ring(t *rapid.T) {
 	r := &rings{available: map[string]bool{}, wants: map[string]string{}}
+
 	all := append([]string{"a"}, rapid.SliceOfNDistinct(rapid.SampledFrom(shards[1:]), 0, 2, rapid.ID).Draw(t, "available")...)
 
 	for _, s := range all {

@@ -148,6 +148,7 @@ func (w *reference) settle(t *rapid.T) {
 		if w.table.Empty() && w.settled() {
 			_, later := w.table.Next()
 			require.False(t, later, "an obligation is woken later")
+
 			return
 		}
 

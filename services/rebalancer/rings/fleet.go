@@ -139,6 +139,7 @@ func (f *fleet) relabelled(before, after labels.Set) []string {
 	for ring, r := range f.engines {
 		if t := r.Target(); t != nil && t.Selector.Matches(before) != t.Selector.Matches(after) {
 			r.revision++
+
 			rings = append(rings, ring)
 		}
 	}

@@ -3,6 +3,7 @@ package rings
 import (
 	"context"
 	"errors"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -30,23 +31,28 @@ import (
 	"github.com/clusterring/clusterring/services/internal/status"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/services/rebalancer/ringtest"
+	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
+
+func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
 
 // stepped is a reconciler with the permissions of its service, which only the test calls. The test can interfere with the
 // requests of its client.
 type stepped struct {
 	*Reconciler
-	*testRing
+	*ringtest.Fixture
 	live client.WithWatch
 }
 
-func newStepped(w *testRing, interfere interceptor.Funcs) *stepped {
+func newStepped(w *ringtest.Fixture, interfere interceptor.Funcs) *stepped {
 	w.Helper()
 
-	cfg, err := clientcmd.BuildConfigFromFlags("", w.plane.ServiceKubeconfig(w, "rebalancer"))
+	cfg, err := clientcmd.BuildConfigFromFlags("", w.Plane.ServiceKubeconfig(w, "rebalancer"))
 	require.NoError(w, err)
+
 	cfg.QPS = -1 // there is no cache, and other tests leave many objects to read
-	live, err := client.NewWithWatch(cfg, client.Options{Scheme: w.client.Scheme()})
+	live, err := client.NewWithWatch(cfg, client.Options{Scheme: w.Client.Scheme()})
 	require.NoError(w, err)
 	httpClient, err := rest.HTTPClientFor(cfg)
 	require.NoError(w, err)
@@ -87,7 +93,7 @@ func newStepped(w *testRing, interfere interceptor.Funcs) *stepped {
 
 	c := interceptor.NewClient(live, interfere)
 
-	return &stepped{testRing: w, live: live, Reconciler: &Reconciler{
+	return &stepped{Fixture: w, live: live, Reconciler: &Reconciler{
 		client: c, live: live, resources: known, index: membership.NewIndex(), fleet: f,
 		recorder: events.NewFakeRecorder(100), status: status.Writer{Client: c, Owner: "rebalancer", Clock: clock.RealClock{}},
 		counts: rate.NewLimiter(countsPerSecond, countsPerSecond),
@@ -99,20 +105,20 @@ func (s *stepped) reconcileOnce() (reconcile.Result, error) {
 
 	// The state that the watch of Leases would have delivered by now.
 	var list coordinationv1.LeaseList
-	require.NoError(s, s.live.List(s.Context(), &list, client.MatchingLabels{v1alpha1.LabelClusterRing: s.ring.Name}))
+	require.NoError(s, s.live.List(s.Context(), &list, client.MatchingLabels{v1alpha1.LabelClusterRing: s.Ring.Name}))
 
 	for i := range list.Items {
 		s.index.Upsert(&list.Items[i])
 	}
 
-	return s.Reconcile(s.Context(), requestFor(s.ring.Name))
+	return s.Reconcile(s.Context(), requestFor(s.Ring.Name))
 }
 
 // settle reconciles until the ring has converged.
 func (s *stepped) settle() {
 	s.Helper()
 
-	want := s.view().Fingerprint()
+	want := s.View().Fingerprint()
 	require.Eventually(s, func() bool {
 		_, err := s.reconcileOnce()
 		require.NoError(s, err)
@@ -125,7 +131,7 @@ func (s *stepped) assignment() v1alpha1.AssignmentStatus {
 	s.Helper()
 
 	ring := &v1alpha1.ClusterRing{}
-	require.NoError(s, s.live.Get(s.Context(), client.ObjectKeyFromObject(s.ring), ring))
+	require.NoError(s, s.live.Get(s.Context(), client.ObjectKeyFromObject(s.Ring), ring))
 	require.NotNil(s, ring.Status.Assignment)
 
 	return *ring.Status.Assignment
@@ -134,22 +140,22 @@ func (s *stepped) assignment() v1alpha1.AssignmentStatus {
 // While status.assignment.fingerprint matches the current shards, the assigner assigns children to the shards of their owners'
 // keys. The fingerprint must therefore be removed before the first owner is drained.
 func TestStatusIsWrittenBeforeTheEngineGetsAnotherTarget(t *testing.T) {
-	for what, change := range map[string]func(*testRing){
-		"shards": func(w *testRing) { w.join("b") },
-		"selector": func(w *testRing) {
-			w.ring.Spec.NamespaceSelector.MatchLabels = map[string]string{"ring": "another"}
+	for what, change := range map[string]func(*ringtest.Fixture){
+		"shards": func(w *ringtest.Fixture) { w.Join("b") },
+		"selector": func(w *ringtest.Fixture) {
+			w.Ring.Spec.NamespaceSelector.MatchLabels = map[string]string{"ring": "another"}
 		},
-		"resources": func(w *testRing) {
-			w.ring.Spec.Resources = []v1alpha1.RingResource{{Group: "networking.k8s.io", Resource: "ingressclasses"}}
+		"resources": func(w *ringtest.Fixture) {
+			w.Ring.Spec.Resources = []v1alpha1.RingResource{{Group: "networking.k8s.io", Resource: "ingressclasses"}}
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
-			w := newTestRing(t)
-			w.join("a", "b")
+			w := ringtest.New(t)
+			w.Join("a", "b")
 
-			cm := w.main(w.namesOf("b", 1)[0], "a") // leaves a, whatever changes
+			cm := w.Main(w.NamesOf("b", 1)[0], "a") // leaves a, whatever changes
 
-			require.NoError(t, w.shards["b"].Release(t.Context()))
+			require.NoError(t, w.Shards["b"].Release(t.Context()))
 
 			var (
 				s      *stepped
@@ -167,14 +173,14 @@ func TestStatusIsWrittenBeforeTheEngineGetsAnotherTarget(t *testing.T) {
 			}})
 			s.settle()
 
-			e := s.fleet.engine(w.ring.Name)
+			e := s.fleet.engine(w.Ring.Name)
 			old := e.Target()
-			versions := w.versions(cm)
+			versions := w.Versions(cm)
 
 			broken.Store(true)
-			require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(w.ring), w.ring))
+			require.NoError(t, w.Client.Get(t.Context(), client.ObjectKeyFromObject(w.Ring), w.Ring))
 			change(w)
-			require.NoError(t, w.client.Update(t.Context(), w.ring))
+			require.NoError(t, w.Client.Update(t.Context(), w.Ring))
 
 			for range 3 {
 				_, err := s.reconcileOnce()
@@ -182,7 +188,7 @@ func TestStatusIsWrittenBeforeTheEngineGetsAnotherTarget(t *testing.T) {
 				require.Same(t, old, e.Target(), "the engine has another target, but the status claims convergence")
 			}
 
-			require.Equal(t, versions, w.versions(cm))
+			require.Equal(t, versions, w.Versions(cm))
 			require.NotEmpty(t, s.assignment().Fingerprint)
 
 			broken.Store(false)
@@ -192,15 +198,15 @@ func TestStatusIsWrittenBeforeTheEngineGetsAnotherTarget(t *testing.T) {
 			require.NotSame(t, old, e.Target())
 			require.Empty(t, s.assignment().Fingerprint)
 			require.Equal(t, "configmaps", s.assignment().Resources[len(s.assignment().Resources)-1].Resource)
-			w.eventually(placed{Shard: "a", Drain: true}, cm)
+			w.Eventually(ringtest.Placed{Shard: "a", Drain: true}, cm)
 		})
 	}
 }
 
 // An outdated copy of the ring does not show what the status already contains.
 func TestOldCopyOfTheRingRedirectsNothing(t *testing.T) {
-	w := newTestRing(t)
-	w.join("a", "b")
+	w := ringtest.New(t)
+	w.Join("a", "b")
 
 	var old atomic.Pointer[v1alpha1.ClusterRing]
 
@@ -210,33 +216,33 @@ func TestOldCopyOfTheRingRedirectsNothing(t *testing.T) {
 	require.NoError(t, err)
 
 	unsettled := &v1alpha1.ClusterRing{}
-	require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(w.ring), unsettled))
+	require.NoError(t, w.Client.Get(t.Context(), client.ObjectKeyFromObject(w.Ring), unsettled))
 	require.Empty(t, unsettled.Status.Assignment.Fingerprint)
 	s.settle()
 
-	before := s.fleet.engine(w.ring.Name).Target()
+	before := s.fleet.engine(w.Ring.Name).Target()
 
-	require.NoError(t, w.shards["b"].Release(t.Context()))
+	require.NoError(t, w.Shards["b"].Release(t.Context()))
 	old.Store(unsettled)
 
 	result, err := s.reconcileOnce()
 	require.NoError(t, err)
 	require.Positive(t, result.RequeueAfter)
-	require.Same(t, before, s.fleet.engine(w.ring.Name).Target())
+	require.Same(t, before, s.fleet.engine(w.Ring.Name).Target())
 	require.NotEmpty(t, s.assignment().Fingerprint)
 
 	old.Store(nil)
 
 	_, err = s.reconcileOnce()
 	require.NoError(t, err)
-	require.NotSame(t, before, s.fleet.engine(w.ring.Name).Target())
+	require.NotSame(t, before, s.fleet.engine(w.Ring.Name).Target())
 	require.Empty(t, s.assignment().Fingerprint)
 }
 
 // When a shard leaves, the lease monitor writes this into the status at the same moment. Objects do not wait for that.
 func TestCopyThatOthersHaveWrittenSinceRedirects(t *testing.T) {
-	w := newTestRing(t)
-	w.join("a", "b")
+	w := ringtest.New(t)
+	w.Join("a", "b")
 
 	var old atomic.Pointer[v1alpha1.ClusterRing]
 
@@ -244,28 +250,28 @@ func TestCopyThatOthersHaveWrittenSinceRedirects(t *testing.T) {
 	s.settle()
 
 	settled := &v1alpha1.ClusterRing{}
-	require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(w.ring), settled))
+	require.NoError(t, w.Client.Get(t.Context(), client.ObjectKeyFromObject(w.Ring), settled))
 
-	before := s.fleet.engine(w.ring.Name).Target()
-	monitor := status.Writer{Client: w.client, Owner: "leasemonitor", Clock: clock.RealClock{}}
+	before := s.fleet.engine(w.Ring.Name).Target()
+	monitor := status.Writer{Client: w.Client, Owner: "leasemonitor", Clock: clock.RealClock{}}
 
 	require.NoError(t, monitor.Write(t.Context(), settled, status.Part{Shards: new(int32(7))}))
-	require.NoError(t, w.shards["b"].Release(t.Context()))
+	require.NoError(t, w.Shards["b"].Release(t.Context()))
 	old.Store(settled)
 
 	_, err := s.reconcileOnce()
 	require.NoError(t, err)
-	require.NotSame(t, before, s.fleet.engine(w.ring.Name).Target())
+	require.NotSame(t, before, s.fleet.engine(w.Ring.Name).Target())
 	require.Empty(t, s.assignment().Fingerprint)
 }
 
 // Each write of a ring's status costs as much as moving about ten objects, and would trigger the next one.
 func TestNumbersAreWrittenOnceInAWhile(t *testing.T) {
-	w := newTestRing(t)
-	w.join("a", "b")
+	w := ringtest.New(t)
+	w.Join("a", "b")
 
-	names := w.namesOf("b", 2)
-	first, second := w.main(names[0], "a"), w.main(names[1], "a")
+	names := w.NamesOf("b", 2)
+	first, second := w.Main(names[0], "a"), w.Main(names[1], "a")
 
 	s := newStepped(w, interceptor.Funcs{})
 	now := testclock.NewFakePassiveClock(time.Unix(1_000_000_000, 0))
@@ -273,10 +279,10 @@ func TestNumbersAreWrittenOnceInAWhile(t *testing.T) {
 
 	_, err := s.reconcileOnce()
 	require.NoError(t, err)
-	w.eventually(placed{Shard: "a", Drain: true}, first, second)
+	w.Eventually(ringtest.Placed{Shard: "a", Drain: true}, first, second)
 
 	draining := func(n int) func() bool {
-		return func() bool { return s.fleet.engine(w.ring.Name).Report().Draining == n }
+		return func() bool { return s.fleet.engine(w.Ring.Name).Report().Draining == n }
 	}
 	require.Eventually(t, draining(2), 20*time.Second, time.Millisecond)
 
@@ -286,7 +292,7 @@ func TestNumbersAreWrittenOnceInAWhile(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 2, s.assignment().Draining)
 
-	w.acknowledge(first)
+	w.Acknowledge(first)
 	require.Eventually(t, draining(1), 20*time.Second, time.Millisecond)
 	now.SetTime(now.Now().Add(countsEvery - time.Millisecond))
 
@@ -309,16 +315,16 @@ func TestNumbersAreWrittenOnceInAWhile(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 1, s.assignment().Draining)
 
-	w.acknowledge(second)
+	w.Acknowledge(second)
 	s.settle() // this change does not wait like numbers
-	w.assigned(v1alpha1.ReasonAllAssigned)
+	w.Assigned(v1alpha1.ReasonAllAssigned)
 }
 
 // The cache may not contain a recent write yet. The reconciler does not repeat the write because of that.
 func TestOldCopyOfTheRingWritesNothingAgain(t *testing.T) {
-	w := newTestRing(t)
-	w.join("a", "b")
-	w.main(w.namesOf("b", 1)[0], "b")
+	w := ringtest.New(t)
+	w.Join("a", "b")
+	w.Main(w.NamesOf("b", 1)[0], "b")
 
 	var old atomic.Pointer[v1alpha1.ClusterRing]
 
@@ -326,11 +332,11 @@ func TestOldCopyOfTheRingWritesNothingAgain(t *testing.T) {
 	s.settle()
 
 	settled := &v1alpha1.ClusterRing{}
-	require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(w.ring), settled))
+	require.NoError(t, w.Client.Get(t.Context(), client.ObjectKeyFromObject(w.Ring), settled))
 
 	// The object stays where it is for now, for the process may live on.
-	require.NoError(t, w.shards["b"].Delete(t.Context()))
-	s.index.Delete(types.NamespacedName{Namespace: w.ns, Name: "b"})
+	require.NoError(t, w.Shards["b"].Delete(t.Context()))
+	s.index.Delete(types.NamespacedName{Namespace: w.Namespace, Name: "b"})
 
 	_, err := s.reconcileOnce()
 	require.NoError(t, err)
@@ -344,17 +350,17 @@ func TestOldCopyOfTheRingWritesNothingAgain(t *testing.T) {
 
 // A conflicting write of another client is not an error.
 func TestConflictIsNoError(t *testing.T) {
-	w := newTestRing(t)
-	w.join("a")
+	w := ringtest.New(t)
+	w.Join("a")
 
 	var old atomic.Pointer[v1alpha1.ClusterRing]
 
 	s := newStepped(w, interceptor.Funcs{Get: oldCopies(&old)})
 
-	old.Store(w.ring.DeepCopy())
+	old.Store(w.Ring.DeepCopy())
 
-	w.ring.Annotations = map[string]string{"written": "by another"}
-	require.NoError(t, w.client.Update(t.Context(), w.ring))
+	w.Ring.Annotations = map[string]string{"written": "by another"}
+	require.NoError(t, w.Client.Update(t.Context(), w.Ring))
 
 	result, err := s.reconcileOnce()
 	require.NoError(t, err)
@@ -364,8 +370,8 @@ func TestConflictIsNoError(t *testing.T) {
 
 	_, err = s.reconcileOnce()
 	require.NoError(t, err)
-	require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(w.ring), w.ring))
-	require.Contains(t, w.ring.Finalizers, v1alpha1.FinalizerRebalancer)
+	require.NoError(t, w.Client.Get(t.Context(), client.ObjectKeyFromObject(w.Ring), w.Ring))
+	require.Contains(t, w.Ring.Finalizers, v1alpha1.FinalizerRebalancer)
 }
 
 // oldCopies makes reads of rings return an old copy, like a cache that lags.

@@ -57,6 +57,7 @@ func (s *Scope) keep(old v1alpha1.AssignedResource, present sets.Set[schema.Grou
 		gr := schema.GroupResource{Group: c.Group, Resource: c.Resource}
 		if !present.Has(gr) {
 			s.Leaving[gr] = true
+
 			controlled = append(controlled, c)
 		}
 	}

@@ -79,6 +79,7 @@ func newCluster(h History) *Cluster {
 		unrelated: map[types.UID]schema.GroupResource{}, touched: map[string]bool{}, changed: map[types.UID]time.Time{}, givenUp: map[types.UID]time.Time{}, buried: map[apiserver.ID]*metav1.PartialObjectMetadata{},
 	}
 	w.begun = w.clock.Now()
+
 	config := apiserver.Config{Seed: h.Seed, Page: h.Page, Streaming: h.Streaming, Admit: w.admit, Written: w.written}
 	if h.Verbose {
 		config.Asked = func(client, verb, resource, what string) {

@@ -264,6 +264,7 @@ func (d *drawing) disturbResources() {
 			}
 		default:
 			s.Act, s.Value, s.N = Serve, pick(d, "v1", "v2"), d.IntN(2)
+
 			if gr == configMaps {
 				continue
 			}

@@ -181,6 +181,7 @@ func (m mutation) run(t *testing.T, env ...string) (all []found, out []byte) {
 	require.NoError(t, err, "%s", out)
 
 	cmd := exec.Command(binary, "-test.run", "^TestSeeds$", "-test.v", "-test.timeout", "20m")
+
 	cmd.Env = append(os.Environ(), env...)
 	out, _ = cmd.CombinedOutput() // it should fail
 

@@ -103,6 +103,7 @@ func digest(req *pb.ListAssignmentsRequest) string {
 	if err != nil {
 		return "" // cannot happen: the message was decoded from this form
 	}
+
 	sum := sha256.Sum256(wire)
 
 	return hex.EncodeToString(sum[:8])

@@ -54,6 +54,7 @@ func (s *Service) locateOne(ctx context.Context, req *pb.LocateAllRequest) (*pb.
 	if ctx.Err() != nil {
 		return nil, st.Err() //nolint:wrapcheck // a status already
 	}
+
 	res.Result = &pb.LocateAllResponse_Error{Error: locateErrorOf(st)}
 
 	return res, nil

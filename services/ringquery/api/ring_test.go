@@ -14,6 +14,7 @@ import (
 // A method that is added has to be decided about: of which ring is it?
 func TestRingOfEveryRequest(t *testing.T) {
 	const ring, field = "example", protoreflect.Name("ring")
+
 	about := map[protoreflect.Name]proto.Message{
 		"ListRings":       nil, // all
 		"GetRing":         &pb.GetRingRequest{Name: ring},
@@ -24,6 +25,7 @@ func TestRingOfEveryRequest(t *testing.T) {
 		"ListAssignments": &pb.ListAssignmentsRequest{Ring: ring},
 		"Simulate":        &pb.SimulateRequest{Ring: ring},
 	}
+
 	methods := pb.File_clusterring_diagnostics_v1alpha1_diagnostics_service_proto.Services().ByName("DiagnosticsService").Methods()
 	for i := range methods.Len() {
 		method := methods.Get(i)
@@ -33,6 +35,7 @@ func TestRingOfEveryRequest(t *testing.T) {
 		kind, err := protoregistry.GlobalTypes.FindMessageByName(method.Input().FullName())
 		require.NoError(t, err)
 		require.Empty(t, RingOf(kind.New().Interface()), "%s: nothing is named", method.Name())
+
 		if request != nil {
 			require.Equal(t, method.Input().FullName(), request.ProtoReflect().Descriptor().FullName())
 			require.Equal(t, ring, RingOf(request), method.Name())

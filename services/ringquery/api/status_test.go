@@ -32,6 +32,7 @@ func TestEveryErrorHasACode(t *testing.T) {
 
 	sentinels := append(exportedErrors(t, "rings"), exportedErrors(t, "metadata")...)
 	require.Contains(t, sentinels, "rings.ErrRingNotFound")
+
 	for _, name := range sentinels {
 		if name == "metadata.ErrInvalid" { // a request of this server's own making: a fault, unless a page token explains it
 			continue
@@ -47,16 +48,19 @@ func exportedErrors(t *testing.T, pkg string) (names []string) {
 	dir := "../" + pkg
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
+
 	for _, e := range entries {
 		if !strings.HasSuffix(e.Name(), ".go") || strings.HasSuffix(e.Name(), "_test.go") {
 			continue
 		}
+
 		file, err := parser.ParseFile(token.NewFileSet(), dir+"/"+e.Name(), nil, 0)
 		require.NoError(t, err)
 		ast.Inspect(file, func(n ast.Node) bool {
 			if spec, ok := n.(*ast.ValueSpec); ok && strings.HasPrefix(spec.Names[0].Name, "Err") {
 				names = append(names, pkg+"."+spec.Names[0].Name)
 			}
+
 			return true
 		})
 	}
@@ -74,6 +78,7 @@ func TestEveryCodeIsDocumented(t *testing.T) {
 
 	text, err := os.ReadFile("../../../proto/clusterring/diagnostics/v1alpha1/diagnostics_service.proto")
 	require.NoError(t, err)
+
 	var documented []string
 	for _, line := range regexp.MustCompile(`(?m)^// {3}- ([A-Z_, ]+):`).FindAllStringSubmatch(string(text), -1) {
 		documented = append(documented, strings.Split(line[1], ", ")...)
@@ -142,6 +147,7 @@ func TestErrorThatIsAStatusStaysAsItIs(t *testing.T) {
 
 func TestFaultOfTheServerIsLoggedAndKeptToItself(t *testing.T) {
 	var logged []string
+
 	s := &Service{
 		Ready: func() error { return nil },
 		Log:   funcr.New(func(_, args string) { logged = append(logged, args) }, funcr.Options{}),

@@ -70,14 +70,17 @@ func (v *violations) err() error {
 // page returns the start and the size of the requested page.
 func page(req *pb.ListRingsRequest) (after string, limit int, err error) {
 	var v violations
+
 	limit = int(v.pageSize(req.GetPageSize(), defaultPageSize, maxPageSize))
 
 	if token := req.GetPageToken(); token != "" {
 		text, err := base64.RawURLEncoding.DecodeString(token)
+
 		name, ok := strings.CutPrefix(string(text), tokenPrefix)
 		if err != nil || !ok || len(validateRing(name)) > 0 {
 			v.add("page_token", "must be the next_page_token of an earlier answer")
 		}
+
 		after = name
 	}
 

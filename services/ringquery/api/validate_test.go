@@ -22,6 +22,7 @@ func fields(t *testing.T, err error) (names []string) {
 
 	var invalid *rings.InvalidError
 	require.ErrorAs(t, err, &invalid)
+
 	for _, v := range invalid.Violations {
 		require.NotEmpty(t, v.Description)
 		names = append(names, v.Field)
@@ -111,6 +112,7 @@ func TestPages(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			after, limit, err := page(c.req)
 			require.Equal(t, c.want, fields(t, err))
+
 			if err == nil {
 				require.Equal(t, c.after, after)
 				require.Equal(t, c.limit, limit)
@@ -235,6 +237,7 @@ func TestPageTokenIsForItsRequest(t *testing.T) {
 		"page_size": func(r *pb.ListAssignmentsRequest) { r.PageSize = 1 },
 	} {
 		require.NotNil(t, all.ByName(protoreflect.Name(name)))
+
 		_, err := assignmentsQuery(assignments(func(r *pb.ListAssignmentsRequest) {
 			r.States, r.PageToken = first.GetStates(), token
 			change(r)

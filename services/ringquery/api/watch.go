@@ -74,6 +74,7 @@ func (s *Service) watch(name string, stream grpc.ServerStreamingServer[pb.WatchR
 	defer reader.Close()
 
 	var sent *picture
+
 	for {
 		state, err := reader.Next(stream.Context())
 		if err != nil {
@@ -89,6 +90,7 @@ func (s *Service) watch(name string, stream grpc.ServerStreamingServer[pb.WatchR
 		if err := stream.Send(res); err != nil {
 			return err //nolint:wrapcheck // the stream has ended
 		}
+
 		sent = state.Value
 	}
 }

@@ -45,6 +45,7 @@ func TestStates(t *testing.T) {
 			if draining {
 				want = c.draining
 			}
+
 			for _, controlled := range []bool{false, true} {
 				o := plan.Object{
 					Labelled: c.labelled, Belongs: c.belongs, Shard: c.shard, Desired: c.desired, Draining: draining, Controlled: controlled,
@@ -110,6 +111,7 @@ func TestDrainTime(t *testing.T) {
 	} {
 		got, ok := assignment.DrainTime("example", &metav1.ObjectMeta{Labels: c.labels, ManagedFields: c.fields})
 		require.Equal(t, c.want != nil, ok, name)
+
 		if c.want != nil {
 			require.True(t, c.want.Time.Equal(got), name)
 		}

@@ -30,6 +30,7 @@ func (g *Guard) unauthenticated(problems ...error) error {
 	}
 
 	var texts []string
+
 	for _, problem := range problems {
 		if problem != nil {
 			texts = append(texts, problem.Error())

@@ -26,7 +26,7 @@ const refusalTTL = 5 * time.Second
 
 // Guard authenticates and authorizes calls. Its methods Unary and Stream are gRPC interceptors. Health is open to everybody, because
 // probes have no credentials. Reflection requires authentication. All other methods require permission on the ring in question. It
-// is safe for concurrent use after AddTo.
+// is safe for concurrent use after SetupWithManager.
 type Guard struct {
 	// Options are validated; their mode is ModeKubernetes.
 	Options Options
@@ -43,9 +43,9 @@ type Guard struct {
 	certificates authenticator.Request // nil if client certificates are not accepted
 }
 
-// AddTo sets up the guard, and lets the manager watch the file with the CA certificates of clients. It reads the file, so that a
-// mistake is reported immediately.
-func (g *Guard) AddTo(mgr manager.Manager) error {
+// SetupWithManager sets up the guard, and lets the manager watch the file with the CA certificates of clients. It reads the file, so
+// that a mistake is reported immediately.
+func (g *Guard) SetupWithManager(mgr manager.Manager) error {
 	if err := g.takeCertificates(mgr); err != nil {
 		return err
 	}

@@ -32,8 +32,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"github.com/clusterring/clusterring/services/internal/certtest"
 	"github.com/clusterring/clusterring/services/ringquery/auth"
-	"github.com/clusterring/clusterring/services/ringquery/certtest"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
 
@@ -77,6 +77,7 @@ type counting struct {
 func (c *counting) RoundTrip(req *http.Request) (*http.Response, error) {
 	if strings.HasSuffix(req.URL.Path, "reviews") {
 		c.f.asked.Add(1)
+
 		if c.f.hold != nil {
 			select {
 			case <-c.f.hold:
@@ -116,9 +117,10 @@ func (f *fixture) setUp(options auth.Options, config *rest.Config) {
 		Scheme: f.plane.Client.Scheme(), Logger: logr.Discard(), Metrics: metricsserver.Options{BindAddress: "0"},
 	})
 	require.NoError(f.t, err)
-	require.NoError(f.t, f.AddTo(mgr))
+	require.NoError(f.t, f.SetupWithManager(mgr))
 
 	ctx, cancel := context.WithCancel(context.WithoutCancel(f.t.Context()))
+
 	done := make(chan error, 1)
 	go func() { done <- mgr.Start(ctx) }()
 	f.t.Cleanup(func() {
@@ -199,6 +201,7 @@ func TestAnswersAreUsedAgainForAWhile(t *testing.T) {
 		require.NoError(t, f.ask(ctx, "a"))
 	}
 	require.EqualValues(t, 0, f.asked.Load()-before, "the token and the right have been reviewed")
+
 	for range 3 {
 		require.NoError(t, f.ask(ctx, "b"))
 	}
@@ -234,6 +237,7 @@ func TestRefusalsAreForgottenSoon(t *testing.T) {
 
 	known := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: f.plane.Namespace(t), Name: "caller"}}
 	require.NoError(t, f.plane.Client.Create(t.Context(), known))
+
 	request := &authenticationv1.TokenRequest{}
 	require.NoError(t, f.plane.Client.SubResource("token").Create(t.Context(), known, request))
 	ctx = withToken(t.Context(), request.Status.Token)
@@ -274,11 +278,13 @@ func TestSameQuestionsAreAskedOnce(t *testing.T) {
 	ctx := withToken(t.Context(), "no.such.token")
 
 	impatient, cancel := context.WithCancel(ctx)
+
 	first := make(chan error, 1)
 	go func() { first <- f.ask(impatient, "a") }()
 	require.Eventually(t, func() bool { return f.asked.Load() > 0 }, patience, interval)
 
 	const callers = 20
+
 	results := make(chan error, callers)
 	for range callers {
 		go func() { results <- f.ask(ctx, "a") }()
@@ -289,6 +295,7 @@ func TestSameQuestionsAreAskedOnce(t *testing.T) {
 	require.Equal(t, codes.Canceled, status.Code(<-first))
 
 	close(f.hold)
+
 	for range callers {
 		require.Equal(t, codes.Unauthenticated, status.Code(<-results))
 	}
@@ -353,6 +360,7 @@ func TestClientCertificates(t *testing.T) {
 				f.eventually(c.ctx, c.want)
 				return
 			}
+
 			err := f.ask(c.ctx, "a")
 			require.Equal(t, c.want, status.Code(err))
 			require.ErrorContains(t, err, c.message)
@@ -395,7 +403,7 @@ func TestAuthoritiesAreReadAgain(t *testing.T) {
 
 func TestMissingAuthoritiesAreAnError(t *testing.T) {
 	f := &auth.Guard{Options: auth.Options{ClientCAFile: "/does/not/exist"}, Clock: testclock.NewFakeClock(certtest.Begin)}
-	err := f.AddTo(nil)
+	err := f.SetupWithManager(nil)
 	require.ErrorContains(t, err, "--client-ca-file")
 	require.ErrorContains(t, err, "/does/not/exist")
 }

@@ -45,6 +45,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 // tokens must not travel over a network in the clear.
 func (o *Options) Validate(plaintext bool, address string) error {
 	var errs []error
+
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 
 	switch {

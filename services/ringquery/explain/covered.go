@@ -133,8 +133,8 @@ func (c *ringCase) namespaceLabels() string {
 func (c *ringCase) selectAdvice() string {
 	ns := c.facts.Object.Namespace
 	if c.Spec.NamespaceSelector == nil {
-		return fmt.Sprintf("By default, %s and %s are excluded. To shard objects in them, set a namespaceSelector in the ring.",
-			metav1.NamespaceSystem, v1alpha1.SystemNamespace)
+		return fmt.Sprintf("By default, %s are excluded. To shard objects in them, set a namespaceSelector in the ring.",
+			list(c.Spec.EffectiveNamespaceSelector().MatchExpressions[0].Values))
 	}
 
 	return fmt.Sprintf("If the object should be sharded, label the namespace (kubectl label namespace %s ...) so that the selector matches, "+

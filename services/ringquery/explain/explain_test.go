@@ -215,16 +215,19 @@ var mains = map[string]func(r *Ring, o *Object, f *Facts){
 	"ring deleting": func(r *Ring, _ *Object, _ *Facts) { r.isDeleted() },
 	"ring deleting, draining": func(r *Ring, o *Object, _ *Facts) {
 		r.isDeleted()
+
 		o.Meta.Labels = drained(at("shard-a"))
 		o.wrote("rebalancer", v1alpha1.DrainLabel("example"), 3*time.Minute)
 	},
 	"ring deleting, shard dead": func(r *Ring, o *Object, _ *Facts) {
 		r.isDeleted()
+
 		o.Meta.Labels = at("shard-a")
 		r.has(released("shard-a"))
 	},
 	"ring deleting, shard held twice": func(r *Ring, o *Object, _ *Facts) {
 		r.isDeleted()
+
 		o.Meta.Labels = at("shard-a")
 		twice := alive("shard-a")
 		twice.namespace = "other"
@@ -232,6 +235,7 @@ var mains = map[string]func(r *Ring, o *Object, f *Facts){
 	},
 	"ring deleting, drain label alone": func(r *Ring, o *Object, _ *Facts) {
 		r.isDeleted()
+
 		o.Meta.Labels = drained(noLabels())
 	},
 	"resource left": func(r *Ring, o *Object, _ *Facts) {
@@ -263,6 +267,7 @@ var mains = map[string]func(r *Ring, o *Object, f *Facts){
 	},
 	"two rings": func(_ *Ring, o *Object, f *Facts) {
 		o.Meta.Labels = at("shard-b")
+
 		f.Rings = append(f.Rings, ringOf("other", alive("shard-z")))
 		f.Known = []string{"example", "other"}
 	},
@@ -329,11 +334,13 @@ var children = map[string]func(r *Ring, o *Object, f *Facts){
 	"grandchild of a draining owner": func(r *Ring, o *Object, _ *Facts) {
 		o.Meta.Labels = at("shard-b")
 		o.controlledBy(configMap, "between")
+
 		r.Owner.Meta.Labels = drained(at("shard-b"))
 	},
 	"child of a ConfigMap that follows nobody": func(_ *Ring, o *Object, _ *Facts) { o.controlledBy(configMap, "alone") },
 	"child of a ConfigMap that may not be read": func(r *Ring, o *Object, _ *Facts) {
 		o.controlledBy(configMap, "unread")
+
 		r.Unread = "ConfigMap unread"
 	},
 	"child of nobody, labelled": func(_ *Ring, o *Object, _ *Facts) {
@@ -389,6 +396,7 @@ func TestExplain(t *testing.T) {
 
 		t.Run(name, func(t *testing.T) {
 			got := text(Explain(f))
+
 			path := filepath.Join("testdata", file)
 			if *update {
 				require.NoError(t, os.WriteFile(path, []byte(got), 0o600))
@@ -402,6 +410,7 @@ func TestExplain(t *testing.T) {
 
 	entries, err := os.ReadDir("testdata")
 	require.NoError(t, err)
+
 	for _, e := range entries {
 		require.True(t, files[e.Name()], "%s belongs to no case", e.Name())
 	}

@@ -35,10 +35,12 @@ func TestNextIsWhatTheRebalancerDoes(t *testing.T) {
 					for _, ownerAt := range append(shards, "absent", "none") {
 						for _, ownerDrains := range []bool{false, true} {
 							r := ringOf("example", leases...)
+
 							name := r.named("shard-b")
 							if !available {
 								r.has(released("shard-a"), released("shard-b"))
 							}
+
 							if !covered {
 								r.Coverage = rings.NotCovered
 							}
@@ -47,7 +49,9 @@ func TestNextIsWhatTheRebalancerDoes(t *testing.T) {
 							if drain {
 								marks = drained(marks)
 							}
+
 							o := anObject(website, name, marks)
+
 							in := plan.Object{Shard: shard, Labelled: shard != "", Draining: drain, Belongs: covered}
 							if covered && available {
 								in.Desired = "shard-b"
@@ -56,9 +60,11 @@ func TestNextIsWhatTheRebalancerDoes(t *testing.T) {
 							if ownerAt != "none" {
 								o = anObject(configMap, "settings", marks)
 								o.controlledBy(website, name)
+
 								r.Role, r.Owner, in.Controlled = resources.Controlled, Owner{Found: Missing}, true
 								if ownerAt != "absent" {
 									r.Owner = Owner{Found: Read, Meta: metaOf(name, at(ownerAt))}
+
 									in.Owner = plan.Owner{Exists: true, Shard: ownerAt, Draining: ownerDrains, Belongs: covered}
 									if ownerDrains {
 										r.Owner.Meta.Labels = drained(at(ownerAt))
@@ -77,6 +83,7 @@ func TestNextIsWhatTheRebalancerDoes(t *testing.T) {
 							if covered && shard != "shard-a" && shard != "shard-b" {
 								require.Equal(t, Error, e.GetFindings()[0].GetSeverity(), "nobody works on it: %+v", in)
 							}
+
 							if want.Verb == plan.Assign && covered {
 								require.Contains(t, text(e), want.To, "%+v", in)
 							}
@@ -93,6 +100,7 @@ func TestNextIsWhatTheRebalancerDoes(t *testing.T) {
 // TestExplanationsHaveNoUnknownEnums sees to it that every step of the API happens, and that none has two names.
 func TestExplanationsHaveNoUnknownEnums(t *testing.T) {
 	happens := map[pb.NextStep]bool{}
+
 	for _, steps := range verbs {
 		for _, step := range steps {
 			happens[step] = true

@@ -68,6 +68,7 @@ func notShardedAdvice(f *Facts) string {
 	}
 
 	controller := ""
+
 	if f.Object.Meta != nil {
 		if ref := metav1.GetControllerOfNoCopy(f.Object.Meta); ref != nil {
 			controller = " by " + ref.Kind + " " + ref.Name
@@ -96,6 +97,7 @@ func deleting(f *Facts, at *metav1.Time) string {
 // covering returns the names of the rings that shard the object.
 func covering(f *Facts) []string {
 	var names []string
+
 	for i := range f.Rings {
 		if newRingCase(f, &f.Rings[i]).in.Belongs {
 			names = append(names, f.Rings[i].Name)

@@ -48,6 +48,7 @@ func renewed(s rings.Shard) string {
 // leases returns the Leases of that name.
 func (c *ringCase) leases(shard string) []rings.Shard {
 	var all []rings.Shard
+
 	for _, s := range c.Shards {
 		if s.Name == shard {
 			all = append(all, s)
@@ -91,8 +92,10 @@ func (c *ringCase) unavailable() {
 
 // heldButUnusable explains a shard that holds its Lease but is not available.
 func (c *ringCase) heldButUnusable(leases []rings.Shard) {
-	var problem string
-	var ids []string
+	var (
+		problem string
+		ids     []string
+	)
 
 	for _, s := range leases {
 		if isHeld(s) {
@@ -197,8 +200,10 @@ const maxShards = 5
 // noShards explains that no shard is available.
 func (c *ringCase) noShards() {
 	what := "it has no Lease at all"
+
 	if len(c.Shards) > 0 {
 		var each []string
+
 		for _, s := range c.Shards {
 			reason := s.Problem
 			if !isHeld(s) {

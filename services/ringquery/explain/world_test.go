@@ -135,6 +135,7 @@ func (r *Ring) has(leases ...holding) {
 func (r *Ring) named(shard string) string {
 	for i := 0; ; i++ {
 		name := fmt.Sprint("web-", i)
+
 		k := key.Key{Group: website.Group, Kind: website.Kind, Namespace: "default", Name: name}
 		if owner, _ := r.View.Owner(k); owner == shard {
 			return name
@@ -194,11 +195,13 @@ func text(e *pb.ExplainResponse) string {
 
 	for _, f := range e.GetFindings() {
 		fmt.Fprintf(&b, "\n%s %s", strings.ToUpper(word(f.GetSeverity(), "SEVERITY_")), f.GetReason())
+
 		if f.GetRing() != "" {
 			fmt.Fprintf(&b, " (ring %s)", f.GetRing())
 		}
 
 		fmt.Fprintf(&b, "\n%s\n", f.GetMessage())
+
 		if f.GetAdvice() != "" {
 			fmt.Fprintf(&b, "→ %s\n", f.GetAdvice())
 		}
@@ -220,6 +223,7 @@ func word(value fmt.Stringer, prefix string) string {
 func ringText(r *pb.RingExplanation) string {
 	a := r.GetAssignment()
 	shard := cmp.Or(a.GetShard(), r.GetActualShard().GetName())
+
 	text := fmt.Sprintf("ring %s: role %q, covered %t, state %q, shard %q, desired %q", r.GetRing(), word(r.GetRole(), "ROLE_"), r.GetCovered(),
 		word(a.GetState(), "ASSIGNMENT_STATE_"), shard, r.GetLocation().GetShard())
 	if a.GetDrainTime() != nil {

@@ -158,6 +158,7 @@ func (r *Reader[T]) Next(ctx context.Context) (State[T], error) {
 			r.seen = s.revision
 			continue
 		}
+
 		r.seen, r.version = s.revision, s.version
 
 		return State[T]{Value: s.value, Revision: s.revision - r.first}, nil
@@ -205,6 +206,7 @@ func (h *Hub[T]) current(ctx context.Context, t *topic[T], name string) (*snapsh
 			next.version++
 		}
 	}
+
 	t.last = next
 
 	return next, nil

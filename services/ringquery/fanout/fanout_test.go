@@ -46,6 +46,7 @@ func (c *counter) set(value int64) {
 func TestReaderGetsTheStateAndThenEachOther(t *testing.T) {
 	c := newCounter()
 	c.set(7) // before anybody follows
+
 	r := c.Follow("it")
 	defer r.Close()
 
@@ -53,6 +54,7 @@ func TestReaderGetsTheStateAndThenEachOther(t *testing.T) {
 		if i > 0 {
 			c.set(want)
 		}
+
 		s, err := r.Next(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, fanout.State[int64]{Value: want, Revision: int64(i)}, s)
@@ -62,16 +64,20 @@ func TestReaderGetsTheStateAndThenEachOther(t *testing.T) {
 // TestReaderCountsFromItsBeginning, not from that of others.
 func TestReaderCountsFromItsBeginning(t *testing.T) {
 	c := newCounter()
+
 	first := c.Follow("it")
 	defer first.Close()
+
 	for i := range int64(3) {
 		c.set(i)
 	}
+
 	late := c.Follow("it")
 	defer late.Close()
 
 	for i := range int64(2) {
 		c.set(10 + i)
+
 		s, err := late.Next(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, fanout.State[int64]{Value: 10 + i, Revision: i}, s)
@@ -81,12 +87,15 @@ func TestReaderCountsFromItsBeginning(t *testing.T) {
 func TestReaderWaitsForAnotherState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCounter()
+
 		r := c.Follow("it")
 		defer r.Close()
+
 		_, err := r.Next(t.Context())
 		require.NoError(t, err)
 
 		got := make(chan fanout.State[int64], 1)
+
 		go func() {
 			s, err := r.Next(t.Context())
 			assert.NoError(t, err)
@@ -105,14 +114,17 @@ func TestReaderWaitsForAnotherState(t *testing.T) {
 
 func TestSlowReaderGetsTheLatest(t *testing.T) {
 	c := newCounter()
+
 	r := c.Follow("it")
 	defer r.Close()
+
 	_, err := r.Next(t.Context())
 	require.NoError(t, err)
 
 	for i := range int64(200) {
 		c.set(i + 1)
 	}
+
 	s, err := r.Next(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, fanout.State[int64]{Value: 200, Revision: 200}, s)
@@ -122,16 +134,20 @@ func TestSlowReaderGetsTheLatest(t *testing.T) {
 func TestStateIsReadOnceForAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const readers = 100
+
 		c := newCounter()
+
 		var ready, done sync.WaitGroup
 		for range readers {
 			ready.Add(1)
 			done.Go(func() {
 				r := c.Follow("it")
 				defer r.Close()
+
 				_, err := r.Next(t.Context())
 				assert.NoError(t, err)
 				ready.Done()
+
 				s, err := r.Next(t.Context())
 				assert.NoError(t, err)
 				assert.Equal(t, fanout.State[int64]{Value: 1, Revision: 1}, s)
@@ -150,8 +166,10 @@ func TestStateIsReadOnceForAll(t *testing.T) {
 
 func TestStateThatIsOldIsReadAgain(t *testing.T) {
 	c := newCounter()
+
 	first := c.Follow("it")
 	defer first.Close()
+
 	_, err := first.Next(t.Context())
 	require.NoError(t, err)
 
@@ -171,17 +189,22 @@ func TestStateThatIsOldIsReadAgain(t *testing.T) {
 // TestChangeWhileTheStateIsRead: what is read may or may not have the change, so it is read again.
 func TestChangeWhileTheStateIsRead(t *testing.T) {
 	reading, goOn := make(chan struct{}), make(chan struct{})
+
 	var value atomic.Int64
+
 	h := fanout.NewHub(func(context.Context, string) (int64, error) {
 		v := value.Load()
 		reading <- struct{}{}
 		<-goOn
+
 		return v, nil
 	}, func(a, b int64) bool { return a == b }, clock.RealClock{})
+
 	r := h.Follow("it")
 	defer r.Close()
 
 	got := make(chan fanout.State[int64])
+
 	go func() {
 		for range 2 {
 			s, err := r.Next(t.Context())
@@ -201,28 +224,37 @@ func TestChangeWhileTheStateIsRead(t *testing.T) {
 
 func TestReaderEnds(t *testing.T) {
 	gone := errors.New("gone")
+
 	var ended func() error
+
 	h := fanout.NewHub(func(ctx context.Context, _ string) (int, error) {
 		ended = ctx.Err
 		return 0, gone
 	}, func(a, b int) bool { return a == b }, clock.RealClock{})
+
 	r := h.Follow("it")
 	defer r.Close()
+
 	ctx, cancel := context.WithCancel(t.Context())
 	_, err := r.Next(ctx)
 	require.ErrorIs(t, err, gone)
 	cancel()
+
 	_, err = r.Next(ctx)
 	require.ErrorIs(t, err, context.Canceled)
 	require.NoError(t, ended(), "what is read for all does not end with one")
 
 	c := newCounter()
+
 	waiting := c.Follow("it")
 	defer waiting.Close()
+
 	ctx, cancel = context.WithCancel(t.Context())
 	_, err = waiting.Next(ctx)
 	require.NoError(t, err)
+
 	done := make(chan error)
+
 	go func() {
 		_, err := waiting.Next(ctx)
 		done <- err
@@ -234,22 +266,27 @@ func TestReaderEnds(t *testing.T) {
 // TestEveryReaderGetsTheLastState, whoever changes what when.
 func TestEveryReaderGetsTheLastState(t *testing.T) {
 	const writers, changes = 4, 500
+
 	c := newCounter()
+
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
 			r := c.Follow("it")
 			defer r.Close()
+
 			last := fanout.State[int64]{Value: -1, Revision: -1}
 			for last.Value < writers*changes {
 				s, err := r.Next(t.Context())
 				if !assert.NoError(t, err) || !assert.Greater(t, s.Revision, last.Revision) || !assert.Greater(t, s.Value, last.Value) {
 					return
 				}
+
 				last = s
 			}
 		})
 	}
+
 	for range writers {
 		all.Go(func() {
 			for range changes {

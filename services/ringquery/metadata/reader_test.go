@@ -68,6 +68,7 @@ func TestGet(t *testing.T) {
 
 func TestListPageByPage(t *testing.T) {
 	plane := localplane.Shared(t)
+
 	r, ns := newReader(t, plane.Config), plane.Namespace(t)
 	for i := range 5 {
 		create(t, plane.Client, metav1.ObjectMeta{
@@ -76,18 +77,23 @@ func TestListPageByPage(t *testing.T) {
 	}
 
 	q := Query{GVR: configMaps, Namespace: ns, ListOptions: metav1.ListOptions{Limit: 2}}
+
 	var names []string
+
 	for remaining := []int64{3, 1, 0}; ; {
 		page, err := r.List(t.Context(), q)
 		require.NoError(t, err)
 		require.LessOrEqual(t, len(page.Items), 2)
 		require.Equal(t, remaining[0], ptr.Deref(page.RemainingItemCount, 0))
+
 		for _, item := range page.Items {
 			names = append(names, item.Name)
 		}
+
 		if page.Continue == "" {
 			break
 		}
+
 		q.Continue, remaining = page.Continue, remaining[1:]
 	}
 	require.Equal(t, []string{"object-0", "object-1", "object-2", "object-3", "object-4"}, names)
@@ -139,6 +145,7 @@ func TestFailures(t *testing.T) {
 		"list from nobody":             {list(nowhere, Query{GVR: configMaps}), ErrUnavailable},
 	} {
 		require.ErrorIs(t, c.err, c.want, name)
+
 		for _, other := range []error{ErrForbidden, ErrNotFound, ErrNotServed, ErrExpired, ErrInvalid, ErrUnavailable} {
 			require.Equal(t, c.want == other, errors.Is(c.err, other), "%s: %v", name, c.err) //nolint:errorlint // the sentinels themselves
 		}

@@ -31,6 +31,7 @@ func List(ctx context.Context, from *rings.Rings, req *pb.ListAssignmentsRequest
 	if err != nil {
 		return nil, err
 	}
+
 	name := resource.GroupResource().String()
 
 	if req.GetNamespace() != "" && !resource.Namespaced {

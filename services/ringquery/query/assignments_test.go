@@ -36,6 +36,7 @@ func TestPageIsSorted(t *testing.T) {
 	require.NoError(t, err)
 
 	var names []string
+
 	for _, a := range all {
 		require.Equal(t, assignment.Unassigned, a.GetState())
 		names = append(names, a.GetNamespace()+"/"+a.GetName())

@@ -71,6 +71,7 @@ func (n *namespaces) learn(ctx context.Context, objects []metav1.PartialObjectMe
 		if err != nil && !errors.Is(err, metadata.ErrNotFound) {
 			return readable(err, "namespaces")
 		}
+
 		n.known[name] = err == nil && n.selector.Matches(labels.Set(has))
 	}
 
@@ -94,6 +95,7 @@ func (n *namespaces) list(ctx context.Context) error {
 	if err != nil {
 		return readable(err, "namespaces")
 	}
+
 	n.listed = true
 
 	return nil

@@ -34,6 +34,7 @@ func pages(ctx context.Context, r *metadata.Reader, q metadata.Query, yield func
 		if page.Continue == "" {
 			return nil
 		}
+
 		q.Continue = page.Continue
 	}
 }

@@ -35,6 +35,7 @@ func Simulate(ctx context.Context, from *rings.Rings, req *pb.SimulateRequest) (
 	if err != nil {
 		return nil, err
 	}
+
 	after := hashring.New(names)
 	sim := compare(before, after)
 
@@ -56,6 +57,7 @@ func apply(before *hashring.Table, c *pb.SimulateRequest) ([]string, error) {
 		gone       = map[string]bool{}
 		after      []string
 	)
+
 	complain := func(field, format string, args ...any) {
 		violations = append(violations, &errdetails.BadRequest_FieldViolation{Field: field, Description: fmt.Sprintf(format, args...)})
 	}
@@ -65,6 +67,7 @@ func apply(before *hashring.Table, c *pb.SimulateRequest) ([]string, error) {
 		} else if before.Has(name) != available {
 			complain(field, "%q must %s", name, problem)
 		}
+
 		mentioned[name] = field
 	}
 	leave := func(field, name string) {
@@ -120,13 +123,16 @@ func compare(before, after *hashring.Table) *pb.SimulateResponse {
 	}
 
 	moved := 0
+
 	for partition := range hashring.Partitions {
 		was, _ := before.OwnerOf(partition)
+
 		is, _ := after.OwnerOf(partition)
 		if was != is {
 			moved++
 		}
 	}
+
 	sim.Moved = float64(moved) / hashring.Partitions
 
 	return sim
@@ -139,6 +145,7 @@ func least(before, after *hashring.Table, all int) float64 {
 	if larger == 0 {
 		return 0
 	}
+
 	staying := before.Len() + after.Len() - all
 
 	return 1 - float64(staying)/float64(larger)
@@ -193,8 +200,10 @@ func count(ctx context.Context, objects *metadata.Reader, r rings.Ring, t *tally
 			if ctx.Err() != nil {
 				return nil, err
 			}
+
 			c.Problem = problemOf(err)
 		}
+
 		all = append(all, c)
 	}
 

@@ -49,8 +49,10 @@ func TestChangesOfShards(t *testing.T) {
 
 				return
 			}
+
 			var invalid *rings.InvalidError
 			require.ErrorAs(t, err, &invalid)
+
 			var fields []string
 			for _, v := range invalid.Violations {
 				fields = append(fields, v.Field)
@@ -95,6 +97,7 @@ func TestWhatMoves(t *testing.T) {
 			require.Equal(t, after.Fingerprint(), sim.GetFingerprintAfter())
 
 			was, is := 0, 0
+
 			for i, s := range sim.GetShards() {
 				require.True(t, i == 0 || sim.GetShards()[i-1].GetName() < s.GetName())
 				require.True(t, before.Has(s.GetName()) || after.Has(s.GetName()))
@@ -113,7 +116,9 @@ func TestObjectsAreCountedWhereTheyBelong(t *testing.T) {
 	count := newTally(before, after, sim.GetShards())
 
 	const objects = 1000
+
 	moved := 0
+
 	for i := range objects {
 		if count.add(key.Key{Kind: "ConfigMap", Namespace: "default", Name: fmt.Sprint(i)}) {
 			moved++

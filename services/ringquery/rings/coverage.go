@@ -32,6 +32,7 @@ func (r Ring) Covers(namespace string) Coverage {
 	}
 
 	coverage := Covered
+
 	for _, requirement := range requirements {
 		switch {
 		case requirement.Key() != corev1.LabelMetadataName:

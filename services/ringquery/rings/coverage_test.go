@@ -24,7 +24,7 @@ func TestCoverageIsOnlyWhatTheNameTells(t *testing.T) {
 		want     rings.Coverage
 		text     string
 	}{
-		"default":             {nil, rings.Covered, "kubernetes.io/metadata.name notin (kube-system,sharding-system)"},
+		"default":             {nil, rings.Covered, "kubernetes.io/metadata.name notin (kube-node-lease,kube-public,kube-system,sharding-system)"},
 		"everything":          {&metav1.LabelSelector{}, rings.Covered, ""},
 		"this one":            {selector(byName(metav1.LabelSelectorOpIn, "ns")), rings.Covered, "kubernetes.io/metadata.name in (ns)"},
 		"others":              {selector(byName(metav1.LabelSelectorOpIn, "other")), rings.NotCovered, "kubernetes.io/metadata.name in (other)"},

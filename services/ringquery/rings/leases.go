@@ -153,6 +153,7 @@ func ringHandler(changed func(ring string)) toolscache.ResourceEventHandler {
 		AddFunc: tell,
 		UpdateFunc: func(before, now any) {
 			b, ok := before.(*v1alpha1.ClusterRing)
+
 			n, isRing := now.(*v1alpha1.ClusterRing)
 			if ok && isRing && !looksLike(b, n) {
 				changed(n.Name)

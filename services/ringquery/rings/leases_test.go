@@ -19,7 +19,9 @@ import (
 func TestAges(t *testing.T) {
 	clk := testclock.NewFakePassiveClock(time.Unix(1000, 0))
 	leases := NewLeases(clk)
+
 	var changed []string
+
 	handler := leases.leaseHandler(func(ring string) { changed = append(changed, ring) })
 	id := types.NamespacedName{Namespace: "ns", Name: "a"}
 	written := func(renewed int64, state string) *coordinationv1.Lease {
@@ -29,6 +31,7 @@ func TestAges(t *testing.T) {
 		if state != "" {
 			l.Labels[v1alpha1.LabelState] = state
 		}
+
 		l.Spec.RenewTime = new(metav1.NewMicroTime(time.Unix(renewed, 0)))
 
 		return l
@@ -36,6 +39,7 @@ func TestAges(t *testing.T) {
 	pass := func(d time.Duration) { clk.SetTime(clk.Now().Add(d)) }
 	expect := func(state lease.State, age time.Duration, atLeast bool) {
 		t.Helper()
+
 		gotState, gotAge := leases.Of(id)
 		require.Equal(t, state, gotState)
 		require.Equal(t, Age{Time: age, AtLeast: atLeast}, gotAge)
@@ -69,6 +73,7 @@ func TestAges(t *testing.T) {
 
 func TestChangesOfRingsThatShow(t *testing.T) {
 	var changed []string
+
 	handler := ringHandler(func(ring string) { changed = append(changed, ring) })
 	old := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: "ring", UID: "1", Generation: 1}}
 

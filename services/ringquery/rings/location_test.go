@@ -17,6 +17,7 @@ import (
 func TestNextShardsAreThoseOfTheRanking(t *testing.T) {
 	for _, shards := range []int{0, 1, 2, 5, largeRing - 1, largeRing} {
 		var leases []*coordinationv1.Lease
+
 		for i := range shards {
 			name := fmt.Sprint("shard-", i)
 			leases = append(leases, &coordinationv1.Lease{
@@ -24,6 +25,7 @@ func TestNextShardsAreThoseOfTheRanking(t *testing.T) {
 				Spec:       coordinationv1.LeaseSpec{HolderIdentity: &name},
 			})
 		}
+
 		r := Ring{View: membership.NewView("ring", leases, nil), smaller: hashring.NewCache(smallerKept)}
 		require.Equal(t, shards, r.View.Table().Len())
 

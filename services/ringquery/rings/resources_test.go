@@ -40,6 +40,7 @@ func TestResourcesAreRemembered(t *testing.T) {
 		ring.Generation++
 		second := known.Of(ring)
 		require.NotSame(t, first, second, "the ring has changed")
+
 		ring.UID = types.UID("2")
 		third := known.Of(ring)
 		require.NotSame(t, second, third, "it is another ring")

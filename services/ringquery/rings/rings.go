@@ -134,6 +134,7 @@ func (r *Rings) Shards(ring Ring) []Shard {
 
 	for _, m := range members {
 		s := Shard{Shard: m}
+
 		s.State, s.Age = r.Leases.Of(types.NamespacedName{Namespace: m.Namespace, Name: m.Name})
 		if m.Available {
 			s.Partitions = ring.View.Table().PartitionsOf(m.Name)

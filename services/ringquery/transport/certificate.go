@@ -28,7 +28,7 @@ func (s *Server) fromFiles(mgr manager.Manager) (*certificate, error) {
 		return nil, fmt.Errorf("%w (--tls-cert-file, --tls-private-key-file)", err)
 	}
 
-	if err := source.SetupWith(mgr); err != nil {
+	if err := source.SetupWithManager(mgr); err != nil {
 		return nil, err
 	}
 
@@ -43,7 +43,7 @@ func (s *Server) fromSecret(mgr manager.Manager) (*certificate, error) {
 		Policy: s.Options.Secret.Policy(s.Name, append([]string{s.Name + "." + s.Namespace + ".svc"}, s.Options.Hosts...)...),
 		Clock:  s.Clock,
 	}
-	if err := secret.SetupWith(mgr); err != nil {
+	if err := secret.SetupWithManager(mgr); err != nil {
 		return nil, err
 	}
 
@@ -53,7 +53,7 @@ func (s *Server) fromSecret(mgr manager.Manager) (*certificate, error) {
 		Name:   types.NamespacedName{Namespace: s.Namespace, Name: s.Options.CAConfigMap},
 		Secret: secret,
 	}
-	if err := authorities.SetupWith(mgr); err != nil {
+	if err := authorities.SetupWithManager(mgr); err != nil {
 		return nil, err
 	}
 

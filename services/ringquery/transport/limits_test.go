@@ -21,9 +21,11 @@ func flood(ctx context.Context, conn *grpc.ClientConn) (grpc.ClientStream, error
 	if err != nil {
 		return nil, err
 	}
+
 	if err := stream.SendMsg(&emptypb.Empty{}); err != nil {
 		return nil, err
 	}
+
 	if err := stream.CloseSend(); err != nil {
 		return nil, err
 	}
@@ -33,8 +35,10 @@ func flood(ctx context.Context, conn *grpc.ClientConn) (grpc.ClientStream, error
 
 func TestStreamsOfAllConnectionsAreLimited(t *testing.T) {
 	f := start(t, nil, "--plaintext", "--grpc-max-total-streams=2")
+
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
+
 	_, err := flood(ctx, f.connect())
 	require.NoError(t, err)
 	_, err = flood(t.Context(), f.connect())
@@ -62,9 +66,11 @@ func TestHealthWatchersAreLimited(t *testing.T) {
 	conn := f.connect()
 
 	refused := 0
+
 	for range 140 {
 		watch, err := healthpb.NewHealthClient(conn).Watch(t.Context(), &healthpb.HealthCheckRequest{})
 		require.NoError(t, err)
+
 		if _, err = watch.Recv(); err != nil {
 			require.Equal(t, codes.ResourceExhausted, status.Code(err))
 			refused++
@@ -80,6 +86,7 @@ func TestCallsOfOneConnectionAreLimited(t *testing.T) {
 	f := start(t, nil, "--plaintext", "--grpc-max-concurrent-streams=1")
 	busy := f.connect()
 	require.NoError(t, call(t.Context(), busy, "hello")) // the client knows the limit from now on
+
 	result := make(chan error, 1)
 	go func() { result <- call(t.Context(), busy, "wait") }()
 	<-f.service.called
@@ -96,6 +103,7 @@ func TestCallsOfOneConnectionAreLimited(t *testing.T) {
 
 func TestCallThatTakesTooLongIsEnded(t *testing.T) {
 	f := start(t, nil, "--plaintext", "--grpc-call-timeout=50ms")
+
 	conn, result := f.connect(), make(chan error, 1)
 	go func() { result <- call(t.Context(), conn, "wait") }()
 	require.Eventually(t, func() bool { return len(result) > 0 }, patience, interval)
@@ -103,6 +111,7 @@ func TestCallThatTakesTooLongIsEnded(t *testing.T) {
 
 	stream, err := flood(t.Context(), f.connect())
 	require.NoError(t, err)
+
 	for range 100 { // more than fits anywhere on the way
 		require.NoError(t, stream.RecvMsg(&wrapperspb.StringValue{}), "a stream has no such deadline")
 	}
@@ -132,16 +141,19 @@ func TestSlowReaderDoesNotHoldUpTheStop(t *testing.T) {
 	f := start(t, nil, "--plaintext")
 	stream, err := flood(t.Context(), f.connect())
 	require.NoError(t, err)
+
 	before := int64(-1)
 	require.Eventually(t, func() bool {
 		now := f.service.sent.Load()
 		same := now == before
 		before = now
+
 		return same
 	}, patience, 20*interval, "there is always room for more")
 
 	f.cancel()
 	f.wait()
+
 	for err = nil; err == nil; {
 		err = stream.RecvMsg(&wrapperspb.StringValue{})
 	}

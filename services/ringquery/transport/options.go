@@ -95,6 +95,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 // Validate returns all errors in the flags, or nil. It does not read the files.
 func (o *Options) Validate() error {
 	var errs []error
+
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 
 	if o.BindAddress == "" || o.BindAddress == "0" {

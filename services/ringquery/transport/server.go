@@ -70,8 +70,8 @@ type Server struct {
 	certificate *certificate // nil without TLS
 }
 
-// AddTo lets the manager run the server. It reads the files of the certificate, so that a mistake is reported immediately.
-func (s *Server) AddTo(mgr manager.Manager) error {
+// SetupWithManager lets the manager run the server. It reads the files of the certificate, so that a mistake is reported immediately.
+func (s *Server) SetupWithManager(mgr manager.Manager) error {
 	creds, err := s.credentials(mgr)
 	if err != nil {
 		return err
@@ -146,7 +146,7 @@ func (s *Server) credentials(mgr manager.Manager) (credentials.TransportCredenti
 	return credentials.NewTLS(config), nil
 }
 
-// CertificateReady is a part of readiness. It returns nil if clients can verify the certificate now, or if the server uses no TLS. It is safe for concurrent use after AddTo.
+// CertificateReady is a part of readiness. It returns nil if clients can verify the certificate now, or if the server uses no TLS. It is safe for concurrent use after SetupWithManager.
 func (s *Server) CertificateReady(r *http.Request) error {
 	if s.certificate == nil {
 		return nil
@@ -202,6 +202,7 @@ func (s *Server) followHealth(ctx context.Context, done chan error) {
 			return
 		case <-told:
 			s.health.Shutdown() // NOT_SERVING from now on, despite later updates
+
 			told = nil
 		case <-ticker.C():
 		}
@@ -210,6 +211,7 @@ func (s *Server) followHealth(ctx context.Context, done chan error) {
 
 func (s *Server) setHealth(status healthpb.HealthCheckResponse_ServingStatus) {
 	s.health.SetServingStatus("", status)
+
 	for name := range s.grpc.GetServiceInfo() {
 		s.health.SetServingStatus(name, status)
 	}

@@ -93,6 +93,7 @@ func start(t *testing.T, change func(*fixture), args ...string) *fixture {
 		t: t, drain: make(chan struct{}), done: make(chan error, 1),
 		service: &testService{called: make(chan struct{}, 10), finish: make(chan struct{}), flooded: make(chan error, 10)},
 	}
+
 	f.Server = &transport.Server{
 		Services:  []func(grpc.ServiceRegistrar){f.service.register},
 		Draining:  f.drain,
@@ -101,6 +102,7 @@ func start(t *testing.T, change func(*fixture), args ...string) *fixture {
 			if err := f.ready.Load(); err != nil {
 				return *err
 			}
+
 			return nil
 		},
 		Clock: clock.RealClock{},
@@ -118,8 +120,9 @@ func start(t *testing.T, change func(*fixture), args ...string) *fixture {
 	require.NoError(t, f.Options.Validate())
 
 	mgr := newManager(t)
-	require.NoError(t, f.AddTo(mgr))
+	require.NoError(t, f.SetupWithManager(mgr))
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+
 	f.cancel = cancel
 	go func() { f.done <- mgr.Start(ctx) }()
 	t.Cleanup(func() { f.cancel(); f.wait() })
@@ -152,6 +155,7 @@ func (f *fixture) wait() {
 	if f.stopped {
 		return
 	}
+
 	f.stopped = true
 
 	require.Eventually(f.t, func() bool { return len(f.done) > 0 }, patience, interval, "the server does not stop")
@@ -205,6 +209,7 @@ func (s *testService) flood(_ any, stream grpc.ServerStream) error {
 	if err := stream.RecvMsg(&emptypb.Empty{}); err != nil {
 		return err
 	}
+
 	message := wrapperspb.String(strings.Repeat("x", 16<<10))
 	for {
 		if err := stream.SendMsg(message); err != nil {
@@ -223,12 +228,14 @@ func (s *testService) register(r grpc.ServiceRegistrar) {
 			panic("of the test")
 		case "wait":
 			s.called <- struct{}{}
+
 			select {
 			case <-s.finish:
 			case <-ctx.Done():
 				return nil, status.FromContextError(ctx.Err()).Err()
 			}
 		}
+
 		return &emptypb.Empty{}, nil
 	}
 	r.RegisterService(&grpc.ServiceDesc{
@@ -241,6 +248,7 @@ func (s *testService) register(r grpc.ServiceRegistrar) {
 				if err := decode(req); err != nil {
 					return nil, err
 				}
+
 				return interceptor(ctx, req, &grpc.UnaryServerInfo{Server: srv, FullMethod: echo}, handle)
 			},
 		}},
@@ -261,6 +269,7 @@ func TestHealthFollowsReadiness(t *testing.T) {
 		require.Equal(t, healthpb.HealthCheckResponse_NOT_SERVING, f.health(conn, service))
 	}
 	f.ready.Store(nil)
+
 	for _, service := range []string{"", "clusterring.test.Test"} {
 		require.Eventually(t, func() bool {
 			return f.health(conn, service) == healthpb.HealthCheckResponse_SERVING
@@ -281,6 +290,7 @@ func TestToldToStopItIsNotServingButAnswers(t *testing.T) {
 func TestRunningCallMayFinish(t *testing.T) {
 	f := start(t, nil, "--plaintext")
 	conn := f.connect()
+
 	result := make(chan error, 1)
 	go func() { result <- call(t.Context(), conn, "wait") }()
 	<-f.service.called
@@ -299,6 +309,7 @@ func TestCallThatDoesNotFinishIsEnded(t *testing.T) {
 	fake := testclock.NewFakeClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 	f := start(t, func(f *fixture) { f.Clock = fake }, "--plaintext")
 	result := make(chan error, 1)
+
 	conn := f.connect()
 	go func() { result <- call(t.Context(), conn, "wait") }()
 	<-f.service.called
@@ -329,6 +340,7 @@ func TestWatchersDoNotHoldUpTheStop(t *testing.T) {
 
 	f.cancel()
 	f.wait()
+
 	for err = nil; err == nil; {
 		_, err = watch.Recv()
 	}
@@ -386,6 +398,7 @@ func TestCallsAreCounted(t *testing.T) {
 
 	families, err := metrics.Registry.Gather()
 	require.NoError(t, err)
+
 	names := map[string]bool{}
 	for _, family := range families {
 		names[family.GetName()] = true

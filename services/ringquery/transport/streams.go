@@ -24,6 +24,7 @@ func (s *streams) init() { s.stopping, s.end = context.WithCancel(context.Backgr
 func (s *streams) intercept(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
+
 	stop := context.AfterFunc(s.stopping, cancel)
 	defer stop()
 

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 	"k8s.io/utils/clock"
 
-	"github.com/clusterring/clusterring/services/ringquery/certtest"
+	"github.com/clusterring/clusterring/services/internal/certtest"
 	"github.com/clusterring/clusterring/services/ringquery/transport"
 )
 
@@ -23,6 +23,7 @@ func (f *fixture) served() int64 {
 	f.t.Helper()
 
 	var serial int64
+
 	conn := f.connectWith(credentials.NewTLS(&tls.Config{
 		InsecureSkipVerify: true, //nolint:gosec // what is looked at is the certificate itself
 		VerifyPeerCertificate: func(raw [][]byte, _ [][]*x509.Certificate) error {
@@ -30,6 +31,7 @@ func (f *fixture) served() int64 {
 			if err == nil {
 				serial = cert.SerialNumber.Int64()
 			}
+
 			return err
 		},
 	}))
@@ -115,7 +117,7 @@ func TestPlaintextClientIsNotServedUnderTLS(t *testing.T) {
 
 func TestMissingCertificateIsAnError(t *testing.T) {
 	options := transport.Options{CAMode: transport.CAFile, CertFile: "/does/not/exist", KeyFile: "/does/not/exist"}
-	err := (&transport.Server{Options: options, Clock: clock.RealClock{}}).AddTo(newManager(t))
+	err := (&transport.Server{Options: options, Clock: clock.RealClock{}}).SetupWithManager(newManager(t))
 	require.ErrorContains(t, err, "--tls-cert-file")
 	require.ErrorContains(t, err, "/does/not/exist")
 }

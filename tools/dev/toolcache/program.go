@@ -44,29 +44,36 @@ func (p Program) hash() (string, error) {
 	mod := filepath.Join(p.Module, cmp.Or(p.Modfile, "go.mod"))
 	sum := strings.TrimSuffix(mod, ".mod") + ".sum"
 	files := []string{mod, sum}
+
 	if strings.HasPrefix(p.Package, "./") {
 		own, err := filepath.Glob(filepath.Join(p.Module, filepath.FromSlash(p.Package), "*.go"))
 		if err != nil {
 			return "", fmt.Errorf("find the source of %s: %w", p.Name, err)
 		}
+
 		files = append(files, own...)
 	}
+
 	h := sha256.New()
+
 	write := func(field string) { _, _ = fmt.Fprintf(h, "%d:%s,", len(field), field) } // a hash never fails to write
 	for _, s := range []string{runtime.GOOS, runtime.GOARCH, p.Package, p.Binary, strings.Join(p.Links, " "), p.LDFlags} {
 		write(s)
 	}
+
 	for _, name := range files {
 		content, err := os.ReadFile(name)
 		if errors.Is(err, fs.ErrNotExist) && name == sum {
 			continue // a module without dependencies has no go.sum
 		}
+
 		if err != nil {
 			return "", fmt.Errorf("hash the source of %s: %w", p.Name, err)
 		}
 		write(filepath.Base(name))
 		write(string(content))
 	}
+
 	return hex.EncodeToString(h.Sum(nil))[:12], nil
 }
 
@@ -76,6 +83,7 @@ func (p Program) dir(cache string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	return filepath.Join(cache, filepath.FromSlash(p.Name), p.Version+"-"+hash), nil
 }
 
@@ -86,6 +94,7 @@ func (p Program) completeIn(dir string) bool {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -101,5 +110,6 @@ func (p Program) args(command string, rest ...string) []string {
 	if p.Modfile != "" {
 		pinned = append(pinned, "-modfile="+p.Modfile)
 	}
+
 	return append(pinned, rest...)
 }

@@ -34,7 +34,9 @@ func (p *Progress) start(title string) (finish func(error)) {
 	p.mu.Lock()
 	p.title, p.begin, p.phased = title, p.Now(), p.Now()
 	p.mu.Unlock()
+
 	done := make(chan struct{})
+
 	var loop sync.WaitGroup
 	loop.Go(func() {
 		for {
@@ -46,9 +48,11 @@ func (p *Progress) start(title string) (finish func(error)) {
 			}
 		}
 	})
+
 	return func(err error) {
 		close(done)
 		loop.Wait()
+
 		if err != nil {
 			p.set("failed")
 		} else {
@@ -61,6 +65,7 @@ func (p *Progress) start(title string) (finish func(error)) {
 // phase starts a phase and prints a line immediately.
 func (p *Progress) phase(format string, args ...any) {
 	p.set(format, args...)
+
 	if p != nil {
 		p.mu.Lock()
 		p.phased = p.Now()
@@ -87,10 +92,12 @@ func left(passed time.Duration, done, total int) string {
 	if done < enough || passed < 5*time.Second {
 		return ""
 	}
+
 	rest := passed * time.Duration(max(total-done, 0)) / time.Duration(done)
 	if rest < time.Minute {
 		return ", less than a minute left"
 	}
+
 	return fmt.Sprintf(", about %d min left", int(rest.Round(time.Minute).Minutes()))
 }
 
@@ -101,6 +108,7 @@ func (p *Progress) set(format string, args ...any) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	p.state = fmt.Sprintf(format, args...)
 }
 
@@ -110,6 +118,7 @@ func (p *Progress) write(last bool) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	line := fmt.Sprintf("%s: %s (%ds)", p.title, p.state, int(p.Now().Sub(p.begin).Seconds()))
 	switch { // errors are ignored: the terminal may be closed
 	case !p.Terminal:

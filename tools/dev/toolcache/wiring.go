@@ -12,5 +12,6 @@ func Console(file *os.File) *Progress {
 	if info, err := file.Stat(); err == nil && info.Mode()&os.ModeCharDevice != 0 {
 		interval, terminal = time.Second, true
 	}
+
 	return &Progress{Out: file, Terminal: terminal, Now: time.Now, Ticks: time.NewTicker(interval).C}
 }

@@ -32,12 +32,14 @@ func (c *Cluster) AddAsker(ctx context.Context, ring Ring, name, path string) ([
 		}},
 		&rbacv1.RoleBinding{ObjectMeta: near, Subjects: subjects, RoleRef: roleRef("Role", near.Name)},
 	}
+
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: ring.Namespace(), Name: name}}
 	for _, o := range append([]client.Object{account}, outside...) {
 		if err := c.Client.Create(ctx, o); err != nil {
 			return outside, fmt.Errorf("create the account %s: create %T: %w", name, o, err)
 		}
 	}
+
 	return outside, c.writeKubeconfig(ctx, account, path)
 }
 
@@ -51,5 +53,6 @@ func (c *Cluster) writeKubeconfig(ctx context.Context, account *corev1.ServiceAc
 	if err != nil {
 		return fmt.Errorf("get a token of service account %s/%s: %w", account.Namespace, account.Name, err)
 	}
+
 	return localplane.WriteKubeconfig(path, c.Config, token.Status.Token, "")
 }

@@ -58,29 +58,36 @@ func Connect(kubectl string) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load the configuration of the cluster (set KUBECONFIG): %w", err)
 	}
+
 	config.QPS = -1
+
 	clients, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("create a client for the cluster: %w", err)
 	}
+
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, shardingv1alpha1.AddToScheme, v1alpha1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return nil, fmt.Errorf("register the types: %w", err)
 		}
 	}
+
 	c, err := client.NewWithWatch(config, client.Options{Scheme: scheme, Mapper: mapper()})
 	if err != nil {
 		return nil, fmt.Errorf("create a client for the cluster: %w", err)
 	}
+
 	return &Cluster{Client: c, Clients: clients, Config: config, Clock: clock.RealClock{}, kubectl: kubectl}, nil
 }
 
 // mapper knows the kinds of the tests without discovery, because the server does not serve all of them all the time.
 func mapper() meta.RESTMapper {
 	m := meta.NewDefaultRESTMapper(nil)
+
 	for gvk := range clientgoscheme.Scheme.AllKnownTypes() {
 		scope := meta.RESTScopeNamespace
+
 		switch gvk.Kind {
 		case "Namespace", "Node", "ClusterRole", "ClusterRoleBinding", "MutatingWebhookConfiguration":
 			scope = meta.RESTScopeRoot
@@ -88,9 +95,11 @@ func mapper() meta.RESTMapper {
 		m.Add(gvk, scope)
 	}
 	m.Add(shardingv1alpha1.GroupVersion.WithKind("ClusterRing"), meta.RESTScopeRoot)
+
 	for _, kind := range []string{"Website", "Fleet", "Ship"} {
 		m.Add(v1alpha1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeNamespace)
 	}
+
 	return m
 }
 
@@ -107,29 +116,36 @@ func Command(ctx context.Context, program string, args ...string) (string, error
 // CommandWith is [Command] with additional environment variables, each as NAME=value. They do not appear in errors.
 func CommandWith(ctx context.Context, more []string, program string, args ...string) (string, error) {
 	var out, complaint bytes.Buffer
+
 	command := exec.CommandContext(ctx, program, args...)
+
 	command.Stdout, command.Stderr, command.Env = &out, &complaint, append(os.Environ(), more...)
 	if err := command.Run(); err != nil {
 		return out.String(), fmt.Errorf("%s %s: %w: %s", program, strings.Join(args, " "), err, strings.TrimSpace(complaint.String()))
 	}
+
 	return out.String(), nil
 }
 
 // Until polls a condition until it returns no problem, at most for the given time. The error contains the last problem.
 func (c *Cluster) Until(ctx context.Context, limit time.Duration, problem func(context.Context) error) error {
 	var last error
+
 	err := wait.PollUntilContextTimeout(ctx, look, limit, true, func(ctx context.Context) (bool, error) {
 		if err := problem(ctx); err != nil {
 			if ctx.Err() == nil || last == nil {
 				last = err
 			}
+
 			return false, nil
 		}
+
 		return true, nil
 	})
 	if err != nil {
 		return fmt.Errorf("after %s: %w", limit, last)
 	}
+
 	return nil
 }
 
@@ -156,6 +172,7 @@ func (c *Cluster) Image(ctx context.Context, d Deployment) (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	return deployment.Spec.Template.Spec.Containers[0].Image, nil
 }
 
@@ -170,6 +187,7 @@ func (c *Cluster) Arguments(ctx context.Context, d Deployment) ([]string, error)
 	if err != nil {
 		return nil, err
 	}
+
 	return deployment.Spec.Template.Spec.Containers[0].Args, nil
 }
 
@@ -184,6 +202,7 @@ func (c *Cluster) setContainer(ctx context.Context, d Deployment, field string, 
 	if err != nil {
 		return fmt.Errorf("encode %s for Deployment %s: %w", field, d, err)
 	}
+
 	return c.patch(ctx, d, types.JSONPatchType, fmt.Appendf(nil, `[{"op":"replace","path":"/spec/template/spec/containers/0/%s","value":%s}]`, field, text))
 }
 
@@ -192,6 +211,7 @@ func (c *Cluster) patch(ctx context.Context, d Deployment, kind types.PatchType,
 	if err := c.Client.Patch(ctx, deployment, client.RawPatch(kind, patch)); err != nil {
 		return fmt.Errorf("change Deployment %s: %w", d, err)
 	}
+
 	return nil
 }
 
@@ -201,6 +221,7 @@ func (c *Cluster) Replicas(ctx context.Context, d Deployment) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+
 	return int(ptr.Deref(deployment.Spec.Replicas, 1)), nil
 }
 
@@ -213,6 +234,7 @@ func (c *Cluster) deployment(ctx context.Context, d Deployment) (*appsv1.Deploym
 	if err := c.Client.Get(ctx, d.key(), deployment); err != nil {
 		return nil, fmt.Errorf("read Deployment %s: %w", d, err)
 	}
+
 	return deployment, nil
 }
 
@@ -223,21 +245,26 @@ func (c *Cluster) Rolled(ctx context.Context, d Deployment, limit time.Duration)
 		if err != nil {
 			return err
 		}
+
 		want, got := ptr.Deref(deployment.Spec.Replicas, 1), deployment.Status
+
 		pods, err := c.Pods(ctx, d)
 		if err != nil {
 			return err
 		}
+
 		if got.ObservedGeneration != deployment.Generation || got.Replicas != want || got.UpdatedReplicas != want ||
 			got.AvailableReplicas != want || len(pods) != int(want) || slices.ContainsFunc(pods, leaving) {
 			return fmt.Errorf("of %d replicas %d are up to date and %d available; there are %d pods: %s",
 				want, got.UpdatedReplicas, got.AvailableReplicas, len(pods), phases(pods))
 		}
+
 		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("wait for Deployment %s: %w", d, err)
 	}
+
 	return nil
 }
 
@@ -245,18 +272,22 @@ func leaving(pod corev1.Pod) bool { return pod.DeletionTimestamp != nil }
 
 func phases(pods []corev1.Pod) string {
 	var all []string
+
 	for _, p := range pods {
 		state := string(p.Status.Phase)
 		if leaving(p) {
 			state = "Terminating"
 		}
+
 		for _, s := range p.Status.ContainerStatuses {
 			if s.State.Waiting != nil {
 				state += " " + s.State.Waiting.Reason + " " + s.State.Waiting.Message
 			}
 		}
+
 		all = append(all, p.Name+" "+state)
 	}
+
 	return strings.Join(all, ", ")
 }
 
@@ -266,6 +297,7 @@ func (c *Cluster) Pods(ctx context.Context, d Deployment) ([]corev1.Pod, error) 
 	if err := c.Client.List(ctx, &pods, client.InNamespace(d.Namespace), client.MatchingLabels{"app.kubernetes.io/name": d.Name}); err != nil {
 		return nil, fmt.Errorf("list the pods of Deployment %s: %w", d, err)
 	}
+
 	return pods.Items, nil
 }
 
@@ -275,5 +307,6 @@ func (c *Cluster) DeletePods(ctx context.Context, d Deployment) error {
 	if err != nil {
 		return fmt.Errorf("delete the pods of Deployment %s: %w", d, err)
 	}
+
 	return nil
 }

@@ -20,14 +20,17 @@ func (c *Cluster) AddFleets(ctx context.Context, ring Ring, count int) error {
 	if err := c.Client.Get(ctx, client.ObjectKey{Name: ring.Name}, stored); err != nil {
 		return fmt.Errorf("read ring %s: %w", ring.Name, err)
 	}
+
 	before := stored.DeepCopy()
 	group := v1alpha1.SchemeGroupVersion.Group
+
 	stored.Spec.Resources = append(stored.Spec.Resources, shardingv1alpha1.RingResource{
 		Group: group, Resource: "fleets", ControlledResources: []shardingv1alpha1.ControlledResource{{Group: group, Resource: "ships"}},
 	})
 	if err := c.Client.Patch(ctx, stored, client.MergeFrom(before)); err != nil {
 		return fmt.Errorf("add Fleets to ring %s: %w", ring.Name, err)
 	}
+
 	for i := range count {
 		fleet := &v1alpha1.Fleet{
 			ObjectMeta: metav1.ObjectMeta{Namespace: ring.Namespace(), Name: fmt.Sprintf("fleet-%d", i)},
@@ -37,6 +40,7 @@ func (c *Cluster) AddFleets(ctx context.Context, ring Ring, count int) error {
 			return fmt.Errorf("create Fleet %s/%s: %w", fleet.Namespace, fleet.Name, err)
 		}
 	}
+
 	return nil
 }
 
@@ -51,13 +55,16 @@ func (c *Cluster) Fleets(ctx context.Context, ring Ring) ([]v1alpha1.Fleet, erro
 			return nil, fmt.Errorf("list the Fleets of ring %s and their Ships: %w", ring.Name, err)
 		}
 	}
+
 	label := shardingv1alpha1.ShardLabel(ring.Name)
 	at := map[string]int{}
+
 	for i := range ships.Items {
 		if controller := metav1.GetControllerOfNoCopy(&ships.Items[i]); controller != nil {
 			at[string(controller.UID)+" "+ships.Items[i].Labels[label]]++
 		}
 	}
+
 	for i := range fleets.Items {
 		fleet := &fleets.Items[i]
 		if with := at[string(fleet.UID)+" "+fleet.Labels[label]]; with != int(fleet.Spec.Replicas) || !fleet.Done() || fleet.Labels[label] == "" {
@@ -65,5 +72,6 @@ func (c *Cluster) Fleets(ctx context.Context, ring Ring) ([]v1alpha1.Fleet, erro
 				ring.Name, fleet.Name, fleet.Labels[label], with, fleet.Spec.Replicas, fleet.Status)
 		}
 	}
+
 	return fleets.Items, nil
 }

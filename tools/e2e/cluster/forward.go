@@ -23,25 +23,32 @@ type Forward struct {
 // its exit. The end of ctx also stops kubectl.
 func (c *Cluster) Forward(ctx context.Context, f Forward) (address string, stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
+
 	var complaint bytes.Buffer
+
 	command := exec.CommandContext(ctx, c.kubectl, "port-forward", "--kubeconfig", f.Kubeconfig, "-n", f.Namespace, "--address", "127.0.0.1", //nolint:gosec // by the tests
 		f.Target, fmt.Sprintf(":%d", f.Port))
 	command.Stderr = &complaint
+
 	out, err := command.StdoutPipe()
 	if err == nil {
 		err = command.Start()
 	}
+
 	if err != nil {
 		cancel()
 		return "", func() {}, fmt.Errorf("run %s port-forward: %w", c.kubectl, err)
 	}
+
 	stop = func() { cancel(); _ = command.Wait() }
+
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		if address, found := Forwarded(lines.Text()); found {
 			return address, stop, nil
 		}
 	}
 	stop()
+
 	return "", func() {}, fmt.Errorf("%s port-forward to %s in namespace %s: %s", c.kubectl, f.Target, f.Namespace, strings.TrimSpace(complaint.String()))
 }
 
@@ -51,6 +58,8 @@ func Forwarded(line string) (address string, found bool) {
 	if !found {
 		return "", false
 	}
+
 	address, _, found = strings.Cut(rest, " -> ")
+
 	return address, found
 }

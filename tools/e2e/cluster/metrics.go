@@ -19,6 +19,7 @@ func (c *Cluster) Metric(ctx context.Context, pod corev1.Pod, name string, label
 	if err != nil {
 		return 0, fmt.Errorf("read the metrics of pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
+
 	return metrics.Sum(string(text), name, labels...)
 }
 
@@ -28,5 +29,6 @@ func (c *Cluster) ServerMetric(ctx context.Context, name string, labels ...strin
 	if err != nil {
 		return 0, fmt.Errorf("read the metrics of the API server: %w", err)
 	}
+
 	return metrics.Sum(string(text), name, labels...)
 }

@@ -24,11 +24,13 @@ func (c *Cluster) AddKiller(ctx context.Context, namespace, image string) (*Kill
 	if image == "" {
 		return nil, errors.New("the image of nodekill is unknown: set E2E_NODEKILL_IMAGE, as make e2e does")
 	}
+
 	if err := c.Client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: map[string]string{
 		"pod-security.kubernetes.io/enforce": "privileged",
 	}}}); err != nil {
 		return nil, fmt.Errorf("make namespace %s: %w", namespace, err)
 	}
+
 	return &Killer{cluster: c, namespace: namespace, image: image}, nil
 }
 
@@ -39,26 +41,33 @@ func (k *Killer) Kill(ctx context.Context, victim corev1.Pod, limit time.Duratio
 		return fmt.Errorf("kill a process of pod %s/%s: it has %d containers with a status, not one",
 			victim.Namespace, victim.Name, len(victim.Status.ContainerStatuses))
 	}
+
 	before := victim.Status.ContainerStatuses[0]
+
 	killer := k.pod(victim, before.ContainerID)
 	if err := k.cluster.Client.Create(ctx, killer); err != nil {
 		return fmt.Errorf("kill a process of pod %s/%s: create a pod on its node: %w", victim.Namespace, victim.Name, err)
 	}
+
 	if err := k.cluster.Until(ctx, limit, func(ctx context.Context) error { return k.done(ctx, killer) }); err != nil {
 		return fmt.Errorf("kill a process of pod %s/%s: %w", victim.Namespace, victim.Name, err)
 	}
+
 	return k.cluster.Until(ctx, limit, func(ctx context.Context) error {
 		now := &corev1.Pod{}
 		if err := k.cluster.Client.Get(ctx, client.ObjectKeyFromObject(&victim), now); err != nil {
 			return fmt.Errorf("read pod %s/%s: %w", victim.Namespace, victim.Name, err)
 		}
+
 		if now.UID != victim.UID {
 			return fmt.Errorf("pod %s/%s was replaced by another pod", victim.Namespace, victim.Name)
 		}
+
 		status := now.Status.ContainerStatuses[0]
 		if status.RestartCount <= before.RestartCount || status.State.Running == nil {
 			return fmt.Errorf("pod %s/%s: the container was not restarted; it has %d restarts", victim.Namespace, victim.Name, status.RestartCount)
 		}
+
 		return nil
 	})
 }
@@ -68,9 +77,11 @@ func (k *Killer) done(ctx context.Context, killer *corev1.Pod) error {
 	if err := k.cluster.Client.Get(ctx, client.ObjectKeyFromObject(killer), killer); err != nil {
 		return fmt.Errorf("read pod %s/%s: %w", killer.Namespace, killer.Name, err)
 	}
+
 	if killer.Status.Phase == corev1.PodSucceeded {
 		return nil
 	}
+
 	return fmt.Errorf("pod %s/%s is %s: %s", killer.Namespace, killer.Name, killer.Status.Phase, k.said(killer))
 }
 
@@ -84,6 +95,7 @@ func (k *Killer) said(killer *corev1.Pod) string {
 			return s.State.Waiting.Reason + " " + s.State.Waiting.Message
 		}
 	}
+
 	return killer.Status.Message
 }
 

@@ -39,15 +39,18 @@ func (c *Cluster) AddRing(ctx context.Context, name string, shards int) (Ring, e
 	if err := c.Client.Get(ctx, Example.Shards.key(), template); err != nil {
 		return Ring{}, fmt.Errorf("create ring %s: read the example's Deployment: %w", name, err)
 	}
+
 	if c.ExampleImage != "" {
 		template.Spec.Template.Spec.Containers[0].Image = c.ExampleImage
 	}
+
 	ring := Ring{Name: name, Shards: Deployment{name, Example.Shards.Name}}
 	for _, o := range ring.objects(template, shards) {
 		if err := c.Client.Create(ctx, o); err != nil {
 			return Ring{}, fmt.Errorf("create ring %s: create %T %s: %w", name, o, o.GetName(), err)
 		}
 	}
+
 	return ring, nil
 }
 
@@ -62,6 +65,7 @@ func (c *Cluster) RemoveRing(ctx context.Context, ring Ring) error {
 			return fmt.Errorf("remove ring %s: delete %T: %w", ring.Name, o, err)
 		}
 	}
+
 	return nil
 }
 
@@ -116,6 +120,7 @@ func (c *Cluster) AddWebsites(ctx context.Context, ring Ring, prefix string, cou
 			return fmt.Errorf("create Website %s/%s: %w", site.Namespace, site.Name, err)
 		}
 	}
+
 	return nil
 }
 
@@ -125,12 +130,15 @@ func (c *Cluster) Available(ctx context.Context, ring Ring) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	var available []string
+
 	for _, l := range leases {
 		if l.Spec.HolderIdentity != nil && *l.Spec.HolderIdentity == l.Name {
 			available = append(available, l.Name)
 		}
 	}
+
 	return available, nil
 }
 
@@ -140,6 +148,7 @@ func (c *Cluster) Leases(ctx context.Context, ring Ring) ([]coordinationv1.Lease
 	if err := c.Client.List(ctx, &leases, client.MatchingLabels{shardingv1alpha1.LabelClusterRing: ring.Name}); err != nil {
 		return nil, fmt.Errorf("list the Leases of ring %s: %w", ring.Name, err)
 	}
+
 	return leases.Items, nil
 }
 
@@ -149,28 +158,35 @@ func (c *Cluster) Objects(ctx context.Context, ring Ring) ([]check.Version, erro
 	if err := c.Client.List(ctx, &pages, client.InNamespace(ring.Namespace())); err != nil {
 		return nil, fmt.Errorf("list ConfigMaps of %s: %w", ring.Namespace(), err)
 	}
+
 	var sites v1alpha1.WebsiteList
 	if err := c.Client.List(ctx, &sites, client.InNamespace(ring.Namespace())); err != nil {
 		return nil, fmt.Errorf("list Websites of %s: %w", ring.Namespace(), err)
 	}
+
 	var objects []check.Version
+
 	known := map[string]bool{}
+
 	for i := range sites.Items {
 		site := &sites.Items[i]
 		object := ring.object(check.Website, site)
 		object.Complete = site.Done()
 		known[object.UID], objects = true, append(objects, object)
 	}
+
 	for i := range pages.Items {
 		if object := ring.object(check.ConfigMap, &pages.Items[i]); known[object.Owner] { // others have no owner, or their owner is gone
 			objects = append(objects, object)
 		}
 	}
+
 	return objects, nil
 }
 
 func (r Ring) object(kind string, o client.Object) check.Version {
 	_, draining := o.GetLabels()[shardingv1alpha1.DrainLabel(r.Name)]
+
 	object := check.Version{
 		Kind: kind, Name: o.GetName(), UID: string(o.GetUID()),
 		Shard: o.GetLabels()[shardingv1alpha1.ShardLabel(r.Name)], Draining: draining,
@@ -178,6 +194,7 @@ func (r Ring) object(kind string, o client.Object) check.Version {
 	if controller := metav1.GetControllerOf(o); controller != nil {
 		object.Owner = string(controller.UID)
 	}
+
 	return object
 }
 
@@ -188,20 +205,25 @@ func (c *Cluster) Complete(ctx context.Context, ring Ring, shards int) error {
 	if err != nil {
 		return err
 	}
+
 	if len(available) != shards {
 		return fmt.Errorf("ring %s has %d available shards, not %d", ring.Name, len(available), shards)
 	}
+
 	objects, err := c.Objects(ctx, ring)
 	if err != nil {
 		return err
 	}
+
 	if problems := check.Final(check.State{Versions: objects, Available: available}); len(problems) > 0 {
 		var texts []string
 		for _, p := range problems[:min(len(problems), 5)] {
 			texts = append(texts, p.Text)
 		}
+
 		return fmt.Errorf("ring %s: %d problems with %d objects: %s", ring.Name, len(problems), len(objects), strings.Join(texts, "; "))
 	}
+
 	return c.content(ctx, ring, shards)
 }
 
@@ -211,8 +233,10 @@ func (c *Cluster) content(ctx context.Context, ring Ring, shards int) error {
 	if err := c.Client.Get(ctx, client.ObjectKey{Name: ring.Name}, stored); err != nil {
 		return fmt.Errorf("read ring %s: %w", ring.Name, err)
 	}
+
 	if problems := check.Status(stored, shards); len(problems) > 0 {
 		return fmt.Errorf("ring %s: %s", ring.Name, strings.Join(problems, "; "))
 	}
+
 	return nil
 }

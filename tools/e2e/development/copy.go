@@ -18,14 +18,17 @@ func Copy(ctx context.Context, root, to string) error {
 	if err != nil {
 		return fmt.Errorf("list the files that git tracks in %s: %w", root, err)
 	}
+
 	for name := range bytes.SplitSeq(names, []byte{0}) {
 		if len(name) == 0 {
 			continue
 		}
+
 		if err := copyFile(filepath.Join(root, string(name)), filepath.Join(to, string(name))); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("copy the tree of %s: %w", root, err)
 		}
 	}
+
 	return nil
 }
 
@@ -34,12 +37,15 @@ func copyFile(from, to string) error {
 	if err != nil {
 		return err //nolint:wrapcheck // it names the file
 	}
+
 	content, err := os.ReadFile(from) //nolint:gosec // a file of the source
 	if err != nil {
 		return err //nolint:wrapcheck // it names the file
 	}
+
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil { //nolint:gosec // source that anybody may read
 		return err //nolint:wrapcheck // it names the directory
 	}
+
 	return os.WriteFile(to, content, info.Mode().Perm()) //nolint:wrapcheck // it names the file
 }

@@ -26,6 +26,7 @@ func TestCopy(t *testing.T) {
 	write("services/a b.go", "first", 0o644)
 	write("run", "program", 0o755)
 	write("gone", "", 0o644)
+
 	for _, args := range [][]string{{"init", "--quiet"}, {"add", "."}} {
 		output, err := exec.CommandContext(t.Context(), "git", append([]string{"-C", root}, args...)...).CombinedOutput()
 		require.NoError(t, err, string(output))
@@ -39,6 +40,7 @@ func TestCopy(t *testing.T) {
 	content, err := os.ReadFile(filepath.Join(to, "services/a b.go"))
 	require.NoError(t, err)
 	assert.Equal(t, "edited", string(content))
+
 	info, err := os.Stat(filepath.Join(to, "run"))
 	require.NoError(t, err)
 	assert.Equal(t, os.FileMode(0o755), info.Mode().Perm())
@@ -52,6 +54,7 @@ func skaffold(t *testing.T, script string) development.Skaffold {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "skaffold")
 	require.NoError(t, os.WriteFile(program, []byte("#!/bin/sh\n"+script), 0o755))
+
 	return development.Skaffold{Program: program, Dir: dir, Repository: "registry.example.com/x", Cache: filepath.Join(dir, "cache")}
 }
 
@@ -73,6 +76,7 @@ echo Watching for changes...
 while :; do sleep 0.05; done`)
 	session, err := s.Start(t.Context(), "-p", "development")
 	require.NoError(t, err)
+
 	eventually := func(times int) {
 		require.Eventually(t, func() bool { return session.Watching(times) == nil }, time.Minute, 10*time.Millisecond)
 	}
@@ -92,6 +96,7 @@ func TestSessionEndsByItself(t *testing.T) {
 	session, err := skaffold(t, `echo there is no cluster; exit 1`).Start(t.Context())
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return session.Watching(0) != nil }, time.Minute, 10*time.Millisecond)
+
 	err = session.Watching(0)
 	require.ErrorIs(t, err, development.ErrEnded)
 	require.ErrorContains(t, err, "exit status 1; last output: there is no cluster")

@@ -36,19 +36,24 @@ func (s Skaffold) command(ctx context.Context, args ...string) *exec.Cmd {
 	if s.Repository != "" {
 		command.Env = append(command.Env, "SKAFFOLD_DEFAULT_REPO="+s.Repository)
 	}
+
 	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) }
 	command.WaitDelay = parting
+
 	return command
 }
 
 // Run runs a command of skaffold and returns its output. The error of a failed command contains its standard error.
 func (s Skaffold) Run(ctx context.Context, args ...string) (string, error) {
 	command := s.command(ctx, args...)
+
 	var out, complaint bytes.Buffer
+
 	command.Stdout, command.Stderr = &out, &complaint
 	if err := command.Run(); err != nil {
 		return out.String(), fmt.Errorf("skaffold %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(complaint.String()))
 	}
+
 	return out.String(), nil
 }
 
@@ -70,11 +75,13 @@ func (s Skaffold) Start(ctx context.Context, args ...string) (*Session, error) {
 	ctx, interrupt := context.WithCancel(ctx)
 	session := &Session{interrupt: interrupt, done: make(chan struct{})}
 	command := s.command(ctx, append([]string{"dev"}, args...)...)
+
 	command.Stdout, command.Stderr = session, session
 	if err := command.Start(); err != nil {
 		interrupt()
 		return nil, fmt.Errorf("start skaffold dev: %w", err)
 	}
+
 	go func() {
 		defer close(session.done)
 		defer interrupt()
@@ -83,6 +90,7 @@ func (s Skaffold) Start(ctx context.Context, args ...string) (*Session, error) {
 			session.err = fmt.Errorf("skaffold dev: %w; last output: %s", err, tail(session.Output()))
 		}
 	}()
+
 	return session, nil
 }
 
@@ -90,6 +98,7 @@ func (s Skaffold) Start(ctx context.Context, args ...string) (*Session, error) {
 func (s *Session) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	return s.output.Write(p) //nolint:wrapcheck // it never fails
 }
 
@@ -97,6 +106,7 @@ func (s *Session) Write(p []byte) (int, error) {
 func (s *Session) Output() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	return s.output.String()
 }
 
@@ -108,10 +118,12 @@ func (s *Session) Watching(times int) error {
 		return errors.Join(ErrEnded, s.err)
 	default:
 	}
+
 	output := s.Output()
 	if n := strings.Count(output, "Watching for changes..."); n < times {
 		return fmt.Errorf("skaffold dev has deployed %d times, not %d; last output: %s", n, times, tail(output))
 	}
+
 	return nil
 }
 
@@ -119,6 +131,7 @@ func (s *Session) Watching(times int) error {
 func (s *Session) Interrupt() error {
 	s.interrupt()
 	<-s.done
+
 	return s.err
 }
 

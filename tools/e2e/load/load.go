@@ -71,6 +71,7 @@ func (r Result) AdmittedPercent() float64 {
 	if r.Created == 0 {
 		return 0
 	}
+
 	return 100 * float64(r.Admitted) / float64(r.Created)
 }
 
@@ -94,6 +95,7 @@ func Start(ctx context.Context, o Options) *Run {
 	creating, stop := context.WithCancel(ctx)
 	r := &Run{options: o, label: shardingv1alpha1.ShardLabel(o.Ring), stop: stop, began: o.Clock.Now()}
 	r.group.Go(func() { r.tick(ctx, creating) })
+
 	return r
 }
 
@@ -105,12 +107,15 @@ func (r *Run) Stop() Result {
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	r.result.Took = took
 	r.result.Held = min(r.result.Held, took)
 	slices.Sort(r.took)
+
 	if n := len(r.took); n > 0 {
 		r.result.Typical, r.result.Late = r.took[n/2], r.took[min(n-1, n*99/100)]
 	}
+
 	return r.result
 }
 
@@ -121,6 +126,7 @@ func (r *Run) Rate() int { return r.options.Rate }
 func (r *Run) Created() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	return r.result.Created
 }
 
@@ -129,19 +135,23 @@ func (r *Run) Created() int {
 func (r *Run) tick(ctx, creating context.Context) {
 	ticker := r.options.Clock.NewTicker(time.Second / time.Duration(r.options.Rate))
 	defer ticker.Stop()
+
 	for begun, since := 0, r.began; ; { // since the last look, whatever came of it
 		select {
 		case <-creating.Done():
 			return
 		case <-ticker.C():
 		}
+
 		now := r.options.Clock.Now()
 		held := r.hold(now.Sub(since))
 		since = now
+
 		due := int((now.Sub(r.began) - held).Seconds() * float64(r.options.Rate))
 		for number := begun; number < due; number++ {
 			r.group.Go(func() { r.create(ctx, creating, number) })
 		}
+
 		begun = max(begun, due)
 	}
 }
@@ -150,23 +160,28 @@ func (r *Run) tick(ctx, creating context.Context) {
 func (r *Run) hold(passed time.Duration) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	if r.undone*sampled >= int(ahead.Seconds()*float64(r.options.Rate)) {
 		r.result.Held += passed
 	}
+
 	return r.result.Held
 }
 
 // follow checks an object until its work is done or the load ends. A deleted object counts as done.
 func (r *Run) follow(creating context.Context, key client.ObjectKey) {
 	defer r.more(-1)
+
 	ticker := r.options.Clock.NewTicker(lookAgain)
 	defer ticker.Stop()
+
 	for {
 		select {
 		case <-creating.Done():
 			return
 		case <-ticker.C():
 		}
+
 		site := &v1alpha1.Website{}
 		if err := r.options.Client.Get(creating, key, site); apierrors.IsNotFound(err) || err == nil && site.Done() {
 			return
@@ -177,6 +192,7 @@ func (r *Run) follow(creating context.Context, key client.ObjectKey) {
 func (r *Run) more(undone int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	r.undone += undone
 }
 
@@ -185,18 +201,23 @@ func (r *Run) create(ctx, creating context.Context, number int) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: r.options.Namespace, Name: fmt.Sprintf("%s-%d", r.options.Prefix, number)},
 		Spec:       v1alpha1.WebsiteSpec{Title: "Load"},
 	}
+
 	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+
 	began := r.options.Clock.Now()
 	err := r.options.Client.Create(limited, site)
 	returned := r.options.Clock.Now()
+
 	admitted := err == nil && site.Labels[r.label] != ""
 	if err == nil && number%sampled == 0 {
 		r.more(1)
+
 		key := client.ObjectKeyFromObject(site)
 		r.group.Go(func() { r.follow(creating, key) })
 	}
 	r.count(returned.Sub(began), admitted, err)
+
 	if err == nil && !admitted {
 		r.wait(ctx, site, returned)
 	}
@@ -205,14 +226,17 @@ func (r *Run) create(ctx, creating context.Context, number int) {
 func (r *Run) count(took time.Duration, admitted bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	r.took = append(r.took, took)
 	if err != nil {
 		r.result.Failed++
 		if len(r.result.Errors) < remembered {
 			r.result.Errors = append(r.result.Errors, err.Error())
 		}
+
 		return
 	}
+
 	r.result.Created++
 	if admitted {
 		r.result.Admitted++
@@ -223,12 +247,15 @@ func (r *Run) count(took time.Duration, admitted bool, err error) {
 func (r *Run) wait(ctx context.Context, site *v1alpha1.Website, since time.Time) {
 	ctx, cancel := context.WithTimeout(ctx, 2*patience)
 	defer cancel()
+
 	ticker := r.options.Clock.NewTicker(look)
 	defer ticker.Stop()
+
 	for ctx.Err() == nil {
 		if err := r.options.Client.Get(ctx, client.ObjectKeyFromObject(site), site); err == nil && site.Labels[r.label] != "" {
 			break
 		}
+
 		select {
 		case <-ticker.C():
 		case <-ctx.Done():
@@ -236,5 +263,6 @@ func (r *Run) wait(ctx context.Context, site *v1alpha1.Website, since time.Time)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	r.result.Slowest = max(r.result.Slowest, r.options.Clock.Since(since))
 }

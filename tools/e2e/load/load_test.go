@@ -34,6 +34,7 @@ type server struct {
 func (s *server) setSlow(slow bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	s.slow = slow
 }
 
@@ -41,6 +42,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w.Header().Set("Content-Type", "application/json")
+
 	if r.Method == http.MethodGet {
 		for _, site := range s.sites {
 			if strings.HasSuffix(r.URL.Path, "/"+site.Name) {
@@ -48,13 +50,17 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 				if !s.slow {
 					site.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue}}
 				}
+
 				_ = json.NewEncoder(w).Encode(site)
 			}
 		}
+
 		return
 	}
+
 	site := &v1alpha1.Website{}
 	_ = json.NewDecoder(r.Body).Decode(site)
+
 	s.sites = append(s.sites, site)
 	switch len(s.sites) {
 	case 2:
@@ -72,14 +78,18 @@ func labels() map[string]string { return map[string]string{shardingv1alpha1.Shar
 
 func connect(t *testing.T, behind *server) client.Client {
 	t.Helper()
+
 	s := httptest.NewServer(behind)
 	t.Cleanup(s.Close)
+
 	scheme := runtime.NewScheme()
 	require.NoError(t, v1alpha1.AddToScheme(scheme))
+
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(v1alpha1.SchemeGroupVersion.WithKind("Website"), meta.RESTScopeNamespace)
 	c, err := client.New(&rest.Config{Host: s.URL, QPS: -1}, client.Options{Scheme: scheme, Mapper: mapper})
 	require.NoError(t, err)
+
 	return c
 }
 
@@ -87,6 +97,7 @@ func TestLoad(t *testing.T) {
 	c := connect(t, &server{})
 	run := load.Start(t.Context(), load.Options{Client: c, Namespace: "n", Ring: "ring", Prefix: "x", Rate: 50, Clock: clock.RealClock{}})
 	require.Eventually(t, func() bool { return run.Created() >= 9 }, 20*time.Second, 10*time.Millisecond)
+
 	result := run.Stop()
 
 	require.Equal(t, 1, result.Failed)
@@ -107,11 +118,14 @@ func TestCreatesThatAreLateAreMadeUpFor(t *testing.T) {
 	require.Eventually(t, clk.HasWaiters, 20*time.Second, time.Millisecond)
 	clk.Step(time.Second)
 	require.Eventually(t, func() bool { return run.Created() == 49 }, 20*time.Second, 10*time.Millisecond, "all that are due but the refused one")
+
 	stopped := make(chan load.Result)
 	go func() { stopped <- run.Stop() }()
+
 	var result load.Result
 	require.Eventually(t, func() bool {
 		clk.Step(time.Second) // for who waits until the second one has its shard
+
 		select {
 		case result = <-stopped:
 			return true
@@ -128,23 +142,30 @@ func TestWaitsForTheShards(t *testing.T) {
 	clk := clocktesting.NewFakeClock(time.Unix(0, 0))
 	run := load.Start(t.Context(), load.Options{Client: connect(t, s), Namespace: "n", Ring: "ring", Prefix: "x", Rate: 50, Clock: clk})
 	require.Eventually(t, clk.HasWaiters, 20*time.Second, time.Millisecond)
+
 	created := 0
+
 	for range 5 { // seconds, and so far the load may be ahead
 		clk.Step(time.Second)
+
 		created += 50
 		require.Eventually(t, func() bool { return run.Created() == created }, 20*time.Second, time.Millisecond)
 	}
+
 	for range 55 {
 		clk.Step(time.Second)
 	}
 	s.setSlow(false)
+
 	steps := 0
 	require.Eventually(t, func() bool {
 		require.LessOrEqual(t, run.Created(), created+50*steps)
 		clk.Step(time.Second)
 		steps++
+
 		return run.Created() > created
 	}, 20*time.Second, 10*time.Millisecond)
+
 	result := run.Stop()
 	require.LessOrEqual(t, result.Created, created+50*steps)
 	require.GreaterOrEqual(t, result.Held, 54*time.Second)

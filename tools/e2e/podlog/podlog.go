@@ -71,6 +71,7 @@ var errAnother = errors.New("the log belongs to another container")
 func Follow(ctx context.Context, clients kubernetes.Interface, namespace string, clk clock.Clock) *Collector {
 	c := &Collector{clients: clients, namespace: namespace, clock: clk, logs: map[container]*log{}}
 	c.group.Go(func() { c.find(ctx) })
+
 	return c
 }
 
@@ -81,10 +82,12 @@ func (c *Collector) Wait() { c.group.Wait() }
 func (c *Collector) Lines() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	n := 0
 	for _, l := range c.logs {
 		n += bytes.Count(l.text.Bytes(), []byte("\n"))
 	}
+
 	return n
 }
 
@@ -95,10 +98,13 @@ func (c *Collector) Lines() int {
 func (c *Collector) Spans() ([]history.Span, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	now := c.clock.Now()
 	epochs := map[string]time.Time{}  // by node: when its monotonic clock began
 	next := map[types.UID]time.Time{} // by pod: the first reconcile of the next container
+
 	var spans []history.Span
+
 	logs := slices.SortedFunc(maps.Values(c.logs), func(a, b *log) int {
 		return cmp.Or(strings.Compare(a.pod, b.pod), cmp.Compare(b.id.restarts, a.id.restarts))
 	})
@@ -107,15 +113,18 @@ func (c *Collector) Spans() ([]history.Span, error) {
 		if err := r.Read(bytes.NewReader(l.text.Bytes())); err != nil {
 			return nil, fmt.Errorf("log of pod %s/%s: %w", c.namespace, l.pod, err)
 		}
+
 		epoch, known := epochs[l.node]
 		if !known && len(r.Spans()) > 0 {
 			epoch = r.Time(0)
 			epochs[l.node] = epoch
 		}
+
 		end := earliest(now, l.ended, l.died, next[l.id.pod])
 		if len(r.Spans()) > 0 {
 			next[l.id.pod] = epoch.Add(r.Spans()[0].Start)
 		}
+
 		for _, s := range r.Spans() {
 			s.Start += time.Duration(epoch.UnixNano())
 			if s.End == 0 {
@@ -123,9 +132,11 @@ func (c *Collector) Spans() ([]history.Span, error) {
 			} else {
 				s.End += time.Duration(epoch.UnixNano())
 			}
+
 			spans = append(spans, s)
 		}
 	}
+
 	return spans, nil
 }
 
@@ -155,13 +166,16 @@ func (c *Collector) begin(ctx context.Context, pod *corev1.Pod) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	if _, known := c.logs[id]; known {
 		return
 	}
+
 	last := pod.Status.ContainerStatuses[0].LastTerminationState.Terminated
 	if before := c.logs[container{id.pod, id.restarts - 1}]; before != nil && last != nil && !last.FinishedAt.IsZero() {
 		before.died = last.FinishedAt.Add(time.Second) // truncated to seconds
 	}
+
 	l := &log{id: id, pod: pod.Name, node: pod.Spec.NodeName}
 	c.logs[id] = l
 	c.group.Go(func() { c.follow(ctx, l) })
@@ -172,33 +186,41 @@ func current(pod *corev1.Pod) (id container, started bool) {
 	if len(pod.Status.ContainerStatuses) == 0 {
 		return container{}, false
 	}
+
 	status := pod.Status.ContainerStatuses[0]
+
 	return container{pod.UID, status.RestartCount}, status.State.Running != nil || status.State.Terminated != nil
 }
 
 // follow reads a log to its end. If the log ends while the container is running according to the API server, follow reads it again.
 func (c *Collector) follow(ctx context.Context, l *log) {
 	var ended time.Time
+
 	for ctx.Err() == nil {
 		err := c.read(ctx, l)
 		if ctx.Err() != nil {
 			return
 		}
+
 		if errors.Is(err, errAnother) && !ended.IsZero() {
 			c.end(l, ended)
 			return
 		}
+
 		ended = c.clock.Now()
 		if err != nil && !errors.Is(err, io.EOF) {
 			c.pause(ctx)
 		}
+
 		pod, err := c.clients.CoreV1().Pods(c.namespace).Get(ctx, l.pod, metav1.GetOptions{})
+
 		now, _ := current(podOf(pod))
 		if err == nil && now == l.id && pod.Status.ContainerStatuses[0].State.Running != nil && pod.DeletionTimestamp == nil {
 			c.pause(ctx)
 			continue
 		}
 		c.end(l, ended)
+
 		return
 	}
 }
@@ -206,6 +228,7 @@ func (c *Collector) follow(ctx context.Context, l *log) {
 func (c *Collector) end(l *log, at time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	l.ended = at
 }
 
@@ -214,6 +237,7 @@ func podOf(pod *corev1.Pod) *corev1.Pod {
 	if pod == nil {
 		return &corev1.Pod{}
 	}
+
 	return pod
 }
 
@@ -225,19 +249,23 @@ func (c *Collector) read(ctx context.Context, l *log) error {
 		return fmt.Errorf("follow the log of pod %s/%s: %w", c.namespace, l.pod, err)
 	}
 	defer func() { _ = stream.Close() }()
+
 	lines := bufio.NewReader(stream)
 	for number := 1; ; number++ {
 		line, err := lines.ReadBytes('\n')
 		if err != nil {
 			return err //nolint:wrapcheck // mostly io.EOF
 		}
+
 		if number == 1 && !c.own(l, line) {
 			return errAnother
 		}
+
 		if number <= l.lines {
 			continue
 		}
 		c.mu.Lock()
+
 		l.lines = number
 		if bytes.HasPrefix(line, marker) {
 			l.text.Write(line)
@@ -251,21 +279,26 @@ func (c *Collector) read(ctx context.Context, l *log) error {
 func (c *Collector) own(l *log, first []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	if l.first != nil {
 		return bytes.Equal(l.first, first)
 	}
+
 	for _, other := range c.logs {
 		if other.id.pod == l.id.pod && bytes.Equal(other.first, first) {
 			return false
 		}
 	}
+
 	l.first = first
+
 	return true
 }
 
 func (c *Collector) pause(ctx context.Context) {
 	timer := c.clock.NewTimer(again)
 	defer timer.Stop()
+
 	select {
 	case <-timer.C():
 	case <-ctx.Done():

@@ -38,21 +38,26 @@ type kubelet struct {
 func (k *kubelet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+
 	name := r.PathValue("name")
 	w.Header().Set("Content-Type", "application/json")
+
 	switch pod := k.pods[name]; {
 	case name == "":
 		list := corev1.PodList{}
+
 		list.APIVersion, list.Kind = "v1", "PodList"
 		for _, p := range k.pods {
 			list.Items = append(list.Items, *p)
 		}
+
 		_ = json.NewEncoder(w).Encode(list)
 	case r.PathValue("what") == "log":
 		call := min(k.calls[name], len(k.logs[name])-1)
 		k.calls[name]++
 		fmt.Fprint(w, k.logs[name][call])
 		_ = http.NewResponseController(w).Flush()
+
 		if k.open[name] {
 			k.mu.Unlock()
 			<-r.Context().Done()
@@ -78,6 +83,7 @@ func (k *kubelet) run(name, node string, logs ...string) {
 func (k *kubelet) restart(name string, died time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+
 	status := &k.pods[name].Status.ContainerStatuses[0]
 	status.RestartCount++
 	status.LastTerminationState.Terminated = &corev1.ContainerStateTerminated{FinishedAt: metav1.NewTime(died)}
@@ -92,12 +98,14 @@ func (k *kubelet) remove(name string) {
 func start(t *testing.T, k *kubelet) *podlog.Collector {
 	t.Helper()
 	t.Cleanup(func() { goleak.VerifyNone(t) })
+
 	mux := http.NewServeMux()
 	mux.Handle("GET /api/v1/namespaces/n/pods", k)
 	mux.Handle("GET /api/v1/namespaces/n/pods/{name}", k)
 	mux.Handle("GET /api/v1/namespaces/n/pods/{name}/{what}", k)
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
+
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
 	clients, err := kubernetes.NewForConfigAndClient(&rest.Config{Host: server.URL, QPS: -1}, &http.Client{Transport: transport})
@@ -105,6 +113,7 @@ func start(t *testing.T, k *kubelet) *podlog.Collector {
 	ctx, cancel := context.WithCancel(t.Context())
 	collector := podlog.Follow(ctx, clients, "n", clock.RealClock{})
 	t.Cleanup(func() { cancel(); collector.Wait() })
+
 	return collector
 }
 
@@ -118,6 +127,7 @@ var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 // line is one line of history at so many milliseconds after noon.
 func line(event, shard string, sequence, ms int) string {
 	at := noon.Add(time.Duration(ms) * time.Millisecond)
+
 	return fmt.Sprintf(`{"event":%q,"sequence":%d,"process":1,"shard":%q,"kind":"Website","namespace":"n","name":"x","uid":"u","time":%q,"monotonic":%d}`+"\n",
 		event, sequence, shard, at.Format(time.RFC3339Nano), time.Duration(ms)*time.Millisecond)
 }
@@ -127,13 +137,16 @@ func byName(s history.Span) string { return s.Name }
 // spans waits until there are so many, all of them ended by what was written or by the end of their log.
 func spans(t *testing.T, c *podlog.Collector, count int) []history.Span {
 	t.Helper()
+
 	var found []history.Span
 	require.EventuallyWithT(t, func(t *assert.CollectT) {
 		var err error
+
 		found, err = c.Spans()
 		require.NoError(t, err)
 		require.Len(t, found, count)
 	}, 20*time.Second, 10*time.Millisecond)
+
 	return found
 }
 
@@ -200,8 +213,10 @@ func TestAContainerThatIsStartedAgainIsFollowedAnew(t *testing.T) {
 	require.Equal(t, 1, c.Lines(), "which is not taken for the first")
 
 	k.restart("a", noon)
+
 	found := spans(t, c, 2)
 	require.Equal(t, 3, c.Lines())
+
 	first, second := found[1], found[0]
 	require.Equal(t, 20*time.Millisecond, second.End-second.Start)
 	require.Equal(t, noon.Add(time.Second), time.Unix(0, int64(first.End)).UTC(), "it had died by then")

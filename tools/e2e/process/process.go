@@ -28,9 +28,11 @@ func Parse(pod, id string) (Container, error) {
 	if c.Pod == "" {
 		return Container{}, errors.New("the pod's UID is empty")
 	}
+
 	if len(c.ID) < shortest {
 		return Container{}, fmt.Errorf("%q is not a container ID such as containerd://0123456789abcdef", id)
 	}
+
 	return c, nil
 }
 
@@ -40,11 +42,13 @@ func Parse(pod, id string) (Container, error) {
 func (c Container) In(cgroup []byte) bool {
 	for line := range bytes.Lines(cgroup) {
 		path := string(bytes.TrimSpace(line))
+
 		pod := strings.Contains(path, "pod"+c.Pod) || strings.Contains(path, "pod"+strings.ReplaceAll(c.Pod, "-", "_"))
 		if pod && strings.Contains(path[strings.LastIndexByte(path, '/')+1:], c.ID) {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -55,16 +59,20 @@ func Find(proc fs.FS, c Container) ([]int, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list the processes: %w", err)
 	}
+
 	var found []int
+
 	for _, e := range entries {
 		number, err := strconv.Atoi(e.Name())
 		if err != nil {
 			continue
 		}
+
 		cgroup, err := fs.ReadFile(proc, e.Name()+"/cgroup")
 		if err == nil && c.In(cgroup) {
 			found = append(found, number)
 		}
 	}
+
 	return found, nil
 }

@@ -19,6 +19,7 @@ const (
 func TestIn(t *testing.T) {
 	c, err := process.Parse(uid, "containerd://"+id)
 	require.NoError(t, err)
+
 	for name, test := range map[string]struct {
 		cgroup string
 		want   bool
@@ -45,6 +46,7 @@ func TestIn(t *testing.T) {
 func TestParse(t *testing.T) {
 	_, err := process.Parse("", "containerd://"+id)
 	require.ErrorContains(t, err, "UID is empty")
+
 	for _, bad := range []string{"", "containerd://", "cri-o://0123"} {
 		_, err := process.Parse(uid, bad)
 		require.ErrorContains(t, err, "is not a container ID", "%q would be in many groups", bad)
@@ -54,6 +56,7 @@ func TestParse(t *testing.T) {
 func TestFind(t *testing.T) {
 	c, err := process.Parse(uid, "cri-o://"+id)
 	require.NoError(t, err)
+
 	ours := &fstest.MapFile{Data: []byte("0::/kubepods/pod" + uid + "/" + id + "\n")}
 	found, err := process.Find(fstest.MapFS{
 		"1/cgroup":       {Data: []byte("0::/init.scope\n")},

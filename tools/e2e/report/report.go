@@ -24,6 +24,7 @@ type row struct {
 func (t *Table) Add(scenario string, f Figure) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+
 	t.rows = append(t.rows, row{f, scenario})
 }
 
@@ -43,8 +44,10 @@ type Figure struct {
 func (t *Table) Print(out io.Writer) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, " \tSCENARIO\tFIGURE\tVALUE\tLIMIT")
+
 	for _, r := range t.rows {
 		mark := " "
 		if r.Limit != "" && !r.Kept {
@@ -52,8 +55,10 @@ func (t *Table) Print(out io.Writer) error {
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%v\t%s\n", mark, r.scenario, r.Name, r.Value, r.Limit)
 	}
+
 	if err := w.Flush(); err != nil {
 		return fmt.Errorf("print the table of figures: %w", err)
 	}
+
 	return nil
 }

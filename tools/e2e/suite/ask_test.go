@@ -39,16 +39,21 @@ func (s *suite) ask(t *testing.T) {
 	plugin := s.plugin(ring, kubeconfig)
 	objects, err := s.Objects(ctx, ring)
 	require.NoError(t, err)
+
 	right := 0
+
 	for _, o := range objects {
 		if o.Kind != "Website" {
 			continue
 		}
+
 		out, err := plugin(ctx, "locate", "websites/"+o.Name, "--ring", ring.Name, "-o", "json")
 		require.NoError(t, err)
+
 		var answer diagnosticsv1alpha1.LocateResponse
 		require.NoError(t, protojson.Unmarshal([]byte(out), &answer), out)
 		require.Len(t, answer.GetLocations(), 1, out)
+
 		if assert.Equal(t, o.Shard, answer.GetLocations()[0].GetShard(), "of Website %s", o.Name) {
 			right++
 		}
@@ -57,6 +62,7 @@ func (s *suite) ask(t *testing.T) {
 
 	why, err := plugin(ctx, "explain", "websites/site-0", "--ring", ring.Name)
 	require.NoError(t, err)
+
 	named := strings.Contains(why, objects[0].Shard)
 	s.demand(t, report.Figure{Name: "kubectl ring explains with the shard's name", Value: named, Limit: "true", Kept: named})
 
@@ -70,6 +76,7 @@ func (s *suite) ask(t *testing.T) {
 func (s *suite) askByHand(t *testing.T, ring cluster.Ring, kubeconfig string) {
 	t.Helper()
 	ctx := t.Context()
+
 	address, stop, err := s.Forward(ctx, cluster.Forward{Kubeconfig: kubeconfig, Namespace: system, Target: "service/ringquery", Port: 8090})
 	defer stop()
 	require.NoError(t, err)
@@ -77,8 +84,10 @@ func (s *suite) askByHand(t *testing.T, ring cluster.Ring, kubeconfig string) {
 	require.NoError(t, err)
 	file := filepath.Join(t.TempDir(), "ca.crt")
 	require.NoError(t, os.WriteFile(file, []byte(authority), 0o600))
+
 	user, err := clientcmd.LoadFromFile(kubeconfig)
 	require.NoError(t, err)
+
 	token := user.AuthInfos[user.Contexts[user.CurrentContext].AuthInfo].Token
 
 	site := s.website(t, ring, "site-0")
@@ -87,6 +96,7 @@ func (s *suite) askByHand(t *testing.T, ring cluster.Ring, kubeconfig string) {
 		Namespace: ring.Namespace(), Name: "site-0",
 	}})
 	require.NoError(t, err)
+
 	grpcurl := func(more ...string) (string, error) {
 		args := append([]string{"-cacert", file, "-authority", "ringquery." + system + ".svc", "-d", string(question)}, more...)
 		return cluster.CommandWith(ctx, []string{"TOKEN=" + token}, s.program("grpcurl"), append(args, address, diagnosticsv1alpha1.DiagnosticsService_Locate_FullMethodName[1:])...)
@@ -97,12 +107,14 @@ func (s *suite) askByHand(t *testing.T, ring cluster.Ring, kubeconfig string) {
 
 	out, err := grpcurl("-expand-headers", "-H", "authorization: Bearer ${TOKEN}")
 	require.NoError(t, err)
+
 	var answer diagnosticsv1alpha1.LocateResponse
 	require.NoError(t, protojson.Unmarshal([]byte(out), &answer), out)
 	require.Len(t, answer.GetLocations(), 1, out)
 	shard := answer.GetLocations()[0].GetShard()
 	pods, err := s.Pods(ctx, ring.Shards)
 	require.NoError(t, err)
+
 	running := slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Name == shard && p.Status.Phase == corev1.PodRunning })
 	s.demand(t, report.Figure{
 		Name: "grpcurl through port-forward, owner of a Website", Value: shard,
@@ -113,8 +125,10 @@ func (s *suite) askByHand(t *testing.T, ring cluster.Ring, kubeconfig string) {
 // website returns a Website of the ring's namespace.
 func (s *suite) website(t *testing.T, ring cluster.Ring, name string) *v1alpha1.Website {
 	t.Helper()
+
 	site := &v1alpha1.Website{}
 	require.NoError(t, s.Client.Get(t.Context(), client.ObjectKey{Namespace: ring.Namespace(), Name: name}, site))
+
 	return site
 }
 
@@ -129,6 +143,7 @@ func (s *suite) asker(t *testing.T, ring cluster.Ring) string {
 		}
 	})
 	require.NoError(t, err)
+
 	return kubeconfig
 }
 
@@ -145,9 +160,12 @@ func (s *suite) keepAsking(t *testing.T, ring cluster.Ring) (stop func() (answer
 	t.Helper()
 	plugin := s.plugin(ring, s.asker(t, ring))
 	ctx, cancel := context.WithCancel(t.Context())
-	var group sync.WaitGroup
-	var answers int
-	var failures []string
+
+	var (
+		group    sync.WaitGroup
+		answers  int
+		failures []string
+	)
 	group.Go(func() {
 		for ctx.Err() == nil {
 			_, err := plugin(ctx, "get", ring.Name)
@@ -160,9 +178,11 @@ func (s *suite) keepAsking(t *testing.T, ring cluster.Ring) (stop func() (answer
 		}
 	})
 	t.Cleanup(cancel)
+
 	return func() (int, []string) {
 		cancel()
 		group.Wait()
+
 		return answers, failures
 	}
 }

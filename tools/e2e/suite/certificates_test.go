@@ -39,6 +39,7 @@ func (s *suite) certificates(t *testing.T) {
 	run := s.pressure(t, ring, s.size.rate)
 	questions := s.keepAsking(t, ring)
 	s.lasts(t, run, between)
+
 	for range 2 {
 		bundle := s.bundle(t, ring)
 		s.deleteCertificates(t)
@@ -66,29 +67,37 @@ func (s *suite) certificates(t *testing.T) {
 // end of the test they have their own again.
 func (s *suite) lifetimes(t *testing.T) func(more ...string) {
 	t.Helper()
+
 	own := map[string][]string{}
+
 	for _, name := range certified {
 		var err error
+
 		own[name], err = s.Arguments(t.Context(), service(name))
 		require.NoError(t, err)
 	}
+
 	set := func(ctx context.Context, more ...string) error {
 		var errs []error
 		for name, arguments := range own {
 			errs = append(errs, s.SetArguments(ctx, service(name), slices.Concat(arguments, more)))
 		}
+
 		for name := range own {
 			errs = append(errs, s.Rolled(ctx, service(name), patience))
 		}
+
 		return errors.Join(errs...)
 	}
 	t.Cleanup(func() { assert.NoError(t, set(context.WithoutCancel(t.Context()))) })
+
 	return func(more ...string) { require.NoError(t, set(t.Context(), more...)) }
 }
 
 // deleteCertificates deletes the Secrets of the services and waits for those that replace them.
 func (s *suite) deleteCertificates(t *testing.T) {
 	t.Helper()
+
 	for _, name := range certified {
 		secret := &corev1.Secret{}
 		secret.Namespace, secret.Name = system, name+"-tls"
@@ -98,6 +107,7 @@ func (s *suite) deleteCertificates(t *testing.T) {
 			if err := s.Client.Get(ctx, client.ObjectKeyFromObject(secret), secret); err != nil {
 				return fmt.Errorf("read the Secret: %w", err)
 			}
+
 			return nil
 		}))
 		s.note(t, secret.Name+" is there again after", s.Clock.Since(began).Round(time.Millisecond))
@@ -107,27 +117,34 @@ func (s *suite) deleteCertificates(t *testing.T) {
 // rotates waits until each service has replaced its authority several times because it grew old.
 func (s *suite) rotates(t *testing.T) {
 	t.Helper()
+
 	certificates, bundles := map[string]map[string]bool{}, map[string]map[string]bool{}
 	for _, name := range certified {
 		certificates[name], bundles[name] = map[string]bool{}, map[string]bool{}
 	}
+
 	began := s.Clock.Now()
 	limit := time.Duration(s.size.rotations)*authorityLives + patience
 	require.NoError(t, s.Until(t.Context(), limit, func(ctx context.Context) error {
 		var errs []error
+
 		for _, name := range certified {
 			secret := &corev1.Secret{}
 			if err := s.Client.Get(ctx, client.ObjectKey{Namespace: system, Name: name + "-tls"}, secret); err != nil {
 				return fmt.Errorf("read the Secret of %s: %w", name, err)
 			}
+
 			certificates[name][string(secret.Data[corev1.TLSCertKey])] = true
+
 			bundles[name][string(secret.Data[corev1.ServiceAccountRootCAKey])] = true
 			if n := len(bundles[name]) - 1; n < s.size.rotations {
 				errs = append(errs, fmt.Errorf("%s has replaced its authority %d times, not %d", name, n, s.size.rotations))
 			}
 		}
+
 		return errors.Join(errs...)
 	}))
+
 	for _, name := range certified {
 		s.note(t, fmt.Sprintf("rotations of %s in %s: authority / certificate", name, s.Clock.Since(began).Round(time.Second)),
 			fmt.Sprintf("%d / %d", len(bundles[name])-1, len(certificates[name])-1))
@@ -137,8 +154,10 @@ func (s *suite) rotates(t *testing.T) {
 // bundle returns the authorities that the API server trusts for the ring's webhook.
 func (s *suite) bundle(t *testing.T, ring cluster.Ring) string {
 	t.Helper()
+
 	found := &admissionregistrationv1.MutatingWebhookConfiguration{}
 	require.NoError(t, s.Client.Get(t.Context(), client.ObjectKey{Name: shardingv1alpha1.WebhookConfigurationName(ring.Name)}, found))
 	require.Len(t, found.Webhooks, 1)
+
 	return string(found.Webhooks[0].ClientConfig.CABundle)
 }

@@ -29,14 +29,17 @@ const live = 3 * time.Minute
 // a cluster that has nothing of ClusterRing, and skaffold.
 func TestDevelopment(t *testing.T) {
 	s := begin(t)
+
 	program := os.Getenv("E2E_SKAFFOLD")
 	if program == "" {
 		program = "skaffold"
 	}
+
 	program, err := exec.LookPath(program)
 	if err != nil {
 		t.Skipf("there is no skaffold: put it on PATH, or let E2E_SKAFFOLD name it (%v)", err)
 	}
+
 	if s.reuse {
 		t.Skip("E2E_REUSE is set: skaffold would replace what is installed")
 	}
@@ -59,6 +62,7 @@ func registry() string {
 	if repository := os.Getenv("E2E_IMAGE_REPO"); !strings.HasPrefix(repository, "kind.local") {
 		return repository
 	}
+
 	return ""
 }
 
@@ -77,14 +81,18 @@ func (d *developer) render(t *testing.T) {
 	overlays, err := filepath.Glob(filepath.Join(d.tree, "deploy/overlays/*"))
 	require.NoError(t, err)
 	require.NotEmpty(t, overlays)
+
 	commands := [][]string{nil}
 	for _, overlay := range overlays {
 		commands = append(commands, []string{"-p", filepath.Base(overlay)})
 	}
+
 	for _, args := range commands {
 		out, err := d.skaffold.Run(t.Context(), append([]string{"render", "--digest-source=tag"}, args...)...)
 		require.NoError(t, err)
+
 		images := 0
+
 		for line := range strings.Lines(out) {
 			if image, ok := strings.CutPrefix(strings.TrimLeft(line, " -"), "image: "); ok {
 				images++
@@ -103,6 +111,7 @@ func (d *developer) run(t *testing.T) {
 	began := d.Clock.Now()
 	_, err := d.skaffold.Run(t.Context(), "run")
 	require.NoError(t, err)
+
 	for _, name := range services {
 		require.NoError(t, d.Rolled(t.Context(), service(name), patience))
 	}
@@ -111,6 +120,7 @@ func (d *developer) run(t *testing.T) {
 	before := d.running(t, "")
 	_, err = d.skaffold.Run(t.Context(), "run")
 	require.NoError(t, err)
+
 	for _, name := range services {
 		require.NoError(t, d.Rolled(t.Context(), service(name), patience))
 	}
@@ -133,8 +143,10 @@ func (d *developer) dev(t *testing.T) {
 			t.Log(session.Output())
 		}
 	})
+
 	began := d.Clock.Now()
 	d.watching(t, session, 1)
+
 	for _, name := range services {
 		require.NoError(t, d.Rolled(ctx, service(name), patience))
 	}
@@ -176,9 +188,11 @@ func (d *developer) ringless(ctx context.Context) error {
 	if err != nil && strings.Contains(err.Error(), "the server doesn't have a resource type") {
 		return nil
 	}
+
 	if rings = strings.TrimSpace(rings); rings != "" {
 		return fmt.Errorf("there is still %s", rings)
 	}
+
 	return err
 }
 
@@ -190,6 +204,7 @@ func (d *developer) watching(t *testing.T, session *development.Session, times i
 		if errors.Is(err, development.ErrEnded) {
 			require.NoError(t, err)
 		}
+
 		return err
 	}))
 }
@@ -197,10 +212,12 @@ func (d *developer) watching(t *testing.T, session *development.Session, times i
 // edit changes what the service says when it starts, and waits until every pod of it has said that.
 func (d *developer) edit(t *testing.T, name string) {
 	t.Helper()
+
 	mark := fmt.Sprintf("edited %s %d", name, d.Clock.Now().UnixNano())
 	main := filepath.Join(d.tree, "services", name, "cmd", name, "main.go")
 	source, err := os.ReadFile(main) //nolint:gosec // of the copy
 	require.NoError(t, err)
+
 	source = fmt.Appendf(source, "\nfunc init() { println(%q) }\n", mark)
 	began := d.Clock.Now()
 	require.NoError(t, os.WriteFile(main, source, 0o600))
@@ -211,20 +228,25 @@ func (d *developer) edit(t *testing.T, name string) {
 		if err != nil {
 			return err
 		}
+
 		pods = slices.DeleteFunc(pods, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
 		said := 0
+
 		for _, p := range pods {
 			log, err := d.Clients.CoreV1().Pods(p.Namespace).GetLogs(p.Name, &corev1.PodLogOptions{}).DoRaw(ctx)
 			if err == nil && strings.Contains(string(log), mark) {
 				said++
 			}
 		}
+
 		if said > 0 && first == 0 {
 			first = d.Clock.Since(began)
 		}
+
 		if said < len(pods) || said < 2 {
 			return fmt.Errorf("of %d pods of %s %d run what was edited", len(pods), name, said)
 		}
+
 		return nil
 	}))
 	all := d.Clock.Since(began)
@@ -239,10 +261,13 @@ func (d *developer) edit(t *testing.T, name string) {
 // and how often it was restarted. It leaves out those of one service.
 func (d *developer) running(t *testing.T, without string) map[string]string {
 	t.Helper()
+
 	containers := map[string]string{}
+
 	for _, namespace := range []string{system, cluster.Example.Namespace()} {
 		var pods corev1.PodList
 		require.NoError(t, d.Client.List(t.Context(), &pods, client.InNamespace(namespace)))
+
 		for _, p := range pods.Items {
 			if p.Labels["app.kubernetes.io/name"] == without && namespace == system {
 				continue
@@ -253,37 +278,44 @@ func (d *developer) running(t *testing.T, without string) map[string]string {
 		}
 	}
 	require.NotEmpty(t, containers)
+
 	return containers
 }
 
 // changed returns the pods that are not as they were, or gone, or new.
 func changed(before, after map[string]string) []string {
 	var names []string
+
 	for name, was := range before {
 		if after[name] != was {
 			names = append(names, name)
 		}
 	}
+
 	for name := range after {
 		if _, there := before[name]; !there {
 			names = append(names, name)
 		}
 	}
+
 	return names
 }
 
 // remove returns a function that removes what a test that failed has left, the ring first.
 func (d *developer) remove(t *testing.T) func() {
 	t.Helper()
+
 	return func() {
 		ctx := context.WithoutCancel(t.Context())
 		if !t.Failed() || os.Getenv("E2E_KEEP") != "" {
 			return
 		}
+
 		if d.ringless(ctx) != nil {
 			_, err := d.Kubectl(ctx, "delete", "clusterrings", "--all", "--timeout=60s")
 			assert.NoError(t, err)
 		}
+
 		_, err := d.skaffold.Run(ctx, "delete", "-p", "development")
 		assert.NoError(t, err)
 	}

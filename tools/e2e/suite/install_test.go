@@ -50,10 +50,13 @@ func (s *suite) install(t *testing.T) {
 		require.NotEmpty(t, site.Labels[shardingv1alpha1.ShardLabel("example")], "assigned in admission")
 	}
 	s.complete(t, cluster.Example, 3)
+
 	restarts := 0
+
 	for _, name := range services {
 		pods, err := s.Pods(ctx, service(name))
 		require.NoError(t, err)
+
 		for _, p := range pods {
 			restarts += int(p.Status.ContainerStatuses[0].RestartCount)
 		}
@@ -82,17 +85,21 @@ func (s *suite) absent(t *testing.T) {
 // apply applies a version and waits until all of it runs, and the example's ring is complete.
 func (s *suite) apply(t *testing.T, v version) {
 	t.Helper()
+
 	ctx := t.Context()
 	for args := range slices.Chunk(v.definitions, 2) { // kubectl takes one -k at a time
 		_, err := s.Kubectl(ctx, append([]string{"apply"}, args...)...)
 		require.NoError(t, err)
 	}
+
 	for _, crd := range crds {
 		_, err := s.Kubectl(ctx, "wait", "--for=condition=Established", "--timeout=60s", "crd/"+crd)
 		require.NoError(t, err)
 	}
+
 	_, err := s.Kubectl(ctx, append([]string{"apply"}, v.all...)...)
 	require.NoError(t, err)
+
 	for _, name := range services {
 		require.NoError(t, s.Rolled(ctx, service(name), patience))
 	}
@@ -103,6 +110,7 @@ func (s *suite) apply(t *testing.T, v version) {
 // admission waits until the API server asks the assigner: it takes it a moment to notice a new registration.
 func (s *suite) admission(t *testing.T) {
 	t.Helper()
+
 	began := s.Clock.Now()
 	require.NoError(t, wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
 		probe := &v1alpha1.Website{
@@ -123,10 +131,12 @@ func (s *suite) leases(t *testing.T) {
 	require.NoError(t, err)
 	pods, err := s.Pods(t.Context(), cluster.Example.Shards)
 	require.NoError(t, err)
+
 	var names []string
 	for _, p := range pods {
 		names = append(names, p.Name)
 	}
+
 	for _, l := range leases {
 		assert.Equal(t, cluster.Example.Namespace(), l.Namespace)
 		assert.Contains(t, names, l.Name, "a shard is called like its pod")
@@ -140,6 +150,7 @@ func (s *suite) leases(t *testing.T) {
 // webhook checks what is registered for the example.
 func (s *suite) webhook(t *testing.T) {
 	t.Helper()
+
 	found := &admissionregistrationv1.MutatingWebhookConfiguration{}
 	require.NoError(t, s.Client.Get(t.Context(), client.ObjectKey{Name: "sharding-clusterring-50d858e0-example"}, found))
 	assert.Equal(t, "example", found.Labels[shardingv1alpha1.LabelClusterRing])

@@ -19,6 +19,7 @@ import (
 // killer makes what ends processes from the side of their node, for this test.
 func (s *suite) killer(t *testing.T, name string) *cluster.Killer {
 	t.Helper()
+
 	namespace := &corev1.Namespace{}
 	namespace.Name = "e2e-nodekill-" + name
 	t.Cleanup(func() {
@@ -26,6 +27,7 @@ func (s *suite) killer(t *testing.T, name string) *cluster.Killer {
 	})
 	killer, err := s.AddKiller(t.Context(), namespace.Name, os.Getenv("E2E_NODEKILL_IMAGE"))
 	require.NoError(t, err)
+
 	return killer
 }
 
@@ -36,22 +38,27 @@ func (s *suite) killShard(ctx context.Context, killer *cluster.Killer, ring clus
 	if err != nil {
 		return err
 	}
+
 	if len(pods) == 0 {
 		return fmt.Errorf("ring %s has no pods", ring.Name)
 	}
+
 	shard := client.ObjectKeyFromObject(&pods[0])
 	if err := killer.Kill(ctx, pods[0], patience); err != nil {
 		return err
 	}
+
 	last, err := s.lastRenewal(ctx, shard)
 	if err != nil {
 		return err
 	}
+
 	return s.Until(ctx, patience, func(ctx context.Context) error {
 		now, err := s.lastRenewal(ctx, shard)
 		if err == nil && !now.After(last) {
 			return fmt.Errorf("Lease %s was renewed last at %s, before the process was killed", shard, now)
 		}
+
 		return err
 	})
 }
@@ -62,9 +69,11 @@ func (s *suite) lastRenewal(ctx context.Context, shard client.ObjectKey) (time.T
 	if err := s.Client.Get(ctx, shard, lease); err != nil {
 		return time.Time{}, fmt.Errorf("read Lease %s: %w", shard, err)
 	}
+
 	if lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity != shard.Name || lease.Spec.RenewTime == nil {
 		return time.Time{}, fmt.Errorf("Lease %s is not held by the shard of that name", shard)
 	}
+
 	return lease.Spec.RenewTime.Time, nil
 }
 
@@ -74,6 +83,7 @@ func (s *suite) killReplica(t *testing.T, killer *cluster.Killer, d cluster.Depl
 	pods, err := s.Pods(t.Context(), d)
 	require.NoError(t, err)
 	require.Greater(t, len(pods), 1, "replicas of %s", d)
+
 	began := s.Clock.Now()
 	require.NoError(t, killer.Kill(t.Context(), pods[0], patience))
 	require.NoError(t, s.Rolled(t.Context(), d, patience))

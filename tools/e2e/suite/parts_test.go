@@ -20,11 +20,13 @@ func (s *suite) parts(t *testing.T) {
 	ctx := t.Context()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	require.NoError(t, err)
+
 	relative := func(path string) string {
 		path, err := filepath.EvalSymlinks(path)
 		require.NoError(t, err)
 		path, err = filepath.Rel(dir, path)
 		require.NoError(t, err)
+
 		return path
 	}
 	components := filepath.Join(s.root, "deploy", "components")
@@ -40,6 +42,7 @@ func (s *suite) parts(t *testing.T) {
 		assert.NoError(t, err)
 		assert.NoError(t, s.Rolled(ctx, service("assigner"), patience))
 	})
+
 	began := s.Clock.Now()
 	_, err = s.Kubectl(ctx, "apply", "-k", dir)
 	require.NoError(t, err)
@@ -49,8 +52,10 @@ func (s *suite) parts(t *testing.T) {
 		if err == nil && n < 2 {
 			err = fmt.Errorf("there are %d assigners, not 2", n)
 		}
+
 		return err
 	}))
+
 	for _, name := range []string{"leasemonitor", "assigner", "rebalancer", "ringquery"} {
 		require.NoError(t, s.Rolled(ctx, service(name), patience))
 	}

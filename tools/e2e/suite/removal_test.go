@@ -61,7 +61,9 @@ func (s *suite) refused(t *testing.T) {
 	out, err := s.Kubectl(ctx, "delete", "-k", filepath.Join(s.root, "deploy/base"), "--timeout=60s")
 	require.ErrorContains(t, err, "First run: kubectl delete clusterrings --all")
 	s.note(t, "objects that could not be deleted while there were rings", strings.Count(err.Error(), "denied request"))
+
 	var deleted []string
+
 	for line := range strings.Lines(out) {
 		if !strings.HasPrefix(line, "validatingadmissionpolicy") {
 			deleted = append(deleted, strings.TrimSpace(line))
@@ -81,6 +83,7 @@ func (s *suite) refused(t *testing.T) {
 // guarded waits until the API server guards the installation: it takes it a moment to notice a new policy.
 func (s *suite) guarded(t *testing.T) {
 	t.Helper()
+
 	began := s.Clock.Now()
 	require.NoError(t, s.Until(t.Context(), patience, func(ctx context.Context) error {
 		if _, err := s.Kubectl(ctx, "delete", "namespace", system, "--dry-run=server"); err == nil {
@@ -88,6 +91,7 @@ func (s *suite) guarded(t *testing.T) {
 		} else if !strings.Contains(err.Error(), "denied request") {
 			return err
 		}
+
 		return nil
 	}))
 	s.note(t, "guarded after", s.Clock.Since(began).Round(100*time.Millisecond))
@@ -96,14 +100,18 @@ func (s *suite) guarded(t *testing.T) {
 // servicePods returns the pods of the services.
 func (s *suite) servicePods(t *testing.T) map[types.UID]string {
 	t.Helper()
+
 	all := map[types.UID]string{}
+
 	for _, name := range services {
 		pods, err := s.Pods(t.Context(), service(name))
 		require.NoError(t, err)
+
 		for _, p := range pods {
 			all[p.UID] = p.Name
 		}
 	}
+
 	return all
 }
 
@@ -119,6 +127,7 @@ func (s *suite) noLabels(t *testing.T) {
 		if err := s.Client.List(ctx, &hooks, client.HasLabels{shardingv1alpha1.LabelClusterRing}); err != nil || len(hooks.Items) > 0 {
 			return fmt.Errorf("%d webhook configurations are left (%w)", len(hooks.Items), err)
 		}
+
 		return nil
 	}))
 }
@@ -134,18 +143,25 @@ func (s *suite) uninstall(t *testing.T) {
 // labelled returns the objects of any namespace that have a label of a ring.
 func (s *suite) labelled(t *testing.T) []string {
 	t.Helper()
-	var found []string
-	var sites v1alpha1.WebsiteList
+
+	var (
+		found []string
+		sites v1alpha1.WebsiteList
+	)
 	require.NoError(t, client.IgnoreNotFound(s.Client.List(t.Context(), &sites)), "their definition may be gone")
+
 	var pages corev1.ConfigMapList
 	require.NoError(t, s.Client.List(t.Context(), &pages))
+
 	var objects []client.Object
 	for i := range sites.Items {
 		objects = append(objects, &sites.Items[i])
 	}
+
 	for i := range pages.Items {
 		objects = append(objects, &pages.Items[i])
 	}
+
 	for _, o := range objects {
 		for key := range o.GetLabels() {
 			if strings.HasPrefix(key, shardingv1alpha1.LabelShardPrefix) || strings.HasPrefix(key, shardingv1alpha1.LabelDrainPrefix) {
@@ -153,21 +169,26 @@ func (s *suite) labelled(t *testing.T) []string {
 			}
 		}
 	}
+
 	return found
 }
 
 // remains returns an error that names what is left of the installation and of the rings of the tests.
 func (s *suite) remains(ctx context.Context) error {
-	var left []string
-	var namespaces corev1.NamespaceList
+	var (
+		left       []string
+		namespaces corev1.NamespaceList
+	)
 	if err := s.Client.List(ctx, &namespaces); err != nil {
 		return fmt.Errorf("list namespaces: %w", err)
 	}
+
 	for _, n := range namespaces.Items {
 		if n.Name == system || n.Name == cluster.Example.Namespace() || strings.HasPrefix(n.Name, "e2e-") {
 			left = append(left, "namespace "+n.Name)
 		}
 	}
+
 	for _, args := range [][]string{
 		{"mutatingwebhookconfigurations,leases,clusterroles", "-A", "-l", shardingv1alpha1.LabelClusterRing},
 		{"clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings", "-l", partOf},
@@ -177,10 +198,13 @@ func (s *suite) remains(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+
 		left = append(left, strings.Fields(found)...)
 	}
+
 	if len(left) > 0 {
 		return fmt.Errorf("there is left: %s", strings.Join(left, ", "))
 	}
+
 	return nil
 }

@@ -81,8 +81,11 @@ func (s *suite) shares(t *testing.T, ring cluster.Ring, run *load.Run) {
 	t.Helper()
 	before := s.calls(t, ring)
 	s.lasts(t, run, s.size.window)
+
 	var busiest, total float64
+
 	now := s.calls(t, ring)
+
 	shares := make([]float64, 0, len(now))
 	for name, count := range now {
 		share := count - before[name]
@@ -103,11 +106,13 @@ func (s *suite) calls(t *testing.T, ring cluster.Ring) map[string]float64 {
 	t.Helper()
 	pods, err := s.Pods(t.Context(), service("assigner"))
 	require.NoError(t, err)
+
 	counts := map[string]float64{}
 	for _, p := range pods {
 		counts[p.Name], err = s.Metric(t.Context(), p, "clusterring_assigner_admission_requests_total", fmt.Sprintf("ring=%q", ring.Name))
 		require.NoError(t, err)
 	}
+
 	return counts
 }
 
@@ -116,6 +121,7 @@ func (s *suite) failOpen(t *testing.T) float64 {
 	t.Helper()
 	count, err := s.ServerMetric(t.Context(), "apiserver_admission_webhook_fail_open_count", fmt.Sprintf("name=%q", shardingv1alpha1.WebhookName))
 	require.NoError(t, err)
+
 	return count
 }
 
@@ -135,6 +141,7 @@ func (s *suite) restore(t *testing.T, d cluster.Deployment) int {
 		ctx := context.WithoutCancel(t.Context())
 		assert.NoError(t, errors.Join(s.Scale(ctx, d, replicas), s.Rolled(ctx, d, patience)))
 	})
+
 	return replicas
 }
 
@@ -144,15 +151,18 @@ func (s *suite) restore(t *testing.T, d cluster.Deployment) int {
 func (s *suite) services(t *testing.T) {
 	names := []string{"leasemonitor", "rebalancer", "ringquery"}
 	rings := map[string]cluster.Ring{}
+
 	demands := map[string]func(*testing.T){}
 	for _, name := range names {
 		demands[name] = s.follow(t, name)
 		rings[name] = s.ring(t, name, 3)
 	}
+
 	began, rate := s.Clock.Now(), (s.size.rate+len(names)-1)/len(names)
 	for i, name := range names {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			after := began.Add(between + time.Duration(i)*outage/2).Sub(s.Clock.Now())
 			s.disturb(t, disturbance{service: name, ring: rings[name], after: max(after, between), rate: rate})
 			demands[name](t)

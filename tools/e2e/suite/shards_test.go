@@ -41,6 +41,7 @@ func (s *suite) deletePod(t *testing.T) {
 func (s *suite) killPod(t *testing.T) {
 	s.withShards(t, "kill", func(ring cluster.Ring) []event {
 		killer := s.killer(t, "shard")
+
 		return []event{
 			{"a pod deleted without grace", func(ctx context.Context) error {
 				return s.removePod(ctx, ring, client.GracePeriodSeconds(0))
@@ -62,9 +63,11 @@ func (s *suite) removePod(ctx context.Context, ring cluster.Ring, options ...cli
 	if err != nil {
 		return err
 	}
+
 	if len(pods) == 0 {
 		return fmt.Errorf("ring %s has no pods", ring.Name)
 	}
+
 	return s.Client.Delete(ctx, &pods[0], options...)
 }
 
@@ -98,21 +101,27 @@ func (s *suite) sail(t *testing.T, ring cluster.Ring) (noneTwice func(*testing.T
 		{Kind: check.Fleet, Namespace: ring.Namespace()}, {Kind: check.Ship, Namespace: ring.Namespace()},
 	}})
 	require.NoError(t, err)
+
 	stop := func() { cancel(); recorder.Wait() }
 	t.Cleanup(stop)
 	require.NoError(t, s.AddFleets(t.Context(), ring, s.size.fleets))
 
 	return func(t *testing.T) {
 		t.Helper()
+
 		var fleets []v1alpha1.Fleet
 		require.NoError(t, s.Until(t.Context(), patience, func(ctx context.Context) error {
 			var err error
+
 			fleets, err = s.Fleets(ctx, ring)
+
 			return err
 		}))
+
 		versions, err := recorder.Versions()
 		require.NoError(t, err)
 		stop()
+
 		excess, missing := check.Excess(versions)
 		s.note(t, "Fleets", len(fleets))
 		s.demand(t, report.Figure{Name: "Ships made twice", Value: excess, Limit: "none", Kept: excess == 0})
@@ -131,6 +140,7 @@ func (s *suite) follow(t *testing.T, name string) (oneAtATime func(*testing.T)) 
 
 	return func(t *testing.T) {
 		t.Helper()
+
 		spans, err := collector.Spans()
 		require.NoError(t, err)
 		stop()
@@ -147,20 +157,26 @@ func (s *suite) follow(t *testing.T, name string) (oneAtATime func(*testing.T)) 
 func (s *suite) stir(t *testing.T, ring cluster.Ring) (stop func() int) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	var group sync.WaitGroup
-	var changes int
-	var failed []string
+
+	var (
+		group   sync.WaitGroup
+		changes int
+		failed  []string
+	)
 	group.Go(func() {
 		ticker := s.Clock.NewTicker(stirring)
 		defer ticker.Stop()
+
 		for {
 			select {
 			case <-ctx.Done():
 				return
 			case <-ticker.C():
 			}
+
 			site := &v1alpha1.Website{}
 			site.Namespace, site.Name = ring.Namespace(), fmt.Sprintf("site-%d", changes%s.size.websites)
+
 			patch := fmt.Appendf(nil, `{"spec":{"body":"%d"}}`, changes)
 			if err := s.Client.Patch(ctx, site, client.RawPatch("application/merge-patch+json", patch)); err != nil && ctx.Err() == nil {
 				failed = append(failed, err.Error())
@@ -169,10 +185,12 @@ func (s *suite) stir(t *testing.T, ring cluster.Ring) (stop func() int) {
 		}
 	})
 	t.Cleanup(cancel)
+
 	return func() int {
 		cancel()
 		group.Wait()
 		assert.Empty(t, failed, "changes that failed")
+
 		return changes
 	}
 }

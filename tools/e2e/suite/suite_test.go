@@ -45,6 +45,7 @@ func TestCluster(t *testing.T) {
 	t.Run("Services", s.services)
 	t.Run("Certificates", s.certificates)
 	t.Run("Parts", s.parts)
+
 	if !s.reuse {
 		t.Run("Removal", s.removal)
 		t.Run("Upgrade", s.upgrade)
@@ -85,28 +86,39 @@ var sizes = map[string]size{
 // begin connects to the cluster, or skips the test.
 func begin(t *testing.T) *suite {
 	t.Helper()
+
 	s := &suite{dir: os.Getenv("E2E_INSTALL"), root: os.Getenv("E2E_ROOT"), bin: os.Getenv("E2E_BIN"), reuse: os.Getenv("E2E_REUSE") != ""}
 	if s.dir == "" {
 		t.Skip("E2E_INSTALL is not set: make e2e runs this")
 	}
+
 	s.previous = os.Getenv("E2E_PREVIOUS")
+
 	var known bool
+
 	s.size, known = sizes[os.Getenv("E2E_SCALE")]
 	require.True(t, known, "E2E_SCALE must be small or full")
+
 	if rate := os.Getenv("E2E_RATE"); rate != "" {
 		var err error
+
 		s.size.rate, err = strconv.Atoi(rate)
 		require.NoError(t, err, "E2E_RATE")
 	}
 	ctrl.SetLogger(klog.Background())
+
 	kubectl := os.Getenv("E2E_KUBECTL")
 	if kubectl == "" {
 		kubectl = "kubectl"
 	}
+
 	var err error
+
 	s.Cluster, err = cluster.Connect(kubectl)
 	require.NoError(t, err)
+
 	s.ExampleImage = os.Getenv("E2E_EXAMPLE_IMAGE")
+
 	return s
 }
 
@@ -119,6 +131,7 @@ func service(name string) cluster.Deployment {
 // ring adds a ring with shards of its own, waits until they are there, and removes it all at the end of the test.
 func (s *suite) ring(t *testing.T, name string, shards int) cluster.Ring {
 	t.Helper()
+
 	name = "e2e-" + name
 	t.Cleanup(func() {
 		if !t.Failed() || os.Getenv("E2E_KEEP") == "" {
@@ -129,6 +142,7 @@ func (s *suite) ring(t *testing.T, name string, shards int) cluster.Ring {
 	require.NoError(t, err)
 	require.NoError(t, s.Rolled(t.Context(), ring.Shards, patience))
 	s.complete(t, ring, shards)
+
 	return ring
 }
 
@@ -141,6 +155,7 @@ func (s *suite) complete(t *testing.T, ring cluster.Ring, shards int) {
 // after does something, waits until the Deployment has rolled and the ring is complete, and notes how long that took.
 func (s *suite) after(t *testing.T, ring cluster.Ring, e event) {
 	t.Helper()
+
 	began := s.Clock.Now()
 	require.NoError(t, e.do(t.Context()), e.name)
 	require.NoError(t, s.Rolled(t.Context(), ring.Shards, patience), e.name)
@@ -178,6 +193,7 @@ func scenario(t *testing.T) string {
 // pressure starts a load on the ring, of the given number of creates per second.
 func (s *suite) pressure(t *testing.T, ring cluster.Ring, rate int) *load.Run {
 	t.Helper()
+
 	return load.Start(t.Context(), load.Options{
 		Client: s.Client, Namespace: ring.Namespace(), Ring: ring.Name, Prefix: "load", Rate: rate, Clock: s.Clock,
 	})
@@ -189,11 +205,13 @@ const slowdown = 10
 // lasts waits until so many objects more have been created as the load's rate gives in the time.
 func (s *suite) lasts(t *testing.T, run *load.Run, d time.Duration) {
 	t.Helper()
+
 	goal := run.Created() + int(d.Seconds()*float64(run.Rate()))
 	require.NoError(t, s.Until(t.Context(), slowdown*d+patience, func(context.Context) error {
 		if got := run.Created(); got < goal {
 			return fmt.Errorf("%d of %d objects have been created", got, goal)
 		}
+
 		return nil
 	}))
 }
@@ -201,6 +219,7 @@ func (s *suite) lasts(t *testing.T, run *load.Run, d time.Duration) {
 // noneFailed stops the load and demands that no create has failed.
 func (s *suite) noneFailed(t *testing.T, run *load.Run) load.Result {
 	t.Helper()
+
 	result := run.Stop()
 	s.note(t, "creates", result.Created)
 	s.note(t, "creates per second", fmt.Sprintf("%.1f", result.Rate()))
@@ -208,5 +227,6 @@ func (s *suite) noneFailed(t *testing.T, run *load.Run) load.Result {
 	s.note(t, "create, median / 99th percentile", fmt.Sprintf("%s / %s", result.Typical.Round(time.Millisecond), result.Late.Round(time.Millisecond)))
 	s.demand(t, report.Figure{Name: "creates that failed", Value: result.Failed, Limit: "none", Kept: result.Failed == 0})
 	assert.Empty(t, result.Errors)
+
 	return result
 }

@@ -40,6 +40,7 @@ func (s *suite) upgradeUnderLoad(t *testing.T) {
 	began := s.Clock.Now()
 	s.apply(t, s.present())
 	s.note(t, "services upgraded after", s.Clock.Since(began).Round(100*time.Millisecond))
+
 	for d, image := range s.images(t) {
 		assert.NotEqual(t, before[d], image, "%s is upgraded", d)
 	}
@@ -64,11 +65,15 @@ func (s *suite) upgradeUnderLoad(t *testing.T) {
 // images returns what the services run.
 func (s *suite) images(t *testing.T) map[string]string {
 	t.Helper()
+
 	all := map[string]string{}
+
 	for _, name := range services {
 		image, err := s.Image(t.Context(), service(name))
 		require.NoError(t, err)
+
 		all[name] = image
 	}
+
 	return all
 }

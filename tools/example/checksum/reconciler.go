@@ -40,16 +40,19 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err := r.Client.Get(ctx, req.NamespacedName, configMap); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
+
 	sum, err := Of(configMap.Data)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
+
 	if !ofWebsite(configMap) || configMap.Annotations[Annotation] == sum {
 		return reconcile.Result{}, nil
 	}
 
 	before := configMap.DeepCopy()
 	metav1.SetMetaDataAnnotation(&configMap.ObjectMeta, Annotation, sum)
+
 	err = r.Client.Patch(ctx, configMap, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 	switch {
 	case err == nil || apierrors.IsNotFound(err):
@@ -67,6 +70,7 @@ func Of(data map[string]string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("encode the data: %w", err)
 	}
+
 	sum := sha256.Sum256(text)
 
 	return hex.EncodeToString(sum[:8]), nil

@@ -73,6 +73,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		r.forget(req.NamespacedName) // the fleet is another shard's, or its ships are garbage-collected with it
 		return reconcile.Result{}, nil
 	}
+
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("read the fleet: %w", err)
 	}
@@ -90,6 +91,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err == nil {
 		err = r.writeStatus(ctx, fleet, len(ships.Items))
 	}
+
 	if apierrors.IsConflict(err) {
 		return reconcile.Result{RequeueAfter: afterConflict}, nil
 	}
@@ -104,6 +106,7 @@ func (r *Reconciler) scale(ctx context.Context, fleet *v1alpha1.Fleet, ships []v
 		if err := controllerutil.SetControllerReference(fleet, ship, r.client.Scheme()); err != nil {
 			return fmt.Errorf("set the fleet as the ship's controller: %w", err)
 		}
+
 		if err := r.client.Create(ctx, ship); err != nil {
 			return fmt.Errorf("create a ship: %w", err)
 		}
@@ -168,10 +171,12 @@ func (r *Reconciler) forget(key types.NamespacedName) {
 
 func (r *Reconciler) writeStatus(ctx context.Context, fleet *v1alpha1.Fleet, ships int) error {
 	before := fleet.DeepCopy()
+
 	fleet.Status = v1alpha1.FleetStatus{ObservedGeneration: fleet.Generation, Ships: int32(ships)} //nolint:gosec // at most some thousand
 	if fleet.Status == before.Status {
 		return nil
 	}
+
 	if err := r.client.Status().Patch(ctx, fleet, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
 		return fmt.Errorf("write the status: %w", err)
 	}

@@ -18,6 +18,7 @@ func Delay(clock clock.Clock, duration time.Duration, inner reconcile.Reconciler
 	return reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 		timer := clock.NewTimer(duration)
 		defer timer.Stop()
+
 		select {
 		case <-timer.C():
 		case <-ctx.Done():

@@ -89,10 +89,12 @@ type Subject struct {
 func (r *Recorder) Reconciler(s Subject, inner reconcile.Reconciler) reconcile.Reconciler {
 	return reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 		obj, _ := s.Object.DeepCopyObject().(client.Object)
+
 		gvk, err := s.Reader.GroupVersionKindFor(obj)
 		if err != nil {
 			return reconcile.Result{}, fmt.Errorf("record the reconcile: %w", err)
 		}
+
 		if err := s.Reader.Get(ctx, req.NamespacedName, obj); err != nil {
 			if client.IgnoreNotFound(err) == nil {
 				return inner.Reconcile(ctx, req)
@@ -105,6 +107,7 @@ func (r *Recorder) Reconciler(s Subject, inner reconcile.Reconciler) reconcile.R
 		if err := r.write(Start, entry, nil); err != nil {
 			return reconcile.Result{}, err
 		}
+
 		result, err := inner.Reconcile(ctx, req)
 		if writeErr := r.write(End, entry, err); writeErr != nil {
 			return reconcile.Result{}, writeErr
@@ -135,10 +138,12 @@ func (r *Recorder) write(event string, e Entry, err error) error {
 	defer r.mu.Unlock()
 
 	e.Stamp = r.now()
+
 	line, err := json.Marshal(e)
 	if err != nil {
 		return fmt.Errorf("encode the history: %w", err)
 	}
+
 	if _, err := r.out.Write(append(line, '\n')); err != nil {
 		return fmt.Errorf("write the history: %w", err)
 	}

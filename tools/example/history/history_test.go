@@ -41,9 +41,12 @@ func TestRecorder(t *testing.T) {
 	require.NoError(t, p.Client.Create(t.Context(), cm))
 	req := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(cm)}
 
-	var out bytes.Buffer
-	var during int
-	var result error
+	var (
+		out    bytes.Buffer
+		during int
+		result error
+	)
+
 	recorder := history.NewRecorder(&out, 42, "shard-0", stamps())
 	r := recorder.Reconciler(
 		history.Subject{Controller: "checksum", Object: &corev1.ConfigMap{}, Reader: p.Client},
@@ -66,7 +69,9 @@ func TestRecorder(t *testing.T) {
 	entry := history.Entry{
 		Process: 42, Shard: "shard-0", Controller: "checksum", Kind: "ConfigMap", Namespace: cm.Namespace, Name: "a", UID: cm.UID,
 	}
+
 	var want []history.Entry
+
 	for i, e := range []struct {
 		event, err string
 		sequence   uint64
@@ -85,7 +90,9 @@ func TestRecorder(t *testing.T) {
 
 func decode(t *testing.T, from *bytes.Buffer) []history.Entry {
 	t.Helper()
+
 	var entries []history.Entry
+
 	for decoder := json.NewDecoder(from); decoder.More(); {
 		var e history.Entry
 		require.NoError(t, decoder.Decode(&e))
@@ -134,6 +141,7 @@ func TestDelay(t *testing.T) {
 
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
+
 		_, err = r.Reconcile(ctx, reconcile.Request{})
 		require.ErrorIs(t, err, context.Canceled)
 		require.Equal(t, 1, called)

@@ -64,9 +64,11 @@ func (r *Reader) Read(in io.Reader) error {
 		if errors.Is(err, io.EOF) {
 			return nil // what follows the last newline is a truncated line
 		}
+
 		if err != nil {
 			return fmt.Errorf("read the history of reconciles: %w", err)
 		}
+
 		if err := r.add(bytes.TrimSpace(text)); err != nil {
 			return fmt.Errorf("read the history of reconciles, line %d: %w", number, err)
 		}
@@ -78,15 +80,18 @@ func (r *Reader) add(text []byte) error {
 	if err := json.Unmarshal(text, &e); err != nil {
 		return fmt.Errorf("decode %q: %w", text, err)
 	}
+
 	id := call{e.Process, e.Sequence}
 	switch e.Event {
 	case Start:
 		if e.Name == "" || e.Shard == "" {
 			return fmt.Errorf("name or shard is missing in %q", text)
 		}
+
 		if r.open == nil {
 			r.open = map[call]int{}
 		}
+
 		r.open[id] = len(r.spans)
 		r.spans = append(r.spans, Span{
 			Kind: e.Kind, Namespace: e.Namespace, Name: e.Name, UID: string(e.UID),
@@ -111,6 +116,7 @@ func (r *Reader) instant(s Stamp) time.Duration {
 	if s.Monotonic == 0 {
 		return time.Duration(s.Time.UnixNano())
 	}
+
 	if r.epoch.IsZero() {
 		r.epoch = s.Time.Add(-time.Duration(s.Monotonic))
 	}

@@ -38,6 +38,7 @@ func Close(spans []Span, ended map[int]time.Duration, now time.Duration) []Span 
 		if closed[i].End != 0 {
 			continue
 		}
+
 		closed[i].End = now
 		if end, gone := ended[closed[i].PID]; gone {
 			closed[i].End = end
@@ -57,17 +58,20 @@ type Pause struct {
 // sides becomes two.
 func Without(spans []Span, p Pause) []Span {
 	var worked []Span
+
 	for _, s := range spans {
 		if s.PID != p.PID || s.End <= p.From || s.Start >= p.Until {
 			worked = append(worked, s)
 
 			continue
 		}
+
 		if s.Start < p.From {
 			before := s
 			before.End = p.From
 			worked = append(worked, before)
 		}
+
 		if s.End > p.Until {
 			after := s
 			after.Start = p.Until
@@ -97,6 +101,7 @@ func Overlaps(spans []Span, unit func(Span) string) []Overlap {
 	for _, s := range spans {
 		units[unit(s)] = append(units[unit(s)], s)
 	}
+
 	var found []Overlap
 	for _, name := range slices.Sorted(maps.Keys(units)) {
 		found = append(found, overlaps(units[name])...)
@@ -111,7 +116,9 @@ func overlaps(spans []Span) []Overlap {
 	slices.SortFunc(spans, func(a, b Span) int {
 		return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.End, b.End), compareWorkers(a.Worker, b.Worker))
 	})
+
 	var found []Overlap
+
 	latest := map[Worker]Span{} // each worker's span so far that ends last
 	for _, span := range spans {
 		for _, other := range slices.SortedFunc(maps.Keys(latest), compareWorkers) {
@@ -119,6 +126,7 @@ func overlaps(spans []Span) []Overlap {
 				found = append(found, Overlap{First: latest[other], Second: span})
 			}
 		}
+
 		if span.End > latest[span.Worker].End {
 			latest[span.Worker] = span
 		}

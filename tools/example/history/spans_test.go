@@ -91,6 +91,7 @@ func TestClose(t *testing.T) {
 
 func TestWithout(t *testing.T) {
 	pause := history.Pause{PID: 'a', From: at(10), Until: at(20)}
+
 	for name, test := range map[string]struct {
 		span history.Span
 		want []history.Span
@@ -134,6 +135,7 @@ func TestReadWithoutMonotonicClock(t *testing.T) {
 	var r history.Reader
 	require.NoError(t, r.Read(strings.NewReader(
 		`{"event":"start","sequence":1,"process":7,"shard":"a","kind":"Website","name":"x","time":"2026-01-02T12:00:00.003Z"}`+"\n")))
+
 	started := time.Date(2026, 1, 2, 12, 0, 0, int(at(3)), time.UTC)
 	require.Equal(t, r.Instant(started), r.Spans()[0].Start)
 	require.True(t, r.Time(r.Spans()[0].Start).Equal(started))
@@ -158,6 +160,7 @@ func TestReadRefuses(t *testing.T) {
 		var r history.Reader
 		require.ErrorContains(t, r.Read(strings.NewReader(text)), want)
 	}
+
 	var r history.Reader
 	require.Error(t, r.ReadFile(t.TempDir()+"/none"))
 }

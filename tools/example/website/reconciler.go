@@ -43,6 +43,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		r.made.Delete(req.NamespacedName)
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
+
 	if !site.DeletionTimestamp.IsZero() {
 		r.made.Delete(req.NamespacedName)
 		return reconcile.Result{}, nil // its ConfigMap is garbage-collected with it
@@ -52,6 +53,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err == nil {
 		err = r.writeStatus(ctx, site, ready)
 	}
+
 	if apierrors.IsConflict(err) {
 		return reconcile.Result{RequeueAfter: afterConflict}, nil
 	}
@@ -70,6 +72,7 @@ func (r *Reconciler) ensureConfigMap(ctx context.Context, site *v1alpha1.Website
 	if err != nil {
 		return ready, err
 	}
+
 	if configMap == nil || !metav1.IsControlledBy(configMap, site) {
 		ready.Status, ready.Reason = metav1.ConditionFalse, v1alpha1.ReasonConfigMapTaken
 		ready.Message = "a ConfigMap with this name exists but does not belong to this Website: delete it or rename the Website"
@@ -83,6 +86,7 @@ func (r *Reconciler) ensureConfigMap(ctx context.Context, site *v1alpha1.Website
 	}
 	// A patch of the difference does not change the labels, which assign the object to a shard.
 	before := configMap.DeepCopy()
+
 	configMap.Data, configMap.BinaryData = data, nil
 	if err := r.Client.Patch(ctx, configMap, unchangedSince(before)); err != nil {
 		return ready, fmt.Errorf("correct the ConfigMap: %w", err)
@@ -95,6 +99,7 @@ func (r *Reconciler) ensureConfigMap(ctx context.Context, site *v1alpha1.Website
 // visible.
 func (r *Reconciler) findOrCreate(ctx context.Context, site *v1alpha1.Website) (*corev1.ConfigMap, error) {
 	key := client.ObjectKeyFromObject(site)
+
 	configMap := &corev1.ConfigMap{}
 	if err := r.Client.Get(ctx, key, configMap); !apierrors.IsNotFound(err) {
 		if err != nil {
@@ -112,6 +117,7 @@ func (r *Reconciler) findOrCreate(ctx context.Context, site *v1alpha1.Website) (
 	if err := controllerutil.SetControllerReference(site, configMap, r.Client.Scheme()); err != nil {
 		return nil, fmt.Errorf("set the Website as the ConfigMap's controller: %w", err)
 	}
+
 	err := r.Client.Create(ctx, configMap)
 	switch {
 	case apierrors.IsAlreadyExists(err):
@@ -132,9 +138,11 @@ func (r *Reconciler) writeStatus(ctx context.Context, site *v1alpha1.Website, re
 	before := site.DeepCopy()
 	site.Status.ObservedGeneration = site.Generation
 	meta.SetStatusCondition(&site.Status.Conditions, ready)
+
 	if equality.Semantic.DeepEqual(before.Status, site.Status) {
 		return nil
 	}
+
 	if err := r.Client.Status().Patch(ctx, site, unchangedSince(before)); err != nil {
 		return fmt.Errorf("write the status: %w", err)
 	}

@@ -94,6 +94,7 @@ type Runner struct {
 func (s *Runner) Abort() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if s.current != nil {
 		_ = s.current.endAll() // the process exits anyway
 	}
@@ -102,6 +103,7 @@ func (s *Runner) Abort() {
 func (s *Runner) setCurrent(w *World) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	s.current = w
 }
 
@@ -111,15 +113,18 @@ func New(ctx context.Context, plane *localplane.Plane, bin string) (*Runner, err
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme), examplev1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, fmt.Errorf("make a scheme: %w", err)
 	}
+
 	err := plane.Install(ctx, "deploy/base", "deploy/example/crd", "deploy/example/namespace.yaml",
 		"deploy/example/rbac.yaml", "deploy/example/services-rbac.yaml", "tools/faults/faultrun/extra.yaml")
 	if err != nil {
 		return nil, fmt.Errorf("install the manifests: %w", err)
 	}
+
 	s := &Runner{plane: plane, bin: bin, kubeconfigs: map[string]string{}}
 	if s.client, err = client.New(plane.Config, client.Options{Scheme: scheme}); err != nil {
 		return nil, fmt.Errorf("make a client: %w", err)
 	}
+
 	accounts := map[string][2]string{
 		shardBinary: {shardNamespace, shardAccount}, workerBinary: {shardNamespace, shardAccount},
 		plainBinary: {shardNamespace, shardAccount},
@@ -128,49 +133,61 @@ func New(ctx context.Context, plane *localplane.Plane, bin string) (*Runner, err
 	for _, name := range services.All {
 		accounts[name] = [2]string{v1alpha1.SystemNamespace, name}
 	}
+
 	for binary, account := range accounts {
 		if s.kubeconfigs[binary], err = plane.ServiceAccountKubeconfig(ctx, account[0], account[1]); err != nil {
 			return nil, fmt.Errorf("get the kubeconfig of %s: %w", binary, err)
 		}
 	}
+
 	if err := s.serveNewVersion(ctx); err != nil {
 		return nil, err
 	}
+
 	return s, nil
 }
 
 // serveNewVersion makes the API server serve Websites in a second version with the same schema.
 func (s *Runner) serveNewVersion(ctx context.Context) error {
 	const old = "v1alpha1"
+
 	definition := &unstructured.Unstructured{}
 	definition.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
+
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		if err := s.client.Get(ctx, client.ObjectKey{Name: "websites." + examplev1alpha1.SchemeGroupVersion.Group}, definition); err != nil {
 			return err //nolint:wrapcheck // wrapped below
 		}
+
 		versions, _, err := unstructured.NestedSlice(definition.Object, "spec", "versions")
 		if err != nil || len(versions) != 1 {
 			return fmt.Errorf("versions of Websites: want %s alone (%w)", old, err)
 		}
+
 		first, _ := versions[0].(map[string]any)
 		second := runtime.DeepCopyJSON(first)
+
 		second["name"], second["storage"] = newVersion, false
 		if err := unstructured.SetNestedSlice(definition.Object, []any{first, second}, "spec", "versions"); err != nil {
 			return err //nolint:wrapcheck // wrapped below
 		}
+
 		return s.client.Update(ctx, definition)
 	})
 	if err != nil {
 		return fmt.Errorf("serve Websites in another version: %w", err)
 	}
+
 	err = wait.PollUntilContextTimeout(ctx, pollInterval, stopTimeout, true, func(ctx context.Context) (bool, error) {
 		list := &unstructured.UnstructuredList{}
 		list.SetGroupVersionKind(websiteKind(newVersion))
+
 		return s.client.List(ctx, list) == nil, nil
 	})
 	if err != nil {
 		return fmt.Errorf("wait until Websites are served in version %s: %w", newVersion, err)
 	}
+
 	return nil
 }
 
@@ -181,11 +198,14 @@ func websiteKind(version string) schema.GroupVersionKind {
 // clear removes all objects of the previous run, and creates the namespaces of the next one. No service may be running.
 func (s *Runner) clear(ctx context.Context, rings []RingSpec) error {
 	none := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
+
 	var stored v1alpha1.ClusterRingList
+
 	errs := []error{s.client.List(ctx, &stored)}
 	for i := range stored.Items {
 		errs = append(errs, client.IgnoreNotFound(s.client.Patch(ctx, &stored.Items[i], none)), client.IgnoreNotFound(s.client.Delete(ctx, &stored.Items[i])))
 	}
+
 	theme, palette := &unstructured.Unstructured{}, &unstructured.Unstructured{}
 	palette.SetGroupVersionKind(themes.GroupVersion().WithKind(check.Palette))
 	theme.SetGroupVersionKind(themes.GroupVersion().WithKind(check.Theme))
@@ -196,26 +216,32 @@ func (s *Runner) clear(ctx context.Context, rings []RingSpec) error {
 		s.client.DeleteAllOf(ctx, &corev1.Secret{}, client.InNamespace(v1alpha1.SystemNamespace)),
 		s.client.DeleteAllOf(ctx, theme),
 	)
+
 	for _, r := range rings {
 		for _, name := range r.Namespaces {
 			namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
 			errs = append(errs, client.IgnoreAlreadyExists(s.client.Create(ctx, namespace)))
 		}
 	}
+
 	var namespaces corev1.NamespaceList
+
 	errs = append(errs, s.client.List(ctx, &namespaces))
 	for i := range namespaces.Items {
 		if strings.HasPrefix(namespaces.Items[i].Name, "kube-") {
 			continue
 		}
+
 		in := client.InNamespace(namespaces.Items[i].Name)
 		errs = append(errs, s.client.DeleteAllOf(ctx, &examplev1alpha1.Website{}, in), s.client.DeleteAllOf(ctx, &examplev1alpha1.Fleet{}, in),
 			s.client.DeleteAllOf(ctx, &examplev1alpha1.Ship{}, in), s.client.DeleteAllOf(ctx, &corev1.ConfigMap{}, in),
 			s.client.DeleteAllOf(ctx, palette, in))
 	}
+
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("remove the objects of the previous run: %w", err)
 	}
+
 	return nil
 }
 

@@ -23,31 +23,40 @@ func (w *World) OwnersAgree(ctx context.Context) error {
 	if len(w.queries) == 0 {
 		return errors.New("this case has no ringquery")
 	}
-	var clients []diagnosticsv1alpha1.DiagnosticsServiceClient
-	var connections []*grpc.ClientConn
+
+	var (
+		clients     []diagnosticsv1alpha1.DiagnosticsServiceClient
+		connections []*grpc.ClientConn
+	)
 	defer func() {
 		for _, c := range connections {
 			_ = c.Close() // nothing to save
 		}
 	}()
+
 	for _, address := range w.queries {
 		connection, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
 			return fmt.Errorf("connect to ringquery: %w", err)
 		}
+
 		connections = append(connections, connection)
 		clients = append(clients, diagnosticsv1alpha1.NewDiagnosticsServiceClient(connection))
 	}
+
 	config, err := clientcmd.BuildConfigFromFlags("", w.kubeconfigs[viewer])
 	if err != nil {
 		return fmt.Errorf("read the kubeconfig of the viewer: %w", err)
 	}
+
 	ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+config.BearerToken)
+
 	return w.await(ctx, "every ringquery agrees with all labels (I3)", func(ctx context.Context) ([]string, error) {
 		var problems []string
 		for _, r := range w.left() {
 			problems = append(problems, r.disagreements(ctx, clients)...)
 		}
+
 		return problems, nil
 	})
 }
@@ -55,19 +64,25 @@ func (w *World) OwnersAgree(ctx context.Context) error {
 // disagreements returns the objects whose labels differ from the response of a replica, and the objects on which replicas differ.
 func (r *ring) disagreements(ctx context.Context, clients []diagnosticsv1alpha1.DiagnosticsServiceClient) []string {
 	const within = 2 * time.Second
+
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
+
 	newest := slices.DeleteFunc(r.recorder.Newest(), func(v check.Version) bool { return v.Deleted || v.Kind == check.Lease })
 	if len(newest) == 0 {
 		return []string{r.Name + ": no objects to locate"}
 	}
+
 	var problems []string
+
 	for _, v := range newest {
 		request := r.question(v, newest)
 		if request == nil {
 			continue
 		}
+
 		var first *diagnosticsv1alpha1.LocateResponse
+
 		for i, c := range clients {
 			answer, err := c.Locate(ctx, request)
 			switch {
@@ -78,6 +93,7 @@ func (r *ring) disagreements(ctx context.Context, clients []diagnosticsv1alpha1.
 			case !proto.Equal(first, answer):
 				problems = append(problems, fmt.Sprintf("%s: %s %s/%s: the replicas return %v and %v", r.Name, v.Kind, v.Namespace, v.Name, first, answer))
 			}
+
 			for _, l := range answer.GetLocations() {
 				if l.GetShard() != v.Shard {
 					problems = append(problems, fmt.Sprintf("%s: %s %s/%s: ringquery %d returns %q, the label is %q", r.Name, v.Kind, v.Namespace, v.Name, i+1, l.GetShard(), v.Shard))
@@ -85,6 +101,7 @@ func (r *ring) disagreements(ctx context.Context, clients []diagnosticsv1alpha1.
 			}
 		}
 	}
+
 	return problems
 }
 
@@ -93,17 +110,21 @@ func (r *ring) question(v check.Version, all []check.Version) *diagnosticsv1alph
 	object := &diagnosticsv1alpha1.ObjectReference{
 		Group: groups[v.Kind], Type: &diagnosticsv1alpha1.ObjectReference_Kind{Kind: v.Kind}, Namespace: v.Namespace, Name: v.Name,
 	}
+
 	request := &diagnosticsv1alpha1.LocateRequest{Ring: r.Name, Object: object}
 	if v.Owner == "" {
 		return request
 	}
+
 	i := slices.IndexFunc(all, func(o check.Version) bool { return o.UID == v.Owner })
 	if i < 0 {
 		return nil
 	}
+
 	request.Owner = &diagnosticsv1alpha1.OwnerReference{
 		Group: groups[all[i].Kind], Type: &diagnosticsv1alpha1.OwnerReference_Kind{Kind: all[i].Kind}, Name: all[i].Name,
 	}
+
 	return request
 }
 

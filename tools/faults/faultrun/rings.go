@@ -55,6 +55,7 @@ type ring struct {
 // manifest returns the ClusterRing.
 func (s RingSpec) manifest() *v1alpha1.ClusterRing {
 	configMaps := []v1alpha1.ControlledResource{{Resource: "configmaps"}}
+
 	resources := []v1alpha1.RingResource{{
 		Group: examplev1alpha1.SchemeGroupVersion.Group, Resource: "websites", ControlledResources: configMaps,
 	}}
@@ -65,11 +66,13 @@ func (s RingSpec) manifest() *v1alpha1.ClusterRing {
 			},
 		})
 	}
+
 	if s.Themes {
 		resources = append(resources, v1alpha1.RingResource{Group: themes.Group, Resource: themes.Resource, ControlledResources: []v1alpha1.ControlledResource{
 			{Group: palettes.Group, Resource: palettes.Resource},
 		}})
 	}
+
 	return &v1alpha1.ClusterRing{
 		ObjectMeta: metav1.ObjectMeta{Name: s.Name},
 		Spec: v1alpha1.ClusterRingSpec{
@@ -89,6 +92,7 @@ func (s RingSpec) binary() string {
 	case s.Plain:
 		return plainBinary
 	}
+
 	return shardBinary
 }
 
@@ -103,6 +107,7 @@ func (s RingSpec) shardArgs(name string, c Case) []string {
 		return append(args, "--main=Website."+newVersion+"."+examplev1alpha1.SchemeGroupVersion.Group+"=ConfigMap.v1.",
 			"--main=Theme.v1."+themes.Group+"=Palette.v1."+palettes.Group, "--child-namespace="+s.Namespaces[len(s.Namespaces)-1])
 	}
+
 	return append(args, "--metrics-bind-address=0", "--health-probe-bind-address=0")
 }
 
@@ -115,9 +120,11 @@ func (s RingSpec) recorded() []record.Objects {
 			all = append(all, record.Objects{Kind: check.Fleet, Namespace: namespace}, record.Objects{Kind: check.Ship, Namespace: namespace})
 		}
 	}
+
 	if s.Themes {
 		all = append(all, record.Objects{Kind: check.Theme}, record.Objects{Kind: check.Palette, Namespace: s.Namespaces[len(s.Namespaces)-1]})
 	}
+
 	return all
 }
 
@@ -133,6 +140,7 @@ func (w *World) namespaces() []string {
 		all = append(all, r.Namespaces...)
 	}
 	slices.Sort(all)
+
 	return slices.Compact(all)
 }
 
@@ -140,54 +148,65 @@ func (w *World) namespaces() []string {
 func (w *World) expected(r *ring) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	var names []string
+
 	for _, name := range r.Shards {
 		if w.shards[name] {
 			names = append(names, name)
 		}
 	}
 	slices.Sort(names)
+
 	return strings.Join(names, " ")
 }
 
 func (r *ring) available() string {
 	var names []string
+
 	for _, v := range r.recorder.Newest() {
 		if v.Kind == check.Lease && !v.Deleted && v.Holder == v.Name {
 			names = append(names, v.Name)
 		}
 	}
 	slices.Sort(names)
+
 	return strings.Join(names, " ")
 }
 
 // statusProblems returns the problems in the status of the remaining rings.
 func (w *World) statusProblems(ctx context.Context) ([]string, error) {
 	var problems []string
+
 	for _, r := range w.left() {
 		stored := r.manifest()
 		if err := w.client.Get(ctx, client.ObjectKeyFromObject(stored), stored); err != nil {
 			return nil, fmt.Errorf("read the ring: %w", err)
 		}
+
 		expected, available := w.expected(r), r.available()
 		for _, p := range ringProblems(stored, expected) {
 			problems = append(problems, r.Name+": "+p)
 		}
+
 		if available != expected {
 			problems = append(problems, fmt.Sprintf("%s: shards %q hold their Leases, not %q", r.Name, available, expected))
 		}
 	}
+
 	return problems, nil
 }
 
 // objectProblems returns which objects of the remaining rings are not in place.
 func (w *World) objectProblems() []string {
 	var problems []string
+
 	for _, r := range w.left() {
 		for _, v := range check.Final(check.State{Versions: r.recorder.Newest(), Available: strings.Fields(r.available())}) {
 			problems = append(problems, r.Name+": "+v.Text)
 		}
 	}
+
 	return problems
 }
 
@@ -200,34 +219,43 @@ func (w *World) Overlaps(one, other string) error {
 			rings[r.Name][v.UID] = !v.Deleted && v.Shard != ""
 		}
 	}
+
 	for uid, labelled := range rings[one] {
 		if labelled && rings[other][uid] {
 			return nil
 		}
 	}
+
 	return fmt.Errorf("no object belongs to both rings, %s and %s", one, other)
 }
 
 // judge checks the records of each ring. Objects of a ring that was not deleted must have a shard until the end.
 func (w *World) judge(all check.Run, end time.Duration) ([]check.Violation, []check.Run, error) {
-	var found []check.Violation
-	var runs []check.Run
+	var (
+		found []check.Violation
+		runs  []check.Run
+	)
+
 	for _, r := range w.rings {
 		versions, err := r.recorder.Versions()
 		if err != nil {
 			return found, runs, fmt.Errorf("gather the records of ring %s: %w", r.Name, err)
 		}
+
 		run := all
 		run.Versions, run.End = versions, cmp.Or(r.ended, end)
 		run.Spans = slices.DeleteFunc(slices.Clone(all.Spans), func(s check.Span) bool { return !slices.Contains(r.Shards, s.Shard) })
 		run.GivenUp = map[uint64]string{}
+
 		for _, m := range w.order {
 			if slices.Contains(r.Shards, m.Name) {
 				givenUp(run.GivenUp, m)
 			}
 		}
+
 		found = append(found, check.Check(run)...)
 		runs = append(runs, run)
 	}
+
 	return found, runs, nil
 }

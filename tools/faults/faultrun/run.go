@@ -61,6 +61,7 @@ func (c Case) rings() []RingSpec {
 	if c.Rings != nil {
 		return c.Rings
 	}
+
 	return theOne
 }
 
@@ -69,6 +70,7 @@ func (c Case) services() []string {
 	if c.Query {
 		all = append(all, RingQuery)
 	}
+
 	return all
 }
 
@@ -76,6 +78,7 @@ func (c Case) workDuration() time.Duration {
 	if c.WorkDuration > 0 {
 		return c.WorkDuration
 	}
+
 	return 20 * time.Millisecond
 }
 
@@ -104,12 +107,15 @@ func (r Result) String() string {
 	for _, v := range r.Violations {
 		fmt.Fprintln(&out, v)
 	}
+
 	if r.Err != nil {
 		fmt.Fprintln(&out, r.Err)
 	}
+
 	for _, e := range r.Ended {
 		fmt.Fprintln(&out, "ended by itself:", e)
 	}
+
 	return out.String()
 }
 
@@ -120,25 +126,31 @@ func (s *Runner) Run(ctx context.Context, dir string, c Case) Result {
 		if w != nil {
 			err = errors.Join(err, w.leave())
 		}
+
 		return Result{Err: err}
 	}
+
 	if c.Prepare != nil {
 		c.Prepare(w)
 	}
+
 	result := Result{Err: w.play(ctx, c)}
 	if result.Err == nil {
 		w.enterPhase(Delete)
+
 		result.Err = w.delete(ctx)
 		if after := c.After[Delete]; after != nil && result.Err == nil {
 			result.Err = after(ctx, w)
 		}
 	}
+
 	end := record.Now()
 	result.Err = errors.Join(result.Err, w.leave())
 
 	gathered, err := w.records()
 	result.Err = errors.Join(result.Err, err)
 	violations, runs, err := w.judge(gathered, end)
+
 	result.Uncounted = map[string]int{}
 	for _, v := range violations {
 		if slices.Contains(c.Uncounted, v.Invariant) {
@@ -147,16 +159,20 @@ func (s *Runner) Run(ctx context.Context, dir string, c Case) Result {
 			result.Violations = append(result.Violations, v)
 		}
 	}
+
 	result.Err = errors.Join(result.Err, err)
 	result.Ended, result.Took = w.ended(), w.took
+
 	result.Err = errors.Join(result.Err, w.panics())
 	for _, r := range runs {
 		result.Spans += len(r.Spans)
 		result.Versions += len(r.Versions)
 	}
+
 	if !result.OK() {
 		result.Err = errors.Join(result.Err, w.dump(runs))
 	}
+
 	return result
 }
 
@@ -166,8 +182,10 @@ func (w *World) play(ctx context.Context, c Case) error {
 		if c.Phases != nil && s.phase != Begin && !slices.Contains(c.Phases, s.phase) {
 			continue
 		}
+
 		begin := record.Now()
 		w.enterPhase(s.phase)
+
 		for _, do := range []func(context.Context, *World) error{
 			func(ctx context.Context, w *World) error { return s.play(w, ctx) },
 			c.During[s.phase],
@@ -177,12 +195,15 @@ func (w *World) play(ctx context.Context, c Case) error {
 			if do == nil {
 				continue
 			}
+
 			if err := do(ctx, w); err != nil {
 				return fmt.Errorf("phase %s: %w", s.phase, err)
 			}
 		}
+
 		w.took = append(w.took, fmt.Sprintf("%s %.1f s", s.phase, (record.Now()-begin).Seconds()))
 	}
+
 	return nil
 }
 
@@ -193,14 +214,18 @@ func (w *World) Await(ctx context.Context, what string, look func() []string) er
 
 func (w *World) await(ctx context.Context, what string, look func(context.Context) ([]string, error)) error {
 	var problems []string
+
 	err := wait.PollUntilContextTimeout(ctx, pollInterval, patience, true, func(ctx context.Context) (bool, error) {
 		var err error
+
 		problems, err = look(ctx)
+
 		return len(problems) == 0, err
 	})
 	if err != nil {
 		return fmt.Errorf("timeout after %s: %s: %w\n    %s", patience, what, err, strings.Join(problems, "\n    "))
 	}
+
 	return nil
 }
 
@@ -211,10 +236,12 @@ func (w *World) AwaitInPlace(ctx context.Context) error {
 		if err != nil {
 			return nil, err
 		}
+
 		problems = append(problems, w.objectProblems()...)
 		if len(problems) > 0 {
 			return problems, nil
 		}
+
 		return w.pages(ctx)
 	})
 }
@@ -225,6 +252,7 @@ func (w *World) GivenUp() map[string][]check.Version {
 	for _, m := range w.Members(true) {
 		givenUp(numbers, m)
 	}
+
 	for _, r := range w.rings {
 		versions, _ := r.recorder.Versions() // judge checks whether they are complete
 		for _, v := range versions {
@@ -233,6 +261,7 @@ func (w *World) GivenUp() map[string][]check.Version {
 			}
 		}
 	}
+
 	return found
 }
 
@@ -242,10 +271,12 @@ func (w *World) Versions() ([]check.Version, error) {
 		all  []check.Version
 		errs []error
 	)
+
 	for _, r := range w.rings {
 		versions, err := r.recorder.Versions()
 		all, errs = append(all, versions...), append(errs, err)
 	}
+
 	return all, errors.Join(errs...)
 }
 
@@ -255,6 +286,7 @@ func (w *World) Newest() []check.Version {
 	for _, r := range w.rings {
 		all = append(all, r.recorder.Newest()...)
 	}
+
 	return all
 }
 
@@ -264,44 +296,56 @@ func ringProblems(ring *v1alpha1.ClusterRing, shards string) []string {
 	if a := ring.Status.Assignment; a == nil || a.Fingerprint == "" || a.Unassigned+a.Misplaced+a.Draining > 0 {
 		problems = append(problems, fmt.Sprintf("the ring's assignment: %+v", a))
 	}
+
 	return problems
 }
 
 // pages returns which ConfigMaps of the example do not contain the page of their Website.
 func (w *World) pages(ctx context.Context) ([]string, error) {
 	var problems []string
+
 	for _, r := range w.left() {
 		for _, namespace := range r.Namespaces {
 			if r.binary() == workerBinary {
 				continue
 			}
+
 			found, err := w.pagesIn(ctx, namespace)
 			if err != nil {
 				return nil, err
 			}
+
 			problems = append(problems, found...)
 		}
 	}
+
 	return problems, nil
 }
 
 func (w *World) pagesIn(ctx context.Context, namespace string) ([]string, error) {
-	var sites examplev1alpha1.WebsiteList
-	var configMaps corev1.ConfigMapList
+	var (
+		sites      examplev1alpha1.WebsiteList
+		configMaps corev1.ConfigMapList
+	)
+
 	err := errors.Join(w.client.List(ctx, &sites, client.InNamespace(namespace)), w.client.List(ctx, &configMaps, client.InNamespace(namespace)))
 	if err != nil {
 		return nil, fmt.Errorf("read all objects: %w", err)
 	}
+
 	data := map[string]map[string]string{}
 	for i := range configMaps.Items {
 		data[configMaps.Items[i].Name] = configMaps.Items[i].Data
 	}
+
 	var problems []string
+
 	for i := range sites.Items {
 		if name := sites.Items[i].Name; !maps.Equal(data[name], website.Render(sites.Items[i].Spec)) {
 			problems = append(problems, "the ConfigMap of Website "+namespace+"/"+name+" does not have its page")
 		}
 	}
+
 	return problems, nil
 }
 
@@ -309,6 +353,7 @@ func (w *World) pagesIn(ctx context.Context, namespace string) ([]string, error)
 func (w *World) records() (check.Run, error) {
 	run := check.Run{Frozen: w.frozen, Bound: bound}
 	ended := map[int]time.Duration{}
+
 	for _, m := range w.Members(true) {
 		for _, life := range m.Lives() {
 			if !life.Ended.IsZero() {
@@ -316,11 +361,14 @@ func (w *World) records() (check.Run, error) {
 			}
 		}
 	}
+
 	reader, err := w.work("*")
 	if err != nil {
 		return run, fmt.Errorf("collect the records: %w", err)
 	}
+
 	run.Spans = history.Close(reader.Spans(), ended, record.Now())
+
 	return run, nil
 }
 
@@ -330,6 +378,7 @@ func (w *World) work(shard string) (*history.Reader, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find histories: %w", err)
 	}
+
 	return record.Histories(files...)
 }
 
@@ -348,12 +397,14 @@ func versionNumber(d proxy.Done) uint64 {
 	if _, err := fmt.Sscan(d.ResourceVersion, &number); err != nil {
 		return 0
 	}
+
 	return number
 }
 
 // ended lists the processes that exited by themselves.
 func (w *World) ended() []string {
 	var found []string
+
 	for _, m := range w.order {
 		for _, life := range m.Lives() {
 			if !life.Ended.IsZero() && !life.Told {
@@ -361,6 +412,7 @@ func (w *World) ended() []string {
 			}
 		}
 	}
+
 	return found
 }
 
@@ -370,24 +422,29 @@ func (w *World) lastError(m *Member) string {
 	if err != nil {
 		return ""
 	}
+
 	text := ""
+
 	for line := range strings.Lines(string(content)) {
 		if said, is := strings.CutPrefix(line, "error: "); is {
 			text = ": " + strings.TrimSpace(said)
 		}
 	}
+
 	return text
 }
 
 // panics searches the logs for panics and data races.
 func (w *World) panics() error {
 	var errs []error
+
 	for _, m := range w.order {
 		found, err := process.Find(filepath.Join(w.dir, m.Name+".log"), 1, "panic:", "DATA RACE", "Observed a panic")
 		if err == nil && len(found) > 0 { // a process that never started has no log
 			errs = append(errs, fmt.Errorf("the log of %s has %q", m.Name, found[0]))
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -396,20 +453,25 @@ func (w *World) dump(runs []check.Run) error {
 	var out strings.Builder
 	for i, run := range runs {
 		fmt.Fprintln(&out, "ring", w.rings[i].Name)
+
 		for _, v := range run.Versions {
 			fmt.Fprintln(&out, v)
 		}
+
 		for _, s := range run.Spans {
 			fmt.Fprintln(&out, s)
 		}
 	}
+
 	for _, m := range w.order {
 		for _, d := range m.Proxy.Done() {
 			fmt.Fprintf(&out, "write %s: %s -> %d, version %s, lost %t\n", m.Name, d.Write, d.Status, d.ResourceVersion, d.Lost)
 		}
 	}
+
 	if err := os.WriteFile(filepath.Join(w.dir, "records.txt"), []byte(out.String()), 0o600); err != nil {
 		return fmt.Errorf("save the records: %w", err)
 	}
+
 	return nil
 }

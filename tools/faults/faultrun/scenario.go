@@ -54,12 +54,15 @@ var scenario = []step{
 
 func (w *World) begin(ctx context.Context) error {
 	later := map[string]bool{}
+
 	for _, r := range w.rings {
 		if err := w.client.Create(ctx, r.manifest()); err != nil {
 			return fmt.Errorf("create a ring: %w", err)
 		}
+
 		later[r.Shards[len(r.Shards)-1]] = true
 	}
+
 	for _, m := range w.order {
 		if !later[m.Name] {
 			if err := w.Start(m); err != nil {
@@ -67,19 +70,25 @@ func (w *World) begin(ctx context.Context) error {
 			}
 		}
 	}
+
 	if err := w.await(ctx, "three shards hold their Leases and the rings are ready", w.statusProblems); err != nil {
 		return err
 	}
+
 	var errs []error
+
 	for _, namespace := range w.namespaces() {
 		for i := range 6 {
 			errs = append(errs, w.createIn(ctx, namespace, fmt.Sprintf("site-%d", i)))
 		}
+
 		errs = append(errs, w.createIn(ctx, namespace, ""), w.createIn(ctx, namespace, ""))
 	}
+
 	for i := range 4 {
 		errs = append(errs, w.createTheme(ctx, fmt.Sprintf("theme-%d", i)))
 	}
+
 	for _, r := range w.rings {
 		for _, namespace := range r.Namespaces {
 			for i := range r.Fleets {
@@ -87,6 +96,7 @@ func (w *World) begin(ctx context.Context) error {
 			}
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -95,37 +105,46 @@ func (w *World) join(ctx context.Context) error {
 	for _, r := range w.rings {
 		errs = append(errs, w.Start(w.members[r.Shards[len(r.Shards)-1]]))
 	}
+
 	for _, namespace := range w.namespaces() {
 		errs = append(errs, w.createIn(ctx, namespace, "site-6"), w.editIn(ctx, namespace, "site-0"), w.removeIn(ctx, namespace, "site-1"))
 	}
+
 	return errors.Join(append(errs, w.createTheme(ctx, "theme-4"))...)
 }
 
 func (w *World) fail(ctx context.Context) error {
 	var errs []error
+
 	for _, r := range w.rings {
 		w.Expect(r.Shards[0], false)
 		w.Expect(r.Shards[1], false)
 		errs = append(errs, w.members[r.Shards[0]].Process().Destroy())
 	}
+
 	for _, namespace := range w.namespaces() {
 		errs = append(errs, w.createIn(ctx, namespace, "site-7"), w.editIn(ctx, namespace, "site-2"), w.editIn(ctx, namespace, "site-6"))
 	}
+
 	for _, r := range w.rings {
 		errs = append(errs, w.members[r.Shards[1]].Process().Stop(stopTimeout))
 	}
+
 	return errors.Join(errs...)
 }
 
 // delete deletes the last ring and waits until nothing of it is left. Objects of other rings must stay in place.
 func (w *World) delete(ctx context.Context) error {
 	r := w.rings[len(w.rings)-1]
+
 	r.ended = record.Now()
 	if err := w.client.Delete(ctx, r.manifest()); err != nil {
 		return fmt.Errorf("delete the ring: %w", err)
 	}
+
 	err := w.await(ctx, "nothing is left of the deleted ring (I8)", func(ctx context.Context) ([]string, error) {
 		var problems []string
+
 		err := w.client.Get(ctx, client.ObjectKeyFromObject(r.manifest()), r.manifest())
 		switch {
 		case err == nil:
@@ -133,23 +152,28 @@ func (w *World) delete(ctx context.Context) error {
 		case !apierrors.IsNotFound(err):
 			return nil, fmt.Errorf("read the ring: %w", err)
 		}
+
 		var webhooks admissionregistrationv1.MutatingWebhookConfigurationList
 		if err := w.client.List(ctx, &webhooks, client.MatchingLabels{v1alpha1.LabelClusterRing: r.Name}); err != nil {
 			return nil, fmt.Errorf("read webhook configurations: %w", err)
 		}
+
 		for i := range webhooks.Items {
 			problems = append(problems, "the webhook configuration still exists: "+webhooks.Items[i].Name)
 		}
+
 		for _, v := range r.recorder.Newest() {
 			if !v.Deleted && (v.Shard != "" || v.Draining) {
 				problems = append(problems, "it still has labels: "+v.String())
 			}
 		}
+
 		return problems, nil
 	})
 	if err != nil || len(w.left()) == 0 {
 		return err
 	}
+
 	return w.AwaitInPlace(ctx)
 }
 
@@ -158,12 +182,15 @@ func (w *World) createTheme(ctx context.Context, name string) error {
 	if !slices.ContainsFunc(w.rings, func(r *ring) bool { return r.Themes }) {
 		return nil
 	}
+
 	theme := &unstructured.Unstructured{}
 	theme.SetGroupVersionKind(themes.GroupVersion().WithKind(check.Theme))
 	theme.SetName(name)
+
 	if err := w.client.Create(ctx, theme); err != nil {
 		return fmt.Errorf("a user's request failed (I4): create: %w", err)
 	}
+
 	return nil
 }
 
@@ -179,6 +206,7 @@ func (w *World) createFleet(ctx context.Context, namespace, name string) error {
 	if err := w.client.Create(ctx, fleet); err != nil {
 		return fmt.Errorf("a user's request failed (I4): create: %w", err)
 	}
+
 	return nil
 }
 
@@ -192,6 +220,7 @@ func (w *World) TouchFleets(ctx context.Context, ring RingSpec) error {
 			return nil
 		case <-timer.C:
 		}
+
 		fleet := &examplev1alpha1.Fleet{ObjectMeta: metav1.ObjectMeta{Namespace: ring.Namespaces[0], Name: fleetName(i % ring.Fleets)}}
 		if err := w.annotate(context.WithoutCancel(ctx), fleet, touched, record.Now().String()); err != nil {
 			return err
@@ -210,12 +239,15 @@ func (w *World) createIn(ctx context.Context, namespace, name string) error {
 	site.SetGroupVersionKind(websiteKind(w.nextVersion()))
 	site.SetNamespace(namespace)
 	site.SetName(name)
+
 	if name == "" {
 		site.SetGenerateName("generated-")
 	}
+
 	if err := w.client.Create(ctx, site); err != nil {
 		return fmt.Errorf("a user's request failed (I4): create: %w", err)
 	}
+
 	return nil
 }
 
@@ -223,6 +255,7 @@ func (w *World) nextVersion() string {
 	if w.written.Add(1)%2 == 0 {
 		return newVersion
 	}
+
 	return examplev1alpha1.SchemeGroupVersion.Version
 }
 
@@ -231,21 +264,26 @@ func (w *World) Edit(ctx context.Context, name string) error { return w.editIn(c
 
 func (w *World) editIn(ctx context.Context, namespace, name string) error {
 	version := w.nextVersion()
+
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		site := &unstructured.Unstructured{}
 		site.SetGroupVersionKind(websiteKind(version))
+
 		if err := w.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, site); err != nil {
 			return err //nolint:wrapcheck // wrapped below
 		}
+
 		body, _, _ := unstructured.NestedString(site.Object, "spec", "body")
 		if err := unstructured.SetNestedField(site.Object, body+"more ", "spec", "body"); err != nil {
 			return err //nolint:wrapcheck // wrapped below
 		}
+
 		return w.client.Update(ctx, site)
 	})
 	if err != nil {
 		return fmt.Errorf("a user's request failed (I4): update: %w", err)
 	}
+
 	return nil
 }
 
@@ -270,9 +308,11 @@ func (w *World) annotate(ctx context.Context, object client.Object, key string, 
 	if err == nil {
 		err = w.client.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch))
 	}
+
 	if err != nil {
 		return fmt.Errorf("a user's request failed (I4): patch: %w", err)
 	}
+
 	return nil
 }
 
@@ -282,5 +322,6 @@ func (w *World) removeIn(ctx context.Context, namespace, name string) error {
 	if err := w.client.Delete(ctx, site); err != nil {
 		return fmt.Errorf("a user's request failed (I4): delete: %w", err)
 	}
+
 	return nil
 }

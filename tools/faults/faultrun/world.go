@@ -44,9 +44,11 @@ type Member struct {
 func (m *Member) Process() *process.Process {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+
 	if len(m.processes) == 0 {
 		return nil
 	}
+
 	return m.processes[len(m.processes)-1]
 }
 
@@ -54,10 +56,12 @@ func (m *Member) Process() *process.Process {
 func (m *Member) Lives() []process.Life {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+
 	var lives []process.Life
 	for _, p := range m.processes {
 		lives = append(lives, p.Lives()...)
 	}
+
 	return lives
 }
 
@@ -89,12 +93,15 @@ func (s *Runner) enter(ctx context.Context, dir string, c Case) (*World, error) 
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make a directory for logs: %w", err)
 	}
+
 	if err := s.clear(ctx, c.rings()); err != nil {
 		return nil, err
 	}
+
 	w := &World{Runner: s, dir: dir, members: map[string]*Member{}, shards: map[string]bool{}, phase: Begin}
 	recording, stop := context.WithCancel(context.WithoutCancel(ctx))
 	w.stop = stop
+
 	for _, spec := range c.rings() {
 		recorder, err := record.Start(recording, s.plane.Config, record.Options{
 			Ring: spec.Name, LeaseNamespace: shardNamespace, Objects: spec.recorded(),
@@ -102,11 +109,14 @@ func (s *Runner) enter(ctx context.Context, dir string, c Case) (*World, error) 
 		if err != nil {
 			return w, fmt.Errorf("begin to record: %w", err)
 		}
+
 		w.rings = append(w.rings, &ring{RingSpec: spec, recorder: recorder})
 	}
+
 	if err := w.addServices(c); err != nil {
 		return w, err
 	}
+
 	for _, r := range w.rings {
 		for _, name := range r.Shards {
 			if err := w.add(&Member{Name: name, binary: r.binary(), ring: r.Name, args: r.shardArgs(name, c)}); err != nil {
@@ -115,21 +125,25 @@ func (s *Runner) enter(ctx context.Context, dir string, c Case) (*World, error) 
 		}
 	}
 	s.setCurrent(w)
+
 	return w, nil
 }
 
 func (w *World) addServices(c Case) error {
 	webhook := ""
+
 	for i := range c.replicas() {
 		for _, binary := range c.services() {
 			name := binary
 			if i > 0 {
 				name = fmt.Sprint(binary, "-", i+1)
 			}
+
 			args := []string{"--metrics-bind-address=0", "--health-probe-bind-address=0", "--leader-elect=false"}
 			if c.replicas() > 1 {
 				args = append(args[:2], "--leader-elect-lease-duration=2s", "--leader-elect-renew-deadline=1500ms", "--leader-elect-retry-period=300ms")
 			}
+
 			switch binary {
 			case Rebalancer:
 				args = append(args, "--settle-period=100ms", "--drain-timeout=5s")
@@ -138,6 +152,7 @@ func (w *World) addServices(c Case) error {
 				if err != nil {
 					return err
 				}
+
 				w.queries = append(w.queries, free[0])
 				args = append(args[:2:2], "--plaintext", "--grpc-bind-address="+free[0]) // without leader election
 			case Assigner:
@@ -145,16 +160,20 @@ func (w *World) addServices(c Case) error {
 				if err != nil {
 					return err
 				}
+
 				if webhook == "" {
 					webhook = free[0] // the API server calls only the first replica
 				}
+
 				args = append(args, services.Webhook(free[0], webhook)...)
 			}
+
 			if err := w.add(&Member{Name: name, binary: binary, args: args}); err != nil {
 				return err
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -164,8 +183,10 @@ func (w *World) add(m *Member) error {
 	if err != nil {
 		return fmt.Errorf("make the proxy of %s: %w", m.Name, err)
 	}
+
 	m.Proxy, m.args = p, append(m.args, "--kubeconfig="+w.kubeconfigPath(m.Name))
 	w.members[m.Name], w.order = m, append(w.order, m)
+
 	return p.Kubeconfig(w.kubeconfigs[m.binary], w.kubeconfigPath(m.Name))
 }
 
@@ -177,6 +198,7 @@ func uncounted(w proxy.Write) bool {
 	case "leases":
 		return w.Namespace == v1alpha1.SystemNamespace
 	}
+
 	return false
 }
 
@@ -186,11 +208,13 @@ func (w *World) Member(name string) *Member { return w.members[name] }
 // Members returns all services, or all shards.
 func (w *World) Members(shards bool) []*Member {
 	var found []*Member
+
 	for _, m := range w.order {
 		if m.IsShard() == shards {
 			found = append(found, m)
 		}
 	}
+
 	return found
 }
 
@@ -198,12 +222,14 @@ func (w *World) Members(shards bool) []*Member {
 func (w *World) Phase() Phase {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	return w.phase
 }
 
 func (w *World) enterPhase(p Phase) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	w.phase = p
 }
 
@@ -214,6 +240,7 @@ func (w *World) Start(m *Member) error {
 	}
 	m.mu.Lock() // held until the process is known
 	defer m.mu.Unlock()
+
 	spec := process.Spec{
 		Name: m.Name, Path: filepath.Join(w.bin, m.binary), Args: m.args, LogFile: filepath.Join(w.dir, m.Name+".log"), Again: again,
 	}
@@ -222,11 +249,14 @@ func (w *World) Start(m *Member) error {
 			return []string{fmt.Sprintf("--history-file=%s/history-%s-%d.jsonl", w.dir, m.Name, m.histories.Add(1))}
 		}
 	}
+
 	p, err := process.Start(spec, nil)
 	if err != nil {
 		return fmt.Errorf("start a process: %w", err)
 	}
+
 	m.processes = append(m.processes, p)
+
 	return nil
 }
 
@@ -234,6 +264,7 @@ func (w *World) Start(m *Member) error {
 func (w *World) Expect(shard string, holds bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	if holds {
 		w.shards[shard] = true
 	} else {
@@ -245,6 +276,7 @@ func (w *World) Expect(shard string, holds bool) {
 func (w *World) Froze(f check.Frozen) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	w.frozen = append(w.frozen, f)
 }
 
@@ -252,23 +284,28 @@ func (w *World) Froze(f check.Frozen) {
 func (w *World) leave() error {
 	err := w.endAll()
 	w.setCurrent(nil)
+
 	for _, m := range w.order {
 		m.Proxy.Stop()
 	}
 	w.stop()
+
 	for _, r := range w.rings {
 		r.recorder.Wait()
 	}
+
 	return err
 }
 
 func (w *World) endAll() error {
 	var errs []error
+
 	for _, m := range w.order {
 		if p := m.Process(); p != nil {
 			errs = append(errs, p.Destroy())
 		}
 	}
+
 	return errors.Join(errs...)
 }
 

@@ -46,14 +46,17 @@ func run(ctx context.Context, o *program.Options) error {
 	if err != nil {
 		return err
 	}
+
 	leases, err := coordinationv1.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("make a client for the Lease: %w", err)
 	}
+
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return fmt.Errorf("make a scheme: %w", err)
 	}
+
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme: scheme, Metrics: server.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
 		Cache: cache.Options{DefaultLabelSelector: labels.SelectorFromSet(labels.Set{shardingv1alpha1.ShardLabel(o.Ring): o.Name})},
@@ -69,6 +72,7 @@ func run(ctx context.Context, o *program.Options) error {
 	if err != nil {
 		return fmt.Errorf("set up the manager: %w", err)
 	}
+
 	return o.Run(ctx, mgr, func(r program.Recorder) error { return add(ctx, mgr, o, r) })
 }
 
@@ -78,6 +82,7 @@ func add(ctx context.Context, mgr ctrl.Manager, o *program.Options, recorder pro
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.Ship{}, fleet.OwnerIndex, fleet.ByOwner); err != nil {
 		return fmt.Errorf("index the ships of fleets: %w", err)
 	}
+
 	for _, controller := range []struct {
 		name      string
 		main, own client.Object
@@ -87,12 +92,14 @@ func add(ctx context.Context, mgr ctrl.Manager, o *program.Options, recorder pro
 		{"fleet", &v1alpha1.Fleet{}, &v1alpha1.Ship{}, fleet.New(c)},
 	} {
 		recorded := recorder.Reconciler(history.Subject{Controller: controller.name, Object: controller.main, Reader: c}, controller.inner)
+
 		err := ctrl.NewControllerManagedBy(mgr).Named(controller.name).For(controller.main).Owns(controller.own).
 			Complete(&sharded{client: c, empty: controller.main, shard: o.Name, ring: o.Ring, inner: recorded})
 		if err != nil {
 			return fmt.Errorf("set up the controller %s: %w", controller.name, err)
 		}
 	}
+
 	return nil
 }
 
@@ -110,12 +117,15 @@ func (s *sharded) Reconcile(ctx context.Context, req reconcile.Request) (reconci
 	if err := s.client.Get(ctx, req.NamespacedName, obj); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
+
 	if obj.GetLabels()[shardingv1alpha1.ShardLabel(s.ring)] != s.shard {
 		return reconcile.Result{}, nil
 	}
+
 	if _, drained := obj.GetLabels()[shardingv1alpha1.DrainLabel(s.ring)]; !drained {
 		return s.inner.Reconcile(ctx, req) //nolint:wrapcheck // unchanged
 	}
+
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"resourceVersion": obj.GetResourceVersion(),
 		"labels":          map[string]any{shardingv1alpha1.ShardLabel(s.ring): nil, shardingv1alpha1.DrainLabel(s.ring): nil},
@@ -123,8 +133,10 @@ func (s *sharded) Reconcile(ctx context.Context, req reconcile.Request) (reconci
 	if err == nil {
 		err = s.client.Patch(ctx, obj, client.RawPatch(types.MergePatchType, patch))
 	}
+
 	if client.IgnoreNotFound(err) != nil {
 		return reconcile.Result{}, fmt.Errorf("release an object: %w", err)
 	}
+
 	return reconcile.Result{}, nil
 }

@@ -45,6 +45,7 @@ func Flags() *Options {
 	pflag.DurationVar(&o.RetryPeriod, "lease-retry-period", 0, "time between renewals")
 	pflag.DurationVar(&o.work, "work-duration", 0, "make each reconcile take longer by this time")
 	pflag.StringVar(&o.historyFile, "history-file", "", "append each reconcile's start and end to this file")
+
 	return o
 }
 
@@ -53,10 +54,12 @@ func Main(run func(context.Context) error) (code int) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	ctrl.SetLogger(funcr.New(func(prefix, args string) { fmt.Fprintln(os.Stderr, prefix, args) }, funcr.Options{LogTimestamp: true}))
+
 	if err := run(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		return 1
 	}
+
 	return 0
 }
 
@@ -66,7 +69,9 @@ func (o *Options) Config() (*rest.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the kubeconfig: %w", err)
 	}
+
 	config.QPS, config.Burst = 100, 200
+
 	return config, nil
 }
 
@@ -76,15 +81,19 @@ func (o *Options) Run(ctx context.Context, mgr ctrl.Manager, add func(Recorder) 
 	if err != nil {
 		return fmt.Errorf("open the history: %w", err)
 	}
+
 	if err := add(Recorder{work: o.work, history: history.NewRecorder(file, os.Getpid(), o.Name, now)}); err != nil {
 		return errors.Join(err, file.Close())
 	}
+
 	if err := mgr.Start(ctx); err != nil {
 		return fmt.Errorf("run the shard: %w", err) // workers may still write their history
 	}
+
 	if err := file.Close(); err != nil {
 		return fmt.Errorf("close the history: %w", err)
 	}
+
 	return nil
 }
 

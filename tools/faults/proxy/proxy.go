@@ -82,14 +82,17 @@ func Start(o Options) (*Proxy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the address of the API server: %w", err)
 	}
+
 	authorities, err := rest.TLSConfigFor(&rest.Config{TLSClientConfig: rest.TLSClientConfig{CAData: o.Server.CAData}})
 	if err != nil {
 		return nil, fmt.Errorf("prepare TLS to the API server: %w", err)
 	}
+
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("listen for %s: %w", o.Name, err)
 	}
+
 	p := &Proxy{
 		name: o.Name, listener: listener, clock: o.Clock, ignore: o.Ignore,
 		upstream: &http.Transport{TLSClientConfig: authorities, ForceAttemptHTTP2: true, DisableCompression: true},
@@ -105,10 +108,12 @@ func Start(o Options) (*Proxy, error) {
 		ErrorHandler:   func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 		ErrorLog:       log.New(io.Discard, "", 0),
 	}
+
 	certificate, err := identity()
 	if err != nil {
 		return nil, errors.Join(err, listener.Close())
 	}
+
 	p.server = &http.Server{
 		TLSConfig: &tls.Config{Certificates: []tls.Certificate{certificate.pair}, MinVersion: tls.VersionTLS12},
 		// HTTP/1.1 alone: to abort an answer is to close a connection then.
@@ -117,6 +122,7 @@ func Start(o Options) (*Proxy, error) {
 		ErrorLog:     log.New(io.Discard, "", 0),
 	}
 	p.running.Go(func() { _ = p.server.ServeTLS(listener, "", "") }) // ends when it is closed
+
 	return p, nil
 }
 
@@ -139,10 +145,12 @@ var identity = sync.OnceValues(func() (certificate, error) {
 	if err != nil {
 		return certificate{}, fmt.Errorf("make a certificate: %w", err)
 	}
+
 	pair, err := tls.X509KeyPair(pem, key)
 	if err != nil {
 		return certificate{}, fmt.Errorf("read a certificate: %w", err)
 	}
+
 	return certificate{pair, pem}, nil
 })
 
@@ -163,16 +171,20 @@ func (p *Proxy) Kubeconfig(from, to string) error {
 	if err != nil {
 		return err
 	}
+
 	config, err := clientcmd.LoadFromFile(from)
 	if err != nil {
 		return fmt.Errorf("read the kubeconfig of %s: %w", p.name, err)
 	}
+
 	for _, cluster := range config.Clusters {
 		cluster.Server, cluster.CertificateAuthorityData = "https://"+p.listener.Addr().String(), certificate.pem
 	}
+
 	if err := clientcmd.WriteToFile(*config, to); err != nil {
 		return fmt.Errorf("write the kubeconfig of %s: %w", p.name, err)
 	}
+
 	return nil
 }
 
@@ -180,6 +192,7 @@ func (p *Proxy) Kubeconfig(from, to string) error {
 func (p *Proxy) Hook(hook func(Write) Action) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	p.hook = hook
 }
 
@@ -187,6 +200,7 @@ func (p *Proxy) Hook(hook func(Write) Action) {
 func (p *Proxy) Done() []Done {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	return slices.Clone(p.done)
 }
 
@@ -201,11 +215,13 @@ func (p *Proxy) Watches(w Watching) {
 // CloseWatches closes all watches. Held events are lost; clients watch again from the last version that they have seen.
 func (p *Proxy) CloseWatches() {
 	p.mu.Lock()
+
 	all := make([]*stream, 0, len(p.streams))
 	for s := range p.streams {
 		all = append(all, s)
 	}
 	p.mu.Unlock()
+
 	for _, s := range all {
 		s.close(io.EOF)
 	}
@@ -224,6 +240,7 @@ func (p *Proxy) Cut() {
 func (p *Proxy) Restore() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	if p.isCut {
 		p.isCut = false
 		p.alive, p.cut = context.WithCancel(context.Background())
@@ -233,12 +250,14 @@ func (p *Proxy) Restore() {
 func (p *Proxy) watching() policy {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	return p.policy
 }
 
 func (p *Proxy) track(s *stream) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	p.streams[s] = struct{}{}
 }
 
@@ -253,21 +272,26 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, forward http.Handl
 	p.mu.Lock()
 	alive := p.alive
 	p.mu.Unlock()
+
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(alive, cancel)()
+
 	if alive.Err() != nil {
 		panic(http.ErrAbortHandler)
 	}
+
 	write, ok := parse(r)
 	if !ok || p.ignore != nil && p.ignore(write) {
 		forward.ServeHTTP(w, r.WithContext(ctx))
 		return
 	}
+
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		panic(http.ErrAbortHandler)
 	}
+
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	write.Body, write.Client = body, p.name
 
@@ -281,6 +305,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, forward http.Handl
 		// A write that may be applied is completed and recorded even if the client is gone.
 		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		defer cancel()
+
 		under := &underway{write: write, action: action, alive: alive}
 		forward.ServeHTTP(lossy(w, under), r.WithContext(context.WithValue(ctx, key{}, under)))
 	}
@@ -293,9 +318,11 @@ func (p *Proxy) ask(w *Write) Action {
 	w.Number = p.number
 	hook := p.hook
 	p.mu.Unlock()
+
 	if hook == nil {
 		return Action{}
 	}
+
 	return hook(*w)
 }
 
@@ -313,6 +340,7 @@ func lossy(w http.ResponseWriter, under *underway) http.ResponseWriter {
 	if under.action.Lose && under.action.Status != 0 {
 		return &replaced{ResponseWriter: w, status: under.action.Status}
 	}
+
 	return w
 }
 
@@ -336,9 +364,11 @@ func (p *Proxy) answered(response *http.Response) error {
 	if under, ok := response.Request.Context().Value(key{}).(*underway); ok {
 		return p.written(response, under)
 	}
+
 	if response.StatusCode == http.StatusOK && isWatch(response.Request.URL) {
 		response.Body = newStream(p, response.Body)
 	}
+
 	return nil
 }
 
@@ -347,6 +377,7 @@ func isWatch(u *url.URL) bool {
 	case "1", "true":
 		return true
 	}
+
 	return false
 }
 
@@ -356,23 +387,28 @@ func (p *Proxy) written(response *http.Response, under *underway) error {
 	if err != nil {
 		return fmt.Errorf("read the answer to %s: %w", under.write, err)
 	}
+
 	_ = response.Body.Close() // it was read to its end
 	response.Body = io.NopCloser(bytes.NewReader(body))
 
 	var object struct {
 		Metadata metav1.ObjectMeta `json:"metadata"`
 	}
+
 	_ = json.Unmarshal(body, &object) // other responses have no version
 	done := Done{Write: under.write, Status: response.StatusCode, ResourceVersion: object.Metadata.ResourceVersion, Lost: under.action.Lose}
 	p.mu.Lock()
 	p.done = append(p.done, done)
 	p.mu.Unlock()
+
 	if under.action.Applied != nil {
 		under.action.Applied(done)
 	}
+
 	if under.action.Lose && under.action.Status == 0 || under.alive.Err() != nil {
 		return errLost
 	}
+
 	return nil
 }
 

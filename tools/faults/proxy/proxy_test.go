@@ -52,6 +52,7 @@ func newWorld(t *testing.T) *world {
 	require.NoError(t, err)
 	t.Cleanup(p.Stop)
 	t.Cleanup(func() { w.client.CloseIdleConnections() })
+
 	w.proxy = p
 
 	dir := t.TempDir()
@@ -66,7 +67,9 @@ func newWorld(t *testing.T) *world {
 	w.base = config.Host
 	transport, err := rest.HTTPClientFor(config)
 	require.NoError(t, err)
+
 	w.client = transport
+
 	return w
 }
 
@@ -74,6 +77,7 @@ func (w *world) answer(out http.ResponseWriter, r *http.Request) {
 	if r.URL.Query().Get("watch") != "" {
 		out.WriteHeader(http.StatusOK)
 		_ = http.NewResponseController(out).Flush()
+
 		for {
 			select {
 			case e := <-w.events:
@@ -84,8 +88,10 @@ func (w *world) answer(out http.ResponseWriter, r *http.Request) {
 			}
 		}
 	}
+
 	if r.Method != http.MethodGet {
 		w.writes.Add(1)
+
 		if w.hold != nil {
 			<-w.hold
 		}
@@ -97,12 +103,15 @@ func (w *world) do(method, path, body string) (status int, text string, err erro
 	request, err := http.NewRequestWithContext(w.Context(), method, w.base+path, strings.NewReader(body))
 	require.NoError(w, err)
 	request.Header.Set("Accept", "application/vnd.kubernetes.protobuf;as=X,application/json")
+
 	response, err := w.client.Do(request)
 	if err != nil {
 		return 0, "", err
 	}
 	defer response.Body.Close()
+
 	content, err := io.ReadAll(response.Body)
+
 	return response.StatusCode, string(content), err
 }
 
@@ -110,11 +119,13 @@ const object = "/apis/g.example/v1/namespaces/n/things/a"
 
 func TestWritesAreNumberedAndRecorded(t *testing.T) {
 	w := newWorld(t)
+
 	var seen []string
 	w.proxy.Hook(func(write proxy.Write) proxy.Action {
 		seen = append(seen, fmt.Sprint(write.Number, " ", write, " ", write.Group))
 		return proxy.Action{}
 	})
+
 	for _, r := range [][2]string{
 		{"GET", object}, {"PATCH", object + "/status"}, {"POST", "/api/v1/namespaces/n/events"},
 		{"POST", "/api/v1/namespaces"}, {"DELETE", "/api/v1/nodes/x"}, {"POST", "/version"},
@@ -125,6 +136,7 @@ func TestWritesAreNumberedAndRecorded(t *testing.T) {
 		require.Contains(t, text, "application/json;as=X,application/json", "no protobuf")
 	}
 	require.Equal(t, []string{"1 PATCH things/status n/a g.example", "2 POST namespaces ", "3 DELETE nodes x "}, seen)
+
 	done := w.proxy.Done()
 	require.Len(t, done, 3)
 	require.Equal(t, "7", done[0].ResourceVersion)
@@ -181,18 +193,22 @@ func (w *world) watch() <-chan string {
 	require.NoError(w, err)
 	response, err := w.client.Do(request) //nolint:bodyclose // by whoever reads it
 	require.NoError(w, err)
+
 	lines := make(chan string, 16)
+
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		defer close(lines)
 		defer response.Body.Close()
+
 		for in := bufio.NewScanner(response.Body); in.Scan(); {
 			lines <- in.Text()
 		}
 	}()
 	w.Cleanup(func() { <-ended })
 	w.Cleanup(w.proxy.Stop)
+
 	return lines
 }
 
@@ -224,6 +240,7 @@ func TestWatches(t *testing.T) {
 	w.expect(lines, `{"type":"THREE"}`)
 
 	w.proxy.Watches(proxy.Watching{Delay: 100 * time.Millisecond})
+
 	begin := time.Now()
 	w.events <- "LATE"
 	w.expect(lines, `{"type":"LATE"}`)
@@ -256,12 +273,14 @@ func TestWriteIsRecordedThoughItsClientIsGone(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	request, err := http.NewRequestWithContext(ctx, http.MethodPatch, w.base+object, strings.NewReader(`{}`))
 	require.NoError(t, err)
+
 	go func() {
 		for w.writes.Load() == 0 {
 			runtime.Gosched()
 		}
 		cancel()
 	}()
+
 	response, err := w.client.Do(request)
 	if err == nil {
 		defer response.Body.Close()

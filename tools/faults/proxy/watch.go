@@ -45,6 +45,7 @@ func newStream(p *Proxy, body io.ReadCloser) io.ReadCloser {
 	p.running.Go(func() { s.read(events) })
 	p.running.Go(func() { s.write(events) })
 	p.track(s)
+
 	return &watchBody{PipeReader: in, stream: s}
 }
 
@@ -72,12 +73,15 @@ func (s *stream) close(err error) {
 
 func (s *stream) read(events chan<- event) {
 	defer close(events)
+
 	in := json.NewDecoder(s.body)
+
 	for {
 		var text json.RawMessage
 		if err := in.Decode(&text); err != nil {
 			return // the end of the watch
 		}
+
 		select {
 		case events <- event{text: append(text, '\n'), at: s.proxy.clock.Now()}:
 		case <-s.over:
@@ -88,14 +92,17 @@ func (s *stream) read(events chan<- event) {
 
 func (s *stream) write(events <-chan event) {
 	defer s.close(io.EOF)
+
 	for e := range events {
 		drop, ok := s.await(e)
 		if !ok {
 			return
 		}
+
 		if drop {
 			continue
 		}
+
 		if _, err := s.out.Write(e.text); err != nil {
 			return
 		}
@@ -106,6 +113,7 @@ func (s *stream) write(events <-chan event) {
 func (s *stream) await(e event) (drop, ok bool) {
 	for {
 		now := s.proxy.watching()
+
 		due := e.at.Add(now.Delay).Sub(s.proxy.clock.Now())
 		switch {
 		case now.Drop:
@@ -115,6 +123,7 @@ func (s *stream) await(e event) (drop, ok bool) {
 		case due <= 0:
 			return false, true
 		}
+
 		timer := s.proxy.clock.NewTimer(due)
 		select {
 		case <-now.changed:

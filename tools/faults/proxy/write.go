@@ -28,6 +28,7 @@ func (w Write) String() string {
 	if w.Subresource != "" {
 		target += "/" + w.Subresource
 	}
+
 	return strings.TrimSpace(w.Method + " " + target + " " + strings.Trim(w.Namespace+"/"+w.Name, "/"))
 }
 
@@ -41,6 +42,7 @@ func (w Write) Labels() map[string]*string {
 	if json.Unmarshal(w.Body, &body) != nil {
 		return nil
 	}
+
 	return body.Metadata.Labels
 }
 
@@ -74,6 +76,7 @@ func parse(request *http.Request) (w Write, ok bool) {
 	default:
 		return Write{}, false
 	}
+
 	w.Method = request.Method
 	// /api/<version>/... and /apis/<group>/<version>/...
 	path := strings.Split(strings.Trim(request.URL.Path, "/"), "/")
@@ -85,15 +88,19 @@ func parse(request *http.Request) (w Write, ok bool) {
 	default:
 		return Write{}, false
 	}
+
 	if len(path) > 2 && path[0] == "namespaces" {
 		w.Namespace, path = path[1], path[2:]
 	}
+
 	w.Resource = path[0]
 	if len(path) > 1 {
 		w.Name = path[1]
 	}
+
 	if len(path) > 2 {
 		w.Subresource = path[2]
 	}
+
 	return w, true
 }

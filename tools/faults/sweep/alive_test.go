@@ -25,6 +25,7 @@ func taken(ctx context.Context, w *faultrun.World, shard string) error {
 				return nil
 			}
 		}
+
 		return []string{"it is not"}
 	})
 }
@@ -32,26 +33,31 @@ func taken(ctx context.Context, w *faultrun.World, shard string) error {
 // TestBusy has objects move in the middle of work on them and on what they control.
 func TestBusy(t *testing.T) {
 	s := theSuite(t)
+
 	const work = 300 * time.Millisecond
 	s.run(t, faultrun.Case{
 		Name: "objects move while they are worked on", WorkDuration: work,
 		During: during{faultrun.Join: func(ctx context.Context, w *faultrun.World) error {
 			return w.Await(ctx, "objects are given up", func() []string {
 				sites := slices.DeleteFunc(w.Newest(), func(v check.Version) bool { return v.Kind != check.Website || v.Deleted })
+
 				asked := slices.ContainsFunc(sites, func(v check.Version) bool { return v.Draining })
 				if !asked { // a change would keep an object from being given up
 					for _, change := range []func(context.Context, string) error{w.Edit, w.Touch} {
 						for _, v := range sites {
 							_ = change(ctx, v.Name) // it may not be there yet
 						}
+
 						if err := wait(ctx, work/2); err != nil {
 							return []string{err.Error()}
 						}
 					}
 				}
+
 				if len(w.GivenUp()) > 0 {
 					return nil
 				}
+
 				return []string{"none was"}
 			})
 		}},
@@ -77,22 +83,28 @@ func TestStaleAssigner(t *testing.T) {
 				for i := range 24 {
 					errs = append(errs, w.Create(ctx, fmt.Sprintf("stale-%d", i)))
 				}
+
 				err := errors.Join(append(errs, w.Await(ctx, "a new object that belongs to the new shard was given to another one, for the assigner knows no better", func() []string {
 					versions, err := w.Versions()
 					first := map[string]string{}
+
 					for _, v := range versions {
 						if v.Kind != check.Website || v.Shard == "" || !strings.HasPrefix(v.Name, "stale-") {
 							continue
 						}
+
 						if first[v.UID] == "" {
 							first[v.UID] = v.Shard
 						}
+
 						if v.Shard == "d" && first[v.UID] != "d" {
 							return nil
 						}
 					}
+
 					return []string{fmt.Sprintf("none was, but %d were made (%v)", len(first), err)}
 				}))...)
+
 				return errors.Join(err, hold(false)(ctx, w))
 			},
 			faultrun.Fail: func(ctx context.Context, w *faultrun.World) error {
@@ -112,6 +124,7 @@ func TestReplicas(t *testing.T) {
 				services[i] += "-2"
 			}
 		}
+
 		return services
 	}
 	kill := func(second bool) func(context.Context, *faultrun.World) error {
@@ -120,6 +133,7 @@ func TestReplicas(t *testing.T) {
 			for _, name := range of(second, faultrun.LeaseMonitor, faultrun.Assigner, faultrun.Rebalancer) {
 				errs = append(errs, w.Member(name).Process().Kill())
 			}
+
 			return errors.Join(errs...)
 		}
 	}
@@ -133,10 +147,12 @@ func TestReplicas(t *testing.T) {
 			for _, name := range names {
 				_ = w.Member(name).Process().Freeze() // one that is gone is frozen enough
 			}
+
 			err := w.AwaitInPlace(ctx)
 			for _, name := range names {
 				err = errors.Join(err, w.Member(name).Process().Thaw())
 			}
+
 			return err
 		}
 	}
@@ -149,6 +165,7 @@ func TestReplicas(t *testing.T) {
 		for _, m := range w.Members(false) {
 			errs = append(errs, m.Process().Kill())
 		}
+
 		return errors.Join(errs...)
 	}
 	s.run(t, killed, frozen, faultrun.Case{
@@ -166,13 +183,16 @@ func TestDisconnected(t *testing.T) {
 		for _, m := range w.Members(false) {
 			m.Proxy.Cut()
 		}
+
 		return nil
 	}
 	restore := func(ctx context.Context, w *faultrun.World) error {
 		err := wait(ctx, 2500*time.Millisecond)
+
 		for _, m := range w.Members(false) {
 			m.Proxy.Restore()
 		}
+
 		return err
 	}
 	shardCut := faultrun.Case{
@@ -180,17 +200,21 @@ func TestDisconnected(t *testing.T) {
 		During: during{faultrun.Join: func(ctx context.Context, w *faultrun.World) error {
 			c := w.Member("c")
 			c.Proxy.Cut()
+
 			if err := taken(ctx, w, "c"); err != nil {
 				return err
 			}
+
 			if w.AtWork("c") {
 				return errors.New("I1: the shard is at work, though its Lease was taken")
 			}
 			w.Expect("c", false)
+
 			err := w.Await(ctx, "the shard has ended with an error", func() []string {
 				if first := c.Lives()[0]; first.Ended.IsZero() || first.Err == nil {
 					return []string{"it has not"}
 				}
+
 				return nil
 			})
 			if err := errors.Join(err, w.AwaitInPlace(ctx)); err != nil {
@@ -198,6 +222,7 @@ func TestDisconnected(t *testing.T) {
 			}
 			w.Expect("c", true)
 			c.Proxy.Restore()
+
 			return nil
 		}},
 	}
@@ -212,6 +237,7 @@ func TestDisconnected(t *testing.T) {
 // wakes it. It may end the reconciles that it was in, with writes that fail; it must not begin another one, and must end.
 func TestFrozen(t *testing.T) {
 	s := theSuite(t)
+
 	var rounds []faultrun.Case
 	for i := range 3 {
 		rounds = append(rounds, faultrun.Case{
@@ -224,6 +250,7 @@ func TestFrozen(t *testing.T) {
 
 func freezeAtWork(ctx context.Context, w *faultrun.World) error {
 	const name = "b"
+
 	b := w.Member(name)
 	for _, v := range w.Newest() {
 		if v.Kind == check.Website && !v.Deleted && v.Shard == name {
@@ -232,17 +259,21 @@ func freezeAtWork(ctx context.Context, w *faultrun.World) error {
 			}
 		}
 	}
+
 	if err := w.Await(ctx, "shard b is at work", func() []string {
 		if w.AtWork(name) {
 			return nil
 		}
+
 		return []string{"it is not"}
 	}); err != nil {
 		return err
 	}
+
 	if err := b.Process().Freeze(); err != nil {
 		return err
 	}
+
 	from, pid := record.Now(), b.Process().PID()
 	b.Process().MayEnd()
 	w.Expect(name, false)
@@ -250,39 +281,48 @@ func freezeAtWork(ctx context.Context, w *faultrun.World) error {
 	before := len(b.Proxy.Done())
 	err = errors.Join(err, b.Process().Thaw())
 	w.Froze(check.Frozen{PID: pid, From: from, Until: record.Now()})
+
 	if err != nil {
 		return err
 	}
+
 	return errors.Join(awaitEnd(b), staleWrites(b.Proxy.Done()[before:]), w.Start(b))
 }
 
 // awaitEnd waits until a process has ended by itself.
 func awaitEnd(m *faultrun.Member) error {
 	const soon = 5 * time.Second
+
 	timer := time.NewTimer(soon)
 	defer timer.Stop()
+
 	select {
 	case <-m.Process().Exited():
 	case <-timer.C:
 		return errors.Join(fmt.Errorf("I1: shard %s still runs %s after it was woken without its Lease", m.Name, soon),
 			m.Process().Destroy())
 	}
+
 	lives := m.Lives()
 	if last := lives[len(lives)-1]; last.Err == nil {
 		return fmt.Errorf("shard %s has lost its Lease and ended with exit code 0", m.Name)
 	}
+
 	return nil
 }
 
 // staleWrites finds writes of a woken process that got through. Its events may.
 func staleWrites(done []proxy.Done) error {
 	through := slices.DeleteFunc(done, func(d proxy.Done) bool { return d.Status >= http.StatusBadRequest })
+
 	var texts []string
 	for _, d := range through {
 		texts = append(texts, d.String())
 	}
+
 	if len(texts) > 0 {
 		return fmt.Errorf("I1: writes of a process that had lost its Lease got through: %s", strings.Join(texts, ", "))
 	}
+
 	return nil
 }

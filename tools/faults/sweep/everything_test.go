@@ -19,6 +19,7 @@ func TestEverythingAtOnce(t *testing.T) {
 			for _, name := range []string{faultrun.LeaseMonitor, faultrun.Assigner, faultrun.Rebalancer, faultrun.RingQuery} {
 				errs = append(errs, w.Member(name+suffix).Process().Kill())
 			}
+
 			return errors.Join(errs...)
 		}
 	}

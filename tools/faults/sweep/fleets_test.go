@@ -23,10 +23,13 @@ type moving struct {
 func (m moving) play(ctx context.Context, w *faultrun.World) error {
 	loaded, stop := context.WithCancel(ctx)
 	defer stop()
+
 	users, loaded := errgroup.WithContext(loaded)
 	users.Go(func() error { return w.TouchFleets(loaded, m.ring) })
+
 	err := m.around(loaded, w)
 	stop()
+
 	return errors.Join(err, users.Wait())
 }
 
@@ -35,15 +38,18 @@ func (m moving) around(ctx context.Context, w *faultrun.World) error {
 	for i := range m.rounds {
 		name := m.ring.Shards[i%len(m.ring.Shards)]
 		member := w.Member(name)
+
 		lose := func() error { return member.Process().Stop(soon) }
 		if i%3 == 1 {
 			lose = member.Process().Destroy
 		}
 		w.Expect(name, false)
+
 		if err := errors.Join(lose(), w.AwaitInPlace(ctx), w.Start(member), w.AwaitInPlace(ctx)); err != nil {
 			return fmt.Errorf("round %d, shard %s: %w", i+1, name, err)
 		}
 	}
+
 	return nil
 }
 
@@ -54,6 +60,7 @@ func TestFleets(t *testing.T) {
 	m := moving{rounds: 3, ring: faultrun.RingSpec{
 		Name: faultrun.Ring, Namespaces: []string{faultrun.Namespace}, Shards: []string{"a", "b", "c", "d"}, Fleets: 20,
 	}}
+
 	least := 20
 	if os.Getenv(variable) == "all" {
 		m.rounds, m.ring.Fleets, least = 24, 100, 1000
@@ -65,10 +72,12 @@ func TestFleets(t *testing.T) {
 			if err := m.play(ctx, w); err != nil {
 				return err
 			}
+
 			versions, err := w.Versions()
 			if moves := check.Moves(versions); err == nil && moves < least {
 				err = fmt.Errorf("there were %d moves of Fleets, and should be %d", moves, least)
 			}
+
 			return err
 		}},
 	})
@@ -81,6 +90,7 @@ func TestFleetsOfPlainShards(t *testing.T) {
 	if os.Getenv(variable) != "all" {
 		t.Skip("is counted, not judged: FAULTS=all runs it")
 	}
+
 	m := moving{rounds: 12, ring: faultrun.RingSpec{
 		Name: faultrun.Ring, Namespaces: []string{faultrun.Namespace}, Shards: []string{"a", "b", "c", "d"}, Fleets: 50, Plain: true,
 	}}
@@ -92,6 +102,7 @@ func TestFleetsOfPlainShards(t *testing.T) {
 			err := m.play(ctx, w)
 			versions, errOfVersions := w.Versions()
 			moves = check.Moves(versions)
+
 			return errors.Join(err, errOfVersions)
 		}},
 	})

@@ -40,6 +40,7 @@ func (s *event) give() (first bool) {
 func (s *event) await(ctx context.Context, what string, within time.Duration) error {
 	timer := time.NewTimer(within)
 	defer timer.Stop()
+
 	select {
 	case <-s.c:
 		return nil
@@ -62,12 +63,14 @@ type drainDuringWork struct {
 func (d *drainDuringWork) object() (name, shard string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+
 	return d.name, d.shard
 }
 
 // choose makes the Website the one whose drain is held, if there is none yet, and has its shard work.
 func (d *drainDuringWork) choose(ctx context.Context, w *faultrun.World, name string) {
 	d.mu.Lock()
+
 	chosen := d.name == ""
 	if chosen {
 		d.name = name
@@ -78,6 +81,7 @@ func (d *drainDuringWork) choose(ctx context.Context, w *faultrun.World, name st
 		}
 	}
 	d.mu.Unlock()
+
 	if chosen && w.ClearChecksum(ctx, name) == nil {
 		_ = d.working.await(ctx, "the shard works", soon) // During says if it did not
 	}
@@ -89,24 +93,29 @@ func (d *drainDuringWork) prepare(ctx context.Context, w *faultrun.World) {
 			return proxy.Action{}
 		}
 		d.choose(ctx, w, write.Name)
+
 		if name, _ := d.object(); name != write.Name {
 			return proxy.Action{}
 		}
+
 		return proxy.Action{Applied: func(done proxy.Done) {
 			if done.Status == http.StatusOK {
 				d.drained.give()
 			}
 		}}
 	})
+
 	for _, m := range w.Members(true) {
 		m.Proxy.Hook(func(write proxy.Write) proxy.Action {
 			name, shard := d.object()
 			if write.Resource != "configmaps" || write.Name != name || m.Name != shard || !d.working.give() {
 				return proxy.Action{}
 			}
+
 			if d.drained.await(ctx, "the drain is stored", soon) == nil && wait(ctx, beyondHoldOff) == nil {
 				d.over.give()
 			}
+
 			return proxy.Action{}
 		})
 	}
@@ -141,7 +150,9 @@ func (h *heldAcknowledgements) prepare(ctx context.Context, w *faultrun.World) {
 			if write.Resource != "websites" || !set || value != nil || !h.hold(m.Name, write.Name) {
 				return proxy.Action{}
 			}
+
 			_ = h.released.await(ctx, "it may go on", 3*soon) // During says if it was not
+
 			return proxy.Action{}
 		})
 	}
@@ -151,11 +162,13 @@ func (h *heldAcknowledgements) prepare(ctx context.Context, w *faultrun.World) {
 func (h *heldAcknowledgements) hold(shard, name string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+
 	if first, known := h.first[shard]; !known || first == name {
 		h.first[shard] = name
 		return false
 	}
 	h.held[shard]++
+
 	return true
 }
 
@@ -163,6 +176,7 @@ func (h *heldAcknowledgements) hold(shard, name string) bool {
 func (h *heldAcknowledgements) followed(newest []check.Version) []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+
 	for shard, name := range h.first {
 		for _, v := range newest {
 			if h.held[shard] > 0 && v.Kind == check.ConfigMap && v.Name == name && !v.Deleted && v.Shard != "" && v.Shard != shard {
@@ -170,6 +184,7 @@ func (h *heldAcknowledgements) followed(newest []check.Version) []string {
 			}
 		}
 	}
+
 	return []string{fmt.Sprintf("given up: %v, held back: %v", h.first, h.held)}
 }
 
@@ -177,7 +192,9 @@ func (h *heldAcknowledgements) followed(newest []check.Version) []string {
 // control while most of them are still where they were.
 func TestChildrenFollowTheirOwner(t *testing.T) {
 	s := theSuite(t)
+
 	const more = 24 // of which the new shard gets two or three from each
+
 	h := &heldAcknowledgements{first: map[string]string{}, held: map[string]int{}, released: newEvent()}
 	s.run(t, faultrun.Case{
 		Name: "children of objects that are given up and of those that are not yet", Phases: []faultrun.Phase{faultrun.Join},
@@ -187,12 +204,14 @@ func TestChildrenFollowTheirOwner(t *testing.T) {
 			for i := range more {
 				errs = append(errs, w.Create(ctx, fmt.Sprintf("more-%d", i)))
 			}
+
 			return errors.Join(append(errs, w.AwaitInPlace(ctx))...)
 		}},
 		During: during{faultrun.Join: func(ctx context.Context, w *faultrun.World) error {
 			err := w.Await(ctx, "what the first one controls has followed", func() []string { return h.followed(w.Newest()) })
 			err = errors.Join(err, wait(ctx, time.Second)) // all that would move has done so by then
 			h.released.give()
+
 			return err
 		}},
 	})

@@ -40,11 +40,14 @@ func classify(w *faultrun.World, m *faultrun.Member, write proxy.Write) class {
 	if m.IsShard() {
 		who = shard
 	}
+
 	text := write.Method + " " + write.Resource
 	if write.Subresource != "" {
 		text += "/" + write.Subresource
 	}
+
 	var changes []string
+
 	for label, value := range write.Labels() {
 		kind, _, _ := strings.Cut(label, ".") // shard or drain
 		switch {
@@ -58,6 +61,7 @@ func classify(w *faultrun.World, m *faultrun.Member, write proxy.Write) class {
 		}
 	}
 	slices.Sort(changes)
+
 	return class{who: who, phase: w.Phase(), write: strings.Join(append([]string{text}, changes...), " ")}
 }
 
@@ -71,10 +75,12 @@ type counter struct {
 func (c *counter) next(of class) point {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	if c.counts == nil {
 		c.counts = map[class]int{}
 	}
 	c.counts[of]++
+
 	return point{of, c.counts[of]}
 }
 
@@ -82,14 +88,17 @@ func (c *counter) next(of class) point {
 func (c *counter) classes() []class {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	var all []class
 	for k := range c.counts {
 		all = append(all, k)
 	}
+
 	order := []faultrun.Phase{faultrun.Begin, faultrun.Join, faultrun.Fail, faultrun.Delete}
 	slices.SortFunc(all, func(a, b class) int {
 		return cmp.Or(cmp.Compare(a.who, b.who), cmp.Compare(slices.Index(order, a.phase), slices.Index(order, b.phase)),
 			cmp.Compare(a.write, b.write))
 	})
+
 	return all
 }

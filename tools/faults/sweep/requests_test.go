@@ -28,14 +28,18 @@ var failures = []struct {
 // all shards, but for the renewals of their Leases.
 func TestWrites(t *testing.T) {
 	s := theSuite(t)
+
 	var cases []faultrun.Case
+
 	for _, f := range failures {
 		for _, shards := range []bool{false, true} {
 			who := "services"
 			if shards {
 				who = "shards"
 			}
+
 			var counted counter
+
 			cases = append(cases, faultrun.Case{Name: f.name + " for writes of " + who, Prepare: func(w *faultrun.World) {
 				for _, m := range w.Members(shards) {
 					m.Proxy.Hook(func(write proxy.Write) proxy.Action {
@@ -43,6 +47,7 @@ func TestWrites(t *testing.T) {
 						if n := counted.next(classify(w, m, write)).ordinal; !renewal && (n == 1 || n == 3) {
 							return f.action
 						}
+
 						return proxy.Action{}
 					})
 				}
@@ -56,6 +61,7 @@ func TestWrites(t *testing.T) {
 func wait(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
+
 	select {
 	case <-timer.C:
 		return nil
@@ -70,7 +76,9 @@ type during = map[faultrun.Phase]func(context.Context, *faultrun.World) error
 func TestWatches(t *testing.T) {
 	s := theSuite(t)
 	everybody := []string{"", faultrun.LeaseMonitor, faultrun.Assigner, faultrun.Rebalancer, shard}
+
 	var cases []faultrun.Case
+
 	for _, who := range everybody {
 		concerned := func(w *faultrun.World) []*faultrun.Member {
 			switch who {
@@ -82,18 +90,22 @@ func TestWatches(t *testing.T) {
 				return []*faultrun.Member{w.Member(who)}
 			}
 		}
+
 		name := who
 		if who == "" {
 			name = "every service"
 		}
+
 		set := func(watching proxy.Watching) func(context.Context, *faultrun.World) error {
 			return func(_ context.Context, w *faultrun.World) error {
 				for _, m := range concerned(w) {
 					m.Proxy.Watches(watching)
 				}
+
 				return nil
 			}
 		}
+
 		cases = append(cases, faultrun.Case{
 			Name:    "events come a second late to " + name,
 			Prepare: func(w *faultrun.World) { _ = set(proxy.Watching{Delay: time.Second})(nil, w) },
@@ -102,10 +114,12 @@ func TestWatches(t *testing.T) {
 			if err := wait(ctx, 2500*time.Millisecond); err != nil {
 				return err
 			}
+
 			for _, m := range concerned(w) {
 				m.Proxy.Watches(proxy.Watching{})
 				m.Proxy.CloseWatches()
 			}
+
 			return nil
 		}
 		cases = append(cases, faultrun.Case{

@@ -68,11 +68,14 @@ var shared struct {
 
 func TestMain(m *testing.M) {
 	ctrllog.SetLogger(logr.Discard()) // else the library prints a stack trace after 30 seconds
+
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+
 	over, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
+
 		select {
 		case <-signals:
 			if s := shared.suite; s != nil {
@@ -82,16 +85,20 @@ func TestMain(m *testing.M) {
 		case <-over:
 		}
 	}()
+
 	code := m.Run()
 	signal.Stop(signals)
 	close(over)
 	<-ended
+
 	if s := shared.suite; s != nil {
 		code = max(code, s.end())
 	}
+
 	if code == 0 {
 		if err := goleak.Find(goleak.IgnoreTopFunction("os/signal.loop")); err != nil {
 			fmt.Fprintln(os.Stderr, "goroutines leaked:", err)
+
 			code = 1
 		}
 	}
@@ -101,6 +108,7 @@ func TestMain(m *testing.M) {
 // theSuite builds the binaries and starts a control plane, once.
 func theSuite(t *testing.T) *suite {
 	t.Helper()
+
 	if os.Getenv(variable) == "" {
 		t.Skip("takes minutes: make test-faults")
 	}
@@ -108,6 +116,7 @@ func theSuite(t *testing.T) *suite {
 		shared.suite, shared.err = newSuite(context.Background()) //nolint:usetesting // outlives this test
 	})
 	require.NoError(t, shared.err)
+
 	return shared.suite
 }
 
@@ -116,24 +125,30 @@ func newSuite(ctx context.Context) (*suite, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	most := mostRunners
+
 	if f := flag.Lookup("test.parallel"); f != nil {
 		if n, ok := f.Value.(flag.Getter).Get().(int); ok {
 			most = min(most, n)
 		}
 	}
+
 	s := &suite{
 		dir: dir, bin: filepath.Join(dir, "bin"), began: time.Now(), most: most,
 		free: make(chan *faultrun.Runner, most), tallies: map[string]*tally{},
 	}
 	root := localplane.Root()
+
 	for _, pkg := range faultrun.Packages {
 		cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", filepath.Join(s.bin, filepath.Base(pkg)), "./"+pkg)
+
 		cmd.Dir = root
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("build %s: %w\n%s", pkg, err, out)
 		}
 	}
+
 	return s, nil
 }
 
@@ -146,14 +161,17 @@ func (s *suite) take(ctx context.Context) (*faultrun.Runner, error) {
 	default:
 	}
 	s.mu.Lock()
+
 	more := s.claimed < s.most
 	if more {
 		s.claimed++
 	}
 	s.mu.Unlock()
+
 	if more {
 		return s.newRunner(ctx)
 	}
+
 	select {
 	case free := <-s.free:
 		return free, nil
@@ -171,16 +189,20 @@ func (s *suite) newRunner(ctx context.Context) (*faultrun.Runner, error) {
 	stopped := s.stopped
 	s.planes = append(s.planes, plane)
 	s.mu.Unlock()
+
 	if stopped {
 		return nil, errors.Join(errors.New("interrupted"), plane.Stop())
 	}
+
 	made, err := faultrun.New(ctx, plane, s.bin)
 	if err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	s.runners = append(s.runners, made)
+
 	return made, nil
 }
 
@@ -190,15 +212,19 @@ func (s *suite) stop() error {
 	runners, planes := slices.Clone(s.runners), slices.Clone(s.planes)
 	s.stopped = true
 	s.mu.Unlock()
+
 	for _, of := range runners {
 		of.Abort()
 	}
+
 	errs := make([]error, len(planes))
+
 	var stopping sync.WaitGroup
 	for i, p := range planes {
 		stopping.Go(func() { errs[i] = p.Stop() })
 	}
 	stopping.Wait()
+
 	return errors.Join(errs...)
 }
 
@@ -206,16 +232,20 @@ func (s *suite) stop() error {
 func (s *suite) end() (code int) {
 	if err := s.stop(); err != nil {
 		fmt.Fprintln(os.Stderr, "stop the control planes:", err)
+
 		code = 1
 	}
 	say("%s", s.summary())
+
 	for _, t := range s.tallies {
 		if t.failed > 0 {
 			say("logs are in %s", s.dir)
 			return code
 		}
 	}
+
 	_ = os.RemoveAll(s.dir) // logs of runs that passed are of no use
+
 	return code
 }
 
@@ -226,32 +256,40 @@ func (s *suite) summary() string {
 		names = append(names, name)
 	}
 	slices.SortFunc(names, func(a, b string) int { return cmp.Compare(s.tallies[a].order, s.tallies[b].order) })
+
 	var out strings.Builder
 	fmt.Fprintf(&out, "\n%-32s %5s %7s %14s\n", "", "runs", "failed", "seconds a run")
+
 	failed := 0
+
 	for _, name := range names {
 		t := s.tallies[name]
 		failed += t.failed
 		fmt.Fprintf(&out, "%-32s %5d %7d %14.1f\n", name, t.runs, t.failed, t.spent.Seconds()/float64(t.runs))
 	}
+
 	wall, used := time.Since(s.began), cpuTime()
 	fmt.Fprintf(&out, "%-32s %5d %7d   in %s on %d control planes; %s of CPU time, %.1f cores busy\n", "all", s.runs, failed,
 		wall.Round(time.Second), len(s.planes), used.Round(time.Second), used.Seconds()/wall.Seconds())
+
 	for _, note := range s.notes {
 		fmt.Fprintln(&out, note)
 	}
+
 	return out.String()
 }
 
 // cpuTime is what this process and those of its children that have ended have used.
 func cpuTime() time.Duration {
 	var sum int64
+
 	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
 		var u unix.Rusage
 		if unix.Getrusage(who, &u) == nil {
 			sum += u.Utime.Nano() + u.Stime.Nano()
 		}
 	}
+
 	return time.Duration(sum)
 }
 
@@ -259,6 +297,7 @@ func cpuTime() time.Duration {
 func (s *suite) note(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	s.notes = append(s.notes, fmt.Sprintf(format, args...))
 }
 
@@ -272,31 +311,39 @@ type trial struct {
 // run plays cases as subtests, begun in this order, as many at a time as there are runners. It returns what came of each.
 func (s *suite) run(t *testing.T, cases ...faultrun.Case) []faultrun.Result {
 	t.Helper()
+
 	trials := make([]trial, len(cases))
 	for i, c := range cases {
 		trials[i] = trial{Case: c}
 	}
+
 	return s.try(t, trials)
 }
 
 // try is run for cases that may be left out; their results are zero.
 func (s *suite) try(t *testing.T, trials []trial) []faultrun.Result {
 	t.Helper()
+
 	results := make([]faultrun.Result, len(trials))
-	var next atomic.Int64
-	var playing sync.WaitGroup
+
+	var (
+		next    atomic.Int64
+		playing sync.WaitGroup
+	)
 	for range min(s.most, len(trials)) {
 		playing.Go(func() {
 			for i := int(next.Add(1)) - 1; i < len(trials); i = int(next.Add(1)) - 1 {
 				if skip := trials[i].Skip; skip != nil && skip() {
 					continue
 				}
+
 				progress := fmt.Sprintf("%d/%d", i+1, len(trials))
 				t.Run(trials[i].Name, func(t *testing.T) { results[i] = s.play(t, progress, trials[i].Case) })
 			}
 		})
 	}
 	playing.Wait()
+
 	return results
 }
 
@@ -305,6 +352,7 @@ func (s *suite) play(t *testing.T, progress string, c faultrun.Case) faultrun.Re
 	t.Helper()
 	on, err := s.take(t.Context())
 	require.NoError(t, err)
+
 	defer func() { s.free <- on }()
 	s.mu.Lock()
 	s.runs++
@@ -316,6 +364,7 @@ func (s *suite) play(t *testing.T, progress string, c faultrun.Case) faultrun.Re
 	took := time.Since(begin)
 
 	test, _, _ := strings.Cut(t.Name(), "/")
+
 	verdict := "ok"
 	if !played.OK() {
 		verdict = "FAILED"
@@ -323,11 +372,13 @@ func (s *suite) play(t *testing.T, progress string, c faultrun.Case) faultrun.Re
 	s.count(test, took, played.OK())
 	say("%s %s %s: %s in %.1f s, %d reconciles, %d versions (%s)%s", test, progress, c.Name,
 		verdict, took.Seconds(), played.Spans, played.Versions, strings.Join(played.Took, ", "), restarts(played))
+
 	if played.OK() {
 		_ = os.RemoveAll(dir) // logs of runs that passed are of no use
 		return played
 	}
 	t.Errorf("run %q failed; its logs and records.txt are in %s\n%s", c.Name, dir, played)
+
 	return played
 }
 
@@ -335,12 +386,14 @@ func (s *suite) play(t *testing.T, progress string, c faultrun.Case) faultrun.Re
 func (s *suite) count(test string, took time.Duration, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	of := s.tallies[test]
 	if of == nil {
 		of = &tally{order: len(s.tallies)}
 		s.tallies[test] = of
 	}
 	of.runs++
+
 	of.spent += took
 	if !ok {
 		of.failed++
@@ -354,5 +407,6 @@ func restarts(r faultrun.Result) string {
 	if len(r.Ended) == 0 {
 		return ""
 	}
+
 	return ", ended by themselves: " + strings.Join(r.Ended, "; ")
 }

@@ -21,7 +21,9 @@ const enough = 9 * time.Minute
 // count plays the scenario without a fault and returns what is written in it.
 func (s *suite) countWrites(t *testing.T) *counter {
 	t.Helper()
+
 	var c counter
+
 	results := s.run(t, faultrun.Case{Name: "no fault, writes are counted", Prepare: func(w *faultrun.World) {
 		for _, m := range append(w.Members(false), w.Members(true)...) {
 			m.Proxy.Hook(func(write proxy.Write) proxy.Action {
@@ -31,6 +33,7 @@ func (s *suite) countWrites(t *testing.T) *counter {
 		}
 	}})
 	require.True(t, results[0].OK(), "no fault was injected")
+
 	return &c
 }
 
@@ -41,12 +44,16 @@ func TestKill(t *testing.T) {
 	every := os.Getenv(variable) == "all"
 	firsts, more := points(counted, every)
 	say("%d kinds of writes; tried are the first of each kind and %d more, each before and after", len(firsts), len(more))
+
 	for _, c := range counted.classes() {
 		say("%4d × %s", counted.counts[c], c)
 	}
 
-	var all []*killing
-	var trials []trial
+	var (
+		all    []*killing
+		trials []trial
+	)
+
 	for i, p := range slices.Concat(firsts, more) {
 		for _, after := range []bool{false, true} {
 			k := &killing{point: p, after: after}
@@ -60,6 +67,7 @@ func TestKill(t *testing.T) {
 	s.try(t, trials)
 
 	left, missed := 0, []string(nil)
+
 	for _, k := range all {
 		switch {
 		case k.left:
@@ -81,7 +89,9 @@ func points(c *counter, every bool) (firsts, more []point) {
 		if renewal && k.phase == faultrun.Begin {
 			continue
 		}
+
 		firsts = append(firsts, point{k, 1})
+
 		n := c.counts[k]
 		switch {
 		case renewal:
@@ -93,6 +103,7 @@ func points(c *counter, every bool) (firsts, more []point) {
 			more = append(more, point{k, n/2 + 1})
 		}
 	}
+
 	return firsts, more
 }
 
@@ -109,6 +120,7 @@ func (k *killing) String() string {
 	if k.after {
 		return "killed after " + k.point.String()
 	}
+
 	return "killed before " + k.point.String()
 }
 
@@ -116,9 +128,11 @@ func (k *killing) String() string {
 // after it was applied.
 func (k *killing) asCase() faultrun.Case {
 	var counted counter
+
 	phases := map[faultrun.Phase][]faultrun.Phase{
 		faultrun.Begin: {}, faultrun.Join: {faultrun.Join}, faultrun.Fail: {faultrun.Join, faultrun.Fail}, faultrun.Delete: {},
 	}
+
 	return faultrun.Case{
 		Name:   k.String(),
 		Phases: phases[k.phase],
@@ -129,10 +143,13 @@ func (k *killing) asCase() faultrun.Case {
 						return proxy.Action{}
 					}
 					k.reached.Store(true)
+
 					if k.after {
 						return proxy.Action{Lose: true, Applied: func(proxy.Done) { _ = m.Process().Kill() }} // one that is gone will do
 					}
+
 					_ = m.Process().Kill()
+
 					return proxy.Action{Abort: true}
 				})
 			}

@@ -48,6 +48,7 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
+
 	s, err := shard.New(shard.Options{
 		Ring: o.Ring, Name: o.Name, Namespace: o.Namespace,
 		LeaseDuration: o.LeaseDuration, RenewDeadline: o.RenewDeadline, RetryPeriod: o.RetryPeriod,
@@ -55,18 +56,24 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return fmt.Errorf("set up the shard: %w", err)
 	}
+
 	kinds := map[schema.GroupVersionKind]schema.GroupVersionKind{}
+
 	var objects []client.Object
+
 	for _, arg := range o.kinds {
 		main, controlled, _ := strings.Cut(arg, "=")
 		m, _ := schema.ParseKindArg(main)
+
 		c, _ := schema.ParseKindArg(controlled)
 		if m == nil || c == nil {
 			return fmt.Errorf("--main %q: want Kind.version.group=Kind.version.group", arg)
 		}
+
 		kinds[*m] = *c
 		objects = append(objects, empty(*m), empty(*c))
 	}
+
 	managerOptions := ctrl.Options{
 		Scheme: clientgoscheme.Scheme, Metrics: server.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
 		Client: client.Options{Cache: &client.CacheOptions{Unstructured: true}},
@@ -74,10 +81,12 @@ func run(ctx context.Context, o options) error {
 	if err := s.ConfigureManager(config, &managerOptions, objects...); err != nil {
 		return fmt.Errorf("set up the shard: %w", err)
 	}
+
 	mgr, err := ctrl.NewManager(config, managerOptions)
 	if err != nil {
 		return fmt.Errorf("set up the manager: %w", err)
 	}
+
 	return o.Run(ctx, mgr, func(r program.Recorder) error {
 		w := &worker{options: o, controlled: kinds, manager: mgr, shard: s, client: s.Client(mgr.GetClient()), recorder: r}
 		for _, obj := range objects {
@@ -85,6 +94,7 @@ func run(ctx context.Context, o options) error {
 				return err
 			}
 		}
+
 		return nil
 	})
 }
@@ -103,11 +113,13 @@ type worker struct {
 func empty(gvk schema.GroupVersionKind) *unstructured.Unstructured {
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(gvk)
+
 	return u
 }
 
 func (w *worker) add(gvk schema.GroupVersionKind) error {
 	obj, name := empty(gvk), strings.ToLower(gvk.Kind)
+
 	inner := reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 		return w.mark(ctx, gvk, req)
 	})
@@ -116,12 +128,15 @@ func (w *worker) add(gvk schema.GroupVersionKind) error {
 			return w.complete(ctx, empty(gvk), empty(controlled), req)
 		}
 	}
+
 	recorded := w.recorder.Reconciler(history.Subject{Controller: name, Object: obj, Reader: w.manager.GetClient()}, inner)
+
 	err := ctrl.NewControllerManagedBy(w.manager).Named(name).For(obj, builder.WithPredicates(w.shard.Predicate())).
 		Complete(w.shard.Reconciler(w.client, obj, recorded))
 	if err != nil {
 		return fmt.Errorf("set up the controller of %s: %w", name, err)
 	}
+
 	return nil
 }
 
@@ -130,6 +145,7 @@ func (w *worker) complete(ctx context.Context, obj, child *unstructured.Unstruct
 	if err := w.client.Get(ctx, req.NamespacedName, obj); err != nil || obj.GetDeletionTimestamp() != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
+
 	if err := w.ensure(ctx, obj, child); err != nil {
 		return reconcile.Result{}, err
 	}
@@ -138,11 +154,13 @@ func (w *worker) complete(ctx context.Context, obj, child *unstructured.Unstruct
 	if observed == obj.GetGeneration() {
 		return reconcile.Result{}, nil
 	}
+
 	before := obj.DeepCopy()
 	obj.Object["status"] = map[string]any{"observedGeneration": obj.GetGeneration(), "conditions": []any{map[string]any{
 		"type": "Ready", "status": "True", "reason": "Rendered", "message": "the page is in the ConfigMap",
 		"observedGeneration": obj.GetGeneration(), "lastTransitionTime": time.Now().UTC().Format(time.RFC3339),
 	}}}
+
 	return again(w.client.Status().Patch(ctx, obj, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})))
 }
 
@@ -150,20 +168,25 @@ func (w *worker) complete(ctx context.Context, obj, child *unstructured.Unstruct
 func (w *worker) ensure(ctx context.Context, obj, child *unstructured.Unstructured) error {
 	child.SetNamespace(cmp.Or(obj.GetNamespace(), w.childNamespace))
 	child.SetName(strings.ToLower(obj.GetKind()) + "-" + w.Ring + "-" + obj.GetName())
+
 	err := w.client.Get(ctx, client.ObjectKeyFromObject(child), child.DeepCopy())
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("read what it controls: %w", err)
 	}
+
 	if err == nil {
 		return nil
 	}
+
 	if err := ctrl.SetControllerReference(obj, child, w.client.Scheme()); err != nil {
 		return fmt.Errorf("control an object: %w", err)
 	}
+
 	err = w.client.Create(ctx, child)
 	if client.IgnoreAlreadyExists(err) != nil { // it may exist without its label
 		return fmt.Errorf("make what it controls: %w", err)
 	}
+
 	return nil
 }
 
@@ -173,17 +196,22 @@ func (w *worker) mark(ctx context.Context, gvk schema.GroupVersionKind, req reco
 	if err := w.client.Get(ctx, req.NamespacedName, obj); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
+
 	key := "faults.clusterring.dev/" + w.Ring
 	if obj.GetAnnotations()[key] != "" {
 		return reconcile.Result{}, nil
 	}
+
 	before := obj.DeepCopy()
+
 	annotations := obj.GetAnnotations()
 	if annotations == nil {
 		annotations = map[string]string{}
 	}
+
 	annotations[key] = "seen"
 	obj.SetAnnotations(annotations)
+
 	return again(w.client.Patch(ctx, obj, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})))
 }
 
@@ -193,5 +221,6 @@ func again(err error) (reconcile.Result, error) {
 	if apierrors.IsConflict(err) {
 		return reconcile.Result{RequeueAfter: soon}, nil
 	}
+
 	return reconcile.Result{}, client.IgnoreNotFound(err)
 }

@@ -81,12 +81,15 @@ func (v Version) String() string {
 	} else {
 		text += fmt.Sprintf(" shard=%q", v.Shard)
 	}
+
 	if v.Draining {
 		text += " draining"
 	}
+
 	if v.Deleted {
 		text += " deleted"
 	}
+
 	return text
 }
 
@@ -136,34 +139,42 @@ func (v Violation) String() string {
 func Check(r Run) []Violation {
 	r.Versions = slices.Clone(r.Versions)
 	slices.SortFunc(r.Versions, func(a, b Version) int { return cmp.Compare(a.Number, b.Number) })
+
 	return slices.Concat(r.overlaps(), r.lateStarts(), r.leavings(), r.unowned(), r.excess())
 }
 
 // excerpt returns the versions of some objects and Leases, and the spans of the objects, between two times.
 func (r Run) excerpt(from, until time.Duration, uids, shards []string) []string {
 	const around = 2 * time.Second
+
 	type line struct {
 		at   time.Duration
 		text string
 	}
+
 	var lines []line
+
 	for _, v := range r.Versions {
 		wanted := slices.Contains(uids, v.UID) || v.Kind == Lease && slices.Contains(shards, v.Name)
 		if wanted && v.At >= from-around && v.At <= until+around {
 			lines = append(lines, line{v.At, v.String()})
 		}
 	}
+
 	for _, s := range r.Spans {
 		if slices.Contains(uids, s.UID) && s.End >= from-around && s.Start <= until+around {
 			lines = append(lines, line{s.Start, describe(s)})
 		}
 	}
 	slices.SortStableFunc(lines, func(a, b line) int { return cmp.Compare(a.at, b.at) })
+
 	const most = 60
+
 	var texts []string
 	for _, l := range lines[:min(most, len(lines))] {
 		texts = append(texts, l.text)
 	}
+
 	return texts
 }
 

@@ -50,6 +50,7 @@ func span(uid, shard string, from, to int) check.Span {
 
 func TestCheck(t *testing.T) {
 	both := []check.Version{lease(1, "a", "a"), lease(2, "b", "b")}
+
 	with := func(versions ...check.Version) []check.Version {
 		return append(append([]check.Version{}, both...), versions...)
 	}
@@ -139,8 +140,10 @@ func TestCheck(t *testing.T) {
 			if test.run.Bound == 0 {
 				test.run.Bound = time.Hour
 			}
+
 			found := check.Check(test.run)
 			require.Len(t, found, len(test.want), "%v", found)
+
 			for i, v := range found {
 				require.True(t, strings.HasPrefix(v.String(), test.want[i]), "%v", v)
 				require.NotEmpty(t, v.Excerpt)
@@ -184,6 +187,7 @@ func TestFinal(t *testing.T) {
 		Available: []string{"a", "b"},
 	}
 	require.Empty(t, check.Final(good))
+
 	for want, change := range map[string]func(*check.State){
 		"not available":                            func(s *check.State) { s.Available = []string{"b"} },
 		"still to be given up":                     func(s *check.State) { s.Versions[0].Draining = true },

@@ -9,6 +9,7 @@ import (
 // made returns the last versions of the Fleets, and the first versions of all Ships that were ever created for each. Both are by UID.
 func made(versions []Version) (fleets map[string]Version, ships map[string]map[string]Version) {
 	fleets, ships = map[string]Version{}, map[string]map[string]Version{}
+
 	for _, v := range versions {
 		switch v.Kind {
 		case Fleet:
@@ -17,11 +18,13 @@ func made(versions []Version) (fleets map[string]Version, ships map[string]map[s
 			if ships[v.Owner] == nil {
 				ships[v.Owner] = map[string]Version{}
 			}
+
 			if _, known := ships[v.Owner][v.UID]; !known {
 				ships[v.Owner][v.UID] = v
 			}
 		}
 	}
+
 	return fleets, ships
 }
 
@@ -33,18 +36,22 @@ func Excess(versions []Version) (excess, missing int) {
 		excess += max(made-shall, 0)
 		missing += max(shall-made, 0)
 	}
+
 	return excess, missing
 }
 
 // excess finds Fleets with excess Ships.
 func (r Run) excess() []Violation {
 	fleets, ships := made(r.Versions)
+
 	var found []Violation
+
 	for _, uid := range slices.Sorted(maps.Keys(fleets)) {
 		fleet, made := fleets[uid], ships[uid]
 		if len(made) <= fleet.Replicas {
 			continue
 		}
+
 		all := slices.SortedFunc(maps.Values(made), func(a, b Version) int { return int(a.Number) - int(b.Number) }) //nolint:gosec // far from their limits
 		first := all[fleet.Replicas]
 		found = append(found, Violation{
@@ -54,20 +61,25 @@ func (r Run) excess() []Violation {
 			Excerpt: r.excerpt(first.At, first.At, append(slices.Collect(maps.Keys(made)), uid), nil),
 		})
 	}
+
 	return found
 }
 
 // Moves counts the moves of Fleets to other shards.
 func Moves(versions []Version) int {
 	at, moves := map[string]string{}, 0
+
 	for _, v := range versions {
 		if v.Kind != Fleet || v.Shard == "" {
 			continue
 		}
+
 		if before := at[v.UID]; before != "" && before != v.Shard {
 			moves++
 		}
+
 		at[v.UID] = v.Shard
 	}
+
 	return moves
 }

@@ -21,22 +21,27 @@ type State struct {
 func Final(s State) []Violation {
 	problems := slices.Clone(s.Ring)
 	mains, children := map[string]Version{}, map[string]int{}
+
 	for _, v := range s.Versions {
 		if isMain(v.Kind) && !v.Deleted {
 			mains[v.UID] = v
 		}
 	}
+
 	for _, v := range s.Versions {
 		if v.Deleted || v.Kind == Lease || v.Kind == ConfigMap && v.Owner == "" {
 			continue
 		}
+
 		name := v.Kind + " " + v.Name
 		if !slices.Contains(s.Available, v.Shard) {
 			problems = append(problems, fmt.Sprintf("%s is at shard %q, which is not available", name, v.Shard))
 		}
+
 		if v.Draining {
 			problems = append(problems, name+" is still to be given up")
 		}
+
 		if owner, exists := mains[v.Owner]; exists {
 			children[v.Owner]++
 			if owner.Shard != v.Shard {
@@ -44,6 +49,7 @@ func Final(s State) []Violation {
 			}
 		}
 	}
+
 	for _, uid := range slices.Sorted(maps.Keys(mains)) {
 		switch has, shall := children[uid], mains[uid].Replicas; {
 		case mains[uid].Kind == Fleet && has != shall:
@@ -51,13 +57,16 @@ func Final(s State) []Violation {
 		case mains[uid].Kind != Fleet && has == 0:
 			problems = append(problems, mains[uid].Kind+" "+mains[uid].Name+" has no ConfigMap")
 		}
+
 		if !mains[uid].Complete {
 			problems = append(problems, mains[uid].Kind+" "+mains[uid].Name+" does not say that the work on it is done")
 		}
 	}
+
 	var found []Violation
 	for _, p := range problems {
 		found = append(found, Violation{Invariant: "I7", Text: p})
 	}
+
 	return found
 }

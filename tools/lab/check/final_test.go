@@ -11,6 +11,7 @@ import (
 func TestProblems(t *testing.T) {
 	site := check.Version{Kind: check.Website, Name: "x", UID: "1", Shard: "a", Complete: true}
 	page := check.Version{Kind: check.ConfigMap, Name: "x", UID: "2", Owner: "1", Shard: "a"}
+
 	change := func(v check.Version, by func(*check.Version)) check.Version {
 		by(&v)
 		return v

@@ -15,10 +15,12 @@ func (l leases) see(v Version) {
 	if v.Kind != Lease {
 		return
 	}
+
 	if v.Deleted {
 		// The last holder and duration count.
 		v.Holder, v.Duration = l[v.Name].Holder, l[v.Name].Duration
 	}
+
 	l[v.Name] = v
 }
 
@@ -40,23 +42,29 @@ func (l leases) some() bool {
 			return true
 		}
 	}
+
 	return false
 }
 
 // leavings finds objects that left a shard that held its Lease, without being released by it.
 func (r Run) leavings() []Violation {
 	now, objects := leases{}, map[string]Version{}
+
 	var found []Violation
+
 	for _, v := range r.Versions {
 		if v.Kind == Lease {
 			now.see(v)
 			continue
 		}
+
 		before, known := objects[v.UID]
+
 		objects[v.UID] = v
 		if !known || v.Deleted || before.Shard == "" || before.Shard == v.Shard || !now.holds(before.Shard, v) {
 			continue
 		}
+
 		if problem := r.unasked(before, v, objects); problem != "" {
 			found = append(found, Violation{
 				Invariant: "I6",
@@ -66,6 +74,7 @@ func (r Run) leavings() []Violation {
 			})
 		}
 	}
+
 	return found
 }
 
@@ -76,31 +85,38 @@ func (r Run) unasked(before, after Version, objects map[string]Version) string {
 		if exists && !owner.Deleted && owner.Shard == before.Shard {
 			return "its owner had not left"
 		}
+
 		return ""
 	}
+
 	switch {
 	case !before.Draining:
 		return "it was not draining"
 	case r.GivenUp[after.Number] != before.Shard:
 		return fmt.Sprintf("the shard did not give it up (%q did)", r.GivenUp[after.Number])
 	}
+
 	return ""
 }
 
 // unowned finds objects that had no available shard for too long.
 func (r Run) unowned() []Violation {
 	now, objects, since := leases{}, map[string]Version{}, map[string]time.Duration{}
+
 	var found []Violation
+
 	check := func(at time.Duration) {
 		for _, uid := range slices.Sorted(maps.Keys(objects)) {
 			o := objects[uid]
 			owned := o.Deleted || o.Kind == ConfigMap && o.Owner == "" || now.available(o.Shard) || !now.some()
+
 			begin, waiting := since[uid]
 			switch {
 			case !owned && !waiting:
 				since[uid] = at
 			case owned && waiting || !owned && at == r.End:
 				delete(since, uid)
+
 				if at-begin > r.Bound {
 					found = append(found, Violation{
 						Invariant: "I2",
@@ -111,10 +127,12 @@ func (r Run) unowned() []Violation {
 			}
 		}
 	}
+
 	for _, v := range r.Versions {
 		if r.End > 0 && v.At > r.End {
 			break
 		}
+
 		if v.Kind == Lease {
 			now.see(v)
 		} else {
@@ -123,5 +141,6 @@ func (r Run) unowned() []Violation {
 		check(v.At)
 	}
 	check(r.End)
+
 	return found
 }

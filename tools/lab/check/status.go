@@ -15,6 +15,7 @@ func Status(ring *v1alpha1.ClusterRing, shards int) []string {
 	if n := int(ring.Status.AvailableShards); n != shards {
 		problems = append(problems, fmt.Sprintf("the ring has %d available shards, not %d", n, shards))
 	}
+
 	for _, t := range []string{
 		v1alpha1.ConditionShardsAvailable, v1alpha1.ConditionWebhookRegistered, v1alpha1.ConditionAssigned, v1alpha1.ConditionReady,
 	} {
@@ -25,5 +26,6 @@ func Status(ring *v1alpha1.ClusterRing, shards int) []string {
 			problems = append(problems, fmt.Sprintf("the ring has condition %s %s: %s: %s", t, c.Status, c.Reason, c.Message))
 		}
 	}
+
 	return problems
 }

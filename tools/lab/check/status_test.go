@@ -13,6 +13,7 @@ import (
 
 func TestStatus(t *testing.T) {
 	ring := &v1alpha1.ClusterRing{}
+
 	ring.Status.AvailableShards = 2
 	for _, c := range []string{v1alpha1.ConditionShardsAvailable, v1alpha1.ConditionWebhookRegistered, v1alpha1.ConditionAssigned, v1alpha1.ConditionReady} {
 		require.Contains(t, check.Status(ring, 2), "the ring has no condition "+c)

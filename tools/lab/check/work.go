@@ -15,18 +15,22 @@ func (r Run) units() map[string]string {
 	for _, v := range r.Versions {
 		units[v.UID] = cmp.Or(v.Owner, v.UID)
 	}
+
 	return units
 }
 
 // overlaps finds two processes that worked on one unit at the same time.
 func (r Run) overlaps() []Violation {
 	units := r.units()
+
 	var found []Violation
+
 	for _, o := range history.Overlaps(r.Spans, func(s Span) string { return cmp.Or(units[s.UID], s.UID) }) {
 		if !r.excused(o.First, o.Second.Start) && !r.excused(o.Second, o.First.Start) {
 			found = append(found, r.overlap(o.First, o.Second))
 		}
 	}
+
 	return found
 }
 
@@ -50,24 +54,30 @@ func (r Run) excused(s Span, other time.Duration) bool {
 func (r Run) lateStarts() []Violation {
 	lost := map[string][]Version{}
 	held := map[string]bool{}
+
 	for _, v := range r.Versions {
 		if v.Kind != Lease {
 			continue
 		}
+
 		holds := v.Holder == v.Name && !v.Deleted
 		// A deletion proves nothing about the process, unlike another holder.
 		if held[v.Name] && !holds && !v.Deleted {
 			lost[v.Name] = append(lost[v.Name], v)
 		}
+
 		held[v.Name] = holds
 	}
+
 	first := map[Worker]time.Duration{}
 	for _, s := range r.Spans {
 		if known, ok := first[s.Worker]; !ok || s.Start < known {
 			first[s.Worker] = s.Start
 		}
 	}
+
 	var found []Violation
+
 	for _, s := range r.Spans {
 		for _, v := range lost[s.Shard] {
 			if first[s.Worker] < v.At && v.At < s.Start {
@@ -77,9 +87,11 @@ func (r Run) lateStarts() []Violation {
 						s.Shard, s.PID, s.Kind, s.Name, s.Start, v.Holder, v.At),
 					Excerpt: r.excerpt(v.At, s.Start, []string{s.UID}, []string{s.Shard}),
 				})
+
 				break
 			}
 		}
 	}
+
 	return found
 }

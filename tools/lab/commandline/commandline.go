@@ -40,6 +40,7 @@ func Root(use, short, long string) *cobra.Command {
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return fmt.Errorf("%w; see %s --help", err, c.CommandPath())
 	})
+
 	return root
 }
 
@@ -48,8 +49,11 @@ func Root(use, short, long string) *cobra.Command {
 func Run(command *cobra.Command) int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
+
 	signals := make(chan os.Signal, 1)
+
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+
 	defer signal.Stop(signals)
 	go func() {
 		<-signals
@@ -59,6 +63,7 @@ func Run(command *cobra.Command) int {
 	ctrllog.SetLogger(logr.Discard())
 
 	err := command.ExecuteContext(ctx)
+
 	interrupted, shown := errors.Is(err, ErrInterrupted), errors.Is(err, ErrShown)
 	switch {
 	case err == nil:
@@ -68,8 +73,10 @@ func Run(command *cobra.Command) int {
 	case !shown:
 		fmt.Fprintln(os.Stderr, "error:", err)
 	}
+
 	if interrupted {
 		return exitInterrupted
 	}
+
 	return 1
 }

@@ -23,16 +23,19 @@ func (p *Plane) aggregate(ctx context.Context) error {
 			return err //nolint:wrapcheck // wrapped below
 		}
 		slices.SortFunc(roles.Items, func(a, b rbacv1.ClusterRole) int { return strings.Compare(a.Name, b.Name) })
+
 		for i := range roles.Items {
 			if err := p.aggregateInto(ctx, &roles.Items[i], roles.Items); err != nil {
 				return err
 			}
 		}
+
 		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("aggregate cluster roles: %w", err)
 	}
+
 	return nil
 }
 
@@ -41,23 +44,29 @@ func (p *Plane) aggregateInto(ctx context.Context, role *rbacv1.ClusterRole, all
 	if role.AggregationRule == nil {
 		return nil
 	}
+
 	var rules []rbacv1.PolicyRule
+
 	for i := range role.AggregationRule.ClusterRoleSelectors {
 		selector, err := metav1.LabelSelectorAsSelector(&role.AggregationRule.ClusterRoleSelectors[i])
 		if err != nil {
 			return fmt.Errorf("aggregation rule of cluster role %s: %w", role.Name, err)
 		}
+
 		for j := range all {
 			if all[j].Name != role.Name && selector.Matches(labels.Set(all[j].Labels)) {
 				rules = appendNew(rules, all[j].Rules)
 			}
 		}
 	}
+
 	if equality.Semantic.DeepEqual(role.Rules, rules) {
 		return nil
 	}
+
 	old := role.DeepCopy()
 	role.Rules = rules
+
 	return p.Client.Patch(ctx, role, client.MergeFromWithOptions(old, client.MergeFromWithOptimisticLock{})) //nolint:wrapcheck // the caller wraps
 }
 
@@ -67,5 +76,6 @@ func appendNew(rules, more []rbacv1.PolicyRule) []rbacv1.PolicyRule {
 			rules = append(rules, r)
 		}
 	}
+
 	return rules
 }

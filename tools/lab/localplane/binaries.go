@@ -21,14 +21,17 @@ func Root() string {
 	if err != nil {
 		return ""
 	}
+
 	for {
 		if _, err := os.Stat(filepath.Join(dir, "go.work")); err == nil {
 			return dir
 		}
+
 		parent := filepath.Dir(dir)
 		if parent == dir {
 			return ""
 		}
+
 		dir = parent
 	}
 }
@@ -40,33 +43,43 @@ func Binaries(ctx context.Context, progress io.Writer) (string, error) {
 	if dir := os.Getenv(assetsVariable); dir != "" {
 		return dir, checkBinary(dir, "etcd", "kube-apiserver")
 	}
+
 	root := Root()
 	if root == "" {
 		return "", fmt.Errorf("the working directory is not in the repository: cannot find tools/controlplane; set $%s to a directory with etcd and kube-apiserver", assetsVariable)
 	}
+
 	if progress == nil {
 		progress = io.Discard
 	}
+
 	var stdout bytes.Buffer
+
 	cmd := exec.CommandContext(ctx, "go", "run", ".")
 	cmd.Dir = filepath.Join(root, "tools", "controlplane")
+
 	cmd.Env = append(os.Environ(), "GOWORK=off")
 	cmd.Stdout, cmd.Stderr = &stdout, progress
+
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	if err := cmd.Run(); err != nil {
 		return "", fmt.Errorf("build the control plane (go run . in %s): %w", cmd.Dir, err)
 	}
+
 	dir := strings.TrimSpace(stdout.String())
+
 	return dir, checkBinary(dir, "etcd", "kube-apiserver", "kube-controller-manager")
 }
 
 // checkBinary returns an error for each binary that is missing in dir.
 func checkBinary(dir string, names ...string) error {
 	var errs []error
+
 	for _, name := range names {
 		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
 			errs = append(errs, fmt.Errorf("no %s in the directory of control plane binaries: %w", name, err))
 		}
 	}
+
 	return errors.Join(errs...)
 }

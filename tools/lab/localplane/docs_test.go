@@ -19,14 +19,18 @@ func TestObjectsOfDocs(t *testing.T) {
 	p := localplane.Shared(t)
 	pages, err := filepath.Glob("../../../docs/*.md")
 	require.NoError(t, err)
+
 	taken := 0
+
 	for _, page := range append(pages, "../../../README.md") {
 		content, err := os.ReadFile(page) //nolint:gosec // a page of the repository
 		require.NoError(t, err)
+
 		for _, block := range strings.Split(string(content), "\n```yaml\n")[1:] {
 			block, _, _ = strings.Cut(block, "\n```\n")
 			object := &unstructured.Unstructured{}
 			require.NoError(t, yaml.UnmarshalStrict([]byte(block), &object.Object), "%s: %s", page, block)
+
 			if object.GetKind() == "Kustomization" {
 				continue // kubectl's, not the API server's
 			}

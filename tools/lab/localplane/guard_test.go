@@ -37,12 +37,16 @@ func TestGuard(t *testing.T) {
 	for what, key := range guarded {
 		require.NoError(t, tryDelete(t.Context(), p, what, key), "%s %s, without a ring", what, key)
 	}
+
 	ring, other := ringOf("example", nil, v1alpha1.RingResource{Resource: "pods"}), ringOf("other", nil, v1alpha1.RingResource{Resource: "pods"})
 	require.NoError(t, p.Client.Create(t.Context(), ring))
+
 	for what, key := range guarded {
 		require.ErrorContains(t, refusal(t, p, what, key), "First run: kubectl delete clusterrings --all.")
 	}
+
 	const role = "rbac.authorization.k8s.io/v1 ClusterRole"
+
 	rights := client.ObjectKey{Name: "example:rebalancer"}
 	require.ErrorContains(t, refusal(t, p, role, rights), "Delete the ring")
 	require.NoError(t, tryDelete(t.Context(), p, role, client.ObjectKey{Name: "example:ringquery"}), "labels come off without it")
@@ -53,6 +57,7 @@ func TestGuard(t *testing.T) {
 	require.ErrorContains(t, refusal(t, p, "v1 Namespace", guarded["v1 Namespace"]), "ring other exists")
 
 	require.NoError(t, p.Client.Delete(t.Context(), other))
+
 	for what, key := range guarded {
 		allowed(t, p, what, key)
 	}
@@ -62,12 +67,14 @@ func TestGuard(t *testing.T) {
 // late.
 func refusal(t *testing.T, p *localplane.Plane, what string, key client.ObjectKey) error {
 	t.Helper()
+
 	var got error
 	require.Eventually(t, func() bool {
 		got = tryDelete(t.Context(), p, what, key)
 		return got != nil
 	}, 3*soon, tick, "%s %s can be deleted", what, key)
 	require.True(t, apierrors.IsForbidden(got), got)
+
 	return got
 }
 
@@ -82,9 +89,11 @@ func tryDelete(ctx context.Context, p *localplane.Plane, what string, key client
 	if _, err := fmt.Sscan(what, &version, &kind); err != nil {
 		return err
 	}
+
 	o := &unstructured.Unstructured{}
 	o.SetGroupVersionKind(schema.FromAPIVersionAndKind(version, kind))
 	o.SetNamespace(key.Namespace)
 	o.SetName(key.Name)
+
 	return p.Client.Delete(ctx, o, client.DryRunAll)
 }

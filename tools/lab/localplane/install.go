@@ -30,13 +30,16 @@ var installed = []string{
 // repository. On return, aggregated ClusterRoles are complete, also without a controller manager.
 func (p *Plane) Install(ctx context.Context, paths ...string) error {
 	var objects []*unstructured.Unstructured
+
 	for _, path := range paths {
 		found, err := readManifests(fromRoot(path))
 		if err != nil {
 			return err
 		}
+
 		objects = append(objects, found...)
 	}
+
 	for _, kind := range installed {
 		for _, o := range objects {
 			if o.GetKind() == kind {
@@ -45,12 +48,14 @@ func (p *Plane) Install(ctx context.Context, paths ...string) error {
 				}
 			}
 		}
+
 		if kind == "CustomResourceDefinition" {
 			if err := p.waitServed(ctx, objects); err != nil {
 				return err
 			}
 		}
 	}
+
 	return p.aggregate(ctx)
 }
 
@@ -59,6 +64,7 @@ func (p *Plane) apply(ctx context.Context, o *unstructured.Unstructured) error {
 	if err != nil {
 		return fmt.Errorf("apply %s %s: %w", o.GetKind(), client.ObjectKeyFromObject(o), err)
 	}
+
 	return nil
 }
 
@@ -68,19 +74,24 @@ func (p *Plane) waitServed(ctx context.Context, objects []*unstructured.Unstruct
 	if err != nil {
 		return fmt.Errorf("create a discovery client: %w", err)
 	}
+
 	for _, o := range objects {
 		if o.GetKind() != "CustomResourceDefinition" {
 			continue
 		}
+
 		var crd apiextensionsv1.CustomResourceDefinition
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &crd); err != nil {
 			return fmt.Errorf("read CustomResourceDefinition %s: %w", o.GetName(), err)
 		}
+
 		for _, v := range crd.Spec.Versions {
 			if !v.Served {
 				continue
 			}
+
 			gv := crd.Spec.Group + "/" + v.Name
+
 			err := wait.PollUntilContextTimeout(ctx, pollInterval, startTimeout, true, func(ctx context.Context) (bool, error) {
 				return serves(ctx, finder, gv, crd.Spec.Names.Plural), nil
 			})
@@ -89,6 +100,7 @@ func (p *Plane) waitServed(ctx context.Context, objects []*unstructured.Unstruct
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -97,11 +109,13 @@ func serves(ctx context.Context, finder *discovery.DiscoveryClient, gv, plural s
 	if err != nil {
 		return false
 	}
+
 	for i := range list.APIResources {
 		if list.APIResources[i].Name == plural {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -110,12 +124,15 @@ func (p *Plane) crdProblem(ctx context.Context, name string) error {
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
 	u.SetName(name)
+
 	if err := p.Client.Get(ctx, client.ObjectKeyFromObject(u), u); err != nil {
 		return fmt.Errorf("get CustomResourceDefinition %s: %w", name, err)
 	}
+
 	conditions, _, err := unstructured.NestedSlice(u.Object, "status", "conditions")
 	if err != nil {
 		return fmt.Errorf("read conditions of CustomResourceDefinition %s: %w", name, err)
 	}
+
 	return fmt.Errorf("conditions of CustomResourceDefinition %s: %v", name, slices.Clip(conditions))
 }

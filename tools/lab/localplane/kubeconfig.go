@@ -26,17 +26,21 @@ func (p *Plane) ServiceAccountKubeconfig(ctx context.Context, namespace, name st
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		ExpirationSeconds: ptr.To(int64(tokenLifetime / time.Second)),
 	}}
+
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	if err := p.Client.SubResource("token").Create(ctx, account, request); err != nil {
 		return "", fmt.Errorf("get a token of service account %s/%s: %w", namespace, name, err)
 	}
+
 	path := p.path("kubeconfig", namespace+"."+name+".yaml")
+
 	return path, WriteKubeconfig(path, p.Config, request.Status.Token, namespace)
 }
 
 // WriteKubeconfig writes a kubeconfig to path with the API server of the configuration, the token, and a default namespace, which may be empty.
 func WriteKubeconfig(path string, server *rest.Config, token, namespace string) error {
 	const only = "localplane"
+
 	config := clientcmdapi.Config{
 		Clusters: map[string]*clientcmdapi.Cluster{only: {
 			Server: server.Host, TLSServerName: server.ServerName, InsecureSkipTLSVerify: server.Insecure,
@@ -49,5 +53,6 @@ func WriteKubeconfig(path string, server *rest.Config, token, namespace string) 
 	if err := clientcmd.WriteToFile(config, path); err != nil {
 		return fmt.Errorf("write kubeconfig %s: %w", path, err)
 	}
+
 	return nil
 }

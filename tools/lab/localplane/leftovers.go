@@ -29,10 +29,12 @@ func RemoveState(dir string) error {
 	if err != nil {
 		return fmt.Errorf("find the state directory: %w", err)
 	}
+
 	errs := []error{killNaming(dir)}
 	if err := os.RemoveAll(dir); err != nil {
 		errs = append(errs, fmt.Errorf("remove the state directory: %w", err))
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -43,16 +45,19 @@ func killNaming(dir string) error {
 		if err != nil {
 			return false, err
 		}
+
 		for _, pid := range pids {
 			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 				return false, fmt.Errorf("process %d: %w", pid, err)
 			}
 		}
+
 		return len(pids) == 0, nil
 	})
 	if err != nil {
 		return fmt.Errorf("kill the processes of %s: %w", dir, err)
 	}
+
 	return nil
 }
 
@@ -62,18 +67,23 @@ func sweep() error {
 	if err != nil {
 		return fmt.Errorf("list left-over control planes: %w", err)
 	}
+
 	var errs []error
+
 	for _, dir := range dirs {
 		content, err := os.ReadFile(filepath.Join(dir, ownerFile))
 		if err != nil {
 			continue // not a state directory, or incomplete
 		}
+
 		owner, err := strconv.Atoi(strings.TrimSpace(string(content)))
 		if err != nil || alive(owner) {
 			continue
 		}
+
 		errs = append(errs, RemoveState(dir))
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -88,16 +98,20 @@ func processesNaming(dir string) ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	spared := map[int]bool{}
 	for pid := os.Getpid(); pid > 1 && !spared[pid]; pid = all[pid].parent {
 		spared[pid] = true
 	}
+
 	var pids []int
+
 	for pid, p := range all {
 		if !spared[pid] && p.uid == os.Getuid() && namesPath(p.args, dir) {
 			pids = append(pids, pid)
 		}
 	}
+
 	return pids, nil
 }
 
@@ -108,9 +122,11 @@ func namesPath(args, dir string) bool {
 		if !found {
 			return false
 		}
+
 		if after == "" || strings.ContainsAny(after[:1], "/ ,:\x00") {
 			return true
 		}
+
 		rest = after
 	}
 }
@@ -126,18 +142,23 @@ func listProcesses() (map[int]processInfo, error) {
 	if _, err := os.Stat("/proc/self/cmdline"); err == nil {
 		return readProc()
 	}
+
 	out, err := exec.Command("ps", "-axo", "pid=,ppid=,uid=,args=").Output()
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
 	}
+
 	all := map[int]processInfo{}
+
 	for line := range strings.Lines(string(out)) {
 		var pid, parent, uid int
 		if _, err := fmt.Sscan(line, &pid, &parent, &uid); err != nil {
 			continue
 		}
+
 		all[pid] = processInfo{parent: parent, uid: uid, args: strings.TrimSpace(line)}
 	}
+
 	return all, nil
 }
 
@@ -146,22 +167,28 @@ func readProc() (map[int]processInfo, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
 	}
+
 	all := map[int]processInfo{}
+
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil {
 			continue
 		}
+
 		args, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
 		if err != nil {
 			continue // it has ended meanwhile
 		}
+
 		status, err := os.ReadFile(filepath.Join("/proc", e.Name(), "status"))
 		if err != nil {
 			continue // it has ended meanwhile
 		}
+
 		all[pid] = processInfo{parent: statusNumber(status, "PPid:"), uid: statusNumber(status, "Uid:"), args: string(args)}
 	}
+
 	return all, nil
 }
 
@@ -176,5 +203,6 @@ func statusNumber(status []byte, key string) int {
 			}
 		}
 	}
+
 	return -1
 }

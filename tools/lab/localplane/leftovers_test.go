@@ -20,9 +20,11 @@ func TestSweep(t *testing.T) {
 	state := func(name, owner string) string {
 		dir := filepath.Join(temp, name)
 		require.NoError(t, os.Mkdir(dir, 0o700))
+
 		if owner != "" {
 			require.NoError(t, os.WriteFile(filepath.Join(dir, ownerFile), []byte(owner), 0o600))
 		}
+
 		return dir
 	}
 	orphan := state(temporaryPrefix+"orphan", strconv.Itoa(dead.Process.Pid))

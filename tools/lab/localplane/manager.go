@@ -32,14 +32,17 @@ func (p *Plane) startControllerManager() error {
 	if err := checkBinary(p.binDir, "kube-controller-manager"); err != nil {
 		return fmt.Errorf("start kube-controller-manager: %w", err)
 	}
+
 	free, err := process.FreePorts(1)
 	if err != nil {
 		return err
 	}
+
 	_, port, err := net.SplitHostPort(free[0])
 	if err != nil {
 		return fmt.Errorf("start kube-controller-manager: %w", err)
 	}
+
 	spec := process.Spec{
 		Name: "kube-controller-manager", Path: filepath.Join(p.binDir, "kube-controller-manager"), LogFile: p.path("logs", "kube-controller-manager.log"),
 		Args: []string{
@@ -57,21 +60,26 @@ func (p *Plane) startControllerManager() error {
 	}
 	// The process has just created a self-signed certificate, and only its health matters.
 	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true} //nolint:gosec // see above
+
 	healthy := process.Readiness{URL: "https://127.0.0.1:" + port + "/healthz", Client: &http.Client{Transport: transport}}
 	if err := p.manager.AwaitReady(context.Background(), healthy); err != nil {
 		return fmt.Errorf("%w:\n%s", err, tail(spec.LogFile))
 	}
+
 	return nil
 }
 
 // tail returns the last lines of log files for an error message. It skips files that cannot be read.
 func tail(files ...string) string {
 	const lines = 5
+
 	var out strings.Builder
+
 	for _, file := range files {
 		for line := range strings.Lines(process.Tail(file, lines)) {
 			fmt.Fprintf(&out, "  %s: %s\n", filepath.Base(file), strings.TrimRight(line, "\n"))
 		}
 	}
+
 	return out.String()
 }

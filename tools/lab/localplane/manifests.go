@@ -27,6 +27,7 @@ func fromRoot(path string) string {
 	if filepath.IsAbs(path) {
 		return path
 	}
+
 	return filepath.Join(Root(), path)
 }
 
@@ -36,26 +37,34 @@ func readManifests(path string) ([]*unstructured.Unstructured, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read manifests: %w", err)
 	}
+
 	if !info.IsDir() {
 		return readFile(path)
 	}
+
 	file := filepath.Join(path, "kustomization.yaml")
+
 	content, err := os.ReadFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("read manifests: %w", err)
 	}
+
 	var k kustomization
 	if err := yaml.UnmarshalStrict(content, &k); err != nil {
 		return nil, fmt.Errorf("read %s (only resources are supported): %w", file, err)
 	}
+
 	var objects []*unstructured.Unstructured
+
 	for _, resource := range k.Resources {
 		found, err := readManifests(filepath.Join(path, resource))
 		if err != nil {
 			return nil, err
 		}
+
 		objects = append(objects, found...)
 	}
+
 	return objects, nil
 }
 
@@ -65,26 +74,33 @@ func readFile(path string) ([]*unstructured.Unstructured, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read manifests: %w", err)
 	}
+
 	var objects []*unstructured.Unstructured
+
 	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
 	for {
 		document, err := documents.Read()
 		if errors.Is(err, io.EOF) {
 			return objects, nil
 		}
+
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", path, err)
 		}
+
 		object := &unstructured.Unstructured{}
 		if err := yaml.UnmarshalStrict(document, &object.Object); err != nil {
 			return nil, fmt.Errorf("read %s: %w", path, err)
 		}
+
 		if len(object.Object) == 0 {
 			continue // comments only
 		}
+
 		if object.GetKind() == "" || object.GetName() == "" {
 			return nil, fmt.Errorf("read %s: a document has no kind or no name", path)
 		}
+
 		objects = append(objects, object)
 	}
 }

@@ -27,16 +27,20 @@ func TestManifestsDecodeStrictly(t *testing.T) {
 		objects, err := readManifests(fromRoot(top))
 		require.NoError(t, err)
 		require.NotEmpty(t, objects)
+
 		inFiles := 0
 		require.NoError(t, filepath.WalkDir(fromRoot(top), func(path string, entry fs.DirEntry, err error) error {
 			if err != nil || entry.IsDir() || entry.Name() == "kustomization.yaml" {
 				return err
 			}
+
 			found, err := readFile(path)
 			inFiles += len(found)
+
 			return err
 		}))
 		require.Len(t, objects, inFiles, "a manifest in %s is in no kustomization.yaml, or in two", top)
+
 		for _, o := range objects {
 			content, err := json.Marshal(o.Object)
 			require.NoError(t, err)

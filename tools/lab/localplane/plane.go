@@ -61,14 +61,18 @@ func Start(opts Options) (*Plane, error) {
 		if err != nil {
 			return nil, err
 		}
+
 		p.binDir = dir
 	}
+
 	if err := p.prepareDir(); err != nil {
 		return nil, err
 	}
+
 	if err := p.start(opts.ControllerManager); err != nil {
 		return nil, errors.Join(err, p.Stop())
 	}
+
 	return p, nil
 }
 
@@ -89,22 +93,27 @@ func (p *Plane) Stop() error {
 
 func (p *Plane) stopAll() error {
 	var errs []error
+
 	if p.manager != nil {
 		if err := p.manager.Stop(stopTimeout); p.manager.Running() { // a killed process has stopped, too
 			errs = append(errs, err)
 		}
 	}
+
 	if p.env != nil {
 		if err := p.env.Stop(); err != nil {
 			errs = append(errs, fmt.Errorf("stop the control plane: %w", err))
 		}
 	}
+
 	for _, f := range p.logs {
 		errs = append(errs, f.Close())
 	}
+
 	if p.temporary {
 		errs = append(errs, os.RemoveAll(p.dir))
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -114,25 +123,31 @@ func (p *Plane) prepareDir() error {
 		if err != nil {
 			return fmt.Errorf("make a state directory: %w", err)
 		}
+
 		p.dir, p.temporary = dir, true
+
 		owner := []byte(strconv.Itoa(os.Getpid()))
 		if err := os.WriteFile(filepath.Join(dir, ownerFile), owner, 0o600); err != nil {
 			return fmt.Errorf("mark the state directory: %w", err)
 		}
 	}
+
 	dir, err := filepath.Abs(p.dir)
 	if err != nil {
 		return fmt.Errorf("find the state directory: %w", err)
 	}
+
 	p.dir = dir
 	if _, err := os.Stat(p.path("etcd")); err == nil {
 		return fmt.Errorf("state directory %s already contains a control plane: stop it and remove the directory, or choose another one", p.dir)
 	}
+
 	for _, sub := range []string{"etcd", "apiserver", "controller-manager", "kubeconfig", "logs"} {
 		if err := os.MkdirAll(p.path(sub), 0o700); err != nil {
 			return fmt.Errorf("make the state directory: %w", err)
 		}
 	}
+
 	return nil
 }
 
@@ -144,21 +159,26 @@ func (p *Plane) start(controllerManager bool) error {
 	if err := p.startAPIServer(); err != nil {
 		return err
 	}
+
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return fmt.Errorf("make a scheme: %w", err)
 	}
+
 	c, err := client.New(p.Config, client.Options{Scheme: scheme})
 	if err != nil {
 		return fmt.Errorf("make a client: %w", err)
 	}
+
 	p.Client = c
 	if err := os.WriteFile(p.Kubeconfig(), p.env.KubeConfig, 0o600); err != nil {
 		return fmt.Errorf("write the administrator's kubeconfig: %w", err)
 	}
+
 	if controllerManager {
 		return p.startControllerManager()
 	}
+
 	return nil
 }
 
@@ -167,10 +187,12 @@ func (p *Plane) startAPIServer() error {
 	if err != nil {
 		return err
 	}
+
 	serverLog, err := p.log("kube-apiserver")
 	if err != nil {
 		return err
 	}
+
 	env := &envtest.Environment{BinaryAssetsDirectory: p.binDir}
 	env.ControlPlane.Etcd = &envtest.Etcd{
 		Path: filepath.Join(p.binDir, "etcd"), DataDir: p.path("etcd"), Out: etcdLog, Err: etcdLog,
@@ -188,6 +210,7 @@ func (p *Plane) startAPIServer() error {
 	if err := os.RemoveAll(env.WebhookInstallOptions.LocalServingCertDir); err != nil {
 		return fmt.Errorf("remove unused certificates: %w", err)
 	}
+
 	return nil
 }
 
@@ -197,6 +220,8 @@ func (p *Plane) log(name string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create a log file: %w", err)
 	}
+
 	p.logs = append(p.logs, f)
+
 	return f, nil
 }

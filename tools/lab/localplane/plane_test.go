@@ -36,6 +36,7 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		fmt.Fprintln(os.Stdout, "started")
+
 		select {}
 	}
 	os.Exit(localplane.Main(m))
@@ -50,7 +51,9 @@ func TestOrphansAreFound(t *testing.T) {
 	require.NoError(t, bystander.Start())
 
 	var out bytes.Buffer
+
 	parent := exec.CommandContext(t.Context(), os.Args[0])
+
 	parent.Env = append(os.Environ(), asParent+"="+dir)
 	parent.Stdout = writerFunc(func(p []byte) (int, error) {
 		out.Write(p)
@@ -75,6 +78,7 @@ func TestOrphansAreFound(t *testing.T) {
 
 func TestMissingBinaries(t *testing.T) {
 	t.Setenv("KUBEBUILDER_ASSETS", t.TempDir())
+
 	_, err := localplane.Start(localplane.Options{})
 	require.ErrorContains(t, err, "no etcd in the directory of control plane binaries")
 	require.ErrorContains(t, err, "no kube-apiserver in the directory of control plane binaries")
@@ -83,10 +87,12 @@ func TestMissingBinaries(t *testing.T) {
 // TestStartFails shows what a person sees when a process does not come up.
 func TestStartFails(t *testing.T) {
 	bin := t.TempDir()
+
 	for _, name := range []string{"etcd", "kube-apiserver"} {
 		script := "#!/bin/sh\ncase $1 in --help) exit 0;; esac\necho " + name + " cannot work here >&2\nexit 1\n"
 		require.NoError(t, os.WriteFile(filepath.Join(bin, name), []byte(script), 0o700))
 	}
+
 	_, err := localplane.Start(localplane.Options{BinDir: bin})
 	require.ErrorContains(t, err, "etcd.log: etcd cannot work here")
 }
@@ -95,6 +101,7 @@ func TestStartFails(t *testing.T) {
 // left behind.
 func TestControllerManager(t *testing.T) {
 	p, err := localplane.Start(localplane.Options{ControllerManager: true})
+
 	require.NoError(t, err)
 	defer func() {
 		require.NoError(t, p.Stop())
@@ -102,6 +109,7 @@ func TestControllerManager(t *testing.T) {
 		require.Empty(t, processes(t, p.Dir()))
 		require.NoDirExists(t, p.Dir())
 	}()
+
 	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager"} {
 		require.Regexp(t, `/`+name+`\x00`, strings.Join(processes(t, p.Dir()), "\n"))
 	}
@@ -122,6 +130,7 @@ func TestControllerManager(t *testing.T) {
 		ClusterRoleSelectors: []metav1.LabelSelector{{MatchLabels: map[string]string{"part": "true"}}},
 	}}
 	require.NoError(t, p.Client.Create(ctx, aggregated))
+
 	part := &rbacv1.ClusterRole{
 		ObjectMeta: metav1.ObjectMeta{Name: "part", Labels: map[string]string{"part": "true"}},
 		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}}},
@@ -146,14 +155,18 @@ func requireGone(t *testing.T, p *localplane.Plane, o client.Object) {
 // processes returns the arguments of the processes that name dir as a path.
 func processes(t *testing.T, dir string) []string {
 	t.Helper()
+
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	require.NoError(t, err)
+
 	var found []string
+
 	for _, file := range files {
 		if args, err := os.ReadFile(file); err == nil && strings.Contains(string(args), dir+"/") {
 			found = append(found, string(args))
 		}
 	}
+
 	return found
 }
 

@@ -63,12 +63,15 @@ func TestRights(t *testing.T) {
 // attributes reads "verb resource.group/subresource namespace/name".
 func attributes(what string) *authorizationv1.ResourceAttributes {
 	fields := strings.Fields(what)
+
 	a := &authorizationv1.ResourceAttributes{Verb: fields[0]}
 	if len(fields) > 2 {
 		a.Namespace, a.Name, _ = strings.Cut(fields[2], "/")
 	}
+
 	resource, sub, _ := strings.Cut(fields[1], "/")
 	a.Subresource = sub
 	a.Resource, a.Group, _ = strings.Cut(resource, ".")
+
 	return a
 }

@@ -29,9 +29,12 @@ var shared struct {
 // exits with its result: os.Exit(localplane.Main(m)). Signals also stop the control plane.
 func Main(m *testing.M, options ...goleak.Option) int {
 	ctrllog.SetLogger(logr.Discard()) // otherwise, the library prints a stack trace after 30 seconds
+
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+
 	over := make(chan struct{})
+
 	go func() {
 		select {
 		case <-signals:
@@ -44,16 +47,21 @@ func Main(m *testing.M, options ...goleak.Option) int {
 	code := m.Run()
 	signal.Stop(signals)
 	close(over)
+
 	if err := stopShared(); err != nil {
 		fmt.Fprintln(os.Stderr, "stop the control plane:", err)
+
 		code = max(code, 1)
 	}
+
 	if code == 0 {
 		if err := goleak.Find(options...); err != nil {
 			fmt.Fprintln(os.Stderr, "goroutines leaked:", err)
+
 			code = 1
 		}
 	}
+
 	return code
 }
 
@@ -63,12 +71,15 @@ func Shared(t testing.TB) *Plane {
 	t.Helper()
 	shared.Lock()
 	defer shared.Unlock()
+
 	if shared.plane == nil && shared.err == nil {
 		shared.plane, shared.err = startShared()
 	}
+
 	if shared.err != nil {
 		t.Fatalf("start a control plane: %v", shared.err)
 	}
+
 	return shared.plane
 }
 
@@ -76,33 +87,40 @@ func startShared() (*Plane, error) {
 	if err := sweep(); err != nil {
 		return nil, err
 	}
+
 	p, err := Start(Options{Log: os.Stderr})
 	if err != nil {
 		return nil, err
 	}
+
 	if err := p.Install(context.Background(), "deploy/base"); err != nil {
 		_ = p.Stop() // the first error tells more
 		return nil, err
 	}
+
 	return p, nil
 }
 
 func stopShared() error {
 	shared.Lock()
 	defer shared.Unlock()
+
 	if shared.plane == nil {
 		return nil
 	}
+
 	return shared.plane.Stop()
 }
 
 // Namespace creates a namespace and returns its name. It is not removed.
 func (p *Plane) Namespace(t testing.TB) string {
 	t.Helper()
+
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}
 	if err := p.Client.Create(t.Context(), ns); err != nil {
 		t.Fatalf("create a namespace: %v", err)
 	}
+
 	return ns.Name
 }
 
@@ -110,9 +128,11 @@ func (p *Plane) Namespace(t testing.TB) string {
 // namespace.
 func (p *Plane) ServiceKubeconfig(t testing.TB, service string) string {
 	t.Helper()
+
 	path, err := p.ServiceAccountKubeconfig(t.Context(), v1alpha1.SystemNamespace, service)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return path
 }

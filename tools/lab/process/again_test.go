@@ -16,6 +16,7 @@ import (
 // keep starts a process that is started again whenever it has ended.
 func keep(t *testing.T, part string) *process.Process {
 	t.Helper()
+
 	self, err := os.Executable()
 	require.NoError(t, err)
 	p, err := process.Start(process.Spec{
@@ -24,6 +25,7 @@ func keep(t *testing.T, part string) *process.Process {
 	}, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = p.Destroy() })
+
 	return p
 }
 
@@ -57,6 +59,7 @@ func TestKilledProcessStartsAgain(t *testing.T) {
 func TestProcessThatEndsByItselfStartsAgain(t *testing.T) {
 	p := keep(t, "fail")
 	require.Eventually(t, func() bool { return len(p.Lives()) > 1 }, patience, time.Millisecond)
+
 	first := p.Lives()[0]
 	require.False(t, first.Told)
 	require.ErrorContains(t, first.Err, "exit status 3")

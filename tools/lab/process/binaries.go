@@ -16,5 +16,6 @@ func CheckBinaries(dir string, names ...string) error {
 	if len(missing) > 0 {
 		return fmt.Errorf("missing in %s: %v; run make build, or set --bin-dir", dir, missing)
 	}
+
 	return nil
 }

@@ -14,7 +14,9 @@ func Tail(file string, lines int) string {
 	if err != nil || len(bytes.TrimSpace(content)) == 0 {
 		return ""
 	}
+
 	all := bytes.Split(bytes.TrimRight(content, "\n"), []byte("\n"))
+
 	return string(bytes.Join(all[max(0, len(all)-lines):], []byte("\n")))
 }
 
@@ -27,9 +29,11 @@ func Find(file string, limit int, words ...string) ([]string, error) {
 	defer func() { _ = in.Close() }() // was only read
 
 	var found []string
+
 	lines := bufio.NewReader(in)
 	for len(found) < limit {
 		line, err := lines.ReadString('\n')
+
 		lower := strings.ToLower(line)
 		for _, word := range words {
 			if strings.Contains(lower, strings.ToLower(word)) {
@@ -37,10 +41,12 @@ func Find(file string, limit int, words ...string) ([]string, error) {
 				break
 			}
 		}
+
 		if err != nil {
 			break // the end of the file
 		}
 	}
+
 	return found, nil
 }
 
@@ -53,5 +59,6 @@ func Quote(words ...string) string {
 			quoted[i] = "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 		}
 	}
+
 	return strings.Join(quoted, " ")
 }

@@ -30,26 +30,35 @@ var given struct {
 func FreePorts(n int) ([]string, error) {
 	given.Lock()
 	defer given.Unlock()
-	var addresses []string
-	var listeners []net.Listener
-	var last error
+
+	var (
+		addresses []string
+		listeners []net.Listener
+		last      error
+	)
+
 	for range tries * n {
 		if len(listeners) == n {
 			break
 		}
+
 		port := lowestPort + rand.IntN(highestPort-lowestPort+1) //nolint:gosec // not a secret
+
 		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 		if slices.Contains(given.addresses, address) {
 			continue
 		}
+
 		listener, err := net.Listen("tcp", address)
 		if err != nil {
 			last = err
 			continue
 		}
+
 		listeners = append(listeners, listener)
 		addresses = append(addresses, address)
 	}
+
 	var errs []error
 	if len(listeners) < n {
 		errs = append(errs, last)
@@ -58,10 +67,13 @@ func FreePorts(n int) ([]string, error) {
 	for _, listener := range listeners {
 		errs = append(errs, listener.Close())
 	}
+
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("find free ports: %w", err)
 	}
+
 	given.addresses = append(given.addresses, addresses...)
 	given.addresses = given.addresses[max(0, len(given.addresses)-remembered):]
+
 	return addresses, nil
 }

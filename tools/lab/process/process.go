@@ -74,14 +74,18 @@ func Start(spec Spec, onDeath func(*Process)) (*Process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the log of %s: %w", spec.Name, err)
 	}
+
 	p := &Process{Spec: spec, onDeath: onDeath, log: log, retired: make(chan struct{}), over: make(chan struct{})}
 	if err := p.begin(); err != nil {
 		return nil, errors.Join(err, log.Close())
 	}
+
 	if spec.Again == 0 {
 		close(p.retired)
 	}
+
 	go p.keep()
+
 	return p, nil
 }
 
@@ -89,21 +93,27 @@ func Start(spec Spec, onDeath func(*Process)) (*Process, error) {
 func (p *Process) begin() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	if closed(p.retired) {
 		return fmt.Errorf("%s is not started again", p.Name)
 	}
+
 	args := p.Args
 	if p.More != nil {
 		args = slices.Concat(args, p.More())
 	}
+
 	cmd := exec.Command(p.Path, args...)
 	cmd.Stdout, cmd.Stderr = p.log, p.log
+
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", p.Name, err)
 	}
+
 	p.frozen = false
 	p.lives = append(p.lives, &life{Life: Life{PID: cmd.Process.Pid}, cmd: cmd, gone: make(chan struct{})})
+
 	return nil
 }
 
@@ -113,8 +123,10 @@ func (p *Process) keep() {
 	for p.startsAgain(byItself) && p.begin() == nil {
 		byItself = p.live()
 	}
+
 	_ = p.log.Close() // nothing is written any more
 	close(p.over)
+
 	if byItself && p.onDeath != nil {
 		p.onDeath(p)
 	}
@@ -126,8 +138,10 @@ func (p *Process) live() (byItself bool) {
 	err := l.cmd.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	l.Ended, l.Err = time.Now(), err
 	close(l.gone)
+
 	return !l.Told && !p.mayEnd
 }
 
@@ -136,8 +150,10 @@ func (p *Process) startsAgain(byItself bool) bool {
 	if closed(p.retired) || !byItself {
 		return !closed(p.retired)
 	}
+
 	timer := time.NewTimer(p.Again)
 	defer timer.Stop()
+
 	select {
 	case <-p.retired:
 		return false
@@ -150,6 +166,7 @@ func (p *Process) startsAgain(byItself bool) bool {
 func (p *Process) present() *life {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	return p.lives[len(p.lives)-1]
 }
 
@@ -157,10 +174,12 @@ func (p *Process) present() *life {
 func (p *Process) Lives() []Life {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	lives := make([]Life, len(p.lives))
 	for i, l := range p.lives {
 		lives[i] = l.Life
 	}
+
 	return lives
 }
 
@@ -178,6 +197,7 @@ func (p *Process) EndedAt() time.Time {
 	if p.Running() {
 		return time.Time{}
 	}
+
 	return p.present().Ended
 }
 
@@ -186,6 +206,7 @@ func (p *Process) Err() error {
 	if p.Running() {
 		return nil
 	}
+
 	return p.present().Err
 }
 
@@ -194,11 +215,13 @@ func (p *Process) Terminate() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.retire()
+
 	err := p.tell(syscall.SIGTERM)
 	if p.frozen {
 		p.frozen = false
 		err = errors.Join(err, p.signal(syscall.SIGCONT))
 	}
+
 	return err
 }
 
@@ -207,14 +230,17 @@ func (p *Process) Terminate() error {
 func (p *Process) Kill() error {
 	p.mu.Lock()
 	gone := p.lives[len(p.lives)-1].gone
+
 	err := p.tell(syscall.SIGKILL)
 	if closed(p.retired) {
 		gone = p.over
 	}
 	p.mu.Unlock()
+
 	if err == nil {
 		<-gone
 	}
+
 	return err
 }
 
@@ -224,9 +250,11 @@ func (p *Process) Destroy() error {
 	p.retire()
 	err := p.tell(syscall.SIGKILL)
 	p.mu.Unlock()
+
 	if err == nil {
 		<-p.over
 	}
+
 	return err
 }
 
@@ -234,6 +262,7 @@ func (p *Process) Destroy() error {
 func (p *Process) MayEnd() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	p.mayEnd = true
 	p.retire()
 }
@@ -246,13 +275,17 @@ func (p *Process) Freeze() error {
 	p.frozen = true
 	err := p.signal(syscall.SIGSTOP)
 	p.mu.Unlock()
+
 	if err != nil {
 		return err
 	}
+
 	timeout := time.NewTimer(freezeTimeout)
 	defer timeout.Stop()
+
 	ticker := time.NewTicker(time.Millisecond)
 	defer ticker.Stop()
+
 	for someThreadRuns(present.PID) {
 		select {
 		case <-ticker.C:
@@ -260,9 +293,11 @@ func (p *Process) Freeze() error {
 			return fmt.Errorf("%s still runs %s after SIGSTOP", p.Name, freezeTimeout)
 		}
 	}
+
 	if closed(present.gone) {
 		return fmt.Errorf("%s has ended before it could be frozen", p.Name)
 	}
+
 	return nil
 }
 
@@ -270,7 +305,9 @@ func (p *Process) Freeze() error {
 func (p *Process) Thaw() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	p.frozen = false
+
 	return p.signal(syscall.SIGCONT)
 }
 
@@ -279,9 +316,11 @@ func (p *Process) Stop(within time.Duration) error {
 	if !p.Running() {
 		return nil
 	}
+
 	if err := p.Terminate(); err != nil {
 		return err
 	}
+
 	return p.AwaitExit(within)
 }
 
@@ -289,6 +328,7 @@ func (p *Process) Stop(within time.Duration) error {
 func (p *Process) AwaitExit(within time.Duration) error {
 	timer := time.NewTimer(within)
 	defer timer.Stop()
+
 	select {
 	case <-p.over:
 		return nil
@@ -314,6 +354,7 @@ func (p *Process) signal(s syscall.Signal) error {
 	if err := p.lives[len(p.lives)-1].cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("send %s to %s: %w", s, p.Name, err)
 	}
+
 	return nil
 }
 
@@ -332,9 +373,11 @@ func someThreadRuns(pid int) bool {
 	if err != nil {
 		return false
 	}
+
 	return slices.ContainsFunc(files, func(file string) bool {
 		content, err := os.ReadFile(file)
 		_, state, found := strings.Cut(string(content), ") ") // after the name, which is in parentheses
+
 		return err == nil && found && !strings.ContainsAny(state[:1], "TtZX")
 	})
 }

@@ -38,6 +38,7 @@ func play(part string) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM)
 	fmt.Fprintln(os.Stdout, "ready")
+
 	for range signals {
 		if part == "obey" {
 			fmt.Fprintln(os.Stdout, "stopped")
@@ -48,14 +49,17 @@ func play(part string) {
 
 func start(t *testing.T, part string, onDeath func(*process.Process)) *process.Process {
 	t.Helper()
+
 	self, err := os.Executable()
 	require.NoError(t, err)
 	p, err := process.Start(process.Spec{Name: part, Path: self, Args: []string{part}, LogFile: filepath.Join(t.TempDir(), "log")}, onDeath)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = p.Kill() })
+
 	if part != "fail" {
 		require.Eventually(t, func() bool { return strings.Contains(process.Tail(p.LogFile, 9), "ready") }, patience, time.Millisecond)
 	}
+
 	return p
 }
 
@@ -144,6 +148,7 @@ func TestTailAndFind(t *testing.T) {
 	found, err = process.Find(file, 1, "forbidden")
 	require.NoError(t, err)
 	require.Len(t, found, 1)
+
 	_, err = process.Find(file+"x", 1, "y")
 	require.Error(t, err)
 }
@@ -156,6 +161,7 @@ func TestQuote(t *testing.T) {
 func TestFreePorts(t *testing.T) {
 	addresses, err := process.FreePorts(20)
 	require.NoError(t, err)
+
 	seen := map[string]bool{}
 	for _, address := range addresses {
 		require.False(t, seen[address])

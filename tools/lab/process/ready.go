@@ -32,15 +32,19 @@ type Readiness struct {
 // AwaitReady waits at most a minute until the process is ready. The error is the cause of the end of ctx, or contains the last response.
 func (p *Process) AwaitReady(ctx context.Context, r Readiness) error {
 	answer := ""
+
 	err := wait.PollUntilContextTimeout(ctx, readyPoll, readyTimeout, true, func(ctx context.Context) (bool, error) {
 		if !p.Running() {
 			return false, fmt.Errorf("it has ended: %w", p.End())
 		}
+
 		var ok bool
+
 		ok, answer = r.Ask(ctx)
 		if r.Waiting != nil {
 			r.Waiting(answer)
 		}
+
 		return ok, nil
 	})
 	switch {
@@ -49,6 +53,7 @@ func (p *Process) AwaitReady(ctx context.Context, r Readiness) error {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	}
+
 	return fmt.Errorf("%s did not become ready (%s): %w", p.Name, answer, err)
 }
 
@@ -57,6 +62,7 @@ func (p *Process) End() error {
 	if err := p.Err(); err != nil {
 		return err
 	}
+
 	return errors.New("exit status 0")
 }
 
@@ -64,31 +70,40 @@ func (p *Process) End() error {
 func (r Readiness) Ask(ctx context.Context) (ok bool, answer string) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
+
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, r.URL, http.NoBody)
 	if err != nil {
 		return false, err.Error()
 	}
+
 	client := r.Client
 	if client == nil {
 		client = http.DefaultClient
 	}
+
 	response, err := client.Do(request)
 	if err != nil {
 		return false, "no answer yet"
 	}
+
 	body, _ := io.ReadAll(response.Body)
+
 	_ = response.Body.Close() // was only read
 	if response.StatusCode == http.StatusOK {
 		return true, "ready"
 	}
+
 	var failing []string
+
 	for line := range strings.Lines(string(body)) {
 		if check, fails := strings.CutPrefix(line, "[-]"); fails {
 			failing = append(failing, strings.TrimSpace(check))
 		}
 	}
+
 	if failing == nil {
 		return false, strings.Join(strings.Fields(string(body)), " ")
 	}
+
 	return false, strings.Join(failing, ", ")
 }

@@ -16,26 +16,34 @@ import (
 // healthz answers like a service.
 func healthz(t *testing.T, status func() int) process.Readiness {
 	t.Helper()
+
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(status())
 		_, _ = w.Write([]byte("[+]ping ok\n[-]caches failed: reason withheld\n[-]webhook failed: reason withheld\n"))
 	}))
 	t.Cleanup(server.Close)
+
 	return process.Readiness{URL: server.URL, Client: server.Client()}
 }
 
 func TestAwaitReady(t *testing.T) {
 	p := start(t, "obey", nil)
+
 	var asked atomic.Int32
+
 	r := healthz(t, func() int {
 		if asked.Add(1) < 3 {
 			return http.StatusInternalServerError
 		}
+
 		return http.StatusOK
 	})
+
 	var answers []string
+
 	r.Waiting = func(answer string) { answers = append(answers, answer) }
 	require.NoError(t, p.AwaitReady(t.Context(), r))
+
 	failing := "caches failed: reason withheld, webhook failed: reason withheld"
 	require.Equal(t, []string{failing, failing, "ready"}, answers)
 }

@@ -40,17 +40,20 @@ func Follow[L List, T metav1.Object](ctx context.Context, of Lister[L], selector
 	if err != nil {
 		return nil, fmt.Errorf("list: %w", err)
 	}
+
 	err = meta.EachListItem(list, func(item runtime.Object) error {
 		object, is := any(item).(T)
 		if !is {
 			return fmt.Errorf("an item is a %T", item)
 		}
 		o.See(watch.Added, object)
+
 		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list: %w", err)
 	}
+
 	events, err := watchtools.NewRetryWatcherWithContext(ctx, list.GetResourceVersion(), &cache.ListWatch{
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 			options.LabelSelector = selector
@@ -60,6 +63,7 @@ func Follow[L List, T metav1.Object](ctx context.Context, of Lister[L], selector
 	if err != nil {
 		return nil, fmt.Errorf("watch: %w", err)
 	}
+
 	var running sync.WaitGroup
 	running.Go(func() {
 		for event := range events.ResultChan() {
@@ -73,5 +77,6 @@ func Follow[L List, T metav1.Object](ctx context.Context, of Lister[L], selector
 			}
 		}
 	})
+
 	return running.Wait, nil
 }

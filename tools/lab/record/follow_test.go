@@ -27,6 +27,7 @@ type seen struct {
 func (s *seen) add(event watch.EventType, object metav1.Object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	s.events = append(s.events, string(event)+" "+object.GetName())
 }
 
@@ -34,14 +35,17 @@ func (s *seen) are(events ...string) func() bool {
 	return func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
+
 		if len(s.events) != len(events) {
 			return false
 		}
+
 		for i := range events {
 			if s.events[i] != events[i] {
 				return false
 			}
 		}
+
 		return true
 	}
 }
@@ -54,6 +58,7 @@ func TestFollow(t *testing.T) {
 	require.NoError(t, err)
 	ofMetadata, err := metadata.NewForConfig(plane.Config)
 	require.NoError(t, err)
+
 	configMap := func(name string) *corev1.ConfigMap {
 		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name, Labels: map[string]string{"name": name}}}
 	}
@@ -61,7 +66,9 @@ func TestFollow(t *testing.T) {
 	require.NoError(t, plane.Client.Create(t.Context(), a))
 
 	ctx, cancel := context.WithCancel(t.Context())
+
 	var all, some seen
+
 	fail := func(err error) { t.Error(err) }
 	waitAll, err := record.Follow(ctx, ofMetadata.Resource(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}).Namespace(ns), "",
 		record.Observer[*metav1.PartialObjectMetadata]{See: func(e watch.EventType, o *metav1.PartialObjectMetadata) { all.add(e, o) }, Fail: fail})
@@ -73,6 +80,7 @@ func TestFollow(t *testing.T) {
 
 	require.NoError(t, plane.Client.Create(t.Context(), b))
 	require.NoError(t, plane.Client.Delete(t.Context(), a))
+
 	b.Data = map[string]string{"x": "y"}
 	require.NoError(t, plane.Client.Update(t.Context(), b))
 	require.Eventually(t, all.are("ADDED a", "ADDED b", "DELETED a", "MODIFIED b"), patience, time.Millisecond)

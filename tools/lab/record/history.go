@@ -10,5 +10,6 @@ func Histories(files ...string) (*history.Reader, error) {
 			return nil, err
 		}
 	}
+
 	return reader, nil
 }

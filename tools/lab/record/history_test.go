@@ -21,9 +21,11 @@ func TestHistories(t *testing.T) {
 	file := func(content string) string {
 		path := filepath.Join(t.TempDir(), "history")
 		require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
+
 		return path
 	}
 	worker := history.Worker{Shard: "a", PID: 7}
+
 	for name, test := range map[string]struct {
 		ended map[int]time.Duration
 		want  time.Duration
@@ -35,6 +37,7 @@ func TestHistories(t *testing.T) {
 			{Kind: "Website", Name: "y", UID: "v", Worker: worker, Start: 2000, End: test.want},
 		}, history.Close(read.Spans(), test.ended, 9000), name)
 	}
+
 	_, err := record.Histories(file(`{"event":"end"}` + "\n"))
 	require.ErrorContains(t, err, "without a start")
 	_, err = record.Histories(file("x\n"))

@@ -30,6 +30,7 @@ func Now() time.Duration {
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
 		panic(err) // all supported systems have this clock
 	}
+
 	return time.Duration(ts.Nano())
 }
 
@@ -87,6 +88,7 @@ func Start(ctx context.Context, config *rest.Config, o Options) (*Recorder, erro
 	if err != nil {
 		return nil, fmt.Errorf("make a client to record with: %w", err)
 	}
+
 	r := &Recorder{options: o, began: Now(), newest: map[string]check.Version{}}
 	if o.LeaseNamespace != "" {
 		of := c.Resource(watched[check.Lease]).Namespace(o.LeaseNamespace)
@@ -94,11 +96,13 @@ func Start(ctx context.Context, config *rest.Config, o Options) (*Recorder, erro
 			return nil, err
 		}
 	}
+
 	for _, of := range o.Objects {
 		if err := r.follow(ctx, of.Kind, c.Resource(watched[of.Kind]).Namespace(of.Namespace), ""); err != nil {
 			return nil, err
 		}
 	}
+
 	return r, nil
 }
 
@@ -115,13 +119,16 @@ func (r *Recorder) follow(ctx context.Context, kind string, of dynamic.ResourceI
 	if err != nil {
 		return fmt.Errorf("record %ss: %w", kind, err)
 	}
+
 	r.waits = append(r.waits, wait)
+
 	return nil
 }
 
 func (r *Recorder) fail(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	r.err = err
 }
 
@@ -132,20 +139,24 @@ func (r *Recorder) add(kind string, o *unstructured.Unstructured, deleted bool) 
 		Shard: o.GetLabels()[v1alpha1.ShardLabel(r.options.Ring)],
 	}
 	_, v.Draining = o.GetLabels()[v1alpha1.DrainLabel(r.options.Ring)]
+
 	number, err := strconv.ParseUint(o.GetResourceVersion(), 10, 64)
 	if err != nil {
 		r.fail(fmt.Errorf("resource version of %s %s: %w", kind, v.Name, err))
 		return
 	}
+
 	v.Number = number
 	if owner := metav1.GetControllerOfNoCopy(o); owner != nil {
 		v.Owner = string(owner.UID)
 	}
+
 	if kind == check.Lease {
 		v.Holder, _, _ = unstructured.NestedString(o.Object, "spec", "holderIdentity")
 		seconds, _, _ := unstructured.NestedInt64(o.Object, "spec", "leaseDurationSeconds")
 		v.Duration = time.Duration(seconds) * time.Second
 	}
+
 	switch kind {
 	case check.Website, check.Theme:
 		v.Complete = complete(o)
@@ -158,8 +169,10 @@ func (r *Recorder) add(kind string, o *unstructured.Unstructured, deleted bool) 
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	before := r.newest[v.UID]
 	r.newest[v.UID] = v
+
 	before.At, before.Number = v.At, v.Number
 	if before != v {
 		r.versions = append(r.versions, v)
@@ -170,6 +183,7 @@ func (r *Recorder) add(kind string, o *unstructured.Unstructured, deleted bool) 
 func complete(o *unstructured.Unstructured) bool {
 	observed, _, _ := unstructured.NestedInt64(o.Object, "status", "observedGeneration")
 	conditions, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
+
 	return observed == o.GetGeneration() && slices.ContainsFunc(conditions, func(c any) bool {
 		condition, _ := c.(map[string]any)
 		return condition["type"] == "Ready" && condition["status"] == "True"
@@ -180,6 +194,7 @@ func complete(o *unstructured.Unstructured) bool {
 func (r *Recorder) Versions() ([]check.Version, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	return slices.Clone(r.versions), r.err
 }
 
@@ -187,10 +202,12 @@ func (r *Recorder) Versions() ([]check.Version, error) {
 func (r *Recorder) Newest() []check.Version {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	all := make([]check.Version, 0, len(r.newest))
 	for _, v := range r.newest {
 		all = append(all, v)
 	}
+
 	return all
 }
 

@@ -57,9 +57,12 @@ func TestRecorder(t *testing.T) {
 		versions, err := r.Versions()
 		return err == nil && len(versions) == 5
 	}, patience, time.Millisecond)
+
 	versions, err := r.Versions()
 	require.NoError(t, err)
+
 	var got []check.Version
+
 	for _, v := range versions {
 		require.NotZero(t, v.Number)
 		require.NotEmpty(t, v.UID)
@@ -67,6 +70,7 @@ func TestRecorder(t *testing.T) {
 		v.Number, v.UID, v.At, v.Namespace = 0, "", 0, ""
 		got = append(got, v)
 	}
+
 	want := check.Version{Kind: check.ConfigMap, Name: "cm", Owner: "owner"}
 	at, draining, deleted := want, want, want
 	at.Shard, draining.Shard, draining.Draining, deleted.Deleted = "a", "a", true, true

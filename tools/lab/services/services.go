@@ -105,6 +105,7 @@ func New(o Options) *Group {
 // Start adds services or shards, starts all of them, and waits until they are ready.
 func (g *Group) Start(ctx context.Context, specs ...Spec) error {
 	var names []string
+
 	for _, s := range specs {
 		m, err := g.prepare(ctx, s)
 		if err != nil {
@@ -113,8 +114,10 @@ func (g *Group) Start(ctx context.Context, specs ...Spec) error {
 		g.mu.Lock()
 		g.members[s.Name] = m
 		g.mu.Unlock()
+
 		names = append(names, s.Name)
 	}
+
 	return g.Resume(ctx, names...)
 }
 
@@ -124,16 +127,21 @@ func (g *Group) prepare(ctx context.Context, s Spec) (*member, error) {
 	if account == "" {
 		namespace, account = v1alpha1.SystemNamespace, s.Binary
 	}
+
 	kubeconfig, err := g.Kubeconfig(ctx, namespace, account)
 	if err != nil {
 		return nil, err
 	}
+
 	const ports = 3
+
 	free, err := process.FreePorts(ports)
 	if err != nil {
 		return nil, err
 	}
+
 	m := &member{binary: s.Binary, Addresses: Addresses{Health: free[0], Metrics: free[1]}}
+
 	m.args = []string{
 		"--kubeconfig=" + kubeconfig, "--log-format=json", "--health-probe-bind-address=" + m.Health, "--metrics-bind-address=" + m.Metrics,
 	}
@@ -141,7 +149,9 @@ func (g *Group) prepare(ctx context.Context, s Spec) (*member, error) {
 		m.Profiles = free[2]
 		m.args = append(m.args, "--pprof-bind-address="+m.Profiles)
 	}
+
 	m.args = append(m.args, s.Args...)
+
 	return m, nil
 }
 
@@ -149,14 +159,17 @@ func (g *Group) prepare(ctx context.Context, s Spec) (*member, error) {
 func (g *Group) Kubeconfig(ctx context.Context, namespace, account string) (string, error) {
 	g.accounts.Lock()
 	defer g.accounts.Unlock()
+
 	name := namespace + "/" + account
 	if g.kubeconfigs[name] == "" {
 		path, err := g.options.Plane.ServiceAccountKubeconfig(ctx, namespace, account)
 		if err != nil {
 			return "", err
 		}
+
 		g.kubeconfigs[name] = path
 	}
+
 	return g.kubeconfigs[name], nil
 }
 
@@ -167,11 +180,13 @@ func (g *Group) Resume(ctx context.Context, names ...string) error {
 			return err
 		}
 	}
+
 	for _, name := range names {
 		if err := g.awaitReady(ctx, g.Process(name), g.readiness(name)); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -180,9 +195,11 @@ func (g *Group) Restart(ctx context.Context, name string, more ...string) error 
 	if err := g.End(name); err != nil {
 		return err
 	}
+
 	if err := g.begin(name, more...); err != nil {
 		return err
 	}
+
 	return g.awaitReady(ctx, g.Process(name), g.readiness(name))
 }
 
@@ -191,20 +208,25 @@ func (g *Group) begin(name string, more ...string) error {
 	g.mu.Lock()
 	m, known := g.members[name]
 	g.mu.Unlock()
+
 	if !known {
 		return fmt.Errorf("there is no service %s on this machine", name)
 	}
+
 	_, err := g.launch(process.Spec{Name: name, Path: filepath.Join(g.options.BinDir, m.binary), Args: slices.Concat(m.args, more), LogFile: g.LogFile(name)})
+
 	return err
 }
 
 // Launch starts another program, and returns when it is ready.
 func (g *Group) Launch(ctx context.Context, spec process.Spec, r process.Readiness) error {
 	spec.LogFile = g.LogFile(spec.Name)
+
 	p, err := g.launch(spec)
 	if err != nil {
 		return err
 	}
+
 	return g.awaitReady(ctx, p, r)
 }
 
@@ -220,8 +242,10 @@ func (g *Group) launch(spec process.Spec) (*process.Process, error) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+
 	g.running[spec.Name] = p
 	g.started = append(g.started, p)
+
 	return p, nil
 }
 
@@ -231,6 +255,7 @@ func (g *Group) readiness(name string) process.Readiness {
 	if g.options.Waiting != nil {
 		r.Waiting = func(answer string) { g.options.Waiting(name, answer) }
 	}
+
 	return r
 }
 
@@ -239,6 +264,7 @@ func (g *Group) awaitReady(ctx context.Context, p *process.Process, r process.Re
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
+
 	return g.blame(p, err)
 }
 
@@ -247,36 +273,45 @@ func (g *Group) blame(p *process.Process, err error) error {
 	if g.options.ShownLines > 0 {
 		err = fmt.Errorf("%w\n%s", err, process.Tail(p.LogFile, g.options.ShownLines))
 	}
+
 	return &FaultError{Process: p.Name, Err: err}
 }
 
 // Ready returns an error for each of the services or shards that is not ready.
 func (g *Group) Ready(ctx context.Context, names ...string) error {
 	var errs []error
+
 	for _, name := range names {
 		if ok, answer := g.readiness(name).Ask(ctx); !ok {
 			errs = append(errs, &FaultError{Process: name, Err: fmt.Errorf("%s is not ready: %s", name, answer)})
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
 // End terminates processes, and waits until they have exited.
 func (g *Group) End(names ...string) error {
-	var errs []error
-	var told []*process.Process
+	var (
+		errs []error
+		told []*process.Process
+	)
+
 	for _, name := range names {
 		p := g.Process(name)
 		if p == nil {
 			errs = append(errs, fmt.Errorf("there is no process %s", name))
 			continue
 		}
+
 		told = append(told, p)
 		errs = append(errs, p.Terminate())
 	}
+
 	for _, p := range told {
 		errs = append(errs, p.AwaitExit(stopTimeout))
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -284,11 +319,13 @@ func (g *Group) End(names ...string) error {
 func (g *Group) Stop() error {
 	all := g.Started()
 	errs := make([]error, len(all))
+
 	var stopping sync.WaitGroup
 	for i, p := range all {
 		stopping.Go(func() { errs[i] = p.Stop(stopTimeout) })
 	}
 	stopping.Wait()
+
 	return errors.Join(errs...)
 }
 
@@ -299,6 +336,7 @@ func (g *Group) Died() <-chan error { return g.death }
 func (g *Group) Process(name string) *process.Process {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+
 	return g.running[name]
 }
 
@@ -306,6 +344,7 @@ func (g *Group) Process(name string) *process.Process {
 func (g *Group) Started() []*process.Process {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+
 	return slices.Clone(g.started)
 }
 
@@ -313,9 +352,11 @@ func (g *Group) Started() []*process.Process {
 func (g *Group) Addresses(name string) Addresses {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+
 	if m, known := g.members[name]; known {
 		return m.Addresses
 	}
+
 	return Addresses{}
 }
 

@@ -34,6 +34,7 @@ func flagOf(args []string, name string) string {
 			return value
 		}
 	}
+
 	return ""
 }
 
@@ -43,22 +44,29 @@ func play(health string) int {
 		_, _ = os.Stdout.WriteString("it cannot work here\n")
 		return 3
 	}
+
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM)
+
 	server := &http.Server{Addr: health, ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})}
+
 	go func() {
 		<-signals
+
 		_ = server.Close()
 	}()
+
 	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
 		return 1
 	}
+
 	return 0
 }
 
 // group returns a group whose programs are this one, and the name of that.
 func group(t *testing.T) (g *services.Group, binary string) {
 	t.Helper()
+
 	self, err := os.Executable()
 	require.NoError(t, err)
 	g = services.New(services.Options{Plane: localplane.Shared(t), BinDir: filepath.Dir(self), LogDir: t.TempDir(), ShownLines: 3, Profile: true})
@@ -66,6 +74,7 @@ func group(t *testing.T) (g *services.Group, binary string) {
 		http.DefaultClient.CloseIdleConnections()
 		require.NoError(t, g.Stop())
 	})
+
 	return g, filepath.Base(self)
 }
 
@@ -126,6 +135,7 @@ func TestStartEndsWithItsContext(t *testing.T) {
 	g, binary := group(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	require.NoError(t, g.Start(ctx, spec("one", binary)))
+
 	cause := errors.New("somebody has pressed Ctrl-C")
 	cancel(cause)
 	require.Equal(t, cause, g.Start(ctx, spec("two", binary)))

@@ -22,6 +22,7 @@ func FuzzNamesOfARing(f *testing.F) {
 		if !ok {
 			t.Skip("no name of a ring")
 		}
+
 		suffix := RingSuffix(ring)
 
 		for _, label := range []string{ShardLabel(ring), DrainLabel(ring)} {
@@ -40,10 +41,12 @@ func FuzzNamesOfARing(f *testing.F) {
 // ringName derives a valid ring name from most seeds, with separators where the suffix may be cut.
 func ringName(seed []byte) (string, bool) {
 	const alphabet = "abcdefghijklmnopqrstuvwxyz0123456789--..."
+
 	name := make([]byte, min(len(seed), validation.LabelValueMaxLength))
 	for i := range name {
 		name[i] = alphabet[int(seed[i])%len(alphabet)]
 	}
+
 	ring := strings.Trim(strings.NewReplacer("..", ".", "-.", "-", ".-", ".").Replace(string(name)), "-.")
 
 	return ring, len(validation.IsDNS1123Subdomain(ring)) == 0

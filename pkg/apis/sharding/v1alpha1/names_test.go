@@ -38,7 +38,7 @@ func TestRingSuffixIsCutToALabelName(t *testing.T) {
 
 func TestEffectiveNamespaceSelector(t *testing.T) {
 	def := ClusterRingSpec{}.EffectiveNamespaceSelector()
-	require.Equal(t, []string{"kube-system", "sharding-system"}, def.MatchExpressions[0].Values)
+	require.Equal(t, []string{"kube-node-lease", "kube-public", "kube-system", "sharding-system"}, def.MatchExpressions[0].Values)
 	require.Equal(t, "kubernetes.io/metadata.name", def.MatchExpressions[0].Key)
 
 	spec := ClusterRingSpec{NamespaceSelector: def}

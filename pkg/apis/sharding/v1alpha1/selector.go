@@ -6,8 +6,8 @@ import (
 )
 
 // EffectiveNamespaceSelector returns the selector of the namespaces that the ring covers: a copy of the spec's selector, or the
-// default, which selects every namespace except kube-system and [SystemNamespace]. It is never nil. It applies only to namespaced
-// objects.
+// default, which selects every namespace except Kubernetes' own and [SystemNamespace]. It is never nil. It applies only to
+// namespaced objects.
 func (s ClusterRingSpec) EffectiveNamespaceSelector() *metav1.LabelSelector {
 	if s.NamespaceSelector != nil {
 		return s.NamespaceSelector.DeepCopy()
@@ -16,6 +16,6 @@ func (s ClusterRingSpec) EffectiveNamespaceSelector() *metav1.LabelSelector {
 	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
 		Key:      corev1.LabelMetadataName,
 		Operator: metav1.LabelSelectorOpNotIn,
-		Values:   []string{metav1.NamespaceSystem, SystemNamespace},
+		Values:   []string{corev1.NamespaceNodeLease, metav1.NamespacePublic, metav1.NamespaceSystem, SystemNamespace},
 	}}}
 }

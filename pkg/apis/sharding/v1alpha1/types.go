@@ -57,8 +57,8 @@ type ClusterRingSpec struct {
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=32
 	Resources []RingResource `json:"resources"`
-	// NamespaceSelector selects the namespaces whose objects are sharded. By default, these are all namespaces except kube-system
-	// and sharding-system. It does not apply to cluster-scoped objects.
+	// NamespaceSelector selects the namespaces whose objects are sharded. By default, these are all namespaces except
+	// kube-node-lease, kube-public, kube-system and sharding-system. It does not apply to cluster-scoped objects.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, e.operator == 'In' || e.operator == 'NotIn' ? has(e.values) && size(e.values) > 0 : (e.operator == 'Exists' || e.operator == 'DoesNotExist') && !(has(e.values) && size(e.values) > 0))",message="an expression needs the operator In or NotIn with values, or Exists or DoesNotExist without"
 	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`

@@ -202,6 +202,7 @@ func (m machine) steps(from state) (all []step) {
 	}
 
 	try("the ring wants the owner elsewhere", false, (*state).turn)
+
 	for i := range int8(amount) {
 		try("the rebalancer deals with "+[...]string{"the owner", "a child", "a grandchild"}[levelOf(i)], true, func(s *state) bool { return m.rebalance(s, i) })
 	}

@@ -92,11 +92,13 @@ func (o *managerOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	if err := o.serve(ctx); err != nil {
 		return err
 	}
 
 	var group wait.Group
+
 	for _, name := range o.names {
 		start, known := controllers[name]
 		if !known {
@@ -124,16 +126,19 @@ func (o *managerOptions) shared() (*shared, error) {
 	if o.kubeconfig == "" {
 		return nil, errors.New("--kubeconfig is required")
 	}
+
 	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("--kubeconfig: %w", err)
 	}
+
 	config.QPS, config.Burst = o.qps, o.burst
 
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("make a client: %w", err)
 	}
+
 	objects, err := metadata.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("make a client: %w", err)
@@ -161,6 +166,7 @@ func (o *managerOptions) serve(ctx context.Context) error {
 
 	handler := mux.NewPathRecorderMux("kube-controller-manager")
 	healthz.InstallHandler(handler)
+
 	if _, _, err := serving.Serve(handler, 0, ctx.Done()); err != nil {
 		return fmt.Errorf("serve /healthz: %w", err)
 	}

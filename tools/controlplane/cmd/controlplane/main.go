@@ -29,6 +29,7 @@ func main() {
 		os.Args = os.Args[1:]
 		run, ok = programs[os.Args[0]]
 	}
+
 	if !ok {
 		fmt.Fprintln(os.Stderr, "usage: controlplane etcd|kube-apiserver|kube-controller-manager [arguments]")
 		os.Exit(2)

@@ -13,6 +13,7 @@ import (
 
 func main() {
 	logs.GlogSetter(cmd.GetLogVerbosity(os.Args)) //nolint:errcheck // as kubectl itself: a bad -v is reported by its own parser
+
 	if err := cli.RunNoErrOutput(cmd.NewDefaultKubectlCommand()); err != nil {
 		util.CheckErr(err) // exits with kubectl's own message and code
 	}

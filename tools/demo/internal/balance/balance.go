@@ -32,9 +32,11 @@ func Listen(replicas ...string) (*Forwarder, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for connections to forward: %w", err)
 	}
+
 	f := &Forwarder{listener: listener, replicas: replicas, open: map[net.Conn]struct{}{}}
 	f.dialing, f.stop = context.WithCancel(context.Background())
 	f.running.Go(f.serve)
+
 	return f, nil
 }
 
@@ -46,15 +48,18 @@ func (f *Forwarder) Close() error {
 	err := f.listener.Close()
 	f.stop()
 	f.mu.Lock()
+
 	f.closed = true
 	for conn := range f.open {
 		_ = conn.Close() // it is given up anyway
 	}
 	f.mu.Unlock()
 	f.running.Wait()
+
 	if err != nil && !errors.Is(err, net.ErrClosed) {
 		return fmt.Errorf("stop to listen for connections to forward: %w", err)
 	}
+
 	return nil
 }
 
@@ -75,9 +80,11 @@ func (f *Forwarder) forward(client net.Conn) {
 		_ = client.Close() // there is nobody to tell
 		return
 	}
+
 	if !f.track(client, replica) {
 		return
 	}
+
 	var both sync.WaitGroup
 	both.Go(func() { pipe(replica, client) })
 	both.Go(func() { pipe(client, replica) })
@@ -100,25 +107,30 @@ func (f *Forwarder) dial() net.Conn {
 			return conn
 		}
 	}
+
 	return nil
 }
 
 func (f *Forwarder) track(conns ...net.Conn) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	for _, conn := range conns {
 		if f.closed {
 			_ = conn.Close() // it is given up anyway
 			continue
 		}
+
 		f.open[conn] = struct{}{}
 	}
+
 	return !f.closed
 }
 
 func (f *Forwarder) untrack(conns ...net.Conn) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	for _, conn := range conns {
 		delete(f.open, conn)
 	}

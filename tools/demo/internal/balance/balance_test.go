@@ -17,22 +17,27 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // replica answers each line with its name and the line, and returns its address and how to stop it.
 func replica(t *testing.T, name, at string) (address string, stop func()) {
 	t.Helper()
+
 	listener, err := net.Listen("tcp", at)
 	require.NoError(t, err)
+
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+
 		for {
 			conn, err := listener.Accept()
 			if err != nil {
 				return
 			}
+
 			line := make([]byte, 1)
 			_, _ = io.ReadFull(conn, line)
 			_, _ = conn.Write([]byte(name + string(line)))
 			_ = conn.Close()
 		}
 	}()
+
 	return listener.Addr().String(), func() {
 		require.NoError(t, listener.Close())
 		<-done
@@ -42,13 +47,17 @@ func replica(t *testing.T, name, at string) (address string, stop func()) {
 // ask returns what comes back for one byte over a new connection.
 func ask(t *testing.T, address string) string {
 	t.Helper()
+
 	conn, err := net.Dial("tcp", address)
 	require.NoError(t, err)
+
 	defer func() { _ = conn.Close() }()
 	require.NoError(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
 	_, err = conn.Write([]byte("?"))
 	require.NoError(t, err)
+
 	answer, _ := io.ReadAll(conn) // reset where there is no replica
+
 	return string(answer)
 }
 
@@ -61,6 +70,7 @@ func TestForwarder(t *testing.T) {
 	require.ElementsMatch(t, []string{"a?", "b?"}, []string{ask(t, f.Address()), ask(t, f.Address())}, "in turn")
 
 	stopA()
+
 	for range 4 {
 		require.Equal(t, "b?", ask(t, f.Address()), "whoever is left")
 	}

@@ -37,6 +37,7 @@ Run "make build" to build the binaries (--bin-dir), and "make control-plane" to 
 func New(registry state.Registry) *cobra.Command {
 	root := commandline.Root("demo", "Run all of ClusterRing on this machine and verify its guarantees", long)
 	root.AddCommand(newRun(registry), newUp(registry), newDown(registry), newEnv(registry), newDocs(registry), newServe(registry))
+
 	return root
 }
 
@@ -58,26 +59,32 @@ func (c *common) prepare(ctx context.Context, others ...string) error {
 	if localplane.Root() == "" {
 		return errors.New("run this command in the repository: it installs manifests from deploy/")
 	}
+
 	var err error
 	if c.binDir, err = filepath.Abs(c.binDir); err != nil {
 		return fmt.Errorf("find --bin-dir: %w", err)
 	}
+
 	if err := localsystem.CheckBinaries(c.binDir, others...); err != nil {
 		return err
 	}
+
 	if c.assets == "" {
 		if c.assets, err = localplane.Binaries(ctx, os.Stderr); err != nil {
 			return fmt.Errorf("get the control plane: %w", err)
 		}
 	}
+
 	if c.assets, err = filepath.Abs(c.assets); err != nil {
 		return fmt.Errorf("find --assets: %w", err)
 	}
+
 	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager"} {
 		if _, err := os.Stat(filepath.Join(c.assets, name)); err != nil {
 			return fmt.Errorf("%s is missing in %s: run make control-plane, and set --assets to the directory that it prints", name, c.assets)
 		}
 	}
+
 	return nil
 }
 

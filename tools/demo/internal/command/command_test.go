@@ -36,6 +36,7 @@ var binaries struct {
 
 func TestMain(m *testing.M) {
 	code := m.Run()
+
 	if binaries.dir != "" {
 		_ = os.RemoveAll(binaries.dir)
 	}
@@ -63,6 +64,7 @@ func newDesk(t *testing.T) *desk {
 		cmd, _ := d.demo("down")
 		_ = cmd.Run()
 	})
+
 	return d
 }
 
@@ -71,29 +73,36 @@ func build(dir string) error {
 	cmd := exec.Command("go", "build", "-o", dir+"/",
 		"./services/leasemonitor/cmd/leasemonitor", "./services/assigner/cmd/assigner", "./services/rebalancer/cmd/rebalancer",
 		"./services/ringquery/cmd/ringquery", "./tools/example/cmd/example", "./tools/demo", "./tools/kubectl-ring")
+
 	cmd.Dir, cmd.Env = localplane.Root(), append(os.Environ(), "GOWORK=")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the binaries: %w\n%s", err, out)
 	}
+
 	grpcurl, err := printed("dev", "grpcurl")
 	if err != nil {
 		return err
 	}
+
 	kubectl, err := printed("controlplane", "kubectl")
 	if err != nil {
 		return err
 	}
+
 	return errors.Join(os.Symlink(grpcurl, filepath.Join(dir, "grpcurl")), os.Symlink(filepath.Join(kubectl, "kubectl"), filepath.Join(dir, "kubectl")))
 }
 
 // printed returns the path that the command in a directory of tools prints for a program, which it builds if necessary.
 func printed(tool, program string) (string, error) {
 	cmd := exec.Command("go", "run", ".", program)
+
 	cmd.Dir, cmd.Env, cmd.Stderr = filepath.Join(localplane.Root(), "tools", tool), append(os.Environ(), "GOWORK=off"), os.Stderr
+
 	out, err := cmd.Output()
 	if err != nil {
 		return "", fmt.Errorf("build %s: %w", program, err)
 	}
+
 	return strings.TrimSpace(string(out)), nil
 }
 
@@ -102,10 +111,12 @@ func (d *desk) demo(args ...string) (*exec.Cmd, *output) {
 	if args[0] != "down" && args[0] != "env" {
 		args = append(args, "--bin-dir="+d.bin, "--assets="+d.assets)
 	}
+
 	cmd := exec.Command(filepath.Join(d.bin, "demo"), args...)
 	cmd.Env = append(os.Environ(), "HOME="+d.home, "XDG_CACHE_HOME="+d.home, "TMPDIR="+d.temp)
 	out := &output{}
 	cmd.Stdout, cmd.Stderr = out, out
+
 	return cmd, out
 }
 
@@ -121,6 +132,7 @@ func (d *desk) run() *running {
 	d.Helper()
 	cmd, out := d.demo("run")
 	require.NoError(d, cmd.Start())
+
 	r := &running{Cmd: cmd, out: out, ended: make(chan error, 1)}
 	go func() { r.ended <- cmd.Wait() }()
 	d.Cleanup(func() { _ = cmd.Process.Kill() })
@@ -128,12 +140,14 @@ func (d *desk) run() *running {
 		return len(r.ended) > 0 || strings.Contains(out.String(), "hold their Leases")
 	}, patience, tick)
 	require.Empty(d, r.ended, out)
+
 	return r
 }
 
 // await waits until the run has ended and checks its exit code; -1 is that of a process that was killed.
 func (d *desk) await(r *running, code int) {
 	d.Helper()
+
 	select {
 	case <-r.ended:
 		require.Equal(d, code, r.ProcessState.ExitCode(), r.out)
@@ -147,24 +161,31 @@ func (d *desk) down() string {
 	d.Helper()
 	cmd, out := d.demo("down")
 	require.NoError(d, cmd.Run(), out)
+
 	return out.String()
 }
 
 // processes returns the ids of the demos' processes, by the names of their binaries.
 func (d *desk) processes() map[string][]int {
 	d.Helper()
+
 	out, err := exec.Command("ps", "-axo", "pid=,args=").Output()
 	require.NoError(d, err)
+
 	found := map[string][]int{}
+
 	for line := range strings.Lines(string(out)) {
 		fields := strings.Fields(line)
+
 		pid, err := strconv.Atoi(fields[0])
 		if err != nil || len(fields) < 2 || !strings.Contains(line, d.temp) {
 			continue
 		}
+
 		name := filepath.Base(fields[1])
 		found[name] = append(found[name], pid)
 	}
+
 	return found
 }
 
@@ -195,12 +216,14 @@ type output struct {
 func (o *output) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+
 	return o.text.Write(p)
 }
 
 func (o *output) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+
 	return o.text.String()
 }
 
@@ -225,6 +248,7 @@ func TestDownAfterEverySortOfProcessWasKilled(t *testing.T) {
 	d := newDesk(t)
 	up, out := d.demo("up")
 	require.NoError(t, up.Run(), out)
+
 	for _, name := range []string{"demo", "etcd", "rebalancer", "assigner", "example"} {
 		d.kill(name)
 	}
@@ -267,6 +291,7 @@ func TestRunInWhichAServiceDies(t *testing.T) {
 	run := d.run()
 	d.kill("ringquery")
 	d.await(run, 1)
+
 	for _, want := range []string{
 		" has ended by itself: signal: killed", "ringquery-", "FAILED", "The last lines of " + d.temp, "Logs are kept in " + d.temp,
 	} {

@@ -32,20 +32,24 @@ is stopped. If a command cannot run, the page does not change.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			s.console = report.NewConsole(c.OutOrStdout())
+
 			content, err := os.ReadFile(args[0])
 			if err != nil {
 				return fmt.Errorf("read the page: %w", err)
 			}
+
 			p, err := page.Parse(string(content))
 			if err != nil {
 				return fmt.Errorf("%s: %w", args[0], err)
 			}
+
 			return s.run(c.Context(), state.Run, func(ctx context.Context, stateDir string, how *usage) error {
 				return s.update(ctx, document{args[0], p}, how.shell(stateDir))
 			})
 		},
 	}
 	s.add(c.Flags(), "a temporary directory")
+
 	return c
 }
 
@@ -71,6 +75,7 @@ func (h *usage) shell(stateDir string) shell {
 	for _, v := range h.Variables {
 		env = append(env, v.Name+"="+v.Value)
 	}
+
 	return shell{filepath.Join(stateDir, "page"), env}
 }
 
@@ -78,30 +83,38 @@ func (h *usage) shell(stateDir string) shell {
 func (s *server) update(ctx context.Context, d document, in shell) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
 	defer cancel()
+
 	if err := os.Mkdir(in.dir, 0o700); err != nil {
 		return fmt.Errorf("create a directory for the shell: %w", err)
 	}
+
 	sh, err := page.NewShell(in.dir, in.env)
 	if err != nil {
 		return fmt.Errorf("run %s: %w", d.file, err)
 	}
 	s.console.Progress("running the commands of %s", d.file)
+
 	changed, err := d.page.Update(ctx, sh)
 	if closing := sh.Close(); err == nil {
 		err = closing
 	}
+
 	if err != nil {
 		return fmt.Errorf("%s: %w", d.file, err)
 	}
+
 	for _, c := range changed {
 		s.console.Note("%s:%d: the output changed: $ %s", d.file, c.Line, c.Text)
 	}
 	s.console.OK("%s: %d commands ran, the output of %d changed", d.file, len(d.page.Commands()), len(changed))
+
 	if len(changed) == 0 {
 		return nil
 	}
+
 	if err := os.WriteFile(d.file, []byte(d.page.String()), 0o644); err != nil { //nolint:gosec // world-readable
 		return fmt.Errorf("write the page: %w", err)
 	}
+
 	return nil
 }

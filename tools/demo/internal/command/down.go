@@ -30,7 +30,9 @@ func down(ctx context.Context, registry state.Registry, console *report.Console)
 	if err != nil {
 		return err
 	}
+
 	var errs []error
+
 	found := len(records) > 0
 	for _, record := range records {
 		what := "left over"
@@ -38,6 +40,7 @@ func down(ctx context.Context, registry state.Registry, console *report.Console)
 			what = "running"
 		}
 		console.Progress("removing demo %s (%s), state in %s", record.Kind, what, record.Dir)
+
 		if err := record.Remove(ctx); err != nil {
 			errs = append(errs, err)
 			continue
@@ -47,11 +50,14 @@ func down(ctx context.Context, registry state.Registry, console *report.Console)
 	// The records may have been deleted with the rest of the user's cache.
 	if _, err := os.Stat(defaultUpDir()); err == nil {
 		found = true
+
 		errs = append(errs, state.Discard(ctx, defaultUpDir()))
 		console.Text("Removed " + defaultUpDir() + ", which demo up had left behind.")
 	}
+
 	if !found {
 		console.Text("No demo is running, and none has left anything behind.")
 	}
+
 	return errors.Join(errs...)
 }

@@ -30,14 +30,18 @@ func newEnv(registry state.Registry) *cobra.Command {
 			if err != nil {
 				return err
 			}
+
 			if up == nil || !up.Alive() {
 				return errors.New("demo up is not running: start it with make up")
 			}
+
 			how, err := readUsage(up.Dir)
 			if err != nil {
 				return err
 			}
+
 			_, err = fmt.Fprint(c.OutOrStdout(), how.exports())
+
 			return err
 		},
 	}
@@ -50,5 +54,6 @@ func (h *usage) exports() string {
 		fmt.Fprintf(&out, "export %s=%s\n", v.Name, process.Quote(v.Value))
 	}
 	fmt.Fprintf(&out, "export PATH=%s:\"$PATH\"\n", process.Quote(strings.Join(h.Path, string(os.PathListSeparator))))
+
 	return out.String()
 }

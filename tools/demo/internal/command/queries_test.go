@@ -61,6 +61,7 @@ func TestQueries(t *testing.T) {
 	})
 	t.Run("grpcurl/TLS and a token", func(t *testing.T) {
 		sh := &terminal{t, sh.Shell}
+
 		const guarded = `-cacert $RINGQUERY_CA -H "authorization: Bearer $TOKEN"`
 		require.Contains(t, sh.run(`grpcurl `+guarded+` $RINGQUERY_TLS list`), diagnostics.FullName(), "to know who asks is enough")
 		require.Contains(t, sh.run(`grpcurl `+guarded+` $RINGQUERY_TLS `+string(diagnostics.FullName())+`/ListRings`), "PermissionDenied")
@@ -90,6 +91,7 @@ func (d *desk) shell() *page.Shell {
 	require.NoError(d, env.Run(), out)
 	_, err = sh.Run(d.Context(), out.String())
 	require.NoError(d, err)
+
 	return sh
 }
 
@@ -104,6 +106,7 @@ func (s *terminal) run(command string) string {
 	s.Helper()
 	output, err := s.Shell.Run(s.Context(), command)
 	require.NoError(s, err)
+
 	return output
 }
 
@@ -113,6 +116,7 @@ func (s *terminal) askEverything(how, address string) {
 	require.Contains(s, s.run(fmt.Sprintf(`grpcurl %s %s list`, how, address)), service)
 	described := s.run(fmt.Sprintf(`grpcurl %s %s describe %s`, how, address, service))
 	require.Len(s, questions, diagnostics.Methods().Len())
+
 	for name := range maps.Keys(questions) {
 		method := diagnostics.Methods().ByName(name)
 		require.NotNil(s, method, name)
@@ -127,8 +131,10 @@ func (s *terminal) ask(how, address string, method protoreflect.MethodDescriptor
 	if method.IsStreamingServer() && !method.IsStreamingClient() {
 		limit = "-max-time 1"
 	}
+
 	output := s.run(fmt.Sprintf(`printf '%%s' '%s' | grpcurl %s %s -d @ %s %s/%s 2>/dev/null`, q.request, how, limit, address, diagnostics.FullName(), method.Name()))
 	answers := json.NewDecoder(strings.NewReader(output))
+
 	for {
 		var answer json.RawMessage
 		if err := answers.Decode(&answer); errors.Is(err, io.EOF) {
@@ -136,30 +142,37 @@ func (s *terminal) ask(how, address string, method protoreflect.MethodDescriptor
 		} else if err != nil {
 			return fmt.Errorf("decode %s: %w", output, err)
 		}
+
 		if err := protojson.Unmarshal(answer, dynamicpb.NewMessage(method.Output())); err != nil {
 			return fmt.Errorf("decode %s: %w", answer, err)
 		}
 	}
+
 	if !strings.Contains(output, q.answer) {
 		return fmt.Errorf("there is no %s in %s", q.answer, output)
 	}
+
 	return nil
 }
 
 // requireEverything checks that the page shows every method and every command of the plugin, and asks in every way.
 func requireEverything(t *testing.T, p *page.Page) {
 	t.Helper()
+
 	var commands []string
 	for _, c := range p.Commands() {
 		commands = append(commands, c.Text)
 	}
+
 	var wanted []string
 	for i := range diagnostics.Methods().Len() {
 		wanted = append(wanted, string(diagnostics.FullName())+"/"+string(diagnostics.Methods().Get(i).Name()))
 	}
+
 	for _, name := range []string{"list", "get", "locate", "explain", "assignments", "simulate", "watch"} {
 		wanted = append(wanted, "kubectl ring "+name+" ")
 	}
+
 	for _, want := range append(wanted, "grpcurl -plaintext ", "grpcurl -cacert ", "authorization: Bearer $TOKEN", "--ca-file", "--token") {
 		require.True(t, slices.ContainsFunc(commands, func(c string) bool { return strings.Contains(c, want) }), "the page has no command with %q", want)
 	}

@@ -57,6 +57,7 @@ leaves nothing behind, also after Ctrl-C. After a failure, it keeps the logs and
 	c.Flags().IntVar(&r.story.Shards, "shards", 3, "`number` of shards that join first")
 	c.Flags().IntVar(&r.story.Objects, "objects", 500, "`number` of objects that are created first")
 	c.Flags().BoolVar(&r.keep, "keep", false, "keep the state directory; its processes are stopped anyway")
+
 	return c
 }
 
@@ -64,14 +65,18 @@ func (r *runner) run(ctx context.Context) error {
 	if err := r.story.Validate(); err != nil {
 		return err
 	}
+
 	if err := r.prepare(ctx); err != nil {
 		return err
 	}
+
 	claim, err := r.registry.Claim(state.Run, r.stateDir)
 	if err != nil {
 		return err
 	}
+
 	rows, suspects, err := r.tell(ctx, claim.Dir)
+
 	interrupted := errors.Is(err, commandline.ErrInterrupted)
 	switch {
 	case interrupted:
@@ -80,16 +85,20 @@ func (r *runner) run(ctx context.Context) error {
 		r.console.Failed("%s", err)
 		r.showLogs(claim.Dir, suspects, err)
 	}
+
 	keep := r.keep || (err != nil && !interrupted)
+
 	err = errors.Join(err, r.cleanUp(ctx, claim, keep))
 	if interrupted {
 		return errors.Join(err, commandline.ErrShown)
 	}
 	r.console.Text("")
 	r.console.Table(rows)
+
 	if err != nil {
 		return commandline.ErrShown
 	}
+
 	return nil
 }
 
@@ -99,20 +108,25 @@ func (r *runner) tell(ctx context.Context, stateDir string) (rows []report.Row, 
 	defer cancel(nil)
 
 	r.console.Heading("The system starts (state in %s)", stateDir)
+
 	start := report.Row{Step: "the system starts"}
 	begin := time.Now()
+
 	s, err := localsystem.Start(ctx, r.options(stateDir, r.console))
 	if s != nil {
 		defer func() {
 			cancel(nil) // stop watching before the system stops
 			r.console.Progress("stopping everything")
+
 			err = errors.Join(err, s.Stop())
 		}()
 	}
+
 	start.Took, start.Err = time.Since(begin), err
 	if err != nil {
 		return []report.Row{start}, nil, err
 	}
+
 	start.Checked = []string{"control plane, manifests, and 6 service processes, each with only its own permissions"}
 	rows = append(rows, start)
 
@@ -123,12 +137,15 @@ func (r *runner) tell(ctx context.Context, stateDir string) (rows []report.Row, 
 		case <-ctx.Done():
 		}
 	}()
+
 	story, err := scenario.New(ctx, s, r.console, r.story)
 	if err != nil {
 		start.Err = err
 		return []report.Row{start}, nil, err
 	}
+
 	more, suspects, err := r.steps(ctx, story)
+
 	return append(rows, more...), suspects, errors.Join(err, story.Close())
 }
 
@@ -138,13 +155,16 @@ func (r *runner) steps(ctx context.Context, story *scenario.Story) (rows []repor
 		row := report.Row{Step: fmt.Sprintf("%d %s", i+1, step.Title), Skipped: failure != nil}
 		if failure == nil {
 			r.console.Heading("%d. %s", i+1, upperFirst(step.Title))
+
 			begin := time.Now()
 			row.Checked, row.Err = story.Do(ctx, step)
 			row.Took = time.Since(begin)
 			failure, suspects = row.Err, step.Suspects
 		}
+
 		rows = append(rows, row)
 	}
+
 	return rows, suspects, failure
 }
 
@@ -152,6 +172,7 @@ func upperFirst(text string) string {
 	if text != "" && text[0] >= 'a' && text[0] <= 'z' {
 		return string(text[0]-'a'+'A') + text[1:]
 	}
+
 	return text
 }
 
@@ -160,6 +181,7 @@ func (r *runner) showLogs(stateDir string, suspects []string, err error) {
 	if fault, is := errors.AsType[*services.FaultError](err); is {
 		suspects = []string{fault.Process}
 	}
+
 	for _, name := range suspects {
 		file := filepath.Join(stateDir, "logs", name+".log")
 		if text := process.Tail(file, shownLines); text != "" {
@@ -175,7 +197,9 @@ func (r *runner) cleanUp(ctx context.Context, claim *state.Claim, keep bool) err
 	if !keep {
 		return errors.Join(state.Discard(ctx, claim.Dir), claim.Release(false))
 	}
+
 	var errs []error
+
 	if !r.keep {
 		for _, part := range []string{"etcd", "apiserver", "controller-manager", "kubeconfig"} {
 			errs = append(errs, os.RemoveAll(filepath.Join(claim.Dir, part)))
@@ -183,5 +207,6 @@ func (r *runner) cleanUp(ctx context.Context, claim *state.Claim, keep bool) err
 	}
 	r.console.Text(fmt.Sprintf("\nLogs are kept in %s, histories of reconciles in %s; %s down removes them.",
 		filepath.Join(claim.Dir, "logs"), filepath.Join(claim.Dir, "history"), localsystem.Display(filepath.Join(r.binDir, "demo"))))
+
 	return errors.Join(append(errs, claim.Release(true))...)
 }

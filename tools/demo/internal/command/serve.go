@@ -47,6 +47,7 @@ func newServe(registry state.Registry) *cobra.Command {
 		},
 	}
 	s.add(c.Flags(), defaultUpDir())
+
 	return c
 }
 
@@ -58,12 +59,15 @@ func (s *server) run(ctx context.Context, kind state.Kind, use user) error {
 	if err := s.prepare(ctx, "kubectl"); err != nil {
 		return err
 	}
+
 	claim, err := s.registry.Claim(kind, s.stateDir)
 	if err != nil {
 		return err
 	}
+
 	err = s.serve(ctx, claim.Dir, use)
 	ctx = context.WithoutCancel(ctx)
+
 	return errors.Join(err, state.Discard(ctx, claim.Dir), claim.Release(false))
 }
 
@@ -71,28 +75,35 @@ func (s *server) run(ctx context.Context, kind state.Kind, use user) error {
 func (s *server) serve(ctx context.Context, stateDir string, use user) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+
 	sys, err := localsystem.Start(ctx, s.options(stateDir, s.console))
 	if sys != nil {
 		defer func() {
 			cancel() // stop watching before the system stops
+
 			err = errors.Join(err, sys.Stop())
 		}()
 	}
+
 	if err != nil {
 		return err
 	}
+
 	story, err := scenario.New(ctx, sys, s.console, scenario.Options{Shards: servedShards, Objects: servedObjects})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, story.Close()) }()
+
 	if err := story.Prologue(ctx); err != nil {
 		return err
 	}
+
 	how, err := s.usage(ctx, sys)
 	if err != nil {
 		return err
 	}
+
 	return use(ctx, stateDir, how)
 }
 
@@ -102,7 +113,9 @@ func (s *server) usage(ctx context.Context, sys *localsystem.System) (*usage, er
 	if err != nil {
 		return nil, err
 	}
+
 	guarded, ca := sys.GuardedQueryAddress()
+
 	how := &usage{
 		Variables: []variable{
 			{"KUBECONFIG", sys.Plane.Kubeconfig()}, {"RINGQUERY", sys.QueryAddress()}, {"RINGQUERY_TLS", guarded}, {"RINGQUERY_CA", ca},
@@ -117,6 +130,7 @@ func (s *server) usage(ctx context.Context, sys *localsystem.System) (*usage, er
 	for _, p := range sys.Processes() {
 		how.Variables = append(how.Variables, variable{"PID_" + strings.ToUpper(strings.ReplaceAll(p.Name, "-", "_")), strconv.Itoa(p.PID())})
 	}
+
 	return how, nil
 }
 
@@ -131,10 +145,12 @@ func (s *server) stay(ctx context.Context, stateDir string, how *usage) error {
 	if err := os.WriteFile(temporary, content, 0o600); err != nil {
 		return fmt.Errorf("write how to use the demo: %w", err)
 	}
+
 	if err := os.Rename(temporary, filepath.Join(stateDir, usageFile)); err != nil {
 		return fmt.Errorf("write how to use the demo: %w", err)
 	}
 	// From here on, processes may end: users are invited to kill some.
 	<-ctx.Done()
+
 	return nil
 }

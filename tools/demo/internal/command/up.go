@@ -53,6 +53,7 @@ with kubectl, with grpcurl, and by killing and adding shards. "demo down" stops 
 		},
 	}
 	u.add(c.Flags(), defaultUpDir())
+
 	return c
 }
 
@@ -65,23 +66,29 @@ func (u *upper) run(ctx context.Context) error {
 	if err := u.prepare(ctx, "kubectl"); err != nil {
 		return err
 	}
+
 	if u.stateDir == "" {
 		u.stateDir = defaultUpDir()
 	}
+
 	before, err := u.registry.Up()
 	if err != nil {
 		return err
 	}
+
 	if before != nil && before.Alive() {
 		u.console.Text("The demo is already running.")
 		return u.explain(before.Dir)
 	}
+
 	if before != nil {
 		u.console.Note("removing what a killed demo has left in %s", before.Dir)
+
 		if err := before.Remove(ctx); err != nil {
 			return err
 		}
 	}
+
 	return u.start(ctx)
 }
 
@@ -90,31 +97,41 @@ func (u *upper) start(ctx context.Context) error {
 	if u.stateDir, _ = filepath.Abs(u.stateDir); u.stateDir == "" {
 		return errors.New("find --state-dir: there is no working directory")
 	}
+
 	self, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
+
 	logs, err := os.MkdirTemp("", "clusterring-demo-up-*")
 	if err != nil {
 		return fmt.Errorf("make a directory for the first messages: %w", err)
 	}
+
 	defer func() { _ = os.RemoveAll(logs) }() // a few lines in the directory for temporary files
+
 	output := filepath.Join(logs, supervisorLog+".log")
+
 	log, err := os.Create(output)
 	if err != nil {
 		return fmt.Errorf("make the log of the supervisor: %w", err)
 	}
+
 	cmd := exec.Command(self, "serve", "--bin-dir="+u.binDir, "--assets="+u.assets, "--state-dir="+u.stateDir)
 	cmd.Stdout, cmd.Stderr = log, log
+
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // it outlives this process and its terminal
 	if err := errors.Join(cmd.Start(), log.Close()); err != nil {
 		return fmt.Errorf("start the supervisor: %w", err)
 	}
+
 	exited := make(chan error, 1)
 	go func() { exited <- cmd.Wait() }()
+
 	if err := u.follow(ctx, cmd.Process, output, exited); err != nil {
 		return err
 	}
+
 	return u.explain(u.stateDir)
 }
 
@@ -122,30 +139,40 @@ func (u *upper) start(ctx context.Context) error {
 func (u *upper) follow(ctx context.Context, supervisor *os.Process, output string, exited <-chan error) error {
 	ticker := time.NewTicker(poll)
 	defer ticker.Stop()
+
 	shown := 0
+
 	for {
 		var ended error
+
 		over := false
+
 		select {
 		case ended = <-exited:
 			over = true
 		case <-ctx.Done():
 			u.console.Note("stopping everything")
+
 			_ = supervisor.Signal(syscall.SIGTERM) // it may have ended already
+
 			return errors.Join(context.Cause(ctx), orNothing(<-exited))
 		case <-ticker.C:
 		}
+
 		text, err := os.ReadFile(output)
 		if err != nil {
 			return fmt.Errorf("read the output of the supervisor: %w", err)
 		}
+
 		if end := strings.LastIndexByte(string(text), '\n') + 1; end > shown {
 			u.console.Text(string(text[shown:end]))
 			shown = end
 		}
+
 		if over {
 			return fmt.Errorf("%w: the supervisor has ended: %w", commandline.ErrShown, orZero(ended))
 		}
+
 		if _, err := os.Stat(filepath.Join(u.stateDir, usageFile)); err == nil {
 			return nil
 		}
@@ -156,6 +183,7 @@ func orZero(err error) error {
 	if err == nil {
 		return errors.New("exit status 0")
 	}
+
 	return err
 }
 
@@ -184,6 +212,7 @@ func (u *upper) explain(stateDir string) error {
 		return err
 	}
 	u.console.Text(how.text(stateDir, filepath.Join(u.binDir, "demo")))
+
 	return nil
 }
 
@@ -193,18 +222,22 @@ func readUsage(stateDir string) (*usage, error) {
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("the demo is still starting: see %s, or stop it with demo down", filepath.Join(stateDir, "logs"))
 	}
+
 	if err != nil {
 		return nil, fmt.Errorf("read how to use the demo: %w", err)
 	}
+
 	how := &usage{}
 	if err := json.Unmarshal(content, how); err != nil {
 		return nil, fmt.Errorf("read how to use the demo: %w", err)
 	}
+
 	return how, nil
 }
 
 func (h *usage) text(stateDir, demo string) string {
 	var out strings.Builder
+
 	line := func(format string, args ...any) { fmt.Fprintf(&out, format+"\n", args...) }
 	line("\nEverything is running. Set the variables in your shell, and look at the objects with kubectl:\n")
 	line("  eval \"$(%s env)\"", process.Quote(demo))
@@ -214,6 +247,7 @@ func (h *usage) text(stateDir, demo string) string {
 	line("\nQuery who owns what, and why (docs/queries.md shows all queries and their output):\n")
 	line("  kubectl ring explain websites/site-0 -n web-1 --endpoint $RINGQUERY --plaintext")
 	line("  kubectl ring get example --endpoint $RINGQUERY --plaintext")
+
 	for _, q := range scenario.Queries() {
 		const address = "$RINGQUERY" // expanded by the shell
 		line("  %s", strings.ReplaceAll(process.Quote(append([]string{"grpcurl"}, q.Args(address)...)...), "'"+address+"'", address))
@@ -225,6 +259,7 @@ func (h *usage) text(stateDir, demo string) string {
 	line("                         # starts one more shard, until you press Ctrl-C")
 	line("\nLogs are in %s. To stop everything:\n", filepath.Join(stateDir, "logs"))
 	line("  make down              # or %s down", demo)
+
 	return strings.TrimRight(out.String(), "\n")
 }
 
@@ -233,5 +268,6 @@ func orNothing(err error) error {
 	if _, is := errors.AsType[*exec.ExitError](err); is {
 		return nil
 	}
+
 	return err
 }

@@ -83,36 +83,44 @@ func Start(ctx context.Context, o Options) (*System, error) {
 			return nil, fmt.Errorf("prepare the state directory: %w", err)
 		}
 	}
+
 	s := &System{Options: o}
 	for _, step := range []func(context.Context) error{s.startPlane, s.install, s.startServices} {
 		if err := step(ctx); err != nil {
 			return s, err
 		}
+
 		if ctx.Err() != nil {
 			return s, context.Cause(ctx)
 		}
 	}
+
 	return s, nil
 }
 
 func (s *System) startPlane(context.Context) error {
 	begin := time.Now()
 	s.Console.Progress("waiting for etcd, the API server and the controller manager")
+
 	plane, err := localplane.Start(localplane.Options{Dir: s.StateDir, BinDir: s.Assets, ControllerManager: true, Log: os.Stderr})
 	if err != nil {
 		return fmt.Errorf("start the control plane: %w", err)
 	}
+
 	s.Plane = plane
 	s.Console.OK("etcd, kube-apiserver and kube-controller-manager run (%s, %.1f s)", plane.Config.Host, time.Since(begin).Seconds())
+
 	return nil
 }
 
 func (s *System) install(ctx context.Context) error {
 	s.Console.Progress("installing deploy/base and deploy/example")
+
 	if err := s.Plane.Install(ctx, "deploy/base", "deploy/example"); err != nil {
 		return fmt.Errorf("install the manifests: %w", err)
 	}
 	s.Console.OK("deploy/base and deploy/example are installed: CRDs, service accounts, RBAC, ClusterRing %s", Ring)
+
 	return nil
 }
 
@@ -131,12 +139,15 @@ func (s *System) Stop() error {
 	if s.group != nil {
 		errs = append(errs, s.group.Stop())
 	}
+
 	if s.front != nil {
 		errs = append(errs, s.front.Close())
 	}
+
 	if s.Plane != nil {
 		errs = append(errs, s.Plane.Stop())
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -146,12 +157,15 @@ func Display(path string) string {
 	if err != nil {
 		return path
 	}
+
 	short, err := filepath.Rel(here, path)
 	if err != nil || strings.HasPrefix(short, "..") {
 		return path
 	}
+
 	if !strings.Contains(short, string(filepath.Separator)) {
 		return "." + string(filepath.Separator) + short
 	}
+
 	return short
 }

@@ -29,20 +29,27 @@ func (s *System) startServices(ctx context.Context) error {
 		Plane: s.Plane, BinDir: s.BinDir, LogDir: filepath.Join(s.StateDir, logs),
 		Waiting: func(name, answer string) { s.Console.Progress("waiting until %s is ready: %s", name, answer) },
 	})
+
 	const ports = 4
+
 	free, err := process.FreePorts(ports)
 	if err != nil {
 		return err
 	}
+
 	webhook1, webhook2 := free[0], free[1]
+
 	s.open, s.guarded = free[2], free[3]
 	if s.front, err = balance.Listen(webhook1, webhook2); err != nil {
 		return err
 	}
+
 	if s.cert, err = services.NewCertificate(s.StateDir, RingQuery2, time.Now()); err != nil {
 		return err
 	}
+
 	begin := time.Now()
+
 	err = s.group.Start(ctx,
 		services.Spec{Name: LeaseMonitor, Binary: services.LeaseMonitor},
 		services.Spec{Name: Assigner1, Binary: services.Assigner, Args: services.Webhook(webhook1, s.front.Address())},
@@ -59,6 +66,7 @@ func (s *System) startServices(ctx context.Context) error {
 	}
 	s.Console.OK("leasemonitor, 2 × assigner, rebalancer and 2 × ringquery are ready, each with a token of its own service account (%.1f s)",
 		time.Since(begin).Seconds())
+
 	return nil
 }
 
@@ -75,6 +83,7 @@ func (s *System) StopServices(names ...string) error {
 			errs = append(errs, &services.FaultError{Process: name, Err: fmt.Errorf("%s did not stop in order: %w", name, err)})
 		}
 	}
+
 	return errors.Join(errs...)
 }
 

@@ -33,12 +33,14 @@ func (s *System) StartShards(ctx context.Context, names ...string) (shards []*pr
 			"--concurrency=" + strconv.Itoa(concurrency), "--kube-api-qps=150", "--kube-api-burst=150",
 		}})
 	}
+
 	err = s.group.Start(ctx, specs...)
 	for _, name := range names {
 		if p := s.group.Process(name); p != nil {
 			shards = append(shards, p)
 		}
 	}
+
 	return shards, err
 }
 

@@ -41,6 +41,7 @@ type Leases struct {
 // WatchLeases watches the Leases of a ring in a namespace until the context ends.
 func WatchLeases(ctx context.Context, c kubernetes.Interface, namespace, ring string) (*Leases, error) {
 	l := &Leases{turns: map[string][]Turn{}}
+
 	_, err := record.Follow(ctx, c.CoordinationV1().Leases(namespace), v1alpha1.LabelClusterRing+"="+ring, record.Observer[*coordinationv1.Lease]{
 		See: func(event watch.EventType, lease *coordinationv1.Lease) {
 			if event != watch.Deleted {
@@ -50,12 +51,14 @@ func WatchLeases(ctx context.Context, c kubernetes.Interface, namespace, ring st
 		Fail: func(err error) {
 			l.mu.Lock()
 			defer l.mu.Unlock()
+
 			l.err = fmt.Errorf("follow Leases: %w", err)
 		},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("follow Leases: %w", err)
 	}
+
 	return l, nil
 }
 
@@ -68,11 +71,13 @@ func (l *Leases) add(lease *coordinationv1.Lease) {
 
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	turns := l.turns[lease.Name]
 	if n := len(turns); n > 0 && turns[n-1].State == turn.State && turns[n-1].Holder == turn.Holder {
 		turns[n-1].Renewed = turn.Renewed
 		return
 	}
+
 	l.turns[lease.Name] = append(turns, turn)
 }
 
@@ -80,5 +85,6 @@ func (l *Leases) add(lease *coordinationv1.Lease) {
 func (l *Leases) Of(shard string) ([]Turn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	return append([]Turn(nil), l.turns[shard]...), l.err
 }

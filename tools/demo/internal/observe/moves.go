@@ -6,11 +6,13 @@ import "fmt"
 // object. Controlled objects need none, for they go with their owner: see Disordered.
 func Undrained(changes []Change, alive func(shard string) bool) []string {
 	var wrong []string
+
 	for _, c := range changes {
 		if c.Moved() && c.Before.Owner == "" && !c.Before.Draining && alive(c.Before.Shard) {
 			wrong = append(wrong, fmt.Sprintf("%s went from %s to %q without having been drained", c.Key, c.Before.Shard, c.After.Shard))
 		}
 	}
+
 	return wrong
 }
 
@@ -27,16 +29,19 @@ type Moves struct {
 // Compare finds what moved between two snapshots, and calls may for each object that did: whether it may have.
 func Compare(before, after Snapshot, may func(from, to string) bool) Moves {
 	m := Moves{To: map[string]int{}}
+
 	for key, was := range before {
 		is, there := after[key]
 		if !there || is.Shard == was.Shard {
 			continue
 		}
 		m.Moved++
+
 		m.To[is.Shard]++
 		if !may(was.Shard, is.Shard) {
 			m.Wrong = append(m.Wrong, fmt.Sprintf("%s went from %s to %q", key, was.Shard, is.Shard))
 		}
 	}
+
 	return m
 }

@@ -24,6 +24,7 @@ func owned(shard string) observe.State { return observe.State{Shard: shard, Owne
 
 func TestUndrained(t *testing.T) {
 	alive := func(shard string) bool { return shard != "dead" }
+
 	for name, test := range map[string]struct {
 		change observe.Change
 		wrong  bool

@@ -82,6 +82,7 @@ type Objects struct {
 // WatchObjects lists the resources and watches them until the context ends. The labels are those of the ring.
 func WatchObjects(ctx context.Context, c metadata.Interface, ring string, resources ...schema.GroupVersionResource) (*Objects, error) {
 	o := &Objects{shardLabel: v1alpha1.ShardLabel(ring), drainLabel: v1alpha1.DrainLabel(ring), now: map[Key]State{}}
+
 	for _, resource := range resources {
 		_, err := record.Follow(ctx, c.Resource(resource), "", record.Observer[*metav1.PartialObjectMetadata]{
 			See: func(event watch.EventType, object *metav1.PartialObjectMetadata) {
@@ -90,6 +91,7 @@ func WatchObjects(ctx context.Context, c metadata.Interface, ring string, resour
 			Fail: func(err error) {
 				o.mu.Lock()
 				defer o.mu.Unlock()
+
 				o.err = fmt.Errorf("follow %s: %w", resource.Resource, err)
 			},
 		})
@@ -97,29 +99,35 @@ func WatchObjects(ctx context.Context, c metadata.Interface, ring string, resour
 			return nil, fmt.Errorf("follow %s: %w", resource.Resource, err)
 		}
 	}
+
 	return o, nil
 }
 
 func (o *Objects) set(resource string, object *metav1.PartialObjectMetadata, deleted bool) {
 	key := Key{resource, object.Namespace, object.Name}
 	after := State{}
+
 	if !deleted {
 		_, draining := object.Labels[o.drainLabel]
+
 		after = State{Shard: object.Labels[o.shardLabel], Draining: draining}
 		if owner := metav1.GetControllerOfNoCopy(object); owner != nil {
 			after.Owner = owner.Name
 		}
 	}
+
 	version, _ := strconv.ParseUint(object.ResourceVersion, 10, 64) // an API server gives numbers
 
 	o.mu.Lock()
 	defer o.mu.Unlock()
+
 	before, known := o.now[key]
 	if deleted {
 		delete(o.now, key)
 	} else {
 		o.now[key] = after
 	}
+
 	if before != after || !known || deleted {
 		o.changes = append(o.changes, Change{Key: key, Before: before, After: after, Deleted: deleted, Version: version, At: time.Now()})
 	}
@@ -129,12 +137,15 @@ func (o *Objects) set(resource string, object *metav1.PartialObjectMetadata, del
 func (o *Objects) Now(resource string) (Snapshot, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+
 	all := Snapshot{}
+
 	for key, state := range o.now {
 		if key.Resource == resource {
 			all[key] = state
 		}
 	}
+
 	return all, o.err
 }
 
@@ -142,6 +153,7 @@ func (o *Objects) Now(resource string) (Snapshot, error) {
 func (o *Objects) Mark() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+
 	return len(o.changes)
 }
 
@@ -149,6 +161,7 @@ func (o *Objects) Mark() int {
 func (o *Objects) Since(mark int) []Change {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+
 	return append([]Change(nil), o.changes[mark:]...)
 }
 
@@ -158,11 +171,13 @@ type Snapshot map[Key]State
 // At returns the keys of the objects that have the shard's label; of those without any for the empty name.
 func (s Snapshot) At(shard string) []Key {
 	var keys []Key
+
 	for key, state := range s {
 		if state.Shard == shard {
 			keys = append(keys, key)
 		}
 	}
+
 	return keys
 }
 
@@ -173,20 +188,24 @@ func (s Snapshot) Count(shards []string) map[string]int {
 	for _, shard := range shards {
 		count[shard] = 0
 	}
+
 	for _, state := range s {
 		count[state.Shard]++
 	}
+
 	return count
 }
 
 // Draining returns the number of objects with the drain label.
 func (s Snapshot) Draining() int {
 	n := 0
+
 	for _, state := range s {
 		if state.Draining {
 			n++
 		}
 	}
+
 	return n
 }
 
@@ -194,5 +213,6 @@ func (s Snapshot) Draining() int {
 func (s Snapshot) Only(keep func(Key, State) bool) Snapshot {
 	kept := maps.Clone(s)
 	maps.DeleteFunc(kept, func(key Key, state State) bool { return !keep(key, state) })
+
 	return kept
 }

@@ -14,19 +14,23 @@ func Disordered(before Snapshot, changes []Change, mainResource string, alive fu
 	ownerOf := func(key Key, s State) Key {
 		return Key{Resource: mainResource, Namespace: key.Namespace, Name: s.Owner}
 	}
+
 	set := func(key Key, s State) {
 		now[key] = s
 		if owner := ownerOf(key, s); s.Owner != "" {
 			if children[owner] == nil {
 				children[owner] = map[Key]bool{}
 			}
+
 			children[owner][key] = true
 		}
 	}
 	for key, state := range before {
 		set(key, state)
 	}
+
 	var wrong []string
+
 	for _, c := range slices.SortedFunc(slices.Values(changes), func(a, b Change) int { return cmp.Compare(a.Version, b.Version) }) {
 		was := now[c.Key].Shard
 		if c.Deleted {
@@ -34,6 +38,7 @@ func Disordered(before Snapshot, changes []Change, mainResource string, alive fu
 			continue
 		}
 		set(c.Key, c.After)
+
 		switch to := c.After.Shard; {
 		case to == was:
 		case c.After.Owner != "":
@@ -48,5 +53,6 @@ func Disordered(before Snapshot, changes []Change, mainResource string, alive fu
 			}
 		}
 	}
+
 	return wrong
 }

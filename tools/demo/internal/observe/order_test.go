@@ -13,6 +13,7 @@ func TestDisordered(t *testing.T) {
 	change := func(version uint64, key observe.Key, after observe.State) observe.Change {
 		return observe.Change{Key: key, After: after, Version: version}
 	}
+
 	left, follows, comes := change(10, site("x"), at("")), change(11, child("x"), owned("b")), change(12, site("x"), at("b"))
 	for name, test := range map[string]struct {
 		before  observe.Snapshot

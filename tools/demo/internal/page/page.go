@@ -46,26 +46,34 @@ type part struct {
 // Parse reads a page. It is an error if a block is not closed, or does not begin with a command.
 func Parse(text string) (*Page, error) {
 	p := &Page{}
+
 	var inBlock bool
+
 	var current *Command // of the block; its output is being read
-	var unfinished bool  // its text is
+
+	var unfinished bool // its text is
+
 	number := 0
 	for line := range strings.Lines(text) {
 		number++
+
 		bare := strings.TrimRight(line, "\r\n")
 		switch {
 		case !inBlock:
 			inBlock = bare == opens
+
 			p.parts = append(p.parts, part{text: line})
 		case unfinished:
 			current.Text += "\n" + bare
 			unfinished = strings.HasSuffix(bare, `\`)
 		case bare == fence:
 			inBlock, current = false, nil
+
 			p.parts = append(p.parts, part{text: line})
 		case strings.HasPrefix(bare, prompt):
 			current = &Command{Line: number, Text: strings.TrimPrefix(bare, prompt)}
 			unfinished = strings.HasSuffix(bare, `\`)
+
 			p.parts = append(p.parts, part{command: current})
 		case current == nil:
 			return nil, fmt.Errorf("line %d: a console block begins with a command, that is with %q", number, prompt)
@@ -73,20 +81,24 @@ func Parse(text string) (*Page, error) {
 			current.Output += bare + "\n"
 		}
 	}
+
 	if inBlock {
 		return nil, errors.New("the last console block is not closed")
 	}
+
 	return p, nil
 }
 
 // Commands returns the commands in their order. To change them changes the page.
 func (p *Page) Commands() []*Command {
 	var commands []*Command
+
 	for _, part := range p.parts {
 		if part.command != nil {
 			commands = append(commands, part.command)
 		}
 	}
+
 	return commands
 }
 
@@ -95,10 +107,12 @@ func (p *Page) String() string {
 	var b strings.Builder
 	for _, part := range p.parts {
 		b.WriteString(part.text)
+
 		if c := part.command; c != nil {
 			b.WriteString(prompt + c.Text + "\n" + c.Output)
 		}
 	}
+
 	return b.String()
 }
 
@@ -106,21 +120,26 @@ func (p *Page) String() string {
 // Update returns the commands whose output is another one now. After an error the page is not to be used.
 func (p *Page) Update(ctx context.Context, sh *Shell) ([]*Command, error) {
 	var changed []*Command
+
 	for _, c := range p.Commands() {
 		output, err := sh.Run(ctx, c.Text)
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %w", c.Line, err)
 		}
+
 		if same(output, c.Output) {
 			continue
 		}
+
 		output = Stable(output)
 		if err := writable(output); err != nil {
 			return nil, fmt.Errorf("line %d: %w", c.Line, err)
 		}
+
 		c.Output = output
 		changed = append(changed, c)
 	}
+
 	return changed, nil
 }
 
@@ -131,6 +150,7 @@ func writable(output string) error {
 			return fmt.Errorf("the output has a line that the page cannot show: %q", line)
 		}
 	}
+
 	return nil
 }
 
@@ -139,16 +159,20 @@ func writable(output string) error {
 func (p *Page) Check(ctx context.Context, sh *Shell, patience time.Duration) error {
 	over, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+
 	var differ []error
+
 	for _, c := range p.Commands() {
 		output, err := c.check(ctx, over, sh)
 		if err != nil {
 			return errors.Join(append(differ, fmt.Errorf("line %d: %w", c.Line, err))...)
 		}
+
 		if !same(output, c.Output) {
 			differ = append(differ, fmt.Errorf("line %d: %s%s\nprints:\n%sand not what the page says:\n%s", c.Line, prompt, c.Text, Stable(output), c.Output))
 		}
 	}
+
 	return errors.Join(differ...)
 }
 
@@ -156,15 +180,18 @@ func (p *Page) Check(ctx context.Context, sh *Shell, patience time.Duration) err
 func (c *Command) check(ctx, patience context.Context, sh *Shell) (string, error) {
 	ticker := time.NewTicker(again)
 	defer ticker.Stop()
+
 	for {
 		output, err := sh.Run(ctx, c.Text)
 		if err != nil || same(output, c.Output) {
 			return output, err
 		}
+
 		select {
 		case <-ticker.C:
 		case <-patience.Done():
 		}
+
 		if patience.Err() != nil {
 			return output, nil
 		}

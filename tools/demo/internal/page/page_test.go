@@ -73,6 +73,7 @@ func shell(t *testing.T) *page.Shell {
 	sh, err := page.NewShell(t.TempDir(), []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C"})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, sh.Close()) })
+
 	return sh
 }
 
@@ -85,6 +86,7 @@ func TestUpdateAndCheck(t *testing.T) {
 	changed, err := p.Update(t.Context(), shell(t))
 	require.NoError(t, err)
 	require.Equal(t, markdown(after), p.String())
+
 	var lines []int
 	for _, c := range changed {
 		lines = append(lines, c.Line)
@@ -108,6 +110,7 @@ func TestPagesThatCannotBe(t *testing.T) {
 		_, err := page.Parse(markdown(text))
 		require.ErrorContains(t, err, want)
 	}
+
 	p, err := page.Parse(markdown("'''console\n$ echo '$ x'\n'''\n"))
 	require.NoError(t, err)
 	_, err = p.Update(t.Context(), shell(t))
@@ -123,6 +126,7 @@ func TestShellThatEnds(t *testing.T) {
 func TestCommandThatTakesTooLong(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
+
 	_, err := shell(t).Run(ctx, "sleep 3600")
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 }
@@ -131,13 +135,16 @@ func TestNothingIsLeftInTheBackground(t *testing.T) {
 	dir := t.TempDir()
 	sh, err := page.NewShell(dir, []string{"PATH=" + os.Getenv("PATH")})
 	require.NoError(t, err)
+
 	fifo := filepath.Join(dir, "fifo")
 	_, err = sh.Run(t.Context(), "mkfifo "+fifo+"; sleep 3600 >"+fifo+" & true")
 	require.NoError(t, err)
 	reader, err := os.Open(fifo) // which waits until somebody writes
+
 	require.NoError(t, err)
 	defer func() { require.NoError(t, reader.Close()) }()
 	require.NoError(t, sh.Close())
+
 	n, _ := reader.Read(make([]byte, 1))
 	require.Zero(t, n, "its end is seen: nobody writes any more")
 }

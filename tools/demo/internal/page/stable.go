@@ -39,9 +39,11 @@ func Stable(output string) string {
 	for _, rule := range rules {
 		output = rule.find.ReplaceAllString(output, rule.replace)
 	}
+
 	if output != "" && !strings.HasSuffix(output, "\n") {
 		output += "\n"
 	}
+
 	return output
 }
 

@@ -44,6 +44,7 @@ type Console struct {
 // NewConsole returns a Console that writes to out.
 func NewConsole(out io.Writer) *Console {
 	c := &Console{out: out, now: time.Now, width: func() int { return fallbackWidth }}
+
 	file, isFile := out.(*os.File)
 	if isFile && term.IsTerminal(int(file.Fd())) && os.Getenv("TERM") != "dumb" {
 		c.terminal = true
@@ -53,9 +54,11 @@ func NewConsole(out io.Writer) *Console {
 			if err != nil || width < 1 {
 				return fallbackWidth
 			}
+
 			return width
 		}
 	}
+
 	return c
 }
 
@@ -95,18 +98,23 @@ func (c *Console) Progress(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	if c.terminal {
 		if text == c.progress {
 			return
 		}
+
 		c.progress = text
 		fmt.Fprint(c.out, erase+c.colour(dim, cut("  … "+text, c.width()-1)))
+
 		return
 	}
+
 	now := c.now()
 	if c.shown.IsZero() {
 		c.shown = now // the first wait of a kind is worth a line only when it lasts
 	}
+
 	if now.Sub(c.shown) >= quiet {
 		c.shown = now
 		fmt.Fprintln(c.out, "  … "+text)
@@ -117,9 +125,11 @@ func (c *Console) Progress(format string, args ...any) {
 func (c *Console) line(text string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	if c.progress != "" {
 		fmt.Fprint(c.out, erase)
 	}
+
 	c.progress, c.shown = "", time.Time{}
 	fmt.Fprintln(c.out, text)
 }
@@ -128,6 +138,7 @@ func (c *Console) colour(code, text string) string {
 	if !c.colours {
 		return text
 	}
+
 	return code + text + plain
 }
 
@@ -137,5 +148,6 @@ func cut(text string, width int) string {
 	if len(characters) <= width {
 		return text
 	}
+
 	return string(characters[:max(0, width-1)]) + "…"
 }

@@ -16,10 +16,12 @@ var rewrite = flag.Bool("rewrite", false, "rewrite the golden files")
 
 func golden(t *testing.T, name, got string) {
 	t.Helper()
+
 	file := filepath.Join("testdata", name)
 	if *rewrite {
 		require.NoError(t, os.WriteFile(file, []byte(got), 0o600))
 	}
+
 	want, err := os.ReadFile(file)
 	require.NoError(t, err)
 	require.Equal(t, string(want), got)
@@ -30,6 +32,7 @@ func console(out *strings.Builder) (*Console, *time.Time) {
 	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	c := NewConsole(out)
 	c.now = func() time.Time { return now }
+
 	return c, &now
 }
 
@@ -42,6 +45,7 @@ func rows() []Row {
 
 func TestTableOfSuccess(t *testing.T) {
 	var out strings.Builder
+
 	c, _ := console(&out)
 	c.Table(rows())
 	golden(t, "success.txt", out.String())
@@ -49,6 +53,7 @@ func TestTableOfSuccess(t *testing.T) {
 
 func TestTableOfFailure(t *testing.T) {
 	var out strings.Builder
+
 	c, _ := console(&out)
 	checked := make([]string, 1, 2)
 	checked[0] = "its Lease was dead after 10.2 s"
@@ -60,6 +65,7 @@ func TestTableOfFailure(t *testing.T) {
 
 func TestTableInColours(t *testing.T) {
 	var out strings.Builder
+
 	c, _ := console(&out)
 	c.colours = true
 	c.Table(rows())
@@ -76,14 +82,18 @@ func TestSeconds(t *testing.T) {
 
 func TestPlainConsole(t *testing.T) {
 	var out strings.Builder
+
 	c, now := console(&out)
 	c.Heading("%d. Join", 1)
 	c.Progress("0 of 3")
+
 	*now = now.Add(quiet - 1)
 	c.Progress("1 of 3")
 	require.NotContains(t, out.String(), "of 3", "a short wait leaves no trace")
+
 	*now = now.Add(1)
 	c.Progress("2 of 3")
+
 	*now = now.Add(1)
 	c.Progress("2 of 3, still")
 	c.OK("%d of 3", 3)
@@ -97,6 +107,7 @@ func TestPlainConsole(t *testing.T) {
 
 func TestConsoleOnATerminal(t *testing.T) {
 	var out strings.Builder
+
 	c, _ := console(&out)
 	c.terminal, c.width = true, func() int { return 16 }
 	c.Progress("waiting")

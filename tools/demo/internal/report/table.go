@@ -37,6 +37,7 @@ func (r Row) took() string {
 	if r.Skipped {
 		return "-"
 	}
+
 	return Seconds(r.Took)
 }
 
@@ -47,9 +48,11 @@ func (r Row) lines() []string {
 		first, _, _ := strings.Cut(r.Err.Error(), "\n")
 		lines = append(slices.Clip(lines), "failed: "+first)
 	}
+
 	if len(lines) == 0 {
 		return []string{"-"}
 	}
+
 	return lines
 }
 
@@ -58,30 +61,38 @@ func Seconds(d time.Duration) string {
 	if d < 100*time.Millisecond {
 		return fmt.Sprintf("%d ms", d.Milliseconds())
 	}
+
 	return fmt.Sprintf("%.1f s", d.Seconds())
 }
 
 // Table writes the table of all steps, and their total time.
 func (c *Console) Table(rows []Row) {
 	step, checked, took := len("step"), len("what was checked"), len("time")
+
 	var total time.Duration
+
 	for _, r := range rows {
 		step, took = max(step, width(r.Step)), max(took, width(r.took()))
 		for _, l := range r.lines() {
 			checked = max(checked, width(l))
 		}
+
 		total += r.Took
 	}
+
 	took = max(took, width(Seconds(total)))
 
 	var out strings.Builder
+
 	line := func(cells ...string) {
 		text := pad(cells[0], step) + "  " + pad(cells[1], checked) + "  " + strings.Repeat(" ", took-width(cells[2])) + cells[2] + "  " + cells[3]
 		out.WriteString(strings.TrimRight(text, " ") + "\n")
 	}
 	line("step", "what was checked", "time", "result")
+
 	rule := strings.Repeat("─", step) + "  " + strings.Repeat("─", checked) + "  " + strings.Repeat("─", took) + "  " + strings.Repeat("─", len("result"))
 	out.WriteString(rule + "\n")
+
 	for _, r := range rows {
 		for i, l := range r.lines() {
 			if i == 0 {
@@ -99,13 +110,17 @@ func (c *Console) Table(rows []Row) {
 // sum returns a row whose result is that of all.
 func sum(rows []Row) Row {
 	all := Row{}
+
 	for _, r := range rows {
 		if r.Err != nil {
 			all.Err = r.Err
 		}
+
 		all.Skipped = all.Skipped || r.Skipped
 	}
+
 	all.Skipped = all.Skipped && all.Err == nil
+
 	return all
 }
 

@@ -28,14 +28,17 @@ const (
 // a timeout.
 func (s *Story) await(ctx context.Context, condition func(context.Context) (done bool, how string, err error)) error {
 	begin, last, within := time.Now(), "", patience+time.Duration(s.created)*patiencePerObject
+
 	err := wait.PollUntilContextTimeout(ctx, poll, within, true, func(ctx context.Context) (bool, error) {
 		done, how, err := condition(ctx)
 		if how != "" {
 			last = how
 		}
+
 		if !done && err == nil {
 			s.console.Progress("waiting: %s (%s)", how, seconds(begin))
 		}
+
 		return done, err
 	})
 	switch {
@@ -56,6 +59,7 @@ func (s *Story) ring(ctx context.Context) (*v1alpha1.ClusterRing, error) {
 	if err := s.client.Get(ctx, client.ObjectKey{Name: localsystem.Ring}, ring); err != nil {
 		return nil, fmt.Errorf("get the ClusterRing: %w", err)
 	}
+
 	return ring, nil
 }
 
@@ -63,21 +67,26 @@ func (s *Story) ring(ctx context.Context) (*v1alpha1.ClusterRing, error) {
 // object in place for exactly these shards.
 func (s *Story) awaitReady(ctx context.Context) error {
 	want := len(s.available())
+
 	return s.await(ctx, func(ctx context.Context) (bool, string, error) {
 		ring, err := s.ring(ctx)
 		if err != nil {
 			return false, "", err
 		}
+
 		if problems := check.Status(ring, want); len(problems) > 0 {
 			return false, problems[0], nil
 		}
+
 		answer, err := s.query.GetRing(ctx, &diagnosticsv1alpha1.GetRingRequest{Name: localsystem.Ring})
 		if err != nil {
 			return false, "", fmt.Errorf("ask for the ring: %w", err)
 		}
+
 		if a := ring.Status.Assignment; a == nil || a.Fingerprint != answer.GetRing().GetFingerprint() {
 			return false, "the rebalancer has not yet seen every object in place", nil
 		}
+
 		return true, "", nil
 	})
 }
@@ -88,24 +97,30 @@ func (s *Story) inPlace() (done bool, how string, err error) {
 	if err != nil {
 		return false, "", err
 	}
+
 	maps, err := s.objects.Now(configMaps)
 	if err != nil {
 		return false, "", err
 	}
+
 	placed, complete := 0, 0
+
 	for key, site := range sites {
 		if site.Draining || !s.isAvailable(site.Shard) {
 			continue
 		}
 		placed++
+
 		child := maps[observe.Key{Resource: configMaps, Namespace: key.Namespace, Name: key.Name}]
 		if child.Owner == key.Name && child.Shard == site.Shard && !child.Draining {
 			complete++
 		}
 	}
+
 	sailing, err := s.fleetsComplete()
 	how = fmt.Sprintf("of %d Websites, %d have an available shard, %d with their ConfigMap; of %d Fleets, %d with their Ships",
 		s.created, placed, complete, fleetsMade, sailing)
+
 	return len(sites) == s.created && placed == s.created && complete == s.created && sailing == fleetsMade, how, err
 }
 
@@ -120,15 +135,18 @@ func (s *Story) everything() (observe.Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	maps, err := s.objects.Now(configMaps)
 	if err != nil {
 		return nil, err
 	}
+
 	for key, state := range maps {
 		if state.Owner != "" {
 			sites[key] = state
 		}
 	}
+
 	return sites, nil
 }
 
@@ -138,19 +156,24 @@ func (s *Story) misplaced() []string {
 	if err != nil {
 		return []string{err.Error()}
 	}
+
 	var found []string
+
 	for key, state := range all {
 		owner := all[observe.Key{Resource: websites, Namespace: key.Namespace, Name: state.Owner}]
 		if !state.Draining && s.isAvailable(state.Shard) && (state.Owner == "" || owner.Shard == state.Shard) {
 			continue
 		}
+
 		way := []string{key.String() + ":"}
 		for _, c := range s.objects.Since(0) {
 			if c.Key == key {
 				way = append(way, fmt.Sprintf("%s (%s, version %d)", c.After, c.At.Format("15:04:05.000"), c.Version))
 			}
 		}
+
 		found = append(found, strings.Join(way, " "))
 	}
+
 	return found
 }

@@ -19,39 +19,50 @@ func (s *Story) grow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	mark := s.objects.Mark()
 	load := s.edit(ctx)
 	begin := time.Now()
+
 	joined, err := s.start(ctx, 2)
 	if err == nil {
 		err = s.awaitReady(ctx)
 	}
+
 	if err == nil {
 		err = s.awaitInPlace(ctx)
 	}
+
 	took := seconds(begin)
+
 	if err := errors.Join(err, s.end(load)); err != nil {
 		return err
 	}
+
 	after, err := s.everything()
 	if err != nil {
 		return err
 	}
 	s.console.Note("%s joined; meanwhile, users made %d edits: none failed, the slowest took %s", strings.Join(joined, " and "),
 		load.edits, report.Seconds(load.slowest))
+
 	if err := s.moved(before, after, joined); err != nil {
 		return err
 	}
+
 	if err := s.drained(before, mark); err != nil {
 		return err
 	}
 	s.ok("each was drained and released first, and its ConfigMap moved to the new shard before it; took %s", took)
+
 	if err := s.noExcess(); err != nil {
 		return err
 	}
+
 	if err := s.noOverlap(); err != nil {
 		return err
 	}
+
 	return s.spreadOut()
 }
 
@@ -59,14 +70,17 @@ func (s *Story) grow(ctx context.Context) error {
 func (s *Story) moved(before, after observe.Snapshot, joined []string) error {
 	isSite := func(key observe.Key, _ observe.State) bool { return key.Resource == websites }
 	sitesBefore, sitesAfter := before.Only(isSite), after.Only(isSite)
+
 	moves := observe.Compare(sitesBefore, sitesAfter, func(_, to string) bool { return slices.Contains(joined, to) })
 	if err := wrong("objects moved between shards that existed before", moves.Wrong); err != nil {
 		return err
 	}
+
 	total := float64(len(sitesBefore))
 	ideal := float64(len(joined)) / float64(len(s.available()))
 	// 5 % for the ring's bound, and three standard deviations for so few objects.
 	tolerance := 0.05*ideal + 3*math.Sqrt(ideal*(1-ideal)/total)
+
 	fraction := float64(moves.Moved) / total
 	if math.Abs(fraction-ideal) > tolerance {
 		return fmt.Errorf("%d of %d Websites moved (%.1f %%), which is not %.1f %% ± %.1f %%",
@@ -74,6 +88,7 @@ func (s *Story) moved(before, after observe.Snapshot, joined []string) error {
 	}
 	s.ok("%.1f %% of %d Websites moved (ideal %.1f ± %.1f), all to the new shards",
 		100*fraction, len(sitesBefore), 100*ideal, 100*tolerance)
+
 	return nil
 }
 
@@ -81,6 +96,7 @@ func (s *Story) moved(before, after observe.Snapshot, joined []string) error {
 // owner, and no owner came to a shard before its controlled objects. before is the state at the mark.
 func (s *Story) drained(before observe.Snapshot, mark int) error {
 	changes := s.objects.Since(mark)
+
 	return errors.Join(
 		wrong("objects left their shard without a drain", observe.Undrained(changes, s.isAvailable)),
 		wrong("controlled objects and their owners moved in the wrong order", observe.Disordered(before, changes, websites, s.isAvailable)))

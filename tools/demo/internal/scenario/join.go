@@ -18,29 +18,35 @@ import (
 // join starts the first shards.
 func (s *Story) join(ctx context.Context) error {
 	begin := time.Now()
+
 	names, err := s.start(ctx, s.Shards)
 	if err != nil {
 		return err
 	}
 	s.ok("%s hold their Leases", strings.Join(names, ", "))
+
 	if err := s.awaitReady(ctx); err != nil {
 		return err
 	}
+
 	ring, err := s.ring(ctx)
 	if err != nil {
 		return err
 	}
 	s.ok("the ring is Ready, %d of %d shards available, after %s", ring.Status.AvailableShards, ring.Status.Shards, seconds(begin))
+
 	for _, name := range names {
 		if err := s.awaitState(ctx, name, "ready"); err != nil {
 			return err
 		}
 	}
+
 	webhook := &admissionregistrationv1.MutatingWebhookConfiguration{}
 	if err := s.client.Get(ctx, client.ObjectKey{Name: v1alpha1.WebhookConfigurationName(localsystem.Ring)}, webhook); err != nil {
 		return fmt.Errorf("get the webhook configuration of the ring: %w", err)
 	}
 	s.ok("every Lease is ready, the webhook is registered")
+
 	return nil
 }
 
@@ -51,7 +57,9 @@ func (s *Story) awaitState(ctx context.Context, shard, state string) error {
 		if err != nil || len(turns) == 0 {
 			return false, fmt.Sprintf("%s has no Lease", shard), err
 		}
+
 		is := turns[len(turns)-1].State
+
 		return is == state, fmt.Sprintf("the Lease of %s is %[3]s, not %[2]s", shard, state, is), nil
 	})
 }
@@ -61,10 +69,12 @@ func (s *Story) create(ctx context.Context) error {
 	if err := s.createNamespaces(ctx); err != nil {
 		return err
 	}
+
 	made, err := s.createWebsites(ctx, s.Objects)
 	if err != nil {
 		return err
 	}
+
 	if n := made.inAdmission(s.available()); n != s.Objects {
 		return fmt.Errorf("only %d of %d objects were assigned in admission", n, s.Objects)
 	}
@@ -74,13 +84,16 @@ func (s *Story) create(ctx context.Context) error {
 	if err := s.createFleets(ctx); err != nil {
 		return err
 	}
+
 	if err := s.awaitInPlace(ctx); err != nil {
 		return err
 	}
 	s.ok("%d ConfigMaps were created, each with the shard of its Website; also %d Ships of %d Fleets", s.Objects, fleetsMade*shipsOfEach, fleetsMade)
+
 	if err := s.spreadOut(); err != nil {
 		return err
 	}
+
 	return s.awaitReady(ctx)
 }
 
@@ -90,6 +103,7 @@ func (c *creation) inAdmission(shards []string) int {
 	for _, shard := range shards {
 		n += c.assigned[shard]
 	}
+
 	return n
 }
 
@@ -99,12 +113,16 @@ func (s *Story) spreadOut() error {
 	if err != nil {
 		return err
 	}
+
 	const width = 40
+
 	over := spread.Spread(sites.Count(s.available()))
 	s.console.Block(over.Bars(width))
+
 	if over.MaxToMean() > over.Bound() {
 		return fmt.Errorf("the spread is uneven: %s", over)
 	}
 	s.ok("spread: %s", over)
+
 	return nil
 }

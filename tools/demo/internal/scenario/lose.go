@@ -18,16 +18,20 @@ func (s *Story) kill(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	mark := s.objects.Mark()
+
 	shard := s.victim(killed)
 	if err := shard.Kill(); err != nil {
 		return err
 	}
 	s.console.Note("%s was killed without releasing its Lease of %s", shard.Name, localsystem.LeaseDuration)
+
 	if err := s.replaced(ctx, loss{shard.Name, shard.EndedAt(), before, mark}); err != nil {
 		return err
 	}
 	s.ok("none of the %d objects of other shards changed", len(before)-len(before.At(shard.Name)))
+
 	return s.awaitReady(ctx)
 }
 
@@ -46,20 +50,25 @@ func (s *Story) replaced(ctx context.Context, l loss) error {
 	if err != nil {
 		return err
 	}
+
 	if err := s.awaitInPlace(ctx); err != nil {
 		return err
 	}
+
 	mine, err := s.onlyMoved(l.before, l.mark, l.shard)
 	if err != nil {
 		return err
 	}
+
 	for _, change := range s.objects.Since(l.mark) {
 		if change.Moved() && change.Version < dead.Version {
 			return fmt.Errorf("%s left %s before its Lease was taken", change.Key, l.shard)
 		}
 	}
+
 	_, last := s.movedBetween(l.mark)
 	s.ok("all of its %d objects moved: none before the Lease was dead, the last %s after", mine, report.Seconds(last.Sub(dead.At)))
+
 	return nil
 }
 
@@ -70,22 +79,27 @@ func (s *Story) onlyMoved(before observe.Snapshot, mark int, lost string) (int, 
 	if err != nil {
 		return 0, err
 	}
+
 	moves := observe.Compare(before, after, func(from, _ string) bool { return from == lost })
+
 	mine := len(before.At(lost))
 	if moves.Moved != mine {
 		return 0, fmt.Errorf("%d objects moved, but %s had %d", moves.Moved, lost, mine)
 	}
+
 	return mine, wrong("objects moved for no reason", append(moves.Wrong, s.disturbed(mark, lost)...))
 }
 
 // disturbed returns the label changes since the mark of objects that had another shard than the lost one.
 func (s *Story) disturbed(mark int, lost string) []string {
 	var found []string
+
 	for _, c := range s.objects.Since(mark) {
 		if c.Before.Shard != lost && c.Before.Shard != "" && c.Before != c.After {
 			found = append(found, fmt.Sprintf("%s changed from %+v to %+v", c.Key, c.Before, c.After))
 		}
 	}
+
 	return found
 }
 
@@ -95,24 +109,33 @@ func (s *Story) followDeath(ctx context.Context, shard string, silent time.Time)
 	if err := s.awaitState(ctx, shard, "dead"); err != nil {
 		return observe.Turn{}, err
 	}
+
 	turns, err := s.leases.Of(shard)
 	if err != nil {
 		return observe.Turn{}, err
 	}
+
 	at := map[string]time.Time{}
-	var path []string
-	var taken observe.Turn
-	var renewed time.Time
+
+	var (
+		path    []string
+		taken   observe.Turn
+		renewed time.Time
+	)
+
 	for _, turn := range turns {
 		if turn.Holder == shard && taken.Version == 0 {
 			renewed = turn.Renewed
 		}
+
 		if turn.At.Before(silent) {
 			continue
 		}
+
 		if _, known := at[turn.State]; !known {
 			path, at[turn.State] = append(path, turn.State), turn.At
 		}
+
 		if turn.Holder != shard && taken.Version == 0 {
 			taken = turn
 		}
@@ -127,9 +150,11 @@ func (s *Story) followDeath(ctx context.Context, shard string, silent time.Time)
 		return taken, fmt.Errorf("the Lease of %s was taken %s after its last renewal, which is less than twice its duration, %s",
 			shard, report.Seconds(kept), localsystem.LeaseDuration)
 	}
+
 	after := func(state string) string { return report.Seconds(at[state].Sub(silent)) }
 	s.ok("its Lease (%s) was expired after %s, uncertain after %s, dead after %s", localsystem.LeaseDuration,
 		after("expired"), after("uncertain"), after("dead"))
+
 	return taken, nil
 }
 
@@ -139,27 +164,34 @@ func (s *Story) leave(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	mark := s.objects.Mark()
 	shard := s.victim(stopped)
 	told := time.Now()
+
 	if err := shard.Terminate(); err != nil {
 		return err
 	}
+
 	if err := s.awaitInPlace(ctx); err != nil {
 		return err
 	}
+
 	select {
 	case <-shard.Exited():
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+
 	if err := shard.Err(); err != nil {
 		return &services.FaultError{Process: shard.Name, Err: fmt.Errorf("%s did not stop gracefully: %w", shard.Name, err)}
 	}
+
 	mine, err := s.onlyMoved(before, mark, shard.Name)
 	if err != nil {
 		return err
 	}
+
 	released, err := s.releasedAt(shard.Name, told)
 	if err != nil {
 		return err
@@ -168,6 +200,7 @@ func (s *Story) leave(ctx context.Context) error {
 	first, last := s.movedBetween(mark)
 	s.ok("its %d objects moved %s to %s after the signal; no other object moved", mine,
 		report.Seconds(first.Sub(told)), report.Seconds(last.Sub(told)))
+
 	return s.awaitReady(ctx)
 }
 
@@ -177,7 +210,9 @@ func (s *Story) releasedAt(shard string, told time.Time) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, err
 	}
+
 	var released time.Time
+
 	for _, turn := range turns {
 		switch {
 		case turn.At.Before(told):
@@ -187,9 +222,11 @@ func (s *Story) releasedAt(shard string, told time.Time) (time.Time, error) {
 			released = turn.At
 		}
 	}
+
 	if released.IsZero() {
 		return time.Time{}, fmt.Errorf("%s has not released its Lease", shard)
 	}
+
 	return released, nil
 }
 
@@ -199,10 +236,13 @@ func (s *Story) movedBetween(mark int) (first, last time.Time) {
 		if !change.Moved() {
 			continue
 		}
+
 		if first.IsZero() {
 			first = change.At
 		}
+
 		last = change.At
 	}
+
 	return first, last
 }

@@ -19,14 +19,17 @@ func (s *Story) outage(ctx context.Context) error {
 	if err := s.system.StopServices(localsystem.Assigner1, localsystem.Assigner2); err != nil {
 		return err
 	}
+
 	made, err := s.createWebsites(ctx, during)
 	if err != nil {
 		return err
 	}
+
 	if n := made.inAdmission(s.available()); n != 0 {
 		return fmt.Errorf("%d objects were assigned in admission although no assigner was running", n)
 	}
 	s.ok("without an assigner, %d of %d creates succeeded, unassigned (slowest %s)", during, during, report.Seconds(made.slowest))
+
 	if err := s.awaitInPlace(ctx); err != nil {
 		return err
 	}
@@ -35,27 +38,33 @@ func (s *Story) outage(ctx context.Context) error {
 	if err := s.system.StartServices(ctx, localsystem.Assigner1, localsystem.Assigner2); err != nil {
 		return err
 	}
+
 	made, err = s.createWebsites(ctx, afterwards)
 	if err != nil {
 		return err
 	}
+
 	if n := made.inAdmission(s.available()); n != afterwards {
 		return fmt.Errorf("with the assigner back, only %d of %d creates were assigned in admission", n, afterwards)
 	}
 	s.ok("with the assigner back, %d of %d creates were assigned in admission", afterwards, afterwards)
+
 	if err := s.awaitInPlace(ctx); err != nil {
 		return err
 	}
+
 	return s.awaitReady(ctx)
 }
 
 // longestWait returns the longest time that an object created since the mark was unassigned.
 func (s *Story) longestWait(mark int, resource string) time.Duration {
 	created, longest := map[observe.Key]time.Time{}, time.Duration(0)
+
 	for _, c := range s.objects.Since(mark) {
 		if c.Key.Resource != resource {
 			continue
 		}
+
 		if c.After.Shard == "" {
 			created[c.Key] = c.At
 		} else if at, waited := created[c.Key]; waited {
@@ -63,5 +72,6 @@ func (s *Story) longestWait(mark int, resource string) time.Duration {
 			delete(created, c.Key)
 		}
 	}
+
 	return longest
 }

@@ -29,37 +29,47 @@ func (s *Story) remove(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	mark := s.objects.Mark()
 	users := s.editAndCreate(ctx)
+
 	deletion, err := s.deleteRing(ctx, users)
 	if err := errors.Join(err, s.end(users)); err != nil {
 		return err
 	}
 	s.ok("the ring was gone after %s; of %d creates and %d edits meanwhile, none failed (slowest %s)",
 		report.Seconds(deletion.gone.Sub(deletion.began)), deletion.creates, deletion.edits, report.Seconds(users.slowest))
+
 	if err := s.unregistered(ctx); err != nil {
 		return err
 	}
+
 	if err := s.leftAlone(ctx, users.creates-deletion.createsBefore); err != nil {
 		return err
 	}
+
 	if err := s.drained(before, mark); err != nil {
 		return err
 	}
+
 	reader, err := s.work()
 	if err != nil {
 		return err
 	}
+
 	worked := 0
+
 	for _, span := range reader.Spans() {
 		if span.Start < reader.Instant(deletion.gone) && (span.End == 0 || span.End > reader.Instant(deletion.began)) {
 			worked++
 		}
 	}
+
 	if worked == 0 {
 		return errors.New("no shard worked while the ring was deleted, so the step proves nothing")
 	}
 	s.ok("shards released each object first, then its ConfigMap, during %d reconciles", worked)
+
 	return s.noOverlap()
 }
 
@@ -73,6 +83,7 @@ type deletion struct {
 // deleteRing deletes the ring when there is work, and waits until it is gone and some more objects were created.
 func (s *Story) deleteRing(ctx context.Context, users *load) (deletion, error) {
 	d := deletion{}
+
 	err := s.await(ctx, func(context.Context) (bool, string, error) {
 		edits, creates := users.count()
 		return edits > 0 && creates > 0 || users.over(), "waiting for the first edits and creates", nil
@@ -80,33 +91,41 @@ func (s *Story) deleteRing(ctx context.Context, users *load) (deletion, error) {
 	if err != nil {
 		return d, err
 	}
+
 	ring, err := s.ring(ctx)
 	if err != nil {
 		return d, err
 	}
+
 	d.began = time.Now()
 	editsBefore, createsBefore := users.count()
+
 	if err := s.client.Delete(ctx, ring); err != nil {
 		return d, fmt.Errorf("delete the ClusterRing: %w", err)
 	}
+
 	err = s.await(ctx, func(ctx context.Context) (bool, string, error) {
 		left, err := s.everything()
 		if err != nil {
 			return false, "", err
 		}
+
 		err = s.client.Get(ctx, client.ObjectKeyFromObject(ring), ring)
 		if apierrors.IsNotFound(err) {
 			return true, "", nil
 		}
+
 		return false, fmt.Sprintf("the ring has the finalizers %v; %d of %d objects are unassigned",
 			ring.Finalizers, len(left.At("")), len(left)), err
 	})
 	if err != nil {
 		return d, err
 	}
+
 	d.gone = time.Now()
 	edits, creates := users.count()
 	d.edits, d.creates, d.createsBefore = edits-editsBefore, creates-createsBefore, createsBefore
+
 	return d, s.await(ctx, func(context.Context) (bool, string, error) {
 		_, now := users.count()
 		return now >= creates+afterwardsToo || users.over(), fmt.Sprintf("users have created %d Websites since the ring was gone", now-creates), nil
@@ -117,16 +136,20 @@ func (s *Story) deleteRing(ctx context.Context, users *load) (deletion, error) {
 // were created since the deletion began.
 func (s *Story) leftAlone(ctx context.Context, created int) error {
 	total := 0
+
 	for _, kind := range shardedKinds {
 		n, err := s.unlabelled(ctx, kind)
 		if err != nil {
 			return err
 		}
+
 		if kind == websiteGVK && n != s.created {
 			return fmt.Errorf("%d Websites exist, but %d were created", n, s.created)
 		}
+
 		total += n
 	}
+
 	err := s.await(ctx, func(context.Context) (bool, string, error) {
 		all, err := s.everything()
 		return err == nil && len(all.At("")) == len(all), "the watches have not caught up", err
@@ -135,6 +158,7 @@ func (s *Story) leftAlone(ctx context.Context, created int) error {
 		return err
 	}
 	s.ok("no label is left on any of %d objects, %d of them created since the deletion began", total, created)
+
 	return nil
 }
 
@@ -142,10 +166,13 @@ func (s *Story) leftAlone(ctx context.Context, created int) error {
 func (s *Story) unlabelled(ctx context.Context, kind schema.GroupVersionKind) (int, error) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(kind)
+
 	if err := s.client.List(ctx, list); err != nil {
 		return 0, fmt.Errorf("list %ss: %w", kind.Kind, err)
 	}
+
 	var found []string
+
 	for i := range list.Items {
 		for label, value := range list.Items[i].Labels {
 			if strings.HasPrefix(label, v1alpha1.LabelShardPrefix) || strings.HasPrefix(label, v1alpha1.LabelDrainPrefix) {
@@ -153,23 +180,27 @@ func (s *Story) unlabelled(ctx context.Context, kind schema.GroupVersionKind) (i
 			}
 		}
 	}
+
 	return len(list.Items), wrong("the deleted ring has left labels behind", found)
 }
 
 // unregistered waits until the webhook configuration is gone.
 func (s *Story) unregistered(ctx context.Context) error {
 	name := v1alpha1.WebhookConfigurationName(localsystem.Ring)
+
 	err := s.await(ctx, func(ctx context.Context) (bool, string, error) {
 		err := s.client.Get(ctx, client.ObjectKey{Name: name}, &admissionregistrationv1.MutatingWebhookConfiguration{})
 		if apierrors.IsNotFound(err) {
 			return true, "", nil
 		}
+
 		return false, "the webhook configuration " + name + " is still there", err //nolint:wrapcheck // await says what it was
 	})
 	if err != nil {
 		return err
 	}
 	s.ok("the webhook configuration is gone")
+
 	return nil
 }
 
@@ -179,22 +210,27 @@ func (s *Story) review(ctx context.Context) error {
 		return err
 	}
 	s.ok("all services are ready; no process exited by itself, except the resumed shard")
+
 	if err := errors.Join(s.noOverlap(), s.noExcess()); err != nil {
 		return err
 	}
+
 	names := map[string]bool{}
 	for _, p := range s.system.Processes() {
 		names[p.Name] = true
 	}
+
 	for name := range names {
 		found, err := process.Find(s.system.LogFile(name), 1, "forbidden", "panic", "data race")
 		if err != nil {
 			return err
 		}
+
 		if len(found) > 0 {
 			return &services.FaultError{Process: name, Err: fmt.Errorf("%s has logged: %s", name, found[0])}
 		}
 	}
 	s.ok("no log of %d services and shards contains forbidden or panic", len(names))
+
 	return nil
 }

@@ -60,6 +60,7 @@ func (o Options) Validate() error {
 	case o.Objects < 1 || o.Objects > mostObjects:
 		return fmt.Errorf("--objects must be between 1 and %d, not %d", mostObjects, o.Objects)
 	}
+
 	return nil
 }
 
@@ -89,38 +90,48 @@ type Story struct {
 func New(ctx context.Context, s *localsystem.System, console *report.Console, o Options) (*Story, error) {
 	config := rest.CopyConfig(s.Plane.Config)
 	config.QPS = -1 // no client-side rate limit
+
 	scheme := apimeta.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme), examplev1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, fmt.Errorf("make a scheme: %w", err)
 	}
+
 	c, err := client.New(config, client.Options{Scheme: scheme})
 	if err != nil {
 		return nil, fmt.Errorf("make a client: %w", err)
 	}
+
 	typed, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("make a client for Leases: %w", err)
 	}
+
 	meta, err := metadata.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("make a client for metadata: %w", err)
 	}
+
 	story := &Story{Options: o, system: s, console: console, client: c, lost: map[*process.Process]string{}}
 	if story.objects, err = observe.WatchObjects(ctx, meta, localsystem.Ring, websitesGVR, configMapGVR); err != nil {
 		return nil, err
 	}
+
 	group := websiteGVK.GroupVersion()
 	if story.fleets, err = observe.WatchObjects(ctx, meta, localsystem.Ring, group.WithResource(fleets), group.WithResource(ships)); err != nil {
 		return nil, err
 	}
+
 	if story.leases, err = observe.WatchLeases(ctx, typed, localsystem.ShardNamespace, localsystem.Ring); err != nil {
 		return nil, err
 	}
+
 	story.conn, err = grpc.NewClient(s.QueryAddress(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return nil, fmt.Errorf("make a client for queries: %w", err)
 	}
+
 	story.query = diagnosticsv1alpha1.NewDiagnosticsServiceClient(story.conn)
+
 	return story, nil
 }
 
@@ -129,6 +140,7 @@ func (s *Story) Close() error {
 	if err := s.conn.Close(); err != nil {
 		return fmt.Errorf("end the connection for queries: %w", err)
 	}
+
 	return nil
 }
 
@@ -144,6 +156,7 @@ type Step struct {
 // Steps returns the steps of the story.
 func (s *Story) Steps() []Step {
 	assigners := []string{localsystem.Assigner1, localsystem.Assigner2}
+
 	return []Step{
 		{fmt.Sprintf("%d shards join", s.Shards), []string{localsystem.LeaseMonitor, localsystem.Rebalancer}, s.join},
 		{fmt.Sprintf("%d objects are created", s.Objects), append(assigners, localsystem.Rebalancer), s.create},
@@ -161,10 +174,12 @@ func (s *Story) Steps() []Step {
 // Do runs a step and returns what was checked.
 func (s *Story) Do(ctx context.Context, step Step) ([]string, error) {
 	s.checked = nil
+
 	err := step.do(ctx)
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
+
 	return s.checked, err
 }
 
@@ -177,24 +192,29 @@ func (s *Story) ok(format string, args ...any) {
 // wrong returns an error with the first few findings, nil if there are none.
 func wrong(what string, findings []string) error {
 	const few = 5
+
 	if len(findings) == 0 {
 		return nil
 	}
+
 	errs := []error{fmt.Errorf("%s: %d times", what, len(findings))}
 	for _, finding := range findings[:min(few, len(findings))] {
 		errs = append(errs, errors.New(finding))
 	}
+
 	return errors.Join(errs...)
 }
 
 // available returns the names of the running shards in the order in which they were started.
 func (s *Story) available() []string {
 	var names []string
+
 	for _, shard := range s.shards {
 		if _, gone := s.lost[shard]; !gone {
 			names = append(names, shard.Name)
 		}
 	}
+
 	return names
 }
 
@@ -203,12 +223,15 @@ func (s *Story) isAvailable(shard string) bool { return slices.Contains(s.availa
 // start starts shards under new names and waits until they hold their Leases.
 func (s *Story) start(ctx context.Context, n int) ([]string, error) {
 	var names []string
+
 	for range n {
 		s.named++
 		names = append(names, fmt.Sprintf("shard-%d", s.named))
 	}
+
 	started, err := s.system.StartShards(ctx, names...)
 	s.shards = append(s.shards, started...)
+
 	return names, err
 }
 
@@ -227,6 +250,7 @@ func (s *Story) victim(how string) *process.Process {
 			return shard
 		}
 	}
+
 	return nil
 }
 
@@ -237,6 +261,7 @@ func (s *Story) living(name string) *process.Process {
 			return shard
 		}
 	}
+
 	return nil
 }
 
@@ -248,5 +273,6 @@ func (s *Story) Prologue(ctx context.Context) error {
 	if err := s.join(ctx); err != nil {
 		return err
 	}
+
 	return s.create(ctx)
 }

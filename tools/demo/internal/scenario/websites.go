@@ -35,6 +35,7 @@ func newWebsite(n int) *unstructured.Unstructured {
 	site.SetGroupVersionKind(websiteGVK)
 	site.SetNamespace(namespaceOf(n))
 	site.SetName(fmt.Sprintf("site-%d", n))
+
 	return site
 }
 
@@ -45,6 +46,7 @@ func (s *Story) createNamespaces(ctx context.Context) error {
 			return fmt.Errorf("create a namespace: %w", err)
 		}
 	}
+
 	return nil
 }
 
@@ -64,6 +66,7 @@ func (s *Story) createWebsites(ctx context.Context, n int) (*creation, error) {
 	begin := time.Now()
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(users)
+
 	for i := range n {
 		group.Go(func() error {
 			site, sent := newWebsite(s.created+i), time.Now()
@@ -72,16 +75,20 @@ func (s *Story) createWebsites(ctx context.Context, n int) (*creation, error) {
 			}
 			done.mu.Lock()
 			defer done.mu.Unlock()
+
 			done.slowest = max(done.slowest, time.Since(sent))
 			done.assigned[site.GetLabels()[v1alpha1.ShardLabel(localsystem.Ring)]]++
 			done.answered++
 			s.console.Progress("creating Websites: %d of %d", done.answered, n)
+
 			return nil
 		})
 	}
+
 	err := group.Wait()
 	s.created += n
 	done.took = time.Since(begin)
+
 	return done, err //nolint:wrapcheck // wrapped above
 }
 
@@ -103,6 +110,7 @@ type load struct {
 func (l *load) count() (edits, creates int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	return l.edits, l.creates
 }
 
@@ -122,6 +130,7 @@ func (s *Story) edit(ctx context.Context) *load {
 	ctx, cancel := context.WithCancel(ctx)
 	l := &load{done: ctx.Done(), stop: cancel, users: users}
 	l.start(editors, func() error { return s.editOne(unhurried, l) })
+
 	return l
 }
 
@@ -132,6 +141,7 @@ func (s *Story) editAndCreate(ctx context.Context) *load {
 	next := atomic.Int64{}
 	next.Store(int64(s.created))
 	l.start(creators, func() error { return s.createOne(context.WithoutCancel(ctx), l, int(next.Add(1)-1)) })
+
 	return l
 }
 
@@ -141,12 +151,14 @@ func (l *load) start(users int, do func() error) {
 		l.users.Go(func() error {
 			ticker := time.NewTicker(interval)
 			defer ticker.Stop()
+
 			for {
 				select {
 				case <-l.done:
 					return nil
 				case <-ticker.C:
 				}
+
 				if err := do(); err != nil {
 					return err
 				}
@@ -162,17 +174,21 @@ func (s *Story) createOne(ctx context.Context, l *load, n int) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	l.creates++
 	if site.GetLabels()[v1alpha1.ShardLabel(localsystem.Ring)] != "" {
 		l.labelled++
 	}
+
 	l.slowest = max(l.slowest, time.Since(begin))
+
 	return nil
 }
 
 func (s *Story) editOne(ctx context.Context, l *load) error {
 	begin, n := time.Now(), rand.IntN(min(popular, s.created)) //nolint:gosec // any will do
 	site := newWebsite(n)
+
 	patch := fmt.Appendf(nil, `{"spec":{"body":"Edited at %s."}}`, begin.Format(time.RFC3339Nano))
 	if err := s.client.Patch(ctx, site, client.RawPatch(types.MergePatchType, patch)); err != nil {
 		return fmt.Errorf("a user's edit of %s/%s failed: %w", site.GetNamespace(), site.GetName(), err)
@@ -181,6 +197,7 @@ func (s *Story) editOne(ctx context.Context, l *load) error {
 	defer l.mu.Unlock()
 	l.edits++
 	l.slowest = max(l.slowest, time.Since(begin))
+
 	return nil
 }
 
@@ -199,5 +216,6 @@ func (s *Story) end(l *load) error {
 	l.stop()
 	err := l.users.Wait()
 	s.created += l.creates
+
 	return err //nolint:wrapcheck // wrapped above
 }

@@ -24,6 +24,7 @@ func (s *Story) work() (*history.Reader, error) {
 			files = append(files, file)
 		}
 	}
+
 	return record.Histories(files...)
 }
 
@@ -33,11 +34,13 @@ func spansOf(all []history.Span, pid int) (spans []history.Span, open int) {
 		if span.PID != pid {
 			continue
 		}
+
 		spans = append(spans, span)
 		if span.End == 0 {
 			open++
 		}
 	}
+
 	return spans, open
 }
 
@@ -48,13 +51,17 @@ func (s *Story) noOverlap() error {
 	if err != nil {
 		return err
 	}
+
 	ended, how := map[int]time.Duration{}, map[int]string{}
+
 	for _, shard := range s.shards {
 		if !shard.Running() {
 			ended[shard.PID()], how[shard.PID()] = reader.Instant(shard.EndedAt()), s.lost[shard]
 		}
 	}
+
 	cut := map[string]int{}
+
 	for _, span := range reader.Spans() {
 		if _, gone := ended[span.PID]; gone && span.End == 0 {
 			cut[how[span.PID]]++
@@ -63,33 +70,41 @@ func (s *Story) noOverlap() error {
 			}
 		}
 	}
+
 	spans := history.Close(reader.Spans(), ended, reader.Instant(time.Now()))
 	for _, p := range s.pauses {
 		spans = history.Without(spans, history.Pause{PID: p.pid, From: reader.Instant(p.from), Until: reader.Instant(p.until)})
 	}
+
 	var found []string
+
 	for _, overlap := range history.Overlaps(spans, family) {
 		at := reader.Time(overlap.Second.Start)
 		found = append(found, fmt.Sprintf("at %s: %s", at.Format("15:04:05.000000"), overlap))
 	}
+
 	if err := wrong("two shards worked on one object at the same time", found); err != nil {
 		return err
 	}
 	s.ok("%d reconciles recorded (%s): no two shards worked on one object at the same time", len(reader.Spans()), cuts(cut))
+
 	return nil
 }
 
 // cuts counts the interrupted reconciles by what happened to their shards.
 func cuts(by map[string]int) string {
 	var texts []string
+
 	for _, c := range []struct{ how, what string }{{killed, "the kill"}, {frozen, "the freeze"}} {
 		if n, some := by[c.how]; some {
 			texts = append(texts, fmt.Sprintf("%d interrupted by %s", n, c.what))
 		}
 	}
+
 	if len(texts) == 0 {
 		return "none interrupted"
 	}
+
 	return strings.Join(texts, ", ")
 }
 

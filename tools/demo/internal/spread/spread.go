@@ -24,6 +24,7 @@ func (s Spread) Total() int {
 	for _, n := range s {
 		total += n
 	}
+
 	return total
 }
 
@@ -32,6 +33,7 @@ func (s Spread) Mean() float64 {
 	if len(s) == 0 {
 		return 0
 	}
+
 	return float64(s.Total()) / float64(len(s))
 }
 
@@ -40,6 +42,7 @@ func (s Spread) MaxToMean() float64 {
 	if s.Total() == 0 {
 		return 0
 	}
+
 	return float64(slices.Max(slices.Collect(maps.Values(s)))) / s.Mean()
 }
 
@@ -49,7 +52,9 @@ func (s Spread) Bound() float64 {
 	if s.Total() == 0 {
 		return overIdeal
 	}
+
 	p := 1 / float64(len(s))
+
 	return overIdeal + deviations*math.Sqrt(float64(s.Total())*p*(1-p))/s.Mean()
 }
 
@@ -64,21 +69,26 @@ func (s Spread) Bars(width int) string {
 	for name, n := range s {
 		most, longest = max(most, n), max(longest, len(name))
 	}
+
 	var out strings.Builder
+
 	for _, name := range slices.Sorted(maps.Keys(s)) {
 		bar := bar(float64(s[name])/float64(most), width)
 		percent := 100 * float64(s[name]) / float64(max(1, s.Total()))
 		fmt.Fprintf(&out, "%-*s  %s  %d (%.1f %%)\n", longest, name, bar, s[name], percent)
 	}
+
 	return out.String()
 }
 
 // bar draws a fraction of width cells in steps of an eighth of a cell.
 func bar(fraction float64, width int) string {
 	const eighths = 8
+
 	partial := []string{"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"}
 	n := int(math.Round(fraction * float64(width*eighths)))
 	drawn := strings.Repeat("█", n/eighths) + partial[n%eighths]
 	cells := (n + eighths - 1) / eighths
+
 	return drawn + strings.Repeat(" ", width-cells)
 }

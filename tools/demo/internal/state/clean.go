@@ -29,12 +29,15 @@ func (r *Record) Remove(ctx context.Context) error {
 			return err
 		}
 	}
+
 	if err := Discard(ctx, r.Dir); err != nil {
 		return err
 	}
+
 	if err := os.Remove(r.file); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove the record of a demo: %w", err)
 	}
+
 	return nil
 }
 
@@ -44,20 +47,24 @@ func (r *Record) stop(ctx context.Context) error {
 		if err := syscall.Kill(r.PID, signal); err != nil && !errors.Is(err, syscall.ESRCH) {
 			return fmt.Errorf("stop the demo (process %d): %w", r.PID, err)
 		}
+
 		err := wait.PollUntilContextTimeout(ctx, poll, orderly, true, func(context.Context) (bool, error) {
 			now, err := read(r.file)
 			if errors.Is(err, os.ErrNotExist) {
 				return true, nil
 			}
+
 			return err == nil && !now.alive, err
 		})
 		if err == nil {
 			return nil
 		}
+
 		if ctx.Err() != nil {
 			return fmt.Errorf("stop the demo (process %d): %w", r.PID, err)
 		}
 	}
+
 	return fmt.Errorf("the demo (process %d) does not stop", r.PID)
 }
 
@@ -72,5 +79,6 @@ func Discard(ctx context.Context, dir string) error {
 	if err != nil {
 		return fmt.Errorf("remove the state of a demo: %w", errors.Join(last, err))
 	}
+
 	return nil
 }

@@ -57,6 +57,7 @@ func Default() Registry {
 	if cache, err := os.UserCacheDir(); err == nil {
 		return Registry{Dir: filepath.Join(cache, "clusterring", "demo")}
 	}
+
 	return Registry{Dir: filepath.Join(os.TempDir(), "clusterring-demo-records-"+strconv.Itoa(os.Getuid()))}
 }
 
@@ -72,14 +73,17 @@ func (r Registry) Claim(kind Kind, dir string) (*Claim, error) {
 	if err := os.MkdirAll(r.Dir, private); err != nil {
 		return nil, fmt.Errorf("make the directory of records: %w", err)
 	}
+
 	dir, err := makeDir(dir)
 	if err != nil {
 		return nil, err
 	}
+
 	claim := &Claim{Record: Record{Kind: kind, Dir: dir, PID: os.Getpid(), alive: true}}
 	if err := claim.write(r.Dir); err != nil {
 		return nil, errors.Join(err, os.Remove(dir))
 	}
+
 	return claim, nil
 }
 
@@ -89,22 +93,28 @@ func makeDir(dir string) (string, error) {
 		if err != nil {
 			return "", fmt.Errorf("make a state directory: %w", err)
 		}
+
 		return dir, nil
 	}
+
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return "", fmt.Errorf("find the state directory: %w", err)
 	}
+
 	if err := os.MkdirAll(dir, private); err != nil {
 		return "", fmt.Errorf("make the state directory: %w", err)
 	}
+
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return "", fmt.Errorf("read the state directory: %w", err)
 	}
+
 	if len(entries) > 0 {
 		return "", fmt.Errorf("state directory %s is not empty: it will be removed in the end, so choose one that does not exist yet", dir)
 	}
+
 	return dir, nil
 }
 
@@ -114,26 +124,34 @@ func (c *Claim) write(records string) error {
 	if err != nil {
 		return fmt.Errorf("encode a record: %w", err)
 	}
+
 	lock, err := os.CreateTemp(records, string(c.Kind)+"-*")
 	if err != nil {
 		return fmt.Errorf("make a record: %w", err)
 	}
+
 	temporary := lock.Name()
+
 	c.file = temporary + suffix
 	if c.Kind == Up {
 		c.file = filepath.Join(records, string(Up)+suffix)
 	}
+
 	_, err = lock.Write(content)
 	if err == nil {
 		err = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	}
+
 	if err == nil {
 		err = os.Link(temporary, c.file) // fails where there is a record already, as a rename would not
 	}
+
 	if err = errors.Join(err, os.Remove(temporary)); err != nil {
 		return errors.Join(fmt.Errorf("make a record: %w", err), lock.Close())
 	}
+
 	c.lock = lock
+
 	return nil
 }
 
@@ -143,9 +161,11 @@ func (c *Claim) Release(keep bool) error {
 	if !keep {
 		err = os.Remove(c.file)
 	}
+
 	if err = errors.Join(err, c.lock.Close()); err != nil {
 		return fmt.Errorf("remove the record of the demo: %w", err)
 	}
+
 	return nil
 }
 
@@ -155,17 +175,22 @@ func (r Registry) Records() ([]*Record, error) {
 	if err != nil {
 		return nil, fmt.Errorf("look for demos: %w", err)
 	}
+
 	var records []*Record
+
 	for _, file := range files {
 		record, err := read(file)
 		if errors.Is(err, os.ErrNotExist) {
 			continue // it has ended meanwhile
 		}
+
 		if err != nil {
 			return nil, err
 		}
+
 		records = append(records, record)
 	}
+
 	return records, nil
 }
 
@@ -175,6 +200,7 @@ func (r Registry) Up() (*Record, error) {
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil //nolint:nilnil // as documented
 	}
+
 	return record, err
 }
 
@@ -184,18 +210,22 @@ func read(file string) (*Record, error) {
 		return nil, fmt.Errorf("read the record of a demo: %w", err)
 	}
 	defer func() { _ = in.Close() }() // was only read
+
 	record := &Record{file: file}
 	if err := json.NewDecoder(in).Decode(record); err != nil {
 		return nil, fmt.Errorf("read the record of a demo, %s: %w", file, err)
 	}
+
 	if !filepath.IsAbs(record.Dir) || filepath.Dir(record.Dir) == record.Dir {
 		return nil, fmt.Errorf("the record of a demo, %s, names no state directory: remove it", file)
 	}
+
 	switch err := syscall.Flock(int(in.Fd()), syscall.LOCK_SH|syscall.LOCK_NB); {
 	case errors.Is(err, syscall.EWOULDBLOCK):
 		record.alive = true
 	case err != nil:
 		return nil, fmt.Errorf("find out whether the demo of %s runs: %w", file, err)
 	}
+
 	return record, nil
 }

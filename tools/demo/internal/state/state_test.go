@@ -41,15 +41,18 @@ func TestMain(m *testing.M) {
 func playDemo(registry, parent string) error {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM)
+
 	claim, err := state.Registry{Dir: registry}.Claim(state.Run, filepath.Join(parent, "state"))
 	if err == nil {
 		err = exec.Command(os.Args[0], "part", "--data="+filepath.Join(claim.Dir, "etcd"), "x").Start()
 	}
+
 	if err != nil {
 		return err
 	}
 	fmt.Fprintln(os.Stdout, "ready")
 	<-signals
+
 	return errors.Join(state.Discard(context.Background(), claim.Dir), claim.Release(false))
 }
 
@@ -62,31 +65,39 @@ func demo(t *testing.T, registry state.Registry) (*exec.Cmd, string) {
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
+
 	_, err = out.Read(make([]byte, 1))
 	require.NoError(t, err)
 	require.NotEmpty(t, naming(t, dir))
+
 	return cmd, dir
 }
 
 // naming returns the ids of the processes that name the directory in their arguments.
 func naming(t *testing.T, dir string) []int {
 	t.Helper()
+
 	out, err := exec.Command("ps", "-axo", "pid=,args=").Output()
 	require.NoError(t, err)
+
 	var pids []int
+
 	for line := range strings.Lines(string(out)) {
 		if pid, err := strconv.Atoi(strings.Fields(line)[0]); err == nil && strings.Contains(line, dir+"/") {
 			pids = append(pids, pid)
 		}
 	}
+
 	return pids
 }
 
 func onlyRecord(t *testing.T, registry state.Registry) *state.Record {
 	t.Helper()
+
 	records, err := registry.Records()
 	require.NoError(t, err)
 	require.Len(t, records, 1)
+
 	return records[0]
 }
 
@@ -94,6 +105,7 @@ func requireNothingLeft(t *testing.T, registry state.Registry, dir string) {
 	t.Helper()
 	require.Empty(t, naming(t, dir))
 	require.NoDirExists(t, dir)
+
 	entries, err := os.ReadDir(registry.Dir)
 	require.NoError(t, err)
 	require.Empty(t, entries)
@@ -140,6 +152,7 @@ func TestClaim(t *testing.T) {
 	one, err := registry.Claim(state.Run, "")
 	require.NoError(t, err)
 	require.DirExists(t, one.Dir)
+
 	two, err := registry.Claim(state.Run, "")
 	require.NoError(t, err, "but many of these")
 	require.NotEqual(t, one.Dir, two.Dir)
@@ -147,6 +160,7 @@ func TestClaim(t *testing.T) {
 	records, err := registry.Records()
 	require.NoError(t, err)
 	require.Len(t, records, 3)
+
 	up, err = registry.Up()
 	require.NoError(t, err)
 	require.True(t, up.Alive())
@@ -154,9 +168,11 @@ func TestClaim(t *testing.T) {
 	require.Equal(t, os.Getpid(), up.PID)
 
 	require.NoError(t, first.Release(true))
+
 	up, err = registry.Up()
 	require.NoError(t, err)
 	require.False(t, up.Alive(), "ended, but it has left something behind")
+
 	for _, claim := range []*state.Claim{one, two} {
 		require.NoError(t, os.Remove(claim.Dir))
 		require.NoError(t, claim.Release(false))
@@ -169,6 +185,7 @@ func TestClaimSparesWhatIsThere(t *testing.T) {
 	registry, dir := state.Registry{Dir: t.TempDir()}, t.TempDir()
 	precious := filepath.Join(dir, "precious")
 	require.NoError(t, os.WriteFile(precious, nil, 0o600))
+
 	_, err := registry.Claim(state.Run, dir)
 	require.ErrorContains(t, err, "is not empty")
 	require.FileExists(t, precious)

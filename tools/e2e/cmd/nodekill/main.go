@@ -19,6 +19,7 @@ func main() {
 	pod := flag.String("pod", "", "`UID` of the pod")
 	container := flag.String("container", "", "`ID` of the container from the pod's status")
 	flag.Parse()
+
 	if err := kill(os.Stdout, *pod, *container); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)
@@ -31,18 +32,22 @@ func kill(out io.Writer, pod, id string) error {
 	if err != nil {
 		return fmt.Errorf("parse the container: %w", err)
 	}
+
 	found, err := process.Find(os.DirFS("/proc"), container)
 	if err != nil {
 		return fmt.Errorf("find the container: %w", err)
 	}
+
 	if len(found) == 0 {
 		return errors.New("the container has no process on this node: does this run with hostPID, on the node of the pod?")
 	}
+
 	for _, number := range found {
 		if err := syscall.Kill(number, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 			return fmt.Errorf("kill process %d: %w", number, err)
 		}
 		fmt.Fprintln(out, "killed process", number)
 	}
+
 	return nil
 }

@@ -27,9 +27,11 @@ func start(args []string) int {
 	if errors.Is(err, pflag.ErrHelp) {
 		return 0
 	}
+
 	if err == nil {
 		err = run(ctx, options)
 	}
+
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 

@@ -46,6 +46,7 @@ type options struct {
 // parse returns the options, or pflag.ErrHelp after it has printed the help to out.
 func parse(args []string, out io.Writer) (options, error) {
 	var o options
+
 	flags := pflag.NewFlagSet("example", pflag.ContinueOnError)
 	flags.SortFlags = false
 	flags.Usage = func() { fmt.Fprint(out, usage, flags.FlagUsages()) }

@@ -11,8 +11,10 @@ import (
 
 func TestHelp(t *testing.T) {
 	var out bytes.Buffer
+
 	_, err := parse([]string{"--help"}, &out)
 	require.ErrorIs(t, err, pflag.ErrHelp)
+
 	for _, flag := range []string{"--ring", "--shard-name", "--lease-namespace", "--history-file", "--work-duration"} {
 		require.Contains(t, out.String(), flag)
 	}

@@ -79,6 +79,7 @@ func run(ctx context.Context, o options) error {
 
 		return fmt.Errorf("set up the manager (the API server is %s): %w", restConfig.Host, err)
 	}
+
 	if err := addChecks(ctx, mgr); err != nil {
 		return err
 	}
@@ -87,6 +88,7 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
+
 	if err := addControllers(ctx, mgr, s, decorate); err != nil {
 		return errors.Join(err, closeHistory())
 	}
@@ -109,6 +111,7 @@ func addControllers(ctx context.Context, mgr ctrl.Manager, s *shard.Shard, decor
 	c := s.Client(mgr.GetClient())
 
 	websites := decorate("website", &v1alpha1.Website{}, &website.Reconciler{Client: c})
+
 	err := ctrl.NewControllerManagedBy(mgr).Named("website").
 		// Sharding: a drain is a change of labels, which the predicate alone would hide.
 		For(&v1alpha1.Website{}, builder.WithPredicates(s.Predicate(predicate.GenerationChangedPredicate{}))).
@@ -124,6 +127,7 @@ func addControllers(ctx context.Context, mgr ctrl.Manager, s *shard.Shard, decor
 	}
 
 	fleets := decorate("fleet", &v1alpha1.Fleet{}, fleet.New(c))
+
 	err = ctrl.NewControllerManagedBy(mgr).Named("fleet").
 		For(&v1alpha1.Fleet{}, builder.WithPredicates(s.Predicate(predicate.GenerationChangedPredicate{}))).
 		Owns(&v1alpha1.Ship{}).
@@ -133,6 +137,7 @@ func addControllers(ctx context.Context, mgr ctrl.Manager, s *shard.Shard, decor
 	}
 
 	checksums := decorate("checksum", &corev1.ConfigMap{}, &checksum.Reconciler{Client: c})
+
 	err = ctrl.NewControllerManagedBy(mgr).Named("checksum").
 		For(&corev1.ConfigMap{}, builder.WithPredicates(s.Predicate())).
 		Complete(s.Reconciler(c, &corev1.ConfigMap{}, checksums))
@@ -148,11 +153,13 @@ func addControllers(ctx context.Context, mgr ctrl.Manager, s *shard.Shard, decor
 func decorator(o options, shardName string, c client.Client) (decorate, func() error, error) {
 	record := func(_ string, _ client.Object, inner reconcile.Reconciler) reconcile.Reconciler { return inner }
 	closeFile := func() error { return nil }
+
 	if o.historyFile != "" {
 		file, err := openHistory(o.historyFile)
 		if err != nil {
 			return nil, nil, err
 		}
+
 		recorder := history.NewRecorder(file, processID(), shardName, now)
 		record = func(name string, obj client.Object, inner reconcile.Reconciler) reconcile.Reconciler {
 			return recorder.Reconciler(history.Subject{Controller: name, Object: obj, Reader: c}, inner)
@@ -205,10 +212,12 @@ func newScheme() *runtime.Scheme {
 func loadConfig(o options) (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = o.kubeconfig
+
 	restConfig, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("determine how to reach the API server (set --kubeconfig or KUBECONFIG): %w", err)
 	}
+
 	restConfig.QPS, restConfig.Burst = o.qps, o.burst
 
 	return restConfig, nil

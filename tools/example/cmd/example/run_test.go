@@ -60,6 +60,7 @@ func TestShard(t *testing.T) {
 	}
 	require.ErrorContains(t, run(t.Context(), o), "install deploy/example first")
 	require.NoError(t, p.Install(t.Context(), "deploy/example"))
+
 	taken, err := net.Listen("tcp", o.probeAddress)
 	require.NoError(t, err)
 	require.ErrorContains(t, run(t.Context(), o), o.probeAddress+": bind: address already in use")
@@ -86,6 +87,7 @@ func TestShard(t *testing.T) {
 
 func (s *suite) run() {
 	ctx, cancel := context.WithCancel(context.Background())
+
 	s.stop, s.stopped = cancel, make(chan error, 1)
 	go func() { s.stopped <- run(ctx, s.options) }()
 	s.Cleanup(cancel)
@@ -190,6 +192,7 @@ func (s *suite) makesShips(t *testing.T) {
 func (s *suite) givesUp(t *testing.T) {
 	site := s.website(t, "gives-up")
 	s.ready(t, site, metav1.ConditionTrue)
+
 	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:"true"}}}`, sharding.DrainLabel(ring))
 	require.NoError(t, s.admin.Patch(t.Context(), site, client.RawPatch(types.MergePatchType, []byte(patch))))
 	eventually(t, func() bool {
@@ -212,6 +215,7 @@ func (s *suite) losesLease(t *testing.T) {
 
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
+
 	select {
 	case err := <-s.stopped:
 		require.ErrorContains(t, err, "leader election lost")
@@ -223,20 +227,24 @@ func (s *suite) losesLease(t *testing.T) {
 func (s *suite) checkHistory(t *testing.T) {
 	file, err := os.ReadFile(s.options.historyFile)
 	require.NoError(t, err)
+
 	open := map[uint64]history.Entry{}
 	controllers := map[string]int{}
+
 	for decoder := json.NewDecoder(bytes.NewReader(file)); decoder.More(); {
 		var e history.Entry
 		require.NoError(t, decoder.Decode(&e))
 		require.Equal(t, shardName, e.Shard)
 		require.NotEmpty(t, e.UID)
 		require.NotZero(t, e.Time)
+
 		if e.Event == history.Start {
 			open[e.Sequence] = e
 			controllers[e.Controller+" "+e.Kind]++
 
 			continue
 		}
+
 		begin, ok := open[e.Sequence]
 		require.True(t, ok, "an end has a start")
 		require.Equal(t, begin.Name, e.Name)
@@ -252,6 +260,7 @@ func (s *suite) checkHistory(t *testing.T) {
 // website creates a Website that is assigned to the shard.
 func (s *suite) website(t *testing.T, name string, change ...func(*v1alpha1.Website)) *v1alpha1.Website {
 	t.Helper()
+
 	site := &v1alpha1.Website{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{sharding.ShardLabel(ring): shardName}},
 		Spec:       v1alpha1.WebsiteSpec{Title: name, Body: "A body"},
@@ -267,6 +276,7 @@ func (s *suite) website(t *testing.T, name string, change ...func(*v1alpha1.Webs
 // assign assigns the object to the shard, as the services would.
 func assign(t *testing.T, s *suite, obj client.Object) {
 	t.Helper()
+
 	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`, sharding.ShardLabel(ring), shardName)
 	require.NoError(t, s.admin.Patch(t.Context(), obj, client.RawPatch(types.MergePatchType, []byte(patch))))
 }
@@ -274,6 +284,7 @@ func assign(t *testing.T, s *suite, obj client.Object) {
 // configMap waits until a matching ConfigMap exists, and returns it.
 func (s *suite) configMap(t *testing.T, name string, as func(*corev1.ConfigMap) bool) *corev1.ConfigMap {
 	t.Helper()
+
 	var configMap *corev1.ConfigMap
 	eventually(t, func() bool {
 		configMap = &corev1.ConfigMap{}
@@ -298,6 +309,7 @@ func (s *suite) ready(t *testing.T, site *v1alpha1.Website, status metav1.Condit
 // get waits until the URL returns success, and returns the body.
 func (s *suite) get(address, path string) string {
 	s.Helper()
+
 	var body []byte
 	eventually(s, func() bool {
 		resp, err := http.Get("http://" + address + path)
@@ -306,6 +318,7 @@ func (s *suite) get(address, path string) string {
 		}
 		defer resp.Body.Close()
 		defer http.DefaultClient.CloseIdleConnections()
+
 		body, err = io.ReadAll(resp.Body)
 
 		return err == nil && resp.StatusCode == http.StatusOK
@@ -327,8 +340,10 @@ func eventually(t testing.TB, condition func() bool) {
 // freeAddress returns an address that nobody listens on.
 func freeAddress(t *testing.T) string {
 	t.Helper()
+
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
+
 	defer listener.Close()
 
 	return listener.Addr().String()

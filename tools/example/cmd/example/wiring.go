@@ -17,10 +17,12 @@ import (
 func logger(level, format string) (logr.Logger, error) {
 	levels := map[string]zapcore.Level{"debug": zapcore.DebugLevel, "info": zapcore.InfoLevel, "error": zapcore.ErrorLevel}
 	formats := map[string]zap.Opts{"text": zap.ConsoleEncoder(), "json": zap.JSONEncoder()}
+
 	at, known := levels[level]
 	if !known {
 		return logr.Logger{}, fmt.Errorf("--log-level is %q: it must be debug, info, or error", level)
 	}
+
 	encode, known := formats[format]
 	if !known {
 		return logr.Logger{}, fmt.Errorf("--log-format is %q: it must be text or json", format)
@@ -35,6 +37,7 @@ func openHistory(path string) (io.WriteCloser, error) {
 	if path == "-" {
 		return output{os.Stdout}, nil
 	}
+
 	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644) //nolint:gosec // the user's choice
 	if err != nil {
 		return nil, fmt.Errorf("open the history file (--history-file): %w", err)

@@ -71,6 +71,7 @@ Rows are printed page by page. With one resource, -o json and -o yaml print one 
 	complete(cmd, "shard", a.completeShardOfArgument)
 	complete(cmd, "state", cobra.FixedCompletions(stateNames, cobra.ShellCompDirectiveNoFileComp))
 	l.out = a.addOutput(cmd, asWide, asJSON, asYAML, asName)
+
 	return cmd
 }
 
@@ -80,23 +81,29 @@ func (l *listing) run(ctx context.Context, args []string) error {
 		if err := oneOf("--state", name, stateNames); err != nil {
 			return err
 		}
+
 		req.States = append(req.States, stateOf(name))
 	}
+
 	if !l.all {
 		req.Namespace = *l.app.kube.Namespace
 	}
+
 	return l.app.ask(ctx, func(s *asker) error {
 		ring, err := s.GetRing(ctx, &pb.GetRingRequest{Name: args[0]})
 		if err != nil {
 			return err
 		}
+
 		resources, err := l.resources(ring.GetRing(), args[1:])
 		if err != nil {
 			return err
 		}
+
 		if l.out.forProgram() {
 			return l.documents(ctx, s, req, resources)
 		}
+
 		return l.rows(ctx, s, req, resources)
 	})
 }
@@ -109,14 +116,18 @@ func (l *listing) resources(ring *pb.Ring, named []string) ([]*pb.RingResource, 
 			return nil, failure.New("name one of "+resources(ring), "-o %s is for one resource, and ring %s has %d",
 				l.out.format, ring.GetName(), len(all))
 		}
+
 		return all, nil
 	}
+
 	var found []*pb.RingResource
+
 	for _, r := range ring.GetResources() {
 		if means(named[0], r) {
 			found = append(found, r)
 		}
 	}
+
 	switch len(found) {
 	case 0:
 		return l.asCluster(ring, named[0])
@@ -133,25 +144,30 @@ func means(written string, r *pb.RingResource) bool {
 	if r.GetKind() != "" {
 		names = append(names, r.GetKind(), qualified(r.GetGroup(), r.GetKind()))
 	}
+
 	return slices.ContainsFunc(names, func(name string) bool { return strings.EqualFold(name, written) })
 }
 
 // asCluster resolves a name with the API server, which knows short names.
 func (l *listing) asCluster(ring *pb.Ring, written string) ([]*pb.RingResource, error) {
 	unknown := failure.New("name one of "+resources(ring), "ring %s does not list %s", ring.GetName(), written)
+
 	mapper, err := l.app.mapper()
 	if err != nil || mapper == nil {
 		return nil, unknown
 	}
+
 	kind, err := kinds.Resolve(mapper, written)
 	if err != nil {
 		return nil, unknown
 	}
+
 	for _, r := range ring.GetResources() {
 		if r.GetGroup() == kind.Group && r.GetResource() == kind.Resource {
 			return []*pb.RingResource{r}, nil
 		}
 	}
+
 	return nil, unknown
 }
 
@@ -163,9 +179,11 @@ func pages(ctx context.Context, s *asker, req *pb.ListAssignmentsRequest, page f
 		if err != nil {
 			return err
 		}
+
 		if err := page(res); err != nil {
 			return err
 		}
+
 		if req.PageToken = res.GetNextPageToken(); req.GetPageToken() == "" {
 			return nil
 		}
@@ -176,18 +194,22 @@ func (l *listing) documents(ctx context.Context, s *asker, req *pb.ListAssignmen
 	for _, r := range resources {
 		req.Group, req.Resource = r.GetGroup(), r.GetResource()
 		all := &pb.ListAssignmentsResponse{}
+
 		err := pages(ctx, s, req, func(page *pb.ListAssignmentsResponse) error {
 			all.Assignments = append(all.GetAssignments(), page.GetAssignments()...)
 			all.Fingerprint = page.GetFingerprint()
+
 			return nil
 		})
 		if err != nil {
 			return err
 		}
+
 		if err := l.out.document(all); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -196,33 +218,43 @@ func (l *listing) rows(ctx context.Context, s *asker, req *pb.ListAssignmentsReq
 	for _, r := range resources {
 		table.Reserve(0, qualified(r.GetGroup(), r.GetResource()))
 	}
+
 	seen := false
+
 	for _, r := range resources {
 		req.Group, req.Resource = r.GetGroup(), r.GetResource()
 		name := qualified(r.GetGroup(), r.GetResource())
+
 		err := pages(ctx, s, req, func(page *pb.ListAssignmentsResponse) error {
 			if len(page.GetAssignments()) == 0 {
 				return nil
 			}
+
 			seen = true
+
 			if l.out.format == asName {
 				for _, object := range page.GetAssignments() {
 					fmt.Fprintln(l.app.Out, name+"/"+object.GetName())
 				}
+
 				return nil
 			}
+
 			for _, object := range page.GetAssignments() {
 				l.row(table, name, object)
 			}
+
 			return table.Flush()
 		})
 		if err != nil {
 			return err
 		}
 	}
+
 	if !seen {
 		fmt.Fprintln(l.app.Err, "No object matches.")
 	}
+
 	return nil
 }
 

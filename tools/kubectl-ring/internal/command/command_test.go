@@ -64,6 +64,7 @@ func TestColumnsStayAligned(t *testing.T) {
 	coloured.terminal = true
 	plain.run(t.Context(), s.at("get", "example")...)
 	coloured.run(t.Context(), s.at("get", "example")...)
+
 	text := coloured.out.String()
 	for _, code := range []string{"0", "1", "2", "31", "32", "33"} {
 		text = strings.ReplaceAll(text, "\x1b["+code+"m", "")
@@ -85,6 +86,7 @@ func TestPagesAreStreamed(t *testing.T) {
 	require.Equal(t, command.Fine, code, p.err.String())
 	require.Contains(t, p.out.String(), "zoo")
 	require.Len(t, s.assignments, 3)
+
 	for i, req := range s.assignments {
 		want := &pb.ListAssignmentsRequest{
 			Ring: "example", Group: "example.clusterring.dev", Resource: "websites", Namespace: "team", Shard: "shard-1",
@@ -106,6 +108,7 @@ func TestSimulateNamesShards(t *testing.T) {
 	p := newProgram(t)
 	code := p.run(t.Context(), s.at("simulate", "example", "--add", "2,new-1", "--add", "1", "--remove", "shard-1", "--rename", "shard-2=new-3")...)
 	require.Equal(t, command.Fine, code, p.err.String())
+
 	want := &pb.SimulateRequest{
 		Ring: "example", Add: []string{"new-1", "new-2", "new-4", "new-5"}, Remove: []string{"shard-1"},
 		Rename: []*pb.Rename{{From: "shard-2", To: "new-3"}},
@@ -116,13 +119,16 @@ func TestSimulateNamesShards(t *testing.T) {
 func TestLocateManyInOrder(t *testing.T) {
 	s := serve(t)
 	p := newProgram(t)
+
 	var in, want strings.Builder
 	for i := range 3000 { // more than are on their way at a time
 		fmt.Fprintf(&in, "websites/site-%d\n", i)
 		fmt.Fprintf(&want, "websites/site-%d\n", i)
 	}
+
 	p.in = in.String()
 	require.Equal(t, command.Fine, p.run(t.Context(), s.at("locate", "-f", "-", "--no-headers", "--next", "0")...), p.err.String())
+
 	var got strings.Builder
 	for line := range strings.Lines(p.out.String()) {
 		got.WriteString(strings.Fields(line)[0] + "\n")
@@ -155,6 +161,7 @@ func TestCompletion(t *testing.T) {
 		t.Run(line, func(t *testing.T) {
 			p := newProgram(t)
 			words := strings.Split(line, " ")
+
 			args := []string{"__completeNoDesc"}
 			if !strings.Contains(line, "--endpoint") {
 				args = append(args, "--plaintext", "--endpoint", s.address)
@@ -168,6 +175,7 @@ func TestCompletion(t *testing.T) {
 func TestNoServer(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
+
 	address := listener.Addr().String()
 	require.NoError(t, listener.Close())
 
@@ -208,13 +216,16 @@ func TestTypesAreThoseOfTheCluster(t *testing.T) {
 		p := newProgram(t)
 		args := append(strings.Fields(line), "--kubeconfig", kubeconfig, "--cache-dir", t.TempDir())
 		code := p.run(t.Context(), s.at(args...)...)
+
 		return p, code
 	}
 	p, code := run("locate cm/x deploy.apps/x ClusterRing/x -n team")
 	require.Equal(t, command.Fine, code, p.err.String())
 	p, code = run("locate pods/x")
 	require.Equal(t, command.Fine, code, p.err.String())
+
 	var got []string
+
 	for _, req := range s.located {
 		o := req.GetObject()
 		got = append(got, fmt.Sprintf("%s %s %q", o.GetGroup(), o.GetResource(), o.GetNamespace()))
@@ -230,12 +241,14 @@ func TestTypesAreThoseOfTheCluster(t *testing.T) {
 	p, code = run("assignments example cm")
 	require.Equal(t, command.Fine, code, p.err.String())
 	require.Equal(t, "configmaps", s.assignments[len(s.assignments)-1].GetResource(), "a short name")
+
 	p, code = run("assignments example deploy")
 	require.Equal(t, command.NoAnswer, code)
 	require.Contains(t, p.err.String(), "ring example does not list deploy")
 
 	data, err := os.ReadFile(kubeconfig)
 	require.NoError(t, err)
+
 	_, token, _ := strings.Cut(string(data), "token: ")
 	token, _, _ = strings.Cut(token, "\n")
 	require.Equal(t, "Bearer "+token, s.tokens[0], "to this machine, the token goes without TLS, too")
@@ -277,11 +290,13 @@ func watched(revision int64, fingerprint string, second pb.ShardState) *pb.Watch
 	ring := ringExample()
 	ring.Fingerprint, ring.AvailableShards, ring.Shards = fingerprint, 2, 2
 	all := shards()[:2]
+
 	all[1].State = second
 	if second == pb.ShardState_SHARD_STATE_DEAD {
 		ring.AvailableShards, all[1].Available, all[1].Share, all[0].Share = 1, false, 0, 1
 		all[1].Holder = "shardlease-controller"
 	}
+
 	return &pb.WatchRingResponse{Ring: ring, Shards: all, Revision: revision}
 }
 
@@ -289,6 +304,7 @@ func watched(revision int64, fingerprint string, second pb.ShardState) *pb.Watch
 func (p *program) watching(ctx context.Context, args ...string) (code chan int) {
 	code = make(chan int, 1)
 	go func() { code <- p.run(ctx, args...) }()
+
 	return code
 }
 
@@ -298,6 +314,7 @@ func (p *program) awaitOutput(text string) {
 		if p.clock.HasWaiters() {
 			p.clock.Step(time.Second)
 		}
+
 		return strings.Contains(p.out.String(), text)
 	}, soon, tick, "%s in what was printed", text)
 }
@@ -306,6 +323,7 @@ func (p *program) awaitOutput(text string) {
 func TestWatchConnectsAgain(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
+
 	s := &server{address: listener.Addr().String()}
 	streams := make(chan []*pb.WatchRingResponse, 3)
 	hold := make(chan struct{})
@@ -316,12 +334,15 @@ func TestWatchConnectsAgain(t *testing.T) {
 				case <-hold:
 				case <-stream.Context().Done():
 				}
+
 				continue
 			}
+
 			if err := stream.Send(message); err != nil {
 				return err
 			}
 		}
+
 		return refuse(codes.Unavailable, "the server is about to stop", reason("STOPPING"))
 	}
 	stop := s.serveOn(t, listener)
@@ -332,6 +353,7 @@ func TestWatchConnectsAgain(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
+
 	p := newProgram(t)
 	code := p.watching(ctx, s.at("watch", "example")...)
 	p.awaitOutput("fingerprint " + two)
@@ -356,10 +378,12 @@ func TestWatchConnectsAgain(t *testing.T) {
 // withoutTime returns the lines of a log without the times at their beginnings.
 func withoutTime(text string) []string {
 	var lines []string
+
 	for line := range strings.Lines(text) {
 		_, rest, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "  ")
 		lines = append(lines, rest)
 	}
+
 	return lines
 }
 
@@ -369,6 +393,7 @@ func TestWatchEnds(t *testing.T) {
 		if err := stream.Send(watched(0, "1111111111111111", pb.ShardState_SHARD_STATE_READY)); err != nil {
 			return err
 		}
+
 		return refuse(codes.NotFound, "ring example is gone", reason("RING_NOT_FOUND"))
 	}
 	p := newProgram(t)
@@ -411,6 +436,7 @@ func TestWatchOnATerminal(t *testing.T) {
 				return err
 			}
 		}
+
 		return refuse(codes.NotFound, "gone")
 	}
 	p := newProgram(t)

@@ -52,16 +52,21 @@ func (a *app) suggest(cmd *cobra.Command, words func(context.Context, *asker) ([
 	// The context of the command is not set during completion.
 	ctx, cancel := context.WithTimeout(cmd.Root().Context(), patience)
 	defer cancel()
+
 	var found []string
+
 	err := a.ask(ctx, func(s *asker) error {
 		var err error
+
 		found, err = words(ctx, s)
+
 		return err
 	})
 	if err != nil {
 		cobra.CompDebugln(err.Error(), false)
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
+
 	return found, cobra.ShellCompDirectiveNoFileComp
 }
 
@@ -70,6 +75,7 @@ func (a *app) completeRing(cmd *cobra.Command, args []string, _ string) ([]cobra
 	if len(args) > 0 && cmd.Flags().Lookup("ring") == nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
+
 	return a.suggest(cmd, func(ctx context.Context, s *asker) ([]string, error) {
 		rings, err := allRings(ctx, s)
 		return names(rings), err
@@ -97,17 +103,20 @@ func names[T interface{ GetName() string }](all []T) []string {
 	for _, one := range all {
 		found = append(found, one.GetName())
 	}
+
 	return found
 }
 
 func resourceNames(rings ...*pb.Ring) []string {
 	var names []string
+
 	for _, ring := range rings {
 		for _, r := range ring.GetResources() {
 			names = append(names, qualified(r.GetGroup(), r.GetResource()))
 		}
 	}
 	slices.Sort(names)
+
 	return slices.Compact(names)
 }
 
@@ -116,6 +125,7 @@ func (a *app) completeShardOfArgument(cmd *cobra.Command, args []string, _ strin
 	if len(args) == 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
+
 	return a.suggest(cmd, func(ctx context.Context, s *asker) ([]string, error) {
 		ring, err := s.GetRing(ctx, &pb.GetRingRequest{Name: args[0]})
 		return names(ring.GetShards()), err
@@ -127,13 +137,17 @@ func (a *app) completeType(cmd *cobra.Command, _ []string, toComplete string) ([
 	if strings.Contains(toComplete, "/") {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
+
 	found, directive := a.suggest(cmd, func(ctx context.Context, s *asker) ([]string, error) {
 		rings, err := allRings(ctx, s)
+
 		names := resourceNames(rings...)
 		for i := range names {
 			names[i] += "/"
 		}
+
 		return names, err
 	})
+
 	return found, directive | cobra.ShellCompDirectiveNoSpace
 }

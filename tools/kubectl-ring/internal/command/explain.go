@@ -14,8 +14,11 @@ import (
 )
 
 func (a *app) explain() *cobra.Command {
-	var o *output
-	var ring string
+	var (
+		o    *output
+		ring string
+	)
+
 	cmd := &cobra.Command{
 		Use:   "explain (TYPE/NAME | TYPE NAME) [flags]",
 		Short: "Explain where an object is, where it belongs, why, and what happens next",
@@ -35,7 +38,9 @@ Exit codes: 0 all findings are marked ✓, 1 there is a finding marked ! or ✗,
 			if err != nil {
 				return err
 			}
+
 			req.Ring = ring
+
 			return a.ask(cmd.Context(), func(s *asker) error {
 				return a.explainObject(cmd.Context(), s, o, req)
 			})
@@ -44,6 +49,7 @@ Exit codes: 0 all findings are marked ✓, 1 there is a finding marked ! or ✗,
 	cmd.Flags().StringVar(&ring, "ring", "", "`ring` to explain; by default, every ring that is related to the object")
 	complete(cmd, "ring", a.completeRing)
 	o = a.addOutput(cmd, asWide, asJSON, asYAML)
+
 	return cmd
 }
 
@@ -52,21 +58,26 @@ func (a *app) explainRequest(args []string) (*pb.ExplainRequest, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	if len(objects) != 1 {
 		return nil, failure.New("explain each object separately", "explain takes one object, not %d", len(objects))
 	}
+
 	namespace, err := a.namespace()
 	if err != nil {
 		return nil, err
 	}
+
 	mapper, err := a.mapper()
 	if err != nil {
 		return nil, err
 	}
+
 	kind, err := kinds.Resolve(mapper, objects[0].Type)
 	if err != nil {
 		return nil, err
 	}
+
 	return &pb.ExplainRequest{Object: kind.Reference(namespace, objects[0].Name)}, nil
 }
 
@@ -75,14 +86,17 @@ func (a *app) explainObject(ctx context.Context, s *asker, o *output, req *pb.Ex
 	if err != nil {
 		return err
 	}
+
 	if o.forProgram() {
 		err = o.document(res)
 	} else {
 		err = a.printExplanation(o, res)
 	}
+
 	if err == nil && !res.GetHealthy() {
 		return errProblem
 	}
+
 	return err
 }
 
@@ -90,6 +104,7 @@ func (a *app) printExplanation(o *output, res *pb.ExplainResponse) error {
 	if !o.noHeaders {
 		a.printObject(res.GetObject())
 	}
+
 	if o.wide() {
 		for _, ring := range res.GetRings() {
 			if err := a.printRingExplanation(ring); err != nil {
@@ -97,41 +112,52 @@ func (a *app) printExplanation(o *output, res *pb.ExplainResponse) error {
 			}
 		}
 	}
+
 	if !o.noHeaders {
 		fmt.Fprintln(a.Out)
 	}
+
 	rings := map[string]bool{}
+
 	for _, finding := range res.GetFindings() {
 		if finding.GetRing() != "" {
 			rings[finding.GetRing()] = true
 		}
 	}
+
 	for _, finding := range res.GetFindings() {
 		a.printFinding(finding, len(rings) > 1)
 	}
+
 	return nil
 }
 
 func (a *app) printObject(object *pb.ExplainedObject) {
 	var facts []string
+
 	fact := func(text string) {
 		if text != "" {
 			facts = append(facts, failure.Clean(text))
 		}
 	}
 	fact(qualified(object.GetGroup(), object.GetResource()))
+
 	if object.GetCreateTime() != nil {
 		fact("created " + a.age(object.GetCreateTime()) + " ago")
 	}
+
 	if object.GetController() != "" {
 		fact("controlled by " + object.GetController())
 	}
+
 	if object.GetDeleting() {
 		fact("being deleted")
 	}
+
 	if object.GetFound() != pb.Found_FOUND_YES {
 		fact(word(object.GetFound(), "FOUND") + ": it was not read")
 	}
+
 	name := failure.Clean(object.GetKind() + " " + namespaced(object.GetNamespace(), object.GetName()))
 	fmt.Fprintf(a.Out, "%s  %s\n", a.paint(render.Bold, name), a.paint(render.Dim, strings.Join(facts, ", ")))
 }
@@ -141,28 +167,34 @@ func (a *app) printRingExplanation(ring *pb.RingExplanation) error {
 	table := &render.Table{W: a.Out, Colour: a.colour}
 	row := func(name string, value any) { table.Row("  "+name, value) }
 	row("covered", covered(ring))
+
 	if assignment := ring.GetAssignment(); assignment != nil {
 		row("state", assignmentState(assignment.GetState()))
 		row("is at", shardText(assignment.GetShard(), ring.GetActualShard()))
 		row("belongs to", shardText(assignment.GetDesiredShard(), ring.GetDesiredShard()))
+
 		if assignment.GetDrainTime() != nil {
 			row("drained since", a.age(assignment.GetDrainTime()))
 		}
 	}
+
 	if owner := ring.GetOwner(); owner != nil {
 		row("owner", ownerText(owner))
 	}
+
 	if at := ring.GetLocation(); at != nil {
 		row("key", keyText(at.GetPartitionKey()))
 		row("hash, partition", fmt.Sprintf("%d, %d", at.GetHash(), at.GetPartition()))
 		row("next shards", strings.Join(at.GetNextShards(), ", "))
 		row("fingerprint", at.GetFingerprint())
 	}
+
 	next := nextWord(ring.GetNext())
 	if ring.GetNextActor() != "" {
 		next += ", by " + ring.GetNextActor()
 	}
 	row("next", next)
+
 	return table.Flush()
 }
 
@@ -171,9 +203,11 @@ func covered(ring *pb.RingExplanation) string {
 	if ring.GetCovered() {
 		text = "yes"
 	}
+
 	if role := roleWord(ring.GetRole()); role != "" {
 		return text + ", as a " + role + " resource"
 	}
+
 	return text + ", the ring does not list the resource"
 }
 
@@ -184,13 +218,16 @@ func shardText(name string, lease *pb.Shard) string {
 	case lease == nil:
 		return name + ", which has no Lease"
 	}
+
 	text := name + ", " + shardState(lease.GetState()).Text
 	if lease.GetHolder() != name {
 		text += ", held by " + holder(lease)
 	}
+
 	if lease.GetRenewalAge() != nil {
 		text += ", renewed " + renewed(lease)
 	}
+
 	return text
 }
 
@@ -198,6 +235,7 @@ func holder(lease *pb.Shard) string {
 	if lease.GetHolder() == "" {
 		return "nobody"
 	}
+
 	return lease.GetHolder()
 }
 
@@ -220,6 +258,7 @@ func ownerText(owner *pb.ExplainedOwner) string {
 // printFinding prints a finding. If there are several rings, it includes the ring.
 func (a *app) printFinding(finding *pb.Finding, several bool) {
 	mark, style := "?", render.Plain
+
 	switch finding.GetSeverity() {
 	case pb.Severity_SEVERITY_INFO:
 		mark, style = "✓", render.Good
@@ -229,11 +268,13 @@ func (a *app) printFinding(finding *pb.Finding, several bool) {
 		mark, style = "✗", render.Bad
 	default:
 	}
+
 	text := failure.Clean(finding.GetMessage())
 	if several && finding.GetRing() != "" {
 		text = "[" + failure.Clean(finding.GetRing()) + "] " + text
 	}
 	fmt.Fprintf(a.Out, "%s %s %s\n", a.paint(style, mark), text, a.paint(render.Dim, "("+failure.Clean(finding.GetReason())+")"))
+
 	if finding.GetAdvice() != "" {
 		fmt.Fprintf(a.Out, "  → %s\n", failure.Clean(finding.GetAdvice()))
 	}

@@ -76,12 +76,14 @@ func TestTranscripts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var transcript strings.Builder
+
 			for _, q := range questions {
 				p := newProgram(t)
 				p.in = q.in
 				code := p.run(t.Context(), s.at(strings.Fields(q.line)...)...)
 				fmt.Fprintf(&transcript, "$ kubectl ring %s\n", strings.ReplaceAll(q.line, file, "objects.txt"))
 				transcript.WriteString(p.out.String())
+
 				for line := range strings.Lines(p.err.String()) {
 					transcript.WriteString("! " + line)
 				}
@@ -94,10 +96,12 @@ func TestTranscripts(t *testing.T) {
 
 func golden(t *testing.T, name, got string) {
 	t.Helper()
+
 	path := filepath.Join("testdata", name+".txt")
 	if *update {
 		require.NoError(t, os.WriteFile(path, []byte(got), 0o600))
 	}
+
 	want, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Equal(t, string(want), got, "%s; go test -update rewrites it", path)

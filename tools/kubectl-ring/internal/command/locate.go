@@ -78,6 +78,7 @@ are still answered.
 	flags.Int32Var(&l.next, "next", 2, "`number` of next shards to show, which would own the object if the shards before them failed; 0 to 10")
 	complete(cmd, "ring", a.completeRing)
 	l.out = a.addOutput(cmd, asWide, asJSON, asYAML, asName)
+
 	return cmd
 }
 
@@ -85,29 +86,37 @@ func (l *locating) run(ctx context.Context, args []string) error {
 	if (l.file == "") == (len(args) == 0) {
 		return failure.New("see kubectl ring locate --help", "specify either objects or a file with -f")
 	}
-	var objects []kinds.Object
-	var err error
+
+	var (
+		objects []kinds.Object
+		err     error
+	)
 	if l.file == "" {
 		if objects, err = kinds.Parse(args); err != nil {
 			return err
 		}
 	}
+
 	if l.namespace, err = l.app.namespace(); err != nil {
 		return err
 	}
+
 	mapper, err := l.app.mapper()
 	if err != nil {
 		return err
 	}
+
 	l.types = types{mapper: mapper, known: map[string]kinds.Type{}}
 	if len(objects) == 1 {
 		return l.one(ctx, objects[0])
 	}
+
 	input, closing, err := l.input(objects)
 	if err != nil {
 		return err
 	}
 	defer closing()
+
 	return l.app.ask(ctx, func(s *asker) error { return l.many(ctx, s, input) })
 }
 
@@ -121,10 +130,12 @@ func (t *types) resolve(written string) (kinds.Type, error) {
 	if known, ok := t.known[written]; ok {
 		return known, nil
 	}
+
 	found, err := kinds.Resolve(t.mapper, written)
 	if err == nil {
 		t.known[written] = found
 	}
+
 	return found, err
 }
 
@@ -134,19 +145,24 @@ func (l *locating) question(object kinds.Object, namespace string) (*pb.LocateRe
 	if err != nil {
 		return nil, err
 	}
+
 	req := &pb.LocateRequest{Ring: l.ring, Object: kind.Reference(namespace, object.Name), NextShards: &l.next}
 	if l.owner == "" {
 		return req, nil
 	}
+
 	owner, err := kinds.ParseOne(l.owner)
 	if err != nil {
 		return nil, failure.In("--owner", err)
 	}
+
 	ownerKind, err := l.types.resolve(owner.Type)
 	if err != nil {
 		return nil, failure.In("--owner", err)
 	}
+
 	req.Owner = ownerKind.Owner(owner.Name)
+
 	return req, nil
 }
 
@@ -161,16 +177,20 @@ func (l *locating) one(ctx context.Context, object kinds.Object) error {
 	if err != nil {
 		return err
 	}
+
 	return l.app.ask(ctx, func(s *asker) error {
 		res, err := s.Locate(ctx, req)
 		if err != nil {
 			return err
 		}
+
 		if l.out.forProgram() {
 			return l.out.document(res)
 		}
+
 		table := l.table()
 		l.rows(table, label(req.GetObject()), res)
+
 		return l.flush(table)
 	})
 }
@@ -186,12 +206,15 @@ func (l *locating) rows(table *render.Table, object string, res *pb.LocateRespon
 			if at.GetShard() != "" {
 				fmt.Fprintln(l.app.Out, shardName+at.GetShard())
 			}
+
 			continue
 		}
+
 		shard := render.Bold.In(at.GetShard())
 		if at.GetShard() == "" {
 			shard = render.Bad.In("none available")
 		}
+
 		row := []any{
 			object, at.GetRing(), shard, strings.Join(at.GetNextShards(), ", "), roleWord(at.GetRole()),
 			coverage(at.GetNamespaceCoverage()),
@@ -221,16 +244,20 @@ func (l *locating) input(objects []kinds.Object) (lines iter.Seq[line], closing 
 			}
 		}, func() {}, nil
 	}
+
 	from, closing := l.app.In, func() {}
 	if l.file != "-" {
 		file, err := os.Open(l.file)
 		if err != nil {
 			return nil, nil, failure.New("name a file that you can read, or - for standard input", "--filename: %w", err)
 		}
+
 		from, closing = file, func() { _ = file.Close() } // it was only read
 	}
+
 	return func(yield func(line) bool) {
 		scanner := bufio.NewScanner(from)
+
 		number := 1
 		for ; scanner.Scan(); number++ {
 			text := strings.TrimSpace(scanner.Text())
@@ -238,6 +265,7 @@ func (l *locating) input(objects []kinds.Object) (lines iter.Seq[line], closing 
 				return
 			}
 		}
+
 		if err := scanner.Err(); err != nil {
 			yield(line{err: fmt.Errorf("read line %d: %w", number, err)})
 		}
@@ -249,14 +277,17 @@ func parseLine(text string, number int) line {
 	if len(fields) > 2 {
 		return line{err: fmt.Errorf("line %d: %q is not TYPE/NAME [NAMESPACE]", number, text)}
 	}
+
 	object, err := kinds.ParseOne(fields[0])
 	if err != nil {
 		return line{err: failure.In(fmt.Sprintf("line %d", number), err)}
 	}
+
 	l := line{object: object}
 	if len(fields) == 2 {
 		l.namespace = fields[1]
 	}
+
 	return l
 }
 
@@ -264,30 +295,38 @@ func parseLine(text string, number int) line {
 func (l *locating) many(ctx context.Context, s *asker, lines iter.Seq[line]) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+
 	stream, err := s.LocateAll(ctx)
 	if err != nil {
 		return err
 	}
+
 	failed := make(chan bool, 1)
+
 	asked := make(chan string, 1<<10) // questions without an answer yet
 	go func() {
 		failed <- l.send(stream, lines, asked)
 	}()
+
 	bad, err := l.receive(stream, asked)
 	if err != nil {
 		return err
 	}
+
 	if bad || <-failed {
 		return errPrinted
 	}
+
 	return nil
 }
 
 // send sends all questions. It prints those that it cannot send, and returns whether there were any.
 func (l *locating) send(stream pb.DiagnosticsService_LocateAllClient, lines iter.Seq[line], asked chan<- string) (bad bool) {
 	defer func() { _ = stream.CloseSend() }() // the receiver gets the error of the stream
+
 	complain := func(err error) {
 		failure.Print(l.app.Err, err)
+
 		bad = true
 	}
 	for one := range lines {
@@ -295,29 +334,36 @@ func (l *locating) send(stream pb.DiagnosticsService_LocateAllClient, lines iter
 			complain(one.err)
 			continue
 		}
+
 		namespace := one.namespace
 		if namespace == "" {
 			namespace = l.namespace
 		}
+
 		req, err := l.question(one.object, namespace)
 		if err != nil {
 			complain(err)
 			continue
 		}
+
 		name := label(req.GetObject())
+
 		question := &pb.LocateAllRequest{Question: req}
 		if len(name) <= longestID {
 			question.Id = name
 		}
+
 		select {
 		case asked <- name:
 		case <-stream.Context().Done():
 			return bad
 		}
+
 		if err := stream.Send(question); err != nil {
 			return bad
 		}
 	}
+
 	return bad
 }
 
@@ -325,18 +371,23 @@ func (l *locating) send(stream pb.DiagnosticsService_LocateAllClient, lines iter
 func (l *locating) receive(stream pb.DiagnosticsService_LocateAllClient, asked <-chan string) (bad bool, err error) {
 	table := l.table()
 	rows := 0
+
 	for {
 		res, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
 			return bad, l.flush(table)
 		}
+
 		if err != nil {
 			return bad, errors.Join(l.flush(table), err)
 		}
+
 		name := <-asked
+
 		if res.GetError() != nil {
 			bad = true
 		}
+
 		switch {
 		case l.out.forProgram():
 			err = l.out.line(res)
@@ -346,9 +397,11 @@ func (l *locating) receive(stream pb.DiagnosticsService_LocateAllClient, asked <
 			l.rows(table, name, res.GetAnswer())
 			rows++
 		}
+
 		if err == nil && (rows == atOnce || l.app.InTerminal && l.file == "-") {
 			rows, err = 0, l.flush(table)
 		}
+
 		if err != nil {
 			return bad, err
 		}
@@ -359,6 +412,7 @@ func (l *locating) flush(table *render.Table) error {
 	if l.out.forProgram() || l.out.format == asName {
 		return nil
 	}
+
 	return table.Flush()
 }
 
@@ -367,6 +421,7 @@ func failureOf(object string, e *pb.LocateError) error {
 	if e.GetReason() != "" {
 		where += " (" + e.GetReason() + ")"
 	}
+
 	return &failure.Error{
 		What: object + ": " + e.GetMessage(), Details: e.GetViolations(), Where: "the server, which answered " + where,
 		Do: failure.Advice(e.GetReason()),

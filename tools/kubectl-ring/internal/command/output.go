@@ -43,8 +43,10 @@ func (a *app) addOutput(cmd *cobra.Command, formats ...string) *output {
 				return err
 			}
 		}
+
 		return check(cmd, args)
 	}
+
 	return o
 }
 
@@ -54,6 +56,7 @@ func join(words []string) string {
 	if last < 1 {
 		return strings.Join(words, "")
 	}
+
 	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
 
@@ -69,9 +72,11 @@ func (o *output) document(message proto.Message) error {
 	if o.format == asJSON {
 		return render.JSON(o.app.Out, message)
 	}
+
 	if o.documents > 1 {
 		fmt.Fprintln(o.app.Out, "---")
 	}
+
 	return render.YAML(o.app.Out, message)
 }
 
@@ -80,6 +85,7 @@ func (o *output) line(message proto.Message) error {
 	if o.format == asJSON {
 		return render.JSONLine(o.app.Out, message)
 	}
+
 	return o.document(message)
 }
 
@@ -88,10 +94,12 @@ func (o *output) table(columns []string, wide ...string) *render.Table {
 	if o.wide() {
 		columns = slices.Concat(columns, wide)
 	}
+
 	table := &render.Table{W: o.app.Out, Colour: o.app.colour}
 	if !o.noHeaders {
 		table.Header(columns...)
 	}
+
 	return table
 }
 

@@ -18,6 +18,7 @@ const (
 
 func (a *app) list() *cobra.Command {
 	var o *output
+
 	cmd := &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls", "rings"},
@@ -33,23 +34,27 @@ func (a *app) list() *cobra.Command {
 				if err != nil {
 					return err
 				}
+
 				return a.printRings(o, rings)
 			})
 		},
 	}
 	o = a.addOutput(cmd, asWide, asJSON, asYAML, asName)
+
 	return cmd
 }
 
 // allRings returns the rings of all pages.
 func allRings(ctx context.Context, s *asker) ([]*pb.Ring, error) {
 	var rings []*pb.Ring
+
 	req := &pb.ListRingsRequest{PageSize: 500}
 	for {
 		res, err := s.ListRings(ctx, req)
 		if err != nil {
 			return nil, err
 		}
+
 		rings = append(rings, res.GetRings()...)
 		if req.PageToken = res.GetNextPageToken(); req.GetPageToken() == "" {
 			return rings, nil
@@ -65,12 +70,15 @@ func (a *app) printRings(o *output, rings []*pb.Ring) error {
 		for _, ring := range rings {
 			fmt.Fprintln(a.Out, ringName+ring.GetName())
 		}
+
 		return nil
 	case len(rings) == 0:
 		fmt.Fprintln(a.Err, "There is no ring. Create a ClusterRing to shard a controller.")
 		return nil
 	}
+
 	table := o.table([]string{"NAME", "SHARDS", "READY", "ASSIGNED", "RESOURCES", "AGE"}, "NAMESPACES", "FINGERPRINT")
+
 	for _, ring := range rings {
 		row := []any{
 			ring.GetName(), shardCount(ring), readiness(ring), conditionCell(condition(ring, "Assigned")), resources(ring),
@@ -81,6 +89,7 @@ func (a *app) printRings(o *output, rings []*pb.Ring) error {
 		}
 		table.Row(row...)
 	}
+
 	return table.Flush()
 }
 
@@ -89,6 +98,7 @@ func shardCount(ring *pb.Ring) render.Cell {
 	if ring.GetAvailableShards() == 0 {
 		cell.Style = render.Bad
 	}
+
 	return cell
 }
 
@@ -96,6 +106,7 @@ func readiness(ring *pb.Ring) render.Cell {
 	if ring.GetDeleting() {
 		return render.Warn.In("being deleted")
 	}
+
 	return conditionCell(condition(ring, "Ready"))
 }
 
@@ -103,11 +114,13 @@ func namespaces(ring *pb.Ring) string {
 	if ring.GetNamespaceSelector() == "" {
 		return "all"
 	}
+
 	return ring.GetNamespaceSelector()
 }
 
 func (a *app) get() *cobra.Command {
 	var o *output
+
 	cmd := &cobra.Command{
 		Use:   "get [RING]",
 		Short: "Show a ring with its shards, or all rings",
@@ -128,6 +141,7 @@ RENEWED is how long ago the server saw the Lease of the shard change. A server t
 		},
 	}
 	o = a.addOutput(cmd, asWide, asJSON, asYAML, asName)
+
 	return cmd
 }
 
@@ -137,23 +151,29 @@ func (a *app) getRings(ctx context.Context, s *asker, o *output, wanted []string
 		if err != nil {
 			return err
 		}
+
 		if len(rings) == 0 {
 			return a.printRings(o, nil)
 		}
+
 		wanted = names(rings)
 	}
+
 	for i, name := range wanted {
 		res, err := s.GetRing(ctx, &pb.GetRingRequest{Name: name})
 		if err != nil {
 			return err
 		}
+
 		if i > 0 && (o.format == asTable || o.wide()) && !o.noHeaders {
 			fmt.Fprintln(a.Out)
 		}
+
 		if err := a.printRing(o, res); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -163,21 +183,26 @@ func (a *app) printRing(o *output, res *pb.GetRingResponse) error {
 		return o.document(res)
 	case o.format == asName:
 		fmt.Fprintln(a.Out, ringName+res.GetRing().GetName())
+
 		for _, shard := range res.GetShards() {
 			fmt.Fprintln(a.Out, shardName+shard.GetName())
 		}
+
 		return nil
 	}
+
 	if !o.noHeaders {
 		if err := a.printHead(res.GetRing()); err != nil {
 			return err
 		}
+
 		if len(res.GetShards()) == 0 {
 			fmt.Fprintln(a.Out, "\nNo Lease has the label of the ring: no shard has joined.")
 			return nil
 		}
 		fmt.Fprintln(a.Out)
 	}
+
 	return shardTable(o, res.GetShards())
 }
 
@@ -185,6 +210,7 @@ func (a *app) printRing(o *output, res *pb.GetRingResponse) error {
 func (a *app) printHead(ring *pb.Ring) error {
 	head := &render.Table{W: a.Out, Colour: a.colour}
 	head.Row("Ring", render.Bold.In(ring.GetName()))
+
 	if ring.GetDeleting() {
 		head.Row("Deleting", render.Warn.In("until no object has its labels"))
 	}
@@ -192,6 +218,7 @@ func (a *app) printHead(ring *pb.Ring) error {
 	head.Row("Namespaces", namespaces(ring))
 	head.Row("Shards", fmt.Sprintf("%d of %d available", ring.GetAvailableShards(), ring.GetShards()))
 	head.Row("Fingerprint", ring.GetFingerprint())
+
 	for _, c := range ring.GetConditions() {
 		cell := conditionCell(c)
 		if c.GetMessage() != "" {
@@ -199,11 +226,13 @@ func (a *app) printHead(ring *pb.Ring) error {
 		}
 		head.Row(c.GetType(), cell)
 	}
+
 	return head.Flush()
 }
 
 func shardTable(o *output, shards []*pb.Shard) error {
 	table := o.table([]string{"SHARD", "STATE", "AVAILABLE", "SHARE", "PARTITIONS", "RENEWED", "PROBLEM"}, "NAMESPACE", "HOLDER", "LEASE")
+
 	for _, shard := range shards {
 		row := []any{
 			shard.GetName(), shardState(shard.GetState()), yes(shard.GetAvailable()), render.Percent(shard.GetShare()), shard.GetPartitions(),
@@ -214,5 +243,6 @@ func shardTable(o *output, shards []*pb.Shard) error {
 		}
 		table.Row(row...)
 	}
+
 	return table.Flush()
 }

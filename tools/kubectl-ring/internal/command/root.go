@@ -57,6 +57,7 @@ func Run(ctx context.Context, args []string, streams Streams) int {
 	root := a.root()
 	root.SetArgs(args)
 	root.SetContext(ctx)
+
 	err := root.Execute()
 	switch {
 	case err == nil:
@@ -69,6 +70,7 @@ func Run(ctx context.Context, args []string, streams Streams) int {
 	default:
 		failure.Print(streams.Err, err)
 	}
+
 	return NoAnswer
 }
 
@@ -87,6 +89,7 @@ func newApp(streams Streams) *app {
 	kube.Insecure, kube.TLSServerName, kube.CAFile, kube.CertFile, kube.KeyFile = nil, nil, nil, nil, nil
 	kube.Impersonate, kube.ImpersonateGroup, kube.ImpersonateUID, kube.ImpersonateUserExtra = nil, nil, nil, nil
 	kube.APIServer, kube.DisableCompression, kube.ProxyURL = nil, nil, nil
+
 	return &app{
 		Streams: streams, kube: kube,
 		connect: connect.Options{UserAgent: "kubectl-ring/" + Version},
@@ -160,9 +163,11 @@ func (a *app) root() *cobra.Command {
 		return failure.New("see "+cmd.CommandPath()+" --help", "%w", err)
 	})
 	root.AddCommand(a.list(), a.get(), a.locate(), a.explain(), a.assignments(), a.simulate(), a.watch(), a.version(), a.completion())
+
 	for _, cmd := range root.Commands() {
 		cmd.DisableFlagsInUseLine = true
 	}
+
 	return root
 }
 
@@ -172,6 +177,7 @@ func arguments(least, most int) cobra.PositionalArgs {
 		if len(args) < least || len(args) > most {
 			return failure.New("see "+cmd.CommandPath()+" --help", "use it as: %s", cmd.UseLine())
 		}
+
 		return nil
 	}
 }
@@ -182,13 +188,16 @@ func (a *app) config() (*rest.Config, error) {
 	if err != nil && !clientcmd.IsEmptyConfig(err) {
 		return nil, failure.New("check --kubeconfig and KUBECONFIG", "read the kubeconfig: %w", err)
 	}
+
 	if len(raw.Clusters) == 0 && a.Getenv("KUBERNETES_SERVICE_HOST") == "" {
 		return nil, nil // client-go would make up a cluster on localhost
 	}
+
 	config, err := a.kube.ToRESTConfig()
 	if err != nil {
 		return nil, failure.New("check --kubeconfig, KUBECONFIG, --context, --cluster and --user", "read the kubeconfig: %w", err)
 	}
+
 	return config, nil
 }
 
@@ -198,10 +207,12 @@ func (a *app) mapper() (meta.RESTMapper, error) {
 	if err != nil || config == nil {
 		return nil, err
 	}
+
 	mapper, err := a.kube.ToRESTMapper()
 	if err != nil {
 		return nil, fmt.Errorf("prepare to ask the cluster for its types: %w", err)
 	}
+
 	return mapper, nil
 }
 
@@ -210,14 +221,17 @@ func (a *app) namespace() (string, error) {
 	if *a.kube.Namespace != "" {
 		return *a.kube.Namespace, nil
 	}
+
 	config, err := a.config()
 	if err != nil || config == nil {
 		return "", err
 	}
+
 	namespace, _, err := a.kube.ToRawKubeConfigLoader().Namespace()
 	if err != nil {
 		return "", failure.New("name one with -n", "read the kubeconfig's namespace: %w", err)
 	}
+
 	return namespace, nil
 }
 
@@ -234,23 +248,30 @@ func (a *app) ask(ctx context.Context, questions func(*asker) error) error {
 	if err != nil {
 		return failure.New("write it as in 10s", "--request-timeout: %w", err)
 	}
+
 	config, err := a.config()
 	if err != nil {
 		return err
 	}
+
 	if config == nil && a.connect.Endpoint != "" && *a.kube.BearerToken != "" {
 		config = &rest.Config{BearerToken: *a.kube.BearerToken} // --token needs no kubeconfig
 	}
+
 	a.connect.Timeout = timeout
+
 	conn, err := connect.Dial(ctx, &a.connect, config, nil)
 	if err != nil {
 		return err
 	}
+
 	err = questions(&asker{pb.NewDiagnosticsServiceClient(conn), timeout})
+
 	where := conn.Where()
 	if closing := conn.Close(); err == nil && closing != nil {
 		return fmt.Errorf("close the connection: %w", closing)
 	}
+
 	return failure.Of(err, where)
 }
 
@@ -259,5 +280,6 @@ func oneOf(flag, value string, known []string) error {
 	if slices.Contains(known, value) {
 		return nil
 	}
+
 	return failure.New("use one of "+strings.Join(known, ", "), "%s: there is no %q", flag, value)
 }

@@ -50,19 +50,24 @@ type server struct {
 // serve starts a server on this machine.
 func serve(t *testing.T) *server {
 	t.Helper()
+
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
+
 	s := &server{address: listener.Addr().String()}
 	s.serveOn(t, listener)
+
 	return s
 }
 
 // serveOn serves until the test ends, or the function that it returns is called.
 func (s *server) serveOn(t *testing.T, listener net.Listener) (stop func()) {
 	t.Helper()
+
 	record := func(ctx context.Context) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
+
 		s.tokens = append(s.tokens, strings.Join(metadata.ValueFromIncomingContext(ctx, "authorization"), ","))
 	}
 	g := grpc.NewServer(
@@ -72,13 +77,16 @@ func (s *server) serveOn(t *testing.T, listener net.Listener) (stop func()) {
 		}),
 	)
 	pb.RegisterDiagnosticsServiceServer(g, s)
+
 	done := make(chan error, 1)
 	go func() { done <- g.Serve(listener) }()
+
 	stop = sync.OnceFunc(func() {
 		g.Stop()
 		require.NoError(t, <-done)
 	})
 	t.Cleanup(stop)
+
 	return stop
 }
 
@@ -88,6 +96,7 @@ func refuse(code codes.Code, message string, details ...protoadapt.MessageV1) er
 	if err != nil {
 		return err
 	}
+
 	return st.Err()
 }
 
@@ -136,6 +145,7 @@ func (s *server) ListRings(_ context.Context, req *pb.ListRingsRequest) (*pb.Lis
 	if req.GetPageToken() == "" {
 		return &pb.ListRingsResponse{Rings: []*pb.Ring{ringExample()}, NextPageToken: "more"}, nil
 	}
+
 	return &pb.ListRingsResponse{Rings: []*pb.Ring{{
 		Name: "leaving", Resources: []*pb.RingResource{{Group: "apps", Resource: "deployments", Role: pb.Role_ROLE_MAIN, Kind: "Deployment"}},
 		Fingerprint: "fedcba9876543210", CreateTime: ago(time.Minute), Deleting: true,
@@ -164,6 +174,7 @@ func (s *server) Locate(_ context.Context, req *pb.LocateRequest) (*pb.LocateRes
 	s.mu.Lock()
 	s.located = append(s.located, req)
 	s.mu.Unlock()
+
 	object := req.GetObject()
 	switch object.GetName() {
 	case "BAD":
@@ -181,6 +192,7 @@ func (s *server) Locate(_ context.Context, req *pb.LocateRequest) (*pb.LocateRes
 			PartitionKey: &pb.PartitionKey{Group: "apps", Kind: "Deployment", Namespace: "default", Name: "nowhere"},
 		}}}, nil
 	}
+
 	at := &pb.Location{
 		Ring: "example", Role: pb.Role_ROLE_MAIN, NamespaceCoverage: pb.NamespaceCoverage_NAMESPACE_COVERAGE_COVERED,
 		PartitionKey: &pb.PartitionKey{Group: "example.clusterring.dev", Kind: "Website", Namespace: object.GetNamespace(), Name: object.GetName()},
@@ -189,6 +201,7 @@ func (s *server) Locate(_ context.Context, req *pb.LocateRequest) (*pb.LocateRes
 	if req.GetOwner() != nil {
 		at.Role, at.PartitionKey.Name = pb.Role_ROLE_CONTROLLED, req.GetOwner().GetName()
 	}
+
 	return &pb.LocateResponse{Locations: []*pb.Location{at}}, nil
 }
 
@@ -198,17 +211,21 @@ func (s *server) LocateAll(stream pb.DiagnosticsService_LocateAllServer) error {
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
+
 		if err != nil {
 			return err
 		}
+
 		answer, err := s.Locate(stream.Context(), req.GetQuestion())
 		res := &pb.LocateAllResponse{Id: req.GetId(), Result: &pb.LocateAllResponse_Answer{Answer: answer}}
+
 		if err != nil {
 			st := status.Convert(err)
 			res.Result = &pb.LocateAllResponse_Error{Error: &pb.LocateError{
 				Code: int32(st.Code()), Message: st.Message(), Reason: "INVALID", Violations: []string{"object.name: must be a DNS name"},
 			}}
 		}
+
 		if err := stream.Send(res); err != nil {
 			return err
 		}
@@ -232,6 +249,7 @@ func (s *server) Explain(_ context.Context, req *pb.ExplainRequest) (*pb.Explain
 			Healthy: true,
 		}, nil
 	}
+
 	if object.GetName() == "both" {
 		return &pb.ExplainResponse{
 			Object: &pb.ExplainedObject{Resource: "websites", Kind: "Website", Name: "both", Found: pb.Found_FOUND_FORBIDDEN},
@@ -242,6 +260,7 @@ func (s *server) Explain(_ context.Context, req *pb.ExplainRequest) (*pb.Explain
 			},
 		}, nil
 	}
+
 	return &pb.ExplainResponse{
 		Object: &pb.ExplainedObject{
 			Resource: "configmaps", Kind: "ConfigMap", Namespace: object.GetNamespace(), Name: object.GetName(), Uid: "u",
@@ -279,12 +298,14 @@ func (s *server) ListAssignments(_ context.Context, req *pb.ListAssignmentsReque
 	s.mu.Lock()
 	s.assignments = append(s.assignments, req)
 	s.mu.Unlock()
+
 	if req.GetResource() == "configmaps" {
 		return &pb.ListAssignmentsResponse{Fingerprint: "0123456789abcdef", Assignments: []*pb.Assignment{{
 			Namespace: "a", Name: "blog-with-a-name-that-is-longer", Shard: "shard-1", DesiredShard: "shard-1",
 			State: pb.AssignmentState_ASSIGNMENT_STATE_ASSIGNED, Owner: "Website/blog",
 		}}}, nil
 	}
+
 	pages := [][]*pb.Assignment{
 		{
 			{Namespace: "a", Name: "blog", Shard: "shard-1", DesiredShard: "shard-1", State: pb.AssignmentState_ASSIGNMENT_STATE_ASSIGNED},
@@ -296,20 +317,25 @@ func (s *server) ListAssignments(_ context.Context, req *pb.ListAssignmentsReque
 			{Namespace: "b", Name: "zoo", DesiredShard: "shard-2", State: pb.AssignmentState_ASSIGNMENT_STATE_UNASSIGNED},
 		},
 	}
+
 	number := len(req.GetPageToken()) // a token is a row of x, one for each page
 	if s.beforePage != nil {
 		s.beforePage(number)
 	}
+
 	if req.GetShard() == "expired" && number > 0 {
 		return nil, refuse(codes.Aborted, "the page token has expired", reason("PAGE_EXPIRED"))
 	}
+
 	if req.GetShard() == "none" {
 		return &pb.ListAssignmentsResponse{}, nil
 	}
+
 	res := &pb.ListAssignmentsResponse{Assignments: pages[number], Fingerprint: "0123456789abcdef"}
 	if number < len(pages)-1 {
 		res.NextPageToken = req.GetPageToken() + "x"
 	}
+
 	return res, nil
 }
 
@@ -317,6 +343,7 @@ func (s *server) Simulate(_ context.Context, req *pb.SimulateRequest) (*pb.Simul
 	s.mu.Lock()
 	s.simulated = append(s.simulated, req)
 	s.mu.Unlock()
+
 	res := &pb.SimulateResponse{
 		Shards: []*pb.SimulatedShard{
 			{Name: "new-1", PartitionsAfter: 5461, ShareAfter: 0.3333},
@@ -330,11 +357,13 @@ func (s *server) Simulate(_ context.Context, req *pb.SimulateRequest) (*pb.Simul
 		for i, shard := range res.GetShards() {
 			shard.ObjectsBefore, shard.ObjectsAfter = int64(100*i), int64(50*(i+1))
 		}
+
 		res.Counted = []*pb.CountedResource{
 			{Group: "example.clusterring.dev", Resource: "websites", Objects: 500, Moved: 333},
 			{Resource: "secrets", Problem: "ringquery may not list secrets"},
 		}
 	}
+
 	return res, nil
 }
 
@@ -351,12 +380,14 @@ type output struct {
 func (o *output) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+
 	return o.b.Write(p)
 }
 
 func (o *output) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+
 	return o.b.String()
 }
 
@@ -373,6 +404,7 @@ type program struct {
 func newProgram(t *testing.T) *program {
 	t.Helper()
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
+
 	return &program{t: t, clock: testclock.NewFakeClock(now)}
 }
 

@@ -17,9 +17,12 @@ import (
 const most = 1000
 
 func (a *app) simulate() *cobra.Command {
-	var o *output
-	var add, remove, rename []string
-	var count bool
+	var (
+		o                   *output
+		add, remove, rename []string
+		count               bool
+	)
+
 	cmd := &cobra.Command{
 		Use:   "simulate RING (--add N|NAME | --remove NAME | --rename OLD=NEW)... [flags]",
 		Short: "Show what would move if shards were added, removed, or renamed",
@@ -35,14 +38,18 @@ func (a *app) simulate() *cobra.Command {
 			if len(add)+len(remove)+len(rename) == 0 {
 				return failure.New("use --add, --remove or --rename", "nothing would change")
 			}
+
 			req := &pb.SimulateRequest{Ring: args[0], Remove: remove, CountObjects: count}
+
 			for _, pair := range rename {
 				from, to, ok := strings.Cut(pair, "=")
 				if !ok || from == "" || to == "" {
 					return failure.New("write it as in shard-1=shard-2", "--rename: %q is not OLD=NEW", pair)
 				}
+
 				req.Rename = append(req.Rename, &pb.Rename{From: from, To: to})
 			}
+
 			return a.ask(cmd.Context(), func(s *asker) error {
 				return a.simulateChange(cmd.Context(), s, o, request{req, add})
 			})
@@ -56,6 +63,7 @@ func (a *app) simulate() *cobra.Command {
 	complete(cmd, "remove", a.completeShardOfArgument)
 	complete(cmd, "rename", a.completeShardOfArgument)
 	o = a.addOutput(cmd, asWide, asJSON, asYAML)
+
 	return cmd
 }
 
@@ -69,19 +77,23 @@ func (a *app) simulateChange(ctx context.Context, s *asker, o *output, req reque
 	if err := addShards(ctx, s, req); err != nil {
 		return err
 	}
+
 	res, err := s.Simulate(ctx, req.SimulateRequest)
 	if err != nil {
 		return err
 	}
+
 	if o.forProgram() {
 		return o.document(res)
 	}
+
 	return a.printSimulation(o, res, req.GetCountObjects())
 }
 
 // addShards sets the shards to add. Shards without a name get names that no shard of the ring has.
 func addShards(ctx context.Context, s *asker, req request) error {
 	number := 0
+
 	for _, written := range req.add {
 		n, err := strconv.Atoi(written)
 		switch {
@@ -93,32 +105,40 @@ func addShards(ctx context.Context, s *asker, req request) error {
 			number += n
 		}
 	}
+
 	if number == 0 {
 		return nil
 	}
+
 	if number > most {
 		return failure.New("name from 1 to "+strconv.Itoa(most)+" in all", "--add: %d shards are too many", number)
 	}
+
 	ring, err := s.GetRing(ctx, &pb.GetRingRequest{Name: req.GetRing()})
 	if err != nil {
 		return err
 	}
+
 	taken := map[string]bool{}
 	for _, shard := range ring.GetShards() {
 		taken[shard.GetName()] = true
 	}
+
 	for _, name := range req.GetAdd() {
 		taken[name] = true
 	}
+
 	for _, rename := range req.GetRename() {
 		taken[rename.GetTo()] = true
 	}
+
 	for i := 1; number > 0; i++ {
 		if name := fmt.Sprintf("new-%d", i); !taken[name] {
 			req.Add = append(req.Add, name)
 			number--
 		}
 	}
+
 	return nil
 }
 
@@ -127,6 +147,7 @@ func bar(share, largest float64) string {
 	if largest == 0 {
 		return ""
 	}
+
 	return render.Bar(share/largest, 16)
 }
 
@@ -135,11 +156,14 @@ func (a *app) printSimulation(o *output, res *pb.SimulateResponse, counted bool)
 	if counted {
 		columns = append(columns, "OBJECTS BEFORE", "AFTER", "CHANGE")
 	}
+
 	table := o.table(columns, "PARTITIONS BEFORE", "AFTER")
+
 	largest := 0.0
 	for _, shard := range res.GetShards() {
 		largest = max(largest, shard.GetShareBefore(), shard.GetShareAfter())
 	}
+
 	for _, shard := range res.GetShards() {
 		row := []any{
 			shard.GetName(), shareText(shard.GetPartitionsBefore(), shard.GetShareBefore()), shareText(shard.GetPartitionsAfter(), shard.GetShareAfter()),
@@ -148,16 +172,19 @@ func (a *app) printSimulation(o *output, res *pb.SimulateResponse, counted bool)
 		if counted {
 			row = append(row, shard.GetObjectsBefore(), shard.GetObjectsAfter(), fmt.Sprintf("%+d", shard.GetObjectsAfter()-shard.GetObjectsBefore()))
 		}
+
 		if o.wide() {
 			row = append(row, shard.GetPartitionsBefore(), shard.GetPartitionsAfter())
 		}
 		table.Row(row...)
 	}
+
 	if err := table.Flush(); err != nil || o.noHeaders {
 		return err
 	}
 	fmt.Fprintf(a.Out, "\n%s of the hash space would move; in any scheme with equal shares, at least %s must move.\n",
 		a.paint(render.Bold, render.Percent(res.GetMoved())), render.Percent(res.GetLeast()))
+
 	for _, c := range res.GetCounted() {
 		text := fmt.Sprintf("%s: %d of %d objects would move", qualified(c.GetGroup(), c.GetResource()), c.GetMoved(), c.GetObjects())
 		if c.GetProblem() != "" {
@@ -165,9 +192,11 @@ func (a *app) printSimulation(o *output, res *pb.SimulateResponse, counted bool)
 		}
 		fmt.Fprintln(a.Out, text)
 	}
+
 	if o.wide() {
 		fmt.Fprintf(a.Out, "fingerprint: %s, then %s\n", res.GetFingerprintBefore(), res.GetFingerprintAfter())
 	}
+
 	return nil
 }
 
@@ -175,6 +204,7 @@ func shareText(partitions int32, share float64) string {
 	if partitions == 0 {
 		return "-"
 	}
+
 	return render.Percent(share)
 }
 

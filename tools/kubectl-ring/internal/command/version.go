@@ -17,6 +17,7 @@ func init() {
 	if Version != "" {
 		return
 	}
+
 	Version = "dev"
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
 		Version = info.Main.Version
@@ -25,6 +26,7 @@ func init() {
 
 func (a *app) version() *cobra.Command {
 	var format string
+
 	cmd := &cobra.Command{
 		Use:               "version",
 		Short:             "Show the version of this program",
@@ -36,9 +38,11 @@ func (a *app) version() *cobra.Command {
 				fmt.Fprintf(a.Out, "kubectl-ring %s (%s, API clusterring.diagnostics.v1alpha1)\n", Version, runtime.Version())
 				return nil
 			}
+
 			if err := oneOf("--output", format, []string{asJSON}); err != nil {
 				return err
 			}
+
 			text, err := json.MarshalIndent(map[string]string{
 				"version": Version, "goVersion": runtime.Version(), "api": "clusterring.diagnostics.v1alpha1",
 			}, "", "  ")
@@ -46,10 +50,12 @@ func (a *app) version() *cobra.Command {
 				return fmt.Errorf("write the version: %w", err)
 			}
 			fmt.Fprintln(a.Out, string(text))
+
 			return nil
 		},
 	}
 	cmd.Flags().StringVarP(&format, "output", "o", "", "`format` of the answer: json")
 	complete(cmd, "output", cobra.FixedCompletions([]string{asJSON}, cobra.ShellCompDirectiveNoFileComp))
+
 	return cmd
 }

@@ -32,6 +32,7 @@ const (
 
 func (a *app) watch() *cobra.Command {
 	var o *output
+
 	cmd := &cobra.Command{
 		Use:   "watch RING",
 		Short: "Watch the shards of a ring",
@@ -53,6 +54,7 @@ If the server stops or the connection is lost, the command reconnects. It ends w
 		},
 	}
 	o = a.addOutput(cmd, asWide, asJSON, asYAML)
+
 	return cmd
 }
 
@@ -70,6 +72,7 @@ type watching struct {
 // it may be a mistake of the user. If the connection is lost later, run reconnects.
 func (w *watching) run(ctx context.Context, s *asker) error {
 	pause := firstPause
+
 	for {
 		got, err := w.follow(ctx, s)
 		switch {
@@ -80,11 +83,13 @@ func (w *watching) run(ctx context.Context, s *asker) error {
 		case w.last == nil || status.Code(err) != codes.Unavailable:
 			return err
 		}
+
 		if got {
 			pause = firstPause
 		}
 		fmt.Fprintf(w.app.Err, "%s  connection lost, trying again in %s: %s\n",
 			w.app.Clock.Now().Format(clockFormat), pause, failure.Clean(status.Convert(err).Message()))
+
 		timer := w.app.Clock.NewTimer(pause)
 		select {
 		case <-timer.C():
@@ -92,6 +97,7 @@ func (w *watching) run(ctx context.Context, s *asker) error {
 			timer.Stop()
 			return nil
 		}
+
 		pause = min(2*pause, longestPause)
 	}
 }
@@ -101,16 +107,21 @@ func (w *watching) run(ctx context.Context, s *asker) error {
 func (w *watching) follow(ctx context.Context, s *asker) (got bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+
 	answered := func() {}
+
 	if s.timeout > 0 {
 		timer := w.app.Clock.AfterFunc(s.timeout, func() { cancel(context.DeadlineExceeded) })
 		defer timer.Stop()
+
 		answered = func() { timer.Stop() }
 	}
+
 	got, err = w.read(ctx, s, answered)
 	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 		err = context.DeadlineExceeded
 	}
+
 	return got, err
 }
 
@@ -120,16 +131,20 @@ func (w *watching) read(ctx context.Context, s *asker, answered func()) (got boo
 	if err != nil {
 		return false, err
 	}
+
 	for {
 		now, err := stream.Recv()
 		if errors.Is(err, io.EOF) { // the server ended the stream without an error: reconnect
 			return got, status.Error(codes.Unavailable, "the server has ended the stream")
 		}
+
 		if err != nil {
 			return got, err //nolint:wrapcheck // run looks at the status
 		}
+
 		got = true
 		answered()
+
 		if err := w.show(now); err != nil {
 			return got, err
 		}
@@ -139,37 +154,47 @@ func (w *watching) read(ctx context.Context, s *asker, answered func()) (got boo
 // show prints the changes.
 func (w *watching) show(now *pb.WatchRingResponse) error {
 	before := w.last
+
 	w.last = now
 	if w.out.forProgram() {
 		return w.out.line(now)
 	}
+
 	at := w.app.Clock.Now().Format(clockFormat)
+
 	changes := changes(before, now)
 	if !w.app.OutTerminal {
 		for _, change := range changes {
 			fmt.Fprintf(w.app.Out, "%s  %s\n", at, change)
 		}
+
 		return nil
 	}
+
 	for _, change := range changes {
 		w.events = append(w.events, at+"  "+change)
 	}
+
 	w.events = w.events[max(0, len(w.events)-lastEvents):]
+
 	return w.draw(now, at)
 }
 
 // draw prints the live table in one write, so that it does not flicker.
 func (w *watching) draw(now *pb.WatchRingResponse, at string) error {
 	var b bytes.Buffer
+
 	ring := now.GetRing()
 	fmt.Fprintf(&b, "%s%s  %s, fingerprint %s, changed %s\n\n", clearScreen, w.app.paint(render.Bold, failure.Clean(ring.GetName())),
 		available(ring), failure.Clean(ring.GetFingerprint()), at)
 	table := w.out.table([]string{"SHARD", "STATE", "AVAILABLE", "SHARE", "", "PROBLEM"}, "NAMESPACE", "HOLDER", "PARTITIONS")
 	table.W = &b
+
 	largest := 0.0
 	for _, shard := range now.GetShards() {
 		largest = max(largest, shard.GetShare())
 	}
+
 	for _, shard := range now.GetShards() {
 		row := []any{
 			shard.GetName(), shardState(shard.GetState()), yes(shard.GetAvailable()), render.Percent(shard.GetShare()), bar(shard.GetShare(), largest),
@@ -180,13 +205,16 @@ func (w *watching) draw(now *pb.WatchRingResponse, at string) error {
 		}
 		table.Row(row...)
 	}
+
 	if err := table.Flush(); err != nil {
 		return err
 	}
 	fmt.Fprintf(&b, "\n%s\n", strings.Join(w.events, "\n"))
+
 	if _, err := w.app.Out.Write(b.Bytes()); err != nil {
 		return fmt.Errorf("write the table: %w", err)
 	}
+
 	return nil
 }
 
@@ -197,36 +225,45 @@ func available(ring *pb.Ring) string {
 // changes describes the differences to the previous message. Nil: there is none. The messages can come from different servers.
 func changes(before, now *pb.WatchRingResponse) []string {
 	ring := now.GetRing()
+
 	summary := fmt.Sprintf("%s, fingerprint %s", available(ring), failure.Clean(ring.GetFingerprint()))
 	if before == nil {
 		return []string{summary}
 	}
+
 	old := map[string]*pb.Shard{}
 	for _, shard := range before.GetShards() {
 		old[shardID(shard)] = shard
 	}
+
 	var found []string
+
 	for _, shard := range now.GetShards() {
 		was := old[shardID(shard)]
 		delete(old, shardID(shard))
 		found = append(found, shardChanges(was, shard)...)
 	}
+
 	for _, shard := range before.GetShards() {
 		if old[shardID(shard)] != nil {
 			text := shard.GetName() + " no longer has a Lease"
 			if shard.GetAvailable() {
 				text = "- " + text
 			}
+
 			found = append(found, text)
 		}
 	}
+
 	found = append(found, ringChanges(before.GetRing(), ring)...)
 	if before.GetRing().GetFingerprint() != ring.GetFingerprint() {
 		found = append(found, summary)
 	}
+
 	for i := range found {
 		found[i] = failure.Clean(found[i])
 	}
+
 	return found
 }
 
@@ -236,10 +273,12 @@ func shardID(shard *pb.Shard) string { return shard.GetNamespace() + "/" + shard
 // shardChanges describes the changes of a shard. was is nil if the shard is new.
 func shardChanges(was, shard *pb.Shard) []string {
 	var found []string
+
 	state := shardState(shard.GetState()).Text
 	if state == "" {
 		state = "new"
 	}
+
 	switch {
 	case shard.GetAvailable() && !was.GetAvailable():
 		found = append(found, "+ "+shard.GetName()+" is available, "+state)
@@ -250,9 +289,11 @@ func shardChanges(was, shard *pb.Shard) []string {
 	case was.GetState() != shard.GetState():
 		found = append(found, shard.GetName()+" is "+state)
 	}
+
 	if shard.GetAvailable() == was.GetAvailable() && shard.GetProblem() != was.GetProblem() && shard.GetProblem() != "" {
 		found = append(found, shard.GetName()+": "+shard.GetProblem())
 	}
+
 	return found
 }
 
@@ -274,20 +315,25 @@ func ringChanges(was, ring *pb.Ring) []string {
 	if ring.GetDeleting() && !was.GetDeleting() {
 		found = append(found, "the ring is being deleted")
 	}
+
 	if resources(was) != resources(ring) {
 		found = append(found, "the ring shards "+resources(ring))
 	}
+
 	if was.GetNamespaceSelector() != ring.GetNamespaceSelector() {
 		found = append(found, "the ring covers namespaces "+namespaces(ring))
 	}
+
 	for _, c := range ring.GetConditions() {
 		if condition(was, c.GetType()).GetStatus() != c.GetStatus() {
 			text := c.GetType() + " is " + conditionCell(c).Text
 			if c.GetMessage() != "" {
 				text += ": " + c.GetMessage()
 			}
+
 			found = append(found, text)
 		}
 	}
+
 	return found
 }

@@ -20,9 +20,11 @@ func word(value interface{ String() string }, prefix string) string {
 	if !ok {
 		return "value " + value.String()
 	}
+
 	if name == "UNSPECIFIED" {
 		return ""
 	}
+
 	return strings.ToLower(strings.ReplaceAll(name, "_", " "))
 }
 
@@ -33,6 +35,7 @@ func coverage(c pb.NamespaceCoverage) render.Cell {
 	if c == pb.NamespaceCoverage_NAMESPACE_COVERAGE_COVERED {
 		return yes(true)
 	}
+
 	return styled(word(c, "NAMESPACE_COVERAGE"))
 }
 
@@ -63,6 +66,7 @@ func yes(b bool) render.Cell {
 	if b {
 		return render.Good.In("yes")
 	}
+
 	return render.Bad.In("no")
 }
 
@@ -71,6 +75,7 @@ func qualified(group, resource string) string {
 	if group == "" {
 		return resource
 	}
+
 	return resource + "." + group
 }
 
@@ -78,12 +83,14 @@ func namespaced(namespace, name string) string {
 	if namespace == "" {
 		return name
 	}
+
 	return namespace + "/" + name
 }
 
 // resources formats the resources of a ring, each main resource with its controlled resources.
 func resources(ring *pb.Ring) string {
 	var b strings.Builder
+
 	for i, r := range ring.GetResources() {
 		name := qualified(r.GetGroup(), r.GetResource())
 		switch {
@@ -95,6 +102,7 @@ func resources(ring *pb.Ring) string {
 		}
 		b.WriteString(name)
 	}
+
 	return b.String()
 }
 
@@ -103,6 +111,7 @@ func (a *app) age(since *timestamppb.Timestamp) string {
 	if !since.IsValid() {
 		return ""
 	}
+
 	return duration.HumanDuration(max(a.Clock.Since(since.AsTime()), 0))
 }
 
@@ -111,10 +120,12 @@ func renewed(shard *pb.Shard) string {
 	if shard.GetRenewalAge() == nil {
 		return ""
 	}
+
 	text := human(shard.GetRenewalAge()) + " ago"
 	if shard.GetAgeIsLowerBound() {
 		return "at least " + text
 	}
+
 	return text
 }
 
@@ -122,6 +133,7 @@ func human(d *durationpb.Duration) string {
 	if d == nil {
 		return ""
 	}
+
 	return duration.HumanDuration(d.AsDuration().Round(time.Second))
 }
 
@@ -132,6 +144,7 @@ func condition(ring *pb.Ring, kind string) *pb.Condition {
 			return c
 		}
 	}
+
 	return nil
 }
 

@@ -46,6 +46,7 @@ func newCluster(t *testing.T) *cluster {
 	plane := localplane.Shared(t)
 	core, err := typedcorev1.NewForConfig(plane.Config)
 	require.NoError(t, err)
+
 	return &cluster{t, plane, core, plane.Namespace(t)}
 }
 
@@ -56,6 +57,7 @@ func (c *cluster) service(name string, ports ...corev1.ServicePort) *corev1.Serv
 		Spec:       corev1.ServiceSpec{Selector: map[string]string{"app": name}, Ports: ports},
 	}
 	require.NoError(c.t, c.plane.Client.Create(c.t.Context(), service))
+
 	return service
 }
 
@@ -78,10 +80,12 @@ func (c *cluster) pod(app, name string, s state) {
 		},
 	}
 	require.NoError(c.t, c.plane.Client.Create(c.t.Context(), pod))
+
 	status := corev1.ConditionFalse
 	if s.ready {
 		status = corev1.ConditionTrue
 	}
+
 	pod.Status.Phase = s.phase
 	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: status}}
 	require.NoError(c.t, c.plane.Client.Status().Update(c.t.Context(), pod))
@@ -123,7 +127,9 @@ func TestServiceIsFound(t *testing.T) {
 func TestReadyPodIsFound(t *testing.T) {
 	c := newCluster(t)
 	service := c.service("query", grpcServicePort())
+
 	var offered []int
+
 	find := func(avoid string) (connect.Target, error) {
 		return connect.FindPod(t.Context(), c.core, service, connect.Picker{Avoid: avoid, Choose: func(n int) int {
 			offered = append(offered, n)
@@ -134,16 +140,19 @@ func TestReadyPodIsFound(t *testing.T) {
 	c.pod("query", "pending", state{true, corev1.PodPending, ""})
 	c.pod("query", "done", state{true, corev1.PodSucceeded, ""})
 	c.pod("else", "stranger", state{true, corev1.PodRunning, ""})
+
 	_, err := find("")
 	require.ErrorContains(t, err, "has 3 pods, of which none is ready")
 	require.ErrorContains(t, err, "kubectl get pods -n "+c.ns+" -l app=query")
 
 	c.pod("query", "a", state{true, corev1.PodRunning, ""})
+
 	target, err := find("a")
 	require.NoError(t, err, "better the one to avoid than none")
 	require.Equal(t, connect.Target{Namespace: c.ns, Pod: "a", Port: 8090}, target)
 
 	c.pod("query", "b", state{true, corev1.PodRunning, ""})
+
 	target, err = find("")
 	require.NoError(t, err)
 	require.Equal(t, "b", target.Pod)
@@ -157,6 +166,7 @@ func TestReadyPodIsFound(t *testing.T) {
 	leaving.Finalizers = []string{"example.com/wait"}
 	require.NoError(t, c.plane.Client.Update(t.Context(), leaving))
 	require.NoError(t, c.plane.Client.Delete(t.Context(), leaving))
+
 	target, err = find("")
 	require.NoError(t, err)
 	require.Equal(t, "a", target.Pod, "one that is about to stop is left alone")
@@ -165,6 +175,7 @@ func TestReadyPodIsFound(t *testing.T) {
 func TestPortIsFound(t *testing.T) {
 	c := newCluster(t)
 	c.pod("query", "a", state{true, corev1.PodRunning, ""})
+
 	metrics := corev1.ServicePort{Name: "metrics", Port: 80, TargetPort: intstr.FromString("metrics")}
 	for want, ports := range map[string][]corev1.ServicePort{
 		"8090":                         {grpcServicePort(), metrics},
@@ -178,6 +189,7 @@ func TestPortIsFound(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "query"},
 			Spec:       corev1.ServiceSpec{Selector: map[string]string{"app": "query"}, Ports: ports},
 		}
+
 		target, err := connect.FindPod(t.Context(), c.core, service, connect.Picker{Choose: func(int) int { return 0 }})
 		if _, number := strconv.Atoi(want); number == nil {
 			require.NoError(t, err, want)
@@ -186,6 +198,7 @@ func TestPortIsFound(t *testing.T) {
 			require.ErrorContains(t, err, want)
 		}
 	}
+
 	_, err := connect.FindPod(t.Context(), c.core, &corev1.Service{Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 1}}}}, connect.Picker{})
 	require.ErrorContains(t, err, "selects no pods")
 }
@@ -200,6 +213,7 @@ type kubelet struct {
 // start runs it as a node of the cluster and returns the name of the node.
 func (k *kubelet) start(c *cluster) string {
 	c.t.Helper()
+
 	web := httptest.NewUnstartedServer(k)
 	web.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
 	web.StartTLS()
@@ -213,6 +227,7 @@ func (k *kubelet) start(c *cluster) string {
 	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: host}}
 	node.Status.DaemonEndpoints.KubeletEndpoint.Port = int32(number)
 	require.NoError(c.t, c.plane.Client.Status().Update(c.t.Context(), node))
+
 	return node.Name
 }
 
@@ -223,10 +238,13 @@ func (k *kubelet) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		http.NotFound(w, req)
 		return
 	}
+
 	if _, err := httpstream.Handshake(req, w, []string{portforward.PortForwardProtocolV1Name}); err != nil {
 		return
 	}
+
 	streams := make(chan httpstream.Stream, 2)
+
 	conn := spdy.NewResponseUpgrader().UpgradeResponse(w, req, func(stream httpstream.Stream, _ <-chan struct{}) error {
 		streams <- stream
 		return nil
@@ -234,23 +252,30 @@ func (k *kubelet) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if conn == nil {
 		return
 	}
+
 	defer func() { _ = conn.Close() }()
+
 	problems, data := <-streams, <-streams
 	k.mu.Lock()
 	k.reached = append(k.reached, parts[2]+":"+data.Headers().Get(corev1.PortHeader))
 	k.mu.Unlock()
+
 	to, err := net.Dial("tcp", k.to[parts[2]])
 	if err != nil {
 		_, _ = problems.Write([]byte("nobody listens in the pod"))
 		_ = problems.Close()
 		<-conn.CloseChan()
+
 		return
 	}
+
 	defer func() { _ = to.Close() }()
+
 	go func() {
 		_, _ = io.Copy(to, data)
 		_ = to.Close()
 	}()
+
 	_, _ = io.Copy(data, to)
 	_ = problems.Close()
 }
@@ -258,6 +283,7 @@ func (k *kubelet) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 func (k *kubelet) pods() []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+
 	return append([]string(nil), k.reached...)
 }
 
@@ -281,6 +307,7 @@ func (c *cluster) asUser() *rest.Config {
 	}))
 	path, err := c.plane.ServiceAccountKubeconfig(c.t.Context(), c.ns, "person")
 	require.NoError(c.t, err)
+
 	return fromFile(c.t, path)
 }
 
@@ -306,6 +333,7 @@ func TestThroughTheAPIServer(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "ringquery-ca"}, Data: map[string]string{"ca.crt": string(authority.pem)},
 	}))
 	require.NoError(t, call(t, o, config))
+
 	token, _ := s.last()
 	require.Equal(t, "Bearer "+config.BearerToken, token)
 	require.Equal(t, "a:8090", k.pods()[0])
@@ -314,6 +342,7 @@ func TestThroughTheAPIServer(t *testing.T) {
 		"--ca-file": {Namespace: c.ns, CAFile: authority.file(t)}, "not verified": {Namespace: c.ns, Insecure: true},
 	} {
 		require.NoError(t, call(t, o, config), label)
+
 		token, _ = s.last()
 		require.Equal(t, "Bearer "+config.BearerToken, token, "%s: the API server leads to the pod", label)
 	}
@@ -330,8 +359,10 @@ func TestAnotherPodIsTaken(t *testing.T) {
 	c.pod("query", "b", state{true, corev1.PodRunning, node})
 	tunnel := &flaky{Tunnel: connect.NewTunnel(c.plane.Config)}
 	conn, err := connect.Dial(t.Context(), &connect.Options{Namespace: c.ns, Plaintext: true}, c.plane.Config, tunnel)
+
 	require.NoError(t, err)
 	defer func() { require.NoError(t, conn.Close()) }()
+
 	client := pb.NewDiagnosticsServiceClient(conn)
 
 	_, err = client.ListRings(t.Context(), &pb.ListRingsRequest{})
@@ -341,6 +372,7 @@ func TestAnotherPodIsTaken(t *testing.T) {
 	require.Len(t, tunnel.targets, 2)
 	require.NotEqual(t, tunnel.targets[0].Pod, tunnel.targets[1].Pod)
 	require.Contains(t, conn.Where(), "pod "+c.ns+"/"+tunnel.targets[1].Pod+", port 8090, through the API server, without TLS")
+
 	token, _ := s.last()
 	require.Empty(t, token, "the administrator has a certificate and no token")
 }
@@ -358,9 +390,11 @@ func (f *flaky) Open(ctx context.Context, target connect.Target) (net.Conn, erro
 	f.targets = append(f.targets, target)
 	first := len(f.targets) == 1
 	f.mu.Unlock()
+
 	if first {
 		return nil, errors.New("the pod has gone")
 	}
+
 	return f.Tunnel.Open(ctx, target)
 }
 
@@ -388,6 +422,7 @@ func TestTunnelSaysWhatIsWrong(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
+
 	_, err = tunnel.Open(ctx, connect.Target{Namespace: c.ns, Pod: "a", Port: 8090})
 	require.ErrorIs(t, err, context.Canceled)
 }

@@ -47,8 +47,10 @@ type pki struct {
 
 func newPKI(t *testing.T) *pki {
 	t.Helper()
+
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
+
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test authority"}, IsCA: true, BasicConstraintsValid: true,
 		NotBefore: time.Unix(0, 0), NotAfter: time.Unix(1<<33, 0), KeyUsage: x509.KeyUsageCertSign,
@@ -57,14 +59,17 @@ func newPKI(t *testing.T) *pki {
 	require.NoError(t, err)
 	cert, err := x509.ParseCertificate(der)
 	require.NoError(t, err)
+
 	return &pki{key, cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}
 }
 
 // issue returns a certificate and its key, as PEM. Names that are addresses are such.
 func (p *pki) issue(t *testing.T, names ...string) (certificate, key []byte) {
 	t.Helper()
+
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
+
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: names[0]},
 		NotBefore: time.Unix(0, 0), NotAfter: time.Unix(1<<33, 0),
@@ -77,10 +82,12 @@ func (p *pki) issue(t *testing.T, names ...string) (certificate, key []byte) {
 			template.DNSNames = append(template.DNSNames, name)
 		}
 	}
+
 	der, err := x509.CreateCertificate(rand.Reader, template, p.cert, private.Public(), p.key)
 	require.NoError(t, err)
 	encoded, err := x509.MarshalECPrivateKey(private)
 	require.NoError(t, err)
+
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: encoded})
 }
 
@@ -88,6 +95,7 @@ func (p *pki) server(t *testing.T, names ...string) credentials.TransportCredent
 	t.Helper()
 	pair, err := tls.X509KeyPair(p.issue(t, names...))
 	require.NoError(t, err)
+
 	return credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequestClientCert})
 }
 
@@ -95,6 +103,7 @@ func (p *pki) file(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "ca.crt")
 	require.NoError(t, os.WriteFile(path, p.pem, 0o600))
+
 	return path
 }
 
@@ -110,31 +119,39 @@ type server struct {
 
 func serve(t *testing.T, address string, options ...grpc.ServerOption) *server {
 	t.Helper()
+
 	listener, err := net.Listen("tcp", address)
 	require.NoError(t, err)
+
 	s := &server{address: listener.Addr().String()}
 	g := grpc.NewServer(options...)
 	pb.RegisterDiagnosticsServiceServer(g, s)
+
 	done := make(chan error, 1)
 	go func() { done <- g.Serve(listener) }()
 	t.Cleanup(func() {
 		g.Stop()
 		require.NoError(t, <-done)
 	})
+
 	return s
 }
 
 func (s *server) ListRings(ctx context.Context, _ *pb.ListRingsRequest) (*pb.ListRingsResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	s.tokens = append(s.tokens, strings.Join(metadata.ValueFromIncomingContext(ctx, "authorization"), ","))
 	user := ""
+
 	if p, ok := peer.FromContext(ctx); ok {
 		if info, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(info.State.PeerCertificates) > 0 {
 			user = info.State.PeerCertificates[0].Subject.CommonName
 		}
 	}
+
 	s.users = append(s.users, user)
+
 	return &pb.ListRingsResponse{}, nil
 }
 
@@ -142,35 +159,44 @@ func (s *server) ListRings(ctx context.Context, _ *pb.ListRingsRequest) (*pb.Lis
 func (s *server) last() (token, user string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	return s.tokens[len(s.tokens)-1], s.users[len(s.users)-1]
 }
 
 // call makes one call.
 func call(t *testing.T, o connect.Options, config *rest.Config) error {
 	t.Helper()
+
 	if err := o.Validate(); err != nil {
 		return err
 	}
+
 	conn, err := connect.Dial(t.Context(), &o, config, nil)
 	if err != nil {
 		return err
 	}
+
 	defer func() { require.NoError(t, conn.Close()) }()
+
 	_, err = pb.NewDiagnosticsServiceClient(conn).ListRings(t.Context(), &pb.ListRingsRequest{})
+
 	return err
 }
 
 // outward returns an address of this machine that others may reach.
 func outward(t *testing.T) string {
 	t.Helper()
+
 	addresses, err := net.InterfaceAddrs()
 	require.NoError(t, err)
+
 	for _, address := range addresses {
 		if network, ok := address.(*net.IPNet); ok && network.IP.IsGlobalUnicast() && network.IP.To4() != nil {
 			return network.IP.String()
 		}
 	}
 	t.Skip("this machine has no address but its own")
+
 	return ""
 }
 
@@ -182,6 +208,7 @@ func withToken() *rest.Config {
 func TestTokenIsSentToWhomItMay(t *testing.T) {
 	authority := newPKI(t)
 	here, there := "127.0.0.1", outward(t)
+
 	ca := authority.file(t)
 	for name, c := range map[string]struct {
 		host    string
@@ -201,10 +228,13 @@ func TestTokenIsSentToWhomItMay(t *testing.T) {
 			if !c.options.Plaintext {
 				options = append(options, grpc.Creds(authority.server(t, here, there, "ringquery.example")))
 			}
+
 			s := serve(t, c.host+":0", options...)
 			c.options.Endpoint = s.address
 			require.NoError(t, call(t, c.options, withToken()))
+
 			token, _ := s.last()
+
 			want := ""
 			if c.sent {
 				want = "Bearer s3cret"
@@ -217,6 +247,7 @@ func TestTokenIsSentToWhomItMay(t *testing.T) {
 // TestServerIsVerified: nothing is asked of a server that cannot be.
 func TestServerIsVerified(t *testing.T) {
 	authority := newPKI(t)
+
 	s := serve(t, "127.0.0.1:0", grpc.Creds(authority.server(t, "127.0.0.1")))
 	for name, o := range map[string]connect.Options{
 		"unknown to this machine": {},
@@ -270,6 +301,7 @@ echo '{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"
 				c.config.Host = "https://127.0.0.1:1"
 			}
 			require.NoError(t, call(t, o, c.config))
+
 			token, user := s.last()
 			require.Equal(t, c.token, token)
 			require.Equal(t, c.user, user)
@@ -310,8 +342,10 @@ func TestImpersonationIsRefused(t *testing.T) {
 
 func fromFile(t *testing.T, kubeconfig string) *rest.Config {
 	t.Helper()
+
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	require.NoError(t, err)
+
 	return config
 }
 

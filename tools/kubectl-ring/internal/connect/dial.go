@@ -44,15 +44,19 @@ func Dial(ctx context.Context, o *Options, config *rest.Config, tunnel Tunnel) (
 		return nil, failure.New("use a kubeconfig user that does not impersonate",
 			"the kubeconfig's user acts as %s, but ringquery ignores this and identifies you", config.Impersonate.UserName)
 	}
+
 	if o.Endpoint != "" {
 		return dialEndpoint(o, config)
 	}
+
 	if config == nil {
 		return nil, failure.New("set KUBECONFIG or --kubeconfig, or name a server with --endpoint", "there is no kubeconfig, so ringquery cannot be found in a cluster")
 	}
+
 	if tunnel == nil {
 		tunnel = NewTunnel(config)
 	}
+
 	return dialService(ctx, o, config, tunnel)
 }
 
@@ -61,42 +65,52 @@ func dialEndpoint(o *Options, config *rest.Config) (*Connection, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	sender := config
 	if !loopback(o.Endpoint) && (o.Plaintext || o.Insecure) {
 		sender = nil
 	}
+
 	options, err := o.security(config, sender, roots)
 	if err != nil {
 		return nil, err
 	}
+
 	conn, err := grpc.NewClient(o.Endpoint, options...)
 	if err != nil {
 		return nil, fmt.Errorf("prepare a connection to %s: %w", o.Endpoint, err)
 	}
+
 	where := o.Endpoint
 	if o.Plaintext {
 		where += " without TLS"
 	}
+
 	return &Connection{conn, func() string { return where }}, nil
 }
 
 func dialService(ctx context.Context, o *Options, config *rest.Config, tunnel Tunnel) (*Connection, error) {
 	ctx, cancel := o.limited(ctx)
 	defer cancel()
+
 	client, err := typedcorev1.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("make a client: %w", err)
 	}
+
 	service, err := FindService(ctx, client, o.Namespace)
 	if err != nil {
 		return nil, err
 	}
+
 	route := &route{pods: client, service: service, tunnel: tunnel}
 	// Find the first pod now, because its absence results in a better error here than after a failed connection.
 	if err := route.next(ctx); err != nil {
 		return nil, err
 	}
+
 	roots, note := (*x509.CertPool)(nil), "without TLS"
+
 	switch {
 	case o.Plaintext:
 	case o.Insecure:
@@ -107,19 +121,23 @@ func dialService(ctx context.Context, o *Options, config *rest.Config, tunnel Tu
 	default:
 		roots, note, err = clusterRoots(ctx, client, o.Namespace)
 	}
+
 	if err != nil {
 		return nil, err
 	}
 	// The token reaches only the pod, because the connection passes through the verified API server.
 	name := service.Name + "." + service.Namespace + ".svc"
+
 	options, err := o.security(config, config, roots)
 	if err != nil {
 		return nil, err
 	}
+
 	conn, err := grpc.NewClient("passthrough:///"+name, append(options, grpc.WithContextDialer(route.open))...)
 	if err != nil {
 		return nil, fmt.Errorf("prepare a connection to %s: %w", name, err)
 	}
+
 	return &Connection{conn, func() string { return route.target.Load().String() + ", through the API server, " + note }}, nil
 }
 
@@ -128,6 +146,7 @@ func (o *Options) limited(ctx context.Context) (context.Context, context.CancelF
 	if o.Timeout == 0 {
 		return context.WithCancel(ctx)
 	}
+
 	return context.WithTimeout(ctx, o.Timeout)
 }
 
@@ -138,8 +157,10 @@ func (o *Options) security(config, sender *rest.Config, roots *x509.CertPool) ([
 	) error {
 		ctx, cancel := o.limited(ctx)
 		defer cancel()
+
 		return invoke(ctx, method, req, res, conn, call...)
 	}
+
 	options := []grpc.DialOption{
 		grpc.WithUserAgent(o.UserAgent),
 		grpc.WithUnaryInterceptor(limit),
@@ -154,15 +175,19 @@ func (o *Options) security(config, sender *rest.Config, roots *x509.CertPool) ([
 		if err != nil {
 			return nil, err
 		}
+
 		options = append(options, grpc.WithTransportCredentials(credentials.NewTLS(secure)))
 	}
+
 	if sender == nil {
 		return options, nil
 	}
+
 	token, err := newBearer(sender, !o.Plaintext)
 	if err != nil {
 		return nil, err
 	}
+
 	return append(options, grpc.WithPerRPCCredentials(token)), nil
 }
 
@@ -183,10 +208,12 @@ func (r *route) next(ctx context.Context) error {
 	if last := r.target.Load(); last != nil {
 		pick.Avoid = last.Pod
 	}
+
 	target, err := FindPod(ctx, r.pods, r.service, pick)
 	if err == nil {
 		r.target.Store(&target)
 	}
+
 	return err
 }
 
@@ -197,5 +224,6 @@ func (r *route) open(ctx context.Context, _ string) (net.Conn, error) {
 			return nil, err
 		}
 	}
+
 	return r.tunnel.Open(ctx, *r.target.Load())
 }

@@ -52,19 +52,24 @@ func (o *Options) Validate() error {
 	if o.Plaintext && (o.CAFile != "" || o.ServerName != "" || o.Insecure) {
 		return failure.New("omit one of them", "--plaintext excludes --ca-file, --server-name, and --insecure-skip-tls-verify")
 	}
+
 	if o.Insecure && o.CAFile != "" {
 		return failure.New("omit one of them", "--insecure-skip-tls-verify excludes --ca-file")
 	}
+
 	if o.Endpoint == "" {
 		return nil
 	}
+
 	_, port, err := net.SplitHostPort(o.Endpoint)
 	if err == nil {
 		_, err = strconv.ParseUint(port, 10, 16)
 	}
+
 	if err != nil {
 		return failure.New("write it as in 127.0.0.1:8090 or [::1]:8090", "--endpoint %q is not host:port: %w", o.Endpoint, err)
 	}
+
 	return nil
 }
 
@@ -74,6 +79,8 @@ func loopback(endpoint string) bool {
 	if err != nil {
 		return false
 	}
+
 	address, err := netip.ParseAddr(host)
+
 	return host == "localhost" || err == nil && address.Unmap().IsLoopback()
 }

@@ -39,6 +39,7 @@ func FindService(ctx context.Context, client typedcorev1.ServicesGetter, namespa
 		return nil, failure.New(unlisted(err, "services"),
 			"find the Service of ringquery in namespace %s: %w", namespace, err)
 	}
+
 	switch len(list.Items) {
 	case 0:
 		return nil, failure.New("deploy it, or specify where it is: --service-namespace, --endpoint",
@@ -50,6 +51,7 @@ func FindService(ctx context.Context, client typedcorev1.ServicesGetter, namespa
 		for i := range list.Items {
 			names = append(names, list.Items[i].Name)
 		}
+
 		return nil, failure.New("remove the label from all but one, or name a server with --endpoint",
 			"namespace %s has several Services with the label %s: %s", namespace, serviceLabel, strings.Join(names, ", "))
 	}
@@ -60,6 +62,7 @@ func unlisted(err error, resource string) string {
 	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
 		return "request permission to list " + resource + " there, or name a server with --endpoint"
 	}
+
 	return "check the kubeconfig (--context), or name a server with --endpoint"
 }
 
@@ -69,28 +72,36 @@ func FindPod(ctx context.Context, client typedcorev1.PodsGetter, service *corev1
 	if err != nil {
 		return Target{}, err
 	}
+
 	if len(service.Spec.Selector) == 0 {
 		return Target{}, failure.New("name a server with --endpoint", "Service %s/%s selects no pods", service.Namespace, service.Name)
 	}
+
 	selector := labels.SelectorFromSet(service.Spec.Selector).String()
+
 	list, err := client.Pods(service.Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
 		return Target{}, failure.New(unlisted(err, "pods"),
 			"list the pods of Service %s/%s: %w", service.Namespace, service.Name, err)
 	}
+
 	ready := slices.DeleteFunc(list.Items, func(pod corev1.Pod) bool { return !isReady(&pod) })
 	if len(ready) == 0 {
 		return Target{}, failure.New(fmt.Sprintf("see why: kubectl get pods -n %s -l %s", service.Namespace, selector),
 			"Service %s/%s has %d pods, of which none is ready", service.Namespace, service.Name, len(list.Items))
 	}
+
 	if len(ready) > 1 {
 		ready = slices.DeleteFunc(ready, func(pod corev1.Pod) bool { return pod.Name == pick.Avoid })
 	}
+
 	pod := &ready[pick.Choose(len(ready))]
+
 	number, err := containerPort(pod, port)
 	if err != nil {
 		return Target{}, err
 	}
+
 	return Target{Namespace: pod.Namespace, Pod: pod.Name, Port: number}, nil
 }
 
@@ -108,11 +119,13 @@ func grpcPort(service *corev1.Service) (*corev1.ServicePort, error) {
 	if len(ports) == 1 {
 		return &ports[0], nil
 	}
+
 	for i := range ports {
 		if ports[i].Name == portName {
 			return &ports[i], nil
 		}
 	}
+
 	return nil, failure.New("name its port "+portName, "Service %s/%s has %d ports, and none is named %s",
 		service.Namespace, service.Name, len(ports), portName)
 }
@@ -130,8 +143,10 @@ func containerPort(pod *corev1.Pod, port *corev1.ServicePort) (int32, error) {
 		if port.TargetPort.IntVal == 0 {
 			return port.Port, nil
 		}
+
 		return port.TargetPort.IntVal, nil
 	}
+
 	for i := range pod.Spec.Containers {
 		for _, p := range pod.Spec.Containers[i].Ports {
 			if p.Name == port.TargetPort.StrVal {
@@ -139,5 +154,6 @@ func containerPort(pod *corev1.Pod, port *corev1.ServicePort) (int32, error) {
 			}
 		}
 	}
+
 	return 0, failure.New("name the container's port so", "pod %s/%s has no port named %s", pod.Namespace, pod.Name, port.TargetPort.StrVal)
 }

@@ -24,6 +24,7 @@ func newBearer(config *rest.Config, tls bool) (*bearer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the kubeconfig's credentials: %w", err)
 	}
+
 	return &bearer{wrapped, tls}, nil
 }
 
@@ -33,15 +34,18 @@ func (b *bearer) GetRequestMetadata(ctx context.Context, _ ...string) (map[strin
 	if err != nil {
 		return nil, fmt.Errorf("ask for a token: %w", err)
 	}
+
 	res, err := b.wrapped.RoundTrip(req)
 	if err != nil {
 		return nil, fmt.Errorf("get a token for the kubeconfig's user: %w", err)
 	}
+
 	_ = res.Body.Close() // it is empty
 	// A user name and a password are only for the API server.
 	if value := res.Header.Get("Authorization"); strings.HasPrefix(value, "Bearer ") {
 		return map[string]string{"authorization": value}, nil
 	}
+
 	return map[string]string{}, nil
 }
 

@@ -33,13 +33,16 @@ func (o *Options) clientTLS(config *rest.Config, roots *x509.CertPool) (*tls.Con
 	if config == nil {
 		return secure, nil
 	}
+
 	user, err := rest.TLSConfigFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("read the kubeconfig's certificate: %w", err)
 	}
+
 	if user != nil {
 		secure.Certificates, secure.GetClientCertificate = user.Certificates, user.GetClientCertificate
 	}
+
 	return secure, nil
 }
 
@@ -48,10 +51,12 @@ func (o *Options) fileRoots() (*x509.CertPool, error) {
 	if o.CAFile == "" {
 		return nil, nil // nil stands for the CA certificates of this machine in crypto/tls
 	}
+
 	data, err := os.ReadFile(o.CAFile)
 	if err != nil {
 		return nil, failure.New("name a PEM file that you can read", "--ca-file: %w", err)
 	}
+
 	return pool(data, "--ca-file "+o.CAFile)
 }
 
@@ -62,8 +67,10 @@ func clusterRoots(ctx context.Context, client typedcorev1.ConfigMapsGetter, name
 	if err != nil {
 		return nil, fmt.Sprintf("verified with the CA certificates of this machine, because %v", err), nil
 	}
+
 	where := fmt.Sprintf("ConfigMap %s/%s, key %s", namespace, caConfigMap, caKey)
 	roots, err = pool([]byte(found.Data[caKey]), where)
+
 	return roots, "verified with " + where, err
 }
 
@@ -72,5 +79,6 @@ func pool(data []byte, where string) (*x509.CertPool, error) {
 	if !roots.AppendCertsFromPEM(data) {
 		return nil, failure.New("put PEM certificates into it, or use another with --ca-file", "%s holds no certificate", where)
 	}
+
 	return roots, nil
 }

@@ -38,15 +38,19 @@ func (t *apiTunnel) Open(ctx context.Context, target Target) (net.Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("prepare the connection to %s: %w", target, err)
 	}
+
 	type result struct {
 		conn net.Conn
 		err  error
 	}
+
 	done := make(chan result, 1)
+
 	go func() {
 		conn, err := open(dialer, target)
 		done <- result{conn, err}
 	}()
+
 	select {
 	case r := <-done:
 		return r.conn, r.err
@@ -56,6 +60,7 @@ func (t *apiTunnel) Open(ctx context.Context, target Target) (net.Conn, error) {
 				_ = r.conn.Close()
 			}
 		}()
+
 		return nil, context.Cause(ctx)
 	}
 }
@@ -65,15 +70,19 @@ func (t *apiTunnel) dialer(target Target) (httpstream.Dialer, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	transport, upgrader, err := spdy.RoundTripperFor(t.config)
 	if err != nil {
 		return nil, fmt.Errorf("read the kubeconfig's credentials: %w", err)
 	}
+
 	plain := spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: transport}, http.MethodPost, address)
+
 	websocket, err := portforward.NewSPDYOverWebsocketDialerForStreaming(address, t.config)
 	if err != nil {
 		return nil, fmt.Errorf("read the kubeconfig's credentials: %w", err)
 	}
+
 	return portforward.NewFallbackDialerForStreaming(websocket, plain, func(err error) bool {
 		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
 	}), nil
@@ -83,10 +92,12 @@ func podURL(config *rest.Config, target Target) (*url.URL, error) {
 	core := rest.CopyConfig(config)
 	core.APIPath, core.GroupVersion = "/api", &corev1.SchemeGroupVersion
 	core.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
+
 	client, err := rest.RESTClientFor(core)
 	if err != nil {
 		return nil, fmt.Errorf("make a client: %w", err)
 	}
+
 	return client.Post().Resource("pods").Namespace(target.Namespace).Name(target.Pod).SubResource("portforward").URL(), nil
 }
 
@@ -96,6 +107,7 @@ func open(dialer httpstream.Dialer, target Target) (net.Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("port-forward to %s: %w", target, err)
 	}
+
 	fail := func(err error) (net.Conn, error) {
 		_ = conn.Close() // the first error is more useful
 		return nil, fmt.Errorf("port-forward to %s: %w", target, err)
@@ -103,24 +115,30 @@ func open(dialer httpstream.Dialer, target Target) (net.Conn, error) {
 	if protocol != portforward.PortForwardProtocolV1Name {
 		return fail(fmt.Errorf("the API server speaks %q, not %s", protocol, portforward.PortForwardProtocolV1Name))
 	}
+
 	headers := http.Header{}
 	headers.Set(corev1.PortHeader, strconv.Itoa(int(target.Port)))
 	headers.Set(corev1.PortForwardRequestIDHeader, "0")
 	headers.Set(corev1.StreamType, corev1.StreamTypeError)
+
 	problems, err := conn.CreateStream(headers)
 	if err != nil {
 		return fail(err)
 	}
+
 	if err := problems.Close(); err != nil { // nothing is written to it
 		return fail(err)
 	}
 	headers.Set(corev1.StreamType, corev1.StreamTypeData)
+
 	data, err := conn.CreateStream(headers)
 	if err != nil {
 		return fail(err)
 	}
+
 	c := &podConn{Stream: data, conn: conn, target: target, done: make(chan struct{})}
 	go c.listen(problems)
+
 	return c, nil
 }
 
@@ -142,8 +160,10 @@ func (c *podConn) listen(problems io.Reader) {
 	if len(message) > 0 {
 		err = errors.New(string(message))
 	}
+
 	c.problem = err
 	close(c.done)
+
 	if err != nil {
 		_ = c.Reset() // so that readers get the error
 	}
@@ -155,6 +175,7 @@ func (c *podConn) Read(p []byte) (int, error) {
 	if err == nil {
 		return n, nil
 	}
+
 	select {
 	case <-c.done:
 		if c.problem != nil {
@@ -162,6 +183,7 @@ func (c *podConn) Read(p []byte) (int, error) {
 		}
 	default:
 	}
+
 	return n, err //nolint:wrapcheck // readers compare it with io.EOF
 }
 
@@ -171,6 +193,7 @@ func (c *podConn) Close() error {
 		_ = c.Reset() // the error of the connection is returned
 		c.err = c.conn.Close()
 	})
+
 	return c.err
 }
 

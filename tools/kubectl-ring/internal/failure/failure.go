@@ -34,6 +34,7 @@ func (f *Error) Error() string {
 	if f.Do == "" {
 		return f.What
 	}
+
 	return f.What + ": " + f.Do
 }
 
@@ -55,6 +56,7 @@ func In(place string, err error) error {
 	case errors.As(err, &f):
 		located := *f
 		located.What = place + ": " + f.What
+
 		return &located
 	default:
 		return fmt.Errorf("%s: %w", place, err)
@@ -68,15 +70,19 @@ func Of(err error, where string) error {
 	if err == nil || errors.As(err, &known) {
 		return err
 	}
+
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = status.FromContextError(context.DeadlineExceeded).Err()
 	}
+
 	st, ok := status.FromError(err)
 	if !ok {
 		return err //nolint:wrapcheck // returned unchanged
 	}
+
 	f := &Error{What: st.Message(), Where: where, Cause: err}
 	reason := ""
+
 	for _, detail := range st.Details() {
 		switch detail := detail.(type) {
 		case *errdetails.BadRequest:
@@ -87,14 +93,18 @@ func Of(err error, where string) error {
 			reason = detail.GetReason()
 		}
 	}
+
 	f.Where += ", which answered " + st.Code().String()
 	if local(st) {
 		f.Where = where
 	}
+
 	if reason != "" {
 		f.Where += " (" + reason + ")"
 	}
+
 	f.Do = advice(st, reason)
+
 	return f
 }
 
@@ -133,6 +143,7 @@ func advice(st *status.Status, reason string) string {
 	if known := Advice(reason); known != "" {
 		return known
 	}
+
 	message := st.Message()
 	switch st.Code() {
 	case codes.Unauthenticated:
@@ -180,12 +191,15 @@ func Print(w io.Writer, err error) {
 		return
 	}
 	fmt.Fprintf(w, "error: %s\n", Clean(f.What))
+
 	for _, detail := range f.Details {
 		fmt.Fprintf(w, "  %s\n", Clean(detail))
 	}
+
 	if f.Where != "" {
 		fmt.Fprintf(w, "  asked: %s\n", Clean(f.Where))
 	}
+
 	if f.Do != "" {
 		fmt.Fprintf(w, "  to do: %s\n", Clean(f.Do))
 	}

@@ -33,17 +33,21 @@ func Resolve(mapper meta.RESTMapper, written string) (Type, error) {
 	if written == "" || strings.HasPrefix(written, ".") {
 		return Type{}, failure.New("write it as in deployments.apps/web", "%q names no type", written)
 	}
+
 	if mapper == nil {
 		name, group, _ := strings.Cut(written, ".")
 		if first, _ := utf8.DecodeRuneInString(name); unicode.IsUpper(first) {
 			return Type{Group: group, Kind: name}, nil
 		}
+
 		return Type{Group: group, Resource: name}, nil
 	}
+
 	mapping, err := mappingFor(mapper, written)
 	if err != nil {
 		return Type{}, err
 	}
+
 	return Type{
 		Group: mapping.Resource.Group, Resource: mapping.Resource.Resource,
 		ClusterScoped: mapping.Scope.Name() != meta.RESTScopeNameNamespace,
@@ -53,38 +57,47 @@ func Resolve(mapper meta.RESTMapper, written string) (Type, error) {
 // mappingFor tries the name as a resource, with and without a version, and then as a kind.
 func mappingFor(mapper meta.RESTMapper, written string) (*meta.RESTMapping, error) {
 	versioned, resource := schema.ParseResourceArg(strings.ToLower(written))
+
 	var tried []error
+
 	if versioned != nil {
 		kind, err := mapper.KindFor(*versioned)
 		if err == nil {
 			return mapping(mapper, kind)
 		}
+
 		tried = append(tried, err)
 	}
+
 	kind, err := mapper.KindFor(resource.WithVersion(""))
 	if err == nil {
 		return mapping(mapper, kind)
 	}
+
 	tried = append(tried, err)
 
 	versionedKind, groupKind := schema.ParseKindArg(written)
 	if versionedKind == nil {
 		versionedKind = &schema.GroupVersionKind{Group: groupKind.Group, Kind: groupKind.Kind}
 	}
+
 	found, err := mapper.RESTMapping(versionedKind.GroupKind(), versionedKind.Version)
 	if err == nil {
 		return found, nil
 	}
+
 	found, err = mapper.RESTMapping(groupKind)
 	if err == nil {
 		return found, nil
 	}
+
 	for _, err := range append(tried, err) {
 		if !meta.IsNoMatchError(err) {
 			return nil, failure.New("check the kubeconfig, or name a server with --endpoint and the type as plural.group",
 				"ask the cluster what %s is: %w", written, err)
 		}
 	}
+
 	return nil, failure.New("see what there is: kubectl api-resources", "the cluster has no type %q", written)
 }
 
@@ -93,6 +106,7 @@ func mapping(mapper meta.RESTMapper, kind schema.GroupVersionKind) (*meta.RESTMa
 	if err != nil {
 		return nil, fmt.Errorf("ask the cluster about %s: %w", kind, err)
 	}
+
 	return found, nil
 }
 
@@ -101,12 +115,14 @@ func (t Type) Reference(namespace, name string) *pb.ObjectReference {
 	if t.ClusterScoped {
 		namespace = ""
 	}
+
 	object := &pb.ObjectReference{Group: t.Group, Namespace: namespace, Name: name}
 	if t.Kind != "" {
 		object.Type = &pb.ObjectReference_Kind{Kind: t.Kind}
 	} else {
 		object.Type = &pb.ObjectReference_Resource{Resource: t.Resource}
 	}
+
 	return object
 }
 
@@ -118,6 +134,7 @@ func (t Type) Owner(name string) *pb.OwnerReference {
 	} else {
 		owner.Type = &pb.OwnerReference_Resource{Resource: t.Resource}
 	}
+
 	return owner
 }
 
@@ -132,27 +149,36 @@ func Parse(args []string) ([]Object, error) {
 	if len(args) == 0 {
 		return nil, failure.New("write TYPE/NAME, or TYPE NAME", "no object is named")
 	}
+
 	if !strings.Contains(args[0], "/") {
 		if len(args) == 1 {
 			return nil, failure.New(fmt.Sprintf("write %s/NAME, or %s NAME", args[0], args[0]), "%q names no object", args[0])
 		}
+
 		var objects []Object
+
 		for _, name := range args[1:] {
 			if strings.Contains(name, "/") {
 				return nil, failure.New("write TYPE/NAME each time, or TYPE NAME...", "%q cannot follow %q", name, args[0])
 			}
+
 			objects = append(objects, Object{args[0], name})
 		}
+
 		return objects, nil
 	}
+
 	var objects []Object
+
 	for _, arg := range args {
 		object, err := ParseOne(arg)
 		if err != nil {
 			return nil, err
 		}
+
 		objects = append(objects, object)
 	}
+
 	return objects, nil
 }
 
@@ -162,5 +188,6 @@ func ParseOne(arg string) (Object, error) {
 	if !ok || kind == "" || name == "" || strings.Contains(name, "/") {
 		return Object{}, failure.New("write it as in deployments.apps/web", "%q is not TYPE/NAME", arg)
 	}
+
 	return Object{kind, name}, nil
 }

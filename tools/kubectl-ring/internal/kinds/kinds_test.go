@@ -22,9 +22,12 @@ func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
 // mapperOf returns what kubectl uses, for a cluster.
 func mapperOf(t *testing.T, config *rest.Config) meta.RESTMapper {
 	t.Helper()
+
 	client, err := discovery.NewDiscoveryClientForConfig(config)
 	require.NoError(t, err)
+
 	cached := memory.NewMemCacheClient(client)
+
 	return restmapper.NewShortcutExpander(restmapper.NewDeferredDiscoveryRESTMapper(cached), cached, nil)
 }
 
@@ -33,6 +36,7 @@ func TestNamesOfTypes(t *testing.T) {
 	mapper := mapperOf(t, localplane.Shared(t).Config)
 	configMaps := kinds.Type{Resource: "configmaps"}
 	deployments := kinds.Type{Group: "apps", Resource: "deployments"}
+
 	rings := kinds.Type{Group: "sharding.timebertt.dev", Resource: "clusterrings", ClusterScoped: true}
 	for written, want := range map[string]kinds.Type{
 		"configmaps": configMaps, "configmap": configMaps, "cm": configMaps, "ConfigMap": configMaps, "CM": configMaps, "configmaps.v1.": configMaps,
@@ -45,6 +49,7 @@ func TestNamesOfTypes(t *testing.T) {
 		require.NoError(t, err, written)
 		require.Equal(t, want, got, written)
 	}
+
 	for _, written := range []string{"nothing", "deployments.extensions", "deployments.v1.batch"} {
 		_, err := kinds.Resolve(mapper, written)
 		require.ErrorContains(t, err, "the cluster has no type", written)
@@ -67,6 +72,7 @@ func TestWithoutACluster(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, got)
 	}
+
 	for _, written := range []string{"", ".apps"} {
 		_, err := kinds.Resolve(nil, written)
 		require.ErrorContains(t, err, "names no type", written)
@@ -75,6 +81,7 @@ func TestWithoutACluster(t *testing.T) {
 
 func TestReferences(t *testing.T) {
 	kind := kinds.Type{Group: "g", Kind: "K"}
+
 	resource := kinds.Type{Group: "g", Resource: "ks", ClusterScoped: true}
 	for name, c := range map[string]struct{ got, want proto.Message }{
 		"kind":              {kind.Reference("ns", "x"), &pb.ObjectReference{Group: "g", Type: &pb.ObjectReference_Kind{Kind: "K"}, Namespace: "ns", Name: "x"}},

@@ -18,7 +18,9 @@ var stable = protojson.MarshalOptions{EmitDefaultValues: true}
 func JSON(w io.Writer, message proto.Message) error {
 	return encode(w, message, func(line []byte) ([]byte, error) {
 		var b bytes.Buffer
+
 		err := json.Indent(&b, append(line, '\n'), "", "  ")
+
 		return b.Bytes(), err
 	})
 }
@@ -34,19 +36,24 @@ func YAML(w io.Writer, message proto.Message) error { return encode(w, message, 
 // encode writes a message in the layout. protojson varies its white space on purpose, so the layout gets compact JSON.
 func encode(w io.Writer, message proto.Message, layout func(line []byte) ([]byte, error)) error {
 	loose, err := stable.Marshal(message)
+
 	var b bytes.Buffer
 	if err == nil {
 		err = json.Compact(&b, loose)
 	}
+
 	var data []byte
 	if err == nil {
 		data, err = layout(b.Bytes())
 	}
+
 	if err == nil {
 		_, err = w.Write(data)
 	}
+
 	if err != nil {
 		return fmt.Errorf("write the answer: %w", err)
 	}
+
 	return nil
 }

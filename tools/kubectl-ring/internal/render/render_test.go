@@ -23,6 +23,7 @@ func TestBar(t *testing.T) {
 // TestTableGrows: rows of a later flush are aligned with those before, as far as they fit.
 func TestTableGrows(t *testing.T) {
 	var out strings.Builder
+
 	table := &render.Table{W: &out}
 	table.Header("A", "B")
 	table.Reserve(0, "reserved")

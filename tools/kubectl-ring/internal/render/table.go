@@ -37,6 +37,7 @@ func (s Style) Paint(text string, colour bool) string {
 	if !colour || s == Plain || text == "" {
 		return text
 	}
+
 	return "\x1b[" + string(s) + "m" + text + "\x1b[0m"
 }
 
@@ -62,6 +63,7 @@ func (t *Table) Header(names ...string) {
 		t.Reserve(i, name)
 		row = append(row, Bold.In(name))
 	}
+
 	t.rows = append(t.rows, row)
 }
 
@@ -70,6 +72,7 @@ func (t *Table) Reserve(column int, text string) {
 	for len(t.widths) <= column {
 		t.widths = append(t.widths, 0)
 	}
+
 	t.widths[column] = max(t.widths[column], utf8.RuneCountInString(text))
 }
 
@@ -81,6 +84,7 @@ func (t *Table) Row(values ...any) {
 		if !ok {
 			cell = Cell{Text: fmt.Sprint(value)}
 		}
+
 		cell.Text = failure.Clean(cell.Text)
 		if cell.Text == "" {
 			cell = Cell{Text: "-"}
@@ -88,25 +92,30 @@ func (t *Table) Row(values ...any) {
 		t.Reserve(i, cell.Text)
 		row = append(row, cell)
 	}
+
 	t.rows = append(t.rows, row)
 }
 
 // Flush writes the rows that were added since the last flush.
 func (t *Table) Flush() error {
 	var b strings.Builder
+
 	for _, row := range t.rows {
 		for i, cell := range row {
 			b.WriteString(cell.Style.Paint(cell.Text, t.Colour))
+
 			if i < len(row)-1 {
 				b.WriteString(strings.Repeat(" ", t.widths[i]-utf8.RuneCountInString(cell.Text)+gap))
 			}
 		}
 		b.WriteByte('\n')
 	}
+
 	t.rows = nil
 	if _, err := io.WriteString(t.W, b.String()); err != nil {
 		return fmt.Errorf("write the table: %w", err)
 	}
+
 	return nil
 }
 
@@ -116,14 +125,17 @@ var blocks = []rune(" ▏▎▍▌▋▊▉")
 // Bar draws a fraction from 0 to 1 as a bar. The bar for 1 is width characters long. Any fraction above zero is visible.
 func Bar(fraction float64, width int) string {
 	fraction = min(max(fraction, 0), 1)
+
 	eighths := int(fraction*float64(width)*8 + 0.5)
 	if eighths == 0 && fraction > 0 {
 		eighths = 1
 	}
+
 	bar := strings.Repeat("█", eighths/8)
 	if rest := eighths % 8; rest > 0 {
 		bar += string(blocks[rest])
 	}
+
 	return bar
 }
 

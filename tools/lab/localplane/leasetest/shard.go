@@ -37,17 +37,21 @@ func (s *Shard) Acquire(ctx context.Context) error {
 		lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name}}
 		s.hold(lease)
 		lease.Labels = map[string]string{v1alpha1.LabelClusterRing: s.Ring}
+
 		return s.wrap("create", s.Client.Create(ctx, lease))
 	}
+
 	if err != nil {
 		return err
 	}
+
 	if ptr.Deref(lease.Spec.HolderIdentity, "") != s.Name {
 		lease.Spec.LeaseTransitions = new(ptr.Deref(lease.Spec.LeaseTransitions, 0) + 1)
 		lease.Spec.AcquireTime = nil
 	}
 	s.hold(lease)
 	metav1.SetMetaDataLabel(&lease.ObjectMeta, v1alpha1.LabelClusterRing, s.Ring)
+
 	return s.wrap("acquire", s.Client.Update(ctx, lease))
 }
 
@@ -57,10 +61,12 @@ func (s *Shard) Renew(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	if holder := ptr.Deref(lease.Spec.HolderIdentity, ""); holder != s.Name {
 		return s.wrap("renew", fmt.Errorf("%q holds it", holder))
 	}
 	s.hold(lease)
+
 	return s.wrap("renew", s.Client.Update(ctx, lease))
 }
 
@@ -70,10 +76,12 @@ func (s *Shard) Release(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	now := s.now()
 	lease.Spec.HolderIdentity = new("")
 	lease.Spec.LeaseDurationSeconds = ptr.To[int32](1)
 	lease.Spec.AcquireTime, lease.Spec.RenewTime = &now, &now
+
 	return s.wrap("release", s.Client.Update(ctx, lease))
 }
 
@@ -90,11 +98,13 @@ func (s *Shard) Run(ctx context.Context) error {
 		if err := s.Renew(ctx); err != nil && !apierrors.IsConflict(err) {
 			return false, err
 		}
+
 		return false, nil
 	})
 	if ctx.Err() != nil {
 		return nil //nolint:nilerr // the end of ctx caused the error
 	}
+
 	return err //nolint:wrapcheck // Renew has said what failed
 }
 
@@ -104,6 +114,7 @@ func (s *Shard) Lease(ctx context.Context) (*coordinationv1.Lease, error) {
 	if err := s.Client.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: s.Name}, lease); err != nil {
 		return nil, s.wrap("get", err)
 	}
+
 	return lease, nil
 }
 
@@ -112,10 +123,12 @@ func (s *Shard) hold(lease *coordinationv1.Lease) {
 	now := s.now()
 	lease.Spec.HolderIdentity = new(s.Name)
 	lease.Spec.LeaseDurationSeconds = new(int32(s.duration() / time.Second))
+
 	lease.Spec.RenewTime = &now
 	if lease.Spec.AcquireTime == nil {
 		lease.Spec.AcquireTime = &now
 	}
+
 	if lease.Spec.LeaseTransitions == nil {
 		lease.Spec.LeaseTransitions = ptr.To[int32](0)
 	}
@@ -125,6 +138,7 @@ func (s *Shard) duration() time.Duration {
 	if s.Duration <= 0 {
 		return 15 * time.Second
 	}
+
 	return s.Duration
 }
 
@@ -132,6 +146,7 @@ func (s *Shard) now() metav1.MicroTime {
 	if s.Clock == nil {
 		return metav1.NewMicroTime(clock.RealClock{}.Now())
 	}
+
 	return metav1.NewMicroTime(s.Clock.Now())
 }
 
@@ -139,5 +154,6 @@ func (s *Shard) wrap(what string, err error) error {
 	if err == nil {
 		return nil
 	}
+
 	return fmt.Errorf("%s Lease %s/%s of ring %s: %w", what, s.Namespace, s.Name, s.Ring, err)
 }

@@ -29,6 +29,7 @@ func TestWritesWhatClientGoWrites(t *testing.T) {
 	shard := &leasetest.Shard{Client: p.Client, Ring: "r", Namespace: ns, Name: "shard", Duration: 5 * time.Second, Clock: fake}
 	api, err := coordinationv1client.NewForConfig(p.Config)
 	require.NoError(t, err)
+
 	lock := &resourcelock.LeaseLock{
 		LeaseMeta: metav1.ObjectMeta{Namespace: ns, Name: "lock"}, Client: api, Labels: map[string]string{"alpha.sharding.timebertt.dev/clusterring": "r"},
 		LockConfig: resourcelock.ResourceLockConfig{Identity: "shard"},
@@ -64,6 +65,7 @@ func TestWritesWhatClientGoWrites(t *testing.T) {
 
 	require.ErrorContains(t, shard.Renew(t.Context()), `"" holds it`)
 	require.NoError(t, shard.Acquire(t.Context()))
+
 	record.AcquireTime, record.RenewTime, record.LeaderTransitions = now, now, 1
 	require.NoError(t, lock.Update(t.Context(), record))
 	same("acquire again")
@@ -78,6 +80,7 @@ func TestRun(t *testing.T) {
 	require.NoError(t, err)
 
 	ctx, cancel := context.WithCancel(t.Context())
+
 	done := make(chan error, 1)
 	go func() { done <- shard.Run(ctx) }()
 	require.Eventually(t, func() bool {

@@ -36,6 +36,7 @@ func TestSum(t *testing.T) {
 			require.InDelta(t, test.want, got, 0)
 		})
 	}
+
 	_, err := metrics.Sum("up many\n", "up")
 	require.ErrorContains(t, err, "read metric up")
 }

@@ -24,5 +24,6 @@ of objects.`
 func New() *cobra.Command {
 	root := commandline.Root("load", "Measure what sharding costs, compared with the lowest possible cost", long)
 	root.AddCommand(newRun(), newReport(), newNoopWebhook())
+
 	return root
 }

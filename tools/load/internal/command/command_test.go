@@ -27,12 +27,15 @@ func TestMain(m *testing.M) {
 // load runs the command line and returns what it printed.
 func load(t *testing.T, args ...string) (out, progress string, err error) {
 	t.Helper()
+
 	var stdout, stderr bytes.Buffer
+
 	c := command.New()
 	c.SetArgs(args)
 	c.SetOut(&stdout)
 	c.SetErr(&stderr)
 	err = c.ExecuteContext(t.Context())
+
 	return stdout.String(), stderr.String(), err
 }
 
@@ -56,10 +59,12 @@ func TestMistakes(t *testing.T) {
 // TestRun measures a little of admission, with everything real: control plane, services, no-op webhook, profiles.
 func TestRun(t *testing.T) {
 	bin, out := t.TempDir(), t.TempDir()
+
 	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", bin+"/")
 	for _, service := range []string{"assigner", "leasemonitor", "rebalancer", "ringquery"} {
 		build.Args = append(build.Args, fmt.Sprintf("./services/%s/cmd/%s", service, service))
 	}
+
 	build.Dir = localplane.Root()
 	text, err := build.CombinedOutput()
 	require.NoError(t, err, string(text))
@@ -69,11 +74,14 @@ func TestRun(t *testing.T) {
 	require.Contains(t, table, "assigner CPU per admission, 3 shards")
 
 	file, err := os.Open(filepath.Join(out, "report.json"))
+
 	require.NoError(t, err)
 	defer func() { require.NoError(t, file.Close()) }()
+
 	report, err := result.Read(file)
 	require.NoError(t, err)
 	require.Len(t, report.Rows, 3)
+
 	for _, row := range report.Rows {
 		if row.ID == "admission-foreign-calls" {
 			require.Zero(t, row.Values[0])
@@ -82,6 +90,7 @@ func TestRun(t *testing.T) {
 		require.Positive(t, row.Values[0])
 		require.Positive(t, row.Floor[0])
 	}
+
 	profiles, err := filepath.Glob(filepath.Join(out, "pprof", "admission-assigner-*"))
 	require.NoError(t, err)
 	require.NotEmpty(t, profiles)

@@ -12,6 +12,7 @@ import (
 
 func newNoopWebhook() *cobra.Command {
 	var o floor.Options
+
 	c := &cobra.Command{
 		Use:   "noop-webhook",
 		Short: "Serve an admission webhook that adds a constant label",
@@ -23,6 +24,7 @@ always answers with the same JSON Patch. It serves TLS over HTTP/2 or HTTP/1.1 u
 			if err == nil && errors.Is(context.Cause(c.Context()), commandline.ErrInterrupted) {
 				return nil // the regular end
 			}
+
 			return err
 		},
 	}
@@ -32,10 +34,12 @@ always answers with the same JSON Patch. It serves TLS over HTTP/2 or HTTP/1.1 u
 	flags.StringVar(&o.KeyFile, "tls-private-key-file", "", "PEM `file` with its private key (required)")
 	flags.StringVar(&o.Label, "label", "noop.example.com/shard", "`key` of the label")
 	flags.StringVar(&o.Value, "value", "a", "`value` of the label")
+
 	for _, required := range []string{"tls-cert-file", "tls-private-key-file"} {
 		if err := c.MarkFlagRequired(required); err != nil {
 			panic(err) // there is no such flag
 		}
 	}
+
 	return c
 }

@@ -16,6 +16,7 @@ import (
 
 func newReport() *cobra.Command {
 	var out, page string
+
 	c := &cobra.Command{
 		Use:   "report FILE.json",
 		Short: "Write the report of an earlier run again",
@@ -28,19 +29,23 @@ markers of a Markdown page, and writes the plots into a directory beside the pag
 			if err != nil {
 				return err
 			}
+
 			if page != "" {
 				if err := intoPage(page, found); err != nil {
 					return err
 				}
 			}
+
 			if out == "" {
 				out = filepath.Dir(args[0])
 			}
+
 			return write(out, found, c.OutOrStdout())
 		},
 	}
 	c.Flags().StringVar(&out, "out", "", "`directory` of the report (default: the directory of FILE.json)")
 	c.Flags().StringVar(&page, "page", "", "Markdown `file` to update with the tables and plots")
+
 	return c
 }
 
@@ -50,6 +55,7 @@ func read(path string) (found *result.Report, err error) {
 		return nil, fmt.Errorf("open the figures of an earlier run: %w", err)
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
+
 	return result.Read(file)
 }
 
@@ -59,18 +65,23 @@ func intoPage(page string, found *result.Report) error {
 	if err != nil {
 		return fmt.Errorf("read the page: %w", err)
 	}
+
 	dir := strings.TrimSuffix(page, filepath.Ext(page))
+
 	after, err := report.Splice(string(before), found, filepath.Base(dir))
 	if err != nil {
 		return fmt.Errorf("update %s: %w", page, err)
 	}
+
 	pictures, err := report.Pictures(found)
 	if err != nil {
 		return err
 	}
+
 	if err := writeFiles(dir, pictures); err != nil {
 		return err
 	}
+
 	return writeFiles(filepath.Dir(page), map[string][]byte{filepath.Base(page): []byte(after)})
 }
 
@@ -80,13 +91,16 @@ func write(dir string, found *result.Report, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+
 	if err := writeFiles(dir, files); err != nil {
 		return err
 	}
+
 	if err := report.Print(out, found); err != nil {
 		return err
 	}
 	fmt.Fprintf(out, "\nThe report is in %s.\n", filepath.Join(dir, report.Page))
+
 	return nil
 }
 
@@ -94,10 +108,12 @@ func writeFiles(dir string, files map[string][]byte) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("create the report directory: %w", err)
 	}
+
 	for name, content := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), content, 0o644); err != nil { //nolint:gosec // for everybody to read
 			return fmt.Errorf("write the report: %w", err)
 		}
 	}
+
 	return nil
 }

@@ -21,14 +21,17 @@ func TestReportIntoAPage(t *testing.T) {
 			ID: "s", Title: "a series", Over: result.OverShards, Points: []result.Point{{X: 3, Values: []float64{1}}},
 		}},
 	}
+
 	var data bytes.Buffer
 	require.NoError(t, found.Write(&data))
+
 	file, page := filepath.Join(dir, "report.json"), filepath.Join(dir, "docs", "performance.md")
 	require.NoError(t, os.WriteFile(file, data.Bytes(), 0o600))
 	require.NoError(t, os.Mkdir(filepath.Dir(page), 0o700))
 	require.NoError(t, os.WriteFile(page, []byte("<!-- results -->\n<!-- end of results -->\n<!-- plots -->\n<!-- end of plots -->\nthe rest\n"), 0o600))
 
 	var out bytes.Buffer
+
 	c := New()
 	c.SetOut(&out)
 	c.SetArgs([]string{"report", file, "--page", page})
@@ -38,6 +41,7 @@ func TestReportIntoAPage(t *testing.T) {
 	require.FileExists(t, filepath.Join(dir, "report.md"))
 	require.FileExists(t, filepath.Join(dir, "s.svg"))
 	require.FileExists(t, filepath.Join(dir, "docs", "performance", "s.svg"))
+
 	content, err := os.ReadFile(page) //nolint:gosec // a file of the test
 	require.NoError(t, err)
 	require.Contains(t, string(content), "| a row |")

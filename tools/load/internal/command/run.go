@@ -66,6 +66,7 @@ The exit code is 1 if a measurement fails.`,
 	flags.BoolVar(&r.profile, "profile", false, "also write CPU and heap profiles of the services and the API server for each measurement")
 	flags.StringVar(&r.binDir, "bin-dir", "bin", "`directory` with the binaries that make build builds")
 	flags.StringVar(&r.assets, "assets", "", "`directory` with etcd and kube-apiserver (default: $KUBEBUILDER_ASSETS, else those of make control-plane, built if necessary)")
+
 	return c
 }
 
@@ -74,24 +75,31 @@ func (r *runner) validate() error {
 	if scale := run.Scale(r.scale); scale != run.Small && scale != run.Full && scale != run.Million {
 		return fmt.Errorf("--scale must be %s, %s, or %s, not %q", run.Small, run.Full, run.Million, r.scale)
 	}
+
 	if r.rounds < 0 {
 		return fmt.Errorf("--rounds must not be negative: %d", r.rounds)
 	}
+
 	if r.profile && r.kubeconfig != "" {
 		return errors.New("--profile and --kubeconfig exclude each other: profiles need services on this machine")
 	}
+
 	if r.kubeconfig == "" && localplane.Root() == "" {
 		return errors.New("run this command in the repository: it installs manifests from deploy/")
 	}
+
 	r.plan.Measurements, r.plan.Rounds = measurements(), r.rounds
 	if r.only != "" {
 		only, err := regexp.Compile(r.only)
 		if err != nil {
 			return fmt.Errorf("--only: %w", err)
 		}
+
 		r.plan.Only = only
 	}
+
 	_, err := r.plan.Selected()
+
 	return err
 }
 
@@ -99,19 +107,23 @@ func (r *runner) run(c *cobra.Command) error {
 	if err := r.validate(); err != nil {
 		return err
 	}
+
 	var err error
 	for _, path := range []*string{&r.out, &r.binDir} {
 		if *path, err = filepath.Abs(*path); err != nil {
 			return fmt.Errorf("resolve a directory: %w", err)
 		}
 	}
+
 	r.plan.Progress = c.ErrOrStderr()
 	found := &result.Report{Began: r.clock.Now(), Scale: r.scale, Version: Version, Machine: machine.This()}
 	found.Rows, found.Series, err = r.measure(c.Context())
+
 	found.Took = r.clock.Since(found.Began).Round(time.Millisecond)
 	if len(found.Rows)+len(found.Series) > 0 && !errors.Is(err, commandline.ErrInterrupted) {
 		err = errors.Join(err, write(r.out, found, c.OutOrStdout()))
 	}
+
 	return err
 }
 
@@ -119,27 +131,35 @@ func (r *runner) run(c *cobra.Command) error {
 func (r *runner) measure(ctx context.Context) (rows []result.Row, series []result.Series, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+
 	stopping := func(stop func() error) {
 		fmt.Fprintln(r.plan.Progress, "==> stopping everything")
+
 		err = errors.Join(err, stop())
 	}
+
 	if r.kubeconfig != "" {
 		s, err := target.Connect(ctx, r.kubeconfig)
 		if s != nil {
 			defer stopping(s.Stop)
 		}
+
 		if err != nil {
 			return nil, nil, err
 		}
+
 		return r.do(ctx, run.Bench{System: s})
 	}
+
 	local, err := r.start(ctx)
 	if local != nil {
 		defer stopping(local.Stop)
 	}
+
 	if err != nil {
 		return nil, nil, err
 	}
+
 	go func() {
 		select {
 		case died := <-local.Died():
@@ -147,10 +167,12 @@ func (r *runner) measure(ctx context.Context) (rows []result.Row, series []resul
 		case <-ctx.Done():
 		}
 	}()
+
 	if r.profile {
 		dir := filepath.Join(r.out, "pprof")
 		r.plan.Profile = func(ctx context.Context, name string) func() error { return local.Profile(ctx, dir, name) }
 	}
+
 	return r.do(ctx, run.Bench{System: local.System, Local: local})
 }
 
@@ -161,8 +183,10 @@ func (r *runner) start(ctx context.Context) (*target.Local, error) {
 		if err != nil {
 			return nil, err
 		}
+
 		r.assets = assets
 	}
+
 	return target.Start(ctx, target.Options{BinDir: r.binDir, Assets: r.assets, Profile: r.profile, Progress: r.plan.Progress})
 }
 
@@ -173,6 +197,8 @@ func (r *runner) do(ctx context.Context, b run.Bench) ([]result.Row, []result.Se
 		return nil, nil, err
 	}
 	defer writer.Close()
+
 	b.Objects, b.Scale, b.Clock = writer, run.Scale(r.scale), r.clock
+
 	return r.plan.Do(ctx, b)
 }

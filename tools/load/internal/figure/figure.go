@@ -32,16 +32,20 @@ func Exact(v float64) string { return Fixed(v, -1) }
 // Fixed formats a finite number with the given number of decimals; -1 means all of them.
 func Fixed(v float64, decimals int) string {
 	text := strconv.FormatFloat(math.Abs(v), 'f', decimals, 64)
+
 	whole, fraction, _ := strings.Cut(text, ".")
 	for i := len(whole) - 3; i > 0; i -= 3 {
 		whole = whole[:i] + "," + whole[i:]
 	}
+
 	if fraction != "" {
 		whole += "." + fraction
 	}
+
 	if v < 0 {
 		return "-" + whole
 	}
+
 	return whole
 }
 

@@ -46,6 +46,7 @@ func TestServe(t *testing.T) {
 	free, err := process.FreePorts(1)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
+
 	done := make(chan error, 1)
 	go func() {
 		done <- floor.Serve(ctx, floor.Options{Address: free[0], CertFile: certificate.CertFile, KeyFile: certificate.KeyFile, Label: "l", Value: "v"})
@@ -53,8 +54,10 @@ func TestServe(t *testing.T) {
 
 	authorities := x509.NewCertPool()
 	require.True(t, authorities.AppendCertsFromPEM(certificate.CA))
+
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: authorities, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true}
 	defer transport.CloseIdleConnections()
+
 	client := &http.Client{Transport: transport}
 	require.Eventually(t, func() bool {
 		response, err := client.Get("https://" + free[0] + floor.ReadyPath)

@@ -41,26 +41,32 @@ func Serve(ctx context.Context, o Options) error {
 	if err != nil {
 		return fmt.Errorf("serve the webhook: %w", err)
 	}
+
 	handler, err := Handler(o.Label, o.Value)
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
+
 	mux := http.NewServeMux()
 	mux.HandleFunc(ReadyPath, func(http.ResponseWriter, *http.Request) {})
 	mux.Handle("/", handler)
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: headerTimeout, TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12}}
 	stopped := make(chan error, 1)
+
 	defer context.AfterFunc(ctx, func() {
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 		defer cancel()
 		stopped <- server.Shutdown(limited)
 	})()
+
 	if err := server.ServeTLS(listener, o.CertFile, o.KeyFile); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve the webhook: %w", err)
 	}
+
 	if err := <-stopped; err != nil {
 		return fmt.Errorf("stop the webhook: %w", err)
 	}
+
 	return nil
 }
 
@@ -70,6 +76,7 @@ func Handler(label, value string) (http.Handler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode the patch: %w", err)
 	}
+
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		answer, err := review(r.Body, patch)
 		if err != nil {
@@ -86,20 +93,25 @@ func review(in io.Reader, patch []byte) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the review: %w", err)
 	}
+
 	var review admissionv1.AdmissionReview
 	if err := json.Unmarshal(body, &review); err != nil {
 		return nil, fmt.Errorf("decode the review: %w", err)
 	}
+
 	if review.Request == nil {
 		return nil, errors.New("decode the review: the request is missing")
 	}
+
 	review.Response = &admissionv1.AdmissionResponse{
 		UID: review.Request.UID, Allowed: true, PatchType: ptr.To(admissionv1.PatchTypeJSONPatch), Patch: patch,
 	}
 	review.Request = nil
+
 	answer, err := json.Marshal(review)
 	if err != nil {
 		return nil, fmt.Errorf("encode the answer: %w", err)
 	}
+
 	return answer, nil
 }

@@ -17,13 +17,16 @@ func This() result.Machine {
 
 func of(cpu, memory, release string) result.Machine {
 	m := result.Machine{CPU: field(cpu, "model name"), Cores: runtime.GOMAXPROCS(0), OS: strings.TrimSpace(runtime.GOOS + " " + strings.TrimSpace(release))}
+
 	kilobytes, _, _ := strings.Cut(field(memory, "MemTotal"), " ")
 	if n, err := strconv.ParseInt(kilobytes, 10, 64); err == nil {
 		m.MemoryBytes = n << 10
 	}
+
 	if m.CPU == "" {
 		m.CPU = runtime.GOARCH
 	}
+
 	return m
 }
 
@@ -34,6 +37,7 @@ func field(text, name string) string {
 			return strings.TrimSpace(value)
 		}
 	}
+
 	return ""
 }
 
@@ -43,5 +47,6 @@ func read(path string) string {
 	if err != nil {
 		return ""
 	}
+
 	return string(content)
 }

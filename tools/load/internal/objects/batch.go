@@ -42,13 +42,16 @@ func (k Kind) Path(namespace, name string) string {
 	} else {
 		path.WriteString("/apis/" + k.Group + "/" + k.Version)
 	}
+
 	if namespace != "" {
 		path.WriteString("/namespaces/" + namespace)
 	}
 	path.WriteString("/" + k.Resource)
+
 	if name != "" {
 		path.WriteString("/" + name)
 	}
+
 	return path.String()
 }
 
@@ -77,9 +80,11 @@ func (b Batch) Body(i int) ([]byte, error) {
 	if b.Labels != nil {
 		meta["labels"] = b.Labels(i)
 	}
+
 	if b.Owner != nil {
 		meta["ownerReferences"] = []*metav1.OwnerReference{b.Owner}
 	}
+
 	object := map[string]any{"apiVersion": b.Kind.GroupVersion().String(), "kind": b.Kind.Kind, "metadata": meta}
 	switch b.Kind {
 	case ConfigMaps:
@@ -87,21 +92,25 @@ func (b Batch) Body(i int) ([]byte, error) {
 	case Websites:
 		object["spec"] = map[string]string{"title": "Made to be measured"}
 	}
+
 	body, err := json.Marshal(object)
 	if err != nil {
 		return nil, fmt.Errorf("encode %s %s: %w", b.Kind.Kind, b.Name(i), err)
 	}
+
 	return body, nil
 }
 
 // Create creates the objects of a batch.
 func (c *Client) Create(ctx context.Context, b Batch) error {
 	path := b.Kind.Path(b.Namespace, "")
+
 	return Each(ctx, b.Count, b.Concurrency, func(ctx context.Context, i int) error {
 		body, err := b.Body(i)
 		if err != nil {
 			return err
 		}
+
 		return c.Do(ctx, Request{Method: http.MethodPost, Path: path, Body: body}, nil)
 	})
 }
@@ -125,6 +134,7 @@ func (c *Client) Delete(ctx context.Context, b Batch) error {
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
+
 		return err
 	})
 }
@@ -142,15 +152,18 @@ type Selection struct {
 func (c *Client) DeleteAll(ctx context.Context, s Selection, concurrency int) error {
 	for {
 		var paths []string
+
 		err := c.pages(ctx, s, func(o *metav1.PartialObjectMetadata) { paths = append(paths, s.Kind.Path(o.Namespace, o.Name)) })
 		if err != nil || len(paths) == 0 {
 			return err
 		}
+
 		err = Each(ctx, len(paths), concurrency, func(ctx context.Context, i int) error {
 			err := c.Do(ctx, Request{Method: http.MethodDelete, Path: paths[i]}, nil)
 			if apierrors.IsNotFound(err) {
 				return nil
 			}
+
 			return err
 		})
 		if err != nil {
@@ -163,6 +176,7 @@ func (c *Client) DeleteAll(ctx context.Context, s Selection, concurrency int) er
 func (c *Client) CountBy(ctx context.Context, s Selection, label string) (map[string]int, error) {
 	counts := map[string]int{}
 	err := c.pages(ctx, s, func(o *metav1.PartialObjectMetadata) { counts[o.Labels[label]]++ })
+
 	return counts, err
 }
 
@@ -170,6 +184,7 @@ func (c *Client) CountBy(ctx context.Context, s Selection, label string) (map[st
 func (c *Client) Count(ctx context.Context, s Selection) (int, error) {
 	n := 0
 	err := c.pages(ctx, s, func(*metav1.PartialObjectMetadata) { n++ })
+
 	return n, err
 }
 
@@ -181,9 +196,11 @@ func (c *Client) pages(ctx context.Context, s Selection, show func(*metav1.Parti
 		if err != nil {
 			return fmt.Errorf("list %s in %q: %w", s.Kind.Resource, s.Namespace, err)
 		}
+
 		for i := range list.Items {
 			show(&list.Items[i])
 		}
+
 		if options.Continue = list.Continue; options.Continue == "" {
 			return nil
 		}
@@ -196,14 +213,18 @@ func (c *Client) DryRun(ctx context.Context, b Batch, i int) (*metav1.PartialObj
 	if err != nil {
 		return nil, err
 	}
+
 	path := b.Kind.Path(b.Namespace, "") + "?" + url.Values{"dryRun": {metav1.DryRunAll}}.Encode()
+
 	var answer bytes.Buffer
 	if err := c.Do(ctx, Request{Method: http.MethodPost, Path: path, Body: body}, &answer); err != nil {
 		return nil, err
 	}
+
 	object := &metav1.PartialObjectMetadata{}
 	if err := json.Unmarshal(answer.Bytes(), object); err != nil {
 		return nil, fmt.Errorf("decode the metadata of %s %s: %w", b.Kind.Kind, b.Name(i), err)
 	}
+
 	return object, nil
 }

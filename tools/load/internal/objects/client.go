@@ -45,25 +45,33 @@ func New(config *rest.Config, connections int) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("parse the address of the API server: %w", err)
 	}
+
 	c := &Client{base: strings.TrimRight(base.String(), "/")}
+
 	for range max(1, connections) {
 		tlsConfig, err := rest.TLSConfigFor(config)
 		if err != nil {
 			return nil, fmt.Errorf("prepare a connection to the API server: %w", err)
 		}
+
 		transport := &http.Transport{TLSClientConfig: tlsConfig, ForceAttemptHTTP2: true, Proxy: http.ProxyFromEnvironment}
+
 		wrapped, err := rest.HTTPWrappersForConfig(config, transport)
 		if err != nil {
 			return nil, fmt.Errorf("prepare a connection to the API server: %w", err)
 		}
+
 		c.transports = append(c.transports, transport)
 		c.clients = append(c.clients, &http.Client{Transport: wrapped})
 	}
+
 	unlimited := rest.CopyConfig(config)
+
 	unlimited.QPS = -1
 	if c.Metadata, err = metadata.NewForConfigAndClient(metadata.ConfigFor(unlimited), c.clients[0]); err != nil {
 		return nil, fmt.Errorf("create a metadata client: %w", err)
 	}
+
 	return c, nil
 }
 
@@ -92,25 +100,33 @@ func (c *Client) Do(ctx context.Context, r Request, answer io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("%s %s: %w", r.Method, r.Path, err)
 	}
+
 	if len(r.Body) > 0 {
 		request.Header.Set("Content-Type", either(r.ContentType, jsonType))
 	}
 	request.Header.Set("Accept", either(r.Accept, metadataOnly))
+
 	client := c.clients[c.next.Add(1)%uint64(len(c.clients))]
+
 	response, err := client.Do(request)
 	if err != nil {
 		return fmt.Errorf("%s %s: %w", r.Method, r.Path, err)
 	}
+
 	defer func() { _ = response.Body.Close() }() // was only read
+
 	if response.StatusCode >= http.StatusBadRequest {
 		return fmt.Errorf("%s %s: %w", r.Method, r.Path, failure(response))
 	}
+
 	if answer == nil {
 		answer = io.Discard
 	}
+
 	if _, err := io.Copy(answer, response.Body); err != nil {
 		return fmt.Errorf("%s %s: read the answer: %w", r.Method, r.Path, err)
 	}
+
 	return nil
 }
 
@@ -120,6 +136,7 @@ func failure(response *http.Response) error {
 	if err != nil {
 		return fmt.Errorf("status %s, and no text: %w", response.Status, err)
 	}
+
 	var status metav1.Status
 	if err := json.Unmarshal(text, &status); err != nil || status.Kind != "Status" {
 		status = metav1.Status{
@@ -127,6 +144,7 @@ func failure(response *http.Response) error {
 			Message: fmt.Sprintf("status %s: %s", response.Status, strings.TrimSpace(string(text))),
 		}
 	}
+
 	return &apierrors.StatusError{ErrStatus: status}
 }
 
@@ -134,7 +152,9 @@ func failure(response *http.Response) error {
 // error.
 func Each(ctx context.Context, n, concurrency int, do func(ctx context.Context, i int) error) error {
 	group, ctx := errgroup.WithContext(ctx)
+
 	var next atomic.Int64
+
 	for range min(n, max(1, concurrency)) {
 		group.Go(func() error {
 			for ctx.Err() == nil {
@@ -142,13 +162,16 @@ func Each(ctx context.Context, n, concurrency int, do func(ctx context.Context, 
 				if i >= n {
 					return nil
 				}
+
 				if err := do(ctx, i); err != nil {
 					return err
 				}
 			}
+
 			return context.Cause(ctx)
 		})
 	}
+
 	return group.Wait() //nolint:wrapcheck // the caller's own error
 }
 
@@ -156,5 +179,6 @@ func either(first, second string) string {
 	if first != "" {
 		return first
 	}
+
 	return second
 }

@@ -44,6 +44,7 @@ func TestBody(t *testing.T) {
 
 func TestEach(t *testing.T) {
 	var mu sync.Mutex
+
 	seen, running, most := map[int]bool{}, 0, 0
 	err := objects.Each(t.Context(), 100, 7, func(_ context.Context, i int) error {
 		mu.Lock()
@@ -54,6 +55,7 @@ func TestEach(t *testing.T) {
 		mu.Lock()
 		running--
 		mu.Unlock()
+
 		return nil
 	})
 	require.NoError(t, err)
@@ -61,6 +63,7 @@ func TestEach(t *testing.T) {
 	require.LessOrEqual(t, most, 7)
 
 	var calls atomic.Int32
+
 	broken := errors.New("broken")
 	require.ErrorIs(t, objects.Each(t.Context(), 100, 1, func(context.Context, int) error {
 		calls.Add(1)
@@ -77,12 +80,17 @@ func TestEach(t *testing.T) {
 // server answers every request with the status and body, by HTTP/2, and remembers the last request.
 func server(t *testing.T, status int, body string) (client *objects.Client, last func() (*http.Request, string)) {
 	t.Helper()
-	var mu sync.Mutex
-	var request *http.Request
-	var sent []byte
+
+	var (
+		mu      sync.Mutex
+		request *http.Request
+		sent    []byte
+	)
+
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		defer mu.Unlock()
+
 		request = r
 		sent, _ = io.ReadAll(r.Body)
 		w.WriteHeader(status)
@@ -94,9 +102,11 @@ func server(t *testing.T, status int, body string) (client *objects.Client, last
 	client, err := objects.New(&rest.Config{Host: s.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, BearerToken: "secret"}, 2)
 	require.NoError(t, err)
 	t.Cleanup(client.Close)
+
 	return client, func() (*http.Request, string) {
 		mu.Lock()
 		defer mu.Unlock()
+
 		return request, string(sent)
 	}
 }
@@ -104,6 +114,7 @@ func server(t *testing.T, status int, body string) (client *objects.Client, last
 func TestDo(t *testing.T) {
 	client, last := server(t, http.StatusOK, "answer")
 	require.NoError(t, client.MergePatch(t.Context(), "/api/v1/x", []byte(`{}`)))
+
 	request, body := last()
 	require.Equal(t, 2, request.ProtoMajor)
 	require.Equal(t, "PATCH /api/v1/x", request.Method+" "+request.URL.Path)
@@ -114,6 +125,7 @@ func TestDo(t *testing.T) {
 	var answer bytes.Buffer
 	require.NoError(t, client.Do(t.Context(), objects.Request{Method: http.MethodGet, Path: "/x", Accept: "text/plain"}, &answer))
 	require.Equal(t, "answer", answer.String())
+
 	request, _ = last()
 	require.Equal(t, "text/plain", request.Header.Get("Accept"))
 }

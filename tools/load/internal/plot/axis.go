@@ -37,17 +37,21 @@ func (a *axis) at(v float64) float64 {
 	if !a.log {
 		return a.from + (a.to-a.from)*(v-a.lowest)/(a.most-a.lowest)
 	}
+
 	start := 0.0
 	if a.zero {
 		start = roomForZero
 	}
+
 	if v < a.lowest {
 		return a.from
 	}
+
 	part := 0.5
 	if a.most > a.lowest {
 		part = math.Log(v/a.lowest) / math.Log(a.most/a.lowest)
 	}
+
 	return a.from + (a.to-a.from)*(start+(1-start)*part)
 }
 
@@ -55,6 +59,7 @@ func (a *axis) at(v float64) float64 {
 // far as there is room.
 func horizontal(points []point) axis {
 	room := margin * float64(right-left)
+
 	a := axis{from: left + room, to: right - room, log: true, most: points[len(points)-1].x, zero: points[0].x == 0}
 	for _, p := range points {
 		if p.x > 0 {
@@ -62,22 +67,27 @@ func horizontal(points []point) axis {
 			break
 		}
 	}
+
 	if a.most == 0 {
 		a.lowest, a.most = 1, 1 // only zero
 	}
+
 	end := math.Inf(1)
 	// From the right, since the largest has the most to say.
 	for _, p := range slices.Backward(points) {
 		label := figure.Number(p.x)
 		half := float64(len(label)) * widthOfDigit / 2
+
 		x := a.at(p.x)
 		if x+half+leastBetweenTicks > end || (p.x != points[0].x && x-half-leastBetweenTicks < a.at(points[0].x)+firstHalf(points)) {
 			continue
 		}
+
 		a.ticks = append(a.ticks, tick{p.x, label})
 		end = x - half
 	}
 	slices.Reverse(a.ticks)
+
 	return a
 }
 
@@ -95,7 +105,9 @@ func vertical(points []point, unit string, top float64) axis {
 			lowest, most = min(lowest, p.floor), max(most, p.floor)
 		}
 	}
+
 	a := axis{from: bottom, to: top}
+
 	switch {
 	case lowest > 0 && most/lowest >= wide:
 		a.log = true
@@ -107,6 +119,7 @@ func vertical(points []point, unit string, top float64) axis {
 	default:
 		a.linear(0, most)
 	}
+
 	return a
 }
 
@@ -117,6 +130,7 @@ const ratio = "×"
 func (a *axis) linear(lowest, most float64) {
 	rough := (most - lowest) / intervals
 	power := math.Pow(10, math.Floor(math.Log10(rough)))
+
 	step := 10 * power
 	for _, nice := range []float64{1, 2, 2.5, 5} {
 		if nice*power >= rough*(1-1e-9) {
@@ -124,15 +138,19 @@ func (a *axis) linear(lowest, most float64) {
 			break
 		}
 	}
+
 	n := int(math.Ceil((most-lowest)/step - 1e-9))
 	a.lowest, a.most = lowest, lowest+float64(n)*step
+
 	digits := 0
 	for scaled := step; math.Abs(scaled-math.Round(scaled)) > 1e-6*scaled; scaled *= 10 {
 		digits++
 	}
+
 	for i := range n + 1 {
 		a.ticks = append(a.ticks, tick{lowest + float64(i)*step, figure.Fixed(lowest+float64(i)*step, digits)})
 	}
+
 	if lowest == 0 {
 		a.ticks[0].label = "0"
 	}
@@ -141,6 +159,7 @@ func (a *axis) linear(lowest, most float64) {
 // decades sets the ends and the ticks of a logarithmic axis: at powers of ten.
 func (a *axis) decades(lowest, most float64) {
 	first, last := math.Floor(math.Log10(lowest)+1e-9), math.Ceil(math.Log10(most)-1e-9)
+
 	a.lowest, a.most = math.Pow(10, first), math.Pow(10, last)
 	for e := first; e <= last; e++ {
 		a.ticks = append(a.ticks, tick{math.Pow(10, e), figure.Number(math.Pow(10, e))})

@@ -36,6 +36,7 @@ func SVG(s *result.Series) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("draw the series %q: %w", s.ID, err)
 	}
+
 	title := wrapped(s.Title)
 	top := float64(titleTop + len(title)*lineHeight + legendHeight + paddingTop)
 	c := chart{
@@ -50,6 +51,7 @@ func SVG(s *result.Series) (string, error) {
 	c.grid()
 	c.curves()
 	c.line(`</svg>`)
+
 	return c.String(), nil
 }
 
@@ -63,24 +65,29 @@ type point struct {
 
 func pointsOf(s *result.Series) ([]point, error) {
 	var points []point
+
 	for _, p := range s.Points {
 		for _, v := range slices.Concat([]float64{p.X}, p.Values, p.Floor) {
 			if math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
 				return nil, fmt.Errorf("at %s %v, %v cannot be drawn", s.Over, p.X, v)
 			}
 		}
+
 		if len(p.Values) == 0 {
 			continue
 		}
+
 		drawn := point{x: p.X, rounds: len(p.Values)}
 		drawn.median, drawn.low, drawn.high = result.Spread(p.Values)
 		drawn.floor, _, _ = result.Spread(p.Floor)
 		points = append(points, drawn)
 	}
+
 	if len(points) == 0 {
 		return nil, fmt.Errorf("no values")
 	}
 	slices.SortStableFunc(points, func(a, b point) int { return cmp.Compare(a.x, b.x) })
+
 	return points, nil
 }
 
@@ -125,6 +132,7 @@ func (c *chart) open(title []string) {
 	c.WriteString(style)
 	c.line(`  </style>`)
 	c.line(`  <rect class="ground" width="%d" height="%d" rx="8"/>`, width, height)
+
 	for i, l := range title {
 		c.line(`  <text class="title" x="20" y="%d">%s</text>`, titleTop+i*lineHeight, escaped(l))
 	}
@@ -140,6 +148,7 @@ func (c *chart) legend(y float64) {
 		c.line(`  <path class="median" d="M20 %s h28"/><circle class="dot" cx="34" cy="%s" r="3.5"/>`, px(y), px(y))
 		c.line(`  <text class="label" x="56" y="%s">median of %s rounds, and their range</text>`, px(y+4), rounds)
 	}
+
 	if c.hasFloor() {
 		c.line(`  <path class="floor" d="M310 %s h34"/>`, px(y))
 		c.line(`  <text class="label" x="352" y="%s">median of the floor in the same rounds</text>`, px(y+4))
@@ -149,10 +158,12 @@ func (c *chart) legend(y float64) {
 // rounds says how many there were: one number, or the lowest and the highest.
 func (c *chart) rounds() string {
 	count := func(a, b point) int { return cmp.Compare(a.rounds, b.rounds) }
+
 	least, most := slices.MinFunc(c.points, count).rounds, slices.MaxFunc(c.points, count).rounds
 	if least == most {
 		return strconv.Itoa(most)
 	}
+
 	return fmt.Sprintf("%d to %d", least, most)
 }
 
@@ -167,20 +178,24 @@ func (c *chart) grid() {
 		if t == c.y.ticks[0] {
 			class = "axis"
 		}
+
 		y := c.y.at(t.value)
 		c.line(`  <path class="%s" d="M%d %s H%d"/>`, class, left, px(y), right)
 		c.line(`  <text class="label" x="%d" y="%s" text-anchor="end">%s</text>`, left-8, px(y+4.5), escaped(t.label))
 	}
+
 	for _, t := range c.x.ticks {
 		x := c.x.at(t.value)
 		c.line(`  <path class="axis" d="M%s %d v5"/>`, px(x), bottom)
 		c.line(`  <text class="label" x="%s" y="%d" text-anchor="middle">%s</text>`, px(x), bottom+20, escaped(t.label))
 	}
+
 	if c.x.zero && c.x.most > 0 {
 		// Between zero and the first value the scale is another.
 		x := (c.x.at(0) + c.x.at(c.x.lowest)) / 2
 		c.line(`  <path class="ground" d="M%s %d h10 v12 h-10z"/><path class="axis" d="M%s %d l6 -12 m4 0 l-6 12"/>`, px(x-5), bottom-6, px(x-8), bottom+6)
 	}
+
 	unit := c.series.Unit
 	if c.y.log {
 		unit += " (logarithmic)"
@@ -192,21 +207,25 @@ func (c *chart) grid() {
 // curves draws the band, the floor and the medians, in this order, so that none hides one of more interest.
 func (c *chart) curves() {
 	var up, down, medians, floor []string
+
 	for _, p := range c.points {
 		x := px(c.x.at(p.x))
 		up = append(up, x+" "+px(c.y.at(p.high)))
 		down = append(down, x+" "+px(c.y.at(p.low)))
+
 		medians = append(medians, x+" "+px(c.y.at(p.median)))
 		if !math.IsNaN(p.floor) {
 			floor = append(floor, x+" "+px(c.y.at(p.floor)))
 		}
 	}
 	slices.Reverse(down)
+
 	if len(c.points) == 1 {
 		// What has no width is drawn as a bar.
 		p := c.points[0]
 		x, y := c.x.at(p.x), c.y.at(p.high)
 		c.line(`  <rect class="band" x="%s" y="%s" width="12" height="%s"/>`, px(x-6), px(y), px(c.y.at(p.low)-y))
+
 		floor = slices.DeleteFunc(floor, func(string) bool { return true })
 		if !math.IsNaN(p.floor) {
 			c.line(`  <path class="floor" d="M%s %s h34"/>`, px(x-17), px(c.y.at(p.floor)))
@@ -214,10 +233,12 @@ func (c *chart) curves() {
 	} else {
 		c.line(`  <path class="band" d="M%sZ"/>`, strings.Join(slices.Concat(up, down), " L"))
 	}
+
 	if len(floor) > 0 {
 		c.line(`  <path class="floor" d="M%s"/>`, strings.Join(floor, " L"))
 	}
 	c.line(`  <path class="median" d="M%s"/>`, strings.Join(medians, " L"))
+
 	if len(c.points) <= dotsUpTo {
 		for _, p := range c.points {
 			c.line(`  <circle class="dot" cx="%s" cy="%s" r="3.5"><title>%s</title></circle>`, px(c.x.at(p.x)), px(c.y.at(p.median)), escaped(c.describe(p)))
@@ -231,9 +252,11 @@ func (c *chart) describe(p point) string {
 	if p.rounds > 1 {
 		text += fmt.Sprintf(" (%s to %s)", figure.Number(p.low), figure.Number(p.high))
 	}
+
 	if !math.IsNaN(p.floor) {
 		text += ", floor " + figure.Number(p.floor)
 	}
+
 	return text
 }
 
@@ -252,6 +275,7 @@ func wrapped(title string) (lines []string) {
 			lines = append(lines, word)
 		}
 	}
+
 	return lines
 }
 

@@ -28,6 +28,7 @@ func samples() []result.Series {
 	for i, x := range []float64{3, 10, 50, 100, 200, 500, 1000} {
 		admission.Points = append(admission.Points, result.Point{X: x, Values: around(212+float64(i)*3, 0.04), Floor: around(190, 0.02)})
 	}
+
 	rest := result.Series{
 		ID: "rest", Title: "Memory of the rebalancer at rest, with objects that nothing happens to, some minutes after the last one was created & assigned",
 		Over: result.OverObjects, Unit: "MiB",
@@ -35,11 +36,14 @@ func samples() []result.Series {
 	for _, x := range []float64{0, 1000, 10000, 50000, 200000} {
 		rest.Points = append(rest.Points, result.Point{X: x, Values: around(31, 0.1)})
 	}
+
 	balance := result.Series{ID: "balance", Title: "Balance: fullest shard / mean", Over: result.OverShards, Unit: "×"}
 	for x := 3.0; x <= 1000; x *= 1.5 {
 		balance.Points = append(balance.Points, result.Point{X: math.Round(x), Values: around(1.05, 0.02), Floor: []float64{1, 1, 1}})
 	}
+
 	balance.Points[0].Values = []float64{1.01}
+
 	return []result.Series{
 		admission, rest, balance,
 		{ID: "wide", Title: "Network of a service < its floor", Over: result.OverObjects, Unit: "bytes/s", Points: []result.Point{
@@ -56,10 +60,12 @@ func TestGolden(t *testing.T) {
 		svg, err := plot.SVG(&s)
 		require.NoError(t, err)
 		wellFormed(t, svg)
+
 		golden := filepath.Join("testdata", s.ID+".svg")
 		if *update {
 			require.NoError(t, os.WriteFile(golden, []byte(svg), 0o644)) //nolint:gosec // a file of the repository
 		}
+
 		want, err := os.ReadFile(golden)
 		require.NoError(t, err, "go test -update writes it")
 		require.Equal(t, string(want), svg, s.ID)
@@ -68,6 +74,7 @@ func TestGolden(t *testing.T) {
 
 func wellFormed(t *testing.T, svg string) {
 	t.Helper()
+
 	decoder := xml.NewDecoder(strings.NewReader(svg))
 	for {
 		if _, err := decoder.Token(); errors.Is(err, io.EOF) {

@@ -29,7 +29,9 @@ func lineOf(r *result.Row) line {
 	if r.Judge == result.JudgeRatio {
 		unit = ratio
 	}
+
 	median, low, high := r.Result()
+
 	l := line{
 		title: r.Title, floorTitle: r.FloorTitle, priorArt: orNothing(r.PriorArt), target: targetOf(r, unit), met: metOf(r),
 		median: figure.With(closeTo(median, unit, r), unit),
@@ -37,14 +39,17 @@ func lineOf(r *result.Row) line {
 	if low != high {
 		l.spread = number(low, unit) + " to " + number(high, unit)
 	}
+
 	if len(r.Floor) > 0 {
 		floor, _, _ := result.Spread(r.Floor)
 		l.floorMedian = figure.With(number(floor, r.Unit), r.Unit)
 	}
+
 	if r.Judge == result.JudgeRatio && len(r.Values) > 0 {
 		value, _, _ := result.Spread(r.Values)
 		l.measured = figure.With(number(value, r.Unit), r.Unit)
 	}
+
 	return l
 }
 
@@ -66,9 +71,11 @@ func (l line) result() string {
 	if l.spread != "" {
 		text += " (" + l.spread + ")"
 	}
+
 	if l.measured != "" {
 		text += ", " + l.measured
 	}
+
 	return text
 }
 
@@ -78,6 +85,7 @@ func number(v float64, unit string) string {
 	if unit == ratio && math.Abs(v) < large {
 		return figure.Fixed(v, 2)
 	}
+
 	return figure.Number(v)
 }
 
@@ -87,11 +95,13 @@ func closeTo(median float64, unit string, r *result.Row) string {
 	if r.Met() || math.IsNaN(median) || math.IsInf(median, 0) {
 		return text
 	}
+
 	for digits := 2; text == number(r.Target.Value, unit) && digits < 10; digits++ {
 		if precise := figure.Fixed(median, digits); precise != figure.Fixed(r.Target.Value, digits) {
 			text = precise
 		}
 	}
+
 	return text
 }
 
@@ -99,6 +109,7 @@ func targetOf(r *result.Row, unit string) string {
 	if r.Target.Unit != "" {
 		unit = r.Target.Unit
 	}
+
 	value := figure.With(figure.Exact(r.Target.Value), unit)
 	switch r.Target.Bound {
 	case result.AtMost:
@@ -125,6 +136,7 @@ func orNothing(text string) string {
 	if text == "" {
 		return nothing
 	}
+
 	return text
 }
 
@@ -132,9 +144,11 @@ func orNothing(text string) string {
 func Print(out io.Writer, r *result.Report) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, " \tMEASUREMENT\tRESULT\tRANGE\tTARGET\tPRIOR ART\tMEASURED\tFLOOR")
+
 	for i := range r.Rows {
 		row := &r.Rows[i]
 		l := lineOf(row)
+
 		mark := " "
 		if !row.Met() {
 			mark = "!"
@@ -142,8 +156,10 @@ func Print(out io.Writer, r *result.Report) error {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", mark, l.title, l.median, orNothing(l.spread), l.target, l.priorArt, orNothing(l.measured),
 			orNothing(l.floorMedian))
 	}
+
 	if err := w.Flush(); err != nil {
 		return fmt.Errorf("print the table of results: %w", err)
 	}
+
 	return nil
 }

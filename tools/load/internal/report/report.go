@@ -29,25 +29,31 @@ func Files(r *result.Report) (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	var data bytes.Buffer
 	if err := r.Write(&data); err != nil {
 		return nil, err
 	}
+
 	files[Page] = []byte(Markdown(r))
 	files[Data] = data.Bytes()
+
 	return files, nil
 }
 
 // Pictures returns the plots of all series by file name.
 func Pictures(r *result.Report) (map[string][]byte, error) {
 	files := map[string][]byte{}
+
 	for i := range r.Series {
 		svg, err := plot.SVG(&r.Series[i])
 		if err != nil {
 			return nil, err
 		}
+
 		files[pictureOf(&r.Series[i])] = []byte(svg)
 	}
+
 	return files, nil
 }
 
@@ -58,12 +64,14 @@ func Markdown(r *result.Report) string {
 	var b strings.Builder
 	b.WriteString("# What sharding costs\n\n")
 	b.WriteString(results(r))
+
 	if len(r.Series) > 0 {
 		b.WriteString("\n## How it grows\n\n")
 		b.WriteString(plots(r, ""))
 	}
 	b.WriteString("\n## How to read this\n\n")
 	b.WriteString(howToRead)
+
 	return b.String()
 }
 
@@ -78,21 +86,26 @@ func results(r *result.Report) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s.\n\n", about(r))
 	b.WriteString("| measurement | floor | prior art | target | result: median (range) | met |\n|---|---|---|---|---|---|\n")
+
 	notes := notesOf(r)
 	for i := range r.Rows {
 		row := lineOf(&r.Rows[i])
+
 		cells := []string{row.title + marks(notes, r.Rows[i].Notes), row.floor(), row.priorArt, row.target, row.result(), row.met}
 		for i := range cells {
 			cells[i] = strings.NewReplacer("|", `\|`, "\n", " ").Replace(cells[i])
 		}
 		fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | "))
 	}
+
 	if len(notes) > 0 {
 		b.WriteByte('\n')
 	}
+
 	for i, note := range notes {
 		fmt.Fprintf(&b, "%d. %s\n", i+1, note)
 	}
+
 	return b.String()
 }
 
@@ -103,9 +116,11 @@ func marks(notes, some []string) string {
 		numbers = append(numbers, slices.Index(notes, note)+1)
 	}
 	slices.Sort(numbers)
+
 	if len(numbers) == 0 {
 		return ""
 	}
+
 	return " <sup>" + strings.Trim(strings.Join(strings.Fields(fmt.Sprint(numbers)), ", "), "[]") + "</sup>"
 }
 
@@ -118,6 +133,7 @@ func notesOf(r *result.Report) (notes []string) {
 			}
 		}
 	}
+
 	return notes
 }
 
@@ -128,6 +144,7 @@ func plots(r *result.Report, dir string) string {
 		s := &r.Series[i]
 		links = append(links, fmt.Sprintf("![%s](%s%s)\n", strings.NewReplacer("[", "(", "]", ")").Replace(s.Title), dir, pictureOf(s)))
 	}
+
 	return strings.Join(links, "\n")
 }
 
@@ -137,19 +154,24 @@ func about(r *result.Report) string {
 	if r.Machine.Cores == 1 {
 		machine[0] = "1 core"
 	}
+
 	if r.Machine.CPU != "" {
 		machine[0] += " of " + r.Machine.CPU
 	}
+
 	if r.Machine.MemoryBytes > 0 {
 		machine = append(machine, figure.Number(float64(r.Machine.MemoryBytes)/(1<<30))+" GiB of memory")
 	}
+
 	if r.Machine.OS != "" {
 		machine = append(machine, r.Machine.OS)
 	}
+
 	begin := "Measured"
 	if r.Version != "" {
 		begin = "Version " + r.Version + ", measured"
 	}
+
 	return fmt.Sprintf("%s on %s, at scale %s, in %s, on %s",
 		begin, r.Began.UTC().Format("2006-01-02 15:04 UTC"), r.Scale, r.Took.Round(time.Second), strings.Join(machine, ", "))
 }

@@ -20,6 +20,7 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 
 func sample() *result.Report {
 	cpu := "CPU is of the process, user and system."
+
 	return &result.Report{
 		Began: time.Date(2026, 5, 6, 7, 8, 9, 0, time.UTC), Took: 18*time.Minute + 12345*time.Millisecond, Scale: "full", Version: "v1.2.3",
 		Machine: result.Machine{CPU: "a processor", Cores: 2, MemoryBytes: 8 << 30, OS: "Linux 6.1"},
@@ -53,10 +54,12 @@ func sample() *result.Report {
 
 func golden(t *testing.T, name, got string) {
 	t.Helper()
+
 	file := filepath.Join("testdata", name)
 	if *update {
 		require.NoError(t, os.WriteFile(file, []byte(got), 0o644)) //nolint:gosec // a file of the repository
 	}
+
 	want, err := os.ReadFile(file) //nolint:gosec // a file of the repository
 	require.NoError(t, err, "go test -update writes it")
 	require.Equal(t, string(want), got)

@@ -14,10 +14,12 @@ func Splice(page string, r *result.Report, pictures string) (string, error) {
 	if pictures != "" && !strings.HasSuffix(pictures, "/") {
 		pictures += "/"
 	}
+
 	page, err := between(page, "results", results(r))
 	if err != nil {
 		return "", err
 	}
+
 	return between(page, "plots", plots(r, pictures))
 }
 
@@ -25,9 +27,11 @@ func Splice(page string, r *result.Report, pictures string) (string, error) {
 func between(page, name, text string) (string, error) {
 	begin, end := "<!-- "+name+" -->\n", "<!-- end of "+name+" -->\n"
 	before, rest, ok := strings.Cut(page, begin)
+
 	_, after, closed := strings.Cut(rest, end)
 	if !ok || !closed || strings.Count(page, begin) != 1 || strings.Count(page, end) != 1 {
 		return "", fmt.Errorf("the page must have one line %q and, after it, one line %q", strings.TrimSpace(begin), strings.TrimSpace(end))
 	}
+
 	return before + begin + text + end + after, nil
 }

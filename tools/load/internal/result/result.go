@@ -113,12 +113,15 @@ func Spread(values []float64) (median, low, high float64) {
 	if len(values) == 0 {
 		return math.NaN(), math.NaN(), math.NaN()
 	}
+
 	sorted := slices.Sorted(slices.Values(values))
 	middle := len(sorted) / 2
+
 	median = sorted[middle]
 	if len(sorted)%2 == 0 {
 		median = (sorted[middle-1] + sorted[middle]) / 2
 	}
+
 	return median, sorted[0], sorted[len(sorted)-1]
 }
 
@@ -128,6 +131,7 @@ func Column[T any](list []T, figure func(T) float64) []float64 {
 	for i, element := range list {
 		figures[i] = figure(element)
 	}
+
 	return figures
 }
 
@@ -140,8 +144,10 @@ func Ratios(values, floor []float64) []float64 {
 			ratios = append(ratios, 1)
 			continue
 		}
+
 		ratios = append(ratios, values[i]/floor[i])
 	}
+
 	return ratios
 }
 
@@ -150,6 +156,7 @@ func (r *Row) Result() (median, low, high float64) {
 	if r.Judge == JudgeRatio {
 		return Spread(Ratios(r.Values, r.Floor))
 	}
+
 	return Spread(r.Values)
 }
 
@@ -169,6 +176,7 @@ func (r *Row) Met() bool {
 // Check returns an error if a row has no value, is inconsistent, or has a value that JSON cannot encode.
 func (r *Row) Check() error {
 	known := r.Judge == JudgeValue || r.Judge == JudgeRatio
+
 	finite := !slices.ContainsFunc(slices.Concat(r.Values, r.Floor), func(v float64) bool { return math.IsNaN(v) || math.IsInf(v, 0) })
 	switch {
 	case len(r.Values) == 0:
@@ -204,8 +212,10 @@ func (r *Report) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, &read); err != nil {
 		return err //nolint:wrapcheck // encoding/json says what it is
 	}
+
 	*r = Report(read.plain)
 	r.Took = time.Duration(math.Round(read.Took * float64(time.Second)))
+
 	return nil
 }
 
@@ -215,6 +225,7 @@ func Read(in io.Reader) (*Report, error) {
 	if err := json.NewDecoder(in).Decode(&r); err != nil {
 		return nil, fmt.Errorf("read a report: %w", err)
 	}
+
 	return &r, nil
 }
 
@@ -222,8 +233,10 @@ func Read(in io.Reader) (*Report, error) {
 func (r *Report) Write(out io.Writer) error {
 	encoder := json.NewEncoder(out)
 	encoder.SetIndent("", "  ")
+
 	if err := encoder.Encode(r); err != nil {
 		return fmt.Errorf("write the report: %w", err)
 	}
+
 	return nil
 }

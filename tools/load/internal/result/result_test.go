@@ -80,6 +80,7 @@ func TestReportAsJSON(t *testing.T) {
 		}},
 		Series: []result.Series{{ID: "s", Title: "t", Over: result.OverShards, Unit: "µs", Points: []result.Point{{X: 3, Values: []float64{1}, Floor: []float64{2}}}}},
 	}
+
 	var written bytes.Buffer
 	require.NoError(t, report.Write(&written))
 	require.Contains(t, written.String(), `"Took": 1.5`)

@@ -57,6 +57,7 @@ func Pick[T any](b *Bench, small, full T) T {
 	if b.Scale == Small {
 		return small
 	}
+
 	return full
 }
 
@@ -73,6 +74,7 @@ func (b *Bench) Last() bool { return b.last }
 func (b *Bench) More(last bool) *Bench {
 	part := *b
 	part.last = b.last && last
+
 	return &part
 }
 
@@ -96,6 +98,7 @@ func (b *Bench) Fleet(ctx context.Context, ring shards.Ring) (f *shards.Fleet, e
 			return nil, err
 		}
 	}
+
 	return shards.NewFleet(shards.Options{Objects: b.Objects, Client: b.System.Client, Ring: ring, Concurrency: Concurrency, Now: b.Clock.Now}), nil
 }
 
@@ -140,8 +143,10 @@ func (p *Plan) Selected() ([]Measurement, error) {
 		for _, m := range p.Measurements {
 			ids = append(ids, m.IDs...)
 		}
+
 		return nil, fmt.Errorf("no measurement has an id that matches %q; the ids are %v", p.Only, ids)
 	}
+
 	return selected, nil
 }
 
@@ -152,7 +157,9 @@ func (p *Plan) Do(ctx context.Context, with Bench) (rows []result.Row, series []
 	if err != nil {
 		return nil, nil, err
 	}
+
 	var errs []error
+
 	for i, m := range selected {
 		if with.Local == nil && !m.ClusterToo {
 			fmt.Fprintf(p.Progress, "==> %d/%d %s: skipped, it needs processes on this machine\n", i+1, len(selected), m.Name)
@@ -161,48 +168,61 @@ func (p *Plan) Do(ctx context.Context, with Bench) (rows []result.Row, series []
 		fmt.Fprintf(p.Progress, "==> %d/%d %s\n", i+1, len(selected), m.Name)
 		with.last = i == len(selected)-1 && with.Local != nil
 		newRows, newSeries, err := p.one(ctx, m, with)
+
 		rows, series = append(rows, newRows...), append(series, newSeries...)
 		if ctx.Err() != nil {
 			return rows, series, context.Cause(ctx)
 		}
+
 		if err != nil {
 			fmt.Fprintf(p.Progress, "    failed: %s\n", err)
 			errs = append(errs, fmt.Errorf("%s: %w", m.Name, err))
 		}
 	}
+
 	return rows, series, errors.Join(errs...)
 }
 
 func (p *Plan) one(ctx context.Context, m Measurement, b Bench) (rows []result.Row, series []result.Series, err error) {
 	b.name, b.only, b.progress = m.Name, p.Only, p.Progress
+
 	b.rounds = p.Rounds
 	if b.rounds == 0 {
 		const small, full = 3, 5
+
 		b.rounds = Pick(&b, small, full)
 	}
+
 	began := b.Clock.Now()
+
 	budget, ok := m.Budget[b.Scale]
 	if !ok && b.Scale == Million {
 		budget = m.Budget[Full]
 	}
+
 	if budget > 0 {
 		b.deadline = began.Add(budget)
 	}
+
 	if p.Profile != nil {
 		stop := p.Profile(ctx, m.Name)
 		defer func() { err = errors.Join(err, stop()) }()
 	}
+
 	rows, series, err = m.Run(ctx, &b)
 	rows = slices.DeleteFunc(rows, func(r result.Row) bool { return !b.Wants(r.ID) })
 	series = slices.DeleteFunc(series, func(s result.Series) bool { return !b.Wants(s.ID) })
+
 	for i := range rows {
 		if err := rows[i].Check(); err != nil {
 			return nil, nil, err
 		}
+
 		median, low, high := rows[i].Result()
 		b.Progress("%s: %.3g (%.3g to %.3g)", rows[i].ID, median, low, high)
 	}
 	b.Progress("took %.1f s", b.Clock.Since(began).Seconds())
+
 	return rows, series, err
 }
 

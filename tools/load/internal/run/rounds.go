@@ -16,30 +16,37 @@ type Trial[T any] func(ctx context.Context) (T, error)
 // budget of the measurement. If a measurement calls Rounds several times, [Bench.Share] divides the budget.
 func Rounds[T any](ctx context.Context, b *Bench, value, floor Trial[T]) (values, floors []T, err error) {
 	var slowest time.Duration
+
 	for round := range b.rounds + 1 {
 		began := b.Clock.Now()
 		if round > 1 && !b.deadline.IsZero() && began.Add(slowest).After(b.deadline) {
 			b.Progress("%d of %d rounds, to keep the time budget", round-1, b.rounds)
 			break
 		}
+
 		v, f, err := pair(ctx, round%2 == 0, value, floor)
 		if err != nil {
 			return nil, nil, fmt.Errorf("round %d: %w", round, err)
 		}
+
 		took := b.Clock.Since(began)
 		slowest = max(slowest, took)
+
 		if round == 0 {
 			b.Progress("warm-up: %s", shown(v, f, floor != nil))
 			continue
 		}
+
 		if round%max(1, b.times) == 0 {
 			b.Progress("round %d of %d: %s (%.1f s)", round, b.rounds, shown(v, f, floor != nil), took.Seconds())
 		}
+
 		values = append(values, v)
 		if floor != nil {
 			floors = append(floors, f)
 		}
 	}
+
 	return values, floors, nil
 }
 
@@ -50,14 +57,17 @@ func pair[T any](ctx context.Context, floorFirst bool, value, floor Trial[T]) (v
 			return v, f, fmt.Errorf("floor: %w", err)
 		}
 	}
+
 	if v, err = value(ctx); err != nil {
 		return v, f, err
 	}
+
 	if floor != nil && !floorFirst {
 		if f, err = floor(ctx); err != nil {
 			return v, f, fmt.Errorf("floor: %w", err)
 		}
 	}
+
 	return v, f, nil
 }
 
@@ -65,6 +75,7 @@ func shown[T any](v, f T, floor bool) string {
 	if !floor {
 		return figure(v)
 	}
+
 	return figure(v) + ", floor " + figure(f)
 }
 
@@ -72,6 +83,7 @@ func figure(v any) string {
 	if number, ok := v.(float64); ok {
 		return fmt.Sprintf("%.4g", number)
 	}
+
 	return fmt.Sprintf("%+v", v)
 }
 
@@ -83,6 +95,7 @@ func (b *Bench) Share(remaining int) *Bench {
 		now := b.Clock.Now()
 		part.deadline = now.Add(b.deadline.Sub(now) / time.Duration(max(1, remaining)))
 	}
+
 	return &part
 }
 
@@ -92,5 +105,6 @@ func (b *Bench) Times(factor int) *Bench {
 	more := *b
 	more.rounds *= factor
 	more.times = factor
+
 	return &more
 }

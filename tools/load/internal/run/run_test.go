@@ -27,13 +27,16 @@ func sides(clock *clocktesting.FakeClock) (value, floor Trial[float64], order *s
 	order = &strings.Builder{}
 	side := func(letter string) Trial[float64] {
 		n := 0.0
+
 		return func(context.Context) (float64, error) {
 			order.WriteString(letter)
 			clock.Step(time.Second)
 			n++
+
 			return n, nil
 		}
 	}
+
 	return side("v"), side("f"), order
 }
 
@@ -102,17 +105,20 @@ func TestPick(t *testing.T) {
 func measurement(name string, err error, ids ...string) Measurement {
 	return Measurement{Name: name, IDs: ids, ClusterToo: name != "local", Run: func(_ context.Context, b *Bench) ([]result.Row, []result.Series, error) {
 		var rows []result.Row
+
 		for _, id := range ids {
 			if b.Wants(id) {
 				rows = append(rows, result.Row{ID: id, Judge: result.JudgeValue, Values: []float64{1}})
 			}
 		}
+
 		return rows, nil, err
 	}}
 }
 
 func TestPlan(t *testing.T) {
 	var shown bytes.Buffer
+
 	profiled := ""
 	p := &Plan{
 		Measurements: []Measurement{measurement("one", nil, "a-1", "a-2"), measurement("two", errors.New("broken"), "b-1"), measurement("local", nil, "c-1")},

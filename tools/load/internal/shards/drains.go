@@ -39,14 +39,19 @@ type drained struct {
 func (f *Fleet) Acknowledge(ctx context.Context, concurrency int, kinds ...objects.Kind) *Drains {
 	ctx, cancel := context.WithCancel(ctx)
 	d := &Drains{cancel: cancel}
+
 	const waiting = 1024
+
 	queue := make(chan drained, waiting)
+
 	for _, kind := range kinds {
 		d.group.Go(func() { d.end(ctx, f.follow(ctx, kind, queue)) })
 	}
+
 	for range max(1, concurrency) {
 		d.group.Go(func() { d.work(ctx, f, queue) })
 	}
+
 	return d
 }
 
@@ -60,6 +65,7 @@ func (d *Drains) Conflicts() int { return int(d.conflicts.Load()) }
 func (d *Drains) Stop() error {
 	d.cancel()
 	d.group.Wait()
+
 	return d.Err()
 }
 
@@ -68,6 +74,7 @@ func (d *Drains) Err() error {
 	if err := d.err.Load(); err != nil {
 		return *err
 	}
+
 	return nil
 }
 
@@ -81,6 +88,7 @@ func (d *Drains) end(ctx context.Context, err error) {
 
 func (d *Drains) work(ctx context.Context, f *Fleet, queue <-chan drained) {
 	ring := f.Ring.Name
+
 	for {
 		select {
 		case <-ctx.Done():
@@ -90,6 +98,7 @@ func (d *Drains) work(ctx context.Context, f *Fleet, queue <-chan drained) {
 			if err == nil {
 				err = f.options.Objects.MergePatch(ctx, o.kind.Path(o.namespace, o.name), patch)
 			}
+
 			switch {
 			case err == nil:
 				d.acknowledged.Add(1)
@@ -108,6 +117,7 @@ func acknowledgement(ring, version, next string) ([]byte, error) {
 	if next != "" {
 		shard = next
 	}
+
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"resourceVersion": version,
 		"labels":          map[string]any{v1alpha1.ShardLabel(ring): shard, v1alpha1.DrainLabel(ring): nil},
@@ -115,6 +125,7 @@ func acknowledgement(ring, version, next string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode an acknowledgement: %w", err)
 	}
+
 	return patch, nil
 }
 
@@ -128,24 +139,30 @@ func (f *Fleet) follow(ctx context.Context, kind objects.Kind, queue chan<- drai
 		case <-ctx.Done():
 		}
 	}
+
 	for ctx.Err() == nil {
 		list, err := resource.List(ctx, metav1.ListOptions{LabelSelector: selector})
 		if err != nil {
 			return fmt.Errorf("list draining %s: %w", kind.Resource, err)
 		}
+
 		for i := range list.Items {
 			put(&list.Items[i])
 		}
+
 		watching, err := resource.Watch(ctx, metav1.ListOptions{LabelSelector: selector, ResourceVersion: list.ResourceVersion})
 		if err != nil {
 			return fmt.Errorf("watch draining %s: %w", kind.Resource, err)
 		}
+
 		err = drainsOf(watching, put)
 		watching.Stop()
+
 		if err != nil {
 			return fmt.Errorf("watch draining %s: %w", kind.Resource, err)
 		}
 	}
+
 	return nil
 }
 
@@ -162,9 +179,11 @@ func drainsOf(watching watch.Interface, put func(*metav1.PartialObjectMetadata))
 			if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 				return nil
 			}
+
 			return fmt.Errorf("the API server sent an error: %w", err)
 		default:
 		}
 	}
+
 	return nil
 }

@@ -61,10 +61,12 @@ func NewFleet(o Options) *Fleet { return &Fleet{Ring: o.Ring, options: o, held: 
 // Join adds n shards and returns their names. Names are never reused.
 func (f *Fleet) Join(ctx context.Context, n int) ([]string, error) {
 	f.mu.Lock()
+
 	names := make([]string, n)
 	for i := range names {
 		names[i] = f.Ring.Name + "-" + strconv.Itoa(f.made+i)
 	}
+
 	f.made += n
 	f.mu.Unlock()
 
@@ -74,12 +76,15 @@ func (f *Fleet) Join(ctx context.Context, n int) ([]string, error) {
 		if err != nil {
 			return fmt.Errorf("encode Lease %s: %w", names[i], err)
 		}
+
 		if err := f.options.Objects.Do(ctx, objects.Request{Method: http.MethodPost, Path: path, Body: body}, nil); err != nil {
 			return err
 		}
 		f.set(names[i], true)
+
 		return nil
 	})
+
 	return names, err
 }
 
@@ -87,6 +92,7 @@ func (f *Fleet) Join(ctx context.Context, n int) ([]string, error) {
 func (f *Fleet) Held() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	return slices.Sorted(maps.Keys(f.held))
 }
 
@@ -105,6 +111,7 @@ func (f *Fleet) Lose(ctx context.Context, name string) error {
 // AwaitShards waits until the ring's status counts as many available shards as hold their Leases.
 func (f *Fleet) AwaitShards(ctx context.Context) error {
 	want := len(f.Held())
+
 	return f.Await(ctx, fmt.Sprintf("%d shards are available", want), func(ring *v1alpha1.ClusterRing) bool {
 		return int(ring.Status.AvailableShards) == want
 	})
@@ -121,6 +128,7 @@ func (f *Fleet) RemoveLeases(ctx context.Context) error {
 	clear(f.held)
 	f.mu.Unlock()
 	all := objects.Selection{Kind: objects.Leases, Namespace: f.Ring.Namespace, Labels: v1alpha1.LabelClusterRing + "=" + f.Ring.Name}
+
 	return f.options.Objects.DeleteAll(ctx, all, f.options.Concurrency)
 }
 
@@ -129,16 +137,19 @@ func (f *Fleet) leave(ctx context.Context, name string, spec map[string]any) err
 	if err != nil {
 		return fmt.Errorf("encode a patch of Lease %s: %w", name, err)
 	}
+
 	if err := f.options.Objects.MergePatch(ctx, objects.Leases.Path(f.Ring.Namespace, name), patch); err != nil {
 		return err
 	}
 	f.set(name, false)
+
 	return nil
 }
 
 func (f *Fleet) set(name string, held bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	if held {
 		f.held[name] = true
 	} else {
@@ -162,5 +173,6 @@ func (f *Fleet) lease(name string) *coordinationv1.Lease {
 	if f.State != "" {
 		lease.Labels[v1alpha1.LabelState] = f.State
 	}
+
 	return lease
 }

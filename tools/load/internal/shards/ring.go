@@ -35,14 +35,17 @@ type Ring struct {
 // Declare creates the ring and waits until the assigner has registered its webhook. The API server may take another second to call it.
 func (f *Fleet) Declare(ctx context.Context) error {
 	r := f.Ring
+
 	resource := v1alpha1.RingResource{Group: r.Main.Group, Resource: r.Main.Resource}
 	for _, controlled := range r.Controlled {
 		resource.ControlledResources = append(resource.ControlledResources, v1alpha1.ControlledResource{Group: controlled.Group, Resource: controlled.Resource})
 	}
+
 	selector := &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: r.Namespace}}
 	if r.Label != "" {
 		selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: r.Label, Operator: metav1.LabelSelectorOpExists}}}
 	}
+
 	ring := &v1alpha1.ClusterRing{
 		ObjectMeta: metav1.ObjectMeta{Name: r.Name},
 		Spec:       v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{resource}, NamespaceSelector: selector},
@@ -50,6 +53,7 @@ func (f *Fleet) Declare(ctx context.Context) error {
 	if err := f.options.Client.Create(ctx, ring); err != nil {
 		return fmt.Errorf("create ClusterRing %s: %w", r.Name, err)
 	}
+
 	return f.Await(ctx, "its webhook is registered", func(ring *v1alpha1.ClusterRing) bool {
 		return meta.IsStatusConditionTrue(ring.Status.Conditions, v1alpha1.ConditionWebhookRegistered)
 	})
@@ -67,6 +71,7 @@ func Fingerprint(ring *v1alpha1.ClusterRing) string {
 	if ring.Status.Assignment == nil {
 		return ""
 	}
+
 	return ring.Status.Assignment.Fingerprint
 }
 
@@ -76,6 +81,7 @@ func (f *Fleet) Read(ctx context.Context) (*v1alpha1.ClusterRing, error) {
 	if err := f.options.Client.Get(ctx, client.ObjectKey{Name: f.Ring.Name}, ring); err != nil {
 		return nil, fmt.Errorf("read ClusterRing %s: %w", f.Ring.Name, err)
 	}
+
 	return ring, nil
 }
 
@@ -83,8 +89,10 @@ func (f *Fleet) Read(ctx context.Context) (*v1alpha1.ClusterRing, error) {
 // than the one with the fingerprint before.
 func (f *Fleet) AwaitConverged(ctx context.Context, before string) error {
 	want := len(f.Held())
+
 	return f.Await(ctx, "has converged", func(ring *v1alpha1.ClusterRing) bool {
 		now := Fingerprint(ring)
+
 		return int(ring.Status.AvailableShards) == want && now != "" && now != before &&
 			meta.IsStatusConditionTrue(ring.Status.Conditions, v1alpha1.ConditionAssigned)
 	})
@@ -93,17 +101,21 @@ func (f *Fleet) AwaitConverged(ctx context.Context, before string) error {
 // Await waits until the condition holds for the ring. The text what describes the condition in the error.
 func (f *Fleet) Await(ctx context.Context, what string, condition func(*v1alpha1.ClusterRing) bool) error {
 	ring := &v1alpha1.ClusterRing{}
+
 	err := wait.PollUntilContextTimeout(ctx, look, patience, true, func(ctx context.Context) (bool, error) {
 		stored, err := f.Read(ctx)
 		if err != nil {
 			return false, err
 		}
+
 		ring = stored
+
 		return condition(ring), nil
 	})
 	if err != nil {
 		return fmt.Errorf("wait for ClusterRing %s: %s: %w (status %+v)", f.Ring.Name, what, err, ring.Status)
 	}
+
 	return nil
 }
 
@@ -113,6 +125,7 @@ func (f *Fleet) removeRing(ctx context.Context) error {
 	if err := client.IgnoreNotFound(f.options.Client.Delete(ctx, ring)); err != nil {
 		return fmt.Errorf("delete ClusterRing %s: %w", f.Ring.Name, err)
 	}
+
 	err := wait.PollUntilContextTimeout(ctx, look, patience, true, func(ctx context.Context) (bool, error) {
 		err := f.options.Client.Get(ctx, client.ObjectKeyFromObject(ring), ring)
 		return err != nil && client.IgnoreNotFound(err) == nil, client.IgnoreNotFound(err)
@@ -120,5 +133,6 @@ func (f *Fleet) removeRing(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("wait until ClusterRing %s is gone: %w", f.Ring.Name, err)
 	}
+
 	return nil
 }

@@ -30,7 +30,9 @@ func fleet(t *testing.T) (p *localplane.Plane, f *shards.Fleet, writer *objects.
 	writer, err := objects.New(p.Config, 2)
 	require.NoError(t, err)
 	t.Cleanup(writer.Close)
+
 	ring := shards.Ring{Name: "r", Namespace: namespace, Main: objects.ConfigMaps.GroupResource()}
+
 	return p, shards.NewFleet(shards.Options{Objects: writer, Client: p.Client, Ring: ring, Concurrency: 8, Now: time.Now}), writer, namespace
 }
 
@@ -39,6 +41,7 @@ func TestFleet(t *testing.T) {
 	lease := func(name string) *coordinationv1.Lease {
 		l := &coordinationv1.Lease{}
 		require.NoError(t, p.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, l))
+
 		return l
 	}
 
@@ -63,6 +66,7 @@ func TestFleet(t *testing.T) {
 
 	require.NoError(t, f.RemoveLeases(t.Context()))
 	require.Empty(t, f.Held())
+
 	var left coordinationv1.LeaseList
 	require.NoError(t, p.Client.List(t.Context(), &left, client.InNamespace(namespace)))
 	require.Empty(t, left.Items)
@@ -79,6 +83,7 @@ func TestAcknowledge(t *testing.T) {
 			if i < 20 {
 				labels[drain] = "true"
 			}
+
 			return labels
 		},
 	}
@@ -86,6 +91,7 @@ func TestAcknowledge(t *testing.T) {
 
 	drains := f.Acknowledge(t.Context(), 4, objects.ConfigMaps)
 	require.Eventually(t, func() bool { return drains.Acknowledged() == 20 }, patience, tick)
+
 	again := batch
 	again.Prefix, again.Labels = "late", nil
 	require.NoError(t, writer.Create(t.Context(), again))
@@ -97,6 +103,7 @@ func TestAcknowledge(t *testing.T) {
 	count := func(selector string) int {
 		n, err := writer.Count(t.Context(), objects.Selection{Kind: objects.ConfigMaps, Namespace: namespace, Labels: selector})
 		require.NoError(t, err)
+
 		return n
 	}
 	require.Zero(t, count(drain))

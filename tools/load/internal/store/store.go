@@ -63,6 +63,7 @@ func Open(etcd string, c *objects.Client) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to etcd: %w", err)
 	}
+
 	return &Store{etcd: client, objects: c}, nil
 }
 
@@ -71,6 +72,7 @@ func (s *Store) Close() error {
 	if err := s.etcd.Close(); err != nil {
 		return fmt.Errorf("disconnect from etcd: %w", err)
 	}
+
 	return nil
 }
 
@@ -81,20 +83,25 @@ func (s *Store) Create(ctx context.Context, b objects.Batch, first int) error {
 	if err != nil {
 		return err
 	}
+
 	if err := s.objects.Do(ctx, objects.Request{Method: http.MethodPost, Path: b.Kind.Path(b.Namespace, ""), Body: body}, nil); err != nil {
 		return err
 	}
+
 	mold, err := s.mold(ctx, b.Namespace, b.Name(first))
 	if err != nil {
 		return err
 	}
+
 	rest := b.Count - first - 1
+
 	err = objects.Each(ctx, (rest+atOnce-1)/atOnce, concurrency, func(ctx context.Context, i int) error {
 		return s.write(ctx, mold, b, first+1+i*atOnce)
 	})
 	if err != nil {
 		return err
 	}
+
 	return s.await(ctx, b.Kind, b.Namespace, b.Name(b.Count-1))
 }
 
@@ -107,32 +114,40 @@ func (s *Store) Clear(ctx context.Context, namespace string) error {
 			last := string(page.Kvs[len(page.Kvs)-1].Key)
 			_, err = s.etcd.Delete(ctx, string(page.Kvs[0].Key), clientv3.WithRange(last+"\x00"))
 		}
+
 		if err != nil {
 			return fmt.Errorf("remove the ConfigMaps of %s from etcd: %w", namespace, err)
 		}
+
 		more = page.More
 	}
+
 	return s.await(ctx, objects.ConfigMaps, namespace, "none")
 }
 
 // write writes one transaction of objects, starting with number from.
 func (s *Store) write(ctx context.Context, m mold, b objects.Batch, from int) error {
 	to := min(from+atOnce, b.Count)
+
 	puts := make([]clientv3.Op, 0, to-from)
 	for i := from; i < to; i++ {
 		var labels map[string]string
 		if b.Labels != nil {
 			labels = b.Labels(i)
 		}
+
 		value, err := m.cast(b.Name(i), uuid.NewUUID(), labels)
 		if err != nil {
 			return err
 		}
+
 		puts = append(puts, clientv3.OpPut(prefix+b.Namespace+"/"+b.Name(i), string(value)))
 	}
+
 	if _, err := s.etcd.Txn(ctx).Then(puts...).Commit(); err != nil {
 		return fmt.Errorf("write objects into etcd: %w", err)
 	}
+
 	return nil
 }
 
@@ -143,12 +158,14 @@ func (s *Store) await(ctx context.Context, kind objects.Kind, namespace, name st
 	if err != nil {
 		return fmt.Errorf("write a revision into etcd: %w", err)
 	}
+
 	path := kind.Path(namespace, "") + "?"
 	query := url.Values{"fieldSelector": {"metadata.name=" + name}}
 	latest := path + query.Encode()
 	query.Set("resourceVersionMatch", "NotOlderThan")
 	query.Set("resourceVersion", strconv.FormatInt(now.Header.Revision, 10))
 	cached := path + query.Encode()
+
 	err = wait.PollUntilContextTimeout(ctx, look, patience, true, func(ctx context.Context) (bool, error) {
 		// A list of the latest version makes etcd report its revision to the cache.
 		for _, path := range []string{latest, cached} {
@@ -156,15 +173,18 @@ func (s *Store) await(ctx context.Context, kind objects.Kind, namespace, name st
 			if apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsTooManyRequests(err) {
 				return false, nil // its cache lags behind
 			}
+
 			if err != nil {
 				return false, err
 			}
 		}
+
 		return true, nil
 	})
 	if err != nil {
 		return fmt.Errorf("wait until the API server has seen the writes to etcd: %w", err)
 	}
+
 	return nil
 }
 
@@ -179,13 +199,16 @@ type mold struct {
 
 func (s *Store) mold(ctx context.Context, namespace, name string) (mold, error) {
 	key := prefix + namespace + "/" + name
+
 	answer, err := s.etcd.Get(ctx, key)
 	if err != nil {
 		return mold{}, fmt.Errorf("read %s from etcd: %w", key, err)
 	}
+
 	if len(answer.Kvs) != 1 {
 		return mold{}, fmt.Errorf("read %s from etcd: found %d", key, len(answer.Kvs))
 	}
+
 	return moldOf(answer.Kvs[0].Value)
 }
 
@@ -194,12 +217,15 @@ func moldOf(stored []byte) (m mold, err error) {
 	if !ok {
 		return mold{}, errForm
 	}
+
 	if err := m.envelope.Unmarshal(raw); err != nil {
 		return mold{}, fmt.Errorf("decode a stored object: %w", err)
 	}
+
 	if err := m.object.Unmarshal(m.envelope.Raw); err != nil {
 		return mold{}, fmt.Errorf("decode a stored ConfigMap: %w", err)
 	}
+
 	return m, nil
 }
 
@@ -207,15 +233,19 @@ func moldOf(stored []byte) (m mold, err error) {
 func (m mold) cast(name string, uid types.UID, labels map[string]string) ([]byte, error) {
 	object := m.object // the changed fields are not shared
 	object.Name, object.UID, object.Labels = name, uid, maps.Clone(labels)
+
 	raw, err := object.Marshal()
 	if err != nil {
 		return nil, fmt.Errorf("encode a ConfigMap: %w", err)
 	}
+
 	envelope := m.envelope
 	envelope.Raw = raw
+
 	whole, err := envelope.Marshal()
 	if err != nil {
 		return nil, fmt.Errorf("encode a stored object: %w", err)
 	}
+
 	return append(bytes.Clone(magic), whole...), nil
 }

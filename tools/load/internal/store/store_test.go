@@ -32,6 +32,7 @@ func TestObjectsComeAndGoBehindTheAPIServersBack(t *testing.T) {
 		Labels: func(i int) map[string]string { return map[string]string{"parity": strconv.Itoa(i % 2)} },
 	}
 	require.NoError(t, s.Create(t.Context(), batch, 0))
+
 	all := objects.Selection{Kind: objects.ConfigMaps, Namespace: namespace}
 	counts, err := writer.CountBy(t.Context(), all, "parity")
 	require.NoError(t, err)
@@ -39,9 +40,12 @@ func TestObjectsComeAndGoBehindTheAPIServersBack(t *testing.T) {
 
 	batch.Count = 4001
 	require.NoError(t, s.Create(t.Context(), batch, 4000), "one more, that the API server makes")
+
 	var list corev1.ConfigMapList
 	require.NoError(t, p.Client.List(t.Context(), &list, client.InNamespace(namespace)))
+
 	uids := map[string]bool{}
+
 	for i := range list.Items {
 		o := &list.Items[i]
 		uids[string(o.UID)] = true

@@ -65,85 +65,106 @@ func Start(ctx context.Context, o Options) (*Local, error) {
 	if err := process.CheckBinaries(o.BinDir, Services...); err != nil {
 		return nil, err
 	}
+
 	l := &Local{options: o}
 	if o.StateDir == "" {
 		dir, err := os.MkdirTemp("", statePrefix+"*")
 		if err != nil {
 			return nil, fmt.Errorf("make a state directory: %w", err)
 		}
+
 		l.options.StateDir, l.temporary = dir, true
 	}
+
 	for _, step := range []func(context.Context) error{l.startPlane, l.install, l.startServices} {
 		if err := step(ctx); err != nil {
 			return l, err
 		}
+
 		if ctx.Err() != nil {
 			return l, context.Cause(ctx)
 		}
 	}
+
 	return l, nil
 }
 
 func (l *Local) startPlane(context.Context) error {
 	l.progress("starting etcd and the API server")
+
 	plane, err := localplane.Start(localplane.Options{Dir: l.options.StateDir, BinDir: l.options.Assets, Log: l.options.Progress})
 	if err != nil {
 		return fmt.Errorf("start the control plane: %w", err)
 	}
+
 	l.plane = plane
 	l.Group = services.New(services.Options{
 		Plane: plane, BinDir: l.options.BinDir, LogDir: filepath.Join(l.options.StateDir, "logs"), Profile: l.options.Profile, ShownLines: shownLines,
 	})
+
 	pids, err := plane.Processes()
 	if err != nil {
 		return fmt.Errorf("find the control plane: %w", err)
 	}
+
 	l.pids = map[string]int{}
 	for name, program := range map[string]string{APIServer: "kube-apiserver", Etcd: "etcd"} {
 		pid, ok := pids[program]
 		if !ok {
 			return fmt.Errorf("there is no process %s of %s", program, plane.Dir())
 		}
+
 		l.pids[name] = pid
 	}
+
 	l.System, err = newSystem(plane.Config, l)
+
 	return err
 }
 
 func (l *Local) install(ctx context.Context) error {
 	l.progress("installing deploy/base and the permissions on the measured resources")
+
 	if err := l.grant(ctx); err != nil {
 		return err
 	}
+
 	if err := l.plane.Install(ctx, "deploy/base", "deploy/example/crd"); err != nil {
 		return fmt.Errorf("install the manifests: %w", err)
 	}
+
 	return l.becomeWriter(ctx)
 }
 
 func (l *Local) startServices(ctx context.Context) error {
 	l.progress("starting the services")
+
 	const ports = 2
+
 	free, err := process.FreePorts(ports)
 	if err != nil {
 		return err
 	}
+
 	l.queries = free[1]
 	own := map[string][]string{
 		Assigner:   services.Webhook(free[0], free[0]),
 		Rebalancer: {"--settle-period=" + services.SettlePeriod.String()},
 		RingQuery:  services.OpenQueries(l.queries),
 	}
+
 	var specs []services.Spec
 	for _, name := range Services {
 		specs = append(specs, services.Spec{Name: name, Binary: name, Args: append(own[name], l.options.Args[name]...)})
 	}
+
 	return l.Start(ctx, specs...)
 }
 
 // becomeWriter creates the ServiceAccount that writes objects.
 func (l *Local) becomeWriter(ctx context.Context) error {
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: writerName}}
+
 	binding := &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: writerName},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
@@ -152,8 +173,11 @@ func (l *Local) becomeWriter(ctx context.Context) error {
 	if err := errors.Join(l.Client.Create(ctx, account), l.Client.Create(ctx, binding)); err != nil {
 		return fmt.Errorf("create the ServiceAccount that writes objects: %w", err)
 	}
+
 	var err error
+
 	l.Writer, err = l.As(ctx, account.Namespace, account.Name)
+
 	return err
 }
 
@@ -163,11 +187,14 @@ func (l *Local) As(ctx context.Context, namespace, name string) (*rest.Config, e
 	if err != nil {
 		return nil, fmt.Errorf("act as ServiceAccount %s/%s: %w", namespace, name, err)
 	}
+
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("act as ServiceAccount %s/%s: %w", namespace, name, err)
 	}
+
 	config.UserAgent = name
+
 	return config, nil
 }
 
@@ -177,6 +204,7 @@ func (l *Local) Calm(ctx context.Context) error {
 	if _, err := rawGet(ctx, l.Writer, "/debug/pprof/heap?gc=1"); err != nil {
 		return fmt.Errorf("make the API server collect its garbage: %w", err)
 	}
+
 	return nil
 }
 
@@ -197,6 +225,7 @@ func (l *Local) Processes() map[string]int {
 			pids[p.Name] = p.PID()
 		}
 	}
+
 	return pids
 }
 
@@ -208,7 +237,9 @@ func (l *Local) metricsOf(ctx context.Context, name string) ([]string, error) {
 	if at == "" {
 		return nil, fmt.Errorf("there is no service %s", name)
 	}
+
 	text, err := get(ctx, http.DefaultClient, "http://"+at+"/metrics")
+
 	return []string{text}, err
 }
 
@@ -223,12 +254,15 @@ func (l *Local) stop() error {
 	if l.Group != nil {
 		errs = append(errs, l.Group.Stop())
 	}
+
 	if l.plane != nil {
 		errs = append(errs, l.plane.Stop())
 	}
+
 	if l.temporary {
 		errs = append(errs, os.RemoveAll(l.options.StateDir))
 	}
+
 	return errors.Join(errs...)
 }
 

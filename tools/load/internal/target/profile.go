@@ -21,6 +21,7 @@ const sliceSeconds = 2
 // costs a few percent of CPU.
 func (l *Local) Profile(ctx context.Context, dir, name string) (stop func() error) {
 	var group errgroup.Group
+
 	over := make(chan struct{})
 	profile := func(process string, get func(path string) (string, error)) {
 		file := filepath.Join(dir, name+"-"+process)
@@ -29,6 +30,7 @@ func (l *Local) Profile(ctx context.Context, dir, name string) (stop func() erro
 			if err != nil {
 				return err
 			}
+
 			return save(body, file+suffix)
 		}
 		group.Go(func() error {
@@ -37,20 +39,26 @@ func (l *Local) Profile(ctx context.Context, dir, name string) (stop func() erro
 					return err
 				}
 			}
+
 			return save("/debug/pprof/heap", "-heap.pb.gz")
 		})
 	}
+
 	for _, name := range Services {
 		at := l.Addresses(name).Profiles
 		profile(name, func(path string) (string, error) { return get(ctx, http.DefaultClient, "http://"+at+path) })
 	}
 	profile(APIServer, func(path string) (string, error) { return rawGet(ctx, l.Writer, path) })
+
 	end := sync.OnceFunc(func() { close(over) })
+
 	return func() error {
 		end()
+
 		if err := group.Wait(); err != nil && ctx.Err() == nil {
 			return fmt.Errorf("profile the services: %w", err)
 		}
+
 		return nil
 	}
 }
@@ -69,5 +77,6 @@ func save(body, file string) error {
 	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(body), 0o600)); err != nil {
 		return fmt.Errorf("write a profile: %w", err)
 	}
+
 	return nil
 }

@@ -75,14 +75,17 @@ func newSystem(config *rest.Config, p place) (*System, error) {
 	s := &System{Config: rest.CopyConfig(config), place: p}
 	s.Config.QPS = -1
 	s.Writer = s.Config
+
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, fmt.Errorf("register the types: %w", err)
 	}
+
 	var err error
 	if s.Client, err = client.NewWithWatch(s.Config, client.Options{Scheme: scheme}); err != nil {
 		return nil, fmt.Errorf("make a client: %w", err)
 	}
+
 	return s, nil
 }
 
@@ -105,6 +108,7 @@ func (s *System) grant(ctx context.Context) error {
 		}
 		s.place.remember(role)
 	}
+
 	return nil
 }
 
@@ -115,10 +119,12 @@ func (s *System) Namespace(ctx context.Context, prefix string, labels ...string)
 	for _, key := range labels {
 		ns.Labels[key] = "true"
 	}
+
 	if err := s.Client.Create(ctx, ns); err != nil {
 		return "", fmt.Errorf("create a namespace: %w", err)
 	}
 	s.place.remember(ns)
+
 	return ns.Name, nil
 }
 
@@ -129,14 +135,18 @@ func (s *System) Metric(ctx context.Context, name, metric string, labels ...stri
 	if err != nil {
 		return 0, fmt.Errorf("read metrics of %s: %w", name, err)
 	}
+
 	total := 0.0
+
 	for _, text := range texts {
 		value, err := metrics.Sum(text, metric, labels...)
 		if err != nil {
 			return 0, fmt.Errorf("read metrics of %s: %w", name, err)
 		}
+
 		total += value
 	}
+
 	return total, nil
 }
 
@@ -155,6 +165,7 @@ func rawGet(ctx context.Context, config *rest.Config, path string) (string, erro
 	if err != nil {
 		return "", fmt.Errorf("make a client of the API server: %w", err)
 	}
+
 	return get(ctx, httpClient, strings.TrimRight(config.Host, "/")+path)
 }
 
@@ -164,18 +175,23 @@ func get(ctx context.Context, client *http.Client, url string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("get %s: %w", url, err)
 	}
+
 	response, err := client.Do(request)
 	if err != nil {
 		return "", fmt.Errorf("get %s: %w", url, err)
 	}
+
 	defer func() { _ = response.Body.Close() }() // was only read
+
 	body, err := io.ReadAll(response.Body)
 	if err == nil && response.StatusCode != http.StatusOK {
 		err = fmt.Errorf("status %d: %s", response.StatusCode, body)
 	}
+
 	if err != nil {
 		return "", fmt.Errorf("get %s: %w", url, err)
 	}
+
 	return string(body), nil
 }
 
@@ -185,8 +201,10 @@ func Until(ctx context.Context, what string, condition func(context.Context) (bo
 	if err != nil && ctx.Err() != nil {
 		return errors.Join(context.Cause(ctx), fmt.Errorf("while waiting until %s", what))
 	}
+
 	if err != nil {
 		return fmt.Errorf("wait until %s: %w", what, err)
 	}
+
 	return nil
 }

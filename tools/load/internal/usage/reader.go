@@ -20,13 +20,16 @@ type Reader struct {
 // Read returns the usage of each process by name.
 func (r Reader) Read() (map[string]Usage, error) {
 	all := map[string]Usage{}
+
 	for name, pid := range r.Processes() {
 		u, err := ofProcess(pid)
 		if err != nil {
 			return nil, fmt.Errorf("read the usage of %s: %w", name, err)
 		}
+
 		all[name] = u
 	}
+
 	return all, nil
 }
 
@@ -36,10 +39,13 @@ func (r Reader) During(do func() error) (map[string]Usage, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	if err := do(); err != nil {
 		return nil, err
 	}
+
 	after, err := r.Read()
+
 	return Difference(before, after), err
 }
 
@@ -51,6 +57,7 @@ func (r Reader) ResetPeaks() error {
 			return fmt.Errorf("reset the peak memory of %s: %w", name, err)
 		}
 	}
+
 	return nil
 }
 
@@ -59,6 +66,7 @@ func ofProcess(pid int) (Usage, error) {
 	if err != nil {
 		return Usage{}, fmt.Errorf("CPU clock of process %d: %w", pid, err)
 	}
+
 	u := Usage{CPU: cpu}
 	for file, fields := range map[string]map[string]*int64{
 		"status": {"VmRSS:": &u.Memory, "VmHWM:": &u.PeakMemory},
@@ -68,38 +76,47 @@ func ofProcess(pid int) (Usage, error) {
 		if err != nil {
 			return Usage{}, fmt.Errorf("accounting of process %d: %w", pid, err)
 		}
+
 		if err := parse(string(content), fields); err != nil {
 			return Usage{}, fmt.Errorf("accounting of process %d: %s: %w", pid, file, err)
 		}
 	}
+
 	return u, nil
 }
 
 // parse finds the numbers that follow keys, in lines such as "VmRSS:   4260 kB" or "rchar: 12", in bytes.
 func parse(content string, fields map[string]*int64) error {
 	found := 0
+
 	for line := range strings.Lines(content) {
 		words := strings.Fields(line)
 		if len(words) < 2 {
 			continue
 		}
+
 		field, wanted := fields[words[0]]
 		if !wanted {
 			continue
 		}
+
 		number, err := strconv.ParseInt(words[1], 10, 64)
 		if err != nil {
 			return fmt.Errorf("%s is no number: %w", words[0], err)
 		}
+
 		if len(words) > 2 && words[2] == "kB" {
 			number *= 1024
 		}
+
 		*field = number
 		found++
 	}
+
 	if found < len(fields) {
 		return fmt.Errorf("has %d of %d figures", found, len(fields))
 	}
+
 	return nil
 }
 

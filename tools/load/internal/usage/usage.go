@@ -18,16 +18,19 @@ func (u Usage) Since(before Usage) Usage {
 	u.CPU -= before.CPU
 	u.Received -= before.Received
 	u.Sent -= before.Sent
+
 	return u
 }
 
 // Difference returns the usage of each process between two reads. It omits processes that are missing in either.
 func Difference(before, after map[string]Usage) map[string]Usage {
 	used := map[string]Usage{}
+
 	for name, then := range before {
 		if now, ok := after[name]; ok {
 			used[name] = now.Since(then)
 		}
 	}
+
 	return used
 }

@@ -30,6 +30,7 @@ func TestLocal(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("the accounting is read on Linux alone")
 	}
+
 	local := Reader{Processes: func() map[string]int { return map[string]int{"self": os.Getpid()} }}
 	before, err := local.Read()
 	require.NoError(t, err)
@@ -38,12 +39,15 @@ func TestLocal(t *testing.T) {
 	require.GreaterOrEqual(t, before["self"].PeakMemory, before["self"].Memory)
 
 	const work = 30 * time.Millisecond
+
 	hole := make([]byte, 1<<20)
 	require.Eventually(t, func() bool {
 		for i := range hole {
 			hole[i] = byte(math.Sqrt(float64(i)))
 		}
+
 		after, err := local.Read()
+
 		return err == nil && Difference(before, after)["self"].CPU > work && Difference(before, after)["self"].Received > 0
 	}, time.Minute, time.Millisecond)
 
@@ -65,6 +69,7 @@ func TestDuring(t *testing.T) {
 	used, err := none.During(func() error { return nil })
 	require.NoError(t, err)
 	require.Empty(t, used)
+
 	_, err = none.During(func() error { return os.ErrInvalid })
 	require.ErrorIs(t, err, os.ErrInvalid)
 }

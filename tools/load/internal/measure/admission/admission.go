@@ -56,6 +56,7 @@ func Measurements() []run.Measurement {
 	for _, size := range judged {
 		ids = append(ids, idsAt(size)[1:]...)
 	}
+
 	return []run.Measurement{
 		{Name: "admission", IDs: ids, Budget: map[run.Scale]time.Duration{run.Small: 32 * time.Second, run.Full: 270 * time.Second}, Run: webhooks},
 		{
@@ -71,12 +72,14 @@ func idsAt(size int) []string {
 	if slices.Contains(judged, size) {
 		ids = append(ids, cpuRow+strconv.Itoa(size), creates+strconv.Itoa(size))
 	}
+
 	switch size {
 	case judged[0]:
 		ids = append(ids, matched)
 	case judged[1]:
 		ids = append(ids, http1Row)
 	}
+
 	return ids
 }
 
@@ -100,18 +103,22 @@ func webhooks(ctx context.Context, b *run.Bench) (rows []result.Row, series []re
 		ID: cpuSeries, Title: "Assigner CPU per admission", Over: result.OverShards, Unit: "µs",
 	}}
 	defer func() { err = errors.Join(err, e.remove(context.WithoutCancel(ctx))) }()
+
 	if err := e.prepare(ctx); err != nil {
 		return nil, nil, err
 	}
+
 	sizes := slices.DeleteFunc(run.Pick(b, slices.Clone(judged), []int{3, 10, 50, 100, 200, 500, 1000}), func(size int) bool { return !b.Wants(idsAt(size)...) })
 	for i, size := range sizes {
 		if err := e.grow(ctx, size); err != nil {
 			return nil, nil, err
 		}
+
 		if err := e.at(ctx, b.Share(len(sizes)-i), size); err != nil {
 			return nil, nil, fmt.Errorf("%d shards: %w", size, err)
 		}
 	}
+
 	return e.rows, []result.Series{e.series}, nil
 }
 
@@ -123,19 +130,24 @@ func (e *experiment) prepare(ctx context.Context) (err error) {
 	if e.fleet, err = e.bench.Fleet(ctx, shards.Ring{Name: "load-admission", Main: objects.ConfigMaps.GroupResource()}); err != nil {
 		return err
 	}
+
 	if e.noop.namespace, err = s.Namespace(ctx, "load-noop"); err != nil {
 		return err
 	}
+
 	if e.bodies, err = reviews(e.fleet.Ring.Namespace, distinct); err != nil {
 		return err
 	}
+
 	if err := e.fleet.Declare(ctx); err != nil {
 		return err
 	}
+
 	first, err := e.fleet.Join(ctx, 1)
 	if err != nil {
 		return err
 	}
+
 	return e.launchNoop(ctx, first[0])
 }
 
@@ -143,24 +155,30 @@ func (e *experiment) prepare(ctx context.Context) (err error) {
 // its objects are as little work for the rebalancer as those of the ring: none.
 func (e *experiment) launchNoop(ctx context.Context, shard string) error {
 	s := e.bench.Local
+
 	self, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
+
 	free, err := process.FreePorts(1)
 	if err != nil {
 		return err
 	}
+
 	certificate, err := services.NewCertificate(s.StateDir(), noop, e.bench.Clock.Now())
 	if err != nil {
 		return err
 	}
+
 	e.noop.url, e.noop.ca = "https://"+free[0], certificate.CA
+
 	probe, err := newCaller(endpoint{process: noop, url: e.noop.url, ca: e.noop.ca}, true)
 	if err != nil {
 		return err
 	}
 	defer probe.close()
+
 	err = s.Launch(ctx, process.Spec{Name: noop, Path: self, Args: []string{
 		noop, "--bind-address=" + free[0], "--tls-cert-file=" + certificate.CertFile, "--tls-private-key-file=" + certificate.KeyFile,
 		"--label=" + e.label(), "--value=" + shard,
@@ -168,12 +186,14 @@ func (e *experiment) launchNoop(ctx context.Context, shard string) error {
 	if err != nil {
 		return err
 	}
+
 	return e.register(ctx, noop, e.noop.namespace, nil)
 }
 
 // register registers the no-op webhook for a namespace, and otherwise as the assigner registers its own, but for match conditions.
 func (e *experiment) register(ctx context.Context, name, namespace string, conditions []admissionregistrationv1.MatchCondition) error {
 	all := admissionregistrationv1.AllScopes
+
 	err := e.bench.System.Client.Create(ctx, &admissionregistrationv1.MutatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Webhooks: []admissionregistrationv1.MutatingWebhook{{
@@ -196,19 +216,23 @@ func (e *experiment) register(ctx context.Context, name, namespace string, condi
 	if err != nil {
 		return fmt.Errorf("register the no-op webhook: %w", err)
 	}
+
 	return nil
 }
 
 // remove takes away all that prepare has made.
 func (e *experiment) remove(ctx context.Context) error {
 	s := e.bench.Local
+
 	errs := []error{e.deregister(ctx, noop)}
 	if _, runs := s.Processes()[noop]; runs {
 		errs = append(errs, s.End(noop))
 	}
+
 	if e.fleet != nil {
 		errs = append(errs, e.fleet.Close(ctx))
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -223,34 +247,42 @@ func (e *experiment) grow(ctx context.Context, size int) error {
 	if _, err := e.fleet.Join(ctx, size-len(e.fleet.Held())); err != nil {
 		return err
 	}
+
 	if err := e.fleet.AwaitShards(ctx); err != nil {
 		return err
 	}
+
 	c, err := ofRing(ctx, e.bench.System.Client, ring, true)
 	if err != nil {
 		return err
 	}
 	defer c.close()
+
 	err = target.Until(ctx, fmt.Sprintf("the assigner knows %d shards", size), func(ctx context.Context) (bool, error) {
 		seen := map[string]bool{}
+
 		for _, body := range e.bodies {
 			shard, err := c.shard(ctx, ring, body)
 			if errors.Is(err, errNoPatch) {
 				return false, nil
 			}
+
 			if err != nil {
 				return false, err
 			}
+
 			seen[shard] = true
 			if len(seen)*10 >= size*9 {
 				return true, nil
 			}
 		}
+
 		return false, nil
 	})
 	if err != nil {
 		return err
 	}
+
 	return e.inPlace(ctx)
 }
 
@@ -261,6 +293,7 @@ func (e *experiment) inPlace(ctx context.Context) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -268,36 +301,44 @@ func (e *experiment) inPlace(ctx context.Context) error {
 func (e *experiment) at(ctx context.Context, b *run.Bench, size int) error {
 	row := strconv.Itoa(size)
 	isRow := slices.Contains(judged, size)
+
 	const parts = 2
 	if b.Wants(cpuSeries) || isRow && b.Wants(cpuRow+row) {
 		values, floors, err := e.cpu(ctx, b.Share(parts), true)
 		if err != nil {
 			return err
 		}
+
 		e.series.Points = append(e.series.Points, result.Point{X: float64(size), Values: values, Floor: floors})
 		if isRow && b.Wants(cpuRow+row) {
 			e.rows = append(e.rows, e.cpuRow(cpuRow+row, fmt.Sprintf("assigner CPU per admission, %d shards", size), values, floors))
 		}
 	}
+
 	if size == judged[1] && b.Wants(http1Row) {
 		values, floors, err := e.cpu(ctx, b.Share(parts), false)
 		if err != nil {
 			return err
 		}
+
 		r := e.cpuRow(http1Row, fmt.Sprintf("assigner CPU per admission by HTTP/1.1, %d shards", size), values, floors)
 		r.Notes = []string{"an API server calls the webhook of a Service by HTTP/1.1, and one on its own host by HTTP/2 as in the other rows"}
 		e.rows = append(e.rows, r)
 	}
+
 	if isRow && b.Wants(creates+row) {
 		values, floors, err := e.throughput(ctx, b.Share(parts), e.noop.namespace)
 		if err != nil {
 			return err
 		}
+
 		e.rows = append(e.rows, e.createsRow(size, values, floors))
 	}
+
 	if size != judged[0] || !b.Wants(matched) {
 		return nil
 	}
+
 	return e.matched(ctx, b, size)
 }
 
@@ -311,17 +352,21 @@ func (e *experiment) cpuRow(id, title string, values, floors []float64) result.R
 // cpu measures CPU time per call.
 func (e *experiment) cpu(ctx context.Context, b *run.Bench, http2 bool) (values, floors []float64, err error) {
 	reader := b.Local.Usage()
+
 	assigner, err := ofRing(ctx, b.System.Client, e.fleet.Ring.Name, http2)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer assigner.close()
+
 	least, err := newCaller(endpoint{process: noop, url: e.noop.url + "/noop", ca: e.noop.ca}, http2)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer least.close()
+
 	calls := run.Pick(b, 2500, 5000)
+
 	return run.Rounds(ctx, b, func(ctx context.Context) (float64, error) {
 		return assigner.cost(ctx, reader, e.bodies, calls)
 	}, func(ctx context.Context) (float64, error) {

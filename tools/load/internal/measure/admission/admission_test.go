@@ -16,12 +16,15 @@ import (
 func TestReviews(t *testing.T) {
 	bodies, err := reviews("n", 3)
 	require.NoError(t, err)
+
 	seen := map[string]bool{}
+
 	for _, body := range bodies {
 		var review admissionv1.AdmissionReview
 		require.NoError(t, json.Unmarshal(body, &review))
 		require.Equal(t, "admission.k8s.io/v1", review.APIVersion)
 		require.Equal(t, admissionv1.Create, review.Request.Operation)
+
 		var object corev1.ConfigMap
 		require.NoError(t, json.Unmarshal(review.Request.Object.Raw, &object))
 		require.Equal(t, review.Request.Name, object.Name)
@@ -39,9 +42,11 @@ func TestIDs(t *testing.T) {
 	require.Contains(t, idsAt(50), http1Row)
 
 	seen := map[string]bool{}
+
 	for _, m := range Measurements() {
 		require.Positive(t, m.Budget[run.Small])
 		require.Greater(t, m.Budget[run.Full], m.Budget[run.Small])
+
 		for _, id := range m.IDs {
 			require.False(t, seen[id], id)
 			seen[id] = true
@@ -55,15 +60,18 @@ func TestTogether(t *testing.T) {
 		for i := range n {
 			all = append(all, creation{objects: 10, took: time.Duration(i+1) * time.Second, server: 20 * time.Microsecond})
 		}
+
 		return all
 	}
 	sizes := func(rounds [][]creation) (all []int) {
 		for _, r := range rounds {
 			all = append(all, len(r))
 		}
+
 		return all
 	}
 	require.Empty(t, together(nil, 3))
+
 	for n, want := range map[int][]int{1: {1}, 3: {3}, 5: {5}, 6: {3, 3}, 7: {3, 4}} {
 		require.Equal(t, want, sizes(together(turns(n), 3)), n)
 	}

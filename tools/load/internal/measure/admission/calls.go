@@ -46,6 +46,7 @@ func newCaller(e endpoint, http2 bool) (*caller, error) {
 	if !authorities.AppendCertsFromPEM(e.ca) {
 		return nil, fmt.Errorf("the registration of %s has no CA bundle", e.url)
 	}
+
 	transport := &http.Transport{
 		TLSClientConfig: &tls.Config{RootCAs: authorities, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: http2, MaxIdleConnsPerHost: run.Concurrency,
 	}
@@ -53,7 +54,9 @@ func newCaller(e endpoint, http2 bool) (*caller, error) {
 		transport.Protocols = new(http.Protocols)
 		transport.Protocols.SetHTTP1(true)
 	}
+
 	e.url += "?timeout=5s"
+
 	return &caller{endpoint: e, transport: transport, client: &http.Client{Transport: transport, Timeout: callTimeout}}, nil
 }
 
@@ -63,9 +66,11 @@ func ofRing(ctx context.Context, c client.Client, ring string, http2 bool) (*cal
 	if err != nil {
 		return nil, err
 	}
+
 	if webhook.ClientConfig.URL == nil {
 		return nil, fmt.Errorf("the registration of ring %s has no URL", ring)
 	}
+
 	return newCaller(endpoint{process: target.Assigner, url: *webhook.ClientConfig.URL, ca: webhook.ClientConfig.CABundle}, http2)
 }
 
@@ -75,9 +80,11 @@ func registered(ctx context.Context, c client.Client, ring string) (*admissionre
 	if err := c.Get(ctx, client.ObjectKey{Name: v1alpha1.WebhookConfigurationName(ring)}, &configuration); err != nil {
 		return nil, fmt.Errorf("read the registration of ring %s: %w", ring, err)
 	}
+
 	if len(configuration.Webhooks) != 1 {
 		return nil, fmt.Errorf("the registration %s has %d webhooks", configuration.Name, len(configuration.Webhooks))
 	}
+
 	return &configuration.Webhooks[0], nil
 }
 
@@ -91,20 +98,26 @@ func (c *caller) call(ctx context.Context, body []byte, out io.Writer) error {
 	}
 	request.Header.Set("Content-Type", "application/json")
 	request.Header.Set("Accept", "application/json, */*")
+
 	response, err := c.client.Do(request)
 	if err != nil {
 		return fmt.Errorf("call a webhook: %w", err)
 	}
+
 	defer func() { _ = response.Body.Close() }() // was only read
+
 	if out == nil {
 		out = io.Discard
 	}
+
 	if _, err := io.Copy(out, response.Body); err != nil {
 		return fmt.Errorf("call a webhook: read the answer: %w", err)
 	}
+
 	if response.StatusCode != http.StatusOK {
 		return fmt.Errorf("call a webhook: status %s", response.Status)
 	}
+
 	return nil
 }
 
@@ -116,10 +129,12 @@ func (c *caller) cost(ctx context.Context, reader usage.Reader, bodies [][]byte,
 	if err != nil {
 		return 0, err
 	}
+
 	own, ok := used[c.process]
 	if !ok {
 		return 0, fmt.Errorf("no usage of %s is known", c.process)
 	}
+
 	return float64(own.CPU.Nanoseconds()) / float64(time.Microsecond) / float64(n), nil
 }
 
@@ -132,21 +147,26 @@ func (c *caller) shard(ctx context.Context, ring string, body []byte) (string, e
 	if err := c.call(ctx, body, &answer); err != nil {
 		return "", err
 	}
+
 	var review admissionv1.AdmissionReview
 	if err := json.Unmarshal(answer.Bytes(), &review); err != nil {
 		return "", fmt.Errorf("decode the answer of a webhook: %w", err)
 	}
+
 	if review.Response == nil || len(review.Response.Patch) == 0 {
 		return "", errNoPatch
 	}
+
 	var operations []struct{ Value map[string]string }
 	if err := json.Unmarshal(review.Response.Patch, &operations); err != nil {
 		return "", fmt.Errorf("decode the patch of a webhook: %w", err)
 	}
+
 	for _, o := range operations {
 		if shard := o.Value[v1alpha1.ShardLabel(ring)]; shard != "" {
 			return shard, nil
 		}
 	}
+
 	return "", errNoPatch
 }

@@ -38,55 +38,67 @@ func (e *experiment) throughput(ctx context.Context, b *run.Bench, least string)
 	}, func(ctx context.Context) (creation, error) {
 		return created(ctx, b, other, e.label())
 	})
+
 	return together(turns, times), together(lowest, times), err
 }
 
 // together puts so many turns into a round. Turns that are left over belong to the last.
 func together(turns []creation, times int) [][]creation {
 	var rounds [][]creation
+
 	for i, turn := range turns {
 		if i%times == 0 && (i == 0 || len(turns)-i >= times) {
 			rounds = append(rounds, nil)
 		}
+
 		last := len(rounds) - 1
 		rounds[last] = append(rounds[last], turn)
 	}
+
 	return rounds
 }
 
 // matched compares with the no-op webhook under the match conditions of the ring's registration.
 func (e *experiment) matched(ctx context.Context, b *run.Bench, size int) (err error) {
 	s := b.System
+
 	registration, err := registered(ctx, s.Client, e.fleet.Ring.Name)
 	if err != nil {
 		return err
 	}
+
 	namespace, err := s.Namespace(ctx, "load-matched")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, e.deregister(context.WithoutCancel(ctx), matched)) }()
+
 	if err := e.register(ctx, matched, namespace, registration.MatchConditions); err != nil {
 		return err
 	}
+
 	if err := called(ctx, b.Objects, objects.Batch{Kind: objects.ConfigMaps, Namespace: namespace, Prefix: "probe"}, e.label()); err != nil {
 		return err
 	}
+
 	values, floors, err := e.throughput(ctx, b, namespace)
 	if err != nil {
 		return err
 	}
+
 	row := e.createsRow(size, values, floors)
 	row.ID, row.Title, row.PriorArt = matched, fmt.Sprintf("the same, %d shards, if the no-op webhook has the match condition of the assigner's", size), ""
 	row.FloorTitle += " under that condition"
 	row.Notes = append(row.Notes, "The condition keeps the rebalancer's own writes from waiting for a webhook that hangs. The API server evaluates it for each write.")
 	e.rows = append(e.rows, row)
+
 	return nil
 }
 
 func (e *experiment) createsRow(size int, values, floors [][]creation) result.Row {
 	ratio, _, _ := result.Spread(result.Ratios(serverCPU(values), serverCPU(floors)))
 	id := creates + strconv.Itoa(size)
+
 	return result.Row{
 		ID: id, Title: fmt.Sprintf("create throughput with the webhook, %d shards", size), Unit: "creates/s", Values: rates(values),
 		FloorTitle: "with the no-op webhook", Floor: rates(floors), Judge: result.JudgeRatio, PriorArt: priorArt[id],
@@ -112,6 +124,7 @@ func serverCPU(rounds [][]creation) []float64 {
 			sum.objects += turn.objects
 			sum.server += turn.server
 		}
+
 		return float64(sum.server.Nanoseconds()) / float64(time.Microsecond) / float64(sum.objects)
 	})
 }
@@ -121,21 +134,27 @@ func created(ctx context.Context, b *run.Bench, batch objects.Batch, label strin
 	if err := b.Local.Calm(ctx); err != nil {
 		return c, err
 	}
+
 	used, err := b.Local.Usage().During(func() error {
 		began := b.Clock.Now()
 		defer func() { c.took = b.Clock.Since(began) }()
+
 		return b.Objects.Create(ctx, batch)
 	})
 	if err != nil {
 		return c, err
 	}
+
 	without, err := b.Objects.Count(ctx, objects.Selection{Kind: batch.Kind, Namespace: batch.Namespace, Labels: "!" + label})
 	if err != nil {
 		return c, err
 	}
+
 	if without > 0 {
 		return c, fmt.Errorf("%d of %d objects in %s were created without the label: the webhook was not called", without, batch.Count, batch.Namespace)
 	}
+
 	c.objects, c.server = batch.Count, used[target.APIServer].CPU
+
 	return c, b.Objects.Delete(ctx, batch)
 }

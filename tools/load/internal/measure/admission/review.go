@@ -21,12 +21,15 @@ func reviews(namespace string, n int) ([][]byte, error) {
 	bodies := make([][]byte, n)
 	for i := range bodies {
 		name := "admitted-" + strconv.Itoa(i)
+
 		object, err := json.Marshal(configMap(namespace, name))
 		if err != nil {
 			return nil, fmt.Errorf("encode ConfigMap %s: %w", name, err)
 		}
+
 		gvk := metav1.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}
 		gvr := metav1.GroupVersionResource{Version: "v1", Resource: "configmaps"}
+
 		body, err := json.Marshal(admissionv1.AdmissionReview{
 			TypeMeta: metav1.TypeMeta{APIVersion: admissionv1.SchemeGroupVersion.String(), Kind: "AdmissionReview"},
 			Request: &admissionv1.AdmissionRequest{
@@ -48,13 +51,16 @@ func reviews(namespace string, n int) ([][]byte, error) {
 		if err != nil {
 			return nil, fmt.Errorf("encode an admission review: %w", err)
 		}
+
 		bodies[i] = body
 	}
+
 	return bodies, nil
 }
 
 func configMap(namespace, name string) *corev1.ConfigMap {
 	const lines = 24
+
 	return &corev1.ConfigMap{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
 		ObjectMeta: metav1.ObjectMeta{

@@ -55,9 +55,11 @@ func Measurements() []run.Measurement {
 	for _, j := range shares {
 		ids = append(ids, shareRow+strconv.Itoa(j.shards))
 	}
+
 	for _, j := range joins {
 		ids = append(ids, movedRow+strconv.Itoa(j.shards))
 	}
+
 	return []run.Measurement{{
 		Name: "balance", IDs: ids, Budget: map[run.Scale]time.Duration{run.Small: 12 * time.Second, run.Full: 60 * time.Second}, Run: measure,
 	}}
@@ -77,25 +79,31 @@ func measure(ctx context.Context, b *run.Bench) (rows []result.Row, series []res
 		return nil, nil, fmt.Errorf("connect to the ring query service: %w", err)
 	}
 	defer func() { err = errors.Join(err, connection.Close()) }()
+
 	fleet, err := b.Fleet(ctx, shards.Ring{Name: name, Main: objects.ConfigMaps.GroupResource()})
 	if err != nil {
 		return nil, nil, err
 	}
+
 	defer func() { err = errors.Join(err, fleet.Close(context.WithoutCancel(ctx))) }()
+
 	e := &experiment{bench: b, fleet: fleet, query: pb.NewDiagnosticsServiceClient(connection)}
 	if err := fleet.Declare(ctx); err != nil {
 		return nil, nil, err
 	}
+
 	sizes, sets := run.Pick(b, []int{3, 10, 50, 500}, []int{3, 5, 10, 20, 50, 100, 200, 500, 1000}), run.Pick(b, 3, 5)
 	for set := range sets {
 		if set == run.Pick(b, 1, 3) {
 			sizes = slices.DeleteFunc(sizes, func(size int) bool { return size > few })
 		}
 		b.Progress("set %d of %d: 3 to %d shards", set+1, sets, sizes[len(sizes)-1])
+
 		if err := e.set(ctx, set, sizes); err != nil {
 			return nil, nil, fmt.Errorf("set %d: %w", set+1, err)
 		}
 	}
+
 	return e.found.rows(b.Wants), e.found.series(b.Wants), nil
 }
 
@@ -104,20 +112,24 @@ func (e *experiment) set(ctx context.Context, set int, sizes []int) error {
 	if err := e.fleet.RemoveLeases(ctx); err != nil {
 		return err
 	}
+
 	for _, size := range sizes {
 		if _, err := e.fleet.Join(ctx, size-len(e.fleet.Held())); err != nil {
 			return err
 		}
+
 		partitions, err := e.partitions(ctx)
 		if err != nil {
 			return fmt.Errorf("%d shards: %w", size, err)
 		}
+
 		moved, err := e.moved(ctx, set, size)
 		if err != nil {
 			return fmt.Errorf("%d shards: %w", size, err)
 		}
 		e.found.add(size, fullest(partitions), moved)
 	}
+
 	return nil
 }
 
@@ -127,19 +139,24 @@ func (e *experiment) partitions(ctx context.Context) (partitions []int32, err er
 	for _, shard := range e.fleet.Held() {
 		held[shard] = true
 	}
+
 	err = target.Until(ctx, fmt.Sprintf("the ring query service knows the %d shards", len(held)), func(ctx context.Context) (bool, error) {
 		answer, err := e.query.GetRing(ctx, &pb.GetRingRequest{Name: name})
 		if err != nil {
 			return false, fmt.Errorf("ask for the ring: %w", err)
 		}
+
 		partitions = partitions[:0]
+
 		for _, shard := range answer.GetShards() {
 			if shard.GetAvailable() && held[shard.GetName()] {
 				partitions = append(partitions, shard.GetPartitions())
 			}
 		}
+
 		return len(partitions) == len(held) && int(answer.GetRing().GetAvailableShards()) == len(held), nil
 	})
+
 	return partitions, err
 }
 
@@ -149,18 +166,23 @@ func (e *experiment) moved(ctx context.Context, set, size int) (float64, error) 
 	newcomers, sum := run.Pick(e.bench, 10, 20), 0.0
 	for i := range newcomers {
 		newcomer := fmt.Sprintf("newcomer-%d-%d-%d", set, size, i)
+
 		answer, err := e.query.Simulate(ctx, &pb.SimulateRequest{Ring: name, Add: []string{newcomer}})
 		if err != nil {
 			return 0, fmt.Errorf("ask what a newcomer would move: %w", err)
 		}
+
 		if len(answer.GetShards()) != size+1 {
 			return 0, fmt.Errorf("a newcomer to %d shards would make a ring of %d", size, len(answer.GetShards()))
 		}
+
 		at := slices.IndexFunc(answer.GetShards(), func(s *pb.SimulatedShard) bool { return s.GetName() == newcomer })
 		if at < 0 || answer.GetShards()[at].GetShareAfter() == 0 {
 			return 0, fmt.Errorf("the newcomer %s would get nothing", newcomer)
 		}
+
 		sum += answer.GetMoved() / answer.GetShards()[at].GetShareAfter()
 	}
+
 	return sum / float64(newcomers), nil
 }

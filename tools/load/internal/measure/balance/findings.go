@@ -18,6 +18,7 @@ func (f *findings) add(shards int, fullest, moved float64) {
 	if f.full == nil {
 		f.full, f.moved = map[int][]float64{}, map[int][]float64{}
 	}
+
 	f.full[shards] = append(f.full[shards], fullest)
 	f.moved[shards] = append(f.moved[shards], moved)
 }
@@ -28,6 +29,7 @@ func fullest(partitions []int32) float64 {
 	for _, n := range partitions {
 		sum += int(n)
 	}
+
 	return float64(slices.Max(partitions)) * float64(len(partitions)) / float64(sum)
 }
 
@@ -44,11 +46,13 @@ func (f *findings) rows(wanted func(ids ...string) bool) (rows []result.Row) {
 			}
 		}
 	}
+
 	const bySet = "A round is a set of names; what was measured follows from it alone, on any machine."
 	add(shareRow, "balance: share of the fullest shard / mean, %d shards", "equal shares", f.full, shares, bySet,
 		"No shard has more than 1.049 times the mean, rounded up to whole parts of the hash space: 344 of 327.7 with 50 shards, 35 of 32.8 with 500.")
 	add(movedRow, "moved when a shard joins %d others / what it gets", "nothing else moves", f.moved, joins, bySet,
 		"Each value is the mean of several newcomers.")
+
 	return rows
 }
 
@@ -64,12 +68,15 @@ func (f *findings) series(wanted func(ids ...string) bool) (all []result.Series)
 		if !wanted(s.id) || len(s.found) == 0 {
 			continue
 		}
+
 		series := result.Series{ID: s.id, Title: s.title, Over: result.OverShards, Unit: unit}
 		for _, shards := range slices.Sorted(maps.Keys(s.found)) {
 			series.Points = append(series.Points, result.Point{X: float64(shards), Values: s.found[shards], Floor: ideal(s.found[shards])})
 		}
+
 		all = append(all, series)
 	}
+
 	return all
 }
 

@@ -19,11 +19,14 @@ func TestRowsAndSeries(t *testing.T) {
 	var f findings
 	require.Empty(t, f.rows(everything))
 	require.Empty(t, f.series(everything))
+
 	for _, shards := range []int{500, 3, 100} {
 		f.add(shards, 1.01, 1.06)
 		f.add(shards, 1.04, 1.07)
 	}
+
 	ids := make([]string, 0, 3)
+
 	for _, row := range f.rows(everything) {
 		require.NoError(t, row.Check())
 		require.Equal(t, []float64{1, 1}, row.Floor)
@@ -49,10 +52,12 @@ func TestEveryIDIsAnnounced(t *testing.T) {
 	for _, j := range slices.Concat(shares, joins) {
 		f.add(j.shards, 1, 1)
 	}
+
 	announced := Measurements()[0].IDs
 	for _, row := range f.rows(everything) {
 		require.Contains(t, announced, row.ID)
 	}
+
 	for _, s := range f.series(everything) {
 		require.Contains(t, announced, s.ID)
 	}

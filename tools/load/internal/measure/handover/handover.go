@@ -25,6 +25,7 @@ func Measurements() []run.Measurement {
 	for _, n := range sizes {
 		ids = append(ids, medianRow(n), lateRow(n), writesRow(n), rateRow(n))
 	}
+
 	return []run.Measurement{{
 		Name: "handover", IDs: ids,
 		Budget: map[run.Scale]time.Duration{run.Small: 60 * time.Second, run.Full: 240 * time.Second}, Run: all,
@@ -49,18 +50,22 @@ func all(ctx context.Context, b *run.Bench) (rows []result.Row, series []result.
 		if !b.Wants(medianRow(children), lateRow(children), writesRow(children), rateRow(children)) {
 			continue
 		}
+
 		values, floors, err := withChildren(ctx, b.Share(len(sizes)-i).More(i == len(sizes)-1), children)
 		if err != nil {
 			return nil, nil, fmt.Errorf("%d children: %w", children, err)
 		}
+
 		rows = append(rows, rowsOf(children, values, floors)...)
 	}
+
 	return rows, nil, nil
 }
 
 func rowsOf(children int, values, floors []moved) []result.Row {
 	of := result.Column[moved]
 	with := fmt.Sprintf("an owner of %d children", children)
+
 	return []result.Row{
 		{
 			ID: medianRow(children), Title: "time for which " + with + " is nobody's in a planned move, median", Unit: "s",
@@ -90,5 +95,6 @@ func quantiles(times []time.Duration) (median, late float64) {
 	if len(times) == 0 {
 		return 0, 0
 	}
+
 	return times[len(times)/2].Seconds(), times[min(len(times)-1, len(times)*99/100)].Seconds()
 }

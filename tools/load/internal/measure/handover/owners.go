@@ -38,9 +38,11 @@ func withChildren(ctx context.Context, b *run.Bench, children int) (values, floo
 	if o != nil {
 		defer func() { err = errors.Join(err, o.close(context.WithoutCancel(ctx))) }()
 	}
+
 	if err != nil {
 		return nil, nil, err
 	}
+
 	return run.Rounds(ctx, b, o.join, o.raw)
 }
 
@@ -49,21 +51,26 @@ func open(ctx context.Context, b *run.Bench, children int) (*owners, error) {
 	if children > 0 {
 		ring.Controlled = []schema.GroupResource{objects.ConfigMaps.GroupResource()}
 	}
+
 	fleet, err := b.Fleet(ctx, ring)
 	if err != nil {
 		return nil, err
 	}
+
 	o := &owners{bench: b, children: children, fleet: fleet}
 	if _, err := o.fleet.Join(ctx, shardsAtFirst); err != nil {
 		return o, err
 	}
+
 	if err := o.fleet.Declare(ctx); err != nil {
 		return o, err
 	}
+
 	o.drains = o.fleet.Acknowledge(ctx, run.Concurrency, objects.Websites)
 	if err := o.fill(ctx, o.count()); err != nil {
 		return o, err
 	}
+
 	return o, nil
 }
 
@@ -80,6 +87,7 @@ func (o *owners) writes() int {
 	if o.children == 0 {
 		return 2
 	}
+
 	return 3 + o.children
 }
 
@@ -89,12 +97,15 @@ func (o *owners) fill(ctx context.Context, count int) error {
 	if err := o.bench.Objects.Create(ctx, sites); err != nil {
 		return err
 	}
+
 	list, err := o.list(ctx, objects.Websites)
 	if err != nil {
 		return err
 	}
+
 	for i := range list.Items {
 		site := &list.Items[i]
+
 		children := objects.Batch{
 			Kind: objects.ConfigMaps, Namespace: o.fleet.Ring.Namespace, Prefix: "of-" + site.Name, Count: o.children, Concurrency: run.Concurrency,
 			Owner: metav1.NewControllerRef(site, objects.Websites.GroupVersion().WithKind(objects.Websites.Kind)),
@@ -103,6 +114,7 @@ func (o *owners) fill(ctx context.Context, count int) error {
 			return err
 		}
 	}
+
 	return o.fleet.AwaitConverged(ctx, "")
 }
 
@@ -112,12 +124,15 @@ func (o *owners) close(ctx context.Context) error {
 	if o.drains != nil {
 		errs = append(errs, o.drains.Stop())
 	}
+
 	if o.bench.Last() {
 		return errors.Join(errs...)
 	}
+
 	for _, kind := range []objects.Kind{objects.ConfigMaps, objects.Websites} {
 		errs = append(errs, o.bench.Objects.DeleteAll(ctx, objects.Selection{Kind: kind, Namespace: o.fleet.Ring.Namespace}, run.Concurrency))
 	}
+
 	return errors.Join(append(errs, o.fleet.Close(ctx))...)
 }
 
@@ -126,6 +141,7 @@ func (o *owners) list(ctx context.Context, kind objects.Kind) (*metav1.PartialOb
 	if err != nil {
 		return nil, fmt.Errorf("list the %s of ring %s: %w", kind.Resource, o.fleet.Ring.Name, err)
 	}
+
 	return list, nil
 }
 
@@ -135,36 +151,46 @@ func (o *owners) join(ctx context.Context) (moved, error) {
 	if err != nil {
 		return moved{}, err
 	}
+
 	seen, err := o.watch(ctx)
 	if err != nil {
 		return moved{}, err
 	}
 	defer seen.stop()
+
 	began := o.bench.Clock.Now()
+
 	names, err := o.fleet.Join(ctx, 1)
 	if err != nil {
 		return moved{}, err
 	}
+
 	if err := o.fleet.AwaitConverged(ctx, shards.Fingerprint(before)); err != nil {
 		return moved{}, err
 	}
+
 	list, err := o.list(ctx, objects.Websites)
 	if err != nil {
 		return moved{}, err
 	}
+
 	theirs := map[string]string{} // by name, the version of now
+
 	for i := range list.Items {
 		if list.Items[i].Labels[v1alpha1.ShardLabel(o.fleet.Ring.Name)] == names[0] {
 			theirs[list.Items[i].Name] = list.Items[i].ResourceVersion
 		}
 	}
+
 	if len(theirs) == 0 {
 		return moved{}, errors.New("no owner has moved: there are too few")
 	}
+
 	m, err := seen.moved(ctx, theirs, began)
 	if err != nil {
 		return moved{}, err
 	}
+
 	return m, o.lose(ctx)
 }
 
@@ -174,9 +200,11 @@ func (o *owners) lose(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	if err := o.fleet.Lose(ctx, o.fleet.Held()[0]); err != nil {
 		return err
 	}
+
 	return o.fleet.AwaitConverged(ctx, shards.Fingerprint(before))
 }
 
@@ -186,44 +214,55 @@ func (o *owners) raw(ctx context.Context) (moved, error) {
 	if err != nil {
 		return moved{}, err
 	}
+
 	first := o.fleet.Held()[0]
+
 	sites := slices.DeleteFunc(list.Items, func(site metav1.PartialObjectMetadata) bool {
 		return site.Labels[v1alpha1.ShardLabel(o.fleet.Ring.Name)] != first
 	})
 	if len(sites) == 0 {
 		return moved{}, errors.New("the first shard has no owner: there are too few")
 	}
+
 	seen, err := o.watch(ctx) // as join does: it costs the API server something
 	if err != nil {
 		return moved{}, err
 	}
 	defer seen.stop()
+
 	began := o.bench.Clock.Now()
+
 	err = objects.Each(ctx, len(sites), run.Concurrency, func(ctx context.Context, i int) error { return o.rawOne(ctx, sites[i].Name) })
 	if err != nil {
 		return moved{}, err
 	}
+
 	return moved{owners: len(sites), writes: float64(o.writes()), rate: float64(len(sites)) / o.bench.Clock.Since(began).Seconds()}, nil
 }
 
 // rawOne sends the writes for one owner, one after the other.
 func (o *owners) rawOne(ctx context.Context, name string) error {
 	owner := objects.Websites.Path(o.fleet.Ring.Namespace, name)
+
 	paths := []string{owner, owner}
 	for i := range o.children {
 		paths = append(paths, objects.ConfigMaps.Path(o.fleet.Ring.Namespace, "of-"+name+"-"+strconv.Itoa(i)))
 	}
+
 	if o.children > 0 {
 		paths = append(paths, owner)
 	}
+
 	for _, path := range paths {
 		body, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]string{turnLabel: strconv.FormatInt(o.bench.Clock.Now().UnixNano(), 10)}}})
 		if err != nil {
 			return fmt.Errorf("encode a patch: %w", err)
 		}
+
 		if err := o.bench.Objects.MergePatch(ctx, path, body); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }

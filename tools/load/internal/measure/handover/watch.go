@@ -46,8 +46,10 @@ func (o *owners) watch(ctx context.Context) (*history, error) {
 		left: map[string]time.Time{}, nobodys: map[string]time.Duration{}, came: map[string]time.Time{}, version: map[string]string{},
 	}
 	ctx, h.cancel = context.WithCancel(ctx)
+
 	for _, kind := range []objects.Kind{objects.Websites, objects.ConfigMaps} {
 		of := o.bench.Objects.Metadata.Resource(kind.GroupVersionResource).Namespace(o.fleet.Ring.Namespace)
+
 		wait, err := record.Follow(ctx, of, "", record.Observer[*metav1.PartialObjectMetadata]{
 			See:  func(event watch.EventType, object *metav1.PartialObjectMetadata) { h.see(kind, event, object) },
 			Fail: func(err error) { h.fail(fmt.Errorf("follow %s: %w", kind.Resource, err)) },
@@ -56,8 +58,10 @@ func (o *owners) watch(ctx context.Context) (*history, error) {
 			h.stop()
 			return nil, fmt.Errorf("follow %s: %w", kind.Resource, err)
 		}
+
 		h.waits = append(h.waits, wait)
 	}
+
 	return h, nil
 }
 
@@ -68,6 +72,7 @@ func (h *history) see(kind objects.Kind, event watch.EventType, object *metav1.P
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+
 	h.writes++
 	if kind == objects.Websites {
 		h.owner(object)
@@ -78,6 +83,7 @@ func (h *history) see(kind objects.Kind, event watch.EventType, object *metav1.P
 func (h *history) fail(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+
 	h.err = err
 	h.tell()
 }
@@ -93,15 +99,18 @@ func (h *history) tell() {
 // owner takes note of a write of an owner. The lock is held.
 func (h *history) owner(o *metav1.PartialObjectMetadata) {
 	now := h.clock.Now()
+
 	h.version[o.Name] = o.ResourceVersion
 	if o.Labels[h.label] == "" {
 		h.left[o.Name] = now
 		return
 	}
+
 	if since, was := h.left[o.Name]; was {
 		h.nobodys[o.Name] = now.Sub(since)
 		delete(h.left, o.Name)
 	}
+
 	h.came[o.Name] = now
 }
 
@@ -109,11 +118,13 @@ func (h *history) owner(o *metav1.PartialObjectMetadata) {
 func (h *history) moved(ctx context.Context, theirs map[string]string, began time.Time) (moved, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("the watch of owners has not told all in %s", patience))
 	defer cancel()
+
 	for {
 		m, all, err := h.look(theirs, began)
 		if all || err != nil {
 			return m, err
 		}
+
 		select {
 		case <-ctx.Done():
 			return moved{}, context.Cause(ctx)
@@ -125,25 +136,32 @@ func (h *history) moved(ctx context.Context, theirs map[string]string, began tim
 func (h *history) look(theirs map[string]string, began time.Time) (m moved, all bool, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+
 	var last time.Time
+
 	times := map[string]time.Duration{}
+
 	for name, version := range theirs {
 		if h.version[name] != version {
 			return moved{}, false, h.err
 		}
+
 		times[name] = h.nobodys[name]
 		if h.came[name].After(last) {
 			last = h.came[name]
 		}
 	}
+
 	m = moved{owners: len(theirs), writes: float64(h.writes) / float64(len(theirs)), rate: float64(len(theirs)) / last.Sub(began).Seconds()}
 	m.median, m.late = quantiles(slices.Sorted(maps.Values(times)))
+
 	return m, true, h.err
 }
 
 // stop ends the watches.
 func (h *history) stop() {
 	h.cancel()
+
 	for _, wait := range h.waits {
 		wait()
 	}

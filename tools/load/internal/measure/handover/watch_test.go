@@ -23,6 +23,7 @@ func TestHistory(t *testing.T) {
 	}
 	see := func(after time.Duration, kind objects.Kind, name, version, shard string) {
 		clk.SetTime(began.Add(after))
+
 		o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: version, Labels: map[string]string{"shard": shard}}}
 		h.see(kind, watch.Modified, o)
 	}
@@ -36,6 +37,7 @@ func TestHistory(t *testing.T) {
 	require.False(t, all, "the watch has not told of a yet")
 
 	see(5*time.Second, objects.Websites, "a", "5", "new")
+
 	m, all, err := h.look(map[string]string{"a": "5", "b": "4"}, began)
 	require.NoError(t, err)
 	require.True(t, all)
@@ -54,6 +56,7 @@ func TestQuantiles(t *testing.T) {
 	for i := range 200 {
 		times = append(times, time.Duration(i+1)*time.Second)
 	}
+
 	median, late = quantiles(times)
 	require.InEpsilon(t, 101, median, 1e-9)
 	require.InEpsilon(t, 199, late, 1e-9)

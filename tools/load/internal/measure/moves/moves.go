@@ -64,27 +64,33 @@ func three(ctx context.Context, b *run.Bench) (rows []result.Row, series []resul
 		return nil, nil, err
 	}
 	defer func() { err = errors.Join(err, w.Close(context.WithoutCancel(ctx))) }()
+
 	if err := w.Grow(ctx, few); err != nil {
 		return nil, nil, err
 	}
+
 	const parts = 3
 	if b.Wants(firstRow, thousandRow) {
 		if rows, err = release(ctx, b.Share(parts), w); err != nil {
 			return nil, nil, err
 		}
 	}
+
 	if !b.Wants(deathRow, apiServerRow, cpuRow, passRow, joinRow) {
 		return rows, nil, nil
 	}
+
 	if err := w.Grow(ctx, run.Pick(b, few, 10_000)); err != nil {
 		return nil, nil, err
 	}
+
 	values, floors, err := run.Rounds(ctx, b, func(ctx context.Context) (turnaround, error) { return turn(ctx, w, 1) }, func(ctx context.Context) (turnaround, error) {
 		return floor(ctx, w, 1)
 	})
 	if err != nil {
 		return nil, nil, err
 	}
+
 	return append(rows, rowsOf(w.Objects(), values, floors)...), nil, nil
 }
 
@@ -93,9 +99,11 @@ func turn(ctx context.Context, w *world.World, n int) (t turnaround, err error) 
 	if t.death, err = w.Die(ctx, n); err != nil {
 		return t, fmt.Errorf("death: %w", err)
 	}
+
 	if t.join, err = w.Join(ctx, n); err != nil {
 		return t, fmt.Errorf("join: %w", err)
 	}
+
 	return t, nil
 }
 
@@ -104,11 +112,14 @@ func floor(ctx context.Context, w *world.World, n int) (t turnaround, err error)
 	if t.death, err = w.Raw(ctx, n, 0); err != nil {
 		return t, err
 	}
+
 	second, err := w.Raw(ctx, n, 0)
 	if err != nil {
 		return t, err
 	}
+
 	t.join = t.death.Plus(second)
+
 	return t, nil
 }
 
@@ -119,6 +130,7 @@ func rowsOf(objects int, values, floors []turnaround) []result.Row {
 		return result.Column(list, func(t turnaround) float64 { return what(which(t)) })
 	}
 	with := fmt.Sprintf("%d objects, %d shards", objects, threeShards)
+
 	return []result.Row{
 		{
 			ID: deathRow, Title: "objects moved per second after a shard's death, " + with, Unit: "objects/s",
@@ -157,17 +169,21 @@ func release(ctx context.Context, b *run.Bench, w *world.World) ([]result.Row, e
 		if err == nil && c.Mark == 0 {
 			err = fmt.Errorf("only %d objects had to move", c.Moved)
 		}
+
 		if err == nil {
 			_, err = w.Join(ctx, 1)
 		}
+
 		return c, err
 	}, func(ctx context.Context) (world.Cost, error) { return w.Raw(ctx, 1, thousand) })
 	if err != nil {
 		return nil, fmt.Errorf("release: %w", err)
 	}
+
 	of := result.Column[world.Cost]
 	first := func(c world.Cost) float64 { return c.First }
 	mark := func(c world.Cost) float64 { return c.Mark }
+
 	return []result.Row{
 		{
 			ID: firstRow, Title: "time from a Lease's release to the first moved object", Unit: "s",
@@ -188,19 +204,23 @@ func byShards(ctx context.Context, b *run.Bench) (rows []result.Row, series []re
 	rate := result.Series{ID: rateSeries, Title: "Objects moved per second after the death of a third of the shards", Over: result.OverShards, Unit: "objects/s"}
 	apiServer := result.Series{ID: apiServerSeries, Title: "API server CPU per moved object", Over: result.OverShards, Unit: "ms"}
 	cpu := result.Series{ID: cpuSeries, Title: "Rebalancer CPU per moved object", Over: result.OverShards, Unit: "ms"}
+
 	for i, size := range sizes {
 		values, floors, err := atSize(ctx, b.Share(len(sizes)-i).More(i == len(sizes)-1), size)
 		if err != nil {
 			return nil, nil, fmt.Errorf("%d shards: %w", size, err)
 		}
+
 		if i == len(sizes)-1 {
 			rows = append(rows, rowOfMany(size, values, floors))
 		}
+
 		x := float64(size)
 		rate.Points = append(rate.Points, result.Point{X: x, Values: result.Column(values, rateOf), Floor: result.Column(floors, rateOf)})
 		apiServer.Points = append(apiServer.Points, result.Point{X: x, Values: result.Column(values, apiServerOf), Floor: result.Column(floors, apiServerOf)})
 		cpu.Points = append(cpu.Points, result.Point{X: x, Values: result.Column(values, rebalancerOf)})
 	}
+
 	return rows, []result.Series{rate, apiServer, cpu}, nil
 }
 
@@ -226,17 +246,21 @@ func atSize(ctx context.Context, b *run.Bench, size int) (values, floors []world
 		return nil, nil, err
 	}
 	defer func() { err = errors.Join(err, w.Close(context.WithoutCancel(ctx))) }()
+
 	if err := w.Grow(ctx, run.Pick(b, 1000, 6000)); err != nil {
 		return nil, nil, err
 	}
+
 	least, err := w.Raw(ctx, dying(size), 0)
 	if err != nil {
 		return nil, nil, err
 	}
+
 	c, err := w.Die(ctx, dying(size))
 	if err != nil {
 		return nil, nil, err
 	}
 	b.Progress("%d shards: %v; floor: %v", size, c, least)
+
 	return []world.Cost{c}, []world.Cost{least}, nil
 }

@@ -42,16 +42,19 @@ func foreign(ctx context.Context, b *run.Bench) (rows []result.Row, series []res
 		many, more = 6, 40
 		ringName   = "load-strangers"
 	)
+
 	covered := make([]string, many)
 	for i := range covered {
 		if covered[i], err = b.System.Namespace(ctx, "load-covered", coveredMark); err != nil {
 			return nil, nil, err
 		}
 	}
+
 	first, err := b.System.Namespace(ctx, "a-left-out") // its name is the first one
 	if err != nil {
 		return nil, nil, err
 	}
+
 	fleet, err := b.Fleet(ctx, shards.Ring{
 		Name: ringName, Namespace: covered[0], Label: coveredMark,
 		Main: objects.Deployments, Controlled: []schema.GroupResource{objects.ConfigMaps.GroupResource()},
@@ -60,21 +63,26 @@ func foreign(ctx context.Context, b *run.Bench) (rows []result.Row, series []res
 		return nil, nil, err
 	}
 	defer func() { err = errors.Join(err, fleet.Close(context.WithoutCancel(ctx))) }()
+
 	if _, err := fleet.Join(ctx, 1); err != nil {
 		return nil, nil, err
 	}
+
 	others := make([]string, more)
 	for i := range others {
 		if others[i], err = b.System.Namespace(ctx, "z-left-out"); err != nil {
 			return nil, nil, err
 		}
 	}
+
 	if err := fleet.Declare(ctx); err != nil {
 		return nil, nil, err
 	}
+
 	if err := fleet.AwaitAssigned(ctx); err != nil {
 		return nil, nil, err
 	}
+
 	places := []struct{ id, title, namespace string }{
 		{leftOutRow, "a namespace that the ring leaves out", first},
 		{unnamedRow, "a namespace that it leaves out with more than 32 others", slices.Max(others)},
@@ -84,16 +92,19 @@ func foreign(ctx context.Context, b *run.Bench) (rows []result.Row, series []res
 		if !b.Wants(where.id) {
 			continue
 		}
+
 		values, err := strangers(ctx, b.Share(len(places)-i), where.namespace)
 		if err != nil {
 			return nil, nil, err
 		}
+
 		rows = append(rows, result.Row{
 			ID: where.id, Title: "rebalancer CPU per write of a ConfigMap in " + where.title, Unit: "ms", Values: values,
 			Judge: result.JudgeValue, Target: result.Target{Bound: result.AtMost, Value: perForeign, Unit: "ms"},
 			Notes: []string{"Less what it takes at rest. The ring shards Deployments, and ConfigMaps that these control."},
 		})
 	}
+
 	return rows, nil, nil
 }
 
@@ -103,6 +114,7 @@ func strangers(ctx context.Context, b *run.Bench, namespace string) (values []fl
 	if err := b.Objects.Create(ctx, batch); err != nil {
 		return nil, err
 	}
+
 	turn := 0
 	values, _, err = run.Rounds(ctx, b, func(ctx context.Context) (float64, error) {
 		resting, took, err := spent(ctx, b, func(context.Context) error { return nil })
@@ -111,13 +123,17 @@ func strangers(ctx context.Context, b *run.Bench, namespace string) (values []fl
 		}
 		turn++
 		body := fmt.Appendf(nil, `{"data":{"turn":"%d"}}`, turn)
+
 		busy, longer, err := spent(ctx, b, func(ctx context.Context) error { return b.Objects.Patch(ctx, batch, func(int) []byte { return body }) })
 		if err != nil {
 			return 0, err
 		}
+
 		own := busy.Seconds() - resting.Seconds()*longer.Seconds()/took.Seconds()
+
 		return own * 1000 / float64(batch.Count), nil
 	}, nil)
+
 	return values, errors.Join(err, b.Objects.Delete(context.WithoutCancel(ctx), batch))
 }
 
@@ -128,7 +144,9 @@ func spent(ctx context.Context, b *run.Bench, do func(context.Context) error) (c
 		if err := do(ctx); err != nil {
 			return err
 		}
+
 		return b.Pause(ctx, quiet)
 	})
+
 	return used[target.Rebalancer].CPU, b.Clock.Since(began), err
 }

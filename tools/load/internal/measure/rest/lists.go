@@ -20,22 +20,28 @@ func (m *multitude) list(ctx context.Context, size int) error {
 	if !m.bench.Wants(manyStreamed) {
 		return nil
 	}
+
 	for range run.Pick(m.bench, 1, 3) {
 		streamed, err := m.listed(ctx, size, m.stream)
 		if err != nil {
 			return err
 		}
+
 		m.lists.streamed = append(m.lists.streamed, streamed)
+
 		if size > pagesUpTo {
 			continue
 		}
+
 		paged, err := m.listed(ctx, size, m.pages)
 		if err != nil {
 			return err
 		}
+
 		m.lists.paged = append(m.lists.paged, paged)
 	}
 	m.bench.Progress("%d objects, a list: %.3g µs per object as a stream, %.3g in pages", size, m.lists.streamed, m.lists.paged)
+
 	return nil
 }
 
@@ -44,7 +50,9 @@ func (m *multitude) listed(ctx context.Context, size int, list func(context.Cont
 	if err := m.bench.Local.Calm(ctx); err != nil {
 		return 0, err
 	}
+
 	seen := 0
+
 	used, err := m.bench.Local.Usage().During(func() (err error) {
 		seen, err = list(ctx)
 		return err
@@ -52,9 +60,11 @@ func (m *multitude) listed(ctx context.Context, size int, list func(context.Cont
 	if err != nil {
 		return 0, err
 	}
+
 	if seen < size {
 		return 0, fmt.Errorf("a list has %d of %d objects", seen, size)
 	}
+
 	return float64(used[target.APIServer].CPU) / float64(time.Microsecond) / float64(seen), nil
 }
 
@@ -68,9 +78,11 @@ func (m *multitude) stream(ctx context.Context) (seen int, err error) {
 	}
 	defer func() {
 		w.Stop()
+
 		for range w.ResultChan() { // else whoever fills it waits for ever
 		}
 	}()
+
 	for event := range w.ResultChan() {
 		o, ok := event.Object.(*metav1.PartialObjectMetadata)
 		switch {
@@ -82,18 +94,21 @@ func (m *multitude) stream(ctx context.Context) (seen int, err error) {
 			return seen, nil
 		}
 	}
+
 	return 0, errors.New("list objects as a stream: the API server has ended it")
 }
 
 // pages lists all objects in pages, as large as those of the rebalancer.
 func (m *multitude) pages(ctx context.Context) (seen int, err error) {
 	const size = 1000
+
 	options := metav1.ListOptions{Limit: size}
 	for {
 		page, err := m.bench.Objects.Metadata.Resource(objects.ConfigMaps.GroupVersionResource).Namespace(m.world.Ring.Namespace).List(ctx, options)
 		if err != nil {
 			return 0, fmt.Errorf("list objects in pages: %w", err)
 		}
+
 		seen += len(page.Items)
 		if options.Continue = page.Continue; options.Continue == "" {
 			return seen, nil

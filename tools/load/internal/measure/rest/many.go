@@ -73,18 +73,23 @@ func many(ctx context.Context, b *run.Bench) (rows []result.Row, series []result
 	if b.Scale == run.Million {
 		sizes[len(sizes)-1] = 1_000_000
 	}
+
 	w, err := world.Open(ctx, b, "load-many", count)
 	if err != nil {
 		return nil, nil, err
 	}
+
 	defer func() { err = errors.Join(err, w.Close(context.WithoutCancel(ctx))) }()
+
 	m := &multitude{growth: newGrowth(b, w, sizes), shards: count, moved: map[int]movement{}, peaks: map[string]float64{}}
 	for i, size := range sizes {
 		if err := m.with(ctx, size, i == len(sizes)-1); err != nil {
 			return nil, nil, fmt.Errorf("%d objects: %w", size, err)
 		}
 	}
+
 	all := slices.Concat(m.restRows(manyPrefix, m.title()), m.moveRows(), m.passRows(), m.memoryRows())
+
 	return slices.DeleteFunc(all, func(r result.Row) bool { return len(r.Values) == 0 }), nil, nil
 }
 
@@ -95,29 +100,35 @@ func (m *multitude) with(ctx context.Context, size int, most bool) error {
 		return err
 	}
 	m.bench.Progress("%d objects: made in %.1f s", size, m.bench.Clock.Since(began).Seconds())
+
 	apart := "--settle-period=" + m.settle(size).String()
 	if size == compared {
 		if err := m.world.Restart(ctx, apart); err != nil {
 			return err
 		}
 	}
+
 	if most || size == 0 {
 		// The whole of the budget has an audit follow a minute after the services have begun, not the hour after.
 		if err := m.world.Restart(ctx, "--audit-budget=1"); err != nil {
 			return err
 		}
+
 		if err := m.atRest(ctx, size); err != nil {
 			return err
 		}
 	}
+
 	if size == 0 {
 		m.empty = m.apart[0][target.APIServer].memory
 		return nil
 	}
+
 	if most {
 		if err := m.list(ctx, size); err != nil {
 			return err
 		}
+
 		if err := m.audit(ctx, size); err != nil {
 			return err
 		}
@@ -126,12 +137,15 @@ func (m *multitude) with(ctx context.Context, size int, most bool) error {
 			return err
 		}
 	}
+
 	if err := m.move(ctx, size, most); err != nil {
 		return err
 	}
+
 	if most {
 		return m.memory()
 	}
+
 	return nil
 }
 
@@ -141,21 +155,26 @@ func (m *multitude) move(ctx context.Context, size int, join bool) (err error) {
 	if now.least, err = m.world.Raw(ctx, 1, 0); err != nil {
 		return err
 	}
+
 	if now.died, err = m.world.DieAndRest(ctx, 1); err != nil {
 		return err
 	}
+
 	idle := m.idle() / float64(size) * 1000
 	now.died.Pass -= idle * now.died.PassTook
 	now.died.Rest -= idle * now.died.RestTook
 	m.bench.Progress("%d objects, a death: %v; what else had to move: %.1f µs per object, %.1f s; pass: %.1f, %.1f s; floor: %v", size, now.died,
 		now.died.Rest, now.died.RestTook, now.died.Pass, now.died.PassTook, now.least)
+
 	if join {
 		if now.joined, err = m.world.Join(ctx, 1); err != nil {
 			return err
 		}
 		m.bench.Progress("%d objects, a join: %v; and %.1f s until all had been gone over", size, now.joined, now.joined.PassTook)
 	}
+
 	m.moved[size] = now
+
 	return nil
 }
 
@@ -177,33 +196,41 @@ func (m *multitude) audit(ctx context.Context, size int) error {
 	if m.bench.Scale == run.Small && !m.bench.Asked(manyAudit) || !m.bench.Wants(manyAudit) {
 		return nil
 	}
+
 	const (
 		look, patience = 200 * time.Millisecond, 3 * time.Minute
 		// Of each object the rebalancer receives more than so many bytes; at rest it receives fewer than quiet between looks, and an
 		// audit is over after so many looks.
 		each, quiet, over = 20, 8 << 10, 5
 	)
+
 	reader, began := m.bench.Local.Usage(), m.bench.Clock.Now()
+
 	before, err := reader.Read()
 	if err != nil {
 		return err
 	}
+
 	last, still, from := before, 0, began
 	for m.bench.Clock.Since(began) < patience {
 		if err := m.bench.Pause(ctx, look); err != nil {
 			return err
 		}
+
 		now, err := reader.Read()
 		if err != nil {
 			return err
 		}
+
 		received := now[target.Rebalancer].Received - before[target.Rebalancer].Received
 		if now[target.Rebalancer].Received-last[target.Rebalancer].Received > quiet {
 			still = 0
 		} else {
 			still++
 		}
+
 		last = now
+
 		switch {
 		case still < over:
 		case received > each*int64(size):
@@ -212,11 +239,13 @@ func (m *multitude) audit(ctx context.Context, size int) error {
 			cpu -= time.Duration(m.idle() * took.Seconds() * float64(time.Millisecond))
 			m.audits = append(m.audits, float64(cpu)/float64(time.Microsecond)/float64(size))
 			m.bench.Progress("%d objects, an audit: %.1f µs per object, %.1f s", size, m.audits[0], took.Seconds())
+
 			return nil
 		default: // it has not begun
 			before, from = now, m.bench.Clock.Now()
 		}
 	}
+
 	return fmt.Errorf("no audit in %s", patience)
 }
 
@@ -226,10 +255,13 @@ func (m *multitude) memory() error {
 	if err != nil {
 		return err
 	}
+
 	for name, u := range used {
 		m.peaks[name] = float64(u.PeakMemory) / mebibyte
 	}
+
 	m.grown = m.apart[m.most()][target.APIServer].memory - m.empty
+
 	return nil
 }
 
@@ -243,7 +275,9 @@ func (m *multitude) moveRows() []result.Row {
 	now := m.moved[m.most()]
 	twice := now.least.Plus(now.least)
 	one := func(v float64) []float64 { return []float64{v} }
+
 	const raw = "raw metadata PATCH, same concurrency"
+
 	return []result.Row{
 		{
 			ID: manyDeath, Title: "objects moved per second after a shard's death, " + m.title(), Unit: "objects/s",
@@ -292,6 +326,7 @@ func (m *multitude) passRows() []result.Row {
 			Values: m.audits, Judge: result.JudgeValue, Target: result.Target{Bound: result.AtMost, Value: perObject, Unit: "µs"}, Notes: []string{note, m.pace()},
 		},
 	}
+
 	return append(rows, result.Row{
 		ID: manyStreamed, Title: "API server CPU to list the metadata of " + with + " objects as a stream, per object", Unit: "µs",
 		Values: m.lists.streamed, FloorTitle: "in pages of 1,000", Floor: m.lists.paged, Judge: m.judgeLists(),
@@ -303,13 +338,16 @@ func (m *multitude) judgeLists() string {
 	if len(m.lists.paged) > 0 {
 		return result.JudgeRatio
 	}
+
 	return result.JudgeValue
 }
 
 // pace says how often audits come by default.
 func (m *multitude) pace() string {
 	const budget = 0.01
+
 	every := max(time.Minute, time.Duration(float64(m.most())*perObject/budget)*time.Microsecond)
+
 	return fmt.Sprintf("By default an audit of so many objects comes every %s: %d µs of each, and %g%% of a core, are budgeted.", every.Round(time.Second), perObject, budget*100)
 }
 
@@ -317,11 +355,13 @@ func (m *multitude) memoryRows() []result.Row {
 	if len(m.peaks) == 0 {
 		return nil
 	}
+
 	peaks := make([]string, 0, len(m.peaks))
 	for name, mib := range m.peaks {
 		peaks = append(peaks, fmt.Sprintf("%s %.1f MiB", name, mib))
 	}
 	slices.Sort(peaks)
+
 	return []result.Row{
 		{
 			ID: manyPeak, Title: "rebalancer memory at its peak, from its start through a death and a join, " + m.title(), Unit: "MiB",

@@ -91,17 +91,20 @@ func byObjects(ctx context.Context, b *run.Bench) (rows []result.Row, series []r
 		return nil, nil, err
 	}
 	defer func() { err = errors.Join(err, w.Close(context.WithoutCancel(ctx))) }()
+
 	g := newGrowth(b, w, run.Pick(b, []int{0, 500, 2500}, []int{0, 1000, 10_000, 200_000}))
 	for _, size := range g.sizes {
 		if err := g.at(ctx, size); err != nil {
 			return nil, nil, fmt.Errorf("%d objects: %w", size, err)
 		}
 	}
+
 	for _, id := range []string{restSeries, memorySeries, rateSeries, apiServerSeries, cpuSeries, passSeries, peakSeries} {
 		if s := g.series[id]; s != nil {
 			series = append(series, *s)
 		}
 	}
+
 	return g.rows(), series, nil
 }
 
@@ -114,14 +117,17 @@ func (g *growth) at(ctx context.Context, size int) error {
 	if err := g.world.Restart(ctx); err != nil {
 		return err
 	}
+
 	if g.bench.Wants(cpuRow, networkRow, memoryRow, requestsRow, restSeries, memorySeries) {
 		if err := g.atRest(ctx, size); err != nil {
 			return err
 		}
 	}
+
 	if size > 0 && g.bench.Wants(peakRow, rateSeries, apiServerSeries, cpuSeries, peakSeries, passSeries) {
 		return g.moving(ctx, size)
 	}
+
 	return nil
 }
 
@@ -133,42 +139,51 @@ func (g *growth) atRest(ctx context.Context, size int) error {
 		if err != nil {
 			return err
 		}
+
 		g.rest[size] = append(g.rest[size], all)
 		g.apart[size] = apart
 		g.point(restSeries, size, all.cpu, 0)
 		g.point(memorySeries, size, all.memory, 0)
 	}
 	g.bench.Progress("%d objects, at rest: %s", size, describe(g.apart[size]))
+
 	return nil
 }
 
 // look returns what the services use in one window, all together and each by itself.
 func (g *growth) look(ctx context.Context, window time.Duration) (all sample, apart map[string]sample, err error) {
 	s, clock := g.bench.System, g.bench.Clock
+
 	requests := map[string]int{}
 	for _, name := range target.Services {
 		if requests[name], err = s.Requests(ctx, name); err != nil {
 			return all, nil, err
 		}
 	}
+
 	began := clock.Now()
+
 	used, err := g.bench.Local.Usage().During(func() error { return g.bench.Pause(ctx, window) })
 	if err != nil {
 		return all, nil, err
 	}
+
 	seconds := clock.Since(began).Seconds()
 	apart = map[string]sample{target.APIServer: sampleOf(used[target.APIServer], seconds)}
+
 	for _, name := range target.Services {
 		now, err := s.Requests(ctx, name)
 		if err != nil {
 			return all, nil, err
 		}
+
 		one := sampleOf(used[name], seconds)
 		one.requests = float64(now-requests[name]) / seconds
 		apart[name] = one
 		all.cpu, all.network = all.cpu+one.cpu, all.network+one.network
 		all.memory, all.requests = all.memory+one.memory, all.requests+one.requests
 	}
+
 	return all, apart, nil
 }
 
@@ -185,6 +200,7 @@ func (g *growth) moving(ctx context.Context, size int) error {
 	if err != nil {
 		return err
 	}
+
 	died, err := g.world.Die(ctx, 1)
 	if err != nil {
 		return err
@@ -194,21 +210,26 @@ func (g *growth) moving(ctx context.Context, size int) error {
 	g.point(apiServerSeries, size, died.APIServer, least.APIServer)
 	g.point(cpuSeries, size, died.Rebalancer, 0)
 	g.point(passSeries, size, died.Pass, 0)
+
 	reader := g.bench.Local.Usage()
 	if err := reader.ResetPeaks(); err != nil {
 		return err
 	}
+
 	joined, err := g.world.Join(ctx, 1)
 	if err != nil {
 		return err
 	}
+
 	used, err := reader.Read()
 	if err != nil {
 		return err
 	}
+
 	g.peak = float64(used[target.Rebalancer].PeakMemory) / mebibyte
 	g.bench.Progress("%d objects, a join: %v; peak of the rebalancer's memory: %.1f MiB", size, joined, g.peak)
 	g.point(peakSeries, size, g.peak, 0)
+
 	return nil
 }
 
@@ -230,10 +251,13 @@ func (g *growth) point(id string, size int, value, floor float64) {
 		s = &result.Series{ID: id, Title: titles[id][0], Over: result.OverObjects, Unit: titles[id][1]}
 		g.series[id] = s
 	}
+
 	if n := len(s.Points); n == 0 || s.Points[n-1].X != float64(size) {
 		s.Points = append(s.Points, result.Point{X: float64(size)})
 	}
+
 	last := &s.Points[len(s.Points)-1]
+
 	last.Values = append(last.Values, value)
 	if floor != 0 {
 		last.Floor = append(last.Floor, floor)
@@ -244,6 +268,7 @@ func (g *growth) point(id string, size int, value, floor float64) {
 func (g *growth) restRows(prefix, with string) (rows []result.Row) {
 	most := g.sizes[len(g.sizes)-1]
 	title := "the services at rest with " + with + ": "
+
 	notes := []string{fmt.Sprintf("Of all four services together, each newly started. With %d: %s. With 0: %s.", most, describe(g.apart[most]), describe(g.apart[0]))}
 	for _, kind := range []struct {
 		id, what, unit, prior string
@@ -261,15 +286,18 @@ func (g *growth) restRows(prefix, with string) (rows []result.Row) {
 		for i, s := range g.rest[most] {
 			row.Values, row.Floor = append(row.Values, kind.of(s)), append(row.Floor, kind.of(g.rest[0][i]))
 		}
+
 		if len(row.Values) > 0 {
 			rows = append(rows, row)
 		}
 	}
+
 	return rows
 }
 
 func (g *growth) rows() []result.Row {
 	most := figure.Number(float64(g.sizes[len(g.sizes)-1]))
+
 	rows := g.restRows("", most+" objects")
 	if g.peak > 0 {
 		rows = append(rows, result.Row{
@@ -278,6 +306,7 @@ func (g *growth) rows() []result.Row {
 			Target: result.Target{Bound: result.AtMost, Value: 128, Unit: "MiB"},
 		})
 	}
+
 	return rows
 }
 
@@ -287,5 +316,6 @@ func describe(apart map[string]sample) string {
 		parts = append(parts, fmt.Sprintf("%s %.2f ms/s, %.2f KiB/s, %.1f MiB, %.2f requests/s", name, s.cpu, s.network, s.memory, s.requests))
 	}
 	slices.Sort(parts)
+
 	return strings.Join(parts, "; ")
 }

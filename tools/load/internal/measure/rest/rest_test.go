@@ -19,6 +19,7 @@ func TestRowsCompareTheMostObjectsWithNone(t *testing.T) {
 		peak: 77,
 	}
 	met := map[string]bool{}
+
 	for _, row := range g.rows() {
 		require.NoError(t, row.Check())
 		met[row.ID] = row.Met()

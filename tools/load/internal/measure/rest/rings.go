@@ -38,40 +38,50 @@ func rings(ctx context.Context, b *run.Bench) (rows []result.Row, series []resul
 			return nil, nil, err
 		}
 	}
+
 	if b.Wants(ringsFairRow) {
 		row, err := fairness(ctx, b)
 		if err != nil {
 			return nil, nil, err
 		}
+
 		rows = append(rows, row)
 	}
+
 	return rows, nil, nil
 }
 
 func crowded(ctx context.Context, b *run.Bench) (rows []result.Row, err error) {
 	count, each := run.Pick(b, 10, 100), 300
+
 	alone, err := atRestNow(ctx, b)
 	if err != nil {
 		return nil, err
 	}
+
 	crowd, err := world.OpenCrowd(ctx, b, world.Size{Name: "load-rings", Rings: count, Shards: ringShards})
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, crowd.Close(context.WithoutCancel(ctx))) }()
+
 	if err := crowd.Grow(ctx, each); err != nil {
 		return nil, err
 	}
+
 	together, err := atRestNow(ctx, b)
 	if err != nil {
 		return nil, err
 	}
+
 	var values, floors []world.Cost
+
 	if b.Wants(ringsDeathRow, ringsMoveRow) {
 		least, err := crowd.Raw(ctx)
 		if err != nil {
 			return nil, err
 		}
+
 		died, err := crowd.Die(ctx)
 		if err != nil {
 			return nil, err
@@ -79,6 +89,7 @@ func crowded(ctx context.Context, b *run.Bench) (rows []result.Row, err error) {
 		b.Progress("%d rings, a death in each: %v; floor: %v", count, died, least)
 		values, floors = []world.Cost{died}, []world.Cost{least}
 	}
+
 	return append(ringRestRows(count, alone, together), ringDeathRows(count, values, floors)...), nil
 }
 
@@ -90,8 +101,10 @@ func atRestNow(ctx context.Context, b *run.Bench) (all []sample, err error) {
 			return nil, err
 		}
 		b.Progress("at rest: %s", describe(apart))
+
 		all = append(all, one)
 	}
+
 	return all, nil
 }
 
@@ -100,10 +113,12 @@ func ringRestRows(count int, alone, together []sample) []result.Row {
 		for i := range together {
 			values = append(values, (what(together[i])-what(alone[i]))/float64(count))
 		}
+
 		return values
 	}
 	title := fmt.Sprintf("the services at rest with %d rings of %d shards: ", count, ringShards)
 	note := "Of all four services, less what they use without a ring, per ring. Each ring is audited once a minute."
+
 	return []result.Row{
 		{
 			ID: ringsCPURow, Title: title + "CPU per ring", Unit: "ms/s", Values: per(func(s sample) float64 { return s.cpu }),
@@ -119,6 +134,7 @@ func ringRestRows(count int, alone, together []sample) []result.Row {
 func ringDeathRows(count int, values, floors []world.Cost) []result.Row {
 	of := result.Column[world.Cost]
 	rate := func(c world.Cost) float64 { return c.Rate }
+
 	return []result.Row{
 		{
 			ID: ringsDeathRow, Title: fmt.Sprintf("objects moved per second when a shard dies in each of %d rings", count), Unit: "objects/s",
@@ -142,20 +158,25 @@ func fairness(ctx context.Context, b *run.Bench) (row result.Row, err error) {
 		return row, err
 	}
 	defer func() { err = errors.Join(err, large.Close(context.WithoutCancel(ctx))) }()
+
 	small, err := world.Open(ctx, b, "load-single", shardCount)
 	if err != nil {
 		return row, err
 	}
+
 	defer func() { err = errors.Join(err, small.Close(context.WithoutCancel(ctx))) }()
+
 	many := run.Pick(b, 3000, 20_000)
 	if err := errors.Join(large.Grow(ctx, many), small.Grow(ctx, 1)); err != nil {
 		return row, err
 	}
+
 	alone := func(ctx context.Context) (float64, error) {
 		took, err := small.Orphan(ctx, nil)
 		if err == nil {
 			err = small.AwaitConverged(ctx, "")
 		}
+
 		return took.Seconds(), err
 	}
 	values, floors, err := run.Rounds(ctx, b, func(ctx context.Context) (took float64, err error) {
@@ -166,8 +187,10 @@ func fairness(ctx context.Context, b *run.Bench) (row result.Row, err error) {
 		if err == nil {
 			err = large.AwaitConverged(ctx, "")
 		}
+
 		return took, err
 	}, alone)
+
 	return result.Row{
 		ID: ringsFairRow, Title: fmt.Sprintf("time until the only object of a ring has moved, while another ring moves %s or more", figure.Number(float64(many/shardCount))),
 		Unit: "s", Values: values, FloorTitle: "while nothing else happens", Floor: floors, Judge: result.JudgeValue,

@@ -35,16 +35,19 @@ type Size struct {
 // OpenCrowd declares many rings without objects. Close removes them.
 func OpenCrowd(ctx context.Context, b *run.Bench, size Size) (c *Crowd, err error) {
 	c = &Crowd{Worlds: make([]*World, size.Rings), bench: b}
+
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, c.Close(context.WithoutCancel(ctx)))
 		}
 	}()
+
 	return c, objects.Each(ctx, size.Rings, openers, func(_ context.Context, i int) error {
 		w, err := Open(ctx, b, size.Name+"-"+strconv.Itoa(i), size.Shards) // what goes on until it is closed outlasts the call that this is
 		if err == nil {
 			c.Worlds[i] = w
 		}
+
 		return err
 	})
 }
@@ -56,8 +59,10 @@ func (c *Crowd) Close(ctx context.Context) error {
 		if w := c.Worlds[i]; w != nil {
 			errs[i] = w.Close(ctx)
 		}
+
 		return nil
 	})
+
 	return errors.Join(errs...)
 }
 
@@ -85,14 +90,17 @@ type orphans struct {
 // first returns the objects of the first shard of each ring that has any, and how many they are.
 func (c *Crowd) first(ctx context.Context) (found []orphans, count int, err error) {
 	found = make([]orphans, len(c.Worlds))
+
 	err = objects.Each(ctx, len(c.Worlds), openers, func(ctx context.Context, i int) error {
 		shard, list, err := c.Worlds[i].firstUsed(ctx)
 		found[i] = orphans{c.Worlds[i], shard, list}
+
 		return err
 	})
 	for _, o := range found {
 		count += len(o.list)
 	}
+
 	return found, count, err
 }
 
@@ -102,6 +110,7 @@ func (c *Crowd) Die(ctx context.Context) (Cost, error) {
 	if err != nil {
 		return Cost{}, err
 	}
+
 	return c.watched(ctx, count, func(ctx context.Context) error {
 		return objects.Each(ctx, len(theirs), run.Concurrency, func(ctx context.Context, i int) error {
 			return theirs[i].world.Lose(ctx, theirs[i].shard)
@@ -115,18 +124,23 @@ func (c *Crowd) Raw(ctx context.Context) (Cost, error) {
 	if err != nil {
 		return Cost{}, err
 	}
+
 	type one struct {
 		world *World
 		object
 	}
+
 	var all []one
+
 	for _, o := range theirs {
 		for _, object := range o.list {
 			all = append(all, one{o.world, object})
 		}
 	}
+
 	w := c.Worlds[0]
 	turn := w.turn()
+
 	return c.watched(ctx, count, func(ctx context.Context) error {
 		return objects.Each(ctx, len(all), run.Concurrency, func(ctx context.Context, i int) error {
 			return w.patch(ctx, all[i].world.Ring.Namespace, all[i].object, turn)
@@ -140,31 +154,41 @@ func (c *Crowd) watched(ctx context.Context, count int, action func(context.Cont
 	if err != nil {
 		return Cost{}, err
 	}
+
 	seen, err := observe(ctx, c.bench, watching{kind: objects.ConfigMaps, version: version, alters: true, count: count})
 	if err != nil {
 		return Cost{}, err
 	}
 	defer seen.stop()
+
 	if err := c.Worlds[0].calm(ctx); err != nil {
 		return Cost{}, err
 	}
+
 	var times times
+
 	began := c.bench.Clock.Now()
+
 	used, err := c.bench.Local.Usage().During(func() (err error) {
 		if err := action(ctx); err != nil {
 			return err
 		}
+
 		times, err = seen.await(ctx, count)
+
 		return err
 	})
 	if err != nil {
 		return Cost{}, err
 	}
+
 	cost := Cost{Moved: count, Rate: float64(count) / times.last.Sub(began).Seconds(), First: times.first.Sub(began).Seconds(), CPU: map[string]float64{}}
 	for name, u := range used {
 		cost.CPU[name] = float64(u.CPU) / float64(time.Millisecond) / float64(count)
 	}
+
 	cost.APIServer, cost.Rebalancer = cost.CPU[target.APIServer], cost.CPU[target.Rebalancer]
+
 	return cost, c.AwaitConverged(ctx)
 }
 
@@ -174,6 +198,7 @@ func (c *Crowd) version(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("list an object: %w", err)
 	}
+
 	return list.ResourceVersion, nil
 }
 
@@ -185,6 +210,7 @@ func (w *World) firstUsed(ctx context.Context) (shard string, list []object, err
 			return shard, list, err
 		}
 	}
+
 	return "", nil, fmt.Errorf("no shard of ring %s has an object", w.Ring.Name)
 }
 
@@ -195,30 +221,39 @@ func (w *World) Orphan(ctx context.Context, begun func(context.Context) error) (
 	if err != nil {
 		return 0, err
 	}
+
 	label := in(v1alpha1.ShardLabel(w.Ring.Name), []string{shard})
+
 	_, version, err := w.list(ctx, label)
 	if err != nil {
 		return 0, err
 	}
+
 	what := watching{kind: objects.ConfigMaps, namespace: w.Ring.Namespace, selector: label, version: version, leaves: true}
+
 	seen, err := observe(ctx, w.bench, what)
 	if err != nil {
 		return 0, err
 	}
 	defer seen.stop()
+
 	began := w.bench.Clock.Now()
 	if err := w.Lose(ctx, shard); err != nil {
 		return 0, err
 	}
+
 	times, err := seen.await(ctx, 1)
 	if err != nil {
 		return 0, err
 	}
+
 	if begun != nil {
 		if err := begun(ctx); err != nil {
 			return 0, err
 		}
 	}
+
 	_, err = seen.await(ctx, len(list))
+
 	return times.first.Sub(began), err
 }

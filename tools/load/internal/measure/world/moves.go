@@ -83,12 +83,16 @@ func (w *World) lose(ctx context.Context, n int, what watching, lose func(contex
 	if n >= len(held) {
 		return Cost{}, fmt.Errorf("%d of %d shards cannot leave: one has to stay", n, len(held))
 	}
+
 	selector := in(v1alpha1.ShardLabel(w.Ring.Name), held[:n])
+
 	theirs, version, err := w.list(ctx, selector)
 	if err != nil {
 		return Cost{}, err
 	}
+
 	what.selector, what.version, what.leaves, what.count, what.changes = selector, version, true, len(theirs), true
+
 	return w.watched(ctx, what, func(ctx context.Context) (int, error) {
 		return len(theirs), objects.Each(ctx, n, run.Concurrency, func(ctx context.Context, i int) error { return lose(ctx, held[i]) })
 	})
@@ -98,15 +102,19 @@ func (w *World) lose(ctx context.Context, n int, what watching, lose func(contex
 // the ring is settled.
 func (w *World) Join(ctx context.Context, n int) (Cost, error) {
 	label := v1alpha1.ShardLabel(w.Ring.Name)
+
 	_, version, err := w.list(ctx, label+"=nobody")
 	if err != nil {
 		return Cost{}, err
 	}
+
 	ring, err := w.Read(ctx)
 	if err != nil {
 		return Cost{}, err
 	}
+
 	what := watching{selector: label + " notin (" + join(w.Held()) + ")," + label, version: version, changes: true}
+
 	return w.watched(ctx, what, func(ctx context.Context) (int, error) {
 		names, err := w.Fleet.Join(ctx, n)
 		if err != nil {
@@ -116,7 +124,9 @@ func (w *World) Join(ctx context.Context, n int) (Cost, error) {
 		if err := w.AwaitConverged(ctx, shards.Fingerprint(ring)); err != nil {
 			return 0, err
 		}
+
 		theirs, _, err := w.list(ctx, in(label, names))
+
 		return len(theirs), err
 	})
 }
@@ -130,6 +140,7 @@ func (c Cost) Plus(next Cost) Cost {
 	for name, cpu := range next.CPU {
 		sum.CPU[name] += cpu
 	}
+
 	return sum
 }
 
@@ -138,15 +149,19 @@ func (c Cost) Plus(next Cost) Cost {
 func (w *World) Raw(ctx context.Context, n, limit int) (Cost, error) {
 	held := w.Held()
 	selector := in(v1alpha1.ShardLabel(w.Ring.Name), held[:min(n, len(held))])
+
 	list, version, err := w.list(ctx, selector)
 	if err != nil {
 		return Cost{}, err
 	}
+
 	if limit > 0 && limit < len(list) {
 		list = list[:limit]
 	}
+
 	turn := w.turn()
 	before := turnLabel + " notin (" + turn + ")"
+
 	return w.watched(ctx, watching{selector: selector + "," + before, version: version, leaves: true, count: len(list), mark: len(list)}, func(ctx context.Context) (int, error) {
 		return len(list), objects.Each(ctx, len(list), run.Concurrency, func(ctx context.Context, i int) error {
 			return w.patch(ctx, w.Ring.Namespace, list[i], turn)
@@ -166,6 +181,7 @@ func (w *World) patch(ctx context.Context, namespace string, o object, turn stri
 	if err != nil {
 		return fmt.Errorf("encode a patch: %w", err)
 	}
+
 	return w.raw.Do(ctx, objects.Request{
 		Method: http.MethodPatch, Path: objects.ConfigMaps.Path(namespace, o.name),
 		ContentType: string(types.MergePatchType), Accept: metadataOnly, Body: body,
@@ -175,64 +191,80 @@ func (w *World) patch(ctx context.Context, namespace string, o object, turn stri
 // watched does what makes objects move, sees them do so, and returns what it took. The action returns how many objects that are.
 func (w *World) watched(ctx context.Context, what watching, action func(context.Context) (int, error)) (Cost, error) {
 	what.kind, what.namespace = objects.ConfigMaps, w.Ring.Namespace
+
 	seen, err := observe(ctx, w.bench, what)
 	if err != nil {
 		return Cost{}, err
 	}
 	defer seen.stop()
+
 	if err := w.calm(ctx); err != nil {
 		return Cost{}, err
 	}
+
 	ring, err := w.Read(ctx)
 	if err != nil {
 		return Cost{}, err
 	}
+
 	before, err := w.bench.Local.Usage().Read()
 	if err != nil {
 		return Cost{}, err
 	}
+
 	began := w.bench.Clock.Now()
+
 	n, err := action(ctx)
 	if err != nil {
 		return Cost{}, err
 	}
+
 	if n == 0 {
 		return Cost{}, errors.New("no object had to move: there are too few for so many shards")
 	}
+
 	times, err := seen.await(ctx, n)
 	if err != nil {
 		return Cost{}, err
 	}
+
 	after, err := w.bench.Local.Usage().Read()
 	if err != nil {
 		return Cost{}, err
 	}
+
 	moved, calmed, restTook := after, after, 0.0
 	if what.rests {
 		if after, err = w.rest(ctx); err != nil {
 			return Cost{}, err
 		}
+
 		restTook = w.bench.Clock.Since(times.last).Seconds()
 		// A Go process collects its garbage every two minutes, whatever it does: with a million objects in memory, that is as much work
 		// as the pass, and would hit some passes by chance.
 		if err := w.bench.Local.Calm(ctx); err != nil {
 			return Cost{}, err
 		}
+
 		if calmed, err = w.bench.Local.Usage().Read(); err != nil {
 			return Cost{}, err
 		}
 	}
+
 	old := ""
 	if what.changes {
 		old = shards.Fingerprint(ring)
 	}
+
 	if err := w.AwaitConverged(ctx, old); err != nil {
 		return Cost{}, err
 	}
+
 	rested, err := w.bench.Local.Usage().Read()
 	if err != nil {
 		return Cost{}, err
 	}
+
 	c := Cost{
 		Moved: n, Rate: float64(n) / times.last.Sub(began).Seconds(), First: times.first.Sub(began).Seconds(),
 		CPU: map[string]float64{}, PassTook: w.bench.Clock.Since(times.last).Seconds() - restTook, RestTook: restTook,
@@ -240,11 +272,14 @@ func (w *World) watched(ctx context.Context, what watching, action func(context.
 	if !times.mark.IsZero() {
 		c.Mark = times.mark.Sub(began).Seconds()
 	}
+
 	for name, u := range usage.Difference(before, moved) {
 		c.CPU[name] = float64(u.CPU) / float64(time.Millisecond) / float64(n)
 	}
+
 	c.APIServer, c.Rebalancer = c.CPU[target.APIServer], c.CPU[target.Rebalancer]
 	c.Pass, c.Rest = w.each(usage.Difference(calmed, rested)), w.each(usage.Difference(moved, after))
+
 	return c, nil
 }
 
@@ -257,17 +292,21 @@ func (w *World) each(used map[string]usage.Usage) float64 {
 func (w *World) rest(ctx context.Context) (map[string]usage.Usage, error) {
 	// At rest it receives fewer than still bytes between two looks. The API server may take some looks to answer.
 	const look, looks, still = 200 * time.Millisecond, 15, 8 << 10
+
 	last, err := w.bench.Local.Usage().Read()
 	for n := 0; err == nil && n < looks; n++ {
 		if err := w.bench.Pause(ctx, look); err != nil {
 			return nil, err
 		}
+
 		var now map[string]usage.Usage
 		if now, err = w.bench.Local.Usage().Read(); err == nil && now[target.Rebalancer].Received-last[target.Rebalancer].Received > still {
 			n = -1
 		}
+
 		last = now
 	}
+
 	return last, err
 }
 
@@ -276,6 +315,7 @@ func (w *World) calm(ctx context.Context) error {
 	if err := w.bench.Local.Calm(ctx); err != nil {
 		return err
 	}
+
 	return w.bench.Pause(ctx, quiet)
 }
 
@@ -287,12 +327,15 @@ func (w *World) list(ctx context.Context, selector string) (list []object, versi
 		if err != nil {
 			return nil, "", fmt.Errorf("list the objects of ring %s: %w", w.Ring.Name, err)
 		}
+
 		for i := range page.Items {
 			list = append(list, object{name: page.Items[i].Name, version: page.Items[i].ResourceVersion})
 		}
+
 		if version == "" {
 			version = page.ResourceVersion
 		}
+
 		if options.Continue = page.Continue; options.Continue == "" {
 			return list, version, nil
 		}

@@ -77,14 +77,17 @@ func newObserver(ctx context.Context, what watching, clock interface{ Now() time
 	if err != nil {
 		return nil, fmt.Errorf("watch %s: %w", what.kind.Resource, err)
 	}
+
 	o := &observer{watching: w, counted: make(chan times, 1), ended: make(chan error, 1), clock: clock}
 	go o.follow(what)
+
 	return o, nil
 }
 
 // follow counts until the watch ends.
 func (o *observer) follow(what watching) {
 	var now times
+
 	for event := range o.watching.ResultChan() {
 		switch {
 		case event.Type == watch.Error:
@@ -93,16 +96,20 @@ func (o *observer) follow(what watching) {
 		case event.Type != what.counts():
 			continue
 		}
+
 		now.seen++
 		if now.seen == 1 {
 			now.first = o.clock.Now()
 		}
+
 		if now.seen == what.mark {
 			now.mark = o.clock.Now()
 		}
+
 		if what.count > 0 && now.seen < what.count {
 			continue
 		}
+
 		now.last = o.clock.Now()
 		select {
 		case <-o.counted:
@@ -117,6 +124,7 @@ func (o *observer) follow(what watching) {
 func (o *observer) await(ctx context.Context, n int) (times, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("%d objects have not moved in %s", n, patience))
 	defer cancel()
+
 	for o.latest.seen < n {
 		select {
 		case o.latest = <-o.counted:
@@ -126,6 +134,7 @@ func (o *observer) await(ctx context.Context, n int) (times, error) {
 			return times{}, context.Cause(ctx)
 		}
 	}
+
 	return o.latest, nil
 }
 

@@ -23,19 +23,24 @@ func (s *stepper) Now() time.Time {
 
 func following(what watching) (*watch.FakeWatcher, *observer) {
 	events := watch.NewFake()
+
 	o := &observer{watching: events, counted: make(chan times, 1), ended: make(chan error, 1), clock: &stepper{now: time.Unix(0, 0)}}
 	go o.follow(what)
+
 	return events, o
 }
 
 func TestObjectsThatLeaveAreCounted(t *testing.T) {
 	defer goleak.VerifyNone(t)
+
 	events, o := following(watching{leaves: true, count: 3, mark: 2})
 	object := &metav1.PartialObjectMetadata{}
 	events.Modify(object) // changed, and still selected
+
 	for range 3 {
 		events.Delete(object)
 	}
+
 	got, err := o.await(t.Context(), 3)
 	require.NoError(t, err)
 	require.Equal(t, times{seen: 3, first: time.Unix(1, 0), mark: time.Unix(2, 0), last: time.Unix(3, 0)}, got)
@@ -45,12 +50,15 @@ func TestObjectsThatLeaveAreCounted(t *testing.T) {
 
 func TestObjectsThatComeAreCountedAlsoIfNobodyKnowsHowMany(t *testing.T) {
 	defer goleak.VerifyNone(t)
+
 	events, o := following(watching{})
+
 	object := &metav1.PartialObjectMetadata{}
 	for range 5 {
 		events.Add(object)
 		events.Modify(object)
 	}
+
 	got, err := o.await(t.Context(), 5)
 	require.NoError(t, err)
 	require.Equal(t, 5, got.seen)
@@ -64,11 +72,13 @@ func TestObjectsThatComeAreCountedAlsoIfNobodyKnowsHowMany(t *testing.T) {
 
 func TestObjectsThatChangeAreCounted(t *testing.T) {
 	defer goleak.VerifyNone(t)
+
 	events, o := following(watching{alters: true, count: 1})
 	object := &metav1.PartialObjectMetadata{}
 	events.Add(object)
 	events.Delete(object)
 	events.Modify(object)
+
 	got, err := o.await(t.Context(), 1)
 	require.NoError(t, err)
 	require.Equal(t, 1, got.seen)
@@ -78,15 +88,18 @@ func TestObjectsThatChangeAreCounted(t *testing.T) {
 
 func TestEndOfTheWatchIsAnError(t *testing.T) {
 	defer goleak.VerifyNone(t)
+
 	events, o := following(watching{leaves: true, count: 1})
 	status := apierrors.NewResourceExpired("too old").Status()
 	events.Error(&status)
+
 	_, err := o.await(t.Context(), 1)
 	require.True(t, apierrors.IsResourceExpired(err), "%v", err)
 
 	events, o = following(watching{leaves: true, count: 1})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
+
 	_, err = o.await(ctx, 1)
 	require.ErrorIs(t, err, context.Canceled)
 	events.Stop()
@@ -112,6 +125,7 @@ func TestNothingIsMissedWhenAWatchEnds(t *testing.T) {
 
 			events := watch.NewFake()
 			watches <- events
+
 			object := &metav1.PartialObjectMetadata{}
 			object.ResourceVersion = "5"
 			events.Delete(object)

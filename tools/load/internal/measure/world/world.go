@@ -44,14 +44,18 @@ func Open(ctx context.Context, b *run.Bench, name string, size int) (w *World, e
 	if err != nil {
 		return nil, err
 	}
+
 	w = &World{bench: b, Fleet: fleet}
+
 	config, err := b.Local.As(ctx, v1alpha1.SystemNamespace, target.Rebalancer)
 	if err != nil {
 		return nil, err
 	}
+
 	if w.raw, err = objects.New(config, 1); err != nil {
 		return nil, err
 	}
+
 	if w.store, err = store.Open(b.Local.Etcd(), b.Objects); err != nil {
 		return nil, err
 	}
@@ -60,16 +64,20 @@ func Open(ctx context.Context, b *run.Bench, name string, size int) (w *World, e
 			err = errors.Join(err, w.Close(context.WithoutCancel(ctx)))
 		}
 	}()
+
 	if _, err := w.Fleet.Join(ctx, size); err != nil {
 		return w, err
 	}
+
 	if err := w.Declare(ctx); err != nil {
 		return w, err
 	}
+
 	w.drains = w.Acknowledge(ctx, run.Concurrency, objects.ConfigMaps)
 	if err := w.AwaitConverged(ctx, ""); err != nil {
 		return w, err
 	}
+
 	return w, nil
 }
 
@@ -80,10 +88,12 @@ func (w *World) Close(ctx context.Context) error {
 		errs = append(errs, w.drains.Stop())
 	}
 	w.raw.Close()
+
 	if !w.bench.Last() {
 		// Without objects, nothing has to be drained.
 		errs = append(errs, w.store.Clear(ctx, w.Ring.Namespace), w.Fleet.Close(ctx))
 	}
+
 	return errors.Join(append(errs, w.store.Close())...)
 }
 
@@ -101,14 +111,18 @@ func (w *World) Grow(ctx context.Context, total int) error {
 	if total <= first {
 		return nil
 	}
+
 	batch := w.batch(total)
+
 	owners, err := w.owners(ctx, batch, first)
 	if err != nil {
 		return err
 	}
+
 	label := v1alpha1.ShardLabel(w.Ring.Name)
 	batch.Labels = func(i int) map[string]string { return map[string]string{label: owners[i-first]} }
 	w.made = total // so that Close deletes what an error leaves
+
 	return w.store.Create(ctx, batch, first)
 }
 
@@ -119,11 +133,14 @@ func (w *World) owners(ctx context.Context, batch objects.Batch, first int) (own
 		return nil, fmt.Errorf("connect to the ring query service: %w", err)
 	}
 	defer func() { err = errors.Join(err, connection.Close()) }()
+
 	group, ctx := errgroup.WithContext(ctx)
+
 	stream, err := pb.NewDiagnosticsServiceClient(connection).LocateAll(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("ask where objects belong: %w", err)
 	}
+
 	owners = make([]string, batch.Count-first)
 	shared := map[string]string{} // one string for each shard
 	group.Go(func() error {
@@ -132,6 +149,7 @@ func (w *World) owners(ctx context.Context, batch objects.Batch, first int) (own
 				return fmt.Errorf("ask where objects belong: %w", err)
 			}
 		}
+
 		return stream.CloseSend()
 	})
 	group.Go(func() error {
@@ -140,19 +158,25 @@ func (w *World) owners(ctx context.Context, batch objects.Batch, first int) (own
 			if err != nil {
 				return fmt.Errorf("ask where objects belong: %w", err)
 			}
+
 			i, err := strconv.Atoi(answer.GetId())
+
 			locations := answer.GetAnswer().GetLocations()
 			if err != nil || i >= len(owners) || len(locations) != 1 || locations[0].GetShard() == "" {
 				return fmt.Errorf("ask where objects belong: got %v", answer)
 			}
+
 			shard := locations[0].GetShard()
 			if _, ok := shared[shard]; !ok {
 				shared[shard] = shard
 			}
+
 			owners[i] = shared[shard]
 		}
+
 		return nil
 	})
+
 	return owners, group.Wait() //nolint:wrapcheck // from here
 }
 
@@ -172,12 +196,15 @@ func (w *World) Restart(ctx context.Context, more ...string) error {
 	if err != nil {
 		return err
 	}
+
 	before := assignedSince(ring)
+
 	for _, name := range target.Services {
 		args := more
 		if name != target.Rebalancer {
 			args = nil
 		}
+
 		if err := w.bench.Local.Restart(ctx, name, args...); err != nil {
 			return err
 		}
@@ -187,6 +214,7 @@ func (w *World) Restart(ctx context.Context, more ...string) error {
 	if err != nil {
 		return err
 	}
+
 	return w.AwaitConverged(ctx, "")
 }
 
@@ -195,5 +223,6 @@ func assignedSince(ring *v1alpha1.ClusterRing) metav1.Time {
 	if c := meta.FindStatusCondition(ring.Status.Conditions, v1alpha1.ConditionAssigned); c != nil {
 		return c.LastTransitionTime
 	}
+
 	return metav1.Time{}
 }

@@ -1,0 +1,105 @@
+package webhook
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+)
+
+const (
+	// maxStreams limits the calls that one connection has in progress. An API server that has more of them waits.
+	maxStreams = 50
+	// maxHeaders is more than the headers of an API server have, by a factor of 10.
+	maxHeaders = 16 << 10
+	// idle is how long a connection may live without calls: as long as an API server keeps one.
+	idle = 90 * time.Second
+	// stopping limits how long the server waits for the calls in progress when it stops.
+	stopping = time.Minute
+)
+
+// Server serves the webhook with TLS, in every replica. It limits what a connection may hold: 50 calls, 16 KiB of headers, and 5
+// seconds for a handshake or for headers. controller-runtime's server has none of these limits, and no way to set them. It is a
+// manager.Runnable. The fields must not be changed after Start.
+type Server struct {
+	// Address to listen on, as host:port.
+	Address string
+	Handler http.Handler
+	// GetCertificate returns the serving certificate.
+	GetCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	// ClientCAs returns the CA certificates of clients. A client without a certificate that one of them has signed is refused. Nil:
+	// clients need no certificate.
+	ClientCAs func() *x509.CertPool
+	Log       logr.Logger
+
+	listening atomic.Bool
+}
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable: every replica serves.
+func (*Server) NeedLeaderElection() bool { return false }
+
+// Ready is a readiness check. It returns an error until the server listens. It is safe for concurrent use.
+func (s *Server) Ready(*http.Request) error {
+	if !s.listening.Load() {
+		return errors.New("the webhook does not listen yet")
+	}
+
+	return nil
+}
+
+// Start serves until ctx ends, and then until the calls in progress have their answers. It returns an error if it cannot listen.
+func (s *Server) Start(ctx context.Context) error {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.Address)
+	if err != nil {
+		return fmt.Errorf("listen for the webhook (--webhook-bind-address): %w", err)
+	}
+
+	s.listening.Store(true)
+
+	server := &manager.Server{
+		Name: "webhook", Server: s.http(ctx), Listener: tls.NewListener(listener, s.tls()), ShutdownTimeout: new(stopping),
+	}
+	if err := server.Start(ctx); err != nil {
+		return fmt.Errorf("serve the webhook: %w", err)
+	}
+
+	return nil
+}
+
+func (s *Server) http(ctx context.Context) *http.Server {
+	return &http.Server{
+		BaseContext:       func(net.Listener) context.Context { return ctx },
+		Handler:           s.Handler,
+		ReadHeaderTimeout: patience, // of handshakes, too
+		IdleTimeout:       idle,
+		MaxHeaderBytes:    maxHeaders,
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
+		// Whoever reaches the port can cause these messages.
+		ErrorLog: slog.NewLogLogger(logr.ToSlogHandler(s.Log.WithName("webhook")), slog.LevelDebug),
+	}
+}
+
+func (s *Server) tls() *tls.Config {
+	config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}, GetCertificate: s.GetCertificate}
+	if s.ClientCAs == nil {
+		return config
+	}
+
+	config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		current := config.Clone()
+		current.ClientAuth, current.ClientCAs = tls.RequireAndVerifyClientCert, s.ClientCAs()
+
+		return current, nil
+	}
+
+	return config
+}

@@ -1,0 +1,207 @@
+package webhook_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/stretchr/testify/require"
+
+	"github.com/clusterring/clusterring/services/assigner/webhook"
+	"github.com/clusterring/clusterring/services/internal/certtest"
+)
+
+// serve runs a server with a certificate of the authority until the test ends.
+func serve(t *testing.T, authority *certtest.Authority, handler http.Handler, clients func() *x509.CertPool) (address string) {
+	t.Helper()
+
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, free.Close())
+
+	address = free.Addr().String()
+	pair := authority.Server(t, 1, time.Time{}).TLS(t)
+	server := &webhook.Server{
+		Address: address, Handler: handler, ClientCAs: clients, Log: logr.Discard(),
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &pair, nil },
+	}
+	require.ErrorContains(t, server.Ready(nil), "does not listen yet")
+
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended := make(chan error, 1)
+
+	go func() { ended <- server.Start(ctx) }()
+
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-ended)
+	})
+	require.Eventually(t, func() bool { return server.Ready(nil) == nil }, 10*time.Second, time.Millisecond)
+
+	return address
+}
+
+// A flood on one connection waits at the client. It does not become goroutines and bodies in the server.
+func TestConnectionHasFewCallsInProgress(t *testing.T) {
+	authority := certtest.NewAuthority(t)
+
+	arrived, proceed := make(chan struct{}, 50), make(chan struct{})
+	address := serve(t, authority, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/held" {
+			arrived <- struct{}{}
+			<-proceed
+		}
+	}), nil)
+
+	conn, err := transport(t, authority).NewClientConn(t.Context(), "https", address)
+	require.NoError(t, err)
+
+	defer conn.Close()
+
+	get := func(path string) error {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address+path, http.NoBody)
+		if err != nil {
+			return err
+		}
+
+		res, err := conn.RoundTrip(req)
+		if err != nil {
+			return err
+		}
+
+		return res.Body.Close()
+	}
+
+	require.NoError(t, get("/")) // after this, the client knows the limit
+	require.Equal(t, 50, conn.Available())
+
+	answers := make(chan error, 50)
+
+	for range 50 {
+		go func() { answers <- get("/held") }()
+	}
+
+	for range 50 {
+		<-arrived
+	}
+
+	require.Zero(t, conn.Available())
+	close(proceed)
+
+	for range 50 {
+		require.NoError(t, <-answers)
+	}
+}
+
+// Clients that begin something and never end it are disconnected.
+func TestHandshakesAndHeadersHaveADeadline(t *testing.T) {
+	authority := certtest.NewAuthority(t)
+	address := serve(t, authority, http.NotFoundHandler(), nil)
+
+	dial := func(t *testing.T) net.Conn {
+		t.Helper()
+
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute))) //nolint:forbidigo // of a socket
+
+		return conn
+	}
+
+	for what, begin := range map[string]func(t *testing.T) net.Conn{
+		"handshake": dial,
+		"headers": func(t *testing.T) net.Conn {
+			t.Helper()
+
+			conn := tls.Client(dial(t), &tls.Config{RootCAs: authority.Pool(), ServerName: "127.0.0.1", MinVersion: tls.VersionTLS12})
+			_, err := conn.Write([]byte("GET / HTTP/1.1\r\nHost: a\r\n"))
+			require.NoError(t, err)
+
+			return conn
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+
+			_, err := io.ReadAll(begin(t))
+
+			require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "the server should end the connection")
+		})
+	}
+
+	t.Run("large headers", func(t *testing.T) {
+		t.Parallel()
+
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address, http.NoBody)
+		require.NoError(t, err)
+		req.Header.Set("Large", strings.Repeat("x", 64<<10))
+
+		res, err := transport(t, authority).RoundTrip(req)
+		if err != nil {
+			return // the connection was closed
+		}
+
+		defer res.Body.Close()
+
+		require.Equal(t, http.StatusRequestHeaderFieldsTooLarge, res.StatusCode)
+	})
+}
+
+// With the CA certificates of API servers, nobody else can call, and other CA certificates count as soon as they are known.
+func TestOnlyAPIServersMayCall(t *testing.T) {
+	authority, first, second := certtest.NewAuthority(t), certtest.NewAuthority(t), certtest.NewAuthority(t)
+
+	var pool atomic.Pointer[x509.CertPool]
+
+	pool.Store(first.Pool())
+
+	address := serve(t, authority, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), pool.Load)
+
+	call := func(pairs ...certtest.Pair) error {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address, http.NoBody)
+		require.NoError(t, err)
+
+		res, err := transport(t, authority, pairs...).RoundTrip(req)
+		if err == nil {
+			require.NoError(t, res.Body.Close())
+		}
+
+		return err
+	}
+
+	old, recent := first.Client(t, time.Time{}, "kube-apiserver"), second.Client(t, time.Time{}, "kube-apiserver")
+
+	require.NoError(t, call(old))
+	require.Error(t, call())
+	require.Error(t, call(recent))
+	require.Error(t, call(authority.Server(t, 2, time.Time{})))
+
+	pool.Store(second.Pool())
+	require.NoError(t, call(recent))
+	require.Error(t, call(old))
+}
+
+// transport has the certificates, if any, and connections of its own.
+func transport(t *testing.T, authority *certtest.Authority, pairs ...certtest.Pair) *http.Transport {
+	t.Helper()
+
+	config := &tls.Config{RootCAs: authority.Pool(), MinVersion: tls.VersionTLS12}
+	for _, pair := range pairs {
+		config.Certificates = append(config.Certificates, pair.TLS(t))
+	}
+
+	tr := &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: true}
+	t.Cleanup(tr.CloseIdleConnections)
+
+	return tr
+}
