@@ -108,7 +108,7 @@ func TestOnlyKnownClientsMayCall(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "ca.crt")
 
 	cmd := newCommand([]string{"--kubeconfig", f.ServiceKubeconfig(t, "assigner"), "--webhook-mode=url", "--webhook-url=https://127.0.0.1:1",
-		"--webhook-bind-address=" + freeAddress(t), "--metrics-bind-address=0", "--health-probe-bind-address=0", "--client-ca-file=" + file})
+		"--webhook-bind-address=" + localplane.FreeAddress(t), "--metrics-bind-address=0", "--health-probe-bind-address=0", "--client-ca-file=" + file})
 	require.ErrorContains(t, cmd.ExecuteContext(t.Context()), "--client-ca-file")
 
 	require.NoError(t, os.WriteFile(file, authority.PEM(), 0o600))

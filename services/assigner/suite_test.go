@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -84,16 +83,6 @@ func (b *syncBuffer) String() string {
 	return b.buf.String()
 }
 
-func freeAddress(t *testing.T) string {
-	t.Helper()
-
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	require.NoError(t, listener.Close())
-
-	return listener.Addr().String()
-}
-
 func newCommand(args []string) *cobra.Command {
 	cmd := assigner.NewCommand()
 	cmd.SetErr(&syncBuffer{})
@@ -106,7 +95,7 @@ func newCommand(args []string) *cobra.Command {
 func launch(t *testing.T, p *localplane.Plane, args ...string) *replica {
 	t.Helper()
 
-	webhook := freeAddress(t)
+	webhook := localplane.FreeAddress(t)
 
 	return launchAt(t, p, webhook, append([]string{"--webhook-url=https://" + webhook}, args...)...)
 }
@@ -114,7 +103,7 @@ func launch(t *testing.T, p *localplane.Plane, args ...string) *replica {
 func launchAt(t *testing.T, p *localplane.Plane, webhook string, args ...string) *replica {
 	t.Helper()
 
-	r := &replica{url: "https://" + webhook, health: "http://" + freeAddress(t), logs: &syncBuffer{}}
+	r := &replica{url: "https://" + webhook, health: "http://" + localplane.FreeAddress(t), logs: &syncBuffer{}}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 
 	cmd := assigner.NewCommand()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"slices"
@@ -163,7 +162,7 @@ func TestServiceUnderItsOwnRights(t *testing.T) {
 	}
 	require.NoError(t, w.plane.Client.Create(t.Context(), other))
 
-	metrics, health := freeAddress(t), freeAddress(t)
+	metrics, health := localplane.FreeAddress(t), localplane.FreeAddress(t)
 	stop := run(t, "--kubeconfig", w.plane.ServiceKubeconfig(t, name), "--metrics-bind-address", metrics, "--health-probe-bind-address", health)
 
 	w.waitShards(0, 0)
@@ -359,17 +358,6 @@ type testLog struct{ t *testing.T }
 func (l *testLog) Write(line []byte) (int, error) {
 	l.t.Logf("%s", line)
 	return len(line), nil
-}
-
-// freeAddress returns an address on this machine that nobody listens on.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	require.NoError(t, l.Close())
-
-	return l.Addr().String()
 }
 
 type response struct {

@@ -3,7 +3,6 @@ package ringquery_test
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"slices"
@@ -81,7 +80,7 @@ func launch(t *testing.T, args ...string) *server {
 func newServer(t *testing.T) *server {
 	t.Helper()
 
-	return &server{t: t, log: &testLog{t: t}, plane: localplane.Shared(t), address: freeAddress(t), health: freeAddress(t)}
+	return &server{t: t, log: &testLog{t: t}, plane: localplane.Shared(t), address: localplane.FreeAddress(t), health: localplane.FreeAddress(t)}
 }
 
 // flags are those that every server needs.
@@ -167,16 +166,6 @@ func (l *testLog) count(text string) int {
 	}
 
 	return count
-}
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	require.NoError(t, l.Close())
-
-	return l.Addr().String()
 }
 
 // waitHealth waits until the server reports this about itself and its service.

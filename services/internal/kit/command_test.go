@@ -150,7 +150,7 @@ func TestPortTakenLater(t *testing.T) {
 			}))
 		},
 	}
-	at := freeAddress(t)
+	at := localplane.FreeAddress(t)
 	i := start(t, s, kubeconfig(t), "--grpc-bind-address="+at)
 	require.EqualError(t, i.wait(t), fmt.Sprintf("cannot listen on %s (--grpc-bind-address): address already in use; choose another address or stop what uses it", at))
 }
@@ -234,7 +234,7 @@ type childProcess struct {
 
 func startProcess(t *testing.T, args ...string) *childProcess {
 	t.Helper()
-	p := &childProcess{out: &buffer{}, health: freeAddress(t)}
+	p := &childProcess{out: &buffer{}, health: localplane.FreeAddress(t)}
 	args = append(args, "--health-probe-bind-address="+p.health, "--metrics-bind-address=0")
 	p.cmd = exec.CommandContext(t.Context(), os.Args[0], args...)
 

@@ -80,7 +80,7 @@ type instance struct {
 func start(t *testing.T, s kit.Service, args ...string) *instance {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	i := &instance{health: freeAddress(t), metrics: freeAddress(t), out: &buffer{}, cancel: cancel, done: make(chan error, 1)}
+	i := &instance{health: localplane.FreeAddress(t), metrics: localplane.FreeAddress(t), out: &buffer{}, cancel: cancel, done: make(chan error, 1)}
 	cmd := kit.NewCommand(s)
 	cmd.SetOut(i.out)
 	cmd.SetErr(i.out)
@@ -151,15 +151,6 @@ func receive[T any](t *testing.T, ch <-chan T, what string) T {
 		require.Failf(t, "timeout", "waited for: %s", what)
 		panic("unreachable")
 	}
-}
-
-// freeAddress returns an address that was free a moment ago.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	listener := listen(t)
-	require.NoError(t, listener.Close())
-
-	return listener.Addr().String()
 }
 
 func listen(t *testing.T) net.Listener {

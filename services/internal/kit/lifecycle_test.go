@@ -217,7 +217,7 @@ func leaderLease(t *testing.T) string {
 }
 
 func TestMetricsAndProfiles(t *testing.T) {
-	pprof := freeAddress(t)
+	pprof := localplane.FreeAddress(t)
 	i := start(t, kit.Service{Name: service, Setup: nothing}, kubeconfig(t), "--pprof-bind-address="+pprof)
 	i.waitReady(t)
 	code, body := get("http://" + i.metrics + "/metrics")

@@ -86,8 +86,9 @@ type Run struct {
 	mu     sync.Mutex
 	result Result
 	took   []time.Duration
-	// undone is the number of followed objects whose work is not done.
+	// undone is the number of followed objects whose work is not done. behind reports whether the last look found too many of them.
 	undone int
+	behind bool
 }
 
 // Start creates Websites until [Run.Stop] or the end of ctx.
@@ -156,12 +157,16 @@ func (r *Run) tick(ctx, creating context.Context) {
 	}
 }
 
-// hold counts the passed time as held if the shards are too far behind. It returns the total held time.
+// hold counts the passed time as held if the shards were too far behind at its beginning or are at its end. It returns the total held
+// time.
 func (r *Run) hold(passed time.Duration) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	if r.undone*sampled >= int(ahead.Seconds()*float64(r.options.Rate)) {
+	before := r.behind
+	r.behind = r.undone*sampled >= int(ahead.Seconds()*float64(r.options.Rate))
+
+	if before || r.behind {
 		r.result.Held += passed
 	}
 

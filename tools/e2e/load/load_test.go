@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -82,12 +83,34 @@ func connect(t *testing.T, behind *server) client.Client {
 	s := httptest.NewServer(behind)
 	t.Cleanup(s.Close)
 
+	return connectTo(t, &rest.Config{Host: s.URL, QPS: -1})
+}
+
+// direct returns a client of the server without a network between them.
+func direct(t *testing.T, s *server) client.Client {
+	t.Helper()
+
+	return connectTo(t, &rest.Config{Host: "http://server", QPS: -1, Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, r)
+
+		return w.Result(), nil
+	})})
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func connectTo(t *testing.T, config *rest.Config) client.Client {
+	t.Helper()
+
 	scheme := runtime.NewScheme()
 	require.NoError(t, v1alpha1.AddToScheme(scheme))
 
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(v1alpha1.SchemeGroupVersion.WithKind("Website"), meta.RESTScopeNamespace)
-	c, err := client.New(&rest.Config{Host: s.URL, QPS: -1}, client.Options{Scheme: scheme, Mapper: mapper})
+	c, err := client.New(config, client.Options{Scheme: scheme, Mapper: mapper})
 	require.NoError(t, err)
 
 	return c
@@ -138,38 +161,55 @@ func TestCreatesThatAreLateAreMadeUpFor(t *testing.T) {
 
 // A load that is more than shards can do waits for them, and does not make up for that time.
 func TestWaitsForTheShards(t *testing.T) {
-	s := &server{slow: true, sites: []*v1alpha1.Website{{}, {}, {}}} // past those with which something is wrong
-	clk := clocktesting.NewFakeClock(time.Unix(0, 0))
-	run := load.Start(t.Context(), load.Options{Client: connect(t, s), Namespace: "n", Ring: "ring", Prefix: "x", Rate: 50, Clock: clk})
-	require.Eventually(t, clk.HasWaiters, 20*time.Second, time.Millisecond)
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{slow: true, sites: []*v1alpha1.Website{{}, {}, {}}} // past those with which something is wrong
+		run := load.Start(t.Context(), load.Options{
+			Client: direct(t, s), Namespace: "n", Ring: "ring", Prefix: "x", Rate: 50, Clock: clock.RealClock{},
+		})
 
-	created := 0
+		time.Sleep(time.Minute)
+		synctest.Wait()
 
-	for range 5 { // seconds, and so far the load may be ahead
+		ahead := run.Created()
+		require.InDelta(t, 5*50, ahead, 10)
+
+		s.setSlow(false)
+		time.Sleep(time.Minute)
+
+		result := run.Stop()
+		require.InDelta(t, ahead+59*50, result.Created, 60) // the shards are seen to catch up within a second
+		require.InDelta(t, 56*time.Second, result.Held, float64(2*time.Second))
+		require.Equal(t, 2*time.Minute, result.Took)
+	})
+}
+
+// A load whose process did not run while the shards were behind does not make up for that time either.
+func TestWaitsForTheShardsAlsoIfItLooksLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{slow: true, sites: []*v1alpha1.Website{{}, {}, {}}}
+		clk := clocktesting.NewFakeClock(time.Unix(0, 0))
+		run := load.Start(t.Context(), load.Options{Client: direct(t, s), Namespace: "n", Ring: "ring", Prefix: "x", Rate: 50, Clock: clk})
+
+		for range 6 {
+			synctest.Wait()
+			clk.Step(time.Second)
+		}
+
+		synctest.Wait()
+
+		ahead := run.Created()
+		require.Equal(t, 5*50, ahead)
+
+		s.setSlow(false)
+		clk.Step(time.Minute) // one look, and all work is done
+		synctest.Wait()
+		require.Equal(t, ahead, run.Created())
+
 		clk.Step(time.Second)
-
-		created += 50
-		require.Eventually(t, func() bool { return run.Created() == created }, 20*time.Second, time.Millisecond)
-	}
-
-	for range 55 {
-		clk.Step(time.Second)
-	}
-	s.setSlow(false)
-
-	steps := 0
-	require.Eventually(t, func() bool {
-		require.LessOrEqual(t, run.Created(), created+50*steps)
-		clk.Step(time.Second)
-		steps++
-
-		return run.Created() > created
-	}, 20*time.Second, 10*time.Millisecond)
-
-	result := run.Stop()
-	require.LessOrEqual(t, result.Created, created+50*steps)
-	require.GreaterOrEqual(t, result.Held, 54*time.Second)
-	require.Less(t, result.Held, result.Took)
+		synctest.Wait()
+		require.Equal(t, ahead+50, run.Created())
+		require.Equal(t, 61*time.Second, run.Stop().Held)
+	})
 }
 
 func TestNothing(t *testing.T) {

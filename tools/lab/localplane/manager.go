@@ -8,7 +8,10 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
+	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/clusterring/clusterring/tools/lab/process"
 )
@@ -82,4 +85,15 @@ func tail(files ...string) string {
 	}
 
 	return out.String()
+}
+
+// FreeAddress returns an address of the loopback interface with a free port. It does not return recently returned addresses. It fails the
+// test if there is none.
+func FreeAddress(t testing.TB) string {
+	t.Helper()
+
+	free, err := process.FreePorts(1)
+	require.NoError(t, err)
+
+	return free[0]
 }

@@ -55,7 +55,7 @@ func TestShard(t *testing.T) {
 	o := options{
 		kubeconfig: p.Kubeconfig(), qps: 100, burst: 100,
 		ring: ring, shardName: shardName, leaseNamespace: namespace, leaseDuration: 3 * time.Second,
-		metricsAddress: freeAddress(t), probeAddress: freeAddress(t), logLevel: "error", logFormat: "json",
+		metricsAddress: localplane.FreeAddress(t), probeAddress: localplane.FreeAddress(t), logLevel: "error", logFormat: "json",
 		concurrency: 2, historyFile: filepath.Join(t.TempDir(), "history.jsonl"),
 	}
 	require.ErrorContains(t, run(t.Context(), o), "install deploy/example first")
@@ -335,16 +335,4 @@ func eventually(t testing.TB, condition func() bool) {
 		return condition(), nil
 	})
 	require.NoError(t, err)
-}
-
-// freeAddress returns an address that nobody listens on.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-
-	defer listener.Close()
-
-	return listener.Addr().String()
 }
