@@ -84,7 +84,7 @@ type Runner struct {
 	plane       *localplane.Plane
 	client      client.Client
 	bin         string
-	kubeconfigs map[string]string // by binary, and of the viewer
+	kubeconfigs map[string]string // of services, by binary, and of the viewer
 
 	mu      sync.Mutex
 	current *World
@@ -126,9 +126,7 @@ func New(ctx context.Context, plane *localplane.Plane, bin string) (*Runner, err
 	}
 
 	accounts := map[string][2]string{
-		shardBinary: {shardNamespace, shardAccount}, workerBinary: {shardNamespace, shardAccount},
-		plainBinary: {shardNamespace, shardAccount},
-		viewer:      {shardNamespace, "faults-viewer"},
+		viewer: {shardNamespace, "faults-viewer"},
 	}
 	for _, name := range services.All {
 		accounts[name] = [2]string{v1alpha1.SystemNamespace, name}

@@ -113,13 +113,13 @@ func (s *Runner) enter(ctx context.Context, dir string, c Case) (*World, error) 
 		w.rings = append(w.rings, &ring{RingSpec: spec, recorder: recorder})
 	}
 
-	if err := w.addServices(c); err != nil {
+	if err := w.addServices(ctx, c); err != nil {
 		return w, err
 	}
 
 	for _, r := range w.rings {
 		for _, name := range r.Shards {
-			if err := w.add(&Member{Name: name, binary: r.binary(), ring: r.Name, args: r.shardArgs(name, c)}); err != nil {
+			if err := w.add(ctx, &Member{Name: name, binary: r.binary(), ring: r.Name, args: r.shardArgs(name, c)}); err != nil {
 				return w, err
 			}
 		}
@@ -129,7 +129,7 @@ func (s *Runner) enter(ctx context.Context, dir string, c Case) (*World, error) 
 	return w, nil
 }
 
-func (w *World) addServices(c Case) error {
+func (w *World) addServices(ctx context.Context, c Case) error {
 	webhook := ""
 
 	for i := range c.replicas() {
@@ -168,7 +168,7 @@ func (w *World) addServices(c Case) error {
 				args = append(args, services.Webhook(free[0], webhook)...)
 			}
 
-			if err := w.add(&Member{Name: name, binary: binary, args: args}); err != nil {
+			if err := w.add(ctx, &Member{Name: name, binary: binary, args: args}); err != nil {
 				return err
 			}
 		}
@@ -178,7 +178,7 @@ func (w *World) addServices(c Case) error {
 }
 
 // add creates the proxy of a process.
-func (w *World) add(m *Member) error {
+func (w *World) add(ctx context.Context, m *Member) error {
 	p, err := proxy.Start(proxy.Options{Name: m.Name, Server: w.plane.Config, Ignore: uncounted, Clock: clock.RealClock{}})
 	if err != nil {
 		return fmt.Errorf("make the proxy of %s: %w", m.Name, err)
@@ -187,7 +187,14 @@ func (w *World) add(m *Member) error {
 	m.Proxy, m.args = p, append(m.args, "--kubeconfig="+w.kubeconfigPath(m.Name))
 	w.members[m.Name], w.order = m, append(w.order, m)
 
-	return p.Kubeconfig(w.kubeconfigs[m.binary], w.kubeconfigPath(m.Name))
+	base := w.kubeconfigs[m.binary]
+	if m.IsShard() {
+		if base, err = w.plane.PodKubeconfig(ctx, shardNamespace, shardAccount, m.Name); err != nil {
+			return fmt.Errorf("get the kubeconfig of shard %s: %w", m.Name, err)
+		}
+	}
+
+	return p.Kubeconfig(base, w.kubeconfigPath(m.Name))
 }
 
 // uncounted reports whether a write does not affect objects: events and leader election.

@@ -14,9 +14,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// aggregate does what kube-controller-manager does in the background: it gives every ClusterRole with an aggregation rule the rules of the
+// Aggregate does what kube-controller-manager does in the background: it gives every ClusterRole with an aggregation rule the rules of the
 // selected roles. Without it, tests would need that process and wait for it.
-func (p *Plane) aggregate(ctx context.Context) error {
+func (p *Plane) Aggregate(ctx context.Context) error {
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		var roles rbacv1.ClusterRoleList
 		if err := p.Client.List(ctx, &roles); err != nil {

@@ -43,7 +43,7 @@ func (p *Plane) Install(ctx context.Context, paths ...string) error {
 	for _, kind := range installed {
 		for _, o := range objects {
 			if o.GetKind() == kind {
-				if err := p.apply(ctx, o); err != nil {
+				if err := p.apply(ctx, adapted(o)); err != nil {
 					return err
 				}
 			}
@@ -56,7 +56,28 @@ func (p *Plane) Install(ctx context.Context, paths ...string) error {
 		}
 	}
 
-	return p.aggregate(ctx)
+	return p.Aggregate(ctx)
+}
+
+// adapted returns the object as this control plane needs it. There is no network of Services, so the policy of the assigner must allow URLs of
+// this machine.
+func adapted(o *unstructured.Unstructured) *unstructured.Unstructured {
+	if o.GetKind() != "ValidatingAdmissionPolicy" || o.GetName() != "assigner.sharding.timebertt.dev" {
+		return o
+	}
+
+	o = o.DeepCopy()
+	variables, _, _ := unstructured.NestedSlice(o.Object, "spec", "variables")
+
+	for _, v := range variables {
+		if v, ok := v.(map[string]any); ok && v["name"] == "urls" {
+			v["expression"] = "['https://127.0.0.1:', 'https://localhost:']"
+		}
+	}
+
+	_ = unstructured.SetNestedSlice(o.Object, variables, "spec", "variables")
+
+	return o
 }
 
 func (p *Plane) apply(ctx context.Context, o *unstructured.Unstructured) error {

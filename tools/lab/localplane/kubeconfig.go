@@ -7,11 +7,13 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // tokenLifetime is the lifetime of service account tokens: longer than any demo runs.
@@ -23,16 +25,56 @@ func (p *Plane) Kubeconfig() string { return p.path("kubeconfig", "admin.yaml") 
 // ServiceAccountKubeconfig writes a kubeconfig with a new token of an existing service account, and returns its path. A process that uses it
 // has exactly the permissions of the service account.
 func (p *Plane) ServiceAccountKubeconfig(ctx context.Context, namespace, name string) (string, error) {
+	return p.tokenKubeconfig(ctx, namespace, name, nil)
+}
+
+// PodKubeconfig writes a kubeconfig as the kubelet would give it to a Pod of an existing service account, and returns its path: its token is
+// bound to the Pod. The Pod is created if it does not exist. It has no node, and nothing runs it.
+func (p *Plane) PodKubeconfig(ctx context.Context, namespace, account, name string) (string, error) {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: corev1.PodSpec{
+			ServiceAccountName: account,
+			SecurityContext: &corev1.PodSecurityContext{
+				RunAsNonRoot: new(true), SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+			},
+			Containers: []corev1.Container{{
+				Name: "process", Image: "process",
+				SecurityContext: &corev1.SecurityContext{
+					AllowPrivilegeEscalation: new(false), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+				},
+			}},
+		},
+	}
+
+	err := p.Client.Create(ctx, pod)
+	if apierrors.IsAlreadyExists(err) {
+		err = p.Client.Get(ctx, client.ObjectKeyFromObject(pod), pod)
+	}
+
+	if err != nil {
+		return "", fmt.Errorf("create Pod %s/%s: %w", namespace, name, err)
+	}
+
+	return p.tokenKubeconfig(ctx, namespace, account, pod)
+}
+
+// tokenKubeconfig writes a kubeconfig with a new token of an existing service account. Unless pod is nil, the token is bound to it.
+func (p *Plane) tokenKubeconfig(ctx context.Context, namespace, name string, pod *corev1.Pod) (string, error) {
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		ExpirationSeconds: ptr.To(int64(tokenLifetime / time.Second)),
 	}}
+	path := p.path("kubeconfig", namespace+"."+name+".yaml")
+
+	if pod != nil {
+		request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}
+		path = p.path("kubeconfig", namespace+"."+name+"."+pod.Name+".yaml")
+	}
 
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	if err := p.Client.SubResource("token").Create(ctx, account, request); err != nil {
 		return "", fmt.Errorf("get a token of service account %s/%s: %w", namespace, name, err)
 	}
-
-	path := p.path("kubeconfig", namespace+"."+name+".yaml")
 
 	return path, WriteKubeconfig(path, p.Config, request.Status.Token, namespace)
 }

@@ -47,7 +47,8 @@ func OpenQueries(address string) []string {
 type Spec struct {
 	// Name is the name of the process, Binary the name of its program.
 	Name, Binary string
-	// Namespace and Account identify the service account; empty for the account of the service.
+	// Namespace and Account identify the service account; empty for the account of the service. With an account, the process has the
+	// identity of a Pod with the process's name.
 	Namespace, Account string
 	// Args are arguments in addition to the common ones.
 	Args []string
@@ -123,12 +124,21 @@ func (g *Group) Start(ctx context.Context, specs ...Spec) error {
 
 // prepare creates the kubeconfig and chooses the ports of a service or a shard.
 func (g *Group) prepare(ctx context.Context, s Spec) (*member, error) {
-	namespace, account := s.Namespace, s.Account
-	if account == "" {
-		namespace, account = v1alpha1.SystemNamespace, s.Binary
+	var (
+		kubeconfig string
+		err        error
+	)
+
+	if s.Account == "" {
+		kubeconfig, err = g.Kubeconfig(ctx, v1alpha1.SystemNamespace, s.Binary)
+	} else {
+		kubeconfig, err = g.options.Plane.PodKubeconfig(ctx, s.Namespace, s.Account, s.Name)
 	}
 
-	kubeconfig, err := g.Kubeconfig(ctx, namespace, account)
+	if cause := context.Cause(ctx); cause != nil {
+		return nil, cause
+	}
+
 	if err != nil {
 		return nil, err
 	}

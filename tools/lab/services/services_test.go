@@ -93,7 +93,8 @@ func TestGroup(t *testing.T) {
 	require.Equal(t, g.Addresses("one").Profiles, flagOf(one.Args, "--pprof-bind-address="))
 	kubeconfig, err := g.Kubeconfig(t.Context(), "sharding-system", services.Rebalancer)
 	require.NoError(t, err)
-	require.Equal(t, kubeconfig, flagOf(one.Args, "--kubeconfig="))
+	require.NotEqual(t, kubeconfig, flagOf(one.Args, "--kubeconfig="))
+	require.Equal(t, "sharding-system.rebalancer.one.yaml", filepath.Base(flagOf(one.Args, "--kubeconfig=")), "of a Pod with this name")
 
 	require.NoError(t, g.End("one"))
 	require.NoError(t, one.Err())

@@ -19,6 +19,9 @@ const (
 	// duration, such as "2s". The Lease carries it from the write that takes the Lease. Whoever has seen the Lease free may rely
 	// on that time. A shard without the annotation is not known to wait.
 	AnnotationHoldOff = "alpha.sharding.timebertt.dev/hold-off"
+	// AnnotationUnboundShards, on a ring with the value "true", lets shards write their Leases with any token that RBAC allows. Without
+	// it, an admission policy demands a token that is bound to the Pod with the shard's name.
+	AnnotationUnboundShards = "sharding.timebertt.dev/unbound-shards"
 	// LabelShardPrefix begins the label that assigns an object to a shard; see [ShardLabel].
 	LabelShardPrefix = "shard.alpha.sharding.timebertt.dev/"
 	// LabelDrainPrefix begins the label that asks a shard to release an object; see [DrainLabel].

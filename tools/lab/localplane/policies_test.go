@@ -1,0 +1,384 @@
+package localplane_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/lab/localplane"
+)
+
+const podName = "authentication.kubernetes.io/pod-name"
+
+// policies is a control plane with the ring "guarded", whose shards may be in one namespace and whose resource is configmaps.
+type policies struct {
+	*localplane.Plane
+	t *testing.T
+	// shards is the namespace of the shards; a tenant may edit everything in tenant.
+	shards, tenant string
+	ring           *v1alpha1.ClusterRing
+}
+
+func newPolicies(t *testing.T) *policies {
+	t.Helper()
+
+	p := &policies{Plane: localplane.Shared(t), t: t}
+	p.shards, p.tenant = p.Namespace(t), p.Namespace(t)
+
+	for _, namespace := range []string{p.shards, p.tenant} {
+		p.create(&rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "edit"},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "edit"},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "system:serviceaccounts:" + namespace}},
+		})
+		p.create(&rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "leases"},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "leases-editor"},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "system:serviceaccounts:" + namespace}},
+		})
+	}
+
+	require.NoError(t, client.IgnoreAlreadyExists(p.Client.Create(t.Context(), &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: "leases-editor"},
+		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"*"}}},
+	})))
+
+	p.ring = ringOf("guarded-"+p.shards, nil, v1alpha1.RingResource{Resource: "configmaps"})
+	p.ring.Spec.ShardNamespaces = []string{p.shards}
+	p.create(p.ring)
+	p.t.Cleanup(func() { require.NoError(t, p.Client.Delete(context.WithoutCancel(t.Context()), p.ring)) })
+
+	return p
+}
+
+func (p *policies) create(o client.Object) {
+	p.t.Helper()
+	require.NoError(p.t, p.Client.Create(p.t.Context(), o))
+}
+
+// as returns a client of a service account. Unless pod is empty, its token is bound to that Pod.
+func (p *policies) as(namespace, account, pod string) client.Client {
+	p.t.Helper()
+
+	config := rest.CopyConfig(p.Config)
+
+	config.Impersonate = rest.ImpersonationConfig{
+		UserName: "system:serviceaccount:" + namespace + ":" + account,
+		Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"},
+	}
+	if pod != "" {
+		config.Impersonate.Extra = map[string][]string{podName: {pod}}
+	}
+
+	c, err := client.New(config, client.Options{Scheme: p.Client.Scheme()})
+	require.NoError(p.t, err)
+
+	return c
+}
+
+func (p *policies) service(name string) client.Client {
+	return p.as(v1alpha1.SystemNamespace, name, name+"-0")
+}
+
+// lease returns the Lease of a shard that is available.
+func (p *policies) lease(namespace, name string, change ...func(*coordinationv1.Lease)) *coordinationv1.Lease {
+	now := metav1.NewMicroTime(time.Unix(1_800_000_000, 0))
+	l := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{v1alpha1.LabelClusterRing: p.ring.Name}},
+		Spec: coordinationv1.LeaseSpec{
+			HolderIdentity: new(name), LeaseDurationSeconds: ptr.To[int32](15), AcquireTime: &now, RenewTime: &now,
+		},
+	}
+
+	for _, c := range change {
+		c(l)
+	}
+
+	return l
+}
+
+// refused requires that the policy refuses a write, which is tried again until the API server knows policies and rings: it learns of both
+// a little late.
+func (p *policies) refused(write func() error, message string) {
+	p.t.Helper()
+
+	var err error
+
+	require.Eventually(p.t, func() bool {
+		err = write()
+		return err != nil && strings.Contains(err.Error(), message)
+	}, soon, tick, "%s: %v", message, errText{&err})
+	require.True(p.t, apierrors.IsForbidden(err), err)
+}
+
+// errText shows an error as it is when it is printed.
+type errText struct{ err *error }
+
+func (e errText) String() string {
+	if *e.err == nil {
+		return "the write succeeded"
+	}
+
+	return (*e.err).Error()
+}
+
+func creating(t *testing.T, c client.Client, o client.Object) func() error {
+	t.Helper()
+
+	return func() error { return c.Create(t.Context(), o.DeepCopyObject().(client.Object), client.DryRunAll) }
+}
+
+// patching applies a JSON merge patch to an object or a subresource.
+func patching(t *testing.T, c client.Client, o client.Object, patch string) func() error {
+	t.Helper()
+
+	return func() error {
+		return c.Patch(t.Context(), o.DeepCopyObject().(client.Object), client.RawPatch("application/merge-patch+json", []byte(patch)), client.DryRunAll)
+	}
+}
+
+func TestOnlyPodsWithTheNameOfAShardWriteItsLease(t *testing.T) {
+	p := newPolicies(t)
+	tenant, pod := p.as(p.tenant, "default", "a"), p.as(p.shards, "default", "a")
+
+	p.refused(creating(t, tenant, p.lease(p.tenant, "a")), "spec.shardNamespaces of the ring does not list it")
+	p.refused(creating(t, pod, p.lease(p.shards, "b")), "only Pod b of namespace "+p.shards+" may write the Lease of shard b")
+	p.refused(creating(t, p.as(p.shards, "default", ""), p.lease(p.shards, "a")), "this token is bound to no Pod of this namespace")
+	p.refused(creating(t, pod, p.lease(p.shards, "a", func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = new("b") })), "must be the shard itself")
+	p.refused(creating(t, pod, p.lease(p.shards, "a", func(l *coordinationv1.Lease) { l.Spec.LeaseDurationSeconds = ptr.To[int32](86_400) })),
+		"leaseDurationSeconds from 1 to 300")
+	p.refused(creating(t, pod, p.lease(p.shards, "a", func(l *coordinationv1.Lease) { l.Spec.LeaseDurationSeconds = nil })),
+		"leaseDurationSeconds from 1 to 300")
+	p.refused(creating(t, pod, p.lease(p.shards, "a", func(l *coordinationv1.Lease) { l.Spec.LeaseTransitions = ptr.To[int32](2_000_000_000) })),
+		"leaseTransitions")
+	p.refused(creating(t, pod, p.lease(p.shards, "a", func(l *coordinationv1.Lease) { l.Finalizers = []string{"example.com/keep"} })),
+		"must not have finalizers")
+
+	own := p.lease(p.shards, "a")
+	require.NoError(t, pod.Create(t.Context(), own))
+	require.NoError(t, patching(t, pod, own, `{"spec":{"holderIdentity":"","leaseDurationSeconds":1}}`)())
+	require.NoError(t, patching(t, pod, own, `{"metadata":{"annotations":{"`+v1alpha1.AnnotationHoldOff+`":"2s"}}}`)())
+
+	// Another Pod may neither renew nor release it, nor take it out of the ring.
+	other := p.as(p.shards, "default", "b")
+	for _, patch := range []string{
+		`{"spec":{"renewTime":"2030-01-01T00:00:00.000000Z"}}`, `{"spec":{"holderIdentity":""}}`, `{"metadata":{"labels":null}}`,
+	} {
+		p.refused(patching(t, other, own, patch), "only Pod a of namespace")
+	}
+
+	// A Lease that is no shard's becomes none by a label.
+	plain := p.lease(p.tenant, "c", func(l *coordinationv1.Lease) { l.Labels = nil })
+	require.NoError(t, tenant.Create(t.Context(), plain))
+	p.refused(patching(t, tenant, plain, `{"metadata":{"labels":{"`+v1alpha1.LabelClusterRing+`":"`+p.ring.Name+`"}}}`), "spec.shardNamespaces")
+
+	// Who may update rings could change what the policy reads.
+	require.NoError(t, creating(t, p.Client, p.lease(p.tenant, "a"))())
+
+	// Shards without bound tokens need the word of the ring's administrator.
+	require.NoError(t, p.Client.Patch(t.Context(), p.ring.DeepCopy(),
+		client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"`+v1alpha1.AnnotationUnboundShards+`":"true"}}}`))))
+	require.Eventually(t, func() bool { return creating(t, p.as(p.shards, "default", ""), p.lease(p.shards, "b"))() == nil }, soon, tick)
+	p.refused(creating(t, tenant, p.lease(p.tenant, "a")), "spec.shardNamespaces of the ring does not list it")
+}
+
+// configuration is a webhook configuration as the assigner writes it.
+func (p *policies) configuration(change ...func(*admissionregistrationv1.MutatingWebhookConfiguration)) *admissionregistrationv1.MutatingWebhookConfiguration {
+	c := &admissionregistrationv1.MutatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: v1alpha1.WebhookConfigurationName(p.ring.Name), Labels: map[string]string{v1alpha1.LabelClusterRing: p.ring.Name},
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: v1alpha1.GroupVersion.String(), Kind: "ClusterRing", Name: p.ring.Name, UID: p.ring.UID,
+			}},
+		},
+		Webhooks: []admissionregistrationv1.MutatingWebhook{{
+			Name: v1alpha1.WebhookName, FailurePolicy: ptr.To(admissionregistrationv1.Ignore), TimeoutSeconds: ptr.To[int32](5),
+			SideEffects: ptr.To(admissionregistrationv1.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"},
+			ClientConfig: admissionregistrationv1.WebhookClientConfig{
+				Service: &admissionregistrationv1.ServiceReference{Namespace: v1alpha1.SystemNamespace, Name: "assigner"},
+			},
+			ObjectSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
+				Key: v1alpha1.ShardLabel(p.ring.Name), Operator: metav1.LabelSelectorOpDoesNotExist,
+			}}},
+			Rules: []admissionregistrationv1.RuleWithOperations{{
+				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Update},
+				Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"*"}, Resources: []string{"configmaps"}},
+			}},
+		}},
+	}
+
+	for _, f := range change {
+		f(c)
+	}
+
+	return c
+}
+
+func TestAssignerRegistersOnlyWebhooksOfRings(t *testing.T) {
+	p := newPolicies(t)
+	assigner := p.service("assigner")
+
+	require.NoError(t, creating(t, assigner, p.configuration())())
+
+	type configuration = *admissionregistrationv1.MutatingWebhookConfiguration
+
+	for message, change := range map[string]func(configuration){
+		"not the webhook configuration of a ring": func(c configuration) { c.Name = "other" },
+		"needs the label":                         func(c configuration) { c.Labels = nil },
+		"failurePolicy Ignore":                    func(c configuration) { c.Webhooks[0].FailurePolicy = ptr.To(admissionregistrationv1.Fail) },
+		"timeout of at most 5 seconds":            func(c configuration) { c.Webhooks[0].TimeoutSeconds = ptr.To[int32](30) },
+		"needs the name":                          func(c configuration) { c.Webhooks[0].Name = "other.example.com" },
+		"must call Service assigner":              func(c configuration) { c.Webhooks[0].ClientConfig.Service.Name = "other" },
+		"or a URL": func(c configuration) {
+			c.Webhooks[0].ClientConfig = admissionregistrationv1.WebhookClientConfig{URL: new("https://example.com/")}
+		},
+		"only objects without a shard": func(c configuration) { c.Webhooks[0].ObjectSelector = nil },
+		"must name the resources":      func(c configuration) { c.Webhooks[0].Rules[0].Resources = []string{"*"} },
+		"called only when objects are created": func(c configuration) {
+			c.Webhooks[0].Rules[0].Operations = []admissionregistrationv1.OperationType{"DELETE"}
+		},
+		"must be that ring": func(c configuration) { c.OwnerReferences[0].Name = "other" },
+		"a ring cannot shard these resources": func(c configuration) {
+			c.Webhooks[0].Rules[0].APIGroups, c.Webhooks[0].Rules[0].Resources = []string{"rbac.authorization.k8s.io"}, []string{"roles"}
+		},
+	} {
+		// No ring has this name, so only one of the policies refuses it.
+		ofNoRing := func(c configuration) { c.Labels[v1alpha1.LabelClusterRing], c.OwnerReferences[0].Name = "none", "none" }
+		p.refused(creating(t, assigner, p.configuration(ofNoRing, change)), message)
+	}
+
+	p.refused(creating(t, assigner, p.configuration(func(c configuration) { c.Webhooks[0].Rules[0].Resources = []string{"pods"} })),
+		"must only be called for resources that the ring names")
+
+	foreign := p.configuration(func(c configuration) { c.Name, c.Labels = "foreign-"+p.shards, nil })
+	p.create(foreign)
+	t.Cleanup(func() { require.NoError(t, p.Client.Delete(context.WithoutCancel(t.Context()), foreign)) })
+	p.refused(func() error { return assigner.Delete(t.Context(), foreign, client.DryRunAll) }, "not the webhook configuration of a ring")
+}
+
+func TestLeaseMonitorWritesOnlyLeasesOfShards(t *testing.T) {
+	p := newPolicies(t)
+	monitor := p.service("leasemonitor")
+
+	node := p.lease(p.tenant, "node", func(l *coordinationv1.Lease) { l.Labels = nil })
+	p.create(node)
+	p.refused(patching(t, monitor, node, `{"spec":{"holderIdentity":"shardlease-controller"}}`), "not the Lease of a shard")
+	p.refused(func() error { return monitor.Delete(t.Context(), node, client.DryRunAll) }, "not the Lease of a shard")
+	p.refused(patching(t, monitor, node, `{"metadata":{"labels":{"`+v1alpha1.LabelClusterRing+`":"x"}}}`), "not the Lease of a shard")
+
+	held := p.lease(p.shards, "held")
+	p.create(held)
+	p.refused(func() error { return monitor.Delete(t.Context(), held, client.DryRunAll) }, "a shard holds this Lease")
+	p.refused(patching(t, monitor, held, `{"spec":{"holderIdentity":"other"}}`), "only for the holder shardlease-controller")
+	p.refused(patching(t, monitor, held, `{"spec":{"renewTime":"2030-01-01T00:00:00.000000Z"}}`), "only for the holder shardlease-controller")
+	p.refused(patching(t, monitor, held, `{"metadata":{"labels":{"`+v1alpha1.LabelClusterRing+`":"x"}}}`), "changes only the label")
+	p.refused(patching(t, monitor, held, `{"metadata":{"labels":null}}`), "changes only the label")
+	require.NoError(t, patching(t, monitor, held, `{"metadata":{"labels":{"`+v1alpha1.LabelState+`":"ready"}}}`)())
+	require.NoError(t, patching(t, monitor, held, `{"spec":{"holderIdentity":"shardlease-controller","leaseDurationSeconds":30}}`)())
+
+	released := p.lease(p.shards, "released", func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = new("") })
+	p.create(released)
+	require.NoError(t, monitor.Delete(t.Context(), released, client.DryRunAll))
+}
+
+func TestRebalancerWritesOnlyItsLabels(t *testing.T) {
+	p := newPolicies(t)
+	p.create(&rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: "move-" + p.ring.Name, Labels: map[string]string{v1alpha1.LabelAggregateToRebalancer: "true"}},
+		Rules: []rbacv1.PolicyRule{{
+			APIGroups: []string{"", "apps"}, Resources: []string{"configmaps", "services", "deployments"}, Verbs: []string{"get", "list", "watch", "patch"},
+		}},
+	})
+	require.NoError(t, p.Aggregate(t.Context()))
+
+	rebalancer := p.service("rebalancer")
+	object := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: p.tenant, Name: "object", Labels: map[string]string{"app": "a"}, Annotations: map[string]string{"a": "b"}, Finalizers: []string{"example.com/keep"},
+		},
+		Data: map[string]string{"k": "v"},
+	}
+	p.create(object)
+	t.Cleanup(func() {
+		none := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))
+		require.NoError(t, p.Client.Patch(context.WithoutCancel(t.Context()), object, none))
+	})
+
+	for patch, message := range map[string]string{
+		`{"data":{"k":"w"}}`:                                        "may not change data;",
+		`{"data":null}`:                                             "may not change data;",
+		`{"immutable":true}`:                                        "may not change immutable;",
+		`{"metadata":{"labels":{"app":"b"}}}`:                       "may not change label app;",
+		`{"metadata":{"labels":{"app":null,"other":"x"}}}`:          "may not change label other, label app;",
+		`{"metadata":{"annotations":{"a":null}}}`:                   "may not change annotation a;",
+		`{"metadata":{"finalizers":null}}`:                          "may not change finalizer example.com/keep;",
+		`{"metadata":{"finalizers":["example.com/keep","b.io/c"]}}`: "may not change finalizer b.io/c;",
+		`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"p","uid":"u"}]}}`: "may not change metadata.ownerReferences;",
+	} {
+		p.refused(patching(t, rebalancer, object, patch), message)
+	}
+
+	own := `{"metadata":{"labels":{"` + v1alpha1.ShardLabel(p.ring.Name) + `":"a","` + v1alpha1.DrainLabel(p.ring.Name) + `":"true"},` +
+		`"annotations":{"` + v1alpha1.HandoverAnnotation(p.ring.Name) + `":"{}"}}}`
+	require.NoError(t, rebalancer.Patch(t.Context(), object.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(own))))
+	require.NoError(t, patching(t, rebalancer, object,
+		`{"metadata":{"labels":{"`+v1alpha1.ShardLabel(p.ring.Name)+`":null},"annotations":{"`+v1alpha1.HandoverAnnotation(p.ring.Name)+`":null}}}`)())
+
+	// Built-in kinds have fields with defaults, which are no changes.
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: p.tenant, Name: "object"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
+	p.create(service)
+	require.NoError(t, patching(t, rebalancer, service, own)())
+	p.refused(patching(t, rebalancer, service, `{"spec":{"sessionAffinity":"ClientIP"}}`), "may not change spec;")
+
+	p.refused(patching(t, rebalancer, p.ring, `{"spec":{"resources":[{"group":"","resource":"pods"}]}}`), "may not change")
+	p.refused(patching(t, rebalancer, p.ring, `{"metadata":{"annotations":{"`+v1alpha1.AnnotationUnboundShards+`":"true"}}}`), "may not change annotation")
+	p.refused(patching(t, rebalancer, p.ring, own), "may not change label")
+	require.NoError(t, patching(t, rebalancer, p.ring, `{"metadata":{"finalizers":["`+v1alpha1.FinalizerRebalancer+`"]}}`)())
+}
+
+func TestServicesCreateOnlyCertificatesAndTheirLeaderLeases(t *testing.T) {
+	p := newPolicies(t)
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: "x"}}
+
+	for _, name := range []string{"assigner", "ringquery"} {
+		c := p.service(name)
+		token := secret.DeepCopy()
+		token.Type, token.Annotations = corev1.SecretTypeServiceAccountToken, map[string]string{corev1.ServiceAccountNameKey: "rebalancer"}
+		p.refused(creating(t, c, token), "must have the type kubernetes.io/tls")
+
+		pair := secret.DeepCopy()
+		pair.Type, pair.Data = corev1.SecretTypeTLS, map[string][]byte{"tls.crt": {}, "tls.key": {}, "ca.crt": {}, "ca.key": {}}
+		require.NoError(t, creating(t, c, pair)())
+
+		pair.Data["more"] = []byte("x")
+		p.refused(creating(t, c, pair), "only certificates and their keys")
+	}
+
+	bundle := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: "x"}, Data: map[string]string{"config": "x"}}
+	p.refused(creating(t, p.service("ringquery"), bundle), "only certificates and their keys")
+
+	for _, name := range []string{"assigner", "leasemonitor", "rebalancer"} {
+		c := p.service(name)
+		leader := p.lease(v1alpha1.SystemNamespace, name, func(l *coordinationv1.Lease) { l.Labels = nil })
+		require.NoError(t, creating(t, c, leader)())
+		p.refused(creating(t, c, p.lease(v1alpha1.SystemNamespace, "other", func(l *coordinationv1.Lease) { l.Labels = nil })), "its own leader election")
+
+		// A service cannot become a shard, not even of a ring that does not exist yet.
+		ofNoRing := func(l *coordinationv1.Lease) { l.Labels[v1alpha1.LabelClusterRing] = "none" }
+		p.refused(creating(t, c, p.lease(v1alpha1.SystemNamespace, name, ofNoRing)), "must not be the Lease of a shard")
+		p.refused(creating(t, c, p.lease(v1alpha1.SystemNamespace, name+"-0", ofNoRing)), "its own leader election")
+	}
+}
