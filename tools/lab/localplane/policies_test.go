@@ -364,11 +364,11 @@ func TestServicesCreateOnlyCertificatesAndTheirLeaderLeases(t *testing.T) {
 		require.NoError(t, creating(t, c, pair)())
 
 		pair.Data["more"] = []byte("x")
-		p.refused(creating(t, c, pair), "only certificates and their keys")
+		p.refused(creating(t, c, pair), "writes only certificates and their keys")
 	}
 
 	bundle := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: "x"}, Data: map[string]string{"config": "x"}}
-	p.refused(creating(t, p.service("ringquery"), bundle), "only certificates and their keys")
+	p.refused(creating(t, p.service("ringquery"), bundle), "writes only certificates and their keys")
 
 	for _, name := range []string{"assigner", "leasemonitor", "rebalancer"} {
 		c := p.service(name)

@@ -68,7 +68,7 @@ func TestShard(t *testing.T) {
 
 	admin, err := client.New(p.Config, client.Options{Scheme: newScheme()})
 	require.NoError(t, err)
-	o.kubeconfig, err = p.ServiceAccountKubeconfig(t.Context(), namespace, "example-shard")
+	o.kubeconfig, err = p.PodKubeconfig(t.Context(), namespace, "example-shard", shardName)
 	require.NoError(t, err)
 
 	s := &suite{T: t, admin: admin, options: o}
