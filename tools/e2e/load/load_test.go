@@ -167,14 +167,14 @@ func TestWaitsForTheShards(t *testing.T) {
 			Client: direct(t, s), Namespace: "n", Ring: "ring", Prefix: "x", Rate: 50, Clock: clock.RealClock{},
 		})
 
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute) //nolint:forbidigo // of the bubble, so it takes no time
 		synctest.Wait()
 
 		ahead := run.Created()
 		require.InDelta(t, 5*50, ahead, 10)
 
 		s.setSlow(false)
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute) //nolint:forbidigo // of the bubble, so it takes no time
 
 		result := run.Stop()
 		require.InDelta(t, ahead+59*50, result.Created, 60) // the shards are seen to catch up within a second

@@ -21,7 +21,7 @@ const (
 	// shardsAtFirst is how many shards there are before one joins.
 	shardsAtFirst = 3
 	// turnLabel is what raw patches change, so that nobody minds.
-	turnLabel = "load.example.com/turn"
+	turnLabel = "drain.alpha.sharding.timebertt.dev/load-turn"
 )
 
 // owners are Websites of a ring with so many ConfigMaps each. Make them with [open]; they are for one goroutine.

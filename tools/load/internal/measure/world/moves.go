@@ -23,7 +23,7 @@ import (
 
 const (
 	// turnLabel is what raw patches change, so that nobody minds.
-	turnLabel = "load.example.com/turn"
+	turnLabel = "drain.alpha.sharding.timebertt.dev/load-turn"
 	// metadataOnly is what the rebalancer asks for.
 	metadataOnly = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 	// pageSize is how many objects are listed by one request.
