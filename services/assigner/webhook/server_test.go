@@ -18,17 +18,14 @@ import (
 
 	"github.com/clusterring/clusterring/services/assigner/webhook"
 	"github.com/clusterring/clusterring/services/internal/certtest"
+	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
 
 // serve runs a server with a certificate of the authority until the test ends.
 func serve(t *testing.T, authority *certtest.Authority, handler http.Handler, clients func() *x509.CertPool) (address string) {
 	t.Helper()
 
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	require.NoError(t, free.Close())
-
-	address = free.Addr().String()
+	address = localplane.FreeAddress(t)
 	pair := authority.Server(t, 1, time.Time{}).TLS(t)
 	server := &webhook.Server{
 		Address: address, Handler: handler, ClientCAs: clients, Log: logr.Discard(),

@@ -13,6 +13,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -44,17 +45,7 @@ func newPolicies(t *testing.T) *policies {
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "edit"},
 			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "system:serviceaccounts:" + namespace}},
 		})
-		p.create(&rbacv1.RoleBinding{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "leases"},
-			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "leases-editor"},
-			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "system:serviceaccounts:" + namespace}},
-		})
 	}
-
-	require.NoError(t, client.IgnoreAlreadyExists(p.Client.Create(t.Context(), &rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{Name: "leases-editor"},
-		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"*"}}},
-	})))
 
 	p.ring = ringOf("guarded-"+p.shards, nil, v1alpha1.RingResource{Resource: "configmaps"})
 	p.ring.Spec.ShardNamespaces = []string{p.shards}
@@ -146,7 +137,7 @@ func patching(t *testing.T, c client.Client, o client.Object, patch string) func
 	t.Helper()
 
 	return func() error {
-		return c.Patch(t.Context(), o.DeepCopyObject().(client.Object), client.RawPatch("application/merge-patch+json", []byte(patch)), client.DryRunAll)
+		return c.Patch(t.Context(), o.DeepCopyObject().(client.Object), client.RawPatch(types.MergePatchType, []byte(patch)), client.DryRunAll)
 	}
 }
 
@@ -190,7 +181,7 @@ func TestOnlyPodsWithTheNameOfAShardWriteItsLease(t *testing.T) {
 
 	// Shards without bound tokens need the word of the ring's administrator.
 	require.NoError(t, p.Client.Patch(t.Context(), p.ring.DeepCopy(),
-		client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"`+v1alpha1.AnnotationUnboundShards+`":"true"}}}`))))
+		client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+v1alpha1.AnnotationUnboundShards+`":"true"}}}`))))
 	require.Eventually(t, func() bool { return creating(t, p.as(p.shards, "default", ""), p.lease(p.shards, "b"))() == nil }, soon, tick)
 	p.refused(creating(t, tenant, p.lease(p.tenant, "a")), "spec.shardNamespaces of the ring does not list it")
 }
@@ -313,7 +304,7 @@ func TestRebalancerWritesOnlyItsLabels(t *testing.T) {
 	}
 	p.create(object)
 	t.Cleanup(func() {
-		none := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))
+		none := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
 		require.NoError(t, p.Client.Patch(context.WithoutCancel(t.Context()), object, none))
 	})
 
@@ -333,7 +324,7 @@ func TestRebalancerWritesOnlyItsLabels(t *testing.T) {
 
 	own := `{"metadata":{"labels":{"` + v1alpha1.ShardLabel(p.ring.Name) + `":"a","` + v1alpha1.DrainLabel(p.ring.Name) + `":"true"},` +
 		`"annotations":{"` + v1alpha1.HandoverAnnotation(p.ring.Name) + `":"{}"}}}`
-	require.NoError(t, rebalancer.Patch(t.Context(), object.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(own))))
+	require.NoError(t, rebalancer.Patch(t.Context(), object.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(own))))
 	require.NoError(t, patching(t, rebalancer, object,
 		`{"metadata":{"labels":{"`+v1alpha1.ShardLabel(p.ring.Name)+`":null},"annotations":{"`+v1alpha1.HandoverAnnotation(p.ring.Name)+`":null}}}`)())
 

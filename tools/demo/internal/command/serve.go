@@ -109,7 +109,9 @@ func (s *server) serve(ctx context.Context, stateDir string, use user) (err erro
 
 // usage returns how to use the running system.
 func (s *server) usage(ctx context.Context, sys *localsystem.System) (*usage, error) {
-	kubeconfig, err := sys.ShardKubeconfig(ctx)
+	next := fmt.Sprintf("shard-%d", servedShards+1)
+
+	kubeconfig, err := sys.ShardKubeconfig(ctx, next)
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +124,7 @@ func (s *server) usage(ctx context.Context, sys *localsystem.System) (*usage, er
 		},
 		Path: []string{sys.BinDir, sys.Plane.BinDir()},
 		MoreShards: []string{
-			filepath.Join(sys.BinDir, "example"), "--kubeconfig=" + kubeconfig, fmt.Sprintf("--shard-name=shard-%d", servedShards+1),
+			filepath.Join(sys.BinDir, "example"), "--kubeconfig=" + kubeconfig, "--shard-name=" + next,
 			"--lease-namespace=" + localsystem.ShardNamespace, "--lease-duration=" + localsystem.LeaseDuration.String(),
 			"--metrics-bind-address=0", "--health-probe-bind-address=0",
 		},

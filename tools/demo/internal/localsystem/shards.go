@@ -44,7 +44,7 @@ func (s *System) StartShards(ctx context.Context, names ...string) (shards []*pr
 	return shards, err
 }
 
-// ShardKubeconfig returns the path of the kubeconfig of the shards' service account.
-func (s *System) ShardKubeconfig(ctx context.Context) (string, error) {
-	return s.group.Kubeconfig(ctx, ShardNamespace, ShardAccount)
+// ShardKubeconfig returns the path of a kubeconfig for a shard that somebody else starts.
+func (s *System) ShardKubeconfig(ctx context.Context, name string) (string, error) {
+	return s.Plane.PodKubeconfig(ctx, ShardNamespace, ShardAccount, name)
 }

@@ -17,7 +17,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
+
+// TurnLabel is the label that measurements change to cause a write without a consequence. The rebalancer may write it: to its admission
+// policy it is a drain label, but of no ring.
+const TurnLabel = v1alpha1.LabelDrainPrefix + "load-turn"
 
 const (
 	jsonType = "application/json"

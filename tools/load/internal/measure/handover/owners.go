@@ -20,8 +20,6 @@ import (
 const (
 	// shardsAtFirst is how many shards there are before one joins.
 	shardsAtFirst = 3
-	// turnLabel is what raw patches change, so that nobody minds.
-	turnLabel = "drain.alpha.sharding.timebertt.dev/load-turn"
 )
 
 // owners are Websites of a ring with so many ConfigMaps each. Make them with [open]; they are for one goroutine.
@@ -254,7 +252,7 @@ func (o *owners) rawOne(ctx context.Context, name string) error {
 	}
 
 	for _, path := range paths {
-		body, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]string{turnLabel: strconv.FormatInt(o.bench.Clock.Now().UnixNano(), 10)}}})
+		body, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]string{objects.TurnLabel: strconv.FormatInt(o.bench.Clock.Now().UnixNano(), 10)}}})
 		if err != nil {
 			return fmt.Errorf("encode a patch: %w", err)
 		}

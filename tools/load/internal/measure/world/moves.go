@@ -22,8 +22,6 @@ import (
 )
 
 const (
-	// turnLabel is what raw patches change, so that nobody minds.
-	turnLabel = "drain.alpha.sharding.timebertt.dev/load-turn"
 	// metadataOnly is what the rebalancer asks for.
 	metadataOnly = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 	// pageSize is how many objects are listed by one request.
@@ -160,7 +158,7 @@ func (w *World) Raw(ctx context.Context, n, limit int) (Cost, error) {
 	}
 
 	turn := w.turn()
-	before := turnLabel + " notin (" + turn + ")"
+	before := objects.TurnLabel + " notin (" + turn + ")"
 
 	return w.watched(ctx, watching{selector: selector + "," + before, version: version, leaves: true, count: len(list), mark: len(list)}, func(ctx context.Context) (int, error) {
 		return len(list), objects.Each(ctx, len(list), run.Concurrency, func(ctx context.Context, i int) error {
@@ -177,7 +175,7 @@ func (w *World) turn() string {
 
 // patch patches one object as the rebalancer does.
 func (w *World) patch(ctx context.Context, namespace string, o object, turn string) error {
-	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]any{turnLabel: turn}, "resourceVersion": o.version}})
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]any{objects.TurnLabel: turn}, "resourceVersion": o.version}})
 	if err != nil {
 		return fmt.Errorf("encode a patch: %w", err)
 	}
