@@ -12,7 +12,8 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
-// announcing is a client of Leases that writes the hold-off to the shard's Lease, in the same write as everything else. It
+// announcing is a client of Leases that writes the hold-off, and the Pod if it has another name, to the shard's Lease, in the same write as
+// everything else. It
 // remembers what the lock must know about a Lease beyond the record of leader election.
 type announcing struct {
 	coordinationv1client.LeasesGetter
@@ -74,7 +75,7 @@ func (l *lock) wrote(lease *coordinationv1.Lease) {
 	l.announced = announcement(lease)
 }
 
-// announce sets the hold-off on a Lease that is about to be written. It replaces a longer hold-off of a predecessor only when the
+// announce sets the hold-off and the Pod on a Lease that is about to be written. It replaces a longer hold-off of a predecessor only when the
 // shard works: by then, nobody has seen the Lease free for that long.
 func (l *lock) announce(lease *coordinationv1.Lease) {
 	holdOff := l.holdOff
@@ -88,6 +89,12 @@ func (l *lock) announce(lease *coordinationv1.Lease) {
 	}
 
 	lease.Annotations[v1alpha1.AnnotationHoldOff] = holdOff.String()
+
+	if l.pod == "" {
+		delete(lease.Annotations, v1alpha1.AnnotationPod) // of a predecessor
+	} else {
+		lease.Annotations[v1alpha1.AnnotationPod] = l.pod
+	}
 }
 
 // announcement returns the hold-off that a Lease announces, or 0 if it announces none that can be relied on.

@@ -61,6 +61,30 @@ func TestTheLeaseSaysTheHoldOff(t *testing.T) {
 	}
 }
 
+// TestTheLeaseNamesAPodOfAnotherName shows that the Lease of a shard that has the name of its Pod names none, whoever had it before.
+func TestTheLeaseNamesAPodOfAnotherName(t *testing.T) {
+	f := newFixture(t)
+	at := func(pod string) string {
+		s := f.shard("shard-0")
+		s.options.Pod = pod
+
+		l := f.lock(s, f.config)
+		if _, _, err := l.Get(t.Context()); err != nil {
+			require.NoError(t, l.Create(t.Context(), record("shard-0", 1)))
+		} else {
+			require.NoError(t, l.Update(t.Context(), record("shard-0", 1)))
+		}
+
+		return f.lease(s).Annotations[v1alpha1.AnnotationPod]
+	}
+
+	require.Equal(t, "pod-a", at("pod-a"))
+	require.Equal(t, "pod-b", at("pod-b"))
+	require.Empty(t, at("shard-0"))
+	require.Equal(t, "pod-a", at("pod-a"))
+	require.Empty(t, at(""))
+}
+
 // Whoever has read the hold-off of a predecessor may rely on it.
 func TestALongerHoldOffThatWasSaidIsKept(t *testing.T) {
 	const said = 10 * time.Second

@@ -35,6 +35,7 @@ type lock struct {
 	*resourcelock.LeaseLock
 	term    *term
 	holdOff time.Duration // the shard's own
+	pod     string        // the Pod that the Lease announces; empty for none
 
 	// announced is the hold-off that the Lease announced when it was last read or written; 0 if it announced none.
 	announced time.Duration
@@ -68,6 +69,10 @@ func (s *Shard) newLock(config *rest.Config) (*lock, error) {
 	}
 
 	l := &lock{term: s.term, holdOff: s.options.HoldOff}
+	if s.options.Pod != s.options.Name {
+		l.pod = s.options.Pod
+	}
+
 	l.LeaseLock = &resourcelock.LeaseLock{
 		LeaseMeta:  metav1.ObjectMeta{Namespace: s.options.Namespace, Name: s.options.Name},
 		Client:     announcing{LeasesGetter: client, lock: l},

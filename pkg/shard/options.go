@@ -36,6 +36,10 @@ type Options struct {
 	// Name is the shard's name: the name and the holder of its Lease, and the value of the shard label on its objects. No two
 	// processes of a ring may use the same name at the same time. Default: the host name, which is the Pod's name in a cluster.
 	Name string
+	// Pod is the name of the Pod that runs the shard, if it differs from Name. The fence of a ring needs it: the API server knows
+	// which Pod writes, not which shard. The Lease announces it in the annotation v1alpha1.AnnotationPod. Default: none, which
+	// stands for Name.
+	Pod string
 	// Namespace holds the shard's Lease. Default: the namespace of the Pod; required outside a cluster.
 	Namespace string
 
@@ -129,6 +133,7 @@ func (o Options) validateNames() []error {
 		{"ring", o.Ring, objectAndLabel},
 		{"name", o.Name, objectAndLabel},
 		{"namespace", o.Namespace, validation.IsDNS1123Label},
+		{"pod", o.Pod, validation.IsDNS1123Subdomain},
 	} {
 		if name.value == "" {
 			continue

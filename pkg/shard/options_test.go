@@ -54,6 +54,7 @@ func TestOptionsThatAreRefused(t *testing.T) {
 		{"name is no Lease name", func(o *Options) { o.Name = "Shard_0" }, `name: "Shard_0" is invalid`},
 		{"name of the lease monitor", func(o *Options) { o.Name = "shardlease-controller" }, "choose another"},
 		{"bad namespace", func(o *Options) { o.Namespace = "a.b" }, `namespace: "a.b" is invalid`},
+		{"bad pod", func(o *Options) { o.Pod = "Pod_0" }, `pod: "Pod_0" is invalid`},
 		{"fraction of a second", func(o *Options) { o.LeaseDuration = 1500 * time.Millisecond }, "whole seconds"},
 		{"too long", func(o *Options) { o.LeaseDuration = 25 * time.Hour }, "at most 24h0m0s"},
 		{"negative duration", func(o *Options) { o.LeaseDuration = -time.Second }, "at least one"},

@@ -8,7 +8,6 @@ package assigner
 
 import (
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/clusterring/clusterring/services/internal/kit"
 )
@@ -22,8 +21,9 @@ It reads   ClusterRings and the Leases of their shards. If the controller of an 
            is, it also reads that controller.
 It decides which shard an object belongs to. This depends only on the name of the object, or of the object that it follows,
            and on the set of available shards.
-It writes  the shard label, as an admission webhook; one MutatingWebhookConfiguration per ring (only the leader); the
-           ring's condition WebhookRegistered; and, with --ca-mode secret, the Secret of its own certificates.
+It writes  the shard label, as an admission webhook; one MutatingWebhookConfiguration per ring and one
+           ValidatingAdmissionPolicyBinding per ring with a fence (only the leader); the ring's conditions WebhookRegistered
+           and Fenced; and, with --ca-mode secret, the Secret of its own certificates.
 
 It never refuses a write. If it cannot assign an object, the write succeeds anyway, and the rebalancer assigns the object
 within seconds. The same happens if no assigner answers. Run any number of replicas: all of them answer.`
@@ -49,12 +49,9 @@ func NewCommand() *cobra.Command {
 		Long:           long,
 		Example:        example,
 		LeaderElection: true,
-		AddFlags: func(fs *pflag.FlagSet) {
-			s.all = fs
-			s.addFlags(fs)
-		},
-		Validate:  s.validate,
-		Configure: s.configure,
-		Setup:     s.setup,
+		AddFlags:       s.addFlags,
+		Validate:       s.validate,
+		Configure:      s.configure,
+		Setup:          s.setup,
 	})
 }

@@ -7,14 +7,11 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/spf13/pflag"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/metadata"
 	"k8s.io/utils/clock"
@@ -35,19 +32,17 @@ import (
 )
 
 // service is one run of the assigner.
-type service struct {
-	options
-	all *pflag.FlagSet
-}
+type service struct{ options }
 
 // configure restricts what is cached to what is needed.
-func (s *service) configure(o *manager.Options) {
-	ofRing, _ := labels.NewRequirement(v1alpha1.LabelClusterRing, selection.Exists, nil) // fails for invalid labels only
-	o.Cache.ByObject[&admissionregistrationv1.MutatingWebhookConfiguration{}] = cache.ByObject{
-		Label: labels.NewSelector().Add(*ofRing),
+func (s *service) configure(common *kit.Options, o *manager.Options) {
+	o.Cache.ByObject[&admissionregistrationv1.MutatingWebhookConfiguration{}] = kit.OfRing()
+	o.Cache.ByObject[&admissionregistrationv1.ValidatingAdmissionPolicyBinding{}] = kit.OfRing()
+	o.Cache.ByObject[&admissionregistrationv1.ValidatingAdmissionPolicy{}] = cache.ByObject{
+		Field: fields.OneTermEqualSelector("metadata.name", v1alpha1.FencePolicyName),
 	}
 	o.Cache.ByObject[&corev1.Secret{}] = cache.ByObject{
-		Namespaces: map[string]cache.Config{s.all.Lookup("namespace").Value.String(): {
+		Namespaces: map[string]cache.Config{common.Namespace: {
 			FieldSelector: fields.OneTermEqualSelector("metadata.name", s.secret.Name),
 		}},
 	}

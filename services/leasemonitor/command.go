@@ -2,8 +2,8 @@
 //
 // It reads ClusterRings and the Leases that carry a ring's label, and decides with package lease. It writes the state of each Lease
 // on it, takes over the Lease of a shard that has stopped renewing, deletes a Lease that nobody holds any more, and reports in each
-// ring's status how many shards it has. Only one replica writes at a time. The others watch, so that they know the age of every
-// Lease when they take over.
+// ring's status how many shards it has. It tells the admission policies what they must know of rings. Only one replica writes at a
+// time. The others watch, so that they know the age of every Lease when they take over.
 package leasemonitor
 
 import (
@@ -43,7 +43,8 @@ If more than half of a ring's shards fall silent at the same time, it emits an e
 status (lostShards) reports that objects of a dead shard are still being moved, it keeps the Lease from the shard.
 
 It also writes the numbers of shards and the conditions ShardsAvailable and Ready into the status of each ClusterRing. Both
-are False while the Lease of a shard that has stopped renewing cannot be taken over.
+are False while the Lease of a shard that has stopped renewing cannot be taken over. It writes
+PolicyParameters, which tell the admission policies about Leases of shards and about fences what they must know of rings.
 
 Any number of replicas may run. One of them writes. The others also watch, so that a failed shard is detected in time while
 the writing replica is replaced.`

@@ -15,8 +15,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -257,13 +255,11 @@ func newInstance(t *testing.T, plane *localplane.Plane, clock *testclock.FakeClo
 	own := ownConfig(t, plane)
 	own.Wrap(line.wrap)
 
-	ofRing, err := labels.NewRequirement(v1alpha1.LabelClusterRing, selection.Exists, nil)
-	require.NoError(t, err)
 	mgr, err := manager.New(own, manager.Options{
 		Scheme: plane.Client.Scheme(),
 		Logger: logr.Discard(),
 		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
-			&coordinationv1.Lease{}: {Label: labels.NewSelector().Add(*ofRing)},
+			&coordinationv1.Lease{}: kit.OfRing(),
 		}},
 		Metrics:                       metricsserver.Options{BindAddress: "0"},
 		Controller:                    config.Controller{SkipNameValidation: new(true)},

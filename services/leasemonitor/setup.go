@@ -14,6 +14,7 @@ import (
 	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/services/internal/status"
+	"github.com/clusterring/clusterring/services/leasemonitor/parameters"
 	"github.com/clusterring/clusterring/services/leasemonitor/ringstatus"
 	"github.com/clusterring/clusterring/services/leasemonitor/shardlease"
 )
@@ -64,8 +65,16 @@ func setup(ctx context.Context, rt *kit.Runtime) error {
 	}
 
 	rings := &ringstatus.Reconciler{Client: c, Status: status.Writer{Client: c, Owner: name, Clock: rt.Clock}, NotTaken: notTaken}
+	if err := rings.SetupWithManager(rt.Manager); err != nil {
+		return err
+	}
 
-	return rings.SetupWithManager(rt.Manager)
+	writer := parameters.Writer{Client: c}
+	if err := (&parameters.Fences{Writer: writer}).SetupWithManager(rt.Manager); err != nil {
+		return err
+	}
+
+	return (&parameters.Shards{Writer: writer}).SetupWithManager(rt.Manager)
 }
 
 // addHeartbeat has every replica look at the API server. What is read is this service's leader Lease, which is there or not.

@@ -22,7 +22,10 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	authenticationclient "k8s.io/client-go/kubernetes/typed/authentication/v1"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -31,17 +34,17 @@ import (
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
 
-// viewerRole is what deploy/base/ringquery grants people that may ask about all rings.
+// viewerRole is the ClusterRole in deploy/base/ringquery that grants access to all rings.
 const viewerRole = "clusterring:diagnostics-viewer"
 
-// secured is the command with TLS, and with Kubernetes' users and rights. Its own connection may ask everything.
+// secured is the command with TLS, authentication, and authorization. Its own connection may query all rings.
 type secured struct {
 	*server
 
 	authority *certtest.Authority // of its certificate, and of clients'
 }
 
-// startSecured starts a server that asks the API server every time, so that tests need not wait.
+// startSecured starts a server without a cache of permissions, so that tests do not have to wait.
 func startSecured(t *testing.T, args ...string) *secured {
 	t.Helper()
 
@@ -59,7 +62,7 @@ func startSecured(t *testing.T, args ...string) *secured {
 	return s
 }
 
-// begin waits until the server serves, and gives its connection the rights.
+// begin waits until the server serves, and grants its connection access to all rings.
 func (s *secured) begin() {
 	s.t.Helper()
 
@@ -72,7 +75,7 @@ func (s *secured) begin() {
 	}, patience, interval)
 }
 
-// connect returns a connection that trusts the server, with what else it shows.
+// connect returns a connection that verifies the server, with further options.
 func (s *secured) connect(options ...grpc.DialOption) *grpc.ClientConn {
 	s.t.Helper()
 
@@ -109,16 +112,14 @@ type caller struct {
 	grant *rbacv1.ClusterRoleBinding // nil without a role
 }
 
-// caller makes a service account with this role; empty: with none.
+// caller creates a service account and binds the role to it. Empty: it has no role.
 func (s *secured) caller(role string) *caller {
 	s.t.Helper()
 
 	c := &caller{ServiceAccount: &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: s.plane.Namespace(s.t), Name: "caller"}}}
 	require.NoError(s.t, s.plane.Client.Create(s.t.Context(), c.ServiceAccount))
 
-	request := &authenticationv1.TokenRequest{}
-	require.NoError(s.t, s.plane.Client.SubResource("token").Create(s.t.Context(), c.ServiceAccount, request))
-	c.token = request.Status.Token
+	c.token = s.tokenOf(c.ServiceAccount, pb.TokenAudience)
 
 	if role != "" {
 		c.grant = s.grant(role, rbacv1.Subject{Kind: "ServiceAccount", Namespace: c.Namespace, Name: c.Name})
@@ -127,7 +128,17 @@ func (s *secured) caller(role string) *caller {
 	return c
 }
 
-// grant gives somebody a role until the test is over.
+// tokenOf returns a token of the service account for the audiences. None: for the API server.
+func (s *server) tokenOf(account *corev1.ServiceAccount, audiences ...string) string {
+	s.t.Helper()
+
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: audiences}}
+	require.NoError(s.t, s.plane.Client.SubResource("token").Create(s.t.Context(), account, request))
+
+	return request.Status.Token
+}
+
+// grant binds a role to a subject until the test ends.
 func (s *secured) grant(role string, to rbacv1.Subject) *rbacv1.ClusterRoleBinding {
 	s.t.Helper()
 
@@ -141,7 +152,7 @@ func (s *secured) grant(role string, to rbacv1.Subject) *rbacv1.ClusterRoleBindi
 	return grant
 }
 
-// make creates an object for as long as the test lasts.
+// make creates an object and deletes it when the test ends.
 func (s *secured) make(object client.Object) {
 	s.t.Helper()
 
@@ -149,7 +160,7 @@ func (s *secured) make(object client.Object) {
 	s.t.Cleanup(func() { _ = client.IgnoreNotFound(s.plane.Client.Delete(context.WithoutCancel(s.t.Context()), object)) })
 }
 
-// asks asks about the ring until the answer has this code: the API server sees new rights a little later.
+// asks queries the ring until the answer has this code. The API server takes a moment to apply new permissions.
 func (s *secured) asks(conn *grpc.ClientConn, ring string, want codes.Code) {
 	s.t.Helper()
 
@@ -159,7 +170,7 @@ func (s *secured) asks(conn *grpc.ClientConn, ring string, want codes.Code) {
 	}, patience, interval)
 }
 
-// everyMethod calls each method of the service with an empty request, and hands over how it ends.
+// everyMethod calls each method of the service with an empty request, and passes the error to check.
 func everyMethod(t *testing.T, conn *grpc.ClientConn, check func(method string, err error)) {
 	t.Helper()
 
@@ -212,6 +223,31 @@ func TestNoMethodIsForThoseWhoAreNotKnown(t *testing.T) {
 	require.ErrorContains(t, err, "more than one")
 }
 
+// TestTokensDoNotOpenBoth verifies that no token is accepted by both ringquery and the API server.
+func TestTokensDoNotOpenBoth(t *testing.T) {
+	s := startSecured(t)
+	c := s.caller(viewerRole)
+	s.asks(s.connect(bearer(c.token)), "a", codes.NotFound)
+
+	forAPIServer := s.tokenOf(c.ServiceAccount)
+	everyMethod(t, s.connect(bearer(forAPIServer)), func(method string, err error) {
+		require.Equal(t, codes.Unauthenticated, status.Code(err), "%s: %v", method, err)
+		require.ErrorContains(t, err, "kubectl create token NAME --audience ringquery")
+	})
+
+	whoami := func(token string) error {
+		config := rest.AnonymousClientConfig(s.plane.Config)
+		config.BearerToken = token
+		api, err := authenticationclient.NewForConfig(config)
+		require.NoError(t, err)
+		_, err = api.SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+
+		return err
+	}
+	require.NoError(t, whoami(forAPIServer))
+	require.True(t, apierrors.IsUnauthorized(whoami(c.token)), "the API server accepts a token for ringquery")
+}
+
 func TestNoMethodIsForThoseWithoutRights(t *testing.T) {
 	s := startSecured(t)
 
@@ -259,7 +295,7 @@ func TestLogSaysWhoHasAskedAboutWhichRing(t *testing.T) {
 	require.Equal(t, codes.PermissionDenied, status.Code(err))
 
 	for _, text := range []string{
-		`"user":"system:serviceaccount:` + c.Namespace + `:caller"`, `"ring":"example"`, `"grpc.code":"PermissionDenied"`,
+		`"user":"system:serviceaccount:` + c.Namespace + `:caller"`, `"credential":"JTI=`, `"ring":"example"`, `"grpc.code":"PermissionDenied"`,
 	} {
 		require.True(t, s.log.has(text, `"grpc.method":"GetRing"`), text)
 	}
@@ -287,7 +323,7 @@ func TestRightToOneRing(t *testing.T) {
 	_, err = ask.Locate(t.Context(), &pb.LocateRequest{Ring: mine, Object: object})
 	require.NotEqual(t, codes.PermissionDenied, status.Code(err))
 
-	// Every question of a stream is looked at.
+	// Every query of a stream is checked.
 	stream, err := ask.LocateAll(t.Context())
 	require.NoError(t, err)
 	require.NoError(t, stream.Send(&pb.LocateAllRequest{Id: "1", Question: &pb.LocateRequest{Ring: mine, Object: object}}))
@@ -300,7 +336,7 @@ func TestRightToOneRing(t *testing.T) {
 	require.ErrorContains(t, err, other)
 }
 
-// role makes a role for one ring and returns its name.
+// role creates a role for one ring and returns its name.
 func (s *secured) role(ring string) string {
 	s.t.Helper()
 

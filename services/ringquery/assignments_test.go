@@ -33,12 +33,12 @@ import (
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
 
-// grant gives the service the rights on the resources of the rings in these tests.
+// grant grants the service access to the resources of the rings in these tests.
 func (s *server) grant() {
 	s.t.Helper()
 	require.NoError(s.t, s.plane.Install(s.t.Context(), "services/ringquery/testdata/rights.yaml"))
 
-	// The API server takes a moment to know of them.
+	// The API server takes a moment to apply them.
 	ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: "ring-of-probes"}, Spec: configMaps()}
 	require.NoError(s.t, client.IgnoreAlreadyExists(s.plane.Client.Create(s.t.Context(), ring)))
 	require.Eventually(s.t, func() bool {
@@ -62,7 +62,7 @@ func (s *server) list(req *pb.ListAssignmentsRequest) (all []*pb.Assignment) {
 	}
 }
 
-// configMap makes a ConfigMap with labels.
+// configMap creates a ConfigMap with labels.
 func (s *server) configMap(namespace, name string, labels map[string]string) *corev1.ConfigMap {
 	s.t.Helper()
 
@@ -84,7 +84,7 @@ func namesAt(ring *hashring.Table, namespace, shard string, n int) (names []stri
 	return names
 }
 
-// TestListAssignmentsHasEveryState of main objects.
+// TestListAssignmentsHasEveryState covers the states of main objects.
 func TestListAssignmentsHasEveryState(t *testing.T) {
 	s := startServer(t)
 	s.grant()
@@ -143,7 +143,7 @@ func TestListAssignmentsHasEveryState(t *testing.T) {
 	require.Equal(t, []string{"b", "b"}, []string{at[0].GetShard(), at[1].GetShard()})
 }
 
-// TestDrainTimeIsTheServers: it follows from the managed fields, which tests write as everybody does.
+// TestDrainTimeIsTheServers verifies that the drain time comes from the managed fields.
 func TestDrainTimeIsTheServers(t *testing.T) {
 	s := startServer(t)
 	s.grant()
@@ -159,7 +159,7 @@ func TestDrainTimeIsTheServers(t *testing.T) {
 	require.True(t, object.ManagedFields[entry].Time.Time.Equal(s.list(req)[0].GetDrainTime().AsTime()))
 }
 
-// TestAssignmentsOfControlledObjects are those of their owners; without an owner of the ring they are none of its business.
+// TestAssignmentsOfControlledObjects verifies that objects follow their owners, and that the ring ignores objects without an owner.
 func TestAssignmentsOfControlledObjects(t *testing.T) {
 	s := startServer(t)
 	s.grant()
@@ -196,7 +196,7 @@ func TestAssignmentsOfControlledObjects(t *testing.T) {
 	require.Equal(t, pb.AssignmentState_ASSIGNMENT_STATE_FOREIGN, found[1].GetState())
 }
 
-// TestAssignmentsFollowTheLabelsOfNamespaces, of a few that are read one by one, and of many that are listed.
+// TestAssignmentsFollowTheLabelsOfNamespaces covers a few namespaces, which are read one by one, and many, which are listed.
 func TestAssignmentsFollowTheLabelsOfNamespaces(t *testing.T) {
 	for _, many := range []int{2, 15} {
 		t.Run(fmt.Sprint(many), func(t *testing.T) {
@@ -250,7 +250,7 @@ func (s *server) team(namespace, team string) {
 	require.NoError(s.t, s.plane.Client.Patch(s.t.Context(), object, client.RawPatch(types.MergePatchType, patch)))
 }
 
-// TestPagesWhileObjectsChange: whoever is there all the time is seen exactly once.
+// TestPagesWhileObjectsChange verifies that an object that exists all the time is listed exactly once.
 func TestPagesWhileObjectsChange(t *testing.T) {
 	s := startServer(t)
 	s.grant()
@@ -319,7 +319,7 @@ func TestAssignmentsOfClusterScopedObjects(t *testing.T) {
 	require.Equal(t, "namespace", violated(status.Convert(err)))
 }
 
-// TestRingThatIsDeletedCoversNothing: what still carries its labels is foreign.
+// TestRingThatIsDeletedCoversNothing verifies that objects that still have its labels are foreign.
 func TestRingThatIsDeletedCoversNothing(t *testing.T) {
 	s := startServer(t)
 	s.grant()
@@ -348,7 +348,7 @@ func TestListAssignmentsFailures(t *testing.T) {
 	first, err := s.ListAssignments(t.Context(), &pb.ListAssignmentsRequest{Ring: ring, Resource: "configmaps", Namespace: ns, PageSize: 1})
 	require.NoError(t, err)
 
-	// The request's part of the token is true, the API server's is not.
+	// The part of the token for the request is valid, and the part for the API server is not.
 	token, err := base64.RawURLEncoding.DecodeString(first.GetNextPageToken())
 	require.NoError(t, err)
 
@@ -394,10 +394,10 @@ func TestListAssignmentsFailures(t *testing.T) {
 	}
 }
 
-// proxy stands between the service and the API server. What the API server answers only when it is old or ill, it answers.
+// proxy is between the service and the API server. It returns errors that a healthy API server does not return on demand.
 type proxy struct {
 	kubeconfig string
-	// instead answers requests that it says true about.
+	// instead answers a request if it returns true.
 	instead atomic.Pointer[func(w http.ResponseWriter, r *http.Request) bool]
 }
 
@@ -433,7 +433,7 @@ func startProxy(t *testing.T) *proxy {
 	return p
 }
 
-// answer makes the proxy answer all requests for ConfigMaps with a status.
+// answer lets the proxy answer all requests for ConfigMaps with a status.
 func (p *proxy) answer(code int, body string) {
 	f := func(w http.ResponseWriter, r *http.Request) bool {
 		if !strings.Contains(r.URL.Path, "/configmaps") {

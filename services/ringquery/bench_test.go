@@ -27,14 +27,14 @@ import (
 	"github.com/clusterring/clusterring/tools/lab/localplane/leasetest"
 )
 
-// Questions of one caller to one server, which has one core for both: what one core of a server gives is more than that.
+// Benchmarks of one caller and one server on one core. A server with a core of its own answers more queries.
 //
 //	go test -run '^$' -bench . ./services/ringquery
 //
-// "handler" is the method alone, "grpc" the same through a connection with the server's interceptors, "stream" many questions
+// "handler" is the method alone, "grpc" the same through a connection with the server's interceptors, "stream" many queries
 // over one stream.
 
-// BenchmarkLocate asks where objects of different names belong, without the shards that would be next, and with two of them.
+// BenchmarkLocate locates objects with different names, without next shards and with two of them.
 func BenchmarkLocate(b *testing.B) {
 	each(b, func(b *testing.B, w *benched, ring string) {
 		b.Helper()
@@ -79,7 +79,7 @@ func BenchmarkLocate(b *testing.B) {
 	})
 }
 
-// BenchmarkGetRing asks for the ring with all its shards.
+// BenchmarkGetRing gets the ring with all its shards.
 func BenchmarkGetRing(b *testing.B) {
 	each(b, func(b *testing.B, w *benched, ring string) {
 		b.Helper()
@@ -130,7 +130,7 @@ func measureAll(b *testing.B, f func(n int) error) {
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "ops/s")
 }
 
-// benched is the service with its server, in a manager of its own.
+// benched is the service with its server, in its own manager.
 type benched struct {
 	service *api.Service
 	client  pb.DiagnosticsServiceClient
@@ -152,7 +152,7 @@ func startBenched(b *testing.B) *benched {
 	require.NoError(b, err)
 
 	server := &transport.Server{
-		Services: []func(grpc.ServiceRegistrar){w.service.Register}, Ready: rt.Ready, DrainTime: time.Second,
+		Register: w.service.Register, Ready: rt.Ready, DrainTime: time.Second,
 		Clock: clock.RealClock{}, Log: logr.Discard(),
 	}
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
@@ -177,7 +177,7 @@ func startBenched(b *testing.B) *benched {
 	return w
 }
 
-// makeRing makes a ring of so many shards, and waits until the service knows them.
+// makeRing creates a ring with shards, and waits until the service knows them.
 func (w *benched) makeRing(b *testing.B, shards int) string {
 	b.Helper()
 

@@ -20,7 +20,7 @@ import (
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 )
 
-// ask sends questions while it reads the answers, and returns them all.
+// ask sends queries while it reads the answers, and returns all answers.
 func (s *server) ask(questions []*pb.LocateAllRequest) []*pb.LocateAllResponse {
 	s.t.Helper()
 
@@ -52,7 +52,7 @@ func (s *server) ask(questions []*pb.LocateAllRequest) []*pb.LocateAllResponse {
 	}
 }
 
-// TestLocateAllAnswersAsLocateDoes asks everything that Locate can be asked, and compares each answer and each error.
+// TestLocateAllAnswersAsLocateDoes compares the answers and errors of both methods for all kinds of queries.
 func TestLocateAllAnswersAsLocateDoes(t *testing.T) {
 	s := startServer(t)
 	ring, ns := s.makeRing(configMaps())
@@ -107,7 +107,7 @@ func TestLocateAllAnswersAsLocateDoes(t *testing.T) {
 	}, seen)
 }
 
-// violations returns what a status says about fields, as a LocateError writes it.
+// violations returns the field violations in a status, in the format of a LocateError.
 func violations(st *status.Status) (all []string) {
 	for _, d := range st.Details() {
 		if bad, ok := d.(*errdetails.BadRequest); ok {
@@ -162,7 +162,7 @@ func TestManyQuestionsAreAnsweredInOrder(t *testing.T) {
 	}
 }
 
-// TestClientThatReadsNoAnswersIsNotReadFrom: it cannot make the server keep answers for it.
+// TestClientThatReadsNoAnswersIsNotReadFrom verifies that such a client cannot fill the memory of the server.
 func TestClientThatReadsNoAnswersIsNotReadFrom(t *testing.T) {
 	s := startServer(t)
 

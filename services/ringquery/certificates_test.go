@@ -25,22 +25,22 @@ import (
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
 
-// serverName is what kubectl ring expects the certificate to be for.
+// serverName is the name for which kubectl ring verifies the certificate.
 const serverName = "ringquery.sharding-system.svc"
 
-// anonymous lets tests call without a token: they are about certificates.
+// anonymous allows calls without a token, because these tests are about certificates.
 var anonymous = []string{"--authentication", "none"}
 
-// replicas are servers that make their certificate themselves, in objects with the names that deploy/base/ringquery has rights for.
+// replicas are servers that create their certificate themselves, in the objects that deploy/base/ringquery allows them to write.
 type replicas struct {
 	t     *testing.T
 	plane *localplane.Plane
-	// anybody is the client of somebody who has no rights but those of everybody.
+	// anybody is the client of a user who has only the permissions of all users.
 	anybody client.Client
 	all     []*server
 }
 
-// newReplicas returns none, in a cluster that has never had one.
+// newReplicas prepares a cluster without certificates. It starts no replica.
 func newReplicas(t *testing.T) *replicas {
 	t.Helper()
 
@@ -66,7 +66,7 @@ func configMapMeta() metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: "ringquery-ca"}
 }
 
-// forget removes what replicas leave.
+// forget deletes the objects of the replicas.
 func (r *replicas) forget() {
 	for _, object := range []client.Object{&corev1.Secret{ObjectMeta: secretMeta()}, &corev1.ConfigMap{ObjectMeta: configMapMeta()}} {
 		require.NoError(r.t, client.IgnoreNotFound(r.plane.Client.Delete(context.WithoutCancel(r.t.Context()), object)))
@@ -105,7 +105,7 @@ func (r *replicas) secret() *corev1.Secret {
 	return found
 }
 
-// published is the ConfigMap, as anybody sees it.
+// published returns the ConfigMap, read with the permissions of all users.
 func (r *replicas) published() *corev1.ConfigMap {
 	r.t.Helper()
 
@@ -127,7 +127,7 @@ func (r *replicas) trust() credentials.TransportCredentials {
 	return credentials.NewTLS(&tls.Config{RootCAs: roots, ServerName: serverName, MinVersion: tls.VersionTLS13})
 }
 
-// call makes a call over a new connection to a server that is verified by what is published now.
+// call makes a call over a new connection to a server, and verifies the server with the published CA certificates.
 func (r *replicas) call(s *server) error {
 	r.t.Helper()
 
@@ -141,7 +141,7 @@ func (r *replicas) call(s *server) error {
 	return err
 }
 
-// shown returns the certificate that a server shows, whoever signed it.
+// shown returns the certificate of a server without verifying it.
 func (s *server) shown() *x509.Certificate {
 	s.t.Helper()
 
@@ -156,7 +156,7 @@ func (s *server) shown() *x509.Certificate {
 	return conn.ConnectionState().PeerCertificates[0]
 }
 
-// agreed waits until all is well: every replica shows the certificate of the Secret, and anybody can verify it.
+// agreed waits until every replica serves the certificate in the Secret and all users can verify it.
 func (r *replicas) agreed(which func(*x509.Certificate) bool) {
 	r.t.Helper()
 
@@ -209,10 +209,10 @@ func TestReplicasMakeOneCertificateAndShowHowToVerifyIt(t *testing.T) {
 	})
 }
 
-// TestRotationDropsNothing orders a rotation, of certificate and authority, while everybody is busy.
+// TestRotationDropsNothing rotates the certificate and the CA during calls and streams.
 func TestRotationDropsNothing(t *testing.T) {
 	r := newReplicas(t)
-	// A new authority is known for a tenth of the certificate's lifetime before it signs.
+	// A new CA is published for a tenth of the lifetime of a certificate before it signs one.
 	r.start(2, "--tls-cert-lifetime=40s", "--tls-ca-lifetime=120s")
 	s := r.all[0]
 	ring, namespace := s.makeRing(configMaps())
@@ -221,7 +221,7 @@ func TestRotationDropsNothing(t *testing.T) {
 	_, err = stream.Recv()
 	require.NoError(t, err)
 
-	// Calls over the one connection, all the time.
+	// Calls over one connection.
 	var calls atomic.Int64
 
 	ctx, stop := context.WithCancel(t.Context())
@@ -241,7 +241,7 @@ func TestRotationDropsNothing(t *testing.T) {
 	before, authorities := s.shown(), r.published().Data["ca.crt"]
 	require.NoError(t, r.plane.Client.Delete(t.Context(), &corev1.Secret{ObjectMeta: secretMeta()}))
 
-	// Calls over new connections, which are verified by what is published at that moment.
+	// Calls over new connections, each verified with the CA certificates that are published at that moment.
 	overlap := false
 	require.NoError(t, wait.PollUntilContextTimeout(t.Context(), interval, patience, true, func(context.Context) (bool, error) {
 		switched := true

@@ -18,15 +18,17 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
-	"k8s.io/client-go/tools/clientcmd"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/ringquery/api"
 	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
-// TestClientsSeeEveryDocumentedCode makes a real server fail in every way that the .proto file promises, and in no other.
+// TestClientsSeeEveryDocumentedCode lets a real server fail with every code that the .proto file documents, and with no other.
 func TestClientsSeeEveryDocumentedCode(t *testing.T) {
 	p := startProxy(t)
 	s := startServer(t, "--kubeconfig", p.kubeconfig, "--grpc-max-request-bytes", "65536")
@@ -52,11 +54,13 @@ func TestClientsSeeEveryDocumentedCode(t *testing.T) {
 
 	documented := documentedCodes(t)
 
+	service := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.SystemNamespace, Name: "ringquery"}}
+
 	for code, fail := range map[codes.Code]func() error{
 		codes.InvalidArgument: func() error { return getRing(s, t.Context(), "No Name") },
 		codes.Unauthenticated: func() error { return getRing(strict, t.Context(), ring) },
 		codes.PermissionDenied: func() error {
-			return getRing(strict, metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+s.token()), ring)
+			return getRing(strict, metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+s.tokenOf(service, pb.TokenAudience)), ring)
 		},
 		codes.NotFound: func() error { return getRing(s, t.Context(), "no-such-ring") },
 		codes.FailedPrecondition: func() error {
@@ -113,7 +117,7 @@ func TestClientsSeeEveryDocumentedCode(t *testing.T) {
 	require.Empty(t, documented, "these are documented, and this test does not produce them")
 }
 
-// documentedCodes returns what the comment on the service promises.
+// documentedCodes returns the codes in the comment of the service.
 func documentedCodes(t *testing.T) map[codes.Code]bool {
 	t.Helper()
 
@@ -131,16 +135,6 @@ func documentedCodes(t *testing.T) map[codes.Code]bool {
 	}
 
 	return found
-}
-
-// token returns that of the service itself, which may not ask.
-func (s *server) token() string {
-	s.t.Helper()
-
-	config, err := clientcmd.BuildConfigFromFlags("", s.plane.ServiceKubeconfig(s.t, "ringquery"))
-	require.NoError(s.t, err)
-
-	return config.BearerToken
 }
 
 // serve serves a service that is not in a command, and returns a client of it.
@@ -167,7 +161,7 @@ func serve(t *testing.T, service *api.Service) pb.DiagnosticsServiceClient {
 	return pb.NewDiagnosticsServiceClient(conn)
 }
 
-// brokenReader is a cache that has lost its way.
+// brokenReader is a cache that always fails.
 type brokenReader struct{ client.Reader }
 
 func (brokenReader) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {

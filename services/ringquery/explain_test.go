@@ -29,7 +29,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite testdata/explain")
 
-// explaining is a ring with the shards a and b, about whose objects the server is asked.
+// explaining is a ring with the shards a and b, and a server that explains its objects.
 type explaining struct {
 	*server
 
@@ -63,7 +63,7 @@ func (x *explaining) hold(ring string, shards ...string) {
 	}, patience, interval)
 }
 
-// report writes what the services say of a ring in which all is well: for the named set of shards, if there is one.
+// report writes the status of a healthy ring, for the given set of shards if there is one.
 func (x *explaining) report(ring, fingerprint string) {
 	x.t.Helper()
 
@@ -90,7 +90,7 @@ func (x *explaining) at(shard string) map[string]string {
 	return map[string]string{v1alpha1.ShardLabel(x.name): shard}
 }
 
-// secret makes a Secret that an object controls.
+// secret creates a Secret that an object controls.
 func (x *explaining) secret(name string, labels map[string]string, owner *corev1.ConfigMap) {
 	x.t.Helper()
 
@@ -108,7 +108,7 @@ func (x *explaining) write(manager, name, label, value string) {
 	require.NoError(x.t, x.plane.Client.Patch(x.t.Context(), object, client.RawPatch(types.MergePatchType, []byte(patch)), client.FieldOwner(manager)))
 }
 
-// explain asks about an object in the ring.
+// explain explains an object in the ring.
 func (x *explaining) explain(object *pb.ObjectReference) *pb.ExplainResponse {
 	x.t.Helper()
 
@@ -118,7 +118,7 @@ func (x *explaining) explain(object *pb.ObjectReference) *pb.ExplainResponse {
 	return res
 }
 
-// golden compares an answer with testdata/explain. What differs from run to run has a name there.
+// golden compares an answer with testdata/explain, where placeholders replace the values that differ between runs.
 func (x *explaining) golden(res *pb.ExplainResponse, names ...string) {
 	x.t.Helper()
 
@@ -225,7 +225,7 @@ func TestExplainNamespaceNotSelected(t *testing.T) {
 	require.Equal(t, pb.NamespaceCoverage_NAMESPACE_COVERAGE_COVERED, res.GetRings()[0].GetLocation().GetNamespaceCoverage())
 }
 
-// TestExplainNotSharded asks about namespaces, which the service may read and no ring lists.
+// TestExplainNotSharded explains a namespace, which the service may read and no ring lists.
 func TestExplainNotSharded(t *testing.T) {
 	x := startExplaining(t, configMaps(), "a", "b")
 	res, err := x.Explain(t.Context(), &pb.ExplainRequest{Object: byKind("Namespace", "", x.ns)})
@@ -277,7 +277,7 @@ func TestExplainChildElsewhere(t *testing.T) {
 	x.golden(x.explain(byKind("Secret", x.ns, "child")), name, "<name>")
 }
 
-// TestExplainLabelByHand has a label that somebody wrote after the rebalancer had found all in place.
+// TestExplainLabelByHand explains a label that a user wrote after the rebalancer had found all objects in place.
 func TestExplainLabelByHand(t *testing.T) {
 	x := startExplaining(t, configMaps(), "a", "b")
 	r := &v1alpha1.ClusterRing{}
@@ -296,7 +296,7 @@ func TestExplainLabelByHand(t *testing.T) {
 	x.golden(x.explain(byKind("ConfigMap", x.ns, name)), name, "<name>")
 }
 
-// TestExplainTwoRings shard cluster-scoped objects, which have no other ring here.
+// TestExplainTwoRings uses cluster-scoped objects, which no other ring in these tests shards.
 func TestExplainTwoRings(t *testing.T) {
 	spec := v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{Group: "scheduling.k8s.io", Resource: "priorityclasses"}}}
 	x := startExplaining(t, spec, "a", "b")
@@ -335,7 +335,7 @@ func TestExplainTwoRings(t *testing.T) {
 	require.NotContains(t, explanationText(one), two, "who asks about one ring learns nothing of others")
 }
 
-// TestExplainForbidden says what follows from the name of an object that the service may not read.
+// TestExplainForbidden explains what follows from the name of an object that the service may not read.
 func TestExplainForbidden(t *testing.T) {
 	x := startExplaining(t, v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{Resource: "services"}}}, "a", "b")
 	ref := byKind("Service", x.ns, "any")
@@ -345,7 +345,7 @@ func TestExplainForbidden(t *testing.T) {
 	x.golden(res, "shard "+located.GetShard(), "shard <shard>", "location: "+located.GetShard(), "location: <shard>", fmt.Sprint(located.GetNextShards()), "[<shard>]")
 }
 
-// TestExplainRemembersResources: a resource that has left the ring is explained while the ring's status has it.
+// TestExplainRemembersResources explains a resource that has left the ring but is still in its status.
 func TestExplainRemembersResources(t *testing.T) {
 	x := startExplaining(t, v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{Resource: "secrets"}}}, "a", "b")
 	name := x.ofB()
@@ -373,7 +373,7 @@ func TestExplainRemembersResources(t *testing.T) {
 	x.golden(res, name, "<name>")
 }
 
-// TestExplainFailures has every reason not to answer.
+// TestExplainFailures covers every error.
 func TestExplainFailures(t *testing.T) {
 	x := startExplaining(t, configMaps(), "a")
 

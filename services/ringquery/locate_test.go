@@ -102,7 +102,7 @@ func TestLocateNamesAsManyNextShardsAsAskedFor(t *testing.T) {
 
 func TestLocateWithoutRingAsksAllOfThem(t *testing.T) {
 	s := startServer(t)
-	// A resource that no other test uses.
+	// No other test uses this resource.
 	spec := v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{Resource: "endpoints"}}}
 	object := byKind("Endpoints", "default", "x")
 
@@ -147,7 +147,7 @@ func TestLocateSaysWhatItDoesNotKnowOfNamespaces(t *testing.T) {
 		s.locate(&pb.LocateRequest{Ring: ring, Object: byKind("ConfigMap", "default", "x")}).GetNamespaceCoverage())
 }
 
-// TestLocateFailures has every reason not to answer, with its code and what it tells a person.
+// TestLocateFailures covers every error, with its code and message.
 func TestLocateFailures(t *testing.T) {
 	s := startServer(t)
 	ring, _ := s.makeRing(configMaps())
@@ -219,7 +219,7 @@ func TestLocateFailures(t *testing.T) {
 	}
 }
 
-// violated returns the fields that a status complains about.
+// violated returns the fields that a status names.
 func violated(st *status.Status) string {
 	var fields []string
 
@@ -234,7 +234,7 @@ func violated(st *status.Status) string {
 	return strings.Join(fields, ",")
 }
 
-// makeDeletingRing makes a ring that waits for somebody to clean up.
+// makeDeletingRing creates a ring in deletion that still has a finalizer.
 func (s *server) makeDeletingRing() string {
 	s.t.Helper()
 

@@ -23,7 +23,7 @@ import (
 	"github.com/clusterring/clusterring/services/internal/certtest"
 )
 
-// What a server has to hold: this many who watch, on so many connections, and this much memory at most.
+// The load and the limit: watchers, connections, and memory.
 const (
 	watchers       = 1000
 	perConnection  = 100
@@ -31,7 +31,7 @@ const (
 	memoryLimit    = 256 << 20
 )
 
-// The server is a process of its own, as it is delivered: with TLS, and with users and rights.
+// The server is a separate process with TLS, authentication, and authorization.
 func TestThousandWatchersFitIntoMemory(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds the binary")
@@ -81,7 +81,7 @@ func (s *secured) follow(conn *grpc.ClientConn, ring string) pb.DiagnosticsServi
 	return stream
 }
 
-// all reads every stream until it has a message that is as wanted.
+// all reads every stream until it has received a wanted message.
 func (s *secured) all(streams []pb.DiagnosticsService_WatchRingClient, wanted func(*pb.WatchRingResponse) bool) {
 	s.t.Helper()
 
@@ -131,7 +131,7 @@ func startProcess(t *testing.T) (s *secured, pid int) {
 	return s, cmd.Process.Pid
 }
 
-// peak returns the most memory that the process has had at a time, in bytes.
+// peak returns the peak memory of the process, in bytes.
 func (s *secured) peak(pid int) int {
 	s.t.Helper()
 

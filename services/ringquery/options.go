@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/ringquery/auth"
 	"github.com/clusterring/clusterring/services/ringquery/transport"
 )
@@ -17,11 +18,9 @@ import (
 type options struct {
 	transport transport.Options
 	access    auth.Options
-	all       *pflag.FlagSet
 }
 
 func (o *options) addFlags(flags *pflag.FlagSet) {
-	o.all = flags
 	o.transport.AddFlags(flags)
 	o.access.AddFlags(flags)
 }
@@ -31,9 +30,9 @@ func (o *options) validate() error {
 }
 
 // configure caches only the Secret and the ConfigMap of the certificate, so that the service needs no permission on others.
-func (o *options) configure(m *manager.Options) {
+func (o *options) configure(common *kit.Options, m *manager.Options) {
 	only := func(name string) cache.ByObject {
-		return cache.ByObject{Namespaces: map[string]cache.Config{o.all.Lookup("namespace").Value.String(): {
+		return cache.ByObject{Namespaces: map[string]cache.Config{common.Namespace: {
 			FieldSelector: fields.OneTermEqualSelector("metadata.name", name),
 		}}}
 	}

@@ -11,7 +11,7 @@ import (
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 )
 
-// TestEveryMistakeIsNamed sends a request with each field that is checked gone wrong: the answer names just this field.
+// TestEveryMistakeIsNamed sends requests with one invalid field each. The answer names only this field.
 func TestEveryMistakeIsNamed(t *testing.T) {
 	s := startServer(t)
 	object := func(change func(*pb.ObjectReference)) *pb.LocateRequest {
@@ -97,7 +97,7 @@ func TestEveryMistakeIsNamed(t *testing.T) {
 	}
 }
 
-// send makes the call that the request is for.
+// send makes the call for the request.
 func (s *server) send(request any) (err error) {
 	switch req := request.(type) {
 	case *pb.ListRingsRequest:

@@ -14,8 +14,8 @@ import (
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 )
 
-// TestRestartFailsNoCall stops the one of two servers that has all the load. Who dials gets it until it is known not to be ready, as
-// with a Service, and a connection lasts until the server ends it.
+// TestRestartFailsNoCall stops one of two servers, which has all connections. As with a Service, new connections lead to it until it is not
+// ready, and a connection lasts until the server ends it.
 func TestRestartFailsNoCall(t *testing.T) {
 	r := newReplicas(t)
 	r.start(2, "--shutdown-delay", "1s")

@@ -32,13 +32,13 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
 
-// Tests wait for conditions, this long at most and looking this often.
+// Tests wait at most this long for a condition, and check it this often.
 const (
 	patience = 30 * time.Second
 	interval = 10 * time.Millisecond
 )
 
-// server is the command, as it runs in a cluster but for the addresses, and a connection to it.
+// server is the command, which runs as in a cluster except for the addresses, and a connection to it.
 type server struct {
 	pb.DiagnosticsServiceClient
 
@@ -62,7 +62,7 @@ func startServer(t *testing.T, args ...string) *server {
 	return s
 }
 
-// launch runs the command with the rights of the service.
+// launch runs the command with the permissions of the service.
 func launch(t *testing.T, args ...string) *server {
 	t.Helper()
 
@@ -76,7 +76,7 @@ func launch(t *testing.T, args ...string) *server {
 	return s
 }
 
-// newServer returns a server that does not run, with addresses of its own.
+// newServer returns a server with its own addresses. It does not run.
 func newServer(t *testing.T) *server {
 	t.Helper()
 
@@ -105,12 +105,12 @@ func (s *server) dial(creds credentials.TransportCredentials, options ...grpc.Di
 	return conn
 }
 
-// use makes calls of the server's methods go over the connection.
+// use selects the connection for calls of the server's methods.
 func (s *server) use(conn *grpc.ClientConn) {
 	s.conn, s.DiagnosticsServiceClient = conn, pb.NewDiagnosticsServiceClient(conn)
 }
 
-// execute runs the command until cancel is called, and sends how it ended.
+// execute runs the command until cancel is called, and sends its error.
 func execute(log *testLog, args ...string) (done chan error, cancel context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(log.t.Context()))
 	cmd := ringquery.NewCommand()
@@ -123,7 +123,7 @@ func execute(log *testLog, args ...string) (done chan error, cancel context.Canc
 	return done, cancel
 }
 
-// testLog shows logs where a test fails, and remembers them.
+// testLog adds logs to the output of the test, and stores them.
 type testLog struct {
 	t *testing.T
 
@@ -180,7 +180,7 @@ func (s *server) waitHealth(want healthpb.HealthCheckResponse_ServingStatus) {
 	}
 }
 
-// makeRing makes a ring that is named after a namespace of its own, and returns both.
+// makeRing creates a ring and a namespace, and returns both names.
 func (s *server) makeRing(spec v1alpha1.ClusterRingSpec) (ring, namespace string) {
 	s.t.Helper()
 
@@ -196,7 +196,7 @@ func (s *server) makeRing(spec v1alpha1.ClusterRingSpec) (ring, namespace string
 	return ring, namespace
 }
 
-// makeShards makes shards that hold their Leases, and waits until the server knows them.
+// makeShards creates shards that hold their Leases, and waits until the server knows them.
 func (s *server) makeShards(ring, namespace string, names ...string) {
 	s.t.Helper()
 
@@ -267,7 +267,7 @@ func (s *server) readyz() int {
 	return code
 }
 
-// probe asks whether the server is ready. It fails while nobody listens.
+// probe queries the readiness of the server. It fails while the server does not listen.
 func (s *server) probe() (code int, err error) {
 	s.t.Helper()
 
@@ -308,7 +308,7 @@ func TestMistakesAreToldAtOnce(t *testing.T) {
 	}
 }
 
-// The .proto files say how much a request may hold. The server takes that much.
+// TestLargestRequestFits verifies that the server accepts the largest request that the .proto files document.
 func TestLargestRequestFits(t *testing.T) {
 	s := startServer(t)
 	ring, _ := s.makeRing(configMaps())

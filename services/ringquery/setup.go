@@ -21,9 +21,25 @@ import (
 
 // setup creates the server and the sources of its answers.
 func setup(ctx context.Context, rt *kit.Runtime, options *options) error {
-	ready := &readiness{ask: rt.Ready}
+	var was atomic.Bool
 
-	service, err := answers(ctx, rt, ready.ever)
+	ready := func() error {
+		err := rt.Ready()
+		if err == nil {
+			was.Store(true)
+		}
+
+		return err
+	}
+
+	// The caches stay filled, and the service answers calls while it is about to stop.
+	service, err := answers(ctx, rt, func() error {
+		if was.Load() {
+			return nil
+		}
+
+		return ready()
+	})
 	if err != nil {
 		return err
 	}
@@ -32,8 +48,8 @@ func setup(ctx context.Context, rt *kit.Runtime, options *options) error {
 		Options:   options.transport,
 		Name:      name,
 		Namespace: rt.Options.Namespace,
-		Services:  []func(grpc.ServiceRegistrar){service.Register},
-		Ready:     ready.now,
+		Register:  service.Register,
+		Ready:     ready,
 		Draining:  rt.Draining(),
 		DrainTime: rt.Options.ShutdownGrace * 4 / 5, // the rest is for the other parts that have to stop
 		Clock:     rt.Clock,
@@ -74,32 +90,6 @@ func guard(rt *kit.Runtime, options auth.Options, server *transport.Server) erro
 	server.Unary, server.Stream = []grpc.UnaryServerInterceptor{g.Unary}, []grpc.StreamServerInterceptor{g.Stream}
 
 	return nil
-}
-
-// readiness remembers whether the service has been ready.
-type readiness struct {
-	// ask returns nil while the service is ready.
-	ask func() error
-	was atomic.Bool
-}
-
-// now returns nil while the service is ready.
-func (r *readiness) now() error {
-	err := r.ask()
-	if err == nil {
-		r.was.Store(true)
-	}
-
-	return err
-}
-
-// ever returns nil once the service has been ready. The caches stay filled, and the service answers calls while it is about to stop.
-func (r *readiness) ever() error {
-	if r.was.Load() {
-		return nil
-	}
-
-	return r.now()
 }
 
 // answers creates the API and lets it watch Leases and ClusterRings.

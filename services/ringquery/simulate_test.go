@@ -65,7 +65,7 @@ func TestSimulateSaysWhatWouldMove(t *testing.T) {
 	require.Equal(t, before.Fingerprint(), s.ring(ring).GetRing().GetFingerprint(), "nothing has changed")
 }
 
-// TestSimulateCountsRealObjects, more than one page of them, of the namespaces that the ring covers.
+// TestSimulateCountsRealObjects counts more than one page of objects in the namespaces that the ring covers.
 func TestSimulateCountsRealObjects(t *testing.T) {
 	s := startServer(t)
 	s.grant()
@@ -127,7 +127,7 @@ func TestSimulateCountsRealObjects(t *testing.T) {
 	require.Contains(t, counted[2].GetProblem(), "does not serve it")
 }
 
-// TestCountingGoesOnWhereAListHasExpired: at the place that the API server offers; if that fails, too, it says so.
+// TestCountingGoesOnWhereAListHasExpired continues with the token of the API server. If this also fails, the answer reports it.
 func TestCountingGoesOnWhereAListHasExpired(t *testing.T) {
 	p := startProxy(t)
 	s := startServer(t, "--kubeconfig", p.kubeconfig)

@@ -23,7 +23,7 @@ import (
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 )
 
-// watcher reads a stream of one ring and checks what holds for every message.
+// watcher reads a stream of one ring and checks the invariants of every message.
 type watcher struct {
 	pb.DiagnosticsService_WatchRingClient
 
@@ -58,7 +58,7 @@ func (w *watcher) next() *pb.WatchRingResponse {
 		require.Empty(w.t, res.GetLeft())
 	} else {
 		require.Greater(w.t, res.GetRevision(), w.last.GetRevision())
-		// What joined and left is what makes the message before this one.
+		// The shards that joined and left are the difference to the previous message.
 		shards := append(available(w.last), res.GetJoined()...)
 		shards = slices.DeleteFunc(shards, func(name string) bool { return slices.Contains(res.GetLeft(), name) })
 		require.ElementsMatch(w.t, available(res), shards)
@@ -70,7 +70,7 @@ func (w *watcher) next() *pb.WatchRingResponse {
 	return res
 }
 
-// until returns the first message that is as wanted.
+// until returns the first wanted message.
 func (w *watcher) until(wanted func(*pb.WatchRingResponse) bool) *pb.WatchRingResponse {
 	w.t.Helper()
 
@@ -156,7 +156,7 @@ func (s *server) condition(ring, message string) {
 	require.NoError(s.t, s.plane.Client.Status().Update(s.t.Context(), object))
 }
 
-// reason returns the word for programs in an error.
+// reason returns the reason in an error.
 func reason(err error) string {
 	for _, d := range status.Convert(err).Details() {
 		if info, ok := d.(*errdetails.ErrorInfo); ok {
@@ -167,7 +167,7 @@ func reason(err error) string {
 	return ""
 }
 
-// TestRenewalsAreNoMessages: the next message after many renewals is that of the next change, and no revision is missing.
+// TestRenewalsAreNoMessages verifies that the message after many renewals is that of the next change, and that no revision is missing.
 func TestRenewalsAreNoMessages(t *testing.T) {
 	s := startServer(t)
 	ring, ns := s.makeRing(configMaps())
@@ -244,7 +244,7 @@ func TestWatchRingFailures(t *testing.T) {
 	}
 }
 
-// TestWatchesThatAreCancelledEnd: at the server, too.
+// TestWatchesThatAreCancelledEnd verifies that they end on the server.
 func TestWatchesThatAreCancelledEnd(t *testing.T) {
 	s := startServer(t)
 	ring, _ := s.makeRing(configMaps())
@@ -300,7 +300,7 @@ func TestWatchEndsWhenTheServerStops(t *testing.T) {
 	require.Equal(t, codes.Unavailable, status.Code(err), err)
 }
 
-// TestAgesOfRenewals: by the server's own clock, whatever the Lease says.
+// TestAgesOfRenewals verifies that ages are measured with the clock of the server, regardless of the times in the Lease.
 func TestAgesOfRenewals(t *testing.T) {
 	s := startServer(t)
 	ring, ns := s.makeRing(configMaps())
@@ -322,7 +322,7 @@ func TestAgesOfRenewals(t *testing.T) {
 		return !now.GetAgeIsLowerBound() && now.GetRenewalAge().AsDuration() < age
 	}, patience, interval)
 
-	// A server that has just been started has not seen it.
+	// A server that has just started has not seen the renewal.
 	other := startServer(t)
 	require.True(t, other.ring(ring).GetShards()[0].GetAgeIsLowerBound())
 }

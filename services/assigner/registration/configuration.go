@@ -1,8 +1,8 @@
-// Package registration keeps the API server calling the assigner for the right writes: it maintains one
-// MutatingWebhookConfiguration per ring.
+// Package registration keeps the API server calling the assigner for the right writes, and refusing the wrong ones: it maintains one
+// MutatingWebhookConfiguration per ring, and one ValidatingAdmissionPolicyBinding per ring with a fence.
 //
-// It reads ClusterRings, their resources, and the CA bundle. [Configuration] decides what to register. The [Reconciler], which runs
-// only in the leader, writes it and reports the result in the ring's condition WebhookRegistered.
+// It reads ClusterRings, their resources, and the CA bundle. [Configuration] and [Fence] decide what to register. The [Reconciler], which
+// runs only in the leader, writes it and reports the result in the ring's conditions WebhookRegistered and Fenced.
 //
 // # Invariants
 //
@@ -10,6 +10,7 @@
 //  2. A ring that is gone, or being deleted, has no configuration. No configuration remains of rings that were never recreated.
 //  3. The API server does not call the assigner if the answer could not change anything: for objects with a shard, for
 //     controlled objects without a controller among the ring's main resources, and for writes of the rebalancer.
+//  4. A fence lasts as long as its ring: until the last label is gone, it protects objects that still carry one.
 package registration
 
 import (
@@ -47,16 +48,9 @@ type Target struct {
 func Configuration(ring *v1alpha1.ClusterRing, set *resources.Set, t Target) *admissionregistrationv1.MutatingWebhookConfiguration {
 	c := &admissionregistrationv1.MutatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:   v1alpha1.WebhookConfigurationName(ring.Name),
-			Labels: map[string]string{v1alpha1.LabelClusterRing: ring.Name},
-			// The ring does not wait for its configuration: if the assigner is gone when the ring is deleted, the garbage
-			// collector removes it.
-			OwnerReferences: []metav1.OwnerReference{{
-				APIVersion: v1alpha1.GroupVersion.String(),
-				Kind:       "ClusterRing",
-				Name:       ring.Name,
-				UID:        ring.UID,
-			}},
+			Name:            v1alpha1.WebhookConfigurationName(ring.Name),
+			Labels:          map[string]string{v1alpha1.LabelClusterRing: ring.Name},
+			OwnerReferences: ownedBy(ring),
 		},
 		Webhooks: []admissionregistrationv1.MutatingWebhook{{
 			Name:                    v1alpha1.WebhookName,
@@ -81,6 +75,17 @@ func Configuration(ring *v1alpha1.ClusterRing, set *resources.Set, t Target) *ad
 	}
 
 	return c
+}
+
+// ownedBy makes the garbage collector remove what the assigner has registered for a ring. The ring does not wait for it: the assigner may be
+// gone when the ring is deleted.
+func ownedBy(ring *v1alpha1.ClusterRing) []metav1.OwnerReference {
+	return []metav1.OwnerReference{{
+		APIVersion: v1alpha1.GroupVersion.String(),
+		Kind:       "ClusterRing",
+		Name:       ring.Name,
+		UID:        ring.UID,
+	}}
 }
 
 func (t Target) clientConfig(ring string) admissionregistrationv1.WebhookClientConfig {

@@ -69,16 +69,40 @@ func TestConfiguration(t *testing.T) {
 		}), url},
 	} {
 		t.Run(c.file, func(t *testing.T) {
-			var got bytes.Buffer
-
-			encoder := json.NewEncoder(&got)
-			encoder.SetIndent("", "  ")
-			encoder.SetEscapeHTML(false)
-			require.NoError(t, encoder.Encode(Configuration(c.ring, resources.Resolve(mapper(), c.ring.Spec), c.target)))
-
-			golden.Assert(t, got.String(), c.file+".json")
+			golden.Assert(t, encoded(t, Configuration(c.ring, resources.Resolve(mapper(), c.ring.Spec), c.target)), c.file+".json")
 		})
 	}
+}
+
+func encoded(t *testing.T, what any) string {
+	t.Helper()
+
+	var got bytes.Buffer
+
+	encoder := json.NewEncoder(&got)
+	encoder.SetIndent("", "  ")
+	encoder.SetEscapeHTML(false)
+	require.NoError(t, encoder.Encode(what))
+
+	return got.String()
+}
+
+func TestFence(t *testing.T) {
+	ring := ringWith("example", v1alpha1.RingResource{Group: "example.org", Resource: "websites", ControlledResources: []v1alpha1.ControlledResource{
+		{Resource: "secrets"}, {Resource: "missing"},
+	}})
+	set := resources.Resolve(mapper(), ring.Spec)
+	require.Nil(t, Fence(ring, set))
+
+	ring.Spec.Fence = &v1alpha1.Fence{Mode: v1alpha1.FenceOff}
+	require.Nil(t, Fence(ring, set))
+
+	ring.Spec.Fence.Mode = v1alpha1.FenceEnforce
+	golden.Assert(t, encoded(t, Fence(ring, set)), "fence.json")
+
+	ring.Spec.Fence.Mode = v1alpha1.FenceAudit
+	require.Equal(t, []admissionregistrationv1.ValidationAction{admissionregistrationv1.Warn, admissionregistrationv1.Audit}, Fence(ring, set).Spec.ValidationActions)
+	require.Nil(t, Fence(ring, resources.Resolve(meta.NewDefaultRESTMapper(nil), ring.Spec)), "nothing is served")
 }
 
 func TestMerge(t *testing.T) {

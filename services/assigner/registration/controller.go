@@ -6,7 +6,6 @@ import (
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/kit"
+	"github.com/clusterring/clusterring/services/internal/ringrequest"
 )
 
 // catchUp is how long the cache gets to bring what somebody else has written meanwhile.
@@ -33,7 +33,10 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager) error {
 	err := builder.ControllerManagedBy(mgr).
 		Named("registration").
 		For(&v1alpha1.ClusterRing{}, builder.WithPredicates(specChanged)).
-		Watches(&admissionregistrationv1.MutatingWebhookConfiguration{}, handler.EnqueueRequestsFromMapFunc(ringOf)).
+		Watches(&admissionregistrationv1.MutatingWebhookConfiguration{}, handler.EnqueueRequestsFromMapFunc(ringrequest.ByLabel)).
+		Watches(&admissionregistrationv1.ValidatingAdmissionPolicyBinding{}, handler.EnqueueRequestsFromMapFunc(ringrequest.ByLabel)).
+		Watches(&v1alpha1.PolicyParameter{}, handler.EnqueueRequestsFromMapFunc(ringrequest.ByLabel)).
+		Watches(&admissionregistrationv1.ValidatingAdmissionPolicy{}, handler.EnqueueRequestsFromMapFunc(r.allRings)).
 		WatchesRawSource(source.Func(r.changes)).
 		WithOptions(controller.Options{
 			RateLimiter: kit.RateLimiter[reconcile.Request](),
@@ -50,38 +53,35 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager) error {
 var specChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() ||
 		e.ObjectOld.GetUID() != e.ObjectNew.GetUID() ||
-		e.ObjectOld.GetDeletionTimestamp().IsZero() != e.ObjectNew.GetDeletionTimestamp().IsZero()
+		e.ObjectOld.GetDeletionTimestamp().IsZero() != e.ObjectNew.GetDeletionTimestamp().IsZero() ||
+		e.ObjectOld.GetAnnotations()[v1alpha1.AnnotationUnboundShards] != e.ObjectNew.GetAnnotations()[v1alpha1.AnnotationUnboundShards]
 }}
-
-// ringOf maps a webhook configuration to its ring, whether that exists or not.
-func ringOf(_ context.Context, obj client.Object) []reconcile.Request {
-	ring := obj.GetLabels()[v1alpha1.LabelClusterRing]
-	if ring == "" {
-		return nil
-	}
-
-	return []reconcile.Request{request(ring)}
-}
 
 // changes queues rings whose resources became known or changed, and all rings when the bundle has changed.
 func (r *Reconciler) changes(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	r.started = r.Status.Clock.Now()
 
-	r.Rings.Subscribe(func(ring string) { queue.Add(request(ring)) })
+	r.Rings.Subscribe(func(ring string) { queue.Add(ringrequest.For(ring)) })
 	r.Bundle.Subscribe(func() {
-		list := &v1alpha1.ClusterRingList{}
-		if err := r.Client.List(ctx, list); err != nil {
-			return // the cache is being stopped, and this process with it
-		}
-
-		for i := range list.Items {
-			queue.Add(request(list.Items[i].Name))
+		for _, ring := range r.allRings(ctx, nil) {
+			queue.Add(ring)
 		}
 	})
 
 	return nil
 }
 
-func request(ring string) reconcile.Request {
-	return reconcile.Request{NamespacedName: types.NamespacedName{Name: ring}}
+// allRings maps what concerns all rings to all rings.
+func (r *Reconciler) allRings(ctx context.Context, _ client.Object) []reconcile.Request {
+	list := &v1alpha1.ClusterRingList{}
+	if err := r.Client.List(ctx, list); err != nil {
+		return nil // the cache is being stopped, and this process with it
+	}
+
+	out := make([]reconcile.Request, 0, len(list.Items))
+	for i := range list.Items {
+		out = append(out, ringrequest.For(list.Items[i].Name))
+	}
+
+	return out
 }

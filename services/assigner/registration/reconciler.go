@@ -60,61 +60,70 @@ type Reconciler struct {
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	ring := &v1alpha1.ClusterRing{}
 	if err := r.Client.Get(ctx, req.NamespacedName, ring); apierrors.IsNotFound(err) {
-		return reconcile.Result{}, r.remove(ctx, req.Name)
+		return reconcile.Result{}, errors.Join(r.remove(ctx, req.Name), r.unfence(ctx, req.Name))
 	} else if err != nil {
 		return reconcile.Result{}, fmt.Errorf("read ring %s: %w", req.Name, err)
 	}
 
-	if !ring.DeletionTimestamp.IsZero() {
-		if err := r.remove(ctx, ring.Name); err != nil {
-			return reconcile.Result{}, r.failed(ctx, ring, err)
-		}
-
-		return reconcile.Result{}, r.report(ctx, ring, v1alpha1.ReasonDeleting, "the ring is being deleted: its webhook has been removed")
-	}
-
 	set := r.Rings.Resources(ring.Name, ring.UID, ring.Generation)
-	if set == nil {
+	if set == nil && ring.DeletionTimestamp.IsZero() {
 		return reconcile.Result{}, nil // a call follows once they are known
 	}
 
-	err := r.register(ctx, ring, set)
+	webhook, err := r.webhook(ctx, ring, set)
 
 	switch {
 	case apierrors.IsConflict(err):
 		return reconcile.Result{RequeueAfter: catchUp}, nil // the cache was behind, which is no state of the ring
 	case errors.Is(err, errNoBundle) && r.starting():
 		return reconcile.Result{RequeueAfter: bundlePatience}, nil // or earlier, once there is one
-	case err != nil:
-		return reconcile.Result{}, r.failed(ctx, ring, err)
-	case len(set.Missing()) > 0:
-		return reconcile.Result{}, r.report(ctx, ring, v1alpha1.ReasonResourcesMissing, set.MissingMessage())
-	default:
-		return reconcile.Result{}, r.report(ctx, ring, v1alpha1.ReasonRegistered, "the API server asks the assigner about new objects of the ring")
 	}
+
+	fence, fenceErr := r.fenced(ctx, ring, set)
+	if apierrors.IsConflict(fenceErr) {
+		return reconcile.Result{RequeueAfter: catchUp}, err
+	}
+
+	return reconcile.Result{}, errors.Join(err, fenceErr, r.report(ctx, ring, webhook, fence))
+}
+
+// webhook brings the ring's webhook into the state that it should have, and returns the condition about it, also with an error.
+func (r *Reconciler) webhook(ctx context.Context, ring *v1alpha1.ClusterRing, set *resources.Set) (metav1.Condition, error) {
+	c := metav1.Condition{Type: v1alpha1.ConditionWebhookRegistered, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonRegistrationFailed}
+
+	var err error
+	if ring.DeletionTimestamp.IsZero() {
+		err = r.register(ctx, ring, set)
+	} else {
+		err = r.remove(ctx, ring.Name)
+	}
+
+	switch {
+	case err != nil:
+		c.Message = err.Error()
+	case !ring.DeletionTimestamp.IsZero():
+		c.Reason, c.Message = v1alpha1.ReasonDeleting, "the ring is being deleted: its webhook has been removed"
+	case len(set.Missing()) > 0:
+		c.Reason, c.Message = v1alpha1.ReasonResourcesMissing, set.MissingMessage()
+	default:
+		c.Status, c.Reason = metav1.ConditionTrue, v1alpha1.ReasonRegistered
+		c.Message = "the API server asks the assigner about new objects of the ring"
+	}
+
+	return c, err
 }
 
 // starting reports whether the bundle may still be on its way.
 func (r *Reconciler) starting() bool { return r.Status.Clock.Since(r.started) < bundlePatience }
 
-// failed reports an error in the ring's condition and returns it, so that it is tried again.
-func (r *Reconciler) failed(ctx context.Context, ring *v1alpha1.ClusterRing, err error) error {
-	return errors.Join(err, r.report(ctx, ring, v1alpha1.ReasonRegistrationFailed, err.Error()))
-}
-
-// report writes the ring's condition, which is True for one reason only.
-func (r *Reconciler) report(ctx context.Context, ring *v1alpha1.ClusterRing, reason, message string) error {
-	s := metav1.ConditionFalse
-	if reason == v1alpha1.ReasonRegistered {
-		s = metav1.ConditionTrue
+// report writes the assigner's part of the ring's status.
+func (r *Reconciler) report(ctx context.Context, ring *v1alpha1.ClusterRing, webhook metav1.Condition, fence *metav1.Condition) error {
+	part := status.Part{ShardLabel: v1alpha1.ShardLabel(ring.Name), Conditions: []metav1.Condition{webhook}}
+	if fence != nil {
+		part.Conditions = append(part.Conditions, *fence)
 	}
 
-	err := r.Status.Write(ctx, ring, status.Part{Conditions: []metav1.Condition{{
-		Type:    v1alpha1.ConditionWebhookRegistered,
-		Status:  s,
-		Reason:  reason,
-		Message: message,
-	}}})
+	err := r.Status.Write(ctx, ring, part)
 	if apierrors.IsNotFound(err) {
 		return nil // the ring is gone
 	}

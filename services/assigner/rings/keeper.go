@@ -22,6 +22,7 @@ import (
 	"github.com/clusterring/clusterring/services/internal/admission"
 	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/resources"
+	"github.com/clusterring/clusterring/services/internal/ringrequest"
 )
 
 // workers bounds the rings that are published at a time.
@@ -96,7 +97,7 @@ func (k *Keeper) changedResources(ctx context.Context, queue workqueue.TypedRate
 // changedViews queues every ring whose view changes. Rings that were published before it was called are queued too, as
 // their views may have changed meanwhile.
 func (k *Keeper) changedViews(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-	add := func(ring string) { queue.Add(reconcile.Request{NamespacedName: types.NamespacedName{Name: ring}}) }
+	add := func(ring string) { queue.Add(ringrequest.For(ring)) }
 	k.Store.index.Subscribe(add)
 
 	for ring := range *k.Store.published.Load() {

@@ -2,17 +2,20 @@ package kit
 
 import (
 	"fmt"
+	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/lease"
+	"github.com/clusterring/clusterring/services/internal/leaselist"
 )
 
 // newScheme returns a scheme that knows Kubernetes' own types and ClusterRings. Every manager gets its own.
@@ -32,18 +35,33 @@ func newScheme() (*runtime.Scheme, error) {
 // cacheOptions keeps memory small: of all the Leases of a cluster (one per node, one per controller, renewed every few
 // seconds) only those of shards are watched, and of these only what is used is kept. Nothing keeps managedFields, which nobody
 // reads from a cache.
-func cacheOptions() (cache.Options, error) {
-	ofRing, err := labels.NewRequirement(v1alpha1.LabelClusterRing, selection.Exists, nil)
-	if err != nil {
-		return cache.Options{}, fmt.Errorf("select the Leases of shards: %w", err)
-	}
+func cacheOptions() cache.Options {
+	leases := OfRing()
+	leases.Transform = slimLease
 
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
-		ByObject: map[client.Object]cache.ByObject{
-			&coordinationv1.Lease{}: {Label: labels.NewSelector().Add(*ofRing), Transform: slimLease},
-		},
-	}, nil
+		ByObject:         map[client.Object]cache.ByObject{&coordinationv1.Lease{}: leases},
+		NewInformer:      newInformer,
+	}
+}
+
+// OfRing selects what a cache holds of a kind: only objects with the label of a ring.
+func OfRing() cache.ByObject {
+	ofRing, _ := labels.NewRequirement(v1alpha1.LabelClusterRing, selection.Exists, nil) // fails for invalid labels only
+
+	return cache.ByObject{Label: labels.NewSelector().Add(*ofRing)}
+}
+
+// newInformer lists Leases in bounded pages.
+func newInformer(
+	source toolscache.ListerWatcher, example runtime.Object, resync time.Duration, indexers toolscache.Indexers,
+) toolscache.SharedIndexInformer {
+	if _, ok := example.(*coordinationv1.Lease); ok {
+		source = leaselist.Source(source)
+	}
+
+	return toolscache.NewSharedIndexInformer(source, example, resync, indexers)
 }
 
 // slimLease is [lease.Slim] for a cache.

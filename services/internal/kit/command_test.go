@@ -23,6 +23,7 @@ import (
 
 	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
+	"github.com/clusterring/clusterring/tools/lab/output"
 )
 
 // TestMistakes shows the one line that each mistake gives.
@@ -228,13 +229,13 @@ func TestStopsWhileCachesAreNotFilled(t *testing.T) {
 // childProcess is a service that runs as a process of its own.
 type childProcess struct {
 	cmd    *exec.Cmd
-	out    *buffer
+	out    *output.Buffer
 	health string
 }
 
 func startProcess(t *testing.T, args ...string) *childProcess {
 	t.Helper()
-	p := &childProcess{out: &buffer{}, health: localplane.FreeAddress(t)}
+	p := &childProcess{out: &output.Buffer{}, health: localplane.FreeAddress(t)}
 	args = append(args, "--health-probe-bind-address="+p.health, "--metrics-bind-address=0")
 	p.cmd = exec.CommandContext(t.Context(), os.Args[0], args...)
 

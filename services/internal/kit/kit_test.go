@@ -1,7 +1,6 @@
 package kit_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +19,7 @@ import (
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/shardleases"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
+	"github.com/clusterring/clusterring/tools/lab/output"
 )
 
 // asService, set in the environment, makes the test binary a service: signals and exit codes need a process.
@@ -48,30 +48,10 @@ func watch(ctx context.Context, rt *kit.Runtime) error {
 
 func nothing(context.Context, *kit.Runtime) error { return nil }
 
-// buffer is an output that may be read while it is written.
-type buffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-
-	return b.buf.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-
-	return b.buf.String()
-}
-
 // instance is a service that runs in this process.
 type instance struct {
 	health, metrics string
-	out             *buffer
+	out             *output.Buffer
 	cancel          context.CancelFunc
 	done            chan error
 }
@@ -80,7 +60,7 @@ type instance struct {
 func start(t *testing.T, s kit.Service, args ...string) *instance {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	i := &instance{health: localplane.FreeAddress(t), metrics: localplane.FreeAddress(t), out: &buffer{}, cancel: cancel, done: make(chan error, 1)}
+	i := &instance{health: localplane.FreeAddress(t), metrics: localplane.FreeAddress(t), out: &output.Buffer{}, cancel: cancel, done: make(chan error, 1)}
 	cmd := kit.NewCommand(s)
 	cmd.SetOut(i.out)
 	cmd.SetErr(i.out)
@@ -169,7 +149,7 @@ func kubeconfig(t *testing.T) string {
 
 // runMain runs the command as a binary would, and returns the exit code and what it printed.
 func runMain(s kit.Service, args ...string) (code int, stdout, stderr string) {
-	var out, errOut buffer
+	var out, errOut output.Buffer
 
 	cmd := kit.NewCommand(s)
 	cmd.SetOut(&out)

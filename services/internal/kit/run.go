@@ -118,14 +118,9 @@ func (r *running) managerOptions() (manager.Options, error) {
 		return manager.Options{}, err
 	}
 
-	cacheOptions, err := cacheOptions()
-	if err != nil {
-		return manager.Options{}, err
-	}
-
 	o := manager.Options{
 		Scheme:                 scheme,
-		Cache:                  cacheOptions,
+		Cache:                  cacheOptions(),
 		Logger:                 r.log,
 		Metrics:                metricsserver.Options{BindAddress: r.options.MetricsBindAddress},
 		HealthProbeBindAddress: r.options.HealthProbeBindAddress,
@@ -138,7 +133,7 @@ func (r *running) managerOptions() (manager.Options, error) {
 	}
 
 	if r.service.Configure != nil {
-		r.service.Configure(&o)
+		r.service.Configure(r.options, &o)
 	}
 	// The manager waits for its workers for ever, because after a timeout of its own it would release the leader Lease
 	// although a worker still runs (engageStopProcedure cancels the elector in either case). supervise bounds the wait: it

@@ -26,8 +26,9 @@ type Service struct {
 	AddFlags func(flags *pflag.FlagSet)
 	// Validate checks the service's own flags after they are parsed. Its error is shown with a hint to --help.
 	Validate func() error
-	// Configure may change the manager's options, for example what is cached. It cannot change how the service stops.
-	Configure func(options *manager.Options)
+	// Configure may change the manager's options, for example what is cached. It gets the validated common flags, and cannot change how the
+	// service stops.
+	Configure func(common *Options, options *manager.Options)
 	// Setup adds the service's controllers, servers, and checks to rt.Manager. It runs once, before the caches start. An error
 	// ends the command. ctx ends when the manager is told to stop, which is --shutdown-delay after Draining.
 	Setup func(ctx context.Context, rt *Runtime) error

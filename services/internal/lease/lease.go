@@ -44,6 +44,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -117,6 +118,14 @@ func Slim(l *coordinationv1.Lease) *coordinationv1.Lease {
 		slim.Spec.HolderIdentity = new(holder(l.Spec.HolderIdentity))
 	}
 
+	for _, annotation := range []struct{ key, value string }{
+		{v1alpha1.AnnotationPod, Pod(l)}, {v1alpha1.AnnotationHoldOff, holdOff(l)},
+	} {
+		if annotation.value != "" {
+			metav1.SetMetaDataAnnotation(&slim.ObjectMeta, annotation.key, annotation.value)
+		}
+	}
+
 	for _, key := range []string{v1alpha1.LabelClusterRing, v1alpha1.LabelState} {
 		if value, has := l.Labels[key]; has {
 			slim.Labels[key] = value
@@ -124,6 +133,30 @@ func Slim(l *coordinationv1.Lease) *coordinationv1.Lease {
 	}
 
 	return slim
+}
+
+// maxHoldOff is how many bytes a hold-off may have: no duration is longer.
+const maxHoldOff = 64
+
+// holdOff returns the hold-off that the Lease announces, as it is written; "" if it cannot be a duration.
+func holdOff(l *coordinationv1.Lease) string {
+	text := l.Annotations[v1alpha1.AnnotationHoldOff]
+	if len(text) > maxHoldOff {
+		return ""
+	}
+
+	return strings.Clone(text)
+}
+
+// Pod returns the name of the Pod that runs the shard, if the Lease says that it differs from the name of the shard; otherwise "". A
+// value that cannot be the name of a Pod counts as none.
+func Pod(l *coordinationv1.Lease) string {
+	pod := l.Annotations[v1alpha1.AnnotationPod]
+	if pod == l.Name || len(validation.IsDNS1123Subdomain(pod)) > 0 {
+		return ""
+	}
+
+	return strings.Clone(pod)
 }
 
 func duration(seconds *int32) time.Duration {

@@ -2,22 +2,19 @@ package lease_test
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"gotest.tools/v3/golden"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
 	"github.com/clusterring/clusterring/services/internal/lease"
+	"github.com/clusterring/clusterring/tools/lab/transcript"
 )
 
 const shard = "web-0"
@@ -41,48 +38,21 @@ const shard = "web-0"
 //	end                somebody deletes the Lease, and a finalizer keeps it
 //	delete             the Lease is deleted, and created anew with the next event
 func TestTranscripts(t *testing.T) {
-	files, err := filepath.Glob(filepath.Join("testdata", "*.txt"))
-	require.NoError(t, err)
-	require.NotEmpty(t, files)
+	transcript.Run(t, func(t *testing.T) transcript.Player {
+		t.Helper()
 
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			transcript, err := os.ReadFile(file)
-			require.NoError(t, err)
-			golden.Assert(t, play(t, string(transcript)), filepath.Base(file))
-		})
-	}
+		w := newWorld()
+
+		return transcript.Player{
+			Header: func() string {
+				return fmt.Sprintf(layout, "time", "event", "state", "available", "action", "check after")
+			},
+			Step: func(at, event string) string { return w.step(t, at, event) },
+		}
+	})
 }
 
 const layout = "%-10s %-36s %-10s %-10s %-8s %s"
-
-// columns are separated by at least two blanks.
-var columns = regexp.MustCompile(` {2,}`)
-
-// play returns the transcript with all actual results.
-func play(t *testing.T, transcript string) string {
-	t.Helper()
-
-	w := newWorld()
-
-	var out []string
-
-	for line := range strings.Lines(transcript) {
-		line = strings.TrimSuffix(line, "\n")
-		switch {
-		case line == "" || strings.HasPrefix(line, "#"):
-			out = append(out, line)
-		case strings.HasPrefix(line, "time "):
-			out = append(out, fmt.Sprintf(layout, "time", "event", "state", "available", "action", "check after"))
-		default:
-			fields := columns.Split(line, 3)
-			require.GreaterOrEqual(t, len(fields), 2, "line %q", line)
-			out = append(out, w.step(t, fields[0], fields[1]))
-		}
-	}
-
-	return strings.Join(out, "\n") + "\n"
-}
 
 // world is a shard, its Lease, and an observer.
 type world struct {

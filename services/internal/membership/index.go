@@ -46,6 +46,7 @@ type members struct {
 type facts struct {
 	uid      types.UID
 	holder   string
+	created  int64
 	duration time.Duration
 }
 
@@ -75,7 +76,7 @@ func (x *Index) Upsert(l *coordinationv1.Lease) {
 
 	record := lease.RecordOf(l)
 
-	now := facts{uid: l.UID, holder: record.Holder, duration: record.Duration}
+	now := facts{uid: l.UID, holder: record.Holder, created: created(l), duration: record.Duration}
 	if now.holder == id.Name {
 		now.holder = id.Name
 	}
@@ -240,7 +241,9 @@ func (x *Index) refresh(ringName string) *View {
 	if m.view == nil {
 		shards := make([]Shard, 0, len(m.leases))
 		for id, f := range m.leases {
-			shards = append(shards, Shard{Namespace: id.Namespace, Name: id.Name, UID: f.uid, Holder: f.holder, Duration: f.duration})
+			shards = append(shards, Shard{
+				Namespace: id.Namespace, Name: id.Name, UID: f.uid, Holder: f.holder, Created: f.created, Duration: f.duration,
+			})
 		}
 
 		m.view = newView(ringName, x.namespaces[ringName], shards, x.cache)

@@ -1,9 +1,9 @@
 // Package membership determines which shards a ring has, and which of them are available, from the Leases that carry the ring's
 // label.
 //
-// A shard is available exactly if the Lease is held under its own name, the name is a valid label value, and no Lease of the
-// same name is held for the same ring in another namespace. Availability depends only on the holders of the Leases, not on a
-// clock, a state label, or the order of events. Therefore, every replica of every service that has seen the same Leases assigns
+// A shard is available exactly if the Lease is held under its own name, the name is a valid label value, no Lease of the same name
+// is held for the same ring in another namespace, and fewer than [MaxShards] such Leases are older. Availability depends only on the
+// holders and the ages of the Leases, not on a clock, a state label, or the order of events. Therefore, every replica of every service that has seen the same Leases assigns
 // an object to the same owner.
 //
 // [View] is this knowledge at one moment and never changes. [Index] keeps the current view of every ring while Leases come and
@@ -38,6 +38,8 @@ type Shard struct {
 	Holder string
 	// UID is the UID of the Lease. A Lease that was deleted and recreated has another UID.
 	UID types.UID
+	// Created is when the API server created the Lease, in seconds since 1970.
+	Created int64
 	// Duration is the duration of the Lease as returned by [lease.RecordOf].
 	Duration time.Duration
 	// Available reports whether the shard may own objects.
@@ -117,7 +119,10 @@ func newView(ringName string, from Namespaces, all []Shard, rings *hashring.Cach
 // shardOf returns what a Lease alone determines; judge adds what depends on others.
 func shardOf(l *coordinationv1.Lease) Shard {
 	record := lease.RecordOf(l)
-	return Shard{Namespace: l.Namespace, Name: l.Name, UID: l.UID, Holder: record.Holder, Duration: record.Duration}
+
+	return Shard{
+		Namespace: l.Namespace, Name: l.Name, UID: l.UID, Holder: record.Holder, Created: created(l), Duration: record.Duration,
+	}
 }
 
 // SameShard reports whether two states of one Lease report the same about a ring's shards: a renewal changes nothing.
@@ -125,39 +130,73 @@ func SameShard(a, b *coordinationv1.Lease) bool {
 	return a.Labels[v1alpha1.LabelClusterRing] == b.Labels[v1alpha1.LabelClusterRing] && shardOf(a) == shardOf(b)
 }
 
-// MaxShards is how many shards of a ring may be available. A table for this number takes 0.2 s to build, in every replica of
-// every service, and a list of all names has some 300 kB; a ring should stay far below. The shards beyond it, by the order of
-// their names, are not available. Like everything else, this depends only on the set of Leases.
-const MaxShards = 5000
+// created returns the creation time of a Lease; 0 if it is not known.
+func created(l *coordinationv1.Lease) int64 {
+	if l.CreationTimestamp.IsZero() {
+		return 0
+	}
+
+	return l.CreationTimestamp.Unix()
+}
+
+// MaxShards is how many shards of a ring may be available. A table for this number takes 0.1 s to build, in every replica of
+// every service, and its shards renew their Leases some 400 times per second with the default durations; a ring should stay below.
+//
+// The shards with the oldest Leases are available. Like everything else, this depends only on the set of Leases, and whoever creates
+// more of them takes no objects from the shards that were there before. A shard that exceeds the limit is treated like any other that
+// holds its Lease and is not available: nothing is assigned to it, and nothing is taken from it without its acknowledgement.
+const MaxShards = 2000
+
+var tooMany = fmt.Sprintf("the ring has %d shards with older Leases, which is the limit: use several rings, "+
+	"or set spec.shardNamespaces if these Leases are not those of shards", MaxShards)
 
 // judge determines which of the sorted shards are available, and returns their names.
 func judge(shards []Shard) (available []string) {
+	candidates := 0
+
 	for start := 0; start < len(shards); {
 		end := start + 1
 		for end < len(shards) && shards[end].Name == shards[start].Name {
 			end++
 		}
 
-		switch is := judgeName(shards[start:end]); {
-		case is && len(available) == MaxShards:
-			refuse(shards[start:end])
-		case is:
-			available = append(available, shards[start].Name)
+		if judgeName(shards[start:end]) {
+			candidates++
 		}
 
 		start = end
 	}
 
+	refuse(shards, candidates)
+
+	for _, s := range shards {
+		if s.Available {
+			available = append(available, s.Name)
+		}
+	}
+
 	return available
 }
 
-// refuse makes a shard unavailable that exceeds the limit.
-func refuse(shards []Shard) {
+// refuse makes the shards with the youngest Leases unavailable that exceed the limit. Of Leases of the same age, the order of the
+// names decides.
+func refuse(shards []Shard, candidates int) {
+	if candidates <= MaxShards {
+		return
+	}
+
+	byAge := make([]*Shard, 0, candidates)
+
 	for i := range shards {
 		if shards[i].Available {
-			shards[i].Available = false
-			shards[i].Problem = fmt.Sprintf("a ring has at most %d shards, in the order of their names: use several rings", MaxShards)
+			byAge = append(byAge, &shards[i])
 		}
+	}
+
+	slices.SortStableFunc(byAge, func(a, b *Shard) int { return cmp.Compare(a.Created, b.Created) })
+
+	for _, s := range byAge[MaxShards:] {
+		s.Available, s.Problem = false, tooMany
 	}
 }
 

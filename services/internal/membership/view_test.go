@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/hashring"
@@ -164,26 +165,53 @@ func TestOwnerAllocatesNothing(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(100, func() { _, _ = v.Owner(k) }))
 }
 
-// A ring has at most this number of available shards. Which ones depends only on the set.
+// A ring has at most this number of available shards: those with the oldest Leases. Which ones depends only on the set.
 func TestShardsAreCapped(t *testing.T) {
-	leases := make([]*coordinationv1.Lease, 0, membership.MaxShards+2)
-	for i := range membership.MaxShards + 2 {
-		name := fmt.Sprintf("shard-%05d", i)
-		leases = append(leases, leaseOf("r", "ns/"+name, name))
+	began := time.Unix(1_700_000_000, 0)
+
+	var leases []*coordinationv1.Lease
+
+	add := func(name string, created time.Time) {
+		l := leaseOf("r", "ns/"+name, name)
+		l.CreationTimestamp = metav1.NewTime(created)
+		leases = append(leases, l)
 	}
+
+	for i := range membership.MaxShards - 1 {
+		add(fmt.Sprintf("shard-%05d", i), began)
+	}
+
+	add("a-flood-1", began.Add(time.Second))
+	add("a-flood-3", began.Add(2*time.Second))
+	add("a-flood-2", began.Add(2*time.Second))
+	add("a-flood-0", began.Add(3*time.Second))
+
+	leases = append(leases, leaseOf("r", "ns/0-released", ""))
 
 	view := membership.NewView("r", leases, nil)
 	slices.Reverse(leases)
 	other := membership.NewView("r", leases, nil)
 
+	index := membership.NewIndex()
+	for _, l := range leases {
+		index.Upsert(l)
+	}
+
 	require.Len(t, view.AvailableShards(), membership.MaxShards)
 	require.Equal(t, view.Shards(), other.Shards(), "whatever the order")
-	require.False(t, view.Available("shard-05000"))
-	require.True(t, view.Available("shard-04999"))
-	require.Equal(t, []string{
-		"shard ns/shard-05000: a ring has at most 5000 shards, in the order of their names: use several rings",
-		"shard ns/shard-05001: a ring has at most 5000 shards, in the order of their names: use several rings",
-	}, view.Problems())
+	require.Equal(t, view.Shards(), index.View("r").Shards())
+	require.True(t, slices.IsSorted(view.AvailableShards()))
+	require.True(t, view.Available("a-flood-1"))
+	require.True(t, view.Available("shard-00000"), "Leases that come later displace no shard")
+	require.True(t, view.Available(fmt.Sprintf("shard-%05d", membership.MaxShards-2)))
+
+	const limit = ": the ring has 2000 shards with older Leases, which is the limit: use several rings, " +
+		"or set spec.shardNamespaces if these Leases are not those of shards"
+	require.Equal(t, []string{"shard ns/a-flood-0" + limit, "shard ns/a-flood-2" + limit, "shard ns/a-flood-3" + limit}, view.Problems())
+
+	index.Delete(types.NamespacedName{Namespace: "ns", Name: "shard-00000"})
+	require.True(t, index.View("r").Available("a-flood-2"), "the next one, of two of the same age")
+	require.False(t, index.View("r").Available("a-flood-3"))
 }
 
 func BenchmarkLargestRing(b *testing.B) {

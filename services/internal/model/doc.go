@@ -37,7 +37,8 @@
 // settled, and must not write anything in a circle before.
 //
 // I1 does not count a shard that was frozen beyond its deadline, until it has ended or renewed its Lease: it cannot honor its
-// Lease. Everything else counts, before and after.
+// Lease. Everything else counts, before and after. The fence of a ring is for these shards: the model also checks that the API server, which
+// accepts only writes of the shard that the stored object names, accepts none of theirs while another shard works on the object.
 //
 // # What is not modelled
 //

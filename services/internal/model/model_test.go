@@ -132,7 +132,7 @@ func TestStatesSurvivePacking(t *testing.T) {
 	// Every field, each with its largest value, next to zeros.
 	big := shard{
 		process: stopping, frozen: true, inMain: true, inChild: true, lease: taken, settled: true, since: 2, age: 2,
-		main: acknowledging, child: true, guard: guards - 1, trust: true,
+		main: acknowledging, child: true, guard: guards - 1, trust: true, stale: true,
 	}
 	op := operation{verb: release, to: 3, from: 3, confirmed: true, former: true}
 

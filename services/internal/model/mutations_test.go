@@ -45,6 +45,7 @@ func TestMutations(t *testing.T) {
 		{NoAcknowledgement, moves, []Property{Ownership}},
 		{RingsDiffer, moves, []Property{Progress}},
 		{ReleaseAtOnce, leaving, []Property{NoTaking}},
+		{NoFence, frozen, []Property{Refused}},
 		{EarlyFinish, leaving, []Property{NothingLeft}},
 	} {
 		for _, p := range tc.breaks {
@@ -74,6 +75,7 @@ func TestExposures(t *testing.T) {
 		{DropInDrain, drops, []Property{NoTaking, OneWorker}},
 		{LateChild, child, []Property{ChildStays}},
 		{DeleteUnseen, vanishes, []Property{NoTaking, OneWorker}},
+		{OldReturn, frozen, []Property{Refused}},
 		{DeleteTwice, vanishes, []Property{NoTaking, OneWorker}},
 	} {
 		for _, p := range tc.breaks {

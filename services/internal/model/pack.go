@@ -43,6 +43,10 @@ func pack(s state) packed {
 	rest := packing(0).put(uint8(s.main.shard), 2).is(s.main.drain).put(uint8(s.next), 2).is(s.hasChild).put(uint8(s.child), 2).
 		put(uint8(s.ring), 2).is(s.planKnows).is(s.allKnow)
 
+	for _, sh := range s.shards {
+		rest = rest.is(sh.stale)
+	}
+
 	return packed{uint64(shards), uint64(s.childOp.pack(s.mainOp.pack(rest)))}
 }
 
@@ -55,6 +59,11 @@ func (p packed) unpack() state {
 
 	rest := unpacking(p.rest)
 	s.childOp, s.mainOp = unpackOperation(&rest), unpackOperation(&rest)
+
+	for i := len(s.shards) - 1; i >= 0; i-- {
+		s.shards[i].stale = rest.flag()
+	}
+
 	s.allKnow, s.planKnows = rest.flag(), rest.flag()
 	s.ring = ringPhase(rest.take(2))
 	s.child, s.hasChild = name(rest.take(2)), rest.flag()

@@ -16,6 +16,9 @@ const (
 	ChildStays Property = "I6: a live shard loses the child of an object that it has"
 	// NothingLeft: no object carries a label of a ring that is gone.
 	NothingLeft Property = "I8: an object has a label of a ring that is gone"
+	// Refused: with a fence, the API server accepts no write of a shard that was frozen beyond its deadline to an object that a shard
+	// works on which honors its Lease.
+	Refused Property = "I1 with a fence: a shard that was frozen writes an object that another shard works on"
 	// Ownership: after the last fault, all objects reach the shard that they belong to and stay there, if there is a shard. A
 	// deleted ring disappears.
 	Ownership Property = "I2: an object does not come to an available shard"
@@ -26,7 +29,7 @@ const (
 // breach is a safety property that a step breaks, as a number above zero, so that steps are small.
 type breach uint8
 
-var breaches = [...]Property{1: OneWorker, 2: NoTaking, 3: ChildStays, 4: NothingLeft}
+var breaches = [...]Property{1: OneWorker, 2: NoTaking, 3: ChildStays, 4: NothingLeft, 5: Refused}
 
 // broken returns the property that a step breaks, if any.
 func (m *machine) broken(e event, to state) breach {
@@ -39,6 +42,8 @@ func (m *machine) broken(e event, to state) breach {
 		return 3
 	case to.ring == gone && (to.main != (labels{}) || to.child != nobody) && !m.forgives[4]:
 		return 4
+	case m.intrudes(to) && !m.forgives[5]:
+		return 5
 	}
 
 	return 0
@@ -55,6 +60,32 @@ func (m *machine) overlap(s state) bool {
 	}
 
 	return workers > 1
+}
+
+// intrudes reports whether the API server would accept a write of a shard that does not honor its Lease. The fence accepts only writes of the
+// shard that the stored object names.
+func (m *machine) intrudes(s state) bool {
+	for i := range s.shards {
+		n, sh := name(i+1), &s.shards[i]
+		if sh.frozen || sh.keeps() {
+			continue
+		}
+
+		main := sh.inMain && (s.main.shard == n || m.Mutation == NoFence)
+		child := sh.inChild && (s.child == n || m.Mutation == NoFence)
+
+		if main && sh.stale {
+			return true
+		}
+
+		for _, other := range s.shards {
+			if other.keeps() && (main && other.inMain || child && other.inChild) {
+				return true
+			}
+		}
+	}
+
+	return false
 }
 
 // taken reports whether a step takes the main object from a shard that works, or may work.

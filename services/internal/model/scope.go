@@ -58,6 +58,10 @@ const (
 	//
 	// DeleteUnseen lets somebody delete a Lease that the rebalancer has not seen held by the shard.
 	DeleteUnseen Exposure = "a Lease is deleted that the rebalancer has not seen to be held"
+	// OldReturn counts also the writes of a shard that does not honor its Lease after the shard that worked on the object meanwhile has
+	// released it to the name of the first: a rebalancer with an old view of the Leases asked for that. The fence reads the label, and
+	// does not know which process was meant. Such a write fails if it depends on the version that the process has read.
+	OldReturn Exposure = "an object returns to a shard that was frozen, and still works on what it read before"
 	// DeleteTwice lets somebody delete a Lease again before the rebalancer has seen that it was recreated.
 	DeleteTwice Exposure = "a Lease is deleted twice before the rebalancer has seen it again"
 )
@@ -111,6 +115,8 @@ const (
 	NoAcknowledgement Mutation = "drains are not acknowledged"
 	// ReleaseAtOnce removes the labels from the objects of a deleted ring without draining them.
 	ReleaseAtOnce Mutation = "ring leaves without drain"
+	// NoFence lets the API server accept every write of a shard.
+	NoFence Mutation = "no fence"
 	// EarlyFinish lets a deleted ring disappear while an assigner still uses it.
 	EarlyFinish Mutation = "ring is gone before all assigners know"
 )

@@ -177,10 +177,11 @@ func (m *machine) workers(n name, sh *shard) {
 
 	switch {
 	case sh.inMain:
-		to.at(n).inMain = false
+		to.at(n).inMain, to.at(n).stale = false, false
 		m.emit(by(leavesMain, n), &to)
 	case sh.process == running && sh.main == mine:
 		to.at(n).inMain = true
+		m.outdate(&to)
 		m.emit(by(entersMain, n), &to)
 	}
 
@@ -193,6 +194,20 @@ func (m *machine) workers(n name, sh *shard) {
 	case sh.process == running && sh.child && m.mayEnterChild(sh):
 		to.at(n).inChild = true
 		m.emit(by(entersChild, n), &to)
+	}
+}
+
+// outdate notes whose worker is inside the main object together with a worker of the object's shard: what it has read is old.
+func (m *machine) outdate(to *state) {
+	if m.Exposed != OldReturn {
+		return
+	}
+
+	if owner := to.main.shard; owner != nobody && to.at(owner).inMain {
+		for i := range to.shards {
+			sh := &to.shards[i]
+			sh.stale = sh.stale || sh.inMain && sh != to.at(owner)
+		}
 	}
 }
 

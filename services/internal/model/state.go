@@ -63,7 +63,10 @@ type shard struct {
 	frozen  bool
 	// inMain and inChild report whether a worker is inside the main object and the child.
 	inMain, inChild bool
-	lease           lease
+	// stale reports whether the worker in the main object has been inside together with a worker of the shard of the object's label. Only
+	// with OldReturn.
+	stale bool
+	lease lease
 	// settled is true if the Lease has been held without a break since before the end of a hold-off.
 	settled bool
 	// since is how long ago the process renewed its Lease, in units of D, rounded down, at most 2.
@@ -163,7 +166,7 @@ func (s *state) at(n name) *shard { return &s.shards[n-1] }
 // end ends a shard's process.
 func (s *state) end(n name) {
 	sh := s.at(n)
-	sh.process, sh.frozen, sh.inMain, sh.inChild = down, false, false, false
+	sh.process, sh.frozen, sh.inMain, sh.inChild, sh.stale = down, false, false, false, false
 	sh.since, sh.main, sh.child = 0, notMine, false
 }
 

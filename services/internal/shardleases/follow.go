@@ -2,35 +2,33 @@ package shardleases
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
-	watchtools "k8s.io/client-go/tools/watch"
-	"k8s.io/utils/clock"
+	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/kit"
+	"github.com/clusterring/clusterring/services/internal/lease"
+	"github.com/clusterring/clusterring/services/internal/leaselist"
 	"github.com/clusterring/clusterring/services/internal/membership"
 )
 
-// leasePage is how many Leases are read at a time: about half a MiB.
-const leasePage = 500
-
-// followBackoff spaces out attempts to read Leases: 0.2 s to 30 s, reset by a list that succeeds.
-var followBackoff = wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.2, Steps: 9, Cap: 30 * time.Second}
+// followBackoff returns how attempts to read Leases are spaced out: 0.2 s to 30 s.
+func followBackoff() *wait.Backoff {
+	return &wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.2, Steps: 9, Cap: 30 * time.Second}
+}
 
 // Follow does the same as [Watch], but keeps no Lease: the index stores a fraction of each Lease, and with thousands of shards, a cache of
 // Leases would be most of a service's memory. Nothing may then read Leases from the manager's client. Like caches, the watch starts
@@ -45,7 +43,7 @@ func Follow(rt *kit.Runtime, index *membership.Index) (*Synced, error) {
 		return nil, fmt.Errorf("follow the Leases of shards: %w", err)
 	}
 
-	f := newFollower(c, index, rt.Clock)
+	f := newFollower(c, index)
 
 	f.Cache = rt.Manager.GetCache()
 	if err := rt.Manager.Add(f); err != nil {
@@ -55,21 +53,21 @@ func Follow(rt *kit.Runtime, index *membership.Index) (*Synced, error) {
 	return synced(rt, f), nil
 }
 
-// follower tells an index of all Leases of shards. For the manager it is a cache, so that it is started and awaited as one.
+// follower tells an index of all Leases of shards. For the manager it is a cache, so that it is started and awaited as one. For a
+// reflector of client-go it is the store.
 type follower struct {
 	cache.Cache
 
 	client client.WithWatch
 	index  *membership.Index
-	clock  clock.Clock
 	// listed is closed by seen, when all Leases have been seen that there were.
 	listed chan struct{}
 	seen   func()
 }
 
-func newFollower(c client.WithWatch, index *membership.Index, clk clock.Clock) *follower {
+func newFollower(c client.WithWatch, index *membership.Index) *follower {
 	listed := make(chan struct{})
-	return &follower{client: c, index: index, clock: clk, listed: listed, seen: sync.OnceFunc(func() { close(listed) })}
+	return &follower{client: c, index: index, listed: listed, seen: sync.OnceFunc(func() { close(listed) })}
 }
 
 // Name returns what has synced; Done closes when all Leases that existed at the start have been seen.
@@ -93,111 +91,88 @@ func (f *follower) WaitForCacheSync(ctx context.Context) bool {
 
 // Start follows the Leases until ctx ends.
 func (f *follower) Start(ctx context.Context) error {
-	next := followBackoff
+	source := leaselist.Source(&toolscache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+			var list coordinationv1.LeaseList
+			return &list, f.client.List(ctx, &list, ofShards(&opts))
+		},
+		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+			return f.client.Watch(ctx, &coordinationv1.LeaseList{}, ofShards(&opts))
+		},
+	})
 
-	for ctx.Err() == nil {
-		listed, reason := f.once(ctx)
-		if listed {
-			next = followBackoff
-		}
-		f.pause(ctx, reason, next.Step())
-	}
+	toolscache.NewReflectorWithOptions(source, &coordinationv1.Lease{}, store{f}, toolscache.ReflectorOptions{
+		Name: f.Name(), Backoff: followBackoff(),
+	}).RunWithContext(ctx)
 
 	return nil
 }
 
-// pause says why the Leases have to be read again, and waits; neither at the end.
-func (f *follower) pause(ctx context.Context, reason error, d time.Duration) {
-	if ctx.Err() != nil {
-		return
-	}
-	log.FromContext(ctx).Info("The Leases of shards have to be read again", "reason", reason.Error())
-
-	select {
-	case <-ctx.Done():
-	case <-f.clock.After(d):
-	}
-}
-
-// once lists and watches until the watch ends. It reports whether the list succeeded, and why it ended.
-func (f *follower) once(ctx context.Context) (listed bool, reason error) {
-	var version string
-	f.index.Batch(func() { version, reason = f.list(ctx) })
-
-	if reason != nil {
-		return false, reason
-	}
-	f.seen()
-
-	return true, f.watch(ctx, version)
-}
-
-// list tells the index of all Leases, page by page, and then of those that are gone. It returns where a watch can go on.
-func (f *follower) list(ctx context.Context) (version string, err error) {
-	seen := sets.New[types.NamespacedName]()
-	options := &client.ListOptions{LabelSelector: shardLeases(), Limit: leasePage}
-
-	for {
-		var page coordinationv1.LeaseList
-		if err := f.client.List(ctx, &page, options); err != nil {
-			return "", fmt.Errorf("list the Leases of shards: %w", err)
-		}
-
-		for i := range page.Items {
-			f.index.Upsert(&page.Items[i])
-			seen.Insert(client.ObjectKeyFromObject(&page.Items[i]))
-		}
-
-		if options.Continue = page.Continue; options.Continue == "" {
-			f.index.Retain(seen.Has)
-			return page.ResourceVersion, nil
-		}
-	}
-}
-
-// watch tells the index what changes from the version on, and returns why the Leases have to be listed again.
-func (f *follower) watch(ctx context.Context, version string) error {
-	w, err := watchtools.NewRetryWatcherWithContext(ctx, version, opener{f})
-	if err != nil {
-		return fmt.Errorf("watch the Leases of shards: %w", err)
-	}
-	defer func() {
-		w.Stop()
-		<-w.Done()
-	}()
-
-	for event := range w.ResultChan() {
-		l, ok := event.Object.(*coordinationv1.Lease)
-		//exhaustive:ignore
-		switch {
-		case event.Type == watch.Error:
-			return fmt.Errorf("watch the Leases of shards: %w", apierrors.FromObject(event.Object))
-		case !ok:
-		case event.Type == watch.Deleted:
-			f.index.Delete(client.ObjectKeyFromObject(l))
-		case event.Type == watch.Added, event.Type == watch.Modified:
-			f.index.Upsert(l)
-		}
-	}
-
-	return errors.New("the watch has ended")
-}
-
-// opener lets the retrying watcher of client-go open watches.
-type opener struct{ *follower }
-
-// WatchWithContext opens a watch.
-func (o opener) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-	options.AllowWatchBookmarks = true
-	return o.client.Watch(ctx, &coordinationv1.LeaseList{}, &client.ListOptions{LabelSelector: shardLeases(), Raw: &options}) //nolint:wrapcheck // client-go looks at it
-}
-
-// shardLeases selects the Leases of shards among all of a cluster.
-func shardLeases() labels.Selector {
+// ofShards selects the Leases of shards among all of a cluster.
+func ofShards(opts *metav1.ListOptions) *client.ListOptions {
 	selector, err := labels.Parse(v1alpha1.LabelClusterRing)
 	if err != nil {
 		panic(err) // a constant
 	}
 
-	return selector
+	return &client.ListOptions{LabelSelector: selector, Limit: opts.Limit, Continue: opts.Continue, Raw: opts}
 }
+
+// store passes what a reflector reports to the index.
+type store struct{ *follower }
+
+var _ toolscache.TransformingStore = store{}
+
+// Transformer lets the reflector keep less of the Leases that it collects for Replace.
+func (store) Transformer() toolscache.TransformFunc {
+	return func(obj any) (any, error) {
+		if l, ok := obj.(*coordinationv1.Lease); ok {
+			return lease.Slim(l), nil
+		}
+
+		return obj, nil
+	}
+}
+
+// Add reports a Lease that has appeared.
+func (s store) Add(obj any) error { return s.Update(obj) }
+
+// Update reports a Lease that has changed.
+func (s store) Update(obj any) error {
+	if l, ok := obj.(*coordinationv1.Lease); ok {
+		s.index.Upsert(l)
+	}
+
+	return nil
+}
+
+// Delete reports a Lease that is gone.
+func (s store) Delete(obj any) error {
+	if l, ok := obj.(*coordinationv1.Lease); ok {
+		s.index.Delete(client.ObjectKeyFromObject(l))
+	}
+
+	return nil
+}
+
+// Replace reports all Leases, and thereby those that are gone.
+func (s store) Replace(all []any, _ string) error {
+	there := sets.New[types.NamespacedName]()
+
+	s.index.Batch(func() {
+		for _, obj := range all {
+			if l, ok := obj.(*coordinationv1.Lease); ok {
+				s.index.Upsert(l)
+				there.Insert(client.ObjectKeyFromObject(l))
+			}
+		}
+
+		s.index.Retain(there.Has)
+	})
+	s.seen()
+
+	return nil
+}
+
+// Resync has nothing to do.
+func (store) Resync() error { return nil }

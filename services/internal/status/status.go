@@ -32,6 +32,10 @@ type Part struct {
 	Shards *int32
 	// AvailableShards is the number of shards that can get objects.
 	AvailableShards *int32
+	// Holders are the shards that have another name than their Pod; empty, and not nil, if there are none.
+	Holders []v1alpha1.ShardHolder
+	// ShardLabel is the key of the ring's shard label; empty if it does not belong to this service.
+	ShardLabel string
 	// Assignment is what is known about the ring's objects.
 	Assignment *v1alpha1.AssignmentStatus
 	// Conditions are the conditions of this service. Type, status, and reason are required; times are filled in.
@@ -83,6 +87,19 @@ func encode(p Part, conditions []metav1.Condition) (map[string]any, error) {
 
 	if p.AvailableShards != nil {
 		body["availableShards"] = int64(*p.AvailableShards)
+	}
+
+	if p.ShardLabel != "" {
+		body["shardLabel"] = p.ShardLabel
+	}
+
+	if len(p.Holders) > 0 {
+		holders := make([]any, 0, len(p.Holders))
+		for _, h := range p.Holders {
+			holders = append(holders, map[string]any{"shard": h.Shard, "pod": h.Pod})
+		}
+
+		body["holders"] = holders
 	}
 
 	if p.Assignment != nil {
@@ -152,6 +169,8 @@ func shows(ring *v1alpha1.ClusterRing, p Part, conditions []metav1.Condition) bo
 	if p.ObservedGeneration != nil && *p.ObservedGeneration != st.ObservedGeneration ||
 		p.Shards != nil && *p.Shards != st.Shards ||
 		p.AvailableShards != nil && *p.AvailableShards != st.AvailableShards ||
+		p.ShardLabel != "" && p.ShardLabel != st.ShardLabel ||
+		p.Holders != nil && !equality.Semantic.DeepEqual(p.Holders, st.Holders) ||
 		p.Assignment != nil && !equality.Semantic.DeepEqual(p.Assignment, st.Assignment) {
 		return false
 	}

@@ -20,10 +20,15 @@ type countingReader struct {
 func (c *countingReader) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
 	c.mu.Lock()
 	c.lists++
-	c.one = slices.ContainsFunc(opts, func(o client.ListOption) bool { _, ok := o.(client.MatchingFields); return ok })
+	c.one = ofOne(opts)
 	c.mu.Unlock()
 
 	return c.Reader.List(ctx, list, opts...)
+}
+
+// ofOne reports whether a list is of a single shard.
+func ofOne(opts []client.ListOption) bool {
+	return slices.ContainsFunc(opts, func(o client.ListOption) bool { _, ok := o.(client.MatchingFields); return ok })
 }
 
 // slowReader reports when a list begins, and then waits.
@@ -38,4 +43,23 @@ func (s *slowReader) List(ctx context.Context, list client.ObjectList, opts ...c
 	<-s.goOn
 
 	return s.Reader.List(ctx, list, opts...)
+}
+
+// lateReader calls late after each list of all shards.
+type lateReader struct {
+	client.Reader
+
+	late func()
+	all  int
+}
+
+func (l *lateReader) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	err := l.Reader.List(ctx, list, opts...)
+
+	if !ofOne(opts) {
+		l.all++
+		l.late()
+	}
+
+	return err
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/invariants"
 	"github.com/clusterring/clusterring/services/internal/lease"
+	"github.com/clusterring/clusterring/services/internal/leaselist"
 	"github.com/clusterring/clusterring/services/internal/membership"
 )
 
@@ -35,6 +36,9 @@ const (
 	few = 4
 	// lately is how long a shard counts as recently asked about. Objects of many shards are processed in any order.
 	lately = time.Second
+	// slowly is how long shards are read one by one after a read of all took too long for its answer to be of use: the Leases of the ring
+	// may be large, or the API server is busy.
+	slowly = 10 * time.Second
 	// askAgain is the pause after an answer that cannot tell when it will change. If a shard continues to hold its Lease, the
 	// pause grows to seldom: this is the case while a name is held twice, and [Guard.Observe] reports the end.
 	askAgain = time.Second
@@ -84,6 +88,7 @@ type Guard struct {
 	longest time.Duration
 	from    membership.Namespaces
 	shards  map[string]*shard
+	slowAt  time.Time // when a read of all shards was last too slow; zero if none was
 }
 
 type shard struct {
@@ -269,7 +274,7 @@ func (g *Guard) ask(name string) question {
 	known.asked = now
 	q := question{name: name, known: known, at: now, last: known.verdict, left: known.allowedTill.Sub(now), reading: known.reading}
 
-	if q.left <= renew && g.askedLately(now) > few {
+	if slow := !g.slowAt.IsZero() && now.Sub(g.slowAt) < slowly; q.left <= renew && !slow && g.askedLately(now) > few {
 		q.many, q.reading = true, g.together
 	}
 
@@ -321,12 +326,17 @@ func (g *Guard) readAll(ctx context.Context, q question) (Verdict, error) {
 	began := g.clock.Now()
 
 	leases, err := g.list(ctx)
-	if err != nil {
-		return Verdict{}, fmt.Errorf("read the Leases of shard %s and others: %w", q.name, err)
-	}
 
 	g.mu.Lock()
 	defer g.mu.Unlock()
+
+	if now := g.clock.Now(); now.Sub(began) >= trust {
+		g.slowAt = now
+	}
+
+	if err != nil {
+		return Verdict{}, fmt.Errorf("read the Leases of shard %s and others: %w", q.name, err)
+	}
 
 	byName := map[string][]coordinationv1.Lease{}
 	for _, l := range g.counted(leases) {
@@ -345,11 +355,7 @@ func (g *Guard) readAll(ctx context.Context, q question) (Verdict, error) {
 
 // list reads Leases of the ring from the API server's storage.
 func (g *Guard) list(ctx context.Context, opts ...client.ListOption) ([]coordinationv1.Lease, error) {
-	var leases coordinationv1.LeaseList
-
-	err := g.reader.List(ctx, &leases, append(opts, client.MatchingLabels{v1alpha1.LabelClusterRing: g.ring})...)
-
-	return leases.Items, err //nolint:wrapcheck // the callers add what they read
+	return leaselist.Read(ctx, g.reader, append(opts, client.MatchingLabels{v1alpha1.LabelClusterRing: g.ring})...)
 }
 
 // counted returns the Leases that count for the ring, according to the last view. The caller holds g.mu.

@@ -46,6 +46,24 @@ func (w *world) shard() *leasetest.Shard {
 	return &leasetest.Shard{Client: w.plane.Client, Ring: w.ring, Namespace: w.ns, Name: "a", Duration: 10 * time.Second}
 }
 
+// many creates the Leases of n shards, of which the first ones are held and the others released, and returns their names.
+func (w *world) many(n, held int) (names []string) {
+	w.Helper()
+
+	for i := range n {
+		s := w.shard()
+		s.Name = fmt.Sprintf("many-%d", i)
+		names = append(names, s.Name)
+		require.NoError(w, s.Acquire(w.Context()))
+
+		if i >= held {
+			require.NoError(w, s.Release(w.Context()))
+		}
+	}
+
+	return names
+}
+
 // observe shows the guard the current Leases, as a cache would. It returns the result of the guard.
 func (w *world) observe() (released []string) {
 	w.Helper()
@@ -345,18 +363,7 @@ func TestOneReadServesManyShards(t *testing.T) {
 	counted := &countingReader{Reader: w.plane.Client}
 	w.guard = New(w.ring, counted, w.clock)
 
-	var names []string
-
-	for i := range 5 * few {
-		s := w.shard()
-		s.Name = fmt.Sprintf("many-%d", i)
-		names = append(names, s.Name)
-		require.NoError(t, s.Acquire(t.Context()))
-
-		if i > 0 {
-			require.NoError(t, s.Release(t.Context()))
-		}
-	}
+	names := w.many(5*few, 1)
 
 	w.observe()
 

@@ -1,19 +1,22 @@
 // Package ringstatus reports in a ring's status which shards it has, and whether the ring as a whole does its job.
 //
 // It reads the ClusterRing and the Leases that carry its name. It writes the lease monitor's part of the status:
-// observedGeneration, shards, availableShards, and the conditions ShardsAvailable and Ready. Ready summarizes the conditions of all
+// observedGeneration, shards, availableShards, holders, and the conditions ShardsAvailable and Ready. Ready summarizes the conditions of all
 // services.
 package ringstatus
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/status"
 )
@@ -21,9 +24,10 @@ import (
 // maxProblems is the number of problems that a message names, so that it stays readable.
 const maxProblems = 3
 
-// Of returns the lease monitor's part of the ring's status. The conditions of other services come from the ring. notTaken
-// contains a message about each Lease that cannot be taken over. Of changes no argument.
-func Of(ring *v1alpha1.ClusterRing, view *membership.View, notTaken []string) status.Part {
+// Of returns the lease monitor's part of the ring's status, for a view of its Leases. The conditions of other services come from the
+// ring. notTaken contains a message about each Lease that cannot be taken over. Of changes no argument.
+func Of(ring *v1alpha1.ClusterRing, leases []*coordinationv1.Lease, notTaken []string) status.Part {
+	view := membership.Namespaces(ring.Spec.ShardNamespaces).View(ring.Name, leases, nil)
 	shards, available := int32(len(view.Shards())), int32(len(view.AvailableShards()))
 	shardsAvailable := shardsAvailable(view, notTaken)
 	ready := ready(ring, shardsAvailable)
@@ -33,8 +37,25 @@ func Of(ring *v1alpha1.ClusterRing, view *membership.View, notTaken []string) st
 		ObservedGeneration: &ring.Generation,
 		Shards:             &shards,
 		AvailableShards:    &available,
+		Holders:            holders(view, leases),
 		Conditions:         []metav1.Condition{shardsAvailable, ready},
 	}
+}
+
+// holders returns the available shards that have another name than their Pod, sorted by name.
+func holders(view *membership.View, leases []*coordinationv1.Lease) []v1alpha1.ShardHolder {
+	out := []v1alpha1.ShardHolder{}
+
+	for _, l := range leases {
+		// Of several Leases with one name that count, the available one is held, and the others are not.
+		if pod := lease.Pod(l); pod != "" && view.Available(l.Name) && view.Namespaces().Count(l.Namespace) && lease.RecordOf(l).HeldBy(l.Name) {
+			out = append(out, v1alpha1.ShardHolder{Shard: l.Name, Pod: pod})
+		}
+	}
+
+	slices.SortFunc(out, func(a, b v1alpha1.ShardHolder) int { return cmp.Compare(a.Shard, b.Shard) })
+
+	return out
 }
 
 // shardsAvailable reports whether there is a shard to assign objects to, which Leases are held in vain, and which of them are
@@ -115,6 +136,7 @@ func ready(ring *v1alpha1.ClusterRing, shardsAvailable metav1.Condition) metav1.
 		&shardsAvailable,
 		meta.FindStatusCondition(ring.Status.Conditions, v1alpha1.ConditionWebhookRegistered),
 		meta.FindStatusCondition(ring.Status.Conditions, v1alpha1.ConditionAssigned),
+		meta.FindStatusCondition(ring.Status.Conditions, v1alpha1.ConditionFenced),
 	} {
 		if c != nil && c.Status == metav1.ConditionFalse && !harmless(c) {
 			faults = append(faults, fmt.Sprintf("%s is False (%s): %s", c.Type, c.Reason, c.Message))
@@ -138,9 +160,10 @@ func ready(ring *v1alpha1.ClusterRing, shardsAvailable metav1.Condition) metav1.
 	}
 }
 
-// harmless reports whether a condition that is False means only that work is under way.
+// harmless reports whether a condition that is False means only that work is under way, or what the ring's spec asks for.
 func harmless(c *metav1.Condition) bool {
-	return c.Type == v1alpha1.ConditionAssigned && c.Reason == v1alpha1.ReasonMoving
+	return c.Type == v1alpha1.ConditionAssigned && c.Reason == v1alpha1.ReasonMoving ||
+		c.Type == v1alpha1.ConditionFenced && c.Reason != v1alpha1.ReasonFenceFailed
 }
 
 func join(problems []string) string {

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"gotest.tools/v3/golden"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -82,14 +83,22 @@ func TestConditions(t *testing.T) {
 			condition(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonReconciliationFailed, "old"),
 			condition(v1alpha1.ConditionShardsAvailable, metav1.ConditionFalse, v1alpha1.ReasonNoShards, "old"),
 		}},
+		{name: "writes are audited", leases: three, others: []metav1.Condition{
+			condition(v1alpha1.ConditionFenced, metav1.ConditionFalse, v1alpha1.ReasonFenceAudited, "writes are reported"),
+		}},
+		{name: "the fence is missing", leases: three, others: []metav1.Condition{
+			condition(v1alpha1.ConditionFenced, metav1.ConditionFalse, v1alpha1.ReasonFenceFailed, "policy fence.sharding.timebertt.dev does not exist"),
+		}},
 		{name: "a tenant holds Leases elsewhere", leases: append([]*coordinationv1.Lease{held("tenant", "a"), held("tenant", "d")}, three...), from: []string{"default"}},
 		{name: "several namespaces count", leases: three, from: []string{"default", "more"}},
+		{name: "more Leases than a ring has shards", leases: flood(), from: []string{"default"}},
 		{name: "the wrong namespace counts", leases: three, from: []string{"deflt"}},
 	} {
 		ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: "example", Generation: 7}}
-		ring.Status.Conditions = c.others
-		part := ringstatus.Of(ring, membership.Namespaces(c.from).View("example", c.leases, nil), c.notTaken)
+		ring.Spec.ShardNamespaces, ring.Status.Conditions = c.from, c.others
+		part := ringstatus.Of(ring, c.leases, c.notTaken)
 
+		require.Empty(t, part.Holders)
 		fmt.Fprintf(&table, "# %s\nobservedGeneration=%d shards=%d availableShards=%d\n", c.name, *part.ObservedGeneration, *part.Shards, *part.AvailableShards)
 
 		for _, got := range part.Conditions {
@@ -99,4 +108,35 @@ func TestConditions(t *testing.T) {
 	}
 
 	golden.Assert(t, table.String(), "conditions.txt")
+}
+
+// TestHolders shows which Pods run which shards, for those that are not named like their Pod.
+func TestHolders(t *testing.T) {
+	at := func(l *coordinationv1.Lease, pod string) *coordinationv1.Lease {
+		l.Annotations = map[string]string{v1alpha1.AnnotationPod: pod}
+		return l
+	}
+	ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: "example"}}
+	ring.Spec.ShardNamespaces = []string{"default", "more"}
+
+	part := ringstatus.Of(ring, []*coordinationv1.Lease{
+		at(held("default", "slot-1"), "x-b"), at(held("default", "slot-0"), "x-a"),
+		at(held("default", "same"), "same"), held("default", "silent"), at(held("default", "wrong"), "Not A Pod"),
+		at(free("default", "left"), "x-c"), at(held("tenant", "slot-2"), "x-d"), at(held("tenant", "slot-1"), "x-e"), at(free("more", "slot-0"), "x-f"),
+		at(held("default", "twice"), "x-g"), at(held("more", "twice"), "x-h"),
+	}, nil)
+	require.Equal(t, []v1alpha1.ShardHolder{{Shard: "slot-0", Pod: "x-a"}, {Shard: "slot-1", Pod: "x-b"}}, part.Holders)
+}
+
+// flood returns the Leases of five shards that were created after as many as a ring may have.
+func flood() []*coordinationv1.Lease {
+	leases := make([]*coordinationv1.Lease, 0, membership.MaxShards+5)
+
+	for i := range membership.MaxShards + 5 {
+		l := held("default", fmt.Sprintf("shard-%05d", membership.MaxShards+5-i))
+		l.CreationTimestamp = metav1.Unix(int64(1_700_000_000+i), 0)
+		leases = append(leases, l)
+	}
+
+	return leases
 }

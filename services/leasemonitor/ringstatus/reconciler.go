@@ -7,7 +7,6 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,7 +20,9 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/kit"
+	"github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/services/internal/membership"
+	"github.com/clusterring/clusterring/services/internal/ringrequest"
 	"github.com/clusterring/clusterring/services/internal/status"
 )
 
@@ -54,12 +55,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, fmt.Errorf("read ring %s: %w", req.Name, err)
 	}
 
-	view, err := r.view(ctx, ring)
+	leases, err := r.leases(ctx, ring)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
 
-	err = r.Status.Write(ctx, ring, Of(ring, view, r.NotTaken.Of(req.Name)))
+	err = r.Status.Write(ctx, ring, Of(ring, leases, r.NotTaken.Of(req.Name)))
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		err = nil // the ring is gone, or another one has its name: the watch brings it
 	}
@@ -67,8 +68,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return reconcile.Result{}, err
 }
 
-// view reads the ring's Leases.
-func (r *Reconciler) view(ctx context.Context, ring *v1alpha1.ClusterRing) (*membership.View, error) {
+// leases reads the ring's Leases, which the caller must not change.
+func (r *Reconciler) leases(ctx context.Context, ring *v1alpha1.ClusterRing) ([]*coordinationv1.Lease, error) {
 	list := &coordinationv1.LeaseList{}
 	if err := r.Client.List(ctx, list, client.MatchingLabels{v1alpha1.LabelClusterRing: ring.Name}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list the Leases of ring %s: %w", ring.Name, err)
@@ -79,7 +80,7 @@ func (r *Reconciler) view(ctx context.Context, ring *v1alpha1.ClusterRing) (*mem
 		leases = append(leases, &list.Items[i])
 	}
 
-	return membership.Namespaces(ring.Spec.ShardNamespaces).View(ring.Name, leases, nil), nil
+	return leases, nil
 }
 
 // SetupWithManager adds a controller to the manager that calls the reconciler for every ring that changes, and whenever the Leases of
@@ -91,7 +92,7 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager) error {
 	err := builder.ControllerManagedBy(mgr).
 		Named("ringstatus").
 		For(&v1alpha1.ClusterRing{}).
-		Watches(&coordinationv1.Lease{}, handler.EnqueueRequestsFromMapFunc(ringOf), builder.WithPredicates(shardChanged)).
+		Watches(&coordinationv1.Lease{}, handler.EnqueueRequestsFromMapFunc(ringrequest.ByLabel), builder.WithPredicates(shardChanged)).
 		WatchesRawSource(source.Func(changes.start)).
 		WithOptions(controller.Options{RateLimiter: kit.RateLimiter[reconcile.Request]()}).
 		Complete(r)
@@ -102,26 +103,13 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager) error {
 	return nil
 }
 
-// ringOf names the ring of a Lease, whether that exists or not. Of a Lease that leaves a ring for another, both are named.
-func ringOf(_ context.Context, l client.Object) []reconcile.Request {
-	if ring := l.GetLabels()[v1alpha1.LabelClusterRing]; ring != "" {
-		return []reconcile.Request{requestFor(ring)}
-	}
-
-	return nil
-}
-
 // shardChanged leaves out the renewals of Leases, which are nearly all of their changes.
 var shardChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*coordinationv1.Lease)
 	after, also := e.ObjectNew.(*coordinationv1.Lease)
 
-	return !ok || !also || !membership.SameShard(before, after)
+	return !ok || !also || !membership.SameShard(before, after) || lease.Pod(before) != lease.Pod(after)
 }}
-
-func requestFor(ring string) reconcile.Request {
-	return reconcile.Request{NamespacedName: types.NamespacedName{Name: ring}}
-}
 
 // changes hands the names of rings to the queue of a controller, once that runs. Before, there is nothing to hand on: a
 // controller begins with all rings.
@@ -136,6 +124,6 @@ func (c *changes) start(_ context.Context, queue workqueue.TypedRateLimitingInte
 
 func (c *changes) enqueue(ring string) {
 	if queue := c.queue.Load(); queue != nil {
-		(*queue).Add(requestFor(ring))
+		(*queue).Add(ringrequest.For(ring))
 	}
 }

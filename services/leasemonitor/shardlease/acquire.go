@@ -30,7 +30,7 @@ func (r *Reconciler) acquire(ctx context.Context, judged *judgement) error {
 		return nil
 	}
 
-	takeovers.WithLabelValues(judged.ring()).Inc()
+	takeovers.WithLabelValues(judged.counted).Inc()
 	r.announce(ctx, judged, failed)
 
 	return nil

@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -15,17 +16,20 @@ import (
 	"github.com/clusterring/clusterring/services/internal/lease"
 )
 
+// unknown stands for every ring that does not exist, so that whoever creates Leases cannot make up values of a label.
+const unknown = "unknown"
+
 var (
 	takeovers = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "clusterring_shard_takeovers_total",
-		Help: "Leases taken over from shards that stopped renewing them, by ring.",
+		Help: "Leases taken over from shards that stopped renewing them, by ring. The ring is \"unknown\" if no ring has that name.",
 	}, []string{"ring"})
 	collections = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "clusterring_shard_collections_total",
-		Help: "Leases deleted because no shard had held them for long, by ring.",
+		Help: "Leases deleted because no shard had held them for long, by ring. The ring is \"unknown\" if no ring has that name.",
 	}, []string{"ring"})
 	shardsDesc = prometheus.NewDesc("clusterring_shards",
-		"Leases of shards, by ring and state. Reported by the replica that leads.", []string{"ring", "state"}, nil)
+		"Leases of shards, by ring and state. The ring is \"unknown\" if no ring has that name. Reported by the replica that leads.", []string{"ring", "state"}, nil)
 )
 
 // Collectors returns the metrics of the package for the registry of the service. [Census] registers its own while it counts.
@@ -37,7 +41,7 @@ const scrapeTimeout = 5 * time.Second
 // Census counts the shards by ring and state whenever metrics are read. Add it to a manager: it counts only in the replica that
 // leads, so that sums over replicas are correct. All fields are required.
 type Census struct {
-	// Leases reads Leases of shards from a cache.
+	// Leases reads Leases of shards, and ClusterRings, from a cache.
 	Leases client.Reader
 	// Clock and Ages are those of the Reconciler.
 	Clock clock.PassiveClock
@@ -70,6 +74,17 @@ func (c *Census) Collect(out chan<- prometheus.Metric) {
 		return
 	}
 
+	rings := &v1alpha1.ClusterRingList{}
+	if err := c.Leases.List(ctx, rings, client.UnsafeDisableDeepCopy); err != nil {
+		out <- prometheus.NewInvalidMetric(shardsDesc, fmt.Errorf("list ClusterRings: %w", err))
+		return
+	}
+
+	known := sets.New[string]()
+	for i := range rings.Items {
+		known.Insert(rings.Items[i].Name)
+	}
+
 	type group struct {
 		ring  string
 		state lease.State
@@ -79,7 +94,12 @@ func (c *Census) Collect(out chan<- prometheus.Metric) {
 
 	for i := range leases.Items {
 		l := &leases.Items[i]
+
 		ring, record := l.Labels[v1alpha1.LabelClusterRing], lease.RecordOf(l)
+		if !known.Has(ring) {
+			ring = unknown
+		}
+
 		age := c.Ages.Observe(client.ObjectKeyFromObject(l), record, c.Clock.Now())
 		counts[group{ring, lease.Next(lease.Snapshot{Shard: l.Name, Record: record}, age).State}]++
 	}

@@ -18,6 +18,7 @@
 package shardlease
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -138,6 +139,8 @@ type judgement struct {
 	lease    *coordinationv1.Lease
 	// counts is true if the Lease carries the label of a ring for which its namespace counts.
 	counts bool
+	// counted is the ring in metrics.
+	counted string
 }
 
 // judge reads a Lease and decides about it.
@@ -161,6 +164,8 @@ func (r *Reconciler) judge(ctx context.Context, reader client.Reader, id types.N
 	if err != nil {
 		return nil, err
 	}
+
+	judged.counted = cmp.Or(ring.Name, unknown)
 
 	if judged.counts = ring.Spec.CountsShardsIn(l.Namespace); !judged.counts {
 		return judged, nil

@@ -107,8 +107,6 @@ func (e *Engine) Pursues(t *Target) bool { return e.Target().Same(t) }
 func (e *Engine) SetTarget(t *Target) {
 	e.Observe(t.View)
 
-	forgetShards(e.Target(), t)
-
 	if !e.retarget(t) {
 		return
 	}
@@ -175,7 +173,7 @@ func (e *Engine) work(ctx context.Context) {
 		}
 
 		if late, news := e.report(job.Object.ID, out); news {
-			countLate(e.Ring, late.Shard)
+			countLate(e.Ring)
 			e.Late(late.ID, late.Shard, late.After)
 		}
 	}

@@ -3,7 +3,6 @@ package engine
 import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/services/internal/plan"
 )
@@ -19,8 +18,8 @@ var (
 	}, []string{"ring"})
 	lateDrains = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "clusterring_rebalancer_late_drains_total",
-		Help: "Drains that a shard did not acknowledge in time, by ring and shard.",
-	}, []string{"ring", "shard"})
+		Help: "Drains that a shard did not acknowledge in time, by ring. The log and the ring's status name the shards.",
+	}, []string{"ring"})
 	audited = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "clusterring_rebalancer_audit_found_total",
 		Help: "Objects that only the audit found out of place, while the ring was converged, by ring. It should stay 0.",
@@ -44,7 +43,7 @@ func countFailure(ring string) { failures.WithLabelValues(ring).Inc() }
 
 func countAudited(ring string) { audited.WithLabelValues(ring).Inc() }
 
-func countLate(ring, shard string) { lateDrains.WithLabelValues(ring, shard).Inc() }
+func countLate(ring string) { lateDrains.WithLabelValues(ring).Inc() }
 
 // Publish sets the gauges of the named ring.
 func (r Report) Publish(ring string) {
@@ -52,24 +51,6 @@ func (r Report) Publish(ring string) {
 		"unassigned": r.Unassigned, "blocked": r.Blocked, "misplaced": r.Misplaced, "draining": r.Draining, "late": r.Late,
 	} {
 		objectsNow.WithLabelValues(ring, state).Set(float64(n))
-	}
-}
-
-// forgetShards drops the metrics of shards that no longer exist: every new shard may have a name of its own.
-func forgetShards(before, after *Target) {
-	if before == nil {
-		return
-	}
-
-	there := sets.New[string]()
-	for _, s := range after.View.Shards() {
-		there.Insert(s.Name)
-	}
-
-	for _, s := range before.View.Shards() {
-		if !there.Has(s.Name) {
-			lateDrains.DeleteLabelValues(after.View.RingName(), s.Name)
-		}
 	}
 }
 

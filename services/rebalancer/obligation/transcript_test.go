@@ -3,9 +3,6 @@ package obligation
 import (
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,10 +10,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"gotest.tools/v3/golden"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
+	"github.com/clusterring/clusterring/tools/lab/transcript"
 )
 
 // TestTranscripts plays each file of testdata: at a given time, an event happens to a table, and the test compares the result
@@ -39,52 +36,20 @@ import (
 //
 // "N times" before an event repeats it, with 1 to N in place of "#". "says" is what the table returns and owes.
 func TestTranscripts(t *testing.T) {
-	files, err := filepath.Glob(filepath.Join("testdata", "*.txt"))
-	require.NoError(t, err)
-	require.NotEmpty(t, files)
+	transcript.Run(t, func(t *testing.T) transcript.Player {
+		t.Helper()
 
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			transcript, err := os.ReadFile(file)
-			require.NoError(t, err)
-			golden.Assert(t, play(t, string(transcript)), filepath.Base(file))
-		})
-	}
+		p := &player{T: t, start: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
+
+		return transcript.Player{
+			Header:  func() string { return fmt.Sprintf(layout, "time", "event", "then the object", "all", "slots", "says") },
+			Setting: "limits", Set: p.limits,
+			Step: func(at, event string) string { return strings.TrimRight(p.step(at, event), " ") },
+		}
+	})
 }
 
 const layout = "%-7s %-46s %-32s %-44s %-20s %s"
-
-// Columns are separated by at least two blanks.
-var columns = regexp.MustCompile(` {2,}`)
-
-// play returns the transcript with the actual results.
-func play(t *testing.T, transcript string) string {
-	t.Helper()
-
-	p := &player{T: t, start: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
-
-	var out []string
-
-	for line := range strings.Lines(transcript) {
-		line = strings.TrimSuffix(line, "\n")
-
-		switch {
-		case line == "" || strings.HasPrefix(line, "#"):
-			out = append(out, line)
-		case strings.HasPrefix(line, "limits "):
-			p.limits(line)
-			out = append(out, line)
-		case strings.HasPrefix(line, "time"):
-			out = append(out, fmt.Sprintf(layout, "time", "event", "then the object", "all", "slots", "says"))
-		default:
-			fields := columns.Split(line, 3)
-			require.GreaterOrEqual(t, len(fields), 2, "line %q", line)
-			out = append(out, strings.TrimRight(p.step(fields[0], fields[1]), " "))
-		}
-	}
-
-	return strings.Join(out, "\n") + "\n"
-}
 
 // player drives a table.
 type player struct {

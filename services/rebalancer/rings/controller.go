@@ -6,7 +6,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/kit"
+	"github.com/clusterring/clusterring/services/internal/ringrequest"
 	"github.com/clusterring/clusterring/services/internal/shardleases"
 )
 
@@ -61,7 +61,7 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager, leases *shardleases.S
 func relabelled(f *fleet) handler.EventHandler {
 	add := func(q workqueue.TypedRateLimitingInterface[reconcile.Request], rings []string) {
 		for _, ring := range rings {
-			q.Add(requestFor(ring))
+			q.Add(ringrequest.For(ring))
 		}
 	}
 
@@ -76,8 +76,4 @@ func relabelled(f *fleet) handler.EventHandler {
 			add(q, f.narrowed(labels.Set(e.Object.GetLabels())))
 		},
 	}
-}
-
-func requestFor(ring string) reconcile.Request {
-	return reconcile.Request{NamespacedName: types.NamespacedName{Name: ring}}
 }

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/ringrequest"
 )
 
 // notifier lets other components trigger the reconciliation of a ring when there is a queue. Before that, no trigger is
@@ -47,6 +48,6 @@ func (n *notifier) notify(ring string) {
 	defer n.mu.Unlock()
 
 	if n.queue != nil {
-		n.queue.Add(requestFor(ring))
+		n.queue.Add(ringrequest.For(ring))
 	}
 }

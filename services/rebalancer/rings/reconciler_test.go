@@ -28,6 +28,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
+	"github.com/clusterring/clusterring/services/internal/ringrequest"
 	"github.com/clusterring/clusterring/services/internal/status"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
@@ -111,7 +112,7 @@ func (s *stepped) reconcileOnce() (reconcile.Result, error) {
 		s.index.Upsert(&list.Items[i])
 	}
 
-	return s.Reconcile(s.Context(), requestFor(s.Ring.Name))
+	return s.Reconcile(s.Context(), ringrequest.For(s.Ring.Name))
 }
 
 // settle reconciles until the ring has converged.

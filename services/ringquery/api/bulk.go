@@ -44,7 +44,13 @@ func (s *Service) LocateAll(stream grpc.BidiStreamingServer[pb.LocateAllRequest,
 func (s *Service) locateOne(ctx context.Context, req *pb.LocateAllRequest) (*pb.LocateAllResponse, error) {
 	res := &pb.LocateAllResponse{Id: req.GetId()}
 
-	located, err := s.locateAsked(ctx, req)
+	err := bulk(req)
+
+	var located *pb.LocateResponse
+	if err == nil {
+		located, err = s.locate(ctx, req.GetQuestion())
+	}
+
 	if err == nil {
 		res.Result = &pb.LocateAllResponse_Answer{Answer: located}
 		return res, nil
@@ -58,14 +64,6 @@ func (s *Service) locateOne(ctx context.Context, req *pb.LocateAllRequest) (*pb.
 	res.Result = &pb.LocateAllResponse_Error{Error: locateErrorOf(st)}
 
 	return res, nil
-}
-
-func (s *Service) locateAsked(ctx context.Context, req *pb.LocateAllRequest) (*pb.LocateResponse, error) {
-	if err := bulk(req); err != nil {
-		return nil, err
-	}
-
-	return s.locate(ctx, req.GetQuestion())
 }
 
 // locateErrorOf converts a status to a part of an answer.

@@ -11,7 +11,7 @@ import (
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 )
 
-// A method that is added has to be decided about: of which ring is it?
+// For a new method, somebody must decide which ring its requests are about.
 func TestRingOfEveryRequest(t *testing.T) {
 	const ring, field = "example", protoreflect.Name("ring")
 

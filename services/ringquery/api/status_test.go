@@ -25,7 +25,7 @@ import (
 	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
-// TestEveryErrorHasACode finds all sentinels of the packages that give answers, and fails if one is not in the table.
+// TestEveryErrorHasACode finds all sentinels of the packages that answer queries, and fails if one is not in the table.
 func TestEveryErrorHasACode(t *testing.T) {
 	table, err := os.ReadFile("status.go")
 	require.NoError(t, err)
@@ -68,9 +68,9 @@ func exportedErrors(t *testing.T, pkg string) (names []string) {
 	return names
 }
 
-// TestEveryCodeIsDocumented holds the table against what the .proto file promises, in both directions.
+// TestEveryCodeIsDocumented compares the table with the documentation in the .proto file, in both directions.
 func TestEveryCodeIsDocumented(t *testing.T) {
-	// These are not in the table: faults of the server, gRPC itself, and whoever lets callers in give them.
+	// These are not in the table, because they come from internal errors, from gRPC itself, and from authorization.
 	used := []string{"INTERNAL", "RESOURCE_EXHAUSTED", "UNAUTHENTICATED", "PERMISSION_DENIED"}
 	for _, o := range outcomes {
 		used = append(used, protoName(o.code))
@@ -89,7 +89,7 @@ func TestEveryCodeIsDocumented(t *testing.T) {
 	require.Equal(t, slices.Compact(used), documented)
 }
 
-// protoName returns the name of a code as .proto files have it.
+// protoName returns the name of a code in .proto files.
 func protoName(c codes.Code) string {
 	if c == codes.Canceled {
 		return "CANCELLED"
@@ -127,7 +127,7 @@ func TestErrorsTellProgramsAndPeople(t *testing.T) {
 	}
 }
 
-// reasonOf returns the word for programs in a status.
+// reasonOf returns the reason in a status.
 func reasonOf(st *status.Status) string {
 	for _, d := range st.Details() {
 		if info, ok := d.(*errdetails.ErrorInfo); ok && info.GetDomain() == ErrorDomain {
@@ -138,7 +138,7 @@ func reasonOf(st *status.Status) string {
 	return ""
 }
 
-// TestErrorThatIsAStatusStaysAsItIs: it is what a stream ended with.
+// TestErrorThatIsAStatusStaysAsItIs covers the error with which a stream has ended.
 func TestErrorThatIsAStatusStaysAsItIs(t *testing.T) {
 	st, fault := statusOf(fmt.Errorf("send: %w", status.Error(codes.Unavailable, "transport is closing")))
 	require.False(t, fault)
@@ -181,7 +181,7 @@ func TestNothingIsAnsweredUntilReady(t *testing.T) {
 	}
 }
 
-// watching is a stream as far as a call needs it that is refused.
+// watching is a stream for a call that is refused.
 type watching struct {
 	grpc.ServerStreamingServer[pb.WatchRingResponse]
 

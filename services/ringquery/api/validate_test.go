@@ -12,7 +12,7 @@ import (
 	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
-// fields returns the fields that an error complains about.
+// fields returns the fields that an error names.
 func fields(t *testing.T, err error) (names []string) {
 	t.Helper()
 
@@ -31,7 +31,7 @@ func fields(t *testing.T, err error) (names []string) {
 	return names
 }
 
-// configMap returns a reference that nothing is wrong with, but for what change does.
+// configMap returns a valid reference, modified by change.
 func configMap(change func(*pb.ObjectReference)) *pb.ObjectReference {
 	o := &pb.ObjectReference{Type: &pb.ObjectReference_Resource{Resource: "configmaps"}, Namespace: "default", Name: "a"}
 	if change != nil {
@@ -149,7 +149,7 @@ func TestQuestionsOfMany(t *testing.T) {
 	}
 }
 
-// assignments returns a request that nothing is wrong with, but for what change does.
+// assignments returns a valid request, modified by change.
 func assignments(change func(*pb.ListAssignmentsRequest)) *pb.ListAssignmentsRequest {
 	req := &pb.ListAssignmentsRequest{Ring: "example", Resource: "configmaps"}
 	if change != nil {

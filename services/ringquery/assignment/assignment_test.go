@@ -18,7 +18,7 @@ type live map[string]bool
 
 func (l live) Available(shard string) bool { return l[shard] }
 
-// TestStates has every combination of what decides, and the state that is listed last of those that apply.
+// TestStates covers every combination of facts. The expected state is the last one in the list that applies.
 func TestStates(t *testing.T) {
 	shards := live{"a": true, "b": true}
 
@@ -59,7 +59,7 @@ func TestStates(t *testing.T) {
 	require.Equal(t, assignment.DeadShard, got, "no shard is available")
 }
 
-// TestEveryStateOfAnAssignmentHasAName: none of the API is left out.
+// TestEveryStateOfAnAssignmentHasAName verifies that the short names cover all values of the API.
 func TestEveryStateOfAnAssignmentHasAName(t *testing.T) {
 	known := map[assignment.State]bool{
 		assignment.None: true, assignment.Assigned: true, assignment.Misplaced: true, assignment.Draining: true,

@@ -11,7 +11,9 @@
 //     applies to each message of a stream: a user who has lost the permission receives no further messages.
 //  2. A request whose ring is not known requires permission on all rings.
 //  3. If the API server does not answer, the call fails with UNAVAILABLE. It is neither permitted nor denied.
-//  4. Neither tokens nor their hashes are logged. An error contains only facts that the caller has sent itself.
+//  4. Callers with wrong tokens, however many, delay neither calls with tokens that were valid before, nor calls with new tokens from
+//     other addresses.
+//  5. Neither tokens nor their hashes are logged. An error contains only facts that the caller has sent itself.
 //
 // # Rejected alternatives
 //

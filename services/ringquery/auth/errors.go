@@ -24,7 +24,12 @@ const viewerRole = "clusterring:diagnostics-viewer"
 
 // unauthenticated returns the error for a caller that was not authenticated, and why. Problems that are nil are ignored.
 func (g *Guard) unauthenticated(problems ...error) error {
-	wanted := `send a token that the API server accepts, as metadata "authorization: Bearer <token>"`
+	wanted := "send a token that the API server accepts"
+	if len(g.Options.Audiences) > 0 {
+		wanted = fmt.Sprintf("send a token for the audience %q (kubectl create token NAME --audience %[1]s)", g.Options.Audiences[0])
+	}
+
+	wanted += `, as metadata "authorization: Bearer <token>"`
 	if g.certificates != nil {
 		wanted += ", or a client certificate"
 	}

@@ -50,9 +50,14 @@ func (g *Guard) SetupWithManager(mgr manager.Manager) error {
 		return err
 	}
 
-	authentication, err := authenticationclient.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
+	unknown, err := reviews(mgr)
 	if err != nil {
-		return fmt.Errorf("make a client for TokenReviews: %w", err)
+		return err
+	}
+
+	known, err := reviews(mgr)
+	if err != nil {
+		return err
 	}
 
 	authorization, err := authorizationclient.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
@@ -61,12 +66,24 @@ func (g *Guard) SetupWithManager(mgr manager.Manager) error {
 	}
 
 	ttl, refusal := g.Options.TTL, min(g.Options.TTL, refusalTTL)
-	g.tokens = tokencache.New(&reviewer{authentication.TokenReviews(), g.Options.Audiences}, false, ttl, refusal)
+	acquaintances := newAcquaintances()
+	review := &reviewer{unknown: unknown, known: known, acquaintances: acquaintances, audiences: g.Options.Audiences}
+	g.tokens = &doorkeeper{Token: tokencache.New(review, false, ttl, refusal), known: acquaintances}
 	g.rights = &rights{
 		reviews: authorization.SubjectAccessReviews(), ttl: ttl, refusal: refusal, answers: cache.NewLRUExpireCache(remembered),
 	}
 
 	return nil
+}
+
+// reviews returns a client for TokenReviews with its own limit of requests per second.
+func reviews(mgr manager.Manager) (authenticationclient.TokenReviewInterface, error) {
+	c, err := authenticationclient.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
+	if err != nil {
+		return nil, fmt.Errorf("make a client for TokenReviews: %w", err)
+	}
+
+	return c.TokenReviews(), nil
 }
 
 // takeCertificates accepts client certificates if there is a file with CA certificates.
@@ -114,45 +131,49 @@ func needOf(method string) need {
 
 // Unary authorizes a unary call.
 func (g *Guard) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	if n := needOf(info.FullMethod); n != nothing {
-		c := g.caller(ctx)
+	_, who, err := g.admit(ctx, info.FullMethod)
+	if err != nil {
+		return nil, err
+	}
 
-		who, err := c.identify(ctx)
-		if err != nil {
+	if needOf(info.FullMethod) == permission {
+		ring := g.RingOf(req)
+		logging.AddFields(ctx, logging.Fields{"ring", ring})
+
+		if err := g.permit(ctx, who, ring); err != nil {
 			return nil, err
-		}
-		logging.AddFields(ctx, logging.Fields{"user", who.GetName()})
-
-		if n == permission {
-			ring := g.RingOf(req)
-			logging.AddFields(ctx, logging.Fields{"ring", ring})
-
-			if err := g.permit(ctx, who, ring); err != nil {
-				return nil, err
-			}
 		}
 	}
 
 	return handler(ctx, req)
 }
 
+// admit identifies the caller of a method, unless the method is open to everybody.
+func (g *Guard) admit(ctx context.Context, method string) (*caller, user.Info, error) {
+	c := g.caller(ctx)
+	if needOf(method) == nothing {
+		return c, nil, nil
+	}
+
+	who, err := c.identify(ctx)
+	if err == nil {
+		// The audit log of the API server contains the ID, and who has created the token.
+		id := strings.Join(who.GetExtra()[user.CredentialIDKey], ",")
+		logging.AddFields(ctx, logging.Fields{"user", who.GetName(), "credential", id})
+	}
+
+	return c, who, err
+}
+
 // Stream authorizes a stream. It checks each request of the stream. If many answers follow one request, it also checks before each
 // answer.
 func (g *Guard) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	n := needOf(info.FullMethod)
-	if n == nothing {
-		return handler(srv, stream)
-	}
-
-	c := g.caller(stream.Context())
-
-	who, err := c.identify(stream.Context())
+	c, _, err := g.admit(stream.Context(), info.FullMethod)
 	if err != nil {
 		return err
 	}
-	logging.AddFields(stream.Context(), logging.Fields{"user", who.GetName()})
 
-	if n == identification {
+	if needOf(info.FullMethod) != permission {
 		return handler(srv, stream)
 	}
 

@@ -37,25 +37,25 @@ import (
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
 
-// The library makes its queue before it reads a file of authorities, and leaves it behind if there is none.
+// The library creates its queue before it reads the file with the CA certificates, and leaks the queue if there is no file.
 func TestMain(m *testing.M) {
 	os.Exit(localplane.Main(m, goleak.IgnoreTopFunction("k8s.io/client-go/util/workqueue.(*delayingType[...]).waitingLoop")))
 }
 
-// Tests wait for conditions, this long at most and looking this often.
+// Tests wait at most this long for a condition, and check it this often.
 const (
 	patience = 30 * time.Second
 	interval = 10 * time.Millisecond
 )
 
 const (
-	// long is how long tests last at most that need an answer to be used again, short how long others wait for one that is not.
+	// long is longer than any test that needs a cached answer. short is how long other tests wait for an answer to expire.
 	long   = time.Hour
 	short  = 100 * time.Millisecond
 	method = "/clusterring.test.Test/Ask"
 )
 
-// fixture is a guard with a clock of its own for certificates, whose requests to a real API server are counted.
+// fixture is a guard with its own clock for certificates. It counts the requests to a real API server.
 type fixture struct {
 	*auth.Guard
 
@@ -63,11 +63,11 @@ type fixture struct {
 	plane *localplane.Plane
 	clock *testclock.FakeClock
 	asked atomic.Int64
-	// hold, if set, closes when requests may go on.
+	// hold, if set, delays requests until it closes.
 	hold chan struct{}
 }
 
-// counting counts reviews, and holds them up.
+// counting counts reviews, and can delay them.
 type counting struct {
 	f    *fixture
 	next http.RoundTripper
@@ -90,7 +90,7 @@ func (c *counting) RoundTrip(req *http.Request) (*http.Response, error) {
 	return c.next.RoundTrip(req)
 }
 
-// newFixture returns a guard that decides by the API server, with the rights of the service.
+// newFixture returns a guard that asks the API server with the permissions of the service.
 func newFixture(t *testing.T, options auth.Options) *fixture {
 	t.Helper()
 
@@ -104,7 +104,7 @@ func newFixture(t *testing.T, options auth.Options) *fixture {
 	return f
 }
 
-// setUp makes the guard, which asks where the config says, and runs what it gives a manager to run.
+// setUp creates the guard for the API server in the configuration, and starts its manager.
 func (f *fixture) setUp(options auth.Options, config *rest.Config) {
 	f.t.Helper()
 
@@ -129,7 +129,7 @@ func (f *fixture) setUp(options auth.Options, config *rest.Config) {
 	})
 }
 
-// ask makes a call, and returns what the guard says to it.
+// ask makes a call, and returns the error of the guard.
 func (f *fixture) ask(ctx context.Context, ring string) error {
 	_, err := f.Unary(ctx, ring, &grpc.UnaryServerInfo{FullMethod: method}, func(context.Context, any) (any, error) {
 		return "answer", nil
@@ -153,7 +153,7 @@ func withCertificate(ctx context.Context, t *testing.T, pair certtest.Pair) cont
 	}}})
 }
 
-// account makes a service account that may ask about all rings, and returns it with a token.
+// account creates a service account that may query all rings, and returns it with a token.
 func (f *fixture) account() (account *corev1.ServiceAccount, grant *rbacv1.ClusterRoleBinding, token string) {
 	f.t.Helper()
 
@@ -183,7 +183,7 @@ func (f *fixture) grant(name string, subject rbacv1.Subject) *rbacv1.ClusterRole
 	return grant
 }
 
-// eventually waits until a call is answered with this code. The API server sees new rights a little later.
+// eventually waits until a call returns this code. The API server takes a moment to apply new permissions.
 func (f *fixture) eventually(ctx context.Context, want codes.Code) {
 	f.t.Helper()
 
@@ -251,7 +251,7 @@ func TestRefusalsAreForgottenSoon(t *testing.T) {
 	require.EqualValues(t, 3, f.asked.Load()-before, "the right has been reviewed once more")
 }
 
-// againAfter asks until the API server is asked again, long before an answer that is no refusal would be forgotten.
+// againAfter makes calls until the guard asks the API server again, long before a positive answer would expire.
 func (f *fixture) againAfter(ctx context.Context, want codes.Code) {
 	f.t.Helper()
 
@@ -290,7 +290,7 @@ func TestSameQuestionsAreAskedOnce(t *testing.T) {
 		go func() { results <- f.ask(ctx, "a") }()
 	}
 
-	// Who gives up does not spoil it for the others.
+	// A caller that cancels does not affect the others.
 	cancel()
 	require.Equal(t, codes.Canceled, status.Code(<-first))
 

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/credentials"
@@ -25,8 +26,12 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// reviewTimeout is how long the API server has for an answer.
-const reviewTimeout = 10 * time.Second
+// answersWithin is how long the API server has for an answer, in nanoseconds. Only tests change it.
+var answersWithin atomic.Int64
+
+func init() { answersWithin.Store(int64(10 * time.Second)) }
+
+func reviewTimeout() time.Duration { return time.Duration(answersWithin.Load()) }
 
 // Errors in the credentials of a caller.
 var (
@@ -36,16 +41,23 @@ var (
 
 // reviewer authenticates tokens with the API server. It implements authenticator.Token.
 type reviewer struct {
-	reviews   authenticationclient.TokenReviewInterface
-	audiences []string
+	// unknown and known review tokens of which nothing is known, and those that were valid before.
+	unknown, known authenticationclient.TokenReviewInterface
+	acquaintances  *acquaintances
+	audiences      []string
 }
 
 // AuthenticateToken returns the user of the token. ok is false if the token is not valid. An error means that the result is unknown.
 func (r *reviewer) AuthenticateToken(ctx context.Context, token string) (who *authenticator.Response, ok bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
+	ctx, cancel := context.WithTimeout(ctx, reviewTimeout())
 	defer cancel()
 
-	review, err := r.reviews.Create(ctx, &authenticationv1.TokenReview{
+	reviews := r.unknown
+	if r.acquaintances.has(token) {
+		reviews = r.known
+	}
+
+	review, err := reviews.Create(ctx, &authenticationv1.TokenReview{
 		Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: r.audiences},
 	}, metav1.CreateOptions{})
 	if err != nil {
@@ -53,7 +65,9 @@ func (r *reviewer) AuthenticateToken(ctx context.Context, token string) (who *au
 	}
 
 	status := &review.Status
-	if !status.Authenticated || status.User.Username == "" || !r.meant(status.Audiences) {
+	valid := status.Authenticated && status.User.Username != "" && r.meant(status.Audiences)
+
+	if r.acquaintances.learn(token, valid); !valid {
 		return nil, false, nil
 	}
 

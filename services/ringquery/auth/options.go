@@ -18,6 +18,9 @@ const (
 	ModeKubernetes = "kubernetes"
 )
 
+// audience is the default audience of tokens. The API server does not accept tokens for it.
+const audience = "ringquery"
+
 // maxTTL limits how long users can use a permission that they have lost.
 const maxTTL = time.Hour
 
@@ -27,17 +30,21 @@ type Options struct {
 	Mode string
 	// ClientCAFile is a PEM file with the CA certificates of clients. Empty: the server requests no client certificates.
 	ClientCAFile string
-	// Audiences for which a token must be valid. Empty: those of the API server.
+	// Audiences are those for which a token must be valid. Empty: those of the API server.
 	Audiences []string
 	// TTL is how long answers of the API server about tokens and permissions are cached. Zero: they are not cached.
 	TTL time.Duration
+
+	// flags is the flag set of AddFlags. It knows which flags were set.
+	flags *pflag.FlagSet
 }
 
 // AddFlags registers the flags with their defaults.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
+	o.flags = fs
 	fs.StringVar(&o.Mode, "authentication", ModeKubernetes, "`mode`: kubernetes (the API server authenticates users, who need permission to get clusterrings/diagnostics) or none (everybody who reaches the address gets answers)")
 	fs.StringVar(&o.ClientCAFile, "client-ca-file", "", "PEM `file` with the CA certificates of clients; the common name of a client certificate is the user, and its organizations are the groups; read again when it changes. By default, only tokens are accepted")
-	fs.StringSliceVar(&o.Audiences, "token-audience", nil, "`audience` for which a token must be valid; may be repeated. By default, that of the API server")
+	fs.StringSliceVar(&o.Audiences, "token-audience", []string{audience}, "`audience` for which a token must be valid; may be repeated. An empty value is the audience of the API server: whoever takes over this service can use such tokens there")
 	fs.DurationVar(&o.TTL, "access-cache-ttl", time.Minute, "`time` for which answers of the API server about tokens and permissions are cached, refusals for at most 5s; 0 disables the cache")
 }
 
@@ -51,7 +58,7 @@ func (o *Options) Validate(plaintext bool, address string) error {
 	switch {
 	case o.Mode != ModeNone && o.Mode != ModeKubernetes:
 		fail("--authentication must be %s or %s, not %q", ModeKubernetes, ModeNone, o.Mode)
-	case o.Mode == ModeNone && (o.ClientCAFile != "" || len(o.Audiences) > 0):
+	case o.Mode == ModeNone && (o.ClientCAFile != "" || o.flags.Changed("token-audience")):
 		fail("--client-ca-file and --token-audience have no effect with --authentication none: choose one")
 	case o.Mode == ModeKubernetes && plaintext && !loopback(address):
 		fail("--plaintext would send tokens over the network in the clear: serve with TLS, or only on 127.0.0.1 by "+
@@ -60,8 +67,8 @@ func (o *Options) Validate(plaintext bool, address string) error {
 		fail("--client-ca-file requires TLS and excludes --plaintext: choose one")
 	}
 
-	for _, audience := range o.Audiences {
-		if audience == "" {
+	for _, a := range o.Audiences {
+		if a == "" {
 			fail("--token-audience must not be empty")
 		}
 	}

@@ -33,6 +33,7 @@ func TestFlags(t *testing.T) {
 		"certificates for nothing":     {[]string{"--client-ca-file=ca", "--authentication=none"}, false, everywhere, "choose one"},
 		"audiences":                    {[]string{"--token-audience=a", "--token-audience=b"}, false, everywhere, ""},
 		"audiences for nothing":        {[]string{"--token-audience=a", "--authentication=none"}, false, everywhere, "choose one"},
+		"audience of the API server":   {[]string{"--token-audience="}, false, everywhere, ""},
 		"empty audience":               {[]string{"--token-audience=a,"}, false, everywhere, "must not be empty"},
 		"unknown":                      {[]string{"--authentication=basic"}, false, everywhere, `kubernetes or none, not "basic"`},
 		"no cache":                     {[]string{"--access-cache-ttl=0"}, false, everywhere, ""},

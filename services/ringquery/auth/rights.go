@@ -58,7 +58,7 @@ func (r *rights) may(ctx context.Context, who user.Info, ring string) (bool, err
 	}
 
 	flight := r.flights.DoChan(string(key), func() (any, error) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reviewTimeout) // other callers may still wait for it when ctx ends
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reviewTimeout()) // other callers may still wait for it when ctx ends
 		defer cancel()
 
 		review, err := r.reviews.Create(ctx, &authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 )
 
 // conditions adds the problems that the services report about the ring. While the object itself is fine, they are only informative.
@@ -43,6 +44,8 @@ func (c *ringCase) conditions() {
 			" Until this is fixed, new objects get their shard from the rebalancer, seconds later.", "")
 	}
 
+	told = c.fence(severity) || told
+
 	ready := meta.FindStatusCondition(conditions, v1alpha1.ConditionReady)
 	shards := meta.FindStatusCondition(conditions, v1alpha1.ConditionShardsAvailable)
 
@@ -55,6 +58,24 @@ func (c *ringCase) conditions() {
 		c.add(Error, ReasonRebalancerSilent, fmt.Sprintf("The rebalancer has never reported on ring %s: it does not seem to run, and nothing will move.", c.name),
 			"Start it, or find out why it does not start: kubectl -n "+v1alpha1.SystemNamespace+" get pods -l app.kubernetes.io/name=rebalancer")
 	}
+}
+
+// fence adds whose writes the API server refuses. It reports whether the fence is in trouble.
+func (c *ringCase) fence(severity pb.Severity) bool {
+	fence := meta.FindStatusCondition(c.Status.Conditions, v1alpha1.ConditionFenced)
+
+	switch {
+	case !c.in.Belongs || fence == nil || fence.Reason == v1alpha1.ReasonFenceOff:
+	case !isFalse(fence):
+		c.add(Info, ReasonFenced, "The ring has a fence: the API server refuses writes to this object by shards that are not on its label.", "")
+	case fence.Reason == v1alpha1.ReasonFenceAudited:
+		c.add(Info, ReasonNotFenced, c.quote("The assigner reports", fence), "")
+	default:
+		c.add(severity, ReasonNotFenced, c.quote("The assigner reports", fence)+" Until this is fixed, shards can write this object if they are not on its label.", "")
+		return true
+	}
+
+	return false
 }
 
 func isFalse(c *metav1.Condition) bool { return c != nil && c.Status != metav1.ConditionTrue }

@@ -23,7 +23,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite testdata")
 
-// about returns the facts of an object in one ring that is the only one.
+// about returns the facts about an object in the only ring.
 func about(r Ring, o Object) *Facts {
 	if r.Role == resources.Controlled {
 		r.Kin = kinOf(r, o)
@@ -44,7 +44,7 @@ func (r *Ring) ownerName() string {
 	return r.Owner.Meta.Name
 }
 
-// between says who controls some ConfigMaps: the one of that name the owner of the case, another one nobody. One may not be read.
+// between returns the controllers of ConfigMaps between the object and its owner. One has no controller, and one may not be read.
 type between struct{ owner string }
 
 func (b between) ControllerOf(_ context.Context, of resources.Owner) (controller *metav1.OwnerReference, found bool, err error) {
@@ -61,7 +61,7 @@ func (b between) ControllerOf(_ context.Context, of resources.Owner) (controller
 	return nil, false, errors.New("it is forbidden")
 }
 
-// kinOf returns whom an object follows.
+// kinOf returns the owner that an object follows.
 func kinOf(r Ring, o Object) *resources.Kin {
 	if o.Meta == nil {
 		return nil
@@ -97,6 +97,19 @@ var mains = map[string]func(r *Ring, o *Object, f *Facts){
 		r.says(condition(v1alpha1.ConditionAssigned, metav1.ConditionFalse, v1alpha1.ReasonAssignmentFailed, "websites.example.dev is forbidden"))
 		r.says(condition(v1alpha1.ConditionWebhookRegistered, metav1.ConditionFalse, v1alpha1.ReasonRegistrationFailed, "no such Secret"))
 		r.says(condition(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonReconciliationFailed, "Assigned is False"))
+	},
+	"assigned, fenced": func(r *Ring, o *Object, _ *Facts) {
+		o.Meta.Labels = at("shard-b")
+		r.says(condition(v1alpha1.ConditionFenced, metav1.ConditionTrue, v1alpha1.ReasonFenceEnforced, "refused"))
+	},
+	"assigned, audited": func(r *Ring, o *Object, _ *Facts) {
+		o.Meta.Labels = at("shard-b")
+		r.says(condition(v1alpha1.ConditionFenced, metav1.ConditionFalse, v1alpha1.ReasonFenceAudited, "writes are reported"))
+	},
+	"assigned, fence in trouble": func(r *Ring, o *Object, _ *Facts) {
+		o.Meta.Labels = at("shard-b")
+		r.says(condition(v1alpha1.ConditionFenced, metav1.ConditionFalse, v1alpha1.ReasonFenceFailed, "the policy does not exist"))
+		r.says(condition(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonReconciliationFailed, "Fenced is False"))
 	},
 	"unassigned, rebalancer never seen": func(r *Ring, _ *Object, _ *Facts) { r.Status.Conditions = nil },
 	"unassigned, ring not ready for another reason": func(r *Ring, _ *Object, _ *Facts) {
@@ -416,7 +429,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// What must hold of every explanation, whatever the goldens say.
+// Properties of every explanation, regardless of the golden files.
 func TestExplanations(t *testing.T) {
 	for name, f := range cases() {
 		e := Explain(f)

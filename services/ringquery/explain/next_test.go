@@ -11,7 +11,7 @@ import (
 	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
-// verbs has what a verb of the plan may be called.
+// verbs maps the verbs of the plan to the possible next steps.
 var verbs = map[plan.Verb][]pb.NextStep{
 	plan.None:                 {Nothing, TakeOver, FollowOwner},
 	plan.Assign:               {Assign, TakeOver},
@@ -22,7 +22,7 @@ var verbs = map[plan.Verb][]pb.NextStep{
 	plan.AwaitShard:           {AwaitShard},
 }
 
-// TestNextIsWhatTheRebalancerDoes goes through every state of labels, shards, ring and owner, and compares with the plan.
+// TestNextIsWhatTheRebalancerDoes compares the next step with the plan for every state of labels, shards, ring, and owner.
 func TestNextIsWhatTheRebalancerDoes(t *testing.T) {
 	shards := []string{"", "shard-a", "shard-b", "shard-dead", "shard-gone"}
 	leases := []holding{alive("shard-a"), alive("shard-b"), released("shard-dead")}
@@ -97,7 +97,7 @@ func TestNextIsWhatTheRebalancerDoes(t *testing.T) {
 	require.Len(t, seen, len(verbs), "every verb was met")
 }
 
-// TestExplanationsHaveNoUnknownEnums sees to it that every step of the API happens, and that none has two names.
+// TestExplanationsHaveNoUnknownEnums verifies that every step of the API occurs, and that no step has two names.
 func TestExplanationsHaveNoUnknownEnums(t *testing.T) {
 	happens := map[pb.NextStep]bool{}
 

@@ -6,8 +6,8 @@ import (
 	"github.com/clusterring/clusterring/services/internal/plan"
 )
 
-// steps puts the decision of package plan into a step and who takes it. Two things are added where the plan leaves an object
-// alone: that the lease monitor is about to take the Lease of its shard, and that a controlled object will follow its owner.
+// steps translates the decision of package plan into the next step and its actor. For an object that the plan leaves alone, it adds
+// two cases: the lease monitor is about to take the Lease of the shard, and a controlled object will follow its owner.
 func (c *ringCase) steps() {
 	switch c.act.Verb {
 	case plan.None:
@@ -43,7 +43,7 @@ func (c *ringCase) steps() {
 	}
 }
 
-// later says what will happen to an object that the plan leaves alone.
+// later returns the next step of an object that the plan leaves alone, and the actor.
 func (c *ringCase) later() (pb.NextStep, string) {
 	if s, ok := c.actual(); ok && stateNow(s) == lease.Uncertain {
 		return TakeOver, LeaseMonitor

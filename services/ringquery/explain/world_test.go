@@ -21,7 +21,7 @@ import (
 	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
-// now is when all explanations of the tests are given.
+// now is the time of all explanations in the tests.
 var now = time.Date(2026, 3, 4, 3, 0, 0, 0, time.UTC)
 
 var (
@@ -49,7 +49,7 @@ func resourceOf(kind schema.GroupVersionKind) resources.Resource {
 	return resources.Resource{GVR: plural, Kind: kind, Namespaced: true}
 }
 
-// holding is a Lease in a test: who holds it, and how it is seen.
+// holding is a Lease in a test: its holder and its state.
 type holding struct {
 	namespace, name, holder string
 	state                   lease.State
@@ -99,17 +99,17 @@ func condition(kind string, status metav1.ConditionStatus, reason, message strin
 	}
 }
 
-// says sets a condition.
+// says adds a condition.
 func (r *Ring) says(c metav1.Condition) {
 	meta.SetStatusCondition(&r.Status.Conditions, c)
 }
 
-// isSettled lets the rebalancer have found every object in place.
+// isSettled records that the rebalancer has found every object in place.
 func (r *Ring) isSettled() {
 	r.Status.Assignment = &v1alpha1.AssignmentStatus{Fingerprint: r.View.Fingerprint()}
 }
 
-// has gives the ring these Leases, and no others.
+// has replaces the Leases of the ring.
 func (r *Ring) has(leases ...holding) {
 	all := make([]*coordinationv1.Lease, 0, len(leases))
 	for _, h := range leases {
@@ -171,7 +171,7 @@ func drained(labels map[string]string) map[string]string {
 	return labels
 }
 
-// wrote lets a manager have written a label some time ago.
+// wrote adds a manager that wrote a label some time ago.
 func (o *Object) wrote(manager, label string, ago time.Duration) {
 	fields := fmt.Sprintf(`{"f:metadata":{"f:labels":{"f:%s":{}}}}`, label)
 	o.Meta.ManagedFields = append(o.Meta.ManagedFields, metav1.ManagedFieldsEntry{
@@ -180,7 +180,7 @@ func (o *Object) wrote(manager, label string, ago time.Duration) {
 	})
 }
 
-// controlledBy lets an object control this one.
+// controlledBy sets the controller of an object.
 func (o *Object) controlledBy(kind schema.GroupVersionKind, name string) {
 	o.Meta.OwnerReferences = []metav1.OwnerReference{{
 		APIVersion: kind.GroupVersion().String(), Kind: kind.Kind, Name: name, UID: "uid-of-object", Controller: new(true),
@@ -214,7 +214,7 @@ func text(e *pb.ExplainResponse) string {
 	return b.String()
 }
 
-// word returns what an enum says: nothing if it is unspecified.
+// word returns the name of an enum value. Empty: it is unspecified.
 func word(value fmt.Stringer, prefix string) string {
 	name := strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(value.String(), prefix), "_", " "))
 	return strings.TrimPrefix(name, "unspecified")

@@ -96,19 +96,6 @@ func (h *Hub[T]) Follow(name string) *Reader[T] {
 	return &Reader[T]{hub: h, topic: t, name: name}
 }
 
-// Readers returns the number of open readers.
-func (h *Hub[T]) Readers() int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-
-	n := 0
-	for _, t := range h.topics {
-		n += t.readers
-	}
-
-	return n
-}
-
 // Reader follows one topic. It is not safe for concurrent use.
 type Reader[T any] struct {
 	hub   *Hub[T]

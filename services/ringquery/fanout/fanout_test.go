@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// counter is a thing whose state is a number.
+// counter is a topic whose state is a number.
 type counter struct {
 	*fanout.Hub[int64]
 
@@ -61,7 +61,7 @@ func TestReaderGetsTheStateAndThenEachOther(t *testing.T) {
 	}
 }
 
-// TestReaderCountsFromItsBeginning, not from that of others.
+// TestReaderCountsFromItsBeginning verifies that revisions are relative to the first state of the reader.
 func TestReaderCountsFromItsBeginning(t *testing.T) {
 	c := newCounter()
 
@@ -186,7 +186,7 @@ func TestStateThatIsOldIsReadAgain(t *testing.T) {
 	}
 }
 
-// TestChangeWhileTheStateIsRead: what is read may or may not have the change, so it is read again.
+// TestChangeWhileTheStateIsRead verifies that the state is read again, because it may not contain the change.
 func TestChangeWhileTheStateIsRead(t *testing.T) {
 	reading, goOn := make(chan struct{}), make(chan struct{})
 
@@ -263,7 +263,7 @@ func TestReaderEnds(t *testing.T) {
 	require.ErrorIs(t, <-done, context.Canceled)
 }
 
-// TestEveryReaderGetsTheLastState, whoever changes what when.
+// TestEveryReaderGetsTheLastState verifies this for concurrent changes.
 func TestEveryReaderGetsTheLastState(t *testing.T) {
 	const writers, changes = 4, 500
 

@@ -158,7 +158,7 @@ func TestFailures(t *testing.T) {
 	require.ErrorIs(t, err, ErrForbidden)
 }
 
-// TestWays has those that a healthy API server does not answer with at will.
+// TestWays covers errors that a healthy API server does not return on demand.
 func TestWays(t *testing.T) {
 	gr := configMaps.GroupResource()
 

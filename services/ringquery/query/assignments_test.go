@@ -14,7 +14,7 @@ import (
 	"github.com/clusterring/clusterring/services/ringquery/rings"
 )
 
-// TestPageIsSorted by namespace, then name: the API server sorts by both in one, where "a-b/x" comes before "a/x".
+// TestPageIsSorted verifies the order by namespace, then name. The API server sorts by the joined names: "a-b/x" comes before "a/x".
 func TestPageIsSorted(t *testing.T) {
 	r := rings.Ring{
 		ClusterRing: &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: "ring"}},

@@ -15,7 +15,7 @@ import (
 	"github.com/clusterring/clusterring/services/internal/lease"
 )
 
-// TestAges goes through the life of a Lease whose shard's clock is years off.
+// TestAges follows a Lease whose shard has a clock that is years off.
 func TestAges(t *testing.T) {
 	clk := testclock.NewFakePassiveClock(time.Unix(1000, 0))
 	leases := NewLeases(clk)

@@ -2,6 +2,7 @@ package rings
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -10,12 +11,14 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/hashring"
+	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/membership"
+	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
-// TestNextShardsAreThoseOfTheRanking, whether rings are kept or not.
-func TestNextShardsAreThoseOfTheRanking(t *testing.T) {
-	for _, shards := range []int{0, 1, 2, 5, largeRing - 1, largeRing} {
+// TestNextShardsOwnTheKeyIfThoseBeforeThemFail compares the next shards with the owners in rings without the shards before them.
+func TestNextShardsOwnTheKeyIfThoseBeforeThemFail(t *testing.T) {
+	for _, shards := range []int{0, 1, 2, 5, 17} {
 		var leases []*coordinationv1.Lease
 
 		for i := range shards {
@@ -26,16 +29,23 @@ func TestNextShardsAreThoseOfTheRanking(t *testing.T) {
 			})
 		}
 
-		r := Ring{View: membership.NewView("ring", leases, nil), smaller: hashring.NewCache(smallerKept)}
+		r := Ring{ClusterRing: &v1alpha1.ClusterRing{}, View: membership.NewView("ring", leases, nil)}
 		require.Equal(t, shards, r.View.Table().Len())
 
-		for partition := 0; partition < hashring.Partitions; partition += 1111 {
+		for object := range 10 {
+			k := key.Key{Kind: "ConfigMap", Namespace: "default", Name: fmt.Sprint("object-", object)}
+
 			for n := range 4 {
-				var want []string
-				if ranking := r.View.Table().Ranking(partition, n+1); len(ranking) > 1 {
-					want = ranking[1:]
+				at := r.Locate(resources.Main, Covered, k, n)
+				left := r.View.Table().Shards()
+
+				for _, shard := range append([]string{at.GetShard()}, at.GetNextShards()...) {
+					owner, _ := hashring.New(left).Owner(k.Hash())
+					require.Equal(t, owner, shard, "%d shards, object %d, %d next", shards, object, n)
+
+					left = slices.DeleteFunc(left, func(name string) bool { return name == shard })
 				}
-				require.Equal(t, want, r.next(partition, n), "%d shards, partition %d, %d next", shards, partition, n)
+				require.Len(t, at.GetNextShards(), max(0, min(n, shards-1)))
 			}
 		}
 	}

@@ -10,7 +10,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -40,9 +39,6 @@ type Rings struct {
 	Leases *Leases
 	// Objects reads the metadata of sharded objects from the API server.
 	Objects *metadata.Reader
-
-	once    sync.Once
-	smaller *hashring.Cache // created once; tables without some of their shards
 }
 
 // Ring is the current state of a ring. Its fields are shared: do not change the values to which they point.
@@ -53,8 +49,6 @@ type Ring struct {
 	View *membership.View
 	// Resources are its resources.
 	Resources *resources.Set
-
-	smaller *hashring.Cache
 }
 
 // Shard is the current state of a shard of a ring.
@@ -122,9 +116,7 @@ func (r *Rings) All(ctx context.Context) ([]Ring, error) {
 
 // ring returns the state of a ring. The ClusterRing belongs to the cache.
 func (r *Rings) ring(declared *v1alpha1.ClusterRing) Ring {
-	r.once.Do(func() { r.smaller = hashring.NewCache(smallerKept) })
-
-	return Ring{ClusterRing: declared, View: r.Index.ViewOf(declared), Resources: r.Resources.Of(declared), smaller: r.smaller}
+	return Ring{ClusterRing: declared, View: r.Index.ViewOf(declared), Resources: r.Resources.Of(declared)}
 }
 
 // Shards returns the shards of the ring, sorted by name, then namespace.

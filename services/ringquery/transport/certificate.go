@@ -2,7 +2,6 @@ package transport
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"net/http"
 	"time"
@@ -73,29 +72,11 @@ func (c *certificate) check(now time.Time, r *http.Request) error {
 		return err
 	}
 
-	shown, err := leaf(current)
-	if err != nil {
-		return err
-	}
-
+	shown := current.Leaf
 	if now.Before(shown.NotBefore) || now.After(shown.NotAfter) {
 		return fmt.Errorf("the server's certificate is valid only from %s to %s",
 			shown.NotBefore.UTC().Format(time.RFC3339), shown.NotAfter.UTC().Format(time.RFC3339))
 	}
 
 	return nil
-}
-
-// leaf returns the certificate without its issuers.
-func leaf(of *tls.Certificate) (*x509.Certificate, error) {
-	if of.Leaf != nil {
-		return of.Leaf, nil
-	}
-
-	parsed, err := x509.ParseCertificate(of.Certificate[0])
-	if err != nil {
-		return nil, fmt.Errorf("read the certificate: %w", err)
-	}
-
-	return parsed, nil
 }

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// flood opens a stream that sends as long as there is room. It returns when the first message has arrived.
+// flood opens a stream on which the server sends until its buffer is full. It returns when the first message has arrived.
 func flood(ctx context.Context, conn *grpc.ClientConn) (grpc.ClientStream, error) {
 	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, flooding)
 	if err != nil {
@@ -60,7 +60,7 @@ func TestStreamsOfAllConnectionsAreLimited(t *testing.T) {
 	}, patience, interval, "the place of a stream that was cancelled stays taken")
 }
 
-// Nobody has to say who they are to watch health. That must not take the places of others.
+// Watches of health need no authentication. They must not displace other streams.
 func TestHealthWatchersAreLimited(t *testing.T) {
 	f := start(t, nil, "--plaintext", "--grpc-max-concurrent-streams=1000")
 	conn := f.connect()

@@ -47,8 +47,8 @@ type Server struct {
 	Namespace string
 	// ClientCertificates requests certificates of clients. Unary and Stream have to verify them.
 	ClientCertificates bool
-	// Services register themselves on the server.
-	Services []func(grpc.ServiceRegistrar)
+	// Register registers the service on the server.
+	Register func(grpc.ServiceRegistrar)
 	// Unary and Stream authorize each call. They run after metrics, logs, and the deadline.
 	Unary  []grpc.UnaryServerInterceptor
 	Stream []grpc.StreamServerInterceptor
@@ -81,10 +81,7 @@ func (s *Server) SetupWithManager(mgr manager.Manager) error {
 	s.grpc = grpc.NewServer(append(s.limits(), append(s.interceptors(), grpc.Creds(creds))...)...)
 	s.health = health.NewServer()
 
-	for _, register := range s.Services {
-		register(s.grpc)
-	}
-
+	s.Register(s.grpc)
 	s.setHealth(healthpb.HealthCheckResponse_NOT_SERVING)
 	healthpb.RegisterHealthServer(s.grpc, s.health)
 	reflection.Register(s.grpc)

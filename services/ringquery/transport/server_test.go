@@ -38,13 +38,13 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
 
-// Tests wait for conditions, this long at most and looking this often.
+// Tests wait at most this long for a condition, and check it this often.
 const (
 	patience = 30 * time.Second
 	interval = 10 * time.Millisecond
 )
 
-// fixture is a server in a manager of its own, with a service to call.
+// fixture is a server in its own manager, with a test service.
 type fixture struct {
 	*transport.Server
 
@@ -72,7 +72,7 @@ func (l *lines) add(line string) {
 	l.all = append(l.all, line)
 }
 
-// logged reports whether a line of the log holds the text.
+// logged reports whether a line of the log contains the text.
 func (f *fixture) logged(text string) bool {
 	f.logs.Lock()
 	defer f.logs.Unlock()
@@ -80,12 +80,12 @@ func (f *fixture) logged(text string) bool {
 	return slices.ContainsFunc(f.logs.all, func(line string) bool { return strings.Contains(line, text) })
 }
 
-// withHeader returns a context whose calls have a header of this value.
+// withHeader returns a context whose calls have this header.
 func withHeader(ctx context.Context, value string) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, "x-test", value)
 }
 
-// start starts a server with these flags; change may change it before.
+// start starts a server with these flags, modified by change.
 func start(t *testing.T, change func(*fixture), args ...string) *fixture {
 	t.Helper()
 
@@ -95,7 +95,7 @@ func start(t *testing.T, change func(*fixture), args ...string) *fixture {
 	}
 
 	f.Server = &transport.Server{
-		Services:  []func(grpc.ServiceRegistrar){f.service.register},
+		Register:  f.service.register,
 		Draining:  f.drain,
 		DrainTime: time.Minute,
 		Ready: func() error {
@@ -187,12 +187,12 @@ func (f *fixture) health(conn *grpc.ClientConn, service string) healthpb.HealthC
 	return res.GetStatus()
 }
 
-// eager connects again at once.
+// eager reconnects immediately.
 var eager = grpc.WithConnectParams(grpc.ConnectParams{
 	Backoff: backoff.Config{BaseDelay: interval, MaxDelay: interval}, MinConnectTimeout: patience,
 })
 
-// testService has a method that does what its request says, wait, panic, or return, and one that sends as long as it can.
+// testService has a unary method that waits, panics, or returns, depending on the request, and a stream that sends until it ends.
 type testService struct {
 	called, finish chan struct{}
 	sent           atomic.Int64

@@ -64,56 +64,33 @@ func (s *endingStream) await(do func(any) error, m any) error {
 	}
 }
 
-// handlers counts the running handlers.
-type handlers struct {
-	sync.Mutex
+// handlers waits for the running handlers: each holds the lock as a reader.
+type handlers struct{ running sync.RWMutex }
 
-	running int
-	idle    chan struct{} // closes when none is running; nil until none is called
-}
-
-func (h *handlers) begin() {
-	h.Lock()
-	defer h.Unlock()
-
-	h.running++
-}
-
-func (h *handlers) end() {
-	h.Lock()
-	defer h.Unlock()
-
-	if h.running--; h.running == 0 && h.idle != nil {
-		close(h.idle)
-		h.idle = nil
-	}
-}
-
-// none returns a channel that closes when no handler is running. Only one goroutine may call it.
+// none returns a channel that closes when all handlers that run now have finished. Later ones start after that.
 func (h *handlers) none() <-chan struct{} {
-	h.Lock()
-	defer h.Unlock()
-
 	idle := make(chan struct{})
-	if h.running == 0 {
+
+	go func() {
+		h.running.Lock()
+		defer h.running.Unlock()
+
 		close(idle)
-	} else {
-		h.idle = idle
-	}
+	}()
 
 	return idle
 }
 
 func (h *handlers) unary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	h.begin()
-	defer h.end()
+	h.running.RLock()
+	defer h.running.RUnlock()
 
 	return handler(ctx, req)
 }
 
 func (h *handlers) stream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	h.begin()
-	defer h.end()
+	h.running.RLock()
+	defer h.running.RUnlock()
 
 	return handler(srv, stream)
 }

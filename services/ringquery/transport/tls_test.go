@@ -40,7 +40,7 @@ func (f *fixture) served() int64 {
 	return serial
 }
 
-// files writes the pair to new files, and returns their flags and what writes to them again.
+// files writes the pair to new files. It returns the flags and a function that overwrites the files.
 func files(t *testing.T, pair certtest.Pair) (flags []string, change func(certtest.Pair)) {
 	t.Helper()
 
@@ -51,7 +51,7 @@ func files(t *testing.T, pair certtest.Pair) (flags []string, change func(certte
 	return []string{"--ca-mode=file", "--tls-cert-file=" + cert, "--tls-private-key-file=" + key}, func(p certtest.Pair) { p.Write(t, cert, key) }
 }
 
-// watch opens a stream, and returns what receives its next message.
+// watch opens a stream, and returns a function that receives the next message.
 func (f *fixture) watch(creds credentials.TransportCredentials) func() healthpb.HealthCheckResponse_ServingStatus {
 	f.t.Helper()
 
@@ -66,7 +66,7 @@ func (f *fixture) watch(creds credentials.TransportCredentials) func() healthpb.
 	}
 }
 
-// testReload changes the certificate while a stream is open: new connections get the new one, and the stream goes on.
+// testReload replaces the certificate while a stream is open. New connections get the new certificate, and the stream continues.
 func (f *fixture) testReload(trusted *certtest.Authority, change func()) {
 	f.t.Helper()
 

@@ -9,6 +9,9 @@ const (
 	// ConditionWebhookRegistered reports whether the API server calls the assigner for the ring's resources. The assigner writes
 	// it.
 	ConditionWebhookRegistered = "WebhookRegistered"
+	// ConditionFenced reports whether the API server refuses writes of shards to objects of other shards. Only rings with a fence
+	// have it. The assigner writes it.
+	ConditionFenced = "Fenced"
 	// ConditionAssigned reports whether every object is at the shard that it belongs to. The rebalancer writes it.
 	ConditionAssigned = "Assigned"
 )
@@ -45,6 +48,19 @@ const (
 	ReasonResourcesMissing = "ResourcesMissing"
 	// ReasonDeleting is a reason of False: the ring is being deleted. It is also a reason of [ConditionAssigned].
 	ReasonDeleting = "Deleting"
+)
+
+// Reasons of [ConditionFenced].
+const (
+	// ReasonFenceEnforced is the reason of True.
+	ReasonFenceEnforced = "Enforced"
+	// ReasonFenceAudited is a reason of False: writes that the fence would refuse are allowed, with a warning and an audit
+	// annotation.
+	ReasonFenceAudited = "Audited"
+	// ReasonFenceOff is a reason of False: the ring has switched its fence off.
+	ReasonFenceOff = "Off"
+	// ReasonFenceFailed is a reason of False: the fence could not be set up, or its policy does not exist.
+	ReasonFenceFailed = "FenceFailed"
 )
 
 // Reasons of [ConditionAssigned].

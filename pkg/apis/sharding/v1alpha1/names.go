@@ -19,6 +19,9 @@ const (
 	// duration, such as "2s". The Lease carries it from the write that takes the Lease. Whoever has seen the Lease free may rely
 	// on that time. A shard without the annotation is not known to wait.
 	AnnotationHoldOff = "alpha.sharding.timebertt.dev/hold-off"
+	// AnnotationPod, on a shard's Lease, is the name of the Pod that runs the shard. Only the Leases of shards that have another name
+	// than their Pod carry it. The fence needs it: a token tells the API server which Pod writes, not which shard.
+	AnnotationPod = "alpha.sharding.timebertt.dev/pod"
 	// AnnotationUnboundShards, on a ring with the value "true", lets shards write their Leases with any token that RBAC allows. Without
 	// it, an admission policy demands a token that is bound to the Pod with the shard's name.
 	AnnotationUnboundShards = "sharding.timebertt.dev/unbound-shards"
@@ -40,6 +43,10 @@ const (
 	SystemNamespace = "sharding-system"
 	// WebhookName is the name of the only webhook in a ring's webhook configuration.
 	WebhookName = "sharder.sharding.timebertt.dev"
+	// ShardsParameter is the name of the PolicyParameter of the policy about the Leases of shards, which describes all rings.
+	ShardsParameter = "ring-shards"
+	// FencePolicyName is the name of the ValidatingAdmissionPolicy that every fence applies to the resources of its ring.
+	FencePolicyName = "fence.sharding.timebertt.dev"
 	// WebhookPathPrefix begins the path of a ring's webhook; see [WebhookPath].
 	WebhookPathPrefix = "/webhooks/sharder/clusterring/"
 )
@@ -99,6 +106,10 @@ func NextShard(drain string) string {
 
 // WebhookConfigurationName returns the name of the ring's MutatingWebhookConfiguration.
 func WebhookConfigurationName(ring string) string { return "sharding-" + RingSuffix(ring) }
+
+// FenceName returns the name of the ring's ValidatingAdmissionPolicyBinding, which applies the policy [FencePolicyName] to the
+// ring's resources, and of the PolicyParameter that describes the ring to the policy.
+func FenceName(ring string) string { return "fence-" + RingSuffix(ring) }
 
 // WebhookPath returns the path of the ring's webhook.
 func WebhookPath(ring string) string { return WebhookPathPrefix + ring }

@@ -73,6 +73,73 @@ type ClusterRingSpec struct {
 	// +kubebuilder:validation:items:MaxLength=63
 	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	ShardNamespaces []string `json:"shardNamespaces,omitempty"`
+	// Fence makes the API server refuse writes of shards to objects of other shards: those of a process that has lost its Lease
+	// and does not know it, of a controller that works with an old cache, or of one that ignores shards.
+	// +optional
+	Fence *Fence `json:"fence,omitempty"`
+}
+
+// FenceMode is what the API server does with a write that the fence does not allow.
+//
+// +kubebuilder:validation:Enum=Off;Audit;Enforce
+type FenceMode string
+
+// Modes of a fence.
+const (
+	// FenceOff allows all writes.
+	FenceOff FenceMode = "Off"
+	// FenceAudit allows all writes. It reports those that Enforce refuses in a warning to the client, in the audit log of the API
+	// server, and in its metric apiserver_validating_admission_policy_check_total.
+	FenceAudit FenceMode = "Audit"
+	// FenceEnforce refuses writes.
+	FenceEnforce FenceMode = "Enforce"
+)
+
+// Fence declares who the shards of a ring are for the API server. With a fence, the API server refuses
+//
+//   - updates and deletions of an object by a shard whose name is not on the shard label of the stored object;
+//   - the creation of an object with the label of another shard by a shard; and
+//   - a change of the shard label from one shard to another by anybody but the shards, the rebalancer, and whoever has the
+//     permission "relabel" on the ring.
+//
+// A shard is told from others by the Pod that its token is bound to.
+//
+// +kubebuilder:validation:XValidation:rule="self.mode == 'Off' || (has(self.serviceAccounts) && size(self.serviceAccounts) > 0)",message="a fence needs the service accounts of the shards"
+type Fence struct {
+	// Mode is what happens to writes that the fence does not allow. Use Audit first.
+	// +required
+	Mode FenceMode `json:"mode"`
+	// ServiceAccounts are the service accounts of the shards. The fence restricts no other account, except for changes of shard
+	// labels.
+	// +optional
+	// +listType=map
+	// +listMapKey=namespace
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=16
+	ServiceAccounts []ServiceAccountReference `json:"serviceAccounts,omitempty"`
+}
+
+// ServiceAccountReference names a service account.
+type ServiceAccountReference struct {
+	// Namespace is the namespace of the service account.
+	// +required
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	Namespace string `json:"namespace"`
+	// Name is the name of the service account.
+	// +required
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
+	Name string `json:"name"`
+}
+
+// FenceMode returns the mode of the ring's fence: [FenceOff] if it has none.
+func (s ClusterRingSpec) FenceMode() FenceMode {
+	if s.Fence == nil {
+		return FenceOff
+	}
+
+	return s.Fence.Mode
 }
 
 // CountsShardsIn reports whether Leases in a namespace count as shards of the ring.
@@ -137,14 +204,33 @@ type ClusterRingStatus struct {
 	// AvailableShards is the number of shards that can get objects.
 	// +optional
 	AvailableShards int32 `json:"availableShards"`
+	// Holders are the shards that have another name than their Pod. All other shards have the name of their Pod.
+	// +optional
+	// +listType=map
+	// +listMapKey=shard
+	// +kubebuilder:validation:MaxItems=5000
+	Holders []ShardHolder `json:"holders,omitempty"`
+	// ShardLabel is the key of the label that assigns an object of this ring to a shard.
+	// +optional
+	ShardLabel string `json:"shardLabel,omitempty"`
 	// Assignment is what the rebalancer knows about the ring's objects; absent until the rebalancer has looked at them.
 	// +optional
 	Assignment *AssignmentStatus `json:"assignment,omitempty"`
-	// Conditions are Ready, ShardsAvailable, WebhookRegistered, and Assigned.
+	// Conditions are Ready, ShardsAvailable, WebhookRegistered, Assigned, and, if the ring has a fence, Fenced.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// ShardHolder is a shard, and the Pod that runs it.
+type ShardHolder struct {
+	// Shard is the name of the shard, and of its Lease.
+	// +required
+	Shard string `json:"shard"`
+	// Pod is the name of the Pod, in the namespace of the Lease.
+	// +required
+	Pod string `json:"pod"`
 }
 
 // MaxLostShards is the maximum number of [AssignmentStatus.LostShards].

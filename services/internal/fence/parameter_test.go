@@ -1,0 +1,70 @@
+package fence_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/fence"
+)
+
+func fenced() *v1alpha1.ClusterRing {
+	return &v1alpha1.ClusterRing{
+		ObjectMeta: metav1.ObjectMeta{Name: "example"},
+		Spec: v1alpha1.ClusterRingSpec{
+			Fence: &v1alpha1.Fence{Mode: v1alpha1.FenceEnforce, ServiceAccounts: []v1alpha1.ServiceAccountReference{
+				{Namespace: "one", Name: "controller"}, {Namespace: "two", Name: "controller"},
+			}},
+			Resources: []v1alpha1.RingResource{{Group: "example.org", Resource: "websites"}, {Resource: "pods"}},
+		},
+		Status: v1alpha1.ClusterRingStatus{Holders: []v1alpha1.ShardHolder{{Shard: "example-0", Pod: "pod-x"}}},
+	}
+}
+
+func TestParameter(t *testing.T) {
+	ring := fenced()
+	got := fence.Parameter(ring)
+	require.Equal(t, "fence-clusterring-50d858e0-example", got.Name)
+	require.Equal(t, map[string]string{v1alpha1.LabelClusterRing: "example"}, got.Labels)
+
+	want := map[string]string{
+		"ring":             "example",
+		"label":            v1alpha1.ShardLabel("example"),
+		"accounts":         "system:serviceaccount:one:controller\nsystem:serviceaccount:two:controller",
+		"resources":        "websites.example.org\npods.",
+		"holder.example-0": "pod-x",
+	}
+	require.Equal(t, want, got.Data)
+
+	ring.DeletionTimestamp = new(metav1.NewTime(time.Unix(1, 0)))
+	want["deleting"] = "true"
+	require.Equal(t, want, fence.Parameter(ring).Data)
+
+	ring.Spec.Fence.Mode = v1alpha1.FenceOff
+	require.Nil(t, fence.Parameter(ring))
+	ring.Spec.Fence = nil
+	require.Nil(t, fence.Parameter(ring))
+}
+
+func TestDescribes(t *testing.T) {
+	ring := fenced()
+	parameter := fence.Parameter(ring)
+	require.True(t, fence.Describes(parameter, ring))
+
+	ring.Status.Holders = nil
+	ring.DeletionTimestamp = new(metav1.NewTime(time.Unix(1, 0)))
+	require.True(t, fence.Describes(parameter, ring), "this changes without the spec")
+
+	ring.Spec.Fence.ServiceAccounts = ring.Spec.Fence.ServiceAccounts[:1]
+	require.False(t, fence.Describes(parameter, ring))
+
+	ring = fenced()
+	parameter.Data["more"] = ""
+	require.False(t, fence.Describes(parameter, ring))
+
+	ring.Spec.Fence = nil
+	require.False(t, fence.Describes(fence.Parameter(fenced()), ring))
+}

@@ -1,0 +1,100 @@
+// Package leaselist reads Leases from the API server in a bounded amount of memory, however large and many they are.
+//
+// Whoever may write Leases decides on their size, up to the limit of the API server. Therefore, a list is read in pages, the bytes
+// of a page are bounded by [Bound], and of a page only what [lease.Slim] keeps remains. A page that is too large is read again in
+// parts. A watch, also one that begins with the current state, decodes one Lease at a time and needs no such care.
+package leaselist
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/services/internal/lease"
+)
+
+const (
+	// mostPerPage is how many Leases are read at a time: about half a MiB if they are as shards write them.
+	mostPerPage = 500
+	// divisor is how much smaller the page is after one that is too large. Each page that is not doubles the next one.
+	divisor = 8
+)
+
+// Read returns the Leases that the options select, as they were at one moment. They are slim. The options must not set a limit. The
+// config of the reader must be wrapped by [Bound].
+func Read(ctx context.Context, reader client.Reader, opts ...client.ListOption) ([]coordinationv1.Lease, error) {
+	list, err := inPages(metav1.ListOptions{}, func(page metav1.ListOptions) (*coordinationv1.LeaseList, error) {
+		list := &coordinationv1.LeaseList{}
+		all := slices.Concat(opts, []client.ListOption{client.Limit(page.Limit), client.Continue(page.Continue)})
+
+		return list, reader.List(bounded(ctx), list, all...)
+	})
+	if err != nil {
+		return nil, err
+	}
+
+	return list.Items, nil
+}
+
+// Source returns a source for a reflector of Leases that lists like [Read]. Reflectors list only where the API server cannot begin a
+// watch with the current state.
+func Source(of toolscache.ListerWatcher) toolscache.ListerWatcher {
+	from := toolscache.ToListerWatcherWithContext(of)
+
+	return &toolscache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+			// An API server may ignore the limit of a list for which its cache is new enough.
+			opts.ResourceVersion, opts.ResourceVersionMatch = "", ""
+
+			return inPages(opts, func(page metav1.ListOptions) (*coordinationv1.LeaseList, error) {
+				list, err := from.ListWithContext(bounded(ctx), page)
+				if err != nil {
+					return nil, err //nolint:wrapcheck // the reflector looks at it
+				}
+
+				leases, ok := list.(*coordinationv1.LeaseList)
+				if !ok {
+					return nil, fmt.Errorf("list Leases: got %T", list)
+				}
+
+				return leases, nil
+			})
+		},
+		WatchFuncWithContext: from.WatchWithContext,
+	}
+}
+
+// inPages reads all pages and returns one list of slim Leases.
+func inPages(opts metav1.ListOptions, read func(metav1.ListOptions) (*coordinationv1.LeaseList, error)) (*coordinationv1.LeaseList, error) {
+	all := &coordinationv1.LeaseList{}
+
+	for opts.Limit = mostPerPage; ; {
+		page, err := read(opts)
+
+		switch {
+		case errors.Is(err, errTooLarge) && opts.Limit > 1:
+			opts.Limit = max(opts.Limit/divisor, 1)
+			continue
+		case err != nil:
+			return nil, err
+		}
+
+		for i := range page.Items {
+			all.Items = append(all.Items, *lease.Slim(&page.Items[i]))
+		}
+
+		all.ResourceVersion = page.ResourceVersion
+		opts.Limit = min(2*opts.Limit, mostPerPage)
+
+		if opts.Continue = page.Continue; opts.Continue == "" {
+			return all, nil
+		}
+	}
+}

@@ -1,0 +1,27 @@
+// Package ringrequest makes the requests of controllers that work ring by ring.
+package ringrequest
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)
+
+// For returns the request for the ring of the given name.
+func For(ring string) reconcile.Request {
+	return reconcile.Request{NamespacedName: types.NamespacedName{Name: ring}}
+}
+
+// ByLabel is a handler.MapFunc. It returns the request for the ring that the object's label names, whether the ring exists or not; nil if there is
+// no label. An update is mapped by its old and its new object, so an object that leaves a ring for another concerns both.
+func ByLabel(_ context.Context, obj client.Object) []reconcile.Request {
+	if ring := obj.GetLabels()[v1alpha1.LabelClusterRing]; ring != "" {
+		return []reconcile.Request{For(ring)}
+	}
+
+	return nil
+}

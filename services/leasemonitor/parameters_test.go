@@ -1,0 +1,167 @@
+package leasemonitor
+
+import (
+	"maps"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/fence"
+	"github.com/clusterring/clusterring/tools/lab/localplane"
+)
+
+// TestParameterOfAFence shows how a fence gets to know its ring, whatever others do to what it knows.
+func TestParameterOfAFence(t *testing.T) {
+	w := newWorld(t)
+	stop := run(t, "--kubeconfig", w.plane.ServiceKubeconfig(t, name), "--metrics-bind-address", localplane.FreeAddress(t),
+		"--health-probe-bind-address", localplane.FreeAddress(t))
+	key := client.ObjectKey{Name: v1alpha1.FenceName(w.ring)}
+
+	parameter := func() *v1alpha1.PolicyParameter {
+		m := &v1alpha1.PolicyParameter{}
+		require.NoError(t, client.IgnoreNotFound(w.plane.Client.Get(t.Context(), key, m)))
+
+		return m
+	}
+	ring := func() *v1alpha1.ClusterRing {
+		r := &v1alpha1.ClusterRing{}
+		require.NoError(t, w.plane.Client.Get(t.Context(), client.ObjectKey{Name: w.ring}, r))
+
+		return r
+	}
+	update := func(change func(*v1alpha1.ClusterRing)) {
+		r := ring()
+		before := r.DeepCopy()
+		change(r)
+		require.NoError(t, w.plane.Client.Patch(t.Context(), r, client.MergeFrom(before)))
+	}
+	right := func(because string) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			got, r := parameter(), ring()
+
+			return got.Labels[v1alpha1.LabelClusterRing] == w.ring && len(got.OwnerReferences) == 1 && got.OwnerReferences[0].UID == r.UID &&
+				maps.Equal(got.Data, fence.Parameter(r).Data)
+		}, patience, interval, because)
+	}
+
+	w.waitShards(0, 0)
+	require.Empty(t, parameter().Name, "a ring without a fence needs none")
+
+	update(func(r *v1alpha1.ClusterRing) {
+		r.Spec.Fence = &v1alpha1.Fence{Mode: v1alpha1.FenceEnforce, ServiceAccounts: []v1alpha1.ServiceAccountReference{{Namespace: w.ns, Name: "controller"}}}
+	})
+	right("it is created")
+
+	shard, _ := w.join("slot-0", patience)
+	l := w.lease(shard.Name)
+	before := l.DeepCopy()
+	l.Annotations = map[string]string{v1alpha1.AnnotationPod: "pod-x"}
+	require.NoError(t, w.plane.Client.Patch(t.Context(), l, client.MergeFrom(before)))
+	require.Eventually(t, func() bool { return parameter().Data["holder.slot-0"] == "pod-x" }, patience, interval, "it names the Pods of shards")
+
+	for what, change := range map[string]func(*v1alpha1.PolicyParameter){
+		"an account": func(m *v1alpha1.PolicyParameter) { m.Data["accounts"] += "\nsomebody" },
+		"a holder":   func(m *v1alpha1.PolicyParameter) { m.Data["holder.slot-1"] = "stranger" },
+		"the rest": func(m *v1alpha1.PolicyParameter) {
+			m.Data, m.OwnerReferences = nil, nil
+		},
+		"the label": func(m *v1alpha1.PolicyParameter) {
+			m.Labels, m.Data = nil, map[string]string{"holder.slot-0": "stranger"}
+		},
+	} {
+		edited := parameter()
+		change(edited)
+		require.NoError(t, w.plane.Client.Update(t.Context(), edited))
+		right("it is restored after an edit of " + what)
+	}
+
+	require.NoError(t, w.plane.Client.Delete(t.Context(), parameter()))
+	right("it is restored after its deletion")
+
+	update(func(r *v1alpha1.ClusterRing) { r.Finalizers = []string{v1alpha1.FinalizerRebalancer} })
+	require.NoError(t, w.plane.Client.Delete(t.Context(), ring()))
+	require.Eventually(t, func() bool { return parameter().Data["deleting"] == "true" }, patience, interval, "a ring that is being deleted keeps it")
+
+	update(func(r *v1alpha1.ClusterRing) { r.Spec.Fence = nil })
+	require.Eventually(t, func() bool { return parameter().Name == "" }, patience, interval, "a ring whose fence is gone needs none")
+	update(func(r *v1alpha1.ClusterRing) { r.Finalizers = nil })
+	require.NoError(t, stop())
+}
+
+// TestParameterOfADeletedRing removes what the garbage collector cannot, because the ring's kind may be gone.
+func TestParameterOfADeletedRing(t *testing.T) {
+	w := newWorld(t)
+	left := &v1alpha1.PolicyParameter{}
+	left.Name, left.Labels = v1alpha1.FenceName("gone-"+w.ns), map[string]string{v1alpha1.LabelClusterRing: "gone-" + w.ns}
+	require.NoError(t, w.plane.Client.Create(t.Context(), left))
+
+	stop := run(t, "--kubeconfig", w.plane.ServiceKubeconfig(t, name), "--metrics-bind-address", localplane.FreeAddress(t),
+		"--health-probe-bind-address", localplane.FreeAddress(t))
+
+	require.Eventually(t, func() bool {
+		return apierrors.IsNotFound(w.plane.Client.Get(t.Context(), client.ObjectKeyFromObject(left), &v1alpha1.PolicyParameter{}))
+	}, patience, interval)
+	require.NoError(t, stop())
+}
+
+// TestParameterAboutShards shows how the policy about the Leases of shards gets to know all rings.
+func TestParameterAboutShards(t *testing.T) {
+	w := newWorld(t)
+	stop := run(t, "--kubeconfig", w.plane.ServiceKubeconfig(t, name), "--metrics-bind-address", localplane.FreeAddress(t),
+		"--health-probe-bind-address", localplane.FreeAddress(t))
+	key := client.ObjectKey{Name: v1alpha1.ShardsParameter}
+
+	parameter := func() *v1alpha1.PolicyParameter {
+		m := &v1alpha1.PolicyParameter{}
+		require.NoError(t, client.IgnoreNotFound(w.plane.Client.Get(t.Context(), key, m)))
+
+		return m
+	}
+	says := func(namespaces, unbound, because string) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			data := parameter().Data
+			got, known := data["namespaces."+w.ring]
+
+			return known && got == namespaces && data["unbound."+w.ring] == unbound
+		}, patience, interval, because)
+	}
+	update := func(change func(*v1alpha1.ClusterRing)) {
+		ring := &v1alpha1.ClusterRing{}
+		require.NoError(t, w.plane.Client.Get(t.Context(), client.ObjectKey{Name: w.ring}, ring))
+
+		before := ring.DeepCopy()
+		change(ring)
+		require.NoError(t, w.plane.Client.Patch(t.Context(), ring, client.MergeFrom(before)))
+	}
+
+	says("", "", "every ring is described")
+	update(func(r *v1alpha1.ClusterRing) { r.Spec.ShardNamespaces = []string{"one", "two"} })
+	says("one\ntwo", "", "namespaces are listed")
+	update(func(r *v1alpha1.ClusterRing) {
+		r.Annotations = map[string]string{v1alpha1.AnnotationUnboundShards: "true"}
+	})
+	says("one\ntwo", "true", "shards may have tokens without a Pod")
+
+	edited := parameter()
+	edited.Data["namespaces."+w.ring], edited.Data["namespaces.none"] = "three", ""
+	require.NoError(t, w.plane.Client.Update(t.Context(), edited))
+	says("one\ntwo", "true", "an edit is undone")
+	require.NotContains(t, parameter().Data, "namespaces.none")
+
+	require.NoError(t, w.plane.Client.Delete(t.Context(), parameter()))
+	says("one\ntwo", "true", "it is restored after its deletion")
+
+	ring := &v1alpha1.ClusterRing{}
+	ring.Name = w.ring
+	require.NoError(t, w.plane.Client.Delete(t.Context(), ring))
+	require.Eventually(t, func() bool {
+		_, known := parameter().Data["namespaces."+w.ring]
+		return !known
+	}, patience, interval, "a ring that is gone is forgotten")
+	require.NoError(t, stop())
+}
