@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -15,6 +16,9 @@ import (
 
 // pins is the directory of the files that pin tools. Each has the format of a go.mod, for the go command's flag -modfile.
 const pins = "pins"
+
+// major finds the major version at the end of an import path. Like the go command, the name of a program leaves it out.
+var major = regexp.MustCompile(`/v[2-9]\d*$`)
 
 // tool is a pinned program.
 type tool struct {
@@ -64,7 +68,7 @@ func readTool(ctx context.Context, file string) (tool, error) {
 	}
 
 	name := strings.TrimSuffix(filepath.Base(file), ".mod")
-	if len(module.Tool) != 1 || path.Base(module.Tool[0].Path) != name {
+	if len(module.Tool) != 1 || path.Base(major.ReplaceAllString(module.Tool[0].Path, "")) != name {
 		return tool{}, fmt.Errorf("%s must have one tool directive, for a package named %s", file, name)
 	}
 

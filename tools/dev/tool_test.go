@@ -15,7 +15,7 @@ func TestListNamesEveryTool(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	for _, name := range []string{"buf", "controller-gen", "golangci-lint", "gotestsum", "grpcurl", "protoc-gen-go-grpc"} {
+	for _, name := range []string{"buf", "controller-gen", "go-licenses", "golangci-lint", "gotestsum", "grpcurl", "protoc-gen-go-grpc"} {
 		if !strings.Contains(out.String(), name+" ") {
 			t.Errorf("%s is missing in:\n%s", name, out.String())
 		}
@@ -28,6 +28,25 @@ func TestUnknownToolIsReported(t *testing.T) {
 	err := d.run(t.Context(), []string{"hammer"})
 	if err == nil || !strings.Contains(err.Error(), `unknown tool "hammer"`) {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestNameLeavesOutTheMajorVersion(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "hammer.mod")
+
+	content := "module x\n\ntool example.org/hammer/v2\n\nrequire example.org/hammer/v2 v2.0.1\n"
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	got, err := readTool(t.Context(), file)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	want := tool{name: "hammer", modfile: filepath.ToSlash(file), pkg: "example.org/hammer/v2", version: "v2.0.1"}
+	if got != want {
+		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
 

@@ -12,7 +12,6 @@ import (
 	"go/token"
 	"io/fs"
 	"path"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -44,9 +43,9 @@ type imported struct {
 	line int
 }
 
-// Check reads all Go files below root and returns all violations, sorted by file and line. It returns an error if a file cannot be read.
-func Check(root string) ([]Violation, error) {
-	files, err := read(root)
+// Check reads all Go files of a repository and returns all violations, sorted by file and line. It returns an error if a file cannot be read.
+func Check(repository fs.FS) ([]Violation, error) {
+	files, err := read(repository)
 	if err != nil {
 		return nil, err
 	}
@@ -64,34 +63,38 @@ func Check(root string) ([]Violation, error) {
 	return found, nil
 }
 
-// read parses all Go files below root, except those that the go command ignores.
-func read(root string) ([]file, error) {
+// read parses all Go files of a repository, except those that the go command ignores.
+func read(repository fs.FS) ([]file, error) {
 	var files []file
 
 	set := token.NewFileSet()
 
-	err := filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
+	err := fs.WalkDir(repository, ".", func(name string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
-		case entry.IsDir() && name != root && invisible(entry.Name()):
-			return filepath.SkipDir
-		case entry.IsDir() || filepath.Ext(name) != ".go":
+		case entry.IsDir() && name != "." && invisible(entry.Name()):
+			return fs.SkipDir
+		case entry.IsDir() || path.Ext(name) != ".go":
 			return nil
 		}
 
-		parsed, err := parser.ParseFile(set, name, nil, parser.ImportsOnly|parser.ParseComments)
+		source, err := fs.ReadFile(repository, name)
+		if err != nil {
+			return err //nolint:wrapcheck // wrapped below
+		}
+
+		parsed, err := parser.ParseFile(set, name, source, parser.ImportsOnly|parser.ParseComments)
 		if err != nil {
 			return fmt.Errorf("parse: %w", err)
 		}
 
-		relative := strings.TrimPrefix(filepath.ToSlash(name), filepath.ToSlash(filepath.Clean(root))+"/")
-		files = append(files, describe(set, parsed, relative))
+		files = append(files, describe(set, parsed, name))
 
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read the source below %s: %w", root, err)
+		return nil, fmt.Errorf("read the source: %w", err)
 	}
 
 	return files, nil
@@ -110,11 +113,7 @@ func describe(set *token.FileSet, parsed *ast.File, name string) file {
 		line: set.Position(parsed.Package).Line,
 	}
 	for _, spec := range parsed.Imports {
-		importPath, err := strconv.Unquote(spec.Path.Value)
-		if err != nil {
-			continue // impossible: the parser has accepted it
-		}
-
+		importPath, _ := strconv.Unquote(spec.Path.Value) // the parser has accepted it
 		f.imports = append(f.imports, imported{importPath, set.Position(spec.Pos()).Line})
 	}
 

@@ -54,6 +54,9 @@ var (
 	}}
 )
 
+// shared is what the tests of services and of what they share may import.
+var shared = []string{"tools/lab/localplane", "tools/lab/output", "tools/lab/transcript"}
+
 // house is the specification. If several zones match, the most specific one applies.
 var house = slices.Concat([]zone{
 	{
@@ -65,13 +68,13 @@ var house = slices.Concat([]zone{
 		bans: []ban{heavy, testHelp},
 	},
 	{
-		dir: "services/internal", may: []string{"pkg"}, tests: []string{"tools/lab/localplane"},
-		rule: "services/internal imports pkg (its tests also tools/lab/localplane), so that every service can use it",
+		dir: "services/internal", may: []string{"pkg"}, tests: shared,
+		rule: "services/internal imports pkg (its tests also tools/lab/localplane, output, and transcript), so that every service can use it",
 		bans: []ban{heavy, testHelp},
 	},
 	{
-		dir: "services/*", may: []string{"pkg", "proto", "services/internal"}, tests: []string{"tools/lab/localplane"},
-		rule: "a service imports pkg, proto and services/internal (its tests also tools/lab/localplane), and no other service",
+		dir: "services/*", may: []string{"pkg", "proto", "services/internal"}, tests: shared,
+		rule: "a service imports pkg, proto and services/internal (its tests also tools/lab/localplane, output, and transcript), and no other service",
 		bans: []ban{heavy, testHelp},
 	},
 	{
@@ -109,7 +112,7 @@ var house = slices.Concat([]zone{
 		rule: "the example imports pkg alone (its tests also tools/lab/localplane), as its readers would",
 		bans: []ban{heavy, testHelp},
 	},
-}, pure("key", "hashring", "invariants", "lease", "membership", "plan"))
+}, pure("fence", "key", "hashring", "invariants", "lease", "membership", "plan"))
 
 // pure returns the zones of the domain, which makes decisions without clients, clocks, and logs.
 func pure(names ...string) []zone {
@@ -121,8 +124,8 @@ func pure(names ...string) []zone {
 	var zones []zone
 	for _, name := range names {
 		zones = append(zones, zone{
-			dir: "services/internal/" + name, may: domain,
-			rule: "the domain imports pkg/apis and the domain (" + strings.Join(names, ", ") + ") alone",
+			dir: "services/internal/" + name, may: domain, tests: []string{"tools/lab/transcript"},
+			rule: "the domain imports pkg/apis and the domain (" + strings.Join(names, ", ") + ") alone (its tests also tools/lab/transcript)",
 			bans: []ban{outside, clocks, logs, metrics, heavy, testHelp},
 		})
 	}

@@ -2,17 +2,49 @@ package walls
 
 import (
 	"flag"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"testing/fstest"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/tools/txtar"
 )
 
-var update = flag.Bool("update", false, "rewrite the expected violations in testdata/*/want.txt")
+var update = flag.Bool("update", false, "rewrite the expected violations, want.txt in testdata/*.txtar")
+
+// golden is the file of an archive that lists the violations in the others.
+const golden = "want.txt"
+
+// archives returns the archives in testdata, and the expected violations of each, by path.
+func archives(t *testing.T) (all map[string]*txtar.Archive, want map[string]string) {
+	t.Helper()
+
+	paths, err := filepath.Glob("testdata/*.txtar")
+	require.NoError(t, err)
+	require.NotEmpty(t, paths)
+
+	all, want = map[string]*txtar.Archive{}, map[string]string{}
+
+	for _, path := range paths {
+		archive, err := txtar.ParseFile(path)
+		require.NoError(t, err)
+
+		last := archive.Files[len(archive.Files)-1]
+		require.Equal(t, golden, last.Name, "the last file of %s", path)
+
+		all[path], want[path] = archive, string(last.Data)
+	}
+
+	return all, want
+}
 
 // The repository itself respects its walls.
 func TestRepository(t *testing.T) {
-	found, err := Check(filepath.Join("..", ".."))
+	found, err := Check(os.DirFS(filepath.Join("..", "..")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,68 +64,46 @@ func TestEveryZoneExists(t *testing.T) {
 	}
 }
 
-// Each directory of testdata is a small repository that crosses walls; want.txt lists where.
+// Each archive in testdata is a small repository that crosses walls; want.txt lists where.
 func TestCheckFindsViolations(t *testing.T) {
-	cases, err := filepath.Glob("testdata/*")
-	if err != nil || len(cases) == 0 {
-		t.Fatalf("no cases in testdata: %v", err)
-	}
+	all, want := archives(t)
+	for path, archive := range all {
+		t.Run(filepath.Base(path), func(t *testing.T) {
+			repository, err := txtar.FS(archive)
+			require.NoError(t, err)
 
-	for _, dir := range cases {
-		t.Run(filepath.Base(dir), func(t *testing.T) {
-			found, err := Check(dir)
-			if err != nil {
-				t.Fatal(err)
-			}
+			found, err := Check(repository)
+			require.NoError(t, err)
 
 			var got strings.Builder
 			for _, v := range found {
 				got.WriteString(v.String() + "\n")
 			}
 
-			golden := filepath.Join(dir, "want.txt")
 			if *update {
-				if err := os.WriteFile(golden, []byte(got.String()), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				archive.Files[len(archive.Files)-1].Data = []byte(got.String())
+				require.NoError(t, os.WriteFile(path, txtar.Format(archive), 0o600))
+
+				return
 			}
 
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
-
-			if got.String() != string(want) {
-				t.Errorf("violations differ from %s\ngot:\n%s\nwant:\n%s", golden, got.String(), want)
-			}
+			require.Equal(t, want[path], got.String(), "violations differ from %s", path)
 		})
 	}
 }
 
 // Every wall of the house is crossed somewhere in testdata, so that none is there for show.
 func TestEveryRuleIsTested(t *testing.T) {
-	var all strings.Builder
-
-	goldens, err := filepath.Glob("testdata/*/want.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	for _, name := range goldens {
-		content, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all.Write(content)
-	}
+	_, want := archives(t)
+	all := strings.Join(slices.Collect(maps.Values(want)), "")
 
 	for _, z := range house {
-		if !strings.Contains(all.String(), z.rule) {
+		if !strings.Contains(all, z.rule) {
 			t.Errorf("no case in testdata violates: %s", z.rule)
 		}
 
 		for _, b := range z.bans {
-			if !strings.Contains(all.String(), b.what) {
+			if !strings.Contains(all, b.what) {
 				t.Errorf("no case in testdata imports %s", b.what)
 			}
 		}
@@ -101,12 +111,6 @@ func TestEveryRuleIsTested(t *testing.T) {
 }
 
 func TestCheckReportsUnreadableSource(t *testing.T) {
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "broken.go"), []byte("pakkage x"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-
-	if _, err := Check(dir); err == nil {
-		t.Fatal("Check says nothing of a file that it cannot parse")
-	}
+	_, err := Check(fstest.MapFS{"broken.go": {Data: []byte("pakkage x")}})
+	require.ErrorContains(t, err, "broken.go")
 }

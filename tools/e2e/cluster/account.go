@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -14,8 +15,9 @@ import (
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
 
-// AddAsker creates a service account of the given name in the ring's namespace that may only query this ring, through the API server, and
-// writes a kubeconfig with its token to the path. It returns the objects to delete with the ring.
+// AddAsker creates a service account of the given name in the ring's namespace. The account may query only this ring, through the API
+// server, and create its own tokens. AddAsker writes a kubeconfig with a token of the account to the path. It returns the objects to delete
+// with the ring.
 func (c *Cluster) AddAsker(ctx context.Context, ring Ring, name, path string) ([]client.Object, error) {
 	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: ring.Namespace(), Name: name}}
 	scoped := metav1.ObjectMeta{Name: ring.Name + "-" + name}
@@ -33,8 +35,16 @@ func (c *Cluster) AddAsker(ctx context.Context, ring Ring, name, path string) ([
 		&rbacv1.RoleBinding{ObjectMeta: near, Subjects: subjects, RoleRef: roleRef("Role", near.Name)},
 	}
 
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: ring.Namespace(), Name: name}}
-	for _, o := range append([]client.Object{account}, outside...) {
+	own := metav1.ObjectMeta{Namespace: ring.Namespace(), Name: name}
+	inside := []client.Object{
+		&rbacv1.Role{ObjectMeta: own, Rules: []rbacv1.PolicyRule{{
+			APIGroups: []string{""}, Resources: []string{"serviceaccounts/token"}, ResourceNames: []string{name}, Verbs: []string{"create"},
+		}}},
+		&rbacv1.RoleBinding{ObjectMeta: own, Subjects: subjects, RoleRef: roleRef("Role", name)},
+	}
+
+	account := &corev1.ServiceAccount{ObjectMeta: own}
+	for _, o := range slices.Concat([]client.Object{account}, inside, outside) {
 		if err := c.Client.Create(ctx, o); err != nil {
 			return outside, fmt.Errorf("create the account %s: create %T: %w", name, o, err)
 		}

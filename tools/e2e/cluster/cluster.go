@@ -19,7 +19,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -31,9 +30,6 @@ import (
 	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 )
-
-// look is the interval between checks of a condition.
-const look = 200 * time.Millisecond
 
 // Cluster is the cluster of the current context. Create it with [Connect]; it is safe for concurrent use.
 type Cluster struct {
@@ -125,28 +121,6 @@ func CommandWith(ctx context.Context, more []string, program string, args ...str
 	}
 
 	return out.String(), nil
-}
-
-// Until polls a condition until it returns no problem, at most for the given time. The error contains the last problem.
-func (c *Cluster) Until(ctx context.Context, limit time.Duration, problem func(context.Context) error) error {
-	var last error
-
-	err := wait.PollUntilContextTimeout(ctx, look, limit, true, func(ctx context.Context) (bool, error) {
-		if err := problem(ctx); err != nil {
-			if ctx.Err() == nil || last == nil {
-				last = err
-			}
-
-			return false, nil
-		}
-
-		return true, nil
-	})
-	if err != nil {
-		return fmt.Errorf("after %s: %w", limit, last)
-	}
-
-	return nil
 }
 
 // Deployment is the name of a Deployment.

@@ -12,11 +12,13 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/check"
+	"github.com/clusterring/clusterring/tools/lab/record"
 )
 
 // Example is the installed example. Other rings are modeled on it.
@@ -60,6 +62,7 @@ func (c *Cluster) RemoveRing(ctx context.Context, ring Ring) error {
 		&shardingv1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: ring.Name}},
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ring.Namespace()}},
 		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: ring.Name}},
+		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: ring.Name + ":assigner"}},
 	} {
 		if err := client.IgnoreNotFound(c.Client.Delete(ctx, o)); err != nil && !meta.IsNoMatchError(err) {
 			return fmt.Errorf("remove ring %s: delete %T: %w", ring.Name, o, err)
@@ -95,9 +98,23 @@ func (r Ring) objects(template *appsv1.Deployment, shards int) []client.Object {
 			ObjectMeta: metav1.ObjectMeta{Name: r.Name}, Subjects: subjects,
 			RoleRef: roleRef("ClusterRole", Example.Shards.Name),
 		},
+		&rbacv1.ClusterRole{
+			ObjectMeta: metav1.ObjectMeta{
+				Name: r.Name + ":assigner", Labels: map[string]string{"sharding.timebertt.dev/aggregate-to-assigner": "true"},
+			},
+			Rules: []rbacv1.PolicyRule{{
+				APIGroups: []string{"admissionregistration.k8s.io"}, Resources: []string{"validatingadmissionpolicybindings"},
+				ResourceNames: []string{shardingv1alpha1.FenceName(r.Name)}, Verbs: []string{"create", "patch", "update", "delete"},
+			}},
+		},
 		&shardingv1alpha1.ClusterRing{
 			ObjectMeta: metav1.ObjectMeta{Name: r.Name},
 			Spec: shardingv1alpha1.ClusterRingSpec{
+				ShardNamespaces: []string{r.Namespace()},
+				Fence: &shardingv1alpha1.Fence{
+					Mode:            shardingv1alpha1.FenceEnforce,
+					ServiceAccounts: []shardingv1alpha1.ServiceAccountReference{{Namespace: own.Namespace, Name: own.Name}},
+				},
 				NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: r.Namespace()}},
 				Resources: []shardingv1alpha1.RingResource{{
 					Group: v1alpha1.SchemeGroupVersion.Group, Resource: "websites",
@@ -152,8 +169,35 @@ func (c *Cluster) Leases(ctx context.Context, ring Ring) ([]coordinationv1.Lease
 	return leases.Items, nil
 }
 
-// Objects returns the stored Websites in the ring's namespace and the ConfigMaps that they control.
-func (c *Cluster) Objects(ctx context.Context, ring Ring) ([]check.Version, error) {
+// Asked is what has been asked of Websites up to a time: their generations.
+type Asked map[types.UID]int64
+
+// Asked returns what has been asked of the Websites in the ring's namespace up to now.
+func (c *Cluster) Asked(ctx context.Context, ring Ring) (Asked, error) {
+	var sites v1alpha1.WebsiteList
+	if err := c.Client.List(ctx, &sites, client.InNamespace(ring.Namespace())); err != nil {
+		return nil, fmt.Errorf("list Websites of %s: %w", ring.Namespace(), err)
+	}
+
+	asked := Asked{}
+	for i := range sites.Items {
+		asked[sites.Items[i].UID] = sites.Items[i].Generation
+	}
+
+	return asked, nil
+}
+
+// done reports whether a shard has done what was asked of the Website. Of a Website that has changed since, nothing more is demanded: Websites
+// that change all the time are seldom all done at the same moment.
+func (a Asked) done(site *v1alpha1.Website) bool {
+	generation, known := a[site.UID]
+
+	return site.Done() || known && site.Status.ObservedGeneration >= generation && meta.IsStatusConditionTrue(site.Status.Conditions, v1alpha1.ConditionReady)
+}
+
+// Objects returns the stored Websites in the ring's namespace and the ConfigMaps that they control. They are complete if the work that was asked
+// of them is done; nil asks for the work on what is stored.
+func (c *Cluster) Objects(ctx context.Context, ring Ring, asked Asked) ([]check.Version, error) {
 	var pages corev1.ConfigMapList
 	if err := c.Client.List(ctx, &pages, client.InNamespace(ring.Namespace())); err != nil {
 		return nil, fmt.Errorf("list ConfigMaps of %s: %w", ring.Namespace(), err)
@@ -170,13 +214,13 @@ func (c *Cluster) Objects(ctx context.Context, ring Ring) ([]check.Version, erro
 
 	for i := range sites.Items {
 		site := &sites.Items[i]
-		object := ring.object(check.Website, site)
-		object.Complete = site.Done()
+		object := record.Labelled(ring.Name, check.Website, site)
+		object.Complete = asked.done(site)
 		known[object.UID], objects = true, append(objects, object)
 	}
 
 	for i := range pages.Items {
-		if object := ring.object(check.ConfigMap, &pages.Items[i]); known[object.Owner] { // others have no owner, or their owner is gone
+		if object := record.Labelled(ring.Name, check.ConfigMap, &pages.Items[i]); known[object.Owner] { // others have no owner, or their owner is gone
 			objects = append(objects, object)
 		}
 	}
@@ -184,23 +228,23 @@ func (c *Cluster) Objects(ctx context.Context, ring Ring) ([]check.Version, erro
 	return objects, nil
 }
 
-func (r Ring) object(kind string, o client.Object) check.Version {
-	_, draining := o.GetLabels()[shardingv1alpha1.DrainLabel(r.Name)]
-
-	object := check.Version{
-		Kind: kind, Name: o.GetName(), UID: string(o.GetUID()),
-		Shard: o.GetLabels()[shardingv1alpha1.ShardLabel(r.Name)], Draining: draining,
-	}
-	if controller := metav1.GetControllerOf(o); controller != nil {
-		object.Owner = string(controller.UID)
+// Complete returns an error unless the ring has exactly the given number of available shards, its conditions are true, all objects are in place,
+// and the work that was asked of them is done.
+func (c *Cluster) Complete(ctx context.Context, ring Ring, shards int, asked Asked) error {
+	if err := c.placed(ctx, ring, shards, asked); err != nil {
+		return err
 	}
 
-	return object
+	return c.content(ctx, ring, shards)
 }
 
-// Complete returns an error unless the ring has exactly the given number of available shards, its conditions are true, and all objects are in
-// place.
-func (c *Cluster) Complete(ctx context.Context, ring Ring, shards int) error {
+// Placed is like [Cluster.Complete], but disregards the ring's conditions, which are also about objects outside the ring's namespace, and demands
+// that all work is done.
+func (c *Cluster) Placed(ctx context.Context, ring Ring, shards int) error {
+	return c.placed(ctx, ring, shards, nil)
+}
+
+func (c *Cluster) placed(ctx context.Context, ring Ring, shards int, asked Asked) error {
 	available, err := c.Available(ctx, ring)
 	if err != nil {
 		return err
@@ -210,7 +254,7 @@ func (c *Cluster) Complete(ctx context.Context, ring Ring, shards int) error {
 		return fmt.Errorf("ring %s has %d available shards, not %d", ring.Name, len(available), shards)
 	}
 
-	objects, err := c.Objects(ctx, ring)
+	objects, err := c.Objects(ctx, ring, asked)
 	if err != nil {
 		return err
 	}
@@ -221,10 +265,11 @@ func (c *Cluster) Complete(ctx context.Context, ring Ring, shards int) error {
 			texts = append(texts, p.Text)
 		}
 
-		return fmt.Errorf("ring %s: %d problems with %d objects: %s", ring.Name, len(problems), len(objects), strings.Join(texts, "; "))
+		return IncompleteError{Count: len(problems), Text: fmt.Sprintf("ring %s: %d problems with %d objects: %s",
+			ring.Name, len(problems), len(objects), strings.Join(texts, "; "))}
 	}
 
-	return c.content(ctx, ring, shards)
+	return nil
 }
 
 // content returns an error if the ring's status reports a problem.

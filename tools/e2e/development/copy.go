@@ -11,8 +11,8 @@ import (
 	"path/filepath"
 )
 
-// Copy copies the files that git tracks in the tree at root, as they are on disk, into the directory to, which need not exist.
-// A file that is tracked but gone is left out.
+// Copy copies the files that git tracks below root, with their content on disk, to the directory to, which it creates if necessary. It skips
+// tracked files that do not exist.
 func Copy(ctx context.Context, root, to string) error {
 	names, err := exec.CommandContext(ctx, "git", "-C", root, "ls-files", "-z").Output()
 	if err != nil {

@@ -29,7 +29,7 @@ type Skaffold struct {
 }
 
 func (s Skaffold) command(ctx context.Context, args ...string) *exec.Cmd {
-	command := exec.CommandContext(ctx, s.Program, args...) //nolint:gosec // the caller says what to run
+	command := exec.CommandContext(ctx, s.Program, args...) //nolint:gosec // the caller chooses the program
 	command.Dir = s.Dir
 	// No questions, and no check for a newer version.
 	command.Env = append(os.Environ(), "SKAFFOLD_INTERACTIVE=false", "SKAFFOLD_UPDATE_CHECK=false", "SKAFFOLD_CACHE_FILE="+s.Cache)

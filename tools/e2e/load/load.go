@@ -137,7 +137,7 @@ func (r *Run) tick(ctx, creating context.Context) {
 	ticker := r.options.Clock.NewTicker(time.Second / time.Duration(r.options.Rate))
 	defer ticker.Stop()
 
-	for begun, since := 0, r.began; ; { // since the last look, whatever came of it
+	for begun, since := 0, r.began; ; { // since is the time of the last tick
 		select {
 		case <-creating.Done():
 			return

@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/encoding/protojson"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -37,7 +36,7 @@ func (s *suite) ask(t *testing.T) {
 
 	kubeconfig := s.asker(t, ring)
 	plugin := s.plugin(ring, kubeconfig)
-	objects, err := s.Objects(ctx, ring)
+	objects, err := s.Objects(ctx, ring, nil)
 	require.NoError(t, err)
 
 	right := 0
@@ -85,10 +84,8 @@ func (s *suite) askByHand(t *testing.T, ring cluster.Ring, kubeconfig string) {
 	file := filepath.Join(t.TempDir(), "ca.crt")
 	require.NoError(t, os.WriteFile(file, []byte(authority), 0o600))
 
-	user, err := clientcmd.LoadFromFile(kubeconfig)
+	token, err := s.Kubectl(ctx, "--kubeconfig", kubeconfig, "-n", ring.Namespace(), "create", "token", "asker", "--audience", diagnosticsv1alpha1.TokenAudience)
 	require.NoError(t, err)
-
-	token := user.AuthInfos[user.Contexts[user.CurrentContext].AuthInfo].Token
 
 	site := s.website(t, ring, "site-0")
 	question, err := protojson.Marshal(&diagnosticsv1alpha1.LocateRequest{Ring: ring.Name, Object: &diagnosticsv1alpha1.ObjectReference{
@@ -99,7 +96,7 @@ func (s *suite) askByHand(t *testing.T, ring cluster.Ring, kubeconfig string) {
 
 	grpcurl := func(more ...string) (string, error) {
 		args := append([]string{"-cacert", file, "-authority", "ringquery." + system + ".svc", "-d", string(question)}, more...)
-		return cluster.CommandWith(ctx, []string{"TOKEN=" + token}, s.program("grpcurl"), append(args, address, diagnosticsv1alpha1.DiagnosticsService_Locate_FullMethodName[1:])...)
+		return cluster.CommandWith(ctx, []string{"TOKEN=" + strings.TrimSpace(token)}, s.program("grpcurl"), append(args, address, diagnosticsv1alpha1.DiagnosticsService_Locate_FullMethodName[1:])...)
 	}
 	_, err = grpcurl()
 	require.ErrorContains(t, err, "Unauthenticated")
@@ -150,7 +147,7 @@ func (s *suite) asker(t *testing.T, ring cluster.Ring) string {
 // plugin returns a function that runs the kubectl plugin as the kubeconfig says.
 func (s *suite) plugin(ring cluster.Ring, kubeconfig string) func(ctx context.Context, args ...string) (string, error) {
 	return func(ctx context.Context, args ...string) (string, error) {
-		return cluster.Command(ctx, s.program("kubectl-ring"), append(args, "--kubeconfig", kubeconfig, "-n", ring.Namespace())...)
+		return cluster.Command(ctx, s.program("kubectl-ring"), append(args, "--kubeconfig", kubeconfig, "-n", ring.Namespace(), "--service-account", ring.Namespace()+"/asker")...)
 	}
 }
 

@@ -24,7 +24,7 @@ import (
 )
 
 // crds are the definitions that are installed.
-var crds = []string{"clusterrings.sharding.timebertt.dev", "websites.example.clusterring.dev"}
+var crds = []string{"clusterrings.sharding.timebertt.dev", "policyparameters.sharding.timebertt.dev", "websites.example.clusterring.dev"}
 
 // partOf marks what belongs to the services.
 const partOf = "app.kubernetes.io/part-of=clusterring"

@@ -2,6 +2,7 @@ package suite_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -12,6 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -73,11 +76,32 @@ func (s *suite) refused(t *testing.T) {
 	assert.Empty(t, deleted)
 
 	s.admission(t)
-	s.complete(t, cluster.Example, 3)
+	require.NoError(t, s.WhileImproving(ctx, patience, func(ctx context.Context) error { return s.Placed(ctx, cluster.Example, 3) }))
 	require.Equal(t, before, s.servicePods(t), "no pod was replaced")
+	// The policies could be deleted, because admission policies do not see policies. The ring reports that.
+	s.fenced(t, metav1.ConditionFalse, shardingv1alpha1.ReasonFenceFailed)
 	_, err = s.Kubectl(ctx, "apply", "-k", s.dir)
 	require.NoError(t, err)
 	s.guarded(t)
+	s.fenced(t, metav1.ConditionTrue, shardingv1alpha1.ReasonFenceEnforced)
+	s.complete(t, cluster.Example, 3)
+}
+
+// fenced waits until the example's ring has this condition Fenced.
+func (s *suite) fenced(t *testing.T, status metav1.ConditionStatus, reason string) {
+	t.Helper()
+	require.NoError(t, s.Until(t.Context(), patience, func(ctx context.Context) error {
+		ring := &shardingv1alpha1.ClusterRing{}
+		if err := s.Client.Get(ctx, client.ObjectKey{Name: cluster.Example.Name}, ring); err != nil {
+			return fmt.Errorf("read the ring: %w", err)
+		}
+
+		if c := meta.FindStatusCondition(ring.Status.Conditions, shardingv1alpha1.ConditionFenced); c == nil || c.Status != status || c.Reason != reason {
+			return fmt.Errorf("the condition Fenced is %+v", c)
+		}
+
+		return nil
+	}))
 }
 
 // guarded waits until the API server guards the installation: it takes it a moment to notice a new policy.
@@ -115,17 +139,24 @@ func (s *suite) servicePods(t *testing.T) map[types.UID]string {
 	return all
 }
 
-// noLabels demands that no object has a label of a ring, and waits until no webhook is registered: the assigner removes its
-// configuration when it sees that the ring is gone.
+// noLabels demands that no object has a label of a ring, and waits until no webhook is registered and no fence is left: the assigner removes
+// both when it sees that the ring is gone. Fences that it may not remove any more, the garbage collector removes; it needs the definition of
+// ClusterRings for that.
 func (s *suite) noLabels(t *testing.T) {
 	t.Helper()
 	labelled := s.labelled(t)
 	s.demand(t, report.Figure{Name: "objects with labels of rings", Value: len(labelled), Limit: "none", Kept: len(labelled) == 0})
 	assert.Empty(t, labelled)
 	require.NoError(t, s.Until(t.Context(), patience, func(ctx context.Context) error {
-		var hooks admissionregistrationv1.MutatingWebhookConfigurationList
-		if err := s.Client.List(ctx, &hooks, client.HasLabels{shardingv1alpha1.LabelClusterRing}); err != nil || len(hooks.Items) > 0 {
-			return fmt.Errorf("%d webhook configurations are left (%w)", len(hooks.Items), err)
+		var (
+			hooks  admissionregistrationv1.MutatingWebhookConfigurationList
+			fences admissionregistrationv1.ValidatingAdmissionPolicyBindingList
+		)
+
+		err := errors.Join(s.Client.List(ctx, &hooks, client.HasLabels{shardingv1alpha1.LabelClusterRing}),
+			s.Client.List(ctx, &fences, client.HasLabels{shardingv1alpha1.LabelClusterRing}))
+		if err != nil || len(hooks.Items)+len(fences.Items) > 0 {
+			return fmt.Errorf("%d webhook configurations and %d fences are left (%w)", len(hooks.Items), len(fences.Items), err)
 		}
 
 		return nil
@@ -190,7 +221,7 @@ func (s *suite) remains(ctx context.Context) error {
 	}
 
 	for _, args := range [][]string{
-		{"mutatingwebhookconfigurations,leases,clusterroles", "-A", "-l", shardingv1alpha1.LabelClusterRing},
+		{"mutatingwebhookconfigurations,validatingadmissionpolicybindings,leases,clusterroles", "-A", "-l", shardingv1alpha1.LabelClusterRing},
 		{"clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings", "-l", partOf},
 		append([]string{"crd", "--ignore-not-found"}, crds...),
 	} {

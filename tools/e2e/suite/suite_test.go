@@ -40,6 +40,7 @@ func TestCluster(t *testing.T) {
 		t.Run("KillPod", s.killPod)
 		t.Run("Restart", s.restartShards)
 		t.Run("Ask", s.ask)
+		t.Run("Tenants", s.tenants)
 	})
 	t.Run("Assigner", s.assigner)
 	t.Run("Services", s.services)
@@ -146,10 +147,14 @@ func (s *suite) ring(t *testing.T, name string, shards int) cluster.Ring {
 	return ring
 }
 
-// complete waits until all of the ring is where it should be.
+// complete waits until all of the ring is where it should be, and the work that has been asked of Websites up to now is done, as long as fewer
+// and fewer objects are not.
 func (s *suite) complete(t *testing.T, ring cluster.Ring, shards int) {
 	t.Helper()
-	require.NoError(t, s.Until(t.Context(), patience, func(ctx context.Context) error { return s.Complete(ctx, ring, shards) }))
+
+	asked, err := s.Asked(t.Context(), ring)
+	require.NoError(t, err)
+	require.NoError(t, s.WhileImproving(t.Context(), patience, func(ctx context.Context) error { return s.Complete(ctx, ring, shards, asked) }))
 }
 
 // after does something, waits until the Deployment has rolled and the ring is complete, and notes how long that took.

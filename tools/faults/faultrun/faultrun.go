@@ -18,6 +18,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -29,6 +30,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	diagnosticsv1alpha1 "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/check"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
@@ -59,8 +61,8 @@ const (
 	plainBinary  = "plain"
 )
 
-// viewer is the client of ringquery.
-const viewer = "viewer"
+// viewer is the service account of the client of ringquery.
+const viewer = "faults-viewer"
 
 // newVersion is a second served version of Websites. The services prefer it; the example only knows v1alpha1.
 const newVersion = "v1beta1"
@@ -84,10 +86,11 @@ type Runner struct {
 	plane       *localplane.Plane
 	client      client.Client
 	bin         string
-	kubeconfigs map[string]string // of services, by binary, and of the viewer
+	kubeconfigs map[string]string // of services, by binary
+	token       string            // of the viewer, for ringquery
 
 	mu      sync.Mutex
-	current *World
+	current *Run
 }
 
 // Abort kills the processes of a current run. Call it before the calling process exits.
@@ -100,17 +103,18 @@ func (s *Runner) Abort() {
 	}
 }
 
-func (s *Runner) setCurrent(w *World) {
+func (s *Runner) setCurrent(run *Run) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	s.current = w
+	s.current = run
 }
 
 // New prepares a control plane for runs. The directory bin contains the binaries of [Packages].
 func New(ctx context.Context, plane *localplane.Plane, bin string) (*Runner, error) {
 	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme), examplev1alpha1.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme),
+		examplev1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, fmt.Errorf("make a scheme: %w", err)
 	}
 
@@ -125,50 +129,38 @@ func New(ctx context.Context, plane *localplane.Plane, bin string) (*Runner, err
 		return nil, fmt.Errorf("make a client: %w", err)
 	}
 
-	accounts := map[string][2]string{
-		viewer: {shardNamespace, "faults-viewer"},
-	}
-	for _, name := range services.All {
-		accounts[name] = [2]string{v1alpha1.SystemNamespace, name}
-	}
-
-	for binary, account := range accounts {
-		if s.kubeconfigs[binary], err = plane.ServiceAccountKubeconfig(ctx, account[0], account[1]); err != nil {
-			return nil, fmt.Errorf("get the kubeconfig of %s: %w", binary, err)
-		}
-	}
-
-	if err := s.serveNewVersion(ctx); err != nil {
+	if s.token, err = plane.Token(ctx, shardNamespace, viewer, diagnosticsv1alpha1.TokenAudience); err != nil {
 		return nil, err
 	}
 
-	return s, nil
+	for _, name := range services.All {
+		if s.kubeconfigs[name], err = plane.ServiceAccountKubeconfig(ctx, v1alpha1.SystemNamespace, name); err != nil {
+			return nil, err
+		}
+	}
+
+	err = s.serveNewVersion(ctx)
+
+	return s, err
 }
 
 // serveNewVersion makes the API server serve Websites in a second version with the same schema.
 func (s *Runner) serveNewVersion(ctx context.Context) error {
-	const old = "v1alpha1"
-
-	definition := &unstructured.Unstructured{}
-	definition.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
+	definition := &apiextensionsv1.CustomResourceDefinition{}
 
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		if err := s.client.Get(ctx, client.ObjectKey{Name: "websites." + examplev1alpha1.SchemeGroupVersion.Group}, definition); err != nil {
 			return err //nolint:wrapcheck // wrapped below
 		}
 
-		versions, _, err := unstructured.NestedSlice(definition.Object, "spec", "versions")
-		if err != nil || len(versions) != 1 {
-			return fmt.Errorf("versions of Websites: want %s alone (%w)", old, err)
+		versions := definition.Spec.Versions
+		if len(versions) != 1 {
+			return fmt.Errorf("websites have %d versions, not one", len(versions))
 		}
 
-		first, _ := versions[0].(map[string]any)
-		second := runtime.DeepCopyJSON(first)
-
-		second["name"], second["storage"] = newVersion, false
-		if err := unstructured.SetNestedSlice(definition.Object, []any{first, second}, "spec", "versions"); err != nil {
-			return err //nolint:wrapcheck // wrapped below
-		}
+		second := versions[0].DeepCopy()
+		second.Name, second.Storage = newVersion, false
+		definition.Spec.Versions = append(definition.Spec.Versions, *second)
 
 		return s.client.Update(ctx, definition)
 	})
@@ -176,11 +168,11 @@ func (s *Runner) serveNewVersion(ctx context.Context) error {
 		return fmt.Errorf("serve Websites in another version: %w", err)
 	}
 
-	err = wait.PollUntilContextTimeout(ctx, pollInterval, stopTimeout, true, func(ctx context.Context) (bool, error) {
-		list := &unstructured.UnstructuredList{}
-		list.SetGroupVersionKind(websiteKind(newVersion))
+	websites := &unstructured.UnstructuredList{}
+	websites.SetGroupVersionKind(websiteKind(newVersion))
 
-		return s.client.List(ctx, list) == nil, nil
+	err = wait.PollUntilContextTimeout(ctx, pollInterval, stopTimeout, true, func(ctx context.Context) (bool, error) {
+		return s.client.List(ctx, websites) == nil, nil
 	})
 	if err != nil {
 		return fmt.Errorf("wait until Websites are served in version %s: %w", newVersion, err)
@@ -191,6 +183,14 @@ func (s *Runner) serveNewVersion(ctx context.Context) error {
 
 func websiteKind(version string) schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: examplev1alpha1.SchemeGroupVersion.Group, Version: version, Kind: check.Website}
+}
+
+// emptyObject returns an object of the kind without content.
+func emptyObject(kind schema.GroupVersionKind) *unstructured.Unstructured {
+	object := &unstructured.Unstructured{}
+	object.SetGroupVersionKind(kind)
+
+	return object
 }
 
 // clear removes all objects of the previous run, and creates the namespaces of the next one. No service may be running.
@@ -204,15 +204,12 @@ func (s *Runner) clear(ctx context.Context, rings []RingSpec) error {
 		errs = append(errs, client.IgnoreNotFound(s.client.Patch(ctx, &stored.Items[i], none)), client.IgnoreNotFound(s.client.Delete(ctx, &stored.Items[i])))
 	}
 
-	theme, palette := &unstructured.Unstructured{}, &unstructured.Unstructured{}
-	palette.SetGroupVersionKind(themes.GroupVersion().WithKind(check.Palette))
-	theme.SetGroupVersionKind(themes.GroupVersion().WithKind(check.Theme))
 	errs = append(errs,
 		s.client.DeleteAllOf(ctx, &admissionregistrationv1.MutatingWebhookConfiguration{}, client.HasLabels{v1alpha1.LabelClusterRing}),
 		s.client.DeleteAllOf(ctx, &coordinationv1.Lease{}, client.InNamespace(shardNamespace)),
 		s.client.DeleteAllOf(ctx, &coordinationv1.Lease{}, client.InNamespace(v1alpha1.SystemNamespace)),
 		s.client.DeleteAllOf(ctx, &corev1.Secret{}, client.InNamespace(v1alpha1.SystemNamespace)),
-		s.client.DeleteAllOf(ctx, theme),
+		s.client.DeleteAllOf(ctx, emptyObject(themes.GroupVersion().WithKind(check.Theme))),
 	)
 
 	for _, r := range rings {
@@ -233,7 +230,7 @@ func (s *Runner) clear(ctx context.Context, rings []RingSpec) error {
 		in := client.InNamespace(namespaces.Items[i].Name)
 		errs = append(errs, s.client.DeleteAllOf(ctx, &examplev1alpha1.Website{}, in), s.client.DeleteAllOf(ctx, &examplev1alpha1.Fleet{}, in),
 			s.client.DeleteAllOf(ctx, &examplev1alpha1.Ship{}, in), s.client.DeleteAllOf(ctx, &corev1.ConfigMap{}, in),
-			s.client.DeleteAllOf(ctx, palette, in))
+			s.client.DeleteAllOf(ctx, emptyObject(themes.GroupVersion().WithKind(check.Palette)), in))
 	}
 
 	if err := errors.Join(errs...); err != nil {
@@ -243,8 +240,8 @@ func (s *Runner) clear(ctx context.Context, rings []RingSpec) error {
 	return nil
 }
 
-// kubeconfigPath is where a process finds its kubeconfig: in the directory of the control plane, so that whoever clears up
-// after a killed parent finds the process by it.
+// kubeconfigPath returns the path of a process's kubeconfig. It is in the directory of the control plane, by which [localplane.RemoveState]
+// finds the processes of a killed parent.
 func (s *Runner) kubeconfigPath(name string) string {
 	return filepath.Join(s.plane.Dir(), "kubeconfig", "faults-"+name+".yaml")
 }

@@ -11,7 +11,6 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
-	"k8s.io/client-go/tools/clientcmd"
 
 	diagnosticsv1alpha1 "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
@@ -19,8 +18,8 @@ import (
 )
 
 // OwnersAgree waits until every replica of ringquery agrees with the labels of all objects of the remaining rings (I3).
-func (w *World) OwnersAgree(ctx context.Context) error {
-	if len(w.queries) == 0 {
+func (run *Run) OwnersAgree(ctx context.Context) error {
+	if len(run.queries) == 0 {
 		return errors.New("this case has no ringquery")
 	}
 
@@ -34,7 +33,7 @@ func (w *World) OwnersAgree(ctx context.Context) error {
 		}
 	}()
 
-	for _, address := range w.queries {
+	for _, address := range run.queries {
 		connection, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
 			return fmt.Errorf("connect to ringquery: %w", err)
@@ -44,16 +43,11 @@ func (w *World) OwnersAgree(ctx context.Context) error {
 		clients = append(clients, diagnosticsv1alpha1.NewDiagnosticsServiceClient(connection))
 	}
 
-	config, err := clientcmd.BuildConfigFromFlags("", w.kubeconfigs[viewer])
-	if err != nil {
-		return fmt.Errorf("read the kubeconfig of the viewer: %w", err)
-	}
+	ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+run.token)
 
-	ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+config.BearerToken)
-
-	return w.await(ctx, "every ringquery agrees with all labels (I3)", func(ctx context.Context) ([]string, error) {
+	return run.await(ctx, "every ringquery agrees with all labels (I3)", func(ctx context.Context) ([]string, error) {
 		var problems []string
-		for _, r := range w.left() {
+		for _, r := range run.left() {
 			problems = append(problems, r.disagreements(ctx, clients)...)
 		}
 

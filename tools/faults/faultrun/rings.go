@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -38,6 +39,8 @@ type RingSpec struct {
 	Themes bool
 	// Fleets adds as many Fleets of three Ships in each of the namespaces. The shards of such a ring run the example.
 	Fleets int
+	// Careless lets the workers of shards that run the example write after their shard has lost its Lease.
+	Careless bool
 	// Plain selects shards that do not use pkg/shard: see tools/faults/plain.
 	Plain bool
 }
@@ -77,11 +80,24 @@ func (s RingSpec) manifest() *v1alpha1.ClusterRing {
 		ObjectMeta: metav1.ObjectMeta{Name: s.Name},
 		Spec: v1alpha1.ClusterRingSpec{
 			Resources: resources,
+			Fence:     s.fence(),
 			NamespaceSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
 				Key: corev1.LabelMetadataName, Operator: metav1.LabelSelectorOpIn, Values: s.Namespaces,
 			}}},
 		},
 	}
+}
+
+// fence returns the fence of the ring. Rings that share objects have none: their shards have the same account, and each fence would refuse
+// writes of the other ring's shards. Neither has a ring of plain shards, whose faults are what is measured.
+func (s RingSpec) fence() *v1alpha1.Fence {
+	if s.Name != Ring || s.Plain {
+		return nil
+	}
+
+	return &v1alpha1.Fence{Mode: v1alpha1.FenceEnforce, ServiceAccounts: []v1alpha1.ServiceAccountReference{
+		{Namespace: shardNamespace, Name: shardAccount},
+	}}
 }
 
 // binary returns the binary of the ring's shards.
@@ -103,12 +119,19 @@ func (s RingSpec) shardArgs(name string, c Case) []string {
 		"--lease-duration=1s", "--lease-renew-deadline=900ms", "--lease-retry-period=200ms",
 		"--work-duration=" + c.workDuration().String(),
 	}
-	if s.Themes {
-		return append(args, "--main=Website."+newVersion+"."+examplev1alpha1.SchemeGroupVersion.Group+"=ConfigMap.v1.",
+
+	switch s.binary() {
+	case shardBinary:
+		args = append(args, "--metrics-bind-address=0", "--health-probe-bind-address=0")
+		if s.Careless {
+			args = append(args, "--careless-file="+os.DevNull) // the proxy sees what becomes of the writes
+		}
+	case workerBinary:
+		args = append(args, "--main=Website."+newVersion+"."+examplev1alpha1.SchemeGroupVersion.Group+"=ConfigMap.v1.",
 			"--main=Theme.v1."+themes.Group+"=Palette.v1."+palettes.Group, "--child-namespace="+s.Namespaces[len(s.Namespaces)-1])
 	}
 
-	return append(args, "--metrics-bind-address=0", "--health-probe-bind-address=0")
+	return args
 }
 
 // recorded returns which objects of the ring are recorded.
@@ -129,14 +152,14 @@ func (s RingSpec) recorded() []record.Objects {
 }
 
 // left returns the rings that are not being deleted.
-func (w *World) left() []*ring {
-	return slices.DeleteFunc(slices.Clone(w.rings), func(r *ring) bool { return r.ended != 0 })
+func (run *Run) left() []*ring {
+	return slices.DeleteFunc(slices.Clone(run.rings), func(r *ring) bool { return r.ended != 0 })
 }
 
 // namespaces returns the namespaces of all rings, each once.
-func (w *World) namespaces() []string {
+func (run *Run) namespaces() []string {
 	var all []string
-	for _, r := range w.rings {
+	for _, r := range run.rings {
 		all = append(all, r.Namespaces...)
 	}
 	slices.Sort(all)
@@ -145,14 +168,14 @@ func (w *World) namespaces() []string {
 }
 
 // expected returns the sorted names of the shards that are expected to hold their Leases.
-func (w *World) expected(r *ring) string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+func (run *Run) expected(r *ring) string {
+	run.mu.Lock()
+	defer run.mu.Unlock()
 
 	var names []string
 
 	for _, name := range r.Shards {
-		if w.shards[name] {
+		if run.shards[name] {
 			names = append(names, name)
 		}
 	}
@@ -175,16 +198,16 @@ func (r *ring) available() string {
 }
 
 // statusProblems returns the problems in the status of the remaining rings.
-func (w *World) statusProblems(ctx context.Context) ([]string, error) {
+func (run *Run) statusProblems(ctx context.Context) ([]string, error) {
 	var problems []string
 
-	for _, r := range w.left() {
+	for _, r := range run.left() {
 		stored := r.manifest()
-		if err := w.client.Get(ctx, client.ObjectKeyFromObject(stored), stored); err != nil {
+		if err := run.client.Get(ctx, client.ObjectKeyFromObject(stored), stored); err != nil {
 			return nil, fmt.Errorf("read the ring: %w", err)
 		}
 
-		expected, available := w.expected(r), r.available()
+		expected, available := run.expected(r), r.available()
 		for _, p := range ringProblems(stored, expected) {
 			problems = append(problems, r.Name+": "+p)
 		}
@@ -198,10 +221,10 @@ func (w *World) statusProblems(ctx context.Context) ([]string, error) {
 }
 
 // objectProblems returns which objects of the remaining rings are not in place.
-func (w *World) objectProblems() []string {
+func (run *Run) objectProblems() []string {
 	var problems []string
 
-	for _, r := range w.left() {
+	for _, r := range run.left() {
 		for _, v := range check.Final(check.State{Versions: r.recorder.Newest(), Available: strings.Fields(r.available())}) {
 			problems = append(problems, r.Name+": "+v.Text)
 		}
@@ -211,9 +234,9 @@ func (w *World) objectProblems() []string {
 }
 
 // Overlaps returns an error if no object has the labels of both rings.
-func (w *World) Overlaps(one, other string) error {
+func (run *Run) Overlaps(one, other string) error {
 	rings := map[string]map[string]bool{}
-	for _, r := range w.rings {
+	for _, r := range run.rings {
 		rings[r.Name] = map[string]bool{}
 		for _, v := range r.recorder.Newest() {
 			rings[r.Name][v.UID] = !v.Deleted && v.Shard != ""
@@ -230,31 +253,31 @@ func (w *World) Overlaps(one, other string) error {
 }
 
 // judge checks the records of each ring. Objects of a ring that was not deleted must have a shard until the end.
-func (w *World) judge(all check.Run, end time.Duration) ([]check.Violation, []check.Run, error) {
+func (run *Run) judge(all check.Run, end time.Duration) ([]check.Violation, []check.Run, error) {
 	var (
 		found []check.Violation
 		runs  []check.Run
 	)
 
-	for _, r := range w.rings {
+	for _, r := range run.rings {
 		versions, err := r.recorder.Versions()
 		if err != nil {
 			return found, runs, fmt.Errorf("gather the records of ring %s: %w", r.Name, err)
 		}
 
-		run := all
-		run.Versions, run.End = versions, cmp.Or(r.ended, end)
-		run.Spans = slices.DeleteFunc(slices.Clone(all.Spans), func(s check.Span) bool { return !slices.Contains(r.Shards, s.Shard) })
-		run.GivenUp = map[uint64]string{}
+		records := all
+		records.Versions, records.End = versions, cmp.Or(r.ended, end)
+		records.Spans = slices.DeleteFunc(slices.Clone(all.Spans), func(s check.Span) bool { return !slices.Contains(r.Shards, s.Shard) })
+		records.GivenUp = map[uint64]string{}
 
-		for _, m := range w.order {
+		for _, m := range run.order {
 			if slices.Contains(r.Shards, m.Name) {
-				givenUp(run.GivenUp, m)
+				givenUp(records.GivenUp, m)
 			}
 		}
 
-		found = append(found, check.Check(run)...)
-		runs = append(runs, run)
+		found = append(found, check.Check(records)...)
+		runs = append(runs, records)
 	}
 
 	return found, runs, nil

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -19,7 +21,6 @@ import (
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/example/history"
 	"github.com/clusterring/clusterring/tools/example/website"
-	"github.com/clusterring/clusterring/tools/faults/proxy"
 	"github.com/clusterring/clusterring/tools/lab/check"
 	"github.com/clusterring/clusterring/tools/lab/process"
 	"github.com/clusterring/clusterring/tools/lab/record"
@@ -46,13 +47,13 @@ type Case struct {
 	// WorkDuration is added to the duration of each reconcile. Zero means 20 ms.
 	WorkDuration time.Duration
 	// Prepare, unless nil, is called before any process starts, for example to set hooks on proxies.
-	Prepare func(*World)
+	Prepare func(*Run)
 	// Phases are the phases to run; nil means all. Begin and Delete always run.
 	Phases []Phase
 	// Uncounted lists invariants whose violations are only counted, in [Result.Uncounted].
 	Uncounted []string
 	// During is called in a phase after its actions, before the wait until all objects are in place. After is called after that wait.
-	During, After map[Phase]func(context.Context, *World) error
+	During, After map[Phase]func(context.Context, *Run) error
 }
 
 func (c Case) replicas() int { return max(1, c.Replicas) }
@@ -121,35 +122,35 @@ func (r Result) String() string {
 
 // Run runs the scenario with the fault of the case. It writes logs and histories to the directory.
 func (s *Runner) Run(ctx context.Context, dir string, c Case) Result {
-	w, err := s.enter(ctx, dir, c)
+	run, err := s.enter(ctx, dir, c)
 	if err != nil {
-		if w != nil {
-			err = errors.Join(err, w.leave())
+		if run != nil {
+			err = errors.Join(err, run.leave())
 		}
 
 		return Result{Err: err}
 	}
 
 	if c.Prepare != nil {
-		c.Prepare(w)
+		c.Prepare(run)
 	}
 
-	result := Result{Err: w.play(ctx, c)}
+	result := Result{Err: run.play(ctx, c)}
 	if result.Err == nil {
-		w.enterPhase(Delete)
+		run.enterPhase(Delete)
 
-		result.Err = w.delete(ctx)
+		result.Err = run.delete(ctx)
 		if after := c.After[Delete]; after != nil && result.Err == nil {
-			result.Err = after(ctx, w)
+			result.Err = after(ctx, run)
 		}
 	}
 
 	end := record.Now()
-	result.Err = errors.Join(result.Err, w.leave())
+	result.Err = errors.Join(result.Err, run.leave())
 
-	gathered, err := w.records()
+	gathered, err := run.records()
 	result.Err = errors.Join(result.Err, err)
-	violations, runs, err := w.judge(gathered, end)
+	violations, runs, err := run.judge(gathered, end)
 
 	result.Uncounted = map[string]int{}
 	for _, v := range violations {
@@ -161,58 +162,54 @@ func (s *Runner) Run(ctx context.Context, dir string, c Case) Result {
 	}
 
 	result.Err = errors.Join(result.Err, err)
-	result.Ended, result.Took = w.ended(), w.took
+	result.Ended, result.Took = run.ended(), run.took
 
-	result.Err = errors.Join(result.Err, w.panics())
+	result.Err = errors.Join(result.Err, run.panics())
 	for _, r := range runs {
 		result.Spans += len(r.Spans)
 		result.Versions += len(r.Versions)
 	}
 
 	if !result.OK() {
-		result.Err = errors.Join(result.Err, w.dump(runs))
+		result.Err = errors.Join(result.Err, run.dump(runs))
 	}
 
 	return result
 }
 
 // play runs all phases except the last.
-func (w *World) play(ctx context.Context, c Case) error {
+func (run *Run) play(ctx context.Context, c Case) error {
 	for _, s := range scenario {
 		if c.Phases != nil && s.phase != Begin && !slices.Contains(c.Phases, s.phase) {
 			continue
 		}
 
 		begin := record.Now()
-		w.enterPhase(s.phase)
+		run.enterPhase(s.phase)
 
-		for _, do := range []func(context.Context, *World) error{
-			func(ctx context.Context, w *World) error { return s.play(w, ctx) },
-			c.During[s.phase],
-			func(ctx context.Context, w *World) error { return w.AwaitInPlace(ctx) },
-			c.After[s.phase],
-		} {
+		inPlace := func(ctx context.Context, run *Run) error { return run.AwaitInPlace(ctx) }
+		for _, do := range []func(context.Context, *Run) error{s.play, c.During[s.phase], inPlace, c.After[s.phase]} {
 			if do == nil {
 				continue
 			}
 
-			if err := do(ctx, w); err != nil {
+			if err := do(ctx, run); err != nil {
 				return fmt.Errorf("phase %s: %w", s.phase, err)
 			}
 		}
 
-		w.took = append(w.took, fmt.Sprintf("%s %.1f s", s.phase, (record.Now()-begin).Seconds()))
+		run.took = append(run.took, fmt.Sprintf("%s %.1f s", s.phase, (record.Now()-begin).Seconds()))
 	}
 
 	return nil
 }
 
 // Await waits until look returns no problems. The error lists the remaining problems.
-func (w *World) Await(ctx context.Context, what string, look func() []string) error {
-	return w.await(ctx, what, func(context.Context) ([]string, error) { return look(), nil })
+func (run *Run) Await(ctx context.Context, what string, look func() []string) error {
+	return run.await(ctx, what, func(context.Context) ([]string, error) { return look(), nil })
 }
 
-func (w *World) await(ctx context.Context, what string, look func(context.Context) ([]string, error)) error {
+func (run *Run) await(ctx context.Context, what string, look func(context.Context) ([]string, error)) error {
 	var problems []string
 
 	err := wait.PollUntilContextTimeout(ctx, pollInterval, patience, true, func(ctx context.Context) (bool, error) {
@@ -230,30 +227,30 @@ func (w *World) await(ctx context.Context, what string, look func(context.Contex
 }
 
 // AwaitInPlace waits until I7 holds, and exactly the expected shards hold their Leases.
-func (w *World) AwaitInPlace(ctx context.Context) error {
-	return w.await(ctx, "all objects are in place (I7)", func(ctx context.Context) ([]string, error) {
-		problems, err := w.statusProblems(ctx)
+func (run *Run) AwaitInPlace(ctx context.Context) error {
+	return run.await(ctx, "all objects are in place (I7)", func(ctx context.Context) ([]string, error) {
+		problems, err := run.statusProblems(ctx)
 		if err != nil {
 			return nil, err
 		}
 
-		problems = append(problems, w.objectProblems()...)
+		problems = append(problems, run.objectProblems()...)
 		if len(problems) > 0 {
 			return problems, nil
 		}
 
-		return w.pages(ctx)
+		return run.pages(ctx)
 	})
 }
 
 // GivenUp returns the versions recorded so far by which shards released objects, by shard.
-func (w *World) GivenUp() map[string][]check.Version {
+func (run *Run) GivenUp() map[string][]check.Version {
 	numbers, found := map[uint64]string{}, map[string][]check.Version{}
-	for _, m := range w.Members(true) {
+	for _, m := range run.Members(true) {
 		givenUp(numbers, m)
 	}
 
-	for _, r := range w.rings {
+	for _, r := range run.rings {
 		versions, _ := r.recorder.Versions() // judge checks whether they are complete
 		for _, v := range versions {
 			if shard, ok := numbers[v.Number]; ok {
@@ -266,13 +263,13 @@ func (w *World) GivenUp() map[string][]check.Version {
 }
 
 // Versions returns the versions recorded so far of all rings. It returns an error if a record is incomplete.
-func (w *World) Versions() ([]check.Version, error) {
+func (run *Run) Versions() ([]check.Version, error) {
 	var (
 		all  []check.Version
 		errs []error
 	)
 
-	for _, r := range w.rings {
+	for _, r := range run.rings {
 		versions, err := r.recorder.Versions()
 		all, errs = append(all, versions...), append(errs, err)
 	}
@@ -281,9 +278,9 @@ func (w *World) Versions() ([]check.Version, error) {
 }
 
 // Newest returns the newest versions of all objects: for an object of two rings, one for each.
-func (w *World) Newest() []check.Version {
+func (run *Run) Newest() []check.Version {
 	var all []check.Version
-	for _, r := range w.rings {
+	for _, r := range run.rings {
 		all = append(all, r.recorder.Newest()...)
 	}
 
@@ -301,48 +298,35 @@ func ringProblems(ring *v1alpha1.ClusterRing, shards string) []string {
 }
 
 // pages returns which ConfigMaps of the example do not contain the page of their Website.
-func (w *World) pages(ctx context.Context) ([]string, error) {
+func (run *Run) pages(ctx context.Context) ([]string, error) {
 	var problems []string
 
-	for _, r := range w.left() {
+	for _, r := range run.left() {
 		for _, namespace := range r.Namespaces {
 			if r.binary() == workerBinary {
 				continue
 			}
 
-			found, err := w.pagesIn(ctx, namespace)
-			if err != nil {
-				return nil, err
+			var (
+				sites      examplev1alpha1.WebsiteList
+				configMaps corev1.ConfigMapList
+				in         = client.InNamespace(namespace)
+			)
+
+			if err := errors.Join(run.client.List(ctx, &sites, in), run.client.List(ctx, &configMaps, in)); err != nil {
+				return nil, fmt.Errorf("read all objects: %w", err)
 			}
 
-			problems = append(problems, found...)
-		}
-	}
+			data := map[string]map[string]string{}
+			for i := range configMaps.Items {
+				data[configMaps.Items[i].Name] = configMaps.Items[i].Data
+			}
 
-	return problems, nil
-}
-
-func (w *World) pagesIn(ctx context.Context, namespace string) ([]string, error) {
-	var (
-		sites      examplev1alpha1.WebsiteList
-		configMaps corev1.ConfigMapList
-	)
-
-	err := errors.Join(w.client.List(ctx, &sites, client.InNamespace(namespace)), w.client.List(ctx, &configMaps, client.InNamespace(namespace)))
-	if err != nil {
-		return nil, fmt.Errorf("read all objects: %w", err)
-	}
-
-	data := map[string]map[string]string{}
-	for i := range configMaps.Items {
-		data[configMaps.Items[i].Name] = configMaps.Items[i].Data
-	}
-
-	var problems []string
-
-	for i := range sites.Items {
-		if name := sites.Items[i].Name; !maps.Equal(data[name], website.Render(sites.Items[i].Spec)) {
-			problems = append(problems, "the ConfigMap of Website "+namespace+"/"+name+" does not have its page")
+			for i := range sites.Items {
+				if name := sites.Items[i].Name; !maps.Equal(data[name], website.Render(sites.Items[i].Spec)) {
+					problems = append(problems, "the ConfigMap of Website "+namespace+"/"+name+" does not have its page")
+				}
+			}
 		}
 	}
 
@@ -350,11 +334,11 @@ func (w *World) pagesIn(ctx context.Context, namespace string) ([]string, error)
 }
 
 // records collects the histories of all processes.
-func (w *World) records() (check.Run, error) {
-	run := check.Run{Frozen: w.frozen, Bound: bound}
+func (run *Run) records() (check.Run, error) {
+	records := check.Run{Frozen: run.frozen, Bound: bound}
 	ended := map[int]time.Duration{}
 
-	for _, m := range w.Members(true) {
+	for _, m := range run.Members(true) {
 		for _, life := range m.Lives() {
 			if !life.Ended.IsZero() {
 				ended[life.PID] = record.At(life.Ended)
@@ -362,19 +346,19 @@ func (w *World) records() (check.Run, error) {
 		}
 	}
 
-	reader, err := w.work("*")
+	reader, err := run.work("*")
 	if err != nil {
-		return run, fmt.Errorf("collect the records: %w", err)
+		return records, fmt.Errorf("collect the records: %w", err)
 	}
 
-	run.Spans = history.Close(reader.Spans(), ended, record.Now())
+	records.Spans = history.Close(reader.Spans(), ended, record.Now())
 
-	return run, nil
+	return records, nil
 }
 
 // work reads the reconciles that a shard has recorded in all of its lives; "*" means all shards.
-func (w *World) work(shard string) (*history.Reader, error) {
-	files, err := filepath.Glob(filepath.Join(w.dir, "history-"+shard+"-*.jsonl"))
+func (run *Run) work(shard string) (*history.Reader, error) {
+	files, err := filepath.Glob(filepath.Join(run.dir, "history-"+shard+"-*.jsonl"))
 	if err != nil {
 		return nil, fmt.Errorf("find histories: %w", err)
 	}
@@ -386,29 +370,22 @@ func (w *World) work(shard string) (*history.Reader, error) {
 func givenUp(all map[uint64]string, m *Member) {
 	for _, d := range m.Proxy.Done() {
 		next, present := d.Labels()[v1alpha1.ShardLabel(m.ring)]
-		if number := versionNumber(d); present && (next == nil || *next != m.Name) && d.Status == 200 && number > 0 {
+
+		number, err := strconv.ParseUint(d.ResourceVersion, 10, 64)
+		if err == nil && present && (next == nil || *next != m.Name) && d.Status == http.StatusOK {
 			all[number] = m.Name
 		}
 	}
 }
 
-func versionNumber(d proxy.Done) uint64 {
-	var number uint64
-	if _, err := fmt.Sscan(d.ResourceVersion, &number); err != nil {
-		return 0
-	}
-
-	return number
-}
-
 // ended lists the processes that exited by themselves.
-func (w *World) ended() []string {
+func (run *Run) ended() []string {
 	var found []string
 
-	for _, m := range w.order {
+	for _, m := range run.order {
 		for _, life := range m.Lives() {
 			if !life.Ended.IsZero() && !life.Told {
-				found = append(found, fmt.Sprintf("%s (process %d, %v)%s", m.Name, life.PID, life.Err, w.lastError(m)))
+				found = append(found, fmt.Sprintf("%s (process %d, %v)%s", m.Name, life.PID, life.Err, run.lastError(m)))
 			}
 		}
 	}
@@ -417,8 +394,8 @@ func (w *World) ended() []string {
 }
 
 // lastError returns the last error in the log of a process.
-func (w *World) lastError(m *Member) string {
-	content, err := os.ReadFile(filepath.Join(w.dir, m.Name+".log"))
+func (run *Run) lastError(m *Member) string {
+	content, err := os.ReadFile(filepath.Join(run.dir, m.Name+".log"))
 	if err != nil {
 		return ""
 	}
@@ -435,11 +412,11 @@ func (w *World) lastError(m *Member) string {
 }
 
 // panics searches the logs for panics and data races.
-func (w *World) panics() error {
+func (run *Run) panics() error {
 	var errs []error
 
-	for _, m := range w.order {
-		found, err := process.Find(filepath.Join(w.dir, m.Name+".log"), 1, "panic:", "DATA RACE", "Observed a panic")
+	for _, m := range run.order {
+		found, err := process.Find(filepath.Join(run.dir, m.Name+".log"), 1, "panic:", "DATA RACE", "Observed a panic")
 		if err == nil && len(found) > 0 { // a process that never started has no log
 			errs = append(errs, fmt.Errorf("the log of %s has %q", m.Name, found[0]))
 		}
@@ -449,27 +426,27 @@ func (w *World) panics() error {
 }
 
 // dump saves the records of a failed run.
-func (w *World) dump(runs []check.Run) error {
+func (run *Run) dump(runs []check.Run) error {
 	var out strings.Builder
-	for i, run := range runs {
-		fmt.Fprintln(&out, "ring", w.rings[i].Name)
+	for i, records := range runs {
+		fmt.Fprintln(&out, "ring", run.rings[i].Name)
 
-		for _, v := range run.Versions {
+		for _, v := range records.Versions {
 			fmt.Fprintln(&out, v)
 		}
 
-		for _, s := range run.Spans {
+		for _, s := range records.Spans {
 			fmt.Fprintln(&out, s)
 		}
 	}
 
-	for _, m := range w.order {
+	for _, m := range run.order {
 		for _, d := range m.Proxy.Done() {
 			fmt.Fprintf(&out, "write %s: %s -> %d, version %s, lost %t\n", m.Name, d.Write, d.Status, d.ResourceVersion, d.Lost)
 		}
 	}
 
-	if err := os.WriteFile(filepath.Join(w.dir, "records.txt"), []byte(out.String()), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(run.dir, "records.txt"), []byte(out.String()), 0o600); err != nil {
 		return fmt.Errorf("save the records: %w", err)
 	}
 

@@ -40,59 +40,57 @@ const (
 	Delete Phase = "delete"
 )
 
-type step struct {
-	phase Phase
-	play  func(*World, context.Context) error
-}
-
 // scenario lists the phases of a run, except Delete.
-var scenario = []step{
-	{Begin, (*World).begin},
-	{Join, (*World).join},
-	{Fail, (*World).fail},
+var scenario = []struct {
+	phase Phase
+	play  func(context.Context, *Run) error
+}{
+	{Begin, begin},
+	{Join, join},
+	{Fail, fail},
 }
 
-func (w *World) begin(ctx context.Context) error {
+func begin(ctx context.Context, run *Run) error {
 	later := map[string]bool{}
 
-	for _, r := range w.rings {
-		if err := w.client.Create(ctx, r.manifest()); err != nil {
+	for _, r := range run.rings {
+		if err := run.client.Create(ctx, r.manifest()); err != nil {
 			return fmt.Errorf("create a ring: %w", err)
 		}
 
 		later[r.Shards[len(r.Shards)-1]] = true
 	}
 
-	for _, m := range w.order {
+	for _, m := range run.order {
 		if !later[m.Name] {
-			if err := w.Start(m); err != nil {
+			if err := run.Start(m); err != nil {
 				return err
 			}
 		}
 	}
 
-	if err := w.await(ctx, "three shards hold their Leases and the rings are ready", w.statusProblems); err != nil {
+	if err := run.await(ctx, "three shards hold their Leases and the rings are ready", run.statusProblems); err != nil {
 		return err
 	}
 
 	var errs []error
 
-	for _, namespace := range w.namespaces() {
+	for _, namespace := range run.namespaces() {
 		for i := range 6 {
-			errs = append(errs, w.createIn(ctx, namespace, fmt.Sprintf("site-%d", i)))
+			errs = append(errs, run.createIn(ctx, namespace, fmt.Sprintf("site-%d", i)))
 		}
 
-		errs = append(errs, w.createIn(ctx, namespace, ""), w.createIn(ctx, namespace, ""))
+		errs = append(errs, run.createIn(ctx, namespace, ""), run.createIn(ctx, namespace, ""))
 	}
 
 	for i := range 4 {
-		errs = append(errs, w.createTheme(ctx, fmt.Sprintf("theme-%d", i)))
+		errs = append(errs, run.createTheme(ctx, fmt.Sprintf("theme-%d", i)))
 	}
 
-	for _, r := range w.rings {
+	for _, r := range run.rings {
 		for _, namespace := range r.Namespaces {
 			for i := range r.Fleets {
-				errs = append(errs, w.createFleet(ctx, namespace, fleetName(i)))
+				errs = append(errs, run.createFleet(ctx, namespace, fleetName(i)))
 			}
 		}
 	}
@@ -100,52 +98,52 @@ func (w *World) begin(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-func (w *World) join(ctx context.Context) error {
+func join(ctx context.Context, run *Run) error {
 	var errs []error
-	for _, r := range w.rings {
-		errs = append(errs, w.Start(w.members[r.Shards[len(r.Shards)-1]]))
+	for _, r := range run.rings {
+		errs = append(errs, run.Start(run.members[r.Shards[len(r.Shards)-1]]))
 	}
 
-	for _, namespace := range w.namespaces() {
-		errs = append(errs, w.createIn(ctx, namespace, "site-6"), w.editIn(ctx, namespace, "site-0"), w.removeIn(ctx, namespace, "site-1"))
+	for _, namespace := range run.namespaces() {
+		errs = append(errs, run.createIn(ctx, namespace, "site-6"), run.editIn(ctx, namespace, "site-0"), run.removeIn(ctx, namespace, "site-1"))
 	}
 
-	return errors.Join(append(errs, w.createTheme(ctx, "theme-4"))...)
+	return errors.Join(append(errs, run.createTheme(ctx, "theme-4"))...)
 }
 
-func (w *World) fail(ctx context.Context) error {
+func fail(ctx context.Context, run *Run) error {
 	var errs []error
 
-	for _, r := range w.rings {
-		w.Expect(r.Shards[0], false)
-		w.Expect(r.Shards[1], false)
-		errs = append(errs, w.members[r.Shards[0]].Process().Destroy())
+	for _, r := range run.rings {
+		run.Expect(r.Shards[0], false)
+		run.Expect(r.Shards[1], false)
+		errs = append(errs, run.members[r.Shards[0]].Process().Destroy())
 	}
 
-	for _, namespace := range w.namespaces() {
-		errs = append(errs, w.createIn(ctx, namespace, "site-7"), w.editIn(ctx, namespace, "site-2"), w.editIn(ctx, namespace, "site-6"))
+	for _, namespace := range run.namespaces() {
+		errs = append(errs, run.createIn(ctx, namespace, "site-7"), run.editIn(ctx, namespace, "site-2"), run.editIn(ctx, namespace, "site-6"))
 	}
 
-	for _, r := range w.rings {
-		errs = append(errs, w.members[r.Shards[1]].Process().Stop(stopTimeout))
+	for _, r := range run.rings {
+		errs = append(errs, run.members[r.Shards[1]].Process().Stop(stopTimeout))
 	}
 
 	return errors.Join(errs...)
 }
 
 // delete deletes the last ring and waits until nothing of it is left. Objects of other rings must stay in place.
-func (w *World) delete(ctx context.Context) error {
-	r := w.rings[len(w.rings)-1]
+func (run *Run) delete(ctx context.Context) error {
+	r := run.rings[len(run.rings)-1]
 
 	r.ended = record.Now()
-	if err := w.client.Delete(ctx, r.manifest()); err != nil {
+	if err := run.client.Delete(ctx, r.manifest()); err != nil {
 		return fmt.Errorf("delete the ring: %w", err)
 	}
 
-	err := w.await(ctx, "nothing is left of the deleted ring (I8)", func(ctx context.Context) ([]string, error) {
+	err := run.await(ctx, "nothing is left of the deleted ring (I8)", func(ctx context.Context) ([]string, error) {
 		var problems []string
 
-		err := w.client.Get(ctx, client.ObjectKeyFromObject(r.manifest()), r.manifest())
+		err := run.client.Get(ctx, client.ObjectKeyFromObject(r.manifest()), r.manifest())
 		switch {
 		case err == nil:
 			problems = append(problems, "the ring is still there")
@@ -154,7 +152,7 @@ func (w *World) delete(ctx context.Context) error {
 		}
 
 		var webhooks admissionregistrationv1.MutatingWebhookConfigurationList
-		if err := w.client.List(ctx, &webhooks, client.MatchingLabels{v1alpha1.LabelClusterRing: r.Name}); err != nil {
+		if err := run.client.List(ctx, &webhooks, client.MatchingLabels{v1alpha1.LabelClusterRing: r.Name}); err != nil {
 			return nil, fmt.Errorf("read webhook configurations: %w", err)
 		}
 
@@ -170,28 +168,23 @@ func (w *World) delete(ctx context.Context) error {
 
 		return problems, nil
 	})
-	if err != nil || len(w.left()) == 0 {
+	if err != nil || len(run.left()) == 0 {
 		return err
 	}
 
-	return w.AwaitInPlace(ctx)
+	return run.AwaitInPlace(ctx)
 }
 
 // createTheme creates a Theme if a ring has them.
-func (w *World) createTheme(ctx context.Context, name string) error {
-	if !slices.ContainsFunc(w.rings, func(r *ring) bool { return r.Themes }) {
+func (run *Run) createTheme(ctx context.Context, name string) error {
+	if !slices.ContainsFunc(run.rings, func(r *ring) bool { return r.Themes }) {
 		return nil
 	}
 
-	theme := &unstructured.Unstructured{}
-	theme.SetGroupVersionKind(themes.GroupVersion().WithKind(check.Theme))
+	theme := emptyObject(themes.GroupVersion().WithKind(check.Theme))
 	theme.SetName(name)
 
-	if err := w.client.Create(ctx, theme); err != nil {
-		return fmt.Errorf("a user's request failed (I4): create: %w", err)
-	}
-
-	return nil
+	return asked("create", run.client.Create(ctx, theme))
 }
 
 // shipsOfEach is the size of a Fleet.
@@ -199,19 +192,16 @@ const shipsOfEach = 3
 
 func fleetName(i int) string { return fmt.Sprintf("fleet-%d", i) }
 
-func (w *World) createFleet(ctx context.Context, namespace, name string) error {
+func (run *Run) createFleet(ctx context.Context, namespace, name string) error {
 	fleet := &examplev1alpha1.Fleet{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: examplev1alpha1.FleetSpec{Replicas: shipsOfEach},
 	}
-	if err := w.client.Create(ctx, fleet); err != nil {
-		return fmt.Errorf("a user's request failed (I4): create: %w", err)
-	}
 
-	return nil
+	return asked("create", run.client.Create(ctx, fleet))
 }
 
 // TouchFleets annotates the ring's Fleets one after the other until ctx ends, so that there is always work on some of them.
-func (w *World) TouchFleets(ctx context.Context, ring RingSpec) error {
+func (run *Run) TouchFleets(ctx context.Context, ring RingSpec) error {
 	for i := 0; ; i++ {
 		timer := time.NewTimer(pollInterval)
 		select {
@@ -222,21 +212,21 @@ func (w *World) TouchFleets(ctx context.Context, ring RingSpec) error {
 		}
 
 		fleet := &examplev1alpha1.Fleet{ObjectMeta: metav1.ObjectMeta{Namespace: ring.Namespaces[0], Name: fleetName(i % ring.Fleets)}}
-		if err := w.annotate(context.WithoutCancel(ctx), fleet, touched, record.Now().String()); err != nil {
+		if err := run.annotate(context.WithoutCancel(ctx), fleet, touched, record.Now().String()); err != nil {
 			return err
 		}
 	}
 }
 
 // Create creates a Website. If name is empty, the name is generated.
-func (w *World) Create(ctx context.Context, name string) error {
-	return w.createIn(ctx, Namespace, name)
+func (run *Run) Create(ctx context.Context, name string) error {
+	return run.createIn(ctx, Namespace, name)
 }
 
 // createIn creates a Website, alternately through both versions of its API.
-func (w *World) createIn(ctx context.Context, namespace, name string) error {
-	site := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"title": "first"}}}
-	site.SetGroupVersionKind(websiteKind(w.nextVersion()))
+func (run *Run) createIn(ctx context.Context, namespace, name string) error {
+	site := emptyObject(websiteKind(run.nextVersion()))
+	site.Object["spec"] = map[string]any{"title": "first"}
 	site.SetNamespace(namespace)
 	site.SetName(name)
 
@@ -244,15 +234,11 @@ func (w *World) createIn(ctx context.Context, namespace, name string) error {
 		site.SetGenerateName("generated-")
 	}
 
-	if err := w.client.Create(ctx, site); err != nil {
-		return fmt.Errorf("a user's request failed (I4): create: %w", err)
-	}
-
-	return nil
+	return asked("create", run.client.Create(ctx, site))
 }
 
-func (w *World) nextVersion() string {
-	if w.written.Add(1)%2 == 0 {
+func (run *Run) nextVersion() string {
+	if run.written.Add(1)%2 == 0 {
 		return newVersion
 	}
 
@@ -260,16 +246,14 @@ func (w *World) nextVersion() string {
 }
 
 // Edit changes the spec of a Website.
-func (w *World) Edit(ctx context.Context, name string) error { return w.editIn(ctx, Namespace, name) }
+func (run *Run) Edit(ctx context.Context, name string) error { return run.editIn(ctx, Namespace, name) }
 
-func (w *World) editIn(ctx context.Context, namespace, name string) error {
-	version := w.nextVersion()
+func (run *Run) editIn(ctx context.Context, namespace, name string) error {
+	version := run.nextVersion()
 
-	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		site := &unstructured.Unstructured{}
-		site.SetGroupVersionKind(websiteKind(version))
-
-		if err := w.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, site); err != nil {
+	return asked("update", retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		site := emptyObject(websiteKind(version))
+		if err := run.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, site); err != nil {
 			return err //nolint:wrapcheck // wrapped below
 		}
 
@@ -278,49 +262,45 @@ func (w *World) editIn(ctx context.Context, namespace, name string) error {
 			return err //nolint:wrapcheck // wrapped below
 		}
 
-		return w.client.Update(ctx, site)
-	})
-	if err != nil {
-		return fmt.Errorf("a user's request failed (I4): update: %w", err)
-	}
-
-	return nil
+		return run.client.Update(ctx, site)
+	}))
 }
 
 // touched is an annotation that no controller reads.
 const touched = "touched"
 
 // Touch changes the ConfigMap of a Website without changing its content.
-func (w *World) Touch(ctx context.Context, name string) error {
+func (run *Run) Touch(ctx context.Context, name string) error {
 	configMap := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: name}}
-	return w.annotate(ctx, configMap, touched, record.Now().String())
+	return run.annotate(ctx, configMap, touched, record.Now().String())
 }
 
 // ClearChecksum makes the second controller of the example write the ConfigMap of a Website again, without work for the first one.
-func (w *World) ClearChecksum(ctx context.Context, name string) error {
+func (run *Run) ClearChecksum(ctx context.Context, name string) error {
 	configMap := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: name}}
-	return w.annotate(ctx, configMap, checksum.Annotation, nil)
+	return run.annotate(ctx, configMap, checksum.Annotation, nil)
 }
 
 // annotate sets an annotation of an object; nil removes it.
-func (w *World) annotate(ctx context.Context, object client.Object, key string, value any) error {
+func (run *Run) annotate(ctx context.Context, object client.Object, key string, value any) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{key: value}}})
 	if err == nil {
-		err = w.client.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch))
+		err = run.client.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch))
 	}
 
-	if err != nil {
-		return fmt.Errorf("a user's request failed (I4): patch: %w", err)
-	}
-
-	return nil
+	return asked("patch", err)
 }
 
 // removeIn deletes a Website.
-func (w *World) removeIn(ctx context.Context, namespace, name string) error {
+func (run *Run) removeIn(ctx context.Context, namespace, name string) error {
 	site := &examplev1alpha1.Website{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
-	if err := w.client.Delete(ctx, site); err != nil {
-		return fmt.Errorf("a user's request failed (I4): delete: %w", err)
+	return asked("delete", run.client.Delete(ctx, site))
+}
+
+// asked returns the error of a user's request, which no fault may cause.
+func asked(verb string, err error) error {
+	if err != nil {
+		return fmt.Errorf("a user's request failed (I4): %s: %w", verb, err)
 	}
 
 	return nil

@@ -1,6 +1,6 @@
-// Command plain is a shard of the example's ring that uses no library of ours: it holds its Lease by the leader election of client-go, caches what
-// carries its label, and gives an object up by removing both labels at once. It knows nothing of the handover annotation. It stands for
-// shards of the prior art, kubernetes-controller-sharding v0.8.0, whose contract it keeps.
+// Command plain is a shard of the example's ring without pkg/shard. It holds its Lease by the leader election of client-go, caches the objects
+// with its label, and releases an object by removing both labels at once. It ignores the handover annotation. It behaves like shards of
+// kubernetes-controller-sharding v0.8.0, the prior art.
 package main
 
 import (
@@ -35,8 +35,6 @@ import (
 
 func main() {
 	o := program.Flags()
-	pflag.String("metrics-bind-address", "0", "is ignored")
-	pflag.String("health-probe-bind-address", "0", "is ignored")
 	pflag.Parse()
 	os.Exit(program.Main(func(ctx context.Context) error { return run(ctx, o) }))
 }

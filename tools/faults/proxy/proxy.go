@@ -25,11 +25,13 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -215,15 +217,11 @@ func (p *Proxy) Watches(w Watching) {
 // CloseWatches closes all watches. Held events are lost; clients watch again from the last version that they have seen.
 func (p *Proxy) CloseWatches() {
 	p.mu.Lock()
-
-	all := make([]*stream, 0, len(p.streams))
-	for s := range p.streams {
-		all = append(all, s)
-	}
+	all := slices.Collect(maps.Keys(p.streams))
 	p.mu.Unlock()
 
 	for _, s := range all {
-		s.close(io.EOF)
+		s.close()
 	}
 }
 
@@ -245,26 +243,6 @@ func (p *Proxy) Restore() {
 		p.isCut = false
 		p.alive, p.cut = context.WithCancel(context.Background())
 	}
-}
-
-func (p *Proxy) watching() policy {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-
-	return p.policy
-}
-
-func (p *Proxy) track(s *stream) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-
-	p.streams[s] = struct{}{}
-}
-
-func (p *Proxy) untrack(s *stream) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.streams, s)
 }
 
 // serve handles one request.
@@ -300,14 +278,17 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, forward http.Handl
 	case action.Abort:
 		panic(http.ErrAbortHandler)
 	case action.Status != 0 && !action.Lose:
-		fail(w, action.Status)
+		answer := failure(action.Status) //nolint:bodyclose // it is in memory
+		maps.Copy(w.Header(), answer.Header)
+		w.WriteHeader(answer.StatusCode)
+		_, _ = io.Copy(w, answer.Body) // fails only if the client is gone
 	default:
 		// A write that may be applied is completed and recorded even if the client is gone.
 		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		defer cancel()
 
 		under := &underway{write: write, action: action, alive: alive}
-		forward.ServeHTTP(lossy(w, under), r.WithContext(context.WithValue(ctx, key{}, under)))
+		forward.ServeHTTP(w, r.WithContext(context.WithValue(ctx, key{}, under)))
 	}
 }
 
@@ -335,50 +316,17 @@ type underway struct {
 	alive  context.Context // ends when the client is cut off
 }
 
-// lossy returns a writer that replaces a dropped response with the status of the action, if it has one.
-func lossy(w http.ResponseWriter, under *underway) http.ResponseWriter {
-	if under.action.Lose && under.action.Status != 0 {
-		return &replaced{ResponseWriter: w, status: under.action.Status}
-	}
-
-	return w
-}
-
-// replaced replaces the response with a failure.
-type replaced struct {
-	http.ResponseWriter
-	status int
-}
-
-// WriteHeader implements http.ResponseWriter.
-func (r *replaced) WriteHeader(int) {
-	r.Header().Del("Content-Length")
-	fail(r.ResponseWriter, r.status)
-}
-
-// Write implements http.ResponseWriter.
-func (r *replaced) Write(b []byte) (int, error) { return len(b), nil }
-
 // answered handles every response of the API server before the client receives it.
 func (p *Proxy) answered(response *http.Response) error {
 	if under, ok := response.Request.Context().Value(key{}).(*underway); ok {
 		return p.written(response, under)
 	}
 
-	if response.StatusCode == http.StatusOK && isWatch(response.Request.URL) {
+	if watch, _ := strconv.ParseBool(response.Request.URL.Query().Get("watch")); watch && response.StatusCode == http.StatusOK {
 		response.Body = newStream(p, response.Body)
 	}
 
 	return nil
-}
-
-func isWatch(u *url.URL) bool {
-	switch u.Query().Get("watch") {
-	case "1", "true":
-		return true
-	}
-
-	return false
 }
 
 // written records the response to a write.
@@ -405,8 +353,12 @@ func (p *Proxy) written(response *http.Response, under *underway) error {
 		under.action.Applied(done)
 	}
 
-	if under.action.Lose && under.action.Status == 0 || under.alive.Err() != nil {
+	switch {
+	case under.action.Lose && under.action.Status == 0 || under.alive.Err() != nil:
 		return errLost
+	case under.action.Lose:
+		answer := failure(under.action.Status) //nolint:bodyclose // it becomes that of the response
+		response.StatusCode, response.Header, response.Body = answer.StatusCode, answer.Header, answer.Body
 	}
 
 	return nil
@@ -420,17 +372,20 @@ var reasons = map[int]metav1.StatusReason{
 	http.StatusGatewayTimeout:      metav1.StatusReasonTimeout,
 }
 
-// fail responds with a failure in the format of the API server.
-func fail(w http.ResponseWriter, code int) {
+// failure returns the response of an API server that fails with the status code.
+func failure(code int) *http.Response {
 	status := metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
 		Reason: reasons[code], Message: "injected fault", Code: int32(code), //nolint:gosec // three digits
 	}
+	header := http.Header{"Content-Type": {"application/json"}}
+
 	if code == http.StatusTooManyRequests {
 		status.Details = &metav1.StatusDetails{RetryAfterSeconds: 1}
-		w.Header().Set("Retry-After", "1")
+		header.Set("Retry-After", "1")
 	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(status) // fails only if the client is gone
+
+	body, _ := json.Marshal(status) // cannot fail: plain fields
+
+	return &http.Response{StatusCode: code, Header: header, Body: io.NopCloser(bytes.NewReader(body))}
 }

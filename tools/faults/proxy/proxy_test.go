@@ -28,8 +28,8 @@ const patience = 20 * time.Second
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// world is a proxy in front of a server that answers writes with a version and watches with what the test sends.
-type world struct {
+// fixture is a proxy in front of a server that answers writes with a version and watches with what the test sends.
+type fixture struct {
 	*testing.T
 	proxy  *proxy.Proxy
 	client *http.Client
@@ -39,9 +39,9 @@ type world struct {
 	events chan string
 }
 
-func newWorld(t *testing.T) *world {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	w := &world{T: t, events: make(chan string, 16)}
+	w := &fixture{T: t, events: make(chan string, 16)}
 	server := httptest.NewServer(http.HandlerFunc(w.answer))
 	t.Cleanup(server.Close)
 
@@ -73,7 +73,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-func (w *world) answer(out http.ResponseWriter, r *http.Request) {
+func (w *fixture) answer(out http.ResponseWriter, r *http.Request) {
 	if r.URL.Query().Get("watch") != "" {
 		out.WriteHeader(http.StatusOK)
 		_ = http.NewResponseController(out).Flush()
@@ -99,7 +99,7 @@ func (w *world) answer(out http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(out, `{"metadata":{"resourceVersion":"7","name":"%s"}}`, r.Header.Get("Accept"))
 }
 
-func (w *world) do(method, path, body string) (status int, text string, err error) {
+func (w *fixture) do(method, path, body string) (status int, text string, err error) {
 	request, err := http.NewRequestWithContext(w.Context(), method, w.base+path, strings.NewReader(body))
 	require.NoError(w, err)
 	request.Header.Set("Accept", "application/vnd.kubernetes.protobuf;as=X,application/json")
@@ -118,7 +118,7 @@ func (w *world) do(method, path, body string) (status int, text string, err erro
 const object = "/apis/g.example/v1/namespaces/n/things/a"
 
 func TestWritesAreNumberedAndRecorded(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 
 	var seen []string
 	w.proxy.Hook(func(write proxy.Write) proxy.Action {
@@ -163,7 +163,7 @@ func TestFaultsOfWrites(t *testing.T) {
 		"timeout though applied": {proxy.Action{Lose: true, Status: 504}, 504, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			told := false
 			test.action.Applied = func(d proxy.Done) {
 				told = true
@@ -188,7 +188,7 @@ func TestFaultsOfWrites(t *testing.T) {
 }
 
 // watch returns what a watch says, line by line; the channel closes with the watch.
-func (w *world) watch() <-chan string {
+func (w *fixture) watch() <-chan string {
 	request, err := http.NewRequestWithContext(w.Context(), http.MethodGet, w.base+object+"?watch=true", http.NoBody)
 	require.NoError(w, err)
 	response, err := w.client.Do(request) //nolint:bodyclose // by whoever reads it
@@ -212,7 +212,7 @@ func (w *world) watch() <-chan string {
 	return lines
 }
 
-func (w *world) expect(lines <-chan string, want string) {
+func (w *fixture) expect(lines <-chan string, want string) {
 	w.Helper()
 	require.Eventually(w, func() bool {
 		select {
@@ -226,7 +226,7 @@ func (w *world) expect(lines <-chan string, want string) {
 }
 
 func TestWatches(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	lines := w.watch()
 	w.events <- "ONE"
 	w.expect(lines, `{"type":"ONE"}`)
@@ -254,7 +254,7 @@ func TestWatches(t *testing.T) {
 }
 
 func TestCutAndRestore(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	lines := w.watch()
 	w.proxy.Cut()
 	w.expect(lines, "")
@@ -268,7 +268,7 @@ func TestCutAndRestore(t *testing.T) {
 }
 
 func TestWriteIsRecordedThoughItsClientIsGone(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 	w.hold = make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
 	request, err := http.NewRequestWithContext(ctx, http.MethodPatch, w.base+object, strings.NewReader(`{}`))

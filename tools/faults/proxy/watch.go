@@ -42,9 +42,11 @@ func newStream(p *Proxy, body io.ReadCloser) io.ReadCloser {
 	in, out := io.Pipe()
 	s := &stream{proxy: p, body: body, out: out, over: make(chan struct{})}
 	events := make(chan event, 1<<12)
+	p.mu.Lock()
+	p.streams[s] = struct{}{}
+	p.mu.Unlock()
 	p.running.Go(func() { s.read(events) })
 	p.running.Go(func() { s.write(events) })
-	p.track(s)
 
 	return &watchBody{PipeReader: in, stream: s}
 }
@@ -57,17 +59,20 @@ type watchBody struct {
 
 // Close implements io.Closer.
 func (b *watchBody) Close() error {
-	b.stream.close(io.EOF)
+	b.stream.close()
 	return nil
 }
 
-// close closes the watch on both sides; the client sees the error, or a regular end.
-func (s *stream) close(err error) {
+// close closes the watch on both sides; the client sees a regular end.
+func (s *stream) close() {
 	s.end.Do(func() {
 		close(s.over)
 		_ = s.body.Close() // nothing to save
-		_ = s.out.CloseWithError(err)
-		s.proxy.untrack(s)
+		_ = s.out.Close()  // never fails
+		s.proxy.mu.Lock()
+		defer s.proxy.mu.Unlock()
+
+		delete(s.proxy.streams, s)
 	})
 }
 
@@ -91,7 +96,7 @@ func (s *stream) read(events chan<- event) {
 }
 
 func (s *stream) write(events <-chan event) {
-	defer s.close(io.EOF)
+	defer s.close()
 
 	for e := range events {
 		drop, ok := s.await(e)
@@ -112,7 +117,9 @@ func (s *stream) write(events <-chan event) {
 // await blocks until the event is due. ok is false once the watch is over.
 func (s *stream) await(e event) (drop, ok bool) {
 	for {
-		now := s.proxy.watching()
+		s.proxy.mu.Lock()
+		now := s.proxy.policy
+		s.proxy.mu.Unlock()
 
 		due := e.at.Add(now.Delay).Sub(s.proxy.clock.Now())
 		switch {

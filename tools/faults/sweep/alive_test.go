@@ -18,9 +18,9 @@ import (
 )
 
 // taken waits until the shard's Lease was taken from it.
-func taken(ctx context.Context, w *faultrun.World, shard string) error {
-	return w.Await(ctx, "the Lease of shard "+shard+" is taken", func() []string {
-		for _, v := range w.Newest() {
+func taken(ctx context.Context, run *faultrun.Run, shard string) error {
+	return run.Await(ctx, "the Lease of shard "+shard+" is taken", func() []string {
+		for _, v := range run.Newest() {
 			if v.Kind == check.Lease && v.Name == shard && v.Holder == v1alpha1.LeaseControllerIdentity {
 				return nil
 			}
@@ -37,13 +37,13 @@ func TestBusy(t *testing.T) {
 	const work = 300 * time.Millisecond
 	s.run(t, faultrun.Case{
 		Name: "objects move while they are worked on", WorkDuration: work,
-		During: during{faultrun.Join: func(ctx context.Context, w *faultrun.World) error {
-			return w.Await(ctx, "objects are given up", func() []string {
-				sites := slices.DeleteFunc(w.Newest(), func(v check.Version) bool { return v.Kind != check.Website || v.Deleted })
+		During: during{faultrun.Join: func(ctx context.Context, run *faultrun.Run) error {
+			return run.Await(ctx, "objects are given up", func() []string {
+				sites := slices.DeleteFunc(run.Newest(), func(v check.Version) bool { return v.Kind != check.Website || v.Deleted })
 
 				asked := slices.ContainsFunc(sites, func(v check.Version) bool { return v.Draining })
 				if !asked { // a change would keep an object from being given up
-					for _, change := range []func(context.Context, string) error{w.Edit, w.Touch} {
+					for _, change := range []func(context.Context, string) error{run.Edit, run.Touch} {
 						for _, v := range sites {
 							_ = change(ctx, v.Name) // it may not be there yet
 						}
@@ -54,7 +54,7 @@ func TestBusy(t *testing.T) {
 					}
 				}
 
-				if len(w.GivenUp()) > 0 {
+				if len(run.GivenUp()) > 0 {
 					return nil
 				}
 
@@ -68,9 +68,9 @@ func TestBusy(t *testing.T) {
 // join and fail. The other replica, which registers webhooks, and all else go on.
 func TestStaleAssigner(t *testing.T) {
 	s := theSuite(t)
-	hold := func(hold bool) func(context.Context, *faultrun.World) error {
-		return func(_ context.Context, w *faultrun.World) error {
-			w.Member(faultrun.Assigner).Proxy.Watches(proxy.Watching{Hold: hold})
+	hold := func(hold bool) func(context.Context, *faultrun.Run) error {
+		return func(_ context.Context, run *faultrun.Run) error {
+			run.Member(faultrun.Assigner).Proxy.Watches(proxy.Watching{Hold: hold})
 			return nil
 		}
 	}
@@ -78,14 +78,14 @@ func TestStaleAssigner(t *testing.T) {
 		Name: "the replica of the assigner that is asked has stale caches", Replicas: 2,
 		After: during{faultrun.Begin: hold(true), faultrun.Join: hold(true)},
 		During: during{
-			faultrun.Join: func(ctx context.Context, w *faultrun.World) error {
+			faultrun.Join: func(ctx context.Context, run *faultrun.Run) error {
 				var errs []error
 				for i := range 24 {
-					errs = append(errs, w.Create(ctx, fmt.Sprintf("stale-%d", i)))
+					errs = append(errs, run.Create(ctx, fmt.Sprintf("stale-%d", i)))
 				}
 
-				err := errors.Join(append(errs, w.Await(ctx, "a new object that belongs to the new shard was given to another one, for the assigner knows no better", func() []string {
-					versions, err := w.Versions()
+				err := errors.Join(append(errs, run.Await(ctx, "a new object that belongs to the new shard was given to another one, for the assigner knows no better", func() []string {
+					versions, err := run.Versions()
 					first := map[string]string{}
 
 					for _, v := range versions {
@@ -105,10 +105,10 @@ func TestStaleAssigner(t *testing.T) {
 					return []string{fmt.Sprintf("none was, but %d were made (%v)", len(first), err)}
 				}))...)
 
-				return errors.Join(err, hold(false)(ctx, w))
+				return errors.Join(err, hold(false)(ctx, run))
 			},
-			faultrun.Fail: func(ctx context.Context, w *faultrun.World) error {
-				return errors.Join(taken(ctx, w, "a"), w.Create(ctx, "late"), hold(false)(ctx, w))
+			faultrun.Fail: func(ctx context.Context, run *faultrun.Run) error {
+				return errors.Join(taken(ctx, run, "a"), run.Create(ctx, "late"), hold(false)(ctx, run))
 			},
 		},
 	})
@@ -127,11 +127,11 @@ func TestReplicas(t *testing.T) {
 
 		return services
 	}
-	kill := func(second bool) func(context.Context, *faultrun.World) error {
-		return func(_ context.Context, w *faultrun.World) error {
+	kill := func(second bool) func(context.Context, *faultrun.Run) error {
+		return func(_ context.Context, run *faultrun.Run) error {
 			var errs []error
 			for _, name := range of(second, faultrun.LeaseMonitor, faultrun.Assigner, faultrun.Rebalancer) {
-				errs = append(errs, w.Member(name).Process().Kill())
+				errs = append(errs, run.Member(name).Process().Kill())
 			}
 
 			return errors.Join(errs...)
@@ -141,16 +141,16 @@ func TestReplicas(t *testing.T) {
 		Name: "leaders are killed", Replicas: 2,
 		During: during{faultrun.Join: kill(false), faultrun.Fail: kill(true)},
 	}
-	freeze := func(second bool) func(context.Context, *faultrun.World) error {
-		return func(ctx context.Context, w *faultrun.World) error {
+	freeze := func(second bool) func(context.Context, *faultrun.Run) error {
+		return func(ctx context.Context, run *faultrun.Run) error {
 			names := of(second, faultrun.LeaseMonitor, faultrun.Rebalancer)
 			for _, name := range names {
-				_ = w.Member(name).Process().Freeze() // one that is gone is frozen enough
+				_ = run.Member(name).Process().Freeze() // one that is gone is frozen enough
 			}
 
-			err := w.AwaitInPlace(ctx)
+			err := run.AwaitInPlace(ctx)
 			for _, name := range names {
-				err = errors.Join(err, w.Member(name).Process().Thaw())
+				err = errors.Join(err, run.Member(name).Process().Thaw())
 			}
 
 			return err
@@ -160,9 +160,9 @@ func TestReplicas(t *testing.T) {
 		Name: "leaders are frozen, and woken when others lead", Replicas: 2,
 		During: during{faultrun.Join: freeze(false), faultrun.Fail: freeze(true)},
 	}
-	all := func(_ context.Context, w *faultrun.World) error {
+	all := func(_ context.Context, run *faultrun.Run) error {
 		var errs []error
-		for _, m := range w.Members(false) {
+		for _, m := range run.Members(false) {
 			errs = append(errs, m.Process().Kill())
 		}
 
@@ -179,17 +179,17 @@ func TestReplicas(t *testing.T) {
 // Then it cuts the services off while shards join and fail.
 func TestDisconnected(t *testing.T) {
 	s := theSuite(t)
-	cut := func(_ context.Context, w *faultrun.World) error {
-		for _, m := range w.Members(false) {
+	cut := func(_ context.Context, run *faultrun.Run) error {
+		for _, m := range run.Members(false) {
 			m.Proxy.Cut()
 		}
 
 		return nil
 	}
-	restore := func(ctx context.Context, w *faultrun.World) error {
+	restore := func(ctx context.Context, run *faultrun.Run) error {
 		err := wait(ctx, 2500*time.Millisecond)
 
-		for _, m := range w.Members(false) {
+		for _, m := range run.Members(false) {
 			m.Proxy.Restore()
 		}
 
@@ -197,30 +197,30 @@ func TestDisconnected(t *testing.T) {
 	}
 	shardCut := faultrun.Case{
 		Name: "a shard is cut off", WorkDuration: 100 * time.Millisecond, Phases: []faultrun.Phase{faultrun.Join},
-		During: during{faultrun.Join: func(ctx context.Context, w *faultrun.World) error {
-			c := w.Member("c")
+		During: during{faultrun.Join: func(ctx context.Context, run *faultrun.Run) error {
+			c := run.Member("c")
 			c.Proxy.Cut()
 
-			if err := taken(ctx, w, "c"); err != nil {
+			if err := taken(ctx, run, "c"); err != nil {
 				return err
 			}
 
-			if w.AtWork("c") {
+			if run.AtWork("c") {
 				return errors.New("I1: the shard is at work, though its Lease was taken")
 			}
-			w.Expect("c", false)
+			run.Expect("c", false)
 
-			err := w.Await(ctx, "the shard has ended with an error", func() []string {
+			err := run.Await(ctx, "the shard has ended with an error", func() []string {
 				if first := c.Lives()[0]; first.Ended.IsZero() || first.Err == nil {
 					return []string{"it has not"}
 				}
 
 				return nil
 			})
-			if err := errors.Join(err, w.AwaitInPlace(ctx)); err != nil {
+			if err := errors.Join(err, run.AwaitInPlace(ctx)); err != nil {
 				return err
 			}
-			w.Expect("c", true)
+			run.Expect("c", true)
 			c.Proxy.Restore()
 
 			return nil
@@ -242,26 +242,29 @@ func TestFrozen(t *testing.T) {
 	for i := range 3 {
 		rounds = append(rounds, faultrun.Case{
 			Name: fmt.Sprintf("a shard is frozen and woken, %d", i+1), WorkDuration: 300 * time.Millisecond, Phases: []faultrun.Phase{faultrun.Join},
+			Rings: []faultrun.RingSpec{{
+				Name: faultrun.Ring, Namespaces: []string{faultrun.Namespace}, Shards: []string{"a", "b", "c", "d"}, Careless: true,
+			}},
 			After: during{faultrun.Join: freezeAtWork},
 		})
 	}
 	s.run(t, rounds...)
 }
 
-func freezeAtWork(ctx context.Context, w *faultrun.World) error {
+func freezeAtWork(ctx context.Context, run *faultrun.Run) error {
 	const name = "b"
 
-	b := w.Member(name)
-	for _, v := range w.Newest() {
+	b := run.Member(name)
+	for _, v := range run.Newest() {
 		if v.Kind == check.Website && !v.Deleted && v.Shard == name {
-			if err := w.Edit(ctx, v.Name); err != nil {
+			if err := run.Edit(ctx, v.Name); err != nil {
 				return err
 			}
 		}
 	}
 
-	if err := w.Await(ctx, "shard b is at work", func() []string {
-		if w.AtWork(name) {
+	if err := run.Await(ctx, "shard b is at work", func() []string {
+		if run.AtWork(name) {
 			return nil
 		}
 
@@ -276,17 +279,19 @@ func freezeAtWork(ctx context.Context, w *faultrun.World) error {
 
 	from, pid := record.Now(), b.Process().PID()
 	b.Process().MayEnd()
-	w.Expect(name, false)
-	err := errors.Join(taken(ctx, w, name), w.AwaitInPlace(ctx))
+	run.Expect(name, false)
+	err := errors.Join(taken(ctx, run, name), run.AwaitInPlace(ctx))
 	before := len(b.Proxy.Done())
 	err = errors.Join(err, b.Process().Thaw())
-	w.Froze(check.Frozen{PID: pid, From: from, Until: record.Now()})
+	run.Froze(check.Frozen{PID: pid, From: from, Until: record.Now()})
 
 	if err != nil {
 		return err
 	}
 
-	return errors.Join(awaitEnd(b), staleWrites(b.Proxy.Done()[before:]), w.Start(b))
+	err = awaitEnd(b) // it first writes what it was working on
+
+	return errors.Join(err, staleWrites(b.Proxy.Done()[before:]), fencedWrites(b.Proxy.Done()[before:]), run.Start(b))
 }
 
 // awaitEnd waits until a process has ended by itself.
@@ -312,6 +317,15 @@ func awaitEnd(m *faultrun.Member) error {
 }
 
 // staleWrites finds writes of a woken process that got through. Its events may.
+// fencedWrites requires that the fence refused at least one write. The workers of the woken shard write without a look at their Lease.
+func fencedWrites(done []proxy.Done) error {
+	if slices.ContainsFunc(done, func(d proxy.Done) bool { return d.Status == http.StatusForbidden }) {
+		return nil
+	}
+
+	return errors.New("no write of the woken shard was refused")
+}
+
 func staleWrites(done []proxy.Done) error {
 	through := slices.DeleteFunc(done, func(d proxy.Done) bool { return d.Status >= http.StatusBadRequest })
 

@@ -1,4 +1,4 @@
-// Package sweep holds the fault-injection runs, which are tests: make test-faults runs them.
+// Package sweep contains the fault runs as tests; make test-faults runs them.
 //
-// It decides which faults are injected where. Package faultrun executes each run.
+// It decides which faults to inject where. Package faultrun executes each run.
 package sweep

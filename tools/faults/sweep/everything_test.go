@@ -13,17 +13,17 @@ import (
 // first the one and then the other is killed; shards that join, fail and leave in both rings; and one ring that is deleted.
 func TestEverythingAtOnce(t *testing.T) {
 	s := theSuite(t)
-	kill := func(suffix string) func(context.Context, *faultrun.World) error {
-		return func(_ context.Context, w *faultrun.World) error {
+	kill := func(suffix string) func(context.Context, *faultrun.Run) error {
+		return func(_ context.Context, run *faultrun.Run) error {
 			var errs []error
 			for _, name := range []string{faultrun.LeaseMonitor, faultrun.Assigner, faultrun.Rebalancer, faultrun.RingQuery} {
-				errs = append(errs, w.Member(name+suffix).Process().Kill())
+				errs = append(errs, run.Member(name+suffix).Process().Kill())
 			}
 
 			return errors.Join(errs...)
 		}
 	}
-	agree := func(ctx context.Context, w *faultrun.World) error { return w.OwnersAgree(ctx) }
+	agree := func(ctx context.Context, run *faultrun.Run) error { return run.OwnersAgree(ctx) }
 	s.run(t, faultrun.Case{
 		Name: "two rings, several resources and versions, leaders killed", Replicas: 2, Query: true,
 		Rings: []faultrun.RingSpec{
@@ -31,8 +31,8 @@ func TestEverythingAtOnce(t *testing.T) {
 			{Name: "second", Namespaces: []string{"both", "only-second"}, Shards: []string{"e", "f", "g", "h"}, Themes: true},
 		},
 		During: during{faultrun.Join: kill(""), faultrun.Fail: kill("-2")},
-		After: during{faultrun.Begin: agree, faultrun.Join: agree, faultrun.Fail: func(ctx context.Context, w *faultrun.World) error {
-			return errors.Join(agree(ctx, w), w.Overlaps("first", "second"))
+		After: during{faultrun.Begin: agree, faultrun.Join: agree, faultrun.Fail: func(ctx context.Context, run *faultrun.Run) error {
+			return errors.Join(agree(ctx, run), run.Overlaps("first", "second"))
 		}, faultrun.Delete: agree},
 	})
 }

@@ -20,32 +20,32 @@ type moving struct {
 	rounds int
 }
 
-func (m moving) play(ctx context.Context, w *faultrun.World) error {
+func (m moving) play(ctx context.Context, run *faultrun.Run) error {
 	loaded, stop := context.WithCancel(ctx)
 	defer stop()
 
 	users, loaded := errgroup.WithContext(loaded)
-	users.Go(func() error { return w.TouchFleets(loaded, m.ring) })
+	users.Go(func() error { return run.TouchFleets(loaded, m.ring) })
 
-	err := m.around(loaded, w)
+	err := m.around(loaded, run)
 	stop()
 
 	return errors.Join(err, users.Wait())
 }
 
 // around loses each shard in turn, and has it come back.
-func (m moving) around(ctx context.Context, w *faultrun.World) error {
+func (m moving) around(ctx context.Context, run *faultrun.Run) error {
 	for i := range m.rounds {
 		name := m.ring.Shards[i%len(m.ring.Shards)]
-		member := w.Member(name)
+		member := run.Member(name)
 
 		lose := func() error { return member.Process().Stop(soon) }
 		if i%3 == 1 {
 			lose = member.Process().Destroy
 		}
-		w.Expect(name, false)
+		run.Expect(name, false)
 
-		if err := errors.Join(lose(), w.AwaitInPlace(ctx), w.Start(member), w.AwaitInPlace(ctx)); err != nil {
+		if err := errors.Join(lose(), run.AwaitInPlace(ctx), run.Start(member), run.AwaitInPlace(ctx)); err != nil {
 			return fmt.Errorf("round %d, shard %s: %w", i+1, name, err)
 		}
 	}
@@ -68,12 +68,12 @@ func TestFleets(t *testing.T) {
 	s.run(t, faultrun.Case{
 		Name: fmt.Sprintf("%d Fleets while shards go and come back", m.ring.Fleets), Rings: []faultrun.RingSpec{m.ring}, WorkDuration: time.Millisecond,
 		Phases: []faultrun.Phase{faultrun.Join},
-		After: during{faultrun.Join: func(ctx context.Context, w *faultrun.World) error {
-			if err := m.play(ctx, w); err != nil {
+		After: during{faultrun.Join: func(ctx context.Context, run *faultrun.Run) error {
+			if err := m.play(ctx, run); err != nil {
 				return err
 			}
 
-			versions, err := w.Versions()
+			versions, err := run.Versions()
 			if moves := check.Moves(versions); err == nil && moves < least {
 				err = fmt.Errorf("there were %d moves of Fleets, and should be %d", moves, least)
 			}
@@ -98,9 +98,9 @@ func TestFleetsOfPlainShards(t *testing.T) {
 	results := s.run(t, faultrun.Case{
 		Name: "50 Fleets while plain shards go and come back", Rings: []faultrun.RingSpec{m.ring}, WorkDuration: time.Millisecond,
 		Phases: []faultrun.Phase{faultrun.Join}, Uncounted: []string{"I1", "I9"},
-		After: during{faultrun.Join: func(ctx context.Context, w *faultrun.World) error {
-			err := m.play(ctx, w)
-			versions, errOfVersions := w.Versions()
+		After: during{faultrun.Join: func(ctx context.Context, run *faultrun.Run) error {
+			err := m.play(ctx, run)
+			versions, errOfVersions := run.Versions()
 			moves = check.Moves(versions)
 
 			return errors.Join(err, errOfVersions)

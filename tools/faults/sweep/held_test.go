@@ -68,13 +68,13 @@ func (d *drainDuringWork) object() (name, shard string) {
 }
 
 // choose makes the Website the one whose drain is held, if there is none yet, and has its shard work.
-func (d *drainDuringWork) choose(ctx context.Context, w *faultrun.World, name string) {
+func (d *drainDuringWork) choose(ctx context.Context, run *faultrun.Run, name string) {
 	d.mu.Lock()
 
 	chosen := d.name == ""
 	if chosen {
 		d.name = name
-		for _, v := range w.Newest() {
+		for _, v := range run.Newest() {
 			if v.Kind == check.Website && v.Name == name && !v.Deleted {
 				d.shard = v.Shard
 			}
@@ -82,17 +82,17 @@ func (d *drainDuringWork) choose(ctx context.Context, w *faultrun.World, name st
 	}
 	d.mu.Unlock()
 
-	if chosen && w.ClearChecksum(ctx, name) == nil {
+	if chosen && run.ClearChecksum(ctx, name) == nil {
 		_ = d.working.await(ctx, "the shard works", soon) // During says if it did not
 	}
 }
 
-func (d *drainDuringWork) prepare(ctx context.Context, w *faultrun.World) {
-	w.Member(faultrun.Rebalancer).Proxy.Hook(func(write proxy.Write) proxy.Action {
+func (d *drainDuringWork) prepare(ctx context.Context, run *faultrun.Run) {
+	run.Member(faultrun.Rebalancer).Proxy.Hook(func(write proxy.Write) proxy.Action {
 		if value := write.Labels()[v1alpha1.DrainLabel(faultrun.Ring)]; write.Resource != "websites" || value == nil {
 			return proxy.Action{}
 		}
-		d.choose(ctx, w, write.Name)
+		d.choose(ctx, run, write.Name)
 
 		if name, _ := d.object(); name != write.Name {
 			return proxy.Action{}
@@ -105,7 +105,7 @@ func (d *drainDuringWork) prepare(ctx context.Context, w *faultrun.World) {
 		}}
 	})
 
-	for _, m := range w.Members(true) {
+	for _, m := range run.Members(true) {
 		m.Proxy.Hook(func(write proxy.Write) proxy.Action {
 			name, shard := d.object()
 			if write.Resource != "configmaps" || write.Name != name || m.Name != shard || !d.working.give() {
@@ -128,8 +128,8 @@ func TestDrainDuringWork(t *testing.T) {
 	d := &drainDuringWork{working: newEvent(), drained: newEvent(), over: newEvent()}
 	s.run(t, faultrun.Case{
 		Name: "a drain comes in while the second controller works", Phases: []faultrun.Phase{faultrun.Join},
-		Prepare: func(w *faultrun.World) { d.prepare(t.Context(), w) },
-		During: during{faultrun.Join: func(ctx context.Context, _ *faultrun.World) error {
+		Prepare: func(run *faultrun.Run) { d.prepare(t.Context(), run) },
+		During: during{faultrun.Join: func(ctx context.Context, _ *faultrun.Run) error {
 			return d.over.await(ctx, "the drain had come in during work", 3*soon)
 		}},
 	})
@@ -143,8 +143,8 @@ type heldAcknowledgements struct {
 	released *event
 }
 
-func (h *heldAcknowledgements) prepare(ctx context.Context, w *faultrun.World) {
-	for _, m := range w.Members(true) {
+func (h *heldAcknowledgements) prepare(ctx context.Context, run *faultrun.Run) {
+	for _, m := range run.Members(true) {
 		m.Proxy.Hook(func(write proxy.Write) proxy.Action {
 			value, set := write.Labels()[v1alpha1.ShardLabel(faultrun.Ring)]
 			if write.Resource != "websites" || !set || value != nil || !h.hold(m.Name, write.Name) {
@@ -198,17 +198,17 @@ func TestChildrenFollowTheirOwner(t *testing.T) {
 	h := &heldAcknowledgements{first: map[string]string{}, held: map[string]int{}, released: newEvent()}
 	s.run(t, faultrun.Case{
 		Name: "children of objects that are given up and of those that are not yet", Phases: []faultrun.Phase{faultrun.Join},
-		Prepare: func(w *faultrun.World) { h.prepare(t.Context(), w) },
-		After: during{faultrun.Begin: func(ctx context.Context, w *faultrun.World) error {
+		Prepare: func(run *faultrun.Run) { h.prepare(t.Context(), run) },
+		After: during{faultrun.Begin: func(ctx context.Context, run *faultrun.Run) error {
 			var errs []error
 			for i := range more {
-				errs = append(errs, w.Create(ctx, fmt.Sprintf("more-%d", i)))
+				errs = append(errs, run.Create(ctx, fmt.Sprintf("more-%d", i)))
 			}
 
-			return errors.Join(append(errs, w.AwaitInPlace(ctx))...)
+			return errors.Join(append(errs, run.AwaitInPlace(ctx))...)
 		}},
-		During: during{faultrun.Join: func(ctx context.Context, w *faultrun.World) error {
-			err := w.Await(ctx, "what the first one controls has followed", func() []string { return h.followed(w.Newest()) })
+		During: during{faultrun.Join: func(ctx context.Context, run *faultrun.Run) error {
+			err := run.Await(ctx, "what the first one controls has followed", func() []string { return h.followed(run.Newest()) })
 			err = errors.Join(err, wait(ctx, time.Second)) // all that would move has done so by then
 			h.released.give()
 

@@ -35,7 +35,7 @@ type point struct {
 func (p point) String() string { return fmt.Sprintf("%s #%d", p.class, p.ordinal) }
 
 // classify says what a write does: method, resource, and for labels what becomes of them.
-func classify(w *faultrun.World, m *faultrun.Member, write proxy.Write) class {
+func classify(run *faultrun.Run, m *faultrun.Member, write proxy.Write) class {
 	who := m.Name
 	if m.IsShard() {
 		who = shard
@@ -62,7 +62,7 @@ func classify(w *faultrun.World, m *faultrun.Member, write proxy.Write) class {
 	}
 	slices.Sort(changes)
 
-	return class{who: who, phase: w.Phase(), write: strings.Join(append([]string{text}, changes...), " ")}
+	return class{who: who, phase: run.Phase(), write: strings.Join(append([]string{text}, changes...), " ")}
 }
 
 // counter numbers the writes of each class.

@@ -40,11 +40,11 @@ func TestWrites(t *testing.T) {
 
 			var counted counter
 
-			cases = append(cases, faultrun.Case{Name: f.name + " for writes of " + who, Prepare: func(w *faultrun.World) {
-				for _, m := range w.Members(shards) {
+			cases = append(cases, faultrun.Case{Name: f.name + " for writes of " + who, Prepare: func(run *faultrun.Run) {
+				for _, m := range run.Members(shards) {
 					m.Proxy.Hook(func(write proxy.Write) proxy.Action {
 						renewal := shards && write.Resource == "leases"
-						if n := counted.next(classify(w, m, write)).ordinal; !renewal && (n == 1 || n == 3) {
+						if n := counted.next(classify(run, m, write)).ordinal; !renewal && (n == 1 || n == 3) {
 							return f.action
 						}
 
@@ -70,7 +70,7 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-type during = map[faultrun.Phase]func(context.Context, *faultrun.World) error
+type during = map[faultrun.Phase]func(context.Context, *faultrun.Run) error
 
 // TestWatches delays the events of watches by a second, and loses them for longer than it takes to give a shard up.
 func TestWatches(t *testing.T) {
@@ -80,14 +80,14 @@ func TestWatches(t *testing.T) {
 	var cases []faultrun.Case
 
 	for _, who := range everybody {
-		concerned := func(w *faultrun.World) []*faultrun.Member {
+		concerned := func(run *faultrun.Run) []*faultrun.Member {
 			switch who {
 			case "":
-				return w.Members(false)
+				return run.Members(false)
 			case shard:
-				return w.Members(true)
+				return run.Members(true)
 			default:
-				return []*faultrun.Member{w.Member(who)}
+				return []*faultrun.Member{run.Member(who)}
 			}
 		}
 
@@ -96,9 +96,9 @@ func TestWatches(t *testing.T) {
 			name = "every service"
 		}
 
-		set := func(watching proxy.Watching) func(context.Context, *faultrun.World) error {
-			return func(_ context.Context, w *faultrun.World) error {
-				for _, m := range concerned(w) {
+		set := func(watching proxy.Watching) func(context.Context, *faultrun.Run) error {
+			return func(_ context.Context, run *faultrun.Run) error {
+				for _, m := range concerned(run) {
 					m.Proxy.Watches(watching)
 				}
 
@@ -108,14 +108,14 @@ func TestWatches(t *testing.T) {
 
 		cases = append(cases, faultrun.Case{
 			Name:    "events come a second late to " + name,
-			Prepare: func(w *faultrun.World) { _ = set(proxy.Watching{Delay: time.Second})(nil, w) },
+			Prepare: func(run *faultrun.Run) { _ = set(proxy.Watching{Delay: time.Second})(nil, run) },
 		})
-		again := func(ctx context.Context, w *faultrun.World) error {
+		again := func(ctx context.Context, run *faultrun.Run) error {
 			if err := wait(ctx, 2500*time.Millisecond); err != nil {
 				return err
 			}
 
-			for _, m := range concerned(w) {
+			for _, m := range concerned(run) {
 				m.Proxy.Watches(proxy.Watching{})
 				m.Proxy.CloseWatches()
 			}

@@ -24,10 +24,10 @@ func (s *suite) countWrites(t *testing.T) *counter {
 
 	var c counter
 
-	results := s.run(t, faultrun.Case{Name: "no fault, writes are counted", Prepare: func(w *faultrun.World) {
-		for _, m := range append(w.Members(false), w.Members(true)...) {
+	results := s.run(t, faultrun.Case{Name: "no fault, writes are counted", Prepare: func(run *faultrun.Run) {
+		for _, m := range append(run.Members(false), run.Members(true)...) {
 			m.Proxy.Hook(func(write proxy.Write) proxy.Action {
-				c.next(classify(w, m, write))
+				c.next(classify(run, m, write))
 				return proxy.Action{}
 			})
 		}
@@ -136,10 +136,10 @@ func (k *killing) asCase() faultrun.Case {
 	return faultrun.Case{
 		Name:   k.String(),
 		Phases: phases[k.phase],
-		Prepare: func(w *faultrun.World) {
-			for _, m := range append(w.Members(false), w.Members(true)...) {
+		Prepare: func(run *faultrun.Run) {
+			for _, m := range append(run.Members(false), run.Members(true)...) {
 				m.Proxy.Hook(func(write proxy.Write) proxy.Action {
-					if of := classify(w, m, write); of != k.class || counted.next(of) != k.point {
+					if of := classify(run, m, write); of != k.class || counted.next(of) != k.point {
 						return proxy.Action{}
 					}
 					k.reached.Store(true)

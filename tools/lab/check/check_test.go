@@ -161,7 +161,7 @@ func TestExcess(t *testing.T) {
 
 	found := check.Check(made(ship(4, "one", "a"), ship(5, "two", "a"), ship(6, "three", "a")))
 	require.Len(t, found, 1)
-	require.Contains(t, found[0].String(), "I9: 3 Ships of Fleet f were made, which shall have 2; three, in version 6, is the first one in excess")
+	require.Contains(t, found[0].String(), "I9: 3 Ships of Fleet f were created, but its spec demands 2; the first excess Ship is three, in version 6")
 }
 
 func TestExcessOfAll(t *testing.T) {
@@ -189,13 +189,13 @@ func TestFinal(t *testing.T) {
 	require.Empty(t, check.Final(good))
 
 	for want, change := range map[string]func(*check.State){
-		"not available":                            func(s *check.State) { s.Available = []string{"b"} },
-		"still to be given up":                     func(s *check.State) { s.Versions[0].Draining = true },
-		"is at b, its owner at a":                  func(s *check.State) { s.Versions[1].Shard = "b" },
-		"has no ConfigMap":                         func(s *check.State) { s.Versions = s.Versions[:1] },
-		"does not say that the work on it is done": func(s *check.State) { s.Versions[0].Complete = false },
-		"the ring is not Ready: alas":              func(s *check.State) { s.Ring = []string{"the ring is not Ready: alas"} },
-		`at shard "", which is not av`:             func(s *check.State) { s.Versions[1].Shard = "" },
+		"not available":                               func(s *check.State) { s.Available = []string{"b"} },
+		"still draining":                              func(s *check.State) { s.Versions[0].Draining = true },
+		"is at b, its owner at a":                     func(s *check.State) { s.Versions[1].Shard = "b" },
+		"has no ConfigMap":                            func(s *check.State) { s.Versions = s.Versions[:1] },
+		"does not report that the work on it is done": func(s *check.State) { s.Versions[0].Complete = false },
+		"the ring is not Ready: alas":                 func(s *check.State) { s.Ring = []string{"the ring is not Ready: alas"} },
+		`at shard "", which is not av`:                func(s *check.State) { s.Versions[1].Shard = "" },
 	} {
 		bad := good
 		bad.Versions = append([]check.Version{}, good.Versions...)
@@ -212,7 +212,7 @@ func TestFinalFleet(t *testing.T) {
 	require.Empty(t, check.Final(check.State{Versions: []check.Version{done, ship(2, "one", "a"), ship(3, "two", "a")}, Available: []string{"a"}}))
 	found := check.Final(check.State{Versions: []check.Version{done, ship(2, "one", "a")}, Available: []string{"a"}})
 	require.Len(t, found, 1)
-	require.Equal(t, "Fleet f has 1 Ships, and shall have 2", found[0].Text)
+	require.Equal(t, "Fleet f has 1 Ships, not 2", found[0].Text)
 }
 
 func TestMoves(t *testing.T) {

@@ -32,9 +32,9 @@ func made(versions []Version) (fleets map[string]Version, ships map[string]map[s
 func Excess(versions []Version) (excess, missing int) {
 	fleets, ships := made(versions)
 	for uid := range fleets {
-		made, shall := len(ships[uid]), fleets[uid].Replicas
-		excess += max(made-shall, 0)
-		missing += max(shall-made, 0)
+		got, want := len(ships[uid]), fleets[uid].Replicas
+		excess += max(got-want, 0)
+		missing += max(want-got, 0)
 	}
 
 	return excess, missing
@@ -56,7 +56,7 @@ func (r Run) excess() []Violation {
 		first := all[fleet.Replicas]
 		found = append(found, Violation{
 			Invariant: "I9",
-			Text: fmt.Sprintf("%d Ships of Fleet %s were made, which shall have %d; %s, in version %d, is the first one in excess",
+			Text: fmt.Sprintf("%d Ships of Fleet %s were created, but its spec demands %d; the first excess Ship is %s, in version %d",
 				len(made), fleet.Name, fleet.Replicas, first.Name, first.Number),
 			Excerpt: r.excerpt(first.At, first.At, append(slices.Collect(maps.Keys(made)), uid), nil),
 		})

@@ -39,7 +39,7 @@ func Final(s State) []Violation {
 		}
 
 		if v.Draining {
-			problems = append(problems, name+" is still to be given up")
+			problems = append(problems, name+" is still draining")
 		}
 
 		if owner, exists := mains[v.Owner]; exists {
@@ -51,15 +51,15 @@ func Final(s State) []Violation {
 	}
 
 	for _, uid := range slices.Sorted(maps.Keys(mains)) {
-		switch has, shall := children[uid], mains[uid].Replicas; {
-		case mains[uid].Kind == Fleet && has != shall:
-			problems = append(problems, fmt.Sprintf("Fleet %s has %d Ships, and shall have %d", mains[uid].Name, has, shall))
-		case mains[uid].Kind != Fleet && has == 0:
+		switch got, want := children[uid], mains[uid].Replicas; {
+		case mains[uid].Kind == Fleet && got != want:
+			problems = append(problems, fmt.Sprintf("Fleet %s has %d Ships, not %d", mains[uid].Name, got, want))
+		case mains[uid].Kind != Fleet && got == 0:
 			problems = append(problems, mains[uid].Kind+" "+mains[uid].Name+" has no ConfigMap")
 		}
 
 		if !mains[uid].Complete {
-			problems = append(problems, mains[uid].Kind+" "+mains[uid].Name+" does not say that the work on it is done")
+			problems = append(problems, mains[uid].Kind+" "+mains[uid].Name+" does not report that the work on it is done")
 		}
 	}
 

@@ -32,7 +32,7 @@ func TestProblems(t *testing.T) {
 		},
 		"draining": {
 			[]check.Version{change(site, func(v *check.Version) { v.Draining = true }), page},
-			[]string{"Website x is still to be given up"},
+			[]string{"Website x is still draining"},
 		},
 		"apart": {
 			[]check.Version{site, change(page, func(v *check.Version) { v.Shard = "b" })},
@@ -40,7 +40,7 @@ func TestProblems(t *testing.T) {
 		},
 		"not done": {
 			[]check.Version{change(site, func(v *check.Version) { v.Complete = false }), page},
-			[]string{"Website x does not say that the work on it is done"},
+			[]string{"Website x does not report that the work on it is done"},
 		},
 		"no child":              {[]check.Version{site}, []string{"Website x has no ConfigMap"}},
 		"the child comes first": {objects: []check.Version{page, site}},

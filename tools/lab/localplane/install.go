@@ -5,13 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/discovery"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
 // fieldOwner is the field manager of Install.
@@ -40,10 +46,14 @@ func (p *Plane) Install(ctx context.Context, paths ...string) error {
 		objects = append(objects, found...)
 	}
 
+	if err := allowLocalURLs(objects); err != nil {
+		return err
+	}
+
 	for _, kind := range installed {
 		for _, o := range objects {
 			if o.GetKind() == kind {
-				if err := p.apply(ctx, adapted(o)); err != nil {
+				if err := p.apply(ctx, o); err != nil {
 					return err
 				}
 			}
@@ -56,28 +66,80 @@ func (p *Plane) Install(ctx context.Context, paths ...string) error {
 		}
 	}
 
-	return p.Aggregate(ctx)
-}
-
-// adapted returns the object as this control plane needs it. There is no network of Services, so the policy of the assigner must allow URLs of
-// this machine.
-func adapted(o *unstructured.Unstructured) *unstructured.Unstructured {
-	if o.GetKind() != "ValidatingAdmissionPolicy" || o.GetName() != "assigner.sharding.timebertt.dev" {
-		return o
+	if err := p.Aggregate(ctx); err != nil {
+		return err
 	}
 
-	o = o.DeepCopy()
-	variables, _, _ := unstructured.NestedSlice(o.Object, "spec", "variables")
+	return p.waitPolicies(ctx)
+}
 
-	for _, v := range variables {
-		if v, ok := v.(map[string]any); ok && v["name"] == "urls" {
-			v["expression"] = "['https://127.0.0.1:', 'https://localhost:']"
+// waitPolicies waits until the API server can evaluate policies with parameters. Until it has listed these, it refuses writes.
+func (p *Plane) waitPolicies(ctx context.Context) error {
+	lease := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "probe", Labels: map[string]string{v1alpha1.LabelClusterRing: "probe"}},
+		Spec:       coordinationv1.LeaseSpec{LeaseDurationSeconds: new(int32(1))},
+	}
+
+	var last error
+
+	err := wait.PollUntilContextTimeout(ctx, pollInterval, startTimeout, true, func(ctx context.Context) (bool, error) {
+		last = p.Client.Create(ctx, lease.DeepCopy(), client.DryRunAll)
+		return last == nil || !strings.Contains(last.Error(), "failed to configure"), nil
+	})
+	if err != nil {
+		return fmt.Errorf("wait until the API server can evaluate admission policies: %w", errors.Join(err, last))
+	}
+
+	return nil
+}
+
+// allowLocalURLs changes the admission policies of webhook configurations: they allow the assigner only the URLs in their variable urls, which
+// must contain the addresses of this machine, because it has no network of Services. It finds the policies by what they match, not by name.
+func allowLocalURLs(objects []*unstructured.Unstructured) error {
+	const variable, local = "urls", "['https://127.0.0.1:', 'https://localhost:']"
+
+	var unchanged []string
+
+	for _, o := range objects {
+		if o.GetKind() != "ValidatingAdmissionPolicy" {
+			continue
+		}
+
+		policy := &admissionregistrationv1.ValidatingAdmissionPolicy{}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, policy); err != nil {
+			return fmt.Errorf("read ValidatingAdmissionPolicy %s: %w", o.GetName(), err)
+		}
+
+		variables := policy.Spec.Variables
+
+		i := slices.IndexFunc(variables, func(v admissionregistrationv1.Variable) bool { return v.Name == variable })
+		switch {
+		case !matchesWebhooks(policy):
+		case i < 0:
+			unchanged = append(unchanged, policy.Name)
+		default:
+			list, _, _ := unstructured.NestedSlice(o.Object, "spec", "variables")
+			list[i] = map[string]any{"name": variable, "expression": local}
+
+			return unstructured.SetNestedSlice(o.Object, list, "spec", "variables") //nolint:wrapcheck // cannot fail: spec is a map
 		}
 	}
 
-	_ = unstructured.SetNestedSlice(o.Object, variables, "spec", "variables")
+	if unchanged == nil {
+		return nil // nothing restricts webhooks
+	}
 
-	return o
+	return fmt.Errorf("no ValidatingAdmissionPolicy of webhook configurations (%s) has the variable %s, which must contain the URLs of this machine: "+
+		"adapt tools/lab/localplane to the new name of the variable", strings.Join(unchanged, ", "), variable)
+}
+
+// matchesWebhooks reports whether the policy matches the configurations of mutating webhooks.
+func matchesWebhooks(policy *admissionregistrationv1.ValidatingAdmissionPolicy) bool {
+	constraints := policy.Spec.MatchConstraints
+
+	return constraints != nil && slices.ContainsFunc(constraints.ResourceRules, func(r admissionregistrationv1.NamedRuleWithOperations) bool {
+		return slices.Contains(r.Resources, "mutatingwebhookconfigurations")
+	})
 }
 
 func (p *Plane) apply(ctx context.Context, o *unstructured.Unstructured) error {
@@ -127,17 +189,8 @@ func (p *Plane) waitServed(ctx context.Context, objects []*unstructured.Unstruct
 
 func serves(ctx context.Context, finder *discovery.DiscoveryClient, gv, plural string) bool {
 	list, err := finder.ServerResourcesForGroupVersionWithContext(ctx, gv)
-	if err != nil {
-		return false
-	}
 
-	for i := range list.APIResources {
-		if list.APIResources[i].Name == plural {
-			return true
-		}
-	}
-
-	return false
+	return err == nil && slices.ContainsFunc(list.APIResources, func(r metav1.APIResource) bool { return r.Name == plural })
 }
 
 // crdProblem returns the conditions of the definition, which report problems such as names in use.
@@ -150,10 +203,7 @@ func (p *Plane) crdProblem(ctx context.Context, name string) error {
 		return fmt.Errorf("get CustomResourceDefinition %s: %w", name, err)
 	}
 
-	conditions, _, err := unstructured.NestedSlice(u.Object, "status", "conditions")
-	if err != nil {
-		return fmt.Errorf("read conditions of CustomResourceDefinition %s: %w", name, err)
-	}
+	conditions, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
 
-	return fmt.Errorf("conditions of CustomResourceDefinition %s: %v", name, slices.Clip(conditions))
+	return fmt.Errorf("conditions of CustomResourceDefinition %s: %v", name, conditions)
 }

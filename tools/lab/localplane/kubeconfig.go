@@ -61,22 +61,38 @@ func (p *Plane) PodKubeconfig(ctx context.Context, namespace, account, name stri
 
 // tokenKubeconfig writes a kubeconfig with a new token of an existing service account. Unless pod is nil, the token is bound to it.
 func (p *Plane) tokenKubeconfig(ctx context.Context, namespace, name string, pod *corev1.Pod) (string, error) {
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
-		ExpirationSeconds: ptr.To(int64(tokenLifetime / time.Second)),
-	}}
+	var spec authenticationv1.TokenRequestSpec
+
 	path := p.path("kubeconfig", namespace+"."+name+".yaml")
 
 	if pod != nil {
-		request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}
+		spec.BoundObjectRef = &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}
 		path = p.path("kubeconfig", namespace+"."+name+"."+pod.Name+".yaml")
 	}
 
+	token, err := p.token(ctx, namespace, name, spec)
+	if err != nil {
+		return "", err
+	}
+
+	return path, WriteKubeconfig(path, p.Config, token, namespace)
+}
+
+// Token returns a new token of an existing service account that only the given audience accepts.
+func (p *Plane) Token(ctx context.Context, namespace, name, audience string) (string, error) {
+	return p.token(ctx, namespace, name, authenticationv1.TokenRequestSpec{Audiences: []string{audience}})
+}
+
+func (p *Plane) token(ctx context.Context, namespace, name string, spec authenticationv1.TokenRequestSpec) (string, error) {
+	spec.ExpirationSeconds = ptr.To(int64(tokenLifetime / time.Second))
+	request := &authenticationv1.TokenRequest{Spec: spec}
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+
 	if err := p.Client.SubResource("token").Create(ctx, account, request); err != nil {
 		return "", fmt.Errorf("get a token of service account %s/%s: %w", namespace, name, err)
 	}
 
-	return path, WriteKubeconfig(path, p.Config, request.Status.Token, namespace)
+	return request.Status.Token, nil
 }
 
 // WriteKubeconfig writes a kubeconfig to path with the API server of the configuration, the token, and a default namespace, which may be empty.

@@ -1,12 +1,10 @@
 package localplane
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -113,96 +111,4 @@ func processesNaming(dir string) ([]int, error) {
 	}
 
 	return pids, nil
-}
-
-// namesPath reports whether args contain dir as a whole path: /tmp/a, /tmp/a/b, --x=/tmp/a, but not /tmp/ab.
-func namesPath(args, dir string) bool {
-	for rest := args; ; {
-		_, after, found := strings.Cut(rest, dir)
-		if !found {
-			return false
-		}
-
-		if after == "" || strings.ContainsAny(after[:1], "/ ,:\x00") {
-			return true
-		}
-
-		rest = after
-	}
-}
-
-// processInfo describes a process.
-type processInfo struct {
-	parent, uid int
-	args        string
-}
-
-// listProcesses reads /proc, or runs ps if /proc does not exist.
-func listProcesses() (map[int]processInfo, error) {
-	if _, err := os.Stat("/proc/self/cmdline"); err == nil {
-		return readProc()
-	}
-
-	out, err := exec.Command("ps", "-axo", "pid=,ppid=,uid=,args=").Output()
-	if err != nil {
-		return nil, fmt.Errorf("list processes: %w", err)
-	}
-
-	all := map[int]processInfo{}
-
-	for line := range strings.Lines(string(out)) {
-		var pid, parent, uid int
-		if _, err := fmt.Sscan(line, &pid, &parent, &uid); err != nil {
-			continue
-		}
-
-		all[pid] = processInfo{parent: parent, uid: uid, args: strings.TrimSpace(line)}
-	}
-
-	return all, nil
-}
-
-func readProc() (map[int]processInfo, error) {
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return nil, fmt.Errorf("list processes: %w", err)
-	}
-
-	all := map[int]processInfo{}
-
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-
-		args, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
-		if err != nil {
-			continue // it has ended meanwhile
-		}
-
-		status, err := os.ReadFile(filepath.Join("/proc", e.Name(), "status"))
-		if err != nil {
-			continue // it has ended meanwhile
-		}
-
-		all[pid] = processInfo{parent: statusNumber(status, "PPid:"), uid: statusNumber(status, "Uid:"), args: string(args)}
-	}
-
-	return all, nil
-}
-
-// statusNumber returns the first number of a line of /proc/<pid>/status, and -1 if there is none.
-func statusNumber(status []byte, key string) int {
-	for line := range bytes.Lines(status) {
-		if rest, ok := bytes.CutPrefix(line, []byte(key)); ok {
-			if fields := bytes.Fields(rest); len(fields) > 0 {
-				if n, err := strconv.Atoi(string(fields[0])); err == nil {
-					return n
-				}
-			}
-		}
-	}
-
-	return -1
 }

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
@@ -51,8 +52,21 @@ func newPolicies(t *testing.T) *policies {
 	p.ring.Spec.ShardNamespaces = []string{p.shards}
 	p.create(p.ring)
 	p.t.Cleanup(func() { require.NoError(t, p.Client.Delete(context.WithoutCancel(t.Context()), p.ring)) })
+	p.describe(map[string]string{"namespaces." + p.ring.Name: p.shards})
 
 	return p
+}
+
+// describe tells the policy about Leases about rings, on behalf of the lease monitor.
+func (p *policies) describe(data map[string]string) {
+	p.t.Helper()
+
+	parameter := &v1alpha1.PolicyParameter{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ShardsParameter}}
+	_, err := controllerutil.CreateOrUpdate(p.t.Context(), p.Client, parameter, func() error {
+		parameter.Data = data
+		return nil
+	})
+	require.NoError(p.t, err)
 }
 
 func (p *policies) create(o client.Object) {
@@ -163,6 +177,9 @@ func TestOnlyPodsWithTheNameOfAShardWriteItsLease(t *testing.T) {
 	require.NoError(t, patching(t, pod, own, `{"spec":{"holderIdentity":"","leaseDurationSeconds":1}}`)())
 	require.NoError(t, patching(t, pod, own, `{"metadata":{"annotations":{"`+v1alpha1.AnnotationHoldOff+`":"2s"}}}`)())
 
+	require.NoError(t, patching(t, pod, own, `{"metadata":{"annotations":{"`+v1alpha1.AnnotationPod+`":"a"}}}`)())
+	p.refused(patching(t, pod, own, `{"metadata":{"annotations":{"`+v1alpha1.AnnotationPod+`":"b"}}}`), "must name the Pod that writes it, which is a")
+
 	// Another Pod may neither renew nor release it, nor take it out of the ring.
 	other := p.as(p.shards, "default", "b")
 	for _, patch := range []string{
@@ -180,8 +197,7 @@ func TestOnlyPodsWithTheNameOfAShardWriteItsLease(t *testing.T) {
 	require.NoError(t, creating(t, p.Client, p.lease(p.tenant, "a"))())
 
 	// Shards without bound tokens need the word of the ring's administrator.
-	require.NoError(t, p.Client.Patch(t.Context(), p.ring.DeepCopy(),
-		client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+v1alpha1.AnnotationUnboundShards+`":"true"}}}`))))
+	p.describe(map[string]string{"namespaces." + p.ring.Name: p.shards, "unbound." + p.ring.Name: "true"})
 	require.Eventually(t, func() bool { return creating(t, p.as(p.shards, "default", ""), p.lease(p.shards, "b"))() == nil }, soon, tick)
 	p.refused(creating(t, tenant, p.lease(p.tenant, "a")), "spec.shardNamespaces of the ring does not list it")
 }

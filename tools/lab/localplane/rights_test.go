@@ -20,9 +20,11 @@ func TestRights(t *testing.T) {
 			"list leases.coordination.k8s.io": true, "delete leases.coordination.k8s.io": true, "update leases.coordination.k8s.io": true,
 			"create leases.coordination.k8s.io": false, "create leases.coordination.k8s.io sharding-system/leasemonitor": true,
 			"patch clusterrings.sharding.timebertt.dev/status": true, "patch clusterrings.sharding.timebertt.dev": false,
+			"create policyparameters.sharding.timebertt.dev": true, "delete policyparameters.sharding.timebertt.dev": true, "list configmaps": false,
 			"create events": true, "create events.events.k8s.io": true, "list secrets": false, "list things.example.com": false,
 		},
 		"assigner": {
+			"watch policyparameters.sharding.timebertt.dev": true, "update policyparameters.sharding.timebertt.dev": false,
 			"watch leases.coordination.k8s.io": true, "update leases.coordination.k8s.io": false,
 			"update leases.coordination.k8s.io sharding-system/assigner": true, "update leases.coordination.k8s.io sharding-system/rebalancer": false,
 			"delete mutatingwebhookconfigurations.admissionregistration.k8s.io": true, "create mutatingwebhookconfigurations.admissionregistration.k8s.io": true,

@@ -94,7 +94,7 @@ func startShared() (*Plane, error) {
 	}
 
 	if err := p.Install(context.Background(), "deploy/base"); err != nil {
-		_ = p.Stop() // the first error tells more
+		_ = p.Stop() // the first error is the cause
 		return nil, err
 	}
 

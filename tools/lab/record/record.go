@@ -134,11 +134,8 @@ func (r *Recorder) fail(err error) {
 
 // add keeps a version if it differs from the previous one.
 func (r *Recorder) add(kind string, o *unstructured.Unstructured, deleted bool) {
-	v := check.Version{
-		Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: string(o.GetUID()), At: Now(), Deleted: deleted,
-		Shard: o.GetLabels()[v1alpha1.ShardLabel(r.options.Ring)],
-	}
-	_, v.Draining = o.GetLabels()[v1alpha1.DrainLabel(r.options.Ring)]
+	v := Labelled(r.options.Ring, kind, o)
+	v.At, v.Deleted = Now(), deleted
 
 	number, err := strconv.ParseUint(o.GetResourceVersion(), 10, 64)
 	if err != nil {
@@ -147,10 +144,6 @@ func (r *Recorder) add(kind string, o *unstructured.Unstructured, deleted bool) 
 	}
 
 	v.Number = number
-	if owner := metav1.GetControllerOfNoCopy(o); owner != nil {
-		v.Owner = string(owner.UID)
-	}
-
 	if kind == check.Lease {
 		v.Holder, _, _ = unstructured.NestedString(o.Object, "spec", "holderIdentity")
 		seconds, _, _ := unstructured.NestedInt64(o.Object, "spec", "leaseDurationSeconds")
@@ -177,6 +170,20 @@ func (r *Recorder) add(kind string, o *unstructured.Unstructured, deleted bool) 
 	if before != v {
 		r.versions = append(r.versions, v)
 	}
+}
+
+// Labelled returns the version of an object of a ring with the fields that metadata contains.
+func Labelled(ring, kind string, o metav1.Object) check.Version {
+	v := check.Version{
+		Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: string(o.GetUID()), Shard: o.GetLabels()[v1alpha1.ShardLabel(ring)],
+	}
+	_, v.Draining = o.GetLabels()[v1alpha1.DrainLabel(ring)]
+
+	if owner := metav1.GetControllerOfNoCopy(o); owner != nil {
+		v.Owner = string(owner.UID)
+	}
+
+	return v
 }
 
 // complete reports whether the condition Ready is true for the current generation.

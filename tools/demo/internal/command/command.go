@@ -41,8 +41,11 @@ func New(registry state.Registry) *cobra.Command {
 	return root
 }
 
-// common holds the flags of the commands that start a system.
+// common is what all commands have that start a system.
 type common struct {
+	registry state.Registry
+	console  *report.Console
+
 	binDir, assets, stateDir string
 }
 
@@ -88,6 +91,6 @@ func (c *common) prepare(ctx context.Context, others ...string) error {
 	return nil
 }
 
-func (c *common) options(stateDir string, console *report.Console) localsystem.Options {
-	return localsystem.Options{BinDir: c.binDir, Assets: c.assets, StateDir: stateDir, Console: console}
+func (c *common) options(stateDir string) localsystem.Options {
+	return localsystem.Options{BinDir: c.binDir, Assets: c.assets, StateDir: stateDir, Console: c.console}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/clusterring/clusterring/tools/demo/internal/command"
 	"github.com/clusterring/clusterring/tools/demo/internal/state"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
+	"github.com/clusterring/clusterring/tools/lab/output"
 )
 
 const (
@@ -107,14 +108,14 @@ func printed(tool, program string) (string, error) {
 }
 
 // demo returns a command that was not started yet, and its output.
-func (d *desk) demo(args ...string) (*exec.Cmd, *output) {
+func (d *desk) demo(args ...string) (*exec.Cmd, *output.Buffer) {
 	if args[0] != "down" && args[0] != "env" {
 		args = append(args, "--bin-dir="+d.bin, "--assets="+d.assets)
 	}
 
 	cmd := exec.Command(filepath.Join(d.bin, "demo"), args...)
 	cmd.Env = append(os.Environ(), "HOME="+d.home, "XDG_CACHE_HOME="+d.home, "TMPDIR="+d.temp)
-	out := &output{}
+	out := &output.Buffer{}
 	cmd.Stdout, cmd.Stderr = out, out
 
 	return cmd, out
@@ -123,7 +124,7 @@ func (d *desk) demo(args ...string) (*exec.Cmd, *output) {
 // running is a demo run.
 type running struct {
 	*exec.Cmd
-	out   *output
+	out   *output.Buffer
 	ended chan error
 }
 
@@ -205,26 +206,6 @@ func (d *desk) requireNothingLeft() {
 	require.NoError(d, err)
 	require.Empty(d, entries)
 	require.Contains(d, d.down(), "No demo is running, and none has left anything behind.")
-}
-
-// output is what a process writes while the test reads it.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-
-	return o.text.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-
-	return o.text.String()
 }
 
 func TestUpAndDown(t *testing.T) {

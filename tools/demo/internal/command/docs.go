@@ -2,14 +2,15 @@ package command
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/page"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	"github.com/clusterring/clusterring/tools/demo/internal/state"
@@ -19,7 +20,7 @@ import (
 const pageTimeout = 10 * time.Minute
 
 func newDocs(registry state.Registry) *cobra.Command {
-	s := &server{registry: registry}
+	s := &server{common{registry: registry}}
 	c := &cobra.Command{
 		Use:   "docs PAGE",
 		Short: "Run the commands of a documentation page and record their output",
@@ -43,8 +44,12 @@ is stopped. If a command cannot run, the page does not change.`,
 				return fmt.Errorf("%s: %w", args[0], err)
 			}
 
-			return s.run(c.Context(), state.Run, func(ctx context.Context, stateDir string, how *usage) error {
-				return s.update(ctx, document{args[0], p}, how.shell(stateDir))
+			return s.run(c.Context(), state.Run, func(ctx context.Context, sys *localsystem.System) error {
+				if err := s.update(ctx, sys, p, args[0]); err != nil {
+					return fmt.Errorf("%s: %w", args[0], err)
+				}
+
+				return nil
 			})
 		},
 	}
@@ -53,66 +58,43 @@ is stopped. If a command cannot run, the page does not change.`,
 	return c
 }
 
-// document is a page and its file.
-type document struct {
-	file string
-	page *page.Page
-}
-
-// shell holds the directory and the environment of a shell for the running system.
-type shell struct {
-	dir string
-	env []string
-}
-
-// shell returns the shell that runs the commands of a page. Its environment consists of the variables of demo env, PATH, and the
-// variables by which programs find their files.
-func (h *usage) shell(stateDir string) shell {
-	env := []string{
-		"PATH=" + strings.Join(append(h.Path, os.Getenv("PATH")), string(os.PathListSeparator)),
-		"HOME=" + stateDir, "LC_ALL=C.UTF-8", "TZ=UTC",
-	}
-	for _, v := range h.Variables {
-		env = append(env, v.Name+"="+v.Value)
-	}
-
-	return shell{filepath.Join(stateDir, "page"), env}
-}
-
-// update runs the commands of a page and writes the page.
-func (s *server) update(ctx context.Context, d document, in shell) (err error) {
+// update runs the commands of a page in a shell with the variables of demo env, and writes the page to its file.
+func (s *server) update(ctx context.Context, sys *localsystem.System, p *page.Page, file string) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
 	defer cancel()
 
-	if err := os.Mkdir(in.dir, 0o700); err != nil {
+	dir := filepath.Join(sys.StateDir, "page")
+	if err := os.Mkdir(dir, 0o700); err != nil {
 		return fmt.Errorf("create a directory for the shell: %w", err)
 	}
 
-	sh, err := page.NewShell(in.dir, in.env)
+	sh, err := page.NewShell(dir, []string{"PATH=" + os.Getenv("PATH"), "HOME=" + sys.StateDir, "LC_ALL=C.UTF-8", "TZ=UTC"})
 	if err != nil {
-		return fmt.Errorf("run %s: %w", d.file, err)
-	}
-	s.console.Progress("running the commands of %s", d.file)
-
-	changed, err := d.page.Update(ctx, sh)
-	if closing := sh.Close(); err == nil {
-		err = closing
+		return err
 	}
 
+	defer func() { err = errors.Join(err, sh.Close()) }()
+
+	if _, err := sh.Run(ctx, exports(sys)); err != nil {
+		return err
+	}
+	s.console.Progress("running the commands of %s", file)
+
+	changed, err := p.Update(ctx, sh)
 	if err != nil {
-		return fmt.Errorf("%s: %w", d.file, err)
+		return err
 	}
 
 	for _, c := range changed {
-		s.console.Note("%s:%d: the output changed: $ %s", d.file, c.Line, c.Text)
+		s.console.Note("%s:%d: the output changed: $ %s", file, c.Line, c.Text)
 	}
-	s.console.OK("%s: %d commands ran, the output of %d changed", d.file, len(d.page.Commands()), len(changed))
+	s.console.OK("%s: %d commands ran, the output of %d changed", file, len(p.Commands), len(changed))
 
 	if len(changed) == 0 {
 		return nil
 	}
 
-	if err := os.WriteFile(d.file, []byte(d.page.String()), 0o644); err != nil { //nolint:gosec // world-readable
+	if err := os.WriteFile(file, []byte(p.String()), 0o644); err != nil { //nolint:gosec // world-readable
 		return fmt.Errorf("write the page: %w", err)
 	}
 

@@ -51,7 +51,7 @@ func TestQueries(t *testing.T) {
 	sh := &terminal{T: t, Shell: d.shell()}
 
 	sh.run(`kubectl create serviceaccount grpcurl`)
-	sh.run(`TOKEN=$(kubectl create token grpcurl)`)
+	sh.run(`TOKEN=$(kubectl create token grpcurl --audience ringquery)`)
 	t.Run("grpcurl/plaintext", func(t *testing.T) { (&terminal{t, sh.Shell}).askEverything(`-plaintext`, `$RINGQUERY`) })
 	t.Run("grpcurl/TLS", func(t *testing.T) {
 		sh := &terminal{t, sh.Shell}
@@ -160,7 +160,7 @@ func requireEverything(t *testing.T, p *page.Page) {
 	t.Helper()
 
 	var commands []string
-	for _, c := range p.Commands() {
+	for _, c := range p.Commands {
 		commands = append(commands, c.Text)
 	}
 
@@ -173,7 +173,7 @@ func requireEverything(t *testing.T, p *page.Page) {
 		wanted = append(wanted, "kubectl ring "+name+" ")
 	}
 
-	for _, want := range append(wanted, "grpcurl -plaintext ", "grpcurl -cacert ", "authorization: Bearer $TOKEN", "--ca-file", "--token") {
+	for _, want := range append(wanted, "grpcurl -plaintext ", "grpcurl -cacert ", "authorization: Bearer $TOKEN", "--ca-file", "--service-account") {
 		require.True(t, slices.ContainsFunc(commands, func(c string) bool { return strings.Contains(c, want) }), "the page has no command with %q", want)
 	}
 }

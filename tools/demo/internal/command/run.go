@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -27,13 +29,10 @@ type runner struct {
 	common
 	story scenario.Options
 	keep  bool
-
-	registry state.Registry
-	console  *report.Console
 }
 
 func newRun(registry state.Registry) *cobra.Command {
-	r := &runner{registry: registry}
+	r := &runner{common: common{registry: registry}}
 	c := &cobra.Command{
 		Use:   "run",
 		Short: "Demonstrate and verify each guarantee, and leave nothing behind",
@@ -104,49 +103,39 @@ func (r *runner) run(ctx context.Context) error {
 
 // tell runs the system and the story. It returns the row of each step, and the suspects and the error of the step that failed.
 func (r *runner) tell(ctx context.Context, stateDir string) (rows []report.Row, suspects []string, err error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-
 	r.console.Heading("The system starts (state in %s)", stateDir)
 
-	start := report.Row{Step: "the system starts"}
-	begin := time.Now()
+	start, begin := report.Row{Step: "the system starts"}, time.Now()
 
-	s, err := localsystem.Start(ctx, r.options(stateDir, r.console))
-	if s != nil {
-		defer func() {
-			cancel(nil) // stop watching before the system stops
-			r.console.Progress("stopping everything")
+	err = localsystem.Run(ctx, r.options(stateDir), func(ctx context.Context, sys *localsystem.System) error {
+		start.Took = time.Since(begin)
+		start.Checked = []string{"control plane, manifests, and 6 service processes, each with only its own permissions"}
 
-			err = errors.Join(err, s.Stop())
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+
+		go func() {
+			select {
+			case died := <-sys.Died():
+				cancel(died)
+			case <-ctx.Done():
+			}
 		}()
-	}
 
-	start.Took, start.Err = time.Since(begin), err
-	if err != nil {
-		return []report.Row{start}, nil, err
-	}
-
-	start.Checked = []string{"control plane, manifests, and 6 service processes, each with only its own permissions"}
-	rows = append(rows, start)
-
-	go func() {
-		select {
-		case died := <-s.Died():
-			cancel(died)
-		case <-ctx.Done():
+		story, err := scenario.New(ctx, sys, r.console, r.story)
+		if err != nil {
+			return err
 		}
-	}()
 
-	story, err := scenario.New(ctx, s, r.console, r.story)
-	if err != nil {
-		start.Err = err
-		return []report.Row{start}, nil, err
+		rows, suspects, err = r.steps(ctx, story)
+
+		return err
+	})
+	if rows == nil {
+		start.Took, start.Err = time.Since(begin), err
 	}
 
-	more, suspects, err := r.steps(ctx, story)
-
-	return append(rows, more...), suspects, errors.Join(err, story.Close())
+	return slices.Concat([]report.Row{start}, rows), suspects, err
 }
 
 // steps runs the steps of the story until one fails.
@@ -154,7 +143,7 @@ func (r *runner) steps(ctx context.Context, story *scenario.Story) (rows []repor
 	for i, step := range story.Steps() {
 		row := report.Row{Step: fmt.Sprintf("%d %s", i+1, step.Title), Skipped: failure != nil}
 		if failure == nil {
-			r.console.Heading("%d. %s", i+1, upperFirst(step.Title))
+			r.console.Heading("%d. %s", i+1, strings.ToUpper(step.Title[:1])+step.Title[1:])
 
 			begin := time.Now()
 			row.Checked, row.Err = story.Do(ctx, step)
@@ -166,14 +155,6 @@ func (r *runner) steps(ctx context.Context, story *scenario.Story) (rows []repor
 	}
 
 	return rows, suspects, failure
-}
-
-func upperFirst(text string) string {
-	if text != "" && text[0] >= 'a' && text[0] <= 'z' {
-		return string(text[0]-'a'+'A') + text[1:]
-	}
-
-	return text
 }
 
 // showLogs prints the last lines of the most relevant logs after a failure.

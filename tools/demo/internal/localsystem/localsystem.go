@@ -1,4 +1,4 @@
-// Package localsystem runs all of ClusterRing on this machine: a control plane, the services with the rights of their service
+// Package localsystem runs all of ClusterRing on this machine: a control plane, the services with the permissions of their service
 // accounts, and shards of the example controller, each as a process of its own.
 package localsystem
 
@@ -9,10 +9,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/clusterring/clusterring/tools/demo/internal/balance"
+	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 	"github.com/clusterring/clusterring/tools/lab/process"
 	"github.com/clusterring/clusterring/tools/lab/services"
@@ -21,151 +23,200 @@ import (
 const (
 	// Ring is the name of the ring that deploy/example declares.
 	Ring = "example"
-	// ShardNamespace holds the Leases of the shards, ShardAccount is their service account there.
+	// ShardNamespace contains the Leases of the shards and their service account.
 	ShardNamespace = "example"
-	// ShardAccount is the service account of the shards.
-	ShardAccount = "example-shard"
+	shardAccount   = "example-shard"
 
-	// LeaseDuration is that of the shards' Leases: much shorter than in a cluster, so that nobody has to wait long for a
-	// killed shard to be declared dead.
+	// LeaseDuration is the duration of the shards' Leases: much shorter than in a cluster, so that nobody has to wait long until a killed
+	// shard is dead.
 	LeaseDuration = 6 * time.Second
-	// renewDeadline is how long a shard may fail to renew its Lease: nearly all of that, for this machine may be busy.
+	// renewDeadline limits the time without a renewal. It is nearly the duration, because this machine may be busy.
 	renewDeadline = 5500 * time.Millisecond
 	retryPeriod   = 800 * time.Millisecond
 
-	// logs is the directory of the logs, below that of the state.
-	logs = "logs"
+	// Each reconcile takes a while, and many run at once, so that two of one object would overlap if they could.
+	workDuration = 250 * time.Millisecond
+	concurrency  = 64
 )
 
-// Console is where progress is shown.
-type Console interface {
-	Progress(format string, args ...any)
-	OK(format string, args ...any)
-}
+// Names of the services. The assigner and ringquery have two replicas. RingQuery1 has neither TLS nor authentication, RingQuery2 has both.
+const (
+	LeaseMonitor = services.LeaseMonitor
+	Assigner1    = "assigner-1"
+	Assigner2    = "assigner-2"
+	Rebalancer   = services.Rebalancer
+	RingQuery1   = "ringquery-1"
+	RingQuery2   = "ringquery-2"
+)
 
-// Options say what to run.
+// Options configure a system.
 type Options struct {
-	// BinDir holds the binaries of the services, the example, the kubectl plugin and grpcurl.
+	// BinDir contains the binaries of the services, the example, the kubectl plugin, and grpcurl.
 	BinDir string
-	// Assets holds those of the control plane; empty means what localplane finds or builds.
+	// Assets contains the binaries of the control plane.
 	Assets string
-	// StateDir holds all files.
+	// StateDir contains all files.
 	StateDir string
-	Console  Console
+	Console  *report.Console
 }
 
-// System is all that runs. Start makes it. Its methods are safe for concurrent use, but for Stop, which has to be the last.
+// System is a running system. [Run] starts and stops it. It is safe for concurrent use.
 type System struct {
+	*services.Group
 	Options
 	// Plane is the control plane.
 	Plane *localplane.Plane
-
-	group   *services.Group      // nil until the control plane runs
-	front   *balance.Forwarder   // of the assigner's replicas
-	open    string               // address of ringquery-1
-	guarded string               // address of ringquery-2
-	cert    services.Certificate // of ringquery-2
+	// Queries is the address of RingQuery1, GuardedQueries the address of RingQuery2. CA is the file with the CA of its certificate.
+	Queries, GuardedQueries, CA string
 }
 
-// binaries are what BinDir has to hold.
-var binaries = slices.Concat(services.All, []string{"example", "kubectl-ring", "grpcurl"})
-
-// CheckBinaries returns an error unless everything that is needed has been built.
+// CheckBinaries returns an error unless the directory contains all binaries that a system needs, and the others.
 func CheckBinaries(binDir string, others ...string) error {
-	return process.CheckBinaries(binDir, slices.Concat(binaries, others)...)
+	return process.CheckBinaries(binDir, slices.Concat(services.All, []string{"example", "kubectl-ring", "grpcurl"}, others)...)
 }
 
-// Start starts the control plane, installs the manifests and starts the services. It returns when all are ready. What it
-// returns has to be stopped even if there is an error, unless it is nil.
-func Start(ctx context.Context, o Options) (*System, error) {
-	for _, dir := range []string{logs, "history"} {
+// Run starts the control plane, installs the manifests, and starts the services. When all are ready, it calls use, and then stops
+// everything. The context of use ends before that.
+func Run(ctx context.Context, o Options, use func(context.Context, *System) error) (err error) {
+	for _, dir := range []string{"logs", "history"} {
 		if err := os.MkdirAll(filepath.Join(o.StateDir, dir), 0o700); err != nil {
-			return nil, fmt.Errorf("prepare the state directory: %w", err)
+			return fmt.Errorf("prepare the state directory: %w", err)
 		}
 	}
 
-	s := &System{Options: o}
-	for _, step := range []func(context.Context) error{s.startPlane, s.install, s.startServices} {
-		if err := step(ctx); err != nil {
-			return s, err
-		}
-
-		if ctx.Err() != nil {
-			return s, context.Cause(ctx)
-		}
-	}
-
-	return s, nil
-}
-
-func (s *System) startPlane(context.Context) error {
 	begin := time.Now()
-	s.Console.Progress("waiting for etcd, the API server and the controller manager")
+	o.Console.Progress("waiting for etcd, the API server and the controller manager")
 
-	plane, err := localplane.Start(localplane.Options{Dir: s.StateDir, BinDir: s.Assets, ControllerManager: true, Log: os.Stderr})
+	plane, err := localplane.Start(localplane.Options{Dir: o.StateDir, BinDir: o.Assets, ControllerManager: true, Log: os.Stderr})
 	if err != nil {
 		return fmt.Errorf("start the control plane: %w", err)
 	}
+	defer func() { err = errors.Join(err, plane.Stop()) }()
+	o.Console.OK("etcd, kube-apiserver and kube-controller-manager run (%s, %.1f s)", plane.Config.Host, time.Since(begin).Seconds())
 
-	s.Plane = plane
-	s.Console.OK("etcd, kube-apiserver and kube-controller-manager run (%s, %.1f s)", plane.Config.Host, time.Since(begin).Seconds())
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 
-	return nil
-}
+	o.Console.Progress("installing deploy/base and deploy/example")
 
-func (s *System) install(ctx context.Context) error {
-	s.Console.Progress("installing deploy/base and deploy/example")
-
-	if err := s.Plane.Install(ctx, "deploy/base", "deploy/example"); err != nil {
+	if err := plane.Install(ctx, "deploy/base", "deploy/example"); err != nil {
 		return fmt.Errorf("install the manifests: %w", err)
 	}
-	s.Console.OK("deploy/base and deploy/example are installed: CRDs, service accounts, RBAC, ClusterRing %s", Ring)
+	o.Console.OK("deploy/base and deploy/example are installed: CRDs, service accounts, RBAC, ClusterRing %s", Ring)
 
-	return nil
+	s := &System{Options: o, Plane: plane, Group: services.New(services.Options{
+		Plane: plane, BinDir: o.BinDir, LogDir: filepath.Join(o.StateDir, "logs"),
+		Waiting: func(name, answer string) { o.Console.Progress("waiting until %s is ready: %s", name, answer) },
+	})}
+
+	front, err := s.startServices(ctx)
+	if front != nil {
+		defer func() { err = errors.Join(err, front.Close()) }()
+	}
+
+	ctx, cancel := context.WithCancel(ctx)
+	defer func() {
+		cancel()
+		o.Console.Progress("stopping everything")
+
+		err = errors.Join(err, s.Stop())
+	}()
+
+	if err != nil {
+		return err
+	}
+
+	return use(ctx, s)
 }
 
-// Died gets an error when a process has ended though nobody has told it to.
-func (s *System) Died() <-chan error { return s.group.Died() }
+// startServices starts all services at once and waits until they are ready. It returns what forwards webhooks to the assigners, also with an
+// error.
+func (s *System) startServices(ctx context.Context) (*balance.Forwarder, error) {
+	const ports = 4
 
-// LogFile returns the path of the log of a process.
-func (s *System) LogFile(name string) string { return s.group.LogFile(name) }
-
-// Processes returns all processes that were ever started: services and shards.
-func (s *System) Processes() []*process.Process { return s.group.Started() }
-
-// Stop stops everything: shards, services, control plane.
-func (s *System) Stop() error {
-	var errs []error
-	if s.group != nil {
-		errs = append(errs, s.group.Stop())
+	free, err := process.FreePorts(ports)
+	if err != nil {
+		return nil, err
 	}
 
-	if s.front != nil {
-		errs = append(errs, s.front.Close())
+	webhook1, webhook2 := free[0], free[1]
+	s.Queries, s.GuardedQueries = free[2], free[3]
+
+	cert, err := services.NewCertificate(s.StateDir, RingQuery2, time.Now())
+	if err != nil {
+		return nil, err
 	}
 
-	if s.Plane != nil {
-		errs = append(errs, s.Plane.Stop())
+	s.CA = cert.CertFile
+
+	front, err := balance.Listen(webhook1, webhook2)
+	if err != nil {
+		return nil, err
 	}
 
-	return errors.Join(errs...)
+	begin := time.Now()
+
+	err = s.Start(ctx,
+		services.Spec{Name: LeaseMonitor, Binary: services.LeaseMonitor},
+		services.Spec{Name: Assigner1, Binary: services.Assigner, Args: services.Webhook(webhook1, front.Address())},
+		services.Spec{Name: Assigner2, Binary: services.Assigner, Args: services.Webhook(webhook2, front.Address())},
+		services.Spec{Name: Rebalancer, Binary: services.Rebalancer, Args: []string{"--settle-period=" + services.SettlePeriod.String()}},
+		services.Spec{Name: RingQuery1, Binary: services.RingQuery, Args: services.OpenQueries(s.Queries)},
+		services.Spec{Name: RingQuery2, Binary: services.RingQuery, Args: []string{
+			"--grpc-bind-address=" + s.GuardedQueries, "--ca-mode=file", "--tls-cert-file=" + cert.CertFile, "--tls-private-key-file=" + cert.KeyFile,
+			"--access-cache-ttl=0s", // a new permission is effective immediately
+		}},
+	)
+	if err == nil {
+		s.Console.OK("leasemonitor, 2 × assigner, rebalancer and 2 × ringquery are ready, each with a token of its own service account (%.1f s)",
+			time.Since(begin).Seconds())
+	}
+
+	return front, err
 }
 
-// Display returns a path as short as it can be typed from the working directory.
+// ReadyServices returns an error for each service that is not ready.
+func (s *System) ReadyServices(ctx context.Context) error {
+	return s.Ready(ctx, LeaseMonitor, Assigner1, Assigner2, Rebalancer, RingQuery1, RingQuery2)
+}
+
+// HistoryFile is the file in which a shard records its reconciles.
+func (s *System) HistoryFile(shard string) string {
+	return filepath.Join(s.StateDir, "history", shard+".jsonl")
+}
+
+// CarelessFile is the file in which a shard records what it wrote after it had lost its Lease.
+func (s *System) CarelessFile(shard string) string {
+	return filepath.Join(s.StateDir, "history", shard+".careless.jsonl")
+}
+
+// StartShards starts shards of the example controller at once and waits until each holds its Lease.
+func (s *System) StartShards(ctx context.Context, names ...string) error {
+	var specs []services.Spec
+	for _, name := range names {
+		specs = append(specs, services.Spec{Name: name, Binary: "example", Namespace: ShardNamespace, Account: shardAccount, Args: []string{
+			"--ring=" + Ring, "--shard-name=" + name, "--lease-namespace=" + ShardNamespace,
+			"--lease-duration=" + LeaseDuration.String(), "--lease-renew-deadline=" + renewDeadline.String(),
+			"--lease-retry-period=" + retryPeriod.String(), "--history-file=" + s.HistoryFile(name), "--careless-file=" + s.CarelessFile(name), "--work-duration=" + workDuration.String(),
+			"--concurrency=" + strconv.Itoa(concurrency), "--kube-api-qps=150", "--kube-api-burst=150",
+		}})
+	}
+
+	return s.Start(ctx, specs...)
+}
+
+// ShardKubeconfig returns the path of a kubeconfig for a shard that somebody else starts.
+func (s *System) ShardKubeconfig(ctx context.Context, name string) (string, error) {
+	return s.Plane.PodKubeconfig(ctx, ShardNamespace, shardAccount, name)
+}
+
+// Display returns a path that can be typed in the working directory: a relative one for files below it.
 func Display(path string) string {
 	here, err := os.Getwd()
-	if err != nil {
-		return path
+	if below, is := strings.CutPrefix(path, here+string(filepath.Separator)); is && err == nil {
+		return "." + string(filepath.Separator) + below
 	}
 
-	short, err := filepath.Rel(here, path)
-	if err != nil || strings.HasPrefix(short, "..") {
-		return path
-	}
-
-	if !strings.Contains(short, string(filepath.Separator)) {
-		return "." + string(filepath.Separator) + short
-	}
-
-	return short
+	return path
 }

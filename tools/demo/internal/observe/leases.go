@@ -3,6 +3,7 @@ package observe
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -17,21 +18,21 @@ import (
 	"github.com/clusterring/clusterring/tools/lab/record"
 )
 
-// Turn is how a Lease was from a change in more than a renewal on, until the next.
+// Turn is a period in which a Lease has one state and one holder.
 type Turn struct {
-	// State is the state that the lease monitor has written on it.
+	// State is the label that the lease monitor has written.
 	State string
-	// Holder is who holds it; empty: it was released.
+	// Holder is empty if the Lease was released.
 	Holder string
-	// Version is the resourceVersion.
+	// Version is the number of the first version.
 	Version uint64
-	// At is when the change was seen.
+	// At is when the watch reported it.
 	At time.Time
-	// Renewed is when the holder has last renewed it during this turn, by the holder's clock.
+	// Renewed is the last renewal during this turn, by the holder's clock.
 	Renewed time.Time
 }
 
-// Leases is what has happened to the Leases of a ring's shards. It is safe for concurrent use.
+// Leases records the turns of the Leases of a ring's shards. It is safe for concurrent use.
 type Leases struct {
 	mu    sync.Mutex
 	turns map[string][]Turn
@@ -63,7 +64,7 @@ func WatchLeases(ctx context.Context, c kubernetes.Interface, namespace, ring st
 }
 
 func (l *Leases) add(lease *coordinationv1.Lease) {
-	version, _ := strconv.ParseUint(lease.ResourceVersion, 10, 64) // an API server gives numbers
+	version, _ := strconv.ParseUint(lease.ResourceVersion, 10, 64) // an API server returns numbers
 	turn := Turn{
 		State: lease.Labels[v1alpha1.LabelState], Holder: ptr.Deref(lease.Spec.HolderIdentity, ""), Version: version, At: time.Now(),
 		Renewed: ptr.Deref(lease.Spec.RenewTime, metav1.MicroTime{}).Time,
@@ -73,18 +74,18 @@ func (l *Leases) add(lease *coordinationv1.Lease) {
 	defer l.mu.Unlock()
 
 	turns := l.turns[lease.Name]
-	if n := len(turns); n > 0 && turns[n-1].State == turn.State && turns[n-1].Holder == turn.Holder {
-		turns[n-1].Renewed = turn.Renewed
+	if last := len(turns) - 1; last >= 0 && turns[last].State == turn.State && turns[last].Holder == turn.Holder {
+		turns[last].Renewed = turn.Renewed
 		return
 	}
 
 	l.turns[lease.Name] = append(turns, turn)
 }
 
-// Of returns all that has happened to the Lease of the shard. The error says that the watch has failed.
+// Of returns all turns of a shard's Lease, or an error if the watch has failed.
 func (l *Leases) Of(shard string) ([]Turn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	return append([]Turn(nil), l.turns[shard]...), l.err
+	return slices.Clone(l.turns[shard]), l.err
 }

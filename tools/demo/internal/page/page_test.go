@@ -104,7 +104,7 @@ func TestCheckIsPatient(t *testing.T) {
 func TestPagesThatCannotBe(t *testing.T) {
 	for text, want := range map[string]string{
 		"'''console\n$ true\n":         "not closed",
-		"'''console\nthis\n'''\n":      "line 2: a console block begins with a command",
+		"'''console\nthis\n'''\n":      "line 2: a console block must begin with a command",
 		"'''console\n$ true \\\n'''\n": "not closed",
 	} {
 		_, err := page.Parse(markdown(text))

@@ -109,11 +109,11 @@ func TestConsoleOnATerminal(t *testing.T) {
 	var out strings.Builder
 
 	c, _ := console(&out)
-	c.terminal, c.width = true, func() int { return 16 }
+	c.terminal = true
 	c.Progress("waiting")
 	c.Progress("waiting")
 	c.Progress("a long sentence about it")
 	c.OK("done")
 	c.OK("done, too")
-	require.Equal(t, erase+"  … waiting"+erase+"  … a long sen…"+erase+"  ✓ done\n  ✓ done, too\n", out.String())
+	require.Equal(t, erase+noWrap+"  … waiting"+wrap+erase+noWrap+"  … a long sentence about it"+wrap+erase+"  ✓ done\n  ✓ done, too\n", out.String())
 }

@@ -10,53 +10,19 @@ import (
 
 // Row is one step in the table.
 type Row struct {
-	// Step names the step.
+	// Step is the name of the step.
 	Step string
-	// Checked holds what was checked, with figures; one line each.
+	// Checked is what was checked, with figures; one line each.
 	Checked []string
 	// Took is how long the step took.
 	Took time.Duration
-	// Err is why it failed, nil if all held.
+	// Err is why the step failed, nil if all checks passed.
 	Err error
-	// Skipped says that it was never begun.
+	// Skipped is true if the step never began.
 	Skipped bool
 }
 
-func (r Row) result() string {
-	switch {
-	case r.Skipped:
-		return "not run"
-	case r.Err != nil:
-		return "FAILED"
-	default:
-		return "ok"
-	}
-}
-
-func (r Row) took() string {
-	if r.Skipped {
-		return "-"
-	}
-
-	return Seconds(r.Took)
-}
-
-// lines are what was checked, and what went wrong, if something did.
-func (r Row) lines() []string {
-	lines := r.Checked
-	if r.Err != nil {
-		first, _, _ := strings.Cut(r.Err.Error(), "\n")
-		lines = append(slices.Clip(lines), "failed: "+first)
-	}
-
-	if len(lines) == 0 {
-		return []string{"-"}
-	}
-
-	return lines
-}
-
-// Seconds formats a duration for people: seconds, or milliseconds where there is less than a tenth of one.
+// Seconds formats a duration for people: in seconds, or in milliseconds below a tenth of a second.
 func Seconds(d time.Duration) string {
 	if d < 100*time.Millisecond {
 		return fmt.Sprintf("%d ms", d.Milliseconds())
@@ -65,77 +31,77 @@ func Seconds(d time.Duration) string {
 	return fmt.Sprintf("%.1f s", d.Seconds())
 }
 
-// Table writes the table of all steps, and their total time.
-func (c *Console) Table(rows []Row) {
-	step, checked, took := len("step"), len("what was checked"), len("time")
+// line is a line of the table.
+type line struct{ step, checked, took, result, colour string }
 
-	var total time.Duration
+// lines returns one line for each text in Checked and for the error, at least one.
+func (r Row) lines() []line {
+	texts, first := r.Checked, line{step: r.Step, took: Seconds(r.Took), result: "ok", colour: green}
 
-	for _, r := range rows {
-		step, took = max(step, width(r.Step)), max(took, width(r.took()))
-		for _, l := range r.lines() {
-			checked = max(checked, width(l))
-		}
-
-		total += r.Took
+	switch {
+	case r.Skipped:
+		first.took, first.result, first.colour = "-", "not run", dim
+	case r.Err != nil:
+		first.result, first.colour = "FAILED", red
+		reason, _, _ := strings.Cut(r.Err.Error(), "\n")
+		texts = append(slices.Clip(texts), "failed: "+reason)
 	}
 
-	took = max(took, width(Seconds(total)))
+	if len(texts) == 0 {
+		texts = []string{"-"}
+	}
+
+	first.checked = texts[0]
+
+	lines := []line{first}
+	for _, text := range texts[1:] {
+		lines = append(lines, line{checked: text})
+	}
+
+	return lines
+}
+
+// Table writes the table of all steps, and their total time.
+func (c *Console) Table(rows []Row) {
+	lines, total := []line{{step: "step", checked: "what was checked", took: "time", result: "result"}}, Row{}
+
+	for _, r := range rows {
+		lines = append(lines, r.lines()...)
+
+		total.Took += r.Took
+		if r.Err != nil {
+			total.Err = r.Err
+		}
+	}
+
+	last := total.lines()[0]
+	last.step, last.checked = "all", ""
+	lines = append(lines, last)
+
+	var step, checked, took int
+	for _, l := range lines {
+		step, checked, took = max(step, width(l.step)), max(checked, width(l.checked)), max(took, width(l.took))
+	}
+
+	bar := func(n int) string { return strings.Repeat("─", n) }
+	rule := strings.Join([]string{bar(step), bar(checked), bar(took), bar(len("result"))}, "  ")
 
 	var out strings.Builder
 
-	line := func(cells ...string) {
-		text := pad(cells[0], step) + "  " + pad(cells[1], checked) + "  " + strings.Repeat(" ", took-width(cells[2])) + cells[2] + "  " + cells[3]
+	for i, l := range lines {
+		if i == 1 || i == len(lines)-1 {
+			out.WriteString(rule + "\n")
+		}
+
+		text := fmt.Sprintf("%-*s  %-*s  %*s  ", step, l.step, checked, l.checked, took, l.took)
+		if l.result != "" {
+			text += c.colour(l.colour, l.result)
+		}
+
 		out.WriteString(strings.TrimRight(text, " ") + "\n")
 	}
-	line("step", "what was checked", "time", "result")
-
-	rule := strings.Repeat("─", step) + "  " + strings.Repeat("─", checked) + "  " + strings.Repeat("─", took) + "  " + strings.Repeat("─", len("result"))
-	out.WriteString(rule + "\n")
-
-	for _, r := range rows {
-		for i, l := range r.lines() {
-			if i == 0 {
-				line(r.Step, l, r.took(), c.result(r))
-				continue
-			}
-			line("", l, "", "")
-		}
-	}
-	out.WriteString(rule + "\n")
-	line("all", "", Seconds(total), c.result(sum(rows)))
 	c.line(out.String())
 }
 
-// sum returns a row whose result is that of all.
-func sum(rows []Row) Row {
-	all := Row{}
-
-	for _, r := range rows {
-		if r.Err != nil {
-			all.Err = r.Err
-		}
-
-		all.Skipped = all.Skipped || r.Skipped
-	}
-
-	all.Skipped = all.Skipped && all.Err == nil
-
-	return all
-}
-
-func (c *Console) result(r Row) string {
-	switch text := r.result(); {
-	case r.Skipped:
-		return c.colour(dim, text)
-	case r.Err != nil:
-		return c.colour(red, text)
-	default:
-		return c.colour(green, text)
-	}
-}
-
-func pad(text string, to int) string { return text + strings.Repeat(" ", max(0, to-width(text))) }
-
-// width counts characters, taking each for one cell.
+// width is the number of characters, as in fmt.
 func width(text string) int { return utf8.RuneCountInString(text) }

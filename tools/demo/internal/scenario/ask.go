@@ -3,20 +3,21 @@ package scenario
 import (
 	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
+	"maps"
+	"math"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 
-	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 	"k8s.io/utils/ptr"
 
 	diagnosticsv1alpha1 "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
-	"github.com/clusterring/clusterring/tools/demo/internal/observe"
+	"github.com/clusterring/clusterring/tools/lab/check"
 	"github.com/clusterring/clusterring/tools/lab/process"
 )
 
@@ -42,7 +43,7 @@ func Queries() []Query {
 		{Method: queryService + "/ListRings"},
 		{Method: queryService + "/GetRing", Request: fmt.Sprintf(`{"name":%q}`, localsystem.Ring), from: `"shards": [`},
 		{Method: queryService + "/Locate", Request: fmt.Sprintf(
-			`{"object":{"group":%q,"kind":%q,"namespace":%q,"name":"site-0"}}`, websiteGVK.Group, websiteGVK.Kind, namespaceOf(0))},
+			`{"object":{"group":%q,"kind":%q,"namespace":%q,"name":"site-0"}}`, gvk(check.Website).Group, check.Website, namespaceOf(0))},
 	}
 }
 
@@ -62,71 +63,62 @@ func (q Query) Args(address string) []string {
 
 // ask queries the query service, and compares the responses with the labels.
 func (s *Story) ask(ctx context.Context) error {
-	var answers []string
+	var (
+		names   string
+		rings   diagnosticsv1alpha1.ListRingsResponse
+		ring    diagnosticsv1alpha1.GetRingResponse
+		located diagnosticsv1alpha1.LocateResponse
+	)
 
-	for _, q := range Queries() {
-		answer, err := s.grpcurl(ctx, q)
+	for i, response := range []proto.Message{nil, &rings, &ring, &located} {
+		printed, err := s.grpcurl(ctx, Queries()[i])
 		if err != nil {
 			return err
 		}
 
-		answers = append(answers, answer)
-	}
-
-	if !strings.Contains(answers[0], queryService) || !strings.Contains(answers[0], "grpc.health.v1.Health") {
-		return fmt.Errorf("the services %s and grpc.health.v1.Health are not all in the list", queryService)
-	}
-
-	var (
-		rings struct{ Rings []struct{ Name string } }
-		ring  struct {
-			Shards []struct {
-				Name, State string
-				Available   bool
-				Share       float64
-			}
-		}
-		located struct {
-			Locations []struct{ Ring, Shard string }
-		}
-	)
-	for i, target := range []any{&rings, &ring, &located} {
-		if err := json.Unmarshal([]byte(answers[i+1]), target); err != nil {
+		if response == nil {
+			names = printed
+		} else if err := protojson.Unmarshal([]byte(printed), response); err != nil {
 			return fmt.Errorf("decode what grpcurl printed: %w", err)
 		}
 	}
 
-	if len(rings.Rings) != 1 || rings.Rings[0].Name != localsystem.Ring {
+	if !strings.Contains(names, queryService) || !strings.Contains(names, "grpc.health.v1.Health") {
+		return fmt.Errorf("the services %s and grpc.health.v1.Health are not all in the list", queryService)
+	}
+
+	if len(rings.GetRings()) != 1 || rings.GetRings()[0].GetName() != localsystem.Ring {
 		return fmt.Errorf("ListRings does not return exactly the ring %s", localsystem.Ring)
 	}
 
 	share, available := 0.0, 0
 
-	for _, shard := range ring.Shards {
-		if shard.Available != s.isAvailable(shard.Name) {
-			return fmt.Errorf("GetRing reports for %s available=%t", shard.Name, shard.Available)
+	for _, shard := range ring.GetShards() {
+		if shard.GetAvailable() != slices.Contains(s.available(), shard.GetName()) {
+			return fmt.Errorf("GetRing reports for %s available=%t", shard.GetName(), shard.GetAvailable())
 		}
 
-		if shard.Available {
-			share, available = share+shard.Share, available+1
+		if shard.GetAvailable() {
+			share, available = share+shard.GetShare(), available+1
 		}
 	}
 
-	if available != len(s.available()) || share < 0.999 || share > 1.001 {
-		return fmt.Errorf("GetRing returns %d available shards with a share of %.3f, not %d with 1", available, share, len(s.available()))
+	if available != len(s.running()) || math.Abs(share-1) > 0.001 {
+		return fmt.Errorf("GetRing returns %d available shards with a share of %.3f, not %d with 1", available, share, len(s.running()))
 	}
 	s.ok("grpcurl: list, ListRings, GetRing: %d shards share the hash space", available)
 
-	if len(located.Locations) != 1 || located.Locations[0].Ring != localsystem.Ring {
-		return errors.New("Locate does not return exactly one location") //nolint:staticcheck // the name of the method
+	want := s.before.Named(check.Website, "site-0").Shard
+	if all := located.GetLocations(); len(all) != 1 || all[0].GetRing() != localsystem.Ring || all[0].GetShard() != want {
+		return fmt.Errorf("Locate does not return exactly %s for the Website site-0, but %v", want, all) //nolint:staticcheck // the name of the method
 	}
 
-	return s.locateAll(ctx, located.Locations[0].Shard)
+	return s.locateAll(ctx)
 }
 
 // grpcurl runs grpcurl and shows the command and its output.
 func (s *Story) grpcurl(ctx context.Context, q Query) (string, error) {
-	path, args := filepath.Join(s.system.BinDir, "grpcurl"), q.Args(s.system.QueryAddress())
+	path, args := filepath.Join(s.system.BinDir, "grpcurl"), q.Args(s.system.Queries)
 	s.console.Note("$ %s", process.Quote(append([]string{localsystem.Display(path)}, args...)...))
 
 	var stdout, stderr bytes.Buffer
@@ -160,58 +152,46 @@ func excerpt(text, from string, lines int) string {
 	return strings.Join(shown, "\n")
 }
 
-// locateAll locates each object, and compares the result with its label. shown is the result for the first object.
-func (s *Story) locateAll(ctx context.Context, shown string) error {
-	all, err := s.everything()
+// locateAll locates each object, and compares the result with its label.
+func (s *Story) locateAll(ctx context.Context) error {
+	objects := s.before
+	uids := slices.Collect(maps.Keys(objects))
+
+	err := atOnce(ctx, len(uids), func(ctx context.Context, i int) error {
+		v := objects[uids[i]]
+
+		answer, err := s.query.Locate(ctx, locateRequest(v, objects[v.Owner]))
+		if err != nil {
+			return fmt.Errorf("locate %s %s/%s: %w", v.Kind, v.Namespace, v.Name, err)
+		}
+
+		if got := answer.GetLocations()[0].GetShard(); got != v.Shard {
+			return fmt.Errorf("the label of %s %s/%s is %q, but Locate returns %q", v.Kind, v.Namespace, v.Name, v.Shard, got)
+		}
+
+		return nil
+	})
 	if err != nil {
 		return err
 	}
-
-	if first := all[observe.Key{Resource: websites, Namespace: namespaceOf(0), Name: "site-0"}]; first.Shard != shown {
-		return fmt.Errorf("the label of the Website site-0 is %q, but Locate returns %q", first.Shard, shown)
-	}
-
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(users)
-
-	for key, state := range all {
-		group.Go(func() error {
-			answer, err := s.query.Locate(ctx, locateRequest(key, state))
-			if err != nil {
-				return fmt.Errorf("locate %s: %w", key, err)
-			}
-
-			if got := answer.GetLocations()[0].GetShard(); got != state.Shard {
-				return fmt.Errorf("the label of %s is %q, but Locate returns %q", key, state.Shard, got)
-			}
-
-			return nil
-		})
-	}
-
-	if err := group.Wait(); err != nil {
-		return err //nolint:wrapcheck // wrapped above
-	}
-	s.ok("Locate agrees with the labels of all %d objects", len(all))
+	s.ok("Locate agrees with the labels of all %d objects", len(objects))
 
 	return nil
 }
 
-func locateRequest(key observe.Key, state observe.State) *diagnosticsv1alpha1.LocateRequest {
+// locateRequest asks for the location of an object, which has an owner unless that is zero.
+func locateRequest(v, owner check.Version) *diagnosticsv1alpha1.LocateRequest {
 	request := &diagnosticsv1alpha1.LocateRequest{
 		Object: &diagnosticsv1alpha1.ObjectReference{
-			Type:      &diagnosticsv1alpha1.ObjectReference_Resource{Resource: key.Resource},
-			Namespace: key.Namespace, Name: key.Name,
+			Group: gvk(v.Kind).Group, Type: &diagnosticsv1alpha1.ObjectReference_Resource{Resource: strings.ToLower(v.Kind) + "s"},
+			Namespace: v.Namespace, Name: v.Name,
 		},
 		NextShards: ptr.To[int32](0),
 	}
-	if key.Resource == websites {
-		request.Object.Group = websiteGVK.Group
-		return request
-	}
-
-	request.Owner = &diagnosticsv1alpha1.OwnerReference{
-		Group: websiteGVK.Group, Type: &diagnosticsv1alpha1.OwnerReference_Kind{Kind: websiteGVK.Kind}, Name: state.Owner,
+	if v.Owner != "" {
+		request.Owner = &diagnosticsv1alpha1.OwnerReference{
+			Group: gvk(owner.Kind).Group, Type: &diagnosticsv1alpha1.OwnerReference_Kind{Kind: owner.Kind}, Name: owner.Name,
+		}
 	}
 
 	return request

@@ -4,17 +4,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"maps"
+	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	diagnosticsv1alpha1 "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
-	"github.com/clusterring/clusterring/tools/demo/internal/observe"
+	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
+	"github.com/clusterring/clusterring/tools/example/checksum"
+	"github.com/clusterring/clusterring/tools/example/history"
+	"github.com/clusterring/clusterring/tools/example/website"
 	"github.com/clusterring/clusterring/tools/lab/check"
+	"github.com/clusterring/clusterring/tools/lab/record"
 )
 
 const (
@@ -22,158 +27,164 @@ const (
 	// patience limits waits that have no bound of their own. patiencePerObject is added for each object, for slow machines.
 	patience          = 60 * time.Second
 	patiencePerObject = 20 * time.Millisecond
+	// idleFor is how long a shard must be idle to count as idle, because events may still be on their way.
+	idleFor = time.Second
 )
 
-// await waits until the condition holds. The condition also returns its progress, which is shown meanwhile, and is part of the error after
-// a timeout.
-func (s *Story) await(ctx context.Context, condition func(context.Context) (done bool, how string, err error)) error {
+// await waits until the condition holds. The condition returns what is still missing, which is shown meanwhile, and is part of the error
+// after a timeout.
+func (s *Story) await(ctx context.Context, condition func(context.Context) (missing string, err error)) error {
 	begin, last, within := time.Now(), "", patience+time.Duration(s.created)*patiencePerObject
 
 	err := wait.PollUntilContextTimeout(ctx, poll, within, true, func(ctx context.Context) (bool, error) {
-		done, how, err := condition(ctx)
-		if how != "" {
-			last = how
+		missing, err := condition(ctx)
+		if missing != "" {
+			last = missing
+			s.console.Progress("waiting: %s (%s)", missing, seconds(begin))
 		}
 
-		if !done && err == nil {
-			s.console.Progress("waiting: %s (%s)", how, seconds(begin))
-		}
-
-		return done, err
+		return missing == "", err
 	})
-	switch {
-	case err == nil:
-		return nil
-	case ctx.Err() != nil:
-		return context.Cause(ctx)
-	case wait.Interrupted(err):
-		return errors.Join(fmt.Errorf("the condition does not hold after %s: %s", within, last), wrong("objects that are not in place", s.misplaced()))
-	default:
-		return fmt.Errorf("while waiting: %s: %w", last, err)
+	if err != nil {
+		s.versions() // an incomplete record is the reason
+		return fmt.Errorf("after %s: %s: %w", seconds(begin), last, err)
 	}
+
+	return nil
 }
 
-// ring returns the ClusterRing.
-func (s *Story) ring(ctx context.Context) (*v1alpha1.ClusterRing, error) {
-	ring := &v1alpha1.ClusterRing{}
-	if err := s.client.Get(ctx, client.ObjectKey{Name: localsystem.Ring}, ring); err != nil {
-		return nil, fmt.Errorf("get the ClusterRing: %w", err)
+// unless returns what is missing unless a condition holds.
+func unless(holds bool, missing string) string {
+	if holds {
+		return ""
 	}
 
-	return ring, nil
+	return missing
 }
 
 // awaitReady waits until the ring is Ready, all running shards are available, all conditions are true, and the rebalancer has seen every
 // object in place for exactly these shards.
 func (s *Story) awaitReady(ctx context.Context) error {
-	want := len(s.available())
-
-	return s.await(ctx, func(ctx context.Context) (bool, string, error) {
+	return s.await(ctx, func(ctx context.Context) (string, error) {
 		ring, err := s.ring(ctx)
 		if err != nil {
-			return false, "", err
+			return "", err
 		}
 
-		if problems := check.Status(ring, want); len(problems) > 0 {
-			return false, problems[0], nil
+		if problems := check.Status(ring, len(s.running())); len(problems) > 0 {
+			return problems[0], nil
 		}
 
 		answer, err := s.query.GetRing(ctx, &diagnosticsv1alpha1.GetRingRequest{Name: localsystem.Ring})
 		if err != nil {
-			return false, "", fmt.Errorf("ask for the ring: %w", err)
+			return "", fmt.Errorf("ask for the ring: %w", err)
 		}
 
-		if a := ring.Status.Assignment; a == nil || a.Fingerprint != answer.GetRing().GetFingerprint() {
-			return false, "the rebalancer has not yet seen every object in place", nil
-		}
+		a := ring.Status.Assignment
 
-		return true, "", nil
+		return unless(a != nil && a.Fingerprint == answer.GetRing().GetFingerprint(), "the rebalancer has not yet seen every object in place"), nil
 	})
 }
 
-// inPlace reports whether every Website has an available shard and a ConfigMap with the same shard, and every Fleet has its Ships with it.
-func (s *Story) inPlace() (done bool, how string, err error) {
-	sites, err := s.objects.Now(websites)
-	if err != nil {
-		return false, "", err
-	}
-
-	maps, err := s.objects.Now(configMaps)
-	if err != nil {
-		return false, "", err
-	}
-
-	placed, complete := 0, 0
-
-	for key, site := range sites {
-		if site.Draining || !s.isAvailable(site.Shard) {
-			continue
-		}
-		placed++
-
-		child := maps[observe.Key{Resource: configMaps, Namespace: key.Namespace, Name: key.Name}]
-		if child.Owner == key.Name && child.Shard == site.Shard && !child.Draining {
-			complete++
-		}
-	}
-
-	sailing, err := s.fleetsComplete()
-	how = fmt.Sprintf("of %d Websites, %d have an available shard, %d with their ConfigMap; of %d Fleets, %d with their Ships",
-		s.created, placed, complete, fleetsMade, sailing)
-
-	return len(sites) == s.created && placed == s.created && complete == s.created && sailing == fleetsMade, how, err
-}
-
-// awaitInPlace waits until all objects are in place.
+// awaitInPlace waits until each Website and each Fleet has an available shard, and its ConfigMap or Ships have the same shard.
 func (s *Story) awaitInPlace(ctx context.Context) error {
-	return s.await(ctx, func(context.Context) (bool, string, error) { return s.inPlace() })
-}
-
-// everything returns Websites and their ConfigMaps.
-func (s *Story) everything() (observe.Snapshot, error) {
-	sites, err := s.objects.Now(websites)
-	if err != nil {
-		return nil, err
-	}
-
-	maps, err := s.objects.Now(configMaps)
-	if err != nil {
-		return nil, err
-	}
-
-	for key, state := range maps {
-		if state.Owner != "" {
-			sites[key] = state
-		}
-	}
-
-	return sites, nil
-}
-
-// misplaced returns the Websites and ConfigMaps that are not in place, each with its history.
-func (s *Story) misplaced() []string {
-	all, err := s.everything()
-	if err != nil {
-		return []string{err.Error()}
-	}
-
-	var found []string
-
-	for key, state := range all {
-		owner := all[observe.Key{Resource: websites, Namespace: key.Namespace, Name: state.Owner}]
-		if !state.Draining && s.isAvailable(state.Shard) && (state.Owner == "" || owner.Shard == state.Shard) {
-			continue
-		}
-
-		way := []string{key.String() + ":"}
-		for _, c := range s.objects.Since(0) {
-			if c.Key == key {
-				way = append(way, fmt.Sprintf("%s (%s, version %d)", c.After, c.At.Format("15:04:05.000"), c.Version))
+	return s.await(ctx, func(context.Context) (string, error) {
+		versions, mains := s.recorder.Newest(), 0
+		for i := range versions {
+			versions[i].Complete = true // users may be editing
+			if kind := versions[i].Kind; !versions[i].Deleted && (kind == check.Website || kind == check.Fleet) {
+				mains++
 			}
 		}
 
-		found = append(found, strings.Join(way, " "))
+		problems := check.Final(check.State{Versions: versions, Available: s.available()})
+
+		switch missing := s.created + fleets - mains; {
+		case missing > 0:
+			return fmt.Sprintf("%d objects were not yet seen", missing), nil
+		case len(problems) > 0:
+			return fmt.Sprintf("%d objects are not in place: %s", len(problems), problems[0].Text), nil
+		}
+
+		return "", nil
+	})
+}
+
+// awaitState waits until the Lease of the shard has the state.
+func (s *Story) awaitState(ctx context.Context, shard, state string) error {
+	return s.await(ctx, func(context.Context) (string, error) {
+		turns := s.turns(shard)
+		if len(turns) == 0 {
+			return shard + " has no Lease", nil
+		}
+
+		is := turns[len(turns)-1].State
+
+		return unless(is == state, fmt.Sprintf("the Lease of %s is %s, not %s", shard, is, state)), nil
+	})
+}
+
+// awaitExit waits until a shard has exited.
+func (s *Story) awaitExit(ctx context.Context, shard *shard) error {
+	err := s.await(ctx, func(context.Context) (string, error) {
+		return unless(!shard.Running(), "the process is still running"), nil
+	})
+	if err != nil {
+		return fault(shard.Process, "does not exit: %w", err)
 	}
 
-	return found
+	return nil
+}
+
+// awaitRendered waits until the shards have no more work: every Website's page is in its ConfigMap with its checksum, and the status of the
+// Website is up to date.
+func (s *Story) awaitRendered(ctx context.Context) error {
+	return s.await(ctx, func(ctx context.Context) (string, error) {
+		var (
+			sites      examplev1alpha1.WebsiteList
+			configMaps corev1.ConfigMapList
+		)
+		if err := errors.Join(s.client.List(ctx, &sites), s.client.List(ctx, &configMaps)); err != nil {
+			return "", err
+		}
+
+		pages := map[client.ObjectKey]map[string]string{}
+
+		for i := range configMaps.Items {
+			page := &configMaps.Items[i]
+
+			sum, err := checksum.Of(page.Data)
+			if err != nil {
+				return "", err
+			}
+
+			if page.Annotations[checksum.Annotation] == sum {
+				pages[client.ObjectKeyFromObject(page)] = page.Data
+			}
+		}
+
+		sites.Items = slices.DeleteFunc(sites.Items, func(site examplev1alpha1.Website) bool {
+			page := pages[client.ObjectKeyFromObject(&site)]
+			return site.Status.ObservedGeneration == site.Generation && maps.Equal(page, website.Render(site.Spec))
+		})
+
+		return unless(len(sites.Items) == 0, fmt.Sprintf("%d Websites are not rendered", len(sites.Items))), nil
+	})
+}
+
+// awaitIdle waits until the running shards have been idle for idleFor.
+func (s *Story) awaitIdle(ctx context.Context) error {
+	return s.await(ctx, func(context.Context) (string, error) {
+		all := s.reconciles()
+		for _, shard := range s.running() {
+			spans, open := spansOf(all, shard.PID())
+
+			recent := slices.ContainsFunc(spans, func(span history.Span) bool { return span.End > record.Now()-idleFor })
+			if open > 0 || recent {
+				return fmt.Sprintf("%s is in %d reconciles, or was recently", shard.Name, open), nil
+			}
+		}
+
+		return "", nil
+	})
 }

@@ -6,17 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
-	apimeta "k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/metadata"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -25,22 +22,11 @@ import (
 	"github.com/clusterring/clusterring/tools/demo/internal/observe"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
+	"github.com/clusterring/clusterring/tools/example/history"
+	"github.com/clusterring/clusterring/tools/lab/check"
 	"github.com/clusterring/clusterring/tools/lab/process"
-)
-
-// The sharded resources of deploy/example.
-var (
-	websiteGVK   = schema.GroupVersionKind{Group: "example.clusterring.dev", Version: "v1alpha1", Kind: "Website"}
-	websitesGVR  = websiteGVK.GroupVersion().WithResource(websites)
-	configMapGVR = schema.GroupVersionResource{Version: "v1", Resource: configMaps}
-	fleetGVK     = websiteGVK.GroupVersion().WithKind("Fleet")
-	shipGVK      = websiteGVK.GroupVersion().WithKind("Ship")
-	shardedKinds = []schema.GroupVersionKind{websiteGVK, {Version: "v1", Kind: "ConfigMap"}, fleetGVK, shipGVK}
-)
-
-const (
-	websites   = "websites"
-	configMaps = "configmaps"
+	"github.com/clusterring/clusterring/tools/lab/record"
+	"github.com/clusterring/clusterring/tools/lab/services"
 )
 
 // Options set the size of the story.
@@ -70,75 +56,82 @@ type Story struct {
 	system  *localsystem.System
 	console *report.Console
 
-	client client.Client
-	query  diagnosticsv1alpha1.DiagnosticsServiceClient
-	conn   *grpc.ClientConn
+	client   client.Client
+	query    diagnosticsv1alpha1.DiagnosticsServiceClient
+	recorder *record.Recorder
+	leases   *observe.Leases
 
-	objects *observe.Objects
-	fleets  *observe.Objects // and their Ships
-	leases  *observe.Leases
+	shards  []*shard       // all that were ever started
+	pauses  []check.Frozen // times in which a shard was frozen
+	created int            // Websites
 
-	shards  []*process.Process          // all that were ever started; a name may occur twice
-	named   int                         // number of shard names used so far
-	lost    map[*process.Process]string // lost shards: how
-	pauses  []pause                     // times in which a shard was frozen
-	created int                         // Websites
-	checked []string                    // by the current step
+	// Of the current step.
+	fail    context.CancelCauseFunc
+	began   time.Time
+	before  observe.Objects // when the step began
+	old     int             // number of versions that had been recorded when the step began
+	checked []string
 }
 
-// New starts to watch the system. The watches last until the context ends.
+// shard is a shard of the story.
+type shard struct {
+	*process.Process
+	lost string // how; empty for a running shard
+}
+
+// How a shard may be lost.
+const (
+	killed  = "killed"
+	stopped = "stopped"
+	frozen  = "frozen"
+)
+
+// New starts to watch the system. The watches and the connection to the query service last until the context ends.
 func New(ctx context.Context, s *localsystem.System, console *report.Console, o Options) (*Story, error) {
-	config := rest.CopyConfig(s.Plane.Config)
-	config.QPS = -1 // no client-side rate limit
-
-	scheme := apimeta.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme), examplev1alpha1.AddToScheme(scheme)); err != nil {
-		return nil, fmt.Errorf("make a scheme: %w", err)
+	story := &Story{Options: o, system: s, console: console, client: s.Plane.Client}
+	if err := examplev1alpha1.AddToScheme(story.client.Scheme()); err != nil {
+		return nil, fmt.Errorf("add the example to the client's scheme: %w", err)
 	}
 
-	c, err := client.New(config, client.Options{Scheme: scheme})
-	if err != nil {
-		return nil, fmt.Errorf("make a client: %w", err)
-	}
-
-	typed, err := kubernetes.NewForConfig(config)
+	typed, err := kubernetes.NewForConfig(s.Plane.Config)
 	if err != nil {
 		return nil, fmt.Errorf("make a client for Leases: %w", err)
-	}
-
-	meta, err := metadata.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("make a client for metadata: %w", err)
-	}
-
-	story := &Story{Options: o, system: s, console: console, client: c, lost: map[*process.Process]string{}}
-	if story.objects, err = observe.WatchObjects(ctx, meta, localsystem.Ring, websitesGVR, configMapGVR); err != nil {
-		return nil, err
-	}
-
-	group := websiteGVK.GroupVersion()
-	if story.fleets, err = observe.WatchObjects(ctx, meta, localsystem.Ring, group.WithResource(fleets), group.WithResource(ships)); err != nil {
-		return nil, err
 	}
 
 	if story.leases, err = observe.WatchLeases(ctx, typed, localsystem.ShardNamespace, localsystem.Ring); err != nil {
 		return nil, err
 	}
 
-	story.conn, err = grpc.NewClient(s.QueryAddress(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	recorded := record.Options{Ring: localsystem.Ring, LeaseNamespace: localsystem.ShardNamespace}
+	for _, kind := range kinds {
+		recorded.Objects = append(recorded.Objects, record.Objects{Kind: kind})
+	}
+
+	if story.recorder, err = record.Start(ctx, s.Plane.Config, recorded); err != nil {
+		return nil, err
+	}
+
+	conn, err := grpc.NewClient(s.Queries, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return nil, fmt.Errorf("make a client for queries: %w", err)
 	}
 
-	story.query = diagnosticsv1alpha1.NewDiagnosticsServiceClient(story.conn)
+	context.AfterFunc(ctx, func() { _ = conn.Close() }) // nobody asks any more
+
+	story.query = diagnosticsv1alpha1.NewDiagnosticsServiceClient(conn)
 
 	return story, nil
 }
 
-// Close ends the connection to the query service.
-func (s *Story) Close() error {
-	if err := s.conn.Close(); err != nil {
-		return fmt.Errorf("end the connection for queries: %w", err)
+// action is a part of a step.
+type action = func(context.Context) error
+
+// inOrder runs actions until one fails.
+func inOrder(ctx context.Context, actions ...action) error {
+	for _, do := range actions {
+		if err := do(ctx); err != nil {
+			return err
+		}
 	}
 
 	return nil
@@ -146,11 +139,12 @@ func (s *Story) Close() error {
 
 // Step is a part of the story.
 type Step struct {
-	// Title says what happens.
+	// Title describes what happens.
 	Title string
 	// Suspects are the processes whose logs are most relevant if the step fails.
 	Suspects []string
-	do       func(ctx context.Context) error
+
+	do action
 }
 
 // Steps returns the steps of the story.
@@ -171,16 +165,91 @@ func (s *Story) Steps() []Step {
 	}
 }
 
-// Do runs a step and returns what was checked.
+// Prologue lets the first shards join and creates the first objects.
+func (s *Story) Prologue(ctx context.Context) error {
+	for _, step := range s.Steps()[:2] {
+		if _, err := s.Do(ctx, step); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// Do runs a step and returns what was checked. If the step fails, Do saves all recorded versions in a file beside the logs.
 func (s *Story) Do(ctx context.Context, step Step) ([]string, error) {
-	s.checked = nil
+	ctx, s.fail = context.WithCancelCause(ctx)
+	defer s.fail(nil)
+
+	recorded := s.versions()
+	s.checked, s.began, s.before, s.old = nil, time.Now(), observe.Objects(nil).After(recorded), len(recorded)
 
 	err := step.do(ctx)
-	if err != nil && ctx.Err() != nil {
-		err = context.Cause(ctx)
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
+
+	if err != nil {
+		err = errors.Join(err, s.dump())
 	}
 
 	return s.checked, err
+}
+
+// failOn makes the step fail if there is an error: nothing that is read afterwards matters.
+func (s *Story) failOn(err error) {
+	if err != nil {
+		s.fail(err)
+	}
+}
+
+// dump saves all recorded versions.
+func (s *Story) dump() error {
+	var text []byte
+	for _, v := range s.versions() {
+		text = fmt.Appendln(text, v)
+	}
+
+	if err := os.WriteFile(filepath.Join(s.system.StateDir, "logs", "objects.log"), text, 0o600); err != nil {
+		return fmt.Errorf("save the versions of objects: %w", err)
+	}
+
+	return nil
+}
+
+// versions returns all versions of objects and Leases that were recorded. If the record is incomplete, the step fails.
+func (s *Story) versions() []check.Version {
+	versions, err := s.recorder.Versions()
+	s.failOn(err)
+
+	return versions
+}
+
+// objects returns the present objects.
+func (s *Story) objects() observe.Objects { return observe.Objects(nil).After(s.recorder.Newest()) }
+
+// turns returns the turns of the Lease of a shard. If the record is incomplete, the step fails.
+func (s *Story) turns(shard string) []observe.Turn {
+	turns, err := s.leases.Of(shard)
+	s.failOn(err)
+
+	return turns
+}
+
+// reconciles returns what all shards have recorded, including lost shards. If it cannot be read, the step fails.
+func (s *Story) reconciles() []history.Span {
+	var files []string
+	for _, shard := range s.shards {
+		files = append(files, s.system.HistoryFile(shard.Name))
+	}
+
+	reader, err := record.Histories(files...)
+	if err != nil {
+		s.fail(err)
+		return nil
+	}
+
+	return reader.Spans()
 }
 
 // ok reports a check that passed.
@@ -190,7 +259,7 @@ func (s *Story) ok(format string, args ...any) {
 }
 
 // wrong returns an error with the first few findings, nil if there are none.
-func wrong(what string, findings []string) error {
+func wrong[T any](what string, findings []T) error {
 	const few = 5
 
 	if len(findings) == 0 {
@@ -199,80 +268,59 @@ func wrong(what string, findings []string) error {
 
 	errs := []error{fmt.Errorf("%s: %d times", what, len(findings))}
 	for _, finding := range findings[:min(few, len(findings))] {
-		errs = append(errs, errors.New(finding))
+		errs = append(errs, fmt.Errorf("%v", finding))
 	}
 
 	return errors.Join(errs...)
 }
 
-// available returns the names of the running shards in the order in which they were started.
+// fault returns an error that a process has caused.
+func fault(p *process.Process, format string, args ...any) error {
+	return &services.FaultError{Process: p.Name, Err: fmt.Errorf(p.Name+" "+format, args...)}
+}
+
+// running returns the running shards in the order in which they were started.
+func (s *Story) running() []*shard {
+	return slices.DeleteFunc(slices.Clone(s.shards), func(shard *shard) bool { return shard.lost != "" })
+}
+
+// available returns the names of the running shards.
 func (s *Story) available() []string {
 	var names []string
-
-	for _, shard := range s.shards {
-		if _, gone := s.lost[shard]; !gone {
-			names = append(names, shard.Name)
-		}
+	for _, shard := range s.running() {
+		names = append(names, shard.Name)
 	}
 
 	return names
 }
 
-func (s *Story) isAvailable(shard string) bool { return slices.Contains(s.available(), shard) }
-
-// start starts shards under new names and waits until they hold their Leases.
+// start starts shards under new names, waits until they hold their Leases, and returns the names.
 func (s *Story) start(ctx context.Context, n int) ([]string, error) {
 	var names []string
-
-	for range n {
-		s.named++
-		names = append(names, fmt.Sprintf("shard-%d", s.named))
+	for i := range n {
+		names = append(names, fmt.Sprintf("shard-%d", len(s.shards)+i+1))
 	}
 
-	started, err := s.system.StartShards(ctx, names...)
-	s.shards = append(s.shards, started...)
+	if err := s.system.StartShards(ctx, names...); err != nil {
+		return nil, err
+	}
 
-	return names, err
+	for _, name := range names {
+		s.shards = append(s.shards, &shard{Process: s.system.Process(name)})
+	}
+
+	return names, nil
 }
 
-// How a shard may be lost.
-const (
-	killed  = "killed"
-	stopped = "stopped"
-	frozen  = "frozen"
-)
-
-// victim returns the first running shard, and marks it as lost.
-func (s *Story) victim(how string) *process.Process {
-	for _, shard := range s.shards {
-		if _, gone := s.lost[shard]; !gone {
-			s.lost[shard] = how
-			return shard
-		}
+// ring returns the ClusterRing.
+func (s *Story) ring(ctx context.Context) (*v1alpha1.ClusterRing, error) {
+	ring := &v1alpha1.ClusterRing{}
+	if err := s.client.Get(ctx, client.ObjectKey{Name: localsystem.Ring}, ring); err != nil {
+		return nil, fmt.Errorf("get the ClusterRing: %w", err)
 	}
 
-	return nil
-}
-
-// living returns the running process with the name of a shard, nil if there is none.
-func (s *Story) living(name string) *process.Process {
-	for _, shard := range s.shards {
-		if _, gone := s.lost[shard]; !gone && shard.Name == name {
-			return shard
-		}
-	}
-
-	return nil
+	return ring, nil
 }
 
 // seconds formats the time since a point in time.
 func seconds(since time.Time) string { return report.Seconds(time.Since(since)) }
-
-// Prologue lets the first shards join and creates the first objects.
-func (s *Story) Prologue(ctx context.Context) error {
-	if err := s.join(ctx); err != nil {
-		return err
-	}
-
-	return s.create(ctx)
-}

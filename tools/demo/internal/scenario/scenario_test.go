@@ -18,14 +18,6 @@ func TestExcerpt(t *testing.T) {
 	require.Equal(t, "1\n… 4 more lines", excerpt(text, "nowhere", 1))
 }
 
-func TestFamily(t *testing.T) {
-	site := history.Span{Kind: "Website", Namespace: "web-1", Name: "a"}
-	page, other := site, site
-	page.Kind, other.Namespace = "ConfigMap", "web-2"
-	require.Equal(t, family(site), family(page))
-	require.NotEqual(t, family(site), family(other))
-}
-
 func TestQueryArgs(t *testing.T) {
 	require.Equal(t, []string{"-plaintext", "a:1", "list"}, Query{}.Args("a:1"))
 	require.Equal(t, []string{"-plaintext", "a:1", "s/M"}, Query{Method: "s/M"}.Args("a:1"))
@@ -33,7 +25,7 @@ func TestQueryArgs(t *testing.T) {
 }
 
 func TestWrong(t *testing.T) {
-	require.NoError(t, wrong("nothing", nil))
+	require.NoError(t, wrong[string]("nothing", nil))
 	err := wrong("bad things", []string{"1", "2", "3", "4", "5", "6", "7"})
 	require.EqualError(t, err, "bad things: 7 times\n1\n2\n3\n4\n5")
 }

@@ -1,4 +1,4 @@
-// Package spread tells how evenly objects are spread over shards, in figures and as a picture.
+// Package spread shows how evenly objects are spread over shards, in figures and as bars.
 package spread
 
 import (
@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// overIdeal is the most that the ring itself lets a shard exceed its ideal share of the hash space.
+// overIdeal is the maximum share of the hash space that the ring gives a shard, relative to its ideal share.
 const overIdeal = 1.05
 
-// deviations is how many standard deviations of keys thrown at random a shard may lie above that.
+// deviations is the tolerance for random keys, in standard deviations.
 const deviations = 3
 
-// Spread is how many objects each shard has; shards without objects count if they are there with 0.
+// Spread is the number of objects of each shard. It contains shards without objects, too.
 type Spread map[string]int
 
 // Total returns the number of objects.
@@ -28,7 +28,7 @@ func (s Spread) Total() int {
 	return total
 }
 
-// Mean returns the number of objects per shard, and 0 where there is no shard.
+// Mean returns the mean number of objects per shard, and 0 without shards.
 func (s Spread) Mean() float64 {
 	if len(s) == 0 {
 		return 0
@@ -37,7 +37,7 @@ func (s Spread) Mean() float64 {
 	return float64(s.Total()) / float64(len(s))
 }
 
-// MaxToMean returns how far the fullest shard is above the mean: 1 is perfect. Without objects it is 0.
+// MaxToMean returns the maximum number of objects per shard, relative to the mean: 1 is perfect. It is 0 without objects.
 func (s Spread) MaxToMean() float64 {
 	if s.Total() == 0 {
 		return 0
@@ -46,8 +46,8 @@ func (s Spread) MaxToMean() float64 {
 	return float64(slices.Max(slices.Collect(maps.Values(s)))) / s.Mean()
 }
 
-// Bound returns the greatest MaxToMean that so few objects allow to ask for: the ring gives each shard at most 1.05 times
-// its ideal share of the hash space, and n keys thrown into it at random deviate from the shares by chance.
+// Bound returns the maximum MaxToMean that is acceptable for this number of objects: the ring gives each shard at most 1.05 times its ideal
+// share of the hash space, and the numbers of random keys deviate from the shares.
 func (s Spread) Bound() float64 {
 	if s.Total() == 0 {
 		return overIdeal
@@ -63,7 +63,7 @@ func (s Spread) String() string {
 	return fmt.Sprintf("%d objects over %d shards, max/mean %.2f (bound %.2f)", s.Total(), len(s), s.MaxToMean(), s.Bound())
 }
 
-// Bars returns one line per shard, in the order of their names: name, a bar of at most width cells, number and percentage.
+// Bars returns one line per shard, in the order of their names: name, bar of at most width cells, number, and percentage.
 func (s Spread) Bars(width int) string {
 	most, longest := 1, 0
 	for name, n := range s {

@@ -11,8 +11,6 @@ import (
 	"io"
 	"os"
 	"syscall"
-
-	"github.com/clusterring/clusterring/tools/e2e/process"
 )
 
 func main() {
@@ -28,12 +26,12 @@ func main() {
 
 // kill kills the processes of a container, and writes their ids to out. It returns an error if there are none.
 func kill(out io.Writer, pod, id string) error {
-	container, err := process.Parse(pod, id)
+	c, err := parse(pod, id)
 	if err != nil {
 		return fmt.Errorf("parse the container: %w", err)
 	}
 
-	found, err := process.Find(os.DirFS("/proc"), container)
+	found, err := find(os.DirFS("/proc"), c)
 	if err != nil {
 		return fmt.Errorf("find the container: %w", err)
 	}

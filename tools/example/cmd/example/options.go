@@ -40,6 +40,7 @@ type options struct {
 
 	concurrency  int
 	historyFile  string
+	carelessFile string
 	workDuration time.Duration
 }
 
@@ -70,6 +71,7 @@ func parse(args []string, out io.Writer) (options, error) {
 
 	flags.IntVar(&o.concurrency, "concurrency", 4, "number of objects that one controller reconciles concurrently")
 	flags.StringVar(&o.historyFile, "history-file", "", "append the start and end of each reconcile to this file, as lines of JSON; - for standard output")
+	flags.StringVar(&o.carelessFile, "careless-file", "", "if the Lease is lost during a reconcile, write the object without any check, and append the answer to this file, as a line of JSON; for demonstrations of the ring's fence")
 	flags.DurationVar(&o.workDuration, "work-duration", 0, "time added to each reconcile")
 
 	if err := flags.Parse(args); err != nil {

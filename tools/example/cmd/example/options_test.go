@@ -51,7 +51,7 @@ func TestExitCodes(t *testing.T) {
 }
 
 func TestHistoryOnStandardOutput(t *testing.T) {
-	file, err := openHistory("-")
+	file, err := openRecords("-")
 	require.NoError(t, err)
 	require.NoError(t, file.Close())
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 
 	"github.com/go-logr/logr"
@@ -16,7 +15,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -30,7 +28,6 @@ import (
 	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/example/checksum"
 	"github.com/clusterring/clusterring/tools/example/fleet"
-	"github.com/clusterring/clusterring/tools/example/history"
 	"github.com/clusterring/clusterring/tools/example/website"
 )
 
@@ -49,11 +46,12 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 
+	extras := &extras{}
 	// Sharding: name the ring.
 	s, err := shard.New(shard.Options{
 		Ring: o.ring, Name: o.shardName, Namespace: o.leaseNamespace,
 		LeaseDuration: o.leaseDuration, RenewDeadline: o.renewDeadline, RetryPeriod: o.retryPeriod,
-		HoldOff: o.holdOff,
+		HoldOff: o.holdOff, Exit: extras.exit,
 	})
 	if err != nil {
 		return fmt.Errorf("set up the shard (--ring, --shard-name, --lease-...): %w", err)
@@ -84,22 +82,22 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 
-	decorate, closeHistory, err := decorator(o, s.Name(), mgr.GetClient())
-	if err != nil {
+	if err := extras.open(ctx, o, s.Name(), mgr.GetClient()); err != nil {
 		return err
 	}
 
-	if err := addControllers(ctx, mgr, s, decorate); err != nil {
-		return errors.Join(err, closeHistory())
+	if err := addControllers(ctx, mgr, s, extras.decorate); err != nil {
+		return errors.Join(err, extras.close())
 	}
 
 	log.Info("Starting shard", "ring", s.Ring(), "shard", s.Name(), "lease", s.Namespace()+"/"+s.Name())
 	// Sharding: Start returns an error when the Lease is lost.
 	if err := mgr.Start(ctx); err != nil {
+		extras.wait()
 		return fmt.Errorf("run the shard: %w", err) // workers may still write their history
 	}
 
-	return closeHistory()
+	return extras.close()
 }
 
 // decorate adds to a reconciler what only tests need.
@@ -146,40 +144,6 @@ func addControllers(ctx context.Context, mgr ctrl.Manager, s *shard.Shard, decor
 	}
 
 	return nil
-}
-
-// decorator returns a function that records and prolongs reconciles according to the options, and a function that closes the
-// record.
-func decorator(o options, shardName string, c client.Client) (decorate, func() error, error) {
-	record := func(_ string, _ client.Object, inner reconcile.Reconciler) reconcile.Reconciler { return inner }
-	closeFile := func() error { return nil }
-
-	if o.historyFile != "" {
-		file, err := openHistory(o.historyFile)
-		if err != nil {
-			return nil, nil, err
-		}
-
-		recorder := history.NewRecorder(file, processID(), shardName, now)
-		record = func(name string, obj client.Object, inner reconcile.Reconciler) reconcile.Reconciler {
-			return recorder.Reconciler(history.Subject{Controller: name, Object: obj, Reader: c}, inner)
-		}
-		closeFile = closer(file)
-	}
-
-	return func(name string, obj client.Object, inner reconcile.Reconciler) reconcile.Reconciler {
-		return record(name, obj, history.Delay(clock.RealClock{}, o.workDuration, inner))
-	}, closeFile, nil
-}
-
-func closer(file io.Closer) func() error {
-	return func() error {
-		if err := file.Close(); err != nil {
-			return fmt.Errorf("close the history file: %w", err)
-		}
-
-		return nil
-	}
 }
 
 // addChecks adds /healthz, and a /readyz that passes while the shard holds its Lease and was not told to stop.

@@ -31,16 +31,16 @@ func logger(level, format string) (logr.Logger, error) {
 	return zap.New(zap.Level(at), encode), nil
 }
 
-// openHistory opens the file so that each write is appended as a whole, even if others write to it. The path "-" is standard
+// openRecords opens the file so that each write is appended as a whole, even if others write to it. The path "-" is standard
 // output, which contains nothing else from this process: the log of a Pod then contains the history between the log messages.
-func openHistory(path string) (io.WriteCloser, error) {
+func openRecords(path string) (io.WriteCloser, error) {
 	if path == "-" {
 		return output{os.Stdout}, nil
 	}
 
 	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644) //nolint:gosec // the user's choice
 	if err != nil {
-		return nil, fmt.Errorf("open the history file (--history-file): %w", err)
+		return nil, fmt.Errorf("open the file of records (--history-file, --careless-file): %w", err)
 	}
 
 	return file, nil

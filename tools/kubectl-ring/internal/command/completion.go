@@ -70,6 +70,14 @@ func (a *app) suggest(cmd *cobra.Command, words func(context.Context, *asker) ([
 	return found, cobra.ShellCompDirectiveNoFileComp
 }
 
+// suggestOf asks the server for completions from the state of a ring.
+func (a *app) suggestOf(cmd *cobra.Command, ring string, words func(*pb.GetRingResponse) []string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return a.suggest(cmd, func(ctx context.Context, s *asker) ([]string, error) {
+		res, err := s.GetRing(ctx, &pb.GetRingRequest{Name: ring})
+		return words(res), err
+	})
+}
+
 // completeRing completes the first argument, or a flag, with the names of rings.
 func (a *app) completeRing(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if len(args) > 0 && cmd.Flags().Lookup("ring") == nil {
@@ -88,10 +96,7 @@ func (a *app) completeRingThenResource(cmd *cobra.Command, args []string, toComp
 	case 0:
 		return a.completeRing(cmd, args, toComplete)
 	case 1:
-		return a.suggest(cmd, func(ctx context.Context, s *asker) ([]string, error) {
-			ring, err := s.GetRing(ctx, &pb.GetRingRequest{Name: args[0]})
-			return resourceNames(ring.GetRing()), err
-		})
+		return a.suggestOf(cmd, args[0], func(ring *pb.GetRingResponse) []string { return resourceNames(ring.GetRing()) })
 	default:
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
@@ -126,10 +131,7 @@ func (a *app) completeShardOfArgument(cmd *cobra.Command, args []string, _ strin
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 
-	return a.suggest(cmd, func(ctx context.Context, s *asker) ([]string, error) {
-		ring, err := s.GetRing(ctx, &pb.GetRingRequest{Name: args[0]})
-		return names(ring.GetShards()), err
-	})
+	return a.suggestOf(cmd, args[0], func(ring *pb.GetRingResponse) []string { return names(ring.GetShards()) })
 }
 
 // completeType completes TYPE/ with the resources of all rings. The server does not know the names of objects.

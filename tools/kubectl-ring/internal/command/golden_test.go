@@ -17,13 +17,13 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 
 func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
 
-// question is a command line, with what is on standard input.
+// question is a command line and its standard input.
 type question struct {
 	line string
 	in   string
 }
 
-// TestTranscripts compares what the program prints, and its exit code, with testdata: one file per command.
+// TestTranscripts compares the output and the exit code of the program with testdata, which has one file per command.
 func TestTranscripts(t *testing.T) {
 	t.Setenv("HOME", "/home/you") // it is in the help
 	t.Setenv("KUBECACHEDIR", "")
@@ -71,6 +71,11 @@ func TestTranscripts(t *testing.T) {
 		"errors": {
 			{line: "get nobody"}, {line: "get secret"}, {line: "get private"}, {line: "get slow"}, {line: "locate configmaps/orphan"},
 			{line: "nonsense"}, {line: "get example --request-timeout later"}, {line: "get example --insecure-skip-tls-verify"},
+		},
+		"fence": {
+			{line: "fence --lease operators/op --service-account operators/op --resource websites.example.org --resource configmaps"},
+			{line: "fence --lease operators/op --service-account operators/op --resource pods --audit -o json"},
+			{line: "fence"}, {line: "fence --lease op --service-account op --resource leases.coordination.k8s.io"}, {line: "fence --help"},
 		},
 		"help": {{line: "--help"}, {line: "locate --help"}, {line: "completion"}},
 	} {

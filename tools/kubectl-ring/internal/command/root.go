@@ -92,7 +92,7 @@ func newApp(streams Streams) *app {
 
 	return &app{
 		Streams: streams, kube: kube,
-		connect: connect.Options{UserAgent: "kubectl-ring/" + Version},
+		connect: connect.Options{UserAgent: "kubectl-ring/" + Version, Clock: streams.Clock},
 		colour:  streams.OutTerminal && streams.Getenv("NO_COLOR") == "" && streams.Getenv("TERM") != "dumb",
 	}
 }
@@ -105,14 +105,16 @@ shards changed.
 
 How the server is found
   Without --endpoint, the plugin finds the Service with the label app.kubernetes.io/name=ringquery in --service-namespace, and
-  connects to one of its ready pods through the API server. You need permission to list services and pods, and to create
-  pods/portforward, in that namespace. No port is opened on this machine.
+  connects to one of its ready pods through the API server. No port is opened on this machine. The Role ringquery-user in that
+  namespace grants the permissions: to list services and pods, to create pods/portforward, and to create serviceaccounts/token
+  of ringquery-reader.
 
 How the connection is secured
   The certificate of the server is verified with --ca-file, or else with ca.crt in the ConfigMap ringquery-ca in the namespace of
-  the Service, or else with the CA certificates of this machine. Each call sends the bearer token of your kubeconfig user, if it
-  has one. If the server requests a client certificate, that of your kubeconfig user is sent. A token is sent to an --endpoint on
-  another machine only with TLS and only if the server is verified.
+  the Service, or else with the CA certificates of this machine. Your own token is not sent. Instead, the plugin requests a token
+  of a service account (--service-account) that only ringquery accepts, and the answers are those that this account may get. If
+  the server requests a client certificate, that of your kubeconfig user is used. A token is sent to an --endpoint on another
+  machine only with TLS and only if the server is verified. Without a kubeconfig, --token is sent to the --endpoint.
 
 Exit codes
   0  there is an answer, and it reports no problem
@@ -162,7 +164,7 @@ func (a *app) root() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return failure.New("see "+cmd.CommandPath()+" --help", "%w", err)
 	})
-	root.AddCommand(a.list(), a.get(), a.locate(), a.explain(), a.assignments(), a.simulate(), a.watch(), a.version(), a.completion())
+	root.AddCommand(a.list(), a.get(), a.locate(), a.explain(), a.assignments(), a.simulate(), a.watch(), a.fence(), a.version(), a.completion())
 
 	for _, cmd := range root.Commands() {
 		cmd.DisableFlagsInUseLine = true
@@ -255,7 +257,7 @@ func (a *app) ask(ctx context.Context, questions func(*asker) error) error {
 	}
 
 	if config == nil && a.connect.Endpoint != "" && *a.kube.BearerToken != "" {
-		config = &rest.Config{BearerToken: *a.kube.BearerToken} // --token needs no kubeconfig
+		a.connect.Token = *a.kube.BearerToken // without an API server, the token can only be for ringquery
 	}
 
 	a.connect.Timeout = timeout

@@ -1,7 +1,6 @@
 package command_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -25,6 +24,7 @@ import (
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/command"
+	"github.com/clusterring/clusterring/tools/lab/output"
 )
 
 // now is the time in all tests.
@@ -35,7 +35,7 @@ type server struct {
 	pb.UnimplementedDiagnosticsServiceServer
 
 	address string
-	// watch, if set, is what WatchRing does.
+	// watch implements WatchRing.
 	watch func(stream pb.DiagnosticsService_WatchRingServer) error
 	// beforePage, if set, is called before a page of assignments is sent, with its number from 0.
 	beforePage func(number int)
@@ -60,7 +60,7 @@ func serve(t *testing.T) *server {
 	return s
 }
 
-// serveOn serves until the test ends, or the function that it returns is called.
+// serveOn serves until the test ends or stop is called.
 func (s *server) serveOn(t *testing.T, listener net.Listener) (stop func()) {
 	t.Helper()
 
@@ -371,26 +371,6 @@ func (s *server) WatchRing(_ *pb.WatchRingRequest, stream pb.DiagnosticsService_
 	return s.watch(stream)
 }
 
-// output is what a program writes, while it does.
-type output struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-
-	return o.b.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-
-	return o.b.String()
-}
-
 // program is the program in a process without a kubeconfig.
 type program struct {
 	t        *testing.T
@@ -398,7 +378,7 @@ type program struct {
 	terminal bool
 	env      map[string]string
 	clock    *testclock.FakeClock
-	out, err output
+	out, err output.Buffer
 }
 
 func newProgram(t *testing.T) *program {
@@ -416,7 +396,7 @@ func (p *program) run(ctx context.Context, args ...string) int {
 	})
 }
 
-// at adds the flags that lead to the server.
+// at adds the flags for the server.
 func (s *server) at(args ...string) []string {
 	return append(args, "--endpoint", s.address, "--plaintext")
 }

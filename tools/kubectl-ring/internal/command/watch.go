@@ -80,6 +80,8 @@ func (w *watching) run(ctx context.Context, s *asker) error {
 			return nil //nolint:nilerr // ctrl-c is how it ends
 		case w.last != nil && status.Code(err) == codes.NotFound:
 			return failure.New("nothing: its labels are removed from all objects", "ring %s has been deleted", w.ring)
+		case got && status.Code(err) == codes.Unauthenticated:
+			continue // the token of the stream has expired, and a new stream has a new one
 		case w.last == nil || status.Code(err) != codes.Unavailable:
 			return err
 		}

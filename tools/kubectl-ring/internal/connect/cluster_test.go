@@ -18,15 +18,19 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	authenticationclient "k8s.io/client-go/kubernetes/typed/authentication/v1"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/spdy"
+	"k8s.io/utils/clock"
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/connect"
@@ -61,7 +65,7 @@ func (c *cluster) service(name string, ports ...corev1.ServicePort) *corev1.Serv
 	return service
 }
 
-// state is that of a pod.
+// state is the state of a pod.
 type state struct {
 	ready bool
 	phase corev1.PodPhase
@@ -95,7 +99,7 @@ func grpcServicePort() corev1.ServicePort {
 	return corev1.ServicePort{Name: "grpc", Port: 443, TargetPort: intstr.FromString("grpc")}
 }
 
-// TestServiceIsFound by its label, if it is the only one.
+// TestServiceIsFound finds a Service by its label, if it is the only one.
 func TestServiceIsFound(t *testing.T) {
 	c := newCluster(t)
 	_, err := connect.FindService(t.Context(), c.core, c.ns)
@@ -203,7 +207,7 @@ func TestPortIsFound(t *testing.T) {
 	require.ErrorContains(t, err, "selects no pods")
 }
 
-// kubelet is what of a kubelet port-forwarding needs: the streams of a pod's port lead to a server on this machine.
+// kubelet implements the part of a kubelet that port-forwarding needs. The streams of a pod's port lead to a server on this machine.
 type kubelet struct {
 	to      map[string]string // pod: address
 	mu      sync.Mutex
@@ -287,18 +291,25 @@ func (k *kubelet) pods() []string {
 	return append([]string(nil), k.reached...)
 }
 
-// asUser returns the configuration of a user with the rights that the help of the command names, and a token.
+// account creates a service account.
+func (c *cluster) account(name string) {
+	c.t.Helper()
+	require.NoError(c.t, c.plane.Client.Create(c.t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: name}}))
+}
+
+// asUser returns the configuration of a user with a token, and with the permissions of the Role ringquery-user and of all users.
 func (c *cluster) asUser() *rest.Config {
 	c.t.Helper()
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "person"}}
-	require.NoError(c.t, c.plane.Client.Create(c.t.Context(), account))
+	c.account("ringquery-reader")
+	c.account("person")
+
+	role := &rbacv1.Role{}
+	require.NoError(c.t, c.plane.Client.Get(c.t.Context(), key("sharding-system", "ringquery-user"), role))
 	require.NoError(c.t, c.plane.Client.Create(c.t.Context(), &rbacv1.Role{
 		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "person"},
-		Rules: []rbacv1.PolicyRule{
-			{APIGroups: []string{""}, Resources: []string{"services", "pods"}, Verbs: []string{"list"}},
-			{APIGroups: []string{""}, Resources: []string{"pods/portforward"}, Verbs: []string{"create"}},
-			{APIGroups: []string{""}, Resources: []string{"configmaps"}, ResourceNames: []string{"ringquery-ca"}, Verbs: []string{"get"}},
-		},
+		Rules: append(role.Rules, rbacv1.PolicyRule{
+			APIGroups: []string{""}, Resources: []string{"configmaps"}, ResourceNames: []string{"ringquery-ca"}, Verbs: []string{"get"},
+		}),
 	}))
 	require.NoError(c.t, c.plane.Client.Create(c.t.Context(), &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: "person"},
@@ -311,8 +322,28 @@ func (c *cluster) asUser() *rest.Config {
 	return fromFile(c.t, path)
 }
 
-// TestThroughTheAPIServer goes all the way: the Service, a pod, the real API server, a kubelet, TLS with the authority from the
-// ConfigMap, and the token of the kubeconfig's user, who has no more rights than these need.
+// onlyForRingquery requires that the authorization is a token of ringquery-reader that ringquery accepts and the API server refuses.
+func (c *cluster) onlyForRingquery(authorization string) {
+	c.t.Helper()
+
+	token, ok := strings.CutPrefix(authorization, "Bearer ")
+	require.True(c.t, ok, authorization)
+
+	review := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{"ringquery"}}}
+	require.NoError(c.t, c.plane.Client.Create(c.t.Context(), review))
+	require.True(c.t, review.Status.Authenticated, review.Status.Error)
+	require.Equal(c.t, "system:serviceaccount:"+c.ns+":ringquery-reader", review.Status.User.Username)
+
+	config := rest.AnonymousClientConfig(c.plane.Config)
+	config.BearerToken = token
+	api, err := authenticationclient.NewForConfig(config)
+	require.NoError(c.t, err)
+	_, err = api.SelfSubjectReviews().Create(c.t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	require.True(c.t, apierrors.IsUnauthorized(err), "the API server accepts the token: %v", err)
+}
+
+// TestThroughTheAPIServer covers the whole path for a user with only the required permissions: the Service, a pod, the real API server, a
+// kubelet, TLS with the CA in the ConfigMap, and a token of ringquery-reader.
 func TestThroughTheAPIServer(t *testing.T) {
 	c := newCluster(t)
 	authority := newPKI(t)
@@ -335,7 +366,7 @@ func TestThroughTheAPIServer(t *testing.T) {
 	require.NoError(t, call(t, o, config))
 
 	token, _ := s.last()
-	require.Equal(t, "Bearer "+config.BearerToken, token)
+	c.onlyForRingquery(token)
 	require.Equal(t, "a:8090", k.pods()[0])
 
 	for label, o := range map[string]connect.Options{
@@ -344,21 +375,31 @@ func TestThroughTheAPIServer(t *testing.T) {
 		require.NoError(t, call(t, o, config), label)
 
 		token, _ = s.last()
-		require.Equal(t, "Bearer "+config.BearerToken, token, "%s: the API server leads to the pod", label)
+		c.onlyForRingquery(token)
 	}
+
+	asked := len(s.tokens)
+	o.Account = c.ns + "/person"
+	err = call(t, o, config)
+	require.ErrorContains(t, err, "get a token of service account "+c.ns+"/person for ringquery")
+	require.ErrorContains(t, err, "forbidden")
+	require.ErrorContains(t, err, "request permission to create serviceaccounts/token")
+	require.Len(t, s.tokens, asked, "without a token, nothing is asked")
 }
 
-// TestAnotherPodIsTaken when the first cannot be reached: gRPC connects again.
+// TestAnotherPodIsTaken verifies that gRPC reconnects to another pod if the first is not reachable.
 func TestAnotherPodIsTaken(t *testing.T) {
 	c := newCluster(t)
+	c.account("ringquery-reader")
+
 	s := serve(t, "127.0.0.1:0")
 	k := &kubelet{to: map[string]string{"a": s.address, "b": s.address}}
 	node := k.start(c)
 	c.service("query", grpcServicePort())
 	c.pod("query", "a", state{true, corev1.PodRunning, node})
 	c.pod("query", "b", state{true, corev1.PodRunning, node})
-	tunnel := &flaky{Tunnel: connect.NewTunnel(c.plane.Config)}
-	conn, err := connect.Dial(t.Context(), &connect.Options{Namespace: c.ns, Plaintext: true}, c.plane.Config, tunnel)
+	tunnel := &flaky{tunnel: connect.NewTunnel(c.plane.Config)}
+	conn, err := connect.Dial(t.Context(), &connect.Options{Namespace: c.ns, Plaintext: true, Clock: clock.RealClock{}}, c.plane.Config, tunnel.open)
 
 	require.NoError(t, err)
 	defer func() { require.NoError(t, conn.Close()) }()
@@ -374,18 +415,18 @@ func TestAnotherPodIsTaken(t *testing.T) {
 	require.Contains(t, conn.Where(), "pod "+c.ns+"/"+tunnel.targets[1].Pod+", port 8090, through the API server, without TLS")
 
 	token, _ := s.last()
-	require.Empty(t, token, "the administrator has a certificate and no token")
+	c.onlyForRingquery(token)
 }
 
 // flaky is a tunnel that fails the first time.
 type flaky struct {
-	connect.Tunnel
+	tunnel connect.Tunnel
 
 	mu      sync.Mutex
 	targets []connect.Target
 }
 
-func (f *flaky) Open(ctx context.Context, target connect.Target) (net.Conn, error) {
+func (f *flaky) open(ctx context.Context, target connect.Target) (net.Conn, error) {
 	f.mu.Lock()
 	f.targets = append(f.targets, target)
 	first := len(f.targets) == 1
@@ -395,10 +436,10 @@ func (f *flaky) Open(ctx context.Context, target connect.Target) (net.Conn, erro
 		return nil, errors.New("the pod has gone")
 	}
 
-	return f.Tunnel.Open(ctx, target)
+	return f.tunnel(ctx, target)
 }
 
-// TestTunnelSaysWhatIsWrong: what the kubelet or the API server reports reaches the person.
+// TestTunnelSaysWhatIsWrong verifies that the user gets the error of the kubelet or the API server.
 func TestTunnelSaysWhatIsWrong(t *testing.T) {
 	c := newCluster(t)
 	k := &kubelet{to: map[string]string{"a": "127.0.0.1:1"}}
@@ -407,7 +448,7 @@ func TestTunnelSaysWhatIsWrong(t *testing.T) {
 	c.pod("query", "homeless", state{true, corev1.PodRunning, ""})
 	tunnel := connect.NewTunnel(c.plane.Config)
 
-	conn, err := tunnel.Open(t.Context(), connect.Target{Namespace: c.ns, Pod: "a", Port: 8090})
+	conn, err := tunnel(t.Context(), connect.Target{Namespace: c.ns, Pod: "a", Port: 8090})
 	require.NoError(t, err)
 	_, err = io.ReadAll(conn)
 	require.ErrorContains(t, err, "pod "+c.ns+"/a, port 8090: nobody listens in the pod")
@@ -416,13 +457,13 @@ func TestTunnelSaysWhatIsWrong(t *testing.T) {
 	require.NoError(t, conn.Close())
 	require.NoError(t, conn.Close(), "again")
 
-	_, err = tunnel.Open(t.Context(), connect.Target{Namespace: c.ns, Pod: "homeless", Port: 8090})
+	_, err = tunnel(t.Context(), connect.Target{Namespace: c.ns, Pod: "homeless", Port: 8090})
 	require.ErrorContains(t, err, "port-forward to pod "+c.ns+"/homeless, port 8090")
 	require.ErrorContains(t, err, "does not have a host assigned")
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 
-	_, err = tunnel.Open(ctx, connect.Target{Namespace: c.ns, Pod: "a", Port: 8090})
+	_, err = tunnel(ctx, connect.Target{Namespace: c.ns, Pod: "a", Port: 8090})
 	require.ErrorIs(t, err, context.Canceled)
 }

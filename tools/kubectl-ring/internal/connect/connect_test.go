@@ -30,6 +30,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/utils/clock"
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/connect"
@@ -63,7 +64,7 @@ func newPKI(t *testing.T) *pki {
 	return &pki{key, cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}
 }
 
-// issue returns a certificate and its key, as PEM. Names that are addresses are such.
+// issue returns a certificate and its key as PEM. Names can be IP addresses.
 func (p *pki) issue(t *testing.T, names ...string) (certificate, key []byte) {
 	t.Helper()
 
@@ -107,7 +108,7 @@ func (p *pki) file(t *testing.T) string {
 	return path
 }
 
-// server answers ListRings and remembers who asked.
+// server answers ListRings and records the credentials of callers.
 type server struct {
 	pb.UnimplementedDiagnosticsServiceServer
 	address string
@@ -171,6 +172,10 @@ func call(t *testing.T, o connect.Options, config *rest.Config) error {
 		return err
 	}
 
+	if o.Clock == nil {
+		o.Clock = clock.RealClock{}
+	}
+
 	conn, err := connect.Dial(t.Context(), &o, config, nil)
 	if err != nil {
 		return err
@@ -183,7 +188,7 @@ func call(t *testing.T, o connect.Options, config *rest.Config) error {
 	return err
 }
 
-// outward returns an address of this machine that others may reach.
+// outward returns an address of this machine other than the loopback address.
 func outward(t *testing.T) string {
 	t.Helper()
 
@@ -204,8 +209,10 @@ func withToken() *rest.Config {
 	return &rest.Config{Host: "https://127.0.0.1:1", BearerToken: "s3cret"}
 }
 
-// TestTokenIsSentToWhomItMay is the table of what leaves the machine.
+// TestTokenIsSentToWhomItMay covers which servers get a token.
 func TestTokenIsSentToWhomItMay(t *testing.T) {
+	cl := newCluster(t)
+	user := cl.asUser()
 	authority := newPKI(t)
 	here, there := "127.0.0.1", outward(t)
 
@@ -230,21 +237,20 @@ func TestTokenIsSentToWhomItMay(t *testing.T) {
 			}
 
 			s := serve(t, c.host+":0", options...)
-			c.options.Endpoint = s.address
-			require.NoError(t, call(t, c.options, withToken()))
+			c.options.Endpoint, c.options.Account = s.address, cl.ns+"/ringquery-reader"
+			require.NoError(t, call(t, c.options, user))
 
 			token, _ := s.last()
-
-			want := ""
 			if c.sent {
-				want = "Bearer s3cret"
+				cl.onlyForRingquery(token)
+			} else {
+				require.Empty(t, token)
 			}
-			require.Equal(t, want, token)
 		})
 	}
 }
 
-// TestServerIsVerified: nothing is asked of a server that cannot be.
+// TestServerIsVerified verifies that no query is sent to a server that cannot be verified.
 func TestServerIsVerified(t *testing.T) {
 	authority := newPKI(t)
 
@@ -269,11 +275,11 @@ func TestServerIsVerified(t *testing.T) {
 	require.ErrorContains(t, call(t, connect.Options{Endpoint: s.address, CAFile: empty}, nil), "holds no certificate")
 }
 
-// TestCredentials of all kinds that a kubeconfig knows.
-func TestCredentials(t *testing.T) {
+// TestCredentialsOfTheUserStayHere covers all credentials in a kubeconfig. A server sees only the certificate, and not its key.
+func TestCredentialsOfTheUserStayHere(t *testing.T) {
 	authority := newPKI(t)
 	s := serve(t, "127.0.0.1:0", grpc.Creds(authority.server(t, "127.0.0.1")))
-	o := connect.Options{Endpoint: s.address, CAFile: authority.file(t)}
+	o := connect.Options{Endpoint: s.address, CAFile: authority.file(t), Namespace: "sharding-system"}
 	certificate, key := authority.issue(t, "alice")
 	tokenFile := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(tokenFile, []byte("from-file\n"), 0o600))
@@ -283,18 +289,18 @@ echo '{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"
 `), 0o700))
 
 	for name, c := range map[string]struct {
-		config      *rest.Config
-		token, user string
+		config *rest.Config
+		user   string
 	}{
-		"no kubeconfig": {nil, "", ""},
-		"token":         {&rest.Config{BearerToken: "t"}, "Bearer t", ""},
-		"file":          {&rest.Config{BearerTokenFile: tokenFile}, "Bearer from-file", ""},
+		"no kubeconfig": {nil, ""},
+		"token":         {&rest.Config{BearerToken: "t"}, ""},
+		"file":          {&rest.Config{BearerTokenFile: tokenFile}, ""},
 		"program": {&rest.Config{ExecProvider: &clientcmdapi.ExecConfig{
 			Command: plugin, APIVersion: "client.authentication.k8s.io/v1", InteractiveMode: clientcmdapi.NeverExecInteractiveMode,
-		}}, "Bearer from-plugin", ""},
-		"certificate":           {&rest.Config{TLSClientConfig: rest.TLSClientConfig{CertData: certificate, KeyData: key}}, "", "alice"},
-		"name, password":        {&rest.Config{Username: "u", Password: "p"}, "", ""},
-		"token and certificate": {&rest.Config{BearerToken: "t", TLSClientConfig: rest.TLSClientConfig{CertData: certificate, KeyData: key}}, "Bearer t", "alice"},
+		}}, ""},
+		"certificate":           {&rest.Config{TLSClientConfig: rest.TLSClientConfig{CertData: certificate, KeyData: key}}, "alice"},
+		"name, password":        {&rest.Config{Username: "u", Password: "p"}, ""},
+		"token and certificate": {&rest.Config{BearerToken: "t", TLSClientConfig: rest.TLSClientConfig{CertData: certificate, KeyData: key}}, "alice"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.config != nil {
@@ -303,7 +309,7 @@ echo '{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"
 			require.NoError(t, call(t, o, c.config))
 
 			token, user := s.last()
-			require.Equal(t, c.token, token)
+			require.Empty(t, token, "no API server issues one")
 			require.Equal(t, c.user, user)
 		})
 	}
@@ -311,7 +317,18 @@ echo '{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"
 	broken := &rest.Config{Host: "https://127.0.0.1:1", ExecProvider: &clientcmdapi.ExecConfig{
 		Command: "/does/not/exist", APIVersion: "client.authentication.k8s.io/v1", InteractiveMode: clientcmdapi.NeverExecInteractiveMode,
 	}}
-	require.ErrorContains(t, call(t, o, broken), "/does/not/exist")
+	o.Clock = clock.RealClock{}
+	conn, err := connect.Dial(t.Context(), &o, broken, nil)
+	require.NoError(t, err, "the server may need no token")
+	require.Contains(t, conn.Where(), s.address+", without a token (get a token of service account sharding-system/ringquery-reader for ringquery")
+	require.Contains(t, conn.Where(), "/does/not/exist")
+	require.NoError(t, conn.Close())
+
+	o.Token = "given"
+	require.NoError(t, call(t, o, nil))
+
+	token, _ := s.last()
+	require.Equal(t, "Bearer given", token)
 }
 
 func TestValidate(t *testing.T) {
@@ -319,6 +336,9 @@ func TestValidate(t *testing.T) {
 		"":                               {Endpoint: "[::1]:8090", Plaintext: true},
 		"--plaintext excludes --ca-file": {Plaintext: true, CAFile: "a"},
 		"tls-verify excludes --ca-file":  {Insecure: true, CAFile: "a"},
+		`"a" is not NAMESPACE/NAME`:      {Account: "a"},
+		`"a/b/c" is not NAMESPACE/NAME`:  {Account: "a/b/c"},
+		`"/b" is not NAMESPACE/NAME`:     {Account: "/b"},
 		`"localhost" is not host:port`:   {Endpoint: "localhost"},
 		`"a:b" is not host:port`:         {Endpoint: "a:b"},
 	} {
@@ -331,12 +351,8 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-func TestImpersonationIsRefused(t *testing.T) {
-	config := withToken()
-	config.Impersonate.UserName = "admin"
-	_, err := connect.Dial(t.Context(), &connect.Options{Endpoint: "127.0.0.1:1", Plaintext: true}, config, nil)
-	require.ErrorContains(t, err, "acts as admin")
-	_, err = connect.Dial(t.Context(), &connect.Options{}, nil, nil)
+func TestClusterIsNeededWithoutEndpoint(t *testing.T) {
+	_, err := connect.Dial(t.Context(), &connect.Options{}, nil, nil)
 	require.ErrorContains(t, err, "there is no kubeconfig")
 }
 

@@ -40,13 +40,8 @@ type Connection struct {
 // Dial returns a connection, which connects at the first call. config is that of the user's cluster. Nil: there is none, and an endpoint
 // is required. tunnel leads into the cluster. Nil: [NewTunnel].
 func Dial(ctx context.Context, o *Options, config *rest.Config, tunnel Tunnel) (*Connection, error) {
-	if config != nil && config.Impersonate.UserName != "" {
-		return nil, failure.New("use a kubeconfig user that does not impersonate",
-			"the kubeconfig's user acts as %s, but ringquery ignores this and identifies you", config.Impersonate.UserName)
-	}
-
 	if o.Endpoint != "" {
-		return dialEndpoint(o, config)
+		return dialEndpoint(ctx, o, config)
 	}
 
 	if config == nil {
@@ -60,15 +55,26 @@ func Dial(ctx context.Context, o *Options, config *rest.Config, tunnel Tunnel) (
 	return dialService(ctx, o, config, tunnel)
 }
 
-func dialEndpoint(o *Options, config *rest.Config) (*Connection, error) {
+func dialEndpoint(ctx context.Context, o *Options, config *rest.Config) (*Connection, error) {
+	ctx, cancel := o.limited(ctx)
+	defer cancel()
+
 	roots, err := o.fileRoots()
 	if err != nil {
 		return nil, err
 	}
 
-	sender := config
-	if !loopback(o.Endpoint) && (o.Plaintext || o.Insecure) {
-		sender = nil
+	where := o.Endpoint
+	if o.Plaintext {
+		where += " without TLS"
+	}
+
+	var sender *bearer
+
+	if loopback(o.Endpoint) || !o.Plaintext && !o.Insecure {
+		if sender, err = o.bearer(ctx, config); err != nil {
+			where += ", without a token (" + err.Error() + ")" // the server may need none
+		}
 	}
 
 	options, err := o.security(config, sender, roots)
@@ -79,11 +85,6 @@ func dialEndpoint(o *Options, config *rest.Config) (*Connection, error) {
 	conn, err := grpc.NewClient(o.Endpoint, options...)
 	if err != nil {
 		return nil, fmt.Errorf("prepare a connection to %s: %w", o.Endpoint, err)
-	}
-
-	where := o.Endpoint
-	if o.Plaintext {
-		where += " without TLS"
 	}
 
 	return &Connection{conn, func() string { return where }}, nil
@@ -125,10 +126,16 @@ func dialService(ctx context.Context, o *Options, config *rest.Config, tunnel Tu
 	if err != nil {
 		return nil, err
 	}
+
 	// The token reaches only the pod, because the connection passes through the verified API server.
+	sender, err := o.bearer(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+
 	name := service.Name + "." + service.Namespace + ".svc"
 
-	options, err := o.security(config, config, roots)
+	options, err := o.security(config, sender, roots)
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +158,7 @@ func (o *Options) limited(ctx context.Context) (context.Context, context.CancelF
 }
 
 // security returns the options of a connection. config provides the client certificate, sender the token; nil: none is sent.
-func (o *Options) security(config, sender *rest.Config, roots *x509.CertPool) ([]grpc.DialOption, error) {
+func (o *Options) security(config *rest.Config, sender *bearer, roots *x509.CertPool) ([]grpc.DialOption, error) {
 	limit := func(
 		ctx context.Context, method string, req, res any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, call ...grpc.CallOption,
 	) error {
@@ -183,12 +190,7 @@ func (o *Options) security(config, sender *rest.Config, roots *x509.CertPool) ([
 		return options, nil
 	}
 
-	token, err := newBearer(sender, !o.Plaintext)
-	if err != nil {
-		return nil, err
-	}
-
-	return append(options, grpc.WithPerRPCCredentials(token)), nil
+	return append(options, grpc.WithPerRPCCredentials(sender)), nil
 }
 
 // route leads to a pod of the Service. Each new connection leads to another pod if there are several, because the previous one was
@@ -225,5 +227,5 @@ func (r *route) open(ctx context.Context, _ string) (net.Conn, error) {
 		}
 	}
 
-	return r.tunnel.Open(ctx, *r.target.Load())
+	return r.tunnel(ctx, *r.target.Load())
 }

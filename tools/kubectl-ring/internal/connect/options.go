@@ -2,15 +2,30 @@
 //
 // Without an endpoint, it finds the Service in the cluster, chooses one of its ready pods, and connects through the API server, as kubectl
 // port-forward does. It opens no local port, which others on the machine could use.
+//
+// The credentials of the kubeconfig's user never leave for ringquery, because whoever takes over ringquery could use them at the API server.
+// Instead, the package requests a token of a service account, for the audience of ringquery only. The API server refuses this token.
+//
+// # Rejected alternatives
+//
+// An aggregated API would authenticate users at the API server and tell ringquery who they are. But if no ringquery is available, discovery of
+// its API fails. Then, Kubernetes finishes no deletion of a namespace, and kubectl reports errors in the whole cluster. ringquery would also
+// need access to kube-system and permission to change its APIService. A service that only answers questions should do no such harm.
+//
+// A token of the user for another audience does not exist: the API server issues tokens only for service accounts.
+//
+// Answers in the plugin itself, without a server, would need permission to read Leases and all sharded objects for every user.
 package connect
 
 import (
 	"net"
 	"net/netip"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
+	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/failure"
@@ -31,6 +46,12 @@ type Options struct {
 	Insecure bool
 	// Namespace is that of the Service.
 	Namespace string
+	// Account is NAMESPACE/NAME of the service account whose token is sent. Empty: ringquery-reader in Namespace.
+	Account string
+	// Token is sent instead. Empty: none was given.
+	Token string
+	// Clock determines when a token is renewed.
+	Clock clock.PassiveClock
 	// Timeout limits the search for the server, and each unary call. Zero: no limit.
 	Timeout time.Duration
 	// UserAgent is the name of the client.
@@ -41,6 +62,7 @@ type Options struct {
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.Endpoint, "endpoint", "", "`host:port` of a ringquery server; by default, the plugin finds one in the cluster and connects through the API server")
 	flags.StringVar(&o.Namespace, "service-namespace", v1alpha1.SystemNamespace, "`namespace` of the Service with the label app.kubernetes.io/name=ringquery")
+	flags.StringVar(&o.Account, "service-account", "", "`NAMESPACE/NAME` of the service account with whose permissions you query; by default, "+readerAccount+" in --service-namespace, which may query all rings")
 	flags.BoolVar(&o.Plaintext, "plaintext", false, "connect without TLS; a token is then sent only to this machine and through the API server")
 	flags.StringVar(&o.CAFile, "ca-file", "", "PEM `file` with the CA certificates for the server; by default, ca.crt in the ConfigMap ringquery-ca in the namespace of the Service, or else the CA certificates of this machine")
 	flags.StringVar(&o.ServerName, "server-name", "", "`name` that the server's certificate must have; by default, the host of --endpoint, or SERVICE.NAMESPACE.svc")
@@ -55,6 +77,10 @@ func (o *Options) Validate() error {
 
 	if o.Insecure && o.CAFile != "" {
 		return failure.New("omit one of them", "--insecure-skip-tls-verify excludes --ca-file")
+	}
+
+	if namespace, name, ok := strings.Cut(o.Account, "/"); o.Account != "" && (!ok || namespace == "" || name == "" || strings.Contains(name, "/")) {
+		return failure.New("write it as in team-a/reader", "--service-account %q is not NAMESPACE/NAME", o.Account)
 	}
 
 	if o.Endpoint == "" {

@@ -7,34 +7,29 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/url"
 	"strconv"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/transport/spdy"
 	"k8s.io/streaming/pkg/httpstream"
 )
 
-// Tunnel opens connections to ports of pods.
-type Tunnel interface {
-	// Open returns a connection to the target. It stops when ctx ends. The connection outlives ctx.
-	Open(ctx context.Context, target Target) (net.Conn, error)
-}
+// Tunnel returns a connection to a port of a pod. It stops when ctx ends. The connection outlives ctx.
+type Tunnel func(ctx context.Context, target Target) (net.Conn, error)
 
 // NewTunnel returns a tunnel through the API server, as in kubectl port-forward: SPDY over a websocket, or plain SPDY if the API server or
 // a proxy does not support that.
-func NewTunnel(config *rest.Config) Tunnel { return &apiTunnel{config} }
+func NewTunnel(config *rest.Config) Tunnel {
+	return func(ctx context.Context, target Target) (net.Conn, error) { return tunnel(ctx, config, target) }
+}
 
-type apiTunnel struct{ config *rest.Config }
-
-// Open implements [Tunnel].
-func (t *apiTunnel) Open(ctx context.Context, target Target) (net.Conn, error) {
-	dialer, err := t.dialer(target)
+func tunnel(ctx context.Context, config *rest.Config, target Target) (net.Conn, error) {
+	dialer, err := dialerTo(config, target)
 	if err != nil {
 		return nil, fmt.Errorf("prepare the connection to %s: %w", target, err)
 	}
@@ -65,20 +60,22 @@ func (t *apiTunnel) Open(ctx context.Context, target Target) (net.Conn, error) {
 	}
 }
 
-func (t *apiTunnel) dialer(target Target) (httpstream.Dialer, error) {
-	address, err := podURL(t.config, target)
+func dialerTo(config *rest.Config, target Target) (httpstream.Dialer, error) {
+	client, err := typedcorev1.NewForConfig(config)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("make a client: %w", err)
 	}
 
-	transport, upgrader, err := spdy.RoundTripperFor(t.config)
+	address := client.RESTClient().Post().Resource("pods").Namespace(target.Namespace).Name(target.Pod).SubResource("portforward").URL()
+
+	transport, upgrader, err := spdy.RoundTripperFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("read the kubeconfig's credentials: %w", err)
 	}
 
 	plain := spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: transport}, http.MethodPost, address)
 
-	websocket, err := portforward.NewSPDYOverWebsocketDialerForStreaming(address, t.config)
+	websocket, err := portforward.NewSPDYOverWebsocketDialerForStreaming(address, config)
 	if err != nil {
 		return nil, fmt.Errorf("read the kubeconfig's credentials: %w", err)
 	}
@@ -86,19 +83,6 @@ func (t *apiTunnel) dialer(target Target) (httpstream.Dialer, error) {
 	return portforward.NewFallbackDialerForStreaming(websocket, plain, func(err error) bool {
 		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
 	}), nil
-}
-
-func podURL(config *rest.Config, target Target) (*url.URL, error) {
-	core := rest.CopyConfig(config)
-	core.APIPath, core.GroupVersion = "/api", &corev1.SchemeGroupVersion
-	core.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
-
-	client, err := rest.RESTClientFor(core)
-	if err != nil {
-		return nil, fmt.Errorf("make a client: %w", err)
-	}
-
-	return client.Post().Resource("pods").Namespace(target.Namespace).Name(target.Pod).SubResource("portforward").URL(), nil
 }
 
 // open opens one connection: a pair of streams of the port-forward protocol, one for data and one for errors.

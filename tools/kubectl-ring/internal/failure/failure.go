@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"unicode"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
@@ -147,10 +148,10 @@ func advice(st *status.Status, reason string) string {
 	message := st.Message()
 	switch st.Code() {
 	case codes.Unauthenticated:
-		return "the server requires a bearer token or a client certificate; check the user of your kubeconfig (kubectl auth whoami). " +
+		return "the server requires a token or a client certificate; check that you may create tokens of the service account (--service-account). " +
 			"A token is sent to an --endpoint on another machine only with TLS and only if the server is verified"
 	case codes.PermissionDenied:
-		return "request the ClusterRole clusterring:diagnostics-viewer or, for one ring, permission to get clusterrings/diagnostics with its name"
+		return "name an account that may, with --service-account, or request the ClusterRole clusterring:diagnostics-viewer for it or, for one ring, permission to get clusterrings/diagnostics with its name"
 	case codes.Unavailable:
 		return unavailable(message)
 	case codes.Aborted:
@@ -205,14 +206,14 @@ func Print(w io.Writer, err error) {
 	}
 }
 
-// Clean makes text from other sources safe for a terminal: line ends and tabs become spaces, and other control characters become question
-// marks.
+// Clean makes text from other sources safe for a terminal: line ends and tabs become spaces. Other control characters, and characters that
+// are invisible or reorder others, become question marks.
 func Clean(text string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
 		case r == '\n' || r == '\t' || r == '\r':
 			return ' '
-		case r < ' ' || r >= 0x7f && r < 0xa0:
+		case unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp):
 			return '?'
 		default:
 			return r

@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
 
-// mapperOf returns what kubectl uses, for a cluster.
+// mapperOf returns the mapper that kubectl uses.
 func mapperOf(t *testing.T, config *rest.Config) meta.RESTMapper {
 	t.Helper()
 
@@ -31,7 +31,7 @@ func mapperOf(t *testing.T, config *rest.Config) meta.RESTMapper {
 	return restmapper.NewShortcutExpander(restmapper.NewDeferredDiscoveryRESTMapper(cached), cached, nil)
 }
 
-// TestNamesOfTypes are those that kubectl takes.
+// TestNamesOfTypes covers the names that kubectl accepts.
 func TestNamesOfTypes(t *testing.T) {
 	mapper := mapperOf(t, localplane.Shared(t).Config)
 	configMaps := kinds.Type{Resource: "configmaps"}
@@ -61,7 +61,7 @@ func TestNamesOfTypes(t *testing.T) {
 	require.ErrorContains(t, err, "--endpoint")
 }
 
-// TestWithoutACluster what is written is taken as it is.
+// TestWithoutACluster verifies that names are used as they are written.
 func TestWithoutACluster(t *testing.T) {
 	for written, want := range map[string]kinds.Type{
 		"websites.example.org": {Group: "example.org", Resource: "websites"},

@@ -20,7 +20,7 @@ func TestBar(t *testing.T) {
 	}
 }
 
-// TestTableGrows: rows of a later flush are aligned with those before, as far as they fit.
+// TestTableGrows verifies that rows are aligned with the rows of earlier flushes, as far as they fit.
 func TestTableGrows(t *testing.T) {
 	var out strings.Builder
 

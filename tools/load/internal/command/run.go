@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"regexp"
 	"time"
@@ -119,7 +118,7 @@ func (r *runner) run(c *cobra.Command) error {
 	found := &result.Report{Began: r.clock.Now(), Scale: r.scale, Version: Version, Machine: machine.This()}
 	found.Rows, found.Series, err = r.measure(c.Context())
 
-	found.Took = r.clock.Since(found.Began).Round(time.Millisecond)
+	found.Took = r.clock.Since(found.Began).Round(time.Millisecond).Seconds()
 	if len(found.Rows)+len(found.Series) > 0 && !errors.Is(err, commandline.ErrInterrupted) {
 		err = errors.Join(err, write(r.out, found, c.OutOrStdout()))
 	}
@@ -127,78 +126,69 @@ func (r *runner) run(c *cobra.Command) error {
 	return err
 }
 
-// measure starts or connects to the system, measures it, and stops it.
+// measure starts the system or connects to it, measures it, and stops it.
 func (r *runner) measure(ctx context.Context) (rows []result.Row, series []result.Series, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 
-	stopping := func(stop func() error) {
+	b := run.Bench{Scale: run.Scale(r.scale), Clock: r.clock}
+
+	stop, err := r.start(ctx, &b)
+	defer func() {
 		fmt.Fprintln(r.plan.Progress, "==> stopping everything")
 
 		err = errors.Join(err, stop())
-	}
-
-	if r.kubeconfig != "" {
-		s, err := target.Connect(ctx, r.kubeconfig)
-		if s != nil {
-			defer stopping(s.Stop)
-		}
-
-		if err != nil {
-			return nil, nil, err
-		}
-
-		return r.do(ctx, run.Bench{System: s})
-	}
-
-	local, err := r.start(ctx)
-	if local != nil {
-		defer stopping(local.Stop)
-	}
+	}()
 
 	if err != nil {
 		return nil, nil, err
 	}
 
-	go func() {
-		select {
-		case died := <-local.Died():
-			cancel(died)
-		case <-ctx.Done():
-		}
-	}()
+	if b.Local != nil {
+		go func() {
+			select {
+			case died := <-b.Local.Died():
+				cancel(died)
+			case <-ctx.Done():
+			}
+		}()
+	}
 
 	if r.profile {
 		dir := filepath.Join(r.out, "pprof")
-		r.plan.Profile = func(ctx context.Context, name string) func() error { return local.Profile(ctx, dir, name) }
+		r.plan.Profile = func(ctx context.Context, name string) func() error { return b.Local.Profile(ctx, dir, name) }
 	}
 
-	return r.do(ctx, run.Bench{System: local.System, Local: local})
-}
-
-// start starts the system on this machine.
-func (r *runner) start(ctx context.Context) (*target.Local, error) {
-	if r.assets == "" {
-		assets, err := localplane.Binaries(ctx, os.Stderr)
-		if err != nil {
-			return nil, err
-		}
-
-		r.assets = assets
-	}
-
-	return target.Start(ctx, target.Options{BinDir: r.binDir, Assets: r.assets, Profile: r.profile, Progress: r.plan.Progress})
-}
-
-// do measures the running system.
-func (r *runner) do(ctx context.Context, b run.Bench) ([]result.Row, []result.Series, error) {
-	writer, err := objects.New(b.System.Writer, connections)
-	if err != nil {
+	if b.Objects, err = objects.New(b.System.Writer, connections); err != nil {
 		return nil, nil, err
 	}
-	defer writer.Close()
-
-	b.Objects, b.Scale, b.Clock = writer, run.Scale(r.scale), r.clock
+	defer b.Objects.Close()
 
 	return r.plan.Do(ctx, b)
+}
+
+// start starts the system on this machine, or connects to a cluster. The returned function stops it, also after an error.
+func (r *runner) start(ctx context.Context, b *run.Bench) (stop func() error, err error) {
+	stop = func() error { return nil }
+
+	if r.kubeconfig != "" {
+		if b.System, err = target.Connect(ctx, r.kubeconfig); b.System != nil {
+			stop = b.System.Stop
+		}
+
+		return stop, err
+	}
+
+	if r.assets == "" {
+		if r.assets, err = localplane.Binaries(ctx, r.plan.Progress); err != nil {
+			return stop, err
+		}
+	}
+
+	b.Local, err = target.Start(ctx, target.Options{BinDir: r.binDir, Assets: r.assets, Profile: r.profile, Progress: r.plan.Progress})
+	if b.Local != nil {
+		stop, b.System = b.Local.Stop, b.Local.System
+	}
+
+	return stop, err
 }

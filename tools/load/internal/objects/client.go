@@ -4,6 +4,7 @@ package objects
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -12,7 +13,6 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/metadata"
@@ -44,7 +44,7 @@ type Client struct {
 	next       atomic.Uint64
 }
 
-// New returns a client with the given number of connections, at least one. Each connection carries at most 250 concurrent requests, so
+// New returns a client with the given number of connections. Each connection carries at most 250 concurrent requests, so
 // the maximum concurrency is connections × 250. Call Close when the client is no longer needed.
 func New(config *rest.Config, connections int) (*Client, error) {
 	base, _, err := rest.DefaultServerUrlFor(config)
@@ -54,7 +54,7 @@ func New(config *rest.Config, connections int) (*Client, error) {
 
 	c := &Client{base: strings.TrimRight(base.String(), "/")}
 
-	for range max(1, connections) {
+	for range connections {
 		tlsConfig, err := rest.TLSConfigFor(config)
 		if err != nil {
 			return nil, fmt.Errorf("prepare a connection to the API server: %w", err)
@@ -108,9 +108,9 @@ func (c *Client) Do(ctx context.Context, r Request, answer io.Writer) error {
 	}
 
 	if len(r.Body) > 0 {
-		request.Header.Set("Content-Type", either(r.ContentType, jsonType))
+		request.Header.Set("Content-Type", cmp.Or(r.ContentType, jsonType))
 	}
-	request.Header.Set("Accept", either(r.Accept, metadataOnly))
+	request.Header.Set("Accept", cmp.Or(r.Accept, metadataOnly))
 
 	client := c.clients[c.next.Add(1)%uint64(len(c.clients))]
 
@@ -152,39 +152,4 @@ func failure(response *http.Response) error {
 	}
 
 	return &apierrors.StatusError{ErrStatus: status}
-}
-
-// Each calls do with 0 to n-1, with at most the given concurrency. After the first error, it starts no further calls, and returns the
-// error.
-func Each(ctx context.Context, n, concurrency int, do func(ctx context.Context, i int) error) error {
-	group, ctx := errgroup.WithContext(ctx)
-
-	var next atomic.Int64
-
-	for range min(n, max(1, concurrency)) {
-		group.Go(func() error {
-			for ctx.Err() == nil {
-				i := int(next.Add(1) - 1)
-				if i >= n {
-					return nil
-				}
-
-				if err := do(ctx, i); err != nil {
-					return err
-				}
-			}
-
-			return context.Cause(ctx)
-		})
-	}
-
-	return group.Wait() //nolint:wrapcheck // the caller's own error
-}
-
-func either(first, second string) string {
-	if first != "" {
-		return first
-	}
-
-	return second
 }

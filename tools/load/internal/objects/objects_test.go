@@ -113,7 +113,7 @@ func server(t *testing.T, status int, body string) (client *objects.Client, last
 
 func TestDo(t *testing.T) {
 	client, last := server(t, http.StatusOK, "answer")
-	require.NoError(t, client.MergePatch(t.Context(), "/api/v1/x", []byte(`{}`)))
+	require.NoError(t, client.MergePatch(t.Context(), "/api/v1/x", map[string]any{}))
 
 	request, body := last()
 	require.Equal(t, 2, request.ProtoMajor)

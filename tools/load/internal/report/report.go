@@ -75,11 +75,11 @@ func Markdown(r *result.Report) string {
 	return b.String()
 }
 
-const howToRead = "Each measurement was made several times, in turn with its floor: the least that such work can cost on the same machine, at the\n" +
-	"same time, whoever does it. The result is the median of the rounds, with the lowest and the highest in parentheses. Where it is\n" +
-	"a ratio (×), value and floor of the same round are divided, so that a machine that is slow for a while is so for both; the\n" +
-	"median that was measured stands behind it. Prior art is what others reach in the same measurement. CPU is that of the\n" +
-	"processes' own accounting, not time on a clock.\n"
+const howToRead = `Each measurement has several rounds. In each round, it alternates with its floor: the lowest possible cost of such work, on the same
+machine and at the same time. The result is the median of the rounds, with the lowest and the highest in parentheses. For a ratio (×), the value
+is divided by the floor of the same round, so that other load on the machine affects both equally. The measured median follows the ratio. Prior
+art is the result of other software in the same measurement. CPU is the CPU time of the process, not elapsed time.
+`
 
 // results returns a description of the run, and the table with its notes.
 func results(r *result.Report) string {
@@ -173,5 +173,5 @@ func about(r *result.Report) string {
 	}
 
 	return fmt.Sprintf("%s on %s, at scale %s, in %s, on %s",
-		begin, r.Began.UTC().Format("2006-01-02 15:04 UTC"), r.Scale, r.Took.Round(time.Second), strings.Join(machine, ", "))
+		begin, r.Began.UTC().Format("2006-01-02 15:04 UTC"), r.Scale, time.Duration(r.Took*float64(time.Second)).Round(time.Second), strings.Join(machine, ", "))
 }

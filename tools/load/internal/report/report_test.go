@@ -22,7 +22,7 @@ func sample() *result.Report {
 	cpu := "CPU is of the process, user and system."
 
 	return &result.Report{
-		Began: time.Date(2026, 5, 6, 7, 8, 9, 0, time.UTC), Took: 18*time.Minute + 12345*time.Millisecond, Scale: "full", Version: "v1.2.3",
+		Began: time.Date(2026, 5, 6, 7, 8, 9, 0, time.UTC), Took: 18*60 + 12.345, Scale: "full", Version: "v1.2.3",
 		Machine: result.Machine{CPU: "a processor", Cores: 2, MemoryBytes: 8 << 30, OS: "Linux 6.1"},
 		Rows: []result.Row{
 			{

@@ -35,11 +35,11 @@ const (
 	OverObjects = "objects"
 )
 
-// Report contains the results of a run. Change it through a pointer; copies are for reading and for JSON.
-type Report struct { //nolint:recvcheck // MarshalJSON has to work on copies, too
-	// Began is the start of the run, Took its duration (in seconds in JSON).
+// Report contains the results of a run.
+type Report struct {
+	// Began is the start of the run, Took its duration in seconds.
 	Began time.Time
-	Took  time.Duration
+	Took  float64
 	// Scale is small, full or million, Version that of the binaries measured.
 	Scale, Version string
 	// Machine is where the run was made.
@@ -88,6 +88,12 @@ type Target struct {
 	Value float64
 	Unit  string
 }
+
+// Max returns the target that a result does not exceed a value.
+func Max(value float64) Target { return Target{Bound: AtMost, Value: value} }
+
+// Min returns the target that a result does not fall below a value.
+func Min(value float64) Target { return Target{Bound: AtLeast, Value: value} }
 
 // Series is how a cost grows with the number of shards or objects.
 type Series struct {
@@ -190,33 +196,6 @@ func (r *Row) Check() error {
 	default:
 		return nil
 	}
-}
-
-// plain is a Report as encoding/json writes it by itself, but for the duration.
-type plain Report
-
-type inSeconds struct {
-	plain
-
-	Took float64
-}
-
-// MarshalJSON implements json.Marshaler.
-func (r Report) MarshalJSON() ([]byte, error) {
-	return json.Marshal(inSeconds{plain: plain(r), Took: r.Took.Seconds()}) //nolint:wrapcheck // encoding/json says what it is
-}
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (r *Report) UnmarshalJSON(data []byte) error {
-	var read inSeconds
-	if err := json.Unmarshal(data, &read); err != nil {
-		return err //nolint:wrapcheck // encoding/json says what it is
-	}
-
-	*r = Report(read.plain)
-	r.Took = time.Duration(math.Round(read.Took * float64(time.Second)))
-
-	return nil
 }
 
 // Read reads a report that [Report.Write] has written.

@@ -72,7 +72,7 @@ func TestCheck(t *testing.T) {
 
 func TestReportAsJSON(t *testing.T) {
 	report := result.Report{
-		Began: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Took: 1500 * time.Millisecond, Scale: "small", Version: "v1",
+		Began: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Took: 1.5, Scale: "small", Version: "v1",
 		Machine: result.Machine{CPU: "fast", Cores: 2, MemoryBytes: 1 << 30, OS: "Linux"},
 		Rows: []result.Row{{
 			ID: "r", Title: "a row", Unit: "µs", Values: []float64{1}, FloorTitle: "f", Floor: []float64{2}, Judge: result.JudgeRatio,

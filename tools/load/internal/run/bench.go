@@ -43,13 +43,15 @@ type Bench struct {
 	// Clock is the real clock, except in tests.
 	Clock clock.WithTicker
 
-	name     string
-	rounds   int
-	times    int // one of as many rounds is shown; 0 means all
-	only     *regexp.Regexp
-	last     bool
-	deadline time.Time // until when another round may end; zero for always
-	progress io.Writer
+	measurement *Measurement
+	rounds      int
+	times       int // one of as many rounds is shown; 0 means all
+	only        *regexp.Regexp
+	last        bool      // the control plane is discarded afterwards
+	deadline    time.Time // until when another round may end; zero for always
+	progress    io.Writer
+	found       *found
+	cleanups    *cleanups
 }
 
 // Pick returns small at scale [Small], and full otherwise.
@@ -67,17 +69,6 @@ func (b *Bench) Wants(ids ...string) bool { return wants(b.only, ids) }
 // Asked reports whether one of the ids is selected explicitly, not only because all are.
 func (b *Bench) Asked(ids ...string) bool { return b.only != nil && wants(b.only, ids) }
 
-// Last reports whether the control plane is discarded after this measurement, so that nothing has to be removed.
-func (b *Bench) Last() bool { return b.last }
-
-// More returns the bench for a part of a measurement. Only the last part may leave objects behind.
-func (b *Bench) More(last bool) *Bench {
-	part := *b
-	part.last = b.last && last
-
-	return &part
-}
-
 // Pause waits for a time, and returns the cause if ctx ends before.
 func (b *Bench) Pause(ctx context.Context, d time.Duration) error {
 	select {
@@ -88,18 +79,33 @@ func (b *Bench) Pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Concurrency is how many requests measurements send at a time: as many as the rebalancer sends by default.
-const Concurrency = 16
-
-// Fleet returns the shards of a ring, none yet. It declares nothing. If the ring has no namespace, it gets a new one of its name.
-func (b *Bench) Fleet(ctx context.Context, ring shards.Ring) (f *shards.Fleet, err error) {
+// Fleet creates a ring with so many shards. The shards come first, so that the ring knows all of them at once. A ring without a namespace
+// gets a new one of its name. The ring and its Leases are removed with the bench.
+func (b *Bench) Fleet(ctx context.Context, ring shards.Ring, size int) (f *shards.Fleet, err error) {
 	if ring.Namespace == "" {
 		if ring.Namespace, err = b.System.Namespace(ctx, ring.Name); err != nil {
 			return nil, err
 		}
 	}
 
-	return shards.NewFleet(shards.Options{Objects: b.Objects, Client: b.System.Client, Ring: ring, Concurrency: Concurrency, Now: b.Clock.Now}), nil
+	f = shards.NewFleet(shards.Options{Objects: b.Objects, Client: b.System.Client, Ring: ring, Clock: b.Clock})
+	b.Remove(f.Close)
+
+	if _, err := f.Join(ctx, size); err != nil {
+		return nil, err
+	}
+
+	if ring.Renewal > 0 {
+		stop := f.Renew(ctx, ring.Renewal)
+		b.Cleanup(func(context.Context) error {
+			_, err := stop()
+			return err
+		})
+	}
+
+	err = f.Declare(ctx)
+
+	return f, err
 }
 
 // Progress prints a progress line.
@@ -111,15 +117,25 @@ func (b *Bench) Progress(format string, args ...any) {
 type Measurement struct {
 	// Name is used in progress lines and names of profiles: letters, digits, and dashes.
 	Name string
-	// IDs are the ids of all rows and series that it can measure.
-	IDs []string
-	// Budget limits the time by scale. Million defaults to the budget of Full. To keep the budget, fewer rounds are made, at least one.
-	Budget map[Scale]time.Duration
+	// Rows are the ids of all rows that it can measure, Series all series, without points.
+	Rows   []string
+	Series []result.Series
+	// Small and Full limit the time at these scales; 0 means no limit. To keep the limit, fewer rounds are made, at least one.
+	Small, Full time.Duration
 	// ClusterToo is true if it can also measure a cluster. Others need processes on this machine.
 	ClusterToo bool
-	// Run returns at least the rows and series that the bench wants; others are dropped. When it returns, the services must be as before,
-	// and what it created must be gone, unless [Bench.Last] reports true.
-	Run func(ctx context.Context, b *Bench) ([]result.Row, []result.Series, error)
+	// Run reports at least the rows and points that the bench wants; others are dropped. When it returns, and the bench has been cleaned
+	// up, the services must be as before, and what it created must be gone, unless it is the last one on this machine.
+	Run func(ctx context.Context, b *Bench) error
+}
+
+func (m *Measurement) ids() []string {
+	ids := slices.Clone(m.Rows)
+	for _, s := range m.Series {
+		ids = append(ids, s.ID)
+	}
+
+	return ids
 }
 
 // Plan selects and runs measurements.
@@ -137,11 +153,11 @@ type Plan struct {
 
 // Selected returns the measurements that Only selects. It returns an error if there are none.
 func (p *Plan) Selected() ([]Measurement, error) {
-	selected := slices.DeleteFunc(slices.Clone(p.Measurements), func(m Measurement) bool { return !wants(p.Only, m.IDs) })
+	selected := slices.DeleteFunc(slices.Clone(p.Measurements), func(m Measurement) bool { return !wants(p.Only, m.ids()) })
 	if len(selected) == 0 {
 		var ids []string
 		for _, m := range p.Measurements {
-			ids = append(ids, m.IDs...)
+			ids = append(ids, m.ids()...)
 		}
 
 		return nil, fmt.Errorf("no measurement has an id that matches %q; the ids are %v", p.Only, ids)
@@ -167,9 +183,9 @@ func (p *Plan) Do(ctx context.Context, with Bench) (rows []result.Row, series []
 		}
 		fmt.Fprintf(p.Progress, "==> %d/%d %s\n", i+1, len(selected), m.Name)
 		with.last = i == len(selected)-1 && with.Local != nil
-		newRows, newSeries, err := p.one(ctx, m, with)
+		found, err := p.one(ctx, m, with)
 
-		rows, series = append(rows, newRows...), append(series, newSeries...)
+		rows, series = append(rows, found.rows...), append(series, found.drawn()...)
 		if ctx.Err() != nil {
 			return rows, series, context.Cause(ctx)
 		}
@@ -183,8 +199,9 @@ func (p *Plan) Do(ctx context.Context, with Bench) (rows []result.Row, series []
 	return rows, series, errors.Join(errs...)
 }
 
-func (p *Plan) one(ctx context.Context, m Measurement, b Bench) (rows []result.Row, series []result.Series, err error) {
-	b.name, b.only, b.progress = m.Name, p.Only, p.Progress
+func (p *Plan) one(ctx context.Context, m Measurement, b Bench) (all *found, err error) {
+	all = &found{series: slices.Clone(m.Series)}
+	b.measurement, b.only, b.progress, b.found, b.cleanups = &m, p.Only, p.Progress, all, &cleanups{}
 
 	b.rounds = p.Rounds
 	if b.rounds == 0 {
@@ -194,13 +211,7 @@ func (p *Plan) one(ctx context.Context, m Measurement, b Bench) (rows []result.R
 	}
 
 	began := b.Clock.Now()
-
-	budget, ok := m.Budget[b.Scale]
-	if !ok && b.Scale == Million {
-		budget = m.Budget[Full]
-	}
-
-	if budget > 0 {
+	if budget := Pick(&b, m.Small, m.Full); budget > 0 {
 		b.deadline = began.Add(budget)
 	}
 
@@ -209,21 +220,11 @@ func (p *Plan) one(ctx context.Context, m Measurement, b Bench) (rows []result.R
 		defer func() { err = errors.Join(err, stop()) }()
 	}
 
-	rows, series, err = m.Run(ctx, &b)
-	rows = slices.DeleteFunc(rows, func(r result.Row) bool { return !b.Wants(r.ID) })
-	series = slices.DeleteFunc(series, func(s result.Series) bool { return !b.Wants(s.ID) })
-
-	for i := range rows {
-		if err := rows[i].Check(); err != nil {
-			return nil, nil, err
-		}
-
-		median, low, high := rows[i].Result()
-		b.Progress("%s: %.3g (%.3g to %.3g)", rows[i].ID, median, low, high)
-	}
+	err = b.scope(ctx, func(b *Bench) error { return m.Run(ctx, b) })
+	err = errors.Join(err, all.err)
 	b.Progress("took %.1f s", b.Clock.Since(began).Seconds())
 
-	return rows, series, err
+	return all, err
 }
 
 func wants(only *regexp.Regexp, ids []string) bool {

@@ -13,7 +13,7 @@ type Trial[T any] func(ctx context.Context) (T, error)
 // both equally. A warm-up round does not count. If floor is nil, there are no floor results.
 //
 // It runs the bench's number of rounds. It stops earlier, after at least one round, if a round as slow as the slowest one would exceed the
-// budget of the measurement. If a measurement calls Rounds several times, [Bench.Share] divides the budget.
+// budget of the measurement. If a measurement calls Rounds several times, [Bench.Part] or [Bench.Share] divides the budget.
 func Rounds[T any](ctx context.Context, b *Bench, value, floor Trial[T]) (values, floors []T, err error) {
 	var slowest time.Duration
 
@@ -32,13 +32,18 @@ func Rounds[T any](ctx context.Context, b *Bench, value, floor Trial[T]) (values
 		took := b.Clock.Since(began)
 		slowest = max(slowest, took)
 
+		shown := figure(v)
+		if floor != nil {
+			shown += ", floor " + figure(f)
+		}
+
 		if round == 0 {
-			b.Progress("warm-up: %s", shown(v, f, floor != nil))
+			b.Progress("warm-up: %s", shown)
 			continue
 		}
 
 		if round%max(1, b.times) == 0 {
-			b.Progress("round %d of %d: %s (%.1f s)", round, b.rounds, shown(v, f, floor != nil), took.Seconds())
+			b.Progress("round %d of %d: %s (%.1f s)", round, b.rounds, shown, took.Seconds())
 		}
 
 		values = append(values, v)
@@ -52,31 +57,29 @@ func Rounds[T any](ctx context.Context, b *Bench, value, floor Trial[T]) (values
 
 // pair runs both trials, the floor first or last.
 func pair[T any](ctx context.Context, floorFirst bool, value, floor Trial[T]) (v, f T, err error) {
-	if floor != nil && floorFirst {
+	least := func() error {
+		if floor == nil {
+			return nil
+		}
+
 		if f, err = floor(ctx); err != nil {
-			return v, f, fmt.Errorf("floor: %w", err)
+			return fmt.Errorf("floor: %w", err)
+		}
+
+		return nil
+	}
+
+	if floorFirst {
+		if err := least(); err != nil {
+			return v, f, err
 		}
 	}
 
-	if v, err = value(ctx); err != nil {
+	if v, err = value(ctx); err != nil || floorFirst {
 		return v, f, err
 	}
 
-	if floor != nil && !floorFirst {
-		if f, err = floor(ctx); err != nil {
-			return v, f, fmt.Errorf("floor: %w", err)
-		}
-	}
-
-	return v, f, nil
-}
-
-func shown[T any](v, f T, floor bool) string {
-	if !floor {
-		return figure(v)
-	}
-
-	return figure(v) + ", floor " + figure(f)
+	return v, f, least()
 }
 
 func figure(v any) string {
@@ -85,18 +88,6 @@ func figure(v any) string {
 	}
 
 	return fmt.Sprintf("%+v", v)
-}
-
-// Share returns a bench for one of several parts of a measurement. Its budget is an equal share of the remaining time, where remaining is
-// the number of remaining parts, including this one.
-func (b *Bench) Share(remaining int) *Bench {
-	part := *b
-	if !b.deadline.IsZero() {
-		now := b.Clock.Now()
-		part.deadline = now.Add(b.deadline.Sub(now) / time.Duration(max(1, remaining)))
-	}
-
-	return &part
 }
 
 // Times returns a bench that makes factor times as many rounds, and prints every factor-th one. Many short rounds are less sensitive to

@@ -103,16 +103,12 @@ func TestPick(t *testing.T) {
 }
 
 func measurement(name string, err error, ids ...string) Measurement {
-	return Measurement{Name: name, IDs: ids, ClusterToo: name != "local", Run: func(_ context.Context, b *Bench) ([]result.Row, []result.Series, error) {
-		var rows []result.Row
-
+	return Measurement{Name: name, Rows: ids, ClusterToo: name != "local", Run: func(_ context.Context, b *Bench) error {
 		for _, id := range ids {
-			if b.Wants(id) {
-				rows = append(rows, result.Row{ID: id, Judge: result.JudgeValue, Values: []float64{1}})
-			}
+			b.Report(result.Row{ID: id, Values: []float64{1}})
 		}
 
-		return rows, nil, err
+		return err
 	}}
 }
 
@@ -148,23 +144,100 @@ func TestPlan(t *testing.T) {
 }
 
 func TestPlanRefusesRowsThatSayNothing(t *testing.T) {
-	empty := Measurement{Name: "empty", IDs: []string{"e"}, ClusterToo: true, Run: func(context.Context, *Bench) ([]result.Row, []result.Series, error) {
-		return []result.Row{{ID: "e"}}, nil, nil
+	empty := Measurement{Name: "empty", Rows: []string{"e"}, ClusterToo: true, Run: func(_ context.Context, b *Bench) error {
+		b.Report(result.Row{ID: "e"}, result.Row{ID: "x", Values: []float64{1}})
+		b.Point("y", 1, []float64{1}, nil)
+
+		return nil
 	}}
 	p := &Plan{Measurements: []Measurement{empty}, Progress: &bytes.Buffer{}}
 	_, _, err := p.Do(t.Context(), Bench{System: &target.System{}, Clock: clocktesting.NewFakeClock(time.Unix(0, 0))})
 	require.ErrorContains(t, err, `empty: row "e" has no value`)
+	require.ErrorContains(t, err, `row "x" is not announced`)
+	require.ErrorContains(t, err, `series "y" is not announced`)
 }
 
 func TestPlanEndsWhenInterrupted(t *testing.T) {
 	interrupted := errors.New("interrupted")
 	ctx, cancel := context.WithCancelCause(t.Context())
-	first := Measurement{Name: "first", IDs: []string{"f"}, ClusterToo: true, Run: func(context.Context, *Bench) ([]result.Row, []result.Series, error) {
+	first := Measurement{Name: "first", Rows: []string{"f"}, ClusterToo: true, Run: func(context.Context, *Bench) error {
 		cancel(interrupted)
-		return nil, nil, ctx.Err()
+		return ctx.Err()
 	}}
 	p := &Plan{Measurements: []Measurement{first, measurement("never", nil, "n")}, Progress: &bytes.Buffer{}}
 	rows, _, err := p.Do(ctx, Bench{System: &target.System{}, Clock: clocktesting.NewFakeClock(time.Unix(0, 0))})
 	require.ErrorIs(t, err, interrupted)
 	require.Empty(t, rows)
+}
+
+// TestReport: rows are completed, points of one place come together, and what is not wanted is dropped.
+func TestReport(t *testing.T) {
+	m := Measurement{
+		Name: "m", Rows: []string{"r-ratio", "r-value", "x-row"}, Series: []result.Series{{ID: "r-series"}, {ID: "x-series"}, {ID: "r-empty"}}, ClusterToo: true,
+		Run: func(_ context.Context, b *Bench) error {
+			Report(b, []float64{2}, []float64{1}, []Figure[float64]{
+				{Row: result.Row{ID: "r-ratio", Unit: "ms", FloorTitle: "half", Target: result.Max(2)}, Of: func(v float64) float64 { return v }},
+				{Row: result.Row{ID: "r-value", Unit: "ms", Target: result.Min(4)}, Of: func(v float64) float64 { return 2 * v }},
+				{Row: result.Row{ID: "x-row"}, Of: func(v float64) float64 { return v }},
+			}...)
+
+			for _, x := range []int{10, 20, 10} {
+				b.Point("r-series", x, []float64{float64(x)}, []float64{1})
+				b.Point("x-series", x, []float64{1}, nil)
+			}
+
+			return nil
+		},
+	}
+	p := &Plan{Measurements: []Measurement{m}, Only: regexp.MustCompile("^r"), Progress: &bytes.Buffer{}}
+	rows, series, err := p.Do(t.Context(), Bench{System: &target.System{}, Clock: clocktesting.NewFakeClock(time.Unix(0, 0))})
+	require.NoError(t, err)
+	require.Equal(t, []result.Row{
+		{
+			ID: "r-ratio", Unit: "ms", Values: []float64{2}, FloorTitle: "half", Floor: []float64{1}, Judge: result.JudgeRatio,
+			Target: result.Target{Bound: result.AtMost, Value: 2, Unit: "×"},
+		},
+		{ID: "r-value", Unit: "ms", Values: []float64{4}, Judge: result.JudgeValue, Target: result.Target{Bound: result.AtLeast, Value: 4, Unit: "ms"}},
+	}, rows)
+	require.Equal(t, []result.Series{{ID: "r-series", Points: []result.Point{
+		{X: 10, Values: []float64{10, 10}, Floor: []float64{1, 1}}, {X: 20, Values: []float64{20}, Floor: []float64{1}},
+	}}}, series)
+}
+
+// TestPartsCleanUp: what a part has made is gone before the next part, last made first; only the last part of all may leave something.
+func TestPartsCleanUp(t *testing.T) {
+	b, clock, _ := bench(1)
+	b.deadline, b.last = clock.Now().Add(time.Minute), true
+
+	var order string
+
+	note := func(text string) func(context.Context) error {
+		return func(ctx context.Context) error {
+			order += text
+			return ctx.Err()
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	err := b.scope(ctx, func(b *Bench) error {
+		for remaining := 2; remaining > 0; remaining-- {
+			require.NoError(t, b.Part(ctx, remaining, func(b *Bench) error {
+				require.Equal(t, clock.Now().Add(time.Minute/time.Duration(remaining)), b.deadline)
+				b.Cleanup(note("c "))
+				b.Remove(note("b "))
+
+				return nil
+			}))
+		}
+		require.Equal(t, "b c c ", order)
+
+		order = ""
+
+		b.Cleanup(note("rest "))
+		require.NoError(t, b.Each(ctx, 1, func(b *Bench, _ int) error { b.Cleanup(note("each ")); return nil }))
+		cancel()
+
+		return errors.New("broken")
+	})
+	require.EqualError(t, err, "broken", "cleanups run also if the context has ended")
+	require.Equal(t, "each rest ", order)
 }

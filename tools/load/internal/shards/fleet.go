@@ -3,6 +3,7 @@
 package shards
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,6 +17,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -23,8 +25,8 @@ import (
 )
 
 const (
-	// leaseDuration is longer than any measurement, so that no shard has to renew its Lease.
-	leaseDuration = 24 * time.Hour
+	// longest is longer than any measurement, so that no shard has to renew its Lease.
+	longest = 24 * time.Hour
 	// taker is the holder of the Lease of a dead shard.
 	taker = "shardlease-controller"
 )
@@ -32,8 +34,6 @@ const (
 // Fleet is a ring and its shards. Create it with [NewFleet]; it is safe for concurrent use.
 type Fleet struct {
 	Ring Ring
-	// State is the state label of new Leases; empty for none. Set it before the first shard joins.
-	State string
 
 	options Options
 
@@ -49,10 +49,8 @@ type Options struct {
 	Client  client.Client
 	// Ring is the ring; the Leases are in its namespace.
 	Ring Ring
-	// Concurrency is the number of concurrent writes of Leases.
-	Concurrency int
-	// Now returns the time for the timestamps of Leases.
-	Now func() time.Time
+	// Clock provides the timestamps of Leases.
+	Clock clock.Clock
 }
 
 // NewFleet returns a fleet without shards. It sends no request.
@@ -71,7 +69,7 @@ func (f *Fleet) Join(ctx context.Context, n int) ([]string, error) {
 	f.mu.Unlock()
 
 	path := objects.Leases.Path(f.Ring.Namespace, "")
-	err := objects.Each(ctx, n, f.options.Concurrency, func(ctx context.Context, i int) error {
+	err := objects.Each(ctx, n, objects.Concurrency, func(ctx context.Context, i int) error {
 		body, err := json.Marshal(f.lease(names[i]))
 		if err != nil {
 			return fmt.Errorf("encode Lease %s: %w", names[i], err)
@@ -80,7 +78,10 @@ func (f *Fleet) Join(ctx context.Context, n int) ([]string, error) {
 		if err := f.options.Objects.Do(ctx, objects.Request{Method: http.MethodPost, Path: path, Body: body}, nil); err != nil {
 			return err
 		}
-		f.set(names[i], true)
+		f.mu.Lock()
+		defer f.mu.Unlock()
+
+		f.held[names[i]] = true
 
 		return nil
 	})
@@ -104,8 +105,69 @@ func (f *Fleet) Release(ctx context.Context, name string) error {
 // Lose takes the Lease of a shard, as the lease monitor does if a shard stops renewing.
 func (f *Fleet) Lose(ctx context.Context, name string) error {
 	return f.leave(ctx, name, map[string]any{
-		"holderIdentity": taker, "leaseDurationSeconds": int(2 * leaseDuration / time.Second), "acquireTime": f.now(), "renewTime": f.now(), "leaseTransitions": 1,
+		"holderIdentity": taker, "leaseDurationSeconds": int(2 * f.duration() / time.Second), "acquireTime": f.now(), "renewTime": f.now(), "leaseTransitions": 1,
 	})
+}
+
+// Crash has a shard renew its Lease for the last time, after which [Fleet.Renew] leaves it alone.
+func (f *Fleet) Crash(ctx context.Context, name string) error {
+	return f.leave(ctx, name, map[string]any{"renewTime": f.now()})
+}
+
+// Renew renews the Leases of all shards once per period, spread over it, until stop is called. From stop, it returns the number of renewals,
+// and the error of the first one that failed, which ends the renewals.
+func (f *Fleet) Renew(ctx context.Context, period time.Duration) (stop func() (renewals int, err error)) {
+	ctx, cancel := context.WithCancel(ctx)
+
+	var (
+		running  sync.WaitGroup
+		renewals int
+		err      error
+	)
+
+	running.Go(func() { renewals, err = f.renewing(ctx, period) })
+
+	return func() (int, error) {
+		cancel()
+		running.Wait()
+
+		return renewals, err
+	}
+}
+
+// renewing renews the Leases of all shards in turn until ctx ends or a renewal fails, and returns the number of renewals.
+func (f *Fleet) renewing(ctx context.Context, period time.Duration) (renewals int, err error) {
+	for next := 0; ; next++ {
+		held := f.Held()
+
+		select {
+		case <-ctx.Done():
+			return renewals, nil
+		case <-f.options.Clock.After(period / time.Duration(max(1, len(held)))):
+		}
+
+		if len(held) == 0 {
+			continue
+		}
+
+		if err := f.renew(ctx, held[next%len(held)]); err != nil && ctx.Err() == nil {
+			return renewals, err
+		}
+
+		renewals++
+	}
+}
+
+// renew renews the Lease of a shard that holds it. A shard that crashes meanwhile is dead: it must not renew later.
+func (f *Fleet) renew(ctx context.Context, name string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	if !f.held[name] {
+		return nil
+	}
+
+	return f.write(ctx, name, map[string]any{"renewTime": f.now()})
 }
 
 // AwaitShards waits until the ring's status counts as many available shards as hold their Leases.
@@ -129,35 +191,25 @@ func (f *Fleet) RemoveLeases(ctx context.Context) error {
 	f.mu.Unlock()
 	all := objects.Selection{Kind: objects.Leases, Namespace: f.Ring.Namespace, Labels: v1alpha1.LabelClusterRing + "=" + f.Ring.Name}
 
-	return f.options.Objects.DeleteAll(ctx, all, f.options.Concurrency)
+	return f.options.Objects.DeleteAll(ctx, all)
 }
 
 func (f *Fleet) leave(ctx context.Context, name string, spec map[string]any) error {
-	patch, err := json.Marshal(map[string]any{"spec": spec})
-	if err != nil {
-		return fmt.Errorf("encode a patch of Lease %s: %w", name, err)
-	}
-
-	if err := f.options.Objects.MergePatch(ctx, objects.Leases.Path(f.Ring.Namespace, name), patch); err != nil {
-		return err
-	}
-	f.set(name, false)
-
-	return nil
-}
-
-func (f *Fleet) set(name string, held bool) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
+	delete(f.held, name) // first: nobody renews the Lease after this write
+	f.mu.Unlock()
 
-	if held {
-		f.held[name] = true
-	} else {
-		delete(f.held, name)
-	}
+	return f.write(ctx, name, spec)
 }
 
-func (f *Fleet) now() metav1.MicroTime { return metav1.NewMicroTime(f.options.Now()) }
+func (f *Fleet) write(ctx context.Context, name string, spec map[string]any) error {
+	return f.options.Objects.MergePatch(ctx, objects.Leases.Path(f.Ring.Namespace, name), map[string]any{"spec": spec})
+}
+
+// duration returns the duration of new Leases.
+func (f *Fleet) duration() time.Duration { return cmp.Or(f.Ring.LeaseDuration, longest) }
+
+func (f *Fleet) now() metav1.MicroTime { return metav1.NewMicroTime(f.options.Clock.Now()) }
 
 func (f *Fleet) lease(name string) *coordinationv1.Lease {
 	lease := &coordinationv1.Lease{
@@ -166,12 +218,12 @@ func (f *Fleet) lease(name string) *coordinationv1.Lease {
 			Name: name, Namespace: f.Ring.Namespace, Labels: map[string]string{v1alpha1.LabelClusterRing: f.Ring.Name},
 		},
 		Spec: coordinationv1.LeaseSpec{
-			HolderIdentity: new(name), LeaseDurationSeconds: new(int32(leaseDuration / time.Second)),
+			HolderIdentity: new(name), LeaseDurationSeconds: new(int32(f.duration() / time.Second)),
 			AcquireTime: new(f.now()), RenewTime: new(f.now()), LeaseTransitions: new(int32(0)),
 		},
 	}
-	if f.State != "" {
-		lease.Labels[v1alpha1.LabelState] = f.State
+	if f.Ring.State != "" {
+		lease.Labels[v1alpha1.LabelState] = f.Ring.State
 	}
 
 	return lease

@@ -30,6 +30,12 @@ type Ring struct {
 	// Main is the main resource. Controlled are its controlled resources, possibly none.
 	Main       schema.GroupResource
 	Controlled []schema.GroupResource
+	// Fence is the fence of the ring; nil for none.
+	Fence *v1alpha1.Fence
+	// LeaseDuration is the duration of the Leases, and Renewal how often a shard renews its own; 0 for Leases of a day and no renewals.
+	LeaseDuration, Renewal time.Duration
+	// State is the state label of new Leases; empty for none.
+	State string
 }
 
 // Declare creates the ring and waits until the assigner has registered its webhook. The API server may take another second to call it.
@@ -48,7 +54,7 @@ func (f *Fleet) Declare(ctx context.Context) error {
 
 	ring := &v1alpha1.ClusterRing{
 		ObjectMeta: metav1.ObjectMeta{Name: r.Name},
-		Spec:       v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{resource}, NamespaceSelector: selector},
+		Spec:       v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{resource}, NamespaceSelector: selector, Fence: r.Fence},
 	}
 	if err := f.options.Client.Create(ctx, ring); err != nil {
 		return fmt.Errorf("create ClusterRing %s: %w", r.Name, err)
@@ -56,13 +62,6 @@ func (f *Fleet) Declare(ctx context.Context) error {
 
 	return f.Await(ctx, "its webhook is registered", func(ring *v1alpha1.ClusterRing) bool {
 		return meta.IsStatusConditionTrue(ring.Status.Conditions, v1alpha1.ConditionWebhookRegistered)
-	})
-}
-
-// AwaitAssigned waits until a shard is available and every object is in place.
-func (f *Fleet) AwaitAssigned(ctx context.Context) error {
-	return f.Await(ctx, "every object is in place", func(ring *v1alpha1.ClusterRing) bool {
-		return ring.Status.AvailableShards > 0 && meta.IsStatusConditionTrue(ring.Status.Conditions, v1alpha1.ConditionAssigned)
 	})
 }
 
@@ -127,7 +126,7 @@ func (f *Fleet) removeRing(ctx context.Context) error {
 	}
 
 	err := wait.PollUntilContextTimeout(ctx, look, patience, true, func(ctx context.Context) (bool, error) {
-		err := f.options.Client.Get(ctx, client.ObjectKeyFromObject(ring), ring)
+		_, err := f.Read(ctx)
 		return err != nil && client.IgnoreNotFound(err) == nil, client.IgnoreNotFound(err)
 	})
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -33,7 +34,7 @@ func fleet(t *testing.T) (p *localplane.Plane, f *shards.Fleet, writer *objects.
 
 	ring := shards.Ring{Name: "r", Namespace: namespace, Main: objects.ConfigMaps.GroupResource()}
 
-	return p, shards.NewFleet(shards.Options{Objects: writer, Client: p.Client, Ring: ring, Concurrency: 8, Now: time.Now}), writer, namespace
+	return p, shards.NewFleet(shards.Options{Objects: writer, Client: p.Client, Ring: ring, Clock: clock.RealClock{}}), writer, namespace
 }
 
 func TestFleet(t *testing.T) {
@@ -72,12 +73,47 @@ func TestFleet(t *testing.T) {
 	require.Empty(t, left.Items)
 }
 
+// Shards renew their Leases until they crash.
+func TestRenew(t *testing.T) {
+	p, f, _, namespace := fleet(t)
+	renewed := func(name string) time.Time {
+		l := &coordinationv1.Lease{}
+		require.NoError(t, p.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, l))
+		require.Equal(t, name, *l.Spec.HolderIdentity)
+
+		return l.Spec.RenewTime.Time
+	}
+
+	names, err := f.Join(t.Context(), 2)
+	require.NoError(t, err)
+
+	first := map[string]time.Time{names[0]: renewed(names[0]), names[1]: renewed(names[1])}
+	stop := f.Renew(t.Context(), tick)
+
+	for _, name := range names {
+		require.Eventually(t, func() bool { return renewed(name).After(first[name]) }, patience, tick)
+	}
+
+	require.NoError(t, f.Crash(t.Context(), names[0]))
+	require.Equal(t, names[1:], f.Held())
+
+	last, other := renewed(names[0]), renewed(names[1])
+	require.Eventually(t, func() bool { return renewed(names[1]).After(other) }, patience, tick)
+	require.Equal(t, last, renewed(names[0]), "a crashed shard does not renew")
+
+	require.NoError(t, f.Crash(t.Context(), names[1]))
+
+	count, err := stop()
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, count, 3)
+}
+
 // Drains are acknowledged, those that were there before and those that come: both labels go, others stay.
 func TestAcknowledge(t *testing.T) {
 	_, f, writer, namespace := fleet(t)
 	shard, drain := v1alpha1.ShardLabel("r"), v1alpha1.DrainLabel("r")
 	batch := objects.Batch{
-		Kind: objects.ConfigMaps, Namespace: namespace, Prefix: "o", Count: 60, Concurrency: 8,
+		Kind: objects.ConfigMaps, Namespace: namespace, Prefix: "o", Count: 60,
 		Labels: func(i int) map[string]string {
 			labels := map[string]string{shard: "a", "other": "stays"}
 			if i < 20 {
@@ -89,42 +125,42 @@ func TestAcknowledge(t *testing.T) {
 	}
 	require.NoError(t, writer.Create(t.Context(), batch))
 
-	drains := f.Acknowledge(t.Context(), 4, objects.ConfigMaps)
-	require.Eventually(t, func() bool { return drains.Acknowledged() == 20 }, patience, tick)
-
-	again := batch
-	again.Prefix, again.Labels = "late", nil
-	require.NoError(t, writer.Create(t.Context(), again))
-	require.NoError(t, writer.Patch(t.Context(), again, func(int) []byte { return []byte(`{"metadata":{"labels":{"` + drain + `":"true"}}}`) }))
-	require.Eventually(t, func() bool { return drains.Acknowledged() == 80 }, patience, tick)
-	require.NoError(t, drains.Stop())
-	require.Zero(t, drains.Conflicts())
-
 	count := func(selector string) int {
-		n, err := writer.Count(t.Context(), objects.Selection{Kind: objects.ConfigMaps, Namespace: namespace, Labels: selector})
+		list, err := writer.List(t.Context(), objects.Selection{Kind: objects.ConfigMaps, Namespace: namespace, Labels: selector})
 		require.NoError(t, err)
 
-		return n
+		return len(list)
 	}
-	require.Zero(t, count(drain))
-	require.Equal(t, 40, count(shard))
-	require.Equal(t, 60, count("other=stays"))
-	byShard, err := writer.CountBy(t.Context(), objects.Selection{Kind: objects.ConfigMaps, Namespace: namespace, Labels: "other"}, shard)
-	require.NoError(t, err)
-	require.Equal(t, map[string]int{"a": 40, "": 20}, byShard)
 
-	require.NoError(t, writer.DeleteAll(t.Context(), objects.Selection{Kind: objects.ConfigMaps, Namespace: namespace, Labels: shard}, 8))
-	require.Equal(t, 80, count("!"+shard))
+	stop, err := f.Acknowledge(t.Context(), objects.ConfigMaps)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return count(drain) == 0 }, patience, tick)
+	require.Equal(t, 40, count(shard))
+
+	again := batch
+	again.Prefix, again.Labels = "late", func(int) map[string]string { return map[string]string{shard: "a"} }
+	require.NoError(t, writer.Create(t.Context(), again))
+
+	require.NoError(t, writer.Patch(t.Context(), again, map[string]any{"metadata": map[string]any{"labels": map[string]string{drain: "b"}}}))
+	require.Eventually(t, func() bool { return count(drain) == 0 }, patience, tick)
+	require.NoError(t, stop())
+
+	require.Equal(t, 40, count(shard+"=a"))
+	require.Equal(t, 60, count(shard+"=b"), "the drain label names the next shard")
+	require.Equal(t, 60, count("other=stays"))
+	require.Equal(t, 20, count("other=stays,!"+shard))
+
+	require.NoError(t, writer.DeleteAll(t.Context(), objects.Selection{Kind: objects.ConfigMaps, Namespace: namespace, Labels: shard + "=a"}))
+	require.Equal(t, 80, count(""))
 	require.NoError(t, writer.Delete(t.Context(), again))
 	require.Equal(t, 20, count(""))
 }
 
-// What cannot be watched ends with an error that says so.
+// A kind that cannot be watched is an error that names it.
 func TestAcknowledgeOfNothing(t *testing.T) {
 	_, f, _, _ := fleet(t)
 	unknown := objects.Websites
 	unknown.Resource = "unknown"
-	drains := f.Acknowledge(t.Context(), 1, unknown)
-	require.Eventually(t, func() bool { return drains.Err() != nil }, patience, tick)
-	require.ErrorContains(t, drains.Stop(), "list draining unknown")
+	_, err := f.Acknowledge(t.Context(), unknown)
+	require.ErrorContains(t, err, "follow drains: watch unknown")
 }

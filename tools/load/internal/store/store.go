@@ -7,9 +7,7 @@ package store
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -19,10 +17,10 @@ import (
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
 )
@@ -45,11 +43,8 @@ const (
 	look     = 100 * time.Millisecond
 )
 
-// magic is the prefix of objects that an API server stores as Protobuf.
-var magic = []byte("k8s\x00") //nolint:gochecknoglobals // a constant
-
-// errForm is the error for objects that are not stored as Protobuf.
-var errForm = errors.New("the API server does not store ConfigMaps as Protobuf")
+// stored is the form in which the API server stores objects: Protobuf.
+var stored = protobuf.NewSerializer(scheme.Scheme, scheme.Scheme)
 
 // Store is the storage of an API server. Create it with [Open]; it is safe for concurrent use.
 type Store struct {
@@ -77,7 +72,7 @@ func (s *Store) Close() error {
 }
 
 // Create creates the ConfigMaps of a batch, starting with number first, and returns when the API server has seen all of them. It ignores
-// the concurrency and the owner of the batch.
+// the owner of the batch.
 func (s *Store) Create(ctx context.Context, b objects.Batch, first int) error {
 	body, err := b.Body(first)
 	if err != nil {
@@ -88,7 +83,7 @@ func (s *Store) Create(ctx context.Context, b objects.Batch, first int) error {
 		return err
 	}
 
-	mold, err := s.mold(ctx, b.Namespace, b.Name(first))
+	object, err := s.read(ctx, prefix+b.Namespace+"/"+b.Name(first))
 	if err != nil {
 		return err
 	}
@@ -96,7 +91,7 @@ func (s *Store) Create(ctx context.Context, b objects.Batch, first int) error {
 	rest := b.Count - first - 1
 
 	err = objects.Each(ctx, (rest+atOnce-1)/atOnce, concurrency, func(ctx context.Context, i int) error {
-		return s.write(ctx, mold, b, first+1+i*atOnce)
+		return s.write(ctx, object, b, first+1+i*atOnce)
 	})
 	if err != nil {
 		return err
@@ -125,23 +120,24 @@ func (s *Store) Clear(ctx context.Context, namespace string) error {
 	return s.await(ctx, objects.ConfigMaps, namespace, "none")
 }
 
-// write writes one transaction of objects, starting with number from.
-func (s *Store) write(ctx context.Context, m mold, b objects.Batch, from int) error {
-	to := min(from+atOnce, b.Count)
+// write writes one transaction of copies of an object, starting with number from.
+func (s *Store) write(ctx context.Context, o *corev1.ConfigMap, b objects.Batch, from int) error {
+	var puts []clientv3.Op
 
-	puts := make([]clientv3.Op, 0, to-from)
-	for i := from; i < to; i++ {
-		var labels map[string]string
+	for i := from; i < min(from+atOnce, b.Count); i++ {
+		object := *o // the changed fields are not shared
+		object.Name, object.UID, object.Labels = b.Name(i), uuid.NewUUID(), nil
+
 		if b.Labels != nil {
-			labels = b.Labels(i)
+			object.Labels = b.Labels(i)
 		}
 
-		value, err := m.cast(b.Name(i), uuid.NewUUID(), labels)
-		if err != nil {
-			return err
+		var value bytes.Buffer
+		if err := stored.Encode(&object, &value); err != nil {
+			return fmt.Errorf("encode ConfigMap %s: %w", object.Name, err)
 		}
 
-		puts = append(puts, clientv3.OpPut(prefix+b.Namespace+"/"+b.Name(i), string(value)))
+		puts = append(puts, clientv3.OpPut(prefix+b.Namespace+"/"+object.Name, value.String()))
 	}
 
 	if _, err := s.etcd.Txn(ctx).Then(puts...).Commit(); err != nil {
@@ -191,61 +187,21 @@ func (s *Store) await(ctx context.Context, kind objects.Kind, namespace, name st
 // listOfMetadata requests only the metadata of a list.
 const listOfMetadata = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
-// mold is a stored object from which others are copied.
-type mold struct {
-	envelope runtime.Unknown
-	object   corev1.ConfigMap
-}
-
-func (s *Store) mold(ctx context.Context, namespace, name string) (mold, error) {
-	key := prefix + namespace + "/" + name
-
+// read returns an object as it is stored.
+func (s *Store) read(ctx context.Context, key string) (*corev1.ConfigMap, error) {
 	answer, err := s.etcd.Get(ctx, key)
 	if err != nil {
-		return mold{}, fmt.Errorf("read %s from etcd: %w", key, err)
+		return nil, fmt.Errorf("read %s from etcd: %w", key, err)
 	}
 
 	if len(answer.Kvs) != 1 {
-		return mold{}, fmt.Errorf("read %s from etcd: found %d", key, len(answer.Kvs))
+		return nil, fmt.Errorf("read %s from etcd: found %d", key, len(answer.Kvs))
 	}
 
-	return moldOf(answer.Kvs[0].Value)
-}
-
-func moldOf(stored []byte) (m mold, err error) {
-	raw, ok := bytes.CutPrefix(stored, magic)
-	if !ok {
-		return mold{}, errForm
+	object := &corev1.ConfigMap{}
+	if _, _, err := stored.Decode(answer.Kvs[0].Value, nil, object); err != nil {
+		return nil, fmt.Errorf("decode %s: does the API server store Protobuf? %w", key, err)
 	}
 
-	if err := m.envelope.Unmarshal(raw); err != nil {
-		return mold{}, fmt.Errorf("decode a stored object: %w", err)
-	}
-
-	if err := m.object.Unmarshal(m.envelope.Raw); err != nil {
-		return mold{}, fmt.Errorf("decode a stored ConfigMap: %w", err)
-	}
-
-	return m, nil
-}
-
-// cast returns the stored form of another object.
-func (m mold) cast(name string, uid types.UID, labels map[string]string) ([]byte, error) {
-	object := m.object // the changed fields are not shared
-	object.Name, object.UID, object.Labels = name, uid, maps.Clone(labels)
-
-	raw, err := object.Marshal()
-	if err != nil {
-		return nil, fmt.Errorf("encode a ConfigMap: %w", err)
-	}
-
-	envelope := m.envelope
-	envelope.Raw = raw
-
-	whole, err := envelope.Marshal()
-	if err != nil {
-		return nil, fmt.Errorf("encode a stored object: %w", err)
-	}
-
-	return append(bytes.Clone(magic), whole...), nil
+	return object, nil
 }

@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 	"github.com/clusterring/clusterring/tools/lab/process"
 	"github.com/clusterring/clusterring/tools/lab/services"
@@ -29,18 +32,16 @@ const (
 	statePrefix = "clusterring-load-"
 	// writerName is the name of the ServiceAccount that writes objects, and of its role binding.
 	writerName = "load-writer"
+	// ShardAccount is the name of the ServiceAccount of [Local.ShardConfig].
+	ShardAccount = "shard"
 	// shownLines is the number of log lines in an error.
 	shownLines = 5
 )
 
-// Options configure the system. BinDir is required.
+// Options configure the system.
 type Options struct {
-	// BinDir contains the binaries of the services, Assets those of the control plane. If Assets is empty, localplane finds or builds them.
+	// BinDir contains the binaries of the services, Assets those of the control plane.
 	BinDir, Assets string
-	// StateDir is a new directory for data, logs, and kubeconfigs. If it is empty, a temporary directory is used, which Stop removes.
-	StateDir string
-	// Args are additional arguments by service name.
-	Args map[string][]string
 	// Profile makes every service serve profiles; see [Local.Profile].
 	Profile bool
 	// Progress receives progress lines.
@@ -52,11 +53,11 @@ type Local struct {
 	*System
 	*services.Group
 
-	options   Options
-	temporary bool
-	plane     *localplane.Plane
-	pids      map[string]int // of the control plane
-	queries   string         // address of ringquery
+	options  Options
+	stateDir string
+	plane    *localplane.Plane
+	pids     map[string]int // of the control plane
+	queries  *grpc.ClientConn
 }
 
 // Start starts a control plane and the four services with one replica each, and returns when all are ready. Rings can shard ConfigMaps and
@@ -66,16 +67,12 @@ func Start(ctx context.Context, o Options) (*Local, error) {
 		return nil, err
 	}
 
-	l := &Local{options: o}
-	if o.StateDir == "" {
-		dir, err := os.MkdirTemp("", statePrefix+"*")
-		if err != nil {
-			return nil, fmt.Errorf("make a state directory: %w", err)
-		}
-
-		l.options.StateDir, l.temporary = dir, true
+	dir, err := os.MkdirTemp("", statePrefix+"*")
+	if err != nil {
+		return nil, fmt.Errorf("make a state directory: %w", err)
 	}
 
+	l := &Local{options: o, stateDir: dir}
 	for _, step := range []func(context.Context) error{l.startPlane, l.install, l.startServices} {
 		if err := step(ctx); err != nil {
 			return l, err
@@ -90,16 +87,16 @@ func Start(ctx context.Context, o Options) (*Local, error) {
 }
 
 func (l *Local) startPlane(context.Context) error {
-	l.progress("starting etcd and the API server")
+	fmt.Fprintln(l.options.Progress, "==> starting etcd and the API server")
 
-	plane, err := localplane.Start(localplane.Options{Dir: l.options.StateDir, BinDir: l.options.Assets, Log: l.options.Progress})
+	plane, err := localplane.Start(localplane.Options{Dir: l.stateDir, BinDir: l.options.Assets, Log: l.options.Progress})
 	if err != nil {
 		return fmt.Errorf("start the control plane: %w", err)
 	}
 
 	l.plane = plane
 	l.Group = services.New(services.Options{
-		Plane: plane, BinDir: l.options.BinDir, LogDir: filepath.Join(l.options.StateDir, "logs"), Profile: l.options.Profile, ShownLines: shownLines,
+		Plane: plane, BinDir: l.options.BinDir, LogDir: filepath.Join(l.stateDir, "logs"), Profile: l.options.Profile, ShownLines: shownLines,
 	})
 
 	pids, err := plane.Processes()
@@ -108,7 +105,7 @@ func (l *Local) startPlane(context.Context) error {
 	}
 
 	l.pids = map[string]int{}
-	for name, program := range map[string]string{APIServer: "kube-apiserver", Etcd: "etcd"} {
+	for name, program := range map[string]string{APIServer: "kube-apiserver", "etcd": "etcd"} {
 		pid, ok := pids[program]
 		if !ok {
 			return fmt.Errorf("there is no process %s of %s", program, plane.Dir())
@@ -117,13 +114,20 @@ func (l *Local) startPlane(context.Context) error {
 		l.pids[name] = pid
 	}
 
-	l.System, err = newSystem(plane.Config, l)
+	if l.System, err = newSystem(plane.Config); err != nil {
+		return err
+	}
 
-	return err
+	l.metrics = func(ctx context.Context, name string) ([]string, error) {
+		text, err := get(ctx, http.DefaultClient, "http://"+l.Addresses(name).Metrics+"/metrics")
+		return []string{text}, err
+	}
+
+	return nil
 }
 
 func (l *Local) install(ctx context.Context) error {
-	l.progress("installing deploy/base and the permissions on the measured resources")
+	fmt.Fprintln(l.options.Progress, "==> installing deploy/base and the permissions on the measured resources")
 
 	if err := l.grant(ctx); err != nil {
 		return err
@@ -137,7 +141,7 @@ func (l *Local) install(ctx context.Context) error {
 }
 
 func (l *Local) startServices(ctx context.Context) error {
-	l.progress("starting the services")
+	fmt.Fprintln(l.options.Progress, "==> starting the services")
 
 	const ports = 2
 
@@ -146,16 +150,19 @@ func (l *Local) startServices(ctx context.Context) error {
 		return err
 	}
 
-	l.queries = free[1]
-	own := map[string][]string{
-		Assigner:   services.Webhook(free[0], free[0]),
-		Rebalancer: {"--settle-period=" + services.SettlePeriod.String()},
-		RingQuery:  services.OpenQueries(l.queries),
+	if l.queries, err = grpc.NewClient(free[1], grpc.WithTransportCredentials(insecure.NewCredentials())); err != nil {
+		return fmt.Errorf("connect to the ring query service: %w", err)
+	}
+
+	args := map[string][]string{
+		services.Assigner:   services.Webhook(free[0], free[0]),
+		services.Rebalancer: {"--settle-period=" + services.SettlePeriod.String()},
+		services.RingQuery:  services.OpenQueries(free[1]),
 	}
 
 	var specs []services.Spec
 	for _, name := range Services {
-		specs = append(specs, services.Spec{Name: name, Binary: name, Args: append(own[name], l.options.Args[name]...)})
+		specs = append(specs, services.Spec{Name: name, Binary: name, Args: args[name]})
 	}
 
 	return l.Start(ctx, specs...)
@@ -185,7 +192,7 @@ func (l *Local) becomeWriter(ctx context.Context) error {
 func (l *Local) As(ctx context.Context, namespace, name string) (*rest.Config, error) {
 	kubeconfig, err := l.Kubeconfig(ctx, namespace, name)
 	if err != nil {
-		return nil, fmt.Errorf("act as ServiceAccount %s/%s: %w", namespace, name, err)
+		return nil, err
 	}
 
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
@@ -212,10 +219,12 @@ func (l *Local) Calm(ctx context.Context) error {
 func (l *Local) Etcd() string { return l.plane.Etcd() }
 
 // StateDir returns the state directory.
-func (l *Local) StateDir() string { return l.options.StateDir }
+func (l *Local) StateDir() string { return l.stateDir }
 
-// RingQueryAddress returns the address of the ring query service, which serves without TLS and authentication.
-func (l *Local) RingQueryAddress() string { return l.queries }
+// Queries returns a client of the ring query service.
+func (l *Local) Queries() pb.DiagnosticsServiceClient {
+	return pb.NewDiagnosticsServiceClient(l.queries)
+}
 
 // Processes returns the ids of all running processes by name.
 func (l *Local) Processes() map[string]int {
@@ -232,24 +241,8 @@ func (l *Local) Processes() map[string]int {
 // Usage returns a reader of what the services, the API server, and etcd use, and of what else was launched.
 func (l *Local) Usage() usage.Reader { return usage.Reader{Processes: l.Processes} }
 
-func (l *Local) metricsOf(ctx context.Context, name string) ([]string, error) {
-	at := l.Addresses(name).Metrics
-	if at == "" {
-		return nil, fmt.Errorf("there is no service %s", name)
-	}
-
-	text, err := get(ctx, http.DefaultClient, "http://"+at+"/metrics")
-
-	return []string{text}, err
-}
-
-// remember does nothing: all objects end with the control plane.
-func (*Local) remember(client.Object) {}
-
-// Stop stops everything that was started.
-func (l *Local) Stop() error { return l.stop() }
-
-func (l *Local) stop() error {
+// Stop stops everything that was started, and removes its state.
+func (l *Local) Stop() error {
 	var errs []error
 	if l.Group != nil {
 		errs = append(errs, l.Group.Stop())
@@ -259,13 +252,38 @@ func (l *Local) stop() error {
 		errs = append(errs, l.plane.Stop())
 	}
 
-	if l.temporary {
-		errs = append(errs, os.RemoveAll(l.options.StateDir))
+	if l.queries != nil {
+		errs = append(errs, l.queries.Close())
 	}
 
-	return errors.Join(errs...)
+	return errors.Join(append(errs, os.RemoveAll(l.stateDir))...)
 }
 
-func (l *Local) progress(format string, args ...any) {
-	fmt.Fprintf(l.options.Progress, "==> "+format+"\n", args...)
+// ShardConfig returns a client configuration with a token as the kubelet gives it to a Pod with this name, in a namespace of the bench. Its
+// account may edit the namespace.
+func (l *Local) ShardConfig(ctx context.Context, namespace, pod string) (*rest.Config, error) {
+	own := metav1.ObjectMeta{Namespace: namespace, Name: ShardAccount}
+	for _, o := range []client.Object{
+		&corev1.ServiceAccount{ObjectMeta: own},
+		&rbacv1.RoleBinding{
+			ObjectMeta: own, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "edit"},
+			Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: ShardAccount}},
+		},
+	} {
+		if err := client.IgnoreAlreadyExists(l.Client.Create(ctx, o)); err != nil {
+			return nil, fmt.Errorf("create the account of shards in namespace %s: %w", namespace, err)
+		}
+	}
+
+	path, err := l.plane.PodKubeconfig(ctx, namespace, ShardAccount, pod)
+	if err != nil {
+		return nil, fmt.Errorf("get the token of Pod %s: %w", pod, err)
+	}
+
+	config, err := clientcmd.BuildConfigFromFlags("", path)
+	if err != nil {
+		return nil, fmt.Errorf("read the kubeconfig of Pod %s: %w", pod, err)
+	}
+
+	return config, nil
 }

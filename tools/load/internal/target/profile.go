@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"sync"
 
 	"golang.org/x/sync/errgroup"
 )
@@ -22,7 +21,8 @@ const sliceSeconds = 2
 func (l *Local) Profile(ctx context.Context, dir, name string) (stop func() error) {
 	var group errgroup.Group
 
-	over := make(chan struct{})
+	over, end := context.WithCancel(ctx)
+
 	profile := func(process string, get func(path string) (string, error)) {
 		file := filepath.Join(dir, name+"-"+process)
 		save := func(path, suffix string) error {
@@ -34,7 +34,7 @@ func (l *Local) Profile(ctx context.Context, dir, name string) (stop func() erro
 			return save(body, file+suffix)
 		}
 		group.Go(func() error {
-			for i := 0; !closed(over); i++ {
+			for i := 0; over.Err() == nil; i++ {
 				if err := save(fmt.Sprintf("/debug/pprof/profile?seconds=%d", sliceSeconds), "-cpu-"+strconv.Itoa(i)+".pb.gz"); err != nil {
 					return err
 				}
@@ -50,8 +50,6 @@ func (l *Local) Profile(ctx context.Context, dir, name string) (stop func() erro
 	}
 	profile(APIServer, func(path string) (string, error) { return rawGet(ctx, l.Writer, path) })
 
-	end := sync.OnceFunc(func() { close(over) })
-
 	return func() error {
 		end()
 
@@ -60,15 +58,6 @@ func (l *Local) Profile(ctx context.Context, dir, name string) (stop func() erro
 		}
 
 		return nil
-	}
-}
-
-func closed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
 	}
 }
 

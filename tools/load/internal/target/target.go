@@ -9,9 +9,12 @@ import (
 	"io"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,15 +30,15 @@ import (
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
 )
 
-// Names of what is measured, as in the results of [Local.Usage].
+// Names of what is measured, as in the results of [Local.Usage]. The others are those of [Services], and etcd.
 const (
-	LeaseMonitor = services.LeaseMonitor
-	Assigner     = services.Assigner
-	Rebalancer   = services.Rebalancer
-	RingQuery    = services.RingQuery
-	APIServer    = "apiserver"
-	Etcd         = "etcd"
+	Assigner   = services.Assigner
+	Rebalancer = services.Rebalancer
+	APIServer  = "apiserver"
 )
+
+// FencedRing is the name of the ring whose fence the assigner may write.
+const FencedRing = "load-fenced"
 
 // Services are the names of the services.
 var Services = services.All
@@ -57,22 +60,16 @@ type System struct {
 	// shards do: the API server caches tokens, but verifies a client certificate in each request, which costs a twentieth of a write.
 	Writer *rest.Config
 
-	place place
-}
+	// metrics returns the metrics of each replica of a service.
+	metrics func(ctx context.Context, name string) ([]string, error)
 
-// place is the place where the services run.
-type place interface {
-	// metricsOf returns the metrics of each replica of a service.
-	metricsOf(ctx context.Context, name string) ([]string, error)
-	// remember makes stop delete the object if it would otherwise remain.
-	remember(client.Object)
-	// stop stops the started processes and removes the created objects.
-	stop() error
+	mu      sync.Mutex
+	created []client.Object
 }
 
 // newSystem creates the clients.
-func newSystem(config *rest.Config, p place) (*System, error) {
-	s := &System{Config: rest.CopyConfig(config), place: p}
+func newSystem(config *rest.Config) (*System, error) {
+	s := &System{Config: rest.CopyConfig(config)}
 	s.Config.QPS = -1
 	s.Writer = s.Config
 
@@ -106,10 +103,42 @@ func (s *System) grant(ctx context.Context) error {
 		if err := client.IgnoreAlreadyExists(s.Client.Create(ctx, role)); err != nil {
 			return fmt.Errorf("grant rights to the services: %w", err)
 		}
-		s.place.remember(role)
+		s.remember(role)
 	}
 
+	fence := &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: "load:fence", Labels: map[string]string{v1alpha1.LabelAggregateToAssigner: "true"}},
+		Rules: []rbacv1.PolicyRule{{
+			APIGroups: []string{admissionregistrationv1.GroupName}, Resources: []string{"validatingadmissionpolicybindings"},
+			ResourceNames: []string{v1alpha1.FenceName(FencedRing)}, Verbs: []string{"create", "patch", "update", "delete"},
+		}},
+	}
+	if err := client.IgnoreAlreadyExists(s.Client.Create(ctx, fence)); err != nil {
+		return fmt.Errorf("grant the fence to the assigner: %w", err)
+	}
+	s.remember(fence)
+
 	return nil
+}
+
+func (s *System) remember(o client.Object) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	s.created = append(s.created, o)
+}
+
+// Stop removes the created objects. A control plane on this machine is stopped by [Local.Stop] instead.
+func (s *System) Stop() error {
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+
+	var errs []error
+	for _, o := range slices.Backward(s.created) {
+		errs = append(errs, client.IgnoreNotFound(s.Client.Delete(ctx, o)))
+	}
+
+	return errors.Join(errs...)
 }
 
 // Namespace creates a namespace for objects and Leases. Its name begins with the prefix, and it has labels with the given keys. On a
@@ -123,7 +152,7 @@ func (s *System) Namespace(ctx context.Context, prefix string, labels ...string)
 	if err := s.Client.Create(ctx, ns); err != nil {
 		return "", fmt.Errorf("create a namespace: %w", err)
 	}
-	s.place.remember(ns)
+	s.remember(ns)
 
 	return ns.Name, nil
 }
@@ -131,7 +160,7 @@ func (s *System) Namespace(ctx context.Context, prefix string, labels ...string)
 // Metric returns the sum over the series of a metric of a service (all its replicas) that have all the given labels, each written as
 // name="value". Without any series it is 0. Each call costs the service some CPU time.
 func (s *System) Metric(ctx context.Context, name, metric string, labels ...string) (float64, error) {
-	texts, err := s.place.metricsOf(ctx, name)
+	texts, err := s.metrics(ctx, name)
 	if err != nil {
 		return 0, fmt.Errorf("read metrics of %s: %w", name, err)
 	}
@@ -151,13 +180,9 @@ func (s *System) Metric(ctx context.Context, name, metric string, labels ...stri
 }
 
 // Requests returns the number of requests, including watches, that a service has sent to the API server since its start.
-func (s *System) Requests(ctx context.Context, name string) (int, error) {
-	n, err := s.Metric(ctx, name, "rest_client_requests_total")
-	return int(n), err
+func (s *System) Requests(ctx context.Context, name string) (float64, error) {
+	return s.Metric(ctx, name, "rest_client_requests_total")
 }
-
-// Stop stops everything that was started, and removes created objects from a cluster.
-func (s *System) Stop() error { return s.place.stop() }
 
 // rawGet reads a path of the API server.
 func rawGet(ctx context.Context, config *rest.Config, path string) (string, error) {

@@ -16,15 +16,6 @@ func TestDifference(t *testing.T) {
 	require.Equal(t, map[string]Usage{"a": {CPU: 10, Memory: 20, PeakMemory: 70, Received: 30, Sent: 40}}, Difference(before, after))
 }
 
-func TestParse(t *testing.T) {
-	var memory, bytes int64
-	require.NoError(t, parse("Name:\tx\nVmRSS:\t  12 kB\nrchar: 7\n", map[string]*int64{"VmRSS:": &memory, "rchar:": &bytes}))
-	require.EqualValues(t, 12<<10, memory)
-	require.EqualValues(t, 7, bytes)
-	require.ErrorContains(t, parse("VmRSS: 1 kB\n", map[string]*int64{"VmRSS:": &memory, "rchar:": &bytes}), "has 1 of 2 figures")
-	require.ErrorContains(t, parse("VmRSS: x kB\n", map[string]*int64{"VmRSS:": &memory}), "VmRSS: is no number")
-}
-
 // TestLocal reads the usage of this process itself.
 func TestLocal(t *testing.T) {
 	if runtime.GOOS != "linux" {

@@ -14,7 +14,6 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -29,7 +28,7 @@ import (
 )
 
 const (
-	// distinct is how many different objects are asked about.
+	// distinct is the number of different objects in reviews.
 	distinct = 4000
 
 	noop = "noop-webhook"
@@ -40,35 +39,38 @@ const (
 	creates    = "admission-creates-"
 	matched    = "admission-creates-matched"
 	foreignRow = "admission-foreign-calls"
+	fenceRow   = "fence-cpu"
 )
 
 // judged are the numbers of shards that have rows of their own.
 var judged = []int{3, 50, 500}
 
-// priorArt says what versions 0.8.0 and 0.13.0 of the prior art reach, by number of shards.
+// priorArt is what versions 0.8.0 and 0.13.0 of the prior art reach, by row.
 var priorArt = map[string]string{
 	cpuRow + "3": "1.9 / 2.2", cpuRow + "50": "7.2 / 7.0", creates + "3": "0.97 / 0.90", creates + "50": "0.56", foreignRow: "1 per write",
 }
 
 // Measurements returns what this package measures.
 func Measurements() []run.Measurement {
-	ids := []string{cpuSeries}
+	var ids []string
 	for _, size := range judged {
-		ids = append(ids, idsAt(size)[1:]...)
+		ids = append(ids, rowsAt(size)...)
 	}
 
 	return []run.Measurement{
-		{Name: "admission", IDs: ids, Budget: map[run.Scale]time.Duration{run.Small: 32 * time.Second, run.Full: 270 * time.Second}, Run: webhooks},
 		{
-			Name: "admission-foreign", IDs: []string{foreignRow}, Budget: map[run.Scale]time.Duration{run.Small: 3 * time.Second, run.Full: 10 * time.Second},
-			ClusterToo: true, Run: foreign,
+			Name: "admission", Rows: ids, Series: []result.Series{
+				{ID: cpuSeries, Title: "Assigner CPU per admission", Over: result.OverShards, Unit: "µs"},
+			},
+			Small: 32 * time.Second, Full: 270 * time.Second, Run: webhooks,
 		},
+		{Name: "admission-foreign", Rows: []string{foreignRow}, Small: 3 * time.Second, Full: 10 * time.Second, ClusterToo: true, Run: foreign},
+		{Name: "fence", Rows: []string{fenceRow}, Small: 8 * time.Second, Full: 40 * time.Second, Run: fence},
 	}
 }
 
-// idsAt returns the ids of what is measured at a number of shards.
-func idsAt(size int) []string {
-	ids := []string{cpuSeries}
+// rowsAt returns the ids of the rows at a number of shards.
+func rowsAt(size int) (ids []string) {
 	if slices.Contains(judged, size) {
 		ids = append(ids, cpuRow+strconv.Itoa(size), creates+strconv.Itoa(size))
 	}
@@ -86,73 +88,54 @@ func idsAt(size int) []string {
 // experiment is the assigner and the no-op webhook, side by side: the ring's objects are in one namespace, those of the no-op webhook
 // in another.
 type experiment struct {
-	bench *run.Bench
-	fleet *shards.Fleet
-	noop  struct {
-		url, namespace string
-		ca             []byte
-	}
-	bodies [][]byte
-	series result.Series
-	rows   []result.Row
+	bench     *run.Bench
+	fleet     *shards.Fleet
+	noop      endpoint
+	namespace string // of the no-op webhook
+	bodies    [][]byte
 }
 
 // webhooks lets a ring grow, and compares both webhooks at each size.
-func webhooks(ctx context.Context, b *run.Bench) (rows []result.Row, series []result.Series, err error) {
-	e := &experiment{bench: b, series: result.Series{
-		ID: cpuSeries, Title: "Assigner CPU per admission", Over: result.OverShards, Unit: "µs",
-	}}
-	defer func() { err = errors.Join(err, e.remove(context.WithoutCancel(ctx))) }()
-
-	if err := e.prepare(ctx); err != nil {
-		return nil, nil, err
-	}
-
-	sizes := slices.DeleteFunc(run.Pick(b, slices.Clone(judged), []int{3, 10, 50, 100, 200, 500, 1000}), func(size int) bool { return !b.Wants(idsAt(size)...) })
-	for i, size := range sizes {
-		if err := e.grow(ctx, size); err != nil {
-			return nil, nil, err
-		}
-
-		if err := e.at(ctx, b.Share(len(sizes)-i), size); err != nil {
-			return nil, nil, fmt.Errorf("%d shards: %w", size, err)
-		}
-	}
-
-	return e.rows, []result.Series{e.series}, nil
-}
-
-// label is the one that both webhooks give.
-func (e *experiment) label() string { return v1alpha1.ShardLabel(e.fleet.Ring.Name) }
-
-func (e *experiment) prepare(ctx context.Context) (err error) {
-	s := e.bench.System
-	if e.fleet, err = e.bench.Fleet(ctx, shards.Ring{Name: "load-admission", Main: objects.ConfigMaps.GroupResource()}); err != nil {
-		return err
-	}
-
-	if e.noop.namespace, err = s.Namespace(ctx, "load-noop"); err != nil {
-		return err
-	}
-
-	if e.bodies, err = reviews(e.fleet.Ring.Namespace, distinct); err != nil {
-		return err
-	}
-
-	if err := e.fleet.Declare(ctx); err != nil {
-		return err
-	}
-
-	first, err := e.fleet.Join(ctx, 1)
+func webhooks(ctx context.Context, b *run.Bench) error {
+	fleet, err := b.Fleet(ctx, shards.Ring{Name: "load-admission", Main: objects.ConfigMaps.GroupResource()}, 1)
 	if err != nil {
 		return err
 	}
 
-	return e.launchNoop(ctx, first[0])
+	e := &experiment{bench: b, fleet: fleet}
+	if e.namespace, err = b.System.Namespace(ctx, "load-noop"); err != nil {
+		return err
+	}
+
+	if e.bodies, err = reviews(fleet.Ring.Namespace, distinct); err != nil {
+		return err
+	}
+
+	if err := e.launchNoop(ctx, fleet.Held()[0]); err != nil {
+		return err
+	}
+
+	sizes := run.Pick(b, slices.Clone(judged), []int{3, 10, 50, 100, 200, 500, 1000})
+	sizes = slices.DeleteFunc(sizes, func(size int) bool { return !b.Wants(append(rowsAt(size), cpuSeries)...) })
+
+	for i, size := range sizes {
+		if err := e.grow(ctx, size); err != nil {
+			return err
+		}
+
+		if err := e.at(ctx, b.Share(len(sizes)-i), size); err != nil {
+			return fmt.Errorf("%d shards: %w", size, err)
+		}
+	}
+
+	return nil
 }
 
+// label is the label that both webhooks set.
+func (e *experiment) label() string { return v1alpha1.ShardLabel(e.fleet.Ring.Name) }
+
 // launchNoop starts this program once more, as the no-op webhook, and registers it. It gives every object to the same shard, so that
-// its objects are as little work for the rebalancer as those of the ring: none.
+// its objects cause as little work for the rebalancer as those of the ring: none.
 func (e *experiment) launchNoop(ctx context.Context, shard string) error {
 	s := e.bench.Local
 
@@ -171,79 +154,60 @@ func (e *experiment) launchNoop(ctx context.Context, shard string) error {
 		return err
 	}
 
-	e.noop.url, e.noop.ca = "https://"+free[0], certificate.CA
+	e.noop = endpoint{process: noop, url: "https://" + free[0] + "/noop", ca: certificate.CA}
 
-	probe, err := newCaller(endpoint{process: noop, url: e.noop.url, ca: e.noop.ca}, true)
+	probe, err := newCaller(e.noop, true)
 	if err != nil {
 		return err
 	}
 	defer probe.close()
 
+	e.bench.Cleanup(func(context.Context) error { return s.End(noop) })
+
 	err = s.Launch(ctx, process.Spec{Name: noop, Path: self, Args: []string{
 		noop, "--bind-address=" + free[0], "--tls-cert-file=" + certificate.CertFile, "--tls-private-key-file=" + certificate.KeyFile,
 		"--label=" + e.label(), "--value=" + shard,
-	}}, process.Readiness{URL: e.noop.url + floor.ReadyPath, Client: probe.client})
+	}}, process.Readiness{URL: "https://" + free[0] + floor.ReadyPath, Client: probe.client})
 	if err != nil {
 		return err
 	}
 
-	return e.register(ctx, noop, e.noop.namespace, nil)
+	return e.register(ctx, noop, e.namespace, false)
 }
 
-// register registers the no-op webhook for a namespace, and otherwise as the assigner registers its own, but for match conditions.
-func (e *experiment) register(ctx context.Context, name, namespace string, conditions []admissionregistrationv1.MatchCondition) error {
-	all := admissionregistrationv1.AllScopes
-
-	err := e.bench.System.Client.Create(ctx, &admissionregistrationv1.MutatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Webhooks: []admissionregistrationv1.MutatingWebhook{{
-			Name:         "noop.load.example.com",
-			ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: new(e.noop.url + "/noop"), CABundle: e.noop.ca},
-			Rules: []admissionregistrationv1.RuleWithOperations{{
-				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Update},
-				Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"*"}, Resources: []string{"configmaps"}, Scope: &all},
-			}},
-			NamespaceSelector:       &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: namespace}},
-			MatchConditions:         conditions,
-			ObjectSelector:          &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: e.label(), Operator: metav1.LabelSelectorOpDoesNotExist}}},
-			FailurePolicy:           ptr.To(admissionregistrationv1.Ignore),
-			SideEffects:             ptr.To(admissionregistrationv1.SideEffectClassNone),
-			TimeoutSeconds:          ptr.To(int32(callTimeout / time.Second)),
-			ReinvocationPolicy:      ptr.To(admissionregistrationv1.IfNeededReinvocationPolicy),
-			AdmissionReviewVersions: []string{"v1"},
-		}},
-	})
+// register registers the no-op webhook for a namespace, with or without the match conditions of the ring's registration, and otherwise like
+// that.
+func (e *experiment) register(ctx context.Context, name, namespace string, conditions bool) error {
+	webhook, err := registered(ctx, e.bench.System.Client, e.fleet.Ring.Name)
 	if err != nil {
+		return err
+	}
+
+	webhook.Name = "noop.load.example.com"
+	webhook.ClientConfig = admissionregistrationv1.WebhookClientConfig{URL: &e.noop.url, CABundle: e.noop.ca}
+	webhook.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: namespace}}
+
+	if !conditions {
+		webhook.MatchConditions = nil
+	}
+
+	registration := &admissionregistrationv1.MutatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Webhooks: []admissionregistrationv1.MutatingWebhook{*webhook},
+	}
+	if err := e.bench.System.Client.Create(ctx, registration); err != nil {
 		return fmt.Errorf("register the no-op webhook: %w", err)
 	}
+	e.bench.Cleanup(func(ctx context.Context) error {
+		return client.IgnoreNotFound(e.bench.System.Client.Delete(ctx, registration))
+	})
 
-	return nil
+	return called(ctx, e.bench.Objects, namespace, e.label())
 }
 
-// remove takes away all that prepare has made.
-func (e *experiment) remove(ctx context.Context) error {
-	s := e.bench.Local
-
-	errs := []error{e.deregister(ctx, noop)}
-	if _, runs := s.Processes()[noop]; runs {
-		errs = append(errs, s.End(noop))
-	}
-
-	if e.fleet != nil {
-		errs = append(errs, e.fleet.Close(ctx))
-	}
-
-	return errors.Join(errs...)
-}
-
-func (e *experiment) deregister(ctx context.Context, name string) error {
-	registration := &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	return client.IgnoreNotFound(e.bench.System.Client.Delete(ctx, registration))
-}
-
-// grow lets shards join until there are as many as given, and waits until the assigner gives objects to nearly all of them.
+// grow lets shards join until there are as many as given, and waits until the assigner assigns objects to nearly all of them, and the API
+// server calls it.
 func (e *experiment) grow(ctx context.Context, size int) error {
-	ring := e.fleet.Ring.Name
+	ring := e.fleet.Ring
 	if _, err := e.fleet.Join(ctx, size-len(e.fleet.Held())); err != nil {
 		return err
 	}
@@ -252,7 +216,7 @@ func (e *experiment) grow(ctx context.Context, size int) error {
 		return err
 	}
 
-	c, err := ofRing(ctx, e.bench.System.Client, ring, true)
+	c, err := ofRing(ctx, e.bench.System.Client, ring.Name, true)
 	if err != nil {
 		return err
 	}
@@ -262,7 +226,7 @@ func (e *experiment) grow(ctx context.Context, size int) error {
 		seen := map[string]bool{}
 
 		for _, body := range e.bodies {
-			shard, err := c.shard(ctx, ring, body)
+			shard, err := c.shard(ctx, ring.Name, body)
 			if errors.Is(err, errNoPatch) {
 				return false, nil
 			}
@@ -283,18 +247,15 @@ func (e *experiment) grow(ctx context.Context, size int) error {
 		return err
 	}
 
-	return e.inPlace(ctx)
+	return called(ctx, e.bench.Objects, ring.Namespace, e.label())
 }
 
-// inPlace waits until the API server calls both webhooks.
-func (e *experiment) inPlace(ctx context.Context) error {
-	for _, namespace := range []string{e.fleet.Ring.Namespace, e.noop.namespace} {
-		if err := called(ctx, e.bench.Objects, objects.Batch{Kind: objects.ConfigMaps, Namespace: namespace, Prefix: "probe"}, e.label()); err != nil {
-			return err
-		}
-	}
-
-	return nil
+// called waits until ConfigMaps of a namespace get the label when they are created.
+func called(ctx context.Context, c *objects.Client, namespace, label string) error {
+	return target.Until(ctx, "the API server calls the webhook that sets the label "+label, func(ctx context.Context) (bool, error) {
+		object, err := c.DryRun(ctx, objects.Batch{Kind: objects.ConfigMaps, Namespace: namespace, Prefix: "probe"})
+		return err == nil && object.Labels[label] != "", err
+	})
 }
 
 // at measures at one number of shards.
@@ -308,10 +269,10 @@ func (e *experiment) at(ctx context.Context, b *run.Bench, size int) error {
 		if err != nil {
 			return err
 		}
+		b.Point(cpuSeries, size, values, floors)
 
-		e.series.Points = append(e.series.Points, result.Point{X: float64(size), Values: values, Floor: floors})
-		if isRow && b.Wants(cpuRow+row) {
-			e.rows = append(e.rows, e.cpuRow(cpuRow+row, fmt.Sprintf("assigner CPU per admission, %d shards", size), values, floors))
+		if isRow {
+			b.Report(ofCPU(result.Row{ID: cpuRow + row, Title: fmt.Sprintf("assigner CPU per admission, %d shards", size), Values: values, Floor: floors}))
 		}
 	}
 
@@ -320,64 +281,76 @@ func (e *experiment) at(ctx context.Context, b *run.Bench, size int) error {
 		if err != nil {
 			return err
 		}
-
-		r := e.cpuRow(http1Row, fmt.Sprintf("assigner CPU per admission by HTTP/1.1, %d shards", size), values, floors)
-		r.Notes = []string{"an API server calls the webhook of a Service by HTTP/1.1, and one on its own host by HTTP/2 as in the other rows"}
-		e.rows = append(e.rows, r)
+		b.Report(ofCPU(result.Row{
+			ID: http1Row, Title: fmt.Sprintf("assigner CPU per admission by HTTP/1.1, %d shards", size), Values: values, Floor: floors,
+			Notes: []string{"An API server calls the webhook of a Service by HTTP/1.1, and one on its own host by HTTP/2 as in the other rows."},
+		}))
 	}
 
 	if isRow && b.Wants(creates+row) {
-		values, floors, err := e.throughput(ctx, b.Share(parts), e.noop.namespace)
+		values, floors, err := e.throughput(ctx, b.Share(parts), e.namespace)
 		if err != nil {
 			return err
 		}
-
-		e.rows = append(e.rows, e.createsRow(size, values, floors))
+		b.Report(createsRow(result.Row{
+			ID: creates + row, Title: fmt.Sprintf("create throughput with the webhook, %d shards", size), FloorTitle: "with the no-op webhook",
+		}, values, floors))
 	}
 
 	if size != judged[0] || !b.Wants(matched) {
 		return nil
 	}
 
-	return e.matched(ctx, b, size)
+	// The no-op webhook under the match conditions of the ring's registration.
+	namespace, err := b.System.Namespace(ctx, "load-matched")
+	if err != nil {
+		return err
+	}
+
+	if err := e.register(ctx, matched, namespace, true); err != nil {
+		return err
+	}
+
+	values, floors, err := e.throughput(ctx, b, namespace)
+	if err != nil {
+		return err
+	}
+	b.Report(createsRow(result.Row{
+		ID: matched, Title: fmt.Sprintf("create throughput with the webhook, %d shards, if the no-op webhook has the same match condition", size),
+		FloorTitle: "with the no-op webhook under that condition",
+		Notes:      []string{"The condition keeps the rebalancer's own writes from waiting for a webhook that hangs. The API server evaluates it for each write."},
+	}, values, floors))
+
+	return nil
 }
 
-func (e *experiment) cpuRow(id, title string, values, floors []float64) result.Row {
-	return result.Row{
-		ID: id, Title: title, Unit: "µs", Values: values, FloorTitle: "a no-op TLS webhook in Go that adds a constant label", Floor: floors,
-		Judge: result.JudgeRatio, PriorArt: priorArt[id], Target: result.Target{Bound: result.AtMost, Value: 1.3, Unit: "×"},
-	}
+// ofCPU completes a row about CPU time.
+func ofCPU(row result.Row) result.Row {
+	row.Unit, row.FloorTitle = "µs", "a no-op TLS webhook in Go that adds a constant label"
+	row.PriorArt, row.Target = priorArt[row.ID], result.Max(1.3)
+
+	return row
 }
 
 // cpu measures CPU time per call.
 func (e *experiment) cpu(ctx context.Context, b *run.Bench, http2 bool) (values, floors []float64, err error) {
-	reader := b.Local.Usage()
-
 	assigner, err := ofRing(ctx, b.System.Client, e.fleet.Ring.Name, http2)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer assigner.close()
 
-	least, err := newCaller(endpoint{process: noop, url: e.noop.url + "/noop", ca: e.noop.ca}, http2)
+	least, err := newCaller(e.noop, http2)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer least.close()
 
-	calls := run.Pick(b, 2500, 5000)
+	cost := func(c *caller) run.Trial[float64] {
+		return func(ctx context.Context) (float64, error) {
+			return c.cost(ctx, b.Local.Usage(), e.bodies, run.Pick(b, 2500, 5000))
+		}
+	}
 
-	return run.Rounds(ctx, b, func(ctx context.Context) (float64, error) {
-		return assigner.cost(ctx, reader, e.bodies, calls)
-	}, func(ctx context.Context) (float64, error) {
-		return least.cost(ctx, reader, e.bodies, calls)
-	})
-}
-
-// called waits until an object of the batch gets the label when it is created.
-func called(ctx context.Context, c *objects.Client, batch objects.Batch, label string) error {
-	return target.Until(ctx, "the API server calls the webhook that gives label "+label, func(ctx context.Context) (bool, error) {
-		object, err := c.DryRun(ctx, batch, 0)
-		return err == nil && object.Labels[label] != "", err
-	})
+	return run.Rounds(ctx, b, cost(assigner), cost(least))
 }

@@ -8,8 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
-
-	"github.com/clusterring/clusterring/tools/load/internal/run"
 )
 
 // Reviews are what an API server sends: of distinct objects, about 2 kB each.
@@ -37,17 +35,17 @@ func TestReviews(t *testing.T) {
 }
 
 func TestIDs(t *testing.T) {
-	require.Equal(t, []string{cpuSeries}, idsAt(10))
-	require.Equal(t, []string{cpuSeries, "admission-cpu-3", "admission-creates-3", matched}, idsAt(3))
-	require.Contains(t, idsAt(50), http1Row)
+	require.Empty(t, rowsAt(10))
+	require.Equal(t, []string{"admission-cpu-3", "admission-creates-3", matched}, rowsAt(3))
+	require.Contains(t, rowsAt(50), http1Row)
 
 	seen := map[string]bool{}
 
 	for _, m := range Measurements() {
-		require.Positive(t, m.Budget[run.Small])
-		require.Greater(t, m.Budget[run.Full], m.Budget[run.Small])
+		require.Positive(t, m.Small)
+		require.Greater(t, m.Full, m.Small)
 
-		for _, id := range m.IDs {
+		for _, id := range m.Rows {
 			require.False(t, seen[id], id)
 			seen[id] = true
 		}

@@ -18,7 +18,6 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
-	"github.com/clusterring/clusterring/tools/load/internal/run"
 	"github.com/clusterring/clusterring/tools/load/internal/target"
 	"github.com/clusterring/clusterring/tools/load/internal/usage"
 )
@@ -48,7 +47,7 @@ func newCaller(e endpoint, http2 bool) (*caller, error) {
 	}
 
 	transport := &http.Transport{
-		TLSClientConfig: &tls.Config{RootCAs: authorities, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: http2, MaxIdleConnsPerHost: run.Concurrency,
+		TLSClientConfig: &tls.Config{RootCAs: authorities, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: http2, MaxIdleConnsPerHost: objects.Concurrency,
 	}
 	if !http2 {
 		transport.Protocols = new(http.Protocols)
@@ -124,7 +123,7 @@ func (c *caller) call(ctx context.Context, body []byte, out io.Writer) error {
 // cost calls the webhook n times and returns the CPU time that its process has used per call, in microseconds.
 func (c *caller) cost(ctx context.Context, reader usage.Reader, bodies [][]byte, n int) (float64, error) {
 	used, err := reader.During(func() error {
-		return objects.Each(ctx, n, run.Concurrency, func(ctx context.Context, i int) error { return c.call(ctx, bodies[i%len(bodies)], nil) })
+		return objects.Each(ctx, n, objects.Concurrency, func(ctx context.Context, i int) error { return c.call(ctx, bodies[i%len(bodies)], nil) })
 	})
 	if err != nil {
 		return 0, err
@@ -135,7 +134,7 @@ func (c *caller) cost(ctx context.Context, reader usage.Reader, bodies [][]byte,
 		return 0, fmt.Errorf("no usage of %s is known", c.process)
 	}
 
-	return float64(own.CPU.Nanoseconds()) / float64(time.Microsecond) / float64(n), nil
+	return own.Milliseconds() * 1000 / float64(n), nil
 }
 
 // errNoPatch says that a webhook did not give a label.

@@ -6,14 +6,11 @@ package balance
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
-
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
@@ -25,72 +22,81 @@ import (
 
 const (
 	name = "load-balance"
-	// few is the number of shards above which there are fewer sets, for want of time, and because larger rings differ less.
+	// few is the largest number of shards of all sets. Some sets end there, to save time, and because larger rings differ less.
 	few = 50
 
-	shareRow    = "balance-"
 	shareSeries = "balance-by-shards"
-	movedRow    = "moved-on-join-"
 	movedSeries = "moved-on-join-by-shards"
-
-	unit = "×"
 )
 
-// judged is a size of the ring that has a row of its own.
+// rows are the rows by the prefix of their ids, which the number of shards follows. Titles contain that number.
+var rows = []struct {
+	prefix, title, floor string
+	notes                []string
+	of                   func(finding) float64
+	judged               []judged
+}{
+	{
+		"balance-", "balance: share of the fullest shard / mean, %d shards", "equal shares",
+		[]string{bySet, "No shard has more than 1.049 times the mean, rounded up to whole parts of the hash space: 344 of 327.7 with 50 shards, 35 of 32.8 with 500."},
+		fullestOf, []judged{{3, 1.05, "1.08"}, {10, 1.05, "1.15"}, {50, 1.05, "1.23"}, {500, 1.10, "over 1.3"}},
+	},
+	{
+		"moved-on-join-", "moved when a shard joins %d others / what it gets", "nothing else moves",
+		[]string{bySet, "Each value is the mean of several newcomers."},
+		movedOf, []judged{{3, 1.02, "1.02"}, {10, 1.02, "1.02"}, {50, 1.08, "1.02"}},
+	},
+}
+
+const bySet = "Each round has another set of shard names. The result follows from the names alone, on any machine."
+
+// judged is a number of shards that has a row.
 type judged struct {
 	shards   int
 	target   float64
 	priorArt string
 }
 
-// What the fullest shard may have, as a multiple of the mean; and what may move when a shard joins, as a multiple of what it gets.
-var (
-	shares = []judged{{3, 1.05, "1.08"}, {10, 1.05, "1.15"}, {50, 1.05, "1.23"}, {500, 1.10, "over 1.3"}}
-	joins  = []judged{{3, 1.02, "1.02"}, {10, 1.02, "1.02"}, {50, 1.08, "1.02"}}
-)
+// finding is what one set of names has shown at one number of shards: the share of the fullest shard, as a multiple of the mean, and how much
+// moves when a shard joins, as a multiple of what it gets.
+type finding struct{ fullest, moved float64 }
+
+func fullestOf(f finding) float64 { return f.fullest }
+func movedOf(f finding) float64   { return f.moved }
 
 // Measurements returns what this package measures.
 func Measurements() []run.Measurement {
-	ids := []string{shareSeries, movedSeries}
-	for _, j := range shares {
-		ids = append(ids, shareRow+strconv.Itoa(j.shards))
+	m := run.Measurement{
+		Name: "balance", Series: []result.Series{
+			{ID: shareSeries, Title: "Balance: share of the fullest shard / mean", Over: result.OverShards, Unit: "×"},
+			{ID: movedSeries, Title: "Moved when a shard joins / what it gets", Over: result.OverShards, Unit: "×"},
+		},
+		Small: 12 * time.Second, Full: 60 * time.Second, Run: measure,
 	}
 
-	for _, j := range joins {
-		ids = append(ids, movedRow+strconv.Itoa(j.shards))
+	for _, r := range rows {
+		for _, j := range r.judged {
+			m.Rows = append(m.Rows, r.prefix+strconv.Itoa(j.shards))
+		}
 	}
 
-	return []run.Measurement{{
-		Name: "balance", IDs: ids, Budget: map[run.Scale]time.Duration{run.Small: 12 * time.Second, run.Full: 60 * time.Second}, Run: measure,
-	}}
+	return []run.Measurement{m}
 }
 
 // experiment is one ring, whose shards get other names in each round.
 type experiment struct {
 	bench *run.Bench
 	fleet *shards.Fleet
-	query pb.DiagnosticsServiceClient
-	found findings
+	found map[int][]finding // by number of shards
 }
 
-func measure(ctx context.Context, b *run.Bench) (rows []result.Row, series []result.Series, err error) {
-	connection, err := grpc.NewClient(b.Local.RingQueryAddress(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+func measure(ctx context.Context, b *run.Bench) error {
+	fleet, err := b.Fleet(ctx, shards.Ring{Name: name, Main: objects.ConfigMaps.GroupResource()}, 0)
 	if err != nil {
-		return nil, nil, fmt.Errorf("connect to the ring query service: %w", err)
-	}
-	defer func() { err = errors.Join(err, connection.Close()) }()
-
-	fleet, err := b.Fleet(ctx, shards.Ring{Name: name, Main: objects.ConfigMaps.GroupResource()})
-	if err != nil {
-		return nil, nil, err
+		return err
 	}
 
-	defer func() { err = errors.Join(err, fleet.Close(context.WithoutCancel(ctx))) }()
-
-	e := &experiment{bench: b, fleet: fleet, query: pb.NewDiagnosticsServiceClient(connection)}
-	if err := fleet.Declare(ctx); err != nil {
-		return nil, nil, err
-	}
+	e := &experiment{bench: b, fleet: fleet, found: map[int][]finding{}}
 
 	sizes, sets := run.Pick(b, []int{3, 10, 50, 500}, []int{3, 5, 10, 20, 50, 100, 200, 500, 1000}), run.Pick(b, 3, 5)
 	for set := range sets {
@@ -100,12 +106,33 @@ func measure(ctx context.Context, b *run.Bench) (rows []result.Row, series []res
 		b.Progress("set %d of %d: 3 to %d shards", set+1, sets, sizes[len(sizes)-1])
 
 		if err := e.set(ctx, set, sizes); err != nil {
-			return nil, nil, fmt.Errorf("set %d: %w", set+1, err)
+			return fmt.Errorf("set %d: %w", set+1, err)
 		}
 	}
 
-	return e.found.rows(b.Wants), e.found.series(b.Wants), nil
+	report(b, e.found)
+
+	return nil
 }
+
+func report(b *run.Bench, found map[int][]finding) {
+	for _, r := range rows {
+		for _, j := range r.judged {
+			run.Report(b, found[j.shards], nil, run.Figure[finding]{Of: r.of, Row: result.Row{
+				ID: r.prefix + strconv.Itoa(j.shards), Title: fmt.Sprintf(r.title, j.shards), Unit: "×", FloorTitle: r.floor, Floor: ideal(found[j.shards]),
+				Judge: result.JudgeValue, Target: result.Max(j.target), PriorArt: j.priorArt, Notes: r.notes,
+			}})
+		}
+	}
+
+	for _, size := range slices.Sorted(maps.Keys(found)) {
+		b.Point(shareSeries, size, result.Column(found[size], fullestOf), ideal(found[size]))
+		b.Point(movedSeries, size, result.Column(found[size], movedOf), ideal(found[size]))
+	}
+}
+
+// ideal is 1 for each of the findings.
+func ideal(found []finding) []float64 { return slices.Repeat([]float64{1}, len(found)) }
 
 // set lets shards with new names join one after the other, and measures at each size.
 func (e *experiment) set(ctx context.Context, set int, sizes []int) error {
@@ -127,7 +154,8 @@ func (e *experiment) set(ctx context.Context, set int, sizes []int) error {
 		if err != nil {
 			return fmt.Errorf("%d shards: %w", size, err)
 		}
-		e.found.add(size, fullest(partitions), moved)
+
+		e.found[size] = append(e.found[size], finding{fullest(partitions), moved})
 	}
 
 	return nil
@@ -141,7 +169,7 @@ func (e *experiment) partitions(ctx context.Context) (partitions []int32, err er
 	}
 
 	err = target.Until(ctx, fmt.Sprintf("the ring query service knows the %d shards", len(held)), func(ctx context.Context) (bool, error) {
-		answer, err := e.query.GetRing(ctx, &pb.GetRingRequest{Name: name})
+		answer, err := e.bench.Local.Queries().GetRing(ctx, &pb.GetRingRequest{Name: name})
 		if err != nil {
 			return false, fmt.Errorf("ask for the ring: %w", err)
 		}
@@ -160,6 +188,16 @@ func (e *experiment) partitions(ctx context.Context) (partitions []int32, err er
 	return partitions, err
 }
 
+// fullest returns the share of the fullest shard, as a multiple of the mean. There must be a shard.
+func fullest(partitions []int32) float64 {
+	sum := 0
+	for _, n := range partitions {
+		sum += int(n)
+	}
+
+	return float64(slices.Max(partitions)) * float64(len(partitions)) / float64(sum)
+}
+
 // moved returns what would move if a shard joined, as a multiple of what that shard gets, which has to move: the mean of several
 // newcomers. No name is used in two sets.
 func (e *experiment) moved(ctx context.Context, set, size int) (float64, error) {
@@ -167,7 +205,7 @@ func (e *experiment) moved(ctx context.Context, set, size int) (float64, error) 
 	for i := range newcomers {
 		newcomer := fmt.Sprintf("newcomer-%d-%d-%d", set, size, i)
 
-		answer, err := e.query.Simulate(ctx, &pb.SimulateRequest{Ring: name, Add: []string{newcomer}})
+		answer, err := e.bench.Local.Queries().Simulate(ctx, &pb.SimulateRequest{Ring: name, Add: []string{newcomer}})
 		if err != nil {
 			return 0, fmt.Errorf("ask what a newcomer would move: %w", err)
 		}

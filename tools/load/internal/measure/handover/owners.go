@@ -2,14 +2,16 @@ package handover
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
@@ -17,31 +19,14 @@ import (
 	"github.com/clusterring/clusterring/tools/load/internal/shards"
 )
 
-const (
-	// shardsAtFirst is how many shards there are before one joins.
-	shardsAtFirst = 3
-)
+// shardsAtFirst is the number of shards before one joins.
+const shardsAtFirst = 3
 
-// owners are Websites of a ring with so many ConfigMaps each. Make them with [open]; they are for one goroutine.
+// owners are Websites of a ring with so many ConfigMaps each. Create them with [open]; they are for one goroutine.
 type owners struct {
 	bench    *run.Bench
 	fleet    *shards.Fleet
-	drains   *shards.Drains
 	children int
-}
-
-// withChildren measures joins of a ring whose objects have so many children.
-func withChildren(ctx context.Context, b *run.Bench, children int) (values, floors []moved, err error) {
-	o, err := open(ctx, b, children)
-	if o != nil {
-		defer func() { err = errors.Join(err, o.close(context.WithoutCancel(ctx))) }()
-	}
-
-	if err != nil {
-		return nil, nil, err
-	}
-
-	return run.Rounds(ctx, b, o.join, o.raw)
 }
 
 func open(ctx context.Context, b *run.Bench, children int) (*owners, error) {
@@ -50,37 +35,33 @@ func open(ctx context.Context, b *run.Bench, children int) (*owners, error) {
 		ring.Controlled = []schema.GroupResource{objects.ConfigMaps.GroupResource()}
 	}
 
-	fleet, err := b.Fleet(ctx, ring)
+	fleet, err := b.Fleet(ctx, ring, shardsAtFirst)
 	if err != nil {
 		return nil, err
 	}
 
 	o := &owners{bench: b, children: children, fleet: fleet}
-	if _, err := o.fleet.Join(ctx, shardsAtFirst); err != nil {
-		return o, err
+	for _, kind := range []objects.Kind{objects.Websites, objects.ConfigMaps} {
+		b.Remove(func(ctx context.Context) error { return b.Objects.DeleteAll(ctx, o.all(kind)) })
 	}
 
-	if err := o.fleet.Declare(ctx); err != nil {
-		return o, err
+	stop, err := fleet.Acknowledge(ctx, objects.Websites)
+	if err != nil {
+		return nil, err
 	}
+	b.Cleanup(func(context.Context) error { return stop() })
 
-	o.drains = o.fleet.Acknowledge(ctx, run.Concurrency, objects.Websites)
-	if err := o.fill(ctx, o.count()); err != nil {
-		return o, err
-	}
+	err = o.fill(ctx)
 
-	return o, nil
+	return o, err
 }
 
-// count returns how many owners there are: so many that a quarter of them, which moves when a fourth shard joins, takes about as many writes
-// whatever the number of their children, and that these take much longer than it takes to notice the shard.
-func (o *owners) count() int {
-	writes := run.Pick(o.bench, 600, 2000)
-	return (shardsAtFirst + 1) * writes / o.writes()
+func (o *owners) all(kind objects.Kind) objects.Selection {
+	return objects.Selection{Kind: kind, Namespace: o.fleet.Ring.Namespace}
 }
 
-// writes returns how many writes the move of one owner takes: one to ask for it and one to give it up, and, if it has children, one for each and
-// one to assign it.
+// writes returns how many writes the move of one owner takes: one to drain it and one to release it, and, if it has children, one for each and one
+// to assign it.
 func (o *owners) writes() int {
 	if o.children == 0 {
 		return 2
@@ -89,24 +70,28 @@ func (o *owners) writes() int {
 	return 3 + o.children
 }
 
-// fill creates the objects, and waits until all are in their places.
-func (o *owners) fill(ctx context.Context, count int) error {
-	sites := objects.Batch{Kind: objects.Websites, Namespace: o.fleet.Ring.Namespace, Prefix: "owner", Count: count, Concurrency: run.Concurrency}
+// fill creates the objects, and waits until all are in their places. There are so many owners that a quarter of them, which moves when a
+// fourth shard joins, takes about as many writes whatever the number of their children, and that these take much longer than it takes to
+// notice the shard.
+func (o *owners) fill(ctx context.Context) error {
+	writes := run.Pick(o.bench, 600, 2000)
+
+	sites := objects.Batch{
+		Kind: objects.Websites, Namespace: o.fleet.Ring.Namespace, Prefix: "owner", Count: (shardsAtFirst + 1) * writes / o.writes(),
+	}
 	if err := o.bench.Objects.Create(ctx, sites); err != nil {
 		return err
 	}
 
-	list, err := o.list(ctx, objects.Websites)
+	list, err := o.bench.Objects.List(ctx, o.all(objects.Websites))
 	if err != nil {
 		return err
 	}
 
-	for i := range list.Items {
-		site := &list.Items[i]
-
+	for i := range list {
 		children := objects.Batch{
-			Kind: objects.ConfigMaps, Namespace: o.fleet.Ring.Namespace, Prefix: "of-" + site.Name, Count: o.children, Concurrency: run.Concurrency,
-			Owner: metav1.NewControllerRef(site, objects.Websites.GroupVersion().WithKind(objects.Websites.Kind)),
+			Kind: objects.ConfigMaps, Namespace: o.fleet.Ring.Namespace, Prefix: "of-" + list[i].Name, Count: o.children,
+			Owner: metav1.NewControllerRef(&list[i], objects.Websites.GroupVersion().WithKind(objects.Websites.Kind)),
 		}
 		if err := o.bench.Objects.Create(ctx, children); err != nil {
 			return err
@@ -116,121 +101,89 @@ func (o *owners) fill(ctx context.Context, count int) error {
 	return o.fleet.AwaitConverged(ctx, "")
 }
 
-// close removes all of it, unless all that there is ends with this measurement.
-func (o *owners) close(ctx context.Context) error {
-	var errs []error
-	if o.drains != nil {
-		errs = append(errs, o.drains.Stop())
+// of returns the owners of a shard.
+func (o *owners) of(ctx context.Context, shard string) ([]metav1.PartialObjectMetadata, error) {
+	theirs := o.all(objects.Websites)
+	theirs.Labels = v1alpha1.ShardLabel(o.fleet.Ring.Name) + "=" + shard
+
+	list, err := o.bench.Objects.List(ctx, theirs)
+	if err == nil && len(list) == 0 {
+		err = fmt.Errorf("shard %s has no owner: there are too few", shard)
 	}
 
-	if o.bench.Last() {
-		return errors.Join(errs...)
-	}
-
-	for _, kind := range []objects.Kind{objects.ConfigMaps, objects.Websites} {
-		errs = append(errs, o.bench.Objects.DeleteAll(ctx, objects.Selection{Kind: kind, Namespace: o.fleet.Ring.Namespace}, run.Concurrency))
-	}
-
-	return errors.Join(append(errs, o.fleet.Close(ctx))...)
-}
-
-func (o *owners) list(ctx context.Context, kind objects.Kind) (*metav1.PartialObjectMetadataList, error) {
-	list, err := o.bench.Objects.Metadata.Resource(kind.GroupVersionResource).Namespace(o.fleet.Ring.Namespace).List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("list the %s of ring %s: %w", kind.Resource, o.fleet.Ring.Name, err)
-	}
-
-	return list, nil
+	return list, err
 }
 
 // join lets a shard join, sees the owners come to it, and has the first shard leave, so that the next round finds as many.
 func (o *owners) join(ctx context.Context) (moved, error) {
-	before, err := o.fleet.Read(ctx)
+	h, seen, err := o.watch(ctx)
 	if err != nil {
 		return moved{}, err
 	}
-
-	seen, err := o.watch(ctx)
-	if err != nil {
-		return moved{}, err
-	}
-	defer seen.stop()
+	defer seen.Stop()
 
 	began := o.bench.Clock.Now()
 
-	names, err := o.fleet.Join(ctx, 1)
+	var newcomer string
+
+	err = o.change(ctx, func() error {
+		names, err := o.fleet.Join(ctx, 1)
+		newcomer = names[0]
+
+		return err
+	})
 	if err != nil {
 		return moved{}, err
 	}
 
-	if err := o.fleet.AwaitConverged(ctx, shards.Fingerprint(before)); err != nil {
-		return moved{}, err
-	}
-
-	list, err := o.list(ctx, objects.Websites)
+	theirs, err := o.of(ctx, newcomer)
 	if err != nil {
 		return moved{}, err
 	}
 
-	theirs := map[string]string{} // by name, the version of now
+	var m moved
 
-	for i := range list.Items {
-		if list.Items[i].Labels[v1alpha1.ShardLabel(o.fleet.Ring.Name)] == names[0] {
-			theirs[list.Items[i].Name] = list.Items[i].ResourceVersion
-		}
-	}
-
-	if len(theirs) == 0 {
-		return moved{}, errors.New("no owner has moved: there are too few")
-	}
-
-	m, err := seen.moved(ctx, theirs, began)
+	err = seen.Until(ctx, "the watch has shown all that a list has", func() (all bool) {
+		m, all = h.moved(theirs, began)
+		return all
+	})
 	if err != nil {
 		return moved{}, err
 	}
 
-	return m, o.lose(ctx)
+	return m, o.change(ctx, func() error { return o.fleet.Lose(ctx, o.fleet.Held()[0]) })
 }
 
-// lose has the first shard declared dead, and waits until its objects have moved.
-func (o *owners) lose(ctx context.Context) error {
+// change changes the shards, and waits until the ring has converged among the new ones.
+func (o *owners) change(ctx context.Context, do func() error) error {
 	before, err := o.fleet.Read(ctx)
 	if err != nil {
 		return err
 	}
 
-	if err := o.fleet.Lose(ctx, o.fleet.Held()[0]); err != nil {
+	if err := do(); err != nil {
 		return err
 	}
 
 	return o.fleet.AwaitConverged(ctx, shards.Fingerprint(before))
 }
 
-// raw sends as many writes for as many owners, those of the first shard, as a join takes.
+// raw sends as many writes for the owners of the first shard as a join takes.
 func (o *owners) raw(ctx context.Context) (moved, error) {
-	list, err := o.list(ctx, objects.Websites)
+	sites, err := o.of(ctx, o.fleet.Held()[0])
 	if err != nil {
 		return moved{}, err
 	}
 
-	first := o.fleet.Held()[0]
-
-	sites := slices.DeleteFunc(list.Items, func(site metav1.PartialObjectMetadata) bool {
-		return site.Labels[v1alpha1.ShardLabel(o.fleet.Ring.Name)] != first
-	})
-	if len(sites) == 0 {
-		return moved{}, errors.New("the first shard has no owner: there are too few")
-	}
-
-	seen, err := o.watch(ctx) // as join does: it costs the API server something
+	_, seen, err := o.watch(ctx) // as join does, because it costs the API server something
 	if err != nil {
 		return moved{}, err
 	}
-	defer seen.stop()
+	defer seen.Stop()
 
 	began := o.bench.Clock.Now()
 
-	err = objects.Each(ctx, len(sites), run.Concurrency, func(ctx context.Context, i int) error { return o.rawOne(ctx, sites[i].Name) })
+	err = objects.Each(ctx, len(sites), objects.Concurrency, func(ctx context.Context, i int) error { return o.rawOne(ctx, sites[i].Name) })
 	if err != nil {
 		return moved{}, err
 	}
@@ -240,11 +193,12 @@ func (o *owners) raw(ctx context.Context) (moved, error) {
 
 // rawOne sends the writes for one owner, one after the other.
 func (o *owners) rawOne(ctx context.Context, name string) error {
-	owner := objects.Websites.Path(o.fleet.Ring.Namespace, name)
+	namespace := o.fleet.Ring.Namespace
+	owner := objects.Websites.Path(namespace, name)
 
 	paths := []string{owner, owner}
 	for i := range o.children {
-		paths = append(paths, objects.ConfigMaps.Path(o.fleet.Ring.Namespace, "of-"+name+"-"+strconv.Itoa(i)))
+		paths = append(paths, objects.ConfigMaps.Path(namespace, "of-"+name+"-"+strconv.Itoa(i)))
 	}
 
 	if o.children > 0 {
@@ -252,15 +206,93 @@ func (o *owners) rawOne(ctx context.Context, name string) error {
 	}
 
 	for _, path := range paths {
-		body, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]string{objects.TurnLabel: strconv.FormatInt(o.bench.Clock.Now().UnixNano(), 10)}}})
-		if err != nil {
-			return fmt.Errorf("encode a patch: %w", err)
-		}
-
-		if err := o.bench.Objects.MergePatch(ctx, path, body); err != nil {
+		labels := map[string]string{objects.TurnLabel: strconv.FormatInt(o.bench.Clock.Now().UnixNano(), 10)}
+		if err := o.bench.Objects.MergePatch(ctx, path, map[string]any{"metadata": map[string]any{"labels": labels}}); err != nil {
 			return err
 		}
 	}
 
 	return nil
+}
+
+// watch begins to watch owners and children as they are now.
+func (o *owners) watch(ctx context.Context) (*history, *objects.Watch, error) {
+	h := newHistory(o.bench.Clock, v1alpha1.ShardLabel(o.fleet.Ring.Name))
+	seen, err := o.bench.Objects.Watch(ctx, h.see, o.all(objects.Websites), o.all(objects.ConfigMaps))
+
+	return h, seen, err
+}
+
+// history is what the watches of owners and children have shown, by name of the owner.
+type history struct {
+	clock clock.PassiveClock
+	label string
+
+	writes int
+	// left is when an owner was released, unless it has come to another shard since, and nobodys how long it belonged to no shard then.
+	left    map[string]time.Time
+	nobodys map[string]time.Duration
+	// came is when it came to a shard last, version its latest resource version.
+	came    map[string]time.Time
+	version map[string]string
+}
+
+func newHistory(c clock.PassiveClock, label string) *history {
+	return &history{
+		clock: c, label: label,
+		left: map[string]time.Time{}, nobodys: map[string]time.Duration{}, came: map[string]time.Time{}, version: map[string]string{},
+	}
+}
+
+// see records an event.
+func (h *history) see(event watch.EventType, kind objects.Kind, o *metav1.PartialObjectMetadata) {
+	if event != watch.Modified {
+		return
+	}
+
+	h.writes++
+
+	if kind != objects.Websites {
+		return
+	}
+
+	now := h.clock.Now()
+
+	h.version[o.Name] = o.ResourceVersion
+	if o.Labels[h.label] == "" {
+		h.left[o.Name] = now
+		return
+	}
+
+	if since, was := h.left[o.Name]; was {
+		h.nobodys[o.Name] = now.Sub(since)
+		delete(h.left, o.Name)
+	}
+
+	h.came[o.Name] = now
+}
+
+// moved returns how owners have moved, and whether the watches have shown them as they are listed.
+func (h *history) moved(theirs []metav1.PartialObjectMetadata, began time.Time) (m moved, all bool) {
+	var last time.Time
+
+	times := map[string]time.Duration{}
+
+	for i := range theirs {
+		name := theirs[i].Name
+		if h.version[name] != theirs[i].ResourceVersion {
+			return moved{}, false
+		}
+
+		times[name] = h.nobodys[name]
+		if h.came[name].After(last) {
+			last = h.came[name]
+		}
+	}
+
+	n := float64(len(theirs))
+	m = moved{owners: len(theirs), writes: float64(h.writes) / n, rate: n / last.Sub(began).Seconds()}
+	m.median, m.late = quantiles(slices.Sorted(maps.Values(times)))
+
+	return m, true
 }

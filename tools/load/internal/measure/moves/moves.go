@@ -1,15 +1,14 @@
-// Package moves measures what moving objects takes: away from a shard that has died, to one that has joined, and how soon it begins.
-// The floor is the same number of raw patches of metadata, as the rebalancer sends them.
+// Package moves measures what it takes to move objects away from a dead shard and to a new one, and how soon it begins. The floor is the same
+// number of raw patches of metadata, as the rebalancer sends them.
 package moves
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/clusterring/clusterring/tools/load/internal/figure"
-	"github.com/clusterring/clusterring/tools/load/internal/measure/world"
+	"github.com/clusterring/clusterring/tools/load/internal/measure/filled"
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
 )
@@ -22,16 +21,15 @@ const (
 	joinRow      = "moves-join"
 	firstRow     = "moves-release-first"
 	thousandRow  = "moves-release-thousand"
-
-	manyRow = "moves-many-shards"
+	manyRow      = "moves-many-shards"
 
 	rateSeries      = "moves-by-shards"
 	apiServerSeries = "moves-apiserver-by-shards"
 	cpuSeries       = "moves-rebalancer-by-shards"
 
-	// threeShards is how many shards there are in the rows; a thousand is how many objects one of them has, or more, of few.
+	// threeShards is the number of shards in the rows. With few objects, one of the shards has a thousand or more.
 	threeShards, thousand, few = 3, 1000, 3300
-	// threeHundred is how many shards die at most.
+	// threeHundred is the largest number of shards that die.
 	threeHundred = 300
 
 	patch     = "raw metadata PATCH, same concurrency"
@@ -42,225 +40,190 @@ const (
 func Measurements() []run.Measurement {
 	return []run.Measurement{
 		{
-			Name: "moves", IDs: []string{deathRow, apiServerRow, cpuRow, passRow, joinRow, firstRow, thousandRow},
-			Budget: map[run.Scale]time.Duration{run.Small: 40 * time.Second, run.Full: 250 * time.Second}, Run: three,
+			Name: "moves", Rows: []string{deathRow, apiServerRow, cpuRow, passRow, joinRow, firstRow, thousandRow},
+			Small: 40 * time.Second, Full: 250 * time.Second, Run: three,
 		},
 		{
-			Name: "moves-by-shards", IDs: []string{manyRow, rateSeries, apiServerSeries, cpuSeries},
-			Budget: map[run.Scale]time.Duration{run.Small: 15 * time.Second, run.Full: 150 * time.Second}, Run: byShards,
+			Name: "moves-by-shards", Rows: []string{manyRow}, Series: []result.Series{
+				{ID: rateSeries, Title: "Objects moved per second after the death of a third of the shards", Over: result.OverShards, Unit: "objects/s"},
+				{ID: apiServerSeries, Title: "API server CPU per moved object", Over: result.OverShards, Unit: "ms"},
+				{ID: cpuSeries, Title: "Rebalancer CPU per moved object", Over: result.OverShards, Unit: "ms"},
+			},
+			Small: 15 * time.Second, Full: 150 * time.Second, Run: byShards,
 		},
+		crashes(),
 	}
 }
 
 // turnaround is a death and a join.
-type turnaround struct{ death, join world.Cost }
+type turnaround struct{ death, join filled.Cost }
 
 func (t turnaround) String() string { return fmt.Sprintf("death: %v; join: %v", t.death, t.join) }
 
 // three measures with three shards.
-func three(ctx context.Context, b *run.Bench) (rows []result.Row, series []result.Series, err error) {
-	w, err := world.Open(ctx, b, "load-moves", threeShards)
+func three(ctx context.Context, b *run.Bench) error {
+	w, err := filled.Open(ctx, b, "load-moves", threeShards)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	defer func() { err = errors.Join(err, w.Close(context.WithoutCancel(ctx))) }()
 
 	if err := w.Grow(ctx, few); err != nil {
-		return nil, nil, err
+		return err
 	}
 
 	const parts = 3
 	if b.Wants(firstRow, thousandRow) {
-		if rows, err = release(ctx, b.Share(parts), w); err != nil {
-			return nil, nil, err
+		if err := release(ctx, b.Share(parts), w); err != nil {
+			return fmt.Errorf("release: %w", err)
 		}
 	}
 
 	if !b.Wants(deathRow, apiServerRow, cpuRow, passRow, joinRow) {
-		return rows, nil, nil
+		return nil
 	}
 
 	if err := w.Grow(ctx, run.Pick(b, few, 10_000)); err != nil {
-		return nil, nil, err
+		return err
 	}
 
-	values, floors, err := run.Rounds(ctx, b, func(ctx context.Context) (turnaround, error) { return turn(ctx, w, 1) }, func(ctx context.Context) (turnaround, error) {
-		return floor(ctx, w, 1)
+	values, floors, err := run.Rounds(ctx, b, func(ctx context.Context) (t turnaround, err error) {
+		if t.death, err = w.Die(ctx, 1); err != nil {
+			return t, fmt.Errorf("death: %w", err)
+		}
+
+		if t.join, err = w.Join(ctx, 1); err != nil {
+			return t, fmt.Errorf("join: %w", err)
+		}
+
+		return t, nil
+	}, func(ctx context.Context) (t turnaround, err error) {
+		// Once, as in a death, and twice, as in a join.
+		if t.death, err = w.Raw(ctx, 1, 0); err != nil {
+			return t, err
+		}
+
+		second, err := w.Raw(ctx, 1, 0)
+		t.join = t.death.Plus(second)
+
+		return t, err
 	})
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
 
-	return append(rows, rowsOf(w.Objects(), values, floors)...), nil, nil
+	run.Report(b, values, floors, rows(w.Objects())...)
+
+	return nil
 }
 
-// turn has n shards die and as many join.
-func turn(ctx context.Context, w *world.World, n int) (t turnaround, err error) {
-	if t.death, err = w.Die(ctx, n); err != nil {
-		return t, fmt.Errorf("death: %w", err)
-	}
-
-	if t.join, err = w.Join(ctx, n); err != nil {
-		return t, fmt.Errorf("join: %w", err)
-	}
-
-	return t, nil
-}
-
-// floor patches the objects of n shards: once, as in a death, and twice, as in a join.
-func floor(ctx context.Context, w *world.World, n int) (t turnaround, err error) {
-	if t.death, err = w.Raw(ctx, n, 0); err != nil {
-		return t, err
-	}
-
-	second, err := w.Raw(ctx, n, 0)
-	if err != nil {
-		return t, err
-	}
-
-	t.join = t.death.Plus(second)
-
-	return t, nil
-}
-
-func rowsOf(objects int, values, floors []turnaround) []result.Row {
-	death := func(t turnaround) world.Cost { return t.death }
-	join := func(t turnaround) world.Cost { return t.join }
-	of := func(list []turnaround, which func(turnaround) world.Cost, what func(world.Cost) float64) []float64 {
-		return result.Column(list, func(t turnaround) float64 { return what(which(t)) })
-	}
+func rows(objects int) []run.Figure[turnaround] {
 	with := fmt.Sprintf("%d objects, %d shards", objects, threeShards)
 
-	return []result.Row{
-		{
+	return []run.Figure[turnaround]{
+		{Row: result.Row{
 			ID: deathRow, Title: "objects moved per second after a shard's death, " + with, Unit: "objects/s",
-			Values: of(values, death, rateOf), FloorTitle: patch, Floor: of(floors, death, rateOf), Judge: result.JudgeRatio,
-			Target: result.Target{Bound: result.AtLeast, Value: 0.85, Unit: "×"}, PriorArt: "0.21 / 0.51",
+			FloorTitle: patch, Target: result.Min(0.85), PriorArt: "0.21 / 0.51",
 			Notes: []string{"The time counts from the loss of the Lease to the last object."},
-		},
-		{
+		}, Of: func(t turnaround) float64 { return t.death.Rate }},
+		{Row: result.Row{
 			ID: apiServerRow, Title: "API server CPU per moved object", Unit: "ms",
-			Values: of(values, death, apiServerOf), FloorTitle: "same raw PATCH", Floor: of(floors, death, apiServerOf), Judge: result.JudgeRatio,
-			Target: result.Target{Bound: result.AtMost, Value: 1.2, Unit: "×"}, PriorArt: "3.0 / 1.7", Notes: []string{countedTo},
-		},
-		{
+			FloorTitle: "same raw PATCH", Target: result.Max(1.2), PriorArt: "3.0 / 1.7", Notes: []string{countedTo},
+		}, Of: func(t turnaround) float64 { return t.death.APIServer }},
+		{Row: result.Row{
 			ID: cpuRow, Title: "rebalancer CPU per moved object", Unit: "ms",
-			Values: of(values, death, rebalancerOf), Judge: result.JudgeValue,
-			Target: result.Target{Bound: result.AtMost, Value: 0.2, Unit: "ms"}, PriorArt: "0.68 / 0.48 ms", Notes: []string{countedTo},
-		},
-		{
-			ID: passRow, Title: "once after a change of shards: a pass over all objects, CPU of API server and rebalancer per object of the ring", Unit: "µs",
-			Values: of(values, death, func(c world.Cost) float64 { return c.Pass }), Judge: result.JudgeValue,
-			Notes: []string{"When nothing has changed for a while, the rebalancer makes sure that no replica of the assigner has placed an object by older shards."},
-		},
-		{
-			ID: joinRow, Title: "join: objects drained and given up to the new shard per second, " + with, Unit: "objects/s",
-			Values: of(values, join, rateOf), FloorTitle: "two raw PATCHes per object", Floor: of(floors, join, rateOf), Judge: result.JudgeRatio,
-			Target: result.Target{Bound: result.AtLeast, Value: 0.9, Unit: "×"}, PriorArt: "0.36 / 0.64",
-			Notes: []string{"The drain names the shard that comes next, and who gives the object up writes that name: nobody else is asked."},
-		},
+			Target: result.Max(0.2), PriorArt: "0.68 / 0.48 ms", Notes: []string{countedTo},
+		}, Of: func(t turnaround) float64 { return t.death.Rebalancer }},
+		{Row: result.Row{
+			ID: passRow, Title: "pass over all objects after a change of shards: CPU of API server and rebalancer per object of the ring", Unit: "µs",
+			Notes: []string{"When the shards have not changed for a while, the rebalancer checks once that no replica of the assigner has used an older set of shards."},
+		}, Of: func(t turnaround) float64 { return t.death.Pass }},
+		{Row: result.Row{
+			ID: joinRow, Title: "join: objects drained and released to the new shard per second, " + with, Unit: "objects/s",
+			FloorTitle: "two raw PATCHes per object", Target: result.Min(0.9), PriorArt: "0.36 / 0.64",
+			Notes: []string{"The drain label names the next shard, and the shard that releases the object writes this name into its shard label. No other write is necessary."},
+		}, Of: func(t turnaround) float64 { return t.join.Rate }},
 	}
 }
 
 // release measures how soon objects move after their shard has released its Lease.
-func release(ctx context.Context, b *run.Bench, w *world.World) ([]result.Row, error) {
-	values, floors, err := run.Rounds(ctx, b, func(ctx context.Context) (world.Cost, error) {
-		c, err := w.Release(ctx, thousand)
-		if err == nil && c.Mark == 0 {
-			err = fmt.Errorf("only %d objects had to move", c.Moved)
+func release(ctx context.Context, b *run.Bench, w *filled.Ring) error {
+	values, floors, err := run.Rounds(ctx, b, thousandMoved(w, w.Release), func(ctx context.Context) (filled.Cost, error) { return w.Raw(ctx, 1, thousand) })
+	if err != nil {
+		return err
+	}
+
+	run.Report(b, values, floors, []run.Figure[filled.Cost]{
+		{Row: result.Row{
+			ID: firstRow, Title: "time from a Lease's release to the first moved object", Unit: "s",
+			FloorTitle: "the first of as many raw PATCHes", Judge: result.JudgeValue, Target: result.Max(0.1), PriorArt: "0.33 s",
+		}, Of: func(c filled.Cost) float64 { return c.First }},
+		{Row: result.Row{
+			ID: thousandRow, Title: "time from a Lease's release to the last of 1,000 moved objects", Unit: "s",
+			FloorTitle: "1,000 raw PATCHes", Judge: result.JudgeValue, Target: result.Max(1),
+		}, Of: func(c filled.Cost) float64 { return c.Mark }},
+	}...)
+
+	return nil
+}
+
+// thousandMoved returns a trial in which a shard leaves, a thousand of its objects or more move, and another shard joins.
+func thousandMoved(w *filled.Ring, leave func(ctx context.Context, mark int) (filled.Cost, error)) run.Trial[filled.Cost] {
+	return func(ctx context.Context) (filled.Cost, error) {
+		c, err := leave(ctx, thousand)
+		if err != nil {
+			return c, err
 		}
 
-		if err == nil {
-			_, err = w.Join(ctx, 1)
+		if c.Mark == 0 {
+			return c, fmt.Errorf("only %d objects had to move", c.Moved)
 		}
+
+		_, err = w.Join(ctx, 1)
 
 		return c, err
-	}, func(ctx context.Context) (world.Cost, error) { return w.Raw(ctx, 1, thousand) })
-	if err != nil {
-		return nil, fmt.Errorf("release: %w", err)
 	}
-
-	of := result.Column[world.Cost]
-	first := func(c world.Cost) float64 { return c.First }
-	mark := func(c world.Cost) float64 { return c.Mark }
-
-	return []result.Row{
-		{
-			ID: firstRow, Title: "time from a Lease's release to the first moved object", Unit: "s",
-			Values: of(values, first), FloorTitle: "the first of as many raw PATCHes", Floor: of(floors, first), Judge: result.JudgeValue,
-			Target: result.Target{Bound: result.AtMost, Value: 0.1, Unit: "s"}, PriorArt: "0.33 s",
-		},
-		{
-			ID: thousandRow, Title: "and to the last of 1,000", Unit: "s",
-			Values: of(values, mark), FloorTitle: "1,000 raw PATCHes", Floor: of(floors, mark), Judge: result.JudgeValue,
-			Target: result.Target{Bound: result.AtMost, Value: 1, Unit: "s"},
-		},
-	}, nil
 }
 
-// byShards measures deaths with more and more shards: a third of them dies each time.
-func byShards(ctx context.Context, b *run.Bench) (rows []result.Row, series []result.Series, err error) {
+// byShards measures deaths with more and more shards.
+func byShards(ctx context.Context, b *run.Bench) error {
 	sizes := run.Pick(b, []int{3, 30}, []int{3, 10, 30, 100, 300, 1000})
-	rate := result.Series{ID: rateSeries, Title: "Objects moved per second after the death of a third of the shards", Over: result.OverShards, Unit: "objects/s"}
-	apiServer := result.Series{ID: apiServerSeries, Title: "API server CPU per moved object", Over: result.OverShards, Unit: "ms"}
-	cpu := result.Series{ID: cpuSeries, Title: "Rebalancer CPU per moved object", Over: result.OverShards, Unit: "ms"}
-
 	for i, size := range sizes {
-		values, floors, err := atSize(ctx, b.Share(len(sizes)-i).More(i == len(sizes)-1), size)
+		err := b.Part(ctx, len(sizes)-i, func(b *run.Bench) error { return death(ctx, b, size, i == len(sizes)-1) })
 		if err != nil {
-			return nil, nil, fmt.Errorf("%d shards: %w", size, err)
+			return fmt.Errorf("%d shards: %w", size, err)
 		}
-
-		if i == len(sizes)-1 {
-			rows = append(rows, rowOfMany(size, values, floors))
-		}
-
-		x := float64(size)
-		rate.Points = append(rate.Points, result.Point{X: x, Values: result.Column(values, rateOf), Floor: result.Column(floors, rateOf)})
-		apiServer.Points = append(apiServer.Points, result.Point{X: x, Values: result.Column(values, apiServerOf), Floor: result.Column(floors, apiServerOf)})
-		cpu.Points = append(cpu.Points, result.Point{X: x, Values: result.Column(values, rebalancerOf)})
 	}
 
-	return rows, []result.Series{rate, apiServer, cpu}, nil
+	return nil
 }
 
-// dying is how many of so many shards die: a third, but not more than 300.
-func dying(size int) int { return min(size/threeShards, threeHundred) }
-
-func rowOfMany(size int, values, floors []world.Cost) result.Row {
-	return result.Row{
-		ID: manyRow, Title: fmt.Sprintf("objects moved per second after the death of %d of %s shards", dying(size), figure.Number(float64(size))),
-		Unit: "objects/s", FloorTitle: patch, Judge: result.JudgeRatio, Target: result.Target{Bound: result.AtLeast, Value: 0.85, Unit: "×"},
-		Values: result.Column(values, rateOf), Floor: result.Column(floors, rateOf),
-	}
-}
-
-func rateOf(c world.Cost) float64       { return c.Rate }
-func apiServerOf(c world.Cost) float64  { return c.APIServer }
-func rebalancerOf(c world.Cost) float64 { return c.Rebalancer }
-
-// atSize makes a ring of so many shards, and measures one death: after that the ring is another one.
-func atSize(ctx context.Context, b *run.Bench, size int) (values, floors []world.Cost, err error) {
-	w, err := world.Open(ctx, b, "load-shards", size)
+// death makes a ring of so many shards, and measures one death of a third of them, but not more than 300: after that the ring is another one.
+func death(ctx context.Context, b *run.Bench, size int, most bool) error {
+	w, err := filled.Open(ctx, b, "load-shards", size)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	defer func() { err = errors.Join(err, w.Close(context.WithoutCancel(ctx))) }()
 
 	if err := w.Grow(ctx, run.Pick(b, 1000, 6000)); err != nil {
-		return nil, nil, err
+		return err
 	}
 
-	least, err := w.Raw(ctx, dying(size), 0)
+	dying := min(size/threeShards, threeHundred)
+
+	c, least, err := w.Death(ctx, dying)
 	if err != nil {
-		return nil, nil, err
+		return err
+	}
+	b.Point(rateSeries, size, []float64{c.Rate}, []float64{least.Rate})
+	b.Point(apiServerSeries, size, []float64{c.APIServer}, []float64{least.APIServer})
+	b.Point(cpuSeries, size, []float64{c.Rebalancer}, nil)
+
+	if most {
+		b.Report(result.Row{
+			ID: manyRow, Title: fmt.Sprintf("objects moved per second after the death of %d of %s shards", dying, figure.Number(float64(size))), Unit: "objects/s",
+			Values: []float64{c.Rate}, FloorTitle: patch, Floor: []float64{least.Rate}, Target: result.Min(0.85),
+		})
 	}
 
-	c, err := w.Die(ctx, dying(size))
-	if err != nil {
-		return nil, nil, err
-	}
-	b.Progress("%d shards: %v; floor: %v", size, c, least)
-
-	return []world.Cost{c}, []world.Cost{least}, nil
+	return nil
 }

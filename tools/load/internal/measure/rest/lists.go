@@ -4,51 +4,46 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/metadata"
 
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
 	"github.com/clusterring/clusterring/tools/load/internal/target"
 )
 
-// list compares the two ways to list the metadata of all objects of the ring: as a stream, and in pages where they are not too many.
-func (m *multitude) list(ctx context.Context, size int) error {
+// lists returns what the API server takes to list the metadata of all objects, in microseconds per object: as a stream, and in pages if they
+// are not too many.
+func (m *multitude) lists(ctx context.Context) (streamed, paged []float64, err error) {
 	if !m.bench.Wants(manyStreamed) {
-		return nil
+		return nil, nil, nil
 	}
 
 	for range run.Pick(m.bench, 1, 3) {
-		streamed, err := m.listed(ctx, size, m.stream)
-		if err != nil {
-			return err
+		if streamed, err = m.list(ctx, streamed, m.stream); err != nil {
+			return nil, nil, err
 		}
 
-		m.lists.streamed = append(m.lists.streamed, streamed)
-
-		if size > pagesUpTo {
+		if m.most > pagesUpTo {
 			continue
 		}
 
-		paged, err := m.listed(ctx, size, m.pages)
-		if err != nil {
-			return err
+		if paged, err = m.list(ctx, paged, m.pages); err != nil {
+			return nil, nil, err
 		}
-
-		m.lists.paged = append(m.lists.paged, paged)
 	}
-	m.bench.Progress("%d objects, a list: %.3g µs per object as a stream, %.3g in pages", size, m.lists.streamed, m.lists.paged)
+	m.bench.Progress("%d objects, a list: %.3g µs per object as a stream, %.3g in pages", m.most, streamed, paged)
 
-	return nil
+	return streamed, paged, nil
 }
 
-// listed returns the API server's CPU time per object, in microseconds, of a list, which returns how many objects it has seen.
-func (m *multitude) listed(ctx context.Context, size int, list func(context.Context) (int, error)) (float64, error) {
+// list appends what a list takes to values. The list returns the number of objects that it has seen.
+func (m *multitude) list(ctx context.Context, values []float64, list func(context.Context) (int, error)) ([]float64, error) {
 	if err := m.bench.Local.Calm(ctx); err != nil {
-		return 0, err
+		return nil, err
 	}
 
 	seen := 0
@@ -58,19 +53,23 @@ func (m *multitude) listed(ctx context.Context, size int, list func(context.Cont
 		return err
 	})
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 
-	if seen < size {
-		return 0, fmt.Errorf("a list has %d of %d objects", seen, size)
+	if seen < m.most {
+		return nil, fmt.Errorf("a list has %d of %d objects", seen, m.most)
 	}
 
-	return float64(used[target.APIServer].CPU) / float64(time.Microsecond) / float64(seen), nil
+	return append(values, used[target.APIServer].Milliseconds()*1000/float64(seen)), nil
+}
+
+func (m *multitude) objects() metadata.ResourceInterface {
+	return m.bench.Objects.Metadata.Resource(objects.ConfigMaps.GroupVersionResource).Namespace(m.Fleet.Ring.Namespace)
 }
 
 // stream lists all objects as a stream.
 func (m *multitude) stream(ctx context.Context) (seen int, err error) {
-	w, err := m.bench.Objects.Metadata.Resource(objects.ConfigMaps.GroupVersionResource).Namespace(m.world.Ring.Namespace).Watch(ctx, metav1.ListOptions{
+	w, err := m.objects().Watch(ctx, metav1.ListOptions{
 		SendInitialEvents: new(true), AllowWatchBookmarks: true, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
 	})
 	if err != nil {
@@ -104,7 +103,7 @@ func (m *multitude) pages(ctx context.Context) (seen int, err error) {
 
 	options := metav1.ListOptions{Limit: size}
 	for {
-		page, err := m.bench.Objects.Metadata.Resource(objects.ConfigMaps.GroupVersionResource).Namespace(m.world.Ring.Namespace).List(ctx, options)
+		page, err := m.objects().List(ctx, options)
 		if err != nil {
 			return 0, fmt.Errorf("list objects in pages: %w", err)
 		}

@@ -6,34 +6,28 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/clusterring/clusterring/tools/load/internal/result"
+	"github.com/clusterring/clusterring/tools/load/internal/target"
 )
 
-func TestRowsCompareTheMostObjectsWithNone(t *testing.T) {
-	g := &growth{
-		sizes: []int{0, 10, 100},
-		rest: map[int][]sample{
-			0:   {{cpu: 1, network: 2, memory: 3, requests: 4}, {cpu: 2, network: 2, memory: 3, requests: 4}},
-			10:  {{cpu: 9}, {cpu: 9}},
-			100: {{cpu: 1, network: 4, memory: 3, requests: 4}, {cpu: 2, network: 4, memory: 3, requests: 4}},
-		},
-		peak: 77,
+func TestRowsCompareManyObjectsWithNone(t *testing.T) {
+	of := func(samples ...sample) (windows []window) {
+		for _, s := range samples {
+			windows = append(windows, window{target.Assigner: s, target.APIServer: {cpu: 100, network: 100, memory: 100, requests: 100}})
+		}
+
+		return windows
 	}
+	none := of(sample{cpu: 1, network: 2, memory: 3, requests: 4}, sample{cpu: 2, network: 2, memory: 3, requests: 4})
+	many := of(sample{cpu: 1, network: 4, memory: 3, requests: 4}, sample{cpu: 2, network: 4, memory: 3, requests: 4})
 	met := map[string]bool{}
 
-	for _, row := range g.rows() {
+	for _, row := range restRows("p-", "100 objects", 100, [2][]window{many, none}) {
+		row.Judge = result.JudgeRatio
 		require.NoError(t, row.Check())
+		require.Contains(t, row.Title, "the services at rest with 100 objects: ")
+		require.Contains(t, row.Notes[0], "With 100: apiserver 100.00 ms/s")
 		met[row.ID] = row.Met()
 	}
-	require.Equal(t, map[string]bool{cpuRow: true, networkRow: false, memoryRow: true, requestsRow: true, peakRow: true}, met)
-}
-
-func TestPointsOfOneSizeAreOnePoint(t *testing.T) {
-	g := &growth{series: map[string]*result.Series{}}
-	g.point(rateSeries, 10, 1, 2)
-	g.point(rateSeries, 10, 3, 4)
-	g.point(rateSeries, 20, 5, 0)
-	require.Equal(t, []result.Point{
-		{X: 10, Values: []float64{1, 3}, Floor: []float64{2, 4}}, {X: 20, Values: []float64{5}},
-	}, g.series[rateSeries].Points)
-	require.NotEmpty(t, g.series[rateSeries].Title)
+	require.Equal(t, map[string]bool{"p-rest-cpu": true, "p-rest-network": false, "p-rest-memory": true, "p-rest-requests": true}, met,
+		"without the API server")
 }

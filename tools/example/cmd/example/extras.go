@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/clusterring/clusterring/tools/example/history"
+)
+
+// lastWrites is how long the end of the process waits for careless workers.
+const lastWrites = 2 * time.Second
+
+// extras are what only tests and demonstrations need: reconciles that are recorded, that take longer, or that write without their Lease. The
+// zero value adds nothing.
+type extras struct {
+	options  options
+	recorder *history.Recorder
+	careless *history.Careless
+	client   client.Client
+	files    []io.Closer
+}
+
+// open sets up what the options ask for, with the manager's client. The context ends when the process is told to stop.
+func (e *extras) open(ctx context.Context, o options, shard string, c client.Client) error {
+	e.options, e.client = o, c
+
+	if o.historyFile != "" {
+		file, err := e.file(o.historyFile)
+		if err != nil {
+			return err
+		}
+
+		e.recorder = history.NewRecorder(file, processID(), shard, now)
+	}
+
+	if o.carelessFile != "" {
+		file, err := e.file(o.carelessFile)
+		if err != nil {
+			return errors.Join(err, e.close())
+		}
+
+		e.careless = history.NewCareless(c, shard, ctx.Done(), file)
+	}
+
+	return nil
+}
+
+func (e *extras) file(name string) (io.Writer, error) {
+	file, err := openRecords(name)
+	if err == nil {
+		e.files = append(e.files, file)
+	}
+
+	return file, err
+}
+
+// decorate implements [decorate].
+func (e *extras) decorate(name string, obj client.Object, inner reconcile.Reconciler) reconcile.Reconciler {
+	inner = history.Delay(clock.RealClock{}, e.options.workDuration, inner)
+	if e.recorder != nil {
+		inner = e.recorder.Reconciler(history.Subject{Controller: name, Object: obj, Reader: e.client}, inner)
+	}
+
+	if e.careless != nil {
+		inner = e.careless.Reconciler(obj, inner)
+	}
+
+	return inner
+}
+
+// wait waits for careless workers, but not for ever: one of them may be who waits.
+func (e *extras) wait() {
+	if e.careless == nil {
+		return
+	}
+
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		e.careless.Wait()
+	}()
+
+	timer := clock.RealClock{}.NewTimer(lastWrites)
+	defer timer.Stop()
+
+	select {
+	case <-done:
+	case <-timer.C():
+	}
+}
+
+// exit ends the process when the Lease is lost and workers have not stopped.
+func (e *extras) exit(err error) {
+	e.wait()
+	klog.Background().Error(err, "Exiting: the Lease is lost, and only the end of the process stops its workers for certain")
+	klog.Flush()
+	os.Exit(1) //nolint:revive // nothing less stops a worker that ignores its context
+}
+
+// close closes the files.
+func (e *extras) close() error {
+	var errs []error
+
+	for _, file := range e.files {
+		if err := file.Close(); err != nil {
+			errs = append(errs, fmt.Errorf("close a file of records: %w", err))
+		}
+	}
+
+	return errors.Join(errs...)
+}

@@ -1,0 +1,135 @@
+package localplane
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// programs are the programs of a control plane.
+var programs = []string{"etcd", "kube-apiserver", "kube-controller-manager"}
+
+// statusLine matches the lines of /proc/<pid>/status with the parent and the real user.
+var statusLine = regexp.MustCompile(`(?m)^(PPid|Uid):\s+(\d+)`)
+
+// Processes returns the ids of the running processes by program: etcd, kube-apiserver, and kube-controller-manager.
+func (p *Plane) Processes() (map[string]int, error) {
+	all, err := listProcesses()
+	if err != nil {
+		return nil, fmt.Errorf("find the processes of the control plane: %w", err)
+	}
+
+	return programsOf(all, os.Getpid(), p.dir), nil
+}
+
+// programsOf returns the child processes that belong to the control plane of a state directory.
+func programsOf(all map[int]processInfo, parent int, dir string) map[string]int {
+	pids := map[string]int{}
+
+	for pid, info := range all {
+		path := info.args
+		if end := strings.IndexAny(path, "\x00 "); end >= 0 {
+			path = path[:end]
+		}
+
+		program := filepath.Base(path)
+		if info.parent == parent && slices.Contains(programs, program) && namesPath(info.args, dir) {
+			pids[program] = pid
+		}
+	}
+
+	return pids
+}
+
+// namesPath reports whether args contain dir as a whole path: /tmp/a, /tmp/a/b, --x=/tmp/a, but not /tmp/ab.
+func namesPath(args, dir string) bool {
+	for rest := args; ; {
+		_, after, found := strings.Cut(rest, dir)
+		if !found {
+			return false
+		}
+
+		if after == "" || strings.ContainsAny(after[:1], "/ ,:\x00") {
+			return true
+		}
+
+		rest = after
+	}
+}
+
+// processInfo describes a process.
+type processInfo struct {
+	parent, uid int
+	args        string
+}
+
+// listProcesses reads /proc, or runs ps if /proc does not exist.
+func listProcesses() (map[int]processInfo, error) {
+	if _, err := os.Stat("/proc/self/cmdline"); err == nil {
+		return readProc()
+	}
+
+	out, err := exec.Command("ps", "-axo", "pid=,ppid=,uid=,args=").Output()
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+
+	all := map[int]processInfo{}
+
+	for line := range strings.Lines(string(out)) {
+		var pid, parent, uid int
+		if _, err := fmt.Sscan(line, &pid, &parent, &uid); err != nil {
+			continue
+		}
+
+		all[pid] = processInfo{parent: parent, uid: uid, args: strings.TrimSpace(line)}
+	}
+
+	return all, nil
+}
+
+func readProc() (map[int]processInfo, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+
+	all := map[int]processInfo{}
+
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+
+		args, err := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))
+		if err != nil {
+			continue // it has ended meanwhile
+		}
+
+		status, err := os.ReadFile(filepath.Join("/proc", e.Name(), "status"))
+		if err != nil {
+			continue // it has ended meanwhile
+		}
+
+		info := processInfo{args: string(args)}
+
+		for _, line := range statusLine.FindAllStringSubmatch(string(status), -1) {
+			number, _ := strconv.Atoi(line[2]) // digits
+			if line[1] == "PPid" {
+				info.parent = number
+			} else {
+				info.uid = number
+			}
+		}
+
+		all[pid] = info
+	}
+
+	return all, nil
+}

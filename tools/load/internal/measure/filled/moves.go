@@ -1,0 +1,231 @@
+package filled
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/load/internal/objects"
+	"github.com/clusterring/clusterring/tools/load/internal/shards"
+)
+
+// metadataOnly is the type of response that the rebalancer asks for.
+const metadataOnly = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+
+// Die has so many shards declared dead, in the order of their names, and returns what it took to move their objects, once the ring has
+// settled.
+func (w *Ring) Die(ctx context.Context, n int) (Cost, error) { return w.lose(ctx, n, trial{}, w.Lose) }
+
+// DieAndRest does the same, and measures separately what happens between the moves and the pass. The settle period of the rebalancer must be
+// longer than that.
+func (w *Ring) DieAndRest(ctx context.Context, n int) (Cost, error) {
+	return w.lose(ctx, n, trial{rests: true}, w.Lose)
+}
+
+// Release lets one shard release its Lease. The time is also taken when as many objects have moved as mark says.
+func (w *Ring) Release(ctx context.Context, mark int) (Cost, error) {
+	return w.lose(ctx, 1, trial{mark: mark}, w.Fleet.Release)
+}
+
+// Crash lets one shard vanish: it does not renew its Lease any more. The time is also taken when as many objects have moved as mark says.
+func (w *Ring) Crash(ctx context.Context, mark int) (Cost, error) {
+	return w.lose(ctx, 1, trial{mark: mark}, w.Fleet.Crash)
+}
+
+// Death is Die, with its floor.
+func (w *Ring) Death(ctx context.Context, n int) (died, least Cost, err error) {
+	if least, err = w.Raw(ctx, n, 0); err != nil {
+		return died, least, err
+	}
+
+	died, err = w.Die(ctx, n)
+	w.bench.Progress("%d objects, a death: %v; floor: %v", w.made, died, least)
+
+	return died, least, err
+}
+
+func (w *Ring) lose(ctx context.Context, n int, t trial, lose func(context.Context, string) error) (Cost, error) {
+	held := w.Held()
+	if n >= len(held) {
+		return Cost{}, fmt.Errorf("%d of %d shards cannot leave: one has to stay", n, len(held))
+	}
+
+	before, err := w.Read(ctx)
+	if err != nil {
+		return Cost{}, err
+	}
+
+	t.counts, t.event = w.of(held[:n]), watch.Deleted
+
+	theirs, err := w.bench.Objects.List(ctx, t.counts)
+	if err != nil {
+		return Cost{}, err
+	}
+
+	t.act = func(ctx context.Context) (int, error) {
+		return len(theirs), objects.Each(ctx, n, objects.Concurrency, func(ctx context.Context, i int) error { return lose(ctx, held[i]) })
+	}
+
+	return w.measure(ctx, t, shards.Fingerprint(before))
+}
+
+// Join lets so many shards join, and returns what it took until the other shards had given up their objects and these were theirs, once the
+// ring has settled.
+func (w *Ring) Join(ctx context.Context, n int) (Cost, error) {
+	before, err := w.Read(ctx)
+	if err != nil {
+		return Cost{}, err
+	}
+
+	label := v1alpha1.ShardLabel(w.Ring.Name)
+	counts := w.selected(label + " notin (" + strings.Join(w.Held(), ",") + ")," + label)
+
+	return w.measure(ctx, trial{counts: counts, event: watch.Added, act: func(ctx context.Context) (int, error) {
+		names, err := w.Fleet.Join(ctx, n)
+		if err != nil {
+			return 0, err
+		}
+		// How many objects move to them is known once all have moved.
+		if err := w.AwaitConverged(ctx, shards.Fingerprint(before)); err != nil {
+			return 0, err
+		}
+
+		theirs, err := w.bench.Objects.List(ctx, w.of(names))
+
+		return len(theirs), err
+	}}, shards.Fingerprint(before))
+}
+
+// Raw patches the objects of the first n shards, at most limit (0 means all), and returns what that took: the floor of Die. They are watched
+// in the same way, so that the tool costs the API server as much.
+func (w *Ring) Raw(ctx context.Context, n, limit int) (Cost, error) {
+	theirs := w.of(w.Held()[:n])
+
+	list, err := w.bench.Objects.List(ctx, theirs)
+	if err != nil {
+		return Cost{}, err
+	}
+
+	if limit > 0 && limit < len(list) {
+		list = list[:limit]
+	}
+
+	turn := w.turn()
+	theirs.Labels += "," + objects.TurnLabel + " notin (" + turn + ")"
+
+	return w.measure(ctx, trial{counts: theirs, event: watch.Deleted, mark: len(list), act: func(ctx context.Context) (int, error) {
+		return len(list), w.patch(ctx, list, turn)
+	}}, "")
+}
+
+// measure measures a trial of this ring. It has settled when it has converged among other shards than the ones with the fingerprint before.
+func (w *Ring) measure(ctx context.Context, t trial, before string) (Cost, error) {
+	t.ring = w.made
+	t.settle = func(ctx context.Context) error { return w.AwaitConverged(ctx, before) }
+
+	return t.measure(ctx, w.bench)
+}
+
+// turn returns a label value that distinguishes one pass of raw patches from another.
+func (w *Ring) turn() string {
+	w.turns++
+	return strconv.Itoa(w.turns)
+}
+
+// patch patches objects as the rebalancer does.
+func (w *Ring) patch(ctx context.Context, list []metav1.PartialObjectMetadata, turn string) error {
+	return objects.Each(ctx, len(list), objects.Concurrency, func(ctx context.Context, i int) error {
+		o := &list[i]
+
+		body, err := json.Marshal(map[string]any{"metadata": map[string]any{
+			"labels": map[string]any{objects.TurnLabel: turn}, "resourceVersion": o.ResourceVersion,
+		}})
+		if err != nil {
+			return fmt.Errorf("encode a patch: %w", err)
+		}
+
+		return w.raw.Do(ctx, objects.Request{
+			Method: http.MethodPatch, Path: objects.ConfigMaps.Path(o.Namespace, o.Name),
+			ContentType: string(types.MergePatchType), Accept: metadataOnly, Body: body,
+		}, nil)
+	})
+}
+
+// selected selects objects of the ring by their labels.
+func (w *Ring) selected(labels string) objects.Selection {
+	return objects.Selection{Kind: objects.ConfigMaps, Namespace: w.Ring.Namespace, Labels: labels}
+}
+
+// of selects the objects of some shards.
+func (w *Ring) of(names []string) objects.Selection {
+	return w.selected(v1alpha1.ShardLabel(w.Ring.Name) + " in (" + strings.Join(names, ",") + ")")
+}
+
+// firstUsed returns the first shard that has objects, and these.
+func (w *Ring) firstUsed(ctx context.Context) (shard string, theirs []metav1.PartialObjectMetadata, err error) {
+	for _, shard := range w.Held() {
+		theirs, err := w.bench.Objects.List(ctx, w.of([]string{shard}))
+		if err != nil || len(theirs) > 0 {
+			return shard, theirs, err
+		}
+	}
+
+	return "", nil, fmt.Errorf("no shard of ring %s has an object", w.Ring.Name)
+}
+
+// Orphan has the first shard die that has objects, and returns how long it took until the first of them had moved. Then it calls begun,
+// unless that is nil. It returns when all have moved and the ring has converged.
+func (w *Ring) Orphan(ctx context.Context, begun func(context.Context) error) (time.Duration, error) {
+	shard, theirs, err := w.firstUsed(ctx)
+	if err != nil {
+		return 0, err
+	}
+
+	var first time.Time
+
+	moved := 0
+
+	watching, err := w.bench.Objects.Watch(ctx, func(event watch.EventType, _ objects.Kind, _ *metav1.PartialObjectMetadata) {
+		if event != watch.Deleted {
+			return
+		}
+
+		if moved++; moved == 1 {
+			first = w.bench.Clock.Now()
+		}
+	}, w.of([]string{shard}))
+	if err != nil {
+		return 0, err
+	}
+	defer watching.Stop()
+
+	began := w.bench.Clock.Now()
+	if err := w.Lose(ctx, shard); err != nil {
+		return 0, err
+	}
+
+	if err := watching.Until(ctx, "an object has moved", func() bool { return moved > 0 }); err != nil {
+		return 0, err
+	}
+
+	if begun != nil {
+		if err := begun(ctx); err != nil {
+			return 0, err
+		}
+	}
+
+	if err := watching.Until(ctx, "all objects have moved", func() bool { return moved >= len(theirs) }); err != nil {
+		return 0, err
+	}
+
+	return first.Sub(began), w.AwaitConverged(ctx, "")
+}

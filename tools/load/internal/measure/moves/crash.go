@@ -1,0 +1,177 @@
+package moves
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/clusterring/clusterring/tools/load/internal/measure/filled"
+	"github.com/clusterring/clusterring/tools/load/internal/objects"
+	"github.com/clusterring/clusterring/tools/load/internal/result"
+	"github.com/clusterring/clusterring/tools/load/internal/run"
+	"github.com/clusterring/clusterring/tools/load/internal/shards"
+	"github.com/clusterring/clusterring/tools/load/internal/target"
+)
+
+const (
+	crashFirstRow    = "moves-crash-first"
+	crashThousandRow = "moves-crash-thousand"
+	renewalRow       = "moves-renewal"
+	renewalRingsRow  = "moves-renewal-rings"
+
+	// shortLease and renewal are those of the class of short Leases in the documentation.
+	shortLease, renewal = 5 * time.Second, time.Second
+	// renewing is the number of shards that renew for renewedFor.
+	renewing   = 50
+	renewedFor = 5 * time.Second
+)
+
+func crashes() run.Measurement {
+	return run.Measurement{
+		Name: "moves-crash", Rows: []string{crashFirstRow, crashThousandRow, renewalRow, renewalRingsRow},
+		Small: 60 * time.Second, Full: 150 * time.Second, Run: crash,
+	}
+}
+
+// crash measures crashes of shards with short Leases, and what their renewals cost.
+func crash(ctx context.Context, b *run.Bench) error {
+	const parts = 2
+
+	if b.Wants(crashFirstRow, crashThousandRow) {
+		if err := b.Part(ctx, parts, func(b *run.Bench) error { return detected(ctx, b) }); err != nil {
+			return fmt.Errorf("crashes: %w", err)
+		}
+	}
+
+	if !b.Wants(renewalRow, renewalRingsRow) {
+		return nil
+	}
+
+	return b.Part(ctx, 1, func(b *run.Bench) error { return renewals(ctx, b) })
+}
+
+// detected measures how soon the objects of a shard move that has crashed right after a renewal, without anybody's word but its silence.
+func detected(ctx context.Context, b *run.Bench) error {
+	w, err := filled.OpenRing(ctx, b, shards.Ring{Name: "load-crash", LeaseDuration: shortLease, Renewal: renewal}, threeShards)
+	if err != nil {
+		return err
+	}
+
+	if err := w.Grow(ctx, few); err != nil {
+		return err
+	}
+
+	values, _, err := run.Rounds(ctx, b, thousandMoved(w, w.Crash), nil)
+	if err != nil {
+		return err
+	}
+
+	note := fmt.Sprintf("The Lease has a duration of %s and is renewed every second. The shard crashes right after a renewal. The Lease is taken over after twice its duration.", shortLease)
+	run.Report(b, values, nil, []run.Figure[filled.Cost]{
+		{Row: result.Row{
+			ID: crashFirstRow, Title: "time from a crash to the first moved object, short Leases", Unit: "s", Notes: []string{note},
+		}, Of: func(c filled.Cost) float64 { return c.First }},
+		{Row: result.Row{
+			ID: crashThousandRow, Title: "time from a crash to the last of 1,000 moved objects, short Leases", Unit: "s",
+			Judge: result.JudgeValue, Target: result.Max(12), PriorArt: "30 s", Notes: []string{note},
+		}, Of: func(c filled.Cost) float64 { return c.Mark }},
+	}...)
+
+	return nil
+}
+
+// renewals measures what a renewal costs the API server and all services, which watch Leases: with one ring, and with many more.
+func renewals(ctx context.Context, b *run.Bench) error {
+	fleet, err := b.Fleet(ctx, shards.Ring{Name: "load-renewals", Main: objects.ConfigMaps.GroupResource()}, renewing)
+	if err != nil {
+		return err
+	}
+
+	if err := fleet.AwaitShards(ctx); err != nil {
+		return err
+	}
+
+	const parts = 2
+
+	alone, err := renewalCosts(ctx, b.Share(parts), fleet)
+	if err != nil {
+		return err
+	}
+
+	others := run.Pick(b, 10, 100)
+
+	err = b.Each(ctx, others, func(b *run.Bench, i int) error {
+		_, err := b.Fleet(ctx, shards.Ring{Name: "load-renewals-" + strconv.Itoa(i), Main: objects.ConfigMaps.GroupResource()}, 0)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("more rings: %w", err)
+	}
+
+	among, err := renewalCosts(ctx, b, fleet)
+	if err != nil {
+		return err
+	}
+
+	// The time budget may allow one of them more rounds.
+	rounds := min(len(alone), len(among))
+	alone, among = alone[:rounds], among[:rounds]
+
+	note := fmt.Sprintf("%d shards renew their Leases once per second. What API server and services take without renewals is subtracted. The renewals are sent with the rights of an administrator.", renewing)
+	b.Report(
+		result.Row{ID: renewalRow, Title: "CPU of API server and services per renewal of a Lease", Unit: "ms", Values: alone, Notes: []string{note}},
+		result.Row{
+			ID: renewalRingsRow, Title: fmt.Sprintf("CPU of API server and services per renewal of a Lease, with %d other rings", others), Unit: "ms", Values: among,
+			FloorTitle: "without other rings", Floor: alone, Target: result.Max(1.2), Notes: []string{note},
+		},
+	)
+
+	return nil
+}
+
+// usedFor is the CPU time of API server and services, in milliseconds, and the renewals in that time.
+type usedFor struct {
+	ms       float64
+	renewals int
+}
+
+func (u usedFor) String() string { return fmt.Sprintf("%.0f ms, %d renewals", u.ms, u.renewals) }
+
+// renewalCosts returns the CPU time of API server and services per renewal, in milliseconds.
+func renewalCosts(ctx context.Context, b *run.Bench, fleet *shards.Fleet) ([]float64, error) {
+	values, floors, err := run.Rounds(ctx, b, func(ctx context.Context) (u usedFor, err error) {
+		u.ms, err = used(b, func() error {
+			stop := fleet.Renew(ctx, renewal)
+			paused := b.Pause(ctx, renewedFor)
+			n, failed := stop()
+			u.renewals = n
+
+			return errors.Join(paused, failed)
+		})
+
+		return u, err
+	}, func(ctx context.Context) (u usedFor, err error) {
+		u.ms, err = used(b, func() error { return b.Pause(ctx, renewedFor) })
+
+		return u, err
+	})
+
+	costs := make([]float64, len(values))
+	for i, v := range values {
+		costs[i] = (v.ms - floors[i].ms) / float64(max(1, v.renewals))
+	}
+
+	return costs, err
+}
+
+// used returns the CPU time that API server and services take meanwhile, in milliseconds.
+func used(b *run.Bench, do func() error) (ms float64, err error) {
+	all, err := b.Local.Usage().During(do)
+	for _, name := range append([]string{target.APIServer}, target.Services...) {
+		ms += all[name].Milliseconds()
+	}
+
+	return ms, err
+}

@@ -1,0 +1,138 @@
+package rest
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/clusterring/clusterring/tools/load/internal/figure"
+	"github.com/clusterring/clusterring/tools/load/internal/measure/filled"
+	"github.com/clusterring/clusterring/tools/load/internal/result"
+	"github.com/clusterring/clusterring/tools/load/internal/run"
+	"github.com/clusterring/clusterring/tools/load/internal/target"
+)
+
+const (
+	peakRow = "rebalancer-peak-memory"
+
+	restSeries      = "rest-cpu-by-objects"
+	memorySeries    = "rest-memory-by-objects"
+	rateSeries      = "moves-by-objects"
+	apiServerSeries = "moves-apiserver-by-objects"
+	cpuSeries       = "moves-rebalancer-by-objects"
+	passSeries      = "pass-by-objects"
+	peakSeries      = "rebalancer-peak-memory-by-objects"
+
+	// shardCount is the number of shards before one more joins.
+	shardCount = 20
+)
+
+func objectsMeasurement() run.Measurement {
+	over := func(id, title, unit string) result.Series {
+		return result.Series{ID: id, Title: title, Over: result.OverObjects, Unit: unit}
+	}
+
+	return run.Measurement{
+		Name: "objects", Rows: []string{cpuRow, networkRow, memoryRow, requestsRow, peakRow},
+		Series: []result.Series{
+			over(restSeries, "CPU of all services at rest", "ms/s"),
+			over(memorySeries, "Memory of all services at rest", "MiB"),
+			over(rateSeries, "Objects moved per second after the death of one of 20 shards", "objects/s"),
+			over(apiServerSeries, "API server CPU per moved object, after the death of one of 20 shards", "ms"),
+			over(cpuSeries, "Rebalancer CPU per moved object, after the death of one of 20 shards", "ms"),
+			over(passSeries, "API server and rebalancer CPU of the pass over all objects that follows a change, per object", "µs"),
+			over(peakSeries, "Peak of the rebalancer's memory when a shard joins 19", "MiB"),
+		},
+		Small: 40 * time.Second, Full: 400 * time.Second, Run: byObjects,
+	}
+}
+
+// byObjects measures with more and more objects.
+func byObjects(ctx context.Context, b *run.Bench) error {
+	w, err := filled.Open(ctx, b, "load-objects", shardCount)
+	if err != nil {
+		return err
+	}
+
+	var none []window
+
+	sizes := run.Pick(b, []int{0, 500, 2500}, []int{0, 1000, 10_000, 200_000})
+	for i, size := range sizes {
+		last := i == len(sizes)-1
+
+		if err := w.Grow(ctx, size); err != nil {
+			return fmt.Errorf("%d objects: %w", size, err)
+		}
+		// The services do not know the objects that were written behind the API server's back until they start again.
+		if err := w.Restart(ctx); err != nil {
+			return fmt.Errorf("%d objects: %w", size, err)
+		}
+
+		if b.Wants(cpuRow, networkRow, memoryRow, requestsRow, restSeries, memorySeries) {
+			now, err := windows(ctx, b)
+			if err != nil {
+				return fmt.Errorf("%d objects: %w", size, err)
+			}
+			b.Point(restSeries, size, column(now, cpuOf), nil)
+			b.Point(memorySeries, size, column(now, memoryOf), nil)
+
+			if size == 0 {
+				none = now
+			}
+
+			if last {
+				b.Report(restRows("", figure.Number(float64(size))+" objects", size, [2][]window{now, none})...)
+			}
+		}
+
+		if size > 0 && b.Wants(peakRow, rateSeries, apiServerSeries, cpuSeries, passSeries, peakSeries) {
+			if err := moving(ctx, b, w, last); err != nil {
+				return fmt.Errorf("%d objects: %w", size, err)
+			}
+		}
+	}
+
+	return nil
+}
+
+// moving measures a death and a join.
+func moving(ctx context.Context, b *run.Bench, w *filled.Ring, last bool) error {
+	size := w.Objects()
+
+	died, least, err := w.Death(ctx, 1)
+	if err != nil {
+		return err
+	}
+	b.Point(rateSeries, size, []float64{died.Rate}, []float64{least.Rate})
+	b.Point(apiServerSeries, size, []float64{died.APIServer}, []float64{least.APIServer})
+	b.Point(cpuSeries, size, []float64{died.Rebalancer}, nil)
+	b.Point(passSeries, size, []float64{died.Pass}, nil)
+
+	reader := b.Local.Usage()
+	if err := reader.ResetPeaks(); err != nil {
+		return err
+	}
+
+	joined, err := w.Join(ctx, 1)
+	if err != nil {
+		return err
+	}
+
+	used, err := reader.Read()
+	if err != nil {
+		return err
+	}
+
+	memory := []float64{peak(used[target.Rebalancer])}
+	b.Progress("%d objects, a join: %v; peak of the rebalancer's memory: %.1f MiB", size, joined, memory[0])
+	b.Point(peakSeries, size, memory, nil)
+
+	if last {
+		b.Report(result.Row{
+			ID: peakRow, Title: fmt.Sprintf("rebalancer memory at its peak in a join with %s objects", figure.Number(float64(size))), Unit: "MiB",
+			Values: memory, PriorArt: "grows with objects", Target: result.Max(128),
+		})
+	}
+
+	return nil
+}

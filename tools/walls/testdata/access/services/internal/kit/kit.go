@@ -1,2 +1,0 @@
-// Package kit promises one thing.
-package kit

@@ -1,6 +1,0 @@
-// Package shardtest promises one thing.
-package shardtest
-
-import (
-	_ "testing"
-)

@@ -1,2 +1,0 @@
-// Package v1 promises one thing.
-package v1

@@ -1,2 +1,0 @@
-// Package admission promises one thing.
-package admission

@@ -1,6 +1,0 @@
-// Package hashring promises one thing.
-package hashring
-
-import (
-	_ "github.com/clusterring/clusterring/services/internal/key"
-)

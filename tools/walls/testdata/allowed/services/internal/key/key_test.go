@@ -1,7 +1,0 @@
-package key
-
-import (
-	_ "os"
-	_ "pgregory.net/rapid"
-	_ "testing"
-)

@@ -1,5 +1,0 @@
-package kit
-
-import (
-	_ "github.com/clusterring/clusterring/tools/lab/localplane"
-)

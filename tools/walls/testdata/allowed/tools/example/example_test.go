@@ -1,5 +1,0 @@
-package main
-
-import (
-	_ "github.com/clusterring/clusterring/tools/lab/localplane"
-)

@@ -1,6 +1,0 @@
-// Command example does one thing.
-package main
-
-import (
-	_ "github.com/clusterring/clusterring/pkg/shard"
-)

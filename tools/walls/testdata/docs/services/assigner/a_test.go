@@ -1,2 +1,0 @@
-// Package assigner is described in a test only.
-package assigner

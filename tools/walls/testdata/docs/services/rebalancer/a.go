@@ -1,2 +1,0 @@
-// Some words that do not begin as go doc expects.
-package rebalancer

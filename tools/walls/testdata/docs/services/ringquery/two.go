@@ -1,2 +1,0 @@
-// Package ringquery has its comment in another file.
-package ringquery

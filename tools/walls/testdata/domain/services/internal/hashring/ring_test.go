@@ -1,5 +1,0 @@
-package hashring
-
-import (
-	_ "github.com/clusterring/clusterring/tools/lab/localplane"
-)

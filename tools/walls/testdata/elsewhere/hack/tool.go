@@ -1,2 +1,0 @@
-// Package hack promises one thing.
-package hack

@@ -1,6 +1,0 @@
-// Package shard promises one thing.
-package shard
-
-import (
-	_ "k8s.io/kubernetes/pkg/api"
-)

@@ -1,5 +1,0 @@
-package shard
-
-import (
-	_ "github.com/clusterring/clusterring/tools/lab/localplane"
-)

@@ -1,6 +1,0 @@
-// Command demo does one thing.
-package main
-
-import (
-	_ "github.com/clusterring/clusterring/services/assigner"
-)

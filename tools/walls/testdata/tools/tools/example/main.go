@@ -1,7 +1,0 @@
-// Command example does one thing.
-package main
-
-import (
-	_ "github.com/clusterring/clusterring/proto/v1"
-	_ "github.com/clusterring/clusterring/tools/lab/localplane"
-)
