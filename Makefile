@@ -56,6 +56,12 @@ INSTALL    ?= dist/install
 PREVIOUS   ?= HEAD~1
 # Packages of additional programs to build images of.
 MORE_IMAGES ?=
+# The private key that signs images: a file, or a reference to a KMS, as cosign names it. $$COSIGN_PASSWORD decrypts a file.
+COSIGN_KEY ?=
+# The licenses that what we ship may have.
+LICENSES   := Apache-2.0,BSD-2-Clause,BSD-3-Clause,ISC,MIT
+# The database of known vulnerabilities: a URL, or file:///path of a copy.
+VULNDB     ?= https://vuln.go.dev
 # The creation time of images is the time of the commit, so that the same source results in the same image.
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 # Packages with a version variable. Programs without such a package ignore it.
@@ -64,6 +70,9 @@ GOBUILD    = $(NOCGO) go build -ldflags "-s -w $(VERSIONED:%=-X $(PATHS)/%.Versi
 # The race detector needs a C compiler; without one the tests still run.
 RACE       = $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
 packages   = $(patsubst %,./%/...,$(1))
+# What others run or import: the services, their libraries, the example, and the kubectl plugin. The go command finds them from
+# any directory of the workspace.
+SHIPPED    = $(patsubst %,$(PATHS)/%/...,$(filter-out tools,$(MODULES)))
 
 # Both print a path to standard output, and print progress to standard error while they build.
 CONTROLPLANE := GOWORK=off go run -C tools/controlplane .
@@ -134,14 +143,17 @@ $(BIN)/kubectl: go-present
 	@dir=$$($(CONTROLPLANE) kubectl) && mkdir -p $(BIN) && cp -f "$$dir/kubectl" $@
 
 .PHONY: images
-images: go-present ## Build the images; to push them: make images IMAGE_REPO=registry.example.com/clusterring [OVERLAY=deploy/overlays/...]
+images: go-present ## Build the images; to push them: make images IMAGE_REPO=registry.example.com/clusterring [COSIGN_KEY=...] [OVERLAY=deploy/overlays/...]
 	$(call step,images$(if $(IMAGE_REPO), to $(IMAGE_REPO), into dist/images))
-	@mkdir -p $(INSTALL) && rm -f $(INSTALL)/images.txt && ko=$$($(TOOL) ko) && \
+	@[ -z '$(COSIGN_KEY)' ] || [ -n '$(IMAGE_REPO)' ] || { \
+		echo 'error: signatures are stored beside the images: with COSIGN_KEY, set IMAGE_REPO to a registry' >&2; exit 1; }
+	@mkdir -p $(INSTALL) && rm -rf $(INSTALL)/images.txt $(INSTALL)/sbom && ko=$$($(TOOL) ko) && \
 		KO_DOCKER_REPO=$(or $(IMAGE_REPO),clusterring) SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH) "$$ko" build --base-import-paths \
-			--platform $(PLATFORMS) --tags "$$(printf '%s' '$(VERSION)' | tr -c 'A-Za-z0-9_.-' -)" --image-refs $(INSTALL)/images.txt \
+			--platform $(PLATFORMS) --tags "$$(printf '%s' '$(VERSION)' | tr -c 'A-Za-z0-9_.-' -)" --image-refs $(INSTALL)/images.txt --sbom-dir $(INSTALL)/sbom \
 			--ldflags=-s --ldflags=-w $(VERSIONED:%=--ldflags='-X $(PATHS)/%.Version=$(VERSION)') \
 			$(if $(IMAGE_REPO),,--push=false --oci-layout-path dist/images) \
 			$(foreach service,$(SERVICES),./services/$(service)/cmd/$(service)) ./tools/example/cmd/example $(MORE_IMAGES)
+	$(if $(COSIGN_KEY),$(sign),@echo 'Not signed. To sign the images and their SBOMs: make images IMAGE_REPO=... COSIGN_KEY=...')
 	@[ -n '$(IMAGE_REPO)' ] || { echo 'To push them: make images IMAGE_REPO=...'; exit 0; }; \
 		images=$$(sed -E -e 's|@(.*)$$| digest: \1|' -e t -e 's|:([^:/]*)$$| newTag: \1|' $(INSTALL)/images.txt | while read -r image key value; do \
 			image=$${image%:*}; printf -- '- name: clusterring/%s\n  newName: %s\n  %s "%s"\n' "$${image##*/}" "$$image" "$$key" "$$value"; done) && \
@@ -149,6 +161,29 @@ images: go-present ## Build the images; to push them: make images IMAGE_REPO=reg
 			mkdir -p "$${what%:*}" && printf '# Made by make images.\n%s\n%s\nresources:\n- ../../%s\nimages:\n%s\n' \
 				'apiVersion: kustomize.config.k8s.io/v1beta1' 'kind: Kustomization' "$${what#*:}" "$$images" >"$${what%:*}/kustomization.yaml"; done && \
 		echo 'To install them: kubectl apply -k $(INSTALL) (and the example, after that: -k $(dir $(INSTALL))example)'
+
+# Signs each image, all its platforms, and the SBOM of each, by digest. Two empty files tell cosign to use no service of sigstore: no
+# transparency log learns the name of an image, and no network is needed but the registry.
+define sign
+	$(call step,sign with $(COSIGN_KEY))
+	@cosign=$$($(TOOL) cosign) && "$$cosign" signing-config create --out dist/signing-config.json && \
+		"$$cosign" trusted-root create --out dist/trusted-root.json && \
+		with() { "$$cosign" "$$@" --yes --key '$(COSIGN_KEY)' --signing-config dist/signing-config.json --trusted-root dist/trusted-root.json; } && \
+		while read -r image <&3; do \
+			case $$image in *@sha256:*) ;; *) echo "error: $$image is in no registry, so it cannot be signed" >&2; exit 1;; esac; \
+			name=$${image##*/}; name=$${name%%[:@]*}; signed=; with sign --recursive "$$image" || exit; \
+			for sbom in $(INSTALL)/sbom/"$$name"-*.spdx.json; do \
+				digest=$$(sed -n 's/^ *"name": *"sbom-\(sha256:[0-9a-f]*\)".*/\1/p' "$$sbom"); \
+				with attest --type spdxjson --predicate "$$sbom" "$${image%@*}@$$digest" || exit; signed="$$signed $$digest"; done; \
+			case $$signed in *"$${image#*@}"*) ;; *) echo "error: $(INSTALL)/sbom contains no SBOM of $$image" >&2; exit 1;; esac; \
+		done 3<$(INSTALL)/images.txt
+endef
+
+.PHONY: base-image
+base-image: go-present ## Pin the current base image, by digest, in .ko.yaml
+	@crane=$$($(TOOL) crane) && tag=$$(sed -n 's/^defaultBaseImage: \([^@]*\).*/\1/p' .ko.yaml) && digest=$$("$$crane" digest "$$tag") && \
+		sed "s|^defaultBaseImage: .*|defaultBaseImage: $$tag@$$digest|" .ko.yaml >.ko.yaml.new && mv .ko.yaml.new .ko.yaml && \
+		echo "The base image is $$tag@$$digest."
 
 .PHONY: control-plane
 control-plane: go-present ## Build etcd, kube-apiserver, and kube-controller-manager, and print their path
@@ -218,7 +253,7 @@ fix: fix-versions fix-tidy fix-generate fix-proto fix-lint fix-format ## Repair 
 
 ##@ Check
 
-VERIFY := generate proto format tidy versions build lint walls
+VERIFY := generate proto format tidy versions build lint walls licenses vulnerabilities
 
 .PHONY: verify
 verify: go-present ## Run every check below, continue after failures, and list the failures at the end
@@ -242,8 +277,9 @@ verify-proto: go-present ## The protobuf API follows its style, and breaks no cl
 fix-proto: fmt generate-proto
 
 .PHONY: verify-format fix-format
-verify-format: go-present ## Code is formatted (fix-format)
+verify-format: go-present ## Code is formatted (fix-format), and no file has the marks of a merge conflict
 	$(call step,check the format)
+	@if git grep -nE '^(<{7}|>{7}) '; then echo 'error: resolve the conflicts above' >&2; exit 1; fi
 	@lint=$$($(TOOL) golangci-lint) && { "$$lint" fmt --diff || { echo 'error: not formatted: run make fix-format' >&2; exit 1; }; }
 fix-format: fmt
 
@@ -267,6 +303,8 @@ verify-versions: go-present ## All modules use one version of each dependency (f
 		END { if (bad) print "error: run make fix-versions"; exit bad }' $(MODULES:%=%/go.mod) >&2
 	@other=$$(grep -L '^toolchain $(TOOLCHAIN)$$' go.work $(MODULES:%=%/go.mod) $(TOOLMODULES:%=%/go.mod)); \
 		if [ -n "$$other" ]; then printf '%s: its toolchain is not $(TOOLCHAIN)\n' $$other >&2; echo 'error: run make fix-versions' >&2; exit 1; fi
+	@grep -Eq '^defaultBaseImage: [^ @]+@sha256:[0-9a-f]{64}$$' .ko.yaml || { \
+		echo 'error: .ko.yaml does not name its base image by digest: run make base-image' >&2; exit 1; }
 fix-versions: tidy
 	@go work edit -toolchain=$(TOOLCHAIN) && for module in $(MODULES) $(TOOLMODULES); do go mod edit -toolchain=$(TOOLCHAIN) $$module/go.mod || exit; done
 
@@ -292,6 +330,29 @@ verify-walls: go-present ## Imports follow the rules of the repository, and ever
 	$(call step,check imports and package comments)
 	@cd tools/walls && go test -count=1 .
 
+# go-licenses takes everything for the standard library if it does not know where that is, and passes. Therefore GOROOT, and a check that
+# has to fail. kubectl-ring also runs on other systems than the services do.
+.PHONY: verify-licenses
+verify-licenses: go-present ## All that we ship has a license of the list in the Makefile
+	$(call step,check licenses)
+	@licenses=$$($(TOOL) go-licenses) && log=$$(mktemp) && trap 'rm -f "$$log"' EXIT && export $(NOCGO) GOROOT="$$(go env GOROOT)" && \
+		allow() { "$$licenses" check --ignore $(PATHS) --allowed_licenses "$$@" >"$$log" 2>&1; } && \
+		allowed() { GOOS=$$1 GOARCH=amd64; export GOOS GOARCH; shift; allow $(LICENSES) "$$@" || { \
+			grep -v -e ' contains non-Go code ' -e '\.s$$' "$$log" >&2; echo "error: a dependency on $$GOOS has a license that is not in LICENSES in the Makefile" >&2; exit 1; }; } && \
+		allowed linux $(SHIPPED) && allowed darwin $(PATHS)/tools/kubectl-ring && allowed windows $(PATHS)/tools/kubectl-ring && \
+		if allow none $(PATHS)/tools/kubectl-ring; then echo 'error: go-licenses finds no dependencies at all, so its other results mean nothing' >&2; exit 1; fi
+
+# What is imported decides, in a second. Only if that has vulnerabilities, the calls decide, in minutes.
+.PHONY: verify-vulnerabilities
+verify-vulnerabilities: go-present ## Nothing that we ship calls code with a known vulnerability (VULNDB=file:///path of a copy of the database)
+	$(call step,check for known vulnerabilities)
+	@vulncheck=$$($(TOOL) govulncheck) && export $(NOCGO) && scan() { "$$vulncheck" -db '$(VULNDB)' -C pkg -scan "$$1" $(SHIPPED); } && \
+		if ! "$$vulncheck" -db '$(VULNDB)' -version | grep '^DB updated: '; then \
+			echo '==> vulnerabilities NOT CHECKED: the database $(VULNDB) cannot be reached. Unpack a copy of https://vuln.go.dev/vulndb.zip, and set VULNDB=file:///path'; \
+			exit 0; fi && \
+		{ scan package || { [ $$? = 3 ] && echo '==> is any of that called?' && scan symbol; } || { \
+			echo 'error: update what has a vulnerability: go get in its module, then make tidy; a new Go release: TOOLCHAIN in the Makefile' >&2; exit 1; }; }
+
 # Histories depend only on their seed: SEED=7 is the same each time. MUTATIONS is a regular expression for names of faults; . is all.
 .PHONY: test-simulation
 test-simulation: go-present ## Simulate faults on virtual time, and verify that every object reaches its place (SEEDS=n, starting at FROM=x; SEED=x for one; MUTATIONS=. reintroduces faults)
@@ -307,8 +368,8 @@ test-faults: go-present ## Kill, freeze, and disconnect every service and shard,
 	@assets=$$($(CONTROLPLANE)) && \
 		KUBEBUILDER_ASSETS="$$assets" FAULTS=$(or $(FAULTS),first) $(NOCGO) exec go test -C tools/faults/sweep -count=1 -timeout $(if $(filter all,$(FAULTS)),2h,15m) $(ARGS)
 
-# Without IMAGE_REPO, the registry is that of ko or skaffold. Images are built only for the machines of the cluster. Three tests run
-# at a time, because three services are disturbed at the same time.
+# Without IMAGE_REPO, the registry is that of ko or skaffold. Images are built only for the machines of the cluster, and signed with a new
+# key; the signatures are verified. Three tests run at a time, because three services are disturbed at the same time.
 .PHONY: e2e
 e2e: go-present $(BIN)/kubectl-ring $(BIN)/grpcurl ## Install everything on the cluster of KUBECONFIG, disturb it under load, upgrade it from PREVIOUS, and remove it (E2E_SCALE=full takes longer)
 	@command -v kubectl >/dev/null || { echo 'error: kubectl not found: install it and add it to PATH' >&2; exit 1; }
@@ -316,13 +377,26 @@ e2e: go-present $(BIN)/kubectl-ring $(BIN)/grpcurl ## Install everything on the 
 			echo 'error: no image registry: run make e2e IMAGE_REPO=registry.example.com/clusterring with a registry that the cluster pulls from' >&2; exit 1; } && \
 		platforms=$$(kubectl get nodes -o 'jsonpath={range .items[*]}{.status.nodeInfo.operatingSystem}/{.status.nodeInfo.architecture}{"\n"}{end}' | sort -u | paste -s -d , -) && \
 		printf '==> the cluster is %s, its machines are %s\n' "$$(kubectl config current-context)" "$$platforms" && \
-		$(MAKE) images IMAGE_REPO="$$repo" PLATFORMS="$$platforms" OVERLAY=tools/e2e/overlay INSTALL=dist/e2e MORE_IMAGES=./tools/e2e/cmd/nodekill && \
+		$(MAKE) test-signatures IMAGE_REPO="$$repo" PLATFORMS="$$platforms" OVERLAY=tools/e2e/overlay INSTALL=dist/e2e MORE_IMAGES=./tools/e2e/cmd/nodekill && \
 		$(MAKE) e2e-previous IMAGE_REPO="$$repo" PLATFORMS="$$platforms"
 	$(call step,scenarios)
 	@[ ! -d dist/e2e/previous ] || export E2E_PREVIOUS=$(CURDIR)/dist/e2e/previous; \
 		E2E_INSTALL=$(CURDIR)/dist/e2e E2E_ROOT=$(CURDIR) E2E_BIN=$(abspath $(BIN)) \
 		E2E_IMAGE_REPO='$(or $(IMAGE_REPO),$(KO_DOCKER_REPO),$(SKAFFOLD_DEFAULT_REPO))' E2E_NODEKILL_IMAGE=$$(sed -n '/\/nodekill[:@]/p' dist/e2e/images.txt) \
 		$(NOCGO) exec go test -C tools/e2e/suite -count=1 -parallel 3 -timeout $(if $(filter full,$(E2E_SCALE)),2h,1h) -v $(ARGS)
+
+# Two pairs of keys without a password: one signs the images, the other nothing.
+.PHONY: test-signatures
+test-signatures: KEYS := dist/keys
+test-signatures: go-present ## Push images with signatures, and verify that those of another key and changed images are refused (IMAGE_REPO=any registry)
+	@[ -n '$(IMAGE_REPO)' ] || { echo 'error: which registry? make test-signatures IMAGE_REPO=registry.example.com/test' >&2; exit 1; }
+	@rm -rf $(KEYS) && mkdir -p $(KEYS) && cosign=$$($(TOOL) cosign) && export COSIGN_PASSWORD= && \
+		for key in cosign other; do "$$cosign" generate-key-pair --output-key-prefix $(KEYS)/$$key || exit; done && \
+		$(MAKE) images COSIGN_KEY=$(KEYS)/cosign.key
+	$(call step,signatures and SBOMs)
+	@SIGNED_IMAGES=$(CURDIR)/$(INSTALL)/images.txt SIGNED_KEYS=$(CURDIR)/$(KEYS) && export SIGNED_IMAGES SIGNED_KEYS && \
+		SIGNED_COSIGN=$$($(TOOL) cosign) SIGNED_CRANE=$$($(TOOL) crane) && export SIGNED_COSIGN SIGNED_CRANE && \
+		$(NOCGO) go test -C tools/e2e/signatures -count=1 -v
 
 # The start of the upgrade: images and manifests of PREVIOUS, made by its own Makefile in a temporary worktree.
 .PHONY: e2e-previous
