@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -35,7 +37,8 @@ type Ring struct {
 func (r Ring) Namespace() string { return r.Shards.Namespace }
 
 // AddRing creates a ring like that of the example: a namespace with the name of the ring, the given number of shards with the image and the
-// permissions of the example, and the ClusterRing. The shards write their history to their logs.
+// permissions of the example, and the ClusterRing. The shards write their history to their logs. Their Leases last as long as by default: with
+// shorter ones, shards on a busy machine lose them, and the kubelet restarts a process ever later that ends again and again.
 func (c *Cluster) AddRing(ctx context.Context, name string, shards int) (Ring, error) {
 	template := &appsv1.Deployment{}
 	if err := c.Client.Get(ctx, Example.Shards.key(), template); err != nil {
@@ -82,7 +85,7 @@ func (r Ring) objects(template *appsv1.Deployment, shards int) []client.Object {
 	deployment.Spec.Replicas = new(int32(shards)) //nolint:gosec // a few
 	container := &deployment.Spec.Template.Spec.Containers[0]
 	container.Args = append(slices.DeleteFunc(slices.Clone(container.Args), func(arg string) bool {
-		return strings.HasPrefix(arg, "--ring=") || strings.HasPrefix(arg, "--log-level=")
+		return strings.HasPrefix(arg, "--ring=") || strings.HasPrefix(arg, "--log-level=") || strings.HasPrefix(arg, "--lease-duration=")
 	}), "--ring="+r.Name, "--history-file=-", "--work-duration=20ms")
 
 	return []client.Object{
@@ -167,6 +170,44 @@ func (c *Cluster) Leases(ctx context.Context, ring Ring) ([]coordinationv1.Lease
 	}
 
 	return leases.Items, nil
+}
+
+// Shards describes the pods of the ring's shards and their Leases in one line, for reports of failures.
+func (c *Cluster) Shards(ctx context.Context, ring Ring) string {
+	var texts []string
+
+	pods, err := c.Pods(ctx, ring.Shards)
+	if err != nil {
+		texts = append(texts, err.Error())
+	}
+
+	for _, p := range pods {
+		texts = append(texts, fmt.Sprintf("Pod %s: %s", p.Name, p.Status.Phase))
+
+		for _, s := range p.Status.ContainerStatuses {
+			texts = append(texts, fmt.Sprintf("%d restarts", s.RestartCount))
+
+			if waiting := s.State.Waiting; waiting != nil {
+				texts = append(texts, waiting.Reason)
+			}
+
+			if last := s.LastTerminationState.Terminated; last != nil {
+				texts = append(texts, fmt.Sprintf("exit code %d at %s", last.ExitCode, last.FinishedAt.Format(time.TimeOnly)))
+			}
+		}
+	}
+
+	leases, err := c.Leases(ctx, ring)
+	if err != nil {
+		texts = append(texts, err.Error())
+	}
+
+	for _, l := range leases {
+		texts = append(texts, fmt.Sprintf("Lease %s: held by %q, renewed at %s", l.Name, ptr.Deref(l.Spec.HolderIdentity, ""),
+			ptr.Deref(l.Spec.RenewTime, metav1.MicroTime{}).Format(time.TimeOnly)))
+	}
+
+	return strings.Join(texts, "; ")
 }
 
 // Asked is what has been asked of Websites up to a time: their generations.

@@ -9,10 +9,11 @@ import (
 )
 
 const (
-	// look is the shortest interval between checks of a condition. A check that takes long is repeated after restful times as long, because it
-	// keeps the cluster from what it waits for.
-	look    = 200 * time.Millisecond
-	restful = 4
+	// look is the shortest interval between checks of a condition. A check that takes long is repeated after restful times as long, at most
+	// longestRest, because it keeps the cluster from what it waits for.
+	look        = 200 * time.Millisecond
+	restful     = 4
+	longestRest = 15 * time.Second
 	// longest is how many times its limit a wait may last that goes on as long as there is progress.
 	longest = 5
 )
@@ -37,7 +38,7 @@ func (c *Cluster) Until(ctx context.Context, limit time.Duration, problem func(c
 		}
 
 		select {
-		case <-c.Clock.After(max(look, restful*c.Clock.Since(began))):
+		case <-c.Clock.After(min(longestRest, max(look, restful*c.Clock.Since(began)))):
 		case <-limited.Done():
 			if ctx.Err() == nil && problem(ctx) == nil { // what has become true in the meantime counts
 				return nil

@@ -22,5 +22,8 @@ func TestPrint(t *testing.T) {
 		"   SCENARIO  FIGURE      VALUE  LIMIT\n"+
 		"   assigner  creates     500    \n"+
 		"   assigner  failed      0      none\n"+
+		"!  assigner  unassigned  3s     at most 2s\n"+
+		"1 of 3 figures missed their limit:\n"+
+		"   SCENARIO  FIGURE      VALUE  LIMIT\n"+
 		"!  assigner  unassigned  3s     at most 2s\n", out.String())
 }

@@ -154,7 +154,14 @@ func (s *suite) complete(t *testing.T, ring cluster.Ring, shards int) {
 
 	asked, err := s.Asked(t.Context(), ring)
 	require.NoError(t, err)
-	require.NoError(t, s.WhileImproving(t.Context(), patience, func(ctx context.Context) error { return s.Complete(ctx, ring, shards, asked) }))
+
+	err = s.WhileImproving(t.Context(), patience, func(ctx context.Context) error { return s.Complete(ctx, ring, shards, asked) })
+	if err == nil {
+		return
+	}
+	s.table.Add(scenario(t), report.Figure{Name: "complete", Value: err, Limit: "everything done"})
+	s.table.Add(scenario(t), report.Figure{Name: "shards", Value: s.Shards(t.Context(), ring), Limit: "at work"})
+	t.FailNow()
 }
 
 // after does something, waits until the Deployment has rolled and the ring is complete, and notes how long that took.

@@ -2,7 +2,8 @@
 // ConfigMap after it was deleted, and corrects it after it was changed.
 //
 // The package contains nothing about sharding. The cache contains only objects with this shard's label, but when a reconcile
-// begins, it contains everything that follows the Website.
+// begins, it contains everything that follows the Website. The exception is a ConfigMap that was created while the assigner did not answer: it
+// is not visible until the rebalancer has assigned it.
 package website
 
 import (
@@ -24,8 +25,13 @@ import (
 	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 )
 
-// afterConflict is when an object that somebody else has just changed is looked at again, if its event does not come first.
-const afterConflict = 100 * time.Millisecond
+const (
+	// afterConflict is when an object that somebody else has just changed is looked at again, if its event does not come first.
+	afterConflict = 100 * time.Millisecond
+	// afterTaken is when a Website is looked at again whose ConfigMap seems to belong to somebody else. A ConfigMap that is not visible causes
+	// no event when it is deleted. One that becomes visible causes an event, but its reconcile may not see yet what the last one has written.
+	afterTaken = 5 * time.Second
+)
 
 // Reconciler reconciles Websites.
 type Reconciler struct {
@@ -56,6 +62,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 
 	if apierrors.IsConflict(err) {
 		return reconcile.Result{RequeueAfter: afterConflict}, nil
+	}
+
+	if err == nil && ready.Reason == v1alpha1.ReasonConfigMapTaken {
+		return reconcile.Result{RequeueAfter: afterTaken}, nil
 	}
 
 	return reconcile.Result{}, err

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	sharding "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
@@ -78,6 +79,7 @@ func TestShard(t *testing.T) {
 	t.Run("renders", s.renders)
 	t.Run("corrects", s.corrects)
 	t.Run("leaves what is not its own", s.leavesForeign)
+	t.Run("sees late what belongs to it", s.seesLate)
 	t.Run("makes ships", s.makesShips)
 	t.Run("gives up", s.givesUp)
 	require.Contains(t, s.get(s.options.metricsAddress, "/metrics"), `controller_runtime_reconcile_total{controller="website",result="success"}`)
@@ -134,6 +136,10 @@ func (s *suite) leavesForeign(t *testing.T) {
 	s.ready(t, site, metav1.ConditionFalse)
 	require.Equal(t, v1alpha1.ReasonConfigMapTaken, site.Status.Conditions[0].Reason)
 	require.Equal(t, taken.Data, s.configMap(t, "taken", nil).Data)
+
+	require.NoError(t, s.admin.Delete(t.Context(), taken)) // the shard does not see that
+	s.ready(t, site, metav1.ConditionTrue)
+	require.True(t, metav1.IsControlledBy(s.configMap(t, "taken", nil), site))
 
 	other := s.website(t, "other", func(site *v1alpha1.Website) { site.Labels = nil })
 	s.website(t, "after")
@@ -295,6 +301,19 @@ func (s *suite) configMap(t *testing.T, name string, as func(*corev1.ConfigMap) 
 	})
 
 	return configMap
+}
+
+// seesLate creates a Website whose ConfigMap exists, but is not assigned, because nobody answered when it was created.
+func (s *suite) seesLate(t *testing.T) {
+	site := s.website(t, "late", func(site *v1alpha1.Website) { site.Labels = nil })
+	configMap := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: site.Name}}
+	require.NoError(t, controllerutil.SetControllerReference(site, configMap, s.admin.Scheme()))
+	require.NoError(t, s.admin.Create(t.Context(), configMap))
+
+	assign(t, s, site)
+	s.ready(t, site, metav1.ConditionFalse)
+	assign(t, s, configMap)
+	s.ready(t, site, metav1.ConditionTrue)
 }
 
 func (s *suite) ready(t *testing.T, site *v1alpha1.Website, status metav1.ConditionStatus) {
