@@ -12,9 +12,8 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
-// announcing is a client of Leases that writes the hold-off, and the Pod if it has another name, to the shard's Lease, in the same write as
-// everything else. It
-// remembers what the lock must know about a Lease beyond the record of leader election.
+// announcing is a client of Leases that writes the hold-off, the Pod if it has another name, and the uid of the Pod to the shard's Lease, in the
+// same write as everything else. It remembers what the lock must know about a Lease beyond the record of leader election.
 type announcing struct {
 	coordinationv1client.LeasesGetter
 	lock *lock
@@ -94,6 +93,12 @@ func (l *lock) announce(lease *coordinationv1.Lease) {
 		delete(lease.Annotations, v1alpha1.AnnotationPod) // of a predecessor
 	} else {
 		lease.Annotations[v1alpha1.AnnotationPod] = l.pod
+	}
+
+	if l.podUID == "" || lease.Spec.RenewTime == nil {
+		delete(lease.Annotations, v1alpha1.AnnotationPodUID)
+	} else {
+		lease.Annotations[v1alpha1.AnnotationPodUID] = v1alpha1.PodUIDValue(l.podUID, lease.Spec.RenewTime.Time)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -83,6 +84,29 @@ func TestTheLeaseNamesAPodOfAnotherName(t *testing.T) {
 	require.Empty(t, at("shard-0"))
 	require.Equal(t, "pod-a", at("pod-a"))
 	require.Empty(t, at(""))
+}
+
+// TestTheLeaseSaysWhichPodHasRenewedIt shows that each renewal says it anew, and that a released Lease still says who released it.
+func TestTheLeaseSaysWhichPodHasRenewedIt(t *testing.T) {
+	f := newFixture(t)
+	renew := func(uid types.UID, write func(*lock, int64) error, n int64) string {
+		s := f.shard("shard-0")
+		s.options.PodUID = uid
+
+		l := f.lock(s, f.config)
+		_, _, _ = l.Get(t.Context()) //nolint:errcheck // it may not exist yet
+		require.NoError(t, write(l, n))
+
+		return f.lease(s).Annotations[v1alpha1.AnnotationPodUID]
+	}
+	create := func(l *lock, n int64) error { return l.Create(t.Context(), record("shard-0", n)) }
+	update := func(l *lock, n int64) error { return l.Update(t.Context(), record("shard-0", n)) }
+	at := func(n int64) time.Time { return record("shard-0", n).RenewTime.Time }
+
+	require.Equal(t, v1alpha1.PodUIDValue("uid-a", at(1)), renew("uid-a", create, 1))
+	require.Equal(t, v1alpha1.PodUIDValue("uid-a", at(2)), renew("uid-a", update, 2))
+	require.Equal(t, v1alpha1.PodUIDValue("uid-b", at(3)), renew("uid-b", update, 3))
+	require.Empty(t, renew("", update, 4), "a Pod without a uid does not leave that of its predecessor")
 }
 
 // Whoever has read the hold-off of a predecessor may rely on it.

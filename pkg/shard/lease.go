@@ -36,6 +36,7 @@ type lock struct {
 	term    *term
 	holdOff time.Duration // the shard's own
 	pod     string        // the Pod that the Lease announces; empty for none
+	podUID  types.UID     // the uid of the Pod that the Lease announces; empty for none
 
 	// announced is the hold-off that the Lease announced when it was last read or written; 0 if it announced none.
 	announced time.Duration
@@ -68,7 +69,7 @@ func (s *Shard) newLock(config *rest.Config) (*lock, error) {
 		return nil, fmt.Errorf("create the client for the shard's Lease: %w", err)
 	}
 
-	l := &lock{term: s.term, holdOff: s.options.HoldOff}
+	l := &lock{term: s.term, holdOff: s.options.HoldOff, podUID: s.options.PodUID}
 	if s.options.Pod != s.options.Name {
 		l.pod = s.options.Pod
 	}

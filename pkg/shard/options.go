@@ -2,12 +2,18 @@ package shard
 
 import (
 	"bytes"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -15,8 +21,8 @@ import (
 
 const (
 	defaultLeaseDuration = 15 * time.Second
-	// inClusterNamespaceFile contains the namespace of the Pod.
-	inClusterNamespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+	// inClusterDirectory contains the namespace of the Pod and its token.
+	inClusterDirectory = "/var/run/secrets/kubernetes.io/serviceaccount"
 	// maxLeaseDuration is the longest duration that the services count.
 	maxLeaseDuration = 24 * time.Hour
 	defaultHoldOff   = 2 * time.Second
@@ -40,6 +46,10 @@ type Options struct {
 	// which Pod writes, not which shard. The Lease announces it in the annotation v1alpha1.AnnotationPod. Default: none, which
 	// stands for Name.
 	Pod string
+	// PodUID is the uid of the Pod that runs the shard. The Lease announces it in the annotation v1alpha1.AnnotationPodUID. With it, the
+	// lease monitor can give the shard up as soon as the kubelet reports that the Pod has ended. It must be the uid of the Pod that this process
+	// runs in, or empty. Default: that of the Pod's token, which the kubelet mounts; none outside a cluster.
+	PodUID types.UID
 	// Namespace holds the shard's Lease. Default: the namespace of the Pod; required outside a cluster.
 	Namespace string
 
@@ -67,8 +77,8 @@ type Options struct {
 	Exit func(error)
 }
 
-// complete fills in defaults and validates. Tests pass the host name and the namespace file.
-func (o Options) complete(hostname func() (string, error), namespaceFile string) (Options, error) {
+// complete fills in defaults and validates. Tests pass the host name and the directory of what the kubelet mounts.
+func (o Options) complete(hostname func() (string, error), mounted string) (Options, error) {
 	var errs []error
 
 	if o.Name == "" {
@@ -83,7 +93,7 @@ func (o Options) complete(hostname func() (string, error), namespaceFile string)
 	}
 
 	if o.Namespace == "" {
-		namespace, err := os.ReadFile(namespaceFile)
+		namespace, err := os.ReadFile(filepath.Join(mounted, "namespace"))
 		if o.Namespace = string(bytes.TrimSpace(namespace)); err == nil && o.Namespace == "" {
 			err = errEmpty
 		}
@@ -91,6 +101,11 @@ func (o Options) complete(hostname func() (string, error), namespaceFile string)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("namespace: set it, outside of a Pod it is not known: %w", err))
 		}
+	}
+
+	if o.PodUID == "" {
+		token, _ := os.ReadFile(filepath.Join(mounted, "token")) //nolint:errcheck // without a token, the Lease announces no uid
+		o.PodUID = boundTo(token)
 	}
 
 	if o.LeaseDuration == 0 {
@@ -119,6 +134,45 @@ func (o Options) complete(hostname func() (string, error), namespaceFile string)
 	return o, nil
 }
 
+// boundTo returns the uid of the Pod that a service account token is bound to; empty if there is none. The token is not verified: it is this
+// process's own.
+func boundTo(token []byte) types.UID {
+	parts := bytes.Split(bytes.TrimSpace(token), []byte("."))
+	if len(parts) != 3 { //nolint:mnd // header, claims, signature
+		return ""
+	}
+
+	text, err := base64.RawURLEncoding.DecodeString(string(parts[1]))
+	if err != nil {
+		return ""
+	}
+
+	var claims struct {
+		Kubernetes struct {
+			Pod struct {
+				UID types.UID `json:"uid"`
+			} `json:"pod"`
+		} `json:"kubernetes.io"`
+	}
+	if err := json.Unmarshal(text, &claims); err != nil || len(checkUID(string(claims.Kubernetes.Pod.UID))) > 0 {
+		return ""
+	}
+
+	return claims.Kubernetes.Pod.UID
+}
+
+// maxUID is how long a uid may be. The API server makes them 36 characters long.
+const maxUID = 64
+
+// checkUID returns why the text cannot be a uid.
+func checkUID(uid string) []string {
+	if len(uid) > maxUID || strings.ContainsFunc(uid, func(r rune) bool { return r != '-' && !unicode.IsLetter(r) && !unicode.IsDigit(r) }) {
+		return []string{"it must consist of at most " + strconv.Itoa(maxUID) + " letters, digits, and dashes"}
+	}
+
+	return nil
+}
+
 // validateNames does not report names that have no default: complete has reported them.
 func (o Options) validateNames() []error {
 	var errs []error
@@ -134,6 +188,7 @@ func (o Options) validateNames() []error {
 		{"name", o.Name, objectAndLabel},
 		{"namespace", o.Namespace, validation.IsDNS1123Label},
 		{"pod", o.Pod, validation.IsDNS1123Subdomain},
+		{"pod uid", string(o.PodUID), checkUID},
 	} {
 		if name.value == "" {
 			continue

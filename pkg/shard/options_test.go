@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"encoding/base64"
 	"errors"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,12 +23,12 @@ import (
 )
 
 func TestOptionsDefaults(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "namespace")
-	require.NoError(t, os.WriteFile(file, []byte("websites\n"), 0o600))
+	mounted := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(mounted, "namespace"), []byte("websites\n"), 0o600))
 
 	hostname := func() (string, error) { return "shard-0", nil }
 
-	got, err := Options{Ring: "example"}.complete(hostname, file)
+	got, err := Options{Ring: "example"}.complete(hostname, mounted)
 	require.NoError(t, err)
 	require.Equal(t, Options{
 		Ring: "example", Name: "shard-0", Namespace: "websites",
@@ -37,6 +39,41 @@ func TestOptionsDefaults(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 2*time.Second, got.RenewDeadline)
 	require.Equal(t, 400*time.Millisecond, got.RetryPeriod)
+}
+
+// The kubelet mounts a token whose claims name the Pod that it is bound to.
+func TestPodUIDIsThatOfTheToken(t *testing.T) {
+	token := func(claims string) string { return "header." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".signature\n" }
+
+	const uid = "4ac0d21e-4b33-4c40-b4c5-6c8ea1f7e1d3"
+
+	for name, tc := range map[string]struct {
+		token string
+		want  types.UID
+	}{
+		"bound to a Pod": {token(`{"iss":"x","kubernetes.io":{"namespace":"a","pod":{"name":"p","uid":"` + uid + `"}}}`), uid},
+		"bound to none":  {token(`{"kubernetes.io":{"namespace":"a"}}`), ""},
+		"not a uid":      {token(`{"kubernetes.io":{"pod":{"uid":"a/b"}}}`), ""},
+		"not JSON":       {token(`{`), ""},
+		"not Base64":     {"header.%.signature", ""},
+		"not a token":    {"secret", ""},
+		"none":           {"", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			mounted := t.TempDir()
+			require.NoError(t, os.WriteFile(filepath.Join(mounted, "token"), []byte(tc.token), 0o600))
+
+			o := Options{Ring: "example", Name: "shard-0", Namespace: "websites"}
+			got, err := o.complete(nil, mounted)
+			require.NoError(t, err)
+			require.Equal(t, tc.want, got.PodUID)
+
+			o.PodUID = "mine"
+			got, err = o.complete(nil, mounted)
+			require.NoError(t, err)
+			require.EqualValues(t, "mine", got.PodUID)
+		})
+	}
 }
 
 func TestOptionsThatAreRefused(t *testing.T) {
@@ -54,6 +91,7 @@ func TestOptionsThatAreRefused(t *testing.T) {
 		{"name is no Lease name", func(o *Options) { o.Name = "Shard_0" }, `name: "Shard_0" is invalid`},
 		{"name of the lease monitor", func(o *Options) { o.Name = "shardlease-controller" }, "choose another"},
 		{"bad namespace", func(o *Options) { o.Namespace = "a.b" }, `namespace: "a.b" is invalid`},
+		{"bad pod uid", func(o *Options) { o.PodUID = "a/b" }, `pod uid: "a/b" is invalid: it must consist of`},
 		{"bad pod", func(o *Options) { o.Pod = "Pod_0" }, `pod: "Pod_0" is invalid`},
 		{"fraction of a second", func(o *Options) { o.LeaseDuration = 1500 * time.Millisecond }, "whole seconds"},
 		{"too long", func(o *Options) { o.LeaseDuration = 25 * time.Hour }, "at most 24h0m0s"},
@@ -73,7 +111,9 @@ func TestOptionsThatAreRefused(t *testing.T) {
 		})
 	}
 
-	_, err := Options{Ring: "example"}.complete(func() (string, error) { return "", nil }, os.DevNull)
+	mounted := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(mounted, "namespace"), nil, 0o600))
+	_, err := Options{Ring: "example"}.complete(func() (string, error) { return "", nil }, mounted)
 	require.ErrorContains(t, err, "name: set it, the host has none: it is empty")
 	require.ErrorContains(t, err, "namespace: set it, outside of a Pod it is not known: it is empty")
 

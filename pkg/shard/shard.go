@@ -38,7 +38,7 @@ type Shard struct {
 // New returns the shard that the options describe, with defaults filled in. It does not access the API server. The error names
 // every option that is missing or wrong.
 func New(options Options) (*Shard, error) {
-	options, err := options.complete(os.Hostname, inClusterNamespaceFile)
+	options, err := options.complete(os.Hostname, inClusterDirectory)
 	if err != nil {
 		return nil, err
 	}

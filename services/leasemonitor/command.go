@@ -7,6 +7,8 @@
 package leasemonitor
 
 import (
+	"context"
+
 	"github.com/spf13/cobra"
 
 	"github.com/clusterring/clusterring/services/internal/kit"
@@ -17,13 +19,16 @@ const name = "leasemonitor"
 
 // NewCommand returns the command of the service.
 func NewCommand() *cobra.Command {
+	o := &options{}
+
 	return kit.NewCommand(kit.Service{
 		Name:           name,
 		Short:          "Monitors the Leases of shards: is each shard alive?",
 		Long:           long,
 		Example:        example,
 		LeaderElection: true,
-		Setup:          setup,
+		AddFlags:       o.addFlags,
+		Setup:          func(ctx context.Context, rt *kit.Runtime) error { return setup(ctx, rt, o) },
 	})
 }
 
@@ -38,6 +43,9 @@ It writes the shard's state into the label alpha.sharding.timebertt.dev/state. D
   uncertain  held by the shard, renewed more than 2D ago:  the Lease is taken over
   dead       not held by the shard: released, or taken over; its objects go to other shards
   orphaned   dead, and expired for a minute:               the Lease is deleted
+
+With --pods, it takes over the Lease of a shard as soon as the kubelet reports that the shard's Pod has ended, whatever the age of
+the Lease. It does not believe that a Pod has ended which was deleted by force, or whose node is not ready.
 
 If more than half of a ring's shards fall silent at the same time, it emits an event and waits for another D. While the ring's
 status (lostShards) reports that objects of a dead shard are still being moved, it keeps the Lease from the shard.

@@ -46,13 +46,15 @@ type world struct {
 	plane *localplane.Plane
 	ring  string
 	ns    string
+	// uids are those of the Pods that shards say they run in.
+	uids map[string]types.UID
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
 
 	plane := localplane.Shared(t)
-	w := &world{t: t, plane: plane, ns: plane.Namespace(t)}
+	w := &world{t: t, plane: plane, ns: plane.Namespace(t), uids: map[string]types.UID{}}
 	w.ring = "ring-of-" + w.ns
 	require.NoError(t, plane.Client.Create(t.Context(), &v1alpha1.ClusterRing{
 		ObjectMeta: metav1.ObjectMeta{Name: w.ring},
@@ -66,7 +68,7 @@ func newWorld(t *testing.T) *world {
 func (w *world) join(name string, duration time.Duration) (shard *leasetest.Shard, crash func()) {
 	w.t.Helper()
 
-	shard = &leasetest.Shard{Client: w.plane.Client, Ring: w.ring, Namespace: w.ns, Name: name, Duration: duration}
+	shard = &leasetest.Shard{Client: w.plane.Client, Ring: w.ring, Namespace: w.ns, Name: name, Duration: duration, PodUID: w.uids[name]}
 	require.NoError(w.t, shard.Acquire(w.t.Context()))
 
 	ctx, cancel := context.WithCancel(w.t.Context())
@@ -279,7 +281,7 @@ func newInstance(t *testing.T, plane *localplane.Plane, clock *testclock.FakeClo
 		runtime: &kit.Runtime{Manager: mgr, Options: &kit.Options{Namespace: v1alpha1.SystemNamespace}, Log: logr.Discard(), Clock: clock},
 	}
 
-	require.NoError(t, setup(ctx, i.runtime))
+	require.NoError(t, setup(ctx, i.runtime, &options{}))
 	go func() { i.done <- mgr.Start(ctx) }()
 	t.Cleanup(i.stop)
 	require.Eventually(t, func() bool { return i.runtime.Ready() == nil }, patience, interval)

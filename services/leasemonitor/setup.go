@@ -8,19 +8,22 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/services/internal/status"
 	"github.com/clusterring/clusterring/services/leasemonitor/parameters"
+	"github.com/clusterring/clusterring/services/leasemonitor/pods"
 	"github.com/clusterring/clusterring/services/leasemonitor/ringstatus"
 	"github.com/clusterring/clusterring/services/leasemonitor/shardlease"
 )
 
 // setup adds the controllers to the manager, and the observation of Leases, which runs in every replica.
-func setup(ctx context.Context, rt *kit.Runtime) error {
+func setup(ctx context.Context, rt *kit.Runtime, o *options) error {
 	ages := &lease.Observer{Sight: &lease.Sight{}}
 
 	informer, err := rt.Manager.GetCache().GetInformer(ctx, &coordinationv1.Lease{})
@@ -60,6 +63,12 @@ func setup(ctx context.Context, rt *kit.Runtime) error {
 		Events:   rt.Manager.GetEventRecorder(name),
 		NotTaken: notTaken,
 	}
+	if o.pods {
+		if shards.Pods, err = addPods(ctx, rt); err != nil {
+			return err
+		}
+	}
+
 	if err := shards.SetupWithManager(rt.Manager, rt.Clock); err != nil {
 		return err
 	}
@@ -75,6 +84,26 @@ func setup(ctx context.Context, rt *kit.Runtime) error {
 	}
 
 	return (&parameters.Shards{Writer: writer}).SetupWithManager(rt.Manager)
+}
+
+// addPods has the leading replica watch the Pods of shards.
+func addPods(ctx context.Context, rt *kit.Runtime) (*pods.Watch, error) {
+	clients, err := kubernetes.NewForConfig(rt.Manager.GetConfig())
+	if err != nil {
+		return nil, fmt.Errorf("create the client of Pods: %w", err)
+	}
+
+	rings, err := rt.Manager.GetCache().GetInformer(ctx, &v1alpha1.ClusterRing{})
+	if err != nil {
+		return nil, fmt.Errorf("watch ClusterRings: %w", err)
+	}
+
+	watch := pods.New(clients, rt.Manager.GetClient(), rings, rt.Clock)
+	if err := rt.Manager.Add(watch); err != nil {
+		return nil, fmt.Errorf("add the watch of Pods: %w", err)
+	}
+
+	return watch, nil
 }
 
 // addHeartbeat has every replica look at the API server. What is read is this service's leader Lease, which is there or not.

@@ -11,7 +11,8 @@
 //	dead       anybody else   below D + 1m   no         none
 //	orphaned   anybody else   D + 1m or more no         delete the Lease
 //
-// There are two exceptions. If most shards of a ring fall silent at the same time, their Leases are taken after 3D. While
+// There are three exceptions. If the kubelet has reported that the process which last renewed the Lease cannot run any more, the shard is
+// uncertain at any age, and its Lease is taken. If most shards of a ring fall silent at the same time, their Leases are taken after 3D. While
 // objects of a dead shard still have to move, its Lease is kept from it: a Lease that was taken is renewed every D/2 until 20×D
 // have passed, and a Lease that was released is taken.
 //
@@ -44,6 +45,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 
@@ -119,7 +121,7 @@ func Slim(l *coordinationv1.Lease) *coordinationv1.Lease {
 	}
 
 	for _, annotation := range []struct{ key, value string }{
-		{v1alpha1.AnnotationPod, Pod(l)}, {v1alpha1.AnnotationHoldOff, holdOff(l)},
+		{v1alpha1.AnnotationPod, Pod(l)}, {v1alpha1.AnnotationHoldOff, holdOff(l)}, {v1alpha1.AnnotationPodUID, podUIDValue(l)},
 	} {
 		if annotation.value != "" {
 			metav1.SetMetaDataAnnotation(&slim.ObjectMeta, annotation.key, annotation.value)
@@ -134,6 +136,9 @@ func Slim(l *coordinationv1.Lease) *coordinationv1.Lease {
 
 	return slim
 }
+
+// maxUID is how many bytes a uid may have.
+const maxUID = 64
 
 // maxHoldOff is how many bytes a hold-off may have: no duration is longer.
 const maxHoldOff = 64
@@ -157,6 +162,26 @@ func Pod(l *coordinationv1.Lease) string {
 	}
 
 	return strings.Clone(pod)
+}
+
+// PodUID returns the uid of the Pod whose process has written the Lease's renewTime, if the Lease says it; otherwise "". A uid that was
+// written with another renewTime is that of a predecessor, so it counts as none.
+func PodUID(l *coordinationv1.Lease) types.UID {
+	uid, _, _ := strings.Cut(podUIDValue(l), "/")
+
+	return types.UID(uid)
+}
+
+// podUIDValue returns the annotation, "" if it does not count.
+func podUIDValue(l *coordinationv1.Lease) string {
+	value := l.Annotations[v1alpha1.AnnotationPodUID]
+
+	uid, _, found := strings.Cut(value, "/")
+	if !found || len(uid) > maxUID || value != v1alpha1.PodUIDValue(types.UID(uid), timeOf(l.Spec.RenewTime)) {
+		return ""
+	}
+
+	return strings.Clone(value)
 }
 
 func duration(seconds *int32) time.Duration {

@@ -1,12 +1,14 @@
 package lease_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/lease"
@@ -44,6 +46,32 @@ func TestRecordOf(t *testing.T) {
 		l.Spec.LeaseDurationSeconds = &seconds
 		require.Equal(t, want, lease.RecordOf(l).Duration, "%d s", seconds)
 	}
+}
+
+// Whoever renews the Lease without the annotation makes it void, even under the same name.
+func TestPodUID(t *testing.T) {
+	l := held()
+	require.Empty(t, lease.PodUID(l))
+
+	say := func(uid types.UID, at time.Time) {
+		metav1.SetMetaDataAnnotation(&l.ObjectMeta, v1alpha1.AnnotationPodUID, v1alpha1.PodUIDValue(uid, at))
+	}
+	say("uid-1", tuesday.Time)
+	require.EqualValues(t, "uid-1", lease.PodUID(l))
+	require.EqualValues(t, "uid-1", lease.PodUID(lease.Slim(l)))
+
+	renewed := l.DeepCopy()
+	renewed.Spec.RenewTime = new(metav1.NewMicroTime(tuesday.Add(time.Microsecond)))
+	require.Empty(t, lease.PodUID(renewed))
+	renewed.Spec.RenewTime = nil
+	require.Empty(t, lease.PodUID(renewed))
+
+	say(types.UID(strings.Repeat("u", 65)), tuesday.Time)
+	require.Empty(t, lease.PodUID(l))
+
+	l.Annotations[v1alpha1.AnnotationPodUID] = "uid-1"
+	require.Empty(t, lease.PodUID(l))
+	require.NotContains(t, lease.Slim(l).Annotations, v1alpha1.AnnotationPodUID)
 }
 
 func TestRecordEqual(t *testing.T) {

@@ -52,6 +52,8 @@ type Snapshot struct {
 	// Shard is the name of the Lease, and therefore of the shard.
 	Shard string
 	Record
+	// Ended is true if the kubelet has reported that the process which wrote this record cannot run any more; see [PodUID].
+	Ended bool
 	// Deleting is true if the Lease is being deleted and only finalizers keep it. It is no sign of death: the holder may renew.
 	Deleting bool
 	// Moving is true if objects of the shard still have to move to others, without asking the shard.
@@ -93,6 +95,8 @@ func nextHeld(s Snapshot, age time.Duration) Decision {
 	}
 
 	switch {
+	case s.Ended:
+		return Decision{State: Uncertain, Action: Acquire}
 	case age < d:
 		return Decision{State: Ready, CheckAfter: d - age}
 	case age <= 2*d:

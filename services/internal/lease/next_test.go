@@ -45,6 +45,15 @@ func TestNextAtTheEdges(t *testing.T) {
 	}
 }
 
+// The kubelet's word counts at any age, whatever has happened to other shards, and only for a Lease that the shard holds.
+func TestNextBelievesTheKubelet(t *testing.T) {
+	s := lease.Snapshot{Shard: shard, Record: lease.Record{Holder: shard, Duration: time.Minute}, Ended: true, Together: true}
+	require.Equal(t, lease.Decision{State: lease.Uncertain, Action: lease.Acquire}, lease.Next(s, 0))
+
+	s.Holder = ""
+	require.Equal(t, lease.Decision{State: lease.Dead, CheckAfter: 2 * time.Minute}, lease.Next(s, 0))
+}
+
 func TestNextWithoutDuration(t *testing.T) {
 	s := lease.Snapshot{Shard: shard, Record: lease.Record{Holder: shard}}
 	require.Equal(t, lease.DefaultDuration, lease.Next(s, 0).CheckAfter)
@@ -61,11 +70,12 @@ func TestNextProperties(t *testing.T) {
 		}}
 		age := time.Duration(rapid.Int64Range(0, 3*int64(s.Duration)).Draw(t, "age"))
 		s.Deleting, s.Moving, s.Together = rapid.Bool().Draw(t, "deleting"), rapid.Bool().Draw(t, "moving"), rapid.Bool().Draw(t, "together")
+		s.Ended = rapid.Bool().Draw(t, "ended")
 		s.Kept = time.Duration(rapid.Int64Range(0, 25*int64(s.Duration)).Draw(t, "kept"))
 		d := lease.Next(s, age)
 
 		require.Equal(t, s.Holder == shard, d.State.Available(), "availability depends on the holder alone")
-		failed := d.State == lease.Uncertain && (!s.Together || age > 3*s.Duration)
+		failed := d.State == lease.Uncertain && (s.Ended || !s.Together || age > 3*s.Duration)
 		left := d.State == lease.Dead && s.Moving && s.Holder == "" && age >= lease.ReleasedFor
 		ending := d.State == lease.Orphaned && s.Deleting
 		require.Equal(t, failed || left, d.Action == lease.Acquire)

@@ -51,6 +51,8 @@ type decisions struct {
 	answers    map[write][]answer
 	// acquires is true for each age, in units of D, at which the monitor takes a Lease from its shard.
 	acquires [3]bool
+	// believes is the same for a shard whose process has ended, as the kubelet says.
+	believes [3]bool
 	// collects is true if the monitor deletes a Lease that has been free for long.
 	collects bool
 	mayTake  [guards][taken + 1]bool
@@ -325,18 +327,19 @@ func operationOf(a plan.Action) operation {
 
 // monitor asks what the lease monitor does with Leases of every age.
 func (d *decisions) monitor() {
-	next := func(holder string, age time.Duration) leases.Action {
+	next := func(holder string, age time.Duration, ended bool) leases.Action {
 		return leases.Next(leases.Snapshot{
-			Shard: shardName(1), Record: leases.Record{Holder: holder, Duration: duration},
+			Shard: shardName(1), Record: leases.Record{Holder: holder, Duration: duration}, Ended: ended,
 		}, age).Action
 	}
 
 	for age := range d.acquires {
 		// Ages are rounded to the disadvantage of the shard: D and a moment more have passed.
-		d.acquires[age] = next(shardName(1), time.Duration(age)*duration+1) == leases.Acquire && d.mutation != NoTakeover
+		d.acquires[age] = next(shardName(1), time.Duration(age)*duration+1, false) == leases.Acquire && d.mutation != NoTakeover
+		d.believes[age] = next(shardName(1), time.Duration(age)*duration+1, true) == leases.Acquire
 	}
 
-	d.collects = next("", 100*duration) == leases.Delete && next(v1alpha1.LeaseControllerIdentity, 100*duration) == leases.Delete
+	d.collects = next("", 100*duration, false) == leases.Delete && next(v1alpha1.LeaseControllerIdentity, 100*duration, false) == leases.Delete
 }
 
 // admissions asks the assigner about every write in every view.

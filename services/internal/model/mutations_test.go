@@ -10,6 +10,7 @@ var (
 	fails    = Scope{Shards: 2, Faulty: 1, Time: true}
 	frozen   = Scope{Shards: 2, Faulty: 1, Time: true, Freeze: true}
 	vanishes = Scope{Shards: 2, Faulty: 1, Time: true, DeleteLease: true}
+	pods     = Scope{Shards: 2, Faulty: 1, Time: true, Pods: true}
 	moves    = Scope{Shards: 2, Faulty: 2}
 	child    = Scope{Shards: 2, Faulty: 1, Child: true}
 	drops    = Scope{Shards: 2, Faulty: 1, DropLabel: true}
@@ -41,6 +42,8 @@ func TestMutations(t *testing.T) {
 		{ChildAnywhere, child, []Property{OneWorker}},
 		{NoLiveOwner, child, []Property{OneWorker}},
 		{NoTurns, child, []Property{ChildStays}},
+		{PodsByName, pods, []Property{NoTaking, OneWorker}},
+		{AnyWord, pods, []Property{NoTaking, OneWorker}},
 		{NoTakeover, fails, []Property{Ownership}},
 		{NoAcknowledgement, moves, []Property{Ownership}},
 		{RingsDiffer, moves, []Property{Progress}},

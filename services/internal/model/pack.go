@@ -37,7 +37,7 @@ func pack(s state) packed {
 	for _, sh := range s.shards {
 		shards = shards.put(uint8(sh.process), 2).is(sh.frozen).is(sh.inMain).is(sh.inChild).
 			put(uint8(sh.lease), 2).is(sh.settled).put(sh.since, 2).put(sh.age, 2).
-			put(uint8(sh.main), 2).is(sh.child).put(uint8(sh.guard), 4).is(sh.trust)
+			put(uint8(sh.main), 2).is(sh.child).put(uint8(sh.guard), 4).is(sh.trust).is(sh.ended)
 	}
 
 	rest := packing(0).put(uint8(s.main.shard), 2).is(s.main.drain).put(uint8(s.next), 2).is(s.hasChild).put(uint8(s.child), 2).
@@ -74,6 +74,7 @@ func (p packed) unpack() state {
 
 	for i := len(s.shards) - 1; i >= 0; i-- {
 		sh := &s.shards[i]
+		sh.ended = shards.flag()
 		sh.trust, sh.guard = shards.flag(), guard(shards.take(4))
 		sh.child, sh.main = shards.flag(), cached(shards.take(2))
 		sh.age, sh.since = shards.take(2), shards.take(2)

@@ -21,6 +21,9 @@ type Scope struct {
 	// DeleteLease lets somebody delete Leases by hand, but, except in the exposures, only Leases that the rebalancer has seen
 	// held. It requires Time.
 	DeleteLease bool
+	// Pods lets the lease monitor hear from the kubelet that the process which wrote a Lease has ended, at any time after that. It requires
+	// Time: without it, every ended process is known.
+	Pods bool
 	// Child adds an object that the main object controls.
 	Child bool
 	// DropLabel lets users write objects without their labels. In this case, an assigner with any belief about the Leases is
@@ -107,6 +110,10 @@ const (
 	NoLiveOwner Mutation = "no live look for the owner of a child in deletion"
 	// NoTurns lets the rebalancer decide about an object while a write to its child is in flight, and vice versa.
 	NoTurns Mutation = "owner and child are moved at once"
+	// PodsByName believes what the kubelet has reported about an earlier Pod of the same name.
+	PodsByName Mutation = "the kubelet's word about a predecessor counts"
+	// AnyWord believes that a process has ended which may still run: its Pod was deleted by force, or its node does not answer.
+	AnyWord Mutation = "a Pod counts as ended that the kubelet has not reported"
 	// NoTakeover never takes the Lease of a failed shard.
 	NoTakeover Mutation = "monitor never takes a Lease"
 	// RingsDiffer lets the rebalancer use another table of owners than the assigner.

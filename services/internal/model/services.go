@@ -15,6 +15,12 @@ func (m *machine) lease(n name) {
 		m.emit(by(takes, n), &to)
 	}
 
+	if m.Pods && !m.fair && sh.lease == held && m.believes[m.ageOf(sh)] && m.hears(sh) {
+		to := m.from
+		to.setLease(n, taken)
+		m.emit(by(believes, n), &to)
+	}
+
 	if sh.lease.free() && m.collects && m.Time {
 		to := m.from
 		to.setLease(n, absent)
@@ -26,6 +32,12 @@ func (m *machine) lease(n name) {
 		to.setLease(n, absent)
 		m.emit(by(deletes, n), &to)
 	}
+}
+
+// hears reports whether the kubelet's word counts for the Lease as it is. The Lease says which Pod has written it, so only a process that has
+// ended since it wrote the Lease is meant: one that starts writes the Lease before it works.
+func (m *machine) hears(sh *shard) bool {
+	return sh.process == down || m.Mutation == PodsByName && sh.ended || m.Mutation == AnyWord
 }
 
 // isSeen reports whether somebody may delete a held Lease while the guard is in this state.

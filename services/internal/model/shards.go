@@ -45,6 +45,7 @@ func (m *machine) fate(n name, sh *shard) {
 	}
 
 	to.end(n)
+	to.at(n).ended = m.Mutation == PodsByName
 	m.emit(by(crashes, n), &to)
 
 	if m.Freeze {

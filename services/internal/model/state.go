@@ -76,6 +76,8 @@ type shard struct {
 	// main and child are the objects in the process's caches.
 	main  cached
 	child bool
+	// ended reports whether an earlier process of this name has ended. Only with PodsByName.
+	ended bool
 	// guard is what the rebalancer's guard knows about the Lease.
 	guard guard
 	// trust is true if the guard would still answer from its last live read, which allowed taking.

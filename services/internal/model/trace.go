@@ -28,6 +28,7 @@ const (
 	acknowledges
 	passesOn
 	takes
+	believes
 	collects
 	deletes
 	passes
@@ -76,6 +77,7 @@ var texts = [kinds][2]string{
 	acknowledges:       {"API server", "removes the labels, as shard % has acknowledged"},
 	passesOn:           {"API server", "writes the label of the shard that the drain names, as shard % has acknowledged"},
 	takes:              {"lease monitor", "takes the Lease of shard %"},
+	believes:           {"lease monitor", "takes the Lease of shard %, because its Pod has ended"},
 	collects:           {"lease monitor", "deletes the Lease of shard %"},
 	deletes:            {"somebody", "deletes the Lease of shard %"},
 	passes:             {"time", "D passes"},

@@ -31,7 +31,12 @@ func (r *Reconciler) acquire(ctx context.Context, judged *judgement) error {
 	}
 
 	takeovers.WithLabelValues(judged.counted).Inc()
-	r.announce(ctx, judged, failed)
+
+	if judged.snapshot.Ended {
+		r.announce(ctx, judged, ended)
+	} else {
+		r.announce(ctx, judged, failed)
+	}
 
 	return nil
 }

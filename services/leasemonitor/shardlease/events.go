@@ -25,6 +25,13 @@ var (
 		note:   "Shard %s has not renewed its Lease for %s: took over the Lease, its objects go to other shards",
 		log:    "Shard failed: took over its Lease",
 	}
+	ended = news{
+		kind:   corev1.EventTypeWarning,
+		reason: "ShardEnded",
+		action: "TakeOver",
+		note:   "The kubelet has reported that the Pod of shard %s has ended, %s after its last renewal: took over its Lease, its objects go to other shards",
+		log:    "The Pod of a shard has ended: took over its Lease",
+	}
 	kept = news{
 		kind:   corev1.EventTypeNormal,
 		reason: "LeaseKept",

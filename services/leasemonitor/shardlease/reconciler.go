@@ -10,6 +10,7 @@
 //     delays, but never decides.
 //  2. The age of a Lease is what this replica has measured itself. Every replica measures, even while it does not lead.
 //     Therefore, after a change of leader, nothing is taken too early, and no wait starts again.
+//     A shard whose Pod has ended, as the kubelet says, needs no age.
 //  3. Only time counts in which this replica could see the API server; see [Heartbeat].
 //  4. If most shards of a ring fall silent at the same time, a Lease is taken only after it has been read live twice, D apart,
 //     and found silent both times.
@@ -30,6 +31,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -39,7 +41,15 @@ import (
 // lookAgainAfter is when a Lease that was written to is looked at again, should the watch not have brought it by then.
 const lookAgainAfter = time.Second
 
-// Reconciler reads one Lease, decides about it, and acts. All exported fields are required. It may work on different Leases
+// Pods knows which Pods have ended.
+type Pods interface {
+	// Ended reports whether the kubelet has reported that no process of the Pod with this uid can run any more. It is false for the empty uid.
+	Ended(uid types.UID) bool
+	// Leases returns a channel of Leases whose Pods have ended.
+	Leases() <-chan event.TypedGenericEvent[*coordinationv1.Lease]
+}
+
+// Reconciler reads one Lease, decides about it, and acts. All exported fields but Pods are required. It may work on different Leases
 // concurrently.
 type Reconciler struct {
 	// Client writes, and reads from a cache.
@@ -54,6 +64,8 @@ type Reconciler struct {
 	Events events.EventRecorder
 	// NotTaken records Leases that cannot be taken over.
 	NotTaken *NotTaken
+	// Pods knows which Pods have ended; nil if nobody watches Pods.
+	Pods Pods
 
 	doubts doubts
 }
@@ -154,6 +166,7 @@ func (r *Reconciler) judge(ctx context.Context, reader client.Reader, id types.N
 	judged := &judgement{seen: r.Ages.Look(id, record, r.Clock.Now()), lease: l}
 	judged.snapshot = lease.Snapshot{
 		Shard: l.Name, Record: record, Deleting: !l.DeletionTimestamp.IsZero(), Kept: judged.seen.Kept,
+		Ended: r.Pods != nil && r.Pods.Ended(lease.PodUID(l)),
 	}
 
 	if judged.ring() == "" {
@@ -182,7 +195,7 @@ func (r *Reconciler) judge(ctx context.Context, reader client.Reader, id types.N
 // is given up.
 func (r *Reconciler) judgeLive(ctx context.Context, id types.NamespacedName) (*judgement, error) {
 	judged, err := r.judge(ctx, r.Live, id)
-	if err != nil || judged.State != lease.Uncertain {
+	if err != nil || judged.State != lease.Uncertain || judged.snapshot.Ended {
 		return judged, err
 	}
 

@@ -17,6 +17,7 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/kit"
@@ -26,11 +27,15 @@ import (
 const workers = 5
 
 // SetupWithManager adds a controller to the manager that calls the reconciler for every Lease in the manager's cache, for those of
-// shards that a ring's status begins to name as lost, and for those of a ring whose shard namespaces change, while this replica
+// shards that a ring's status begins to name as lost or whose Pods have ended, and for those of a ring whose shard namespaces change, while this replica
 // leads. The clock is what the controller waits by.
 func (r *Reconciler) SetupWithManager(mgr manager.Manager, clk clock.WithTicker) error {
-	err := builder.ControllerManagedBy(mgr).
-		Named("shardlease").
+	b := builder.ControllerManagedBy(mgr)
+	if r.Pods != nil {
+		b.WatchesRawSource(source.TypedChannel(r.Pods.Leases(), &handler.TypedEnqueueRequestForObject[*coordinationv1.Lease]{}))
+	}
+
+	err := b.Named("shardlease").
 		For(&coordinationv1.Lease{}).
 		Watches(&v1alpha1.ClusterRing{}, handler.Funcs{CreateFunc: r.created, UpdateFunc: r.updated}).
 		WithOptions(controller.Options{

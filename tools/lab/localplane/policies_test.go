@@ -23,7 +23,10 @@ import (
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
 
-const podName = "authentication.kubernetes.io/pod-name"
+const (
+	podName = "authentication.kubernetes.io/pod-name"
+	podUID  = "authentication.kubernetes.io/pod-uid"
+)
 
 // policies is a control plane with the ring "guarded", whose shards may be in one namespace and whose resource is configmaps.
 type policies struct {
@@ -85,7 +88,7 @@ func (p *policies) as(namespace, account, pod string) client.Client {
 		Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"},
 	}
 	if pod != "" {
-		config.Impersonate.Extra = map[string][]string{podName: {pod}}
+		config.Impersonate.Extra = map[string][]string{podName: {pod}, podUID: {"uid-of-" + pod}}
 	}
 
 	c, err := client.New(config, client.Options{Scheme: p.Client.Scheme()})
@@ -179,6 +182,14 @@ func TestOnlyPodsWithTheNameOfAShardWriteItsLease(t *testing.T) {
 
 	require.NoError(t, patching(t, pod, own, `{"metadata":{"annotations":{"`+v1alpha1.AnnotationPod+`":"a"}}}`)())
 	p.refused(patching(t, pod, own, `{"metadata":{"annotations":{"`+v1alpha1.AnnotationPod+`":"b"}}}`), "must name the Pod that writes it, which is a")
+
+	says := func(uid string) string { return `{"metadata":{"annotations":{"` + v1alpha1.AnnotationPodUID + `":"` + uid + `/2030"}}}` }
+	require.NoError(t, patching(t, pod, own, says("uid-of-a"))())
+	p.refused(patching(t, pod, own, says("another")), "must begin with the uid of the Pod that writes it, which is uid-of-a")
+
+	// What a predecessor of the same name has said may stay: the lease monitor does not believe it with another renewTime.
+	require.NoError(t, p.Client.Patch(t.Context(), own, client.RawPatch(types.MergePatchType, []byte(says("predecessor")))))
+	require.NoError(t, patching(t, pod, own, `{"spec":{"renewTime":"2030-01-01T00:00:00.000000Z"}}`)())
 
 	// Another Pod may neither renew nor release it, nor take it out of the ring.
 	other := p.as(p.shards, "default", "b")

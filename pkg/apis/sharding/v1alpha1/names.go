@@ -4,7 +4,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"strings"
+	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
@@ -22,6 +25,10 @@ const (
 	// AnnotationPod, on a shard's Lease, is the name of the Pod that runs the shard. Only the Leases of shards that have another name
 	// than their Pod carry it. The fence needs it: a token tells the API server which Pod writes, not which shard.
 	AnnotationPod = "alpha.sharding.timebertt.dev/pod"
+	// AnnotationPodUID, on a shard's Lease, is the uid of the Pod whose process wrote the present renewTime: a [PodUIDValue]. With it, the lease
+	// monitor can believe the kubelet that the process has ended. A renewal that leaves the annotation as it was makes it void, so a process
+	// that does not know the annotation is never taken for its predecessor.
+	AnnotationPodUID = "alpha.sharding.timebertt.dev/pod-uid"
 	// AnnotationUnboundShards, on a ring with the value "true", lets shards write their Leases with any token that RBAC allows. Without
 	// it, an admission policy demands a token that is bound to the Pod with the shard's name.
 	AnnotationUnboundShards = "sharding.timebertt.dev/unbound-shards"
@@ -102,6 +109,12 @@ func NextShard(drain string) string {
 	}
 
 	return drain
+}
+
+// PodUIDValue returns the value of [AnnotationPodUID] for a renewal by the Pod with the given uid: the uid, a slash, and the renewTime of the
+// Lease in UTC with microseconds, which is all that the API stores of it.
+func PodUIDValue(uid types.UID, renewed time.Time) string {
+	return string(uid) + "/" + renewed.UTC().Format(metav1.RFC3339Micro)
 }
 
 // WebhookConfigurationName returns the name of the ring's MutatingWebhookConfiguration.

@@ -3,6 +3,7 @@ package v1alpha1
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -45,4 +46,10 @@ func TestEffectiveNamespaceSelector(t *testing.T) {
 	own := spec.EffectiveNamespaceSelector()
 	own.MatchExpressions[0].Key = "changed"
 	require.Equal(t, "kubernetes.io/metadata.name", spec.NamespaceSelector.MatchExpressions[0].Key, "the spec's own selector is copied")
+}
+
+// The API stores microseconds, in UTC.
+func TestPodUIDValue(t *testing.T) {
+	at := time.Date(2030, 1, 7, 10, 0, 0, 123456789, time.FixedZone("elsewhere", 3600))
+	require.Equal(t, "uid/2030-01-07T09:00:00.123456Z", PodUIDValue("uid", at))
 }

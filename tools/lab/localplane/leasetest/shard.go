@@ -10,6 +10,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
@@ -26,6 +27,8 @@ type Shard struct {
 	Namespace, Name string
 	// Duration is the lease duration; zero means 15 s. It is written in whole seconds.
 	Duration time.Duration
+	// PodUID is announced as the uid of the shard's Pod; empty for none.
+	PodUID types.UID
 	// Clock returns the times for timestamps; nil means the real clock.
 	Clock clock.PassiveClock
 }
@@ -125,6 +128,10 @@ func (s *Shard) hold(lease *coordinationv1.Lease) {
 	lease.Spec.LeaseDurationSeconds = new(int32(s.duration() / time.Second))
 
 	lease.Spec.RenewTime = &now
+	if s.PodUID != "" {
+		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, v1alpha1.AnnotationPodUID, v1alpha1.PodUIDValue(s.PodUID, now.Time))
+	}
+
 	if lease.Spec.AcquireTime == nil {
 		lease.Spec.AcquireTime = &now
 	}

@@ -1,0 +1,14 @@
+package leasemonitor
+
+import "github.com/spf13/pflag"
+
+// options are the values of the service's own flags.
+type options struct {
+	pods bool
+}
+
+func (o *options) addFlags(flags *pflag.FlagSet) {
+	flags.BoolVar(&o.pods, "pods", o.pods,
+		"give up a shard as soon as the kubelet reports that its Pod has ended, in the namespaces that rings name in spec.shardNamespaces; "+
+			"this needs the permission to list and watch Pods there (ClusterRole clusterring:leasemonitor-pods)")
+}

@@ -1,0 +1,313 @@
+// Package pods learns from the kubelet which shards cannot run any more.
+//
+// It watches the Pods in the namespaces of shards, and remembers the uids of those that have ended: see [Ended]. A Lease says which Pod
+// wrote it (lease.PodUID), so the Lease of such a Pod can be taken without waiting until it expires.
+//
+// # Invariants
+//
+//  1. A uid is remembered only if the kubelet has reported that the Pod has ended, and that is final. So it does not matter how old the
+//     report is, or whether another Pod has the same name by now.
+//  2. No clock of another machine matters, and no order of events between Pods and Leases.
+//  3. What is not known costs time, not safety: then the Lease expires. This holds while Pods cannot be watched, for Pods that disappeared
+//     while no replica led, and for rings that name no namespaces of shards.
+//
+// The API server sends only Pods that have ended, so Pods that run cost nothing.
+package pods
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/kubernetes"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/lease"
+)
+
+const (
+	// remembered is how long the uid of a Pod that has disappeared is known. The cache of Leases needs less to show what the Pod has written.
+	remembered = 10 * time.Minute
+	// maxRemembered limits the number of such Pods. The oldest are forgotten first.
+	maxRemembered = 10_000
+	// buffered is how many Leases may wait until the controller takes them.
+	buffered = 1024
+)
+
+// Watch watches Pods while the replica leads. Create it with [New], and add it to a manager. Its methods are safe for concurrent use.
+type Watch struct {
+	pods  kubernetes.Interface
+	reads client.Reader
+	rings Informer
+	clock clock.PassiveClock
+
+	changed chan struct{}
+	leases  chan event.TypedGenericEvent[*coordinationv1.Lease]
+
+	mu      sync.Mutex
+	present map[types.UID]struct{}
+	gone    map[types.UID]time.Time
+	order   []types.UID // of gone, the oldest first
+}
+
+// Informer is the part of an informer of ClusterRings that Watch needs.
+type Informer interface {
+	// AddEventHandler calls the handler for every known object, and then for every change.
+	AddEventHandler(handler toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error)
+}
+
+// New returns a watch of the Pods in the namespaces that rings name for their shards. The reader reads ClusterRings and Leases from a cache;
+// the informer is that of ClusterRings.
+func New(pods kubernetes.Interface, reads client.Reader, rings Informer, clk clock.PassiveClock) *Watch {
+	return &Watch{
+		pods: pods, reads: reads, rings: rings, clock: clk,
+		changed: make(chan struct{}, 1), leases: make(chan event.TypedGenericEvent[*coordinationv1.Lease], buffered),
+		present: map[types.UID]struct{}{}, gone: map[types.UID]time.Time{},
+	}
+}
+
+// Ended reports whether the kubelet has reported that the Pod of this uid has ended. It is false for the empty uid.
+func (w *Watch) Ended(uid types.UID) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	_, present := w.present[uid]
+	_, gone := w.gone[uid]
+
+	return present || gone
+}
+
+// Leases returns a channel of the Leases whose Pods have ended.
+func (w *Watch) Leases() <-chan event.TypedGenericEvent[*coordinationv1.Lease] { return w.leases }
+
+// Start implements manager.Runnable: it watches until ctx ends.
+func (w *Watch) Start(ctx context.Context) error {
+	notify := func() {
+		select {
+		case w.changed <- struct{}{}:
+		default: // it is already known that something has changed
+		}
+	}
+
+	registration, err := w.rings.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(any) { notify() },
+		UpdateFunc: func(_, _ any) { notify() },
+		DeleteFunc: func(any) { notify() },
+	})
+	if err != nil {
+		return fmt.Errorf("watch ClusterRings for the namespaces of shards: %w", err)
+	}
+
+	defer func() {
+		if remover, ok := w.rings.(interface {
+			RemoveEventHandler(handle toolscache.ResourceEventHandlerRegistration) error
+		}); ok {
+			_ = remover.RemoveEventHandler(registration) //nolint:errcheck // the informer has stopped
+		}
+	}()
+
+	var group sync.WaitGroup
+	defer group.Wait()
+
+	running := map[string]context.CancelFunc{}
+	defer func() {
+		for _, stop := range running {
+			stop()
+		}
+	}()
+
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-w.changed:
+		}
+
+		wanted, err := w.namespaces(ctx)
+		if err != nil {
+			return err
+		}
+
+		for namespace, stop := range running {
+			if !wanted.Has(namespace) {
+				stop()
+				delete(running, namespace)
+			}
+		}
+
+		for namespace := range wanted {
+			if running[namespace] != nil {
+				continue
+			}
+
+			watching, stop := context.WithCancel(ctx)
+			running[namespace] = stop
+
+			group.Go(func() { w.watch(watching, namespace) })
+		}
+	}
+}
+
+// namespaces returns the namespaces in which rings have their shards, as far as rings name any.
+func (w *Watch) namespaces(ctx context.Context) (sets.Set[string], error) {
+	rings := &v1alpha1.ClusterRingList{}
+	if err := w.reads.List(ctx, rings, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list ClusterRings for the namespaces of shards: %w", err)
+	}
+
+	all := sets.New[string]()
+	for i := range rings.Items {
+		all.Insert(rings.Items[i].Spec.ShardNamespaces...)
+	}
+
+	return all, nil
+}
+
+// watch watches the Pods of a namespace that have ended, until ctx ends.
+func (w *Watch) watch(ctx context.Context, namespace string) {
+	log := ctrllog.FromContext(ctx).WithValues("namespace", namespace)
+
+	// The selector has no "or".
+	ended := fields.AndSelectors(
+		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodRunning)),
+		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodPending)),
+		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodUnknown)),
+	)
+
+	informer := toolscache.NewSharedInformer(
+		toolscache.NewListWatchFromClient(w.pods.CoreV1().RESTClient(), "pods", namespace, ended), &corev1.Pod{}, 0)
+
+	err := informer.SetTransform(slim)
+	if err == nil {
+		err = informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *toolscache.Reflector, err error) {
+			errs.Inc()
+
+			if apierrors.IsForbidden(err) {
+				log.Error(err, "Cannot watch the Pods of a namespace with shards: shards that crash there are given up only when their Leases expire. "+
+					"Bind ClusterRole clusterring:leasemonitor-pods to service account leasemonitor of namespace "+v1alpha1.SystemNamespace+" in that namespace")
+				return
+			}
+
+			toolscache.DefaultWatchErrorHandler(ctx, r, err)
+		})
+	}
+
+	if err == nil {
+		_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+			AddFunc:    func(obj any) { w.saw(ctx, obj) },
+			UpdateFunc: func(_, obj any) { w.saw(ctx, obj) },
+			DeleteFunc: w.lost,
+		})
+	}
+
+	if err != nil {
+		log.Error(err, "Cannot watch the Pods of a namespace with shards")
+		return
+	}
+
+	watched.Inc()
+	defer watched.Dec()
+
+	informer.RunWithContext(ctx)
+
+	for _, obj := range informer.GetStore().List() {
+		w.lost(obj)
+	}
+}
+
+// report is what is kept of a Pod.
+type report struct {
+	metav1.ObjectMeta
+
+	ended bool
+}
+
+// slim keeps of a Pod what identifies it, and whether it has ended.
+func slim(obj any) (any, error) {
+	p, ok := obj.(*corev1.Pod)
+	if !ok {
+		return obj, nil // it is slim already
+	}
+
+	return &report{metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion}, Ended(p)}, nil
+}
+
+// saw remembers a Pod that has ended, and passes on the Leases that it has written.
+func (w *Watch) saw(ctx context.Context, obj any) {
+	p, ok := obj.(*report)
+	if !ok || !p.ended {
+		return
+	}
+
+	w.mu.Lock()
+	_, known := w.present[p.UID]
+	w.present[p.UID] = struct{}{}
+	w.mu.Unlock()
+
+	if known {
+		return
+	}
+
+	leases := &coordinationv1.LeaseList{}
+	if err := w.reads.List(ctx, leases, client.InNamespace(p.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		ctrllog.FromContext(ctx).Error(err, "Cannot list the Leases of a Pod that has ended: they are looked at when they expire", "namespace", p.Namespace, "pod", p.Name)
+		return
+	}
+
+	for i := range leases.Items {
+		if lease.PodUID(&leases.Items[i]) != p.UID {
+			continue
+		}
+
+		select {
+		case w.leases <- event.TypedGenericEvent[*coordinationv1.Lease]{Object: &leases.Items[i]}:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// lost remembers a Pod that has ended for a while after it has disappeared.
+func (w *Watch) lost(obj any) {
+	if unknown, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
+		obj = unknown.Obj
+	}
+
+	p, ok := obj.(*report)
+	if !ok || !p.ended {
+		return
+	}
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	now := w.clock.Now()
+
+	delete(w.present, p.UID)
+
+	if _, known := w.gone[p.UID]; !known {
+		w.order, w.gone[p.UID] = append(w.order, p.UID), now
+	}
+
+	old := 0
+	for old < len(w.order) && (len(w.order)-old > maxRemembered || now.Sub(w.gone[w.order[old]]) > remembered) {
+		delete(w.gone, w.order[old])
+		old++
+	}
+
+	w.order = slices.Delete(w.order, 0, old)
+}

@@ -1,0 +1,214 @@
+package pods_test
+
+import (
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	testclock "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/leasemonitor/pods"
+	"github.com/clusterring/clusterring/tools/lab/localplane"
+	"github.com/clusterring/clusterring/tools/lab/localplane/leasetest"
+)
+
+func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
+
+const (
+	patience = 30 * time.Second
+	interval = 10 * time.Millisecond
+)
+
+// cluster is a ring whose shards are in a namespace with Pods, and a watch of them. The test is the kubelet.
+type cluster struct {
+	*testing.T
+	admin client.Client
+	ns    string
+	ring  *v1alpha1.ClusterRing
+	clock *testclock.FakePassiveClock
+	watch *pods.Watch
+}
+
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+
+	plane := localplane.Shared(t)
+	c := &cluster{T: t, admin: plane.Client, ns: plane.Namespace(t), clock: testclock.NewFakePassiveClock(time.Now())}
+	c.ring = &v1alpha1.ClusterRing{
+		ObjectMeta: metav1.ObjectMeta{Name: "ring-of-" + c.ns},
+		Spec: v1alpha1.ClusterRingSpec{
+			Resources: []v1alpha1.RingResource{{Resource: "configmaps"}}, ShardNamespaces: []string{c.ns},
+		},
+	}
+	require.NoError(t, c.admin.Create(t.Context(), c.ring))
+
+	reads, err := cache.New(plane.Config, cache.Options{Scheme: plane.Client.Scheme()})
+	require.NoError(t, err)
+	clients, err := kubernetes.NewForConfig(plane.Config)
+	require.NoError(t, err)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	stopped := make(chan error, 2)
+
+	go func() { stopped <- reads.Start(ctx) }()
+
+	rings, err := reads.GetInformer(ctx, &v1alpha1.ClusterRing{})
+	require.NoError(t, err)
+
+	c.watch = pods.New(clients, reads, rings, c.clock)
+	go func() { stopped <- c.watch.Start(ctx) }()
+
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-stopped)
+		require.NoError(t, <-stopped)
+	})
+
+	return c
+}
+
+// pod creates a Pod that runs.
+func (c *cluster) pod(name string) *corev1.Pod {
+	c.Helper()
+
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: name},
+		Spec: corev1.PodSpec{
+			Containers:                    []corev1.Container{{Name: "process", Image: "process"}},
+			TerminationGracePeriodSeconds: new(int64(0)),
+		},
+	}
+	require.NoError(c, c.admin.Create(c.Context(), p))
+	c.reports(p, corev1.PodRunning, running)
+
+	return p
+}
+
+// reports writes the status of a Pod as the kubelet does.
+func (c *cluster) reports(p *corev1.Pod, phase corev1.PodPhase, state corev1.ContainerState) {
+	c.Helper()
+
+	p.Status = corev1.PodStatus{Phase: phase, ContainerStatuses: []corev1.ContainerStatus{{Name: "process", State: state}}}
+	require.NoError(c, c.admin.Status().Update(c.Context(), p))
+}
+
+// delete removes the Pod at once.
+func (c *cluster) delete(p *corev1.Pod) {
+	c.Helper()
+	require.NoError(c, c.admin.Delete(c.Context(), p, client.GracePeriodSeconds(0)))
+}
+
+// waitEnded waits until the watch knows that the Pod has ended.
+func (c *cluster) waitEnded(p *corev1.Pod) {
+	c.Helper()
+	require.Eventually(c, func() bool { return c.watch.Ended(p.UID) }, patience, interval, "Pod %s", p.Name)
+}
+
+// seesAll waits until the watch has seen everything up to now: it sees the end of a Pod that ends last.
+func (c *cluster) seesAll() {
+	c.Helper()
+
+	last := c.pod("last")
+	c.reports(last, corev1.PodFailed, terminated)
+	c.waitEnded(last)
+	c.delete(last)
+}
+
+func TestWatchKnowsWhichPodsHaveEnded(t *testing.T) {
+	c := newCluster(t)
+	require.False(t, c.watch.Ended(""))
+
+	p := c.pod("shard-0")
+	require.False(t, c.watch.Ended(p.UID))
+
+	c.reports(p, corev1.PodFailed, terminated)
+	c.waitEnded(p)
+
+	c.delete(p)
+
+	again := c.pod("shard-0")
+	c.seesAll()
+	require.True(t, c.watch.Ended(p.UID), "what has ended stays so")
+	require.False(t, c.watch.Ended(again.UID), "another Pod of the same name runs")
+}
+
+// Nothing is believed that a process which still runs could contradict.
+func TestWatchBelievesOnlyTheKubelet(t *testing.T) {
+	c := newCluster(t)
+	forced, unreachable, restarts := c.pod("forced"), c.pod("unreachable"), c.pod("restarts")
+
+	c.delete(forced)
+	c.reports(unreachable, corev1.PodFailed, running) // as the garbage collector of Pods does
+	c.reports(restarts, corev1.PodRunning, terminated)
+
+	c.seesAll()
+	require.False(t, c.watch.Ended(forced.UID))
+	require.False(t, c.watch.Ended(unreachable.UID))
+	require.False(t, c.watch.Ended(restarts.UID))
+
+	c.delete(unreachable)
+	c.seesAll()
+	require.False(t, c.watch.Ended(unreachable.UID))
+}
+
+// The Lease that a Pod has written is passed on when the Pod ends, and no other.
+func TestWatchPassesOnTheLeases(t *testing.T) {
+	c := newCluster(t)
+	p, other := c.pod("shard-0"), c.pod("shard-1")
+
+	for name, uid := range map[string]types.UID{"shard-0": p.UID, "shard-1": other.UID, "shard-2": ""} {
+		shard := &leasetest.Shard{Client: c.admin, Ring: c.ring.Name, Namespace: c.ns, Name: name, PodUID: uid}
+		require.NoError(t, shard.Acquire(t.Context()))
+	}
+
+	c.reports(p, corev1.PodFailed, terminated)
+	require.Equal(t, "shard-0", (<-c.watch.Leases()).Object.Name)
+	c.seesAll()
+	require.Empty(t, c.watch.Leases())
+}
+
+// A ring may get other namespaces while the watch runs.
+func TestWatchFollowsTheRings(t *testing.T) {
+	c := newCluster(t)
+	p := c.pod("shard-0")
+	c.seesAll()
+
+	elsewhere := c.ring.DeepCopy()
+	elsewhere.Spec.ShardNamespaces = []string{"elsewhere"}
+	require.NoError(t, c.admin.Update(t.Context(), elsewhere))
+
+	here := elsewhere.DeepCopy()
+	here.Spec.ShardNamespaces = []string{c.ns}
+	c.reports(p, corev1.PodFailed, terminated)
+	require.NoError(t, c.admin.Update(t.Context(), here))
+	c.waitEnded(p)
+}
+
+// Whoever may create Pods cannot fill the memory with those that have disappeared.
+func TestWatchForgetsPodsThatDisappearedLongAgo(t *testing.T) {
+	c := newCluster(t)
+	old := c.pod("old")
+	c.reports(old, corev1.PodFailed, terminated)
+	c.waitEnded(old)
+	c.delete(old)
+	c.seesAll()
+	require.True(t, c.watch.Ended(old.UID))
+
+	c.clock.SetTime(c.clock.Now().Add(11 * time.Minute))
+
+	last := c.pod("last-of-all")
+	c.reports(last, corev1.PodFailed, terminated)
+	c.waitEnded(last)
+	c.delete(last)
+	require.Eventually(t, func() bool { return !c.watch.Ended(old.UID) }, patience, interval)
+	require.True(t, c.watch.Ended(last.UID))
+}
