@@ -44,7 +44,39 @@ func (k *Killer) Kill(ctx context.Context, victim corev1.Pod, limit time.Duratio
 
 	before := victim.Status.ContainerStatuses[0]
 
-	killer := k.pod(victim, before.ContainerID)
+	return k.strike(ctx, victim, limit, func(now *corev1.Pod) error {
+		status := now.Status.ContainerStatuses[0]
+		if status.RestartCount <= before.RestartCount || status.State.Running == nil {
+			return fmt.Errorf("pod %s/%s: the container was not restarted; it has %d restarts", victim.Namespace, victim.Name, status.RestartCount)
+		}
+
+		return nil
+	})
+}
+
+// End kills the processes of the pod's only container, whose restart policy must be Never, and waits until the pod has failed. It returns the time
+// at which the container ended, by the kubelet's clock in seconds, or an error if that takes longer than the limit.
+func (k *Killer) End(ctx context.Context, victim corev1.Pod, limit time.Duration) (time.Time, error) {
+	var ended time.Time
+
+	err := k.strike(ctx, victim, limit, func(now *corev1.Pod) error {
+		if now.Status.Phase != corev1.PodFailed {
+			return fmt.Errorf("pod %s/%s is %s, not failed", victim.Namespace, victim.Name, now.Status.Phase)
+		}
+
+		if end := now.Status.ContainerStatuses[0].State.Terminated; end != nil {
+			ended = end.FinishedAt.Time
+		}
+
+		return nil
+	})
+
+	return ended, err
+}
+
+// strike kills the processes of the pod's only container, and waits until the pod is as it should be.
+func (k *Killer) strike(ctx context.Context, victim corev1.Pod, limit time.Duration, problem func(now *corev1.Pod) error) error {
+	killer := k.pod(victim, victim.Status.ContainerStatuses[0].ContainerID)
 	if err := k.cluster.Client.Create(ctx, killer); err != nil {
 		return fmt.Errorf("kill a process of pod %s/%s: create a pod on its node: %w", victim.Namespace, victim.Name, err)
 	}
@@ -63,12 +95,7 @@ func (k *Killer) Kill(ctx context.Context, victim corev1.Pod, limit time.Duratio
 			return fmt.Errorf("pod %s/%s was replaced by another pod", victim.Namespace, victim.Name)
 		}
 
-		status := now.Status.ContainerStatuses[0]
-		if status.RestartCount <= before.RestartCount || status.State.Running == nil {
-			return fmt.Errorf("pod %s/%s: the container was not restarted; it has %d restarts", victim.Namespace, victim.Name, status.RestartCount)
-		}
-
-		return nil
+		return problem(now)
 	})
 }
 

@@ -10,10 +10,12 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -97,6 +99,11 @@ func (r Ring) objects(template *appsv1.Deployment, shards int) []client.Object {
 			APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, Verbs: []string{"get", "create", "update"},
 		}}},
 		&rbacv1.RoleBinding{ObjectMeta: own, Subjects: subjects, RoleRef: roleRef("Role", own.Name)},
+		&rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace(), Name: "clusterring-leasemonitor-pods"},
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: shardingv1alpha1.SystemNamespace, Name: "leasemonitor"}},
+			RoleRef:    roleRef("ClusterRole", "clusterring:leasemonitor-pods"),
+		},
 		&rbacv1.ClusterRoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: r.Name}, Subjects: subjects,
 			RoleRef: roleRef("ClusterRole", Example.Shards.Name),
@@ -126,7 +133,31 @@ func (r Ring) objects(template *appsv1.Deployment, shards int) []client.Object {
 			},
 		},
 		deployment,
+		&policyv1.PodDisruptionBudget{
+			ObjectMeta: own,
+			Spec:       policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromInt32(1)), Selector: deployment.Spec.Selector},
+		},
 	}
+}
+
+// AddPod creates a pod like those of the ring's shards that no Deployment owns, and whose container is not restarted.
+func (c *Cluster) AddPod(ctx context.Context, ring Ring, name string) (*corev1.Pod, error) {
+	d, err := c.deployment(ctx, ring.Shards)
+	if err != nil {
+		return nil, err
+	}
+
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: ring.Namespace(), Name: name, Labels: map[string]string{"app.kubernetes.io/name": name}},
+		Spec:       *d.Spec.Template.Spec.DeepCopy(),
+	}
+
+	pod.Spec.RestartPolicy, pod.Spec.TopologySpreadConstraints = corev1.RestartPolicyNever, nil
+	if err := c.Client.Create(ctx, pod); err != nil {
+		return nil, fmt.Errorf("create pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+
+	return pod, nil
 }
 
 // AddWebsites creates the given number of Websites. Their names consist of the prefix and a number.

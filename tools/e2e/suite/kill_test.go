@@ -13,7 +13,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/e2e/cluster"
+	"github.com/clusterring/clusterring/tools/e2e/report"
 )
 
 // killer makes what ends processes from the side of their node, for this test.
@@ -61,6 +63,50 @@ func (s *suite) killShard(ctx context.Context, killer *cluster.Killer, ring clus
 
 		return err
 	})
+}
+
+// endShard ends the process of a shard whose pod is not restarted, and waits until its Lease was taken, because the kubelet has reported that.
+func (s *suite) endShard(ctx context.Context, t *testing.T, killer *cluster.Killer, ring cluster.Ring, name string) error {
+	t.Helper()
+
+	shard := client.ObjectKey{Namespace: ring.Namespace(), Name: name}
+
+	pod := &corev1.Pod{}
+	if err := s.Client.Get(ctx, shard, pod); err != nil {
+		return fmt.Errorf("read pod %s: %w", shard, err)
+	}
+
+	ended, err := killer.End(ctx, *pod, patience)
+	if err != nil {
+		return err
+	}
+
+	lease := &coordinationv1.Lease{}
+
+	err = s.Until(ctx, patience, func(ctx context.Context) error {
+		if err := s.Client.Get(ctx, shard, lease); err != nil {
+			return fmt.Errorf("read Lease %s: %w", shard, err)
+		}
+
+		if holder := *lease.Spec.HolderIdentity; holder != shardingv1alpha1.LeaseControllerIdentity {
+			return fmt.Errorf("Lease %s is held by %s", shard, holder)
+		}
+
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+
+	// A Lease that was taken has twice its duration. It would have been taken that long after its last renewal.
+	expires := time.Duration(*lease.Spec.LeaseDurationSeconds) * time.Second
+	took := lease.Spec.AcquireTime.Sub(ended)
+	s.demand(t, report.Figure{
+		Name: "Lease of a pod that has ended: taken after", Value: took.Round(100 * time.Millisecond),
+		Limit: fmt.Sprintf("less than %s", expires/2), Kept: took < expires/2,
+	})
+
+	return nil
 }
 
 // lastRenewal returns when the Lease was last renewed by its holder, which must be the shard that it is called after.

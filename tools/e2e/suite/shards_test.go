@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	policyv1 "k8s.io/api/policy/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/tools/e2e/cluster"
@@ -34,7 +35,10 @@ func (s *suite) scaleShards(t *testing.T) {
 
 func (s *suite) deletePod(t *testing.T) {
 	s.withShards(t, "delete", func(ring cluster.Ring) []event {
-		return []event{{"a pod deleted", func(ctx context.Context) error { return s.removePod(ctx, ring) }, 3}}
+		return []event{
+			{"a pod deleted", func(ctx context.Context) error { return s.removePod(ctx, ring) }, 3},
+			{"every pod evicted, as by a node drain", func(ctx context.Context) error { return s.evict(ctx, ring) }, 3},
+		}
 	})
 }
 
@@ -47,6 +51,12 @@ func (s *suite) killPod(t *testing.T) {
 				return s.removePod(ctx, ring, client.GracePeriodSeconds(0))
 			}, 3},
 			{"a process killed from its node", func(ctx context.Context) error { return s.killShard(ctx, killer, ring) }, 3},
+			{"a pod that is not restarted joins", func(ctx context.Context) error {
+				_, err := s.AddPod(ctx, ring, "ends")
+
+				return err
+			}, 4},
+			{"its process killed from its node", func(ctx context.Context) error { return s.endShard(ctx, t, killer, ring, "ends") }, 3},
 		}
 	})
 }
@@ -69,6 +79,24 @@ func (s *suite) removePod(ctx context.Context, ring cluster.Ring, options ...cli
 	}
 
 	return s.Client.Delete(ctx, &pods[0], options...)
+}
+
+// evict evicts the ring's pods one after the other, as kubectl drain does: each as soon as the disruption budget allows.
+func (s *suite) evict(ctx context.Context, ring cluster.Ring) error {
+	pods, err := s.Pods(ctx, ring.Shards)
+	if err != nil {
+		return err
+	}
+
+	for i := range pods {
+		if err := s.Until(ctx, patience, func(ctx context.Context) error {
+			return client.IgnoreNotFound(s.Client.SubResource("eviction").Create(ctx, &pods[i], &policyv1.Eviction{}))
+		}); err != nil {
+			return fmt.Errorf("evict pod %s: %w", pods[i].Name, err)
+		}
+	}
+
+	return nil
 }
 
 // withShards makes a ring with three shards, Websites that change all the time, and Fleets; has the events happen one after the other; and

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -34,6 +35,9 @@ type Member struct {
 	binary string
 	ring   string // of a shard
 	args   []string
+	// announced says that the shard's Lease announces its Pod.
+	announced bool
+	pod       *corev1.Pod
 
 	mu        sync.Mutex
 	processes []*process.Process
@@ -119,7 +123,7 @@ func (s *Runner) enter(ctx context.Context, dir string, c Case) (*Run, error) {
 
 	for _, r := range run.rings {
 		for _, name := range r.Shards {
-			if err := run.add(ctx, &Member{Name: name, binary: r.binary(), ring: r.Name, args: r.shardArgs(name, c)}); err != nil {
+			if err := run.add(ctx, &Member{Name: name, binary: r.binary(), ring: r.Name, announced: r.Pods, args: r.shardArgs(name, c)}); err != nil {
 				return run, err
 			}
 		}
@@ -166,6 +170,10 @@ func (run *Run) addServices(ctx context.Context, c Case) error {
 				}
 
 				args = append(args, services.Webhook(free[0], webhook)...)
+			case LeaseMonitor:
+				if slices.ContainsFunc(c.rings(), func(r RingSpec) bool { return r.Pods }) {
+					args = append(args, "--pods")
+				}
 			}
 
 			if err := run.add(ctx, &Member{Name: name, binary: binary, args: args}); err != nil {
@@ -187,14 +195,11 @@ func (run *Run) add(ctx context.Context, m *Member) error {
 	m.Proxy, m.args = p, append(m.args, "--kubeconfig="+run.kubeconfigPath(m.Name))
 	run.members[m.Name], run.order = m, append(run.order, m)
 
-	base := run.kubeconfigs[m.binary]
 	if m.IsShard() {
-		if base, err = run.plane.PodKubeconfig(ctx, shardNamespace, shardAccount, m.Name); err != nil {
-			return fmt.Errorf("get the kubeconfig of shard %s: %w", m.Name, err)
-		}
+		return run.authenticate(ctx, m)
 	}
 
-	return p.Kubeconfig(base, run.kubeconfigPath(m.Name))
+	return p.Kubeconfig(run.kubeconfigs[m.binary], run.kubeconfigPath(m.Name))
 }
 
 // uncounted reports whether a write does not affect objects: events and leader election.
@@ -248,8 +253,13 @@ func (run *Run) Start(m *Member) error {
 	m.mu.Lock() // held until the process is known
 	defer m.mu.Unlock()
 
+	args := slices.Clone(m.args)
+	if m.pod != nil {
+		args = append(args, "--pod-uid="+string(m.pod.UID))
+	}
+
 	spec := process.Spec{
-		Name: m.Name, Path: filepath.Join(run.bin, m.binary), Args: m.args, LogFile: filepath.Join(run.dir, m.Name+".log"), Again: again,
+		Name: m.Name, Path: filepath.Join(run.bin, m.binary), Args: args, LogFile: filepath.Join(run.dir, m.Name+".log"), Again: again,
 	}
 	if m.IsShard() {
 		spec.More = func() []string {

@@ -41,6 +41,8 @@ type RingSpec struct {
 	Fleets int
 	// Careless lets the workers of shards that run the example write after their shard has lost its Lease.
 	Careless bool
+	// Pods gives the shards Leases of six seconds that announce their Pods, and lets the lease monitor watch these. The test is the kubelet.
+	Pods bool
 	// Plain selects shards that do not use pkg/shard: see tools/faults/plain.
 	Plain bool
 }
@@ -76,7 +78,7 @@ func (s RingSpec) manifest() *v1alpha1.ClusterRing {
 		}})
 	}
 
-	return &v1alpha1.ClusterRing{
+	ring := &v1alpha1.ClusterRing{
 		ObjectMeta: metav1.ObjectMeta{Name: s.Name},
 		Spec: v1alpha1.ClusterRingSpec{
 			Resources: resources,
@@ -86,6 +88,11 @@ func (s RingSpec) manifest() *v1alpha1.ClusterRing {
 			}}},
 		},
 	}
+	if s.Pods {
+		ring.Spec.ShardNamespaces = []string{shardNamespace}
+	}
+
+	return ring
 }
 
 // fence returns the fence of the ring. Rings that share objects have none: their shards have the same account, and each fence would refuse
@@ -125,6 +132,10 @@ func (s RingSpec) shardArgs(name string, c Case) []string {
 		args = append(args, "--metrics-bind-address=0", "--health-probe-bind-address=0")
 		if s.Careless {
 			args = append(args, "--careless-file="+os.DevNull) // the proxy sees what becomes of the writes
+		}
+
+		if s.Pods {
+			args = append(args, "--lease-duration=6s", "--lease-renew-deadline=4s")
 		}
 	case workerBinary:
 		args = append(args, "--main=Website."+newVersion+"."+examplev1alpha1.SchemeGroupVersion.Group+"=ConfigMap.v1.",

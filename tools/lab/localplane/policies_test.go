@@ -183,7 +183,9 @@ func TestOnlyPodsWithTheNameOfAShardWriteItsLease(t *testing.T) {
 	require.NoError(t, patching(t, pod, own, `{"metadata":{"annotations":{"`+v1alpha1.AnnotationPod+`":"a"}}}`)())
 	p.refused(patching(t, pod, own, `{"metadata":{"annotations":{"`+v1alpha1.AnnotationPod+`":"b"}}}`), "must name the Pod that writes it, which is a")
 
-	says := func(uid string) string { return `{"metadata":{"annotations":{"` + v1alpha1.AnnotationPodUID + `":"` + uid + `/2030"}}}` }
+	says := func(uid string) string {
+		return `{"metadata":{"annotations":{"` + v1alpha1.AnnotationPodUID + `":"` + uid + `/2030"}}}`
+	}
 	require.NoError(t, patching(t, pod, own, says("uid-of-a"))())
 	p.refused(patching(t, pod, own, says("another")), "must begin with the uid of the Pod that writes it, which is uid-of-a")
 

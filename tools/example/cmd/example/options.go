@@ -28,6 +28,7 @@ type options struct {
 	ring           string
 	shardName      string
 	leaseNamespace string
+	podUID         string
 	leaseDuration  time.Duration
 	renewDeadline  time.Duration
 	retryPeriod    time.Duration
@@ -59,6 +60,7 @@ func parse(args []string, out io.Writer) (options, error) {
 	flags.StringVar(&o.ring, "ring", "example", "name of the ClusterRing")
 	flags.StringVar(&o.shardName, "shard-name", "", "name of this shard and its Lease (default: the host name, which is the Pod's name)")
 	flags.StringVar(&o.leaseNamespace, "lease-namespace", "", "namespace of the Lease (default: the Pod's)")
+	flags.StringVar(&o.podUID, "pod-uid", "", "uid of the Pod that this process runs in (default: that of the mounted token)")
 	flags.DurationVar(&o.leaseDuration, "lease-duration", 15*time.Second, "how long the Lease counts as healthy after a renewal")
 	flags.DurationVar(&o.renewDeadline, "lease-renew-deadline", 0, "how long to work without a successful renewal of the Lease (default: 2/3 of its duration)")
 	flags.DurationVar(&o.retryPeriod, "lease-retry-period", 0, "time between renewals (default: 2/15 of its duration)")

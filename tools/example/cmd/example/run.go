@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -51,7 +52,7 @@ func run(ctx context.Context, o options) error {
 	s, err := shard.New(shard.Options{
 		Ring: o.ring, Name: o.shardName, Namespace: o.leaseNamespace,
 		LeaseDuration: o.leaseDuration, RenewDeadline: o.renewDeadline, RetryPeriod: o.retryPeriod,
-		HoldOff: o.holdOff, Exit: extras.exit,
+		HoldOff: o.holdOff, PodUID: types.UID(o.podUID), Exit: extras.exit,
 	})
 	if err != nil {
 		return fmt.Errorf("set up the shard (--ring, --shard-name, --lease-...): %w", err)
