@@ -31,6 +31,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
@@ -52,7 +53,7 @@ const (
 type Watch struct {
 	pods  kubernetes.Interface
 	reads client.Reader
-	rings Informer
+	rings cache.Informer
 	clock clock.PassiveClock
 
 	changed chan struct{}
@@ -64,15 +65,9 @@ type Watch struct {
 	order   []types.UID // of gone, the oldest first
 }
 
-// Informer is the part of an informer of ClusterRings that Watch needs.
-type Informer interface {
-	// AddEventHandler calls the handler for every known object, and then for every change.
-	AddEventHandler(handler toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error)
-}
-
 // New returns a watch of the Pods in the namespaces that rings name for their shards. The reader reads ClusterRings and Leases from a cache;
 // the informer is that of ClusterRings.
-func New(pods kubernetes.Interface, reads client.Reader, rings Informer, clk clock.PassiveClock) *Watch {
+func New(pods kubernetes.Interface, reads client.Reader, rings cache.Informer, clk clock.PassiveClock) *Watch {
 	return &Watch{
 		pods: pods, reads: reads, rings: rings, clock: clk,
 		changed: make(chan struct{}, 1), leases: make(chan event.TypedGenericEvent[*coordinationv1.Lease], buffered),
@@ -112,13 +107,7 @@ func (w *Watch) Start(ctx context.Context) error {
 		return fmt.Errorf("watch ClusterRings for the namespaces of shards: %w", err)
 	}
 
-	defer func() {
-		if remover, ok := w.rings.(interface {
-			RemoveEventHandler(handle toolscache.ResourceEventHandlerRegistration) error
-		}); ok {
-			_ = remover.RemoveEventHandler(registration) //nolint:errcheck // the informer has stopped
-		}
-	}()
+	defer func() { _ = w.rings.RemoveEventHandler(registration) }() // it fails only if the informer has stopped
 
 	var group sync.WaitGroup
 	defer group.Wait()
@@ -138,6 +127,10 @@ func (w *Watch) Start(ctx context.Context) error {
 		}
 
 		wanted, err := w.namespaces(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+
 		if err != nil {
 			return err
 		}
@@ -150,14 +143,12 @@ func (w *Watch) Start(ctx context.Context) error {
 		}
 
 		for namespace := range wanted {
-			if running[namespace] != nil {
-				continue
+			if running[namespace] == nil {
+				watching, stop := context.WithCancel(ctx)
+				running[namespace] = stop
+
+				group.Go(func() { w.watch(watching, namespace) })
 			}
-
-			watching, stop := context.WithCancel(ctx)
-			running[namespace] = stop
-
-			group.Go(func() { w.watch(watching, namespace) })
 		}
 	}
 }

@@ -21,6 +21,7 @@ type Kind struct {
 var (
 	ConfigMaps = Kind{schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, "ConfigMap"}
 	Websites   = Kind{schema.GroupVersionResource{Group: "example.clusterring.dev", Version: "v1alpha1", Resource: "websites"}, "Website"}
+	Pods       = Kind{schema.GroupVersionResource{Version: "v1", Resource: "pods"}, "Pod"}
 	Leases     = Kind{schema.GroupVersionResource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}, "Lease"}
 )
 

@@ -70,7 +70,17 @@ func (f *Fleet) Join(ctx context.Context, n int) ([]string, error) {
 
 	path := objects.Leases.Path(f.Ring.Namespace, "")
 	err := objects.Each(ctx, n, objects.Concurrency, func(ctx context.Context, i int) error {
-		body, err := json.Marshal(f.lease(names[i]))
+		lease := f.lease(names[i])
+
+		if f.Ring.Pods {
+			uid, err := f.addPod(ctx, names[i])
+			if err != nil {
+				return err
+			}
+			metav1.SetMetaDataAnnotation(&lease.ObjectMeta, v1alpha1.AnnotationPodUID, v1alpha1.PodUIDValue(uid, lease.Spec.RenewTime.Time))
+		}
+
+		body, err := json.Marshal(lease)
 		if err != nil {
 			return fmt.Errorf("encode Lease %s: %w", names[i], err)
 		}
@@ -191,7 +201,12 @@ func (f *Fleet) RemoveLeases(ctx context.Context) error {
 	f.mu.Unlock()
 	all := objects.Selection{Kind: objects.Leases, Namespace: f.Ring.Namespace, Labels: v1alpha1.LabelClusterRing + "=" + f.Ring.Name}
 
-	return f.options.Objects.DeleteAll(ctx, all)
+	err := f.options.Objects.DeleteAll(ctx, all)
+	if f.Ring.Pods {
+		err = errors.Join(err, f.options.Objects.DeleteAll(ctx, objects.Selection{Kind: objects.Pods, Namespace: f.Ring.Namespace}))
+	}
+
+	return err
 }
 
 func (f *Fleet) leave(ctx context.Context, name string, spec map[string]any) error {

@@ -34,6 +34,8 @@ type Ring struct {
 	Fence *v1alpha1.Fence
 	// LeaseDuration is the duration of the Leases, and Renewal how often a shard renews its own; 0 for Leases of a day and no renewals.
 	LeaseDuration, Renewal time.Duration
+	// Pods gives each shard a Pod, which its Lease announces, and lets the lease monitor watch them. Such shards do not renew their Leases.
+	Pods bool
 	// State is the state label of new Leases; empty for none.
 	State string
 }
@@ -56,6 +58,15 @@ func (f *Fleet) Declare(ctx context.Context) error {
 		ObjectMeta: metav1.ObjectMeta{Name: r.Name},
 		Spec:       v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{resource}, NamespaceSelector: selector, Fence: r.Fence},
 	}
+
+	if r.Pods {
+		ring.Spec.ShardNamespaces = []string{r.Namespace}
+
+		if err := f.showPods(ctx); err != nil {
+			return err
+		}
+	}
+
 	if err := f.options.Client.Create(ctx, ring); err != nil {
 		return fmt.Errorf("create ClusterRing %s: %w", r.Name, err)
 	}

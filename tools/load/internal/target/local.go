@@ -155,9 +155,10 @@ func (l *Local) startServices(ctx context.Context) error {
 	}
 
 	args := map[string][]string{
-		services.Assigner:   services.Webhook(free[0], free[0]),
-		services.Rebalancer: {"--settle-period=" + services.SettlePeriod.String()},
-		services.RingQuery:  services.OpenQueries(free[1]),
+		services.LeaseMonitor: {"--pods"},
+		services.Assigner:     services.Webhook(free[0], free[0]),
+		services.Rebalancer:   {"--settle-period=" + services.SettlePeriod.String()},
+		services.RingQuery:    services.OpenQueries(free[1]),
 	}
 
 	var specs []services.Spec

@@ -41,6 +41,11 @@ func (w *Ring) Crash(ctx context.Context, mark int) (Cost, error) {
 	return w.lose(ctx, 1, trial{mark: mark}, w.Fleet.Crash)
 }
 
+// End lets the Pod of one shard end, as the kubelet reports it. The time is also taken when as many objects have moved as mark says.
+func (w *Ring) End(ctx context.Context, mark int) (Cost, error) {
+	return w.lose(ctx, 1, trial{mark: mark}, w.Fleet.End)
+}
+
 // Death is Die, with its floor.
 func (w *Ring) Death(ctx context.Context, n int) (died, least Cost, err error) {
 	if least, err = w.Raw(ctx, n, 0); err != nil {

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/clusterring/clusterring/tools/load/internal/measure/filled"
@@ -18,6 +21,8 @@ import (
 const (
 	crashFirstRow    = "moves-crash-first"
 	crashThousandRow = "moves-crash-thousand"
+	endFirstRow      = "moves-end-first"
+	endThousandRow   = "moves-end-thousand"
 	renewalRow       = "moves-renewal"
 	renewalRingsRow  = "moves-renewal-rings"
 
@@ -30,18 +35,24 @@ const (
 
 func crashes() run.Measurement {
 	return run.Measurement{
-		Name: "moves-crash", Rows: []string{crashFirstRow, crashThousandRow, renewalRow, renewalRingsRow},
+		Name: "moves-crash", Rows: []string{crashFirstRow, crashThousandRow, endFirstRow, endThousandRow, renewalRow, renewalRingsRow},
 		Small: 60 * time.Second, Full: 150 * time.Second, Run: crash,
 	}
 }
 
-// crash measures crashes of shards with short Leases, and what their renewals cost.
+// crash measures crashes of shards with short Leases, ends of Pods, and what renewals cost.
 func crash(ctx context.Context, b *run.Bench) error {
-	const parts = 2
+	const parts = 3
 
 	if b.Wants(crashFirstRow, crashThousandRow) {
 		if err := b.Part(ctx, parts, func(b *run.Bench) error { return detected(ctx, b) }); err != nil {
 			return fmt.Errorf("crashes: %w", err)
+		}
+	}
+
+	if b.Wants(endFirstRow, endThousandRow) {
+		if err := b.Part(ctx, parts-1, func(b *run.Bench) error { return ended(ctx, b) }); err != nil {
+			return fmt.Errorf("ends of Pods: %w", err)
 		}
 	}
 
@@ -76,6 +87,37 @@ func detected(ctx context.Context, b *run.Bench) error {
 		{Row: result.Row{
 			ID: crashThousandRow, Title: "time from a crash to the last of 1,000 moved objects, short Leases", Unit: "s",
 			Judge: result.JudgeValue, Target: result.Max(12), PriorArt: "30 s", Notes: []string{note},
+		}, Of: func(c filled.Cost) float64 { return c.Mark }},
+	}...)
+
+	return nil
+}
+
+// ended measures how soon the objects of a shard move after the kubelet has reported the end of its Pod.
+func ended(ctx context.Context, b *run.Bench) error {
+	w, err := filled.OpenRing(ctx, b, shards.Ring{Name: "load-end", Pods: true}, threeShards)
+	if err != nil {
+		return err
+	}
+
+	if err := w.Grow(ctx, few); err != nil {
+		return err
+	}
+
+	values, _, err := run.Rounds(ctx, b, thousandMoved(w, w.End), nil)
+	if err != nil {
+		return err
+	}
+
+	const note = "The time counts from the write of the Pod's status."
+	run.Report(b, values, nil, []run.Figure[filled.Cost]{
+		{Row: result.Row{
+			ID: endFirstRow, Title: "time from the kubelet's report that a shard's Pod has ended to the first moved object", Unit: "s",
+			Judge: result.JudgeValue, Target: result.Max(1), PriorArt: "30 s", Notes: []string{note},
+		}, Of: func(c filled.Cost) float64 { return c.First }},
+		{Row: result.Row{
+			ID: endThousandRow, Title: "time from the kubelet's report that a shard's Pod has ended to the last of 1,000 moved objects", Unit: "s",
+			Judge: result.JudgeValue, Target: result.Max(3), Notes: []string{note},
 		}, Of: func(c filled.Cost) float64 { return c.Mark }},
 	}...)
 
@@ -135,14 +177,23 @@ func renewals(ctx context.Context, b *run.Bench) error {
 type usedFor struct {
 	ms       float64
 	renewals int
+	// of is the part of each process.
+	of map[string]float64
 }
 
-func (u usedFor) String() string { return fmt.Sprintf("%.0f ms, %d renewals", u.ms, u.renewals) }
+func (u usedFor) String() string {
+	parts := make([]string, 0, len(u.of))
+	for _, name := range slices.Sorted(maps.Keys(u.of)) {
+		parts = append(parts, fmt.Sprintf("%s %.0f", name, u.of[name]))
+	}
+
+	return fmt.Sprintf("%.0f ms (%s), %d renewals", u.ms, strings.Join(parts, ", "), u.renewals)
+}
 
 // renewalCosts returns the CPU time of API server and services per renewal, in milliseconds.
 func renewalCosts(ctx context.Context, b *run.Bench, fleet *shards.Fleet) ([]float64, error) {
 	values, floors, err := run.Rounds(ctx, b, func(ctx context.Context) (u usedFor, err error) {
-		u.ms, err = used(b, func() error {
+		err = u.during(b, func() error {
 			stop := fleet.Renew(ctx, renewal)
 			paused := b.Pause(ctx, renewedFor)
 			n, failed := stop()
@@ -153,7 +204,7 @@ func renewalCosts(ctx context.Context, b *run.Bench, fleet *shards.Fleet) ([]flo
 
 		return u, err
 	}, func(ctx context.Context) (u usedFor, err error) {
-		u.ms, err = used(b, func() error { return b.Pause(ctx, renewedFor) })
+		err = u.during(b, func() error { return b.Pause(ctx, renewedFor) })
 
 		return u, err
 	})
@@ -166,12 +217,15 @@ func renewalCosts(ctx context.Context, b *run.Bench, fleet *shards.Fleet) ([]flo
 	return costs, err
 }
 
-// used returns the CPU time that API server and services take meanwhile, in milliseconds.
-func used(b *run.Bench, do func() error) (ms float64, err error) {
+// during measures the CPU time that API server and services take meanwhile.
+func (u *usedFor) during(b *run.Bench, do func() error) error {
 	all, err := b.Local.Usage().During(do)
+
+	u.of = map[string]float64{}
 	for _, name := range append([]string{target.APIServer}, target.Services...) {
-		ms += all[name].Milliseconds()
+		u.of[name] = all[name].Milliseconds()
+		u.ms += u.of[name]
 	}
 
-	return ms, err
+	return err //nolint:wrapcheck // that of do
 }
