@@ -31,9 +31,13 @@ func (w *world) pod(name string) *corev1.Pod {
 func (w *world) ends(p *corev1.Pod) {
 	w.t.Helper()
 
-	p.Status = corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{{
-		Name: "process", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137}},
-	}}}
+	p.Status = corev1.PodStatus{
+		Phase:      corev1.PodFailed,
+		Conditions: []corev1.PodCondition{{Type: corev1.ContainersReady, Status: corev1.ConditionFalse, Reason: "PodFailed"}},
+		ContainerStatuses: []corev1.ContainerStatus{{
+			Name: "process", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137}},
+		}},
+	}
 	require.NoError(w.t, w.plane.Client.Status().Update(w.t.Context(), p))
 }
 

@@ -1,6 +1,7 @@
 package pods_test
 
 import (
+	"cmp"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,14 +12,19 @@ import (
 
 var (
 	terminated = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "Error"}}
-	notFound   = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "ContainerStatusUnknown"}}
+	notSeen    = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "ContainerStatusUnknown"}}
+	notListed  = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: -137, Reason: "NotFound"}}
 	running    = corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
 	waiting    = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}
 )
 
-// status is that of a Pod with these containers.
+// status is what the kubelet reports of a Pod with these containers.
 func status(phase corev1.PodPhase, states ...corev1.ContainerState) corev1.PodStatus {
-	s := corev1.PodStatus{Phase: phase}
+	reasons := map[corev1.PodPhase]string{corev1.PodFailed: "PodFailed", corev1.PodSucceeded: "PodCompleted"}
+
+	s := corev1.PodStatus{Phase: phase, Conditions: []corev1.PodCondition{{
+		Type: corev1.ContainersReady, Status: corev1.ConditionFalse, Reason: cmp.Or(reasons[phase], "ContainersNotReady"),
+	}}}
 	for _, state := range states {
 		s.ContainerStatuses = append(s.ContainerStatuses, corev1.ContainerStatus{State: state})
 	}
@@ -26,8 +32,15 @@ func status(phase corev1.PodPhase, states ...corev1.ContainerState) corev1.PodSt
 	return s
 }
 
+// declared is a status whose phase somebody else has changed to Failed.
+func declared(s corev1.PodStatus) corev1.PodStatus {
+	s.Phase = corev1.PodFailed
+
+	return s
+}
+
 func disrupted(s corev1.PodStatus, reason string) corev1.PodStatus {
-	s.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: reason}}
+	s.Conditions = append(s.Conditions, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: reason})
 
 	return s
 }
@@ -59,12 +72,15 @@ func TestEnded(t *testing.T) {
 		"restarts in place":              {status(corev1.PodRunning, terminated), false},
 		"waits for its restart":          {status(corev1.PodRunning, waiting), false},
 		"not known":                      {status(corev1.PodUnknown, terminated), false},
-		"failed by others":               {status(corev1.PodFailed, running), false},
-		"declared failed after a crash":  {disrupted(status(corev1.PodFailed, terminated), "DeletionByPodGC"), false},
+		"failed by others":               {declared(status(corev1.PodRunning, running)), false},
+		"declared failed after a crash":  {declared(status(corev1.PodRunning, terminated)), false},
+		"and the node is gone":           {disrupted(declared(status(corev1.PodRunning, terminated)), "DeletionByPodGC"), false},
+		"no condition":                   {corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{{State: terminated}}}, false},
 		"one of two runs":                {status(corev1.PodFailed, terminated, running), false},
 		"the sidecar runs":               {withInit(status(corev1.PodFailed, terminated), running), false},
 		"a debugger runs":                {withDebugger(status(corev1.PodFailed, terminated), running), false},
-		"the kubelet has not seen it":    {status(corev1.PodFailed, notFound), false},
+		"the kubelet has not seen it":    {status(corev1.PodFailed, notSeen), false},
+		"a virtual node has lost it":     {status(corev1.PodFailed, notListed), false},
 		"rejected, so nothing ever ran":  {status(corev1.PodFailed), false},
 		"a container without a report":   {status(corev1.PodFailed, corev1.ContainerState{}), false},
 		"deleted, and crashed before it": {status(corev1.PodRunning, terminated), false},

@@ -18,6 +18,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -26,8 +27,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
@@ -179,8 +182,7 @@ func (w *Watch) watch(ctx context.Context, namespace string) {
 		fields.OneTermNotEqualSelector("status.phase", string(corev1.PodUnknown)),
 	)
 
-	informer := toolscache.NewSharedInformer(
-		toolscache.NewListWatchFromClient(w.pods.CoreV1().RESTClient(), "pods", namespace, ended), &corev1.Pod{}, 0)
+	informer := toolscache.NewSharedInformer(w.listWatch(namespace, ended.String()), &corev1.Pod{}, 0)
 
 	err := informer.SetTransform(slim)
 	if err == nil {
@@ -199,8 +201,14 @@ func (w *Watch) watch(ctx context.Context, namespace string) {
 
 	if err == nil {
 		_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-			AddFunc:    func(obj any) { w.saw(ctx, obj) },
-			UpdateFunc: func(_, obj any) { w.saw(ctx, obj) },
+			AddFunc: func(obj any) { w.saw(ctx, obj) },
+			UpdateFunc: func(old, obj any) {
+				if uidOf(old) != uidOf(obj) { // replaced while nobody watched
+					w.lost(old)
+				}
+
+				w.saw(ctx, obj)
+			},
 			DeleteFunc: w.lost,
 		})
 	}
@@ -220,6 +228,51 @@ func (w *Watch) watch(ctx context.Context, namespace string) {
 	}
 }
 
+// listWatch lists and watches Pods. API servers that do not stream lists ignore the limit of a list from their cache, and whoever may create Pods
+// could then fill the memory: such a list is read from etcd, page by page, and each page is made small at once.
+func (w *Watch) listWatch(namespace, selector string) *toolscache.ListWatch {
+	pods := w.pods.CoreV1().Pods(namespace)
+
+	return &toolscache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.FieldSelector = selector
+			if o.ResourceVersion == "0" {
+				o.ResourceVersion, o.ResourceVersionMatch = "", ""
+			}
+
+			list, err := pods.List(ctx, o)
+			if err != nil {
+				return nil, err //nolint:wrapcheck // the reflector adds what was listed
+			}
+
+			for i := range list.Items {
+				list.Items[i] = essence(&list.Items[i])
+			}
+
+			return list, nil
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.FieldSelector = selector
+
+			return pods.Watch(ctx, o) //nolint:wrapcheck // the reflector adds what was watched
+		},
+	}
+}
+
+// essence returns what [Ended] and slim need of a Pod.
+func essence(p *corev1.Pod) corev1.Pod {
+	small := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion}}
+	if Ended(p) {
+		small.Status = corev1.PodStatus{
+			Phase:             p.Status.Phase,
+			Conditions:        []corev1.PodCondition{{Type: corev1.ContainersReady, Status: corev1.ConditionFalse, Reason: podFailed}},
+			ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}},
+		}
+	}
+
+	return small
+}
+
 // report is what is kept of a Pod.
 type report struct {
 	metav1.ObjectMeta
@@ -235,6 +288,14 @@ func slim(obj any) (any, error) {
 	}
 
 	return &report{metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion}, Ended(p)}, nil
+}
+
+func uidOf(obj any) types.UID {
+	if p, ok := obj.(*report); ok {
+		return p.UID
+	}
+
+	return ""
 }
 
 // saw remembers a Pod that has ended, and passes on the Leases that it has written.
@@ -260,12 +321,15 @@ func (w *Watch) saw(ctx context.Context, obj any) {
 	}
 
 	for i := range leases.Items {
-		if lease.PodUID(&leases.Items[i]) != p.UID {
+		l := &leases.Items[i]
+		// Most Leases are those of others.
+		if !strings.HasPrefix(l.Annotations[v1alpha1.AnnotationPodUID], string(p.UID)) || lease.PodUID(l) != p.UID {
 			continue
 		}
 
+		name := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: l.Namespace, Name: l.Name}}
 		select {
-		case w.leases <- event.TypedGenericEvent[*coordinationv1.Lease]{Object: &leases.Items[i]}:
+		case w.leases <- event.TypedGenericEvent[*coordinationv1.Lease]{Object: name}:
 		case <-ctx.Done():
 			return
 		}
@@ -291,8 +355,10 @@ func (w *Watch) lost(obj any) {
 	delete(w.present, p.UID)
 
 	if _, known := w.gone[p.UID]; !known {
-		w.order, w.gone[p.UID] = append(w.order, p.UID), now
+		w.order = append(w.order, p.UID)
 	}
+
+	w.gone[p.UID] = now
 
 	old := 0
 	for old < len(w.order) && (len(w.order)-old > maxRemembered || now.Sub(w.gone[w.order[old]]) > remembered) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -35,6 +36,7 @@ type cluster struct {
 	ns    string
 	ring  *v1alpha1.ClusterRing
 	clock *testclock.FakePassiveClock
+	reads client.Reader
 	watch *pods.Watch
 }
 
@@ -64,6 +66,7 @@ func newCluster(t *testing.T) *cluster {
 	rings, err := reads.GetInformer(ctx, &v1alpha1.ClusterRing{})
 	require.NoError(t, err)
 
+	c.reads = reads
 	c.watch = pods.New(clients, reads, rings, c.clock)
 	go func() { stopped <- c.watch.Start(ctx) }()
 
@@ -97,7 +100,8 @@ func (c *cluster) pod(name string) *corev1.Pod {
 func (c *cluster) reports(p *corev1.Pod, phase corev1.PodPhase, state corev1.ContainerState) {
 	c.Helper()
 
-	p.Status = corev1.PodStatus{Phase: phase, ContainerStatuses: []corev1.ContainerStatus{{Name: "process", State: state}}}
+	p.Status = status(phase, state)
+	p.Status.ContainerStatuses[0].Name = "process"
 	require.NoError(c, c.admin.Status().Update(c.Context(), p))
 }
 
@@ -147,8 +151,13 @@ func TestWatchBelievesOnlyTheKubelet(t *testing.T) {
 	forced, unreachable, restarts := c.pod("forced"), c.pod("unreachable"), c.pod("restarts")
 
 	c.delete(forced)
-	c.reports(unreachable, corev1.PodFailed, running) // as the garbage collector of Pods does
 	c.reports(restarts, corev1.PodRunning, terminated)
+
+	// The garbage collector of Pods declares one failed whose container had just crashed when its node was cut off.
+	c.reports(unreachable, corev1.PodRunning, terminated)
+
+	unreachable.Status.Phase = corev1.PodFailed
+	require.NoError(t, c.admin.Status().Update(t.Context(), unreachable))
 
 	c.seesAll()
 	require.False(t, c.watch.Ended(forced.UID))
@@ -170,8 +179,20 @@ func TestWatchPassesOnTheLeases(t *testing.T) {
 		require.NoError(t, shard.Acquire(t.Context()))
 	}
 
+	leases := &coordinationv1.LeaseList{}
+	require.Eventually(t, func() bool {
+		require.NoError(t, c.reads.List(t.Context(), leases, client.InNamespace(c.ns)))
+		return len(leases.Items) == 3 //nolint:mnd // all
+	}, patience, interval)
+
 	c.reports(p, corev1.PodFailed, terminated)
-	require.Equal(t, "shard-0", (<-c.watch.Leases()).Object.Name)
+
+	select {
+	case e := <-c.watch.Leases():
+		require.Equal(t, types.NamespacedName{Namespace: c.ns, Name: "shard-0"}, client.ObjectKeyFromObject(e.Object))
+	case <-time.After(patience):
+		require.Fail(t, "no Lease was passed on")
+	}
 	c.seesAll()
 	require.Empty(t, c.watch.Leases())
 }
@@ -179,17 +200,29 @@ func TestWatchPassesOnTheLeases(t *testing.T) {
 // A ring may get other namespaces while the watch runs.
 func TestWatchFollowsTheRings(t *testing.T) {
 	c := newCluster(t)
+	here, elsewhere := c.ns, localplane.Shared(t).Namespace(t)
 	p := c.pod("shard-0")
 	c.seesAll()
 
-	elsewhere := c.ring.DeepCopy()
-	elsewhere.Spec.ShardNamespaces = []string{"elsewhere"}
-	require.NoError(t, c.admin.Update(t.Context(), elsewhere))
+	move := func(to string) {
+		ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: c.ring.Name}}
+		patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"shardNamespaces":["`+to+`"]}}`))
+		require.NoError(t, c.admin.Patch(t.Context(), ring, patch))
+	}
 
-	here := elsewhere.DeepCopy()
-	here.Spec.ShardNamespaces = []string{c.ns}
+	move(elsewhere)
+
+	c.ns = elsewhere
+	c.seesAll()
+
+	c.ns = here
 	c.reports(p, corev1.PodFailed, terminated)
-	require.NoError(t, c.admin.Update(t.Context(), here))
+
+	c.ns = elsewhere
+	c.seesAll()
+	require.False(t, c.watch.Ended(p.UID), "its namespace does not count")
+
+	move(here)
 	c.waitEnded(p)
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -92,12 +93,14 @@ func (s *suite) apply(t *testing.T, v version) {
 		require.NoError(t, err)
 	}
 
-	for _, crd := range crds {
-		_, err := s.Kubectl(ctx, "wait", "--for=condition=Established", "--timeout=60s", "crd/"+crd)
-		require.NoError(t, err)
-	}
+	// A previous version may have fewer.
+	applied, err := s.Kubectl(ctx, append([]string{"get", "crd", "--ignore-not-found", "-o", "name"}, crds...)...)
+	require.NoError(t, err)
 
-	_, err := s.Kubectl(ctx, append([]string{"apply"}, v.all...)...)
+	_, err = s.Kubectl(ctx, append([]string{"wait", "--for=condition=Established", "--timeout=60s"}, strings.Fields(applied)...)...)
+	require.NoError(t, err)
+
+	_, err = s.Kubectl(ctx, append([]string{"apply"}, v.all...)...)
 	require.NoError(t, err)
 
 	for _, name := range services {

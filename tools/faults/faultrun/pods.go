@@ -3,8 +3,10 @@ package faultrun
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -26,10 +28,13 @@ func (run *Run) authenticate(ctx context.Context, m *Member) error {
 	return m.Proxy.Kubeconfig(base, run.kubeconfigPath(m.Name))
 }
 
-// Report writes the status of the shard's Pod, as the kubelet does, or others for it.
-func (run *Run) Report(ctx context.Context, m *Member, phase corev1.PodPhase, state corev1.ContainerState) error {
+// Report writes the status of the shard's Pod. The reason is that of the condition ContainersReady: the kubelet reports the end of a Pod with
+// PodFailed.
+func (run *Run) Report(ctx context.Context, m *Member, phase corev1.PodPhase, reason string, state corev1.ContainerState) error {
 	m.pod.Status = corev1.PodStatus{
-		Phase: phase, ContainerStatuses: []corev1.ContainerStatus{{Name: m.pod.Spec.Containers[0].Name, State: state}},
+		Phase:             phase,
+		Conditions:        []corev1.PodCondition{{Type: corev1.ContainersReady, Status: corev1.ConditionFalse, Reason: reason}},
+		ContainerStatuses: []corev1.ContainerStatus{{Name: m.pod.Spec.Containers[0].Name, State: state}},
 	}
 	if err := run.client.Status().Update(ctx, m.pod); err != nil {
 		return fmt.Errorf("write the status of the Pod of shard %s: %w", m.Name, err)
@@ -54,4 +59,41 @@ func (run *Run) Replace(ctx context.Context, m *Member) error {
 	}
 
 	return run.Start(m)
+}
+
+// Event waits until somebody has reported an event of the reason about a ring of the run.
+func (run *Run) Event(ctx context.Context, reason string) error {
+	return run.await(ctx, "event "+reason, func(ctx context.Context) ([]string, error) {
+		if there, err := run.hasEvent(ctx, reason); there || err != nil {
+			return nil, err
+		}
+
+		return []string{"nobody has reported it"}, nil
+	})
+}
+
+// NoEvent returns an error if somebody has reported an event of the reason about a ring of the run.
+func (run *Run) NoEvent(ctx context.Context, reason string) error {
+	there, err := run.hasEvent(ctx, reason)
+	if err == nil && there {
+		err = fmt.Errorf("event %s was reported", reason)
+	}
+
+	return err
+}
+
+func (run *Run) hasEvent(ctx context.Context, reason string) (bool, error) {
+	events := &eventsv1.EventList{}
+	if err := run.client.List(ctx, events); err != nil {
+		return false, fmt.Errorf("list events: %w", err)
+	}
+
+	for i := range events.Items {
+		e := &events.Items[i]
+		if e.Reason == reason && slices.ContainsFunc(run.rings, func(r *ring) bool { return r.uid == e.Regarding.UID }) {
+			return true, nil
+		}
+	}
+
+	return false, nil
 }

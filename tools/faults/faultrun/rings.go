@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -41,7 +42,7 @@ type RingSpec struct {
 	Fleets int
 	// Careless lets the workers of shards that run the example write after their shard has lost its Lease.
 	Careless bool
-	// Pods gives the shards Leases of six seconds that announce their Pods, and lets the lease monitor watch these. The test is the kubelet.
+	// Pods gives the shards Leases of eight seconds that announce their Pods, and lets the lease monitor watch these. The test is the kubelet.
 	Pods bool
 	// Plain selects shards that do not use pkg/shard: see tools/faults/plain.
 	Plain bool
@@ -54,6 +55,7 @@ var theOne = []RingSpec{{Name: Ring, Namespaces: []string{Namespace}, Shards: []
 type ring struct {
 	RingSpec
 	recorder *record.Recorder
+	uid      types.UID
 	ended    time.Duration // when its deletion began; zero before
 }
 
@@ -135,7 +137,7 @@ func (s RingSpec) shardArgs(name string, c Case) []string {
 		}
 
 		if s.Pods {
-			args = append(args, "--lease-duration=6s", "--lease-renew-deadline=4s")
+			args = append(args, "--lease-duration=8s", "--lease-renew-deadline=5s")
 		}
 	case workerBinary:
 		args = append(args, "--main=Website."+newVersion+"."+examplev1alpha1.SchemeGroupVersion.Group+"=ConfigMap.v1.",

@@ -54,9 +54,12 @@ func begin(ctx context.Context, run *Run) error {
 	later := map[string]bool{}
 
 	for _, r := range run.rings {
-		if err := run.client.Create(ctx, r.manifest()); err != nil {
+		created := r.manifest()
+		if err := run.client.Create(ctx, created); err != nil {
 			return fmt.Errorf("create a ring: %w", err)
 		}
+
+		r.uid = created.UID
 
 		later[r.Shards[len(r.Shards)-1]] = true
 	}

@@ -3,6 +3,7 @@ package sweep
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -10,13 +11,18 @@ import (
 	"github.com/clusterring/clusterring/tools/faults/faultrun"
 )
 
-var (
-	terminated = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "Error"}}
-	running    = corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
-)
+var terminated = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "Error"}}
 
-// TestKubelet has the kubelet, or others, report what becomes of the Pods of shards. Objects of a shard that crashes would wait longer for its
-// Lease than I2 allows.
+// takenByWord waits until the shard's Lease was taken because of the kubelet's word.
+func takenByWord(ctx context.Context, run *faultrun.Run, shard string) error {
+	if err := taken(ctx, run, shard); err != nil {
+		return err
+	}
+
+	return run.Event(ctx, "ShardEnded")
+}
+
+// TestKubelet has the kubelet, or others, report what becomes of the Pods of shards.
 func TestKubelet(t *testing.T) {
 	s := theSuite(t)
 	rings := []faultrun.RingSpec{{
@@ -27,7 +33,7 @@ func TestKubelet(t *testing.T) {
 		faultrun.Case{
 			Name: "the kubelet reports that the Pod of a shard has ended, and another Pod gets its name", Rings: rings,
 			During: during{faultrun.Fail: func(ctx context.Context, run *faultrun.Run) error {
-				return run.Report(ctx, run.Member("a"), corev1.PodFailed, terminated)
+				return errors.Join(run.Report(ctx, run.Member("a"), corev1.PodFailed, "PodFailed", terminated), takenByWord(ctx, run, "a"))
 			}},
 			After: during{faultrun.Fail: func(ctx context.Context, run *faultrun.Run) error {
 				a := run.Member("a")
@@ -40,16 +46,24 @@ func TestKubelet(t *testing.T) {
 			Phases: []faultrun.Phase{faultrun.Join},
 			After: during{faultrun.Join: func(ctx context.Context, run *faultrun.Run) error {
 				b, c := run.Member("b"), run.Member("c")
-				if err := errors.Join(run.Report(ctx, c, corev1.PodFailed, running), run.Report(ctx, b, corev1.PodRunning, terminated), run.DeletePod(ctx, b)); err != nil {
+				if err := errors.Join(
+					run.Report(ctx, c, corev1.PodFailed, "ContainersNotReady", terminated),
+					run.Report(ctx, b, corev1.PodRunning, "ContainersNotReady", terminated),
+					run.DeletePod(ctx, b),
+				); err != nil {
 					return err
 				}
 
 				run.Expect("b", false)
 				b.Process().MayEnd() // nobody accepts its token any more
-				// Neither Lease is taken before it has expired; that of c never.
 				err := errors.Join(taken(ctx, run, "b"), run.AwaitInPlace(ctx), b.Process().Destroy())
+				err = errors.Join(err, run.Replace(ctx, b), run.AwaitInPlace(ctx))
 
-				return errors.Join(err, run.Replace(ctx, b), run.AwaitInPlace(ctx))
+				if lives := len(c.Lives()); lives != 1 {
+					err = errors.Join(err, fmt.Errorf("shard c has ended %d times, though the kubelet has reported no end of its Pod", lives-1))
+				}
+
+				return errors.Join(err, run.NoEvent(ctx, "ShardEnded"))
 			}},
 		})
 }

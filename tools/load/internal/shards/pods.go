@@ -33,7 +33,9 @@ func (f *Fleet) End(ctx context.Context, name string) error {
 	f.mu.Unlock()
 
 	return f.options.Objects.MergePatch(ctx, objects.Pods.Path(f.Ring.Namespace, name)+"/status", map[string]any{"status": corev1.PodStatus{
-		Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{{
+		Phase:      corev1.PodFailed,
+		Conditions: []corev1.PodCondition{{Type: corev1.ContainersReady, Status: corev1.ConditionFalse, Reason: "PodFailed"}},
+		ContainerStatuses: []corev1.ContainerStatus{{
 			Name: "shard", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137}}, //nolint:mnd // killed
 		}},
 	}})
