@@ -94,7 +94,7 @@ func TestTheLeaseSaysWhichPodHasRenewedIt(t *testing.T) {
 		s.options.PodUID = uid
 
 		l := f.lock(s, f.config)
-		_, _, _ = l.Get(t.Context()) //nolint:errcheck // it may not exist yet
+		_, _, _ = l.Get(t.Context()) // it may not exist yet
 		require.NoError(t, write(l, n))
 
 		return f.lease(s).Annotations[v1alpha1.AnnotationPodUID]

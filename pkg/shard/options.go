@@ -104,7 +104,7 @@ func (o Options) complete(hostname func() (string, error), mounted string) (Opti
 	}
 
 	if o.PodUID == "" {
-		token, _ := os.ReadFile(filepath.Join(mounted, "token")) //nolint:errcheck // without a token, the Lease announces no uid
+		token, _ := os.ReadFile(filepath.Join(mounted, "token")) // without a token, the Lease announces no uid
 		o.PodUID = boundTo(token)
 	}
 

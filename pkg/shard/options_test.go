@@ -43,7 +43,9 @@ func TestOptionsDefaults(t *testing.T) {
 
 // The kubelet mounts a token whose claims name the Pod that it is bound to.
 func TestPodUIDIsThatOfTheToken(t *testing.T) {
-	token := func(claims string) string { return "header." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".signature\n" }
+	token := func(claims string) string {
+		return "header." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".signature\n"
+	}
 
 	const uid = "4ac0d21e-4b33-4c40-b4c5-6c8ea1f7e1d3"
 

@@ -5,7 +5,7 @@ import "github.com/prometheus/client_golang/prometheus"
 var (
 	watched = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "clusterring_pod_watches",
-		Help: "Namespaces whose Pods are watched for shards that have ended. Reported by the replica that leads, with --pods.",
+		Help: "Namespaces whose Pods are watched, or cannot be watched at present, for shards that have ended. Reported by the replica that leads, with --pods.",
 	})
 	errs = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "clusterring_pod_watch_errors_total",

@@ -192,6 +192,7 @@ func (w *Watch) watch(ctx context.Context, namespace string) {
 			if apierrors.IsForbidden(err) {
 				log.Error(err, "Cannot watch the Pods of a namespace with shards: shards that crash there are given up only when their Leases expire. "+
 					"Bind ClusterRole clusterring:leasemonitor-pods to service account leasemonitor of namespace "+v1alpha1.SystemNamespace+" in that namespace")
+
 				return
 			}
 
@@ -254,7 +255,7 @@ func (w *Watch) listWatch(namespace, selector string) *toolscache.ListWatch {
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			o.FieldSelector = selector
 
-			return pods.Watch(ctx, o) //nolint:wrapcheck // the reflector adds what was watched
+			return pods.Watch(ctx, o)
 		},
 	}
 }

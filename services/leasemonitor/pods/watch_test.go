@@ -44,7 +44,7 @@ func newCluster(t *testing.T) *cluster {
 	t.Helper()
 
 	plane := localplane.Shared(t)
-	c := &cluster{T: t, admin: plane.Client, ns: plane.Namespace(t), clock: testclock.NewFakePassiveClock(time.Now())}
+	c := &cluster{T: t, admin: plane.Client, ns: plane.Namespace(t), clock: testclock.NewFakePassiveClock(time.Unix(0, 0))}
 	c.ring = &v1alpha1.ClusterRing{
 		ObjectMeta: metav1.ObjectMeta{Name: "ring-of-" + c.ns},
 		Spec: v1alpha1.ClusterRingSpec{
@@ -68,6 +68,7 @@ func newCluster(t *testing.T) *cluster {
 
 	c.reads = reads
 	c.watch = pods.New(clients, reads, rings, c.clock)
+
 	go func() { stopped <- c.watch.Start(ctx) }()
 
 	t.Cleanup(func() {
@@ -187,12 +188,8 @@ func TestWatchPassesOnTheLeases(t *testing.T) {
 
 	c.reports(p, corev1.PodFailed, terminated)
 
-	select {
-	case e := <-c.watch.Leases():
-		require.Equal(t, types.NamespacedName{Namespace: c.ns, Name: "shard-0"}, client.ObjectKeyFromObject(e.Object))
-	case <-time.After(patience):
-		require.Fail(t, "no Lease was passed on")
-	}
+	require.Eventually(t, func() bool { return len(c.watch.Leases()) == 1 }, patience, interval)
+	require.Equal(t, types.NamespacedName{Namespace: c.ns, Name: "shard-0"}, client.ObjectKeyFromObject((<-c.watch.Leases()).Object))
 	c.seesAll()
 	require.Empty(t, c.watch.Leases())
 }

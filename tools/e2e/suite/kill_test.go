@@ -66,10 +66,10 @@ func (s *suite) killShard(ctx context.Context, killer *cluster.Killer, ring clus
 }
 
 // endShard ends the process of a shard whose pod is not restarted, and waits until its Lease was taken, because the kubelet has reported that.
-func (s *suite) endShard(ctx context.Context, t *testing.T, killer *cluster.Killer, ring cluster.Ring, name string) error {
+func (s *suite) endShard(t *testing.T, killer *cluster.Killer, shard client.ObjectKey) error {
 	t.Helper()
 
-	shard := client.ObjectKey{Namespace: ring.Namespace(), Name: name}
+	ctx := t.Context()
 
 	pod := &corev1.Pod{}
 	if err := s.Client.Get(ctx, shard, pod); err != nil {

@@ -56,7 +56,9 @@ func (s *suite) killPod(t *testing.T) {
 
 				return err
 			}, 4},
-			{"its process killed from its node", func(ctx context.Context) error { return s.endShard(ctx, t, killer, ring, "ends") }, 3},
+			{"its process killed from its node", func(context.Context) error {
+				return s.endShard(t, killer, client.ObjectKey{Namespace: ring.Namespace(), Name: "ends"})
+			}, 3},
 		}
 	})
 }

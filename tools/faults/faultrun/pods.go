@@ -28,13 +28,15 @@ func (run *Run) authenticate(ctx context.Context, m *Member) error {
 	return m.Proxy.Kubeconfig(base, run.kubeconfigPath(m.Name))
 }
 
-// Report writes the status of the shard's Pod. The reason is that of the condition ContainersReady: the kubelet reports the end of a Pod with
-// PodFailed.
-func (run *Run) Report(ctx context.Context, m *Member, phase corev1.PodPhase, reason string, state corev1.ContainerState) error {
+// Report writes the status of the shard's Pod, whose container has terminated. The reason is that of the condition ContainersReady: the kubelet
+// reports the end of a Pod with PodFailed.
+func (run *Run) Report(ctx context.Context, m *Member, phase corev1.PodPhase, reason string) error {
 	m.pod.Status = corev1.PodStatus{
-		Phase:             phase,
-		Conditions:        []corev1.PodCondition{{Type: corev1.ContainersReady, Status: corev1.ConditionFalse, Reason: reason}},
-		ContainerStatuses: []corev1.ContainerStatus{{Name: m.pod.Spec.Containers[0].Name, State: state}},
+		Phase:      phase,
+		Conditions: []corev1.PodCondition{{Type: corev1.ContainersReady, Status: corev1.ConditionFalse, Reason: reason}},
+		ContainerStatuses: []corev1.ContainerStatus{{
+			Name: m.pod.Spec.Containers[0].Name, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137}},
+		}},
 	}
 	if err := run.client.Status().Update(ctx, m.pod); err != nil {
 		return fmt.Errorf("write the status of the Pod of shard %s: %w", m.Name, err)

@@ -11,8 +11,6 @@ import (
 	"github.com/clusterring/clusterring/tools/faults/faultrun"
 )
 
-var terminated = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "Error"}}
-
 // takenByWord waits until the shard's Lease was taken because of the kubelet's word.
 func takenByWord(ctx context.Context, run *faultrun.Run, shard string) error {
 	if err := taken(ctx, run, shard); err != nil {
@@ -33,7 +31,7 @@ func TestKubelet(t *testing.T) {
 		faultrun.Case{
 			Name: "the kubelet reports that the Pod of a shard has ended, and another Pod gets its name", Rings: rings,
 			During: during{faultrun.Fail: func(ctx context.Context, run *faultrun.Run) error {
-				return errors.Join(run.Report(ctx, run.Member("a"), corev1.PodFailed, "PodFailed", terminated), takenByWord(ctx, run, "a"))
+				return errors.Join(run.Report(ctx, run.Member("a"), corev1.PodFailed, "PodFailed"), takenByWord(ctx, run, "a"))
 			}},
 			After: during{faultrun.Fail: func(ctx context.Context, run *faultrun.Run) error {
 				a := run.Member("a")
@@ -47,8 +45,8 @@ func TestKubelet(t *testing.T) {
 			After: during{faultrun.Join: func(ctx context.Context, run *faultrun.Run) error {
 				b, c := run.Member("b"), run.Member("c")
 				if err := errors.Join(
-					run.Report(ctx, c, corev1.PodFailed, "ContainersNotReady", terminated),
-					run.Report(ctx, b, corev1.PodRunning, "ContainersNotReady", terminated),
+					run.Report(ctx, c, corev1.PodFailed, "ContainersNotReady"),
+					run.Report(ctx, b, corev1.PodRunning, "ContainersNotReady"),
 					run.DeletePod(ctx, b),
 				); err != nil {
 					return err

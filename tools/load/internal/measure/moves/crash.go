@@ -192,21 +192,21 @@ func (u usedFor) String() string {
 
 // renewalCosts returns the CPU time of API server and services per renewal, in milliseconds.
 func renewalCosts(ctx context.Context, b *run.Bench, fleet *shards.Fleet) ([]float64, error) {
-	values, floors, err := run.Rounds(ctx, b, func(ctx context.Context) (u usedFor, err error) {
-		err = u.during(b, func() error {
+	values, floors, err := run.Rounds(ctx, b, func(ctx context.Context) (usedFor, error) {
+		renewals := 0
+		u, err := during(b, func() error {
 			stop := fleet.Renew(ctx, renewal)
 			paused := b.Pause(ctx, renewedFor)
 			n, failed := stop()
-			u.renewals = n
+			renewals = n
 
 			return errors.Join(paused, failed)
 		})
+		u.renewals = renewals
 
 		return u, err
-	}, func(ctx context.Context) (u usedFor, err error) {
-		err = u.during(b, func() error { return b.Pause(ctx, renewedFor) })
-
-		return u, err
+	}, func(ctx context.Context) (usedFor, error) {
+		return during(b, func() error { return b.Pause(ctx, renewedFor) })
 	})
 
 	costs := make([]float64, len(values))
@@ -218,14 +218,14 @@ func renewalCosts(ctx context.Context, b *run.Bench, fleet *shards.Fleet) ([]flo
 }
 
 // during measures the CPU time that API server and services take meanwhile.
-func (u *usedFor) during(b *run.Bench, do func() error) error {
+func during(b *run.Bench, do func() error) (usedFor, error) {
 	all, err := b.Local.Usage().During(do)
 
-	u.of = map[string]float64{}
+	u := usedFor{of: map[string]float64{}}
 	for _, name := range append([]string{target.APIServer}, target.Services...) {
 		u.of[name] = all[name].Milliseconds()
 		u.ms += u.of[name]
 	}
 
-	return err //nolint:wrapcheck // that of do
+	return u, err
 }
