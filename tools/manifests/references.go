@@ -96,6 +96,11 @@ func convert(o *unstructured.Unstructured, typed any) error {
 	return nil
 }
 
+// Beside lets the installation refer to the roles and service accounts of another one, which is installed before.
+func (in *Installation) Beside(other *Installation) {
+	in.roles, in.accounts = append(in.roles, other.roles...), append(in.accounts, other.accounts...)
+}
+
 // Dangling returns the references to missing objects, one sentence each.
 func (in *Installation) Dangling() []string {
 	var found []string
