@@ -17,6 +17,8 @@ import (
 // TestObjectsOfDocs: the API server takes every object that a page shows, without a field that it does not know.
 func TestObjectsOfDocs(t *testing.T) {
 	p := localplane.Shared(t)
+	require.NoError(t, p.Install(t.Context(), "deploy/example/namespace.yaml")) // the namespace of the pages
+
 	pages, err := filepath.Glob("../../../docs/*.md")
 	require.NoError(t, err)
 

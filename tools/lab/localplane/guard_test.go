@@ -32,7 +32,7 @@ func TestGuard(t *testing.T) {
 	p, err := localplane.Start(localplane.Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Stop()) })
-	require.NoError(t, p.Install(t.Context(), "deploy/base", "deploy/example/services-rbac.yaml"))
+	require.NoError(t, p.Install(t.Context(), "deploy/base", "deploy/example/namespace.yaml", "deploy/example/services-rbac.yaml"))
 
 	for what, key := range guarded {
 		require.NoError(t, tryDelete(t.Context(), p, what, key), "%s %s, without a ring", what, key)
