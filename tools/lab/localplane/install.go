@@ -10,11 +10,13 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -73,8 +75,48 @@ func (p *Plane) Install(ctx context.Context, paths ...string) error {
 	return p.waitPolicies(ctx)
 }
 
-// waitPolicies waits until the API server can evaluate policies with parameters. Until it has listed these, it refuses writes.
+// waitPolicies waits until the policy about Leases of rings is in force, if it is installed. From when the API server knows a policy with a
+// parameter until it has listed the parameters, it refuses all writes that the policy is about, so a write that is allowed shows nothing. A ring
+// that exists only in the parameter has its shards in no namespace: the policy is in force when it says so.
 func (p *Plane) waitPolicies(ctx context.Context) error {
+	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{}
+
+	err := p.Client.Get(ctx, client.ObjectKey{Name: v1alpha1.ShardsParameter + "." + v1alpha1.GroupVersion.Group}, policy)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+
+	if err != nil {
+		return fmt.Errorf("read the policy about Leases of rings: %w", err)
+	}
+
+	parameter := &v1alpha1.PolicyParameter{
+		ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ShardsParameter}, Data: map[string]string{"namespaces.probe": "none"},
+	}
+
+	err = p.Client.Create(ctx, parameter)
+	if apierrors.IsAlreadyExists(err) {
+		return nil // whoever has written it has waited
+	}
+
+	if err != nil {
+		return fmt.Errorf("create a parameter for the policy about Leases of rings: %w", err)
+	}
+
+	return errors.Join(p.waitRefused(ctx), client.IgnoreNotFound(p.Client.Delete(ctx, parameter)))
+}
+
+// waitRefused waits until the policy about Leases of rings refuses a Lease of a ring that has its shards elsewhere. The Lease is that of a user
+// who may create Leases, but not change rings.
+func (p *Plane) waitRefused(ctx context.Context) error {
+	config := rest.CopyConfig(p.Config)
+	config.Impersonate = rest.ImpersonationConfig{UserName: "system:kube-controller-manager"}
+
+	user, err := client.New(config, client.Options{Scheme: p.Client.Scheme(), Mapper: p.Client.RESTMapper()})
+	if err != nil {
+		return fmt.Errorf("create a client without rights on rings: %w", err)
+	}
+
 	lease := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "probe", Labels: map[string]string{v1alpha1.LabelClusterRing: "probe"}},
 		Spec:       coordinationv1.LeaseSpec{LeaseDurationSeconds: new(int32(1))},
@@ -82,12 +124,13 @@ func (p *Plane) waitPolicies(ctx context.Context) error {
 
 	var last error
 
-	err := wait.PollUntilContextTimeout(ctx, pollInterval, startTimeout, true, func(ctx context.Context) (bool, error) {
-		last = p.Client.Create(ctx, lease.DeepCopy(), client.DryRunAll)
-		return last == nil || !strings.Contains(last.Error(), "failed to configure"), nil
+	err = wait.PollUntilContextTimeout(ctx, pollInterval, startTimeout, true, func(ctx context.Context) (bool, error) {
+		last = user.Create(ctx, lease.DeepCopy(), client.DryRunAll)
+
+		return last != nil && strings.Contains(last.Error(), "spec.shardNamespaces of the ring does not list it"), nil
 	})
 	if err != nil {
-		return fmt.Errorf("wait until the API server can evaluate admission policies: %w", errors.Join(err, last))
+		return fmt.Errorf("wait until the API server refuses a Lease by its admission policies: %w", errors.Join(err, last))
 	}
 
 	return nil
