@@ -6,22 +6,19 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
+	"github.com/clusterring/clusterring/tools/lab/localplane/kubelettest"
 )
 
 // pod creates a Pod that runs.
 func (w *world) pod(name string) *corev1.Pod {
 	w.t.Helper()
 
-	p := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: name},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "process", Image: "process"}}},
-	}
+	p := kubelettest.Pod(w.ns, name)
 	require.NoError(w.t, w.plane.Client.Create(w.t.Context(), p))
 
 	return p
@@ -31,13 +28,7 @@ func (w *world) pod(name string) *corev1.Pod {
 func (w *world) ends(p *corev1.Pod) {
 	w.t.Helper()
 
-	p.Status = corev1.PodStatus{
-		Phase:      corev1.PodFailed,
-		Conditions: []corev1.PodCondition{{Type: corev1.ContainersReady, Status: corev1.ConditionFalse, Reason: "PodFailed"}},
-		ContainerStatuses: []corev1.ContainerStatus{{
-			Name: "process", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137}},
-		}},
-	}
+	p.Status = kubelettest.Ended()
 	require.NoError(w.t, w.plane.Client.Status().Update(w.t.Context(), p))
 }
 
@@ -61,11 +52,7 @@ func TestServiceBelievesTheKubelet(t *testing.T) {
 	ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: w.ring}}
 	require.NoError(t, w.plane.Client.Patch(t.Context(), ring,
 		client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"shardNamespaces":["`+w.ns+`"]}}`))))
-	require.NoError(t, w.plane.Client.Create(t.Context(), &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "clusterring-leasemonitor-pods"},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "clusterring:leasemonitor-pods"},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: v1alpha1.SystemNamespace, Name: name}},
-	}))
+	require.NoError(t, w.plane.Client.Create(t.Context(), kubelettest.Binding(w.ns)))
 
 	w.waitState("ends", "dead")
 	w.waitShards(1, 2)

@@ -17,7 +17,6 @@ package pods
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -29,6 +28,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	utilcache "k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
@@ -46,7 +46,7 @@ import (
 const (
 	// remembered is how long the uid of a Pod that has disappeared is known. The cache of Leases needs less to show what the Pod has written.
 	remembered = 10 * time.Minute
-	// maxRemembered limits the number of such Pods. The oldest are forgotten first.
+	// maxRemembered limits the number of such Pods. Those that nobody has asked about for longest are forgotten first.
 	maxRemembered = 10_000
 	// buffered is how many Leases may wait until the controller takes them.
 	buffered = 1024
@@ -57,24 +57,22 @@ type Watch struct {
 	pods  kubernetes.Interface
 	reads client.Reader
 	rings cache.Informer
-	clock clock.PassiveClock
 
 	changed chan struct{}
 	leases  chan event.TypedGenericEvent[*coordinationv1.Lease]
 
 	mu      sync.Mutex
 	present map[types.UID]struct{}
-	gone    map[types.UID]time.Time
-	order   []types.UID // of gone, the oldest first
+	gone    *utilcache.LRUExpireCache // by uid
 }
 
 // New returns a watch of the Pods in the namespaces that rings name for their shards. The reader reads ClusterRings and Leases from a cache;
 // the informer is that of ClusterRings.
 func New(pods kubernetes.Interface, reads client.Reader, rings cache.Informer, clk clock.PassiveClock) *Watch {
 	return &Watch{
-		pods: pods, reads: reads, rings: rings, clock: clk,
+		pods: pods, reads: reads, rings: rings,
 		changed: make(chan struct{}, 1), leases: make(chan event.TypedGenericEvent[*coordinationv1.Lease], buffered),
-		present: map[types.UID]struct{}{}, gone: map[types.UID]time.Time{},
+		present: map[types.UID]struct{}{}, gone: utilcache.NewLRUExpireCacheWithClock(maxRemembered, clk),
 	}
 }
 
@@ -84,7 +82,7 @@ func (w *Watch) Ended(uid types.UID) bool {
 	defer w.mu.Unlock()
 
 	_, present := w.present[uid]
-	_, gone := w.gone[uid]
+	_, gone := w.gone.Get(uid)
 
 	return present || gone
 }
@@ -247,7 +245,7 @@ func (w *Watch) listWatch(namespace, selector string) *toolscache.ListWatch {
 			}
 
 			for i := range list.Items {
-				list.Items[i] = essence(&list.Items[i])
+				list.Items[i] = *essence(&list.Items[i])
 			}
 
 			return list, nil
@@ -260,9 +258,18 @@ func (w *Watch) listWatch(namespace, selector string) *toolscache.ListWatch {
 	}
 }
 
-// essence returns what [Ended] and slim need of a Pod.
-func essence(p *corev1.Pod) corev1.Pod {
-	small := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion}}
+// slim keeps the essence of a Pod.
+func slim(obj any) (any, error) {
+	if p, ok := obj.(*corev1.Pod); ok {
+		return essence(p), nil
+	}
+
+	return obj, nil // a note that a Pod has disappeared, which contains its essence
+}
+
+// essence returns what identifies a Pod, and what [Ended] needs to return the same.
+func essence(p *corev1.Pod) *corev1.Pod {
+	small := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion}}
 	if Ended(p) {
 		small.Status = corev1.PodStatus{
 			Phase:             p.Status.Phase,
@@ -274,25 +281,8 @@ func essence(p *corev1.Pod) corev1.Pod {
 	return small
 }
 
-// report is what is kept of a Pod.
-type report struct {
-	metav1.ObjectMeta
-
-	ended bool
-}
-
-// slim keeps of a Pod what identifies it, and whether it has ended.
-func slim(obj any) (any, error) {
-	p, ok := obj.(*corev1.Pod)
-	if !ok {
-		return obj, nil // it is slim already
-	}
-
-	return &report{metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion}, Ended(p)}, nil
-}
-
 func uidOf(obj any) types.UID {
-	if p, ok := obj.(*report); ok {
+	if p, ok := obj.(*corev1.Pod); ok {
 		return p.UID
 	}
 
@@ -301,8 +291,8 @@ func uidOf(obj any) types.UID {
 
 // saw remembers a Pod that has ended, and passes on the Leases that it has written.
 func (w *Watch) saw(ctx context.Context, obj any) {
-	p, ok := obj.(*report)
-	if !ok || !p.ended {
+	p, ok := obj.(*corev1.Pod)
+	if !ok || !Ended(p) {
 		return
 	}
 
@@ -343,29 +333,15 @@ func (w *Watch) lost(obj any) {
 		obj = unknown.Obj
 	}
 
-	p, ok := obj.(*report)
-	if !ok || !p.ended {
+	p, ok := obj.(*corev1.Pod)
+	if !ok || !Ended(p) {
 		return
 	}
+
+	w.gone.Add(p.UID, nil, remembered) // first: Ended must not miss it
 
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	now := w.clock.Now()
-
 	delete(w.present, p.UID)
-
-	if _, known := w.gone[p.UID]; !known {
-		w.order = append(w.order, p.UID)
-	}
-
-	w.gone[p.UID] = now
-
-	old := 0
-	for old < len(w.order) && (len(w.order)-old > maxRemembered || now.Sub(w.gone[w.order[old]]) > remembered) {
-		delete(w.gone, w.order[old])
-		old++
-	}
-
-	w.order = slices.Delete(w.order, 0, old)
 }

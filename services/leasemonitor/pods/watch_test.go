@@ -19,6 +19,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/leasemonitor/pods"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
+	"github.com/clusterring/clusterring/tools/lab/localplane/kubelettest"
 	"github.com/clusterring/clusterring/tools/lab/localplane/leasetest"
 )
 
@@ -84,13 +85,7 @@ func newCluster(t *testing.T) *cluster {
 func (c *cluster) pod(name string) *corev1.Pod {
 	c.Helper()
 
-	p := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: c.ns, Name: name},
-		Spec: corev1.PodSpec{
-			Containers:                    []corev1.Container{{Name: "process", Image: "process"}},
-			TerminationGracePeriodSeconds: new(int64(0)),
-		},
-	}
+	p := kubelettest.Pod(c.ns, name)
 	require.NoError(c, c.admin.Create(c.Context(), p))
 	c.reports(p, corev1.PodRunning, running)
 

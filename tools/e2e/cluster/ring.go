@@ -22,6 +22,7 @@ import (
 	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/check"
+	"github.com/clusterring/clusterring/tools/lab/localplane/kubelettest"
 	"github.com/clusterring/clusterring/tools/lab/record"
 )
 
@@ -99,11 +100,7 @@ func (r Ring) objects(template *appsv1.Deployment, shards int) []client.Object {
 			APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, Verbs: []string{"get", "create", "update"},
 		}}},
 		&rbacv1.RoleBinding{ObjectMeta: own, Subjects: subjects, RoleRef: roleRef("Role", own.Name)},
-		&rbacv1.RoleBinding{
-			ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace(), Name: "clusterring-leasemonitor-pods"},
-			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: shardingv1alpha1.SystemNamespace, Name: "leasemonitor"}},
-			RoleRef:    roleRef("ClusterRole", "clusterring:leasemonitor-pods"),
-		},
+		kubelettest.Binding(r.Namespace()),
 		&rbacv1.ClusterRoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: r.Name}, Subjects: subjects,
 			RoleRef: roleRef("ClusterRole", Example.Shards.Name),

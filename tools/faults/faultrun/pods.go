@@ -9,6 +9,8 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/tools/lab/localplane/kubelettest"
 )
 
 // authenticate gives a shard a token that is bound to its Pod, which is created if it does not exist.
@@ -31,13 +33,7 @@ func (run *Run) authenticate(ctx context.Context, m *Member) error {
 // Report writes the status of the shard's Pod, whose container has terminated. The reason is that of the condition ContainersReady: the kubelet
 // reports the end of a Pod with PodFailed.
 func (run *Run) Report(ctx context.Context, m *Member, phase corev1.PodPhase, reason string) error {
-	m.pod.Status = corev1.PodStatus{
-		Phase:      phase,
-		Conditions: []corev1.PodCondition{{Type: corev1.ContainersReady, Status: corev1.ConditionFalse, Reason: reason}},
-		ContainerStatuses: []corev1.ContainerStatus{{
-			Name: m.pod.Spec.Containers[0].Name, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137}},
-		}},
-	}
+	m.pod.Status = kubelettest.Status(phase, reason, kubelettest.Killed())
 	if err := run.client.Status().Update(ctx, m.pod); err != nil {
 		return fmt.Errorf("write the status of the Pod of shard %s: %w", m.Name, err)
 	}

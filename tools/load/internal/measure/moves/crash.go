@@ -63,18 +63,27 @@ func crash(ctx context.Context, b *run.Bench) error {
 	return b.Part(ctx, 1, func(b *run.Bench) error { return renewals(ctx, b) })
 }
 
-// detected measures how soon the objects of a shard move that has crashed right after a renewal, without anybody's word but its silence.
-func detected(ctx context.Context, b *run.Bench) error {
-	w, err := filled.OpenRing(ctx, b, shards.Ring{Name: "load-crash", LeaseDuration: shortLease, Renewal: renewal}, threeShards)
+// leaves measures what it takes to move a thousand objects of a shard that leaves the ring in the given way.
+func leaves(
+	ctx context.Context, b *run.Bench, ring shards.Ring, how func(w *filled.Ring, ctx context.Context, mark int) (filled.Cost, error),
+) ([]filled.Cost, error) {
+	w, err := filled.OpenRing(ctx, b, ring, threeShards)
 	if err != nil {
-		return err
+		return nil, err
 	}
 
 	if err := w.Grow(ctx, few); err != nil {
-		return err
+		return nil, err
 	}
 
-	values, _, err := run.Rounds(ctx, b, thousandMoved(w, w.Crash), nil)
+	values, _, err := run.Rounds(ctx, b, thousandMoved(w, func(ctx context.Context, mark int) (filled.Cost, error) { return how(w, ctx, mark) }), nil)
+
+	return values, err
+}
+
+// detected measures how soon the objects of a shard move that has crashed right after a renewal, without anybody's word but its silence.
+func detected(ctx context.Context, b *run.Bench) error {
+	values, err := leaves(ctx, b, shards.Ring{Name: "load-crash", LeaseDuration: shortLease, Renewal: renewal}, (*filled.Ring).Crash)
 	if err != nil {
 		return err
 	}
@@ -95,16 +104,7 @@ func detected(ctx context.Context, b *run.Bench) error {
 
 // ended measures how soon the objects of a shard move after the kubelet has reported the end of its Pod.
 func ended(ctx context.Context, b *run.Bench) error {
-	w, err := filled.OpenRing(ctx, b, shards.Ring{Name: "load-end", Pods: true}, threeShards)
-	if err != nil {
-		return err
-	}
-
-	if err := w.Grow(ctx, few); err != nil {
-		return err
-	}
-
-	values, _, err := run.Rounds(ctx, b, thousandMoved(w, w.End), nil)
+	values, err := leaves(ctx, b, shards.Ring{Name: "load-end", Pods: true}, (*filled.Ring).End)
 	if err != nil {
 		return err
 	}
