@@ -67,6 +67,11 @@ func (a announcingLeases) Update(ctx context.Context, lease *coordinationv1.Leas
 func (l *lock) saw(lease *coordinationv1.Lease) {
 	l.announced = announcement(lease)
 	l.free = l.free || l.uid != "" && lease.UID != l.uid
+
+	l.other = ""
+	if by := (pod{l.pod, l.podUID}); l.slot && lease.Annotations[v1alpha1.AnnotationPod] != "" && !by.wrote(lease) {
+		l.other = lease.Annotations[v1alpha1.AnnotationPod]
+	}
 }
 
 func (l *lock) wrote(lease *coordinationv1.Lease) {
@@ -93,6 +98,12 @@ func (l *lock) announce(lease *coordinationv1.Lease) {
 		delete(lease.Annotations, v1alpha1.AnnotationPod) // of a predecessor
 	} else {
 		lease.Annotations[v1alpha1.AnnotationPod] = l.pod
+	}
+
+	if l.offering {
+		lease.Annotations[v1alpha1.AnnotationOffered] = v1alpha1.OfferValue(lease.Spec.RenewTime.Time)
+	} else {
+		delete(lease.Annotations, v1alpha1.AnnotationOffered)
 	}
 
 	if l.podUID == "" || lease.Spec.RenewTime == nil {

@@ -29,6 +29,7 @@ import (
 //	L5  A Lease that this shard did not hold continuously is used only after the hold-off, even if it was deleted and recreated.
 //	L6  The Lease announces the hold-off from the write that takes it. A longer hold-off that a predecessor has announced is
 //	    kept, and announced, until it has passed once: whoever has read it may rely on it.
+//	L7  The Lease of a slot is lost when it names another Pod, even if its holder, the slot, is the same.
 //
 // Leader election calls the methods that read and write from one goroutine.
 type lock struct {
@@ -37,6 +38,9 @@ type lock struct {
 	holdOff time.Duration // the shard's own
 	pod     string        // the Pod that the Lease announces; empty for none
 	podUID  types.UID     // the uid of the Pod that the Lease announces; empty for none
+	ring    string
+	slot    bool // the name of the shard is that of a slot, which may pass to another Pod
+	leases  coordinationv1client.LeaseInterface
 
 	// announced is the hold-off that the Lease announced when it was last read or written; 0 if it announced none.
 	announced time.Duration
@@ -48,6 +52,12 @@ type lock struct {
 	settled bool
 	// holder is who held the Lease when it was last read or written.
 	holder string
+	// other is the Pod that the Lease names, if that is another one than this.
+	other string
+	// acquired is the acquireTime of the Lease when it was last read.
+	acquired metav1.Time
+	// offering is true while the slot is being offered to another Pod.
+	offering bool
 	// renewed is the last renewTime that this process is known to have written; zero before it held the Lease.
 	renewed metav1.MicroTime
 	// failure is the result of the last write.
@@ -58,9 +68,19 @@ type lock struct {
 var _ resourcelock.Interface = (*lock)(nil)
 
 func (s *Shard) newLock(config *rest.Config) (*lock, error) {
+	client, err := leaseClient(config, s.options)
+	if err != nil {
+		return nil, err
+	}
+
+	return s.lockFor(client), nil
+}
+
+// leaseClient returns the client for the shard's Lease.
+func leaseClient(config *rest.Config, o Options) (*coordinationv1client.CoordinationV1Client, error) {
 	config = rest.AddUserAgent(rest.CopyConfig(config), "shard-lease")
 	// A single request that hangs must not cost the Lease.
-	config.Timeout = max(s.options.RenewDeadline/2, time.Second)
+	config.Timeout = max(o.RenewDeadline/2, time.Second)
 	// The Lease must not queue behind the writes of the controllers.
 	config.QPS, config.RateLimiter = -1, nil
 
@@ -69,8 +89,15 @@ func (s *Shard) newLock(config *rest.Config) (*lock, error) {
 		return nil, fmt.Errorf("create the client for the shard's Lease: %w", err)
 	}
 
-	l := &lock{term: s.term, holdOff: s.options.HoldOff, podUID: s.options.PodUID}
-	if s.options.Pod != s.options.Name {
+	return client, nil
+}
+
+func (s *Shard) lockFor(client coordinationv1client.LeasesGetter) *lock {
+	l := &lock{
+		term: s.term, holdOff: s.options.HoldOff, podUID: s.options.PodUID,
+		ring: s.options.Ring, slot: s.options.Slots > 0, leases: client.Leases(s.options.Namespace),
+	}
+	if l.slot || s.options.Pod != s.options.Name {
 		l.pod = s.options.Pod
 	}
 
@@ -81,7 +108,7 @@ func (s *Shard) newLock(config *rest.Config) (*lock, error) {
 		Labels:     map[string]string{v1alpha1.LabelClusterRing: s.options.Ring},
 	}
 
-	return l, nil
+	return l
 }
 
 // Get reads the Lease, and detects whether it was lost.
@@ -99,7 +126,7 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 		return nil, nil, err //nolint:wrapcheck // leader election looks for NotFound and logs the Lease's name
 	}
 
-	l.holder = record.HolderIdentity
+	l.holder, l.acquired = record.HolderIdentity, record.AcquireTime
 	l.settled = l.isSettled(record)
 
 	if err := l.theft(record); err != nil {
@@ -125,6 +152,10 @@ func (l *lock) holds() time.Duration { return max(l.holdOff, l.announced) }
 
 // theft describes how the Lease, once held by this process, was taken by another one.
 func (l *lock) theft(record *resourcelock.LeaderElectionRecord) error {
+	if l.slot && l.holder == l.Identity() && l.other != "" {
+		return fmt.Errorf("lease %s of this slot was taken by Pod %q", l.Describe(), l.other)
+	}
+
 	if l.renewed.IsZero() {
 		return nil
 	}
@@ -211,6 +242,10 @@ func (l *lock) release(ctx context.Context, record resourcelock.LeaderElectionRe
 		return fmt.Errorf("lease %s is not released, because workers still run: it expires after the process has ended", l.Describe())
 	}
 
+	if l.slot && l.offer(ctx, record) {
+		return nil
+	}
+
 	return l.LeaseLock.Update(ctx, record) //nolint:wrapcheck // leader election looks for Conflict and logs the Lease's name
 }
 
@@ -218,6 +253,10 @@ func (l *lock) release(ctx context.Context, record resourcelock.LeaderElectionRe
 func (l *lock) lose(err error) error {
 	l.term.lose(err)
 	l.lost = err
+
+	if l.slot && l.renewed.IsZero() {
+		l.term.exit(err) // leader election would wait for the Lease for ever
+	}
 
 	return err
 }

@@ -2,6 +2,7 @@ package shard
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"unicode"
 
 	"k8s.io/apimachinery/pkg/types"
+	utilrand "k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -29,6 +31,8 @@ const (
 	// minHoldOff is longer than a write that takes an object from a shard: the rebalancer relies for 250 ms on an answer that the
 	// Lease is free, and abandons a write that has not ended a second later. The shard's cache needs no part of it.
 	minHoldOff = 1500 * time.Millisecond
+	// randomLength makes the names of processes outside a cluster differ.
+	randomLength = 8
 	// jitter is the factor by which client-go's leader election stretches its retry period.
 	jitter = 1.2
 )
@@ -44,12 +48,20 @@ type Options struct {
 	Name string
 	// Pod is the name of the Pod that runs the shard, if it differs from Name. The fence of a ring needs it: the API server knows
 	// which Pod writes, not which shard. The Lease announces it in the annotation v1alpha1.AnnotationPod. Default: none, which
-	// stands for Name.
+	// stands for Name. With Slots: the host name, and a random name outside a cluster.
 	Pod string
 	// PodUID is the uid of the Pod that runs the shard. The Lease announces it in the annotation v1alpha1.AnnotationPodUID. With it, the
 	// lease monitor can give the shard up as soon as the kubelet reports that the Pod has ended. It must be the uid of the Pod that this process
 	// runs in, or empty. Default: that of the Pod's token, which the kubelet mounts; none outside a cluster.
 	PodUID types.UID
+	// Slots makes the shard's name outlive its Pod: [Claim] takes one of this many names, the slots v1alpha1.SlotName(Ring, 0) and so on, that no
+	// other Pod holds. When a Pod is replaced, its successor takes over its slot, and no object moves. Name must be empty then, and Pod must be
+	// unique in the namespace. The slots of a ring belong to one namespace. At most [v1alpha1.MaxSlots]. Default: 0, no slots.
+	Slots int
+	// StandbyAddress is where [Claim] answers probes by HTTP while this process waits for a slot. A request whose path contains "ready" is
+	// answered with 200 as soon as the process could take one over, any other request immediately. Claim closes the address before it
+	// returns, so it may be that of the manager's probes. Default: none.
+	StandbyAddress string
 	// Namespace holds the shard's Lease. Default: the namespace of the Pod; required outside a cluster.
 	Namespace string
 
@@ -81,14 +93,26 @@ type Options struct {
 func (o Options) complete(hostname func() (string, error), mounted string) (Options, error) {
 	var errs []error
 
-	if o.Name == "" {
-		var err error
-		if o.Name, err = hostname(); err == nil && o.Name == "" {
+	token, noToken := os.ReadFile(filepath.Join(mounted, "token"))
+
+	switch named := cmp.Or(o.Name, o.Pod); {
+	case o.Slots == 0 && o.Name != "", o.Slots != 0 && named != "":
+	case o.Slots != 0 && noToken != nil:
+		o.Pod = "process-" + utilrand.String(randomLength) // the host may run several
+	default:
+		name, err := hostname()
+		if err == nil && name == "" {
 			err = errEmpty
 		}
 
 		if err != nil {
 			errs = append(errs, fmt.Errorf("name: set it, the host has none: %w", err))
+		}
+
+		if o.Slots == 0 {
+			o.Name = name
+		} else {
+			o.Pod = name
 		}
 	}
 
@@ -104,8 +128,7 @@ func (o Options) complete(hostname func() (string, error), mounted string) (Opti
 	}
 
 	if o.PodUID == "" {
-		token, _ := os.ReadFile(filepath.Join(mounted, "token")) // without a token, the Lease announces no uid
-		o.PodUID = boundTo(token)
+		o.PodUID = boundTo(token) // without a token, the Lease announces no uid
 	}
 
 	if o.LeaseDuration == 0 {
@@ -125,6 +148,7 @@ func (o Options) complete(hostname func() (string, error), mounted string) (Opti
 	}
 
 	errs = append(errs, o.validateNames()...)
+	errs = append(errs, o.validateSlots()...)
 
 	errs = append(errs, o.validateTimes()...)
 	if len(errs) > 0 {
@@ -204,6 +228,27 @@ func (o Options) validateNames() []error {
 	}
 
 	return errs
+}
+
+func (o Options) validateSlots() []error {
+	switch {
+	case o.Slots < 0 || o.Slots > v1alpha1.MaxSlots:
+		return []error{fmt.Errorf("slots: %d must be from 0 to %d", o.Slots, v1alpha1.MaxSlots)}
+	case o.Slots == 0 && o.StandbyAddress != "":
+		return []error{errors.New("standby address: it has no use without slots")}
+	case o.Slots == 0:
+		return nil
+	case o.Name != "":
+		return []error{fmt.Errorf("name: remove %q: with slots, the name is that of the slot", o.Name)}
+	case o.Ring == "":
+		return nil // validateNames has reported it
+	}
+
+	if last := v1alpha1.SlotName(o.Ring, o.Slots-1); len(objectAndLabel(last)) > 0 {
+		return []error{fmt.Errorf("slots: the name of the last slot, %q, is invalid: %s", last, strings.Join(objectAndLabel(last), "; "))}
+	}
+
+	return nil
 }
 
 // objectAndLabel returns why a name cannot be both the name of an object and the value of a label.

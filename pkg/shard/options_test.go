@@ -126,7 +126,7 @@ func TestOptionsThatAreRefused(t *testing.T) {
 }
 
 func TestLabelsOfTheShard(t *testing.T) {
-	s := newShard(t)
+	s := exampleShard(t)
 	require.Equal(t, "shard.alpha.sharding.timebertt.dev/clusterring-50d858e0-example=shard-0", s.Selector().String())
 
 	object := func(labels ...string) client.Object {
@@ -153,7 +153,7 @@ func TestLabelsOfTheShard(t *testing.T) {
 }
 
 func TestPredicate(t *testing.T) {
-	s := newShard(t)
+	s := exampleShard(t)
 	object := func(generation int64, labels map[string]string) client.Object {
 		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Generation: generation, Labels: labels}}
 	}
@@ -192,7 +192,7 @@ func TestPredicate(t *testing.T) {
 }
 
 func TestConfigureManagerCachesOwnObjects(t *testing.T) {
-	s := newShard(t)
+	s := exampleShard(t)
 	own := s.Selector().String()
 	secret, pod := &corev1.Secret{}, &corev1.Pod{}
 	options := manager.Options{Cache: cache.Options{
@@ -232,12 +232,12 @@ func TestConfigureManagerCachesOwnObjects(t *testing.T) {
 func TestConfigureManagerLeavesTheConfigAlone(t *testing.T) {
 	config := &rest.Config{Host: "localhost", QPS: 5, Timeout: time.Hour, UserAgent: "me"}
 	before := rest.CopyConfig(config)
-	require.NoError(t, newShard(t).ConfigureManager(config, &manager.Options{}, &corev1.ConfigMap{}))
+	require.NoError(t, exampleShard(t).ConfigureManager(config, &manager.Options{}, &corev1.ConfigMap{}))
 	require.Equal(t, before, config)
 }
 
 func TestConfigureManagerRefuses(t *testing.T) {
-	s := newShard(t)
+	s := exampleShard(t)
 	for _, tc := range []struct {
 		name    string
 		options manager.Options
@@ -270,8 +270,8 @@ func TestConfigureManagerRefuses(t *testing.T) {
 	}
 }
 
-// newShard returns the shard shard-0 of the ring example.
-func newShard(t *testing.T) *Shard {
+// exampleShard returns the shard shard-0 of the ring example.
+func exampleShard(t *testing.T) *Shard {
 	t.Helper()
 
 	s, err := New(Options{Ring: "example", Name: "shard-0", Namespace: "default"})

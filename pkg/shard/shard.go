@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"errors"
 	"os"
 	"sync"
 
@@ -36,13 +37,24 @@ type Shard struct {
 }
 
 // New returns the shard that the options describe, with defaults filled in. It does not access the API server. The error names
-// every option that is missing or wrong.
+// every option that is missing or wrong. A shard with [Options].Slots has no name before [Claim] has found one for it, so New refuses these.
 func New(options Options) (*Shard, error) {
 	options, err := options.complete(os.Hostname, inClusterDirectory)
 	if err != nil {
 		return nil, err
 	}
 
+	if options.Slots != 0 {
+		return nil, errSlots
+	}
+
+	return newShard(options), nil
+}
+
+var errSlots = errors.New("shard options: slots: call shard.Claim, which waits for a slot, instead of shard.New")
+
+// newShard returns the shard of options that are complete and contain its name.
+func newShard(options Options) *Shard {
 	s := &Shard{
 		options:  options,
 		shardKey: v1alpha1.ShardLabel(options.Ring),
@@ -55,7 +67,7 @@ func New(options Options) (*Shard, error) {
 	}
 	s.handover = newHandovers(options.Ring, s.Selector())
 
-	return s, nil
+	return s
 }
 
 // Name returns the shard's name.

@@ -147,6 +147,11 @@ func TestParameterAboutShards(t *testing.T) {
 	})
 	says("one\ntwo", "true", "shards may have tokens without a Pod")
 
+	update(func(r *v1alpha1.ClusterRing) {
+		r.Spec.Fence = &v1alpha1.Fence{Mode: v1alpha1.FenceAudit, ServiceAccounts: []v1alpha1.ServiceAccountReference{{Namespace: "one", Name: "c"}}}
+	})
+	require.Eventually(t, func() bool { return parameter().Data["accounts."+w.ring] == "system:serviceaccount:one:c" }, patience, interval)
+
 	edited := parameter()
 	edited.Data["namespaces."+w.ring], edited.Data["namespaces.none"] = "three", ""
 	require.NoError(t, w.plane.Client.Update(t.Context(), edited))

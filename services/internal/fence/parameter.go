@@ -23,8 +23,8 @@ const (
 	prefixHolder = "holder."   // the name of a shard follows; the value is the name of its Pod
 )
 
-// Parameter returns the parameter of the ring's fence. It returns nil if the ring has no fence, or if the fence is off.
-func Parameter(ring *v1alpha1.ClusterRing) *v1alpha1.PolicyParameter {
+// Accounts returns the user names of the service accounts of the ring's shards; none if the ring has no fence, or if the fence is off.
+func Accounts(ring *v1alpha1.ClusterRing) []string {
 	if ring.Spec.FenceMode() == v1alpha1.FenceOff {
 		return nil
 	}
@@ -32,6 +32,15 @@ func Parameter(ring *v1alpha1.ClusterRing) *v1alpha1.PolicyParameter {
 	accounts := make([]string, 0, len(ring.Spec.Fence.ServiceAccounts))
 	for _, a := range ring.Spec.Fence.ServiceAccounts {
 		accounts = append(accounts, "system:serviceaccount:"+a.Namespace+":"+a.Name)
+	}
+
+	return accounts
+}
+
+// Parameter returns the parameter of the ring's fence. It returns nil if the ring has no fence, or if the fence is off.
+func Parameter(ring *v1alpha1.ClusterRing) *v1alpha1.PolicyParameter {
+	if ring.Spec.FenceMode() == v1alpha1.FenceOff {
+		return nil
 	}
 
 	resources := make([]string, 0, len(ring.Spec.Resources))
@@ -42,7 +51,7 @@ func Parameter(ring *v1alpha1.ClusterRing) *v1alpha1.PolicyParameter {
 	data := map[string]string{
 		keyRing:      ring.Name,
 		keyLabel:     v1alpha1.ShardLabel(ring.Name),
-		keyAccounts:  strings.Join(accounts, "\n"),
+		keyAccounts:  strings.Join(Accounts(ring), "\n"),
 		keyResources: strings.Join(resources, "\n"),
 	}
 	if !ring.DeletionTimestamp.IsZero() {

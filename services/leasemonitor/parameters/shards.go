@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/fence"
 	"github.com/clusterring/clusterring/services/internal/kit"
 )
 
@@ -24,6 +25,7 @@ import (
 const (
 	prefixNamespaces = "namespaces." // of every ring: spec.shardNamespaces, one per line; empty for all namespaces
 	prefixUnbound    = "unbound."    // of rings whose shards have tokens that are bound to no Pod
+	prefixAccounts   = "accounts."   // of rings with a fence: the user names of the service accounts of shards, one per line
 )
 
 // Shards writes the parameter of the policy that decides who may write the Leases of shards: deploy/base/guard/shard-leases.yaml.
@@ -45,6 +47,10 @@ func (r *Shards) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.
 
 		if ring.Annotations[v1alpha1.AnnotationUnboundShards] == "true" {
 			data[prefixUnbound+ring.Name] = "true"
+		}
+
+		if accounts := fence.Accounts(ring); len(accounts) > 0 {
+			data[prefixAccounts+ring.Name] = strings.Join(accounts, "\n")
 		}
 	}
 

@@ -215,6 +215,50 @@ func TestOnlyPodsWithTheNameOfAShardWriteItsLease(t *testing.T) {
 	p.refused(creating(t, tenant, p.lease(p.tenant, "a")), "spec.shardNamespaces of the ring does not list it")
 }
 
+// TestOnlyPodsOfTheRingHoldItsSlots shows who may write the Lease of a slot, which has the name of no Pod.
+func TestOnlyPodsOfTheRingHoldItsSlots(t *testing.T) {
+	p := newPolicies(t)
+	slot := func(number, pod string) *coordinationv1.Lease {
+		return p.lease(p.shards, p.ring.Name+"-"+number, func(l *coordinationv1.Lease) {
+			l.Annotations = map[string]string{v1alpha1.AnnotationPod: pod}
+		})
+	}
+	a, b := p.as(p.shards, "default", "a"), p.as(p.shards, "default", "b")
+
+	p.refused(creating(t, a, slot("x", "a")), "only Pod "+p.ring.Name+"-x of namespace")
+	p.refused(creating(t, a, slot("01", "a")), "only Pod")
+	p.refused(creating(t, a, slot("10000", "a")), "only Pod")
+	p.refused(creating(t, a, slot("0", "b")), "only Pod")
+	p.refused(creating(t, a, p.lease(p.shards, p.ring.Name+"-0")), "only Pod")
+	p.refused(creating(t, p.as(p.shards, "default", ""), slot("0", "a")), "this token is bound to no Pod")
+	p.refused(creating(t, p.as(p.tenant, "default", "a"), p.lease(p.tenant, p.ring.Name+"-0", func(l *coordinationv1.Lease) {
+		l.Annotations = map[string]string{v1alpha1.AnnotationPod: "a"}
+	})), "spec.shardNamespaces of the ring does not list it")
+
+	held := slot("0", "a")
+	require.NoError(t, a.Create(t.Context(), held))
+	require.NoError(t, patching(t, a, held, `{"spec":{"holderIdentity":""}}`)())
+
+	// Another Pod takes it by writing its own name, and cannot write it otherwise.
+	takes := `{"metadata":{"annotations":{"` + v1alpha1.AnnotationPod + `":"b"}}}`
+	require.NoError(t, patching(t, b, held, takes)())
+	p.refused(patching(t, b, held, `{"spec":{"renewTime":"2030-01-01T00:00:00.000000Z"}}`), "only Pod")
+	p.refused(patching(t, b, held, `{"spec":{"holderIdentity":""}}`), "only Pod")
+	p.refused(patching(t, b, held, `{"metadata":{"labels":null}}`), "only Pod")
+
+	// The Pod of a StatefulSet may have the name of a slot. Its Lease cannot be taken.
+	stateful := p.lease(p.shards, p.ring.Name+"-1")
+	require.NoError(t, p.as(p.shards, "default", stateful.Name).Create(t.Context(), stateful))
+	p.refused(patching(t, b, stateful, takes), "only Pod")
+
+	// A ring with a fence says who its shards are.
+	p.describe(map[string]string{
+		"namespaces." + p.ring.Name: p.shards, "accounts." + p.ring.Name: "system:serviceaccount:" + p.shards + ":controller\nother",
+	})
+	p.refused(patching(t, b, held, takes), "may not hold the slot "+p.ring.Name+"-0: spec.fence.serviceAccounts")
+	require.NoError(t, patching(t, p.as(p.shards, "controller", "b"), held, takes)())
+}
+
 // configuration is a webhook configuration as the assigner writes it.
 func (p *policies) configuration(change ...func(*admissionregistrationv1.MutatingWebhookConfiguration)) *admissionregistrationv1.MutatingWebhookConfiguration {
 	c := &admissionregistrationv1.MutatingWebhookConfiguration{

@@ -3,6 +3,7 @@ package v1alpha1
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"strconv"
 	"strings"
 	"time"
 
@@ -29,6 +30,11 @@ const (
 	// monitor can believe the kubelet that the process has ended. A renewal that leaves the annotation as it was makes it void, so a process
 	// that does not know the annotation is never taken for its predecessor.
 	AnnotationPodUID = "alpha.sharding.timebertt.dev/pod-uid"
+	// AnnotationOffered, on the Lease of a slot, contains the renewTime with which the Pod that holds the slot has offered it to another Pod: an
+	// [OfferValue]. That Pod has stopped to work. Any renewal of the Lease makes the offer void.
+	AnnotationOffered = "alpha.sharding.timebertt.dev/offered"
+	// LabelStandby contains the name of the ring, on a Lease that is not a shard's: that of a Pod which waits for a slot.
+	LabelStandby = "alpha.sharding.timebertt.dev/standby"
 	// AnnotationUnboundShards, on a ring with the value "true", lets shards write their Leases with any token that RBAC allows. Without
 	// it, an admission policy demands a token that is bound to the Pod with the shard's name.
 	AnnotationUnboundShards = "sharding.timebertt.dev/unbound-shards"
@@ -116,6 +122,16 @@ func NextShard(drain string) string {
 func PodUIDValue(uid types.UID, renewed time.Time) string {
 	return string(uid) + "/" + renewed.UTC().Format(metav1.RFC3339Micro)
 }
+
+// OfferValue returns the value of [AnnotationOffered] for an offer that is written with the given renewTime: that time in UTC with microseconds,
+// which is all that the API stores of it.
+func OfferValue(renewed time.Time) string { return renewed.UTC().Format(metav1.RFC3339Micro) }
+
+// MaxSlots is the maximum number of slots of a ring.
+const MaxSlots = 5000
+
+// SlotName returns the name of a ring's slot: the ring's name, a dash, and the slot's number from 0.
+func SlotName(ring string, number int) string { return ring + "-" + strconv.Itoa(number) }
 
 // WebhookConfigurationName returns the name of the ring's MutatingWebhookConfiguration.
 func WebhookConfigurationName(ring string) string { return "sharding-" + RingSuffix(ring) }

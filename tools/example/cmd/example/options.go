@@ -27,6 +27,8 @@ type options struct {
 
 	ring           string
 	shardName      string
+	slots          int
+	podName        string
 	leaseNamespace string
 	podUID         string
 	leaseDuration  time.Duration
@@ -59,6 +61,8 @@ func parse(args []string, out io.Writer) (options, error) {
 
 	flags.StringVar(&o.ring, "ring", "example", "name of the ClusterRing")
 	flags.StringVar(&o.shardName, "shard-name", "", "name of this shard and its Lease (default: the host name, which is the Pod's name)")
+	flags.IntVar(&o.slots, "slots", 0, "take one of this many names, the ring's slots, that outlive Pods, instead of a name of its own; wait while all are held (default: none)")
+	flags.StringVar(&o.podName, "pod-name", "", "name of the Pod that this process runs in, if it is not the name of the shard (default: none; with --slots: the host name, or a random one outside a cluster)")
 	flags.StringVar(&o.leaseNamespace, "lease-namespace", "", "namespace of the Lease (default: the Pod's)")
 	flags.StringVar(&o.podUID, "pod-uid", "", "uid of the Pod that this process runs in (default: that of the mounted token)")
 	flags.DurationVar(&o.leaseDuration, "lease-duration", 15*time.Second, "how long the Lease counts as healthy after a renewal")

@@ -48,14 +48,18 @@ func run(ctx context.Context, o options) error {
 	}
 
 	extras := &extras{}
-	// Sharding: name the ring.
-	s, err := shard.New(shard.Options{
-		Ring: o.ring, Name: o.shardName, Namespace: o.leaseNamespace,
+	// Sharding: name the ring, and wait for a slot.
+	s, err := shard.Claim(ctx, restConfig, shard.Options{
+		Ring: o.ring, Name: o.shardName, Slots: o.slots, Pod: o.podName, Namespace: o.leaseNamespace,
 		LeaseDuration: o.leaseDuration, RenewDeadline: o.renewDeadline, RetryPeriod: o.retryPeriod,
-		HoldOff: o.holdOff, PodUID: types.UID(o.podUID), Exit: extras.exit,
+		HoldOff: o.holdOff, PodUID: types.UID(o.podUID), StandbyAddress: o.standbyAddress(), Exit: extras.exit,
 	})
 	if err != nil {
-		return fmt.Errorf("set up the shard (--ring, --shard-name, --lease-...): %w", err)
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // it was told to stop while it waited
+		}
+
+		return fmt.Errorf("set up the shard (--ring, --shard-name, --slots, --lease-...): %w", err)
 	}
 
 	managerOptions := ctrl.Options{
@@ -99,6 +103,15 @@ func run(ctx context.Context, o options) error {
 	}
 
 	return extras.close()
+}
+
+// standbyAddress is where a shard that waits for a slot answers the probes.
+func (o options) standbyAddress() string {
+	if o.slots == 0 || o.probeAddress == "0" {
+		return ""
+	}
+
+	return o.probeAddress
 }
 
 // decorate adds to a reconciler what only tests need.

@@ -1,0 +1,219 @@
+package shard
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)
+
+// again is when a process looks for a slot again after something has failed. A Lease that changes makes it look at once.
+const again = time.Second
+
+// Claim returns the shard that the options describe. Without [Options].Slots, it is the same as [New]. With them, Claim waits until this process
+// holds a slot of the ring, and the shard has the name of that slot.
+//
+// It takes the first of these: the slot that this Pod already holds, a slot that another Pod offers because it stops, a slot that is free, and a
+// slot whose Pod has not renewed its Lease for one and a half times the duration. While there is none, this process is a standby: it has no name,
+// and works on nothing. It holds a Lease of its own meanwhile, by which a Pod that stops sees that somebody waits for its slot.
+//
+// Call Claim right before [Shard.ConfigureManager] or [Shard.Run], which keep the slot; Claim leaves nothing behind that does. If they do not
+// within the duration of the Lease, another Pod may take the slot, and this process ends ([Options].Exit). A process that ends in between does
+// not release its slot: another Pod takes it later, like that of a process that was killed.
+//
+// Claim returns an error if the options are invalid, or ctx ends first. It logs what the API server refuses, and tries again.
+func Claim(ctx context.Context, config *rest.Config, options Options) (*Shard, error) {
+	options, err := options.complete(os.Hostname, inClusterDirectory)
+	if err != nil {
+		return nil, err
+	}
+
+	if options.Slots == 0 {
+		return newShard(options), nil
+	}
+
+	client, err := leaseClient(config, options)
+	if err != nil {
+		return nil, err
+	}
+
+	probes, err := answerProbes(options.StandbyAddress)
+	if err != nil {
+		return nil, fmt.Errorf("wait for a slot of ring %s: %w", options.Ring, err)
+	}
+	defer probes.close()
+
+	c := &claimer{
+		options: options, client: client, clock: clock.RealClock{}, probes: probes, log: klog.FromContext(ctx).WithName("slots"),
+		leases: map[string]observed{}, refused: map[string]time.Time{}, changed: make(chan struct{}, 1),
+	}
+	for number := range options.Slots {
+		c.slots = append(c.slots, v1alpha1.SlotName(options.Ring, number))
+	}
+
+	return c.run(ctx)
+}
+
+// claimer is a process that looks for a slot.
+type claimer struct {
+	options Options
+	slots   []string
+	client  coordinationv1client.LeasesGetter
+	clock   clock.Clock
+	probes  *probes
+	log     klog.Logger
+
+	mu      sync.Mutex
+	leases  map[string]observed // by name
+	refused map[string]time.Time
+	changed chan struct{} // something may be different
+}
+
+// run waits for a slot and takes it.
+func (c *claimer) run(ctx context.Context) (*Shard, error) {
+	watching, stop := context.WithCancel(ctx)
+	ended := c.watch(watching)
+
+	defer func() {
+		stop()
+		<-ended
+	}()
+
+	standby := &standby{options: c.options, client: c.client.Leases(c.options.Namespace), clock: c.clock, log: c.log}
+	defer standby.leave()
+
+	for {
+		s, next := c.attempt(ctx)
+		if s != nil {
+			return s, nil
+		}
+
+		standby.renew(ctx)
+		c.probes.ready()
+
+		timer := c.clock.NewTimer(min(next, standbyPeriod))
+
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+
+			return nil, fmt.Errorf("wait for one of the %d slots of ring %s: %w", c.options.Slots, c.options.Ring, context.Cause(ctx))
+		case <-c.changed:
+		case <-timer.C():
+		}
+
+		timer.Stop()
+	}
+}
+
+// attempt takes the best slot. If there is none, it returns how long there will be none unless a Lease changes.
+func (c *claimer) attempt(ctx context.Context) (*Shard, time.Duration) {
+	for ctx.Err() == nil {
+		best, next := c.choose()
+		if best == nil {
+			return nil, next
+		}
+
+		s, err := c.take(ctx, best)
+		if err == nil {
+			c.log.Info("Took a slot", "ring", c.options.Ring, "slot", best.name, "pod", c.options.Pod, "was", best.why.String())
+
+			return s, 0
+		}
+
+		c.refuse(best.name)
+
+		if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) && ctx.Err() == nil {
+			c.log.Error(err, "Could not take a slot; trying again", "slot", best.name, "pod", c.options.Pod)
+		}
+	}
+
+	return nil, again
+}
+
+func (c *claimer) choose() (*choice, time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	now := c.clock.Now()
+	maps.DeleteFunc(c.refused, func(_ string, until time.Time) bool { return !now.Before(until) })
+
+	refused := func(slot string) bool {
+		_, refused := c.refused[slot]
+
+		return refused
+	}
+
+	best, next := chooser{pod{c.options.Pod, c.options.PodUID}, refused, now}.choose(c.slots, c.leases)
+	for _, until := range c.refused {
+		next = earlier(next, until)
+	}
+
+	if next.IsZero() {
+		return best, standbyPeriod
+	}
+
+	return best, next.Sub(now)
+}
+
+// refuse leaves the slot out until its Lease changes, or for a while.
+func (c *claimer) refuse(slot string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	c.refused[slot] = c.clock.Now().Add(again)
+}
+
+// take writes this Pod's name to the Lease of the slot. The write fails if the Lease is not as it was observed: then somebody has renewed or
+// taken it.
+func (c *claimer) take(ctx context.Context, slot *choice) (*Shard, error) {
+	options := c.options
+	options.Name = slot.name
+	s := newShard(options)
+	l := s.lockFor(c.client)
+	leases := l.Client.Leases(options.Namespace)
+	now := metav1.NewTime(c.clock.Now())
+
+	record := resourcelock.LeaderElectionRecord{
+		HolderIdentity: slot.name, LeaseDurationSeconds: int(options.LeaseDuration / time.Second), AcquireTime: now, RenewTime: now,
+	}
+	if slot.lease == nil {
+		_, err := leases.Create(ctx, &coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{Namespace: options.Namespace, Name: slot.name, Labels: l.Labels},
+			Spec:       resourcelock.LeaderElectionRecordToLeaseSpec(&record),
+		}, metav1.CreateOptions{})
+
+		return s, err //nolint:wrapcheck // attempt looks for AlreadyExists
+	}
+
+	lease := slot.lease.DeepCopy()
+	before := resourcelock.LeaseSpecToLeaderElectionRecord(&lease.Spec)
+
+	record.LeaderTransitions = before.LeaderTransitions + 1
+	if slot.why != free && !before.AcquireTime.IsZero() {
+		// The slot's name has held the Lease all the time; see isSettled.
+		record.AcquireTime = before.AcquireTime
+	}
+
+	l.saw(lease)
+	l.settled = l.isSettled(before)
+	lease.Spec = resourcelock.LeaderElectionRecordToLeaseSpec(&record)
+	maps.Copy(lease.Labels, l.Labels) // the Lease has labels: it was found by one
+
+	_, err := leases.Update(ctx, lease, metav1.UpdateOptions{})
+
+	return s, err //nolint:wrapcheck // attempt looks for Conflict
+}

@@ -1,0 +1,408 @@
+package shard
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)
+
+// slotOptions are the options of a Pod in a ring with this many slots. They have the times of [fixture.shard].
+func (f *fixture) slotOptions(pod string, slots int) Options {
+	return Options{
+		Ring: f.ring, Pod: pod, Slots: slots, Namespace: f.namespace,
+		LeaseDuration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: 200 * time.Millisecond,
+		HoldOff: minHoldOff,
+	}
+}
+
+// claiming is a call of Claim that may wait.
+type claiming struct {
+	f      *fixture
+	cancel context.CancelFunc
+	done   chan struct{}
+	shard  *Shard
+	err    error
+}
+
+func (f *fixture) claim(options Options) *claiming {
+	ctx, cancel := context.WithCancel(context.Background())
+
+	c := &claiming{f: f, cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(c.done)
+
+		c.shard, c.err = Claim(ctx, f.config, options)
+	}()
+	f.Cleanup(func() {
+		cancel()
+		receive(f, c.done, "Claim returns")
+	})
+
+	return c
+}
+
+// got waits for the slot.
+func (c *claiming) got() *Shard {
+	c.f.Helper()
+	receive(c.f, c.done, "a slot is taken")
+	require.NoError(c.f, c.err)
+
+	return c.shard
+}
+
+// waits until the process is known to stand by.
+func (c *claiming) waits(pod string) {
+	c.f.Helper()
+	c.f.eventually(pod+" stands by", func() bool { return c.f.standby(pod) != nil })
+}
+
+// standby returns the Lease of the Pod that waits, or nil.
+func (f *fixture) standby(pod string) *coordinationv1.Lease {
+	f.Helper()
+
+	lease := &coordinationv1.Lease{}
+	if err := f.admin.Get(f.Context(), client.ObjectKey{Namespace: f.namespace, Name: "standby-" + pod}, lease); err != nil {
+		return nil
+	}
+
+	return lease
+}
+
+// runs starts a manager whose controller calls the function for ConfigMaps.
+func (f *fixture) runs(s *Shard, work func(name string)) *process {
+	f.Helper()
+
+	return f.start(s, func(mgr ctrl.Manager) {
+		f.controls(mgr, s, &corev1.ConfigMap{}, func(_ context.Context, req ctrl.Request) (ctrl.Result, error) {
+			work(req.Name)
+
+			return ctrl.Result{}, nil
+		})
+	}, &corev1.ConfigMap{})
+}
+
+func ignore(string) {}
+
+func TestClaimWithoutSlotsIsNew(t *testing.T) {
+	f := newFixture(t)
+	s := f.claim(Options{Ring: f.ring, Name: "shard-0", Namespace: f.namespace}).got()
+	require.Equal(t, "shard-0", s.Name())
+	require.Empty(t, f.lease(s).Name, "nothing is written")
+
+	_, err := New(f.slotOptions("pod-a", 2))
+	require.ErrorContains(t, err, "shard.Claim")
+}
+
+func TestProcessesThatStartTogetherTakeDifferentSlots(t *testing.T) {
+	f := newFixture(t)
+
+	const slots = 5
+
+	var all []*claiming
+	for i := range slots + 1 {
+		all = append(all, f.claim(f.slotOptions(fmt.Sprintf("pod-%d", i), slots)))
+	}
+
+	leases := &coordinationv1.LeaseList{}
+	f.eventually("all slots are held", func() bool {
+		require.NoError(t, f.admin.List(t.Context(), leases, client.InNamespace(f.namespace), client.MatchingLabels{v1alpha1.LabelClusterRing: f.ring}))
+
+		return len(leases.Items) == slots
+	})
+
+	pods := map[string]string{}
+
+	for i := range leases.Items {
+		lease := &leases.Items[i]
+		require.Equal(t, lease.Name, holder(lease))
+		require.Equal(t, "1.5s", lease.Annotations[v1alpha1.AnnotationHoldOff])
+		pods[lease.Annotations[v1alpha1.AnnotationPod]] = lease.Name
+	}
+	require.Len(t, pods, slots, "no Pod holds two")
+
+	for i, c := range all {
+		pod := fmt.Sprintf("pod-%d", i)
+		if slot, holds := pods[pod]; holds {
+			require.Equal(t, slot, c.got().Name())
+		} else {
+			c.waits(pod)
+		}
+	}
+}
+
+// TestASlotPassesToTheNextPodAndNothingIsReleased is what happens in a rolling update: the Lease is never free.
+func TestASlotPassesToTheNextPodAndNothingIsReleased(t *testing.T) {
+	f := newFixture(t)
+
+	var (
+		mu      sync.Mutex
+		history []string
+	)
+
+	note := func(pod string) func(string) {
+		return func(object string) {
+			mu.Lock()
+			defer mu.Unlock()
+
+			history = append(history, pod+" "+object)
+		}
+	}
+	has := func(what string) func() bool {
+		return func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+
+			return len(history) > 0 && history[len(history)-1] == what
+		}
+	}
+
+	first := f.claim(f.slotOptions("pod-a", 1)).got()
+	old := f.runs(first, note("a"))
+	cm := f.configMap(first, "object")
+	f.eventually("the first Pod works", has("a object"))
+
+	f.eventually("the Lease was held for longer than the hold-off", func() bool {
+		lease := f.lease(first)
+
+		return lease.Spec.RenewTime.Sub(lease.Spec.AcquireTime.Time) > minHoldOff
+	})
+
+	second := f.claim(f.slotOptions("pod-b", 1))
+	second.waits("pod-b")
+
+	leases, stop := f.versions(first)
+	before := f.lease(first)
+	require.NoError(t, old.stop())
+
+	s := second.got()
+	require.Equal(t, first.Name(), s.Name())
+	require.Nil(t, f.standby("pod-b"), "it waits no more")
+
+	f.runs(s, note("b"))
+	f.eventually("the second Pod works", has("b object"))
+	stop()
+
+	for _, lease := range leases() {
+		require.Equal(t, s.Name(), holder(lease), "the Lease was never free")
+		require.Equal(t, before.Spec.AcquireTime, lease.Spec.AcquireTime)
+	}
+	require.Equal(t, "pod-b", f.lease(s).Annotations[v1alpha1.AnnotationPod])
+	require.NotContains(t, f.lease(s).Annotations, v1alpha1.AnnotationOffered)
+	f.refresh(cm)
+	require.Equal(t, s.Name(), cm.Labels[s.shardKey])
+}
+
+// versions returns the versions of the shard's Lease from now on, until stop is called.
+func (f *fixture) versions(s *Shard) (versions func() []*coordinationv1.Lease, stop func()) {
+	f.Helper()
+
+	watch, err := f.adminWithWatch().Watch(f.Context(), &coordinationv1.LeaseList{}, client.InNamespace(f.namespace))
+	require.NoError(f, err)
+
+	var out []*coordinationv1.Lease
+
+	ended := make(chan struct{})
+
+	go func() {
+		defer close(ended)
+
+		for event := range watch.ResultChan() {
+			if lease, ok := event.Object.(*coordinationv1.Lease); ok && lease.Name == s.Name() {
+				out = append(out, lease)
+			}
+		}
+	}()
+
+	stop = func() {
+		watch.Stop()
+		<-ended
+	}
+
+	return func() []*coordinationv1.Lease { return out }, stop
+}
+
+func TestASlotIsReleasedIfNobodyWaitsForIt(t *testing.T) {
+	f := newFixture(t)
+	s := f.claim(f.slotOptions("pod-a", 2)).got()
+	p := f.runs(s, ignore)
+	receive(f, p.mgr.Elected(), "the manager has the Lease")
+	require.NoError(t, p.stop())
+	require.Empty(t, holder(f.lease(s)))
+	require.NotContains(t, f.lease(s).Annotations, v1alpha1.AnnotationOffered)
+}
+
+// TestASlotIsReleasedIfWhoeverWaitsDoesNotTakeIt has a standby that was killed.
+func TestASlotIsReleasedIfWhoeverWaitsDoesNotTakeIt(t *testing.T) {
+	f := newFixture(t)
+	s := f.claim(f.slotOptions("pod-a", 1)).got()
+	p := f.runs(s, ignore)
+	receive(f, p.mgr.Elected(), "the manager has the Lease")
+	require.NoError(t, f.admin.Create(t.Context(), &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "standby-pod-b", Labels: map[string]string{v1alpha1.LabelStandby: f.ring}},
+		Spec:       coordinationv1.LeaseSpec{RenewTime: new(metav1.NowMicro())},
+	}))
+
+	leases, stop := f.versions(s)
+	require.NoError(t, p.stop())
+	require.Empty(t, holder(f.lease(s)))
+	stop()
+
+	var offers int
+
+	for _, lease := range leases() {
+		if isOffered(lease) {
+			offers++
+		}
+	}
+	require.Equal(t, 1, offers)
+}
+
+func TestACrashedPodsSlotIsTakenOverWhileTheLeaseIsStillHeld(t *testing.T) {
+	f := newFixture(t)
+	first := f.claim(f.slotOptions("pod-a", 1)).got() // and then the process is gone
+	second := f.claim(f.slotOptions("pod-b", 1))
+	second.waits("pod-b")
+	require.Equal(t, "pod-a", f.lease(first).Annotations[v1alpha1.AnnotationPod])
+
+	s := second.got()
+	require.Equal(t, first.Name(), s.Name())
+	require.Equal(t, "pod-b", f.lease(s).Annotations[v1alpha1.AnnotationPod])
+	require.Equal(t, int32(1), *f.lease(s).Spec.LeaseTransitions)
+}
+
+func TestAProcessThatRestartsInItsPodContinuesWithItsSlot(t *testing.T) {
+	f := newFixture(t)
+	options := f.slotOptions("pod-a", 3)
+	options.PodUID = "uid-a"
+	other := f.claim(f.slotOptions("pod-b", 3)).got()
+	first := f.claim(options).got()
+	require.NotEqual(t, other.Name(), first.Name())
+
+	require.Equal(t, first.Name(), f.claim(options).got().Name())
+	require.Equal(t, int32(1), *f.lease(first).Spec.LeaseTransitions)
+
+	options.PodUID = "uid-anew"
+	require.NotEqual(t, first.Name(), f.claim(options).got().Name(), "a new Pod with the name of the old")
+}
+
+// TestASlotThatWasTakenBeforeTheManagerStarts has a process that took its slot and then did something else for too long.
+func TestASlotThatWasTakenBeforeTheManagerStarts(t *testing.T) {
+	f := newFixture(t)
+	options := f.slotOptions("pod-a", 1)
+	exited := make(chan error, 1)
+	options.Exit = func(err error) { exited <- err }
+	late := f.claim(options).got()
+	f.runs(f.claim(f.slotOptions("pod-b", 1)).got(), ignore)
+
+	p := f.start(late, func(ctrl.Manager) {})
+	require.ErrorContains(t, receive(f, exited, "the process ends"), `taken by Pod "pod-b"`)
+	require.ErrorIs(t, late.term.lost(), ErrLost)
+	require.NoError(t, p.stop())
+	require.Equal(t, "pod-b", f.lease(late).Annotations[v1alpha1.AnnotationPod])
+}
+
+// TestASlotThatWasTakenEndsTheTerm has two processes whose clocks differ: the renewTime of the second is before that of the first.
+func TestASlotThatWasTakenEndsTheTerm(t *testing.T) {
+	f := newFixture(t)
+	s := f.claim(f.slotOptions("pod-a", 1)).got()
+	l := f.lock(s, f.config)
+	_, _, err := l.Get(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, l.Update(t.Context(), record(s.Name(), 1_000_000)))
+
+	f.overwrite(s, func(lease *coordinationv1.Lease) {
+		lease.Annotations[v1alpha1.AnnotationPod] = "pod-b"
+		lease.Spec.RenewTime = new(metav1.NewMicroTime(time.Unix(1, 0)))
+	})
+
+	_, _, err = l.Get(t.Context())
+	require.ErrorContains(t, err, `taken by Pod "pod-b"`)
+	require.ErrorIs(t, s.term.lost(), ErrLost)
+}
+
+func TestAStandby(t *testing.T) {
+	f := newFixture(t)
+	holding := f.claim(f.slotOptions("pod-a", 1)).got()
+	f.runs(holding, ignore)
+
+	address := "127.0.0.1:" + freePort(f)
+	options := f.slotOptions("pod-b", 1)
+	options.PodUID, options.StandbyAddress = "4c3a7f6e-1111-2222-3333-444455556666", address
+	c := f.claim(options)
+
+	answers := func(path string, code int) func() bool {
+		return func() bool {
+			resp, err := http.Get("http://" + address + path)
+			if err != nil {
+				return false
+			}
+
+			defer resp.Body.Close()
+
+			return resp.StatusCode == code
+		}
+	}
+	f.eventually("it is alive", answers("/healthz", http.StatusOK))
+	f.eventually("it could take over", answers("/readyz", http.StatusOK))
+
+	lease := f.standby("pod-b")
+	require.NotNil(t, lease)
+	require.NotContains(t, lease.Labels, v1alpha1.LabelClusterRing, "it is no shard")
+	require.Equal(t, []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "pod-b", UID: options.PodUID}}, lease.OwnerReferences)
+
+	c.cancel()
+	receive(f, c.done, "it stops")
+	require.ErrorIs(t, c.err, context.Canceled)
+	require.ErrorContains(t, c.err, "1 slots of ring")
+	require.Nil(t, f.standby("pod-b"))
+	require.False(t, answers("/healthz", http.StatusOK)(), "the address is free")
+}
+
+// freePort returns a port that nobody listens on.
+func freePort(f *fixture) string {
+	f.Helper()
+
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(f, err)
+
+	defer listener.Close()
+
+	_, port, err := net.SplitHostPort(listener.Addr().String())
+	require.NoError(f, err)
+
+	return port
+}
+
+func TestClaimReportsWhatItCannotUse(t *testing.T) {
+	f := newFixture(t)
+	options := f.slotOptions("pod-a", 1)
+	options.StandbyAddress = "nowhere:1:2"
+	_, err := Claim(t.Context(), f.config, options)
+	require.ErrorContains(t, err, "listen for probes")
+
+	options.Slots = -1
+	_, err = Claim(t.Context(), f.config, options)
+	require.ErrorContains(t, err, "slots: -1 must be from 0 to 5000")
+}
+
+// TestALeaseOfAnotherRingIsNoSlot has a Lease that happens to have the name of the first slot.
+func TestALeaseOfAnotherRingIsNoSlot(t *testing.T) {
+	f := newFixture(t)
+	require.NoError(t, f.admin.Create(t.Context(), &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: v1alpha1.SlotName(f.ring, 0)},
+	}))
+	require.Equal(t, v1alpha1.SlotName(f.ring, 1), f.claim(f.slotOptions("pod-a", 2)).got().Name())
+}

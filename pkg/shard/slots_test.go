@@ -1,0 +1,132 @@
+package shard
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)
+
+// at is when the Leases of these tests were renewed, on another machine's clock.
+var at = metav1.NewMicroTime(time.Unix(1_000_000, 123_456_000))
+
+// slotLease returns the Lease of a slot with a duration of ten seconds.
+func slotLease(name string, edit ...func(*coordinationv1.Lease)) *coordinationv1.Lease {
+	lease := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{
+			v1alpha1.AnnotationPod: "other", v1alpha1.AnnotationPodUID: v1alpha1.PodUIDValue("uid-other", at.Time),
+		}},
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: &name, LeaseDurationSeconds: new(int32(10)), AcquireTime: &at, RenewTime: &at},
+	}
+	for _, e := range edit {
+		e(lease)
+	}
+
+	return lease
+}
+
+func heldBy(holder string) func(*coordinationv1.Lease) {
+	return func(lease *coordinationv1.Lease) { lease.Spec.HolderIdentity = &holder }
+}
+
+func ofPod(name, uid string) func(*coordinationv1.Lease) {
+	return func(lease *coordinationv1.Lease) {
+		lease.Annotations = map[string]string{v1alpha1.AnnotationPod: name, v1alpha1.AnnotationPodUID: uid}
+	}
+}
+
+func offeredAt(value string) func(*coordinationv1.Lease) {
+	return func(lease *coordinationv1.Lease) { lease.Annotations[v1alpha1.AnnotationOffered] = value }
+}
+
+func TestWhatASlotIsForAPod(t *testing.T) {
+	me := pod{"me", "uid-me"}
+	seen := time.Unix(5_000_000, 0)
+	after := seen.Add
+
+	for name, tc := range map[string]struct {
+		lease *coordinationv1.Lease
+		now   time.Duration
+		want  preference
+		until time.Duration // zero: never
+	}{
+		"no Lease":            {nil, 0, free, 0},
+		"released":            {slotLease("s", heldBy("")), 0, free, 0},
+		"no holder":           {slotLease("s", func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = nil }), 0, free, 0},
+		"held":                {slotLease("s"), 15*time.Second - 1, taken, 15 * time.Second},
+		"held, and silent":    {slotLease("s"), 15 * time.Second, silent, 0},
+		"taken by monitor":    {slotLease("s", heldBy(v1alpha1.LeaseControllerIdentity)), 10*time.Second - 1, taken, 10 * time.Second},
+		"monitor is done":     {slotLease("s", heldBy(v1alpha1.LeaseControllerIdentity)), 10 * time.Second, free, 0},
+		"offered":             {slotLease("s", offeredAt(v1alpha1.OfferValue(at.Time))), 0, offered, 0},
+		"offered, but taken":  {slotLease("s", heldBy(v1alpha1.LeaseControllerIdentity), offeredAt(v1alpha1.OfferValue(at.Time))), 0, taken, 10 * time.Second},
+		"offered, renewed":    {slotLease("s", offeredAt(v1alpha1.OfferValue(at.Add(-time.Second)))), 0, taken, 15 * time.Second},
+		"ours":                {slotLease("s", ofPod("me", v1alpha1.PodUIDValue("uid-me", at.Time))), 0, ours, 0},
+		"ours, uid unknown":   {slotLease("s", ofPod("me", "")), 0, ours, 0},
+		"ours, uid void":      {slotLease("s", ofPod("me", v1alpha1.PodUIDValue("uid-other", at.Add(time.Second)))), 0, ours, 0},
+		"of a Pod of my name": {slotLease("s", ofPod("me", v1alpha1.PodUIDValue("uid-other", at.Time))), 0, taken, 15 * time.Second},
+		"ours, but released":  {slotLease("s", ofPod("me", ""), heldBy("")), 0, free, 0},
+		"ours, but taken":     {slotLease("s", ofPod("me", ""), heldBy("else")), 0, taken, 10 * time.Second},
+		"a shard, no slot":    {slotLease("s", ofPod("", "")), time.Hour, taken, 0},
+		"a shard that ended":  {slotLease("s", ofPod("", ""), heldBy("")), 0, free, 0},
+		"without a duration":  {slotLease("s", func(l *coordinationv1.Lease) { l.Spec.LeaseDurationSeconds = nil }), 0, taken, 1500 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, until := prefer(me, observed{tc.lease, seen}, after(tc.now))
+			require.Equal(t, tc.want, got, "%s", got)
+
+			if tc.until == 0 {
+				require.Zero(t, until)
+			} else {
+				require.Equal(t, after(tc.until), until)
+			}
+		})
+	}
+}
+
+// An offer without a renewTime is none: what it says cannot be compared.
+func TestAnOfferNeedsARenewTime(t *testing.T) {
+	lease := slotLease("s", offeredAt(""))
+	lease.Spec.RenewTime = nil
+	require.False(t, isOffered(lease))
+}
+
+func TestChoose(t *testing.T) {
+	me := pod{"me", ""}
+	now := time.Unix(5_000_000, 0)
+	slots := []string{"s-0", "s-1", "s-2", "s-3"}
+	all := func(string) bool { return false }
+	seen := func(ago time.Duration, leases ...*coordinationv1.Lease) map[string]observed {
+		out := map[string]observed{}
+		for _, l := range leases {
+			out[l.Name] = observed{l, now.Add(-ago)}
+		}
+
+		return out
+	}
+	offer := offeredAt(v1alpha1.OfferValue(at.Time))
+
+	best, _ := (chooser{me, all, now}).choose(slots, nil)
+	require.Equal(t, &choice{"s-0", nil, free}, best, "the first")
+
+	leases := seen(time.Hour, slotLease("s-0"), slotLease("s-1", heldBy("")), slotLease("s-2", offer), slotLease("s-3", ofPod("me", "")))
+	best, _ = (chooser{me, all, now}).choose(slots, leases)
+	require.Equal(t, &choice{"s-3", leases["s-3"].lease, ours}, best)
+
+	best, _ = (chooser{me, all, now}).choose(slots[:3], leases)
+	require.Equal(t, &choice{"s-2", leases["s-2"].lease, offered}, best)
+
+	best, _ = (chooser{me, all, now}).choose(slots[:2], leases)
+	require.Equal(t, &choice{"s-1", leases["s-1"].lease, free}, best)
+
+	best, _ = (chooser{me, func(slot string) bool { return slot == "s-1" }, now}).choose(slots[:2], leases)
+	require.Equal(t, &choice{"s-0", leases["s-0"].lease, silent}, best)
+
+	leases = seen(0, slotLease("s-0"), slotLease("s-1", heldBy(v1alpha1.LeaseControllerIdentity)))
+	best, next := (chooser{me, all, now}).choose(slots[:2], leases)
+	require.Nil(t, best)
+	require.Equal(t, now.Add(10*time.Second), next, "the monitor's Lease ends first")
+}

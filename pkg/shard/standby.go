@@ -1,0 +1,115 @@
+package shard
+
+import (
+	"context"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)
+
+const (
+	// standbyPeriod is how often a standby renews its own Lease.
+	standbyPeriod = 10 * time.Second
+	// standbyDuration is how long a standby counts after its last renewal. Clocks of machines may differ by most of it: all that depends on
+	// them is how long a Pod that stops waits for somebody to take its slot.
+	standbyDuration = time.Minute
+	// standbyPrefix begins the name of a standby's Lease; the name of its Pod follows.
+	standbyPrefix = "standby-"
+	// goodbye limits the deletion of a standby's Lease.
+	goodbye = 2 * time.Second
+)
+
+// standby is the Lease of a process that waits for a slot. It is no shard's Lease: it lacks the ring's label.
+type standby struct {
+	options Options
+	client  coordinationv1client.LeaseInterface
+	clock   clock.PassiveClock
+	log     klog.Logger
+
+	renewed time.Time
+	exists  bool
+}
+
+// renew creates the Lease, or renews it if that is due. Without it, a Pod that stops does not wait for this process to take its slot, but
+// nothing else goes wrong; so an error is only logged.
+func (s *standby) renew(ctx context.Context) {
+	now := s.clock.Now()
+	if s.exists && now.Sub(s.renewed) < standbyPeriod {
+		return
+	}
+
+	lease := s.lease(now)
+
+	_, err := s.client.Create(ctx, lease, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		_, err = s.client.Update(ctx, lease, metav1.UpdateOptions{}) // unconditionally: nobody else writes it
+	}
+
+	if err != nil {
+		s.log.Error(err, "Could not write the Lease of this standby; a shard with slots needs create, update, and delete on leases in its namespace")
+
+		return
+	}
+
+	if !s.exists {
+		s.log.Info("Waiting for a slot", "ring", s.options.Ring, "slots", s.options.Slots, "pod", s.options.Pod)
+	}
+
+	s.exists, s.renewed = true, now
+}
+
+func (s *standby) lease(now time.Time) *coordinationv1.Lease {
+	lease := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: s.options.Namespace, Name: standbyPrefix + s.options.Pod, Labels: map[string]string{v1alpha1.LabelStandby: s.options.Ring},
+		},
+		Spec: coordinationv1.LeaseSpec{
+			HolderIdentity: &s.options.Pod, LeaseDurationSeconds: new(int32(standbyDuration / time.Second)), RenewTime: new(metav1.NewMicroTime(now)),
+		},
+	}
+	if s.options.PodUID != "" {
+		// The garbage collector deletes what a standby that was killed has left.
+		lease.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: s.options.Pod, UID: s.options.PodUID}}
+	}
+
+	return lease
+}
+
+// leave deletes the Lease.
+func (s *standby) leave() {
+	if !s.exists {
+		return
+	}
+
+	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
+	defer cancel()
+
+	if err := s.client.Delete(ctx, standbyPrefix+s.options.Pod, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		s.log.Error(err, "Could not delete the Lease of this standby", "lease", standbyPrefix+s.options.Pod)
+	}
+}
+
+// standbys returns how many processes wait for a slot of the ring.
+func standbys(ctx context.Context, client coordinationv1client.LeaseInterface, ring string, now time.Time) (int, error) {
+	list, err := client.List(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelStandby + "=" + ring})
+	if err != nil {
+		return 0, err //nolint:wrapcheck // the caller says what for
+	}
+
+	count := 0
+
+	for i := range list.Items {
+		if renewed := list.Items[i].Spec.RenewTime; renewed != nil && now.Sub(renewed.Time) < standbyDuration {
+			count++
+		}
+	}
+
+	return count, nil
+}
