@@ -9,10 +9,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clocktesting "k8s.io/utils/clock/testing"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -396,6 +398,52 @@ func TestClaimReportsWhatItCannotUse(t *testing.T) {
 	options.Slots = -1
 	_, err = Claim(t.Context(), f.config, options)
 	require.ErrorContains(t, err, "slots: -1 must be from 0 to 5000")
+}
+
+// TestAStandbyRenewsItsLease has a clock that is ahead.
+func TestAStandbyRenewsItsLease(t *testing.T) {
+	f := newFixture(t)
+	options, err := f.slotOptions("pod-b", 1).complete(nil, "")
+	require.NoError(t, err)
+	client, err := leaseClient(f.config, options)
+	require.NoError(t, err)
+
+	clk := clocktesting.NewFakePassiveClock(time.Unix(1_000_000, 0))
+	begin := func() *standby {
+		return &standby{options: options, client: client.Leases(f.namespace), clock: clk, log: logr.Discard()}
+	}
+	count := func() int {
+		n, err := standbys(t.Context(), client.Leases(f.namespace), f.ring, clk.Now())
+		require.NoError(t, err)
+
+		return n
+	}
+	s := begin()
+	require.Zero(t, count())
+	s.renew(t.Context())
+	require.Equal(t, 1, count())
+	first := f.standby("pod-b").ResourceVersion
+
+	s.renew(t.Context())
+	require.Equal(t, first, f.standby("pod-b").ResourceVersion, "it is not due")
+	clk.SetTime(clk.Now().Add(standbyDuration))
+	require.Zero(t, count(), "it may be gone")
+	s.renew(t.Context())
+	require.Equal(t, 1, count())
+
+	// Somebody deletes it, and a predecessor in the same Pod has left one.
+	for _, disturb := range []func(){
+		func() { require.NoError(t, f.admin.Delete(t.Context(), f.standby("pod-b"))) },
+		func() { s = begin() },
+	} {
+		disturb()
+		clk.SetTime(clk.Now().Add(standbyDuration))
+		s.renew(t.Context())
+		require.Equal(t, 1, count())
+	}
+
+	s.leave()
+	require.Zero(t, count())
 }
 
 // TestALeaseOfAnotherRingIsNoSlot has a Lease that happens to have the name of the first slot.

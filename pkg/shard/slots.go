@@ -5,6 +5,7 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
@@ -24,10 +25,20 @@ import (
 // silence is how many halves of a Lease's duration must pass without a renewal before another Pod takes its slot.
 const silence = 3
 
-// observed is a Lease, and the time at which this process first saw this version of it.
+// observed is a Lease, and the time at which this process first saw it as its holder wrote it last.
 type observed struct {
 	lease *coordinationv1.Lease
 	since time.Time
+}
+
+// then returns what is observed when the Lease is seen at the given time. The holder cannot renew a Lease without a change of its spec. Others, such
+// as the lease monitor, which labels it, write only metadata.
+func (o observed) then(lease *coordinationv1.Lease, at time.Time) observed {
+	if o.lease != nil && o.lease.UID == lease.UID && equality.Semantic.DeepEqual(o.lease.Spec, lease.Spec) {
+		at = o.since
+	}
+
+	return observed{lease, at}
 }
 
 // pod identifies the Pod that a process runs in. The uid is empty if it is not known.

@@ -130,3 +130,24 @@ func TestChoose(t *testing.T) {
 	require.Nil(t, best)
 	require.Equal(t, now.Add(10*time.Second), next, "the monitor's Lease ends first")
 }
+
+// TestOnlyItsHolderRenewsALease shows that a Lease is as old as what its holder wrote, whatever labels others write: the lease monitor labels a
+// Lease that has expired.
+func TestOnlyItsHolderRenewsALease(t *testing.T) {
+	first, second, third := time.Unix(1, 0), time.Unix(2, 0), time.Unix(3, 0)
+	lease := slotLease("s")
+	o := observed{}.then(lease, first)
+	require.Equal(t, observed{lease, first}, o)
+
+	labelled := slotLease("s", func(l *coordinationv1.Lease) {
+		l.Labels, l.ResourceVersion = map[string]string{"state": "expired"}, "2"
+	})
+	o = o.then(labelled, second)
+	require.Equal(t, observed{labelled, first}, o)
+
+	renewed := slotLease("s", func(l *coordinationv1.Lease) { l.Spec.RenewTime = new(metav1.NewMicroTime(at.Add(time.Second))) })
+	require.Equal(t, observed{renewed, third}, o.then(renewed, third))
+
+	anew := slotLease("s", func(l *coordinationv1.Lease) { l.UID = "another" })
+	require.Equal(t, observed{anew, third}, o.then(anew, third))
+}

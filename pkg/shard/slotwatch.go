@@ -72,8 +72,8 @@ func (c *claimer) observe(obj any, gone bool) {
 
 	if gone {
 		delete(c.leases, lease.Name)
-	} else if before := c.leases[lease.Name]; before.lease == nil || before.lease.ResourceVersion != lease.ResourceVersion {
-		c.leases[lease.Name] = observed{lease: lease, since: c.clock.Now()}
+	} else {
+		c.leases[lease.Name] = c.leases[lease.Name].then(lease, c.clock.Now())
 	}
 
 	c.mu.Unlock()

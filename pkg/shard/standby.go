@@ -34,35 +34,60 @@ type standby struct {
 	log     klog.Logger
 
 	renewed time.Time
-	exists  bool
+	written *coordinationv1.Lease // nil: none is known
 }
 
 // renew creates the Lease, or renews it if that is due. Without it, a Pod that stops does not wait for this process to take its slot, but
 // nothing else goes wrong; so an error is only logged.
 func (s *standby) renew(ctx context.Context) {
 	now := s.clock.Now()
-	if s.exists && now.Sub(s.renewed) < standbyPeriod {
+	if s.written != nil && now.Sub(s.renewed) < standbyPeriod {
 		return
 	}
 
-	lease := s.lease(now)
+	first := s.written == nil
 
-	_, err := s.client.Create(ctx, lease, metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
-		_, err = s.client.Update(ctx, lease, metav1.UpdateOptions{}) // unconditionally: nobody else writes it
-	}
-
-	if err != nil {
-		s.log.Error(err, "Could not write the Lease of this standby; a shard with slots needs create, update, and delete on leases in its namespace")
+	if err := s.write(ctx, now); err != nil {
+		s.log.Error(err, "Could not write the Lease of this standby; a shard with slots needs get, create, update, and delete on leases in its namespace")
 
 		return
 	}
 
-	if !s.exists {
+	if s.renewed = now; first {
 		s.log.Info("Waiting for a slot", "ring", s.options.Ring, "slots", s.options.Slots, "pod", s.options.Pod)
 	}
+}
 
-	s.exists, s.renewed = true, now
+// write writes the Lease as it was last written, or else creates it, or else takes over what a predecessor has left.
+func (s *standby) write(ctx context.Context, now time.Time) error {
+	lease := s.lease(now)
+
+	if s.written != nil {
+		lease.ResourceVersion = s.written.ResourceVersion
+		s.written = nil
+
+		if written, err := s.client.Update(ctx, lease, metav1.UpdateOptions{}); err == nil {
+			s.written = written
+			return nil
+		}
+
+		lease.ResourceVersion = ""
+	}
+
+	written, err := s.client.Create(ctx, lease, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		var left *coordinationv1.Lease
+		if left, err = s.client.Get(ctx, lease.Name, metav1.GetOptions{}); err == nil {
+			lease.ResourceVersion = left.ResourceVersion
+			written, err = s.client.Update(ctx, lease, metav1.UpdateOptions{})
+		}
+	}
+
+	if err == nil {
+		s.written = written
+	}
+
+	return err //nolint:wrapcheck // renew logs it
 }
 
 func (s *standby) lease(now time.Time) *coordinationv1.Lease {
@@ -84,7 +109,7 @@ func (s *standby) lease(now time.Time) *coordinationv1.Lease {
 
 // leave deletes the Lease.
 func (s *standby) leave() {
-	if !s.exists {
+	if s.written == nil {
 		return
 	}
 

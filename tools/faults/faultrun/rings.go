@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -44,6 +45,8 @@ type RingSpec struct {
 	Careless bool
 	// Pods gives the shards Leases of eight seconds that announce their Pods, and lets the lease monitor watch these. The test is the kubelet.
 	Pods bool
+	// Slots, unless zero, lets the shards take this many slots: the names in Shards are those of their Pods. Their Leases last eight seconds.
+	Slots int
 	// Plain selects shards that do not use pkg/shard: see tools/faults/plain.
 	Plain bool
 }
@@ -90,7 +93,7 @@ func (s RingSpec) manifest() *v1alpha1.ClusterRing {
 			}}},
 		},
 	}
-	if s.Pods {
+	if s.Pods || s.Slots > 0 {
 		ring.Spec.ShardNamespaces = []string{shardNamespace}
 	}
 
@@ -124,9 +127,14 @@ func (s RingSpec) binary() string {
 // shardArgs returns the arguments of one of the ring's shards.
 func (s RingSpec) shardArgs(name string, c Case) []string {
 	args := []string{
-		"--ring=" + s.Name, "--shard-name=" + name, "--lease-namespace=" + shardNamespace,
+		"--ring=" + s.Name, "--lease-namespace=" + shardNamespace,
 		"--lease-duration=1s", "--lease-renew-deadline=900ms", "--lease-retry-period=200ms",
 		"--work-duration=" + c.workDuration().String(),
+	}
+	if s.Slots > 0 {
+		args = append(args, "--slots="+strconv.Itoa(s.Slots), "--pod-name="+name)
+	} else {
+		args = append(args, "--shard-name="+name)
 	}
 
 	switch s.binary() {
@@ -136,7 +144,7 @@ func (s RingSpec) shardArgs(name string, c Case) []string {
 			args = append(args, "--careless-file="+os.DevNull) // the proxy sees what becomes of the writes
 		}
 
-		if s.Pods {
+		if s.Pods || s.Slots > 0 {
 			args = append(args, "--lease-duration=8s", "--lease-renew-deadline=5s")
 		}
 	case workerBinary:
@@ -145,6 +153,20 @@ func (s RingSpec) shardArgs(name string, c Case) []string {
 	}
 
 	return args
+}
+
+// names returns the names that the ring's shards can have.
+func (s RingSpec) names() []string {
+	if s.Slots == 0 {
+		return s.Shards
+	}
+
+	var names []string
+	for number := range s.Slots {
+		names = append(names, v1alpha1.SlotName(s.Name, number))
+	}
+
+	return names
 }
 
 // recorded returns which objects of the ring are recorded.
@@ -180,7 +202,8 @@ func (run *Run) namespaces() []string {
 	return slices.Compact(all)
 }
 
-// expected returns the sorted names of the shards that are expected to hold their Leases.
+// expected returns the sorted names of the shards that are expected to hold their Leases. With slots, these are the slots that are held, if
+// there are as many as there can be.
 func (run *Run) expected(r *ring) string {
 	run.mu.Lock()
 	defer run.mu.Unlock()
@@ -193,6 +216,15 @@ func (run *Run) expected(r *ring) string {
 		}
 	}
 	slices.Sort(names)
+
+	if r.Slots > 0 {
+		want := min(r.Slots, len(names))
+
+		names = strings.Fields(r.available())
+		if len(names) != want {
+			return fmt.Sprintf("%d slots", want)
+		}
+	}
 
 	return strings.Join(names, " ")
 }
@@ -280,13 +312,18 @@ func (run *Run) judge(all check.Run, end time.Duration) ([]check.Violation, []ch
 
 		records := all
 		records.Versions, records.End = versions, cmp.Or(r.ended, end)
-		records.Spans = slices.DeleteFunc(slices.Clone(all.Spans), func(s check.Span) bool { return !slices.Contains(r.Shards, s.Shard) })
+		records.Spans = slices.DeleteFunc(slices.Clone(all.Spans), func(s check.Span) bool { return !slices.Contains(r.names(), s.Shard) })
 		records.GivenUp = map[uint64]string{}
 
 		for _, m := range run.order {
-			if slices.Contains(r.Shards, m.Name) {
+			if r.Slots == 0 && slices.Contains(r.Shards, m.Name) {
 				givenUp(records.GivenUp, m)
 			}
+		}
+
+		if r.Slots > 0 {
+			// Who has sent a write says only which Pod it was; the fence refuses it unless that Pod holds the slot.
+			records.GivenUp = check.Releases(versions)
 		}
 
 		found = append(found, check.Check(records)...)

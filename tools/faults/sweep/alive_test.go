@@ -296,7 +296,7 @@ func freezeAtWork(ctx context.Context, run *faultrun.Run) error {
 
 // awaitEnd waits until a process has ended by itself.
 func awaitEnd(m *faultrun.Member) error {
-	const soon = 5 * time.Second
+	const soon = 15 * time.Second // leader election tries to renew the Lease until the renew deadline
 
 	timer := time.NewTimer(soon)
 	defer timer.Stop()

@@ -15,7 +15,7 @@ func Safety(r Run) []Violation {
 	slices.SortFunc(r.Versions, func(a, b Version) int { return cmp.Compare(a.Number, b.Number) })
 
 	if r.GivenUp == nil {
-		r.GivenUp = releases(r.Versions)
+		r.GivenUp = Releases(r.Versions)
 	}
 
 	working := r
@@ -28,8 +28,8 @@ func Safety(r Run) []Violation {
 	return slices.Concat(working.overlaps(), r.lateStarts(), r.leavings(), r.excess())
 }
 
-// releases maps the versions in which draining objects left their shard to these shards.
-func releases(versions []Version) map[uint64]string {
+// Releases maps the versions in which draining objects left their shard to these shards. The versions must be in order.
+func Releases(versions []Version) map[uint64]string {
 	newest, released := map[string]Version{}, map[uint64]string{}
 
 	for _, v := range versions {
