@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -60,8 +61,10 @@ func Claim(ctx context.Context, config *rest.Config, options Options) (*Shard, e
 		options: options, client: client, clock: clock.RealClock{}, probes: probes, log: klog.FromContext(ctx).WithName("slots"),
 		leases: map[string]observed{}, refused: map[string]time.Time{}, changed: make(chan struct{}, 1),
 	}
-	for number := range options.Slots {
-		c.slots = append(c.slots, v1alpha1.SlotName(options.Ring, number))
+	if options.Slots == FollowScale {
+		if c.workload, err = ownerOf(ctx, config, options); err != nil {
+			return nil, fmt.Errorf("wait for a slot of ring %s: %w", options.Ring, err)
+		}
 	}
 
 	return c.run(ctx)
@@ -70,11 +73,15 @@ func Claim(ctx context.Context, config *rest.Config, options Options) (*Shard, e
 // claimer is a process that looks for a slot.
 type claimer struct {
 	options Options
-	slots   []string
-	client  coordinationv1client.LeasesGetter
-	clock   clock.Clock
-	probes  *probes
-	log     klog.Logger
+	// workload is what the number of slots follows; nil if the options contain it.
+	workload *workload
+	// replicas is the scale of the workload when it was last read, at the time read.
+	replicas int
+	read     time.Time
+	client   coordinationv1client.LeasesGetter
+	clock    clock.Clock
+	probes   *probes
+	log      klog.Logger
 
 	mu      sync.Mutex
 	leases  map[string]observed // by name
@@ -104,13 +111,17 @@ func (c *claimer) run(ctx context.Context) (*Shard, error) {
 		standby.renew(ctx)
 		c.probes.ready()
 
+		if c.workload != nil {
+			next = min(next, scalePeriod)
+		}
+
 		timer := c.clock.NewTimer(min(next, standbyPeriod))
 
 		select {
 		case <-ctx.Done():
 			timer.Stop()
 
-			return nil, fmt.Errorf("wait for one of the %d slots of ring %s: %w", c.options.Slots, c.options.Ring, context.Cause(ctx))
+			return nil, fmt.Errorf("wait for one of the %d slots of ring %s: %w", len(c.slots()), c.options.Ring, context.Cause(ctx))
 		case <-c.changed:
 		case <-timer.C():
 		}
@@ -121,6 +132,8 @@ func (c *claimer) run(ctx context.Context) (*Shard, error) {
 
 // attempt takes the best slot. If there is none, it returns how long there will be none unless a Lease changes.
 func (c *claimer) attempt(ctx context.Context) (*Shard, time.Duration) {
+	c.follow(ctx)
+
 	for ctx.Err() == nil {
 		best, next := c.choose()
 		if best == nil {
@@ -130,6 +143,7 @@ func (c *claimer) attempt(ctx context.Context) (*Shard, time.Duration) {
 		s, err := c.take(ctx, best)
 		if err == nil {
 			c.log.Info("Took a slot", "ring", c.options.Ring, "slot", best.name, "pod", c.options.Pod, "was", best.why.String())
+			c.price(ctx, best.name)
 
 			return s, 0
 		}
@@ -157,7 +171,7 @@ func (c *claimer) choose() (*choice, time.Duration) {
 		return refused
 	}
 
-	best, next := chooser{pod{c.options.Pod, c.options.PodUID}, refused, now}.choose(c.slots, c.leases)
+	best, next := chooser{pod{c.options.Pod, c.options.PodUID}, refused, now}.choose(c.slots(), c.leases)
 	for _, until := range c.refused {
 		next = earlier(next, until)
 	}
@@ -167,6 +181,50 @@ func (c *claimer) choose() (*choice, time.Duration) {
 	}
 
 	return best, next.Sub(now)
+}
+
+// follow reads the scale of the workload if that is due. If it cannot be read, the last one counts.
+func (c *claimer) follow(ctx context.Context) {
+	now := c.clock.Now()
+	if c.workload == nil || !c.read.IsZero() && now.Sub(c.read) < scalePeriod {
+		return
+	}
+
+	c.read = now
+
+	replicas, err := c.workload.replicas(ctx)
+	if err != nil {
+		c.log.Error(err, "Could not read the number of slots", "ring", c.options.Ring, "slots", c.replicas)
+		return
+	}
+
+	c.replicas = replicas
+}
+
+// slots returns the names of all slots.
+func (c *claimer) slots() []string {
+	count := c.options.Slots
+	if c.workload != nil {
+		count = c.replicas
+	}
+
+	names := make([]string, 0, count)
+	for number := range count {
+		names = append(names, v1alpha1.SlotName(c.options.Ring, number))
+	}
+
+	return names
+}
+
+// price makes the Pods of the highest slots be deleted first when the workload is scaled down. If it cannot, any may be.
+func (c *claimer) price(ctx context.Context, slot string) {
+	if c.workload == nil {
+		return
+	}
+
+	if err := c.workload.price(ctx, c.options.Pod, slices.Index(c.slots(), slot)); err != nil {
+		c.log.Info("When the workload is scaled down, any Pod may be deleted, not that of the highest slot: grant patch on pods to change this", "error", err.Error())
+	}
 }
 
 // refuse leaves the slot out until its Lease changes, or for a while.

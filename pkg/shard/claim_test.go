@@ -422,6 +422,7 @@ func TestAStandbyRenewsItsLease(t *testing.T) {
 	require.Zero(t, count())
 	s.renew(t.Context())
 	require.Equal(t, 1, count())
+
 	first := f.standby("pod-b").ResourceVersion
 
 	s.renew(t.Context())

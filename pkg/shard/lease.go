@@ -95,7 +95,7 @@ func leaseClient(config *rest.Config, o Options) (*coordinationv1client.Coordina
 func (s *Shard) lockFor(client coordinationv1client.LeasesGetter) *lock {
 	l := &lock{
 		term: s.term, holdOff: s.options.HoldOff, podUID: s.options.PodUID,
-		ring: s.options.Ring, slot: s.options.Slots > 0, leases: client.Leases(s.options.Namespace),
+		ring: s.options.Ring, slot: s.options.Slots != 0, leases: client.Leases(s.options.Namespace),
 	}
 	if l.slot || s.options.Pod != s.options.Name {
 		l.pod = s.options.Pod

@@ -56,7 +56,8 @@ type Options struct {
 	PodUID types.UID
 	// Slots makes the shard's name outlive its Pod: [Claim] takes one of this many names, the slots v1alpha1.SlotName(Ring, 0) and so on, that no
 	// other Pod holds. When a Pod is replaced, its successor takes over its slot, and no object moves. Name must be empty then, and Pod must be
-	// unique in the namespace. The slots of a ring belong to one namespace. At most [v1alpha1.MaxSlots]. Default: 0, no slots.
+	// unique in the namespace. The slots of a ring belong to one namespace. With [FollowScale], there are as many slots as the Deployment, or
+	// whatever else owns the Pod, shall have replicas. At most [v1alpha1.MaxSlots]. Default: 0, no slots.
 	Slots int
 	// StandbyAddress is where [Claim] answers probes by HTTP while this process waits for a slot. A request whose path contains "ready" is
 	// answered with 200 as soon as the process could take one over, any other request immediately. Claim closes the address before it
@@ -232,8 +233,8 @@ func (o Options) validateNames() []error {
 
 func (o Options) validateSlots() []error {
 	switch {
-	case o.Slots < 0 || o.Slots > v1alpha1.MaxSlots:
-		return []error{fmt.Errorf("slots: %d must be from 0 to %d", o.Slots, v1alpha1.MaxSlots)}
+	case o.Slots < FollowScale || o.Slots > v1alpha1.MaxSlots:
+		return []error{fmt.Errorf("slots: %d must be from 0 to %d, or FollowScale", o.Slots, v1alpha1.MaxSlots)}
 	case o.Slots == 0 && o.StandbyAddress != "":
 		return []error{errors.New("standby address: it has no use without slots")}
 	case o.Slots == 0:
@@ -244,7 +245,7 @@ func (o Options) validateSlots() []error {
 		return nil // validateNames has reported it
 	}
 
-	if last := v1alpha1.SlotName(o.Ring, o.Slots-1); len(objectAndLabel(last)) > 0 {
+	if last := v1alpha1.SlotName(o.Ring, max(o.Slots-1, 0)); len(objectAndLabel(last)) > 0 {
 		return []error{fmt.Errorf("slots: the name of the last slot, %q, is invalid: %s", last, strings.Join(objectAndLabel(last), "; "))}
 	}
 

@@ -70,11 +70,9 @@ func writtenBy(lease *coordinationv1.Lease) types.UID {
 	return types.UID(uid)
 }
 
-// isOffered reports whether the Pod that holds the slot has offered it, and nobody has renewed the Lease since.
+// isOffered reports whether the slot is held and offered, and nobody has renewed the Lease since.
 func isOffered(lease *coordinationv1.Lease) bool {
-	renewed := lease.Spec.RenewTime
-
-	return isHeld(lease) && renewed != nil && lease.Annotations[v1alpha1.AnnotationOffered] == v1alpha1.OfferValue(renewed.Time)
+	return isHeld(lease) && lease.Spec.RenewTime != nil && v1alpha1.IsOffered(lease.Annotations, lease.Spec.RenewTime.Time)
 }
 
 // isHeld reports whether the Lease names its own shard as the holder.

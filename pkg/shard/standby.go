@@ -54,7 +54,7 @@ func (s *standby) renew(ctx context.Context) {
 	}
 
 	if s.renewed = now; first {
-		s.log.Info("Waiting for a slot", "ring", s.options.Ring, "slots", s.options.Slots, "pod", s.options.Pod)
+		s.log.Info("Waiting for a slot", "ring", s.options.Ring, "pod", s.options.Pod)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -57,6 +58,67 @@ func TestTheWordAboutAPredecessorDoesNotCount(t *testing.T) {
 			m.look()
 			require.Equal(t, "ready", m.state())
 			require.Equal(t, m.shard.Name, *m.lease().Spec.HolderIdentity)
+		})
+	}
+}
+
+// edit changes the Lease.
+func (m *monitor) edit(change func(*coordinationv1.Lease)) {
+	m.t.Helper()
+
+	l := m.lease()
+	change(l)
+	require.NoError(m.t, m.admin.Update(m.t.Context(), l))
+}
+
+// TestTheSlotOfAPodThatHasEndedIsOffered has another Pod wait for a slot, which takes it or does not.
+func TestTheSlotOfAPodThatHasEndedIsOffered(t *testing.T) {
+	for name, tc := range map[string]struct {
+		waits, takes bool
+	}{
+		"nobody waits":                      {},
+		"a Pod waits, and does not take it": {waits: true},
+		"a Pod waits, and takes it":         {waits: true, takes: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMonitor(t)
+			m.Pods, m.shard.PodUID = ended{"uid-1": true}, "uid-1"
+			require.NoError(t, m.shard.Acquire(t.Context()))
+			m.edit(func(l *coordinationv1.Lease) { l.Annotations[v1alpha1.AnnotationPod] = "pod-1" })
+
+			if tc.waits {
+				require.NoError(t, m.admin.Create(t.Context(), &coordinationv1.Lease{
+					ObjectMeta: metav1.ObjectMeta{
+						Namespace: m.id().Namespace, Name: "standby-pod-2", Labels: map[string]string{v1alpha1.LabelStandby: m.shard.Ring},
+					},
+					Spec: coordinationv1.LeaseSpec{RenewTime: new(metav1.NewMicroTime(m.clock.Now()))},
+				}))
+			}
+
+			m.look()
+
+			if !tc.waits {
+				require.Equal(t, v1alpha1.LeaseControllerIdentity, *m.lease().Spec.HolderIdentity)
+				return
+			}
+
+			l := m.lease()
+			require.Equal(t, m.shard.Name, *l.Spec.HolderIdentity)
+			require.True(t, v1alpha1.IsOffered(l.Annotations, l.Spec.RenewTime.Time))
+
+			if tc.takes {
+				m.edit(func(l *coordinationv1.Lease) {
+					l.Annotations = map[string]string{v1alpha1.AnnotationPod: "pod-2"}
+					l.Spec.RenewTime = new(metav1.NewMicroTime(m.clock.Now().Add(time.Millisecond)))
+				})
+			}
+
+			m.clock.Step(2*time.Second - time.Millisecond)
+			m.look()
+			require.Equal(t, m.shard.Name, *m.lease().Spec.HolderIdentity)
+			m.clock.Step(time.Millisecond)
+			m.look()
+			require.Equal(t, tc.takes, m.shard.Name == *m.lease().Spec.HolderIdentity)
 		})
 	}
 }

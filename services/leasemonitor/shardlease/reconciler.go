@@ -68,6 +68,7 @@ type Reconciler struct {
 	Pods Pods
 
 	doubts doubts
+	offers offers
 }
 
 // Reconcile implements [reconcile.Reconciler]. It returns errors of the API server except NotFound and Conflict.
@@ -75,6 +76,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	judged, err := r.decide(ctx, req.NamespacedName)
 	if apierrors.IsNotFound(err) || err == nil && !judged.ours() {
 		r.doubts.forget(req.NamespacedName)
+		r.offers.forget(req.NamespacedName)
 		r.NotTaken.forget(req.NamespacedName)
 	}
 
@@ -130,6 +132,10 @@ func (r *Reconciler) carryOut(ctx context.Context, judged *judgement) (reconcile
 func (r *Reconciler) act(ctx context.Context, judged *judgement) (reconcile.Result, error) {
 	switch judged.Action {
 	case lease.Acquire:
+		if wait, err := r.offer(ctx, judged); wait > 0 || err != nil {
+			return reconcile.Result{RequeueAfter: wait}, err
+		}
+
 		return reconcile.Result{RequeueAfter: lookAgainAfter}, r.acquire(ctx, judged)
 	case lease.Renew:
 		return reconcile.Result{RequeueAfter: lookAgainAfter}, r.keep(ctx, judged)

@@ -30,8 +30,9 @@ const (
 	// monitor can believe the kubelet that the process has ended. A renewal that leaves the annotation as it was makes it void, so a process
 	// that does not know the annotation is never taken for its predecessor.
 	AnnotationPodUID = "alpha.sharding.timebertt.dev/pod-uid"
-	// AnnotationOffered, on the Lease of a slot, contains the renewTime with which the Pod that holds the slot has offered it to another Pod: an
-	// [OfferValue]. That Pod has stopped to work. Any renewal of the Lease makes the offer void.
+	// AnnotationOffered, on the Lease of a slot, offers the slot to another Pod: it contains the renewTime of the Lease, as an [OfferValue]. The Pod
+	// that holds the slot writes it after it has stopped to work, and the lease monitor when the kubelet has reported that this Pod has ended. Any
+	// renewal of the Lease makes the offer void.
 	AnnotationOffered = "alpha.sharding.timebertt.dev/offered"
 	// LabelStandby contains the name of the ring, on a Lease that is not a shard's: that of a Pod which waits for a slot.
 	LabelStandby = "alpha.sharding.timebertt.dev/standby"
@@ -126,6 +127,11 @@ func PodUIDValue(uid types.UID, renewed time.Time) string {
 // OfferValue returns the value of [AnnotationOffered] for an offer that is written with the given renewTime: that time in UTC with microseconds,
 // which is all that the API stores of it.
 func OfferValue(renewed time.Time) string { return renewed.UTC().Format(metav1.RFC3339Micro) }
+
+// IsOffered reports whether the Lease of a slot with these annotations and this renewTime is offered to another Pod.
+func IsOffered(annotations map[string]string, renewed time.Time) bool {
+	return !renewed.IsZero() && annotations[AnnotationOffered] == OfferValue(renewed)
+}
 
 // MaxSlots is the maximum number of slots of a ring.
 const MaxSlots = 5000

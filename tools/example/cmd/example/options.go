@@ -4,9 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/clusterring/clusterring/pkg/shard"
 )
 
 const usage = `Usage: example [flags]
@@ -27,7 +30,7 @@ type options struct {
 
 	ring           string
 	shardName      string
-	slots          int
+	slots          string
 	podName        string
 	leaseNamespace string
 	podUID         string
@@ -61,7 +64,7 @@ func parse(args []string, out io.Writer) (options, error) {
 
 	flags.StringVar(&o.ring, "ring", "example", "name of the ClusterRing")
 	flags.StringVar(&o.shardName, "shard-name", "", "name of this shard and its Lease (default: the host name, which is the Pod's name)")
-	flags.IntVar(&o.slots, "slots", 0, "take one of this many names, the ring's slots, that outlive Pods, instead of a name of its own; wait while all are held (default: none)")
+	flags.StringVar(&o.slots, "slots", "", "take one of this many names, the ring's slots, that outlive Pods, instead of a name of its own; wait while all are held. With the value scale: as many as the Pod's Deployment shall have replicas (default: none)")
 	flags.StringVar(&o.podName, "pod-name", "", "name of the Pod that this process runs in, if it is not the name of the shard (default: none; with --slots: the host name, or a random one outside a cluster)")
 	flags.StringVar(&o.leaseNamespace, "lease-namespace", "", "namespace of the Lease (default: the Pod's)")
 	flags.StringVar(&o.podUID, "pod-uid", "", "uid of the Pod that this process runs in (default: that of the mounted token)")
@@ -91,8 +94,29 @@ func parse(args []string, out io.Writer) (options, error) {
 	return o, o.validate(flags.Args())
 }
 
+// slotCount returns the value of --slots as shard.Options take it.
+func (o options) slotCount() (int, error) {
+	switch o.slots {
+	case "":
+		return 0, nil
+	case "scale":
+		return shard.FollowScale, nil
+	}
+
+	count, err := strconv.Atoi(o.slots)
+	if err != nil || count < 1 {
+		return 0, fmt.Errorf("--slots is %q: it must be a number from 1, or scale", o.slots)
+	}
+
+	return count, nil
+}
+
 func (o options) validate(args []string) error {
+	_, err := o.slotCount()
+
 	switch {
+	case err != nil:
+		return err
 	case len(args) > 0:
 		return fmt.Errorf("unexpected argument %q; see --help", args[0])
 	case o.concurrency < 1:

@@ -47,10 +47,15 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 
+	slots, err := o.slotCount()
+	if err != nil {
+		return err
+	}
+
 	extras := &extras{}
 	// Sharding: name the ring, and wait for a slot.
 	s, err := shard.Claim(ctx, restConfig, shard.Options{
-		Ring: o.ring, Name: o.shardName, Slots: o.slots, Pod: o.podName, Namespace: o.leaseNamespace,
+		Ring: o.ring, Name: o.shardName, Slots: slots, Pod: o.podName, Namespace: o.leaseNamespace,
 		LeaseDuration: o.leaseDuration, RenewDeadline: o.renewDeadline, RetryPeriod: o.retryPeriod,
 		HoldOff: o.holdOff, PodUID: types.UID(o.podUID), StandbyAddress: o.standbyAddress(), Exit: extras.exit,
 	})
@@ -107,7 +112,7 @@ func run(ctx context.Context, o options) error {
 
 // standbyAddress is where a shard that waits for a slot answers the probes.
 func (o options) standbyAddress() string {
-	if o.slots == 0 || o.probeAddress == "0" {
+	if o.slots == "" || o.probeAddress == "0" {
 		return ""
 	}
 

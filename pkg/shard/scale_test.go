@@ -1,0 +1,139 @@
+package shard
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)
+
+// deployed creates a Deployment with its ReplicaSet, which nothing runs.
+func (f *fixture) deployed(replicas int32) (*appsv1.Deployment, *appsv1.ReplicaSet) {
+	f.Helper()
+
+	labels := map[string]string{"app": "shard"}
+	selector := &metav1.LabelSelector{MatchLabels: labels}
+	template := corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "c"}}},
+	}
+	deployment := &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shards"},
+		Spec:       appsv1.DeploymentSpec{Replicas: &replicas, Selector: selector, Template: template},
+	}
+	require.NoError(f, f.admin.Create(f.Context(), deployment))
+
+	set := &appsv1.ReplicaSet{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: f.namespace, Name: "shards-1",
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(deployment, appsv1.SchemeGroupVersion.WithKind("Deployment"))},
+		},
+		// As in a rolling update.
+		Spec: appsv1.ReplicaSetSpec{Replicas: new(replicas + 1), Selector: selector, Template: template},
+	}
+	require.NoError(f, f.admin.Create(f.Context(), set))
+
+	return deployment, set
+}
+
+// pod creates a Pod of the ReplicaSet.
+func (f *fixture) pod(set *appsv1.ReplicaSet, name string) {
+	f.Helper()
+
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: name}, Spec: set.Spec.Template.Spec}
+	if set.Name != "" {
+		pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1.SchemeGroupVersion.WithKind("ReplicaSet"))}
+	}
+	require.NoError(f, f.admin.Create(f.Context(), pod))
+}
+
+func (f *fixture) scale(deployment *appsv1.Deployment, replicas int32) {
+	f.Helper()
+	f.refresh(deployment)
+	deployment.Spec.Replicas = &replicas
+	require.NoError(f, f.admin.Update(f.Context(), deployment))
+}
+
+func (f *fixture) cost(pod string) string {
+	f.Helper()
+
+	p := &corev1.Pod{}
+	require.NoError(f, f.admin.Get(f.Context(), client.ObjectKey{Namespace: f.namespace, Name: pod}, p))
+
+	return p.Annotations[deletionCost]
+}
+
+func TestSlotsFollowTheScaleOfTheDeployment(t *testing.T) {
+	f := newFixture(t)
+	deployment, set := f.deployed(1)
+
+	for _, name := range []string{"pod-a", "pod-b", "pod-c"} {
+		f.pod(set, name)
+	}
+
+	first := f.claim(f.slotOptions("pod-a", FollowScale)).got()
+	require.Equal(t, v1alpha1.SlotName(f.ring, 0), first.Name())
+	require.Equal(t, "5000", f.cost("pod-a"))
+	f.runs(first, ignore)
+
+	second := f.claim(f.slotOptions("pod-b", FollowScale))
+	second.waits("pod-b")
+	require.Empty(t, f.cost("pod-b"), "a Pod without a slot is deleted before others")
+
+	f.scale(deployment, 2)
+	require.Equal(t, v1alpha1.SlotName(f.ring, 1), second.got().Name())
+	require.Equal(t, "4999", f.cost("pod-b"), "the Pod of the highest slot is deleted first")
+}
+
+// TestFollowingTheScaleNeeds shows what a shard must be allowed to do, and what it reports if it is not.
+func TestFollowingTheScaleNeeds(t *testing.T) {
+	f := newFixture(t)
+	_, set := f.deployed(1)
+	f.pod(set, "pod-a")
+	f.pod(&appsv1.ReplicaSet{Spec: set.Spec}, "alone")
+
+	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shard"}}
+	allow := func(group, resource string, verbs ...string) {
+		role.Rules = append(role.Rules, rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs})
+		require.NoError(t, f.admin.Update(t.Context(), role))
+	}
+	require.NoError(t, f.admin.Create(t.Context(), role))
+	require.NoError(t, f.admin.Create(t.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shard"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: f.namespace}},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},
+	}))
+	f.config.Impersonate.UserName = f.namespace
+
+	fails := func(pod, message string) {
+		t.Helper()
+		f.eventually(message, func() bool {
+			c := f.claim(f.slotOptions(pod, FollowScale))
+			receive(f, c.done, "it fails")
+			require.Error(t, c.err)
+			t.Log(c.err)
+
+			return strings.Contains(c.err.Error(), message)
+		})
+	}
+	fails("pod-a", `cannot get resource "pods"`)
+	allow("", "pods", "get")
+	fails("alone", "has no owner whose scale can be read")
+	fails("pod-a", `cannot get resource "replicasets/scale"`)
+	allow("apps", "replicasets/scale", "get")
+	fails("pod-a", `cannot get resource "replicasets"`)
+	allow("apps", "replicasets", "get")
+	fails("pod-a", `cannot get resource "deployments/scale"`)
+	allow("apps", "deployments/scale", "get")
+	fails("pod-a", `cannot get resource "deployments"`)
+	allow("apps", "deployments", "get")
+	allow("coordination.k8s.io", "leases", "get", "list", "watch", "create", "update", "delete")
+	require.Equal(t, v1alpha1.SlotName(f.ring, 0), f.claim(f.slotOptions("pod-a", FollowScale)).got().Name())
+	require.Empty(t, f.cost("pod-a"), "it works without the permission to patch Pods")
+}
