@@ -4,12 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/faults/faultrun"
 	"github.com/clusterring/clusterring/tools/lab/check"
+	"github.com/clusterring/clusterring/tools/lab/continuity"
 	"github.com/clusterring/clusterring/tools/lab/record"
 )
 
@@ -46,6 +50,8 @@ func TestSlots(t *testing.T) {
 	rings := []faultrun.RingSpec{{
 		Name: faultrun.Ring, Namespaces: []string{faultrun.Namespace}, Shards: []string{"a", "b", "c", "d"}, Slots: 3,
 	}}
+	reported := slices.Clone(rings)
+	reported[0].Pods = true
 	// Phase Join leaves d as a standby.
 	afterJoin := func(do func(context.Context, *faultrun.Run) error) during {
 		return during{faultrun.Join: func(ctx context.Context, run *faultrun.Run) error {
@@ -63,7 +69,24 @@ func TestSlots(t *testing.T) {
 		faultrun.Case{
 			Name: "twenty rolling updates under load", Rings: rings, Phases: onlyJoin,
 			After: afterJoin(func(ctx context.Context, run *faultrun.Run) error {
-				return unmoved(run, func() error { return manyUpdates(ctx, run) })
+				from := record.Now()
+				err := unmoved(run, func() error { return manyUpdates(ctx, run) })
+
+				versions, incomplete := run.Versions()
+				s.note("%d rolling updates of one Pod with slots: %v", updates, continuity.Of(versions, from, record.Now()))
+
+				return errors.Join(err, incomplete)
+			}),
+		},
+		faultrun.Case{
+			Name: "the kubelet reports the end of a Pod while another one waits", Rings: reported, Phases: onlyJoin,
+			After: afterJoin(func(ctx context.Context, run *faultrun.Run) error {
+				return unmoved(run, func() error {
+					a := run.Member("a")
+					run.Expect("a", false)
+
+					return errors.Join(a.Process().Destroy(), run.Report(ctx, a, corev1.PodFailed, "PodFailed"), run.AwaitSlot(ctx, run.Member("d")))
+				})
 			}),
 		},
 		faultrun.Case{

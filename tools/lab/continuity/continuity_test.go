@@ -1,0 +1,62 @@
+package continuity_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/clusterring/clusterring/tools/lab/check"
+	"github.com/clusterring/clusterring/tools/lab/continuity"
+)
+
+func TestOf(t *testing.T) {
+	number := uint64(0)
+	at := func(second int, v check.Version) check.Version {
+		number++
+		v.Number, v.At, v.Kind = number, time.Duration(second)*time.Second, check.Website
+
+		return v
+	}
+	versions := []check.Version{
+		at(1, check.Version{UID: "a"}), // a create is no change
+		at(1, check.Version{UID: "a", Shard: "one", Complete: true}),
+		at(2, check.Version{UID: "a", Shard: "one"}), // before the period
+		at(3, check.Version{UID: "a", Shard: "one", Complete: true}),
+		at(11, check.Version{UID: "a", Shard: "one"}),
+		at(12, check.Version{UID: "a", Shard: "one", Draining: true}),
+		at(13, check.Version{UID: "a"}),
+		at(14, check.Version{UID: "a", Shard: "two"}),
+		at(15, check.Version{UID: "a", Shard: "two", Complete: true}),
+		at(15, check.Version{UID: "b", Shard: "two", Complete: true}), // new: it has not moved
+		at(16, check.Version{UID: "b", Shard: "two"}),
+		at(16, check.Version{UID: "c", Shard: "two", Complete: true}),
+		at(17, check.Version{UID: "c", Shard: "two"}),
+		at(18, check.Version{UID: "c", Shard: "one", Deleted: true}),
+		at(21, check.Version{UID: "b", Shard: "one", Complete: true}), // after the period
+	}
+
+	r := continuity.Of(versions, 10*time.Second, 20*time.Second)
+	require.Equal(t, continuity.Report{
+		Period: 10 * time.Second, Moves: []time.Duration{4 * time.Second}, Labels: 3,
+		Work: []continuity.Work{
+			{Asked: time.Second, Took: 4 * time.Second, Done: true},
+			{Asked: 6 * time.Second, Took: 4 * time.Second},
+		},
+	}, r)
+	require.Equal(t, 1, r.Lost())
+	require.Equal(t, "1 objects moved, 3 label writes; work on 2 changes: median 4s, 99% 4s, longest 4s, 1 not done", r.String())
+}
+
+func TestQuantile(t *testing.T) {
+	r := continuity.Report{}
+	require.Zero(t, r.Quantile(0.5))
+
+	for i := range 200 {
+		r.Work = append(r.Work, continuity.Work{Took: time.Duration(200-i) * time.Second})
+	}
+
+	require.Equal(t, 101*time.Second, r.Quantile(0.5))
+	require.Equal(t, 199*time.Second, r.Quantile(0.99))
+	require.Equal(t, 200*time.Second, r.Quantile(1))
+}
