@@ -3,6 +3,7 @@ package shard
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -54,36 +55,42 @@ func ownerOf(ctx context.Context, config *rest.Config, o Options) (*workload, er
 		return nil, fmt.Errorf("create the client for discovery: %w", err)
 	}
 
-	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(described))
+	owners, err := (&workload{client: client, namespace: o.Namespace, resource: pods, name: o.Pod}).owners(ctx, described)
+	if err != nil {
+		return nil, fmt.Errorf("find the workload of Pod %s/%s, which takes the permission to get the Pod and what owns it: %w", o.Namespace, o.Pod, err)
+	}
 
-	var owner *workload
-
-	child := &workload{client: client, namespace: o.Namespace, resource: pods, name: o.Pod}
-	for range mostOwners {
-		above, err := child.owner(ctx, mapper)
-		if err != nil {
-			return nil, fmt.Errorf("find the workload of Pod %s/%s, which takes the permission to get Pods, and to get what owns them with its scale: %w",
-				o.Namespace, o.Pod, err)
+	for _, w := range slices.Backward(owners) {
+		_, err := w.replicas(ctx)
+		if err == nil {
+			return w, nil
 		}
 
-		if above == nil {
-			break
-		}
-
-		if _, err := above.replicas(ctx); err == nil {
-			owner = above
-		} else if !apierrors.IsNotFound(err) {
+		if !apierrors.IsNotFound(err) {
 			return nil, err // what is below it would be the wrong one
 		}
+	}
 
+	return nil, fmt.Errorf("pod %s/%s has no owner with a scale: set a number of slots", o.Namespace, o.Pod)
+}
+
+// owners returns what controls the object, and what controls that, and so on.
+func (w *workload) owners(ctx context.Context, described discovery.DiscoveryInterface) ([]*workload, error) {
+	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(described))
+
+	var owners []*workload
+
+	for child := w; len(owners) < mostOwners; {
+		above, err := child.owner(ctx, mapper)
+		if err != nil || above == nil {
+			return owners, err
+		}
+
+		owners = append(owners, above)
 		child = above
 	}
 
-	if owner == nil {
-		return nil, fmt.Errorf("pod %s/%s has no owner whose scale can be read: set a number of slots, or grant get on the subresource scale of the workload", o.Namespace, o.Pod)
-	}
-
-	return owner, nil
+	return owners, nil
 }
 
 // owner returns what controls the object; nil if nothing does.

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -27,39 +28,43 @@ import (
 )
 
 // Example is the installed example. Other rings are modeled on it.
-var Example = Ring{Name: "example", Shards: Deployment{"example", "example-shard"}}
+var Example = Ring{Name: "example", Shards: Deployment{"example", "example-shard"}, Slots: true}
 
 // Ring is a ring that shards the Websites in the namespace of its shards.
 type Ring struct {
 	Name string
 	// Shards is the Deployment whose pods are the shards.
 	Shards Deployment
+	// Slots lets the pods hold slots. Without it, a shard has the name of its pod.
+	Slots bool
 }
+
+// NewRing returns a ring for [Cluster.AddRing]. Its namespace has the name of the ring.
+func NewRing(name string) Ring { return Ring{Name: name, Shards: Deployment{name, Example.Shards.Name}} }
 
 // Namespace returns the namespace of the ring's shards and Websites.
 func (r Ring) Namespace() string { return r.Shards.Namespace }
 
-// AddRing creates a ring like that of the example: a namespace with the name of the ring, the given number of shards with the image and the
+// AddRing creates a ring like that of the example: its namespace, the given number of shards with the image and the
 // permissions of the example, and the ClusterRing. The shards write their history to their logs. Their Leases last as long as by default: with
 // shorter ones, shards on a busy machine lose them, and the kubelet restarts a process ever later that ends again and again.
-func (c *Cluster) AddRing(ctx context.Context, name string, shards int) (Ring, error) {
-	template := &appsv1.Deployment{}
-	if err := c.Client.Get(ctx, Example.Shards.key(), template); err != nil {
-		return Ring{}, fmt.Errorf("create ring %s: read the example's Deployment: %w", name, err)
+func (c *Cluster) AddRing(ctx context.Context, ring Ring, shards int) error {
+	template, role := &appsv1.Deployment{}, &rbacv1.Role{}
+	if err := errors.Join(c.Client.Get(ctx, Example.Shards.key(), template), c.Client.Get(ctx, Example.Shards.key(), role)); err != nil {
+		return fmt.Errorf("create ring %s: read the example's Deployment and Role: %w", ring.Name, err)
 	}
 
 	if c.ExampleImage != "" {
 		template.Spec.Template.Spec.Containers[0].Image = c.ExampleImage
 	}
 
-	ring := Ring{Name: name, Shards: Deployment{name, Example.Shards.Name}}
-	for _, o := range ring.objects(template, shards) {
+	for _, o := range append(ring.objects(template, shards), ring.role(role)) {
 		if err := c.Client.Create(ctx, o); err != nil {
-			return Ring{}, fmt.Errorf("create ring %s: create %T %s: %w", name, o, o.GetName(), err)
+			return fmt.Errorf("create ring %s: create %T %s: %w", ring.Name, o, o.GetName(), err)
 		}
 	}
 
-	return ring, nil
+	return nil
 }
 
 // RemoveRing deletes the objects of AddRing, the ring first. It does not wait.
@@ -88,7 +93,8 @@ func (r Ring) objects(template *appsv1.Deployment, shards int) []client.Object {
 	deployment.Spec.Replicas = new(int32(shards)) //nolint:gosec // a few
 	container := &deployment.Spec.Template.Spec.Containers[0]
 	container.Args = append(slices.DeleteFunc(slices.Clone(container.Args), func(arg string) bool {
-		return strings.HasPrefix(arg, "--ring=") || strings.HasPrefix(arg, "--log-level=") || strings.HasPrefix(arg, "--lease-duration=")
+		return !r.Slots && strings.HasPrefix(arg, "--slots=") ||
+			strings.HasPrefix(arg, "--ring=") || strings.HasPrefix(arg, "--log-level=") || strings.HasPrefix(arg, "--lease-duration=")
 	}), "--ring="+r.Name, "--history-file=-", "--work-duration=20ms")
 
 	return []client.Object{
@@ -96,9 +102,6 @@ func (r Ring) objects(template *appsv1.Deployment, shards int) []client.Object {
 			"pod-security.kubernetes.io/enforce": "restricted",
 		}}},
 		&corev1.ServiceAccount{ObjectMeta: own},
-		&rbacv1.Role{ObjectMeta: own, Rules: []rbacv1.PolicyRule{{
-			APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, Verbs: []string{"get", "create", "update"},
-		}}},
 		&rbacv1.RoleBinding{ObjectMeta: own, Subjects: subjects, RoleRef: roleRef("Role", own.Name)},
 		kubelettest.Binding(r.Namespace()),
 		&rbacv1.ClusterRoleBinding{
@@ -135,6 +138,18 @@ func (r Ring) objects(template *appsv1.Deployment, shards int) []client.Object {
 			Spec:       policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromInt32(1)), Selector: deployment.Spec.Selector},
 		},
 	}
+}
+
+// role returns the Role of the ring's shards: with slots that of the example, and without only what they need then.
+func (r Ring) role(example *rbacv1.Role) *rbacv1.Role {
+	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace(), Name: r.Shards.Name}, Rules: example.Rules}
+	if !r.Slots {
+		role.Rules = []rbacv1.PolicyRule{{
+			APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, Verbs: []string{"get", "create", "update"},
+		}}
+	}
+
+	return role
 }
 
 // AddPod creates a pod like those of the ring's shards that no Deployment owns, and whose container is not restarted.

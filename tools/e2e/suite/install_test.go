@@ -142,7 +142,8 @@ func (s *suite) leases(t *testing.T) {
 
 	for _, l := range leases {
 		assert.Equal(t, cluster.Example.Namespace(), l.Namespace)
-		assert.Contains(t, names, l.Name, "a shard is called like its pod")
+		assert.Contains(t, names, l.Annotations[shardingv1alpha1.AnnotationPod], "a pod holds the slot")
+		assert.Regexp(t, "^example-[0-2]$", l.Name)
 		assert.Equal(t, l.Name, *l.Spec.HolderIdentity)
 		assert.Equal(t, "ready", l.Labels[shardingv1alpha1.LabelState])
 		assert.NotNil(t, l.Spec.RenewTime)

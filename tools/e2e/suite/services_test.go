@@ -163,7 +163,7 @@ func (s *suite) services(t *testing.T) {
 
 	demands := map[string]func(*testing.T){}
 	for _, name := range names {
-		demands[name] = s.follow(t, name)
+		demands[name] = s.follow(t, cluster.NewRing("e2e-"+name))
 		rings[name] = s.ring(t, name, 3)
 	}
 

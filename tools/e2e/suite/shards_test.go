@@ -18,6 +18,7 @@ import (
 	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/example/history"
 	"github.com/clusterring/clusterring/tools/lab/check"
+	"github.com/clusterring/clusterring/tools/lab/continuity"
 	"github.com/clusterring/clusterring/tools/lab/record"
 )
 
@@ -25,48 +26,85 @@ import (
 const stirring = 50 * time.Millisecond
 
 func (s *suite) scaleShards(t *testing.T) {
-	s.withShards(t, "scale", func(ring cluster.Ring) []event {
+	s.withShards(t, cluster.NewRing("e2e-scale"), func(ring cluster.Ring) []event {
 		return []event{
-			{"3 to 5 shards", func(ctx context.Context) error { return s.Scale(ctx, ring.Shards, 5) }, 5},
-			{"5 to 2 shards", func(ctx context.Context) error { return s.Scale(ctx, ring.Shards, 2) }, 2},
+			{"3 to 5 shards", func(ctx context.Context) error { return s.Scale(ctx, ring.Shards, 5) }, 5, false},
+			{"5 to 2 shards", func(ctx context.Context) error { return s.Scale(ctx, ring.Shards, 2) }, 2, false},
 		}
 	})
 }
 
 func (s *suite) deletePod(t *testing.T) {
-	s.withShards(t, "delete", func(ring cluster.Ring) []event {
+	s.withShards(t, cluster.NewRing("e2e-delete"), func(ring cluster.Ring) []event {
 		return []event{
-			{"a pod deleted", func(ctx context.Context) error { return s.removePod(ctx, ring) }, 3},
-			{"every pod evicted, as by a node drain", func(ctx context.Context) error { return s.evict(ctx, ring) }, 3},
+			{"a pod deleted", func(ctx context.Context) error { return s.removePod(ctx, ring) }, 3, false},
+			{"every pod evicted, as by a node drain", func(ctx context.Context) error { return s.evict(ctx, ring) }, 3, false},
 		}
 	})
 }
 
 func (s *suite) killPod(t *testing.T) {
-	s.withShards(t, "kill", func(ring cluster.Ring) []event {
+	s.withShards(t, cluster.NewRing("e2e-kill"), func(ring cluster.Ring) []event {
 		killer := s.killer(t, "shard")
 
 		return []event{
 			{"a pod deleted without grace", func(ctx context.Context) error {
 				return s.removePod(ctx, ring, client.GracePeriodSeconds(0))
-			}, 3},
-			{"a process killed from its node", func(ctx context.Context) error { return s.killShard(ctx, killer, ring) }, 3},
+			}, 3, false},
+			{"a process killed from its node", func(ctx context.Context) error { return s.killShard(ctx, killer, ring) }, 3, false},
 			{"a pod that is not restarted joins", func(ctx context.Context) error {
 				_, err := s.AddPod(ctx, ring, "ends")
 
 				return err
-			}, 4},
+			}, 4, false},
 			{"its process killed from its node", func(context.Context) error {
 				return s.endShard(t, killer, client.ObjectKey{Namespace: ring.Namespace(), Name: "ends"})
-			}, 3},
+			}, 3, false},
 		}
 	})
 }
 
 func (s *suite) restartShards(t *testing.T) {
-	s.withShards(t, "restart", func(ring cluster.Ring) []event {
-		return []event{{"a rolling restart", func(ctx context.Context) error { return s.Restart(ctx, ring.Shards) }, 3}}
+	s.withShards(t, cluster.NewRing("e2e-restart"), func(ring cluster.Ring) []event {
+		return []event{{"a rolling restart", func(ctx context.Context) error { return s.Restart(ctx, ring.Shards) }, 3, false}}
 	})
+}
+
+// slots has the pods of a ring with slots come and go. Each takes over the slot of the one before it.
+func (s *suite) slots(t *testing.T) {
+	ring := cluster.NewRing("e2e-slots")
+	ring.Slots = true
+	s.withShards(t, ring, func(ring cluster.Ring) []event {
+		killer := s.killer(t, "slots")
+
+		var events []event
+		for i := range s.size.updates {
+			events = append(events, event{
+				fmt.Sprintf("rolling restart %d", i+1), func(ctx context.Context) error { return s.Restart(ctx, ring.Shards) }, 3, true,
+			})
+		}
+
+		return append(events,
+			event{"a process killed from its node", func(ctx context.Context) error { return s.killOne(ctx, killer, ring) }, 3, true},
+			event{"3 to 5 shards", func(ctx context.Context) error { return s.Scale(ctx, ring.Shards, 5) }, 5, false},
+			event{"5 to 2 shards", func(ctx context.Context) error { return s.Scale(ctx, ring.Shards, 2) }, 2, false},
+			event{"a rolling restart after that", func(ctx context.Context) error { return s.Restart(ctx, ring.Shards) }, 2, false},
+		)
+	})
+}
+
+// killOne ends the process of one of the ring's pods from its node.
+func (s *suite) killOne(ctx context.Context, killer *cluster.Killer, ring cluster.Ring) error {
+	pods, err := s.Pods(ctx, ring.Shards)
+	if err != nil {
+		return err
+	}
+
+	if len(pods) == 0 {
+		return fmt.Errorf("ring %s has no pods", ring.Name)
+	}
+
+	return killer.Kill(ctx, pods[0], patience)
 }
 
 // removePod deletes one of the ring's pods.
@@ -104,22 +142,50 @@ func (s *suite) evict(ctx context.Context, ring cluster.Ring) error {
 // withShards makes a ring with three shards, Websites that change all the time, and Fleets; has the events happen one after the other; and
 // demands that the ownership is complete after each, that no two shards ever worked on one Website or its ConfigMap at once, and that no Ship was
 // ever made twice.
-func (s *suite) withShards(t *testing.T, name string, events func(cluster.Ring) []event) {
+func (s *suite) withShards(t *testing.T, ring cluster.Ring, events func(cluster.Ring) []event) {
 	t.Helper()
 	t.Parallel()
-	oneAtATime := s.follow(t, name)
-	ring := s.ring(t, name, 3)
+	oneAtATime := s.follow(t, ring)
+	s.add(t, ring, 3)
 	require.NoError(t, s.AddWebsites(t.Context(), ring, "site", s.size.websites))
 	noneTwice := s.sail(t, ring)
 	s.complete(t, ring, 3)
 
+	since := s.continuity(t, ring)
 	changes := s.stir(t, ring)
+
 	for _, e := range events(ring) {
+		began := record.Now()
 		s.after(t, ring, e)
+
+		cost := since(began)
+		s.note(t, e.name+": cost", cost)
+
+		if e.still {
+			s.demand(t, report.Figure{Name: e.name + ": label writes", Value: cost.Labels, Limit: "none", Kept: cost.Labels == 0})
+		}
 	}
 	s.note(t, "changes meanwhile", changes())
 	noneTwice(t)
 	oneAtATime(t)
+}
+
+// continuity begins to record the ring's Websites and ConfigMaps. What it returns reports what has happened to them since a time.
+func (s *suite) continuity(t *testing.T, ring cluster.Ring) (since func(time.Duration) continuity.Report) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	recorder, err := record.Start(ctx, s.Config, record.Options{Ring: ring.Name, Objects: []record.Objects{
+		{Kind: check.Website, Namespace: ring.Namespace()}, {Kind: check.ConfigMap, Namespace: ring.Namespace()},
+	}})
+	require.NoError(t, err)
+	t.Cleanup(func() { cancel(); recorder.Wait() })
+
+	return func(began time.Duration) continuity.Report {
+		versions, err := recorder.Versions()
+		require.NoError(t, err)
+
+		return continuity.Of(versions, began, record.Now())
+	}
 }
 
 // sail adds Fleets to the ring. What it returns waits until all of them are complete, and demands that no Ship was ever made twice and none is
@@ -159,12 +225,12 @@ func (s *suite) sail(t *testing.T, ring cluster.Ring) (noneTwice func(*testing.T
 	}
 }
 
-// follow begins to follow the logs of the ring that will be made under the name. What it returns demands that no two shards have worked
+// follow begins to follow the logs of a ring that will be added. What it returns demands that no two shards have worked
 // on one Website or its ConfigMap at once, and stops.
-func (s *suite) follow(t *testing.T, name string) (oneAtATime func(*testing.T)) {
+func (s *suite) follow(t *testing.T, ring cluster.Ring) (oneAtATime func(*testing.T)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	collector := podlog.Follow(ctx, s.Clients, "e2e-"+name, s.Clock)
+	collector := podlog.Follow(ctx, s.Clients, ring.Namespace(), s.Clock)
 	stop := func() { cancel(); collector.Wait() }
 	t.Cleanup(stop)
 

@@ -39,6 +39,7 @@ func TestCluster(t *testing.T) {
 		t.Run("DeletePod", s.deletePod)
 		t.Run("KillPod", s.killPod)
 		t.Run("Restart", s.restartShards)
+		t.Run("Slots", s.slots)
 		t.Run("Ask", s.ask)
 		t.Run("Tenants", s.tenants)
 	})
@@ -74,14 +75,16 @@ type size struct {
 	fleets int
 	// window is how long the shares of replicas are measured.
 	window time.Duration
+	// updates is how many rolling updates a ring with slots goes through.
+	updates int
 	// rotations is how often authorities grow old and are replaced.
 	rotations int
 }
 
 var sizes = map[string]size{
-	"":      {rate: 50, websites: 60, fleets: 25, window: time.Minute, rotations: 2},
-	"small": {rate: 50, websites: 60, fleets: 25, window: time.Minute, rotations: 2},
-	"full":  {rate: 50, websites: 500, fleets: 100, window: 3 * time.Minute, rotations: 5},
+	"":      {rate: 50, websites: 60, fleets: 25, window: time.Minute, updates: 2, rotations: 2},
+	"small": {rate: 50, websites: 60, fleets: 25, window: time.Minute, updates: 2, rotations: 2},
+	"full":  {rate: 50, websites: 500, fleets: 100, window: 3 * time.Minute, updates: 20, rotations: 5},
 }
 
 // begin connects to the cluster, or skips the test.
@@ -129,22 +132,27 @@ func service(name string) cluster.Deployment {
 	return cluster.Deployment{Namespace: system, Name: name}
 }
 
-// ring adds a ring with shards of its own, waits until they are there, and removes it all at the end of the test.
+// ring adds a ring with shards of its own that have the names of their pods; see add.
 func (s *suite) ring(t *testing.T, name string, shards int) cluster.Ring {
 	t.Helper()
 
-	name = "e2e-" + name
-	t.Cleanup(func() {
-		if !t.Failed() || os.Getenv("E2E_KEEP") == "" {
-			assert.NoError(t, s.RemoveRing(context.WithoutCancel(t.Context()), cluster.Ring{Name: name, Shards: cluster.Deployment{Namespace: name}}))
-		}
-	})
-	ring, err := s.AddRing(t.Context(), name, shards)
-	require.NoError(t, err)
-	require.NoError(t, s.Rolled(t.Context(), ring.Shards, patience))
-	s.complete(t, ring, shards)
+	ring := cluster.NewRing("e2e-" + name)
+	s.add(t, ring, shards)
 
 	return ring
+}
+
+// add adds a ring, waits until its shards are there, and removes it all at the end of the test.
+func (s *suite) add(t *testing.T, ring cluster.Ring, shards int) {
+	t.Helper()
+	t.Cleanup(func() {
+		if !t.Failed() || os.Getenv("E2E_KEEP") == "" {
+			assert.NoError(t, s.RemoveRing(context.WithoutCancel(t.Context()), ring))
+		}
+	})
+	require.NoError(t, s.AddRing(t.Context(), ring, shards))
+	require.NoError(t, s.Rolled(t.Context(), ring.Shards, patience))
+	s.complete(t, ring, shards)
 }
 
 // complete waits until all of the ring is where it should be, and the work that has been asked of Websites up to now is done, as long as fewer
@@ -181,6 +189,8 @@ type event struct {
 	do   func(context.Context) error
 	// shards is how many there are afterwards.
 	shards int
+	// still demands that no object moves.
+	still bool
 }
 
 // note adds a figure that nothing is asked of.

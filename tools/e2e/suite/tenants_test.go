@@ -41,7 +41,7 @@ const (
 func (s *suite) tenants(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
-	oneAtATime := s.follow(t, "tenants")
+	oneAtATime := s.follow(t, cluster.NewRing("e2e-tenants"))
 	ring := s.ring(t, "tenants", 2)
 	require.NoError(t, s.AddWebsites(ctx, ring, "site", s.size.websites))
 	stranger, insider := s.stranger(t, ring), s.insider(t, ring)

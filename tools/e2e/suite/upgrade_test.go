@@ -31,7 +31,7 @@ func (s *suite) upgrade(t *testing.T) {
 // upgradeUnderLoad applies this version, first of the services and then of the shards, while Websites are created.
 func (s *suite) upgradeUnderLoad(t *testing.T) {
 	ctx := t.Context()
-	oneAtATime := s.follow(t, "upgrade")
+	oneAtATime := s.follow(t, cluster.NewRing("e2e-upgrade"))
 	ring := s.ring(t, "upgrade", 3)
 	before := s.images(t)
 
