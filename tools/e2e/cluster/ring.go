@@ -40,7 +40,9 @@ type Ring struct {
 }
 
 // NewRing returns a ring for [Cluster.AddRing]. Its namespace has the name of the ring.
-func NewRing(name string) Ring { return Ring{Name: name, Shards: Deployment{name, Example.Shards.Name}} }
+func NewRing(name string) Ring {
+	return Ring{Name: name, Shards: Deployment{name, Example.Shards.Name}}
+}
 
 // Namespace returns the namespace of the ring's shards and Websites.
 func (r Ring) Namespace() string { return r.Shards.Namespace }
