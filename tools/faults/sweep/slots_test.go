@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"testing"
 	"time"
@@ -73,7 +74,8 @@ func TestSlots(t *testing.T) {
 				err := unmoved(run, func() error { return manyUpdates(ctx, run) })
 
 				versions, incomplete := run.Versions()
-				s.note("%d rolling updates of one Pod with slots: %v", updates, continuity.Of(versions, from, record.Now()))
+				s.note("%d rolling updates of one Pod with slots: %v; %d writes refused by the fence",
+					updates, continuity.Of(versions, from, record.Now()), refused(run))
 
 				return errors.Join(err, incomplete)
 			}),
@@ -125,6 +127,21 @@ func TestSlots(t *testing.T) {
 			}),
 		},
 	)
+}
+
+// refused returns how many writes of shards were forbidden.
+func refused(run *faultrun.Run) int {
+	count := 0
+
+	for _, m := range run.Members(true) {
+		for _, d := range m.Proxy.Done() {
+			if d.Status == http.StatusForbidden {
+				count++
+			}
+		}
+	}
+
+	return count
 }
 
 // manyUpdates replaces one Pod after the other by the one that was replaced before, while Websites are changed.
