@@ -7,7 +7,7 @@
 //
 // Four steps turn the main function of a controller-runtime controller into a shard; see the example of the package:
 //
-//	s, err := shard.New(shard.Options{Ring: "example"})                          // who am I?
+//	s, err := shard.Claim(ctx, config, shard.Options{Ring: "example", Slots: 3}) // who am I?
 //	err = s.ConfigureManager(config, &options, &v1.Website{}, &v1.ConfigMap{})   // my Lease, my objects
 //	builder.For(&v1.Website{}, builder.WithPredicates(s.Predicate(...)))         // drains always come through
 //	builder.Complete(s.Reconciler(client, &v1.Website{}, reconciler))            // drains are acknowledged
@@ -26,11 +26,12 @@
 //  3. The Lease is released only after every worker has stopped. If a worker ignores its context, the process keeps the
 //     Lease until it ends; then the Lease expires.
 //  4. A Lease that another holder has taken, or that a second process renews under the same name, is not taken back: the
-//     manager returns an error.
+//     manager returns an error. The same holds for the Lease of a slot that another Pod has taken.
 //  5. When Options.RenewDeadline has passed since the last successful renewal was sent, or when the Lease is lost, the
 //     contexts of wrapped reconcilers are cancelled and no wrapped reconciler starts. This holds even if leader election is
 //     stuck in a request, and in particular for a process that was frozen. If a worker has not stopped when
-//     Options.LeaseDuration has passed, the process ends ([Options].Exit). Nobody takes the Lease before twice that time.
+//     Options.LeaseDuration has passed, the process ends ([Options].Exit). Nobody takes the Lease before twice that time, or that of a slot
+//     before one and a half times that time.
 //  6. After the Lease may have been free, the shard starts work only after [Options].HoldOff. By then, all moves of objects
 //     that began while the Lease was free have ended. The Lease contains the hold-off. A process that restarts while its
 //     Lease still names it continues immediately. If the Lease is deleted and recreated, no work starts before another
@@ -64,7 +65,8 @@
 // A shard that is told to stop finishes the reconciles in flight and releases its Lease; its objects then move immediately.
 // A shard that is killed keeps its objects until its Lease has expired and was taken from it. If a process of the same name
 // comes back before that, it continues with the objects immediately; if it comes back later, it works after the hold-off.
-// In a rolling update, shards of a Deployment get new names, so each replaced replica moves its objects twice; shards of a
+// With [Options].Slots, a Pod that waits takes over the name of a Pod that stops or has crashed, so that no object moves; see [Claim]. Without
+// them, shards of a Deployment get new names in a rolling update, so each replaced replica moves its objects twice; shards of a
 // StatefulSet keep their names. Any number of shards may stop or start at the same time, in any order, even while drains are
 // pending. Give Pods a terminationGracePeriodSeconds longer than the longest reconcile.
 //
@@ -86,7 +88,9 @@
 //
 // # Permissions that a shard needs
 //
-//   - leases (coordination.k8s.io) in the shard's namespace: get, create, update
+//   - leases (coordination.k8s.io) in the shard's namespace: get, create, update; with slots, also list, watch, delete
+//   - with [FollowScale], in the shard's namespace: pods: get; what owns the Pod, such as replicasets and deployments (apps): get; and get on the
+//     subresource scale of the topmost of these. With patch on pods, the Pod of the highest slot is deleted first
 //   - main kinds: get, list, watch, and patch, in addition to the permissions of the controller itself. The shard also uses
 //     get to check whether the owner of a controlled object in deletion still exists, and list to check whether the cache is
 //     up to date, in the namespaces that are cached
