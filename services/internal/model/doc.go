@@ -25,7 +25,7 @@
 // rebalancer has restarted. The write fails if the object has changed since. The same applies to the answers of any number of
 // assigners, any of which may also be unreachable. Users update objects, create the child, write objects without their labels, and
 // delete the ring. People delete Leases. Services lose their memory. Processes start, stop, crash, and freeze. The kubelet reports
-// processes that have ended, at any time after that, or never. All of this can happen any number of times, at any moment.
+// processes that have ended, at any time after that, or never. Another process takes over a slot. All of this can happen any number of times, at any moment.
 //
 // If a scope has time, it passes in steps of D. A process stops working before D has passed since its last renewal, unless it is
 // frozen. The lease monitor counts D as soon as it has begun. Both are rounded to the disadvantage of the protocol.
@@ -45,7 +45,7 @@
 //   - how the rebalancer finds objects, and how many it moves at a time: here, it checks each object repeatedly. The tests of
 //     package obligation explore every history of one object, its sources, and a worker; package simulation continues from there
 //   - deletion of objects, and new objects of the same name; a child may be in deletion, but its owner always exists
-//   - two processes with one name, one name in two namespaces, several rings, how the hash space is divided
+//   - two processes with one name, except one after the other with a slot, one name in two namespaces, several rings, how the hash space is divided
 //   - shards that do not use pkg/shard
 //   - clocks that do not run at the same speed
 //

@@ -69,8 +69,8 @@ func (s Scope) validate() error {
 		return fmt.Errorf("scope %q: %d shards: there can be 1 to %d", s.Name, s.Shards, MaxShards)
 	case s.Faulty < 0 || s.Faulty > s.Shards:
 		return fmt.Errorf("scope %q: %d of %d shards are faulty", s.Name, s.Faulty, s.Shards)
-	case (s.Freeze || s.DeleteLease || s.Pods) && !s.Time:
-		return fmt.Errorf("scope %q: Freeze, DeleteLease, and Pods need Time", s.Name)
+	case (s.Freeze || s.DeleteLease || s.Pods || s.Slots) && !s.Time:
+		return fmt.Errorf("scope %q: Freeze, DeleteLease, Pods, and Slots need Time", s.Name)
 	}
 
 	return nil

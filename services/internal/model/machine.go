@@ -122,6 +122,11 @@ func (m *machine) mainWritten(to *state) {
 		if to.shards[i].main == acknowledging {
 			to.shards[i].main = draining
 		}
+
+		to.shards[i].former.releases = false
+		if !to.shards[i].former.inside() {
+			to.shards[i].former = former{}
+		}
 	}
 }
 

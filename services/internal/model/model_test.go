@@ -15,6 +15,7 @@ var protocol = []Scope{
 	{Name: "one shard suffers everything", Shards: 2, Faulty: 1, Time: true, Freeze: true, DeleteLease: true, DropLabel: true, Pods: true},
 	{Name: "two shards suffer", Shards: 2, Faulty: 2, Time: true, Pods: true},
 	{Name: "three shards", Shards: 3, Faulty: 2},
+	{Name: "slots", Shards: 2, Faulty: 1, Time: true, Freeze: true, DeleteLease: true, Pods: true, Slots: true},
 	{Name: "an owner and its child", Shards: 2, Faulty: 1, Time: true, DeleteLease: true, DropLabel: true, Child: true, Pods: true},
 	{Name: "the ring leaves", Shards: 2, Faulty: 1, Child: true, DeleteRing: true},
 	// This is an exposure: the child may leave a shard that has its owner. But it does not make two shards work at the same time.
@@ -29,6 +30,7 @@ var more = []Scope{
 	{Name: "two shards, owner and child", Shards: 2, Faulty: 2, Child: true, DropLabel: true},
 	{Name: "three shards, all suffer", Shards: 3, Faulty: 3},
 	{Name: "three shards, the ring leaves", Shards: 3, Faulty: 2, DeleteRing: true},
+	{Name: "slots, an owner and its child", Shards: 2, Faulty: 1, Time: true, Freeze: true, Child: true, Slots: true},
 	{Name: "two shards suffer everything", Shards: 2, Faulty: 2, Time: true, Freeze: true, DeleteLease: true, Pods: true},
 	{
 		Name: "everything", Shards: 2, Faulty: 1, Time: true, Freeze: true, DeleteLease: true, DropLabel: true, Child: true,
@@ -104,6 +106,7 @@ func TestInvalidScopes(t *testing.T) {
 		{Scope{Shards: 1, Freeze: true}, "need Time"},
 		{Scope{Shards: 1, DeleteLease: true}, "need Time"},
 		{Scope{Shards: 1, Pods: true}, "need Time"},
+		{Scope{Shards: 1, Slots: true}, "need Time"},
 	} {
 		_, err := Explore(tc.scope)
 		require.ErrorContains(t, err, tc.says)
@@ -134,6 +137,7 @@ func TestStatesSurvivePacking(t *testing.T) {
 	big := shard{
 		process: stopping, frozen: true, inMain: true, inChild: true, lease: taken, settled: true, since: 2, age: 2,
 		main: acknowledging, child: true, guard: guards - 1, trust: true, stale: true, ended: true,
+		former: former{inMain: true, inChild: true, keeps: true, releases: true},
 	}
 	op := operation{verb: release, to: 3, from: 3, confirmed: true, former: true}
 

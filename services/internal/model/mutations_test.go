@@ -11,6 +11,7 @@ var (
 	frozen   = Scope{Shards: 2, Faulty: 1, Time: true, Freeze: true}
 	vanishes = Scope{Shards: 2, Faulty: 1, Time: true, DeleteLease: true}
 	pods     = Scope{Shards: 2, Faulty: 1, Time: true, Pods: true}
+	slots    = Scope{Shards: 2, Faulty: 1, Time: true, Freeze: true, Slots: true}
 	moves    = Scope{Shards: 2, Faulty: 2}
 	child    = Scope{Shards: 2, Faulty: 1, Child: true}
 	drops    = Scope{Shards: 2, Faulty: 1, DropLabel: true}
@@ -44,11 +45,13 @@ func TestMutations(t *testing.T) {
 		{NoTurns, child, []Property{ChildStays}},
 		{PodsByName, pods, []Property{NoTaking, OneWorker}},
 		{AnyWord, pods, []Property{NoTaking, OneWorker}},
+		{EarlySilence, slots, []Property{OneWorker}},
 		{NoTakeover, fails, []Property{Ownership}},
 		{NoAcknowledgement, moves, []Property{Ownership}},
 		{RingsDiffer, moves, []Property{Progress}},
 		{ReleaseAtOnce, leaving, []Property{NoTaking}},
 		{NoFence, frozen, []Property{Refused}},
+		{NoFence, slots, []Property{Refused}},
 		{EarlyFinish, leaving, []Property{NothingLeft}},
 	} {
 		for _, p := range tc.breaks {
@@ -79,6 +82,7 @@ func TestExposures(t *testing.T) {
 		{LateChild, child, []Property{ChildStays}},
 		{DeleteUnseen, vanishes, []Property{NoTaking, OneWorker}},
 		{OldReturn, frozen, []Property{Refused}},
+		{LateFence, slots, []Property{Refused}},
 		{DeleteTwice, vanishes, []Property{NoTaking, OneWorker}},
 	} {
 		for _, p := range tc.breaks {

@@ -44,7 +44,7 @@ func pack(s state) packed {
 		put(uint8(s.ring), 2).is(s.planKnows).is(s.allKnow)
 
 	for _, sh := range s.shards {
-		rest = rest.is(sh.stale)
+		rest = rest.is(sh.stale).is(sh.former.inMain).is(sh.former.inChild).is(sh.former.keeps).is(sh.former.releases)
 	}
 
 	return packed{uint64(shards), uint64(s.childOp.pack(s.mainOp.pack(rest)))}
@@ -61,7 +61,10 @@ func (p packed) unpack() state {
 	s.childOp, s.mainOp = unpackOperation(&rest), unpackOperation(&rest)
 
 	for i := len(s.shards) - 1; i >= 0; i-- {
-		s.shards[i].stale = rest.flag()
+		sh := &s.shards[i]
+		sh.former.releases, sh.former.keeps = rest.flag(), rest.flag()
+		sh.former.inChild, sh.former.inMain = rest.flag(), rest.flag()
+		sh.stale = rest.flag()
 	}
 
 	s.allKnow, s.planKnows = rest.flag(), rest.flag()

@@ -57,16 +57,24 @@ func (m *machine) overlap(s state) bool {
 		if (sh.inMain || sh.inChild) && sh.since <= 1 {
 			workers++
 		}
+
+		if sh.former.keeps && sh.former.inside() {
+			workers++
+		}
 	}
 
 	return workers > 1
 }
 
 // intrudes reports whether the API server would accept a write of a shard that does not honor its Lease. The fence accepts only writes of the
-// shard that the stored object names.
+// shard that the stored object names, and of the Pod that holds its slot.
 func (m *machine) intrudes(s state) bool {
 	for i := range s.shards {
 		n, sh := name(i+1), &s.shards[i]
+		if m.intrudesFormer(s, n) {
+			return true
+		}
+
 		if sh.frozen || sh.keeps() {
 			continue
 		}
@@ -82,6 +90,22 @@ func (m *machine) intrudes(s state) bool {
 			if other.keeps() && (main && other.inMain || child && other.inChild) {
 				return true
 			}
+		}
+	}
+
+	return false
+}
+
+// intrudesFormer reports the same for a process that has lost its slot to another one.
+func (m *machine) intrudesFormer(s state, n name) bool {
+	left := s.at(n).former
+	if left.keeps || m.Exposed != LateFence && m.Mutation != NoFence {
+		return false
+	}
+
+	for _, sh := range s.shards {
+		if sh.keeps() && (left.inMain && s.main.shard == n && sh.inMain || left.inChild && s.child == n && sh.inChild) {
+			return true
 		}
 	}
 

@@ -24,6 +24,10 @@ type Scope struct {
 	// Pods lets the lease monitor hear from the kubelet that the process which wrote a Lease has ended, at any time after that. It requires
 	// Time: without it, every ended process is known.
 	Pods bool
+	// Slots lets another process take over the name of a shard whose Lease was not renewed for longer than its process may work, without a
+	// hold-off. The earlier process may be frozen, and continue later. It requires Time. In the model, the other process waits for 2D, because
+	// time passes in steps of D. That a process takes over the name of one that has ended, at any time, is part of every scope.
+	Slots bool
 	// Child adds an object that the main object controls.
 	Child bool
 	// DropLabel lets users write objects without their labels. In this case, an assigner with any belief about the Leases is
@@ -65,6 +69,8 @@ const (
 	// released it to the name of the first: a rebalancer with an old view of the Leases asked for that. The fence reads the label, and
 	// does not know which process was meant. Such a write fails if it depends on the version that the process has read.
 	OldReturn Exposure = "an object returns to a shard that was frozen, and still works on what it read before"
+	// LateFence lets a process that has taken over a slot work before the API server knows that the slot is no longer that of the Pod before it.
+	LateFence Exposure = "the fence does not know yet which Pod holds a slot"
 	// DeleteTwice lets somebody delete a Lease again before the rebalancer has seen that it was recreated.
 	DeleteTwice Exposure = "a Lease is deleted twice before the rebalancer has seen it again"
 )
@@ -114,6 +120,8 @@ const (
 	PodsByName Mutation = "the kubelet's word about a predecessor counts"
 	// AnyWord believes that a process has ended which may still run: its Pod was deleted by force, or its node does not answer.
 	AnyWord Mutation = "a Pod counts as ended that the kubelet has not reported"
+	// EarlySilence takes over a slot whose process may still work.
+	EarlySilence Mutation = "a slot is taken over before its process has stopped"
 	// NoTakeover never takes the Lease of a failed shard.
 	NoTakeover Mutation = "monitor never takes a Lease"
 	// RingsDiffer lets the rebalancer use another table of owners than the assigner.

@@ -10,7 +10,10 @@ func (m *machine) process(n name) {
 
 	if !m.fair {
 		m.fate(n, sh)
+		m.succeed(n, sh)
 	}
+
+	m.formerly(n, sh)
 
 	if sh.frozen || !sh.inTerm() {
 		return
@@ -90,6 +93,47 @@ func (m *machine) start(n name, sh *shard) {
 	}
 
 	m.emit(by(starts, n), &to)
+}
+
+// succeed emits that another process takes over the slot of one that has not renewed its Lease for too long. One process that continues without
+// its slot is enough.
+func (m *machine) succeed(n name, sh *shard) {
+	silent := m.ageOf(sh) >= 2 || m.Mutation == EarlySilence && m.ageOf(sh) == 1 //nolint:mnd // twice D
+	if !m.Slots || sh.process == down || sh.lease != held || sh.former != (former{}) || !silent {
+		return
+	}
+
+	left := former{inMain: sh.inMain, inChild: sh.inChild, releases: sh.main == acknowledging}
+	left.keeps = left != (former{}) && sh.keeps()
+
+	to := m.from
+	to.end(n)
+	to.setLease(n, held)
+	to.at(n).settled = sh.settled
+	to.at(n).former = left
+	to.at(n).process = holdOff
+
+	if sh.settled {
+		to.at(n).process = running
+		to.readAll(n)
+	}
+
+	m.emit(by(succeeds, n), &to)
+}
+
+// formerly emits how a process ends that has lost its slot: its workers stop, and what it has sent arrives, or does not.
+func (m *machine) formerly(n name, sh *shard) {
+	if sh.former == (former{}) {
+		return
+	}
+
+	to := m.from
+	to.at(n).former = former{}
+	m.emit(by(gives, n), &to)
+
+	if sh.former.releases && m.from.content(n) == draining {
+		m.release(n)
+	}
 }
 
 // readAll brings the caches of a shard up to date.
@@ -222,7 +266,10 @@ func (m *machine) mayEnterChild(sh *shard) bool {
 // acknowledge emits the results of the write that releases the object. The write either sets the shard label to the shard that
 // the drain names, or removes both labels, like a shard that ignores the name. The object has not changed since the drain was
 // seen; otherwise, the write would have failed.
-func (m *machine) acknowledge(n name) {
+func (m *machine) acknowledge(n name) { m.release(n) }
+
+// release emits the results of that write, whichever process of the shard has sent it.
+func (m *machine) release(n name) {
 	if m.from.next != nobody && m.from.next != n {
 		to := m.from
 		to.main = labels{shard: m.from.next}

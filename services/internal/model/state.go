@@ -78,11 +78,25 @@ type shard struct {
 	child bool
 	// ended reports whether an earlier process of this name has ended. Only with PodsByName.
 	ended bool
+	// former is what a process still does whose slot another one has taken. Only with Slots.
+	former former
 	// guard is what the rebalancer's guard knows about the Lease.
 	guard guard
 	// trust is true if the guard would still answer from its last live read, which allowed taking.
 	trust bool
 }
+
+// former is a process that has lost its slot to another one and does not know it. It begins nothing more.
+type former struct {
+	// inMain and inChild report whether a worker is inside the main object and the child.
+	inMain, inChild bool
+	// keeps reports whether it honors its Lease: then, nobody should have taken the slot.
+	keeps bool
+	// releases is true if its acknowledgement of a drain is in flight to the API server.
+	releases bool
+}
+
+func (f former) inside() bool { return f.inMain || f.inChild }
 
 // inTerm reports whether the process holds the Lease as far as it can know, and has workers or may have.
 func (s *shard) inTerm() bool { return s.process != down }

@@ -18,6 +18,8 @@ const (
 	wakes
 	stops
 	releases
+	succeeds
+	gives
 	entersMain
 	leavesMain
 	entersChild
@@ -67,6 +69,8 @@ var texts = [kinds][2]string{
 	wakes:              {"shard %", "goes on"},
 	stops:              {"shard %", "is told to stop"},
 	releases:           {"shard %", "releases its Lease"},
+	succeeds:           {"shard %", "has another process, which takes over the slot"},
+	gives:              {"shard %", "has no worker any more of the process before"},
 	entersMain:         {"shard %", "begins to work on the object"},
 	leavesMain:         {"shard %", "is done with the object"},
 	entersChild:        {"shard %", "begins to work on the child"},
