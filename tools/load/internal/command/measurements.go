@@ -5,6 +5,7 @@ import (
 
 	"github.com/clusterring/clusterring/tools/load/internal/measure/admission"
 	"github.com/clusterring/clusterring/tools/load/internal/measure/balance"
+	"github.com/clusterring/clusterring/tools/load/internal/measure/continuity"
 	"github.com/clusterring/clusterring/tools/load/internal/measure/handover"
 	"github.com/clusterring/clusterring/tools/load/internal/measure/moves"
 	"github.com/clusterring/clusterring/tools/load/internal/measure/rest"
@@ -18,6 +19,7 @@ func measurements() []run.Measurement {
 		balance.Measurements(),
 		moves.Measurements(),
 		handover.Measurements(),
+		continuity.Measurements(),
 		rest.Measurements(),
 	)
 }

@@ -41,7 +41,7 @@ func Files(r *result.Report) (map[string][]byte, error) {
 	return files, nil
 }
 
-// Pictures returns the plots of all series by file name.
+// Pictures returns the plots of all series, and the picture of the time lines, by file name.
 func Pictures(r *result.Report) (map[string][]byte, error) {
 	files := map[string][]byte{}
 
@@ -54,7 +54,32 @@ func Pictures(r *result.Report) (map[string][]byte, error) {
 		files[pictureOf(&r.Series[i])] = []byte(svg)
 	}
 
+	if lines := timelines(r); len(lines) > 0 {
+		svg, err := plot.Timelines(timelinesTitle, lines)
+		if err != nil {
+			return nil, err
+		}
+
+		files[timelinesPicture] = []byte(svg)
+	}
+
 	return files, nil
+}
+
+// The picture of all time lines.
+const (
+	timelinesPicture = "continuity.svg"
+	timelinesTitle   = "What changes of shards do to work on objects"
+)
+
+func timelines(r *result.Report) (lines []*result.Timeline) {
+	for i := range r.Rows {
+		if t := r.Rows[i].Timeline; t != nil {
+			lines = append(lines, t)
+		}
+	}
+
+	return lines
 }
 
 func pictureOf(s *result.Series) string { return s.ID + ".svg" }
@@ -65,7 +90,7 @@ func Markdown(r *result.Report) string {
 	b.WriteString("# What sharding costs\n\n")
 	b.WriteString(results(r))
 
-	if len(r.Series) > 0 {
+	if len(r.Series) > 0 || len(timelines(r)) > 0 {
 		b.WriteString("\n## How it grows\n\n")
 		b.WriteString(plots(r, ""))
 	}
@@ -143,6 +168,10 @@ func plots(r *result.Report, dir string) string {
 	for i := range r.Series {
 		s := &r.Series[i]
 		links = append(links, fmt.Sprintf("![%s](%s%s)\n", strings.NewReplacer("[", "(", "]", ")").Replace(s.Title), dir, pictureOf(s)))
+	}
+
+	if len(timelines(r)) > 0 {
+		links = append(links, fmt.Sprintf("![%s](%s%s)\n", timelinesTitle, dir, timelinesPicture))
 	}
 
 	return strings.Join(links, "\n")

@@ -78,7 +78,23 @@ type Row struct {
 	PriorArt string
 	// Notes explain the figures to readers.
 	Notes []string
+	// Timeline is what happened; nil if it is not drawn. The time lines of all rows are in one picture.
+	Timeline *Timeline `json:",omitempty"`
 }
+
+// Timeline is what happened to objects in a period. All times are in seconds from its beginning.
+type Timeline struct {
+	// Title describes the period for people.
+	Title  string
+	Period float64
+	// Delays are how long work on objects took.
+	Delays []Delay
+	// Moves are when objects moved.
+	Moves []float64
+}
+
+// Delay is how long the work on an object took that was asked for at a time.
+type Delay struct{ At, Took float64 }
 
 // Target is the bound that a result should keep. The zero value is no target.
 type Target struct {

@@ -133,7 +133,7 @@ func (l *Local) install(ctx context.Context) error {
 		return err
 	}
 
-	if err := l.plane.Install(ctx, "deploy/base", "deploy/example/crd"); err != nil {
+	if err := l.plane.Install(ctx, "deploy/base", "deploy/example/crd", "deploy/example/namespace.yaml", "deploy/example/rbac.yaml"); err != nil {
 		return fmt.Errorf("install the manifests: %w", err)
 	}
 

@@ -1,0 +1,303 @@
+package continuity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/tools/lab/check"
+	"github.com/clusterring/clusterring/tools/lab/continuity"
+	"github.com/clusterring/clusterring/tools/lab/record"
+	"github.com/clusterring/clusterring/tools/lab/services"
+	"github.com/clusterring/clusterring/tools/load/internal/objects"
+	"github.com/clusterring/clusterring/tools/load/internal/run"
+	"github.com/clusterring/clusterring/tools/load/internal/shards"
+	"github.com/clusterring/clusterring/tools/load/internal/target"
+)
+
+const (
+	// edits is the number of changes of Websites per second.
+	edits = 40
+	// work is the time that a reconcile takes in addition.
+	work = 20 * time.Millisecond
+	// calm is how long a ring is observed before and after a change of its shards.
+	calm = time.Second
+	// prefix begins the names of Websites.
+	prefix = "site"
+	// stopTimeout limits the end of a process that was killed.
+	stopTimeout = 20 * time.Second
+)
+
+// websites is the number of Websites of a ring.
+func websites(b *run.Bench) int { return run.Pick(b, 100, 1000) }
+
+// crew is a ring with its shards, which are processes.
+type crew struct {
+	bench    *run.Bench
+	fleet    *shards.Fleet // without shards of its own
+	scenario scenario
+	recorder *record.Recorder
+}
+
+// gather starts the shards of a scenario and creates the objects, and waits until all are in place.
+func gather(ctx context.Context, b *run.Bench, s scenario) (*crew, error) {
+	fleet, err := b.Fleet(ctx, shards.Ring{
+		Name: "load-" + s.id, Main: objects.Websites.GroupResource(), Controlled: []schema.GroupResource{objects.ConfigMaps.GroupResource()}, Pods: true,
+	}, 0)
+	if err != nil {
+		return nil, err
+	}
+
+	c := &crew{bench: b, fleet: fleet, scenario: s}
+	for _, kind := range []objects.Kind{objects.Websites, objects.ConfigMaps} {
+		b.Remove(func(ctx context.Context) error {
+			return b.Objects.DeleteAll(ctx, objects.Selection{Kind: kind, Namespace: fleet.Ring.Namespace})
+		})
+	}
+
+	if err := c.hire(ctx); err != nil {
+		return nil, err
+	}
+
+	if err := c.record(ctx); err != nil {
+		return nil, err
+	}
+
+	for i := range s.shards {
+		if err := c.start(ctx, fmt.Sprintf("pod-%d", i)); err != nil {
+			return nil, err
+		}
+	}
+
+	batch := objects.Batch{Kind: objects.Websites, Namespace: fleet.Ring.Namespace, Prefix: prefix, Count: websites(b)}
+	if err := b.Objects.Create(ctx, batch); err != nil {
+		return nil, err
+	}
+
+	holders := s.shards
+	if s.slots > 0 {
+		holders = min(holders, s.slots)
+	}
+
+	return c, c.complete(ctx, holders)
+}
+
+// hire gives the shards the rights of the example on objects. What they may do in their namespace comes with their account.
+func (c *crew) hire(ctx context.Context) error {
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: c.fleet.Ring.Name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "example-shard"},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: c.fleet.Ring.Namespace, Name: target.ShardAccount}},
+	}
+	if err := c.bench.System.Client.Create(ctx, binding); err != nil {
+		return fmt.Errorf("grant rights to the shards of ring %s: %w", c.fleet.Ring.Name, err)
+	}
+	c.bench.Remove(func(ctx context.Context) error {
+		if err := client.IgnoreNotFound(c.bench.System.Client.Delete(ctx, binding)); err != nil {
+			return fmt.Errorf("take the rights from the shards of ring %s: %w", c.fleet.Ring.Name, err)
+		}
+
+		return nil
+	})
+
+	return nil
+}
+
+// addPod creates a Pod that nothing runs, and returns its uid.
+func (c *crew) addPod(ctx context.Context, name string) (types.UID, error) {
+	if _, err := c.bench.Local.ShardConfig(ctx, c.fleet.Ring.Namespace, name); err != nil {
+		return "", fmt.Errorf("create Pod %s: %w", name, err)
+	}
+
+	pod := &corev1.Pod{}
+	if err := c.bench.System.Client.Get(ctx, client.ObjectKey{Namespace: c.fleet.Ring.Namespace, Name: name}, pod); err != nil {
+		return "", fmt.Errorf("read Pod %s: %w", name, err)
+	}
+
+	return pod.UID, nil
+}
+
+func (c *crew) record(ctx context.Context) error {
+	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+
+	recorder, err := record.Start(ctx, c.bench.System.Config, record.Options{Ring: c.fleet.Ring.Name, Objects: []record.Objects{
+		{Kind: check.Website, Namespace: c.fleet.Ring.Namespace}, {Kind: check.ConfigMap, Namespace: c.fleet.Ring.Namespace},
+	}})
+	if err != nil {
+		stop()
+		return fmt.Errorf("begin to record: %w", err)
+	}
+
+	c.recorder = recorder
+	c.bench.Cleanup(func(context.Context) error {
+		stop()
+		recorder.Wait()
+
+		return nil
+	})
+
+	return nil
+}
+
+// full is the name of the Pod's process: Pods of several scenarios have the same names.
+func (c *crew) full(pod string) string { return c.scenario.id + "-" + pod }
+
+// start starts Pods, one after the other, and waits until they are ready.
+func (c *crew) start(ctx context.Context, pods ...string) error {
+	for _, pod := range pods {
+		name := c.full(pod)
+
+		args := []string{
+			"--ring=" + c.fleet.Ring.Name, "--lease-namespace=" + c.fleet.Ring.Namespace, "--pod-name=" + name, "--work-duration=" + work.String(),
+		}
+		if c.scenario.slots > 0 {
+			args = append(args, fmt.Sprintf("--slots=%d", c.scenario.slots))
+		} else {
+			args = append(args, "--shard-name="+name)
+		}
+
+		uid, err := c.addPod(ctx, name)
+		if err != nil {
+			return err
+		}
+
+		err = c.bench.Local.Start(ctx, services.Spec{
+			Name: name, Binary: "example", Namespace: c.fleet.Ring.Namespace, Account: target.ShardAccount, Args: append(args, "--pod-uid="+string(uid)),
+		})
+		if err != nil {
+			return fmt.Errorf("start Pod %s: %w", name, err)
+		}
+
+		c.bench.Cleanup(func(context.Context) error {
+			if p := c.bench.Local.Process(name); p.Running() {
+				return p.Destroy() //nolint:wrapcheck // it says which process
+			}
+
+			return nil
+		})
+	}
+
+	return nil
+}
+
+// again starts a Pod of the same name, and waits until it is ready.
+func (c *crew) again(ctx context.Context, pod string) error {
+	if err := c.bench.Local.Resume(ctx, c.full(pod)); err != nil {
+		return fmt.Errorf("start Pod %s again: %w", pod, err)
+	}
+
+	return nil
+}
+
+// end lets Pods stop, all at once.
+func (c *crew) end(pods ...string) error {
+	names := make([]string, len(pods))
+	for i, pod := range pods {
+		names[i] = c.full(pod)
+	}
+
+	if err := c.bench.Local.End(names...); err != nil {
+		return fmt.Errorf("stop Pods: %w", err)
+	}
+
+	return nil
+}
+
+// crash kills Pods. Nobody reports it.
+func (c *crew) crash(pods ...string) error {
+	var errs []error
+	for _, pod := range pods {
+		errs = append(errs, c.bench.Local.Process(c.full(pod)).Destroy())
+	}
+
+	return errors.Join(errs...)
+}
+
+// fail kills a Pod, and the kubelet reports it.
+func (c *crew) fail(ctx context.Context, pod string) error {
+	if err := c.crash(pod); err != nil {
+		return err
+	}
+
+	if err := c.fleet.End(ctx, c.full(pod)); err != nil {
+		return fmt.Errorf("report the end of Pod %s: %w", pod, err)
+	}
+
+	return nil
+}
+
+// complete waits until so many shards are available, and the ring has converged.
+func (c *crew) complete(ctx context.Context, shards int) error {
+	err := c.fleet.Await(ctx, fmt.Sprintf("it has converged among %d shards", shards), func(ring *v1alpha1.ClusterRing) bool {
+		return int(ring.Status.AvailableShards) == shards && ring.Status.Assignment != nil && ring.Status.Assignment.Fingerprint != "" &&
+			meta.IsStatusConditionTrue(ring.Status.Conditions, v1alpha1.ConditionAssigned)
+	})
+	if err != nil {
+		return err //nolint:wrapcheck // it says what was awaited
+	}
+
+	for _, v := range c.recorder.Newest() {
+		if v.Kind == check.Website && !v.Complete {
+			return c.bench.Pause(ctx, calm)
+		}
+	}
+
+	return nil
+}
+
+// observe reports what changes of the shards do to the users of the ring, until it has converged among so many shards.
+func (c *crew) observe(ctx context.Context, change func() error, shards int) (continuity.Report, error) {
+	editing, stop := context.WithCancel(ctx)
+	edited := make(chan error, 1)
+
+	go func() { edited <- c.edit(editing) }()
+
+	from := record.Now()
+	err := c.bench.Pause(ctx, calm)
+
+	for _, step := range []func() error{
+		change, func() error { return c.complete(ctx, shards) }, func() error { return c.bench.Pause(ctx, calm) },
+	} {
+		if err == nil {
+			err = step()
+		}
+	}
+
+	stop()
+	err = errors.Join(err, <-edited)
+	// What was changed last is being worked on.
+	err = errors.Join(err, c.bench.Pause(ctx, calm))
+	versions, incomplete := c.recorder.Versions()
+
+	return continuity.Of(versions, from, record.Now()), errors.Join(err, incomplete)
+}
+
+// edit changes one Website after the other until ctx ends.
+func (c *crew) edit(ctx context.Context) error {
+	ticker := c.bench.Clock.NewTicker(time.Second / edits)
+	defer ticker.Stop()
+
+	for i := 0; ; i++ {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C():
+		}
+
+		path := objects.Websites.Path(c.fleet.Ring.Namespace, fmt.Sprintf("%s-%d", prefix, i%websites(c.bench)))
+
+		err := c.bench.Objects.MergePatch(context.WithoutCancel(ctx), path, map[string]any{"spec": map[string]any{"body": fmt.Sprint(i)}})
+		if err != nil {
+			return fmt.Errorf("a user's write has failed: %w", err)
+		}
+	}
+}

@@ -1,0 +1,116 @@
+package plot
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/clusterring/clusterring/tools/load/internal/figure"
+	"github.com/clusterring/clusterring/tools/load/internal/result"
+)
+
+// A strip of a picture of time lines, in pixels.
+const (
+	stripHeight          = 128
+	stripTop, stripFloor = 24, 92 // of the area, below the beginning of the strip
+	rugHeight            = 8
+	timelineHead         = 66
+)
+
+// The delays that strips show, on a logarithmic scale, in seconds. Others are drawn at the edge.
+const (
+	leastDelay, mostDelay = 0.01, 100.0
+)
+
+// Timelines returns a picture of what happened in several periods, one below the other: a dot for each delay, at the time when it began, and a mark
+// for each move. It returns an error if there is no period, or if one contains a figure that cannot be drawn.
+func Timelines(title string, lines []*result.Timeline) (string, error) {
+	if len(lines) == 0 {
+		return "", fmt.Errorf("draw %q: no time lines", title)
+	}
+
+	var b strings.Builder
+
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="Helvetica, Arial, sans-serif" font-size="13">`+"\n",
+		width, timelineHead+len(lines)*stripHeight)
+	fmt.Fprintf(&b, "  <title>%s</title>\n  <style>\n%s    .move{stroke:#b45309;stroke-width:1;stroke-opacity:.6}\n", escaped(title), style)
+	b.WriteString("    @media (prefers-color-scheme:dark){.move{stroke:#fbbf24}}\n  </style>\n")
+	fmt.Fprintf(&b, `  <rect class="ground" width="%d" height="%d" rx="8"/>`+"\n", width, timelineHead+len(lines)*stripHeight)
+	fmt.Fprintf(&b, `  <text class="title" x="20" y="%d">%s</text>`+"\n", titleTop, escaped(title))
+	fmt.Fprintf(&b, `  <circle class="dot" cx="26" cy="50" r="3"/><text class="label" x="36" y="54">a change of an object: when, and how long until the work on it was done</text>`+"\n")
+	fmt.Fprintf(&b, `  <path class="move" d="M500 46 v%d"/><text class="label" x="508" y="54">a move of an object</text>`+"\n", rugHeight)
+
+	for i, t := range lines {
+		if err := strip(&b, timelineHead+i*stripHeight, t); err != nil {
+			return "", fmt.Errorf("draw %q: %w", title, err)
+		}
+	}
+
+	b.WriteString("</svg>\n")
+
+	return b.String(), nil
+}
+
+// strip draws one period, from the given height downwards.
+func strip(b *strings.Builder, y int, t *result.Timeline) error {
+	if !(t.Period > 0) || math.IsInf(t.Period, 0) {
+		return fmt.Errorf("%q has no period: %v", t.Title, t.Period)
+	}
+
+	x := func(at float64) string { return px(left + (right-left)*min(max(at/t.Period, 0), 1)) }
+	top, floor := float64(y+stripTop), float64(y+stripFloor)
+	height := func(took float64) string {
+		part := math.Log(took/leastDelay) / math.Log(mostDelay/leastDelay)
+
+		return px(floor - (floor-top)*min(max(part, 0), 1))
+	}
+
+	fmt.Fprintf(b, `  <text class="label" x="20" y="%d" font-weight="bold">%s</text>`+"\n", y+stripTop-8, escaped(t.Title))
+
+	for _, grid := range []float64{leastDelay, 1, mostDelay} {
+		fmt.Fprintf(b, `  <path class="grid" d="M%d %s H%d"/><text class="label" x="%d" y="%s" text-anchor="end">%s s</text>`+"\n",
+			left, height(grid), right, left-8, px(floor-(floor-top)*math.Log(grid/leastDelay)/math.Log(mostDelay/leastDelay)+4), figure.Number(grid))
+	}
+
+	for _, at := range ticks(t.Period) {
+		fmt.Fprintf(b, `  <path class="axis" d="M%s %s v4"/><text class="label" x="%s" y="%s" text-anchor="middle">%s s</text>`+"\n",
+			x(at), px(floor+rugHeight), x(at), px(floor+rugHeight+16), figure.Number(at))
+	}
+
+	fmt.Fprintf(b, `  <path class="axis" d="M%d %s H%d"/>`+"\n", left, px(floor+rugHeight), right)
+
+	for _, at := range t.Moves {
+		fmt.Fprintf(b, `  <path class="move" d="M%s %s v%d"/>`+"\n", x(at), px(floor), rugHeight)
+	}
+
+	for _, d := range t.Delays {
+		if math.IsNaN(d.At) || math.IsNaN(d.Took) || d.Took < 0 {
+			return fmt.Errorf("%q has a delay that cannot be drawn: %v", t.Title, d)
+		}
+
+		fmt.Fprintf(b, `  <circle class="dot" fill-opacity=".6" cx="%s" cy="%s" r="2"/>`+"\n", x(d.At), height(max(d.Took, leastDelay)))
+	}
+
+	return nil
+}
+
+// ticks returns about five round times of a period.
+func ticks(period float64) []float64 {
+	const about = 5
+
+	step := math.Pow(10, math.Floor(math.Log10(period/about)))
+	for _, factor := range []float64{2, 2.5, 2} { // 2, 5, 10
+		if period/step <= about {
+			break
+		}
+
+		step *= factor
+	}
+
+	var all []float64
+	for i := 0; float64(i)*step <= period; i++ {
+		all = append(all, float64(i)*step)
+	}
+
+	return all
+}
