@@ -21,6 +21,9 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
+// margin is what a renewal of a Lease may take.
+const margin = 500 * time.Millisecond
+
 // again is when a process looks for a slot again after something has failed. A Lease that changes makes it look at once.
 const again = time.Second
 
@@ -85,6 +88,7 @@ type claimer struct {
 
 	mu      sync.Mutex
 	leases  map[string]observed // by name
+	began   time.Time           // when they were complete
 	refused map[string]time.Time
 	changed chan struct{} // something may be different
 }
@@ -171,7 +175,9 @@ func (c *claimer) choose() (*choice, time.Duration) {
 		return refused
 	}
 
-	best, next := chooser{pod{c.options.Pod, c.options.PodUID}, refused, now}.choose(c.slots(), c.leases)
+	best, next := chooser{
+		me: pod{c.options.Pod, c.options.PodUID}, without: refused, now: now, began: c.began, missing: c.missing(),
+	}.choose(c.slots(), c.leases)
 	for _, until := range c.refused {
 		next = earlier(next, until)
 	}
@@ -225,6 +231,12 @@ func (c *claimer) price(ctx context.Context, slot string) {
 	if err := c.workload.price(ctx, c.options.Pod, slices.Index(c.slots(), slot)); err != nil {
 		c.log.Info("When the workload is scaled down, any Pod may be deleted, not that of the highest slot: grant patch on pods to change this", "error", err.Error())
 	}
+}
+
+// missing is how long a slot's Lease must not exist before this process creates it: as long as a holder that still works may take to create it
+// again, if it has the same options.
+func (c *claimer) missing() time.Duration {
+	return time.Duration(jitter*float64(c.options.RetryPeriod)) + margin
 }
 
 // refuse leaves the slot out until its Lease changes, or for a while.

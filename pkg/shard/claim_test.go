@@ -395,9 +395,9 @@ func TestClaimReportsWhatItCannotUse(t *testing.T) {
 	_, err := Claim(t.Context(), f.config, options)
 	require.ErrorContains(t, err, "listen for probes")
 
-	options.Slots = -1
+	options.Slots = -2
 	_, err = Claim(t.Context(), f.config, options)
-	require.ErrorContains(t, err, "slots: -1 must be from 0 to 5000")
+	require.ErrorContains(t, err, "slots: -2 must be from 0 to 5000, or FollowScale")
 }
 
 // TestAStandbyRenewsItsLease has a clock that is ahead.

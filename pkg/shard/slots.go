@@ -21,14 +21,18 @@ import (
 //	    have ended: T3. The lease monitor takes it half a duration later.
 //	S3  A process takes the slot that names its own Pod at once: its predecessor in the same Pod has ended.
 //	S4  Any other slot must be free, and the one who takes it holds off, as for every other Lease.
+//	S5  A Lease that does not exist may have been deleted while its holder works. The holder creates it again at its next renewal, so a process that
+//	    sees none waits that long, and one that has seen it vanish waits as if it were silent.
 
 // silence is how many halves of a Lease's duration must pass without a renewal before another Pod takes its slot.
 const silence = 3
 
 // observed is a Lease, and the time at which this process first saw it as its holder wrote it last.
 type observed struct {
-	lease *coordinationv1.Lease
+	lease *coordinationv1.Lease // nil if it does not exist
 	since time.Time
+	// gone is the Lease as it was before it was deleted, if this process has seen it.
+	gone *coordinationv1.Lease
 }
 
 // then returns what is observed when the Lease is seen at the given time. The holder cannot renew a Lease without a change of its spec. Others, such
@@ -38,8 +42,11 @@ func (o observed) then(lease *coordinationv1.Lease, at time.Time) observed {
 		at = o.since
 	}
 
-	return observed{lease, at}
+	return observed{lease: lease, since: at}
 }
+
+// without returns what is observed when the Lease is seen to be deleted.
+func (o observed) without(at time.Time) observed { return observed{gone: o.lease, since: at} }
 
 // pod identifies the Pod that a process runs in. The uid is empty if it is not known.
 type pod struct {
@@ -103,34 +110,13 @@ type choice struct {
 	why   preference
 }
 
-// prefer returns what the slot is for the Pod. If it is taken, the second result is when it will not be unless the Lease changes; zero
-// for never.
-func prefer(me pod, o observed, now time.Time) (preference, time.Time) {
-	if o.lease == nil {
-		return free, time.Time{}
-	}
+// silentAt returns when a Lease that was last written by its holder at the given time is silent.
+func silentAt(lease *coordinationv1.Lease, since time.Time) time.Time {
+	return since.Add(durationOf(lease) * silence / 2) //nolint:mnd // silence counts halves
+}
 
-	duration := time.Duration(max(ptr.Deref(o.lease.Spec.LeaseDurationSeconds, 0), 1)) * time.Second
-	until, then := o.since.Add(duration), free // as leader election does
-
-	switch {
-	case isHeld(o.lease) && me.wrote(o.lease):
-		return ours, time.Time{}
-	case isOffered(o.lease):
-		return offered, time.Time{}
-	case isHeld(o.lease) && o.lease.Annotations[v1alpha1.AnnotationPod] == "":
-		return taken, time.Time{} // not a slot, but a shard that has this name for good
-	case isHeld(o.lease):
-		until, then = o.since.Add(duration*silence/2), silent //nolint:mnd // silence counts halves
-	case ptr.Deref(o.lease.Spec.HolderIdentity, "") == "":
-		return free, time.Time{}
-	}
-
-	if now.Before(until) {
-		return taken, until
-	}
-
-	return then, time.Time{}
+func durationOf(lease *coordinationv1.Lease) time.Duration {
+	return time.Duration(max(ptr.Deref(lease.Spec.LeaseDurationSeconds, 0), 1)) * time.Second
 }
 
 // chooser is what a Pod decides by.
@@ -138,6 +124,32 @@ type chooser struct {
 	me      pod
 	without func(slot string) bool // slots that do not count for now
 	now     time.Time
+	// began is when the process had seen all Leases, and missing how long a Lease must not exist after that.
+	began   time.Time
+	missing time.Duration
+}
+
+// prefer returns what the slot is for the Pod, and when that is so: zero for at once. A slot that is not so yet is taken. If it is taken for good,
+// unless its Lease changes, the result is taken, and zero.
+func (c chooser) prefer(o observed) (preference, time.Time) {
+	switch l := o.lease; {
+	case l == nil && o.gone == nil:
+		return free, o.since.Add(c.missing)
+	case l == nil && isHeld(o.gone):
+		return free, silentAt(o.gone, o.since)
+	case l == nil, ptr.Deref(l.Spec.HolderIdentity, "") == "":
+		return free, time.Time{}
+	case isHeld(l) && c.me.wrote(l):
+		return ours, time.Time{}
+	case isOffered(l):
+		return offered, time.Time{}
+	case isHeld(l) && l.Annotations[v1alpha1.AnnotationPod] == "":
+		return taken, time.Time{} // not a slot, but a shard that has this name for good
+	case isHeld(l):
+		return silent, silentAt(l, o.since)
+	default:
+		return free, o.since.Add(durationOf(l)) // as leader election does
+	}
 }
 
 // choose returns the best of the slots that the Pod may take, in the order of preference and then of their names: nil if there is none. Then
@@ -153,11 +165,18 @@ func (c chooser) choose(slots []string, leases map[string]observed) (*choice, ti
 			continue
 		}
 
-		o := leases[name]
+		o, seen := leases[name]
+		if !seen {
+			o.since = c.began
+		}
 
-		why, until := prefer(c.me, o, c.now)
+		why, at := c.prefer(o)
+		if c.now.Before(at) {
+			next = earlier(next, at)
+			continue
+		}
+
 		if why == taken {
-			next = earlier(next, until)
 			continue
 		}
 

@@ -54,7 +54,6 @@ func TestWhatASlotIsForAPod(t *testing.T) {
 		want  preference
 		until time.Duration // zero: never
 	}{
-		"no Lease":            {nil, 0, free, 0},
 		"released":            {slotLease("s", heldBy("")), 0, free, 0},
 		"no holder":           {slotLease("s", func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = nil }), 0, free, 0},
 		"held":                {slotLease("s"), 15*time.Second - 1, taken, 15 * time.Second},
@@ -75,13 +74,19 @@ func TestWhatASlotIsForAPod(t *testing.T) {
 		"without a duration":  {slotLease("s", func(l *coordinationv1.Lease) { l.Spec.LeaseDurationSeconds = nil }), 0, taken, 1500 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, until := prefer(me, observed{tc.lease, seen}, after(tc.now))
-			require.Equal(t, tc.want, got, "%s", got)
+			c := chooser{me: me, without: func(string) bool { return false }, now: after(tc.now)}
+
+			got, next := c.choose([]string{"s"}, map[string]observed{"s": {lease: tc.lease, since: seen}})
+			if tc.want == taken {
+				require.Nil(t, got)
+			} else {
+				require.Equal(t, tc.want, got.why, "%s", got.why)
+			}
 
 			if tc.until == 0 {
-				require.Zero(t, until)
+				require.Zero(t, next)
 			} else {
-				require.Equal(t, after(tc.until), until)
+				require.Equal(t, after(tc.until), next)
 			}
 		})
 	}
@@ -102,31 +107,31 @@ func TestChoose(t *testing.T) {
 	seen := func(ago time.Duration, leases ...*coordinationv1.Lease) map[string]observed {
 		out := map[string]observed{}
 		for _, l := range leases {
-			out[l.Name] = observed{l, now.Add(-ago)}
+			out[l.Name] = observed{lease: l, since: now.Add(-ago)}
 		}
 
 		return out
 	}
 	offer := offeredAt(v1alpha1.OfferValue(at.Time))
 
-	best, _ := (chooser{me, all, now}).choose(slots, nil)
+	best, _ := (chooser{me: me, without: all, now: now}).choose(slots, nil)
 	require.Equal(t, &choice{"s-0", nil, free}, best, "the first")
 
 	leases := seen(time.Hour, slotLease("s-0"), slotLease("s-1", heldBy("")), slotLease("s-2", offer), slotLease("s-3", ofPod("me", "")))
-	best, _ = (chooser{me, all, now}).choose(slots, leases)
+	best, _ = (chooser{me: me, without: all, now: now}).choose(slots, leases)
 	require.Equal(t, &choice{"s-3", leases["s-3"].lease, ours}, best)
 
-	best, _ = (chooser{me, all, now}).choose(slots[:3], leases)
+	best, _ = (chooser{me: me, without: all, now: now}).choose(slots[:3], leases)
 	require.Equal(t, &choice{"s-2", leases["s-2"].lease, offered}, best)
 
-	best, _ = (chooser{me, all, now}).choose(slots[:2], leases)
+	best, _ = (chooser{me: me, without: all, now: now}).choose(slots[:2], leases)
 	require.Equal(t, &choice{"s-1", leases["s-1"].lease, free}, best)
 
-	best, _ = (chooser{me, func(slot string) bool { return slot == "s-1" }, now}).choose(slots[:2], leases)
+	best, _ = (chooser{me: me, without: func(slot string) bool { return slot == "s-1" }, now: now}).choose(slots[:2], leases)
 	require.Equal(t, &choice{"s-0", leases["s-0"].lease, silent}, best)
 
 	leases = seen(0, slotLease("s-0"), slotLease("s-1", heldBy(v1alpha1.LeaseControllerIdentity)))
-	best, next := (chooser{me, all, now}).choose(slots[:2], leases)
+	best, next := (chooser{me: me, without: all, now: now}).choose(slots[:2], leases)
 	require.Nil(t, best)
 	require.Equal(t, now.Add(10*time.Second), next, "the monitor's Lease ends first")
 }
@@ -137,17 +142,51 @@ func TestOnlyItsHolderRenewsALease(t *testing.T) {
 	first, second, third := time.Unix(1, 0), time.Unix(2, 0), time.Unix(3, 0)
 	lease := slotLease("s")
 	o := observed{}.then(lease, first)
-	require.Equal(t, observed{lease, first}, o)
+	require.Equal(t, observed{lease: lease, since: first}, o)
 
 	labelled := slotLease("s", func(l *coordinationv1.Lease) {
 		l.Labels, l.ResourceVersion = map[string]string{"state": "expired"}, "2"
 	})
 	o = o.then(labelled, second)
-	require.Equal(t, observed{labelled, first}, o)
+	require.Equal(t, observed{lease: labelled, since: first}, o)
 
 	renewed := slotLease("s", func(l *coordinationv1.Lease) { l.Spec.RenewTime = new(metav1.NewMicroTime(at.Add(time.Second))) })
-	require.Equal(t, observed{renewed, third}, o.then(renewed, third))
+	require.Equal(t, observed{lease: renewed, since: third}, o.then(renewed, third))
 
 	anew := slotLease("s", func(l *coordinationv1.Lease) { l.UID = "another" })
-	require.Equal(t, observed{anew, third}, o.then(anew, third))
+	require.Equal(t, observed{lease: anew, since: third}, o.then(anew, third))
+}
+
+// TestALeaseThatDoesNotExist shows how long a process waits for a holder that still works to create its Lease again.
+func TestALeaseThatDoesNotExist(t *testing.T) {
+	began := time.Unix(5_000_000, 0)
+	c := chooser{without: func(string) bool { return false }, began: began, missing: 3 * time.Second}
+	found := func(o map[string]observed, after time.Duration) (bool, time.Time) {
+		c.now = began.Add(after)
+		best, next := c.choose([]string{"s"}, o)
+
+		return best != nil, next
+	}
+
+	never := map[string]observed{}
+	may, next := found(never, 3*time.Second-1)
+	require.False(t, may, "it may have been deleted just now")
+	require.Equal(t, began.Add(3*time.Second), next)
+	may, _ = found(never, 3*time.Second)
+	require.True(t, may)
+
+	held := map[string]observed{"s": observed{}.then(slotLease("s"), began).without(began.Add(time.Second))}
+	may, next = found(held, 16*time.Second-1)
+	require.False(t, may, "its holder may still work")
+	require.Equal(t, began.Add(16*time.Second), next)
+	may, _ = found(held, 16*time.Second)
+	require.True(t, may)
+
+	unheld := map[string]observed{"s": observed{}.then(slotLease("s", heldBy("")), began).without(began.Add(time.Second))}
+	may, _ = found(unheld, time.Second)
+	require.True(t, may)
+
+	again := map[string]observed{"s": held["s"].then(slotLease("s"), began.Add(2*time.Second))}
+	may, _ = found(again, 17*time.Second-1)
+	require.False(t, may, "its holder has created it again")
 }

@@ -53,6 +53,10 @@ func (c *claimer) watch(ctx context.Context) <-chan struct{} {
 
 	toolscache.WaitForCacheSync(ctx.Done(), informer.HasSynced)
 
+	c.mu.Lock()
+	c.began = c.clock.Now()
+	c.mu.Unlock()
+
 	return ended
 }
 
@@ -70,10 +74,10 @@ func (c *claimer) observe(obj any, gone bool) {
 	c.mu.Lock()
 	delete(c.refused, lease.Name)
 
-	if gone {
-		delete(c.leases, lease.Name)
+	if o, now := c.leases[lease.Name], c.clock.Now(); gone {
+		c.leases[lease.Name] = o.without(now)
 	} else {
-		c.leases[lease.Name] = c.leases[lease.Name].then(lease, c.clock.Now())
+		c.leases[lease.Name] = o.then(lease, now)
 	}
 
 	c.mu.Unlock()

@@ -3,6 +3,7 @@ package plot
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/clusterring/clusterring/tools/load/internal/figure"
@@ -11,8 +12,8 @@ import (
 
 // A strip of a picture of time lines, in pixels.
 const (
-	stripHeight          = 128
-	stripTop, stripFloor = 24, 92 // of the area, below the beginning of the strip
+	stripHeight          = 134
+	stripTop, stripFloor = 32, 98 // of the area, below the beginning of the strip
 	rugHeight            = 8
 	timelineHead         = 66
 )
@@ -34,11 +35,12 @@ func Timelines(title string, lines []*result.Timeline) (string, error) {
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="Helvetica, Arial, sans-serif" font-size="13">`+"\n",
 		width, timelineHead+len(lines)*stripHeight)
 	fmt.Fprintf(&b, "  <title>%s</title>\n  <style>\n%s    .move{stroke:#b45309;stroke-width:1;stroke-opacity:.6}\n", escaped(title), style)
-	b.WriteString("    @media (prefers-color-scheme:dark){.move{stroke:#fbbf24}}\n  </style>\n")
+	b.WriteString("    .delay{stroke:#2563eb;stroke-width:4;stroke-linecap:round}\n")
+	b.WriteString("    @media (prefers-color-scheme:dark){.move{stroke:#fbbf24}.delay{stroke:#60a5fa}}\n  </style>\n")
 	fmt.Fprintf(&b, `  <rect class="ground" width="%d" height="%d" rx="8"/>`+"\n", width, timelineHead+len(lines)*stripHeight)
 	fmt.Fprintf(&b, `  <text class="title" x="20" y="%d">%s</text>`+"\n", titleTop, escaped(title))
-	fmt.Fprintf(&b, `  <circle class="dot" cx="26" cy="50" r="3"/><text class="label" x="36" y="54">a change of an object: when, and how long until the work on it was done</text>`+"\n")
-	fmt.Fprintf(&b, `  <path class="move" d="M500 46 v%d"/><text class="label" x="508" y="54">a move of an object</text>`+"\n", rugHeight)
+	fmt.Fprintf(&b, `  <path class="delay" d="M26 50h0"/><text class="label" x="36" y="54">a change of an object: when, and how long until the work on it was done</text>`+"\n")
+	fmt.Fprintf(&b, `  <path class="move" d="M560 45 v%d"/><text class="label" x="568" y="54">a move of an object</text>`+"\n", rugHeight)
 
 	for i, t := range lines {
 		if err := strip(&b, timelineHead+i*stripHeight, t); err != nil {
@@ -57,15 +59,16 @@ func strip(b *strings.Builder, y int, t *result.Timeline) error {
 		return fmt.Errorf("%q has no period: %v", t.Title, t.Period)
 	}
 
-	x := func(at float64) string { return px(left + (right-left)*min(max(at/t.Period, 0), 1)) }
+	// To whole pixels, so that the picture stays small.
+	x := func(at float64) string { return px(math.Round(left + (right-left)*min(max(at/t.Period, 0), 1))) }
 	top, floor := float64(y+stripTop), float64(y+stripFloor)
 	height := func(took float64) string {
 		part := math.Log(took/leastDelay) / math.Log(mostDelay/leastDelay)
 
-		return px(floor - (floor-top)*min(max(part, 0), 1))
+		return px(math.Round(floor - (floor-top)*min(max(part, 0), 1)))
 	}
 
-	fmt.Fprintf(b, `  <text class="label" x="20" y="%d" font-weight="bold">%s</text>`+"\n", y+stripTop-8, escaped(t.Title))
+	fmt.Fprintf(b, `  <text class="label" x="20" y="%d" font-weight="bold">%s</text>`+"\n", y+stripTop-14, escaped(t.Title))
 
 	for _, grid := range []float64{leastDelay, 1, mostDelay} {
 		fmt.Fprintf(b, `  <path class="grid" d="M%d %s H%d"/><text class="label" x="%d" y="%s" text-anchor="end">%s s</text>`+"\n",
@@ -79,16 +82,30 @@ func strip(b *strings.Builder, y int, t *result.Timeline) error {
 
 	fmt.Fprintf(b, `  <path class="axis" d="M%d %s H%d"/>`+"\n", left, px(floor+rugHeight), right)
 
+	var marks []string // those at the same place count once
+
 	for _, at := range t.Moves {
-		fmt.Fprintf(b, `  <path class="move" d="M%s %s v%d"/>`+"\n", x(at), px(floor), rugHeight)
+		marks = append(marks, fmt.Sprintf(`M%s %s v%d`, x(at), px(floor), rugHeight))
 	}
+
+	if marks = slices.Compact(marks); len(marks) > 0 {
+		fmt.Fprintf(b, `  <path class="move" d="%s"/>`+"\n", strings.Join(marks, " "))
+	}
+
+	marks = nil
 
 	for _, d := range t.Delays {
 		if math.IsNaN(d.At) || math.IsNaN(d.Took) || d.Took < 0 {
 			return fmt.Errorf("%q has a delay that cannot be drawn: %v", t.Title, d)
 		}
 
-		fmt.Fprintf(b, `  <circle class="dot" fill-opacity=".6" cx="%s" cy="%s" r="2"/>`+"\n", x(d.At), height(max(d.Took, leastDelay)))
+		marks = append(marks, fmt.Sprintf(`M%s %sh0`, x(d.At), height(max(d.Took, leastDelay))))
+	}
+
+	slices.Sort(marks)
+
+	if marks = slices.Compact(marks); len(marks) > 0 {
+		fmt.Fprintf(b, `  <path class="delay" d="%s"/>`+"\n", strings.Join(marks, ""))
 	}
 
 	return nil

@@ -2,7 +2,6 @@ package plot
 
 import (
 	"encoding/xml"
-	"errors"
 	"io"
 	"math"
 	"strings"
@@ -25,13 +24,13 @@ func TestTimelines(t *testing.T) {
 	for err == nil {
 		_, err = decoder.Token()
 	}
-	require.True(t, errors.Is(err, io.EOF), err)
+	require.ErrorIs(t, err, io.EOF)
 
 	require.Contains(t, svg, "What &lt;happens&gt;")
-	require.Equal(t, 1+3, strings.Count(svg, `<circle class="dot"`))
-	require.Equal(t, 1+2, strings.Count(svg, `<path class="move"`))
-	require.Contains(t, svg, `cx="410" cy="124"`, "in the middle of both axes")
-	require.Contains(t, svg, `cx="736" cy="90"`, "outside is at the edge")
+	require.Equal(t, 1+1, strings.Count(svg, `<path class="delay"`))
+	require.Contains(t, svg, `d="M410 131h0M736 98h0M84 164h0"`, "in the middle of both axes, and at the edges")
+	require.Equal(t, 1+1, strings.Count(svg, `<path class="move"`))
+	require.Contains(t, svg, `d="M247 164 v8 M573 164 v8"`)
 }
 
 func TestTimelinesThatCannotBeDrawn(t *testing.T) {

@@ -32,10 +32,10 @@ const (
 	work = 20 * time.Millisecond
 	// calm is how long a ring is observed before and after a change of its shards.
 	calm = time.Second
+	// again is when a condition is checked again.
+	again = 100 * time.Millisecond
 	// prefix begins the names of Websites.
 	prefix = "site"
-	// stopTimeout limits the end of a process that was killed.
-	stopTimeout = 20 * time.Second
 )
 
 // websites is the number of Websites of a ring.
@@ -89,7 +89,9 @@ func gather(ctx context.Context, b *run.Bench, s scenario) (*crew, error) {
 		holders = min(holders, s.slots)
 	}
 
-	return c, c.complete(ctx, holders)
+	err = errors.Join(c.complete(ctx, holders), b.Pause(ctx, calm))
+
+	return c, err
 }
 
 // hire gives the shards the rights of the example on objects. What they may do in their namespace comes with their account.
@@ -179,7 +181,7 @@ func (c *crew) start(ctx context.Context, pods ...string) error {
 
 		c.bench.Cleanup(func(context.Context) error {
 			if p := c.bench.Local.Process(name); p.Running() {
-				return p.Destroy() //nolint:wrapcheck // it says which process
+				return p.Destroy()
 			}
 
 			return nil
@@ -242,16 +244,31 @@ func (c *crew) complete(ctx context.Context, shards int) error {
 			meta.IsStatusConditionTrue(ring.Status.Conditions, v1alpha1.ConditionAssigned)
 	})
 	if err != nil {
-		return err //nolint:wrapcheck // it says what was awaited
+		return err
 	}
 
-	for _, v := range c.recorder.Newest() {
-		if v.Kind == check.Website && !v.Complete {
-			return c.bench.Pause(ctx, calm)
+	return c.worked(ctx)
+}
+
+// worked waits until the work on all Websites is done, or on all but those that are being changed.
+func (c *crew) worked(ctx context.Context) error {
+	for {
+		undone := 0
+
+		for _, v := range c.recorder.Newest() {
+			if v.Kind == check.Website && !v.Complete {
+				undone++
+			}
+		}
+
+		if undone < edits {
+			return nil
+		}
+
+		if err := c.bench.Pause(ctx, again); err != nil {
+			return err //nolint:wrapcheck // the cause
 		}
 	}
-
-	return nil
 }
 
 // observe reports what changes of the shards do to the users of the ring, until it has converged among so many shards.
@@ -273,9 +290,11 @@ func (c *crew) observe(ctx context.Context, change func() error, shards int) (co
 	}
 
 	stop()
+
 	err = errors.Join(err, <-edited)
 	// What was changed last is being worked on.
 	err = errors.Join(err, c.bench.Pause(ctx, calm))
+
 	versions, incomplete := c.recorder.Versions()
 
 	return continuity.Of(versions, from, record.Now()), errors.Join(err, incomplete)
