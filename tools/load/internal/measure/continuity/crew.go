@@ -266,7 +266,7 @@ func (c *crew) worked(ctx context.Context) error {
 		}
 
 		if err := c.bench.Pause(ctx, again); err != nil {
-			return err //nolint:wrapcheck // the cause
+			return err
 		}
 	}
 }
