@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"testing"
 	"time"
@@ -134,11 +133,7 @@ func refused(run *faultrun.Run) int {
 	count := 0
 
 	for _, m := range run.Members(true) {
-		for _, d := range m.Proxy.Done() {
-			if d.Status == http.StatusForbidden {
-				count++
-			}
-		}
+		count += fencedWrites(m.Proxy.Done())
 	}
 
 	return count
