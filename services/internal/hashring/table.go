@@ -159,6 +159,9 @@ func LosingShards(before, after *Table) []string {
 // fingerprints have equal tables, as far as 64 bits of SHA-256 can tell.
 func (t *Table) Fingerprint() string { return t.fingerprint }
 
+// Fingerprint returns the fingerprint of the table of the given shards, in any order, without building the table.
+func Fingerprint(shards []string) string { return fingerprint(canonical(shards)) }
+
 // canonical returns the names sorted and without duplicates, as a copy.
 func canonical(shards []string) []string {
 	names := slices.Clone(shards)

@@ -232,6 +232,7 @@ func TestFingerprintSeparatesNames(t *testing.T) {
 
 	for _, set := range sets {
 		f := hashring.New(set).Fingerprint()
+		require.Equal(t, f, hashring.Fingerprint(set))
 		require.Regexp(t, "^[0-9a-f]{16}$", f)
 		require.NotContains(t, seen, f, "%q and %q have one fingerprint", set, seen[f])
 		seen[f] = set

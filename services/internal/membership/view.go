@@ -62,6 +62,8 @@ type View struct {
 	shards    []Shard  // sorted by name, then namespace
 	available []string // sorted
 	table     func() *hashring.Table
+
+	fingerprint func() string
 }
 
 // Namespaces are the namespaces whose Leases count for a ring, as in [v1alpha1.ClusterRingSpec].ShardNamespaces.
@@ -113,6 +115,8 @@ func newView(ringName string, from Namespaces, all []Shard, rings *hashring.Cach
 		shards:    shards,
 		available: available,
 		table:     sync.OnceValue(func() *hashring.Table { return build(available) }),
+
+		fingerprint: sync.OnceValue(func() string { return hashring.Fingerprint(available) }),
 	}
 }
 
@@ -265,8 +269,9 @@ func (v *View) Owner(k key.Key) (shard string, ok bool) { return v.Table().Owner
 // Table returns the table of the available shards. The first call for a set of shards builds it.
 func (v *View) Table() *hashring.Table { return v.table() }
 
-// Fingerprint returns the fingerprint of the table: it is equal for equal sets of available shards.
-func (v *View) Fingerprint() string { return v.Table().Fingerprint() }
+// Fingerprint returns the fingerprint of the table: it is equal for equal sets of available shards. It does not build the table: while many
+// shards come and go, most views are only compared.
+func (v *View) Fingerprint() string { return v.fingerprint() }
 
 // Problems returns a message for every shard that has a problem. Each message begins with namespace/name, and messages are in the
 // order of the shards.
