@@ -62,7 +62,7 @@ func Claim(ctx context.Context, config *rest.Config, options Options) (*Shard, e
 
 	c := &claimer{
 		options: options, client: client, clock: clock.RealClock{}, probes: probes, log: klog.FromContext(ctx).WithName("slots"),
-		leases: map[string]observed{}, refused: map[string]time.Time{}, changed: make(chan struct{}, 1),
+		slots: slotsOf(options.Ring, max(options.Slots, 0)), leases: map[string]observed{}, refused: map[string]time.Time{}, changed: make(chan struct{}, 1),
 	}
 	if options.Slots == FollowScale {
 		if c.workload, err = ownerOf(ctx, config, options); err != nil {
@@ -78,13 +78,13 @@ type claimer struct {
 	options Options
 	// workload is what the number of slots follows; nil if the options contain it.
 	workload *workload
-	// replicas is the scale of the workload when it was last read, at the time read.
-	replicas int
-	read     time.Time
-	client   coordinationv1client.LeasesGetter
-	clock    clock.Clock
-	probes   *probes
-	log      klog.Logger
+	// slots are the names of all slots, as many as the workload had replicas when its scale was last read, at the time read.
+	slots  []string
+	read   time.Time
+	client coordinationv1client.LeasesGetter
+	clock  clock.Clock
+	probes *probes
+	log    klog.Logger
 
 	mu      sync.Mutex
 	leases  map[string]observed // by name
@@ -125,7 +125,7 @@ func (c *claimer) run(ctx context.Context) (*Shard, error) {
 		case <-ctx.Done():
 			timer.Stop()
 
-			return nil, fmt.Errorf("wait for one of the %d slots of ring %s: %w", len(c.slots()), c.options.Ring, context.Cause(ctx))
+			return nil, fmt.Errorf("wait for one of the %d slots of ring %s: %w", len(c.slots), c.options.Ring, context.Cause(ctx))
 		case <-c.changed:
 		case <-timer.C():
 		}
@@ -177,7 +177,7 @@ func (c *claimer) choose() (*choice, time.Duration) {
 
 	best, next := chooser{
 		me: pod{c.options.Pod, c.options.PodUID}, without: refused, now: now, began: c.began, missing: c.missing(),
-	}.choose(c.slots(), c.leases)
+	}.choose(c.slots, c.leases)
 	for _, until := range c.refused {
 		next = earlier(next, until)
 	}
@@ -200,23 +200,18 @@ func (c *claimer) follow(ctx context.Context) {
 
 	replicas, err := c.workload.replicas(ctx)
 	if err != nil {
-		c.log.Error(err, "Could not read the number of slots", "ring", c.options.Ring, "slots", c.replicas)
+		c.log.Error(err, "Could not read the number of slots", "ring", c.options.Ring, "slots", len(c.slots))
 		return
 	}
 
-	c.replicas = replicas
+	c.slots = slotsOf(c.options.Ring, replicas)
 }
 
-// slots returns the names of all slots.
-func (c *claimer) slots() []string {
-	count := c.options.Slots
-	if c.workload != nil {
-		count = c.replicas
-	}
-
-	names := make([]string, 0, count)
-	for number := range count {
-		names = append(names, v1alpha1.SlotName(c.options.Ring, number))
+// slotsOf returns the names of so many slots.
+func slotsOf(ring string, count int) []string {
+	names := make([]string, count)
+	for number := range names {
+		names[number] = v1alpha1.SlotName(ring, number)
 	}
 
 	return names
@@ -228,7 +223,7 @@ func (c *claimer) price(ctx context.Context, slot string) {
 		return
 	}
 
-	if err := c.workload.price(ctx, c.options.Pod, slices.Index(c.slots(), slot)); err != nil {
+	if err := c.workload.price(ctx, c.options.Pod, slices.Index(c.slots, slot)); err != nil {
 		c.log.Info("When the workload is scaled down, any Pod may be deleted, not that of the highest slot: grant patch on pods to change this", "error", err.Error())
 	}
 }

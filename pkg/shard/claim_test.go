@@ -427,7 +427,7 @@ func TestAStandbyRenewsItsLease(t *testing.T) {
 
 	s.renew(t.Context())
 	require.Equal(t, first, f.standby("pod-b").ResourceVersion, "it is not due")
-	clk.SetTime(clk.Now().Add(standbyDuration))
+	clk.SetTime(clk.Now().Add(v1alpha1.StandbyDuration))
 	require.Zero(t, count(), "it may be gone")
 	s.renew(t.Context())
 	require.Equal(t, 1, count())
@@ -438,7 +438,7 @@ func TestAStandbyRenewsItsLease(t *testing.T) {
 		func() { s = begin() },
 	} {
 		disturb()
-		clk.SetTime(clk.Now().Add(standbyDuration))
+		clk.SetTime(clk.Now().Add(v1alpha1.StandbyDuration))
 		s.renew(t.Context())
 		require.Equal(t, 1, count())
 	}

@@ -11,6 +11,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 )
 
+// grant creates the role, and grants it to the user who has the name of the namespace.
+func (f *fixture) grant(role *rbacv1.Role) {
+	f.Helper()
+	require.NoError(f, f.admin.Create(f.Context(), role))
+	require.NoError(f, f.admin.Create(f.Context(), &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shard"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: f.namespace}},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},
+	}))
+}
+
 // The permissions in the package documentation are sufficient to hold a Lease, to work, to acknowledge, and to stop.
 func TestDocumentedRightsAreEnough(t *testing.T) {
 	f := newFixture(t)
@@ -28,12 +39,8 @@ func TestDocumentedRightsAreEnough(t *testing.T) {
 		},
 	}
 	user := rbacv1.Subject{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: f.namespace}
-	require.NoError(t, f.admin.Create(t.Context(), role))
+	f.grant(role)
 	require.NoError(t, f.admin.Create(t.Context(), objects))
-	require.NoError(t, f.admin.Create(t.Context(), &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shard"}, Subjects: []rbacv1.Subject{user},
-		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},
-	}))
 	require.NoError(t, f.admin.Create(t.Context(), &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: f.namespace}, Subjects: []rbacv1.Subject{user},
 		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: objects.Name},
@@ -63,12 +70,7 @@ func TestRightsInOneNamespaceAreEnough(t *testing.T) {
 			{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"list", "watch", "patch"}}, // no get: no object is read on its own
 		},
 	}
-	require.NoError(t, f.admin.Create(t.Context(), role))
-	require.NoError(t, f.admin.Create(t.Context(), &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shard"},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: f.namespace}},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},
-	}))
+	f.grant(role)
 	f.config.Impersonate.UserName = f.namespace
 	f.cache.DefaultNamespaces = map[string]cache.Config{f.namespace: {}}
 

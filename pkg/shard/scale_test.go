@@ -103,12 +103,7 @@ func TestFollowingTheScaleNeeds(t *testing.T) {
 		role.Rules = append(role.Rules, rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs})
 		require.NoError(t, f.admin.Update(t.Context(), role))
 	}
-	require.NoError(t, f.admin.Create(t.Context(), role))
-	require.NoError(t, f.admin.Create(t.Context(), &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shard"},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: f.namespace}},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},
-	}))
+	f.grant(role)
 	f.config.Impersonate.UserName = f.namespace
 
 	fails := func(pod, message string) {

@@ -1,7 +1,6 @@
 package shard
 
 import (
-	"strings"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -60,21 +59,13 @@ func (p pod) wrote(lease *coordinationv1.Lease) bool {
 		return false
 	}
 
-	uid := writtenBy(lease)
-
-	return uid == "" || p.uid == "" || uid == p.uid
-}
-
-// writtenBy returns the uid of the Pod that wrote the renewTime of the Lease, if the Lease says it.
-func writtenBy(lease *coordinationv1.Lease) types.UID {
-	value := lease.Annotations[v1alpha1.AnnotationPodUID]
-	uid, _, _ := strings.Cut(value, "/")
-
-	if lease.Spec.RenewTime == nil || value != v1alpha1.PodUIDValue(types.UID(uid), lease.Spec.RenewTime.Time) {
-		return ""
+	if p.uid == "" || lease.Spec.RenewTime == nil {
+		return true
 	}
 
-	return types.UID(uid)
+	uid := v1alpha1.PodUID(lease.Annotations, lease.Spec.RenewTime.Time)
+
+	return uid == "" || uid == p.uid
 }
 
 // isOffered reports whether the slot is held and offered, and nobody has renewed the Lease since.

@@ -17,9 +17,6 @@ import (
 const (
 	// standbyPeriod is how often a standby renews its own Lease.
 	standbyPeriod = 10 * time.Second
-	// standbyDuration is how long a standby counts after its last renewal. Clocks of machines may differ by most of it: all that depends on
-	// them is how long a Pod that stops waits for somebody to take its slot.
-	standbyDuration = time.Minute
 	// standbyPrefix begins the name of a standby's Lease; the name of its Pod follows.
 	standbyPrefix = "standby-"
 	// goodbye limits the deletion of a standby's Lease.
@@ -96,7 +93,7 @@ func (s *standby) lease(now time.Time) *coordinationv1.Lease {
 			Namespace: s.options.Namespace, Name: standbyPrefix + s.options.Pod, Labels: map[string]string{v1alpha1.LabelStandby: s.options.Ring},
 		},
 		Spec: coordinationv1.LeaseSpec{
-			HolderIdentity: &s.options.Pod, LeaseDurationSeconds: new(int32(standbyDuration / time.Second)), RenewTime: new(metav1.NewMicroTime(now)),
+			HolderIdentity: &s.options.Pod, LeaseDurationSeconds: new(int32(v1alpha1.StandbyDuration / time.Second)), RenewTime: new(metav1.NewMicroTime(now)),
 		},
 	}
 	if s.options.PodUID != "" {
@@ -131,7 +128,7 @@ func standbys(ctx context.Context, client coordinationv1client.LeaseInterface, r
 	count := 0
 
 	for i := range list.Items {
-		if renewed := list.Items[i].Spec.RenewTime; renewed != nil && now.Sub(renewed.Time) < standbyDuration {
+		if v1alpha1.IsWaiting(list.Items[i].Spec.RenewTime, now) {
 			count++
 		}
 	}

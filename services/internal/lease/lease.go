@@ -167,21 +167,22 @@ func Pod(l *coordinationv1.Lease) string {
 // PodUID returns the uid of the Pod whose process has written the Lease's renewTime, if the Lease says it; otherwise "". A uid that was
 // written with another renewTime is that of a predecessor, so it counts as none.
 func PodUID(l *coordinationv1.Lease) types.UID {
-	uid, _, _ := strings.Cut(podUIDValue(l), "/")
+	uid := v1alpha1.PodUID(l.Annotations, timeOf(l.Spec.RenewTime))
+	if len(uid) > maxUID {
+		return ""
+	}
 
-	return types.UID(uid)
+	return types.UID(strings.Clone(string(uid)))
 }
 
 // podUIDValue returns the annotation, "" if it does not count.
 func podUIDValue(l *coordinationv1.Lease) string {
-	value := l.Annotations[v1alpha1.AnnotationPodUID]
-
-	uid, _, found := strings.Cut(value, "/")
-	if !found || len(uid) > maxUID || value != v1alpha1.PodUIDValue(types.UID(uid), timeOf(l.Spec.RenewTime)) {
+	uid := PodUID(l)
+	if uid == "" {
 		return ""
 	}
 
-	return strings.Clone(value)
+	return v1alpha1.PodUIDValue(uid, timeOf(l.Spec.RenewTime))
 }
 
 func duration(seconds *int32) time.Duration {

@@ -132,7 +132,7 @@ func (m *machine) formerly(n name, sh *shard) {
 	m.emit(by(gives, n), &to)
 
 	if sh.former.releases && m.from.content(n) == draining {
-		m.release(n)
+		m.acknowledge(n)
 	}
 }
 
@@ -266,10 +266,8 @@ func (m *machine) mayEnterChild(sh *shard) bool {
 // acknowledge emits the results of the write that releases the object. The write either sets the shard label to the shard that
 // the drain names, or removes both labels, like a shard that ignores the name. The object has not changed since the drain was
 // seen; otherwise, the write would have failed.
-func (m *machine) acknowledge(n name) { m.release(n) }
-
-// release emits the results of that write, whichever process of the shard has sent it.
-func (m *machine) release(n name) {
+// Which process of the shard has sent it makes no difference.
+func (m *machine) acknowledge(n name) {
 	if m.from.next != nobody && m.from.next != n {
 		to := m.from
 		to.main = labels{shard: m.from.next}

@@ -3,6 +3,7 @@ package shardlease
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,13 +17,8 @@ import (
 	"github.com/clusterring/clusterring/services/internal/lease"
 )
 
-const (
-	// offerFor is how long a slot whose Pod has ended is offered to the Pods that wait for one, before its Lease is taken and its objects move.
-	offerFor = 2 * time.Second
-	// standbyDuration is how long a standby counts after its last renewal, by this machine's clock. All that depends on it is whether a slot is
-	// offered.
-	standbyDuration = time.Minute
-)
+// offerFor is how long a slot whose Pod has ended is offered to the Pods that wait for one, before its Lease is taken and its objects move.
+const offerFor = 2 * time.Second
 
 // offers are the slots that are being offered, and since when. The zero value has none.
 type offers struct {
@@ -104,11 +100,5 @@ func (r *Reconciler) somebodyWaits(ctx context.Context, judged *judgement, now t
 		return false, fmt.Errorf("look for Pods that wait for a slot of ring %s: %w", judged.ring(), err)
 	}
 
-	for i := range standbys.Items {
-		if renewed := standbys.Items[i].Spec.RenewTime; renewed != nil && now.Sub(renewed.Time) < standbyDuration {
-			return true, nil
-		}
-	}
-
-	return false, nil
+	return slices.ContainsFunc(standbys.Items, func(l coordinationv1.Lease) bool { return v1alpha1.IsWaiting(l.Spec.RenewTime, now) }), nil
 }

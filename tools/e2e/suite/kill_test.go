@@ -36,17 +36,13 @@ func (s *suite) killer(t *testing.T, name string) *cluster.Killer {
 // killShard ends the process of one of the ring's shards by SIGKILL, and waits until another one, in the same pod, renews the Lease of
 // that name.
 func (s *suite) killShard(ctx context.Context, killer *cluster.Killer, ring cluster.Ring) error {
-	pods, err := s.Pods(ctx, ring.Shards)
+	pod, err := s.aPod(ctx, ring)
 	if err != nil {
 		return err
 	}
 
-	if len(pods) == 0 {
-		return fmt.Errorf("ring %s has no pods", ring.Name)
-	}
-
-	shard := client.ObjectKeyFromObject(&pods[0])
-	if err := killer.Kill(ctx, pods[0], patience); err != nil {
+	shard := client.ObjectKeyFromObject(pod)
+	if err := killer.Kill(ctx, *pod, patience); err != nil {
 		return err
 	}
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -95,30 +96,36 @@ func (s *suite) slots(t *testing.T) {
 
 // killOne ends the process of one of the ring's pods from its node.
 func (s *suite) killOne(ctx context.Context, killer *cluster.Killer, ring cluster.Ring) error {
-	pods, err := s.Pods(ctx, ring.Shards)
+	pod, err := s.aPod(ctx, ring)
 	if err != nil {
 		return err
 	}
 
-	if len(pods) == 0 {
-		return fmt.Errorf("ring %s has no pods", ring.Name)
+	return killer.Kill(ctx, *pod, patience)
+}
+
+// aPod returns one of the ring's pods.
+func (s *suite) aPod(ctx context.Context, ring cluster.Ring) (*corev1.Pod, error) {
+	pods, err := s.Pods(ctx, ring.Shards)
+	if err != nil {
+		return nil, err
 	}
 
-	return killer.Kill(ctx, pods[0], patience)
+	if len(pods) == 0 {
+		return nil, fmt.Errorf("ring %s has no pods", ring.Name)
+	}
+
+	return &pods[0], nil
 }
 
 // removePod deletes one of the ring's pods.
 func (s *suite) removePod(ctx context.Context, ring cluster.Ring, options ...client.DeleteOption) error {
-	pods, err := s.Pods(ctx, ring.Shards)
+	pod, err := s.aPod(ctx, ring)
 	if err != nil {
 		return err
 	}
 
-	if len(pods) == 0 {
-		return fmt.Errorf("ring %s has no pods", ring.Name)
-	}
-
-	return s.Client.Delete(ctx, &pods[0], options...)
+	return s.Client.Delete(ctx, pod, options...)
 }
 
 // evict evicts the ring's pods one after the other, as kubectl drain does: each as soon as the disruption budget allows.

@@ -124,13 +124,37 @@ func PodUIDValue(uid types.UID, renewed time.Time) string {
 	return string(uid) + "/" + renewed.UTC().Format(metav1.RFC3339Micro)
 }
 
+// PodUID returns the uid in [AnnotationPodUID] of a Lease with these annotations and this renewTime; empty if there is none, or if it was written
+// with another renewTime.
+func PodUID(annotations map[string]string, renewed time.Time) types.UID {
+	value := annotations[AnnotationPodUID]
+
+	uid, _, found := strings.Cut(value, "/")
+	if !found || value != PodUIDValue(types.UID(uid), renewed) {
+		return ""
+	}
+
+	return types.UID(uid)
+}
+
 // OfferValue returns the value of [AnnotationOffered] for an offer that is written with the given renewTime: that time in UTC with microseconds,
 // which is all that the API stores of it.
 func OfferValue(renewed time.Time) string { return renewed.UTC().Format(metav1.RFC3339Micro) }
 
 // IsOffered reports whether the Lease of a slot with these annotations and this renewTime is offered to another Pod.
 func IsOffered(annotations map[string]string, renewed time.Time) bool {
-	return !renewed.IsZero() && annotations[AnnotationOffered] == OfferValue(renewed)
+	offer, exists := annotations[AnnotationOffered] // most Leases have none
+
+	return exists && !renewed.IsZero() && offer == OfferValue(renewed)
+}
+
+// StandbyDuration is how long a Pod counts as waiting for a slot after the renewTime of its Lease with [LabelStandby]. Clocks of machines may differ
+// by most of it: all that depends on them is whether a slot is offered before its Lease is released or taken.
+const StandbyDuration = time.Minute
+
+// IsWaiting reports whether a Pod whose Lease with [LabelStandby] has this renewTime counts as waiting for a slot. Nil is no renewTime.
+func IsWaiting(renewed *metav1.MicroTime, now time.Time) bool {
+	return renewed != nil && now.Sub(renewed.Time) < StandbyDuration
 }
 
 // MaxSlots is the maximum number of slots of a ring.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 func TestRingSuffixVectors(t *testing.T) {
@@ -52,4 +53,17 @@ func TestEffectiveNamespaceSelector(t *testing.T) {
 func TestPodUIDValue(t *testing.T) {
 	at := time.Date(2030, 1, 7, 10, 0, 0, 123456789, time.FixedZone("elsewhere", 3600))
 	require.Equal(t, "uid/2030-01-07T09:00:00.123456Z", PodUIDValue("uid", at))
+}
+
+// What was written with another renewTime is that of a predecessor.
+func TestAnnotationsOfARenewal(t *testing.T) {
+	at := time.Date(2030, 1, 7, 10, 0, 0, 0, time.UTC)
+	annotations := map[string]string{AnnotationPodUID: PodUIDValue("uid", at), AnnotationOffered: OfferValue(at)}
+
+	require.Equal(t, types.UID("uid"), PodUID(annotations, at))
+	require.True(t, IsOffered(annotations, at))
+	require.Empty(t, PodUID(annotations, at.Add(time.Microsecond)))
+	require.False(t, IsOffered(annotations, at.Add(time.Microsecond)))
+	require.Empty(t, PodUID(map[string]string{AnnotationPodUID: "uid"}, at))
+	require.False(t, IsOffered(nil, time.Time{}))
 }

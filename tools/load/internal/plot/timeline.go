@@ -60,19 +60,17 @@ func strip(b *strings.Builder, y int, t *result.Timeline) error {
 	}
 
 	// To whole pixels, so that the picture stays small.
-	x := func(at float64) string { return px(math.Round(left + (right-left)*min(max(at/t.Period, 0), 1))) }
-	top, floor := float64(y+stripTop), float64(y+stripFloor)
-	height := func(took float64) string {
-		part := math.Log(took/leastDelay) / math.Log(mostDelay/leastDelay)
-
-		return px(math.Round(floor - (floor-top)*min(max(part, 0), 1)))
-	}
+	floor := float64(y + stripFloor)
+	times := axis{from: left, to: right, most: t.Period}
+	delays := axis{from: floor, to: float64(y + stripTop), lowest: leastDelay, most: mostDelay, log: true}
+	x := func(at float64) string { return px(math.Round(times.at(min(max(at, 0), t.Period)))) }
+	height := func(took float64) float64 { return math.Round(delays.at(min(took, mostDelay))) }
 
 	fmt.Fprintf(b, `  <text class="label" x="20" y="%d" font-weight="bold">%s</text>`+"\n", y+stripTop-14, escaped(t.Title))
 
 	for _, grid := range []float64{leastDelay, 1, mostDelay} {
 		fmt.Fprintf(b, `  <path class="grid" d="M%d %s H%d"/><text class="label" x="%d" y="%s" text-anchor="end">%s s</text>`+"\n",
-			left, height(grid), right, left-8, px(floor-(floor-top)*math.Log(grid/leastDelay)/math.Log(mostDelay/leastDelay)+4), figure.Number(grid))
+			left, px(height(grid)), right, left-8, px(height(grid)+4), figure.Number(grid))
 	}
 
 	for _, at := range ticks(t.Period) {
@@ -99,7 +97,7 @@ func strip(b *strings.Builder, y int, t *result.Timeline) error {
 			return fmt.Errorf("%q has a delay that cannot be drawn: %v", t.Title, d)
 		}
 
-		marks = append(marks, fmt.Sprintf(`M%s %sh0`, x(d.At), height(max(d.Took, leastDelay))))
+		marks = append(marks, fmt.Sprintf(`M%s %sh0`, x(d.At), px(height(d.Took))))
 	}
 
 	slices.Sort(marks)

@@ -34,8 +34,6 @@ const (
 	calm = time.Second
 	// again is when a condition is checked again.
 	again = 100 * time.Millisecond
-	// prefix begins the names of Websites.
-	prefix = "site"
 )
 
 // websites is the number of Websites of a ring.
@@ -47,6 +45,7 @@ type crew struct {
 	fleet    *shards.Fleet // without shards of its own
 	scenario scenario
 	recorder *record.Recorder
+	sites    objects.Batch
 }
 
 // gather starts the shards of a scenario and creates the objects, and waits until all are in place.
@@ -58,7 +57,10 @@ func gather(ctx context.Context, b *run.Bench, s scenario) (*crew, error) {
 		return nil, err
 	}
 
-	c := &crew{bench: b, fleet: fleet, scenario: s}
+	c := &crew{
+		bench: b, fleet: fleet, scenario: s,
+		sites: objects.Batch{Kind: objects.Websites, Namespace: fleet.Ring.Namespace, Prefix: "site", Count: websites(b)},
+	}
 	for _, kind := range []objects.Kind{objects.Websites, objects.ConfigMaps} {
 		b.Remove(func(ctx context.Context) error {
 			return b.Objects.DeleteAll(ctx, objects.Selection{Kind: kind, Namespace: fleet.Ring.Namespace})
@@ -79,8 +81,7 @@ func gather(ctx context.Context, b *run.Bench, s scenario) (*crew, error) {
 		}
 	}
 
-	batch := objects.Batch{Kind: objects.Websites, Namespace: fleet.Ring.Namespace, Prefix: prefix, Count: websites(b)}
-	if err := b.Objects.Create(ctx, batch); err != nil {
+	if err := b.Objects.Create(ctx, c.sites); err != nil {
 		return nil, err
 	}
 
@@ -312,7 +313,7 @@ func (c *crew) edit(ctx context.Context) error {
 		case <-ticker.C():
 		}
 
-		path := objects.Websites.Path(c.fleet.Ring.Namespace, fmt.Sprintf("%s-%d", prefix, i%websites(c.bench)))
+		path := c.sites.Kind.Path(c.sites.Namespace, c.sites.Name(i%c.sites.Count))
 
 		err := c.bench.Objects.MergePatch(context.WithoutCancel(ctx), path, map[string]any{"spec": map[string]any{"body": fmt.Sprint(i)}})
 		if err != nil {
