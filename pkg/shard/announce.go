@@ -106,6 +106,12 @@ func (l *lock) announce(lease *coordinationv1.Lease) {
 		delete(lease.Annotations, v1alpha1.AnnotationOffered)
 	}
 
+	if l.stopping.Load() && !l.offering && lease.Spec.RenewTime != nil && isHeld(lease) {
+		lease.Annotations[v1alpha1.AnnotationStopping] = v1alpha1.OfferValue(lease.Spec.RenewTime.Time)
+	} else {
+		delete(lease.Annotations, v1alpha1.AnnotationStopping)
+	}
+
 	if l.podUID == "" || lease.Spec.RenewTime == nil {
 		delete(lease.Annotations, v1alpha1.AnnotationPodUID)
 	} else {

@@ -44,6 +44,7 @@ func (s *Shard) acknowledge(ctx context.Context, key objectKey, asked drain) err
 	}
 
 	result.version = released
+	s.released.Add(1)
 	log.FromContext(ctx).Info("Acknowledged drain", "drainedKind", k.gvk.Kind, "drainedObject", key.NamespacedName)
 
 	return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -58,6 +59,8 @@ type lock struct {
 	acquired metav1.Time
 	// offering is true while the slot is being offered to another Pod.
 	offering bool
+	// stopping is true when the shard was told to stop.
+	stopping atomic.Bool
 	// renewed is the last renewTime that this process is known to have written; zero before it held the Lease.
 	renewed metav1.MicroTime
 	// failure is the result of the last write.

@@ -86,6 +86,10 @@ func (s *Shard) connect(config *rest.Config) (*lock, error) {
 	}
 	s.readLive(live)
 
+	s.mu.Lock()
+	s.lock = lock
+	s.mu.Unlock()
+
 	return lock, nil
 }
 

@@ -28,6 +28,8 @@ const (
 	// maxLeaseDuration is the longest duration that the services count.
 	maxLeaseDuration = 24 * time.Hour
 	defaultHoldOff   = 2 * time.Second
+	// defaultDrainTimeout leaves half of a Pod's default grace period for the reconciles that run then.
+	defaultDrainTimeout = 15 * time.Second
 	// minHoldOff is longer than a write that takes an object from a shard: the rebalancer relies for 250 ms on an answer that the
 	// Lease is free, and abandons a write that has not ended a second later. The shard's cache needs no part of it.
 	minHoldOff = 1500 * time.Millisecond
@@ -83,6 +85,11 @@ type Options struct {
 	// value was set when it was last held, the shard waits that long once. A shard whose Lease is still held under its name does
 	// not wait. At least 1.5 seconds. Default: 2 seconds.
 	HoldOff time.Duration
+
+	// DrainTimeout is how long a shard that was told to stop works until its objects are drained; see [Shard.UntilDrained], without which it has no
+	// effect. The Pod's terminationGracePeriodSeconds must be longer than this and the longest reconcile together. Negative: the shard stops
+	// at once, and its objects move when it has stopped. Default: 15 seconds.
+	DrainTimeout time.Duration
 
 	// Exit is called when the Lease is lost and workers have not stopped in time. Only the end of the process stops such workers.
 	// Exit runs in its own goroutine or in that of a worker. It must end the process and not return. Default: log the error with
@@ -146,6 +153,10 @@ func (o Options) complete(hostname func() (string, error), mounted string) (Opti
 
 	if o.HoldOff == 0 {
 		o.HoldOff = defaultHoldOff
+	}
+
+	if o.DrainTimeout == 0 {
+		o.DrainTimeout = defaultDrainTimeout
 	}
 
 	errs = append(errs, o.validateNames()...)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"sync"
+	"sync/atomic"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -32,6 +33,10 @@ type Shard struct {
 	inventories map[form]*inventory
 	// namespaces are the namespaces in which the manager caches a kind, if these are not all.
 	namespaces map[schema.GroupVersionKind][]string
+	// lock is the shard's Lease; nil until the shard knows how to reach it.
+	lock *lock
+	// released counts the objects that were released.
+	released atomic.Int64
 	// live reads metadata from the API server; nil until the shard knows how to reach it.
 	live metadata.Interface
 }

@@ -121,7 +121,7 @@ func Slim(l *coordinationv1.Lease) *coordinationv1.Lease {
 	}
 
 	for _, annotation := range []struct{ key, value string }{
-		{v1alpha1.AnnotationPod, Pod(l)}, {v1alpha1.AnnotationHoldOff, holdOff(l)}, {v1alpha1.AnnotationPodUID, podUIDValue(l)},
+		{v1alpha1.AnnotationPod, Pod(l)}, {v1alpha1.AnnotationStopping, stopping(l)}, {v1alpha1.AnnotationHoldOff, holdOff(l)}, {v1alpha1.AnnotationPodUID, podUIDValue(l)},
 	} {
 		if annotation.value != "" {
 			metav1.SetMetaDataAnnotation(&slim.ObjectMeta, annotation.key, annotation.value)
@@ -162,6 +162,18 @@ func Pod(l *coordinationv1.Lease) string {
 	}
 
 	return strings.Clone(pod)
+}
+
+// Stopping reports whether the Lease says that its shard was told to stop, and works until its objects are drained.
+func Stopping(l *coordinationv1.Lease) bool { return stopping(l) != "" }
+
+// stopping returns the annotation; "" if it does not count.
+func stopping(l *coordinationv1.Lease) string {
+	if renewed := timeOf(l.Spec.RenewTime); v1alpha1.IsStopping(l.Annotations, renewed) {
+		return v1alpha1.OfferValue(renewed)
+	}
+
+	return ""
 }
 
 // PodUID returns the uid of the Pod whose process has written the Lease's renewTime, if the Lease says it; otherwise "". A uid that was

@@ -1,10 +1,13 @@
 // Package membership determines which shards a ring has, and which of them are available, from the Leases that carry the ring's
 // label.
 //
-// A shard is available exactly if the Lease is held under its own name, the name is a valid label value, no Lease of the same name
-// is held for the same ring in another namespace, and fewer than [MaxShards] such Leases are older. Availability depends only on the
-// holders and the ages of the Leases, not on a clock, a state label, or the order of events. Therefore, every replica of every service that has seen the same Leases assigns
-// an object to the same owner.
+// A shard is available exactly if the Lease is held under its own name and does not say that the shard stops, the name is a valid
+// label value, no Lease of the same name is held for the same ring in another namespace, and fewer than [MaxShards] such Leases are
+// older. Availability depends only on the holders and the ages of the Leases and on what they say about stopping, not on a clock, a
+// state label, or the order of events. Therefore, every replica of every service that has seen the same Leases assigns an object to
+// the same owner.
+//
+// A shard that would be available, and whose Lease says that it stops, works until its objects are drained: see [View.Works].
 //
 // [View] is this knowledge at one moment and never changes. [Index] keeps the current view of every ring while Leases come and
 // go. The package receives Leases and answers queries; it watches nothing itself.
@@ -42,6 +45,8 @@ type Shard struct {
 	Created int64
 	// Duration is the duration of the Lease as returned by [lease.RecordOf].
 	Duration time.Duration
+	// Stopping reports whether the shard holds its Lease, and says in it that it was told to stop: it works until its objects are drained.
+	Stopping bool
 	// Available reports whether the shard may own objects.
 	Available bool
 	// Problem explains why a shard that holds its Lease is not available; otherwise empty.
@@ -61,6 +66,7 @@ type View struct {
 	ignored   int
 	shards    []Shard  // sorted by name, then namespace
 	available []string // sorted
+	stopping  []string // sorted
 	table     func() *hashring.Table
 
 	fingerprint func() string
@@ -103,6 +109,14 @@ func newView(ringName string, from Namespaces, all []Shard, rings *hashring.Cach
 	})
 	available := judge(shards)
 
+	var stopping []string
+
+	for _, s := range shards {
+		if s.Stopping && s.Problem == "" {
+			stopping = append(stopping, s.Name)
+		}
+	}
+
 	build := hashring.New
 	if rings != nil {
 		build = rings.Get
@@ -114,6 +128,7 @@ func newView(ringName string, from Namespaces, all []Shard, rings *hashring.Cach
 		ignored:   ignored,
 		shards:    shards,
 		available: available,
+		stopping:  stopping,
 		table:     sync.OnceValue(func() *hashring.Table { return build(available) }),
 
 		fingerprint: sync.OnceValue(func() string { return hashring.Fingerprint(available) }),
@@ -126,6 +141,7 @@ func shardOf(l *coordinationv1.Lease) Shard {
 
 	return Shard{
 		Namespace: l.Namespace, Name: l.Name, UID: l.UID, Holder: record.Holder, Created: created(l), Duration: record.Duration,
+		Stopping: record.HeldBy(l.Name) && lease.Stopping(l),
 	}
 }
 
@@ -219,7 +235,7 @@ func judgeName(shards []Shard) (available bool) {
 
 	for _, i := range held {
 		shards[i].Problem = problem(shards[i], namespaces)
-		shards[i].Available = shards[i].Problem == ""
+		shards[i].Available = shards[i].Problem == "" && !shards[i].Stopping
 		available = available || shards[i].Available
 	}
 
@@ -258,6 +274,22 @@ func (v *View) Shards() []Shard { return slices.Clone(v.shards) }
 func (v *View) Available(shard string) bool {
 	_, ok := slices.BinarySearch(v.available, shard)
 	return ok
+}
+
+// Works reports whether the shard may work on objects: it is available, or was told to stop and works until its objects are drained. Objects leave
+// such a shard only when it has released them.
+func (v *View) Works(shard string) bool {
+	_, stopping := slices.BinarySearch(v.stopping, shard)
+
+	return stopping || v.Available(shard)
+}
+
+// WorkingShards returns the names of all shards that may work on objects, sorted. The caller owns the slice.
+func (v *View) WorkingShards() []string {
+	all := slices.Concat(v.available, v.stopping)
+	slices.Sort(all)
+
+	return slices.Compact(all)
 }
 
 // AvailableShards returns the names of all shards that may own objects, sorted. The caller owns the slice.

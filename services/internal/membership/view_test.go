@@ -224,3 +224,27 @@ func BenchmarkLargestRing(b *testing.B) {
 		hashring.New(names)
 	}
 }
+
+// TestShardThatStops works, but gets no objects. Whether a renewal is that of a process that stops is in the renewal itself.
+func TestShardThatStops(t *testing.T) {
+	renewed := metav1.NewMicroTime(time.Unix(1_800_000_000, 0))
+	stops := func(l *coordinationv1.Lease, at time.Time) *coordinationv1.Lease {
+		l.Spec.RenewTime = &renewed
+		l.Annotations = map[string]string{v1alpha1.AnnotationStopping: v1alpha1.OfferValue(at)}
+
+		return l
+	}
+	view := membership.NewView("r", []*coordinationv1.Lease{
+		leaseOf("r", "ns/a", "a"), stops(leaseOf("r", "ns/b", "b"), renewed.Time),
+		stops(leaseOf("r", "ns/c", "c"), renewed.Add(-time.Second)), stops(leaseOf("r", "ns/released", ""), renewed.Time),
+		stops(leaseOf("r", "one/twice", "twice"), renewed.Time), stops(leaseOf("r", "two/twice", "twice"), renewed.Time),
+	}, nil)
+
+	require.Equal(t, []string{"a", "c"}, view.AvailableShards())
+	require.Equal(t, []string{"a", "b", "c"}, view.WorkingShards())
+	require.True(t, view.Works("b"))
+	require.False(t, view.Available("b"))
+	require.False(t, view.Works("released"))
+	require.False(t, view.Works("twice"))
+	require.Len(t, view.Problems(), 2, "of twice")
+}

@@ -42,7 +42,7 @@ type decisions struct {
 	parent bool
 	set    *resources.Set
 	object string
-	// views are what can be known about the Leases, by index: one digit to base 3 for each shard.
+	// views are what can be known about the Leases, by index: one digit for each shard; see [sight].
 	views []*membership.View
 
 	// plans for the main object and the child by their inputs, and admission's answers by view.
@@ -58,13 +58,31 @@ type decisions struct {
 	mayTake  [guards][taken + 1]bool
 }
 
-// available is a set of shards, one bit for each.
-type available uint8
+// shards is a set of shards, one bit for each.
+type shards uint8
+
+// standing is which shards are available, and which of the others work until their objects are drained.
+type standing struct{ available, stopping shards }
+
+// sight is what a view shows of a Lease.
+type sight uint8
+
+const (
+	seenAbsent sight = iota
+	seenHeld
+	seenFree
+	seenStopping // held, and it says that the shard stops
+
+	sights = iota
+)
+
+// lease returns a Lease that looks like this.
+func (s sight) lease() lease { return [sights]lease{absent, held, taken, held}[s] }
 
 type mainInput struct {
-	available available
-	main      labels
-	belongs   bool
+	standing standing
+	main     labels
+	belongs  bool
 }
 
 type childInput struct {
@@ -95,11 +113,11 @@ func decide(s Scope) (*decisions, error) {
 
 	combinations := int8(1)
 	for range s.Shards {
-		combinations *= 3
+		combinations *= sights
 	}
 
 	for i := range combinations {
-		d.views = append(d.views, membership.NewView(ringName, leasesOf(d.leasesIn(i)), nil))
+		d.views = append(d.views, membership.NewView(ringName, d.leasesSeen(i), nil))
 	}
 
 	d.name()
@@ -175,7 +193,7 @@ func leasesOf(all []lease) []*coordinationv1.Lease {
 				Namespace: namespace, Name: name, Labels: map[string]string{v1alpha1.LabelClusterRing: ringName},
 			},
 			Spec: coordinationv1.LeaseSpec{
-				HolderIdentity: &holder, LeaseDurationSeconds: new(int32(duration / time.Second)),
+				HolderIdentity: &holder, LeaseDurationSeconds: new(int32(duration / time.Second)), RenewTime: new(metav1.NewMicroTime(epoch)),
 			},
 		})
 	}
@@ -183,15 +201,37 @@ func leasesOf(all []lease) []*coordinationv1.Lease {
 	return objects
 }
 
-// leasesIn returns the Leases that a view shows.
-func (d *decisions) leasesIn(view int8) []lease {
-	all := make([]lease, d.shards)
+// seenIn returns what a view shows.
+func (d *decisions) seenIn(view int8) []sight {
+	all := make([]sight, d.shards)
 	for i := range all {
-		all[i] = []lease{absent, held, taken}[view%3]
-		view /= 3
+		all[i] = sight(view % sights) //nolint:gosec // it is one of four
+		view /= sights
 	}
 
 	return all
+}
+
+// leasesSeen returns the Leases that a view shows.
+func (d *decisions) leasesSeen(view int8) []*coordinationv1.Lease {
+	all, seen := make([]lease, d.shards), d.seenIn(view)
+	for i, s := range seen {
+		all[i] = s.lease()
+	}
+
+	objects := leasesOf(all)
+	for _, l := range objects {
+		if seen[named(l.Name)-1] == seenStopping {
+			announce(l)
+		}
+	}
+
+	return objects
+}
+
+// announce makes a Lease say that its shard stops.
+func announce(l *coordinationv1.Lease) {
+	metav1.SetMetaDataAnnotation(&l.ObjectMeta, v1alpha1.AnnotationStopping, v1alpha1.OfferValue(l.Spec.RenewTime.Time))
 }
 
 // viewOf returns the view that shows the current Leases.
@@ -199,26 +239,35 @@ func (d *decisions) viewOf(s *state) int8 {
 	view := int8(0)
 
 	for i := d.shards - 1; i >= 0; i-- {
-		view *= 3
-
-		switch l := s.shards[i].lease; {
-		case l == held:
-			view++
-		case l.free():
-			view += 2
-		}
+		view = sights*view + int8(s.shards[i].sight()) //nolint:gosec // it is one of four
 	}
 
 	return view
 }
 
-// holders returns the shards that hold their Leases in a view.
-func (d *decisions) holders(view int8) available {
-	var all available
+// sight returns what a view of the present shows of the shard's Lease.
+func (s *shard) sight() sight {
+	switch {
+	case s.lease == held && s.announced:
+		return seenStopping
+	case s.lease == held:
+		return seenHeld
+	case s.lease.free():
+		return seenFree
+	}
 
-	for i, l := range d.leasesIn(view) {
-		if l == held {
-			all |= 1 << i
+	return seenAbsent
+}
+
+// standing returns how the shards stand in a view.
+func (d *decisions) standing(view int8) (all standing) {
+	for i, l := range d.seenIn(view) {
+		switch l {
+		case seenHeld:
+			all.available |= 1 << i
+		case seenStopping:
+			all.stopping |= 1 << i
+		case seenAbsent, seenFree:
 		}
 	}
 
@@ -245,7 +294,7 @@ func (d *decisions) plans() {
 	for i := range int8(len(d.views)) {
 		for shard := nobody; int(shard) <= d.shards; shard++ {
 			for bits := range 4 {
-				in := mainInput{d.holders(i), labels{shard, bits&1 != 0}, bits&2 != 0}
+				in := mainInput{d.standing(i), labels{shard, bits&1 != 0}, bits&2 != 0}
 				d.mainPlans[in] = d.planMain(d.views[i], in)
 
 				for child := nobody; int(child) <= d.shards; child++ {

@@ -19,8 +19,8 @@ func TestGuardIsAsModelled(t *testing.T) {
 		pass   = 0          // D passes
 		ask    = 1          // ask about the current Lease
 		see    = 2          // the cache shows the current Lease
-		change = 3          // the Lease becomes absent, held, released, or taken
-		kinds  = change + 4 // of actions
+		change = 3          // the Lease becomes absent, held, released, taken, or that of a shard that stops
+		kinds  = change + 5 // of actions
 	)
 
 	d, err := decide(Scope{Shards: 1})
@@ -58,8 +58,15 @@ func TestGuardIsAsModelled(t *testing.T) {
 
 				modelled.trust = allowed
 			default:
-				modelled.lease = lease(action - change)
+				stops := action == kinds-1
+				if modelled.lease = lease(action - change); stops {
+					modelled.lease = held
+				}
+
 				api.leases = leasesOf([]lease{modelled.lease})
+				if stops {
+					announce(api.leases[0])
+				}
 			}
 		}
 	}

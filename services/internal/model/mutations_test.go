@@ -12,6 +12,7 @@ var (
 	vanishes = Scope{Shards: 2, Faulty: 1, Time: true, DeleteLease: true}
 	pods     = Scope{Shards: 2, Faulty: 1, Time: true, Pods: true}
 	slots    = Scope{Shards: 2, Faulty: 1, Time: true, Freeze: true, Slots: true}
+	alone    = Scope{Shards: 1, Faulty: 1, Time: true, Announce: true}
 	moves    = Scope{Shards: 2, Faulty: 2}
 	child    = Scope{Shards: 2, Faulty: 1, Child: true}
 	drops    = Scope{Shards: 2, Faulty: 1, DropLabel: true}
@@ -46,6 +47,7 @@ func TestMutations(t *testing.T) {
 		{PodsByName, pods, []Property{NoTaking, OneWorker}},
 		{AnyWord, pods, []Property{NoTaking, OneWorker}},
 		{EarlySilence, slots, []Property{OneWorker}},
+		{OldAnnouncement, alone, []Property{Ownership}},
 		{NoTakeover, fails, []Property{Ownership}},
 		{NoAcknowledgement, moves, []Property{Ownership}},
 		{RingsDiffer, moves, []Property{Progress}},

@@ -44,7 +44,8 @@ func pack(s state) packed {
 		put(uint8(s.ring), 2).is(s.planKnows).is(s.allKnow)
 
 	for _, sh := range s.shards {
-		rest = rest.is(sh.stale).is(sh.former.inMain).is(sh.former.inChild).is(sh.former.keeps).is(sh.former.releases)
+		rest = rest.is(sh.stale).is(sh.former.inMain).is(sh.former.inChild).is(sh.former.keeps).is(sh.former.releases).
+			is(sh.told).is(sh.announced)
 	}
 
 	return packed{uint64(shards), uint64(s.childOp.pack(s.mainOp.pack(rest)))}
@@ -62,6 +63,7 @@ func (p packed) unpack() state {
 
 	for i := len(s.shards) - 1; i >= 0; i-- {
 		sh := &s.shards[i]
+		sh.announced, sh.told = rest.flag(), rest.flag()
 		sh.former.releases, sh.former.keeps = rest.flag(), rest.flag()
 		sh.former.inChild, sh.former.inMain = rest.flag(), rest.flag()
 		sh.stale = rest.flag()

@@ -28,6 +28,8 @@ type Scope struct {
 	// hold-off. The earlier process may be frozen, and continue later. It requires Time. In the model, the other process waits for 2D, because
 	// time passes in steps of D. That a process takes over the name of one that has ended, at any time, is part of every scope.
 	Slots bool
+	// Announce lets shards say in their Leases that they were told to stop, and work until they stop.
+	Announce bool
 	// Child adds an object that the main object controls.
 	Child bool
 	// DropLabel lets users write objects without their labels. In this case, an assigner with any belief about the Leases is
@@ -122,6 +124,8 @@ const (
 	AnyWord Mutation = "a Pod counts as ended that the kubelet has not reported"
 	// EarlySilence takes over a slot whose process may still work.
 	EarlySilence Mutation = "a slot is taken over before its process has stopped"
+	// OldAnnouncement lets a Lease say that its shard stops after another process has taken over the name.
+	OldAnnouncement Mutation = "a shard counts as stopping because its predecessor was"
 	// NoTakeover never takes the Lease of a failed shard.
 	NoTakeover Mutation = "monitor never takes a Lease"
 	// RingsDiffer lets the rebalancer use another table of owners than the assigner.

@@ -115,17 +115,21 @@ func (m *machine) rebalance() {
 	}
 
 	if m.fair {
-		m.decideAll(m.holders(m.viewOf(&m.from)))
+		m.decideAll(m.standing(m.viewOf(&m.from)))
 		return
 	}
 
-	for all := range available(1) << m.Shards {
-		m.decideAll(all)
+	for available := range shards(1) << m.Shards {
+		for stopping := range shards(1) << m.Shards {
+			if stopping == 0 || m.Announce && available&stopping == 0 {
+				m.decideAll(standing{available, stopping})
+			}
+		}
 	}
 }
 
-// decideAll emits what the rebalancer decides if it believes that these shards are available.
-func (m *machine) decideAll(all available) {
+// decideAll emits what the rebalancer decides if it believes that the shards stand so.
+func (m *machine) decideAll(all standing) {
 	in := mainInput{all, m.from.main, !m.from.planKnows}
 
 	turn := func(other operation) bool { return !other.known() || m.Mutation == NoTurns }

@@ -25,6 +25,12 @@ func (m *machine) process(n name) {
 		m.begin(n)
 	}
 
+	if sh.told && m.fair && sh.process == running {
+		to := m.from
+		to.at(n).process = stopping
+		m.emit(by(stops, n), &to)
+	}
+
 	if idle := !sh.inside() || m.Mutation == ReleaseInside; sh.process == stopping && idle && sh.main != acknowledging {
 		to := m.from
 		to.setLease(n, sh.lease.givenBack())
@@ -73,6 +79,12 @@ func (m *machine) fate(n name, sh *shard) {
 
 		m.emit(by(stops, n), &to)
 	}
+
+	if m.Announce && !sh.frozen && sh.process == running && sh.lease == held && !sh.told {
+		to = m.from
+		to.at(n).told, to.at(n).announced = true, true
+		m.emit(by(announces, n), &to)
+	}
 }
 
 // start begins a process that takes the Lease. It may have to wait; what it sees meanwhile is useless. If it finds the Lease held
@@ -81,7 +93,7 @@ func (m *machine) start(n name, sh *shard) {
 	resumes := sh.settled || m.Mutation == ResumeAtOnce && sh.lease == held || m.Mutation == NoHoldOff
 
 	to := m.from
-	to.setLease(n, held)
+	m.renew(&to, n)
 	to.at(n).process = holdOff
 
 	switch {
@@ -93,6 +105,12 @@ func (m *machine) start(n name, sh *shard) {
 	}
 
 	m.emit(by(starts, n), &to)
+}
+
+// renew takes or renews the Lease of a shard.
+func (m *machine) renew(to *state, n name) {
+	to.setLease(n, held)
+	to.at(n).announced = to.at(n).announced || m.Mutation == OldAnnouncement && m.from.at(n).announced
 }
 
 // succeed emits that another process takes over the slot of one that has not renewed its Lease for too long. One process that continues without
@@ -172,7 +190,7 @@ func (m *machine) keep(n name, sh *shard) {
 
 	recreates := sh.lease == absent && (sh.keeps() || m.Mutation == LateRecreation)
 	if sh.lease == held || recreates {
-		to.setLease(n, held)
+		m.renew(&to, n)
 		to.at(n).since = 0
 		m.emit(by(renews, n), &to)
 

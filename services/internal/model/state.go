@@ -78,6 +78,9 @@ type shard struct {
 	child bool
 	// ended reports whether an earlier process of this name has ended. Only with PodsByName.
 	ended bool
+	// told reports whether the process was told to stop, and works until its objects are drained; announced reports whether the Lease says
+	// so. Only with Announce.
+	told, announced bool
 	// former is what a process still does whose slot another one has taken. Only with Slots.
 	former former
 	// guard is what the rebalancer's guard knows about the Lease.
@@ -183,12 +186,12 @@ func (s *state) at(n name) *shard { return &s.shards[n-1] }
 func (s *state) end(n name) {
 	sh := s.at(n)
 	sh.process, sh.frozen, sh.inMain, sh.inChild, sh.stale = down, false, false, false, false
-	sh.since, sh.main, sh.child = 0, notMine, false
+	sh.since, sh.main, sh.child, sh.told = 0, notMine, false, false
 }
 
-// setLease changes or renews a Lease.
+// setLease changes or renews a Lease. The Lease says that the shard stops only if the process that writes it was told to.
 func (s *state) setLease(n name, l lease) {
 	sh := s.at(n)
 	sh.settled = l == held && (sh.settled || sh.process == running || sh.process == stopping)
-	sh.lease, sh.age = l, 0
+	sh.lease, sh.age, sh.announced = l, 0, l == held && sh.told
 }

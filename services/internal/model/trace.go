@@ -17,6 +17,7 @@ const (
 	freezes
 	wakes
 	stops
+	announces
 	releases
 	succeeds
 	gives
@@ -68,6 +69,7 @@ var texts = [kinds][2]string{
 	freezes:            {"shard %", "freezes"},
 	wakes:              {"shard %", "goes on"},
 	stops:              {"shard %", "is told to stop"},
+	announces:          {"shard %", "says in its Lease that it stops, and goes on with its objects"},
 	releases:           {"shard %", "releases its Lease"},
 	succeeds:           {"shard %", "has another process, which takes over the slot"},
 	gives:              {"shard %", "has no worker any more of the process before"},
@@ -135,7 +137,7 @@ func (m *machine) text(e event) string {
 
 	if e.view >= 0 {
 		var believed []string
-		for i, l := range m.leasesIn(e.view) {
+		for i, l := range m.seenIn(e.view) {
 			believed = append(believed, name(i+1).String()+" "+l.String())
 		}
 
@@ -146,6 +148,8 @@ func (m *machine) text(e event) string {
 }
 
 func (l lease) String() string { return [...]string{"absent", "held", "released", "taken"}[l] }
+
+func (s sight) String() string { return [sights]string{"absent", "held", "taken", "stopping"}[s] }
 
 func (p process) String() string { return [...]string{"down", "holding off", "running", "stopping"}[p] }
 
@@ -261,14 +265,18 @@ func (m *machine) facts(s state) []fact {
 	}
 
 	for n := name(1); int(n) <= m.Shards; n++ {
-		sh, process := s.at(n), s.at(n).process.String()
+		sh, process, lease := s.at(n), s.at(n).process.String(), s.at(n).lease.String()
 		if sh.frozen {
 			process += ", frozen"
 		}
 
+		if sh.announced {
+			lease += ", says that its shard stops"
+		}
+
 		facts = append(facts,
 			fact{"shard " + n.String(), process},
-			fact{n.String() + "'s Lease", sh.lease.String()},
+			fact{n.String() + "'s Lease", lease},
 			fact{n.String() + "'s cache of the object", sh.main.String()},
 			fact{n.String() + "'s worker", sh.work()},
 			fact{"the rebalancer's guard about " + n.String(), sh.guard.String()},

@@ -4,10 +4,10 @@
 // one [Action]. It has no side effects, and knows neither time nor limits: the engine may postpone an action, but never change it.
 package plan
 
-// Ring determines which shards are available.
+// Ring determines which shards work.
 type Ring interface {
-	// Available reports whether objects may be assigned to the shard.
-	Available(shard string) bool
+	// Works reports whether the shard may work on objects: it is available, or stops and has not released all its objects yet.
+	Works(shard string) bool
 }
 
 // Object is what a decision needs to know about an object.
@@ -87,8 +87,8 @@ func (o Object) Labels() bool { return o.Labelled || o.Draining || o.Belongs }
 // For main objects:
 //
 //  1. An object without a shard is assigned, after everything that follows it.
-//  2. An object of a shard that is not available is reassigned in the same way, when that shard is known not to hold its Lease.
-//  3. An object of an available shard that belongs to another shard is drained. Its shard releases it. If nothing follows the
+//  2. An object of a shard that does not work is reassigned in the same way, when that shard is known not to hold its Lease.
+//  3. An object of a shard that works that belongs to another shard is drained. Its shard releases it. If nothing follows the
 //     object, the shard hands it directly to the other shard.
 //  4. A drain that the ring no longer needs is withdrawn.
 //  5. An object that the ring does not cover is drained, and then loses its labels.
@@ -116,7 +116,7 @@ func decideMain(r Ring, o Object) Action {
 		return Action{Verb: AwaitShard}
 	case o.Shard == "":
 		return Action{Verb: Assign, To: o.Desired, ChildrenFirst: o.Parent}
-	case !r.Available(o.Shard):
+	case !r.Works(o.Shard):
 		return Action{Verb: Assign, To: o.Desired, TakenFrom: o.Shard, ChildrenFirst: o.Parent}
 	case o.Shard != o.Desired && o.Draining:
 		return Action{Verb: AwaitAcknowledgement}
@@ -136,7 +136,7 @@ func leave(r Ring, o Object) Action {
 	switch {
 	case o.Shard == "":
 		return Action{Verb: Release}
-	case !r.Available(o.Shard):
+	case !r.Works(o.Shard):
 		return Action{Verb: Release, TakenFrom: o.Shard}
 	case o.Draining:
 		return Action{Verb: AwaitAcknowledgement}
@@ -154,14 +154,14 @@ func decideControlled(r Ring, o Object) Action {
 		return Action{Verb: Release}
 	case o.Desired == "":
 		return Action{Verb: AwaitShard}
-	case !o.Owner.Exists && r.Available(o.Shard):
+	case !o.Owner.Exists && r.Works(o.Shard):
 		return moveTo(r, o, o.Shard)
 	case !o.Owner.Exists:
 		// The garbage collector is about to delete the object. Until then, a shard may have to handle its finalizers.
 		return moveTo(r, o, o.Desired)
-	case !r.Available(o.Owner.Shard):
+	case !r.Works(o.Owner.Shard):
 		return moveTo(r, o, o.Desired) // and the owner follows it
-	case o.Owner.Draining && o.Shard != o.Owner.Shard && r.Available(o.Shard):
+	case o.Owner.Draining && o.Shard != o.Owner.Shard && r.Works(o.Shard):
 		// The owner is about to move: moving twice has no benefit.
 		return Action{Verb: AwaitAcknowledgement}
 	}
@@ -176,7 +176,7 @@ func moveTo(r Ring, o Object, shard string) Action {
 		return Action{Verb: Withdraw}
 	case o.Shard == shard:
 		return Action{Verb: None}
-	case o.Shard != "" && !r.Available(o.Shard):
+	case o.Shard != "" && !r.Works(o.Shard):
 		return Action{Verb: Assign, To: shard, TakenFrom: o.Shard, ChildrenFirst: o.Parent}
 	}
 

@@ -13,7 +13,7 @@ import (
 // ring has the available shards "here" and "there". The key of every object belongs to "here". The shard "gone" is not available.
 type ring struct{}
 
-func (ring) Available(shard string) bool { return shard == "here" || shard == "there" }
+func (ring) Works(shard string) bool { return shard == "here" || shard == "there" }
 
 func (a Action) describe() string {
 	s := string(a.Verb)
@@ -160,21 +160,21 @@ func TestDecideNeverEndangers(t *testing.T) {
 		loses := o.Shard != "" && (a.Verb == Release || a.Verb == Assign && a.To != o.Shard)
 
 		if a.To != "" {
-			require.True(t, ring{}.Available(a.To), "given to %q, which is not available: %s", a.To, o.describe())
+			require.True(t, ring{}.Works(a.To), "given to %q, which is not available: %s", a.To, o.describe())
 			require.False(t, a.Verb == Drain && o.Parent, "its children have to move before it does: %s", o.describe())
 		}
 
-		if loses && !(ring{}).Available(o.Shard) && o.Belongs {
+		if loses && !(ring{}).Works(o.Shard) && o.Belongs {
 			require.Equal(t, o.Shard, a.TakenFrom, "taken from a shard without confirmation: %s", o.describe())
 		}
 
 		if loses && !o.Controlled {
-			require.False(t, ring{}.Available(o.Shard), "taken from a live shard that was not asked: %s", o.describe())
+			require.False(t, ring{}.Works(o.Shard), "taken from a live shard that was not asked: %s", o.describe())
 		}
 
-		if loses && o.Controlled && (ring{}).Available(o.Shard) && o.Owner.Exists && o.Owner.Belongs == o.Belongs {
+		if loses && o.Controlled && (ring{}).Works(o.Shard) && o.Owner.Exists && o.Owner.Belongs == o.Belongs {
 			require.NotEqual(t, o.Shard, o.Owner.Shard, "taken from the shard that has the owner: %s", o.describe())
-			require.False(t, o.Owner.Draining && (ring{}).Available(o.Owner.Shard), "moved while the owner is asked for: %s", o.describe())
+			require.False(t, o.Owner.Draining && (ring{}).Works(o.Owner.Shard), "moved while the owner is asked for: %s", o.describe())
 		}
 	}
 }

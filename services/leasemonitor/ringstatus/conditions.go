@@ -42,13 +42,13 @@ func Of(ring *v1alpha1.ClusterRing, leases []*coordinationv1.Lease, notTaken []s
 	}
 }
 
-// holders returns the available shards that have another name than their Pod, sorted by name.
+// holders returns the shards that work and have another name than their Pod, sorted by name.
 func holders(view *membership.View, leases []*coordinationv1.Lease) []v1alpha1.ShardHolder {
 	out := []v1alpha1.ShardHolder{}
 
 	for _, l := range leases {
-		// Of several Leases with one name that count, the available one is held, and the others are not.
-		if pod := lease.Pod(l); pod != "" && view.Available(l.Name) && view.Namespaces().Count(l.Namespace) && lease.RecordOf(l).HeldBy(l.Name) {
+		// Of several Leases with one name that count, that of the shard which works is held, and the others are not.
+		if pod := lease.Pod(l); pod != "" && view.Works(l.Name) && view.Namespaces().Count(l.Namespace) && lease.RecordOf(l).HeldBy(l.Name) {
 			out = append(out, v1alpha1.ShardHolder{Shard: l.Name, Pod: pod})
 		}
 	}
@@ -101,7 +101,13 @@ func count(view *membership.View) string {
 	}
 
 	message := fmt.Sprintf("%d of %d shards available", available, shards)
-	if gone := shards - available - len(view.Problems()); gone > 0 {
+
+	stopping := len(view.WorkingShards()) - available
+	if stopping > 0 {
+		message += fmt.Sprintf(", %d stopping", stopping)
+	}
+
+	if gone := shards - available - stopping - len(view.Problems()); gone > 0 {
 		message += fmt.Sprintf(", %d without their Lease", gone)
 	}
 

@@ -19,6 +19,15 @@ import (
 func held(namespace, name string) *coordinationv1.Lease { return leaseOf(namespace, name, name) }
 func free(namespace, name string) *coordinationv1.Lease { return leaseOf(namespace, name, "") }
 
+// stopping returns the Lease of a shard that works until its objects are drained.
+func stopping(namespace, name string) *coordinationv1.Lease {
+	l := held(namespace, name)
+	l.Spec.RenewTime = new(metav1.NowMicro())
+	metav1.SetMetaDataAnnotation(&l.ObjectMeta, v1alpha1.AnnotationStopping, v1alpha1.OfferValue(l.Spec.RenewTime.Time))
+
+	return l
+}
+
 func leaseOf(namespace, name, holder string) *coordinationv1.Lease {
 	return &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
@@ -55,6 +64,8 @@ func TestConditions(t *testing.T) {
 		{name: "no shard has joined"},
 		{name: "three shards", leases: three},
 		{name: "one of three has stopped", leases: []*coordinationv1.Lease{three[0], three[1], free("default", "c")}},
+		{name: "one of three stops", leases: []*coordinationv1.Lease{three[0], stopping("default", "b"), free("default", "c")}},
+		{name: "the only one stops", leases: []*coordinationv1.Lease{stopping("default", "a")}},
 		{name: "all have stopped", leases: []*coordinationv1.Lease{free("default", "a"), free("default", "b")}},
 		{name: "one name in two namespaces", leases: []*coordinationv1.Lease{three[0], held("one", "b"), held("two", "b")}},
 		{name: "a name that is no label value", leases: []*coordinationv1.Lease{three[0], held("default", strings.Repeat("long-", 13)+"name")}},
@@ -113,14 +124,14 @@ func TestConditions(t *testing.T) {
 // TestHolders shows which Pods run which shards, for those that are not named like their Pod.
 func TestHolders(t *testing.T) {
 	at := func(l *coordinationv1.Lease, pod string) *coordinationv1.Lease {
-		l.Annotations = map[string]string{v1alpha1.AnnotationPod: pod}
+		metav1.SetMetaDataAnnotation(&l.ObjectMeta, v1alpha1.AnnotationPod, pod)
 		return l
 	}
 	ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: "example"}}
 	ring.Spec.ShardNamespaces = []string{"default", "more"}
 
 	part := ringstatus.Of(ring, []*coordinationv1.Lease{
-		at(held("default", "slot-1"), "x-b"), at(held("default", "slot-0"), "x-a"),
+		at(held("default", "slot-1"), "x-b"), at(stopping("default", "slot-0"), "x-a"),
 		at(held("default", "same"), "same"), held("default", "silent"), at(held("default", "wrong"), "Not A Pod"),
 		at(free("default", "left"), "x-c"), at(held("tenant", "slot-2"), "x-d"), at(held("tenant", "slot-1"), "x-e"), at(free("more", "slot-0"), "x-f"),
 		at(held("default", "twice"), "x-g"), at(held("more", "twice"), "x-h"),

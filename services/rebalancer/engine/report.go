@@ -31,7 +31,7 @@ func (e *Engine) Report() Report {
 	}
 
 	if e.target != nil {
-		r.Lost = sets.List(sets.New(r.Lost...).Union(e.lost).Difference(sets.New(e.target.View.AvailableShards()...)))
+		r.Lost = sets.List(sets.New(r.Lost...).Union(e.lost).Difference(sets.New(e.target.View.WorkingShards()...)))
 	}
 
 	return r

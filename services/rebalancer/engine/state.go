@@ -293,7 +293,7 @@ func (s *state) retarget(t *Target) (differs bool) {
 		maps.DeleteFunc(s.failures, func(id sourceID, _ string) bool { // the next pass shows whether they persist
 			return id.looksFor == forMisplaced || id.looksFor == forFollowers
 		})
-		s.table.Recheck(now, t.View.Available, func(id objects.ID) bool {
+		s.table.Recheck(now, t.View.Works, func(id objects.ID) bool {
 			r, _, ok := t.Set.Find(id.GVR.GroupResource())
 			return ok && r.GVR == id.GVR && r.Namespaced == (id.Namespace != "")
 		})
@@ -314,13 +314,14 @@ func (s *state) followed(t *Target) {
 	})
 }
 
-// lostShards returns the shards that were available before and are not available after; none if either target is nil.
+// lostShards returns the shards that were available before and are not available after, and those that worked before and do not work after; none
+// if either target is nil.
 func lostShards(before, after *Target) sets.Set[string] {
 	lost := sets.New[string]()
 
 	if before != nil && after != nil {
-		for _, name := range before.View.AvailableShards() {
-			if !after.View.Available(name) {
+		for _, name := range before.View.WorkingShards() {
+			if before.View.Available(name) && !after.View.Available(name) || !after.View.Works(name) {
 				lost.Insert(name)
 			}
 		}

@@ -37,12 +37,12 @@ func (w *walk) waitsForOwner() bool {
 	owner := w.follows
 
 	return owner.moving && owner.object.UID == w.at.Owner.UID && !owner.given &&
-		(w.target.View.Available(w.object.Shard) || !w.target.View.Available(owner.object.Shard))
+		(w.target.View.Works(w.object.Shard) || !w.target.View.Works(owner.object.Shard))
 }
 
 // ownerIsBetween reports whether the owner has no shard to which the object could follow it, and is not about to get one.
 func (w *walk) ownerIsBetween() bool {
-	return w.at.Belongs && w.owned.Exists && !w.target.View.Available(w.owned.Shard) && len(w.target.View.AvailableShards()) > 0 &&
+	return w.at.Belongs && w.owned.Exists && !w.target.View.Works(w.owned.Shard) && len(w.target.View.AvailableShards()) > 0 &&
 		!w.follows.given
 }
 

@@ -119,7 +119,7 @@ func (m *Mover) place(ctx context.Context, w *walk) (out *obligation.Outcome) {
 
 	shard := w.object.Shard
 	w.follows = m.followed(w)
-	w.kept = shard != "" && !w.target.View.Available(shard) && m.Obligations.Held(shard)
+	w.kept = shard != "" && !w.target.View.Works(shard) && m.Obligations.Held(shard)
 
 	return w.resting()
 }

@@ -267,7 +267,7 @@ func (t *Table) Unlisted(of func(objects.ID) bool) {
 	}
 }
 
-// Recheck wakes every obligation, because the target has changed. available reports which shards are available now. Recheck
+// Recheck wakes every obligation, because the target has changed. available reports which shards may work on objects now. Recheck
 // drops the obligations that keep refuses: their resource is no longer served in this way. If it is served in another way, it
 // is listed again.
 func (t *Table) Recheck(now time.Time, available func(shard string) bool, keep func(objects.ID) bool) {

@@ -7,6 +7,7 @@ package placement
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -50,7 +51,7 @@ type Target struct {
 
 // Same reports whether both targets are equivalent. A nil target is equivalent only to nil.
 func (t *Target) Same(o *Target) bool {
-	return t.Covers(o) && t.View.Fingerprint() == o.View.Fingerprint()
+	return t.Covers(o) && t.View.Fingerprint() == o.View.Fingerprint() && slices.Equal(t.View.WorkingShards(), o.View.WorkingShards())
 }
 
 // Covers reports whether both targets are about the same objects. A nil target covers only the same as nil.

@@ -249,7 +249,7 @@ func (r *Reconciler) redirect(ctx context.Context, e *running, ring *v1alpha1.Cl
 
 	report := e.Report()
 	report.Converged = false
-	report.Lost = sets.List(sets.New(report.Lost...).Insert(e.Lost(t.Target)...).Delete(t.View.AvailableShards()...))
+	report.Lost = sets.List(sets.New(report.Lost...).Insert(e.Lost(t.Target)...).Delete(t.View.WorkingShards()...))
 	e.reported = lastReport{}
 
 	if _, err := r.report(ctx, e, ring, progress{t, report}); err != nil {

@@ -219,7 +219,7 @@ func (s *steward) reconcile(ctx context.Context) error {
 
 		report := s.engine.Report()
 		report.Converged = false
-		report.Lost = sets.List(sets.New(report.Lost...).Insert(s.engine.Lost(t)...).Delete(t.View.AvailableShards()...))
+		report.Lost = sets.List(sets.New(report.Lost...).Insert(s.engine.Lost(t)...).Delete(t.View.WorkingShards()...))
 
 		if err := s.write(ctx, ring, func(r *v1alpha1.ClusterRing) { r.Status.Assignment = assignment(r, sc, t, report) }); err != nil {
 			return err

@@ -41,7 +41,7 @@ func StateOf(r plan.Ring, o plan.Object) State {
 		return Foreign
 	case o.Shard == "":
 		return Unassigned
-	case !r.Available(o.Shard):
+	case !r.Works(o.Shard):
 		return DeadShard
 	case o.Draining:
 		return Draining

@@ -16,7 +16,7 @@ import (
 // live are the available shards.
 type live map[string]bool
 
-func (l live) Available(shard string) bool { return l[shard] }
+func (l live) Works(shard string) bool { return l[shard] }
 
 // TestStates covers every combination of facts. The expected state is the last one in the list that applies.
 func TestStates(t *testing.T) {

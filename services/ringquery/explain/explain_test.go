@@ -158,11 +158,11 @@ var mains = map[string]func(r *Ring, o *Object, f *Facts){
 	},
 	"shard expired, as the lease monitor says": func(r *Ring, o *Object, _ *Facts) {
 		o.Meta.Labels = at("shard-b")
-		r.has(alive("shard-a"), holding{"ctl", "shard-b", "shard-b", lease.Expired, 3 * time.Second, true})
+		r.has(alive("shard-a"), holding{"ctl", "shard-b", "shard-b", lease.Expired, 3 * time.Second, true, false})
 	},
 	"shard expired, as the lease monitor says no more": func(r *Ring, o *Object, _ *Facts) {
 		o.Meta.Labels = at("shard-b")
-		r.has(alive("shard-a"), holding{"ctl", "shard-b", "shard-b", lease.Expired, 3 * time.Second, false})
+		r.has(alive("shard-a"), holding{"ctl", "shard-b", "shard-b", lease.Expired, 3 * time.Second, false, false})
 	},
 	"shard uncertain": func(r *Ring, o *Object, _ *Facts) {
 		o.Meta.Labels = at("shard-b")
@@ -207,6 +207,19 @@ var mains = map[string]func(r *Ring, o *Object, f *Facts){
 	"misplaced, shard expired": func(r *Ring, o *Object, _ *Facts) {
 		o.Meta.Labels = at("shard-a")
 		r.has(silent("shard-a", 20*time.Second), alive("shard-b"))
+	},
+	"misplaced, shard stops": func(r *Ring, o *Object, _ *Facts) {
+		o.Meta.Labels = at("shard-a")
+		r.has(stopping("shard-a"), alive("shard-b"))
+	},
+	"drain pending, shard stops": func(r *Ring, o *Object, _ *Facts) {
+		o.Meta.Labels = drained(at("shard-a"))
+		o.wrote("rebalancer", v1alpha1.DrainLabel("example"), time.Second)
+		r.has(stopping("shard-a"), alive("shard-b"))
+	},
+	"the only shard stops": func(r *Ring, o *Object, _ *Facts) {
+		o.Meta.Labels = at("shard-a")
+		r.has(stopping("shard-a"))
 	},
 	"namespace not selected": func(r *Ring, _ *Object, f *Facts) {
 		r.Spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "blue"}}

@@ -95,6 +95,13 @@ func (c *ringCase) age() time.Duration {
 func (c *ringCase) misplaced() {
 	message := fmt.Sprintf("Shard %s works on it, but it belongs to shard %s (%s).", c.in.Shard, c.in.Desired, c.why(*c.key))
 
+	if s, ok := c.actual(); ok && s.Stopping {
+		c.add(Warning, ReasonMisplaced, message+fmt.Sprintf(" Shard %s was told to stop, and works until its objects are drained. The rebalancer will drain the object from it, "+
+			"and the shard will hand it to shard %s.", c.in.Shard, c.in.Desired), "To see the progress: "+statusCommand(c.name))
+
+		return
+	}
+
 	if c.converged() {
 		drain := v1alpha1.DrainLabel(c.name) + "=" + v1alpha1.DrainValue
 		c.add(Warning, ReasonMisplaced, message+" The rebalancer has found all objects in place since the shards of the ring last changed, so it does not list objects "+

@@ -60,10 +60,10 @@ func (c *ringCase) leases(shard string) []rings.Shard {
 
 func held(leases []rings.Shard) bool { return slices.ContainsFunc(leases, isHeld) }
 
-// actual returns the Lease of the object's shard if that shard is available.
+// actual returns the Lease of the object's shard if that shard works.
 func (c *ringCase) actual() (rings.Shard, bool) {
 	for _, s := range c.leases(c.in.Shard) {
-		if s.Available {
+		if s.Holder == s.Name && c.View.Works(s.Name) {
 			return s, true
 		}
 	}
@@ -144,7 +144,7 @@ func (c *ringCase) afterTakeOver() string {
 	}
 }
 
-// health explains problems with the Lease of the available shard that has the object.
+// health explains problems with the Lease of the shard that works on the object.
 func (c *ringCase) health() {
 	s, ok := c.actual()
 	if !ok {
@@ -206,8 +206,12 @@ func (c *ringCase) noShards() {
 
 		for _, s := range c.Shards {
 			reason := s.Problem
-			if !isHeld(s) {
+
+			switch {
+			case !isHeld(s):
 				reason = lost(s)
+			case reason == "" && s.Stopping:
+				reason = "it was told to stop, and works only until its objects are drained"
 			}
 
 			each = append(each, "shard "+id(s)+": "+reason)
@@ -220,8 +224,14 @@ func (c *ringCase) noShards() {
 		what = strings.Join(each, "; ")
 	}
 
-	c.add(Error, ReasonNoShards, fmt.Sprintf("No shard works on it: no shard of ring %s is available (%s). "+
-		"As soon as a shard holds its Lease, the rebalancer assigns the object.", c.name, what),
+	now := "No shard works on it"
+	if s, ok := c.actual(); ok {
+		now = "Soon, no shard works on it"
+		what = fmt.Sprintf("shard %s works on it until it stops, as it was told to", id(s))
+	}
+
+	c.add(Error, ReasonNoShards, fmt.Sprintf("%s: no shard of ring %s is available (%s). "+
+		"As soon as a shard holds its Lease, the rebalancer assigns the object.", now, c.name, what),
 		fmt.Sprintf("Start the shards of the controller, or find out why they do not hold their Leases: kubectl get leases -A -l %s=%s -L %s",
 			v1alpha1.LabelClusterRing, c.name, v1alpha1.LabelState))
 }

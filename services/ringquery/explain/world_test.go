@@ -55,19 +55,30 @@ type holding struct {
 	state                   lease.State
 	age                     time.Duration
 	atLeast                 bool
+	stops                   bool
 }
 
 // alive, released and taken are the usual Leases.
 func alive(name string) holding {
-	return holding{"ctl", name, name, lease.Ready, 2 * time.Second, false}
+	return holding{"ctl", name, name, lease.Ready, 2 * time.Second, false, false}
 }
-func released(name string) holding { return holding{"ctl", name, "", lease.Dead, time.Minute, false} }
+
+// stopping is the Lease of a shard that was told to stop.
+func stopping(name string) holding {
+	h := alive(name)
+	h.stops = true
+
+	return h
+}
+func released(name string) holding {
+	return holding{"ctl", name, "", lease.Dead, time.Minute, false, false}
+}
 func taken(name string) holding {
-	return holding{"ctl", name, v1alpha1.LeaseControllerIdentity, lease.Dead, time.Minute, false}
+	return holding{"ctl", name, v1alpha1.LeaseControllerIdentity, lease.Dead, time.Minute, false, false}
 }
 
 func silent(name string, age time.Duration) holding {
-	return holding{"ctl", name, name, lease.Ready, age, false}
+	return holding{"ctl", name, name, lease.Ready, age, false, false}
 }
 
 // ringOf returns a ring of Websites that control ConfigMaps, with these Leases.
@@ -117,8 +128,11 @@ func (r *Ring) has(leases ...holding) {
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: h.namespace, Name: h.name, Labels: map[string]string{v1alpha1.LabelClusterRing: r.Name},
 			},
-			Spec: coordinationv1.LeaseSpec{HolderIdentity: new(h.holder), LeaseDurationSeconds: new(int32(15))},
+			Spec: coordinationv1.LeaseSpec{HolderIdentity: new(h.holder), LeaseDurationSeconds: new(int32(15)), RenewTime: new(metav1.NewMicroTime(now))},
 		})
+		if h.stops {
+			metav1.SetMetaDataAnnotation(&all[len(all)-1].ObjectMeta, v1alpha1.AnnotationStopping, v1alpha1.OfferValue(now))
+		}
 	}
 
 	r.View, r.Shards = membership.NewView(r.Name, all, nil), nil

@@ -211,5 +211,6 @@ func (s Shard) Message() *pb.Shard {
 		Share:           float64(s.Partitions) / hashring.Partitions,
 		RenewalAge:      durationpb.New(s.Age.Time),
 		AgeIsLowerBound: s.Age.AtLeast,
+		Stopping:        s.Stopping,
 	}
 }

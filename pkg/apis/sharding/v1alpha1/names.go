@@ -34,6 +34,9 @@ const (
 	// that holds the slot writes it after it has stopped to work, and the lease monitor when the kubelet has reported that this Pod has ended. Any
 	// renewal of the Lease makes the offer void.
 	AnnotationOffered = "alpha.sharding.timebertt.dev/offered"
+	// AnnotationStopping, on a shard's Lease, says that the shard was told to stop: it works on its objects until they are drained, and gets no
+	// others. It contains the renewTime of the Lease, as an [OfferValue], so that a renewal by a process that does not know it makes it void.
+	AnnotationStopping = "alpha.sharding.timebertt.dev/stopping"
 	// LabelStandby contains the name of the ring, on a Lease that is not a shard's: that of a Pod which waits for a slot.
 	LabelStandby = "alpha.sharding.timebertt.dev/standby"
 	// AnnotationUnboundShards, on a ring with the value "true", lets shards write their Leases with any token that RBAC allows. Without
@@ -155,6 +158,11 @@ const StandbyDuration = time.Minute
 // IsWaiting reports whether a Pod whose Lease with [LabelStandby] has this renewTime counts as waiting for a slot. Nil is no renewTime.
 func IsWaiting(renewed *metav1.MicroTime, now time.Time) bool {
 	return renewed != nil && now.Sub(renewed.Time) < StandbyDuration
+}
+
+// IsStopping reports whether the shard whose Lease has these annotations and this renewTime was told to stop.
+func IsStopping(annotations map[string]string, renewed time.Time) bool {
+	return !renewed.IsZero() && annotations[AnnotationStopping] == OfferValue(renewed)
 }
 
 // MaxSlots is the maximum number of slots of a ring.

@@ -372,8 +372,8 @@ func (s *state) turn() bool {
 	return true
 }
 
-// Available implements [plan.Ring].
-func (s *state) Available(name string) bool { return s.alive(shard(slices.Index(names[:], name))) }
+// Works implements [plan.Ring].
+func (s *state) Works(name string) bool { return s.alive(shard(slices.Index(names[:], name))) }
 
 // names are the names of the shards in the plan.
 var names = [...]string{"", "a", "b"}

@@ -38,6 +38,7 @@ type options struct {
 	renewDeadline  time.Duration
 	retryPeriod    time.Duration
 	holdOff        time.Duration
+	drainTimeout   time.Duration
 
 	metricsAddress string
 	probeAddress   string
@@ -72,6 +73,8 @@ func parse(args []string, out io.Writer) (options, error) {
 	flags.DurationVar(&o.renewDeadline, "lease-renew-deadline", 0, "how long to work without a successful renewal of the Lease (default: 2/3 of its duration)")
 	flags.DurationVar(&o.retryPeriod, "lease-retry-period", 0, "time between renewals (default: 2/15 of its duration)")
 	flags.DurationVar(&o.holdOff, "lease-hold-off", 0, "how long to wait before work after taking a free Lease (default: 2s)")
+
+	flags.DurationVar(&o.drainTimeout, "drain-timeout", 0, "how long to work after the process was told to stop, until the objects are drained; negative: stop at once (default: 15s)")
 
 	flags.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "address of /metrics; 0 for none")
 	flags.StringVar(&o.probeAddress, "health-probe-bind-address", ":8081", "address of /healthz and /readyz; 0 for none")

@@ -57,7 +57,7 @@ func run(ctx context.Context, o options) error {
 	s, err := shard.Claim(ctx, restConfig, shard.Options{
 		Ring: o.ring, Name: o.shardName, Slots: slots, Pod: o.podName, Namespace: o.leaseNamespace,
 		LeaseDuration: o.leaseDuration, RenewDeadline: o.renewDeadline, RetryPeriod: o.retryPeriod,
-		HoldOff: o.holdOff, PodUID: types.UID(o.podUID), StandbyAddress: o.standbyAddress(), Exit: extras.exit,
+		HoldOff: o.holdOff, DrainTimeout: o.drainTimeout, PodUID: types.UID(o.podUID), StandbyAddress: o.standbyAddress(), Exit: extras.exit,
 	})
 	if err != nil {
 		if ctx.Err() != nil {
@@ -101,8 +101,8 @@ func run(ctx context.Context, o options) error {
 	}
 
 	log.Info("Starting shard", "ring", s.Ring(), "shard", s.Name(), "lease", s.Namespace()+"/"+s.Name())
-	// Sharding: Start returns an error when the Lease is lost.
-	if err := mgr.Start(ctx); err != nil {
+	// Sharding: work until the objects are drained. Start returns an error when the Lease is lost.
+	if err := mgr.Start(s.UntilDrained(ctx)); err != nil {
 		extras.wait()
 		return fmt.Errorf("run the shard: %w", err) // workers may still write their history
 	}

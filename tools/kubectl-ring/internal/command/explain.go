@@ -219,7 +219,7 @@ func shardText(name string, lease *pb.Shard) string {
 		return name + ", which has no Lease"
 	}
 
-	text := name + ", " + shardState(lease.GetState()).Text
+	text := name + ", " + shardState(lease).Text
 	if lease.GetHolder() != name {
 		text += ", held by " + holder(lease)
 	}

@@ -235,7 +235,7 @@ func shardTable(o *output, shards []*pb.Shard) error {
 
 	for _, shard := range shards {
 		row := []any{
-			shard.GetName(), shardState(shard.GetState()), yes(shard.GetAvailable()), render.Percent(shard.GetShare()), shard.GetPartitions(),
+			shard.GetName(), shardState(shard), yes(shard.GetAvailable()), render.Percent(shard.GetShare()), shard.GetPartitions(),
 			renewed(shard), render.Warn.In(shard.GetProblem()),
 		}
 		if o.wide() {

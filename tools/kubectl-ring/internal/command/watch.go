@@ -199,7 +199,7 @@ func (w *watching) draw(now *pb.WatchRingResponse, at string) error {
 
 	for _, shard := range now.GetShards() {
 		row := []any{
-			shard.GetName(), shardState(shard.GetState()), yes(shard.GetAvailable()), render.Percent(shard.GetShare()), bar(shard.GetShare(), largest),
+			shard.GetName(), shardState(shard), yes(shard.GetAvailable()), render.Percent(shard.GetShare()), bar(shard.GetShare(), largest),
 			render.Warn.In(shard.GetProblem()),
 		}
 		if w.out.wide() {
@@ -276,7 +276,7 @@ func shardID(shard *pb.Shard) string { return shard.GetNamespace() + "/" + shard
 func shardChanges(was, shard *pb.Shard) []string {
 	var found []string
 
-	state := shardState(shard.GetState()).Text
+	state := shardState(shard).Text
 	if state == "" {
 		state = "new"
 	}
@@ -304,6 +304,8 @@ func whyNot(shard *pb.Shard) string {
 	switch {
 	case shard.GetProblem() != "":
 		return shard.GetProblem()
+	case shard.GetStopping():
+		return "it stops when its objects are drained"
 	case shard.GetHolder() == "":
 		return "it has released its Lease"
 	default:

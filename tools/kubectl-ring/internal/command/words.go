@@ -41,7 +41,14 @@ func coverage(c pb.NamespaceCoverage) render.Cell {
 
 func nextWord(next pb.NextStep) string { return word(next, "NEXT_STEP") }
 
-func shardState(state pb.ShardState) render.Cell { return styled(word(state, "SHARD_STATE")) }
+// shardState returns the state of a shard's Lease; "stopping" if the Lease says that the shard stops.
+func shardState(shard *pb.Shard) render.Cell {
+	if shard.GetStopping() && shard.GetState() == pb.ShardState_SHARD_STATE_READY {
+		return styled("stopping")
+	}
+
+	return styled(word(shard.GetState(), "SHARD_STATE"))
+}
 
 func assignmentState(state pb.AssignmentState) render.Cell {
 	return styled(word(state, "ASSIGNMENT_STATE"))
@@ -49,7 +56,7 @@ func assignmentState(state pb.AssignmentState) render.Cell {
 
 // styles are those of words; others are plain.
 var styles = map[string]render.Style{
-	"ready": render.Good, "expired": render.Warn, "uncertain": render.Warn, "dead": render.Bad, "orphaned": render.Bad,
+	"ready": render.Good, "stopping": render.Warn, "expired": render.Warn, "uncertain": render.Warn, "dead": render.Bad, "orphaned": render.Bad,
 	"assigned": render.Good, "misplaced": render.Warn, "draining": render.Warn,
 	"dead shard": render.Bad, "unassigned": render.Bad, "foreign": render.Bad,
 	"unknown": render.Warn,

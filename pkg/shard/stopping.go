@@ -1,0 +1,164 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
+	"k8s.io/klog/v2"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)
+
+const (
+	// drainLook is how often a shard that stops looks whether it still has objects.
+	drainLook = 200 * time.Millisecond
+	// drainStalled is how long a shard that stops waits for the next drain: nobody may drain it, for example because it is the only shard.
+	drainStalled = 3 * time.Second
+)
+
+// UntilDrained returns a context for the manager's Start, or for [Shard.Run]. When ctx ends, the shard says in its Lease that it stops, and continues
+// to work on its objects, which the rebalancer drains one by one. The returned context ends when the shard has no objects any more, when nobody
+// drains them, or when [Options].DrainTimeout has passed; then the manager stops as usual. If the shard holds a slot and another process waits for
+// one, the returned context ends at once, because that process takes over all objects.
+//
+// Call it once, before the manager starts.
+func (s *Shard) UntilDrained(ctx context.Context) context.Context {
+	draining, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+
+	context.AfterFunc(ctx, func() {
+		defer cancel(context.Cause(ctx))
+
+		if s.options.DrainTimeout > 0 && s.term.held() == nil {
+			s.drain(draining)
+		}
+	})
+
+	return draining
+}
+
+// drain works until the shard has no objects, or is not drained any more.
+func (s *Shard) drain(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, s.options.DrainTimeout)
+	defer cancel()
+
+	log := klog.FromContext(ctx).WithValues("shard", s.options.Name)
+
+	l := s.lease()
+	if l == nil || l.slot && l.awaited(ctx, log) {
+		return
+	}
+
+	if err := l.announceStop(ctx); err != nil {
+		log.Error(err, "Could not say in the Lease that this shard stops; it stops now")
+		return
+	}
+
+	log.Info("Stopping: waiting until the objects of this shard are drained", "timeout", s.options.DrainTimeout)
+
+	look := s.term.clock.NewTimer(0)
+	defer look.Stop()
+
+	for released, since := s.released.Load(), s.term.clock.Now(); ; {
+		select {
+		case <-ctx.Done():
+			log.Info("Stopping with objects that were not drained in time")
+			return
+		case <-look.C():
+		}
+
+		if s.term.lost() != nil || l.slot && l.awaited(ctx, log) {
+			return
+		}
+
+		look.Reset(drainLook)
+
+		now := s.term.clock.Now()
+		if n := s.released.Load(); n != released {
+			released, since = n, now
+			continue // the API server is asked when there is a pause
+		}
+
+		switch has, err := s.hasObjects(ctx); {
+		case err != nil && ctx.Err() == nil:
+			log.Error(err, "Could not look for objects of this shard; it stops now")
+			return
+		case err == nil && !has:
+			return
+		case now.Sub(since) >= drainStalled:
+			log.Info("Stopping with objects that nobody drains")
+			return
+		}
+	}
+}
+
+// hasObjects reports whether an object carries the shard's label, as the API server has it.
+func (s *Shard) hasObjects(ctx context.Context) (bool, error) {
+	s.mu.RLock()
+	kinds := make([]*kind, 0, len(s.kinds))
+
+	for _, k := range s.kinds {
+		kinds = append(kinds, k)
+	}
+	s.mu.RUnlock()
+
+	for _, k := range kinds {
+		if k.err != nil {
+			return false, k.err
+		}
+
+		namespaces, err := k.namespaces()
+		if err != nil {
+			return false, err
+		}
+
+		for _, namespace := range namespaces {
+			page, err := k.page(ctx, namespace, metav1.ListOptions{LabelSelector: s.Selector().String(), Limit: 1})
+			if err != nil || len(page.Items) > 0 {
+				return err == nil, err
+			}
+		}
+	}
+
+	return false, nil
+}
+
+// lease returns the lock of the shard's Lease; nil before the shard knows how to reach it.
+func (s *Shard) lease() *lock {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+
+	return s.lock
+}
+
+var errNotOurs = errors.New("this process does not hold the Lease")
+
+// announceStop says in the Lease that the shard stops. Each later renewal says it again. It may be called while leader election renews the Lease,
+// which then reads the Lease again.
+func (l *lock) announceStop(ctx context.Context) error {
+	l.stopping.Store(true)
+
+	err := retry.OnError(retry.DefaultBackoff, apierrors.IsConflict, func() error {
+		lease, err := l.leases.Get(ctx, l.LeaseMeta.Name, metav1.GetOptions{})
+		if err != nil {
+			return err //nolint:wrapcheck // retry looks for Conflict
+		}
+
+		if by := (pod{l.pod, l.podUID}); !isHeld(lease) || lease.Spec.RenewTime == nil || l.slot && !by.wrote(lease) {
+			return errNotOurs
+		}
+
+		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, v1alpha1.AnnotationStopping, v1alpha1.OfferValue(lease.Spec.RenewTime.Time))
+		_, err = l.leases.Update(ctx, lease, metav1.UpdateOptions{})
+
+		return err //nolint:wrapcheck // retry looks for Conflict
+	})
+	if err != nil {
+		l.stopping.Store(false)
+	}
+
+	return err //nolint:wrapcheck // the caller says what for
+}

@@ -1,0 +1,110 @@
+package shard
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+)
+
+// stopping reports whether the shard's Lease says that it stops.
+func (f *fixture) stopping(s *Shard) bool {
+	f.Helper()
+
+	lease := f.lease(s)
+
+	return lease.Spec.RenewTime != nil && v1alpha1.IsStopping(lease.Annotations, lease.Spec.RenewTime.Time)
+}
+
+// startUntilDrained is start with [Shard.UntilDrained].
+func (f *fixture) startUntilDrained(s *Shard) (p *process, told chan string) {
+	f.Helper()
+
+	told = make(chan string, 100)
+	options := manager.Options{
+		Metrics:    metricsserver.Options{BindAddress: "0"},
+		Controller: config.Controller{SkipNameValidation: new(true), MaxConcurrentReconciles: 2},
+	}
+	require.NoError(f, s.ConfigureManager(f.config, &options, &corev1.ConfigMap{}))
+	mgr, err := manager.New(f.config, options)
+	require.NoError(f, err)
+	f.controls(mgr, s, &corev1.ConfigMap{}, func(_ context.Context, req ctrl.Request) (ctrl.Result, error) {
+		told <- req.Name
+
+		return ctrl.Result{}, nil
+	})
+
+	ctx, cancel := context.WithCancel(context.Background())
+
+	p = &process{f: f, mgr: mgr, cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(p.done)
+
+		p.err = mgr.Start(s.UntilDrained(ctx))
+	}()
+	f.Cleanup(func() { p.stop() })
+
+	return p, told
+}
+
+func TestAShardThatStopsWorksUntilItsObjectsAreDrained(t *testing.T) {
+	f := newFixture(t)
+	s := f.shard("shard-0")
+	p, told := f.startUntilDrained(s)
+	a, b := f.configMap(s, "a"), f.configMap(s, "b")
+	receive(f, told, "it works")
+	receive(f, told, "it works")
+
+	p.cancel()
+	f.eventually("the Lease says that it stops", func() bool { return f.stopping(s) })
+	renewed := f.lease(s).Spec.RenewTime
+	f.eventually("each renewal says it", func() bool {
+		lease := f.lease(s)
+
+		return lease.Spec.RenewTime.After(renewed.Time) && v1alpha1.IsStopping(lease.Annotations, lease.Spec.RenewTime.Time)
+	})
+
+	c := f.configMap(s, "c")
+	require.Equal(t, "c", receive(f, told, "it still works"))
+
+	f.label(a, s.drainKey, "shard-1")
+	f.eventually("it hands objects over", func() bool {
+		f.refresh(a)
+
+		return a.Labels[s.shardKey] == "shard-1"
+	})
+	require.Equal(t, "shard-0", holder(f.lease(s)), "it has another object")
+	f.label(b, s.drainKey, "shard-1")
+	f.label(c, s.drainKey, "shard-1")
+	p.wait()
+	require.NoError(t, p.err)
+	require.Empty(t, holder(f.lease(s)))
+	require.False(t, f.stopping(s))
+}
+
+func TestAShardThatNobodyDrainsStops(t *testing.T) {
+	for name, timeout := range map[string]time.Duration{"because nobody drains it": 0, "because the time is over": time.Second, "at once": -1} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			s := f.shard("shard-0")
+
+			if timeout != 0 {
+				s.options.DrainTimeout = timeout
+			}
+
+			p, told := f.startUntilDrained(s)
+			f.configMap(s, "a")
+			receive(f, told, "it works")
+			require.NoError(t, p.stop())
+			require.Empty(t, holder(f.lease(s)))
+		})
+	}
+}
