@@ -54,7 +54,7 @@ func (m *members) checkView(ring string) {
 	same := func(s Shard) bool {
 		f, ok := m.leases[types.NamespacedName{Namespace: s.Namespace, Name: s.Name}]
 
-		return ok && f == facts{uid: s.UID, holder: s.Holder, created: s.Created, duration: s.Duration}
+		return ok && f == facts{uid: s.UID, holder: s.Holder, created: s.Created, duration: s.Duration, stopping: s.Stopping}
 	}
 
 	if i := slices.IndexFunc(m.view.shards, func(s Shard) bool { return !same(s) }); i >= 0 {

@@ -48,6 +48,23 @@ type facts struct {
 	holder   string
 	created  int64
 	duration time.Duration
+	stopping bool
+}
+
+// shard returns what a Lease alone determines; judge adds what depends on others.
+func (f facts) shard(id types.NamespacedName) Shard {
+	return Shard{
+		Namespace: id.Namespace, Name: id.Name, UID: f.uid, Holder: f.holder, Created: f.created, Duration: f.duration, Stopping: f.stopping,
+	}
+}
+
+// factsOf returns the facts about a Lease.
+func factsOf(l *coordinationv1.Lease) facts {
+	record := lease.RecordOf(l)
+
+	return facts{
+		uid: l.UID, holder: record.Holder, created: created(l), duration: record.Duration, stopping: record.HeldBy(l.Name) && lease.Stopping(l),
+	}
 }
 
 // NewIndex returns an index without Leases.
@@ -74,9 +91,7 @@ func (x *Index) Upsert(l *coordinationv1.Lease) {
 		return
 	}
 
-	record := lease.RecordOf(l)
-
-	now := facts{uid: l.UID, holder: record.Holder, created: created(l), duration: record.Duration}
+	now := factsOf(l)
 	if now.holder == id.Name {
 		now.holder = id.Name
 	}
@@ -241,9 +256,7 @@ func (x *Index) refresh(ringName string) *View {
 	if m.view == nil {
 		shards := make([]Shard, 0, len(m.leases))
 		for id, f := range m.leases {
-			shards = append(shards, Shard{
-				Namespace: id.Namespace, Name: id.Name, UID: f.uid, Holder: f.holder, Created: f.created, Duration: f.duration,
-			})
+			shards = append(shards, f.shard(id))
 		}
 
 		m.view = newView(ringName, x.namespaces[ringName], shards, x.cache)

@@ -173,10 +173,15 @@ func TestSubscriberSeesTheChange(t *testing.T) {
 // events are Upserts and Deletes (even of a Lease without a ring) in any order; the last one for each name counts.
 func events() *rapid.Generator[[]*coordinationv1.Lease] {
 	return rapid.SliceOf(rapid.Custom(func(t *rapid.T) *coordinationv1.Lease {
-		return leaseOf(
+		l := leaseOf(
 			rapid.SampledFrom([]string{"r", "s", "", "deleted"}).Draw(t, "ring"),
 			rapid.SampledFrom([]string{"one/a", "two/a", "one/b", "one/c", "two/b"}).Draw(t, "name"),
 			rapid.SampledFrom([]string{"a", "b", "c", ""}).Draw(t, "holder"))
+		if rapid.Bool().Draw(t, "stops") {
+			stops(l, time.Unix(1_800_000_000, 0))
+		}
+
+		return l
 	}))
 }
 
@@ -213,6 +218,7 @@ func TestAnyOrderOfEventsGivesTheViewOfTheFinalSet(t *testing.T) {
 			want, got := membership.NewView(ringName, leases, nil), x.View(ringName)
 			require.Equal(t, want.Shards(), got.Shards())
 			require.Equal(t, want.AvailableShards(), got.AvailableShards())
+			require.Equal(t, want.WorkingShards(), got.WorkingShards())
 			require.Equal(t, want.Problems(), got.Problems())
 			require.Equal(t, want.Fingerprint(), got.Fingerprint())
 		}

@@ -135,14 +135,9 @@ func newView(ringName string, from Namespaces, all []Shard, rings *hashring.Cach
 	}
 }
 
-// shardOf returns what a Lease alone determines; judge adds what depends on others.
+// shardOf returns what a Lease alone determines.
 func shardOf(l *coordinationv1.Lease) Shard {
-	record := lease.RecordOf(l)
-
-	return Shard{
-		Namespace: l.Namespace, Name: l.Name, UID: l.UID, Holder: record.Holder, Created: created(l), Duration: record.Duration,
-		Stopping: record.HeldBy(l.Name) && lease.Stopping(l),
-	}
+	return factsOf(l).shard(types.NamespacedName{Namespace: l.Namespace, Name: l.Name})
 }
 
 // SameShard reports whether two states of one Lease report the same about a ring's shards: a renewal changes nothing.

@@ -225,19 +225,23 @@ func BenchmarkLargestRing(b *testing.B) {
 	}
 }
 
-// TestShardThatStops works, but gets no objects. Whether a renewal is that of a process that stops is in the renewal itself.
-func TestShardThatStops(t *testing.T) {
-	renewed := metav1.NewMicroTime(time.Unix(1_800_000_000, 0))
-	stops := func(l *coordinationv1.Lease, at time.Time) *coordinationv1.Lease {
-		l.Spec.RenewTime = &renewed
-		l.Annotations = map[string]string{v1alpha1.AnnotationStopping: v1alpha1.OfferValue(at)}
+// stops makes a Lease say that its shard stops.
+func stops(l *coordinationv1.Lease, renewed time.Time) *coordinationv1.Lease {
+	l.Spec.RenewTime = new(metav1.NewMicroTime(renewed))
+	l.Annotations = map[string]string{v1alpha1.AnnotationStopping: v1alpha1.OfferValue(renewed)}
 
-		return l
-	}
+	return l
+}
+
+// A shard that stops works, but gets no objects. Whether a renewal is that of a process that stops is in the renewal itself.
+func TestShardThatStops(t *testing.T) {
+	renewed := time.Unix(1_800_000_000, 0)
+	old := stops(leaseOf("r", "ns/c", "c"), renewed)
+	old.Spec.RenewTime = new(metav1.NewMicroTime(renewed.Add(time.Second))) // by somebody who does not know the annotation
 	view := membership.NewView("r", []*coordinationv1.Lease{
-		leaseOf("r", "ns/a", "a"), stops(leaseOf("r", "ns/b", "b"), renewed.Time),
-		stops(leaseOf("r", "ns/c", "c"), renewed.Add(-time.Second)), stops(leaseOf("r", "ns/released", ""), renewed.Time),
-		stops(leaseOf("r", "one/twice", "twice"), renewed.Time), stops(leaseOf("r", "two/twice", "twice"), renewed.Time),
+		leaseOf("r", "ns/a", "a"), stops(leaseOf("r", "ns/b", "b"), renewed),
+		old, stops(leaseOf("r", "ns/released", ""), renewed),
+		stops(leaseOf("r", "one/twice", "twice"), renewed), stops(leaseOf("r", "two/twice", "twice"), renewed),
 	}, nil)
 
 	require.Equal(t, []string{"a", "c"}, view.AvailableShards())

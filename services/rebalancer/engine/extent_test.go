@@ -4,10 +4,16 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/key"
+	"github.com/clusterring/clusterring/services/internal/membership"
 )
 
 // of returns the target with other available shards.
@@ -139,4 +145,36 @@ func TestExtentOfOwners(t *testing.T) {
 	require.True(t, others.owners())
 	others.addAll()
 	require.False(t, others.owners())
+}
+
+// A shard is lost when it is no longer available, even if it still works, and once more when it no longer works.
+func TestLostShards(t *testing.T) {
+	with := func(stopping bool, holder string) *Target {
+		b := &coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{Name: "b", Labels: map[string]string{v1alpha1.LabelClusterRing: "r"}},
+			Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder, RenewTime: new(metav1.NewMicroTime(time.Unix(1_800_000_000, 0)))},
+		}
+		if stopping {
+			b.Annotations = map[string]string{v1alpha1.AnnotationStopping: v1alpha1.OfferValue(b.Spec.RenewTime.Time)}
+		}
+
+		t := *target("r")
+		t.View = membership.NewView("r", []*coordinationv1.Lease{b}, nil)
+
+		return &t
+	}
+	works, stops, free := with(false, "b"), with(true, "b"), with(true, "")
+
+	require.Equal(t, []string{"b"}, sets.List(lostShards(works, stops)))
+	require.Equal(t, []string{"b"}, sets.List(lostShards(stops, free)))
+	require.Equal(t, []string{"b"}, sets.List(lostShards(works, free)))
+	require.Empty(t, lostShards(stops, works))
+	require.Empty(t, lostShards(free, stops))
+	require.Empty(t, lostShards(nil, free))
+
+	for _, t1 := range []*Target{works, stops, free} {
+		for _, t2 := range []*Target{works, stops, free} {
+			require.Equal(t, t1 == t2, t1.Same(t2))
+		}
+	}
 }

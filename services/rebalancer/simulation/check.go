@@ -218,7 +218,7 @@ func (f facts) wrong(
 		at, exists := all[apiserver.ID{GroupResource: owner.Resource.GroupResource(), Namespace: owner.Namespace, Name: owner.Name}]
 		if !exists || at.UID != owner.UID {
 			want = is
-			if !f.view.Available(is) {
+			if !f.view.Works(is) {
 				want = "any"
 			}
 		} else {
@@ -327,7 +327,7 @@ func (w *Cluster) shouldMove(id apiserver.ID, f facts) bool {
 
 	line := w.line(id, o)
 	waits := w.followed(id, func(_ apiserver.ID, o *metav1.PartialObjectMetadata) bool {
-		return o.Labels[shardLabel] != "" && !f.view.Available(o.Labels[shardLabel])
+		return o.Labels[shardLabel] != "" && !f.view.Works(o.Labels[shardLabel])
 	})
 
 	var ownerAt *metav1.PartialObjectMetadata
@@ -342,16 +342,16 @@ func (w *Cluster) shouldMove(id apiserver.ID, f facts) bool {
 
 	is := o.Labels[shardLabel]
 	if is == "" { // but nothing can follow an owner that cannot be taken yet, or move before a follower that cannot move
-		return !waits && (ownerAt == nil || ownerAt.Labels[shardLabel] == "" || f.view.Available(ownerAt.Labels[shardLabel]))
+		return !waits && (ownerAt == nil || ownerAt.Labels[shardLabel] == "" || f.view.Works(ownerAt.Labels[shardLabel]))
 	}
 
 	hangs := w.h.Lasting == HungShard && (is == w.h.Whom || ownerAt != nil && ownerAt.Labels[shardLabel] == w.h.Whom)
 
-	if ownerAt != nil && !f.view.Available(ownerAt.Labels[shardLabel]) {
+	if ownerAt != nil && !f.view.Works(ownerAt.Labels[shardLabel]) {
 		return false // the owner is about to get a shard, or is late itself
 	}
 
-	return !hangs && !touched && f.view.Available(is)
+	return !hangs && !touched && f.view.Works(is)
 }
 
 // hampered reports whether requests of the rebalancer have recently failed in a way that may delay an audit.

@@ -16,7 +16,7 @@ const (
 	// Join starts a process of the shard Who, in the namespace Value if it is not empty. The larger N, the slower the process
 	// releases objects.
 	Join Act = "joins"
-	// Leave makes it stop and release its Lease. Crash makes it end immediately.
+	// Leave makes it stop and release its Lease; in half of the cases, it says before that it stops, and works until it has no objects. Crash makes it end immediately.
 	Leave Act = "leaves"
 	Crash Act = "crashes"
 	// Freeze stops it for a time, with everything that it is doing.

@@ -113,6 +113,7 @@ var mutations = []mutation{
 	{name: "an old sight of an owner forgets what follows it", edits: []replacement{{kin, "\tif _, still := s.table.Has(id); !still {\n", "\tif o, still := s.table.Has(id); !still || o.Shard == \"\" {\n"}}},
 	{name: "an owner that is served in another version is somebody else", edits: []replacement{{asked, "\tcase uid == o.UID && f.owner != o.ID:", "\tcase uid == o.UID && f.owner != o.ID && uid == \"\":"}}},
 	{name: "a shard works by what it saw before it lost its Lease", edits: []replacement{{modelled, "\tp.cache = nil\n\tp.settle()\n", "\tstale := p.cache\n\tp.cache = nil\n\tp.settle()\n\n\tif len(stale) > 0 {\n\t\tp.cache = stale\n\t}\n"}, {modelled, "\tp.cache = map[apiserver.ID]*metav1.PartialObjectMetadata{}\n\tp.given = map[apiserver.ID]int64{}\n\tp.acknowledging = map[apiserver.ID]bool{}\n", "\tif p.cache == nil {\n\t\tp.cache = map[apiserver.ID]*metav1.PartialObjectMetadata{}\n\t}\n\n\tp.given = map[apiserver.ID]int64{}\n\tp.acknowledging = map[apiserver.ID]bool{}\n\tp.settle()\n"}}},
+	{name: "a shard that stops and has stopped is taken for one that stops", edits: []replacement{{placing, " && slices.Equal(t.View.WorkingShards(), o.View.WorkingShards())\n", "\n"}, {placing, "\t\"slices\"\n", ""}}, from: 500},
 	{name: "a shard works before its hold-off is over", edits: []replacement{{modelled, "\t\t\tpause(term, p.w.clock, holdOff, nil)\n", ""}}},
 }
 

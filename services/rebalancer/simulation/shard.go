@@ -23,6 +23,9 @@ const (
 	renewDeadline = 10 * time.Second
 	renewEvery    = 4 * time.Second
 	holdOff       = 2 * time.Second
+	drainTimeout  = 15 * time.Second
+	// drainLook is how often a shard that stops looks whether it still has objects.
+	drainLook = 200 * time.Millisecond
 )
 
 // process is a process that runs under the name of a shard. When it loses its Lease, it ends and is restarted, until it leaves
@@ -35,6 +38,8 @@ type process struct {
 	ctx    context.Context //nolint:containedctx // the life of the process
 	stop   context.CancelFunc
 	leave  chan struct{}
+	// announces reports whether it says that it stops, and works until its objects are drained. It is set before leave is closed.
+	announces bool
 
 	// The lock of the cluster guards the remaining fields. began is when the process was started.
 	began, frozen, hung time.Time
@@ -176,6 +181,10 @@ func (p *process) renewed(l *coordinationv1.Lease, now time.Time) *coordinationv
 	}
 
 	l.Spec.RenewTime = &at
+	if p.leaving() && p.announces {
+		metav1.SetMetaDataAnnotation(&l.ObjectMeta, v1alpha1.AnnotationStopping, v1alpha1.OfferValue(now))
+	}
+
 	l.Spec.LeaseDurationSeconds = new(int32(leaseDuration / time.Second))
 
 	return l
@@ -226,8 +235,14 @@ func (p *process) work(ctx context.Context, held *coordinationv1.Lease, settled 
 		p.begin(term)
 	})
 
+	var told time.Time // when it was told to stop
+
 	for {
-		pause(term, p.w.clock, min(renewEvery, max(1, until.Sub(p.w.clock.Now()))), p.leave)
+		if told.IsZero() {
+			pause(term, p.w.clock, min(renewEvery, max(1, until.Sub(p.w.clock.Now()))), p.leave)
+		} else {
+			pause(term, p.w.clock, min(drainLook, max(1, until.Sub(p.w.clock.Now()))), nil)
+		}
 
 		if !p.thaw(term) {
 			return true
@@ -237,7 +252,12 @@ func (p *process) work(ctx context.Context, held *coordinationv1.Lease, settled 
 			return false
 		}
 
-		if p.leaving() {
+		announces := p.leaving() && p.announces && told.IsZero()
+		if announces {
+			told = p.w.clock.Now()
+		}
+
+		if p.leaving() && !announces && !p.drains(told) {
 			p.w.mu.Lock()
 			p.end()
 			p.w.mu.Unlock()
@@ -248,6 +268,9 @@ func (p *process) work(ctx context.Context, held *coordinationv1.Lease, settled 
 		}
 
 		sent := p.w.clock.Now()
+		if !announces && !told.IsZero() && until.Sub(sent) > renewDeadline-renewEvery {
+			continue
+		}
 
 		next, lost := p.renew(term, held, sent, until)
 		if lost {
@@ -259,6 +282,14 @@ func (p *process) work(ctx context.Context, held *coordinationv1.Lease, settled 
 			p.prolong(until)
 		}
 	}
+}
+
+// drains reports whether the process, which has said at that time that it stops, still waits until its objects are drained.
+func (p *process) drains(told time.Time) bool {
+	p.w.mu.Lock()
+	defer p.w.mu.Unlock()
+
+	return !told.IsZero() && p.term && len(p.cache) > 0 && p.w.clock.Since(told) < drainTimeout
 }
 
 func (p *process) prolong(until time.Time) {

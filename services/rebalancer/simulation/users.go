@@ -75,6 +75,7 @@ func (w *Cluster) shardStep(ctx context.Context, s Step) {
 	switch s.Act { //nolint:exhaustive // all acts of shards
 	case Leave:
 		if !p.leaving() {
+			p.announces = chance(w.h.Seed, "announces "+s.Who, int(s.At))%2 == 0
 			close(p.leave)
 		}
 	case Crash:

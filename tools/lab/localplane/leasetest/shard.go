@@ -73,6 +73,19 @@ func (s *Shard) Renew(ctx context.Context) error {
 	return s.wrap("renew", s.Client.Update(ctx, lease))
 }
 
+// Stop says in the Lease that the shard was told to stop, until it is renewed.
+func (s *Shard) Stop(ctx context.Context) error {
+	lease, err := s.Lease(ctx)
+	if err != nil {
+		return err
+	}
+
+	s.hold(lease)
+	metav1.SetMetaDataAnnotation(&lease.ObjectMeta, v1alpha1.AnnotationStopping, v1alpha1.OfferValue(lease.Spec.RenewTime.Time))
+
+	return s.wrap("stop", s.Client.Update(ctx, lease))
+}
+
 // Release releases the Lease, as in a graceful stop.
 func (s *Shard) Release(ctx context.Context) error {
 	lease, err := s.Lease(ctx)
