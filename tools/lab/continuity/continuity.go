@@ -25,6 +25,9 @@ type Report struct {
 	Period time.Duration
 	// Moves are when objects came to another shard than they had before, in order of time.
 	Moves []time.Duration
+	// Handovers are how long the moves of objects took that their shards have released, in order of time: from the drain until the object had
+	// another shard.
+	Handovers []time.Duration
 	// Labels is the number of writes that changed or removed the shard label of an object, or changed its drain label.
 	Labels int
 	// Work is the work on the changes of main objects that were seen in the period, in order of time.
@@ -39,6 +42,7 @@ func Of(versions []check.Version, from, until time.Duration) Report {
 
 	r := Report{Period: until - from}
 	newest, owners, asked := map[string]check.Version{}, map[string]string{}, map[string]time.Duration{}
+	drained := map[string]time.Duration{}
 
 	for _, v := range versions {
 		before, known := newest[v.UID]
@@ -54,6 +58,17 @@ func Of(versions []check.Version, from, until time.Duration) Report {
 		if known && !v.Deleted && v.At >= from && owner != "" {
 			if v.Shard != "" && v.Shard != owner {
 				r.Moves = append(r.Moves, v.At-from)
+
+				if since, has := drained[v.UID]; has {
+					r.Handovers = append(r.Handovers, v.At-since)
+				}
+			}
+
+			switch {
+			case v.Draining && !before.Draining:
+				drained[v.UID] = v.At
+			case v.Shard != "" && !v.Draining:
+				delete(drained, v.UID)
 			}
 
 			if v.Shard != before.Shard || v.Draining != before.Draining {
@@ -85,18 +100,28 @@ func Of(versions []check.Version, from, until time.Duration) Report {
 // Quantile returns how long the work on the given part of all changes took at most: 0.5 for the median, 1 for the slowest. It is 0 if there was
 // none.
 func (r Report) Quantile(part float64) time.Duration {
-	if len(r.Work) == 0 {
-		return 0
-	}
-
 	took := make([]time.Duration, len(r.Work))
 	for i, w := range r.Work {
 		took[i] = w.Took
 	}
 
-	slices.Sort(took)
+	return quantile(took, part)
+}
 
-	return took[min(int(part*float64(len(took))), len(took)-1)]
+// Handover returns how long the given part of all handovers took at most. It is 0 if there was none.
+func (r Report) Handover(part float64) time.Duration {
+	return quantile(slices.Clone(r.Handovers), part)
+}
+
+// quantile sorts the times.
+func quantile(times []time.Duration, part float64) time.Duration {
+	if len(times) == 0 {
+		return 0
+	}
+
+	slices.Sort(times)
+
+	return times[min(int(part*float64(len(times))), len(times)-1)]
 }
 
 // Lost returns how many changes were not worked on when the period ended.

@@ -38,7 +38,7 @@ func TestOf(t *testing.T) {
 
 	r := continuity.Of(versions, 10*time.Second, 20*time.Second)
 	require.Equal(t, continuity.Report{
-		Period: 10 * time.Second, Moves: []time.Duration{4 * time.Second}, Labels: 3,
+		Period: 10 * time.Second, Moves: []time.Duration{4 * time.Second}, Handovers: []time.Duration{2 * time.Second}, Labels: 3,
 		Work: []continuity.Work{
 			{Asked: time.Second, Took: 4 * time.Second, Done: true},
 			{Asked: 6 * time.Second, Took: 4 * time.Second},

@@ -3,6 +3,7 @@
 package continuity
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -26,6 +27,11 @@ type scenario struct {
 	late  float64
 	// full is true if the scenario is not played at a small scale.
 	full bool
+	// work is the time that a reconcile takes in addition, if it is not [work]; crowd is the factor by which there are more objects, if any.
+	work  time.Duration
+	crowd int
+	// hands is true if the scenario is about how objects are handed over, of which the report then says how long it takes.
+	hands bool
 }
 
 // shardsAtFirst is the number of shards of most scenarios.
@@ -52,6 +58,10 @@ var scenarios = []scenario{
 		play: func(ctx context.Context, c *crew) error { return c.end("pod-2", "pod-3", "pod-4") },
 	},
 	{
+		id: "stop", full: true, title: "one of 3 shards stops, reconciles of 250 ms", shards: 3, then: 2, work: 250 * time.Millisecond, crowd: 3, hands: true,
+		play: func(ctx context.Context, c *crew) error { return c.end("pod-0") },
+	},
+	{
 		id: "crash", title: "a Pod crashes, Leases of 15 s", full: true, slots: shardsAtFirst, shards: shardsAtFirst, then: shardsAtFirst - 1,
 		play: func(_ context.Context, c *crew) error { return c.crash("pod-0") },
 	},
@@ -73,7 +83,23 @@ func (s scenario) movedRow() string { return "continuity-" + s.id + "-moved" }
 func (s scenario) lateRow() string  { return "continuity-" + s.id + "-late" }
 func (s scenario) worstRow() string { return "continuity-" + s.id + "-worst" }
 
-func (s scenario) rows() []string { return []string{s.movedRow(), s.lateRow(), s.worstRow()} }
+func (s scenario) handoverRow() string     { return "continuity-" + s.id + "-handover" }
+func (s scenario) handoverLateRow() string { return s.handoverRow() + "-late" }
+
+func (s scenario) rows() []string {
+	rows := []string{s.movedRow(), s.lateRow(), s.worstRow()}
+	if s.hands {
+		rows = append(rows, s.handoverRow(), s.handoverLateRow())
+	}
+
+	return rows
+}
+
+// reconcile is how long a reconcile takes in addition.
+func (s scenario) reconcile() time.Duration { return cmp.Or(s.work, work) }
+
+// websites is the number of Websites of the scenario's ring.
+func (s scenario) websites(b *run.Bench) int { return run.Pick(b, 100, 1000) * max(s.crowd, 1) }
 
 // Measurements returns what this package measures.
 func Measurements() []run.Measurement {
@@ -119,15 +145,16 @@ func (s scenario) measure(ctx context.Context, b *run.Bench) error {
 
 // The quantiles of the rows.
 const (
-	late  = 0.99
-	worst = 1
+	median = 0.5
+	late   = 0.99
+	worst  = 1
 )
 
 func (s scenario) report(b *run.Bench, r continuity.Report) []result.Row {
 	moved := result.Row{
-		ID: s.movedRow(), Title: s.title + fmt.Sprintf(": objects that move, of %d", 2*websites(b)), Unit: "objects", Values: []float64{float64(len(r.Moves))},
+		ID: s.movedRow(), Title: s.title + fmt.Sprintf(": objects that move, of %d", 2*s.websites(b)), Unit: "objects", Values: []float64{float64(len(r.Moves))},
 		Timeline: timeline(s.title, r),
-		Notes:    []string{fmt.Sprintf("The objects are Websites and their ConfigMaps. Meanwhile, users change %d Websites per second, and a reconcile takes %s.", edits, work)},
+		Notes:    []string{fmt.Sprintf("The objects are Websites and their ConfigMaps. Meanwhile, users change %d Websites per second, and a reconcile takes %s.", edits, s.reconcile())},
 	}
 	if s.still {
 		moved.Target = result.Max(0)
@@ -138,10 +165,25 @@ func (s scenario) report(b *run.Bench, r continuity.Report) []result.Row {
 		slow.Target = result.Max(s.late)
 	}
 
-	return []result.Row{
+	rows := []result.Row{
 		moved, slow,
 		{ID: s.worstRow(), Title: s.title + ": the same, longest", Unit: "s", Values: []float64{r.Quantile(worst).Seconds()}},
 	}
+	if !s.hands {
+		return rows
+	}
+
+	return append(rows,
+		result.Row{
+			ID: s.handoverRow(), Title: s.title + ": time from the drain of an object until it has another shard, median", Unit: "s",
+			Values: []float64{r.Handover(median).Seconds()}, Target: result.Max(0.1),
+			Notes: []string{"The shard works until all its objects are drained. A reconcile that is under way is finished before its object is released."},
+		},
+		result.Row{
+			ID: s.handoverLateRow(), Title: s.title + ": the same, 99th percentile", Unit: "s", Values: []float64{r.Handover(late).Seconds()},
+			Target: result.Max(1),
+		},
+	)
 }
 
 func timeline(title string, r continuity.Report) *result.Timeline {

@@ -30,14 +30,13 @@ const (
 	edits = 40
 	// work is the time that a reconcile takes in addition.
 	work = 20 * time.Millisecond
+	// concurrency is how many objects a controller of a shard works on at a time.
+	concurrency = 50
 	// calm is how long a ring is observed before and after a change of its shards.
 	calm = time.Second
 	// again is when a condition is checked again.
 	again = 100 * time.Millisecond
 )
-
-// websites is the number of Websites of a ring.
-func websites(b *run.Bench) int { return run.Pick(b, 100, 1000) }
 
 // crew is a ring with its shards, which are processes.
 type crew struct {
@@ -59,7 +58,7 @@ func gather(ctx context.Context, b *run.Bench, s scenario) (*crew, error) {
 
 	c := &crew{
 		bench: b, fleet: fleet, scenario: s,
-		sites: objects.Batch{Kind: objects.Websites, Namespace: fleet.Ring.Namespace, Prefix: "site", Count: websites(b)},
+		sites: objects.Batch{Kind: objects.Websites, Namespace: fleet.Ring.Namespace, Prefix: "site", Count: s.websites(b)},
 	}
 	for _, kind := range []objects.Kind{objects.Websites, objects.ConfigMaps} {
 		b.Remove(func(ctx context.Context) error {
@@ -160,7 +159,7 @@ func (c *crew) start(ctx context.Context, pods ...string) error {
 		name := c.full(pod)
 
 		args := []string{
-			"--ring=" + c.fleet.Ring.Name, "--lease-namespace=" + c.fleet.Ring.Namespace, "--pod-name=" + name, "--work-duration=" + work.String(),
+			"--ring=" + c.fleet.Ring.Name, "--lease-namespace=" + c.fleet.Ring.Namespace, "--pod-name=" + name, "--work-duration=" + c.scenario.reconcile().String(), fmt.Sprintf("--concurrency=%d", concurrency),
 		}
 		if c.scenario.slots > 0 {
 			args = append(args, fmt.Sprintf("--slots=%d", c.scenario.slots))
