@@ -108,3 +108,24 @@ func TestAShardThatNobodyDrainsStops(t *testing.T) {
 		})
 	}
 }
+
+// The process that waits for a slot takes over what is not drained yet.
+func TestAShardThatStopsGivesItsSlotToWhoeverBeginsToWaitForIt(t *testing.T) {
+	f := newFixture(t)
+	s := f.claim(f.slotOptions("pod-a", 1)).got()
+	p, told := f.startUntilDrained(s)
+	object := f.configMap(s, "a")
+	receive(f, told, "it works")
+
+	p.cancel()
+	f.eventually("the Lease says that it stops", func() bool { return f.stopping(s) })
+
+	next := f.claim(f.slotOptions("pod-b", 1)).got()
+	require.Equal(t, s.Name(), next.Name())
+	p.wait()
+	require.NoError(t, p.err)
+	require.False(t, f.stopping(next), "the Lease is that of a shard that works")
+
+	f.refresh(object)
+	require.Equal(t, next.Name(), object.Labels[s.shardKey])
+}

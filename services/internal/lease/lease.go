@@ -11,6 +11,8 @@
 //	dead       anybody else   below D + 1m   no         none
 //	orphaned   anybody else   D + 1m or more no         delete the Lease
 //
+// A shard whose Lease says that it stops gets no objects, and is otherwise judged like any other: see package membership.
+//
 // There are three exceptions. If the kubelet has reported that the process which last renewed the Lease cannot run any more, the shard is
 // uncertain at any age, and its Lease is taken. If most shards of a ring fall silent at the same time, their Leases are taken after 3D. While
 // objects of a dead shard still have to move, its Lease is kept from it: a Lease that was taken is renewed every D/2 until 20×D
@@ -18,7 +20,7 @@
 //
 // # Invariants
 //
-//  1. Whether a shard is available depends only on the holder. Whoever reads the same Leases knows the same available shards,
+//  1. Whether a shard is available depends only on the holder, and on whether the Lease says that the shard stops. Whoever reads the same Leases knows the same available shards,
 //     without a clock.
 //
 //  2. No clock of another machine matters. The times in a Lease are only compared with each other for changes, never with a
