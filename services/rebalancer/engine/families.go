@@ -25,6 +25,10 @@ type family struct {
 	// to is its next shard. since is when its shard released it.
 	to    string
 	since time.Time
+	// number is its number among all families, in the order in which they began. known is when the followers were recorded that a watch has
+	// shown; zero if they were not.
+	number int
+	known  time.Time
 	// members are the objects that follow it, as they were last seen; nil if they are not stored. complete is when a search
 	// last found all of them.
 	members  map[objects.ID]objects.Object
@@ -65,7 +69,7 @@ func (s *state) familyOf(o objects.Object) (types.UID, *family) {
 // redirect sends all followers of an object to its new next shard. If they are not known, they are searched again. The lock
 // must be held.
 func (s *state) redirect(uid types.UID, f *family) {
-	f.handover = v1alpha1.Handover{}
+	f.handover, f.known = v1alpha1.Handover{}, time.Time{}
 
 	switch {
 	case f.members == nil:

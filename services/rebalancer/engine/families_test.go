@@ -60,7 +60,7 @@ func TestListOfFollowersMayBeOld(t *testing.T) {
 	w.e.mu.Lock()
 	missing := search{owner.UID: sought{family: w.e.families.byUID[owner.UID]}}
 	w.e.mu.Unlock()
-	require.NoError(t, w.e.gatherOne(t.Context(), before, missing))
+	require.NoError(t, w.e.gatherOne(t.Context(), before, missing.has))
 	_, moves := w.e.Has(before.ID)
 	require.False(t, moves)
 

@@ -49,6 +49,9 @@ type sought struct {
 	begun int
 }
 
+// has reports whether the search is about an object.
+func (s search) has(uid types.UID) bool { return s[uid].family != nil }
+
 // ungathered returns the families whose followers are not all known. It drops families whose object is no longer an obligation.
 func (s *state) ungathered() search {
 	s.mu.Lock()
@@ -84,16 +87,39 @@ func (s *state) gathered(found search) {
 	})
 }
 
-// gatherer searches for the followers of objects whenever an object waits for that, until ctx ends.
+// gatherer finds the followers of objects whenever an object waits for that, until ctx ends: with searches, and, if one search is not enough,
+// with a watch.
 func (e *Engine) gatherer(ctx context.Context) {
-	next := source.Attempts("followers " + e.Ring)
+	var (
+		next     = source.Attempts("followers " + e.Ring)
+		kin      = kinWatch{e: e}
+		searches = 0
+	)
+
+	defer kin.end()
 
 	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-e.gather:
+		if !e.awaitGather(ctx, searches > 0) {
+			if ctx.Err() != nil {
+				return
+			}
+
+			kin.end()
+
+			searches = 0
+
+			continue
 		}
+
+		if searches >= e.Limits.Searches && e.few() {
+			kin.follow(ctx)
+		}
+
+		if e.gatherKin(ctx) {
+			continue
+		}
+
+		searches++
 
 		e.withOthers(ctx, gatherWith, gatherBusy)
 
@@ -110,10 +136,118 @@ func (e *Engine) gatherer(ctx context.Context) {
 		} else {
 			next.Reset()
 
-			cost := time.Duration(seen) * perObject
-			e.withOthers(ctx, cost, gatherShare*cost)
+			if searches < e.Limits.Searches || !e.few() { // otherwise, the next objects need no search
+				cost := time.Duration(seen) * perObject
+				e.withOthers(ctx, cost, gatherShare*cost)
+			}
 		}
 	}
+}
+
+// awaitGather waits until objects wait for their followers. It returns false if ctx has ended, or if calm is true and none has for some time.
+func (e *Engine) awaitGather(ctx context.Context, calm bool) bool {
+	var passed <-chan time.Time
+
+	if calm {
+		timer := e.Clock.NewTimer(kinFor)
+		defer timer.Stop()
+
+		passed = timer.C()
+	}
+
+	select {
+	case <-ctx.Done():
+		return false
+	case <-passed:
+		return false
+	case <-e.gather:
+		return true
+	}
+}
+
+// gatherKin finds the followers of the objects that wait for that with the watch. It returns false if a search has to find them, because there
+// is no watch, or because the watch is late.
+func (e *Engine) gatherKin(ctx context.Context) bool {
+	for ctx.Err() == nil {
+		fresh, watched := e.unknown()
+		if !watched {
+			return false
+		}
+
+		for _, o := range fresh {
+			if e.gatherOne(ctx, o, e.waits) != nil {
+				return false
+			}
+		}
+
+		since := e.shown()
+		if since.IsZero() {
+			return true
+		}
+
+		left := proofWithin - e.Clock.Since(since)
+		if left <= 0 {
+			return false
+		}
+
+		timer := e.Clock.NewTimer(left)
+		select {
+		case <-ctx.Done():
+		case <-timer.C():
+		case <-e.gather:
+		}
+
+		timer.Stop()
+	}
+
+	return false
+}
+
+// unknown returns the followers of the families that the watch has shown and that were not recorded yet. watched is false if there is no watch.
+func (s *state) unknown() (all []objects.Object, watched bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if controlled := s.target.Set.Controlled(); !s.kin.watched(controlled) || s.unseen(controlled) {
+		return nil, false
+	}
+
+	for _, uid := range slices.Sorted(maps.Keys(s.families.byUID)) {
+		if f := s.families.byUID[uid]; f.known.IsZero() {
+			f.known = s.clock.Now()
+			all = append(all, s.kin.below(uid)...)
+		}
+	}
+
+	return all, true
+}
+
+// shown records the families of which the watch has shown all followers. It returns since when the first of the others waits for that; zero if
+// there are no others.
+func (s *state) shown() (since time.Time) {
+	missing := s.ungathered()
+
+	s.mu.Lock()
+
+	watched := s.kin.watched(s.target.Set.Controlled())
+	maps.DeleteFunc(missing, func(_ types.UID, f sought) bool {
+		if watched && !f.known.IsZero() && s.kin.proven(f.family) {
+			return false
+		}
+
+		if began := cmp.Or(f.known, s.clock.Now()); since.IsZero() || began.Before(since) {
+			since = began
+		}
+
+		return true
+	})
+	s.mu.Unlock()
+
+	if len(missing) > 0 {
+		s.gathered(missing)
+	}
+
+	return since
 }
 
 // withOthers pauses for the least time, and for up to the most while every worker is busy: the objects that are found could
@@ -201,7 +335,7 @@ func (e *Engine) gatherOf(ctx context.Context, r resources.Resource, namespace s
 
 	one := func(o objects.Object) error {
 		seen++
-		return errors.Join(e.gatherOne(ctx, o, missing), ctx.Err())
+		return errors.Join(e.gatherOne(ctx, o, missing.has), ctx.Err())
 	}
 
 	if e.few() {
@@ -222,19 +356,19 @@ func (s *state) few() bool {
 }
 
 // gatherOne records an object if it follows an object of the search.
-func (e *Engine) gatherOne(ctx context.Context, o objects.Object, missing search) (err error) {
+func (e *Engine) gatherOne(ctx context.Context, o objects.Object, missing func(types.UID) bool) (err error) {
 	if e.ancestors.Saw(o.GVR.GroupResource(), o.UID, o.Controller); o.Controller == nil {
 		return nil
 	}
 
-	if missing[o.Controller.UID].family == nil {
+	if !missing(o.Controller.UID) {
 		if o.Above, err = e.Target().Above(ctx, e.lookup(), o); err != nil {
 			return err
 		}
 	}
 
 	lineage := o.Lineage()
-	if !slices.ContainsFunc(lineage[:], func(uid types.UID) bool { return missing[uid].family != nil }) || !e.awaited(o) {
+	if !slices.ContainsFunc(lineage[:], missing) || !e.awaited(o) {
 		return nil
 	}
 

@@ -67,7 +67,8 @@ func (s *state) Gathered(o objects.Object, to string) (h v1alpha1.Handover, all 
 	case f == nil && o.Controller != nil && !s.ancestors.Between(o.GVR.GroupResource()):
 		return nil, true // nothing has ever followed an object of this kind
 	case f == nil:
-		uid, f = o.UID, &family{owner: o.ID, since: s.clock.Now(), members: map[objects.ID]objects.Object{}}
+		s.kin.begun++
+		uid, f = o.UID, &family{owner: o.ID, since: s.clock.Now(), number: s.kin.begun, members: map[objects.ID]objects.Object{}}
 		s.arrived(o.ID) // another object of that name
 		s.families.byUID[uid], s.families.byName[o.ID] = f, uid
 		s.table.Given(o)

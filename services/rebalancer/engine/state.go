@@ -41,6 +41,7 @@ type state struct {
 	// families are the objects that move after their followers. ancestors know which objects can be followed.
 	families  families
 	ancestors *ancestry.Book
+	kin       kin
 	// failures are the sources that cannot be read, with the reason. unlisted are the sources that have not completed their
 	// list yet.
 	failures map[sourceID]string

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
@@ -46,6 +47,9 @@ type Obligations interface {
 	// it starts a search for them, and they may move to that shard. The object must not have a shard that works on it, or
 	// must follow another object.
 	Gathered(o objects.Object, to string) (from v1alpha1.Handover, all bool)
+	// Writing records that a write to an object of the resource begins. Call the result with the resource version of the object after the
+	// write, if the write has changed it.
+	Writing(of schema.GroupResource) (written func(version string))
 	// Given reports whether no shard works on the object with this name and UID, and the object waits for its followers.
 	Given(owner objects.ID, uid types.UID) bool
 	// Grace returns how long objects of lost shards have to wait for their shards to come back, and the reason. A wait of
@@ -301,6 +305,8 @@ func (m *Mover) write(ctx context.Context, w *walk, change objects.Change) *obli
 	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 
+	written := m.Obligations.Writing(w.object.GVR.GroupResource())
+
 	now, err := m.Objects.Label(limited, w.object, change)
 	if apierrors.IsConflict(err) {
 		return &obligation.Outcome{Object: &w.object, Event: obligation.Failed, Stale: true, Brief: true, Reason: "the object keeps changing"}
@@ -311,6 +317,10 @@ func (m *Mover) write(ctx context.Context, w *walk, change objects.Change) *obli
 		out.Stale = true // the write may have been executed anyway
 
 		return out
+	}
+
+	if now.ResourceVersion != w.object.ResourceVersion {
+		written(now.ResourceVersion)
 	}
 
 	m.Moved(w.object, w.action.Verb)

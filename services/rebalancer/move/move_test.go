@@ -162,6 +162,9 @@ func (a *api) Selects(context.Context, string, labels.Selector) (bool, error) {
 	return true, a.fails["namespace"]
 }
 
+// Writing ignores writes.
+func (a *api) Writing(schema.GroupResource) func(string) { return func(string) {} }
+
 // Gathered reports that all followers have arrived, unless scattered is set.
 func (a *api) Gathered(o objects.Object, to string) (v1alpha1.Handover, bool) {
 	if a.scattered {

@@ -18,6 +18,8 @@ type families struct {
 	following map[types.UID]int
 	// known contains the objects whose followers have all been found, including the followers of followers.
 	known sets.Set[types.UID]
+	// given contains the objects that were last seen without a shard: what follows them is urgent.
+	given sets.Set[types.UID]
 	// roomless contains the objects with a follower that found no room in the table, so that the followers must be searched again.
 	roomless sets.Set[types.UID]
 	// waiting contains the objects that wait for their own followers, by the UIDs of the objects that they follow.
@@ -25,7 +27,7 @@ type families struct {
 }
 
 func newFamilies() families {
-	return families{following: map[types.UID]int{}, known: sets.New[types.UID](), roomless: sets.New[types.UID](), waiting: map[types.UID]sets.Set[types.UID]{}}
+	return families{following: map[types.UID]int{}, known: sets.New[types.UID](), given: sets.New[types.UID](), roomless: sets.New[types.UID](), waiting: map[types.UID]sets.Set[types.UID]{}}
 }
 
 // FollowersOf is the cause that objects which follow the object with this UID are not in their places. The table itself wakes
@@ -75,6 +77,7 @@ func (t *Table) Given(owner objects.Object) {
 		defer t.check()
 	}
 
+	t.families.given.Insert(owner.UID)
 	t.wake(OwnerOf(owner.ID))
 
 	for e := range t.moving {
@@ -92,6 +95,15 @@ func (t *Table) Redirect(owner types.UID) {
 
 	for _, uid := range sets.List(t.families.waiting[owner]) {
 		t.wake(FollowersOf(uid))
+	}
+}
+
+// give records whether an object, as it was just seen, has a shard.
+func (t *Table) give(o objects.Object) {
+	if o.Shard == "" {
+		t.families.given.Insert(o.UID)
+	} else {
+		t.families.given.Delete(o.UID)
 	}
 }
 
@@ -180,10 +192,10 @@ func (t *Table) reunite(owner types.UID) {
 	}
 }
 
-// awaited reports whether an object that waits for this one exists. The earlier this one moves, the earlier a shard works on
+// awaited reports whether an object that waits for this one exists, or is about to wait because it has no shard. The earlier this one moves, the earlier a shard works on
 // that object again.
 func (t *Table) awaited(e *entry) bool {
-	return slices.ContainsFunc(e.follows[:], func(uid types.UID) bool { return uid != "" && t.Waits(FollowersOf(uid)) })
+	return slices.ContainsFunc(e.follows[:], func(uid types.UID) bool { return uid != "" && (t.families.given.Has(uid) || t.Waits(FollowersOf(uid))) })
 }
 
 // together reports whether all followers of an object are known to be in their places.

@@ -169,14 +169,17 @@ func (t *Table) replace(e *entry, o objects.Object) {
 		t.moved++
 	}
 
-	if before := e.object; o.Above == (objects.Above{}) && before.Lineage()[0] == o.Lineage()[0] {
+	before := e.object
+	if o.Above == (objects.Above{}) && before.Lineage()[0] == o.Lineage()[0] {
 		o.Above = before.Above // the source of this sight could not find it out
 	}
 
 	e.object, e.seen = o, o.ResourceVersion
+	t.give(o)
 	t.follow(e, o.Lineage())
 
-	if changed {
+	// What follows the object waits in any case while it is being drained.
+	if changed && (before.Shard != o.Shard || before.Draining) {
 		t.wake(OwnerOf(o.ID))
 	}
 }
@@ -379,8 +382,10 @@ func (t *Table) end(now time.Time, e *entry) {
 	t.wake(OwnerOf(e.object.ID))
 	t.follow(e, objects.Lineage{})
 
+	t.families.given.Delete(e.object.UID)
+
 	if t.families.roomless.Delete(e.object.UID); len(t.entries) == 0 {
-		t.families.roomless = sets.New[types.UID]()
+		t.families.roomless, t.families.given = sets.New[types.UID](), sets.New[types.UID]()
 	}
 
 	t.tried(e)
