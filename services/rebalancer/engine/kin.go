@@ -192,6 +192,7 @@ func (s *kinSink) Present(ctx context.Context, o objects.Object) {
 
 	s.update(func(k *kinOf) bool {
 		k.show(o)
+
 		waits = len(s.e.families.byUID) > 0
 
 		return false
