@@ -32,7 +32,7 @@ func TestOptionsDefaults(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, Options{
 		Ring: "example", Name: "shard-0", Namespace: "websites",
-		LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second, HoldOff: 2 * time.Second,
+		LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second, HoldOff: 2 * time.Second, DrainTimeout: 15 * time.Second,
 	}, got)
 
 	got, err = Options{Ring: "example", Name: "me", Namespace: "here", LeaseDuration: 3 * time.Second}.complete(nil, "")

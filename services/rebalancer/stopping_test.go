@@ -30,13 +30,13 @@ func TestShardThatStopsIsDrained(t *testing.T) {
 	w.AtRest()
 	require.NoError(t, w.Shards["b"].Stop(t.Context()))
 
-	fresh := w.Main("fresh", "")
-	w.Eventually(ringtest.Placed{Shard: "a"}, fresh)
-
 	for _, cm := range owners {
 		w.Eventually(ringtest.Placed{Shard: "b", Drain: true}, cm)
 		require.Equal(t, ringtest.Placed{Shard: "b"}, w.Placed(children[cm.Name]))
 	}
+
+	fresh := w.Main("fresh", "") // the rebalancer knows that the shard stops
+	w.Eventually(ringtest.Placed{Shard: "a"}, fresh)
 
 	w.Assigned(v1alpha1.ReasonMoving)
 	require.Empty(t, w.Ring.Status.Assignment.LostShards, "it works")

@@ -94,7 +94,7 @@ var mutations = []mutation{
 	{name: "objects are taken without a look at the Lease", edits: []replacement{{guard, "rec.Holder == name, rec.Duration}", "rec.Holder == name && false, rec.Duration}"}}},
 	{name: "a Lease that was deleted is taken for a death", edits: []replacement{{guard, "if wait := s.absent(at.began); wait > 0 {", "if wait := s.absent(at.began); wait > time.Hour {"}}},
 	{name: "a waiting child is not woken", edits: []replacement{
-		{table, "\tt.wake(OwnerOf(e.object.ID))\n", ""}, {table, "\tif changed {\n\t\tt.wake(OwnerOf(o.ID))\n\t}\n", ""},
+		{table, "\tt.wake(OwnerOf(e.object.ID))\n", ""}, {table, "\tif changed && (before.Shard != o.Shard || before.Draining) {\n\t\tt.wake(OwnerOf(o.ID))\n\t}\n", ""},
 	}},
 	{name: "slots are not handed on", edits: []replacement{{table, "\tt.hold(now, e, \"\")\n\tt.wakeSlots(now)\n", "\tt.hold(now, e, \"\")\n"}}},
 	{name: "history that is gone is waited for", edits: []replacement{{stream, "\tif history(err) {\n\t\treturn nil, errRelist\n\t}\n", ""}, {stream, "\t\tif history(err) {\n\t\t\treturn version, errRelist\n\t\t}\n", ""}}},
