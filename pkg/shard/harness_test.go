@@ -110,6 +110,13 @@ type process struct {
 func (f *fixture) start(s *Shard, setup func(ctrl.Manager), kinds ...client.Object) *process {
 	f.Helper()
 
+	return f.startUntil(func(ctx context.Context) context.Context { return ctx }, s, setup, kinds...)
+}
+
+// startUntil is start with another context for the manager.
+func (f *fixture) startUntil(until func(context.Context) context.Context, s *Shard, setup func(ctrl.Manager), kinds ...client.Object) *process {
+	f.Helper()
+
 	if len(kinds) == 0 {
 		kinds = []client.Object{&corev1.ConfigMap{}, &corev1.Secret{}}
 	}
@@ -130,7 +137,7 @@ func (f *fixture) start(s *Shard, setup func(ctrl.Manager), kinds ...client.Obje
 	go func() {
 		defer close(p.done)
 
-		p.err = mgr.Start(ctx)
+		p.err = mgr.Start(until(ctx))
 	}()
 	f.Cleanup(func() { p.stop() })
 

@@ -8,9 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/config"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
@@ -29,28 +26,13 @@ func (f *fixture) startUntilDrained(s *Shard) (p *process, told chan string) {
 	f.Helper()
 
 	told = make(chan string, 100)
-	options := manager.Options{
-		Metrics:    metricsserver.Options{BindAddress: "0"},
-		Controller: config.Controller{SkipNameValidation: new(true), MaxConcurrentReconciles: 2},
-	}
-	require.NoError(f, s.ConfigureManager(f.config, &options, &corev1.ConfigMap{}))
-	mgr, err := manager.New(f.config, options)
-	require.NoError(f, err)
-	f.controls(mgr, s, &corev1.ConfigMap{}, func(_ context.Context, req ctrl.Request) (ctrl.Result, error) {
-		told <- req.Name
+	p = f.startUntil(s.UntilDrained, s, func(mgr ctrl.Manager) {
+		f.controls(mgr, s, &corev1.ConfigMap{}, func(_ context.Context, req ctrl.Request) (ctrl.Result, error) {
+			told <- req.Name
 
-		return ctrl.Result{}, nil
-	})
-
-	ctx, cancel := context.WithCancel(context.Background())
-
-	p = &process{f: f, mgr: mgr, cancel: cancel, done: make(chan struct{})}
-	go func() {
-		defer close(p.done)
-
-		p.err = mgr.Start(s.UntilDrained(ctx))
-	}()
-	f.Cleanup(func() { p.stop() })
+			return ctrl.Result{}, nil
+		})
+	}, &corev1.ConfigMap{})
 
 	return p, told
 }

@@ -54,7 +54,9 @@ func (m *members) checkView(ring string) {
 	same := func(s Shard) bool {
 		f, ok := m.leases[types.NamespacedName{Namespace: s.Namespace, Name: s.Name}]
 
-		return ok && f == facts{uid: s.UID, holder: s.Holder, created: s.Created, duration: s.Duration, stopping: s.Stopping}
+		s.Available, s.Problem = false, "" // judge has added them
+
+		return ok && f.shard(types.NamespacedName{Namespace: s.Namespace, Name: s.Name}) == s
 	}
 
 	if i := slices.IndexFunc(m.view.shards, func(s Shard) bool { return !same(s) }); i >= 0 {

@@ -66,7 +66,7 @@ type View struct {
 	ignored   int
 	shards    []Shard  // sorted by name, then namespace
 	available []string // sorted
-	stopping  []string // sorted
+	working   []string // sorted: available, or stopping
 	table     func() *hashring.Table
 
 	fingerprint func() string
@@ -109,11 +109,11 @@ func newView(ringName string, from Namespaces, all []Shard, rings *hashring.Cach
 	})
 	available := judge(shards)
 
-	var stopping []string
+	var working []string
 
 	for _, s := range shards {
-		if s.Stopping && s.Problem == "" {
-			stopping = append(stopping, s.Name)
+		if s.Available || s.Stopping && s.Problem == "" {
+			working = append(working, s.Name)
 		}
 	}
 
@@ -128,7 +128,7 @@ func newView(ringName string, from Namespaces, all []Shard, rings *hashring.Cach
 		ignored:   ignored,
 		shards:    shards,
 		available: available,
-		stopping:  stopping,
+		working:   working,
 		table:     sync.OnceValue(func() *hashring.Table { return build(available) }),
 
 		fingerprint: sync.OnceValue(func() string { return hashring.Fingerprint(available) }),
@@ -274,18 +274,12 @@ func (v *View) Available(shard string) bool {
 // Works reports whether the shard may work on objects: it is available, or was told to stop and works until its objects are drained. Objects leave
 // such a shard only when it has released them.
 func (v *View) Works(shard string) bool {
-	_, stopping := slices.BinarySearch(v.stopping, shard)
-
-	return stopping || v.Available(shard)
+	_, ok := slices.BinarySearch(v.working, shard)
+	return ok
 }
 
 // WorkingShards returns the names of all shards that may work on objects, sorted. The caller owns the slice.
-func (v *View) WorkingShards() []string {
-	all := slices.Concat(v.available, v.stopping)
-	slices.Sort(all)
-
-	return slices.Compact(all)
-}
+func (v *View) WorkingShards() []string { return slices.Clone(v.working) }
 
 // AvailableShards returns the names of all shards that may own objects, sorted. The caller owns the slice.
 func (v *View) AvailableShards() []string { return slices.Clone(v.available) }

@@ -88,7 +88,7 @@ func (o Object) Labels() bool { return o.Labelled || o.Draining || o.Belongs }
 //
 //  1. An object without a shard is assigned, after everything that follows it.
 //  2. An object of a shard that does not work is reassigned in the same way, when that shard is known not to hold its Lease.
-//  3. An object of a shard that works that belongs to another shard is drained. Its shard releases it. If nothing follows the
+//  3. An object of a working shard that belongs to another shard is drained. Its shard releases it. If nothing follows the
 //     object, the shard hands it directly to the other shard.
 //  4. A drain that the ring no longer needs is withdrawn.
 //  5. An object that the ring does not cover is drained, and then loses its labels.

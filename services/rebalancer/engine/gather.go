@@ -99,7 +99,12 @@ func (e *Engine) gatherer(ctx context.Context) {
 	defer kin.end()
 
 	for {
-		if !e.awaitGather(ctx, searches > 0) {
+		var calm time.Duration
+		if searches > 0 {
+			calm = kinFor
+		}
+
+		if !e.awaitGather(ctx, calm) {
 			if ctx.Err() != nil {
 				return
 			}
@@ -144,12 +149,12 @@ func (e *Engine) gatherer(ctx context.Context) {
 	}
 }
 
-// awaitGather waits until objects wait for their followers. It returns false if ctx has ended, or if calm is true and none has for some time.
-func (e *Engine) awaitGather(ctx context.Context, calm bool) bool {
+// awaitGather waits until objects wait for their followers. It returns false if ctx has ended, or if the time has passed; 0 is no limit.
+func (e *Engine) awaitGather(ctx context.Context, within time.Duration) bool {
 	var passed <-chan time.Time
 
-	if calm {
-		timer := e.Clock.NewTimer(kinFor)
+	if within > 0 {
+		timer := e.Clock.NewTimer(within)
 		defer timer.Stop()
 
 		passed = timer.C()
@@ -190,14 +195,7 @@ func (e *Engine) gatherKin(ctx context.Context) bool {
 			return false
 		}
 
-		timer := e.Clock.NewTimer(left)
-		select {
-		case <-ctx.Done():
-		case <-timer.C():
-		case <-e.gather:
-		}
-
-		timer.Stop()
+		e.awaitGather(ctx, left)
 	}
 
 	return false

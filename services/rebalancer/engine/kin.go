@@ -178,7 +178,7 @@ func (s *kinSink) update(change func(k *kinOf) (news bool)) {
 func (s *kinSink) Begin() {
 	s.update(func(k *kinOf) bool {
 		*k = kinOf{
-			members: map[types.UID]map[objects.ID]objects.Object{}, controllers: map[objects.ID]types.UID{}, since: s.e.kin.begun, proven: k.proven,
+			members: map[types.UID]map[objects.ID]objects.Object{}, controllers: map[objects.ID]types.UID{}, since: s.e.kin.begun,
 		}
 
 		return false
@@ -216,7 +216,7 @@ func (s *kinSink) Gone(id objects.ID, version string) {
 
 func (s *kinSink) Listed() {
 	s.update(func(k *kinOf) bool {
-		k.listed, k.proven = true, max(k.proven, k.since)
+		k.listed, k.proven = true, k.since
 		s.e.room.Broadcast()
 
 		return true

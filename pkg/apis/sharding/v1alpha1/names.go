@@ -140,15 +140,20 @@ func PodUID(annotations map[string]string, renewed time.Time) types.UID {
 	return types.UID(uid)
 }
 
-// OfferValue returns the value of [AnnotationOffered] for an offer that is written with the given renewTime: that time in UTC with microseconds,
+// OfferValue returns the value of [AnnotationOffered] and [AnnotationStopping] that is written with the given renewTime: that time in UTC with microseconds,
 // which is all that the API stores of it.
 func OfferValue(renewed time.Time) string { return renewed.UTC().Format(metav1.RFC3339Micro) }
 
 // IsOffered reports whether the Lease of a slot with these annotations and this renewTime is offered to another Pod.
 func IsOffered(annotations map[string]string, renewed time.Time) bool {
-	offer, exists := annotations[AnnotationOffered] // most Leases have none
+	return isOf(renewed, annotations, AnnotationOffered)
+}
 
-	return exists && !renewed.IsZero() && offer == OfferValue(renewed)
+// isOf reports whether an annotation was written with the given renewTime, as an [OfferValue].
+func isOf(renewed time.Time, annotations map[string]string, annotation string) bool {
+	value, exists := annotations[annotation] // most Leases have none
+
+	return exists && !renewed.IsZero() && value == OfferValue(renewed)
 }
 
 // StandbyDuration is how long a Pod counts as waiting for a slot after the renewTime of its Lease with [LabelStandby]. Clocks of machines may differ
@@ -162,7 +167,7 @@ func IsWaiting(renewed *metav1.MicroTime, now time.Time) bool {
 
 // IsStopping reports whether the shard whose Lease has these annotations and this renewTime was told to stop.
 func IsStopping(annotations map[string]string, renewed time.Time) bool {
-	return !renewed.IsZero() && annotations[AnnotationStopping] == OfferValue(renewed)
+	return isOf(renewed, annotations, AnnotationStopping)
 }
 
 // MaxSlots is the maximum number of slots of a ring.
