@@ -100,7 +100,7 @@ func (e *Engine) gatherer(ctx context.Context) {
 
 	for {
 		var calm time.Duration
-		if searches > 0 {
+		if searches > 0 || kin.stop != nil {
 			calm = kinFor
 		}
 
@@ -116,11 +116,11 @@ func (e *Engine) gatherer(ctx context.Context) {
 			continue
 		}
 
-		if searches >= e.Limits.Searches && e.few() {
+		if (searches >= e.Limits.Searches || e.stops()) && e.few() {
 			kin.follow(ctx)
 		}
 
-		if e.gatherKin(ctx) {
+		if e.gatherKin(ctx) || len(e.ungathered()) == 0 {
 			continue
 		}
 
@@ -147,6 +147,14 @@ func (e *Engine) gatherer(ctx context.Context) {
 			}
 		}
 	}
+}
+
+// stops reports whether a shard stops that still works: all its objects move soon, one by one.
+func (s *state) stops() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return s.target != nil && len(s.target.View.WorkingShards()) > len(s.target.View.AvailableShards())
 }
 
 // awaitGather waits until objects wait for their followers. It returns false if ctx has ended, or if the time has passed; 0 is no limit.

@@ -109,6 +109,7 @@ func (t *Table) park(now time.Time, e *entry, out Outcome) {
 
 	if out.Cause.kind == kindFollowers {
 		t.waitsBelow(e, true)
+		t.hastenBelow(out.Cause.uid)
 	}
 
 	switch c := out.Cause; {

@@ -6,6 +6,7 @@ import (
 	"reflect"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/services/internal/invariants"
 )
@@ -23,12 +24,16 @@ func (t *Table) check() {
 
 // verify recounts everything and returns the first violated invariant.
 func (t *Table) verify() error {
-	n := count{tally: newTally(), slots: newSlots(), following: map[types.UID]int{}, queued: map[*entry]int{}, waits: map[Cause]int{}}
+	n := count{tally: newTally(), slots: newSlots(), following: map[types.UID]sets.Set[*entry]{}, queued: map[*entry]int{}, waits: map[Cause]int{}}
 
 	for _, q := range []*queue{&t.ready, &t.urgent, &t.regular} {
-		for _, e := range q.entries[q.head:] {
-			n.queued[e]++
+		for spot := q.entries.Front(); spot != nil; spot = spot.Next() {
+			n.queued[spot.Value.(*entry)]++ //nolint:forcetypeassert // push adds nothing else
 		}
+	}
+
+	if len(n.queued) != t.tally.phases[Due] {
+		return fmt.Errorf("3: %d are queued, and %d are due", len(n.queued), t.tally.phases[Due])
 	}
 
 	for id, e := range t.entries {
@@ -38,6 +43,10 @@ func (t *Table) verify() error {
 
 		if id != e.object.ID || e.phase == None || (e.phase == Due) != (n.queued[e] == 1) {
 			return fmt.Errorf("3: %s is %s, is stored as %s, and is queued %d times", e.object.ID, e.phase, id, n.queued[e])
+		}
+
+		if e.queue == &t.regular && t.fitting(e) == &t.urgent {
+			return fmt.Errorf("7: %s is urgent, and waits among others", id)
 		}
 
 		if err := e.verifySlot(); err != nil {
@@ -80,8 +89,8 @@ func (t *Table) verifyCounts(n *count) error {
 		return fmt.Errorf("6: the recount is %+v, not %+v", n.tally, t.tally)
 	case !reflect.DeepEqual(n.slots, t.slots):
 		return fmt.Errorf("4: the recount is %+v, not %+v", n.slots, t.slots)
-	case !maps.Equal(n.following, t.families.following):
-		return fmt.Errorf("6: the recount of followers is %v, not %v", n.following, t.families.following)
+	case !maps.EqualFunc(n.following, t.families.following, sets.Set[*entry].Equal):
+		return fmt.Errorf("6: the recount of followers is %d, not %d", len(n.following), len(t.families.following))
 	}
 
 	return nil
@@ -91,7 +100,7 @@ func (t *Table) verifyCounts(n *count) error {
 type count struct {
 	tally     tally
 	slots     slots
-	following map[types.UID]int
+	following map[types.UID]sets.Set[*entry]
 	queued    map[*entry]int
 	waits     map[Cause]int
 }
@@ -109,9 +118,15 @@ func (n *count) add(e *entry, as counted) {
 	}
 
 	for _, uid := range e.follows {
-		if uid != "" {
-			n.following[uid]++
+		if uid == "" {
+			continue
 		}
+
+		if n.following[uid] == nil {
+			n.following[uid] = sets.New[*entry]()
+		}
+
+		n.following[uid].Insert(e)
 	}
 }
 

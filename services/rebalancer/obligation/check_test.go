@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/services/rebalancer/objects"
 )
@@ -24,12 +25,13 @@ func TestCorruptTableIsFound(t *testing.T) {
 		"3: two workers may have an object":  func(x *Table, e *entry) { x.urgent.push(e) },
 		"3: what a worker has is not due":    func(x *Table, e *entry) { x.moving[e] = struct{}{} },
 		"3: an object is kept as another":    func(_ *Table, e *entry) { e.object.Name = "other" },
-		"4: a slot is held without a drain":  func(x *Table, e *entry) { x.urgent, e.phase, e.holds = queue{}, Draining, "a" },
+		"4: a slot is held without a drain":  func(x *Table, e *entry) { x.move(e, Taken); e.phase, e.holds = Draining, "a"; delete(x.moving, e); x.count(e) },
 		"4: a slot is not given back":        func(x *Table, _ *entry) { x.slots.count("a", false, 1) },
 		"5: nothing waits for a cause":       func(x *Table, _ *entry) { x.waitingFor(HeldBy("a")) },
 		"5: a cause wakes not all":           func(x *Table, _ *entry) { x.waitingFor(HeldBy("a")).n = 1 },
 		"6: the counts are wrong":            func(x *Table, _ *entry) { x.tally.blocked++ },
-		"6: more follow an owner than there": func(x *Table, _ *entry) { x.families.following["owner"] = 1 },
+		"7: no shard works on what waits":    func(x *Table, e *entry) { e.unqueue(); x.regular.push(e) },
+		"6: more follow an owner than there": func(x *Table, e *entry) { x.families.following["owner"] = sets.New(e) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := New(Limits{Drains: 1, PerShard: 1, DrainTimeout: time.Minute, Active: 10, Parked: 10})

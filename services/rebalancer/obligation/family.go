@@ -14,8 +14,8 @@ import (
 // families counts the obligations that follow other objects. A follower that is out of its place is an obligation like any
 // other. This type only knows how many there are, and whether all followers have been found.
 type families struct {
-	// following counts obligations by the UIDs of all objects that they follow.
-	following map[types.UID]int
+	// following are the obligations by the UIDs of all objects that they follow.
+	following map[types.UID]sets.Set[*entry]
 	// known contains the objects whose followers have all been found, including the followers of followers.
 	known sets.Set[types.UID]
 	// given contains the objects that were last seen without a shard: what follows them is urgent.
@@ -27,7 +27,7 @@ type families struct {
 }
 
 func newFamilies() families {
-	return families{following: map[types.UID]int{}, known: sets.New[types.UID](), given: sets.New[types.UID](), roomless: sets.New[types.UID](), waiting: map[types.UID]sets.Set[types.UID]{}}
+	return families{following: map[types.UID]sets.Set[*entry]{}, known: sets.New[types.UID](), given: sets.New[types.UID](), roomless: sets.New[types.UID](), waiting: map[types.UID]sets.Set[types.UID]{}}
 }
 
 // FollowersOf is the cause that objects which follow the object with this UID are not in their places. The table itself wakes
@@ -68,7 +68,7 @@ func (t *Table) Followers(o objects.Object) (n int, all bool) {
 	lineage := o.Lineage()
 	all = t.families.known.Has(o.UID) || slices.ContainsFunc(lineage[:], t.families.known.Has)
 
-	return t.families.following[o.UID], all && !t.families.roomless.Has(o.UID)
+	return t.families.following[o.UID].Len(), all && !t.families.roomless.Has(o.UID)
 }
 
 // Given wakes the objects that wait for an object, or are about to: the object has no shard now, and they move before it.
@@ -78,6 +78,7 @@ func (t *Table) Given(owner objects.Object) {
 	}
 
 	t.families.given.Insert(owner.UID)
+	t.hastenBelow(owner.UID)
 	t.wake(OwnerOf(owner.ID))
 
 	for e := range t.moving {
@@ -100,10 +101,22 @@ func (t *Table) Redirect(owner types.UID) {
 
 // give records whether an object, as it was just seen, has a shard.
 func (t *Table) give(o objects.Object) {
-	if o.Shard == "" {
-		t.families.given.Insert(o.UID)
-	} else {
+	switch {
+	case o.Shard != "":
 		t.families.given.Delete(o.UID)
+	case !t.families.given.Has(o.UID):
+		t.families.given.Insert(o.UID)
+		t.hastenBelow(o.UID)
+	}
+}
+
+// hastenBelow makes what follows an object urgent, if it is due already: the object waits for it from now on.
+func (t *Table) hastenBelow(owner types.UID) {
+	all := t.families.following[owner].UnsortedList()
+	slices.SortFunc(all, func(a, b *entry) int { return objects.Compare(a.object.ID, b.object.ID) })
+
+	for _, e := range all {
+		t.hasten(e)
 	}
 }
 
@@ -151,20 +164,24 @@ func (t *Table) recount(e *entry, now objects.Lineage) (alone []types.UID) {
 		t.waitsBelow(e, true)
 	}
 
-	for _, uid := range now {
-		if uid != "" {
-			t.families.following[uid]++
-		}
-	}
-
 	for _, uid := range before {
-		if uid == "" {
+		if uid == "" || slices.Contains(now[:], uid) {
 			continue
 		}
 
-		if t.families.following[uid]--; t.families.following[uid] == 0 {
+		if t.families.following[uid].Delete(e); t.families.following[uid].Len() == 0 {
 			delete(t.families.following, uid)
 			alone = append(alone, uid)
+		}
+	}
+
+	for _, uid := range now {
+		switch all := t.families.following[uid]; {
+		case uid == "":
+		case all == nil:
+			t.families.following[uid] = sets.New(e)
+		default:
+			all.Insert(e)
 		}
 	}
 

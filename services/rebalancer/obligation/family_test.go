@@ -123,6 +123,35 @@ func TestOwnersDoNotWaitForEachOther(t *testing.T) {
 	require.Equal(t, "c2", next().Name)
 }
 
+// An object without a shard, and what follows it, go before everything else, also if they were due before.
+func TestReleasedObjectsAreHastened(t *testing.T) {
+	k := newKinfolk(t, 100)
+	owner, child := k.one("o"), k.one("c", "o")
+	owner.Shard, child.Shard = "alive", "alive"
+	others := []objects.Object{k.one("x"), k.one("y")}
+
+	for i := range others {
+		others[i].Shard = "alive"
+	}
+
+	k.table.Recheck(k.now, func(shard string) bool { return shard == "alive" }, func(objects.ID) bool { return true })
+	k.seen(append(others, child, owner)...)
+
+	released := owner
+	released.Shard, released.ResourceVersion = "", "1000"
+	k.seen(released)
+
+	next := func() string {
+		job, ok := k.table.Take(k.now)
+		require.True(t, ok)
+
+		return job.Object.Name
+	}
+
+	require.ElementsMatch(t, []string{"o", "c"}, []string{next(), next()})
+	require.Equal(t, "x", next())
+}
+
 // If a worker has read a child before its owner was released, the child does not keep waiting for the owner.
 func TestChildIsLookedAtAgainWhenItsOwnerIsGivenUp(t *testing.T) {
 	k := newKinfolk(t, 100)

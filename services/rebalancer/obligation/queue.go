@@ -2,33 +2,33 @@ package obligation
 
 import (
 	"container/heap"
+	"container/list"
 	"slices"
 	"time"
 )
 
 // queue contains obligations in the order in which they became due. The zero value is empty.
-type queue struct {
-	entries []*entry
-	head    int
-}
+type queue struct{ entries list.List }
 
-func (q *queue) push(e *entry) { q.entries = append(q.entries, e) }
+// push adds an obligation that is in no queue.
+func (q *queue) push(e *entry) { e.queue, e.spot = q, q.entries.PushBack(e) }
 
-// pop removes and returns the first obligation; nil if there is none.
-func (q *queue) pop() *entry {
-	if q.head == len(q.entries) {
-		q.entries, q.head = nil, 0
+// first returns the first obligation; nil if there is none.
+func (q *queue) first() *entry {
+	first := q.entries.Front()
+	if first == nil {
 		return nil
 	}
 
-	e := q.entries[q.head]
-	q.entries[q.head] = nil
+	return first.Value.(*entry) //nolint:forcetypeassert // push adds nothing else
+}
 
-	if q.head++; q.head > 1024 && 2*q.head > len(q.entries) {
-		q.entries, q.head = append([]*entry(nil), q.entries[q.head:]...), 0
+// unqueue removes an obligation from its queue, if it is in one.
+func (e *entry) unqueue() {
+	if e.queue != nil {
+		e.queue.entries.Remove(e.spot)
+		e.queue, e.spot = nil, nil
 	}
-
-	return e
 }
 
 // timer is a time at which an obligation, or one of all obligations with a cause, is due again.

@@ -6,6 +6,7 @@
 package obligation
 
 import (
+	"container/list"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -52,6 +53,7 @@ type Job struct {
 //  5. Parked obligations cost nothing until [Table.Wake] names their cause, or a retry is due. In a retry, one of all
 //     obligations with the same cause goes first.
 //  6. All counts are correct.
+//  7. An obligation that has become urgent while it was due is not processed after those that are not urgent.
 //
 // Rejected alternative: to end an obligation with the write, and to leave the rest to a later pass. A pass that finds many
 // objects cannot distinguish dropped objects from new ones, and a ring at rest has no pass.
@@ -103,6 +105,9 @@ type entry struct {
 	probes Cause
 	// follows are the objects for which it is counted as a follower.
 	follows objects.Lineage
+	// queue is the queue that it is in, and spot is its place there; nil if it is in none.
+	queue *queue
+	spot  *list.Element
 	// reason is a text that explains why it is delayed.
 	reason string
 	// counted is what the tally contains for it.
@@ -146,6 +151,7 @@ func (t *Table) See(now time.Time, o objects.Object, inPlace bool) {
 		t.end(now, e)
 	default:
 		t.move(e, SeenMisplaced)
+		t.hasten(e)
 		t.slot(now, e)
 	}
 }
@@ -312,13 +318,11 @@ func (t *Table) Take(now time.Time) (job Job, ok bool) {
 	t.Expire(now)
 
 	for _, q := range []*queue{&t.ready, &t.urgent, &t.regular} {
-		for e := q.pop(); e != nil; e = q.pop() {
-			if e.phase == Due && t.entries[e.object.ID] == e {
-				t.move(e, Taken)
-				e.again, e.inPlace, e.doubted = false, false, false
+		if e := q.first(); e != nil {
+			t.move(e, Taken)
+			e.again, e.inPlace, e.doubted = false, false, false
 
-				return Job{Object: e.object, Stale: e.stale}, true
-			}
+			return Job{Object: e.object, Stale: e.stale}, true
 		}
 	}
 
@@ -336,6 +340,10 @@ func (t *Table) move(e *entry, event Event) {
 		t.queue(e)
 	}
 
+	if e.phase != Due {
+		e.unqueue()
+	}
+
 	if e.phase == Moving {
 		t.moving[e] = struct{}{}
 	} else {
@@ -351,24 +359,35 @@ func (t *Table) move(e *entry, event Event) {
 
 // requeue rebuilds the queues, because the set of urgent objects has changed.
 func (t *Table) requeue() {
-	t.ready, t.urgent, t.regular = queue{}, queue{}, queue{}
-
 	for _, id := range t.sorted() {
 		if e := t.entries[id]; e.phase == Due {
+			e.unqueue()
 			t.queue(e)
 		}
 	}
 }
 
 // queue adds an obligation to the queue that fits it.
-func (t *Table) queue(e *entry) {
+func (t *Table) queue(e *entry) { t.fitting(e).push(e) }
+
+// fitting returns the queue for an obligation.
+func (t *Table) fitting(e *entry) *queue {
 	switch {
 	case e.cause.kind == kindFollowers && t.together(e):
-		t.ready.push(e)
+		return &t.ready
 	case t.available(e.object.Shard) && !t.awaited(e):
-		t.regular.push(e)
+		return &t.regular
 	default:
-		t.urgent.push(e)
+		return &t.urgent
+	}
+}
+
+// hasten moves an obligation that is due already to the urgent queue, if it has become urgent. Otherwise it would be processed after everything
+// that became due before it.
+func (t *Table) hasten(e *entry) {
+	if e.queue == &t.regular && t.fitting(e) != e.queue {
+		e.unqueue()
+		t.queue(e)
 	}
 }
 
