@@ -316,14 +316,14 @@ func (w *waiting) take() (all []*entry) {
 
 // wakeSlots wakes as many obligations as there are free slots, the shards in turn. They hold their slots from now on.
 func (t *Table) wakeSlots(now time.Time) {
-	if len(t.slots.wanted) == 0 {
+	if len(t.slots.wanted) == 0 || !t.window.open() {
 		return
 	}
 
 	shards := slices.Sorted(maps.Keys(t.slots.wanted))
 	shards = slices.DeleteFunc(shards, func(s string) bool { return !t.free(s) })
 
-	for len(shards) > 0 && t.slots.inTime < t.limits.Drains {
+	for len(shards) > 0 && t.slots.inTime < t.limits.Drains && t.window.open() {
 		i, found := slices.BinarySearch(shards, t.slots.turn)
 		if found {
 			i++
@@ -378,6 +378,9 @@ func (t *Table) Expire(now time.Time) {
 	if invariants.Enabled {
 		defer t.check()
 	}
+
+	t.window.expire(now)
+	t.wakeSlots(now)
 
 	for {
 		next, ok := t.firstTimer()
@@ -440,6 +443,13 @@ func (t *Table) Again(id objects.ID) {
 // Next returns when the next obligation will become due; ok is false if none will.
 func (t *Table) Next() (at time.Time, ok bool) {
 	next, ok := t.firstTimer()
+	if len(t.slots.wanted) == 0 {
+		return next.at, ok
+	}
+
+	if opens, closed := t.window.next(); closed && (!ok || opens.Before(next.at)) {
+		return opens, true
+	}
 
 	return next.at, ok
 }

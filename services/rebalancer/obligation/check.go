@@ -56,6 +56,10 @@ func (t *Table) verify() error {
 		n.add(e, t.countedAs(e))
 	}
 
+	if t.window.running.Len() != n.running {
+		return fmt.Errorf("4: %d planned moves count, not %d", n.running, t.window.running.Len())
+	}
+
 	if len(t.moving) != n.tally.phases[Moving] {
 		return fmt.Errorf("3: workers have %d, of which %d are obligations", len(t.moving), n.tally.phases[Moving])
 	}
@@ -102,6 +106,7 @@ type count struct {
 	slots     slots
 	following map[types.UID]sets.Set[*entry]
 	queued    map[*entry]int
+	running   int
 	waits     map[Cause]int
 }
 
@@ -110,6 +115,10 @@ func (n *count) add(e *entry, as counted) {
 
 	if e.holds != "" {
 		n.slots.count(e.holds, e.late, 1)
+	}
+
+	if e.planned.running != nil {
+		n.running++
 	}
 
 	if e.phase == Parked {

@@ -43,7 +43,7 @@ func add(counts map[string]int, key string, n int) {
 // free reports whether one more object of the shard may be drained. A shard with late drains does not acknowledge drains, so
 // it gets no more. Late drains hold no slot of the total.
 func (t *Table) free(shard string) bool {
-	return t.slots.late[shard] == 0 && t.slots.own[shard] < t.limits.PerShard && t.slots.inTime < t.limits.Drains
+	return t.slots.late[shard] == 0 && t.slots.own[shard] < t.limits.PerShard && t.slots.inTime < t.limits.Drains && t.window.open()
 }
 
 // Grant gives the object, which a worker has, a slot of its shard. It reports whether a slot was free.
@@ -70,6 +70,10 @@ func (t *Table) Grant(now time.Time, id objects.ID, shard string) bool {
 
 // slot ensures that an object which no worker has holds a slot exactly while it carries the drain label.
 func (t *Table) slot(now time.Time, e *entry) {
+	if e.object.Shard != e.holds {
+		t.window.released(now, e)
+	}
+
 	shard := ""
 	if e.object.Draining {
 		if shard = e.object.Shard; shard == "" {
@@ -93,6 +97,13 @@ func (t *Table) hold(now time.Time, e *entry, shard string) {
 
 	if e.holds != shard {
 		e.late, e.since = false, now
+	}
+
+	switch {
+	case e.holds == "" && shard != "":
+		t.window.begin(now, e)
+	case shard == "" && e.object.Shard == e.holds: // it was not drained after all
+		t.window.cancel(e)
 	}
 
 	if e.holds = shard; shard != "" {

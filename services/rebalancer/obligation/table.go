@@ -68,6 +68,7 @@ type Table struct {
 	timers   timers
 	parked   map[Cause]*waiting
 	slots    slots
+	window   window
 	families families
 	tally    tally
 	debt     Debt
@@ -98,6 +99,8 @@ type entry struct {
 	holds string
 	since time.Time
 	late  bool
+	// planned is its planned move, if it is in one.
+	planned planned
 	// timer is the number of its current timer, and place is the number of its place among the obligations with the same
 	// cause. Other numbers are obsolete.
 	timer, place int
@@ -117,7 +120,7 @@ type entry struct {
 // New returns an empty table, for a ring without shards.
 func New(l Limits) *Table {
 	return &Table{
-		limits: l, entries: map[objects.ID]*entry{}, moving: map[*entry]struct{}{}, parked: map[Cause]*waiting{}, slots: newSlots(), families: newFamilies(), tally: newTally(),
+		limits: l, entries: map[objects.ID]*entry{}, moving: map[*entry]struct{}{}, parked: map[Cause]*waiting{}, slots: newSlots(), window: newWindow(l.Drains), families: newFamilies(), tally: newTally(),
 		available: func(string) bool { return false },
 	}
 }
@@ -397,6 +400,7 @@ func (t *Table) end(now time.Time, e *entry) {
 	delete(t.entries, e.object.ID)
 	e.timer++
 	t.hold(now, e, "")
+	t.window.end(now, e)
 	t.wakeSlots(now)
 	t.wake(OwnerOf(e.object.ID))
 	t.follow(e, objects.Lineage{})
