@@ -379,8 +379,9 @@ func (t *Table) Expire(now time.Time) {
 		defer t.check()
 	}
 
-	t.window.expire(now)
-	t.wakeSlots(now)
+	if t.window.expire(now) {
+		t.wakeSlots(now)
+	}
 
 	for {
 		next, ok := t.firstTimer()

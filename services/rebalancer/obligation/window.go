@@ -54,11 +54,15 @@ type planned struct {
 // open reports whether one more move may begin.
 func (w *window) open() bool { return w.running.Len() < int(w.size) }
 
-// expire makes the moves no longer count that have counted for long enough.
-func (w *window) expire(now time.Time) {
+// expire makes the moves no longer count that have counted for long enough, and reports whether there were any.
+func (w *window) expire(now time.Time) (some bool) {
 	for first := w.first(); first != nil && !now.Before(first.planned.began.Add(moveCounts)); first = w.first() {
 		w.leave(first)
+
+		some = true
 	}
+
+	return some
 }
 
 // first returns the move that began first of those that count; nil if none counts.

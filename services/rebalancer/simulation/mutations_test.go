@@ -96,7 +96,7 @@ var mutations = []mutation{
 	{name: "a waiting child is not woken", edits: []replacement{
 		{table, "\tt.wake(OwnerOf(e.object.ID))\n", ""}, {table, "\tif changed && (before.Shard != o.Shard || before.Draining) {\n\t\tt.wake(OwnerOf(o.ID))\n\t}\n", ""},
 	}},
-	{name: "slots are not handed on", edits: []replacement{{table, "\tt.hold(now, e, \"\")\n\tt.wakeSlots(now)\n", "\tt.hold(now, e, \"\")\n"}}},
+	{name: "slots are not handed on", edits: []replacement{{table, "\tt.window.end(now, e)\n\tt.wakeSlots(now)\n", "\tt.window.end(now, e)\n"}}},
 	{name: "history that is gone is waited for", edits: []replacement{{stream, "\tif history(err) {\n\t\treturn nil, errRelist\n\t}\n", ""}, {stream, "\t\tif history(err) {\n\t\t\treturn version, errRelist\n\t\t}\n", ""}}},
 	{name: "a list ends with its first page", edits: []replacement{{client, "\t\tif list.Continue == \"\" {\n", "\t\tif true {\n"}}},
 	{name: "what changes its namespace's labels is not looked for", edits: []replacement{{placing, "t.Revision != o.Revision ||", ""}}},
