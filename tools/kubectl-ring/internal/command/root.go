@@ -101,7 +101,7 @@ const long = `Show which shard owns which object, and why. The answers come from
 
 A ring (ClusterRing) distributes the objects of its resources over shards. Shards are replicas of a controller, each with a Lease.
 Every object belongs to one shard. These commands show to which shard it belongs, where it is now, and what would move if the
-shards changed.
+shards changed. advise tells whether a controller needs shards at all; it asks no server, but the controller.
 
 How the server is found
   Without --endpoint, the plugin finds the Service with the label app.kubernetes.io/name=ringquery in --service-namespace, and
@@ -118,7 +118,7 @@ How the connection is secured
 
 Exit codes
   0  there is an answer, and it reports no problem
-  1  explain: there is a problem with the object
+  1  explain: there is a problem with the object; advise: a controller has a problem
   2  a query failed`
 
 const examples = `  # which rings and shards exist, and what is their status
@@ -137,6 +137,9 @@ const examples = `  # which rings and shards exist, and what is their status
 
   # follow shards as they come and go
   kubectl ring watch example
+
+  # is it time to shard a controller
+  kubectl ring advise --pods app=website-operator -n operators
 
   # a server on this machine
   kubectl ring list --endpoint 127.0.0.1:8090 --plaintext`
@@ -164,7 +167,7 @@ func (a *app) root() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return failure.New("see "+cmd.CommandPath()+" --help", "%w", err)
 	})
-	root.AddCommand(a.list(), a.get(), a.locate(), a.explain(), a.assignments(), a.simulate(), a.watch(), a.fence(), a.version(), a.completion())
+	root.AddCommand(a.list(), a.get(), a.locate(), a.explain(), a.assignments(), a.simulate(), a.watch(), a.fence(), a.advise(), a.version(), a.completion())
 
 	for _, cmd := range root.Commands() {
 		cmd.DisableFlagsInUseLine = true
