@@ -41,6 +41,8 @@ const (
 	cpuPlan = 0.7
 	// saturated is the share of busy workers from which on the queue tells no more how much work there is.
 	saturated = 0.95
+	// steady is the share of busy workers up to which waits are those of a steady state, so that a model can be calibrated with them.
+	steady = 0.9
 	// limiterShare is the share of the time of busy workers that counts as "waits for the client's limit".
 	limiterShare = 0.2
 	// throttledShare is the share of requests with the answer 429 that counts.
@@ -49,6 +51,8 @@ const (
 	errorShare = 0.2
 	// starving is how long a goroutine waits for a core in a process with too little CPU, in seconds.
 	starving = 0.02
+	// throttledCPU is the share of the CPU limit from which on such waits count.
+	throttledCPU = 0.5
 	// balance is the share of the fullest shard times the number of shards: a table of the hash ring bounds it.
 	balance = 1.05
 	// mostShards bounds the search of plans, for shards and for workers.
@@ -151,6 +155,10 @@ func survey(processes []Process, loads []load) situation {
 		}
 	}
 
+	if s.throttledCPU() {
+		s.limit = s.cpu / float64(s.processes) // it gets no more
+	}
+
 	arrived, done := 0.0, 0.0
 	for i := range loads {
 		s.busy += loads[i].busy
@@ -163,6 +171,11 @@ func survey(processes []Process, loads []load) situation {
 	}
 
 	return s
+}
+
+// throttledCPU reports whether the processes get less CPU than their known limit: goroutines wait for cores although there seem to be some.
+func (s *situation) throttledCPU() bool {
+	return s.scheduling >= starving && s.fullest >= throttledCPU && s.fullest < busyLimit
 }
 
 // least returns the smaller number, where 0 stands for none.
@@ -182,10 +195,19 @@ func (s *situation) cpuShards(growth float64) int {
 
 	needed := s.cpu * s.catchUp * growth / (cpuPlan * s.limit)
 	if needed > 1 {
-		needed *= balance
+		needed *= s.uneven()
 	}
 
 	return max(int(math.Ceil(needed)), 1)
+}
+
+// uneven returns the share of the CPU in the process with the most, times the number of processes: at least that of a hash ring.
+func (s *situation) uneven() float64 {
+	if s.processes < 2 || s.cpu == 0 {
+		return balance
+	}
+
+	return max(s.fullest*s.limit*float64(s.processes)/s.cpu, balance)
 }
 
 // queue returns the model of one of the processes, calibrated with the measured wait.
@@ -193,21 +215,12 @@ func (l *load) queue() queueing.Queue {
 	work, _ := l.service()
 	q := queueing.Queue{Rate: max(l.adds, l.done) / float64(l.processes), Workers: max(l.workers/l.processes, 1), Work: work}
 
-	if q.Busy() < saturated && work.Mean() > 0 {
+	// Close to saturation, waits come from a shortage of workers that began before, rather than from bursts.
+	if q.Busy() < steady && !l.piling && work.Mean() > 0 {
 		q = q.WithWait(l.wait.mean())
 	}
 
 	return q
-}
-
-// piling reports whether work arrives faster than it is done.
-func (l *load) piling() bool {
-	const (
-		faster = 1.05
-		more   = 5 // objects
-	)
-
-	return l.adds > faster*l.done && l.depth > l.depthBefore+more && l.share() > busyLimit || l.share() >= saturated && l.depth > float64(l.workers)
 }
 
 // share returns the share of busy workers.

@@ -8,7 +8,9 @@ import (
 // find adds what is worth knowing besides the verdict.
 func (v *view) find() {
 	c, l := v.controller, v.load
-	add := func(reason, text, do string) { c.Findings = append(c.Findings, Finding{Reason: reason, Text: text, Do: do}) }
+	add := func(reason, text, do string) {
+		c.Findings = append(c.Findings, Finding{Reason: reason, Text: text, Do: do})
+	}
 
 	const (
 		noticed = 0.1  // the share of errors, of a limit's waits
@@ -34,12 +36,7 @@ func (v *view) find() {
 		add("Uneven", fmt.Sprintf("the process with the most work gets %s times the mean", number(l.fullest)), "look for objects that change much more often than others; a hash shares objects, not their load")
 	}
 
-	if c.Verdict.Problem() && c.Verdict != SlowReconciles && v.slow() {
-		add("SlowReconciles", fmt.Sprintf("99 %% of the reconciles alone take up to %s, so no number of workers or shards meets the target of %s",
-			seconds(c.ReconcileP99Seconds), seconds(v.question.TargetP99.Seconds())), "make reconciles shorter, or set another target")
-	}
-
-	if l.share() >= saturated {
+	if l.share() >= saturated && c.Verdict != Stuck {
 		add("Saturated", "the workers have no rest, so the queue does not tell how much work there is: the demand is at least what was measured", "follow the advice, then ask again")
 	}
 
@@ -67,23 +64,19 @@ func conclude(controllers []Controller, s *situation, question Question) Conclus
 		c.Problem = true
 
 		causes = append(causes, one.Name+": "+string(one.Verdict))
-		c.Do = append(c.Do, one.Name+": "+one.Do)
 
 		if one.Verdict == CPU {
 			c.Shard = true
-
-			c.Shards = max(c.Shards, s.cpuShards(question.Growth))
-			if one.Plan != nil {
-				c.Shards = max(c.Shards, one.Plan.Shards)
-			}
+			c.Shards = s.cpuShards(question.Growth)
 		}
 	}
 
 	switch {
 	case c.Shard && c.Shards > s.processes:
-		c.Text = fmt.Sprintf("It is time to shard: %d processes run, %d shards are needed.", s.processes, c.Shards)
+		c.Text = fmt.Sprintf("It is time to shard: %s needed, and %s.", are(c.Shards, "shard"), runs(s.processes))
 		c.Do = append(c.Do, "docs/sharding-your-controller.md shows how to shard it, in six steps. Run one shard more if the target shall be met while one is missing")
 	case c.Shard:
+		c.Shards = 0
 		c.Text = "Shards help, but how many are needed is not known."
 	case c.Problem:
 		c.Text = "It is not time to shard: shards do not remove the bottleneck, or something cheaper does (" + strings.Join(causes, ", ") + ")."
@@ -94,6 +87,24 @@ func conclude(controllers []Controller, s *situation, question Question) Conclus
 	}
 
 	return c
+}
+
+// are formats how many of something are needed.
+func are(n int, one string) string {
+	if n == 1 {
+		return count(n, one) + " is"
+	}
+
+	return count(n, one) + " are"
+}
+
+// runs formats how many processes run.
+func runs(n int) string {
+	if n == 1 {
+		return "1 process runs"
+	}
+
+	return count(n, "process") + " run"
 }
 
 // assumptions returns what the report relies on.

@@ -2,6 +2,8 @@ package advise
 
 import (
 	"math"
+	"slices"
+	"strings"
 
 	dto "github.com/prometheus/client_model/go"
 
@@ -27,7 +29,9 @@ func (v values) mean() float64 {
 }
 
 // distribution returns the distribution of the values.
-func (v values) distribution() queueing.Distribution { return queueing.NewDistribution(v.buckets, v.mean()) }
+func (v values) distribution() queueing.Distribution {
+	return queueing.NewDistribution(v.buckets, v.mean())
+}
 
 // observed returns what a histogram has observed since an earlier reading. before is nil if there was none.
 func observed(before, after *dto.Histogram) values {
@@ -67,7 +71,7 @@ func classic(before, after *dto.Histogram) []queueing.Piece {
 		count := after.GetSampleCount()
 		earlier[math.Inf(1)] = before.GetSampleCount()
 		infinite := math.Inf(1)
-		bounds = append(bounds[:len(bounds):len(bounds)], &dto.Bucket{UpperBound: &infinite, CumulativeCount: &count})
+		bounds = append(slices.Clip(bounds), &dto.Bucket{UpperBound: &infinite, CumulativeCount: &count})
 	}
 
 	for _, b := range bounds {
@@ -165,12 +169,12 @@ func observedSince(before, after Page, name string, selected match) values {
 
 // key returns a text that identifies a series of a metric.
 func key(m *dto.Metric) string {
-	text := ""
+	var text strings.Builder
 	for _, pair := range m.GetLabel() {
-		text += pair.GetName() + "\x00" + pair.GetValue() + "\x00"
+		text.WriteString(pair.GetName() + "\x00" + pair.GetValue() + "\x00")
 	}
 
-	return text
+	return text.String()
 }
 
 // plus returns the values of both. Buckets may overlap then.
@@ -181,6 +185,6 @@ func (v values) plus(other values) values {
 	case other.count == 0:
 		return v
 	default:
-		return values{v.count + other.count, v.sum + other.sum, v.fine && other.fine, append(v.buckets[:len(v.buckets):len(v.buckets)], other.buckets...)}
+		return values{v.count + other.count, v.sum + other.sum, v.fine && other.fine, append(slices.Clip(v.buckets), other.buckets...)}
 	}
 }

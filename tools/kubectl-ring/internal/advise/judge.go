@@ -26,12 +26,14 @@ func judge(l *load, s *situation, question Question) Controller {
 	}
 
 	v := &view{load: l, all: s, question: question, controller: &c}
-	v.now = l.piling() || c.P99Seconds > question.TargetP99.Seconds() && l.done > 0
+	v.now = l.piling || c.P99Seconds > question.TargetP99.Seconds() && l.done > 0
 
 	if l.done > 0 && !v.hot() {
 		v.planner = newPlanner(l, question)
 		c.BurstSize = v.planner.total.Burst
 		c.Plan = v.planner.plan(question.Growth)
+		c.Plan.CPUShards = s.cpuShards(question.Growth)
+		c.Plan.CPUWorkers = v.planner.workersOf(c.Plan.CPUShards, question.Growth)
 	}
 
 	v.grown = !v.now && v.tooMuch()
@@ -146,7 +148,7 @@ func (v *view) failing() bool { return v.controller.ErrorShare >= errorShare }
 
 // starved reports whether the CPU is the limit: now, or with what the growth or the queue needs.
 func (v *view) starved() bool {
-	return v.all.fullest >= busyLimit || v.all.fullest >= 0.5 && v.all.scheduling >= starving || v.cpuIsTooMuch()
+	return v.all.fullest >= busyLimit || v.all.throttledCPU() || v.cpuIsTooMuch()
 }
 
 // hot reports whether the wait is that of one object that changes all the time: about one of several workers is busy, at most one object is in
@@ -162,7 +164,7 @@ func (v *view) hot() bool {
 }
 
 func (v *view) allBusy() bool {
-	return v.load.piling() || v.load.share() >= cpuPlan || v.grown && v.controller.Plan.WorkersPerProcess > v.load.each
+	return v.load.piling || v.load.share() >= cpuPlan || v.grown && v.controller.Plan.WorkersPerProcess > v.load.each
 }
 
 func (v *view) slow() bool { return v.controller.ReconcileP99Seconds > v.question.TargetP99.Seconds() }

@@ -89,6 +89,8 @@ type load struct {
 	wait, work values
 	// lifetime has the times of all reconciles since the processes started.
 	lifetime values
+	// piling reports whether, in a process, work arrives faster than it is done.
+	piling bool
 	// fullest is the share of the load in the process with the most, times the number of processes: 1 if all have the same.
 	fullest float64
 }
@@ -138,8 +140,9 @@ func (l *load) add(r Reading, workers int) {
 		}
 	}
 
-	l.depthBefore += r.Before.value(depthMetric, selected)
-	l.depth += r.After.value(depthMetric, selected)
+	depthBefore, depth := r.Before.value(depthMetric, selected), r.After.value(depthMetric, selected)
+	l.depthBefore += depthBefore
+	l.depth += depth
 	l.active += r.After.value(activeMetric, selected)
 	l.longest = max(l.longest, r.After.value(longestMetric, selected))
 	l.wait = l.wait.plus(observedSince(r.Before, r.After, waitMetric, selected))
@@ -149,7 +152,17 @@ func (l *load) add(r Reading, workers int) {
 
 	// Reconciles that began before count only from the first reading on, and those that have not ended count up to the second one.
 	unfinished := r.After.value(unfinishedMetric, selected) - r.Before.value(unfinishedMetric, selected)
-	l.busy += min(max((work.sum+unfinished)/seconds, 0), float64(workers))
+	busy := min(max((work.sum+unfinished)/seconds, 0), float64(workers))
+	l.busy += busy
+
+	const (
+		faster = 1.05
+		more   = 5 // objects
+	)
+
+	share := busy / float64(workers)
+	grows := r.rate(addsMetric, selected) > faster*r.rate(reconcilesMetric, selected) && depth > depthBefore+more && share > busyLimit
+	l.piling = l.piling || grows || share >= saturated && depth > float64(workers)
 }
 
 // few is the number of reconciles below which those since the start of the processes count, too.

@@ -115,19 +115,6 @@ func (p Page) controllers() []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// histograms returns the selected series of a histogram.
-func (p Page) histograms(name string, selected match) []*dto.Histogram {
-	var found []*dto.Histogram
-
-	p.series(name, selected, func(m *dto.Metric, _ map[string]string) {
-		if m.Histogram != nil {
-			found = append(found, m.GetHistogram())
-		}
-	})
-
-	return found
-}
-
 // grown returns how much a counter has grown. A counter that is smaller than before was reset, and has counted from 0 since.
 func grown(before, after float64) float64 {
 	if after < before {

@@ -75,6 +75,17 @@ func (p planner) plan(growth float64) *Plan {
 	return plan
 }
 
+// workersOf returns the least number of workers of each of n processes. 0: no number meets the target.
+func (p planner) workersOf(n int, growth float64) int {
+	if n == 0 || p.total.Work.Quantile(highQuantile) > p.target {
+		return 0
+	}
+
+	workers, _ := p.search(func(workers int) queueing.Queue { return p.with(n, workers, growth) })
+
+	return workers
+}
+
 // search returns the least n from 1 to mostShards whose queue fits, and its 99th percentile; 0 if there is none. More is never worse.
 func (p planner) search(queue func(n int) queueing.Queue) (n int, p99 float64) {
 	low, high := 0, 1 // low does not fit

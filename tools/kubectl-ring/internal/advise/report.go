@@ -52,6 +52,9 @@ type Plan struct {
 	WorkersPerProcess int `json:"workersPerProcess"`
 	// WorkersP99Seconds is the 99th percentile with them.
 	WorkersP99Seconds float64 `json:"workersP99Seconds"`
+	// CPUShards is the least number of shards that have enough CPU, and CPUWorkers how many workers each of them needs.
+	CPUShards  int `json:"cpuShards"`
+	CPUWorkers int `json:"cpuWorkers"`
 	// Room is by how much the load may grow until the target is missed with today's processes and workers. Below 1, it is missed today.
 	Room float64 `json:"room"`
 }
@@ -131,7 +134,7 @@ type Conclusion struct {
 	Shard bool `json:"shard"`
 	// Shards is how many are needed. 0: unknown, or no shards are needed.
 	Shards int `json:"shards"`
-	// Text says it for people, and Do what to do, in order.
+	// Text says it for people, and Do what to do, besides the advice about each controller.
 	Text string   `json:"text"`
 	Do   []string `json:"do"`
 }

@@ -55,10 +55,12 @@ func (v *view) problem() string {
 	c, target := v.controller, seconds(v.question.TargetP99.Seconds())
 
 	switch {
-	case v.load.piling():
+	case v.load.piling:
 		return fmt.Sprintf("work arrives faster than it is done (%s objects are in the queue)", number(v.load.depth))
 	case v.now:
 		return fmt.Sprintf("99 %% of the events take up to %s until their reconcile ends (target %s)", seconds(c.P99Seconds), target)
+	case v.cpuIsTooMuch():
+		return fmt.Sprintf("%s times the load would need %s cores, with room to breathe", number(v.question.Growth), number(v.all.cpu*v.all.catchUp*v.question.Growth/cpuPlan))
 	default:
 		return fmt.Sprintf("%s times the load would miss the target of %s", number(v.question.Growth), target)
 	}
@@ -146,22 +148,16 @@ func (v *view) sayStarved() (text, do string) {
 	}
 
 	do = "shard it"
-	if n := v.shards(); n > 0 {
-		do += fmt.Sprintf(": %s with %s each", count(n, "shard"), count(v.load.each, "worker"))
+	if n := v.all.cpuShards(v.question.Growth); n > v.all.processes {
+		workers := v.load.each
+		if v.controller.Plan != nil {
+			workers = max(workers, v.controller.Plan.CPUWorkers)
+		}
+
+		do += fmt.Sprintf(": %s with %s each (MaxConcurrentReconciles)", count(n, "shard"), count(workers, "worker"))
 	}
 
 	return text + "; " + v.problem(), do + ". Or give the process more CPU, or find what uses it (pprof)"
-}
-
-// shards returns how many shards are needed for the CPU and for the queue. 0: unknown.
-func (v *view) shards() int {
-	n := v.all.cpuShards(v.question.Growth)
-
-	if v.controller.Plan == nil || v.controller.Plan.Shards == 0 {
-		return n
-	}
-
-	return max(n, v.controller.Plan.Shards)
 }
 
 func (v *view) sayHot() (text, do string) {

@@ -184,6 +184,10 @@ func (a *app) printDo(do string) {
 func (a *app) printConclusion(o *output, report *advise.Report) {
 	fmt.Fprintf(a.Out, "%s\n", a.paint(render.Bold, failure.Clean(report.Conclusion.Text)))
 
+	for _, do := range report.Conclusion.Do {
+		a.printDo(do)
+	}
+
 	if o.noHeaders {
 		return
 	}

@@ -239,6 +239,7 @@ func (a *app) targets(ctx context.Context, f *adviser) (targets []scrape.Target,
 	}
 
 	config.UserAgent = a.connect.UserAgent
+
 	ctx, cancel := context.WithTimeout(ctx, f.limit())
 	defer cancel()
 
@@ -350,7 +351,12 @@ func unusable(err error) error {
 func (a *app) wait(ctx context.Context, interval time.Duration, processes int) error {
 	const step = time.Second
 
-	fmt.Fprintf(a.Err, "Read the metrics of %d process(es), and reading them again in %s.\n", processes, interval)
+	which := "The metrics of 1 process were read"
+	if processes > 1 {
+		which = fmt.Sprintf("The metrics of %d processes were read", processes)
+	}
+
+	fmt.Fprintf(a.Err, "%s. They are read again in %s.\n", which, interval)
 
 	for left := interval; left > 0; left -= step {
 		if a.colour {

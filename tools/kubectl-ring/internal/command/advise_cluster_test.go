@@ -153,10 +153,6 @@ func TestAdviceAboutRealControllers(t *testing.T) {
 			name: "limited", objects: 4, workers: 2, qps: 5, warm: 2,
 			work: func(ctx context.Context, live client.Reader, req reconcile.Request) (reconcile.Result, error) {
 				err := live.Get(ctx, req.NamespacedName, &corev1.ConfigMap{})
-				if ctx.Err() != nil {
-					return reconcile.Result{}, nil
-				}
-
 				return reconcile.Result{RequeueAfter: again}, err
 			},
 		}.start(t)

@@ -171,7 +171,7 @@ type api struct {
 // refusal returns the error about an answer of the API server instead of the pod. Nil: the answer is that of the pod.
 func (p *Pods) refusal(got *answer) error {
 	var status metav1.Status
-	if got.code == http.StatusOK || json.Unmarshal(got.body, &status) != nil || status.Kind != "Status" {
+	if parsed := json.Unmarshal(got.body, &status) == nil; got.code == http.StatusOK || !parsed || status.Kind != "Status" {
 		return nil
 	}
 

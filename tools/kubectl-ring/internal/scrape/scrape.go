@@ -31,7 +31,7 @@ const (
 	// parallel is how many pages are read at a time.
 	parallel = 8
 	// accept asks for protocol buffers, which have native histograms, or else for text.
-	accept = string(expfmt.FmtProtoDelim) + `;q=0.7,` + string(expfmt.FmtText) + `;q=0.3` //nolint:staticcheck // constants are what an Accept header needs
+	accept = string(expfmt.FmtProtoDelim) + `;q=0.7,` + string(expfmt.FmtText) + `;q=0.3`
 )
 
 // Target is a process whose metrics can be read.
