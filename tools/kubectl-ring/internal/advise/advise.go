@@ -160,6 +160,7 @@ func survey(processes []Process, loads []load) situation {
 	}
 
 	arrived, done := 0.0, 0.0
+
 	for i := range loads {
 		s.busy += loads[i].busy
 		arrived += loads[i].adds
@@ -216,7 +217,7 @@ func (l *load) queue() queueing.Queue {
 	q := queueing.Queue{Rate: max(l.adds, l.done) / float64(l.processes), Workers: max(l.workers/l.processes, 1), Work: work}
 
 	// Close to saturation, waits come from a shortage of workers that began before, rather than from bursts.
-	if q.Busy() < steady && !l.piling && work.Mean() > 0 {
+	if max(q.Busy(), l.busiest) < steady && !l.piling && work.Mean() > 0 {
 		q = q.WithWait(l.wait.mean())
 	}
 

@@ -283,6 +283,7 @@ func TestVerdicts(t *testing.T) {
 	}
 
 	path := filepath.Join("testdata", "verdicts.txt")
+
 	if *update {
 		require.NoError(t, os.MkdirAll("testdata", 0o750))
 		require.NoError(t, os.WriteFile(path, []byte(transcript.String()), 0o600))
@@ -395,6 +396,7 @@ func TestAnyPages(t *testing.T) {
 		draw := func(name string, least, most float64) float64 { return rapid.Float64Range(least, most).Draw(rt, name) }
 
 		var processes []process
+
 		for range rapid.IntRange(1, 3).Draw(rt, "processes") {
 			done := math.Floor(draw("done", 0, 5000))
 			workers := rapid.IntRange(1, 20).Draw(rt, "workers")

@@ -148,6 +148,7 @@ func memory(processes []Process) string {
 	const mebi = 1 << 20
 
 	most, full := 0.0, 0.0
+
 	for i := range processes {
 		p := &processes[i]
 		most = max(most, p.MemoryBytes)

@@ -91,6 +91,8 @@ type load struct {
 	lifetime values
 	// piling reports whether, in a process, work arrives faster than it is done.
 	piling bool
+	// busiest is the highest share of busy workers in a process.
+	busiest float64
 	// fullest is the share of the load in the process with the most, times the number of processes: 1 if all have the same.
 	fullest float64
 }
@@ -162,6 +164,7 @@ func (l *load) add(r Reading, workers int) {
 
 	share := busy / float64(workers)
 	grows := r.rate(addsMetric, selected) > faster*r.rate(reconcilesMetric, selected) && depth > depthBefore+more && share > busyLimit
+	l.busiest = max(l.busiest, share)
 	l.piling = l.piling || grows || share >= saturated && depth > float64(workers)
 }
 

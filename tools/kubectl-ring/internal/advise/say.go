@@ -67,7 +67,12 @@ func (v *view) problem() string {
 }
 
 func (v *view) busyText() string {
-	return fmt.Sprintf("%s of %s are busy", number(v.load.busy), count(v.load.workers, "worker"))
+	verb := "are"
+	if v.load.workers == 1 {
+		verb = "is"
+	}
+
+	return fmt.Sprintf("%s of %s %s busy", number(v.load.busy), count(v.load.workers, "worker"), verb)
 }
 
 func (v *view) sayFine() string {
@@ -148,6 +153,7 @@ func (v *view) sayStarved() (text, do string) {
 	}
 
 	do = "shard it"
+
 	if n := v.all.cpuShards(v.question.Growth); n > v.all.processes {
 		workers := v.load.each
 		if v.controller.Plan != nil {
@@ -211,6 +217,6 @@ func (v *view) saySlow() (text, do string) {
 }
 
 func (v *view) sayBursts() (text, do string) {
-	return fmt.Sprintf("work comes in bursts: %s on average, but objects wait for %s; %s", v.busyText(), seconds(v.load.wait.mean()), v.problem()),
+	return fmt.Sprintf("work comes in bursts: on average, %s, but objects wait for %s; %s", v.busyText(), seconds(v.load.wait.mean()), v.problem()),
 		"find what changes many objects at a time (resyncs, a changed parent, a restart) and spread it. If that cannot be: " + v.moreWorkers()
 }

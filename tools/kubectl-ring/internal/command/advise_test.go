@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/command"
+	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
 
 // metricsPage is the page of a process with one controller, after some seconds of which it was busy with reconciles of 50 ms.
@@ -55,7 +56,7 @@ workqueue_queue_duration_seconds_bucket{controller="website",name="website",le="
 workqueue_queue_duration_seconds_bucket{controller="website",name="website",le="+Inf"} %g
 workqueue_queue_duration_seconds_sum{controller="website",name="website"} %g
 workqueue_queue_duration_seconds_count{controller="website",name="website"} %g
-`, seconds/10, n*2, n, n, n, n*0.05, n, n-soonDone, n+(n-soonDone)/10, soonDone, n, n, n*wait, n)
+`, seconds/10, n*2, n, n, n, n*0.05, n, (n-soonDone)/10, n+(n-soonDone)/10, soonDone, n, n, n*wait, n)
 }
 
 // pages serves the metrics of a process that was idle, or busy, for 30 s between any two readings.
@@ -209,4 +210,35 @@ func TestAdviceLeavesOutWhatIsGone(t *testing.T) {
 	p = newProgram(t)
 	require.Equal(t, command.NoAnswer, p.runStepping(t.Context(), "advise", "--metrics", server.URL))
 	require.Contains(t, p.err.String(), "503 Service Unavailable: gone")
+}
+
+// TestPageShowsWhatIsPrinted compares the output on the page about the advice with that of the program.
+func TestPageShowsWhatIsPrinted(t *testing.T) {
+	const (
+		begin, end = "<!-- advice -->\n", "<!-- end of advice -->"
+		host       = "127.0.0.1:18080" // as long as a real one
+	)
+
+	page := filepath.Join(localplane.Root(), "docs", "when-to-shard.md")
+	content, err := os.ReadFile(page)
+	require.NoError(t, err)
+
+	before, rest, ok := strings.Cut(string(content), begin)
+	require.True(t, ok, "there is no mark for the output")
+	_, after, ok := strings.Cut(rest, end)
+	require.True(t, ok, "there is no mark for the end of the output")
+
+	url := pages(t)
+	p := newProgram(t)
+	require.Equal(t, command.Problem, p.runStepping(t.Context(), "advise", "--metrics", url+"/busy"), p.err.String())
+
+	output := strings.ReplaceAll(p.err.String()+p.out.String(), strings.TrimPrefix(url, "http://"), host)
+	want := before + begin + "```console\n$ kubectl ring advise --metrics http://" + host + "/busy\n" + output + "```\n" + end + after
+
+	if *update {
+		require.NoError(t, os.WriteFile(page, []byte(want), 0o644)) //nolint:gosec // a page of documentation
+		return
+	}
+
+	require.Equal(t, want, string(content), "%s; go test -update rewrites it", page)
 }

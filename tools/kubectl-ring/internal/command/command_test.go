@@ -156,6 +156,9 @@ func TestCompletion(t *testing.T) {
 		"list -o ":                      "wide\njson\nyaml\nname\n:4\n",
 		"explain -o ":                   "wide\njson\nyaml\n:4\n",
 		"version ":                      ":4\n",
+		"advise --scheme ":              "http\nhttps\n:4\n",
+		"advise --growth ":              ":4\n",
+		"advise --token-file ":          ":0\n",
 		"get --endpoint 127.0.0.1:1 --plaintext ": ":4\n",
 	} {
 		t.Run(line, func(t *testing.T) {

@@ -187,6 +187,7 @@ func (p *Pods) refusal(got *answer) error {
 // known.
 func (p *Pods) container(pod *corev1.Pod) (number string, container *corev1.Container) {
 	all := pod.Spec.Containers
+
 	if _, err := strconv.Atoi(p.Port); err == nil {
 		number = p.Port
 	}

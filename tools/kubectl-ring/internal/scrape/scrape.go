@@ -76,6 +76,7 @@ func (r Reader) Read(ctx context.Context, targets []Target) []Result {
 	slots := make(chan struct{}, parallel)
 
 	var readers sync.WaitGroup
+
 	for i := range targets {
 		slots <- struct{}{}
 

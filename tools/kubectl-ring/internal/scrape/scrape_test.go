@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/pem"
 	"fmt"
+	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -34,7 +36,7 @@ func TestMain(m *testing.M) { os.Exit(localplane.Main(m)) }
 // handler serves a native histogram as programs do, to those that have the token.
 func handler(token string, seen *http.Header) http.Handler {
 	registry := prometheus.NewRegistry()
-	waits := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "waits", Buckets: []float64{1}, NativeHistogramBucketFactor: 1.1})
+	waits := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "waits", Help: "Waits.", Buckets: []float64{1}, NativeHistogramBucketFactor: 1.1})
 	registry.MustRegister(waits)
 	waits.Observe(0.5)
 
@@ -72,7 +74,10 @@ func whole(err error) string {
 func TestURLs(t *testing.T) {
 	var seen http.Header
 
-	server := httptest.NewTLSServer(handler("secret", &seen))
+	server := httptest.NewUnstartedServer(handler("secret", &seen))
+	server.Config.ErrorLog = log.New(io.Discard, "", 0) // it reports clients that do not trust it
+	server.StartTLS()
+
 	defer server.Close()
 
 	dir := t.TempDir()
@@ -201,6 +206,7 @@ func TestPods(t *testing.T) {
 
 	server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: handler("", &seen), ReadHeaderTimeout: time.Minute}}
 	server.Start()
+
 	defer server.Close()
 
 	host, port, err := net.SplitHostPort(listener.Addr().String())
@@ -209,7 +215,7 @@ func TestPods(t *testing.T) {
 	number, err := strconv.ParseInt(port, 10, 32)
 	require.NoError(t, err)
 
-	make1 := func(name string, ready corev1.ConditionStatus) {
+	create := func(name string, ready corev1.ConditionStatus) {
 		pod := &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"app": "x"}},
 			Spec: corev1.PodSpec{AutomountServiceAccountToken: new(false), Containers: []corev1.Container{
@@ -237,12 +243,12 @@ func TestPods(t *testing.T) {
 	_, err = pods.Find(t.Context(), plane.Config)
 	require.ErrorContains(t, err, "no pod in namespace "+namespace)
 
-	make1("starts", corev1.ConditionFalse)
+	create("starts", corev1.ConditionFalse)
 
 	_, err = pods.Find(t.Context(), plane.Config)
 	require.ErrorContains(t, err, "none is ready")
 
-	make1("runs", corev1.ConditionTrue)
+	create("runs", corev1.ConditionTrue)
 
 	targets, err := pods.Find(t.Context(), plane.Config)
 	require.NoError(t, err)
