@@ -1,0 +1,71 @@
+package ordinal_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/clusterring/clusterring/pkg/internal/testenv"
+	"github.com/clusterring/clusterring/pkg/shard/ordinal"
+)
+
+func TestWhatHasNoOrdinal(t *testing.T) {
+	f := newFixture(t, 1)
+
+	of := func(name string) error {
+		_, err := ordinal.New(t.Context(), testenv.Config(t), ordinal.Options{PodName: name, Namespace: f.namespace})
+		return err
+	}
+
+	require.ErrorContains(t, of("web"), `pod name: "web" contains no ordinal: only Pods of a StatefulSet have one`)
+	require.ErrorContains(t, of("web-x7k2p"), `"web-x7k2p" does not end with an ordinal`)
+	require.ErrorContains(t, of("web-01"), `"web-01" does not end with an ordinal`)
+	require.ErrorContains(t, of("web-99999999999"), `does not end with an ordinal`)
+	require.ErrorContains(t, of("other-0"), "no StatefulSet "+f.namespace+"/other exists, which Pod other-0 should belong to")
+	require.NoError(t, of("web-7"), "it is outside of the replicas, and works on nothing")
+
+	// A Pod of a Deployment whose random suffix looks like a number.
+	require.NoError(t, f.admin.Create(t.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: f.namespace, Name: "front-24567",
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "front", UID: "1", Controller: new(true)}},
+		},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "example.com/c"}}},
+	}))
+	require.ErrorContains(t, of("front-24567"), "belongs to ReplicaSet front, as the Pods of a Deployment do")
+
+	_, err := ordinal.New(t.Context(), testenv.Config(t), ordinal.Options{PodName: "web-0", StatefulSet: "other", Namespace: f.namespace})
+	require.ErrorContains(t, err, `"web-0" is not the name of a Pod of StatefulSet "other"`)
+}
+
+func TestStatefulSetThatMayNotBeRead(t *testing.T) {
+	f := newFixture(t, 1)
+	config := testenv.Config(t)
+	config.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + f.namespace + ":controller"}
+
+	_, err := ordinal.New(t.Context(), config, ordinal.Options{PodName: "web-0", Namespace: f.namespace})
+	require.ErrorContains(t, err, "grant get, list, and watch on statefulsets (API group apps, resource name web) in namespace "+f.namespace)
+}
+
+func TestOptionsThatAreRefused(t *testing.T) {
+	_, err := ordinal.New(t.Context(), testenv.Config(t), ordinal.Options{PodName: "web-0", Namespace: "a/b", TermDuration: 1})
+	require.ErrorContains(t, err, `namespace: "a/b" is invalid`)
+	require.ErrorContains(t, err, "they have no use without StopTheWorld")
+
+	_, err = ordinal.New(t.Context(), testenv.Config(t), ordinal.Options{PodName: "web-0", StopTheWorld: true, TermDuration: 1, Patience: -1})
+	require.ErrorContains(t, err, "namespace: set it")
+	require.ErrorContains(t, err, "term duration: 1ns must be whole seconds")
+	require.ErrorContains(t, err, "patience: -1ns must not be negative")
+}
+
+func TestManagersWithALeader(t *testing.T) {
+	f := newFixture(t, 1)
+	p, err := ordinal.New(t.Context(), testenv.Config(t), ordinal.Options{PodName: "web-0", Namespace: f.namespace})
+	require.NoError(t, err)
+	require.ErrorContains(t, p.ConfigureManager(&manager.Options{LeaderElection: true}), "remove the leader election")
+	require.Equal(t, 0, p.Ordinal())
+}

@@ -1,0 +1,267 @@
+package ordinal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+)
+
+// stubMarker marks a stub in the cache. No stub is ever written.
+const stubMarker = "ordinals.alpha.sharding.timebertt.dev/stub"
+
+// ConfigureManager sets up the options of a manager for this process. Call it once, right before manager.New. The manager must have no leader
+// election: all replicas work.
+//
+// Of the given kinds, the cache keeps only stubs of the objects of other processes: name, namespace, uid, versions, times, labels, and owner
+// references, which is what decides where they belong when the number of replicas changes. The manager's client hides this: it reads a stub from
+// the API server, and lists of these kinds contain only objects of this process. Whatever else reads the cache sees the stubs: predicates, event
+// handlers, and the functions of indexes, which should therefore use only what a stub has. Do not name a kind of which the controllers need the
+// objects of other processes. Without kinds, everything is cached as usual.
+func (p *Process) ConfigureManager(options *manager.Options, kinds ...client.Object) error {
+	if options.LeaderElection || options.LeaderElectionID != "" {
+		return fmt.Errorf("configure the manager of %s: remove the leader election: every replica works", p.options.PodName)
+	}
+
+	sch := options.Scheme
+	if sch == nil {
+		sch = scheme.Scheme
+	}
+
+	stubbed := map[schema.GroupVersionKind]bool{}
+	byObject := maps.Clone(options.Cache.ByObject)
+
+	if byObject == nil {
+		byObject = map[client.Object]cache.ByObject{}
+	}
+
+	keys := map[schema.GroupVersionKind]client.Object{}
+
+	for key := range byObject {
+		gvk, err := apiutil.GVKForObject(key, sch)
+		if err != nil {
+			return fmt.Errorf("determine the kind of %T: %w", key, err)
+		}
+
+		keys[gvk] = key
+	}
+
+	for _, obj := range kinds {
+		gvk, err := apiutil.GVKForObject(obj, sch)
+		if err != nil {
+			return fmt.Errorf("determine the kind of %T: %w", obj, err)
+		}
+
+		if keys[gvk] == nil {
+			keys[gvk] = obj
+		}
+
+		of := byObject[keys[gvk]]
+		if of.Transform == nil {
+			of.Transform = options.Cache.DefaultTransform
+		}
+
+		of.Transform = p.transform(gvk.GroupKind(), of.Transform)
+		byObject[keys[gvk]] = of
+		stubbed[gvk] = true
+	}
+
+	p.scheme = sch
+
+	if len(kinds) > 0 {
+		options.Cache.ByObject = byObject
+		options.NewClient = p.newClient(options.NewClient, stubbed)
+	}
+
+	return nil
+}
+
+// transform returns a function that replaces objects of other processes by stubs, after the inner function.
+func (p *Process) transform(gk schema.GroupKind, inner toolscache.TransformFunc) toolscache.TransformFunc {
+	return func(in any) (any, error) {
+		if inner != nil {
+			var err error
+			if in, err = inner(in); err != nil {
+				return nil, err
+			}
+		}
+
+		obj, ok := in.(client.Object)
+		if !ok {
+			return in, nil // what is known of a deletion
+		}
+
+		s, _, _ := p.gate.now()
+		if s.replicas == 0 || s.owns(p.options.Hash(gk, obj)) {
+			return in, nil
+		}
+
+		return stubOf(obj), nil
+	}
+}
+
+// stubOf returns what is kept of an object of another process.
+func stubOf(obj client.Object) client.Object {
+	stub := emptyLike(obj)
+	stub.SetName(obj.GetName())
+	stub.SetNamespace(obj.GetNamespace())
+	stub.SetUID(obj.GetUID())
+	stub.SetResourceVersion(obj.GetResourceVersion())
+	stub.SetGeneration(obj.GetGeneration())
+	stub.SetCreationTimestamp(obj.GetCreationTimestamp())
+	stub.SetDeletionTimestamp(obj.GetDeletionTimestamp())
+	stub.SetLabels(obj.GetLabels())
+	stub.SetOwnerReferences(obj.GetOwnerReferences())
+	stub.SetAnnotations(map[string]string{stubMarker: ""})
+
+	return stub
+}
+
+// emptyLike returns an empty object of the same type and kind.
+func emptyLike(obj client.Object) client.Object {
+	made, _ := reflect.New(reflect.TypeOf(obj).Elem()).Interface().(client.Object) // the type of obj implements it
+	if _, typed := obj.(runtime.Unstructured); typed {
+		made = &unstructured.Unstructured{}
+	}
+
+	made.GetObjectKind().SetGroupVersionKind(obj.GetObjectKind().GroupVersionKind())
+
+	return made
+}
+
+func isStub(obj metav1.Object) bool {
+	_, marked := obj.GetAnnotations()[stubMarker]
+
+	return marked
+}
+
+// newClient returns a function that makes a client which hides stubs.
+func (p *Process) newClient(inner client.NewClientFunc, stubbed map[schema.GroupVersionKind]bool) client.NewClientFunc {
+	if inner == nil {
+		inner = client.New
+	}
+
+	return func(config *rest.Config, options client.Options) (client.Client, error) {
+		cached, err := inner(config, options)
+		if err != nil {
+			return nil, err
+		}
+
+		options.Cache = nil
+
+		live, err := client.New(config, options)
+		if err != nil {
+			return nil, fmt.Errorf("create the client for objects of other processes: %w", err)
+		}
+
+		return &stubClient{Client: cached, live: live, process: p, stubbed: stubbed}, nil
+	}
+}
+
+// stubClient reads from the API server what the cache has only a stub of.
+type stubClient struct {
+	client.Client
+
+	live    client.Reader
+	process *Process
+	stubbed map[schema.GroupVersionKind]bool
+}
+
+// withoutLiveReads returns a client that reads stubs as they are.
+func withoutLiveReads(c client.Client) client.Client {
+	if hiding, ok := c.(*stubClient); ok {
+		return hiding.Client
+	}
+
+	return c
+}
+
+// Get implements client.Reader.
+func (c *stubClient) Get(ctx context.Context, key client.ObjectKey, obj client.Object, options ...client.GetOption) error {
+	if err := c.Client.Get(ctx, key, obj, options...); err != nil || !isStub(obj) {
+		return err
+	}
+
+	whole := emptyLike(obj)
+	if err := c.live.Get(ctx, key, whole); err != nil {
+		return err //nolint:wrapcheck // callers ask what it is
+	}
+
+	reflect.ValueOf(obj).Elem().Set(reflect.ValueOf(whole).Elem())
+
+	return nil
+}
+
+// List implements client.Reader.
+func (c *stubClient) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
+	if err := c.Client.List(ctx, list, options...); err != nil {
+		return err
+	}
+
+	gvk, err := apiutil.GVKForObject(list, c.Scheme())
+	if err != nil {
+		return fmt.Errorf("determine the kind of %T: %w", list, err)
+	}
+
+	gvk.Kind = gvk.Kind[:max(0, len(gvk.Kind)-len("List"))]
+	if !c.stubbed[gvk] {
+		return nil
+	}
+
+	var mine []runtime.Object
+
+	err = meta.EachListItem(list, func(item runtime.Object) error {
+		obj, ok := item.(client.Object)
+		if !ok {
+			return fmt.Errorf("%T is not an object", item)
+		}
+
+		whole, err := c.whole(ctx, gvk.GroupKind(), obj)
+		if whole != nil {
+			mine = append(mine, whole)
+		}
+
+		return err
+	})
+
+	if err := errors.Join(err, meta.SetList(list, mine)); err != nil {
+		return fmt.Errorf("read the objects of this process: %w", err)
+	}
+
+	return nil
+}
+
+// whole returns an object of a list, or nil if it belongs to another process or was deleted.
+func (c *stubClient) whole(ctx context.Context, gk schema.GroupKind, obj client.Object) (client.Object, error) {
+	if s, _, _ := c.process.gate.now(); !s.owns(c.process.options.Hash(gk, obj)) {
+		return nil, nil //nolint:nilnil // it is not part of the list
+	}
+
+	if !isStub(obj) {
+		return obj, nil
+	}
+
+	whole := emptyLike(obj)
+
+	err := c.live.Get(ctx, client.ObjectKeyFromObject(obj), whole)
+	if apierrors.IsNotFound(err) {
+		return nil, nil //nolint:nilnil // it was deleted
+	}
+
+	return whole, err //nolint:wrapcheck // List wraps it
+}
