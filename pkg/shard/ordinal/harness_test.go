@@ -2,11 +2,13 @@ package ordinal_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -388,4 +391,19 @@ func (b *lateBody) Close() error {
 	b.once.Do(func() { close(b.closed) })
 
 	return b.ReadCloser.Close()
+}
+
+// entryOf returns the acknowledgement of the process with this ordinal.
+func (f *fixture) entryOf(number int) map[string]any {
+	f.Helper()
+
+	var (
+		lease coordinationv1.Lease
+		entry map[string]any
+	)
+
+	require.NoError(f, f.admin.Get(f.Context(), client.ObjectKey{Namespace: f.namespace, Name: ordinal.LeaseName(setName)}, &lease))
+	require.NoError(f, json.Unmarshal([]byte(lease.Annotations[ordinal.AnnotationProcessPrefix+strconv.Itoa(number)]), &entry))
+
+	return entry
 }
