@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// AnnotationPlan, on the Lease of a StatefulSet whose processes stop the world, contains the number of replicas that they have agreed on, or are
+	// AnnotationPlan is on the Lease of a StatefulSet whose processes stop the world. It contains the number of replicas that they have agreed on, or are
 	// about to agree on, as JSON.
 	AnnotationPlan = "ordinals.alpha.sharding.timebertt.dev/plan"
 	// AnnotationProcessPrefix begins the annotations of that Lease in which processes acknowledge the plan. The ordinal follows.

@@ -154,9 +154,9 @@ func TestForeignObjectsAreStubs(t *testing.T) {
 	all := f.objects(20)
 	m := f.start(0)
 
-	f.eventually(func() bool { return len(f.record.by(first(all, 0, 2).Name, "0")) > 0 }, "the process should work")
+	f.eventually(func() bool { return len(f.record.by(first(all, 0).Name, "0")) > 0 }, "the process should work")
 
-	foreign, mine := first(all, 1, 2), first(all, 0, 2)
+	foreign, mine := first(all, 1), first(all, 0)
 
 	var cached corev1.ConfigMap
 
@@ -191,9 +191,10 @@ func TestForeignObjectsAreStubs(t *testing.T) {
 	}
 }
 
-func first(all []*corev1.ConfigMap, number, replicas int) *corev1.ConfigMap {
+// first returns an object of an ordinal, of two.
+func first(all []*corev1.ConfigMap, number int) *corev1.ConfigMap {
 	for _, cm := range all {
-		if index(cm, replicas) == number {
+		if index(cm, 2) == number {
 			return cm
 		}
 	}

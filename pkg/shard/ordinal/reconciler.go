@@ -107,7 +107,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 			r.forget(req.NamespacedName)
 		}
 
-		return reconcile.Result{}, nil //nolint:nilerr // when the gate opens, the source enqueues all objects of the process
+		return reconcile.Result{}, nil // when the gate opens, the source enqueues all objects of the process
 	}
 	defer end()
 
@@ -115,7 +115,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	r.ran[req.NamespacedName] = hash
 	r.mu.Unlock()
 
-	return r.inner.Reconcile(working, req)
+	return r.inner.Reconcile(working, req) //nolint:wrapcheck // it is the controller's
 }
 
 // look returns the hash of the object.
@@ -153,6 +153,7 @@ func (r *reconciler) absent(ctx context.Context, req reconcile.Request) (reconci
 
 		return reconcile.Result{}, nil
 	}
+
 	defer end()
 
 	result, err := r.inner.Reconcile(working, req)
@@ -160,7 +161,7 @@ func (r *reconciler) absent(ctx context.Context, req reconcile.Request) (reconci
 		r.forget(req.NamespacedName)
 	}
 
-	return result, err
+	return result, err //nolint:wrapcheck // it is the controller's
 }
 
 func (r *reconciler) forget(name types.NamespacedName) {

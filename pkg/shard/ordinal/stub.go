@@ -134,7 +134,7 @@ func stubOf(obj client.Object) client.Object {
 
 // emptyLike returns an empty object of the same type and kind.
 func emptyLike(obj client.Object) client.Object {
-	made, _ := reflect.New(reflect.TypeOf(obj).Elem()).Interface().(client.Object) // the type of obj implements it
+	made, _ := reflect.TypeAssert[client.Object](reflect.New(reflect.TypeOf(obj).Elem())) // the type of obj implements it
 	if _, typed := obj.(runtime.Unstructured); typed {
 		made = &unstructured.Unstructured{}
 	}
@@ -194,7 +194,7 @@ func withoutLiveReads(c client.Client) client.Client {
 // Get implements client.Reader.
 func (c *stubClient) Get(ctx context.Context, key client.ObjectKey, obj client.Object, options ...client.GetOption) error {
 	if err := c.Client.Get(ctx, key, obj, options...); err != nil || !isStub(obj) {
-		return err
+		return err //nolint:wrapcheck // callers ask what it is
 	}
 
 	whole := emptyLike(obj)
@@ -210,7 +210,7 @@ func (c *stubClient) Get(ctx context.Context, key client.ObjectKey, obj client.O
 // List implements client.Reader.
 func (c *stubClient) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
 	if err := c.Client.List(ctx, list, options...); err != nil {
-		return err
+		return err //nolint:wrapcheck // callers ask what it is
 	}
 
 	gvk, err := apiutil.GVKForObject(list, c.Scheme())

@@ -88,6 +88,7 @@ func (w *world) run(ctx context.Context) error {
 	defer stop()
 
 	changes := w.gate.listen()
+
 	ticker := w.clock.NewTicker(w.term / looks)
 	defer ticker.Stop()
 
@@ -254,7 +255,7 @@ func (w *world) act(ctx context.Context, lease *coordinationv1.Lease) error {
 	if next := s.next(); !next.equal(l) {
 		sent := w.clock.Now()
 
-		if lease, err = w.update(ctx, lease, next); err != nil {
+		if err := w.update(ctx, lease, next); err != nil {
 			return err
 		}
 
@@ -308,17 +309,17 @@ func (w *world) sight(uid types.UID, l ledger) {
 	}
 }
 
-func (w *world) update(ctx context.Context, lease *coordinationv1.Lease, next ledger) (*coordinationv1.Lease, error) {
+func (w *world) update(ctx context.Context, lease *coordinationv1.Lease, next ledger) error {
 	lease = lease.DeepCopy()
 	lease.Annotations = next.write(lease.Annotations)
 
 	lease, err := w.leases.Update(ctx, lease, metav1.UpdateOptions{})
 	if err != nil {
-		return nil, w.explain(err)
+		return w.explain(err)
 	}
 	w.see(lease)
 
-	return lease, nil
+	return nil
 }
 
 // wrote takes note of a write of the Lease that was sent at the given time.

@@ -134,7 +134,7 @@ func TestTheWorldWaitsForAReconcile(t *testing.T) {
 	t.Cleanup(release)
 
 	before := f.record.begun(pod(0))
-	f.touch([]*corev1.ConfigMap{first(all, 0, 2)}, "1")
+	f.touch([]*corev1.ConfigMap{first(all, 0)}, "1")
 	f.eventually(func() bool { return f.record.begun(pod(0)) > before }, "process 0 should hang")
 
 	f.scale(1)
@@ -193,6 +193,7 @@ func TestAProcessThatRestarts(t *testing.T) {
 	f.oneEach(all, "0", 2)
 
 	require.NoError(t, members[1].stop())
+
 	second := f.start(1, stopping)
 	f.touch(all, "1")
 	f.oneEach(all, "1", 2)

@@ -1,0 +1,201 @@
+package ordinal
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/metadata"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/shard"
+)
+
+// ringPeriod is how often a process looks whether the ring exists. What it does not know yet costs a move, and no safety.
+const ringPeriod = 5 * time.Second
+
+var (
+	clusterRings = v1alpha1.GroupVersion.WithResource("clusterrings")
+	leases       = schema.GroupVersionResource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}
+)
+
+// Kinds are the kinds of a ring, by empty objects of these kinds.
+type Kinds struct {
+	// Main are the kinds of the ring's resources. At least one.
+	Main []client.Object
+	// Controlled are those of its controlled resources.
+	Controlled []client.Object
+}
+
+// AddClaims adds to the manager what leads from ordinals to a ring: as long as the ring does not exist, this process gives the shard label of the
+// given shard to the objects without a label that belong to its ordinal, and to what they control. Its controllers are those of the shard, and work
+// only on objects with the label. The process must therefore not use [Process.Reconciler]. The shard must have the name of the Pod. Name only the
+// main kinds in shard.Shard.ConfigureManager: what controllers of this process create has no label until it is claimed, and they must see it.
+//
+// Why no object has two processes, if the order in docs/ordinals.md is kept:
+//
+//  1. While some Pods run the previous version, the number of replicas does not change. A Pod of the previous version works on objects of its ordinal.
+//     This process gives labels only to objects of its own ordinal, of which there is one Pod.
+//  2. When all Pods run this version, the label alone decides who works on an object, and nobody works on an object without one. A label is given on the
+//     condition that the object has not changed since it was seen without. So it does not matter whose number of replicas is old.
+//  3. The ring is created after that. The rebalancer gives labels to objects without one on the same condition, and takes an object from a shard only
+//     by a drain, as always.
+//
+// If the ring exists already when this Pod becomes a shard for the first time, although a Pod of a lower ordinal is no shard of it yet, that Pod may run
+// the previous version, and the rebalancer would give away the objects that it works on. AddClaims then returns an error.
+//
+// In addition to what the shard needs, the process needs get on the ClusterRing and on the Leases of the other Pods, list and watch on the kinds in all
+// namespaces, and get, list, and watch on the StatefulSet.
+func (p *Process) AddClaims(ctx context.Context, mgr manager.Manager, s *shard.Shard, kinds Kinds) error {
+	if err := p.checkClaims(s, kinds); err != nil {
+		return fmt.Errorf("claim objects for ring %s: %w", s.Ring(), err)
+	}
+
+	reader, err := metadata.NewForConfig(mgr.GetConfig())
+	if err != nil {
+		return fmt.Errorf("create the client of claims: %w", err)
+	}
+
+	c := newClaims(p, s, reader)
+
+	for controlled, objects := range map[bool][]client.Object{false: kinds.Main, true: kinds.Controlled} {
+		for _, obj := range objects {
+			if err := c.addKind(mgr, obj, controlled); err != nil {
+				return err
+			}
+		}
+	}
+
+	if err := c.checkOrder(ctx); err != nil {
+		return err
+	}
+
+	if err := errors.Join(mgr.Add(p), mgr.Add(c)); err != nil {
+		return fmt.Errorf("add the claims to the manager: %w", err)
+	}
+
+	return nil
+}
+
+func (p *Process) checkClaims(s *shard.Shard, kinds Kinds) error {
+	switch {
+	case p.options.StopTheWorld:
+		return errors.New("remove StopTheWorld: the label of an object decides who works on it")
+	case s.Name() != p.options.PodName:
+		return fmt.Errorf("the shard has the name %q instead of that of the Pod, %q: use shard.New without a name and without slots", s.Name(), p.options.PodName)
+	case s.Namespace() != p.options.Namespace:
+		return fmt.Errorf("the Lease of the shard is in namespace %q instead of that of the Pod, %q", s.Namespace(), p.options.Namespace)
+	case len(kinds.Main) == 0:
+		return errors.New("name at least one main kind")
+	}
+
+	return nil
+}
+
+func (c *claims) addKind(mgr manager.Manager, obj client.Object, controlled bool) error {
+	gvk, err := apiutil.GVKForObject(obj, mgr.GetScheme())
+	if err != nil {
+		return fmt.Errorf("determine the kind of %T: %w", obj, err)
+	}
+
+	mapping, err := mgr.GetRESTMapper().RESTMapping(gvk.GroupKind(), gvk.Version)
+	if err != nil {
+		return fmt.Errorf("determine the resource of %s: %w", gvk.Kind, err)
+	}
+
+	c.kinds[gvk.GroupKind()] = &claimed{kind: gvk.GroupKind(), resource: mapping.Resource, controlled: controlled, namespaced: mapping.Scope.Name() == "namespace"}
+
+	return nil
+}
+
+// ringExists reports whether the ring exists, deleted or not.
+func (c *claims) ringExists(ctx context.Context) (bool, error) {
+	_, err := c.client.Resource(clusterRings).Get(ctx, c.shard.Ring(), metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err): // also if the API server does not serve rings yet
+		return false, nil
+	case apierrors.IsForbidden(err):
+		return false, fmt.Errorf("grant get on clusterrings (API group %s, resource name %s) by a ClusterRole: %w", clusterRings.Group, c.shard.Ring(), err)
+	case err != nil:
+		return false, fmt.Errorf("look for ClusterRing %s: %w", c.shard.Ring(), err)
+	}
+
+	return true, nil
+}
+
+// checkOrder returns an error if the ring exists although a Pod of a lower ordinal may still work without labels: StatefulSets are updated from the
+// highest ordinal to the lowest.
+func (c *claims) checkOrder(ctx context.Context) error {
+	exists, err := c.ringExists(ctx)
+	if err != nil || !exists {
+		return err
+	}
+
+	if was, err := c.isShard(ctx, c.process.ordinal); err != nil || was {
+		return err
+	}
+
+	for ordinal := c.process.numbers().start; ordinal < c.process.ordinal; ordinal++ {
+		is, err := c.isShard(ctx, ordinal)
+		if err != nil {
+			return err
+		}
+
+		if !is {
+			return fmt.Errorf("ring %s exists, and Pod %s is no shard of it yet: it may still work on objects that have no label. Delete the ring, update all Pods, and create the "+
+				"ring then. If all Pods are up to date, this Pod starts as soon as that one is a shard", c.shard.Ring(), c.podName(ordinal))
+		}
+	}
+
+	return nil
+}
+
+func (c *claims) podName(ordinal int) string {
+	return c.process.options.StatefulSet + "-" + strconv.Itoa(ordinal)
+}
+
+// isShard reports whether the Pod with this ordinal has a Lease of the ring.
+func (c *claims) isShard(ctx context.Context, ordinal int) (bool, error) {
+	lease, err := c.client.Resource(leases).Namespace(c.process.options.Namespace).Get(ctx, c.podName(ordinal), metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("look whether Pod %s is a shard: %w", c.podName(ordinal), err)
+	}
+
+	return lease.Labels[v1alpha1.LabelClusterRing] == c.shard.Ring(), nil
+}
+
+// label gives the object the label of the shard, unless it has changed.
+func (c *claims) label(ctx context.Context, k *claimed, obj *metav1.PartialObjectMetadata) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": obj.UID, "resourceVersion": obj.ResourceVersion, "labels": map[string]string{c.key: c.shard.Name()},
+	}})
+	if err != nil {
+		return fmt.Errorf("claim %s %s: %w", k.resource.Resource, obj.Name, err)
+	}
+
+	_, err = c.client.Resource(k.resource).Namespace(obj.Namespace).Patch(ctx, obj.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil // it was deleted
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("claim %s %s/%s: grant patch on %s: %w", k.resource.Resource, obj.Namespace, obj.Name, k.resource.GroupResource(), err)
+	case err != nil:
+		return fmt.Errorf("claim %s %s/%s: %w", k.resource.Resource, obj.Namespace, obj.Name, err)
+	}
+
+	return nil
+}

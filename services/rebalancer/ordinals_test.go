@@ -1,0 +1,341 @@
+package rebalancer
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/shard"
+	"github.com/clusterring/clusterring/pkg/shard/ordinal"
+	"github.com/clusterring/clusterring/services/rebalancer/ringtest"
+)
+
+// controllerVersion is a version of a controller that goes from ordinals to a ring.
+type controllerVersion int
+
+const (
+	byOrdinal controllerVersion = iota // ordinals alone
+	claiming                           // a shard that claims objects by its ordinal
+	byRing                             // a shard
+)
+
+// workers are the Pods of a StatefulSet, and a record of what they do. ConfigMaps and the Secrets that they control are reconciled by two controllers.
+type workers struct {
+	*testRing
+
+	pods map[int]func() error // stops the Pod
+
+	mu      sync.Mutex
+	inside  map[string]map[string]bool // who works on a ConfigMap, or on what it controls
+	overlap []string
+	done    map[string][]string // who has worked on an object in a state
+}
+
+func newWorkers(w *testRing, replicas int32) *workers {
+	w.Helper()
+
+	labels := map[string]string{"app": "web"}
+	require.NoError(w, w.Client.Create(w.Context(), &appsv1.StatefulSet{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: "web"},
+		Spec: appsv1.StatefulSetSpec{
+			Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "example.com/c"}}},
+			},
+		},
+	}))
+
+	return &workers{testRing: w, pods: map[int]func() error{}, inside: map[string]map[string]bool{}, done: map[string][]string{}}
+}
+
+// run runs the version in the Pod with this ordinal, after it has stopped what ran there.
+func (w *workers) run(number int, v controllerVersion) {
+	w.Helper()
+
+	if stop := w.pods[number]; stop != nil {
+		require.NoError(w, stop())
+	}
+
+	kube := rest.CopyConfig(w.Plane.Config)
+	kube.QPS = -1
+
+	options := manager.Options{
+		Cache:      cache.Options{DefaultNamespaces: map[string]cache.Config{w.Namespace: {}}},
+		Metrics:    metricsserver.Options{BindAddress: "0"},
+		Controller: config.Controller{SkipNameValidation: new(true), MaxConcurrentReconciles: 4},
+	}
+
+	var mgr manager.Manager
+
+	switch v {
+	case byOrdinal:
+		mgr = w.byOrdinal(kube, number, options)
+	default:
+		mgr = w.asShard(kube, number, v, options)
+	}
+
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+
+	go func() { ended <- mgr.Start(ctx) }()
+
+	w.pods[number] = sync.OnceValue(func() error {
+		cancel()
+
+		return <-ended
+	})
+	w.Cleanup(func() { _ = w.pods[number]() })
+}
+
+func (w *workers) ordinalOptions(number int) ordinal.Options {
+	return ordinal.Options{PodName: "web-" + strconv.Itoa(number), Namespace: w.Namespace, Hash: ordinal.ControllerUID}
+}
+
+func (w *workers) byOrdinal(kube *rest.Config, number int, options manager.Options) manager.Manager {
+	w.Helper()
+
+	p, err := ordinal.New(w.Context(), kube, w.ordinalOptions(number))
+	require.NoError(w, err)
+	require.NoError(w, p.ConfigureManager(&options, &corev1.ConfigMap{}, &corev1.Secret{}))
+	mgr, err := manager.New(kube, options)
+	require.NoError(w, err)
+	require.NoError(w, mgr.Add(p))
+
+	for _, obj := range []client.Object{&corev1.ConfigMap{}, &corev1.Secret{}} {
+		require.NoError(w, ctrl.NewControllerManagedBy(mgr).Named(fmt.Sprintf("%T", obj)).
+			For(obj, builder.WithPredicates(p.Predicate())).
+			WatchesRawSource(p.Source(mgr.GetCache(), obj)).
+			Complete(p.Reconciler(mgr.GetClient(), obj, w.reconciler(p.Name(), mgr.GetClient(), obj))))
+	}
+
+	return mgr
+}
+
+func (w *workers) asShard(kube *rest.Config, number int, v controllerVersion, options manager.Options) manager.Manager {
+	w.Helper()
+
+	s, err := shard.New(shard.Options{
+		Ring: w.Ring.Name, Name: "web-" + strconv.Itoa(number), Namespace: w.Namespace,
+		LeaseDuration: 9 * time.Second, RetryPeriod: 500 * time.Millisecond, HoldOff: 1500 * time.Millisecond,
+	})
+	require.NoError(w, err)
+
+	kinds := []client.Object{&corev1.ConfigMap{}, &corev1.Secret{}}
+	if v == claiming {
+		kinds = kinds[:1]
+	}
+
+	require.NoError(w, s.ConfigureManager(kube, &options, kinds...))
+	mgr, err := manager.New(kube, options)
+	require.NoError(w, err)
+
+	if v == claiming {
+		p, err := ordinal.New(w.Context(), kube, w.ordinalOptions(number))
+		require.NoError(w, err)
+		require.NoError(w, p.AddClaims(w.Context(), mgr, s, ordinal.Kinds{Main: []client.Object{&corev1.ConfigMap{}}, Controlled: []client.Object{&corev1.Secret{}}}))
+	}
+
+	for _, obj := range []client.Object{&corev1.ConfigMap{}, &corev1.Secret{}} {
+		require.NoError(w, ctrl.NewControllerManagedBy(mgr).Named(fmt.Sprintf("%T", obj)).
+			For(obj, builder.WithPredicates(s.Predicate())).
+			Complete(s.Reconciler(mgr.GetClient(), obj, w.reconciler(s.Name(), mgr.GetClient(), obj))))
+	}
+
+	return mgr
+}
+
+// reconciler returns a reconciler that records its work on an object, which counts as work on what controls it.
+func (w *workers) reconciler(pod string, c client.Client, kind client.Object) reconcile.Reconciler {
+	return reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+		obj, _ := kind.DeepCopyObject().(client.Object)
+		if err := c.Get(ctx, req.NamespacedName, obj); err != nil {
+			return reconcile.Result{}, client.IgnoreNotFound(err)
+		}
+
+		family := obj.GetName()
+		if controller := metav1.GetControllerOfNoCopy(obj); controller != nil {
+			family = controller.Name
+		}
+
+		w.enter(pod, family)
+		// A request makes the work last.
+		var same corev1.ConfigMap
+		err := w.Client.Get(ctx, types.NamespacedName{Namespace: req.Namespace, Name: family}, &same)
+		w.leave(pod, family, fmt.Sprintf("%T %s %s", kind, obj.GetName(), obj.GetAnnotations()["touched"]))
+
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	})
+}
+
+func (w *workers) enter(pod, family string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	if w.inside[family] == nil {
+		w.inside[family] = map[string]bool{}
+	}
+
+	w.inside[family][pod] = true
+	if len(w.inside[family]) > 1 {
+		w.overlap = append(w.overlap, fmt.Sprint(family, slices.Sorted(maps.Keys(w.inside[family]))))
+	}
+}
+
+func (w *workers) leave(pod, family, what string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	delete(w.inside[family], pod)
+	w.done[what] = append(w.done[what], pod)
+}
+
+// touchAll changes all objects, and waits until each was reconciled in this state. It returns by whom.
+func (w *workers) touchAll(all []client.Object, value string) map[string]string {
+	w.Helper()
+
+	for _, obj := range all {
+		patch := []byte(`{"metadata":{"annotations":{"touched":"` + value + `"}}}`)
+		require.NoError(w, w.Client.Patch(w.Context(), obj, client.RawPatch(types.MergePatchType, patch)))
+	}
+
+	by := map[string]string{}
+
+	for _, obj := range all {
+		what := fmt.Sprintf("%T %s %s", obj, obj.GetName(), value)
+		require.Eventually(w, func() bool {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+
+			if pods := w.done[what]; len(pods) > 0 {
+				by[obj.GetName()] = pods[len(pods)-1]
+			}
+
+			return by[obj.GetName()] != ""
+		}, time.Minute, 20*time.Millisecond, "%s has no worker", what)
+	}
+
+	return by
+}
+
+// From ordinals to a ring, and Pod by Pod, each object always has one worker, except while its Pod restarts or while it moves, and never two.
+func TestFromOrdinalsToARing(t *testing.T) {
+	ring := newTestRing(t)
+	require.NoError(t, ring.Client.Delete(t.Context(), ring.Ring)) // it comes later
+
+	w := newWorkers(ring, 3)
+
+	var all []client.Object
+
+	for i := range 30 {
+		cm := w.Main("object-"+strconv.Itoa(i), "")
+		all = append(all, cm, w.Child(cm, ""))
+	}
+
+	for pod := range 3 {
+		w.run(pod, byOrdinal)
+	}
+
+	before := w.touchAll(all, "by-ordinal")
+
+	for _, pod := range []int{2, 1, 0} { // as a StatefulSet is updated
+		w.run(pod, claiming)
+		require.Equal(t, before, w.touchAll(all, fmt.Sprint("update-", pod)), "no object moves in the update")
+	}
+
+	for _, obj := range all {
+		w.Eventually(ringtest.Placed{Shard: before[obj.GetName()]}, obj)
+	}
+
+	late := w.Main("late", "") // while there is no ring, its ordinal claims it
+	require.Eventually(t, func() bool { return w.Placed(late).Shard != "" }, time.Minute, 20*time.Millisecond)
+
+	w.Ring.ResourceVersion, w.Ring.UID = "", ""
+	require.NoError(t, w.Client.Create(t.Context(), w.Ring))
+	w.start("--log-level=debug")
+	w.AtRest()
+
+	after, moved := w.touchAll(all, "by-label"), 0
+
+	for _, obj := range all {
+		if before[obj.GetName()] != after[obj.GetName()] {
+			moved++
+		}
+
+		w.Eventually(ringtest.Placed{Shard: after[obj.GetName()]}, obj)
+	}
+
+	require.Positive(t, moved, "the ring has another opinion")
+
+	for _, pod := range []int{2, 1, 0} {
+		w.run(pod, byRing)
+		w.touchAll(all, fmt.Sprint("ring-", pod))
+	}
+
+	w.AtRest()
+	w.touchAll(all, "by-ring")
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	require.Empty(t, w.overlap)
+}
+
+// A ring that comes too early would give away objects on which Pods of the previous version work.
+func TestARingThatExistsBeforeThePodsAreUpdated(t *testing.T) {
+	w := newWorkers(newTestRing(t), 2)
+	kube := rest.CopyConfig(w.Plane.Config)
+
+	add := func(number int, change ...func(*shard.Options, *ordinal.Options, *ordinal.Kinds)) error {
+		ofShard := shard.Options{Ring: w.Ring.Name, Name: "web-" + strconv.Itoa(number), Namespace: w.Namespace}
+		ofOrdinal := w.ordinalOptions(number)
+		kinds := ordinal.Kinds{Main: []client.Object{&corev1.ConfigMap{}}}
+
+		for _, c := range change {
+			c(&ofShard, &ofOrdinal, &kinds)
+		}
+
+		s, err := shard.New(ofShard)
+		require.NoError(t, err)
+
+		p, err := ordinal.New(t.Context(), kube, ofOrdinal)
+		require.NoError(t, err)
+		mgr, err := manager.New(kube, manager.Options{Metrics: metricsserver.Options{BindAddress: "0"}})
+		require.NoError(t, err)
+
+		return p.AddClaims(t.Context(), mgr, s, kinds)
+	}
+
+	require.ErrorContains(t, add(1), "Pod web-0 is no shard of it yet: it may still work on objects that have no label")
+	require.NoError(t, add(0), "there is none below")
+
+	w.Join("web-0")
+	require.NoError(t, add(1))
+
+	require.ErrorContains(t, add(1, func(s *shard.Options, _ *ordinal.Options, _ *ordinal.Kinds) { s.Name = "web" }), `the shard has the name "web"`)
+	require.ErrorContains(t, add(1, func(s *shard.Options, _ *ordinal.Options, _ *ordinal.Kinds) { s.Namespace = "other" }), `in namespace "other"`)
+	require.ErrorContains(t, add(1, func(_ *shard.Options, _ *ordinal.Options, k *ordinal.Kinds) { k.Main = nil }), "name at least one main kind")
+	require.ErrorContains(t, add(1, func(_ *shard.Options, o *ordinal.Options, _ *ordinal.Kinds) { o.StopTheWorld = true }), "remove StopTheWorld")
+	require.ErrorContains(t, add(1, func(_ *shard.Options, _ *ordinal.Options, k *ordinal.Kinds) { k.Main = []client.Object{&v1alpha1.ClusterRing{}} }), "determine the kind of")
+}
