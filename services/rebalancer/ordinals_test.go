@@ -154,7 +154,9 @@ func (w *workers) asShard(kube *rest.Config, number int, v controllerVersion, op
 	if v == claiming {
 		p, err := ordinal.New(w.Context(), kube, w.ordinalOptions(number))
 		require.NoError(w, err)
-		require.NoError(w, p.AddClaims(w.Context(), mgr, s, ordinal.Kinds{Main: []client.Object{&corev1.ConfigMap{}}, Controlled: []client.Object{&corev1.Secret{}}}))
+		require.NoError(w, p.AddClaims(w.Context(), mgr, s, ordinal.Claims{
+			Main: []client.Object{&corev1.ConfigMap{}}, Controlled: []client.Object{&corev1.Secret{}}, Namespaces: []string{w.Namespace},
+		}))
 	}
 
 	for _, obj := range []client.Object{&corev1.ConfigMap{}, &corev1.Secret{}} {
@@ -273,7 +275,7 @@ func TestFromOrdinalsToARing(t *testing.T) {
 
 	w.Ring.ResourceVersion, w.Ring.UID = "", ""
 	require.NoError(t, w.Client.Create(t.Context(), w.Ring))
-	w.start("--log-level=debug")
+	w.start()
 	w.AtRest()
 
 	after, moved := w.touchAll(all, "by-label"), 0
@@ -307,10 +309,10 @@ func TestARingThatExistsBeforeThePodsAreUpdated(t *testing.T) {
 	w := newWorkers(newTestRing(t), 2)
 	kube := rest.CopyConfig(w.Plane.Config)
 
-	add := func(number int, change ...func(*shard.Options, *ordinal.Options, *ordinal.Kinds)) error {
+	add := func(number int, change ...func(*shard.Options, *ordinal.Options, *ordinal.Claims)) error {
 		ofShard := shard.Options{Ring: w.Ring.Name, Name: "web-" + strconv.Itoa(number), Namespace: w.Namespace}
 		ofOrdinal := w.ordinalOptions(number)
-		kinds := ordinal.Kinds{Main: []client.Object{&corev1.ConfigMap{}}}
+		kinds := ordinal.Claims{Main: []client.Object{&corev1.ConfigMap{}}}
 
 		for _, c := range change {
 			c(&ofShard, &ofOrdinal, &kinds)
@@ -333,9 +335,11 @@ func TestARingThatExistsBeforeThePodsAreUpdated(t *testing.T) {
 	w.Join("web-0")
 	require.NoError(t, add(1))
 
-	require.ErrorContains(t, add(1, func(s *shard.Options, _ *ordinal.Options, _ *ordinal.Kinds) { s.Name = "web" }), `the shard has the name "web"`)
-	require.ErrorContains(t, add(1, func(s *shard.Options, _ *ordinal.Options, _ *ordinal.Kinds) { s.Namespace = "other" }), `in namespace "other"`)
-	require.ErrorContains(t, add(1, func(_ *shard.Options, _ *ordinal.Options, k *ordinal.Kinds) { k.Main = nil }), "name at least one main kind")
-	require.ErrorContains(t, add(1, func(_ *shard.Options, o *ordinal.Options, _ *ordinal.Kinds) { o.StopTheWorld = true }), "remove StopTheWorld")
-	require.ErrorContains(t, add(1, func(_ *shard.Options, _ *ordinal.Options, k *ordinal.Kinds) { k.Main = []client.Object{&v1alpha1.ClusterRing{}} }), "determine the kind of")
+	require.ErrorContains(t, add(1, func(s *shard.Options, _ *ordinal.Options, _ *ordinal.Claims) { s.Name = "web" }), `the shard has the name "web"`)
+	require.ErrorContains(t, add(1, func(s *shard.Options, _ *ordinal.Options, _ *ordinal.Claims) { s.Namespace = "other" }), `in namespace "other"`)
+	require.ErrorContains(t, add(1, func(_ *shard.Options, _ *ordinal.Options, k *ordinal.Claims) { k.Main = nil }), "name at least one main kind")
+	require.ErrorContains(t, add(1, func(_ *shard.Options, o *ordinal.Options, _ *ordinal.Claims) { o.StopTheWorld = true }), "remove StopTheWorld")
+	require.ErrorContains(t, add(1, func(_ *shard.Options, _ *ordinal.Options, k *ordinal.Claims) {
+		k.Main = []client.Object{&v1alpha1.ClusterRing{}}
+	}), "determine the kind of")
 }

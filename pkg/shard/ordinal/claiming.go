@@ -37,7 +37,9 @@ type claims struct {
 	client  metadata.Interface
 	key     string // the shard label
 	kinds   map[schema.GroupKind]*claimed
-	queue   workqueue.TypedRateLimitingInterface[claim]
+	// namespaces are those of [Claims].
+	namespaces []string
+	queue      workqueue.TypedRateLimitingInterface[claim]
 
 	mu   sync.Mutex
 	ring bool // whether the ring exists, as far as is known
@@ -48,7 +50,8 @@ type claimed struct {
 	kind                   schema.GroupKind
 	resource               schema.GroupVersionResource
 	controlled, namespaced bool
-	unlabelled             toolscache.SharedIndexInformer
+	// unlabelled are informers of the objects without a label, by namespace; that of the empty namespace is one of all.
+	unlabelled map[string]toolscache.SharedIndexInformer
 }
 
 // claim is an object that may have to be claimed.
@@ -59,9 +62,7 @@ type claim struct {
 
 func newClaims(p *Process, s *shard.Shard, c metadata.Interface) *claims {
 	return &claims{
-		process: p, shard: s, client: c, key: v1alpha1.ShardLabel(s.Ring()), kinds: map[schema.GroupKind]*claimed{}, ring: true,
-		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[claim](firstRetry, longestRetry)),
-	}
+		process: p, shard: s, client: c, key: v1alpha1.ShardLabel(s.Ring()), kinds: map[schema.GroupKind]*claimed{}, ring: true}
 }
 
 // Start implements manager.Runnable: it claims objects until the context ends. It begins when the shard holds its Lease, so that somebody works on them.
@@ -69,6 +70,7 @@ func (c *claims) Start(ctx context.Context) error {
 	logger := log.Log.WithName("ordinal").WithValues("shard", c.shard.Name(), "ring", c.shard.Ring())
 	ctx = log.IntoContext(ctx, logger)
 	changes := c.process.gate.listen()
+	c.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[claim](firstRetry, longestRetry))
 
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -78,7 +80,9 @@ func (c *claims) Start(ctx context.Context) error {
 			return err
 		}
 
-		running.Go(func() { k.unlabelled.RunWithContext(ctx) })
+		for _, informer := range k.unlabelled {
+			running.Go(func() { informer.RunWithContext(ctx) })
+		}
 	}
 
 	for range claimers {
@@ -88,9 +92,10 @@ func (c *claims) Start(ctx context.Context) error {
 		})
 	}
 
+	defer c.queue.ShutDown()
+
 	ticker := c.process.clock.NewTicker(ringPeriod)
 	defer ticker.Stop()
-	defer c.queue.ShutDown()
 
 	for {
 		c.lookForRing(ctx)
@@ -105,17 +110,33 @@ func (c *claims) Start(ctx context.Context) error {
 	}
 }
 
-// watch sets up the watch of the objects without a label.
+// watch sets up the watches of the objects without a label.
 func (c *claims) watch(k *claimed) error {
-	k.unlabelled = metadatainformer.NewFilteredMetadataInformer(c.client, k.resource, metav1.NamespaceAll, 0, toolscache.Indexers{byController: controllerOf},
+	namespaces := c.namespaces
+	if len(namespaces) == 0 || !k.namespaced {
+		namespaces = []string{metav1.NamespaceAll}
+	}
+
+	for _, namespace := range namespaces {
+		if err := c.watchIn(k, namespace); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+func (c *claims) watchIn(k *claimed, namespace string) error {
+	informer := metadatainformer.NewFilteredMetadataInformer(c.client, k.resource, namespace, 0, toolscache.Indexers{byController: controllerOf},
 		func(o *metav1.ListOptions) { o.LabelSelector = "!" + c.key }).Informer()
+	k.unlabelled[namespace] = informer
 
 	add := func(obj any) {
 		if object, ok := obj.(*metav1.PartialObjectMetadata); ok {
 			c.add(k, object)
 		}
 	}
-	if _, err := k.unlabelled.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: add, UpdateFunc: func(_, obj any) { add(obj) }}); err != nil {
+	if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: add, UpdateFunc: func(_, obj any) { add(obj) }}); err != nil {
 		return fmt.Errorf("watch %s: %w", k.resource.Resource, err)
 	}
 
@@ -137,15 +158,21 @@ func controllerOf(obj any) ([]string, error) {
 }
 
 func (c *claims) add(k *claimed, obj *metav1.PartialObjectMetadata) {
+	if len(c.namespaces) == 0 && (obj.Namespace == metav1.NamespaceSystem || obj.Namespace == v1alpha1.SystemNamespace) {
+		return
+	}
+
 	c.queue.Add(claim{k.kind, types.NamespacedName{Namespace: obj.Namespace, Name: obj.Name}})
 }
 
 // all looks at all objects without a label.
 func (c *claims) all() {
 	for _, k := range c.kinds {
-		for _, obj := range k.unlabelled.GetStore().List() {
-			if object, ok := obj.(*metav1.PartialObjectMetadata); ok {
-				c.add(k, object)
+		for _, informer := range k.unlabelled {
+			for _, obj := range informer.GetStore().List() {
+				if object, ok := obj.(*metav1.PartialObjectMetadata); ok {
+					c.add(k, object)
+				}
 			}
 		}
 	}
@@ -209,18 +236,18 @@ func (c *claims) next(ctx context.Context) bool {
 func (c *claims) decide(ctx context.Context, item claim) error {
 	k := c.kinds[item.GroupKind]
 
-	found, exists, err := k.unlabelled.GetStore().GetByKey(toolscache.NewObjectName(item.Namespace, item.Name).String())
-	if err != nil {
-		return fmt.Errorf("look for an object without a label: %w", err)
-	}
-
-	obj, ok := found.(*metav1.PartialObjectMetadata)
-	if !exists || !ok || c.suspended() {
-		return nil
+	obj, err := k.find(item.NamespacedName)
+	if err != nil || obj == nil || c.suspended() {
+		return err
 	}
 
 	mine, err := c.owns(ctx, k, obj)
 	if err != nil || !mine {
+		return err
+	}
+
+	// After the object was seen without a label: what the ring's shards have released since then has changed since then.
+	if exists, err := c.ringExists(ctx); err != nil || exists {
 		return err
 	}
 
@@ -229,6 +256,23 @@ func (c *claims) decide(ctx context.Context, item claim) error {
 	}
 
 	return c.addControlled(obj)
+}
+
+// find returns an object without a label, or nil if there is no such object.
+func (k *claimed) find(name types.NamespacedName) (*metav1.PartialObjectMetadata, error) {
+	informer := k.unlabelled[name.Namespace]
+	if informer == nil {
+		informer = k.unlabelled[metav1.NamespaceAll]
+	}
+
+	found, _, err := informer.GetStore().GetByKey(toolscache.NewObjectName(name.Namespace, name.Name).String())
+	if err != nil {
+		return nil, fmt.Errorf("look for an object without a label: %w", err)
+	}
+
+	obj, _ := found.(*metav1.PartialObjectMetadata)
+
+	return obj, nil
 }
 
 // owns reports whether the object is to get the label of this process: a main object by its ordinal, a controlled object by the label of its controller.
@@ -279,14 +323,16 @@ func (c *claims) addControlled(obj *metav1.PartialObjectMetadata) error {
 			continue
 		}
 
-		found, err := k.unlabelled.GetIndexer().ByIndex(byController, string(obj.UID))
-		if err != nil {
-			return fmt.Errorf("look for what %s controls: %w", obj.Name, err)
-		}
+		for _, informer := range k.unlabelled {
+			found, err := informer.GetIndexer().ByIndex(byController, string(obj.UID))
+			if err != nil {
+				return fmt.Errorf("look for what %s controls: %w", obj.Name, err)
+			}
 
-		for _, child := range found {
-			if object, ok := child.(*metav1.PartialObjectMetadata); ok {
-				c.add(k, object)
+			for _, child := range found {
+				if object, ok := child.(*metav1.PartialObjectMetadata); ok {
+					c.add(k, object)
+				}
 			}
 		}
 	}

@@ -9,10 +9,12 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/metadata"
+	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -21,7 +23,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/shard"
 )
 
-// ringPeriod is how often a process looks whether the ring exists. What it does not know yet costs a move, and no safety.
+// ringPeriod is how often a process looks whether the ring exists. It also does so right before each claim.
 const ringPeriod = 5 * time.Second
 
 var (
@@ -29,12 +31,15 @@ var (
 	leases       = schema.GroupVersionResource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}
 )
 
-// Kinds are the kinds of a ring, by empty objects of these kinds.
-type Kinds struct {
+// Claims are the objects that the ring is going to have. The kinds are given by empty objects.
+type Claims struct {
 	// Main are the kinds of the ring's resources. At least one.
 	Main []client.Object
 	// Controlled are those of its controlled resources.
 	Controlled []client.Object
+	// Namespaces are those that the ring is going to select and the manager caches. Nobody works on objects in others. Default: all but kube-system and
+	// sharding-system, as for a ring. Objects that belong to no namespace are always claimed.
+	Namespaces []string
 }
 
 // AddClaims adds to the manager what leads from ordinals to a ring: as long as the ring does not exist, this process gives the shard label of the
@@ -49,15 +54,15 @@ type Kinds struct {
 //  2. When all Pods run this version, the label alone decides who works on an object, and nobody works on an object without one. A label is given on the
 //     condition that the object has not changed since it was seen without. So it does not matter whose number of replicas is old.
 //  3. The ring is created after that. The rebalancer gives labels to objects without one on the same condition, and takes an object from a shard only
-//     by a drain, as always.
+//     by a drain, as always. An object without a label that is on its way from one shard to another is never claimed: a claim looks for the ring after
+//     it has seen the object, and a label that the object had in between would have changed it.
 //
 // If the ring exists already when this Pod becomes a shard for the first time, although a Pod of a lower ordinal is no shard of it yet, that Pod may run
 // the previous version, and the rebalancer would give away the objects that it works on. AddClaims then returns an error.
 //
-// In addition to what the shard needs, the process needs get on the ClusterRing and on the Leases of the other Pods, list and watch on the kinds in all
-// namespaces, and get, list, and watch on the StatefulSet.
-func (p *Process) AddClaims(ctx context.Context, mgr manager.Manager, s *shard.Shard, kinds Kinds) error {
-	if err := p.checkClaims(s, kinds); err != nil {
+// In addition to what the shard needs, the process needs get on the ClusterRing and on the Leases of the other Pods, list and watch on the kinds, and get, list, and watch on the StatefulSet.
+func (p *Process) AddClaims(ctx context.Context, mgr manager.Manager, s *shard.Shard, of Claims) error {
+	if err := p.checkClaims(s, of); err != nil {
 		return fmt.Errorf("claim objects for ring %s: %w", s.Ring(), err)
 	}
 
@@ -67,8 +72,9 @@ func (p *Process) AddClaims(ctx context.Context, mgr manager.Manager, s *shard.S
 	}
 
 	c := newClaims(p, s, reader)
+	c.namespaces = of.Namespaces
 
-	for controlled, objects := range map[bool][]client.Object{false: kinds.Main, true: kinds.Controlled} {
+	for controlled, objects := range map[bool][]client.Object{false: of.Main, true: of.Controlled} {
 		for _, obj := range objects {
 			if err := c.addKind(mgr, obj, controlled); err != nil {
 				return err
@@ -87,7 +93,7 @@ func (p *Process) AddClaims(ctx context.Context, mgr manager.Manager, s *shard.S
 	return nil
 }
 
-func (p *Process) checkClaims(s *shard.Shard, kinds Kinds) error {
+func (p *Process) checkClaims(s *shard.Shard, of Claims) error {
 	switch {
 	case p.options.StopTheWorld:
 		return errors.New("remove StopTheWorld: the label of an object decides who works on it")
@@ -95,7 +101,7 @@ func (p *Process) checkClaims(s *shard.Shard, kinds Kinds) error {
 		return fmt.Errorf("the shard has the name %q instead of that of the Pod, %q: use shard.New without a name and without slots", s.Name(), p.options.PodName)
 	case s.Namespace() != p.options.Namespace:
 		return fmt.Errorf("the Lease of the shard is in namespace %q instead of that of the Pod, %q", s.Namespace(), p.options.Namespace)
-	case len(kinds.Main) == 0:
+	case len(of.Main) == 0:
 		return errors.New("name at least one main kind")
 	}
 
@@ -113,7 +119,10 @@ func (c *claims) addKind(mgr manager.Manager, obj client.Object, controlled bool
 		return fmt.Errorf("determine the resource of %s: %w", gvk.Kind, err)
 	}
 
-	c.kinds[gvk.GroupKind()] = &claimed{kind: gvk.GroupKind(), resource: mapping.Resource, controlled: controlled, namespaced: mapping.Scope.Name() == "namespace"}
+	c.kinds[gvk.GroupKind()] = &claimed{
+		kind: gvk.GroupKind(), resource: mapping.Resource, controlled: controlled, namespaced: mapping.Scope.Name() == meta.RESTScopeNameNamespace,
+		unlabelled: map[string]toolscache.SharedIndexInformer{},
+	}
 
 	return nil
 }

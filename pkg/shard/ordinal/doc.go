@@ -11,7 +11,7 @@
 //		WatchesRawSource(p.Source(mgr.GetCache(), &v1.Website{})).   // what I gain
 //		Complete(p.Reconciler(mgr.GetClient(), &v1.Website{}, inner))
 //
-// [pkg/shard] is the alternative, with a ring: objects that move are handed over one by one, only a part of them moves when a replica joins or leaves,
+// Package shard is the alternative, with a ring: objects that move are handed over one by one, only a part of them moves when a replica joins or leaves,
 // and each replica receives only its own objects. [Process.AddClaims] leads from ordinals to a ring.
 //
 // # What it promises
