@@ -22,6 +22,8 @@ import (
 type wrapped struct {
 	shard *Shard
 	kind  *kind
+	// presentOnly is true if the function is not called for absent objects.
+	presentOnly bool
 
 	mu  sync.Mutex
 	ran map[types.NamespacedName]int // the stretch of the term in which the function ran last
@@ -38,9 +40,11 @@ func (w *wrapped) call(ctx context.Context, name types.NamespacedName, inner wor
 		return later(err)
 	}
 
-	w.mu.Lock()
-	w.ran[name] = stretch
-	w.mu.Unlock()
+	if !w.presentOnly {
+		w.mu.Lock()
+		w.ran[name] = stretch
+		w.mu.Unlock()
+	}
 
 	return inner(ctx)
 }

@@ -57,6 +57,8 @@ type lock struct {
 	other string
 	// acquired is the acquireTime of the Lease when it was last read.
 	acquired metav1.Time
+	// member is the shard if the program configures its leader election itself; nil for others.
+	member *Shard
 	// offering is true while the slot is being offered to another Pod.
 	offering bool
 	// stopping is true when the shard was told to stop.
@@ -102,6 +104,10 @@ func (s *Shard) lockFor(client coordinationv1client.LeasesGetter) *lock {
 	}
 	if l.slot || s.options.Pod != s.options.Name {
 		l.pod = s.options.Pod
+	}
+
+	if s.member {
+		l.member = s
 	}
 
 	l.LeaseLock = &resourcelock.LeaseLock{
@@ -196,6 +202,10 @@ func (l *lock) hold(record resourcelock.LeaderElectionRecord, write func() error
 	if err := l.term.lost(); err != nil {
 		// Renewing the Lease would keep the objects of a process that does not work.
 		return l.lose(err)
+	}
+
+	if l.member != nil && record.LeaseDurationSeconds > 0 {
+		l.term.lasting(time.Duration(record.LeaseDurationSeconds) * time.Second)
 	}
 
 	sent := l.term.clock.Now()

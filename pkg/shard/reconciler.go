@@ -441,6 +441,8 @@ func (v *visit) leave(ctx context.Context, result reconcile.Result, err error) (
 			err = fmt.Errorf("%w (after the reconcile failed: %v)", ackErr, err) //nolint:errorlint // see above
 		case ackErr != nil:
 			err = ackErr
+		case key == v.keys[0]:
+			result = reconcile.Result{} // it is released: the next event says what comes
 		}
 	}
 

@@ -35,6 +35,10 @@ type Shard struct {
 	namespaces map[schema.GroupVersionKind][]string
 	// lock is the shard's Lease; nil until the shard knows how to reach it.
 	lock *lock
+	// member is true if the program configures its leader election itself.
+	member bool
+	// attended is true if a reconciler of such a shard was wrapped.
+	attended atomic.Bool
 	// released counts the objects that were released.
 	released atomic.Int64
 	// live reads metadata from the API server; nil until the shard knows how to reach it.

@@ -1,0 +1,399 @@
+package controller_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/internal/testenv"
+	"github.com/clusterring/clusterring/pkg/shard/controller"
+	"github.com/clusterring/clusterring/pkg/shard/lease"
+	"github.com/clusterring/clusterring/pkg/shard/shardtest"
+)
+
+const (
+	patience = 30 * time.Second
+	interval = 20 * time.Millisecond
+)
+
+type tests struct{ m *testing.M }
+
+func (t tests) Run() int {
+	ctrl.SetLogger(logr.Discard())
+	klog.SetLogger(logr.Discard())
+
+	return testenv.Main(t.m)
+}
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(tests{m}) }
+
+// calls is a reconciler that counts its calls.
+type calls struct{ atomic.Int64 }
+
+func (c *calls) Reconcile(context.Context, reconcile.Request) (reconcile.Result, error) {
+	c.Add(1)
+	return reconcile.Result{RequeueAfter: time.Hour}, nil
+}
+
+// fixture is a ring without services in a namespace of the same name.
+type fixture struct {
+	*testing.T
+	*shardtest.Ring
+
+	admin     client.Client
+	namespace string
+}
+
+func newFixture(t *testing.T) fixture {
+	t.Helper()
+	namespace, admin := testenv.Namespace(t), testenv.Client(t)
+
+	return fixture{T: t, Ring: shardtest.New(t, admin, namespace), admin: admin, namespace: namespace}
+}
+
+// configMap creates a ConfigMap of a shard.
+func (f fixture) configMap(name, shardName string) *corev1.ConfigMap {
+	f.Helper()
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: name}}
+
+	if shardName != "" {
+		cm.Labels = f.Labels(shardName)
+	}
+
+	require.NoError(f, f.admin.Create(f.Context(), cm))
+
+	return cm
+}
+
+func (f fixture) reconciler(c client.Client, do reconcile.Reconciler) *controller.Reconciler {
+	return &controller.Reconciler{Object: &corev1.ConfigMap{}, Client: c, ClusterRingName: f.namespace, ShardName: "shard-0", Do: do}
+}
+
+func request(obj client.Object) reconcile.Request {
+	return reconcile.Request{NamespacedName: client.ObjectKeyFromObject(obj)}
+}
+
+func TestReconcilesOnlyObjectsOfTheShard(t *testing.T) {
+	f, do := newFixture(t), &calls{}
+	r := f.reconciler(f.admin, do)
+
+	for _, tc := range []struct {
+		name string
+		obj  *corev1.ConfigMap
+		want reconcile.Result
+	}{
+		{"its own", f.configMap("mine", "shard-0"), reconcile.Result{RequeueAfter: time.Hour}},
+		{"of another shard", f.configMap("other", "shard-1"), reconcile.Result{}},
+		{"of no shard", f.configMap("none", ""), reconcile.Result{}},
+		{"absent", &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "absent"}}, reconcile.Result{}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			before := do.Load()
+			result, err := r.Reconcile(t.Context(), request(tc.obj))
+			require.NoError(t, err)
+			require.Equal(t, tc.want, result)
+			require.Equal(t, tc.want.RequeueAfter > 0, do.Load() > before)
+		})
+	}
+
+	mine := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "mine"}}
+	require.NoError(t, f.admin.Delete(t.Context(), mine))
+	result, err := r.Reconcile(t.Context(), request(mine))
+	require.NoError(t, err)
+	require.Zero(t, result)
+	require.EqualValues(t, 1, do.Load(), "it is not called for what does not exist any more")
+}
+
+func TestAcknowledgesDrainsInOnePatch(t *testing.T) {
+	f, do := newFixture(t), &calls{}
+	cm := f.configMap("a", "shard-0")
+	f.Drain(cm)
+
+	var patches []string
+
+	admin, err := client.NewWithWatch(testenv.Config(t), client.Options{})
+	require.NoError(t, err)
+
+	c := interceptor.NewClient(admin, interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
+			data, err := patch.Data(obj)
+			require.NoError(t, err)
+
+			patches = append(patches, string(data))
+
+			return c.Patch(ctx, obj, patch, opts...)
+		},
+	})
+
+	result, err := f.reconciler(c, do).Reconcile(t.Context(), request(cm))
+	require.NoError(t, err)
+	require.Zero(t, result)
+	require.Zero(t, do.Load())
+	f.RequireReleased(cm.DeepCopy())
+	require.Len(t, patches, 1)
+	require.JSONEq(t, `{"metadata":{"resourceVersion":"`+cm.ResourceVersion+`","labels":{"`+v1alpha1.LabelShard(v1alpha1.KindClusterRing, "", f.namespace)+
+		`":null,"`+v1alpha1.LabelDrain(v1alpha1.KindClusterRing, "", f.namespace)+`":null}}}`, patches[0])
+}
+
+// stale is a client whose reads return one object as it was.
+type stale struct {
+	client.Client
+
+	obj *corev1.ConfigMap
+}
+
+func (s stale) Get(_ context.Context, _ client.ObjectKey, obj client.Object, _ ...client.GetOption) error {
+	s.obj.DeepCopyInto(obj.(*corev1.ConfigMap)) //nolint:forcetypeassert // the kind of the test
+	return nil
+}
+
+func TestWithdrawnDrainIsNotAcknowledged(t *testing.T) {
+	f, do := newFixture(t), &calls{}
+	cm := f.configMap("a", "shard-0")
+	f.Drain(cm)
+
+	c := stale{f.admin, cm.DeepCopy()}
+	f.WithdrawDrain(cm)
+
+	result, err := f.reconciler(c, do).Reconcile(t.Context(), request(cm))
+	require.NoError(t, err)
+	require.NotZero(t, result.RequeueAfter, "the cache will show it")
+	require.Zero(t, do.Load())
+	f.RequireOwned(cm, "shard-0")
+}
+
+func TestErrorsOfFields(t *testing.T) {
+	f := newFixture(t)
+	r := &controller.Reconciler{}
+	_, err := r.Reconcile(t.Context(), reconcile.Request{})
+	require.ErrorIs(t, err, reconcile.TerminalError(nil))
+
+	for _, want := range []string{"reconciler", "object", "client", "ring", "shard name"} {
+		require.ErrorContains(t, err, want+": ")
+	}
+
+	r = f.reconciler(f.admin, &calls{})
+	r.ShardName = "Not_A_Name"
+	_, err = r.Reconcile(t.Context(), reconcile.Request{})
+	require.ErrorContains(t, err, `name: "Not_A_Name" is invalid`)
+}
+
+func TestPredicate(t *testing.T) {
+	none, all := predicate.NewPredicateFuncs(func(client.Object) bool { return false }), predicate.Funcs{}
+	obj := func(labels ...string) client.Object {
+		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{}}}
+		for i := 0; i < len(labels); i += 2 {
+			cm.Labels[labels[i]] = labels[i+1]
+		}
+
+		return cm
+	}
+	shardLabel, drainLabel := v1alpha1.ShardLabel("example"), v1alpha1.DrainLabel("example")
+
+	for _, tc := range []struct {
+		name  string
+		obj   client.Object
+		inner []predicate.Predicate
+		want  bool
+	}{
+		{"unassigned", obj(), nil, false},
+		{"of another shard", obj(shardLabel, "b"), nil, false},
+		{"of another ring", obj(v1alpha1.ShardLabel("other"), "a"), nil, false},
+		{"its own", obj(shardLabel, "a"), nil, true},
+		{"its own, all match", obj(shardLabel, "a"), []predicate.Predicate{all, all}, true},
+		{"its own, one does not match", obj(shardLabel, "a"), []predicate.Predicate{all, none}, false},
+		{"drained, none matches", obj(shardLabel, "a", drainLabel, "true"), []predicate.Predicate{none}, true},
+		{"drained by another shard", obj(shardLabel, "b", drainLabel, "true"), nil, true},
+		{"released", obj(drainLabel, ""), []predicate.Predicate{none}, true},
+		{"drained of another ring", obj(shardLabel, "a", v1alpha1.DrainLabel("other"), "true"), []predicate.Predicate{none}, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p := controller.Predicate("example", "a", tc.inner...)
+			require.Equal(t, tc.want, p.Create(event.CreateEvent{Object: tc.obj}))
+			require.Equal(t, tc.want, p.Update(event.UpdateEvent{ObjectOld: obj(), ObjectNew: tc.obj}))
+			require.Equal(t, tc.want, p.Delete(event.DeleteEvent{Object: tc.obj}))
+			require.Equal(t, tc.want, p.Generic(event.GenericEvent{Object: tc.obj}))
+		})
+	}
+}
+
+// blocker is a reconciler that reports each call and does not return until it is released, regardless of its context.
+type blocker struct{ entered, proceed chan struct{} }
+
+func newBlocker() blocker { return blocker{make(chan struct{}, 100), make(chan struct{})} }
+
+func (b blocker) Reconcile(context.Context, reconcile.Request) (reconcile.Result, error) {
+	b.entered <- struct{}{}
+	<-b.proceed
+
+	return reconcile.Result{}, nil
+}
+
+// process is a manager that is set up as the guide prints it.
+type process struct {
+	cancel context.CancelFunc
+	done   chan error
+	ended  atomic.Int64 // reconciles, including those that the wrapper has ended
+}
+
+func (f fixture) start(shutdown time.Duration, reconcilers ...reconcile.Reconciler) *process {
+	f.Helper()
+
+	lock, err := lease.NewResourceLock(testenv.Config(f), nil, lease.Options{ClusterRingName: f.namespace, LeaseNamespace: f.namespace, ShardName: "shard-0"})
+	require.NoError(f, err)
+
+	mgr, err := manager.New(testenv.Config(f), manager.Options{
+		LeaderElection: true, LeaderElectionResourceLockInterface: lock, LeaderElectionReleaseOnCancel: true,
+		LeaseDuration: new(3 * time.Second), RenewDeadline: new(2 * time.Second), RetryPeriod: new(200 * time.Millisecond),
+		GracefulShutdownTimeout: new(shutdown),
+		Cache: cache.Options{DefaultLabelSelector: labels.SelectorFromSet(labels.Set{
+			v1alpha1.LabelShard(v1alpha1.KindClusterRing, "", f.namespace): lock.Identity(),
+		})},
+		Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true)},
+	})
+	require.NoError(f, err)
+
+	p := &process{done: make(chan error, 1)}
+
+	for _, r := range reconcilers {
+		sharded := controller.NewShardedReconciler(mgr).
+			For(&corev1.ConfigMap{}).
+			InClusterRing(f.namespace).
+			WithShardName(lock.Identity()).
+			MustBuild(r)
+		require.NoError(f, builder.ControllerManagedBy(mgr).
+			For(&corev1.ConfigMap{}, builder.WithPredicates(controller.Predicate(f.namespace, lock.Identity(), predicate.GenerationChangedPredicate{}))).
+			Owns(&corev1.Secret{}).
+			Complete(reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+				defer p.ended.Add(1)
+
+				return sharded.Reconcile(ctx, req)
+			})))
+	}
+
+	var ctx context.Context
+
+	ctx, p.cancel = context.WithCancel(context.Background())
+
+	go func() { p.done <- mgr.Start(ctx) }()
+
+	return p
+}
+
+func (f fixture) lease() *coordinationv1.Lease {
+	f.Helper()
+
+	l := &coordinationv1.Lease{}
+	require.NoError(f, client.IgnoreNotFound(f.admin.Get(f.Context(), client.ObjectKey{Namespace: f.namespace, Name: "shard-0"}, l)))
+
+	return l
+}
+
+// All reconcilers of the shard belong together, although only names connect them.
+func TestDrainWaitsForTheSecondController(t *testing.T) {
+	f := newFixture(t)
+	cm := f.configMap("a", "shard-0")
+	first, second := newBlocker(), newBlocker()
+
+	p := f.start(time.Minute, first, second)
+	<-first.entered
+	<-second.entered
+
+	require.Equal(t, "2s", f.lease().Annotations[v1alpha1.AnnotationHoldOff], "the reconcilers wait, so the Lease says so")
+
+	before := p.ended.Load()
+
+	f.Drain(cm)
+	close(first.proceed)
+	require.Eventually(t, func() bool { return p.ended.Load() == before+2 }, patience, interval, "the first has seen the drain, and left")
+	f.RequireOwned(cm, "shard-0")
+
+	close(second.proceed)
+	require.Eventually(t, func() bool {
+		require.NoError(t, f.admin.Get(t.Context(), client.ObjectKeyFromObject(cm), cm))
+		return len(cm.Labels) == 0
+	}, patience, interval)
+
+	p.cancel()
+	require.NoError(t, <-p.done)
+	require.Empty(t, *f.lease().Spec.HolderIdentity)
+}
+
+// The manager gives its workers up, and asks to release the Lease. The lock refuses.
+func TestLeaseIsKeptWhileAReconcilerWorks(t *testing.T) {
+	f := newFixture(t)
+	f.configMap("a", "shard-0")
+	b := newBlocker()
+	p := f.start(time.Millisecond, b)
+	<-b.entered
+	p.cancel()
+	require.Error(t, <-p.done)
+	require.Equal(t, "shard-0", *f.lease().Spec.HolderIdentity)
+	close(b.proceed)
+}
+
+func TestBuilder(t *testing.T) {
+	f := newFixture(t)
+
+	mgr, err := manager.New(testenv.Config(t), manager.Options{Metrics: metricsserver.Options{BindAddress: "0"}})
+	require.NoError(t, err)
+
+	build := func() *controller.Builder {
+		return controller.NewShardedReconciler(mgr).For(&corev1.ConfigMap{}).InClusterRing(f.namespace).WithShardName("shard-0")
+	}
+
+	do := &calls{}
+	r, err := build().Build(do)
+	require.NoError(t, err)
+
+	built, is := r.(*controller.Reconciler)
+	require.True(t, is)
+	require.Equal(t, mgr.GetClient(), built.Client)
+	require.Equal(t, f.namespace, built.ClusterRingName)
+	require.Equal(t, "shard-0", built.ShardName)
+	require.Equal(t, do, built.Do)
+
+	r = build().WithClient(f.admin).MustBuild(do)
+	_, err = r.Reconcile(t.Context(), request(f.configMap("a", "shard-0")))
+	require.NoError(t, err)
+	require.EqualValues(t, 1, do.Load())
+
+	_, err = build().For(&corev1.Secret{}).Build(do)
+	require.ErrorContains(t, err, "call For only once")
+	_, err = build().Build(nil)
+	require.ErrorContains(t, err, "pass one that is not nil")
+	require.Panics(t, func() { build().InClusterRing("").MustBuild(do) })
+}
+
+var errDo = errors.New("it fails")
+
+func TestErrorsArePassedOn(t *testing.T) {
+	f := newFixture(t)
+	cm := f.configMap("a", "shard-0")
+	r := f.reconciler(f.admin, reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) { return reconcile.Result{}, errDo }))
+	_, err := r.Reconcile(t.Context(), request(cm))
+	require.ErrorIs(t, err, errDo)
+}

@@ -1,0 +1,175 @@
+// Package lease keeps the Lease of a shard for programs that configure leader election themselves. Its names are those of
+// kubernetes-controller-sharding v0.8.0: a program that was written for it compiles after a change of its import paths.
+//
+//	lock, err := lease.NewResourceLock(config, nil, lease.Options{ClusterRingName: "example"})
+//	mgr, err := manager.New(config, manager.Options{
+//		LeaderElection:                      true,
+//		LeaderElectionResourceLockInterface: lock,
+//		LeaderElectionReleaseOnCancel:       true,
+//	})
+//
+// The lock is that of [github.com/clusterring/clusterring/pkg/shard]. If the reconcilers are wrapped by
+// [github.com/clusterring/clusterring/pkg/shard/controller], promises 1 to 7 of that package hold, with these differences: the shard has no
+// slot; the deadline is the duration of the Lease, because the election's own one is not known and shorter; and nothing waits for the
+// handover annotation, so a controller that counts its children may create one twice when their owner moves. New programs use pkg/shard.
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	_ "github.com/clusterring/clusterring/pkg/shard" // sets the hooks
+	"github.com/clusterring/clusterring/pkg/shard/internal/hook"
+)
+
+// Options describe the shard.
+type Options struct {
+	// ClusterRingName is the name of the ClusterRing that the shard belongs to. Required.
+	ClusterRingName string
+	// LeaseNamespace is the namespace of the shard's Lease. Default: the namespace of the Pod; required outside a cluster.
+	LeaseNamespace string
+	// ShardName is the name of the shard: the name and the holder of its Lease, and the value of the shard label on its objects. No two
+	// processes of a ring may use the same name at the same time. Default: the host name, which is the Pod's name in a cluster.
+	ShardName string
+}
+
+// NewResourceLock returns the lock of a shard, a [LeaseLock]. Pass it to manager.Options.LeaderElectionResourceLockInterface, or to
+// leaderelection.LeaderElectionConfig.Lock, and make the election release it at the end. Its Identity is the name of the shard. The
+// recorder of events may be nil. NewResourceLock does not access the API server, and does not change the config. The error names every
+// option that is missing or wrong.
+//
+// Call it once per shard, before the shard's reconcilers are built.
+func NewResourceLock(config *rest.Config, eventRecorder resourcelock.EventRecorder, options Options) (resourcelock.Interface, error) {
+	if config == nil {
+		return nil, errors.New("shard lease: config: pass the configuration of the API server's client")
+	}
+
+	id, err := hook.Complete(hook.Identity{Ring: options.ClusterRingName, Name: options.ShardName, Namespace: options.LeaseNamespace})
+	if err != nil {
+		return nil, fmt.Errorf("shard lease: %w", err)
+	}
+
+	leases, err := hook.Client(config)
+	if err != nil {
+		return nil, fmt.Errorf("shard lease: %w", err)
+	}
+
+	member, err := hook.Join(id, config)
+	if err != nil {
+		return nil, fmt.Errorf("shard lease: %w", err)
+	}
+
+	return &LeaseLock{
+		LeaseMeta:  metav1.ObjectMeta{Namespace: id.Namespace, Name: id.Name},
+		Client:     leases,
+		LockConfig: resourcelock.ResourceLockConfig{Identity: id.Name, EventRecorder: eventRecorder},
+		Labels:     map[string]string{v1alpha1.LabelClusterRing: id.Ring},
+		member:     member,
+	}, nil
+}
+
+// LeaseLock is the Lease of a shard as leader election sees it. [NewResourceLock] creates it. The fields must not change after the first
+// call of a method that reads or writes the Lease; later changes have no effect. Leader election calls these methods from one goroutine.
+//
+//nolint:revive // the name is part of the API
+type LeaseLock struct {
+	// LeaseMeta contains the namespace and the name of the Lease.
+	LeaseMeta metav1.ObjectMeta
+	// Client reads and writes the Lease.
+	Client coordinationv1client.LeasesGetter
+	// LockConfig contains the name of the shard, which must be that of the Lease, and the recorder of events, which may be nil.
+	LockConfig resourcelock.ResourceLockConfig
+	// Labels are the labels that every write sets on the Lease. The label v1alpha1.LabelClusterRing is required.
+	Labels map[string]string
+
+	member hook.Member // nil: the program has made the lock itself
+
+	once sync.Once
+	lock resourcelock.Interface
+	err  error
+}
+
+var _ resourcelock.Interface = (*LeaseLock)(nil)
+
+// elected returns the lock of the shard that the fields describe.
+func (l *LeaseLock) elected() (resourcelock.Interface, error) {
+	l.once.Do(func() { l.lock, l.err = l.elect() })
+
+	return l.lock, l.err
+}
+
+func (l *LeaseLock) elect() (resourcelock.Interface, error) {
+	switch {
+	case l.Client == nil:
+		return nil, fmt.Errorf("lease %s: Client: set it, or make the lock with NewResourceLock", l.Describe())
+	case l.LockConfig.Identity != l.LeaseMeta.Name:
+		return nil, fmt.Errorf("lease %s: LockConfig.Identity: %q must be the name of the Lease: otherwise, the shard counts as unavailable",
+			l.Describe(), l.LockConfig.Identity)
+	}
+
+	if l.member == nil {
+		member, err := hook.Join(hook.Identity{
+			Ring: l.Labels[v1alpha1.LabelClusterRing], Name: l.LeaseMeta.Name, Namespace: l.LeaseMeta.Namespace,
+		}, nil)
+		if err != nil {
+			return nil, fmt.Errorf("lease %s: %w", l.Describe(), err)
+		}
+
+		l.member = member
+	}
+
+	return l.member.Elect(hook.Lock{Leases: l.Client, Events: l.LockConfig.EventRecorder, Labels: maps.Clone(l.Labels)}), nil
+}
+
+// Get implements resourcelock.Interface: it reads the Lease. It returns an error if this process has held the Lease and lost it.
+func (l *LeaseLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	lock, err := l.elected()
+	if err != nil {
+		return nil, nil, err
+	}
+
+	return lock.Get(ctx) //nolint:wrapcheck // leader election looks for NotFound
+}
+
+// Create implements resourcelock.Interface: it creates the Lease.
+func (l *LeaseLock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	lock, err := l.elected()
+	if err != nil {
+		return err
+	}
+
+	return lock.Create(ctx, record) //nolint:wrapcheck // leader election logs the Lease's name
+}
+
+// Update implements resourcelock.Interface: it takes, renews, or releases the Lease. It does not release the Lease while wrapped
+// reconcilers work.
+func (l *LeaseLock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	lock, err := l.elected()
+	if err != nil {
+		return err
+	}
+
+	return lock.Update(ctx, record) //nolint:wrapcheck // leader election looks for Conflict
+}
+
+// RecordEvent implements resourcelock.Interface: it records an event about the Lease, if there is a recorder.
+func (l *LeaseLock) RecordEvent(event string) {
+	if lock, err := l.elected(); err == nil {
+		lock.RecordEvent(event)
+	}
+}
+
+// Describe implements resourcelock.Interface: it returns the namespace and the name of the Lease.
+func (l *LeaseLock) Describe() string { return l.LeaseMeta.Namespace + "/" + l.LeaseMeta.Name }
+
+// Identity implements resourcelock.Interface: it returns the name of the shard.
+func (l *LeaseLock) Identity() string { return l.LockConfig.Identity }

@@ -1,0 +1,245 @@
+package lease_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/internal/testenv"
+	"github.com/clusterring/clusterring/pkg/shard/lease"
+)
+
+const (
+	patience = 30 * time.Second
+	interval = 20 * time.Millisecond
+)
+
+type tests struct{ m *testing.M }
+
+func (t tests) Run() int {
+	ctrl.SetLogger(logr.Discard())
+	klog.SetLogger(logr.Discard())
+
+	return testenv.Main(t.m)
+}
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(tests{m}) }
+
+func TestOptionsAreValidated(t *testing.T) {
+	config := &rest.Config{Host: "https://example.com"}
+
+	for _, tc := range []struct {
+		name    string
+		config  *rest.Config
+		options lease.Options
+		want    []string
+	}{
+		{"no config", nil, lease.Options{ClusterRingName: "example", LeaseNamespace: "default"}, []string{"config"}},
+		{"nothing", config, lease.Options{}, []string{"ring: set the name", "namespace: set it"}},
+		{"no label value", config, lease.Options{ClusterRingName: "_", LeaseNamespace: "a/b", ShardName: "UPPER"}, []string{`ring: "_"`, `namespace: "a/b"`, `name: "UPPER"`}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, err := lease.NewResourceLock(tc.config, nil, tc.options)
+			for _, want := range tc.want {
+				require.ErrorContains(t, err, want)
+			}
+		})
+	}
+}
+
+func TestNameIsThatOfTheHost(t *testing.T) {
+	host, err := os.Hostname()
+	require.NoError(t, err)
+
+	config := &rest.Config{Host: "https://example.com", UserAgent: "mine"}
+	lock, err := lease.NewResourceLock(config, nil, lease.Options{ClusterRingName: "example", LeaseNamespace: "default"})
+	require.NoError(t, err)
+	require.Equal(t, host, lock.Identity())
+	require.Equal(t, "default/"+host, lock.Describe())
+	require.Equal(t, "mine", config.UserAgent, "the config is the caller's")
+
+	made, is := lock.(*lease.LeaseLock)
+	require.True(t, is)
+	require.Equal(t, metav1.ObjectMeta{Namespace: "default", Name: host}, made.LeaseMeta)
+	require.Equal(t, map[string]string{v1alpha1.LabelClusterRing: "example"}, made.Labels)
+	require.NotNil(t, made.Client)
+}
+
+// election is a leader election of client-go that runs until it is stopped.
+type election struct {
+	cancel  context.CancelFunc
+	leading chan struct{}
+	ended   chan struct{}
+}
+
+func elect(t *testing.T, lock resourcelock.Interface) *election {
+	t.Helper()
+
+	e := &election{leading: make(chan struct{}), ended: make(chan struct{})}
+
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: lock, LeaseDuration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: 200 * time.Millisecond, ReleaseOnCancel: true,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(context.Context) { close(e.leading) },
+			OnStoppedLeading: func() {},
+		},
+	})
+	require.NoError(t, err)
+
+	ctx, cancel := context.WithCancel(context.Background())
+	e.cancel = cancel
+
+	go func() {
+		defer close(e.ended)
+		elector.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-e.ended
+	})
+
+	return e
+}
+
+func read(t *testing.T, namespace, name string) *coordinationv1.Lease {
+	t.Helper()
+
+	found := &coordinationv1.Lease{}
+	if err := testenv.Client(t).Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, found); !apierrors.IsNotFound(err) {
+		require.NoError(t, err)
+	}
+
+	return found
+}
+
+func holder(l *coordinationv1.Lease) string {
+	if l.Spec.HolderIdentity == nil {
+		return ""
+	}
+
+	return *l.Spec.HolderIdentity
+}
+
+func TestClientGoKeepsAndReleasesTheLease(t *testing.T) {
+	namespace := testenv.Namespace(t)
+	recorder := &events{}
+	lock, err := lease.NewResourceLock(testenv.Config(t), recorder, lease.Options{ClusterRingName: namespace, LeaseNamespace: namespace, ShardName: "shard-0"})
+	require.NoError(t, err)
+
+	e := elect(t, lock)
+	require.Eventually(t, func() bool { return holder(read(t, namespace, "shard-0")) == "shard-0" }, patience, interval)
+	<-e.leading
+
+	held := read(t, namespace, "shard-0")
+	require.Equal(t, namespace, held.Labels[v1alpha1.LabelClusterRing])
+	require.Equal(t, int32(3), *held.Spec.LeaseDurationSeconds)
+	require.NotContains(t, held.Annotations, v1alpha1.AnnotationHoldOff, "no reconciler waits")
+	require.Eventually(t, func() bool { return read(t, namespace, "shard-0").Spec.RenewTime.After(held.Spec.RenewTime.Time) }, patience, interval)
+
+	// The labels of the services stay.
+	mine := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"`+v1alpha1.LabelState+`":"ready"}}}`))
+	require.NoError(t, testenv.Client(t).Patch(t.Context(), held, mine))
+	require.Eventually(t, func() bool { return read(t, namespace, "shard-0").Spec.RenewTime.After(held.Spec.RenewTime.Time) }, patience, interval)
+
+	e.cancel()
+	<-e.ended
+
+	released := read(t, namespace, "shard-0")
+	require.Empty(t, holder(released))
+	require.Equal(t, "ready", released.Labels[v1alpha1.LabelState])
+	require.Equal(t, namespace, released.Labels[v1alpha1.LabelClusterRing])
+	require.Equal(t, []string{"shard-0 became leader", "shard-0 stopped leading"}, recorder.all())
+}
+
+// The Lease of a process that has lost it to the lease monitor has gone: its workers do not know.
+func TestTakenLeaseIsNotTakenBack(t *testing.T) {
+	namespace := testenv.Namespace(t)
+	lock, err := lease.NewResourceLock(testenv.Config(t), nil, lease.Options{ClusterRingName: namespace, LeaseNamespace: namespace, ShardName: "shard-0"})
+	require.NoError(t, err)
+
+	e := elect(t, lock)
+	<-e.leading
+
+	taken := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"holderIdentity":"`+v1alpha1.IdentityShardLeaseController+`"}}`))
+	require.NoError(t, testenv.Client(t).Patch(t.Context(), read(t, namespace, "shard-0"), taken))
+	<-e.ended
+
+	_, _, err = lock.Get(t.Context())
+	require.ErrorContains(t, err, "was taken from this shard")
+	require.Equal(t, v1alpha1.LeaseControllerIdentity, holder(read(t, namespace, "shard-0")))
+}
+
+func TestLockThatTheProgramMakes(t *testing.T) {
+	namespace := testenv.Namespace(t)
+	leases, err := coordinationv1client.NewForConfig(testenv.Config(t))
+	require.NoError(t, err)
+
+	lock := &lease.LeaseLock{
+		LeaseMeta: metav1.ObjectMeta{Namespace: namespace, Name: "shard-0"}, Client: leases,
+		LockConfig: resourcelock.ResourceLockConfig{Identity: "shard-0"},
+		Labels:     map[string]string{v1alpha1.LabelClusterRing: namespace, "team": "blue"},
+	}
+	<-elect(t, lock).leading
+
+	held := read(t, namespace, "shard-0")
+	require.Equal(t, "shard-0", holder(held))
+	require.Equal(t, "blue", held.Labels["team"])
+
+	for _, tc := range []struct {
+		lock *lease.LeaseLock
+		want string
+	}{
+		{&lease.LeaseLock{LeaseMeta: lock.LeaseMeta}, "Client: set it"},
+		{&lease.LeaseLock{LeaseMeta: lock.LeaseMeta, Client: leases, LockConfig: resourcelock.ResourceLockConfig{Identity: "other"}}, `"other" must be the name`},
+		{&lease.LeaseLock{LeaseMeta: lock.LeaseMeta, Client: leases, LockConfig: lock.LockConfig}, "ring: set the name"},
+	} {
+		_, _, err := tc.lock.Get(t.Context())
+		require.ErrorContains(t, err, tc.want)
+		require.ErrorContains(t, tc.lock.Create(t.Context(), resourcelock.LeaderElectionRecord{}), tc.want)
+		require.ErrorContains(t, tc.lock.Update(t.Context(), resourcelock.LeaderElectionRecord{}), tc.want)
+		tc.lock.RecordEvent("ignored")
+	}
+}
+
+// events records events of the election.
+type events struct {
+	mu   sync.Mutex
+	said []string
+}
+
+// Eventf implements resourcelock.EventRecorder.
+func (e *events) Eventf(obj runtime.Object, kind, _, format string, args ...any) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	if _, is := obj.(*coordinationv1.Lease); is && kind == corev1.EventTypeNormal {
+		e.said = append(e.said, fmt.Sprintf(format, args...))
+	}
+}
+
+func (e *events) all() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	return e.said
+}

@@ -1,0 +1,91 @@
+package shard
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/clusterring/clusterring/pkg/shard/internal/hook"
+)
+
+func TestMembersAreOnePerNameOrPerClient(t *testing.T) {
+	f := newFixture(t)
+	m := newMembers()
+	wrapped := func(name string, c client.Client) *Shard {
+		w, err := m.wrap(hook.Wrapped{
+			Identity: hook.Identity{Ring: f.ring, Name: name}, Client: c, Object: &corev1.ConfigMap{}, Do: reconcile.Func(nothing),
+		})
+		require.NoError(t, err)
+
+		return w.(*reconciler).shard //nolint:forcetypeassert // of this package
+	}
+	other := &struct{ client.Client }{f.admin}
+
+	alone := wrapped("a", f.admin)
+	require.Same(t, alone, wrapped("a", f.admin))
+	require.NotSame(t, alone, wrapped("b", f.admin))
+	require.NotSame(t, alone, wrapped("a", other), "another test")
+	require.NotSame(t, wrapped("a", incomparable{Client: f.admin}), wrapped("a", incomparable{Client: f.admin}))
+	require.NoError(t, alone.term.held())
+
+	joined, err := m.join(hook.Identity{Ring: f.ring, Name: "a", Namespace: f.namespace}, f.config)
+	require.NoError(t, err)
+
+	member := joined.(elected).shard //nolint:forcetypeassert // of this package
+	require.Same(t, member, wrapped("a", f.admin))
+	require.Same(t, member, wrapped("a", other))
+	require.ErrorIs(t, member.term.held(), ErrNotHeld)
+	require.NotNil(t, member.liveReader())
+
+	again, err := m.join(hook.Identity{Ring: f.ring, Name: "a", Namespace: f.namespace}, nil)
+	require.NoError(t, err)
+	require.NotSame(t, member, again.(elected).shard)             //nolint:forcetypeassert // of this package
+	require.Same(t, again.(elected).shard, wrapped("a", f.admin)) //nolint:forcetypeassert // of this package
+}
+
+// incomparable is a client that cannot be the key of a map.
+type incomparable struct {
+	client.Client
+
+	_ []string
+}
+
+// The term of a member has the length of its Lease, however long that is.
+func TestTermOfAMemberFollowsItsLease(t *testing.T) {
+	f := newFixture(t)
+	clock := clocktesting.NewFakeClock(time.Unix(1000, 0))
+	s, err := memberOf(hook.Identity{Ring: f.ring, Name: "shard-0", Namespace: f.namespace})
+	require.NoError(t, err)
+
+	s.term.clock = clock
+	leases, err := coordinationv1client.NewForConfig(f.config)
+	require.NoError(t, err)
+
+	lock := elected{s}.Elect(hook.Lock{Leases: leases, Labels: map[string]string{"alpha.sharding.timebertt.dev/clusterring": f.ring}})
+	record := resourcelock.LeaderElectionRecord{HolderIdentity: "shard-0", LeaseDurationSeconds: 60}
+	require.NoError(t, lock.Create(t.Context(), record))
+
+	clock.Step(59 * time.Second)
+	_, end, err := s.term.begin(t.Context())
+	require.NoError(t, err)
+	end()
+
+	require.NoError(t, lock.Update(t.Context(), record))
+	clock.Step(59 * time.Second)
+
+	working, end, err := s.term.begin(t.Context())
+	require.NoError(t, err)
+
+	clock.Step(time.Second)
+	require.ErrorIs(t, s.term.held(), ErrLost)
+	require.ErrorIs(t, working.Err(), f.Context().Err())
+	require.Error(t, working.Err(), "the workers are told to stop")
+	end()
+}
