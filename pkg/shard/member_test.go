@@ -32,7 +32,8 @@ func TestMembersAreOnePerNameOrPerClient(t *testing.T) {
 	require.Same(t, alone, wrapped("a", f.admin))
 	require.NotSame(t, alone, wrapped("b", f.admin))
 	require.NotSame(t, alone, wrapped("a", other), "another test")
-	require.NotSame(t, wrapped("a", incomparable{Client: f.admin}), wrapped("a", incomparable{Client: f.admin}))
+	first, second := wrapped("a", incomparable{Client: f.admin}), wrapped("a", incomparable{Client: f.admin})
+	require.NotSame(t, first, second)
 	require.NoError(t, alone.term.held())
 
 	joined, err := m.join(hook.Identity{Ring: f.ring, Name: "a", Namespace: f.namespace}, f.config)
@@ -73,6 +74,7 @@ func TestTermOfAMemberFollowsItsLease(t *testing.T) {
 	require.NoError(t, lock.Create(t.Context(), record))
 
 	clock.Step(59 * time.Second)
+
 	_, end, err := s.term.begin(t.Context())
 	require.NoError(t, err)
 	end()

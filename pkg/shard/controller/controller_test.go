@@ -346,6 +346,7 @@ func TestDrainWaitsForTheSecondController(t *testing.T) {
 func TestLeaseIsKeptWhileAReconcilerWorks(t *testing.T) {
 	f := newFixture(t)
 	f.configMap("a", "shard-0")
+
 	b := newBlocker()
 	p := f.start(time.Millisecond, b)
 	<-b.entered

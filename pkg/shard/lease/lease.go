@@ -79,8 +79,6 @@ func NewResourceLock(config *rest.Config, eventRecorder resourcelock.EventRecord
 
 // LeaseLock is the Lease of a shard as leader election sees it. [NewResourceLock] creates it. The fields must not change after the first
 // call of a method that reads or writes the Lease; later changes have no effect. Leader election calls these methods from one goroutine.
-//
-//nolint:revive // the name is part of the API
 type LeaseLock struct {
 	// LeaseMeta contains the namespace and the name of the Lease.
 	LeaseMeta metav1.ObjectMeta

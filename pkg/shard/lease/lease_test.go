@@ -106,7 +106,7 @@ func elect(t *testing.T, lock resourcelock.Interface) *election {
 	})
 	require.NoError(t, err)
 
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context())) // it ends in the cleanup
 	e.cancel = cancel
 
 	go func() {
@@ -121,11 +121,11 @@ func elect(t *testing.T, lock resourcelock.Interface) *election {
 	return e
 }
 
-func read(t *testing.T, namespace, name string) *coordinationv1.Lease {
+func read(t *testing.T, namespace string) *coordinationv1.Lease {
 	t.Helper()
 
 	found := &coordinationv1.Lease{}
-	if err := testenv.Client(t).Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, found); !apierrors.IsNotFound(err) {
+	if err := testenv.Client(t).Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "shard-0"}, found); !apierrors.IsNotFound(err) {
 		require.NoError(t, err)
 	}
 
@@ -147,24 +147,24 @@ func TestClientGoKeepsAndReleasesTheLease(t *testing.T) {
 	require.NoError(t, err)
 
 	e := elect(t, lock)
-	require.Eventually(t, func() bool { return holder(read(t, namespace, "shard-0")) == "shard-0" }, patience, interval)
+	require.Eventually(t, func() bool { return holder(read(t, namespace)) == "shard-0" }, patience, interval)
 	<-e.leading
 
-	held := read(t, namespace, "shard-0")
+	held := read(t, namespace)
 	require.Equal(t, namespace, held.Labels[v1alpha1.LabelClusterRing])
 	require.Equal(t, int32(3), *held.Spec.LeaseDurationSeconds)
 	require.NotContains(t, held.Annotations, v1alpha1.AnnotationHoldOff, "no reconciler waits")
-	require.Eventually(t, func() bool { return read(t, namespace, "shard-0").Spec.RenewTime.After(held.Spec.RenewTime.Time) }, patience, interval)
+	require.Eventually(t, func() bool { return read(t, namespace).Spec.RenewTime.After(held.Spec.RenewTime.Time) }, patience, interval)
 
 	// The labels of the services stay.
 	mine := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"`+v1alpha1.LabelState+`":"ready"}}}`))
 	require.NoError(t, testenv.Client(t).Patch(t.Context(), held, mine))
-	require.Eventually(t, func() bool { return read(t, namespace, "shard-0").Spec.RenewTime.After(held.Spec.RenewTime.Time) }, patience, interval)
+	require.Eventually(t, func() bool { return read(t, namespace).Spec.RenewTime.After(held.Spec.RenewTime.Time) }, patience, interval)
 
 	e.cancel()
 	<-e.ended
 
-	released := read(t, namespace, "shard-0")
+	released := read(t, namespace)
 	require.Empty(t, holder(released))
 	require.Equal(t, "ready", released.Labels[v1alpha1.LabelState])
 	require.Equal(t, namespace, released.Labels[v1alpha1.LabelClusterRing])
@@ -181,12 +181,12 @@ func TestTakenLeaseIsNotTakenBack(t *testing.T) {
 	<-e.leading
 
 	taken := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"holderIdentity":"`+v1alpha1.IdentityShardLeaseController+`"}}`))
-	require.NoError(t, testenv.Client(t).Patch(t.Context(), read(t, namespace, "shard-0"), taken))
+	require.NoError(t, testenv.Client(t).Patch(t.Context(), read(t, namespace), taken))
 	<-e.ended
 
 	_, _, err = lock.Get(t.Context())
 	require.ErrorContains(t, err, "was taken from this shard")
-	require.Equal(t, v1alpha1.LeaseControllerIdentity, holder(read(t, namespace, "shard-0")))
+	require.Equal(t, v1alpha1.LeaseControllerIdentity, holder(read(t, namespace)))
 }
 
 func TestLockThatTheProgramMakes(t *testing.T) {
@@ -201,7 +201,7 @@ func TestLockThatTheProgramMakes(t *testing.T) {
 	}
 	<-elect(t, lock).leading
 
-	held := read(t, namespace, "shard-0")
+	held := read(t, namespace)
 	require.Equal(t, "shard-0", holder(held))
 	require.Equal(t, "blue", held.Labels["team"])
 
@@ -228,6 +228,8 @@ type events struct {
 }
 
 // Eventf implements resourcelock.EventRecorder.
+//
+//nolint:revive // five arguments, as in the interface
 func (e *events) Eventf(obj runtime.Object, kind, _, format string, args ...any) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
