@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -8,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
-	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -61,33 +61,39 @@ type incomparable struct {
 // The term of a member has the length of its Lease, however long that is.
 func TestTermOfAMemberFollowsItsLease(t *testing.T) {
 	f := newFixture(t)
-	clock := clocktesting.NewFakeClock(time.Unix(1000, 0))
 	s, err := memberOf(hook.Identity{Ring: f.ring, Name: "shard-0", Namespace: f.namespace})
 	require.NoError(t, err)
 
-	s.term.clock = clock
 	leases, err := coordinationv1client.NewForConfig(f.config)
 	require.NoError(t, err)
 
 	lock := elected{s}.Elect(hook.Lock{Leases: leases, Labels: map[string]string{"alpha.sharding.timebertt.dev/clusterring": f.ring}})
 	record := resourcelock.LeaderElectionRecord{HolderIdentity: "shard-0", LeaseDurationSeconds: 60}
 	require.NoError(t, lock.Create(t.Context(), record))
+	require.Equal(t, time.Minute, s.term.renewDeadline)
 
-	clock.Step(59 * time.Second)
-
-	_, end, err := s.term.begin(t.Context())
-	require.NoError(t, err)
-	end()
-
+	record.LeaseDurationSeconds = 30
 	require.NoError(t, lock.Update(t.Context(), record))
-	clock.Step(59 * time.Second)
+	require.Equal(t, 30*time.Second, s.term.renewDeadline)
+}
 
-	working, end, err := s.term.begin(t.Context())
-	require.NoError(t, err)
+func TestLastingTerm(t *testing.T) {
+	testTerm(t, func(t *testing.T, term *term, exits *exits) {
+		t.Helper()
+		term.lasting(time.Minute)
+		term.acquired(term.clock.Now(), 0)
+		pass(59 * time.Second)
 
-	clock.Step(time.Second)
-	require.ErrorIs(t, s.term.held(), ErrLost)
-	require.ErrorIs(t, working.Err(), f.Context().Err())
-	require.Error(t, working.Err(), "the workers are told to stop")
-	end()
+		working, end := work(t, term)
+		defer end()
+
+		require.NoError(t, working.Err())
+		pass(time.Second)
+		require.ErrorIs(t, term.held(), ErrLost)
+		require.ErrorIs(t, working.Err(), context.Canceled)
+		pass(20*time.Second - instant)
+		require.Zero(t, exits.count.Load())
+		pass(instant)
+		require.EqualValues(t, 1, exits.count.Load(), "the worker has not stopped")
+	})
 }
