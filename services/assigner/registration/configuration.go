@@ -28,6 +28,9 @@ import (
 // annotationInjectCA asks cert-manager's CA injector to fill in the bundle, and names the Certificate to take it from.
 const annotationInjectCA = "cert-manager.io/inject-ca-from"
 
+// labelApp is the recommended label of Kubernetes for the name of an application.
+const labelApp = "app.kubernetes.io/name"
+
 // timeoutSeconds is how long a user's write waits for an assigner that does not answer.
 const timeoutSeconds = 5
 
@@ -49,7 +52,7 @@ func Configuration(ring *v1alpha1.ClusterRing, set *resources.Set, t Target) *ad
 	c := &admissionregistrationv1.MutatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:            v1alpha1.WebhookConfigurationName(ring.Name),
-			Labels:          map[string]string{v1alpha1.LabelClusterRing: ring.Name},
+			Labels:          map[string]string{v1alpha1.LabelClusterRing: ring.Name, labelApp: v1alpha1.AppControllerSharding},
 			OwnerReferences: ownedBy(ring),
 		},
 		Webhooks: []admissionregistrationv1.MutatingWebhook{{

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
@@ -35,14 +36,18 @@ func newScheme() (*runtime.Scheme, error) {
 // cacheOptions keeps memory small: of all the Leases of a cluster (one per node, one per controller, renewed every few
 // seconds) only those of shards are watched, and of these only what is used is kept. Nothing keeps managedFields, which nobody
 // reads from a cache.
-func cacheOptions() cache.Options {
+//
+// Rings without a namespace selector get the given one, which may be nil.
+func cacheOptions(namespaces *metav1.LabelSelector) cache.Options {
 	leases := OfRing()
 	leases.Transform = slimLease
 
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
-		ByObject:         map[client.Object]cache.ByObject{&coordinationv1.Lease{}: leases},
-		NewInformer:      newInformer,
+		ByObject: map[client.Object]cache.ByObject{
+			&coordinationv1.Lease{}: leases, &v1alpha1.ClusterRing{}: {Transform: selectNamespaces(namespaces)},
+		},
+		NewInformer: newInformer,
 	}
 }
 

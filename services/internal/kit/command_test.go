@@ -35,15 +35,17 @@ func TestMistakes(t *testing.T) {
 
 	unreachable := writeKubeconfig(t, "https://127.0.0.1:1")
 	for args, want := range map[string]string{
-		"--frobnicate":                       "error: unknown flag: --frobnicate" + hint,
-		"start":                              `error: unexpected argument "start": use flags` + hint,
-		"--shutdown-grace=ten":               `error: invalid argument "ten" for "--shutdown-grace" flag: time: invalid duration "ten"` + hint,
-		"--shutdown-grace=0s":                "error: --shutdown-grace must be greater than 0, not 0s" + hint,
-		"--shutdown-delay=-1s":               "error: --shutdown-delay must not be negative, it is -1s" + hint,
-		"--log-level=loud":                   `error: --log-level must be debug, info, or error, not "loud"` + hint,
-		"--log-format=xml":                   `error: --log-format must be json or text, not "xml"` + hint,
-		"--kube-api-qps=0":                   "error: --kube-api-qps must be greater than 0, not 0" + hint,
-		"--kube-api-burst=0":                 "error: --kube-api-burst must be at least 1, not 0" + hint,
+		"--frobnicate":         "error: unknown flag: --frobnicate" + hint,
+		"start":                `error: unexpected argument "start": use flags` + hint,
+		"--shutdown-grace=ten": `error: invalid argument "ten" for "--shutdown-grace" flag: time: invalid duration "ten"` + hint,
+		"--shutdown-grace=0s":  "error: --shutdown-grace must be greater than 0, not 0s" + hint,
+		"--shutdown-delay=-1s": "error: --shutdown-delay must not be negative, it is -1s" + hint,
+		"--log-level=loud":     `error: --log-level must be debug, info, or error, not "loud"` + hint,
+		"--log-format=xml":     `error: --log-format must be json or text, not "xml"` + hint,
+		"--kube-api-qps=0":     "error: --kube-api-qps must be greater than 0, not 0" + hint,
+		"--kube-api-burst=0":   "error: --kube-api-burst must be at least 1, not 0" + hint,
+		"--default-namespace-selector=a==b==c": `error: --default-namespace-selector "a==b==c" is no label selector, such as sharding=enabled or kubernetes.io/metadata.name notin (a,b): ` +
+			"couldn't parse the selector string \"a==b==c\": found '==', expected: ',' or 'end of string'" + hint,
 		"--metrics-bind-address=8080":        `error: --metrics-bind-address "8080" is no address: want host:port, :port, or 0 for off` + hint,
 		"--pprof-bind-address=:http":         `error: --pprof-bind-address ":http": port must be a number from 0 to 65535` + hint,
 		"--pprof-bind-address=:8081":         `error: --health-probe-bind-address and --pprof-bind-address are both ":8081"; each needs a port of its own` + hint,

@@ -17,6 +17,8 @@ type Options struct {
 	Kubeconfig string
 	// Namespace contains the service's own objects: its leader Lease and its Secrets.
 	Namespace string
+	// DefaultNamespaceSelector selects the namespaces of rings without a selector of their own; empty for the default of the API.
+	DefaultNamespaceSelector string
 	// MetricsBindAddress, HealthProbeBindAddress, and PprofBindAddress are host:port; "0" or empty turns the server off.
 	MetricsBindAddress, HealthProbeBindAddress, PprofBindAddress string
 	// LogLevel is debug, info, or error; LogFormat is json or text.
@@ -37,6 +39,9 @@ type Options struct {
 func (o *Options) addFlags(fs *pflag.FlagSet, leaderElection bool) {
 	fs.StringVar(&o.Kubeconfig, "kubeconfig", "", "path of a kubeconfig `file`; default: $KUBECONFIG, or the Pod's service account")
 	fs.StringVar(&o.Namespace, "namespace", v1alpha1.SystemNamespace, "`namespace` of the service's own objects, such as its leader Lease")
+	fs.StringVar(&o.DefaultNamespaceSelector, "default-namespace-selector", "",
+		"`selector` of the namespaces of rings without spec.namespaceSelector, as kubectl takes it in --selector; set the same for all services. "+
+			"By default, all namespaces except kube-node-lease, kube-public, kube-system, and sharding-system")
 	fs.Float32Var(&o.KubeAPIQPS, "kube-api-qps", 100, "sustained requests per second to the API server")
 	fs.IntVar(&o.KubeAPIBurst, "kube-api-burst", 200, "maximum burst of requests to the API server")
 
@@ -67,6 +72,10 @@ func (o *Options) validate() error {
 
 	for _, msg := range validation.IsDNS1123Label(o.Namespace) {
 		fail("--namespace %q is no namespace name: %s", o.Namespace, msg)
+	}
+
+	if _, err := parseNamespaceSelector(o.DefaultNamespaceSelector); err != nil {
+		errs = append(errs, err)
 	}
 
 	if o.KubeAPIQPS <= 0 {

@@ -118,9 +118,14 @@ func (r *running) managerOptions() (manager.Options, error) {
 		return manager.Options{}, err
 	}
 
+	namespaces, err := parseNamespaceSelector(r.options.DefaultNamespaceSelector)
+	if err != nil {
+		return manager.Options{}, err
+	}
+
 	o := manager.Options{
 		Scheme:                 scheme,
-		Cache:                  cacheOptions(),
+		Cache:                  cacheOptions(namespaces),
 		Logger:                 r.log,
 		Metrics:                metricsserver.Options{BindAddress: r.options.MetricsBindAddress},
 		HealthProbeBindAddress: r.options.HealthProbeBindAddress,

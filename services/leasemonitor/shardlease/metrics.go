@@ -7,7 +7,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	coordinationv1 "k8s.io/api/coordination/v1"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -61,7 +60,13 @@ func (c *Census) Start(ctx context.Context) error {
 }
 
 // Describe implements prometheus.Collector.
-func (*Census) Describe(descs chan<- *prometheus.Desc) { descs <- shardsDesc }
+func (*Census) Describe(descs chan<- *prometheus.Desc) {
+	descs <- shardsDesc
+
+	for _, d := range exported {
+		descs <- d
+	}
+}
 
 // Collect implements prometheus.Collector.
 func (c *Census) Collect(out chan<- prometheus.Metric) {
@@ -80,9 +85,12 @@ func (c *Census) Collect(out chan<- prometheus.Metric) {
 		return
 	}
 
-	known := sets.New[string]()
+	known := map[string]*v1alpha1.ClusterRing{}
+
 	for i := range rings.Items {
-		known.Insert(rings.Items[i].Name)
+		ring := &rings.Items[i]
+		known[ring.Name] = ring
+		exportRing(out, ring)
 	}
 
 	type group struct {
@@ -94,17 +102,28 @@ func (c *Census) Collect(out chan<- prometheus.Metric) {
 
 	for i := range leases.Items {
 		l := &leases.Items[i]
+		name, state := unknown, c.state(l)
 
-		ring, record := l.Labels[v1alpha1.LabelClusterRing], lease.RecordOf(l)
-		if !known.Has(ring) {
-			ring = unknown
+		if ring := known[l.Labels[v1alpha1.LabelClusterRing]]; ring != nil {
+			name = ring.Name
+
+			if ring.Spec.CountsShardsIn(l.Namespace) {
+				exportShard(out, l, state)
+			}
 		}
 
-		age := c.Ages.Observe(client.ObjectKeyFromObject(l), record, c.Clock.Now())
-		counts[group{ring, lease.Next(lease.Snapshot{Shard: l.Name, Record: record}, age).State}]++
+		counts[group{name, state}]++
 	}
 
 	for g, n := range counts {
 		out <- prometheus.MustNewConstMetric(shardsDesc, prometheus.GaugeValue, n, g.ring, string(g.state))
 	}
+}
+
+// state returns the present state of the shard with this Lease.
+func (c *Census) state(l *coordinationv1.Lease) lease.State {
+	record := lease.RecordOf(l)
+	age := c.Ages.Observe(client.ObjectKeyFromObject(l), record, c.Clock.Now())
+
+	return lease.Next(lease.Snapshot{Shard: l.Name, Record: record}, age).State
 }

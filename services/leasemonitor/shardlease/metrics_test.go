@@ -9,7 +9,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -39,7 +42,68 @@ func TestCensusCountsByRingAndState(t *testing.T) {
 # TYPE clusterring_shards gauge
 clusterring_shards{ring="`+ring+`",state="expired"} 1
 clusterring_shards{ring="`+ring+`",state="ready"} 2
+`), "clusterring_shards"))
+}
+
+// Those who come from the prior art have dashboards with its metrics.
+func TestMetricsOfThePriorArtAreExported(t *testing.T) {
+	m := newMonitor(t)
+	ring := "exported" + m.shard.Namespace
+	m.exists(ring)
+	m.shard.Ring = ring
+	require.NoError(t, m.shard.Acquire(t.Context()))
+	m.look()
+
+	of := &v1alpha1.ClusterRing{}
+	require.NoError(t, m.admin.Get(t.Context(), client.ObjectKey{Name: ring}, of))
+	of.Status.Shards, of.Status.AvailableShards, of.Status.ObservedGeneration = 3, 2, 1
+	require.NoError(t, m.admin.Status().Update(t.Context(), of))
+	require.Eventually(t, func() bool {
+		cached := &v1alpha1.ClusterRing{}
+		return m.Client.Get(t.Context(), client.ObjectKey{Name: ring}, cached) == nil && cached.Status.Shards == 3
+	}, 10*time.Second, 10*time.Millisecond)
+
+	leases := &coordinationv1.LeaseList{}
+	require.NoError(t, m.admin.List(t.Context(), leases, client.InNamespace(m.shard.Namespace), client.MatchingLabels{v1alpha1.LabelClusterRing: ring}))
+	require.Len(t, leases.Items, 1)
+
+	census := &shardlease.Census{Leases: m.Client, Clock: m.clock, Ages: m.Ages}
+	ofThisRing := `{clusterring="` + ring + `",uid="` + string(of.UID) + `"} `
+	ofThisShard := `clusterring="` + ring + `",namespace="` + m.shard.Namespace + `",shard="` + m.shard.Name + `",`
+	require.NoError(t, testutil.CollectAndCompare(ofRing{census, ring}, strings.NewReader(`
+# HELP controller_sharding_clusterring_metadata_generation The generation of a ClusterRing.
+# TYPE controller_sharding_clusterring_metadata_generation gauge
+controller_sharding_clusterring_metadata_generation`+ofThisRing+`1
+# HELP controller_sharding_clusterring_observed_generation The generation of a ClusterRing that the services have last observed.
+# TYPE controller_sharding_clusterring_observed_generation gauge
+controller_sharding_clusterring_observed_generation`+ofThisRing+`1
+# HELP controller_sharding_clusterring_status_available_shards The number of shards of a ClusterRing that objects are assigned to.
+# TYPE controller_sharding_clusterring_status_available_shards gauge
+controller_sharding_clusterring_status_available_shards`+ofThisRing+`2
+# HELP controller_sharding_clusterring_status_shards The number of shards of a ClusterRing.
+# TYPE controller_sharding_clusterring_status_shards gauge
+controller_sharding_clusterring_status_shards`+ofThisRing+`3
+# HELP controller_sharding_shard_info Information about a shard: the uid of its Lease. The value is 1.
+# TYPE controller_sharding_shard_info gauge
+controller_sharding_shard_info{`+ofThisShard+`uid="`+string(leases.Items[0].UID)+`"} 1
+# HELP controller_sharding_shard_state The state of a shard: 1 for the present state, 0 for the others.
+# TYPE controller_sharding_shard_state gauge
+controller_sharding_shard_state{`+ofThisShard+`state="dead"} 0
+controller_sharding_shard_state{`+ofThisShard+`state="expired"} 0
+controller_sharding_shard_state{`+ofThisShard+`state="orphaned"} 0
+controller_sharding_shard_state{`+ofThisShard+`state="ready"} 1
+controller_sharding_shard_state{`+ofThisShard+`state="uncertain"} 0
+# HELP clusterring_shards Leases of shards, by ring and state. The ring is "unknown" if no ring has that name. Reported by the replica that leads.
+# TYPE clusterring_shards gauge
+clusterring_shards{ring="`+ring+`",state="ready"} 1
 `)))
+
+	// A Lease that does not count is no shard.
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"shardNamespaces":["elsewhere"]}}`))
+	require.NoError(t, m.admin.Patch(t.Context(), of, patch))
+	require.Eventually(t, func() bool {
+		return testutil.CollectAndCount(ofRing{census, ring}, "controller_sharding_shard_info", "controller_sharding_shard_state") == 0
+	}, 10*time.Second, 10*time.Millisecond)
 }
 
 // ofRing leaves out the metrics of other tests' rings.
@@ -56,8 +120,14 @@ func (o ofRing) Collect(out chan<- prometheus.Metric) {
 
 	for metric := range all {
 		var written dto.Metric
-		if metric.Write(&written) == nil && written.GetLabel()[0].GetValue() == o.ring {
-			out <- metric
+		if metric.Write(&written) != nil {
+			continue
+		}
+
+		for _, label := range written.GetLabel() {
+			if (label.GetName() == "ring" || label.GetName() == "clusterring") && label.GetValue() == o.ring {
+				out <- metric
+			}
 		}
 	}
 }
