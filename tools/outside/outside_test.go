@@ -65,6 +65,13 @@ func TestTaggedModulesServeOthers(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "shard.alpha.sharding.timebertt.dev/clusterring-50d858e0-example true\n", string(out))
 
+	// A program that was written for the prior art, with our import paths.
+	guide, err := os.ReadFile(filepath.Join(root, "tools", "guide", "shard", "main.go"))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(o.dir, "main.go"), guide, 0o600))
+	o.run("get", repository+"pkg/shard/controller@"+o.version, repository+"pkg/shard/lease@"+o.version, repository+"tools/example/history@"+o.version)
+	o.run("build", "-trimpath", "-mod=mod", "-o", "guide", ".")
+
 	o.run("install", "-trimpath", repository+"tools/kubectl-ring@"+o.version)
 
 	out, err = exec.CommandContext(t.Context(), filepath.Join(o.dir, "bin", "kubectl-ring"), "--help").Output()
