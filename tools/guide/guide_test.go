@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -253,6 +254,8 @@ func TestProgramOfTheGuideRuns(t *testing.T) {
 	require.GreaterOrEqual(t, after["shard-b"], before["shard-b"])
 	require.GreaterOrEqual(t, after["shard-c"], before["shard-c"])
 
+	s.requireLimited()
+
 	for _, shard := range []string{"shard-b", "shard-c"} {
 		require.NoError(t, s.shards[shard].Stop(patience))
 		require.NoError(t, s.shards[shard].Err())
@@ -263,6 +266,23 @@ func TestProgramOfTheGuideRuns(t *testing.T) {
 	}
 
 	s.requireNoOverlap()
+}
+
+// requireLimited requires that the account of the guide may do no more than move objects, whatever its roles grant.
+func (s *system) requireLimited() {
+	s.Helper()
+
+	config := rest.CopyConfig(s.Config)
+	config.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + v1alpha1.NamespaceSystem + ":sharder"}
+	sharder, err := client.New(config, client.Options{Scheme: s.Client.Scheme()})
+	require.NoError(s, err)
+
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: "object-0"}}
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"data":{"value":"stolen"}}`))
+	require.ErrorContains(s, sharder.Patch(s.Context(), cm, patch), "the rebalancer may not change data")
+
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: v1alpha1.NamespaceSystem, Name: "assigner-0"}}
+	require.ErrorContains(s, sharder.Create(s.Context(), lease), "only the Lease of its own leader election")
 }
 
 // requireNoOverlap requires that no two shards worked on one object at the same time.
