@@ -166,6 +166,7 @@ func (s *system) edit(value string) {
 	s.Helper()
 
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"data":{"value":"`+value+`"}}`))
+
 	for i := range objects {
 		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: "object-" + strconv.Itoa(i)}}
 		require.NoError(s, s.Client.Patch(s.Context(), cm, patch))

@@ -43,6 +43,7 @@ func TestDefaultNamespaceSelector(t *testing.T) {
 		require.NoError(t, i.stop(t))
 
 		selectors := map[string]*metav1.LabelSelector{}
+
 		for _, ring := range rings.Items {
 			require.Empty(t, ring.ManagedFields)
 			selectors[ring.Name] = ring.Spec.NamespaceSelector

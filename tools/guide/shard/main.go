@@ -129,7 +129,7 @@ func (o *options) run(ctx context.Context) error {
 
 // now returns the time for the history.
 func now() history.Stamp {
-	return history.Stamp{Time: time.Now()} //nolint:forbidigo // all processes of a machine share this clock
+	return history.Stamp{Time: time.Now()}
 }
 
 type reconciler struct {
@@ -175,10 +175,10 @@ func dataChanged() predicate.Predicate {
 func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	owner := &corev1.ConfigMap{}
 	if err := r.client.Get(ctx, req.NamespacedName, owner); err != nil {
-		return reconcile.Result{}, client.IgnoreNotFound(err) //nolint:wrapcheck // it names the object
+		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 
-	timer := time.NewTimer(r.work) //nolint:forbidigo // work takes time
+	timer := time.NewTimer(r.work)
 	defer timer.Stop()
 
 	select {
