@@ -312,7 +312,7 @@ func TestARingThatExistsBeforeThePodsAreUpdated(t *testing.T) {
 	add := func(number int, change ...func(*shard.Options, *ordinal.Options, *ordinal.Claims)) error {
 		ofShard := shard.Options{Ring: w.Ring.Name, Name: "web-" + strconv.Itoa(number), Namespace: w.Namespace}
 		ofOrdinal := w.ordinalOptions(number)
-		kinds := ordinal.Claims{Main: []client.Object{&corev1.ConfigMap{}}}
+		kinds := ordinal.Claims{Main: []client.Object{&corev1.ConfigMap{}}, Namespaces: []string{w.Namespace}}
 
 		for _, c := range change {
 			c(&ofShard, &ofOrdinal, &kinds)
@@ -328,6 +328,19 @@ func TestARingThatExistsBeforeThePodsAreUpdated(t *testing.T) {
 
 		return p.AddClaims(t.Context(), mgr, s, kinds)
 	}
+
+	// Labels that an earlier ring has left are those of nobody's ordinal.
+	for i := range 8 {
+		w.Main(fmt.Sprint("left-", i), "web-1")
+	}
+
+	require.NoError(t, w.Client.Delete(t.Context(), w.Ring))
+	require.ErrorContains(t, add(1), "and does not belong to ordinal 1. If an earlier ring has left the label, remove it")
+	require.NoError(t, w.Client.DeleteAllOf(t.Context(), &corev1.ConfigMap{}, client.InNamespace(w.Namespace)))
+	require.NoError(t, add(1))
+
+	w.Ring.ResourceVersion, w.Ring.UID = "", ""
+	require.NoError(t, w.Client.Create(t.Context(), w.Ring))
 
 	require.ErrorContains(t, add(1), "Pod web-0 is no shard of it yet: it may still work on objects that have no label")
 	require.NoError(t, add(0), "there is none below")

@@ -112,18 +112,22 @@ func (c *claims) Start(ctx context.Context) error {
 
 // watch sets up the watches of the objects without a label.
 func (c *claims) watch(k *claimed) error {
-	namespaces := c.namespaces
-	if len(namespaces) == 0 || !k.namespaced {
-		namespaces = []string{metav1.NamespaceAll}
-	}
-
-	for _, namespace := range namespaces {
+	for _, namespace := range c.watchedNamespaces(k) {
 		if err := c.watchIn(k, namespace); err != nil {
 			return err
 		}
 	}
 
 	return nil
+}
+
+// watchedNamespaces returns the namespaces in which objects of the kind are watched.
+func (c *claims) watchedNamespaces(k *claimed) []string {
+	if len(c.namespaces) == 0 || !k.namespaced {
+		return []string{metav1.NamespaceAll}
+	}
+
+	return c.namespaces
 }
 
 func (c *claims) watchIn(k *claimed, namespace string) error {

@@ -23,6 +23,9 @@ import (
 	"github.com/clusterring/clusterring/pkg/shard"
 )
 
+// listPage is how many objects one request lists.
+const listPage = 500
+
 // ringPeriod is how often a process looks whether the ring exists. It also does so right before each claim.
 const ringPeriod = 5 * time.Second
 
@@ -58,7 +61,8 @@ type Claims struct {
 //     it has seen the object, and a label that the object had in between would have changed it.
 //
 // If the ring exists already when this Pod becomes a shard for the first time, although a Pod of a lower ordinal is no shard of it yet, that Pod may run
-// the previous version, and the rebalancer would give away the objects that it works on. AddClaims then returns an error.
+// the previous version, and the rebalancer would give away the objects that it works on. AddClaims then returns an error. It does the same if there is no
+// ring, but an object has the label of this shard that does not belong to its ordinal.
 //
 // In addition to what the shard needs, the process needs get on the ClusterRing and on the Leases of the other Pods, list and watch on the kinds, and get, list, and watch on the StatefulSet.
 func (p *Process) AddClaims(ctx context.Context, mgr manager.Manager, s *shard.Shard, of Claims) error {
@@ -143,11 +147,15 @@ func (c *claims) ringExists(ctx context.Context) (bool, error) {
 }
 
 // checkOrder returns an error if the ring exists although a Pod of a lower ordinal may still work without labels: StatefulSets are updated from the
-// highest ordinal to the lowest.
+// highest ordinal to the lowest. It also returns an error if there is no ring, but there are labels that no claim has given.
 func (c *claims) checkOrder(ctx context.Context) error {
 	exists, err := c.ringExists(ctx)
-	if err != nil || !exists {
+	if err != nil {
 		return err
+	}
+
+	if !exists {
+		return c.checkLabels(ctx)
 	}
 
 	if was, err := c.isShard(ctx, c.process.ordinal); err != nil || was {
@@ -167,6 +175,48 @@ func (c *claims) checkOrder(ctx context.Context) error {
 	}
 
 	return nil
+}
+
+// checkLabels returns an error if a main object has the label of this shard, but not its ordinal: a Pod of the previous version may work on it.
+func (c *claims) checkLabels(ctx context.Context) error {
+	for _, k := range c.kinds {
+		if k.controlled {
+			continue
+		}
+
+		for _, namespace := range c.watchedNamespaces(k) {
+			if err := c.checkLabelsIn(ctx, k, namespace); err != nil {
+				return err
+			}
+		}
+	}
+
+	return nil
+}
+
+func (c *claims) checkLabelsIn(ctx context.Context, k *claimed, namespace string) error {
+	s, has := c.process.numbers().share(c.process.ordinal)
+	o := metav1.ListOptions{LabelSelector: c.shard.Selector().String(), Limit: listPage}
+
+	for {
+		page, err := c.client.Resource(k.resource).Namespace(namespace).List(ctx, o)
+		if err != nil {
+			return fmt.Errorf("list the %s of this shard: %w", k.resource.Resource, err)
+		}
+
+		for i := range page.Items {
+			obj := &page.Items[i]
+			if !has || !s.owns(c.process.options.Hash(k.kind, obj)) {
+				return fmt.Errorf("there is no ring %s, but %s %s/%s carries the label %s=%s, and does not belong to ordinal %d. If an earlier ring has left the label, remove it. "+
+					"If the number of replicas was changed after all Pods had been updated, create the ring",
+					c.shard.Ring(), k.resource.Resource, obj.Namespace, obj.Name, c.key, c.shard.Name(), c.process.ordinal)
+			}
+		}
+
+		if o.Continue = page.Continue; o.Continue == "" {
+			return nil
+		}
+	}
 }
 
 func (c *claims) podName(ordinal int) string {
