@@ -21,6 +21,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/admission"
 	"github.com/clusterring/clusterring/services/internal/kit"
+	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/internal/ringrequest"
 )
@@ -121,7 +122,7 @@ func (k *Keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 		delete(k.known, req.Name)
 		k.mu.Unlock()
 		k.Store.remove(req.Name)
-		k.Store.index.Count(req.Name, nil)
+		k.Store.index.Rule(req.Name, membership.Rules{})
 
 		return reconcile.Result{}, nil
 	} else if err != nil {
@@ -137,7 +138,7 @@ func (k *Keeper) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 		fingerprint = a.Fingerprint
 	}
 
-	k.Store.index.Count(ring.Name, ring.Spec.ShardNamespaces)
+	k.Store.index.Rule(ring.Name, membership.RulesOf(ring))
 	k.Store.put(admission.Facts{
 		Name:                ring.Name,
 		Resources:           k.resolve(ring),

@@ -54,7 +54,7 @@ func (m *members) checkView(ring string) {
 	same := func(s Shard) bool {
 		f, ok := m.leases[types.NamespacedName{Namespace: s.Namespace, Name: s.Name}]
 
-		s.Available, s.Problem = false, "" // judge has added them
+		s.Available, s.Standby, s.Problem = false, false, "" // judge and standBy have added them
 
 		return ok && f.shard(types.NamespacedName{Namespace: s.Namespace, Name: s.Name}) == s
 	}

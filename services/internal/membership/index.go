@@ -30,7 +30,7 @@ type Index struct {
 	mu          sync.RWMutex
 	leases      map[types.NamespacedName]string // the ring of each Lease
 	rings       map[string]*members             // only rings that have a Lease
-	namespaces  map[string]Namespaces           // only rings for which not all namespaces count
+	rules       map[string]Rules                // only rings that have some
 	subscribers []func(ring string)
 	batches     int             // how many are running
 	batched     map[string]bool // the rings that have changed since the first batch began
@@ -47,6 +47,7 @@ type facts struct {
 	uid      types.UID
 	holder   string
 	created  int64
+	acquired int64
 	duration time.Duration
 	stopping bool
 }
@@ -54,7 +55,8 @@ type facts struct {
 // shard returns what a Lease alone determines; judge adds what depends on others.
 func (f facts) shard(id types.NamespacedName) Shard {
 	return Shard{
-		Namespace: id.Namespace, Name: id.Name, UID: f.uid, Holder: f.holder, Created: f.created, Duration: f.duration, Stopping: f.stopping,
+		Namespace: id.Namespace, Name: id.Name, UID: f.uid, Holder: f.holder, Created: f.created, Acquired: f.acquired, Duration: f.duration,
+		Stopping: f.stopping,
 	}
 }
 
@@ -63,7 +65,8 @@ func factsOf(l *coordinationv1.Lease) facts {
 	record := lease.RecordOf(l)
 
 	return facts{
-		uid: l.UID, holder: record.Holder, created: created(l), duration: record.Duration, stopping: record.HeldBy(l.Name) && lease.Stopping(l),
+		uid: l.UID, holder: record.Holder, created: created(l), acquired: acquired(l), duration: record.Duration,
+		stopping: record.HeldBy(l.Name) && lease.Stopping(l),
 	}
 }
 
@@ -74,8 +77,8 @@ func NewIndex() *Index {
 		leases: map[types.NamespacedName]string{},
 		rings:  map[string]*members{},
 
-		namespaces: map[string]Namespaces{},
-		batched:    map[string]bool{},
+		rules:   map[string]Rules{},
+		batched: map[string]bool{},
 	}
 }
 
@@ -98,34 +101,34 @@ func (x *Index) Upsert(l *coordinationv1.Lease) {
 	x.notify(x.put(id, ring, now))
 }
 
-// ViewOf returns the current view of a ring, for which Leases count as its spec demands. View returns the same until ViewOf or
-// Count is called again.
+// ViewOf returns the current view of a ring, with the rules of its spec. View returns the same until ViewOf or Rule is called again.
 func (x *Index) ViewOf(ring *v1alpha1.ClusterRing) *View {
-	x.Count(ring.Name, ring.Spec.ShardNamespaces)
+	x.Rule(ring.Name, RulesOf(ring))
 
 	return x.View(ring.Name)
 }
 
-// Count sets the namespaces whose Leases count for a ring; none stands for all. Call it with none for a ring that is gone. Leases
-// in other namespaces are kept, and count as soon as their namespace does.
-func (x *Index) Count(ring string, from Namespaces) {
-	if x.count(ring, from) {
+// Rule sets the rules of a ring. Call it with none for a ring that is gone. Leases in namespaces that do not count are kept, and count as soon as
+// their namespace does.
+func (x *Index) Rule(ring string, rules Rules) {
+	if x.rule(ring, rules) {
 		x.notify([]string{ring})
 	}
 }
 
-func (x *Index) count(ring string, from Namespaces) (changed bool) {
+func (x *Index) rule(ring string, rules Rules) (changed bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 
-	if slices.Equal(x.namespaces[ring], from) {
+	if x.rules[ring].equal(rules) {
 		return false
 	}
 
-	if len(from) == 0 {
-		delete(x.namespaces, ring)
+	if rules.equal(Rules{}) {
+		delete(x.rules, ring)
 	} else {
-		x.namespaces[ring] = slices.Clone(from)
+		rules.Namespaces = slices.Clone(rules.Namespaces)
+		x.rules[ring] = rules
 	}
 
 	m, known := x.rings[ring]
@@ -179,11 +182,11 @@ func (x *Index) View(ringName string) *View {
 		view = m.view
 	}
 
-	from := x.namespaces[ringName]
+	rules := x.rules[ringName]
 	x.mu.RUnlock()
 
 	if !ok {
-		return newView(ringName, from, nil, x.cache)
+		return newView(ringName, rules, nil, x.cache)
 	}
 
 	if view != nil {
@@ -250,7 +253,7 @@ func (x *Index) refresh(ringName string) *View {
 
 	m, ok := x.rings[ringName]
 	if !ok {
-		return newView(ringName, x.namespaces[ringName], nil, x.cache)
+		return newView(ringName, x.rules[ringName], nil, x.cache)
 	}
 
 	if m.view == nil {
@@ -259,7 +262,7 @@ func (x *Index) refresh(ringName string) *View {
 			shards = append(shards, f.shard(id))
 		}
 
-		m.view = newView(ringName, x.namespaces[ringName], shards, x.cache)
+		m.view = newView(ringName, x.rules[ringName], shards, x.cache)
 		x.changed()
 	}
 

@@ -51,9 +51,9 @@ func TestIndexFollowsTheNamespacesThatCount(t *testing.T) {
 	require.Equal(t, []string{"a", "b"}, x.ViewOf(ring("ns", "tenant")).AvailableShards())
 	require.Equal(t, []string{"r"}, changes())
 
-	x.Count("r", []string{"tenant"})
+	x.Rule("r", membership.Rules{Namespaces: membership.Namespaces{"tenant"}})
 	require.Equal(t, []string{"b"}, x.View("r").AvailableShards())
-	x.Count("r", nil)
+	x.Rule("r", membership.Rules{})
 	require.Equal(t, []string{"a", "b"}, x.View("r").AvailableShards())
 }
 
@@ -64,7 +64,7 @@ func TestAnyLeasesElsewhereMakeNoDifference(t *testing.T) {
 		last := map[string]*coordinationv1.Lease{}
 
 		x := membership.NewIndex()
-		x.Count("r", []string{"one"})
+		x.Rule("r", membership.Rules{Namespaces: membership.Namespaces{"one"}})
 
 		for _, l := range all {
 			apply(x, l)

@@ -7,15 +7,19 @@
 // state label, or the order of events. Therefore, every replica of every service that has seen the same Leases assigns an object to
 // the same owner.
 //
-// A shard that would be available, and whose Lease says that it stops, works until its objects are drained: see [View.Works].
+// A shard that would be available, and whose Lease says that it stops, works until its objects are drained: see [View.Works]. So does a shard
+// that stands by, because the ring has enough active shards: see [Rules].Active.
 //
 // [View] is this knowledge at one moment and never changes. [Index] keeps the current view of every ring while Leases come and
 // go. The package receives Leases and answers queries; it watches nothing itself.
 package membership
 
 import (
+	"bytes"
 	"cmp"
+	"crypto/sha256"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -47,6 +51,10 @@ type Shard struct {
 	Duration time.Duration
 	// Stopping reports whether the shard holds its Lease, and says in it that it was told to stop: it works until its objects are drained.
 	Stopping bool
+	// Acquired is when its holder took the Lease, by the holder's clock, in microseconds since 1970; 0 if the Lease does not say so.
+	Acquired int64
+	// Standby reports whether the shard could own objects, but the ring has enough active shards: it works until its objects are drained.
+	Standby bool
 	// Available reports whether the shard may own objects.
 	Available bool
 	// Problem explains why a shard that holds its Lease is not available; otherwise empty.
@@ -62,11 +70,11 @@ type Shard struct {
 //  3. The renewal of a Lease changes no view.
 type View struct {
 	ringName  string
-	from      Namespaces
+	rules     Rules
 	ignored   int
 	shards    []Shard  // sorted by name, then namespace
 	available []string // sorted
-	working   []string // sorted: available, or stopping
+	working   []string // sorted: available, stopping, or standing by
 	table     func() *hashring.Table
 
 	fingerprint func() string
@@ -80,15 +88,40 @@ func (n Namespaces) Count(namespace string) bool {
 	return v1alpha1.ClusterRingSpec{ShardNamespaces: n}.CountsShardsIn(namespace)
 }
 
-// NewView returns the view of a ring for which Leases in all namespaces count, as [Namespaces.View] does.
+// Rules are what the spec of a ring says about its shards. The zero value: Leases in all namespaces count, and all available shards are active.
+type Rules struct {
+	// Namespaces are the namespaces whose Leases count.
+	Namespaces Namespaces
+	// Active is how many shards may own objects, as in [v1alpha1.ClusterRingSpec].ActiveShards; 0 stands for all.
+	Active int
+}
+
+// RulesOf returns the rules of a ring.
+func RulesOf(ring *v1alpha1.ClusterRing) Rules {
+	r := Rules{Namespaces: ring.Spec.ShardNamespaces}
+	if n := ring.Spec.ActiveShards; n != nil {
+		r.Active = int(*n)
+	}
+
+	return r
+}
+
+func (r Rules) equal(o Rules) bool { return r.Active == o.Active && slices.Equal(r.Namespaces, o.Namespaces) }
+
+// NewView returns the view of a ring without rules, as [Rules.View] does.
 func NewView(ringName string, leases []*coordinationv1.Lease, rings *hashring.Cache) *View {
-	return Namespaces{}.View(ringName, leases, rings)
+	return Rules{}.View(ringName, leases, rings)
+}
+
+// View returns the view of a ring for which Leases in these namespaces count, as [Rules.View] does.
+func (n Namespaces) View(ringName string, leases []*coordinationv1.Lease, rings *hashring.Cache) *View {
+	return Rules{Namespaces: n}.View(ringName, leases, rings)
 }
 
 // View returns the view of the ring with the given name. It ignores Leases that do not carry the ring's label, and those in
 // namespaces that do not count. It keeps none of the Leases. The table is taken from rings when it is first needed. If rings is
 // nil, it is built for this view alone.
-func (n Namespaces) View(ringName string, leases []*coordinationv1.Lease, rings *hashring.Cache) *View {
+func (r Rules) View(ringName string, leases []*coordinationv1.Lease, rings *hashring.Cache) *View {
 	var shards []Shard
 
 	for _, l := range leases {
@@ -97,22 +130,28 @@ func (n Namespaces) View(ringName string, leases []*coordinationv1.Lease, rings 
 		}
 	}
 
-	return newView(ringName, n, shards, rings)
+	return newView(ringName, r, shards, rings)
 }
 
 // newView completes and keeps those of the given shards that count. shardOf has created them.
-func newView(ringName string, from Namespaces, all []Shard, rings *hashring.Cache) *View {
-	shards := slices.DeleteFunc(all, func(s Shard) bool { return !from.Count(s.Namespace) })
+func newView(ringName string, rules Rules, all []Shard, rings *hashring.Cache) *View {
+	shards := slices.DeleteFunc(all, func(s Shard) bool { return !rules.Namespaces.Count(s.Namespace) })
 	ignored := len(all) - len(shards)
 	slices.SortFunc(shards, func(a, b Shard) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Namespace, b.Namespace))
 	})
-	available := judge(shards)
 
-	var working []string
+	judge(shards)
+	standBy(ringName, rules.Active, shards)
+
+	var available, working []string
 
 	for _, s := range shards {
-		if s.Available || s.Stopping && s.Problem == "" {
+		if s.Available {
+			available = append(available, s.Name)
+		}
+
+		if s.Available || s.Standby || s.Stopping && s.Problem == "" {
 			working = append(working, s.Name)
 		}
 	}
@@ -124,7 +163,7 @@ func newView(ringName string, from Namespaces, all []Shard, rings *hashring.Cach
 
 	return &View{
 		ringName:  ringName,
-		from:      from,
+		rules:     rules,
 		ignored:   ignored,
 		shards:    shards,
 		available: available,
@@ -154,6 +193,15 @@ func created(l *coordinationv1.Lease) int64 {
 	return l.CreationTimestamp.Unix()
 }
 
+// acquired returns when the holder of a Lease took it; 0 if it does not say so.
+func acquired(l *coordinationv1.Lease) int64 {
+	if l.Spec.AcquireTime == nil {
+		return 0
+	}
+
+	return l.Spec.AcquireTime.UnixMicro()
+}
+
 // MaxShards is how many shards of a ring may be available. A table for this number takes 0.1 s to build, in every replica of
 // every service, and its shards renew their Leases some 400 times per second with the default durations; a ring should stay below.
 //
@@ -165,8 +213,8 @@ const MaxShards = 2000
 var tooMany = fmt.Sprintf("the ring has %d shards with older Leases, which is the limit: use several rings, "+
 	"or set spec.shardNamespaces if these Leases are not those of shards", MaxShards)
 
-// judge determines which of the sorted shards are available, and returns their names.
-func judge(shards []Shard) (available []string) {
+// judge determines which of the sorted shards are available.
+func judge(shards []Shard) {
 	candidates := 0
 
 	for start := 0; start < len(shards); {
@@ -183,14 +231,6 @@ func judge(shards []Shard) (available []string) {
 	}
 
 	refuse(shards, candidates)
-
-	for _, s := range shards {
-		if s.Available {
-			available = append(available, s.Name)
-		}
-	}
-
-	return available
 }
 
 // refuse makes the shards with the youngest Leases unavailable that exceed the limit. Of Leases of the same age, the order of the
@@ -200,20 +240,50 @@ func refuse(shards []Shard, candidates int) {
 		return
 	}
 
-	byAge := make([]*Shard, 0, candidates)
-
-	for i := range shards {
-		if shards[i].Available {
-			byAge = append(byAge, &shards[i])
-		}
-	}
-
+	byAge := candidatesOf(shards)
 	slices.SortStableFunc(byAge, func(a, b *Shard) int { return cmp.Compare(a.Created, b.Created) })
 
 	for _, s := range byAge[MaxShards:] {
 		s.Available, s.Problem = false, tooMany
 	}
 }
+
+// candidatesOf returns the available shards.
+func candidatesOf(shards []Shard) (all []*Shard) {
+	for i := range shards {
+		if shards[i].Available {
+			all = append(all, &shards[i])
+		}
+	}
+
+	return all
+}
+
+// standBy lets all shards but the given number of active ones stand by; 0 lets none. The shards that have held their Leases for longest are
+// active. Otherwise, a hash decides, so that several rings of the same processes do not all choose the same one. The time at which a Lease was
+// taken comes from the clock of the shard, which can at most choose another shard: a Lease was not taken before the API server has created it.
+func standBy(ringName string, active int, shards []Shard) {
+	byTerm := candidatesOf(shards)
+	if active <= 0 || len(byTerm) <= active {
+		return
+	}
+
+	hash := func(s *Shard) []byte {
+		sum := sha256.Sum256([]byte(ringName + "/" + s.Name))
+		return sum[:]
+	}
+
+	slices.SortFunc(byTerm, func(a, b *Shard) int {
+		return cmp.Or(cmp.Compare(a.since(), b.since()), bytes.Compare(hash(a), hash(b)), cmp.Compare(a.Name, b.Name))
+	})
+
+	for _, s := range byTerm[active:] {
+		s.Available, s.Standby = false, true
+	}
+}
+
+// since returns since when the holder has held the Lease, in microseconds since 1970.
+func (s *Shard) since() int64 { return max(s.Acquired, s.Created*time.Second.Microseconds()) }
 
 // judgeName does the same for all shards of one name. At most one of them can be available.
 func judgeName(shards []Shard) (available bool) {
@@ -257,7 +327,7 @@ func problem(s Shard, namespaces []string) string {
 func (v *View) RingName() string { return v.ringName }
 
 // Namespaces returns the namespaces whose Leases count. The caller must not change them.
-func (v *View) Namespaces() Namespaces { return v.from }
+func (v *View) Namespaces() Namespaces { return v.rules.Namespaces }
 
 // Ignored returns the number of Leases that carry the ring's label in namespaces that do not count.
 func (v *View) Ignored() int { return v.ignored }
@@ -271,8 +341,8 @@ func (v *View) Available(shard string) bool {
 	return ok
 }
 
-// Works reports whether the shard may work on objects: it is available, or was told to stop and works until its objects are drained. Objects leave
-// such a shard only when it has released them.
+// Works reports whether the shard may work on objects: it is available, or was told to stop, or stands by. The latter two work until their objects
+// are drained. Objects leave a shard that works only when it has released them.
 func (v *View) Works(shard string) bool {
 	_, ok := slices.BinarySearch(v.working, shard)
 	return ok
@@ -280,6 +350,45 @@ func (v *View) Works(shard string) bool {
 
 // WorkingShards returns the names of all shards that may work on objects, sorted. The caller owns the slice.
 func (v *View) WorkingShards() []string { return slices.Clone(v.working) }
+
+// StandbyShards returns the names of the shards that stand by, sorted. The caller owns the slice.
+func (v *View) StandbyShards() (names []string) {
+	for _, s := range v.shards {
+		if s.Standby {
+			names = append(names, s.Name)
+		}
+	}
+
+	return names
+}
+
+// Activate returns the shards that would be available if those with the given names could be, and no others, in the order of the names. Shards
+// that the ring does not have would have taken their Leases last.
+func (v *View) Activate(names []string) (active []string) {
+	shards := make([]Shard, len(names))
+	for i, name := range names {
+		shards[i] = Shard{Name: name, Acquired: math.MaxInt64, Available: true}
+
+		for _, s := range v.shards {
+			if s.Name == name && (s.Available || s.Standby) {
+				shards[i].Created, shards[i].Acquired = s.Created, s.Acquired
+			}
+		}
+	}
+
+	standBy(v.ringName, v.rules.Active, shards)
+
+	for _, s := range candidatesOf(shards) {
+		active = append(active, s.Name)
+	}
+
+	return active
+}
+
+// Stops reports whether a shard works that was told to stop.
+func (v *View) Stops() bool {
+	return slices.ContainsFunc(v.shards, func(s Shard) bool { return s.Stopping && v.Works(s.Name) })
+}
 
 // AvailableShards returns the names of all shards that may own objects, sorted. The caller owns the slice.
 func (v *View) AvailableShards() []string { return slices.Clone(v.available) }

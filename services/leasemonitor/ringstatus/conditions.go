@@ -27,7 +27,7 @@ const maxProblems = 3
 // Of returns the lease monitor's part of the ring's status, for a view of its Leases. The conditions of other services come from the
 // ring. notTaken contains a message about each Lease that cannot be taken over. Of changes no argument.
 func Of(ring *v1alpha1.ClusterRing, leases []*coordinationv1.Lease, notTaken []string) status.Part {
-	view := membership.Namespaces(ring.Spec.ShardNamespaces).View(ring.Name, leases, nil)
+	view := membership.RulesOf(ring).View(ring.Name, leases, nil)
 	shards, available := int32(len(view.Shards())), int32(len(view.AvailableShards()))
 	shardsAvailable := shardsAvailable(view, notTaken)
 	ready := ready(ring, shardsAvailable)
@@ -102,12 +102,17 @@ func count(view *membership.View) string {
 
 	message := fmt.Sprintf("%d of %d shards available", available, shards)
 
-	stopping := len(view.WorkingShards()) - available
+	standby := len(view.StandbyShards())
+	if standby > 0 {
+		message += fmt.Sprintf(", %d standing by", standby)
+	}
+
+	stopping := len(view.WorkingShards()) - available - standby
 	if stopping > 0 {
 		message += fmt.Sprintf(", %d stopping", stopping)
 	}
 
-	if gone := shards - available - stopping - len(view.Problems()); gone > 0 {
+	if gone := shards - available - standby - stopping - len(view.Problems()); gone > 0 {
 		message += fmt.Sprintf(", %d without their Lease", gone)
 	}
 

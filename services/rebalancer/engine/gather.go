@@ -154,7 +154,7 @@ func (s *state) stops() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	return s.target != nil && len(s.target.View.WorkingShards()) > len(s.target.View.AvailableShards())
+	return s.target != nil && s.target.View.Stops()
 }
 
 // awaitGather waits until objects wait for their followers. It returns false if ctx has ended, or if the time has passed; 0 is no limit.

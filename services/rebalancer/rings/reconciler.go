@@ -126,7 +126,7 @@ func (r *Reconciler) reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err := r.client.Get(ctx, req.NamespacedName, ring); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.fleet.stop(req.Name)
-			r.index.Count(req.Name, nil)
+			r.index.Rule(req.Name, membership.Rules{})
 
 			return reconcile.Result{}, nil
 		}

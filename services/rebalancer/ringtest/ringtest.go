@@ -116,7 +116,7 @@ func (w *Fixture) View() *membership.View {
 		leases = append(leases, &list.Items[i])
 	}
 
-	return membership.Namespaces(w.Ring.Spec.ShardNamespaces).View(w.Ring.Name, leases, nil)
+	return membership.RulesOf(w.Ring).View(w.Ring.Name, leases, nil)
 }
 
 // Owner returns the shard that owns the key of the named ConfigMap.

@@ -212,6 +212,11 @@ var mains = map[string]func(r *Ring, o *Object, f *Facts){
 		o.Meta.Labels = at("shard-a")
 		r.has(stopping("shard-a"), alive("shard-b"))
 	},
+	"misplaced, shard stands by": func(r *Ring, o *Object, _ *Facts) {
+		o.Meta.Labels = at("shard-a")
+		r.Spec.ActiveShards = new(int32(1))
+		r.has(alive("shard-a"), alive("shard-b"))
+	},
 	"drain pending, shard stops": func(r *Ring, o *Object, _ *Facts) {
 		o.Meta.Labels = drained(at("shard-a"))
 		o.wrote("rebalancer", v1alpha1.DrainLabel("example"), time.Second)

@@ -95,9 +95,14 @@ func (c *ringCase) age() time.Duration {
 func (c *ringCase) misplaced() {
 	message := fmt.Sprintf("Shard %s works on it, but it belongs to shard %s (%s).", c.in.Shard, c.in.Desired, c.why(*c.key))
 
-	if s, ok := c.actual(); ok && s.Stopping {
-		c.add(Warning, ReasonMisplaced, message+fmt.Sprintf(" Shard %s was told to stop, and works until its objects are drained. The rebalancer will drain the object from it, "+
-			"and the shard will hand it to shard %s.", c.in.Shard, c.in.Desired), "To see the progress: "+statusCommand(c.name))
+	if s, ok := c.actual(); ok && (s.Stopping || s.Standby) {
+		why := "was told to stop"
+		if s.Standby {
+			why = fmt.Sprintf("stands by, because spec.activeShards of the ring is %d", *c.Spec.ActiveShards)
+		}
+
+		c.add(Warning, ReasonMisplaced, message+fmt.Sprintf(" Shard %s %s, and works until its objects are drained. The rebalancer will drain the object from it, "+
+			"and the shard will hand it to shard %s.", c.in.Shard, why, c.in.Desired), "To see the progress: "+statusCommand(c.name))
 
 		return
 	}

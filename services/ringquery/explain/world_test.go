@@ -135,7 +135,7 @@ func (r *Ring) has(leases ...holding) {
 		}
 	}
 
-	r.View, r.Shards = membership.NewView(r.Name, all, nil), nil
+	r.View, r.Shards = membership.RulesOf(r.ClusterRing).View(r.Name, all, nil), nil
 	for _, s := range r.View.Shards() {
 		for _, h := range leases {
 			if h.namespace == s.Namespace && h.name == s.Name {

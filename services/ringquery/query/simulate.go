@@ -31,12 +31,12 @@ func Simulate(ctx context.Context, from *rings.Rings, req *pb.SimulateRequest) (
 
 	before := ring.View.Table()
 
-	names, err := apply(before, req)
+	names, err := apply(append(before.Shards(), ring.View.StandbyShards()...), req)
 	if err != nil {
 		return nil, err
 	}
 
-	after := hashring.New(names)
+	after := hashring.New(ring.View.Activate(names))
 	sim := compare(before, after)
 
 	if req.GetCountObjects() {
@@ -48,9 +48,9 @@ func Simulate(ctx context.Context, from *rings.Rings, req *pb.SimulateRequest) (
 	return sim, nil
 }
 
-// apply returns the names of the shards after the change. It fails with [rings.ErrInvalid] if the change conflicts with the available
-// shards or with itself.
-func apply(before *hashring.Table, c *pb.SimulateRequest) ([]string, error) {
+// apply returns the names of the shards after the change, including those that stand by. It fails with [rings.ErrInvalid] if the change
+// conflicts with the shards before, or with itself.
+func apply(before []string, c *pb.SimulateRequest) ([]string, error) {
 	var (
 		violations []*errdetails.BadRequest_FieldViolation
 		mentioned  = map[string]string{}
@@ -64,7 +64,7 @@ func apply(before *hashring.Table, c *pb.SimulateRequest) ([]string, error) {
 	mention := func(field, name string, available bool, problem string) {
 		if first, twice := mentioned[name]; twice {
 			complain(field, "%q must be different from %s", name, first)
-		} else if before.Has(name) != available {
+		} else if slices.Contains(before, name) != available {
 			complain(field, "%q must %s", name, problem)
 		}
 
@@ -96,7 +96,7 @@ func apply(before *hashring.Table, c *pb.SimulateRequest) ([]string, error) {
 		return nil, &rings.InvalidError{Violations: violations}
 	}
 
-	for _, name := range before.Shards() {
+	for _, name := range before {
 		if !gone[name] {
 			after = append(after, name)
 		}

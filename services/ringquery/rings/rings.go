@@ -212,5 +212,6 @@ func (s Shard) Message() *pb.Shard {
 		RenewalAge:      durationpb.New(s.Age.Time),
 		AgeIsLowerBound: s.Age.AtLeast,
 		Stopping:        s.Stopping,
+		Standby:         s.Standby,
 	}
 }

@@ -73,6 +73,14 @@ type ClusterRingSpec struct {
 	// +kubebuilder:validation:items:MaxLength=63
 	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	ShardNamespaces []string `json:"shardNamespaces,omitempty"`
+	// ActiveShards is how many of the available shards get objects. The others stand by: they hold their Leases and get no object until
+	// an active shard is lost or stops. If it is not set, all available shards get objects. 1 is leader election whose hand-over drains
+	// object by object. The shards that have held their Leases for longest are active, so a shard that joins changes nothing while enough
+	// others are available.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=2000
+	ActiveShards *int32 `json:"activeShards,omitempty"`
 	// Fence makes the API server refuse writes of shards to objects of other shards: those of a process that has lost its Lease
 	// and does not know it, of a controller that works with an old cache, or of one that ignores shards.
 	// +optional

@@ -135,6 +135,11 @@ func (in *ClusterRingSpec) DeepCopyInto(out *ClusterRingSpec) {
 		*out = make([]string, len(*in))
 		copy(*out, *in)
 	}
+	if in.ActiveShards != nil {
+		in, out := &in.ActiveShards, &out.ActiveShards
+		*out = new(int32)
+		**out = **in
+	}
 	if in.Fence != nil {
 		in, out := &in.Fence, &out.Fence
 		*out = new(Fence)

@@ -458,7 +458,10 @@ type Shard struct {
 	// age_is_lower_bound is true if the last renewal may be longer ago than renewal_age.
 	AgeIsLowerBound bool `protobuf:"varint,11,opt,name=age_is_lower_bound,json=ageIsLowerBound,proto3" json:"age_is_lower_bound,omitempty"`
 	// stopping is true if the shard was told to stop: it is not available, and works on its objects until they are drained.
-	Stopping      bool `protobuf:"varint,12,opt,name=stopping,proto3" json:"stopping,omitempty"`
+	Stopping bool `protobuf:"varint,12,opt,name=stopping,proto3" json:"stopping,omitempty"`
+	// standby is true if the shard could get objects, but the ring has enough active shards (spec.activeShards): it is not available, works on
+	// its objects until they are drained, and becomes active when another shard is lost or stops.
+	Standby       bool `protobuf:"varint,13,opt,name=standby,proto3" json:"standby,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -577,6 +580,13 @@ func (x *Shard) GetStopping() bool {
 	return false
 }
 
+func (x *Shard) GetStandby() bool {
+	if x != nil {
+		return x.Standby
+	}
+	return false
+}
+
 var File_clusterring_diagnostics_v1alpha1_ring_proto protoreflect.FileDescriptor
 
 const file_clusterring_diagnostics_v1alpha1_ring_proto_rawDesc = "" +
@@ -606,7 +616,7 @@ const file_clusterring_diagnostics_v1alpha1_ring_proto_rawDesc = "" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
 	"\amessage\x18\x04 \x01(\tR\amessage\x12L\n" +
 	"\x14last_transition_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x12lastTransitionTime\x12/\n" +
-	"\x13observed_generation\x18\x06 \x01(\x03R\x12observedGeneration\"\xca\x03\n" +
+	"\x13observed_generation\x18\x06 \x01(\x03R\x12observedGeneration\"\xe4\x03\n" +
 	"\x05Shard\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x16\n" +
@@ -623,7 +633,8 @@ const file_clusterring_diagnostics_v1alpha1_ring_proto_rawDesc = "" +
 	" \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"renewalAge\x12+\n" +
 	"\x12age_is_lower_bound\x18\v \x01(\bR\x0fageIsLowerBound\x12\x1a\n" +
-	"\bstopping\x18\f \x01(\bR\bstopping*@\n" +
+	"\bstopping\x18\f \x01(\bR\bstopping\x12\x18\n" +
+	"\astandby\x18\r \x01(\bR\astandby*@\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tROLE_MAIN\x10\x01\x12\x13\n" +

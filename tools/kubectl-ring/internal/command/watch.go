@@ -304,6 +304,8 @@ func whyNot(shard *pb.Shard) string {
 	switch {
 	case shard.GetProblem() != "":
 		return shard.GetProblem()
+	case shard.GetStandby():
+		return "it stands by: enough other shards are active"
 	case shard.GetStopping():
 		return "it stops when its objects are drained"
 	case shard.GetHolder() == "":

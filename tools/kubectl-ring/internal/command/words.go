@@ -41,8 +41,12 @@ func coverage(c pb.NamespaceCoverage) render.Cell {
 
 func nextWord(next pb.NextStep) string { return word(next, "NEXT_STEP") }
 
-// shardState returns the state of a shard's Lease; "stopping" if the Lease says that the shard stops.
+// shardState returns the state of a shard's Lease; "stopping" if the Lease says that the shard stops, and "standby" if enough others are active.
 func shardState(shard *pb.Shard) render.Cell {
+	if shard.GetStandby() && shard.GetState() == pb.ShardState_SHARD_STATE_READY {
+		return styled("standby")
+	}
+
 	if shard.GetStopping() && shard.GetState() == pb.ShardState_SHARD_STATE_READY {
 		return styled("stopping")
 	}
@@ -56,7 +60,7 @@ func assignmentState(state pb.AssignmentState) render.Cell {
 
 // styles are those of words; others are plain.
 var styles = map[string]render.Style{
-	"ready": render.Good, "stopping": render.Warn, "expired": render.Warn, "uncertain": render.Warn, "dead": render.Bad, "orphaned": render.Bad,
+	"ready": render.Good, "standby": render.Good, "stopping": render.Warn, "expired": render.Warn, "uncertain": render.Warn, "dead": render.Bad, "orphaned": render.Bad,
 	"assigned": render.Good, "misplaced": render.Warn, "draining": render.Warn,
 	"dead shard": render.Bad, "unassigned": render.Bad, "foreign": render.Bad,
 	"unknown": render.Warn,
