@@ -93,6 +93,7 @@ func TestActiveShardsStayActive(t *testing.T) {
 		active := rapid.IntRange(1, len(names)).Draw(t, "active")
 
 		var leases []*coordinationv1.Lease
+
 		for i, name := range names {
 			at := time.Duration(rapid.IntRange(0, i).Draw(t, "taken")) * time.Second
 			leases = append(leases, takenAt(name, 0, at))

@@ -106,7 +106,9 @@ func RulesOf(ring *v1alpha1.ClusterRing) Rules {
 	return r
 }
 
-func (r Rules) equal(o Rules) bool { return r.Active == o.Active && slices.Equal(r.Namespaces, o.Namespaces) }
+func (r Rules) equal(o Rules) bool {
+	return r.Active == o.Active && slices.Equal(r.Namespaces, o.Namespaces)
+}
 
 // NewView returns the view of a ring without rules, as [Rules.View] does.
 func NewView(ringName string, leases []*coordinationv1.Lease, rings *hashring.Cache) *View {
