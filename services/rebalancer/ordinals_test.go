@@ -182,8 +182,10 @@ func (w *workers) reconciler(pod string, c client.Client, kind client.Object) re
 		}
 
 		w.enter(pod, family)
+
 		// A request makes the work last.
 		var same corev1.ConfigMap
+
 		err := w.Client.Get(ctx, types.NamespacedName{Namespace: req.Namespace, Name: family}, &same)
 		w.leave(pod, family, fmt.Sprintf("%T %s %s", kind, obj.GetName(), obj.GetAnnotations()["touched"]))
 

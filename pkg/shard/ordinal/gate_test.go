@@ -4,134 +4,152 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/clock"
 )
 
-// gated is a gate with a term of 15 s and a patience of 20 s.
-func gated(t *testing.T) (*gate, *clocktesting.FakeClock, *[]error) {
+// testGate tests a gate with a term of 15 s and a patience of 20 s in a bubble whose clock stands still until all goroutines wait.
+func testGate(t *testing.T, test func(t *testing.T, g *gate, exits *[]error)) {
 	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		exits := &[]error{}
+		g := newGate(Options{
+			TermDuration: 15 * time.Second, Patience: 20 * time.Second, Exit: func(err error) { *exits = append(*exits, err) },
+		}, clock.RealClock{})
+		t.Cleanup(g.rest)
+		g.renewed(g.clock.Now())
+		g.open(share{index: 1, replicas: 2})
+		test(t, g, exits)
+	})
+}
 
-	clk := clocktesting.NewFakeClock(time.Unix(0, 0))
-	exits := &[]error{}
-	g := newGate(Options{TermDuration: 15 * time.Second, Patience: 20 * time.Second, Exit: func(err error) { *exits = append(*exits, err) }}, clk)
-	g.renewed(clk.Now())
-	g.open(share{index: 1, replicas: 2})
-
-	return g, clk, exits
+// pass lets time pass in the bubble, with all timers on time.
+func pass(d time.Duration) {
+	<-clock.RealClock{}.After(d)
+	synctest.Wait()
 }
 
 func TestWorkersBeginOnlyOnTheShare(t *testing.T) {
-	g, _, _ := gated(t)
+	testGate(t, func(t *testing.T, g *gate, _ *[]error) {
+		t.Helper()
 
-	ctx, end, err := g.begin(t.Context(), 3)
-	require.NoError(t, err)
-	require.NotNil(t, end)
-	require.NoError(t, ctx.Err())
-	require.False(t, g.idle())
-	end()
-	require.True(t, g.idle())
-	require.Error(t, ctx.Err())
+		ctx, end, err := g.begin(t.Context(), 3)
+		require.NoError(t, err)
+		require.NotNil(t, end)
+		require.NoError(t, ctx.Err())
+		require.False(t, g.idle())
+		end()
+		require.True(t, g.idle())
+		require.Error(t, ctx.Err())
 
-	_, end, err = g.begin(t.Context(), 2)
-	require.NoError(t, err)
-	require.Nil(t, end, "foreign")
+		_, end, err = g.begin(t.Context(), 2)
+		require.NoError(t, err)
+		require.Nil(t, end, "foreign")
+	})
 }
 
 func TestTheTermEndsByTheClock(t *testing.T) {
-	g, clk, exits := gated(t)
+	testGate(t, func(t *testing.T, g *gate, exits *[]error) {
+		t.Helper()
 
-	ctx, end, err := g.begin(t.Context(), 1)
-	require.NoError(t, err)
-	clk.Step(9999 * time.Millisecond)
-	require.NoError(t, ctx.Err())
-	clk.Step(time.Millisecond)
-	require.ErrorIs(t, context.Cause(ctx), ErrLost)
-	require.ErrorIs(t, g.over(), errLate)
+		ctx, end, err := g.begin(t.Context(), 1)
+		require.NoError(t, err)
+		pass(9999 * time.Millisecond)
+		require.NoError(t, ctx.Err())
+		pass(time.Millisecond)
+		require.ErrorIs(t, context.Cause(ctx), ErrLost)
+		require.ErrorIs(t, g.over(), errLate)
 
-	g.renewed(clk.Now()) // an answer that came too late
-	g.open(share{index: 1, replicas: 2})
+		g.renewed(g.clock.Now()) // an answer that came too late
+		g.open(share{index: 1, replicas: 2})
 
-	_, _, err = g.begin(t.Context(), 1)
-	require.ErrorIs(t, err, ErrLost)
-	require.Empty(t, *exits)
-	clk.Step(5 * time.Second)
-	require.Len(t, *exits, 1, "the worker ignores its context")
-	require.ErrorIs(t, (*exits)[0], errStuck)
-	end()
+		_, _, err = g.begin(t.Context(), 1)
+		require.ErrorIs(t, err, ErrLost)
+		require.Empty(t, *exits)
+		pass(5 * time.Second)
+		require.Len(t, *exits, 1, "the worker ignores its context")
+		require.ErrorIs(t, (*exits)[0], errStuck)
+		end()
+	})
 }
 
 // The timers of a process that was frozen have not fired when its workers begin.
 func TestAFrozenProcess(t *testing.T) {
-	g, clk, exits := gated(t)
-	g.mu.Lock()
-	g.timer.Stop()
-	g.mu.Unlock()
-	clk.SetTime(clk.Now().Add(time.Hour))
+	testGate(t, func(t *testing.T, g *gate, exits *[]error) {
+		t.Helper()
+		g.mu.Lock()
+		g.timer.Stop()
+		g.mu.Unlock()
+		pass(time.Hour)
 
-	_, _, err := g.begin(t.Context(), 1)
-	require.ErrorIs(t, err, errLate)
-	require.Empty(t, *exits, "it has no worker")
+		_, _, err := g.begin(t.Context(), 1)
+		require.ErrorIs(t, err, errLate)
+		require.Empty(t, *exits, "it has no worker")
+	})
 }
 
 func TestPatienceWithWorkersOfAnEarlierShare(t *testing.T) {
-	g, clk, exits := gated(t)
+	testGate(t, func(t *testing.T, g *gate, exits *[]error) {
+		t.Helper()
 
-	ctx, end, err := g.begin(t.Context(), 1)
-	require.NoError(t, err)
-	g.shut(errPlan)
+		ctx, end, err := g.begin(t.Context(), 1)
+		require.NoError(t, err)
+		g.shut(errPlan)
 
-	_, _, err = g.begin(t.Context(), 1)
-	require.ErrorIs(t, err, errPlan)
+		_, _, err = g.begin(t.Context(), 1)
+		require.ErrorIs(t, err, errPlan)
 
-	for range 4 {
-		clk.Step(5*time.Second - time.Millisecond)
-		g.renewed(clk.Now())
-	}
+		for range 4 {
+			pass(5*time.Second - time.Millisecond)
+			g.renewed(g.clock.Now())
+		}
 
-	require.NoError(t, ctx.Err())
-	clk.Step(4 * time.Millisecond)
-	require.ErrorIs(t, context.Cause(ctx), errPlan)
-	require.NoError(t, g.over(), "the term goes on")
-	clk.Step(5 * time.Second)
-	require.Len(t, *exits, 1)
-	end()
+		require.NoError(t, ctx.Err())
+		pass(4 * time.Millisecond)
+		require.ErrorIs(t, context.Cause(ctx), errPlan)
+		require.NoError(t, g.over(), "the term goes on")
+		pass(5 * time.Second)
+		require.Len(t, *exits, 1)
+		end()
 
-	g.open(share{replicas: 1})
+		g.open(share{replicas: 1})
 
-	_, end, err = g.begin(t.Context(), 1)
-	require.NoError(t, err)
-	clk.Step(time.Second)
-	end()
-	require.Len(t, *exits, 1)
+		_, end, err = g.begin(t.Context(), 1)
+		require.NoError(t, err)
+		pass(time.Second)
+		end()
+		require.Len(t, *exits, 1)
+	})
 }
 
 func TestWhoListensToTheGate(t *testing.T) {
-	g, _, _ := gated(t)
-	changes := g.listen()
-	heard := func() bool {
-		select {
-		case <-changes:
-			return true
-		default:
-			return false
+	testGate(t, func(t *testing.T, g *gate, _ *[]error) {
+		t.Helper()
+		changes := g.listen()
+		heard := func() bool {
+			select {
+			case <-changes:
+				return true
+			default:
+				return false
+			}
 		}
-	}
 
-	g.open(share{index: 1, replicas: 2})
-	require.False(t, heard(), "nothing has changed")
-	g.open(share{index: 2, replicas: 5})
-	require.True(t, heard())
+		g.open(share{index: 1, replicas: 2})
+		require.False(t, heard(), "nothing has changed")
+		g.open(share{index: 2, replicas: 5})
+		require.True(t, heard())
 
-	_, end, err := g.begin(t.Context(), 2)
-	require.NoError(t, err)
-	g.shut(errPlan)
-	require.True(t, heard())
-	end()
-	require.True(t, heard(), "the last worker has ended")
-	g.lose(errors.New("taken"))
-	require.True(t, heard())
-	g.rest()
+		_, end, err := g.begin(t.Context(), 2)
+		require.NoError(t, err)
+		g.shut(errPlan)
+		require.True(t, heard())
+		end()
+		require.True(t, heard(), "the last worker has ended")
+		g.lose(errors.New("taken"))
+		require.True(t, heard())
+	})
 }
