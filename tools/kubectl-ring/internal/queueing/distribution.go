@@ -204,30 +204,49 @@ func (d Distribution) most() float64 {
 
 // QuantileOfSum returns the least value that the sum of two independent values exceeds with a probability of at most 1-p.
 func QuantileOfSum(a, b Distribution, p float64) float64 {
-	tail := func(x float64) float64 { return a.average(func(v float64) float64 { return b.Tail(x - v) }) }
-
-	return quantile(p, tail, a.most()+b.most())
+	return quantile(p, func(x float64) float64 { return a.plus(b, x) }, a.most()+b.most())
 }
 
-// points is the number of values that stand for a piece in averages.
-const points = 16
+// tailed is a distribution of values that are not negative.
+type tailed interface {
+	// Tail returns the probability of a value above x.
+	Tail(x float64) float64
+	// area returns the integral of Tail from 0 to x, which is not negative.
+	area(x float64) float64
+}
 
-// average returns the mean of a function of the value.
-func (d Distribution) average(f func(x float64) float64) float64 {
+// area implements tailed.
+func (d Distribution) area(x float64) float64 {
+	area := 0.0
+
+	for _, p := range d.list() {
+		switch {
+		case x <= p.From:
+			area += p.Weight * x
+		case x < p.To:
+			area += p.Weight * (x - (x-p.From)*(x-p.From)/(2*(p.To-p.From)))
+		default:
+			area += p.Weight * (p.From + p.To) / 2
+		}
+	}
+
+	return area
+}
+
+// plus returns the probability that the sum of a value and an independent other one is above x. It is the mean of the other's tail at x minus
+// the value, by integrals over the pieces.
+func (d Distribution) plus(other tailed, x float64) float64 {
 	sum := 0.0
 
 	for _, p := range d.list() {
-		if p.From == p.To {
-			sum += p.Weight * f(p.From)
+		if p.To-p.From <= 0 {
+			sum += p.Weight * other.Tail(x-p.From)
 			continue
 		}
 
-		step, part := (p.To-p.From)/points, 0.0
-		for i := range points {
-			part += f(p.From + (float64(i)+0.5)*step)
-		}
-
-		sum += p.Weight * part / points
+		above := max(p.To-max(p.From, x), 0) // where the value alone is above x
+		below := other.area(max(x-p.From, 0)) - other.area(max(x-p.To, 0))
+		sum += p.Weight * (above + below) / (p.To - p.From)
 	}
 
 	return sum

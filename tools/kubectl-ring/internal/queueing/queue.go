@@ -94,7 +94,7 @@ func (q Queue) Quantile(p float64) float64 {
 	waits := max(ErlangC(q.Workers, busy), ahead/(1+ahead))
 	wait := newWait(mean/waits, q.waitVariation())
 	tail := func(x float64) float64 {
-		return (1-waits)*q.Work.Tail(x) + waits*q.Work.average(func(work float64) float64 { return wait.tail(x - work) })
+		return (1-waits)*q.Work.Tail(x) + waits*q.Work.plus(wait, x)
 	}
 
 	return quantile(p, tail, q.Work.most()+mean/waits)

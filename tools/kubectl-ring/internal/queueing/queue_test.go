@@ -287,11 +287,11 @@ func TestDistributions(t *testing.T) {
 	}
 }
 
-// TestQuantileOfSum compares with the sum of two dice of any number of sides.
+// TestQuantileOfSum compares with the triangle that is the sum of two values between 0 and 1.
 func TestQuantileOfSum(t *testing.T) {
 	unit := queueing.NewDistribution([]queueing.Piece{{From: 0, To: 1, Weight: 1}}, 0.5)
-	require.InDelta(t, 1, queueing.QuantileOfSum(unit, unit, 0.5), 0.01)
-	require.InDelta(t, 2-math.Sqrt(0.02), queueing.QuantileOfSum(unit, unit, 0.99), 0.01, "the triangle")
+	require.InDelta(t, 1, queueing.QuantileOfSum(unit, unit, 0.5), 1e-6)
+	require.InDelta(t, 2-math.Sqrt(0.02), queueing.QuantileOfSum(unit, unit, 0.99), 1e-6)
 	require.Zero(t, queueing.QuantileOfSum(queueing.Distribution{}, queueing.Distribution{}, 0.99))
 }
 

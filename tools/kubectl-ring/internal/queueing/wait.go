@@ -28,13 +28,28 @@ func newWait(mean, variation float64) wait {
 	return wait{first: fewer, rate: rate, otherRate: rate, stages: int(stages) - 1, moreStages: int(stages)}
 }
 
-// tail returns the probability of a wait above x.
-func (w wait) tail(x float64) float64 {
+// Tail implements tailed.
+func (w wait) Tail(x float64) float64 {
 	if x < 0 {
 		return 1
 	}
 
 	return w.first*erlangTail(w.stages, w.rate*x) + (1-w.first)*erlangTail(w.moreStages, w.otherRate*x)
+}
+
+// area implements tailed.
+func (w wait) area(x float64) float64 {
+	return w.first*erlangArea(w.stages, w.rate, x) + (1-w.first)*erlangArea(w.moreStages, w.otherRate, x)
+}
+
+// erlangArea returns the integral from 0 to x of the tail of a sum of exponential stages with a rate.
+func erlangArea(stages int, rate, x float64) float64 {
+	area := 0.0
+	for i := range stages {
+		area += (1 - erlangTail(i+1, rate*x)) / rate
+	}
+
+	return area
 }
 
 // erlangTail returns the probability that a sum of exponential stages, each with the mean 1, is above x.
