@@ -3,6 +3,8 @@ package ordinal
 import (
 	"context"
 	"errors"
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,13 +13,33 @@ import (
 	"k8s.io/utils/clock"
 )
 
+// exits are the calls of Exit.
+type exits struct {
+	mu  sync.Mutex
+	all []error
+}
+
+func (e *exits) exit(err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	e.all = append(e.all, err)
+}
+
+func (e *exits) calls() []error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	return slices.Clone(e.all)
+}
+
 // testGate tests a gate with a term of 15 s and a patience of 20 s in a bubble whose clock stands still until all goroutines wait.
-func testGate(t *testing.T, test func(t *testing.T, g *gate, exits *[]error)) {
+func testGate(t *testing.T, test func(t *testing.T, g *gate, exits *exits)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		exits := &[]error{}
+		exits := &exits{}
 		g := newGate(Options{
-			TermDuration: 15 * time.Second, Patience: 20 * time.Second, Exit: func(err error) { *exits = append(*exits, err) },
+			TermDuration: 15 * time.Second, Patience: 20 * time.Second, Exit: exits.exit,
 		}, clock.RealClock{})
 		t.Cleanup(g.rest)
 		g.renewed(g.clock.Now())
@@ -33,7 +55,7 @@ func pass(d time.Duration) {
 }
 
 func TestWorkersBeginOnlyOnTheShare(t *testing.T) {
-	testGate(t, func(t *testing.T, g *gate, _ *[]error) {
+	testGate(t, func(t *testing.T, g *gate, _ *exits) {
 		t.Helper()
 
 		ctx, end, err := g.begin(t.Context(), 3)
@@ -52,7 +74,7 @@ func TestWorkersBeginOnlyOnTheShare(t *testing.T) {
 }
 
 func TestTheTermEndsByTheClock(t *testing.T) {
-	testGate(t, func(t *testing.T, g *gate, exits *[]error) {
+	testGate(t, func(t *testing.T, g *gate, exits *exits) {
 		t.Helper()
 
 		ctx, end, err := g.begin(t.Context(), 1)
@@ -68,17 +90,17 @@ func TestTheTermEndsByTheClock(t *testing.T) {
 
 		_, _, err = g.begin(t.Context(), 1)
 		require.ErrorIs(t, err, ErrLost)
-		require.Empty(t, *exits)
+		require.Empty(t, exits.calls())
 		pass(5 * time.Second)
-		require.Len(t, *exits, 1, "the worker ignores its context")
-		require.ErrorIs(t, (*exits)[0], errStuck)
+		require.Len(t, exits.calls(), 1, "the worker ignores its context")
+		require.ErrorIs(t, exits.calls()[0], errStuck)
 		end()
 	})
 }
 
 // The timers of a process that was frozen have not fired when its workers begin.
 func TestAFrozenProcess(t *testing.T) {
-	testGate(t, func(t *testing.T, g *gate, exits *[]error) {
+	testGate(t, func(t *testing.T, g *gate, exits *exits) {
 		t.Helper()
 		g.mu.Lock()
 		g.timer.Stop()
@@ -87,12 +109,12 @@ func TestAFrozenProcess(t *testing.T) {
 
 		_, _, err := g.begin(t.Context(), 1)
 		require.ErrorIs(t, err, errLate)
-		require.Empty(t, *exits, "it has no worker")
+		require.Empty(t, exits.calls(), "it has no worker")
 	})
 }
 
 func TestPatienceWithWorkersOfAnEarlierShare(t *testing.T) {
-	testGate(t, func(t *testing.T, g *gate, exits *[]error) {
+	testGate(t, func(t *testing.T, g *gate, exits *exits) {
 		t.Helper()
 
 		ctx, end, err := g.begin(t.Context(), 1)
@@ -112,7 +134,7 @@ func TestPatienceWithWorkersOfAnEarlierShare(t *testing.T) {
 		require.ErrorIs(t, context.Cause(ctx), errPlan)
 		require.NoError(t, g.over(), "the term goes on")
 		pass(5 * time.Second)
-		require.Len(t, *exits, 1)
+		require.Len(t, exits.calls(), 1)
 		end()
 
 		g.open(share{replicas: 1})
@@ -121,13 +143,14 @@ func TestPatienceWithWorkersOfAnEarlierShare(t *testing.T) {
 		require.NoError(t, err)
 		pass(time.Second)
 		end()
-		require.Len(t, *exits, 1)
+		require.Len(t, exits.calls(), 1)
 	})
 }
 
 func TestWhoListensToTheGate(t *testing.T) {
-	testGate(t, func(t *testing.T, g *gate, _ *[]error) {
+	testGate(t, func(t *testing.T, g *gate, _ *exits) {
 		t.Helper()
+
 		changes := g.listen()
 		heard := func() bool {
 			select {
