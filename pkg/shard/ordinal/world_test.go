@@ -144,8 +144,8 @@ func TestTheWorldWaitsForAReconcile(t *testing.T) {
 
 	f.touch(all, "2")
 	// The process that hangs renews its acknowledgement of the old number, for longer than the others would wait for one that has vanished.
-	beat := f.beat(0)
-	f.eventually(func() bool { return f.beat(0) > beat+8 }, "process 0 should renew")
+	beat := f.beat()
+	f.eventually(func() bool { return f.beat() > beat+8 }, "process 0 should renew")
 	require.Equal(t, begun, f.record.begun(pod(0))+f.record.begun(pod(1)), "nobody may work")
 
 	release()
@@ -153,11 +153,11 @@ func TestTheWorldWaitsForAReconcile(t *testing.T) {
 	require.Empty(t, f.record.overlaps())
 }
 
-// beat returns how often the process with this ordinal has renewed its acknowledgement.
-func (f *fixture) beat(number int) int {
+// beat returns how often process 0 has renewed its acknowledgement.
+func (f *fixture) beat() int {
 	f.Helper()
 
-	return int(f.entryOf(number)["beat"].(float64))
+	return int(f.entryOf(0)["beat"].(float64))
 }
 
 // A process that was cut off never works again, even when it is connected again. The others work on its objects after it has stopped.
@@ -233,5 +233,34 @@ func TestTheLeaseIsDeleted(t *testing.T) {
 
 	f.touch(all, "1")
 	f.oneEach(all, "1", 1)
+	require.Empty(t, f.record.overlaps())
+}
+
+// A process that is told to stop keeps its place until its last reconcile has ended.
+func TestAProcessThatStopsWhileItWorks(t *testing.T) {
+	f := newFixture(t, 1)
+	all := f.objects(5)
+	members := f.startAll(0)
+	f.oneEach(all, "0", 1)
+
+	release := f.record.hold(pod(0))
+	t.Cleanup(release)
+
+	before := f.record.begun(pod(0))
+	f.touch(all[:1], "1")
+	f.eventually(func() bool { return f.record.begun(pod(0)) > before }, "process 0 should hang")
+	members[0].cancel()
+
+	successor := f.start(0, stopping)
+	id, beat := f.entryOf(0)["id"], f.beat()
+	f.eventually(func() bool { return f.beat() > beat+8 }, "process 0 should renew")
+	require.Equal(t, id, f.entryOf(0)["id"])
+	require.Error(t, successor.process.Working())
+
+	release()
+	require.NoError(t, members[0].stop())
+	f.eventually(func() bool { return successor.process.Working() == nil }, "the successor should work")
+	f.touch(all, "2")
+	f.oneEach(all, "2", 1)
 	require.Empty(t, f.record.overlaps())
 }
