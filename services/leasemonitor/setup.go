@@ -49,7 +49,7 @@ func setup(ctx context.Context, rt *kit.Runtime, o *options) error {
 	}
 
 	c := rt.Manager.GetClient()
-	if err := rt.Manager.Add(&shardlease.Census{Leases: c, Clock: rt.Clock, Ages: ages}); err != nil {
+	if err := rt.Manager.Add(&shardlease.Census{Leases: c, Clock: rt.Clock, Ages: ages, EachShard: o.shardMetrics}); err != nil {
 		return fmt.Errorf("add the census of shards: %w", err)
 	}
 

@@ -38,13 +38,16 @@ func Collectors() []prometheus.Collector { return []prometheus.Collector{takeove
 const scrapeTimeout = 5 * time.Second
 
 // Census counts the shards by ring and state whenever metrics are read. Add it to a manager: it counts only in the replica that
-// leads, so that sums over replicas are correct. All fields are required.
+// leads, so that sums over replicas are correct. All fields are required, except
+// EachShard.
 type Census struct {
 	// Leases reads Leases of shards, and ClusterRings, from a cache.
 	Leases client.Reader
 	// Clock and Ages are those of the Reconciler.
 	Clock clock.PassiveClock
 	Ages  *lease.Observer
+	// EachShard also exports metrics of each shard. Their number is then what the writers of Leases make it.
+	EachShard bool
 }
 
 // Start implements manager.Runnable: it counts until ctx ends.
@@ -107,7 +110,7 @@ func (c *Census) Collect(out chan<- prometheus.Metric) {
 		if ring := known[l.Labels[v1alpha1.LabelClusterRing]]; ring != nil {
 			name = ring.Name
 
-			if ring.Spec.CountsShardsIn(l.Namespace) {
+			if c.EachShard && ring.Spec.CountsShardsIn(l.Namespace) {
 				exportShard(out, l, state)
 			}
 		}

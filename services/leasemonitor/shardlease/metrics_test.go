@@ -67,7 +67,7 @@ func TestMetricsOfThePriorArtAreExported(t *testing.T) {
 	require.NoError(t, m.admin.List(t.Context(), leases, client.InNamespace(m.shard.Namespace), client.MatchingLabels{v1alpha1.LabelClusterRing: ring}))
 	require.Len(t, leases.Items, 1)
 
-	census := &shardlease.Census{Leases: m.Client, Clock: m.clock, Ages: m.Ages}
+	census := &shardlease.Census{Leases: m.Client, Clock: m.clock, Ages: m.Ages, EachShard: true}
 	ofThisRing := `{clusterring="` + ring + `",uid="` + string(of.UID) + `"} `
 	ofThisShard := `clusterring="` + ring + `",namespace="` + m.shard.Namespace + `",shard="` + m.shard.Name + `",`
 	require.NoError(t, testutil.CollectAndCompare(ofRing{census, ring}, strings.NewReader(`
@@ -97,6 +97,10 @@ controller_sharding_shard_state{`+ofThisShard+`state="uncertain"} 0
 # TYPE clusterring_shards gauge
 clusterring_shards{ring="`+ring+`",state="ready"} 1
 `)))
+
+	// By default, whoever creates Leases adds no series.
+	byDefault := &shardlease.Census{Leases: m.Client, Clock: m.clock, Ages: m.Ages}
+	require.Zero(t, testutil.CollectAndCount(ofRing{byDefault, ring}, "controller_sharding_shard_info", "controller_sharding_shard_state"))
 
 	// A Lease that does not count is no shard.
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"shardNamespaces":["elsewhere"]}}`))
