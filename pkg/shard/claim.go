@@ -19,6 +19,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/shard/internal/self"
 )
 
 // margin is what a renewal of a Lease may take.
@@ -40,7 +41,7 @@ const again = time.Second
 //
 // Claim returns an error if the options are invalid, or ctx ends first. It logs what the API server refuses, and tries again.
 func Claim(ctx context.Context, config *rest.Config, options Options) (*Shard, error) {
-	options, err := options.complete(os.Hostname, inClusterDirectory)
+	options, err := options.complete(os.Hostname, self.Mounted)
 	if err != nil {
 		return nil, err
 	}

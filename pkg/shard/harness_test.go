@@ -8,17 +8,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
-	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -37,16 +34,6 @@ const (
 	processVariable = "SHARD_TEST_PROCESS"
 )
 
-// tests stops the API server before goleak checks.
-type tests struct{ m *testing.M }
-
-func (t tests) Run() int {
-	ctrl.SetLogger(logr.Discard())
-	klog.SetLogger(logr.Discard())
-
-	return testenv.Main(t.m)
-}
-
 // asProcess, if set, is what the test binary does instead of testing when a test has started it as a shard's process.
 var asProcess func() int
 
@@ -54,7 +41,7 @@ func TestMain(m *testing.M) {
 	if asProcess != nil && os.Getenv(processVariable) != "" {
 		os.Exit(asProcess())
 	}
-	goleak.VerifyTestMain(tests{m})
+	testenv.VerifyMain(m)
 }
 
 // fixture is one test's ring, namespace and administrator.
@@ -251,23 +238,10 @@ func (f *fixture) refresh(obj client.Object) {
 func (f *fixture) lease(s *Shard) *coordinationv1.Lease {
 	f.Helper()
 
-	lease := &coordinationv1.Lease{}
-
-	err := f.admin.Get(f.Context(), client.ObjectKey{Namespace: f.namespace, Name: s.Name()}, lease)
-	if !apierrors.IsNotFound(err) {
-		require.NoError(f, err)
-	}
-
-	return lease
+	return testenv.Lease(f, f.admin, client.ObjectKey{Namespace: f.namespace, Name: s.Name()})
 }
 
-func holder(lease *coordinationv1.Lease) string {
-	if lease.Spec.HolderIdentity == nil {
-		return ""
-	}
-
-	return *lease.Spec.HolderIdentity
-}
+func holder(lease *coordinationv1.Lease) string { return ptr.Deref(lease.Spec.HolderIdentity, "") }
 
 func (f *fixture) held(s *Shard) {
 	f.Helper()

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/shard/internal/hook"
+	"github.com/clusterring/clusterring/pkg/shard/internal/self"
 )
 
 // members are the shards of this process whose leader election the program configures itself: one part of the program keeps the Lease,
@@ -42,7 +43,7 @@ func newMembers() *members { return &members{of: map[memberKey]*Shard{}} }
 
 // completeIdentity fills in the name and the namespace as [New] does.
 func completeIdentity(id hook.Identity) (hook.Identity, error) {
-	o, err := Options{Ring: id.Ring, Name: id.Name, Namespace: id.Namespace}.complete(os.Hostname, inClusterDirectory)
+	o, err := Options{Ring: id.Ring, Name: id.Name, Namespace: id.Namespace}.complete(os.Hostname, self.Mounted)
 
 	return hook.Identity{Ring: o.Ring, Name: o.Name, Namespace: o.Namespace}, err
 }

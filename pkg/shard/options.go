@@ -19,12 +19,11 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/pkg/shard/internal/self"
 )
 
 const (
 	defaultLeaseDuration = 15 * time.Second
-	// inClusterDirectory contains the namespace of the Pod and its token.
-	inClusterDirectory = "/var/run/secrets/kubernetes.io/serviceaccount"
 	// maxLeaseDuration is the longest duration that the services count.
 	maxLeaseDuration = 24 * time.Hour
 	defaultHoldOff   = 2 * time.Second
@@ -38,8 +37,6 @@ const (
 	// jitter is the factor by which client-go's leader election stretches its retry period.
 	jitter = 1.2
 )
-
-var errEmpty = errors.New("it is empty")
 
 // Options describe the shard and how it keeps its Lease. The zero value lacks only the ring's name.
 type Options struct {
@@ -108,13 +105,9 @@ func (o Options) complete(hostname func() (string, error), mounted string) (Opti
 	case o.Slots != 0 && noToken != nil:
 		o.Pod = "process-" + utilrand.String(randomLength) // the host may run several
 	default:
-		name, err := hostname()
-		if err == nil && name == "" {
-			err = errEmpty
-		}
-
+		name, err := self.Host(hostname)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("name: set it, the host has none: %w", err))
+			errs = append(errs, fmt.Errorf("name: %w", err))
 		}
 
 		if o.Slots == 0 {
@@ -125,13 +118,9 @@ func (o Options) complete(hostname func() (string, error), mounted string) (Opti
 	}
 
 	if o.Namespace == "" {
-		namespace, err := os.ReadFile(filepath.Join(mounted, "namespace"))
-		if o.Namespace = string(bytes.TrimSpace(namespace)); err == nil && o.Namespace == "" {
-			err = errEmpty
-		}
-
-		if err != nil {
-			errs = append(errs, fmt.Errorf("namespace: set it, outside of a Pod it is not known: %w", err))
+		namespace, err := self.Namespace(mounted)
+		if o.Namespace = namespace; err != nil {
+			errs = append(errs, fmt.Errorf("namespace: %w", err))
 		}
 	}
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/pkg/shard/internal/hook"
+	"github.com/clusterring/clusterring/pkg/shard/internal/self"
 )
 
 // Shard is this process as a member of a ring. [New] creates it. It is safe for concurrent use. A process may contain several
@@ -48,7 +49,7 @@ type Shard struct {
 // New returns the shard that the options describe, with defaults filled in. It does not access the API server. The error names
 // every option that is missing or wrong. A shard with [Options].Slots has no name before [Claim] has found one for it, so New refuses these.
 func New(options Options) (*Shard, error) {
-	options, err := options.complete(os.Hostname, inClusterDirectory)
+	options, err := options.complete(os.Hostname, self.Mounted)
 	if err != nil {
 		return nil, err
 	}

@@ -11,11 +11,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
@@ -46,6 +52,19 @@ func Main(m *testing.M) int {
 	return code
 }
 
+// quiet are the tests of a package, without the logs of libraries. They end with the API server, before goroutines are counted.
+type quiet struct{ m *testing.M }
+
+func (q quiet) Run() int {
+	ctrl.SetLogger(logr.Discard())
+	klog.SetLogger(logr.Discard())
+
+	return Main(q.m)
+}
+
+// VerifyMain runs the tests of a package like [Main], without the logs of libraries, and fails if goroutines are left. It ends the process.
+func VerifyMain(m *testing.M) { goleak.VerifyTestMain(quiet{m}) }
+
 // Config returns an administrator's config for the API server that all tests of a package share. It starts the API server if
 // necessary. If that fails, so does the test.
 func Config(t testing.TB) *rest.Config {
@@ -73,6 +92,18 @@ func Namespace(t testing.TB) string {
 	require.NoError(t, Client(t).Create(t.Context(), namespace))
 
 	return namespace.Name
+}
+
+// Lease returns a Lease, or an empty one if it does not exist.
+func Lease(t testing.TB, c client.Client, key client.ObjectKey) *coordinationv1.Lease {
+	t.Helper()
+
+	lease := &coordinationv1.Lease{}
+	if err := c.Get(t.Context(), key, lease); !apierrors.IsNotFound(err) {
+		require.NoError(t, err)
+	}
+
+	return lease
 }
 
 func start() {

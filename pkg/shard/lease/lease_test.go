@@ -8,20 +8,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	coordinationv1client "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
-	"k8s.io/klog/v2"
-	ctrl "sigs.k8s.io/controller-runtime"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -34,16 +30,7 @@ const (
 	interval = 20 * time.Millisecond
 )
 
-type tests struct{ m *testing.M }
-
-func (t tests) Run() int {
-	ctrl.SetLogger(logr.Discard())
-	klog.SetLogger(logr.Discard())
-
-	return testenv.Main(t.m)
-}
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(tests{m}) }
+func TestMain(m *testing.M) { testenv.VerifyMain(m) }
 
 func TestOptionsAreValidated(t *testing.T) {
 	config := &rest.Config{Host: "https://example.com"}
@@ -124,20 +111,7 @@ func elect(t *testing.T, lock resourcelock.Interface) *election {
 func read(t *testing.T, namespace string) *coordinationv1.Lease {
 	t.Helper()
 
-	found := &coordinationv1.Lease{}
-	if err := testenv.Client(t).Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "shard-0"}, found); !apierrors.IsNotFound(err) {
-		require.NoError(t, err)
-	}
-
-	return found
-}
-
-func holder(l *coordinationv1.Lease) string {
-	if l.Spec.HolderIdentity == nil {
-		return ""
-	}
-
-	return *l.Spec.HolderIdentity
+	return testenv.Lease(t, testenv.Client(t), client.ObjectKey{Namespace: namespace, Name: "shard-0"})
 }
 
 func TestClientGoKeepsAndReleasesTheLease(t *testing.T) {
@@ -147,7 +121,7 @@ func TestClientGoKeepsAndReleasesTheLease(t *testing.T) {
 	require.NoError(t, err)
 
 	e := elect(t, lock)
-	require.Eventually(t, func() bool { return holder(read(t, namespace)) == "shard-0" }, patience, interval)
+	require.Eventually(t, func() bool { return ptr.Deref(read(t, namespace).Spec.HolderIdentity, "") == "shard-0" }, patience, interval)
 	<-e.leading
 
 	held := read(t, namespace)
@@ -165,7 +139,7 @@ func TestClientGoKeepsAndReleasesTheLease(t *testing.T) {
 	<-e.ended
 
 	released := read(t, namespace)
-	require.Empty(t, holder(released))
+	require.Empty(t, ptr.Deref(released.Spec.HolderIdentity, ""))
 	require.Equal(t, "ready", released.Labels[v1alpha1.LabelState])
 	require.Equal(t, namespace, released.Labels[v1alpha1.LabelClusterRing])
 	require.Equal(t, []string{"shard-0 became leader", "shard-0 stopped leading"}, recorder.all())
@@ -186,7 +160,7 @@ func TestTakenLeaseIsNotTakenBack(t *testing.T) {
 
 	_, _, err = lock.Get(t.Context())
 	require.ErrorContains(t, err, "was taken from this shard")
-	require.Equal(t, v1alpha1.LeaseControllerIdentity, holder(read(t, namespace)))
+	require.Equal(t, v1alpha1.LeaseControllerIdentity, ptr.Deref(read(t, namespace).Spec.HolderIdentity, ""))
 }
 
 func TestLockThatTheProgramMakes(t *testing.T) {
@@ -202,7 +176,7 @@ func TestLockThatTheProgramMakes(t *testing.T) {
 	<-elect(t, lock).leading
 
 	held := read(t, namespace)
-	require.Equal(t, "shard-0", holder(held))
+	require.Equal(t, "shard-0", ptr.Deref(held.Spec.HolderIdentity, ""))
 	require.Equal(t, "blue", held.Labels["team"])
 
 	for _, tc := range []struct {

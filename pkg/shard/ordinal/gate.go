@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"time"
 
-	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 )
 
@@ -61,13 +59,6 @@ func newGate(o Options, clk clock.WithDelayedExecution) *gate {
 	return &gate{
 		clock: clk, term: o.TermDuration, patience: o.Patience, exit: o.Exit, closed: errFresh, workers: map[*worker]struct{}{},
 	}
-}
-
-// exitProcess ends the process. It logs with klog, which writes to standard error by default.
-func exitProcess(err error) {
-	klog.Background().Error(err, "Ending the process")
-	klog.Flush()
-	os.Exit(1) //nolint:revive // nothing less stops a worker that ignores its context
 }
 
 // listen returns a channel that gets a value after the gate was opened or shut, and after the last worker has ended.

@@ -1,21 +1,18 @@
 package ordinal
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/clusterring/clusterring/pkg/shard/internal/self"
 )
 
 const (
-	// inClusterDirectory contains the namespace of the Pod.
-	inClusterDirectory = "/var/run/secrets/kubernetes.io/serviceaccount"
 	// mostOrdinal bounds ordinals, so that they are numbers on every machine.
 	mostOrdinal = 1<<31 - 1
 
@@ -56,24 +53,16 @@ func (o Options) complete(hostname func() (string, error), mounted string) (Opti
 	var errs []error
 
 	if o.PodName == "" {
-		name, err := hostname()
-		if err == nil && name == "" {
-			err = errors.New("it is empty")
-		}
-
+		name, err := self.Host(hostname)
 		if o.PodName = name; err != nil {
-			errs = append(errs, fmt.Errorf("pod name: set it, the host has none: %w", err))
+			errs = append(errs, fmt.Errorf("pod name: %w", err))
 		}
 	}
 
 	if o.Namespace == "" {
-		namespace, err := os.ReadFile(filepath.Join(mounted, "namespace"))
-		if o.Namespace = string(bytes.TrimSpace(namespace)); err == nil && o.Namespace == "" {
-			err = errors.New("it is empty")
-		}
-
-		if err != nil {
-			errs = append(errs, fmt.Errorf("namespace: set it, outside of a Pod it is not known: %w", err))
+		namespace, err := self.Namespace(mounted)
+		if o.Namespace = namespace; err != nil {
+			errs = append(errs, fmt.Errorf("namespace: %w", err))
 		}
 	}
 
@@ -125,7 +114,7 @@ func (o Options) completeTimes() (Options, []error) {
 	}
 
 	if o.Exit == nil {
-		o.Exit = exitProcess
+		o.Exit = self.Exit
 	}
 
 	var errs []error

@@ -14,6 +14,8 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/clusterring/clusterring/pkg/shard/internal/self"
 )
 
 // Process is this process as one of the replicas of a StatefulSet. [New] creates it; add it to the manager whose controllers use it. It is safe for
@@ -42,7 +44,7 @@ func New(ctx context.Context, config *rest.Config, options Options) (*Process, e
 		return nil, fmt.Errorf("create the client of the StatefulSet: %w", err)
 	}
 
-	complete, ordinal, err := options.complete(os.Hostname, inClusterDirectory)
+	complete, ordinal, err := options.complete(os.Hostname, self.Mounted)
 	if err != nil {
 		return nil, err
 	}
@@ -88,12 +90,7 @@ func (p *Process) Start(ctx context.Context) error {
 		return err
 	}
 
-	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
-
-	var watch sync.WaitGroup
-
-	watch.Go(func() { informer.RunWithContext(watching) })
-	defer watch.Wait()
+	_, stop := watch(ctx, informer)
 	defer stop()
 
 	if !p.options.StopTheWorld {

@@ -8,7 +8,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/kubernetes"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -84,10 +84,7 @@ func (s *set) ofDeployment(ctx context.Context) error {
 
 // informer returns an informer of this one StatefulSet, which calls the function for each state of it.
 func (s *set) informer(seen func(numbers), failed func(error)) (toolscache.SharedIndexInformer, error) {
-	selector := fields.OneTermEqualSelector(metav1.ObjectNameField, s.name)
-	informer := toolscache.NewSharedIndexInformer(
-		toolscache.NewListWatchFromClient(s.client.AppsV1().RESTClient(), "statefulsets", s.namespace, selector),
-		&appsv1.StatefulSet{}, 0, toolscache.Indexers{})
+	informer := informerOf(s.client.AppsV1().RESTClient(), "statefulsets", types.NamespacedName{Namespace: s.namespace, Name: s.name}, &appsv1.StatefulSet{})
 	see := func(obj any) {
 		if found, ok := obj.(*appsv1.StatefulSet); ok {
 			seen(numbersOf(found))

@@ -10,7 +10,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	utilrand "k8s.io/apimachinery/pkg/util/rand"
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
@@ -79,12 +78,7 @@ func (w *world) run(ctx context.Context) error {
 		return err
 	}
 
-	staying, stop := context.WithCancel(context.WithoutCancel(ctx))
-
-	var watch sync.WaitGroup
-
-	watch.Go(func() { informer.RunWithContext(staying) })
-	defer watch.Wait()
+	staying, stop := watch(ctx, informer)
 	defer stop()
 
 	changes := w.gate.listen()
@@ -115,10 +109,8 @@ func (w *world) run(ctx context.Context) error {
 
 // informer returns an informer of the Lease.
 func (w *world) informer() (toolscache.SharedIndexInformer, error) {
-	selector := fields.OneTermEqualSelector(metav1.ObjectNameField, w.name)
-	informer := toolscache.NewSharedIndexInformer(
-		toolscache.NewListWatchFromClient(w.process.set.client.CoordinationV1().RESTClient(), "leases", w.process.options.Namespace, selector),
-		&coordinationv1.Lease{}, 0, toolscache.Indexers{})
+	name := types.NamespacedName{Namespace: w.process.options.Namespace, Name: w.name}
+	informer := informerOf(w.process.set.client.CoordinationV1().RESTClient(), "leases", name, &coordinationv1.Lease{})
 	see := func(obj any) {
 		if lease, ok := obj.(*coordinationv1.Lease); ok {
 			w.see(lease)

@@ -46,7 +46,7 @@ func FuzzHostileLeases(f *testing.F) {
 			return
 		}
 
-		counted := membership.Namespaces{"own"}.View("r", append(hostile, own), nil)
+		counted := membership.Rules{Namespaces: membership.Namespaces{"own"}}.View("r", append(hostile, own), nil)
 		require.Equal(t, []string{"shard"}, counted.AvailableShards())
 		require.Equal(t, 2, counted.Ignored())
 	})

@@ -24,7 +24,7 @@ func TestLeasesElsewhereDoNotCount(t *testing.T) {
 	require.Equal(t, []string{"b", "c"}, v.AvailableShards(), "everybody can do that if all namespaces count")
 	require.Zero(t, v.Ignored())
 
-	v = membership.Namespaces{"ns", "more"}.View("r", leases, nil)
+	v = membership.Rules{Namespaces: membership.Namespaces{"ns", "more"}}.View("r", leases, nil)
 	require.Equal(t, []string{"a", "b"}, v.AvailableShards())
 	require.Len(t, v.Shards(), 2)
 	require.Empty(t, v.Problems())
@@ -80,7 +80,7 @@ func TestAnyLeasesElsewhereMakeNoDifference(t *testing.T) {
 		}
 
 		want := membership.NewView("r", one, nil)
-		for _, got := range []*membership.View{x.View("r"), membership.Namespaces{"one"}.View("r", leases, nil)} {
+		for _, got := range []*membership.View{x.View("r"), membership.Rules{Namespaces: membership.Namespaces{"one"}}.View("r", leases, nil)} {
 			require.True(t, slices.Equal(want.Shards(), got.Shards()))
 			require.Equal(t, want.AvailableShards(), got.AvailableShards())
 			require.Equal(t, want.Problems(), got.Problems())

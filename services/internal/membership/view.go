@@ -115,11 +115,6 @@ func NewView(ringName string, leases []*coordinationv1.Lease, rings *hashring.Ca
 	return Rules{}.View(ringName, leases, rings)
 }
 
-// View returns the view of a ring for which Leases in these namespaces count, as [Rules.View] does.
-func (n Namespaces) View(ringName string, leases []*coordinationv1.Lease, rings *hashring.Cache) *View {
-	return Rules{Namespaces: n}.View(ringName, leases, rings)
-}
-
 // View returns the view of the ring with the given name. It ignores Leases that do not carry the ring's label, and those in
 // namespaces that do not count. It keeps none of the Leases. The table is taken from rings when it is first needed. If rings is
 // nil, it is built for this view alone.
@@ -265,8 +260,12 @@ func candidatesOf(shards []Shard) (all []*Shard) {
 // active. Otherwise, a hash decides, so that several rings of the same processes do not all choose the same one. The time at which a Lease was
 // taken comes from the clock of the shard, which can at most choose another shard: a Lease was not taken before the API server has created it.
 func standBy(ringName string, active int, shards []Shard) {
+	if active <= 0 {
+		return
+	}
+
 	byTerm := candidatesOf(shards)
-	if active <= 0 || len(byTerm) <= active {
+	if len(byTerm) <= active {
 		return
 	}
 
@@ -276,7 +275,11 @@ func standBy(ringName string, active int, shards []Shard) {
 	}
 
 	slices.SortFunc(byTerm, func(a, b *Shard) int {
-		return cmp.Or(cmp.Compare(a.since(), b.since()), bytes.Compare(hash(a), hash(b)), cmp.Compare(a.Name, b.Name))
+		if order := cmp.Compare(a.since(), b.since()); order != 0 {
+			return order
+		}
+
+		return bytes.Compare(hash(a), hash(b))
 	})
 
 	for _, s := range byTerm[active:] {

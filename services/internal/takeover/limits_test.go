@@ -32,7 +32,7 @@ func TestShardBeyondTheLimitKeepsItsObjects(t *testing.T) {
 		leases = append(leases, older)
 	}
 
-	view := w.from.View(w.ring, leases, nil)
+	view := membership.Rules{Namespaces: w.from}.View(w.ring, leases, nil)
 	require.False(t, view.Available("a"))
 	require.Empty(t, w.guard.Observe(view), "it has not released its Lease")
 	require.False(t, w.ask("a").Allowed)

@@ -76,7 +76,7 @@ func (w *world) observe() (released []string) {
 		leases = append(leases, &list.Items[i])
 	}
 
-	return w.guard.Observe(w.from.View(w.ring, leases, nil))
+	return w.guard.Observe(membership.Rules{Namespaces: w.from}.View(w.ring, leases, nil))
 }
 
 func (w *world) ask(shard string) Verdict {

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"reflect"
 
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/services/internal/invariants"
@@ -24,7 +23,7 @@ func (t *Table) check() {
 
 // verify recounts everything and returns the first violated invariant.
 func (t *Table) verify() error {
-	n := count{tally: newTally(), slots: newSlots(), following: map[types.UID]sets.Set[*entry]{}, queued: map[*entry]int{}, waits: map[Cause]int{}}
+	n := count{tally: newTally(), slots: newSlots(), following: byUID[*entry]{}, queued: map[*entry]int{}, waits: map[Cause]int{}}
 
 	for _, q := range []*queue{&t.ready, &t.urgent, &t.regular} {
 		for spot := q.entries.Front(); spot != nil; spot = spot.Next() {
@@ -104,7 +103,7 @@ func (t *Table) verifyCounts(n *count) error {
 type count struct {
 	tally     tally
 	slots     slots
-	following map[types.UID]sets.Set[*entry]
+	following byUID[*entry]
 	queued    map[*entry]int
 	running   int
 	waits     map[Cause]int
@@ -127,15 +126,7 @@ func (n *count) add(e *entry, as counted) {
 	}
 
 	for _, uid := range e.follows {
-		if uid == "" {
-			continue
-		}
-
-		if n.following[uid] == nil {
-			n.following[uid] = sets.New[*entry]()
-		}
-
-		n.following[uid].Insert(e)
+		n.following.insert(uid, e)
 	}
 }
 

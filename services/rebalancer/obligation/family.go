@@ -15,7 +15,7 @@ import (
 // other. This type only knows how many there are, and whether all followers have been found.
 type families struct {
 	// following are the obligations by the UIDs of all objects that they follow.
-	following map[types.UID]sets.Set[*entry]
+	following byUID[*entry]
 	// known contains the objects whose followers have all been found, including the followers of followers.
 	known sets.Set[types.UID]
 	// given contains the objects that were last seen without a shard: what follows them is urgent.
@@ -23,11 +23,11 @@ type families struct {
 	// roomless contains the objects with a follower that found no room in the table, so that the followers must be searched again.
 	roomless sets.Set[types.UID]
 	// waiting contains the objects that wait for their own followers, by the UIDs of the objects that they follow.
-	waiting map[types.UID]sets.Set[types.UID]
+	waiting byUID[types.UID]
 }
 
 func newFamilies() families {
-	return families{following: map[types.UID]sets.Set[*entry]{}, known: sets.New[types.UID](), given: sets.New[types.UID](), roomless: sets.New[types.UID](), waiting: map[types.UID]sets.Set[types.UID]{}}
+	return families{following: byUID[*entry]{}, known: sets.New[types.UID](), given: sets.New[types.UID](), roomless: sets.New[types.UID](), waiting: byUID[types.UID]{}}
 }
 
 // FollowersOf is the cause that objects which follow the object with this UID are not in their places. The table itself wakes
@@ -165,24 +165,13 @@ func (t *Table) recount(e *entry, now objects.Lineage) (alone []types.UID) {
 	}
 
 	for _, uid := range before {
-		if uid == "" || slices.Contains(now[:], uid) {
-			continue
-		}
-
-		if t.families.following[uid].Delete(e); t.families.following[uid].Len() == 0 {
-			delete(t.families.following, uid)
+		if !slices.Contains(now[:], uid) && t.families.following.remove(uid, e) {
 			alone = append(alone, uid)
 		}
 	}
 
 	for _, uid := range now {
-		switch all := t.families.following[uid]; {
-		case uid == "":
-		case all == nil:
-			t.families.following[uid] = sets.New(e)
-		default:
-			all.Insert(e)
-		}
+		t.families.following.insert(uid, e)
 	}
 
 	return alone
@@ -225,16 +214,10 @@ func (t *Table) together(e *entry) bool {
 // waitsBelow records whether an object that follows others waits for its own followers.
 func (t *Table) waitsBelow(e *entry, now bool) {
 	for _, uid := range e.follows {
-		switch waiting := t.families.waiting[uid]; {
-		case uid == "":
-		case now && waiting == nil:
-			t.families.waiting[uid] = sets.New(e.cause.uid)
-		case now:
-			waiting.Insert(e.cause.uid)
-		default:
-			if waiting.Delete(e.cause.uid); waiting.Len() == 0 {
-				delete(t.families.waiting, uid)
-			}
+		if now {
+			t.families.waiting.insert(uid, e.cause.uid)
+		} else {
+			t.families.waiting.remove(uid, e.cause.uid)
 		}
 	}
 }

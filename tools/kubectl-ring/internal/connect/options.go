@@ -99,13 +99,15 @@ func (o *Options) Validate() error {
 	return nil
 }
 
-// loopback reports whether host:port is on this machine. The only name that it accepts is localhost, which needs no name server.
+// loopback reports whether host:port is on this machine; see [Loopback].
 func loopback(endpoint string) bool {
 	host, _, err := net.SplitHostPort(endpoint)
-	if err != nil {
-		return false
-	}
 
+	return err == nil && Loopback(host)
+}
+
+// Loopback reports whether a host is this machine. The only name that it accepts is localhost, which needs no name server.
+func Loopback(host string) bool {
 	address, err := netip.ParseAddr(host)
 
 	return host == "localhost" || err == nil && address.Unmap().IsLoopback()

@@ -85,7 +85,7 @@ func FindPod(ctx context.Context, client typedcorev1.PodsGetter, service *corev1
 			"list the pods of Service %s/%s: %w", service.Namespace, service.Name, err)
 	}
 
-	ready := slices.DeleteFunc(list.Items, func(pod corev1.Pod) bool { return !isReady(&pod) })
+	ready := slices.DeleteFunc(list.Items, func(pod corev1.Pod) bool { return !IsReady(&pod) })
 	if len(ready) == 0 {
 		return Target{}, failure.New(fmt.Sprintf("see why: kubectl get pods -n %s -l %s", service.Namespace, selector),
 			"Service %s/%s has %d pods, of which none is ready", service.Namespace, service.Name, len(list.Items))
@@ -130,7 +130,8 @@ func grpcPort(service *corev1.Service) (*corev1.ServicePort, error) {
 		service.Namespace, service.Name, len(ports), portName)
 }
 
-func isReady(pod *corev1.Pod) bool {
+// IsReady reports whether a pod runs, is ready, and is not being deleted.
+func IsReady(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp == nil && pod.Status.Phase == corev1.PodRunning &&
 		slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue

@@ -16,6 +16,7 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/connect"
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/failure"
 )
 
@@ -88,7 +89,7 @@ func (p *Pods) Find(ctx context.Context, config *rest.Config) ([]Target, error) 
 
 	for i := range list.Items {
 		pod := &list.Items[i]
-		if !ready(pod) {
+		if !connect.IsReady(pod) {
 			continue
 		}
 
@@ -112,20 +113,6 @@ func (p *Pods) Find(ctx context.Context, config *rest.Config) ([]Target, error) 
 func (p *Pods) grant(verb, resource string) string {
 	return fmt.Sprintf("request the permission: kubectl create role read-metrics -n %s --verb=%s --resource=%s, and a RoleBinding for your user. "+
 		"Or use kubectl port-forward, and --metrics with the local port", p.Namespace, verb, resource)
-}
-
-func ready(pod *corev1.Pod) bool {
-	if pod.DeletionTimestamp != nil || pod.Status.Phase != corev1.PodRunning {
-		return false
-	}
-
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-
-	return false
 }
 
 // target returns the process of a pod.

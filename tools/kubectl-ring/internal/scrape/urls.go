@@ -6,11 +6,11 @@ import (
 	"crypto/x509"
 	"fmt"
 	"net/http"
-	"net/netip"
 	"net/url"
 	"os"
 	"strings"
 
+	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/connect"
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/failure"
 )
 
@@ -58,7 +58,7 @@ func URLs(all []string, trust Trust) (targets []Target, done func(), err error) 
 
 		known[u.String()] = true
 
-		if token != "" && !local(u) && (u.Scheme != "https" || trust.Insecure) {
+		if token != "" && !connect.Loopback(u.Hostname()) && (u.Scheme != "https" || trust.Insecure) {
 			return nil, nil, failure.New("use https and --ca-file, or omit --token-file",
 				"--token-file: the token is sent to another machine, %s, only if its certificate is verified", u.Host)
 		}
@@ -149,13 +149,6 @@ func parseURL(text string) (*url.URL, error) {
 	}
 
 	return u, nil
-}
-
-// local reports whether a URL is on this machine. The only name that it accepts is localhost, which needs no name server.
-func local(u *url.URL) bool {
-	address, err := netip.ParseAddr(u.Hostname())
-
-	return u.Hostname() == "localhost" || err == nil && address.Unmap().IsLoopback()
 }
 
 // config returns the TLS configuration.
