@@ -53,7 +53,7 @@ func newSystem(t *testing.T) *system {
 	s := &system{T: t, Plane: localplane.Shared(t), dir: t.TempDir(), shards: map[string]*process.Process{}}
 
 	for _, pkg := range []string{
-		"services/leasemonitor/cmd/leasemonitor", "services/assigner/cmd/assigner", "services/rebalancer/cmd/rebalancer", "tools/guide/shard",
+		"services/leasemonitor/cmd/leasemonitor", "services/assigner/cmd/assigner", "services/rebalancer/cmd/rebalancer", "tools/guide/cmd/guide",
 	} {
 		build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", filepath.Join(s.dir, filepath.Base(pkg)), "./"+pkg)
 		build.Dir = localplane.Root()
@@ -125,7 +125,7 @@ func (s *system) start(shard string) {
 	require.NoError(s, err)
 
 	p, err := process.Start(process.Spec{
-		Name: shard, Path: filepath.Join(s.dir, "shard"), LogFile: filepath.Join(s.dir, shard+".log"),
+		Name: shard, Path: filepath.Join(s.dir, "guide"), LogFile: filepath.Join(s.dir, shard+".log"),
 		Args: []string{
 			"--kubeconfig=" + kubeconfig, "--clusterring=" + name, "--lease-namespace=" + name, "--shard=" + shard, "--history=" + s.history(shard),
 			"--lease-duration=3s", "--renew-deadline=2s", "--retry-period=500ms", "--work=50ms",

@@ -18,6 +18,7 @@ import (
 
 // Installation contains the objects of one kustomization that refer to each other.
 type Installation struct {
+	// Deployments contains the StatefulSets, too.
 	Deployments []*appsv1.Deployment
 	services    []*corev1.Service
 	budgets     []*policyv1.PodDisruptionBudget
@@ -51,6 +52,8 @@ func (in *Installation) add(o *unstructured.Unstructured) error {
 	switch o.GetKind() {
 	case "Deployment":
 		return into(o, &in.Deployments)
+	case "StatefulSet":
+		return in.addStatefulSet(o)
 	case "Service":
 		return into(o, &in.services)
 	case "PodDisruptionBudget":
@@ -73,6 +76,23 @@ func (in *Installation) add(o *unstructured.Unstructured) error {
 
 		in.bindings = append(in.bindings, binding{o.GetName(), o.GetNamespace(), b.RoleRef, b.Subjects})
 	}
+
+	return nil
+}
+
+// addStatefulSet adds a StatefulSet as a Deployment with the same pods.
+func (in *Installation) addStatefulSet(o *unstructured.Unstructured) error {
+	set := &appsv1.StatefulSet{}
+	if err := convert(o, set); err != nil {
+		return err
+	}
+
+	in.Deployments = append(in.Deployments, &appsv1.Deployment{
+		ObjectMeta: set.ObjectMeta,
+		Spec: appsv1.DeploymentSpec{
+			Replicas: set.Spec.Replicas, Selector: set.Spec.Selector, Template: set.Spec.Template, RevisionHistoryLimit: set.Spec.RevisionHistoryLimit,
+		},
+	})
 
 	return nil
 }

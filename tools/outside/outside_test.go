@@ -66,7 +66,7 @@ func TestTaggedModulesServeOthers(t *testing.T) {
 	require.Equal(t, "shard.alpha.sharding.timebertt.dev/clusterring-50d858e0-example true\n", string(out))
 
 	// A program that was written for the prior art, with our import paths.
-	guide, err := os.ReadFile(filepath.Join(root, "tools", "guide", "shard", "main.go"))
+	guide, err := os.ReadFile(filepath.Join(root, "tools", "guide", "cmd", "guide", "main.go"))
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(o.dir, "main.go"), guide, 0o600))
 	o.run("get", repository+"pkg/shard/controller@"+o.version, repository+"pkg/shard/lease@"+o.version, repository+"tools/example/history@"+o.version)

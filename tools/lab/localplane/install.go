@@ -25,14 +25,15 @@ import (
 // fieldOwner is the field manager of Install.
 const fieldOwner = client.FieldOwner("localplane")
 
-// installed lists the kinds that Install applies, in this order. Other kinds, such as Deployments, need nodes.
+// installed lists the kinds that Install applies, in this order. Other kinds, such as Deployments, need nodes. So do the Pods of a StatefulSet, but
+// processes that play them read how many there should be.
 var installed = []string{
 	"CustomResourceDefinition", "Namespace", "ServiceAccount", "ClusterRole", "Role", "ClusterRoleBinding", "RoleBinding",
-	"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ClusterRing",
+	"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ClusterRing", "StatefulSet",
 }
 
 // Install applies manifests with server-side apply: custom resource definitions (it waits until they are served), namespaces, service
-// accounts, RBAC, admission policies, and ClusterRings. It skips objects of other kinds.
+// accounts, RBAC, admission policies, ClusterRings, and StatefulSets. It skips objects of other kinds.
 //
 // A path is a YAML file, or a directory with a kustomization.yaml whose resources are followed. Relative paths start at the root of the
 // repository. On return, aggregated ClusterRoles are complete, also without a controller manager.

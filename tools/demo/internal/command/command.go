@@ -26,6 +26,7 @@ token of its own service account), and several shards of an example controller. 
 needs no cluster, no containers, and no network.
 
   demo run    demonstrates each guarantee in ten steps, verifies it, and leaves nothing behind
+  demo modes  runs the other ways to share the objects of a controller, such as slots, standby shards, and ordinals
   demo up     starts the same system and leaves it running, so that you can experiment
   demo env    prints shell variables for the system that demo up has started
   demo down   stops the system that demo up has started, and removes what killed demos have left behind
@@ -36,7 +37,7 @@ Run "make build" to build the binaries (--bin-dir), and "make control-plane" to 
 // New returns the command. It finds other demos in the registry and records its own there.
 func New(registry state.Registry) *cobra.Command {
 	root := commandline.Root("demo", "Run all of ClusterRing on this machine and verify its guarantees", long)
-	root.AddCommand(newRun(registry), newUp(registry), newDown(registry), newEnv(registry), newDocs(registry), newServe(registry))
+	root.AddCommand(newRun(registry), newModes(registry), newUp(registry), newDown(registry), newEnv(registry), newDocs(registry), newServe(registry))
 
 	return root
 }

@@ -29,10 +29,14 @@ type runner struct {
 	common
 	story scenario.Options
 	keep  bool
+	// others are the binaries that the steps need, and others do not.
+	others []string
+	// choose returns the steps to run.
+	choose func(*scenario.Story) ([]scenario.Step, error)
 }
 
 func newRun(registry state.Registry) *cobra.Command {
-	r := &runner{common: common{registry: registry}}
+	r := &runner{common: common{registry: registry}, choose: func(s *scenario.Story) ([]scenario.Step, error) { return s.Steps(), nil }}
 	c := &cobra.Command{
 		Use:   "run",
 		Short: "Demonstrate and verify each guarantee, and leave nothing behind",
@@ -52,12 +56,17 @@ leaves nothing behind, also after Ctrl-C. After a failure, it keeps the logs and
 			return r.run(c.Context())
 		},
 	}
-	r.add(c.Flags(), "a temporary directory")
-	c.Flags().IntVar(&r.story.Shards, "shards", 3, "`number` of shards that join first")
-	c.Flags().IntVar(&r.story.Objects, "objects", 500, "`number` of objects that are created first")
-	c.Flags().BoolVar(&r.keep, "keep", false, "keep the state directory; its processes are stopped anyway")
+	r.addStory(c, 500)
 
 	return c
+}
+
+// addStory adds the flags of a story.
+func (r *runner) addStory(c *cobra.Command, objects int) {
+	r.add(c.Flags(), "a temporary directory")
+	c.Flags().IntVar(&r.story.Shards, "shards", 3, "`number` of shards that join first")
+	c.Flags().IntVar(&r.story.Objects, "objects", objects, "`number` of objects that are created first")
+	c.Flags().BoolVar(&r.keep, "keep", false, "keep the state directory; its processes are stopped anyway")
 }
 
 func (r *runner) run(ctx context.Context) error {
@@ -65,7 +74,7 @@ func (r *runner) run(ctx context.Context) error {
 		return err
 	}
 
-	if err := r.prepare(ctx); err != nil {
+	if err := r.prepare(ctx, r.others...); err != nil {
 		return err
 	}
 
@@ -127,7 +136,12 @@ func (r *runner) tell(ctx context.Context, stateDir string) (rows []report.Row, 
 			return err
 		}
 
-		rows, suspects, err = r.steps(ctx, story)
+		steps, err := r.choose(story)
+		if err != nil {
+			return err
+		}
+
+		rows, suspects, err = r.steps(ctx, story, steps)
 
 		return err
 	})
@@ -139,8 +153,8 @@ func (r *runner) tell(ctx context.Context, stateDir string) (rows []report.Row, 
 }
 
 // steps runs the steps of the story until one fails.
-func (r *runner) steps(ctx context.Context, story *scenario.Story) (rows []report.Row, suspects []string, failure error) {
-	for i, step := range story.Steps() {
+func (r *runner) steps(ctx context.Context, story *scenario.Story, steps []scenario.Step) (rows []report.Row, suspects []string, failure error) {
+	for i, step := range steps {
 		row := report.Row{Step: fmt.Sprintf("%d %s", i+1, step.Title), Skipped: failure != nil}
 		if failure == nil {
 			r.console.Heading("%d. %s", i+1, strings.ToUpper(step.Title[:1])+step.Title[1:])

@@ -27,6 +27,11 @@ const (
 	ShardNamespace = "example"
 	shardAccount   = "example-shard"
 
+	// OrdinalsSet is the StatefulSet of deploy/example-ordinals, and its service account.
+	OrdinalsSet = "website"
+	// OrdinalsNamespace is the namespace of that StatefulSet.
+	OrdinalsNamespace = "example-ordinals"
+
 	// LeaseDuration is the duration of the shards' Leases: much shorter than in a cluster, so that nobody has to wait long until a killed
 	// shard is dead.
 	LeaseDuration = 6 * time.Second
@@ -193,14 +198,46 @@ func (s *System) CarelessFile(shard string) string {
 
 // StartShards starts shards of the example controller at once and waits until each holds its Lease.
 func (s *System) StartShards(ctx context.Context, names ...string) error {
+	return s.startShards(ctx, names, func(name string) string { return "--shard-name=" + name })
+}
+
+// StartSlots starts processes of the example controller that take one of this many slots, and waits until each holds one or waits for one.
+func (s *System) StartSlots(ctx context.Context, slots int, names ...string) error {
+	return s.startShards(ctx, names, func(name string) string { return fmt.Sprintf("--slots=%d\n--pod-name=%s", slots, name) })
+}
+
+// startShards starts processes of the example controller. identity returns the flags that say which shard a process is, one in a line.
+func (s *System) startShards(ctx context.Context, names []string, identity func(name string) string) error {
 	var specs []services.Spec
 	for _, name := range names {
-		specs = append(specs, services.Spec{Name: name, Binary: "example", Namespace: ShardNamespace, Account: shardAccount, Args: []string{
-			"--ring=" + Ring, "--shard-name=" + name, "--lease-namespace=" + ShardNamespace,
-			"--lease-duration=" + LeaseDuration.String(), "--lease-renew-deadline=" + renewDeadline.String(),
-			"--lease-retry-period=" + retryPeriod.String(), "--history-file=" + s.HistoryFile(name), "--careless-file=" + s.CarelessFile(name), "--work-duration=" + workDuration.String(),
+		specs = append(specs, services.Spec{Name: name, Binary: "example", Namespace: ShardNamespace, Account: shardAccount, Args: append(
+			strings.Split(identity(name), "\n"),
+			"--ring="+Ring, "--lease-namespace="+ShardNamespace,
+			"--lease-duration="+LeaseDuration.String(), "--lease-renew-deadline="+renewDeadline.String(),
+			"--lease-retry-period="+retryPeriod.String(), "--history-file="+s.HistoryFile(name), "--careless-file="+s.CarelessFile(name), "--work-duration="+workDuration.String(),
+			"--concurrency="+strconv.Itoa(concurrency), "--kube-api-qps=150", "--kube-api-burst=150",
+		)})
+	}
+
+	return s.Start(ctx, specs...)
+}
+
+// StartOrdinals starts Pods of the StatefulSet of deploy/example-ordinals and waits until each is ready.
+func (s *System) StartOrdinals(ctx context.Context, stopTheWorld bool, names ...string) error {
+	var (
+		specs []services.Spec
+		agree []string
+	)
+
+	if stopTheWorld {
+		agree = []string{"--stop-the-world", "--term-duration=" + LeaseDuration.String()}
+	}
+
+	for _, name := range names {
+		specs = append(specs, services.Spec{Name: name, Binary: "ordinals", Namespace: OrdinalsNamespace, Account: OrdinalsSet, Args: slices.Concat([]string{
+			"--pod-name=" + name, "--namespace=" + OrdinalsNamespace, "--history-file=" + s.HistoryFile(name), "--work-duration=" + workDuration.String(),
 			"--concurrency=" + strconv.Itoa(concurrency), "--kube-api-qps=150", "--kube-api-burst=150",
-		}})
+		}, agree)})
 	}
 
 	return s.Start(ctx, specs...)

@@ -71,7 +71,12 @@ func (s *Story) awaitReady(ctx context.Context) error {
 			return "", err
 		}
 
-		if problems := check.Status(ring, len(s.running())); len(problems) > 0 {
+		available := len(s.available())
+		if limit := ring.Spec.ActiveShards; limit != nil {
+			available = min(available, int(*limit))
+		}
+
+		if problems := check.Status(ring, available); len(problems) > 0 {
 			return problems[0], nil
 		}
 
@@ -99,7 +104,7 @@ func (s *Story) awaitInPlace(ctx context.Context) error {
 
 		problems := check.Final(check.State{Versions: versions, Available: s.available()})
 
-		switch missing := s.created + fleets - mains; {
+		switch missing := s.created + s.fleets - mains; {
 		case missing > 0:
 			return fmt.Sprintf("%d objects were not yet seen", missing), nil
 		case len(problems) > 0:

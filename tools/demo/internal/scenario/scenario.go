@@ -61,9 +61,11 @@ type Story struct {
 	recorder *record.Recorder
 	leases   *observe.Leases
 
-	shards  []*shard       // all that were ever started
-	pauses  []check.Frozen // times in which a shard was frozen
-	created int            // Websites
+	spec    *v1alpha1.ClusterRingSpec // of deploy/example, once the ring was deleted
+	shards  []*shard                  // all that were ever started
+	pauses  []check.Frozen            // times in which a shard was frozen
+	created int                       // Websites
+	fleets  int
 
 	// Of the current step.
 	fail    context.CancelCauseFunc
@@ -76,7 +78,8 @@ type Story struct {
 // shard is a shard of the story.
 type shard struct {
 	*process.Process
-	lost string // how; empty for a running shard
+	lost  string // how; empty for a running shard
+	serve string // the shard's name; empty for a process that waits for a slot
 }
 
 // How a shard may be lost.
@@ -284,11 +287,14 @@ func (s *Story) running() []*shard {
 	return slices.DeleteFunc(slices.Clone(s.shards), func(shard *shard) bool { return shard.lost != "" })
 }
 
-// available returns the names of the running shards.
+// available returns the names of the running shards, without processes that wait for a slot.
 func (s *Story) available() []string {
 	var names []string
+
 	for _, shard := range s.running() {
-		names = append(names, shard.Name)
+		if shard.serve != "" {
+			names = append(names, shard.serve)
+		}
 	}
 
 	return names
@@ -296,20 +302,27 @@ func (s *Story) available() []string {
 
 // start starts shards under new names, waits until they hold their Leases, and returns the names.
 func (s *Story) start(ctx context.Context, n int) ([]string, error) {
-	var names []string
-	for i := range n {
-		names = append(names, fmt.Sprintf("shard-%d", len(s.shards)+i+1))
-	}
+	names := s.names(n)
 
 	if err := s.system.StartShards(ctx, names...); err != nil {
 		return nil, err
 	}
 
 	for _, name := range names {
-		s.shards = append(s.shards, &shard{Process: s.system.Process(name)})
+		s.shards = append(s.shards, &shard{Process: s.system.Process(name), serve: name})
 	}
 
 	return names, nil
+}
+
+// names returns names for n more shards.
+func (s *Story) names(n int) []string {
+	var names []string
+	for i := range n {
+		names = append(names, fmt.Sprintf("shard-%d", len(s.shards)+i+1))
+	}
+
+	return names
 }
 
 // ring returns the ClusterRing.

@@ -43,3 +43,18 @@ func TestSpansOf(t *testing.T) {
 	require.Equal(t, []history.Span{of(7, 0), of(7, 2), of(7, 0)}, spans)
 	require.Equal(t, 2, open)
 }
+
+func TestModesNamed(t *testing.T) {
+	s := &Story{}
+	all, err := s.ModesNamed(nil)
+	require.NoError(t, err)
+	require.Len(t, all, len(s.ModeNames()))
+
+	some, err := s.ModesNamed([]string{"standby", "slots"})
+	require.NoError(t, err)
+	require.Len(t, some, 2)
+	require.Equal(t, "slots", some[0].Name, "in their order")
+
+	_, err = s.ModesNamed([]string{"slots", "magic"})
+	require.ErrorContains(t, err, `there is no mode "magic": the modes are slots, standby`)
+}

@@ -50,7 +50,7 @@ func newWebsite(n int) *examplev1alpha1.Website {
 func (s *Story) createNamespaces(ctx context.Context) error {
 	for n := range namespaces {
 		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespaceOf(n)}}
-		if err := s.client.Create(ctx, namespace); err != nil {
+		if err := client.IgnoreAlreadyExists(s.client.Create(ctx, namespace)); err != nil {
 			return fmt.Errorf("create a namespace: %w", err)
 		}
 	}
@@ -59,6 +59,8 @@ func (s *Story) createNamespaces(ctx context.Context) error {
 }
 
 func (s *Story) createFleets(ctx context.Context) error {
+	s.fleets = fleets
+
 	return atOnce(ctx, fleets, func(ctx context.Context, i int) error {
 		fleet := &examplev1alpha1.Fleet{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespaceOf(i), Name: fmt.Sprintf("fleet-%d", i)},

@@ -33,13 +33,13 @@ type extras struct {
 func (e *extras) open(ctx context.Context, o options, shard string, c client.Client) error {
 	e.options, e.client = o, c
 
-	if o.historyFile != "" {
-		file, err := e.file(o.historyFile)
+	if o.HistoryFile != "" {
+		file, err := e.file(o.HistoryFile)
 		if err != nil {
 			return err
 		}
 
-		e.recorder = history.NewRecorder(file, processID(), shard, now)
+		e.recorder = history.NewRecorder(file, os.Getpid(), shard, history.Now)
 	}
 
 	if o.carelessFile != "" {
@@ -55,17 +55,19 @@ func (e *extras) open(ctx context.Context, o options, shard string, c client.Cli
 }
 
 func (e *extras) file(name string) (io.Writer, error) {
-	file, err := openRecords(name)
-	if err == nil {
-		e.files = append(e.files, file)
+	file, err := history.Open(name)
+	if err != nil {
+		return nil, fmt.Errorf("--history-file, --careless-file: %w", err)
 	}
 
-	return file, err
+	e.files = append(e.files, file)
+
+	return file, nil
 }
 
 // decorate implements [decorate].
 func (e *extras) decorate(name string, obj client.Object, inner reconcile.Reconciler) reconcile.Reconciler {
-	inner = history.Delay(clock.RealClock{}, e.options.workDuration, inner)
+	inner = history.Delay(clock.RealClock{}, e.options.WorkDuration, inner)
 	if e.recorder != nil {
 		inner = e.recorder.Reconciler(history.Subject{Controller: name, Object: obj, Reader: e.client}, inner)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/clusterring/clusterring/pkg/shard"
+	"github.com/clusterring/clusterring/tools/example/setup"
 )
 
 const usage = `Usage: example [flags]
@@ -24,9 +25,7 @@ Flags:
 
 // options are the values of the flags.
 type options struct {
-	kubeconfig string
-	qps        float32
-	burst      int
+	setup.Flags
 
 	ring           string
 	shardName      string
@@ -40,15 +39,7 @@ type options struct {
 	holdOff        time.Duration
 	drainTimeout   time.Duration
 
-	metricsAddress string
-	probeAddress   string
-	logLevel       string
-	logFormat      string
-
-	concurrency  int
-	historyFile  string
 	carelessFile string
-	workDuration time.Duration
 }
 
 // parse returns the options, or pflag.ErrHelp after it has printed the help to out.
@@ -58,10 +49,6 @@ func parse(args []string, out io.Writer) (options, error) {
 	flags := pflag.NewFlagSet("example", pflag.ContinueOnError)
 	flags.SortFlags = false
 	flags.Usage = func() { fmt.Fprint(out, usage, flags.FlagUsages()) }
-
-	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "path of a kubeconfig file (default: $KUBECONFIG, or the Pod's service account)")
-	flags.Float32Var(&o.qps, "kube-api-qps", 100, "requests per second to the API server")
-	flags.IntVar(&o.burst, "kube-api-burst", 200, "maximum burst of requests to the API server")
 
 	flags.StringVar(&o.ring, "ring", "example", "name of the ClusterRing")
 	flags.StringVar(&o.shardName, "shard-name", "", "name of this shard and its Lease (default: the host name, which is the Pod's name)")
@@ -76,15 +63,8 @@ func parse(args []string, out io.Writer) (options, error) {
 
 	flags.DurationVar(&o.drainTimeout, "drain-timeout", 0, "how long to work after the process was told to stop, until the objects are drained; negative: stop at once (default: 15s)")
 
-	flags.StringVar(&o.metricsAddress, "metrics-bind-address", ":8080", "address of /metrics; 0 for none")
-	flags.StringVar(&o.probeAddress, "health-probe-bind-address", ":8081", "address of /healthz and /readyz; 0 for none")
-	flags.StringVar(&o.logLevel, "log-level", "info", "debug, info, or error")
-	flags.StringVar(&o.logFormat, "log-format", "text", "text or json")
-
-	flags.IntVar(&o.concurrency, "concurrency", 4, "number of objects that one controller reconciles concurrently")
-	flags.StringVar(&o.historyFile, "history-file", "", "append the start and end of each reconcile to this file, as lines of JSON; - for standard output")
+	o.AddTo(flags)
 	flags.StringVar(&o.carelessFile, "careless-file", "", "if the Lease is lost during a reconcile, write the object without any check, and append the answer to this file, as a line of JSON; for demonstrations of the ring's fence")
-	flags.DurationVar(&o.workDuration, "work-duration", 0, "time added to each reconcile")
 
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, pflag.ErrHelp) {
@@ -122,13 +102,7 @@ func (o options) validate(args []string) error {
 		return err
 	case len(args) > 0:
 		return fmt.Errorf("unexpected argument %q; see --help", args[0])
-	case o.concurrency < 1:
-		return fmt.Errorf("--concurrency is %d: it must be at least 1", o.concurrency)
-	case o.workDuration < 0:
-		return fmt.Errorf("--work-duration is %s: it must not be negative", o.workDuration)
-	case o.qps <= 0 || o.burst < 1:
-		return errors.New("--kube-api-qps and --kube-api-burst must be positive")
 	default:
-		return nil
+		return o.Validate()
 	}
 }

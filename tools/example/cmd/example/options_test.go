@@ -7,6 +7,8 @@ import (
 
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
+
+	"github.com/clusterring/clusterring/tools/example/history"
 )
 
 func TestHelp(t *testing.T) {
@@ -51,7 +53,7 @@ func TestExitCodes(t *testing.T) {
 }
 
 func TestHistoryOnStandardOutput(t *testing.T) {
-	file, err := openRecords("-")
+	file, err := history.Open("-")
 	require.NoError(t, err)
 	require.NoError(t, file.Close())
 

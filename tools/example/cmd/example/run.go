@@ -6,15 +6,8 @@ import (
 	"fmt"
 	"net/http"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -29,20 +22,21 @@ import (
 	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/example/checksum"
 	"github.com/clusterring/clusterring/tools/example/fleet"
+	"github.com/clusterring/clusterring/tools/example/setup"
 	"github.com/clusterring/clusterring/tools/example/website"
 )
 
 // run runs the shard until the context ends, or until it loses its Lease, which is an error. Comments mark the lines that
 // sharding adds.
 func run(ctx context.Context, o options) error {
-	log, err := newLogger(o)
+	log, err := o.Logger()
 	if err != nil {
 		return err
 	}
 	ctrl.SetLogger(log)
 	klog.SetLogger(log)
 
-	restConfig, err := loadConfig(o)
+	restConfig, err := o.Config()
 	if err != nil {
 		return err
 	}
@@ -68,11 +62,11 @@ func run(ctx context.Context, o options) error {
 	}
 
 	managerOptions := ctrl.Options{
-		Scheme:                 newScheme(),
+		Scheme:                 setup.Scheme(),
 		Logger:                 log,
-		Metrics:                metricsserver.Options{BindAddress: o.metricsAddress},
-		HealthProbeBindAddress: o.probeAddress,
-		Controller:             config.Controller{MaxConcurrentReconciles: o.concurrency},
+		Metrics:                metricsserver.Options{BindAddress: o.MetricsAddress},
+		HealthProbeBindAddress: o.ProbeAddress,
+		Controller:             config.Controller{MaxConcurrentReconciles: o.Concurrency},
 	}
 	// Sharding: hold the shard's Lease, and watch only the shard's objects.
 	if err := s.ConfigureManager(restConfig, &managerOptions, &v1alpha1.Website{}, &corev1.ConfigMap{}, &v1alpha1.Fleet{}, &v1alpha1.Ship{}); err != nil {
@@ -81,11 +75,7 @@ func run(ctx context.Context, o options) error {
 
 	mgr, err := ctrl.NewManager(restConfig, managerOptions)
 	if err != nil {
-		if meta.IsNoMatchError(err) {
-			return fmt.Errorf("set up the manager: install deploy/example first: %w", err)
-		}
-
-		return fmt.Errorf("set up the manager (the API server is %s): %w", restConfig.Host, err)
+		return setup.Explain(err, restConfig)
 	}
 
 	if err := addChecks(ctx, mgr); err != nil {
@@ -112,11 +102,11 @@ func run(ctx context.Context, o options) error {
 
 // standbyAddress is where a shard that waits for a slot answers the probes.
 func (o options) standbyAddress() string {
-	if o.slots == "" || o.probeAddress == "0" {
+	if o.slots == "" || o.ProbeAddress == "0" {
 		return ""
 	}
 
-	return o.probeAddress
+	return o.ProbeAddress
 }
 
 // decorate adds to a reconciler what only tests need.
@@ -182,30 +172,4 @@ func addChecks(ctx context.Context, mgr ctrl.Manager) error {
 	}
 
 	return nil
-}
-
-func newScheme() *runtime.Scheme {
-	scheme := runtime.NewScheme()
-	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
-	utilruntime.Must(v1alpha1.AddToScheme(scheme))
-
-	return scheme
-}
-
-func loadConfig(o options) (*rest.Config, error) {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = o.kubeconfig
-
-	restConfig, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
-	if err != nil {
-		return nil, fmt.Errorf("determine how to reach the API server (set --kubeconfig or KUBECONFIG): %w", err)
-	}
-
-	restConfig.QPS, restConfig.Burst = o.qps, o.burst
-
-	return restConfig, nil
-}
-
-func newLogger(o options) (logr.Logger, error) {
-	return logger(o.logLevel, o.logFormat)
 }

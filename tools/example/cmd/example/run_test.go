@@ -27,6 +27,7 @@ import (
 	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/example/checksum"
 	"github.com/clusterring/clusterring/tools/example/history"
+	"github.com/clusterring/clusterring/tools/example/setup"
 	"github.com/clusterring/clusterring/tools/example/website"
 	"github.com/clusterring/clusterring/tools/lab/localplane"
 )
@@ -54,35 +55,37 @@ type suite struct {
 func TestShard(t *testing.T) {
 	p := localplane.Shared(t)
 	o := options{
-		kubeconfig: p.Kubeconfig(), qps: 100, burst: 100,
+		Flags: setup.Flags{
+			Kubeconfig: p.Kubeconfig(), QPS: 100, Burst: 100,
+			MetricsAddress: localplane.FreeAddress(t), ProbeAddress: localplane.FreeAddress(t), LogLevel: "error", LogFormat: "json",
+			Concurrency: 2, HistoryFile: filepath.Join(t.TempDir(), "history.jsonl"),
+		},
 		ring: ring, shardName: shardName, leaseNamespace: namespace, leaseDuration: 3 * time.Second,
-		metricsAddress: localplane.FreeAddress(t), probeAddress: localplane.FreeAddress(t), logLevel: "error", logFormat: "json",
-		concurrency: 2, historyFile: filepath.Join(t.TempDir(), "history.jsonl"),
 	}
 	require.ErrorContains(t, run(t.Context(), o), "install deploy/example first")
 	require.NoError(t, p.Install(t.Context(), "deploy/example"))
 
-	taken, err := net.Listen("tcp", o.probeAddress)
+	taken, err := net.Listen("tcp", o.ProbeAddress)
 	require.NoError(t, err)
-	require.ErrorContains(t, run(t.Context(), o), o.probeAddress+": bind: address already in use")
+	require.ErrorContains(t, run(t.Context(), o), o.ProbeAddress+": bind: address already in use")
 	require.NoError(t, taken.Close())
 
-	admin, err := client.New(p.Config, client.Options{Scheme: newScheme()})
+	admin, err := client.New(p.Config, client.Options{Scheme: setup.Scheme()})
 	require.NoError(t, err)
-	o.kubeconfig, err = p.PodKubeconfig(t.Context(), namespace, "example-shard", shardName)
+	o.Kubeconfig, err = p.PodKubeconfig(t.Context(), namespace, "example-shard", shardName)
 	require.NoError(t, err)
 
 	s := &suite{T: t, admin: admin, options: o}
 	s.run()
 
-	s.get(s.options.probeAddress, "/readyz")
+	s.get(s.options.ProbeAddress, "/readyz")
 	t.Run("renders", s.renders)
 	t.Run("corrects", s.corrects)
 	t.Run("leaves what is not its own", s.leavesForeign)
 	t.Run("sees late what belongs to it", s.seesLate)
 	t.Run("makes ships", s.makesShips)
 	t.Run("gives up", s.givesUp)
-	require.Contains(t, s.get(s.options.metricsAddress, "/metrics"), `controller_runtime_reconcile_total{controller="website",result="success"}`)
+	require.Contains(t, s.get(s.options.MetricsAddress, "/metrics"), `controller_runtime_reconcile_total{controller="website",result="success"}`)
 	t.Run("ends when the Lease is lost", s.losesLease)
 	t.Run("history", s.checkHistory)
 }
@@ -231,7 +234,7 @@ func (s *suite) losesLease(t *testing.T) {
 }
 
 func (s *suite) checkHistory(t *testing.T) {
-	file, err := os.ReadFile(s.options.historyFile)
+	file, err := os.ReadFile(s.options.HistoryFile)
 	require.NoError(t, err)
 
 	open := map[uint64]history.Entry{}

@@ -1,4 +1,4 @@
-// Command shard is a shard as the guide of kubernetes-controller-sharding v0.8.0 describes one: it creates a Secret for each ConfigMap.
+// Command guide is a shard as the guide of kubernetes-controller-sharding v0.8.0 describes one: it creates a Secret for each ConfigMap.
 //
 // Of the repository, it imports only what that project's guide imports, and what records its work for a test.
 package main
@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/manager/signals"
@@ -43,7 +44,7 @@ const workers = 5
 
 // options are the flags.
 type options struct {
-	ring, namespace, shard, history string
+	ring, namespace, shard, history, probes string
 
 	lease, deadline, retry, work time.Duration
 }
@@ -58,6 +59,7 @@ func main() {
 	flag.DurationVar(&o.retry, "retry-period", 2*time.Second, "time between renewals")
 	flag.DurationVar(&o.work, "work", 0, "how long a reconcile lasts at least")
 	flag.StringVar(&o.history, "history", os.DevNull, "file to append the start and the end of each reconcile to")
+	flag.StringVar(&o.probes, "health-probe-bind-address", "0", "address of /readyz; 0 for none")
 	flag.Parse()
 
 	logger := funcr.New(func(prefix, args string) { fmt.Fprintln(os.Stderr, prefix, args) }, funcr.Options{LogTimestamp: true})
@@ -87,7 +89,7 @@ func (o *options) run(ctx context.Context) error {
 
 	mgr, err := manager.New(restConfig, manager.Options{
 		Metrics:                metricsserver.Options{BindAddress: "0"},
-		HealthProbeBindAddress: "0",
+		HealthProbeBindAddress: o.probes,
 
 		LeaderElection:                      true,
 		LeaderElectionResourceLockInterface: shardLease,
@@ -106,12 +108,16 @@ func (o *options) run(ctx context.Context) error {
 		return fmt.Errorf("set up the manager: %w", err)
 	}
 
+	if err := mgr.AddReadyzCheck("ping", healthz.Ping); err != nil {
+		return fmt.Errorf("set up the probe: %w", err)
+	}
+
 	file, err := os.OpenFile(o.history, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return fmt.Errorf("open the history: %w", err)
 	}
 
-	r := &reconciler{client: mgr.GetClient(), work: o.work, recorder: history.NewRecorder(file, os.Getpid(), shardLease.Identity(), now)}
+	r := &reconciler{client: mgr.GetClient(), work: o.work, recorder: history.NewRecorder(file, os.Getpid(), shardLease.Identity(), history.Now)}
 	if err := r.addToManager(mgr, o.ring, shardLease.Identity()); err != nil {
 		return errors.Join(err, file.Close())
 	}
@@ -125,11 +131,6 @@ func (o *options) run(ctx context.Context) error {
 	}
 
 	return nil
-}
-
-// now returns the time for the history.
-func now() history.Stamp {
-	return history.Stamp{Time: time.Now()}
 }
 
 type reconciler struct {

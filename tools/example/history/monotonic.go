@@ -1,6 +1,6 @@
 //go:build linux || darwin || freebsd || netbsd || openbsd
 
-package main
+package history
 
 import "golang.org/x/sys/unix"
 

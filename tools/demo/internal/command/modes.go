@@ -1,0 +1,51 @@
+package command
+
+import (
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/clusterring/clusterring/tools/demo/internal/report"
+	"github.com/clusterring/clusterring/tools/demo/internal/scenario"
+	"github.com/clusterring/clusterring/tools/demo/internal/state"
+)
+
+func newModes(registry state.Registry) *cobra.Command {
+	r := &runner{common: common{registry: registry}, others: []string{"ordinals", "guide"}}
+	names := (&scenario.Story{}).ModeNames()
+	c := &cobra.Command{
+		Use:   "modes [MODE...]",
+		Short: "Demonstrate and verify the other ways to share objects, and leave nothing behind",
+		Long: `modes starts everything and runs the modes of docs/modes.md one after the other: ` + strings.Join(names, ", ") + `.
+Without arguments, it runs all of them. The steps do not depend on each other.
+
+Every step checks what the mode promises. The exit code is 0 only if all checks pass. The command leaves nothing behind, also after
+Ctrl-C.`,
+		Example: `  make demo-modes                    builds everything, then runs this
+  make demo-modes ARGS=ordinals      runs one mode
+  bin/demo modes slots standby       runs two modes`,
+		ValidArgs: names,
+		RunE: func(c *cobra.Command, args []string) error {
+			if _, err := (&scenario.Story{}).ModesNamed(args); err != nil {
+				return err
+			}
+
+			r.choose = func(s *scenario.Story) ([]scenario.Step, error) {
+				modes, err := s.ModesNamed(args)
+
+				var steps []scenario.Step
+				for _, mode := range modes {
+					steps = append(steps, mode.Step)
+				}
+
+				return steps, err
+			}
+			r.console = report.NewConsole(c.OutOrStdout())
+
+			return r.run(c.Context())
+		},
+	}
+	r.addStory(c, 100)
+
+	return c
+}

@@ -1,0 +1,97 @@
+// Command ordinals is the example controller without a ring: the Pods of a StatefulSet share its Websites by their ordinals. Copy it for your own
+// controller. Comments in run.go mark what sharing adds to an ordinary controller.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/clusterring/clusterring/tools/example/setup"
+)
+
+const usage = `Usage: ordinals [flags]
+
+Runs one replica of the example controller: it renders each Website that belongs to its ordinal into a ConfigMap.
+Run it as a StatefulSet; deploy/example-ordinals has one. Outside a cluster, name a Pod of an existing StatefulSet:
+
+  ordinals --pod-name website-0 --namespace example --metrics-bind-address 0 --health-probe-bind-address 0
+
+Flags:
+`
+
+// options are the values of the flags.
+type options struct {
+	setup.Flags
+
+	podName      string
+	namespace    string
+	stopTheWorld bool
+	term         time.Duration
+}
+
+func main() {
+	os.Exit(start(os.Args[1:]))
+}
+
+// start returns the exit code. It must not be zero when the process has lost its place: workers may still be running, and only the end of the
+// process stops them for certain.
+func start(args []string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+
+	o, err := parse(args, os.Stdout)
+	if errors.Is(err, pflag.ErrHelp) {
+		return 0
+	}
+
+	if err == nil {
+		err = run(ctx, o)
+	}
+
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+
+		return 1
+	}
+
+	return 0
+}
+
+// parse returns the options, or pflag.ErrHelp after it has printed the help to out.
+func parse(args []string, out io.Writer) (options, error) {
+	var o options
+
+	flags := pflag.NewFlagSet("ordinals", pflag.ContinueOnError)
+	flags.SortFlags = false
+	flags.Usage = func() { fmt.Fprint(out, usage, flags.FlagUsages()) }
+
+	flags.StringVar(&o.podName, "pod-name", "", "name of the Pod: that of the StatefulSet, a dash, and the ordinal (default: the host name)")
+	flags.StringVar(&o.namespace, "namespace", "", "namespace of the Pod and the StatefulSet (default: the Pod's)")
+	flags.BoolVar(&o.stopTheWorld, "stop-the-world", false, "when the number of replicas changes, work on nothing until all Pods know the new number; all Pods must have the same value")
+	flags.DurationVar(&o.term, "term-duration", 0, "with --stop-the-world: how long the others wait for a Pod that has vanished (default: 15s)")
+	o.AddTo(flags)
+
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, pflag.ErrHelp) {
+			return o, pflag.ErrHelp
+		}
+
+		return o, fmt.Errorf("%w; see --help", err)
+	}
+
+	if flags.NArg() > 0 {
+		return o, fmt.Errorf("unexpected argument %q; see --help", flags.Arg(0))
+	}
+
+	err := o.Validate()
+
+	return o, err
+}
