@@ -16,6 +16,7 @@ import (
 
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/advise"
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/failure"
+	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/render"
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/scrape"
 )
 
@@ -382,7 +383,11 @@ func (a *app) wait(ctx context.Context, interval time.Duration, processes int) e
 // report prints the advice for programs.
 func (o *output) report(report *advise.Report) error {
 	text, err := json.MarshalIndent(report, "", "  ")
-	if err == nil && o.format == asYAML {
+
+	switch {
+	case err == nil && o.template != nil:
+		return render.Select(o.app.Out, o.template, text)
+	case err == nil && o.format == asYAML:
 		text, err = yaml.JSONToYAML(text)
 	}
 

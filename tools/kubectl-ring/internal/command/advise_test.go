@@ -132,7 +132,7 @@ func TestAdviceTranscript(t *testing.T) {
 
 	for _, line := range []string{
 		"advise --metrics URL/busy", "advise --metrics URL/busy -o wide --cpu-limit 500m", "advise --metrics URL/busy --no-headers",
-		"advise --metrics URL/idle --metrics URL/busy --target-p99 30s", "advise --metrics URL/idle -o json", "advise --metrics URL/idle -o yaml --growth 30",
+		"advise --metrics URL/idle --metrics URL/busy --target-p99 30s", "advise --metrics URL/idle -o json", "advise --metrics URL/idle -o jsonpath={.conclusion.text}", "advise --metrics URL/idle -o yaml --growth 30",
 		"advise --metrics URL/other", "advise --metrics URL/html", "advise --metrics URL/protected", "advise --metrics URL/moved", "advise --metrics URL/huge",
 		"advise --metrics URL/nothing",
 		"advise", "advise --metrics URL --pods app=x", "advise --metrics URL --port 1", "advise --pods app=x --token-file x", "advise --pods app=x --ca-file x",

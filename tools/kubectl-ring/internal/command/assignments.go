@@ -30,6 +30,7 @@ type listing struct {
 	state []string
 	all   bool
 	chunk int32
+	known []string // the shards of the ring
 }
 
 func (a *app) assignments() *cobra.Command {
@@ -100,12 +101,25 @@ func (l *listing) run(ctx context.Context, args []string) error {
 			return err
 		}
 
+		l.known = names(ring.GetShards())
+
 		if l.out.forProgram() {
 			return l.documents(ctx, s, req, resources)
 		}
 
 		return l.rows(ctx, s, req, resources)
 	})
+}
+
+// nothing reports that no object matches. A shard that the ring does not have may have objects; without any, its name is a mistake.
+func (l *listing) nothing() error {
+	if l.shard != "" && !slices.Contains(l.known, l.shard) {
+		return failure.New("name one of "+strings.Join(l.known, ", "), "--shard: the ring has no shard %q, and no object has its label", l.shard)
+	}
+
+	fmt.Fprintln(l.app.Err, "No object matches.")
+
+	return nil
 }
 
 // resources returns the named resource, or all resources of the ring.
@@ -205,6 +219,12 @@ func (l *listing) documents(ctx context.Context, s *asker, req *pb.ListAssignmen
 			return err
 		}
 
+		if len(all.GetAssignments()) == 0 {
+			if err := l.nothing(); err != nil {
+				return err
+			}
+		}
+
 		if err := l.out.document(all); err != nil {
 			return err
 		}
@@ -252,7 +272,7 @@ func (l *listing) rows(ctx context.Context, s *asker, req *pb.ListAssignmentsReq
 	}
 
 	if !seen {
-		fmt.Fprintln(l.app.Err, "No object matches.")
+		return l.nothing()
 	}
 
 	return nil

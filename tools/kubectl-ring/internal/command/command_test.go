@@ -149,17 +149,17 @@ func TestCompletion(t *testing.T) {
 		"assignments example ":          "configmaps\nwebsites.example.clusterring.dev\n:4\n",
 		"assignments example --shard ":  "shard-1\nshard-2\nshard-3\n:4\n",
 		"assignments example --state m": "assigned\nmisplaced\ndraining\ndead-shard\nunassigned\nforeign\n:4\n",
-		"assignments nobody ":           ":4\n",
+		"assignments nobody ":           "_activeHelp_ no completion: there is no ring nobody: kubectl ring list names the rings\n:4\n",
 		"explain ":                      "configmaps/\ndeployments.apps/\nwebsites.example.clusterring.dev/\n:6\n",
 		"explain websites/":             ":4\n",
 		"locate websites/blog --ring ":  "example\nleaving\n:4\n",
-		"list -o ":                      "wide\njson\nyaml\nname\n:4\n",
-		"explain -o ":                   "wide\njson\nyaml\n:4\n",
+		"list -o ":                      "wide\njson\nyaml\nname\njsonpath=\n:4\n",
+		"explain -o ":                   "wide\njson\nyaml\njsonpath=\n:4\n",
 		"version ":                      ":4\n",
 		"advise --scheme ":              "http\nhttps\n:4\n",
 		"advise --growth ":              ":4\n",
 		"advise --token-file ":          ":0\n",
-		"get --endpoint 127.0.0.1:1 --plaintext ": ":4\n",
+		"get --endpoint 127.0.0.1:1 --plaintext ": "_activeHelp_ no completion: connection error: desc = \"transport: Error while dialing: dial tcp 127.0.0.1:1: connect: connection refused\": check that ringquery runs and can be reached: kubectl get pods -A -l app.kubernetes.io/name=ringquery\n:4\n",
 	} {
 		t.Run(line, func(t *testing.T) {
 			p := newProgram(t)

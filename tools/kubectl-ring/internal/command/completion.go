@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/failure"
 )
 
 // patience is how long completion waits for the server.
@@ -47,7 +48,7 @@ func complete(cmd *cobra.Command, flag string, completion cobra.CompletionFunc) 
 	}
 }
 
-// suggest asks the server for completions. If that fails, there are none: completion cannot show errors.
+// suggest asks the server for completions. If that fails, there are none, and shells that can show a hint show why.
 func (a *app) suggest(cmd *cobra.Command, words func(context.Context, *asker) ([]string, error)) ([]cobra.Completion, cobra.ShellCompDirective) {
 	// The context of the command is not set during completion.
 	ctx, cancel := context.WithTimeout(cmd.Root().Context(), patience)
@@ -55,16 +56,24 @@ func (a *app) suggest(cmd *cobra.Command, words func(context.Context, *asker) ([
 
 	var found []string
 
-	err := a.ask(ctx, func(s *asker) error {
-		var err error
+	err := a.environment(cmd)
+	if err == nil {
+		err = a.connect.Validate()
+	}
 
-		found, err = words(ctx, s)
+	if err == nil {
+		err = a.ask(ctx, func(s *asker) error {
+			var err error
 
-		return err
-	})
+			found, err = words(ctx, s)
+
+			return err
+		})
+	}
+
 	if err != nil {
 		cobra.CompDebugln(err.Error(), false)
-		return nil, cobra.ShellCompDirectiveNoFileComp
+		return cobra.AppendActiveHelp(nil, "no completion: "+failure.Clean(err.Error())), cobra.ShellCompDirectiveNoFileComp
 	}
 
 	return found, cobra.ShellCompDirectiveNoFileComp

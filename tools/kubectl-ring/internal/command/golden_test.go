@@ -34,7 +34,8 @@ func TestTranscripts(t *testing.T) {
 	for name, questions := range map[string][]question{
 		"list": {
 			{line: "list"}, {line: "list -o wide"}, {line: "list --no-headers"}, {line: "list -o name"}, {line: "list -o json"},
-			{line: "list -o yaml"}, {line: "list -o csv"}, {line: "list too much"}, {line: "list --nonsense"},
+			{line: "list -o yaml"}, {line: "list -o csv"}, {line: "list -o jsonpath={.rings[*].name}"}, {line: "list -o jsonpath={.rings"}, {line: "list -o jsonpath="},
+			{line: "list too much"}, {line: "list --nonsense"},
 		},
 		"get": {
 			{line: "get example"}, {line: "get example -o wide"}, {line: "get example --no-headers"}, {line: "get"}, {line: "get leaving"},
@@ -59,13 +60,15 @@ func TestTranscripts(t *testing.T) {
 		"assignments": {
 			{line: "assignments example"}, {line: "assignments example websites -o wide"}, {line: "assignments example Website --no-headers"},
 			{line: "assignments example websites -o name"}, {line: "assignments example configmaps -o yaml"}, {line: "assignments example -o json"},
-			{line: "assignments example --shard none"}, {line: "assignments example websites --shard expired"},
+			{line: "assignments example --shard none"}, {line: "assignments example websites --shard none -o json"},
+			{line: "assignments example websites --shard expired"},
 			{line: "assignments example --state lost"}, {line: "assignments example secrets"}, {line: "assignments none"},
 		},
 		"simulate": {
 			{line: "simulate example --add 1,shard-9 --remove shard-2"}, {line: "simulate example --add 1 -o wide"},
 			{line: "simulate example --add 2 --count-objects"}, {line: "simulate example --rename a=b -o yaml"},
-			{line: "simulate example --add 2 --no-headers"}, {line: "simulate example"}, {line: "simulate example --add 0"},
+			{line: "simulate example --add 2 --no-headers"}, {line: "simulate example"}, {line: "simulate example --add 0"}, {line: "simulate example --remove shard-1,shard-2"},
+
 			{line: "simulate example --add 900,200"}, {line: "simulate example --rename a"}, {line: "simulate"},
 		},
 		"errors": {
@@ -77,7 +80,7 @@ func TestTranscripts(t *testing.T) {
 			{line: "fence --lease operators/op --service-account operators/op --resource pods --audit -o json"},
 			{line: "fence"}, {line: "fence --lease op --service-account op --resource leases.coordination.k8s.io"}, {line: "fence --help"},
 		},
-		"help": {{line: "--help"}, {line: "locate --help"}, {line: "completion"}},
+		"help": {{line: "--help"}, {line: "list --as nobody --no-headers"}, {line: "locate --help"}, {line: "completion"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var transcript strings.Builder

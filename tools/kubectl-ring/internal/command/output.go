@@ -1,13 +1,17 @@
 package command
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
+	"k8s.io/client-go/util/jsonpath"
 
+	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/failure"
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/render"
 )
 
@@ -18,6 +22,8 @@ const (
 	asJSON  = "json"
 	asYAML  = "yaml"
 	asName  = "name"
+	// asPath is followed by a template. It selects fields of the message that asJSON prints.
+	asPath = "jsonpath="
 )
 
 // output prints the answer of a command.
@@ -26,11 +32,16 @@ type output struct {
 	format    string
 	noHeaders bool
 	formats   []string
+	template  *jsonpath.JSONPath // with asPath
 	documents int
 }
 
 // addOutput adds the output flags to a command. formats are those that it supports in addition to the table.
 func (a *app) addOutput(cmd *cobra.Command, formats ...string) *output {
+	if slices.Contains(formats, asJSON) {
+		formats = append(formats, asPath)
+	}
+
 	o := &output{app: a, formats: formats}
 	flags := cmd.Flags()
 	flags.StringVarP(&o.format, "output", "o", "", fmt.Sprintf("`format` of the answer: %s", join(formats)))
@@ -38,16 +49,34 @@ func (a *app) addOutput(cmd *cobra.Command, formats ...string) *output {
 	complete(cmd, "output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
 	check := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if o.format != asTable {
-			if err := oneOf("--output", o.format, o.formats); err != nil {
-				return err
-			}
+		if err := o.parse(); err != nil {
+			return err
 		}
 
 		return check(cmd, args)
 	}
 
 	return o
+}
+
+// parse checks the format.
+func (o *output) parse() error {
+	text, isPath := strings.CutPrefix(o.format, asPath)
+
+	switch {
+	case o.format == asTable:
+		return nil
+	case !isPath || !slices.Contains(o.formats, asPath):
+		return oneOf("--output", o.format, o.formats)
+	}
+
+	o.template = jsonpath.New("output").AllowMissingKeys(true)
+	if err := o.template.Parse(text); text == "" || err != nil {
+		return failure.New("write it as in jsonpath='{.ring.name}', with the fields that -o json prints", "--output: %q is not a template: %w",
+			text, cmp.Or(err, errors.New("it is empty")))
+	}
+
+	return nil
 }
 
 // join formats a list such as "a, b or c".
@@ -64,12 +93,18 @@ func join(words []string) string {
 func (o *output) wide() bool { return o.format == asWide }
 
 // forProgram reports whether to print the message of the API.
-func (o *output) forProgram() bool { return o.format == asJSON || o.format == asYAML }
+func (o *output) forProgram() bool {
+	return o.format == asJSON || o.format == asYAML || o.template != nil
+}
 
 // document prints a message of the API. YAML documents are separated by a line of dashes.
 func (o *output) document(message proto.Message) error {
 	o.documents++
-	if o.format == asJSON {
+
+	switch {
+	case o.template != nil:
+		return render.JSONPath(o.app.Out, o.template, message)
+	case o.format == asJSON:
 		return render.JSON(o.app.Out, message)
 	}
 
@@ -86,7 +121,12 @@ func (o *output) line(message proto.Message) error {
 		return render.JSONLine(o.app.Out, message)
 	}
 
-	return o.document(message)
+	err := o.document(message)
+	if o.template != nil {
+		fmt.Fprintln(o.app.Out)
+	}
+
+	return err
 }
 
 // table returns an empty table. wide columns come after the others.

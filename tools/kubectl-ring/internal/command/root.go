@@ -87,7 +87,7 @@ func newApp(streams Streams) *app {
 	kube := genericclioptions.NewConfigFlags(true)
 	// Omit flags that have no effect here, or that look like flags about ringquery.
 	kube.Insecure, kube.TLSServerName, kube.CAFile, kube.CertFile, kube.KeyFile = nil, nil, nil, nil, nil
-	kube.Impersonate, kube.ImpersonateGroup, kube.ImpersonateUID, kube.ImpersonateUserExtra = nil, nil, nil, nil
+	kube.ImpersonateUserExtra = nil
 	kube.APIServer, kube.DisableCompression, kube.ProxyURL = nil, nil, nil
 
 	return &app{
@@ -115,6 +115,10 @@ How the connection is secured
   of a service account (--service-account) that only ringquery accepts, and the answers are those that this account may get. If
   the server requests a client certificate, that of your kubeconfig user is used. A token is sent to an --endpoint on another
   machine only with TLS and only if the server is verified. Without a kubeconfig, --token is sent to the --endpoint.
+
+Environment
+  A variable sets a flag about the server that is not on the command line: KUBECTL_RING_ENDPOINT sets --endpoint, and so on with
+  SERVICE_NAMESPACE, SERVICE_ACCOUNT, PLAINTEXT, CA_FILE, and SERVER_NAME.
 
 Exit codes
   0  there is an answer, and it reports no problem
@@ -153,11 +157,17 @@ func (a *app) root() *cobra.Command {
 		Example:       examples,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		PersistentPreRunE: func(*cobra.Command, []string) error {
+		Version:       Version,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if err := a.environment(cmd); err != nil {
+				return err
+			}
+
 			return a.connect.Validate()
 		},
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
+	root.SetVersionTemplate(versionText())
 	root.SetIn(a.In)
 	root.SetOut(a.Out)
 	root.SetErr(a.Err)
@@ -174,6 +184,26 @@ func (a *app) root() *cobra.Command {
 	}
 
 	return root
+}
+
+// environment sets flags that are not on the command line from variables of the environment. No variable turns off the verification of the server.
+func (a *app) environment(cmd *cobra.Command) error {
+	flags := cmd.Flags()
+
+	for _, name := range []string{"endpoint", "service-namespace", "service-account", "plaintext", "ca-file", "server-name"} {
+		variable := "KUBECTL_RING_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+
+		value := a.Getenv(variable)
+		if value == "" || flags.Changed(name) {
+			continue
+		}
+
+		if err := flags.Set(name, value); err != nil {
+			return failure.New("correct or unset the variable", "%s: %w", variable, err)
+		}
+	}
+
+	return nil
 }
 
 // arguments checks the number of arguments.

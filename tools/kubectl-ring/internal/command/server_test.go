@@ -353,6 +353,11 @@ func (s *server) Simulate(_ context.Context, req *pb.SimulateRequest) (*pb.Simul
 		},
 		Moved: 0.667, Least: 0.6667, FingerprintBefore: "0123456789abcdef", FingerprintAfter: "00000000deadbeef",
 	}
+	if len(req.GetRemove()) > 1 { // all
+		res = &pb.SimulateResponse{Shards: res.GetShards()[1:3]}
+		res.Shards[0].PartitionsAfter, res.Shards[0].ShareAfter = 0, 0
+	}
+
 	if req.GetCountObjects() {
 		for i, shard := range res.GetShards() {
 			shard.ObjectsBefore, shard.ObjectsAfter = int64(100*i), int64(50*(i+1))

@@ -3,6 +3,7 @@ package command
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -184,6 +185,10 @@ func (a *app) printSimulation(o *output, res *pb.SimulateResponse, counted bool)
 	}
 	fmt.Fprintf(a.Out, "\n%s of the hash space would move; in any scheme with equal shares, at least %s must move.\n",
 		a.paint(render.Bold, render.Percent(res.GetMoved())), render.Percent(res.GetLeast()))
+
+	if !slices.ContainsFunc(res.GetShards(), func(shard *pb.SimulatedShard) bool { return shard.GetPartitionsAfter() > 0 }) {
+		fmt.Fprintln(a.Out, a.paint(render.Warn, "No available shard would be left: objects would stay where they are, and nobody would work on them."))
+	}
 
 	for _, c := range res.GetCounted() {
 		text := fmt.Sprintf("%s: %d of %d objects would move", qualified(c.GetGroup(), c.GetResource()), c.GetMoved(), c.GetObjects())

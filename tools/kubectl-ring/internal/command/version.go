@@ -24,6 +24,11 @@ func init() {
 	}
 }
 
+// versionText is what version and --version print.
+func versionText() string {
+	return fmt.Sprintf("kubectl-ring %s (%s, API clusterring.diagnostics.v1alpha1)\n", Version, runtime.Version())
+}
+
 func (a *app) version() *cobra.Command {
 	var format string
 
@@ -35,7 +40,7 @@ func (a *app) version() *cobra.Command {
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(*cobra.Command, []string) error {
 			if format == "" {
-				fmt.Fprintf(a.Out, "kubectl-ring %s (%s, API clusterring.diagnostics.v1alpha1)\n", Version, runtime.Version())
+				fmt.Fprint(a.Out, versionText())
 				return nil
 			}
 

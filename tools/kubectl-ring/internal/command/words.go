@@ -102,16 +102,27 @@ func namespaced(namespace, name string) string {
 func resources(ring *pb.Ring) string {
 	var b strings.Builder
 
+	inside := false // of the parentheses behind a main resource
+
 	for i, r := range ring.GetResources() {
-		name := qualified(r.GetGroup(), r.GetResource())
+		controlled := i > 0 && r.GetRole() == pb.Role_ROLE_CONTROLLED
+
 		switch {
 		case i == 0:
-		case r.GetRole() == pb.Role_ROLE_CONTROLLED:
-			b.WriteString(" > ")
+		case controlled && !inside:
+			b.WriteString(" (controls ")
+		case inside && !controlled:
+			b.WriteString("), ")
 		default:
 			b.WriteString(", ")
 		}
-		b.WriteString(name)
+
+		inside = controlled
+		b.WriteString(qualified(r.GetGroup(), r.GetResource()))
+	}
+
+	if inside {
+		b.WriteString(")")
 	}
 
 	return b.String()

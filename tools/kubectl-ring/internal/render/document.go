@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"k8s.io/client-go/util/jsonpath"
 	"sigs.k8s.io/yaml"
 )
 
@@ -32,6 +33,33 @@ func JSONLine(w io.Writer, message proto.Message) error {
 
 // YAML writes the message of JSON as YAML.
 func YAML(w io.Writer, message proto.Message) error { return encode(w, message, yaml.JSONToYAML) }
+
+// JSONPath writes what a template selects of the message of JSON, as kubectl does: fields that do not exist are empty.
+func JSONPath(w io.Writer, template *jsonpath.JSONPath, message proto.Message) error {
+	return encode(w, message, func(line []byte) ([]byte, error) {
+		var b bytes.Buffer
+
+		err := Select(&b, template, line)
+
+		return b.Bytes(), err
+	})
+}
+
+// Select writes what a template selects of a JSON text.
+func Select(w io.Writer, template *jsonpath.JSONPath, text []byte) error {
+	var content any
+
+	err := json.Unmarshal(text, &content)
+	if err == nil {
+		err = template.Execute(w, content)
+	}
+
+	if err != nil {
+		return fmt.Errorf("select from the answer: %w", err)
+	}
+
+	return nil
+}
 
 // encode writes a message in the layout. protojson varies its white space on purpose, so the layout gets compact JSON.
 func encode(w io.Writer, message proto.Message, layout func(line []byte) ([]byte, error)) error {
